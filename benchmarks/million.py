@@ -30,7 +30,8 @@ from pipeline.run.runner import commit_part  # noqa: E402
 from pipeline.storage.atomic import sidecar_path  # noqa: E402
 from pipeline.storage.benchmarks import read_benchmarks  # noqa: E402
 from pipeline.storage.features import write_features  # noqa: E402
-from pipeline.storage.manifest import BOXES, IMAGES, Manifest, write_manifest  # noqa: E402
+from pipeline.storage.manifest import BOXES, IMAGES, Manifest  # noqa: E402
+from pipeline.storage.manifest_writer import write_manifest  # noqa: E402
 from pipeline.storage.parameters import ENCODER, write_parameters  # noqa: E402
 
 ROOT = Path(__file__).parents[1]

@@ -38,7 +38,7 @@ def embed_with_bundle(run: Run, bundle: str) -> Callable[[Job], None]:
         made_by = {name: {str(one.path): origin_of(one.sidecar)} for name, one in shards.items()}
         require_origins(known["encoders"], bundle, made_by)
         images = asker.embed_image({name: one["features"] for name, one in shards.items()})
-        texts = run.manifest.texts(job.rows)
+        texts = run.manifest.texts(job.number)
         sides = {"images": images, "sentences": asker.embed_sentences(texts) if texts else images[:0]}
         ids = {"images": job.image_id, "sentences": job.sentence_id}
         details = {

@@ -175,7 +175,7 @@ def read_sentence_trees(
     parses = [ParseShards(manifest, parses_folder).open(number) for number in range(manifest.n_shards)]
     for number, shard in enumerate(parses):
         rows = manifest.shard(number)
-        every = read_trees(shard, manifest.texts(rows), analyze)
+        every = read_trees(shard, manifest.texts(number), analyze)
         trees += [tree for sentence, tree in enumerate(every, rows.first_sentence) if sentence in wanted]
     return trees, {f"parses/{number:05d}": shard.fingerprint for number, shard in enumerate(parses)}
 

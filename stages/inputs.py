@@ -163,7 +163,7 @@ def open_photographs(run: "Run", image_id: "np.ndarray | list[int]") -> "Iterato
     from pipeline.images.preprocess import Photograph, open_photograph
 
     limits, read = ImageLimits.from_settings(run.config.collection), run.photographs.read
-    for row in run.manifest.images.take(image_id).to_pylist():
+    for row in run.manifest.pick(image_id):
         photograph = Photograph.from_row(row)
         try:
             yield open_photograph(read, limits, photograph), ""

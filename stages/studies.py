@@ -43,7 +43,7 @@ def read_study(run: "Run") -> "Study":
         folder = layout.moments(f"study/auxiliary/{documents}").folder
         return FoldedMoments(PairSet(features, texts, folder, "auxiliary"))
 
-    every = run.manifest.images.num_rows
+    every = run.manifest.n_images
     return Study(
         target,
         auxiliary,

@@ -3,6 +3,7 @@
 from collections.abc import Callable, Collection, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
+from itertools import islice
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, BinaryIO
 
@@ -14,6 +15,7 @@ if TYPE_CHECKING:
     from pipeline.config.variants import Model
     from pipeline.run import Run
     from pipeline.run.layout import Layout, Shards
+    from pipeline.storage.manifest import ShardRows
     from pipeline.text.encoders import TextMaterial
 
 COMPARED = 16
@@ -74,7 +76,7 @@ def read_text_material(run: "Run", encoder: str, most: int | None = None) -> "Te
     return TextMaterial(
         config.seed,
         words,
-        lambda: run.manifest.training_texts[:most],
+        lambda: list(islice(run.manifest.training_texts(), most)),
         vocabulary,
         corpus,
         file,
@@ -97,6 +99,20 @@ def read_documents(run: "Run", documents: str) -> "pa.Table":
     made_from = {str(path): sidecar.details["inputs"]["manifest"]}
     require_same("manifest", {str(run.manifest.folder): run.manifest.fingerprint, **made_from})
     return table
+
+
+def open_documents(run: "Run", documents: str) -> "Callable[[ShardRows], tuple[pa.Table, int]]":
+    """What reads those of one shard, and the row of its first one among all."""
+    if run.config.documents[documents].simulate is None:
+        return lambda rows: (run.manifest.table("documents", rows.number), rows.first_document)
+    table = read_documents(run, documents)
+    image_id = table["image_id"].to_numpy()
+
+    def of_shard(rows: "ShardRows") -> "tuple[pa.Table, int]":
+        first, last = image_id.searchsorted([rows.first_image, rows.last_image]).tolist()
+        return table.slice(first, last - first), first
+
+    return of_shard
 
 
 @contextmanager

@@ -24,7 +24,8 @@ from pipeline.specs.models import model_spec
 from pipeline.storage.atomic import CHECK, DRAWING, publish, publish_json, to_json
 from pipeline.storage.features import write_features
 from pipeline.storage.gather import shard_path
-from pipeline.storage.manifest import BOXES, DOCUMENTS, IMAGES, Manifest, write_manifest
+from pipeline.storage.manifest import BOXES, DOCUMENTS, IMAGES, Manifest
+from pipeline.storage.manifest_writer import write_manifest
 from pipeline.storage.parameters import ENCODER, MODEL, TEXT_ENCODER, write_parameters
 from pipeline.storage.shards import EMBEDDINGS, write_shard
 from pipeline.text.tfidf import TfidfEncoder, encode

@@ -9,7 +9,8 @@ from made_up import MADE_BY, THINGS, features_of, make_run, make_stage, write_co
 
 from pipeline.storage.features import write_features
 from pipeline.storage.gather import shard_path
-from pipeline.storage.manifest import Manifest, write_manifest
+from pipeline.storage.manifest import Manifest
+from pipeline.storage.manifest_writer import write_manifest
 from pipeline.storage.parameters import MODEL, Parameters, read_parameters
 
 CONFIG = {

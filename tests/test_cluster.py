@@ -16,6 +16,7 @@ from pipeline.config import load
 from pipeline.run.layout import Layout
 from pipeline.run.stage import needed
 from pipeline.storage.atomic import to_json
+from pipeline.storage.manifest import FINGERPRINTS, table_file
 from stages.catalogue import declared
 
 ROOT = Path(__file__).parents[1]
@@ -129,14 +130,18 @@ def fake_manifest(run: Path, shards: int, shard_size: int) -> None:
     """What Snakemake reads of a manifest of that many shards, half of their images with sentences."""
     manifest, images = run / "manifest", shards * shard_size
     (manifest / "shards").mkdir(parents=True)
-    for name in ("rejects.jsonl", *(f"{table}.parquet" for table in ("images", "sentences", "documents", "boxes"))):
-        (manifest / name).touch()
-    columns = dict.fromkeys(("images", "splits", "sentences", "documents", "boxes"), "0" * 64)
+    (manifest / "rejects.jsonl").touch()
+    record = dict.fromkeys((*FINGERPRINTS, "content"), "0" * 64)
     for number in range(shards):
-        (manifest / f"shards/{number:05d}.json").write_bytes(to_json({"shard": number, **columns}))
+        ends = [number * shard_size, (number + 1) * shard_size]
+        rows = {"images": ends, "sentences": [end // 2 for end in ends], "documents": [0, 0], "boxes": [0, 0]}
+        files = {table_file(number, name): {"bytes": 1, "sha256": "0" * 64} for name in ("images", "sentences")}
+        value = {"shard": number, **record, "rows": rows, "files": files}
+        (manifest / f"shards/{number:05d}.json").write_bytes(to_json(value))
     splits = {"train": images // 2 - 2000, "dev": 1000, "test": 1000, "weak": images // 2}
     kept = {"given": images, "kept": images, "rejected": 0, "duplicate": 0}
     about = {"fingerprint": "1", "version": 3, "root": "/", "shard_size": shard_size, "shards": shards, "rejects": "0"}
+    about["contents"] = ["0" * 64] * shards
     about |= {"counts": {"images": kept, "sentences": kept}, "splits": splits}
     (manifest / "manifest.json").write_bytes(to_json(about))
 

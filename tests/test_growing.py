@@ -17,6 +17,7 @@ from PIL import Image
 from pipeline.collections.intake import leave_out, parse_takedown
 from pipeline.collections.records import DocumentRecord, ImageRecord, Reject, SentenceRecord
 from pipeline.storage.features import Shard
+from pipeline.storage.manifest import Manifest
 from pipeline.storage.shards import FEATURES
 
 ROOT = Path(__file__).parents[1]
@@ -125,7 +126,7 @@ def test_what_is_taken_down_leaves_no_trace(fitted: Path, tmp_path: Path) -> Non
     name = f"img-{GONE:04d}.png"
     digest = next(
         row["sha256"]
-        for row in pq.read_table(run / "results/grow/manifest/images.parquet").to_pylist()
+        for row in Manifest(run / "results/grow/manifest").images.to_pylist()
         if row["path"].endswith(name)
     )
     traces = [name.encode(), digest.encode(), b"zyzzyva", features[GONE - SHARD].tobytes()]

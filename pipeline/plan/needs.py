@@ -20,6 +20,8 @@ IMAGE_ROW, SENTENCE_ROW = 400, 350
 """Bytes of memory that a manifest takes a process, for each image and for each sentence. Measured: a million images
 with a sentence of 11 words each took 460 to 580 bytes an image at the peak, 300,000 with five of them 1,620 to 2,150.
 """
+OBJECTS, SHARD_ENTRY = 4, 500
+"""Times as many bytes as in Arrow that rows take as Python objects; bytes of a shard's entry in `manifest.json`."""
 GPU_CONTEXT, GPU_NETWORK, GPU_IMAGE = 600, 300, 60
 """Estimates: MB of a GPU that a process takes before it computes, a network, and each image of 224 x 224 pixels in a
 batch."""
@@ -66,8 +68,13 @@ def process(base: float, images: float = 0, sentences: float = 0, described: flo
 
 
 def manifest_mb(s: Sizes) -> float:
-    """The manifest's images and sentences, which a job reads even if it is about one shard of them."""
+    """All images and sentences of the manifest."""
     return (IMAGE_ROW * s.images + SENTENCE_ROW * s.sentences) / MB
+
+
+def rows_mb(s: Sizes) -> float:
+    """Those of a shard, which become Python objects, and the list of the shards' fingerprints."""
+    return (OBJECTS * s.shard_images * (IMAGE_ROW + SENTENCE_ROW * s.texts) + SHARD_ENTRY * s.shards) / MB
 
 
 def blocks_mb(s: Sizes) -> float:

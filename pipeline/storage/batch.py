@@ -6,7 +6,6 @@ objects do the writing: the writers of numpy, faiss and HDF5 can report success 
 """
 
 import errno
-import glob
 import hashlib
 import os
 import re
@@ -29,6 +28,7 @@ class FileBatch:
     def __init__(self) -> None:
         self._written: dict[Path, Path] = {}
         self._commits: list[Path] = []
+        self._orphans: dict[Path, dict[str, list[Path]]] = {}  # by folder and name, found when it is first written to
 
     def add(self, path: Path, data: bytes | memoryview, commit: bool = False) -> str:
         """Write `data` under a temporary name beside `path`; returns its sha256.
@@ -39,6 +39,7 @@ class FileBatch:
         path, data = Path(path), memoryview(data).cast("B")
         sha256 = hashlib.sha256(data).hexdigest()
         try:
+            self._sweep(path)
             self._written[path] = _write_temporary(path, data, sha256)
         except BaseException:
             self.discard()
@@ -48,8 +49,7 @@ class FileBatch:
 
     def place_for(self, path: Path) -> Path:
         """The temporary name under which another library writes the file `path`, for `adopt` to take over."""
-        path.parent.mkdir(parents=True, exist_ok=True)
-        sweep(path.parent, path.name)
+        self._sweep(path)
         return _temporary(path)
 
     def adopt(self, path: Path, sha256: str | None = None) -> str:
@@ -60,6 +60,19 @@ class FileBatch:
         with open(temporary, "rb") as file:
             os.fsync(file.fileno())
         return file_sha256(temporary)
+
+    def _sweep(self, path: Path) -> None:
+        """Make the folder of `path`, and remove what dead local processes left of that file."""
+        try:
+            if path.parent not in self._orphans:
+                path.parent.mkdir(parents=True, exist_ok=True)
+                found = self._orphans[path.parent] = {}
+                for orphan in filter(is_orphan, path.parent.glob(".*.tmp.*")):
+                    found.setdefault(TEMPORARY.fullmatch(orphan.name)["name"], []).append(orphan)
+            for orphan in self._orphans[path.parent].pop(path.name, ()):
+                orphan.unlink(missing_ok=True)
+        except OSError as error:
+            raise cannot_write(path, 0, error) from error
 
     def publish(self) -> None:
         """Give all files their names. Raises JointspaceError, and removes the temporary files, if a folder has one of
@@ -103,8 +116,6 @@ def _temporary(path: Path) -> Path:
 def _write_temporary(path: Path, data: memoryview, sha256: str) -> Path:
     temporary = _temporary(path)
     try:
-        path.parent.mkdir(parents=True, exist_ok=True)
-        sweep(path.parent, path.name)
         with open(temporary, "wb", opener=open_no_link) as file:
             file.write(data)
             file.flush()
@@ -133,10 +144,9 @@ def _rename(temporary: Path, path: Path) -> None:
         os.close(folder)
 
 
-def sweep(folder: Path, name: str | None = None) -> list[Path]:
-    """Remove the temporary files (only those of the file `name`, if given) of dead local processes; returns them."""
-    pattern = "*" if name is None else glob.escape(name)
-    removed = [path for path in Path(folder).glob(f".{pattern}.tmp.*") if is_orphan(path)]
+def sweep(folder: Path) -> list[Path]:
+    """Remove the temporary files of dead local processes; returns them."""
+    removed = [path for path in Path(folder).glob(".*.tmp.*") if is_orphan(path)]
     for path in removed:
         path.unlink(missing_ok=True)
     return removed

@@ -11,7 +11,6 @@ from pipeline.storage import shards
 from pipeline.storage.alignments import ALIGNMENTS
 from pipeline.storage.atomic import CHECK, is_sidecar, read_json
 from pipeline.storage.embeddings import FRAGMENTS
-from pipeline.storage.manifest import TABLES
 from pipeline.storage.parameters import ENCODER, MODEL, TEXT_ENCODER
 from pipeline.storage.phrases import TABLES as PHRASE_TABLES
 from pipeline.storage.reading import file_sha256, is_there
@@ -65,10 +64,8 @@ def artefact_of(sidecar: Path) -> Path:
 def target_of(commit: Path) -> Path:
     """The file to ask Snakemake for, to make again what `commit` vouches for."""
     if commit.parent.name == "shards" and commit.stem.isdecimal():
-        return commit
+        return commit.parent.with_name(MANIFEST)
     artefact = commit.with_suffix("")
-    if artefact.suffix == ".parquet" and artefact.stem in TABLES and commit.with_name(MANIFEST).exists():
-        return commit.with_name(MANIFEST)
     if artefact.suffix == ".jsonl":
         return commit
     if artefact.suffix == ".parquet" and artefact.stem in PHRASE_TABLES:

@@ -9,6 +9,7 @@ in original pixels; `sentences` (total words, c) with `sentence_offsets` likewis
 
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
+from functools import cached_property
 from pathlib import Path
 from typing import Any
 
@@ -17,10 +18,10 @@ import numpy as np
 from pipeline.errors import InputError, IntegrityError, UsageError
 from pipeline.multivectors import SIDES, Comparison, Items, MultiVectors, ScoreRule, read_outline
 from pipeline.ragged import offsets_of, runs
-from pipeline.storage.atomic import Sidecar, is_sidecar, read_json, sidecar_path
+from pipeline.storage.atomic import Sidecar, is_sidecar, read_json, read_sidecar, sidecar_path
 from pipeline.storage.fingerprint import require_same
 from pipeline.storage.manifest import Manifest
-from pipeline.storage.shards import EMBEDDINGS, Chained, Shard, open_shards, shard_path, write_shard
+from pipeline.storage.shards import EMBEDDINGS, Chained, OpenedOnUse, Shard, shard_path, write_shard
 
 FRAGMENTS = "fragments"
 BLOCK_ROWS = 65536
@@ -54,11 +55,12 @@ def write_embeddings(
 class Embeddings:
     """The shards `<folder>/shard-00000.h5`. `name` is the model's, `registered` its class and `model` its fingerprint;
     `comparison` is how its vectors compare, `multi_vector` whether an item has several, `dim` is c; `refits` the model
-    that it refits, or None; `vocabulary` that of its sentences.
+    that it refits, or None; `vocabulary` that of its sentences. `shards` are opened, and hashed, when they are used.
 
-    Raises IntegrityError for a shard that is missing or damaged, of another model than the first or than `name` (None:
-    any), of another kind than `multi_vector` (None: any), with offsets that do not fit its vectors, or made from other
-    images or sentences than the manifest's.
+    Raises IntegrityError if the first shard is of another model than `name` (None: any) or of another kind than
+    `multi_vector` (None: any); then, whenever one is used, for a shard that is missing or damaged, of another model
+    than the first, with offsets that do not fit its vectors, or made from other images or sentences than the
+    manifest's. `inputs` looks at the commits of all.
     """
 
     def __init__(
@@ -69,15 +71,10 @@ class Embeddings:
             value = read_json(sidecar_path(shard_path(self.folder, 0)))
             multi_vector = is_sidecar(value) and value["kind"] == FRAGMENTS
         self.multi_vector = multi_vector
-        self.shards = open_shards(folder, FRAGMENTS if self.multi_vector else EMBEDDINGS, manifest.n_shards)
-        self.rows = [manifest.shard(number) for number in range(manifest.n_shards)]
-        for shard, rows in zip(self.shards, self.rows, strict=True):
-            for what in ("images", "sentences"):
-                if shard.details["inputs"][what] != rows.fingerprints[what]:
-                    raise IntegrityError(f"{shard.path} was made from other {what}; run embed again")
-        models = {str(shard.path): shard.details["inputs"]["model"] for shard in self.shards}
-        self.model = require_same("model", models)
-        details = self.shards[0].details
+        self.kind = FRAGMENTS if multi_vector else EMBEDDINGS
+        details = read_sidecar(shard_path(self.folder, 0), self.kind).details
+        self.model: str = details["inputs"]["model"]
+        self.shards: Sequence[Shard] = OpenedOnUse(manifest.n_shards, self._open)
         self.name: str = details["model"]
         if name is not None and self.name != name:
             raise IntegrityError(f"{self.folder} holds the embeddings of {self.name}, not of {name}; run embed again")
@@ -88,6 +85,18 @@ class Embeddings:
         self.dim: int = details["dim"]
         self.score: dict[str, Any] | None = details["score"] if self.multi_vector else None
         self._offsets = {side: self._join_offsets(side) for side in SIDES} if self.multi_vector else {}
+
+    def _open(self, number: int) -> Shard:
+        shard = Shard(shard_path(self.folder, number), self.kind)
+        self._check(number, shard.sidecar)
+        return shard
+
+    def _check(self, number: int, sidecar: Sidecar) -> None:
+        path, rows, inputs = shard_path(self.folder, number), self.manifest.shard(number), sidecar.details["inputs"]
+        for what in ("images", "sentences"):
+            if inputs[what] != rows.fingerprints[what]:
+                raise IntegrityError(f"{path} was made from other {what}; run embed again")
+        require_same("model", {str(shard_path(self.folder, 0)): self.model, str(path): inputs["model"]})
 
     @property
     def comparison(self) -> Comparison:
@@ -100,9 +109,13 @@ class Embeddings:
                 f"{self.name} has learned from the dev split and cannot be judged there; take {self.refits}, or test"
             )
 
-    @property
+    @cached_property
     def inputs(self) -> dict[str, str]:
-        shards = {f"embeddings/{number:05d}": shard.fingerprint for number, shard in enumerate(self.shards)}
+        shards = {}
+        for number in range(len(self.shards)):
+            sidecar = read_sidecar(shard_path(self.folder, number), self.kind)
+            self._check(number, sidecar)
+            shards[f"embeddings/{number:05d}"] = sidecar.fingerprint
         return {"manifest": self.manifest.fingerprint, **shards}
 
     def read(self, modality: str, ids: np.ndarray) -> Items:
@@ -147,7 +160,16 @@ class Embeddings:
         return runs(starts, stops - starts)
 
     def _chained(self, name: str) -> Chained:
-        return Chained([shard[name] for shard in self.shards], np.float32)
+        """The datasets `name` of all shards."""
+        bounds = None if self.multi_vector else self.manifest.bounds(name)
+
+        def open_dataset(number: int) -> np.ndarray:
+            shard = self.shards[number]
+            if bounds is not None and len(shard[name]) != (rows := bounds[number + 1] - bounds[number]):
+                raise IntegrityError(f"{shard.path} has {len(shard[name])} {name}, not {rows}; run embed again")
+            return shard[name]
+
+        return Chained(OpenedOnUse(len(self.shards), open_dataset), np.float32, bounds)
 
     def _join_offsets(self, modality: str) -> np.ndarray:
         one, lengths = SIDES[modality], []
@@ -231,7 +253,7 @@ class SplitPairs:
 
 def split_pairs(manifest: Manifest, *splits: str) -> SplitPairs:
     """The pairs of one or several splits. Raises InputError if there are none."""
-    sentence_id = np.flatnonzero(np.isin(manifest.splits.astype(str), splits)[manifest.sentence_images])
+    sentence_id = np.flatnonzero(manifest.among(splits)[manifest.sentence_images])
     image_id, owners = np.unique(manifest.sentence_images[sentence_id], return_inverse=True)
     if not len(image_id):
         counts = ", ".join(f"{name} {count}" for name, count in manifest.summary["splits"].items())
@@ -244,5 +266,5 @@ def split_pairs(manifest: Manifest, *splits: str) -> SplitPairs:
 
 def split_ids(manifest: Manifest, splits: Sequence[str]) -> dict[str, np.ndarray]:
     """The ids of all `images` of some splits, even those without sentences, and of all their `sentences`."""
-    wanted = np.isin(manifest.splits.astype(str), splits)
+    wanted = manifest.among(splits)
     return {"images": np.flatnonzero(wanted), "sentences": np.flatnonzero(wanted[manifest.sentence_images])}

@@ -5,6 +5,7 @@ from typing import Annotated, Any, Self
 from pydantic import BaseModel, ConfigDict, Field, model_validator
 
 Count = Annotated[int, Field(ge=0)]
+Bounds = Annotated[list[Count], Field(min_length=2, max_length=2)]
 Digits = Annotated[str, Field(pattern=r"^[0-9a-f]{64}$")]
 Finite = Annotated[float, Field(allow_inf_nan=False)]
 Inputs = dict[str, str]
@@ -23,6 +24,7 @@ class ManifestFile(Form):
     root: str
     shard_size: Annotated[int, Field(gt=0)]
     shards: Count
+    contents: list[str]
     counts: dict[str, dict[str, int]]
     splits: dict[str, Count]
     rejects: str
@@ -32,13 +34,32 @@ class ManifestFile(Form):
         images = sum(self.splits.values())
         if -(-images // self.shard_size) != self.shards:
             raise ValueError(f"its {images} images make no {self.shards} shards of {self.shard_size}")
+        if len(self.contents) != self.shards:
+            raise ValueError(f"its contents are of {len(self.contents)} shards, not of {self.shards}")
         return self
+
+
+class ShardTables(Form):
+    """The first and last rows of a shard in each table of its manifest."""
+
+    images: Bounds
+    sentences: Bounds
+    documents: Bounds
+    boxes: Bounds
+
+
+class TableFile(Form):
+    bytes: Count
+    sha256: Digits
 
 
 class ManifestShard(Form):
     """A manifest's `shards/<number>.json`."""
 
     shard: Count
+    rows: ShardTables
+    content: str
+    files: dict[str, TableFile]
     images: str
     splits: str
     sentences: str

@@ -1,7 +1,8 @@
 """Rows of a manifest's shards, by shard or by image: what the linear and the neural stages read."""
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 
 import numpy as np
@@ -57,7 +58,7 @@ class Features:
 
     def sidecar(self, encoder: str, number: int) -> Sidecar:
         """Its sidecar alone, without the features. Raises as `open` does."""
-        path = shard_path(self.root / encoder, number)
+        path = shard_path(self.root / plain(encoder, "the model"), number)
         found = read_sidecar(path, FEATURES)
         self._check(path, found, encoder, number)
         return found
@@ -92,7 +93,9 @@ def require_encoder_name(path: Path, sidecar: Sidecar, encoder: str) -> None:
 def read_split(features: Features, sentences: Texts, encoders: tuple[str, ...], split: str, limit: int) -> SplitRows:
     """The first `limit` images of `split` that have sentences. Raises IntegrityError if there are none."""
     parts: list[SplitRows] = []
-    for part in read_pairs(features, sentences, encoders, features.manifest.splits == split, limit):
+    manifest = features.manifest
+    wanted = {number: partial(_in_split, manifest, split, number) for number in range(manifest.n_shards)}
+    for part in read_pairs(features, sentences, encoders, wanted, limit):
         parts.append(part.first(limit))
         limit -= len(parts[-1].image_id)
         if not limit:
@@ -110,30 +113,39 @@ def read_split(features: Features, sentences: Texts, encoders: tuple[str, ...], 
     )
 
 
+def _in_split(manifest: Manifest, split: str, number: int) -> np.ndarray:
+    return manifest.shard_splits(number) == split
+
+
 def read_pairs(
-    features: Features, sentences: Texts, encoders: tuple[str, ...], wanted: np.ndarray, rows: int
+    features: Features,
+    sentences: Texts,
+    encoders: tuple[str, ...],
+    wanted: Mapping[int, Callable[[], np.ndarray]],
+    rows: int,
 ) -> Iterator[SplitRows]:
-    """The images with sentences where `wanted` (n_images,) is true, in blocks of at most `rows` images of one shard."""
-    manifest = features.manifest
-    for number in range(manifest.n_shards):
-        span = manifest.shard(number)
-        if not wanted[span.first_image : span.last_image].any():
+    """The images with sentences for which `wanted` (shard -> its images (n,) bool, found when their turn comes) is
+    true, in blocks of at most `rows` images of one shard."""
+    for number, find in wanted.items():
+        own = find()
+        if not own.any():
             continue
+        first_image = features.manifest.shard(number).first_image
         texts = sentences.open(number)
         shard = next(iter(texts.values()))
-        chosen = np.flatnonzero(wanted[shard.image_id])
+        chosen = np.flatnonzero(own[shard.image_id - first_image])
         image_id = np.unique(shard.image_id[chosen])
         opened = {name: features.open(name, number)["features"] for name in encoders}
         for start in range(0, len(image_id), rows):
             ids = image_id[start : start + rows]
             first, last = np.searchsorted(shard.image_id[chosen], [ids[0], ids[-1] + 1])
-            own = chosen[first:last]
+            here = chosen[first:last]
             yield SplitRows(
                 ids,
-                {name: block[ids - span.first_image] for name, block in opened.items()},
-                {name: one.matrix[own] for name, one in texts.items()},
-                shard.sentence_id[own],
-                np.searchsorted(ids, shard.image_id[own]),
+                {name: block[ids - first_image] for name, block in opened.items()},
+                {name: one.matrix[here] for name, one in texts.items()},
+                shard.sentence_id[here],
+                np.searchsorted(ids, shard.image_id[here]),
             )
 
 

@@ -49,10 +49,14 @@ def find_manifest(run: Path) -> Manifest | None:
 
 def find_images(manifest: Manifest, name: str) -> list[int]:
     """The ids of the images that match `name`: an id, a path or member, or the end of one after a slash."""
-    if name.isdecimal() and len(name) <= MOST_DIGITS and int(name) < manifest.images.num_rows:
+    if name.isdecimal() and len(name) <= MOST_DIGITS and int(name) < manifest.n_images:
         return [int(name)]
-    columns = (manifest.images["path"].to_pylist(), manifest.images["member"].to_pylist())
-    return [row for row, names in enumerate(zip(*columns, strict=True)) if any(_means(name, one) for one in names)]
+    found = []
+    for number in range(manifest.n_shards):
+        images, first = manifest.table("images", number), number * manifest.shard_size
+        names = zip(images["path"].to_pylist(), images["member"].to_pylist(), strict=True)
+        found += [first + row for row, own in enumerate(names) if any(_means(name, one) for one in own)]
+    return found
 
 
 def find_rejects(rejects: list[dict[str, Any]], name: str) -> list[dict[str, Any]]:
@@ -71,7 +75,7 @@ def trace(run: Path, manifest: Manifest, image_id: int) -> ImageTrace:
     """Follow an image through all artefacts under `run`. Damaged and unreadable ones become places with a note."""
     number, own = image_id // manifest.shard_size, {}
     for name in ("sentences", "documents", "boxes"):
-        table = getattr(manifest, name)
+        table = manifest.table(name, number)
         first, last = np.searchsorted(table["image_id"].to_numpy(), [image_id, image_id + 1]).tolist()
         own[name] = table.slice(first, last - first)
     sentence_id = own["sentences"]["sentence_id"].to_pylist()
@@ -80,7 +84,7 @@ def trace(run: Path, manifest: Manifest, image_id: int) -> ImageTrace:
         places += _in_shard(path, image_id, sentence_id)
     for card in (path for path in files if path.name == CARD):
         places += _in_bundle(card.parent, image_id, sentence_id)
-    image = manifest.images.slice(image_id, 1).to_pylist()[0]
+    (image,) = manifest.pick(np.array([image_id]))
     sentences, documents = own["sentences"].to_pylist(), own["documents"].to_pylist()
     return ImageTrace(image, sentences, documents, own["boxes"].num_rows, number, places)
 

@@ -18,7 +18,8 @@ from pipeline.storage.batch import TEMPORARY, is_orphan, is_regular
 from pipeline.storage.bundle import CARD
 from pipeline.storage.commits import MANIFEST, artefact_of
 from pipeline.storage.locks import is_held, is_lock
-from pipeline.storage.manifest import TABLES, Manifest, shard_fingerprints
+from pipeline.storage.manifest import TABLES, Manifest, shard_commit
+from pipeline.storage.manifest_writer import shard_fingerprints
 from pipeline.storage.names import inside
 from pipeline.storage.places import misplaced
 from pipeline.storage.reading import explain, kind_of, walk
@@ -72,6 +73,7 @@ class _Examiner:
         self.vouched: set[Path] = set()
         self.commits: list[tuple[Path, Mapping[str, Any]]] = []
         self.manifests: list[Path] = []
+        self.shards: dict[Path, Mapping[str, Any]] = {}  # the commits of the manifest's shards
         for path, status in walk(run):
             if isinstance(status, OSError):
                 self.result.faults.append(Fault(path, f"unread: {explain(path, status)}", None))
@@ -118,6 +120,8 @@ class _Examiner:
             self.result.unvouched.append(path)
         if path.name == MANIFEST:
             self.manifests.append(path)
+        if path.parent.name == "shards" and isinstance(value, dict):
+            self.shards[path] = value
         self.commits += [(target, part) for part in parts if isinstance(part, dict)]
         if is_sidecar(value):
             self._check_place(artefact_of(path), value["details"], target)
@@ -173,29 +177,29 @@ class _Examiner:
             try:
                 manifest = Manifest(path.parent)
                 self._check_shards(manifest)
-                tables = {name: getattr(manifest, name) for name in TABLES}
-                expected = shard_fingerprints(tables, manifest.shard_size)
+                for number in range(manifest.n_shards):
+                    self._check_shard(manifest, number)
                 _ = manifest.rejects
             except IntegrityError as error:
                 if path not in {fault.target for fault in self.result.faults}:
                     self.add(path, f"mixed or missing: {error}")
-                continue
             finally:
                 self.vouched.add(path.with_name("rejects.jsonl"))
-            for number, value in enumerate(expected):
-                shard = path.parent / "shards" / f"{number:05d}.json"
-                found = dict(self._value(shard))
-                if {name: found.get(name) for name in value} != value:
-                    self.add(shard, "mixed or missing: it is not of the manifest's tables", path)
+
+    def _check_shard(self, manifest: Manifest, number: int) -> None:
+        """Check that the commit of a manifest's shard has the fingerprints of its tables."""
+        said = {**manifest.shard(number).fingerprints, "content": manifest.summary["contents"][number]}
+        if said != shard_fingerprints({name: manifest.table(name, number) for name in TABLES}):
+            path = shard_commit(manifest.folder, number)
+            self.add(path, "mixed or missing: it is not of the manifest's tables", manifest.folder / MANIFEST)
 
     def _check_shards(self, manifest: Manifest) -> None:
-        names = [f"shard-{number:05d}" for number in range(manifest.n_shards)]
-        folders = defaultdict(set)
+        names, folders = {f"shard-{number:05d}" for number in range(manifest.n_shards)}, defaultdict(set)
         for path in self.vouched:
             if path.stem in names and path.suffix != ".json":
                 folders[path.parent, path.suffix].add(path.stem)
         for (folder, suffix), present in folders.items():
-            for path in (folder / f"{name}{suffix}" for name in sorted(set(names) - present)):
+            for path in (folder / f"{name}{suffix}" for name in sorted(names - present)):
                 if path not in self._present:
                     self.add(path, "missing: the manifest has this shard")
 
@@ -230,11 +234,8 @@ class _Examiner:
     def _shard_inputs(self, path: Path, name: str) -> set[str]:
         """The manifest's fingerprints for `name` (images, sentences and so on) in the shard of `path`."""
         number = path.stem.removeprefix("shard-")
-        values = (self._value(manifest.parent / "shards" / f"{number}.json") for manifest in self.manifests)
+        values = (self.shards.get(manifest.parent / "shards" / f"{number}.json", {}) for manifest in self.manifests)
         return {value[name] for value in values if isinstance(value.get(name), str) and number != path.stem}
-
-    def _value(self, path: Path) -> Mapping[str, Any]:
-        return next((value for found, value in self.commits if found == path), {})
 
     def check_strays(self) -> None:
         faulty = {fault.path for fault in self.result.faults} | {fault.target for fault in self.result.faults}

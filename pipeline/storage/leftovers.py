@@ -16,7 +16,7 @@ from pipeline.storage.batch import is_regular, remove_own
 from pipeline.storage.commits import PARTS, fault_of, listed_shards
 from pipeline.storage.features import PARTS as UNFINISHED
 from pipeline.storage.locks import remove_free
-from pipeline.storage.manifest import Manifest
+from pipeline.storage.manifest import TABLES, Manifest
 from pipeline.storage.names import inside
 
 SHARDED = (
@@ -64,6 +64,8 @@ def remove_stale_shards(run: Path) -> Leftovers:
     if not (run / "manifest" / "manifest.json").exists():
         return found
     count = Manifest(run / "manifest").n_shards
+    for path in filter(Path.exists, (run / "manifest" / f"{name}.parquet" for name in TABLES)):
+        _remove(path, None, found)  # before its rows lay in shards
     for folder in _folders(run):
         for path in sorted(folder.iterdir()):
             match = SHARD.fullmatch(path.name)

@@ -1,14 +1,14 @@
 """The manifest: which images, sentences and documents a run is made of. Its row order holds everywhere.
 
-`image_id` counts from 0 and is the row in `images.parquet`; `sentence_id` likewise, ordered by image. Shard k holds the
-images [k * shard_size, (k + 1) * shard_size) and their sentences. Each shard has its own fingerprints, in
-`shards/00000.json`, so images added at the end leave the earlier shards, and whatever was made from them, valid.
+`image_id` counts from 0, `sentence_id` likewise, ordered by image. Shard k holds the images [k * shard_size, (k + 1) *
+shard_size) and what belongs to them: `shards/00000.images.parquet`, `shards/00000.sentences.parquet` and so on, a file
+for each table in which it has rows. Their commit, `shards/00000.json`, says which rows of all these are, and has
+fingerprints of their contents, so that images added at the end leave the earlier shards, and whatever was made from
+them, valid. `manifest.json` is written last and vouches for the shards. A job reads the tables of its own shards.
 """
 
 import hashlib
-import re
-from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
@@ -18,17 +18,15 @@ import numpy as np
 import pyarrow as pa
 
 from pipeline.errors import IntegrityError
-from pipeline.storage.atomic import CHECK, publish, read_json, to_json
-from pipeline.storage.batch import FileBatch, is_regular
+from pipeline.storage.atomic import read_json
 from pipeline.storage.fingerprint import fingerprint
 from pipeline.storage.forms import ManifestFile, ManifestShard
 from pipeline.storage.reading import read_bytes
 from pipeline.storage.records import require_form
-from pipeline.storage.rejects import from_lines, to_lines
-from pipeline.storage.tables import read_table, require_columns, to_parquet
+from pipeline.storage.rejects import from_lines
+from pipeline.storage.tables import PackedTable, require_columns
 
 VERSION = 3
-DIGEST_ROWS = 1 << 16
 IMAGES = pa.schema(
     [
         ("image_id", pa.int64()),
@@ -49,192 +47,172 @@ DOCUMENTS = pa.schema(
 BOXES = pa.schema(
     [("image_id", pa.int64()), *((c, pa.float32()) for c in ("x1", "y1", "x2", "y2", "score")), ("label", pa.string())]
 )
-SHARD_FILE = re.compile(r"\d{5,}\.json")  # names of the files in shards/
 FINGERPRINTS = ("images", "splits", "sentences", "documents", "boxes")
-"""Contents with a fingerprint in `shards/<number>.json`."""
+"""Contents with a fingerprint in the commit of a shard."""
 TABLES = {"images": IMAGES, "sentences": SENTENCES, "documents": DOCUMENTS, "boxes": BOXES}
+REMEDY = "run ingest again"
+MISSING = f"does not exist although its manifest does; {REMEDY}"
 
 
-def write_manifest(
-    folder: Path,
-    root: Path,
-    tables: Mapping[str, pa.Table],
-    rejects: Sequence[Mapping[str, Any]],
-    counts: Mapping[str, Mapping[str, int]],
-    shard_size: int,
-) -> None:
-    """Publish a manifest, all at once; `manifest.json` comes last and is its commit.
-
-    `tables` are those of TABLES, `images` with the user's own columns after ours; `rejects` has one mapping {file, row,
-    what, reason} for each thing left out; `counts` has {given, kept, rejected, duplicate} of each table. Raises
-    IntegrityError if these do not add up.
-    """
-    for what, count in counts.items():
-        if count["given"] != count["kept"] + count["rejected"] + count["duplicate"]:
-            raise IntegrityError(f"counts of {what} are not conserved: {dict(count)}")
-    folder = Path(folder)
-    tables = {name: _cast(tables[name], schema) for name, schema in TABLES.items()}
-    digest = fingerprint("manifest", VERSION, {name: _table_digest(table) for name, table in tables.items()})
-    batch = FileBatch()
-    for name, table in tables.items():
-        about = {"kind": f"manifest-{name}", "rows": table.num_rows, "fingerprint": digest}
-        publish(folder / f"{name}.parquet", to_parquet(table), **about, batch=batch)
-    rejected = batch.add(folder / "rejects.jsonl", to_lines(rejects))
-    shards = shard_fingerprints(tables, shard_size)
-    for number, value in enumerate(shards):
-        path = folder / "shards" / f"{number:05d}.json"
-        if _own_shard(path) != value:
-            batch.add(path, to_json(value))
-    value = {
-        "fingerprint": digest,
-        "version": VERSION,
-        "root": str(root),
-        "shard_size": shard_size,
-        "shards": len(shards),
-        "counts": {what: dict(count) for what, count in counts.items()},
-        "splits": dict(sorted(Counter(tables["images"]["split"].to_pylist()).items())),
-        "rejects": rejected,
-    }
-    batch.add(folder / "manifest.json", to_json(value), commit=True)
-    batch.publish()
-    for path in (folder / "shards").glob("*.json"):
-        if SHARD_FILE.fullmatch(path.name) and int(path.stem) >= len(shards) and _own_shard(path):
-            path.unlink()
+def shard_commit(folder: Path, number: int) -> Path:
+    return Path(folder) / "shards" / f"{number:05d}.json"
 
 
-def _cast(table: pa.Table, schema: pa.Schema) -> pa.Table:
-    """The columns of the schema, and further ones as they are."""
-    return table.cast(pa.schema([*schema, *(field for field in table.schema if field.name not in schema.names)]))
-
-
-def _own_shard(path: Path) -> dict[str, Any]:
-    """The content of the JSON file if `write_manifest` wrote it, else nothing."""
-    try:
-        value = read_json(path) if is_regular(path) else None
-    except (IntegrityError, OSError):
-        return {}
-    own = isinstance(value, dict) and value.keys() == {*ManifestShard.model_fields, CHECK}
-    return {name: part for name, part in value.items() if name != CHECK} if own else {}
-
-
-def _table_digest(table: pa.Table) -> str:
-    """A hash of the values, and of the types of the user's own columns, independent of their layout in memory; in
-    blocks, since Python objects are large."""
-    ours = {field for schema in TABLES.values() for field in schema}
-    columns = [field.name if field in ours else [field.name, str(field.type)] for field in table.schema]
-    for at, field in enumerate(table.schema):
-        if pa.types.is_temporal(field.type):  # which JSON has not
-            table = table.set_column(at, field.name, table[at].cast(pa.string()))
-    parts = (table.slice(start, DIGEST_ROWS).to_pydict() for start in range(0, table.num_rows, DIGEST_ROWS))
-    return fingerprint("table", VERSION, [columns, *(fingerprint("rows", VERSION, p) for p in parts)])
-
-
-def shard_fingerprints(tables: Mapping[str, pa.Table], shard_size: int) -> list[dict[str, Any]]:
-    """The content of `shards/<number>.json` for each shard of a manifest with these tables."""
-    images, shards = tables["images"], []
-    owners = {name: tables[name]["image_id"].to_numpy() for name in ("sentences", "documents", "boxes")}
-    for number, start in enumerate(range(0, images.num_rows, shard_size)):
-        rows = images.slice(start, shard_size)
-        parts = {"images": rows.select(["image_id", "sha256"]), "splits": rows.select(["image_id", "split"])}
-        for name, image_id in owners.items():
-            first, last = np.searchsorted(image_id, [start, start + rows.num_rows])
-            parts[name] = tables[name].slice(first, last - first)
-        shards.append({"shard": number, **{name: _table_digest(part) for name, part in parts.items()}})
-    return shards
+def table_file(number: int, name: str) -> str:
+    """The name of the file, beside the commit of its shard, with the shard's rows of a table."""
+    return f"{number:05d}.{name}.parquet"
 
 
 @dataclass(frozen=True)
 class ShardRows:
-    """Shard `number` has the image ids [first_image, last_image) and sentence ids [first_sentence, last_sentence)."""
+    """Shard `number` has the image ids [first_image, last_image), the sentence ids [first_sentence, last_sentence), and
+    from the row `first_document` on documents."""
 
     number: int
     first_image: int
     last_image: int
     first_sentence: int
     last_sentence: int
+    first_document: int
     fingerprints: Mapping[str, str]
 
 
 class Manifest:
-    """A published manifest, its tables read when first asked for."""
+    """A published manifest, its tables read when first asked for: those of a shard by `table`, all rows of all shards
+    by the properties `images`, `sentences`, `documents` and `boxes`, which hold them from then on."""
 
     def __init__(self, folder: Path) -> None:
         self.folder = Path(folder)
         path = self.folder / "manifest.json"
-        self.summary = require_form(read_json(path), ManifestFile, path, "run ingest again", "is not a manifest")
+        self.summary = require_form(read_json(path), ManifestFile, path, REMEDY, "is not a manifest")
         self.fingerprint: str = self.summary["fingerprint"]
         self.root = Path(self.summary["root"])
         self.shard_size: int = self.summary["shard_size"]
         self.n_shards: int = self.summary["shards"]
-        self._shards: dict[int, ShardRows] = {}
+        self.n_images = sum(self.summary["splits"].values())
         self._records: dict[int, Mapping[str, Any]] = {}
+        self._held: dict[str, tuple[int, pa.Table]] = {}
         if "\0" in str(self.root):
-            raise IntegrityError(f"{path} names a root that no folder has; run ingest again")
+            raise IntegrityError(f"{path} names a root that no folder has; {REMEDY}")
 
-    def _table(self, name: str) -> pa.Table:
-        path = self.folder / f"{name}.parquet"
-        table, sidecar = read_table(path, f"manifest-{name}")
-        if sidecar.fingerprint != self.fingerprint:
-            raise IntegrityError(f"{path} belongs to another manifest; run ingest again")
-        require_columns(path, table.schema, TABLES[name])
-        if name == "images" and -(-table.num_rows // self.shard_size) != self.n_shards:
-            raise IntegrityError(f"{path} has {table.num_rows} rows, not {self.n_shards} shards; run ingest again")
+    def table(self, name: str, number: int) -> pa.Table:
+        """The rows of one shard in a table of TABLES; those that were read last stay in memory.
+
+        Raises IntegrityError if there is no such shard, and if they are damaged or of another manifest.
+        """
+        if (held := self._held.get(name)) and held[0] == number:
+            return held[1]
+        record, file = self._record(number), table_file(number, name)
+        path, about = self.folder / "shards" / file, record["files"].get(file)
+        table = TABLES[name].empty_table() if about is None else _read(path, about["sha256"], TABLES[name])
+        first, last = record["rows"][name]
+        if table.num_rows != last - first:
+            raise IntegrityError(f"{path} has {table.num_rows} rows, its commit says {last - first}; {REMEDY}")
+        self._held[name] = number, table
         return table
 
-    images = cached_property(lambda self: self._table("images"))
-    sentences = cached_property(lambda self: self._table("sentences"))
-    documents = cached_property(lambda self: self._table("documents"))
-    boxes = cached_property(lambda self: self._table("boxes"))
+    def _whole(self, name: str) -> pa.Table:
+        tables = [self.table(name, number) for number in range(self.n_shards)]
+        return pa.concat_tables(tables) if tables else TABLES[name].empty_table()
+
+    images = cached_property(lambda self: self._whole("images"))
+    sentences = cached_property(lambda self: self._whole("sentences"))
+    documents = cached_property(lambda self: self._whole("documents"))
+    boxes = cached_property(lambda self: self._whole("boxes"))
 
     @cached_property
     def rejects(self) -> list[dict[str, Any]]:
         """{file, row, what, reason} of everything that was left out."""
         path = self.folder / "rejects.jsonl"
-        data = read_bytes(path, "run ingest again", "does not exist although its manifest does; run ingest again")
+        data = read_bytes(path, REMEDY, MISSING)
         if hashlib.sha256(data).hexdigest() != self.summary["rejects"]:
-            raise IntegrityError(f"{path} is not what its manifest says: it was changed or damaged; run ingest again")
+            raise IntegrityError(f"{path} is not what its manifest says: it was changed or damaged; {REMEDY}")
         return from_lines(data, path)
 
     @cached_property
     def splits(self) -> np.ndarray:
-        """(n_images,) the split of every image."""
-        return np.asarray(self.images["split"].to_pylist(), dtype=object)
+        """(n_images,) object, the split of every image."""
+        return self._by_shard(self.shard_splits, object)
 
     @cached_property
     def sentence_images(self) -> np.ndarray:
         """(n_sentences,) int64, the ascending image_id of every sentence."""
-        return self.sentences["image_id"].to_numpy()
+        return self._by_shard(self.owners, np.int64)
 
-    @property
-    def training_texts(self) -> list[str]:
-        """The sentences of the train split."""
-        return self.sentences.filter((self.splits == "train")[self.sentence_images])["text"].to_pylist()
+    def among(self, splits: Sequence[str]) -> np.ndarray:
+        """(n_images,) bool, whether each image is of one of the `splits`."""
+        return self._by_shard(lambda number: np.isin(self.shard_splits(number).astype(str), splits), bool)
 
-    def texts(self, rows: ShardRows) -> list[str]:
-        return self.sentences["text"][rows.first_sentence : rows.last_sentence].to_pylist()
+    def _by_shard(self, read: Callable[[int], np.ndarray], dtype: type) -> np.ndarray:
+        return np.concatenate([np.empty(0, dtype), *(read(number) for number in range(self.n_shards))])
+
+    def shard_splits(self, number: int) -> np.ndarray:
+        """(n,) object, the split of each image of a shard; equal ones are one string."""
+        found = self.table("images", number)["split"].combine_chunks().dictionary_encode()
+        return np.array(found.dictionary.to_pylist(), dtype=object)[found.indices.to_numpy()]
+
+    def owners(self, number: int) -> np.ndarray:
+        """(m,) int64, the ascending image_id of each sentence of a shard."""
+        return self.table("sentences", number)["image_id"].to_numpy()
+
+    def texts(self, number: int) -> list[str]:
+        """The sentences of a shard."""
+        return self.table("sentences", number)["text"].to_pylist()
+
+    def training_texts(self) -> Iterator[str]:
+        """The sentences of the train split, read by shard."""
+        for number in range(self.n_shards):
+            train = self.shard_splits(number) == "train"
+            own = train[self.owners(number) - number * self.shard_size]
+            yield from self.table("sentences", number)["text"].filter(own).to_pylist()
+
+    def pick(self, image_id: np.ndarray) -> list[dict[str, Any]]:
+        """The rows of some images; reads only their shards."""
+        found, shards = {}, image_id // self.shard_size
+        for number in np.unique(shards).tolist():
+            own = np.unique(image_id[shards == number])
+            rows = self.table("images", number).take(own - number * self.shard_size)
+            found |= zip(own.tolist(), rows.to_pylist(), strict=True)
+        return [found[number] for number in image_id.tolist()]
 
     def digest(self, numbers: range, columns: Sequence[str]) -> str:
-        """A hash of the fingerprints in `columns` for the shards `numbers`; reads only their JSON files."""
+        """A hash of the fingerprints in `columns` for the shards `numbers`; reads only their commits."""
         return fingerprint("columns", VERSION, [[self._record(number)[name] for name in columns] for number in numbers])
+
+    def bounds(self, name: str) -> np.ndarray:
+        """(n_shards + 1,) the numbers of the shards' first rows in a table of TABLES, and of all rows."""
+        if name == "images":
+            return np.minimum(np.arange(self.n_shards + 1) * self.shard_size, self.n_images)
+        return np.array([0, *(self._record(number)["rows"][name][1] for number in range(self.n_shards))])
 
     def shard(self, number: int) -> ShardRows:
         """The rows of shard `number`. Raises IntegrityError if there is no such shard."""
-        if not 0 <= number < self.n_shards:
-            raise IntegrityError(f"{self.folder} has shards 0 to {self.n_shards - 1}, not {number}")
-        if number not in self._shards:
-            first = number * self.shard_size
-            last = min(first + self.shard_size, self.images.num_rows)
-            start, stop = np.searchsorted(self.sentence_images, [first, last]).tolist()
-            digests = {name: self._record(number)[name] for name in FINGERPRINTS}
-            self._shards[number] = ShardRows(number, first, last, start, stop, digests)
-        return self._shards[number]
+        record = self._record(number)
+        rows, digests = record["rows"], {name: record[name] for name in FINGERPRINTS}
+        return ShardRows(number, *rows["images"], *rows["sentences"], rows["documents"][0], digests)
 
     def _record(self, number: int) -> Mapping[str, Any]:
-        """The content of a shard's JSON file."""
+        """The commit of a shard."""
+        if not 0 <= number < self.n_shards:
+            raise IntegrityError(f"{self.folder} has shards 0 to {self.n_shards - 1}, not {number}")
         if number not in self._records:
-            path = self.folder / "shards" / f"{number:05d}.json"
-            value = require_form(read_json(path), ManifestShard, path, "run ingest again")
+            path = shard_commit(self.folder, number)
+            value = require_form(read_json(path), ManifestShard, path, REMEDY)
             if value["shard"] != number:
-                raise IntegrityError(f"{path} is of shard {value['shard']}: it was moved or copied; run ingest again")
+                raise IntegrityError(f"{path} is of shard {value['shard']}: it was moved or copied; {REMEDY}")
+            if value["content"] != self.summary["contents"][number]:
+                raise IntegrityError(f"{path} belongs to another manifest; {REMEDY}")
+            first = number * self.shard_size
+            if value["rows"]["images"] != [first, min(first + self.shard_size, self.n_images)]:
+                raise IntegrityError(f"{path} has other images than its manifest gives shard {number}; {REMEDY}")
             self._records[number] = value
         return self._records[number]
+
+
+def _read(path: Path, sha256: str, schema: pa.Schema) -> pa.Table:
+    data = read_bytes(path, REMEDY, MISSING)
+    if hashlib.sha256(data).hexdigest() != sha256:
+        raise IntegrityError(f"{path} is damaged: it does not match its commit; {REMEDY}")
+    packed = PackedTable(data, path)
+    require_columns(path, packed.schema, schema, REMEDY)
+    return packed.unpack()

@@ -13,7 +13,7 @@ from pipeline.storage.gather import Features, SplitRows, read_pairs
 from pipeline.storage.manifest import Manifest
 from pipeline.storage.provenance import Origin, join_origins, same_origin
 from pipeline.storage.reading import is_there
-from pipeline.storage.shards import MOMENTS, Shard, open_shards, shard_path, write_shard
+from pipeline.storage.shards import MOMENTS, Shard, shard_path, write_shard
 from pipeline.storage.text_shards import Texts
 
 NAMES = ("n", "mean_x", "mean_y", "xx", "xy", "yy")
@@ -54,7 +54,7 @@ class PairSet:
     def __init__(self, features: Features, texts: Texts, folder: Path, pairs: str) -> None:
         self._features, self._texts = features, texts
         self.folder = Path(folder)
-        self._shards = open_shards(folder, MOMENTS, features.manifest.n_shards)
+        self._shards = [Shard(shard_path(folder, number), MOMENTS) for number in range(features.manifest.n_shards)]
         for what in ("view", "text", "folds"):
             require_same(what, {str(shard.path): str(shard.details[what]) for shard in self._shards})
         self.encoders, self.text_encoders = self._origins("encoders"), self._origins("text_encoders")
@@ -120,10 +120,14 @@ class PairSet:
         self, folds: Sequence[int], encoders: tuple[str, ...], text_encoders: tuple[str, ...], rows: int
     ) -> Iterator[SplitRows]:
         """The pairs in `folds`, in blocks of at most `rows` images."""
-        wanted = np.zeros(self.manifest.images.num_rows, bool)
-        for shard in self._shards:
-            wanted[shard["image_id"][np.isin(shard["fold"], folds)]] = True
+        wanted = {number: partial(self._wanted, number, folds) for number in range(self.manifest.n_shards)}
         return read_pairs(self._features, self._texts.select(text_encoders), encoders, wanted, rows)
+
+    def _wanted(self, number: int, folds: Sequence[int]) -> np.ndarray:
+        """(n,) bool, which images of a shard are in `folds`."""
+        span, shard = self.manifest.shard(number), self._shards[number]
+        ids = shard["image_id"][np.isin(shard["fold"], folds)]
+        return np.isin(np.arange(span.first_image, span.last_image), ids)
 
 
 class JoinedPairs:

@@ -121,9 +121,7 @@ def read_classifier(folder: Path, encoder: str) -> tuple[dict[str, np.ndarray], 
 
 def manifest_boxes(manifest: Manifest, rows: ShardRows) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
     """The manifest's boxes of one shard: the images' places in the shard (n,), corners (n, 4), scores (n,)."""
-    table = manifest.boxes
-    first, last = np.searchsorted(table["image_id"].to_numpy(), [rows.first_image, rows.last_image])
-    part = table.slice(first, last - first)
+    part = manifest.table("boxes", rows.number)
     corners = np.stack([part[name].to_numpy() for name in ("x1", "y1", "x2", "y2")], axis=1)
     return part["image_id"].to_numpy() - rows.first_image, corners, part["score"].to_numpy()
 

@@ -13,7 +13,7 @@ from pipeline.storage.gather import Features, Matrix, stack_rows
 from pipeline.storage.manifest import Manifest
 from pipeline.storage.provenance import origin_of, same_origin
 from pipeline.storage.regions import PackedRegions, RegionShard, open_regions
-from pipeline.storage.shards import Chained
+from pipeline.storage.shards import Chained, OpenedOnUse, shard_path
 from pipeline.storage.text_shards import TextShards, TextVectors, TokenShards
 from pipeline.storage.trees import FIELDS, TreeShards
 
@@ -26,11 +26,14 @@ class FeatureRows:
     """
 
     def __init__(self, features: Features, encoder: str, image_id: np.ndarray) -> None:
-        shards = [features.open(encoder, number) for number in range(features.manifest.n_shards)]
-        self.origins = {str(shard.path): origin_of(shard.sidecar) for shard in shards}
+        manifest = features.manifest
+        sidecars = [features.sidecar(encoder, number) for number in range(manifest.n_shards)]
+        paths = [str(shard_path(features.root / encoder, number)) for number in range(manifest.n_shards)]
+        self.origins = {path: origin_of(sidecar) for path, sidecar in zip(paths, sidecars, strict=True)}
         self.origin = same_origin(encoder, self.origins)
-        self.fingerprints = {f"features/{encoder}/{n:05d}": shard.fingerprint for n, shard in enumerate(shards)}
-        self._features, self._image_id = Chained([shard["features"] for shard in shards]), image_id
+        self.fingerprints = {f"features/{encoder}/{n:05d}": one.fingerprint for n, one in enumerate(sidecars)}
+        parts = OpenedOnUse(manifest.n_shards, lambda number: features.open(encoder, number)["features"])
+        self._features, self._image_id = Chained(parts, bounds=manifest.bounds("images")), image_id
         self.shape = (len(image_id), self._features.shape[1])
 
     def __getitem__(self, rows: np.ndarray) -> np.ndarray:

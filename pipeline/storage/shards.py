@@ -6,7 +6,8 @@ text live in Parquet.
 """
 
 import io
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
+from functools import lru_cache
 from pathlib import Path
 from typing import Any
 
@@ -22,6 +23,8 @@ EMBEDDINGS = "embeddings"
 VECTORS = "text-vectors"
 MOMENTS = "moments"
 NEIGHBOURS = "neighbours"
+KEPT_OPEN = 256
+"""Files whose memory maps a sequence of shards keeps: a process may have some 65,000."""
 
 
 def shard_path(folder: Path, number: int) -> Path:
@@ -69,9 +72,19 @@ class Shard:
         return name in self._arrays
 
 
-def open_shards(folder: Path, kind: str, count: int) -> list[Shard]:
-    """Shards 0 to `count` - 1 of one folder. Raises IntegrityError naming the first that is missing or damaged."""
-    return [Shard(shard_path(folder, number), kind) for number in range(count)]
+class OpenedOnUse(Sequence):
+    """`count` things, of which `open(number)` opens one when it is first used; the last KEPT_OPEN stay open."""
+
+    def __init__(self, count: int, open: Callable[[int], Any]) -> None:
+        self._count, self._open = count, lru_cache(KEPT_OPEN)(open)
+
+    def __len__(self) -> int:
+        return self._count
+
+    def __getitem__(self, number: int) -> Any:
+        if not 0 <= number < self._count:
+            raise IndexError(number)
+        return self._open(number)
 
 
 def _map_all(path: Path) -> dict[str, np.ndarray]:
@@ -103,18 +116,23 @@ def _map_dataset(path: Path, dataset: h5py.Dataset) -> np.ndarray:
 
 class Chained:
     """At least one array (n_k, ...), concatenated without being read: `chained[rows]` gathers `rows` (k,), in any
-    order, as `dtype` (None: the first array's)."""
+    order, as `dtype` (None: the first array's). `bounds` are the numbers of the first rows of the arrays and of all
+    rows (None: by their lengths, for which all are opened)."""
 
-    def __init__(self, parts: Sequence[np.ndarray], dtype: type | None = None) -> None:
-        self.parts, self.bounds = parts, np.cumsum([0, *map(len, parts)])
+    def __init__(
+        self, parts: Sequence[np.ndarray], dtype: type | None = None, bounds: Sequence[int] | None = None
+    ) -> None:
+        self.parts, self.bounds = parts, np.asarray(bounds if bounds is not None else np.cumsum([0, *map(len, parts)]))
         self.shape, self.dtype = (int(self.bounds[-1]), *parts[0].shape[1:]), np.dtype(dtype or parts[0].dtype)
 
     def __getitem__(self, rows: np.ndarray) -> np.ndarray:
         order = np.argsort(rows, kind="stable") if (np.diff(rows) < 0).any() else None
         rows = rows if order is None else rows[order]
-        cuts = np.searchsorted(rows, self.bounds)
         gathered = np.empty((len(rows), *self.shape[1:]), self.dtype)
-        for number in np.flatnonzero(np.diff(cuts)):
-            own = slice(cuts[number], cuts[number + 1])
+        # Only the arrays from the first row's to the last row's.
+        first, last = np.searchsorted(self.bounds, rows[[0, -1]], "right").tolist() if len(rows) else (1, 0)
+        cuts = np.searchsorted(rows, self.bounds[first - 1 : last + 1])
+        for at in np.flatnonzero(np.diff(cuts)).tolist():
+            own, number = slice(cuts[at], cuts[at + 1]), first - 1 + at
             gathered[own if order is None else order[own]] = self.parts[number][rows[own] - self.bounds[number]]
         return gathered

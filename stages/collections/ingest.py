@@ -24,7 +24,7 @@ def ingest(run: Run, job: Job, processes: int | None = None) -> None:
     from pipeline.collections.records import Options
     from pipeline.errors import JointspaceError
     from pipeline.images.decode import ImageLimits, inspect
-    from pipeline.storage.manifest import write_manifest
+    from pipeline.storage.manifest_writer import write_manifest
     from pipeline.storage.rejects import remove_rejects, write_rejects
     from pipeline.storage.sources import ImageSource, read_list
     from pipeline.workers import isolated_map
@@ -86,7 +86,7 @@ def _reads(config, layout) -> Inputs:
 
 STAGE = Stage(
     ingest,
-    version=7,
+    version=8,
     needs=Need(
         lambda s: PYTHON + 600 + 0.006 * s.images,
         lambda s: 0.001 * s.images,

@@ -6,14 +6,11 @@ from pipeline.run import Job, Run, Stage
 
 def simulate_documents(run: Run, job: Job, documents: str) -> None:
     """Make titles, tags and descriptions from sentences, as noisy as `documents.NAME.simulate` says."""
-    import numpy as np
-
     from pipeline.collections.weakening import simulate
     from pipeline.storage.tables import write_table
 
     manifest, settings = run.manifest, run.config
-    wanted = np.isin(manifest.splits.astype(str), settings.auxiliary.splits)[manifest.sentence_images]
-    texts = manifest.sentences.filter(wanted)
+    texts = manifest.sentences.filter(manifest.among(settings.auxiliary.splits)[manifest.sentence_images])
 
     noise = settings.documents[documents].simulate
     table = simulate(texts["image_id"].to_numpy(), texts["text"].to_pylist(), noise, settings.seed)

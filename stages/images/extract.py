@@ -2,7 +2,7 @@
 
 from collections.abc import Callable
 
-from pipeline.plan.needs import MB, TORCH, Need, encoder_gpu, manifest_mb, per_shard
+from pipeline.plan.needs import MB, TORCH, Need, encoder_gpu, per_shard, rows_mb
 from pipeline.run import Job, Run, Stage
 
 
@@ -29,7 +29,7 @@ def extract(run: Run, encoder: str) -> Callable[[Job], None]:
     described["precision"] = work.extractor.plan.precision
 
     def make(job: Job) -> None:
-        photographs = [Photograph.from_row(row) for row in manifest.images.take(job.image_id).to_pylist()]
+        photographs = [Photograph.from_row(row) for row in manifest.table("images", job.number).to_pylist()]
         unfinished = UnfinishedShard(job.path, job.fingerprint, job.image_id, chosen.checkpoint_images)
         missing, stopwatch = unfinished.missing(), Stopwatch()
         todo = [photographs[row] for part in missing for row in part]
@@ -50,7 +50,7 @@ STAGE = Stage(
     extract,
     version=4,
     needs=Need(
-        lambda s: TORCH + 2500 + manifest_mb(s) + 8 * s.shard_images * s.widest / MB,
+        lambda s: TORCH + 2500 + rows_mb(s) + 8 * s.shard_images * s.widest / MB,
         lambda s: 4 * s.shard_images * s.widest / MB,
         per_shard(2),
         "images over the encoder's rate",

@@ -50,7 +50,7 @@ def extract_regions(run: Run, encoder: str) -> Callable[[Job], None]:
     known_boxes, detect = _known_boxes(run), _detector(run, preparation)
 
     def make(job: Job) -> None:
-        photographs = [Photograph.from_row(row) for row in manifest.images.take(job.image_id).to_pylist()]
+        photographs = [Photograph.from_row(row) for row in manifest.table("images", job.number).to_pylist()]
         unfinished = UnfinishedRegions(job.path, job.fingerprint, job.image_id, chosen.checkpoint_images)
         known, missing, stopwatch, share = known_boxes(job), unfinished.missing(), Stopwatch(), 0.0
         places = [row for part in missing for row in part]

@@ -95,7 +95,7 @@ def _labelled(
 
     def images(wanted: np.ndarray) -> "list[LabelledImage]":
         rows = np.flatnonzero(wanted)
-        photographs = map(Photograph.from_row, manifest.images.take(np.unique(owners[rows])).to_pylist())
+        photographs = map(Photograph.from_row, manifest.pick(np.unique(owners[rows])))
         parts = np.split(rows, np.flatnonzero(np.diff(owners[rows])) + 1)  # a manifest has its boxes image by image
         return [LabelledImage(p, corners[part], classes[part]) for p, part in zip(photographs, parts, strict=False)]
 

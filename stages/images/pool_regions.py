@@ -2,7 +2,7 @@
 
 from collections.abc import Callable
 
-from pipeline.plan.needs import MB, TORCH, Need, manifest_mb, per_shard
+from pipeline.plan.needs import MB, TORCH, Need, per_shard, rows_mb
 from pipeline.run import Job, Run, Stage
 
 BLOCK = 256
@@ -56,7 +56,7 @@ STAGE = Stage(
     pool_regions,
     version=3,
     needs=Need(
-        lambda s: TORCH + 1000 + manifest_mb(s) + 12 * s.shard_images * s.widest / MB,
+        lambda s: TORCH + 1000 + rows_mb(s) + 12 * s.shard_images * s.widest / MB,
         lambda s: 4 * s.shard_images * s.widest / MB,
         per_shard(100),
         "images times regions",

@@ -2,7 +2,7 @@
 
 from collections.abc import Callable
 
-from pipeline.plan.needs import MB, TORCH, Need, manifest_mb, per_shard
+from pipeline.plan.needs import MB, TORCH, Need, per_shard, rows_mb
 from pipeline.run import Job, Run, Stage
 
 
@@ -31,7 +31,7 @@ STAGE = Stage(
     reduce_regions,
     version=3,
     needs=Need(
-        lambda s: TORCH + 500 + manifest_mb(s) + 12 * 20 * s.shard_images * s.widest / MB,
+        lambda s: TORCH + 500 + rows_mb(s) + 12 * 20 * s.shard_images * s.widest / MB,
         lambda s: 4 * 20 * s.shard_images * s.widest / MB,
         per_shard(100),
         "regions times D times `regions.dimensions`",

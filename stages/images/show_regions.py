@@ -22,7 +22,7 @@ def show_regions(
     regions = open_regions(run.manifest, run.layout.regions(encoder).folder, shard)
     places = np.unique(np.linspace(0, regions.rows - 1, images).astype(int))
     image_id = regions.image_id[places]
-    names = [Photograph.from_row(row).name for row in run.manifest.images.take(image_id).to_pylist()]
+    names = [Photograph.from_row(row).name for row in run.manifest.pick(image_id)]
     pictures = []
     for place, name, (image, reason) in zip(places, names, open_photographs(run, image_id), strict=True):
         block, rows = regions.packed(np.array([place])), slice(1, 1 + top)  # region 0 is the whole image

@@ -76,7 +76,7 @@ def _batches(run: Run, start: "NetworkEncoder", pairs: Any, size: int, steps: in
     from stages.inputs import read_token_vocabulary
 
     tuning, manifest = run.config.tune, run.manifest
-    photographs = [Photograph.from_row(row) for row in manifest.images.take(pairs.image_id).to_pylist()]
+    photographs = [Photograph.from_row(row) for row in manifest.pick(pairs.image_id)]
     texts = manifest.sentences["text"].take(pairs.sentence_id).to_pylist()
     words = list(encode_tokens(texts, read_token_vocabulary(run)[0]))
     first = np.searchsorted(pairs.owners, np.arange(len(photographs) + 1))
@@ -111,7 +111,7 @@ def _judge(run: Run, task: "PairTuning", start: "NetworkEncoder") -> float | Non
     except InputError:
         return None
     manifest, limits = run.manifest, ImageLimits.from_settings(run.config.collection)
-    photographs = [Photograph.from_row(row) for row in manifest.images.take(pairs.image_id).to_pylist()]
+    photographs = [Photograph.from_row(row) for row in manifest.pick(pairs.image_id)]
     pixels = load_all(photographs, run.images.read, limits, start.preprocessing, run.decoders)
     texts = manifest.sentences["text"].take(pairs.sentence_id).to_pylist()
     tokens = encode_tokens(texts, read_token_vocabulary(run)[0])

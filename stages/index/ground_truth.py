@@ -25,14 +25,14 @@ def command(run: Run, model: str, gallery: str, count: int, neighbours: int, out
     from pipeline.index.vectors import evenly_spaced
     from pipeline.storage.embeddings import read_vectors
     from pipeline.storage.fingerprint import fingerprint
-    from pipeline.storage.shards import NEIGHBOURS, write_shard
+    from pipeline.storage.shards import NEIGHBOURS, shard_path, write_shard
 
     embeddings = run.embeddings(model, multi_vector=False)
-    other, first = ("sentences", "first_image") if gallery == "images" else ("images", "first_sentence")
-    ids = evenly_spaced(getattr(embeddings.manifest, other).num_rows, count)
+    other = "sentences" if gallery == "images" else "images"
+    ids, folder = evenly_spaced(int(run.manifest.bounds(other)[-1]), count), embeddings.folder.absolute()
     parts = [
-        ShardVectors(getattr(rows, first), partial(read_vectors, shard.path.absolute(), gallery))
-        for shard, rows in zip(embeddings.shards, embeddings.rows, strict=True)
+        ShardVectors(int(first), partial(read_vectors, shard_path(folder, number), gallery))
+        for number, first in enumerate(run.manifest.bounds(gallery)[:-1])
     ]
 
     where = run.sums, run.config.device

@@ -3,7 +3,7 @@
 from collections.abc import Callable
 from typing import Any
 
-from pipeline.plan.needs import MB, TORCH, Need, blocks_mb, manifest_mb, moments_gpu, per_shard
+from pipeline.plan.needs import MB, TORCH, Need, blocks_mb, moments_gpu, per_shard, rows_mb
 from pipeline.run import Inputs, Job, Run, Stage
 
 STUDY, AUXILIARY = "study/", "auxiliary/"
@@ -32,8 +32,8 @@ def accumulate(run: Run, pairs: str) -> Callable[[Job], None]:
     texts, features = run.texts(_texts(config, run.layout, pairs)), run.features
     summed, names = _keys(config, pairs), _encoders(config, pairs)
     folds = summed["folds"]["count"]
-    assigned = assign_folds(manifest.splits, folds, config.study.order, config.seed)
-    in_splits, gpu = np.isin(manifest.splits.astype(str), summed["splits"]), run.gpu
+    assigned = assign_folds(manifest.splits, folds, config.study.order, config.seed) if folds > 1 else None
+    gpu = run.gpu
 
     def make(job: Job) -> None:
         shards, vectors = {name: features.open(name, job.number) for name in names}, texts.open(job.number)
@@ -41,12 +41,14 @@ def accumulate(run: Run, pairs: str) -> Callable[[Job], None]:
         view = ImageView(tuple(shards), dims, config.image_view.normalise)
         text = TextView.of({name: one.matrix for name, one in vectors.items()}, summed["text"])
         first = next(iter(vectors.values()))
-        wanted = np.zeros(len(in_splits), bool)
         span = slice(job.rows.first_image, job.rows.last_image)
-        wanted[span] = in_splits[span]
-        ids, parts = np.unique(first.image_id[wanted[first.image_id]]), {}
-        for fold in np.unique(assigned[ids]).tolist():
-            blocks = read_pairs(features, texts, view.encoders, wanted & (assigned == fold), BLOCK_ROWS)
+        wanted = np.isin(manifest.shard_splits(job.number).astype(str), summed["splits"])
+        own = np.zeros(len(wanted), np.int64) if assigned is None else assigned[span]
+        rows, parts = np.unique(first.image_id - span.start), {}
+        rows = rows[wanted[rows]]
+        for fold in np.unique(own[rows]).tolist():
+            of_fold = {job.number: lambda fold=fold: wanted & (own == fold)}
+            blocks = read_pairs(features, texts, view.encoders, of_fold, BLOCK_ROWS)
             parts[fold] = sum_blocks(blocks, view, text, runtime.threads(), gpu).to_arrays()
         details = {"view": vars(view), "text": text.to_dict()}
         details |= {key: summed[key] for key in ("pairs", "splits", "folds")}
@@ -55,7 +57,7 @@ def accumulate(run: Run, pairs: str) -> Callable[[Job], None]:
             details[key] = {name: origin_of(one.sidecar) for name, one in opened.items()}
         details["range"] = [span.start, span.stop]
         made = {"fingerprint": job.fingerprint, "details": {**details, "inputs": job.inputs}}
-        write_moments(job.path, parts, ids, assigned[ids], **made)
+        write_moments(job.path, parts, rows + span.start, own[rows], **made)
 
     return make
 
@@ -103,7 +105,7 @@ STAGE = Stage(
     accumulate,
     version=5,
     needs=Need(
-        lambda s: TORCH + manifest_mb(s) + blocks_mb(s) + 2.5 * s.moments_bytes / MB,
+        lambda s: TORCH + rows_mb(s) + blocks_mb(s) + 2.5 * s.moments_bytes / MB,
         lambda s: s.moments_bytes / MB,
         per_shard(100),
         "images times D squared; bytes of the moments, which do not grow with a shard",

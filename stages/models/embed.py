@@ -4,7 +4,7 @@ import math
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
-from pipeline.plan.needs import MB, TORCH, Need, manifest_mb, network_gpu, per_shard
+from pipeline.plan.needs import MB, TORCH, Need, network_gpu, per_shard, rows_mb
 from pipeline.run import Inputs, Job, Run, Stage
 from stages.texts import sentence_shards
 
@@ -109,7 +109,7 @@ STAGE = Stage(
     embed,
     version=4,
     needs=Need(
-        lambda s: TORCH + manifest_mb(s) + 12 * s.shard_images * (s.dim + s.texts * s.dimensions) / MB,
+        lambda s: TORCH + rows_mb(s) + 12 * s.shard_images * (s.dim + s.texts * s.dimensions) / MB,
         lambda s: 4 * s.dimensions * s.shard_images * (1 + s.texts) / MB,
         per_shard(100),
         "images times D times dimensions",

@@ -171,7 +171,7 @@ def _read_start(run: Run, model: str, learned: Mapping[str, Any]) -> tuple[Any, 
         origins = encoders_of(folder, known["text_encoders"], start.text_encoders)
         stored = read_own_encoders(layout.text_encoder("").path, origins, folder, TEXT_ENCODER)
         encoders = {name: restore_text_encoder(one.settings, one.tensors) for name, one in stored.items()}
-        texts = run.manifest.training_texts
+        texts = list(run.manifest.training_texts())
         start = WordStart.of(start, encoders, words, texts[:: max(1, len(texts) // SAMPLE)])
     return start, parameters.fingerprint
 

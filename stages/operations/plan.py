@@ -68,7 +68,7 @@ def _measure_images(run: Run, sample: int):
 
     settings, manifest = run.config, run.manifest
     extract = settings.extract
-    rows = manifest.images.take(evenly_spaced(manifest.images.num_rows, sample)).to_pylist()
+    rows = manifest.pick(evenly_spaced(manifest.n_images, sample))
     photographs = [Photograph.from_row(row) for row in rows]
     limits = ImageLimits.from_settings(settings.collection)
     read, cores = run.images.read, runtime.threads()
@@ -104,10 +104,15 @@ def _measure_images(run: Run, sample: int):
 
 def _measure_texts(run: Run) -> tuple[dict, dict[str, int]]:
     """What Rates says of text encoders (None for one that cannot be made yet), and their dimensions."""
+    from itertools import islice
+
     from pipeline.plan.rates import rate
     from pipeline.text.tokens import TermSettings, make_analyzer
 
-    sentences, lemmas = run.manifest.training_texts[:SAMPLE_SENTENCES], TermSettings(True, "words", True, (), 1)
+    sentences, lemmas = (
+        list(islice(run.manifest.training_texts(), SAMPLE_SENTENCES)),
+        TermSettings(True, "words", True, (), 1),
+    )
     found = {"encoded": {}, "first_text": 1 / rate(lambda: [make_analyzer(lemmas)("word")], 1)}
     dims = {}
     for chosen in (one for one in run.config.text_encoders if one.spec.reads == "texts"):

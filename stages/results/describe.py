@@ -66,7 +66,7 @@ def _read_images(
         raise InputError(f"the {split} split of {manifest.folder} has no image; describe another one")
     rows = {name: FeatureRows(run.features, name, ids) for name in stored.generator.encoders}
     require_origins(stored.encoders, stored.folder, {name: block.origins for name, block in rows.items()})
-    images = manifest.images.take(ids).to_pylist()
+    images = manifest.pick(ids)
     shown = [{"image_id": row["image_id"], "image": row["path"], "box": None} for row in images]
     return rows, shown, {key: digest for block in rows.values() for key, digest in block.fingerprints.items()}
 

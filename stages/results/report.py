@@ -137,7 +137,7 @@ def _health(run: Run) -> "list[dict[str, Any]]":
     for name in (one.name for one in run.config.encoders if run.layout.features(one.name).folder.is_dir()):
         shards = [run.features.open(name, int(number)) for number in evenly_spaced(manifest.n_shards, SHARDS)]
         sample = np.concatenate([shard["features"][evenly_spaced(shard.rows, ROWS)] for shard in shards])
-        images, own = manifest.images.num_rows, jobs.get(name, [])
+        images, own = manifest.n_images, jobs.get(name, [])
         seconds = sum(job.seconds for job in own)
         found.append(
             {

@@ -19,12 +19,12 @@ def build_label_table(run: Run, job: Job) -> None:
     analyze = make_analyzer(vocabulary.settings)
     parses = ParseShards(manifest, run.layout.parses.folder)
     shards = [parses.open(number) for number in range(manifest.n_shards)]
-    training = iter((manifest.splits == "train")[manifest.sentence_images])
+    training = iter(manifest.among(["train"])[manifest.sentence_images])
 
     table = count_labels(
         sentence
         for number, shard in enumerate(shards)
-        for sentence in read_trees(shard, manifest.texts(manifest.shard(number)), analyze)
+        for sentence in read_trees(shard, manifest.texts(number), analyze)
         if next(training)
     )
 

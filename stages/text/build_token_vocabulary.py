@@ -13,7 +13,7 @@ def build_token_vocabulary(run: Run, job: Job) -> None:
     from pipeline.text.tokens import TermSettings
     from pipeline.text.vocabulary import build_vocabulary
 
-    tokens, sentences = run.config.tokens, run.manifest.training_texts
+    tokens, sentences = run.config.tokens, run.manifest.training_texts()
     settings = TermSettings(tokens.lowercase, tokens.tokenizer, lemmatise=False, stop_words=(), max_ngram=1)
     vocabulary = build_vocabulary(
         sentences, settings, size=tokens.size, min_count=tokens.min_count, idf=False, normalise=False
@@ -21,7 +21,7 @@ def build_token_vocabulary(run: Run, job: Job) -> None:
 
     value = vocabulary.to_dict()
     publish_json(job.path, {"fingerprint": fingerprint("tokens", 1, value), "min_count": tokens.min_count, **value})
-    logging.getLogger(__name__).info("%d words of %d training sentences", len(vocabulary.terms), len(sentences))
+    logging.getLogger(__name__).info("%d words of %d training sentences", len(vocabulary.terms), vocabulary.n_sentences)
 
 
 STAGE = Stage(

@@ -13,19 +13,19 @@ def encode_documents(run: Run, documents: str, encoder: str) -> Callable[[Job], 
 
     from pipeline.storage.text_shards import write_vectors
     from pipeline.text.tfidf import join_fields
-    from stages.texts import open_text_encoder, read_documents
+    from stages.texts import open_documents, open_text_encoder
 
-    chosen, table = run.config.documents[documents], read_documents(run, documents)
+    chosen, read = run.config.documents[documents], open_documents(run, documents)
     made = open_text_encoder(run, encoder)
     kept = {"encoder": encoder, "storage": run.config.text_encoder(encoder).storage, "documents": documents}
-    image_id = table["image_id"].to_numpy()
 
     def make(job: Job) -> None:
-        first, last = np.searchsorted(image_id, [job.rows.first_image, job.rows.last_image])
-        texts = join_fields(table.slice(first, last - first).to_pylist(), chosen.fields)
+        table, first = read(job.rows)
+        texts = join_fields(table.to_pylist(), chosen.fields)
         present = np.flatnonzero([bool(text) for text in texts])
-        vectors, rows = made.encode([texts[row] for row in present]), first + present
-        write_vectors(job.path, vectors, rows, image_id[rows], fingerprint=job.fingerprint, inputs=job.inputs, **kept)
+        vectors, owners = made.encode([texts[row] for row in present]), table["image_id"].to_numpy()[present]
+        about = {"fingerprint": job.fingerprint, "inputs": job.inputs, **kept}
+        write_vectors(job.path, vectors, first + present, owners, **about)
 
     return make
 

@@ -2,7 +2,7 @@
 
 from collections.abc import Callable
 
-from pipeline.plan.needs import MB, PYTHON, Need, per_shard, process
+from pipeline.plan.needs import MB, PYTHON, Need, per_shard, rows_mb
 from pipeline.run import Job, Run, Stage
 
 
@@ -14,7 +14,7 @@ def encode_sentences(run: Run, encoder: str) -> Callable[[Job], None]:
     made, manifest, storage = open_text_encoder(run, encoder), run.manifest, run.config.text_encoder(encoder).storage
 
     def make(job: Job) -> None:
-        vectors, owners = made.encode(manifest.texts(job.rows)), manifest.sentence_images[job.sentence_id]
+        vectors, owners = made.encode(manifest.texts(job.number)), manifest.owners(job.number)
         about = {"fingerprint": job.fingerprint, "inputs": job.inputs, "encoder": encoder, "storage": storage}
         write_vectors(job.path, vectors, job.sentence_id, owners, **about)
 
@@ -25,7 +25,7 @@ STAGE = Stage(
     encode_sentences,
     version=5,
     needs=Need(
-        lambda s: process(PYTHON + 1500)(s) + 8 * s.shard_images * s.texts * s.widest_text / MB,
+        lambda s: PYTHON + 1500 + rows_mb(s) + 8 * s.shard_images * s.texts * s.widest_text / MB,
         lambda s: 4 * s.shard_images * s.texts * s.widest_text / MB,
         per_shard(50),
         "sentences",

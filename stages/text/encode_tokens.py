@@ -2,7 +2,7 @@
 
 from collections.abc import Callable
 
-from pipeline.plan.needs import PYTHON, Need, per_shard, process
+from pipeline.plan.needs import PYTHON, Need, per_shard, rows_mb
 from pipeline.run import Job, Run, Stage
 
 
@@ -15,7 +15,7 @@ def encode_tokens(run: Run) -> Callable[[Job], None]:
     (vocabulary, _), manifest = read_token_vocabulary(run), run.manifest
 
     def make(job: Job) -> None:
-        tokens, owners = encode_tokens(manifest.texts(job.rows), vocabulary), manifest.sentence_images[job.sentence_id]
+        tokens, owners = encode_tokens(manifest.texts(job.number), vocabulary), manifest.owners(job.number)
         made = {"fingerprint": job.fingerprint, "inputs": job.inputs}
         write_tokens(job.path, tokens.ids, tokens.offsets, job.sentence_id, owners, **made)
 
@@ -25,7 +25,9 @@ def encode_tokens(run: Run) -> Callable[[Job], None]:
 STAGE = Stage(
     encode_tokens,
     version=3,
-    needs=Need(process(PYTHON + 500), lambda s: 0.0005 * s.shard_images * s.texts, per_shard(50), "sentences"),
+    needs=Need(
+        lambda s: PYTHON + 500 + rows_mb(s), lambda s: 0.0005 * s.shard_images * s.texts, per_shard(50), "sentences"
+    ),
     sharded=True,
     reads=lambda config, layout: {"vocabulary": layout.token_vocabulary},
     columns=("sentences",),

@@ -2,7 +2,7 @@
 
 from collections.abc import Callable
 
-from pipeline.plan.needs import Need, per_shard, process
+from pipeline.plan.needs import Need, per_shard, rows_mb
 from pipeline.run import Job, Run, Stage
 
 
@@ -21,14 +21,14 @@ def encode_trees(run: Run) -> Callable[[Job], None]:
     manifest, parses = run.manifest, ParseShards(run.manifest, run.layout.parses.folder)
 
     def make(job: Job) -> None:
-        sentences = list(read_trees(parses.open(job.number), manifest.texts(job.rows), analyze))
+        sentences = list(read_trees(parses.open(job.number), manifest.texts(job.number), analyze))
         packed = pack_trees(sentences, vocabulary, labels)
         for trees in packed:
             trees.check()
         kinds = dict(zip(("dependency", "phrase"), map(vars, packed), strict=True))
         misfits = sum(not sentence.fits for sentence in sentences)
         details = {"inputs": job.inputs, "n_misfits": misfits}
-        owners = manifest.sentence_images[job.sentence_id]
+        owners = manifest.owners(job.number)
         write_trees(job.path, kinds, job.sentence_id, owners, fingerprint=job.fingerprint, details=details)
         found = "%d sentences; %d chains where words did not fit"
         logging.getLogger(__name__).info(found, len(sentences), misfits)
@@ -39,7 +39,7 @@ def encode_trees(run: Run) -> Callable[[Job], None]:
 STAGE = Stage(
     encode_trees,
     version=3,
-    needs=Need(process(1000), lambda s: 0.001 * s.shard_images * s.texts, per_shard(50), "sentences"),
+    needs=Need(lambda s: 1000 + rows_mb(s), lambda s: 0.001 * s.shard_images * s.texts, per_shard(50), "sentences"),
     sharded=True,
     reads=lambda config, layout: {
         "parses": layout.parses,

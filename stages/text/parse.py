@@ -5,7 +5,7 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from pipeline.plan.needs import Need, per_shard, process
+from pipeline.plan.needs import Need, per_shard, rows_mb
 from pipeline.run import Inputs, Job, Outside, Run, Stage
 
 if TYPE_CHECKING:
@@ -32,7 +32,7 @@ def parse(run: Run) -> Callable[[Job], None]:
     engine = ENGINES[run.config.parse.engine](run)
 
     def make(job: Job) -> None:
-        rows, texts = job.rows, run.manifest.texts(job.rows)
+        rows, texts = job.rows, run.manifest.texts(job.number)
         conllu, brackets, fallbacks = [], [], []
         ids = range(rows.first_sentence, rows.last_sentence)
         progress = tqdm(engine(rows, texts), "parse", len(texts), unit=" sentences", disable=None)
@@ -66,8 +66,7 @@ def _find_in_files(run: Run) -> Engine:
     kinds = {"conllu": (read_conllu, index_parses), "brackets": (read_brackets, index_trees)}
 
     def engine(rows: "ShardRows", texts: list[str]) -> "Iterator[Parsed]":
-        owners = manifest.sentence_images[rows.first_sentence : rows.last_sentence].tolist()
-        images = manifest.images.slice(rows.first_image, rows.last_image - rows.first_image)
+        owners, images = manifest.owners(rows.number).tolist(), manifest.table("images", rows.number)
         pairs = zip(*(images[column].to_pylist() for column in ("member", "path")), strict=True)
         names = [member or path for member, path in pairs]
         keys = sentence_keys([names[owner - rows.first_image] for owner in owners], rows.first_sentence)
@@ -149,7 +148,10 @@ STAGE = Stage(
     parse,
     version=3,
     needs=Need(
-        process(1500), lambda s: 0.002 * s.shard_images * s.texts, per_shard(5), "sentences over the parser's rate"
+        lambda s: 1500 + rows_mb(s),
+        lambda s: 0.002 * s.shard_images * s.texts,
+        per_shard(5),
+        "sentences over the parser's rate",
     ),
     sharded=True,
     keys=_engine_keys,

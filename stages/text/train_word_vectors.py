@@ -24,7 +24,7 @@ def train_word_vectors(run: Run, job: Job) -> None:
     settings = run.config
     chosen, extra = settings.word_vectors, read_extra_text(settings)
     vocabulary, _ = read_token_vocabulary(run)
-    sentences = encode_tokens(chain(run.manifest.training_texts, extra), vocabulary)
+    sentences = encode_tokens(chain(run.manifest.training_texts(), extra), vocabulary)
     about = chosen.model_dump(include=LEARNED)
     tensors = {"words": train_vectors(sentences, vocabulary.terms, **about, seed=settings.seed)}
     digest = fingerprint("words", 1, [about, settings.seed, digest_tensors(tensors)], job.inputs)

@@ -19,7 +19,8 @@ from pipeline.collections.formats import FORMATS
 from pipeline.collections.own_columns import MOST_COLUMNS, RESERVED, Field, OwnColumns
 from pipeline.collections.records import ColumnsRecord, Options
 from pipeline.errors import InputError, UsageError
-from pipeline.storage.manifest import IMAGES, Manifest, write_manifest
+from pipeline.storage.manifest import IMAGES, Manifest
+from pipeline.storage.manifest_writer import write_manifest
 from pipeline.storage.sources import ROOT
 
 NAMES = ("a.jpg", "b.jpg", "t.jpg")

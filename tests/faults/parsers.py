@@ -130,6 +130,7 @@ GLOVE = b"dog 0.5 -1e-3 2\ncat 1 2 3\n"
 BINARY = b"2 3\ndog " + np.arange(3, dtype="<f4").tobytes() + b"\ncat " + np.ones(3, "<f4").tobytes() + b"\n"
 SETTINGS = b"seed: 1\ntext: {size: 100, idf: false}\nencoders:\n  - {name: a, architecture: resnet18}\nmodels: [cca]\n"
 MANIFEST = {"fingerprint": "f", "version": 1, "root": "data", "shard_size": 4, "shards": 0, "counts": {}, "splits": {}}
+MANIFEST["contents"] = []
 MANIFEST["rejects"] = "0" * 64
 SIDECAR = {"kind": "thing", "rows": 1, "bytes": 1, "fingerprint": "f", "details": {}}
 SIDECAR["sha256"] = hashlib.sha256(b"x").hexdigest()

@@ -201,7 +201,7 @@ FILES = {
     "models/ncca/model.safetensors": SECOND["embed"],
     TEXTS: SECOND["encode_sentences"],
     "manifest/manifest.json": FIT,
-    "manifest/images.parquet": EVALUATE,
+    "manifest/shards/00001.images.parquet": EVALUATE,
     "manifest/shards/00001.json": SECOND["accumulate"],
     EVALUATION: SUMMARISE,
     "evaluation/summary.json": Reader("report"),

@@ -14,7 +14,8 @@ from pipeline.errors import IntegrityError
 from pipeline.storage.atomic import CHECK
 from pipeline.storage.bundle import Bundle, BundleWriter
 from pipeline.storage.embeddings import Embeddings
-from pipeline.storage.manifest import Manifest, write_manifest
+from pipeline.storage.manifest import Manifest
+from pipeline.storage.manifest_writer import write_manifest
 from stages.indices import describe_training
 
 FILES = [

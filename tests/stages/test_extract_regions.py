@@ -201,7 +201,8 @@ def test_a_sheet_shows_boxes_and_what_is_missing(run: Path) -> None:
     assert (pixels[540:796, 768:] == (24, 24, 28)).all()  # the twelfth image is gone
     first = tuple(round(255 * part) for part in colorsys.hsv_to_rgb(0, 0.7, 1))  # of the best region
     assert all((pixels[r : r + 256, c : c + 256] == first).all(2).any() for r in (0, 270) for c in (0, 256, 512, 768))
-    manifest = run / "manifest/images.parquet.json"
-    publish_json(manifest, {**read_json(manifest), "rows": 21})
-    with pytest.raises(IntegrityError, match="images.parquet has 20 rows"):
+    commit = run / "manifest/shards/00000.json"
+    record = read_json(commit)
+    publish_json(commit, {**record, "rows": record["rows"] | {"images": [0, 11]}})
+    with pytest.raises(IntegrityError, match="00000.json has other images than its manifest gives shard 0"):
         make_stage("show_regions", run, "plain")

@@ -16,7 +16,8 @@ from pipeline.storage.checkpoints import Checkpoints
 from pipeline.storage.demo_folder import DemoFolder
 from pipeline.storage.leftovers import remove_leftovers, remove_stale_shards
 from pipeline.storage.locks import hold, lock_path
-from pipeline.storage.manifest import BOXES, DOCUMENTS, IMAGES, SENTENCES, write_manifest
+from pipeline.storage.manifest import BOXES, DOCUMENTS, IMAGES, SENTENCES
+from pipeline.storage.manifest_writer import write_manifest
 from pipeline.storage.rejects import remove_rejects, write_rejects
 
 SHARDS = 2
@@ -26,7 +27,7 @@ SHARDS = 2
 def run(tmp_path: Path) -> Path:
     """The folder of a run whose manifest counts SHARDS shards."""
     run = tmp_path / "results" / "holiday"
-    about = {"counts": {}, "splits": {"train": 4 * SHARDS}, "rejects": ""}
+    about = {"counts": {}, "splits": {"train": 4 * SHARDS}, "rejects": "", "contents": ["c"] * SHARDS}
     value = {"fingerprint": "m", "root": str(tmp_path), "shard_size": 4, "shards": SHARDS, **about}
     publish_json(run / "manifest" / "manifest.json", value)
     return run
@@ -187,7 +188,8 @@ def test_a_smaller_manifest_removes_its_own_shard_files_alone(tmp_path: Path) ->
             for name in ("notes.json", "00009.json", "7.json", "00003.json.bak"):
                 (tmp_path / "shards" / name).write_text('{"mine": true}')
     assert files(tmp_path / "shards") == {
-        "00000.json", "00001.json", "notes.json", "00009.json", "7.json", "00003.json.bak",
+        "00000.json", "00001.json", "00000.images.parquet", "00001.images.parquet",
+        "notes.json", "00009.json", "7.json", "00003.json.bak",
     }  # fmt: skip
 
 

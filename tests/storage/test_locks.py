@@ -179,7 +179,7 @@ def test_every_stage_over_shards_locks_its_part(tmp_path: Path) -> None:
         "ensembles": {"both": {"members": ["ncca", "gru"]}},
     }  # fmt: skip
     publish_text(tmp_path / "config.yaml", json.dumps(chosen))
-    counts = {"counts": {}, "splits": {"train": 3}, "rejects": ""}
+    counts = {"counts": {}, "splits": {"train": 3}, "rejects": "", "contents": ["c", "d"]}
     about = {"fingerprint": "m", "root": str(tmp_path), "shard_size": 2, "shards": 2, **counts}
     publish_json(tmp_path / "manifest/manifest.json", about)
     sharded, run = [stage for stage in declared().values() if stage.sharded], Run(tmp_path)

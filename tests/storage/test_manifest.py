@@ -10,8 +10,9 @@ import pytest
 
 from pipeline.errors import IntegrityError
 from pipeline.storage import batch
-from pipeline.storage import manifest as module
-from pipeline.storage.manifest import BOXES, DOCUMENTS, Manifest, write_manifest
+from pipeline.storage import manifest_writer as module
+from pipeline.storage.manifest import BOXES, DOCUMENTS, Manifest
+from pipeline.storage.manifest_writer import write_manifest
 from pipeline.storage.rejects import write_rejects
 
 SHARD_SIZE = 4
@@ -50,6 +51,10 @@ def shard_files(folder: Path) -> dict[str, bytes]:
     return {path.name: path.read_bytes() for path in (folder / "shards").iterdir()}
 
 
+def names(*shards: int) -> set[str]:
+    return {f"{n:05d}.{end}" for n in shards for end in ("json", "images.parquet", "sentences.parquet")}
+
+
 def test_what_is_written_is_read(tmp_path: Path) -> None:
     manifest = write(tmp_path)
     assert manifest.root == Path("data") and manifest.n_shards == 3 and manifest.shard_size == SHARD_SIZE
@@ -74,14 +79,49 @@ def test_images_added_at_the_end_leave_whole_shards_alone(tmp_path: Path) -> Non
     before = shard_files(tmp_path)
     write(tmp_path, 11)
     after = shard_files(tmp_path)
-    assert {name for name in after if after[name] == before.get(name)} == {"00000.json", "00001.json"}
-    assert (tmp_path / "shards" / "00000.json").stat().st_mtime_ns == times["00000.json"]
+    assert {name for name in after if after[name] == before.get(name)} == names(0, 1)
+    assert all((tmp_path / "shards" / name).stat().st_mtime_ns == times[name] for name in names(0))
 
 
 def test_shards_that_are_no_more_are_removed(tmp_path: Path) -> None:
     write(tmp_path, 9)
+    (tmp_path / "shards" / "00002.images.parquet").write_bytes(b"another's")
     write(tmp_path, 4)
-    assert set(shard_files(tmp_path)) == {"00000.json"}
+    assert set(shard_files(tmp_path)) == names(0) | {"00002.images.parquet"}
+    write(tmp_path, 4, sentences_each=0)
+    assert set(shard_files(tmp_path)) == names(0) - {"00000.sentences.parquet"} | {"00002.images.parquet"}
+
+
+def test_a_damaged_shard_is_written_again(tmp_path: Path) -> None:
+    write(tmp_path)
+    before = shard_files(tmp_path)
+    (tmp_path / "shards" / "00001.sentences.parquet").unlink()
+    write(tmp_path)
+    assert shard_files(tmp_path) == before
+
+
+def test_a_job_reads_the_tables_of_its_shard_alone(tmp_path: Path) -> None:
+    """With whatever else is gone; they are the rows of the whole tables."""
+    whole = write(tmp_path)
+    images, sentences = whole.images, whole.sentences
+    for path in (tmp_path / "shards").iterdir():
+        if not path.name.startswith("00001."):
+            path.unlink()
+    manifest = Manifest(tmp_path)
+    assert manifest.table("images", 1) == images.slice(4, 4)
+    assert manifest.table("sentences", 1) == sentences.slice(8, 8)
+    assert manifest.texts(1) == sentences["text"].to_pylist()[8:16] and manifest.owners(1).tolist() == [
+        4,
+        4,
+        5,
+        5,
+        6,
+        6,
+        7,
+        7,
+    ]
+    assert manifest.table("boxes", 1) == BOXES.empty_table() and set(manifest.shard_splits(1)) == {"train"}
+    assert manifest.pick(np.array([7, 5, 7])) == images.take([7, 5, 7]).to_pylist()
 
 
 def test_fingerprints_follow_what_they_cover(tmp_path: Path) -> None:
@@ -130,23 +170,24 @@ def test_rejects_are_lines_of_json_whatever_the_name(tmp_path: Path) -> None:
 def test_tables_of_another_manifest_are_refused(tmp_path: Path) -> None:
     write(tmp_path / "one")
     write(tmp_path / "two", sentences_each=3)
-    for name in ("sentences.parquet", "sentences.parquet.json"):
-        (tmp_path / "one" / name).write_bytes((tmp_path / "two" / name).read_bytes())
-    with pytest.raises(IntegrityError, match=r"sentences\.parquet belongs to another manifest; run ingest again"):
+    for name in names(1):
+        (tmp_path / "one" / "shards" / name).write_bytes((tmp_path / "two" / "shards" / name).read_bytes())
+    with pytest.raises(IntegrityError, match=r"00001\.json belongs to another manifest; run ingest again"):
         _ = Manifest(tmp_path / "one").sentences
 
 
 def test_damaged_and_missing_tables_are_named(tmp_path: Path) -> None:
     write(tmp_path)
-    data = bytearray((tmp_path / "images.parquet").read_bytes())
+    images = tmp_path / "shards" / "00001.images.parquet"
+    data = bytearray(images.read_bytes())
     data[len(data) // 2] ^= 1
-    (tmp_path / "images.parquet").write_bytes(data)
-    (tmp_path / "boxes.parquet").unlink()
+    images.write_bytes(data)
+    (tmp_path / "shards" / "00002.sentences.parquet").unlink()
     manifest = Manifest(tmp_path)
-    with pytest.raises(IntegrityError, match=r"images\.parquet is damaged"):
+    with pytest.raises(IntegrityError, match=r"00001\.images\.parquet is damaged"):
         _ = manifest.images
-    with pytest.raises(IntegrityError, match=r"boxes\.parquet does not exist"):
-        _ = manifest.boxes
+    with pytest.raises(IntegrityError, match=r"00002\.sentences\.parquet does not exist"):
+        _ = manifest.sentences
     with pytest.raises(IntegrityError, match=r"manifest\.json does not exist; run the stage"):
         Manifest(tmp_path / "nowhere")
 

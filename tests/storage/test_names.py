@@ -61,6 +61,7 @@ SOUND = {
 """A card that has all that a card has."""
 MANIFEST = {
     "fingerprint": "m", "root": "/", "shard_size": 4, "shards": 1, "counts": {}, "splits": {"train": 4}, "rejects": "",
+    "contents": ["c"],
 }  # fmt: skip
 
 

@@ -1,0 +1,139 @@
+"""Writing a manifest: its tables by shard, their fingerprints, and its commit."""
+
+import re
+from collections import Counter
+from collections.abc import Iterator, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+
+from pipeline.errors import IntegrityError
+from pipeline.storage.atomic import CHECK, read_json, to_json
+from pipeline.storage.batch import FileBatch, is_regular
+from pipeline.storage.commits import fault_of
+from pipeline.storage.fingerprint import fingerprint
+from pipeline.storage.forms import ManifestShard
+from pipeline.storage.manifest import TABLES, VERSION, shard_commit, table_file
+from pipeline.storage.rejects import to_lines
+from pipeline.storage.tables import to_parquet
+
+DIGEST_ROWS = 1 << 16
+SHARD_FILE = re.compile(r"\d{5,}\.json")  # names of the commits in shards/
+
+
+def write_manifest(
+    folder: Path,
+    root: Path,
+    tables: Mapping[str, pa.Table],
+    rejects: Sequence[Mapping[str, Any]],
+    counts: Mapping[str, Mapping[str, int]],
+    shard_size: int,
+) -> None:
+    """Publish a manifest, all at once; `manifest.json` comes last and is its commit. Shards that are there stay.
+
+    `tables` are those of TABLES, `images` with the user's own columns after ours; `rejects` has one mapping {file, row,
+    what, reason} for each thing left out; `counts` has {given, kept, rejected, duplicate} of each table. Raises
+    IntegrityError if these do not add up.
+    """
+    for what, count in counts.items():
+        if count["given"] != count["kept"] + count["rejected"] + count["duplicate"]:
+            raise IntegrityError(f"counts of {what} are not conserved: {dict(count)}")
+    folder, batch, contents = Path(folder), FileBatch(), []
+    stale = {path: _own(path) for path in (folder / "shards").glob("*.json") if SHARD_FILE.fullmatch(path.name)}
+    tables = {name: _cast(tables[name], schema) for name, schema in TABLES.items()}
+    rejected = batch.add(folder / "rejects.jsonl", to_lines(rejects))
+    for number, (rows, own) in enumerate(divide(tables, shard_size)):
+        path, record = shard_commit(folder, number), {"shard": number, "rows": rows, **shard_fingerprints(own)}
+        contents.append(record["content"])
+        old = stale.pop(path, {})
+        if all(old.get(name) == value for name, value in record.items()) and not _damaged(path, old):
+            continue
+        files = {}
+        for name, table in own.items():
+            if table.num_rows:
+                data = to_parquet(table)
+                file = table_file(number, name)
+                files[file] = {"bytes": data.nbytes, "sha256": batch.add(path.with_name(file), data)}
+        batch.add(path, to_json({**record, "files": files}), commit=True)
+        if gone := {name: about for name, about in old.get("files", {}).items() if name not in files}:
+            stale[path] = {"files": gone}
+    value = {
+        "fingerprint": fingerprint("manifest", VERSION, [shard_size, *contents]),
+        "version": VERSION,
+        "root": str(root),
+        "shard_size": shard_size,
+        "shards": len(contents),
+        "contents": contents,
+        "counts": {what: dict(count) for what, count in counts.items()},
+        "splits": dict(sorted(Counter(tables["images"]["split"].to_pylist()).items())),
+        "rejects": rejected,
+    }
+    batch.add(folder / "manifest.json", to_json(value), commit=True)
+    batch.publish()
+    _remove(stale, len(contents))
+
+
+def divide(tables: Mapping[str, pa.Table], shard_size: int) -> Iterator[tuple[dict[str, list[int]], dict]]:
+    """Of each shard the first and last rows in each of the `tables`, and these rows."""
+    images = tables["images"].num_rows
+    owners = {name: table["image_id"].to_numpy() for name, table in tables.items()}
+    for start in range(0, images, shard_size):
+        ends = [start, min(start + shard_size, images)]
+        rows = {name: np.searchsorted(image_id, ends).tolist() for name, image_id in owners.items()}
+        yield rows, {name: tables[name].slice(first, last - first) for name, (first, last) in rows.items()}
+
+
+def shard_fingerprints(tables: Mapping[str, pa.Table]) -> dict[str, str]:
+    """Of one shard's tables: the FINGERPRINTS in its commit, and `content`, of all columns of all of them."""
+    images, texts = tables["images"], {name: _table_digest(tables[name]) for name in TABLES if name != "images"}
+    return {
+        "images": _table_digest(images.select(["image_id", "sha256"])),
+        "splits": _table_digest(images.select(["image_id", "split"])),
+        **texts,
+        "content": fingerprint("content", VERSION, [_table_digest(images), *texts.values()]),
+    }
+
+
+def _cast(table: pa.Table, schema: pa.Schema) -> pa.Table:
+    """The columns of the schema, and further ones as they are."""
+    return table.cast(pa.schema([*schema, *(field for field in table.schema if field.name not in schema.names)]))
+
+
+def _own(path: Path) -> dict[str, Any]:
+    """The content of the JSON file if `write_manifest` wrote it, else nothing."""
+    try:
+        value = read_json(path) if is_regular(path) else None
+    except (IntegrityError, OSError):
+        return {}
+    own = isinstance(value, dict) and value.keys() == {*ManifestShard.model_fields, CHECK}
+    return {name: part for name, part in value.items() if name != CHECK} if own else {}
+
+
+def _damaged(commit: Path, record: Mapping[str, Any]) -> bool:
+    return any(fault_of(commit.with_name(name), about) for name, about in record["files"].items())
+
+
+def _remove(stale: Mapping[Path, Mapping[str, Any]], count: int) -> None:
+    """Remove the files that these commits of shards list, unchanged, and the commits beyond the `count` first."""
+    for commit, record in stale.items():
+        for name, about in record.get("files", {}).items():
+            number, _, _ = name.partition(".")
+            path = commit.with_name(name)
+            if number == commit.stem and path.name == name and is_regular(path) and not fault_of(path, about):
+                path.unlink()
+        if record and int(commit.stem) >= count:
+            commit.unlink(missing_ok=True)
+
+
+def _table_digest(table: pa.Table) -> str:
+    """A hash of the values, and of the types of the user's own columns, independent of their layout in memory; in
+    blocks, since Python objects are large."""
+    ours = {field for schema in TABLES.values() for field in schema}
+    columns = [field.name if field in ours else [field.name, str(field.type)] for field in table.schema]
+    for at, field in enumerate(table.schema):
+        if pa.types.is_temporal(field.type):  # which JSON has not
+            table = table.set_column(at, field.name, table[at].cast(pa.string()))
+    parts = (table.slice(start, DIGEST_ROWS).to_pydict() for start in range(0, table.num_rows, DIGEST_ROWS))
+    return fingerprint("table", VERSION, [columns, *(fingerprint("rows", VERSION, p) for p in parts)])
