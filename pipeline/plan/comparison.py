@@ -1,11 +1,14 @@
 """Forecast beside the machine and beside fact."""
 
+import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, NamedTuple
 
 from pipeline.plan.forecast import Forecast
 
+MINUTES = 600
+"""From so many on, hours are enough."""
 DASH = "–"
 
 
@@ -14,12 +17,13 @@ def duration(seconds: float) -> str:
     if seconds < 59.95:
         return f"{seconds:.1f} s"
     minutes, rest = divmod(round(seconds), 60)
-    return f"{minutes} min {rest} s"
+    return f"{minutes} min {rest} s" if minutes < MINUTES else f"{seconds / 3600:,.0f} h"
 
 
 COLUMNS: dict[str, tuple[str, Callable[[Any], str]]] = {
     "jobs": ("jobs", "{:,}".format),
     "seconds": ("forecast", duration),
+    "elapsed": ("on the workers", duration),
     "seconds_run": ("took", duration),
     "ratio": ("forecast / took", "{:.2f}".format),
     "processor_run": ("processor", duration),
@@ -68,9 +72,14 @@ def compare(stages: Sequence[Forecast], facts: Mapping[str, Fact]) -> list[dict[
     return rows
 
 
+def elapsed(row: Mapping[str, Any], workers: int) -> float | None:
+    """Seconds of a rule whose jobs run so many at a time; None where it is not forecast."""
+    return None if row["seconds"] is None else row["seconds"] / row["jobs"] * math.ceil(row["jobs"] / workers)
+
+
 def total(rows: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
     """The row of totals; its `ratio` is of the rules that were both forecast and run."""
-    keys = ("jobs", "seconds", "disk_mb", "jobs_run", "seconds_run", "processor_run")
+    keys = ("jobs", "seconds", "elapsed", "disk_mb", "jobs_run", "seconds_run", "processor_run")
     summed: dict[str, Any] = {"rule": "total", **{key: sum(row.get(key) or 0 for row in rows) for key in keys}}
     both = [row for row in rows if "ratio" in row]
     if both:

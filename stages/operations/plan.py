@@ -1,36 +1,39 @@
 """`plan`: what a run will take on this machine, and after it what it took."""
 
+from collections.abc import Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING
+
 import click
 
 from pipeline.plan.needs import MB, TORCH, Need, encoder_gpu, fixed, process
 from pipeline.run import Job, Run, Stage, needed
-from stages import inputs, texts
+from stages.commands import CONFIG, FOLDER, begin
 
-SAMPLE_SENTENCES = 50000
+if TYPE_CHECKING:
+    from pipeline.plan.forecast import Forecast
+    from pipeline.plan.rates import Rates
+
 BUSY = 0.8
 """Share of the processors below which the machine is said to be busy."""
 
 
 def plan(run: Run, job: Job, sample: int | None = None, compare: bool = False) -> None:
     """Measure this machine on a few images, then forecast time, memory and disk of every stage."""
-    from pipeline import runtime
+    from itertools import islice
+
     from pipeline.plan import comparison
     from pipeline.plan.forecast import forecast
     from pipeline.plan.machine import free_disk, free_memory, gpu_memory
-    from pipeline.plan.rates import LIGHT_MODULES, TORCH_MODULES, Rates, measure_flops, measure_start
     from pipeline.plan.sizes import sizes_of
     from pipeline.storage.atomic import publish_record
     from pipeline.storage.benchmarks import read_benchmarks
     from stages.catalogue import declared
+    from stages.rates import SAMPLE_SENTENCES, measure, own_photographs
 
     settings, manifest = run.config, run.manifest
-    measured, dims = _measure_images(run, sample or settings.plan.sample)
-    encoded, text_dims = _measure_texts(run)
-    flops, share = measure_flops(runtime.threads())
-    rates = Rates(
-        **measured, **encoded, flops=flops, share=share,
-        starts=measure_start(TORCH_MODULES), starts_light=measure_start(LIGHT_MODULES),
-    )  # fmt: skip
+    photographs = own_photographs(run, sample or settings.plan.sample)
+    rates, dims, text_dims = measure(run, photographs, list(islice(manifest.training_texts(), SAMPLE_SENTENCES)))
     gpu_free = gpu_memory() / MB
     gpu = bool(gpu_free) and settings.device != "cpu"
 
@@ -43,89 +46,59 @@ def plan(run: Run, job: Job, sample: int | None = None, compare: bool = False) -
     table = comparison.render(comparison.cost_table(comparison.compare(stages, facts)))
     for line in [*table, *(f"does not fit: {warning}" for warning in warnings)]:
         click.echo(line)
-    if unknown := [stage.rule for stage in stages if stage.seconds is None]:
-        click.echo(f"not forecast, and not in the total: {', '.join(unknown)}")
-    if share < BUSY:
-        click.echo(
-            f"other programs used {1 - share:.0%} of the processors during the measurement; the forecast includes that"
-        )
+    _say_what_is_uncertain(stages, rates)
     if not compare:
         value = {"rates": vars(rates), "dims": dims, "text_dims": text_dims, "gpu": gpu}
         publish_record(job.path, {**value, "inputs": {"manifest": manifest.fingerprint}})
 
 
-def _measure_images(run: Run, sample: int):
-    """What Rates says of images (None for an encoder that cannot be made yet), and the encoders' dimensions."""
-    from functools import partial
-    from operator import itemgetter
+def foresee(run: Run, images: int, sentences: float, workers: int, sample: int | None) -> None:
+    """Forecast a collection that is not there yet: so many `images`, with so many `sentences` each, with so many jobs
+    at once. By the rates in the run's plan, or by drawn photographs and sentences where it has none."""
+    from pipeline.collections.assembly import EVERY, MOST
+    from pipeline.index.candidates import candidate_factories
+    from pipeline.plan import comparison
+    from pipeline.plan.forecast import forecast
+    from pipeline.plan.rates import Rates
+    from pipeline.plan.sizes import sizes_of
+    from pipeline.run.parts import divide
+    from pipeline.storage.forms import PlanForm
+    from pipeline.storage.records import read_record
+    from stages.catalogue import declared
+    from stages.rates import draw_photographs, draw_sentences, measure
 
-    from pipeline import runtime
-    from pipeline.images.decode import ImageLimits, inspect
-    from pipeline.images.preprocess import Photograph, load
-    from pipeline.index.vectors import evenly_spaced
-    from pipeline.plan.rates import extraction_rate, rate
-    from pipeline.specs.stored import restore_encoder
-
-    settings, manifest = run.config, run.manifest
-    extract = settings.extract
-    rows = manifest.pick(evenly_spaced(manifest.n_images, sample))
-    photographs = [Photograph.from_row(row) for row in rows]
-    limits = ImageLimits.from_settings(settings.collection)
-    read, cores = run.images.read, runtime.threads()
-    looked = rate(lambda: map(partial(inspect, read, limits), map(itemgetter(2), photographs)), len(photographs))
-    networks = [chosen for chosen in settings.encoders if chosen.spec.reads == "pixels"]
-    rates = {what: dict.fromkeys(chosen.name for chosen in networks) for what in ("images", "decoded", "forward")}
-    dims, material = {}, inputs.read_material(run)
-    for chosen in networks:
-        if run.layout.encoder(chosen.name).commit.exists():
-            parameters = run.encoder(chosen.name)
-            encoder = restore_encoder(parameters.settings, parameters.tensors)
-        elif chosen.spec.learned or "untrained" not in chosen.spec.weights:
-            continue
-        else:
-            untrained = chosen.model_copy(update={"weights": "untrained", "file": None, "sha256": None})
-            encoder = chosen.spec.load().prepare(untrained, material)
-        work = encoder.work(settings.device, extract.precision, run.batch_size)
-        pixels = [load(read, limits, encoder.preprocessing, photograph) for photograph in photographs]
-        describe = work.describe or (lambda picture: picture)
-        decoded = rate(
-            lambda e=encoder, d=describe: (d(load(read, limits, e.preprocessing, p)) for p in photographs),
-            len(photographs),
-        )
-        pictures = [describe(picture) for picture in pixels]
-        dims[chosen.name] = next(work.extractor(pictures[: run.batch_size])).shape[1]
-        forward = rate(lambda w=work, p=pictures: w.extractor(p), len(pictures))
-        gpu = work.extractor.plan.device.type != "cpu"
-        processes = min(cores, run.decoders or 1)
-        rates["decoded"][chosen.name], rates["forward"][chosen.name] = decoded, forward
-        rates["images"][chosen.name] = extraction_rate(decoded, forward, processes, gpu)
-    return {**rates, "inspected": looked * cores}, dims
+    settings = run.config
+    if run.layout.plan.path.exists():
+        known = read_record(run.layout.plan.path, PlanForm)
+        rates, dims, text_dims, gpu = Rates(**known["rates"]), known["dims"], known["text_dims"], known["gpu"]
+    else:
+        photographs = draw_photographs(sample or settings.plan.sample)
+        rates, dims, text_dims = measure(run, photographs, draw_sentences())
+        gpu = run.gpu is not None
+        click.echo("measured on drawn photographs of 500 x 375 pixels and drawn sentences: yours may differ")
+    held_out = min(MOST, images // EVERY)
+    splits = {"train": images - 2 * held_out, "dev": held_out, "test": held_out}
+    summary = {"splits": splits, "counts": {"sentences": {"kept": round(images * sentences)}}}
+    sizes = sizes_of(settings, summary, dims, text_dims)
+    parts = len(divide(sizes.shards, sizes.shard_images, settings.shards_per_job))
+    stages = forecast(settings, needed(declared(), settings, run.layout), sizes, rates, parts, gpu)
+    rows = [row | {"elapsed": comparison.elapsed(row, workers)} for row in comparison.compare(stages, {})]
+    for line in comparison.render(comparison.cost_table(rows)):
+        click.echo(line)
+    factories = ["Flat"]
+    if images > settings.index.exact_limit:
+        factories = settings.index.candidates if settings.index.candidates != "auto" else None
+        factories = factories or [found[0] for found in candidate_factories(images, sizes.dimensions)]
+    click.echo(f"index of {images:,} images in {sizes.dimensions} dimensions: first of all {' or '.join(factories)}")
+    _say_what_is_uncertain(stages, rates)
 
 
-def _measure_texts(run: Run) -> tuple[dict, dict[str, int]]:
-    """What Rates says of text encoders (None for one that cannot be made yet), and their dimensions."""
-    from itertools import islice
-
-    from pipeline.plan.rates import rate
-    from pipeline.text.tokens import TermSettings, make_analyzer
-
-    sentences, lemmas = (
-        list(islice(run.manifest.training_texts(), SAMPLE_SENTENCES)),
-        TermSettings(True, "words", True, (), 1),
-    )
-    found = {"encoded": {}, "first_text": 1 / rate(lambda: [make_analyzer(lemmas)("word")], 1)}
-    dims = {}
-    for chosen in (one for one in run.config.text_encoders if one.spec.reads == "texts"):
-        if run.layout.text_encoder(chosen.name).commit.exists():
-            made = texts.open_text_encoder(run, chosen.name)
-        elif chosen.own.corpus or chosen.spec.extra:
-            found["encoded"][chosen.name] = None  # its word vectors are yet to be learned, its network to be fetched
-            continue
-        else:
-            made = chosen.spec.load().prepare(chosen, texts.read_text_material(run, chosen.name, SAMPLE_SENTENCES))
-        found["encoded"][chosen.name] = rate(lambda e=made: [e.encode(sentences)], len(sentences))
-        dims[chosen.name] = made.dim
-    return found, dims
+def _say_what_is_uncertain(stages: "Sequence[Forecast]", rates: "Rates") -> None:
+    if unknown := [stage.rule for stage in stages if stage.seconds is None]:
+        click.echo(f"not forecast, and not in the total: {', '.join(unknown)}")
+    if rates.share < BUSY:
+        busy = f"other programs used {1 - rates.share:.0%} of the processors during the measurement"
+        click.echo(f"{busy}; the forecast includes that")
 
 
 STAGE = Stage(
@@ -141,8 +114,36 @@ STAGE = Stage(
     reads=lambda config, layout: {"manifest": layout.manifest},
     writes=lambda layout: layout.plan,
     threads=8,
-    options=(
-        click.Option(["--sample"], type=click.IntRange(min=8), help="Images measured. [default: plan.sample]"),
-        click.Option(["--compare"], is_flag=True, help="Show what the run took, too, and leave plan.json as it is."),
-    ),
 )
+
+
+@click.command("plan")
+@click.option("--run", "root", type=FOLDER, help="Folder of the run.")
+@click.option("--sample", type=click.IntRange(min=8), help="Images measured. [default: plan.sample]")
+@click.option("--compare", is_flag=True, help="Show what the run took, too, and leave plan.json as it is.")
+@click.option("--images", type=click.FloatRange(min=10), help="Forecast so many images, such as 100e6, instead.")
+@click.option("--sentences", type=click.FloatRange(min=0), default=1, show_default=True, help="Of each of --images.")
+@click.option("--workers", type=click.IntRange(min=1), default=1, show_default=True, help="Jobs at once, of --images.")
+@click.option(*CONFIG[0], **CONFIG[1])
+def command(
+    root: Path | None, config_path: Path | None, sample: int | None, compare: bool, images: float | None,
+    sentences: float, workers: int,
+) -> None:  # fmt: skip
+    """Measure this machine on a few images, then forecast time, memory and disk of every stage.
+
+    With --images it needs neither a manifest nor a run, but a configuration.
+    """
+    from pipeline import config
+    from pipeline.errors import UsageError
+    from pipeline.run.runner import make
+
+    if images is None:
+        if root is None:
+            raise UsageError("plan: name a run by --run, or say how many images a collection will have by --images")
+        make(begin(root, config_path), STAGE, sample=sample, compare=compare)
+        return
+    if config_path is None and root is None:
+        raise UsageError("plan: give a configuration by --config, or a run by --run, for these images")
+    chosen = config.load(config_path) if config_path else Run(root).config
+    run = Run(root or Path(chosen.results_root) / chosen.name, chosen)
+    foresee(run, round(images), sentences, workers, sample)
