@@ -47,6 +47,7 @@ def _make_shards(run: Run, stage: Stage, names: Names, part: int | None, again: 
                 log.debug("%s: shard %d", shards.folder, made)
             if there := len(digests) - len(pending):
                 log.info("%s: %d of %d shards were made before", shards.folder, there, len(digests))
+            stage.finish(run, number, *names)
             commit_part(shards, number, run.parts[number])
 
 

@@ -113,7 +113,8 @@ class Stage:
     first of all what others read. `needs` is of one job, `threads` is what a job can use. `options` are of the command
     alone, click's, and are passed to the function of a stage without shards. `shown` is the category in Snakemake's
     report of each output that is shown there, by its caption. `work(config, sizes, *names)` are the floating-point
-    operations of a shard that a GPU would do, where they may be too few to start on one.
+    operations of a shard that a GPU would do, where they may be too few to start on one. `finish(run, part, *names)`
+    is called when all shards of a part are made, before its commit.
     """
 
     function: Callable[..., Any]
@@ -130,6 +131,7 @@ class Stage:
     also: Callable[..., Mapping[str, str]] = _empty
     shown: Mapping[str, str] = field(default_factory=dict)
     work: Callable[..., float] = _without_end
+    finish: Callable[..., None] = _nothing
     threads: int = 1
     options: tuple[Any, ...] = ()
 

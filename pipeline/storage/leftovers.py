@@ -111,8 +111,10 @@ def _remove_parts(folder: Path, count: int, found: Leftovers) -> None:
         if covered <= min(numbers) < count or not count:
             covered = max(numbers) + 1
         else:
-            path.unlink()
-            found.removed.append(path)
+            for part in (path, path.with_suffix(".h5"), sidecar_path(path.with_suffix(".h5"))):
+                if is_regular(part):
+                    part.unlink()
+                    found.removed.append(part)
 
 
 def _listed(path: Path) -> dict[int, str]:

@@ -1,21 +1,25 @@
 """Moments shards: the moments of a manifest shard's pairs by fold, and the images of each fold."""
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from functools import partial
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 
 from pipeline.errors import IntegrityError
+from pipeline.storage.atomic import Sidecar, is_published, read_sidecar
+from pipeline.storage.fingerprint import fingerprint as fingerprint_of
 from pipeline.storage.fingerprint import require_same
 from pipeline.storage.gather import Features, SplitRows, read_pairs
 from pipeline.storage.manifest import Manifest
+from pipeline.storage.places import SHARD
 from pipeline.storage.provenance import Origin, join_origins, same_origin
 from pipeline.storage.reading import is_there
-from pipeline.storage.shards import MOMENTS, Shard, shard_path, write_shard
+from pipeline.storage.shards import MOMENTS, OpenedOnUse, Shard, shard_path, write_shard
 from pipeline.storage.text_shards import Texts
 
+PARTS = "parts"  # the folder of the parts' commits and sums
 NAMES = ("n", "mean_x", "mean_y", "xx", "xy", "yy")
 
 
@@ -24,56 +28,107 @@ def write_moments(
     folds: Mapping[int, Mapping[str, np.ndarray]],
     image_id: np.ndarray,
     fold_of: np.ndarray,
-    **about: Any,
+    *,
+    fingerprint: str,
+    details: Mapping[str, Any],
 ) -> None:
     """Publish the arrays of each fold's moments, stacked along a first axis; image `image_id[i]` is in `fold_of[i]`.
 
     `folds` has only the folds in which the shard has a pair: moments are large, and many shards have no target image.
-    `about` has the `fingerprint` and `details`.
     """
     arrays = {"stored": np.array(sorted(folds), np.int64), "image_id": image_id, "fold": fold_of}
     for name in NAMES if folds else ():
         arrays[name] = np.stack([folds[fold][name] for fold in sorted(folds)])
-    write_shard(path, MOMENTS, arrays, rows=len(image_id), **about)
+    details = {**details, "stored": sorted(folds)}
+    write_shard(path, MOMENTS, arrays, rows=len(image_id), fingerprint=fingerprint, details=details)
 
 
-def read_moments(path: Path, place: int) -> dict[str, np.ndarray]:
-    """The arrays of the moments at `place` among those that a shard stores."""
+def read_moments(path: Path, fold: int) -> dict[str, np.ndarray]:
+    """The arrays of the moments of one of the folds that a shard stores, or the sum of a part."""
     shard = Shard(path, MOMENTS)
+    (place,) = np.flatnonzero(shard["stored"] == fold)
     return {name: shard[name][place] for name in NAMES}
+
+
+class Stored(NamedTuple):
+    """A file of the moments of some `folds`: of a shard, or the sum of several from `first_shard` on."""
+
+    path: Path
+    fingerprint: str
+    rows: int
+    folds: Sequence[int]
+    first_shard: int
+    shards: int
+
+
+def stored_moments(paths: Iterable[Path]) -> list[Stored]:
+    """What the commits of these files say of them."""
+    found = []
+    for path in paths:
+        one = read_sidecar(path, MOMENTS)
+        summed = one.details.get("shards") or [one.details.get(SHARD), 1]
+        if not (isinstance(summed, list) and [type(n) for n in summed] == [int, int] and summed[0] >= 0 < summed[1]):
+            raise IntegrityError(f"{path} does not say which shards it is of; run accumulate again")
+        found.append(Stored(path, one.fingerprint, one.rows, one.details["stored"], *summed))
+    return found
+
+
+def sum_fingerprint(shards: Sequence[Stored]) -> str:
+    """Of the sum of the moments of these shards."""
+    return fingerprint_of("sum of moments", 1, [shard.fingerprint for shard in shards])
+
+
+def write_sum(folder: Path, part: int, numbers: range, add_up: Callable[[list[Callable]], Mapping]) -> None:
+    """Publish the sum of the moments of a part's shards beside the part's commit, unless it is there. `add_up` makes
+    the arrays of one fold from functions that read those of its shards."""
+    shards = stored_moments(shard_path(folder, number) for number in numbers)
+    path, digest = Path(folder) / PARTS / f"{part:05d}.h5", sum_fingerprint(shards)
+    if is_published(path, MOMENTS, digest):
+        return
+    readers = {
+        fold: [partial(read_moments, shard.path.absolute(), fold) for shard in shards if fold in shard.folds]
+        for fold in sorted({fold for shard in shards for fold in shard.folds})
+    }
+    about = {"shards": [numbers.start, len(numbers)]}
+    folds, none = {fold: add_up(each) for fold, each in readers.items()}, np.empty(0, np.int64)
+    write_moments(path, folds, none, none, fingerprint=digest, details=about)
 
 
 class PairSet:
     """The target or the auxiliary pairs of a manifest: their moments by fold, and the pairs themselves in blocks.
 
     `view` is the image view and `text` the text view, `encoders` and `text_encoders` the origins of their blocks.
-    Raises IntegrityError if a shard is missing, damaged or of other `pairs`, if shards differ in views, encoders or
-    number of folds, or if they were summed from other features or texts than these.
+    Raises IntegrityError if a shard is missing or of other `pairs`, if shards differ in views, encoders or number of
+    folds, or if they were summed from other features or texts than these, and, when it is read, if one is damaged.
     """
 
     def __init__(self, features: Features, texts: Texts, folder: Path, pairs: str) -> None:
         self._features, self._texts = features, texts
         self.folder = Path(folder)
-        self._shards = [Shard(shard_path(folder, number), MOMENTS) for number in range(features.manifest.n_shards)]
-        for what in ("view", "text", "folds"):
-            require_same(what, {str(shard.path): str(shard.details[what]) for shard in self._shards})
-        self.encoders, self.text_encoders = self._origins("encoders"), self._origins("text_encoders")
-        for number, shard in enumerate(self._shards):
-            self._require_own(number, shard, pairs)
-        self.view: Mapping[str, Any] = self._shards[0].details["view"]
-        self.text: Mapping[str, Any] = self._shards[0].details["text"]
-        self.n_folds: int = self._shards[0].details["folds"]["count"]
+        count, first = features.manifest.n_shards, read_sidecar(shard_path(folder, 0), MOMENTS)
+        self.view: Mapping[str, Any] = first.details["view"]
+        self.text: Mapping[str, Any] = first.details["text"]
+        self.n_folds: int = first.details["folds"]["count"]
+        self.encoders: Mapping[str, Origin] = first.details["encoders"]
+        self.text_encoders: Mapping[str, Origin] = first.details["text_encoders"]
+        for number in range(count):
+            self._require_own(number, pairs, first)
+        self._files = stored_moments(shard_path(self.folder, number) for number in range(count))
+        self._parts = dict(self._read_parts())
+        self._shards = OpenedOnUse(count, lambda number: Shard(self._files[number].path, MOMENTS))
 
-    def _origins(self, key: str) -> dict[str, Origin]:
-        return {
-            name: same_origin(name, {str(shard.path): shard.details[key][name] for shard in self._shards})
-            for name in self._shards[0].details[key]
-        }
-
-    def _require_own(self, number: int, shard: Shard, pairs: str) -> None:
-        """Raises IntegrityError unless shard `number` was summed from these pairs. Reads only sidecars."""
+    def _require_own(self, number: int, pairs: str, first: Sidecar) -> None:
+        """Raises IntegrityError unless shard `number` was summed from these pairs, as the `first` shard was. Reads only
+        sidecars."""
+        path, one = shard_path(self.folder, number), shard_path(self.folder, 0)
+        shard = read_sidecar(path, MOMENTS)
         if (held := shard.details["pairs"]) != pairs:
-            raise IntegrityError(f"{shard.path} is of {held} pairs, not of {pairs}; give the right folder")
+            raise IntegrityError(f"{path} is of {held} pairs, not of {pairs}; give the right folder")
+        for what in ("view", "text", "folds"):
+            require_same(what, {str(one): str(first.details[what]), str(path): str(shard.details[what])})
+        for key in ("encoders", "text_encoders"):
+            for name, origin in first.details[key].items():
+                same_origin(name, {str(one): origin, str(path): shard.details[key][name]})
         rows, inputs = self.manifest.shard(number), shard.details["inputs"]
         own = {what: (self.manifest.folder, rows.fingerprints[what]) for what in ("images", "splits")}
         for name, texts in self._texts.by_encoder.items():
@@ -81,11 +136,11 @@ class PairSet:
         for name in self.encoders:
             # Moments may cover more encoders than a model, so features may be missing.
             if is_there(self._features.root / name):
-                path = shard_path(self._features.root / name, number)
-                own[f"features/{name}"] = (path, self._features.sidecar(name, number).fingerprint)
-        for what, (path, digest) in own.items():
+                made = self._features.sidecar(name, number).fingerprint
+                own[f"features/{name}"] = (shard_path(self._features.root / name, number), made)
+        for what, (source, digest) in own.items():
             if inputs.get(what) != digest:
-                raise IntegrityError(f"{shard.path} was summed from other {what} than {path}; run accumulate again")
+                raise IntegrityError(f"{path} was summed from other {what} than {source}; run accumulate again")
 
     @property
     def manifest(self) -> Manifest:
@@ -94,27 +149,44 @@ class PairSet:
     @property
     def fold_images(self) -> int:
         """Images in a fold, on average."""
-        return sum(shard.rows for shard in self._shards) // self.n_folds
+        return sum(shard.rows for shard in self._files) // self.n_folds
 
     @property
     def inputs(self) -> dict[str, str]:
         """Fingerprints of the shards."""
-        return {str(number): shard.fingerprint for number, shard in enumerate(self._shards)}
+        return {str(number): shard.fingerprint for number, shard in enumerate(self._files)}
 
     def moments(self, folds: Sequence[int]) -> list[Callable[[], dict[str, np.ndarray]]]:
-        """Functions that read the moments of `folds`, one for each shard with pairs in them; they can be pickled.
+        """Functions that read the moments of `folds`, one for each shard with pairs in them, or for each part that has
+        the sum of its shards; they can be pickled.
 
         Raises IntegrityError for an unknown fold.
         """
         for fold in folds:
             if not 0 <= fold < self.n_folds:
-                raise IntegrityError(f"{self._shards[0].path} has {self.n_folds} folds and no fold {fold}")
-        return [
-            partial(read_moments, shard.path.absolute(), int(place))
-            for fold in folds
-            for shard in self._shards
-            for place in np.flatnonzero(shard["stored"] == fold)
-        ]
+                raise IntegrityError(f"{self._files[0].path} has {self.n_folds} folds and no fold {fold}")
+        return [partial(read_moments, one.path.absolute(), fold) for fold in folds for one in self._sums(fold)]
+
+    def _sums(self, fold: int) -> Iterator[Stored]:
+        """The files that add up to the moments of a fold: the sums of parts that are of these shards, and of the other
+        parts the shards."""
+        number = 0
+        while number < len(self._files):
+            part = self._parts.get(number, self._files[number])
+            if fold in part.folds:
+                yield part
+            number += part.shards
+
+    def _read_parts(self) -> Iterator[tuple[int, Stored]]:
+        """The first shard of each part that has a sum of these shards, and the sum."""
+        for path in sorted((self.folder / PARTS).glob("*.h5")):
+            try:
+                part = stored_moments([path])[0]
+            except IntegrityError:  # of an earlier division, say; its shards are read instead
+                continue
+            first = part.first_shard
+            if part.fingerprint == sum_fingerprint(self._files[first : first + part.shards]):
+                yield first, part
 
     def blocks(
         self, folds: Sequence[int], encoders: tuple[str, ...], text_encoders: tuple[str, ...], rows: int

@@ -101,11 +101,26 @@ def _reads(config, layout, pairs: str) -> Inputs:
     return {**{f"text/{name}": shards for name, shards in texts.items()}, **features}
 
 
+def _add_up(run: Run, part: int, pairs: str) -> None:
+    """Sum the moments of a part, where there are several parts: `fit` reads a file for each part."""
+    from operator import add
+
+    from pipeline.mapreduce import map_reduce
+    from pipeline.models.linear.sets import load_moments
+    from pipeline.storage.moments import write_sum
+
+    def add_up(readers: list[Callable]) -> dict[str, Any]:
+        return map_reduce(load_moments, readers, add, run.sums).to_arrays()
+
+    if len(run.parts) > 1 < len(run.parts[part]):
+        write_sum(run.layout.moments(pairs).folder, part, run.parts[part], add_up)
+
+
 STAGE = Stage(
     accumulate,
-    version=5,
+    version=6,
     needs=Need(
-        lambda s: TORCH + rows_mb(s) + blocks_mb(s) + 2.5 * s.moments_bytes / MB,
+        lambda s: TORCH + rows_mb(s) + blocks_mb(s) + 6 * s.moments_bytes / MB,
         lambda s: s.moments_bytes / MB,
         per_shard(100),
         "images times D squared; bytes of the moments, which do not grow with a shard",
@@ -113,6 +128,7 @@ STAGE = Stage(
     ),
     names=("pairs",),
     sharded=True,
+    finish=_add_up,
     threads=8,
     choices=_choices,
     keys=_keys,

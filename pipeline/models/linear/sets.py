@@ -96,11 +96,12 @@ class FoldedMoments:
     def _fold(self, fold: int) -> Moments:
         if fold not in self._folds:
             none, parts = Moments.zero(self.view.dim, self.text.dim), self.source.moments([fold])
-            self._folds[fold] = map_reduce(_load_moments, parts, add, self.scheduler) if parts else none
+            self._folds[fold] = map_reduce(load_moments, parts, add, self.scheduler) if parts else none
         return self._folds[fold]
 
 
-def _load_moments(read: Callable[[], dict[str, np.ndarray]]) -> Moments:
+def load_moments(read: Callable[[], dict[str, np.ndarray]]) -> Moments:
+    """The moments whose arrays a function reads."""
     return Moments.from_arrays(read())
 
 
