@@ -37,7 +37,7 @@ def add_fragments(run: Path, row: str, score: dict) -> None:
         span = manifest.shard(number)
         ids = np.arange(span.first_image, span.last_image)
         images = _images(manifest, ids)
-        words = [analyze(text) or [""] for text in manifest.texts(span)]
+        words = [analyze(text) or [""] for text in manifest.texts(span.number)]
         offsets = np.concatenate([[0], np.cumsum(list(map(len, words)))])
         vectors = np.array([[2.0 * (word == thing) for thing in THINGS] for own in words for word in own], np.float32)
         sides = {"images": images, "sentences": MultiVectors(vectors, offsets)}

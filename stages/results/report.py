@@ -111,11 +111,14 @@ def _require_own(run: Run, evaluations: "list[dict[str, Any]]", bundles: "Mappin
 def _read_gallery(run: Run, model: str, bundle: "Bundle", split: str) -> "SplitGallery":
     """The images and sentences of `split` as a model compares them."""
     from pipeline.report.examples import read_gallery
+    from pipeline.storage.evaluations import embedded
     from pipeline.storage.fingerprint import require_same
 
     embeddings = run.embeddings(model)
     made_by = {str(bundle.folder): bundle.card["inputs"]["model"], str(embeddings.folder): embeddings.model}
     require_same("model", made_by)
+    made_of = {str(bundle.folder): embedded(bundle.card["inputs"]), str(embeddings.folder): embedded(embeddings.inputs)}
+    require_same(f"embeddings of {model}", made_of)
     return read_gallery(embeddings, run.pairs(split), split, run.manifest.images, run.manifest.sentences)
 
 
