@@ -43,6 +43,8 @@ class ImageTrace:
 
 def find_manifest(run: Path) -> Manifest | None:
     """The manifest under the folder `run`; None if there is none."""
+    if is_there(own := Path(run) / "manifest" / "manifest.json"):
+        return Manifest(own.parent)
     found = sorted(path for path, _ in walk(run) if path.name == "manifest.json")
     return Manifest(found[0].parent) if found else None
 

@@ -12,7 +12,7 @@ logger = logging.getLogger(__name__)
 
 
 def ingest(run: Run, job: Job, processes: int | None = None) -> None:
-    """Read a collection, check every image, and write the manifest of what can be used."""
+    """Read a collection, check every image, and write the manifest of what can be used; a killed run is resumed."""
     from functools import partial
 
     from tqdm import tqdm
@@ -23,7 +23,8 @@ def ingest(run: Run, job: Job, processes: int | None = None) -> None:
     from pipeline.collections.intake import Intake, leave_out, parse_takedown
     from pipeline.collections.records import Options
     from pipeline.errors import JointspaceError
-    from pipeline.images.decode import ImageLimits, inspect
+    from pipeline.images.decode import ImageLimits, Inspection, inspect
+    from pipeline.storage.inspected import InspectedImages
     from pipeline.storage.manifest_writer import write_manifest
     from pipeline.storage.rejects import remove_rejects, write_rejects
     from pipeline.storage.sources import ImageSource, read_list
@@ -39,7 +40,9 @@ def ingest(run: Run, job: Job, processes: int | None = None) -> None:
     assembly = Assembly(Intake(settings.max_sentence_chars, own).add(records))
     limits = ImageLimits.from_settings(settings)
     look = partial(inspect, ImageSource(root, settings.follow_links).read, limits)
-    outcomes = isolated_map(look, assembly.locations(), runtime.threads() if processes is None else processes)
+    at_once = runtime.threads() if processes is None else processes
+    known = InspectedImages(job.path.with_name("manifest.parts"), root, str(limits))
+    outcomes = known.resume(assembly.locations, lambda wanted: isolated_map(look, wanted, at_once), Inspection._make)
     collection = assembly.collect(tqdm(outcomes, "check", len(assembly), unit=" images", disable=None))
 
     rejects = [reject._asdict() for reject in collection.rejects]
@@ -52,6 +55,7 @@ def ingest(run: Run, job: Job, processes: int | None = None) -> None:
             write_rejects(report, rejects)  # outside of the manifest, which is not written
         raise
     write_manifest(job.path, root.resolve(), collection.tables, rejects, collection.counts, run.config.shard_size)
+    known.clear()
     for line in collection.describe():
         logger.info(line)
     if not collection.counts["sentences"]["kept"] and settings.default_split != "gallery":

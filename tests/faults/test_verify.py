@@ -12,8 +12,9 @@ from click.testing import CliRunner
 from made_up import retell
 
 from pipeline.errors import IntegrityError
-from pipeline.storage import reading
+from pipeline.storage import commits, reading
 from pipeline.storage.atomic import publish_json, read_json
+from pipeline.storage.glance import glance
 from pipeline.storage.integrity import examine
 from pipeline.storage.locks import hold
 from stages.operations.verify import command
@@ -95,6 +96,28 @@ def test_artefacts_of_something_else_are_mixed(run: Path) -> None:
     found = faults_of(run)
     assert found["text/tfidf/shard-00000.h5"] == found["models/ncca/model.json"] == "mixed"
     assert found["index/ncca/card.json"] == "mixed" and "features/colour/shard-00000.h5" not in found
+
+
+@pytest.mark.parametrize("reason", [*FAULTS, "whole"])
+def test_a_glance_finds_what_is_not_there_and_hashes_nothing(
+    reason: str, run: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(commits, "file_sha256", None)
+    FAULTS.get(reason, lambda run: None)(run)
+    found = {fault.path.relative_to(run).as_posix(): fault for fault in glance(run).faults}
+    seen = {"missing", "uncommitted"}  # of shards it looks at names alone
+    assert set(found) == ({SHARD.removesuffix(".h5")} if reason in seen else set())
+    assert all(fault.target == run / PART for fault in found.values())
+    result = CliRunner().invoke(command, [str(run), "--quick"])
+    assert bool(result.exception) == (reason in seen)
+
+
+@pytest.mark.parametrize(
+    "name", ["models/ncca/model.safetensors", "index/ncca/images.faiss", "manifest/shards/00001.images.parquet"]
+)
+def test_a_glance_misses_no_file_of_other_commits(name: str, run: Path) -> None:
+    os.rename(run / name, run.parent / "aside")
+    assert [fault.path for fault in glance(run).faults] == [run / name]
 
 
 def test_shards_of_another_manifest_are_mixed(run: Path, collection: Path, tmp_path: Path) -> None:

@@ -1,0 +1,68 @@
+"""Blocks of inspected images: a killed `ingest` looks at no image of a finished block again, unless it has changed."""
+
+import contextlib
+import os
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from pipeline.images.decode import Inspection
+from pipeline.storage import inspected
+from pipeline.storage.inspected import InspectedImages
+from pipeline.worker_process import Failure
+
+NAMES = [f"{number}.jpg" for number in range(10)]
+
+
+@pytest.fixture(autouse=True)
+def small(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    monkeypatch.setattr(inspected, "BLOCK", 4)
+    for name in NAMES:
+        (tmp_path / name).write_text(name)
+
+
+def outcome(name: str) -> Inspection | Failure:
+    return Failure("truncated: it ends early") if name == "5.jpg" else Inspection(int(name[0]), 9, "0" * 64)
+
+
+def run(folder: Path, dies_at: str = "", limits: str = "large", names: list[str] = NAMES) -> tuple[list, list[str]]:
+    """What is said of all images, and which were looked at."""
+    looked = []
+
+    def look(wanted: Iterator[tuple]) -> Iterator[Inspection | Failure]:
+        for path, *_ in wanted:
+            if path == dies_at:
+                raise KeyboardInterrupt
+            looked.append(path)
+            yield outcome(path)
+
+    blocks = InspectedImages(folder / "manifest.parts", folder, limits)
+    found = []
+    with contextlib.suppress(KeyboardInterrupt):
+        found += blocks.resume(lambda: ((name, None, None) for name in names), look, Inspection._make)
+    return found, looked
+
+
+def test_finished_blocks_are_not_looked_at_again(tmp_path: Path) -> None:
+    run(tmp_path, dies_at="6.jpg")
+    found, looked = run(tmp_path)
+    assert found == list(map(outcome, NAMES)) and looked == NAMES[4:]
+    assert run(tmp_path) == (found, [])
+
+
+def test_what_has_changed_is_looked_at_with_its_block(tmp_path: Path) -> None:
+    found, _ = run(tmp_path)
+    os.utime(tmp_path / "1.jpg", (1, 1))
+    assert run(tmp_path) == (found, NAMES[:4])
+    (tmp_path / "manifest.parts/00002.json").write_text("{")
+    assert run(tmp_path) == (found, NAMES[8:])
+    assert run(tmp_path, limits="small") == (found, NAMES)
+    assert run(tmp_path, names=NAMES[:4] + NAMES[5:], limits="small")[1] == NAMES[5:]
+
+
+def test_they_go_and_a_users_file_stays(tmp_path: Path) -> None:
+    run(tmp_path)
+    (tmp_path / "manifest.parts/mine.txt").touch()
+    InspectedImages(tmp_path / "manifest.parts", tmp_path, "large").clear()
+    assert [path.name for path in (tmp_path / "manifest.parts").iterdir()] == ["mine.txt"]
