@@ -5,7 +5,8 @@ thousands of them. What has been changed without another size is found by pipeli
 """
 
 import os
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
+from functools import cache
 from pathlib import Path
 
 from pipeline.errors import IntegrityError
@@ -20,7 +21,7 @@ from pipeline.storage.names import inside
 
 def glance(run: Path) -> Examination:
     """The faults that names and sizes tell of. Raises IntegrityError if there is no commit at all."""
-    found, commits = Examination(), 0
+    found, commits, whole = Examination(), 0, cache(_whole)  # a folder has many parts
     for folder, names in _folders(Path(run)):
         if folder.name == "shards" and folder.with_name(MANIFEST).exists():
             continue  # looked at with their manifest
@@ -32,7 +33,7 @@ def glance(run: Path) -> Examination:
         commits += len(records)
         for path in records:
             try:
-                faults = list(_look(path, found))
+                faults = list(_look(path, whole, found))
             except IntegrityError as error:
                 faults = [Fault(path, f"damaged: {error}", target_of(path))]
             found.faults += faults
@@ -50,8 +51,8 @@ def _folders(run: Path) -> Iterator[tuple[Path, set[str]]]:
         yield Path(folder), {name for name in names if not name.startswith(".")}
 
 
-def _look(path: Path, found: Examination) -> Iterator[Fault]:
-    """What is wrong with the files that the commit `path` is of."""
+def _look(path: Path, whole: Callable[[Path], set[str]], found: Examination) -> Iterator[Fault]:
+    """What is wrong with the files that the commit `path` is of; `whole(folder)` are the shards in a folder."""
     value = read_json(path)
     found.checked += 1
     if path.name == MANIFEST and isinstance(value, Mapping) and "shard_size" in value:
@@ -60,8 +61,7 @@ def _look(path: Path, found: Examination) -> Iterator[Fault]:
         yield from _missing(path.parent / "shards", expected, here, path, found)
     elif listed := listed_shards(path, value):
         folder = path.parents[1]
-        whole = {name.partition(".")[0] for name in _sidecar_of(os.listdir(folder))}
-        yield from _missing(folder, (f"shard-{number:05d}" for number in listed), whole, path, found)
+        yield from _missing(folder, (f"shard-{number:05d}" for number in listed), whole(folder), path, found)
     elif is_sidecar(value):
         yield from _file(artefact_of(path), value, target_of(path), found)
     elif isinstance(value, Mapping) and isinstance(value.get("files"), Mapping):
@@ -70,10 +70,10 @@ def _look(path: Path, found: Examination) -> Iterator[Fault]:
                 yield from _file(inside(path.parent, name, path), about, path, found)
 
 
-def _sidecar_of(names: list[str]) -> Iterator[str]:
-    """The names that have a sidecar beside them."""
-    there = set(names)
-    return (name for name in names if f"{name}.json" in there)
+def _whole(folder: Path) -> set[str]:
+    """The names in a folder, without endings, of what has its sidecar beside it."""
+    there = set(os.listdir(folder))
+    return {name.partition(".")[0] for name in there if f"{name}.json" in there}
 
 
 def _missing(

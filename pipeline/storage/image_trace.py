@@ -81,8 +81,9 @@ def trace(run: Path, manifest: Manifest, image_id: int) -> ImageTrace:
         first, last = np.searchsorted(table["image_id"].to_numpy(), [image_id, image_id + 1]).tolist()
         own[name] = table.slice(first, last - first)
     sentence_id = own["sentences"]["sentence_id"].to_pylist()
-    files, places = _list_files(run)
-    for path in (path for path in files if path.name == shard_path(run, number).name):
+    shard = shard_path(run, number).name
+    files, places = _list_files(run, {shard, CARD})
+    for path in (path for path in files if path.name == shard):
         places += _in_shard(path, image_id, sentence_id)
     for card in (path for path in files if path.name == CARD):
         places += _in_bundle(card.parent, image_id, sentence_id)
@@ -95,10 +96,10 @@ def _means(name: str, found: str | None) -> bool:
     return found is not None and (found == name or found.endswith(f"/{name}"))
 
 
-def _list_files(run: Path) -> tuple[list[Path], list[TraceRows]]:
-    """The regular files under `run`, and a place with a note for everything else."""
+def _list_files(run: Path, names: set[str]) -> tuple[list[Path], list[TraceRows]]:
+    """The regular files of these `names` under `run`, and a place with a note for what is no regular file."""
     files, others = [], []
-    for path, status in walk(run):
+    for path, status in walk(run, names.__contains__):
         if isinstance(status, OSError):
             others.append(TraceRows(path, "unread", (), explain(path, status)))
         elif kind := kind_of(status.st_mode):

@@ -8,7 +8,7 @@ import hashlib
 import mmap
 import os
 import stat
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import BinaryIO
@@ -92,9 +92,11 @@ def is_there(path: Path) -> bool:
     return True
 
 
-def walk(folder: Path) -> Iterator[tuple[Path, os.stat_result | OSError]]:
+def walk(
+    folder: Path, wanted: Callable[[str], bool] = lambda name: True
+) -> Iterator[tuple[Path, os.stat_result | OSError]]:
     """Everything below `folder` except folders, ordered by name, with its own status (that of a link, not of its
-    target); and each file or folder that cannot be examined, with its error."""
+    target), of regular files those with a `wanted` name; and what cannot be examined, with its error."""
     waiting = [Path(folder)]
     while waiting:
         parent, below = waiting.pop(), []
@@ -105,6 +107,8 @@ def walk(folder: Path) -> Iterator[tuple[Path, os.stat_result | OSError]]:
             continue
         for entry in entries:
             try:
+                if not wanted(entry.name) and entry.is_file(follow_symlinks=False):
+                    continue
                 status = entry.stat(follow_symlinks=False)
             except OSError as error:
                 yield Path(entry.path), error
