@@ -18,14 +18,16 @@ DRAWN_WORDS, DRAWN_LENGTH = 5000, 10
 """Different words in drawn sentences, and words of each."""
 
 
-class Photographs(NamedTuple):
+class SamplePhotographs(NamedTuple):
     """Some photographs, and what reads the bytes of one by its location."""
 
     listed: "list[Photograph]"
     read: Callable[..., bytes]
 
 
-def measure(run: "Run", seen: Photographs, sentences: list[str]) -> "tuple[Rates, dict[str, int], dict[str, int]]":
+def measure(
+    run: "Run", seen: SamplePhotographs, sentences: list[str]
+) -> "tuple[Rates, dict[str, int], dict[str, int]]":
     """The rates, and the dimensions of the encoders of images and of texts."""
     from pipeline import runtime
     from pipeline.plan.rates import LIGHT_MODULES, TORCH_MODULES, Rates, measure_flops, measure_start
@@ -37,16 +39,16 @@ def measure(run: "Run", seen: Photographs, sentences: list[str]) -> "tuple[Rates
     return Rates(**measured, **encoded, flops=flops, share=share, **starts), dims, text_dims
 
 
-def own_photographs(run: "Run", count: int) -> Photographs:
+def own_photographs(run: "Run", count: int) -> SamplePhotographs:
     """Of the run, evenly spaced."""
     from pipeline.images.preprocess import Photograph
     from pipeline.index.vectors import evenly_spaced
 
     rows = run.manifest.pick(evenly_spaced(run.manifest.n_images, count))
-    return Photographs([Photograph.from_row(row) for row in rows], run.images.read)
+    return SamplePhotographs([Photograph.from_row(row) for row in rows], run.images.read)
 
 
-def draw_photographs(count: int, seed: int = 0) -> Photographs:
+def draw_photographs(count: int, seed: int = 0) -> SamplePhotographs:
     """Smooth noise with a grain, as JPEGs."""
     import hashlib
     import io
@@ -68,7 +70,7 @@ def draw_photographs(count: int, seed: int = 0) -> Photographs:
         )
         drawn[f"{number}.jpg"] = file.getvalue()
     listed = [Photograph(name, hashlib.sha256(data).hexdigest(), (name, None, None)) for name, data in drawn.items()]
-    return Photographs(listed, lambda path, *_: drawn[path])
+    return SamplePhotographs(listed, lambda path, *_: drawn[path])
 
 
 def draw_sentences(count: int = SAMPLE_SENTENCES, seed: int = 0) -> list[str]:
@@ -83,7 +85,7 @@ def draw_sentences(count: int = SAMPLE_SENTENCES, seed: int = 0) -> list[str]:
     return [" ".join(sentence) for sentence in drawn]
 
 
-def measure_images(run: "Run", seen: Photographs) -> tuple[dict, dict[str, int]]:
+def measure_images(run: "Run", seen: SamplePhotographs) -> tuple[dict, dict[str, int]]:
     """What Rates says of images (None for an encoder that cannot be made yet), and the encoders' dimensions."""
     from functools import partial
     from operator import itemgetter

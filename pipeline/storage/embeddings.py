@@ -20,7 +20,7 @@ from pipeline.multivectors import SIDES, Comparison, Items, MultiVectors, ScoreR
 from pipeline.ragged import offsets_of, runs
 from pipeline.storage.atomic import Sidecar, is_sidecar, read_json, read_sidecar, sidecar_path
 from pipeline.storage.fingerprint import require_same
-from pipeline.storage.manifest import Manifest
+from pipeline.storage.manifest import Manifest, ShardRows
 from pipeline.storage.shards import EMBEDDINGS, Chained, OpenedOnUse, Shard, shard_path, write_shard
 
 FRAGMENTS = "fragments"
@@ -75,6 +75,7 @@ class Embeddings:
         details = read_sidecar(shard_path(self.folder, 0), self.kind).details
         self.model: str = details["inputs"]["model"]
         self.shards: Sequence[Shard] = OpenedOnUse(manifest.n_shards, self._open)
+        self.rows: Sequence[ShardRows] = OpenedOnUse(manifest.n_shards, manifest.shard)
         self.name: str = details["model"]
         if name is not None and self.name != name:
             raise IntegrityError(f"{self.folder} holds the embeddings of {self.name}, not of {name}; run embed again")
@@ -149,7 +150,9 @@ class Embeddings:
         for number in np.flatnonzero(np.diff(cuts)):
             rows = ids[cuts[number] : cuts[number + 1]] - bounds[number]
             dense = rows[-1] - rows[0] == len(rows) - 1
-            own.append((self.shards[number].path.absolute(), range(rows[0], rows[-1] + 1) if dense else rows))
+            own.append(
+                (shard_path(self.folder.absolute(), int(number)), range(rows[0], rows[-1] + 1) if dense else rows)
+            )
         return EmbeddedPart(modality, first, len(ids), tuple(own))
 
     def _places(self, modality: str, ids: np.ndarray) -> np.ndarray:
