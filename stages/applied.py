@@ -189,8 +189,8 @@ def _index(run: Run, bundle: "Bundle", asker: "Asker", name: str) -> Path:
     """Write the bundle; returns its folder."""
     from pipeline.settings.section import SPLITS
     from pipeline.storage.bundle import BundleWriter
-    from pipeline.storage.embeddings import split_ids
     from pipeline.storage.fingerprint import fingerprint
+    from pipeline.storage.pairs import split_ids
     from stages.indices import add_indices
 
     source, manifest, settings = bundle.card, run.manifest, run.config.index

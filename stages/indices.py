@@ -131,7 +131,7 @@ def describe_training(run: "Run", model: str) -> dict[str, Any]:
     sentences, the sentences, and the fingerprint of the manifest. Nothing for a model that has learned from none."""
     import numpy as np
 
-    from pipeline.storage.embeddings import split_ids
+    from pipeline.storage.pairs import split_ids
 
     config, manifest = run.config, run.manifest
     splits = ["train", "dev"] if config.refitted(model) else ["train"]

@@ -12,7 +12,8 @@ from pipeline.index.format import from_bytes
 from pipeline.index.pieces import fill_piece, piece_rows, shrink_piece
 from pipeline.index.requirements import MEBI
 from pipeline.run import Run
-from pipeline.storage.embeddings import Embeddings, split_ids
+from pipeline.storage.embeddings import Embeddings
+from pipeline.storage.pairs import split_ids
 from pipeline.storage.piece_revision import PieceRevision
 from pipeline.storage.revision import NUMBER
 

@@ -18,9 +18,10 @@ if TYPE_CHECKING:
     from pipeline.config import Config
     from pipeline.storage.batch import FileBatch
     from pipeline.storage.bundle import Bundle
-    from pipeline.storage.embeddings import Embeddings, SplitPairs
+    from pipeline.storage.embeddings import Embeddings
     from pipeline.storage.gather import Features
     from pipeline.storage.manifest import Manifest
+    from pipeline.storage.pairs import SplitPairs
     from pipeline.storage.parameters import Parameters
     from pipeline.storage.sources import ImageSource
     from pipeline.storage.text_shards import Texts
@@ -138,7 +139,7 @@ class Run:
 
     def pairs(self, *splits: str) -> "SplitPairs":
         """The images of some splits and their sentences."""
-        from pipeline.storage.embeddings import split_pairs
+        from pipeline.storage.pairs import split_pairs
 
         return split_pairs(self.manifest, *splits)
 

@@ -15,7 +15,7 @@ from typing import Any
 
 import numpy as np
 
-from pipeline.errors import InputError, IntegrityError, UsageError
+from pipeline.errors import IntegrityError, UsageError
 from pipeline.multivectors import SIDES, Comparison, Items, MultiVectors, ScoreRule, read_outline
 from pipeline.ragged import offsets_of, runs
 from pipeline.storage.atomic import Sidecar, is_sidecar, read_json, read_sidecar, sidecar_path
@@ -230,44 +230,3 @@ class EmbeddedPart:
 def read_vectors(path: Path, modality: str) -> np.ndarray:
     """All vectors (n, c) float32 of the `images` or `sentences` of one shard."""
     return np.asarray(Shard(path, EMBEDDINGS)[modality], np.float32)
-
-
-@dataclass(frozen=True)
-class SplitPairs:
-    """The images of a split that have sentences, `image_id` (n,), and these sentences, `sentence_id` (m,). Sentence j
-    belongs to image `image_id[owners[j]]`."""
-
-    image_id: np.ndarray
-    sentence_id: np.ndarray
-    owners: np.ndarray
-
-    def first(self, count: int) -> "SplitPairs":
-        """Only the first `count` images, with their sentences."""
-        m = int(np.searchsorted(self.owners, count))
-        return SplitPairs(self.image_id[:count], self.sentence_id[:m], self.owners[:m])
-
-    def blocks(self, images: int) -> Iterator["SplitPairs"]:
-        """All pairs in blocks of at most `images` images, with their sentences."""
-        for start in range(0, len(self.image_id), images):
-            first, last = np.searchsorted(self.owners, [start, start + images])
-            chosen = slice(start, start + images)
-            yield SplitPairs(self.image_id[chosen], self.sentence_id[first:last], self.owners[first:last] - start)
-
-
-def split_pairs(manifest: Manifest, *splits: str) -> SplitPairs:
-    """The pairs of one or several splits. Raises InputError if there are none."""
-    sentence_id = np.flatnonzero(manifest.among(splits)[manifest.sentence_images])
-    image_id, owners = np.unique(manifest.sentence_images[sentence_id], return_inverse=True)
-    if not len(image_id):
-        counts = ", ".join(f"{name} {count}" for name, count in manifest.summary["splits"].items())
-        raise InputError(
-            f"the {' and '.join(splits)} split of {manifest.folder} has no image with a sentence (images: {counts});"
-            " put some into it and run ingest again, or leave it out of evaluate.splits"
-        )
-    return SplitPairs(image_id, sentence_id, owners)
-
-
-def split_ids(manifest: Manifest, splits: Sequence[str]) -> dict[str, np.ndarray]:
-    """The ids of all `images` of some splits, even those without sentences, and of all their `sentences`."""
-    wanted = manifest.among(splits)
-    return {"images": np.flatnonzero(wanted), "sentences": np.flatnonzero(wanted[manifest.sentence_images])}

@@ -20,8 +20,8 @@ def build_index(run: Run, job: Job, model: str, on_disk: bool = False) -> None:
     from pipeline.specs.stored import restore
     from pipeline.storage.bundle import BundleWriter
     from pipeline.storage.carried_parsers import add_parser, find_carried_parser
-    from pipeline.storage.embeddings import split_ids
     from pipeline.storage.fingerprint import fingerprint, require_same
+    from pipeline.storage.pairs import split_ids
     from pipeline.storage.reading import read_bytes
     from pipeline.storage.records import read_vocabulary
     from pipeline.storage.trees import ParseShards

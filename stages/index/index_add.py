@@ -29,7 +29,7 @@ def command(root: Path | None, other: Path | None, config_path: Path | None, bun
     from pipeline.index.joining import JoinedBundles
     from pipeline.index.upkeep import add, revise
     from pipeline.storage.bundle import Bundle
-    from pipeline.storage.embeddings import split_ids
+    from pipeline.storage.pairs import split_ids
     from pipeline.storage.revision import Revision
     from pipeline.storage.sources import ROOT
     from stages import piece_upkeep

@@ -9,8 +9,9 @@ from made_up import make_run
 from pipeline.multivectors import MultiVectors, ScoreRule
 from pipeline.report.atlas import PLACES, draw_map
 from pipeline.report.examples import FAILURES, TOP, ReportPicture, SplitGallery, ask, read_gallery
-from pipeline.storage.embeddings import Embeddings, split_pairs
+from pipeline.storage.embeddings import Embeddings
 from pipeline.storage.manifest import Manifest
+from pipeline.storage.pairs import split_pairs
 
 
 def name_only(row: dict) -> ReportPicture:

@@ -12,8 +12,9 @@ from pipeline.errors import IntegrityError, UsageError
 from pipeline.index.search import Searcher
 from pipeline.models.linear.csls import Bank, choose_scaling
 from pipeline.storage.bundle import Bundle
-from pipeline.storage.embeddings import Embeddings, split_pairs
+from pipeline.storage.embeddings import Embeddings
 from pipeline.storage.manifest import Manifest
+from pipeline.storage.pairs import split_pairs
 from pipeline.storage.parameters import Parameters
 
 ROWS = {

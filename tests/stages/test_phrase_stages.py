@@ -18,9 +18,9 @@ from pipeline.models.linear.views import ImageView
 from pipeline.models.neural.hmlstm import HMLSTM
 from pipeline.models.neural.word_models import LSTM
 from pipeline.storage.atomic import read_json
-from pipeline.storage.embeddings import split_pairs
 from pipeline.storage.integrity import examine
 from pipeline.storage.manifest import Manifest
+from pipeline.storage.pairs import split_pairs
 from pipeline.storage.parameters import MODEL, read_parameters, write_parameters
 from pipeline.storage.phrases import PhraseVectors, read_names, vectors_column, write_phrases
 from pipeline.storage.shards import write_shard

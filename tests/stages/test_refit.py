@@ -11,8 +11,9 @@ from made_up_training import CONFIG, add_moments, fit, make_trainable, read_mode
 from pipeline.errors import IntegrityError, UsageError
 from pipeline.models.linear.accumulation import MomentsAccumulator
 from pipeline.models.linear.cca import CCASolver
-from pipeline.storage.embeddings import Embeddings, split_pairs
+from pipeline.storage.embeddings import Embeddings
 from pipeline.storage.manifest import Manifest
+from pipeline.storage.pairs import split_pairs
 from pipeline.storage.shards import FEATURES, Shard
 from pipeline.storage.text_shards import VectorShard
 

@@ -1,0 +1,50 @@
+"""The images of splits and their sentences, by their ids."""
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+
+from pipeline.errors import InputError
+from pipeline.storage.manifest import Manifest
+
+
+@dataclass(frozen=True)
+class SplitPairs:
+    """The images of a split that have sentences, `image_id` (n,), and these sentences, `sentence_id` (m,). Sentence j
+    belongs to image `image_id[owners[j]]`."""
+
+    image_id: np.ndarray
+    sentence_id: np.ndarray
+    owners: np.ndarray
+
+    def first(self, count: int) -> "SplitPairs":
+        """Only the first `count` images, with their sentences."""
+        m = int(np.searchsorted(self.owners, count))
+        return SplitPairs(self.image_id[:count], self.sentence_id[:m], self.owners[:m])
+
+    def blocks(self, images: int) -> Iterator["SplitPairs"]:
+        """All pairs in blocks of at most `images` images, with their sentences."""
+        for start in range(0, len(self.image_id), images):
+            first, last = np.searchsorted(self.owners, [start, start + images])
+            chosen = slice(start, start + images)
+            yield SplitPairs(self.image_id[chosen], self.sentence_id[first:last], self.owners[first:last] - start)
+
+
+def split_pairs(manifest: Manifest, *splits: str) -> SplitPairs:
+    """The pairs of one or several splits. Raises InputError if there are none."""
+    sentence_id = np.flatnonzero(manifest.among(splits)[manifest.sentence_images])
+    image_id, owners = np.unique(manifest.sentence_images[sentence_id], return_inverse=True)
+    if not len(image_id):
+        counts = ", ".join(f"{name} {count}" for name, count in manifest.summary["splits"].items())
+        raise InputError(
+            f"the {' and '.join(splits)} split of {manifest.folder} has no image with a sentence (images: {counts});"
+            " put some into it and run ingest again, or leave it out of evaluate.splits"
+        )
+    return SplitPairs(image_id, sentence_id, owners)
+
+
+def split_ids(manifest: Manifest, splits: Sequence[str]) -> dict[str, np.ndarray]:
+    """The ids of all `images` of some splits, even those without sentences, and of all their `sentences`."""
+    wanted = manifest.among(splits)
+    return {"images": np.flatnonzero(wanted), "sentences": np.flatnonzero(wanted[manifest.sentence_images])}
