@@ -80,8 +80,32 @@ def test_the_reference_of_keys_is_of_this_configuration() -> None:
 
 
 @pytest.mark.parametrize(
-    "page", sorted((ROOT / "docs").glob("*.md")) + [ROOT / "README.md"], ids=lambda path: path.name
+    "page", sorted((ROOT / "docs").glob("*.md")) + sorted(ROOT.glob("*.md")), ids=lambda path: path.name
 )
 def test_links_inside_the_documentation_lead_somewhere(page: Path) -> None:
     for target in re.findall(r"\]\(([^)#\s]+)", page.read_text()):
         assert target.startswith("http") or (page.parent / target).exists(), target
+
+
+def test_the_documentation_is_a_site_without_a_broken_link(tmp_path: Path) -> None:
+    """Anchors too; every page is in the navigation."""
+    pytest.importorskip("mkdocs", reason="the extra `docs` is not installed")
+    built = tmp_path / "site"
+    command = [
+        sys.executable,
+        "-m",
+        "mkdocs",
+        "build",
+        "--strict",
+        "--config-file",
+        str(ROOT / "mkdocs.yml"),
+        "-d",
+        built,
+    ]
+    result = subprocess.run(command, capture_output=True, text=True)
+    assert result.returncode == 0, result.stderr
+    assert "not included in the" not in result.stderr, result.stderr
+    assert {page.stem for page in (ROOT / "docs").glob("*.md")} - {"index"} <= {one.name for one in built.iterdir()}
+    assert not re.search(r'(src|href)="https?://(?!squidfunk)', (built / "tutorial/index.html").read_text()), (
+        "from elsewhere"
+    )
