@@ -98,6 +98,7 @@ class ServeSettings(Section):
     max_requests: Positive
     max_descriptions: Positive
     thumbnail_side: Positive
+    originals: bool | None
 
 
 class ClusterSettings(Section):

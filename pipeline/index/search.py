@@ -32,8 +32,7 @@ class Hit:
 class Searcher(Asker):
     """Answers queries from a bundle's indices; each part is read when it is first needed.
 
-        searcher = Searcher(Bundle("results/demo/index/ncca"))
-        searcher.images("a dog runs on grass", top=10)[0].row["path"]
+        Searcher(Bundle("results/demo/index/ncca")).images("a dog runs on grass", top=10)[0].row["path"]
 
     A score is the inner product of unit vectors, minus the squared distance where the metric is euclidean, or what the
     rule of a multi-vector model makes of all products. Such a model compares a photograph by its regions, which only
@@ -83,7 +82,7 @@ class Searcher(Asker):
         self.require_known(snippet)
         words = self.embed_sentence(snippet)
         gallery = self._require_fit("images", words)
-        found = gallery.regions(words.vectors, top, self._allowed("images", where))
+        found = gallery.regions(words.vectors, top, self.allowed("images", where))
         hits = self._list_hits("images", gallery.owners[found.rows], found.scores)
         boxes = gallery.outline.boxes[found.rows].tolist()
         return [Hit(hit.rank, hit.score, {**hit.row, "box": box}) for hit, box in zip(hits, boxes, strict=True)]
@@ -128,7 +127,7 @@ class Searcher(Asker):
                 f"{self.bundle.card['model']} compares photographs by their regions, and this one is not among those of"
                 " the index; ingest it and build the index again, or search a model with one vector an image"
             )
-        return self._open("images").item(int(rows[0]))
+        return self.gallery("images").item(int(rows[0]))
 
     def require_sums(self) -> None:
         """Raises UsageError where the vectors of images and of words cannot be added."""
@@ -155,7 +154,7 @@ class Searcher(Asker):
         image = self._embed(photograph)
         words = [np.concatenate([image[:0], *map(self.embed_sentence, chosen)]) for chosen in (minus, plus)]
         query = compose(image, *words)
-        gallery, allowed = self._require_fit("images", query), self._allowed("images", where)
+        gallery, allowed = self._require_fit("images", query), self.allowed("images", where)
         rows, scores = search_around_mean(gallery, query, top, among, allowed)
         return self._list_hits("images", rows, scores)
 
@@ -164,7 +163,7 @@ class Searcher(Asker):
         _ = self._model
         for modality in ("images", "sentences"):
             if self.has(modality):
-                self._open(modality)
+                self.gallery(modality)
                 self._keep(modality)
 
     def table(self, modality: str) -> pa.Table:
@@ -189,7 +188,7 @@ class Searcher(Asker):
         kept = self._tables.get(modality)
         return self.rows(modality).records(rows) if kept is None else kept.take(rows).to_pylist()
 
-    def _groups(self, modality: str) -> Iterator[pa.Table]:
+    def groups(self, modality: str) -> Iterator[pa.Table]:
         """All rows of a table, in order: at once where it is kept in memory."""
         self._keep(modality)
         kept = self._tables.get(modality)
@@ -197,27 +196,28 @@ class Searcher(Asker):
 
     def require_condition(self, where: str | None) -> None:
         """Raises UsageError where `where` is no condition on the bundle's images."""
-        self._allowed("images", where)
+        self.allowed("images", where)
 
-    def _allowed(self, modality: str, where: str | None) -> np.ndarray | None:
+    def allowed(self, modality: str, where: str | None) -> np.ndarray | None:
         """(n,) bool: which rows of a table are, or belong to, images of which `where` is true; None without it."""
         if where is None or not where.strip():
             return None
         from pipeline.index.conditions import Predicate  # and pyarrow.compute, which other queries do without
 
         condition, allowed, ids = Predicate(where), [], []
-        for images in self._groups("images"):
+        for images in self.groups("images"):
             allowed.append(condition.rows(images) & images["path"].is_valid().to_numpy())  # the others were removed
             ids.append(images["image_id"].to_numpy()[allowed[-1]])
         if modality == "images":
             return np.concatenate(allowed)
         owned, ids = [], np.concatenate(ids)
-        for sentences in self._groups(modality):
+        for sentences in self.groups(modality):
             known = sentences["text"].is_valid().to_numpy()
             owned.append(np.isin(sentences["image_id"].to_numpy(), ids) & known)
         return np.concatenate(owned)
 
-    def _open(self, modality: str) -> Gallery:
+    def gallery(self, modality: str) -> Gallery:
+        """The index of the `images` or `sentences`, kept open from then on."""
         if modality not in self._opened:
             self._opened[modality] = open_gallery(self.bundle, modality)
         return self._opened[modality]
@@ -236,7 +236,7 @@ class Searcher(Asker):
 
     def _require_fit(self, modality: str, queries: Items) -> Gallery:
         """The gallery of a modality; IntegrityError where the model's `queries` are not of its dimensions."""
-        gallery = self._open(modality)
+        gallery = self.gallery(modality)
         vectors, index = queries.vectors if isinstance(queries, MultiVectors) else queries, gallery.index
         if vectors.shape[1] != index.d or not index.ntotal:
             raise IntegrityError(
@@ -247,7 +247,7 @@ class Searcher(Asker):
 
     def nearest(self, modality: str, queries: Items, top: int, where: str | None = None) -> list[list[Hit]]:
         """The hits of each of the vectors `queries` among the `images` or `sentences` that `where` allows."""
-        found = self._require_fit(modality, queries).search(queries, top, self._allowed(modality, where))
+        found = self._require_fit(modality, queries).search(queries, top, self.allowed(modality, where))
         kept = found.rows >= 0  # an inverted file pads with -1 when the lists that it visits hold too few
         return [
             self._list_hits(modality, found.rows[i][kept[i]], found.scores[i][kept[i]]) for i in range(len(queries))

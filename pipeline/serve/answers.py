@@ -13,6 +13,15 @@ if TYPE_CHECKING:
     from pipeline.generate.describing import Told
 
 
+class ScaleAnswer(BaseModel):
+    """Medians of scores on a sample of the index."""
+
+    typical: float = Field(description="of a sentence and any photograph")
+    right: float = Field(description="of a sentence and its own photograph")
+    typical_image: float = Field(description="of two photographs")
+    same_image: float = Field(description="of a photograph and itself")
+
+
 class ModelAnswer(BaseModel):
     """A bundle that can be asked."""
 
@@ -22,7 +31,10 @@ class ModelAnswer(BaseModel):
     images: int
     sentences: int
     encoders: list[str]
+    collection: str = Field(description="the run that its photographs are of, or its folder's name")
+    collection_id: str = Field(description="the same for all indices of one collection")
     regions: bool = Field(description="whether it can be asked for regions")
+    scale: ScaleAnswer | None = Field(description="what its scores mean, where that can be measured")
     columns: dict[str, str] = Field(description="what a condition can be about: own columns, split, width and height")
     examples: list[str] = Field(description="sentences of its own, to begin with")
 
@@ -41,23 +53,63 @@ class ModelsAnswer(BaseModel):
     generators: list[GeneratorAnswer]
     top: int = Field(description="results where a request names no number")
     max_top: int
+    among: int = Field(description="of arithmetic, the first that are re-sorted by their distance to their mean")
     max_sentence_chars: int
     max_upload_bytes: int
 
 
-class ImageAnswer(BaseModel):
-    rank: int
-    score: float = Field(description="the greater the better")
+Box = tuple[float, float, float, float]
+
+
+class PhotographAnswer(BaseModel):
     image_id: int
     name: str = Field(description="its path in the collection")
+    caption: str | None = Field(description="the first of its own sentences")
     photograph: str = Field(description="address of a small JPEG of it on this server")
+    width: int | None = Field(description="in pixels")
+    height: int | None
     columns: dict[str, Any] = Field(description="the collection's own columns of it, without those that are missing")
 
 
+class ImageAnswer(PhotographAnswer):
+    rank: int
+    score: float = Field(description="the greater the better")
+    box: Box | None = Field(
+        description="of a multi-vector model, the region that fits the words best: left, top, right, bottom in pixels"
+    )
+
+
 class RegionAnswer(ImageAnswer):
-    width: int = Field(description="of the photograph, in pixels")
-    height: int
-    box: tuple[float, float, float, float] = Field(description="left, top, right and bottom, in these pixels")
+    box: Box = Field(description="left, top, right and bottom, in pixels")
+
+
+class AboutAnswer(PhotographAnswer):
+    """What is known of one photograph."""
+
+    split: str
+    sentences: list[str] = Field(description="its own")
+    large: str = Field(description="address of a large JPEG of it on this server")
+    original: str | None = Field(description="address of its file, where the server shows files as they are")
+
+
+class BrowseAnswer(BaseModel):
+    model: str
+    count: int = Field(description="photographs of which the condition is true")
+    results: list[PhotographAnswer]
+
+
+class FacetAnswer(BaseModel):
+    """What a filter can offer of a column: `values` where these are few, else `least` and `most`."""
+
+    kind: str
+    values: list[str | bool] | None = None
+    least: float | str | None = None
+    most: float | str | None = None
+
+
+class ColumnsAnswer(BaseModel):
+    model: str
+    columns: dict[str, FacetAnswer]
 
 
 class SentenceAnswer(BaseModel):
@@ -112,14 +164,13 @@ class ErrorAnswer(BaseModel):
     error: str = Field(description="what is wrong, in one sentence")
 
 
-BOX = ("width", "height", "box")
-
-
 class Found(NamedTuple):
-    """The hits for some words, and those of the words that were `ignored`, each with the known one nearest to it."""
+    """The hits for some words, those of the words that were `ignored`, each with the known one nearest to it, and a
+    caption of each hit."""
 
     hits: list[Hit]
     ignored: Mapping[str, str | None]
+    captions: Sequence[str | None] = ()
 
     def answer(self, model: str, seconds: float) -> dict[str, Any]:
         """What a WordsAnswer says of them."""
@@ -128,26 +179,31 @@ class Found(NamedTuple):
 
 
 def list_images(model: str, found: Found, seconds: float) -> ImagesAnswer:
-    results = [ImageAnswer(rank=hit.rank, score=hit.score, **_describe_image(model, hit.row)) for hit in found.hits]
-    return ImagesAnswer(**found.answer(model, seconds), results=results)
+    return ImagesAnswer(**found.answer(model, seconds), results=_ranked(ImageAnswer, model, found))
 
 
 def list_regions(model: str, found: Found, seconds: float) -> RegionsAnswer:
-    results = [
-        RegionAnswer(
-            rank=hit.rank, score=hit.score, **_describe_image(model, hit.row), **{key: hit.row[key] for key in BOX}
-        )
-        for hit in found.hits
+    return RegionsAnswer(**found.answer(model, seconds), results=_ranked(RegionAnswer, model, found))
+
+
+def _ranked(kind: type[ImageAnswer], model: str, found: Found) -> list[Any]:
+    captions = found.captions or [None] * len(found.hits)
+    return [
+        kind(rank=hit.rank, score=hit.score, box=hit.row.get("box"), **describe_image(model, hit.row, caption))
+        for hit, caption in zip(found.hits, captions, strict=True)
     ]
-    return RegionsAnswer(**found.answer(model, seconds), results=results)
 
 
-def _describe_image(model: str, row: dict[str, Any]) -> dict[str, Any]:
+def describe_image(model: str, row: Mapping[str, Any], caption: str | None) -> dict[str, Any]:
+    """What a PhotographAnswer says of a row of the table of images."""
     return {
         "image_id": row["image_id"],
         "name": "::".join(filter(None, (row["path"], row.get("member")))),
-        "columns": {name: row[name] for name in row if name not in OURS and row[name] is not None},
+        "caption": caption,
         "photograph": f"/api/models/{quote(model, safe='')}/photographs/{row['image_id']}",
+        "width": row.get("width"),
+        "height": row.get("height"),
+        "columns": {name: row[name] for name in row if name not in OURS and row[name] is not None},
     }
 
 

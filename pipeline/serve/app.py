@@ -3,17 +3,18 @@
 from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import asynccontextmanager
+from dataclasses import asdict
 from typing import Annotated, Any
 
 import faiss
-from fastapi import APIRouter, FastAPI, Form, Path, Query, Request
+from fastapi import APIRouter, FastAPI, Form, Query, Request
 from fastapi.exceptions import RequestValidationError
-from fastapi.responses import HTMLResponse, JSONResponse, PlainTextResponse, Response
+from fastapi.responses import HTMLResponse, JSONResponse, PlainTextResponse
 from starlette.exceptions import HTTPException
 
 from pipeline.errors import InputError, UsageError
 from pipeline.index.search import Hit
-from pipeline.serve import answers
+from pipeline.serve import answers, photographs
 from pipeline.serve.gallery import ServedGallery
 from pipeline.serve.guard import Guard, Limits
 from pipeline.serve.metrics import Metrics
@@ -33,9 +34,6 @@ from pipeline.serve.service import (
 )
 from pipeline.serve.shelf import Shelf, never
 
-LARGEST_ID = 2**63 - 1
-KEPT_SECONDS = 60
-"""For which a browser may show a photograph without asking again, whether it is still there."""
 router = APIRouter(responses={status: {"model": answers.ErrorAnswer} for status in (404, 408, 413, 422, 503)})
 
 
@@ -63,7 +61,10 @@ async def list_models(service: Shared) -> answers.ModelsAnswer:
             images=gallery.count("images"),
             sentences=gallery.count("sentences"),
             encoders=list(gallery.card["encoders"]),
+            collection=gallery.collection,
+            collection_id=gallery.card["inputs"].get("manifest", str(gallery.bundle.folder)),
             regions=gallery.has_regions,
+            scale=asdict(gallery.scale) if gallery.scale else None,
             columns=gallery.columns,
             examples=gallery.examples,
         )
@@ -73,7 +74,7 @@ async def list_models(service: Shared) -> answers.ModelsAnswer:
         answers.GeneratorAnswer(generator=name, registered=one.registered, encoders=one.generator.encoders, top=one.top)
         for name, one in service.describers.items()
     ]
-    keys = ("top", "max_top", "max_sentence_chars", "max_upload_bytes")
+    keys = ("top", "max_top", "among", "max_sentence_chars", "max_upload_bytes")
     return answers.ModelsAnswer(
         models=models, generators=generators, **{key: getattr(service.limits, key) for key in keys}
     )
@@ -104,14 +105,15 @@ async def find_regions(
 def _find(
     gallery: ServedGallery, search: Callable[[str, int, str | None], list[Hit]], words: str, top: int, where: str | None
 ) -> answers.Found:
-    return answers.Found(search(words, top, where), gallery.ignored(words))
+    hits = search(words, top, where)
+    return answers.Found(hits, gallery.ignored(words), gallery.captions(hits))
 
 
 @router.post("/api/models/{model}/sentences")
 async def find_sentences(
     service: Shared, model: str, gallery: Asked, top: Top, where: Where, photograph: Uploaded
 ) -> answers.SentencesAnswer:
-    """The sentences nearest to an uploaded photograph, the field `photograph` of a form."""
+    """The sentences nearest to a photograph: the file `photograph` of a form, or `image_id` and `of`."""
     return answers.list_sentences(
         model, *await service.run(service.decoding, gallery.sentences, photograph, top, where)
     )
@@ -128,13 +130,13 @@ async def find_similar(
     sentence: Annotated[str | None, Form()] = None,
     weight: Annotated[float, Form(ge=0, le=1)] = 0.5,
 ) -> answers.ImagesAnswer:
-    """The photographs nearest to an uploaded photograph, or to it and a sentence, which counts for `weight`."""
+    """The photographs nearest to a photograph, or to it and a sentence, which counts for `weight`."""
     if sentence is not None:
         require_sentence(sentence, service.limits)
 
     def find() -> answers.Found:
         hits = gallery.similar(photograph, top, sentence, weight, where)
-        return answers.Found(hits, {} if sentence is None else gallery.ignored(sentence))
+        return answers.Found(hits, {} if sentence is None else gallery.ignored(sentence), gallery.captions(hits))
 
     return answers.list_images(model, *await service.run(service.decoding, find))
 
@@ -150,7 +152,7 @@ async def find_by_arithmetic(
     minus: Annotated[Sequence[str], Form()] = (),
     plus: Annotated[Sequence[str], Form()] = (),
 ) -> answers.ImagesAnswer:
-    """The photographs nearest to an uploaded photograph less the words `minus` plus the words `plus`.
+    """The photographs nearest to a photograph less the words `minus` plus the words `plus`.
 
     The best of them are in the order of their distance to their mean, so that scores need not fall with rank.
     """
@@ -158,7 +160,7 @@ async def find_by_arithmetic(
 
     def find() -> answers.Found:
         hits = gallery.analogy(photograph, *words, top, service.limits.among, where)
-        return answers.Found(hits, gallery.ignored(*minus, *plus))
+        return answers.Found(hits, gallery.ignored(*minus, *plus), gallery.captions(hits))
 
     return answers.list_images(model, *await service.run(service.decoding, find))
 
@@ -167,24 +169,12 @@ async def find_by_arithmetic(
 async def describe_photograph(
     service: Shared, request: Request, generator: str, describer: AskedDescriber, top: GivenTop, photograph: Uploaded
 ) -> answers.DescriptionsAnswer:
-    """Sentences that a generator makes for an uploaded photograph, the field `photograph` of a form."""
+    """Sentences that a generator makes for a photograph."""
     async with service.turns.take(request):
         features, encoding = await service.run(service.decoding, describer.features, photograph)
         arguments = (features, top or describer.top)
         sentences, describing = await service.run(service.describing, describer.describe, *arguments)
     return answers.list_descriptions(generator, sentences, encoding + describing)
-
-
-@router.get("/api/models/{model}/photographs/{image_id}", response_class=Response)
-async def show_photograph(
-    service: Shared, gallery: Asked, image_id: Annotated[int, Path(ge=0, le=LARGEST_ID)]
-) -> Response:
-    """A small JPEG of a photograph of the bundle, by its image_id."""
-    try:
-        data, _ = await service.run(service.decoding, gallery.thumbnail, image_id)
-    except InputError as error:
-        raise HTTPException(404, str(error)) from error
-    return Response(data, media_type="image/jpeg", headers={"Cache-Control": f"private, max-age={KEPT_SECONDS}"})
 
 
 @router.get("/", response_class=HTMLResponse, include_in_schema=False)
@@ -199,9 +189,11 @@ def build_app(
     hosts: Sequence[str],
     describers: Mapping[str, Describer] | None = None,
     renew: Callable[[str], ServedGallery | None] = never,
+    warm: bool = False,
+    originals: bool = False,
 ) -> FastAPI:
     """The application over `galleries` and `describers`, by their names, with `threads` searches at a time; `renew` as
-    in pipeline.serve.shelf.
+    in pipeline.serve.shelf. With `warm`, encoders are loaded at once; `originals` as in Service.
 
     It answers only where a browser believes to speak with one of `hosts`; see pipeline.serve.hosts.
     """
@@ -214,10 +206,13 @@ def build_app(
         decoding=ThreadPoolExecutor(1, "decode", initializer=faiss.omp_set_num_threads, initargs=(1,)),
         describing=ThreadPoolExecutor(1, "describe"),
         turns=Turns(limits.max_descriptions),
+        originals=originals,
     )
 
     @asynccontextmanager
     async def lifespan(_: FastAPI):
+        for gallery in galleries.values() if warm else ():
+            service.decoding.submit(gallery.warm)
         yield
         for pool in (service.searching, service.decoding, service.describing):
             pool.shutdown(cancel_futures=True)
@@ -225,6 +220,7 @@ def build_app(
     app = FastAPI(title="jointspace", docs_url=None, redoc_url=None, lifespan=lifespan)  # both load from elsewhere
     app.state.service = service
     app.include_router(router)
+    app.include_router(photographs.router)
     policy = {"Content-Security-Policy": content_policy(read_page())}
     app.add_middleware(Guard, limits=limits, metrics=service.metrics, headers=policy, hosts=hosts)
     for kind, status in ((InputError, 422), (UsageError, 422), (RequestValidationError, 422), (HTTPException, None)):

@@ -5,9 +5,14 @@ A browser says in `Host` which name it believes to speak with, so that a server 
 machine's names alone.
 """
 
+import socket
 from collections.abc import Collection, Sequence
 from ipaddress import ip_address
 
+from pipeline.errors import UsageError
+
+UNREAD_BYTES = 1 << 17
+"""Of answers that the system buffers for a slow visitor; by default it takes megabytes for each."""
 LOCALHOST = "localhost"
 ANY = "*"
 
@@ -47,3 +52,16 @@ def _without_port(header: str) -> str:
         host, closed, port = header[1:].partition("]")
         return host if closed and port[:1] in ("", ":") else ""
     return header.partition(":")[0]
+
+
+def listen(host: str, port: int) -> socket.socket:
+    """A socket that listens there; port 0 takes a free one. Raises UsageError where that cannot be had."""
+    family = socket.AF_INET6 if ":" in host else socket.AF_INET
+    try:
+        listener = socket.create_server((host, port), family=family)
+        listener.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, UNREAD_BYTES)
+        return listener
+    except (OSError, UnicodeError) as error:
+        reason = getattr(error, "strerror", None) or error
+        place = f"{in_address(host)}:{port}"
+        raise UsageError(f"cannot listen on {place} ({reason}); choose another --port or --host") from error

@@ -6,10 +6,20 @@ import re
 from functools import cache
 from importlib import resources
 
+SCRIPTS = ("state", "uploads", "results", "ask", "detail", "filters", "page")
+"""In the order in which they run; together they are one script."""
+
 
 @cache
 def read_page() -> str:
-    return resources.files("pipeline.serve").joinpath("templates/page.html").read_text(encoding="utf-8")
+    """The page with its style and its script inside."""
+    folder = resources.files("pipeline.serve").joinpath("templates")
+    page, style, *scripts = (
+        folder.joinpath(name).read_text(encoding="utf-8")
+        for name in ("page.html", "page.css", *(f"{script}.js" for script in SCRIPTS))
+    )
+    page = page.replace("<style></style>", f"<style>\n{style}</style>")
+    return page.replace("<script></script>", f"<script>\n{''.join(scripts)}</script>")
 
 
 def content_policy(page: str) -> str:

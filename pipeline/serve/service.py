@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Annotated, Any
 
 import numpy as np
-from fastapi import Depends, File, Path, Query, Request, UploadFile
+from fastapi import Depends, File, Form, Path, Query, Request, UploadFile
 from starlette.exceptions import HTTPException
 
 from pipeline.errors import InputError
@@ -23,6 +23,7 @@ if TYPE_CHECKING:
     from pipeline.generate.describing import Generator, Sources, Told
 
 WHERE = "only images of whose columns this is true, or their sentences: price < 20 and taken >= '2024-01-01'"
+LARGEST_ID = 2**63 - 1
 LEFT = 499
 """The status of a request whose visitor did not wait for its turn; nobody reads it but the metrics."""
 
@@ -83,6 +84,8 @@ class Service:
     decoding: ThreadPoolExecutor
     describing: ThreadPoolExecutor
     turns: Turns
+    originals: bool
+    """Whether photographs are given as their files are, with what cameras wrote into them."""
 
     async def run(self, pool: ThreadPoolExecutor, function: Callable[..., Any], *arguments: Any) -> tuple[Any, float]:
         """What `function` returns in a thread of `pool`, and the seconds that it took there."""
@@ -139,8 +142,16 @@ async def _where(where: Annotated[str | None, Query(description=WHERE, max_lengt
 
 
 async def _photograph(
-    service: Annotated[Service, Depends(_service)], photograph: Annotated[UploadFile, File()]
+    service: Annotated[Service, Depends(_service)],
+    photograph: Annotated[UploadFile | None, File(description="the file")] = None,
+    image_id: Annotated[int | None, Form(ge=0, le=LARGEST_ID, description="an image of `of`, in place of it")] = None,
+    of: Annotated[str | None, Form(description="the model whose index has the image")] = None,
 ) -> bytes:
+    """An uploaded photograph, or one that an index has."""
+    if (photograph is None) == (image_id is None) or (image_id is None) != (of is None):
+        raise InputError("give a photograph, or the image_id of one and the model that has it as `of`")
+    if photograph is None:
+        return (await service.run(service.decoding, (await _gallery(service, of)).original, image_id))[0]
     data = await photograph.read()
     if len(data) > service.limits.max_upload_bytes:
         raise HTTPException(413, f"the photograph has more than {service.limits.max_upload_bytes} bytes")

@@ -10,18 +10,16 @@ from pipeline.run import Run
 from stages.commands import FOLDER, config_option
 
 if TYPE_CHECKING:
-    import socket
-
     from PIL import Image
 
     from pipeline.config.root import Config
+    from pipeline.index.shared_encoders import SharedEncoders
     from pipeline.serve.gallery import ServedGallery
     from pipeline.serve.service import Describer
     from pipeline.storage.bundle import Bundle
     from stages.generators import StoredGenerator
 
-UNREAD_BYTES = 1 << 17
-"""Of answers that the system buffers for a slow visitor; by default it takes megabytes for each."""
+SUMMARY, LAST = Path("evaluation", "summary.json"), 1 << 30
 
 
 @click.command("serve")
@@ -41,6 +39,7 @@ UNREAD_BYTES = 1 << 17
 )  # fmt: skip
 @click.option("--port", type=click.IntRange(0, 65535), default=8000, show_default=True, help="0 takes a free one.")
 @click.option("--top", type=click.IntRange(min=1), help="Number of results shown at first. [default: serve.top]")
+@click.option("--lazy", is_flag=True, help="Load what encodes photographs for the first one, not at the start.")
 @config_option
 def command(
     bundles: tuple[Path, ...],
@@ -51,6 +50,7 @@ def command(
     allowed: tuple[str, ...],
     port: int,
     top: int | None,
+    lazy: bool,
     config_path: Path | None,
 ) -> None:
     """Answer sentences and photographs from one or several bundles in a browser, and as JSON for programs.
@@ -65,7 +65,8 @@ def command(
     from pipeline import config, runtime
     from pipeline.errors import UsageError
     from pipeline.images.decode import DecodingProcess, ImageLimits
-    from pipeline.serve.hosts import ANY, hosts_of, in_address
+    from pipeline.index.shared_encoders import SharedEncoders
+    from pipeline.serve.hosts import ANY, hosts_of, in_address, is_loopback, listen
 
     try:
         import uvicorn
@@ -88,15 +89,20 @@ def command(
         raise UsageError(f"{limits.top} results are more than serve.max_top allows ({limits.max_top}); ask for fewer")
     folders = _name_all(bundles)
     decode = DecodingProcess(ImageLimits.from_settings(settings.collection))  # which ends with this process
-    openers = {name: partial(_open_gallery, folder, images_root, decode, settings) for name, folder in folders.items()}
+    shared = images_root, decode, settings, SharedEncoders(decode)
+    openers = {name: partial(_open_gallery, folder, *shared) for name, folder in folders.items()}
     renew = Renewal({name: partial(_stamp, folder) for name, folder in folders.items()}, openers)
     galleries = {name: opener() for name, opener in openers.items()}
     describers = _open_describers(run, generators, galleries.values()) if generators else {}
     logging.getLogger("python_multipart").setLevel(logging.ERROR)  # it warns of every bad form
-    with _listen(host, port) as listener:
+    with listen(host, port) as listener:
         bound, port = listener.getsockname()[:2]
         hosts = hosts_of(host, bound, allowed)
-        app = build_app(galleries, limits, runtime.threads(), hosts, describers, renew)
+        originals = settings.serve.originals
+        app = build_app(
+            galleries, limits, runtime.threads(), hosts, describers, renew,
+            warm=not lazy, originals=is_loopback(bound) if originals is None else originals,
+        )  # fmt: skip
         server = uvicorn.Server(make_config(app, patience, limits.max_sentence_chars))
         names, log = ", ".join([*galleries, *describers]), logging.getLogger(__name__)
         log.info("%s at http://%s:%d (stop with Ctrl-C)", names, in_address(host), port)
@@ -119,19 +125,39 @@ def _stamp(folder: Path) -> tuple[int, ...] | None:
 
 
 def _name_all(bundles: tuple[Path, ...]) -> dict[str, Path]:
-    """The bundles by the names of their models; one of a name that is taken gets a number."""
+    """The bundles by the names of their models, those that their run has evaluated first, the best before the others;
+    one of a name that is taken gets a number."""
     from pipeline.storage.bundle import Bundle
 
     folders: dict[str, Path] = {}
-    for folder in bundles:
+    for folder in sorted(bundles, key=_place):
         folders[_free_name(Bundle(folder).card["model"], folders)] = folder
     return folders
 
 
+def _place(folder: Path) -> int:
+    """Of a bundle among those of its run, the best model's first; last where the run has no summary that says so."""
+    from pipeline.errors import MALFORMED, JointspaceError
+    from pipeline.evaluate.summary import ranking
+    from pipeline.storage.atomic import read_json
+    from pipeline.storage.bundle import Bundle
+
+    try:
+        ranked = [one["model"] for one in ranking(read_json(folder.absolute().parents[1] / SUMMARY))]
+        return ranked.index(Bundle(folder).card["model"])
+    except (OSError, IndexError, JointspaceError, *MALFORMED):
+        return LAST
+
+
 def _open_gallery(
-    folder: Path, images_root: Path | None, decode: "Callable[[bytes], Image.Image]", settings: "Config"
+    folder: Path,
+    images_root: Path | None,
+    decode: "Callable[[bytes], Image.Image]",
+    settings: "Config",
+    encoders: "SharedEncoders | None" = None,
 ) -> "ServedGallery":
     from pipeline.index.search import Searcher
+    from pipeline.index.shared_encoders import SharedEncoders
     from pipeline.serve.gallery import ServedGallery
     from pipeline.storage.bundle import Bundle
     from pipeline.storage.sources import ImageSources
@@ -139,8 +165,8 @@ def _open_gallery(
     bundle = Bundle(folder)
     root, more = images_root or Path(bundle.card["data_root"]), bundle.card.get("more_roots", ())
     source = ImageSources(root, more, settings.collection.follow_links)
-    parts = Searcher(bundle), _encoder_of(bundle, decode), source.read, decode, settings.serve.thumbnail_side
-    return ServedGallery(*parts)
+    features = _encoder_of(bundle, encoders or SharedEncoders(decode))
+    return ServedGallery(Searcher(bundle), features, source.read, decode, settings.serve.thumbnail_side)
 
 
 def _free_name(name: str, taken: Collection[str]) -> str:
@@ -151,19 +177,14 @@ def _free_name(name: str, taken: Collection[str]) -> str:
     return free
 
 
-def _encoder_of(bundle: "Bundle", decode: "Callable[[bytes], Image.Image]") -> Callable[[bytes], Mapping[str, Any]]:
+def _encoder_of(bundle: "Bundle", encoders: "SharedEncoders") -> Callable[[bytes], Mapping[str, Any]]:
     """Encodes photographs as the bundle's were; its encoders, and torch, are loaded for the first one."""
-    encoders: dict[str, Any] = {}
+    parts: dict[str, Any] = {}
 
     def features(data: bytes) -> Mapping[str, Any]:
-        from pipeline.index.query import encode_image
-        from pipeline.specs.stored import restore_encoder
-
-        image = decode(data)
-        if not encoders:
-            parts = {name: bundle.encoder(name) for name in bundle.card["encoders"]}
-            encoders.update({name: restore_encoder(part.settings, part.tensors) for name, part in parts.items()})
-        return encode_image(image, encoders)
+        if not parts:
+            parts.update({name: bundle.encoder(name) for name in bundle.card["encoders"]})
+        return encoders(data, parts)
 
     return features
 
@@ -214,20 +235,3 @@ def _bundle_of_space(stored: "StoredGenerator", galleries: Collection["ServedGal
     raise UsageError(
         f"{stored.folder} uses a joint space that no served index has; serve the index that it was trained with too"
     )
-
-
-def _listen(host: str, port: int) -> "socket.socket":
-    import socket
-
-    from pipeline.errors import UsageError
-    from pipeline.serve.hosts import in_address
-
-    family = socket.AF_INET6 if ":" in host else socket.AF_INET
-    try:
-        listener = socket.create_server((host, port), family=family)
-        listener.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, UNREAD_BYTES)
-        return listener
-    except (OSError, UnicodeError) as error:
-        reason = getattr(error, "strerror", None) or error
-        place = f"{in_address(host)}:{port}"
-        raise UsageError(f"cannot listen on {place} ({reason}); choose another --port or --host") from error

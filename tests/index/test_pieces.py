@@ -142,12 +142,12 @@ def test_a_bundle_in_pieces_answers_as_one_that_is_whole(run: Path) -> None:
     assert pieces.card["images"]["bytes"] == sizes
     for modality in ("images", "sentences"):
         assert pieces.table(modality).equals(whole.table(modality))
-        nprobe = [stages_of(Searcher(one)._open(modality).index).inverted.nprobe for one in (pieces, whole)]
+        nprobe = [stages_of(Searcher(one).gallery(modality).index).inverted.nprobe for one in (pieces, whole)]
         assert nprobe == [one.card[modality]["nprobe"] for one in (pieces, whole)]
     one, other = Searcher(whole), Searcher(pieces)
     for searcher in (one, other):
         searcher.open()
-        stages_of(searcher._open("images").index).inverted.nprobe = 3
+        stages_of(searcher.gallery("images").index).inverted.nprobe = 3
     assert other._tables == {} and hits(other) == hits(one)
     condition = "split = 'test' or image_id < 9"
     assert hits(other, condition) == hits(one, condition) != hits(one)

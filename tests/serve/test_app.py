@@ -159,7 +159,7 @@ def test_what_there_is(client: TestClient) -> None:
 
 def test_every_address_is_documented(client: TestClient) -> None:
     paths = client.get("/openapi.json").json()["paths"]
-    assert len(paths) == 10
+    assert len(paths) == 15
     for operations in paths.values():
         for operation in operations.values():
             assert operation["description"] and "503" in operation["responses"]

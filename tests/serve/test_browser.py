@@ -9,44 +9,38 @@ import threading
 import time
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
-import numpy as np
 import pytest
 from made_up import build_bundle, make_run
 from made_up_generators import make_described_run, train
-from PIL import Image
 
 pytest.importorskip("fastapi", reason="FastAPI is not installed: pip install 'jointspace[serve]'")
 pytest.importorskip("uvicorn", reason="uvicorn is not installed: pip install 'jointspace[serve]'")
+playwright = pytest.importorskip("playwright.sync_api", reason="playwright is not installed: pip install playwright")
 BROWSER = next(filter(None, map(shutil.which, ("chromium", "chromium-browser", "google-chrome", "chrome"))), None)
-pytestmark = pytest.mark.skipif(BROWSER is None, reason="there is no Chromium here to open the page with")
+pytestmark = [
+    pytest.mark.slow,
+    pytest.mark.skipif(BROWSER is None, reason="there is no Chromium here to open the page with"),
+]
+DOGS = ["a dog"] * 3
+ONE = "/api/models/ncca/photographs/1"
 
 
 @pytest.fixture(scope="module")
-def address(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
-    """Of a server of one bundle under two names."""
+def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     run = make_run(tmp_path_factory.mktemp("run"))
-    bundle = build_bundle(run)
-    command = [sys.executable, "-m", "stages.cli", "serve", bundle, bundle, "--images", run / "data", "--port", "0"]
-    with subprocess.Popen(list(map(str, command)), stderr=subprocess.PIPE, text=True) as server:
-        try:
-            first = server.stderr.readline()
-            found = re.search(r"http://127\.0\.0\.1:\d+", first)
-            assert found, first + server.stderr.read()
-            yield found[0]
-        finally:
-            server.terminate()
+    build_bundle(run)
+    return run
 
 
 @pytest.fixture(scope="module")
-def describing(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
-    """The address of a server with generators, whose encoder knows the made-up photographs."""
-    from visiting import serve_generators
+def address(folder: Path) -> Iterator[str]:
+    """Of a server of one bundle under two names, with eyes that know the made-up photographs."""
+    from visiting import serve
 
-    run = make_described_run(tmp_path_factory.mktemp("described") / "run")
-    app = serve_generators(run, *(train(run, name).name for name in ("mrnn", "nearest")))
-    with listening(app) as address:
-        yield address
+    with listening(serve(folder, folder / "bundle")) as found:
+        yield found
 
 
 @contextlib.contextmanager
@@ -67,136 +61,217 @@ def listening(app: object) -> Iterator[str]:
         thread.join()
 
 
-def browse(folder: Path, address: str, *options: str) -> str:
-    """What headless Chromium prints of `address`, some virtual seconds after it has opened it."""
-    command = [BROWSER, "--headless", "--no-sandbox", "--disable-gpu", "--hide-scrollbars", "--window-size=1280,900"]
-    command += [f"--user-data-dir={folder / 'profile'}", "--virtual-time-budget=10000", *options, address]
-    return subprocess.run(command, capture_output=True, text=True, timeout=300, check=True).stdout
+@pytest.fixture(scope="module")
+def browser() -> Iterator[Any]:
+    with playwright.sync_playwright() as driver:
+        found = driver.chromium.launch(executable_path=BROWSER, args=["--no-sandbox", "--disable-gpu"])
+        yield found
+        found.close()
 
 
-def test_a_sentence_in_the_address_is_answered_by_each_model(address: str, tmp_path: Path) -> None:
-    dom = browse(tmp_path, f"{address}/?q=a+dog&top=3", "--dump-dom")
-    columns = re.findall(r'<section class="column">.*?</section>', dom, re.S)
-    assert [re.search("<h2>(.*?)</h2>", column)[1] for column in columns] == ["ncca", "ncca-2"]
-    for column in columns:
-        assert re.findall('alt="(.*?)"', column) == ["dog-0.png", "dog-8.png", "dog-16.png"]
-        assert re.findall('class="score">(.*?)<', column) == ["1.000", "0.997", "0.987"]
-    dom = browse(tmp_path, f"{address}/?q=a+dog&model=ncca-2&top=1", "--dump-dom")
-    assert re.findall("<h2>(.*?)</h2>", dom) == ["ncca-2"] and dom.count('class="score"') == 1
+@pytest.fixture
+def page(browser: Any) -> Iterator[Any]:
+    """A new visitor, who meets no error of the script and loads nothing from elsewhere."""
+    context = browser.new_context(viewport={"width": 1280, "height": 900})
+    page, wrong = context.new_page(), []
+    page.set_default_timeout(60_000)
+    playwright.expect.set_options(timeout=60_000)
+    page.on("pageerror", lambda error: wrong.append(str(error)))
+    page.on("request", lambda one: one.url.startswith(("http://127.0.0.1", "blob:", "data:")) or wrong.append(one.url))
+    yield page
+    context.close()
+    assert wrong == []
 
 
-def test_what_is_wrong_is_said_and_what_was_typed_is_only_text(address: str, tmp_path: Path) -> None:
-    dom = browse(tmp_path, f"{address}/?q=%3Cimg+src%3Dx+onerror%3Ddocument.title%3D1%3E", "--dump-dom")
-    assert "is in the vocabulary" in dom and "&lt;img" in dom and "<title>jointspace</title>" in dom
+def captions(page: Any, count: int, whole: bool = False) -> list[str]:
+    """The sentences of the first `count` photographs shown, all of them if `whole`; a short page goes on by itself."""
+    images = page.locator("#answers [data-photograph] img")
+    playwright.expect(images.nth(count - 1)).to_be_attached()
+    if whole:
+        playwright.expect(images).to_have_count(count)
+    return [image.get_attribute("alt") for image in images.all()][:count]
 
 
-def notes_of(dom: str) -> list[str]:
-    """What the page says beside its answers."""
-    return re.findall(
-        r'<p class="warning">(.*?)</p>', re.search(r'<div id="notes" role="status">(.*?)</div>', dom, re.S)[1]
-    )
+def notes(page: Any) -> list[str]:
+    return page.locator("#notes .warning").all_inner_texts()
 
 
-def test_what_is_of_all_models_is_said_once(address: str, tmp_path: Path) -> None:
-    dom = browse(tmp_path, f"{address}/?q=a+purple+dog,+a+unicorn&top=2", "--dump-dom")
-    assert notes_of(dom) == ["Not in the vocabulary, so ignored: purple, unicorn."]
-    assert dom.count('class="score"') == 4
-    dom = browse(tmp_path, f"{address}/?q=a+dog&top=500", "--dump-dom")
-    assert notes_of(dom) == ["Top is 500; give a number from 1 to 200."] and '<section class="column">' not in dom
-    assert notes_of(browse(tmp_path, f"{address}/?q=a+dog", "--dump-dom")) == []
+def test_every_question_has_an_address_and_back_leads_to_the_one_before(page: Any, address: str) -> None:
+    page.goto(f"{address}/?top=3")
+    first = captions(page, 3)
+    for words in ("a dog", "a cat"):
+        page.fill("#sentence", words)
+        page.keyboard.press("Enter")
+        page.wait_for_url(re.compile(words.replace(" ", r"\+")))
+        playwright.expect(page.locator("#answers .tile img").first).to_have_attribute("alt", words)
+        assert captions(page, 3) == [words] * 3 and page.title() == f"{words} · jointspace"
+    page.go_back()
+    playwright.expect(page.locator("#answers .tile img").first).to_have_attribute("alt", "a dog")
+    assert page.input_value("#sentence") == "a dog"
+    page.go_back()
+    playwright.expect(page.locator("#answers .tile img").first).to_have_attribute("alt", first[0])
+    page.go_forward()
+    playwright.expect(page.locator("#answers .tile img").first).to_have_attribute("alt", "a dog")
 
 
-ACTIONS = """
-<script>
-async function until(done) { while (!done()) await new Promise((go) => setTimeout(go, 20)); }
-async function act() {
-  await until(() => about);
-  await fetchPhotograph("/api/models/ncca/photographs/1");
-  await until(() => document.querySelector("ol.lines"));
-  for (const [minus, plus] of [["", " , "], ["cat", "dog"]]) {
-    at("minus").value = minus;
-    at("plus").value = plus;
-    at("drop").requestSubmit();
-    document.title += `|${Boolean(question.similar)}`;
-  }
-  await until(() => document.querySelector("ol.strip"));
-  takeSentence("  ");
-  document.title += `|${at("notes").textContent}|${document.activeElement.id}`;
-}
-act();
-</script>
-"""
+def test_one_model_answers_unless_others_are_compared(page: Any, address: str) -> None:
+    page.goto(f"{address}/?q=a+dog&top=3")
+    assert captions(page, 3) == DOGS and page.locator("#answers h2").all_inner_texts() == ["ncca"]
+    page.click("text=Compare models")
+    page.check("#models input[value='ncca-2']")
+    playwright.expect(page.locator("#answers h2")).to_have_count(2)
+    assert page.locator("#answers h2").all_inner_texts() == ["ncca", "ncca-2"] and "model=ncca-2" in page.url
+    score = page.locator(".score").first
+    assert re.match(r"score 1\.000; a full bar is", score.get_attribute("title"))
+    assert score.locator("span").evaluate("node => node.style.width") == "100%"
 
 
-def test_nothing_is_not_asked(run: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    from visiting import serve
-
-    from pipeline.serve.app import read_page
-
-    acting = read_page().replace("</body>", f"{ACTIONS}</body>")
-    monkeypatch.setattr("pipeline.serve.app.read_page", lambda: acting)
-    with listening(serve(run)) as address:
-        dom = browse(tmp_path, address, "--dump-dom")
-    assert re.search("<title>(.*?)</title>", dom)[1].split("|")[1:] == [
-        "true", "false", "Write some words to search for.", "sentence",
-    ]  # fmt: skip
-    assert dom.count('<ol class="strip">') == 1
-
-
-def test_photographs_like_one_in_the_address_are_found(run: Path, tmp_path: Path) -> None:
-    from visiting import serve
-
-    with listening(serve(run)) as address:
-        for words, first in (("", "cat-1.png"), ("a+dog", "dog-0.png")):
-            one = f"{address}/?photograph=/api/models/ncca/photographs/1&like={words}&top=4"
-            dom = browse(tmp_path, one, "--dump-dom", f"--screenshot={tmp_path / 'page.png'}")
-            assert first in re.findall('alt="(.*?)" title', dom) and dom.count('class="score"') == 4
-            assert ('id="balance"' in dom) and (re.search(r'<label id="balance"[^>]*hidden', dom) is None) == bool(
-                words
-            )
+def test_a_photograph_is_looked_at_and_asked_about(page: Any, address: str) -> None:
+    page.goto(f"{address}/?q=a+dog&top=3")
+    captions(page, 3)
+    page.locator(".tile").nth(1).focus()
+    page.keyboard.press("Enter")
+    dialog = page.locator("#detail")
+    playwright.expect(dialog.locator("h2")).to_contain_text("dog-8.png")
+    assert dialog.locator(".lines button").all_inner_texts() == ["a dog", "the big dog number 8"]
+    playwright.expect(page.locator("#alike img").first).to_have_attribute("alt", "a dog")
+    page.keyboard.press("ArrowRight")
+    playwright.expect(dialog.locator("h2")).to_contain_text("dog-16.png")
+    link = page.url
+    page.keyboard.press("Escape")
+    playwright.expect(dialog).to_be_hidden()
+    assert "image=" not in page.url and captions(page, 3) == DOGS
+    page.goto(link)
+    playwright.expect(dialog.locator("h2")).to_contain_text("dog-16.png")
+    original = page.request.get(address + dialog.locator("a.button").get_attribute("href"))
+    assert original.headers["content-type"] == "image/png"
+    dialog.get_by_text("Photographs like it").first.click()
+    playwright.expect(page.locator("#answers .given img")).to_be_visible()
+    assert captions(page, 3) == DOGS and "like=" in page.url
 
 
-def test_an_address_keeps_how_much_its_words_count(run: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    from visiting import serve
-
-    from pipeline.serve.app import read_page
-
-    told = "until(() => document.querySelector('ol.strip')).then(() => (document.title = location.search))"
-    script = "<script>const until = async (done) => { while (!done()) await new Promise((go) => setTimeout(go, 20)); };"
-    acting = read_page().replace("</body>", f"{script}{told};</script></body>")
-    monkeypatch.setattr("pipeline.serve.app.read_page", lambda: acting)
-    with listening(serve(run)) as address:
-        for weight, first in (("0", "cat"), ("1", "dog")):
-            one = f"{address}/?photograph=/api/models/ncca/photographs/1&like=a+dog&weight={weight}&top=2"
-            dom = browse(tmp_path, one, "--dump-dom")
-            assert {found.partition("-")[0] for found in re.findall('alt="(.*?)" title', dom)} == {first}
-            assert f"weight={weight}" in re.search("<title>(.*?)</title>", dom)[1]
-
-
-def test_the_photographs_can_be_seen(address: str, tmp_path: Path) -> None:
-    browse(tmp_path, f"{address}/?q=a+dog&top=3", f"--screenshot={tmp_path / 'page.png'}")
-    image = Image.open(tmp_path / "page.png").convert("RGB")
-    assert image.size == (1280, 900)
-    seen = image.getcolors(1 << 20)
-    dog = np.random.default_rng(0).integers(256, size=3)  # the colour of which made_up makes dogs
-    assert sum(count for count, colour in seen if np.abs(colour - dog).max() <= 4) > 6 * 100 * 75
+def test_an_uploaded_photograph_is_found_again_by_its_hash(page: Any, address: str, folder: Path) -> None:
+    page.goto(f"{address}/?top=4")
+    page.set_input_files("#file", folder / "data" / "cat-1.png")
+    playwright.expect(page.locator(".lines button").first).to_have_text(re.compile("cat"))
+    assert re.search(r"photograph=[0-9a-f]{64}", page.url)
+    page.fill("#minus", "cat")
+    page.fill("#plus", "dog")
+    page.get_by_role("button", name="Find").click()
+    playwright.expect(page.locator("#answers .given img")).to_be_visible()
+    assert captions(page, 4)[:3] == DOGS
+    assert "less “cat” plus “dog”" in page.inner_text(".note")
+    page.reload()
+    assert captions(page, 4)[:3] == DOGS and page.input_value("#plus") == "dog"
+    page.go_back()
+    playwright.expect(page.locator(".lines button").first).to_have_text(re.compile("cat"))
+    page.goto(f"{address}/?photograph={'0' * 64}")
+    playwright.expect(page.locator("#notes")).to_contain_text("choose it again")
 
 
-def test_a_photograph_is_described_beside_the_sentences_that_fit_it(describing: str, tmp_path: Path) -> None:
-    address = f"{describing}/?photograph=/api/models/ncca/photographs/1&top=2"
-    dom = browse(tmp_path, address, "--dump-dom", f"--screenshot={tmp_path / 'page.png'}")
-    columns = re.findall(r'<section class="column">.*?</section>', dom, re.S)
-    titles = ["Described by mrnn", "Described by nearest", "ncca"]
-    assert [re.search("<h2>(.*?)</h2>", column)[1] for column in columns] == titles
-    for column in columns:
-        texts = re.findall(r'<button [^>]*class="text"[^>]*>(.*?)</button>', column)
-        assert len(texts) == 2 and "cat" in texts[0]
-    assert columns[1].count("copied from a training sentence") == 2 and "copied" not in columns[2]
-    assert re.search(r"copied from a training sentence|nearest training sentence \(\d\.\d\d\): \w", columns[0])
-    assert "/api/generators/mrnn/descriptions" in dom
+def test_words_beside_a_photograph_are_weighed(page: Any, address: str) -> None:
+    for weight, thing in (("0", "cat"), ("1", "dog")):
+        page.goto(f"{address}/?photograph={ONE}&like=a+dog&weight={weight}&top=2")
+        assert captions(page, 2) == [f"a {thing}"] * 2 and page.input_value("#weight") == weight
+    assert page.is_visible("#balance") and page.is_disabled("#plus")
 
 
-def test_without_generators_nothing_is_described(address: str, tmp_path: Path) -> None:
-    dom = browse(tmp_path, f"{address}/?q=a+dog", "--dump-dom")
-    assert 'id="generators" hidden=""' in dom and "describe it" not in re.search('id="dropped">(.*?)<', dom)[1]
-    assert "descriptions" not in re.search('id="program">(.*?)</code>', dom, re.S)[1]
+def test_filters_on_columns_are_set_shown_and_cleared(page: Any, address: str) -> None:
+    page.goto(f"{address}/?q=a+dog&top=20")
+    captions(page, 20)
+    page.click("#filters summary")
+    page.get_by_label("split").select_option("test")
+    page.get_by_label("width, at most").fill("79")
+    page.click("#filter button.main")
+    captions(page, 6, whole=True)
+    assert page.locator("#active button").all_inner_texts() == ["split = test ✕", "width ≤ 79 ✕"]
+    page.reload()
+    captions(page, 6, whole=True)
+    page.get_by_text("width ≤ 79 ✕").click()
+    captions(page, 8, whole=True)
+    page.click("#filters summary")
+    page.fill("#where", "width > 1000")
+    page.click("#filter button.main")
+    playwright.expect(page.locator(".nothing")).to_contain_text("No photograph passes the filter.")
+    page.get_by_role("button", name="Clear the filter").click()
+    captions(page, 20)
+
+
+def test_more_results_follow(page: Any, address: str) -> None:
+    page.set_viewport_size({"width": 1280, "height": 300})
+    page.goto(f"{address}/?q=a+dog&top=7")
+    captions(page, 7)
+    for _ in range(3):
+        page.locator("footer").scroll_into_view_if_needed()
+        page.wait_for_timeout(300)
+    names = captions(page, 24, whole=True)
+    assert names[:3] == DOGS and page.locator(".more").count() == 0
+
+
+def test_what_is_wrong_is_said_once_and_what_was_typed_is_only_text(page: Any, address: str) -> None:
+    both = "model=ncca&model=ncca-2"
+    page.goto(f"{address}/?q=a+purple+dog,+a+unicorn&top=2&{both}")
+    captions(page, 4)
+    playwright.expect(page.locator(".column ol")).to_have_count(2)
+    assert notes(page) == ["Not in the vocabulary, so ignored: purple, unicorn."]
+    page.goto(f"{address}/?q=%3Cimg+src%3Dx+onerror%3Ddocument.title%3D1%3E&{both}")
+    playwright.expect(page.locator(".warning")).to_have_count(1)
+    assert "in the vocabulary" in notes(page)[0] and "<img" in page.title()
+    page.goto(f"{address}/?q=a+dog&where=prise+%3C+3&{both}")
+    playwright.expect(page.locator(".warning")).to_have_count(1)
+    assert "There is no column 'prise'" in notes(page)[0]
+
+
+def test_a_blank_question_is_refused_in_words(page: Any, address: str) -> None:
+    page.goto(address)
+    page.fill("#sentence", "  ")
+    page.click("button.main")
+    playwright.expect(page.locator("#notes")).to_contain_text("Write some words to search for.")
+    assert page.evaluate("document.activeElement.id") == "sentence"
+
+
+@pytest.mark.parametrize("scheme", ["light", "dark"])
+@pytest.mark.parametrize(
+    "asked", ["", "q=a+dog&model=ncca&model=ncca-2", f"photograph={ONE}", f"q=a+dog&image={ONE}", "q=purple+dog"]
+)
+def test_anyone_can_use_it(browser: Any, address: str, scheme: str, asked: str) -> None:
+    axe = pytest.importorskip("axe_playwright_python.sync_playwright", reason="pip install axe-playwright-python")
+    context = browser.new_context(color_scheme=scheme, bypass_csp=True, viewport={"width": 400, "height": 900})
+    page = context.new_page()
+    page.goto(f"{address}/?{asked}")
+    playwright.expect(page.locator("#answers li").first).to_be_attached(timeout=60_000)
+    page.wait_for_load_state("networkidle")
+    found = axe.Axe().run(page).response["violations"]
+    width = page.evaluate("document.documentElement.scrollWidth")
+    context.close()
+    assert [(one["id"], one["nodes"][0]["html"]) for one in found] == [] and width <= 400
+
+
+def test_a_photograph_is_described_beside_the_sentences_that_fit_it(
+    page: Any, tmp_path_factory: pytest.TempPathFactory
+) -> None:
+    from visiting import serve_generators
+
+    run = make_described_run(tmp_path_factory.mktemp("described") / "run")
+    with listening(serve_generators(run, *(train(run, name).name for name in ("mrnn", "nearest")))) as address:
+        page.goto(f"{address}/?photograph={ONE}&top=2")
+        playwright.expect(page.locator(".column .lines")).to_have_count(3)
+        titles = ["Described by mrnn", "Described by nearest", "ncca"]
+        assert page.locator("#answers h2").all_inner_texts() == titles
+        for column in page.locator(".column").all():
+            texts = column.locator("button.text").all_inner_texts()
+            assert len(texts) >= 2 and "cat" in texts[0]
+        assert page.locator(".column").nth(1).locator(".copied").count() == 2
+
+
+def test_the_server_starts_as_a_user_starts_it(page: Any, folder: Path) -> None:
+    command = [sys.executable, "-m", "stages.cli", "serve", folder / "bundle", "--lazy", "--port", "0"]
+    command += ["--images", folder / "data"]
+    with subprocess.Popen(list(map(str, command)), stderr=subprocess.PIPE, text=True) as server:
+        try:
+            found = re.search(r"http://127\.0\.0\.1:\d+", first := server.stderr.readline())
+            assert found, first + server.stderr.read()
+            page.goto(f"{found[0]}/?q=a+dog&top=3")
+            assert captions(page, 3) == DOGS
+        finally:
+            server.terminate()

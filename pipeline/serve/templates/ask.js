@@ -1,0 +1,183 @@
+// Asks what the address says, and shows the answers; more of them follow as the page is scrolled.
+let asking = new AbortController(), asked = null, columns = [];
+const nearEnd = new IntersectionObserver((entries) => entries.forEach((one) => one.isIntersecting && one.target.click()), { rootMargin: "300px" });
+
+function base(model) {
+  return `/api/models/${encodeURIComponent(model)}`;
+}
+
+function descriptions(generator) {
+  return `/api/generators/${encodeURIComponent(generator)}/descriptions`;
+}
+
+function words(params, name) {
+  return (params.get(name) || "").split(/[\s,]+/).filter(Boolean);
+}
+
+// Which of the API's questions the address is, to a model.
+function kindOf(params, model) {
+  if (params.get("q")) return params.has("regions") && model.regions ? "regions" : "images";
+  if (!params.get("photograph")) return "photographs";
+  if (params.has("minus") || params.has("plus")) return "arithmetic";
+  return params.has("like") || !model.sentences ? "similar" : "sentences";
+}
+
+function formOf(params, file, fields) {
+  const body = new FormData(), bundled = params.get("photograph").match(ADDRESS);
+  if (bundled) fields = { of: [decodeURIComponent(bundled[1])], image_id: [bundled[2]], ...fields };
+  else body.append("photograph", file);
+  for (const [name, values] of Object.entries(fields)) {
+    for (const value of values) body.append(name, value);
+  }
+  return { method: "POST", body };
+}
+
+function requestOf(params, file, model, top) {
+  const kind = kindOf(params, model), where = conditionOf(params);
+  const limits = { top, ...(where ? { where } : {}) };
+  if (params.get("q")) limits[kind === "regions" ? "snippet" : "sentence"] = params.get("q");
+  const address = `${base(model.model)}/${kind}?${new URLSearchParams(limits)}`;
+  if (params.get("q") || kind === "photographs") return [address, {}];
+  const like = kind === "similar" && params.get("like");
+  const fields = kind === "arithmetic" ? { minus: words(params, "minus"), plus: words(params, "plus") }
+    : like ? { sentence: [like], weight: [params.get("weight") || "0.5"] } : {};
+  return [address, formOf(params, file, fields)];
+}
+
+function pageSize(params) {
+  return Number(params.get("top")) || 2 * about.top;
+}
+
+function shownMost() {
+  return Math.max(0, ...columns.map((column) => column.shown));
+}
+
+// What has been added up, and in which order its answers stand.
+function explain(params) {
+  const signed = (name) => words(params, name).map((word) => ` ${name} “${word}”`.replace("minus", "less")).join("");
+  const order = about.among > 1
+    ? ` The first ${about.among} stand in the order of their distance to their own mean, so that an odd one comes last of them; their scores need not fall.` : "";
+  return `Your photograph${signed("minus")}${signed("plus")}: their vectors are added up, and the photographs nearest to the sum follow.${order}`;
+}
+
+function emptyOf(params, kind) {
+  const filtered = conditionOf(params) !== "";
+  const what = kind === "sentences" ? "sentence" : "photograph";
+  const text = filtered ? `No ${what} passes the filter.` : `There is no ${what} to be found.`;
+  return element("p", { className: "nothing" }, text, " ", ...(filtered ? [button("Clear the filter", clearFilters, { className: "text" })] : []));
+}
+
+// One model's answer: its request with as many results as asked for, of which those that are new are added.
+class Answer {
+  constructor(title, model, kind, request, most, heading) {
+    Object.assign(this, { title, model, kind, request, most, shown: 0, list: null });
+    this.state = element("small", {}, "…");
+    const name = title ? element(heading, {}, title) : element("span", {});
+    this.node = element("section", { className: "column" }, element("header", {}, name, this.state));
+  }
+
+  async fill(params, top, signal) {
+    const wanted = Math.min(top, this.most);
+    try {
+      const [address, options] = this.request(wanted);
+      const answer = await fetchJson(address, { ...options, signal });
+      if (signal.aborted) return;
+      this.show(params, answer, wanted, signal);
+    } catch (error) {
+      if (signal.aborted) return;
+      if (!this.shown) this.node.remove();
+      note(error.message, this.title);
+    }
+  }
+
+  show(params, answer, wanted, signal) {
+    const { results } = answer, fresh = results.slice(this.shown);
+    if ("count" in answer) this.state.textContent = `${answer.count.toLocaleString()} photographs`;
+    else this.state.textContent = `${(1000 * answer.seconds).toFixed(answer.seconds < 0.01 ? 1 : 0)} ms`;
+    if (!results.length) this.node.append(emptyOf(params, this.kind));
+    else if (fresh.length) {
+      const drawn = listOf(fresh, scaleOf(this.model, this.kind, results));
+      if (this.list) this.list.append(...drawn.childNodes);
+      else {
+        if (this.kind === "arithmetic") this.node.append(element("p", { className: "note" }, explain(params)));
+        if (this.kind === "arithmetic" || this.kind === "similar") drawn.prepend(givenTile());
+        this.node.append(this.list = drawn);
+      }
+    }
+    this.shown = results.length;
+    this.more?.remove();
+    if (results.length === wanted && wanted < this.most) {
+      this.more = button("More", () => {
+        this.more.disabled = true;
+        nearEnd.unobserve(this.more);
+        this.fill(params, this.shown + pageSize(params), signal);
+      }, { className: "more" });
+      this.node.append(this.more);
+      nearEnd.observe(this.more);
+    }
+    if (answer.unknown?.length) {
+      const ignored = answer.unknown.map((word) => (answer.near[word] ? `${word} (${answer.near[word]}?)` : word));
+      note(`not in the vocabulary, so ignored: ${ignored.join(", ")}`, this.title);
+    }
+  }
+}
+
+async function fileOf(params) {
+  const named = params.get("photograph");
+  return !named || ADDRESS.test(named) ? null : kept(named);
+}
+
+// What an answer depends on: all of the address but which photograph is looked at.
+function questionOf(params) {
+  const rest = new URLSearchParams(params);
+  rest.delete("image");
+  return `${rest}|${at("generators").hidden ? "" : generatorsChosen()}`;
+}
+
+function generatorsChosen() {
+  return [...at("generators").querySelectorAll("input:checked")].map((box) => box.value);
+}
+
+async function ask(params) {
+  asking.abort();
+  asking = new AbortController();
+  const { signal } = asking, shown = history.state?.shown || 0, scroll = history.state?.scroll || 0;
+  forget();
+  nearEnd.disconnect();
+  const file = await fileOf(params);
+  if (signal.aborted) return;
+  if (params.get("photograph") && !file && !ADDRESS.test(params.get("photograph"))) {
+    columns = [];
+    at("answers").replaceChildren();
+    note("this address is of a photograph that was given in another browser, or long ago; choose it again");
+    return;
+  }
+  const models = chosenModels(params), several = grouped(about.models.map((model) => ({ model }))).length > 1;
+  const heading = several ? "h3" : "h2", browsing = !params.get("q") && !params.get("photograph");
+  const wanted = browsing ? grouped(models.map((model) => ({ model }))).map(([one]) => one.model) : models;
+  const ways = wanted.map((model) => {
+    const title = browsing ? (several ? "" : model.collection) : model.model;
+    return new Answer(title, model, kindOf(params, model), (top) => requestOf(params, file, model, top), about.max_top, heading);
+  });
+  const first = params.get("photograph") && kindOf(params, models[0]) === "sentences" ? generatorsChosen() : [];
+  const told = first.map((name) => {
+    const generator = about.generators.find((one) => one.generator === name);
+    return new Answer(`Described by ${name}`, null, "descriptions", (top) => [`${descriptions(name)}?top=${top}`, formOf(params, file, {})], generator.top, heading);
+  });
+  columns = [...told, ...ways];
+  titles = columns.map((one) => one.title);
+  const sections = grouped(ways).map((own, place) => {
+    const inside = [...(place ? [] : told), ...own].map((one) => one.node);
+    const heading = several ? [element("h2", {}, own[0].model.collection)] : [];
+    return element("section", { className: `collection ${inside.length > 1 ? "side" : "alone"}` }, ...heading, element("div", { className: "columns" }, ...inside));
+  });
+  at("answers").replaceChildren(...sections);
+  await Promise.all(columns.map((one) => one.fill(params, Math.max(pageSize(params), shown), signal)));
+  if (!signal.aborted && scroll) scrollTo({ top: scroll });
+}
+
+function grouped(ways) {
+  const found = new Map();
+  for (const one of ways) found.set(one.model.collection_id, [...(found.get(one.model.collection_id) || []), one]);
+  return [...found.values()];
+}

@@ -1,0 +1,101 @@
+// One photograph, large, with all that is known of it. It has an address of its own too.
+let looking = new AbortController();
+
+function beside(step) {
+  const shown = [...new Set([...document.querySelectorAll("#answers [data-photograph]")].map((one) => one.dataset.photograph))];
+  const here = shown.indexOf(state().get("image"));
+  return here < 0 ? undefined : shown[here + step];
+}
+
+function move(step) {
+  const next = beside(step);
+  if (next) go({ image: next }, true);
+}
+
+function copy(link) {
+  const said = (text) => { link.textContent = text; };
+  if (navigator.clipboard) navigator.clipboard.writeText(location.href).then(() => said("Copied"), () => said(location.href));
+  else said(location.href);
+}
+
+function factsOf(known) {
+  const facts = { split: known.split, ...(known.width ? { size: `${known.width} × ${known.height} pixels` } : {}), ...known.columns };
+  return element("dl", {}, ...Object.entries(facts).flatMap(([name, value]) => [element("dt", {}, name), element("dd", {}, `${value}`)]));
+}
+
+function actsOf(known, model) {
+  const acts = element("div", { className: "acts" });
+  if (model.sentences) acts.append(button("Sentences that fit it", () => question({ photograph: known.photograph })));
+  acts.append(button("Photographs like it", () => question({ photograph: known.photograph, like: "" })));
+  const link = button("Copy link", () => copy(link));
+  acts.append(link);
+  const original = known.original || known.large;
+  acts.append(element("a", { className: "button", href: original, target: "_blank", rel: "noopener" }, known.original ? "Open original" : "Open large"));
+  return acts;
+}
+
+async function look(address) {
+  looking.abort();
+  looking = new AbortController();
+  const { signal } = looking, found = address?.match(ADDRESS);
+  const model = found && about.models.find((one) => one.model === decodeURIComponent(found[1]));
+  if (!model) {
+    if (at("detail").open) at("detail").close();
+    return;
+  }
+  try {
+    const known = await fetchJson(`${address}/about`, { signal });
+    const path = known.name.split("/"), caption = known.sentences[0] || known.name;
+    at("name").textContent = path.pop();
+    if (path.length) at("name").append(element("small", {}, ` in ${path.join("/")}`));
+    const image = element("img", { src: known.large, alt: caption });
+    image.addEventListener("error", () => image.replaceWith(element("span", { className: "missing" }, "not readable")));
+    at("large").replaceChildren(image);
+    const sentences = known.sentences.map((text) => element("li", {}, button(text, () => question({ q: text }), { className: "text", title: "Photographs for it" })));
+    at("facts").replaceChildren(
+      element("ol", { className: "lines" }, ...sentences),
+      ...(sentences.length ? [] : [element("p", { className: "quiet" }, "It has no sentence of its own.")]),
+      actsOf(known, model), factsOf(known),
+    );
+    at("previous").disabled = !beside(-1);
+    at("next").disabled = !beside(1);
+    at("alike").replaceChildren();
+    if (!at("detail").open) at("detail").showModal();
+    at("detail").scrollTop = 0;
+    await alike(known, model, signal);
+  } catch (error) {
+    if (signal.aborted) return;
+    if (at("detail").open) at("detail").close();
+    note(error.message);
+  }
+}
+
+async function alike(known, model, signal) {
+  const params = new URLSearchParams({ photograph: known.photograph, like: "" });
+  const [address, options] = requestOf(params, null, model, 9);
+  try {
+    const { results } = await fetchJson(address, { ...options, signal });
+    const others = results.filter((one) => one.photograph !== known.photograph).slice(0, 8);
+    if (others.length) at("alike").replaceChildren(element("h3", {}, "Photographs like it"), listOf(others, scaleOf(model, "similar", others)));
+  } catch {
+    // Some models cannot compare photographs; the rest of what is known is there.
+  }
+}
+
+function leaveDetail() {
+  if (!state().has("image")) return;
+  if (history.state?.inside) history.back();
+  else go({ image: null }, true);
+}
+
+function listenToDetail() {
+  at("previous").addEventListener("click", () => move(-1));
+  at("next").addEventListener("click", () => move(1));
+  at("close").addEventListener("click", () => at("detail").close());
+  at("detail").addEventListener("close", leaveDetail);
+  at("detail").addEventListener("click", (event) => event.target === at("detail") && at("detail").close());
+  at("detail").addEventListener("keydown", (event) => {
+    if (event.key === "ArrowLeft") move(-1);
+    if (event.key === "ArrowRight") move(1);
+  });
+}

@@ -1,0 +1,71 @@
+// Filters on the columns of the collection, as the model that is asked first has them.
+let filtered = null;
+
+function keyOf(kind, sign, name) {
+  return `${FILTER}${kind}.${sign}.${name}`;
+}
+
+function choiceOf(name, facet) {
+  const select = element("select", { name: keyOf(facet.kind, "is", name) }, element("option", { value: "" }, "any"));
+  for (const value of facet.values) select.append(element("option", { value: `${value}` }, `${value}`));
+  return [select];
+}
+
+function spanOf(name, facet) {
+  const type = facet.kind === "dates" ? "date" : "number";
+  return ["least", "most"].map((sign) => {
+    const input = element("input", { type, name: keyOf(facet.kind, sign, name), placeholder: `${facet[sign]}`, ariaLabel: `${name}, at ${sign}` });
+    if (type === "number") input.step = "any";
+    return input;
+  });
+}
+
+function fieldOf([name, facet]) {
+  const inputs = facet.values?.length ? choiceOf(name, facet)
+    : facet.values ? [element("input", { name: keyOf("text", "is", name), placeholder: "exactly" })] : spanOf(name, facet);
+  const label = inputs.length === 1 ? element("label", {}, name) : element("span", {}, name);
+  if (inputs.length === 1) inputs[0].id = label.htmlFor = `filter-${name}`;
+  return element("div", {}, label, element("div", { className: "span" }, ...inputs));
+}
+
+// The fields are made when they are first looked at, and of another collection anew.
+async function offerFilters(params) {
+  const [model] = chosenModels(params);
+  if (filtered !== model.model) {
+    filtered = model.model;
+    const { columns } = await fetchJson(`${base(model.model)}/columns`).catch(() => ({ columns: {} }));
+    at("fields").replaceChildren(...Object.entries(columns).filter(([name]) => !name.includes("`")).map(fieldOf));
+  }
+  for (const input of at("filter").querySelectorAll("[name]")) input.value = state().get(input.name) || "";
+  at("where").value = state().get("where") || "";
+}
+
+function filterNames(params) {
+  return [...new Set(params.keys())].filter((name) => name.startsWith(FILTER) || name === "where");
+}
+
+function clearFilters() {
+  go(Object.fromEntries(filterNames(state()).map((name) => [name, null])));
+}
+
+// What is filtered by, each with a way out of it.
+function showFilters(params) {
+  const names = filterNames(params).filter((name) => params.get(name));
+  at("active").replaceChildren(...names.map((name) => {
+    const [, sign, column] = name.match(/^f\.[a-z]+\.(is|least|most)\.(.*)$/s) || [];
+    const text = column ? `${column} ${{ is: "=", least: "≥", most: "≤" }[sign]} ${params.get(name)}` : params.get(name);
+    return button(`${text} ✕`, () => go({ [name]: null }), { className: "chip", title: "Remove this filter" });
+  }));
+  if (at("filters").open) offerFilters(params);
+}
+
+function listenToFilters() {
+  at("filters").addEventListener("toggle", () => at("filters").open && offerFilters(state()));
+  at("clear").addEventListener("click", clearFilters);
+  at("filter").addEventListener("submit", (event) => {
+    event.preventDefault();
+    const changes = { where: at("where").value.trim() || null };
+    for (const input of at("filter").querySelectorAll("[name]")) changes[input.name] = input.value || null;
+    go(changes);
+  });
+}

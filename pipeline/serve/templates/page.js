@@ -1,0 +1,156 @@
+// The page as a whole: what is typed becomes an address, and what the address says is shown.
+function textOf(params) {
+  return params.get("q") || (params.get("photograph") ? "a photograph" : "");
+}
+
+async function showPhotograph(params) {
+  const named = params.get("photograph");
+  at("photograph").hidden = !named;
+  if (!named) return;
+  const file = await fileOf(params);
+  if (at("preview").dataset.of !== named) {
+    URL.revokeObjectURL(at("preview").src);
+    at("preview").src = file ? URL.createObjectURL(file) : ADDRESS.test(named) ? named : "data:,";
+    at("preview").dataset.of = named;
+  }
+  const changed = params.has("minus") || params.has("plus");
+  const way = changed || params.get("like") ? "" : params.has("like") ? "similar" : "sentences";
+  for (const one of at("ways").querySelectorAll("[data-way]")) one.setAttribute("aria-pressed", `${one.dataset.way === way}`);
+  at("ways").firstElementChild.hidden = !chosenModels(params).some((model) => model.sentences);
+  at("words").value = params.get("like") || "";
+  at("weight").value = params.get("weight") || "0.5";
+  for (const name of ["minus", "plus"]) at(name).value = params.get(name) || "";
+  weigh();
+}
+
+async function render() {
+  const params = state(), wanted = questionOf(params);
+  const text = textOf(params);
+  document.title = text ? `${text} · jointspace` : "jointspace";
+  await showPhotograph(params);
+  if (wanted !== asked) {
+    asked = wanted;
+    at("sentence").value = params.get("q") || "";
+    at("regions").checked = params.has("regions");
+    const chosen = chosenModels(params).map((one) => one.model);
+    for (const box of at("models").querySelectorAll("input")) box.checked = chosen.includes(box.value);
+    at("draw").hidden = !params.get("q") || !chosenModels(params).some((one) => one.regions);
+    at("generators").hidden = !about.generators.length || !params.get("photograph");
+    showFilters(params);
+    ask(params);
+  }
+  look(params.get("image"));
+}
+
+function takeSentence(text) {
+  if (text.trim()) question({ q: text.trim() });
+  else if (textOf(state())) question({});
+  else refuse("write some words to search for", "sentence");
+}
+
+async function takePhotograph(file) {
+  if (file.size > about.max_upload_bytes) {
+    refuse(`${file.name} is larger than ${Math.round(about.max_upload_bytes / 1e6)} MB`, "file");
+    return;
+  }
+  question({ photograph: await keep(file) });
+}
+
+function takeWords() {
+  const [like, minus, plus] = ["words", "minus", "plus"].map((id) => at(id).value.trim());
+  const photograph = state().get("photograph");
+  if (like) question({ photograph, like, weight: at("weight").value });
+  else if (minus || plus) question({ photograph, ...(minus ? { minus } : {}), ...(plus ? { plus } : {}) });
+  else question({ photograph, like: "" });
+}
+
+// Words beside the photograph are weighed; without any, words can be taken from it and added.
+function weigh() {
+  const some = Boolean(at("words").value.trim());
+  at("balance").hidden = !some;
+  at("minus").disabled = at("plus").disabled = some;
+}
+
+function offer(kind, names, act) {
+  for (const [name, title, checked] of names) {
+    const box = element("input", { type: "checkbox", value: name, checked });
+    box.addEventListener("change", act);
+    at(kind).append(element("label", { className: "chip", title }, box, name));
+  }
+}
+
+function describeCollections(models) {
+  const collections = new Map(models.map((one) => [one.collection_id, one]));
+  const each = [...collections.values()].map((one) => {
+    const sentences = one.sentences ? ` and ${one.sentences.toLocaleString()} sentences` : "";
+    return `${one.collection}: ${one.images.toLocaleString()} photographs${sentences}`;
+  });
+  return `${each.join("; ")}. Models: ${models.map((one) => one.model).join(", ")}. A photograph that you give stays in this browser, and goes to this server to be compared.`;
+}
+
+function start(told) {
+  about = told;
+  const [first] = told.models;
+  offer("models", told.models.map((one) => [one.model, `${one.registered}, ${one.images.toLocaleString()} photographs of ${one.collection}`, false]), () => {
+    const chosen = [...at("models").querySelectorAll("input:checked")].map((box) => box.value);
+    go({ model: chosen.length ? chosen : null });
+  });
+  at("compare").hidden = told.models.length < 2;
+  at("compare").open = state().has("model");
+  offer("generators", told.generators.map((one) => [one.generator, one.registered, true]), render);
+  at("about").textContent = describeCollections(told.models);
+  at("sentence").maxLength = told.max_sentence_chars;
+  at("examples").hidden = !first.examples.length;
+  for (const text of first.examples.map((one) => one.replace(/\s*\.$/, ""))) {
+    at("examples").append(button(text, () => takeSentence(text), { className: "text" }));
+  }
+  at("program").textContent = [
+    `curl '${location.origin}${base(first.model)}/images?top=3&sentence=${encodeURIComponent(first.examples[0] || "a dog")}'`,
+    ...(first.sentences ? [`curl -F photograph=@photo.jpg '${location.origin}${base(first.model)}/sentences'`] : []),
+    `curl -F photograph=@photo.jpg -F 'sentence=at night' '${location.origin}${base(first.model)}/similar'`,
+    `curl -F photograph=@photo.jpg -F minus=red -F plus=blue '${location.origin}${base(first.model)}/arithmetic'`,
+    ...told.generators.slice(0, 1).map((one) => `curl -F photograph=@photo.jpg '${location.origin}${descriptions(one.generator)}'`),
+  ].join("\n");
+  render();
+}
+
+function listen() {
+  history.scrollRestoration = "manual";
+  addEventListener("popstate", render);
+  at("ask").addEventListener("submit", (event) => {
+    event.preventDefault();
+    takeSentence(at("sentence").value);
+  });
+  at("photograph").addEventListener("submit", (event) => {
+    event.preventDefault();
+    takeWords();
+  });
+  for (const one of at("ways").querySelectorAll("[data-way]")) {
+    one.addEventListener("click", () => question({ photograph: state().get("photograph"), ...(one.dataset.way === "similar" ? { like: "" } : {}) }));
+  }
+  at("drop").addEventListener("click", () => question({}));
+  at("words").addEventListener("input", weigh);
+  at("weight").addEventListener("change", takeWords);
+  at("regions").addEventListener("change", () => go({ regions: at("regions").checked ? "yes" : null }));
+  at("file").addEventListener("change", () => {
+    if (at("file").files.length) takePhotograph(at("file").files[0]);
+    at("file").value = "";
+  });
+  for (const kind of ["dragover", "dragleave", "drop"]) {
+    document.addEventListener(kind, (event) => {
+      event.preventDefault();
+      document.body.classList.toggle("over", kind === "dragover");
+      if (kind === "drop" && event.dataTransfer.files.length) takePhotograph(event.dataTransfer.files[0]);
+    });
+  }
+  document.addEventListener("keydown", (event) => {
+    if (event.key !== "/" || event.target.matches("input, select") || at("detail").open) return;
+    event.preventDefault();
+    at("sentence").select();
+  });
+}
+
+listen();
+listenToDetail();
+listenToFilters();
+fetchJson("/api/models").then(start).catch((error) => note(`the server does not answer: ${error.message}`));

@@ -1,0 +1,98 @@
+"use strict";
+// What is asked stands in the address alone: every question can be linked to, and Back leads to the one before.
+const at = (id) => document.getElementById(id);
+const FILTER = "f.";
+const QUESTION = ["q", "photograph", "like", "weight", "minus", "plus"];
+const ADDRESS = /^\/api\/models\/([^/]+)\/photographs\/(\d+)$/;
+let about = null;
+
+function element(tag, attributes, ...children) {
+  const node = Object.assign(document.createElement(tag), attributes);
+  node.append(...children);
+  return node;
+}
+
+function button(text, act, attributes) {
+  const node = element("button", { type: "button", ...attributes }, text);
+  node.addEventListener("click", act);
+  return node;
+}
+
+function state() {
+  return new URLSearchParams(location.search);
+}
+
+// Goes to the present address with some parameters changed: name -> a value, several, or null for none.
+function go(changes, replace) {
+  const next = state();
+  for (const [name, values] of Object.entries(changes)) {
+    next.delete(name);
+    for (const value of values === null ? [] : [values].flat()) next.append(name, value);
+  }
+  const address = next.size ? `/?${next}` : "/", here = location.pathname + location.search;
+  if (address === here) return;
+  history.replaceState({ ...history.state, scroll: scrollY, shown: shownMost() }, "");
+  history[replace ? "replaceState" : "pushState"]({ inside: true }, "", address);
+  render();
+}
+
+// Asks something else: what was asked before is dropped, filters and models stay.
+function question(parts) {
+  const none = Object.fromEntries(QUESTION.map((name) => [name, null]));
+  go({ ...none, image: null, ...parts });
+}
+
+function chosenModels(params) {
+  const named = params.getAll("model").filter((name) => about.models.some((one) => one.model === name));
+  if (named.length) return about.models.filter((one) => named.includes(one.model));
+  const first = new Map();
+  for (const one of about.models) if (!first.has(one.collection_id)) first.set(one.collection_id, one);
+  return [...first.values()];
+}
+
+function quoted(value) {
+  return `'${value.replaceAll("'", "''")}'`;
+}
+
+// The condition of all filters and of the one that was written, as the API takes it.
+function conditionOf(params) {
+  const parts = params.get("where") ? [`(${params.get("where")})`] : [];
+  for (const [name, value] of params) {
+    if (!name.startsWith(FILTER)) continue;
+    const [, kind, sign, column] = name.match(/^f\.(text|truth|numbers|dates)\.(is|least|most)\.(.*)$/s) || [];
+    if (!column || column.includes("`")) continue;
+    const literal = kind === "text" || kind === "dates" ? quoted(value) : value;
+    parts.push(`\`${column}\` ${{ is: "=", least: ">=", most: "<=" }[sign]} ${literal}`);
+  }
+  return parts.join(" and ");
+}
+
+async function fetchJson(address, options) {
+  const answer = await fetch(address, options);
+  const value = await answer.json().catch(() => ({}));
+  if (!answer.ok) throw new Error(value.error || `the server answered ${answer.status}`);
+  return value;
+}
+
+let notes = new Map(), titles = [];
+
+// Says it once, however many models it is of, and names these unless it is of all.
+function note(text, title) {
+  notes.set(text, [...(notes.get(text) || []), ...(title ? [title] : [])]);
+  at("notes").replaceChildren(...[...notes].map(([told, of]) => {
+    const whose = of.length && of.length < titles.length ? `${of.join(", ")}: ` : "";
+    return element("p", { className: "warning" }, `${whose}${told[0].toUpperCase()}${told.slice(1)}.`);
+  }));
+}
+
+function forget() {
+  notes = new Map();
+  at("notes").replaceChildren();
+}
+
+// Says why a question is none; what was answered before stays.
+function refuse(text, field) {
+  forget();
+  note(text);
+  at(field).focus();
+}

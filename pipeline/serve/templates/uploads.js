@@ -1,0 +1,54 @@
+// Photographs that were given are kept in this browser alone, by their hash, so that Back and Reload find them again.
+const KEPT = 20;
+const given = new Map();
+
+function store(mode) {
+  return new Promise((resolve, reject) => {
+    const opening = indexedDB.open("jointspace", 1);
+    opening.onupgradeneeded = () => opening.result.createObjectStore("photographs");
+    opening.onerror = () => reject(opening.error);
+    opening.onsuccess = () => resolve(opening.result.transaction("photographs", mode).objectStore("photographs"));
+  });
+}
+
+function done(request) {
+  return new Promise((resolve, reject) => {
+    request.onsuccess = () => resolve(request.result);
+    request.onerror = () => reject(request.error);
+  });
+}
+
+// The hash of a file; where the browser has no hashes (no https, and not this machine), a name by chance.
+async function nameOf(file) {
+  const bytes = crypto.subtle
+    ? new Uint8Array(await crypto.subtle.digest("SHA-256", await file.arrayBuffer()))
+    : crypto.getRandomValues(new Uint8Array(32));
+  return [...bytes].map((byte) => byte.toString(16).padStart(2, "0")).join("");
+}
+
+async function keep(file) {
+  const name = await nameOf(file);
+  given.set(name, file);
+  try {
+    const kept = await store("readwrite");
+    await done(kept.put({ file, when: Date.now() }, name));
+    const names = await done(kept.getAllKeys()), values = await done(kept.getAll());
+    const old = names.map((one, i) => [values[i].when, one]).sort((a, b) => b[0] - a[0]).slice(KEPT);
+    for (const [, one] of old) kept.delete(one);
+  } catch {
+    // A private window keeps nothing; this visit has it in memory.
+  }
+  return name;
+}
+
+// The file of that hash; null where this browser has it no longer.
+async function kept(name) {
+  if (given.has(name)) return given.get(name);
+  try {
+    const found = await done((await store("readonly")).get(name));
+    if (found) given.set(name, found.file);
+    return found ? found.file : null;
+  } catch {
+    return null;
+  }
+}
