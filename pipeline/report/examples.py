@@ -14,17 +14,24 @@ from pipeline.multivectors import Comparison, Items
 QUERIES = 5
 """Examples of each direction."""
 FAILURES = 3
-"""Of the sentences whose images come last."""
+"""Of the sentences whose images come last, and of those whose images come first."""
 TOP = 5
 """Answers shown for each, and the best right one where it is not among them."""
 
 
 @dataclass(frozen=True)
 class ReportPicture:
-    """A photograph: its name, and a `data:` address, or None where it could not be read."""
+    """A photograph: its name, a `data:` address, or None where it could not be read, and what is seen in it, if that is
+    known."""
 
     name: str
     address: str | None
+    caption: str | None = None
+
+    @property
+    def alt(self) -> str:
+        """What is read out in its place."""
+        return self.caption or self.name
 
 
 @dataclass(frozen=True)
@@ -50,7 +57,8 @@ class Example:
 class Examples:
     """Queries of `model` in both directions, among the images and sentences of `split`.
 
-    `failures` are the sentences whose images come last, the worst first.
+    `successes` are sentences whose images come first, or as near to it as any do, at even distances among these;
+    `failures` are the sentences whose images come last, the worst first. Each is of another image.
     """
 
     model: str
@@ -59,6 +67,7 @@ class Examples:
     n_sentences: int
     by_sentence: Sequence[Example]
     by_image: Sequence[Example]
+    successes: Sequence[Example]
     failures: Sequence[Example]
 
 
@@ -104,17 +113,25 @@ def read_gallery(stored: Any, pairs: Any, split: str, images: pa.Table, sentence
 
 
 def ask(gallery: SplitGallery, picture: Callable[[Mapping[str, Any]], ReportPicture]) -> Examples:
-    """Queries at even distances through the gallery, and the worst of all. `picture` shows a row of the images."""
+    """Queries at even distances through the gallery, good ones, and the worst of all. `picture` shows a row of the
+    images."""
     n, m = gallery.images.num_rows, len(gallery.owners)
-    ranks = gallery.ranks()
-    worst = np.argsort(-ranks.sentence_to_image, kind="stable")
-    _, first = np.unique(gallery.owners[worst], return_index=True)  # one sentence of an image is enough
+    ranks = gallery.ranks().sentence_to_image
+    worst, best = (_one_an_image(np.argsort(sign * ranks, kind="stable"), gallery.owners) for sign in (-1, 1))
+    good = np.sort(best[: max(FAILURES, int((ranks[best] == ranks[best[0]]).sum()))])
     return Examples(
         gallery.model, gallery.split, n, m,
         by_sentence=[_ask_sentence(gallery, row, picture) for row in evenly_spaced(m, QUERIES)],
         by_image=[_ask_image(gallery, row, picture) for row in evenly_spaced(n, QUERIES)],
-        failures=[_ask_sentence(gallery, row, picture) for row in worst[np.sort(first)[:FAILURES]]],
+        successes=[_ask_sentence(gallery, row, picture) for row in good[evenly_spaced(len(good), FAILURES)]],
+        failures=[_ask_sentence(gallery, row, picture) for row in worst[:FAILURES]],
     )  # fmt: skip
+
+
+def _one_an_image(rows: np.ndarray, owners: np.ndarray) -> np.ndarray:
+    """Of some `rows` of sentences the first of each image, in their order."""
+    _, first = np.unique(owners[rows], return_index=True)
+    return rows[np.sort(first)]
 
 
 def _ask_sentence(gallery: SplitGallery, row: int, picture: Callable[[Mapping[str, Any]], ReportPicture]) -> Example:

@@ -1,35 +1,40 @@
 """The report as one HTML page that needs nothing else: no script, no font, no image from elsewhere."""
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from typing import Any
 
 from pipeline.evaluate.summary import spoken
-from pipeline.plan.comparison import cost_table
+from pipeline.plan.comparison import cost_table, duration
 from pipeline.report.atlas import Atlas
+from pipeline.report.bars import draw_bars, draw_intervals
 from pipeline.report.descriptions import templates
-from pipeline.report.examples import Examples, ReportPicture
+from pipeline.report.examples import Answer, Example, Examples, ReportPicture
 from pipeline.report.generated import HEADINGS, Generated, explain_dashes
 from pipeline.report.learning import draw_logs
 from pipeline.report.samples import CollectionSample
 from pipeline.report.tables import (
     COLUMNS,
     DIRECTIONS,
+    Comparison,
     compare_models,
     count_reasons,
     describe_encoders,
     describe_models,
 )
 
+ASKED = ("by_sentence", "by_image", "successes", "failures")
+"""The examples of an Examples."""
+
 
 @dataclass(frozen=True)
 class Report:
     """What the page shows: `search` is a command to try, if there is one (else ""), `manifest` the manifest's summary,
     `rejects` what it left out, `evaluations` the summary of evaluations, `cards` those of the bundles, `models` what is
-    recorded of each, `health` that of each encoder's stored features, `costs` the rows of pipeline.plan.comparison with
-    the `share` of the processors that the plan's rates had, `tradeoffs` the drawings of how indices were chosen,
-    `sheets` drawings that other commands have made, `versions` library -> version; `printed` are the tables that papers
-    print of this collection.
+    recorded of each, `kinds` a line on each registered model, `health` that of each encoder's stored features, `costs`
+    the rows of pipeline.plan.comparison with the `share` of the processors that the plan's rates had, `tradeoffs` the
+    drawings of how indices were chosen, `sheets` drawings that other commands have made, `versions` library -> version;
+    `printed` are the tables that papers print of this collection.
     """
 
     title: str
@@ -39,6 +44,7 @@ class Report:
     evaluations: Sequence[Mapping[str, Any]]
     cards: Sequence[Mapping[str, Any]]
     models: Mapping[str, Mapping[str, Any]]
+    kinds: Mapping[str, str]
     examples: Examples
     samples: Sequence[CollectionSample]
     health: Sequence[Mapping[str, Any]]
@@ -57,19 +63,101 @@ def render(report: Report) -> str:
     """The page. Every text from outside is escaped."""
     environment = templates()
     environment.filters |= {"spoken": spoken, "thousands": "{:,}".format, "size": _size, "figure": _figure}
+    comparisons, models = compare_models(report.evaluations), describe_models(report.models, report.kinds)
+    costs = cost_table(report.costs)
     return environment.get_template("page.html").render(
         report=report,
+        contents=_contents(report, bool(comparisons), bool(models), costs is not None),
+        shortened=_shortened,
         reasons=count_reasons(report.rejects),
         encoders=describe_encoders(report.cards),
-        models=describe_models(report.models),
+        models=models,
         charts=draw_logs({name: model.get("training_log", {}) for name, model in report.models.items()}),
-        comparisons=compare_models(report.evaluations),
+        comparisons=comparisons,
+        recall_chart=_recalls(comparisons[0]) if comparisons else "",
+        time_chart=_times(report.costs),
         columns=COLUMNS,
         directions=DIRECTIONS,
-        costs=cost_table(report.costs),
+        costs=costs,
         judgements=HEADINGS,
         unmeasured=explain_dashes(report.judged),
     )
+
+
+def as_values(report: Report) -> dict[str, Any]:
+    """The figures of the page, without its pictures, as JSON can hold them."""
+    examples = report.examples
+    asked = {name: list(map(_example, getattr(examples, name))) for name in ASKED}
+    return {
+        "name": report.title,
+        "best_model": examples.model,
+        "search": report.search,
+        "collection": {"counts": report.manifest["counts"], "splits": report.manifest["splits"]},
+        "rejects": [asdict(reason) for reason in count_reasons(report.rejects)],
+        "retrieval": [asdict(comparison) for comparison in compare_models(report.evaluations)],
+        "examples": {"split": examples.split, **asked},
+        "encoders": [asdict(encoder) for encoder in describe_encoders(report.cards)],
+        "features": list(map(dict, report.health)),
+        "indices": {
+            card["model"]: {name: card[name] for name in ("images", "sentences", "regions", "words") if name in card}
+            for card in report.cards
+        },
+        "models": [asdict(model) for model in describe_models(report.models, report.kinds)],
+        "judged": list(map(dict, report.judged)),
+        "costs": list(map(dict, report.costs)),
+        "versions": dict(report.versions),
+    }
+
+
+def _example(example: Example) -> dict[str, Any]:
+    answers = [
+        {"what": _name(one.what), "rank": one.rank, "score": one.score, "right": one.right} for one in example.answers
+    ]
+    return {"query": _name(example.query), "rank": example.rank, "answers": answers}
+
+
+def _name(what: ReportPicture | str) -> str:
+    return what.name if isinstance(what, ReportPicture) else what
+
+
+def _contents(report: Report, compared: bool, models: bool, costs: bool) -> list[tuple[str, str]]:
+    """The anchors of the parts that the page has, with their titles."""
+    parts = [
+        ("retrieval", "Retrieval", compared),
+        ("answers", f"What {report.examples.model} finds", report.examples.by_sentence),
+        ("map", "Map", report.atlas),
+        ("collection", "Collection", True),
+        ("encoders", "Encoders", True),
+        ("indices", "Indices", True),
+        ("models", "Models", models),
+        ("regions", "Regions", report.sheets),
+        ("generated", "Generated sentences", report.generated),
+        ("judged", "Judged sentences", report.judged),
+        ("costs", "Cost", costs),
+    ]
+    return [(anchor, title) for anchor, title, there in parts if there]
+
+
+def _shortened(example: Example) -> list[Answer]:
+    """Three of an example's answers, among them the best right one."""
+    right = next((answer for answer in example.answers if answer.right), None)
+    first = list(example.answers[:3])
+    return first if right is None or right in first else [*first[:2], right]
+
+
+def _recalls(comparison: Comparison) -> str:
+    """Recall@10 of each model in both directions, the greatest sum first."""
+    found = {model: [own[one]["recall@10"] for one in DIRECTIONS] for model, own in comparison.cells.items()}
+    ordered = sorted(found, key=lambda model: -sum(cell.value for cell in found[model]))
+    rows = {model: [(cell.value, cell.interval) for cell in found[model]] for model in ordered}
+    return draw_intervals(f"Recall@10 of {len(rows)} models with intervals", rows, list(map(spoken, DIRECTIONS)))
+
+
+def _times(costs: Sequence[Mapping[str, Any]]) -> str:
+    """A bar for each stage that has run, the longest first."""
+    took = {row["rule"].replace("_", "-"): row["seconds_run"] for row in costs if row.get("seconds_run")}
+    rows = {name: (seconds, duration(seconds)) for name, seconds in sorted(took.items(), key=lambda item: -item[1])}
+    return draw_bars("Time by stage", rows) if rows else ""
 
 
 def _size(count: int) -> str:

@@ -42,5 +42,11 @@ def draw_samples(
     return samples
 
 
+def first_sentence(sentences: pa.Table, image_id: int) -> str | None:
+    """Of an image, from the manifest's table; None where it has none."""
+    found = sentences["text"].filter(pc.equal(sentences["image_id"], image_id))
+    return found[0].as_py() if len(found) else None
+
+
 def _of(table: pa.Table, image_id: int) -> list[dict[str, Any]]:
     return table.filter(pc.equal(table["image_id"], image_id)).to_pylist()

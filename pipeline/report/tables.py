@@ -62,11 +62,12 @@ class EncoderNote:
 
 @dataclass(frozen=True)
 class ModelNote:
-    """A model: the registered one that it is and its own settings, what was chosen for it on dev, and, of a fitted one,
-    the mean correlation of its dimensions on train and on dev."""
+    """A model: the registered one that it is and its own settings, what that is in a line, what was chosen for it on
+    dev, and, of a fitted one, the mean correlation of its dimensions on train and on dev."""
 
     name: str
     registered: str
+    about: str
     chosen: str
     train_correlation: float | None
     dev_correlation: float | None
@@ -130,13 +131,15 @@ def count_reasons(rejects: Iterable[Mapping[str, Any]]) -> list[Reason]:
     return [Reason(*key, count, files[key]) for key, count in counts.most_common()]
 
 
-def describe_models(models: Mapping[str, Mapping[str, Any]]) -> list[ModelNote]:
-    """A note on every model whose training log says what was chosen, from what is recorded of each."""
+def describe_models(models: Mapping[str, Mapping[str, Any]], kinds: Mapping[str, str]) -> list[ModelNote]:
+    """A note on every model whose training log says what was chosen, from what is recorded of each; `kinds` has a line
+    on each registered model."""
     logs = {name: details.get("training_log", {}) for name, details in models.items()}
     return [
         ModelNote(
             name,
             ", ".join(filter(None, [models[name].get("registered", name), _in_words(models[name].get("named", {}))])),
+            kinds.get(models[name].get("registered", ""), ""),
             _in_words({**log["chosen"], **log["chosen"].get("transfer", {})}),
             _mean(log.get("train_correlations")),
             _mean(log.get("dev_correlations")),

@@ -25,10 +25,17 @@ class Photographs:
     could be read.
 
     Where the collection has `moved`, a file of that name may be another photograph: its sha256 must be the row's.
+    `caption(image_id)` is what is seen in one, or None.
     """
 
-    def __init__(self, read: Callable[..., bytes], limits: ImageLimits, moved: bool = False) -> None:
-        self._read, self._limits, self._moved = read, limits, moved
+    def __init__(
+        self,
+        read: Callable[..., bytes],
+        limits: ImageLimits,
+        moved: bool = False,
+        caption: Callable[[int], str | None] = lambda _: None,
+    ) -> None:
+        self._read, self._limits, self._moved, self._caption = read, limits, moved, caption
         self.shown: dict[int, bool] = {}
 
     def __call__(self, row: Mapping[str, Any]) -> ReportPicture:
@@ -39,7 +46,7 @@ class Photographs:
             if not self._moved or hashlib.sha256(data).hexdigest() == row["sha256"]:
                 address = thumbnail(data, self._limits)
         self.shown[row["image_id"]] = address is not None
-        return ReportPicture(name, address)
+        return ReportPicture(name, address, self._caption(row["image_id"]))
 
 
 def drawing(name: str, data: bytes) -> ReportPicture:

@@ -4,6 +4,8 @@ from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+import click
+
 from pipeline.plan.needs import TORCH, Need, fixed, process
 from pipeline.run import Inputs, Job, Run, Stage, needed
 from pipeline.run.layout import Artefact
@@ -17,18 +19,20 @@ SHARDS, ROWS = 4, 512
 """How many shards of features are sampled, evenly spaced, and how many rows of each."""
 
 
-def report(run: Run, job: Job) -> None:
+def report(run: Run, job: Job, form: str = "html") -> None:
     """Show a run: its figures, its collection, and what the best of its models finds."""
     import logging
     import shlex
+    from functools import partial
 
     from benchmarks.papers.printed import ranking_tables
     from pipeline.images.decode import ImageLimits
+    from pipeline.printable import printable_json
     from pipeline.report.atlas import draw_map
     from pipeline.report.examples import ask
     from pipeline.report.generated import compare_generators
-    from pipeline.report.page import Report, render
-    from pipeline.report.samples import draw_samples
+    from pipeline.report.page import Report, as_values, render
+    from pipeline.report.samples import draw_samples, first_sentence
     from pipeline.report.tables import best_model, shown_split
     from pipeline.report.thumbnails import Photographs, drawing, vector_drawing
     from pipeline.storage.atomic import DRAWING, publish_text, read_verified
@@ -50,47 +54,57 @@ def report(run: Run, job: Job) -> None:
     require_same("manifest", {str(manifest.folder): manifest.fingerprint, **made_from})
     _require_own(run, evaluations, bundles)
     photographs, limits = run.photographs, ImageLimits.from_settings(settings.collection)
-    show = Photographs(photographs.read, limits, moved=Path(photographs.root) != manifest.root)
+    moved = Path(photographs.root) != manifest.root
+    show = Photographs(photographs.read, limits, moved, partial(first_sentence, manifest.sentences))
     # A multi-vector model must score all pairs, so it is shown only where there is no other.
     single = {name: bundle for name, bundle in bundles.items() if bundle.index_name("images") == "images"}
     name = best_model(evaluations, single or bundles)
     best, gallery = bundles[name], _read_gallery(run, name, bundles[name], shown_split(evaluations))
     sheets = [one.path for one in _sheets(settings, layout)]
 
-    page = render(
-        Report(
-            title=settings.name,
-            search=shlex.join(["jointspace", *example]) if (example := example_search(best)) else "",
-            manifest=manifest.summary,
-            rejects=manifest.rejects,
-            evaluations=evaluations,
-            cards=[bundle.card for bundle in bundles.values()],
-            models={name: bundle.model().details for name, bundle in bundles.items()},
-            examples=ask(gallery, show),
-            samples=draw_samples(manifest.images, manifest.sentences, manifest.documents, show),
-            atlas=draw_map(gallery, show) if single else None,
-            health=_health(run),
-            costs=_costs(run, plan),
-            share=plan["rates"]["share"],
-            tradeoffs=[
-                vector_drawing(name.removesuffix(".tradeoff.svg"), best.read(name))
-                for name in sorted(best.card["files"])
-                if name.endswith(".tradeoff.svg")
-            ],
-            sheets=[drawing(f"{path.parent.name}, {path.stem}", read_verified(path, DRAWING)[0]) for path in sheets],
-            generated=compare_generators(list(described.values()), manifest.images, show),
-            judged=list(judged.values()),
-            versions=_versions(),
-            printed=ranking_tables(settings.reproduce.collection),
-        )
+    contents = Report(
+        title=settings.name,
+        search=shlex.join(["jointspace", *example]) if (example := example_search(best)) else "",
+        manifest=manifest.summary,
+        rejects=manifest.rejects,
+        evaluations=evaluations,
+        cards=[bundle.card for bundle in bundles.values()],
+        models={name: bundle.model().details for name, bundle in bundles.items()},
+        kinds=_kinds(bundles),
+        examples=ask(gallery, show),
+        samples=draw_samples(manifest.images, manifest.sentences, manifest.documents, show),
+        atlas=draw_map(gallery, show) if single else None,
+        health=_health(run),
+        costs=_costs(run, plan),
+        share=plan["rates"]["share"],
+        tradeoffs=[
+            vector_drawing(name.removesuffix(".tradeoff.svg"), best.read(name))
+            for name in sorted(best.card["files"])
+            if name.endswith(".tradeoff.svg")
+        ],
+        sheets=[drawing(f"{path.parent.name}, {path.stem}", read_verified(path, DRAWING)[0]) for path in sheets],
+        generated=compare_generators(list(described.values()), manifest.images, show),
+        judged=list(judged.values()),
+        versions=_versions(),
+        printed=ranking_tables(settings.reproduce.collection),
     )
-
-    publish_text(job.path, page)
+    if form == "json":
+        click.echo(printable_json(as_values(contents)))
+        return
+    publish_text(job.path, render(contents))
     if missing := list(show.shown.values()).count(False):
         logging.getLogger(__name__).warning(
             "%d of %d photographs are not shown: they cannot be read in %s; set data_root to where they are",
             missing, len(show.shown), photographs.root,
         )  # fmt: skip
+
+
+def _kinds(bundles: "Mapping[str, Bundle]") -> dict[str, str]:
+    """Of each registered model among those of some bundles, what its class says that it is."""
+    from pipeline.specs.models import model_spec
+
+    names = {bundle.card["registered"] for bundle in bundles.values()}
+    return {name: " ".join(model_spec(name).load().__doc__.split("\n\n")[0].split()) for name in names}
 
 
 def _require_own(run: Run, evaluations: "list[dict[str, Any]]", bundles: "Mapping[str, Bundle]") -> None:
@@ -220,11 +234,21 @@ def _reads(config, layout) -> Inputs:
 
 STAGE = Stage(
     report,
-    version=2,
+    version=3,
     needs=Need(process(TORCH + 600, images=0.002), fixed(50), fixed(30), "models"),
     wanted=lambda config: [()],
     keys=lambda config: {"collection": config.reproduce.collection},
     reads=_reads,
     writes=lambda layout: layout.report,
     shown={"report": "Report"},
+    then=lambda run: f"open {run.layout.report.path} in a browser",
+    options=(
+        click.Option(
+            ["--format", "form"],
+            type=click.Choice(["html", "json"]),
+            default="html",
+            show_default=True,
+            help="json: print the figures, and write no page.",
+        ),
+    ),
 )

@@ -71,6 +71,18 @@ def test_failures_are_the_sentences_whose_images_come_last(tmp_path: Path) -> No
     assert len({failure.answers[-1].what.name for failure in failures}) == len(failures) == FAILURES
 
 
+def test_successes_are_sentences_of_different_images_that_come_as_near_first_as_any(tmp_path: Path) -> None:
+    gallery = gallery_of(make_run(tmp_path), "train")
+    for shift in (0, 3):
+        shuffled = type(gallery)(**{**vars(gallery), "image_vectors": np.roll(gallery.image_vectors, shift, axis=0)})
+        scores = shuffled.sentence_vectors @ shuffled.image_vectors.T
+        ranks = (scores >= scores[np.arange(len(scores)), shuffled.owners][:, None]).sum(axis=1)
+        found = ask(shuffled, name_only).successes
+        lowest = sorted(min(ranks[shuffled.owners == image]) for image in range(len(shuffled.image_vectors)))
+        assert max(one.rank for one in found) <= lowest[FAILURES - 1]
+        assert len({one.query for one in found}) == FAILURES
+
+
 def test_a_map_shows_photographs_inside_its_frame(tmp_path: Path) -> None:
     gallery = gallery_of(make_run(tmp_path, images=240), "train")
     atlas = draw_map(gallery, name_only)

@@ -1,0 +1,71 @@
+"""The report in a real browser: its length, its anchors, what it is like on paper, and whether anyone can read it."""
+
+import shutil
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+from made_up import make_run, make_stage, write_config, write_plan
+
+playwright = pytest.importorskip("playwright.sync_api", reason="playwright is not installed: pip install playwright")
+BROWSER = next(filter(None, map(shutil.which, ("chromium", "chromium-browser", "google-chrome", "chrome"))), None)
+pytestmark = [
+    pytest.mark.slow,
+    pytest.mark.skipif(BROWSER is None, reason="there is no Chromium here to open the page with"),
+]
+LONGEST = 2500
+"""Pixels of the page at a width of 1280 before anything is opened."""
+
+
+@pytest.fixture(scope="module")
+def address(tmp_path_factory: pytest.TempPathFactory) -> str:
+    run = make_run(tmp_path_factory.mktemp("run"))
+    write_config(run, {"models": ["ncca"], "evaluate": {"splits": ["test"], "protocols": ["all-sentences"]}})
+    write_plan(run)
+    make_stage("build_index", run, "ncca")
+    make_stage("evaluate", run, "ncca", "test", "all-sentences")
+    make_stage("summarise", run)
+    make_stage("report", run)
+    return (run / "report" / "index.html").absolute().as_uri()
+
+
+@pytest.fixture(scope="module")
+def browser() -> Iterator[Any]:
+    with playwright.sync_playwright() as driver:
+        found = driver.chromium.launch(executable_path=BROWSER, args=["--no-sandbox", "--disable-gpu"])
+        yield found
+        found.close()
+
+
+@pytest.mark.parametrize(("width", "longest"), [(1280, LONGEST), (400, 2 * LONGEST)])
+def test_it_is_short_until_a_part_is_opened_and_its_contents_open_them(
+    browser: Any, address: str, width: int, longest: int
+) -> None:
+    page = browser.new_page(viewport={"width": width, "height": 900})
+    page.goto(address)
+    assert page.evaluate("document.documentElement.scrollHeight") <= longest
+    assert page.evaluate("document.documentElement.scrollWidth") <= width
+    assert not page.locator("#indices").is_visible()
+    page.get_by_role("link", name="Indices").click()
+    playwright.expect(page.locator("#indices")).to_be_visible()
+    page.close()
+
+
+def test_all_parts_are_on_paper(browser: Any, address: str) -> None:
+    page = browser.new_page()
+    page.goto(address)
+    page.emulate_media(media="print")
+    assert page.evaluate("document.querySelector('#collection').checkVisibility({contentVisibilityAuto: true})")
+    assert page.evaluate("document.querySelector('#collection').getBoundingClientRect().height") > 50
+    page.close()
+
+
+@pytest.mark.parametrize("scheme", ["light", "dark"])
+def test_anyone_can_read_it(browser: Any, address: str, scheme: str) -> None:
+    axe = pytest.importorskip("axe_playwright_python.sync_playwright", reason="pip install axe-playwright-python")
+    page = browser.new_page(color_scheme=scheme)
+    page.goto(address)
+    page.evaluate("document.querySelectorAll('details').forEach((one) => (one.open = true))")
+    found = axe.Axe().run(page).response["violations"]
+    page.close()
+    assert [(one["id"], one["nodes"][0]["html"][:200]) for one in found] == []
