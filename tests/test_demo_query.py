@@ -1,4 +1,4 @@
-"""README's first search, on the demo as README's first command makes it: it finds what it asks for."""
+"""README's searches by a sentence, on the demo as README's first command makes it: they find what they ask for."""
 
 import json
 import os
@@ -17,17 +17,22 @@ from pages import ROOT, commands
 from examples.demo.scene import Scene, sample_scene
 from examples.demo.world import COLOURS, KINDS, PLACES
 from pipeline.config import default_path
+from pipeline.evaluate.summary import ranking
 
-SHOWN, RIGHT = 12, 5
-"""Of the first so many photographs, so many at least show all that is asked for."""
+SHOWN, RIGHT = 12, 3
+"""Of the first so many photographs, so many at least show all that is asked for, and the first of all does."""
+QUERIES = 3
 SEED = yaml.safe_load(default_path().read_text())["demo"]["seed"]
 
 
-def printed_search() -> tuple[Path, str]:
-    """The bundle and the sentence of README's first search."""
-    words = next(shlex.split(one.text) for one in commands() if one.page.name == "README.md" and " search " in one.text)
-    assert words[1:3] == ["search", "--index"] and len(words) == 5
-    return Path(words[3]), words[4]
+def printed_searches() -> dict[str, Path]:
+    """The sentences of README's searches, and the bundle that each is asked of."""
+    printed = [shlex.split(one.text) for one in commands() if one.page.name == "README.md" and "index/sae" in one.text]
+    return {
+        words[4]: Path(words[3])
+        for words in printed
+        if words[1:3] == ["search", "--index"] and len(words) == 5 and not words[4].startswith("-")
+    }
 
 
 def scene_of(path: str) -> Scene:
@@ -53,12 +58,17 @@ def test_facts_are_those_of_the_captions() -> None:
 
 
 @pytest.mark.slow
-def test_the_first_search_finds_what_it_asks_for(tmp_path: Path) -> None:
-    bundle, sentence = printed_search()
-    command = [sys.executable, "-m", "snakemake", "-s", ROOT / "Snakefile", "--cores", "2", bundle / "card.json"]
-    given = {"cwd": tmp_path, "env": {**os.environ, "PYTHONPATH": str(ROOT)}}
-    made = subprocess.run(list(map(str, command)), capture_output=True, text=True, **given)
+def test_the_searches_find_what_they_ask_for(tmp_path: Path) -> None:
+    searches, summary = printed_searches(), Path("results/demo/evaluation/summary.json")
+    assert len(searches) >= QUERIES and len(set(searches.values())) == 1
+    bundle = next(iter(searches.values()))
+    program = [sys.executable, "-m", "snakemake", "-s", ROOT / "Snakefile", "--cores", "2"]
+    program += [bundle / "card.json", summary]
+    environment = {**os.environ, "PYTHONPATH": str(ROOT)}
+    made = subprocess.run(list(map(str, program)), capture_output=True, text=True, cwd=tmp_path, env=environment)
     assert made.returncode == 0, made.stderr[-4000:]
-    hits = json.loads(run_command("search", "--index", tmp_path / bundle, sentence, "--top", SHOWN, "--json"))
-    found = {hit["path"]: shows(hit["path"], sentence) for hit in hits}
-    assert len(found) == SHOWN and sum(found.values()) >= RIGHT, found
+    assert ranking(json.loads((tmp_path / summary).read_text()))[0]["model"] == bundle.name
+    for sentence in searches:
+        hits = json.loads(run_command("search", "--index", tmp_path / bundle, sentence, "--top", SHOWN, "--json"))
+        right = [shows(hit["path"], sentence) for hit in hits]
+        assert len(right) == SHOWN and right[0] and sum(right) >= RIGHT, (sentence, hits)
