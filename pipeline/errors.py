@@ -1,6 +1,8 @@
 """What can go wrong, in one sentence each; the command line turns these into exit codes."""
 
+import difflib
 import textwrap
+from collections.abc import Iterable
 
 LONGEST_REASON = 200
 """Characters of another library's error that an error of ours repeats."""
@@ -52,3 +54,9 @@ def brief(error: BaseException) -> str:
     """An error in one line; other people's with its type, which may be all that it says."""
     said = str(error) if isinstance(error, JointspaceError) else f"{type(error).__name__}: {error}"
     return textwrap.shorten(said, LONGEST_REASON, placeholder=" ...")
+
+
+def meant(name: str, known: Iterable[str]) -> str:
+    """`did you mean NAME? `, for the one of `known` that is spelt most like `name`; nothing where none is."""
+    nearest = difflib.get_close_matches(name, list(known), n=1)
+    return f"did you mean {nearest[0]}? " if nearest else ""

@@ -2,12 +2,13 @@
 
 import importlib
 import logging
+import os
 import sys
 
 import click
 
 from pipeline import runtime
-from pipeline.errors import JointspaceError
+from pipeline.errors import JointspaceError, UsageError, meant
 from pipeline.printable import printable
 from stages.catalogue import COMMANDS, GROUPS
 from stages.commands import command_of
@@ -36,6 +37,13 @@ class Commands(click.Group):
             return None
         found = importlib.import_module(module)
         return found.command if hasattr(found, "command") else command_of(found.STAGE)
+
+    def resolve_command(
+        self, ctx: click.Context, args: list[str]
+    ) -> tuple[str | None, click.Command | None, list[str]]:
+        if args and not args[0].startswith("-") and args[0].replace("_", "-") not in COMMANDS:
+            raise UsageError(f"unknown command {args[0]}; {meant(args[0], COMMANDS)}`jointspace --help` lists them all")
+        return super().resolve_command(ctx, args)
 
     def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
         """Those that a user needs first, then each group's; no sentence is cut."""
@@ -93,7 +101,8 @@ def main() -> None:
 def _fail(message: str, code: int) -> None:
     if "--debug" in sys.argv:
         raise
-    click.echo(f"jointspace: {printable(message)}", err=True)
+    plain = "NO_COLOR" in os.environ  # click leaves colours out wherever there is no terminal
+    click.echo(f"{'jointspace:' if plain else click.style('jointspace:', fg='red')} {printable(message)}", err=True)
     sys.exit(code)
 
 

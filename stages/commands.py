@@ -1,11 +1,15 @@
 """Commands on a run: those of declared stages, and the options that commands share."""
 
+import shlex
+import sys
 from collections.abc import Callable
 from functools import wraps
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import click
+
+from pipeline.printable import printable
 
 if TYPE_CHECKING:
     from pipeline.run import Run, Stage
@@ -21,6 +25,7 @@ CONFIG = (
 config_option = click.option(
     "--config", "config_path", type=FILE, help="Configuration laid over config/default.yaml. [default: none]"
 )
+json_option = click.option("--json", "as_json", is_flag=True, help="Print JSON instead of lines.")
 bundle = click.option(
     "--index", "bundle_folder", type=FOLDER, required=True, help="Bundle that `build-index` wrote, to start from."
 )
@@ -57,8 +62,11 @@ def command_of(stage: "Stage") -> click.Command:
         from pipeline.run.runner import make
 
         run, names = begin(root, config_path), [given.pop(name) for name in stage.names]
-        for chosen in stage.select(run.config, [name for name in names if name is not None]):
+        for chosen in (every := stage.select(run.config, [name for name in names if name is not None])):
             make(run, stage, chosen, **given)
+        if sys.stderr.isatty():
+            following = stage.then(run, *every[-1]) or shlex.join(["jointspace", "run", str(run.layout.config)])
+            click.echo(printable(f"next: {following}"), err=True)
 
     params: list[click.Parameter] = [click.Argument([name], required=False) for name in stage.names]
     params.append(click.Option(RUN[0], **RUN[1]))

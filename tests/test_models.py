@@ -189,7 +189,7 @@ def test_a_model_learns_from_auxiliary_pairs_if_the_table_says_so(name: str) -> 
 
 
 def test_an_unknown_name_lists_the_known_ones() -> None:
-    with pytest.raises(UsageError, match="unknown model nca; there are ridge, cca, ncca"):
+    with pytest.raises(UsageError, match="unknown model nca; did you mean ncca[?] there are ridge, cca, ncca"):
         model_spec("nca").load()
 
 

@@ -1,12 +1,13 @@
 """What is wrong with a configuration, in one sentence that names the key."""
 
-import difflib
 import reprlib
 import types
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Annotated, Any, Union, get_args, get_origin
 
 from pydantic import BaseModel, ValidationError
+
+from pipeline.errors import meant
 
 LISTED = 12
 """Legal names that a message lists; there may be many more."""
@@ -52,9 +53,8 @@ def _legal(error: Mapping[str, Any]) -> str:
 
 def suggest(name: str, legal: Sequence[str], heading: str) -> str:
     """`did you mean NAME? HEADING NAME, NAME, ...`: the one of `legal` nearest to `name`, and the first of all."""
-    nearest = difflib.get_close_matches(name, legal, n=1)
     listed = ", ".join(legal[:LISTED]) + (f" and {len(legal) - LISTED} more" if len(legal) > LISTED else "")
-    return (f"did you mean {nearest[0]}? " if nearest else "") + f"{heading} {listed}"
+    return f"{meant(name, legal)}{heading} {listed}"
 
 
 def _walk(schema: type[BaseModel], location: Sequence[str | int]) -> tuple[list[str], list[Any]]:

@@ -9,7 +9,7 @@ from pipeline.config.encoders import Encoder, EncoderDefaults, LibraryDefaults
 from pipeline.config.messages import explain
 from pipeline.config.text_encoders import TextEncoderDefaults, TextEncoderEntry
 from pipeline.config.variants import CSLS, OWN, PLAIN, REFIT, Model, Variant, VariantDefaults
-from pipeline.errors import UsageError
+from pipeline.errors import UsageError, meant
 from pipeline.settings.collection import DocumentsSettings
 from pipeline.settings.models import (
     EnsembleDefaults,
@@ -168,7 +168,8 @@ class Models(Section):
         parts, known = self.parts(name), [*self.single, *self.ensembles]
         options = self._options(parts.base)
         if parts.base not in known and not (options and (options.csls or options.refit)):
-            return f"unknown model {name}; there are {', '.join(known)}"
+            ending = name.removeprefix(parts.base)
+            return f"unknown model {name}; {meant(name, [one + ending for one in known])}there are {', '.join(known)}"
         if parts.csls and parts.base in self.ensembles:
             return f"{name}: the scores of an ensemble are not scaled; give {CSLS} to its members"
         if (whole := self._name(parts)) != name:

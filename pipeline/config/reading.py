@@ -7,7 +7,7 @@ from typing import Any
 
 import yaml
 
-from pipeline.errors import UsageError
+from pipeline.errors import UsageError, meant
 
 DEEPEST = 100
 """Levels of a configuration; ours has five. More would overflow libyaml's stack, and PyYAML takes their square."""
@@ -22,7 +22,9 @@ def read_mapping(path: Path) -> dict[str, Any]:
     try:
         text = Path(path).read_text(encoding="utf-8")
     except FileNotFoundError:
-        raise UsageError(f"configuration {path} does not exist") from None
+        beside = map(str, Path(path).parent.glob("*.yaml"))
+        remedy = meant(str(path), beside) or "give the path of a YAML file"
+        raise UsageError(f"configuration {path} does not exist; {remedy.strip()}") from None
     except OSError as error:
         raise UsageError(f"configuration {path} cannot be read ({error.strerror}); name a file of yours") from error
     except ValueError as error:

@@ -9,6 +9,7 @@ from pipeline import runtime
 from pipeline.device import BATCH, GPU_BATCH
 from pipeline.errors import InputError, UsageError
 from pipeline.run.layout import Artefact, Layout, Shards
+from pipeline.run.nearby import near_run
 from pipeline.run.parts import divide
 from pipeline.run.stage import Input, Job, Names, Outside, Stage
 
@@ -58,8 +59,8 @@ class Run:
         path = Layout(self.root).config
         if not path.exists():
             raise UsageError(
-                f"{self.root} holds no run (there is no {path}); name the folder of one, or start one there with"
-                " --config FILE"
+                f"{self.root} holds no run (there is no {path}); {near_run(self.root)}name the folder of one, or start"
+                " one there with --config FILE"
             )
         return load(path)
 

@@ -12,7 +12,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from pipeline.errors import JointspaceError, UsageError
+from pipeline.errors import JointspaceError, UsageError, meant
 from pipeline.run.layout import Artefact, Layout, Shards
 
 if TYPE_CHECKING:
@@ -111,7 +111,8 @@ class Stage:
     the manifest (`images`, `splits`, `sentences`, `documents`, `boxes`) on which a shard depends; `also(run, *names)`
     are fingerprints of whatever else decides, found once for all shards. `writes(layout, *names)` is what it makes,
     first of all what others read. `needs` is of one job, `threads` is what a job can use. `options` are of the command
-    alone, click's, and are passed to the function of a stage without shards. `shown` is the category in Snakemake's
+    alone, click's, and are passed to the function of a stage without shards. `then(run, *names)` is what a person may
+    type next; None for the rest of the run. `shown` is the category in Snakemake's
     report of each output that is shown there, by its caption. `work(config, sizes, *names)` are the floating-point
     operations of a shard that a GPU would do, where they may be too few to start on one. `finish(run, part, *names)`
     is called when all shards of a part are made, before its commit.
@@ -134,6 +135,7 @@ class Stage:
     finish: Callable[..., None] = _nothing
     threads: int = 1
     options: tuple[Any, ...] = ()
+    then: "Callable[..., str | None]" = lambda run, *names: None
 
     @property
     def name(self) -> str:
@@ -159,8 +161,8 @@ class Stage:
             found = [choice for choice in found if choice[place] == name]
             if not found:
                 raise UsageError(
-                    f"{self.command}: the configuration has no {self.names[place]} {name}; there are"
-                    f" {', '.join(there) or 'none'}"
+                    f"{self.command}: the configuration has no {self.names[place]} {name};"
+                    f" {meant(name, there)}there are {', '.join(there) or 'none'}"
                 )
         if not found:
             missing = f"has no {' and '.join(self.names)} to make" if self.names else "leaves it out"

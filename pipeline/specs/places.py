@@ -5,7 +5,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import Any, TypeVar
 
-from pipeline.errors import UsageError
+from pipeline.errors import UsageError, meant
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -41,7 +41,7 @@ def find(what: str, name: str, specs: Iterable[AnySpec]) -> AnySpec:
     """The one of `specs` whose `name` this is. UsageError lists the known ones, calling them `what`."""
     known = {spec.name: spec for spec in specs}
     if name not in known:
-        raise UsageError(f"unknown {what} {name}; there are {', '.join(known)}")
+        raise UsageError(f"unknown {what} {name}; {meant(name, known)}there are {', '.join(known)}")
     return known[name]
 
 

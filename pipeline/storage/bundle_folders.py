@@ -3,7 +3,7 @@
 import os
 from pathlib import Path
 
-from pipeline.errors import IntegrityError
+from pipeline.errors import IntegrityError, meant
 
 CARD = "card.json"
 
@@ -12,12 +12,24 @@ def only_bundle(folder: Path) -> Path:
     """`folder`, or the one bundle below it. Raises IntegrityError where it has none, or several."""
     if os.path.lexists(folder / CARD):
         return folder
-    cards = [*folder.glob(f"*/{CARD}"), *folder.glob(f"index/*/{CARD}")]
+    cards = _below(folder)
     if len(cards) == 1:
         return cards[0].parent
-    if not folder.is_dir():
-        raise IntegrityError(f"{folder} does not exist; give a folder that build-index wrote")
     if not cards:
-        raise IntegrityError(f"{folder} is not a bundle: it has no {CARD}; give a folder that build-index wrote")
+        reason = f"is not a bundle: it has no {CARD}" if folder.is_dir() else "does not exist"
+        near = [card.parent for above in folder.absolute().parents[:2] for card in _near(above)]
+        known = {str(one) if folder.is_absolute() else os.path.relpath(one) for one in near}
+        remedy = meant(str(folder), known) or f"did you mean {min(known)}? " if known else ""
+        raise IntegrityError(f"{folder} {reason}; {remedy}give a folder that build-index wrote")
     names = sorted(card.parent.relative_to(folder).as_posix() for card in cards)
     raise IntegrityError(f"{folder} is not a bundle; it holds bundles: {', '.join(names)}: give {folder / names[-1]}")
+
+
+def _below(folder: Path) -> list[Path]:
+    """The cards of the bundles of a run, or of a folder of bundles."""
+    return [*folder.glob(f"*/{CARD}"), *folder.glob(f"index/*/{CARD}")]
+
+
+def _near(folder: Path) -> list[Path]:
+    """The card in `folder`, or those of the bundles below it."""
+    return [folder / CARD] if (folder / CARD).is_file() else sorted(_below(folder))

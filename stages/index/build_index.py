@@ -139,6 +139,16 @@ def _reads(config, layout, model: str) -> Inputs:
     }
 
 
+def _search(run: Run, model: str) -> str | None:
+    """A search of what was built."""
+    import shlex
+
+    from stages.closing import example_search
+
+    example = example_search(run.bundle(model))
+    return example and shlex.join(["jointspace", *example])
+
+
 STAGE = Stage(
     build_index,
     version=7,
@@ -156,5 +166,6 @@ STAGE = Stage(
     keys=_keys,
     reads=_reads,
     writes=lambda layout, model: layout.index(model),
+    then=_search,
     options=(click.Option(["--on-disk"], is_flag=True, help="As index.on_disk: for indices larger than memory."),),
 )

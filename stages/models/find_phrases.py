@@ -4,7 +4,7 @@ from pathlib import Path
 
 import click
 
-from stages.commands import FOLDER
+from stages.commands import FOLDER, json_option
 
 
 @click.command("find-phrases")
@@ -14,7 +14,10 @@ from stages.commands import FOLDER
 @click.option("--split", default="test", show_default=True, help="The image's, which embed-phrases embedded.")
 @click.option("--box", type=float, nargs=4, help="x1 y1 x2 y2: of the region that overlaps it most. [default: of each]")
 @click.option("--top", type=click.IntRange(min=1), default=5, show_default=True, help="Phrases of a region.")
-def command(model: str, image: str, root: Path, split: str, box: tuple[float, ...] | None, top: int) -> None:
+@json_option
+def command(
+    model: str, image: str, root: Path, split: str, box: tuple[float, ...] | None, top: int, as_json: bool
+) -> None:
     """Find the phrases of a split that describe the regions of IMAGE, a file name or an image_id, best.
 
     Phrases are different in words (Niu et al. 2017, Figure 6).
@@ -23,7 +26,7 @@ def command(model: str, image: str, root: Path, split: str, box: tuple[float, ..
 
     from pipeline.errors import InputError
     from pipeline.evaluate.phrases import nearest_phrases, overlap
-    from pipeline.printable import printable
+    from pipeline.printable import printable, printable_json
     from pipeline.run import Run
     from pipeline.storage.fingerprint import require_same
     from pipeline.storage.image_trace import find_images
@@ -41,6 +44,15 @@ def command(model: str, image: str, root: Path, split: str, box: tuple[float, ..
         rows = rows[[overlap(stored.boxes[rows], np.tile(box, (len(rows), 1))).argmax()]]
     texts = [text.lower() for text in stored.phrases["text"].to_pylist()]
     found = nearest_phrases(stored.region_vectors[rows], stored.phrase_vectors, texts, top)
+    if as_json:
+        told = [
+            {"region": int(number[row]), "box": stored.boxes[row].tolist(), "phrases": [
+                {"text": text, "score": float(score)} for text, score in phrases
+            ]}
+            for row, phrases in zip(rows, found, strict=True)
+        ]  # fmt: skip
+        click.echo(printable_json(told))
+        return
     for row, phrases in zip(rows, found, strict=True):
         click.echo(f"region {number[row]}: " + " ".join(f"{side:.0f}" for side in stored.boxes[row]))
         for rank, (text, score) in enumerate(phrases, 1):

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from pipeline.errors import JointspaceError
+from pipeline.errors import JointspaceError, UsageError, meant
 
 if TYPE_CHECKING:
     import subprocess
@@ -60,6 +60,10 @@ def command(config_path: Path | None, further: tuple[str, ...], cores: int | Non
         config_path, further = None, (str(config_path), *further)
     chosen = config.load(config_path)
     folder = Path(chosen.results_root) / chosen.name
+    root = Path(chosen.data_root)
+    if not (chosen.demo.generate or root.exists()):
+        beside = (str(one) for one in root.parent.glob("*") if one.is_dir())
+        raise UsageError(f"data_root {root} does not exist; {meant(str(root), beside)}correct it in {config_path}")
     words = [sys.executable, "-m", "snakemake", "-s", str(find_snakefile()), "--cores", str(cores or runtime.threads())]
     words += ["--configfile", str(config_path)] if config_path else []
     log = folder / "run.log"

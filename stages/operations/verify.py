@@ -4,25 +4,27 @@ from pathlib import Path
 
 import click
 
-from stages.commands import FOLDER
+from stages.commands import FOLDER, json_option
 
 
 @click.command("verify")
 @click.argument("run", type=FOLDER)
 @click.option("--sweep", is_flag=True, help="Remove temporary files and locks whose writer on this machine is gone.")
 @click.option("--quick", is_flag=True, help="Look at names and sizes alone, in seconds.")
-def command(run: Path, sweep: bool, quick: bool) -> None:
+@json_option
+def command(run: Path, sweep: bool, quick: bool, as_json: bool) -> None:
     """Hash all artefacts of RUN, a folder such as results/demo, and say what is wrong and how to repair it.
 
     Exit code 0 where every artefact is what its commit says and was made from this run's others, 1 otherwise.
     """
     import logging
+    from dataclasses import asdict
     from functools import partial
 
     from tqdm import tqdm
 
     from pipeline.errors import IntegrityError
-    from pipeline.printable import printable
+    from pipeline.printable import printable, printable_json
     from pipeline.storage.glance import glance
     from pipeline.storage.integrity import examine
     from pipeline.storage.locks import is_lock, remove_free
@@ -33,9 +35,13 @@ def command(run: Path, sweep: bool, quick: bool) -> None:
     for path, orphan in found.temporaries.items():
         if orphan and sweep:
             remove_free(path) if is_lock(path) else path.unlink(missing_ok=True)
+        if as_json:
+            continue
         fate = ("removed" if sweep else "left by a dead writer, --sweep removes it") if orphan else "being written"
         click.echo(printable(f"{path}: temporary, {fate}"))
-    for fault in found.faults:
+    if as_json:
+        click.echo(printable_json(asdict(found), str))
+    for fault in [] if as_json else found.faults:
         click.echo(printable(f"{fault.path}: {fault.reason}"))
     log = logging.getLogger(__name__)
     log.info("%d files checked, %d are wrong", found.checked, len(found.faults))

@@ -137,6 +137,13 @@ def test_a_folder_without_a_card_is_no_bundle(tmp_path: Path) -> None:
         Bundle(tmp_path)
 
 
+def test_a_folder_inside_or_beside_bundles_leads_to_one(run: Path) -> None:
+    for name in ("encoders", "bundl"):
+        wrong = run / "bundle" / name if name == "encoders" else run / name
+        with pytest.raises(IntegrityError, match=rf"did you mean {run / 'bundle'}\? give a folder"):
+            Bundle(wrong)
+
+
 def test_an_older_bundle_is_whole_until_the_newer_one_is(run: Path, tmp_path: Path) -> None:
     card = {name: value for name, value in Bundle(run / "bundle").card.items() if name not in ("files", CHECK)}
     writer = BundleWriter(tmp_path)

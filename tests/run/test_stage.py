@@ -92,6 +92,27 @@ def test_a_folder_without_a_run_is_named(tmp_path: Path) -> None:
         make_stage("embed", tmp_path, "ncca")
 
 
+@pytest.mark.parametrize(
+    ("given", "meant"),
+    [
+        ("results/demo/index/ncca", "results/demo"),
+        ("results", "results/demo"),
+        (".", "results/demo"),
+        ("results/dmo", "results/demo"),
+    ],
+)
+def test_a_folder_around_or_inside_a_run_or_spelt_like_it_leads_to_it(
+    given: str, meant: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "results" / "demo" / "index" / "ncca").mkdir(parents=True)
+    (tmp_path / "results" / "demo" / "config.yaml").write_text("name: demo\n")
+    monkeypatch.chdir(tmp_path)
+    with pytest.raises(UsageError, match=rf"holds no run \(there is no .*\); did you mean {meant}\? name the folder"):
+        _ = Run(given).config
+    with pytest.raises(UsageError, match=rf"did you mean {tmp_path / meant}\?"):
+        _ = Run(tmp_path / given).config
+
+
 def test_parts_are_made_one_by_one_and_what_is_there_stays(tmp_path: Path) -> None:
     run = make_run(tmp_path)
     write_config(run, {"shards_per_job": 2})
