@@ -15,6 +15,7 @@ if TYPE_CHECKING:
     from pipeline.storage.bundle import Bundle
 
 LIBRARIES = ("jointspace", "torch", "torchvision", "faiss-gpu", "faiss-cpu", "numpy", "scipy", "h5py", "snakemake")
+FORMS = click.Choice(["html", "json"])
 SHARDS, ROWS = 4, 512
 """How many shards of features are sampled, evenly spaced, and how many rows of each."""
 
@@ -244,11 +245,7 @@ STAGE = Stage(
     then=lambda run: f"open {run.layout.report.path} in a browser",
     options=(
         click.Option(
-            ["--format", "form"],
-            type=click.Choice(["html", "json"]),
-            default="html",
-            show_default=True,
-            help="json: print the figures, and write no page.",
+            ["--format", "form"], type=FORMS, default="html", help="json: print the figures; no page is written."
         ),
     ),
 )
