@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 import yaml
 
-from pipeline.config import load
+from pipeline.config import default_path, load, merge, read_mapping, validate
 from pipeline.run.layout import Layout
 from pipeline.run.stage import needed
 from pipeline.storage.atomic import to_json
@@ -74,6 +74,35 @@ def test_gpus_are_counted_in_one_machine_and_not_in_a_cluster(name: str) -> None
         assert profile["executor"] == "slurm" or "{resources.gpu}" in profile["cluster-generic-submit-cmd"]
     else:
         assert "gpu" not in scopes and limits.get("gpu") == {"gpu": "1", "local": None}[name]
+
+
+def dask_profile(name: str) -> dict:
+    """The section `cluster.options` of a profile, which the configuration accepts."""
+    values = merge(read_mapping(default_path()), read_mapping(ROOT / f"profiles/dask/{name}.yaml"))
+    assert validate(values).scheduler == name
+    return values["cluster"]["options"]
+
+
+def test_slurm_accepts_the_profile_for_dask() -> None:
+    jobqueue = pytest.importorskip("dask_jobqueue")
+    with jobqueue.SLURMCluster(**dask_profile("slurm"), scheduler_options={"dashboard_address": None}) as cluster:
+        script = cluster.job_script()
+    assert {"#SBATCH -p batch", "#SBATCH --mem=4G", "#SBATCH -t 04:00:00"} <= set(script.splitlines())
+    assert "--nthreads 1 --memory-limit 4.00GiB" in script and ". /shared/venv/bin/activate" in script
+
+
+def test_the_operator_of_dask_accepts_the_profile_for_kubernetes() -> None:
+    """By the schema that the operator gives Kubernetes."""
+    package = pytest.importorskip("dask_kubernetes")
+    charts = Path(package.__file__).parent / "operator/deployment/helm/dask-kubernetes-operator/crds"
+    crd = yaml.safe_load((charts / "daskcluster.yaml").read_text())
+    schema = next(one for one in crd["spec"]["versions"] if one["name"] == "v1")["schema"]["openAPIV3Schema"]
+    spec = yaml.safe_load((ROOT / dask_profile("kubernetes")["custom_cluster_spec"]).read_text())
+    assert (spec["kind"], spec["apiVersion"]) == (crd["spec"]["names"]["kind"], f"{crd['spec']['group']}/v1")
+    validator = pytest.importorskip("jsonschema").Draft7Validator(schema)
+    assert not list(validator.iter_errors(spec))
+    spec["spec"]["worker"]["replicas"] = "many"
+    assert list(validator.iter_errors(spec))
 
 
 GPU_JOBS = """

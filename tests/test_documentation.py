@@ -22,12 +22,15 @@ ANSWERS = {
     "Which image is which, with pyarrow": "24 [{'image_id': 0, 'path': 'dog-0.png', 'split': 'train'}]",
     "A model's matrices with safetensors": "model {",
     "Nearest images of an image, with faiss": "[('dog-0.png', ",
+    "An index in pieces, with faiss": "[10, 10, 4] 24 (1, 3)",
 }
 
 
 @pytest.fixture(scope="module")
 def run(tmp_path_factory: pytest.TempPathFactory) -> Path:
     folder = make_run(tmp_path_factory.mktemp("run"))
+    in_pieces = {"exact_limit": 5, "piece": 10, "candidates": ["IVF2,SQ8"], "sample": 1000, "recall_floor": 0.1}
+    build_bundle(folder, {"index": in_pieces}, output="pieces")
     build_bundle(folder)
     arrays = {"features": np.ones((24, 3), np.float32), "image_id": np.arange(24)}
     write_shard(folder / "features" / "shard-00000.h5", FEATURES, arrays, rows=24, fingerprint="f", details={})
@@ -36,7 +39,13 @@ def run(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.mark.parametrize(("title", "program"), PROGRAMS, ids=[title for title, _ in PROGRAMS])
 def test_the_programs_of_the_documentation_run(run: Path, tmp_path: Path, title: str, program: str) -> None:
-    places = {"Features": "features", "Which": "manifest", "A model's": "models/ncca", "Nearest": "bundle"}
+    places = {
+        "Features": "features",
+        "Which": "manifest",
+        "A model's": "models/ncca",
+        "Nearest": "bundle",
+        "An index": "pieces",
+    }
     folder = next(run / place for first, place in places.items() if title.startswith(first))
     (tmp_path / "program.py").write_text(program)
     command = [sys.executable, str(tmp_path / "program.py"), str(folder)]

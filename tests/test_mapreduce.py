@@ -13,6 +13,7 @@ from functools import partial
 from operator import add
 from pathlib import Path
 from types import SimpleNamespace
+from uuid import uuid4
 
 import numpy as np
 import pytest
@@ -26,6 +27,7 @@ from pipeline.metrics.ranks import count_ranks
 from pipeline.models.linear.accumulation import MomentsAccumulator
 from pipeline.models.linear.sets import FoldedMoments, Restriction
 from pipeline.run import runner
+from pipeline.run.mappers import ShardTask
 from pipeline.run.run import Run
 from pipeline.run.stage import Job
 from stages.text import encode_sentences as encoding
@@ -191,6 +193,13 @@ def test_a_killed_worker_does_not_change_the_shards(how: dict, tmp_path: Path) -
         assert encoded(run, how, again=False) == expected
     begun = [path.name.split("-")[0] for path in (run / "begun").iterdir()]
     assert len(set(begun)) == 20 and len(begun) <= 21, "only the shard of the killed worker is made again"
+
+
+def test_dask_shows_the_stage_by_its_name() -> None:
+    split = pytest.importorskip("dask.utils").key_split
+    task = ShardTask("stages.text.encode_sentences", Path("run"), ("my-text.2",), False, uuid4().hex)
+    assert split(task.key(3)) == split(task.key(12345)) == "encode_sentences my_text.2"
+    assert task.key(3) != task.key(4)
 
 
 def test_a_worker_that_outlives_a_call_opens_everything_anew(address: str, tmp_path: Path) -> None:

@@ -9,14 +9,18 @@ import pytest
 from made_up import build_bundle, make_run, write_config
 from test_build import clustered, nearest, overlap
 
-from pipeline.errors import IntegrityError, UsageError
+from pipeline.errors import InputError, IntegrityError, UsageError
 from pipeline.index.candidates import build, candidate_factories, lists_of, train_factory
 from pipeline.index.format import METRICS, from_bytes, to_bytes
 from pipeline.index.pieces import assemble, fill_piece, piece_rows, shrink_piece
 from pipeline.index.search import Searcher
 from pipeline.index.tuning import stages_of
 from pipeline.index.vectors import ArrayVectors
+from pipeline.serve.gallery import ServedGallery
 from pipeline.storage.bundle import Bundle
+from pipeline.storage.embeddings import Embeddings
+from pipeline.storage.manifest import Manifest
+from pipeline.storage.revision import open_parts
 
 CUTS = (0, 1700, 1701, 4500, 6000)
 SENTENCES = ["a dog", "the big cat number 9", "a horse"]
@@ -206,3 +210,43 @@ def test_an_index_is_trained_as_when_it_is_whole() -> None:
     for one in (index, whole):
         stages_of(one).inverted.nprobe = 5
     assert (index.search(queries, 10)[1] == whole.search(queries, 10)[1]).mean() >= 0.99
+
+
+def test_workers_make_the_same_pieces(run: Path) -> None:
+    distributed = pytest.importorskip("distributed")
+    here = built(run, "here", piece=33)
+    with distributed.LocalCluster(2, threads_per_worker=1, dashboard_address=None) as cluster:
+        address = cluster.scheduler_address
+        index = {"exact_limit": 10, "candidates": ["IVF3,SQ8"], "sample": 1000, "recall_floor": 0.5, "piece": 33}
+        write_config(run, {"index": index, "scheduler": address})
+        there = build_bundle(run, output="there")
+    names = [file.name for file in here.glob("*-0*")]
+    assert len(names) > 6 and all((here / name).read_bytes() == (there / name).read_bytes() for name in names)
+
+
+def test_a_bundle_in_pieces_is_served_by_row(run: Path) -> None:
+    bundle = Bundle(built(run, "served", piece=33))
+    searcher = Searcher(bundle)
+    gallery = ServedGallery(searcher, dict, lambda row: row["path"].encode(), lambda data: None, 64)
+    assert searcher._tables == {} and (gallery.count("images"), gallery.count("sentences")) == (80, 160)
+    texts = bundle.table("sentences")["text"].to_pylist()
+    assert len(gallery.examples) == 3 and set(gallery.examples) <= set(texts)
+    assert gallery.columns["split"] == "text"
+    assert gallery.images("a dog", 3) == searcher.images("a dog", 3)
+    for image_id, told in (
+        (70, "no longer the photograph"),
+        (80, "there is no image 80"),
+        (-1, "there is no image -1"),
+    ):
+        with pytest.raises(InputError, match=told):
+            gallery.thumbnail(image_id)
+    assert searcher._tables == {}
+
+
+def test_an_index_in_pieces_is_evaluated(run: Path) -> None:
+    bundle = Bundle(built(run, "evaluated", piece=33))
+    embeddings = Embeddings(Manifest(run / "manifest"), run / "embeddings/ncca")
+    _, parts = open_parts(bundle.folder, embeddings)
+    assert [(part.modality, len(part.alive), part.card["count"]) for part in parts] == [
+        ("images", 80, 80), ("sentences", 160, 160)
+    ]  # fmt: skip
