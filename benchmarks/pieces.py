@@ -6,18 +6,20 @@ The vectors are those of benchmarks/index.py: images are indexed, sentences ask.
 vectors than `index.piece` is done here without a manifest: candidates are measured on a sample, the best is trained,
 its pieces are made one after another, and it is tuned to a recall@10 of 0.90 against exact search in parts. Another
 process then opens the bundle and answers sentences that it was not tuned with, one at a time, with the rows of their
-answers.
+answers. Last, a thousand images are taken out, twice, and a thousand added.
 Prints one JSON line a step: seconds, of the processor, and the most memory of its process, with and without the mapped
 pages of files, which the system takes back when it needs them.
 """
 
 import argparse
+import itertools
 import json
 import shutil
 import subprocess
 import sys
 import time
 from pathlib import Path
+from types import SimpleNamespace
 
 from pipeline import runtime
 
@@ -26,17 +28,22 @@ runtime.configure()
 import numpy as np  # noqa: E402  after the BLAS kernels are chosen
 import pyarrow as pa  # noqa: E402
 
+from pipeline.config import load  # noqa: E402
 from pipeline.index.build import build_index  # noqa: E402
 from pipeline.index.gallery import open_gallery  # noqa: E402
 from pipeline.index.requirements import Requirements  # noqa: E402
 from pipeline.index.shard_search import search_parts  # noqa: E402
 from pipeline.index.tuning import questions_of  # noqa: E402
-from pipeline.storage.bundle import Bundle, BundleWriter, piece_file  # noqa: E402
+from pipeline.index.vectors import evenly_spaced  # noqa: E402
+from pipeline.storage.bundle import Bundle, BundleWriter  # noqa: E402
+from pipeline.storage.bundle_folders import piece_file  # noqa: E402
 from pipeline.storage.embeddings import Embeddings  # noqa: E402
 from pipeline.storage.shards import EMBEDDINGS, Shard, shard_path, write_shard  # noqa: E402
+from stages.piece_upkeep import add, remove  # noqa: E402
 from stages.pieces import Pieces, remove_pieces  # noqa: E402
 
-SHARD, ASKED, FLOOR, MEMORY = 65536, 1000, 0.9, 2048
+SHARD, ASKED, FLOOR, MEMORY, CHANGED = 65536, 1000, 0.9, 2048, 1000
+STEPS = ("make", "build", "answer", "change")
 
 
 class MadeUp(Embeddings):
@@ -90,16 +97,12 @@ def build(folder: Path, options: argparse.Namespace) -> dict:
     told, first = place.deliver(writer, "images"), 0
     writer.add("images.faiss", built.data)
     for number, piece in enumerate(told["pieces"]):
-        ids = np.arange(first, first + piece["rows"])
-        table = {"image_id": ids, "path": [f"{one:09d}.jpg" for one in ids], "split": ["gallery"] * len(ids)}
-        table |= {"sha256": [f"{one:064x}" for one in ids], "member": pa.nulls(len(ids), pa.string())}
-        table |= {"offset": pa.nulls(len(ids), pa.int64()), "size": pa.nulls(len(ids), pa.int64())}
-        writer.add_table(piece_file("images", number, ".parquet"), pa.table(table))
+        writer.add_table(piece_file("images", number, ".parquet"), table_of(np.arange(first, first + piece["rows"])))
         first += piece["rows"]
     card = {**built.card.to_dict(), **told}
     about = {"kind": "global", "model": "made-up", "registered": "ncca", "metric": "inner_product", "data_root": "."}
     about |= {"dim": options.dim, "images": card, "splits": ["gallery"], "encoders": {}, "fingerprint": "made-up"}
-    writer.commit({**about, "inputs": {"model": "made-up"}})
+    writer.commit({**about, "inputs": {"model": "made-up", **embeddings.inputs}})
     remove_pieces(folder / "work")
     keys = ("factory", "nprobe", "recall@10", "queries_per_second", "latency_ms", "build_seconds", "bytes")
     candidates = [one["factory"] for one in built.tradeoff["candidates"]]
@@ -127,6 +130,47 @@ def answer(folder: Path, options: argparse.Namespace) -> dict:
     return {"open_seconds": opened, "median and p95 ms of an answer": milliseconds, "recall@10": right, **memory}
 
 
+def change(folder: Path, options: argparse.Namespace) -> dict:
+    """Take a thousand images out all over the bundle, a thousand of the newest, and add a thousand."""
+    count = options.vectors
+    new = np.random.default_rng(1).standard_normal((CHANGED, options.dim), np.float32)
+    new /= np.linalg.norm(new, axis=1, keepdims=True)
+    path = shard_path(folder, -(-count // SHARD))
+    write_shard(path, EMBEDDINGS, {"images": new}, rows=CHANGED, fingerprint="new")
+    embeddings = MadeUp(folder)
+    bounds = np.cumsum([0, *(shard.rows for shard in embeddings.shards)])
+    embeddings.rows = [
+        SimpleNamespace(first_image=first, last_image=last) for first, last in itertools.pairwise(bounds.tolist())
+    ]
+    none = np.empty(0, np.int64)
+    embeddings.model, embeddings.folder = "made-up", folder
+    embeddings.manifest = SimpleNamespace(
+        images=table_of(embeddings.ids), splits=np.full(len(embeddings.ids), "gallery"), folder=folder,
+        sentence_images=none, sentences=pa.table({"sentence_id": none, "image_id": none}),
+    )  # fmt: skip
+    run = SimpleNamespace(config=load())
+    changes = {
+        "removed all over": lambda output: remove(folder / "bundle", output, evenly_spaced(count, CHANGED)),
+        "removed newest": lambda output: remove(folder / "bundle", output, np.arange(count - CHANGED, count)),
+        "added": lambda output: add(folder / "bundle", output, run, embeddings),
+    }
+    taken = {}
+    for name, make_bundle in changes.items():
+        start, own = time.perf_counter(), time.process_time()
+        make_bundle(folder / name)
+        taken[name] = [round(time.perf_counter() - start, 2), round(time.process_time() - own, 2)]
+        taken[name].append(Bundle(folder / name).card["images"]["count"])
+    path.unlink()
+    return {"seconds, of the processor, vectors": taken}
+
+
+def table_of(ids: np.ndarray) -> pa.Table:
+    """The rows of images, as a bundle has them."""
+    table = {"image_id": ids, "path": [f"{one:09d}.jpg" for one in ids], "split": ["gallery"] * len(ids)}
+    table |= {"sha256": [f"{one:064x}" for one in ids], "member": pa.nulls(len(ids), pa.string())}
+    return pa.table({**table, "offset": pa.nulls(len(ids), pa.int64()), "size": pa.nulls(len(ids), pa.int64())})
+
+
 def _memory() -> dict:
     status = Path("/proc/self/status").read_text()
     words = {"MiB": "VmHWM", "MiB of its own, now": "RssAnon"}
@@ -139,15 +183,15 @@ def main() -> None:
     parser.add_argument("--dim", type=int, default=96)
     parser.add_argument("--piece", type=int, default=250_000)
     parser.add_argument("--folder", type=Path, default=Path("pieces"))
-    parser.add_argument("--step", choices=["make", "build", "answer"])
+    parser.add_argument("--step", choices=STEPS)
     options = parser.parse_args()
     if options.step is None:
         shutil.rmtree(options.folder, ignore_errors=True)
-        for step in ("make", "build", "answer"):
+        for step in STEPS:
             subprocess.run([sys.executable, __file__, *sys.argv[1:], "--step", step], check=True)
         return
     start = time.perf_counter()
-    found = {"make": make, "build": build, "answer": answer}[options.step](options.folder, options)
+    found = globals()[options.step](options.folder, options)
     taken = {"seconds": time.perf_counter() - start, "of the processor": time.process_time()}
     print(json.dumps({"step": options.step, **taken, **_memory(), **found}), flush=True)
 

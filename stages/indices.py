@@ -31,6 +31,7 @@ def add_indices(
     sentences of the same space; where there are none either, with the images' own vectors. Where there are more
     images or sentences than `index.piece`, both are in pieces, if `pieces(modality, ids)` says how these are made.
     """
+    from dataclasses import fields
 
     from tqdm import tqdm
 
@@ -48,9 +49,7 @@ def add_indices(
     several = embeddings.multi_vector
     if settings.on_disk and several:
         raise UsageError(f"{embeddings.name} is multi-vector: its lists stay in memory; set index.on_disk to false")
-    requirements = Requirements(
-        **settings.model_dump(exclude={"splits", "shortlist", "on_disk", "piece", "worker_memory"})
-    )
+    requirements = Requirements(**settings.model_dump(include={field.name for field in fields(Requirements)}))
     shortlist = Shortlist(**settings.shortlist.model_dump())
     kind, cards, outlines = "fragments" if several else "global", {}, {}
     silent = not len(ids["sentences"]) and not several
@@ -83,7 +82,7 @@ def add_indices(
 
 def add_table(writer: "BundleWriter", modality: str, table: Any, about: Mapping[str, Any]) -> None:
     """Add the table of the images or sentences, in the pieces of their index, of which `about` tells."""
-    from pipeline.storage.bundle import piece_file
+    from pipeline.storage.bundle_folders import piece_file
 
     first = 0
     for number, piece in enumerate(pieces := (about.get(modality) or {}).get("pieces", [])):

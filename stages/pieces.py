@@ -27,7 +27,8 @@ from pipeline.index.vectors import Vectors
 from pipeline.mapreduce import map_reduce
 from pipeline.storage.atomic import is_published, publish, read_verified
 from pipeline.storage.batch import remove_own
-from pipeline.storage.bundle import BundleWriter, piece_file
+from pipeline.storage.bundle import BundleWriter
+from pipeline.storage.bundle_folders import piece_file
 from pipeline.storage.embeddings import EmbeddedPart, Embeddings
 from pipeline.storage.fingerprint import fingerprint
 from pipeline.storage.reading import map_file

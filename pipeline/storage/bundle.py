@@ -5,8 +5,8 @@
     images.parquet     sentences.parquet       the rows: id, path, split; id, image, text
     images.tradeoff.json and .svg, ...         how candidate indices compared, if one was chosen among several
     images.lists, ...                          FAISS's inverted lists of an index that was built on disk
-    images-00000.faiss, images-00000.parquet   of an index in pieces: `images.faiss` has no vectors, and there is no
-                                               `images.parquet`; the card says under `pieces` how many rows each has
+    images-00000.faiss, images-00000.parquet   of an index in pieces, of which the card tells: `images.faiss` has no
+                                               vectors, and there is no `images.parquet`
     model.safetensors  model.json              the model that embeds queries
     text_encoders/<name>/model.safetensors + .json  turn sentences into vectors
     vocabulary.json                            the words of models that read tokens or trees
@@ -44,8 +44,8 @@ from pipeline.errors import IntegrityError
 from pipeline.multivectors import SIDES, MultiVectors, read_outline
 from pipeline.storage.atomic import read_json, to_json
 from pipeline.storage.batch import FileBatch
-from pipeline.storage.bundle_folders import CARD, only_bundle
-from pipeline.storage.cards import INDEXED, Card
+from pipeline.storage.bundle_folders import CARD, only_bundle, piece_file, remove_former
+from pipeline.storage.cards import COLUMNS, INDEXED, Card
 from pipeline.storage.carried_parsers import load_carried_parser
 from pipeline.storage.chained_tables import ChainedTables
 from pipeline.storage.names import inside
@@ -57,17 +57,6 @@ from pipeline.storage.tables import PackedTable, require_columns, to_parquet
 
 OUTLINES = "fragments.safetensors"
 REBUILD = "run build-index again"
-PLACED = [("image_id", pa.int64()), ("path", pa.string()), ("split", pa.string()), ("sha256", pa.string())]
-COLUMNS = {
-    "images": pa.schema([*PLACED, ("member", pa.string()), ("offset", pa.int64()), ("size", pa.int64())]),
-    "sentences": pa.schema([("sentence_id", pa.int64()), ("image_id", pa.int64()), ("text", pa.string())]),
-}
-"""The columns that readers need; a collection's own columns may follow."""
-
-
-def piece_file(name: str, number: int, suffix: str) -> str:
-    """The file of one piece of the index, or of the table, `name`."""
-    return f"{name}-{number:05d}{suffix}"
 
 
 class BundleWriter:
@@ -131,9 +120,11 @@ class BundleWriter:
         self.files[name] = {"bytes": self.place_for(name).stat().st_size, "sha256": sha256}
 
     def commit(self, card: Mapping[str, Any]) -> None:
-        """Write the card, which lists the files, and publish everything in place of an older bundle."""
+        """Write the card, which lists the files, and publish everything in place of an older bundle, of whose indices
+        and tables nothing stays."""
         self._batch.add(self._path(CARD), to_json({**card, "files": self.files}), commit=True)
         self._batch.publish()
+        remove_former(self.folder, self.files)
 
     def _path(self, name: str) -> Path:
         return inside(self.folder, name, self.folder / CARD)

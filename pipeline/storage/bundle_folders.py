@@ -1,11 +1,27 @@
-"""The folder of a bundle."""
+"""The folder of a bundle, and the names of what is in it in pieces."""
 
 import os
+import re
+from collections.abc import Collection
 from pathlib import Path
 
 from pipeline.errors import IntegrityError, meant
+from pipeline.storage.batch import is_regular
 
 CARD = "card.json"
+OWN = re.compile(r"(images|sentences)(-\d{5,})?\.(faiss|lists|parquet)")
+
+
+def piece_file(name: str, number: int, suffix: str) -> str:
+    """The file of one piece of the index, or of the table, `name`."""
+    return f"{name}-{number:05d}{suffix}"
+
+
+def remove_former(folder: Path, kept: Collection[str]) -> None:
+    """Remove the indices and tables of a former bundle whose names are not among those `kept`."""
+    for path in folder.iterdir():
+        if OWN.fullmatch(path.name) and path.name not in kept and is_regular(path):
+            path.unlink()
 
 
 def only_bundle(folder: Path) -> Path:

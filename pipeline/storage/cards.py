@@ -1,7 +1,8 @@
-"""The form of a bundle's card, checked once when the bundle is opened."""
+"""The form of a bundle's card and of its tables, checked once when they are opened."""
 
 from typing import Annotated, Literal, Self
 
+import pyarrow as pa
 from pydantic import Field, model_validator
 
 from pipeline.specs.models import MODELS
@@ -17,6 +18,12 @@ INDEXED = {
     "fragments": {"images": "regions", "sentences": "words"},
 }
 """Kind of bundle -> modality -> its index's name."""
+PLACED = [("image_id", pa.int64()), ("path", pa.string()), ("split", pa.string()), ("sha256", pa.string())]
+COLUMNS = {
+    "images": pa.schema([*PLACED, ("member", pa.string()), ("offset", pa.int64()), ("size", pa.int64())]),
+    "sentences": pa.schema([("sentence_id", pa.int64()), ("image_id", pa.int64()), ("text", pa.string())]),
+}
+"""The columns that readers need; a collection's own columns may follow."""
 
 
 class File(Form):

@@ -7,7 +7,8 @@ import numpy as np
 import pyarrow as pa
 
 from pipeline.errors import IntegrityError, UsageError
-from pipeline.storage.bundle import Bundle, BundleWriter, piece_file
+from pipeline.storage.bundle import Bundle, BundleWriter
+from pipeline.storage.bundle_folders import piece_file
 from pipeline.storage.embeddings import Embeddings
 from pipeline.storage.fingerprint import fingerprint, require_same
 from pipeline.storage.revision import KEY_COLUMNS, NUMBER, forget, is_removed

@@ -17,7 +17,8 @@ from pipeline.index.search import Searcher
 from pipeline.index.tuning import stages_of
 from pipeline.index.vectors import ArrayVectors
 from pipeline.serve.gallery import ServedGallery
-from pipeline.storage.bundle import Bundle
+from pipeline.storage.bundle import Bundle, BundleWriter
+from pipeline.storage.bundle_folders import piece_file
 from pipeline.storage.embeddings import Embeddings
 from pipeline.storage.manifest import Manifest
 from pipeline.storage.revision import open_parts
@@ -250,3 +251,15 @@ def test_an_index_in_pieces_is_evaluated(run: Path) -> None:
     assert [(part.modality, len(part.alive), part.card["count"]) for part in parts] == [
         ("images", 80, 80), ("sentences", 160, 160)
     ]  # fmt: skip
+
+
+def test_a_bundle_with_fewer_pieces_leaves_none_of_its_predecessor(tmp_path: Path) -> None:
+    for count, kept in ((3, "faiss"), (2, "faiss"), (0, "lists")):
+        writer = BundleWriter(tmp_path)
+        for name in (f"images.{kept}", *(piece_file("images", number, ".parquet") for number in range(count))):
+            writer.add(name, b"bytes")
+        writer.commit({})
+        (tmp_path / "images-of-mine.parquet").write_bytes(b"a person's")
+        expected = {"card.json", "images-of-mine.parquet", f"images.{kept}"}
+        expected |= {f"images-{number:05d}.parquet" for number in range(count)}
+        assert {path.name for path in tmp_path.iterdir()} == expected
