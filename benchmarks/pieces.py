@@ -52,6 +52,8 @@ class MadeUp(Embeddings):
     def __init__(self, folder: Path) -> None:
         names = sorted(folder.glob("shard-*.h5"))
         self.shards, self.multi_vector = [Shard(path, EMBEDDINGS) for path in names], False
+        self.folder, bounds = folder, np.cumsum([0, *(shard.rows for shard in self.shards)])
+        self.manifest = SimpleNamespace(bounds=lambda name: bounds)
         self.dim = self.shards[0]["images"].shape[1]
         self.ids = np.arange(sum(shard.rows for shard in self.shards))
 
@@ -92,8 +94,7 @@ def build(folder: Path, options: argparse.Namespace) -> dict:
     asked = Requirements(FLOOR, None, None, 200_000, "auto", 50_000, 100_000)
     place = Pieces(folder / "work", embeddings, "images", embeddings.ids, options.piece, MEMORY, "local", "cpu", True)
     queries = np.load(folder / "sentences.npy")[:ASKED]
-    rows = embeddings.rows_of("images", embeddings.ids)
-    built = build_index(rows, queries, "inner_product", asked, place=place)
+    built = build_index(place.vectors, queries, "inner_product", asked, place=place)
     told, first = place.deliver(writer, "images"), 0
     writer.add("images.faiss", built.data)
     for number, piece in enumerate(told["pieces"]):
@@ -138,14 +139,15 @@ def change(folder: Path, options: argparse.Namespace) -> dict:
     path = shard_path(folder, -(-count // SHARD))
     write_shard(path, EMBEDDINGS, {"images": new}, rows=CHANGED, fingerprint="new")
     embeddings = MadeUp(folder)
-    bounds = np.cumsum([0, *(shard.rows for shard in embeddings.shards)])
+    bounds = embeddings.manifest.bounds("images")
     embeddings.rows = [
         SimpleNamespace(first_image=first, last_image=last) for first, last in itertools.pairwise(bounds.tolist())
     ]
     none = np.empty(0, np.int64)
-    embeddings.model, embeddings.folder = "made-up", folder
+    embeddings.model = "made-up"
     embeddings.manifest = SimpleNamespace(
-        images=table_of(embeddings.ids), splits=np.full(len(embeddings.ids), "gallery"), folder=folder,
+        images=table_of(embeddings.ids), folder=folder, bounds=lambda name: bounds,
+        among=lambda splits: np.full(len(embeddings.ids), True),
         sentence_images=none, sentences=pa.table({"sentence_id": none, "image_id": none}),
     )  # fmt: skip
     run = SimpleNamespace(config=load())

@@ -12,6 +12,7 @@ if TYPE_CHECKING:
     from pipeline.run import Run
     from pipeline.storage.bundle import BundleWriter
     from pipeline.storage.embeddings import Embeddings
+    from pipeline.storage.manifest import Manifest
     from stages.pieces import Pieces
 
 
@@ -60,13 +61,14 @@ def add_indices(
             asking = ids[other][evenly_spaced(len(ids[other]), queries_of(several))]
             queries = embeddings.read(other, asking)
         name = INDEXED[kind][modality]
-        place = MEMORY
+        place, vectors = MEMORY, None
         if pieces and not several and max(map(len, ids.values())) > settings.piece:
             place = pieces(modality, ids[modality])
+            vectors = place.vectors
         elif settings.on_disk:
             place = ListsFile(writer.place_for(f"{name}.lists"), f"{name}.lists")
         built = build_gallery(
-            modality, embeddings.rows_of(modality, ids[modality]), outlines[modality],
+            modality, vectors or embeddings.rows_of(modality, ids[modality]), outlines[modality],
             queries, embeddings.comparison, requirements, shortlist,
             lambda items, what: tqdm(items, what, disable=None), place, gpu,
         )  # fmt: skip
@@ -80,16 +82,32 @@ def add_indices(
     return {"kind": kind, **({"score": embeddings.score} if several else {}), **cards}
 
 
-def add_table(writer: "BundleWriter", modality: str, table: Any, about: Mapping[str, Any]) -> None:
-    """Add the table of the images or sentences, in the pieces of their index, of which `about` tells."""
+def add_table(
+    writer: "BundleWriter", manifest: "Manifest", modality: str, ids: "np.ndarray", about: Mapping[str, Any]
+) -> None:
+    """Add the rows `ids` (n,) of the images or sentences, in the pieces of their index, of which `about` tells."""
     from pipeline.storage.bundle_folders import piece_file
 
     first = 0
     for number, piece in enumerate(pieces := (about.get(modality) or {}).get("pieces", [])):
-        writer.add_table(piece_file(modality, number, ".parquet"), table.slice(first, piece["rows"]))
+        own = ids[first : first + piece["rows"]]
+        writer.add_table(piece_file(modality, number, ".parquet"), _take_rows(manifest, modality, own))
         first += piece["rows"]
     if not pieces:
-        writer.add_table(f"{modality}.parquet", table)
+        writer.add_table(f"{modality}.parquet", getattr(manifest, modality).take(ids))
+
+
+def _take_rows(manifest: "Manifest", modality: str, ids: "np.ndarray") -> Any:
+    """Some ascending rows of a table, which is read shard by shard."""
+    import numpy as np
+    import pyarrow as pa
+
+    bounds = manifest.bounds(modality)
+    cuts = np.searchsorted(ids, bounds)
+    return pa.concat_tables(
+        manifest.table(modality, int(number)).take(ids[cuts[number] : cuts[number + 1]] - bounds[number])
+        for number in np.flatnonzero(np.diff(cuts))
+    )
 
 
 def _log_cost(model: str, modality: str, built: "BuiltGallery", floor: float) -> None:

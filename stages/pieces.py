@@ -71,6 +71,11 @@ class Pieces(Memory):
         self.rows, self.memory, self.scheduler, self.device = rows, memory * MEBI, scheduler, device
         self.counted, self.counts = counted, []
 
+    @property
+    def vectors(self) -> EmbeddedPart:
+        """All of them, of which one shard is open at a time."""
+        return self.embeddings.parts_of(self.modality, self.ids, len(self.ids))[0]
+
     def suits(self, factory: str) -> bool:
         """Whether it has lists that pieces can share, and can be trained in the memory of one process."""
         training = 2 * 4 * training_rows(factory) * self.embeddings.dim  # the sample, and what a rotation makes of it

@@ -153,7 +153,7 @@ class Embeddings:
             own.append(
                 (shard_path(self.folder.absolute(), int(number)), range(rows[0], rows[-1] + 1) if dense else rows)
             )
-        return EmbeddedPart(modality, first, len(ids), tuple(own))
+        return EmbeddedPart(modality, first, len(ids), self.dim, tuple(own))
 
     def _places(self, modality: str, ids: np.ndarray) -> np.ndarray:
         """Where their vectors are in the concatenated shards."""
@@ -209,22 +209,34 @@ class EmbeddedRows:
 
 @dataclass(frozen=True)
 class EmbeddedPart:
-    """`count` vectors of a `modality`, the first of which is row `first` of all: some rows of some shards, which are
-    read by whoever asks for their blocks."""
+    """`count` vectors of `dim` numbers of a `modality`, the first of which is row `first` of all: some rows of some
+    shards, which whoever reads them opens, one at a time. Raises IntegrityError for a damaged shard."""
 
     modality: str
     first: int
     count: int
+    dim: int
     shards: tuple[tuple[Path, range | np.ndarray], ...]
 
     def blocks(self) -> Iterator[np.ndarray]:
-        """All of them in order, as (n_i, c) float32. Raises IntegrityError for a damaged shard."""
+        """All of them in order, as (n_i, c) float32."""
         for path, rows in self.shards:
             vectors = Shard(path, EMBEDDINGS)[self.modality]
             for start in range(0, len(rows), BLOCK_ROWS):
                 own = rows[start : start + BLOCK_ROWS]
                 chosen = slice(own.start, own.stop) if isinstance(own, range) else own
                 yield np.asarray(vectors[chosen], np.float32)
+
+    def take(self, rows: np.ndarray) -> np.ndarray:
+        """(k, c) float32 of the ascending `rows` (k,) of the part."""
+        found, start = np.empty((len(rows), self.dim), np.float32), 0
+        for path, own in self.shards:
+            first, last = np.searchsorted(rows, [start, start + len(own)])
+            if first < last:
+                chosen = np.asarray(own)[rows[first:last] - start]
+                found[first:last] = Shard(path, EMBEDDINGS)[self.modality][chosen]
+            start += len(own)
+        return found
 
 
 def read_vectors(path: Path, modality: str) -> np.ndarray:

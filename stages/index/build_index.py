@@ -58,7 +58,7 @@ def build_index(run: Run, job: Job, model: str, on_disk: bool = False) -> None:
 
     about = add_indices(writer, embeddings, ids, settings, run.gpu, pieces=pieces)
     for modality, rows in ids.items():
-        add_table(writer, modality, getattr(manifest, modality).take(rows), about)
+        add_table(writer, manifest, modality, rows, about)
     writer.add_parameters(folder)
     if words:
         writer.add("vocabulary.json", read_bytes(words.path))
