@@ -15,7 +15,7 @@ from made_up import make_stage
 from PIL import Image
 
 from pipeline import config
-from pipeline.errors import IntegrityError
+from pipeline.errors import IntegrityError, UsageError
 from pipeline.index import build, build_gallery
 from pipeline.models.linear import accumulation
 from pipeline.plan import forecast as forecasts
@@ -27,10 +27,12 @@ from pipeline.plan.rates import Rates, extraction_rate, rate
 from pipeline.plan.sizes import Sizes, sizes_of
 from pipeline.run.layout import Layout
 from pipeline.run.stage import needed
+from pipeline.storage.atomic import publish_record
 from pipeline.storage.benchmarks import read_benchmarks
 from pipeline.storage.manifest import BOXES, DOCUMENTS, IMAGES, SENTENCES, Manifest
 from pipeline.storage.manifest_writer import write_manifest
 from stages.catalogue import declared
+from stages.operations.plan import command
 
 STAGES = declared()
 BY_SHARD = {"extract", "pool_regions", "reduce_regions", "encode_sentences", "encode_tokens", "encode_trees", "parse"}
@@ -284,3 +286,25 @@ def test_doctor_finds_what_is_here_and_what_is_missing(tmp_path: Path, monkeypat
 def test_counts_are_those_of_the_stages() -> None:
     assert needs.BLOCK_ROWS == accumulation.BLOCK_ROWS
     assert (forecasts.QUERIES, forecasts.SET_QUERIES) == (build.QUERIES, build_gallery.SET_QUERIES)
+
+
+def test_a_collection_that_is_not_there_is_forecast_by_the_rates_of_a_plan(
+    settings: config.Config, tmp_path: Path
+) -> None:
+    """A million images at 100 a second, in 16 jobs of 65 shards, each with two processes that start in two seconds."""
+    rates = vars(rates_of(100.0, 100.0, 1000.0, 1e11, 2.0))
+    about = {"rates": rates, "dims": {"net": 2048}, "text_dims": {"tfidf": 300}, "gpu": False, "inputs": {}}
+    publish_record(Layout(tmp_path / "planned").plan.path, about)
+    given = ["--config", str(tmp_path / "planned.yaml"), "--images", "1e6", "--sentences", "2", "--workers"]
+    shown = {}
+    for workers in ("1", "10", "64"):
+        result = CliRunner().invoke(command, [*given, workers])
+        assert result.exit_code == 0, result.output
+        shown[workers] = {line.split()[0]: re.split("  +", line) for line in result.stdout.splitlines()}
+    assert [shown[workers]["extract"][1:4] for workers in shown] == [
+        ["16", "167 min 44 s", "167 min 44 s"], ["16", "167 min 44 s", "20 min 58 s"],
+        ["16", "167 min 44 s", "10 min 29 s"],
+    ]  # fmt: skip
+    assert shown["64"]["ingest"][1:4] == ["1", "166 min 41 s", "166 min 41 s"]  # which no worker shares
+    assert "index" in shown["64"] and not (tmp_path / "planned/config.yaml").exists()
+    assert isinstance(CliRunner().invoke(command, ["--images", "1e6"]).exception, UsageError)

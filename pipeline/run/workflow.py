@@ -16,7 +16,7 @@ import shlex
 import sys
 import time
 from collections.abc import Callable, Mapping, Sequence
-from functools import cache, cached_property
+from functools import cache, cached_property, lru_cache
 from pathlib import Path
 from typing import Any
 
@@ -56,6 +56,7 @@ class Workflow:
         self.run = Run(Path(config.results_root) / config.name, config)
         self.layout = self.run.layout
         self.started = math.inf
+        self._digests: dict[tuple[tuple[str, ...], int], str] = {}  # Snakemake asks for them again and again
 
     @classmethod
     def of(cls, config: Mapping[str, Any], files: Sequence[str], *given: Any) -> "Workflow":
@@ -103,7 +104,7 @@ class Workflow:
 
         params = {"depends": lambda wildcards: depends(*self._names(stage, wildcards))}
         if stage.sharded:
-            params["rows"] = lambda wildcards: self._rows_digest(stage, int(wildcards.part))
+            params["rows"] = lambda wildcards: self._rows_digest(stage.columns, int(wildcards.part))
         return params
 
     def constraints(self, name: str) -> dict[str, str]:
@@ -162,7 +163,13 @@ class Workflow:
     def sizes(self) -> Sizes:
         """The sizes of the run: the manifest's where `ingest` is done, the demo's until then."""
         path = self.layout.manifest.commit
-        return sizes_of(self.config, json.loads(path.read_text()) if path.exists() else None)
+        return self._sizes_at(path.stat().st_mtime_ns if path.exists() else None)
+
+    @lru_cache(maxsize=1)  # noqa: B019 (there is one workflow)
+    def _sizes_at(self, time: int | None) -> Sizes:
+        """The sizes by the manifest of this time; None for no manifest."""
+        summary = None if time is None else json.loads(self.layout.manifest.commit.read_text())
+        return sizes_of(self.config, summary)
 
     def _names(self, stage: Stage, wildcards: Any) -> tuple[str, ...]:
         return tuple(getattr(wildcards, one) for one in stage.names)
@@ -181,10 +188,13 @@ class Workflow:
         numbers = range(len(self.parts())) if part is None else [int(part)]
         return [str(one.part(number)) for number in numbers]
 
-    def _rows_digest(self, stage: Stage, part: int) -> str:
-        """The shards of a part, and a digest of what the stage reads of their rows of the manifest."""
-        numbers = self.run.parts[part]
-        return f"{numbers.start}-{numbers.stop} {self.run.manifest.digest(numbers, stage.columns)}"
+    def _rows_digest(self, columns: tuple[str, ...], part: int) -> str:
+        """The shards of a part, and a digest of what stages with these columns read of their rows of the manifest."""
+        if (columns, part) not in self._digests:
+            numbers = self.run.parts[part]
+            digest = self.run.manifest.digest(numbers, columns)
+            self._digests[columns, part] = f"{numbers.start}-{numbers.stop} {digest}"
+        return self._digests[columns, part]
 
 
 def _plain(text: str) -> str:
