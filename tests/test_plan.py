@@ -127,7 +127,7 @@ def test_memory_does_not_grow_with_the_number_of_shards_where_it_must_not(settin
         return STAGES[rule].needs.memory(sizes_of(settings, summary))
 
     for rule in ("fit", "evaluate"):
-        assert memory(rule, 125) < memory(rule, 1) + 2200, rule  # a million images: 2 kB of manifest each
+        assert memory(rule, 125) < memory(rule, 1) + 120, rule  # of a million images with five sentences: 82 bytes each
     for rule in BY_SHARD:
         assert memory(rule, 125) < memory(rule, 1) + 1, rule
 
@@ -146,13 +146,13 @@ def test_every_job_that_reads_the_manifest_asks_for_the_memory_that_it_takes(
     assert few.shard_images == many.shard_images
     sources = {name: inspect.getsource(inspect.getmodule(stage.function)) for name, stage in STAGES.items()}
     reading = {name for name, stage in STAGES.items() if stage.sharded or re.search(READS_MANIFEST, sources[name])}
-    reading -= BY_SHARD
+    reading -= BY_SHARD | {"fit", "evaluate", "plan"}  # which read columns, or a sample
     assert len(reading) > 25
     for rule in reading:
         grown = STAGES[rule].needs.memory(many) - STAGES[rule].needs.memory(few)
         assert grown * 2**20 > held * (many.images - few.images), rule
     others = {"make_demo", "ingest", "train_parser", "tabulate", "reproduce", "summarise", "list_relations"}
-    assert sources.keys() - reading - BY_SHARD <= others
+    assert sources.keys() - reading - BY_SHARD - {"fit", "evaluate", "plan"} <= others
     for rule in BY_SHARD:
         assert STAGES[rule].needs.memory(few) * 2**20 > held * few.shard_images, rule
 

@@ -22,6 +22,8 @@ with a sentence of 11 words each took 460 to 580 bytes an image at the peak, 300
 """
 OBJECTS, SHARD_ENTRY = 4, 500
 """Times as many bytes as in Arrow that rows take as Python objects; bytes of a shard's entry in `manifest.json`."""
+COMMITS = 10_000
+"""Bytes of what a process keeps of the commits of a shard that it has looked at."""
 GPU_CONTEXT, GPU_NETWORK, GPU_IMAGE = 600, 300, 60
 """Estimates: MB of a GPU that a process takes before it computes, a network, and each image of 224 x 224 pixels in a
 batch."""
@@ -75,6 +77,12 @@ def manifest_mb(s: Sizes) -> float:
 def rows_mb(s: Sizes) -> float:
     """Those of a shard, which become Python objects, and the list of the shards' fingerprints."""
     return (OBJECTS * s.shard_images * (IMAGE_ROW + SENTENCE_ROW * s.texts) + SHARD_ENTRY * s.shards) / MB
+
+
+def columns_mb(s: Sizes) -> float:
+    """The rows of a shard, whose images and sentences are wanted, whose image each sentence is of, and the commits of
+    all shards."""
+    return rows_mb(s) + (2 * s.images + 16 * s.sentences + COMMITS * s.shards) / MB
 
 
 def blocks_mb(s: Sizes) -> float:

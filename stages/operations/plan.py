@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 
 import click
 
-from pipeline.plan.needs import MB, TORCH, Need, encoder_gpu, fixed, process
+from pipeline.plan.needs import MB, TORCH, Need, encoder_gpu, fixed, rows_mb
 from pipeline.run import Job, Run, Stage, needed
 from stages.commands import CONFIG, FOLDER, begin, json_option
 
@@ -118,7 +118,7 @@ def _show(
 STAGE = Stage(
     plan,
     version=3,
-    needs=Need(process(TORCH + 1500, images=0.002), fixed(5), fixed(20), "`plan.sample`", encoder_gpu),
+    needs=Need(lambda s: TORCH + 1500 + rows_mb(s), fixed(5), fixed(20), "`plan.sample`", encoder_gpu),
     keys=lambda config: {
         "plan": config.plan.model_dump(),
         "encoders": [one.model_dump() for one in config.encoders],

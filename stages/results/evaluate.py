@@ -6,7 +6,7 @@ from pathlib import Path
 
 import click
 
-from pipeline.plan.needs import TORCH, Need, fixed, per_image, process
+from pipeline.plan.needs import TORCH, Need, columns_mb, fixed, per_image
 from pipeline.run import Job, Run, Stage
 
 
@@ -106,7 +106,10 @@ STAGE = Stage(
     evaluate,
     version=4,
     needs=Need(
-        process(TORCH + 600), fixed(5), per_image(300), "images times sentences of the split; `evaluate.bootstrap`"
+        lambda s: TORCH + 600 + columns_mb(s),
+        fixed(5),
+        per_image(300),
+        "images times sentences of the split; `evaluate.bootstrap`",
     ),
     names=("model", "split", "protocol"),
     choices=_choices,
