@@ -76,7 +76,8 @@ def manifest_mb(s: Sizes) -> float:
 
 def rows_mb(s: Sizes) -> float:
     """Those of a shard, which become Python objects, and the list of the shards' fingerprints."""
-    return (OBJECTS * s.shard_images * (IMAGE_ROW + SENTENCE_ROW * s.texts) + SHARD_ENTRY * s.shards) / MB
+    rows = IMAGE_ROW * s.shard_images + SENTENCE_ROW * s.shard_sentences
+    return (OBJECTS * rows + SHARD_ENTRY * s.shards) / MB
 
 
 def columns_mb(s: Sizes) -> float:

@@ -72,6 +72,11 @@ class Sizes:
         return self.sentences / self.images
 
     @property
+    def shard_sentences(self) -> float:
+        """Sentences of the fullest shard, if the images that have some stand together."""
+        return min(self.sentences, self.shard_images * self.sentences / max(1, self.described))
+
+    @property
     def moments_bytes(self) -> int:
         """Of X'X, X'Y and Y'Y in memory, in single precision."""
         return 4 * (self.dim**2 + self.dim * self.terms + self.terms**2)

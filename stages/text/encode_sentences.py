@@ -25,7 +25,7 @@ STAGE = Stage(
     encode_sentences,
     version=5,
     needs=Need(
-        lambda s: PYTHON + 1500 + rows_mb(s) + 8 * s.shard_images * s.texts * s.widest_text / MB,
+        lambda s: PYTHON + 1500 + rows_mb(s) + 8 * s.shard_sentences * s.widest_text / MB,
         lambda s: 4 * s.shard_images * s.texts * s.widest_text / MB,
         per_shard(50),
         "sentences",
