@@ -9,8 +9,14 @@ from pipeline.run.layout import Layout
 
 def near_run(folder: Path) -> str:
     """`did you mean FOLDER? ` for a run around or below `folder`, or beside it under a name that is spelt like it."""
-    around = [above for above in folder.absolute().parents[:3] if Layout(above).config.is_file()]
-    below = [one.parent for kind in ("*", "results/*") for one in sorted(folder.glob(f"{kind}/config.yaml"))]
+    around = [above for above in folder.absolute().parents[:3] if _is_run(above)]
+    below = [one for kind in ("*", "results/*") for one in sorted(folder.glob(kind)) if _is_run(one)]
     if found := [*around, *below]:
         return f"did you mean {found[0] if folder.is_absolute() else os.path.relpath(found[0])}? "
-    return meant(str(folder), [str(one.parent) for one in folder.parent.glob("*/config.yaml")])
+    return meant(str(folder), [str(one) for one in folder.parent.glob("*") if _is_run(one)])
+
+
+def _is_run(folder: Path) -> bool:
+    """Other programs have a file of the configuration's name, too."""
+    layout = Layout(folder)
+    return layout.config.is_file() and (layout.manifest.path.is_dir() or (folder / "index").is_dir())

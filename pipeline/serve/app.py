@@ -1,5 +1,6 @@
 """The HTTP application: which address asks what. /openapi.json describes it."""
 
+import asyncio
 from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import asynccontextmanager
@@ -53,6 +54,8 @@ async def metrics(service: Shared) -> str:
 async def list_models(service: Shared) -> answers.ModelsAnswer:
     """The models and generators that can be asked, and the limits of a request."""
     galleries = {name: await service.shelf.gallery(name) for name in service.shelf.names}
+    measuring = (service.run(service.searching, getattr, gallery, "scale") for gallery in galleries.values())
+    scales = [scale for scale, _ in await asyncio.gather(*measuring)]
     models = [
         answers.ModelAnswer(
             model=name,
@@ -64,11 +67,11 @@ async def list_models(service: Shared) -> answers.ModelsAnswer:
             collection=gallery.collection,
             collection_id=gallery.card["inputs"].get("manifest", str(gallery.bundle.folder)),
             regions=gallery.has_regions,
-            scale=asdict(gallery.scale) if gallery.scale else None,
+            scale=asdict(scale) if scale else None,
             columns=gallery.columns,
             examples=gallery.examples,
         )
-        for name, gallery in galleries.items()
+        for (name, gallery), scale in zip(galleries.items(), scales, strict=True)
     ]
     generators = [
         answers.GeneratorAnswer(generator=name, registered=one.registered, encoders=one.generator.encoders, top=one.top)

@@ -101,7 +101,7 @@ def command(
         originals = settings.serve.originals
         app = build_app(
             galleries, limits, runtime.threads(), hosts, describers, renew,
-            warm=not lazy, originals=is_loopback(bound) if originals is None else originals,
+            warm=not lazy, originals=is_loopback(bound) and not allowed if originals is None else originals,
         )  # fmt: skip
         server = uvicorn.Server(make_config(app, patience, limits.max_sentence_chars))
         names, log = ", ".join([*galleries, *describers]), logging.getLogger(__name__)

@@ -86,6 +86,7 @@ class Answer {
     } catch (error) {
       if (signal.aborted) return;
       if (!this.shown) this.node.remove();
+      else if (this.more) this.more.disabled = false;
       note(error.message, this.title);
     }
   }
@@ -172,6 +173,7 @@ async function ask(params) {
     return element("section", { className: `collection ${inside.length > 1 ? "side" : "alone"}` }, ...heading, element("div", { className: "columns" }, ...inside));
   });
   at("answers").replaceChildren(...sections);
+  if (!scroll) scrollTo({ top: 0 });
   await Promise.all(columns.map((one) => one.fill(params, Math.max(pageSize(params), shown), signal)));
   if (!signal.aborted && scroll) scrollTo({ top: scroll });
 }

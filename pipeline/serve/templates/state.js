@@ -32,7 +32,8 @@ function go(changes, replace) {
   const address = next.size ? `/?${next}` : "/", here = location.pathname + location.search;
   if (address === here) return;
   history.replaceState({ ...history.state, scroll: scrollY, shown: shownMost() }, "");
-  history[replace ? "replaceState" : "pushState"]({ inside: true }, "", address);
+  // `inside`: the entry before is this page too, so that closing a photograph may go back to it.
+  history[replace ? "replaceState" : "pushState"](replace ? history.state : { inside: true }, "", address);
   render();
 }
 
