@@ -93,7 +93,7 @@ def build(folder: Path, options: argparse.Namespace) -> dict:
     embeddings, writer = MadeUp(folder), BundleWriter(folder / "bundle")
     asked = Requirements(FLOOR, None, None, 200_000, "auto", 50_000, 100_000)
     place = Pieces(folder / "work", embeddings, "images", embeddings.ids, options.piece, MEMORY, "local", "cpu", True)
-    queries = np.load(folder / "sentences.npy")[:ASKED]
+    queries = np.load(folder / "sentences.npy", allow_pickle=False)[:ASKED]
     built = build_index(place.vectors, queries, "inner_product", asked, place=place)
     told, first = place.deliver(writer, "images"), 0
     writer.add("images.faiss", built.data)
@@ -114,7 +114,7 @@ def answer(folder: Path, options: argparse.Namespace) -> dict:
     """Open the bundle, and answer."""
     start, bundle = time.perf_counter(), Bundle(folder / "bundle")
     gallery, table = open_gallery(bundle, "images"), bundle.packed_table("images")
-    opened, queries = time.perf_counter() - start, np.load(folder / "sentences.npy")[ASKED:]
+    opened, queries = time.perf_counter() - start, np.load(folder / "sentences.npy", allow_pickle=False)[ASKED:]
     seconds, found = [], []
     for query in queries[:200]:
         start = time.perf_counter()

@@ -29,7 +29,6 @@ HELPERS = (inputs, boxes, generators, given, studies)
 NOT_DECISIVE = {"device", "data_root", "weights_root", "collection"}
 """Where something is computed and lies, and the limits of images, all of which `ingest` has accepted."""
 COVERED = {
-    "plan": {"seed", "regions"},  # of untrained networks, no faster for it, and of encoders that are not measured
     "rank-sentences": {"describe", "language_text"},  # of generators with a space or a treebank, which are among inputs
     "tune": {"regions"},  # of encoders that pool some, which are never tuned
     "build-index": {"name"},  # the run's folder

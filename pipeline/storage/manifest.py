@@ -166,8 +166,9 @@ class Manifest:
             own = train[self.owners(number) - number * self.shard_size]
             yield from self.table("sentences", number)["text"].filter(own).to_pylist()
 
-    def pick(self, image_id: np.ndarray) -> list[dict[str, Any]]:
+    def pick(self, image_id: np.ndarray | Sequence[int]) -> list[dict[str, Any]]:
         """The rows of some images; reads only their shards."""
+        image_id = np.asarray(image_id, np.int64)
         found, shards = {}, image_id // self.shard_size
         for number in np.unique(shards).tolist():
             own = np.unique(image_id[shards == number])

@@ -105,7 +105,7 @@ def _kinds(bundles: "Mapping[str, Bundle]") -> dict[str, str]:
     from pipeline.specs.models import model_spec
 
     names = {bundle.card["registered"] for bundle in bundles.values()}
-    return {name: " ".join(model_spec(name).load().__doc__.split("\n\n")[0].split()) for name in names}
+    return {name: " ".join((model_spec(name).load().__doc__ or "").split("\n\n")[0].split()) for name in names}
 
 
 def _require_own(run: Run, evaluations: "list[dict[str, Any]]", bundles: "Mapping[str, Bundle]") -> None:

@@ -80,7 +80,7 @@ def test_a_command_that_was_told_to_ignore_interrupts_goes_on(tmp_path: Path) ->
     with os.fdopen(writer, "w") as pipe:
         pipe.write("0\n")
     said = process.communicate(timeout=300)[1]
-    assert process.returncode == 2 and "run holds no run" in said
+    assert process.returncode == 1 and "give a folder that build-index wrote" in said
 
 
 def test_3_more_rejects_than_the_limit(collection: Path, tmp_path: Path) -> None:

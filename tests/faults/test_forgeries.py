@@ -197,7 +197,7 @@ def test_tokens_of_another_shard_are_refused(run: Path, other: Path) -> None:
 FILES = {
     "features/colour/shard-00001.h5": SECOND["accumulate"],
     "features/colour/shard-00001.h5.json": SECOND["accumulate"],
-    "moments/target/shard-00002.h5": FIT,
+    "moments/target/shard-00002.h5.json": FIT,
     "models/ncca/model.safetensors": SECOND["embed"],
     TEXTS: SECOND["encode_sentences"],
     "manifest/manifest.json": FIT,

@@ -49,7 +49,7 @@ def test_a_new_artefact(name: str, short: str, disk: Disk, finished: Path, colle
         assert all(same(data, whole[file]) for file, data in contents(disk.root).items() if file in whole)
         assert not {file for file in left if file not in whole and ".parts/" not in file}
     else:
-        assert not left
+        assert not [file for file in left if ".parts/" not in file]
         disk.leave(need + spare)  # exactly enough: it was short by a page, and no more
     if name in ONE_BY_ONE:
         disk.ballast.unlink()
@@ -74,8 +74,9 @@ def test_an_old_artefact_stays(name: str, disk: Disk, finished: Path, collection
 
     refusal(lambda: WRITERS[name](disk.root, finished, collection), disk)
 
-    assert {file: path.stat().st_ino for file, path in disk.files().items()} == before
-    assert {file: path.read_bytes() for file, path in disk.files().items()} == data
+    left = {file: path for file, path in disk.files().items() if ".parts/" not in file or file in before}
+    assert {file: path.stat().st_ino for file, path in left.items()} == before
+    assert {file: path.read_bytes() for file, path in left.items()} == data
     if name == "checkpoint":
         assert Checkpoints(disk.root / "checkpoints", "f", 0).latest().settings == {"step": 1}
     if name == "parser":

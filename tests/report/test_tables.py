@@ -85,7 +85,7 @@ def test_models_without_a_choice_are_left_out() -> None:
         "dev_correlations": [0.5, 0.1],
     }
     recorded = {"registered": "ncca", "named": {"fit.eigenvalue_power": [4]}, "training_log": log}
-    (note,) = describe_models({"ours": recorded, "other": {}})
+    (note,) = describe_models({"ours": recorded, "other": {}}, {"ncca": "Normalized CCA."})
     assert (note.name, note.chosen) == ("ours", "image ridge 0.1, dimensions 96")
-    assert note.registered == "ncca, fit.eigenvalue power [4]"
+    assert note.registered == "ncca, fit.eigenvalue power [4]" and "Normalized CCA." in tuple(vars(note).values())
     assert (note.train_correlation, note.dev_correlation) == (pytest.approx(0.7), pytest.approx(0.3))

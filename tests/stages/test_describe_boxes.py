@@ -158,7 +158,10 @@ def test_boxes_are_judged_by_what_people_wrote_for_them(run: Path, tmp_path: Pat
 
 
 def test_what_does_not_go_together_is_refused_with_the_remedy(run: Path, tmp_path: Path) -> None:
-    with pytest.raises(UsageError, match=r"no subject weak.boxes; there are .* train.boxes, dev.boxes, test.boxes"):
+    with pytest.raises(
+        UsageError,
+        match=r"no subject weak.boxes; did you mean dev.boxes. there are .* train.boxes, dev.boxes, test.boxes",
+    ):
         describe(run, "mrnn-regions", "weak.boxes")
     image = Manifest(run / "manifest").images["path"].to_pylist()[-1]
     (tmp_path / "boxes.tsv").write_text(f"file\tx1\ty1\tx2\ty2\tlabel\n{image}\t1\t1\t5\t5\tdog\n")

@@ -96,7 +96,9 @@ def test_a_query_is_scaled_by_the_bank_that_its_bundle_carries(run: Path) -> Non
 
 
 def test_what_is_not_scaled_is_named(run: Path) -> None:
-    with pytest.raises(UsageError, match="fit-csls: the configuration has no model ncca; there are .*ncca-csls"):
+    with pytest.raises(
+        UsageError, match="fit-csls: the configuration has no model ncca; did you mean ncca-csls. there are .*ncca-csls"
+    ):
         scale(run, "ncca")
 
 
