@@ -16,6 +16,8 @@ import numpy as np
 from pipeline.errors import IntegrityError
 
 REBUILD = "run build-index again"
+BYTE_LIMITS = ("deserialization_vector_byte_limit", "deserialization_vectorbyte_limit")
+"""What FAISS calls the most bytes of an array that it reads, from 1.15 on and before."""
 METRICS = {"inner_product": faiss.METRIC_INNER_PRODUCT, "euclidean": faiss.METRIC_L2}
 
 
@@ -98,12 +100,13 @@ def code_bytes(index: faiss.Index) -> int:
 @contextmanager
 def byte_limit(limit: int) -> Iterator[None]:
     """Have FAISS refuse arrays of more than `limit` bytes; older versions cannot."""
-    if not hasattr(faiss, "set_deserialization_vectorbyte_limit"):
+    name = next((one for one in BYTE_LIMITS if hasattr(faiss, f"set_{one}")), None)
+    if name is None:
         yield
         return
-    usual = faiss.get_deserialization_vectorbyte_limit()
-    faiss.set_deserialization_vectorbyte_limit(limit)
+    usual, change = getattr(faiss, f"get_{name}")(), getattr(faiss, f"set_{name}")
+    change(limit)
     try:
         yield
     finally:
-        faiss.set_deserialization_vectorbyte_limit(usual)
+        change(usual)
