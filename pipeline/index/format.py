@@ -18,6 +18,8 @@ from pipeline.errors import IntegrityError
 REBUILD = "run build-index again"
 BYTE_LIMITS = ("deserialization_vector_byte_limit", "deserialization_vectorbyte_limit")
 """What FAISS calls the most bytes of an array that it reads, from 1.15 on and before."""
+TABLE_BYTES = 1 << 31
+"""The most that FAISS makes of tables of products of centroids, which FAISS 1.15 counts as arrays that it reads."""
 METRICS = {"inner_product": faiss.METRIC_INNER_PRODUCT, "euclidean": faiss.METRIC_L2}
 
 
@@ -60,8 +62,14 @@ def _read(
 ) -> faiss.Index:
     """What `read` reads, checked against its card; it may have its lists in the file `lists`, and in no other."""
     try:
-        with byte_limit(2 * size + 4096):
-            index = read()
+        try:
+            with byte_limit(2 * size + 4096):
+                index = read()
+        except RuntimeError as error:
+            if "precomputed_table" not in str(error):
+                raise
+            with byte_limit(TABLE_BYTES):  # the index's own arrays were smaller, else they would be the reason
+                index = read()
     except (RuntimeError, MemoryError) as error:
         raise IntegrityError(f"{name} is not a readable FAISS index; {REBUILD}") from error
     for file in lists_files(index):  # FAISS writes to it what is added
