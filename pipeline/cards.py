@@ -1,22 +1,24 @@
 """GPUs of its own for each job of a machine: a job holds a lock for every card that it computes on."""
 
-import fcntl
+import getpass
 import logging
 import os
 import random
-import re
+import stat
 import tempfile
 import time
 from contextlib import suppress
 from pathlib import Path
 from urllib.parse import quote
 
-from pipeline.device import DEVICES
+from filelock import FileLock, Timeout
+
+from pipeline.device import VISIBLE, visible_names
+from pipeline.errors import UsageError
 
 log = logging.getLogger(__name__)
-VISIBLE = "CUDA_VISIBLE_DEVICES"
-_held: list[int] = []
-"""Open files whose locks end with this process, however it ends."""
+_held: list[FileLock] = []
+"""Locks that end with this process, however it ends."""
 
 
 def take(count: int) -> None:
@@ -32,42 +34,41 @@ def take(count: int) -> None:
         os.environ[VISIBLE] = ",".join(_wait(names, count))
 
 
-def visible_names() -> list[str]:
-    """What CUDA_VISIBLE_DEVICES calls each GPU, by the driver's files where it is not set; torch is not asked."""
-    named = os.environ.get(VISIBLE)
-    if named is not None:
-        return [name.strip() for name in named.split(",") if name.strip()]
-    return [str(number) for number in range(sum(bool(re.fullmatch(r"nvidia\d+", one)) for one in os.listdir(DEVICES)))]
-
-
 def _wait(names: list[str], count: int) -> list[str]:
     """The first `count` of `names` whose locks this process has got, all of them at once."""
-    told = False
+    folder, told = _folder(), False
     while True:
-        mine: dict[str, int] = {}
+        mine: dict[str, FileLock] = {}
         for name in names:
-            if len(mine) < count and (lock := _lock(name)) is not None:
+            if len(mine) < count and (lock := _lock(folder / quote(name, safe=""))) is not None:
                 mine[name] = lock
         if len(mine) == count:
             _held.extend(mine.values())
             return list(mine)
         for lock in mine.values():
-            os.close(lock)
+            lock.release()
         if not told:
             log.info("waiting for %d of %d GPUs: other jobs compute on them", count, len(names))
             told = True
         time.sleep(random.uniform(0.2, 1))
 
 
-def _lock(name: str) -> int | None:
-    """The open file that holds the lock of a card; None where another process has it."""
-    folder = Path(tempfile.gettempdir()) / f"jointspace-cards-{os.getuid()}"
+def _folder() -> Path:
+    """Where this user's jobs lock cards. Raises UsageError if it is a link, or somebody else's."""
+    folder = Path(tempfile.gettempdir()) / f"jointspace-cards-{quote(getpass.getuser(), safe='')}"
     with suppress(FileExistsError):
         folder.mkdir(mode=0o700)
-    opened = os.open(folder / quote(name, safe=""), os.O_CREAT | os.O_RDWR | os.O_NOFOLLOW | os.O_CLOEXEC, 0o600)
+    status = folder.lstat()
+    if not stat.S_ISDIR(status.st_mode) or (hasattr(os, "getuid") and status.st_uid != os.getuid()):
+        raise UsageError(f"{folder} is not a folder of yours; remove it, or name another by TMPDIR")
+    return folder
+
+
+def _lock(path: Path) -> FileLock | None:
+    """The lock of a card; None where another process has it."""
+    lock = FileLock(path, timeout=0, fallback_to_soft=False)
     try:
-        fcntl.flock(opened, fcntl.LOCK_EX | fcntl.LOCK_NB)
-    except BlockingIOError:
-        os.close(opened)
+        lock.acquire()
+    except Timeout:
         return None
-    return opened
+    return lock

@@ -2,6 +2,7 @@
 
 import logging
 import os
+import re
 import sys
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -18,6 +19,7 @@ if TYPE_CHECKING:
 Result = TypeVar("Result")
 
 DEVICES = "/dev"
+VISIBLE = "CUDA_VISIBLE_DEVICES"
 DRIVER_FILES = ("nvidia", "nvhost-gpu", "nvgpu", "dxg")
 """How the files begin that a driver of CUDA devices makes there: of cards, of boards with one built in, of WSL."""
 
@@ -55,7 +57,7 @@ def find_gpu(name: str) -> "torch.device | None":
 
 def may_have_gpu() -> bool:
     """Whether torch might see a CUDA device, by the driver's files and what CUDA_VISIBLE_DEVICES leaves visible."""
-    visible = os.environ.get("CUDA_VISIBLE_DEVICES")
+    visible = os.environ.get(VISIBLE)
     if visible is not None and (not visible.strip() or visible.strip().startswith("-")):
         return False
     if not sys.platform.startswith("linux"):
@@ -63,15 +65,21 @@ def may_have_gpu() -> bool:
     return any(name.startswith(DRIVER_FILES) for name in os.listdir(DEVICES))
 
 
+def visible_names() -> list[str]:
+    """What CUDA_VISIBLE_DEVICES calls each GPU, by the driver's files where it is not set; torch is not asked."""
+    named = os.environ.get(VISIBLE)
+    if named is not None:
+        return [name.strip() for name in named.split(",") if name.strip()]
+    return [str(number) for number in range(sum(bool(re.fullmatch(r"nvidia\d+", one)) for one in os.listdir(DEVICES)))]
+
+
 def visible_gpus() -> list[str]:
-    """What CUDA_VISIBLE_DEVICES calls each GPU that this process sees; torch is asked only where there might be one."""
+    """The same of each GPU that this process can use; torch is asked only where there might be one."""
     if not may_have_gpu():
         return []
     import torch
 
-    count = torch.cuda.device_count()
-    named = os.environ.get("CUDA_VISIBLE_DEVICES")
-    return named.split(",")[:count] if named else [str(number) for number in range(count)]
+    return visible_names()[: torch.cuda.device_count()]
 
 
 def upload(values: "np.ndarray | Tensor", device: "torch.device") -> "Tensor":

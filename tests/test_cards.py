@@ -11,12 +11,13 @@ import pytest
 import yaml
 from test_cluster import ROOT, snakemake
 
-from pipeline import cards
+from pipeline import cards, device
 from pipeline.config import validate
+from pipeline.errors import UsageError
 from pipeline.plan.sizes import sizes_of
 from stages.catalogue import declared
 
-HOLD = "import sys; from pipeline import cards; cards.take(int(sys.argv[1])); print(cards.visible_names(), flush=True)"
+HOLD = "import sys; from pipeline import cards; cards.take(int(sys.argv[1])); print(*cards.visible_names(), flush=True)"
 WAIT = "; sys.stdin.read()"
 
 
@@ -41,7 +42,7 @@ def holders(tmp_path: Path) -> Iterator:
 
 
 def seen(process: subprocess.Popen) -> list[str]:
-    return eval(process.stdout.readline())
+    return process.stdout.readline().split()
 
 
 def test_each_job_has_a_card_of_its_own(holders) -> None:
@@ -69,9 +70,25 @@ def test_what_a_queue_chose_needs_no_lock(holders, monkeypatch: pytest.MonkeyPat
 def test_cards_are_counted_by_the_files_of_the_driver(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     for name in ("nvidia0", "nvidia1", "nvidiactl", "nvidia-uvm", "null"):
         (tmp_path / name).touch()
-    monkeypatch.setattr(cards, "DEVICES", str(tmp_path))
+    monkeypatch.setattr(device, "DEVICES", str(tmp_path))
     monkeypatch.delenv("CUDA_VISIBLE_DEVICES", raising=False)
     assert cards.visible_names() == ["0", "1"]
+
+
+def test_a_folder_of_somebody_else_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (tmp_path / "theirs").mkdir()
+    monkeypatch.setattr(cards.tempfile, "gettempdir", lambda: str(tmp_path))
+    monkeypatch.setattr(cards.getpass, "getuser", lambda: "me")
+    monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "0,1")
+    place = tmp_path / "jointspace-cards-me"
+    place.symlink_to(tmp_path / "theirs")
+    with pytest.raises(UsageError, match="is not a folder of yours; remove it"):
+        cards.take(1)
+    place.unlink()
+    place.write_text("precious")
+    with pytest.raises(UsageError, match="is not a folder of yours"):
+        cards.take(1)
+    assert place.read_text() == "precious" and not list((tmp_path / "theirs").iterdir())
 
 
 JOBS = """
@@ -86,7 +103,7 @@ rule one:
 JOB = f"""
 import sys, time, pathlib
 sys.path.insert(0, {str(ROOT)!r})
-from pipeline import cards
+from pipeline import cards, device
 cards.take(int(sys.argv[1]))
 pathlib.Path(f"started-{{sys.argv[2]}}").touch()
 end = time.monotonic() + 120

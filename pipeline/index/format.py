@@ -16,10 +16,8 @@ import numpy as np
 from pipeline.errors import IntegrityError
 
 REBUILD = "run build-index again"
-BYTE_LIMITS = ("deserialization_vector_byte_limit", "deserialization_vectorbyte_limit")
-"""What FAISS calls the most bytes of an array that it reads, from 1.15 on and before."""
-TABLE_BYTES = 1 << 31
-"""The most that FAISS makes of tables of products of centroids, which FAISS 1.15 counts as arrays that it reads."""
+AS_IT_IS = faiss.IO_FLAG_SKIP_PRECOMPUTE_TABLE
+"""Reads what the bytes hold; the tables that FAISS makes of it would count as claims of theirs."""
 METRICS = {"inner_product": faiss.METRIC_INNER_PRODUCT, "euclidean": faiss.METRIC_L2}
 
 
@@ -32,7 +30,7 @@ def from_bytes(data: bytes | memoryview, name: str, card: Mapping[str, Any]) -> 
 
     Raises IntegrityError, which calls it `name`, where the bytes are not an index, or not the one of the card.
     """
-    return _read(lambda: faiss.deserialize_index(np.frombuffer(data, np.uint8)), len(data), name, card)
+    return _read(lambda: faiss.deserialize_index(np.frombuffer(data, np.uint8), AS_IT_IS), len(data), name, card)
 
 
 def view_bytes(data: bytes | memoryview, name: str, card: Mapping[str, Any]) -> faiss.Index:
@@ -47,12 +45,12 @@ def map_lists(data: bytes | memoryview, name: str, card: Mapping[str, Any], list
     named, here = (len(path).to_bytes(8, "little") + path for path in (lists.name.encode(), os.fsencode(lists)))
     if bytes(data).count(named) != 1:
         raise IntegrityError(f"{name} does not name {lists.name} as its lists; {REBUILD}")
-    placed = np.frombuffer(bytes(data).replace(named, here), np.uint8)
-    return _read(lambda: faiss.deserialize_index(placed, faiss.IO_FLAG_READ_ONLY), len(placed), name, card, lists)
+    placed, flags = np.frombuffer(bytes(data).replace(named, here), np.uint8), faiss.IO_FLAG_READ_ONLY | AS_IT_IS
+    return _read(lambda: faiss.deserialize_index(placed, flags), len(placed), name, card, lists)
 
 
 def _view(data: np.ndarray) -> faiss.Index:
-    index = faiss.read_index(faiss.ZeroCopyIOReader(faiss.swig_ptr(data), len(data)))
+    index = faiss.read_index(faiss.ZeroCopyIOReader(faiss.swig_ptr(data), len(data)), AS_IT_IS)
     faiss.class_wrappers.add_to_referenced_objects(index, data)  # which has to last as long
     return index
 
@@ -62,14 +60,9 @@ def _read(
 ) -> faiss.Index:
     """What `read` reads, checked against its card; it may have its lists in the file `lists`, and in no other."""
     try:
-        try:
-            with byte_limit(2 * size + 4096):
-                index = read()
-        except RuntimeError as error:
-            if "precomputed_table" not in str(error):
-                raise
-            with byte_limit(TABLE_BYTES):  # the index's own arrays were smaller, else they would be the reason
-                index = read()
+        with byte_limit(2 * size + 4096):
+            index = read()
+        _compute_tables(index)
     except (RuntimeError, MemoryError) as error:
         raise IntegrityError(f"{name} is not a readable FAISS index; {REBUILD}") from error
     for file in lists_files(index):  # FAISS writes to it what is added
@@ -82,6 +75,13 @@ def _read(
             f" {expected} as its card says; {REBUILD}"
         )
     return index
+
+
+def _compute_tables(index: faiss.Index) -> None:
+    """The products of centroids and codes by which product codes are searched faster; FAISS limits their bytes."""
+    inverted = faiss.downcast_index(faiss.try_extract_index_ivf(index))
+    if isinstance(inverted, faiss.IndexIVFPQ) and inverted.by_residual:
+        inverted.precompute_table()
 
 
 def lists_files(index: faiss.Index) -> Iterator[str]:
@@ -108,13 +108,12 @@ def code_bytes(index: faiss.Index) -> int:
 @contextmanager
 def byte_limit(limit: int) -> Iterator[None]:
     """Have FAISS refuse arrays of more than `limit` bytes; older versions cannot."""
-    name = next((one for one in BYTE_LIMITS if hasattr(faiss, f"set_{one}")), None)
-    if name is None:
+    if not hasattr(faiss, "set_deserialization_vector_byte_limit"):
         yield
         return
-    usual, change = getattr(faiss, f"get_{name}")(), getattr(faiss, f"set_{name}")
-    change(limit)
+    usual = faiss.get_deserialization_vector_byte_limit()
+    faiss.set_deserialization_vector_byte_limit(limit)
     try:
         yield
     finally:
-        change(usual)
+        faiss.set_deserialization_vector_byte_limit(usual)

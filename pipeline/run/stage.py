@@ -112,10 +112,10 @@ class Stage:
     are fingerprints of whatever else decides, found once for all shards. `writes(layout, *names)` is what it makes,
     first of all what others read. `needs` is of one job, `threads` is what a job can use. `options` are of the command
     alone, click's, and are passed to the function of a stage without shards. `then(run, *names)` is what a person may
-    type next; None for the rest of the run. `shown` is the category in Snakemake's
-    report of each output that is shown there, by its caption. `work(config, sizes, *names)` are the floating-point
-    operations of a shard that a GPU would do, where they may be too few to start on one. `finish(run, part, *names)`
-    is called when all shards of a part are made, before its commit.
+    type next; None for the rest of the run. `shown` is the category in Snakemake's report of each output that is shown
+    there, by its caption. `work(config, sizes, *names)` are the floating-point operations of a shard that a GPU would
+    do, where they may be too few to start on one. `finish(run, part, *names)` is called when all shards of a part are
+    made, before its commit.
     """
 
     function: Callable[..., Any]

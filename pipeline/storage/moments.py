@@ -9,6 +9,7 @@ import numpy as np
 
 from pipeline.errors import IntegrityError
 from pipeline.storage.atomic import Sidecar, is_published, read_sidecar
+from pipeline.storage.commits import PARTS
 from pipeline.storage.fingerprint import fingerprint as fingerprint_of
 from pipeline.storage.fingerprint import require_same
 from pipeline.storage.gather import Features, SplitRows, read_pairs
@@ -19,7 +20,6 @@ from pipeline.storage.reading import is_there
 from pipeline.storage.shards import MOMENTS, OpenedOnUse, Shard, shard_path, write_shard
 from pipeline.storage.text_shards import Texts
 
-PARTS = "parts"  # the folder of the parts' commits and sums
 NAMES = ("n", "mean_x", "mean_y", "xx", "xy", "yy")
 
 
