@@ -12,6 +12,7 @@ if TYPE_CHECKING:
 
     from pipeline.config.encoders import Encoder
     from pipeline.images.encoders import EncoderMaterial
+    from pipeline.images.networks import NetworkEncoder
     from pipeline.models.neural.training import Checkpoint, Training
     from pipeline.run import Run
     from pipeline.storage.embeddings import Embeddings
@@ -154,6 +155,13 @@ def read_trees(
     found = (entry.parse for entry in read_conllu(parses.conllu, str(parses.path)))
     trees = (tree for _, tree in read_brackets(parses.brackets, str(parses.brackets_path)))
     return fit_trees(found, trees, texts, analyze)
+
+
+def prepare_start(run: "Run", encoder: "Encoder", training: Any) -> "NetworkEncoder":
+    """The network that the training of an encoder begins with: with the weights that `training`, a section with
+    `start`, `file` and `sha256`, names."""
+    weights = {"weights": training.start, "file": training.file, "sha256": training.sha256}
+    return encoder.spec.load().prepare(encoder.model_copy(update=weights), read_material(run))
 
 
 def open_photographs(run: "Run", image_id: "np.ndarray | list[int]") -> "Iterator[tuple[Image.Image | None, str]]":

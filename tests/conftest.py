@@ -1,10 +1,11 @@
 """Fixtures that several rooms share."""
 
 import os
+import shutil
 import sys
 from collections.abc import Iterator
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import pytest
 
@@ -33,6 +34,20 @@ def pytest_configure(config: pytest.Config) -> None:
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     items.sort(key=lambda item: LONG.index(item.path.name) if item.path.name in LONG else len(LONG))
+
+
+@pytest.fixture(scope="module")
+def browser() -> Iterator[Any]:
+    """A Chromium that playwright drives."""
+    driving = pytest.importorskip("playwright.sync_api", reason="playwright is not installed: pip install playwright")
+    names = ("chromium", "chromium-browser", "google-chrome", "chrome")
+    path = next(filter(None, map(shutil.which, names)), None)
+    if path is None:
+        pytest.skip("there is no Chromium here to open pages with")
+    with driving.sync_playwright() as driver:
+        found = driver.chromium.launch(executable_path=path, args=["--no-sandbox", "--disable-gpu"])
+        yield found
+        found.close()
 
 
 OTHERS = ["pretended", pytest.param("cuda", marks=pytest.mark.gpu)]

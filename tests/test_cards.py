@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 import yaml
-from test_cluster import ROOT, snakemake
+from test_cluster import ROOT, profile_of, run_by
 
 from pipeline import cards, device
 from pipeline.config import validate
@@ -116,15 +116,12 @@ pathlib.Path(sys.argv[2]).write_text(" ".join(cards.visible_names()))
 
 def test_the_profile_of_one_machine_runs_a_job_a_card(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Four jobs that end only when all of them have started, on four cards."""
-    (tmp_path / "Snakefile").write_text(JOBS)
     (tmp_path / "job.py").write_text(JOB)
-    profile = yaml.safe_load((ROOT / "profiles/gpu/config.yaml").read_text())
+    profile = profile_of("gpu")
     profile |= {"resources": ["gpu=4", "mem_mb=64000"], "cores": 4}
-    (tmp_path / "profile").mkdir()
-    (tmp_path / "profile/config.yaml").write_text(yaml.safe_dump(profile))
     monkeypatch.setenv("TMPDIR", str(tmp_path))
     monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "0,1,2,3")
-    snakemake(tmp_path, "all", "-s", "Snakefile", "--profile", "profile")
+    run_by(tmp_path, profile, JOBS)
     assert sorted((tmp_path / f"job-{number}").read_text() for number in range(4)) == ["0", "1", "2", "3"]
 
 

@@ -41,6 +41,14 @@ def snakemake(folder: Path, *arguments: str) -> str:
     return result.stdout + result.stderr
 
 
+def run_by(folder: Path, profile: dict, rules: str) -> None:
+    """Run a workflow of its own in `folder` by a profile of Snakemake."""
+    (folder / "Snakefile").write_text(rules)
+    (folder / "profile").mkdir()
+    (folder / "profile/config.yaml").write_text(yaml.safe_dump(profile))
+    snakemake(folder, "all", "-s", "Snakefile", "--profile", "profile")
+
+
 def test_what_may_use_a_gpu_asks_for_one() -> None:
     without = {"evaluate"}  # Its rule leaves out --through-index, for which the command uses one.
     for name, stage in ((name, stage) for name, stage in declared().items() if name not in without):
@@ -125,14 +133,11 @@ rule alone:
 
 def test_jobs_with_a_gpu_run_at_once_in_a_cluster(tmp_path: Path) -> None:
     """By the profile for SLURM, through another executor: four jobs that end only when all of them have started."""
-    (tmp_path / "Snakefile").write_text(GPU_JOBS)
     profile = {name: profile_of("slurm")[name] for name in ("jobs", "cores", "resources", "set-resource-scopes")}
     submit = f"echo {{resources.gpu}} >> asked && {ROOT}/profiles/cluster/submit"
     profile |= {"executor": "cluster-generic", "cluster-generic-submit-cmd": submit}
     profile |= {"seconds-between-status-checks": 1, "latency-wait": 10}
-    (tmp_path / "profile").mkdir()
-    (tmp_path / "profile/config.yaml").write_text(yaml.safe_dump(profile))
-    snakemake(tmp_path, "all", "-s", "Snakefile", "--profile", "profile")
+    run_by(tmp_path, profile, GPU_JOBS)
     assert (tmp_path / "asked").read_text().split() == ["1"] * 4
 
 

@@ -33,13 +33,12 @@ def finetune(run: Run, job: Job, encoder: str) -> None:
     from pipeline.storage.checkpoints import Checkpoints
     from pipeline.storage.parameters import digest_tensors
     from pipeline.workers import isolated_map
-    from stages.inputs import read_material
+    from stages.inputs import prepare_start
 
     settings, manifest = run.config, run.manifest
     chosen, tuning = settings.encoder(encoder), settings.finetune
     labels, training, held_out = _labelled(manifest, tuning)
-    weights = {"weights": tuning.start, "file": tuning.file, "sha256": tuning.sha256}
-    start = chosen.spec.load().prepare(chosen.model_copy(update=weights), read_material(run))
+    start = prepare_start(run, chosen, tuning)
     made_of = {"manifest": manifest.fingerprint, "start": digest_tensors(start.tensors())}
 
     pretrained = tuning.start != "untrained"

@@ -26,12 +26,11 @@ def tune(run: Run, job: Job, encoder: str) -> None:
     from pipeline.storage.checkpoints import Checkpoints
     from pipeline.storage.fingerprint import fingerprint
     from pipeline.storage.parameters import ENCODER, digest_tensors, write_parameters
-    from stages.inputs import read_material, read_token_vocabulary
+    from stages.inputs import prepare_start, read_token_vocabulary
 
     settings, manifest = run.config, run.manifest
     chosen, tuning = settings.encoder(encoder), settings.tune
-    weights = {"weights": tuning.start, "file": tuning.file, "sha256": tuning.sha256}
-    start = chosen.spec.load().prepare(chosen.model_copy(update=weights), read_material(run))
+    start = prepare_start(run, chosen, tuning)
     vocabulary, _ = read_token_vocabulary(run)
     pairs = run.pairs("train")
     batch = min(tuning.images, len(pairs.image_id))

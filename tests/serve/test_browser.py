@@ -2,7 +2,6 @@
 
 import contextlib
 import re
-import shutil
 import subprocess
 import sys
 import threading
@@ -18,11 +17,7 @@ from made_up_generators import make_described_run, train
 pytest.importorskip("fastapi", reason="FastAPI is not installed: pip install 'jointspace[serve]'")
 pytest.importorskip("uvicorn", reason="uvicorn is not installed: pip install 'jointspace[serve]'")
 playwright = pytest.importorskip("playwright.sync_api", reason="playwright is not installed: pip install playwright")
-BROWSER = next(filter(None, map(shutil.which, ("chromium", "chromium-browser", "google-chrome", "chrome"))), None)
-pytestmark = [
-    pytest.mark.slow,
-    pytest.mark.skipif(BROWSER is None, reason="there is no Chromium here to open the page with"),
-]
+pytestmark = pytest.mark.slow
 DOGS = ["a dog"] * 3
 ONE = "/api/models/ncca/photographs/1"
 
@@ -59,14 +54,6 @@ def listening(app: object) -> Iterator[str]:
     finally:
         server.should_exit = True
         thread.join()
-
-
-@pytest.fixture(scope="module")
-def browser() -> Iterator[Any]:
-    with playwright.sync_playwright() as driver:
-        found = driver.chromium.launch(executable_path=BROWSER, args=["--no-sandbox", "--disable-gpu"])
-        yield found
-        found.close()
 
 
 @pytest.fixture

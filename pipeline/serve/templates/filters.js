@@ -31,13 +31,15 @@ function fieldOf([name, facet]) {
 // The fields are made when they are first looked at, and of another collection anew.
 async function offerFilters(params) {
   const [model] = chosenModels(params);
-  if (filtered !== model.model) {
-    filtered = model.model;
-    const { columns } = await fetchJson(`${base(model.model)}/columns`).catch(() => ({ columns: {} }));
-    at("fields").replaceChildren(...Object.entries(columns).filter(([name]) => !name.includes("`")).map(fieldOf));
-  }
-  for (const input of at("filter").querySelectorAll("[name]")) input.value = state().get(input.name) || "";
-  at("where").value = state().get("where") || "";
+  if (filtered === model.model) return;
+  filtered = model.model;
+  const { columns } = await fetchJson(`${base(model.model)}/columns`).catch(() => ({ columns: {} }));
+  at("fields").replaceChildren(...Object.entries(columns).filter(([name]) => !name.includes("`")).map(fieldOf));
+  fillFields(state());
+}
+
+function fillFields(params) {
+  for (const input of at("filter").querySelectorAll("[name]")) input.value = params.get(input.name) || "";
 }
 
 function filterNames(params) {
@@ -56,6 +58,8 @@ function showFilters(params) {
     const text = column ? `${column} ${{ is: "=", least: "≥", most: "≤" }[sign]} ${params.get(name)}` : params.get(name);
     return button(`${text} ✕`, () => go({ [name]: null }), { className: "chip", title: "Remove this filter" });
   }));
+  fillFields(params);
+  at("where").value = params.get("where") || "";
   if (at("filters").open) offerFilters(params);
 }
 
