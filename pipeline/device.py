@@ -162,6 +162,11 @@ def full_float32() -> Iterator[None]:
         torch.backends.cudnn.allow_tf32 = convolutions
 
 
+def memory_is_full(error: RuntimeError) -> bool:
+    """Whether a GPU's memory is what was missing: torch says so by a class of its own, CUDA, cuBLAS and cuDNN in words."""
+    return any(words in str(error) for words in ("CUDA out of memory", "CUDA error: out of memory", "_ALLOC_FAILED"))
+
+
 class OomBatcher:
     """Work on many rows, at most `size` of them at once; fewer from then on when a GPU has no memory for so many."""
 
@@ -185,7 +190,9 @@ class OomBatcher:
                 results.append(function(rows))
                 start = rows.stop
                 continue
-            except torch.cuda.OutOfMemoryError as error:
+            except RuntimeError as error:
+                if not memory_is_full(error):
+                    raise
                 if rows.stop - rows.start == 1:
                     raise UsageError(f"the GPU has no memory for even one {self.what}; set device to cpu") from error
             # Only here has the error let go of what the failed attempt held.

@@ -100,13 +100,22 @@ def test_tensors_are_placed_wherever_they_are() -> None:
     np.testing.assert_array_equal(upload(array, CPU), array)
 
 
-def test_work_that_does_not_fit_is_halved_and_goes_on(caplog: pytest.LogCaptureFixture) -> None:
+FULL = [
+    torch.cuda.OutOfMemoryError("CUDA out of memory. Tried to allocate 2.00 GiB."),
+    RuntimeError("CUDA error: out of memory"),
+    RuntimeError("CUDA error: CUBLAS_STATUS_ALLOC_FAILED when calling `cublasCreate(handle)`"),
+    RuntimeError("cuDNN error: CUDNN_STATUS_ALLOC_FAILED"),
+]
+
+
+@pytest.mark.parametrize("full", FULL, ids=lambda error: f"{type(error).__name__}-{error}"[:40])
+def test_work_that_does_not_fit_is_halved_and_goes_on(full: RuntimeError, caplog: pytest.LogCaptureFixture) -> None:
     asked: list[tuple[int, int]] = []
 
     def work(rows: slice) -> range:
         asked.append((rows.start, rows.stop))
         if rows.stop - rows.start > 3:
-            raise torch.cuda.OutOfMemoryError("CUDA out of memory")
+            raise full
         return range(rows.start, rows.stop)
 
     portions = OomBatcher(8, "pair")
@@ -117,6 +126,17 @@ def test_work_that_does_not_fit_is_halved_and_goes_on(caplog: pytest.LogCaptureF
     portions.map(work, 5)
     assert asked == [(0, 2), (2, 4), (4, 5)]
     assert OomBatcher(8, "pair").map(work, 0) == []
+
+
+def test_what_is_wrong_otherwise_is_not_tried_again() -> None:
+    def work(rows: slice) -> None:
+        asked.append(rows)
+        raise RuntimeError("CUDA error: an illegal memory access was encountered")
+
+    asked: list[slice] = []
+    with pytest.raises(RuntimeError, match="illegal"):
+        OomBatcher(4, "pair").map(work, 4)
+    assert len(asked) == 1
 
 
 def test_one_row_that_does_not_fit_is_an_error_with_its_remedy() -> None:

@@ -102,8 +102,8 @@ def test_ci_runs_the_second_command() -> None:
 def place(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A copy of the checkout with small defaults, and the collections that the pages name."""
     above = tmp_path_factory.mktemp("printed")
-    place, ignored = above / "checkout", shutil.ignore_patterns(".git", ".venv", "results", "__pycache__", ".snakemake")
-    shutil.copytree(ROOT, place, ignore=ignored)
+    place, left_out = above / "checkout", {".git", ".venv", "results", ".snakemake"}
+    shutil.copytree(ROOT, place, ignore=lambda folder, _: left_out if Path(folder) == ROOT else {"__pycache__"})
     (place / ".venv").symlink_to(sys.prefix)
     defaults = merge(yaml.safe_load(default_path().read_text()), SMALL)
     (place / "config/default.yaml").write_text(yaml.safe_dump(defaults, sort_keys=False))

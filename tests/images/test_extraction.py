@@ -105,7 +105,7 @@ def test_a_full_gpu_halves_the_batch(monkeypatch: pytest.MonkeyPatch) -> None:
 
     extractor.plan = replace(extractor.plan, batch_size=1)
     monkeypatch.setattr(
-        extractor, "_encoder", lambda pixels: (_ for _ in ()).throw(torch.cuda.OutOfMemoryError("full"))
+        extractor, "_encoder", lambda pixels: (_ for _ in ()).throw(torch.cuda.OutOfMemoryError("CUDA out of memory"))
     )
     with pytest.raises(UsageError, match="no memory for even one image"):
         list(extractor(pixels))
