@@ -36,7 +36,7 @@ def take(count: int) -> None:
 
 def _wait(names: list[str], count: int) -> list[str]:
     """The first `count` of `names` whose locks this process has got, all of them at once."""
-    folder, told = _folder(), False
+    folder, announced = _folder(), False
     while True:
         mine: dict[str, FileLock] = {}
         for name in names:
@@ -47,9 +47,9 @@ def _wait(names: list[str], count: int) -> list[str]:
             return list(mine)
         for lock in mine.values():
             lock.release()
-        if not told:
+        if not announced:
             log.info("waiting for %d of %d GPUs: other jobs compute on them", count, len(names))
-            told = True
+            announced = True
         time.sleep(random.uniform(0.2, 1))
 
 

@@ -163,7 +163,7 @@ def full_float32() -> Iterator[None]:
 
 
 def memory_is_full(error: RuntimeError) -> bool:
-    """Whether a GPU's memory is what was missing: torch says so by a class of its own, CUDA, cuBLAS and cuDNN in words."""
+    """Whether a GPU's memory was full: torch says so by a class of its own, CUDA, cuBLAS and cuDNN in words."""
     return any(words in str(error) for words in ("CUDA out of memory", "CUDA error: out of memory", "_ALLOC_FAILED"))
 
 

@@ -75,6 +75,16 @@ def example_search(bundle: "Bundle") -> list[str] | None:
     return None
 
 
+def search_command(folder: Path) -> str | None:
+    """The same as a command on the bundle in `folder`."""
+    import shlex
+
+    from pipeline.storage.bundle import Bundle
+
+    example = example_search(Bundle(folder))
+    return shlex.join(["jointspace", *example]) if example else None
+
+
 def _printable(bundle: "Bundle", modality: str, column: str) -> Iterator[str]:
     """Some values of a column that are short, and safe in a command."""
     table = bundle.packed_table(modality)

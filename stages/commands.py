@@ -64,9 +64,7 @@ def command_of(stage: "Stage") -> click.Command:
         run, names = begin(root, config_path), [given.pop(name) for name in stage.names]
         for chosen in (every := stage.select(run.config, [name for name in names if name is not None])):
             make(run, stage, chosen, **given)
-        if sys.stderr.isatty():
-            following = stage.then(run, *every[-1]) or shlex.join(["jointspace", "run", str(run.layout.config)])
-            click.echo(printable(f"next: {following}"), err=True)
+        say_next(lambda: stage.then(run, *every[-1]) or shlex.join(["jointspace", "run", str(run.layout.config)]))
 
     params: list[click.Parameter] = [click.Argument([name], required=False) for name in stage.names]
     params.append(click.Option(RUN[0], **RUN[1]))
@@ -75,6 +73,12 @@ def command_of(stage: "Stage") -> click.Command:
         params.append(click.Option(["--again"], is_flag=True, help="Make again what exists."))
     params += [*stage.options, click.Option(CONFIG[0], **CONFIG[1])]
     return click.Command(stage.command, callback=callback, params=params, help=stage.function.__doc__)
+
+
+def say_next(following: Callable[[], str | None]) -> None:
+    """On a terminal, print the command `following()` as what to run next."""
+    if sys.stderr.isatty() and (command := following()):
+        click.echo(printable(f"next: {command}"), err=True)
 
 
 def on_run(function: Callable[..., None]) -> Callable[..., None]:

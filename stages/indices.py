@@ -72,9 +72,9 @@ def add_indices(
             queries, embeddings.comparison, requirements, shortlist,
             lambda items, what: tqdm(items, what, disable=None), place, gpu,
         )  # fmt: skip
-        told = place.deliver(writer, name)
+        details = place.deliver(writer, name)
         _add_index(writer, embeddings.name, name, built.index)
-        cards[name] = {**built.card(), **told}
+        cards[name] = {**built.card(), **details}
         if built.cost:
             _log_cost(embeddings.name, modality, built, settings.recall_floor)
     if several:
@@ -157,5 +157,5 @@ def describe_training(run: "Run", model: str) -> dict[str, Any]:
     if not learned or not len(sentences):
         return {}
     counts = {"images": len(np.unique(manifest.sentence_images[sentences])), "sentences": len(sentences)}
-    told = {"run": config.name, "splits": splits, **counts, "manifest": manifest.fingerprint}
-    return {"trained_on": told}
+    details = {"run": config.name, "splits": splits, **counts, "manifest": manifest.fingerprint}
+    return {"trained_on": details}

@@ -100,7 +100,7 @@ class Pieces(Memory):
         ]
         shown = lambda items: progress(items, f"adding to {factory}")  # noqa: E731
         self.counts = map_reduce(make_piece, tasks, add, self.scheduler, (self._trained,), shown)
-        pieces, card = [map_file(task.path) for task in tasks], {"count": len(self.ids), "pieces": self.told}
+        pieces, card = [map_file(task.path) for task in tasks], {"count": len(self.ids), "pieces": self.piece_cards}
         index = assemble(trained, pieces, card, str(path))
         return Built(index, middle - start, time.perf_counter() - middle)
 
@@ -121,7 +121,7 @@ class Pieces(Memory):
         return search_parts(queries, parts, k, metric, self.scheduler, self.device)
 
     @property
-    def told(self) -> list[dict[str, int]]:
+    def piece_cards(self) -> list[dict[str, int]]:
         """What the card says of the pieces."""
         return [{"rows": count, "count": count} for count in self.counts]
 
@@ -134,7 +134,7 @@ class Pieces(Memory):
             except OSError:  # a file system without links
                 shutil.copyfile(self._path(number), place)
             writer.adopt(file)
-        return {"pieces": self.told}
+        return {"pieces": self.piece_cards}
 
     def _path(self, number: int) -> Path:
         return self.folder / piece_file(self.modality, number, ".faiss")

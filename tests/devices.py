@@ -10,7 +10,7 @@ from pipeline.device import OomBatcher
 
 
 def full_beyond(most: int, done: list[int]) -> Callable[..., list[Any]]:
-    """`Portions.map` as on a GPU that has memory for `most` rows; the rows of each portion are added to `done`."""
+    """`OomBatcher.map` as on a GPU that has memory for `most` rows; the rows of each portion are added to `done`."""
     original = OomBatcher.map
 
     def map_portions(self: OomBatcher, function: Callable[[slice], Any], count: int) -> list[Any]:

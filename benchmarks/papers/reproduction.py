@@ -23,8 +23,8 @@ TASKS = {
     "images": "images", "boxes": "boxes",
 }  # fmt: skip
 WHOLE, _ = PROTOCOLS
-TOLD = ("loss", "negatives", "margin", "score", "sum", "cell", "encoders", "regions", "learns from")
-"""Settings that are told of every system of ours that has them."""
+SHOWN = ("loss", "negatives", "margin", "score", "sum", "cell", "encoders", "regions", "learns from")
+"""Settings that are shown of every system of ours that has them."""
 
 
 @dataclass(frozen=True)
@@ -55,7 +55,7 @@ def render(
     """Every table of the papers with the `systems` of a run below the printed ones, by its `evaluations` of test with
     all sentences, and paired intervals for the orders that a paper states.
 
-    A difference is given only where the settings are the paper's; else they are told below the table. `collection` is
+    A difference is given only where the settings are the paper's; else they stand below the table. `collection` is
     what the run's images are (None for one that no paper has): tables of others are named with the reason why they are
     left out, unless they are among `others`, and so is every printed row without a system of the run. A table that was
     measured with a gallery of a certain size is laid beside the whole split, or the mean of its folds and the first of
@@ -156,7 +156,7 @@ def _other(row: PrintedRow, system: System) -> list[str]:
 def _tell(row: PrintedRow, one: Measured) -> str:
     """Its settings, and the paper's where these are others."""
     theirs, other = row.settings or {}, _other(row, one.system)
-    told = [key for key in dict.fromkeys((*TOLD, *theirs)) if key in one.system.settings or key in theirs]
+    told = [key for key in dict.fromkeys((*SHOWN, *theirs)) if key in one.system.settings or key in theirs]
     parts = []
     for key in told:
         own = _word(one.system.settings.get(key, "none"))

@@ -70,8 +70,8 @@ class RankedSnippets:
     def learn(cls, material: Material) -> Learned:
         """Of snippets with the same words, the mean of their sums; those without a known word are left out."""
         ranker, words, known = material.ranker, material.train.sentences, len(material.vocabulary.terms)
-        told = np.array([row for row, ids in enumerate(words) if (ids < known).any()], np.int64)
-        words, names = words.take(told), material.train.names[told]
+        with_known_word = np.array([row for row, ids in enumerate(words) if (ids < known).any()], np.int64)
+        words, names = words.take(with_known_word), material.train.names[with_known_word]
         texts = [tuple(ids.tolist()) for ids in words]
         rows = {text: row for row, text in reversed(list(enumerate(texts)))}
         place = {text: number for number, text in enumerate(rows)}

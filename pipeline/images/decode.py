@@ -75,10 +75,10 @@ def decode(data: bytes, limits: ImageLimits, side: int | None = None) -> Image.I
     of its size, which takes a fraction of the time: at the smallest of at least MARGIN times `side`. Raises
     UnreadableImage.
     """
-    begun = time.thread_time()
+    started = time.thread_time()
     try:
         with processor_limit(limits.seconds, str(_too_slow(limits.seconds))), _pixel_limit(limits.max_pixels):
-            image = _to_rgb(_load(data, limits, begun, side))
+            image = _to_rgb(_load(data, limits, started, side))
     except UnreadableImage:
         raise
     except UnidentifiedImageError:
@@ -89,7 +89,7 @@ def decode(data: bytes, limits: ImageLimits, side: int | None = None) -> Image.I
     except Exception as error:  # any failure on hostile bytes is the image's fault
         reason = "truncated" if "truncated" in str(error).lower() else "damaged"
         raise UnreadableImage(reason, f"{type(error).__name__}: {error}") from error
-    if time.thread_time() - begun > limits.seconds:
+    if time.thread_time() - started > limits.seconds:
         raise _too_slow(limits.seconds)
     return image
 
@@ -141,10 +141,10 @@ def inspect(read: Callable[..., bytes], limits: ImageLimits, location: tuple[Any
     return Inspection(*decode(data, limits).size, hashlib.sha256(data).hexdigest())
 
 
-def _load(data: bytes, limits: ImageLimits, begun: float, side: int | None) -> Image.Image:
+def _load(data: bytes, limits: ImageLimits, started: float, side: int | None) -> Image.Image:
     """The first frame, as stored."""
     formats = (*FORMATS, _heif()) if _is_heif(data) else FORMATS
-    image = Image.open(_Timed(data, begun, limits.seconds), formats=formats)
+    image = Image.open(_Timed(data, started, limits.seconds), formats=formats)
     _check_size(image.size, limits)
     if image.format == "JPEG":
         _check_scans(data)
@@ -178,15 +178,15 @@ def _heif() -> str:
 
 
 class _Timed(io.BytesIO):
-    """Bytes that can be read until the thread has used `seconds` of processor time since `begun`."""
+    """Bytes that can be read until the thread has used `seconds` of processor time since `started`."""
 
-    def __init__(self, data: bytes, begun: float, seconds: float) -> None:
+    def __init__(self, data: bytes, started: float, seconds: float) -> None:
         super().__init__(data)
-        self._begun, self._seconds = begun, seconds
+        self._started, self._seconds = started, seconds
 
     def read(self, size: int | None = -1, /) -> bytes:
         # Only blocks of pixels are timed: a header is read in dozens of small pieces.
-        if (size is None or not 0 <= size < BLOCK) and time.thread_time() - self._begun > self._seconds:
+        if (size is None or not 0 <= size < BLOCK) and time.thread_time() - self._started > self._seconds:
             raise _too_slow(self._seconds)
         return io.BytesIO.read(self, size)
 

@@ -59,12 +59,12 @@ def match_sentences(
         by_text.setdefault(_words(text), []).append(i)
     heads = list(dict.fromkeys(name.rpartition("#")[0] for name in names))
     owner = dict(zip(heads, _find(heads, images), strict=True))
-    unmatched, repeats, told = [], [], {}
+    unmatched, repeats, first_rows = [], [], {}
     for row, name in enumerate(names):
         head, _, number = name.rpartition("#")
         image = owner[head] if number.isascii() and number.isdecimal() and len(number) < MOST_DIGITS else None
         if same := by_text.get(words := _words(name)):
-            if (before := told.setdefault(words, row)) != row:
+            if (before := first_rows.setdefault(words, row)) != row:
                 repeats.append((before, row))
                 continue
             for i in same:

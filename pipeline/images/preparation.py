@@ -48,11 +48,11 @@ class Cutting:
 
     def __call__(self, image: Image.Image, known: Candidates) -> PreparedImage:
         """The regions of an RGB image with the `known` boxes."""
-        begun = time.perf_counter()
+        started = time.perf_counter()
         regions, counts = select(self.propose(np.asarray(image), known), image.size, self.selection)
         proposed = time.perf_counter()
         pixels = self.view.render(image, regions.boxes)
-        return PreparedImage(regions, pixels, image.size, counts, time.perf_counter() - begun, proposed - begun)
+        return PreparedImage(regions, pixels, image.size, counts, time.perf_counter() - started, proposed - started)
 
     @classmethod
     def from_settings(cls, settings: Mapping[str, Any], preprocessing: Preprocessing) -> "Cutting":
@@ -84,8 +84,8 @@ class Preparation:
 
     def __call__(self, request: Request) -> PreparedImage:
         """Raises InputError saying what is wrong with the image."""
-        begun = time.perf_counter()
+        started = time.perf_counter()
         image = open_photograph(self.read, self.limits, request.photograph)
-        opened = time.perf_counter() - begun
+        opened = time.perf_counter() - started
         prepared = self.cutting(image, request.known)
         return prepared._replace(seconds=prepared.seconds + opened)

@@ -68,12 +68,12 @@ def assemble(trained: faiss.Index, pieces: Sequence[memoryview], card: Mapping[s
     `card` has the `count` of all, and under `pieces` that of each. Raises IntegrityError, which calls the index `name`,
     where a piece is not one of it.
     """
-    inverted, told, parts = stages_of(trained).inverted, card["pieces"], []
+    inverted, recorded, parts = stages_of(trained).inverted, card["pieces"], []
     wanted = inverted and (inverted.nlist, inverted.code_size)
-    if inverted is None or len(pieces) != len(told):
-        raise IntegrityError(f"{name} is not an index in {len(told)} pieces; {REBUILD}")
+    if inverted is None or len(pieces) != len(recorded):
+        raise IntegrityError(f"{name} is not an index in {len(recorded)} pieces; {REBUILD}")
     lists = faiss.InvertedListsPtrVector()
-    for number, (data, about) in enumerate(zip(pieces, told, strict=True)):
+    for number, (data, about) in enumerate(zip(pieces, recorded, strict=True)):
         whole = _view(data)
         part = faiss.downcast_index(whole)
         own = type(part) is type(inverted) and not any(lists_files(part))
@@ -83,7 +83,7 @@ def assemble(trained: faiss.Index, pieces: Sequence[memoryview], card: Mapping[s
         lists.push_back(part.invlists)
     stacked = faiss.HStackInvertedLists(lists.size(), lists.data())
     inverted.replace_invlists(stacked, False)
-    _set_total(trained, inverted, sum(about["count"] for about in told))
+    _set_total(trained, inverted, sum(about["count"] for about in recorded))
     faiss.class_wrappers.add_to_referenced_objects(trained, (stacked, parts))  # which have to last as long
     if trained.ntotal != card["count"]:
         raise IntegrityError(f"{name} has {trained.ntotal} vectors in its pieces, not {card['count']}; {REBUILD}")

@@ -99,8 +99,12 @@ class PackedTable:
         exclude them all are not read."""
         values, place, found = np.unique(values), self.schema.get_field_index(column), [np.empty(0, np.int64)]
         for number, end in enumerate(self._ends if len(values) else ()):
-            told = self._file.metadata.row_group(number).column(place).statistics
-            bounds = (told.min, told.max) if told is not None and told.has_min_max else (values[0], values[-1])
+            statistics = self._file.metadata.row_group(number).column(place).statistics
+            bounds = (
+                (statistics.min, statistics.max)
+                if statistics is not None and statistics.has_min_max
+                else (values[0], values[-1])
+            )
             if np.diff(np.searchsorted(values, bounds, "left")) or bounds[1] in values:
                 group = self._read_group(number, [column])[column].to_numpy()
                 found.append(np.flatnonzero(np.isin(group, values)) + end - len(group))

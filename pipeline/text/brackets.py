@@ -126,7 +126,7 @@ def read_brackets(lines: Iterable[str], name: str) -> Iterator[tuple[str | None,
     category (NP-SBJ-1 becomes NP); an outermost bracket without a label is dropped.
     Raises InputError naming the file and line of a missing or extra bracket, or of text outside brackets.
     """
-    reader, identity, begun = _BracketReader(), None, 0
+    reader, identity, first_line = _BracketReader(), None, 0
     for number, line in enumerate(lines, start=1):
         if not reader.depth and line.strip() and not line.lstrip().startswith("("):
             identity, tab, line = line.rstrip("\r\n").partition("\t")
@@ -135,14 +135,14 @@ def read_brackets(lines: Iterable[str], name: str) -> Iterator[tuple[str | None,
             if not line.strip():
                 yield identity, PhraseTree((), (), ())
         for token in TOKEN.findall(line):
-            begun = begun if reader.depth else number
+            first_line = first_line if reader.depth else number
             if fault := reader.take(token):
                 raise InputError(f"{name}, line {number}: {fault}; correct the brackets")
             if not reader.depth:
                 yield identity, assemble(reader.words, reader.tags, reader.phrases)
                 reader, identity = _BracketReader(), None
     if reader.depth:
-        raise InputError(f"{name}, line {begun}: {reader.depth} brackets are never closed; correct the tree")
+        raise InputError(f"{name}, line {first_line}: {reader.depth} brackets are never closed; correct the tree")
 
 
 class _BracketReader:

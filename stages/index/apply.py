@@ -4,7 +4,7 @@ from pathlib import Path
 
 import click
 
-from stages.commands import FILE, FOLDER, PATH, output
+from stages.commands import FILE, FOLDER, PATH, output, say_next
 
 
 @click.command("apply")
@@ -20,14 +20,12 @@ def command(bundle_folder: Path, photographs: Path, output: Path, name: str | No
     again; photographs that were added meanwhile are indexed too.
     """
     import logging
-    import shlex
 
     from pipeline import config
     from stages.applied import apply_bundle
-    from stages.closing import example_search
+    from stages.closing import search_command
 
     changes = config.read_mapping(config_path) if config_path else {}
     bundle = apply_bundle(bundle_folder, photographs, output, name, changes)
-    example = example_search(bundle)
-    search = f"; search: {shlex.join(['jointspace', *example])}" if example else ""
-    logging.getLogger(__name__).info("%d photographs%s", bundle.card["images"]["count"], search)
+    logging.getLogger(__name__).info("%d photographs", bundle.card["images"]["count"])
+    say_next(lambda: search_command(output))

@@ -4,7 +4,7 @@ from pathlib import Path
 
 import click
 
-from stages.commands import CONFIG, FOLDER, RUN, begin, bundle, output
+from stages.commands import CONFIG, FOLDER, RUN, begin, bundle, output, say_next
 
 
 @click.command("index-add")
@@ -33,6 +33,7 @@ def command(root: Path | None, other: Path | None, config_path: Path | None, bun
     from pipeline.storage.revision import Revision
     from pipeline.storage.sources import ROOT
     from stages import piece_upkeep
+    from stages.closing import search_command
     from stages.inputs import read_bundled_embeddings
 
     if (root is None) == (other is None):
@@ -46,6 +47,7 @@ def command(root: Path | None, other: Path | None, config_path: Path | None, bun
         whole, embeddings = run.config, read_bundled_embeddings(run, bundle_folder)
         if pieces:
             piece_upkeep.add(bundle_folder, output, run, embeddings)
+            say_next(lambda: search_command(output))
             return
         wanted = split_ids(run.manifest, whole.index.splits)
     else:
@@ -64,3 +66,4 @@ def command(root: Path | None, other: Path | None, config_path: Path | None, bun
         revision.put(grown, revised.data, revised.card())
         log.info("%d %s added; %s", len(fresh), part.modality, revised.drift(whole.index.recall_floor))
     revision.commit(**more)
+    say_next(lambda: search_command(output))

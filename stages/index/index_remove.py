@@ -4,7 +4,7 @@ from pathlib import Path
 
 import click
 
-from stages.commands import CONFIG, FILE, FOLDER, RUN, begin, bundle, output
+from stages.commands import CONFIG, FILE, FOLDER, RUN, begin, bundle, output, say_next
 
 
 @click.command("index-remove")
@@ -36,6 +36,7 @@ def command(
     from pipeline.storage.revision import Revision
     from pipeline.storage.tables import read_numbers
     from stages import piece_upkeep
+    from stages.closing import search_command
     from stages.inputs import read_bundled_embeddings
 
     named = {*images, *(read_numbers(list_path) if list_path else ())}
@@ -43,6 +44,7 @@ def command(
         raise UsageError("no image is named; give --image or --list")
     if Bundle(bundle_folder).pieces("images"):
         piece_upkeep.remove(bundle_folder, output, np.array(sorted(named), np.int64))
+        say_next(lambda: search_command(output))
         return
     log = logging.getLogger(__name__)
     if root is not None:
@@ -68,3 +70,4 @@ def command(
         revision.put(less, revised.data, {**changed, **revised.card()})
         log.info("%d %s removed; %s", len(rows), part.modality, revised.drift(settings.recall_floor))
     revision.commit()
+    say_next(lambda: search_command(output))

@@ -45,13 +45,13 @@ def command(
     texts = [text.lower() for text in stored.phrases["text"].to_pylist()]
     found = nearest_phrases(stored.region_vectors[rows], stored.phrase_vectors, texts, top)
     if as_json:
-        told = [
+        answer = [
             {"region": int(number[row]), "box": stored.boxes[row].tolist(), "phrases": [
                 {"text": text, "score": float(score)} for text, score in phrases
             ]}
             for row, phrases in zip(rows, found, strict=True)
         ]  # fmt: skip
-        click.echo(printable_json(told))
+        click.echo(printable_json(answer))
         return
     for row, phrases in zip(rows, found, strict=True):
         click.echo(f"region {number[row]}: " + " ".join(f"{side:.0f}" for side in stored.boxes[row]))

@@ -1,6 +1,7 @@
 """Bundles that change by the vectors in their own indices: joined, made smaller, exported; and what is refused."""
 
 import json
+import shlex
 import shutil
 from pathlib import Path
 
@@ -9,6 +10,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
+from click.testing import CliRunner, _NamedTextIOWrapper
 from made_up import build_bundle, make_run, run_command
 from made_up_sets import add_fragments
 
@@ -18,6 +20,7 @@ from pipeline.index.joining import exact_vectors
 from pipeline.storage.bundle import Bundle, BundleWriter
 from pipeline.storage.embeddings import Embeddings
 from pipeline.storage.manifest import Manifest
+from stages.cli import cli
 
 
 @pytest.fixture(scope="module")
@@ -45,6 +48,24 @@ def joined(small: Path, large: Path, tmp_path_factory: pytest.TempPathFactory) -
 def join(first: Path, second: Path, output: Path) -> Path:
     run_command("index-add", "--index", first, "--from", second, "--output", output)
     return output
+
+
+def test_on_a_terminal_a_new_bundle_comes_with_a_search_of_it(
+    small: Path, large: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The printed command finds something when it is given as it stands."""
+    changes = {
+        "joined": ("index-add", "--index", small, "--from", large),
+        "smaller": ("index-remove", "--index", small, "--image", 0),
+    }
+    for name, (command, *arguments) in changes.items():
+        run = [cli.get_command(None, command), [*map(str, arguments), "--output", str(tmp_path / name)]]
+        with monkeypatch.context() as patch:
+            patch.setattr(_NamedTextIOWrapper, "isatty", lambda stream: True, raising=False)
+            said = CliRunner().invoke(*run, catch_exceptions=False).stderr
+        following = shlex.split(said[said.index("next: ") :].splitlines()[0])[1:]
+        assert following[:4] == ["jointspace", "search", "--index", str(tmp_path / name)]
+        assert run_command(*following[1:]).split()[0] == "1"
 
 
 def index_of(factory: str) -> dict:

@@ -55,7 +55,7 @@ def read_rows(
     """
     reader = READERS.get(path.suffix.lower())
     if reader is None:
-        raise UsageError(f"{path} is not a table that can be read: there are {', '.join(READERS)}")
+        raise UsageError(f"{path} is not a table that can be read here; known kinds are {', '.join(READERS)}")
     if (own is None or own) and reader is _read_parquet:
         try_first(path, _parquet_columns, folder, path, True)
         plain = _parquet_columns(folder, path, plain=True)

@@ -88,18 +88,18 @@ function describeCollections(models) {
   return `${each.join("; ")}. Models: ${models.map((one) => one.model).join(", ")}. A photograph that you give stays in this browser, and goes to this server to be compared.`;
 }
 
-function start(told) {
-  about = told;
-  const [first] = told.models;
-  offer("models", told.models.map((one) => [one.model, `${one.registered}, ${one.images.toLocaleString()} photographs of ${one.collection}`, false]), () => {
+function start(overview) {
+  about = overview;
+  const [first] = overview.models;
+  offer("models", overview.models.map((one) => [one.model, `${one.registered}, ${one.images.toLocaleString()} photographs of ${one.collection}`, false]), () => {
     const chosen = [...at("models").querySelectorAll("input:checked")].map((box) => box.value);
     go({ model: chosen.length ? chosen : null });
   });
-  at("compare").hidden = told.models.length < 2;
+  at("compare").hidden = overview.models.length < 2;
   at("compare").open = state().has("model");
-  offer("generators", told.generators.map((one) => [one.generator, one.registered, true]), render);
-  at("about").textContent = describeCollections(told.models);
-  at("sentence").maxLength = told.max_sentence_chars;
+  offer("generators", overview.generators.map((one) => [one.generator, one.registered, true]), render);
+  at("about").textContent = describeCollections(overview.models);
+  at("sentence").maxLength = overview.max_sentence_chars;
   at("examples").hidden = !first.examples.length;
   for (const text of first.examples.map((one) => one.replace(/\s*\.$/, ""))) {
     at("examples").append(button(text, () => takeSentence(text), { className: "text" }));
@@ -109,7 +109,7 @@ function start(told) {
     ...(first.sentences ? [`curl -F photograph=@photo.jpg '${location.origin}${base(first.model)}/sentences'`] : []),
     `curl -F photograph=@photo.jpg -F 'sentence=at night' '${location.origin}${base(first.model)}/similar'`,
     `curl -F photograph=@photo.jpg -F minus=red -F plus=blue '${location.origin}${base(first.model)}/arithmetic'`,
-    ...told.generators.slice(0, 1).map((one) => `curl -F photograph=@photo.jpg '${location.origin}${descriptions(one.generator)}'`),
+    ...overview.generators.slice(0, 1).map((one) => `curl -F photograph=@photo.jpg '${location.origin}${descriptions(one.generator)}'`),
   ].join("\n");
   render();
 }
