@@ -3,8 +3,10 @@
 import importlib
 import pkgutil
 from pathlib import Path
+from typing import TYPE_CHECKING
 
-from pipeline.run import Stage
+if TYPE_CHECKING:
+    from pipeline.run import Stage
 
 GROUPS = {
     "collections": "A collection",
@@ -25,7 +27,7 @@ COMMANDS = {
 """Command -> its module, in the order of the groups."""
 
 
-def declared() -> dict[str, Stage]:
+def declared() -> "dict[str, Stage]":
     """The declared stages by name; their modules are imported, which is quick."""
     modules = map(importlib.import_module, COMMANDS.values())
     return {module.STAGE.name: module.STAGE for module in modules if hasattr(module, "STAGE")}

@@ -4,7 +4,7 @@ from collections.abc import Callable, Collection, Mapping, Sequence
 from functools import cached_property
 from importlib.util import find_spec
 from threading import Lock
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
@@ -12,19 +12,21 @@ from pipeline.errors import MALFORMED, InputError, IntegrityError, UsageError, b
 from pipeline.index.format import REBUILD
 from pipeline.multivectors import Items, MultiVectors, concatenate
 from pipeline.specs.stored import restore, restore_text_encoder
-from pipeline.text.encoders import TextEncoder
-from pipeline.text.parsing import BatchParser, require_spacy
 from pipeline.text.sequences import encode_tokens
 from pipeline.text.tokens import make_analyzer
-from pipeline.text.tree_encoding import LabelTable, fit_trees, pack_trees
-from pipeline.text.trees import Trees
 from pipeline.text.vocabulary import Vocabulary
+
+if TYPE_CHECKING:
+    from pipeline.text.encoders import TextEncoder
+    from pipeline.text.trees import Trees
 
 VIEWS = ("dependency-trees", "phrase-trees")
 """The forms of sentences that a QueryParser makes, as `pack_trees` orders them."""
 VECTORS = "vectors"
 """The form of sentences that text encoders make."""
 
+FEW = 64
+"""Queries whose vectors are encoded as `encode_query` does, which may be dense."""
 MOST_SUGGESTED = 8
 """Unknown words of a query for which a known one is looked for, which takes milliseconds each."""
 
@@ -124,7 +126,7 @@ class Asker:
         return self._model
 
     @property
-    def text_encoders(self) -> dict[str, TextEncoder]:
+    def text_encoders(self) -> "dict[str, TextEncoder]":
         """By name; none for a model that reads words one by one."""
         return self._forms.encoders
 
@@ -196,7 +198,8 @@ class QueryForms:
 
     def _form(self, view: str, texts: Sequence[str]) -> Any:
         if view == VECTORS:
-            return {name: encoder.encode(texts) for name, encoder in self.encoders.items()}
+            few = len(texts) <= FEW
+            return {name: (one.encode_query if few else one.encode)(texts) for name, one in self.encoders.items()}
         if view in VIEWS:
             return self._parser.trees(texts[0], view, self.vocabularies[view])
         return encode_tokens(texts, self.vocabularies[view])
@@ -223,13 +226,18 @@ class QueryParser:
     """
 
     def __init__(self, pipeline: Any, max_words: int, labels: Mapping[str, Any]) -> None:
+        from pipeline.text.parsing import BatchParser, require_spacy  # which plain words do without
+        from pipeline.text.tree_encoding import LabelTable
+
         require_spacy()
         self._parse = BatchParser(lambda: pipeline, max_words)
         self._labels = LabelTable.from_dict(labels)
         self._lock = Lock()
 
-    def trees(self, sentence: str, view: str, vocabulary: Vocabulary) -> Trees:
+    def trees(self, sentence: str, view: str, vocabulary: Vocabulary) -> "Trees":
         """One tree of the form `view`."""
+        from pipeline.text.tree_encoding import fit_trees, pack_trees
+
         with self._lock:
             (parsed,) = self._parse([sentence])
         fitted = fit_trees([parsed.parse], [parsed.tree], [sentence], make_analyzer(vocabulary.settings))

@@ -53,7 +53,7 @@ def as_name(text: str) -> str:
 
 
 class Section(BaseModel):
-    model_config = ConfigDict(extra="forbid", frozen=True, allow_inf_nan=False)
+    model_config = ConfigDict(extra="forbid", frozen=True, allow_inf_nan=False, defer_build=True)
 
     def changed(self, values: Mapping[str, Any]) -> Self:
         """This section with `values` laid over it. Raises pydantic's ValidationError where one is wrong."""

@@ -14,7 +14,7 @@ Inputs = dict[str, str]
 class Form(BaseModel):
     """Strict types; unknown keys are ignored."""
 
-    model_config = ConfigDict(strict=True, extra="ignore", protected_namespaces=())
+    model_config = ConfigDict(strict=True, extra="ignore", protected_namespaces=(), defer_build=True)
 
 
 class ManifestFile(Form):
@@ -75,6 +75,7 @@ class Terms(Form):
     lemmatise: bool
     stop_words: list[str]
     max_ngram: Annotated[int, Field(ge=1, le=3)]
+    lemmas: dict[str, str] = {}
 
 
 class VocabularyForm(Form):

@@ -9,7 +9,6 @@ import shutil
 from collections.abc import Callable, Mapping
 from contextlib import suppress
 from functools import lru_cache
-from importlib import metadata
 from pathlib import Path
 from typing import Any
 
@@ -112,6 +111,8 @@ def find_parser(trained: Path | None, name: str | None, root: Path) -> tuple[str
 
 def package_digest(name: str) -> str | None:
     """The fingerprint of the installed package `name`; None if it is not installed."""
+    from importlib import metadata  # which searches in plain words do without
+
     try:
         return fingerprint(PIPELINE, 1, {"package": name, "version": metadata.version(name)})
     except metadata.PackageNotFoundError:

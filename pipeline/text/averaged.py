@@ -5,15 +5,18 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import asdict
 from functools import cached_property
 from itertools import chain
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
-from scipy import sparse
+import scipy  # whose parts it imports when they are used
 
 from pipeline.text.encoders import TextEncoder, TextMaterial
 from pipeline.text.spelling import nearest_word
 from pipeline.text.tokens import TermSettings, make_analyzer
 from pipeline.text.wordvectors import WordVectors
+
+if TYPE_CHECKING:
+    from scipy.sparse import csr_array
 
 
 class WordsEncoder(TextEncoder):
@@ -107,12 +110,12 @@ class AveragedEncoder(WordsEncoder):
     def word_factors(self, words: Sequence[str]) -> np.ndarray:
         return self._bags(words).sum(axis=1)
 
-    def _bags(self, texts: Sequence[str]) -> sparse.csr_array:
+    def _bags(self, texts: Sequence[str]) -> "csr_array":
         """(n, V) float32: the idf of every word of each text."""
         found = [self.rows(text) for text in texts]
         columns = np.fromiter(chain.from_iterable(found), np.int64)
         indptr = np.cumsum([0, *map(len, found)])
-        return sparse.csr_array((self.idf[columns], columns, indptr), shape=(len(found), len(self.terms)))
+        return scipy.sparse.csr_array((self.idf[columns], columns, indptr), shape=(len(found), len(self.terms)))
 
     def tensors(self) -> dict[str, np.ndarray]:
         return {**super().tensors(), "idf": self.idf}

@@ -3,16 +3,18 @@
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, ClassVar, NamedTuple
+from typing import TYPE_CHECKING, Any, ClassVar, NamedTuple
 
 import numpy as np
-from scipy import sparse
 
 from pipeline.text.tokens import TermSettings
 from pipeline.text.vocabulary import Vocabulary
 from pipeline.text.wordvectors import WordVectors
 
-Rows = np.ndarray | sparse.csr_array
+if TYPE_CHECKING:
+    from scipy.sparse import csr_array
+
+    Rows = np.ndarray | csr_array
 BLOCK = 4096
 """Texts encoded at once while an encoder learns."""
 WHITENED = 1e-6
@@ -55,11 +57,15 @@ class TextEncoder:
     terms: Sequence[str] = ()
     """The words, and pairs of words, of which it knows the meaning, if these can be listed."""
 
-    def encode(self, texts: Sequence[str]) -> Rows:
+    def encode(self, texts: Sequence[str]) -> "Rows":
         """(n, dim) float32; zeros for a text in which the encoder knows no word."""
         raise NotImplementedError
 
-    def encode_words(self, words: Sequence[str]) -> Rows:
+    def encode_query(self, texts: Sequence[str]) -> "Rows":
+        """As `encode`, of a few texts, in whatever form is made sooner."""
+        return self.encode(texts)
+
+    def encode_words(self, words: Sequence[str]) -> "Rows":
         """(n, dim): what each word alone adds to the vector of a sentence, up to the sentence's own factor; zeros for
         an unknown word. Only of a kind whose spec says that it `adds_words`."""
         return self.encode(words) * self.word_factors(words)[:, None]

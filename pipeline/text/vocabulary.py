@@ -2,7 +2,7 @@
 
 from collections import Counter
 from collections.abc import Iterable, Mapping
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from functools import cached_property
 from typing import Any
 
@@ -10,7 +10,7 @@ import numpy as np
 
 from pipeline.errors import InputError
 from pipeline.text.spelling import nearest_word
-from pipeline.text.tokens import TermSettings, make_analyzer
+from pipeline.text.tokens import TermSettings, find_lemma, make_analyzer
 
 
 @dataclass(frozen=True)
@@ -70,7 +70,8 @@ def build_vocabulary(
     sentences: Iterable[str], settings: TermSettings, *, size: int, min_count: int, idf: bool, normalise: bool
 ) -> Vocabulary:
     """The `size` most common terms that at least `min_count` sentences contain. Raises InputError if there are none."""
-    analyze = make_analyzer(settings)
+    seen = _Seen()
+    analyze = make_analyzer(replace(settings, lemmas=seen))
     counts: Counter[str] = Counter()
     n = 0
     for sentence in sentences:
@@ -81,4 +82,15 @@ def build_vocabulary(
         raise InputError(f"no term occurs in {min_count} of the {n} training sentences; lower text.min_count")
     terms, frequencies = zip(*common[:size], strict=True)
     weights = np.log((1 + n) / (1 + np.asarray(frequencies))) + 1 if idf else np.ones(len(terms))
-    return Vocabulary(settings, normalise, terms, tuple(weights.tolist()), n)
+    words, stop = {word for term in terms for word in term.split(" ")}, set(settings.stop_words)
+    lemmas = {word: lemma for word, lemma in sorted(seen.items()) if lemma in words or lemma.lower() in stop}
+    return Vocabulary(replace(settings, lemmas=lemmas), normalise, terms, tuple(weights.tolist()), n)
+
+
+class _Seen(dict[str, str]):
+    """The lemmas of all words that were asked for."""
+
+    def get(self, word: str) -> str:
+        if word not in self:
+            self[word] = find_lemma(word)
+        return self[word]

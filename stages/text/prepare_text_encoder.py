@@ -59,7 +59,7 @@ def _words(config, encoder: str) -> dict:
 
 STAGE = Stage(
     prepare_text_encoder,
-    version=3,
+    version=4,
     needs=Need(
         process(PYTHON + 1500, sentences=0.003),
         fixed(600),

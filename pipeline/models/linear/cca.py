@@ -1,13 +1,12 @@
 """Canonical correlation analysis on moments: the registered models `cca` and `ncca` (Gong et al. 2014, section 3)."""
 
 import numpy as np
-from scipy.linalg import LinAlgError, cholesky, eigh, qr, solve_triangular
-from scipy.linalg.lapack import get_lapack_funcs
+import scipy  # whose parts it imports when they are used: embedding does without
 
 from pipeline.errors import InputError
 from pipeline.models.linear.moments import Moments
-from pipeline.models.linear.projection import Directions, LinearModel, unit_rows
-from pipeline.models.linear.training import fit_on_moments
+from pipeline.models.linear.on_moments import MomentsModel
+from pipeline.models.linear.projection import Directions, unit_rows
 
 RANK_TOLERANCE = 1e-3
 """Correlations below this share of the largest are noise of the single-precision solve and are cut off."""
@@ -49,10 +48,10 @@ class CCASolver:
         if image_ridge not in self._image_factors:
             self._image_factors[image_ridge] = self._factor("image", self.moments.xx, image_ridge)
         lx, (ly, white) = self._image_factors[image_ridge], self._whiten_text(text_ridge)
-        t = solve_triangular(lx, white.T, lower=True, check_finite=False)
+        t = scipy.linalg.solve_triangular(lx, white.T, lower=True, check_finite=False)
         left, correlations, right = _top_singular(t, dimensions)
-        w = solve_triangular(lx, left, lower=True, trans="T", check_finite=False)
-        u = solve_triangular(ly, right, lower=True, trans="T", check_finite=False)
+        w = scipy.linalg.solve_triangular(lx, left, lower=True, trans="T", check_finite=False)
+        u = scipy.linalg.solve_triangular(ly, right, lower=True, trans="T", check_finite=False)
         if self._basis is not None:
             w = self._basis @ w
         signs = np.sign(w[np.abs(w).argmax(axis=0), np.arange(w.shape[1])])
@@ -64,7 +63,7 @@ class CCASolver:
             self._text = None
             factor = self._factor("text", self.moments.yy, ridge)
             white = (self.moments.xy / self.moments.n).T
-            white = solve_triangular(factor, white, lower=True, overwrite_b=True, check_finite=False)
+            white = scipy.linalg.solve_triangular(factor, white, lower=True, overwrite_b=True, check_finite=False)
             self._text = (ridge, factor, white)
         return self._text[1:]
 
@@ -73,8 +72,8 @@ class CCASolver:
         covariance = block / self.moments.n
         covariance[np.diag_indices_from(covariance)] += ridge * self._scales[view]
         try:
-            return cholesky(covariance, lower=True, overwrite_a=True, check_finite=False)
-        except LinAlgError:
+            return scipy.linalg.cholesky(covariance, lower=True, overwrite_a=True, check_finite=False)
+        except np.linalg.LinAlgError:
             raise InputError(
                 f"the covariance of the {view} view is singular at ridge {ridge:g}; raise fit.{view}_ridge"
             ) from None
@@ -90,13 +89,13 @@ def find_range(block: np.ndarray) -> np.ndarray | None:
     From a pivoted Cholesky factorisation that stops when every column has less than RANGE_TOLERANCE of the largest
     left.
     """
-    (pstrf,) = get_lapack_funcs(("pstrf",), (block,))
+    (pstrf,) = scipy.linalg.lapack.get_lapack_funcs(("pstrf",), (block,))
     factor, pivots, rank, _ = pstrf(block, tol=RANGE_TOLERANCE * block.diagonal().max(), lower=1)
     if not 0 < rank < RANGE_SHARE * len(block):
         return None
     columns = np.empty((len(block), rank), block.dtype)
     columns[pivots - 1] = np.tril(factor)[:, :rank]
-    return qr(columns, mode="economic", overwrite_a=True, check_finite=False)[0]
+    return scipy.linalg.qr(columns, mode="economic", overwrite_a=True, check_finite=False)[0]
 
 
 def _top_singular(t: np.ndarray, count: int) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
@@ -105,7 +104,8 @@ def _top_singular(t: np.ndarray, count: int) -> tuple[np.ndarray, np.ndarray, np
     gram = t @ t.T if wide else t.T @ t
     size = len(gram)
     count = min(count, size)
-    vectors = eigh(gram, subset_by_index=[size - count, size - 1], overwrite_a=True, check_finite=False)[1][:, ::-1]
+    top = [size - count, size - 1]
+    vectors = scipy.linalg.eigh(gram, subset_by_index=top, overwrite_a=True, check_finite=False)[1][:, ::-1]
     # Lengths of t v are far more exact than roots of the eigenvalues: their error is the square of that of v.
     other = t.T @ vectors if wide else t @ vectors
     singular = np.sqrt(np.einsum("ij,ij->j", other, other))
@@ -116,7 +116,7 @@ def _top_singular(t: np.ndarray, count: int) -> tuple[np.ndarray, np.ndarray, np
     return (vectors, singular, other) if wide else (other, singular, vectors)
 
 
-class CCA(LinearModel):
+class CCA(MomentsModel):
     """Canonical correlation analysis with Euclidean retrieval.
 
     max trace(W' X'Y U) subject to W' X'X W = I and U' Y'Y U = I (eq. 1), on centred views with a ridge added to each
@@ -124,10 +124,9 @@ class CCA(LinearModel):
     """
 
     solver = CCASolver
-    fit = classmethod(fit_on_moments)
 
 
-class NormalizedCCA(LinearModel):
+class NormalizedCCA(MomentsModel):
     """Normalized CCA: directions scaled by a power of their eigenvalues, cosine similarity.
 
     score(x, y) = cos(x W diag(lambda^t), y U diag(lambda^t)) (eq. 2); t is `eigenvalue_power`.
@@ -136,7 +135,6 @@ class NormalizedCCA(LinearModel):
     solver = CCASolver
     metric = "inner_product"
     uses_eigenvalue_power = True
-    fit = classmethod(fit_on_moments)
 
     @staticmethod
     def finish(projected: np.ndarray, values: np.ndarray, power: float) -> np.ndarray:

@@ -1,10 +1,13 @@
 """Rows of several matrices side by side, sparse and dense, without a copy."""
 
 from collections.abc import Callable, Iterator, Sequence
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
-from scipy import sparse
+import scipy  # whose parts it imports when they are used: dense views do without
+
+if TYPE_CHECKING:
+    from scipy.sparse import csr_array
 
 
 class Columns:
@@ -27,8 +30,13 @@ class Columns:
         return sum(part @ matrix[columns] for columns, part in spans(self))
 
 
-Rows = np.ndarray | sparse.csr_array | Columns
+Rows = "np.ndarray | csr_array | Columns"
 """Images (n, D) dense, or sentences (n, d) sparse, dense, or both side by side."""
+
+
+def is_sparse(part: Any) -> bool:
+    """Whether a matrix of numpy or scipy is sparse."""
+    return not isinstance(part, np.ndarray)
 
 
 def parts_of(rows: Any) -> Sequence[Any]:
@@ -60,7 +68,7 @@ def stack_blocks(blocks: Sequence[Rows]) -> Rows:
 
 
 def _stacked(parts: Sequence[Any]) -> Any:
-    return sparse.vstack(parts, format="csr") if sparse.issparse(parts[0]) else np.concatenate(parts)
+    return scipy.sparse.vstack(parts, format="csr") if is_sparse(parts[0]) else np.concatenate(parts)
 
 
 def cross(rows: Rows, other: np.ndarray) -> np.ndarray:
@@ -68,16 +76,16 @@ def cross(rows: Rows, other: np.ndarray) -> np.ndarray:
     return np.concatenate([part.T @ other for part in parts_of(rows)])
 
 
-def one_matrix(rows: Rows) -> np.ndarray | sparse.csr_array:
+def one_matrix(rows: Rows) -> "np.ndarray | csr_array":
     """The same values in one matrix, which is sparse where a part of it is."""
     parts = parts_of(rows)
     if len(parts) == 1:
         return parts[0]
-    if any(map(sparse.issparse, parts)):
-        return sparse.hstack([sparse.csr_array(part) for part in parts], format="csr")
+    if any(map(is_sparse, parts)):
+        return scipy.sparse.hstack([scipy.sparse.csr_array(part) for part in parts], format="csr")
     return np.concatenate(parts, axis=1)
 
 
-def as_sparse(rows: Rows) -> sparse.csr_array:
+def as_sparse(rows: Rows) -> "csr_array":
     """The same values in one sparse matrix."""
-    return sparse.csr_array(one_matrix(rows))
+    return scipy.sparse.csr_array(one_matrix(rows))

@@ -3,12 +3,15 @@
 import importlib
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, ClassVar, Protocol
+from typing import TYPE_CHECKING, Any, ClassVar, Protocol
 
 import numpy as np
-from scipy import sparse
+import scipy  # whose parts it imports when they are used: dense views do without
 
-from pipeline.models.linear.columns import Rows, parts_of
+from pipeline.models.linear.columns import Rows, is_sparse, parts_of
+
+if TYPE_CHECKING:
+    from scipy.sparse import csr_array
 
 
 class FeatureMap(Protocol):
@@ -70,13 +73,13 @@ class FeatureMaps:
         return [(side, feature_map) for side, feature_map in vars(self).items() if feature_map is not None]
 
 
-def sparse_parts(rows: sparse.csr_array) -> dict[str, np.ndarray]:
+def sparse_parts(rows: "csr_array") -> dict[str, np.ndarray]:
     return {name: getattr(rows, name) for name in ("data", "indices", "indptr")}
 
 
-def from_sparse_parts(tensors: Mapping[str, np.ndarray], shape: Sequence[int]) -> sparse.csr_array:
+def from_sparse_parts(tensors: Mapping[str, np.ndarray], shape: Sequence[int]) -> "csr_array":
     """The inverse of `sparse_parts`."""
-    return sparse.csr_array((tensors["data"], tensors["indices"], tensors["indptr"]), shape=tuple(shape))
+    return scipy.sparse.csr_array((tensors["data"], tensors["indices"], tensors["indptr"]), shape=tuple(shape))
 
 
 def mapped_columns(rows: Rows, feature_map: FeatureMap | None) -> list[Any]:
@@ -93,7 +96,7 @@ def project(columns: Sequence[Any], mean: np.ndarray, matrix: np.ndarray) -> np.
     for block in columns:
         part = slice(start, start + block.shape[1])
         # A sparse block stays sparse: its mean is subtracted after the product.
-        if sparse.issparse(block):
+        if is_sparse(block):
             total += block @ matrix[part] - mean[part] @ matrix[part]
         else:
             total += (block - mean[part]) @ matrix[part]

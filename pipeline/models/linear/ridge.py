@@ -1,12 +1,12 @@
 """Ridge regression from images to the principal directions of the text: the registered model `ridge`."""
 
 import numpy as np
-from scipy.linalg import LinAlgError, cho_factor, cho_solve, eigh
+import scipy  # whose parts it imports when they are used: embedding does without
 
 from pipeline.errors import InputError
 from pipeline.models.linear.moments import Moments
-from pipeline.models.linear.projection import Directions, LinearModel
-from pipeline.models.linear.training import fit_on_moments
+from pipeline.models.linear.on_moments import MomentsModel
+from pipeline.models.linear.projection import Directions
 
 
 class RidgeSolver:
@@ -28,25 +28,25 @@ class RidgeSolver:
         cxx = self.moments.xx / self.moments.n
         cxx[np.diag_indices_from(cxx)] += image_ridge * np.trace(cxx) / len(cxx)
         try:
-            factor = cho_factor(cxx, lower=True, overwrite_a=True, check_finite=False)
-        except LinAlgError:
+            factor = scipy.linalg.cho_factor(cxx, lower=True, overwrite_a=True, check_finite=False)
+        except np.linalg.LinAlgError:
             raise InputError(
                 f"the covariance of the image view is singular at ridge {image_ridge:g}; raise fit.image_ridge"
             ) from None
-        return Directions(cho_solve(factor, self.moments.xy @ u / self.moments.n), u, variances)
+        return Directions(scipy.linalg.cho_solve(factor, self.moments.xy @ u / self.moments.n), u, variances)
 
     def _principal_directions(self, dimensions: int) -> tuple[np.ndarray, np.ndarray]:
         if self._principal is None or len(self._principal[1]) < dimensions:
             size = len(self.moments.yy)
             top = [max(size - dimensions, 0), size - 1]
-            values, vectors = eigh(self.moments.yy / self.moments.n, subset_by_index=top)
+            values, vectors = scipy.linalg.eigh(self.moments.yy / self.moments.n, subset_by_index=top)
             u, values = vectors[:, ::-1], np.maximum(values[::-1], 0)
             self._principal = u * np.sign(u[np.abs(u).argmax(axis=0), np.arange(u.shape[1])]), values
         u, values = self._principal
         return u[:, :dimensions], values[:dimensions]
 
 
-class RidgeRegression(LinearModel):
+class RidgeRegression(MomentsModel):
     """Ridge regression with Euclidean retrieval (Gong et al. 2014, section 3).
 
     min over W of |YU - XW|^2 + lambda |W|^2 with U the principal directions of Y; retrieval by |xW - yU|. Paper to
@@ -54,5 +54,4 @@ class RidgeRegression(LinearModel):
     """
 
     solver = RidgeSolver
-    fit = classmethod(fit_on_moments)
     uses_text_ridge = False

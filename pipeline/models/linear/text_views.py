@@ -6,10 +6,9 @@ from itertools import product
 from typing import Any
 
 import numpy as np
-from scipy.sparse import issparse
 
 from pipeline.errors import IntegrityError
-from pipeline.models.linear.columns import Rows, side_by_side
+from pipeline.models.linear.columns import Rows, is_sparse, side_by_side
 from pipeline.models.linear.views import normalise
 from pipeline.precision import to_float32
 from pipeline.text.tfidf import unit_rows
@@ -29,7 +28,7 @@ class TextView:
     @classmethod
     def of(cls, sentences: Mapping[str, Any], steps: Mapping[str, Sequence[str]] | None = None) -> "TextView":
         """That of `sentences`, text encoder -> (n, its dim), each by its `steps` and with the weight 1."""
-        dims, kinds = zip(*((block.shape[1], issparse(block)) for block in sentences.values()), strict=True)
+        dims, kinds = zip(*((block.shape[1], is_sparse(block)) for block in sentences.values()), strict=True)
         own = tuple(tuple((steps or {}).get(name, ())) for name in sentences)
         return cls(tuple(sentences), dims, kinds, own, (1.0,) * len(dims))
 
@@ -111,7 +110,7 @@ class TextView:
 
 def _prepared(block: Any, steps: Sequence[str], weight: float) -> Any:
     """The vectors (n, d) of one encoder, normalised and weighted."""
-    if issparse(block):
+    if is_sparse(block):
         for step in steps:
             block = unit_rows(block) if step == "l2" else block.sign() * abs(block).sqrt()
         return block if weight == 1 else block * np.float32(weight)
