@@ -71,6 +71,7 @@ def cli(threads: int | None, cards: int | None, debug: bool, quiet: bool) -> Non
     `run`, or `snakemake all --cores 2`, makes all that a run needs; each rule of it is one of the commands below.
     """
     runtime.configure(threads)
+    os.environ.setdefault("PYDANTIC_DISABLE_PLUGINS", "1")  # it would read the metadata of every distribution
     handler = logging.StreamHandler(sys.stderr)
     handler.setFormatter(OneLine("%(message)s"))
     logging.basicConfig(level=logging.WARNING, handlers=[handler])

@@ -150,6 +150,28 @@ def test_help_is_light() -> None:
     assert result.stdout.strip() == "[]"
 
 
+def test_a_query_in_words_is_light() -> None:
+    heavy = [
+        "torch", "scipy.sparse", "scipy.linalg", "sklearn", "nltk", "simplemma", "spacy", "pyarrow.compute",
+        "importlib.metadata", "pipeline.config", "pipeline.models.linear.training", "pipeline.text.parsing",
+    ]  # fmt: skip
+    code = (
+        "import sys\n"
+        "from pipeline.index.search import Searcher; from pipeline.storage.bundle import Bundle\n"
+        "from pipeline.specs.models import model_spec; from pipeline.specs.stored import restore_text_encoder\n"
+        "model_spec('ncca').load()\n"
+        "words = dict(lowercase=True, tokenizer='words', lemmatise=True, stop_words=['the'], max_ngram=2)\n"
+        "made = {'settings': {**words, 'lemmas': {'dogs': 'dog', 'run': 'run'}}, 'normalise': True}\n"
+        "terms = {'terms': ['dog', 'run', 'dog run'], 'idf': [1.0, 2.0, 2.0], 'n_sentences': 4}\n"
+        "encoder = restore_text_encoder({'kind': 'tf-idf', **made, **terms}, {})\n"
+        "found = encoder.encode_query(['The dogs run'])\n"
+        "assert [round(float(x), 3) for x in found[0]] == [.333, .667, .667]\n"
+        f"print([name for name in {heavy} if name in sys.modules])"
+    )
+    result = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True, cwd=ROOT)
+    assert result.stdout.strip() == "[]"
+
+
 def test_the_public_package_imports_nothing_before_it_is_used() -> None:
     code = (
         "import sys, jointspace; assert sorted(jointspace.__all__) == dir(jointspace)\n"

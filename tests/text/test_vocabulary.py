@@ -7,7 +7,7 @@ import pytest
 from sklearn.feature_extraction.text import TfidfVectorizer
 
 from pipeline.errors import InputError
-from pipeline.text.tfidf import encode
+from pipeline.text.tfidf import TfidfEncoder, encode
 from pipeline.text.tokens import TermSettings, english_stop_words, make_analyzer
 from pipeline.text.vocabulary import Vocabulary, build_vocabulary
 
@@ -62,6 +62,25 @@ def test_rare_terms_stay_out_and_an_empty_vocabulary_is_refused() -> None:
     assert build_vocabulary(SENTENCES, PLAIN, size=99, min_count=3, idf=True, normalise=True).terms == ("the", "a")
     with pytest.raises(InputError, match="text.min_count"):
         build_vocabulary(SENTENCES, PLAIN, size=99, min_count=9, idf=True, normalise=True)
+
+
+def test_lemmas_are_those_of_the_words_that_were_learned_from() -> None:
+    settings = TermSettings(True, "words", True, ("have",), 2)
+    vocabulary = build_vocabulary(["two geese ate", "a goose eats", "he had mice"], settings, size=3, min_count=2,
+                                  idf=True, normalise=True)  # fmt: skip
+    assert set(vocabulary.terms) == {"goose", "eat", "goose eat"}
+    assert vocabulary.settings.lemmas == {
+        "ate": "eat",
+        "eats": "eat",
+        "geese": "goose",
+        "goose": "goose",
+        "had": "have",
+    }
+    unlisted = Vocabulary(settings, True, vocabulary.terms, vocabulary.idf, 3)
+    for text in ("the geese had eaten", "mice eat a goose", "geese"):  # also words that it has not seen
+        assert make_analyzer(vocabulary.settings)(text) == make_analyzer(settings)(text)
+        query = TfidfEncoder(vocabulary).encode_query([text])
+        np.testing.assert_allclose(query, encode([text], unlisted).toarray(), atol=1e-6)
 
 
 def test_a_vocabulary_survives_json() -> None:
