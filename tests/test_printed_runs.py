@@ -42,7 +42,7 @@ SMALL = {
     "evaluate": {"bootstrap": 50},
 }
 """Defaults of the copy, over those of the checkout."""
-PLACES = {"/home/me/holiday": "holiday", "/where/coco/is": "coco", "HOST": "127.0.0.1"}
+PLACES = {"/home/me/holiday": "holiday", "/home/me/phone": "phone", "/where/coco/is": "coco", "HOST": "127.0.0.1"}
 """What stands on a page for a user's own place, and what it is here."""
 COUNTS = {"train": 30, "val": 8, "restval": 5, "test": 12}
 
@@ -63,6 +63,9 @@ INSTEAD = {
     "python3 -m venv .venv && .venv/bin/pip install -q -e '.[test]' && .venv/bin/python -m pytest -n auto"
     " --dist loadfile": Instead("is what .ci/run runs, and the fast checks say so"),
     ".venv/bin/pip install -e '.[serve]'": Instead(NETWORK),
+    ".venv/bin/jointspace init /home/me/holiday": Instead(
+        "other pages have a configuration of that name", "rm holiday.yaml && .venv/bin/jointspace init holiday"
+    ),
     "pip install -e '.[standard]'": Instead(NETWORK),
     "pip install 'jointspace[cluster]'": Instead(NETWORK),
     "pip install 'jointspace[parse]'": Instead(NETWORK),
@@ -108,6 +111,9 @@ def place(tmp_path_factory: pytest.TempPathFactory) -> Path:
     defaults = merge(yaml.safe_load(default_path().read_text()), SMALL)
     (place / "config/default.yaml").write_text(yaml.safe_dump(defaults, sort_keys=False))
     write_folder(place / "holiday", ["beach.jpg", *(f"day-{number}.jpg" for number in range(1, 20))])
+    write_folder(place / "phone", [f"IMG_{number}.jpg" for number in range(7)])
+    for path in (place / "phone").glob("*.tsv"):
+        path.unlink()
     write_coco(place / "coco", COUNTS)
     (place / "million").mkdir()
     names = [f"{1000268201 + 7 * number}_{number:010x}.jpg" for number in range(340)]

@@ -169,6 +169,32 @@ def test_words_beside_a_photograph_are_weighed(page: Any, address: str) -> None:
     assert page.is_visible("#balance") and page.is_disabled("#plus")
 
 
+def test_several_collections_answer_each_under_its_name(
+    page: Any, folder: Path, tmp_path_factory: pytest.TempPathFactory
+) -> None:
+    """A model of each answers, on the first screen and to a query, and a link keeps to the model that was chosen."""
+    from visiting import serve
+
+    place = tmp_path_factory.mktemp("other")
+    build_bundle(make_run(place / "run", images=40))
+    (place / "trip/index").mkdir(parents=True)
+    (place / "run/bundle").rename(place / "trip/index/ncca")
+    headings, shown = page.locator("#answers .collection > h2"), page.locator("#answers .collection")
+    with listening(serve(folder, place / "trip/index/ncca")) as found:
+        page.goto(found)
+        playwright.expect(headings).to_have_text(["bundle", "trip"])
+        page.goto(f"{found}/?q=a+dog&top=3")
+        playwright.expect(headings).to_have_text(["bundle", "trip"])
+        for number in (0, 1):
+            playwright.expect(shown.nth(number).locator("[data-photograph] img").first).to_have_attribute(
+                "alt", "a dog"
+            )
+        page.click("#compare summary")
+        page.locator("#models label").nth(1).click()
+        playwright.expect(page.locator("#answers .column ol")).to_have_count(1)
+        playwright.expect(page.locator("#about")).to_contain_text("40 photographs")
+
+
 def test_filters_on_columns_are_set_shown_and_cleared(page: Any, address: str) -> None:
     page.goto(f"{address}/?q=a+dog&top=20")
     captions(page, 20)
