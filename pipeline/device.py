@@ -23,8 +23,10 @@ VISIBLE = "CUDA_VISIBLE_DEVICES"
 DRIVER_FILES = ("nvidia", "nvhost-gpu", "nvgpu", "dxg")
 """How the files begin that a driver of CUDA devices makes there: of cards, of boards with one built in, of WSL."""
 
-BATCH, GPU_BATCH = 32, 256
-"""Images in one forward pass, on a processor and on a GPU, where nobody says how many."""
+BATCH, GPU_BATCH, LARGEST_BATCH = 32, 256, 2048
+"""Images in one forward pass, on a processor and on a GPU, where nobody says how many; how far these are doubled."""
+WORTH = 1.05
+"""How much faster twice as many images at once have to be."""
 
 log = logging.getLogger(__name__)
 
@@ -165,6 +167,32 @@ def full_float32() -> Iterator[None]:
 def memory_is_full(error: RuntimeError) -> bool:
     """Whether a GPU's memory was full: torch says so by a class of its own, CUDA, cuBLAS and cuDNN in words."""
     return any(words in str(error) for words in ("CUDA out of memory", "CUDA error: out of memory", "_ALLOC_FAILED"))
+
+
+def grow_batch(seconds: Callable[[int], float], size: int) -> int:
+    """`size`, doubled for as long as a GPU has memory for it and twice as many rows at once are faster by `WORTH`.
+
+    `seconds(n)` are those of n rows; the first of two calls, in which kernels are chosen, does not count.
+    """
+    import torch
+
+    def rate(rows: int) -> float:
+        seconds(rows)
+        return rows / seconds(rows)
+
+    before = rate(size)
+    while 2 * size <= LARGEST_BATCH:
+        try:
+            after = rate(2 * size)
+        except RuntimeError as error:
+            if not memory_is_full(error):
+                raise
+            break
+        if after < WORTH * before:
+            break
+        size, before = 2 * size, after
+    torch.cuda.empty_cache()
+    return size
 
 
 class OomBatcher:

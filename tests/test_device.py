@@ -19,6 +19,7 @@ from pipeline.device import (
     find_device,
     find_gpu,
     full_float32,
+    grow_batch,
     may_have_gpu,
     place,
     upload,
@@ -126,6 +127,32 @@ def test_work_that_does_not_fit_is_halved_and_goes_on(full: RuntimeError, caplog
     portions.map(work, 5)
     assert asked == [(0, 2), (2, 4), (4, 5)]
     assert OomBatcher(8, "pair").map(work, 0) == []
+
+
+@pytest.mark.parametrize(
+    ("fastest", "largest", "found"), [(300, 4096, 512), (100, 4096, 256), (1 << 20, 1000, 512), (1 << 20, 4096, 2048)]
+)
+def test_a_batch_grows_while_it_gains_and_fits(fastest: int, largest: int, found: int) -> None:
+    """On a device that does `fastest` rows in the time of one, and has memory for `largest`; the first call is slow."""
+    called = set()
+
+    def seconds(rows: int) -> float:
+        if rows > largest:
+            raise RuntimeError("CUDA error: out of memory")
+        late = 0 if rows in called else 1000
+        called.add(rows)
+        return max(1, rows / fastest) + late
+
+    assert grow_batch(seconds, 256) == found
+
+
+def test_a_batch_that_cannot_be_computed_is_an_error() -> None:
+    with pytest.raises(RuntimeError, match="illegal"):
+        grow_batch(lambda rows: 1 if rows == 256 else throw(RuntimeError("CUDA error: illegal memory access")), 256)
+
+
+def throw(error: Exception) -> float:
+    raise error
 
 
 def test_what_is_wrong_otherwise_is_not_tried_again() -> None:

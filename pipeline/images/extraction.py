@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import torch
 
-from pipeline.device import Arriving, OomBatcher, find_device, full_float32, upload
+from pipeline.device import Arriving, OomBatcher, find_device, full_float32, grow_batch, upload
 from pipeline.precision import fast_at_bfloat16
 
 if TYPE_CHECKING:
@@ -92,6 +92,21 @@ class Extractor:
         images = iter(images)
         batches = iter(lambda: list(islice(images, self.plan.batch_size)), [])
         return self.run((torch.from_numpy(np.stack(batch)),) for batch in batches)
+
+    def grow(self, side: int) -> None:
+        """On a GPU, take as many images of `side` x `side` pixels at once as `grow_batch` finds worth it."""
+        if self.plan.device.type != "cuda":
+            return
+
+        def seconds(size: int) -> float:
+            pixels = torch.from_numpy(np.resize(make_probes(side), (size, side, side, 3)))
+            start = time.perf_counter()
+            Arriving(self._encoder(upload(pixels, self.plan.device))).numpy()
+            return time.perf_counter() - start
+
+        with torch.inference_mode(), full_float32():
+            self.plan = replace(self.plan, batch_size=grow_batch(seconds, self.plan.batch_size))
+        log.info("%d images at once", self.plan.batch_size)
 
     def run(self, batches: Iterable[tuple[torch.Tensor, ...]]) -> Iterator[np.ndarray]:
         """The encoder's output for each batch, a tuple of its input tensors (n, ...), in order."""

@@ -24,6 +24,8 @@ def extract(run: Run, encoder: str) -> Callable[[Job], None]:
     parameters = run.encoder(encoder)
     network = restore_encoder(parameters.settings, parameters.tensors)
     work = network.work(run.config.device, chosen.precision, run.batch_size)
+    if chosen.batch_size is None:
+        work.extractor.grow(network.preprocessing.side)
     limits, read = ImageLimits.from_settings(run.config.collection), run.images.read
     described = {"name": encoder, "sha256": parameters.sha256, **parameters.settings}
     described["precision"] = work.extractor.plan.precision
@@ -40,7 +42,7 @@ def extract(run: Run, encoder: str) -> Callable[[Job], None]:
             with stopwatch.measure("write"):
                 stored = to_stored(features, chosen.storage, [photographs[row].name for row in part])
                 unfinished.write(part, stored)
-        unfinished.publish({"encoder": described, "inputs": job.inputs})
+        unfinished.publish({"encoder": described, "inputs": job.inputs, "batch_size": work.extractor.plan.batch_size})
         logging.getLogger(__name__).info("shard %d: %s", job.number, stopwatch.describe(len(todo)))
 
     return make
