@@ -3,7 +3,7 @@
 import ast
 import inspect
 import re
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -153,6 +153,21 @@ def legal(config: Config) -> bool:
         return False
 
 
+def remembered(method: Callable[..., Any]) -> Callable[..., Any]:
+    """`method`, which computes once what it says of the configuration that it was asked of last."""
+    last, found = [None], {}
+
+    def ask(config: Config, *given: Any) -> Any:
+        if last[0] is not config:
+            last[0] = config
+            found.clear()
+        if given not in found:
+            found[given] = method(config, *given)
+        return found[given]
+
+    return ask
+
+
 @pytest.fixture(scope="module")
 def decisive() -> dict[str, set[str]]:
     """Stage -> the keys of which a change changes its choices, or what it says of some of them; of a key that its line
@@ -160,6 +175,8 @@ def decisive() -> dict[str, set[str]]:
     found, lines = {name: set() for name in STAGES}, {name: named(stage) for name, stage in STAGES.items()}
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(Path, "is_file", lambda path: True)
+        for name in ("model", "every_model", "made_by"):
+            patch.setattr(Config, name, remembered(getattr(Config, name)))
         for config in configurations():
             choices = {name: chosen(stage, config) for name, stage in STAGES.items()}
             before = {name: [said(STAGES[name], config, one) for one in some(every)] for name, every in choices.items()}
