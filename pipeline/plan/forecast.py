@@ -17,8 +17,8 @@ from pipeline.settings.models import FitSettings
 from pipeline.specs.models import ModelSpec
 from pipeline.specs.trainings import STACKING, TRAININGS
 
-EFFICIENCY = {"accumulate": 0.6, "fit": 0.35, "map": 0.5, "embed": 0.3, "rank": 0.11}
-"""Share of the rate of a plain product in single precision that a piece of work reaches; ranks are in double."""
+EFFICIENCY = {"accumulate": 0.6, "fit": 0.35, "map": 0.5, "embed": 0.3, "rank": 0.17}
+"""Share of the rate of a plain product in single precision that a piece of work reaches."""
 COUNTING = 27
 """Dimensions whose products take as long as the counting of ranks."""
 LINES = 1.25

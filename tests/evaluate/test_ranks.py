@@ -4,7 +4,8 @@ import numpy as np
 import pytest
 
 from pipeline.errors import InputError, IntegrityError
-from pipeline.metrics import ranks
+from pipeline.metrics import counting
+from pipeline.metrics.lattice import to_lattice, unit_of
 from pipeline.metrics.ranks import count_ranks
 
 
@@ -60,6 +61,34 @@ def test_ties_count_against_the_model(metric: str) -> None:
     assert found.sentence_to_image.tolist() == expected[1]
 
 
+@pytest.mark.parametrize("doubtful", [0, 1 / 32, 1])
+@pytest.mark.parametrize("metric", ["inner_product", "euclidean"])
+def test_scores_that_single_precision_cannot_tell_apart(
+    metric: str, doubtful: float, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """They are computed again: each one for itself, or their whole block where many are in doubt."""
+    rng = np.random.default_rng(5)
+    owners = rng.permutation(np.repeat(np.arange(260), 2))
+    images = np.repeat(rng.standard_normal((4, 19)), 65, axis=0)  # of four kinds, which the scores hardly tell apart
+    images += 1e-7 * rng.standard_normal(images.shape)
+    sentences = images[owners] + 1e-7 * rng.standard_normal((520, 19))
+    unit = max(unit_of(images), unit_of(sentences))
+    a, b = (to_lattice(x, unit).astype(int).astype(object) for x in (images, sentences))  # Python's own whole numbers
+    scores = a @ b.T
+    if metric == "euclidean":
+        scores = 2 * scores - (a * a).sum(axis=1)[:, None] - (b * b).sum(axis=1)
+    rounded = images.astype(np.float32) @ sentences.astype(np.float32).T
+    of_one_kind = (images[:, None, 0] - sentences[None, :, 0]) ** 2 < 1e-9
+    assert np.ptp(rounded[0][of_one_kind[0]]) < 1e-5 * abs(rounded).max()
+
+    monkeypatch.setattr(counting, "MOST_DOUBTFUL", doubtful)
+    monkeypatch.setattr(counting, "MANY", 100)
+    found = count_ranks(images, sentences, owners, metric)
+    expected = naive_ranks(scores, owners)
+    assert found.image_to_sentence.tolist() == expected[0]
+    assert found.sentence_to_image.tolist() == expected[1]
+
+
 def test_a_model_that_knows_nothing_is_last() -> None:
     owners = np.repeat(np.arange(10), 2)
     found = count_ranks(np.ones((10, 4), np.float32), np.ones((20, 4), np.float32), owners, "inner_product")
@@ -100,7 +129,7 @@ def test_scale_of_a_side_does_not_matter() -> None:
 
 def test_counts_of_a_block_do_not_overflow() -> None:
     # Every column and every row of a full block is counted, the most that its bytes must hold.
-    n = 2 * ranks.SENTENCE_ROWS
+    n = 2 * counting.SENTENCE_ROWS
     images, sentences = np.ones((n, 2), np.float32), np.ones((n, 2), np.float32)
     found = count_ranks(images, sentences, np.arange(n), "euclidean")
     assert set(found.image_to_sentence) == set(found.sentence_to_image) == {n}
