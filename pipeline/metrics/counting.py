@@ -5,7 +5,7 @@ precision is wrong by no more than a known tolerance, so it tells on which side 
 both are nearer to each other than that: some scores in ten thousand, which are computed again.
 """
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable
 
 import numpy as np
 
@@ -13,7 +13,7 @@ from pipeline.metrics.lattice import lengths_of, to_lattice, unit_above
 
 IMAGE_ROWS = 255
 """Images in a block, at most: the counts of a block's columns are bytes."""
-SENTENCE_ROWS = 1536
+SENTENCE_ROWS = 1024
 """Sentences in a block, at most, of 8 x 255: the counts of a block's rows are eight bytes."""
 MOST_DOUBTFUL = 1 / 32
 """Share of a block's groups of eight scores among which some are in doubt; with more, all of it is computed again."""
@@ -91,12 +91,6 @@ def blocks_of(count: int, most: int, shares: int = 1) -> list[slice]:
     return [slice(start, stop) for start, stop in zip(bounds, bounds[1:], strict=False) if start < stop]
 
 
-def shares_of(sentences: int, count: int) -> list[list[slice]]:
-    """`count` lists of blocks of sentences that take the same time."""
-    blocks = blocks_of(sentences, SENTENCE_ROWS, count)
-    return [blocks[first::count] for first in range(count)]
-
-
 class _Direction:
     """`counts` (n,) of the scores in each row (axis 0) or column (axis 1) that are at least its exact `bounds` (n,)."""
 
@@ -149,7 +143,7 @@ class _Direction:
 
 
 def count(
-    blocks: Sequence[slice], left: Side, right: Side, best: np.ndarray, targets: np.ndarray,
+    blocks: Iterable[slice], left: Side, right: Side, best: np.ndarray, targets: np.ndarray,
     above_target: np.ndarray | None = None,
 ) -> tuple[np.ndarray, np.ndarray]:  # fmt: skip
     """For the sentences in `blocks`: (n,) how many score at least `best` (n,) with each image, and (m,) how many images

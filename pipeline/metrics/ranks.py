@@ -13,7 +13,7 @@ from threadpoolctl import threadpool_limits
 from pipeline import runtime
 from pipeline.errors import InputError
 from pipeline.mapreduce import LOCAL, map_reduce
-from pipeline.metrics.counting import SENTENCE_ROWS, SETTLED, blocks_of, count, score_pairs, shares_of, sides
+from pipeline.metrics.counting import SENTENCE_ROWS, SETTLED, blocks_of, count, score_pairs, sides
 from pipeline.multivectors import Comparison, Items
 from pipeline.precision import require_finite
 
@@ -57,12 +57,15 @@ def count_ranks(
         targets = np.concatenate(list(each))
         best, own_best = _best_of_own(targets, owners, n)
         if scheduler != LOCAL:
-            shares = shares_of(m, min(SHARES, -(-m // SENTENCE_ROWS)))
+            blocks = blocks_of(m, SENTENCE_ROWS)
+            shares = [blocks[first::SHARES] for first in range(min(SHARES, len(blocks)))]
             counts = map_reduce(count, shares, _add_counts, scheduler, (left, right, best, targets))
             image_to_sentence, sentence_to_image = counts
         else:
-            sentence_to_image, shares = np.zeros(m, np.int64), shares_of(m, threads)
-            found = pool.map(lambda share: count(share, left, right, best, targets, sentence_to_image), shares)
+            sentence_to_image, blocks = np.zeros(m, np.int64), iter(blocks_of(m, SENTENCE_ROWS, threads))
+            found = pool.map(  # each thread takes the next block when it is done with its last one
+                lambda _: count(blocks, left, right, best, targets, sentence_to_image), range(threads)
+            )
             image_to_sentence = sum(above for above, _ in found)
     # The counts include the targets: one image for a sentence, all its best sentences for an image.
     return Ranks(image_to_sentence - own_best + 1, sentence_to_image)
