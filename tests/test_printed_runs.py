@@ -62,14 +62,9 @@ INSTEAD = {
     ),
     "python3 -m venv .venv && .venv/bin/pip install -q -e '.[test]' && .venv/bin/python -m pytest -n auto"
     " --dist loadfile": Instead("is what .ci/run runs, and the fast checks say so"),
-    ".venv/bin/pip install -e '.[serve]'": Instead(NETWORK),
     ".venv/bin/jointspace init /home/me/holiday": Instead(
         "other pages have a configuration of that name", "rm holiday.yaml && .venv/bin/jointspace init holiday"
     ),
-    "pip install -e '.[standard]'": Instead(NETWORK),
-    "pip install 'jointspace[cluster]'": Instead(NETWORK),
-    "pip install 'jointspace[parse]'": Instead(NETWORK),
-    "pip install snakemake-executor-plugin-slurm": Instead(NETWORK),
     "jointspace COMMAND --help": Instead("the fast checks run it of every command"),
     "pytest -m nightly tests/faults": Instead(LONG, "pytest -m nightly tests/faults --collect-only"),
     OURS: Instead("is this", f"{OURS} --collect-only"),
@@ -158,6 +153,8 @@ def test_pages_run_as_printed(
     if step.is_mention:
         return
     instead = INSTEAD.get(step.text)
+    if instead is None and "pip install" in text:  # which would change the environment of these tests, too
+        pytest.skip(NETWORK)
     if instead is not None and instead.command is None:
         pytest.skip(instead.reason)
     if not DATA and WEIGHTS.search(text):
