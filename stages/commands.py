@@ -58,12 +58,16 @@ def output(kind: click.Path, what: str):
 def command_of(stage: "Stage") -> click.Command:
     """The command of a stage: `jointspace embed ncca --run results/demo` does what its rule does."""
 
-    def callback(root: Path, config_path: Path | None, **given: Any) -> None:
-        from pipeline.run.runner import make
+    def callback(root: Path, config_path: Path | None, batch: str | None = None, **given: Any) -> None:
+        from pipeline.run.runner import commit_batches, make, make_batch
 
         run, names = begin(root, config_path), [given.pop(name) for name in stage.names]
-        for chosen in (every := stage.select(run.config, [name for name in names if name is not None])):
-            make(run, stage, chosen, **given)
+        if batch is not None:
+            every = make_batch(run, stage, batch)
+        else:
+            for chosen in (every := stage.select(run.config, [name for name in names if name is not None])):
+                make(run, stage, chosen, **given)
+            commit_batches(run, stage)
         say_next(lambda: stage.then(run, *every[-1]) or shlex.join(["jointspace", "run", str(run.layout.config)]))
 
     params: list[click.Parameter] = [click.Argument([name], required=False) for name in stage.names]
@@ -71,6 +75,8 @@ def command_of(stage: "Stage") -> click.Command:
     if stage.sharded:
         params.append(click.Option(["--part"], type=click.IntRange(min=0), help="One range of shards. [default: all]"))
         params.append(click.Option(["--again"], is_flag=True, help="Make again what exists."))
+    if stage.batch:
+        params.append(click.Option(["--batch"], help="What a rule makes in one process, but for what is made already."))
     params += [*stage.options, click.Option(CONFIG[0], **CONFIG[1])]
     return click.Command(stage.command, callback=callback, params=params, help=stage.function.__doc__)
 

@@ -56,11 +56,13 @@ def forecast(
         names = [given for other, given in made if other.name == stage.name]
         formula = getattr(work, stage.name, None)
         seconds = [formula(*given) if formula else None for given in names]
+        jobs = len(stage.batches(config)) if stage.batch else len(names) * (parts if stage.sharded else 1)
+        starts = (len(names) - jobs) * rates.starts_light if stage.batch else 0  # that the others of a batch do without
         found.append(
             Forecast(
                 stage.name,
-                len(names) * (parts if stage.sharded else 1),
-                None if None in seconds else sum(seconds),
+                jobs,
+                None if None in seconds else max(0, sum(seconds) - starts),
                 stage.needs.memory(s),
                 stage.needs.gpu(s) if gpu and stage.needs.gpu else 0,
                 len(names) * (s.shards if stage.sharded else 1) * stage.needs.disk(s),

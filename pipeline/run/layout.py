@@ -71,6 +71,10 @@ class Layout:
     def plan(self) -> Artefact:
         return self.file("plan.json")
 
+    def batch(self, stage: str, name: str) -> Artefact:
+        """Which artefacts of a stage one job has made, by their files; `name` may be a wildcard."""
+        return self.file(f"batches/{stage}/{name}.json")
+
     # --- images
 
     def encoder(self, name: str) -> Artefact:

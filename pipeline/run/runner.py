@@ -6,7 +6,7 @@ from typing import Any
 
 from pipeline import runtime
 from pipeline.device import visible_gpus
-from pipeline.errors import UsageError
+from pipeline.errors import JointspaceError, UsageError
 from pipeline.run.layout import Shards
 from pipeline.run.mappers import ShardTask, in_process, on_cluster, on_processes
 from pipeline.run.run import Run
@@ -32,6 +32,41 @@ def make(
     made = stage.outputs(run.layout, *names)[0]
     with hold(made.path):
         stage.function(run, run.job(stage, names), *names, **options)
+
+
+def make_batch(run: Run, stage: Stage, batch: str) -> list[Names]:
+    """Make what is of one batch, but for what was made from the same inputs by the same version, and record it; returns
+    the names.
+
+    What cannot be made keeps nothing else from it: its JointspaceError is raised at the end. Raises UsageError for an
+    unknown batch.
+    """
+    batches, failures = stage.batches(run.config), []
+    if batch not in batches:
+        raise UsageError(f"{stage.command}: there is no batch {batch}; there are {', '.join(batches)}")
+    for names in batches[batch]:
+        try:
+            job = run.job(stage, names)
+            if not all(is_made(one.commit, job.fingerprint) for one in job.outputs):
+                make(run, stage, names)
+        except JointspaceError as error:
+            failures.append(error)
+    for error in failures[1:]:
+        log.error("%s", error)
+    if failures:
+        raise failures[0]
+    commit_batches(run, stage)
+    return batches[batch]
+
+
+def commit_batches(run: Run, stage: Stage) -> None:
+    """Record which artefacts each batch has, once all of them are there."""
+    for batch, members in stage.batches(run.config).items():
+        made = [one for names in members for one in stage.outputs(run.layout, *names)]
+        if all(one.commit.exists() for one in made):
+            listed = {one.commit.relative_to(run.root).as_posix(): fingerprint_of(one.commit) for one in made}
+            about = {"name": batch, "fingerprint": combined_fingerprint(listed.values()), "artefacts": listed}
+            publish_json(run.layout.batch(stage.name, batch).commit, about)
 
 
 def _make_shards(run: Run, stage: Stage, names: Names, part: int | None, again: bool) -> None:

@@ -115,7 +115,8 @@ class Stage:
     type next; None for the rest of the run. `shown` is the category in Snakemake's report of each output that is shown
     there, by its caption. `work(config, sizes, *names)` are the floating-point operations of a shard that a GPU would
     do, where they may be too few to start on one. `finish(run, part, *names)` is called when all shards of a part are
-    made, before its commit.
+    made, before its commit. `batch(config, *names)`, of a stage without shards, names the job that makes these and all
+    others of the same batch, each with its own commit: where each is made sooner than a process starts.
     """
 
     function: Callable[..., Any]
@@ -133,6 +134,7 @@ class Stage:
     shown: Mapping[str, str] = field(default_factory=dict)
     work: Callable[..., float] = _without_end
     finish: Callable[..., None] = _nothing
+    batch: "Callable[..., str] | None" = None
     threads: int = 1
     options: tuple[Any, ...] = ()
     then: "Callable[..., str | None]" = lambda run, *names: None
@@ -171,6 +173,13 @@ class Stage:
             return found
         wanted = set(map(tuple, self.wanted(config)))
         return [choice for choice in found if choice in wanted] or found
+
+    def batches(self, config: "Config") -> dict[str, list[Names]]:
+        """Batch -> what `all` makes of it; empty for a stage that makes each for itself."""
+        found: dict[str, list[Names]] = {}
+        for names in self.wanted(config) if self.batch else ():
+            found.setdefault(self.batch(config, *names), []).append(tuple(names))
+        return found
 
     def on_gpu(self, config: "Config", sizes: "Sizes", shards: int, *names: str) -> bool:
         """Whether a job of so many shards takes a GPU, where there is one: with `device: auto` only if it pays."""

@@ -31,7 +31,7 @@ from pipeline.storage.atomic import publish_text
 
 CAPTIONS = "../../docs/captions"
 """As Snakemake finds it from the files of rules, in stages/rules."""
-PART = "{part}"
+PART, BATCH = "{part}", "batch"
 NEVER = "(?!)"
 """The pattern of a wildcard that has no value in this configuration."""
 
@@ -77,9 +77,10 @@ class Workflow:
         stage = self.stages[name]
 
         def files(wildcards: Any) -> list[str]:
-            reads = stage.reads(self.config, self.layout, *self._names(stage, wildcards)).values()
+            each = (stage.reads(self.config, self.layout, *names) for names in self._jobs(stage, wildcards))
             part = getattr(wildcards, "part", None)
-            found = [path for one in reads for path in self._commits(one, part)]
+            found = [path for reads in each for one in reads.values() for path in self._commits(one, part)]
+            found = list(dict.fromkeys(found))
             return [*found, self._ancient(str(self.layout.manifest.commit))] if stage.sharded else found
 
         return files
@@ -87,6 +88,8 @@ class Workflow:
     def output(self, name: str) -> list[Any]:
         """The commits of what a rule makes, and the files that Snakemake's report shows, as patterns."""
         stage = self.stages[name]
+        if stage.batch:
+            return [str(self.layout.batch(stage.name, f"{{{BATCH}}}").commit)]
         made = stage.outputs(self.layout, *(f"{{{one}}}" for one in stage.names))
         found = [str(one.part(PART) if isinstance(one, Shards) else one.commit) for one in made]
         for one, (caption, category) in zip(made[len(made) - len(stage.shown) :], stage.shown.items(), strict=True):
@@ -102,7 +105,7 @@ class Workflow:
         def depends(*names: str) -> str:
             return json.dumps(stage.depends(self.config, *names), sort_keys=True, default=str)
 
-        params = {"depends": lambda wildcards: depends(*self._names(stage, wildcards))}
+        params = {"depends": lambda wildcards: " ".join(depends(*names) for names in self._jobs(stage, wildcards))}
         if stage.sharded:
             params["rows"] = lambda wildcards: self._rows_digest(stage.columns, int(wildcards.part))
         return params
@@ -110,6 +113,8 @@ class Workflow:
     def constraints(self, name: str) -> dict[str, str]:
         """The values that the wildcards of a rule may have."""
         stage = self.stages[name]
+        if stage.batch:
+            return {BATCH: "|".join(map(re.escape, self._batches[name])) or NEVER}
         choices = [tuple(choice) for choice in stage.choices(self.config)]
         values = {one: dict.fromkeys(choice[i] for choice in choices) for i, one in enumerate(stage.names)}
         return {one: "|".join(map(re.escape, found)) or NEVER for one, found in values.items()}
@@ -121,7 +126,8 @@ class Workflow:
     def benchmark(self, name: str) -> str:
         """Where Snakemake writes the time and memory of a job."""
         stage = self.stages[name]
-        parts = [f"{{{one}}}" for one in stage.names] + ([PART] if stage.sharded else [])
+        named = (BATCH,) if stage.batch else stage.names
+        parts = [f"{{{one}}}" for one in named] + ([PART] if stage.sharded else [])
         return str(self.layout.benchmarks / stage.name / f"{'.'.join(parts) or 'all'}.tsv")
 
     def resources(self, name: str) -> dict[str, Any]:
@@ -133,12 +139,15 @@ class Workflow:
             """The shards of a job, which are made one after another."""
             return max(map(len, self.run.parts), default=1) if stage.sharded else 1
 
+        def times(wildcards: Any) -> int:
+            return shards() * len(self._jobs(stage, wildcards))
+
         return {
             "mem_mb": lambda wildcards, attempt: attempt * round(need.memory(self.sizes) * workers),
-            "disk_mb": lambda wildcards: 100 + round(need.disk(self.sizes) * shards()),
-            "runtime": lambda wildcards, attempt: attempt * round(need.minutes(self.sizes) * shards()),
+            "disk_mb": lambda wildcards: 100 + round(need.disk(self.sizes) * times(wildcards)),
+            "runtime": lambda wildcards, attempt: attempt * round(need.minutes(self.sizes) * times(wildcards)),
             "gpu": lambda wildcards: int(
-                stage.on_gpu(self.config, self.sizes, shards(), *self._names(stage, wildcards))
+                any(stage.on_gpu(self.config, self.sizes, shards(), *one) for one in self._jobs(stage, wildcards))
             ),
         }
 
@@ -148,7 +157,8 @@ class Workflow:
         program = [str(Path(sys.executable).with_name("jointspace")), "--threads"]
         cards = ["--cards", "{resources.gpu}"] if self.config.device in ("auto", "cuda") else []
         words = [_plain(shlex.join(program)), "{threads}", *cards, stage.command]
-        words += [f"{{wildcards.{one}:q}}" for one in stage.names]
+        words += ["--batch", f"{{wildcards.{BATCH}:q}}"] if stage.batch else []
+        words += [f"{{wildcards.{one}:q}}" for one in ([] if stage.batch else stage.names)]
         words += ["--run", _plain(shlex.quote(str(self.run.root)))]
         return " ".join([*words, *(["--part", "{wildcards.part}"] if stage.sharded else [])])
 
@@ -171,8 +181,26 @@ class Workflow:
         summary = None if time is None else json.loads(self.layout.manifest.commit.read_text())
         return sizes_of(self.config, summary)
 
-    def _names(self, stage: Stage, wildcards: Any) -> tuple[str, ...]:
-        return tuple(getattr(wildcards, one) for one in stage.names)
+    def _jobs(self, stage: Stage, wildcards: Any) -> list[tuple[str, ...]]:
+        """The names of what a job makes: one, or all of its batch."""
+        if stage.batch:
+            return self._batches[stage.name][getattr(wildcards, BATCH)]
+        return [tuple(getattr(wildcards, one) for one in stage.names)]
+
+    @cached_property
+    def _batches(self) -> dict[str, dict[str, list[tuple[str, ...]]]]:
+        return {name: stage.batches(self.config) for name, stage in self.stages.items()}
+
+    @cached_property
+    def _recorded(self) -> dict[Path, Path]:
+        """The commits of what is made in batches -> those of the batches."""
+        return {
+            one.commit: self.layout.batch(stage.name, batch).commit
+            for stage, batches in zip(self.stages.values(), self._batches.values(), strict=True)
+            for batch, members in batches.items()
+            for names in members
+            for one in stage.outputs(self.layout, *names)
+        }
 
     def parts(self) -> list[range]:
         """The shards of each part, known once `ingest` is done."""
@@ -184,7 +212,7 @@ class Workflow:
         if isinstance(one, Outside):
             return [str(one.path)]
         if isinstance(one, Artefact):
-            return [str(one.commit)]
+            return [str(self._recorded.get(one.commit, one.commit))]
         numbers = range(len(self.parts())) if part is None else [int(part)]
         return [str(one.part(number)) for number in numbers]
 

@@ -11,6 +11,7 @@ from pipeline.storage import shards
 from pipeline.storage.alignments import ALIGNMENTS
 from pipeline.storage.atomic import CHECK, is_sidecar, read_json
 from pipeline.storage.embeddings import FRAGMENTS
+from pipeline.storage.names import inside
 from pipeline.storage.parameters import ENCODER, MODEL, TEXT_ENCODER
 from pipeline.storage.phrases import TABLES as PHRASE_TABLES
 from pipeline.storage.reading import file_sha256, is_there
@@ -20,6 +21,7 @@ from pipeline.storage.trees import PARSES, TREES
 
 REJECTS = "rejects.jsonl"
 MANIFEST = "manifest.json"
+BATCHES = "batches"  # folder of records of what one job made
 PARTS = "parts"  # folder beside shards; each commit in it lists the shards of one part
 COMMITTED = frozenset({".h5", ".parquet", ".safetensors", ".faiss", ".conllu", ".brackets", ".jsonl"})
 """Suffixes of files that do not exist without a commit."""
@@ -83,6 +85,15 @@ def listed_shards(commit: Path, value: Any) -> dict[int, str]:
     return {int(number): str(digest) for number, digest in known.items()}
 
 
+def listed_artefacts(commit: Path, value: Any) -> dict[Path, str]:
+    """The commits that the record of a batch lists, with their fingerprints; empty for other commits."""
+    listed = value.get("artefacts") if commit.parents[1].name == BATCHES and isinstance(value, Mapping) else None
+    run = commit.parents[2]
+    return (
+        {inside(run, name, commit): str(digest) for name, digest in listed.items()} if isinstance(listed, dict) else {}
+    )
+
+
 def kind_of_commit(path: Path, value: Mapping[str, Any]) -> str:
     if "terms" in value or "views" in value:
         return "vocabulary"
@@ -142,4 +153,7 @@ def is_made(commit: Path, fingerprint: str) -> bool:
         value = read_json(commit)
     except IntegrityError:
         return False
-    return not is_sidecar(value) or fault_of(artefact_of(commit), value) is None
+    if is_sidecar(value):
+        return fault_of(artefact_of(commit), value) is None
+    files = value.get("files") or {}
+    return not any(fault_of(commit.with_name(name), about) for name, about in files.items())
