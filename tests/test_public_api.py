@@ -16,6 +16,7 @@ from sklearn.cross_decomposition import CCA
 import jointspace
 import jointspace.index
 import jointspace.space
+from jointspace.reference import render
 from pipeline.errors import InputError, IntegrityError, UsageError
 from pipeline.index.search import Searcher
 from pipeline.storage.bundle import Bundle
@@ -32,6 +33,10 @@ def test_the_examples_in_its_docstrings(bundle: Path) -> None:
     for module in (jointspace.index, jointspace.space):
         found = doctest.testmod(module, extraglobs={"bundle": bundle, "np": np})
         assert found.attempted and not found.failed
+
+
+def test_the_page_is_what_the_generator_makes() -> None:
+    assert render() == (ROOT / "docs/api.md").read_text()
 
 
 def test_the_notebook(bundle: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
