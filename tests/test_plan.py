@@ -4,6 +4,7 @@ import hashlib
 import inspect
 import json
 import re
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -35,8 +36,17 @@ from stages.catalogue import declared
 from stages.operations.plan import command
 
 STAGES = declared()
-BY_SHARD = {"extract", "pool_regions", "reduce_regions", "encode_sentences", "encode_tokens", "encode_trees", "parse"}
-BY_SHARD |= {"accumulate", "embed"}
+BY_SHARD = {
+    "encode_documents",
+    "extract",
+    "pool_regions",
+    "reduce_regions",
+    "encode_sentences",
+    "encode_tokens",
+    "encode_trees",
+    "parse",
+}
+BY_SHARD |= {"accumulate", "embed", "encode_documents"}
 """Stages whose jobs read the manifest's rows of their shards alone."""
 READS_MANIFEST = r"run\.(manifest|pairs|embeddings|features)|read_(material|text_material|study|described)"
 SUMMARY = {"splits": {"train": 6000, "dev": 1000, "test": 1000}, "counts": {"sentences": {"kept": 40000}}}
@@ -146,13 +156,17 @@ def test_every_job_that_reads_the_manifest_asks_for_the_memory_that_it_takes(
     assert few.shard_images == many.shard_images
     sources = {name: inspect.getsource(inspect.getmodule(stage.function)) for name, stage in STAGES.items()}
     reading = {name for name, stage in STAGES.items() if stage.sharded or re.search(READS_MANIFEST, sources[name])}
-    reading -= BY_SHARD | {"fit", "evaluate", "plan"}  # which read columns, or a sample
+    without = {"fit", "evaluate", "plan", "adopt", "prepare_encoder"}  # which read columns, a sample, or two shards
+    reading -= BY_SHARD | without
     assert len(reading) > 25
     for rule in reading:
         grown = STAGES[rule].needs.memory(many) - STAGES[rule].needs.memory(few)
         assert grown * 2**20 > held * (many.images - few.images), rule
+    learning, simulating = (replace(many, **{name: True}) for name in ("learns", "simulated"))
+    for rule, sizes in {"prepare_encoder": learning, "encode_documents": simulating}.items():
+        assert STAGES[rule].needs.memory(sizes) > STAGES[rule].needs.memory(many) + held * many.images / 2**20
     others = {"make_demo", "ingest", "train_parser", "tabulate", "reproduce", "summarise", "list_relations"}
-    assert sources.keys() - reading - BY_SHARD - {"fit", "evaluate", "plan"} <= others
+    assert sources.keys() - reading - BY_SHARD - without <= others
     for rule in BY_SHARD:
         assert STAGES[rule].needs.memory(few) * 2**20 > held * few.shard_images, rule
 

@@ -24,7 +24,9 @@ TEXTS = 5
 class Sizes:
     """Counts of `images` and `sentences`; `shard_images` of the largest shard; the `splits`' images; the dimension of
     each encoder's features (`dims`), and of each text encoder's vectors (`text_dims`); the largest number of joint
-    `dimensions`; the `batch_images` of 224 x 224 pixels that have as many as what goes through a network at once."""
+    `dimensions`; the `batch_images` of 224 x 224 pixels that have as many as what goes through a network at once;
+    whether an encoder `learns` from the images or is compared with given features, and whether documents are
+    `simulated`."""
 
     images: int
     sentences: int
@@ -34,6 +36,8 @@ class Sizes:
     text_dims: Mapping[str, int]
     dimensions: int
     batch_images: float
+    learns: bool
+    simulated: bool
 
     @property
     def shards(self) -> int:
@@ -106,6 +110,8 @@ def sizes_of(
         text_dims={one.name: texts[one.name] for one in config.text_encoders},
         dimensions=max([*config.fit.dimensions, *(config.section(spec).dimensions for spec in made_by("train"))]),
         batch_images=(config.extract.batch_size or GPU_BATCH) * (side / 224) ** 2,
+        learns=any(one.spec.learned or one.made_by for one in config.prepared_encoders),
+        simulated=any(one.simulate is not None for one in config.documents.values()),
     )
 
 

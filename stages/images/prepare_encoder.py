@@ -2,7 +2,7 @@
 
 from pathlib import Path
 
-from pipeline.plan.needs import TORCH, Need, fixed, process
+from pipeline.plan.needs import TORCH, Need, fixed, manifest_mb
 from pipeline.run import Inputs, Job, Outside, Run, Stage, outside_files
 from pipeline.specs.encoders import TRAINED
 
@@ -59,7 +59,10 @@ STAGE = Stage(
     prepare_encoder,
     version=4,
     needs=Need(
-        process(TORCH + 2000), fixed(600), fixed(120), "a download; for `standard` the train images that it learns from"
+        lambda s: TORCH + 2000 + s.learns * manifest_mb(s),
+        fixed(600),
+        fixed(120),
+        "a download; for `standard` the train images that it learns from",
     ),
     names=("encoder",),
     choices=lambda config: [(one.name,) for one in config.prepared_encoders if one.weights not in TRAINED],

@@ -3,7 +3,7 @@
 from collections.abc import Callable
 
 from pipeline.errors import UsageError
-from pipeline.plan.needs import MB, PYTHON, Need, per_shard, process
+from pipeline.plan.needs import MB, PYTHON, Need, manifest_mb, per_shard, rows_mb
 from pipeline.run import Inputs, Job, Run, Stage
 
 
@@ -47,7 +47,7 @@ STAGE = Stage(
     encode_documents,
     version=5,
     needs=Need(
-        lambda s: process(PYTHON + 1500, images=0.002)(s) + 8 * s.shard_images * s.widest_text / MB,
+        lambda s: PYTHON + 1500 + rows_mb(s) + s.simulated * manifest_mb(s) + 8 * s.shard_images * s.widest_text / MB,
         lambda s: 4 * s.shard_images * s.widest_text / MB,
         per_shard(50),
         "documents",
