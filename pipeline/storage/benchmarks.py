@@ -35,8 +35,8 @@ def read_benchmarks(folder: Path) -> dict[str, list[MeasuredJob]]:
     return found
 
 
-def read_shard_jobs(folder: Path) -> dict[str, list[MeasuredJob]]:
-    """Name -> the jobs that made its shards, from `<folder>/<name>.<shard>.tsv`."""
+def read_part_jobs(folder: Path) -> dict[str, list[MeasuredJob]]:
+    """Name -> the jobs that made its parts, from `<folder>/<name>.<part>.tsv`."""
     found: dict[str, list[MeasuredJob]] = {}
     for path in _files(Path(folder)):
         if path.parent == Path(folder) and path.name.count(".") > 1:

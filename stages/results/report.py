@@ -141,16 +141,16 @@ def _health(run: Run) -> "list[dict[str, Any]]":
     """The state of the stored features of every encoder that the run has features of.
 
     ROWS rows of each of SHARDS shards are sampled (shards are checked against their sha256 and the manifest), and their
-    bytes are extrapolated to all. `rate` is of the jobs that wrote all shards, None where some of these are unknown.
+    bytes are extrapolated to all. `rate` is of the jobs that wrote all parts, None where some of these are unknown.
     """
     import numpy as np
 
     from pipeline.index.vectors import evenly_spaced
     from pipeline.report.tables import measure_rows
-    from pipeline.storage.benchmarks import read_shard_jobs
+    from pipeline.storage.benchmarks import read_part_jobs
 
-    manifest, folders = run.manifest, [run.layout.benchmarks / rule for rule in ("extract", "pool_regions")]
-    jobs = {name: found for folder in folders for name, found in read_shard_jobs(folder).items()}
+    manifest, folders = run.manifest, (run.layout.benchmarks / rule for rule in ("extract", "pool_regions"))
+    jobs = {name: one for folder in folders if folder.is_dir() for name, one in read_part_jobs(folder).items()}
     found = []
     for name in (one.name for one in run.config.encoders if run.layout.features(one.name).folder.is_dir()):
         shards = [run.features.open(name, int(number)) for number in evenly_spaced(manifest.n_shards, SHARDS)]
@@ -165,7 +165,7 @@ def _health(run: Run) -> "list[dict[str, Any]]":
                 "dim": sample.shape[1],
                 "dtype": str(sample.dtype),
                 "bytes": round(sum(s.sidecar.bytes for s in shards) / sum(s.rows for s in shards) * images),
-                "rate": images / seconds if seconds and len(own) == manifest.n_shards else None,
+                "rate": images / seconds if seconds and len(own) == len(run.parts) else None,
                 **vars(measure_rows(sample.astype(np.float32))),
             }
         )
