@@ -11,16 +11,18 @@ from multiprocessing.connection import Connection
 from queue import SimpleQueue
 from typing import Any
 
-from pipeline.errors import JointspaceError
+from pipeline.errors import JointspaceError, UnreachableError
 
 KEPT_SECONDS = 0.1
 
 
 @dataclass(frozen=True)
 class Failure:
-    """In place of a result: the item's function raised an exception or took too long, or its process died."""
+    """In place of a result: the item's function raised an exception or took too long, or its process died. What is
+    `unreachable` may be there later."""
 
     reason: str
+    unreachable: bool = False
 
 
 @dataclass(frozen=True)
@@ -53,7 +55,7 @@ def attempt(function: Callable[[Any], Any], item: Any) -> Any:
     try:
         return function(item)
     except Exception as error:
-        return Failure(_reason(error))
+        return Failure(_reason(error), isinstance(error, UnreachableError))
 
 
 def work(connection: Connection, done: Any, function: Callable[[Any], Any]) -> None:

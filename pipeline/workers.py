@@ -12,7 +12,7 @@ from multiprocessing.connection import Connection
 from queue import Empty, SimpleQueue
 from typing import Any, NamedTuple
 
-from pipeline.errors import JointspaceError
+from pipeline.errors import JointspaceError, UnreachableError
 from pipeline.worker_process import Excess, Failure, attempt, work
 
 CHUNK = 16
@@ -27,11 +27,12 @@ def isolated_map(function: Callable[[Any], Any], items: Iterable[Any], processes
 
     `function`, its items and its results travel by pickle, to new processes that import only what `function` needs
     (a fork would inherit the locks of this process's threads). With `processes` 0 everything runs in this process,
-    unprotected. When the iteration ends, for whatever reason, the processes are killed.
+    unprotected. When the iteration ends, for whatever reason, the processes are killed. Raises UnreachableError where
+    `function` did.
     """
     if not processes:
         for item in items:
-            yield attempt(function, item)
+            yield _reached(attempt(function, item))
         return
     items = iter(items)
     with _Crew(function, processes) as crew:
@@ -41,7 +42,13 @@ def isolated_map(function: Callable[[Any], Any], items: Iterable[Any], processes
                 under_way.append(crew.submit(chunk))
             if not under_way:
                 return
-            yield from under_way.popleft().result()
+            yield from map(_reached, under_way.popleft().result())
+
+
+def _reached(outcome: Any) -> Any:
+    if isinstance(outcome, Failure) and outcome.unreachable:
+        raise UnreachableError(outcome.reason)
+    return outcome
 
 
 def ahead(processes: int) -> int:

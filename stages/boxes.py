@@ -5,6 +5,7 @@ from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from pipeline.remote.paths import place
 from pipeline.run import Outside
 
 if TYPE_CHECKING:
@@ -87,21 +88,21 @@ def gold_of_texts(texts: "Mapping[tuple[int, Corners], Sequence[str]]") -> "Gold
 
 def label_names(config: "Config") -> dict[str, Outside]:
     """The file that says what labels of boxes may be called, or that of texts for boxes, as an input of a stage."""
-    root = Path(config.data_root)
+    root = place(config.data_root)
     if texts := region_texts_path(config):
         return {"region_texts": Outside(texts)}
     if config.demo.generate:  # the table is drawn with the rest
         return {"names": Outside(root / "demo.json")}
     path = root / (config.phrases.names or "")
-    return {"names": Outside(path)} if path.is_file() else {}
+    return {"names": Outside(path)} if isinstance(path, Path) and path.is_file() else {}
 
 
 def read_label_names(settings: "Config") -> dict[str, frozenset[str]]:
     """What labels may be called, by the collection's `phrases.names`; nothing where it has no such table."""
     from pipeline.storage.phrases import read_names
 
-    path = Path(settings.data_root) / (settings.phrases.names or "")
-    return read_names(path) if path.is_file() else {}
+    path = place(settings.data_root) / (settings.phrases.names or "")
+    return read_names(path) if isinstance(path, Path) and path.is_file() else {}
 
 
 def read_regions(

@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from pipeline.errors import InputError, JointspaceError, UsageError
+from pipeline.remote.paths import place
 from pipeline.run import Run
 
 if TYPE_CHECKING:
@@ -68,9 +69,11 @@ def example_search(bundle: "Bundle") -> list[str] | None:
                 return [*words, sentence]
     with suppress(UsageError):
         asker.encoder_parts()
-        root = Path(bundle.card["data_root"])
+        root = place(bundle.card["data_root"])
         found = (root / path for path in _printable(bundle, "images", "path"))
-        if photograph := next((path for path in found if path.suffix != ".tar" and path.is_file()), None):
+        if photograph := next(
+            (path for path in found if path.suffix != ".tar" and isinstance(path, Path) and path.is_file()), None
+        ):
             return [*words, "--image", str(photograph)]
     return None
 

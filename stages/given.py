@@ -52,10 +52,11 @@ class MatchedFeatures:
 
 def given_source(config: "Config", encoder: "Encoder | TextEncoderEntry") -> "Source":
     """Where the vectors of an imported encoder are."""
+    from pipeline.remote.paths import below, place
     from pipeline.storage.foreign import Source
 
     own, of = (encoder.own, "sentences") if hasattr(encoder, "own") else (encoder, "images")
-    return Source(Path(config.data_root) / own.path, own.features, own.names, of)
+    return Source(below(place(config.data_root), own.path), own.features, own.names, of)
 
 
 def given_inputs(config: "Config", encoder: "Encoder | TextEncoderEntry") -> "Inputs":
@@ -66,12 +67,23 @@ def given_inputs(config: "Config", encoder: "Encoder | TextEncoderEntry") -> "In
     return {f"source/{file.name}": Outside(file) for file in foreign_files(given_source(config, encoder))}
 
 
+def _opened(run: "Run", encoder: "Encoder | TextEncoderEntry") -> "ForeignFeatures":
+    """The vectors; what is remote is copied first."""
+    from dataclasses import replace
+
+    from pipeline.storage.foreign import foreign_files, open_foreign
+
+    source = given_source(run.config, encoder)
+    for file in [] if isinstance(source.path, Path) else foreign_files(source):
+        run.scratch.local(file)  # the names' beside the features'
+    return open_foreign(replace(source, path=run.scratch.local(source.path)))
+
+
 def match_given(run: "Run", encoder: "Encoder") -> MatchedFeatures:
     """The features of an imported encoder for all images of the run. Raises InputError where some have none."""
     from pipeline.images.matching import match_names
-    from pipeline.storage.foreign import open_foreign
 
-    found, images = open_foreign(given_source(run.config, encoder)), _images(run)
+    found, images = _opened(run, encoder), _images(run)
     matching = match_names(found.names, images)
     _require_all(matching, images, encoder.path, "image")
     return MatchedFeatures(images, matching.rows, found)
@@ -84,9 +96,8 @@ def match_given_sentences(run: "Run", encoder: "TextEncoderEntry") -> MatchedFea
 
     from pipeline.errors import InputError
     from pipeline.images.matching import match_sentences
-    from pipeline.storage.foreign import open_foreign
 
-    found, images, owners = open_foreign(given_source(run.config, encoder)), _images(run), run.manifest.sentence_images
+    found, images, owners = _opened(run, encoder), _images(run), run.manifest.sentence_images
     place, numbers = encoder.own.path, np.arange(len(owners)) - np.searchsorted(owners, owners)
     labels = [f"{images[owner]}#{number}" for owner, number in zip(owners, numbers, strict=True)]
     if found.names is None:

@@ -23,6 +23,7 @@ GROUND = {
     "precision",
     "printable",
     "ragged",
+    "remote",
     "runtime",
     "settings",
     "trial",

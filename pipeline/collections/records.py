@@ -9,6 +9,8 @@ from collections.abc import Collection, Mapping
 from dataclasses import dataclass
 from typing import Any, NamedTuple
 
+from pipeline.remote.scratch import Scratch
+
 DIVIDED = "divided"  # the split of an image for which the collection names none: assembly decides
 NOT_UTF8 = "not UTF-8"  # the reason to reject what is not text
 
@@ -84,10 +86,11 @@ Record = ImageRecord | SentenceRecord | DocumentRecord | BoxRecord | ColumnsReco
 
 @dataclass(frozen=True)
 class Options:
-    """What a reader needs of the configuration's section `collection`."""
+    """What a reader needs of the configuration's section `collection`, and the `scratch` for what is remote."""
 
     files: Mapping[str, str]
     columns: Mapping[str, str]
     default_split: str
     follow_links: bool = False
     own_columns: Collection[str] | None = None
+    scratch: Scratch | None = None

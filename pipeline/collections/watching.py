@@ -7,42 +7,45 @@ from pathlib import Path
 
 from pipeline.collections.formats import NAMED
 from pipeline.collections.formats.files import CollectionFolder, is_image
+from pipeline.collections.formats.remote_files import open_collection
 from pipeline.collections.records import Options
 from pipeline.errors import UsageError
+from pipeline.remote.paths import Place
+from pipeline.remote.scratch import Scratch
 
 TEXT, SHARD = ".txt", ".tar"
 
 
-def list_files(root: Path, form: str, given: Mapping[str, str]) -> list[Path]:
-    """The lists of a collection in the format `form`, wherever they are. `given` is collection.files.
+def list_files(root: Place, form: str, given: Mapping[str, str], scratch: Scratch | None = None) -> list[Place]:
+    """The lists of a collection in the format `form`, wherever they are. `given` is collection.files; `scratch` is for
+    what is remote.
 
     Raises UsageError as the format's reader does.
     """
-    if form not in NAMED:
-        return []
-    return [path for path in _folder(root, given).locate(NAMED[form]).values() if path and path.is_file()]
+    return _lists(_folder(root, given, scratch), form) if form in NAMED else []
 
 
-def describe_state(root: Path, form: str, given: Mapping[str, str]) -> str:
-    """The number of a collection's files, and a digest of their names, sizes and modification times.
+def describe_state(root: Place, form: str, given: Mapping[str, str], scratch: Scratch | None = None) -> str:
+    """The number of a collection's files, and a digest of their names, sizes and modification times, or, of what is
+    remote, the tags that its store gives.
 
     These are its photographs and lists, the texts of `text-files`, and the shards of `webdataset`, without hidden files
     and folders. As in `ingest`, links to folders are followed only directly under the root. Raises UsageError and
     InputError as the format's reader does.
     """
-    names = {os.path.relpath(path, root) for path in list_files(root, form, given)}
-    names |= {name for name in _walk(_folder(root, given)) if _is_read(name, form)}
+    folder = _folder(root, given, scratch)
+    names = {folder.label(path) for path in _lists(folder, form)} if form in NAMED else set()
+    names |= {name for name in _walk(folder) if _is_read(name, form)}
     if form == "webdataset":
-        names |= {str(path.relative_to(root)) for pattern in given.values() for path in _matching(root, pattern)}
+        names |= {folder.label(path) for pattern in given.values() for path in _matching(folder, pattern)}
     digest = hashlib.sha256()
     for name in sorted(names):
-        try:
-            status = os.stat(os.path.join(root, name))
-            state = f"{status.st_size} {status.st_mtime_ns}"
-        except OSError:
-            state = "unreadable"
-        digest.update(os.fsencode(f"{name}\0{state}\0"))
+        digest.update(os.fsencode(f"{name}\0{folder.state(name)}\0"))
     return f"{len(names)} files, {digest.hexdigest()[:16]}"
+
+
+def _lists(folder: CollectionFolder, form: str) -> list[Place]:
+    return [path for path in folder.locate(NAMED[form]).values() if path and folder.is_file(path)]
 
 
 def _is_read(name: str, form: str) -> bool:
@@ -52,19 +55,21 @@ def _is_read(name: str, form: str) -> bool:
     return is_image(name) or (form == "text-files" and suffix == TEXT)
 
 
-def _matching(root: Path, pattern: str) -> list[Path]:
+def _matching(folder: CollectionFolder, pattern: str) -> list[Place]:
     if Path(pattern).is_absolute():  # for which pathlib raises an exception of its own
-        raise UsageError(f"collection.files: {pattern} must be a pattern under {root}; leave out the folder")
-    return list(root.glob(pattern))
+        raise UsageError(f"collection.files: {pattern} must be a pattern under {folder.root}; leave out the folder")
+    return folder.glob(pattern)
 
 
-def _folder(root: Path, given: Mapping[str, str]) -> CollectionFolder:
-    return CollectionFolder(root, Options(given, {}, "train"))
+def _folder(root: Place, given: Mapping[str, str], scratch: Scratch | None) -> CollectionFolder:
+    return open_collection(root, Options(given, {}, "train", scratch=scratch))
 
 
 def _walk(folder: CollectionFolder) -> Iterator[str]:
     """The collection's files, relative to its root."""
-    linked = [entry.name for entry in os.scandir(folder.root) if entry.is_symlink() and entry.is_dir()]
+    linked = []
+    if isinstance(folder.root, Path):
+        linked = [entry.name for entry in os.scandir(folder.root) if entry.is_symlink() and entry.is_dir()]
     for top in ("", *(name for name in linked if not name.startswith("."))):
         for below, names in folder.walk(folder.root / top):
             for name in names:

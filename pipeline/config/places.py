@@ -5,6 +5,8 @@ import unicodedata
 from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
+from pipeline.remote.paths import check_url, is_url
+
 if TYPE_CHECKING:
     from pipeline.config.root import Config
 
@@ -12,7 +14,17 @@ if TYPE_CHECKING:
 def check_places(config: "Config") -> None:
     """Raises ValueError naming the first key that is wrong."""
     for key, place in _places(config):
-        _check_text(key, place)
+        if is_url(place):
+            check_url(key, place)
+        ranged = key.startswith("collection.files.") and is_url(config.data_root)
+        _check_text(key, place.replace("{", "").replace("}", "") if ranged else place)
+    for key in ("weights_root", "results_root"):
+        if is_url(getattr(config, key)):
+            raise ValueError(f"{key}: must be a folder of this machine; `jointspace sync` takes a run to a store")
+    if is_url(config.data_root):
+        if config.demo.generate:
+            raise ValueError("data_root: the demo is drawn into a folder of this machine; set demo.generate to false")
+        return
     run = os.path.realpath(os.path.join(config.results_root, config.name))
     data = os.path.realpath(config.data_root)
     if _is_below(data, run):

@@ -106,6 +106,12 @@ class ClusterSettings(Section):
     options: dict[str, Any]
 
 
+class RemoteSettings(Section):
+    scratch: str | None
+    scratch_gb: AboveZero
+    patience: AboveZero
+
+
 class Keys(Models):
     name: Name
     data_root: str
@@ -117,6 +123,7 @@ class Keys(Models):
     workers: Positive
     scheduler: Annotated[str, Field(pattern=SCHEDULER)] | None
     cluster: ClusterSettings
+    remote: RemoteSettings
     demo: DemoSettings
     collection: CollectionSettings
     plan: PlanSettings

@@ -6,6 +6,8 @@ A name may be a wildcard, `layout.features("{encoder}")`, which makes the path a
 from dataclasses import dataclass
 from pathlib import Path
 
+from pipeline.remote.paths import Place
+
 
 @dataclass(frozen=True)
 class Artefact:
@@ -44,7 +46,7 @@ class Layout:
     """The artefacts of the run whose folder is `root`, of the collection in `data_root`."""
 
     root: Path
-    data_root: Path = Path()
+    data_root: Place = Path()
 
     @property
     def config(self) -> Path:

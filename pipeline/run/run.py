@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 from pipeline import runtime
 from pipeline.device import BATCH, GPU_BATCH
 from pipeline.errors import InputError, UsageError
+from pipeline.remote.paths import Place, place
 from pipeline.run.layout import Artefact, Layout, Shards
 from pipeline.run.nearby import near_run
 from pipeline.run.parts import divide
@@ -17,6 +18,7 @@ if TYPE_CHECKING:
     import torch
 
     from pipeline.config import Config
+    from pipeline.remote.scratch import Scratch
     from pipeline.storage.batch import FileBatch
     from pipeline.storage.bundle import Bundle
     from pipeline.storage.embeddings import Embeddings
@@ -49,7 +51,7 @@ class Run:
 
     @cached_property
     def layout(self) -> Layout:
-        return Layout(self.root, Path(self.config.data_root))
+        return Layout(self.root, place(self.config.data_root))
 
     @cached_property
     def config(self) -> "Config":
@@ -116,14 +118,22 @@ class Run:
         """The photographs where `ingest` found them."""
         from pipeline.storage.sources import ImageSource
 
-        return ImageSource(self.manifest.root, self.config.collection.follow_links)
+        remote = {} if isinstance(self.manifest.root, Path) else {"objects": self.manifest.objects}
+        return ImageSource(self.manifest.root, self.config.collection.follow_links, self.scratch, **remote)
+
+    @cached_property
+    def scratch(self) -> "Scratch":
+        """Where a job copies what is remote."""
+        from pipeline.remote.scratch import Scratch
+
+        return Scratch.of(self.config.remote)
 
     @property
     def photographs(self) -> "ImageSource":
         """The photographs where they are now: in data_root, if the collection has moved there."""
         from pipeline.storage.sources import ImageSource, find_photographs
 
-        root = find_photographs(self.manifest.root, Path(self.config.data_root))
+        root = find_photographs(self.manifest.root, place(self.config.data_root))
         return ImageSource(root, self.config.collection.follow_links)
 
     @cached_property
@@ -233,12 +243,16 @@ class Run:
         digest = fingerprint(stage.name, stage.version, stage.keys(self.config, *names), inputs)
         return Job(digest, inputs, path, outputs, number, rows)
 
+    def digest(self, one: Outside) -> str:
+        """Of what a person brought, looked at once."""
+        return self._fingerprint(one, None)
+
     def _fingerprint(self, one: Input, number: int | None) -> str:
         """What an input records of itself: of shards the one of this `number`, or what all of them are."""
         from pipeline.storage.commits import combined_fingerprint, fingerprint_of
 
         if isinstance(one, Outside):
-            return self._remembered(str(one.path), lambda: _digest(one.path))
+            return self._remembered(str(one.path), lambda: _digest(one.path, self.config.remote.patience))
         if isinstance(one, Artefact):
             return self._remembered(str(one.commit), lambda: fingerprint_of(one.commit))
         if number is not None:
@@ -251,9 +265,15 @@ class Run:
         return self._fingerprints[key]
 
 
-def _digest(path: Path) -> str:
-    """Of a file that a person brought. Raises InputError where it cannot be read."""
+def _digest(path: Place, patience: float) -> str:
+    """Of a file that a person brought; what is remote is taken for unchanged where size and tag are the same. Raises
+    InputError where it cannot be read."""
+    from pipeline.remote.stores import state
+    from pipeline.storage.fingerprint import fingerprint
     from pipeline.storage.reading import file_sha256
+
+    if not isinstance(path, Path):
+        return fingerprint("remote", 1, [str(path), state(path, patience)])
 
     try:
         return file_sha256(path)

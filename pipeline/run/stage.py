@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from pipeline.errors import JointspaceError, UsageError, meant
+from pipeline.remote.paths import Place
 from pipeline.run.layout import Artefact, Layout, Shards
 
 if TYPE_CHECKING:
@@ -30,9 +31,9 @@ PAYS = 2e12
 
 @dataclass(frozen=True)
 class Outside:
-    """A file that a person brought: weights, a list of the collection, a treebank."""
+    """A file that a person brought: weights, a list of the collection, a treebank. It may be remote."""
 
-    path: Path
+    path: Place
 
 
 Input = Artefact | Shards | Outside

@@ -103,7 +103,11 @@ class Workflow:
 
         @cache  # `ingest` stats every file of its collection
         def depends(*names: str) -> str:
-            return json.dumps(stage.depends(self.config, *names), sort_keys=True, default=str)
+            found = stage.depends(self.config, *names)
+            reads = stage.reads(self.config, self.layout, *names).values()
+            if remote := [one for one in reads if isinstance(one, Outside) and not isinstance(one.path, Path)]:
+                found["remote"] = {str(one.path): self.run.digest(one) for one in remote}
+            return json.dumps(found, sort_keys=True, default=str)
 
         params = {"depends": lambda wildcards: " ".join(depends(*names) for names in self._jobs(stage, wildcards))}
         if stage.sharded:
@@ -210,7 +214,7 @@ class Workflow:
     def _commits(self, one: Input, part: str | None) -> Sequence[str]:
         """The files that Snakemake waits for; of shards those of the same part, or of all parts."""
         if isinstance(one, Outside):
-            return [str(one.path)]
+            return [str(one.path)] if isinstance(one.path, Path) else []
         if isinstance(one, Artefact):
             return [str(self._recorded.get(one.commit, one.commit))]
         numbers = range(len(self.parts())) if part is None else [int(part)]

@@ -13,6 +13,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from pipeline.errors import InputError, UsageError
+from pipeline.remote.paths import Place
 from pipeline.storage.shards import Chained
 from pipeline.storage.tables import unpacked_bytes
 from pipeline.trial import try_first
@@ -37,7 +38,7 @@ TEXT_COLUMNS = ("caption", "text", "sentence")
 class Source:
     """`path`, and the dataset, column or file that holds the features and the names; None for the only candidate."""
 
-    path: Path
+    path: Place
     features: str | None
     names: str | None
     of: Literal["images", "sentences"] = "images"
@@ -63,7 +64,7 @@ class ForeignFeatures:
 
 def foreign_files(source: Source) -> list[Path]:
     """The files that `open_foreign` reads."""
-    if source.path.is_dir():
+    if isinstance(source.path, Path) and source.path.is_dir():
         folder, _ = CLIP_RETRIEVAL[source.of]
         parts = sorted(source.path.glob(f"{folder}/{folder}_*.npy"), key=lambda part: (len(part.name), part.name))
         return [file for part in parts for file in (part, _metadata(source, part))]
@@ -92,7 +93,9 @@ def _read_npy(source: Source) -> ForeignFeatures:
 
 def _is_named(source: Source) -> bool:
     """Whether an .npy has names beside it: sentences may be in the order of the run instead."""
-    return source.of == "images" or source.names is not None or _names_file(source).exists()
+    if source.of == "images" or source.names is not None:
+        return True
+    return isinstance(source.path, Path) and _names_file(source).exists()
 
 
 def _names_file(source: Source) -> Path:

@@ -1,7 +1,6 @@
 """What `ingest` has found out about images so far, in blocks, so that a killed one goes on where it was."""
 
 import hashlib
-import os
 import re
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import closing
@@ -31,11 +30,11 @@ def _blocks(locations: Iterable[Location]) -> Iterator[list[Location]]:
 
 
 class InspectedImages:
-    """The blocks in `folder`. One counts as long as its images have the same locations, their files below `root` the
-    same size and time, and `limits` are those by which they were inspected."""
+    """The blocks in `folder`. One counts as long as its images have the same locations, `state(path)` says the same of
+    their files, and `limits` are those by which they were inspected."""
 
-    def __init__(self, folder: Path, root: Path, limits: str) -> None:
-        self.folder, self.root, self.limits = Path(folder), root, limits
+    def __init__(self, folder: Path, state: Callable[[str], str], limits: str) -> None:
+        self.folder, self.state, self.limits = Path(folder), state, limits
 
     def resume(
         self,
@@ -76,13 +75,6 @@ class InspectedImages:
         return value["found"] if own else None
 
     def _digest(self, block: Iterable[Location]) -> str:
-        @cache
-        def state(path: str) -> list[int]:
-            try:
-                status = os.stat(os.path.join(self.root, path))
-            except (OSError, ValueError):
-                return []
-            return [status.st_size, status.st_mtime_ns]
-
-        values = [[*location, *state(location[0])] for location in block]
+        state = cache(self.state)
+        values = [[*location, state(location[0])] for location in block]
         return hashlib.sha256(canonical_json([self.limits, values])).hexdigest()

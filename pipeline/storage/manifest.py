@@ -18,9 +18,11 @@ import numpy as np
 import pyarrow as pa
 
 from pipeline.errors import IntegrityError
+from pipeline.remote.paths import place
 from pipeline.storage.atomic import read_json
 from pipeline.storage.fingerprint import fingerprint
 from pipeline.storage.forms import ManifestFile, ManifestShard
+from pipeline.storage.objects import read_objects
 from pipeline.storage.reading import read_bytes
 from pipeline.storage.records import require_form
 from pipeline.storage.rejects import from_lines
@@ -86,7 +88,7 @@ class Manifest:
         path = self.folder / "manifest.json"
         self.summary = require_form(read_json(path), ManifestFile, path, REMEDY, "is not a manifest")
         self.fingerprint: str = self.summary["fingerprint"]
-        self.root = Path(self.summary["root"])
+        self.root = place(self.summary["root"])
         self.shard_size: int = self.summary["shard_size"]
         self.n_shards: int = self.summary["shards"]
         self.n_images = sum(self.summary["splits"].values())
@@ -115,6 +117,7 @@ class Manifest:
         tables = [self.table(name, number) for number in range(self.n_shards)]
         return pa.concat_tables(tables) if tables else TABLES[name].empty_table()
 
+    objects = cached_property(lambda self: read_objects(self.folder))
     images = cached_property(lambda self: self._whole("images"))
     sentences = cached_property(lambda self: self._whole("sentences"))
     documents = cached_property(lambda self: self._whole("documents"))

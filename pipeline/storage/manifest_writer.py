@@ -4,18 +4,21 @@ import re
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
+from types import MappingProxyType
 from typing import Any
 
 import numpy as np
 import pyarrow as pa
 
 from pipeline.errors import IntegrityError
+from pipeline.remote.paths import Place
 from pipeline.storage.atomic import CHECK, read_json, to_json
 from pipeline.storage.batch import FileBatch, is_regular
 from pipeline.storage.commits import fault_of
 from pipeline.storage.fingerprint import fingerprint
 from pipeline.storage.forms import ManifestShard
 from pipeline.storage.manifest import TABLES, VERSION, shard_commit, table_file
+from pipeline.storage.objects import Objects, write_objects
 from pipeline.storage.rejects import to_lines
 from pipeline.storage.tables import to_parquet
 
@@ -25,11 +28,12 @@ SHARD_FILE = re.compile(r"\d{5,}\.json")  # names of the commits in shards/
 
 def write_manifest(
     folder: Path,
-    root: Path,
+    root: Place,
     tables: Mapping[str, pa.Table],
     rejects: Sequence[Mapping[str, Any]],
     counts: Mapping[str, Mapping[str, int]],
     shard_size: int,
+    objects: Objects = MappingProxyType({}),
 ) -> None:
     """Publish a manifest, all at once; `manifest.json` comes last and is its commit. Shards that are there stay.
 
@@ -70,6 +74,7 @@ def write_manifest(
         "splits": dict(sorted(Counter(tables["images"]["split"].to_pylist()).items())),
         "rejects": rejected,
     }
+    write_objects(folder, objects, batch)
     batch.add(folder / "manifest.json", to_json(value), commit=True)
     batch.publish()
     _remove(stale, len(contents))

@@ -5,30 +5,59 @@ import math
 import os
 from collections.abc import Mapping, Sequence
 from pathlib import Path
+from types import MappingProxyType
 from typing import Any
 
 from pipeline.errors import InputError
 from pipeline.plain_files import open_plain
+from pipeline.remote import stores
+from pipeline.remote.paths import Place, place
+from pipeline.remote.scratch import Scratch
+from pipeline.remote.stores import Version
 
 log = logging.getLogger(__name__)
 ROOT = "merged_root"
 """Column of a bundle's images that lie in another folder than its `data_root`: in which of its `more_roots`, from 1."""
+PATIENCE = 20.0
+"""Seconds for which a server is tried for a photograph that somebody looks at."""
 LARGEST_FILE = 1 << 30  # bytes; no photograph is larger
 
 
 class ImageSource:
-    """Reads encoded images by the columns `path`, `offset` and `size` of a manifest's images. Can be pickled."""
+    """Reads encoded images by the columns `path`, `offset` and `size` of a manifest's images. Can be pickled.
 
-    def __init__(self, root: Path, follow_links: bool = False) -> None:
-        self.root = os.fspath(root)
-        self.follow_links = follow_links
+    Tar shards at a URL are fetched whole into `scratch`, and must have the size and sha256 that `objects` has for their
+    paths; without a scratch, a member is read by its range.
+    """
+
+    def __init__(
+        self,
+        root: Place,
+        follow_links: bool = False,
+        scratch: Scratch | None = None,
+        objects: Mapping[str, tuple[int, str]] = MappingProxyType({}),
+    ) -> None:
+        self.root, self.follow_links, self.scratch, self.objects = root, follow_links, scratch, dict(objects)
+        self._open: tuple[str, int] = ("", -1)
+
+    def __getstate__(self) -> dict[str, Any]:
+        return {**self.__dict__, "_open": ("", -1)}
 
     def read(self, path: str, offset: int | None = None, size: int | None = None) -> bytes:
         """The bytes of the file `path` under the root, or `size` of them from `offset` (a member of a tar shard).
 
-        Raises InputError if there is no such file, or its links lead out of the collection.
+        Raises InputError if there is no such file, or its links lead out of the collection, and UnreachableError where
+        it is remote and its server does not give it.
         """
-        descriptor = open_plain(self.root, path, LARGEST_FILE if size is None else math.inf, self.follow_links)
+        if not isinstance(self.root, Path):
+            return self._read_remote(path, offset, size)
+        descriptor = open_plain(str(self.root), path, LARGEST_FILE if size is None else math.inf, self.follow_links)
+        try:
+            return self._read(descriptor, path, offset, size)
+        finally:
+            os.close(descriptor)
+
+    def _read(self, descriptor: int, path: str, offset: int | None, size: int | None) -> bytes:
         try:
             size = os.fstat(descriptor).st_size if size is None else size
             if size > LARGEST_FILE:
@@ -36,18 +65,30 @@ class ImageSource:
             data = os.pread(descriptor, size, offset or 0)
         except OSError as error:
             raise InputError(f"unreadable: {error.strerror or error}") from error
-        finally:
-            os.close(descriptor)
         if len(data) < size:
             raise InputError(f"truncated: {path} ends before byte {(offset or 0) + size}")
         return data
+
+    def _read_remote(self, path: str, offset: int | None, size: int | None) -> bytes:
+        if path.startswith("/") or ".." in path.split("/") or "\0" in path:
+            raise InputError("outside: its name leads out of the collection")
+        address = self.root / path
+        if offset is None or self.scratch is None:
+            return stores.read(address, PATIENCE if self.scratch is None else self.scratch.patience, offset, size)
+        if self._open[0] != path:  # the one before stays open until this one is there
+            known, digest = self.objects.get(path, (None, None))
+            descriptor = self.scratch.open(address, None if known is None else Version(known, ""), digest)
+            if self._open[0]:
+                os.close(self._open[1])
+            self._open = path, descriptor
+        return self._read(self._open[1], path, offset, size)
 
 
 class ImageSources:
     """The photographs of a bundle: those of `root`, and, where others were joined with them, of `more` folders."""
 
-    def __init__(self, root: Path, more: Sequence[str] = (), follow_links: bool = False) -> None:
-        self._sources = [ImageSource(one, follow_links) for one in (root, *map(Path, more))]
+    def __init__(self, root: Place, more: Sequence[str] = (), follow_links: bool = False) -> None:
+        self._sources = [ImageSource(one, follow_links) for one in (root, *map(place, more))]
 
     def read(self, row: Mapping[str, Any]) -> bytes:
         """The bytes of a row of the bundle's table. Raises InputError as ImageSource.read."""
@@ -57,16 +98,16 @@ class ImageSources:
         return self._sources[number].read(row["path"], row.get("offset"), row.get("size"))
 
 
-def find_photographs(root: Path, data_root: Path) -> Path:
+def find_photographs(root: Place, data_root: Place) -> Place:
     """Where a manifest's photographs are: its `root`, or the configuration's `data_root` if the collection was moved
     since `ingest`; logs a warning in that case."""
-    if os.path.isdir(root):
-        return Path(root)
-    if os.path.isdir(data_root):
+    if not isinstance(root, Path) or os.path.isdir(root):
+        return root
+    if not isinstance(data_root, Path) or os.path.isdir(data_root):
         log.warning("%s no longer exists; photographs are looked for in data_root, %s", root, data_root)
-        return Path(data_root)
+        return data_root
     log.warning("neither %s nor data_root, %s, exists; set data_root to where the photographs are", root, data_root)
-    return Path(root)
+    return root
 
 
 def read_list(path: Path, key: str) -> str:

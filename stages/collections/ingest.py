@@ -2,11 +2,17 @@
 
 import logging
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import click
 
 from pipeline.plan.needs import PYTHON, Need, per_image
 from pipeline.run import Inputs, Job, Outside, Run, Stage
+
+if TYPE_CHECKING:
+    import pyarrow as pa
+
+    from pipeline.remote.scratch import Scratch
 
 logger = logging.getLogger(__name__)
 
@@ -20,6 +26,7 @@ def ingest(run: Run, job: Job, processes: int | None = None) -> None:
     from pipeline import runtime
     from pipeline.collections.assembly import Assembly
     from pipeline.collections.formats import FORMATS
+    from pipeline.collections.formats.remote_files import open_collection
     from pipeline.collections.intake import Intake, leave_out, parse_takedown
     from pipeline.collections.records import Options
     from pipeline.errors import JointspaceError
@@ -32,16 +39,16 @@ def ingest(run: Run, job: Job, processes: int | None = None) -> None:
 
     root, settings = run.layout.data_root, run.config.collection
     files, columns, split, own = settings.files, settings.columns, settings.default_split, settings.kept_columns
-    options = Options(files, columns, split, settings.follow_links, own)
+    options = Options(files, columns, split, settings.follow_links, own, run.scratch)
     records = FORMATS[settings.format](root, options)
     if settings.takedown:
         records = leave_out(records, parse_takedown(read_list(Path(settings.takedown), "collection.takedown")))
     records = tqdm(records, "read", unit=" records", disable=None)
     assembly = Assembly(Intake(settings.max_sentence_chars, own).add(records))
     limits = ImageLimits.from_settings(settings)
-    look = partial(inspect, ImageSource(root, settings.follow_links).read, limits)
+    look = partial(inspect, ImageSource(root, settings.follow_links, run.scratch).read, limits)
     at_once = runtime.threads() if processes is None else processes
-    known = InspectedImages(job.path.with_name("manifest.parts"), root, str(limits))
+    known = InspectedImages(job.path.with_name("manifest.parts"), open_collection(root, options).state, str(limits))
     outcomes = known.resume(assembly.locations, lambda wanted: isolated_map(look, wanted, at_once), Inspection._make)
     collection = assembly.collect(tqdm(outcomes, "check", len(assembly), unit=" images", disable=None))
 
@@ -54,7 +61,10 @@ def ingest(run: Run, job: Job, processes: int | None = None) -> None:
         if rejects:
             write_rejects(report, rejects)  # outside of the manifest, which is not written
         raise
-    write_manifest(job.path, root.resolve(), collection.tables, rejects, collection.counts, run.config.shard_size)
+    resolved = root.resolve() if isinstance(root, Path) else root
+    objects = {} if resolved is not root else _tars(run, collection.tables["images"])
+    counts, size = collection.counts, run.config.shard_size
+    write_manifest(job.path, resolved, collection.tables, rejects, counts, size, objects)
     known.clear()
     for line in collection.describe():
         logger.info(line)
@@ -65,13 +75,33 @@ def ingest(run: Run, job: Job, processes: int | None = None) -> None:
         )  # fmt: skip
 
 
+def _tars(run: Run, images: "pa.Table") -> dict[str, tuple[int, str]]:
+    """Size and sha256 of the remote tar shards of these images, by their paths."""
+    import pyarrow.compute as pc
+
+    fetched, root = run.scratch.fetched, run.layout.data_root
+    paths = pc.unique(images["path"].filter(pc.is_valid(images["offset"]))).to_pylist()
+    return {path: fetched[str(root / path)] for path in paths}
+
+
+def _scratch(config) -> "Scratch | None":
+    """For a collection of which something is remote."""
+    from pipeline.remote.paths import is_url
+    from pipeline.remote.scratch import Scratch
+
+    return (
+        Scratch.of(config.remote) if any(map(is_url, (config.data_root, *config.collection.files.values()))) else None
+    )
+
+
 def _keys(config) -> dict:
     """`state` changes with the collection, whose photographs are too many to be inputs; a demo has its commit."""
     from pipeline.collections.watching import describe_state
+    from pipeline.remote.paths import place
 
     chosen, state = config.collection, ""
     if not config.demo.generate:
-        state = describe_state(Path(config.data_root), chosen.format, chosen.files)
+        state = describe_state(place(config.data_root), chosen.format, chosen.files, _scratch(config))
     collection = chosen.model_dump()
     return {"data_root": config.data_root, "collection": collection, "shard_size": config.shard_size, "state": state}
 
@@ -84,7 +114,7 @@ def _reads(config, layout) -> Inputs:
     taken = {"takedown": Outside(Path(chosen.takedown))} if chosen.takedown else {}
     if config.demo.generate:
         return {"demo": layout.demo, **taken}
-    lists = list_files(layout.data_root, chosen.format, chosen.files)
+    lists = list_files(layout.data_root, chosen.format, chosen.files, _scratch(config))
     return {**{str(path): Outside(path) for path in lists}, **taken}
 
 

@@ -6,6 +6,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from pipeline.plan.needs import MB, TORCH, Need, encoder_gpu, manifest_mb, per_shard
+from pipeline.remote.paths import below, place
 from pipeline.run import Inputs, Job, Outside, Run, Stage
 
 if TYPE_CHECKING:
@@ -94,8 +95,8 @@ def _known_boxes(run: Run) -> "Callable[[Job], list[Candidates]]":
             return group(owners, Candidates(*arrays), len(job.image_id))
 
         return of_manifest
-    path = Path(run.config.data_root) / chosen.boxes
-    everything = parse_all(read_box_files(path), manifest.images["path"].to_pylist())
+    path = below(place(run.config.data_root), chosen.boxes)
+    everything = parse_all(read_box_files(run.scratch.local(path)), manifest.images["path"].to_pylist())
     if everything.unmatched:
         log.warning("%s has boxes for images that the run does not have: %s", path, some(everything.unmatched))
     return lambda job: everything.candidates[job.rows.first_image : job.rows.last_image]
@@ -146,8 +147,8 @@ def _reads(config: "Config", layout, encoder: str) -> Inputs:
     if chosen.proposals == "faster-rcnn" and weights.weights == "file":
         found["detector"] = Outside(Path(config.weights_root) / weights.file)
     if chosen.proposals == "boxes" and chosen.boxes is not None:
-        path = Path(config.data_root) / chosen.boxes
-        files = sorted(path.iterdir()) if path.is_dir() else [path]
+        path = below(place(config.data_root), chosen.boxes)
+        files = sorted(path.iterdir()) if isinstance(path, Path) and path.is_dir() else [path]
         found |= {f"boxes/{file.name}": Outside(file) for file in files if not file.name.startswith(".")}
     return found
 

@@ -158,12 +158,13 @@ def _open_gallery(
 ) -> "ServedGallery":
     from pipeline.index.search import Searcher
     from pipeline.index.shared_encoders import SharedEncoders
+    from pipeline.remote.paths import place
     from pipeline.serve.gallery import ServedGallery
     from pipeline.storage.bundle import Bundle
     from pipeline.storage.sources import ImageSources
 
     bundle = Bundle(folder)
-    root, more = images_root or Path(bundle.card["data_root"]), bundle.card.get("more_roots", ())
+    root, more = images_root or place(bundle.card["data_root"]), bundle.card.get("more_roots", ())
     source = ImageSources(root, more, settings.collection.follow_links)
     features = _encoder_of(bundle, encoders or SharedEncoders(decode))
     return ServedGallery(Searcher(bundle), features, source.read, decode, settings.serve.thumbnail_side)

@@ -61,9 +61,10 @@ def command(
 def _of_split(bundle: "Bundle", split: str, follow_links: bool) -> "Iterator[QueryPhotograph]":
     """The photographs of a split of a bundle, where these were when it was built."""
     from pipeline.generate.batches import QueryPhotograph
+    from pipeline.remote.paths import place
     from pipeline.storage.sources import ImageSources
 
-    read = ImageSources(Path(bundle.card["data_root"]), bundle.card.get("more_roots", ()), follow_links).read
+    read = ImageSources(place(bundle.card["data_root"]), bundle.card.get("more_roots", ()), follow_links).read
     for row in bundle.table("images").to_pylist():
         if row["split"] == split:
             shown = {"image_id": row["image_id"], "image": row["path"], "box": None}

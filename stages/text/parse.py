@@ -73,7 +73,7 @@ def _find_in_files(run: Run) -> Engine:
         wanted, found = {key for own in keys for key in own}, {}
         for kind, path in _files(run.config).items():
             read, index = kinds[kind]
-            found[kind] = index(read(text_lines(path), str(path)), wanted, str(path))
+            found[kind] = index(read(text_lines(run.scratch.local(path)), str(path)), wanted, str(path))
         parses, trees = (found.get(kind, {}) for kind in FILES)
         return (match(text, own, parses, trees) for text, own in zip(texts, keys, strict=True))
 
@@ -119,7 +119,9 @@ ENGINES = {"files": _find_in_files, "spacy": _run_spacy}
 def _files(config: "Config") -> dict[str, Path]:
     """The files of another parser, by their kind."""
     named = {kind: getattr(config.parse, kind) for kind in FILES}
-    return {kind: Path(config.data_root) / name for kind, name in named.items() if name is not None}
+    from pipeline.remote.paths import below, place
+
+    return {kind: below(place(config.data_root), name) for kind, name in named.items() if name is not None}
 
 
 def _engine_keys(config: "Config") -> dict:

@@ -11,6 +11,7 @@ from typing import Any
 
 from pipeline.collections.formats import lists
 from pipeline.collections.formats.files import CollectionFolder
+from pipeline.collections.formats.remote_files import open_collection
 from pipeline.collections.records import ImageRecord, Options, Record, Reject, SentenceRecord
 from pipeline.errors import InputError
 from pipeline.settings.section import SPLITS
@@ -27,7 +28,7 @@ FILES = {
 
 def read(root: Path, options: Options) -> Iterator[Record]:
     """The records of one file after another; `row` is the position in `images` or `annotations`, from 1."""
-    folder = CollectionFolder(root, options)
+    folder = open_collection(root, options)
     where = folder.locate(FILES)
     found = {split: where[split] for split in SPLITS if where[split]}
     if not found:
@@ -38,7 +39,7 @@ def read(root: Path, options: Options) -> Iterator[Record]:
 
 def _read_file(folder: CollectionFolder, path: Path, split: str, images: Path | None) -> Iterator[Record]:
     usual = folder.root / path.stem.removeprefix("captions_")
-    prefix = folder.image_prefix(images or (usual if usual.is_dir() else None))
+    prefix = folder.image_prefix(images or (usual if folder.is_dir(usual) else None))
     file, value = folder.label(path), lists.read_json(folder, path)
     if not isinstance(value, dict) or not all(isinstance(value.get(key), list) for key in ("images", "annotations")):
         raise InputError(f"{path}: expected an object with lists `images` and `annotations`; is it a captions file?")

@@ -5,7 +5,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 from pipeline.collections.formats import lists
-from pipeline.collections.formats.files import CollectionFolder
+from pipeline.collections.formats.remote_files import open_collection
 from pipeline.collections.records import ImageRecord, Options, Record, Reject, SentenceRecord
 
 TOKENS = ("Flickr8k.token.txt", "results_20130124.token")
@@ -20,7 +20,7 @@ FILES = {
 
 def read(root: Path, options: Options) -> Iterator[Record]:
     """The records of a token file; images in the order of the lists, then of the token file."""
-    folder = CollectionFolder(root, options)
+    folder = open_collection(root, options)
     where = folder.locate(FILES)
     sentences = folder.require(where["sentences"], "sentences", TOKENS)
     prefix, seen = folder.image_prefix(where["images"]), set()

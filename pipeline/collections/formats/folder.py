@@ -16,6 +16,7 @@ from pathlib import Path
 
 from pipeline.collections.formats import lists
 from pipeline.collections.formats.files import CollectionFolder, is_image
+from pipeline.collections.formats.remote_files import open_collection
 from pipeline.collections.formats.rows import column_names, further, read_rows
 from pipeline.collections.records import (
     BoxRecord,
@@ -44,7 +45,7 @@ BOX = ("file", "x1", "y1", "x2", "y2", "score", "label")
 
 def read(root: Path, options: Options) -> Iterator[Record]:
     """The records of a folder; images in the order of splits.tsv, captions.tsv, weak.tsv, then of their names."""
-    folder = CollectionFolder(root, options)
+    folder = open_collection(root, options)
     where = folder.locate(FILES)
     listed = where["captions"] or where["weak"] or where["metadata"]
     if not (listed or options.default_split == "gallery" or folder.only_photographs()):

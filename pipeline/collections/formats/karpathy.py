@@ -5,7 +5,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 from pipeline.collections.formats import lists
-from pipeline.collections.formats.files import CollectionFolder
+from pipeline.collections.formats.remote_files import open_collection
 from pipeline.collections.records import ImageRecord, Options, Record, Reject, SentenceRecord
 from pipeline.errors import InputError
 
@@ -17,7 +17,7 @@ FILES = {
 
 def read(root: Path, options: Options) -> Iterator[Record]:
     """The records of a dataset file in its order; `row` is the image's position in it, from 1."""
-    folder = CollectionFolder(root, options)
+    folder = open_collection(root, options)
     where = folder.locate(FILES)
     path = folder.require(where["dataset"], "dataset", FILES["dataset"])
     file, prefix = folder.label(path), folder.image_prefix(where["images"])

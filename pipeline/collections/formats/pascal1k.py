@@ -9,7 +9,7 @@ from itertools import groupby
 from pathlib import Path
 
 from pipeline.collections.formats import lists
-from pipeline.collections.formats.files import CollectionFolder
+from pipeline.collections.formats.remote_files import open_collection
 from pipeline.collections.records import ImageRecord, Options, Record, SentenceRecord
 from pipeline.errors import InputError
 
@@ -47,7 +47,7 @@ class _Page(HTMLParser):
 
 def read(root: Path, options: Options) -> Iterator[Record]:
     """The records of the page, in its order. Raises InputError for a page without images."""
-    folder = CollectionFolder(root, options)
+    folder = open_collection(root, options)
     where = folder.locate(FILES)
     path = folder.require(where["page"], "page", PAGES)
     prefix, page, label = folder.image_prefix(where["images"]), _Page(), folder.label(path)

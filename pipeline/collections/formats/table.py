@@ -10,7 +10,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 from pipeline.collections.formats import lists
-from pipeline.collections.formats.files import CollectionFolder
+from pipeline.collections.formats.remote_files import open_collection
 from pipeline.collections.formats.rows import further, read_rows
 from pipeline.collections.records import ColumnsRecord, ImageRecord, Options, Record, Reject, SentenceRecord
 from pipeline.errors import UsageError
@@ -22,7 +22,7 @@ DOCUMENT = COLUMNS[3:]
 
 def read(root: Path, options: Options) -> Iterator[Record]:
     """The records of a table in its order; an image takes its split, weak text and own columns from its first row."""
-    folder = CollectionFolder(root, options)
+    folder = open_collection(root, options)
     where = folder.locate(FILES)
     path = folder.require(where["table"], "table", FILES["table"])
     if unknown := set(options.columns) - set(COLUMNS):

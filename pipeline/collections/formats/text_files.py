@@ -6,6 +6,7 @@ from pathlib import Path
 
 from pipeline.collections.formats import lists
 from pipeline.collections.formats.files import CollectionFolder, is_image
+from pipeline.collections.formats.remote_files import open_collection
 from pipeline.collections.records import NOT_UTF8, ImageRecord, Options, Record, Reject, SentenceRecord
 from pipeline.errors import InputError
 from pipeline.settings.section import SPLITS
@@ -17,7 +18,7 @@ LARGEST_TEXT = 1 << 24  # bytes of the sentences of one photograph
 
 def read(root: Path, options: Options) -> Iterator[Record]:
     """The records of a folder in the order of the paths. Hidden files are skipped."""
-    folder = CollectionFolder(root, options)
+    folder = open_collection(root, options)
     splits = {folder.label(path): split for split, path in folder.locate(FILES).items() if path}
     for below, names in folder.walk():
         split = next((splits[path] for path in _with_parents(below) if path in splits), options.default_split)

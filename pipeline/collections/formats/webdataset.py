@@ -13,6 +13,7 @@ from pathlib import Path
 
 from pipeline.collections.formats import lists
 from pipeline.collections.formats.files import CollectionFolder, is_image
+from pipeline.collections.formats.remote_files import open_collection
 from pipeline.collections.records import (
     DIVIDED,
     NOT_UTF8,
@@ -37,11 +38,11 @@ def read(root: Path, options: Options) -> Iterator[Record]:
     collection.files may name a pattern of shards for each split, or for `divided`; the default is `**/*.tar` for the
     default split.
     """
-    folder = CollectionFolder(root, options)
+    folder = open_collection(root, options)
     folder.check_keys((*SPLITS, DIVIDED))
     for split, pattern in (options.files or {options.default_split: "**/*.tar"}).items():
         # Patterns match under the root; for an absolute one, pathlib raises an exception of its own.
-        shards = [] if Path(pattern).is_absolute() else sorted(root.glob(pattern))
+        shards = [] if Path(pattern).is_absolute() else folder.glob(pattern)
         if not shards:
             raise folder.lacks(f"tar shards {pattern}", f"correct collection.files.{split} or data_root")
         for path in shards:

@@ -1,0 +1,178 @@
+"""Objects of an S3 server and of a web server, with the faults that such servers have."""
+
+import hashlib
+import os
+import pickle
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+from servers import FaultyServer, S3Server
+
+from pipeline.errors import UnreachableError, UsageError
+from pipeline.plain_files import UnopenedFile
+from pipeline.remote import stores
+from pipeline.remote.paths import RemotePath, below, check_url, place
+from pipeline.remote.scratch import Scratch
+from pipeline.remote.stores import Version
+from pipeline.storage.sources import ImageSource
+from pipeline.workers import isolated_map
+
+BODY = bytes(range(256)) * 40
+ROOT = Path(__file__).parents[2]
+
+
+def copy_of(scratch: Scratch, path: RemotePath, *known: object) -> bytes:
+    with os.fdopen(scratch.open(path, *known), "rb") as file:
+        return file.read()
+
+
+@pytest.mark.parametrize("text", ["s3://bucket/photos", "https://host:8080/a b/c.tar", "gs://bucket"])
+def test_a_url_survives_paths_and_pickles(text: str) -> None:
+    path = place(text)
+    assert str(path) == text and str(pickle.loads(pickle.dumps(path))) == text
+    assert str(path / "x/y.jpg") == f"{text}/x/y.jpg" and str((path / "x").parent) == text
+    assert below(Path("/data"), text) == path and below(path, "x.csv").name == "x.csv"
+
+
+@pytest.mark.parametrize(
+    "text", ["ftp://host/x", "s3://", "s3://bucket/../x", "https://me:secret@host/x", "https://host/x?sig=1", "s3:///x"]
+)
+def test_urls_that_cannot_be_used_are_refused(text: str) -> None:
+    with pytest.raises(ValueError, match="data_root"):
+        check_url("data_root", text)
+
+
+def test_a_store_lists_what_it_holds_and_gives_it_whole_or_by_range(s3: S3Server, scratch: Scratch) -> None:
+    s3.put("whole", {"a/x.tar": BODY, "a/y.txt": b"y", "b.txt": b"b"})
+    found = stores.find(place("s3://whole"), 5)
+    assert {name: version.size for name, version in found.items()} == {"a/x.tar": len(BODY), "a/y.txt": 1, "b.txt": 1}
+    assert list(stores.find(place("s3://whole/a"), 5)) == ["x.tar", "y.txt"]
+    path = place("s3://whole/a/x.tar")
+    assert stores.look(path, 5) == found["a/x.tar"]
+    assert stores.read(path, 5) == BODY and stores.read(path, 5, 7, 9) == BODY[7:16]
+    assert copy_of(scratch, path) == BODY
+    assert scratch.fetched == {str(path): (len(BODY), hashlib.sha256(BODY).hexdigest())}
+    with pytest.raises(UnopenedFile, match="missing"):
+        stores.look(place("s3://whole/none"), 5)
+
+
+def test_a_changed_object_is_refused_by_name(s3: S3Server, scratch: Scratch, tmp_path: Path) -> None:
+    s3.put("changing", {"x.tar": BODY})
+    path, digest = place("s3://changing/x.tar"), hashlib.sha256(BODY).hexdigest()
+    for other in (BODY[:-1] + b"?", BODY + b"?"):
+        s3.put("changing", {"x.tar": other})
+        fresh = Scratch(str(tmp_path), 1, 5)
+        source = ImageSource(place("s3://changing"), scratch=fresh, objects={"x.tar": (len(BODY), digest)})
+        with pytest.raises(UnreachableError, match=r"s3://changing/x\.tar is not what it was .* run ingest again"):
+            source.read("x.tar", 0, 10)
+        with pytest.raises(UnreachableError, match="is not what it was"):
+            list(isolated_map(ReadLocation(source), [("x.tar", 0, 10)], 0))
+    s3.put("changing", {"x.tar": BODY})
+    assert copy_of(scratch, path, Version(len(BODY), ""), digest) == BODY
+
+
+class ReadLocation:
+    def __init__(self, source: ImageSource) -> None:
+        self.source = source
+
+    def __call__(self, location: tuple) -> bytes:
+        return self.source.read(*location)
+
+
+def test_worker_processes_share_one_copy(s3: S3Server, scratch: Scratch) -> None:
+    s3.put("shared", {"x.tar": BODY})
+    source = ImageSource(place("s3://shared"), scratch=scratch)
+    spans = [("x.tar", at, 100) for at in range(0, 4000, 100)]
+    assert b"".join(isolated_map(ReadLocation(source), spans, 2)) == BODY[:4000]
+    assert list(scratch.fetched) == ["s3://shared/x.tar"]
+
+
+@pytest.mark.usefixtures("impatient")
+def test_a_web_server_that_fails_for_a_while_costs_time_and_no_more(web: FaultyServer, scratch: Scratch) -> None:
+    web.objects = {"x.tar": BODY, "a b.jpg": b"jpeg"}
+    path = place(f"{web.root}/x.tar")
+    web.faults = ["503", "503", "cut", "429", "cut"]
+    assert copy_of(scratch, path, Version(len(BODY), "")) == BODY
+    assert not web.faults
+    web.faults = ["500", "cut"]
+    assert stores.read(path, 5, 100, 50) == BODY[100:150]
+    assert stores.read(place(f"{web.root}/a b.jpg"), 5) == b"jpeg"
+
+
+@pytest.mark.usefixtures("impatient")
+def test_what_does_not_pass_is_told_at_once_and_by_name(web: FaultyServer) -> None:
+    web.objects = {"x.tar": BODY}
+    path = place(f"{web.root}/x.tar")
+    web.faults = ["403", "403"]
+    with pytest.raises(UnreachableError, match=r"x\.tar cannot be reached .* credentials"):
+        stores.read(path, 60)
+    web.faults = []
+    with pytest.raises(UnopenedFile, match="missing"):
+        stores.read(place(f"{web.root}/none"), 60)
+    web.faults = ["503"] * 1000
+    begun = time.monotonic()
+    with pytest.raises(UnreachableError, match=r"x\.tar cannot be reached .* remote\.patience"):
+        stores.look(path, 0.3)
+    assert time.monotonic() - begun < 5
+
+
+@pytest.mark.usefixtures("impatient")
+def test_an_object_that_changes_between_two_readings_is_noticed(web: FaultyServer, tmp_path: Path) -> None:
+    """The copy has gone meanwhile, because scratch holds one."""
+    web.objects = {"x.tar": BODY, "y.tar": BODY[::-1]}
+    small = Scratch(str(tmp_path), len(BODY) * 1.5e-9, 5)
+    x, y = place(f"{web.root}/x.tar"), place(f"{web.root}/y.tar")
+    assert copy_of(small, x) == BODY and copy_of(small, y) == BODY[::-1]
+    web.objects["x.tar"] = BODY[:-1] + b"?"
+    with pytest.raises(UnreachableError, match="is not what it was"):
+        copy_of(small, x)
+
+
+def test_scratch_is_bounded_and_ends_with_its_job(web: FaultyServer, tmp_path: Path) -> None:
+    web.objects = {f"{i}.tar": bytes([i]) * 1000 for i in range(10)}
+    scratch = Scratch(str(tmp_path), 3.5e-6, 5)
+    for i in (*range(10), 9, 8, 0):
+        assert copy_of(scratch, place(f"{web.root}/{i}.tar")) == bytes([i]) * 1000
+        copies = [path for path in scratch.parent.rglob("*") if path.is_file() and not path.suffix]
+        assert len(copies) <= 3
+    web.objects["large"] = bytes(5000)
+    with pytest.raises(UnreachableError, match=r"large has 5,000 bytes.*remote\.scratch_gb"):
+        scratch.open(place(f"{web.root}/large"))
+    parent = scratch.parent
+    del scratch
+    assert list(parent.iterdir()) == []
+
+
+def test_what_a_killed_job_left_is_removed_by_the_next_and_nothing_else_is(web: FaultyServer, tmp_path: Path) -> None:
+    web.objects = {"x": BODY}
+    code = (
+        "import sys, time; from pipeline.remote.scratch import Scratch; from pipeline.remote.paths import place\n"
+        f"s = Scratch({str(tmp_path)!r}, 1, 5); s.open(place({web.root + '/x'!r})); print('ready', flush=True)\n"
+        "time.sleep(600)"
+    )
+    jobs = [subprocess.Popen([sys.executable, "-c", code], stdout=subprocess.PIPE, cwd=ROOT) for _ in range(2)]
+    try:
+        for job in jobs:
+            assert job.stdout.readline() == b"ready\n"
+        jobs[0].send_signal(signal.SIGKILL)
+        jobs[0].wait()
+        scratch = Scratch(str(tmp_path), 1, 5)
+        assert copy_of(scratch, place(f"{web.root}/x")) == BODY
+        left = [path for path in scratch.parent.iterdir() if path.is_dir()]
+        assert len(left) == 2 and any(path.name.startswith(f"{jobs[1].pid}-") for path in left)
+    finally:
+        for job in jobs:
+            job.kill()
+            job.wait()
+            job.stdout.close()
+
+
+def test_a_store_whose_library_is_missing_names_the_extra(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(sys.modules, "gcsfs", None)
+    stores.file_system.cache_clear()
+    with pytest.raises(UsageError, match=r"jointspace\[gs\]"):
+        stores.find(place("gs://bucket"), 5)
