@@ -45,7 +45,7 @@ class Scratch:
         return cls(settings.scratch, settings.scratch_gb, settings.patience)
 
     def __getstate__(self) -> dict[str, Any]:
-        self._folder()
+        assert self.folder
         return {**self.__dict__, "_kept": None}
 
     def local(self, path: Place) -> Path:
@@ -59,7 +59,7 @@ class Scratch:
             wanted = stores.find(path, self.patience) if path.scheme in LISTED else {}
             if not wanted:
                 raise
-        copy = self._folder() / f"{_digest(path.parent)}{KEPT}" / path.name
+        copy = self.folder / f"{_digest(path.parent)}{KEPT}" / path.name
         with self._fetching():
             for name, version in wanted.items():
                 if name and any(part in ("", ".", "..") or "\0" in part for part in name.split("/")):
@@ -72,7 +72,7 @@ class Scratch:
     def open(self, path: RemotePath, version: Version | None = None, digest: str | None = None) -> int:
         """The descriptor of a copy, to be closed. Raises UnopenedFile, and UnreachableError, also where the object
         is not of this `version`, or not of the sha256 `digest`."""
-        copy = self._folder() / _digest(path)
+        copy = self.folder / _digest(path)
         with self._fetching():
             if not copy.exists():
                 self._fetch(path, copy, version or stores.look(path, self.patience), digest)
@@ -82,7 +82,7 @@ class Scratch:
     @property
     def fetched(self) -> dict[str, tuple[int, str]]:
         """Size and sha256 of each object that was fetched so far, by its URL."""
-        log = self._folder() / LOG
+        log = self.folder / LOG
         if log.exists():
             with open(log, "rb") as file:
                 file.seek(self._read_to)
@@ -95,26 +95,26 @@ class Scratch:
 
     def _fetching(self) -> FileLock:
         """Held by the one process of the job that fetches, so that its copies are bounded."""
-        return FileLock(self._folder() / "fetching.lock")
+        return FileLock(self.folder / "fetching.lock")
 
     def _fetch(self, path: RemotePath, target: Path, version: Version, digest: str | None = None) -> None:
         self._make_room(path, version.size or 0)
-        part, before = self._folder() / PART, self.fetched.get(str(path))
+        part, before = self.folder / PART, self.fetched.get(str(path))
         found = stores.fetch(path, part, self.patience, version)
         if found != (digest or (before[1] if before else found)):
             raise stores.changed(path)
         if before is None:
-            with open(self._folder() / LOG, "a", encoding="utf-8") as log:
+            with open(self.folder / LOG, "a", encoding="utf-8") as log:
                 log.write(json.dumps([str(path), part.stat().st_size, found]) + "\n")
         os.replace(part, target)
 
     def _make_room(self, path: RemotePath, size: int) -> None:
         """Remove the copies that were used longest ago. Raises UnreachableError for an object that is too large."""
-        files = [file for file in self._folder().rglob("*") if file.is_file()]
+        files = [file for file in self.folder.rglob("*") if file.is_file()]
         there = {file: file.stat() for file in files}
         taken = sum(status.st_size for status in there.values())
         for file in sorted(there, key=lambda one: there[one].st_mtime_ns):
-            if taken + size > self.bytes and file.parent == self._folder() and not file.suffix:
+            if taken + size > self.bytes and file.parent == self.folder and not file.suffix:
                 file.unlink()
                 taken -= there[file].st_size
         if taken + size > self.bytes:
@@ -123,7 +123,8 @@ class Scratch:
                 " remote.scratch_gb"
             )
 
-    def _folder(self) -> Path:
+    @property
+    def folder(self) -> Path:
         """The job's own folder; what dead jobs left beside it is removed."""
         if self._own is None:
             _make_private(self.parent)

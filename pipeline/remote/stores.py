@@ -13,6 +13,7 @@ import random
 import re
 import time
 from collections.abc import Callable
+from contextlib import suppress
 from functools import cache
 from pathlib import Path
 from typing import Any, NamedTuple, TypeVar
@@ -100,14 +101,21 @@ def read(path: RemotePath, patience: float, offset: int | None = None, size: int
     return _insist(get, path, patience)
 
 
-def send(source: Path, path: RemotePath, patience: float) -> None:
-    """Make an object of a file, all at once."""
+def send(source: Path, path: RemotePath, patience: float) -> Version:
+    """Make an object of a file, all at once; returns what the store says of it then."""
     if path.scheme not in LISTED:
         raise UsageError(f"{path}: nothing can be sent to a web server; name an s3:// or gs:// place")
     _insist(lambda files: files.put_file(str(source), _address(path)), path, patience)
-    size = look(path, patience).size
-    if size != source.stat().st_size:
-        raise UnreachableError(f"{path} has {size} bytes after {source} was sent there; run the same command again")
+    version = look(path, patience)
+    if version.size != source.stat().st_size:
+        raise UnreachableError(f"{path} has {version.size} bytes after {source} was sent; run the same command again")
+    return version
+
+
+def remove(path: RemotePath, patience: float) -> None:
+    """Remove an object, if it is there."""
+    with suppress(UnopenedFile):
+        _insist(lambda files: files.rm_file(_address(path)), path, patience)
 
 
 def changed(path: RemotePath) -> UnreachableError:
