@@ -1,6 +1,7 @@
 """Servers of objects for tests: moto's S3 in a process of its own, and a web server that fails as it is told to."""
 
 import http.server
+import json
 import os
 import socket
 import subprocess
@@ -20,6 +21,24 @@ CREDENTIALS = {
 }  # fmt: skip
 
 
+SERVE = """
+import json, sys
+from pathlib import Path
+from moto.moto_server.werkzeug_app import DomainDispatcherApplication, create_backend_app
+from werkzeug.serving import run_simple
+from werkzeug.test import Client
+app = DomainDispatcherApplication(create_backend_app)
+for bucket, folder in json.loads(sys.argv[2]).items():
+    client = Client(app)
+    assert client.put(f"/{bucket}").status_code == 200
+    for path in Path(folder).rglob("*"):
+        if path.is_file():
+            name = path.relative_to(folder).as_posix()
+            assert client.put(f"/{bucket}/{name}", data=path.read_bytes()).status_code == 200
+run_simple("127.0.0.1", int(sys.argv[1]), app, threaded=True)
+"""
+
+
 class S3Server:
     """A process that keeps its objects in memory: what was put there is gone when it is killed."""
 
@@ -30,8 +49,10 @@ class S3Server:
         self.environment = {**CREDENTIALS, "AWS_ENDPOINT_URL": f"http://127.0.0.1:{self.port}"}
         self._process: subprocess.Popen | None = None
 
-    def start(self) -> None:
-        words = [sys.executable, "-c", "from moto.server import main; main()", "-H", "127.0.0.1", "-p", str(self.port)]
+    def start(self, **buckets: Path) -> None:
+        """With what is in a folder in each of `buckets` before it answers."""
+        folders = {bucket: str(folder) for bucket, folder in buckets.items()}
+        words = [sys.executable, "-c", SERVE, str(self.port), json.dumps(folders)]
         quiet = {"stdout": subprocess.DEVNULL, "stderr": subprocess.DEVNULL}
         self._process = subprocess.Popen(words, **quiet, env={**os.environ, **CREDENTIALS})
         for _ in range(600):

@@ -100,7 +100,10 @@ class Scratch:
     def _fetch(self, path: RemotePath, target: Path, version: Version, digest: str | None = None) -> None:
         self._make_room(path, version.size or 0)
         part, before = self.folder / PART, self.fetched.get(str(path))
-        found = stores.fetch(path, part, self.patience, version)
+        try:
+            found = stores.fetch(path, part, self.patience, version)
+        except UnopenedFile:  # it was there when it was listed
+            raise stores.changed(path) from None
         if found != (digest or (before[1] if before else found)):
             raise stores.changed(path)
         if before is None:

@@ -117,8 +117,7 @@ def test_a_bucket_is_as_good_as_a_disk_whatever_dies(s3_process: S3Server, tmp_p
 
         def restart(_: subprocess.Popen) -> None:
             s3_process.kill()
-            s3_process.start()
-            s3_process.put_folder("photos", tmp_path / "data")
+            s3_process.start(photos=tmp_path / "data")
 
         begun = time.monotonic()
         assert there.interrupt(lambda: there.fetched() >= TARS // 4, kill, "ingest") != 0
