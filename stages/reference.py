@@ -80,8 +80,8 @@ explained in [configuration.md](configuration.md)). With a section count the def
 `encoder_defaults`, `library_defaults` and `ensemble_defaults`, and with `text_encoders` both `text_encoder_defaults`
 and `text`; `train_defaults` and `language_defaults` stand here for the own sections of all models and generators that
 are laid over them. No results depend on where and by how many processes they are made:
-`results_root`, `shards_per_job`, `workers`, `scheduler`, `cluster`, `remote` and `device` are every stage's, and `serve`
-is the server's.
+`results_root`, `shards_per_job`, `workers`, `scheduler`, `cluster`, `remote` and `device` are every stage's, and
+`serve` is the server's.
 
 D is the number of dimensions of the image view. The last two columns are what a job (of a part, each of its shards)
 asks its scheduler for, in MB of memory and in minutes after which it may be killed: generous bounds, no forecasts, for
