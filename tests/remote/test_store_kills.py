@@ -44,7 +44,7 @@ def write_tars(folder: Path) -> int:
     for number in range(TARS):
         with tarfile.open(folder / f"{number:05d}.tar", "w") as tar:
             for i in range(EACH):
-                seed = number * EACH + i - (EACH if i == 0 and number else 0)
+                seed = number * EACH + i if i or not number else (number - 1) * EACH + 1
                 pixels, data = np.random.default_rng(seed).integers(256, size=(SIDE // 8, SIDE // 8, 3)), io.BytesIO()
                 Image.fromarray(pixels.astype(np.uint8)).resize((SIDE, SIDE)).save(data, "JPEG")
                 text = f"a {'red' if pixels[0, 0, 0] > 127 else 'blue'} thing number {seed % 7}".encode()
