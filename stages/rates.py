@@ -102,6 +102,7 @@ def measure_images(run: "Run", seen: SamplePhotographs) -> tuple[dict, dict[str,
     networks = [chosen for chosen in settings.encoders if chosen.spec.reads == "pixels"]
     rates = {what: dict.fromkeys(chosen.name for chosen in networks) for what in ("images", "decoded", "forward")}
     dims, material = {}, inputs.read_material(run)
+    images = run.images_per_job if run.layout.manifest.commit.exists() else 0
     for chosen in networks:
         if run.layout.encoder(chosen.name).commit.exists():
             parameters = run.encoder(chosen.name)
@@ -111,7 +112,7 @@ def measure_images(run: "Run", seen: SamplePhotographs) -> tuple[dict, dict[str,
         else:
             untrained = chosen.model_copy(update={"weights": "untrained", "file": None, "sha256": None})
             encoder = chosen.spec.load().prepare(untrained, material)
-        work = encoder.work(settings.device, extract.precision, run.batch_size)
+        work = encoder.work(settings.device, extract.precision, run.batch_size, extract.engine, images)
         pixels = [load(read, limits, encoder.preprocessing, photograph) for photograph in photographs]
         describe = work.describe or (lambda picture: picture)
         decoded = rate(

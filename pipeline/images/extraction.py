@@ -13,7 +13,11 @@ import numpy as np
 import torch
 
 from pipeline.device import Arriving, OomBatcher, find_device, full_float32, grow_batch, upload
+from pipeline.errors import UsageError
+from pipeline.images.engines import engine_encoder
 from pipeline.precision import fast_at_bfloat16
+from pipeline.specs.engines import AUTO, ENGINES, TORCH
+from pipeline.specs.places import find
 
 if TYPE_CHECKING:
     from pipeline.images.encoders import ImageEncoder
@@ -21,7 +25,13 @@ if TYPE_CHECKING:
 BFLOAT16_COSINE = 0.9997
 """Least cosine between a probe's features in bfloat16 and float32 for which `auto` chooses bfloat16. Photographs were
 up to three times as far off as probes in our measurements, which makes it 0.999 for them."""
-PROBES = 8
+LEAST_COSINE = 0.99
+"""The same of an engine that the configuration names, in a precision that it may name, too."""
+PAYS = 60
+"""Seconds of torch from which `auto` tries other engines, which first have to compile the network."""
+PROBES, RUNS, ENOUGH = 8, 3, 2
+"""Images that engines and precisions are compared on, how often at most they are timed, and seconds after which no
+more."""
 
 log = logging.getLogger(__name__)
 
@@ -33,33 +43,97 @@ class ExtractionPlan:
     device: torch.device
     dtype: torch.dtype
     batch_size: int
+    engine: str = TORCH
 
     @property
     def precision(self) -> str:
         return str(self.dtype).removeprefix("torch.")
 
+    @property
+    def described(self) -> dict[str, str]:
+        """What a card says of it."""
+        return {"precision": self.precision, "engine": self.engine}
 
-def choose_plan(encoder: "ImageEncoder", device: str, precision: str, batch_size: int) -> ExtractionPlan:
-    """A plan for `device` (auto, cpu, cuda, cuda:N) and `precision` (auto, float32, bfloat16).
 
-    `auto` is bfloat16 if it is fast on the device and accurate enough for the encoder. Raises UsageError for a missing
-    device.
+def choose_plan(
+    encoder: "ImageEncoder", device: str, precision: str, batch_size: int, engine: str = TORCH, images: int = 0
+) -> ExtractionPlan:
+    """A plan for `device` (auto, cpu, cuda, cuda:N), `precision` (auto, float32, bfloat16) and `engine` (auto, torch,
+    or one of ENGINES), by which some `images` will be extracted.
+
+    `auto` is bfloat16 if it is fast on the device and accurate enough for the encoder, and the engine that is fastest
+    among those that are installed and accurate enough. A GPU is torch's. Raises UsageError for a missing device, and
+    for an engine that is not installed or cannot compute the encoder in that precision.
     """
     chosen = find_device(device)
+    named = None if engine in (AUTO, TORCH) or chosen.type != "cpu" else find("engine", engine, ENGINES)
     dtype = torch.bfloat16 if precision == "bfloat16" else torch.float32
-    if precision == "auto" and fast_at_bfloat16(chosen):
+    if named and str(dtype).removeprefix("torch.") not in named.precisions:
+        raise UsageError(f"{engine} does not compute in {precision}; set extract.precision or extract.engine to auto")
+    if precision == "auto" and fast_at_bfloat16(chosen) and (named is None or "bfloat16" in named.precisions):
         cosine = bfloat16_cosine(encoder, chosen)
         dtype = torch.bfloat16 if cosine >= BFLOAT16_COSINE else torch.float32
         log.info("cosine of bfloat16 to float32 features %.5f: computing in %s", cosine, dtype)
-    return ExtractionPlan(chosen, dtype, batch_size)
+    plan = ExtractionPlan(chosen, dtype, batch_size)
+    if named:
+        plan = replace(plan, engine=engine)
+        if (cosine := _try(encoder, plan)[0]) < LEAST_COSINE:
+            raise UsageError(
+                f"{engine}'s features have a cosine of {cosine:.4f} to torch's; set extract.engine to auto"
+            )
+    elif engine == AUTO and chosen.type == "cpu":
+        plan = _fastest(encoder, plan, images)
+    return plan
+
+
+def _fastest(encoder: "ImageEncoder", plan: ExtractionPlan, images: int) -> ExtractionPlan:
+    """`plan`, or the same by the fastest of the installed engines whose features agree, where it saves time."""
+    probes = make_probes(encoder.preprocessing.side)
+    able = [spec for spec in ENGINES if spec.installed and plan.precision in spec.precisions]
+    if not able or (least := _seconds(Extractor(encoder, plan), probes)) / PROBES * images < PAYS:
+        return plan
+    log.info("torch: %.1f images/s", PROBES / least)
+    chosen = plan
+    for spec in able:
+        other = replace(plan, engine=spec.name)
+        try:
+            cosine, seconds = _try(encoder, other)
+        except UsageError as error:
+            log.info("%s", error)
+            continue
+        log.info("%s: %.1f images/s, cosine %.5f to torch in float32", spec.name, PROBES / seconds, cosine)
+        if cosine >= BFLOAT16_COSINE and seconds < least:
+            chosen, least = other, seconds
+    return chosen
+
+
+def _try(encoder: "ImageEncoder", plan: ExtractionPlan) -> tuple[float, float]:
+    """The least cosine of probes' features to torch's in float32, and the seconds that the probes take."""
+    probes, extractor = make_probes(encoder.preprocessing.side), Extractor(encoder, plan)
+    exact = Extractor(encoder, ExtractionPlan(plan.device, torch.float32, batch_size=1))
+    return _cosine(exact, extractor, probes), _seconds(extractor, probes)
+
+
+def _cosine(exact: "Extractor", other: "Extractor", probes: np.ndarray) -> float:
+    features = (torch.from_numpy(np.concatenate(list(one(probes)))) for one in (exact, other))
+    return torch.nn.functional.cosine_similarity(*features).min().item()
 
 
 def bfloat16_cosine(encoder: "ImageEncoder", device: torch.device) -> float:
     """The least cosine, over generated images, between an encoder's features in bfloat16 and in float32."""
-    probes = make_probes(encoder.preprocessing.side)
     plans = (ExtractionPlan(device, dtype, batch_size=1) for dtype in (torch.float32, torch.bfloat16))
-    exact, fast = (torch.from_numpy(np.concatenate(list(Extractor(encoder, plan)(probes)))) for plan in plans)
-    return torch.nn.functional.cosine_similarity(exact, fast).min().item()
+    return _cosine(*(Extractor(encoder, plan) for plan in plans), make_probes(encoder.preprocessing.side))
+
+
+def _seconds(extractor: "Extractor", probes: np.ndarray) -> float:
+    """The least that the probes have taken in a few runs."""
+    taken: list[float] = []
+    while len(taken) < RUNS and sum(taken) < ENOUGH:
+        begun = time.perf_counter()
+        for _ in extractor(probes):
+            pass
+        taken.append(time.perf_counter() - begun)
+    return min(taken)
 
 
 def make_probes(side: int) -> np.ndarray:
@@ -81,8 +155,9 @@ class Extractor:
     """
 
     def __init__(self, encoder: "ImageEncoder", plan: ExtractionPlan) -> None:
-        self.plan = plan
-        self._encoder = encoder.optimised(plan.device, plan.dtype)
+        self.plan, by_torch = plan, plan.engine == TORCH
+        prepared = encoder.optimised(plan.device, plan.dtype if by_torch else torch.float32)
+        self._encoder = prepared if by_torch else engine_encoder(prepared, plan.engine, plan.precision)
 
     def __call__(self, images: Iterable[np.ndarray]) -> Iterator[np.ndarray]:
         """Features (n, dim) float32, one block per batch of `images` (side, side, 3) uint8, in order.

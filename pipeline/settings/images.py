@@ -17,6 +17,7 @@ from pipeline.settings.section import (
     Share,
     Split,
 )
+from pipeline.specs.engines import AUTO, ENGINES, TORCH
 
 
 class StandardDimensionsSettings(Section):
@@ -47,10 +48,15 @@ def check_standard(encoder: Any) -> None:
 
 class ExtractSettings(Section):
     precision: Literal["auto", "float32", "bfloat16"]
+    engine: Literal[(AUTO, TORCH, *(spec.name for spec in ENGINES))]
     batch_size: Positive | None
     checkpoint_images: Positive
     decode_workers: Count | None
     storage: Literal["float16", "float32"]
+
+    def decisive(self) -> dict[str, Any]:
+        """The keys that decide the features. What `auto` takes follows from the machine: the shards' cards say it."""
+        return self.model_dump(include={"precision", "storage", *(["engine"] if self.engine != AUTO else [])})
 
 
 class GridSettings(Section):

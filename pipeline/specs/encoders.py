@@ -18,8 +18,8 @@ class EncoderSpec(Spec):
     The class is a pipeline.images.encoders.ImageEncoder. `prepare(entry, material)` makes the encoder from its entry
     and a Material of that module. `settings()` (JSON; `architecture`, `layer` and `weights` with their `origin`, and
     `kind` if the architecture is not its name) and `tensors()` are what `from_parts(settings, tensors)` turns back into
-    it. `encode(images)` maps n RGB images to (n, dim) float32, and `work(device, precision, batch_size)` is the Work by
-    which many are extracted.
+    it. `encode(images)` maps n RGB images to (n, dim) float32, and `work(device, precision, batch_size, engine,
+    images)` is the Work by which many are extracted.
     """
 
     reads: Literal["pixels", "regions", "vectors"] = "pixels"

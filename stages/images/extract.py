@@ -23,12 +23,11 @@ def extract(run: Run, encoder: str) -> Callable[[Job], None]:
     chosen, manifest = run.config.extract, run.manifest
     parameters = run.encoder(encoder)
     network = restore_encoder(parameters.settings, parameters.tensors)
-    work = network.work(run.config.device, chosen.precision, run.batch_size)
+    work = network.work(run.config.device, chosen.precision, run.batch_size, chosen.engine, run.images_per_job)
     if chosen.batch_size is None:
         work.extractor.grow(network.preprocessing.side)
     limits, read = ImageLimits.from_settings(run.config.collection), run.images.read
-    described = {"name": encoder, "sha256": parameters.sha256, **parameters.settings}
-    described["precision"] = work.extractor.plan.precision
+    described = {"name": encoder, "sha256": parameters.sha256, **parameters.settings, **work.extractor.plan.described}
 
     def make(job: Job) -> None:
         photographs = [Photograph.from_row(row) for row in manifest.table("images", job.number).to_pylist()]
@@ -62,7 +61,7 @@ STAGE = Stage(
     sharded=True,
     threads=16,
     choices=lambda config: [(one.name,) for one in config.every_encoder if one.spec.reads == "pixels"],
-    keys=lambda config, encoder: config.extract.model_dump(include={"precision", "storage"}),
+    keys=lambda config, encoder: config.extract.decisive(),
     reads=lambda config, layout, encoder: {"encoder": layout.encoder(encoder)},
     columns=("images",),
     writes=lambda layout, encoder: layout.features(encoder),

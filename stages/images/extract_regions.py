@@ -32,6 +32,7 @@ def extract_regions(run: Run, encoder: str) -> Callable[[Job], None]:
     from pipeline.images.preprocess import Photograph
     from pipeline.images.region_features import Classifier
     from pipeline.images.regions import RegionExtractor, describe
+    from pipeline.specs.engines import TORCH
     from pipeline.specs.stored import restore_encoder, stored_kind
     from pipeline.storage.features import to_stored
     from pipeline.storage.regions import UnfinishedRegions, read_classifier, require_few_rejects
@@ -44,10 +45,12 @@ def extract_regions(run: Run, encoder: str) -> Callable[[Job], None]:
     network = restore_encoder(parameters.settings, parameters.tensors)
     judged = chosen.score == "classifier"
     judge = Classifier(**read_classifier(folder, parameters.fingerprint)[0]) if judged else None
-    plan = choose_plan(network, run.config.device, extract.precision, run.batch_size)
+    engine = TORCH if chosen.features == "roi-align" else extract.engine  # maps have many shapes
+    regions = run.images_per_job * (1 + chosen.count)
+    plan = choose_plan(network, run.config.device, extract.precision, run.batch_size, engine, regions)
     preparation = _preparation(run, network.preprocessing)
     extractor = RegionExtractor(network, plan, preparation.cutting.view)
-    described_as = {"name": encoder, "sha256": parameters.sha256, **parameters.settings, "precision": plan.precision}
+    described_as = {"name": encoder, "sha256": parameters.sha256, **parameters.settings, **plan.described}
     known_boxes, detect = _known_boxes(run), _detector(run, preparation)
 
     def make(job: Job) -> None:
@@ -136,7 +139,7 @@ def _preparation(run: Run, preprocessing: "Preprocessing") -> "Preparation":
 
 
 def _keys(config: "Config", *_: str) -> dict:
-    return {**config.regions.decisive(), **config.extract.model_dump(include={"precision", "storage"})}
+    return {**config.regions.decisive(), **config.extract.decisive()}
 
 
 def _reads(config: "Config", layout, encoder: str) -> Inputs:

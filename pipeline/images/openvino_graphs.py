@@ -1,0 +1,30 @@
+"""Networks computed by OpenVINO."""
+
+from collections.abc import Callable
+
+import numpy as np
+import openvino
+from openvino.frontend import FrontEndManager
+from openvino.frontend.pytorch.fx_decoder import TorchFXPythonDecoder
+from torch.export import ExportedProgram
+
+HINTS = {"float32": "f32", "bfloat16": "bf16"}
+"""A precision -> OpenVINO's name for it."""
+
+
+def compile_program(program: ExportedProgram, precision: str, threads: int) -> Callable[[np.ndarray], np.ndarray]:
+    """See pipeline.specs.engines.EngineSpec. Each of `threads` streams computes on one core."""
+    frontend = FrontEndManager().load_by_framework("pytorch")
+    # Not openvino.convert_model, which tells Google Analytics of each use unless its user has objected before.
+    decoder = TorchFXPythonDecoder(program.run_decompositions().module(), dynamic_shapes=True)
+    model = frontend.convert(frontend.load(decoder))
+    model.reshape(list(program.example_inputs[0][0].shape))
+    asked = {"INFERENCE_PRECISION_HINT": HINTS[precision], "NUM_STREAMS": threads, "INFERENCE_NUM_THREADS": threads}
+    compiled = openvino.Core().compile_model(model, "CPU", asked)
+    if compiled.get_property("INFERENCE_PRECISION_HINT").to_string() != HINTS[precision]:
+        raise ValueError(f"this processor does not compute {precision}")
+
+    def compute(pixels: np.ndarray) -> np.ndarray:
+        return compiled.create_infer_request().infer([pixels])[0]
+
+    return compute

@@ -1,0 +1,116 @@
+"""Engines: torch's features by other libraries, and the choice between them."""
+
+import threading
+
+import numpy as np
+import pytest
+import torch
+from pictures import make_encoder, make_pixels
+
+from pipeline.errors import UsageError
+from pipeline.images import engines, extraction
+from pipeline.images.engines import engine_encoder
+from pipeline.images.extraction import ExtractionPlan, Extractor, choose_plan
+from pipeline.precision import fast_at_bfloat16
+from pipeline.specs.engines import ENGINES, EngineSpec
+
+CPU = torch.device("cpu")
+REAL = [(spec, precision) for spec in ENGINES for precision in spec.precisions]
+MANY = 10**6
+
+
+@pytest.mark.parametrize(("spec", "precision"), REAL, ids=lambda one: getattr(one, "name", one))
+def test_features_are_those_of_torch(spec: EngineSpec, precision: str) -> None:
+    for module in spec.modules:
+        pytest.importorskip(module)
+    encoder, pixels = make_encoder(), make_pixels(5)
+    with torch.inference_mode():
+        expected = encoder(torch.from_numpy(pixels)).numpy()
+    plan = ExtractionPlan(CPU, getattr(torch, precision), 4, spec.name)
+    if precision == "bfloat16" and not fast_at_bfloat16(CPU):
+        with pytest.raises(UsageError, match="cannot compute"):
+            list(Extractor(encoder, plan)(pixels))
+        return
+    blocks = list(Extractor(encoder, plan)(pixels))
+    found = np.concatenate(blocks)
+    assert found.dtype == np.float32 and [len(block) for block in blocks] == [4, 1]
+    cosine = (found * expected).sum(1) / np.linalg.norm(found, axis=1) / np.linalg.norm(expected, axis=1)
+    assert cosine.min() > 0.999
+    if precision == "float32":
+        np.testing.assert_allclose(found, expected, rtol=1e-3, atol=1e-4 * np.abs(expected).max())
+
+
+@pytest.mark.parametrize("spec", ENGINES, ids=lambda spec: spec.name)
+def test_an_engine_takes_pictures_of_several_sizes(spec: EngineSpec) -> None:
+    for module in spec.modules:
+        pytest.importorskip(module)
+    encoder = make_encoder()
+    computed = engine_encoder(encoder.optimised(CPU, torch.float32), spec.name, "float32")
+    for side in (64, 96, 64):
+        pixels = torch.from_numpy(np.random.default_rng(side).integers(0, 256, (3, side, side, 3), np.uint8))
+        with torch.inference_mode():
+            found, expected = computed(pixels), encoder(pixels)
+        torch.testing.assert_close(found, expected, rtol=1e-3, atol=1e-4 * float(expected.abs().max()))
+
+
+def right(program, precision, threads):
+    """An engine: torch itself."""
+    module, lock = program.module(), threading.Lock()
+
+    def compute(pixels: np.ndarray) -> np.ndarray:
+        with lock, torch.no_grad():
+            return module(torch.from_numpy(pixels)).numpy()
+
+    return compute
+
+
+def wrong(program, precision, threads):
+    """Its features stand in another order."""
+    return lambda pixels: right(program, precision, threads)(pixels)[:, ::-1]
+
+
+def failing(program, precision, threads):
+    raise NotImplementedError("an operation that it does not know")
+
+
+@pytest.fixture
+def known(monkeypatch: pytest.MonkeyPatch) -> dict[str, float]:
+    """Engines of this file, and the seconds that each, and torch, takes."""
+    specs = [
+        EngineSpec(name=one.__name__, place=f"{__name__}:{one.__name__}", modules=("json",), extra="serve")
+        for one in (right, wrong, failing)
+    ]
+    specs.append(EngineSpec(name="missing", place="no_such_module:x", modules=("no_such_module",), extra="serve"))
+    seconds = {"torch": 1.0, "right": 0.5, "wrong": 0.1, "failing": 0.1}
+    for module in (extraction, engines):
+        monkeypatch.setattr(module, "ENGINES", tuple(specs))
+    monkeypatch.setattr(extraction, "_seconds", lambda extractor, probes: seconds[extractor.plan.engine])
+    monkeypatch.setattr(extraction, "fast_at_bfloat16", lambda device: False)
+    return seconds
+
+
+def test_auto_takes_the_fastest_that_agrees(known: dict[str, float]) -> None:
+    encoder = make_encoder()
+    assert choose_plan(encoder, "cpu", "auto", 4, "auto", MANY).described == {"precision": "float32", "engine": "right"}
+    known["right"] = 2.0
+    assert choose_plan(encoder, "cpu", "auto", 4, "auto", MANY).engine == "torch"
+
+
+def test_auto_tries_nothing_for_a_few_images(known: dict[str, float], monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(extraction, "_try", lambda *_: pytest.fail("an engine was tried"))
+    assert choose_plan(make_encoder(), "cpu", "auto", 4, "auto", extraction.PAYS).engine == "torch"
+    assert choose_plan(make_encoder(), "cpu", "bfloat16", 4, "auto", MANY).engine == "torch"  # none computes it
+
+
+def test_a_named_engine_that_cannot_be_used_is_refused(known: dict[str, float]) -> None:
+    encoder = make_encoder()
+    assert choose_plan(encoder, "cpu", "auto", 4, "right").engine == "right"
+    for engine, precision, said in (
+        ("wrong", "auto", r"cosine of 0\.\d+ to torch's; set extract.engine to auto"),
+        ("failing", "auto", r"cannot compute the encoder in float32 \(NotImplementedError: an operation"),
+        ("missing", "auto", r"missing needs no_such_module; pip install 'jointspace\[serve\]'"),
+        ("right", "bfloat16", "right does not compute in bfloat16"),
+        ("rihgt", "auto", "unknown engine rihgt; did you mean right"),
+    ):
+        with pytest.raises(UsageError, match=said):
+            choose_plan(encoder, "cpu", precision, 4, engine)
