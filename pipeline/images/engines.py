@@ -15,11 +15,20 @@ from pipeline.errors import UsageError, brief
 from pipeline.specs.engines import ENGINES, EngineSpec
 from pipeline.specs.places import find
 
-BLOCK = 2
-"""Images that a thread computes at once. Their activations stay in its cache: of 1, 2, 4, 8 and 16 the fastest for
-MobileNetV2, ResNet-50 and SqueezeNet where it was measured."""
+BLOCKS = (2, 8)
+"""Images that a thread may compute at once. Of few the activations stay in its cache, which is best for convolutions;
+of more each weight is used more often, which is best for transformers."""
+RUNS = 2
+"""How often each is timed."""
 
 log = logging.getLogger(__name__)
+
+Compute = Callable[[np.ndarray], np.ndarray]
+
+
+def full_batch() -> int:
+    """Images that give every thread something to do."""
+    return BLOCKS[-1] * runtime.threads()
 
 
 class EngineEncoder:
@@ -30,7 +39,7 @@ class EngineEncoder:
         """`encoder` is float32, on the processor. Raises UsageError where `engine` is not installed."""
         self._encoder, self._precision, self._name = encoder, precision, engine.name
         self._compile = engine.load()
-        self._compiled: dict[tuple[int, ...], Callable[[np.ndarray], np.ndarray]] = {}
+        self._compiled: dict[tuple[int, ...], tuple[int, Compute]] = {}
 
     @cached_property
     def _threads(self) -> ThreadPoolExecutor:
@@ -38,26 +47,38 @@ class EngineEncoder:
 
     def __call__(self, pixels: torch.Tensor) -> torch.Tensor:
         """Raises UsageError where the engine cannot compute the encoder."""
-        count = len(pixels)
-        filled = torch.cat([pixels, pixels.new_zeros(-count % BLOCK, *pixels.shape[1:])])
-        blocks = filled.numpy().reshape(-1, BLOCK, *pixels.shape[1:])
-        compute = self._for_shape(blocks.shape[1:])
-        return torch.from_numpy(np.concatenate(list(self._threads.map(compute, blocks)))[:count])
+        return torch.from_numpy(self._run(pixels.numpy(), *self._for_shape(tuple(pixels.shape[1:]))))
 
-    def _for_shape(self, shape: tuple[int, ...]) -> Callable[[np.ndarray], np.ndarray]:
+    def _run(self, pixels: np.ndarray, block: int, compute: Compute) -> np.ndarray:
+        shape = pixels.shape[1:]
+        filled = np.concatenate([pixels, np.zeros((-len(pixels) % block, *shape), np.uint8)])
+        return np.concatenate(list(self._threads.map(compute, filled.reshape(-1, block, *shape))))[: len(pixels)]
+
+    def _for_shape(self, shape: tuple[int, ...]) -> tuple[int, Compute]:
+        """What computes pictures of a `shape`, and the size of its blocks: the faster of BLOCKS."""
         if shape not in self._compiled:
-            begun = time.perf_counter()
-            try:
-                with torch.inference_mode(False), torch.no_grad():
-                    program = torch.export.export(self._encoder, (torch.zeros(shape, dtype=torch.uint8),))
-                self._compiled[shape] = self._compile(program, self._precision, runtime.threads())
-            except Exception as error:  # the libraries have no class of exceptions in common
-                raise UsageError(
-                    f"{self._name} cannot compute the encoder in {self._precision} ({brief(error)}); set extract.engine"
-                    " to auto"
-                ) from error
-            log.debug("%s: compiled for %s in %.1f s", self._name, shape, time.perf_counter() - begun)
+            pixels, tried = np.zeros((full_batch(), *shape), np.uint8), {}
+            for block in BLOCKS:
+                compute, seconds = self._built((block, *shape)), []
+                for _ in range(RUNS):
+                    begun = time.perf_counter()
+                    self._run(pixels, block, compute)
+                    seconds.append(time.perf_counter() - begun)
+                tried[min(seconds)] = block, compute
+            self._compiled[shape] = tried[min(tried)]
+            log.debug("%s computes %d images of %s at once", self._name, self._compiled[shape][0], shape)
         return self._compiled[shape]
+
+    def _built(self, shape: tuple[int, ...]) -> Compute:
+        try:
+            with torch.inference_mode(False), torch.no_grad():
+                program = torch.export.export(self._encoder, (torch.zeros(shape, dtype=torch.uint8),))
+            return self._compile(program, self._precision, runtime.threads())
+        except Exception as error:  # the libraries have no class of exceptions in common
+            raise UsageError(
+                f"{self._name} cannot compute the encoder in {self._precision} ({brief(error)}); set extract.engine to"
+                " auto"
+            ) from error
 
 
 def engine_encoder(encoder: nn.Module, engine: str, precision: str) -> EngineEncoder:

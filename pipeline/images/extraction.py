@@ -14,7 +14,7 @@ import torch
 
 from pipeline.device import Arriving, OomBatcher, find_device, full_float32, grow_batch, upload
 from pipeline.errors import UsageError
-from pipeline.images.engines import engine_encoder
+from pipeline.images.engines import engine_encoder, full_batch
 from pipeline.precision import fast_at_bfloat16
 from pipeline.specs.engines import AUTO, ENGINES, TORCH
 from pipeline.specs.places import find
@@ -30,7 +30,7 @@ LEAST_COSINE = 0.99
 PAYS = 60
 """Seconds of torch from which `auto` tries other engines, which first have to compile the network."""
 PROBES, RUNS, ENOUGH = 8, 3, 2
-"""Images that engines and precisions are compared on, how often at most they are timed, and seconds after which no
+"""Images on which engines and precisions have to agree, how often at most they are timed, and seconds after which no
 more."""
 
 log = logging.getLogger(__name__)
@@ -76,7 +76,7 @@ def choose_plan(
         log.info("cosine of bfloat16 to float32 features %.5f: computing in %s", cosine, dtype)
     plan = ExtractionPlan(chosen, dtype, batch_size)
     if named:
-        plan = replace(plan, engine=engine)
+        plan = _by(engine, plan)
         if (cosine := _try(encoder, plan)[0]) < LEAST_COSINE:
             raise UsageError(
                 f"{engine}'s features have a cosine of {cosine:.4f} to torch's; set extract.engine to auto"
@@ -88,30 +88,33 @@ def choose_plan(
 
 def _fastest(encoder: "ImageEncoder", plan: ExtractionPlan, images: int) -> ExtractionPlan:
     """`plan`, or the same by the fastest of the installed engines whose features agree, where it saves time."""
-    probes = make_probes(encoder.preprocessing.side)
     able = [spec for spec in ENGINES if spec.installed and plan.precision in spec.precisions]
-    if not able or (least := _seconds(Extractor(encoder, plan), probes)) / PROBES * images < PAYS:
+    if not able or (least := _seconds(encoder, Extractor(encoder, plan))) * images < PAYS:
         return plan
-    log.info("torch: %.1f images/s", PROBES / least)
+    log.info("torch: %.1f images/s", 1 / least)
     chosen = plan
     for spec in able:
-        other = replace(plan, engine=spec.name)
+        other = _by(spec.name, plan)
         try:
             cosine, seconds = _try(encoder, other)
         except UsageError as error:
             log.info("%s", error)
             continue
-        log.info("%s: %.1f images/s, cosine %.5f to torch in float32", spec.name, PROBES / seconds, cosine)
+        log.info("%s: %.1f images/s, cosine %.5f to torch in float32", spec.name, 1 / seconds, cosine)
         if cosine >= BFLOAT16_COSINE and seconds < least:
             chosen, least = other, seconds
     return chosen
 
 
+def _by(engine: str, plan: ExtractionPlan) -> ExtractionPlan:
+    return replace(plan, engine=engine, batch_size=max(plan.batch_size, full_batch()))
+
+
 def _try(encoder: "ImageEncoder", plan: ExtractionPlan) -> tuple[float, float]:
-    """The least cosine of probes' features to torch's in float32, and the seconds that the probes take."""
+    """The least cosine of probes' features to torch's in float32, and the seconds of an image."""
     probes, extractor = make_probes(encoder.preprocessing.side), Extractor(encoder, plan)
     exact = Extractor(encoder, ExtractionPlan(plan.device, torch.float32, batch_size=1))
-    return _cosine(exact, extractor, probes), _seconds(extractor, probes)
+    return _cosine(exact, extractor, probes), _seconds(encoder, extractor)
 
 
 def _cosine(exact: "Extractor", other: "Extractor", probes: np.ndarray) -> float:
@@ -125,15 +128,16 @@ def bfloat16_cosine(encoder: "ImageEncoder", device: torch.device) -> float:
     return _cosine(*(Extractor(encoder, plan) for plan in plans), make_probes(encoder.preprocessing.side))
 
 
-def _seconds(extractor: "Extractor", probes: np.ndarray) -> float:
-    """The least that the probes have taken in a few runs."""
-    taken: list[float] = []
+def _seconds(encoder: "ImageEncoder", extractor: "Extractor") -> float:
+    """The least that an image has taken in a few runs of as many as keep every thread busy."""
+    side, taken = encoder.preprocessing.side, []
+    pixels = np.resize(make_probes(side), (full_batch(), side, side, 3))
     while len(taken) < RUNS and sum(taken) < ENOUGH:
         begun = time.perf_counter()
-        for _ in extractor(probes):
+        for _ in extractor(pixels):
             pass
         taken.append(time.perf_counter() - begun)
-    return min(taken)
+    return min(taken) / len(pixels)
 
 
 def make_probes(side: int) -> np.ndarray:

@@ -1,6 +1,8 @@
 """Networks computed by OpenVINO."""
 
-from collections.abc import Callable
+import logging
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 
 import numpy as np
 import openvino
@@ -16,7 +18,8 @@ def compile_program(program: ExportedProgram, precision: str, threads: int) -> C
     """See pipeline.specs.engines.EngineSpec. Each of `threads` streams computes on one core."""
     frontend = FrontEndManager().load_by_framework("pytorch")
     # Not openvino.convert_model, which tells Google Analytics of each use unless its user has objected before.
-    decoder = TorchFXPythonDecoder(program.run_decompositions().module(), dynamic_shapes=True)
+    with _without_warnings():
+        decoder = TorchFXPythonDecoder.from_exported_program(program)
     model = frontend.convert(frontend.load(decoder))
     model.reshape(list(program.example_inputs[0][0].shape))
     asked = {"INFERENCE_PRECISION_HINT": HINTS[precision], "NUM_STREAMS": threads, "INFERENCE_NUM_THREADS": threads}
@@ -28,3 +31,14 @@ def compile_program(program: ExportedProgram, precision: str, threads: int) -> C
         return compiled.create_infer_request().infer([pixels])[0]
 
     return compute
+
+
+@contextmanager
+def _without_warnings() -> Iterator[None]:
+    """OpenVINO logs, with a traceback, each operation of its list that this version of torch does not know."""
+    before = logging.root.manager.disable
+    logging.disable(logging.WARNING)
+    try:
+        yield
+    finally:
+        logging.disable(before)

@@ -17,7 +17,6 @@ from pipeline.settings.section import (
     Share,
     Split,
 )
-from pipeline.specs.engines import AUTO, ENGINES, TORCH
 
 
 class StandardDimensionsSettings(Section):
@@ -48,7 +47,7 @@ def check_standard(encoder: Any) -> None:
 
 class ExtractSettings(Section):
     precision: Literal["auto", "float32", "bfloat16"]
-    engine: Literal[(AUTO, TORCH, *(spec.name for spec in ENGINES))]
+    engine: str
     batch_size: Positive | None
     checkpoint_images: Positive
     decode_workers: Count | None
@@ -56,7 +55,7 @@ class ExtractSettings(Section):
 
     def decisive(self) -> dict[str, Any]:
         """The keys that decide the features. What `auto` takes follows from the machine: the shards' cards say it."""
-        return self.model_dump(include={"precision", "storage", *(["engine"] if self.engine != AUTO else [])})
+        return self.model_dump(include={"precision", "storage", *(["engine"] if self.engine != "auto" else [])})
 
 
 class GridSettings(Section):

@@ -34,6 +34,7 @@ SETTINGS = {
         "batch_size": 3,
         "checkpoint_images": 5,
         "decode_workers": 0,
+        "engine": "auto",
         "precision": "float32",
         "storage": "float32",
     },
@@ -112,6 +113,14 @@ def test_features_are_those_of_the_plain_loop(run: Path, part: int, rows: range)
     encoder = published.details["encoder"]
     assert (encoder["name"], encoder["architecture"], encoder["precision"]) == ("small", "squeezenet1_1", "float32")
     assert published.details["dim"] == 512
+
+
+def test_another_engine_makes_the_same_features(run: Path) -> None:
+    for module in ("onnxruntime", "onnxscript"):
+        pytest.importorskip(module)
+    plain, other = extract(run), extract(run, engine="onnxruntime")
+    assert [made.details["encoder"]["engine"] for made in (plain, other)] == ["torch", "onnxruntime"]
+    np.testing.assert_allclose(other["features"], plain["features"], rtol=1e-3, atol=1e-4)
 
 
 def test_worker_processes_and_storage_change_little(run: Path) -> None:
