@@ -13,7 +13,7 @@ import numpy as np
 import torch
 
 from pipeline.device import Arriving, OomBatcher, find_device, full_float32, grow_batch, upload
-from pipeline.errors import UsageError
+from pipeline.errors import UsageError, brief
 from pipeline.images.engines import engine_encoder, full_batch
 from pipeline.precision import fast_at_bfloat16
 from pipeline.specs.engines import AUTO, ENGINES, TORCH
@@ -77,7 +77,7 @@ def choose_plan(
     plan = ExtractionPlan(chosen, dtype, batch_size)
     if named:
         plan = _by(engine, plan)
-        if (cosine := _try(encoder, plan)[0]) < LEAST_COSINE:
+        if not (cosine := _try(encoder, plan)[0]) >= LEAST_COSINE:  # NaN neither
             raise UsageError(
                 f"{engine}'s features have a cosine of {cosine:.4f} to torch's; set extract.engine to auto"
             )
@@ -97,8 +97,8 @@ def _fastest(encoder: "ImageEncoder", plan: ExtractionPlan, images: int) -> Extr
         other = _by(spec.name, plan)
         try:
             cosine, seconds = _try(encoder, other)
-        except UsageError as error:
-            log.info("%s", error)
+        except Exception as error:  # a library that is broken or lacks an operation is no reason to stop
+            log.info("not by %s: %s", spec.name, brief(error))
             continue
         log.info("%s: %.1f images/s, cosine %.5f to torch in float32", spec.name, 1 / seconds, cosine)
         if cosine >= BFLOAT16_COSINE and seconds < least:

@@ -73,15 +73,27 @@ def failing(program, precision, threads):
     raise NotImplementedError("an operation that it does not know")
 
 
+def crashing(program, precision, threads):
+    def compute(pixels: np.ndarray) -> np.ndarray:
+        raise MemoryError
+
+    return compute
+
+
+def empty(program, precision, threads):
+    """Its features are no numbers."""
+    return lambda pixels: right(program, precision, threads)(pixels) * np.float32("nan")
+
+
 @pytest.fixture
 def known(monkeypatch: pytest.MonkeyPatch) -> dict[str, float]:
     """Engines of this file, and the seconds of an image that each, and torch, takes."""
     specs = [
         EngineSpec(name=one.__name__, place=f"{__name__}:{one.__name__}", modules=("json",), extra="serve")
-        for one in (right, wrong, failing)
+        for one in (right, wrong, failing, crashing, empty)
     ]
     specs.append(EngineSpec(name="missing", place="no_such_module:x", modules=("no_such_module",), extra="serve"))
-    seconds = {"torch": 1.0, "right": 0.5, "wrong": 0.1, "failing": 0.1}
+    seconds = {"torch": 1.0, "right": 0.5, "wrong": 0.1, "failing": 0.1, "crashing": 0.1, "empty": 0.1}
     for module in (extraction, engines):
         monkeypatch.setattr(module, "ENGINES", tuple(specs))
     monkeypatch.setattr(extraction, "_seconds", lambda encoder, extractor: seconds[extractor.plan.engine])
@@ -107,6 +119,7 @@ def test_a_named_engine_that_cannot_be_used_is_refused(known: dict[str, float]) 
     assert choose_plan(encoder, "cpu", "auto", 4, "right").engine == "right"
     for engine, precision, said in (
         ("wrong", "auto", r"cosine of 0\.\d+ to torch's; set extract.engine to auto"),
+        ("empty", "auto", "cosine of nan to torch's"),
         ("failing", "auto", r"cannot compute the encoder in float32 \(NotImplementedError: an operation"),
         ("missing", "auto", r"missing needs no_such_module; pip install 'jointspace\[serve\]'"),
         ("right", "bfloat16", "right does not compute in bfloat16"),
