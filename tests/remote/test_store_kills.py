@@ -86,8 +86,8 @@ class Commands:
         return sum(path.read_text().count("\n") for path in self.scratch.rglob("fetched.jsonl"))
 
     def snakemake(self) -> None:
-        words = [sys.executable, "-m", "snakemake", "-s", str(ROOT / "Snakefile"), "--cores", "2", "--quiet", "all"]
-        words += ["--configfile", "run.yaml", "all", "--rerun-triggers", "input", "params"]
+        words = [sys.executable, "-m", "snakemake", "-s", str(ROOT / "Snakefile"), "all", "--cores", "2"]
+        words += ["--quiet", "all", "--configfile", "run.yaml", "--rerun-triggers", "input", "params"]
         subprocess.run(words, cwd=self.folder, env=self.environment, check=True)
 
     def results(self) -> dict[str, bytes]:
