@@ -3,9 +3,9 @@
     python benchmarks/million_moments.py [--rows 1000000] [--folder million]
 
 Makes seeded shards in the folder (8 GB in float16 for a million rows, kept for the next run), then fits ncca in a
-process of its own: shards are checked, read, converted, accumulated, and the problem is solved once. Prints one JSON
-line: seconds, rows a second, the share of the bare rank-k update measured on the same rows in memory in the same
-process, and the peak memory, which must not depend on the number of rows.
+process of its own: shards are checked, read, converted, accumulated, and the problem is solved once. Prints a line
+for each shard that it makes, and then one JSON line: seconds, rows a second, the share of the bare rank-k update
+measured on as many rows in memory in the same process, and the peak memory, which must not depend on the rows.
 """
 
 import argparse
@@ -15,7 +15,6 @@ import subprocess
 import sys
 import time
 from collections.abc import Iterator
-from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 from pipeline import runtime
@@ -26,9 +25,11 @@ import numpy as np  # noqa: E402  after the BLAS kernels are chosen
 import torch  # noqa: E402, F401  whose conversion from float16 is the fastest
 from scipy import sparse  # noqa: E402
 from scipy.linalg.blas import ssyrk  # noqa: E402
+from threadpoolctl import threadpool_info  # noqa: E402
 
 from pipeline.models.linear.accumulation import BLOCK_ROWS, MomentsAccumulator  # noqa: E402
 from pipeline.models.linear.cca import CCASolver  # noqa: E402
+from pipeline.models.linear.passes import ahead  # noqa: E402
 from pipeline.precision import to_float32  # noqa: E402
 from pipeline.storage.atomic import sidecar_path  # noqa: E402
 from pipeline.storage.shards import (  # noqa: E402
@@ -70,24 +71,20 @@ def make_shards(folder: Path, rows: int) -> None:
         words = np.concatenate([np.searchsorted(topics[t], spots[i]) for i, t in enumerate(topic)])
         owners = np.repeat(np.arange(count), WORDS)
         y = sparse.csr_array((np.full(len(words), WORDS**-0.5, np.float32), (owners, words)), shape=(count, DIM_Y))
+        print(json.dumps({"name": "making shards", "rows": start + count, "of": rows}), flush=True)
         ids = np.arange(start, start + count)
         write_shard(features, FEATURES, {"features": x, "image_id": ids}, rows=count, fingerprint="made")
         write_vectors(tfidf, y, ids, ids, fingerprint="made", inputs={}, encoder="tfidf")
 
 
-def open_ahead(folder: Path, count: int) -> Iterator[tuple[Shard, VectorShard]]:
-    """The shards in order, the next one checked while this one is used."""
-
-    def opened(number: int) -> tuple[Shard, VectorShard]:
-        return Shard(shard_path(folder / "features", number), FEATURES), VectorShard(
-            shard_path(folder / "tfidf", number)
-        )
-
-    with ThreadPoolExecutor(1) as pool:
-        coming = pool.submit(opened, 0)
-        for number in range(1, count + 1):
-            now, coming = coming.result(), pool.submit(opened, number) if number < count else None
-            yield now
+def read_blocks(folder: Path, count: int) -> Iterator[tuple[np.ndarray, sparse.csr_array]]:
+    """The images of `count` shards in blocks, as stored, each with its sentence."""
+    for number in range(count):
+        features = Shard(shard_path(folder / "features", number), FEATURES)
+        texts = VectorShard(shard_path(folder / "tfidf", number))
+        for first in range(0, features.rows, BLOCK_ROWS):
+            rows = slice(first, first + BLOCK_ROWS)
+            yield features["features"][rows], texts.matrix[rows]
 
 
 def measure_floor(block: np.ndarray) -> float:
@@ -103,13 +100,10 @@ def fit(folder: Path, rows: int) -> dict[str, float]:
     """One pass over the shards and one solution, timed, and the bare rank-k update beside it."""
     start = time.perf_counter()
     accumulator = MomentsAccumulator(DIM_X, DIM_Y, runtime.threads())
-    block = np.empty((BLOCK_ROWS, DIM_X), np.float32)
     cpu = time.process_time()
-    for features, texts in open_ahead(folder, -(-rows // SHARD_ROWS)):
-        for first in range(0, features.rows, BLOCK_ROWS):
-            stored = features["features"][first : first + BLOCK_ROWS]
-            x = to_float32(stored, block[: len(stored)])
-            accumulator.add(x, texts.matrix[first : first + len(x)], np.arange(len(x)))
+    block = np.empty((BLOCK_ROWS, DIM_X), np.float32)
+    for stored, y in ahead(read_blocks(folder, -(-rows // SHARD_ROWS))):
+        accumulator.add(to_float32(stored, block[: len(stored)]), y, np.arange(len(stored)))
     accumulated = time.perf_counter() - start
     directions = CCASolver(accumulator.result()).solve(1e-2, 1e-2, DIMENSIONS)
     seconds = time.perf_counter() - start
@@ -124,6 +118,7 @@ def fit(folder: Path, rows: int) -> dict[str, float]:
         "share_of_bare_rank_k": round(rows / accumulated / floor, 3),
         "peak_gib": round(peak, 2),
         "cpu_over_wall": round(cpu_over_wall, 2),
+        "kernels": ", ".join(sorted({one["architecture"] for one in threadpool_info() if "architecture" in one})),
         "first_correlation": round(float(directions.values[0]), 4),
         "last_correlation": round(float(directions.values[-1]), 4),
     }

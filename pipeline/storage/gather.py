@@ -49,11 +49,15 @@ class Features:
         self.manifest = manifest
         self.root = Path(root)
         self._computed: dict[str, tuple[Path, str]] = {}
+        self._last: dict[str, tuple[int, Shard]] = {}  # of each encoder: its bytes are hashed when it is opened
 
     def open(self, encoder: str, number: int) -> Shard:
         """Shard `number` of `encoder`. Raises IntegrityError unless that made it from the manifest's images."""
+        if self._last.get(encoder, (None,))[0] == number:
+            return self._last[encoder][1]
         shard = Shard(shard_path(self.root / plain(encoder, "the model"), number), FEATURES)
         self._check(shard.path, shard.sidecar, encoder, number)
+        self._last[encoder] = number, shard
         return shard
 
     def sidecar(self, encoder: str, number: int) -> Sidecar:

@@ -8,6 +8,7 @@ import numpy as np
 from scipy import sparse
 from scipy.linalg.blas import get_blas_funcs
 
+from pipeline.models.linear.blas import add_gram
 from pipeline.models.linear.columns import Rows, map_parts, parts_of, spans
 from pipeline.models.linear.moments import Moments, mirror
 
@@ -17,7 +18,7 @@ SHIFT_ROWS = 512
 """Rows whose mean is the provisional one; rows in one task of its subtraction."""
 SMALL = 1024
 """Columns of both views together up to which sums are in double precision, which costs next to nothing then."""
-CROSS_COLUMNS = 1024
+CROSS_COLUMNS = 256
 """Columns of X in one task of the sparse product Y'X; such a block stays in cache."""
 
 
@@ -31,7 +32,7 @@ class MomentsAccumulator:
 
     def __init__(self, dim_x: int, dim_y: int, threads: int) -> None:
         self._dtype = np.float64 if dim_x + dim_y <= SMALL else np.float32
-        self._syrk, self._syr, self._ger = get_blas_funcs(("syrk", "syr", "ger"), dtype=self._dtype)
+        self._syr, self._ger = get_blas_funcs(("syr", "ger"), dtype=self._dtype)
         self._n = 0.0
         self._shift: np.ndarray | None = None
         self._shift_y: list[Any] | None = None
@@ -62,8 +63,7 @@ class MomentsAccumulator:
             z *= root[:, None]
             sums = map_parts(sums, lambda part: scale_rows(part, 1 / root))
         self._sum_x += factor * (root @ z)
-        # BLAS wants columns: z' is (D, b) in Fortran order without a copy.
-        self._xx = self._syrk(factor, z.T, beta=1.0, c=self._xx, overwrite_c=1)
+        add_gram(self._xx, z, factor)
         self._add_cross(z, sums)
 
     def _sum_sentences(self, y: Rows, owners: np.ndarray, n: int) -> tuple[Rows, np.ndarray]:
@@ -104,7 +104,7 @@ class MomentsAccumulator:
         elif same:
             sizes = (left.shape[1], left.shape[1])
             total = self._dense_yy.setdefault(pair[0], np.zeros(sizes, self._dtype, order="F"))
-            self._dense_yy[pair[0]] = self._syrk(1.0, left.T, beta=1.0, c=total, overwrite_c=1)
+            add_gram(total, left)
         else:
             self._yy[place] += (right.T @ left).T if sparse.issparse(right) else left.T @ right
 

@@ -1,7 +1,8 @@
 """The passes over blocks of pairs that moments need, on the processor or a GPU."""
 
-from collections.abc import Iterable
-from typing import TYPE_CHECKING, Any
+from collections.abc import Iterable, Iterator
+from concurrent.futures import ThreadPoolExecutor
+from typing import TYPE_CHECKING, Any, TypeVar
 
 from pipeline.models.linear.accumulation import MomentsAccumulator
 from pipeline.models.linear.feature_maps import FeatureMaps
@@ -12,6 +13,8 @@ from pipeline.models.linear.views import ImageView
 
 if TYPE_CHECKING:
     import torch
+
+Item = TypeVar("Item")
 
 
 def sum_blocks(
@@ -28,9 +31,19 @@ def sum_blocks(
             on_device.add(block.features, text.stack(block.sentences), block.owners)
         return on_device.result()
     accumulator = MomentsAccumulator(view.dim, text.dim, threads)
-    for block in blocks:
+    for block in ahead(blocks):
         accumulator.add(view.stack(block.features), text.stack(block.sentences), block.owners)
     return accumulator.result()
+
+
+def ahead(items: Iterable[Item]) -> Iterator[Item]:
+    """The `items`, each of which another thread makes while the one before it is used."""
+    waiting = iter(items)
+    with ThreadPoolExecutor(1) as thread:
+        coming = thread.submit(next, waiting, waiting)  # which is no item
+        while (item := coming.result()) is not waiting:
+            coming = thread.submit(next, waiting, waiting)
+            yield item
 
 
 def mapped_moments(
