@@ -45,8 +45,7 @@ class Scratch:
         return cls(settings.scratch, settings.scratch_gb, settings.patience)
 
     def __getstate__(self) -> dict[str, Any]:
-        assert self.folder
-        return {**self.__dict__, "_kept": None}
+        return {**self.__dict__, "_own": self.folder, "_kept": None}
 
     def local(self, path: Place) -> Path:
         """The file or folder itself, or a copy of all of it under its own name, which stays for the job; beside it are
