@@ -123,8 +123,10 @@ class Run:
         """The photographs where `ingest` found them."""
         from pipeline.storage.sources import ImageSource
 
-        remote = {} if isinstance(self.manifest.root, Path) else {"objects": self.manifest.objects}
-        return ImageSource(self.manifest.root, self.config.collection.follow_links, self.scratch, **remote)
+        root, links = self.manifest.root, self.config.collection.follow_links
+        if isinstance(root, Path):
+            return ImageSource(root, links)
+        return ImageSource(root, links, self.scratch, self.manifest.objects)
 
     @cached_property
     def scratch(self) -> "Scratch":

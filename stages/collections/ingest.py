@@ -39,14 +39,15 @@ def ingest(run: Run, job: Job, processes: int | None = None) -> None:
 
     root, settings = run.layout.data_root, run.config.collection
     files, columns, split, own = settings.files, settings.columns, settings.default_split, settings.kept_columns
-    options = Options(files, columns, split, settings.follow_links, own, run.scratch)
+    scratch = run.scratch if _scratch(run.config) else None
+    options = Options(files, columns, split, settings.follow_links, own, scratch)
     records = FORMATS[settings.format](root, options)
     if settings.takedown:
         records = leave_out(records, parse_takedown(read_list(Path(settings.takedown), "collection.takedown")))
     records = tqdm(records, "read", unit=" records", disable=None)
     assembly = Assembly(Intake(settings.max_sentence_chars, own).add(records))
     limits = ImageLimits.from_settings(settings)
-    look = partial(inspect, ImageSource(root, settings.follow_links, run.scratch).read, limits)
+    look = partial(inspect, ImageSource(root, settings.follow_links, None if isinstance(root, Path) else scratch).read, limits)
     at_once = runtime.threads() if processes is None else processes
     known = InspectedImages(job.path.with_name("manifest.parts"), open_collection(root, options).state, str(limits))
     outcomes = known.resume(assembly.locations, lambda wanted: isolated_map(look, wanted, at_once), Inspection._make)
