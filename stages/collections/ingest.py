@@ -47,7 +47,8 @@ def ingest(run: Run, job: Job, processes: int | None = None) -> None:
     records = tqdm(records, "read", unit=" records", disable=None)
     assembly = Assembly(Intake(settings.max_sentence_chars, own).add(records))
     limits = ImageLimits.from_settings(settings)
-    look = partial(inspect, ImageSource(root, settings.follow_links, None if isinstance(root, Path) else scratch).read, limits)
+    source = ImageSource(root, settings.follow_links, None if isinstance(root, Path) else scratch)
+    look = partial(inspect, source.read, limits)
     at_once = runtime.threads() if processes is None else processes
     known = InspectedImages(job.path.with_name("manifest.parts"), open_collection(root, options).state, str(limits))
     outcomes = known.resume(assembly.locations, lambda wanted: isolated_map(look, wanted, at_once), Inspection._make)
