@@ -5,18 +5,14 @@ from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from pipeline import runtime
-from pipeline.device import BATCH, GPU_BATCH
 from pipeline.errors import InputError, UsageError
 from pipeline.remote.paths import Place, place
 from pipeline.run.layout import Artefact, Layout, Shards
 from pipeline.run.nearby import near_run
-from pipeline.run.parts import divide
+from pipeline.run.resources import Resources
 from pipeline.run.stage import Input, Job, Names, Outside, Stage
 
 if TYPE_CHECKING:
-    import torch
-
     from pipeline.config import Config
     from pipeline.remote.scratch import Scratch
     from pipeline.storage.batch import FileBatch
@@ -29,11 +25,8 @@ if TYPE_CHECKING:
     from pipeline.storage.sources import ImageSource
     from pipeline.storage.text_shards import Texts
 
-DECODERS = 2
-"""Processes that decode beside a processor that computes, and threads that a GPU's own process needs."""
 
-
-class Run:
+class Run(Resources):
     """The run in the folder `root`. Everything is read when first used.
 
         run = Run("results/demo")
@@ -71,52 +64,6 @@ class Run:
         from pipeline.storage.manifest import Manifest
 
         return Manifest(self.layout.manifest.path)
-
-    @cached_property
-    def parts(self) -> list[range]:
-        """The shards of each part."""
-        config, manifest = self.config, self.manifest
-        return divide(manifest.n_shards, manifest.shard_size, config.shards_per_job, config.scheduler is not None)
-
-    @property
-    def images_per_job(self) -> int:
-        """Images of a part, on average."""
-        return self.manifest.n_images // max(1, len(self.parts))
-
-    @property
-    def sums(self) -> str:
-        """Where `pipeline.mapreduce` computes for a whole stage: at the Dask scheduler that the configuration gives the
-        address of, or here."""
-        scheduler = self.config.scheduler
-        return scheduler if scheduler and "://" in scheduler else "local"
-
-    @property
-    def device(self) -> "torch.device":
-        """The device that networks run on."""
-        from pipeline.device import find_device
-
-        return find_device(self.config.device)
-
-    @property
-    def gpu(self) -> "torch.device | None":
-        """The GPU for products of matrices; None where they are computed on the processor."""
-        from pipeline.device import find_gpu
-
-        return find_gpu(self.config.device)
-
-    @property
-    def batch_size(self) -> int:
-        """Images in one forward pass of an encoder."""
-        return self.config.extract.batch_size or (BATCH if self.gpu is None else GPU_BATCH)
-
-    @property
-    def decoders(self) -> int:
-        """Processes that decode images: few beside a processor that computes, as many as there is room for beside a
-        GPU."""
-        chosen = self.config.extract.decode_workers
-        if chosen is not None:
-            return chosen
-        return DECODERS if self.gpu is None else max(DECODERS, runtime.threads() - DECODERS)
 
     @property
     def images(self) -> "ImageSource":

@@ -68,8 +68,8 @@ def _choices(config) -> list[tuple[str]]:
 
 
 def _encoders(config, pairs: str) -> list[str]:
-    """The encoders of a run's own moments, and for the study's target those of the study too."""
-    every = pairs == f"{STUDY}target"
+    """The encoders of a run's own moments, and for what the study compares encoders on those of the study too."""
+    every = pairs in (f"{STUDY}target", f"{STUDY}{AUXILIARY}all")
     return [encoder.name for encoder in (config.every_encoder if every else config.encoders)]
 
 

@@ -1,12 +1,17 @@
 """Folds and draws: which pairs a number of a table rests on."""
 
+from pathlib import Path
+
 import numpy as np
 import pytest
 from made_up_settings import TRANSFER
 
 from benchmarks.papers.gong import FIELDS, OUR_SAE, GongSetting, tables
+from pipeline.config import load
 from pipeline.models.linear.sets import assign_folds
 from pipeline.models.linear.study import StudyCell, count_draws, draw_folds, pinned
+from pipeline.run.layout import Layout
+from stages.models import accumulate
 
 SPLITS = np.array(["train"] * 10 + ["weak"] * 7 + ["dev"], dtype=object)
 
@@ -71,6 +76,25 @@ def test_the_tables_are_rectangular_and_order_rows_of_their_own() -> None:
             assert len(row.printed) in (0, len(table.printed_columns))
         assert len({row.label for row in table.rows}) == len(table.rows)
         assert all(table.row(label) for pair in table.orders for label in pair)
+
+
+def test_every_cell_finds_its_encoders_in_the_sums_that_it_reads() -> None:
+    """Of Gong et al.'s configuration, whose standard features are encoders of the study alone."""
+    config = load(Path(__file__).parents[2] / "config/papers/gong.yaml")
+    study, names = config.study, [one.name for one in config.encoders]
+    setting = GongSetting(
+        encoders=tuple(names), standard=tuple(one.name for one in study.encoders), fold_images=1000,
+        weak_fold_images=1000, betas=config.transfer.beta, lengths=dict.fromkeys(FIELDS, 1.0), text="",
+        **study.model_dump(
+            include={"sizes", "transfer_sizes", "weak_sizes", "terms", "noise", "draws", "further_draws", "weights"}
+        ),
+    )  # fmt: skip
+    assert setting.standard
+    for cell in (cell for table in tables(setting) for row in table.rows for cell in row.cells):
+        needed = ["study/target"] + [f"study/auxiliary/{cell.documents}"] * (cell.training != "target")
+        for pairs in needed:
+            found = accumulate.STAGE.reads(config, Layout(Path("run"), Path("data")), pairs)
+            assert {f"features/{name}" for name in cell.encoders} <= found.keys(), (cell, pairs)
 
 
 def test_rows_of_the_papers_names_have_its_settings_whatever_the_configuration_says() -> None:
