@@ -14,6 +14,11 @@ def own_folder(architecture: str, folder: Callable[[str], Path | None]) -> tuple
     return found, {"origin": architecture if found else f"{architecture}, from its hub"}
 
 
+def extra_of(library: str) -> str:
+    """The extra of a library, spelt as pip compares it: old ones take no other."""
+    return library.replace("_", "-")
+
+
 @contextmanager
 def fetching(encoder: str, architecture: str, library: str) -> Iterator[None]:
     """InputError in place of what a library, its hub, or those that carry their requests raise; UsageError where a
@@ -23,7 +28,7 @@ def fetching(encoder: str, architecture: str, library: str) -> Iterator[None]:
     except JointspaceError:
         raise
     except ModuleNotFoundError as error:
-        remedy = f"pip install 'jointspace[{library}]', or {error.name} by itself"
+        remedy = f"pip install 'jointspace[{extra_of(library)}]', or {error.name} by itself"
         raise UsageError(f"encoder {encoder}: {library} encoders need {error.name}; {remedy}") from error
     except Exception as error:
         raise InputError(

@@ -15,13 +15,20 @@ from snakemake.cli import get_argument_parser, parse_config
 
 from pipeline import config
 from pipeline.config.loading import default_path, merge, validate
+from pipeline.plan import machine
 from pipeline.run.layout import Layout
+from pipeline.specs.encoders import ENCODERS
+from pipeline.specs.engines import ENGINES
+from pipeline.specs.text_encoders import TEXT_ENCODERS
 from stages.catalogue import COMMANDS, declared
 from stages.cli import cli
 
 SNAKEFILE = "\n".join(path.read_text() for path in [ROOT / "Snakefile", *(ROOT / "stages/rules").glob("*.smk")])
 DEFAULTS = yaml.safe_load(default_path().read_text())
 KEYS = set(re.findall(r"^\| `([^`]+)` \|", (ROOT / "docs/configuration.md").read_text(), flags=re.M))
+SETUP = configparser.ConfigParser()
+SETUP.read(ROOT / "setup.cfg")
+EXTRAS = set(SETUP["options.extras_require"])
 MADE = {
     str(one.commit)
     for stage in declared().values()
@@ -71,10 +78,8 @@ def check_snakemake(words: list[str], whole: bool) -> None:
 def check_pip(words: list[str], whole: bool) -> None:
     """Extras that this distribution has."""
     assert words[0] == "install"
-    extras = configparser.ConfigParser()
-    extras.read(ROOT / "setup.cfg")
     for named in re.findall(r"\[(\w[\w-]*)\]", " ".join(words)):
-        assert named in extras["options.extras_require"], f"no extra {named}"
+        assert named in EXTRAS, f"no extra {named}"
 
 
 def check_pytest(words: list[str], whole: bool) -> None:
@@ -170,3 +175,10 @@ def test_printed_modules_are_there() -> None:
     for span in spans():
         if re.fullmatch(r"[\w/]+\.py", span.text) and not PLACEHOLDER.search(span.text):
             assert any(file.endswith(f"/{span.text}") for file in files), f"{span}: no {span.text}"
+
+
+def test_every_extra_that_is_named_to_a_user_can_be_installed_by_that_name() -> None:
+    """Spelt as pip normalises names (PEP 685): versions before 23.3 find no other."""
+    named = {spec.extra for spec in (*ENCODERS, *TEXT_ENCODERS, *ENGINES) if spec.extra} | machine.EXTRAS.keys()
+    assert named <= EXTRAS
+    assert all(re.fullmatch("[a-z0-9]+(-[a-z0-9]+)*", name) for name in EXTRAS)

@@ -16,7 +16,7 @@ LEAST_MEMORY, LEAST_DISK = 3 * GIB, 2 * GIB
 NEEDED = ("click", "h5py", "numpy", "Pillow", "pyarrow", "pydantic", "PyYAML", "safetensors", "scipy", "snakemake")
 EXTRAS = {
     "standard": ("opencv-contrib-python-headless", "standard features and selective search"),
-    "open_clip": ("open_clip_torch", "image and text encoders of OpenCLIP"),
+    "open-clip": ("open_clip_torch", "image and text encoders of OpenCLIP"),
     "timm": ("timm", "image encoders of timm"),
     "transformers": ("transformers", "image and text encoders of Hugging Face's transformers"),
     "sentence-transformers": ("sentence-transformers", "text encoders of sentence-transformers"),

@@ -4,6 +4,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any, Literal
 
+from pipeline.hubs import extra_of
 from pipeline.specs.places import Spec, find
 
 WIDTHS = {"squeezenet": 512, "resnet18": 512, "resnet34": 512, "mobilenet_v2": 1280, "vgg": 512, "alexnet": 256}
@@ -55,8 +56,8 @@ def _spec(name: str, place: str, **more: Any) -> EncoderSpec:
 
 
 def _library(name: str, place: str, **more: Any) -> EncoderSpec:
-    """Networks of another library, which is the extra of that name."""
-    more = {"architectures": True, "extra": name, "defaults": "library_defaults", **more}
+    """Networks of another library, which is an extra."""
+    more = {"architectures": True, "extra": extra_of(name), "defaults": "library_defaults", **more}
     return _spec(name, f"{name}_models:{place}", **more)
 
 

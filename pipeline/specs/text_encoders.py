@@ -4,6 +4,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any, Literal
 
+from pipeline.hubs import extra_of
 from pipeline.specs.places import Spec, find
 
 
@@ -34,8 +35,8 @@ def _spec(name: str, place: str, section: str, **more: Any) -> TextEncoderSpec:
 
 
 def _library(name: str, place: str, section: str = "Library") -> TextEncoderSpec:
-    """Networks of another library, which is the extra of that name."""
-    return _spec(name, place, section, extra=name)
+    """Networks of another library, which is an extra."""
+    return _spec(name, place, section, extra=extra_of(name))
 
 
 TEXT_ENCODERS: tuple[TextEncoderSpec, ...] = (
