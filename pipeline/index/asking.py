@@ -179,7 +179,10 @@ class QueryForms:
             )
         value = bundle.vocabulary() if words else {}
         known = {view: value["views"][view] if self.each else value for view in words}
-        self.vocabularies = {view: Vocabulary.from_dict(one) for view, one in known.items()}
+        try:
+            self.vocabularies = {view: Vocabulary.from_dict(one) for view, one in known.items()}
+        except MALFORMED as error:
+            raise IntegrityError(f"the vocabulary of {bundle.folder} cannot be used: {error}; get it anew") from error
 
     @property
     def readers(self) -> list[Any]:

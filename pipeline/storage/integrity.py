@@ -226,7 +226,12 @@ class _Examiner:
             part_of |= dict.fromkeys(shards.values(), path)
             if others := [number for number, digest in listed.items() if digest not in present[shards[number]]]:
                 self.add(path, f"mixed: shard {others[0]} is not the one that it lists")
-            for artefact, digest in commits.listed_artefacts(path, value).items():
+            try:
+                made = commits.listed_artefacts(path, value)
+            except IntegrityError as error:
+                self.add(path, f"damaged: {error}")
+                continue
+            for artefact, digest in made.items():
                 part_of[artefact.with_suffix("")] = path
                 if artefact not in self._present:
                     self.add(artefact, f"missing: {path.name} of its batch lists it")

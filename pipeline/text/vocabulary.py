@@ -12,6 +12,8 @@ from pipeline.errors import InputError
 from pipeline.text.spelling import nearest_word
 from pipeline.text.tokens import TermSettings, find_lemma, make_analyzer
 
+LARGEST = float(np.finfo(np.float32).max)
+
 
 @dataclass(frozen=True)
 class Vocabulary:
@@ -61,7 +63,11 @@ class Vocabulary:
         terms, idf = tuple(value["terms"]), tuple(value["idf"])
         if not all(isinstance(term, str) for term in terms) or not isinstance(value["normalise"], bool):
             raise ValueError("its terms are not text, or normalise is not true or false")
-        if len(idf) != len(terms) or len(set(terms)) != len(terms) or not np.isfinite(np.array(idf, np.float32)).all():
+        if (
+            len(idf) != len(terms)
+            or len(set(terms)) != len(terms)
+            or not (np.abs(np.array(idf, float)) < LARGEST).all()
+        ):
             raise ValueError("its terms are not each once, with one idf each")
         return cls(settings, value["normalise"], terms, idf, value["n_sentences"])
 

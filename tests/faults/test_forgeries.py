@@ -157,7 +157,7 @@ NOT_FOUND = {
     "vectors that name no text encoder",
     "features that name no encoder", "features of no images", "moments of no encoder",
     "a model of no encoder", "a model of no text encoder", "a text encoder of too long terms",
-    "a text encoder without weights", "an evaluation without recall", "an evaluation that is a list",
+    "a text encoder without weights", "an evaluation without recall",
 }  # fmt: skip
 """What `verify` does not look for: records that are whole and say less than their readers need."""
 

@@ -199,7 +199,7 @@ def test_a_missing_extra_is_named(kind: str, monkeypatch: pytest.MonkeyPatch) ->
     spec = encoder_spec(kind, "any")
     monkeypatch.setitem(__import__("sys").modules, kind, None)
     monkeypatch.delitem(__import__("sys").modules, spec.place.split(":")[0], raising=False)
-    with pytest.raises(UsageError, match=rf"{kind} needs {kind}; pip install 'jointspace\[{kind}\]'"):
+    with pytest.raises(UsageError, match=rf"{kind} needs {kind}; pip install 'jointspace\[{kind.replace('_', '-')}\]'"):
         spec.load()
 
 

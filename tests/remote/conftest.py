@@ -6,6 +6,7 @@ from pathlib import Path
 import pytest
 from servers import FaultyServer, S3Server, s3_server
 
+from pipeline import trial
 from pipeline.remote import stores
 from pipeline.remote.scratch import Scratch
 
@@ -23,6 +24,7 @@ def s3(s3_process: S3Server, monkeypatch: pytest.MonkeyPatch) -> S3Server:
     for name, value in s3_process.environment.items():
         monkeypatch.setenv(name, value)
     stores.file_system.cache_clear()
+    trial._worker.cache_clear()  # a process that has another environment
     return s3_process
 
 

@@ -3,6 +3,7 @@
 import contextlib
 import os
 from collections.abc import Iterator
+from functools import partial
 from pathlib import Path
 
 import pytest
@@ -26,6 +27,10 @@ def outcome(name: str) -> Inspection | Failure:
     return Failure("truncated: it ends early") if name == "5.jpg" else Inspection(int(name[0]), 9, "0" * 64)
 
 
+def state(folder: Path, name: str) -> str:
+    return str((folder / name).stat().st_mtime_ns)
+
+
 def run(folder: Path, dies_at: str = "", limits: str = "large", names: list[str] = NAMES) -> tuple[list, list[str]]:
     """What is said of all images, and which were looked at."""
     looked = []
@@ -37,7 +42,7 @@ def run(folder: Path, dies_at: str = "", limits: str = "large", names: list[str]
             looked.append(path)
             yield outcome(path)
 
-    blocks = InspectedImages(folder / "manifest.parts", folder, limits)
+    blocks = InspectedImages(folder / "manifest.parts", partial(state, folder), limits)
     found = []
     with contextlib.suppress(KeyboardInterrupt):
         found += blocks.resume(lambda: ((name, None, None) for name in names), look, Inspection._make)
@@ -64,5 +69,5 @@ def test_what_has_changed_is_looked_at_with_its_block(tmp_path: Path) -> None:
 def test_they_go_and_a_users_file_stays(tmp_path: Path) -> None:
     run(tmp_path)
     (tmp_path / "manifest.parts/mine.txt").touch()
-    InspectedImages(tmp_path / "manifest.parts", tmp_path, "large").clear()
+    InspectedImages(tmp_path / "manifest.parts", partial(state, tmp_path), "large").clear()
     assert [path.name for path in (tmp_path / "manifest.parts").iterdir()] == ["mine.txt"]
