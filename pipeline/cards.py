@@ -4,17 +4,15 @@ import getpass
 import logging
 import os
 import random
-import stat
 import tempfile
 import time
-from contextlib import suppress
 from pathlib import Path
 from urllib.parse import quote
 
 from filelock import FileLock, Timeout
 
 from pipeline.device import VISIBLE, visible_names
-from pipeline.errors import UsageError
+from pipeline.private_folders import private_folder
 
 log = logging.getLogger(__name__)
 _held: list[FileLock] = []
@@ -56,12 +54,7 @@ def _wait(names: list[str], count: int) -> list[str]:
 def _folder() -> Path:
     """Where this user's jobs lock cards. Raises UsageError if it is a link, or somebody else's."""
     folder = Path(tempfile.gettempdir()) / f"jointspace-cards-{quote(getpass.getuser(), safe='')}"
-    with suppress(FileExistsError):
-        folder.mkdir(mode=0o700)
-    status = folder.lstat()
-    if not stat.S_ISDIR(status.st_mode) or (hasattr(os, "getuid") and status.st_uid != os.getuid()):
-        raise UsageError(f"{folder} is not a folder of yours; remove it, or name another by TMPDIR")
-    return folder
+    return private_folder(folder, "name another by TMPDIR")
 
 
 def _lock(path: Path) -> FileLock | None:

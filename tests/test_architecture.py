@@ -22,6 +22,7 @@ GROUND = {
     "plain_files",
     "precision",
     "printable",
+    "private_folders",
     "ragged",
     "remote",
     "runtime",

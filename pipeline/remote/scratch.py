@@ -6,8 +6,8 @@ removes what a killed one left. Its processes share the copies: whoever needs on
 
 import json
 import os
+import re
 import shutil
-import stat
 import tempfile
 import weakref
 from contextlib import suppress
@@ -17,13 +17,16 @@ from typing import Any
 
 from filelock import FileLock, Timeout
 
-from pipeline.errors import UnreachableError, UsageError
+from pipeline.errors import UnreachableError
 from pipeline.plain_files import UnopenedFile
+from pipeline.private_folders import private_folder
 from pipeline.remote import stores
 from pipeline.remote.paths import LISTED, Place, RemotePath
 from pipeline.remote.stores import Version
 
 PART, LOG, KEPT = "fetching.part", "fetched.jsonl", ".kept"
+OWN = re.compile(r"\d+-[a-z0-9_]{8}")
+"""What a job's folder is called: its process, and what `tempfile` draws."""
 
 
 class Scratch:
@@ -129,8 +132,7 @@ class Scratch:
     def folder(self) -> Path:
         """The job's own folder; what dead jobs left beside it is removed."""
         if self._own is None:
-            _make_private(self.parent)
-            sweep(self.parent)
+            sweep(private_folder(self.parent, "set remote.scratch to another"))
             lock = FileLock(tempfile.mktemp(".lock", f"{os.getpid()}-", self.parent), timeout=0)
             lock.acquire()
             self._own = Path(lock.lock_file).with_suffix("")
@@ -146,7 +148,7 @@ def _digest(path: RemotePath) -> str:
 def sweep(parent: Path) -> None:
     """Remove the folders of jobs that are gone."""
     for folder in parent.iterdir():
-        if folder.is_dir() and not folder.is_symlink():
+        if OWN.fullmatch(folder.name) and folder.is_dir() and not folder.is_symlink():
             lock = FileLock(folder.with_suffix(".lock"), timeout=0)
             with suppress(Timeout, OSError):
                 lock.acquire()
@@ -157,16 +159,3 @@ def _remove(folder: Path, lock: FileLock) -> None:
     shutil.rmtree(folder, ignore_errors=True)
     Path(lock.lock_file).unlink(missing_ok=True)
     lock.release()
-
-
-def _make_private(folder: Path) -> None:
-    """Raises UsageError where the folder is another user's, or cannot be made."""
-    try:
-        folder.mkdir(mode=0o700, parents=True, exist_ok=True)
-        status = os.lstat(folder)
-    except OSError as error:
-        raise UsageError(
-            f"{folder} cannot be made ({error.strerror}); set remote.scratch to a folder of yours"
-        ) from error
-    if not stat.S_ISDIR(status.st_mode) or status.st_uid != os.getuid():
-        raise UsageError(f"{folder} is not this user's; set remote.scratch to a folder of yours")

@@ -153,7 +153,10 @@ def download(source: RemotePath, run: Path, scratch: Scratch, progress: Progress
                 raise IntegrityError(f"{source / name} is not what was sent there; {REMEDY}")
             with open(part, "rb") as file:
                 os.fsync(file.fileno())
-            os.utime(part, ns=(about["time"], about["time"]))
+            try:
+                os.utime(part, ns=(about["time"], about["time"]))
+            except (OverflowError, OSError) as error:
+                raise IntegrityError(f"{where} gives {name} an impossible time; {REMEDY}") from error
             batch.adopt(path, found)
             batch.publish()
         finally:

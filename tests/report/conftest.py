@@ -1,0 +1,26 @@
+"""A run that has what the report shows."""
+
+import shutil
+from pathlib import Path
+
+import pytest
+from made_up import make_run, make_stage, write_config, write_plan
+
+
+@pytest.fixture(scope="module")
+def run(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    folder = make_run(tmp_path_factory.mktemp("run"))
+    chosen = {"splits": ["train", "test"], "protocols": ["all-sentences"]}
+    write_config(folder, {"models": ["ncca"], "evaluate": chosen})
+    write_plan(folder)
+    make_stage("build_index", folder, "ncca")
+    for split in chosen["splits"]:
+        make_stage("evaluate", folder, "ncca", split, "all-sentences")
+    make_stage("summarise", folder)
+    return folder
+
+
+@pytest.fixture
+def own(run: Path, tmp_path: Path) -> Path:
+    """A copy of the run, to be changed."""
+    return shutil.copytree(run, tmp_path / "run")

@@ -1,0 +1,74 @@
+"""The report's page, as a program reads it."""
+
+from html.parser import HTMLParser
+from pathlib import Path
+
+from made_up import open_run
+
+from pipeline.run.runner import make
+from stages.results.report import STAGE
+
+VOID = {"meta", "img", "br"}
+
+
+class Outline(HTMLParser):
+    """Checks that tags are closed in order; collects text, tables, and the addresses of images and links."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.open: list[str] = []
+        self.addresses: list[str] = []
+        self.text = ""
+        self.parts: dict[str, str] = {}
+        self.heading = ""
+        self.tables: list[tuple[str, list[list[str]]]] = []
+
+    def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
+        self.open += [] if tag in VOID else [tag]
+        self.addresses += [value for name, value in attrs if name in ("src", "href")]
+        if tag in ("h2", "summary"):
+            self.heading = ""
+        elif tag == "table":
+            self.tables.append((self.heading.strip(), []))
+        elif tag == "tr":
+            self.tables[-1][1].append([])
+        elif tag in ("td", "th"):
+            self.tables[-1][1][-1].append("")
+
+    def handle_endtag(self, tag: str) -> None:
+        assert self.open.pop() == tag
+
+    def handle_data(self, data: str) -> None:
+        if self.open[-1:] == ["style"]:
+            return
+        self.text += data + " "
+        if {"h2", "summary"} & set(self.open):
+            self.heading += data
+            return
+        if {"td", "th"} & set(self.open):
+            self.tables[-1][1][-1][-1] += data + " "
+        heading = self.heading.strip()
+        self.parts[heading] = self.parts.get(heading, "") + data + " "
+
+    def lines(self, heading: str, place: int = 0) -> list[list[str]]:
+        """The lines of a table below the heading that begins so."""
+        found = [lines for above, lines in self.tables if above.startswith(heading)]
+        return [[" ".join(cell.split()) for cell in line] for line in found[place]]
+
+    def rows(self, heading: str, place: int = 0) -> list[dict[str, str]]:
+        """The same, each by what its columns are called."""
+        head, *rows = self.lines(heading, place)
+        return [dict(zip(head, row, strict=True)) for row in rows]
+
+    def below(self, heading: str) -> str:
+        """The text below a heading, up to the next."""
+        return " ".join(self.parts[heading].split())
+
+
+def report(run: Path, *settings: dict) -> Outline:
+    """The page of the run by its configuration with `settings` over it."""
+    make(open_run(run, *settings), STAGE)
+    outline = Outline()
+    outline.feed((run / "report" / "index.html").read_text())
+    assert outline.open == []
+    return outline

@@ -1,0 +1,140 @@
+"""The report of what is damaged, moved, of another run, or hostile: refused, left out or escaped."""
+
+import re
+import shutil
+from pathlib import Path
+
+import pytest
+from made_up import make_run, retell, write_plan
+from outline import report
+from PIL import Image
+
+from pipeline.errors import IntegrityError
+from pipeline.images.decode import ImageLimits
+from pipeline.report.thumbnails import Photographs
+from pipeline.run.layout import Layout
+from pipeline.storage.atomic import CHECK, publish_json, read_json
+from pipeline.storage.evaluations import write_summary
+from pipeline.storage.manifest import Manifest
+from pipeline.storage.sources import ImageSource
+
+
+def write_evaluations(run: Path, changes: dict) -> None:
+    """The run's summary, whose evaluations say something else."""
+    path = Layout(run).summary.path
+    values = [{key: said for key, said in value.items() if key != CHECK} | changes for value in read_json(path)]
+    write_summary(path, values, "")
+
+
+def test_text_from_outside_is_escaped(own: Path) -> None:
+    write_evaluations(own, {"protocol": "<script>alert(1)</script>"})
+    report(own, {"name": "a"})
+    html = (own / "report" / "index.html").read_text()
+    assert "<script" not in html and "&lt;script&gt;alert(1)" in html
+    assert "<h1>a</h1>" in html
+
+
+def test_a_photograph_that_is_gone_leaves_a_place(run: Path) -> None:
+    path = run / "data" / "dog-8.png"
+    data = path.read_bytes()
+    path.unlink()
+    try:
+        assert "not readable" in report(run).text
+    finally:
+        path.write_bytes(data)
+    assert "not readable" not in report(run).text
+
+
+def test_an_index_of_another_manifest_is_refused(own: Path, tmp_path: Path) -> None:
+    other = make_run(tmp_path / "other", images=16)
+    write_plan(other)
+    shutil.rmtree(own / "manifest")
+    shutil.copytree(other / "manifest", own / "manifest")
+    shutil.copy(other / "plan.json", own)
+    with pytest.raises(IntegrityError, match="manifest of .*manifest and of .*index/ncca differ"):
+        report(own)
+
+
+@pytest.mark.parametrize(
+    ("changes", "said"),
+    [
+        ({"manifest": "another"}, "manifest of .*manifest and of .*, evaluation 0 differ"),
+        ({"embeddings/00001": "another"}, "embeddings of ncca of .*index/ncca and of .*, evaluation 0 differ"),
+    ],
+)
+def test_a_summary_of_another_run_is_refused(changes: dict, said: str, own: Path) -> None:
+    """Of other images, and of the same with other embeddings."""
+    inputs = read_json(Layout(own).summary.path)[0]["inputs"]
+    write_evaluations(own, {"inputs": {**inputs, **changes}})
+    with pytest.raises(IntegrityError, match=said):
+        report(own)
+
+
+def test_embeddings_of_another_model_are_refused(own: Path) -> None:
+    for path in Layout(own).embeddings("ncca").folder.glob("*.json"):
+        retell(path, "details", "inputs", "model", value="another")
+    with pytest.raises(IntegrityError, match="model of .*index/ncca and of .*embeddings/ncca differ"):
+        report(own)
+
+
+DAMAGED = {
+    "empty": b"", "cut": b"s\tcpu_ti", "noise": bytes(range(256)), "nul": b"s\tcpu_time\tmax_rss\n\0\t1\t1\n",
+    "words": b"s\tcpu_time\tmax_rss\nnan\tinf\ttwo\n", "one column": b"s\n1\n",
+    "long": b"s\tcpu_time\tmax_rss\n" + b"9" * 200_000 + b"\t1\t1\n",
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("others", [True, False])
+def test_damaged_benchmarks_are_left_out_with_a_warning(
+    others: bool, own: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    folder = own / "benchmarks/fit"
+    folder.mkdir(parents=True)
+    for name, data in DAMAGED.items():
+        (folder / f"{name}.00000.tsv").write_bytes(data)
+    if others:
+        (folder / "sound.tsv").write_text("s\tcpu_time\tmax_rss\n12345.0\t1.0\t10\n")
+    said = report(own).below("What it has cost")
+    assert ("205 min 45 s" in said) == others
+    for name in DAMAGED:
+        assert f"{folder / name}.00000.tsv is not a benchmark of Snakemake's; it is left out" in caplog.text
+    assert others or "holds no benchmark" in caplog.text
+
+
+def test_a_plan_of_another_run_or_form_is_refused(own: Path) -> None:
+    retell(Layout(own).plan.path, "inputs", "manifest", value="another")
+    with pytest.raises(IntegrityError, match=r"manifest of .*manifest and of .*plan\.json differ"):
+        report(own)
+    publish_json(Layout(own).plan.path, {"rates": {}, "inputs": {}})
+    with pytest.raises(IntegrityError, match=r"plan\.json has another form than this version reads \(rates"):
+        report(own)
+
+
+def test_a_sheet_without_its_commit_is_refused(own: Path) -> None:
+    (own / "regions/colour").mkdir(parents=True)
+    Image.new("RGB", (9, 9)).save(own / "regions/colour/sheet.png")
+    with pytest.raises(IntegrityError, match=r"sheet\.png\.json does not exist"):
+        report(own, {"regions": {"encoders": ["colour"]}})
+
+
+def test_photographs_of_a_moved_collection_are_found_in_data_root(
+    run: Path, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    """Where they are neither, how many are not shown is said; a file that only has the name is not taken for one."""
+    (run / "data").rename(tmp_path / "moved")
+    try:
+        sound = report(run, {"data_root": str(tmp_path / "moved")})
+        assert f"{run / 'data'} no longer exists; photographs are looked for in data_root" in caplog.text
+        assert "photographs are not shown" not in caplog.text and "not readable" not in sound.text
+        images = Manifest(run / "manifest").images.to_pylist()
+        show = Photographs(ImageSource(tmp_path / "moved").read, ImageLimits(10**6, 1, 100), moved=True)
+        assert show(images[0]).address and not show({**images[1], "sha256": images[0]["sha256"]}).address
+        assert show.shown == {0: True, 1: False}
+        caplog.clear()
+        report(run, {"data_root": str(tmp_path / "nowhere")})
+        assert re.search(r"(\d+) of \1 photographs are not shown: .* set data_root to where they are", caplog.text)
+    finally:
+        (tmp_path / "moved").rename(run / "data")
+    caplog.clear()
+    report(run)
+    assert "photographs" not in caplog.text
