@@ -16,6 +16,14 @@ def append_rows(table: pa.Table, more: pa.Table) -> pa.Table:
     return pa.concat_tables([table, more], promote_options="default")
 
 
+def with_columns(table: pa.Table, schema: pa.Schema) -> pa.Table:
+    """`table` with the columns of `schema` alone, in their order and of their types; one that it lacks is null. Raises
+    pa.ArrowInvalid for values that are not of their type."""
+    columns = {one.name: pa.nulls(table.num_rows, one.type) for one in schema}
+    columns |= {name: table[name].cast(schema.field(name).type) for name in table.column_names if name in columns}
+    return pa.table(columns, schema=schema)
+
+
 def _agree(kinds: list[pa.DataType]) -> bool:
     return kinds[0] == kinds[1] or pa.null() in kinds
 

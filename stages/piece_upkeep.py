@@ -1,21 +1,28 @@
 """Adding to a bundle in pieces, and removing from it, in time and memory that grow with the pieces that change."""
 
 import logging
+from collections.abc import Iterator
+from functools import partial
 from pathlib import Path
 
 import numpy as np
 import pyarrow as pa
 
-from pipeline.arrow_tables import append_rows
+from pipeline.arrow_tables import append_rows, with_columns
+from pipeline.config.root import IndexSettings
 from pipeline.errors import InputError, UsageError
 from pipeline.index.format import from_bytes
+from pipeline.index.joining import AddedItems
 from pipeline.index.pieces import fill_piece, piece_rows, shrink_piece
 from pipeline.index.requirements import MEBI
+from pipeline.index.vectors import BLOCK_ROWS, Vectors
 from pipeline.run import Run
+from pipeline.storage.bundle import Bundle
 from pipeline.storage.embeddings import Embeddings
 from pipeline.storage.pairs import split_ids
 from pipeline.storage.piece_revision import PieceRevision
 from pipeline.storage.revision import NUMBER
+from pipeline.storage.sources import ROOT
 
 GROWS = 8
 """A last piece of at most so many times the rows that are added takes them, so that pieces do not become many."""
@@ -54,22 +61,44 @@ def add(folder: Path, output: Path, run: Run, embeddings: Embeddings) -> None:
     for modality in revision.modalities:
         fresh = _fresh(revision, modality, shards, embeddings, wanted[modality])
         table = _table(revision, modality, getattr(embeddings.manifest, modality).take(fresh))
-        trained = bytes(revision.bundle.index(modality))
-        empty = {**revision.bundle.card[modality], "count": 0}
-        most = piece_rows(from_bytes(trained, modality, empty), settings.piece, settings.worker_memory * MEBI)
-        last = revision.pieces[modality][-1]["rows"]
-        if len(fresh) and last <= GROWS * len(fresh) and last + len(fresh) <= most:
-            number, first = len(revision.pieces[modality]) - 1, revision.rows(modality)
-            blocks = embeddings.rows_of(modality, fresh).blocks()
-            data = fill_piece(trained, blocks, first, revision.index(modality, number))
-            revision.put(modality, number, data, append_rows(revision.table(modality, number), table))
-        else:
-            for part in embeddings.parts_of(modality, fresh, most):
-                number, first = len(revision.pieces[modality]), revision.rows(modality)
-                data = fill_piece(trained, part.blocks(), first)
-                revision.put(modality, number, data, table.slice(part.first, part.count))
-        log.info("%d %s added; %d pieces", len(fresh), modality, len(revision.pieces[modality]))
+        _append(revision, modality, table, embeddings.rows_of(modality, fresh), settings)
     revision.commit()
+
+
+def join(folder: Path, output: Path, other: Path, settings: IndexSettings) -> None:
+    """Write the bundle `folder` to `output` with what the bundle `other` has beyond it. Raises as AddedItems and
+    PieceRevision do, and UsageError for a column of another type than that of the bundle."""
+    revision = PieceRevision(folder, output)
+    ends = {modality: revision.end(modality) for modality in NUMBER}
+    added = AddedItems(revision.bundle, Bundle(other), ROOT, partial(revision.find, "images", "sha256"), ends)
+    for modality in revision.modalities:
+        table = _table(revision, modality, added.tables[modality], joined=True)
+        _append(revision, modality, table, added.items.rows_of(modality, added.rows[modality]), settings)
+    revision.inputs = added.inputs
+    revision.commit(more_roots=added.roots)
+
+
+def _append(revision: PieceRevision, modality: str, table: pa.Table, vectors: Vectors, settings: IndexSettings) -> None:
+    """Add the items of `table`, which have these `vectors`: to the last piece, or in new ones."""
+    trained, count = bytes(revision.bundle.index(modality)), table.num_rows
+    empty = {**revision.bundle.card[modality], "count": 0}
+    most = piece_rows(from_bytes(trained, modality, empty), settings.piece, settings.worker_memory * MEBI)
+    last = revision.pieces[modality][-1]["rows"]
+    if count and last <= GROWS * count and last + count <= most:
+        number, first = len(revision.pieces[modality]) - 1, revision.rows(modality)
+        data = fill_piece(trained, vectors.blocks(), first, revision.index(modality, number))
+        revision.put(modality, number, data, append_rows(revision.table(modality, number), table))
+    else:
+        for start in range(0, count, most):
+            number, own = len(revision.pieces[modality]), table.slice(start, most)
+            data = fill_piece(trained, _blocks(vectors, start, start + own.num_rows), revision.rows(modality))
+            revision.put(modality, number, data, own)
+    log.info("%d %s added; %d pieces", count, modality, len(revision.pieces[modality]))
+
+
+def _blocks(vectors: Vectors, first: int, last: int) -> Iterator[np.ndarray]:
+    """The vectors of some rows."""
+    return (vectors.take(slice(at, min(at + BLOCK_ROWS, last))) for at in range(first, last, BLOCK_ROWS))
 
 
 def _fresh(
@@ -87,12 +116,14 @@ def _fresh(
     return np.concatenate(found)
 
 
-def _table(revision: PieceRevision, modality: str, fresh: pa.Table) -> pa.Table:
-    """New rows with the columns of the bundle's, of their types."""
+def _table(revision: PieceRevision, modality: str, fresh: pa.Table, joined: bool = False) -> pa.Table:
+    """New rows with the columns of the bundle's, of their types; of `joined` ones, further columns may follow, and some
+    of the bundle's be missing."""
     schema = revision.bundle.packed_table(modality).schema
-    if {*fresh.column_names} == {*schema.names}:
+    more = [field for field in fresh.schema if field.name not in schema.names]
+    if joined or not more and len(fresh.schema) == len(schema):
         try:
-            return fresh.select(schema.names).cast(schema)
-        except pa.ArrowInvalid:
+            return with_columns(fresh, pa.schema([*schema, *more]))
+        except (pa.ArrowInvalid, pa.ArrowNotImplementedError):
             pass
     raise UsageError(f"new {modality} have other columns than those of {revision.bundle.folder}; run build-index again")

@@ -1,5 +1,6 @@
 """The items of a bundle, or of two of one model, as one numbered set, so that the bundle can change without its run."""
 
+from collections.abc import Callable, Mapping, Set
 from types import SimpleNamespace
 from typing import Any
 
@@ -74,57 +75,76 @@ class JoinedBundles(BundleItems):
     """
 
     def __init__(self, first: Any, second: Any, root_column: str) -> None:
+        super().__init__(first)
+        _folders(self, root_column, 1 + len(first.card.get("more_roots", [])))
+        here = set(self.manifest.images["sha256"].to_pylist())
+        ends = {modality: getattr(self.manifest, modality).num_rows for modality in REMOVED}
+        added = AddedItems(first, second, root_column, lambda digests: here.intersection(digests), ends)
+        self.inputs, self.roots, self.fresh = added.inputs, added.roots, {}
+        for modality, more in added.tables.items():
+            table, vectors = getattr(self.manifest, modality), added.items.read(modality, added.rows[modality])
+            self.fresh[modality] = table.num_rows + np.arange(more.num_rows)
+            setattr(self.manifest, modality, append_rows(table, more))
+            self._vectors[modality] = np.concatenate([self._vectors[modality], vectors])
+        self.folder = self.manifest.folder = second.folder
+
+
+class AddedItems:
+    """What the bundle `first` lacks of the bundle `second`, of the same model: the `tables` by modality, under the ids
+    that it has there, and the `rows` (k,) that these are among the `items` of `second`.
+
+    `known(digests)` are those of some sha256 whose photographs `first` has, and `ends` the first free id of each
+    modality; for the rest see JoinedBundles.
+    """
+
+    def __init__(
+        self, first: Any, second: Any, root_column: str, known: Callable[[list[str]], Set[str]], ends: Mapping[str, int]
+    ) -> None:
         if first.card["inputs"]["model"] != second.card["inputs"]["model"]:
             raise UsageError(
                 f"{second.folder} was made by another model than {first.folder}; apply {first.folder} to it"
             )
-        super().__init__(first)
-        added = BundleItems(second)
-        self.inputs = {"joined": second.card["fingerprint"]}
-        given = [second.card["data_root"], *second.card.get("more_roots", [])]
-        known = [first.card["data_root"], *first.card.get("more_roots", [])]
-        roots = list(dict.fromkeys([*known, *given]))
-        self.roots, self.fresh = roots[1:], {}
-        _folders(self, root_column, len(known))
-        owners = self._join_images(added, root_column, [roots.index(root) for root in given])
-        self._join_sentences(added, owners)
-        self.folder = self.manifest.folder = second.folder
+        self.items, self.inputs = BundleItems(second), {"joined": second.card["fingerprint"]}
+        self.tables: dict[str, pa.Table] = {}
+        self.rows: dict[str, np.ndarray] = {}
+        given, before = ([one.card["data_root"], *one.card.get("more_roots", [])] for one in (second, first))
+        roots = list(dict.fromkeys([*before, *given]))
+        self.roots = roots[1:]
+        owners = self._take_images(root_column, [roots.index(root) for root in given], known, ends["images"])
+        self._take_sentences(owners, ends["sentences"])
+        if len(self.rows["sentences"]) and not ends["sentences"]:
+            raise UsageError(f"{first.folder} has no sentences and {second.folder} has: start from the latter")
 
-    def _join_images(self, added: BundleItems, root_column: str, places: list[int]) -> np.ndarray:
-        """(n,) int64: the id that each image of `added` has here, -1 for those that are not taken.
+    def _take_images(
+        self, root_column: str, places: list[int], known: Callable[[list[str]], Set[str]], end: int
+    ) -> np.ndarray:
+        """(n,) int64: the id that each image gets, -1 for those that are not taken.
 
         `places` are the numbers of its folders of photographs among all.
         """
-        images, here = added.manifest.images, set(self.manifest.images["sha256"].to_pylist())
+        images = self.items.manifest.images
         digests = images["sha256"].to_pylist()
+        here = known([digest for digest in digests if digest])
         rows = np.array([row for row, digest in enumerate(digests) if digest and digest not in here], np.int64)
         more = images.take(rows)
-        own = _folders(added, root_column, len(places))
+        own = _folders(self.items, root_column, len(places))
         if any(places) or root_column in more.column_names:
             numbers = pa.array([places[own[row]] or None for row in rows], pa.int64())
             more = _replaced(more, root_column, numbers)
         owners = np.full(len(digests), -1)
-        owners[rows] = self._append("images", "image_id", more, added.read("images", rows))
+        owners[rows] = ids = end + np.arange(len(rows))
+        self.rows["images"], self.tables["images"] = rows, _replaced(more, "image_id", pa.array(ids))
         return owners
 
-    def _join_sentences(self, added: BundleItems, owners: np.ndarray) -> None:
-        sentences = added.manifest.sentences
+    def _take_sentences(self, owners: np.ndarray, end: int) -> None:
+        sentences = self.items.manifest.sentences
         known = sentences["text"].is_valid().to_numpy()
         image_id = sentences["image_id"].fill_null(-1).to_numpy()
         rows = np.flatnonzero(known & (image_id >= 0) & (image_id < len(owners)))
         rows = rows[owners[image_id[rows]] >= 0]
-        if len(rows) and not self.manifest.sentences.num_rows:
-            raise UsageError(f"{self.folder} has no sentences and {added.folder} has: start from the latter")
         more = _replaced(sentences.take(rows), "image_id", pa.array(owners[image_id[rows]]))
-        self._append("sentences", "sentence_id", more, added.read("sentences", rows))
-
-    def _append(self, modality: str, number: str, more: pa.Table, vectors: np.ndarray) -> np.ndarray:
-        """The ids that the items in the table `more` get, which have these `vectors` (k, c)."""
-        table = getattr(self.manifest, modality)
-        self.fresh[modality] = ids = table.num_rows + np.arange(more.num_rows)
-        setattr(self.manifest, modality, append_rows(table, _replaced(more, number, pa.array(ids))))
-        self._vectors[modality] = np.concatenate([self._vectors[modality], vectors])
-        return ids
+        ids = pa.array(end + np.arange(len(rows)))
+        self.rows["sentences"], self.tables["sentences"] = rows, _replaced(more, "sentence_id", ids)
 
 
 def _folders(items: BundleItems, column: str, count: int) -> list[int]:

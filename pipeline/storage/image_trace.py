@@ -133,14 +133,16 @@ def _in_shard(path: Path, image_id: int, sentences: Sequence[int]) -> Iterator[T
 
 
 def _in_bundle(folder: Path, image_id: int, sentences: Sequence[int]) -> Iterator[TraceRows]:
+    """The image's and its sentences' rows, each in the file of the table's piece that has it."""
     for modality, wanted in (("images", [image_id]), ("sentences", sentences)):
-        file = folder / f"{modality}.parquet"
+        file, found = folder / f"{modality}.parquet", []
         try:
             bundle = Bundle(folder)
-            ids = bundle.table(modality)[f"{modality[:-1]}_id"].to_numpy()
+            for table in bundle.packed_table(modality).files():
+                rows = table.find(f"{modality[:-1]}_id", np.array(wanted, np.int64)).tolist()
+                found += [TraceRows(table.path, modality, tuple(rows))] if rows else []
         except (IntegrityError, KeyError) as error:
             yield TraceRows(file, modality, (), str(error))
             continue
-        found = tuple(np.flatnonzero(np.isin(ids, wanted)).tolist())
-        note = "" if found else f"not indexed: the bundle has the splits {', '.join(bundle.card.get('splits', ()))}"
-        yield TraceRows(file, modality, found, note)
+        note = f"not indexed: the bundle has the splits {', '.join(bundle.card.get('splits', ()))}"
+        yield from found or [TraceRows(file, modality, (), note)]

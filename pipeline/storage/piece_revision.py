@@ -1,10 +1,12 @@
 """A bundle in pieces made from another by changing some of its pieces, or adding some; all others are linked to."""
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pyarrow as pa
+import pyarrow.compute as pc
 
 from pipeline.errors import IntegrityError, UsageError
 from pipeline.storage.bundle import Bundle, BundleWriter
@@ -36,6 +38,21 @@ class PieceRevision:
     def rows(self, modality: str) -> int:
         """The rows of a table, with those that were added."""
         return sum(piece["rows"] for piece in self.pieces[modality])
+
+    def end(self, modality: str) -> int:
+        """The first id that nothing has, and nothing had."""
+        numbers = (group[NUMBER[modality]].to_numpy() for group in self._groups(modality, NUMBER[modality]))
+        return max((int(one.max(initial=-1)) + 1 for one in numbers), default=0)
+
+    def find(self, modality: str, column: str, texts: Sequence[str]) -> set[str]:
+        """Those of `texts` that are in a `column`, which is read through."""
+        wanted, found = pa.array(texts, pa.string()), set()
+        for group in self._groups(modality, column) if len(texts) else ():
+            found.update(group.filter(pc.is_in(group[column], wanted))[column].to_pylist())
+        return found
+
+    def _groups(self, modality: str, column: str) -> Iterator[pa.Table]:
+        return self.bundle.packed_table(modality).groups([column]) if self.pieces[modality] else iter(())
 
     def alive(self, modality: str, image_id: np.ndarray) -> np.ndarray:
         """(k,) the rows that are of some images, and were not removed."""
@@ -77,6 +94,8 @@ class PieceRevision:
         these shards as it does.
         """
         folder, before = self.bundle.folder, self.bundle.card["inputs"]
+        if "joined" in before:
+            raise UsageError(f"no run numbers what was joined in {folder}: add to it with --from")
         require_same("model", {str(folder): before["model"], str(embeddings.folder): embeddings.model})
         numbers = [
             number
@@ -100,8 +119,9 @@ class PieceRevision:
         self.inputs = embeddings.inputs
         return numbers
 
-    def commit(self) -> None:
-        """Link to all other files, and write the card. What was measured of the index stays as it was."""
+    def commit(self, **more: Any) -> None:
+        """Link to all other files, and write the card, with `more` on it. What was measured of the index stays as it
+        was."""
         changed = {name: about["sha256"] for name, about in self.writer.files.items()}
         self.writer.link(self.bundle, but=set(self.writer.files))
         card = {name: value for name, value in self.bundle.card.items() if name != "files"}
@@ -112,4 +132,4 @@ class PieceRevision:
             card[modality] = {**card[modality], "count": count, "bytes": size, "pieces": pieces}
         inputs = {**card["inputs"], **self.inputs, "bundle": card["fingerprint"]}
         digest = fingerprint("pieces revised", 1, changed, inputs)
-        self.writer.commit({**card, "inputs": inputs, "fingerprint": digest})
+        self.writer.commit({**card, **more, "inputs": inputs, "fingerprint": digest})

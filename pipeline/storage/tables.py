@@ -82,14 +82,18 @@ class PackedTable:
             raise IntegrityError(f"{path} has its rows in other groups than this project's writer makes; {REMEDY}")
         self._ends = list(itertools.accumulate(sizes))
 
+    def files(self) -> "Iterator[PackedTable]":
+        """This one, as other tables have several."""
+        return iter([self])
+
     def unpack(self) -> pa.Table:
         return pa.concat_tables([self.schema.empty_table(), *self.groups()])
 
-    def groups(self) -> Iterator[pa.Table]:
-        """All rows in order, some thousands at a time."""
+    def groups(self, columns: Sequence[str] | None = None) -> Iterator[pa.Table]:
+        """All rows in order, of all columns or some, a few thousand at a time."""
         unpacked = 0
         for number in range(len(self._ends)):
-            group = self._read_group(number)
+            group = self._read_group(number, columns)
             unpacked += group.nbytes
             self._require_modest(unpacked)
             yield group

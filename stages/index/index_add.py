@@ -40,8 +40,6 @@ def command(root: Path | None, other: Path | None, config_path: Path | None, bun
         raise UsageError("give either --run, the run of the bundle, or --from, another bundle of its model")
     more, log = {}, logging.getLogger(__name__)
     pieces = bool(Bundle(bundle_folder).pieces("images"))
-    if pieces and other is not None:
-        raise UsageError(f"{bundle_folder} is in pieces, which take what is new in their run (--run), not a bundle")
     if root is not None:
         run = begin(root, config_path)
         whole, embeddings = run.config, read_bundled_embeddings(run, bundle_folder)
@@ -51,7 +49,12 @@ def command(root: Path | None, other: Path | None, config_path: Path | None, bun
             return
         wanted = split_ids(run.manifest, whole.index.splits)
     else:
-        whole, embeddings = config.load(config_path), JoinedBundles(Bundle(bundle_folder), Bundle(other), ROOT)
+        whole = config.load(config_path)
+        if pieces:
+            piece_upkeep.join(bundle_folder, output, other, whole.index)
+            say_next(lambda: search_command(output))
+            return
+        embeddings = JoinedBundles(Bundle(bundle_folder), Bundle(other), ROOT)
         wanted, more = embeddings.fresh, {"more_roots": embeddings.roots}
     lists_on_gpu.use(find_gpu(whole.device))
     revision = Revision(bundle_folder, embeddings, output)

@@ -11,7 +11,7 @@ from pipeline.errors import InputError, IntegrityError, UsageError
 from pipeline.index.opening import open_index
 from pipeline.index.search import Searcher
 from pipeline.index.tuning import stages_of
-from pipeline.storage.bundle import Bundle
+from pipeline.storage.bundle import Bundle, BundleWriter
 from pipeline.storage.embeddings import Embeddings
 from pipeline.storage.manifest import Manifest
 
@@ -108,6 +108,57 @@ def test_what_cannot_be_is_refused(runs: dict[int, Path], tmp_path: Path) -> Non
         run_command("index_remove", "--index", start, *every, "--output", tmp_path / "none")
     with pytest.raises(UsageError, match="another folder"):
         run_command("index_remove", "--index", start, "--image", 1, "--output", start)
-    with pytest.raises(UsageError, match="is in pieces"):
-        run_command("index_add", "--index", start, "--from", start, "--output", tmp_path / "none")
     assert not (tmp_path / "none").exists() and faiss.read_index(str(start / "images.faiss")).ntotal == 0
+
+
+def test_another_bundle_joins_the_pieces_that_it_belongs_to(runs: dict[int, Path], tmp_path: Path) -> None:
+    """Photographs that both have stay as they are; the folder and the columns of others come with them."""
+    write_config(runs[140], {"index": {"exact_limit": 1000}})
+    other, less, more = build_bundle(runs[140], output="whole"), tmp_path / "less", tmp_path / "more"
+    run_command("index_remove", "--index", runs[80] / "bundle", "--image", 7, "--output", less)
+    run_command("index_add", "--index", less, "--from", edited(other, tmp_path / "priced"), "--output", more)
+    bundle, roots = Bundle(more), [str(runs[count] / "data") for count in (80, 140)]
+    assert [bundle.card["data_root"], *bundle.card["more_roots"]] == roots
+    table, given = bundle.table("images"), Manifest(runs[140] / "manifest").images
+    # Image 7 was removed, and comes back under a new id.
+    right = [*(n for n in range(80)), 7, *range(80, 140)]
+    there = table["sha256"].is_valid().to_numpy()
+    assert there.tolist() == [n != 7 for n in range(141)]
+    assert table["sha256"].filter(there) == given["sha256"].take(np.array(right)[there])
+    assert table["merged_root"].to_pylist() == [None] * 80 + [1] * 61
+    assert table["price"].to_pylist() == [None] * 80 + [7, *range(80, 140)]
+    embeddings = Embeddings(Manifest(runs[140] / "manifest"), runs[140] / "embeddings/ncca")
+    index, queries = open_index(bundle, "images"), embeddings.read("images", np.arange(0, 140, 9))
+    stages_of(index).inverted.nprobe = 3
+    true = np.where(there, queries @ embeddings.read("images", np.array(right)).T, -np.inf)
+    np.testing.assert_allclose(index.search(queries, 10)[0], -np.sort(-true, axis=1)[:, :10], atol=1e-5)
+    np.testing.assert_array_equal(bundle.table("sentences")["image_id"].take([160, 161, 162]).to_pylist(), [80, 80, 81])
+    assert {hit.row["image_id"] for hit in Searcher(bundle).images("a dog", 200, "price > 100")} == set(range(102, 141))
+    assert {name for name, inode in inodes(less).items() if inodes(more).get(name) == inode} >= {
+        f"{one}-0000{number}.{kind}" for one in NUMBER for number in (0, 1) for kind in ("faiss", "parquet")
+    }
+    same = tmp_path / "same"
+    run_command("index_add", "--index", more, "--from", other, "--output", same)
+    assert inodes(same) == inodes(more)
+    with pytest.raises(UsageError, match="no run numbers what was joined"):
+        run_command("index_add", "--index", more, "--run", runs[140], "--output", tmp_path / "no")
+    last = tmp_path / "last"
+    run_command("index_remove", "--index", same, "--image", 80, "--image", 0, "--output", last)
+    assert Bundle(last).card["images"]["count"] == 138 and Bundle(last).table("images")["price"][80].as_py() is None
+
+
+def edited(bundle: Path, output: Path) -> Path:
+    """A copy of a bundle whose images have a price: their id."""
+    source, writer = Bundle(bundle), BundleWriter(output)
+    writer.copy(source, but=["images.parquet"])
+    table = source.table("images")
+    writer.add_table("images.parquet", table.append_column("price", table["image_id"]))
+    writer.commit({name: value for name, value in source.card.items() if name != "files"})
+    return output
+
+
+def test_an_image_is_in_the_file_of_its_piece(runs: dict[int, Path]) -> None:
+    said = run_command("explain", "35", "--run", runs[80])
+    assert "bundle/images-00001.parquet: images row 2\n" in said
+    assert "bundle/sentences-00002.parquet: sentences rows 4 to 5\n" in said
+    assert "images-00000.parquet" not in said and "images.parquet" not in said
