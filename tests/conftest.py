@@ -3,6 +3,7 @@
 import os
 import shutil
 import sys
+import tempfile
 from collections.abc import Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -14,7 +15,10 @@ from pipeline import runtime
 if TYPE_CHECKING:
     import torch
 
-runtime.configure()
+runtime.configure(1 if "PYTEST_XDIST_WORKER" in os.environ else None)
+
+IN_MEMORY, ROOM = Path("/dev/shm"), 4 << 30
+"""Where Linux keeps files in memory, and how many bytes must be free there for the tests to write there."""
 
 LONG = (
     "test_workflow.py", "test_extending.py", "test_mapreduce.py", "test_workflow_kills.py", "test_growing.py",
@@ -29,7 +33,19 @@ def pytest_xdist_auto_num_workers(config: pytest.Config) -> int:
 
 
 def pytest_configure(config: pytest.Config) -> None:
+    if "TMPDIR" not in os.environ and has_room(IN_MEMORY):
+        os.environ["TMPDIR"] = tempfile.tempdir = str(IN_MEMORY)
     config.option.loadscopereorder = False  # else pytest-xdist puts modules of many tests first, however short
+
+
+def has_room(folder: Path) -> bool:
+    """Whether the tests can write to `folder`, which is in memory, and run programs there."""
+    if not os.access(folder, os.W_OK):
+        return False
+    from pipeline.plan.machine import free_memory
+
+    about = os.statvfs(folder)
+    return min(about.f_bavail * about.f_frsize, free_memory()) >= ROOM and not about.f_flag & os.ST_NOEXEC
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:

@@ -210,7 +210,7 @@ def build_bundle(run: Path, *settings: dict, model: str = "ncca", output: str = 
 def open_run(run: Path, *settings: dict) -> Run:
     """The run by its own configuration, or the default one, with `settings` laid over it."""
     path = Layout(run).config
-    values = reduce(merge, settings, yaml.safe_load(path.read_text()) if path.exists() else {})
+    values = reduce(merge, settings, read_mapping(path) if path.exists() else {})
     return Run(run, validate(merge(read_mapping(default_path()), values)))
 
 

@@ -1,14 +1,13 @@
 """The configuration: complete defaults, and errors that help."""
 
 import pytest
-import yaml
 
 from pipeline.config import Config, default_path, load, merge, read_mapping, validate
 from pipeline.errors import UsageError
 
 
 def defaults() -> dict:
-    return yaml.safe_load(default_path().read_text())
+    return read_mapping(default_path())
 
 
 def test_defaults_are_complete_and_every_key_has_a_comment() -> None:

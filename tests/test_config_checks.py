@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 import yaml
 
-from pipeline.config import default_path, load, merge, validate
+from pipeline.config import default_path, load, merge, read_mapping, validate
 from pipeline.config.architectures import DETECTORS, HIDDEN_LAYERS, NETWORKS, WITHOUT_MAPS
 from pipeline.errors import UsageError
 from pipeline.specs.models import MODELS
@@ -21,7 +21,7 @@ REGIONS = f"{ONE}\nregions: {{encoders: [net]}}"
 
 
 def read(text: str):
-    return validate(merge(yaml.safe_load(default_path().read_text()), yaml.safe_load(text)))
+    return validate(merge(read_mapping(default_path()), yaml.safe_load(text)))
 
 
 @pytest.mark.parametrize(

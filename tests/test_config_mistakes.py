@@ -8,10 +8,9 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-import yaml
 from pydantic import BaseModel
 
-from pipeline.config import Config, default_path, load, merge, validate
+from pipeline.config import Config, default_path, load, merge, read_mapping, validate
 from pipeline.errors import UsageError
 
 # What default.yaml has only as comments: a value in every section, list, and mapping of names.
@@ -46,7 +45,7 @@ REFUSED = {
 
 
 def full() -> dict[str, Any]:
-    return merge(yaml.safe_load(default_path().read_text()), FULL)
+    return merge(read_mapping(default_path()), FULL)
 
 
 def places(value: Any, place: tuple = ()) -> Iterator[tuple[tuple, Any]]:
@@ -211,7 +210,7 @@ def test_a_missing_key_is_named_everywhere() -> None:
     ],
 )
 def test_what_is_said_of_a_mistake(change: dict, message: str) -> None:
-    said = fault(merge(yaml.safe_load(default_path().read_text()), change))
+    said = fault(merge(read_mapping(default_path()), change))
     assert said is not None and message in said, said
 
 

@@ -10,19 +10,18 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-import yaml
 from made_up import run_command
 from pages import ROOT, commands
 
 from examples.demo.scene import Scene, sample_scene
 from examples.demo.world import COLOURS, KINDS, PLACES
-from pipeline.config import default_path
+from pipeline.config import default_path, read_mapping
 from pipeline.evaluate.summary import ranking
 
 SHOWN, RIGHT = 12, 3
 """Of the first so many photographs, so many at least show all that is asked for, and the first of all does."""
 QUERIES = 3
-SEED = yaml.safe_load(default_path().read_text())["demo"]["seed"]
+SEED = read_mapping(default_path())["demo"]["seed"]
 
 
 def printed_searches() -> dict[str, Path]:

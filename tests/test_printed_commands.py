@@ -15,6 +15,7 @@ from snakemake.cli import get_argument_parser, parse_config
 
 from pipeline import config
 from pipeline.config.loading import default_path, merge, validate
+from pipeline.config.reading import read_mapping
 from pipeline.plan import machine
 from pipeline.run.layout import Layout
 from pipeline.specs.encoders import ENCODERS
@@ -24,7 +25,7 @@ from stages.catalogue import COMMANDS, declared
 from stages.cli import cli
 
 SNAKEFILE = "\n".join(path.read_text() for path in [ROOT / "Snakefile", *(ROOT / "stages/rules").glob("*.smk")])
-DEFAULTS = yaml.safe_load(default_path().read_text())
+DEFAULTS = read_mapping(default_path())
 KEYS = set(re.findall(r"^\| `([^`]+)` \|", (ROOT / "docs/configuration.md").read_text(), flags=re.M))
 SETUP = configparser.ConfigParser()
 SETUP.read(ROOT / "setup.cfg")

@@ -20,7 +20,7 @@ from interrupting import heed
 from made_up_downloads import keep_weights, write_coco, write_folder
 from pages import PAGES, ROOT, Code, Command, blocks, code, commands, commands_of
 
-from pipeline.config import default_path, merge
+from pipeline.config import default_path, merge, read_mapping
 
 STEPS = [
     step
@@ -103,7 +103,7 @@ def place(tmp_path_factory: pytest.TempPathFactory) -> Path:
     place, left_out = above / "checkout", {".git", ".venv", "results", ".snakemake"}
     shutil.copytree(ROOT, place, ignore=lambda folder, _: left_out if Path(folder) == ROOT else {"__pycache__"})
     (place / ".venv").symlink_to(sys.prefix)
-    defaults = merge(yaml.safe_load(default_path().read_text()), SMALL)
+    defaults = merge(read_mapping(default_path()), SMALL)
     (place / "config/default.yaml").write_text(yaml.safe_dump(defaults, sort_keys=False))
     write_folder(place / "holiday", ["beach.jpg", *(f"day-{number}.jpg" for number in range(1, 20))])
     write_folder(place / "phone", [f"IMG_{number}.jpg" for number in range(7)])

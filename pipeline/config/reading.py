@@ -1,7 +1,9 @@
 """Reading a YAML file that may be wrong in any way, hostile ones too, without harm."""
 
+import copy
 from collections.abc import Iterator
 from dataclasses import dataclass
+from functools import lru_cache
 from pathlib import Path
 from typing import Any
 
@@ -41,6 +43,11 @@ def read_mapping(path: Path) -> dict[str, Any]:
 def parse(text: str) -> Any:
     """The YAML of a whole file, by libyaml where PyYAML has it. ValueError for what is too deep or too large, and for a
     key that is given twice."""
+    return copy.deepcopy(_parse_once(text))
+
+
+@lru_cache(maxsize=4)  # a command reads the defaults and its run's configuration again and again
+def _parse_once(text: str) -> Any:
     _check_size(text)
     loader = Loader(text)
     try:

@@ -1,13 +1,15 @@
 """Torchvision's classification networks, cut after one of their layers."""
 
+import math
 import warnings
+from collections.abc import Mapping
 
 import torch
 from torch import fx, nn
 from torch.nn.utils.fusion import fuse_conv_bn_eval
 
 from pipeline.errors import UsageError
-from pipeline.images.zoo import feature_extraction, models
+from pipeline.images.zoo import feature_extraction, models, ops
 
 LAYERS = ("average", "fc6", "fc7")
 
@@ -35,10 +37,11 @@ def find_node(network: nn.Module, layer: str, side: int) -> str:
     mean is the feature. `fc6` and `fc7` are the hidden layers of a classifier with three layers, after ReLU.
     """
     head = [name for name, child in network.named_children() if _has_parameters(child)][-1]
-    names = feature_extraction.get_graph_node_names(network, suppress_diff_warning=True)[1]
+    graph, nodes = _trace(network)
+    names = list(nodes)
     of_head = [i for i, name in enumerate(names) if name == head or name.startswith(f"{head}.")]
     if layer == "average":
-        return _last_map(network, names[: of_head[0]], side)
+        return _last_map(network, graph, {name: nodes[name] for name in names[: of_head[0]]}, side)
     linear = [i for i in of_head if isinstance(_module(network, names[i]), nn.Linear)]
     if len(linear) != 3 or layer not in LAYERS:
         raise UsageError(f"{type(network).__name__} has no layer {layer}; use average (fc6, fc7: AlexNet and VGG only)")
@@ -47,11 +50,32 @@ def find_node(network: nn.Module, layer: str, side: int) -> str:
 
 def cut(network: nn.Module, node: str) -> fx.GraphModule:
     """The part of `network` that computes `node`. Shares the network's tensors."""
-    body = feature_extraction.create_feature_extractor(network, {node: "output"}, suppress_diff_warning=True).eval()
-    for output in body.graph.nodes:
-        if output.op == "output":
-            output.args = tuple(output.args[0].values())
-    return fx.GraphModule(body, body.graph)
+    graph, nodes = _trace(network)
+    if node not in nodes:
+        raise ValueError(f"{type(network).__name__} has no node {node}")
+    return _part(network, graph, nodes[node])
+
+
+def _trace(network: nn.Module) -> tuple[fx.Graph, dict[str, fx.Node]]:
+    """The graph of `network` in evaluation mode, and its nodes by torchvision's names for them, in their order.
+
+    `create_feature_extractor` would trace it twice at each call, once for training. The constants that a trace finds
+    are numbered anew, so that they have the same names in every process.
+    """
+    for name in [name for name in vars(network) if name.startswith("_tensor_constant")]:
+        delattr(network, name)
+    leaves = [one for one in vars(ops).values() if isinstance(one, type) and issubclass(one, nn.Module)]
+    tracer = feature_extraction.NodePathTracer(autowrap_modules=(math, ops), leaf_modules=leaves)
+    graph = tracer.trace(network.eval())
+    return graph, {name: node for node, name in tracer.node_to_qualname.items()}
+
+
+def _part(network: nn.Module, graph: fx.Graph, output: fx.Node | tuple[fx.Node, ...]) -> fx.GraphModule:
+    """The part of `network` that computes `output` of its `graph`, which is reduced to that."""
+    graph.erase_node(next(node for node in graph.nodes if node.op == "output"))
+    graph.output(output)
+    fx.GraphModule(network, graph).graph.eliminate_dead_code()
+    return fx.GraphModule(network, graph)
 
 
 def fold_batch_norms(body: fx.GraphModule) -> fx.GraphModule:
@@ -70,22 +94,22 @@ def fold_batch_norms(body: fx.GraphModule) -> fx.GraphModule:
     return fx.GraphModule(body, body.graph)
 
 
-def _last_map(network: nn.Module, names: list[str], side: int) -> str:
-    """The last of the nodes `names` whose output is a map, not before the last node with parameters."""
+def _last_map(network: nn.Module, graph: fx.Graph, nodes: Mapping[str, fx.Node], side: int) -> str:
+    """The last of `nodes` whose output is a map, not before the last node with parameters."""
     candidates = []
-    for name in reversed(names):
+    for name in reversed(nodes):
         candidates.append(name)
         if _has_parameters(_module(network, name)):
             break
-    extractor = feature_extraction.create_feature_extractor(network, candidates, suppress_diff_warning=True)
+    part = _part(network, graph, tuple(nodes[name] for name in candidates))
     try:
         with torch.inference_mode():
-            outputs = extractor(torch.zeros(1, 3, side, side))
+            outputs = part(torch.zeros(1, 3, side, side))
     except (RuntimeError, AssertionError, ValueError) as error:
         reason = str(error).splitlines()[0]
         raise UsageError(f"{type(network).__name__} cannot take images of {side} x {side} pixels: {reason}") from error
-    for name in candidates:
-        if outputs[name].ndim == 4:
+    for name, output in zip(candidates, outputs, strict=True):
+        if output.ndim == 4:
             return name
     raise UsageError(f"{type(network).__name__} has no map of activations to average; choose a convolutional network")
 

@@ -42,3 +42,4 @@ def _is_compile_supported(device: str) -> bool:
 
 models = _import_models()
 feature_extraction = import_module("torchvision.models.feature_extraction")
+ops = import_module("torchvision.ops")

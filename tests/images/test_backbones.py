@@ -92,6 +92,19 @@ def test_the_classifier_is_left_out() -> None:
     assert set(network.state_dict()) - set(body.state_dict()) == {"classifier.1.weight", "classifier.1.bias"}
 
 
+def test_constants_have_the_same_names_however_often_a_network_is_traced() -> None:
+    class Scaled(nn.Sequential):
+        def forward(self, images: torch.Tensor) -> torch.Tensor:
+            return super().forward(images * torch.tensor([0.5]))
+
+    first, second = (Scaled(nn.Conv2d(3, 4, 1), nn.Flatten(), nn.Linear(4, 2)) for _ in range(2))
+    node = find_node(first, "average", 1)
+    again, alone = cut(first, node), cut(second, node)
+    again.load_state_dict(alone.state_dict())
+    images = torch.rand(1, 3, 1, 1)
+    assert torch.equal(again(images), alone(images)) and len(alone.state_dict()) == 3
+
+
 def test_auxiliary_classifiers_are_left_out() -> None:
     network = build("googlenet", seed=0)
     names = cut(network, find_node(network, "average", 64)).state_dict()

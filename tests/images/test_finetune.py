@@ -152,8 +152,9 @@ def test_training_goes_on_exactly(pretrained: bool) -> None:
     second = begin()
     second.restore(first.tensors(), 2)
     np.testing.assert_allclose(list(second.learn(make_batch(seed) for seed in range(2, 5))), losses[2:], rtol=1e-4)
+    restored = second.tensors()
     for name, tensor in whole.tensors().items():
-        np.testing.assert_allclose(second.tensors()[name], tensor, rtol=1e-3, atol=1e-5)
+        np.testing.assert_allclose(restored[name], tensor, rtol=1e-3, atol=1e-5)
 
 
 def test_the_rate_rises_and_falls_to_nothing() -> None:

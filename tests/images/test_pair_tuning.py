@@ -97,8 +97,9 @@ def test_a_training_goes_on_exactly() -> None:
     second.restore(first.tensors(), 3)
     losses += second.learn(map(make_batch, range(3, 6)))
     np.testing.assert_allclose(losses, expected, rtol=1e-5)
+    restored = second.tensors()
     for name, tensor in whole.tensors().items():
-        np.testing.assert_allclose(second.tensors()[name], tensor, rtol=1e-4, atol=1e-6)
+        np.testing.assert_allclose(restored[name], tensor, rtol=1e-4, atol=1e-6)
 
 
 def test_crops_follow_from_seed_and_number_and_lie_in_the_image() -> None:

@@ -13,8 +13,9 @@ from pipeline.index.candidates import build, candidate_factories, lists_of
 from pipeline.index.format import to_bytes
 from pipeline.index.vectors import ArrayVectors
 
+COUNT = 1200
 FACTORIES = [
-    *dict.fromkeys(name for tier in candidate_factories(3000, 16) for name in tier if "IVF" in name),
+    *dict.fromkeys(name for tier in candidate_factories(COUNT, 16) for name in tier if "IVF" in name),
     "IVF50_HNSW8,SQ8",
     "OPQ8_16,IVF50,PQ8,Refine(SQfp16)",
 ]
@@ -51,18 +52,18 @@ def as_before() -> Iterator[None]:
 
 
 @pytest.mark.parametrize("metric", ["inner_product", "euclidean"])
-@pytest.mark.parametrize("ids", [None, np.arange(3000)[::-1] * 3 + 7])
+@pytest.mark.parametrize("ids", [None, np.arange(COUNT)[::-1] * 3 + 7])
 @pytest.mark.parametrize("factory", FACTORIES)
 def test_the_index_is_the_one_that_it_makes_itself(
     factory: str, ids: np.ndarray | None, metric: str, pretended: list[int], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    vectors, queries = clustered(3000, 16)
+    vectors, queries = clustered(COUNT, 16)
     found = build(factory, ArrayVectors(vectors), metric, ids=ids).index
     # An empty one to find the centroids with, and these to find each vector's list, but not of fast-scan codes.
     assert pretended == [0, lists_of(factory)][: 1 if "fs" in factory else 2]
     monkeypatch.setattr(lists_on_gpu, "flat_on_gpu", lambda *_: None)
     alone = build(factory, ArrayVectors(vectors), metric, ids=ids).index
-    assert found.ntotal == alone.ntotal == 3000
+    assert found.ntotal == alone.ntotal == COUNT
     again = faiss.deserialize_index(np.frombuffer(to_bytes(found), np.uint8))
     for index in (found, alone, again):
         lists_on_gpu.stages_of(index).inverted.nprobe = 8
