@@ -4,7 +4,7 @@ import sys
 from collections.abc import Iterator
 from contextlib import suppress
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from pipeline.errors import InputError, JointspaceError, UsageError
 from pipeline.remote.paths import place
@@ -38,22 +38,37 @@ def closing_lines(run: Path, program: Path) -> list[str]:
     import os
     import shlex
 
-    from pipeline.evaluate.summary import compare_briefly, ranking
+    from pipeline.evaluate.summary import compare_briefly
+
+    found = results_of(run)
+    lines = compare_briefly(found["evaluations"]) if found["evaluations"] else []
+    if found["report"]:
+        lines.append(f"report: {found['report']}")
+    if found["search"]:
+        near = os.path.relpath(program)
+        command = str(program) if near.startswith("..") else near
+        lines.append(f"search: {shlex.join([command, *found['search']])}")
+    return lines
+
+
+def results_of(run: Path) -> dict[str, Any]:
+    """What the folder `run` has to show: `evaluations`, the best model's first; the path of the `report`; and a
+    `search` with that model, as arguments of `jointspace`. Raises IntegrityError for what is damaged."""
+    from pipeline.evaluate.summary import ranking
     from pipeline.storage.atomic import read_json
     from pipeline.storage.bundle import CARD, Bundle
     from pipeline.storage.names import plain
 
     summary, report = run / "evaluation" / "summary.json", run / "report" / "index.html"
     ranked = ranking(values) if summary.exists() and (values := read_json(summary)) else []
-    lines = compare_briefly(ranked) if ranked else []
-    if report.exists():
-        lines.append(f"report: {report}")
     best = run / "index" / plain(ranked[0]["model"], summary) if ranked else run
-    if (best / CARD).exists() and (example := example_search(Bundle(best))):
-        near = os.path.relpath(program)
-        command = str(program) if near.startswith("..") else near
-        lines.append(f"search: {shlex.join([command, *example])}")
-    return lines
+    search = example_search(Bundle(best)) if (best / CARD).exists() else None
+    return {
+        "run": str(run),
+        "evaluations": ranked,
+        "report": str(report) if report.exists() else None,
+        "search": search,
+    }
 
 
 def example_search(bundle: "Bundle") -> list[str] | None:

@@ -1,5 +1,6 @@
 """`jointspace run`: what it says of a run that fails, is interrupted or locked, and at the end of one that does not."""
 
+import json
 import os
 import signal
 import subprocess
@@ -112,6 +113,8 @@ def test_at_its_end_it_says_what_to_do_next(folder: Path) -> None:
     assert "search --index results/mine/index/ncca" in lines[-1]
     again = run(folder, "mine.yaml")
     assert again.returncode == 0 and again.stdout == done.stdout
+    found = json.loads(run(folder, "mine.yaml", "--json").stdout)
+    assert found["evaluations"][0]["model"] == "ncca" and found["report"] == "results/mine/report/index.html"
 
 
 def test_the_rules_are_beside_the_snakefile_that_is_installed() -> None:

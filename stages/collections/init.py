@@ -1,17 +1,21 @@
 """`init`: the configuration for a collection, from a look at it."""
 
+import shlex
+from collections.abc import Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import click
 
-from stages.commands import FILE, PATH
+from stages.commands import FILE, PATH, json_option
 
 if TYPE_CHECKING:
     from pipeline.collections.detect import Detected
 
 FEW = 200
 """Images with sentences below which the figures of a report mean little."""
+SHOWN = 3
+"""Rejected rows that are printed."""
 
 
 @click.command("init")
@@ -19,12 +23,15 @@ FEW = 200
 @click.option("--output", type=FILE, help="The configuration to write. [default: the folder's name .yaml]")
 @click.option("--weights", type=FILE, help="Weights of a network that is here. [default: ResNet-50's, downloaded]")
 @click.option("--architecture", help="Of --weights, as torchvision calls it. [default: as the file is called]")
-def command(photographs: Path, output: Path | None, weights: Path | None, architecture: str | None) -> None:
+@json_option
+def command(
+    photographs: Path, output: Path | None, weights: Path | None, architecture: str | None, as_json: bool
+) -> None:
     """Say what is in PHOTOS, a folder, a tar shard or a table, and write the shortest configuration that fits.
 
     No photograph is opened: those that cannot be read are found by `ingest`.
     """
-    import shlex
+    import json
 
     from pipeline.collections.assembly import Assembly
     from pipeline.collections.detect import detect
@@ -33,36 +40,54 @@ def command(photographs: Path, output: Path | None, weights: Path | None, archit
 
     found = detect(photographs.absolute())
     intake = _read(found)
-    splits, given = Assembly(intake).splits, intake.given
-    parts = [f"{count:,} {what}" for what, count in given.items() if count]
-    click.echo(printable(f"{found.root}: {', '.join(parts)} (format {found.format})"))
-    for ours, theirs in found.files.items():
-        click.echo(printable(f"  file {ours}: {theirs}"))
-    for note in found.notes:
-        click.echo(printable(f"  {note}"))
-    click.echo("  splits: " + ", ".join(f"{split} {count:,}" for split, count in splits.items()))
-    for reject in intake.rejects[:3]:
-        click.echo(printable(f"  left out: {reject.file} {reject.row or ''}: {reject.reason}"))
-    if len(intake.rejects) > 3:
-        click.echo(f"  left out: {len(intake.rejects) - 3:,} more, which `ingest` lists")
+    splits = Assembly(intake).splits
+    seen = {
+        "root": str(found.root),
+        "format": found.format,
+        "counts": {what: count for what, count in intake.given.items() if count},
+        "files": found.files,
+        "notes": found.notes,
+        "splits": splits,
+        "rejects": [{"file": one.file, "row": one.row, "reason": one.reason} for one in intake.rejects],
+    }
+    if not as_json:
+        click.echo("\n".join(map(printable, _lines(seen))))
+    path = None
+    following = ["jointspace", "apply", "BUNDLE", str(photographs), "--output", "results/NAME"]
+    if "train" in splits:
+        values = _configure(found, "weak" in splits, weights, architecture, output)
+        path = output or Path(f"{values['name']}.yaml")
+        if path.exists():
+            raise UsageError(f"{path} exists; name another file as --output, or remove it")
+        _write(path, values)
+        following = ["jointspace", "run", str(path)]
+    if as_json:
+        click.echo(json.dumps({**seen, "configuration": path and str(path), "next": following}, default=str))
+        return
+    if path:
+        click.echo(printable(f"wrote {path}; next:"))
+    click.echo(printable(shlex.join(following)))
+
+
+def _lines(seen: dict[str, Any]) -> Iterator[str]:
+    """What was found, in words."""
+    parts = [f"{count:,} {what}" for what, count in seen["counts"].items()]
+    yield f"{seen['root']}: {', '.join(parts)} (format {seen['format']})"
+    yield from (f"  file {ours}: {theirs}" for ours, theirs in seen["files"].items())
+    yield from (f"  {note}" for note in seen["notes"])
+    splits, rejects = seen["splits"], seen["rejects"]
+    yield "  splits: " + ", ".join(f"{split} {count:,}" for split, count in splits.items())
+    yield from (f"  left out: {one['file']} {one['row'] or ''}: {one['reason']}" for one in rejects[:SHOWN])
+    if len(rejects) > SHOWN:
+        yield f"  left out: {len(rejects) - SHOWN:,} more, which `ingest` lists"
     if "train" not in splits:
-        click.echo("no image has a sentence to learn from; what was learned from others finds them:")
-        click.echo(
-            printable(shlex.join(["jointspace", "apply", "BUNDLE", str(photographs), "--output", "results/NAME"]))
-        )
+        yield "no image has a sentence to learn from; what was learned from others finds them:"
         return
     if missing := [split for split in ("dev", "test") if split not in splits]:
-        click.echo(f"no image is of {' or '.join(missing)}: name some in the collection's list of splits")
+        yield f"no image is of {' or '.join(missing)}: name some in the collection's list of splits"
     described = sum(splits.get(split, 0) for split in ("train", "dev", "test"))
     if described < FEW:
-        click.echo(f"with {described} images that have sentences, the figures of the report will mean little")
-    values = _configure(found, "weak" in splits, weights, architecture, output)
-    path = output or Path(f"{values['name']}.yaml")
-    if path.exists():
-        raise UsageError(f"{path} exists; name another file as --output, or remove it")
-    _write(path, values)
-    click.echo(printable(f"wrote {path}; next:"))
-    click.echo(printable(shlex.join(["jointspace", "run", str(path)])))
+        yield f"with {described} images that have sentences, the figures of the report will mean little"
 
 
 def _read(found: "Detected") -> Any:

@@ -4,7 +4,7 @@ from pathlib import Path
 
 import click
 
-from stages.commands import FILE, FOLDER, PATH, output, say_next
+from stages.commands import FILE, FOLDER, PATH, json_option, output, say_next
 
 
 @click.command("apply")
@@ -13,19 +13,27 @@ from stages.commands import FILE, FOLDER, PATH, output, say_next
 @output(FOLDER, "Folder of the new bundle and of what it is made from; `search --index` takes it.")
 @click.option("--name", help="What the bundle's card calls the photographs. [default: the name of --output]")
 @click.option("--config", "config_path", type=FILE, help="Configuration to lay over what the command chooses.")
-def command(bundle_folder: Path, photographs: Path, output: Path, name: str | None, config_path: Path | None) -> None:
+@json_option
+def command(
+    bundle_folder: Path, photographs: Path, output: Path, name: str | None, config_path: Path | None, as_json: bool
+) -> None:
     """Index PHOTOS, a folder of them, tar shards or a table, in the space of the model in BUNDLE.
 
     Nothing is learned, and no sentence is needed. A command that was stopped goes on where it was when it is given
     again; photographs that were added meanwhile are indexed too.
     """
+    import json
     import logging
 
     from pipeline import config
     from stages.applied import apply_bundle
-    from stages.closing import search_command
+    from stages.closing import example_search, search_command
 
     changes = config.read_mapping(config_path) if config_path else {}
     bundle = apply_bundle(bundle_folder, photographs, output, name, changes)
     logging.getLogger(__name__).info("%d photographs", bundle.card["images"]["count"])
-    say_next(lambda: search_command(output))
+    if as_json:
+        count, search = bundle.card["images"]["count"], example_search(bundle)
+        click.echo(json.dumps({"bundle": str(output), "photographs": count, "search": search}))
+    else:
+        say_next(lambda: search_command(output))

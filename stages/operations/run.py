@@ -8,6 +8,7 @@ import click
 
 from pipeline.errors import JointspaceError, UsageError, meant
 from pipeline.remote.paths import is_url
+from stages.commands import json_option
 
 if TYPE_CHECKING:
     import subprocess
@@ -45,17 +46,19 @@ class _Dashed(click.Command):
 @click.argument("config_path", metavar="[CONFIG]", required=False, type=click.Path(path_type=Path, dir_okay=False))
 @click.argument("further", nargs=-1, type=click.UNPROCESSED, metavar="[-- SNAKEMAKE OPTIONS...]")
 @click.option("--cores", type=click.IntRange(min=1), help="Of this machine, for the run. [default: all]")
-def command(config_path: Path | None, further: tuple[str, ...], cores: int | None) -> None:
+@json_option
+def command(config_path: Path | None, further: tuple[str, ...], cores: int | None, as_json: bool) -> None:
     """Run everything that CONFIG asks for, by default the demo; what is made already is kept.
 
     Options and targets of Snakemake's own follow two dashes, such as `-- --rerun-incomplete`; then its output is shown.
     """
+    import json
     import shlex
     import sys
 
     from pipeline import config, runtime
     from pipeline.storage.locks import hold
-    from stages.closing import closing_lines
+    from stages.closing import closing_lines, results_of
 
     if config_path is not None and str(config_path).startswith("-"):
         config_path, further = None, (str(config_path), *further)
@@ -72,7 +75,9 @@ def command(config_path: Path | None, further: tuple[str, ...], cores: int | Non
         code = _watch([*words, *further], log, shown=bool(further))
     if code:
         raise _explain(log, code, shlex.join(["jointspace", "run", *([str(config_path)] if config_path else [])]))
-    if not further:
+    if as_json:
+        click.echo(json.dumps(results_of(folder)))
+    elif not further:
         click.echo("\n".join(closing_lines(folder, Path(sys.executable).with_name("jointspace"))))
 
 

@@ -57,6 +57,15 @@ def test_photographs_alone_are_sent_to_apply(photos: Path) -> None:
     assert list(Path.cwd().iterdir()) == []
 
 
+def test_what_it_says_as_json(photos: Path) -> None:
+    seen = json.loads(run_command("init", photos, "--json"))
+    assert seen["splits"] == {"gallery": 20} and seen["configuration"] is None and seen["next"][1] == "apply"
+    caption(photos, "folder")
+    seen = json.loads(run_command("init", photos, "--json"))
+    assert (seen["root"], seen["format"], seen["counts"]) == (str(photos), "folder", {"images": 20, "sentences": 20})
+    assert seen["next"] == ["jointspace", "run", seen["configuration"]] and Path(seen["configuration"]).exists()
+
+
 def test_other_files_beside_photographs_alone_change_nothing(photos: Path) -> None:
     for name in ("notes.txt", "things.json"):
         (photos / name).write_text("{}")

@@ -36,10 +36,10 @@ def applied(source: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
     return folder
 
 
-def apply(source: Path, photographs: Path, output: Path) -> None:
+def apply(source: Path, photographs: Path, output: Path, *options: str) -> str:
     small = output.with_name("small.yaml")
     small.write_text(yaml.safe_dump({"shard_size": 16, "extract": CONFIG["extract"]}))
-    run_command("apply", source / "bundle", photographs, "--output", output, "--config", small)
+    return run_command("apply", source / "bundle", photographs, "--output", output, "--config", small, *options)
 
 
 def test_photographs_without_sentences_are_found_in_words(applied: Path) -> None:
@@ -83,7 +83,9 @@ def test_again_it_makes_only_what_is_missing(source: Path, applied: Path) -> Non
     gone = out / "features/eye/shard-00001.h5.json"
     gone.unlink()
     vectors = (out / "index/ncca/images.faiss").read_bytes()
-    apply(source, applied / "photos", out)
+    said = json.loads(apply(source, applied / "photos", out, "--json"))
+    assert (said["bundle"], said["photographs"]) == (str(out), 24)
+    assert json.loads(run_command(*said["search"], "--json"))
     again = {path: path.stat().st_mtime_ns for path in out.rglob("shard-*.h5")}
     assert {path for path in made if again[path] != made[path]} == {out / "features/eye/shard-00001.h5"}
     assert (out / "manifest/manifest.json").stat().st_mtime_ns == manifest

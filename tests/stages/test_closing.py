@@ -12,7 +12,7 @@ from made_up import build_bundle, make_run, run_command
 from pipeline.errors import IntegrityError
 from pipeline.evaluate.summary import compare_briefly, ranking
 from pipeline.storage.atomic import publish_json
-from stages.closing import closing_lines
+from stages.closing import closing_lines, results_of
 
 
 def evaluation(model: str, recall: float, split: str = "test", protocol: str = "all-sentences") -> dict:
@@ -77,6 +77,13 @@ def test_what_is_not_there_is_not_told(run: Path) -> None:
     assert len(closing_lines(run, Path("p"))) == 3
     (run / "evaluation/summary.json").unlink()
     assert closing_lines(run, Path("p")) == []
+
+
+def test_results_as_values(run: Path) -> None:
+    found = json.loads(json.dumps(results_of(run)))
+    assert [one["model"] for one in found["evaluations"]] == ["ncca", "cca"]
+    assert found["report"] == str(run / "report/index.html") and found["search"][0] == "search"
+    assert results_of(run / "none") == {"run": str(run / "none"), "evaluations": [], "report": None, "search": None}
 
 
 def test_a_summary_leads_to_no_bundle_outside(run: Path) -> None:
