@@ -104,8 +104,8 @@ def apply_bundle(
         _carry(bundle, f"encoders/{encoder}/", run.layout.encoder(encoder).path)
     _carry(bundle, "", run.layout.model(plain(bundle.card["model"], bundle.folder)).path)
     _ingest(run, known["ingest"])
-    for encoder in encoders:
-        make(run, known["extract"], (encoder,))
+    for number, encoder in enumerate(encoders):
+        make(run, known["extract"], (encoder,), others=[] if number else [(other,) for other in encoders[1:]])
     make(run, STAGE, (str(bundle.folder.absolute()),))
     return Bundle(_index(run, bundle, asker, name or output.absolute().name))
 

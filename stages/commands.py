@@ -58,7 +58,9 @@ def output(kind: click.Path, what: str):
 def command_of(stage: "Stage") -> click.Command:
     """The command of a stage: `jointspace embed ncca --run results/demo` does what its rule does."""
 
-    def callback(root: Path, config_path: Path | None, batch: str | None = None, **given: Any) -> None:
+    def callback(
+        root: Path, config_path: Path | None, batch: str | None = None, together: bool = False, **given: Any
+    ) -> None:
         from pipeline.run.runner import commit_batches, make, make_batch
 
         run, names = begin(root, config_path), [given.pop(name) for name in stage.names]
@@ -66,7 +68,8 @@ def command_of(stage: "Stage") -> click.Command:
             every = make_batch(run, stage, batch)
         else:
             for chosen in (every := stage.select(run.config, [name for name in names if name is not None])):
-                make(run, stage, chosen, **given)
+                others = [one for one in stage.others(run.config, chosen) if together or one in every]
+                make(run, stage, chosen, **given, **({"others": others} if others and not given["again"] else {}))
             commit_batches(run, stage)
         say_next(lambda: stage.then(run, *every[-1]) or shlex.join(["jointspace", "run", str(run.layout.config)]))
 
@@ -75,6 +78,9 @@ def command_of(stage: "Stage") -> click.Command:
     if stage.sharded:
         params.append(click.Option(["--part"], type=click.IntRange(min=0), help="One range of shards. [default: all]"))
         params.append(click.Option(["--again"], is_flag=True, help="Make again what exists."))
+    if stage.together is not type(stage).together:
+        what = f"Make all {stage.names[0]}s that share their work with the first of them, if it is this one."
+        params.append(click.Option(["--together"], is_flag=True, help=what))
     if stage.batch:
         params.append(click.Option(["--batch"], help="What a rule makes in one process, but for what is made already."))
     params += [*stage.options, click.Option(CONFIG[0], **CONFIG[1])]

@@ -92,7 +92,7 @@ def measure_images(run: "Run", seen: SamplePhotographs) -> tuple[dict, dict[str,
 
     from pipeline import runtime
     from pipeline.images.decode import ImageLimits, inspect
-    from pipeline.images.preprocess import load
+    from pipeline.images.preprocess import View, load
     from pipeline.plan.rates import extraction_rate, rate
     from pipeline.specs.stored import restore_encoder
 
@@ -113,13 +113,10 @@ def measure_images(run: "Run", seen: SamplePhotographs) -> tuple[dict, dict[str,
             untrained = chosen.model_copy(update={"weights": "untrained", "file": None, "sha256": None})
             encoder = chosen.spec.load().prepare(untrained, material)
         work = encoder.work(settings.device, extract.precision, run.batch_size, extract.engine, images)
-        pixels = [load(read, limits, encoder.preprocessing, photograph) for photograph in photographs]
-        describe = work.describe or (lambda picture: picture)
+        views, pictures = [View(encoder.preprocessing, work.describe)], []
         decoded = rate(
-            lambda e=encoder, d=describe: (d(load(read, limits, e.preprocessing, p)) for p in photographs),
-            len(photographs),
+            lambda v=views, p=pictures: (p.extend(load(read, limits, v, one)) for one in photographs), len(photographs)
         )
-        pictures = [describe(picture) for picture in pixels]
         dims[chosen.name] = next(work.extractor(pictures[: run.batch_size])).shape[1]
         forward = rate(lambda w=work, p=pictures: w.extractor(p), len(pictures))
         gpu = work.extractor.plan.device.type != "cpu"

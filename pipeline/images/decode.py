@@ -10,10 +10,9 @@ limit always applies; elsewhere it is checked when Pillow reads the next block, 
 import hashlib
 import io
 import math
-import re
 import time
 import warnings
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from functools import cache, partial
@@ -22,6 +21,7 @@ from typing import Any, NamedTuple
 from PIL import Image, ImageOps, UnidentifiedImageError
 
 from pipeline.errors import InputError, Refused
+from pipeline.images import jpeg
 from pipeline.worker_process import Failure, processor_limit
 from pipeline.workers import Worker
 
@@ -34,15 +34,8 @@ LONGEST_FTYP = 256
 RANGES = {"I;16": (65535,), "I": (255, 65535), "F": (1, 255)}
 """Usual greatest samples of Pillow's modes of more than 8 bits."""
 PNG_END = b"IEND\xaeB`\x82"
-MOST_SCANS = 100
-"""In a JPEG. Each is a pass over all pixels for as few as 14 bytes. Encoders write ten; libtiff has this limit."""
 BLOCK = 1 << 10
 """Bytes; smaller reads are of a header."""
-MARGIN = 2
-"""By how much a JPEG is decoded larger than it is needed, so that the resizing that follows decides how it looks."""
-JPEG_SCAN, JPEG_END = 0xDA, 0xD9
-JPEG_MARKER = re.compile(rb"\xff([\x02-\xcf\xd8-\xfe])")
-"""A marker that ends a scan's data: neither a stuffed zero nor a restart within it."""
 
 
 @dataclass(frozen=True)
@@ -75,10 +68,17 @@ def decode(data: bytes, limits: ImageLimits, side: int | None = None) -> Image.I
     of its size, which takes a fraction of the time: at the smallest of at least MARGIN times `side`. Raises
     UnreadableImage.
     """
+    return decode_each(data, limits, [side])[0]
+
+
+def decode_each(data: bytes, limits: ImageLimits, sides: Sequence[int | None]) -> list[Image.Image]:
+    """As `decode` for each of `sides`, decoded once, at the scale that the largest needs. Where `decode` would have
+    decoded smaller, pixels are averaged to that size."""
     started = time.thread_time()
     try:
         with processor_limit(limits.seconds, str(_too_slow(limits.seconds))), _pixel_limit(limits.max_pixels):
-            image = _to_rgb(_load(data, limits, started, side))
+            image, factors = _load(data, limits, started, sides)
+            images = jpeg.reduce(_to_rgb(image), factors)
     except UnreadableImage:
         raise
     except UnidentifiedImageError:
@@ -91,7 +91,7 @@ def decode(data: bytes, limits: ImageLimits, side: int | None = None) -> Image.I
         raise UnreadableImage(reason, f"{type(error).__name__}: {error}") from error
     if time.thread_time() - started > limits.seconds:
         raise _too_slow(limits.seconds)
-    return image
+    return images
 
 
 def to_rgb(image: Image.Image, limits: ImageLimits) -> Image.Image:
@@ -141,21 +141,23 @@ def inspect(read: Callable[..., bytes], limits: ImageLimits, location: tuple[Any
     return Inspection(*decode(data, limits).size, hashlib.sha256(data).hexdigest())
 
 
-def _load(data: bytes, limits: ImageLimits, started: float, side: int | None) -> Image.Image:
-    """The first frame, as stored."""
+def _load(
+    data: bytes, limits: ImageLimits, started: float, sides: Sequence[int | None]
+) -> tuple[Image.Image, list[int]]:
+    """The first frame, as stored, and by how much it is to be reduced for each of `sides`."""
     formats = (*FORMATS, _heif()) if _is_heif(data) else FORMATS
     image = Image.open(_Timed(data, started, limits.seconds), formats=formats)
     _check_size(image.size, limits)
+    factors = [1] * len(sides)
     if image.format == "JPEG":
-        _check_scans(data)
-        if side is not None:
-            least = MARGIN * side / min(image.size)
-            image.draft(None, tuple(math.ceil(least * length) for length in image.size))
+        if jpeg.has_more_scans(data, jpeg.MOST_SCANS):
+            raise UnreadableImage("too-slow", f"a JPEG of more than {jpeg.MOST_SCANS} scans")
+        factors = jpeg.draft(image, sides)
     image.load()
     # Pillow stops at the last pixel and does not notice a missing end.
     if image.format == "PNG" and data.rfind(PNG_END) < 0:
         raise UnreadableImage("truncated", "the PNG lacks its end")
-    return image
+    return image, factors
 
 
 def _is_heif(data: bytes) -> bool:
@@ -193,18 +195,6 @@ class _Timed(io.BytesIO):
 
 def _too_slow(seconds: float) -> UnreadableImage:
     return UnreadableImage("too-slow", f"took longer than {seconds:g} s to decode (collection.decode_seconds)")
-
-
-def _check_scans(data: bytes) -> None:
-    """Raise for a JPEG of more than MOST_SCANS scans."""
-    if data.count(bytes((0xFF, JPEG_SCAN))) <= MOST_SCANS:  # some may be in a thumbnail or after the end
-        return
-    at, scans = 2, 0
-    while (found := JPEG_MARKER.search(data, at)) and found[1][0] != JPEG_END:
-        at = found.end() + int.from_bytes(data[found.end() : found.end() + 2])
-        scans += found[1][0] == JPEG_SCAN
-        if scans > MOST_SCANS:
-            raise UnreadableImage("too-slow", f"a JPEG of more than {MOST_SCANS} scans")
 
 
 @contextmanager

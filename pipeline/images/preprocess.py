@@ -4,13 +4,15 @@ import hashlib
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
+from itertools import accumulate
+from math import prod
 from typing import Any, NamedTuple
 
 import numpy as np
 from PIL import Image
 
 from pipeline.errors import InputError
-from pipeline.images.decode import ImageLimits, decode
+from pipeline.images.decode import ImageLimits, decode, decode_each
 from pipeline.images.shared_pixels import shared_map
 from pipeline.workers import Failure, isolated_map
 
@@ -68,6 +70,14 @@ class Photograph(NamedTuple):
         return cls(name, row["sha256"], (row["path"], row["offset"], row["size"]))
 
 
+class View(NamedTuple):
+    """What an encoder takes of a photograph: its pixels by `preprocessing`, (side, side, 3) uint8, or what `describe`
+    makes of them."""
+
+    preprocessing: Preprocessing
+    describe: Callable[[np.ndarray], Any] | None = None
+
+
 def load_all(
     photographs: Sequence[Photograph],
     read: Callable[..., bytes],
@@ -76,35 +86,50 @@ def load_all(
     processes: int,
     describe: Callable[[np.ndarray], Any] | None = None,
 ) -> Iterator[Any]:
-    """The result of `load` for each photograph, in order, computed in other processes.
+    """One view of each photograph; see `load_views`."""
+    for (made,) in load_views(photographs, read, limits, [View(preprocessing, describe)], processes):
+        yield made
+
+
+def load_views(
+    photographs: Sequence[Photograph],
+    read: Callable[..., bytes],
+    limits: ImageLimits,
+    views: Sequence[View],
+    processes: int,
+) -> Iterator[list[Any]]:
+    """The `views` of each photograph, which is decoded once, in order, computed in other processes.
 
     Raises InputError naming the first photograph that has changed since it was ingested.
     """
-    function = partial(load, read, limits, preprocessing, describe=describe)
-    if describe is None:
-        side = preprocessing.side
-        outcomes = shared_map(function, photographs, processes, (side, side, 3))
+    shapes = [(view.preprocessing.side, view.preprocessing.side, 3) for view in views]
+    bounds = list(accumulate(map(prod, shapes)))
+    by_pixels = all(view.describe is None for view in views)
+    if by_pixels:
+        joined = partial(_load_joined, read, limits, views)
+        outcomes = shared_map(joined, photographs, processes, (bounds[-1],))
     else:
-        outcomes = isolated_map(function, photographs, processes)
+        outcomes = isolated_map(partial(load, read, limits, views), photographs, processes)
     for photograph, outcome in zip(photographs, outcomes, strict=True):
         if isinstance(outcome, Failure):
             raise InputError(f"{photograph.name}: {outcome.reason}; it could be used before: run ingest again")
-        yield outcome
+        yield outcome if not by_pixels else list(map(np.reshape, np.split(outcome, bounds[:-1]), shapes))
 
 
-def load(
-    read: Callable[..., bytes],
-    limits: ImageLimits,
-    preprocessing: Preprocessing,
-    photograph: Photograph,
-    describe: Callable[[np.ndarray], Any] | None = None,
-) -> Any:
-    """(side, side, 3) uint8 of one photograph, or what `describe` makes of it; `read` maps a location to bytes.
+def _load_joined(*given: Any) -> np.ndarray:
+    """The pixels of `load`, one after the other."""
+    return np.concatenate([pixels.reshape(-1) for pixels in load(*given)])
+
+
+def load(read: Callable[..., bytes], limits: ImageLimits, views: Sequence[View], photograph: Photograph) -> list[Any]:
+    """The `views` of one photograph, which is decoded once; `read` maps a location to bytes.
 
     Raises InputError saying what is wrong with the photograph.
     """
-    pixels = prepare(open_photograph(read, limits, photograph, preprocessing.resize), preprocessing)
-    return pixels if describe is None else describe(pixels)
+    sides = [view.preprocessing.resize for view in views]
+    images = decode_each(_unchanged(read, photograph), limits, sides)
+    pixels = [prepare(image, view.preprocessing) for image, view in zip(images, views, strict=True)]
+    return [view.describe(one) if view.describe else one for one, view in zip(pixels, views, strict=True)]
 
 
 def open_photograph(
@@ -112,7 +137,12 @@ def open_photograph(
 ) -> Image.Image:
     """The whole photograph, 8-bit RGB and upright; with `side` perhaps smaller, as `decode` says. Raises InputError
     saying what is wrong with it."""
+    return decode(_unchanged(read, photograph), limits, side)
+
+
+def _unchanged(read: Callable[..., bytes], photograph: Photograph) -> bytes:
+    """The bytes that were ingested. Raises InputError for others."""
     data = read(*photograph.location)
     if hashlib.sha256(data).hexdigest() != photograph.sha256:
         raise InputError("changed: its bytes are not those that were ingested")
-    return decode(data, limits, side)
+    return data

@@ -55,7 +55,8 @@ def forecast(
     for stage in {stage.name: stage for stage, _ in made}.values():
         names = [given for other, given in made if other.name == stage.name]
         formula = getattr(work, stage.name, None)
-        seconds = [formula(*given) if formula else None for given in names]
+        joining = {given: {"shared": True} for given in map(tuple, list(stage.together(config))[1:])}
+        seconds = [formula(*given, **joining.get(tuple(given), {})) if formula else None for given in names]
         jobs = len(stage.batches(config)) if stage.batch else len(names) * (parts if stage.sharded else 1)
         starts = (len(names) - jobs) * rates.starts_light if stage.batch else 0  # that the others of a batch do without
         found.append(
@@ -90,10 +91,15 @@ class _Work:
     def prepare_encoder(self, encoder: str) -> float:
         return self.rates.starts
 
-    def extract(self, encoder: str) -> float | None:
-        """All images; in each job the decoders start too. None where the encoder was not measured."""
+    def extract(self, encoder: str, shared: bool = False) -> float | None:
+        """All images; in each job the decoders start too. Where the work is `shared`, another's job has decoded. None
+        where the encoder was not measured."""
         speed = self.rates.images.get(encoder)
-        return None if speed is None else self.s.images / speed + 2 * self.parts * self.rates.starts
+        if speed is None:
+            return None
+        if shared:
+            return self.s.images / self.rates.forward[encoder] + self.parts * self.rates.starts_light
+        return self.s.images / speed + 2 * self.parts * self.rates.starts
 
     def import_features(self, encoder: str) -> float:
         return self.parts * self.rates.starts_light + 4 * self.s.images * self.s.dims.get(encoder, 0) / DISK_BYTES

@@ -41,14 +41,15 @@ NAMED_CLUSTERS = {
 @dataclass(frozen=True)
 class ShardTask:
     """One stage on one run, in a form that can be pickled: `module` is where the stage is declared, `again` whether
-    existing shards are made anew, and `call` is unique to a call of the runner, so that a worker that outlives it opens
-    everything anew for the next."""
+    existing shards are made anew, `call` is unique to a call of the runner, so that a worker that outlives it opens
+    everything anew for the next, and `others` are made together with `names`."""
 
     module: str
     root: Path
     names: tuple[str, ...]
     again: bool
     call: str
+    others: tuple[tuple[str, ...], ...] = ()
 
     @classmethod
     def of(cls, stage: Stage, run: Run, names: tuple[str, ...], again: bool) -> "ShardTask":
@@ -62,9 +63,10 @@ class ShardTask:
     def __call__(self, number: int) -> int:
         """Make one shard, unless a worker that died has committed it; returns its number."""
         run, stage, make = _opened(self)
-        job = run.job(stage, self.names, number)
-        if self.again or not is_made(job.outputs[0].commit(number), job.fingerprint):
-            make(job)
+        jobs = [run.job(stage, names, number) for names in (self.names, *self.others)]
+        jobs = [one for one in jobs if self.again or not is_made(one.outputs[0].commit(number), one.fingerprint)]
+        if jobs:
+            make(*jobs)
         return number
 
 
@@ -75,7 +77,7 @@ def _opened(task: ShardTask) -> tuple[Run, Stage, Callable[[Any], None]]:
     multiprocessing.current_process().daemon = False
     stage = importlib.import_module(task.module).STAGE
     run = Run(task.root)
-    return run, stage, stage.function(run, *task.names)
+    return run, stage, stage.function(run, *task.names, *(word for names in task.others for word in names))
 
 
 def in_process(task: ShardTask, numbers: Sequence[int]) -> Iterator[int]:

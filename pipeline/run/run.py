@@ -195,7 +195,7 @@ class Run(Resources):
         outputs = stage.outputs(self.layout, *names)
         path = outputs[0].path if isinstance(outputs[0], Artefact) else outputs[0].shard(number)
         digest = fingerprint(stage.name, stage.version, stage.keys(self.config, *names), inputs)
-        return Job(digest, inputs, path, outputs, number, rows)
+        return Job(digest, inputs, path, outputs, names, number, rows)
 
     def digest(self, one: Outside) -> str:
         """Of what a person brought, looked at once."""

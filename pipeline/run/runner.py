@@ -2,6 +2,8 @@
 
 import logging
 from collections.abc import Iterator, Sequence
+from contextlib import ExitStack
+from dataclasses import replace
 from typing import Any
 
 from pipeline import runtime
@@ -19,15 +21,17 @@ log = logging.getLogger(__name__)
 
 
 def make(
-    run: Run, stage: Stage, names: Names = (), part: int | None = None, again: bool = False, **options: Any
-) -> None:
+    run: Run, stage: Stage, names: Names = (), part: int | None = None, again: bool = False,
+    others: Sequence[Names] = (), **options: Any,
+) -> None:  # fmt: skip
     """Make what `stage` writes of `names`; of a sharded stage one part, or all of them.
 
     A shard that was made from the same inputs by the same version is kept unless `again`; a stage without shards always
-    runs. Raises JointspaceError where another process is making the same.
+    runs. `others` are made with it as far as they can be (see Stage.together); their own calls then find them made.
+    Raises JointspaceError where another process is making the same.
     """
     if stage.sharded:
-        _make_shards(run, stage, names, part, again)
+        _make_shards(run, stage, names, part, again, others)
         return
     made = stage.outputs(run.layout, *names)[0]
     with hold(made.path):
@@ -69,21 +73,36 @@ def commit_batches(run: Run, stage: Stage) -> None:
             publish_json(run.layout.batch(stage.name, batch).commit, about)
 
 
-def _make_shards(run: Run, stage: Stage, names: Names, part: int | None, again: bool) -> None:
+def _make_shards(run: Run, stage: Stage, names: Names, part: int | None, again: bool, others: Sequence[Names]) -> None:
     shards = stage.outputs(run.layout, *names)[0]
     if part is not None and part >= len(run.parts):
         raise UsageError(f"{run.root} has {len(run.parts)} parts, from 0; there is no part {part}")
     task = ShardTask.of(stage, run, names, again)
     for number in range(len(run.parts)) if part is None else [part]:
-        with hold(shards.part(number)):
-            digests = {n: run.job(stage, names, n).fingerprint for n in run.parts[number]}
-            pending = [n for n, digest in digests.items() if again or not is_made(shards.commit(n), digest)]
-            for made in _progress(stage, names, _map(run, stage, task, pending), len(pending)):
+        with hold(shards.part(number)), ExitStack() as held:
+            numbers = run.parts[number]
+            lacking = set(numbers) if again else _lacking(run, stage, names, number)
+            if there := len(numbers) - len(lacking):
+                log.info("%s: %d of %d shards were made before", shards.folder, there, len(numbers))
+            joining = []
+            for other in others:
+                try:
+                    held.enter_context(hold(stage.outputs(run.layout, *other)[0].part(number)))
+                    lacking |= _lacking(run, stage, other, number)
+                    joining.append(other)
+                except JointspaceError as error:
+                    log.info("%s: without %s, whose own job says more: %s", shards.folder, " ".join(other), error)
+            pending, joined = sorted(lacking), replace(task, others=tuple(joining))
+            for made in _progress(stage, names, _map(run, stage, joined, pending), len(pending)):
                 log.debug("%s: shard %d", shards.folder, made)
-            if there := len(digests) - len(pending):
-                log.info("%s: %d of %d shards were made before", shards.folder, there, len(digests))
             stage.finish(run, number, *names)
-            commit_part(shards, number, run.parts[number])
+            commit_part(shards, number, numbers)
+
+
+def _lacking(run: Run, stage: Stage, names: Names, number: int) -> set[int]:
+    """The shards of a part that are not made yet."""
+    jobs = [run.job(stage, names, n) for n in run.parts[number]]
+    return {job.number for job in jobs if not is_made(job.outputs[0].commit(job.number), job.fingerprint)}
 
 
 def commit_part(shards: Shards, number: int, numbers: Sequence[int]) -> None:

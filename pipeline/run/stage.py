@@ -52,7 +52,7 @@ def outside_files(name: str, folder: Path) -> dict[str, Input]:
 
 @dataclass(frozen=True)
 class Job:
-    """One call of a stage's function: what it writes, and what its commit must record.
+    """One call of a stage's function: what it makes, of which `names`, and what its commit must record.
 
     `outputs` are what the stage's `writes` says, `path` the file or folder of the first; of a sharded stage `path` is
     the shard's file, `number` its number and `rows` its images and sentences. `fingerprint` and `inputs` (name ->
@@ -63,6 +63,7 @@ class Job:
     inputs: Mapping[str, str]
     path: Path
     outputs: Sequence[Artefact | Shards]
+    names: Names = ()
     number: int | None = None
     rows: "ShardRows | None" = None
 
@@ -116,8 +117,11 @@ class Stage:
     type next; None for the rest of the run. `shown` is the category in Snakemake's report of each output that is shown
     there, by its caption. `work(config, sizes, *names)` are the floating-point operations of a shard that a GPU would
     do, where they may be too few to start on one. `finish(run, part, *names)` is called when all shards of a part are
-    made, before its commit. `batch(config, *names)`, of a stage without shards, names the job that makes these and all
-    others of the same batch, each with its own commit: where each is made sooner than a process starts.
+    made, before its commit. `together(config)`, of a sharded stage, are names that share most of their work: the job of
+    the first makes all of them, and those of the others find theirs made. Names are then of one word, `function(run,
+    *names)` opens several, and what it returns takes a job of each that is to be made. `batch(config, *names)`, of a
+    stage without shards, names the job that makes these and all others of the same batch, each with its own commit:
+    where each is made sooner than a process starts.
     """
 
     function: Callable[..., Any]
@@ -135,6 +139,7 @@ class Stage:
     shown: Mapping[str, str] = field(default_factory=dict)
     work: Callable[..., float] = _without_end
     finish: Callable[..., None] = _nothing
+    together: "Callable[[Config], Sequence[Names]]" = _nothing
     batch: "Callable[..., str] | None" = None
     threads: int = 1
     options: tuple[Any, ...] = ()
@@ -174,6 +179,11 @@ class Stage:
             return found
         wanted = set(map(tuple, self.wanted(config)))
         return [choice for choice in found if choice in wanted] or found
+
+    def others(self, config: "Config", names: Names) -> list[Names]:
+        """The names that the job of these makes too, because they are the first of those that are made together."""
+        first, *others = map(tuple, self.together(config)) if self.together(config) else [()]
+        return others if first == names else []
 
     def batches(self, config: "Config") -> dict[str, list[Names]]:
         """Batch -> what `all` makes of it; empty for a stage that makes each for itself."""

@@ -81,9 +81,20 @@ class Workflow:
             part = getattr(wildcards, "part", None)
             found = [path for reads in each for one in reads.values() for path in self._commits(one, part)]
             found = list(dict.fromkeys(found))
-            return [*found, self._ancient(str(self.layout.manifest.commit))] if stage.sharded else found
+            before = [self.layout.manifest, *self._before(stage, wildcards)] if stage.sharded else []
+            return found + [self._ancient(path) for one in before for path in self._commits(one, part)]
 
         return files
+
+    def _before(self, stage: Stage, wildcards: Any) -> list[Input]:
+        """What a job only waits for: of those that are made together the first for what the others read, the others for
+        the first."""
+        (names,) = self._jobs(stage, wildcards)
+        if others := stage.others(self.config, names):
+            each = (stage.reads(self.config, self.layout, *one).values() for one in others)
+            return [one for reads in each for one in reads if not isinstance(one, Outside)]
+        every = list(stage.together(self.config))
+        return list(stage.outputs(self.layout, *every[0])) if names in every[1:] else []
 
     def output(self, name: str) -> list[Any]:
         """The commits of what a rule makes, and the files that Snakemake's report shows, as patterns."""
@@ -164,6 +175,7 @@ class Workflow:
         words += ["--batch", f"{{wildcards.{BATCH}:q}}"] if stage.batch else []
         words += [f"{{wildcards.{one}:q}}" for one in ([] if stage.batch else stage.names)]
         words += ["--run", _plain(shlex.quote(str(self.run.root)))]
+        words += ["--together"] if stage.together(self.config) else []
         return " ".join([*words, *(["--part", "{wildcards.part}"] if stage.sharded else [])])
 
     @cached_property

@@ -27,11 +27,12 @@ def extract_regions(run: Run, encoder: str) -> Callable[[Job], None]:
     from tqdm import tqdm
 
     from pipeline.errors import UsageError
-    from pipeline.images.extraction import Stopwatch, choose_plan
+    from pipeline.images.extraction import choose_plan
     from pipeline.images.preparation import Request
     from pipeline.images.preprocess import Photograph
     from pipeline.images.region_features import Classifier
     from pipeline.images.regions import RegionExtractor, describe
+    from pipeline.images.stopwatch import Stopwatch
     from pipeline.specs.engines import TORCH
     from pipeline.specs.stored import restore_encoder, stored_kind
     from pipeline.storage.features import to_stored

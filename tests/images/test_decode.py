@@ -12,7 +12,7 @@ from hostile import many_scans, slow_image
 from PIL import Image, features
 
 from pipeline.errors import InputError
-from pipeline.images.decode import DecodingProcess, ImageLimits, UnreadableImage, decode
+from pipeline.images.decode import DecodingProcess, ImageLimits, UnreadableImage, decode, decode_each
 
 LIMITS = ImageLimits(max_pixels=64_000_000, min_side=8, max_aspect=20)
 RNG = np.random.default_rng(0)
@@ -171,6 +171,24 @@ def test_a_jpeg_that_is_far_too_large_comes_smaller_and_looks_the_same() -> None
     difference = np.asarray(whole, np.float32) - np.asarray(smaller, np.float32)
     assert np.abs(difference).mean() < 2 and np.asarray(whole).std() > 20
     assert decode(encoded(large, "PNG"), LIMITS, 20).size == (1600, 1200)
+
+
+@pytest.mark.parametrize("size", [(1600, 1200), (1023, 1537), (257, 5000), (90, 70), (4097, 3001)])
+def test_one_decoding_serves_several_sizes(size: tuple[int, int]) -> None:
+    """Each has the size that it has alone; the largest is the same, others look it, other formats stay whole."""
+    smooth = Image.fromarray(PIXELS[:9, :9]).resize(size, Image.Resampling.BICUBIC)
+    data, sides = encoded(smooth, "JPEG", quality=95), [20, 448, 120, None, 224]
+    alone = [decode(data, LIMITS, side) for side in sides]
+    for asked in (sides, sides[:3], sides[4:]):
+        largest = None if None in asked else max(asked)
+        for side, image, made in zip(
+            asked, alone[sides.index(asked[0]) :], decode_each(data, LIMITS, asked), strict=False
+        ):
+            assert made.size == image.size
+            off = np.abs(np.asarray(made, np.float32) - np.asarray(image, np.float32))
+            assert off.max() == 0 if side == largest else off.mean() < 1
+    png = encoded(smooth, "PNG")
+    assert [image.size for image in decode_each(png, LIMITS, sides)] == [size] * len(sides)
 
 
 def test_a_smaller_jpeg_is_upright_too() -> None:

@@ -1,6 +1,10 @@
 """Extraction: the same features in any batch, in any arithmetic that is chosen, and on a GPU that is full."""
 
+import weakref
+from collections.abc import Iterator
 from dataclasses import replace
+from functools import partial
+from itertools import islice
 
 import numpy as np
 import pytest
@@ -10,8 +14,9 @@ from pictures import make_encoder, make_pixels, normalise
 from pipeline.errors import UsageError
 from pipeline.images import extraction
 from pipeline.images.backbones import build
-from pipeline.images.extraction import ExtractionPlan, Extractor, Stopwatch, choose_plan
+from pipeline.images.extraction import ExtractionPlan, Extractor, choose_plan, extract_in_step
 from pipeline.images.networks import NetworkEncoder
+from pipeline.images.stopwatch import Stopwatch
 
 CPU = torch.device("cpu")
 
@@ -56,6 +61,28 @@ def test_images_are_drawn_one_batch_at_a_time() -> None:
     assert drawn == []
     assert [len(next(blocks)) for _ in range(2)] == [2, 2] and len(drawn) <= 6
     assert [len(block) for block in blocks] == [2, 2, 1]
+
+
+@pytest.mark.parametrize("sizes", [(2, 2), (1, 50), (4, 3)])
+def test_encoders_in_step_make_what_each_makes_alone_and_keep_few_pictures(sizes: tuple[int, int]) -> None:
+    count, alive, most = 400, [], 0
+    pixels = np.random.default_rng(0).integers(0, 256, (2, count, 4, 4, 3), dtype=np.uint8)
+
+    def views() -> Iterator[list[np.ndarray]]:
+        nonlocal most
+        for number in range(count):
+            copies = list(pixels[:, number].copy())
+            alive.append(weakref.ref(copies[0]))
+            most = max(most, sum(one() is not None for one in alive))
+            yield copies
+
+    def means(size: int, images: Iterator[np.ndarray]) -> Iterator[np.ndarray]:
+        while batch := list(islice(images, size)):
+            yield np.stack(batch).mean(axis=(1, 2))
+
+    found = extract_in_step(views(), [partial(means, size) for size in sizes])
+    np.testing.assert_allclose(found, pixels.mean(axis=(2, 3)), rtol=1e-6)
+    assert most < 200, "as many as wait in a batch, and a few dozen"
 
 
 def test_precision_is_chosen_by_device_and_agreement(monkeypatch: pytest.MonkeyPatch) -> None:

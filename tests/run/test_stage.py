@@ -2,15 +2,17 @@
 
 import re
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 from made_up import make_run, make_stage, write_config
 
-from pipeline.config import load
+from pipeline.config import default_path, load, read_mapping, validate
 from pipeline.errors import UsageError
 from pipeline.run.layout import Layout, Shards
 from pipeline.run.parts import divide
 from pipeline.run.run import Run
+from pipeline.run.workflow import Workflow
 from pipeline.storage.atomic import read_json
 from stages.catalogue import declared
 from stages.cli import cli
@@ -142,3 +144,21 @@ def test_the_fingerprint_follows_the_version_the_keys_and_the_inputs(tmp_path: P
     assert Run(run).job(replace(stage, version=stage.version + 1), ("tfidf",), 0).fingerprint != first
     assert Run(run).job(replace(stage, keys=lambda config, encoder: {"a": 1}), ("tfidf",), 0).fingerprint != first
     assert Run(run).job(replace(stage, columns=(*stage.columns, "splits")), ("tfidf",), 0).fingerprint != first
+
+
+def test_the_first_of_those_made_together_waits_for_what_all_read_and_the_others_for_the_first() -> None:
+    weights = {"architecture": "squeezenet1_1", "weights": "untrained"}
+    encoders = [{"name": name, **weights} for name in ("a", "b")] + [{"name": "c", **weights, "weights": "tuned"}]
+
+    def waits(encoder: str, **changes: object) -> list[str]:
+        config = validate({**read_mapping(default_path()), "name": "run", "encoders": encoders, **changes})
+        flow = Workflow(config, declared(), lambda: None, None, lambda path: path)
+        found = flow.input("extract")(SimpleNamespace(encoder=encoder, part="00000"))
+        return [path.removeprefix("results/run/") for path in found if "manifest" not in path]
+
+    apart = {"extract": {**read_mapping(default_path())["extract"], "together": False}}
+    own = {name: f"encoders/{name}/model.json" for name in "abc"}
+    assert waits("a") == [own["a"], own["b"]]
+    assert waits("b") == [own["b"], "features/a/parts/00000.json"]
+    assert waits("c") == [own["c"]]
+    assert [waits(name, **apart) for name in "abc"] == [[own[name]] for name in "abc"]

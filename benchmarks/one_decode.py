@@ -1,0 +1,90 @@
+"""Two encoders of the same photographs: each decoded once for both against once for each.
+
+    python benchmarks/one_decode.py [--megapixels 0.2 2 6 12] [--sides 256,224 448,448] [--images 8]
+
+From the bytes of JPEGs to features of MobileNetV2 at two resolutions, computed as `extract` does, but for decoding in
+this process. `cosine` is the least, over photographs, of the features of either encoder from the one decoding to those
+from its own. Photographs are drawn, or with JOINTSPACE_DATA set enlarged ones of Flickr8k with a grain, and the weights
+its own.
+"""
+
+import argparse
+import copy
+import hashlib
+import io
+import os
+from functools import partial
+from pathlib import Path
+
+from interleave import compare, report
+
+from engines import MEAN, STD, cosine, make_encoder  # isort: skip  (first: it configures the runtime)
+
+import numpy as np
+import torch
+from PIL import Image
+
+from pipeline import runtime
+from pipeline.images.decode import ImageLimits
+from pipeline.images.extraction import Extractor, choose_plan, extract_in_step, make_probes
+from pipeline.images.preprocess import Photograph, Preprocessing, View, load_views
+
+LIMITS = ImageLimits(max_pixels=64_000_000, min_side=8, max_aspect=20)
+NETWORK, BATCH, QUALITY, GRAIN = "mobilenet_v2", 8, 90, 4
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser()
+    parser.add_argument("--megapixels", type=float, nargs="+", default=[0.2, 2, 6, 12])
+    parser.add_argument("--sides", nargs=2, default=["256,224", "448,448"], help="resize,crop of each encoder")
+    parser.add_argument("--images", type=int, default=8)
+    parser.add_argument("--pairs", type=int, default=5)
+    options = parser.parse_args()
+    data = Path(os.environ["JOINTSPACE_DATA"]) if "JOINTSPACE_DATA" in os.environ else None
+    network = make_encoder(NETWORK, data)
+    views, extractors = [], []
+    for resize, crop in (map(int, sides.split(",")) for sides in options.sides):
+        encoder = copy.deepcopy(network)
+        encoder.preprocessing = Preprocessing(resize, crop, MEAN, STD)
+        views.append(View(encoder.preprocessing))
+        extractors.append(Extractor(encoder, choose_plan(encoder, "cpu", "auto", BATCH, "auto", 1 << 20)))
+    for megapixels in options.megapixels:
+        listed, read = photographs(data, options.images, megapixels)
+
+        def features(chosen: slice, listed: list[Photograph] = listed, read: dict = read) -> list[np.ndarray]:
+            pictures = load_views(listed, read.__getitem__, LIMITS, views[chosen], 0)
+            return extract_in_step(pictures, extractors[chosen])
+
+        together = partial(features, slice(0, 2))
+
+        def apart(features=features) -> list[np.ndarray]:
+            return [made for at in range(2) for made in features(slice(at, at + 1))]
+
+        label = f"{' and '.join(options.sides)} of {megapixels} megapixels: one decoding over two"
+        result = compare(label, together, apart, options.pairs, runtime.threads())
+        least = min(cosine(a, b) for a, b in zip(together(), apart(), strict=True))
+        engine = extractors[0].plan.engine
+        report(
+            {**result, "images": options.images, "cosine": least, "engine": engine, "threads": torch.get_num_threads()}
+        )
+
+
+def photographs(data: Path | None, count: int, megapixels: float) -> tuple[list[Photograph], dict[str, bytes]]:
+    """JPEGs of 4 x 3 of so many megapixels, and their bytes by their names."""
+    size, rng = (round((megapixels * 4e6 / 3) ** 0.5), round((megapixels * 3e6 / 4) ** 0.5)), np.random.default_rng(0)
+    if data:
+        images = [Image.open(file).convert("RGB") for file in sorted((data / "flickr8k/images").iterdir())[:count]]
+    else:
+        images = [Image.fromarray(one) for one in np.resize(make_probes(512), (count, 512, 512, 3))]
+    read = {}
+    for number, image in enumerate(images):
+        pixels = np.asarray(image.resize(size, Image.Resampling.BICUBIC), np.float32)
+        grainy = (pixels + rng.normal(0, GRAIN, pixels.shape[:2])[..., None]).clip(0, 255).astype(np.uint8)
+        file = io.BytesIO()
+        Image.fromarray(grainy).save(file, "JPEG", quality=QUALITY)
+        read[str(number)] = file.getvalue()
+    return [Photograph(name, hashlib.sha256(data).hexdigest(), (name,)) for name, data in read.items()], read
+
+
+if __name__ == "__main__":
+    main()
