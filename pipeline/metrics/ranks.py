@@ -59,12 +59,12 @@ def count_ranks(
         if scheduler != LOCAL:
             blocks = blocks_of(m, SENTENCE_ROWS)
             shares = [blocks[first::SHARES] for first in range(min(SHARES, len(blocks)))]
-            counts = map_reduce(count, shares, _add_counts, scheduler, (left, right, best, targets))
+            counts = map_reduce(count, shares, _add_counts, scheduler, (left, right, owners, best, targets))
             image_to_sentence, sentence_to_image = counts
         else:
             sentence_to_image, blocks = np.zeros(m, np.int64), iter(blocks_of(m, SENTENCE_ROWS, threads))
             found = pool.map(  # each thread takes the next block when it is done with its last one
-                lambda _: count(blocks, left, right, best, targets, sentence_to_image), range(threads)
+                lambda _: count(blocks, left, right, owners, best, targets, sentence_to_image), range(threads)
             )
             image_to_sentence = sum(above for above, _ in found)
     # The counts include the targets: one image for a sentence, all its best sentences for an image.

@@ -41,7 +41,9 @@ def make_pairs(n: int, c: int, rng: np.random.Generator) -> tuple[np.ndarray, np
 
 @pytest.mark.parametrize("metric", ["inner_product", "euclidean"])
 @pytest.mark.parametrize("n", [1, 2, 37, 300])
-def test_ranks_equal_sorting(metric: str, n: int) -> None:
+@pytest.mark.parametrize("few", [0, counting.FEW, 1])  # no score is looked at alone, some are, all are
+def test_ranks_equal_sorting(metric: str, n: int, few: float, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(counting, "FEW", few)
     images, sentences, owners = make_pairs(n, 16, np.random.default_rng(n))
     expected = naive_ranks(exact_scores(images, sentences, metric), owners)
     found = count_ranks(images, sentences, owners, metric)
@@ -50,7 +52,9 @@ def test_ranks_equal_sorting(metric: str, n: int) -> None:
 
 
 @pytest.mark.parametrize("metric", ["inner_product", "euclidean"])
-def test_ties_count_against_the_model(metric: str) -> None:
+@pytest.mark.parametrize("few", [counting.FEW, 1])
+def test_ties_count_against_the_model(metric: str, few: float, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(counting, "FEW", few)
     rng = np.random.default_rng(0)
     images = rng.integers(-1, 2, (90, 5)).astype(np.float32)  # few distinct vectors: most scores are tied
     owners = np.repeat(np.arange(90), 3)
