@@ -18,6 +18,7 @@ from pipeline.index.requirements import MEBI
 from pipeline.index.vectors import BLOCK_ROWS, Vectors
 from pipeline.run import Run
 from pipeline.storage.bundle import Bundle
+from pipeline.storage.bundle_regions import keep_regions
 from pipeline.storage.embeddings import Embeddings
 from pipeline.storage.pairs import split_ids
 from pipeline.storage.piece_revision import PieceRevision
@@ -49,6 +50,7 @@ def remove(folder: Path, output: Path, named: np.ndarray) -> None:
             data = shrink_piece(revision.index(modality, number), own + start)
             revision.forget(modality, number, own, data)
         log.info("%d %s removed from %d of %d pieces", len(rows), modality, len(pieces), len(revision.pieces[modality]))
+    keep_regions(revision.writer, revision.bundle, gone["images"])
     revision.commit()
 
 

@@ -1,18 +1,19 @@
 """Searching a bundle: images by a sentence, an image or both, regions by a snippet, sentences by an image."""
 
 import hashlib
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from functools import cached_property
 from typing import Any
 
 import numpy as np
-import pyarrow as pa
 
 from pipeline.errors import InputError, IntegrityError, UsageError
 from pipeline.index.arithmetic import blend, compose, search_around_mean
-from pipeline.index.asking import Asker
 from pipeline.index.format import REBUILD
 from pipeline.index.gallery import Gallery, open_gallery
+from pipeline.index.region_search import nearest_regions
+from pipeline.index.table_reader import TableReader
 from pipeline.multivectors import Items, MultiVectors, concatenate
 
 Photograph = Mapping[str, np.ndarray] | bytes
@@ -29,7 +30,7 @@ class Hit:
     row: Mapping[str, Any]
 
 
-class Searcher(Asker):
+class Searcher(TableReader):
     """Answers queries from a bundle's indices; each part is read when it is first needed.
 
         Searcher(Bundle("results/demo/index/ncca")).images("a dog runs on grass", top=10)[0].row["path"]
@@ -45,8 +46,6 @@ class Searcher(Asker):
     def __init__(self, bundle: Any) -> None:
         super().__init__(bundle)
         self._opened: dict[str, Gallery] = {}
-        self._packed: dict[str, Any] = {}
-        self._tables: dict[str, pa.Table] = {}
 
     def images(self, sentence: str, top: int, where: str | None = None) -> list[Hit]:
         """The `top` images nearest to `sentence`. Raises InputError when none of its words is known."""
@@ -73,19 +72,39 @@ class Searcher(Asker):
 
     def regions(self, snippet: str, top: int, where: str | None = None) -> list[Hit]:
         """The `top` regions for some words, at most one an image: those with the greatest sum of products with all
-        words. A hit's row is the image's, with its `box` x1, y1, x2, y2 in original pixels.
+        words, or product with their vector where the bundle has one a region. A hit's row is the image's, with its
+        `box` x1, y1, x2, y2 in original pixels.
 
-        Raises InputError when no word is known, and UsageError where the model has one vector an image.
+        Raises InputError when no word is known, and UsageError where the bundle has no regions.
         """
-        if not self.multi_vector:
-            raise UsageError(f"{self.bundle.card['model']} has one vector an image, and no regions; ask it for images")
+        self.require_regions()
         self.require_known(snippet)
-        words = self.embed_sentence(snippet)
-        gallery = self._require_fit("images", words)
-        found = gallery.regions(words.vectors, top, self.allowed("images", where))
-        hits = self._list_hits("images", gallery.owners[found.rows], found.scores)
-        boxes = gallery.outline.boxes[found.rows].tolist()
+        allowed = self.allowed("images", where)
+        if self.multi_vector:
+            words = self.embed_sentence(snippet)
+            gallery = self._require_fit("images", words)
+            found = gallery.regions(words.vectors, top, allowed)
+            places, scores, owners, boxes = found.rows, found.scores, gallery.owners, gallery.outline.boxes
+        else:
+            stored, form = self._image_regions, self._encode(snippet)
+            query = self._computed(lambda: self._model.embed_snippets(form))
+            owners, boxes = stored.rows, stored.boxes
+            places, scores = nearest_regions(owners, stored.vectors, query[0], top, allowed)
+        hits = self._list_hits("images", owners[places], scores)
+        boxes = boxes[places].tolist()
         return [Hit(hit.rank, hit.score, {**hit.row, "box": box}) for hit, box in zip(hits, boxes, strict=True)]
+
+    def require_regions(self) -> None:
+        """Raises UsageError where the bundle has no regions."""
+        if not self.multi_vector and self._image_regions is None:
+            raise UsageError(
+                f"{self.bundle.folder} has no regions; ask a multi-vector model, such as dvsa, or one of phrases.models"
+                " with the splits of its index in phrases.splits"
+            )
+
+    @cached_property
+    def _image_regions(self) -> Any:
+        return self.bundle.image_regions()
 
     def sentences(self, photograph: Photograph, top: int, where: str | None = None) -> list[Hit]:
         """The `top` sentences nearest to an image. Raises UsageError where the index has none."""
@@ -165,56 +184,6 @@ class Searcher(Asker):
             if self.has(modality):
                 self.gallery(modality)
                 self._keep(modality)
-
-    def table(self, modality: str) -> pa.Table:
-        """What the rows of an index are, kept in memory from then on."""
-        if modality not in self._tables:  # combined, since a row is taken slowly from pieces
-            self._tables[modality] = self.bundle.table(modality).combine_chunks()
-        return self._tables[modality]
-
-    def _keep(self, modality: str) -> None:
-        """Keep the table in memory, unless it is in pieces: then each answer reads its own rows."""
-        if not self.bundle.pieces(modality):
-            self.table(modality)
-
-    def rows(self, modality: str) -> Any:
-        """The same table as a pipeline.storage.tables.PackedTable, which reads rows on request."""
-        if modality not in self._packed:
-            self._packed[modality] = self.bundle.packed_table(modality)
-        return self._packed[modality]
-
-    def records(self, modality: str, rows: np.ndarray) -> list[dict[str, Any]]:
-        """The `rows` (k,) of a table."""
-        kept = self._tables.get(modality)
-        return self.rows(modality).records(rows) if kept is None else kept.take(rows).to_pylist()
-
-    def groups(self, modality: str) -> Iterator[pa.Table]:
-        """All rows of a table, in order: at once where it is kept in memory."""
-        self._keep(modality)
-        kept = self._tables.get(modality)
-        return self.rows(modality).groups() if kept is None else iter([kept])
-
-    def require_condition(self, where: str | None) -> None:
-        """Raises UsageError where `where` is no condition on the bundle's images."""
-        self.allowed("images", where)
-
-    def allowed(self, modality: str, where: str | None) -> np.ndarray | None:
-        """(n,) bool: which rows of a table are, or belong to, images of which `where` is true; None without it."""
-        if where is None or not where.strip():
-            return None
-        from pipeline.index.conditions import Predicate  # and pyarrow.compute, which other queries do without
-
-        condition, allowed, ids = Predicate(where), [], []
-        for images in self.groups("images"):
-            allowed.append(condition.rows(images) & images["path"].is_valid().to_numpy())  # the others were removed
-            ids.append(images["image_id"].to_numpy()[allowed[-1]])
-        if modality == "images":
-            return np.concatenate(allowed)
-        owned, ids = [], np.concatenate(ids)
-        for sentences in self.groups(modality):
-            known = sentences["text"].is_valid().to_numpy()
-            owned.append(np.isin(sentences["image_id"].to_numpy(), ids) & known)
-        return np.concatenate(owned)
 
     def gallery(self, modality: str) -> Gallery:
         """The index of the `images` or `sentences`, kept open from then on."""

@@ -13,6 +13,7 @@
     labels.json        parser/...              for models of trees: their labels and spaCy pipeline
                                                (pipeline.storage.carried_parsers)
     encoders/<name>/model.safetensors + .json  turns images into features
+    image_regions.parquet                      regions, of a model of phrases (pipeline.storage.bundle_regions)
     card.json                                  size and sha256 of every file, and what was measured
 
 A row keeps its meaning forever: if its image or sentence is removed, only the ids stay in it, and `count` in the card
@@ -45,6 +46,7 @@ from pipeline.multivectors import SIDES, MultiVectors, read_outline
 from pipeline.storage.atomic import read_json, to_json
 from pipeline.storage.batch import FileBatch
 from pipeline.storage.bundle_folders import CARD, only_bundle, piece_file, remove_former
+from pipeline.storage.bundle_regions import BundleRegions, read_regions
 from pipeline.storage.cards import COLUMNS, INDEXED, Card
 from pipeline.storage.carried_parsers import load_carried_parser
 from pipeline.storage.chained_tables import ChainedTables
@@ -230,6 +232,10 @@ class Bundle:
     def parser(self) -> Any:
         """The spaCy pipeline that parsed the sentences; see `load_carried_parser`."""
         return load_carried_parser(self)
+
+    def image_regions(self) -> BundleRegions | None:
+        """The regions of the images, one vector each; None where it has none."""
+        return read_regions(self)
 
     def model(self) -> Parameters:
         return self._parameters("", MODEL)

@@ -11,6 +11,7 @@ from pipeline.arrow_tables import append_rows
 from pipeline.errors import IntegrityError, UsageError
 from pipeline.multivectors import Items, MultiVectors
 from pipeline.storage.bundle import Bundle, BundleWriter
+from pipeline.storage.bundle_regions import keep_regions
 from pipeline.storage.embeddings import EmbeddedRows, Embeddings
 from pipeline.storage.fingerprint import fingerprint, require_same
 
@@ -89,6 +90,8 @@ class Revision:
         """Write an index and the table of `part`; `card` overrides keys of its card."""
         self.writer.add(f"{part.name}.faiss", data)
         self.writer.add_table(f"{part.modality}.parquet", part.table)
+        if part.modality == "images":
+            keep_regions(self.writer, self.bundle, np.flatnonzero(is_removed(part.table)))
         self.cards[part.name] = {**part.card, "count": len(part.numbers), "bytes": len(data), **card}
         if part.outline is not None:
             self.outlines[part.modality] = part.outline

@@ -19,9 +19,11 @@ def build_index(run: Run, job: Job, model: str, on_disk: bool = False) -> None:
     """Index images and sentences, measure the indices, and put beside them what a query needs."""
     from pipeline.specs.stored import restore
     from pipeline.storage.bundle import BundleWriter
+    from pipeline.storage.bundle_regions import add_regions
     from pipeline.storage.carried_parsers import add_parser, find_carried_parser
     from pipeline.storage.fingerprint import fingerprint, require_same
     from pipeline.storage.pairs import split_ids
+    from pipeline.storage.phrases import PhraseVectors
     from pipeline.storage.reading import read_bytes
     from pipeline.storage.records import read_vocabulary
     from pipeline.storage.trees import ParseShards
@@ -59,6 +61,10 @@ def build_index(run: Run, job: Job, model: str, on_disk: bool = False) -> None:
     about = add_indices(writer, embeddings, ids, settings, run.gpu, pieces=pieces)
     for modality, rows in ids.items():
         add_table(writer, manifest, modality, rows, about)
+    if phrases := [PhraseVectors(layout.phrases(model, split).path) for split in _phrase_splits(config, model)]:
+        made_by = {str(layout.phrases(model, one.split).path): one.inputs["model"] for one in phrases}
+        require_same("model", {str(folder): parameters.fingerprint, **made_by})
+        add_regions(writer, ids["images"], phrases)
     writer.add_parameters(folder)
     if words:
         writer.add("vocabulary.json", read_bytes(words.path))
@@ -73,6 +79,7 @@ def build_index(run: Run, job: Job, model: str, on_disk: bool = False) -> None:
     inputs |= {"vocabulary": vocabulary} if vocabulary else {}
     inputs |= {f"text_encoders/{name}": encoder.fingerprint for name, encoder in texts.items()}
     inputs |= {f"encoders/{name}": encoder.fingerprint for name, encoder in encoders.items()}
+    inputs |= {f"phrases/{one.split}": one.fingerprint for one in phrases}
     inputs |= {"parser": parse.digest} if parse and parse.digest else {}
     digest = job.fingerprint
     if settings.on_disk != config.index.on_disk:
@@ -110,6 +117,17 @@ def _trains_parser(config: "Config") -> bool:
     return config.parse.engine == "spacy" and config.parse.pipeline is None
 
 
+def _phrase_splits(config: "Config", model: str) -> list[str]:
+    """The splits whose regions go into the index of a model that embeds them one by one."""
+    if config.model(model).spec.multi_vector:
+        return []
+    return [
+        split
+        for one, split in config.phrase_splits(config.phrases.splits)
+        if one == model and split in config.index.splits
+    ]
+
+
 def _keys(config, model: str) -> dict:
     """Only multi-vector models have a shortlist."""
     unused = set() if config.model(model).spec.multi_vector else {"shortlist"}
@@ -136,6 +154,7 @@ def _reads(config, layout, model: str) -> Inputs:
         f"embeddings/{model}": layout.embeddings(model),
         **{f"encoders/{name}": layout.encoder(name) for name in (*prepared, *regions)},
         **words,
+        **{f"phrases/{split}": layout.phrases(model, split) for split in _phrase_splits(config, model)},
     }
 
 

@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     "--weight", type=click.FloatRange(0, 1), default=0.5, show_default=True,
     help="With --text: how much the words count; the image counts for the rest.",
 )  # fmt: skip
-@click.option("--regions", is_flag=True, help="Rank regions of images, with their boxes; multi-vector models only.")
+@click.option("--regions", is_flag=True, help="Rank regions of images, with their boxes; for models of regions.")
 @click.option("--minus", multiple=True, metavar="WORD", help="With --image: rank images for it less this word.")
 @click.option("--plus", multiple=True, metavar="WORD", help="With --image: rank images for it plus this word.")
 @click.option(
@@ -71,8 +71,10 @@ def command(
     if changed and (similar or text is not None):
         raise UsageError("--minus and --plus rank images already; leave out --similar and --text")
     searcher = Searcher(Bundle(bundle_folder))
-    if regions and (sentence is None or not searcher.multi_vector):
-        raise UsageError("--regions needs a sentence and the index of a multi-vector model, such as dvsa")
+    if regions:
+        if sentence is None:
+            raise UsageError("--regions needs a sentence, or some words of one")
+        searcher.require_regions()
     if batch_path is not None:
         _answer_each(searcher, batch_path, top, where)
         return

@@ -123,8 +123,11 @@ def test_what_a_row_of_fragments_cannot_answer_is_said(run: Path, bundle: Path, 
 
 def test_regions_are_of_rows_of_fragments(run: Path, bundle: Path) -> None:
     whole = build_bundle(run)
-    for folder, what in ((whole, ["dog"]), (bundle, ["--image", "dog.png"])):
-        with pytest.raises(UsageError, match="--regions needs a sentence and the index of a multi-vector model"):
+    for folder, what, said in (
+        (whole, ["dog"], "bundle has no regions; ask a multi-vector model, such as dvsa, or one of phrases.models"),
+        (bundle, ["--image", "dog.png"], "--regions needs a sentence, or some words of one"),
+    ):
+        with pytest.raises(UsageError, match=said):
             run_command("search", "--index", folder, "--regions", *what)
     assert Bundle(whole).card["kind"] == "global" and not Searcher(Bundle(whole)).multi_vector
 

@@ -16,9 +16,11 @@ from pipeline.models.linear.views import ImageView
 from pipeline.specs.models import model_spec
 from pipeline.storage.atomic import CHECK, publish_json, read_json
 from pipeline.storage.bundle import CARD, Bundle
+from pipeline.storage.bundle_regions import read_regions
 from pipeline.storage.embeddings import Embeddings
 from pipeline.storage.manifest import Manifest
 from pipeline.storage.parameters import MODEL, write_parameters
+from pipeline.storage.phrases import PhraseVectors
 from pipeline.storage.shards import FEATURES, write_shard
 
 SHARDS = 3
@@ -62,6 +64,7 @@ def run(tmp_path_factory: pytest.TempPathFactory) -> Path:
     make_stage("parse", run)
     encode_parses(run)
     write_features(run)
+    write_regions(run)
     return run
 
 
@@ -76,12 +79,32 @@ def write_features(run: Path) -> None:
         write_shard(path, FEATURES, arrays, rows=len(ids), fingerprint=f"features {shard}", details=details)
 
 
+def write_regions(run: Path) -> None:
+    """Of each image the whole, and two windows that look like it and like the next thing."""
+    manifest = Manifest(run / "manifest")
+    for shard in range(SHARDS):
+        rows = manifest.shard(shard)
+        ids = np.arange(rows.first_image, rows.last_image)
+        looks = np.stack([ids % 8, ids % 8, (ids + 1) % 8], axis=1).ravel()
+        boxes = np.tile(np.array([[0, 0, 8, 8], [0, 0, 4, 8], [4, 0, 8, 8]], np.float32), (len(ids), 1))
+        arrays = {
+            "features": np.eye(8, dtype=np.float32)[looks], "boxes": boxes, "scores": np.ones(len(boxes), np.float32),
+            "offsets": np.arange(0, len(boxes) + 1, 3), "image_id": ids,
+        }  # fmt: skip
+        details = {"dim": 8, "inputs": {**MADE_BY, "images": rows.fingerprints["images"]}}
+        path = run / "regions" / "colour" / f"shard-{shard:05d}.h5"
+        write_shard(path, "regions", arrays, rows=len(ids), fingerprint=f"regions {shard}", details=details)
+
+
 def build(run: Path, registered: str, folder: Path) -> Path:
     """The bundle of an untrained model of trees, whose embeddings are in the run."""
     vocabulary, table = read_json(run / "text/tokens.json"), read_json(run / "text/labels.json")
     rng = np.random.default_rng(0)
     words = rng.standard_normal((len(vocabulary["terms"]) + 1, 8), dtype=np.float32)
-    learned = {"hmlstm": {"noun_phrase": table["phrases"].index("NP")}, "dtrnn": {"left": 4, "right": 4}}[registered]
+    learned = {
+        "hmlstm": {"noun_phrase": table["phrases"].index("NP")},
+        "dtrnn": {"left": 4, "right": 4, "activation": "tanh"},
+    }[registered]
     view, mean = ImageView(("colour",), (8,), ()), np.full(8, 0.1, np.float32)
     model = model_spec(registered).load().build(view, mean, words, 8, 0.0, 0, learned, score="cosine")
     write_parameters(
@@ -92,6 +115,8 @@ def build(run: Path, registered: str, folder: Path) -> Path:
         },
     )  # fmt: skip
     make_stage("embed", run, registered)
+    if registered == "hmlstm":
+        make_stage("embed_phrases", run, registered, "test")
     folder.mkdir(exist_ok=True)
     return build_bundle(run, model=registered).rename(folder / "bundle")
 
@@ -129,6 +154,31 @@ def test_every_door_answers(run: Path, tmp_path: Path) -> None:
     card = Bundle(bundle).card
     assert card["parse"]["engine"] == "spacy" and card["parse"]["max_words"] == 9 and card["parse"]["package"] is None
     assert any(name.startswith("parser/") for name in card["files"]) and "parser" in card["inputs"]
+
+
+def test_regions_are_searched_for_in_words(run: Path, tmp_path: Path) -> None:
+    """Against a loop over the regions that `embed-phrases` has embedded; then without the first image found."""
+    bundle = build(run, "hmlstm", tmp_path)
+    searcher, stored = Searcher(Bundle(bundle)), PhraseVectors(run / "phrases/hmlstm/test")
+    query = searcher.model.embed_snippets(searcher._encode("a dog"))[0]
+    best: dict[int, tuple[float, list[float]]] = {}
+    for region, box, vector in zip(
+        stored.regions.to_pylist(), stored.boxes.tolist(), stored.region_vectors, strict=True
+    ):
+        score = float(vector @ query)
+        if region["number"] and score > best.get(region["image_id"], (-np.inf, []))[0]:
+            best[region["image_id"]] = score, box
+    expected = sorted(best.items(), key=lambda item: -item[1][0])
+    found = json.loads(run_command("search", "--index", bundle, "a dog", "--regions", "--json", "--top", 4))
+    assert [hit["score"] for hit in found] == pytest.approx([score for _, (score, _) in expected[:4]], abs=1e-5)
+    assert all(hit["box"] == best[hit["image_id"]][1] for hit in found) and len({hit["image_id"] for hit in found}) == 4
+    assert "  4 0 8 8" in run_command("search", "--index", bundle, "a dog", "--regions", "--top", len(expected))
+
+    gone = found[0]["image_id"]
+    run_command("index-remove", "--index", bundle, "--image", gone, "--output", tmp_path / "less")
+    left = Searcher(Bundle(tmp_path / "less")).regions("a dog", 4)
+    assert [hit.row["image_id"] for hit in left][:3] == [hit["image_id"] for hit in found[1:]]
+    assert len(read_regions(Bundle(tmp_path / "less")).rows) == len(read_regions(Bundle(bundle)).rows) - 2
 
 
 def test_a_query_over_http_is_parsed(run: Path, tmp_path: Path) -> None:

@@ -17,7 +17,7 @@ from pipeline.models.neural.losses import Objective
 from pipeline.models.neural.region_views import RegionView
 from pipeline.models.neural.task import TrainingPairs, train
 from pipeline.specs.models import model_spec
-from pipeline.text.trees import Trees
+from pipeline.text.trees import Trees, pack
 
 LENGTHS = [1, 5, 0, 9, 17, 30]
 
@@ -82,6 +82,27 @@ def test_noun_phrases_are_found_among_the_rows() -> None:
         start, stop = trees.offsets[tree : tree + 2]
         parts = (part[start:stop] for part in (trees.parents, trees.words, trees.labels))
         torch.testing.assert_close(states[row], unit(encoder, node - start, *parts)[0], rtol=0, atol=1e-5)
+
+
+def test_a_phrase_alone_is_embedded_as_within_its_sentence() -> None:
+    """A node's state is that of its subtree, and words that regions are searched for count as a part."""
+    task = make_task_of("hmlstm", epochs=1)
+    model = train(model_spec("hmlstm").load(), task, None, lambda training: None).model
+    trees = task.dev.sentences
+    nodes, phrases = noun_phrases(trees, NOUN_PHRASE), model.embed_phrases(trees)
+    for place in (0, 7, len(nodes) - 1):
+        tree = int(np.searchsorted(trees.offsets, nodes[place], "right")) - 1
+        start, stop = trees.offsets[tree : tree + 2]
+        parents = trees.parents[start:stop]
+        below = [int(nodes[place] - start)]
+        for node in below:
+            below.extend(np.flatnonzero(parents == node).tolist())
+        below = sorted(below)
+        alone = [(-1 if node == nodes[place] - start else below.index(parents[node])) for node in below]
+        words, labels = (part[start:stop][below] for part in (trees.words, trees.labels))
+        snippet = pack([list(zip(alone, words.tolist(), labels.tolist(), strict=True))])
+        np.testing.assert_allclose(model.embed_snippets(snippet)[0], phrases[place], atol=1e-5)
+        assert np.abs(model.embed_sentences(snippet)[0] - phrases[place]).max() > 1e-3
 
 
 def test_a_phrase_is_matched_within_its_image_and_not_with_the_whole_of_it() -> None:
