@@ -1,6 +1,5 @@
 """Class scores and principal components of the features of regions."""
 
-from collections.abc import Iterable
 from typing import NamedTuple
 
 import numpy as np
@@ -48,22 +47,39 @@ class PrincipalComponents(NamedTuple):
         return (features - self.mean) @ self.directions.T
 
 
-def fit_projection(blocks: Iterable[np.ndarray], dimensions: int) -> PrincipalComponents:
-    """The `dimensions` directions of greatest variance of features (n, dim), given in blocks of rows.
+class Scatter(NamedTuple):
+    """Of `count` features: their `mean` (dim,) and the `products` (dim, dim) about it, in double precision."""
+
+    count: int
+    mean: np.ndarray
+    products: np.ndarray
+
+    @classmethod
+    def of(cls, features: np.ndarray) -> "Scatter":
+        """Of features (n, dim), n > 0."""
+        mean = features.mean(axis=0, dtype=np.float64)
+        centred = features - mean
+        return cls(len(features), mean, centred.T @ centred)
+
+
+def merge(a: Scatter | None, b: Scatter | None) -> Scatter | None:
+    """The scatter of the features of both (Chan, Golub and LeVeque 1983, eq. 2.1); None is that of none."""
+    if a is None or b is None:
+        return b if a is None else a
+    count, apart = a.count + b.count, b.mean - a.mean
+    products = a.products + b.products
+    products += np.outer(apart, apart * (a.count * b.count / count))
+    return Scatter(count, a.mean + apart * (b.count / count), products)
+
+
+def fit_projection(scatter: Scatter | None, dimensions: int) -> PrincipalComponents:
+    """The `dimensions` directions of greatest variance of features of this scatter.
 
     The largest entry of each is positive. Raises UsageError for more `dimensions` than dim or n.
     """
-    n, total, products, shift = 0, 0.0, 0.0, 0.0
-    for block in blocks:
-        if not n:
-            shift = block.mean(axis=0, dtype=np.float64)  # near the mean: squares of large means lose the variance
-        centred = block - shift
-        n += len(block)
-        total, products = total + centred.sum(axis=0), products + centred.T @ centred
-    if not n or dimensions > min(n, len(total)):
-        have = f"{n} regions of {len(total)} dimensions" if n else "no regions"
+    if scatter is None or dimensions > min(scatter.count, len(scatter.mean)):
+        have = f"{scatter.count} regions of {len(scatter.mean)} dimensions" if scatter else "no regions"
         raise UsageError(f"{dimensions} principal components of {have}; lower regions.dimensions")
-    covariance = products / n - np.outer(total / n, total / n)
-    directions = np.linalg.eigh(covariance)[1][:, ::-1][:, :dimensions].T
+    directions = np.linalg.eigh(scatter.products / scatter.count)[1][:, ::-1][:, :dimensions].T
     signs = np.sign(np.take_along_axis(directions, np.abs(directions).argmax(axis=1)[:, None], axis=1))
-    return PrincipalComponents((shift + total / n).astype(np.float32), (directions * signs).astype(np.float32))
+    return PrincipalComponents(scatter.mean.astype(np.float32), (directions * signs).astype(np.float32))

@@ -10,14 +10,15 @@ import multiprocessing
 import os
 import signal
 import threading
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from concurrent.futures import FIRST_COMPLETED, ProcessPoolExecutor, wait
 from concurrent.futures.process import BrokenProcessPool
 from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import lru_cache
+from itertools import islice
 from pathlib import Path
-from typing import Any
+from typing import Any, ClassVar
 from uuid import uuid4
 
 from pipeline import runtime
@@ -30,6 +31,8 @@ from pipeline.storage.commits import is_made
 log = logging.getLogger(__name__)
 LOST_WORKERS = 3
 """A shard is given up after so many of its workers have died."""
+AHEAD = 1024
+"""Items that a Dask scheduler knows of at a time."""
 NAMED_CLUSTERS = {
     "local": ("distributed", "LocalCluster", "cluster"),
     "slurm": ("dask_jobqueue", "SLURMCluster", "slurm"),
@@ -50,6 +53,7 @@ class ShardTask:
     again: bool
     call: str
     others: tuple[tuple[str, ...], ...] = ()
+    what: ClassVar[str] = "shard"
 
     @classmethod
     def of(cls, stage: Stage, run: Run, names: tuple[str, ...], again: bool) -> "ShardTask":
@@ -142,25 +146,27 @@ def _enter(environment: dict[str, str]) -> None:
     threading.Thread(target=outlive, daemon=True).start()
 
 
-def on_cluster(task: ShardTask, numbers: Sequence[int], scheduler: str, chosen: dict[str, Any]) -> Iterator[int]:
-    """On the workers of a Dask cluster, which see the same files under the same names and have this package.
+def on_cluster(task: Any, items: Iterable[Any], scheduler: str, chosen: dict[str, Any]) -> Iterator[int]:
+    """`task(item)` of each item, which `task.key(item)` names, on the workers of a Dask cluster, which see the same
+    files under the same names and have this package. Items are drawn as they are worked on.
 
     `scheduler` is an address, or names a cluster that is started for this as `chosen`, its section, says. Raises
-    UsageError where it cannot be reached or started, JointspaceError for a shard that no worker survives.
+    UsageError where it cannot be reached or started, JointspaceError for an item that no worker survives.
     """
     distributed = import_extra("distributed", "cluster")
     with _cluster(scheduler, chosen) as cluster, connect(cluster, scheduler) as client:
-        futures = client.map(task, list(numbers), key=list(map(task.key, numbers)), pure=False, retries=0)
-        done = distributed.as_completed(futures, loop=client.loop)
-        del futures
+        futures = (client.submit(task, item, key=task.key(item), pure=False, retries=0) for item in items)
+        done = distributed.as_completed(islice(futures, AHEAD), loop=client.loop)
         for future in done:
             try:
                 yield future.result()
                 future.release()  # else Dask makes it again when the worker that made it dies
             except distributed.scheduler.KilledWorker as error:
                 raise JointspaceError(
-                    f"{LOST_WORKERS + 1} workers died on one shard ({error}); see their logs, or give them more memory"
+                    f"{LOST_WORKERS + 1} workers died on one {task.what} ({error}); see their logs, or give them more"
+                    " memory"
                 ) from error
+            done.update(islice(futures, 1))
 
 
 @contextmanager

@@ -7,7 +7,7 @@ from contextlib import closing
 from functools import cache
 from itertools import islice
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 from pipeline.errors import IntegrityError
 from pipeline.storage.atomic import CHECK, publish_json, read_json
@@ -21,6 +21,14 @@ BLOCK = 2048
 FILES = re.compile(r"\d{5,}\.json")
 
 Location = tuple[str, int | None, int | None]
+
+
+class Block(NamedTuple):
+    """The `number`-th images, where they are, and what vouches for what was found out about them."""
+
+    number: int
+    digest: str
+    locations: list[Location]
 
 
 def _blocks(locations: Iterable[Location]) -> Iterator[list[Location]]:
@@ -41,11 +49,16 @@ class InspectedImages:
         locations: Callable[[], Iterable[Location]],
         inspect: Callable[[Iterator[Location]], Iterator[Any]],
         restore: Callable[[list], Any],
+        elsewhere: Callable[[Iterator[Block]], Iterable[int]] = lambda blocks: (),
     ) -> Iterator[Any]:
         """For each of `locations()` what `inspect` gives for it, or gave before it was killed: a tuple of plain values,
-        which `restore` makes of a list of them, or a Failure."""
+        which `restore` makes of a list of them, or a Failure. Others may do blocks first: `elsewhere` has them `write`
+        what they found, and gives the numbers of these blocks."""
         digests = [self._digest(block) for block in _blocks(locations())]
         kept = [self._read(number, digest) is not None for number, digest in enumerate(digests)]
+        blocks = zip(range(len(kept)), digests, _blocks(locations()), tuple(kept), strict=True)
+        for number in elsewhere(Block(number, digest, own) for number, digest, own, known in blocks if not known):
+            kept[number] = self._read(number, digests[number]) is not None
         blocks = zip(_blocks(locations()), kept, strict=True)
         wanted = (location for block, known in blocks if not known for location in block)
         with closing(inspect(wanted)) as outcomes:
@@ -55,9 +68,13 @@ class InspectedImages:
                     yield from (Failure(row) if isinstance(row, str) else restore(row) for row in rows)
                     continue
                 found = list(islice(outcomes, BLOCK))
-                rows = [one.reason if isinstance(one, Failure) else list(one) for one in found]
-                publish_json(self._path(number), {"digest": digest, "found": rows})
+                self.write(number, digest, found)
                 yield from found
+
+    def write(self, number: int, digest: str, found: Iterable[Any]) -> None:
+        """Keep what was found out about the images of a block: tuples of plain values, or Failures."""
+        rows = [one.reason if isinstance(one, Failure) else list(one) for one in found]
+        publish_json(self._path(number), {"digest": digest, "found": rows})
 
     def clear(self) -> None:
         remove_own(self.folder, FILES)

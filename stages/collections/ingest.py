@@ -1,8 +1,14 @@
 """`ingest`: photographs and texts of any known format into the manifest."""
 
 import logging
+import multiprocessing
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from dataclasses import dataclass
+from functools import lru_cache
 from pathlib import Path
-from typing import TYPE_CHECKING
+from types import MappingProxyType
+from typing import TYPE_CHECKING, Any, ClassVar
+from uuid import uuid4
 
 import click
 
@@ -10,17 +16,17 @@ from pipeline.plan.needs import PYTHON, Need, per_image
 from pipeline.run import Inputs, Job, Outside, Run, Stage
 
 if TYPE_CHECKING:
-    import pyarrow as pa
-
     from pipeline.remote.scratch import Scratch
+    from pipeline.storage.inspected import Block
 
+PARTS = "manifest.parts"
+"""Folder beside the manifest with what was found out about images so far."""
 logger = logging.getLogger(__name__)
 
 
 def ingest(run: Run, job: Job, processes: int | None = None) -> None:
     """Read a collection, check every image, and write the manifest of what can be used; a killed run is resumed."""
-    from functools import partial
-
+    import pyarrow.compute as pc
     from tqdm import tqdm
 
     from pipeline import runtime
@@ -30,11 +36,12 @@ def ingest(run: Run, job: Job, processes: int | None = None) -> None:
     from pipeline.collections.intake import Intake, leave_out, parse_takedown
     from pipeline.collections.records import Options
     from pipeline.errors import JointspaceError
-    from pipeline.images.decode import ImageLimits, Inspection, inspect
+    from pipeline.images.decode import Inspection
+    from pipeline.run.mappers import on_cluster
     from pipeline.storage.inspected import InspectedImages
     from pipeline.storage.manifest_writer import write_manifest
     from pipeline.storage.rejects import remove_rejects, write_rejects
-    from pipeline.storage.sources import ImageSource, read_list
+    from pipeline.storage.sources import read_list
     from pipeline.workers import isolated_map
 
     root, settings = run.layout.data_root, run.config.collection
@@ -46,12 +53,18 @@ def ingest(run: Run, job: Job, processes: int | None = None) -> None:
         records = leave_out(records, parse_takedown(read_list(Path(settings.takedown), "collection.takedown")))
     records = tqdm(records, "read", unit=" records", disable=None)
     assembly = Assembly(Intake(settings.max_sentence_chars, own).add(records))
-    limits = ImageLimits.from_settings(settings)
-    source = ImageSource(root, settings.follow_links, None if isinstance(root, Path) else scratch)
-    look = partial(inspect, source.read, limits)
+    known = InspectedImages(job.path.with_name(PARTS), open_collection(root, options).state, _limits(run))
+    inspector = BlockInspector(run.root.absolute(), uuid4().hex)
     at_once = runtime.threads() if processes is None else processes
-    known = InspectedImages(job.path.with_name("manifest.parts"), open_collection(root, options).state, str(limits))
-    outcomes = known.resume(assembly.locations, lambda wanted: isolated_map(look, wanted, at_once), Inspection._make)
+    look = lambda wanted: isolated_map(inspector.look(run), wanted, at_once)  # noqa: E731
+
+    def elsewhere(blocks: "Iterator[Block]") -> Iterator[int]:
+        items = ((block, _tars(run, (path for path, _, _ in block.locations))) for block in blocks)
+        found = on_cluster(inspector, items, run.config.scheduler, run.config.cluster.model_dump())
+        return tqdm(found, "check", unit=" blocks", disable=None)
+
+    more = (elsewhere,) if run.config.scheduler else ()
+    outcomes = known.resume(assembly.locations, look, Inspection._make, *more)
     collection = assembly.collect(tqdm(outcomes, "check", len(assembly), unit=" images", disable=None))
 
     rejects = [reject._asdict() for reject in collection.rejects]
@@ -64,7 +77,8 @@ def ingest(run: Run, job: Job, processes: int | None = None) -> None:
             write_rejects(report, rejects)  # outside of the manifest, which is not written
         raise
     resolved = root.resolve() if isinstance(root, Path) else root
-    objects = {} if resolved is not root else _tars(run, collection.tables["images"])
+    in_tars = collection.tables["images"].filter(pc.is_valid(collection.tables["images"]["offset"]))
+    objects = _tars(run, pc.unique(in_tars["path"]).to_pylist())
     counts, size = collection.counts, run.config.shard_size
     write_manifest(job.path, resolved, collection.tables, rejects, counts, size, objects)
     known.clear()
@@ -77,13 +91,61 @@ def ingest(run: Run, job: Job, processes: int | None = None) -> None:
         )  # fmt: skip
 
 
-def _tars(run: Run, images: "pa.Table") -> dict[str, tuple[int, str]]:
-    """Size and sha256 of the remote tar shards of these images, by their paths."""
-    import pyarrow.compute as pc
+@dataclass(frozen=True)
+class BlockInspector:
+    """Inspects blocks of the images of the run in `root` on another machine that sees the same files; `call` as that of
+    a ShardTask."""
 
-    fetched, root = run.scratch.fetched, run.layout.data_root
-    paths = pc.unique(images["path"].filter(pc.is_valid(images["offset"]))).to_pylist()
-    return {path: fetched[str(root / path)] for path in paths}
+    root: Path
+    call: str
+    what: ClassVar[str] = "block of images"
+
+    def key(self, item: "tuple[Block, Any]") -> str:
+        return f"ingest-{self.call}-{item[0].number}"
+
+    def __call__(self, item: "tuple[Block, dict[str, tuple[int, str]]]") -> int:
+        """Inspect a block, whose remote tar shards have these sizes and sha256; returns its number."""
+        from pipeline.storage.inspected import InspectedImages
+        from pipeline.workers import isolated_map
+
+        (number, digest, locations), objects = item
+        run = _opened(self)
+        known = InspectedImages(run.layout.manifest.path.with_name(PARTS), str, _limits(run))
+        known.write(number, digest, isolated_map(self.look(run, objects), locations, 1))
+        return number
+
+    def look(self, run: Run, objects: "Mapping[str, tuple[int, str]]" = MappingProxyType({})) -> "Callable[..., Any]":
+        """What inspects an image, given where it is."""
+        from functools import partial
+
+        from pipeline.images.decode import ImageLimits, inspect
+        from pipeline.storage.sources import ImageSource
+
+        root, settings = run.layout.data_root, run.config.collection
+        source = ImageSource(root, settings.follow_links, None if isinstance(root, Path) else run.scratch, objects)
+        return partial(inspect, source.read, ImageLimits.from_settings(settings))
+
+
+@lru_cache(maxsize=1)
+def _opened(inspector: BlockInspector) -> Run:
+    """What a worker keeps open, and its scratch."""
+    multiprocessing.current_process().daemon = False  # so that it may start a process that decodes
+    return Run(inspector.root)
+
+
+def _limits(run: Run) -> str:
+    from pipeline.images.decode import ImageLimits
+
+    return str(ImageLimits.from_settings(run.config.collection))
+
+
+def _tars(run: Run, paths: Iterable[str]) -> dict[str, tuple[int, str]]:
+    """Size and sha256 of those of the `paths` that are remote and were fetched as a whole."""
+    root = run.layout.data_root
+    if isinstance(root, Path):
+        return {}
+    fetched = run.scratch.fetched
+    return {path: fetched[str(root / path)] for path in set(paths) if str(root / path) in fetched}
 
 
 def _scratch(config) -> "Scratch | None":

@@ -1,35 +1,65 @@
 """`learn-components`: the principal components of regions."""
 
-from pipeline.plan.needs import TORCH, Need, fixed, manifest_mb, per_image
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from pipeline.plan.needs import MB, TORCH, Need, fixed, per_image, rows_mb
 from pipeline.run import Job, Run, Stage
+
+if TYPE_CHECKING:
+    from pipeline.images.region_features import Scatter
+
+BLOCK = 256
+"""Images whose regions are in double precision at a time."""
 
 
 def learn_components(run: Run, job: Job, encoder: str) -> None:
     """Learn the principal components of the features of ENCODER's regions in the train split."""
-    import numpy as np
-
-    from pipeline.images.region_features import COMPONENTS, fit_projection
+    from pipeline.images.region_features import COMPONENTS, fit_projection, merge
+    from pipeline.mapreduce import map_reduce
+    from pipeline.run.parts import divide
+    from pipeline.storage.atomic import read_sidecar
     from pipeline.storage.parameters import write_parameters
     from pipeline.storage.provenance import origin_of, same_origin
-    from pipeline.storage.regions import open_regions
+    from pipeline.storage.regions import REGIONS
 
-    manifest, folder = run.manifest, run.layout.regions(encoder).folder
-    shards = [open_regions(manifest, folder, number) for number in range(manifest.n_shards)]
-    same_origin(encoder, {str(shard.path): origin_of(shard.sidecar) for shard in shards})
-    train = manifest.splits == "train"
-    kept = (shard.packed(np.flatnonzero(train[shard.image_id])).features for shard in shards)
-    components = fit_projection((features for features in kept if len(features)), run.config.regions.dimensions)
-    inputs = {f"regions/{number}": shard.fingerprint for number, shard in enumerate(shards)}
+    manifest, shards = run.manifest, run.layout.regions(encoder)
+    sidecars = {n: read_sidecar(shards.shard(n), REGIONS) for n in range(manifest.n_shards)}
+    same_origin(encoder, {str(shards.shard(n)): origin_of(one) for n, one in sidecars.items()})
+    parts = divide(manifest.n_shards, manifest.shard_size)
+    scatter = map_reduce(sum_regions, parts, merge, run.sums, (run.root.absolute(), encoder))
+    components = fit_projection(scatter, run.config.regions.dimensions)
+    inputs = {f"regions/{number}": one.fingerprint for number, one in sidecars.items()}
     write_parameters(
         job.path, COMPONENTS, components._asdict(), settings={}, fingerprint=job.fingerprint, details={"inputs": inputs}
     )
 
 
+def sum_regions(part: range, root: Path, encoder: str) -> "Scatter | None":
+    """The scatter of the regions of the train split in the shards of a part."""
+    import numpy as np
+
+    from pipeline.images.region_features import Scatter, merge
+    from pipeline.storage.regions import open_regions
+
+    run, total = Run(root), None
+    for number in part:
+        shard = open_regions(run.manifest, run.layout.regions(encoder).folder, number)
+        train = np.flatnonzero(run.manifest.shard_splits(number) == "train")
+        for first in range(0, len(train), BLOCK):
+            features = shard.packed(train[first : first + BLOCK]).features
+            total = merge(total, Scatter.of(features) if len(features) else None)
+    return total
+
+
 STAGE = Stage(
     learn_components,
-    version=1,
+    version=2,
     needs=Need(
-        lambda s: TORCH + 2500 + manifest_mb(s), fixed(50), per_image(500), "regions of the train split times D squared"
+        lambda s: TORCH + 1000 + rows_mb(s) + 8 * 8 * s.widest**2 / MB,
+        fixed(50),
+        per_image(500),
+        "regions of the train split times D squared",
     ),
     names=("encoder",),
     choices=lambda config: [(name,) for name in config.regions.encoders if config.regions.reduced],

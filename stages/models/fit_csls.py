@@ -2,7 +2,7 @@
 
 from typing import Any
 
-from pipeline.plan.needs import TORCH, Need, embeddings_mb, fixed, manifest_mb
+from pipeline.plan.needs import TORCH, Need, columns_mb, fixed
 from pipeline.run import Inputs, Job, Run, Stage
 
 
@@ -20,13 +20,13 @@ def fit_csls(run: Run, job: Job, model: str) -> None:
     if base:
         require_same_origins({str(folder): parameters.details, str(layout.model(refits).path): base.details})
     learned = run.pairs(*(("train", "dev") if refits else ("train",)))
-    bank = _draw_bank(embeddings, learned, settings)
+    bank = _draw_bank(embeddings, learned, settings, run.sums)
     if base:
         log = base.details["training_log"]
     else:
         embeddings.require_unseen("dev")
         dev = run.pairs("dev").first(settings.fit.dev_images)
-        trials = _try_all(embeddings, dev, bank, settings)
+        trials = _try_all(embeddings, dev, bank, settings, run.sums)
         log = {
             "criterion": "sum of recall@1, @5 and @10 of both directions on dev", "chosen": trials[0], "trials": trials
         }  # fmt: skip
@@ -40,7 +40,27 @@ def fit_csls(run: Run, job: Job, model: str) -> None:
     logging.getLogger(__name__).info("%s: %s", model, log["chosen"])
 
 
-def _draw_bank(embeddings: Any, pairs: Any, settings: Any) -> Any:
+def _read_items(embeddings: Any, modality: str, ids: Any, scheduler: str) -> Any:
+    """The `images` or `sentences` with the ascending `ids` (k,), which lie all over the shards: read in parts, where
+    the scheduler says, but for the sets of multi-vector models."""
+    import numpy as np
+
+    from pipeline.mapreduce import map_reduce
+    from pipeline.run.parts import MOST_PARTS
+
+    if embeddings.multi_vector:
+        return embeddings.read(modality, ids)
+    parts = embeddings.parts_of(modality, ids, -(-len(ids) // MOST_PARTS))
+    return map_reduce(_read_part, parts, lambda *vectors: np.concatenate(vectors), scheduler)
+
+
+def _read_part(part: Any) -> Any:
+    import numpy as np
+
+    return np.concatenate(list(part.blocks()))
+
+
+def _draw_bank(embeddings: Any, pairs: Any, settings: Any, scheduler: str) -> Any:
     """Some images and some sentences of `pairs`."""
     import numpy as np
 
@@ -50,17 +70,18 @@ def _draw_bank(embeddings: Any, pairs: Any, settings: Any) -> Any:
     most = settings.csls.bank_of_sets if embeddings.multi_vector else settings.csls.bank
     for modality, ids in (("images", pairs.image_id), ("sentences", pairs.sentence_id)):
         drawn = rng.choice(len(ids), min(most, len(ids)), replace=False)
-        sides.append(embeddings.read(modality, ids[np.sort(drawn)]))
+        sides.append(_read_items(embeddings, modality, ids[np.sort(drawn)], scheduler))
     return Bank(*sides, embeddings.comparison)
 
 
-def _try_all(embeddings: Any, pairs: Any, bank: Any, settings: Any) -> list[dict[str, float]]:
+def _try_all(embeddings: Any, pairs: Any, bank: Any, settings: Any, scheduler: str) -> list[dict[str, float]]:
     """Every weight and number of neighbours on `pairs`, the best first."""
     from pipeline.metrics.ranks import score
     from pipeline.models.linear.csls import choose_scaling
 
     ks = settings.csls.neighbours
-    images, sentences = embeddings.read("images", pairs.image_id), embeddings.read("sentences", pairs.sentence_id)
+    images = _read_items(embeddings, "images", pairs.image_id, scheduler)
+    sentences = _read_items(embeddings, "sentences", pairs.sentence_id, scheduler)
     near = bank.near_images(images, ks), bank.near_sentences(sentences, ks)
     scores = score(images, sentences, embeddings.comparison)
     return choose_scaling(scores, *near, pairs.owners, ks, settings.csls.weight)
@@ -80,7 +101,7 @@ STAGE = Stage(
     fit_csls,
     version=4,
     needs=Need(
-        lambda s: TORCH + 1000 + manifest_mb(s) + 0.1 * embeddings_mb(s),
+        lambda s: TORCH + 2000 + columns_mb(s),
         fixed(100),
         fixed(60),
         "dev pairs and the bank times the grid",

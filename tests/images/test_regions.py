@@ -18,9 +18,10 @@ from pipeline.images.networks import NetworkEncoder
 from pipeline.images.preparation import Cutting, Preparation, Request
 from pipeline.images.preprocess import Photograph
 from pipeline.images.proposals import Selection, proposer
-from pipeline.images.region_features import Classifier, fit_projection, rescore
+from pipeline.images.region_features import Classifier, Scatter, fit_projection, merge, rescore
 from pipeline.images.regions import DescribedRegions, RegionExtractor, describe
 from pipeline.images.warping import Crops, WholeImages
+from pipeline.mapreduce import map_reduce
 from pipeline.settings.images import GridSettings, SearchSettings
 from pipeline.workers import isolated_map
 
@@ -239,7 +240,12 @@ def test_principal_components_are_scikit_learns() -> None:
 
     rng = np.random.default_rng(0)
     features = (rng.standard_normal((300, 12)) * np.linspace(1, 6, 12) + 5).astype(np.float32)
-    projected, expected = fit_projection(np.split(features, 3), 4)(features), PCA(4).fit_transform(features)
+    scatter = map_reduce(Scatter.of, np.split(features, [1, 3, 100, 290]), merge)
+    projected, expected = fit_projection(scatter, 4)(features), PCA(4).fit_transform(features)
     with pytest.raises(UsageError, match="13 principal components of 300 regions of 12 dimensions"):
-        fit_projection([features], 13)
+        fit_projection(scatter, 13)
+    with pytest.raises(UsageError, match="1 principal components of no regions"):
+        fit_projection(merge(None, None), 1)
+    near = merge(merge(None, Scatter.of(features + 1e4)), None)  # far from zero, squares would lose the variance
+    np.testing.assert_allclose(np.diag(near.products) / 300, features.var(axis=0, dtype=np.float64), rtol=1e-3)
     np.testing.assert_allclose(np.abs(projected), np.abs(expected), rtol=1e-3, atol=1e-3)
