@@ -1,5 +1,6 @@
 """The command `jointspace`: one for every module of the catalogue, in groups, imported when it is used."""
 
+import gc
 import importlib
 import logging
 import os
@@ -97,6 +98,8 @@ def main() -> None:
         sys.exit(2)
     except click.exceptions.Exit as error:
         sys.exit(error.exit_code)
+    finally:
+        gc.disable()  # the process ends, and would first look through all that libraries hold
 
 
 def _fail(message: str, code: int) -> None:

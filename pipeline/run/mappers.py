@@ -81,7 +81,8 @@ def _opened(task: ShardTask) -> tuple[Run, Stage, Callable[[Any], None]]:
     multiprocessing.current_process().daemon = False
     stage = importlib.import_module(task.module).STAGE
     run = Run(task.root)
-    return run, stage, stage.function(run, *task.names, *(word for names in task.others for word in names))
+    with runtime.without_collection():  # torch is imported here
+        return run, stage, stage.function(run, *task.names, *(word for names in task.others for word in names))
 
 
 def in_process(task: ShardTask, numbers: Sequence[int]) -> Iterator[int]:

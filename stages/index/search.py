@@ -1,10 +1,12 @@
 """`search`: images for a sentence, an image, or both; regions for a snippet; sentences for an image."""
 
+import gc
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 import click
 
+from pipeline import runtime
 from stages.commands import FILE, FOLDER, config_option
 
 if TYPE_CHECKING:
@@ -36,6 +38,7 @@ if TYPE_CHECKING:
 @click.option("--top", type=click.IntRange(min=1), default=10, show_default=True, help="Number of results.")
 @click.option("--json", "as_json", is_flag=True, help="Print a JSON list instead of a table.")
 @config_option
+@runtime.without_collection()  # the process ends with the answer
 def command(
     sentence: str | None,
     bundle_folder: Path,
@@ -122,6 +125,7 @@ def _answer_each(searcher: "Searcher", path: Path, top: int, where: str | None) 
     from pipeline.errors import InputError
     from pipeline.printable import printable_json
 
+    gc.enable()  # there may be many
     try:
         sentences = [line for line in path.read_text(encoding="utf-8").split("\n") if line.strip()]
     except (OSError, UnicodeDecodeError) as error:
