@@ -22,6 +22,7 @@ runtime.configure()
 import numpy as np  # noqa: E402  after the BLAS kernels are chosen
 import torch  # noqa: E402
 from torch import Tensor, nn  # noqa: E402
+from tree_shapes import WORDS, draw_dependencies, draw_phrases  # noqa: E402
 
 from pipeline.models.neural.losses import Objective  # noqa: E402
 from pipeline.models.neural.networks import JointNetwork  # noqa: E402
@@ -34,46 +35,8 @@ from pipeline.text.trees import Trees, pack  # noqa: E402
 sys.path.insert(0, str(Path(__file__).parents[1] / "tests" / "neural"))
 from recursion import recursion  # noqa: E402  the tests' reference
 
-BATCH, FEW, IMAGE_DIM, WORD_DIM, WORDS, RELATIONS = 128, 16, 1792, 300, 5000, 40
+BATCH, FEW, IMAGE_DIM, WORD_DIM = 128, 16, 1792, 300
 OBJECTIVE = Objective("ranking", "all", 0, margin=0.2, temperature=0.1, reduction="mean")
-
-
-def draw_dependencies(rng: np.random.Generator, length: int) -> list[tuple[int, int, int]]:
-    """A projective tree over `length` words; words and relations by Zipf's law."""
-    parents = np.full(length, -1)
-    spans = [(0, length, -1)]
-    while spans:
-        start, stop, parent = spans.pop()
-        if start == stop:
-            continue
-        head = int(rng.integers(start, stop))
-        parents[head] = parent
-        for first, last in ((start, head), (head + 1, stop)):
-            cut = int(rng.integers(first, last + 1))
-            spans += [(first, cut, head), (cut, last, head)]
-    return [(int(p), _zipf(rng, WORDS), _zipf(rng, RELATIONS)) for p in parents]
-
-
-def draw_phrases(rng: np.random.Generator, length: int) -> list[tuple[int, int, int]]:
-    """A tree of phrases with two or three parts."""
-    inner: list[int] = []
-    up = {}
-
-    def phrase(start: int, stop: int) -> int:
-        if stop - start == 1:
-            return start
-        cuts = sorted(rng.choice(np.arange(start + 1, stop), min(stop - start - 1, int(rng.integers(1, 3))), False))
-        parts = [phrase(a, b) for a, b in zip([start, *cuts], [*cuts, stop], strict=True)]
-        inner.append(len(inner))
-        up.update(dict.fromkeys(parts, length + inner[-1]))
-        return length + inner[-1]
-
-    up[phrase(0, length)] = -1
-    return [(up[i], _zipf(rng, WORDS) if i < length else -1, 0) for i in range(length + len(inner))]
-
-
-def _zipf(rng: np.random.Generator, limit: int) -> int:
-    return int(min(rng.zipf(1.3) - 1, limit - 1))
 
 
 def draw_trees(draw, count: int) -> Trees:

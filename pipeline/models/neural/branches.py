@@ -7,6 +7,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional
 
+from pipeline.models.neural.dropout import dropout
 from pipeline.models.neural.hlstm import HierarchicalLSTM
 from pipeline.models.neural.losses import Objective
 from pipeline.models.neural.region_views import WHOLE
@@ -117,12 +118,12 @@ class TwoBranches(nn.Module):
 
     def _embed_views(self, x: Tensor, images: int) -> Tensor:
         """(n, K) of unit length from centred features, of `images` images and then of regions."""
-        x = functional.dropout(x, self.dropout, self.training)
+        x = dropout(x, self.dropout, self.training)
         return functional.normalize(self.image_norm(x @ self.image_map.T, images), dim=1)
 
     def embed_nodes(self, levels: Levels, rows: Tensor, roots: int) -> Tensor:
         """(p, K) of unit length: the nodes in `rows` (p,) of `levels`, of which the first `roots` are roots."""
-        states = functional.dropout(self.sentences(levels)[rows], self.dropout, self.training)
+        states = dropout(self.sentences(levels)[rows], self.dropout, self.training)
         return functional.normalize(self.text_norm(states @ self.text_map.T, roots), dim=1)
 
     def embed_sentences(self, levels: Levels) -> Tensor:

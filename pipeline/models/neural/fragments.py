@@ -8,6 +8,7 @@ from torch import Tensor, nn
 from torch.nn import functional
 
 from pipeline.metrics.multivector_scores import multivector_scores
+from pipeline.models.neural.dropout import dropout
 from pipeline.models.neural.losses import ScoredFragments
 from pipeline.models.neural.packing import Packed, pack
 from pipeline.multivectors import MultiVectors, ScoreRule
@@ -41,7 +42,7 @@ class RegionMap(nn.Module):
 
     def forward(self, x: Tensor) -> Tensor:
         """(total, h) float32 from stacked features (total, D)."""
-        x = functional.dropout((x - self.mean) * self.scale, self.dropout, self.training).to(self.precision)
+        x = dropout((x - self.mean) * self.scale, self.dropout, self.training).to(self.precision)
         return (x @ self.weight.to(self.precision).T).float() + self.bias
 
 
@@ -76,7 +77,7 @@ class RectifiedBRNN(nn.Module):
         return by_sentence(functional.linear(self._drop(forwards + backwards), self.d, self.b_d).relu(), packed)
 
     def _drop(self, x: Tensor) -> Tensor:
-        return functional.dropout(x, self.dropout, self.training)
+        return dropout(x, self.dropout, self.training)
 
     def _run(self, e: Tensor, sizes: list[int], u: Tensor, bias: Tensor) -> Tensor:
         """h_t = f(e_t + U h_{t-1} + bias), (total, hidden), position by position."""

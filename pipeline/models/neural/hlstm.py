@@ -6,6 +6,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional
 
+from pipeline.models.neural.dropout import dropout
 from pipeline.models.neural.sentences import initial
 from pipeline.models.neural.tree_levels import Levels, forest, level
 from pipeline.models.neural.tree_rnn import by_kind
@@ -95,7 +96,7 @@ class HierarchicalLSTM(nn.Module):
     def forward(self, levels: Levels) -> Tensor:
         """(total, K) float32."""
         leaves = levels.words[: levels.levels[0].stop] if levels.levels else levels.words
-        words = functional.dropout(functional.embedding(leaves, self.words), self.dropout, self.training)
+        words = dropout(functional.embedding(leaves, self.words), self.dropout, self.training)
         inner = self.bias.expand(len(levels.words) - len(leaves), -1)
         first = (words.to(self.precision) @ self.w.T.to(self.precision)).float() + self.bias
         return HierarchicalRecurrence.apply(levels, torch.cat([first, inner]), self.u.to(self.precision))

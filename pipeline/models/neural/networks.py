@@ -8,6 +8,8 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional
 
+from pipeline.models.neural.dropout import dropout
+
 Network = TypeVar("Network", bound=nn.Module)
 Score = Literal["cosine", "product", "distance"]
 """What compares an image with a sentence."""
@@ -76,7 +78,7 @@ class JointNetwork(nn.Module):
 
     def embed_images(self, x: Tensor) -> Tensor:
         """(n, K) from stacked features (n, D)."""
-        x = functional.dropout(x - self.mean, self.dropout, self.training)
+        x = dropout(x - self.mean, self.dropout, self.training)
         return self._scale(x @ self.image_map.T)
 
     def embed_sentences(self, sentences: Any) -> Tensor:

@@ -18,6 +18,7 @@ from pipeline.models.linear.device_views import stack_on
 from pipeline.models.linear.projection import Directions, LinearModel, unit_rows
 from pipeline.models.linear.text_views import TextView
 from pipeline.models.linear.views import ImageView
+from pipeline.models.neural.dropout import dropout
 from pipeline.models.neural.networks import arrays_of
 from pipeline.models.neural.task import Trainer, TrainingTask
 
@@ -67,7 +68,7 @@ class RefinedTowers(nn.Module):
 
     def embed_images(self, x: Tensor) -> Tensor:
         """(n, c) of unit length from the image view (n, D)."""
-        x = functional.dropout(x - self.mean_x, self.dropout, self.training)
+        x = dropout(x - self.mean_x, self.dropout, self.training)
         return functional.normalize(x @ self.w, dim=1)
 
     def embed_sentences(self, y: Parts) -> Tensor:
@@ -81,8 +82,8 @@ class RefinedTowers(nn.Module):
 
     def _project(self, part: Bags | Tensor, u: Tensor, mean: Tensor) -> Tensor:
         if isinstance(part, Tensor):
-            return functional.dropout(part - mean, self.dropout, self.training) @ u
-        weights = functional.dropout(part.weights, self.dropout, self.training)
+            return dropout(part - mean, self.dropout, self.training) @ u
+        weights = dropout(part.weights, self.dropout, self.training)
         return functional.embedding_bag(part.ids, u, part.starts, mode="sum", per_sample_weights=weights) - mean @ u
 
     @torch.no_grad()

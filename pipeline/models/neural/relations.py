@@ -9,6 +9,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional
 
+from pipeline.models.neural.dropout import dropout
 from pipeline.models.neural.fragments import uniform
 from pipeline.multivectors import MultiVectors
 from pipeline.ragged import offsets_of
@@ -83,7 +84,7 @@ class RelationNetwork(nn.Module):
         """One vector a relation, float32."""
         heads = functional.embedding(edges.heads.clamp(min=0), self.words) * (edges.heads >= 0)[:, None]
         pairs = torch.cat([heads, functional.embedding(edges.dependents, self.words)], dim=1)
-        pairs = functional.dropout(pairs, self.dropout, self.training)
+        pairs = dropout(pairs, self.dropout, self.training)
         weights, biases = self.weight.unbind(), self.bias.unbind()  # one gradient for all, not one as large for each
         parts = [
             functional.linear(pairs[start:stop], weights[kind], biases[kind]) for kind, start, stop in edges.groups

@@ -4,6 +4,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional
 
+from pipeline.models.neural.dropout import dropout
 from pipeline.models.neural.packing import Packed
 from pipeline.models.neural.peepholes import PeepholeRecurrence
 from pipeline.models.neural.recurrence import CELLS, Recurrence, plain_cell
@@ -31,7 +32,7 @@ class MeanOfWords(nn.Module):
         """(n, K) float32, not of unit length."""
         starts = packed.lengths.cumsum(0) - packed.lengths
         mean = functional.embedding_bag(packed.ids[packed.rows], self.words, starts, mode="mean")
-        return functional.dropout(mean, self.dropout, self.training)
+        return dropout(mean, self.dropout, self.training)
 
 
 class LinearOfWords(MeanOfWords):
@@ -63,13 +64,13 @@ class Recurrent(nn.Module):
 
     def states(self, packed: Packed) -> Tensor:
         """(total, K) float32: the hidden state after every word, in packed order."""
-        words = functional.dropout(functional.embedding(packed.ids, self.words), self.dropout, self.training)
+        words = dropout(functional.embedding(packed.ids, self.words), self.dropout, self.training)
         parts = (words, self.w, self.u, self.bias, self.hidden_bias)
         return Recurrence.apply(self.cell, packed.sizes, *(part.to(self.precision) for part in parts))
 
     def forward(self, packed: Packed) -> Tensor:
         """(n, K) float32, not of unit length."""
-        return functional.dropout(self.states(packed)[packed.last], self.dropout, self.training)
+        return dropout(self.states(packed)[packed.last], self.dropout, self.training)
 
 
 class PlainRecurrent(Recurrent):
@@ -94,6 +95,6 @@ class LongShortTerm(Recurrent):
     def states(self, packed: Packed) -> Tensor:
         if self.p is None:
             return super().states(packed)
-        words = functional.dropout(functional.embedding(packed.ids, self.words), self.dropout, self.training)
+        words = dropout(functional.embedding(packed.ids, self.words), self.dropout, self.training)
         parts = (words, self.w, self.u, self.p, self.bias + self.hidden_bias)
         return PeepholeRecurrence.apply(packed.sizes, *(part.to(self.precision) for part in parts))

@@ -12,6 +12,7 @@ from torch.nn import functional
 from pipeline.errors import UsageError
 from pipeline.models.linear.columns import Rows, side_by_side
 from pipeline.models.linear.views import ImageView
+from pipeline.models.neural.dropout import dropout
 from pipeline.models.neural.networks import load_arrays
 from pipeline.models.neural.packing import Packed
 from pipeline.models.neural.recurrence import CELLS, Recurrence
@@ -155,7 +156,7 @@ class RecurrentTowers(nn.Module):
         return functional.normalize((x @ w.to(self.precision)).float(), dim=1)
 
     def drop(self, x: Tensor) -> Tensor:
-        return functional.dropout(x, self.dropout, self.training)
+        return dropout(x, self.dropout, self.training)
 
     def read(self, packed: Packed) -> Reading:
         """In training, dropout leaves whole words out."""

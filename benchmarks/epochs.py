@@ -1,0 +1,149 @@
+"""Training of registered models, against the same with dropout by torch; both end with the same bytes.
+
+    python benchmarks/epochs.py [--models lstm ncca-refined] [--pairs 5] [--steps 30] [--profile]
+
+Made-up pairs of Flickr8k's shapes (images of 4,096 dimensions, five sentences of about 11 words each, 20 regions), by
+the default configuration's settings; one timed run are `--steps` steps; an epoch of 6,000 images is 30,000 sentences.
+`same` says whether the parameters are equal at the end, bit for bit. The reference has torch draw what is dropped out.
+With `--profile`, the operations of torch that take most time come instead of the comparison.
+"""
+
+import argparse
+from collections.abc import Callable
+from contextlib import suppress
+from typing import Any
+from unittest.mock import patch
+
+from interleave import compare, report
+
+from pipeline import runtime
+
+runtime.configure()
+
+import numpy as np  # noqa: E402  after the BLAS kernels are chosen
+import torch  # noqa: E402
+from gpu_training import SENTENCES, WORD_DIM, WORDS, Enough, MadeUpRegions, make_features  # noqa: E402
+from pairs import DIM_X  # noqa: E402
+from scipy import sparse  # noqa: E402
+from tree_shapes import draw_dependencies, draw_phrases  # noqa: E402
+
+from pipeline.config import load  # noqa: E402
+from pipeline.models.linear.cca import NormalizedCCA  # noqa: E402
+from pipeline.models.linear.projection import Directions  # noqa: E402
+from pipeline.models.linear.text_views import TextView  # noqa: E402
+from pipeline.models.linear.views import ImageView  # noqa: E402
+from pipeline.models.neural.region_views import RegionView  # noqa: E402
+from pipeline.models.neural.task import TrainingPairs, TrainingTask  # noqa: E402
+from pipeline.models.neural.training import Training  # noqa: E402
+from pipeline.precision import choose_precision  # noqa: E402
+from pipeline.specs.models import model_spec  # noqa: E402
+from pipeline.text.sequences import Tokens  # noqa: E402
+from pipeline.text.trees import pack  # noqa: E402
+
+MODELS = ("lstm", "ncca-refined", "dvsa", "hmlstm", "sdtrnn")
+TERMS, SPACE, IMAGES, NOUN_PHRASE = 5000, 512, 400, 0
+VIEW = ImageView(("made-up",), (DIM_X,), ("l2",))
+
+
+def make_start() -> NormalizedCCA:
+    rng = np.random.default_rng(1)
+    w, u = (rng.standard_normal((n, SPACE), dtype=np.float32) * np.float32(n**-0.5) for n in (DIM_X, TERMS))
+    text = TextView(("tfidf",), (TERMS,), (True,), ((),), (1.0,))
+    values = np.ones(SPACE, np.float32)
+    return NormalizedCCA(VIEW, text, np.zeros(DIM_X, np.float32), np.zeros(TERMS, np.float32), Directions(w, u, values))
+
+
+def make_sentences(form: str) -> Any:
+    """SENTENCES a photograph, in the form that a model takes."""
+    rng, count = np.random.default_rng(0), SENTENCES * IMAGES
+    lengths = np.clip(rng.normal(11, 4, count).astype(int), 3, 35)
+    if form == "vectors":
+        ids = np.concatenate([rng.permutation(TERMS)[:length] for length in lengths])
+        offsets = np.concatenate([[0], lengths.cumsum()])
+        return {"tfidf": sparse.csr_array((np.full(len(ids), 0.3, np.float32), ids, offsets), shape=(count, TERMS))}
+    if form == "dependency-trees":
+        return pack([draw_dependencies(rng, int(length)) for length in lengths])
+    if form == "phrase-trees":
+        return pack([_with_noun_phrases(rng, draw_phrases(rng, int(length))) for length in lengths])
+    return Tokens(rng.integers(0, WORDS, lengths.sum()).astype(np.int32), np.concatenate([[0], lengths.cumsum()]))
+
+
+def _with_noun_phrases(rng: np.random.Generator, nodes: list[tuple[int, int, int]]) -> list[tuple[int, int, int]]:
+    """A third of all phrases."""
+    return [(up, word, int(word >= 0 or rng.random() > 1 / 3)) for up, word, _ in nodes]
+
+
+def make_task(name: str) -> TrainingTask:
+    known = load().model(name)
+    sentences, owners = make_sentences(known.spec.sentences), np.repeat(np.arange(IMAGES), SENTENCES)
+    regions = None if known.spec.regions == "none" else MadeUpRegions(IMAGES)
+    features, m = {"made-up": make_features(IMAGES)}, len(owners)
+    pairs = TrainingPairs(features, sentences, owners, np.arange(m), regions)
+    words = np.random.default_rng(0).standard_normal((WORDS + 1, WORD_DIM), dtype=np.float32) * np.float32(0.1)
+    return TrainingTask(
+        VIEW, pairs, pairs, known.settings.model_copy(update={"epochs": 10**6, "patience": 10**6}), seed=0,
+        precision=choose_precision("auto", torch.device("cpu")), train_words=True, words=words, start=make_start(),
+        region_view=RegionView(VIEW, geometry=False), noun_phrase=NOUN_PHRASE,
+        text=TextView(("tfidf",), (TERMS,), (True,), ((),), (1.0,)),
+    )  # fmt: skip
+
+
+def make_loop(name: str) -> Training:
+    """The training of the registered model `name`; dev is judged at no cost."""
+    loop = model_spec(name).load().trainer(make_task(name)).training
+    loop.judge = lambda: 0.0
+    return loop
+
+
+def runner(loop: Training, steps: int) -> Callable[[], None]:
+    """The next `steps` steps."""
+
+    def run() -> None:
+        goal = loop.steps_done + steps
+
+        def after_step(loop: Training) -> None:
+            if loop.steps_done >= goal:
+                raise Enough
+
+        with suppress(Enough):
+            loop.run(after_step)
+
+    return run
+
+
+def as_before(run: Callable[[], None]) -> Callable[[], None]:
+    """`run`, in which torch draws what is dropped out."""
+
+    def wrapped() -> None:
+        with patch("pipeline.models.neural.dropout._draws_as_torch", lambda: False):
+            run()
+
+    return wrapped
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--models", nargs="+", default=MODELS, choices=MODELS)
+    parser.add_argument("--pairs", type=int, default=5)
+    parser.add_argument("--steps", type=int, default=30)
+    parser.add_argument("--profile", action="store_true")
+    options = parser.parse_args()
+    for name in options.models:
+        loops = make_loop(name), make_loop(name)
+        ours, reference = (runner(loop, options.steps) for loop in loops)
+        if options.profile:
+            ours()
+            with torch.profiler.profile(activities=[torch.profiler.ProfilerActivity.CPU]) as found:
+                ours()
+            print(name, found.key_averages().table(sort_by="self_cpu_time_total", row_limit=16))
+            continue
+        result = compare(f"training {name}", ours, as_before(reference), options.pairs, runtime.threads())
+        same = all(torch.equal(one, other) for one, other in zip(*(x.state.values() for x in loops), strict=True))
+        each = result["ours"] / options.steps
+        epoch = {"seconds_per_step": each, "batch": loops[0].schedule.batch_size, "same": same}
+        epoch["epoch_of_30000"] = each * 30_000 / loops[0].schedule.batch_size
+        report({**result, **epoch, "precision": str(make_task(name).precision).removeprefix("torch.")})
+
+
+if __name__ == "__main__":
+    main()

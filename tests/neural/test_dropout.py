@@ -1,0 +1,46 @@
+"""Dropout: the same bits as torch's, and none where torch draws otherwise."""
+
+import pytest
+import torch
+from torch import Tensor
+from torch.nn import functional
+
+from pipeline.models.neural import dropout as module
+from pipeline.models.neural.dropout import draw_kept, dropout
+
+SHAPES = [(3, 7), (1, 1), (module.BLOCK // 100 + 1, 100), (0, 5)]
+
+
+def done(how, x: Tensor, share: float) -> list[Tensor]:
+    """What is left of x, its gradient, and the next random number."""
+    x = x.clone().requires_grad_()
+    with torch.random.fork_rng():
+        torch.manual_seed(3)
+        kept = how(x, share, True)
+        kept.square().sum().backward()
+        return [kept.detach(), x.grad, torch.rand(1), how(x.detach(), share, True)]
+
+
+@pytest.mark.parametrize("shape", SHAPES, ids=str)
+@pytest.mark.parametrize("share", [0.0, 0.2, 0.5, 0.97, 1.0])
+def test_it_is_torchs_to_the_last_bit(shape: tuple[int, int], share: float) -> None:
+    x = torch.randn(shape, generator=torch.Generator().manual_seed(0))
+    for one in (x, x.T, x.double(), x.bfloat16()):
+        for ours, theirs in zip(done(dropout, one, share), done(functional.dropout, one, share), strict=True):
+            assert torch.equal(ours, theirs)
+    assert dropout(x, share, False) is x
+
+
+def test_the_share_is_kept() -> None:
+    kept = draw_kept(torch.Size([400, 500]), 0.3, torch.Generator().manual_seed(0))
+    assert set(kept.unique().tolist()) == {0.0, 1.0} and abs(kept.mean().item() - 0.3) < 0.005
+
+
+def test_where_torch_draws_otherwise_it_is_left_to(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(module, "draw_kept", lambda shape, *_: torch.ones(shape))
+    module._draws_as_torch.cache_clear()
+    try:
+        x = torch.randn(20, 20)
+        assert all(map(torch.equal, done(dropout, x, 0.4), done(functional.dropout, x, 0.4)))
+    finally:
+        module._draws_as_torch.cache_clear()
