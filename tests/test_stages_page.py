@@ -27,7 +27,7 @@ ROWS = {line.split("`")[1]: line.split(" | ") for line in PAGE.splitlines() if l
 """Command -> the cells of its line."""
 STAGES = declared()
 HELPERS = (inputs, boxes, generators, given, studies)
-NOT_DECISIVE = {"device", "data_root", "weights_root", "collection", "remote"}
+NOT_DECISIVE = {"device", "data_root", "weights_root", "collection", "remote", "scheduler", "cluster"}
 """Where something is computed, lies and is copied to, and the limits of images, all of which `ingest` has accepted."""
 COVERED = {
     "rank-sentences": {"describe", "language_text"},  # of generators with a space or a treebank, which are among inputs
