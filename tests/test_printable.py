@@ -5,6 +5,7 @@ import logging
 import subprocess
 import sys
 import unicodedata
+from collections.abc import Iterable
 from pathlib import Path
 
 import pyarrow as pa
@@ -60,8 +61,8 @@ def foul(monkeypatch: pytest.MonkeyPatch) -> str:
     usual = Bundle.packed_table
 
     class Packed:
-        def __init__(self, table: pa.Table) -> None:
-            self.table, self.num_rows = table, table.num_rows
+        def __init__(self, table: pa.Table, files: Iterable = ()) -> None:
+            self.table, self.num_rows, self.files = table, table.num_rows, lambda: files
 
         def unpack(self) -> pa.Table:
             column = "path" if "path" in self.table.column_names else "text"
@@ -72,7 +73,7 @@ def foul(monkeypatch: pytest.MonkeyPatch) -> str:
         def records(self, rows: object) -> list[dict]:
             return self.unpack().take(pa.array(rows)).to_pylist()
 
-    monkeypatch.setattr(Bundle, "packed_table", lambda *given: Packed(usual(*given).unpack()))
+    monkeypatch.setattr(Bundle, "packed_table", lambda *given: Packed((one := usual(*given)).unpack(), one.files()))
     read = Manifest.table
 
     def table(self: Manifest, name: str, number: int) -> pa.Table:
