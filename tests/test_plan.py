@@ -97,6 +97,18 @@ def test_extraction_is_images_over_rate_and_a_start_for_each_shard(settings: con
     assert seconds(unknown, "extract") is None
 
 
+def test_photographs_that_encoders_decode_together_are_counted_once(settings: config.Config) -> None:
+    second = settings.encoders[0].model_copy(update={"name": "second"})
+    both = settings.model_copy(update={"encoders": (*settings.encoders, second)})
+    rates = replace(
+        rates_of(50.0, 100.0, 1000.0, 1e11, 2.0), images={"net": 50.0, "second": 50.0}, forward={"second": 100.0}
+    )
+    s = sizes_of(both, SUMMARY)
+    assert seconds(forecast_of(both, s, rates, gpu=False), "extract") == 160 + 32 + 80 + 8
+    apart = both.model_copy(update={"extract": both.extract.model_copy(update={"together": False})})
+    assert seconds(forecast_of(apart, s, rates, gpu=False), "extract") == 2 * (160 + 32)
+
+
 def summary_of(train: int, dev: int = 1000) -> dict:
     return {"splits": {"train": train, "dev": dev}, "counts": {"sentences": {"kept": 5 * (train + dev)}}}
 
