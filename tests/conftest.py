@@ -22,10 +22,10 @@ IN_MEMORY, ROOM = Path("/dev/shm"), 4 << 30
 """Where Linux keeps files in memory, and how many bytes must be free there for the tests to write there."""
 
 LONG = (
-    "test_workflow.py", "test_extending.py", "test_mapreduce.py", "test_workflow_kills.py", "test_growing.py",
-    "test_cluster.py", "test_kills.py", "test_stages_page.py", "test_connections.py",
+    "test_workflow.py", "test_mapreduce.py", "test_extending.py", "test_stages_page.py", "test_connections.py",
+    "test_train.py", "test_cluster.py", "test_kills.py", "test_run_command.py",
 )  # fmt: skip
-"""Modules that take minutes: first, so that no worker of `-n auto` is left alone with one at the end."""
+"""Modules that take longest: first, so that no worker of `-n auto` is left alone with one at the end."""
 
 
 def pytest_xdist_auto_num_workers(config: pytest.Config) -> int:
