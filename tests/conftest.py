@@ -52,7 +52,7 @@ def has_room(folder: Path) -> bool:
 @pytest.hookimpl(wrapper=True)
 def pytest_collection() -> Generator[None, object, object]:
     """Thousands of tests and their modules are made, and stay: the garbage collector need not look at them again and
-    again, which took a tenth of all time."""
+    again, which took 4 of the 10 seconds of collecting them."""
     gc.disable()
     found = yield
     gc.freeze()

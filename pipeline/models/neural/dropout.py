@@ -1,4 +1,4 @@
-"""Dropout with torch's own masks on the processor, drawn in half the time."""
+"""Dropout with torch's own masks on the processor, drawn in less time."""
 
 import math
 from functools import cache
