@@ -154,6 +154,19 @@ def test_memory_does_not_grow_with_the_number_of_shards_where_it_must_not(settin
         assert memory(rule, 125) < memory(rule, 1) + 1, rule
 
 
+def test_an_index_in_pieces_asks_for_a_workers_memory(settings: config.Config) -> None:
+    """Beside 24 bytes of ids and owners for an image and a sentence, and the rows of a piece."""
+
+    def memory(millions: int) -> float:
+        summary = {"splits": {"train": millions * 10**6}, "counts": {"sentences": {"kept": millions * 10**6}}}
+        return STAGES["build_index"].needs.memory(sizes_of(settings, summary))
+
+    assert settings.index.piece == 4 * 10**6 and settings.index.worker_memory == 4096
+    assert memory(4) > 3 * 4 * 8 * 10**6 * 128 / 2**20  # which is whole
+    assert 4096 < memory(100) < 12_000
+    assert memory(200) - memory(100) < 1.5 * 24 * 100 * 10**6 / 2**20
+
+
 def test_every_job_that_reads_the_manifest_asks_for_the_memory_that_it_takes(
     settings: config.Config, tmp_path: Path
 ) -> None:
@@ -168,7 +181,8 @@ def test_every_job_that_reads_the_manifest_asks_for_the_memory_that_it_takes(
     assert few.shard_images == many.shard_images
     sources = {name: inspect.getsource(inspect.getmodule(stage.function)) for name, stage in STAGES.items()}
     reading = {name for name, stage in STAGES.items() if stage.sharded or re.search(READS_MANIFEST, sources[name])}
-    without = {"fit", "evaluate", "plan", "adopt", "prepare_encoder"}  # which read columns, a sample, or two shards
+    without = {"fit", "evaluate", "plan", "adopt", "prepare_encoder"}  # which read columns, a sample, or two shards,
+    without |= {"fit_csls", "learn_components", "build_index"}  # or columns, shards in turn, and pieces
     reading -= BY_SHARD | without
     assert len(reading) > 25
     for rule in reading:

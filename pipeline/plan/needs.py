@@ -96,6 +96,14 @@ def embeddings_mb(s: Sizes) -> float:
     return 4 * s.dimensions * (s.images + s.sentences) / MB
 
 
+def index_mb(s: Sizes) -> float:
+    """What `build-index` holds: of an index in pieces a worker's memory, the rows of a piece before and after they are
+    packed, and the columns of all; else the manifest and the embeddings."""
+    if max(s.images, s.sentences) > s.piece:
+        return s.worker_memory + 2 * IMAGE_ROW * s.piece / MB + columns_mb(s)
+    return manifest_mb(s) + 3 * embeddings_mb(s)
+
+
 def encoder_gpu(s: Sizes) -> float:
     """MB of a GPU for an image encoder."""
     return GPU_CONTEXT + GPU_NETWORK + GPU_IMAGE * s.batch_images

@@ -2,6 +2,7 @@
 
 from collections.abc import Mapping
 from dataclasses import dataclass
+from math import inf
 from typing import TYPE_CHECKING, Any
 
 from pipeline.device import GPU_BATCH
@@ -25,8 +26,9 @@ class Sizes:
     """Counts of `images` and `sentences`; `shard_images` of the largest shard; the `splits`' images; the dimension of
     each encoder's features (`dims`), and of each text encoder's vectors (`text_dims`); the largest number of joint
     `dimensions`; the `batch_images` of 224 x 224 pixels that have as many as what goes through a network at once;
-    whether an encoder `learns` from the images or is compared with given features, and whether documents are
-    `simulated`."""
+    the most vectors of a `piece` of an index (infinite where a model has several vectors an image, whose index is
+    whole), and the MiB of `worker_memory` for it; whether an encoder `learns` from the images or is compared with given
+    features, and whether documents are `simulated`."""
 
     images: int
     sentences: int
@@ -36,6 +38,8 @@ class Sizes:
     text_dims: Mapping[str, int]
     dimensions: int
     batch_images: float
+    piece: float
+    worker_memory: int
     learns: bool
     simulated: bool
 
@@ -109,6 +113,8 @@ def sizes_of(
         dims={encoder.name: known[encoder.name] for encoder in config.encoders},
         text_dims={one.name: texts[one.name] for one in config.text_encoders},
         dimensions=max([*config.fit.dimensions, *(config.section(spec).dimensions for spec in made_by("train"))]),
+        piece=inf if any(config.model(name).spec.multi_vector for name in config.models) else config.index.piece,
+        worker_memory=config.index.worker_memory,
         batch_images=(config.extract.batch_size or GPU_BATCH) * (side / 224) ** 2,
         learns=any(one.spec.learned or one.made_by for one in config.prepared_encoders),
         simulated=any(one.simulate is not None for one in config.documents.values()),

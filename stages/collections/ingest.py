@@ -12,7 +12,7 @@ from uuid import uuid4
 
 import click
 
-from pipeline.plan.needs import PYTHON, Need, per_image
+from pipeline.plan.needs import PYTHON, Need, manifest_mb, per_image
 from pipeline.run import Inputs, Job, Outside, Run, Stage
 
 if TYPE_CHECKING:
@@ -186,7 +186,7 @@ STAGE = Stage(
     ingest,
     version=8,
     needs=Need(
-        lambda s: PYTHON + 600 + 0.006 * s.images,
+        lambda s: PYTHON + 600 + 2 * manifest_mb(s),
         lambda s: 0.001 * s.images,
         per_image(100),
         "images, each decoded once",

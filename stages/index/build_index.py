@@ -5,7 +5,7 @@ from typing import TYPE_CHECKING
 
 import click
 
-from pipeline.plan.needs import TORCH, Need, embeddings_mb, manifest_mb, network_gpu, per_image
+from pipeline.plan.needs import TORCH, Need, embeddings_mb, index_mb, network_gpu, per_image
 from pipeline.run import Inputs, Job, Run, Stage
 
 if TYPE_CHECKING:
@@ -172,7 +172,7 @@ STAGE = Stage(
     build_index,
     version=7,
     needs=Need(
-        lambda s: TORCH + 600 + manifest_mb(s) + 3 * embeddings_mb(s),
+        lambda s: TORCH + 600 + index_mb(s),
         embeddings_mb,
         per_image(200),
         "vectors times dimensions, for the exact search that measures it; candidates ten times that",
