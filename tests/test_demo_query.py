@@ -62,7 +62,7 @@ def test_the_searches_find_what_they_ask_for(tmp_path: Path) -> None:
     assert len(searches) >= QUERIES and len(set(searches.values())) == 1
     bundle = next(iter(searches.values()))
     program = [sys.executable, "-m", "snakemake", "-s", ROOT / "Snakefile", "--cores", "2"]
-    program += [bundle / "card.json", summary]
+    program += [bundle / "card.json", f"{summary}.json"]
     environment = {**os.environ, "PYTHONPATH": str(ROOT)}
     made = subprocess.run(list(map(str, program)), capture_output=True, text=True, cwd=tmp_path, env=environment)
     assert made.returncode == 0, made.stderr[-4000:]
