@@ -119,6 +119,7 @@ def test_at_its_end_it_says_what_to_do_next(folder: Path) -> None:
 
 def test_the_rules_are_beside_the_snakefile_that_is_installed() -> None:
     assert find_snakefile() == ROOT / "Snakefile"
+    assert "share/jointspace/profiles/default = profiles/default/config.yaml" in (ROOT / "setup.cfg").read_text()
     installed = (ROOT / "setup.cfg").read_text().partition("[options.data_files]")[2]
     for line in (ROOT / "Snakefile").read_text().splitlines():
         if line.startswith("include:"):

@@ -9,7 +9,11 @@ from pipeline.errors import IntegrityError, meant
 from pipeline.storage.batch import is_regular
 
 CARD = "card.json"
-OWN = re.compile(r"(images|sentences)(-\d{5,})?\.(faiss|lists|parquet)")
+OWN = re.compile(
+    r"(images|sentences)(-\d{5,})?\.(faiss|lists|parquet)|(regions|words)\.faiss"
+    r"|fragments\.safetensors|image_regions\.parquet"
+)
+"""Indices and tables, with what tells of the items in them."""
 
 
 def piece_file(name: str, number: int, suffix: str) -> str:
