@@ -127,7 +127,7 @@ def run_rules(folder: Path, cores: int) -> float:
     """Seconds from features to index and evaluation."""
     targets = [f"results/million/index/{row}/card.json" for row in ("ncca", "sae")]
     command = [sys.executable, "-m", "snakemake", "-s", str(ROOT / "Snakefile"), "--cores", str(cores), *targets]
-    command += ["results/million/evaluation/summary.json", "--rerun-triggers", "mtime", "--quiet", "all"]
+    command += ["results/million/evaluation/summary.json.json", "--rerun-triggers", "mtime", "--quiet", "rules"]
     environment = {**os.environ, "PYTHONPATH": str(ROOT)}
     start = time.perf_counter()
     subprocess.run([*command, "--configfile", "million.yaml"], cwd=folder, env=environment, check=True)
