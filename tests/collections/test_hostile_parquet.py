@@ -10,6 +10,11 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
+from pipeline.collections.formats import rows
+from pipeline.collections.formats.files import CollectionFolder
+from pipeline.collections.records import Options
+from pipeline.errors import InputError
+
 READ = """
 import resource, sys
 from pathlib import Path
@@ -103,3 +108,24 @@ def test_columns_are_read_as_they_are(tmp_path: Path, photograph, gather) -> Non
     pq.write_table(pa.table({"file": ["a.jpg"] * len(lists), "sentence": lists}), tmp_path / "t.parquet")
     result = gather(tmp_path, "table")
     assert result.tables["sentences"]["text"].to_pylist() == [t for own in lists for t in own if t is not None]
+
+
+def test_the_first_rows_of_a_long_table_are_there_before_the_last_are_tried(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(rows, "PORTION", 20)
+    names = [f"{number}.jpg" for number in range(70)]
+    path = tmp_path / "t.parquet"
+    pq.write_table(pa.table({"file": names}), path, row_group_size=10)
+    folder = CollectionFolder(tmp_path, Options({}, {}, "train"))
+    read = lambda: rows.read_rows(folder, path, ("file",), ())  # noqa: E731
+    assert [(row.number, row.values["file"]) for row in read()] == list(enumerate(names, 1))
+    last = pq.read_metadata(path).row_group(6).column(0)
+    data = bytearray(path.read_bytes())
+    start = last.dictionary_page_offset or last.data_page_offset
+    data[start : start + last.total_compressed_size] = b"\xff" * last.total_compressed_size
+    path.write_bytes(data)
+    found = []
+    with pytest.raises(InputError, match=r"t\.parquet"):
+        found.extend(row.number for row in read())
+    assert found == list(range(1, 61))

@@ -2,7 +2,6 @@
 
 from datetime import date
 from pathlib import Path
-from typing import Any
 
 import pyarrow as pa
 import pyarrow.compute as pc
@@ -18,9 +17,9 @@ UNITS = {"s": 1, "ms": 10**3, "us": 10**6, "ns": 10**9}
 """Of a timestamp, in a second."""
 
 
-def python_values(path: Path, before: int, column: pa.Array) -> list[Any]:
-    """A column of the rows after the first `before`; text as bytes, so that a bad sentence costs only its own row.
-    Raises InputError if its texts are too long to be unpacked."""
+def plain_column(path: Path, before: int, column: pa.Array) -> pa.Array:
+    """A column of the rows after the first `before`, with values that Python has; text as bytes, so that a bad sentence
+    costs only its own row. Raises InputError if its texts are too long to be unpacked."""
     flat = column
     while pa.types.is_list(flat.type):
         flat = flat.flatten()
@@ -32,8 +31,8 @@ def python_values(path: Path, before: int, column: pa.Array) -> list[Any]:
         if total > LARGEST_BATCH:
             raise InputError(f"{rows} have {total} bytes of text, more than {LARGEST_BATCH}")
     if pa.types.is_dictionary(column.type):
-        return column.dictionary.take(column.indices).cast(pa.large_binary()).to_pylist()
-    return _as_python_has(column).to_pylist()
+        return column.dictionary.take(column.indices).cast(pa.large_binary())
+    return _as_python_has(column)
 
 
 def _as_python_has(column: pa.Array) -> pa.Array:

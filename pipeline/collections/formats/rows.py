@@ -5,8 +5,8 @@ import io
 import math
 import os
 from collections import deque
-from collections.abc import Callable, Collection, Iterator, Mapping
-from contextlib import suppress
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
+from contextlib import contextmanager, suppress
 from functools import partial
 from itertools import chain
 from pathlib import Path
@@ -16,7 +16,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from pipeline.collections.formats import lists
-from pipeline.collections.formats.arrow_values import python_values
+from pipeline.collections.formats.arrow_values import plain_column
 from pipeline.collections.formats.files import CollectionFolder
 from pipeline.collections.own_columns import Field
 from pipeline.collections.records import NOT_UTF8
@@ -24,6 +24,7 @@ from pipeline.errors import InputError, UsageError
 from pipeline.trial import try_first
 
 BATCH = 1 << 13  # rows of a Parquet file in memory at once
+PORTION = 1 << 20  # rows that are tried before the first of them is read, but always whole row groups
 LARGEST_GROUP = 1 << 32  # bytes that a row group may claim to unpack to
 FEW_ROWS, ROWS_PER_BYTE = 1_000_000, 8
 """Rows that a Parquet file may claim at any size, plus those for each byte: names and sentences take over a bit."""
@@ -81,12 +82,9 @@ def column_names(folder: CollectionFolder, path: Path) -> list[str]:
 
 def _parquet_columns(folder: CollectionFolder, path: Path, plain: bool = False) -> list[str]:
     """The names of all columns, or only of those that hold plain values."""
-    try:
-        with folder.open(path, math.inf) as file:
-            schema = pq.read_metadata(file).schema.to_arrow_schema()
-            return [field.name for field in schema if not plain or any(one(field.type) for one in PLAIN)]
-    except (pa.ArrowException, OSError, ValueError, OverflowError, MemoryError, RecursionError) as error:
-        raise InputError(f"{path} cannot be read as Parquet: {error}") from error
+    with _refusing(path), folder.open(path, math.inf) as file:
+        schema = pq.read_metadata(file).schema.to_arrow_schema()
+        return [field.name for field in schema if not plain or any(one(field.type) for one in PLAIN)]
 
 
 def _check_columns(path: Path, present: Names, needed: Names) -> None:
@@ -155,12 +153,41 @@ def _read_jsonl(folder: CollectionFolder, path: Path, columns: Names, needed: Na
 
 
 def _read_parquet(folder: CollectionFolder, path: Path, columns: Names, needed: Names) -> Iterator[TableRow]:
-    try_first(path, _exhaust, folder, path, columns, needed)
-    number = 0
-    for names, values in _batches(folder, path, columns, needed):
-        for row in zip(*values, strict=True):
-            number += 1
-            yield _decoded(number, dict(zip(names, row, strict=True)))
+    arguments = folder, path, columns, needed
+    try_first(path, _exhaust, *arguments, Portion([], 0))
+    for portion in _portions(_group_rows(folder, path)):
+        try_first(path, _exhaust, *arguments, portion)
+        number = portion.before
+        for names, arrays in _batches(*arguments, portion):
+            for row in zip(*(array.to_pylist() for array in arrays), strict=True):
+                number += 1
+                yield _decoded(number, dict(zip(names, row, strict=True)))
+
+
+class Portion(NamedTuple):
+    """Row `groups` of a Parquet file that are read together, and the number of rows before them."""
+
+    groups: list[int]
+    before: int
+
+
+def _portions(rows: Iterable[int]) -> Iterator[Portion]:
+    """Portions of about PORTION rows, of groups with so many `rows`: what comes first is there before all is tried."""
+    groups, before, held = [], 0, 0
+    for number, count in enumerate(rows):
+        groups.append(number)
+        held += count
+        if held >= PORTION:
+            yield Portion(groups, before)
+            groups, before, held = [], before + held, 0
+    if groups:
+        yield Portion(groups, before)
+
+
+def _group_rows(folder: CollectionFolder, path: Path) -> list[int]:
+    with _refusing(path), folder.open(path, math.inf) as file:
+        metadata = pq.read_metadata(file)
+        return [metadata.row_group(number).num_rows for number in range(metadata.num_row_groups)]
 
 
 def _exhaust(*arguments: Any) -> None:
@@ -168,21 +195,27 @@ def _exhaust(*arguments: Any) -> None:
 
 
 def _batches(
-    folder: CollectionFolder, path: Path, columns: Names, needed: Names
-) -> Iterator[tuple[list[str], list[list[Any]]]]:
-    """For some rows at a time, the names of the columns, and the values of each."""
+    folder: CollectionFolder, path: Path, columns: Names, needed: Names, portion: Portion
+) -> Iterator[tuple[list[str], list[pa.Array]]]:
+    """For some rows at a time, the names of the columns, and each as `plain_column` has it."""
+    with _refusing(path), folder.open(path, math.inf) as file:
+        metadata = pq.read_metadata(file)
+        present = metadata.schema.to_arrow_schema().names
+        _check_columns(path, present, needed)
+        names = [name for name in columns if name in present]
+        texts = _check_claims(path, os.fstat(file.fileno()).st_size, metadata, names)
+        table = pq.ParquetFile(file, metadata=metadata, read_dictionary=texts)
+        number = portion.before
+        for batch in table.iter_batches(BATCH, row_groups=portion.groups, columns=names):
+            yield batch.schema.names, [plain_column(path, number, column) for column in batch.columns]
+            number += batch.num_rows
+
+
+@contextmanager
+def _refusing(path: Path) -> Iterator[None]:
+    """What pyarrow raises within becomes an InputError."""
     try:
-        with folder.open(path, math.inf) as file:
-            metadata = pq.read_metadata(file)
-            present = metadata.schema.to_arrow_schema().names
-            _check_columns(path, present, needed)
-            names = [name for name in columns if name in present]
-            texts = _check_claims(path, os.fstat(file.fileno()).st_size, metadata, names)
-            table = pq.ParquetFile(file, metadata=metadata, read_dictionary=texts)
-            number = 0
-            for batch in table.iter_batches(BATCH, columns=names):
-                yield batch.schema.names, [python_values(path, number, column) for column in batch.columns]
-                number += batch.num_rows
+        yield
     except (pa.ArrowException, OSError, ValueError, OverflowError, MemoryError, RecursionError) as error:
         raise InputError(f"{path} cannot be read as Parquet: {error}") from error
 
