@@ -91,23 +91,10 @@ def add_table(
     first = 0
     for number, piece in enumerate(pieces := (about.get(modality) or {}).get("pieces", [])):
         own = ids[first : first + piece["rows"]]
-        writer.add_table(piece_file(modality, number, ".parquet"), _take_rows(manifest, modality, own))
+        writer.add_table(piece_file(modality, number, ".parquet"), manifest.rows(modality, own))
         first += piece["rows"]
     if not pieces:
         writer.add_table(f"{modality}.parquet", getattr(manifest, modality).take(ids))
-
-
-def _take_rows(manifest: "Manifest", modality: str, ids: "np.ndarray") -> Any:
-    """Some ascending rows of a table, which is read shard by shard."""
-    import numpy as np
-    import pyarrow as pa
-
-    bounds = manifest.bounds(modality)
-    cuts = np.searchsorted(ids, bounds)
-    return pa.concat_tables(
-        manifest.table(modality, int(number)).take(ids[cuts[number] : cuts[number + 1]] - bounds[number])
-        for number in np.flatnonzero(np.diff(cuts))
-    )
 
 
 def _log_cost(model: str, modality: str, built: "BuiltGallery", floor: float) -> None:
@@ -148,14 +135,16 @@ def describe_training(run: "Run", model: str) -> dict[str, Any]:
     sentences, the sentences, and the fingerprint of the manifest. Nothing for a model that has learned from none."""
     import numpy as np
 
-    from pipeline.storage.pairs import split_ids
+    from pipeline.storage.pairs import described_rows
 
     config, manifest = run.config, run.manifest
     splits = ["train", "dev"] if config.refitted(model) else ["train"]
-    sentences = split_ids(manifest, splits)["sentences"]
+    counts = {"images": 0, "sentences": 0}
+    for sentence_id, image_id in described_rows(manifest, splits):
+        counts["images"] += len(np.unique(image_id))
+        counts["sentences"] += len(sentence_id)
     learned = any(config.model(one).spec.made_by != "adopt" for one in config.members(model) or [model])
-    if not learned or not len(sentences):
+    if not learned or not counts["sentences"]:
         return {}
-    counts = {"images": len(np.unique(manifest.sentence_images[sentences])), "sentences": len(sentences)}
     details = {"run": config.name, "splits": splits, **counts, "manifest": manifest.fingerprint}
     return {"trained_on": details}

@@ -2,6 +2,7 @@
 
 from collections.abc import Callable
 from dataclasses import replace
+from functools import partial
 from typing import TYPE_CHECKING, NamedTuple
 
 from stages import inputs, texts
@@ -130,6 +131,7 @@ def measure_texts(run: "Run", sentences: list[str]) -> tuple[dict, dict[str, int
     """What Rates says of text encoders (None for one that cannot be made yet), and their dimensions, by `sentences`."""
     from pipeline.plan.rates import rate
     from pipeline.text.tokens import TermSettings, make_analyzer
+    from pipeline.text.vocabulary import build_vocabulary
 
     lemmas = TermSettings(True, "words", True, (), 1)
     found = {"encoded": {}, "first_text": 1 / rate(lambda: [make_analyzer(lemmas)("word")], 1)}
@@ -141,7 +143,8 @@ def measure_texts(run: "Run", sentences: list[str]) -> tuple[dict, dict[str, int
             found["encoded"][chosen.name] = None  # its word vectors are yet to be learned, its network to be fetched
             continue
         else:
-            material = replace(texts.read_text_material(run, chosen.name), texts=lambda: sentences)
+            given = {"texts": lambda: sentences, "learn_vocabulary": partial(build_vocabulary, sentences)}
+            material = replace(texts.read_text_material(run, chosen.name), **given)
             made = chosen.spec.load().prepare(chosen, material)
         found["encoded"][chosen.name] = rate(lambda e=made: [e.encode(sentences)], len(sentences))
         dims[chosen.name] = made.dim

@@ -3,7 +3,7 @@
 from collections.abc import Callable, Collection, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
-from itertools import islice
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, BinaryIO
 
@@ -16,14 +16,17 @@ if TYPE_CHECKING:
     from pipeline.run import Run
     from pipeline.run.layout import Layout, Shards
     from pipeline.storage.manifest import ShardRows
+    from pipeline.text.counting import TermCounts
     from pipeline.text.encoders import TextMaterial
+    from pipeline.text.tokens import TermSettings
+    from pipeline.text.vocabulary import Vocabulary
 
 COMPARED = 16
 """Sentences whose vectors made elsewhere are compared with those of the encoder that they are said to be of."""
 
 
-def read_text_material(run: "Run", encoder: str, most: int | None = None) -> "TextMaterial":
-    """What a text encoder of the configuration is made from; of the training sentences the first `most`."""
+def read_text_material(run: "Run", encoder: str) -> "TextMaterial":
+    """What a text encoder of the configuration is made from."""
     from pipeline.storage.atomic import read_json
     from pipeline.storage.forms import VocabularyForm
     from pipeline.storage.records import require_form
@@ -62,7 +65,7 @@ def read_text_material(run: "Run", encoder: str, most: int | None = None) -> "Te
     def given(entry: "TextEncoderEntry") -> GivenVectors:
         matched = match_given_sentences(run, entry)
         rows = range(min(COMPARED, len(matched.labels)))
-        return GivenVectors(run.manifest.sentences["text"][: len(rows)].to_pylist(), matched.features(rows))
+        return GivenVectors(run.manifest.rows("sentences", rows)["text"].to_pylist(), matched.features(rows))
 
     def files() -> list[bytes]:
         found = []
@@ -76,7 +79,7 @@ def read_text_material(run: "Run", encoder: str, most: int | None = None) -> "Te
     return TextMaterial(
         config.seed,
         words,
-        lambda: list(islice(run.manifest.training_texts(), most)),
+        run.manifest.training_texts,
         vocabulary,
         corpus,
         file,
@@ -84,7 +87,38 @@ def read_text_material(run: "Run", encoder: str, most: int | None = None) -> "Te
         lambda name: open_text_encoder(run, name),
         given,
         files,
+        partial(learn_vocabulary, run, encoder),
     )
+
+
+def learn_vocabulary(run: "Run", name: str, settings: "TermSettings", **chosen: Any) -> "Vocabulary":
+    """The vocabulary of the training sentences for the text encoder `name`, or for `tokens`: their terms are counted by
+    part, where the run sums. `chosen` is what `choose_terms` takes."""
+    from pipeline.mapreduce import map_reduce
+    from pipeline.run.parts import divide
+    from pipeline.storage.batch import cannot_write, remove_own
+    from pipeline.text.counting import FILES, merge_counts
+    from pipeline.text.vocabulary import choose_terms
+
+    manifest, folder = run.manifest, run.layout.counts(name).absolute()
+    parts = divide(manifest.n_shards, manifest.shard_size) or [range(0)]
+    remove_own(folder, FILES)  # of a job that was killed
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+        counts = map_reduce(count_part, parts, merge_counts, run.sums, (run.root.absolute(), settings, folder))
+        return choose_terms(counts, settings, **chosen)
+    except OSError as error:
+        raise cannot_write(folder, 0, error) from error
+    finally:
+        remove_own(folder, FILES)
+
+
+def count_part(part: range, root: Path, settings: "TermSettings", folder: Path) -> "TermCounts":
+    """The terms of the training sentences in the shards of a part, in files of the `folder`."""
+    from pipeline.run import Run
+    from pipeline.text.counting import count_terms
+
+    return count_terms(Run(root).manifest.training_texts(part), settings, folder)
 
 
 def read_documents(run: "Run", documents: str) -> "pa.Table":

@@ -80,10 +80,14 @@ def rows_mb(s: Sizes) -> float:
     return (OBJECTS * rows + SHARD_ENTRY * s.shards) / MB
 
 
+def shards_mb(s: Sizes) -> float:
+    """The rows of a shard, one shard after another, and the commits of all."""
+    return rows_mb(s) + COMMITS * s.shards / MB
+
+
 def columns_mb(s: Sizes) -> float:
-    """The rows of a shard, whose images and sentences are wanted, whose image each sentence is of, and the commits of
-    all shards."""
-    return rows_mb(s) + (2 * s.images + 16 * s.sentences + COMMITS * s.shards) / MB
+    """The same, which images and sentences are wanted, and the ids of these."""
+    return shards_mb(s) + (2 * s.images + 16 * s.sentences) / MB
 
 
 def blocks_mb(s: Sizes) -> float:

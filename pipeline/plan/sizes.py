@@ -27,8 +27,9 @@ class Sizes:
     each encoder's features (`dims`), and of each text encoder's vectors (`text_dims`); the largest number of joint
     `dimensions`; the `batch_images` of 224 x 224 pixels that have as many as what goes through a network at once;
     the most vectors of a `piece` of an index (infinite where a model has several vectors an image, whose index is
-    whole), and the MiB of `worker_memory` for it; whether an encoder `learns` from the images or is compared with given
-    features, and whether documents are `simulated`."""
+    whole), and the MiB of `worker_memory` for it; the `text_bytes` that making a text encoder holds for each sentence;
+    whether an encoder `learns` from the images or is compared with given features, and whether documents are
+    `simulated`."""
 
     images: int
     sentences: int
@@ -40,6 +41,7 @@ class Sizes:
     batch_images: float
     piece: float
     worker_memory: int
+    text_bytes: int
     learns: bool
     simulated: bool
 
@@ -115,6 +117,7 @@ def sizes_of(
         dimensions=max([*config.fit.dimensions, *(config.section(spec).dimensions for spec in made_by("train"))]),
         piece=inf if any(config.model(name).spec.multi_vector for name in config.models) else config.index.piece,
         worker_memory=config.index.worker_memory,
+        text_bytes=max((one.own.held for one in config.text_encoders), default=0),
         batch_images=(config.extract.batch_size or GPU_BATCH) * (side / 224) ** 2,
         learns=any(one.spec.learned or one.made_by for one in config.prepared_encoders),
         simulated=any(one.simulate is not None for one in config.documents.values()),

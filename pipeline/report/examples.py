@@ -97,15 +97,15 @@ class SplitGallery:
         return score(self.image_vectors[row : row + 1], self.sentence_vectors, self.comparison)[0]
 
 
-def read_gallery(stored: Any, pairs: Any, split: str, images: pa.Table, sentences: pa.Table) -> SplitGallery:
-    """The Embeddings `stored` of the SplitPairs of `split`, of the manifest's tables `images` and `sentences`; both
-    classes are of pipeline.storage.embeddings."""
+def read_gallery(stored: Any, pairs: Any, split: str) -> SplitGallery:
+    """The Embeddings `stored` of the SplitPairs of `split`, with their rows of the manifest; both classes are of
+    pipeline.storage."""
     return SplitGallery(
         stored.name,
         split,
         stored.comparison,
-        images.take(pairs.image_id),
-        sentences.take(pairs.sentence_id),
+        stored.manifest.rows("images", pairs.image_id),
+        stored.manifest.rows("sentences", pairs.sentence_id),
         stored.read("images", pairs.image_id),
         stored.read("sentences", pairs.sentence_id),
         pairs.owners,

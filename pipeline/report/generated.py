@@ -5,7 +5,6 @@ from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
-import pyarrow as pa
 
 from pipeline.index.vectors import evenly_spaced
 from pipeline.report.examples import ReportPicture
@@ -29,9 +28,12 @@ class Generated:
 
 
 def compare_generators(
-    descriptions: Sequence[Mapping[str, Any]], images: pa.Table, picture: Callable[[Mapping[str, Any]], ReportPicture]
+    descriptions: Sequence[Mapping[str, Any]],
+    pick: Callable[[np.ndarray], Sequence[Mapping[str, Any]]],
+    picture: Callable[[Mapping[str, Any]], ReportPicture],
 ) -> list[Generated]:
-    """Photographs that all of `descriptions` (the JSON of `describe`, one a generator) describe."""
+    """Photographs that all of `descriptions` (the JSON of `describe`, one a generator) describe; `pick` finds the rows
+    of some images by their ids."""
     best = [
         {one["image_id"]: one["sentences"][0] for one in each["images"] if one["sentences"] and one["box"] is None}
         for each in descriptions
@@ -45,7 +47,7 @@ def compare_generators(
                 for each, own in zip(descriptions, best, strict=True)
             ],
         )
-        for row in images.take(common[evenly_spaced(len(common), SHOWN)]).to_pylist()
+        for row in pick(common[evenly_spaced(len(common), SHOWN)])
     ]
 
 

@@ -17,8 +17,8 @@ from pipeline.report.tables import (
     COLUMNS,
     DIRECTIONS,
     Comparison,
+    Reason,
     compare_models,
-    count_reasons,
     describe_encoders,
     describe_models,
 )
@@ -30,7 +30,7 @@ ASKED = ("by_sentence", "by_image", "successes", "failures")
 @dataclass(frozen=True)
 class Report:
     """What the page shows: `search` is a command to try, if there is one (else ""), `manifest` the manifest's summary,
-    `rejects` what it left out, `evaluations` the summary of evaluations, `cards` those of the bundles, `models` what is
+    `reasons` why it left out what, `evaluations` the summary of evaluations, `cards` those of the bundles, `models` what is
     recorded of each, `kinds` a line on each registered model, `health` that of each encoder's stored features, `costs`
     the rows of pipeline.plan.comparison with the `share` of the processors that the plan's rates had, `tradeoffs` the
     drawings of how indices were chosen, `sheets` drawings that other commands have made, `versions` library -> version;
@@ -40,7 +40,7 @@ class Report:
     title: str
     search: str
     manifest: Mapping[str, Any]
-    rejects: Sequence[Mapping[str, Any]]
+    reasons: Sequence[Reason]
     evaluations: Sequence[Mapping[str, Any]]
     cards: Sequence[Mapping[str, Any]]
     models: Mapping[str, Mapping[str, Any]]
@@ -69,7 +69,7 @@ def render(report: Report) -> str:
         report=report,
         contents=_contents(report, bool(comparisons), bool(models), costs is not None),
         shortened=_shortened,
-        reasons=count_reasons(report.rejects),
+        reasons=report.reasons,
         encoders=describe_encoders(report.cards),
         models=models,
         charts=draw_logs({name: model.get("training_log", {}) for name, model in report.models.items()}),
@@ -93,7 +93,7 @@ def as_values(report: Report) -> dict[str, Any]:
         "best_model": examples.model,
         "search": report.search,
         "collection": {"counts": report.manifest["counts"], "splits": report.manifest["splits"]},
-        "rejects": [asdict(reason) for reason in count_reasons(report.rejects)],
+        "rejects": list(map(asdict, report.reasons)),
         "retrieval": [asdict(comparison) for comparison in compare_models(report.evaluations)],
         "examples": {"split": examples.split, **asked},
         "encoders": [asdict(encoder) for encoder in describe_encoders(report.cards)],

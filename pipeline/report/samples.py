@@ -4,7 +4,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-import pyarrow as pa
+import numpy as np
 import pyarrow.compute as pc
 
 from pipeline.index.vectors import evenly_spaced
@@ -26,27 +26,39 @@ class CollectionSample:
     document: Mapping[str, str]
 
 
-def draw_samples(
-    images: pa.Table, sentences: pa.Table, documents: pa.Table, picture: Callable[[Mapping[str, Any]], ReportPicture]
-) -> list[CollectionSample]:
-    """Images at even distances among those with sentences, then among those with weak text, of a manifest's tables."""
+def draw_samples(manifest: Any, picture: Callable[[Mapping[str, Any]], ReportPicture]) -> list[CollectionSample]:
+    """Images at even distances among those with sentences, then among those with weak text, of a
+    pipeline.storage.manifest.Manifest, which is read by shard."""
     samples = []
-    for table in (sentences, documents):
-        owners = pc.unique(table["image_id"]).to_numpy()
-        for image in images.take(owners[evenly_spaced(len(owners), SAMPLES)]).to_pylist():
-            texts = _of(sentences, image["image_id"]) if table is sentences else []
-            weak = _of(documents, image["image_id"])[:1] if table is documents else []
-            document = {key: weak[0][key] for key in ("title", "tags", "description") if weak and weak[0][key]}
-            said = [row["text"] for row in texts[:SENTENCES]]
+    for name in ("sentences", "documents"):
+        for image in manifest.pick(_evenly_spaced_owners(manifest, name)):
+            own = _of(manifest, name, image["image_id"])
+            said = [row["text"] for row in own[:SENTENCES]] if name == "sentences" else []
+            weak = own[0] if name == "documents" else {}
+            document = {key: weak[key] for key in ("title", "tags", "description") if weak.get(key)}
             samples.append(CollectionSample(picture(image), image["split"], said, document))
     return samples
 
 
-def first_sentence(sentences: pa.Table, image_id: int) -> str | None:
-    """Of an image, from the manifest's table; None where it has none."""
-    found = sentences["text"].filter(pc.equal(sentences["image_id"], image_id))
-    return found[0].as_py() if len(found) else None
+def first_sentence(manifest: Any, image_id: int) -> str | None:
+    """Of an image; None where it has none."""
+    found = _of(manifest, "sentences", image_id)
+    return found[0]["text"] if found else None
 
 
-def _of(table: pa.Table, image_id: int) -> list[dict[str, Any]]:
+def _evenly_spaced_owners(manifest: Any, name: str) -> np.ndarray:
+    """(k,) the ids of images at even distances among those that have a row in a table."""
+    ends = np.cumsum([len(pc.unique(manifest.table(name, shard)["image_id"])) for shard in range(manifest.n_shards)])
+    places = evenly_spaced(int(ends[-1]), SAMPLES)
+    found = [np.empty(0, np.int64)]
+    for shard in np.unique(np.searchsorted(ends, places, "right")).tolist():
+        owners = pc.unique(manifest.table(name, shard)["image_id"]).to_numpy()
+        own = places - (ends[shard] - len(owners))
+        found.append(owners[own[(own >= 0) & (own < len(owners))]])
+    return np.concatenate(found)
+
+
+def _of(manifest: Any, name: str, image_id: int) -> list[dict[str, Any]]:
+    """The rows of an image in a table."""
+    table = manifest.table(name, image_id // manifest.shard_size)
     return table.filter(pc.equal(table["image_id"], image_id)).to_pylist()

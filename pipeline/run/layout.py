@@ -109,6 +109,10 @@ class Layout:
         """The words of sequences and trees."""
         return self.file("text/tokens.json")
 
+    def counts(self, name: str) -> Path:
+        """The counts of the terms of a text encoder, or of `tokens`, until its vocabulary is there."""
+        return self.root / f"text/counts-{name}"
+
     @property
     def labels(self) -> Artefact:
         """The relations and phrases of trees."""

@@ -70,7 +70,7 @@ def read_rejects(run: Path) -> list[dict[str, Any]]:
     path = Path(run) / "rejects.jsonl"
     if not is_there(path):
         raise InputError(f"{run} has neither a manifest nor rejects; give the folder of a run")
-    return from_lines(read_bytes(path), path)
+    return list(from_lines(read_bytes(path).split(b"\n"), path))
 
 
 def trace(run: Path, manifest: Manifest, image_id: int) -> ImageTrace:

@@ -23,7 +23,7 @@ from pipeline.storage.atomic import read_json
 from pipeline.storage.fingerprint import fingerprint
 from pipeline.storage.forms import ManifestFile, ManifestShard
 from pipeline.storage.objects import read_objects
-from pipeline.storage.reading import read_bytes
+from pipeline.storage.reading import file_sha256, open_regular, read_bytes, refusing
 from pipeline.storage.records import require_form
 from pipeline.storage.rejects import from_lines
 from pipeline.storage.tables import PackedTable, require_columns
@@ -123,14 +123,16 @@ class Manifest:
     documents = cached_property(lambda self: self._whole("documents"))
     boxes = cached_property(lambda self: self._whole("boxes"))
 
-    @cached_property
-    def rejects(self) -> list[dict[str, Any]]:
-        """{file, row, what, reason} of everything that was left out."""
+    rejects = cached_property(lambda self: list(self.each_reject()))
+
+    def each_reject(self) -> Iterator[dict[str, Any]]:
+        """{file, row, what, reason} of everything that was left out, one after another."""
         path = self.folder / "rejects.jsonl"
-        data = read_bytes(path, REMEDY, MISSING)
-        if hashlib.sha256(data).hexdigest() != self.summary["rejects"]:
-            raise IntegrityError(f"{path} is not what its manifest says: it was changed or damaged; {REMEDY}")
-        return from_lines(data, path)
+        with refusing(path, REMEDY, MISSING):
+            if file_sha256(path) != self.summary["rejects"]:
+                raise IntegrityError(f"{path} is not what its manifest says: it was changed or damaged; {REMEDY}")
+            with open_regular(path) as lines:
+                yield from from_lines(lines, path)
 
     @cached_property
     def splits(self) -> np.ndarray:
@@ -162,12 +164,22 @@ class Manifest:
         """The sentences of a shard."""
         return self.table("sentences", number)["text"].to_pylist()
 
-    def training_texts(self) -> Iterator[str]:
-        """The sentences of the train split, read by shard."""
-        for number in range(self.n_shards):
+    def training_texts(self, shards: range | None = None) -> Iterator[str]:
+        """The sentences of the train split in some shards, or all, read by shard."""
+        for number in range(self.n_shards) if shards is None else shards:
             train = self.shard_splits(number) == "train"
             own = train[self.owners(number) - number * self.shard_size]
             yield from self.table("sentences", number)["text"].filter(own).to_pylist()
+
+    def rows(self, name: str, numbers: np.ndarray | Sequence[int]) -> pa.Table:
+        """Some rows of a table of TABLES by their numbers in ascending order; reads only their shards."""
+        numbers, bounds = np.asarray(numbers, np.int64), self.bounds(name)
+        cuts = np.searchsorted(numbers, bounds)
+        found = [
+            self.table(name, shard).take(numbers[cuts[shard] : cuts[shard + 1]] - bounds[shard])
+            for shard in np.flatnonzero(np.diff(cuts)).tolist()
+        ]
+        return pa.concat_tables(found) if found else TABLES[name].empty_table()
 
     def pick(self, image_id: np.ndarray | Sequence[int]) -> list[dict[str, Any]]:
         """The rows of some images; reads only their shards."""

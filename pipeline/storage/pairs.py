@@ -33,18 +33,29 @@ class SplitPairs:
 
 def split_pairs(manifest: Manifest, *splits: str) -> SplitPairs:
     """The pairs of one or several splits. Raises InputError if there are none."""
-    sentence_id = np.flatnonzero(manifest.among(splits)[manifest.sentence_images])
-    image_id, owners = np.unique(manifest.sentence_images[sentence_id], return_inverse=True)
-    if not len(image_id):
+    found = list(described_rows(manifest, splits))
+    if not sum(len(sentence_id) for sentence_id, _ in found):
         counts = ", ".join(f"{name} {count}" for name, count in manifest.summary["splits"].items())
         raise InputError(
             f"the {' and '.join(splits)} split of {manifest.folder} has no image with a sentence (images: {counts});"
             " put some into it and run ingest again, or leave it out of evaluate.splits"
         )
+    sentence_id, sentence_images = (np.concatenate(one) for one in zip(*found, strict=True))
+    image_id, owners = np.unique(sentence_images, return_inverse=True)
     return SplitPairs(image_id, sentence_id, owners)
 
 
 def split_ids(manifest: Manifest, splits: Sequence[str]) -> dict[str, np.ndarray]:
     """The ids of all `images` of some splits, even those without sentences, and of all their `sentences`."""
-    wanted = manifest.among(splits)
-    return {"images": np.flatnonzero(wanted), "sentences": np.flatnonzero(wanted[manifest.sentence_images])}
+    sentences = [np.empty(0, np.int64), *(sentence_id for sentence_id, _ in described_rows(manifest, splits))]
+    return {"images": np.flatnonzero(manifest.among(splits)), "sentences": np.concatenate(sentences)}
+
+
+def described_rows(manifest: Manifest, splits: Sequence[str]) -> Iterator[tuple[np.ndarray, np.ndarray]]:
+    """(m,), (m,) int64: of each shard the ids of the sentences of some splits, and of their images."""
+    for number in range(manifest.n_shards):
+        wanted = np.isin(manifest.shard_splits(number).astype(str), splits)
+        if wanted.any():
+            rows, owners = manifest.shard(number), manifest.owners(number)
+            own = wanted[owners - rows.first_image]
+            yield rows.first_sentence + np.flatnonzero(own), owners[own]

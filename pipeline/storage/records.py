@@ -5,7 +5,7 @@ A record carries its `check`, has the form that its readers need (pipeline.stora
 """
 
 import json
-from collections.abc import Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -44,16 +44,19 @@ def require_form(value: Any, form: type[Form], path: Path, remedy: str = REMEDY,
 
 def read_lines(data: bytes, form: type[Form], path: Path, remedy: str) -> list[Any]:
     """The JSON objects in the lines of `path`. Raises IntegrityError naming the first line without the form."""
-    found = []
-    for number, line in enumerate(data.split(b"\n"), start=1):
-        if not line:
+    return list(each_line(data.split(b"\n"), form, path, remedy))
+
+
+def each_line(lines: Iterable[bytes], form: type[Form], path: Path, remedy: str) -> Iterator[Any]:
+    """The same of one line after another."""
+    for number, line in enumerate(lines, start=1):
+        if not line.strip(b"\n"):
             continue
         try:
             value = json.loads(line)
         except (ValueError, RecursionError) as error:
             raise IntegrityError(f"{path}, line {number} is not JSON ({error}); {remedy}") from error
-        found.append(require_form(value, form, path, remedy, f"line {number} is not a {form.__name__.lower()}"))
-    return found
+        yield require_form(value, form, path, remedy, f"line {number} is not a {form.__name__.lower()}")
 
 
 def read_vocabulary(path: Path) -> Any:

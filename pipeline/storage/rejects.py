@@ -1,7 +1,7 @@
 """What was left out of a collection: `rejects.jsonl`, one JSON object {file, row, what, reason} a line."""
 
 import json
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -9,7 +9,7 @@ from pipeline.storage.atomic import publish_bytes
 from pipeline.storage.batch import is_regular
 from pipeline.storage.fingerprint import canonical_json
 from pipeline.storage.forms import Form
-from pipeline.storage.records import read_lines
+from pipeline.storage.records import each_line
 
 
 class RejectForm(Form):
@@ -24,9 +24,9 @@ def to_lines(rejects: Iterable[Mapping[str, Any]]) -> bytes:
     return b"".join(canonical_json(dict(reject)) + b"\n" for reject in rejects)
 
 
-def from_lines(data: bytes, path: Path) -> list[dict[str, Any]]:
-    """The rejects in the file `path`. Raises IntegrityError naming the first line that is not one."""
-    return read_lines(data, RejectForm, path, "run ingest again")
+def from_lines(lines: Iterable[bytes], path: Path) -> Iterator[dict[str, Any]]:
+    """The rejects in the lines of `path`. Raises IntegrityError naming the first line that is not one."""
+    return each_line(lines, RejectForm, path, "run ingest again")
 
 
 def write_rejects(path: Path, rejects: Iterable[Mapping[str, Any]]) -> None:

@@ -1,7 +1,8 @@
 """The base class of text encoders, and the inputs for making one."""
 
-from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from itertools import islice
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar, NamedTuple
 
@@ -35,11 +36,12 @@ class TextMaterial:
     that return the training sentences, a vocabulary that a person brought (None: there is none), the run's own word
     vectors with the words that they are of, and the vectors in the entry's file of its first words and those given, a
     folder that lies with the weights by its name (None: there is none), another text encoder by name, some
-    sentences with the vectors that an entry names, and the bytes of the entry's files."""
+    sentences with the vectors that an entry names, the bytes of the entry's files, and the vocabulary of the training
+    sentences (see `choose_terms`)."""
 
     seed: int
     words: TermSettings
-    texts: Callable[[], Sequence[str]]
+    texts: Callable[[], Iterable[str]]
     vocabulary: Callable[[], Vocabulary | None]
     corpus: Callable[[], WordVectors]
     file: Callable[[Collection[str]], WordVectors]
@@ -47,6 +49,7 @@ class TextMaterial:
     encoder: Callable[[str], "TextEncoder"] | None = None
     given: Callable[[Any], GivenVectors] | None = None
     files: Callable[[], Sequence[bytes]] | None = None
+    learn_vocabulary: Callable[..., Vocabulary] | None = None
 
 
 class TextEncoder:
@@ -116,12 +119,12 @@ class Centred(TextEncoder):
         self.dim, self.terms = encoder.dim, encoder.terms
 
     @classmethod
-    def fit(cls, encoder: TextEncoder, texts: Sequence[str], whiten: bool) -> "Centred":
+    def fit(cls, encoder: TextEncoder, texts: Iterable[str], whiten: bool) -> "Centred":
         """By the mean of the `texts` that it knows, and with `whiten` by their covariance: all variances become 1, but
         for directions without any."""
-        texts = [text for text in texts if encoder.knows(text)]
-        n, total, square = len(texts), np.zeros(encoder.dim), np.zeros((encoder.dim, encoder.dim) if whiten else 0)
-        for block in blocks(texts):
+        n, total, square = 0, np.zeros(encoder.dim), np.zeros((encoder.dim, encoder.dim) if whiten else 0)
+        for block in blocks(filter(encoder.knows, texts)):
+            n += len(block)
             rows = encoder.encode(block).astype(np.float64)
             total += rows.sum(axis=0)
             if whiten:
@@ -165,6 +168,7 @@ class Centred(TextEncoder):
         return cls(encoder, tensors[f"{CENTRED}/mean"], tensors.get(f"{CENTRED}/matrix"))
 
 
-def blocks(texts: Sequence[str]) -> Iterator[Sequence[str]]:
+def blocks(texts: Iterable[str]) -> Iterator[Sequence[str]]:
     """`texts` in blocks."""
-    return (texts[start : start + BLOCK] for start in range(0, len(texts), BLOCK))
+    texts = iter(texts)
+    return iter(lambda: list(islice(texts, BLOCK)), [])

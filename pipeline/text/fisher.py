@@ -46,9 +46,10 @@ class FisherEncoder(WordsEncoder):
         vectors do."""
         own, known = entry.own, find_vectors(entry, material)
         words = WordsEncoder(material.words, known)
-        rows = np.fromiter((row for text in material.texts() for row in words.rows(text)), np.int64)
-        rng = np.random.default_rng(material.seed)
-        rows = rows[np.sort(rng.permutation(len(rows))[: own.sample])]
+        rows = np.fromiter((row for text in material.texts() for row in words.rows(text)), np.int32)
+        order = np.arange(len(rows), dtype=np.min_scalar_type(len(rows)))
+        np.random.default_rng(material.seed).shuffle(order)
+        rows = rows[np.sort(order[: own.sample])]
         if len(np.unique(rows)) <= own.components:
             raise InputError(
                 f"text encoder {entry.name} has {len(np.unique(rows))} words to learn {own.components} components from;"

@@ -10,7 +10,7 @@ import scipy  # whose parts it imports when they are used: queries do without
 
 from pipeline.text.encoders import TextEncoder, TextMaterial
 from pipeline.text.tokens import TermSettings, english_stop_words, make_analyzer
-from pipeline.text.vocabulary import Vocabulary, build_vocabulary
+from pipeline.text.vocabulary import Vocabulary
 
 if TYPE_CHECKING:
     from scipy.sparse import csr_array
@@ -48,14 +48,14 @@ class TfidfEncoder(TextEncoder):
     @classmethod
     def prepare(cls, entry: Any, material: TextMaterial) -> "TfidfEncoder":
         """Over the vocabulary that a person brought, or the most common terms of the training sentences. Raises
-        InputError as `build_vocabulary` does."""
+        InputError as `choose_terms` does."""
         own, given = entry.own, material.vocabulary()
         if given:
             return cls(given)
         stop_words = english_stop_words() if own.stop_words else []
         settings = TermSettings(own.lowercase, own.tokenizer, own.lemmatise, stop_words, own.max_ngram)
         sizes = own.model_dump(include={"size", "min_count", "idf", "normalise"})
-        return cls(build_vocabulary(material.texts(), settings, **sizes))
+        return cls(material.learn_vocabulary(settings, **sizes))
 
     def encode(self, texts: Sequence[str]) -> "csr_array":
         return encode(texts, self.vocabulary)

@@ -1,16 +1,20 @@
 """The vocabulary: the most common terms of the training sentences."""
 
-from collections import Counter
 from collections.abc import Iterable, Mapping
 from dataclasses import asdict, dataclass, replace
 from functools import cached_property
-from typing import Any
+from pathlib import Path
+from tempfile import TemporaryDirectory
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
 from pipeline.errors import InputError
 from pipeline.text.spelling import nearest_word
-from pipeline.text.tokens import TermSettings, find_lemma, make_analyzer
+from pipeline.text.tokens import TermSettings, make_analyzer
+
+if TYPE_CHECKING:
+    from pipeline.text.counting import TermCounts
 
 LARGEST = float(np.finfo(np.float32).max)
 
@@ -76,27 +80,24 @@ def build_vocabulary(
     sentences: Iterable[str], settings: TermSettings, *, size: int, min_count: int, idf: bool, normalise: bool
 ) -> Vocabulary:
     """The `size` most common terms that at least `min_count` sentences contain. Raises InputError if there are none."""
-    seen = _Seen()
-    analyze = make_analyzer(replace(settings, lemmas=seen))
-    counts: Counter[str] = Counter()
-    n = 0
-    for sentence in sentences:
-        counts.update(set(analyze(sentence)))
-        n += 1
-    common = sorted((item for item in counts.items() if item[1] >= min_count), key=lambda item: (-item[1], item[0]))
+    from pipeline.text.counting import count_terms  # which loads pyarrow: queries do without
+
+    with TemporaryDirectory(prefix="jointspace-counts-") as folder:
+        counts = count_terms(sentences, settings, Path(folder))
+        return choose_terms(counts, settings, size=size, min_count=min_count, idf=idf, normalise=normalise)
+
+
+def choose_terms(
+    counts: "TermCounts", settings: TermSettings, *, size: int, min_count: int, idf: bool, normalise: bool
+) -> Vocabulary:
+    """The same of sentences whose terms were counted."""
+    from pipeline.text.counting import lemmas, most_common
+
+    common = most_common(counts, size, min_count)
     if not common:
-        raise InputError(f"no term occurs in {min_count} of the {n} training sentences; lower text.min_count")
-    terms, frequencies = zip(*common[:size], strict=True)
-    weights = np.log((1 + n) / (1 + np.asarray(frequencies))) + 1 if idf else np.ones(len(terms))
+        raise InputError(f"no term occurs in {min_count} of the {counts.n} training sentences; lower text.min_count")
+    terms, frequencies = zip(*common, strict=True)
+    weights = np.log((1 + counts.n) / (1 + np.asarray(frequencies))) + 1 if idf else np.ones(len(terms))
     words, stop = {word for term in terms for word in term.split(" ")}, set(settings.stop_words)
-    lemmas = {word: lemma for word, lemma in sorted(seen.items()) if lemma in words or lemma.lower() in stop}
-    return Vocabulary(replace(settings, lemmas=lemmas), normalise, terms, tuple(weights.tolist()), n)
-
-
-class _Seen(dict[str, str]):
-    """The lemmas of all words that were asked for."""
-
-    def get(self, word: str) -> str:
-        if word not in self:
-            self[word] = find_lemma(word)
-        return self[word]
+    kept = {word: lemma for word, lemma in lemmas(counts) if lemma in words or lemma.lower() in stop}
+    return Vocabulary(replace(settings, lemmas=kept), normalise, terms, tuple(weights.tolist()), counts.n)

@@ -1,6 +1,6 @@
 """`fit`: a linear model, its parameters chosen on the dev split."""
 
-from pipeline.plan.needs import MB, TORCH, Need, columns_mb, moments_gpu, per_image
+from pipeline.plan.needs import MB, TORCH, Need, moments_gpu, per_image, shards_mb
 from pipeline.run import Inputs, Job, Run, Stage
 
 
@@ -88,7 +88,7 @@ STAGE = Stage(
     fit,
     version=7,
     needs=Need(
-        lambda s: TORCH + 1000 + columns_mb(s) + 12 * s.moments_bytes / MB,
+        lambda s: TORCH + 1000 + shards_mb(s) + 12 * s.moments_bytes / MB,
         lambda s: 8 * s.dimensions * (s.dim + s.terms) / MB,
         per_image(200),
         "ridges times the cubes of D and of the terms; shards; not images (kcca, wsabie and `sae`: images too)",

@@ -2,7 +2,7 @@
 
 from typing import Any
 
-from pipeline.plan.needs import TORCH, Need, columns_mb, fixed
+from pipeline.plan.needs import MB, TORCH, Need, columns_mb, fixed
 from pipeline.run import Inputs, Job, Run, Stage
 
 
@@ -101,7 +101,7 @@ STAGE = Stage(
     fit_csls,
     version=4,
     needs=Need(
-        lambda s: TORCH + 2000 + columns_mb(s),
+        lambda s: TORCH + 2000 + columns_mb(s) + 40 * s.sentences / MB,
         fixed(100),
         fixed(60),
         "dev pairs and the bank times the grid",

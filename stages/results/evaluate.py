@@ -6,7 +6,7 @@ from pathlib import Path
 
 import click
 
-from pipeline.plan.needs import TORCH, Need, columns_mb, fixed, per_image
+from pipeline.plan.needs import TORCH, Need, fixed, per_image, shards_mb
 from pipeline.run import Job, Run, Stage
 
 FITTED = "fitted"
@@ -113,7 +113,7 @@ STAGE = Stage(
     evaluate,
     version=4,
     needs=Need(
-        lambda s: TORCH + 600 + columns_mb(s),
+        lambda s: TORCH + 600 + shards_mb(s),
         fixed(5),
         per_image(300),
         "images times sentences of the split; `evaluate.bootstrap`",

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from pipeline.plan.needs import TORCH, Need, fixed, process
+from pipeline.plan.needs import TORCH, Need, fixed, shards_mb
 from pipeline.run import Inputs, Job, Run, Stage, needed
 from pipeline.run.layout import Artefact
 
@@ -34,7 +34,7 @@ def report(run: Run, job: Job, form: str = "html") -> None:
     from pipeline.report.generated import compare_generators
     from pipeline.report.page import Report, as_values, render
     from pipeline.report.samples import draw_samples, first_sentence
-    from pipeline.report.tables import best_model, shown_split
+    from pipeline.report.tables import best_model, count_reasons, shown_split
     from pipeline.report.thumbnails import Photographs, drawing, vector_drawing
     from pipeline.storage.atomic import DRAWING, publish_text, read_verified
     from pipeline.storage.evaluations import read_summary
@@ -56,7 +56,7 @@ def report(run: Run, job: Job, form: str = "html") -> None:
     _require_own(run, evaluations, bundles)
     photographs, limits = run.photographs, ImageLimits.from_settings(settings.collection)
     moved = Path(photographs.root) != manifest.root
-    show = Photographs(photographs.read, limits, moved, partial(first_sentence, manifest.sentences))
+    show = Photographs(photographs.read, limits, moved, partial(first_sentence, manifest))
     # A multi-vector model must score all pairs, so it is shown only where there is no other.
     single = {name: bundle for name, bundle in bundles.items() if bundle.index_name("images") == "images"}
     name = best_model(evaluations, single or bundles)
@@ -67,13 +67,13 @@ def report(run: Run, job: Job, form: str = "html") -> None:
         title=settings.name,
         search=shlex.join(["jointspace", *example]) if (example := example_search(best)) else "",
         manifest=manifest.summary,
-        rejects=manifest.rejects,
+        reasons=count_reasons(manifest.each_reject()),
         evaluations=evaluations,
         cards=[bundle.card for bundle in bundles.values()],
         models={name: bundle.model().details for name, bundle in bundles.items()},
         kinds=_kinds(bundles),
         examples=ask(gallery, show),
-        samples=draw_samples(manifest.images, manifest.sentences, manifest.documents, show),
+        samples=draw_samples(manifest, show),
         atlas=draw_map(gallery, show) if single else None,
         health=_health(run),
         costs=_costs(run, plan),
@@ -84,7 +84,7 @@ def report(run: Run, job: Job, form: str = "html") -> None:
             if name.endswith(".tradeoff.svg")
         ],
         sheets=[drawing(f"{path.parent.name}, {path.stem}", read_verified(path, DRAWING)[0]) for path in sheets],
-        generated=compare_generators(list(described.values()), manifest.images, show),
+        generated=compare_generators(list(described.values()), manifest.pick, show),
         judged=list(judged.values()),
         versions=_versions(),
         printed=ranking_tables(settings.reproduce.collection),
@@ -134,7 +134,7 @@ def _read_gallery(run: Run, model: str, bundle: "Bundle", split: str) -> "SplitG
     require_same("model", made_by)
     made_of = {str(bundle.folder): embedded(bundle.card["inputs"]), str(embeddings.folder): embedded(embeddings.inputs)}
     require_same(f"embeddings of {model}", made_of)
-    return read_gallery(embeddings, run.pairs(split), split, run.manifest.images, run.manifest.sentences)
+    return read_gallery(embeddings, run.pairs(split), split)
 
 
 def _health(run: Run) -> "list[dict[str, Any]]":
@@ -236,7 +236,7 @@ def _reads(config, layout) -> Inputs:
 STAGE = Stage(
     report,
     version=3,
-    needs=Need(process(TORCH + 600, images=0.002), fixed(50), fixed(30), "models"),
+    needs=Need(lambda s: TORCH + 600 + shards_mb(s), fixed(50), fixed(30), "models"),
     wanted=lambda config: [()],
     keys=lambda config: {"collection": config.reproduce.collection},
     reads=_reads,

@@ -1,6 +1,6 @@
 """`build-token-vocabulary`: the words of the training sentences that neural models know."""
 
-from pipeline.plan.needs import PYTHON, Need, fixed, per_image, process
+from pipeline.plan.needs import PYTHON, Need, fixed, per_image, shards_mb
 from pipeline.run import Job, Run, Stage
 
 
@@ -11,13 +11,12 @@ def build_token_vocabulary(run: Run, job: Job) -> None:
     from pipeline.storage.atomic import publish_json
     from pipeline.storage.fingerprint import fingerprint
     from pipeline.text.tokens import TermSettings
-    from pipeline.text.vocabulary import build_vocabulary
+    from stages.texts import learn_vocabulary
 
-    tokens, sentences = run.config.tokens, run.manifest.training_texts()
+    tokens = run.config.tokens
     settings = TermSettings(tokens.lowercase, tokens.tokenizer, lemmatise=False, stop_words=(), max_ngram=1)
-    vocabulary = build_vocabulary(
-        sentences, settings, size=tokens.size, min_count=tokens.min_count, idf=False, normalise=False
-    )
+    chosen = {"size": tokens.size, "min_count": tokens.min_count, "idf": False, "normalise": False}
+    vocabulary = learn_vocabulary(run, "tokens", settings, **chosen)
 
     value = vocabulary.to_dict()
     publish_json(job.path, {"fingerprint": fingerprint("tokens", 1, value), "min_count": tokens.min_count, **value})
@@ -27,7 +26,7 @@ def build_token_vocabulary(run: Run, job: Job) -> None:
 STAGE = Stage(
     build_token_vocabulary,
     version=2,
-    needs=Need(process(PYTHON + 500, sentences=0.002), fixed(10), per_image(300), "training sentences"),
+    needs=Need(lambda s: PYTHON + 800 + shards_mb(s), fixed(10), per_image(300), "training sentences"),
     keys=lambda config: config.tokens.model_dump(),
     reads=lambda config, layout: {"manifest": layout.manifest},
     writes=lambda layout: layout.token_vocabulary,

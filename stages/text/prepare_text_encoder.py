@@ -1,6 +1,6 @@
 """`prepare-text-encoder`: a text encoder of the configuration, as an artefact of the run."""
 
-from pipeline.plan.needs import PYTHON, Need, fixed, per_image, process
+from pipeline.plan.needs import MB, PYTHON, Need, fixed, per_image, shards_mb
 from pipeline.run import Inputs, Job, Outside, Run, Stage, outside_files
 
 
@@ -61,7 +61,7 @@ STAGE = Stage(
     prepare_text_encoder,
     version=4,
     needs=Need(
-        process(PYTHON + 1500, sentences=0.003),
+        lambda s: PYTHON + 1500 + shards_mb(s) + s.text_bytes * s.sentences / MB,
         fixed(600),
         per_image(50),
         "training sentences; words that have vectors",

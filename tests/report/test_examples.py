@@ -21,7 +21,7 @@ def name_only(row: dict) -> ReportPicture:
 def gallery_of(run: Path, split: str) -> SplitGallery:
     manifest = Manifest(run / "manifest")
     embeddings = Embeddings(manifest, run / "embeddings/ncca")
-    return read_gallery(embeddings, split_pairs(manifest, split), split, manifest.images, manifest.sentences)
+    return read_gallery(embeddings, split_pairs(manifest, split), split)
 
 
 def test_a_gallery_is_the_split_as_it_was_embedded(tmp_path: Path) -> None:

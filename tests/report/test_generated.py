@@ -1,6 +1,6 @@
 """Generators side by side: only photographs that all of them describe."""
 
-import pyarrow as pa
+from collections.abc import Iterable
 
 from pipeline.report.examples import ReportPicture
 from pipeline.report.generated import SHOWN, compare_generators
@@ -13,10 +13,12 @@ def description(name: str, ids: list[int]) -> dict:
 
 
 def test_the_best_sentence_of_each_generator_stands_beside_the_photograph() -> None:
-    images = pa.table({"image_id": list(range(20)), "path": [f"{i}.png" for i in range(20)]})
+    def pick(ids: Iterable[int]) -> list[dict]:
+        return [{"image_id": i, "path": f"{i}.png"} for i in ids]
+
     told = [description("nearest", list(range(12))), description("mrnn", list(range(3, 15)))]
-    found = compare_generators(told, images, lambda row: ReportPicture(row["path"], None))
+    found = compare_generators(told, pick, lambda row: ReportPicture(row["path"], None))
     assert [one.what.name for one in found][0] == "3.png" and [one.what.name for one in found][-1] == "11.png"
     assert len(found) == SHOWN
     assert all(one.sentences == [("nearest", "nearest says", True), ("mrnn", "mrnn says", False)] for one in found)
-    assert compare_generators([], images, lambda row: ReportPicture(row["path"], None)) == []
+    assert compare_generators([], pick, lambda row: ReportPicture(row["path"], None)) == []

@@ -1,5 +1,6 @@
 """The contract of every registered text encoder, and what each stands for."""
 
+from functools import partial
 from types import SimpleNamespace
 from typing import Any
 
@@ -15,6 +16,7 @@ from pipeline.specs.text_encoders import TEXT_ENCODERS
 from pipeline.text.averaged import AveragedEncoder
 from pipeline.text.encoders import Centred, TextEncoder, TextMaterial
 from pipeline.text.tokens import TermSettings
+from pipeline.text.vocabulary import build_vocabulary
 from pipeline.text.wordvectors import WordVectors
 
 WORDS = ("dog", "cat", "horse", "red", "blue", "green", "runs", "sits")
@@ -32,6 +34,7 @@ MATERIAL = TextMaterial(
     lambda: None,
     lambda: WordVectors(WORDS, VECTORS),
     lambda wanted: WordVectors(WORDS, VECTORS),
+    learn_vocabulary=partial(build_vocabulary, TEXTS),
 )
 
 

@@ -1,14 +1,19 @@
 """Terms, vocabulary and tf-idf against scikit-learn's TfidfVectorizer and small examples by hand."""
 
 import json
+import tracemalloc
+from collections import Counter
+from functools import reduce
+from pathlib import Path
 
 import numpy as np
 import pytest
 from sklearn.feature_extraction.text import TfidfVectorizer
 
 from pipeline.errors import InputError
+from pipeline.text import counting
 from pipeline.text.tfidf import TfidfEncoder, encode
-from pipeline.text.tokens import TermSettings, english_stop_words, make_analyzer
+from pipeline.text.tokens import TermSettings, english_stop_words, find_lemma, make_analyzer
 from pipeline.text.vocabulary import Vocabulary, build_vocabulary
 
 SENTENCES = [
@@ -105,3 +110,40 @@ def test_unknown_words_are_those_of_no_known_term() -> None:
     assert vocabulary.unknown("the dogs") == vocabulary.unknown("... !") == []
     pairs = Vocabulary(settings, True, ("red dog", "house"), (1.0, 1.0), 4)
     assert pairs.unknown("a red dog, a red house") == ["a"]
+
+
+@pytest.mark.parametrize("held", [1, 7, 1 << 20])
+def test_terms_in_many_files_are_counted_as_in_memory(
+    held: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Against a Counter; two thousand sentences in five parts, of which each writes a file after `held` terms."""
+    monkeypatch.setattr(counting, "HELD", held)
+    monkeypatch.setattr(counting, "ROWS", 5)
+    rng = np.random.default_rng(0)
+    sentences = [" ".join(f"word{n % 300}s" for n in row) for row in rng.zipf(1.4, (200 if held == 1 else 2000, 5))]
+    settings = TermSettings(True, "words", True, (), 2)
+    parts = [counting.count_terms(sentences[part::5], settings, tmp_path) for part in range(5)]
+    merged = reduce(counting.merge_counts, parts)
+    analyze = make_analyzer(settings)
+    expected = Counter(term for sentence in sentences for term in set(analyze(sentence)))
+    assert merged.n == len(sentences)
+    assert dict(counting.most_common(merged, 10**6, 1)) == expected
+    wanted = sorted((item for item in expected.items() if item[1] >= 3), key=lambda item: (-item[1], item[0]))[:50]
+    assert counting.most_common(merged, 50, 3) == wanted
+    words = sorted({word for sentence in sentences for word in sentence.split()})
+    assert list(counting.lemmas(merged)) == [(word, find_lemma(word)) for word in words]
+
+
+def test_counting_does_not_hold_all_terms(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Forty thousand terms that occur once, counted and merged in the memory of a tenth of them."""
+    monkeypatch.setattr(counting, "HELD", 2000)
+    monkeypatch.setattr(counting, "ROWS", 2000)
+
+    def traced(count: int) -> int:
+        tracemalloc.start()
+        counting.count_terms((f"term{n:06d} other{n:06d}" for n in range(count)), PLAIN, tmp_path)
+        _, peak = tracemalloc.get_traced_memory()
+        tracemalloc.stop()
+        return peak
+
+    assert traced(20_000) < 1.5 * traced(4000)
