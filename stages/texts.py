@@ -79,7 +79,7 @@ def read_text_material(run: "Run", encoder: str) -> "TextMaterial":
     return TextMaterial(
         config.seed,
         words,
-        run.manifest.training_texts,
+        lambda: run.manifest.training_texts(),  # `plan` has none
         vocabulary,
         corpus,
         file,

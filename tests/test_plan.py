@@ -26,6 +26,7 @@ from pipeline.plan.forecast import Forecast, forecast
 from pipeline.plan.machine import examine, free_disk
 from pipeline.plan.rates import Rates, extraction_rate, rate
 from pipeline.plan.sizes import Sizes, sizes_of
+from pipeline.run import Run
 from pipeline.run.layout import Layout
 from pipeline.run.stage import needed
 from pipeline.storage.atomic import publish_record
@@ -34,6 +35,7 @@ from pipeline.storage.manifest import BOXES, DOCUMENTS, IMAGES, SENTENCES, Manif
 from pipeline.storage.manifest_writer import write_manifest
 from stages.catalogue import declared
 from stages.operations.plan import command
+from stages.rates import measure_texts
 
 STAGES = declared()
 BY_SHARD = {
@@ -322,6 +324,11 @@ def test_doctor_finds_what_is_here_and_what_is_missing(tmp_path: Path, monkeypat
     assert missing["[extra]"].remedy.startswith("pip install 'jointspace[extra]'")
     result = CliRunner().invoke(command, ["--folder", str(tmp_path)])
     assert result.exit_code == 1
+
+
+def test_text_encoders_are_measured_without_a_manifest(settings: config.Config, tmp_path: Path) -> None:
+    found, dims = measure_texts(Run(tmp_path / "planned", settings), ["a dog runs", "a cat sleeps"] * 4)
+    assert found["encoded"]["tfidf"] > 0 and dims["tfidf"] > 0
 
 
 def test_counts_are_those_of_the_stages() -> None:

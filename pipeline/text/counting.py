@@ -55,9 +55,7 @@ def count_terms(sentences: Iterable[str], settings: TermSettings, folder: Path) 
 
 def merge_counts(left: TermCounts, right: TermCounts) -> TermCounts:
     """Both together, in new files beside those of `left`; holds a few thousand terms at a time."""
-    terms, words = (
-        _write(_merge(one, other), one.parent) for one, other in zip(left[1:], right[1:], strict=True)
-    )
+    terms, words = (_write(_merge(one, other), one.parent) for one, other in zip(left[1:], right[1:], strict=True))
     return TermCounts(left.n + right.n, terms, words)
 
 
