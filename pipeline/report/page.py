@@ -30,8 +30,8 @@ ASKED = ("by_sentence", "by_image", "successes", "failures")
 @dataclass(frozen=True)
 class Report:
     """What the page shows: `search` is a command to try, if there is one (else ""), `manifest` the manifest's summary,
-    `reasons` why it left out what, `evaluations` the summary of evaluations, `cards` those of the bundles, `models` what
-    is recorded of each, `kinds` a line on each registered model, `health` that of each encoder's stored features,
+    `reasons` why it left out what, `evaluations` the summary of evaluations, `cards` those of the bundles, `models`
+    what is recorded of each, `kinds` a line on each registered model, `health` that of each encoder's stored features,
     `costs` the rows of pipeline.plan.comparison with the `share` of the processors that the plan's rates had,
     `tradeoffs` the drawings of how indices were chosen, `sheets` drawings that other commands have made, `versions`
     library -> version; `printed` are the tables that papers print of this collection.
