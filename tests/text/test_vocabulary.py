@@ -135,7 +135,7 @@ def test_terms_in_many_files_are_counted_as_in_memory(
 
 
 def test_counting_does_not_hold_all_terms(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Forty thousand terms that occur once, counted and merged in the memory of a tenth of them."""
+    """Of terms that occur once; five times as many of them take less than one and a half times the memory."""
     monkeypatch.setattr(counting, "HELD", 2000)
     monkeypatch.setattr(counting, "ROWS", 2000)
 
