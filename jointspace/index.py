@@ -12,7 +12,6 @@ from pipeline.errors import InputError, UsageError
 from pipeline.images.decode import ImageLimits, decode, to_rgb
 from pipeline.index.query import encode_image
 from pipeline.index.search import Hit, Photograph, Searcher
-from pipeline.specs.stored import restore_encoder
 from pipeline.storage.bundle import Bundle
 
 if TYPE_CHECKING:
@@ -103,8 +102,7 @@ class Index:
 
     @cached_property
     def _encoders(self) -> dict[str, Any]:
-        parts = self._searcher.encoder_parts()
-        return {name: restore_encoder(one.settings, one.tensors) for name, one in parts.items()}
+        return {name: one.open() for name, one in self._searcher.stored_encoders().items()}
 
     @cached_property
     def _limits(self) -> ImageLimits:

@@ -121,8 +121,8 @@ def _require_whole_images(bundle: "Bundle", asker: "Asker") -> None:
             f"{name} compares regions, and a bundle does not say how to find these; apply the bundle of a model with"
             " one vector an image"
         )
-    for encoder, parts in asker.encoder_parts().items():
-        if stored_kind(parts.settings).reads != "pixels":
+    for encoder, stored in asker.stored_encoders().items():
+        if stored_kind(stored.settings).reads != "pixels":
             raise UsageError(
                 f"the encoder {encoder} of {name} takes regions; apply a model on encoders of whole images"
             )

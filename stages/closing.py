@@ -83,7 +83,7 @@ def example_search(bundle: "Bundle") -> list[str] | None:
                 asker.require_known(sentence)
                 return [*words, sentence]
     with suppress(UsageError):
-        asker.encoder_parts()
+        asker.stored_encoders()
         root = place(bundle.card["data_root"])
         found = (root / path for path in _printable(bundle, "images", "path"))
         if photograph := next(

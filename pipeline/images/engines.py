@@ -9,6 +9,7 @@ from functools import cached_property
 import numpy as np
 import torch
 from torch import nn
+from torch.export import ExportedProgram
 
 from pipeline import runtime
 from pipeline.errors import UsageError, brief
@@ -29,6 +30,12 @@ Compute = Callable[[np.ndarray], np.ndarray]
 def full_batch() -> int:
     """Images that give every thread something to do."""
     return BLOCKS[-1] * runtime.threads()
+
+
+def export_program(encoder: nn.Module, shape: tuple[int, ...]) -> ExportedProgram:
+    """What `encoder` computes of pixels of a `shape`, uint8."""
+    with torch.inference_mode(False), torch.no_grad():
+        return torch.export.export(encoder, (torch.zeros(shape, dtype=torch.uint8),))
 
 
 class EngineEncoder:
@@ -71,9 +78,7 @@ class EngineEncoder:
 
     def _built(self, shape: tuple[int, ...]) -> Compute:
         try:
-            with torch.inference_mode(False), torch.no_grad():
-                program = torch.export.export(self._encoder, (torch.zeros(shape, dtype=torch.uint8),))
-            return self._compile(program, self._precision, runtime.threads())
+            return self._compile(export_program(self._encoder, shape), self._precision, runtime.threads())
         except Exception as error:  # the libraries have no class of exceptions in common
             raise UsageError(
                 f"{self._name} cannot compute the encoder in {self._precision} ({brief(error)}); set extract.engine to"

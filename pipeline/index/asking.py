@@ -17,6 +17,7 @@ from pipeline.text.tokens import make_analyzer
 from pipeline.text.vocabulary import Vocabulary
 
 if TYPE_CHECKING:
+    from pipeline.index.query import StoredEncoder
     from pipeline.text.encoders import TextEncoder
     from pipeline.text.trees import Trees
 
@@ -59,10 +60,12 @@ class Asker:
         self._require_encoders(features)
         return self._computed(lambda: self._model.embed_images(features))
 
-    def encoder_parts(self) -> dict[str, Any]:
-        """What the encoders of photographs are restored from, by name. Raises UsageError where one is missing."""
+    def stored_encoders(self) -> "dict[str, StoredEncoder]":
+        """The encoders of photographs, by name. Raises UsageError where one is missing."""
+        from pipeline.index.query import StoredEncoder  # and Pillow, which words do without
+
         self._require_encoders(self.bundle.card["encoders"])
-        return {name: self.bundle.encoder(name) for name in self.encoders}
+        return {name: StoredEncoder(self.bundle, name) for name in self.encoders}
 
     def _require_encoders(self, names: Collection[str]) -> None:
         if missing := [name for name in self.encoders if name not in names]:

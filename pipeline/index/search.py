@@ -17,7 +17,7 @@ from pipeline.index.table_reader import TableReader
 from pipeline.multivectors import Items, MultiVectors, concatenate
 
 Photograph = Mapping[str, np.ndarray] | bytes
-"""An image in a query: encoder name -> (1, dim) float32, as pipeline.index.query.image_features makes it; for a
+"""An image in a query: encoder name -> (1, dim) float32, as pipeline.index.query.encode_image makes it; for a
 multi-vector model the bytes of the file of one of the bundle's images."""
 
 

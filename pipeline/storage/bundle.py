@@ -13,6 +13,7 @@
     labels.json        parser/...              for models of trees: their labels and spaCy pipeline
                                                (pipeline.storage.carried_parsers)
     encoders/<name>/model.safetensors + .json  turns images into features
+    encoders/<name>/model.onnx                 the same without torch, by index.encoder_graphs
     image_regions.parquet                      regions, of a model of phrases (pipeline.storage.bundle_regions)
     card.json                                  size and sha256 of every file, and what was measured
 
@@ -58,6 +59,7 @@ from pipeline.storage.sources import ROOT
 from pipeline.storage.tables import PackedTable, require_columns, to_parquet
 
 OUTLINES = "fragments.safetensors"
+GRAPH = "model.onnx"
 REBUILD = "run build-index again"
 
 
@@ -160,15 +162,19 @@ class Bundle:
 
     def _check(self, name: str, opened: Callable[[Path], Any], measure: Callable[[Any], tuple[int, str]]) -> Any:
         """`opened(path)` of the file, if its size and sha256 are those of the card."""
-        path, expected = self._path(name), self.card["files"].get(name)
-        if expected is None:
-            raise IntegrityError(f"{self.folder / CARD} lists no {name}; run build-index again")
+        path, expected = self._path(name), self.about(name)
         with refusing(path, REBUILD, f"is missing although its card lists it; {REBUILD}"):
             found = opened(path)
             whole = measure(found) == (expected["bytes"], expected["sha256"])
         if not whole:
             raise IntegrityError(f"{path} is not what its card says: it was changed or damaged; run build-index again")
         return found
+
+    def about(self, name: str) -> Mapping[str, Any]:
+        """What the card says of a file: its `bytes` and `sha256`."""
+        if name not in self.card["files"]:
+            raise IntegrityError(f"{self.folder / CARD} lists no {name}; run build-index again")
+        return self.card["files"][name]
 
     def check(self) -> None:
         for name in self.card["files"]:
@@ -242,6 +248,11 @@ class Bundle:
 
     def encoder(self, name: str) -> Parameters:
         return self._parameters(f"encoders/{name}/", ENCODER)
+
+    def encoder_files(self, name: str) -> tuple[str, str | None]:
+        """The tensors of an encoder, and its graph, if it has one."""
+        graph = f"encoders/{name}/{GRAPH}"
+        return f"encoders/{name}/model.safetensors", graph if graph in self.card["files"] else None
 
     def text_encoder(self, name: str) -> Parameters:
         return self._parameters(f"text_encoders/{name}/", TEXT_ENCODER)

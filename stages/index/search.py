@@ -147,6 +147,7 @@ def _photograph(image_path: Path, searcher: "Searcher", config_path: Path | None
     from pipeline import config
     from pipeline.errors import InputError
     from pipeline.images.decode import DecodingProcess, ImageLimits
+    from pipeline.index.query import encode_image
 
     data = _read(image_path)
     if searcher.multi_vector:
@@ -154,13 +155,12 @@ def _photograph(image_path: Path, searcher: "Searcher", config_path: Path | None
     limits = ImageLimits.from_settings(config.load(config_path).collection)
     with DecodingProcess(limits) as decode, ThreadPoolExecutor(1) as thread:
         decoded = thread.submit(decode, data)
-        from pipeline.index.query import image_features  # and torch, which takes as long
-
+        encoders = {name: one.open() for name, one in searcher.stored_encoders().items()}  # which takes as long
         try:
             image = decoded.result()
         except InputError as error:
             raise InputError(f"{image_path}: {error}; give another image") from error
-    return image_features(image, searcher.encoder_parts())
+    return encode_image(image, encoders)
 
 
 def _read(path: Path) -> bytes:

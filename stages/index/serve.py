@@ -179,15 +179,11 @@ def _free_name(name: str, taken: Collection[str]) -> str:
 
 
 def _encoder_of(bundle: "Bundle", encoders: "SharedEncoders") -> Callable[[bytes], Mapping[str, Any]]:
-    """Encodes photographs as the bundle's were; its encoders, and torch, are loaded for the first one."""
-    parts: dict[str, Any] = {}
+    """Encodes photographs as the bundle's were; its encoders are loaded for the first one."""
+    from pipeline.index.query import StoredEncoder
 
-    def features(data: bytes) -> Mapping[str, Any]:
-        if not parts:
-            parts.update({name: bundle.encoder(name) for name in bundle.card["encoders"]})
-        return encoders(data, parts)
-
-    return features
+    stored = {name: StoredEncoder(bundle, name) for name in bundle.card["encoders"]}
+    return lambda data: encoders(data, stored)
 
 
 def _open_describers(

@@ -137,7 +137,7 @@ def test_encoders_are_warm_before_the_first_photograph(gallery: ServedGallery) -
     assert len(seen) == 1 and Image.open(io.BytesIO(seen[0])).format == "JPEG"
 
 
-def test_a_photograph_is_encoded_once_for_all_models(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_photograph_is_encoded_once_for_all_models() -> None:
     restored, encoded = [], []
 
     class Eyes:
@@ -145,15 +145,14 @@ def test_a_photograph_is_encoded_once_for_all_models(monkeypatch: pytest.MonkeyP
             encoded.append(images[0])
             return np.full((1, 2), len(encoded), np.float32)
 
-    def restore(settings: dict, tensors: dict) -> Eyes:
-        restored.append(settings)
-        return Eyes()
-
     class Part:
         def __init__(self, sha256: str, side: int) -> None:
-            self.sha256, self.settings, self.tensors = sha256, {"side": side}, {}
+            self.key = f"{sha256} {side}"
 
-    monkeypatch.setattr("pipeline.index.shared_encoders.restore_encoder", restore)
+        def open(self) -> Eyes:
+            restored.append(self.key)
+            return Eyes()
+
     encoders = SharedEncoders(lambda data: data)
     for _ in range(3):
         found = encoders(b"one", {"a": Part("x", 1), "b": Part("y", 1), "same": Part("x", 1)})

@@ -53,12 +53,12 @@ def test_pooled_regions_are_features_of_images(run: Path, pooling: str) -> None:
 
 def test_search_pools_the_same_regions(run: Path) -> None:
     from pipeline.images.decode import ImageLimits, decode
-    from pipeline.index.query import image_features
+    from pipeline.specs.stored import restore_encoder
 
     pooled = pool(run, "mean", proposals="grid")  # of which all is known of a photograph alone
-    encoders = {"mean": read_parameters(run / "encoders/mean/model.safetensors", ENCODER)}
+    stored = read_parameters(run / "encoders/mean/model.safetensors", ENCODER)
     image = decode((run / "data/images/04.png").read_bytes(), ImageLimits(10**6, 1, 99))
-    features = image_features(image, encoders)["mean"]
+    features = restore_encoder(stored.settings, stored.tensors).encode([image])
     np.testing.assert_allclose(features, pooled["features"][4:5], rtol=1e-3, atol=1e-4)
 
 

@@ -110,11 +110,11 @@ def test_features_are_those_of_the_encoder_alone(run: Path) -> None:
 
 def test_search_makes_the_same_features_of_an_image(run: Path) -> None:
     from pipeline.images.decode import ImageLimits, decode
-    from pipeline.index.query import image_features
+    from pipeline.specs.stored import restore_encoder
 
-    encoders = {"plain": read_parameters(run / "encoders/plain/model.safetensors", ENCODER)}
+    stored = read_parameters(run / "encoders/plain/model.safetensors", ENCODER)
     image = decode((run / "data/images/04.png").read_bytes(), ImageLimits(10**6, 1, 99))
-    features = image_features(image, encoders)["plain"]
+    features = restore_encoder(stored.settings, stored.tensors).encode([image])
     np.testing.assert_allclose(features, extract(run)["features"][4:5], rtol=1e-3, atol=1e-4)
 
 
