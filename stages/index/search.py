@@ -154,13 +154,13 @@ def _photograph(image_path: Path, searcher: "Searcher", config_path: Path | None
         return data
     limits = ImageLimits.from_settings(config.load(config_path).collection)
     with DecodingProcess(limits) as decode, ThreadPoolExecutor(1) as thread:
-        decoded = thread.submit(decode, data)
-        encoders = {name: one.open() for name, one in searcher.stored_encoders().items()}  # which takes as long
+        stored = searcher.stored_encoders()
+        opened = thread.submit(lambda: {name: one.open() for name, one in stored.items()})  # which takes as long
         try:
-            image = decoded.result()
+            image = decode(data)
         except InputError as error:
             raise InputError(f"{image_path}: {error}; give another image") from error
-    return encode_image(image, encoders)
+        return encode_image(image, opened.result())
 
 
 def _read(path: Path) -> bytes:
