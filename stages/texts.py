@@ -96,21 +96,35 @@ def learn_vocabulary(run: "Run", name: str, settings: "TermSettings", **chosen: 
     part, where the run sums. `chosen` is what `choose_terms` takes."""
     from pipeline.mapreduce import map_reduce
     from pipeline.run.parts import divide
-    from pipeline.storage.batch import cannot_write, remove_own
-    from pipeline.text.counting import FILES, merge_counts
+    from pipeline.text.counting import merge_counts
     from pipeline.text.vocabulary import choose_terms
 
-    manifest, folder = run.manifest, run.layout.counts(name).absolute()
+    manifest = run.manifest
     parts = divide(manifest.n_shards, manifest.shard_size) or [range(0)]
-    remove_own(folder, FILES)  # of a job that was killed
-    try:
-        folder.mkdir(parents=True, exist_ok=True)
+    with _counting_folder(run, name) as folder:
         counts = map_reduce(count_part, parts, merge_counts, run.sums, (run.root.absolute(), settings, folder))
         return choose_terms(counts, settings, **chosen)
-    except OSError as error:
-        raise cannot_write(folder, 0, error) from error
-    finally:
-        remove_own(folder, FILES)
+
+
+@contextmanager
+def _counting_folder(run: "Run", name: str) -> Iterator[Path]:
+    """Where counts are until the vocabulary is there: a temporary folder, or one of the run, where other machines that
+    count see it. Raises JointspaceError where there is no room."""
+    from tempfile import TemporaryDirectory
+
+    from pipeline.storage.batch import cannot_write, remove_own
+    from pipeline.text.counting import FILES
+
+    with TemporaryDirectory(prefix="jointspace-counts-") as temporary:
+        folder = Path(temporary) if run.sums == "local" else run.layout.counts(name).absolute()
+        try:
+            remove_own(folder, FILES)  # of a job that was killed
+            folder.mkdir(parents=True, exist_ok=True)
+            yield folder
+        except OSError as error:
+            raise cannot_write(folder, 0, error) from error
+        finally:
+            remove_own(folder, FILES)
 
 
 def count_part(part: range, root: Path, settings: "TermSettings", folder: Path) -> "TermCounts":

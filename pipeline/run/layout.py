@@ -110,7 +110,7 @@ class Layout:
         return self.file("text/tokens.json")
 
     def counts(self, name: str) -> Path:
-        """The counts of the terms of a text encoder, or of `tokens`, until its vocabulary is there."""
+        """What Dask's workers count of the terms of a text encoder, or of `tokens`, until its vocabulary is there."""
         return self.root / f"text/counts-{name}"
 
     @property
