@@ -79,7 +79,7 @@ def read_text_material(run: "Run", encoder: str) -> "TextMaterial":
     return TextMaterial(
         config.seed,
         words,
-        lambda: run.manifest.training_texts(),  # `plan` has none
+        lambda: run.manifest.training_texts(),  # `plan` may have no manifest, and asks for none
         vocabulary,
         corpus,
         file,
@@ -93,38 +93,26 @@ def read_text_material(run: "Run", encoder: str) -> "TextMaterial":
 
 def learn_vocabulary(run: "Run", name: str, settings: "TermSettings", **chosen: Any) -> "Vocabulary":
     """The vocabulary of the training sentences for the text encoder `name`, or for `tokens`: their terms are counted by
-    part, where the run sums. `chosen` is what `choose_terms` takes."""
+    part, where the run sums. `chosen` is what `choose_terms` takes. Raises JointspaceError where there is no room."""
+    from tempfile import TemporaryDirectory, gettempdir
+
     from pipeline.mapreduce import map_reduce
     from pipeline.run.parts import divide
+    from pipeline.storage.batch import cannot_write
     from pipeline.text.counting import merge_counts
     from pipeline.text.vocabulary import choose_terms
 
     manifest = run.manifest
     parts = divide(manifest.n_shards, manifest.shard_size) or [range(0)]
-    with _counting_folder(run, name) as folder:
-        counts = map_reduce(count_part, parts, merge_counts, run.sums, (run.root.absolute(), settings, folder))
-        return choose_terms(counts, settings, **chosen)
-
-
-@contextmanager
-def _counting_folder(run: "Run", name: str) -> Iterator[Path]:
-    """Where counts are until the vocabulary is there: a temporary folder, or one of the run, where other machines that
-    count see it. Raises JointspaceError where there is no room."""
-    from tempfile import TemporaryDirectory
-
-    from pipeline.storage.batch import cannot_write, remove_own
-    from pipeline.text.counting import FILES
-
-    with TemporaryDirectory(prefix="jointspace-counts-") as temporary:
-        folder = Path(temporary) if run.sums == "local" else run.layout.counts(name).absolute()
-        try:
-            remove_own(folder, FILES)  # of a job that was killed
-            folder.mkdir(parents=True, exist_ok=True)
-            yield folder
-        except OSError as error:
-            raise cannot_write(folder, 0, error) from error
-        finally:
-            remove_own(folder, FILES)
+    # Other machines that count see the run's folder alone.
+    parent, key = (Path(gettempdir()), "TMPDIR") if run.sums == "local" else (run.root.absolute(), "results_root")
+    try:
+        with TemporaryDirectory(prefix=f"jointspace-counts-{name}-", dir=parent) as folder:
+            given = run.root.absolute(), settings, Path(folder)
+            counts = map_reduce(count_part, parts, merge_counts, run.sums, given)
+            return choose_terms(counts, settings, **chosen)
+    except OSError as error:
+        raise cannot_write(parent / f"jointspace-counts-{name}", 0, error, key) from error
 
 
 def count_part(part: range, root: Path, settings: "TermSettings", folder: Path) -> "TermCounts":

@@ -109,10 +109,6 @@ class Layout:
         """The words of sequences and trees."""
         return self.file("text/tokens.json")
 
-    def counts(self, name: str) -> Path:
-        """What Dask's workers count of the terms of a text encoder, or of `tokens`, until its vocabulary is there."""
-        return self.root / f"text/counts-{name}"
-
     @property
     def labels(self) -> Artefact:
         """The relations and phrases of trees."""

@@ -2,7 +2,6 @@
 merged two and two."""
 
 import os
-import re
 from collections import Counter
 from collections.abc import Iterable, Iterator
 from dataclasses import replace
@@ -19,8 +18,6 @@ HELD = 1 << 20
 """Different terms that are counted in memory, about 250 MB of them, before they go into a file."""
 ROWS = 1 << 16
 """Terms of a file that are read at once."""
-FILES = re.compile(r"tmp\w+\.counts")
-"""The names of the files."""
 COUNTS = pa.schema([("term", pa.string()), ("count", pa.int64())])
 
 
