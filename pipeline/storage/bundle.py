@@ -124,8 +124,8 @@ class BundleWriter:
         self.files[name] = {"bytes": self.place_for(name).stat().st_size, "sha256": sha256}
 
     def commit(self, card: Mapping[str, Any]) -> None:
-        """Write the card, which lists the files, and publish everything in place of an older bundle, of whose indices
-        and tables nothing stays."""
+        """Write the card, which lists the files, and publish everything in place of an older bundle, of whose indices,
+        tables and graphs nothing stays."""
         self._batch.add(self._path(CARD), to_json({**card, "files": self.files}), commit=True)
         self._batch.publish()
         remove_former(self.folder, self.files)

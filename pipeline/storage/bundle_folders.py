@@ -11,9 +11,9 @@ from pipeline.storage.batch import is_regular
 CARD = "card.json"
 OWN = re.compile(
     r"(images|sentences)(-\d{5,})?\.(faiss|lists|parquet)|(regions|words)\.faiss"
-    r"|fragments\.safetensors|image_regions\.parquet"
+    r"|fragments\.safetensors|image_regions\.parquet|encoders/[^/]+/model\.onnx"
 )
-"""Indices and tables, with what tells of the items in them."""
+"""Indices and tables, with what tells of the items in them, and encoders' graphs."""
 
 
 def piece_file(name: str, number: int, suffix: str) -> str:
@@ -22,9 +22,10 @@ def piece_file(name: str, number: int, suffix: str) -> str:
 
 
 def remove_former(folder: Path, kept: Collection[str]) -> None:
-    """Remove the indices and tables of a former bundle whose names are not among those `kept`."""
-    for path in folder.iterdir():
-        if OWN.fullmatch(path.name) and path.name not in kept and is_regular(path):
+    """Remove the indices, tables and graphs of a former bundle whose names are not among those `kept`."""
+    for path in (*folder.iterdir(), *folder.glob("encoders/*/*")):
+        name = path.relative_to(folder).as_posix()
+        if OWN.fullmatch(name) and name not in kept and is_regular(path):
             path.unlink()
 
 

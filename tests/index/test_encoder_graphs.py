@@ -1,5 +1,6 @@
 """Encoders as graphs in a bundle: the features of torch without torch, and nothing that the card does not vouch for."""
 
+import shutil
 import subprocess
 import sys
 from pathlib import Path
@@ -53,6 +54,18 @@ def folder(encoder: NetworkEncoder, tmp_path_factory: pytest.TempPathFactory) ->
     add_graphs(writer, {"eyes": Stored})
     writer.commit({**CARD, "encoders": {"eyes": encoder.settings()}})
     return folder / "bundle"
+
+
+def test_a_graph_goes_with_its_bundle(folder: Path, tmp_path: Path) -> None:
+    shutil.copytree(folder, tmp_path / "bundle")
+    graph = tmp_path / "bundle/encoders/eyes/model.onnx"
+    own = graph.with_name("notes.txt")
+    own.write_text("not of a bundle\n", encoding="utf-8")
+    assert graph.exists()
+    writer = BundleWriter(tmp_path / "bundle")
+    writer.copy(Bundle(folder), but=["encoders/eyes/model.onnx"])
+    writer.commit(CARD)
+    assert not graph.exists() and own.exists() and graph.with_name("model.safetensors").exists()
 
 
 def photographs() -> list[Image.Image]:
