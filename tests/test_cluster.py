@@ -10,7 +10,9 @@ from collections import Counter
 from pathlib import Path
 
 import pytest
+import warm
 import yaml
+from warm import ROOT
 
 from pipeline.config import default_path, load, merge, read_mapping, validate
 from pipeline.run.layout import Layout
@@ -19,7 +21,6 @@ from pipeline.storage.atomic import to_json
 from pipeline.storage.manifest import FINGERPRINTS, table_file
 from stages.catalogue import declared
 
-ROOT = Path(__file__).parents[1]
 ENCODER = {"name": "untrained", "architecture": "squeezenet1_1", "weights": "untrained", "resize": 64, "crop": 64}
 SMALL = {
     "name": "small",
@@ -34,9 +35,7 @@ SMALL = {
 
 
 def snakemake(folder: Path, *arguments: str) -> str:
-    command = [sys.executable, "-m", "snakemake", "-s", str(ROOT / "Snakefile"), *arguments]
-    environment = {**os.environ, "PYTHONPATH": str(ROOT)}
-    result = subprocess.run(command, cwd=folder, env=environment, capture_output=True, text=True, timeout=900)
+    result = warm.snakemake(folder, "-s", ROOT / "Snakefile", *arguments)
     assert result.returncode == 0, result.stdout[-3000:] + result.stderr[-5000:]
     return result.stdout + result.stderr
 

@@ -4,26 +4,23 @@ import json
 import os
 import re
 import shutil
-import subprocess
-import sys
 from pathlib import Path
 
 import numpy as np
 import pytest
+import warm
 import yaml
 from PIL import Image
+from warm import ROOT
 
-ROOT = Path(__file__).parents[1]
 TARGET = "results/seen/manifest/manifest.json"
 FEATURES = "results/seen/features/theirs/parts/00000.json"
 ENCODER = {"name": "small", "architecture": "squeezenet1_1", "weights": "untrained"}
 
 
 def snakemake(folder: Path, *arguments: str, target: str = TARGET) -> str:
-    command = [sys.executable, "-m", "snakemake", "-s", str(ROOT / "Snakefile"), "--cores", "2", target, *arguments]
-    environment = {**os.environ, "PYTHONPATH": str(ROOT)}
-    result = subprocess.run(
-        [*command, "--configfile", "seen.yaml"], cwd=folder, env=environment, capture_output=True, text=True
+    result = warm.snakemake(
+        folder, "-s", ROOT / "Snakefile", "--cores", 2, target, *arguments, "--configfile", "seen.yaml"
     )
     assert result.returncode == 0, result.stdout[-2000:] + result.stderr[-4000:]
     return result.stdout

@@ -18,6 +18,7 @@ from workflow import (
     ROOT,
     faults_of,
     planned,
+    planned_by,
     printed_after_a_hard_kill,
     run_tiny,
     snakemake,
@@ -144,12 +145,12 @@ def copy_of_the_checkout(folder: Path) -> Path:
 
 def test_a_changed_version_reruns_its_stage_and_what_depends_on_it(run: Path, tmp_path: Path) -> None:
     copy = copy_of_the_checkout(tmp_path / "copy")
-    assert planned(run, root=copy) == set()
+    assert planned_by(copy, run) == set()
     stage = copy / "stages/models/embed.py"
     text, count = re.subn(r"version=(\d+)", lambda found: f"version={int(found[1]) + 1}", stage.read_text())
     assert count == 1
     stage.write_text(text)
-    assert planned(run, root=copy) == {"embed", "fit_csls", "evaluate", "summarise", "build_index", "report"}
+    assert planned_by(copy, run) == {"embed", "fit_csls", "evaluate", "summarise", "build_index", "report"}
 
 
 @pytest.mark.parametrize("key", ["fit: {dimensions: [8]}", "transfer: {bandwidth: [2]}", "seed: 7"])

@@ -9,12 +9,13 @@ import sys
 import time
 from pathlib import Path
 
+import warm
 import yaml
+from warm import ENVIRONMENT, ROOT
 
 from pipeline.errors import IntegrityError
 from pipeline.storage.integrity import Fault, examine
 
-ROOT = Path(__file__).parents[1]
 NETWORK = {"architecture": "squeezenet1_1", "weights": "untrained", "resize": 128, "crop": 128}
 RESULTS = "it's results/tiny"
 DATA = "x;touch PWNED #/demo collection"
@@ -40,15 +41,14 @@ TINY = {
     },
     "evaluate": {"bootstrap": 50, "protocols": ["all-sentences"]},
 }
-ENVIRONMENT = {**os.environ, "PYTHONPATH": str(ROOT)}
 MINE = ("photographs/shard-00007.tar", "photographs/shard-1abc.txt", "photographs/.poetry.lock")
 """A user's own files that lie in the run's folder, and look like what it removes at its end."""
 TIMED = ("index", "report", "benchmarks", "plan.json", "study", "photographs")
 """Of a run: what holds measured times, what shows them, and what only some tests make."""
 
 
-def command(*arguments: str) -> list[str]:
-    return [sys.executable, "-m", "snakemake", "-s", str(ROOT / "Snakefile"), *arguments]
+def command(*arguments: str, root: Path = ROOT) -> list[str]:
+    return [sys.executable, "-m", "snakemake", "-s", str(root / "Snakefile"), *arguments]
 
 
 def snakemake(folder: Path, *arguments: str, check: bool = True) -> subprocess.CompletedProcess:
@@ -57,23 +57,29 @@ def snakemake(folder: Path, *arguments: str, check: bool = True) -> subprocess.C
 
 
 def run_as_printed(folder: Path, *arguments: str, check: bool = True) -> subprocess.CompletedProcess:
-    result = subprocess.run(
-        command(*arguments), cwd=folder, env=ENVIRONMENT, capture_output=True, text=True, timeout=900
-    )
+    result = warm.snakemake(folder, "-s", ROOT / "Snakefile", *arguments)
     if check and result.returncode:
         raise AssertionError(result.stdout[-4000:] + result.stderr[-6000:])
     return result
 
 
-def planned(folder: Path, *arguments: str, root: Path = ROOT) -> set[str]:
-    """The rules that a dry run would run, by the checkout `root`."""
-    program = [sys.executable, "-m", "snakemake", "-s", root / "Snakefile", "--cores", "2"]
-    given = [*program, "all", "-n", "--configfile", "tiny.yaml", *arguments]
+def planned(folder: Path, *arguments: str) -> set[str]:
+    """The rules that a dry run would run."""
+    return rules_of(snakemake(folder, "all", "-n", "--configfile", "tiny.yaml", *arguments))
+
+
+def planned_by(root: Path, folder: Path) -> set[str]:
+    """The same by the checkout `root`."""
+    given = command("all", "-n", "--cores", "2", "--configfile", "tiny.yaml", root=root)
     environment = {**ENVIRONMENT, "PYTHONPATH": str(root)}
-    result = subprocess.run(given, cwd=folder, env=environment, capture_output=True, text=True, timeout=900)
-    output = result.stdout
-    assert result.returncode == 0, output[-4000:] + result.stderr[-4000:]
-    return set(re.findall(r"^ *(?:rule|localrule|checkpoint|localcheckpoint) (\w+):", output, flags=re.M)) - {"all"}
+    return rules_of(subprocess.run(given, cwd=folder, env=environment, capture_output=True, text=True, timeout=900))
+
+
+def rules_of(dry_run: subprocess.CompletedProcess) -> set[str]:
+    """Those that it lists, but for `all`."""
+    assert dry_run.returncode == 0, dry_run.stdout[-4000:] + dry_run.stderr[-4000:]
+    pattern = r"^ *(?:rule|localrule|checkpoint|localcheckpoint) (\w+):"
+    return set(re.findall(pattern, dry_run.stdout, flags=re.M)) - {"all"}
 
 
 def printed_after_a_hard_kill() -> list[list[str]]:
