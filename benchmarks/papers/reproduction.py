@@ -23,7 +23,7 @@ TASKS = {
     "images": "images", "boxes": "boxes",
 }  # fmt: skip
 WHOLE, _ = PROTOCOLS
-SHOWN = ("loss", "negatives", "margin", "score", "sum", "cell", "encoders", "regions", "learns from")
+SHOWN = ("loss", "negatives", "margin", "score", "sum", "cell", "encoders", "in place of", "regions", "learns from")
 """Settings that are shown of every system of ours that has them."""
 
 
@@ -111,7 +111,7 @@ def _table(
     lines += ["| as printed | ours | " + " | ".join(columns) + " |", "|---" * (len(columns) + 2) + "|"]
     notes, below = [], {}
     for row in table.rows:
-        found = {protocol: _systems_of(row, table.top, systems, own, dev) for protocol, own in fitting.items()}
+        found = {protocol: _systems_of(row, table, systems, own, dev) for protocol, own in fitting.items()}
         below[row.name] = next(iter(found.values()), [])
         lines.append(_line(row.name, "", ["-" if number is None else f"{number:g}" for number in row.numbers]))
         told = {}
@@ -132,20 +132,27 @@ def _table(
 
 def _systems_of(
     row: PrintedRow,
-    top: int | None,
+    table: PrintedTable,
     systems: Sequence[System],
     fitting: Mapping[str, Mapping[str, Any]],
     dev: Mapping[str, float],
 ) -> list[Measured]:
     """The systems that are the row's model, those with the fewest settings that are not the paper's first; of each the
-    `top` best by `dev`, the sums of recalls there."""
-    found = []
+    table's `top` best by `dev`, the sums of recalls there. A system whose encoders stand in place of the network of one
+    of the table's rows is of that row alone."""
+    found, networks = [], {_network(other) for other in table.rows if other.model == row.model}
     for one in systems:
         alike = all(one.settings.get(key) == value for key, value in row.kind.items())
+        stands_for = one.settings.get("in place of")
+        alike = alike and (stands_for not in networks or stands_for == _network(row))
         if one.model == row.model and alike and all(name in fitting for name in one.names):
-            best = sorted(one.names, key=lambda name: -dev.get(name, 0.0))[:top]
+            best = sorted(one.names, key=lambda name: -dev.get(name, 0.0))[: table.top]
             found.append(Measured(one, [fitting[name] for name in one.names if name in best]))
     return sorted(found, key=lambda one: len(_other(row, one.system)))
+
+
+def _network(row: PrintedRow) -> str | None:
+    return (row.settings or {}).get("encoders")
 
 
 def _other(row: PrintedRow, system: System) -> list[str]:

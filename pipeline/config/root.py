@@ -85,6 +85,7 @@ class ReproduceSettings(Section):
     others: tuple[PaperCollection, ...]
     gong: bool
     trees: bool
+    in_place_of: dict[str, str]
 
 
 class ServeSettings(Section):

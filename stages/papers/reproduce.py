@@ -78,6 +78,9 @@ def _describe(config: "Config", name: str) -> dict[str, Any]:
     found = {**(model.settings.model_dump(exclude={"checkpoint_seconds"}) if model.settings else {}), **model.named}
     found |= {"seed": model.seed, "scores": "corrected for hubs" if parts.csls else "as they are"}
     found["encoders"] = ", ".join(_word(config.encoder(encoder)) for encoder in model.encoders)
+    stands = [config.reproduce.in_place_of.get(encoder) for encoder in model.encoders]
+    if stands and None not in stands:
+        found["in place of"] = ", ".join(stands)
     if model.spec.sentences == "vectors":
         found["text encoders"] = ", ".join(model.text_encoders)
     if model.spec.words and not model.spec.starts_from:

@@ -61,6 +61,18 @@ def test_other_settings_are_told_in_place_of_a_difference(tmp_path: Path, change
     assert "(+2.0)" not in text
 
 
+def test_a_network_in_place_of_a_printed_one_stands_below_its_row_alone(tmp_path: Path) -> None:
+    own = {"encoders": [{"name": "mine", "architecture": "resnet50"}]}
+    papers = {"collection": "flickr8k", "gong": False}
+    below = "- `lstm` beside LSTM"
+    text = reproduce(tmp_path / "unsaid", "lstm", **own, reproduce=papers)
+    assert f"{below}, OxfordNet:" in text and f"{below}:" in text
+    text = reproduce(tmp_path / "said", "lstm", **own, reproduce={**papers, "in_place_of": {"mine": "vgg19 fc7"}})
+    assert f"{below}, OxfordNet:" in text and f"{below}:" not in text
+    assert "encoders resnet50 average (printed: vgg19 fc7); in place of vgg19 fc7" in text
+    assert "LSTM: none of ours, " in text
+
+
 def test_a_row_of_regions_tells_how_they_are_scored_and_made(tmp_path: Path) -> None:
     regions = {"encoders": ["oxford"], "proposals": "grid"}
     text = reproduce(tmp_path, "dvsa", models=["dvsa"], regions=regions)

@@ -35,7 +35,7 @@ TABLES = (
         ),
         orders=(
             ("LSTM, OxfordNet", "DeViSE"), ("LSTM, OxfordNet", "SDT-RNN"), ("LSTM, OxfordNet", "DeFrag"),
-            ("LSTM, OxfordNet", "m-RNN"),
+            ("LSTM, OxfordNet", "m-RNN"), ("LSTM, OxfordNet", "LSTM"),
         ),
     ),
     PrintedTable(
@@ -50,6 +50,9 @@ TABLES = (
             PrintedRow("LSTM", (14.8, 39.2, 50.9, 10, 11.8, 34.0, 46.3, 13), "lstm", settings=TORONTO),
             PrintedRow("LSTM, OxfordNet", (23.0, 50.7, 62.9, 5, 16.8, 42.0, 56.5, 8), "lstm", settings=OXFORD),
         ),
-        orders=(("LSTM, OxfordNet", "DeViSE"), ("LSTM, OxfordNet", "DeFrag"), ("LSTM, OxfordNet", "m-RNN")),
+        orders=(
+            ("LSTM, OxfordNet", "DeViSE"), ("LSTM, OxfordNet", "DeFrag"), ("LSTM, OxfordNet", "m-RNN"),
+            ("LSTM, OxfordNet", "LSTM"),
+        ),
     ),
 )  # fmt: skip
