@@ -151,6 +151,10 @@ def read(text: str):
             "models: [x-refit]\nvariants: {x: {model: cca, training: sae}}",
             "training sae stacks a normalized CCA; give it to model ncca",
         ),
+        (
+            "reproduce: {in_place_of: {other: vgg19 fc7}}",
+            "reproduce.in_place_of: other is not among encoders; name one",
+        ),
         ("models: [dvsa]", "dvsa needs regions; name their encoders in regions.encoders"),
         (
             f"{TWO}\nmodels: [hmlstm]\nregions: {{encoders: [b]}}",

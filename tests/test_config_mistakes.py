@@ -30,7 +30,12 @@ FULL = {
     "index": {"candidates": ["HNSW32"], "memory": 100, "latency_ms": 2.5},
 }
 NAMED = [("collection", "files"), ("collection", "columns"), ("documents",), ("variants",), ("ensembles",)]
-NAMED += [("cluster", "options"), ("fit", "text_weights"), ("study", "fit", "text_weights")]
+NAMED += [
+    ("cluster", "options"),
+    ("fit", "text_weights"),
+    ("study", "fit", "text_weights"),
+    ("reproduce", "in_place_of"),
+]
 """Mappings of names that a user chooses."""
 WRONG = (None, {"speling": 1}, [["speling"]], [], "speling", -1, 2**70, True, math.nan, math.inf, 1.5)
 REFUSED = {

@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 import yaml
 from made_up_colours import CONFIG, draw
-from workflow import ENVIRONMENT
+from warm import environment
 
 from stages.operations.run import command as run_stage
 from stages.operations.run import find_snakefile
@@ -37,7 +37,7 @@ def command(*arguments: str) -> list[str]:
 
 
 def run(folder: Path, *arguments: str) -> subprocess.CompletedProcess:
-    return subprocess.run(command(*arguments), cwd=folder, env=ENVIRONMENT, capture_output=True, text=True)
+    return subprocess.run(command(*arguments), cwd=folder, env=environment(), capture_output=True, text=True)
 
 
 def test_a_stage_that_fails_says_why(folder: Path) -> None:
@@ -76,7 +76,7 @@ def processes_in(folder: Path) -> list[str]:
 
 def test_ctrl_c_ends_all_of_it(folder: Path) -> None:
     process = subprocess.Popen(
-        command("mine.yaml", "--cores", "1"), cwd=folder, env=ENVIRONMENT, stderr=subprocess.PIPE, text=True,
+        command("mine.yaml", "--cores", "1"), cwd=folder, env=environment(), stderr=subprocess.PIPE, text=True,
         preexec_fn=lambda: signal.signal(signal.SIGINT, signal.default_int_handler),
     )  # fmt: skip
     log = folder / "results/mine/run.log"

@@ -6,7 +6,8 @@ import sys
 from pathlib import Path
 
 import yaml
-from workflow import ENVIRONMENT, RESULTS, ROOT, TINY, snakemake
+from warm import environment
+from workflow import RESULTS, ROOT, TINY, snakemake
 
 from stages.catalogue import declared
 
@@ -33,15 +34,15 @@ def test_a_missing_collection_is_named(tmp_path: Path) -> None:
 def test_the_checkout_too_may_lie_in_a_folder_of_any_name(tmp_path: Path) -> None:
     """Its Snakefile, and the environment whose programs the rules call."""
     (tmp_path / "a b'c {x}").mkdir()
-    checkout, environment = tmp_path / "a b'c {x}/checkout", tmp_path / "a b'c {x}/venv"
+    checkout, venv = tmp_path / "a b'c {x}/checkout", tmp_path / "a b'c {x}/venv"
     checkout.symlink_to(ROOT)
-    environment.symlink_to(sys.prefix)
+    venv.symlink_to(sys.prefix)
     values = TINY | {"demo": {"train": 2, "dev": 1, "test": 1, "weak": 0}}
     (tmp_path / "tiny.yaml").write_text(yaml.safe_dump(values))
-    python = environment / Path(sys.executable).relative_to(sys.prefix)
+    python = venv / Path(sys.executable).relative_to(sys.prefix)
     program = [python, "-m", "snakemake", "--configfile", "tiny.yaml", "-s", checkout / "Snakefile", "--cores", "2"]
     for target in (["all", "-n"], [f"{RESULTS}/manifest/manifest.json"]):
-        result = subprocess.run([*program, *target], cwd=tmp_path, env=ENVIRONMENT, capture_output=True, text=True)
+        result = subprocess.run([*program, *target], cwd=tmp_path, env=environment(), capture_output=True, text=True)
         assert result.returncode == 0, result.stdout[-3000:] + result.stderr[-3000:]
     assert json.loads((tmp_path / RESULTS / "manifest/manifest.json").read_text())["counts"]["images"]["kept"] == 4
     assert not (tmp_path / "PWNED").exists()

@@ -10,9 +10,9 @@ from pathlib import Path
 
 import pytest
 import yaml
+from warm import environment
 from workflow import (
     DATA,
-    ENVIRONMENT,
     MINE,
     RESULTS,
     ROOT,
@@ -72,7 +72,7 @@ def test_the_last_lines_of_a_run_say_what_it_found(run: Path) -> None:
     words = shlex.split(search.removeprefix("search: "))
     assert words[words.index("--index") + 1] == f"{RESULTS}/index/{models[0].split()[0]}"
     pasted = ["bash", "-c", f"{search.removeprefix('search: ')} --json"]
-    result = subprocess.run(pasted, cwd=run, env=ENVIRONMENT, capture_output=True, text=True)
+    result = subprocess.run(pasted, cwd=run, env=environment(), capture_output=True, text=True)
     assert result.returncode == 0 and len(json.loads(result.stdout)) == 10, result.stderr
 
 
@@ -84,7 +84,7 @@ def test_it_learned_something(run: Path) -> None:
 def test_search_answers_both_ways(run: Path) -> None:
     def search(*arguments: str) -> list[dict]:
         program = [sys.executable, "-m", "stages.cli", "search", "--index", f"{RESULTS}/index/ncca", "--json"]
-        result = subprocess.run([*program, *arguments], cwd=run, env=ENVIRONMENT, capture_output=True, text=True)
+        result = subprocess.run([*program, *arguments], cwd=run, env=environment(), capture_output=True, text=True)
         assert result.returncode == 0, result.stderr
         return json.loads(result.stdout)
 

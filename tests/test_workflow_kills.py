@@ -10,8 +10,8 @@ from random import Random
 
 import pytest
 import yaml
+from warm import environment
 from workflow import (
-    ENVIRONMENT,
     RESULTS,
     TINY,
     command,
@@ -37,7 +37,7 @@ def test_a_run_that_is_killed_again_and_again_ends_with_the_same_bytes(run: Path
     count = int((run / "count").read_text())
     for number, files in enumerate(sorted(rng.sample(range(int(0.9 * count)), KILLS))):
         whole = command("all", "--cores", "2", "--configfile", "tiny.yaml", "--rerun-incomplete")
-        process = subprocess.Popen(whole, cwd=tmp_path, env=ENVIRONMENT, start_new_session=True, **quiet)
+        process = subprocess.Popen(whole, cwd=tmp_path, env=environment(), start_new_session=True, **quiet)
         while len(result_files(tmp_path)) < files and process.poll() is None:
             time.sleep(0.05)
         time.sleep(rng.uniform(0, 2))
@@ -64,7 +64,7 @@ def test_two_workers_of_a_cluster_of_which_one_is_killed_make_the_same_bytes(run
     (tmp_path / "tiny.yaml").write_text(yaml.safe_dump({**TINY, "scheduler": "local", "cluster": {"workers": 2}}))
     with (tmp_path / "output").open("w") as output:
         whole = command("all", "--cores", "2", "--configfile", "tiny.yaml")
-        process = subprocess.Popen(whole, cwd=tmp_path, env=ENVIRONMENT, stdout=output, stderr=output)
+        process = subprocess.Popen(whole, cwd=tmp_path, env=environment(), stdout=output, stderr=output)
         kept = kill_a_worker(process, "extract", tmp_path / RESULTS / "features/squeezenet-untrained")
         assert process.wait(timeout=900) == 0, (tmp_path / "output").read_text()[-6000:]
     assert {path: path.stat().st_mtime_ns for path in kept} == kept, "a whole shard was made again"

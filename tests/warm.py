@@ -18,7 +18,6 @@ from functools import cache
 from pathlib import Path
 
 ROOT = Path(__file__).parents[1]
-ENVIRONMENT = {**os.environ, "PYTHONPATH": str(ROOT)}
 LONGEST = 900
 """Seconds after which a run is killed."""
 IMPORTED = (
@@ -29,12 +28,17 @@ IMPORTED = (
 """What Snakemake, our rules and the end of a run import late."""
 
 
+def environment() -> dict[str, str]:
+    """This process's environment as it is now, in which Python finds this checkout."""
+    return {**os.environ, "PYTHONPATH": str(ROOT)}
+
+
 def snakemake(folder: Path, *arguments: object) -> subprocess.CompletedProcess:
-    """What `python -m snakemake` does with these arguments in `folder`, by this checkout; its output is text."""
+    """What `python -m snakemake` does with these arguments in `folder`, in `environment`; its output is text."""
     server, words = _server(), list(map(str, arguments))
     with tempfile.TemporaryFile("w+") as output, tempfile.TemporaryFile("w+") as errors:
         written = [f"/proc/{os.getpid()}/fd/{file.fileno()}" for file in (output, errors)]
-        request = {"arguments": words, "folder": str(folder), "written": written}
+        request = {"arguments": words, "folder": str(folder), "written": written, "environment": environment()}
         server.stdin.write(json.dumps(request) + "\n")
         server.stdin.flush()
         code = int(server.stdout.readline())
@@ -47,14 +51,14 @@ def snakemake(folder: Path, *arguments: object) -> subprocess.CompletedProcess:
 def _server() -> subprocess.Popen:
     """This module as a process, which ends when this one does."""
     server = subprocess.Popen(
-        [sys.executable, __file__], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True, env=ENVIRONMENT
+        [sys.executable, __file__], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True, env=environment()
     )
     atexit.register(server.communicate)
     return server
 
 
-def attempt(arguments: list[str], folder: str, written: list[str]) -> int:
-    """The exit code of Snakemake in a child whose output and errors go to the two files `written`."""
+def attempt(arguments: list[str], folder: str, written: list[str], environment: dict[str, str]) -> int:
+    """The exit code of Snakemake in a child of this environment, whose output and errors go to the files `written`."""
     if child := os.fork():
         return os.waitstatus_to_exitcode(os.waitpid(child, 0)[1])
     code = 70
@@ -63,6 +67,9 @@ def attempt(arguments: list[str], folder: str, written: list[str]) -> int:
         for number, path in enumerate((os.devnull, *written)):
             os.dup2(os.open(path, os.O_WRONLY | os.O_APPEND if number else os.O_RDONLY), number)
         os.chdir(folder)
+        os.environ.clear()
+        os.environ.update(environment)
+        tempfile.tempdir = None  # which is looked up once
         code = run(arguments)
     except BaseException:
         traceback.print_exc()

@@ -11,7 +11,7 @@ from pathlib import Path
 
 import warm
 import yaml
-from warm import ENVIRONMENT, ROOT
+from warm import ROOT, environment
 
 from pipeline.errors import IntegrityError
 from pipeline.storage.integrity import Fault, examine
@@ -71,8 +71,8 @@ def planned(folder: Path, *arguments: str) -> set[str]:
 def planned_by(root: Path, folder: Path) -> set[str]:
     """The same by the checkout `root`."""
     given = command("all", "-n", "--cores", "2", "--configfile", "tiny.yaml", root=root)
-    environment = {**ENVIRONMENT, "PYTHONPATH": str(root)}
-    return rules_of(subprocess.run(given, cwd=folder, env=environment, capture_output=True, text=True, timeout=900))
+    theirs = {**environment(), "PYTHONPATH": str(root)}
+    return rules_of(subprocess.run(given, cwd=folder, env=theirs, capture_output=True, text=True, timeout=900))
 
 
 def rules_of(dry_run: subprocess.CompletedProcess) -> set[str]:
@@ -101,7 +101,7 @@ def run_tiny(folder: Path) -> Path:
         (folder / RESULTS / name).write_text("precious")
     quiet = {"stdout": subprocess.DEVNULL, "stderr": subprocess.DEVNULL}
     started = command("all", "--cores", "2", "--configfile", "tiny.yaml")
-    process = subprocess.Popen(started, cwd=folder, env=ENVIRONMENT, start_new_session=True, **quiet)
+    process = subprocess.Popen(started, cwd=folder, env=environment(), start_new_session=True, **quiet)
     wait_for(folder / RESULTS / "manifest/manifest.json", process)
     os.killpg(process.pid, signal.SIGKILL)
     process.wait()

@@ -114,6 +114,8 @@ def _check_encoders(config: "Config") -> None:
         for encoder in encoders:
             if encoder.of is not None or encoder.weights in TRAINED:
                 raise ValueError(f"{key}: {encoder.name} is made by another stage; give it among encoders")
+    if unknown := config.reproduce.in_place_of.keys() - {encoder.name for encoder in config.encoders}:
+        raise ValueError(f"reproduce.in_place_of: {min(unknown)} is not among encoders; name one of them")
     makers = {one.name for one in config.prepared_encoders if one.spec.reads == "pixels"}
     for encoder in config.every_encoder:
         if encoder.made_by not in (None, *makers):
