@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from jointspace.vectors import to_array
 from pipeline import config
 from pipeline.errors import InputError, UsageError
 from pipeline.images.decode import ImageLimits, decode, to_rgb
@@ -128,7 +129,7 @@ class Index:
 
     def _row(self, vector: np.ndarray) -> np.ndarray:
         self._require_vectors()
-        row = np.asarray(vector, np.float32).reshape(1, -1)
+        row = to_array(vector, "query").reshape(1, -1)
         if row.shape[1] != self.card["dim"] or not np.isfinite(row).all():
             raise InputError(f"a vector of this index has {self.card['dim']} finite numbers; give such a one")
         return row

@@ -9,6 +9,7 @@ import numpy as np
 from pydantic import ValidationError
 from scipy import sparse
 
+from jointspace.vectors import to_numpy, to_rows
 from pipeline import config, runtime
 from pipeline.errors import InputError, UsageError
 from pipeline.metrics.ranks import count_ranks
@@ -112,8 +113,8 @@ def fit(
     seed: int = 0,
     **grid: Any,
 ) -> FittedSpace:
-    """The joint space of image vectors (n, D) and text vectors (m, d), dense or scipy's sparse; of several encoders by
-    their names.
+    """The joint space of image vectors (n, D) and text vectors (m, d): arrays, torch's tensors or scipy's sparse; of
+    several encoders by their names.
 
     Text j is of image `owners[j]`; without `owners`, of image j. `weak` are further pairs with noisier texts, such as
     titles or tags, in the same two spaces; how much they count is chosen too (Gong et al. 2014, section 4). `normalise`
@@ -130,8 +131,8 @@ def fit(
     >>> bool((scores.argmax(axis=1) == np.arange(100)).mean() > 0.9)
     True
 
-    Raises InputError for vectors that are not finite, not of one length, or too few, and UsageError for another grid or
-    step.
+    Raises InputError for vectors that are not finite (with the row), not of one length, or too few, and UsageError for
+    another grid or step.
     """
     if isinstance(normalise, str) or not set(normalise) <= set(STEPS):
         raise UsageError(f"fit: normalise is {normalise!r}; give a tuple of steps, of {', '.join(STEPS)}")
@@ -181,7 +182,7 @@ def _pairs(
     n, m = (next(iter(blocks.values())).shape[0] for blocks in (x, y))
     if owners is None and n != m:
         raise InputError(f"{n} images and {m} texts are no pairs; give owners: for each text the row of its image")
-    owners = np.arange(m) if owners is None else np.asarray(owners)
+    owners = np.arange(m) if owners is None else to_numpy(owners)
     if owners.shape != (m,) or owners.dtype.kind not in "iu" or not ((owners >= 0) & (owners < n)).all():
         raise InputError(f"{m} texts of {n} images need owners: for each text the row of its image, from 0")
     return Pairs(x, y, owners.astype(np.int64)).rows(
@@ -190,26 +191,15 @@ def _pairs(
 
 
 def _views(vectors: Views, name: str, dims: Mapping[str, int] | None, dense: bool = False) -> dict[str, Any]:
-    """The vectors of each encoder. Raises InputError where they are not finite, not of `dims`, or not of one number."""
+    """The vectors of each encoder. Raises InputError where they are not finite, not of `dims`, or not as many."""
     blocks = vectors if isinstance(vectors, Mapping) else {name: vectors}
     if dims is not None and blocks.keys() != dims.keys():
         raise InputError(f"{name} vectors of {', '.join(dims)} are needed, not of {', '.join(blocks)}")
-    found = {}
-    for encoder, block in blocks.items():
-        is_sparse = sparse.issparse(block) and not dense
-        one = sparse.csr_array(block, dtype=np.float32) if is_sparse else _dense(block)
-        dim = (dims or {}).get(encoder)
-        finite = np.isfinite(one.data if is_sparse else one).all()
-        if one.ndim != 2 or not finite or dim not in (None, one.shape[1]):
-            raise InputError(f"{encoder} vectors must be (n, {dim or 'd'}) finite numbers, not {one.shape}")
-        found[encoder] = one
+    dims = dims or {}
+    found = {one: to_rows(block, one, dims.get(one), keep_sparse=not dense) for one, block in blocks.items()}
     if len({block.shape[0] for block in found.values()}) != 1:
         raise InputError(f"{name} vectors of each encoder must be as many: {[one.shape[0] for one in found.values()]}")
     return found
-
-
-def _dense(block: Any) -> np.ndarray:
-    return np.ascontiguousarray(block.toarray() if sparse.issparse(block) else block, np.float32)
 
 
 def _moments(view: ImageView, text: TextView, pairs: Pairs) -> Moments:

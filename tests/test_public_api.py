@@ -5,9 +5,11 @@ import json
 import os
 import shutil
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
+import torch
 from made_up_colours import COLOURS, draw, make_colours
 from PIL import Image
 from scipy import sparse
@@ -98,6 +100,9 @@ def test_it_indexes_other_photographs(bundle: Path, tmp_path: Path) -> None:
 
 def test_what_is_no_question_is_refused(bundle: Path, tmp_path: Path) -> None:
     index = jointspace.load(bundle)
+    vector = index.embed_text("a red picture")
+    tensor = torch.nn.Parameter(torch.from_numpy(vector)[None])
+    assert index.search(vector=tensor, k=1) == index.search(vector=vector, k=1)
     for wrong in ({}, {"text": "a", "vector": np.ones(3)}):
         with pytest.raises(UsageError, match="search for a text, an image, both, or a vector"):
             index.search(**wrong)
@@ -149,6 +154,36 @@ def test_dense_sparse_and_several_texts_an_image_are_the_same_space() -> None:
     for space in spaces[1:]:
         scores = space.embed_images(x) @ space.embed_texts(sparse.csr_array(y)).T
         np.testing.assert_allclose(scores, expected, rtol=0, atol=2e-3)
+
+
+def test_tensors_and_lists_are_the_vectors_that_they_hold() -> None:
+    """Also those of a network that learns, which NumPy itself refuses, and in the precision in which encoders run."""
+    x, y = (np.float32(torch.from_numpy(side).bfloat16().float()) for side in correlated(100))
+    owners, grid = np.arange(100), {"dimensions": 4, "image_ridge": 0.1, "text_ridge": 0.1, "eigenvalue_power": 1}
+    expected = jointspace.fit(x, y, owners, **grid).embed_images(x)
+    learned, rounded = torch.nn.Parameter(torch.from_numpy(x)), torch.from_numpy(y).bfloat16()
+    for images, texts in ((learned, rounded), (x.tolist(), y.tolist()), (x.astype(object), y.astype(float))):
+        space = jointspace.fit(images, texts, torch.from_numpy(owners), **grid)
+        np.testing.assert_allclose(space.embed_images(images), expected, rtol=0, atol=1e-6)
+
+
+@pytest.mark.parametrize(
+    "vectors, said",
+    [
+        (np.array([[1.0, 2.0]] * 3 + [[1.0, np.nan], [np.inf, 0.0]]), r"image vectors: row 3 is not finite \(2 such"),
+        (np.full((5, 2), 1e300), "image vectors: row 0 is not finite"),
+        (sparse.csr_array(np.array([[0.0, 1.0], [0.0, -np.inf]])), "image vectors: row 1 is not finite"),
+        (np.ones((5, 2)) + 1j, "image vectors are of complex128; give real numbers"),
+        (sparse.csr_array(np.ones((5, 2)) + 1j), "image vectors are of complex128; give real numbers"),
+        ([["a", "b"]] * 5, "image vectors are of <U1; give real numbers"),
+        ([["a", None]] * 5, "image vectors are no table of numbers"),
+        ([[1.0], [1.0, 2.0]], "image vectors are no table of numbers"),
+        (np.ones((5, 2, 1)), r"image vectors must be of shape \(n, d\), not \(5, 2, 1\)"),
+    ],
+)
+def test_what_is_no_table_of_numbers_is_refused_with_its_row(vectors: Any, said: str) -> None:
+    with pytest.raises(InputError, match=said):
+        jointspace.fit(vectors, np.ones((5, 3)))
 
 
 def test_sparse_images_are_embedded_as_they_were_fitted() -> None:

@@ -1,0 +1,57 @@
+"""Vectors as a caller has them: arrays, lists, sparse matrices, or tensors on any device."""
+
+from typing import Any
+
+import numpy as np
+from scipy import sparse
+
+from pipeline.errors import InputError
+
+NUMBERS = "biuf"
+"""NumPy's kinds of dtype that are real numbers."""
+
+
+def to_rows(vectors: Any, name: str, dim: int | None = None, keep_sparse: bool = False) -> Any:
+    """The `vectors` (n, d) as float32, an array; sparse ones as a csr_array if `keep_sparse`.
+
+    Raises InputError naming the first row that is not finite, and for what is no table of real numbers, `dim` wide.
+    """
+    if sparse.issparse(vectors) and vectors.dtype.kind in NUMBERS and keep_sparse:
+        rows = sparse.csr_array(vectors, dtype=np.float32)
+    else:
+        rows = to_array(vectors.toarray() if sparse.issparse(vectors) else vectors, name)
+    if rows.ndim != 2 or dim not in (None, rows.shape[1]):
+        raise InputError(f"{name} vectors must be of shape (n, {dim or 'd'}), not {rows.shape}")
+    if len(bad := _not_finite(rows)):
+        raise InputError(
+            f"{name} vectors: row {bad[0]} is not finite ({len(bad)} such rows); remove or repair their source"
+        )
+    return rows
+
+
+def to_array(vectors: Any, name: str) -> np.ndarray:
+    """Real numbers as float32. Raises InputError for anything else."""
+    try:
+        array = to_numpy(vectors)
+        if array.dtype.kind in NUMBERS + "O":
+            with np.errstate(over="ignore"):
+                return np.ascontiguousarray(array, np.float32)
+    except (TypeError, ValueError) as error:
+        raise InputError(f"{name} vectors are no table of numbers ({error}); give real numbers") from error
+    raise InputError(f"{name} vectors are of {array.dtype}; give real numbers")
+
+
+def to_numpy(values: Any) -> np.ndarray:
+    """An array of anything, also of a tensor of torch that is on a GPU, is learned, or has bfloat16."""
+    if hasattr(values, "detach"):
+        values = values.detach().cpu()
+        values = (values.float() if values.is_floating_point() else values).numpy()
+    return np.asarray(values)
+
+
+def _not_finite(rows: Any) -> np.ndarray:
+    """The rows with a value that is not finite, ascending."""
+    if sparse.issparse(rows):
+        return np.unique(rows.tocoo().row[~np.isfinite(rows.data)])
+    with np.errstate(invalid="ignore"):
+        return np.flatnonzero(~np.isfinite(rows.sum(axis=1, dtype=np.float64)))  # finite where every term is
