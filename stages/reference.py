@@ -153,12 +153,17 @@ def keys_of(stage: Stage, configs: Sequence[Config]) -> list[str]:
     return [key for key in Config.model_fields if key in seen]
 
 
-def reads_of(stage: Stage, configs: Sequence[Config], stages: Mapping[str, Stage]) -> list[str]:
-    """What the stage reads in any of the configurations, by the names with wildcards of what makes it."""
+def made_by(stages: Mapping[str, Stage], config: Config) -> dict[str, str]:
+    """The names of all that the stages make by this configuration -> the same with wildcards."""
+    layout = Layout(Path(), Path(config.data_root))
+    return {one.name: pattern for stage in stages.values() for one, pattern in _made(stage, config, layout)}
+
+
+def reads_of(stage: Stage, configs: Sequence[Config], patterns: Sequence[Mapping[str, str]]) -> list[str]:
+    """What the stage reads in any of the configurations, by the `made_by` of each."""
     found: dict[str, None] = {}
-    for config in configs:
+    for config, made in zip(configs, patterns, strict=True):
         layout = Layout(Path(), Path(config.data_root))
-        made = {one.name: pattern for other in stages.values() for one, pattern in _made(other, config, layout)}
         for names in stage.choices(config):
             with suppress(JointspaceError):
                 for one in stage.reads(config, layout, *names).values():
@@ -169,7 +174,8 @@ def reads_of(stage: Stage, configs: Sequence[Config], stages: Mapping[str, Stage
 def render() -> str:
     """The page."""
     stages, configs, demo = declared(), configurations(), sizes_of(load(), None)
-    rows = (_row(stage, keys_of(stage, configs), reads_of(stage, configs, stages), demo) for stage in stages.values())
+    patterns = [made_by(stages, config) for config in configs]
+    rows = (_row(stage, keys_of(stage, configs), reads_of(stage, configs, patterns), demo) for stage in stages.values())
     others = (name for name in COMMANDS if name.replace("-", "_") not in stages)
     return HEAD + "".join(rows) + OTHERS + "".join(f"| `{name}` | {_help(name)} |\n" for name in others)
 

@@ -4,6 +4,7 @@ import ast
 import inspect
 import re
 from collections.abc import Callable, Iterator, Mapping
+from functools import cache
 from pathlib import Path
 from typing import Any
 
@@ -118,9 +119,14 @@ def changes(value: Any) -> Iterator[Any]:
             yield from ((*value[:place], other, *value[place + 1 :]) for other in changes(one))
 
 
+@cache
+def layout_of(data_root: str) -> Layout:
+    return Layout(Path("run"), Path(data_root))
+
+
 def said(stage: Stage, config: Config, names: tuple[str, ...]) -> Any:
     """All that a stage's declaration says of one choice."""
-    layout = Layout(Path("run"), Path(config.data_root))
+    layout = layout_of(config.data_root)
     found: list[Any] = []
     for tell in (
         lambda: stage.depends(config, *names),
@@ -180,6 +186,8 @@ def decisive() -> dict[str, set[str]]:
         patch.setattr(watching, "describe_state", lambda *given: str(given[:3]))
         for name in ("model", "every_model", "made_by"):
             patch.setattr(Config, name, remembered(getattr(Config, name)))
+        for name in ("_folder", "file", "_sidecar", "_parameters", "_shards"):
+            patch.setattr(Layout, name, cache(getattr(Layout, name)))
         for config in configurations():
             choices = {name: chosen(stage, config) for name, stage in STAGES.items()}
             before = {name: [said(STAGES[name], config, one) for one in some(every)] for name, every in choices.items()}
