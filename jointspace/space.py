@@ -9,7 +9,7 @@ import numpy as np
 from pydantic import ValidationError
 from scipy import sparse
 
-from jointspace.vectors import to_numpy, to_rows
+from jointspace.vectors import to_rows
 from pipeline import config, runtime
 from pipeline.errors import InputError, UsageError
 from pipeline.metrics.ranks import count_ranks
@@ -21,6 +21,7 @@ from pipeline.models.linear.text_views import TextView
 from pipeline.models.linear.training import FitTask, Sets
 from pipeline.models.linear.tuning import PairArrays
 from pipeline.models.linear.views import STEPS, ImageView
+from pipeline.precision import to_numpy
 from pipeline.specs.models import GRID
 from pipeline.storage.fingerprint import fingerprint
 from pipeline.storage.parameters import MODEL, digest_tensors, read_parameters, write_parameters

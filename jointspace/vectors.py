@@ -6,6 +6,7 @@ import numpy as np
 from scipy import sparse
 
 from pipeline.errors import InputError
+from pipeline.precision import to_numpy
 
 NUMBERS = "biuf"
 """NumPy's kinds of dtype that are real numbers."""
@@ -39,14 +40,6 @@ def to_array(vectors: Any, name: str) -> np.ndarray:
     except (TypeError, ValueError) as error:
         raise InputError(f"{name} vectors are no table of numbers ({error}); give real numbers") from error
     raise InputError(f"{name} vectors are of {array.dtype}; give real numbers")
-
-
-def to_numpy(values: Any) -> np.ndarray:
-    """An array of anything, also of a tensor of torch that is on a GPU, is learned, or has bfloat16."""
-    if hasattr(values, "detach"):
-        values = values.detach().cpu()
-        values = (values.float() if values.is_floating_point() else values).numpy()
-    return np.asarray(values)
 
 
 def _not_finite(rows: Any) -> np.ndarray:

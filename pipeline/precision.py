@@ -2,7 +2,7 @@
 
 import sys
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
@@ -30,6 +30,15 @@ def to_float32(block: np.ndarray, out: np.ndarray | None = None) -> np.ndarray:
     else:
         np.copyto(out, block)
     return out
+
+
+def to_numpy(values: Any) -> np.ndarray:
+    """An array of anything, also of a tensor of torch that is on a GPU, is learned, or has bfloat16 (as float32)."""
+    if hasattr(values, "detach"):
+        values = values.detach().cpu()
+        is_known = "bfloat16" not in str(values.dtype) and "float8" not in str(values.dtype)
+        values = (values if is_known else values.float()).numpy()
+    return np.asarray(values)
 
 
 def fast_at_bfloat16(device: "torch.device") -> bool:

@@ -18,6 +18,7 @@ GROUND = {
     "hugging_face",
     "mapreduce",
     "multivectors",
+    "named_arrays",
     "onnx_graphs",
     "plain_files",
     "precision",

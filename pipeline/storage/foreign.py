@@ -1,17 +1,21 @@
 """Vectors made elsewhere, in the usual formats: a matrix, and the name of the image or sentence of each row."""
 
 import math
+import pickle
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from tokenize import TokenError
 from typing import Literal
+from zipfile import BadZipFile
 
 import h5py
 import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
+from safetensors import SafetensorError
 
+from pipeline import named_arrays
 from pipeline.errors import InputError, UsageError
 from pipeline.remote.paths import Place
 from pipeline.storage.shards import Chained
@@ -23,15 +27,20 @@ MOST_UNPACKED, SPARE_BYTES = 100, 1 << 26
 """Compressed features may unpack to MOST_UNPACKED times the size of their file plus SPARE_BYTES."""
 UNREADABLE = (
     OSError, EOFError, ValueError, KeyError, TypeError, SyntaxError, OverflowError, RecursionError, MemoryError,
-    TokenError, pa.ArrowException,
+    TokenError, RuntimeError, BadZipFile, pickle.UnpicklingError, SafetensorError, pa.ArrowException,
 )  # fmt: skip
-"""What numpy, h5py and pyarrow raise for damaged files."""
-
+"""What numpy, h5py, pyarrow, safetensors and torch raise for damaged files."""
 
 CLIP_RETRIEVAL = {"images": ("img_emb", "image_path"), "sentences": ("text_emb", "caption")}
 """Folder, and column of the metadata, in a folder that clip-retrieval wrote."""
+NAMELESS = (".npy", ".safetensors")
+"""Files that can hold no strings."""
 TEXT_COLUMNS = ("caption", "text", "sentence")
 """Columns that are taken for the names of sentences where there are others."""
+
+
+NEEDED = {"features": "no matrix of floating-point numbers", "names": "no column of strings"}
+"""What a file has not, where nothing in it can be its features or its names."""
 
 
 @dataclass(frozen=True)
@@ -68,7 +77,7 @@ def foreign_files(source: Source) -> list[Path]:
         folder, _ = CLIP_RETRIEVAL[source.of]
         parts = sorted(source.path.glob(f"{folder}/{folder}_*.npy"), key=lambda part: (len(part.name), part.name))
         return [file for part in parts for file in (part, _metadata(source, part))]
-    return [source.path, *([_names_file(source)] if source.path.suffix == ".npy" and _is_named(source) else [])]
+    return [source.path, *([_names_file(source)] if _names_are_beside(source) else [])]
 
 
 def open_foreign(source: Source) -> ForeignFeatures:
@@ -87,15 +96,29 @@ def open_foreign(source: Source) -> ForeignFeatures:
 
 
 def _read_npy(source: Source) -> ForeignFeatures:
-    names = _read_lines(_names_file(source)) if _is_named(source) else None
+    names = _read_lines(_names_file(source)) if _names_are_beside(source) else None
     return _assemble([(source.path, _map_npy(source.path), names)])
 
 
-def _is_named(source: Source) -> bool:
-    """Whether an .npy has names beside it: sentences may be in the order of the run instead."""
-    if source.of == "images" or source.names is not None:
+def _names_are_beside(source: Source) -> bool:
+    """Whether a text file beside the vectors has their names: in a file of arrays they may stand beside the vectors,
+    and sentences may be in the order of the run instead."""
+    if source.path.suffix in NAMELESS and (source.of == "images" or source.names is not None):
         return True
-    return isinstance(source.path, Path) and _names_file(source).exists()
+    may_be = source.path.suffix in NAMELESS or source.path.suffix in named_arrays.READERS
+    return may_be and isinstance(source.path, Path) and _names_file(source).exists()
+
+
+def _read_arrays(source: Source) -> ForeignFeatures:
+    path = source.path
+    if path.suffix == ".npz":
+        _require_modest(path, named_arrays.npz_bytes(path))
+    found = named_arrays.READERS[path.suffix](path)
+    matrix = found.matrices[_only(source, "features", list(found.matrices))]
+    if found.strings and not _names_are_beside(source):
+        return _assemble([(path, matrix, found.strings[_only(source, "names", list(found.strings))])])
+    in_order = source.of == "sentences" and source.names is None and not _names_file(source).exists()
+    return _assemble([(path, matrix, None if in_order else _read_lines(_names_file(source)))])
 
 
 def _names_file(source: Source) -> Path:
@@ -167,6 +190,7 @@ READERS: Mapping[str, Callable[[Source], ForeignFeatures]] = {
     ".h5": _read_hdf5,
     ".hdf5": _read_hdf5,
     ".parquet": _read_parquet,
+    **dict.fromkeys(named_arrays.READERS, _read_arrays),
     "folder": _read_clip_retrieval,
 }
 
@@ -211,15 +235,17 @@ def _is_list(kind: pa.DataType) -> bool:
 
 
 def _only(source: Source, what: str, candidates: Sequence[str]) -> str:
-    """The user's name for `what`, else the only candidate. Raises UsageError if there is neither."""
+    """The user's name for `what`, else the only candidate. Raises UsageError if there is neither, and InputError if
+    nothing can be it."""
     given = getattr(source, what)
     if what == "names" and source.of == "sentences" and given is None and len(candidates) > 1:
         candidates = [name for name in candidates if name in TEXT_COLUMNS] or candidates
     if given in candidates or (given is None and len(candidates) == 1):
         return given or candidates[0]
+    if not candidates:
+        raise InputError(f"{source.path} has {NEEDED[what]}; write it again with its {what}")
     raise UsageError(
-        f"{source.path} can have its {what} in {', '.join(candidates) or 'nothing'}; name one of these as `{what}` of"
-        " the encoder"
+        f"{source.path} can have its {what} in {', '.join(candidates)}; name one of these as `{what}` of the encoder"
     )
 
 

@@ -7,6 +7,8 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
+import torch
+from safetensors.torch import save_file
 
 from pipeline.errors import InputError, UsageError
 from pipeline.storage.foreign import ForeignFeatures, Source, foreign_files, open_foreign
@@ -58,9 +60,41 @@ def make_clip_retrieval(folder: Path) -> Path:
     return folder
 
 
-@pytest.mark.parametrize(
-    "make", [make_npy, make_hdf5, make_chunked_hdf5, make_parquet, make_fixed_parquet, make_clip_retrieval]
-)
+def make_npz(folder: Path) -> Path:
+    np.savez(folder / "f.npz", embeddings=ROWS, files=np.array(NAMES), labels=np.arange(5))
+    return folder / "f.npz"
+
+
+def make_compressed_npz(folder: Path) -> Path:
+    np.savez_compressed(folder / "f.npz", ROWS)
+    (folder / "f.txt").write_text("\n".join(NAMES), encoding="utf-8")
+    return folder / "f.npz"
+
+
+def make_safetensors(folder: Path) -> Path:
+    save_file({"embeddings": torch.from_numpy(ROWS), "labels": torch.arange(5)}, folder / "f.safetensors")
+    (folder / "f.txt").write_text("\n".join(NAMES), encoding="utf-8")
+    return folder / "f.safetensors"
+
+
+def make_torch(folder: Path) -> Path:
+    torch.save({"embeddings": torch.nn.Parameter(torch.from_numpy(ROWS)), "files": NAMES, "n": 5}, folder / "f.pt")
+    return folder / "f.pt"
+
+
+def make_lone_tensor(folder: Path) -> Path:
+    torch.save(torch.from_numpy(ROWS), folder / "f.pth", _use_new_zipfile_serialization=False)
+    (folder / "f.txt").write_text("\n".join(NAMES), encoding="utf-8")
+    return folder / "f.pth"
+
+
+MAKERS = [
+    make_npy, make_hdf5, make_chunked_hdf5, make_parquet, make_fixed_parquet, make_clip_retrieval, make_npz,
+    make_compressed_npz, make_safetensors, make_torch, make_lone_tensor,
+]  # fmt: skip
+
+
+@pytest.mark.parametrize("make", MAKERS)
 def test_every_format_gives_the_same_rows(tmp_path: Path, make) -> None:
     foreign = read(make(tmp_path))
     assert foreign.names == NAMES
@@ -76,6 +110,26 @@ def test_the_files_that_are_read_are_listed_without_reading_them(tmp_path: Path)
     listed = foreign_files(Source(make_clip_retrieval(tmp_path), None, None))
     parts = ("img_emb/img_emb_2.npy", "metadata/metadata_2.parquet", "img_emb/img_emb_10.npy")
     assert [str(file.relative_to(tmp_path)) for file in listed] == [*parts, "metadata/metadata_10.parquet"]
+
+
+@pytest.mark.parametrize("name", ["f.pt", "f.safetensors"])
+def test_bfloat16_is_read_as_it_is(tmp_path: Path, name: str) -> None:
+    """In which encoders of today run; NumPy has no such numbers."""
+    rounded = torch.from_numpy(ROWS).bfloat16()
+    (torch.save if name == "f.pt" else save_file)({"embeddings": rounded}, tmp_path / name)
+    (tmp_path / "f.txt").write_text("\n".join(NAMES), encoding="utf-8")
+    assert np.array_equal(read(tmp_path / name).take(np.arange(5)), rounded.float().numpy())
+
+
+def test_sentences_may_be_in_the_order_of_the_run(tmp_path: Path) -> None:
+    for make in (make_safetensors, make_lone_tensor, make_compressed_npz):
+        path = make(tmp_path)
+        source = Source(path, None, None, "sentences")
+        assert open_foreign(source).names == NAMES and foreign_files(source) == [path, tmp_path / "f.txt"]
+        (tmp_path / "f.txt").unlink()
+        assert open_foreign(source).names is None and foreign_files(source) == [path]
+        with pytest.raises(InputError, match="f.txt does not exist; list the names there"):
+            read(path)
 
 
 def test_names_can_be_elsewhere(tmp_path: Path) -> None:
@@ -114,7 +168,7 @@ def test_what_is_no_matrix_of_named_rows_is_refused(tmp_path: Path, features, na
 
 
 def test_a_damaged_file_is_named(tmp_path: Path) -> None:
-    for make in (make_npy, make_hdf5, make_parquet):
+    for make in (make_npy, make_hdf5, make_parquet, make_npz, make_safetensors, make_torch, make_lone_tensor):
         path = make(tmp_path)
         path.write_bytes(path.read_bytes()[:60])
         with pytest.raises(InputError, match=rf"cannot read .*{path.name}"):
@@ -130,6 +184,26 @@ def test_a_file_that_ends_pyarrows_process_is_refused(tmp_path: Path) -> None:
     path.write_bytes(data.replace(optional, required))
     with pytest.raises(InputError, match=r"f.parquet ended the process that read it for trial"):
         read(path)
+
+
+def test_a_file_of_arrays_is_no_more_than_data(tmp_path: Path) -> None:
+    np.savez(tmp_path / "f.npz", embeddings=ROWS, files=np.array([{}], dtype=object))
+    with pytest.raises(InputError, match=r"cannot read features from .*f.npz .*allow_pickle"):
+        read(tmp_path / "f.npz")
+    torch.save({"embeddings": ROWS}, tmp_path / "f.pt")
+    with pytest.raises(InputError, match=r"cannot read features from .*f.pt"):
+        read(tmp_path / "f.pt")
+    np.savez_compressed(tmp_path / "bomb.npz", embeddings=np.zeros((1 << 15, 1 << 10), np.float32))
+    with pytest.raises(InputError, match="bomb.npz claims 134,.* bytes of features"):
+        read(tmp_path / "bomb.npz")
+
+
+def test_where_there_is_no_matrix_it_is_said(tmp_path: Path) -> None:
+    np.savez(tmp_path / "f.npz", labels=np.arange(5), files=np.array(NAMES))
+    torch.save([ROWS.tolist()], tmp_path / "f.pt")
+    for name in ("f.npz", "f.pt"):
+        with pytest.raises(InputError, match=f"{name} has no matrix of floating-point numbers; write it again"):
+            read(tmp_path / name)
 
 
 @pytest.mark.parametrize("bad", [[1.0, 2.0], None])
