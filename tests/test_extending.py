@@ -1,21 +1,21 @@
 """The checklists of docs/extending.md: one new part of each kind, added as they say to a copy of the checkout."""
 
 import json
-import os
 import subprocess
 import sys
 from pathlib import Path
 
 import pytest
+import warm
 import yaml
 from made_up import build_bundle, make_run, make_stage
 from PIL import Image
+from warm import ROOT, environment
 
 from pipeline.run.run import Run
 from pipeline.storage.atomic import read_json
 from pipeline.storage.parameters import ENCODER, MODEL, read_parameters
 
-ROOT = Path(__file__).parents[1]
 MIRRORED = '''"""The registered model `mirrored`: a normalized CCA whose space is turned round."""
 
 from pipeline.models.linear.cca import NormalizedCCA
@@ -177,19 +177,16 @@ def checkout(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return copy
 
 
-def run_there(checkout: Path, folder: Path, *words: object) -> str:
-    """What `python WORDS` prints, in `folder`, by the code of `checkout`."""
-    environment = {**os.environ, "PYTHONPATH": str(checkout)}
-    program = [sys.executable, *map(str, words)]
-    result = subprocess.run(program, cwd=folder, env=environment, capture_output=True, text=True, timeout=600)
+def printed(result: subprocess.CompletedProcess) -> str:
+    """What a program has printed, which must not have failed."""
     assert result.returncode == 0, result.stdout[-3000:] + result.stderr[-5000:]
     return result.stdout
 
 
 def test_a_model_an_encoder_and_a_stage_are_files_and_a_line_each(checkout: Path, tmp_path: Path) -> None:
     (tmp_path / "tiny.yaml").write_text(yaml.safe_dump(TINY))
-    snakemake = ["-m", "snakemake", "-s", checkout / "Snakefile", "all", "--cores", 2, "--configfile", "tiny.yaml"]
-    run_there(checkout, tmp_path, *snakemake)
+    words = ["-s", checkout / "Snakefile", "all", "--cores", 2, "--configfile", "tiny.yaml"]
+    printed(warm.snakemake(tmp_path, *words, root=checkout))
     results = tmp_path / "results/tiny"
     assert read_parameters(results / "encoders/colours/model.safetensors", ENCODER).details["dim"] == 27
     assert len(list((results / "features/colours").glob("shard-*.h5"))) == 2
@@ -202,16 +199,19 @@ def test_a_model_an_encoder_and_a_stage_are_files_and_a_line_each(checkout: Path
     page = (results / "report/index.html").read_text()
     assert "mirrored" in page and "cell-colours" in page
 
-    search = ["-m", "stages.cli", "search", "--index", results / "index/mirrored", "--json", "--top", 3]
-    assert len(json.loads(run_there(checkout, tmp_path, *search, "a dog on the grass"))) == 3
+    def search(*words: object) -> list[dict]:
+        given = ["search", "--index", results / "index/mirrored", "--json", "--top", 3, *words]
+        return json.loads(printed(warm.jointspace(tmp_path, *given, root=checkout)))
+
+    assert len(search("a dog on the grass")) == 3
     photograph = next((tmp_path / "data/images").iterdir())
-    sentences = json.loads(run_there(checkout, tmp_path, *search, "--image", photograph))
+    sentences = search("--image", photograph)
     assert len(sentences) == 3 and all(found["text"] for found in sentences)
 
 
 def test_a_source_of_proposals_is_a_function_in_a_table(checkout: Path, tmp_path: Path) -> None:
     (tmp_path / "config.yaml").write_text("regions: {proposals: halves, count: 2}")
-    found = run_there(checkout, tmp_path, "-c", """if True:
+    code = """if True:
         from pathlib import Path
         from PIL import Image
         from pipeline.config import load
@@ -222,7 +222,9 @@ def test_a_source_of_proposals_is_a_function_in_a_table(checkout: Path, tmp_path
         config = load(Path("config.yaml"))
         cutting = Cutting.from_settings(config.regions.model_dump(), Preprocessing.from_entry(config.encoders[0]))
         print(cutting(Image.new("RGB", (40, 20)), NONE).regions.boxes.tolist())
-    """)  # fmt: skip
+    """
+    there = {"cwd": tmp_path, "env": environment(checkout), "capture_output": True, "text": True, "timeout": 600}
+    found = printed(subprocess.run([sys.executable, "-c", code], **there))
     assert json.loads(found) == [[0, 0, 40, 20], [0, 0, 20, 20], [20, 0, 40, 20]]
 
 
@@ -230,7 +232,7 @@ def test_a_format_is_a_reader_in_a_table(checkout: Path, tmp_path: Path) -> None
     (tmp_path / "config.yaml").write_text("{data_root: data, demo: {generate: false}, collection: {format: reds}}")
     (tmp_path / "data").mkdir()
     Image.new("RGB", (32, 32), "red").save(tmp_path / "data" / "red.png")
-    run_there(checkout, tmp_path, "-m", "stages.cli", "ingest", "--run", tmp_path, "--processes", 0)
+    printed(warm.jointspace(tmp_path, "ingest", "--run", tmp_path, "--processes", 0, root=checkout))
     assert read_json(tmp_path / "manifest" / "manifest.json")["counts"]["images"]["kept"] == 1
 
 

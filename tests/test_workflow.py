@@ -5,10 +5,10 @@ import re
 import shlex
 import shutil
 import subprocess
-import sys
 from pathlib import Path
 
 import pytest
+import warm
 import yaml
 from warm import environment
 from workflow import (
@@ -83,8 +83,7 @@ def test_it_learned_something(run: Path) -> None:
 
 def test_search_answers_both_ways(run: Path) -> None:
     def search(*arguments: str) -> list[dict]:
-        program = [sys.executable, "-m", "stages.cli", "search", "--index", f"{RESULTS}/index/ncca", "--json"]
-        result = subprocess.run([*program, *arguments], cwd=run, env=environment(), capture_output=True, text=True)
+        result = warm.jointspace(run, "search", "--index", f"{RESULTS}/index/ncca", "--json", *arguments)
         assert result.returncode == 0, result.stderr
         return json.loads(result.stdout)
 

@@ -1,19 +1,28 @@
-"""Snakemake in forks of a process that has imported it and what our rules import, which is most of a dry run's time.
+"""Snakemake and our commands in forks of a process that has imported them, which is most of a short run's time.
 
     python warm.py < requests        one JSON object, the arguments of `attempt`, a line
 
-For each request it prints the exit code. What depends on how a process starts, or on another checkout, starts its own.
+For each request it prints the exit code. The jobs of a run are forks, too, which asking.py asks for in place of the
+command that their shell would start. What depends on how a process starts, or is killed, starts its own.
 """
 
 import atexit
+import gc
 import importlib
 import json
+import marshal
 import os
+import pkgutil
+import select
+import shlex
 import signal
+import socket
 import subprocess
 import sys
 import tempfile
 import traceback
+from collections.abc import Callable
+from contextlib import suppress
 from functools import cache
 from pathlib import Path
 
@@ -28,49 +37,67 @@ IMPORTED = (
 """What Snakemake, our rules and the end of a run import late."""
 
 
-def environment() -> dict[str, str]:
-    """This process's environment as it is now, in which Python finds this checkout."""
-    return {**os.environ, "PYTHONPATH": str(ROOT)}
+PROGRAM = Path(sys.executable).with_name("jointspace")
+"""What the shell of a job starts."""
 
 
-def snakemake(folder: Path, *arguments: object) -> subprocess.CompletedProcess:
-    """What `python -m snakemake` does with these arguments in `folder`, in `environment`; its output is text."""
-    server, words = _server(), list(map(str, arguments))
+def environment(root: Path = ROOT) -> dict[str, str]:
+    """This process's environment as it is now, in which Python finds the checkout `root`."""
+    return {**os.environ, "PYTHONPATH": str(root)}
+
+
+def snakemake(folder: Path, *arguments: object, root: Path = ROOT) -> subprocess.CompletedProcess:
+    """What `python -m snakemake` does with these arguments in `folder`, by the checkout `root`; its output is text."""
+    return _ask("snakemake", folder, arguments, root)
+
+
+def jointspace(folder: Path, *arguments: object, root: Path = ROOT) -> subprocess.CompletedProcess:
+    """What the command `jointspace` does with these arguments in `folder`, by the checkout `root`."""
+    return _ask("jointspace", folder, arguments, root)
+
+
+def _ask(program: str, folder: Path, arguments: tuple[object, ...], root: Path) -> subprocess.CompletedProcess:
+    server, words = _server(root), list(map(str, arguments))
     with tempfile.TemporaryFile("w+") as output, tempfile.TemporaryFile("w+") as errors:
         written = [f"/proc/{os.getpid()}/fd/{file.fileno()}" for file in (output, errors)]
-        request = {"arguments": words, "folder": str(folder), "written": written, "environment": environment()}
-        server.stdin.write(json.dumps(request) + "\n")
+        request = {"program": program, "arguments": words, "folder": str(folder), "written": written}
+        server.stdin.write(json.dumps({**request, "environment": environment(root)}) + "\n")
         server.stdin.flush()
         code = int(server.stdout.readline())
         for file in (output, errors):
             file.seek(0)
-        return subprocess.CompletedProcess(words, code, output.read(), errors.read())
+        return subprocess.CompletedProcess([program, *words], code, output.read(), errors.read())
 
 
 @cache
-def _server() -> subprocess.Popen:
+def _server(root: Path) -> subprocess.Popen:
     """This module as a process, which ends when this one does."""
     server = subprocess.Popen(
-        [sys.executable, __file__], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True, env=environment()
+        [sys.executable, __file__], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True, env=environment(root)
     )
     atexit.register(server.communicate)
     return server
 
 
-def attempt(arguments: list[str], folder: str, written: list[str], environment: dict[str, str]) -> int:
-    """The exit code of Snakemake in a child of this environment, whose output and errors go to the files `written`."""
+def attempt(program: str, arguments: list[str], folder: str, written: list[str], environment: dict[str, str]) -> int:
+    """The exit code of a program in a child of this environment, whose output and errors go to the files `written`."""
+
+    def run() -> int:
+        signal.alarm(LONGEST)
+        files = [os.open(os.devnull, os.O_RDONLY), *(os.open(path, os.O_WRONLY | os.O_APPEND) for path in written)]
+        become(files, folder, environment)
+        return RUNS[program](arguments)
+
+    return os.waitstatus_to_exitcode(os.waitpid(fork(run), 0)[1])
+
+
+def fork(run: Callable[[], int]) -> int:
+    """The process id of a child that calls `run`, whose result is its exit code."""
     if child := os.fork():
-        return os.waitstatus_to_exitcode(os.waitpid(child, 0)[1])
+        return child
     code = 70
     try:
-        signal.alarm(LONGEST)
-        for number, path in enumerate((os.devnull, *written)):
-            os.dup2(os.open(path, os.O_WRONLY | os.O_APPEND if number else os.O_RDONLY), number)
-        os.chdir(folder)
-        os.environ.clear()
-        os.environ.update(environment)
-        tempfile.tempdir = None  # which is looked up once
-        code = run(arguments)
+        code = run()
     except BaseException:
         traceback.print_exc()
     finally:
@@ -79,19 +106,115 @@ def attempt(arguments: list[str], folder: str, written: list[str], environment: 
         os._exit(code)
 
 
-def run(arguments: list[str]) -> int:
-    """Snakemake in this process; its exit code."""
-    from snakemake import cli
+def become(files: list[int], folder: str, environment: dict[str, str]) -> None:
+    """Give this process its input, output and errors, its folder and its environment."""
+    for number, file in enumerate(files):
+        os.dup2(file, number)
+    os.chdir(folder)
+    os.environ.clear()
+    os.environ.update(environment)
+    tempfile.tempdir = None  # which is looked up once
 
-    sys.path[0], sys.argv = "", [cli.__file__, *arguments]  # as `python -m` has them
+
+def code_of(program: Callable[[], object]) -> int:
+    """The exit code with which `program` would end its process."""
     try:
-        cli.main(arguments)
+        program()
     except SystemExit as ended:
         return int(ended.code or 0)
     return 0
 
 
+def run_snakemake(arguments: list[str]) -> int:
+    """Snakemake in a child of this process, which forks itself for its jobs; the exit code."""
+    with socket.socket(socket.AF_UNIX) as listener:
+        listener.bind(f"\0warm-{os.getpid()}")
+        listener.listen()
+        child = fork(lambda: call_snakemake(arguments))
+        serve(listener, os.pidfd_open(child))
+    return os.waitstatus_to_exitcode(os.waitpid(child, 0)[1])
+
+
+def call_snakemake(arguments: list[str]) -> int:
+    """Snakemake in this process, whose parent runs the jobs."""
+    from snakemake import cli
+    from snakemake.shell import shell
+
+    asking = [sys.executable, "-I", "-S", str(Path(__file__).with_name("asking.py")), f"warm-{os.getppid()}"]
+    instead = f'function {shlex.quote(str(PROGRAM))} {{ {shlex.join(asking)} "$@"; }}; set -euo pipefail; '
+    shell.prefix(instead.replace("{", "{{").replace("}", "}}"))
+    sys.path[0], sys.argv = "", [cli.__file__, *arguments]  # as `python -m` has them
+    return code_of(lambda: cli.main(arguments))
+
+
+def serve(listener: socket.socket, ended: int) -> None:
+    """Run the commands that are asked for until the process of the descriptor `ended` has ended."""
+    jobs: list[int] = []
+    while ended not in select.select([listener, ended], [], [])[0]:
+        asked, _ = listener.accept()
+        with asked:
+            jobs.append(fork(lambda asked=asked: answer(asked)))
+        jobs = [one for one in jobs if not os.waitpid(one, os.WNOHANG)[0]]
+
+
+def answer(asked: socket.socket) -> int:
+    """Run the command that asking.py asks for, and tell it the exit code."""
+    message, files, _, _ = socket.recv_fds(asked, 1 << 20, 3)
+    while more := asked.recv(1 << 20):
+        message += more
+    become(files, *marshal.loads(message)[1:])
+    code = call_jointspace(marshal.loads(message)[0])
+    sys.stdout.flush()
+    sys.stderr.flush()
+    asked.sendall(str(code).encode())
+    return code
+
+
+def call_jointspace(arguments: list[str]) -> int:
+    """One of our commands in this process."""
+    from pipeline import runtime
+    from stages.cli import main
+
+    runtime.configure = limit_threads  # the libraries are there, and do not look at their variables again
+    sys.argv = [str(PROGRAM), *arguments]
+    return code_of(main)
+
+
+def limit_threads(count: int | None = None) -> None:
+    """The threads of libraries that are there already."""
+    import torch
+    from threadpoolctl import threadpool_limits
+
+    from pipeline.runtime import THREAD_VARIABLES
+
+    if count:
+        os.environ.update(dict.fromkeys(THREAD_VARIABLES, str(count)))
+        threadpool_limits(count)
+        torch.set_num_threads(count)
+
+
+RUNS = {"snakemake": run_snakemake, "jointspace": call_jointspace}
+
+
+def runs_commands(program: str, arguments: list[str], **_: object) -> bool:
+    """Whether a request may run commands: Snakemake's do by a configuration of ours, but not in a dry run."""
+    return program == "jointspace" or "--configfile" in arguments and not {"-n", "--unlock"} & set(arguments)
+
+
+@cache
+def preload() -> None:
+    """Import all that commands import."""
+    for name in ("pipeline", "stages"):
+        for module in pkgutil.walk_packages(importlib.import_module(name).__path__, f"{name}."):
+            with suppress(ImportError):  # of an extra that is not installed
+                importlib.import_module(module.name)
+    gc.freeze()  # else each child would copy what its collector looks at
+
+
 def main() -> None:
+    from pipeline import runtime
+
+    runtime.configure()
     for name in IMPORTED:
         importlib.import_module(name)
     from pipeline.config import load
@@ -100,7 +223,10 @@ def main() -> None:
     load()  # pydantic makes its validators when they are first used
     declared()
     for line in sys.stdin:
-        print(attempt(**json.loads(line)), flush=True)
+        request = json.loads(line)
+        if runs_commands(**request):
+            preload()
+        print(attempt(**request), flush=True)
 
 
 if __name__ == "__main__":
