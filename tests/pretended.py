@@ -4,14 +4,15 @@ Within `pretending()`, tensors on `DEVICE` do not mix with the processor's, have
 only where they are told to. By name it is torch's device `meta`, whose tensors have no values otherwise.
 """
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from contextlib import ExitStack, contextmanager
+from functools import cache
 from typing import Any
 from unittest.mock import patch
 
 import torch
 from torch.utils._python_dispatch import TorchDispatchMode, return_and_correct_aliasing
-from torch.utils._pytree import tree_flatten, tree_map
+from torch.utils._pytree import tree_map
 
 DEVICE = torch.device("meta")
 CROSSING = {torch.ops.aten.copy_.default, torch.ops.aten._to_copy.default}
@@ -51,7 +52,7 @@ class Pretending(TorchDispatchMode):
 
 def compute(function: Any, arguments: tuple, named: dict[str, Any]) -> Any:
     """`function`, whose result is on `DEVICE` where it is told to be or where one of its tensors is."""
-    tensors = [one for one in tree_flatten((arguments, named))[0] if isinstance(one, torch.Tensor)]
+    tensors = [one for one in leaves((*arguments, *named.values())) if isinstance(one, torch.Tensor)]
     elsewhere = [one for one in tensors if isinstance(one, Elsewhere)]
     asked = named.get("device")
     there = bool(elsewhere) if asked is None else torch.device(asked) == DEVICE
@@ -60,14 +61,41 @@ def compute(function: Any, arguments: tuple, named: dict[str, Any]) -> Any:
         raise RuntimeError(f"{function} takes tensors of two devices: {shapes}")
     if asked is not None:
         named = {**named, "device": torch.device("cpu")}
-    plain = tree_map(lambda one: one.inner if isinstance(one, Elsewhere) else one, (arguments, named))
-    made = function(*plain[0], **plain[1])
+    made = function(*map(inner_of, arguments), **{name: inner_of(one) for name, one in named.items()})
     if function is torch.ops.aten.copy_.default:
         return arguments[0]
     if not there:
         return made
-    made = tree_map(lambda one: Elsewhere(one) if type(one) is torch.Tensor else one, made)
-    return return_and_correct_aliasing(function, arguments, named, made) if elsewhere and asked is None else made
+    made = moved(made) if isinstance(made, torch.Tensor) else tree_map(moved, made)
+    if not elsewhere or asked is not None or not gives_back(function):
+        return made
+    return return_and_correct_aliasing(function, arguments, named, made)
+
+
+def moved(value: Any) -> Any:
+    return Elsewhere(value) if type(value) is torch.Tensor else value
+
+
+def leaves(values: Iterable[Any]) -> Iterator[Any]:
+    """What is in lists and tuples of lists and tuples, as which operators take their tensors."""
+    for one in values:
+        if isinstance(one, list | tuple):
+            yield from leaves(one)
+        else:
+            yield one
+
+
+def inner_of(value: Any) -> Any:
+    """The processor's tensors in place of those that are elsewhere, in lists and tuples too."""
+    if isinstance(value, Elsewhere):
+        return value.inner
+    return type(value)(map(inner_of, value)) if isinstance(value, list | tuple) else value
+
+
+@cache
+def gives_back(function: Any) -> bool:
+    """Whether a result of an operator is one of its tensors, or a view of it."""
+    return any(one.alias_info is not None for one in function._schema.returns)
 
 
 @contextmanager

@@ -4,6 +4,7 @@ import json
 import subprocess
 import sys
 import time
+from collections.abc import Callable
 from pathlib import Path
 
 import numpy as np
@@ -53,11 +54,15 @@ def test_the_manifest(root: Path, tmp_path: Path, photograph) -> None:
     assert not (tmp_path / "rejects.jsonl").exists()
 
 
-@pytest.mark.parametrize(("processes", "slow", "seconds"), [(0, many_scans(100, 4000), 0.2), (2, slow_image(), 0.7)])
+@pytest.mark.parametrize(
+    ("processes", "slow", "seconds"),
+    [(0, lambda: many_scans(100, 4000), 0.2), (2, slow_image, 0.7)],
+    ids=["here", "there"],
+)
 def test_images_that_take_too_long_are_rejected_and_nothing_else(
-    root: Path, tmp_path: Path, processes: int, slow: bytes, seconds: float
+    root: Path, tmp_path: Path, processes: int, slow: Callable[[], bytes], seconds: float
 ) -> None:
-    (root / "images" / "03.jpg").write_bytes(slow)
+    (root / "images" / "03.jpg").write_bytes(slow())
     (root / "images" / "17.jpg").write_bytes(many_scans(13_000))
     ingest(tmp_path, root, {"collection": {"decode_seconds": seconds, "reject_limit": 0.5}}, processes=processes)
     manifest = Manifest(tmp_path / "manifest")
