@@ -2,14 +2,15 @@
 
 import logging
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
 from functools import cached_property
 
 import numpy as np
 import torch
 from torch import nn
-from torch.export import ExportedProgram
+from torch.export import Dim, ExportedProgram
 
 from pipeline import runtime
 from pipeline.errors import UsageError, brief
@@ -21,6 +22,8 @@ BLOCKS = (2, 8)
 of more each weight is used more often, which is best for transformers."""
 RUNS = 2
 """How often each is timed."""
+EXAMPLE = (1, 256, 288, 3)
+"""A shape by which networks of pictures of any size are exported."""
 
 log = logging.getLogger(__name__)
 
@@ -32,10 +35,11 @@ def full_batch() -> int:
     return BLOCKS[-1] * runtime.threads()
 
 
-def export_program(encoder: nn.Module, shape: tuple[int, ...]) -> ExportedProgram:
-    """What `encoder` computes of pixels of a `shape`, uint8."""
+def export_program(encoder: nn.Module, shape: tuple[int, ...], any_size: bool = False) -> ExportedProgram:
+    """What `encoder` computes of pixels of a `shape`, uint8; with `any_size`, of any height and width."""
+    sizes = ({1: Dim.DYNAMIC, 2: Dim.DYNAMIC},) if any_size else None
     with torch.inference_mode(False), torch.no_grad():
-        return torch.export.export(encoder, (torch.zeros(shape, dtype=torch.uint8),))
+        return torch.export.export(encoder, (torch.zeros(shape, dtype=torch.uint8),), dynamic_shapes=sizes)
 
 
 class EngineEncoder:
@@ -77,15 +81,49 @@ class EngineEncoder:
         return self._compiled[shape]
 
     def _built(self, shape: tuple[int, ...]) -> Compute:
-        try:
+        with refused(self._name, self._precision):
             return self._compile(export_program(self._encoder, shape), self._precision, runtime.threads())
-        except Exception as error:  # the libraries have no class of exceptions in common
-            raise UsageError(
-                f"{self._name} cannot compute the encoder in {self._precision} ({brief(error)}); set extract.engine to"
-                " auto"
-            ) from error
 
 
-def engine_encoder(encoder: nn.Module, engine: str, precision: str) -> EngineEncoder:
-    """Raises UsageError for an `engine` that is unknown or not installed."""
-    return EngineEncoder(encoder, find("engine", engine, ENGINES), precision)
+class EngineMaps:
+    """`engine_maps.maps(pixels)` computes maps (n, channels, rows, columns) float32 of pixels (n, height, width, 3)
+    uint8 of any size, each image on one thread; called, it gives the mean of each map, (n, channels)."""
+
+    def __init__(self, encoder: nn.Module, engine: EngineSpec, precision: str) -> None:
+        """`encoder` maps such pixels to such maps, in float32, on the processor. Raises UsageError where `engine` is
+        not installed or cannot compute it."""
+        compiled = engine.load()
+        with refused(engine.name, precision):
+            program = export_program(encoder, EXAMPLE, any_size=True)
+            self._compute = compiled(program, precision, runtime.threads())
+
+    @cached_property
+    def _threads(self) -> ThreadPoolExecutor:
+        return ThreadPoolExecutor(runtime.threads())
+
+    def maps(self, pixels: torch.Tensor) -> torch.Tensor:
+        pictures = np.ascontiguousarray(pixels.numpy())
+        return torch.from_numpy(
+            np.concatenate(list(self._threads.map(self._compute, np.split(pictures, len(pictures)))))
+        )
+
+    def __call__(self, pixels: torch.Tensor) -> torch.Tensor:
+        return self.maps(pixels).mean((2, 3))
+
+
+@contextmanager
+def refused(engine: str, precision: str) -> Iterator[None]:
+    """What the library `engine` raises becomes a UsageError; the libraries have no class of exceptions in common."""
+    try:
+        yield
+    except Exception as error:
+        raise UsageError(
+            f"{engine} cannot compute the encoder in {precision} ({brief(error)}); set extract.engine to auto"
+        ) from error
+
+
+def engine_encoder(encoder: nn.Module, engine: str, precision: str) -> Callable[..., torch.Tensor]:
+    """`encoder` by an `engine`. Raises UsageError for one that is unknown, not installed, or cannot compute it."""
+    spec = find("engine", engine, ENGINES)
+    on_engine = getattr(encoder, "on_engine", None)
+    return on_engine(spec, precision) if on_engine else EngineEncoder(encoder, spec, precision)

@@ -1,6 +1,8 @@
 """Features of many regions from one activation map per image: region-of-interest alignment."""
 
 import copy
+from collections.abc import Callable
+from dataclasses import replace
 
 import torch
 from torch import fx, nn
@@ -9,7 +11,10 @@ from torch.nn import functional
 
 from pipeline.errors import UsageError
 from pipeline.images.backbones import fold_batch_norms
+from pipeline.images.engines import EngineMaps
+from pipeline.images.modules import ModuleEncoder
 from pipeline.images.networks import NetworkEncoder
+from pipeline.specs.engines import EngineSpec
 
 PROBE_SIDE = 224
 """Side in pixels of an image whose map has more than one cell in every network."""
@@ -25,29 +30,76 @@ class RegionEncoder(nn.Module):
     from the bins.
     """
 
-    def __init__(self, encoder: NetworkEncoder, trunk: fx.GraphModule, head: fx.GraphModule, bins: int) -> None:
+    def __init__(
+        self,
+        encoder: NetworkEncoder,
+        trunk: fx.GraphModule,
+        head: fx.GraphModule,
+        bins: int,
+        maps: Callable[[torch.Tensor], torch.Tensor] | None = None,
+    ) -> None:
+        """`maps` computes the maps of pixels in place of `trunk`."""
         super().__init__()
         self.encoder, self.trunk, self.head, self.bins = encoder, trunk, head, bins
+        self.maps = self._maps if maps is None else maps
 
     def forward(self, pixels: torch.Tensor, boxes: torch.Tensor) -> torch.Tensor:
-        images = self.encoder.normalise(pixels)
-        features = self._features(images, boxes)
+        features = self._features(self.maps(pixels), boxes)
         if not self.encoder.flip:
             return features
         mirrored = torch.stack([1 - boxes[..., 2], boxes[..., 1], 1 - boxes[..., 0], boxes[..., 3]], dim=-1)
-        return (features + self._features(images.flip(3), mirrored)) / 2
+        return (features + self._features(self.maps(pixels.flip(2)), mirrored)) / 2
 
-    def _features(self, images: torch.Tensor, boxes: torch.Tensor) -> torch.Tensor:
-        pooled = pool_regions(self.trunk(images).float(), boxes, self.bins)
+    def _maps(self, pixels: torch.Tensor) -> torch.Tensor:
+        return self.trunk(self.encoder.normalise(pixels)).float()
+
+    def _features(self, maps: torch.Tensor, boxes: torch.Tensor) -> torch.Tensor:
+        pooled = pool_regions(maps, boxes, self.bins)
         if self.bins == 1:
             return pooled[:, :, :, 0, 0]
-        return self.head(pooled.flatten(0, 1).to(self.encoder.dtype)).float().reshape(*boxes.shape[:2], -1)
+        rows = pooled.flatten(0, 1).to(next(self.head.parameters(), maps).dtype)
+        return self.head(rows).float().reshape(*boxes.shape[:2], -1)
 
     def optimised(self, device: torch.device, dtype: torch.dtype) -> "RegionEncoder":
         """A faster copy on `device`, in `dtype`, in fewer passes."""
         encoder = self.encoder.optimised(device, dtype)
         trunk = fold_batch_norms(copy.deepcopy(self.trunk)).to(device, dtype, memory_format=torch.channels_last)
         return RegionEncoder(encoder, trunk, copy.deepcopy(self.head).to(device, dtype), self.bins)
+
+    def on_engine(self, engine: EngineSpec, precision: str) -> "RegionEncoder":
+        """The same with maps that `engine` computes; the regions' means and the head stay torch's."""
+        maps = MapEncoder(self.encoder.preprocessing, self.trunk, flip=False).on_engine(engine, precision)
+        head = copy.deepcopy(self.head).to(getattr(torch, precision))
+        return RegionEncoder(self.encoder, self.trunk, head, self.bins, maps.maps)
+
+
+class MapEncoder(ModuleEncoder):
+    """Maps pixels of any size to the mean of the map that `body` computes; `preprocessing` says the size of probes."""
+
+    def folded(self) -> nn.Module:
+        return fold_batch_norms(super().folded())
+
+    def optimised(self, device: torch.device, dtype: torch.dtype) -> "MapEncoder":
+        return MapEncoder(self.preprocessing, super().optimised(device, dtype).body, self.flip).to(device)
+
+    def on_engine(self, engine: EngineSpec, precision: str) -> EngineMaps:
+        """The same by `engine`. Raises UsageError where it is not installed or cannot compute it."""
+        return EngineMaps(_Maps(self), engine, precision)
+
+
+class _Maps(nn.Module):
+    def __init__(self, encoder: MapEncoder) -> None:
+        super().__init__()
+        self.encoder = encoder
+
+    def forward(self, pixels: torch.Tensor) -> torch.Tensor:
+        return self.encoder.body(self.encoder.normalise(pixels)).float()
+
+
+def map_encoder(encoder: NetworkEncoder, side: int) -> MapEncoder:
+    """What computes the maps of `encoder`, to be timed on images of `side` x `side` pixels."""
+    preprocessing = replace(encoder.spec.preprocessing, resize=side, crop=None)
+    return MapEncoder(preprocessing, region_encoder(encoder).trunk, flip=False)
 
 
 def region_encoder(encoder: NetworkEncoder) -> RegionEncoder:

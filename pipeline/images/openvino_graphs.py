@@ -21,7 +21,7 @@ def compile_program(program: ExportedProgram, precision: str, threads: int) -> C
     with _without_warnings():
         decoder = TorchFXPythonDecoder.from_exported_program(program)
     model = frontend.convert(frontend.load(decoder))
-    model.reshape(list(program.example_inputs[0][0].shape))
+    model.reshape(_shape(program))
     asked = {"INFERENCE_PRECISION_HINT": HINTS[precision], "NUM_STREAMS": threads, "INFERENCE_NUM_THREADS": threads}
     compiled = openvino.Core().compile_model(model, "CPU", asked)
     if compiled.get_property("INFERENCE_PRECISION_HINT").to_string() != HINTS[precision]:
@@ -31,6 +31,12 @@ def compile_program(program: ExportedProgram, precision: str, threads: int) -> C
         return compiled.create_infer_request().infer([pixels])[0]
 
     return compute
+
+
+def _shape(program: ExportedProgram) -> list[int]:
+    """That of its pixels; -1 for a length that is free."""
+    given = next(node for node in program.graph.nodes if node.name == program.graph_signature.user_inputs[0])
+    return [length if isinstance(length, int) else -1 for length in given.meta["val"].shape]
 
 
 @contextmanager

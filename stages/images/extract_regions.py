@@ -27,13 +27,11 @@ def extract_regions(run: Run, encoder: str) -> Callable[[Job], None]:
     from tqdm import tqdm
 
     from pipeline.errors import UsageError
-    from pipeline.images.extraction import choose_plan
     from pipeline.images.preparation import Request
     from pipeline.images.preprocess import Photograph
     from pipeline.images.region_features import Classifier
-    from pipeline.images.regions import RegionExtractor, describe
+    from pipeline.images.regions import RegionExtractor, choose_region_plan, describe
     from pipeline.images.stopwatch import Stopwatch
-    from pipeline.specs.engines import TORCH
     from pipeline.specs.stored import restore_encoder, stored_kind
     from pipeline.storage.features import to_stored
     from pipeline.storage.regions import UnfinishedRegions, read_classifier, require_few_rejects
@@ -46,11 +44,11 @@ def extract_regions(run: Run, encoder: str) -> Callable[[Job], None]:
     network = restore_encoder(parameters.settings, parameters.tensors)
     judged = chosen.score == "classifier"
     judge = Classifier(**read_classifier(folder, parameters.fingerprint)[0]) if judged else None
-    engine = TORCH if chosen.features == "roi-align" else extract.engine  # maps have many shapes
-    regions = run.images_per_job * (1 + chosen.count)
-    plan = choose_plan(network, run.config.device, extract.precision, run.batch_size, engine, regions)
     preparation = _preparation(run, network.preprocessing)
-    extractor = RegionExtractor(network, plan, preparation.cutting.view)
+    view, count = preparation.cutting.view, 1 + chosen.count
+    hardware = run.config.device, extract.precision, run.batch_size, extract.engine
+    plan = choose_region_plan(network, view, run.images_per_job, count, *hardware)
+    extractor = RegionExtractor(network, plan, view)
     described_as = {"name": encoder, "sha256": parameters.sha256, **parameters.settings, **plan.described}
     known_boxes, detect = _known_boxes(run), _detector(run, preparation)
 

@@ -1,16 +1,21 @@
 """Engines: torch's features by other libraries, and the choice between them."""
 
 import threading
+from collections import Counter
 
 import numpy as np
 import pytest
 import torch
-from pictures import make_encoder, make_pixels
+from pictures import make_encoder, make_image, make_pixels
 
 from pipeline.errors import UsageError
 from pipeline.images import engines, extraction
+from pipeline.images.boxes import Candidates
 from pipeline.images.engines import engine_encoder
 from pipeline.images.extraction import ExtractionPlan, Extractor, choose_plan
+from pipeline.images.preparation import PreparedImage
+from pipeline.images.regions import RegionExtractor, choose_region_plan
+from pipeline.images.warping import WholeImages
 from pipeline.precision import fast_at_bfloat16
 from pipeline.specs.engines import ENGINES, EngineSpec
 
@@ -51,6 +56,33 @@ def test_an_engine_takes_pictures_of_several_sizes(spec: EngineSpec) -> None:
         with torch.inference_mode():
             found, expected = computed(pixels), encoder(pixels)
         torch.testing.assert_close(found, expected, rtol=1e-3, atol=1e-4 * float(expected.abs().max()))
+
+
+@pytest.mark.parametrize(("spec", "precision"), REAL, ids=lambda one: getattr(one, "name", one))
+@pytest.mark.parametrize(("layer", "flip"), [("average", True), ("fc7", False)])
+def test_regions_of_a_map_are_those_of_torch(spec: EngineSpec, precision: str, layer: str, flip: bool) -> None:
+    """Of photographs of several sizes, more and fewer than one compiled graph was made from."""
+    for module in spec.modules:
+        pytest.importorskip(module)
+    if precision == "bfloat16" and not fast_at_bfloat16(CPU):
+        pytest.skip("this processor emulates bfloat16")
+    encoder = make_encoder("alexnet", layer=layer, flip=flip, side=128)
+    images = [make_photograph(*size) for size in ((128, 128), (192, 128), (128, 352), (192, 128))]
+    found, expected = (
+        np.concatenate(RegionExtractor(encoder, ExtractionPlan(CPU, dtype, 4, engine), WholeImages(128, 32, 4))(images))
+        for dtype, engine in ((getattr(torch, precision), spec.name), (torch.float32, "torch"))
+    )
+    cosine = (found * expected).sum(1) / np.linalg.norm(found, axis=1) / np.linalg.norm(expected, axis=1)
+    assert len(found) == 12 and cosine.min() > 0.998
+    if precision == "float32":
+        np.testing.assert_allclose(found, expected, rtol=1e-3, atol=1e-4 * np.abs(expected).max())
+
+
+def make_photograph(width: int, height: int) -> PreparedImage:
+    """With three regions."""
+    boxes = np.float32([[0, 0, width, height], [8, 16, width // 2, height - 9], [40.5, 3, width, height // 3]])
+    regions, pixels = Candidates(boxes, np.ones(3, np.float32)), np.asarray(make_image(width, (width, height)))
+    return PreparedImage(regions, pixels, (width, height), Counter(), 0.0, 0.0)
 
 
 def right(program, precision, threads):
@@ -106,6 +138,19 @@ def test_auto_takes_the_fastest_that_agrees(known: dict[str, float]) -> None:
     assert choose_plan(encoder, "cpu", "auto", 4, "auto", MANY).described == {"precision": "float32", "engine": "right"}
     known["right"] = 2.0
     assert choose_plan(encoder, "cpu", "auto", 4, "auto", MANY).engine == "torch"
+
+
+def test_maps_are_computed_by_the_fastest_that_agrees(known: dict[str, float]) -> None:
+    view, encoder = WholeImages(96, 32, 2.5), make_encoder()
+    hardware = "cpu", "auto", 4
+    assert choose_region_plan(encoder, view, MANY, 5, *hardware, "auto").engine == "right"
+    assert choose_region_plan(encoder, view, extraction.PAYS - 1, 5, *hardware, "auto").engine == "torch"
+    assert choose_region_plan(encoder, view, MANY, 5, *hardware, "torch").engine == "torch"
+    assert choose_region_plan(encoder, view, 1, 5, *hardware, "right").engine == "right"
+    with pytest.raises(UsageError, match=r"cosine of 0\.\d+ to torch's"):
+        choose_region_plan(encoder, view, 1, 5, *hardware, "wrong")
+    known["right"] = 2.0
+    assert choose_region_plan(encoder, view, MANY, 5, *hardware, "auto").engine == "torch"
 
 
 def test_auto_tries_nothing_for_a_few_images(known: dict[str, float], monkeypatch: pytest.MonkeyPatch) -> None:
