@@ -209,5 +209,5 @@ def test_every_row_is_complete_and_has_a_model_or_a_reason() -> None:
 
 @pytest.mark.parametrize("collection", sorted({table.collection for table in TABLES}))
 def test_every_collection_can_be_named_in_the_configuration(collection: str) -> None:
-    found = ReproduceSettings(collection=collection, others=[collection], gong=False, trees=False)
+    found = ReproduceSettings(collection=collection, others=[collection], gong=False, trees=False, in_place_of={})
     assert found.collection == collection
