@@ -57,7 +57,8 @@ def read_generator(run: "Run", name: str) -> StoredGenerator:
     spec = generator_spec(parameters.details["generator"])
     generator: Any = spec.load().from_parts(parameters.settings, parameters.tensors)
     generator.to(run.device)
-    precision = getattr(run.config.generator(name).settings, "precision", None)
+    known = name in run.config.generator_variants  # it may have been trained by another configuration
+    precision = getattr(run.config.generator(name if known else spec.name).settings, "precision", None)
     if precision:  # `nearest` has none
         generator.network.precision = choose_precision(precision, run.device)
         precision = str(generator.network.precision)
