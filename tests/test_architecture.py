@@ -56,8 +56,8 @@ MODULES = sorted(path for room in ("pipeline", "stages", "jointspace") for path 
 
 
 class Source(NamedTuple):
-    """What a file says of itself: the modules that it `imports`, wherever in it, and those that it `needs`, which are all
-    but those that only annotations name; what is `taken` from each module; its `classes`, and all `names` in it."""
+    """What a file says of itself: the modules that it `imports`, wherever in it, and those that it `needs`, all but
+    those that only annotations name; what is `taken` from each module; its `classes`, and all `names` in it."""
 
     imports: set[str]
     needs: set[str]

@@ -20,7 +20,7 @@ def treebank_tokenizer() -> Callable[[str], list[str]]:
 
 
 def _import_alone() -> ModuleType:
-    """The module, for which packages that import nothing stand in meanwhile; whoever imports nltk later has all of it."""
+    """The module, while packages that import nothing stand in for its own; who imports nltk later has all of it."""
     folder = Path(find_spec("nltk").origin).parent
     for name in PACKAGES:
         sys.modules[name] = stand_in = ModuleType(name)
