@@ -11,7 +11,7 @@ from pictures import make_encoder, make_image, make_pixels
 from pipeline.errors import UsageError
 from pipeline.images import engines, extraction
 from pipeline.images.boxes import Candidates
-from pipeline.images.engines import engine_encoder
+from pipeline.images.engines import engine_encoder, export_program
 from pipeline.images.extraction import ExtractionPlan, Extractor, choose_plan
 from pipeline.images.networks import NetworkEncoder
 from pipeline.images.preparation import PreparedImage
@@ -146,6 +146,23 @@ def test_auto_takes_the_fastest_that_agrees(known: dict[str, float]) -> None:
     assert choose_plan(encoder, "cpu", "auto", 4, "auto", MANY).described == {"precision": "float32", "engine": "right"}
     known["right"] = 2.0
     assert choose_plan(encoder, "cpu", "auto", 4, "auto", MANY).engine == "torch"
+
+
+@pytest.mark.parametrize("engine", ["auto", "right"])
+def test_what_was_compiled_to_be_tried_extracts(
+    known: dict[str, float], engine: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    encoder, other = make_short(), make_encoder("alexnet", seed=1)
+    plan, compiled = choose_plan(encoder, "cpu", "auto", 4, engine, MANY), []
+    monkeypatch.setattr(engines, "export_program", lambda *given: compiled.append(given) or export_program(*given))
+    expected = (
+        np.concatenate(list(Extractor(one, ExtractionPlan(CPU, torch.float32, 4))(make_pixels(3))))
+        for one in (encoder, other)
+    )
+    for one, features in zip((encoder, other), expected, strict=True):
+        found = np.concatenate(list(Extractor(one, plan)(make_pixels(3))))
+        np.testing.assert_allclose(found, features, rtol=1e-3, atol=1e-4 * np.abs(features).max())
+        assert bool(compiled) == (one is other)  # a plan of one encoder has not compiled another
 
 
 def test_maps_are_computed_by_the_fastest_that_agrees(known: dict[str, float]) -> None:
