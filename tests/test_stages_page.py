@@ -214,6 +214,7 @@ def test_the_keys_in_a_stages_line_are_those_whose_change_reruns_it(name: str, d
     assert decisive[name] == named(STAGES[name]) - INERT.get(name, set())
 
 
+@cache
 def functions_of(module: Any) -> dict[str, ast.FunctionDef]:
     tree = ast.parse(inspect.getsource(module))
     return {node.name: node for node in ast.walk(tree) if isinstance(node, ast.FunctionDef)}
