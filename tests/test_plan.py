@@ -316,7 +316,8 @@ def test_doctor_finds_what_is_here_and_what_is_missing(tmp_path: Path, monkeypat
     result = CliRunner().invoke(command, ["--folder", str(tmp_path / "not/yet")])
     for word in ("processor", "BLAS", "torch", "faiss", "memory", "disk", "[cluster]"):
         assert word in result.output
-    assert len(result.output.splitlines()) <= 36
+    lines = [line for line in result.output.splitlines() if "BLAS" not in line]  # one for each that is loaded
+    assert len(lines) <= 34
     assert free_disk(tmp_path / "not/yet") > 0
     monkeypatch.setattr("pipeline.plan.machine.NEEDED", ("numpy", "no-such-thing"))
     monkeypatch.setattr("pipeline.plan.machine.EXTRAS", {"extra": ("no-such-extra", "a purpose")})
