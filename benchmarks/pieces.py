@@ -38,6 +38,7 @@ from pipeline.index.vectors import evenly_spaced  # noqa: E402
 from pipeline.storage.bundle import Bundle, BundleWriter  # noqa: E402
 from pipeline.storage.bundle_folders import piece_file  # noqa: E402
 from pipeline.storage.embeddings import Embeddings  # noqa: E402
+from pipeline.storage.sharded_ids import ShardedIds  # noqa: E402
 from pipeline.storage.shards import EMBEDDINGS, Shard, shard_path, write_shard  # noqa: E402
 from stages.piece_upkeep import add, remove  # noqa: E402
 from stages.pieces import Pieces, remove_pieces  # noqa: E402
@@ -58,7 +59,7 @@ class MadeUpManifest:
 
     def shard(self, number: int) -> SimpleNamespace:
         first, last = self._bounds[number : number + 2].tolist()
-        return SimpleNamespace(first_image=first, last_image=last, first_sentence=0, last_sentence=0)
+        return SimpleNamespace(number=number, first_image=first, last_image=last, first_sentence=0, last_sentence=0)
 
     def shard_splits(self, number: int) -> np.ndarray:
         return np.full(int(np.diff(self._bounds)[number]), load().index.splits[0], object)
@@ -80,7 +81,7 @@ class MadeUp(Embeddings):
         self.manifest = MadeUpManifest(folder, np.cumsum([0, *(shard.rows for shard in self.shards)]))
         self.rows = [self.manifest.shard(number) for number in range(self.manifest.n_shards)]
         self.dim = self.shards[0]["images"].shape[1]
-        self.ids = np.arange(sum(shard.rows for shard in self.shards))
+        self.ids = ShardedIds((row.number, range(row.first_image, row.last_image)) for row in self.rows)
 
     @property
     def inputs(self) -> dict[str, str]:

@@ -13,17 +13,18 @@ if TYPE_CHECKING:
     from pipeline.storage.bundle import BundleWriter
     from pipeline.storage.embeddings import Embeddings
     from pipeline.storage.manifest import Manifest
+    from pipeline.storage.sharded_ids import ShardedIds
     from stages.pieces import Pieces
 
 
 def add_indices(
     writer: "BundleWriter",
     embeddings: "Embeddings",
-    ids: "Mapping[str, np.ndarray]",
+    ids: "Mapping[str, ShardedIds]",
     settings: "IndexSettings",
     gpu: Any,
     queries: "np.ndarray | None" = None,
-    pieces: "Callable[[str, np.ndarray], Pieces] | None" = None,
+    pieces: "Callable[[str, ShardedIds], Pieces] | None" = None,
 ) -> dict[str, Any]:
     """Add the indices of the images and sentences `ids`, and which vectors are of which item; returns what the card
     says.
@@ -56,7 +57,7 @@ def add_indices(
     silent = not len(ids["sentences"]) and not several
     for modality, other in [("images", "sentences"), ("sentences", "images")][: 1 if silent else 2]:
         other = modality if silent else other
-        outlines[modality] = embeddings.outline(modality, ids[modality])
+        outlines[modality] = embeddings.outline(modality, ids[modality][:]) if several else None
         if queries is None or not silent:
             asking = ids[other][evenly_spaced(len(ids[other]), queries_of(several))]
             queries = embeddings.read(other, asking)
@@ -68,7 +69,7 @@ def add_indices(
         elif settings.on_disk:
             place = ListsFile(writer.place_for(f"{name}.lists"), f"{name}.lists")
         built = build_gallery(
-            modality, vectors or embeddings.rows_of(modality, ids[modality]), outlines[modality],
+            modality, vectors or embeddings.rows_of(modality, ids[modality][:]), outlines[modality],
             queries, embeddings.comparison, requirements, shortlist,
             lambda items, what: tqdm(items, what, disable=None), place, gpu,
         )  # fmt: skip
@@ -83,9 +84,9 @@ def add_indices(
 
 
 def add_table(
-    writer: "BundleWriter", manifest: "Manifest", modality: str, ids: "np.ndarray", about: Mapping[str, Any]
+    writer: "BundleWriter", manifest: "Manifest", modality: str, ids: "ShardedIds", about: Mapping[str, Any]
 ) -> None:
-    """Add the rows `ids` (n,) of the images or sentences, in the pieces of their index, of which `about` tells."""
+    """Add the rows `ids` of the images or sentences, in the pieces of their index, of which `about` tells."""
     from pipeline.storage.bundle_folders import piece_file
 
     first = 0
@@ -94,7 +95,7 @@ def add_table(
         writer.add_table(piece_file(modality, number, ".parquet"), manifest.rows(modality, own))
         first += piece["rows"]
     if not pieces:
-        writer.add_table(f"{modality}.parquet", getattr(manifest, modality).take(ids))
+        writer.add_table(f"{modality}.parquet", getattr(manifest, modality).take(ids[:]))
 
 
 def _log_cost(model: str, modality: str, built: "BuiltGallery", floor: float) -> None:

@@ -61,7 +61,7 @@ def add(folder: Path, output: Path, run: Run, embeddings: Embeddings) -> None:
     shards = revision.changed_shards(embeddings)
     wanted = split_ids(embeddings.manifest, settings.splits, shards)
     for modality in revision.modalities:
-        fresh = _fresh(revision, modality, wanted[modality])
+        fresh = _fresh(revision, modality, wanted[modality][:])
         for vectors in embeddings.parts_of(modality, fresh, max(1, len(fresh))):
             table = _table(revision, modality, embeddings.manifest.rows(modality, fresh))
             _append(revision, modality, table, vectors, settings)

@@ -6,7 +6,6 @@ import os
 import re
 import shutil
 import time
-from collections.abc import Sequence
 from dataclasses import dataclass
 from operator import add
 from pathlib import Path
@@ -33,6 +32,7 @@ from pipeline.storage.bundle_folders import piece_file
 from pipeline.storage.embeddings import EmbeddedPart, Embeddings
 from pipeline.storage.fingerprint import fingerprint
 from pipeline.storage.reading import map_file
+from pipeline.storage.sharded_ids import ShardedIds
 
 PIECE, TRAINED = "index-piece", "trained-index"
 """Kinds of the files that are kept until the bundle is complete."""
@@ -58,14 +58,14 @@ def make_piece(task: PieceTask, trained: bytes) -> list[int]:
 class Pieces(Memory):
     """In pieces, in files of the `folder` until `deliver` gives them to a bundle.
 
-    They are of the vectors of the `ids` (n,) of a `modality`, at most `rows` in each, and are made where `scheduler`
+    They are of the vectors of the `ids` of a `modality`, at most `rows` in each, and are made where `scheduler`
     says, by processes of `memory` MiB each.
     """
 
     any_kind = False
 
     def __init__(
-        self, folder: Path, embeddings: Embeddings, modality: str, ids: np.ndarray, rows: int, memory: int,
+        self, folder: Path, embeddings: Embeddings, modality: str, ids: ShardedIds, rows: int, memory: int,
         scheduler: str, device: str, counted: bool,
     ) -> None:  # fmt: skip
         self.folder, self.embeddings, self.modality, self.ids = folder, embeddings, modality, ids
@@ -145,5 +145,8 @@ def remove_pieces(folder: Path) -> None:
     remove_own(folder, re.compile(r"(images|sentences)(-\d{5,})?\.faiss(\.json)?"))
 
 
-def _digest(ids: Sequence[int]) -> str:
-    return hashlib.sha256(np.ascontiguousarray(ids, np.int64)).hexdigest()
+def _digest(ids: ShardedIds) -> str:
+    digest = hashlib.sha256()
+    for _, own in ids:
+        digest.update(np.ascontiguousarray(own, np.int64))
+    return digest.hexdigest()

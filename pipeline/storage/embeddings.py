@@ -21,6 +21,7 @@ from pipeline.ragged import offsets_of, runs
 from pipeline.storage.atomic import Sidecar, is_sidecar, read_json, read_sidecar, sidecar_path
 from pipeline.storage.fingerprint import require_same
 from pipeline.storage.manifest import Manifest, ShardRows
+from pipeline.storage.sharded_ids import Ids, ShardedIds
 from pipeline.storage.shards import EMBEDDINGS, Chained, OpenedOnUse, Shard, shard_path, write_shard
 
 FRAGMENTS = "fragments"
@@ -139,21 +140,14 @@ class Embeddings:
         """The vectors of some `images` or `sentences`, one item after another, not yet read."""
         return EmbeddedRows(self._chained(modality), self._places(modality, ids))
 
-    def parts_of(self, modality: str, ids: np.ndarray, rows: int) -> "list[EmbeddedPart]":
+    def parts_of(self, modality: str, ids: np.ndarray | ShardedIds, rows: int) -> "list[EmbeddedPart]":
         """The vectors of some `images` or `sentences`, in ascending order and of one each, in parts of at most `rows`
         of them, each of which another process can read."""
-        bounds = self.manifest.bounds(modality)
-        return [self._part(modality, ids[first : first + rows], first, bounds) for first in range(0, len(ids), rows)]
-
-    def _part(self, modality: str, ids: np.ndarray, first: int, bounds: np.ndarray) -> "EmbeddedPart":
-        cuts, own = np.searchsorted(ids, bounds), []
-        for number in np.flatnonzero(np.diff(cuts)):
-            rows = ids[cuts[number] : cuts[number + 1]] - bounds[number]
-            dense = rows[-1] - rows[0] == len(rows) - 1
-            own.append(
-                (shard_path(self.folder.absolute(), int(number)), range(rows[0], rows[-1] + 1) if dense else rows)
-            )
-        return EmbeddedPart(modality, first, len(ids), self.dim, tuple(own))
+        bounds, folder = self.manifest.bounds(modality), self.folder.absolute()
+        if isinstance(ids, np.ndarray):
+            ids = ShardedIds.divide(ids, bounds)
+        parts = [(first, ids.part(first, min(first + rows, len(ids)))) for first in range(0, len(ids), rows)]
+        return [EmbeddedPart(folder, modality, first, self.dim, own, bounds[own.numbers]) for first, own in parts]
 
     def _places(self, modality: str, ids: np.ndarray) -> np.ndarray:
         """Where their vectors are in the concatenated shards."""
@@ -209,34 +203,45 @@ class EmbeddedRows:
 
 @dataclass(frozen=True)
 class EmbeddedPart:
-    """`count` vectors of `dim` numbers of a `modality`, the first of which is row `first` of all: some rows of some
-    shards, which whoever reads them opens, one at a time. Raises IntegrityError for a damaged shard."""
+    """The vectors of `dim` numbers of the `ids` of a `modality`, the first of which is row `first` of all: some rows of
+    some shards of a `folder`, whose first ids are `starts` (s,). Whoever reads them opens the shards one at a time.
+    Raises IntegrityError for a damaged shard."""
 
+    folder: Path
     modality: str
     first: int
-    count: int
     dim: int
-    shards: tuple[tuple[Path, range | np.ndarray], ...]
+    ids: ShardedIds
+    starts: np.ndarray
+
+    @property
+    def count(self) -> int:
+        return len(self.ids)
 
     def blocks(self) -> Iterator[np.ndarray]:
         """All of them in order, as (n_i, c) float32."""
-        for path, rows in self.shards:
+        for path, ids, start in self._shards():
             vectors = Shard(path, EMBEDDINGS)[self.modality]
-            for start in range(0, len(rows), BLOCK_ROWS):
-                own = rows[start : start + BLOCK_ROWS]
-                chosen = slice(own.start, own.stop) if isinstance(own, range) else own
+            for at in range(0, len(ids), BLOCK_ROWS):
+                own = ids[at : at + BLOCK_ROWS]
+                chosen = slice(own.start - start, own.stop - start) if isinstance(own, range) else own - start
                 yield np.asarray(vectors[chosen], np.float32)
 
     def take(self, rows: np.ndarray) -> np.ndarray:
         """(k, c) float32 of the ascending `rows` (k,) of the part."""
-        found, start = np.empty((len(rows), self.dim), np.float32), 0
-        for path, own in self.shards:
-            first, last = np.searchsorted(rows, [start, start + len(own)])
+        found, done = np.empty((len(rows), self.dim), np.float32), 0
+        for path, ids, start in self._shards():
+            first, last = np.searchsorted(rows, [done, done + len(ids)])
             if first < last:
-                chosen = np.asarray(own)[rows[first:last] - start]
+                chosen = np.asarray(ids)[rows[first:last] - done] - start
                 found[first:last] = Shard(path, EMBEDDINGS)[self.modality][chosen]
-            start += len(own)
+            done += len(ids)
         return found
+
+    def _shards(self) -> Iterator[tuple[Path, Ids, int]]:
+        """Each shard, the ids that are wanted of it, and its first."""
+        for (number, ids), start in zip(self.ids, self.starts.tolist(), strict=True):
+            yield shard_path(self.folder, number), ids, start
 
 
 def read_vectors(path: Path, modality: str) -> np.ndarray:

@@ -11,6 +11,7 @@ import hashlib
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
+from itertools import chain
 from pathlib import Path
 from typing import Any
 
@@ -52,6 +53,8 @@ BOXES = pa.schema(
 FINGERPRINTS = ("images", "splits", "sentences", "documents", "boxes")
 """Contents with a fingerprint in the commit of a shard."""
 TABLES = {"images": IMAGES, "sentences": SENTENCES, "documents": DOCUMENTS, "boxes": BOXES}
+KEPT_COMMITS = 256
+"""Commits of shards, of some 6 kB each, that a manifest keeps; another is read again when it is asked for."""
 REMEDY = "run ingest again"
 MISSING = f"does not exist although its manifest does; {REMEDY}"
 
@@ -93,6 +96,7 @@ class Manifest:
         self.n_shards: int = self.summary["shards"]
         self.n_images = sum(self.summary["splits"].values())
         self._records: dict[int, Mapping[str, Any]] = {}
+        self._bounds: dict[str, np.ndarray] = {}
         self._held: dict[str, tuple[int, pa.Table]] = {}
         if "\0" in str(self.root):
             raise IntegrityError(f"{path} names a root that no folder has; {REMEDY}")
@@ -199,7 +203,10 @@ class Manifest:
         """(n_shards + 1,) the numbers of the shards' first rows in a table of TABLES, and of all rows."""
         if name == "images":
             return np.minimum(np.arange(self.n_shards + 1) * self.shard_size, self.n_images)
-        return np.array([0, *(self._record(number)["rows"][name][1] for number in range(self.n_shards))])
+        if name not in self._bounds:
+            ends = (self._record(number)["rows"][name][1] for number in range(self.n_shards))
+            self._bounds[name] = np.fromiter(chain([0], ends), np.int64, 1 + self.n_shards)
+        return self._bounds[name]
 
     def shard(self, number: int) -> ShardRows:
         """The rows of shard `number`. Raises IntegrityError if there is no such shard."""
@@ -221,6 +228,8 @@ class Manifest:
             first = number * self.shard_size
             if value["rows"]["images"] != [first, min(first + self.shard_size, self.n_images)]:
                 raise IntegrityError(f"{path} has other images than its manifest gives shard {number}; {REMEDY}")
+            if len(self._records) >= KEPT_COMMITS:
+                del self._records[next(iter(self._records))]
             self._records[number] = value
         return self._records[number]
 

@@ -7,6 +7,7 @@ import numpy as np
 
 from pipeline.errors import InputError
 from pipeline.storage.manifest import Manifest
+from pipeline.storage.sharded_ids import ShardedIds, pack
 
 
 @dataclass(frozen=True)
@@ -45,15 +46,15 @@ def split_pairs(manifest: Manifest, *splits: str) -> SplitPairs:
     return SplitPairs(image_id, sentence_id, owners)
 
 
-def split_ids(manifest: Manifest, splits: Sequence[str], shards: Sequence[int] | None = None) -> dict[str, np.ndarray]:
+def split_ids(manifest: Manifest, splits: Sequence[str], shards: Sequence[int] | None = None) -> dict[str, ShardedIds]:
     """The ids of all `images` of some splits, even those without sentences, and of all their `sentences`; of all shards
     or some, of which alone the tables are read."""
-    images, sentences = [np.empty(0, np.int64)], [np.empty(0, np.int64)]
+    images, sentences = [], []
     for number in range(manifest.n_shards) if shards is None else shards:
         wanted, (own, _) = _described(manifest, splits, number)
-        images.append(manifest.shard(number).first_image + np.flatnonzero(wanted))
-        sentences.append(own)
-    return {"images": np.concatenate(images), "sentences": np.concatenate(sentences)}
+        images.append((number, pack(manifest.shard(number).first_image + np.flatnonzero(wanted))))
+        sentences.append((number, pack(own)))
+    return {"images": ShardedIds(images), "sentences": ShardedIds(sentences)}
 
 
 def described_rows(manifest: Manifest, splits: Sequence[str]) -> Iterator[tuple[np.ndarray, np.ndarray]]:

@@ -9,9 +9,8 @@ from pipeline.plan.needs import TORCH, Need, embeddings_mb, index_mb, network_gp
 from pipeline.run import Inputs, Job, Run, Stage
 
 if TYPE_CHECKING:
-    import numpy as np
-
     from pipeline.config import Config
+    from pipeline.storage.sharded_ids import ShardedIds
     from stages.pieces import Pieces
 
 
@@ -52,7 +51,7 @@ def build_index(run: Run, job: Job, model: str, on_disk: bool = False) -> None:
     ids, writer = split_ids(manifest, settings.splits), BundleWriter(job.path)
     workshop = layout.pieces(model).absolute()
 
-    def pieces(modality: str, rows: "np.ndarray") -> "Pieces":
+    def pieces(modality: str, rows: "ShardedIds") -> "Pieces":
         from stages.pieces import Pieces
 
         where = settings.piece, settings.worker_memory, run.sums, config.device, not settings.on_disk
@@ -64,7 +63,7 @@ def build_index(run: Run, job: Job, model: str, on_disk: bool = False) -> None:
     if phrases := [PhraseVectors(layout.phrases(model, split).path) for split in _phrase_splits(config, model)]:
         made_by = {str(layout.phrases(model, one.split).path): one.inputs["model"] for one in phrases}
         require_same("model", {str(folder): parameters.fingerprint, **made_by})
-        add_regions(writer, ids["images"], phrases)
+        add_regions(writer, ids["images"][:], phrases)
     writer.add_parameters(folder)
     if words:
         writer.add("vocabulary.json", read_bytes(words.path))

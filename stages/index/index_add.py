@@ -47,7 +47,7 @@ def command(root: Path | None, other: Path | None, config_path: Path | None, bun
             piece_upkeep.add(bundle_folder, output, run, embeddings)
             say_next(lambda: search_command(output))
             return
-        wanted = split_ids(run.manifest, whole.index.splits)
+        wanted = {name: ids[:] for name, ids in split_ids(run.manifest, whole.index.splits).items()}
     else:
         whole = config.load(config_path)
         if pieces:
