@@ -12,6 +12,7 @@ GROUND = {
     "arrow_tables",
     "clusters",
     "device",
+    "disk_tables",
     "errors",
     "given_vectors",
     "hubs",
