@@ -1,6 +1,7 @@
 """Made-up vectors in shards to an index in pieces, and its answers from a process of its own.
 
     python benchmarks/pieces.py [--vectors 1000000] [--dim 96] [--piece 250000] [--folder pieces]
+        [--candidate IVF1000,Flat]
 
 The vectors are those of benchmarks/index.py: images are indexed, sentences ask. What `build-index` does with more
 vectors than `index.piece` is done here without a manifest: candidates are measured on a sample, the best is trained,
@@ -12,7 +13,6 @@ pages of files, which the system takes back when it needs them.
 """
 
 import argparse
-import itertools
 import json
 import shutil
 import subprocess
@@ -46,14 +46,39 @@ SHARD, ASKED, FLOOR, MEMORY, CHANGED = 65536, 1000, 0.9, 2048, 1000
 STEPS = ("make", "build", "answer", "change")
 
 
+class MadeUpManifest:
+    """The manifest of shards of images without sentences, with the `bounds` of their rows; it makes the rows that it is
+    asked for."""
+
+    def __init__(self, folder: Path, bounds: np.ndarray) -> None:
+        self.folder, self.n_shards, self._bounds = folder, len(bounds) - 1, bounds
+
+    def bounds(self, name: str) -> np.ndarray:
+        return self._bounds if name == "images" else np.zeros_like(self._bounds)
+
+    def shard(self, number: int) -> SimpleNamespace:
+        first, last = self._bounds[number : number + 2].tolist()
+        return SimpleNamespace(first_image=first, last_image=last, first_sentence=0, last_sentence=0)
+
+    def shard_splits(self, number: int) -> np.ndarray:
+        return np.full(int(np.diff(self._bounds)[number]), load().index.splits[0], object)
+
+    def owners(self, number: int) -> np.ndarray:
+        return np.empty(0, np.int64)
+
+    def rows(self, name: str, numbers: np.ndarray) -> pa.Table:
+        return table_of(np.asarray(numbers, np.int64))
+
+
 class MadeUp(Embeddings):
     """The shards of a folder, whose manifest nobody has written."""
 
     def __init__(self, folder: Path) -> None:
         names = sorted(folder.glob("shard-*.h5"))
         self.shards, self.multi_vector = [Shard(path, EMBEDDINGS) for path in names], False
-        self.folder, bounds = folder, np.cumsum([0, *(shard.rows for shard in self.shards)])
-        self.manifest = SimpleNamespace(bounds=lambda name: bounds)
+        self.folder, self.model = folder, "made-up"
+        self.manifest = MadeUpManifest(folder, np.cumsum([0, *(shard.rows for shard in self.shards)]))
+        self.rows = [self.manifest.shard(number) for number in range(self.manifest.n_shards)]
         self.dim = self.shards[0]["images"].shape[1]
         self.ids = np.arange(sum(shard.rows for shard in self.shards))
 
@@ -91,7 +116,8 @@ def make(folder: Path, options: argparse.Namespace) -> dict:
 def build(folder: Path, options: argparse.Namespace) -> dict:
     """The bundle, with an index of the images alone."""
     embeddings, writer = MadeUp(folder), BundleWriter(folder / "bundle")
-    asked = Requirements(FLOOR, None, None, 200_000, "auto", 50_000, 100_000)
+    candidates = tuple(options.candidate) or "auto"
+    asked = Requirements(FLOOR, None, None, 200_000, candidates, 50_000, 100_000)
     place = Pieces(folder / "work", embeddings, "images", embeddings.ids, options.piece, MEMORY, "local", "cpu", True)
     queries = np.load(folder / "sentences.npy", allow_pickle=False)[:ASKED]
     built = build_index(place.vectors, queries, "inner_product", asked, place=place)
@@ -138,19 +164,7 @@ def change(folder: Path, options: argparse.Namespace) -> dict:
     new /= np.linalg.norm(new, axis=1, keepdims=True)
     path = shard_path(folder, -(-count // SHARD))
     write_shard(path, EMBEDDINGS, {"images": new}, rows=CHANGED, fingerprint="new")
-    embeddings = MadeUp(folder)
-    bounds = embeddings.manifest.bounds("images")
-    embeddings.rows = [
-        SimpleNamespace(first_image=first, last_image=last) for first, last in itertools.pairwise(bounds.tolist())
-    ]
-    none = np.empty(0, np.int64)
-    embeddings.model = "made-up"
-    embeddings.manifest = SimpleNamespace(
-        images=table_of(embeddings.ids), folder=folder, bounds=lambda name: bounds,
-        among=lambda splits: np.full(len(embeddings.ids), True),
-        sentence_images=none, sentences=pa.table({"sentence_id": none, "image_id": none}),
-    )  # fmt: skip
-    run = SimpleNamespace(config=load())
+    embeddings, run = MadeUp(folder), SimpleNamespace(config=load())
     changes = {
         "removed all over": lambda output: remove(folder / "bundle", output, evenly_spaced(count, CHANGED)),
         "removed newest": lambda output: remove(folder / "bundle", output, np.arange(count - CHANGED, count)),
@@ -162,8 +176,9 @@ def change(folder: Path, options: argparse.Namespace) -> dict:
         make_bundle(folder / name)
         taken[name] = [round(time.perf_counter() - start, 2), round(time.process_time() - own, 2)]
         taken[name].append(Bundle(folder / name).card["images"]["count"])
+        taken[name].append(_memory()["MiB"])
     path.unlink()
-    return {"seconds, of the processor, vectors": taken}
+    return {"seconds, of the processor, vectors, MiB until then": taken}
 
 
 def table_of(ids: np.ndarray) -> pa.Table:
@@ -185,6 +200,7 @@ def main() -> None:
     parser.add_argument("--dim", type=int, default=96)
     parser.add_argument("--piece", type=int, default=250_000)
     parser.add_argument("--folder", type=Path, default=Path("pieces"))
+    parser.add_argument("--candidate", action="append", default=[], help="Factory string to try, if not all.")
     parser.add_argument("--step", choices=STEPS)
     options = parser.parse_args()
     if options.step is None:

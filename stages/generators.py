@@ -6,7 +6,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from pipeline.run.layout import Artefact, Layout
-from pipeline.specs.generators import generator_spec
+from pipeline.specs.generators import GeneratorSpec, generator_spec
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Mapping
@@ -23,11 +23,12 @@ if TYPE_CHECKING:
 
 
 class StoredGenerator(NamedTuple):
-    """The `generator` of the registered `name` in `folder`, what was stored of it, and the precision that it computes
-    in, None where it has none."""
+    """The `generator` that the run calls `name`, in `folder`, what was registered, what was stored of it, and the
+    precision that it computes in, None where it has none."""
 
     folder: Path
     name: str
+    spec: GeneratorSpec
     generator: "Generator"
     parameters: "Parameters"
     precision: str | None
@@ -56,17 +57,17 @@ def read_generator(run: "Run", name: str) -> StoredGenerator:
     spec = generator_spec(parameters.details["generator"])
     generator: Any = spec.load().from_parts(parameters.settings, parameters.tensors)
     generator.to(run.device)
-    precision = getattr(run.config.section(spec), "precision", None)
+    known = name in run.config.generator_variants  # it may have been trained by another configuration
+    precision = getattr(run.config.generator(name if known else spec.name).settings, "precision", None)
     if precision:  # `nearest` has none
         generator.network.precision = choose_precision(precision, run.device)
         precision = str(generator.network.precision)
-    return StoredGenerator(folder, spec.name, generator, parameters, precision)
+    return StoredGenerator(folder, name, spec, generator, parameters, precision)
 
 
 def space_of(settings: "Config", layout: Layout, generator: str) -> Artefact | None:
     """The index whose joint space a generator uses; None where it uses none."""
-    in_space = settings.section(generator_spec(generator)).in_space
-    return layout.index(settings.describe.space) if in_space else None
+    return layout.index(settings.describe.space) if settings.generator(generator).settings.in_space else None
 
 
 def read_bundled_encoders(stored: StoredGenerator, bundle: "Bundle") -> "dict[str, Parameters]":

@@ -39,7 +39,7 @@ def remove(folder: Path, output: Path, named: np.ndarray) -> None:
     gone = {modality: revision.alive(modality, named) for modality in revision.modalities}
     for modality, rows in gone.items():
         if modality == "images" and len(rows) < len(named):
-            there = {one["image_id"] for one in revision.bundle.packed_table(modality).records(rows)}
+            there = {one["image_id"] for one in revision.packed_table(modality).records(rows)}
             raise InputError(f"image {min(set(named.tolist()) - there)} is not in {folder}; name one that is")
         if len(rows) == revision.bundle.card[modality]["count"]:
             raise UsageError(f"no {modality} would be left in {folder}; delete the bundle instead")
@@ -59,11 +59,13 @@ def add(folder: Path, output: Path, run: Run, embeddings: Embeddings) -> None:
     UsageError for images with other columns than those of the bundle."""
     revision, settings = PieceRevision(folder, output), run.config.index
     shards = revision.changed_shards(embeddings)
-    wanted = split_ids(embeddings.manifest, settings.splits)
+    wanted = split_ids(embeddings.manifest, settings.splits, shards)
     for modality in revision.modalities:
-        fresh = _fresh(revision, modality, shards, embeddings, wanted[modality])
-        table = _table(revision, modality, getattr(embeddings.manifest, modality).take(fresh))
-        _append(revision, modality, table, embeddings.rows_of(modality, fresh), settings)
+        fresh = _fresh(revision, modality, wanted[modality])
+        for vectors in embeddings.parts_of(modality, fresh, max(1, len(fresh))):
+            table = _table(revision, modality, embeddings.manifest.rows(modality, fresh))
+            _append(revision, modality, table, vectors, settings)
+        log.info("%d %s added; %d pieces", len(fresh), modality, len(revision.pieces[modality]))
     revision.commit()
 
 
@@ -75,18 +77,20 @@ def join(folder: Path, output: Path, other: Path, settings: IndexSettings) -> No
     added = AddedItems(revision.bundle, Bundle(other), ROOT, partial(revision.find, "images", "sha256"), ends)
     for modality in revision.modalities:
         table = _table(revision, modality, added.tables[modality], joined=True)
-        _append(revision, modality, table, added.items.rows_of(modality, added.rows[modality]), settings)
+        if table.num_rows:
+            _append(revision, modality, table, added.items.rows_of(modality, added.rows[modality]), settings)
+        log.info("%d %s added; %d pieces", table.num_rows, modality, len(revision.pieces[modality]))
     revision.inputs = added.inputs
     revision.commit(more_roots=added.roots)
 
 
 def _append(revision: PieceRevision, modality: str, table: pa.Table, vectors: Vectors, settings: IndexSettings) -> None:
-    """Add the items of `table`, which have these `vectors`: to the last piece, or in new ones."""
+    """Add the items of `table`, at least one, which have these `vectors`: to the last piece, or in new ones."""
     trained, count = bytes(revision.bundle.index(modality)), table.num_rows
     empty = {**revision.bundle.card[modality], "count": 0}
     most = piece_rows(from_bytes(trained, modality, empty), settings.piece, settings.worker_memory * MEBI)
     last = revision.pieces[modality][-1]["rows"]
-    if count and last <= GROWS * count and last + count <= most:
+    if last <= GROWS * count and last + count <= most:
         number, first = len(revision.pieces[modality]) - 1, revision.rows(modality)
         data = fill_piece(trained, vectors.blocks(), first, revision.index(modality, number))
         revision.put(modality, number, data, append_rows(revision.table(modality, number), table))
@@ -95,33 +99,24 @@ def _append(revision: PieceRevision, modality: str, table: pa.Table, vectors: Ve
             number, own = len(revision.pieces[modality]), table.slice(start, most)
             data = fill_piece(trained, _blocks(vectors, start, start + own.num_rows), revision.rows(modality))
             revision.put(modality, number, data, own)
-    log.info("%d %s added; %d pieces", count, modality, len(revision.pieces[modality]))
 
 
 def _blocks(vectors: Vectors, first: int, last: int) -> Iterator[np.ndarray]:
     """The vectors of some rows."""
-    return (vectors.take(slice(at, min(at + BLOCK_ROWS, last))) for at in range(first, last, BLOCK_ROWS))
+    return (vectors.take(np.arange(at, min(at + BLOCK_ROWS, last))) for at in range(first, last, BLOCK_ROWS))
 
 
-def _fresh(
-    revision: PieceRevision, modality: str, shards: list[int], embeddings: Embeddings, wanted: np.ndarray
-) -> np.ndarray:
-    """(k,) the ids among `wanted` (n,) of some shards that the bundle has not, or not any more."""
-    found = [np.empty(0, np.int64)]
-    for rows in (embeddings.rows[number] for number in shards):
-        one = modality[:-1]
-        first, last = getattr(rows, f"first_{one}"), getattr(rows, f"last_{one}")
-        own = wanted[slice(*np.searchsorted(wanted, [first, last]))]
-        table = revision.bundle.packed_table(modality)
-        there = table.records(table.find(NUMBER[modality], own)) if len(own) else []
-        found.append(np.setdiff1d(own, [record[NUMBER[modality]] for record in there]))
-    return np.concatenate(found)
+def _fresh(revision: PieceRevision, modality: str, wanted: np.ndarray) -> np.ndarray:
+    """(k,) the ids among `wanted` (n,) that the bundle has not, or not any more."""
+    table = revision.packed_table(modality)
+    there = table.records(table.find(NUMBER[modality], wanted))
+    return np.setdiff1d(wanted, [record[NUMBER[modality]] for record in there])
 
 
 def _table(revision: PieceRevision, modality: str, fresh: pa.Table, joined: bool = False) -> pa.Table:
     """New rows with the columns of the bundle's, of their types; of `joined` ones, further columns may follow, and some
     of the bundle's be missing."""
-    schema = revision.bundle.packed_table(modality).schema
+    schema = revision.packed_table(modality).schema
     more = [field for field in fresh.schema if field.name not in schema.names]
     if joined or not more and len(fresh.schema) == len(schema):
         try:

@@ -28,7 +28,9 @@ FILE = {"file": "x"}
 LEARNED = {
     "models": [*(spec.name for spec in MODELS if spec.made_by not in ("adopt", "combine")), "ncca-csls-refit", "both"],
     "ensembles": {"both": {"members": ["ncca", "kcca"]}},
-    "generators": [spec.name for spec in GENERATORS],
+    "generators": [*(spec.name for spec in GENERATORS), "plain"],
+    "generator_variants": {"plain": {"generator": "mrnn", "cell": "rnn"}},
+    "evaluate": {"generators": ["mrnn", "plain"]},
     "mrnn_regions": {"snippets": "dvsa"},
     "ranked_snippets": {"snippets": "dvsa"},
     "language_text": {"treebank": "x"},

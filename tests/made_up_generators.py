@@ -19,11 +19,13 @@ CONLLU = "\n".join(
     for thing in THINGS
     for sentence in TAGGED
 )
-GENERATORS = ["nearest", "mrnn", "lbl", "mnlm", "sc-nlm"]
+GENERATORS = ["nearest", "mrnn", "lbl", "mnlm", "sc-nlm", "gated"]
+"""Of these `gated` is a variant of mrnn."""
 FAST = {
     **CONFIG,
     "tokens": {"min_count": 1},
     "mrnn": {"dimensions": 16, "word_dim": 8, "epochs": 8, "batch_size": 8, "learning_rate": 0.02, "dropout": 0},
+    "generator_variants": {"gated": {"generator": "mrnn", "cell": "gru", "seed": 1}},
     "language_defaults": {"averaging": 0, "batch_size": 8, "learning_rate": 0.005, "precision": "float32"},
     "describe": {
         "top": 2,

@@ -3,7 +3,9 @@
 import ast
 import subprocess
 import sys
+from functools import cache
 from pathlib import Path
+from typing import NamedTuple
 
 import pytest
 
@@ -54,24 +56,39 @@ ROOMS = {
 MODULES = sorted(path for room in ("pipeline", "stages", "jointspace") for path in (ROOT / room).rglob("*.py"))
 
 
-def _imports(path: Path, named: bool = True) -> set[str]:
-    """All modules that a file imports, wherever in it; without those that only annotations name where not `named`."""
+class Source(NamedTuple):
+    """What a file says of itself: the modules that it `imports`, wherever in it, and those that it `needs`, all but
+    those that only annotations name; what is `taken` from each module; its `classes`, and all `names` in it."""
+
+    imports: set[str]
+    needs: set[str]
+    taken: list[tuple[str, str]]
+    classes: list[str]
+    names: set[str | None]
+
+
+@cache
+def _source(path: Path) -> Source:
     tree = ast.parse(path.read_text())
+    nodes = list(ast.walk(tree))
     unseen = {
         id(one)
-        for node in ast.walk(tree)
-        if isinstance(node, ast.If) and ast.unparse(node.test) == "TYPE_CHECKING" and not named
+        for node in nodes
+        if isinstance(node, ast.If) and getattr(node.test, "id", "") == "TYPE_CHECKING"
         for one in ast.walk(node)
     }
-    names = set()
-    for node in ast.walk(tree):
-        if id(node) in unseen:
-            continue
-        if isinstance(node, ast.Import):
-            names |= {alias.name for alias in node.names}
-        elif isinstance(node, ast.ImportFrom):
-            names |= {node.module, *(f"{node.module}.{alias.name}" for alias in node.names)}
-    return names
+    whole = [node for node in nodes if isinstance(node, ast.Import)]
+    parts = [node for node in nodes if isinstance(node, ast.ImportFrom)]
+    by_node = {id(node): {alias.name for alias in node.names} for node in whole}
+    by_node |= {id(node): {node.module, *(f"{node.module}.{alias.name}" for alias in node.names)} for node in parts}
+    named = (node for node in nodes if isinstance(node, ast.FunctionDef | ast.ClassDef | ast.Name | ast.alias))
+    return Source(
+        set().union(*by_node.values()),
+        set().union(*(names for node, names in by_node.items() if node not in unseen)),
+        [(node.module, alias.name) for node in parts for alias in node.names],
+        [node.name for node in tree.body if isinstance(node, ast.ClassDef)],
+        {getattr(node, "name", None) or getattr(node, "id", None) for node in named},
+    )
 
 
 def _module(path: Path) -> str:
@@ -84,7 +101,7 @@ def _room(module: str) -> str:
 
 @pytest.mark.parametrize("path", MODULES, ids=lambda p: str(p.relative_to(ROOT)))
 def test_a_room_imports_what_its_line_says(path: Path) -> None:
-    imports, room = _imports(path), _room(_module(path))
+    imports, room = _source(path).imports, _room(_module(path))
     if not path.is_relative_to(ROOT / "jointspace"):
         assert not any(name.split(".")[0] == "jointspace" for name in imports)
     if not path.is_relative_to(ROOT / "pipeline"):
@@ -104,7 +121,7 @@ def test_a_room_imports_what_its_line_says(path: Path) -> None:
 def test_modules_form_no_circle() -> None:
     """Imports within functions count: they hide a circle, and do not end it."""
     known = {_module(path): path for path in MODULES}
-    graph = {name: (_imports(path, named=False) & known.keys()) - {name} for name, path in known.items()}
+    graph = {name: (_source(path).needs & known.keys()) - {name} for name, path in known.items()}
     packages = {name for name, path in known.items() if path.name == "__init__.py"}
     while leaves := {name for name, needed in graph.items() if not needed & graph.keys() - packages}:
         graph = {name: needed for name, needed in graph.items() if name not in leaves}
@@ -118,25 +135,17 @@ def test_what_is_imported_of_ours_is_there() -> None:
         for folder in ("pipeline", "stages", "jointspace", "benchmarks", "examples")
         for path in (ROOT / folder).rglob("*.py")
     ]
-    names = {
-        _module(path): {
-            getattr(node, "name", None) or getattr(node, "id", None)
-            for node in ast.walk(ast.parse(path.read_text()))
-            if isinstance(node, ast.FunctionDef | ast.ClassDef | ast.Name | ast.alias)
-        }
-        for path in ours
-    }
+    names = {_module(path): _source(path).names for path in ours}
     for path in [*ours, *(ROOT / "tests").rglob("*.py")]:
-        for node in ast.walk(ast.parse(path.read_text())):
-            if isinstance(node, ast.ImportFrom) and node.module.split(".")[0] in ("pipeline", "stages", "jointspace"):
-                for alias in node.names:
-                    found = alias.name in names.get(node.module, ()) or f"{node.module}.{alias.name}" in names
-                    assert found, f"{path.relative_to(ROOT)}: {node.module} has no {alias.name}"
+        for module, name in _source(path).taken:
+            if module.split(".")[0] in ("pipeline", "stages", "jointspace"):
+                found = name in names.get(module, ()) or f"{module}.{name}" in names
+                assert found, f"{path.relative_to(ROOT)}: {module} has no {name}"
 
 
 @pytest.mark.parametrize("path", sorted((ROOT / "stages").rglob("*.py")), ids=lambda p: p.name)
 def test_stages_do_not_import_stages(path: Path) -> None:
-    ours = {name.split(".")[1] for name in _imports(path) if name.startswith("stages.")}
+    ours = {name.split(".")[1] for name in _source(path).imports if name.startswith("stages.")}
     assert ours <= {
         "applied", "boxes", "bundled", "catalogue", "closing", "commands", "generators", "given",
         "indices", "inputs", "piece_upkeep", "pieces", "rates", "studies", "texts",
@@ -200,7 +209,6 @@ def test_names_of_classes_are_unique() -> None:
     where: dict[str, list[str]] = {}
     for folder in ("pipeline", "stages", "jointspace", "benchmarks", "examples"):
         for path in sorted((ROOT / folder).rglob("*.py")):
-            for node in ast.parse(path.read_text()).body:
-                if isinstance(node, ast.ClassDef):
-                    where.setdefault(node.name, []).append(str(path.relative_to(ROOT)))
+            for name in _source(path).classes:
+                where.setdefault(name, []).append(str(path.relative_to(ROOT)))
     assert {name: paths for name, paths in where.items() if len(paths) > 1} == {}

@@ -37,6 +37,27 @@ def test_defaults_are_complete_and_every_key_has_a_comment() -> None:
             {"generators": ["mrnn-regions"], "regions": {"encoders": ["squeezenet-boxes"]}},
             "mrnn_regions.snippets: not a model in models with a vector for every word (none); name one",
         ),
+        ({"generators": ["mrn"]}, "generators: unknown generator mrn; did you mean mrnn? there are nearest, "),
+        (
+            {"generators": ["mrnn", "nearest"], "evaluate": {"generators": ["nearest"]}},
+            "evaluate.generators: nearest does not say how probable a sentence is; name one of mrnn, lbl",
+        ),
+        ({"evaluate": {"generators": ["lbl"]}}, "evaluate.generators: lbl is not among generators; add it there"),
+        ({"generator_variants": {"mrnn": {"generator": "lbl"}}}, "mrnn is the name of a registered generator"),
+        (
+            {"generator_variants": {"v": {"generator": "mrnn", "encoders": ["e"]}}},
+            "generator_variants.v: unknown encoder e; there are squeezenet-boxes",
+        ),
+        ({"generator_variants": {"v": {"generator": "mrnn", "encoders": []}}}, "v: name at least one encoder"),
+        (
+            {"generator_variants": {"v": {"generator": "mrnn", "factors": 3}}},
+            "unknown key generator_variants.v.factors; legal here: optimiser, learning_rate, ",
+        ),
+        (
+            {"generator_variants": {"v": {"generator": "mrnn", "cell": "gruu"}}},
+            "key generator_variants.v.cell: must be 'rnn', 'relu', 'gru' or 'lstm', not 'gruu'",
+        ),
+        ({"generator_variants": {"v": {"generator": "mrnn", "seeds": [2, 2]}}}, "generator_variants: seeds has a seed"),
         ({"variants": 3}, "key variants: "),
         ({"models": ["nca-refit"]}, "unknown model nca-refit; did you mean ncca-refit? there are"),
         ({"models": ["nca-csls"]}, "unknown model nca-csls; did you mean ncca-csls? there are"),
@@ -181,6 +202,25 @@ def test_a_variant_with_seeds_is_a_model_a_seed_wherever_it_is_named() -> None:
     assert config.model("tree-seed7").settings.margin == 3.0
     with pytest.raises(UsageError, match="unknown model tree;"):
         config.model("tree")
+
+
+def test_a_variant_of_a_generator_has_its_own_settings_and_is_one_a_seed() -> None:
+    change = {
+        "generators": ["mrnn", "plain", "lbl"],
+        "generator_variants": {"plain": {"generator": "mrnn", "cell": "relu", "seeds": [5, 0]}},
+        "evaluate": {"generators": ["plain"]},
+        "language_defaults": {"clip": 7},
+        "mrnn": {"dimensions": 33},
+        "seed": 2,
+    }
+    config = validate(merge(defaults(), change))
+    assert config.generators == ("mrnn", "plain-seed5", "plain-seed0", "lbl")
+    assert config.evaluate.generators == ("plain-seed5", "plain-seed0")
+    ours, plain = config.generator("mrnn"), config.generator("plain-seed5")
+    assert (ours.spec.name, ours.seed, ours.settings.cell) == ("mrnn", 2, "lstm")
+    assert (plain.spec.name, plain.seed, plain.settings.cell) == ("mrnn", 5, "relu")
+    assert plain.settings.dimensions == 33 and plain.settings.clip == 7 and plain.encoders == ("squeezenet-boxes",)
+    assert ("plain-seed0-perplexity", "test", "all-sentences") in config.evaluations()
 
 
 @pytest.mark.parametrize(

@@ -16,6 +16,7 @@ from pipeline.errors import UsageError
 # What default.yaml has only as comments: a value in every section, list, and mapping of names.
 FULL = {
     "variants": {"other": {"model": "lstm", "seed": 3, "encoders": ["net"], "training": "target", "documents": "mild"}},
+    "generator_variants": {"mine": {"generator": "mrnn", "seed": 3, "encoders": ["net"]}},
     "ensembles": {"both": {"members": ["ncca", "lstm"], "weights": [0, 1]}},
     "documents": {
         "mild": {
@@ -26,11 +27,12 @@ FULL = {
     "encoders": [{"name": "net", "architecture": "alexnet"}, {"name": "old", "architecture": "standard"}],
     "study": {"encoders": [{"name": "third", "architecture": "vgg16", "layer": "fc7"}], "noise": ["mild"]},
     "collection": {"files": {"captions": "c.tsv"}, "columns": {"file": "f"}},
-    "generators": ["mrnn", "lbl"],
+    "generators": ["mrnn", "lbl", "mine"],
     "index": {"candidates": ["HNSW32"], "memory": 100, "latency_ms": 2.5},
 }
 NAMED = [("collection", "files"), ("collection", "columns"), ("documents",), ("variants",), ("ensembles",)]
 NAMED += [
+    ("generator_variants",),
     ("cluster", "options"),
     ("fit", "text_weights"),
     ("study", "fit", "text_weights"),
@@ -114,7 +116,9 @@ def test_the_full_configuration_is_legal_and_has_a_value_of_every_section() -> N
         "Section",
         "EveryKind",
         "StudySettings",
+        "Seeds",
         "Models",
+        "Generators",
         "Keys",
         "OwnKeys",
         "TextKindSettings",
@@ -143,7 +147,8 @@ def test_a_wrong_value_is_refused_everywhere() -> None:
         refused = [wrong for wrong in WRONG if any(wrong is one for one in REFUSED.get(type(value), ()))]
         fault(changed(place, WRONG[number % len(WRONG)]))  # which may be legal here
         missed += [(place, wrong) for wrong in refused if fault(changed(place, wrong)) is None]
-    legal = {(("documents", "mild", "simulate"), None), (("variants", "other", "encoders"), None)}  # or null
+    legal = {(("documents", "mild", "simulate"), None), (("variants", "other", "encoders"), None)}
+    legal |= {(("generator_variants", "mine", "encoders"), None)}  # or null
     legal |= {(("text_encoder_defaults", "weight"), 1.5), (("hmlstm", "forget_bias"), -1)}  # or a number, of any sign
     assert set(missed) == legal
 

@@ -1,8 +1,10 @@
 """The same sum on one process, on threads and on Dask's workers, and with a worker killed half-way."""
 
 import os
+import resource
 import shutil
 import signal
+import tempfile
 import threading
 import time
 from collections import Counter
@@ -10,10 +12,11 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import replace
 from functools import partial
-from operator import add
+from operator import add, iadd
 from pathlib import Path
 from types import SimpleNamespace
 from uuid import uuid4
+from weakref import WeakSet
 
 import numpy as np
 import pytest
@@ -22,7 +25,7 @@ from scipy import sparse
 
 from pipeline.errors import JointspaceError, UsageError
 from pipeline.index.shard_search import ShardVectors, search_parts
-from pipeline.mapreduce import map_reduce
+from pipeline.mapreduce import LargeSums, map_reduce
 from pipeline.metrics.ranks import count_ranks
 from pipeline.models.linear.accumulation import MomentsAccumulator
 from pipeline.models.linear.sets import FoldedMoments, Restriction
@@ -72,6 +75,83 @@ def test_results_are_combined_in_the_order_of_the_items(scheduler: str, address:
     found = map_reduce(draw, iter(range(24)), add, scheduler)
     assert found.tobytes() == expected.tobytes()
     assert map_reduce(draw, [3], add, scheduler).tobytes() == draw(3).tobytes()
+
+
+class Counted:
+    """A text in the order in which it was put together, and how many of them there have been at once."""
+
+    alive, most = WeakSet(), 0
+
+    def __init__(self, text: str) -> None:
+        self.text = text
+        Counted.alive.add(self)
+        Counted.most = max(Counted.most, len(Counted.alive))
+
+    def absorb(self, other: "Counted") -> "Counted":
+        self.text = append(self.text, other.text)
+        return self
+
+
+class Written(np.ndarray):
+    """What of a sum goes into its file; nothing of it is left when the next item is mapped."""
+
+    alive, __hash__ = WeakSet(), object.__hash__
+
+
+def to_arrays(total: Counted) -> dict[str, np.ndarray]:
+    arrays = {name: np.frombuffer(total.text.encode(), np.uint8).view(Written) for name in ("text", "again")}
+    Written.alive.update(arrays.values())
+    return arrays
+
+
+COUNTED = LargeSums(
+    Counted.absorb,
+    to_arrays,
+    lambda arrays: Counted(arrays["text"].tobytes().decode()),
+)
+
+
+@pytest.mark.parametrize("count", [1, 2, 3, 5, 8, 9, 17, 24, 64, 100])
+def test_one_process_holds_two_sums_at_most_and_adds_in_the_same_order(count: int) -> None:
+    Counted.most = 0
+
+    def count_one(item: int) -> Counted:
+        assert not Written.alive
+        return Counted(f"{item}!")
+
+    found = map_reduce(count_one, range(count), append, large=COUNTED)
+    assert found.text == map_reduce(with_suffix, range(count), append, shared=("!",))
+    assert Counted.most == min(2, count)
+    del found
+    assert not Counted.alive
+
+
+def test_large_sums_keep_every_bit_in_a_file_that_nobody_sees(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
+    seen = []
+
+    def look(item: int) -> np.ndarray:
+        seen.extend(tmp_path.iterdir())
+        return draw(item)
+
+    large = LargeSums(iadd, lambda total: {"total": total}, lambda arrays: arrays["total"])
+    found = map_reduce(look, range(24), add, large=large)
+    assert found.tobytes() == map_reduce(draw, range(24), add).tobytes()
+    assert not seen and not list(tmp_path.iterdir())
+
+
+def test_a_sum_that_finds_no_room_names_the_setting_that_moves_it(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
+    large = LargeSums(iadd, lambda total: {"total": total}, lambda arrays: arrays["total"])
+    usual = resource.getrlimit(resource.RLIMIT_FSIZE)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (2000, usual[1]))
+    try:
+        with pytest.raises(JointspaceError, match=f"a sum of 4,000 bytes does not fit into {tmp_path} .*set TMPDIR"):
+            map_reduce(draw, range(24), add, large=large)
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, usual)
 
 
 def test_a_killed_worker_does_not_change_the_sum(tmp_path: Path) -> None:

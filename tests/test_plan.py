@@ -20,7 +20,7 @@ from pipeline.errors import IntegrityError, UsageError
 from pipeline.index import build, build_gallery
 from pipeline.models.linear import accumulation
 from pipeline.plan import forecast as forecasts
-from pipeline.plan import needs
+from pipeline.plan import kernels, machine, needs
 from pipeline.plan.comparison import Fact, add_up, compare, cost_table, duration, misfits, render, total
 from pipeline.plan.forecast import Forecast, forecast
 from pipeline.plan.machine import examine, free_disk
@@ -312,6 +312,7 @@ def test_the_command_measures_and_forecasts(settings: config.Config, tmp_path: P
 def test_doctor_finds_what_is_here_and_what_is_missing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     from stages.operations.doctor import command
 
+    monkeypatch.setattr("pipeline.plan.machine.try_kernels", lambda: {"SKYLAKEX": 2.0e11, "HASWELL": 1.9e11})
     result = CliRunner().invoke(command, ["--folder", str(tmp_path / "not/yet")])
     for word in ("processor", "BLAS", "torch", "faiss", "memory", "disk", "[cluster]"):
         assert word in result.output
@@ -324,6 +325,26 @@ def test_doctor_finds_what_is_here_and_what_is_missing(tmp_path: Path, monkeypat
     assert missing["[extra]"].remedy.startswith("pip install 'jointspace[extra]'")
     result = CliRunner().invoke(command, ["--folder", str(tmp_path)])
     assert result.exit_code == 1
+
+
+def test_doctor_says_which_kernels_are_faster_than_those_in_use(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("pipeline.runtime.cpu_flags", lambda: frozenset({"avx512f"}))
+    monkeypatch.setenv("OPENBLAS_CORETYPE", "SKYLAKEX")
+    for haswell, mark, remedy in ((1.05, "ok", None), (1.2, "note", "export OPENBLAS_CORETYPE=HASWELL")):
+        rates = {"SKYLAKEX": 1e11, "HASWELL": haswell * 1e11}
+        monkeypatch.setattr("pipeline.plan.machine.try_kernels", lambda rates=rates: rates)
+        (found,) = machine.check_kernels()
+        assert (found.mark, found.remedy) == (mark, remedy) and "SKYLAKEX 100" in found.found
+    monkeypatch.setattr("pipeline.runtime.cpu_flags", frozenset)
+    assert not list(machine.check_kernels())
+
+
+def test_kernels_are_tried_each_in_a_process_of_its_own(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(kernels, "ROUNDS", 1)
+    monkeypatch.setattr(kernels, "CORE_TYPES", ("HASWELL", "NEHALEM"))
+    monkeypatch.setattr(kernels, "TRIAL", kernels.TRIAL.replace("0.3", "0.01"))
+    rates = kernels.try_kernels()
+    assert set(rates) == {"HASWELL", "NEHALEM"} and all(rates.values())
 
 
 def test_text_encoders_are_measured_without_a_manifest(settings: config.Config, tmp_path: Path) -> None:

@@ -153,9 +153,11 @@ def some(choices: list[tuple[str, ...]]) -> list[tuple[str, ...]]:
 
 
 def legal(config: Config) -> bool:
-    """Whether its variants can be laid over the settings of their models, which a made-up value may not allow."""
+    """Whether its variants can be laid over the settings of what they are variants of, which a made-up value may not
+    allow."""
     try:
-        return bool([config.model(name) for name in config.every_model()])
+        generators = [config.generator(name) for name in config.generators]
+        return bool([*generators, *(config.model(name) for name in config.every_model())])
     except UsageError:
         return False
 
@@ -184,7 +186,7 @@ def decisive() -> dict[str, set[str]]:
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(Path, "is_file", lambda path: True)
         patch.setattr(watching, "describe_state", lambda *given: str(given[:3]))
-        for name in ("model", "every_model", "made_by"):
+        for name in ("model", "every_model", "made_by", "generator"):
             patch.setattr(Config, name, remembered(getattr(Config, name)))
         for name in ("_folder", "file", "_sidecar", "_parameters", "_shards"):
             patch.setattr(Layout, name, cache(getattr(Layout, name)))
@@ -212,6 +214,7 @@ def test_the_keys_in_a_stages_line_are_those_whose_change_reruns_it(name: str, d
     assert decisive[name] == named(STAGES[name]) - INERT.get(name, set())
 
 
+@cache
 def functions_of(module: Any) -> dict[str, ast.FunctionDef]:
     tree = ast.parse(inspect.getsource(module))
     return {node.name: node for node in ast.walk(tree) if isinstance(node, ast.FunctionDef)}

@@ -197,13 +197,13 @@ RUNS = {"snakemake": run_snakemake, "jointspace": call_jointspace}
 
 
 def runs_commands(program: str, arguments: list[str], **_: object) -> bool:
-    """Whether a request may run commands: Snakemake's do by a configuration of ours, but not in a dry run."""
-    return program == "jointspace" or "--configfile" in arguments and not {"-n", "--unlock"} & set(arguments)
+    """Whether a request may run many commands: Snakemake's do for `all` by a configuration, but not in a dry run."""
+    return {"all", "--configfile"} <= set(arguments) and not {"-n", "--unlock"} & set(arguments)
 
 
 @cache
 def preload() -> None:
-    """Import all that commands import."""
+    """Import all that commands import; of a few commands each imports its own sooner."""
     for name in ("pipeline", "stages"):
         for module in pkgutil.walk_packages(importlib.import_module(name).__path__, f"{name}."):
             with suppress(ImportError):  # of an extra that is not installed

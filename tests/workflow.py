@@ -27,6 +27,7 @@ TINY = {
     "models": ["ncca", "sae", "ncca-csls-refit"],
     "encoders": [{"name": "squeezenet-untrained", **NETWORK}],
     "shard_size": 40,
+    "plan": {"sample": 8},
     "demo": {"train": 90, "dev": 20, "test": 20, "weak": 30},
     "fit": {"dimensions": [8, 16], "image_ridge": [0.1, 1], "text_ridge": [1], "eigenvalue_power": [0, 1]},
     "transfer": {"beta": [0.3], "auxiliary_dimensions": [8], "features": 40, "neighbours": 5},

@@ -4,13 +4,13 @@ from collections.abc import Iterable
 from typing import TYPE_CHECKING
 
 from pipeline.config.architectures import require_detector
+from pipeline.config.generator_checks import check_generators
 from pipeline.config.phrase_checks import check_phrases
 from pipeline.config.text_checks import check_text_encoders, check_text_weights, require_documents
 from pipeline.config.variants import CSLS, PLAIN, REFIT, Model
 from pipeline.errors import UsageError
 from pipeline.specs.encoders import TRAINED
 from pipeline.specs.engines import AUTO, ENGINES, TORCH
-from pipeline.specs.generators import GENERATORS
 from pipeline.specs.models import MODELS, model_spec
 from pipeline.specs.trainings import TRAININGS
 
@@ -31,7 +31,7 @@ def check(config: "Config") -> None:
     for name, model in models.items():
         _check_model(config, name, model)
     check_text_weights(config, "study", config.study.fit.text_weights, config.study_text_weights)
-    _check_generators(config, models)
+    check_generators(config, models)
     check_phrases(config, models)
     _check_parser(config, models.values())
 
@@ -206,39 +206,6 @@ def _check_members(config: "Config", name: str) -> None:
     sums = {model.settings.sum for model in members.values() if model.spec.multi_vector}
     if "positive" in sums and len(sums) > 1:
         raise ValueError(f"{name} joins members that score by words or by positive products, but not both")
-
-
-def _check_generators(config: "Config", models: dict[str, Model]) -> None:
-    chosen = [spec for spec in GENERATORS if spec.name in config.generators]
-    if any(spec.regions for spec in chosen) or (chosen and config.describe.boxes):
-        missing = {encoder.name for encoder in config.encoders} - set(config.regions.encoders)
-        if missing:
-            raise ValueError(
-                f"generators take regions of every encoder; add {min(missing)} to regions.encoders, or leave it out"
-            )
-    if absent := set(config.evaluate.generators) - set(config.generators):
-        raise ValueError(f"evaluate.generators: {min(absent)} is not among generators; add it there, or leave it out")
-    aligned = [name for name in config.models if models[name].spec.aligned]
-    for spec in chosen:
-        if spec.regions and config.section(spec).snippets not in aligned:
-            known = ", ".join(aligned) or "none"
-            raise ValueError(
-                f"{spec.key}.snippets: not a model in models with a vector for every word ({known}); name one"
-            )
-        if spec.treebank and config.language_text.treebank is None:
-            raise ValueError(f"{spec.name} needs parts of speech; name a CoNLL-U file in language_text.treebank")
-    if any(config.section(spec).in_space for spec in chosen):
-        _check_space(config, models)
-
-
-def _check_space(config: "Config", models: dict[str, Model]) -> None:
-    space = config.describe.space
-    if space not in config.models:
-        raise ValueError(f"describe.space: {space} is not among models ({', '.join(config.models)}); add it")
-    if not (models[space].spec.joint_space and models[space].unit):
-        raise ValueError(
-            f"describe.space: {models[space].spec.name} has no cosine of an image and words; take one such as ncca"
-        )
 
 
 def _check_parser(config: "Config", models: Iterable[Model]) -> None:

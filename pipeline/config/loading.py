@@ -19,6 +19,13 @@ from pipeline.settings.section import merge
 from pipeline.specs.encoders import ENCODERS
 from pipeline.specs.text_encoders import TEXT_ENCODERS
 
+LAID = {
+    "variants": "variant_defaults",
+    "generator_variants": "generator_variant_defaults",
+    "ensembles": "ensemble_defaults",
+}
+"""Section of names -> the section that each of these is laid over."""
+
 
 def default_path() -> Path:
     """config/default.yaml of the checkout, or of the installed distribution."""
@@ -46,7 +53,7 @@ def validate(values: Mapping[str, Any], source: Path | str = "configuration") ->
     values |= _with_encoders(_below_text(values, source), values, kinds, ("text_encoders", "query_text_encoders"))
     if isinstance(study, Mapping):
         values["study"] = {**study, **_with_encoders(defaults, study, libraries)}
-    for section, below in (("variants", "variant_defaults"), ("ensembles", "ensemble_defaults")):
+    for section, below in LAID.items():
         if isinstance(values.get(section), Mapping):
             values[section] = _laid(values.get(below), values[section], values[section])
     values |= {key: _inherited(key, values) for key, spec in OWN.items() if spec.defaults}

@@ -68,7 +68,7 @@ class Models(Section):
         chosen = self.variants.get(plain) or Variant(**self.variant_defaults.model_dump() | values)
         spec, where = model_spec(chosen.model), f"variants.{plain}"
         texts = tuple(one.name for one in self.text_encoders) if chosen.text_encoders is None else chosen.text_encoders
-        fit = _laid(self.fit, chosen.fit, f"{where}.fit")
+        fit = laid(self.fit, chosen.fit, f"{where}.fit")
         weights = {one.name: one.weight for one in self.text_encoders} | fit.text_weights
         return Model(
             spec,
@@ -78,10 +78,10 @@ class Models(Section):
             training=chosen.training,
             documents=chosen.documents,
             seed=self.seed if chosen.seed is None else chosen.seed,
-            settings=_laid(self.section(spec), chosen.model_extra, where, tuple(Variant.model_fields)),
+            settings=laid(self.section(spec), chosen.model_extra, where, tuple(Variant.model_fields)),
             fit=fit,
-            transfer=_laid(self.transfer, chosen.transfer, f"{where}.transfer"),
-            word_vectors=_laid(self.word_vectors, chosen.word_vectors, f"{where}.word_vectors"),
+            transfer=laid(self.transfer, chosen.transfer, f"{where}.transfer"),
+            word_vectors=laid(self.word_vectors, chosen.word_vectors, f"{where}.word_vectors"),
             named=chosen.named,
         )
 
@@ -177,7 +177,7 @@ class Models(Section):
         return None
 
 
-def _laid(section: Section | None, values: Mapping[str, Any], where: str, beside: tuple[str, ...] = ()) -> Any:
+def laid(section: Section | None, values: Mapping[str, Any], where: str, beside: tuple[str, ...] = ()) -> Any:
     """`section` with `values` over it. UsageError names the key, by the place `where` these stand."""
     if not values:
         return section

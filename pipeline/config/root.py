@@ -8,7 +8,7 @@ from pydantic import Field, create_model, model_validator
 
 from pipeline.config.checks import check
 from pipeline.config.encoders import Encoder, StudyWithEncoders
-from pipeline.config.models import Models
+from pipeline.config.generators import Generators
 from pipeline.config.places import check_places
 from pipeline.config.text_encoders import TextEncoderEntry
 from pipeline.config.variants import OWN
@@ -20,7 +20,6 @@ from pipeline.settings.collection import (
     TextSettings,
     TokenVocabularySettings,
 )
-from pipeline.settings.generators import DescribeSettings, ExtraTextSettings, OptimisationSettings
 from pipeline.settings.images import ExtractSettings, FinetuneSettings, ImageViewSettings, RegionsSettings, TuneSettings
 from pipeline.settings.models import AlignSettings, CslsSettings, PhrasesSettings, TrainSettings
 from pipeline.settings.parse import ParseSettings
@@ -37,7 +36,7 @@ from pipeline.settings.section import (
     Section,
     Split,
 )
-from pipeline.specs.generators import GENERATORS, ranker
+from pipeline.specs.generators import ranker
 from pipeline.specs.places import find, import_place
 
 SCHEDULER = r"^(local|slurm|kubernetes|\w+://.+)$"
@@ -69,7 +68,7 @@ class EvaluateSettings(Section):
     protocols: tuple[Protocol, ...]
     bootstrap: Count
     folds: Positive
-    generators: tuple[Literal[tuple(spec.name for spec in GENERATORS if spec.likelihood)], ...]
+    generators: tuple[Name, ...]
     prior_images: Count
 
 
@@ -114,7 +113,7 @@ class RemoteSettings(Section):
     patience: AboveZero
 
 
-class Keys(Models):
+class Keys(Generators):
     name: Name
     data_root: str
     weights_root: str
@@ -147,10 +146,6 @@ class Keys(Models):
     evaluate: EvaluateSettings
     serve: ServeSettings
     reproduce: ReproduceSettings
-    generators: tuple[Literal[tuple(spec.name for spec in GENERATORS)], ...]
-    language_defaults: OptimisationSettings
-    language_text: ExtraTextSettings
-    describe: DescribeSettings
 
 
 OwnKeys = create_model(

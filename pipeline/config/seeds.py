@@ -1,6 +1,6 @@
-"""A variant with several seeds is as many models."""
+"""A variant with several seeds is as many models, or generators."""
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 from typing import Any
 
 from pipeline.config.variants import CSLS, REFIT
@@ -9,41 +9,55 @@ SEEDED = "{name}-seed{seed}"
 
 
 def one_a_seed(values: Mapping[str, Any]) -> dict[str, Any]:
-    """`values` with a variant for each seed of one that has `seeds`, and with these wherever it is named, among the
-    models as among the members of an ensemble. What has another form is left for validation."""
-    variants = values.get("variants")
-    if not isinstance(variants, Mapping):
-        return dict(values)
-    seeded = {name: one["seeds"] for name, one in variants.items() if isinstance(one, Mapping) and _several(one)}
-    if not seeded:
-        return dict(values)
+    """`values` with a variant for each seed of one that has `seeds`, and with these wherever it is named: among the
+    models as among the members of an ensemble, among the generators as among those that rank. What has another form is
+    left for validation."""
+    models, generators = (_Seeded(values.get(section)) for section in ("variants", "generator_variants"))
+    found = dict(values)
+    if models.seeds:
+        found |= {"models": models.spread(values.get("models")), "variants": models.variants()}
+        ensembles = values.get("ensembles")
+        if isinstance(ensembles, Mapping):
+            found["ensembles"] = {name: _with(one, "members", models) for name, one in ensembles.items()}
+    if generators.seeds:
+        found |= {"generators": generators.spread(values.get("generators"))}
+        found |= {"generator_variants": generators.variants()}
+        found |= {"evaluate": _with(values.get("evaluate"), "generators", generators)}
+    return found
 
-    def spread(names: Any) -> Any:
-        return [own for name in names for own in _names(name, seeded)] if isinstance(names, list | tuple) else names
 
-    split: dict[str, Any] = {}
-    for name, one in variants.items():
-        for seed in seeded.get(name, [None]):
-            own = one if seed is None else {**one, "seed": seed, "seeds": []}
-            split[name if seed is None else SEEDED.format(name=name, seed=seed)] = own
-    ensembles = values.get("ensembles")
-    if isinstance(ensembles, Mapping):
-        ensembles = {
-            name: {**one, "members": spread(one["members"])} if isinstance(one, Mapping) and "members" in one else one
-            for name, one in ensembles.items()
-        }
-    return {**values, "models": spread(values.get("models")), "variants": split, "ensembles": ensembles}
+class _Seeded:
+    """The `seeds` of those of the `given` variants that have several."""
+
+    def __init__(self, given: Any) -> None:
+        self.given = given
+        several = given.items() if isinstance(given, Mapping) else ()
+        self.seeds = {name: one["seeds"] for name, one in several if isinstance(one, Mapping) and _several(one)}
+
+    def variants(self) -> dict[str, Any]:
+        split: dict[str, Any] = {}
+        for name, one in self.given.items():
+            for seed in self.seeds.get(name, [None]):
+                own = one if seed is None else {**one, "seed": seed, "seeds": []}
+                split[name if seed is None else SEEDED.format(name=name, seed=seed)] = own
+        return split
+
+    def spread(self, names: Any) -> Any:
+        return [own for name in names for own in self._names(name)] if isinstance(names, list | tuple) else names
+
+    def _names(self, name: Any) -> list[Any]:
+        """What `name` means, with its endings."""
+        if not isinstance(name, str):
+            return [name]
+        base = name.removesuffix(REFIT).removesuffix(CSLS)
+        return [SEEDED.format(name=base, seed=seed) + name[len(base) :] for seed in self.seeds.get(base, ())] or [name]
+
+
+def _with(section: Any, key: str, seeded: _Seeded) -> Any:
+    return {**section, key: seeded.spread(section[key])} if isinstance(section, Mapping) and key in section else section
 
 
 def _several(variant: Mapping[str, Any]) -> bool:
     seeds = variant.get("seeds")
     listed = isinstance(seeds, list | tuple) and bool(seeds) and all(isinstance(seed, int) for seed in seeds)
     return listed and len(set(seeds)) == len(seeds)
-
-
-def _names(name: Any, seeded: Mapping[str, Iterable[int]]) -> list[Any]:
-    """The models that `name` means, with its endings."""
-    if not isinstance(name, str):
-        return [name]
-    base = name.removesuffix(REFIT).removesuffix(CSLS)
-    return [SEEDED.format(name=base, seed=seed) + name[len(base) :] for seed in seeded.get(base, ())] or [name]

@@ -2,7 +2,7 @@
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any, Literal
+from typing import Any, ClassVar, Literal
 
 from pydantic import ConfigDict, field_validator
 
@@ -23,22 +23,27 @@ OWN = {spec.key: spec for spec in (*MODELS, *GENERATORS) if spec.section}
 """Key of the configuration -> the model or generator whose settings it holds."""
 
 
-class VariantDefaults(Section):
-    encoders: tuple[Name, ...] | None
-    text_encoders: tuple[Name, ...] | None
-    training: Literal[tuple(TRAININGS)]
-    documents: Name
-    seed: Seed | None
+class Seeds(Section):
     seeds: tuple[Seed, ...]
-    csls: bool
-    refit: bool
+    section: ClassVar[str]
 
     @field_validator("seeds")
     @classmethod
     def _each_once(cls, seeds: tuple[int, ...]) -> tuple[int, ...]:
         if len(set(seeds)) < len(seeds):
-            raise ValueError("variants: seeds has a seed twice; name each once")
+            raise ValueError(f"{cls.section}: seeds has a seed twice; name each once")
         return seeds
+
+
+class VariantDefaults(Seeds):
+    section = "variants"
+    encoders: tuple[Name, ...] | None
+    text_encoders: tuple[Name, ...] | None
+    training: Literal[tuple(TRAININGS)]
+    documents: Name
+    seed: Seed | None
+    csls: bool
+    refit: bool
 
 
 class Variant(VariantDefaults):

@@ -32,7 +32,8 @@ class DescribingNetwork(Recurrent):
         b_v = W_hi I;  h_t = f(W_hx x_t + W_hh h_{t-1} + b_h + 1(t = 1) b_v);  y_t = softmax(W_oh h_t + b_o)
 
     Paper to code: W_hi `image_map`, W_hx `w`, W_hh `u`, b_h `bias` + `hidden_bias`, x_t rows of `words`, W_oh `output`,
-    b_o `output_bias`. The cell `rnn` is the equation with f = tanh; `lstm` and `gru` add b_v to all their gates.
+    b_o `output_bias`. The cell `relu` is the equation with the paper's f, `rnn` with f = tanh; `lstm` and `gru` add b_v
+    to all their gates.
     Classes are the vocabulary's V words, the unknown word V, and the boundary V + 1: START as input, END as output.
     The image I is the stacked features, centred and divided by their root mean square over the training images.
     """

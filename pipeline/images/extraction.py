@@ -2,8 +2,8 @@
 
 import logging
 import time
-from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from dataclasses import dataclass, field, replace
 from itertools import islice, tee
 from operator import itemgetter
 from typing import TYPE_CHECKING, Any
@@ -43,6 +43,8 @@ class ExtractionPlan:
     dtype: torch.dtype
     batch_size: int
     engine: str = TORCH
+    tried: tuple["ImageEncoder", Callable[..., torch.Tensor]] | None = field(default=None, repr=False, compare=False)
+    """An encoder and what computes it by the engine, which compiled it to be tried."""
 
     @property
     def precision(self) -> str:
@@ -75,8 +77,8 @@ def choose_plan(
         log.info("cosine of bfloat16 to float32 features %.5f: computing in %s", cosine, dtype)
     plan = ExtractionPlan(chosen, dtype, batch_size)
     if named:
-        plan = _by(engine, plan)
-        if not (cosine := _try(encoder, plan)[0]) >= LEAST_COSINE:  # NaN neither
+        plan, cosine, _ = _try(encoder, _by(engine, plan))
+        if not cosine >= LEAST_COSINE:  # NaN neither
             raise UsageError(
                 f"{engine}'s features have a cosine of {cosine:.4f} to torch's; set extract.engine to auto"
             )
@@ -93,9 +95,8 @@ def _fastest(encoder: "ImageEncoder", plan: ExtractionPlan, images: int) -> Extr
     log.info("torch: %.1f images/s", 1 / least)
     chosen = plan
     for spec in able:
-        other = _by(spec.name, plan)
         try:
-            cosine, seconds = _try(encoder, other)
+            other, cosine, seconds = _try(encoder, _by(spec.name, plan))
         except Exception as error:  # a library that is broken or lacks an operation is no reason to stop
             log.info("not by %s: %s", spec.name, brief(error))
             continue
@@ -109,11 +110,13 @@ def _by(engine: str, plan: ExtractionPlan) -> ExtractionPlan:
     return replace(plan, engine=engine, batch_size=max(plan.batch_size, full_batch()))
 
 
-def _try(encoder: "ImageEncoder", plan: ExtractionPlan) -> tuple[float, float]:
-    """The least cosine of probes' features to torch's in float32, and the seconds of an image."""
+def _try(encoder: "ImageEncoder", plan: ExtractionPlan) -> tuple[ExtractionPlan, float, float]:
+    """`plan` with the compiled encoder; the least cosine of probes' features to torch's in float32, and the seconds of
+    an image."""
     probes, extractor = make_probes(encoder.preprocessing.side), Extractor(encoder, plan)
     exact = Extractor(encoder, ExtractionPlan(plan.device, torch.float32, batch_size=1))
-    return _cosine(exact, extractor, probes), _seconds(encoder, extractor)
+    plan = replace(plan, tried=(encoder, extractor.encode))
+    return plan, _cosine(exact, extractor, probes), _seconds(encoder, extractor)
 
 
 def _cosine(exact: "Extractor", other: "Extractor", probes: np.ndarray) -> float:
@@ -159,8 +162,11 @@ class Extractor:
 
     def __init__(self, encoder: "ImageEncoder", plan: ExtractionPlan) -> None:
         self.plan, by_torch = plan, plan.engine == TORCH
+        if plan.tried and plan.tried[0] is encoder:
+            self.encode = plan.tried[1]
+            return
         prepared = encoder.optimised(plan.device, plan.dtype if by_torch else torch.float32)
-        self._encoder = prepared if by_torch else engine_encoder(prepared, plan.engine, plan.precision)
+        self.encode = prepared if by_torch else engine_encoder(prepared, plan.engine, plan.precision)
 
     def __call__(self, images: Iterable[np.ndarray]) -> Iterator[np.ndarray]:
         """Features (n, dim) float32, one block per batch of `images` (side, side, 3) uint8, in order.
@@ -179,7 +185,7 @@ class Extractor:
         def seconds(size: int) -> float:
             pixels = torch.from_numpy(np.resize(make_probes(side), (size, side, side, 3)))
             start = time.perf_counter()
-            Arriving(self._encoder(upload(pixels, self.plan.device))).numpy()
+            Arriving(self.encode(upload(pixels, self.plan.device))).numpy()
             return time.perf_counter() - start
 
         with torch.inference_mode(), full_float32():
@@ -201,7 +207,7 @@ class Extractor:
         batcher, device = OomBatcher(self.plan.batch_size, "image"), self.plan.device
 
         def encode(rows: slice) -> torch.Tensor:
-            return self._encoder(*(upload(tensor[rows], device) for tensor in batch))
+            return self.encode(*(upload(tensor[rows], device) for tensor in batch))
 
         with torch.inference_mode(), full_float32():
             features = torch.cat(batcher.map(encode, len(batch[0])))

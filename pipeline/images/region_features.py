@@ -6,6 +6,7 @@ import numpy as np
 
 from pipeline.errors import UsageError
 from pipeline.images.boxes import Candidates, suppress
+from pipeline.mapreduce import LargeSums
 
 COMPONENTS = "components"
 """Kind of the stored principal components of an encoder's regions."""
@@ -63,13 +64,27 @@ class Scatter(NamedTuple):
 
 
 def merge(a: Scatter | None, b: Scatter | None) -> Scatter | None:
-    """The scatter of the features of both (Chan, Golub and LeVeque 1983, eq. 2.1); None is that of none."""
+    """The scatter of the features of both; None is that of none."""
+    return absorb(a and a._replace(products=a.products.copy()), b)
+
+
+def absorb(a: Scatter | None, b: Scatter | None) -> Scatter | None:
+    """The same in the products of `a`, which is gone (Chan, Golub and LeVeque 1983, eq. 2.1)."""
     if a is None or b is None:
         return b if a is None else a
     count, apart = a.count + b.count, b.mean - a.mean
-    products = a.products + b.products
-    products += np.outer(apart, apart * (a.count * b.count / count))
-    return Scatter(count, a.mean + apart * (b.count / count), products)
+    shifts = apart * (a.count * b.count / count)
+    for row, products in enumerate(a.products):
+        products += b.products[row]
+        products += apart[row] * shifts
+    return Scatter(count, a.mean + apart * (b.count / count), a.products)
+
+
+SUMS = LargeSums(
+    absorb,
+    lambda total: {} if total is None else {name: np.asarray(value) for name, value in total._asdict().items()},
+    lambda arrays: Scatter(**{**arrays, "count": int(arrays["count"])}) if arrays else None,
+)
 
 
 def fit_projection(scatter: Scatter | None, dimensions: int) -> PrincipalComponents:

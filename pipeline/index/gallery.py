@@ -21,6 +21,7 @@ from pipeline.errors import MALFORMED, IntegrityError, brief
 from pipeline.index.exact import Neighbours, search_exact
 from pipeline.index.filtering import search_among
 from pipeline.index.format import METRICS, REBUILD, from_bytes
+from pipeline.index.mapped import search_index
 from pipeline.index.opening import open_index
 from pipeline.index.shortlist import ListMeans, Shortlist, look_up
 from pipeline.index.vectors import Vectors
@@ -82,7 +83,7 @@ class Gallery:
         """
         if allowed is not None:
             return search_among(self.index, queries, top, allowed)
-        scores, rows = self.index.search(np.ascontiguousarray(queries, np.float32), min(top, len(self)))
+        scores, rows = search_index(self.index, np.ascontiguousarray(queries, np.float32), min(top, len(self)))
         sign = -1 if self.index.metric_type == faiss.METRIC_L2 else 1
         return Neighbours(rows, np.where(rows >= 0, sign * scores, -np.inf))
 

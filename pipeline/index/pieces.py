@@ -15,6 +15,7 @@ import numpy as np
 from pipeline.errors import IntegrityError
 from pipeline.index.format import REBUILD, byte_limit, code_bytes, lists_files, to_bytes
 from pipeline.index.lists_on_gpu import Adder
+from pipeline.index.mapped import MappedCodes
 from pipeline.index.ondisk import ID_BYTES
 from pipeline.index.tuning import stages_of
 from pipeline.precision import require_finite
@@ -84,7 +85,8 @@ def assemble(trained: faiss.Index, pieces: Sequence[memoryview], card: Mapping[s
     stacked = faiss.HStackInvertedLists(lists.size(), lists.data())
     inverted.replace_invlists(stacked, False)
     _set_total(trained, inverted, sum(about["count"] for about in recorded))
-    faiss.class_wrappers.add_to_referenced_objects(trained, (stacked, parts))  # which have to last as long
+    for part in (stacked, parts, MappedCodes(inverted, pieces)):  # which have to last as long
+        faiss.class_wrappers.add_to_referenced_objects(trained, part)
     if trained.ntotal != card["count"]:
         raise IntegrityError(f"{name} has {trained.ntotal} vectors in its pieces, not {card['count']}; {REBUILD}")
     return trained

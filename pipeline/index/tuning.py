@@ -10,6 +10,7 @@ import faiss
 import numpy as np
 
 from pipeline.index.exact import Neighbours, search_exact
+from pipeline.index.mapped import search_index
 
 if TYPE_CHECKING:
     import torch
@@ -86,7 +87,7 @@ def questions_of(queries: np.ndarray, nearest: Neighbours, count: int) -> Questi
 
 def index_recall(index: faiss.Index, questions: Questions) -> float:
     """The share of the k nearest that `index` finds."""
-    rows = index.search(questions.queries, questions.k)[1]
+    rows = search_index(index, questions.queries, questions.k)[1]
     found = (rows[:, :, None] == questions.right[:, None, :]) & (rows[:, :, None] >= 0)
     return float(found.any(axis=2).mean())
 
@@ -194,6 +195,6 @@ def latency(index: faiss.Index, questions: Questions) -> float:
     queries, k, seconds = questions.queries, questions.k, []
     for row in range(0, len(queries), max(1, len(queries) // ALONE)):
         start = time.perf_counter()
-        index.search(queries[row, None], k)
+        search_index(index, queries[row, None], k)
         seconds.append(time.perf_counter() - start)
     return float(np.percentile(seconds, 95))

@@ -6,9 +6,10 @@ of the gallery, and a target has the same score wherever it is computed.
 
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
+from functools import cache
 
 import numpy as np
-from threadpoolctl import threadpool_limits
+from threadpoolctl import ThreadpoolController
 
 from pipeline import runtime
 from pipeline.errors import InputError
@@ -52,7 +53,7 @@ def count_ranks(
     _require_sentences(owners, n)
     left, right = sides(images, sentences, metric)
     threads = runtime.threads()
-    with threadpool_limits(1, "blas"), ThreadPoolExecutor(threads) as pool:
+    with _products().limit(limits=1, user_api="blas"), ThreadPoolExecutor(threads) as pool:
         each = pool.map(lambda part: score_pairs(left, right, owners[part], part), blocks_of(m, SETTLED))
         targets = np.concatenate(list(each))
         best, own_best = _best_of_own(targets, owners, n)
@@ -69,6 +70,12 @@ def count_ranks(
             image_to_sentence = sum(above for above, _ in found)
     # The counts include the targets: one image for a sentence, all its best sentences for an image.
     return Ranks(image_to_sentence - own_best + 1, sentence_to_image)
+
+
+@cache
+def _products() -> ThreadpoolController:
+    """numpy's library, for which all that the process has loaded is looked through once."""
+    return ThreadpoolController()
 
 
 def _require_sentences(owners: np.ndarray, n: int) -> None:

@@ -24,6 +24,8 @@ OBJECTS, SHARD_ENTRY = 4, 500
 """Times as many bytes as in Arrow that rows take as Python objects; bytes of a shard's entry in `manifest.json`."""
 COMMITS = 10_000
 """Bytes of what a process keeps of the commits of a shard that it has looked at."""
+WAITING_SUMS = 3
+"""Sums in temporary files, of pipeline.mapreduce, at most."""
 GPU_CONTEXT, GPU_NETWORK, GPU_IMAGE = 600, 300, 60
 """Estimates: MB of a GPU that a process takes before it computes, a network, and each image of 224 x 224 pixels in a
 batch."""

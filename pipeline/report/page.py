@@ -55,6 +55,7 @@ class Report:
     sheets: Sequence[ReportPicture]
     generated: Sequence[Generated]
     judged: Sequence[Mapping[str, Any]]
+    phrases: Sequence[Mapping[str, Any]]
     versions: Mapping[str, str]
     printed: Sequence[Any]
 
@@ -104,6 +105,7 @@ def as_values(report: Report) -> dict[str, Any]:
         },
         "models": [asdict(model) for model in describe_models(report.models, report.kinds)],
         "judged": list(map(dict, report.judged)),
+        "phrases": list(map(dict, report.phrases)),
         "costs": list(map(dict, report.costs)),
         "versions": dict(report.versions),
     }
@@ -131,6 +133,7 @@ def _contents(report: Report, compared: bool, models: bool, costs: bool) -> list
         ("indices", "Indices", True),
         ("models", "Models", models),
         ("regions", "Regions", report.sheets),
+        ("phrases", "Phrases", report.phrases),
         ("generated", "Generated sentences", report.generated),
         ("judged", "Judged sentences", report.judged),
         ("costs", "Cost", costs),

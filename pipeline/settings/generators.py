@@ -49,7 +49,7 @@ class OptimisationSettings(Section):
 class RecurrentSettings(OptimisationSettings):
     """`dimensions` H, `word_dim` of the word vectors, `dropout` of image, words and H."""
 
-    cell: Literal["rnn", "gru", "lstm"]
+    cell: Literal["rnn", "relu", "gru", "lstm"]
     dimensions: Positive
     word_dim: Positive
 

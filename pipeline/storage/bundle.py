@@ -31,7 +31,6 @@ A multi-vector model (the card's `kind` is `fragments`) has, in place of the two
                                                regions' `boxes`; `image_globals` and `sentence_globals`, if any
 """
 
-import hashlib
 import json
 import os
 from collections.abc import Callable, Collection, Mapping
@@ -53,7 +52,7 @@ from pipeline.storage.carried_parsers import load_carried_parser
 from pipeline.storage.chained_tables import ChainedTables
 from pipeline.storage.names import inside
 from pipeline.storage.parameters import ENCODER, MODEL, TEXT_ENCODER, Parameters, load_tensors, read_parameters
-from pipeline.storage.reading import file_sha256, map_file, read_bytes, refusing
+from pipeline.storage.reading import file_sha256, map_hashed, read_bytes, refusing
 from pipeline.storage.records import read_labels, read_vocabulary, require_form
 from pipeline.storage.sources import ROOT
 from pipeline.storage.tables import PackedTable, require_columns, to_parquet
@@ -154,7 +153,7 @@ class Bundle:
 
     def map(self, name: str) -> memoryview:
         """A memory map of the file `name`."""
-        return self._check(name, map_file, lambda data: (len(data), hashlib.sha256(data).hexdigest()))
+        return self._check(name, map_hashed, lambda found: (len(found[0]), found[1]))[0]
 
     def require_whole(self, name: str) -> Path:
         """The path of the file `name`, after its bytes were checked."""

@@ -142,7 +142,7 @@ class Embeddings:
     def parts_of(self, modality: str, ids: np.ndarray, rows: int) -> "list[EmbeddedPart]":
         """The vectors of some `images` or `sentences`, in ascending order and of one each, in parts of at most `rows`
         of them, each of which another process can read."""
-        bounds = self._chained(modality).bounds
+        bounds = self.manifest.bounds(modality)
         return [self._part(modality, ids[first : first + rows], first, bounds) for first in range(0, len(ids), rows)]
 
     def _part(self, modality: str, ids: np.ndarray, first: int, bounds: np.ndarray) -> "EmbeddedPart":

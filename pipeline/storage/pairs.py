@@ -45,17 +45,27 @@ def split_pairs(manifest: Manifest, *splits: str) -> SplitPairs:
     return SplitPairs(image_id, sentence_id, owners)
 
 
-def split_ids(manifest: Manifest, splits: Sequence[str]) -> dict[str, np.ndarray]:
-    """The ids of all `images` of some splits, even those without sentences, and of all their `sentences`."""
-    sentences = [np.empty(0, np.int64), *(sentence_id for sentence_id, _ in described_rows(manifest, splits))]
-    return {"images": np.flatnonzero(manifest.among(splits)), "sentences": np.concatenate(sentences)}
+def split_ids(manifest: Manifest, splits: Sequence[str], shards: Sequence[int] | None = None) -> dict[str, np.ndarray]:
+    """The ids of all `images` of some splits, even those without sentences, and of all their `sentences`; of all shards
+    or some, of which alone the tables are read."""
+    images, sentences = [np.empty(0, np.int64)], [np.empty(0, np.int64)]
+    for number in range(manifest.n_shards) if shards is None else shards:
+        wanted, (own, _) = _described(manifest, splits, number)
+        images.append(manifest.shard(number).first_image + np.flatnonzero(wanted))
+        sentences.append(own)
+    return {"images": np.concatenate(images), "sentences": np.concatenate(sentences)}
 
 
 def described_rows(manifest: Manifest, splits: Sequence[str]) -> Iterator[tuple[np.ndarray, np.ndarray]]:
     """(m,), (m,) int64: of each shard the ids of the sentences of some splits, and of their images."""
-    for number in range(manifest.n_shards):
-        wanted = np.isin(manifest.shard_splits(number).astype(str), splits)
-        if wanted.any():
-            rows, owners = manifest.shard(number), manifest.owners(number)
-            own = wanted[owners - rows.first_image]
-            yield rows.first_sentence + np.flatnonzero(own), owners[own]
+    return (_described(manifest, splits, number)[1] for number in range(manifest.n_shards))
+
+
+def _described(
+    manifest: Manifest, splits: Sequence[str], number: int
+) -> tuple[np.ndarray, tuple[np.ndarray, np.ndarray]]:
+    """(n,) bool, which images of a shard are of some splits, and what `described_rows` gives of the shard."""
+    wanted, rows = np.isin(manifest.shard_splits(number).astype(str), splits), manifest.shard(number)
+    owners = manifest.owners(number) if wanted.any() else np.empty(0, np.int64)
+    own = wanted[owners - rows.first_image]
+    return wanted, (rows.first_sentence + np.flatnonzero(own), owners[own])

@@ -1,6 +1,8 @@
 """A bundle in pieces made from another by changing some of its pieces, or adding some; all others are linked to."""
 
 from collections.abc import Iterator, Sequence
+from functools import cache
+from operator import itemgetter
 from pathlib import Path
 from typing import Any
 
@@ -29,6 +31,7 @@ class PieceRevision:
             raise UsageError(f"{output} is the bundle to start from; give --output another folder")
         self.pieces = {one: [dict(piece) for piece in self.bundle.pieces(one)] for one in NUMBER}
         self.inputs: dict[str, str] = {}
+        self.packed_table = cache(self.bundle.packed_table)  # whose files are hashed when they are opened
 
     @property
     def modalities(self) -> list[str]:
@@ -52,11 +55,11 @@ class PieceRevision:
         return found
 
     def _groups(self, modality: str, column: str) -> Iterator[pa.Table]:
-        return self.bundle.packed_table(modality).groups([column]) if self.pieces[modality] else iter(())
+        return self.packed_table(modality).groups([column]) if self.pieces[modality] else iter(())
 
     def alive(self, modality: str, image_id: np.ndarray) -> np.ndarray:
         """(k,) the rows that are of some images, and were not removed."""
-        table = self.bundle.packed_table(modality)
+        table = self.packed_table(modality)
         rows = table.find("image_id", image_id)
         there = [one[KEY_COLUMNS[modality][-1]] is not None for one in table.records(rows)]
         return rows[np.array(there, bool)]
@@ -74,7 +77,7 @@ class PieceRevision:
 
     def table(self, modality: str, number: int) -> pa.Table:
         """The piece of the table."""
-        return self.bundle.packed_table(modality).file(number).unpack()
+        return self.packed_table(modality).file(number).unpack()
 
     def put(self, modality: str, number: int, data: memoryview, table: pa.Table) -> None:
         """Write a piece in the place of another, or behind the last."""
@@ -88,7 +91,8 @@ class PieceRevision:
         self.put(modality, number, data, forget(self.table(modality, number), rows))
 
     def changed_shards(self, embeddings: Embeddings) -> list[int]:
-        """The shards that are not those that the bundle was made from: others, or new ones.
+        """The shards that are not those that the bundle was made from: others, or new ones. Reads the commits of all
+        shards, and the tables of these.
 
         Raises IntegrityError unless `embeddings` are of its model, and number the images and sentences that it has of
         these shards as it does.
@@ -97,26 +101,22 @@ class PieceRevision:
         if "joined" in before:
             raise UsageError(f"no run numbers what was joined in {folder}: add to it with --from")
         require_same("model", {str(folder): before["model"], str(embeddings.folder): embeddings.model})
-        numbers = [
-            number
-            for number, shard in enumerate(embeddings.shards)
-            if before.get(f"embeddings/{number:05d}") != shard.fingerprint
-        ]
+        manifest, self.inputs = embeddings.manifest, embeddings.inputs
+        names = {f"embeddings/{number:05d}": number for number in range(manifest.n_shards)}
+        numbers = [number for name, number in names.items() if before.get(name) != self.inputs[name]]
         ids = [np.arange(embeddings.rows[n].first_image, embeddings.rows[n].last_image) for n in numbers]
         for modality in self.modalities:
-            table, given = self.bundle.packed_table(modality), getattr(embeddings.manifest, modality)
-            number, keys = NUMBER[modality], KEY_COLUMNS[modality]
+            table, given = self.packed_table(modality), int(manifest.bounds(modality)[-1])
+            number, keys = NUMBER[modality], [NUMBER[modality], *KEY_COLUMNS[modality]]
             records = table.records(self.alive(modality, np.concatenate([np.empty(0, np.int64), *ids])))
-            known = [record[number] for record in records]
+            held = [{key: record[key] for key in keys} for record in sorted(records, key=itemgetter(number))]
+            known = [record[number] for record in held]
             last = table.records([table.num_rows - 1])[0][number]
-            if max([last, *known]) >= given.num_rows or any(
-                given[key].take(known).to_pylist() != [record[key] for record in records] for key in keys if known
-            ):
+            if max([last, *known]) >= given or manifest.rows(modality, known).select(keys).to_pylist() != held:
                 raise IntegrityError(
                     f"{embeddings.manifest.folder} numbers its {modality} otherwise than {folder}; give the run that"
                     " the bundle was made from, grown at its end"
                 )
-        self.inputs = embeddings.inputs
         return numbers
 
     def commit(self, **more: Any) -> None:

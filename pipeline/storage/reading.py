@@ -72,8 +72,19 @@ def read_bytes(path: Path, remedy: str = REMEDY, missing: str | None = None) -> 
 def map_file(path: Path) -> memoryview:
     """A memory map of a file that is never written again. Raises OSError as `open_regular` does."""
     with open_regular(path) as file:
-        empty = not os.fstat(file.fileno()).st_size  # cannot be mapped
-        return memoryview(b"" if empty else mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ))
+        return _map(file)
+
+
+def map_hashed(path: Path) -> tuple[memoryview, str]:
+    """The same with the SHA-256 of the file, which is read for it: what is read through a map stays in memory."""
+    with open_regular(path) as file:
+        sha256 = hashlib.file_digest(file, "sha256").hexdigest()
+        return _map(file), sha256
+
+
+def _map(file: BinaryIO) -> memoryview:
+    empty = not os.fstat(file.fileno()).st_size  # cannot be mapped
+    return memoryview(b"" if empty else mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ))
 
 
 def file_sha256(path: Path) -> str:

@@ -91,9 +91,9 @@ def _map_all(path: Path) -> dict[str, np.ndarray]:
     arrays = {}
     with h5py.File(path, "r") as file:
         for name in file:
-            if not isinstance(file.get(name, getlink=True), h5py.HardLink) or not isinstance(file[name], h5py.Dataset):
+            plain = isinstance(file.get(name, getlink=True), h5py.HardLink)  # else nothing that it leads to is opened
+            if not plain or not isinstance(dataset := file[name], h5py.Dataset):
                 raise IntegrityError(f"{path}: {name} is a link or a group; shards hold plain datasets only")
-            dataset = file[name]
             if dataset.external or dataset.is_virtual:
                 raise IntegrityError(f"{path}: {name} reads other files; shards hold their own data only")
             arrays[name] = _map_dataset(path, dataset)

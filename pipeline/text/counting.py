@@ -23,11 +23,17 @@ COUNTS = pa.schema([("term", pa.string()), ("count", pa.int64())])
 
 class TermCounts(NamedTuple):
     """Of `n` sentences: files of their `terms`, each with the number of sentences that have it, and of the `words` that
-    were looked up for their lemmas. Both are in ascending order, each term once."""
+    were looked up for their lemmas. Both are in ascending order, each term once. The `spent` files were merged into
+    these."""
 
     n: int
     terms: Path
     words: Path
+    spent: tuple[Path, ...] = ()
+
+    @property
+    def files(self) -> tuple[Path, Path]:
+        return self.terms, self.words
 
 
 def count_terms(sentences: Iterable[str], settings: TermSettings, folder: Path) -> TermCounts:
@@ -43,17 +49,24 @@ def count_terms(sentences: Iterable[str], settings: TermSettings, folder: Path) 
             seen.clear()
     total = _write_counts(counts, seen, folder)
     for part in parts:
-        merged = merge_counts(part, total)
-        for file in (*part[1:], *total[1:]):
-            file.unlink()
-        total = merged
-    return total._replace(n=n)
+        total = merge_counts(part, total)
+        _remove(total.spent)
+    return total._replace(n=n, spent=())
 
 
 def merge_counts(left: TermCounts, right: TermCounts) -> TermCounts:
-    """Both together, in new files beside those of `left`; holds a few thousand terms at a time."""
-    terms, words = (_write(_merge(one, other), one.parent) for one, other in zip(left[1:], right[1:], strict=True))
-    return TermCounts(left.n + right.n, terms, words)
+    """Both together, in new files beside those of `left`; holds a few thousand terms at a time.
+
+    Removes what was merged into either, and not their own files: a worker that is lost on the way has to find them.
+    """
+    _remove(left.spent + right.spent)
+    terms, words = (_write(_merge(one, other), one.parent) for one, other in zip(left.files, right.files, strict=True))
+    return TermCounts(left.n + right.n, terms, words, left.files + right.files)
+
+
+def _remove(files: Iterable[Path]) -> None:
+    for file in files:
+        file.unlink(missing_ok=True)
 
 
 def most_common(counts: TermCounts, size: int, min_count: int) -> list[tuple[str, int]]:

@@ -72,7 +72,7 @@ def english_stop_words() -> list[str]:
 def _tokenizer(name: str) -> Callable[[str], list[str]]:
     if name == "words":
         return WORD.findall
-    from nltk.tokenize.destructive import NLTKWordTokenizer
+    from pipeline.text.treebank_words import treebank_tokenizer
 
-    treebank = NLTKWordTokenizer().tokenize
+    treebank = treebank_tokenizer()
     return lambda text: [token for token in treebank(text) if WORD.search(token)]

@@ -15,7 +15,7 @@ BLOCK = 256
 
 def learn_components(run: Run, job: Job, encoder: str) -> None:
     """Learn the principal components of the features of ENCODER's regions in the train split."""
-    from pipeline.images.region_features import COMPONENTS, fit_projection, merge
+    from pipeline.images.region_features import COMPONENTS, SUMS, fit_projection, merge
     from pipeline.mapreduce import map_reduce
     from pipeline.run.parts import divide
     from pipeline.storage.atomic import read_sidecar
@@ -27,7 +27,7 @@ def learn_components(run: Run, job: Job, encoder: str) -> None:
     sidecars = {n: read_sidecar(shards.shard(n), REGIONS) for n in range(manifest.n_shards)}
     same_origin(encoder, {str(shards.shard(n)): origin_of(one) for n, one in sidecars.items()})
     parts = divide(manifest.n_shards, manifest.shard_size)
-    scatter = map_reduce(sum_regions, parts, merge, run.sums, (run.root.absolute(), encoder))
+    scatter = map_reduce(sum_regions, parts, merge, run.sums, (run.root.absolute(), encoder), large=SUMS)
     components = fit_projection(scatter, run.config.regions.dimensions)
     inputs = {f"regions/{number}": one.fingerprint for number, one in sidecars.items()}
     write_parameters(
@@ -39,7 +39,7 @@ def sum_regions(part: range, root: Path, encoder: str) -> "Scatter | None":
     """The scatter of the regions of the train split in the shards of a part."""
     import numpy as np
 
-    from pipeline.images.region_features import Scatter, merge
+    from pipeline.images.region_features import Scatter, absorb
     from pipeline.storage.regions import open_regions
 
     run, total = Run(root), None
@@ -48,7 +48,7 @@ def sum_regions(part: range, root: Path, encoder: str) -> "Scatter | None":
         train = np.flatnonzero(run.manifest.shard_splits(number) == "train")
         for first in range(0, len(train), BLOCK):
             features = shard.packed(train[first : first + BLOCK]).features
-            total = merge(total, Scatter.of(features) if len(features) else None)
+            total = absorb(total, Scatter.of(features) if len(features) else None)
     return total
 
 

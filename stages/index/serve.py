@@ -201,7 +201,8 @@ def _open_describers(
         learned_from = stored.vocabulary, stored.space
         if learned_from not in sources:  # which take memory
             sources[learned_from] = gather_sources(run, stored, text, _bundle_of_space(stored, galleries))
-        describer = Describer(stored.name, stored.generator, sources[learned_from], features, run.config.describe.top)
+        told, top = sources[learned_from], run.config.describe.top
+        describer = Describer(stored.spec.name, stored.generator, told, features, top)
         describers[_free_name(stored.name, describers)] = describer
     return describers
 

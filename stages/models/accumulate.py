@@ -103,17 +103,12 @@ def _reads(config, layout, pairs: str) -> Inputs:
 
 def _add_up(run: Run, part: int, pairs: str) -> None:
     """Sum the moments of a part, where there are several parts: `fit` reads a file for each part."""
-    from operator import add
-
-    from pipeline.mapreduce import map_reduce
-    from pipeline.models.linear.sets import load_moments
+    from pipeline.models.linear.sets import add_up
     from pipeline.storage.moments import write_sum
 
-    def add_up(readers: list[Callable]) -> dict[str, Any]:
-        return map_reduce(load_moments, readers, add, run.sums).to_arrays()
-
     if len(run.parts) > 1 < len(run.parts[part]):
-        write_sum(run.layout.moments(pairs).folder, part, run.parts[part], add_up)
+        folder, shards = run.layout.moments(pairs).folder, run.parts[part]
+        write_sum(folder, part, shards, lambda readers: add_up(readers, run.sums).to_arrays())
 
 
 STAGE = Stage(

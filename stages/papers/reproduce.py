@@ -1,10 +1,11 @@
 """`reproduce`: the tables of the papers with this run's numbers below the printed ones."""
 
+from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
 from pipeline.plan.needs import Need, fixed
 from pipeline.run import Inputs, Job, Run, Stage
-from pipeline.specs.generators import generator_spec, ranker
+from pipeline.specs.generators import ranker
 
 if TYPE_CHECKING:
     from pipeline.config import Config
@@ -57,15 +58,22 @@ def _systems(config: "Config") -> list[tuple[str, str, dict[str, Any]]]:
     """The models, the generators that rank, and those whose descriptions are judged: name, registered name, and
     settings."""
     trained = [(name, config.model(name).spec.name, _describe(config, name)) for name in config.models]
-    encoders = ", ".join(map(_word, config.encoders))
     for name in dict.fromkeys((*config.evaluate.generators, *_generators(config))):
-        own = config.section(generator_spec(name)).model_dump(exclude={"checkpoint_seconds"})
-        own |= {"encoders": encoders, "learns from": "train"}
+        generator = config.generator(name)
+        own = generator.settings.model_dump(exclude={"checkpoint_seconds"})
+        own |= {"seed": generator.seed, **_name_encoders(config, generator.encoders), "learns from": "train"}
         if name in _generators(config):
-            trained.append((name, name, own))
+            trained.append((name, generator.spec.name, own))
         if name in config.evaluate.generators:
-            trained.append((ranker(name), name, {**own, "loss": "likelihood", "score": "perplexity"}))
+            trained.append((ranker(name), generator.spec.name, {**own, "loss": "likelihood", "score": "perplexity"}))
     return trained
+
+
+def _name_encoders(config: "Config", names: Sequence[str]) -> dict[str, str]:
+    """Encoders in the words of benchmarks.papers.printed, and what they stand in place of."""
+    stands = [config.reproduce.in_place_of.get(name) for name in names]
+    found = {"encoders": ", ".join(_word(config.encoder(name)) for name in names)}
+    return found | ({"in place of": ", ".join(stands)} if stands and None not in stands else {})
 
 
 def _word(encoder: Any) -> str:
@@ -77,10 +85,7 @@ def _describe(config: "Config", name: str) -> dict[str, Any]:
     model, parts = config.model(name), config.parts(name)
     found = {**(model.settings.model_dump(exclude={"checkpoint_seconds"}) if model.settings else {}), **model.named}
     found |= {"seed": model.seed, "scores": "corrected for hubs" if parts.csls else "as they are"}
-    found["encoders"] = ", ".join(_word(config.encoder(encoder)) for encoder in model.encoders)
-    stands = [config.reproduce.in_place_of.get(encoder) for encoder in model.encoders]
-    if stands and None not in stands:
-        found["in place of"] = ", ".join(stands)
+    found |= _name_encoders(config, model.encoders)
     if model.spec.sentences == "vectors":
         found["text encoders"] = ", ".join(model.text_encoders)
     if model.spec.words and not model.spec.starts_from:

@@ -7,7 +7,6 @@ import click
 
 from pipeline.plan.needs import MB, TORCH, Need, fixed, manifest_mb, network_gpu, per_described
 from pipeline.run import Inputs, Job, Outside, Run, Stage
-from pipeline.specs.generators import generator_spec
 from stages.boxes import label_names
 from stages.commands import PATH
 from stages.generators import space_of
@@ -73,7 +72,7 @@ def _read_images(
 
 def _text(config, generator: str) -> str | None:
     """The file of further sentences that the trigram counts, of a generator that uses one."""
-    return config.language_text.file if generator_spec(generator).text else None
+    return config.language_text.file if config.generator(generator).spec.text else None
 
 
 def _reads(config, layout, generator: str, subject: str) -> Inputs:
@@ -85,7 +84,7 @@ def _reads(config, layout, generator: str, subject: str) -> Inputs:
     }
     found |= {"space": space} if (space := space_of(config, layout, generator)) else {}
     found |= {"text": Outside(Path(text))} if (text := _text(config, generator)) else {}
-    encoders = [encoder.name for encoder in config.encoders]
+    encoders = config.generator(generator).encoders
     if subject.endswith(".boxes"):
         return found | label_names(config) | {f"regions/{name}": layout.regions(name) for name in encoders}
     return found | {f"features/{name}": layout.features(name) for name in encoders}

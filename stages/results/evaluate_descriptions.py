@@ -6,7 +6,6 @@ from typing import TYPE_CHECKING, Any
 
 from pipeline.plan.needs import Need, fixed, network_gpu, process
 from pipeline.run import Inputs, Job, Outside, Run, Stage
-from pipeline.specs.generators import generator_spec
 from stages.boxes import label_names
 from stages.generators import space_of
 
@@ -38,7 +37,7 @@ def evaluate_descriptions(run: Run, job: Job, generator: str, subject: str) -> N
     described, parameters = read_record(path, Descriptions), run.generator(generator)
     require_same("generator", {str(path): described["inputs"]["generator"], str(folder): parameters.fingerprint})
     require_same("manifest", {str(path): described["inputs"]["manifest"], str(manifest.folder): manifest.fingerprint})
-    restored = generator_spec(generator).load().from_parts(parameters.settings, parameters.tensors)
+    restored = settings.generator(generator).spec.load().from_parts(parameters.settings, parameters.tensors)
     found = read_described(run, restored.encoders, (split,))
     require_origins(parameters.details["encoders"], folder, found.origins)
     analyze, parsed = make_analyzer(found.vocabulary.settings), {}
@@ -111,7 +110,7 @@ def _measure_perplexity(
         require_same("joint space", {str(layout.generator(name).path): learned, str(index.path): space.fingerprint})
     if gpu is not None:
         generator.to(gpu)
-    treebank = read_tagged_text(settings) if generator_spec(name).treebank else None
+    treebank = read_tagged_text(settings) if settings.generator(name).spec.treebank else None
     return generator.perplexities(
         HeldOut(found.pairs[split], found.texts[split], found.vocabulary, space, treebank, settings.seed)
     )
@@ -130,13 +129,13 @@ def _reads(config, layout, generator: str, subject: str) -> Inputs:
         "descriptions": layout.descriptions(generator, subject),
         "vocabulary": layout.token_vocabulary,
         "tokens": layout.sentences("tokens"),
-        **{f"features/{encoder.name}": layout.features(encoder.name) for encoder in config.encoders},
+        **{f"features/{name}": layout.features(name) for name in config.generator(generator).encoders},
     }
     if subject.endswith(".boxes"):
         parses = {} if config.describe.region_texts else {"parses": layout.parses}
         return found | parses | label_names(config)
     found |= {"space": space} if (space := space_of(config, layout, generator)) else {}
-    tagged = generator_spec(generator).treebank
+    tagged = config.generator(generator).spec.treebank
     return found | ({"treebank": Outside(Path(config.language_text.treebank))} if tagged else {})
 
 

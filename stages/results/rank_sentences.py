@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Any
 
 from pipeline.plan.needs import TORCH, Need, fixed, network_gpu, per_described, process
 from pipeline.run import Inputs, Job, Outside, Run, Stage
-from pipeline.specs.generators import generator_spec, ranker
+from pipeline.specs.generators import ranker
 from stages.generators import space_of
 
 if TYPE_CHECKING:
@@ -80,7 +80,7 @@ def _held_out(run: Run, stored: Any, found: Any, pairs: Any, texts: list[str]) -
     if index:
         space = JointSpace(Bundle(index.path), run.gpu)
         require_same("joint space", {str(stored.folder): stored.space, str(index.path): space.fingerprint})
-    treebank = read_tagged_text(run.config) if generator_spec(stored.name).treebank else None
+    treebank = read_tagged_text(run.config) if stored.spec.treebank else None
     return HeldOut(pairs, texts, found.vocabulary, space, treebank, run.config.seed)
 
 
@@ -96,10 +96,10 @@ def _reads(config, layout, generator: str, split: str, protocol: str) -> Inputs:
         "generator": layout.generator(generator),
         "vocabulary": layout.token_vocabulary,
         "tokens": layout.sentences("tokens"),
-        **{f"features/{encoder.name}": layout.features(encoder.name) for encoder in config.encoders},
+        **{f"features/{name}": layout.features(name) for name in config.generator(generator).encoders},
     }
     found |= {"space": space} if (space := space_of(config, layout, generator)) else {}
-    tagged = generator_spec(generator).treebank
+    tagged = config.generator(generator).spec.treebank
     return found | ({"treebank": Outside(config.language_text.treebank)} if tagged else {})
 
 

@@ -40,6 +40,7 @@ def report(run: Run, job: Job, form: str = "html") -> None:
     from pipeline.storage.evaluations import read_summary
     from pipeline.storage.fingerprint import require_same
     from pipeline.storage.forms import Descriptions, JudgementForm, PlanForm
+    from pipeline.storage.phrases import PhraseRanking
     from pipeline.storage.records import read_record
     from stages.closing import example_search
 
@@ -49,7 +50,8 @@ def report(run: Run, job: Job, form: str = "html") -> None:
     plan = read_record(layout.plan.path, PlanForm)
     described = {one.commit: read_record(one.commit, Descriptions) for one in _descriptions(settings, layout)}
     judged = {one.path: read_record(one.path, JudgementForm) for one in _judged(settings, layout)}
-    records = {layout.plan.path: plan, **described, **judged}
+    phrases = {one.path: read_record(one.path, PhraseRanking) for one in _phrase_rankings(settings, layout)}
+    records = {layout.plan.path: plan, **described, **judged, **phrases}
     made_from = {str(path): record["inputs"]["manifest"] for path, record in records.items()}
     made_from |= {str(bundle.folder): bundle.card["inputs"]["manifest"] for bundle in bundles.values()}
     require_same("manifest", {str(manifest.folder): manifest.fingerprint, **made_from})
@@ -86,6 +88,7 @@ def report(run: Run, job: Job, form: str = "html") -> None:
         sheets=[drawing(f"{path.parent.name}, {path.stem}", read_verified(path, DRAWING)[0]) for path in sheets],
         generated=compare_generators(list(described.values()), manifest.pick, show),
         judged=list(judged.values()),
+        phrases=list(phrases.values()),
         versions=_versions(),
         printed=ranking_tables(settings.reproduce.collection),
     )
@@ -225,9 +228,14 @@ def _judged(config, layout) -> list[Artefact]:
     return [layout.description_evaluation(*names) for names in config.descriptions(config.describe.splits)]
 
 
+def _phrase_rankings(config, layout) -> list[Artefact]:
+    return [layout.phrase_ranking(*names) for names in config.phrase_splits(config.phrases.splits)]
+
+
 def _reads(config, layout) -> Inputs:
     indices = [layout.index(name) for name in config.models]
     read = [*indices, *_sheets(config, layout), *_descriptions(config, layout), *_judged(config, layout)]
+    read += _phrase_rankings(config, layout)
     return {"manifest": layout.manifest, "summary": layout.summary, "plan": layout.plan} | {
         one.name: one for one in read
     }
@@ -235,7 +243,7 @@ def _reads(config, layout) -> Inputs:
 
 STAGE = Stage(
     report,
-    version=3,
+    version=4,
     needs=Need(lambda s: TORCH + 600 + shards_mb(s), fixed(50), fixed(30), "models"),
     wanted=lambda config: [()],
     keys=lambda config: {"collection": config.reproduce.collection},

@@ -5,7 +5,6 @@ from typing import TYPE_CHECKING, Any
 
 from pipeline.plan.needs import TORCH, Need, fixed, network_gpu, per_described, process
 from pipeline.run import Inputs, Job, Outside, Run, Stage
-from pipeline.specs.generators import generator_spec
 from stages.generators import space_of
 
 if TYPE_CHECKING:
@@ -31,9 +30,8 @@ def train_generator(run: Run, job: Job, generator: str) -> None:
     from stages.generators import read_extra_text, read_tagged_text
     from stages.inputs import follow_training, read_described
 
-    settings, layout, spec = run.config, run.layout, generator_spec(generator)
-    own = settings.section(spec)
-    encoders = tuple(encoder.name for encoder in settings.encoders)
+    settings, layout, chosen = run.config, run.layout, run.config.generator(generator)
+    spec, own, encoders = chosen.spec, chosen.settings, chosen.encoders
     found = read_described(run, encoders, ("train", "dev"))
     pairs, inputs = dict(found.pairs), dict(found.inputs)
     if spec.regions:
@@ -59,7 +57,7 @@ def train_generator(run: Run, job: Job, generator: str) -> None:
                 extra=extra,
                 treebank=treebank,
                 settings=own,
-                seed=settings.seed,
+                seed=chosen.seed,
                 precision=_precision(run, generator),
                 checkpoint=checkpoint,
                 after_step=after_step,
@@ -68,7 +66,7 @@ def train_generator(run: Run, job: Job, generator: str) -> None:
             )
         )
         details = {
-            "generator": generator,
+            "generator": spec.name,
             "encoders": found.encoders,
             "vocabulary": found.vocabulary_fingerprint,
             "space": space.fingerprint if learned.generator.in_space else None,
@@ -132,15 +130,15 @@ def _read_ranker(run: Run, model: str) -> "Ranker":
 
 
 def _keys(config, generator: str) -> dict:
-    spec = generator_spec(generator)
-    own = config.section(spec).model_dump(exclude={"checkpoint_seconds"})
-    text = config.language_text.model_dump() if spec.text else {}
-    return {"seed": config.seed, "image_view": config.image_view.model_dump(), "text": text, "own": own}
+    chosen = config.generator(generator)
+    own = {"generator": chosen.spec.name, **chosen.settings.model_dump(exclude={"checkpoint_seconds"})}
+    text = config.language_text.model_dump() if chosen.spec.text else {}
+    return {"seed": chosen.seed, "image_view": config.image_view.model_dump(), "text": text, "own": own}
 
 
 def _reads(config, layout, generator: str) -> Inputs:
-    spec = generator_spec(generator)
-    own, encoders = config.section(spec), [encoder.name for encoder in config.encoders]
+    chosen = config.generator(generator)
+    spec, own, encoders = chosen.spec, chosen.settings, chosen.encoders
     found = {"manifest": layout.manifest, "vocabulary": layout.token_vocabulary, "tokens": layout.sentences("tokens")}
     found |= {f"features/{name}": layout.features(name) for name in encoders}
     if spec.regions:
@@ -157,8 +155,7 @@ def _precision(run: Run, generator: str) -> "torch.dtype":
     """The dtype of the heaviest products, which `auto` chooses by the device."""
     from pipeline.precision import choose_precision
 
-    own = run.config.section(generator_spec(generator))
-    return choose_precision(getattr(own, "precision", "float32"), run.device)
+    return choose_precision(getattr(run.config.generator(generator).settings, "precision", "float32"), run.device)
 
 
 STAGE = Stage(

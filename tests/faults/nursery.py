@@ -31,7 +31,7 @@ ROOMS = (
 )
 FURTHER = (
     "torch", "matplotlib.figure", "sklearn.feature_extraction.text", "simplemma", "tqdm", "pipeline.images.decode",
-    "pipeline.images.matching", "nltk.tokenize.destructive",
+    "pipeline.images.matching",
 )  # fmt: skip
 SLOW_ROOMS = tuple(f"pipeline.{room}" for room in ("images", "models.neural", "generate", "report", "plan"))
 SLOW = ("torch.optim", "torchvision", "matplotlib.backends.backend_agg", "sklearn.manifold", "spacy", "gensim.models")

@@ -1,12 +1,13 @@
 """Files that are whole by their sidecars and hostile all the same: they read other files, or claim what they lack.
 
-Each is read in a child with 3 GB of memory and a time limit; one that obeyed its header would die there.
+Each is read in a child with 3 GB of memory and a time limit (confined.py); one that obeyed its header would die there.
 """
 
 import io
 import json
 import subprocess
 import sys
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import h5py
@@ -18,36 +19,21 @@ import pytest
 from pipeline.storage.atomic import publish
 from pipeline.storage.tables import to_parquet
 
-READ = """
-import resource, sys
-from pathlib import Path
-resource.setrlimit(resource.RLIMIT_AS, (3 << 30, 3 << 30))
-from pipeline.errors import IntegrityError
-from pipeline.storage.manifest import TABLES
-from pipeline.storage.parameters import read_parameters
-from pipeline.storage.shards import Shard
-from pipeline.storage.tables import read_table
-path = Path(sys.argv[1])
-read = {".h5": lambda: Shard(path, "k"), ".safetensors": lambda: read_parameters(path, "k"),
-        ".parquet": lambda: read_table(path, "k")}[path.suffix]
-try:
-    found = read()
-except IntegrityError as error:
-    print("refused:", error)
-else:
-    print("accepted", found)
-"""
-IMPORT = """
-import resource, sys
-from pathlib import Path
-resource.setrlimit(resource.RLIMIT_AS, (3 << 30, 3 << 30))
-from pipeline.errors import InputError
-from pipeline.storage.foreign import Source, open_foreign
-try:
-    print("accepted", open_foreign(Source(Path(sys.argv[1]), None, None)).blocks[0][:].sum())
-except InputError as error:
-    print("refused:", error)
-"""
+Confined = Callable[[str, Path], tuple[int, str]]
+
+
+@pytest.fixture(scope="module")
+def confined() -> Iterator[Confined]:
+    """Has a reader of confined.py read a file: the exit code of its child, and what it said."""
+    program = [sys.executable, Path(__file__).with_name("confined.py")]
+    with subprocess.Popen(program, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True) as process:
+
+        def ask(reader: str, path: Path) -> tuple[int, str]:
+            process.stdin.write(json.dumps([reader, str(path)]) + "\n")
+            process.stdin.flush()
+            return tuple(json.loads(process.stdout.readline()))
+
+        yield ask
 
 
 def hdf5(make) -> bytes:
@@ -140,13 +126,12 @@ HOSTILE = {
 
 
 @pytest.mark.parametrize("name", HOSTILE)
-def test_hostile_files_are_refused_by_name(name: str, tmp_path: Path) -> None:
+def test_hostile_files_are_refused_by_name(name: str, confined: Confined, tmp_path: Path) -> None:
     path = tmp_path / name
     rows = {"1 GB": 1 << 27, "2 GB": 1 << 13}.get(name[:4], 1)
     publish(path, HOSTILE[name](), kind="k", rows=rows, fingerprint="f", details={"settings": {}})
-    child = subprocess.run([sys.executable, "-c", READ, path], capture_output=True, text=True, timeout=300)
-    assert child.returncode == 0, (child.returncode, child.stderr[-2000:])
-    assert child.stdout.startswith("refused:") and name in child.stdout, child.stdout
+    code, said = confined("read", path)
+    assert code == 0 and said.startswith("refused:") and name in said, (code, said)
 
 
 FEATURES = {
@@ -157,13 +142,15 @@ FEATURES = {
 
 
 @pytest.mark.parametrize("claimed", FEATURES)
-def test_features_from_elsewhere_that_claim_too_much_are_refused_by_name(claimed: str, tmp_path: Path) -> None:
+def test_features_from_elsewhere_that_claim_too_much_are_refused_by_name(
+    claimed: str, confined: Confined, tmp_path: Path
+) -> None:
     with h5py.File(path := tmp_path / "features.h5", "w") as file:
         file.create_dataset("x", dtype="f4", **FEATURES[claimed])
         file.create_dataset("names", data=["a.jpg", "b.jpg", "c.jpg"])
     assert path.stat().st_size < 100_000
-    child = subprocess.run([sys.executable, "-c", IMPORT, path], capture_output=True, text=True, timeout=300)
-    assert child.stdout.startswith(f"refused: {path} claims "), child.stdout + child.stderr[-2000:]
+    code, said = confined("import", path)
+    assert code == 0 and said.startswith(f"refused: {path} claims "), (code, said)
 
 
 @pytest.mark.parametrize(

@@ -58,7 +58,7 @@ def test_the_loss_is_that_of_the_equations() -> None:
     assert loss.item() == pytest.approx(expected / (sentences.lengths + 1).sum(), rel=1e-5)
 
 
-@pytest.mark.parametrize("cell", ["rnn", "gru", "lstm"])
+@pytest.mark.parametrize("cell", ["rnn", "relu", "gru", "lstm"])
 def test_word_by_word_is_the_same_as_all_at_once(cell: str) -> None:
     network, boundary = make_network(cell), len(make_vocabulary().terms) + 1
     sentences = PAIRS.sentences.take(np.array([0, 1]))

@@ -11,8 +11,9 @@ from pictures import make_encoder, make_image, make_pixels
 from pipeline.errors import UsageError
 from pipeline.images import engines, extraction
 from pipeline.images.boxes import Candidates
-from pipeline.images.engines import engine_encoder
+from pipeline.images.engines import engine_encoder, export_program
 from pipeline.images.extraction import ExtractionPlan, Extractor, choose_plan
+from pipeline.images.networks import NetworkEncoder
 from pipeline.images.preparation import PreparedImage
 from pipeline.images.regions import RegionExtractor, choose_region_plan
 from pipeline.images.warping import WholeImages
@@ -98,7 +99,8 @@ def right(program, precision, threads):
 
 def wrong(program, precision, threads):
     """Its features stand in another order."""
-    return lambda pixels: right(program, precision, threads)(pixels)[:, ::-1]
+    compute = right(program, precision, threads)
+    return lambda pixels: compute(pixels)[:, ::-1]
 
 
 def failing(program, precision, threads):
@@ -114,7 +116,13 @@ def crashing(program, precision, threads):
 
 def empty(program, precision, threads):
     """Its features are no numbers."""
-    return lambda pixels: right(program, precision, threads)(pixels) * np.float32("nan")
+    compute = right(program, precision, threads)
+    return lambda pixels: compute(pixels) * np.float32("nan")
+
+
+def make_short() -> NetworkEncoder:
+    """Of few layers, which are exported in a moment."""
+    return make_encoder("alexnet")
 
 
 @pytest.fixture
@@ -134,14 +142,31 @@ def known(monkeypatch: pytest.MonkeyPatch) -> dict[str, float]:
 
 
 def test_auto_takes_the_fastest_that_agrees(known: dict[str, float]) -> None:
-    encoder = make_encoder()
+    encoder = make_short()
     assert choose_plan(encoder, "cpu", "auto", 4, "auto", MANY).described == {"precision": "float32", "engine": "right"}
     known["right"] = 2.0
     assert choose_plan(encoder, "cpu", "auto", 4, "auto", MANY).engine == "torch"
 
 
+@pytest.mark.parametrize("engine", ["auto", "right"])
+def test_what_was_compiled_to_be_tried_extracts(
+    known: dict[str, float], engine: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    encoder, other = make_short(), make_encoder("alexnet", seed=1)
+    plan, compiled = choose_plan(encoder, "cpu", "auto", 4, engine, MANY), []
+    monkeypatch.setattr(engines, "export_program", lambda *given: compiled.append(given) or export_program(*given))
+    expected = (
+        np.concatenate(list(Extractor(one, ExtractionPlan(CPU, torch.float32, 4))(make_pixels(3))))
+        for one in (encoder, other)
+    )
+    for one, features in zip((encoder, other), expected, strict=True):
+        found = np.concatenate(list(Extractor(one, plan)(make_pixels(3))))
+        np.testing.assert_allclose(found, features, rtol=1e-3, atol=1e-4 * np.abs(features).max())
+        assert bool(compiled) == (one is other)  # a plan of one encoder has not compiled another
+
+
 def test_maps_are_computed_by_the_fastest_that_agrees(known: dict[str, float]) -> None:
-    view, encoder = WholeImages(96, 32, 2.5), make_encoder()
+    view, encoder = WholeImages(96, 32, 2.5), make_short()
     hardware = "cpu", "auto", 4
     assert choose_region_plan(encoder, view, MANY, 5, *hardware, "auto").engine == "right"
     assert choose_region_plan(encoder, view, extraction.PAYS - 1, 5, *hardware, "auto").engine == "torch"
@@ -155,12 +180,12 @@ def test_maps_are_computed_by_the_fastest_that_agrees(known: dict[str, float]) -
 
 def test_auto_tries_nothing_for_a_few_images(known: dict[str, float], monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(extraction, "_try", lambda *_: pytest.fail("an engine was tried"))
-    assert choose_plan(make_encoder(), "cpu", "auto", 4, "auto", extraction.PAYS - 1).engine == "torch"
-    assert choose_plan(make_encoder(), "cpu", "bfloat16", 4, "auto", MANY).engine == "torch"  # none computes it
+    assert choose_plan(make_short(), "cpu", "auto", 4, "auto", extraction.PAYS - 1).engine == "torch"
+    assert choose_plan(make_short(), "cpu", "bfloat16", 4, "auto", MANY).engine == "torch"  # none computes it
 
 
 def test_a_named_engine_that_cannot_be_used_is_refused(known: dict[str, float]) -> None:
-    encoder = make_encoder()
+    encoder = make_short()
     assert choose_plan(encoder, "cpu", "auto", 4, "right").engine == "right"
     for engine, precision, said in (
         ("wrong", "auto", r"cosine of 0\.\d+ to torch's; set extract.engine to auto"),

@@ -116,7 +116,7 @@ def test_probes_are_the_same_every_time() -> None:
 
 def test_a_full_gpu_halves_the_batch(monkeypatch: pytest.MonkeyPatch) -> None:
     extractor = Extractor(make_encoder(), ExtractionPlan(CPU, torch.float32, 8))
-    encoder, sizes = extractor._encoder, []
+    encoder, sizes = extractor.encode, []
 
     def forward(pixels: torch.Tensor) -> torch.Tensor:
         sizes.append(len(pixels))
@@ -124,7 +124,7 @@ def test_a_full_gpu_halves_the_batch(monkeypatch: pytest.MonkeyPatch) -> None:
             raise torch.cuda.OutOfMemoryError("CUDA out of memory")
         return encoder(pixels)
 
-    monkeypatch.setattr(extractor, "_encoder", forward)
+    monkeypatch.setattr(extractor, "encode", forward)
     pixels = make_pixels(11)
     features = np.concatenate(list(extractor(pixels)))
     assert sizes[:3] == [8, 4, 2] and extractor.plan.batch_size == 2 and max(sizes[3:]) == 2
@@ -132,7 +132,7 @@ def test_a_full_gpu_halves_the_batch(monkeypatch: pytest.MonkeyPatch) -> None:
 
     extractor.plan = replace(extractor.plan, batch_size=1)
     monkeypatch.setattr(
-        extractor, "_encoder", lambda pixels: (_ for _ in ()).throw(torch.cuda.OutOfMemoryError("CUDA out of memory"))
+        extractor, "encode", lambda pixels: (_ for _ in ()).throw(torch.cuda.OutOfMemoryError("CUDA out of memory"))
     )
     with pytest.raises(UsageError, match="no memory for even one image"):
         list(extractor(pixels))

@@ -1,8 +1,21 @@
 """torchvision's models are imported without torch's compiler, which can be asked for all the same."""
 
+import json
 import subprocess
 import sys
 
+import pytest
+
+IN_FORKS = """
+import json, os, sys, torch
+for code in json.loads(sys.argv[1]):
+    if not (child := os.fork()):
+        exec(code, {})
+        sys.stdout.flush()
+        os._exit(0)
+    print("ended with", os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]), flush=True)
+"""
+"""Programs in children of a process that has imported torch alone, without its compiler and without torchvision."""
 CODE = """
 import sys
 from pipeline.images.zoo import models
@@ -19,12 +32,6 @@ print(module.is_compile_supported("cpu") == true("cpu"), len(models.list_models(
 """
 
 
-def test_the_compiler_is_imported_by_whoever_asks_for_it() -> None:
-    done = subprocess.run([sys.executable, "-c", CODE], capture_output=True, text=True)
-    assert done.returncode == 0, done.stderr
-    assert done.stdout.split("\n")[:3] == ["False False", "(1, 1, 2, 2) torchvision.ops.roi_align", "True True"]
-
-
 DEMANDING = """
 import builtins, sys, torch
 usual = builtins.__import__
@@ -39,6 +46,19 @@ print(len(models.list_models()) > 50)
 """
 
 
-def test_a_torchvision_that_cannot_do_without_the_compiler_has_it() -> None:
-    done = subprocess.run([sys.executable, "-c", DEMANDING], capture_output=True, text=True)
-    assert done.stdout == "True\n", done.stderr
+@pytest.fixture(scope="module")
+def printed() -> list[list[str]]:
+    """The lines of CODE and of DEMANDING."""
+    programs = [sys.executable, "-c", IN_FORKS, json.dumps([CODE, DEMANDING])]
+    done = subprocess.run(programs, capture_output=True, text=True)
+    first, second, rest = done.stdout.split("ended with 0\n")
+    assert rest == "", done.stderr
+    return [first.splitlines(), second.splitlines()]
+
+
+def test_the_compiler_is_imported_by_whoever_asks_for_it(printed: list[list[str]]) -> None:
+    assert printed[0] == ["False False", "(1, 1, 2, 2) torchvision.ops.roi_align", "True True"]
+
+
+def test_a_torchvision_that_cannot_do_without_the_compiler_has_it(printed: list[list[str]]) -> None:
+    assert printed[1] == ["True"]

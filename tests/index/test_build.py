@@ -15,7 +15,7 @@ from pipeline.index.format import from_bytes, to_bytes, view_bytes
 from pipeline.index.requirements import Requirements
 from pipeline.index.tuning import SearchSetting, apply, ask, index_recall, stages_of, tune
 from pipeline.index.vectors import ArrayVectors
-from pipeline.storage.bundle import map_file
+from pipeline.storage.reading import map_file
 
 ANY = {
     "recall_floor": 0.9,

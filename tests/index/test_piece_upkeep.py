@@ -1,5 +1,6 @@
 """Bundles in pieces that grow and shrink: only the pieces that change are written, and ids keep their meaning."""
 
+import shutil
 from pathlib import Path
 
 import faiss
@@ -87,6 +88,25 @@ def test_what_is_new_is_behind_the_rest(runs: dict[int, Path], tmp_path: Path, i
     same = tmp_path / "same"
     run_command("index_add", "--index", more, "--run", runs[images], "--output", same)
     assert inodes(same) == inodes(more)
+
+
+def test_only_shards_that_are_new_or_changed_are_opened(runs: dict[int, Path], tmp_path: Path) -> None:
+    """The tables and the vectors of all others are not even there."""
+    run, more = tmp_path / "run", tmp_path / "more"
+    shutil.copytree(runs[140], run)
+    before, after = (Manifest(runs[count] / "manifest") for count in (80, 140))
+    same = [
+        number
+        for number in range(before.n_shards)
+        if before.shard(number).fingerprints == after.shard(number).fingerprints
+    ]
+    gone = [path for number in same for path in (run / "manifest/shards").glob(f"{number:05d}.*.parquet")]
+    gone += [run / f"embeddings/ncca/shard-{number:05d}.h5" for number in same]
+    assert len(same) >= 4 and len(gone) == 3 * len(same) and after.n_shards > len(same)
+    for path in gone:
+        path.unlink()
+    run_command("index_add", "--index", runs[80] / "bundle", "--run", run, "--output", more)
+    assert_holds(more, runs[140], set(), 140)
 
 
 def test_another_collection_is_refused(runs: dict[int, Path], tmp_path: Path) -> None:

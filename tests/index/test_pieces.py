@@ -1,6 +1,8 @@
 """Indices in pieces: the answers of one index, made by parts, searched where they lie."""
 
+import hashlib
 import json
+import re
 from pathlib import Path
 
 import faiss
@@ -10,7 +12,9 @@ from made_up import build_bundle, make_run, write_config
 from test_build import clustered, nearest, overlap
 
 from pipeline.errors import InputError, IntegrityError, UsageError
+from pipeline.index import filtering, mapped
 from pipeline.index.candidates import build, candidate_factories, lists_of, train_factory
+from pipeline.index.filtering import search_among
 from pipeline.index.format import METRICS, from_bytes, to_bytes
 from pipeline.index.pieces import assemble, fill_piece, piece_rows, shrink_piece
 from pipeline.index.search import Searcher
@@ -21,6 +25,7 @@ from pipeline.storage.bundle import Bundle, BundleWriter
 from pipeline.storage.bundle_folders import piece_file
 from pipeline.storage.embeddings import Embeddings
 from pipeline.storage.manifest import Manifest
+from pipeline.storage.reading import map_hashed
 from pipeline.storage.revision import open_parts
 
 CUTS = (0, 1700, 1701, 4500, 6000)
@@ -86,6 +91,48 @@ def test_what_is_taken_out_of_a_piece_is_never_found() -> None:
     found = index.search(vectors[[*gone, 1802]], 5997)[1]
     assert not np.isin(found, gone).any() and (found[3] >= 0).sum() == 5997
     assert found[3, 0] == 1802
+
+
+def mapped_bytes(folder: Path) -> int:
+    """Of the pages of the files in `folder` that are in this process's memory."""
+    found, own = 0, False
+    for line in Path("/proc/self/smaps").read_text().splitlines():
+        if re.match(r"[0-9a-f]+-[0-9a-f]+ ", line):
+            own = f"{folder}/" in line
+        elif own and line.startswith("Rss:"):
+            found += int(line.split()[1]) * 1024
+    return found
+
+
+@pytest.mark.skipif(not Path("/proc/self/smaps").exists(), reason="only Linux tells which pages are mapped")
+@pytest.mark.parametrize("factory", ["IVF50,Flat", "PCA8,IVF50_HNSW16,PQ4x8"])
+@pytest.mark.parametrize("most", [1, 40_000, 1 << 30])
+def test_what_a_search_has_mapped_is_given_back(
+    factory: str, most: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(mapped, "MOST", most)
+    vectors, queries = clustered(6000, 16)
+    data, pieces, card = in_pieces(vectors, factory, "inner_product")
+    for number, piece in enumerate(pieces):
+        (tmp_path / f"{number}").write_bytes(piece)
+    opened = [map_hashed(tmp_path / f"{number}") for number in range(len(pieces))]
+    assert [digest for _, digest in opened] == [hashlib.sha256(piece).hexdigest() for piece in pieces]
+    assert mapped_bytes(tmp_path) == 0
+    index = put_together(data, [file for file, _ in opened], card)
+    stages_of(index).inverted.nprobe = 7
+    expected = index.search(queries, 10)
+    assert mapped_bytes(tmp_path) > 100_000
+    scores, rows = mapped.search_index(index, queries, 10)
+    np.testing.assert_array_equal(rows, expected[1])
+    np.testing.assert_allclose(scores, expected[0], rtol=1e-5, atol=1e-5)
+    left = mapped_bytes(tmp_path)
+    assert left == 0 if most == 1 else left > 100_000 if most == 1 << 30 else left < most + 50 * 4096 * len(pieces)
+    allowed = np.arange(6000) < 3000
+    monkeypatch.setattr(filtering, "FEW", 100)
+    found = search_among(index, queries, 10, allowed).rows
+    monkeypatch.setattr(mapped, "MOST", 1 << 30)
+    np.testing.assert_array_equal(found, search_among(index, queries, 10, allowed).rows)
+    assert (found[:, 0] >= 0).all() and (found < 3000).all()
 
 
 def test_pieces_of_others_are_refused() -> None:

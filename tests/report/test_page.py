@@ -9,6 +9,7 @@ import pytest
 from made_up import make_stage, write_feature_shards, write_sheet
 from outline import report
 
+from pipeline.config import Config
 from pipeline.errors import IntegrityError
 from pipeline.run.layout import Layout
 from pipeline.storage.atomic import publish_json, read_json
@@ -189,6 +190,35 @@ def test_metrics_that_were_not_measured_are_dashes_with_their_reason(own: Path) 
     said = page.below(heading)
     assert "Not measured: BLEU-1, BLEU-2, BLEU-3, BLEU-4, ROUGE-L, CIDEr, METEOR (get <it>)." in said
     assert "Not measured: METEOR (no Java)." in said
+
+
+def test_how_phrases_and_regions_find_each_other_stands_in_a_table(
+    own: Path, run: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    layout, splits = Layout(own), [("ncca", "dev"), ("ncca", "test")]
+    made = {"model": "ncca", "inputs": {"manifest": Manifest(own / "manifest").fingerprint}, "fingerprint": "p"}
+    ranks = {"recall@1": 4.04, "recall@5": 14.3, "recall@10": 22.0, "median_rank": 50.0, "mean_rank": 70.0}
+    measured = {
+        "n_named": 1234,
+        "n_regions": 800,
+        "correspondence": {"right": 47.6, "chance": 24.3},
+        "phrase_to_region": {"split": ranks},
+        "region_to_phrase": {"split": {**ranks, "recall@1": 6.1}},
+    }
+    publish_json(layout.phrase_ranking("ncca", "dev").path, {**made, "split": "dev", "left_out": "no box has a label"})
+    publish_json(layout.phrase_ranking("ncca", "test").path, {**made, "split": "test", **measured})
+    for names in splits:
+        write_sheet(layout.phrase_sheet(*names))
+        write_sheet(layout.phrase_plane(*names))
+    heading = "Phrases and regions"
+    assert heading not in report(run).parts
+    monkeypatch.setattr(Config, "phrase_splits", lambda config, chosen=(): splits)
+    dev, test = report(own).lines(heading)[2:]
+    assert dev == ["ncca", "dev", "no box has a label"]
+    assert test == ["ncca", "test", "1,234", "800", "4.0", "14.3", "22.0", "6.1", "14.3", "22.0", "47.6", "24.3"]
+    publish_json(layout.phrase_ranking("ncca", "test").path, {**made, "split": "test"})
+    with pytest.raises(IntegrityError, match="it has neither what was measured nor why that was left out"):
+        report(own)
 
 
 def test_the_page_needs_nothing_else(run: Path) -> None:

@@ -103,7 +103,7 @@ def test_descriptions_stand_below_the_printed_ones() -> None:
     found = tables([evaluation("mrnn", images=metrics), evaluation("dvsa")], [*ours, system("dvsa", "dvsa")])
     text = found["Karpathy and Fei-Fei: Table 2, Flickr8K, and section 4.2"]
     assert "|  | `mrnn` | **50.0** | **40.0** | **30.0** | **20.0** | - | **30.0** |" in text
-    assert "cell lstm (printed: rnn)" in text and "- Google NIC: none of ours, another generator" in text
+    assert "cell lstm (printed: relu)" in text and "- Google NIC: none of ours, another generator" in text
     without = tables([evaluation("dvsa")], [system("dvsa", "dvsa")])
     assert "- Our model: none of ours, `mrnn` is not among" in without[text.splitlines()[0]]
 

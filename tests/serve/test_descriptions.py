@@ -33,10 +33,10 @@ def run(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A described run, its generators mrnn and nearest, and another nearest that stands on the joint space."""
     run = make_described_run(tmp_path_factory.mktemp("served") / "run")
     settings = yaml.safe_load((run / "config.yaml").read_text()) | {"serve": {"max_descriptions": PLACES}}
-    (run / "config.yaml").write_text(yaml.safe_dump({**settings, "nearest": {"by": "joint-image"}}))
-    train(run, "nearest").rename(run / "generators" / "joint")
+    settings["generators"] = [*settings["generators"], "joint"]
+    settings["generator_variants"] |= {"joint": {"generator": "nearest", "by": "joint-image"}}
     (run / "config.yaml").write_text(yaml.safe_dump(settings))
-    for name in ("mrnn", "nearest"):
+    for name in ("mrnn", "nearest", "joint"):
         train(run, name)
     return run
 
@@ -54,7 +54,7 @@ def client(app: FastAPI) -> TestClient:
 def test_what_describes(client: TestClient) -> None:
     told = client.get("/api/models").json()["generators"]
     assert [(one["generator"], one["registered"]) for one in told] == [
-        ("mrnn", "mrnn"), ("nearest", "nearest"), ("nearest-2", "nearest"),
+        ("mrnn", "mrnn"), ("nearest", "nearest"), ("joint", "nearest"),
     ]  # fmt: skip
     assert all(one["encoders"] == ["colour"] and one["top"] == 2 for one in told)
 
@@ -70,7 +70,7 @@ def test_a_photograph_is_described_as_the_command_describes_it(client: TestClien
             assert told == written
 
 
-@pytest.mark.parametrize("generator", ["nearest", "nearest-2"])
+@pytest.mark.parametrize("generator", ["nearest", "joint"])
 def test_what_was_copied_is_marked(client: TestClient, run: Path, generator: str) -> None:
     manifest = Manifest(run / "manifest")
     for thing in ("horse", "car"):
@@ -86,7 +86,7 @@ def test_what_was_copied_is_marked(client: TestClient, run: Path, generator: str
 @pytest.mark.parametrize(
     ("name", "query", "data", "status", "error"),
     [
-        ("lbl", "", None, 404, "there is no generator 'lbl'; there are mrnn, nearest, nearest-2"),
+        ("lbl", "", None, 404, "there is no generator 'lbl'; there are mrnn, nearest, joint"),
         ("mrnn", "?top=0", None, 422, "from 1 to 200"),
         ("mrnn", "?top=201", None, 422, "from 1 to 200"),
         ("mrnn", "", b"GIF or so", 422, "not-an-image"),
@@ -145,7 +145,7 @@ def test_a_description_keeps_no_search_waiting_and_few_wait_for_it(
 def test_visitors_of_all_generators_and_searches_at_once_are_answered_rightly(app: FastAPI, run: Path) -> None:
     async def visit(client: httpx.AsyncClient, number: int) -> None:
         thing = THINGS[number]
-        for name in ("mrnn", "nearest", "nearest-2") * 3:
+        for name in ("mrnn", "nearest", "joint") * 3:
             file = photograph(run, f"{thing}-{number}.png")
             described, found, seen = await asyncio.gather(
                 client.post(DESCRIPTIONS.format(name), files=file),

@@ -44,7 +44,7 @@ def test_commands_compute_where_they_are_told_to(run: Path, on_device: torch.dev
     assert len(images) == 16 and np.mean(right) > 0.8
 
 
-@pytest.mark.parametrize("name", ["nearest", "mrnn", "lbl", "mnlm", "sc-nlm"])
+@pytest.mark.parametrize("name", ["nearest", "mrnn", "lbl", "mnlm", "sc-nlm", "gated"])
 def test_every_generator_is_trained_describes_and_is_judged(run: Path, name: str) -> None:
     images = describe(run, name, "dev")["images"]
     assert [one["image_id"] for one in images] == list(range(2, 48, 3))
@@ -61,6 +61,12 @@ def test_every_generator_is_trained_describes_and_is_judged(run: Path, name: str
     assert set(value["not_measured"]) == ({"meteor"} if measured else set(METRICS))
     assert (value["perplexity"] is None) == (name == "nearest")
     assert value["copied"] == 100 * np.mean([one["sentences"][0]["verbatim"] for one in images])
+
+
+def test_a_variant_of_a_generator_is_of_its_own_cell(run: Path) -> None:
+    gated, usual = (read_parameters(train(run, name) / "model.safetensors", MODEL) for name in ("gated", "mrnn"))
+    assert gated.details["generator"] == usual.details["generator"] == "mrnn"
+    assert (gated.settings["cell"], usual.settings["cell"]) == ("gru", "lstm")
 
 
 class Eyes(ImageEncoder):
@@ -146,12 +152,13 @@ def test_an_index_whose_encoder_is_gone_is_refused(run: Path, eyes: None, tmp_pa
     with pytest.raises(IntegrityError, match="missing although its card lists it; run build-index again"):
         describe_photographs(run, "mrnn", run / "data" / "cat-1.png", "--index", bundle)
     generator = read_parameters(train(run, "mrnn") / "model.safetensors", MODEL)
+    other = beside(run, tmp_path / "run", "generators")
     write_parameters(
-        run / "generators/smelling/model.safetensors", MODEL, generator.tensors,
+        other / "generators/mrnn/model.safetensors", MODEL, generator.tensors,
         settings={**generator.settings, "encoders": ["nose"]}, fingerprint="nose", details=generator.details,
     )  # fmt: skip
     with pytest.raises(UsageError, match=r"has no encoder nose, .* \(it has colour\); name the index"):
-        describe_photographs(run, "smelling", run / "data" / "cat-1.png")
+        describe_photographs(other, "mrnn", run / "data" / "cat-1.png")
 
 
 def test_a_generator_sees_through_the_encoders_that_it_learned_from(run: Path, eyes: None, tmp_path: Path) -> None:

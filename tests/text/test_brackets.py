@@ -2,12 +2,15 @@
 
 import zipfile
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import pytest
-from nltk import Tree
 
 from pipeline.errors import InputError
 from pipeline.text.brackets import PhraseTree, read_brackets, right_branching
+
+if TYPE_CHECKING:
+    from nltk import Tree  # whose import takes a second, which only these tests need
 
 TREE = "(S (NP (DT a) (NN dog)) (VP (VBZ runs) (ADVP (RB away))) (. .))"
 
@@ -17,12 +20,12 @@ def read(text: str) -> PhraseTree:
     return tree
 
 
-def spans_of(tree: Tree) -> list[tuple[str, int, int]]:
+def spans_of(tree: "Tree") -> list[tuple[str, int, int]]:
     """Spans of an nltk tree's phrases."""
     spans = []
     for place in tree.treepositions():
         node = tree[place]
-        if isinstance(node, Tree) and node.height() > 2:
+        if not isinstance(node, str) and node.height() > 2:
             before = [leaf for leaf in tree.treepositions("leaves") if leaf < place]
             spans.append((node.label(), len(before), len(before) + len(node.leaves())))
     return spans
@@ -34,7 +37,8 @@ def test_leaves_come_first_and_phrases_after_what_is_in_them() -> None:
     assert tree.labels == ("DT", "NN", "VBZ", "RB", ".", "NP", "ADVP", "VP", "S")
     assert tree.parents == (5, 5, 7, 6, 8, 8, 7, 8, -1)
     assert tree.to_brackets() == TREE
-    assert sorted(tree.spans()) == sorted(spans_of(Tree.fromstring(TREE)))
+    (expected,) = _nltk_trees(TREE)
+    assert sorted(tree.spans()) == sorted(spans_of(expected))
 
 
 def test_the_treebanks_own_form_is_read() -> None:
@@ -110,5 +114,7 @@ def test_the_penn_sample_is_read_as_nltk_reads_it(real_data: Path) -> None:
         assert list(ours.words) == [word for word, tag in theirs.pos() if tag != "-NONE-"]
 
 
-def _nltk_trees(text: str) -> list[Tree]:
+def _nltk_trees(text: str) -> list["Tree"]:
+    from nltk import Tree
+
     return list(Tree.fromstring(f"(ALL {text})", remove_empty_top_bracketing=True))

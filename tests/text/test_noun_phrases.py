@@ -2,7 +2,6 @@
 
 import numpy as np
 import pytest
-from nltk import Tree
 
 from examples.demo import DrawingSettings, collection_texts, scene_record
 from pipeline.models.neural.hmlstm import noun_phrases
@@ -62,6 +61,8 @@ def leaf(rng: np.random.Generator) -> str:
 
 def test_the_others_are_all_noun_phrases_that_lack_a_word() -> None:
     """Against nltk's nodes and their leaves."""
+    from nltk import Tree  # which takes a second
+
     rng, several = np.random.default_rng(0), 0
     for _ in range(400):
         text = grow(rng, 4)

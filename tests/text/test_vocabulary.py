@@ -134,6 +134,16 @@ def test_terms_in_many_files_are_counted_as_in_memory(
     assert list(counting.lemmas(merged)) == [(word, find_lemma(word)) for word in words]
 
 
+def test_what_was_merged_is_removed_once_no_worker_can_ask_for_it_again(tmp_path: Path) -> None:
+    parts = [counting.count_terms(SENTENCES[part::4], PLAIN, tmp_path) for part in range(4)]
+    left, right = counting.merge_counts(*parts[:2]), counting.merge_counts(*parts[2:])
+    assert set(tmp_path.iterdir()) == {file for one in (*parts, left, right) for file in one.files}
+    lost, merged = counting.merge_counts(left, right), counting.merge_counts(left, right)  # as if a worker was lost
+    assert set(tmp_path.iterdir()) == {file for one in (left, right, lost, merged) for file in one.files}
+    whole = dict(counting.most_common(counting.count_terms(SENTENCES, PLAIN, tmp_path), 99, 1))
+    assert whole == dict(counting.most_common(merged, 99, 1)) == dict(counting.most_common(lost, 99, 1))
+
+
 def test_counting_does_not_hold_all_terms(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Of terms that occur once; five times as many of them take less than one and a half times the memory."""
     monkeypatch.setattr(counting, "HELD", 2000)

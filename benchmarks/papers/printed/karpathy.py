@@ -15,7 +15,7 @@ CITED = "another generator, of which there is none here"
 AGREEMENT = "how well annotators agree; the paper does not say which of their boxes were taken for the same one"
 GENERATED = tuple(("images", metric) for metric in (*BLEU, "meteor", "cider"))
 DESCRIBED = tuple(("boxes", metric) for metric in (*BLEU, "meteor", "rouge_l", "cider"))
-VGG = {"encoders": "vgg16 fc7", "cell": "rnn"}
+VGG = {"encoders": "vgg16 fc7", "cell": "relu"}
 
 TABLES = (
     PrintedTable(

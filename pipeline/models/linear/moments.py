@@ -15,7 +15,8 @@ import numpy as np
 
 from pipeline.errors import InputError
 
-MIRROR_TILE = 256
+TILE = 256
+"""Rows of a block that are mirrored or added at a time."""
 
 
 @dataclass(frozen=True)
@@ -41,6 +42,10 @@ class Moments:
 
     def __add__(self, other: "Moments") -> "Moments":
         return self._combine(other, +1)
+
+    def absorb(self, other: "Moments") -> "Moments":
+        """Their sum, to the last bit, in the blocks of these moments, which are gone: no third set is held."""
+        return self._combine(other, +1, (self.xx, self.xy, self.yy))
 
     def __sub__(self, other: "Moments") -> "Moments":
         """The moments without the pairs of `other`, which must be among ours."""
@@ -111,7 +116,9 @@ class Moments:
         xx, yy = unpack(arrays["xx"], len(mean_x)), unpack(arrays["yy"], len(mean_y))
         return cls(float(arrays["n"]), mean_x, mean_y, xx, np.array(arrays["xy"]), yy)
 
-    def _combine(self, other: "Moments", sign: int) -> "Moments":
+    def _combine(
+        self, other: "Moments", sign: int, into: tuple[np.ndarray | None, ...] = (None, None, None)
+    ) -> "Moments":
         if other.n == 0:
             return self
         if self.n == 0 and sign > 0:
@@ -125,9 +132,9 @@ class Moments:
         root = np.sqrt(self.n * other.n / n)
         dx = (root * (self.mean_x - other.mean_x)).astype(self.xx.dtype)
         dy = (root * (self.mean_y - other.mean_y)).astype(self.xx.dtype)
-        xx = _shifted_sum(self.xx, other.xx, sign, dx, dx)
-        xy = _shifted_sum(self.xy, other.xy, sign, dx, dy)
-        return Moments(n, mean_x, mean_y, xx, xy, _shifted_sum(self.yy, other.yy, sign, dy, dy))
+        xx = _shifted_sum(self.xx, other.xx, sign, dx, dx, into[0])
+        xy = _shifted_sum(self.xy, other.xy, sign, dx, dy, into[1])
+        return Moments(n, mean_x, mean_y, xx, xy, _shifted_sum(self.yy, other.yy, sign, dy, dy, into[2]))
 
 
 @dataclass(frozen=True)
@@ -148,13 +155,19 @@ class Expansion:
         return directions[:size] + self.matrix @ directions[size:] if self.keep else self.matrix @ directions
 
 
-def _shifted_sum(mine: np.ndarray, theirs: np.ndarray, sign: int, left: np.ndarray, right: np.ndarray) -> np.ndarray:
-    """mine + sign * (theirs + left right')."""
-    total = np.outer(left, right)
-    total += theirs
-    total *= sign
-    total += mine
-    return total
+def _shifted_sum(
+    mine: np.ndarray, theirs: np.ndarray, sign: int, left: np.ndarray, right: np.ndarray, into: np.ndarray | None
+) -> np.ndarray:
+    """mine + sign * (theirs + left right'), in a new block or `into` mine."""
+    into = np.empty_like(mine) if into is None else into
+    for start in range(0, len(mine), TILE):
+        rows = slice(start, start + TILE)
+        total = np.outer(left[rows], right)
+        total += theirs[rows]
+        total *= sign
+        total += mine[rows]
+        into[rows] = total
+    return into
 
 
 def sum_moments(parts: Iterable[Moments]) -> Moments:
@@ -164,12 +177,12 @@ def sum_moments(parts: Iterable[Moments]) -> Moments:
 
 def mirror(upper: np.ndarray) -> np.ndarray:
     """The symmetric matrix with the given upper triangle, in place, tile by tile."""
-    for i in range(0, len(upper), MIRROR_TILE):
-        rows = slice(i, i + MIRROR_TILE)
+    for i in range(0, len(upper), TILE):
+        rows = slice(i, i + TILE)
         diagonal = upper[rows, rows]
         diagonal[:] = np.triu(diagonal) + np.triu(diagonal, 1).T
-        for j in range(i + MIRROR_TILE, len(upper), MIRROR_TILE):
-            columns = slice(j, j + MIRROR_TILE)
+        for j in range(i + TILE, len(upper), TILE):
+            columns = slice(j, j + TILE)
             upper[columns, rows] = upper[rows, columns].T
     return upper
 

@@ -79,6 +79,7 @@ def _back_gru(kept: State, d: Sequence[Tensor]) -> Gradients:
 
 CELLS: dict[str, RecurrentCell] = {
     "rnn": plain_cell("tanh"),
+    "relu": plain_cell("relu"),
     "gru": RecurrentCell(3, 1, _step_gru, _back_gru),
     "lstm": RecurrentCell(4, 2, _step_lstm, _back_lstm),
 }
