@@ -22,6 +22,13 @@ BATCH = 1 << 15
 """Rows that are added together."""
 WINDOW = 1 << 15
 """Numbers of rows that `windows` reads together."""
+PORTION = 1 << 28
+"""Bytes that are sorted at once. DuckDB keeps a block of each run that it merges: with MEMORY and two threads it sorted
+650 MB of scattered rows, and not 1.3 GB."""
+PORTIONS = 16
+"""Into as many a table is divided at most, with a pass over it for each, and these again."""
+BYTES = {"VARCHAR": "strlen", "BLOB": "octet_length"}
+"""What counts those of a value, by its type; others have eight at most."""
 NUMBERS = {"seq", "owner"}
 """Columns by which tables have windows."""
 TEMPORARY = re.compile(r"duckdb_temp_[\w-]+(\.\w+)?")
@@ -70,12 +77,12 @@ class DiskTables:
         if not len(table):
             return
         table = table.select(self.schemas[name].names)
-        known = self._last.setdefault(name, {})
-        begin = f"INSERT INTO {name}" if known else f"CREATE TABLE {name} AS"
+        begin = f"INSERT INTO {name}" if name in self._last else f"CREATE TABLE {name} AS"
         with self._refusing():
             self._connection.register("added", table)
             self._connection.execute(f"{begin} FROM added")
             self._connection.unregister("added")
+        known = self._last.setdefault(name, {})
         for column in NUMBERS & {*table.column_names}:
             known[column] = max(known.get(column, 0), pc.max(table[column]).as_py())
 
@@ -88,8 +95,12 @@ class DiskTables:
             self._last[name] = self._last.pop(by)
 
     def sort(self, name: str, order: Sequence[str]) -> None:
+        """By columns of which the first is of whole numbers."""
         if self.has_rows(name):
-            self._do(f"CREATE TABLE in_order AS FROM {name} ORDER BY {', '.join(order)}")
+            begin = "CREATE TABLE in_order AS"
+            for portion in self._portions(name, order[0]):
+                self._do(f"{begin} FROM {portion} ORDER BY {', '.join(order)}")
+                begin = "INSERT INTO in_order"
             self._do(f"DROP TABLE {name}; ALTER TABLE in_order RENAME TO {name}")
 
     def drop(self, name: str) -> None:
@@ -107,6 +118,16 @@ class DiskTables:
         """The rows of a query that gives few, of tables that have rows."""
         with self._refusing():
             return self._connection.sql(sql, params=values or None).to_arrow_table()
+
+    def in_order(self, name: str, order: Sequence[str], columns: str = "*") -> Iterator[pa.RecordBatch]:
+        """The `columns` of a table that has rows, by columns of which the first is of whole numbers."""
+        for portion in self._portions(name, order[0]):
+            yield from self.each(f"SELECT {columns} FROM {portion} ORDER BY {', '.join(order)}")
+
+    def together(self, sql: str, key: str, order: str) -> Iterator[pa.RecordBatch]:
+        """The rows of a query, so that those of a `key` stand together, by their `order`."""
+        for portion in self._portions(f"({sql})", f"hash({key}) >> 1"):
+            yield from self.each(f"FROM {portion} ORDER BY {key}, {order}")
 
     def each(self, sql: str) -> Iterator[pa.RecordBatch]:
         """The rows of a query that may give many, of tables that have rows."""
@@ -130,6 +151,38 @@ class DiskTables:
 
     def close(self) -> None:
         self._connection.close()
+
+    def _portions(self, source: str, by: str, depth: int = 0) -> Iterator[str]:
+        """Tables of the rows of a table or query, each with a range of the whole numbers `by`, in their order, that are
+        small enough to be sorted; the `source` itself where it is. Each goes when the next one is asked for."""
+        size, least, most = self._measure(source, by)
+        parts = min(size // PORTION + 1, PORTIONS, most - least + 1)
+        if parts == 1:
+            yield source
+            return
+        width, names = (most - least) // parts + 1, []
+        for first in range(least, most + 1, width):
+            names.append(f"portion_{depth}_{len(names)}")
+            within = f"({by})::BIGINT BETWEEN {first} AND {first + width - 1}"
+            self._do(f"CREATE OR REPLACE TABLE {names[-1]} AS FROM {source} WHERE {within}")
+        if depth:
+            self._do(f"DROP TABLE {source}")
+        for name in names:
+            yield from self._portions(name, by, depth + 1)
+            self._do(f"DROP TABLE IF EXISTS {name}")
+
+    def _measure(self, source: str, by: str) -> tuple[int, int, int]:
+        """The bytes of all rows, and the least and the largest `by`. Few rows are not looked at."""
+        rows = self.ask(f"SELECT count(*) FROM {source}")[0][0].as_py()
+        if rows <= BATCH:
+            return 0, 0, 0
+        with self._refusing():
+            found = self._connection.sql(f"FROM {source}")
+        kinds = zip(found.columns, map(str, found.types), strict=True)
+        long = "".join(f" + coalesce(sum({BYTES[kind]}({name})), 0)" for name, kind in kinds if kind in BYTES)
+        asked = f"{8 * rows * len(found.columns)}{long}", f"min({by})", f"max({by})"
+        row = self.ask(f"SELECT {', '.join(f'({one})::BIGINT' for one in asked)} FROM {source}")
+        return tuple(column[0].as_py() for column in row.columns)
 
     def _pack(self, name: str) -> None:
         schema, rows = self.schemas[name], self._rows.pop(name)

@@ -105,7 +105,7 @@ class Assembly:
             kept.update({what: belongings.kept.num_rows for what, belongings in settled.owned.items()})
             in_tars = settled.given.filter(pa.array(used)).filter(pc.field("offset").is_valid())
             tars.update(in_tars["path"].unique().to_pylist())
-        left_out, counts = self._intake.rejects.summarise(), {}
+        left_out, counts = self._intake.rejects.summarise(not kept["images"]), {}
         for what, number in kept.items():
             twice = left_out.of(what, DUPLICATE)
             fates = {"kept": number, "rejected": left_out.of(what, "") - twice, "duplicate": twice}
@@ -114,10 +114,11 @@ class Assembly:
         return Collection(self._parts, self._intake.rejects, left_out, counts, summaries.by_split(), tars, notes)
 
     def _find_duplicates(self) -> None:
-        """Fill the table `duplicates`: the same bytes stand together where their hashes are sorted."""
-        hashes = "SELECT sha256, seq, true FROM outcomes WHERE sha256 IS NOT NULL ORDER BY sha256, seq"
+        """Fill the table `duplicates`: the same bytes have the same hash."""
+        hashes = "SELECT sha256, seq, true AS image FROM outcomes WHERE sha256 IS NOT NULL"
+        rows = self._tables.together(hashes, "sha256", "seq") if self._tables.has_rows("outcomes") else ()
         self._tables.create("twins", OWNERS)
-        for found in find_owners(self._tables.each(hashes) if self._tables.has_rows("outcomes") else ()):
+        for found in find_owners(rows):
             self._tables.insert("twins", found.filter(pc.less(found["owner"], found["seq"])))
         self._tables.sort("twins", ("owner",))
         for first, twins in self._tables.windows("twins", "owner"):

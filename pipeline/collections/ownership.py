@@ -38,9 +38,9 @@ class Ownership:
         Images that are only implied are left out without a word, and with them their documents; they are not `given`.
         """
         kinds = [what for what in ("images", *ORDER) if self._tables.has_rows(what)]
-        keys = " UNION ALL ".join(f"SELECT key, seq, {what == 'images'} FROM {what}" for what in kinds)
+        keys = " UNION ALL ".join(f"SELECT key, seq, {what == 'images'} AS image FROM {what}" for what in kinds)
         self._tables.create("owners", OWNERS)
-        for found in find_owners(self._tables.each(f"SELECT * FROM ({keys}) ORDER BY key, seq") if kinds else ()):
+        for found in find_owners(self._tables.together(keys, "key", "seq") if kinds else ()):
             self._tables.insert("owners", found)
         self._tables.sort("owners", ("seq",))
         for what, settle in {**dict.fromkeys(ORDER, self._own), "documents": self._own_documents}.items():
@@ -92,7 +92,7 @@ class Ownership:
 
 
 def find_owners(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.Table]:
-    """For records (key, seq, whether it is an image) in their order, the `seq` of the first image of that key, or
+    """For records (key, seq, whether it is an image), those of a key together and in their order, the `seq` of the first image of that key, or
     NOBODY. One that comes later than the record does not own it."""
     last, owner = None, NOBODY
     for keys, seq, image in (batch.columns for batch in batches):

@@ -24,7 +24,7 @@ LISTED = {
 @dataclass(frozen=True)
 class RejectSummary:
     """How many rejects there are of each kind and (up to its colon) reason, in the order in which they came first, and
-    the most frequent whole reason of the images with its count."""
+    the most frequent whole reason of the images with its count, where none is kept."""
 
     counts: Mapping[tuple[str, str], int]
     images: tuple[str, int] | None = None
@@ -48,22 +48,28 @@ class RejectTable:
         self._tables.append("rejects", row)
 
     def __iter__(self) -> Iterator[Reject]:
-        for batch in self._each("SELECT file, row, what, reason FROM rejects ORDER BY place"):
-            for file, row, what, reason in zip(*(column.to_pylist() for column in batch.columns), strict=True):
-                yield Reject(to_text(file), row, what, to_text(reason))
+        if self._tables.has_rows("rejects"):
+            for batch in self._tables.in_order("rejects", ("place",), "file, row, what, reason"):
+                for file, row, what, reason in _rows(batch):
+                    yield Reject(to_text(file), row, what, to_text(reason))
 
-    def summarise(self) -> RejectSummary:
-        heads = self._each("SELECT what, head, count(*) FROM rejects GROUP BY ALL ORDER BY min(place)")
-        images = self._each(
+    def summarise(self, none_kept: bool) -> RejectSummary:
+        """With the reason of the images if there is `none_kept`: all of their reasons are counted for it."""
+        if not self._tables.has_rows("rejects"):
+            return RejectSummary({})
+        heads = self._tables.each("SELECT what, head, count(*) FROM rejects GROUP BY ALL ORDER BY min(place)")
+        counts = {(what, head): count for batch in heads for what, head, count in _rows(batch)}
+        if not none_kept:
+            return RejectSummary(counts)
+        images = self._tables.each(
             "SELECT reason, count(*) FROM rejects WHERE what = 'images' GROUP BY ALL"
             " ORDER BY count(*) DESC, min(place) LIMIT 1"
         )
-        found = (row for batch in heads for row in zip(*(column.to_pylist() for column in batch.columns), strict=True))
-        reasons = [(to_text(one.as_py()), n.as_py()) for batch in images for one, n in zip(*batch.columns, strict=True)]
-        return RejectSummary({(what, head): count for what, head, count in found}, *reasons)
+        return RejectSummary(counts, *((to_text(reason), count) for batch in images for reason, count in _rows(batch)))
 
-    def _each(self, sql: str) -> Iterator[pa.RecordBatch]:
-        return self._tables.each(sql) if self._tables.has_rows("rejects") else iter(())
+
+def _rows(batch: pa.RecordBatch) -> Iterator[tuple]:
+    return zip(*(column.to_pylist() for column in batch.columns), strict=True)
 
 
 def to_bytes(text: str) -> bytes:

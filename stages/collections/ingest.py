@@ -3,7 +3,7 @@
 import logging
 import multiprocessing
 from collections.abc import Callable, Iterable, Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from functools import lru_cache
 from pathlib import Path
@@ -102,9 +102,13 @@ def _tables_in(folder: Path) -> Iterator[Path]:
 
     remove_own(folder, TEMPORARY)
     try:
+        folder.parent.mkdir(parents=True, exist_ok=True)
         yield folder
     except FullDiskError as error:
-        raise cannot_write(folder / "tables", 0, error) from error
+        raise cannot_write(folder, 0, error) from error
+    finally:
+        with suppress(OSError):  # blocks of inspected images are in it
+            folder.parent.rmdir()
 
 
 @dataclass(frozen=True)
