@@ -1,8 +1,7 @@
 """Which image a sentence, document, box or row of own columns belongs to, by the keys in the tables of intake.
 
 An image is known by the `seq` of the record that named it first: its `owner` number, from here on. Keys find each other
-by a merge: all of them are sorted, so that those of an image stand together. (Joins that hash would need memory for all
-keys.)
+where they are sorted, since those of an image then stand together. (Joins that hash would need memory for all keys.)
 """
 
 from collections import Counter
@@ -92,8 +91,8 @@ class Ownership:
 
 
 def find_owners(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.Table]:
-    """For records (key, seq, whether it is an image), those of a key together and in their order, the `seq` of the first image of that key, or
-    NOBODY. One that comes later than the record does not own it."""
+    """For records (key, seq, whether it is an image), those of a key together and in their order, the `seq` of the
+    first image of that key, or NOBODY. One that comes later than the record does not own it."""
     last, owner = None, NOBODY
     for keys, seq, image in (batch.columns for batch in batches):
         new = np.concatenate([[keys[0] != last], pc.not_equal(keys[1:], keys[:-1]).to_numpy(zero_copy_only=False)])
