@@ -84,7 +84,7 @@ def write_collection(run: Path, images: int, shard_size: int) -> np.ndarray:
         what: {"given": table.num_rows, "kept": table.num_rows, "rejected": 0, "duplicate": 0}
         for what, table in tables.items()
     }
-    write_manifest(run / "manifest", run.parent, tables, [], counts, shard_size)
+    write_manifest(run / "manifest", run.parent, [tables], [], counts, shard_size)
     return topics
 
 

@@ -138,12 +138,14 @@ def _make_manifest(folder: Path, count: int, held_out: str) -> Manifest:
     write_manifest(
         folder / "manifest",
         folder / "data",
-        {
-            "images": pa.Table.from_pylist(rows, schema=IMAGES),
-            "sentences": pa.table({"sentence_id": np.arange(2 * count), "image_id": owners, "text": texts}),
-            "documents": DOCUMENTS.empty_table(),
-            "boxes": BOXES.empty_table(),
-        },
+        [
+            {
+                "images": pa.Table.from_pylist(rows, schema=IMAGES),
+                "sentences": pa.table({"sentence_id": np.arange(2 * count), "image_id": owners, "text": texts}),
+                "documents": DOCUMENTS.empty_table(),
+                "boxes": BOXES.empty_table(),
+            }
+        ],
         [{"file": "broken.png", "row": None, "what": "image", "reason": "truncated: <it> ends early"}],
         {
             "images": {"given": count + 1, "kept": count, "rejected": 1, "duplicate": 0},

@@ -14,6 +14,7 @@ GROUND = {
     "arrow_tables",
     "clusters",
     "device",
+    "disk_tables",
     "errors",
     "given_vectors",
     "hubs",

@@ -208,7 +208,7 @@ def write_made_up_manifest(folder: Path, images: int, sentences_each: int) -> No
     sentences = [{"sentence_id": number, "image_id": n, "text": text} for number, (n, text) in enumerate(texts)]
     tables = {"images": pa.Table.from_pylist(rows, IMAGES), "sentences": pa.Table.from_pylist(sentences, SENTENCES)}
     tables |= {"documents": DOCUMENTS.empty_table(), "boxes": BOXES.empty_table()}
-    write_manifest(folder, folder, tables, [], {}, 16384)
+    write_manifest(folder, folder, [tables], [], {}, 16384)
 
 
 def test_what_does_not_fit_names_the_key(settings: config.Config) -> None:
@@ -291,7 +291,7 @@ def test_the_command_measures_and_forecasts(settings: config.Config, tmp_path: P
     tables |= {"documents": DOCUMENTS.empty_table(), "boxes": BOXES.empty_table()}
     counts = {"images": {"given": 12, "kept": 12, "rejected": 0, "duplicate": 0}}
     counts["sentences"] = counts["images"]
-    write_manifest(tmp_path / "manifest", tmp_path / "data", tables, [], counts, 1000)
+    write_manifest(tmp_path / "manifest", tmp_path / "data", [tables], [], counts, 1000)
     small = yaml.safe_load((tmp_path / "planned.yaml").read_text())
     small["encoders"][0]["architecture"] = "squeezenet1_1"
     (tmp_path / "planned.yaml").write_text(yaml.safe_dump(small))

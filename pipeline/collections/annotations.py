@@ -1,4 +1,8 @@
-"""Sentences, documents and boxes: each is left out with its image, or for a fault of its own."""
+"""Sentences, documents and boxes: each is left out with its image, or for a fault of its own.
+
+They come with their images, some thousand at a time, ordered by image (`owner`); sentences then by number, and all as
+they were given.
+"""
 
 from dataclasses import dataclass
 
@@ -12,12 +16,18 @@ FLOAT32_MAX = np.finfo(np.float32).max
 
 @dataclass(frozen=True)
 class Images:
-    """All given images, by row: `ids` (n,) in the manifest, `sizes` (n, 2) width and height of kept images, and `fates`
-    (n,): None for a kept image, else the reason to leave out what belongs to it."""
+    """Some given images: their numbers as `owners` (n,), ascending, `ids` (n,) in the manifest, `sizes` (n, 2) width
+    and height of kept images, and `fates` (n,): None for a kept image, else the reason to leave out what belongs to
+    it."""
 
+    owners: np.ndarray
     ids: np.ndarray
     sizes: np.ndarray
     fates: np.ndarray
+
+    def rows_of(self, given: pa.Table) -> np.ndarray:
+        """The row here of each given row's owner."""
+        return np.searchsorted(self.owners, given["owner"].to_numpy())
 
 
 @dataclass(frozen=True)
@@ -29,44 +39,36 @@ class Belongings:
 
 
 def sentences(given: pa.Table, images: Images) -> Belongings:
-    """Ordered by image and number; of two sentences with the same number, the first."""
-    owners, numbers = given["owner"].to_numpy(), given["number"].to_numpy()
-    reasons = images.fates[owners]
-    order = np.lexsort((numbers, owners))
-    repeated = _repeats_previous(owners[order]) & _repeats_previous(numbers[order])
-    _leave_out(reasons, order[repeated], "repeated: this image has another sentence of this number")
-    rows = order[are_none(reasons[order])]
-    kept = {"sentence_id": np.arange(len(rows)), "image_id": images.ids[owners[rows]]}
-    return Belongings(pa.table({**kept, "text": _take(given["text"], rows)}), reasons)
+    """Of two sentences of an image with the same number, the first; without their `sentence_id`."""
+    rows = images.rows_of(given)
+    reasons = images.fates[rows]
+    repeated = _repeats_previous(rows) & _repeats_previous(given["number"].to_numpy())
+    _leave_out(reasons, repeated, "repeated: this image has another sentence of this number")
+    return _settle(given, ["text"], images.ids[rows], reasons)
 
 
 def documents(given: pa.Table, images: Images) -> Belongings:
-    """Ordered by image; of two documents of one image, the first."""
-    owners = given["owner"].to_numpy()
-    reasons = images.fates[owners]
-    order = np.argsort(owners, kind="stable")
-    repeated = _repeats_previous(owners[order])
-    _leave_out(reasons, order[repeated], "repeated: this image has another document")
-    rows = order[are_none(reasons[order])]
-    kept = {name: _take(given[name], rows) for name in ("title", "tags", "description")}
-    return Belongings(pa.table({"image_id": images.ids[owners[rows]], **kept}), reasons)
+    """Of two documents of one image, the first."""
+    rows = images.rows_of(given)
+    reasons = images.fates[rows]
+    _leave_out(reasons, _repeats_previous(rows), "repeated: this image has another document")
+    return _settle(given, ["title", "tags", "description"], images.ids[rows], reasons)
 
 
 def boxes(given: pa.Table, images: Images) -> Belongings:
-    """Ordered by image, then as given; clipped to the image."""
-    owners = given["owner"].to_numpy()
-    reasons = images.fates[owners]
+    """Clipped to the image."""
+    rows = images.rows_of(given)
+    reasons = images.fates[rows]
     corners = np.stack([given[name].to_numpy() for name in ("x1", "y1", "x2", "y2")], axis=1)
     scores = given["score"].to_numpy()
     _leave_out(reasons, ~(np.isfinite(corners).all(axis=1) & (abs(scores) <= FLOAT32_MAX)), "not finite")
     _leave_out(reasons, ~_have_area(corners), "no area: x2 and y2 must exceed x1 and y1")
-    corners = np.clip(corners, 0, np.tile(images.sizes[owners], 2)).astype(np.float32)
+    corners = np.clip(corners, 0, np.tile(images.sizes[rows], 2)).astype(np.float32)
     _leave_out(reasons, ~_have_area(corners), "outside of the image")
-    order = np.argsort(owners, kind="stable")
-    rows = order[are_none(reasons[order])]
-    kept = {name: corners[rows, place] for place, name in enumerate(("x1", "y1", "x2", "y2"))}
-    kept |= {"score": scores[rows].astype(np.float32), "label": _take(given["label"], rows)}
-    return Belongings(pa.table({"image_id": images.ids[owners[rows]], **kept}), reasons)
+    scores = np.where(are_none(reasons), scores, 0).astype(np.float32)  # others may be too large for it
+    clipped = {name: corners[:, place] for place, name in enumerate(("x1", "y1", "x2", "y2"))}
+    kept = pa.table({**clipped, "score": scores, "label": given["label"]})
+    return _settle(kept, kept.column_names, images.ids[rows], reasons)
 
 
 def are_none(reasons: np.ndarray) -> np.ndarray:
@@ -74,16 +76,13 @@ def are_none(reasons: np.ndarray) -> np.ndarray:
     return reasons == None  # noqa: E711 (of each element)
 
 
-def _take(column: pa.ChunkedArray, rows: np.ndarray) -> pa.ChunkedArray:
-    # A clean collection keeps every row in place; copying the sentences of a million images would take a gigabyte.
-    everything = len(rows) == len(column) and bool((np.diff(rows) == 1).all())
-    return column if everything else column.take(rows)
+def _settle(given: pa.Table, names: list[str], image_id: np.ndarray, reasons: np.ndarray) -> Belongings:
+    kept = pa.table({"image_id": image_id, **{name: given[name] for name in names}})
+    return Belongings(kept.filter(pa.array(are_none(reasons))), reasons)
 
 
-def _leave_out(reasons: np.ndarray, rows: np.ndarray, reason: str) -> None:
-    """Give `rows` (numbers or a mask) this reason, unless they already have one."""
-    chosen = np.zeros(len(reasons), bool)
-    chosen[rows] = True
+def _leave_out(reasons: np.ndarray, chosen: np.ndarray, reason: str) -> None:
+    """Give the `chosen` (n,) this reason, unless they already have one."""
     reasons[chosen & are_none(reasons)] = reason
 
 

@@ -1,163 +1,225 @@
 """The second half of ingest: which images can be used, and the tables of a manifest.
 
 Everything is either kept, rejected with a reason, or a duplicate. Of images with the same bytes the first is kept. What
-belongs to an image shares its fate. An image without a sentence is kept, too: in the split `weak` if it has a document
-and the collection names no other split, else in `gallery`.
+belongs to an image shares its fate. Images are settled some thousand at a time, each time with what belongs to them, so
+that nothing here grows with the collection.
 """
 
 from collections import Counter
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 import pyarrow as pa
+import pyarrow.compute as pc
 
 from pipeline.collections import annotations
-from pipeline.collections.annotations import IMAGE_DUPLICATE, IMAGE_REJECTED, Images, are_none
-from pipeline.collections.collection import Collection, SplitSummary
+from pipeline.collections.annotations import IMAGE_DUPLICATE, IMAGE_REJECTED, Belongings, Images, are_none
+from pipeline.collections.collection import Collection, Summaries
 from pipeline.collections.intake import Intake
-from pipeline.collections.records import DIVIDED, Reject
+from pipeline.collections.ownership import OWNERS, find_owners
+from pipeline.collections.records import Reject
+from pipeline.collections.reject_table import BOXES, DOCUMENTS, FAULTY, SENTENCES, UNUSABLE, to_bytes, to_text
+from pipeline.collections.splits import Division, place
+from pipeline.disk_tables import WINDOW
 from pipeline.settings.section import SPLITS
 from pipeline.workers import Failure
 
 DUPLICATE = "duplicate"  # first word of the reason to leave out any duplicate
-EVERY, MOST = 10, 1000  # every tenth image to be divided goes to dev and every tenth to test, up to MOST of each
-OWNED = {"sentences": annotations.sentences, "documents": annotations.documents, "boxes": annotations.boxes}
+OWNED = {
+    "sentences": (annotations.sentences, ("number", "seq"), SENTENCES),
+    "documents": (annotations.documents, ("seq",), DOCUMENTS),
+    "boxes": (annotations.boxes, ("seq",), BOXES),
+}
+"""How each is settled, its order beside that of the images, and its stage among the rejects."""
+MADE = {
+    "placed": pa.schema([("seq", pa.int64()), ("asked", pa.string()), ("split", pa.string())]),
+    "outcomes": pa.schema(
+        [("seq", pa.int64()), ("width", pa.int32()), ("height", pa.int32())]
+        + [("sha256", pa.string()), ("failure", pa.binary())]
+    ),
+    "duplicates": pa.schema([("seq", pa.int64()), ("original", pa.string())]),
+}
+"""The split of each image according to the collection, and the actual one; what its inspection gave; the images whose
+bytes are those of one before, and the name of the first of these."""
+
+
+@dataclass(frozen=True)
+class _Settled:
+    """Some images in order: their rows of the tables `given` and `placed`, the `reasons` why each is left out (n,) or
+    None, their sha256, and `owned` by table with the rows that are given (`belongings`) and what became of them."""
+
+    given: pa.Table
+    placed: pa.Table
+    images: Images
+    reasons: np.ndarray
+    sha256: np.ndarray
+    belongings: dict[str, pa.Table]
+    owned: dict[str, Belongings]
+
+    @property
+    def kept(self) -> np.ndarray:
+        return np.flatnonzero(are_none(self.reasons))
 
 
 class Assembly:
     """Images between intake and manifest: inspect those at `locations()`, then pass the outcomes to `collect`."""
 
     def __init__(self, intake: Intake) -> None:
-        self._tables, self._files = intake.tables(), list(intake.files)
-        self._given, self._rejected = intake.given, intake.rejects
-        self._images = self._tables["images"]
-        self._own_columns = intake.own.table(self._images.num_rows)
-        self._notes = list(intake.own.describe(self._own_columns))
-        # (n_images,) why each is left out; None if nothing is known against it
-        self._reasons = _objects(self._images["fault"])
-        usable, silent = are_none(self._reasons), ~self._own("sentences")
-        given, documented = _objects(self._images["split"]), self._own("documents")
-        # (n_images,) each image's split according to the collection, and its actual split
-        self._asked = divide(given, usable & ~silent)
-        self._asked[usable & silent & (given == DIVIDED)] = "gallery"
-        self._asked[usable & silent & (given == DIVIDED) & documented] = "weak"
-        self._splits = self._asked.copy()
-        self._splits[usable & silent & ~((self._asked == "weak") & documented)] = "gallery"
-        self._wanted = np.flatnonzero(usable)
+        self._intake, self._tables = intake, intake.tables
+        for name, schema in MADE.items():
+            self._tables.create(name, schema)
+        self._counts: Counter[str] = Counter()
+        self._place()
 
     @property
     def splits(self) -> dict[str, int]:
         """Split -> its images, if all of them turn out to be usable."""
-        counts = Counter(self._splits[self._wanted])
-        return {split: counts[split] for split in SPLITS if counts[split]}
+        return {split: self._counts[split] for split in SPLITS if self._counts[split]}
 
     def __len__(self) -> int:
-        return len(self._wanted)
+        return self._counts.total()
 
     def locations(self) -> Iterator[tuple[str, int | None, int | None]]:
         """Path, offset and size of each image to inspect."""
-        wanted = self._images.select(["path", "offset", "size"]).take(self._wanted)
-        for batch in wanted.to_batches(max_chunksize=1024):
-            yield from zip(*(column.to_pylist() for column in batch.columns), strict=True)
+        for _, given in self._tables.windows("images", "seq"):
+            wanted = given.filter(given["fault"].is_null())
+            yield from zip(*(wanted[name].to_pylist() for name in ("path", "offset", "size")), strict=True)
 
     def collect(self, outcomes: Iterable[Any]) -> Collection:
         """The collection, given an Inspection or a Failure for each of `locations()`."""
-        sizes = np.zeros((len(self._reasons), 2), np.int32)
-        hashes = _objects(self._images["fault"])
-        first: dict[str, int] = {}
-        for row, outcome in zip(self._wanted.tolist(), outcomes, strict=True):
+        for seq, outcome in zip(self._wanted(), outcomes, strict=True):
             if isinstance(outcome, Failure):
-                self._reasons[row] = outcome.reason
-                continue
-            sizes[row], hashes[row] = (outcome.width, outcome.height), outcome.sha256
-            if (original := first.setdefault(outcome.sha256, row)) != row:
-                self._reasons[row] = f"{DUPLICATE}: the same bytes as {self._name(original)}"
-        rows = np.flatnonzero(are_none(self._reasons))
-        tables = {"images": self._kept_images(rows, sizes, hashes)}
-        rejects = self._rejected + self._image_rejects()
-        images = self._fates(rows, sizes)
-        for what, settle in OWNED.items():
-            settled = settle(self._tables[what], images)
-            tables[what] = settled.kept
-            rejects += self._rejects(what, settled.reasons)
-        return Collection(tables, rejects, _counts(self._given, tables, rejects), self._summaries(), self._notes)
+                self._tables.append("outcomes", (seq, None, None, None, to_bytes(outcome.reason)))
+            else:
+                self._tables.append("outcomes", (seq, outcome.width, outcome.height, outcome.sha256, None))
+        self._find_duplicates()
+        kept, summaries, tars = Counter(images=0, **dict.fromkeys(OWNED, 0)), Summaries(), set()
+        for settled in self._settle():
+            self._list_rejects(settled)
+            used = are_none(settled.reasons)
+            asked, split = (to_objects(settled.placed[name]) for name in ("asked", "split"))
+            summaries.add(asked, split, settled.reasons, settled.given["file"])
+            kept["images"] += int(used.sum())
+            kept.update({what: belongings.kept.num_rows for what, belongings in settled.owned.items()})
+            in_tars = settled.given.filter(pa.array(used)).filter(pc.field("offset").is_valid())
+            tars.update(in_tars["path"].unique().to_pylist())
+        left_out, counts = self._intake.rejects.summarise(not kept["images"]), {}
+        for what, number in kept.items():
+            twice = left_out.of(what, DUPLICATE)
+            fates = {"kept": number, "rejected": left_out.of(what, "") - twice, "duplicate": twice}
+            counts[what] = {"given": self._intake.given[what], **fates}
+        notes = list(self._intake.own.describe())
+        return Collection(self._parts, self._intake.rejects, left_out, counts, summaries.by_split(), tars, notes)
 
-    def _own(self, what: str) -> np.ndarray:
-        """(n_images,) whether each image has any `what`."""
-        return np.bincount(self._tables[what]["owner"].to_numpy(), minlength=self._images.num_rows) > 0
+    def _find_duplicates(self) -> None:
+        """Fill the table `duplicates`: the same bytes have the same hash."""
+        hashes = "SELECT sha256, seq, true AS image FROM outcomes WHERE sha256 IS NOT NULL"
+        rows = self._tables.together(hashes, "sha256", "seq") if self._tables.has_rows("outcomes") else ()
+        self._tables.create("twins", OWNERS)
+        for found in find_owners(rows):
+            self._tables.insert("twins", found.filter(pc.less(found["owner"], found["seq"])))
+        self._tables.sort("twins", ("owner",))
+        for first, twins in self._tables.windows("twins", "owner"):
+            images = self._tables.window("images", "seq", first)
+            originals = images.take(np.searchsorted(images["seq"], twins["owner"].to_numpy())).to_pylist()
+            names = pa.array(map(_name, originals), pa.string())
+            self._tables.insert("duplicates", pa.table([twins["seq"], names], schema=MADE["duplicates"]))
+        self._tables.sort("duplicates", ("seq",))
 
-    def _name(self, row: int) -> str:
-        path, member = (self._images[column][row].as_py() for column in ("path", "member"))
-        return path if member is None else f"{path}/{member}"
+    def _place(self) -> None:
+        """Fill the table `placed`."""
+        held_out = "SELECT 1 FROM images WHERE split IN ('dev', 'test') LIMIT 1"
+        division = Division(self._tables.has_rows("images") and len(self._tables.ask(held_out)) > 0)
+        for first, given in self._tables.windows("images", "seq"):
+            has = {
+                what: np.isin(given["seq"], self._tables.window(what, "owner", first)["owner"])
+                for what in ("sentences", "documents")
+            }
+            usable = given["fault"].is_null().to_numpy()
+            asked, split = place(division, to_objects(given["split"]), usable, has["sentences"], has["documents"])
+            self._counts.update(split[usable])
+            columns = [given["seq"], pa.array(asked, pa.string()), pa.array(split, pa.string())]
+            self._tables.insert("placed", pa.table(columns, schema=MADE["placed"]))
 
-    def _kept_images(self, rows: np.ndarray, sizes: np.ndarray, hashes: np.ndarray) -> pa.Table:
-        place = self._images.select(["path", "member", "offset", "size"]).take(rows)
-        columns = {"image_id": np.arange(len(rows)), **{name: place[name] for name in place.column_names}}
-        columns["split"] = pa.array(self._splits[rows], pa.string())
-        width, height = sizes[rows].T
-        columns |= {"width": width, "height": height, "sha256": pa.array(hashes[rows], pa.string())}
-        own = self._own_columns.take(rows) if self._own_columns.num_columns else self._own_columns
+    def _wanted(self) -> Iterator[int]:
+        """The numbers of the images at `locations()`."""
+        for _, given in self._tables.windows("images", "seq"):
+            yield from given["seq"].filter(given["fault"].is_null()).to_pylist()
+
+    def _settle(self) -> Iterator[_Settled]:
+        """All images, some thousand at a time, and what belongs to them."""
+        count = 0
+        for first, given in self._tables.windows("images", "seq"):
+            owners, reasons = given["seq"].to_numpy(), to_objects(given["fault"])
+            wanted, outcomes = are_none(reasons), self._tables.window("outcomes", "seq", first)
+            reasons[wanted] = [reason and to_text(reason) for reason in outcomes["failure"].to_pylist()]
+            for again in self._tables.window("duplicates", "seq", first).to_pylist():
+                same = f"{DUPLICATE}: the same bytes as {again['original']}"
+                reasons[np.searchsorted(owners, again["seq"])] = same
+            sizes, sha256 = np.zeros((len(owners), 2), np.int32), np.full(len(owners), None, object)
+            sizes[wanted] = np.stack([outcomes[side].fill_null(0).to_numpy() for side in ("width", "height")], axis=1)
+            sha256[wanted] = to_objects(outcomes["sha256"])
+            ids = np.full(len(owners), -1)
+            kept = are_none(reasons)
+            ids[kept] = count + np.arange(kept.sum())
+            count += kept.sum()
+            fates = [r and (IMAGE_DUPLICATE if r.startswith(DUPLICATE) else IMAGE_REJECTED) for r in reasons]
+            images = Images(owners, ids, sizes, np.array(fates, dtype=object))
+            belongings = {
+                what: self._tables.window(what, "owner", first, order) for what, (_, order, _) in OWNED.items()
+            }
+            owned = {what: OWNED[what][0](rows, images) for what, rows in belongings.items()}
+            yield _Settled(
+                given, self._tables.window("placed", "seq", first), images, reasons, sha256, belongings, owned
+            )
+
+    def _parts(self) -> Iterator[dict[str, pa.Table]]:
+        """The tables of the manifest, in parts."""
+        count = 0
+        for settled in self._settle():
+            tables = {what: belongings.kept for what, belongings in settled.owned.items()}
+            sentence_id = count + np.arange(len(tables["sentences"]))
+            count += len(sentence_id)
+            tables["sentences"] = tables["sentences"].add_column(0, "sentence_id", pa.array(sentence_id))
+            yield {"images": self._kept_images(settled), **tables}
+
+    def _kept_images(self, settled: _Settled) -> pa.Table:
+        rows, owners = settled.kept, settled.images.owners
+        said = self._tables.window("own", "owner", int(owners[0]) // WINDOW * WINDOW, ("place",))
+        own = self._intake.own.restore(owners, said).take(rows)
+        width, height = settled.images.sizes[rows].T
+        columns = {
+            "image_id": settled.images.ids[rows],
+            **{name: settled.given[name].take(rows) for name in ("path", "member", "offset", "size")},
+            "split": settled.placed["split"].take(rows),
+            "width": width,
+            "height": height,
+            "sha256": pa.array(settled.sha256[rows], pa.string()),
+        }
         return pa.table({**columns, **{name: own[name] for name in own.column_names}})
 
-    def _fates(self, kept: np.ndarray, sizes: np.ndarray) -> Images:
-        ids = np.full(len(self._reasons), -1)
-        ids[kept] = np.arange(len(kept))
-        fates = [r and (IMAGE_DUPLICATE if r.startswith(DUPLICATE) else IMAGE_REJECTED) for r in self._reasons]
-        return Images(ids, sizes, np.array(fates, dtype=object))
-
-    def _image_rejects(self) -> list[Reject]:
+    def _list_rejects(self, settled: _Settled) -> None:
         """A rejected image is listed under its own name, or under its row in a list if that is at fault."""
-        faulty = ~are_none(_objects(self._images["fault"]))
-        rows = np.flatnonzero(~are_none(self._reasons) & ~faulty)
-        own = [Reject(self._name(row), None, "images", self._reasons[row]) for row in rows.tolist()]
-        return self._rejects("images", np.where(faulty, self._reasons, None)) + own
+        left_out = settled.given.take(np.flatnonzero(~are_none(settled.reasons))).to_pylist()
+        for image, reason in zip(left_out, settled.reasons[~are_none(settled.reasons)], strict=True):
+            faulty = image["fault"] is not None
+            file, row = (to_text(image["file"]), image["row"]) if faulty else (_name(image), None)
+            self._reject(image["seq"], FAULTY if faulty else UNUSABLE, file, row, "images", reason)
+        for what, (_, _, stage) in OWNED.items():
+            left_out = ~are_none(settled.owned[what].reasons)
+            rows = settled.belongings[what].take(np.flatnonzero(left_out))
+            for row, reason in zip(rows.to_pylist(), settled.owned[what].reasons[left_out], strict=True):
+                self._reject(row["seq"], stage, to_text(row["file"]), row["row"], what, reason)
 
-    def _rejects(self, what: str, reasons: np.ndarray) -> list[Reject]:
-        left_out = np.flatnonzero(~are_none(reasons))
-        places = self._tables[what].select(["file", "row"]).take(left_out)
-        rows = zip(places["file"].to_pylist(), places["row"].to_pylist(), reasons[left_out], strict=True)
-        return [Reject(self._files[file], row, what, reason) for file, row, reason in rows]
-
-    def _summaries(self) -> dict[str, SplitSummary]:
-        files = self._images["file"].to_numpy()
-        summaries = {}
-        for split in SPLITS:
-            asked, used = self._asked == split, are_none(self._reasons)
-            rows = np.flatnonzero(asked | (used & (self._splits == split)))
-            if len(rows):
-                silent = asked & used & (self._splits != split)
-                reason = "no sentence" if silent[rows[0]] else self._reasons[rows[0]]
-                kept = int((used & (self._splits == split)).sum())
-                file = self._files[files[rows[0]]]
-                summaries[split] = SplitSummary(int(asked.sum()), kept, int(silent.sum()), file, reason)
-        return summaries
+    def _reject(self, seq: int, stage: int, *reject: Any) -> None:
+        self._intake.rejects.add(seq, Reject(*reject), stage=stage)
 
 
-def divide(splits: np.ndarray, usable: np.ndarray) -> np.ndarray:
-    """`splits` (n,) with train, dev or test in place of DIVIDED.
-
-    If the collection itself names images of dev or test, all others go to train. Else, of every ten `usable` images
-    (n,) in order, the fifth goes to dev and the tenth to test, so that images added at the end change nothing.
-    """
-    divided = splits == DIVIDED
-    result = np.where(divided, "train", splits)
-    if np.isin(splits[~divided], ["dev", "test"]).any():
-        return result
-    rows = np.flatnonzero(divided & usable)
-    for split, first in (("dev", EVERY // 2 - 1), ("test", EVERY - 1)):
-        result[rows[first::EVERY][:MOST]] = split
-    return result
+def _name(image: Mapping[str, Any]) -> str:
+    return image["path"] if image["member"] is None else f"{image['path']}/{image['member']}"
 
 
-def _objects(column: pa.ChunkedArray) -> np.ndarray:
+def to_objects(column: pa.ChunkedArray) -> np.ndarray:
     return np.array(column.to_pylist(), dtype=object)
-
-
-def _counts(given: Counter[str], tables: dict[str, pa.Table], rejects: list[Reject]) -> dict[str, dict[str, int]]:
-    left_out = Counter((reject.what, reject.reason.startswith(DUPLICATE)) for reject in rejects)
-    counts = {}
-    for what, table in tables.items():
-        fates = {"kept": table.num_rows, "rejected": left_out[what, False], "duplicate": left_out[what, True]}
-        counts[what] = {"given": given[what], **fates}
-    return counts

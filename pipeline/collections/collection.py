@@ -1,13 +1,16 @@
 """What ingest makes of a collection, and when that is not usable."""
 
 from collections import Counter
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence, Set
 from dataclasses import dataclass
 
+import numpy as np
 import pyarrow as pa
 
 from pipeline.collections.records import Reject
+from pipeline.collections.reject_table import RejectSummary, to_text
 from pipeline.errors import InputError, RejectLimitError
+from pipeline.settings.section import SPLITS
 
 HARMLESS = ("empty", "duplicate")
 """First words of the reasons for rejected sentences that do not count towards the limit."""
@@ -25,17 +28,45 @@ class SplitSummary:
     reason: str | None
 
 
+class Summaries:
+    """A SplitSummary of each split, of images that are added in order."""
+
+    def __init__(self) -> None:
+        self._found: dict[str, SplitSummary] = {}
+
+    def add(self, asked: np.ndarray, splits: np.ndarray, reasons: np.ndarray, files: pa.ChunkedArray) -> None:
+        """Of some images (n,) the split according to the collection, the actual one, why it is left out (None: it is
+        not), and the file that names it."""
+        used = reasons == None  # noqa: E711 (of each element)
+        for split in SPLITS:
+            given, kept = asked == split, used & (splits == split)
+            if len(rows := np.flatnonzero(given | kept)):
+                silent = given & used & (splits != split)
+                reason = "no sentence" if silent[rows[0]] else reasons[rows[0]]
+                first = SplitSummary(0, 0, 0, to_text(files[int(rows[0])].as_py()), reason)
+                old = self._found.get(split, first)
+                counts = (old.given + int(given.sum()), old.kept + int(kept.sum()), old.silent + int(silent.sum()))
+                self._found[split] = SplitSummary(*counts, old.file, old.reason)
+
+    def by_split(self) -> dict[str, SplitSummary]:
+        return {split: self._found[split] for split in SPLITS if split in self._found}
+
+
 @dataclass(frozen=True)
 class Collection:
-    """Tables `images`, `sentences`, `documents` and `boxes` in the manifest's order, and what was left out.
+    """Tables `images`, `sentences`, `documents` and `boxes` in the manifest's order, in the `parts` of an iterator that
+    can be made again, and what was left out.
 
     `counts` has {given, kept, rejected, duplicate} of each table; `rejects` has one entry for each thing not kept.
     """
 
-    tables: Mapping[str, pa.Table]
-    rejects: list[Reject]
+    parts: Callable[[], Iterator[Mapping[str, pa.Table]]]
+    rejects: Iterable[Reject]
+    left_out: RejectSummary
     counts: Mapping[str, Mapping[str, int]]
     splits: Mapping[str, SplitSummary]
+    tars: Set[str] = frozenset()
+    """Paths of the tar shards that have an image which is kept."""
     notes: Sequence[str] = ()
     """What became of the user's own columns, in lines."""
 
@@ -43,16 +74,16 @@ class Collection:
         """Raises InputError if there is no image, or, where some have sentences and are to be `learned_from`, if these
         are of no use for it; and RejectLimitError if more than the share `reject_limit` of the images, or of the
         non-empty sentences, was rejected. `report` is the file of rejects."""
-        reasons = f"; {report} lists the reasons" if self.rejects else ""
+        reasons = f"; {report} lists the reasons" if self.left_out.counts else ""
         images, sentences = self.counts["images"], self.counts["sentences"]
         if not self.splits:
             raise InputError(f"no image was found{reasons}; set data_root to the folder of your collection")
         if not images["kept"]:
-            ((reason, count),) = Counter(one.reason for one in self.rejects if one.what == "images").most_common(1)
+            reason, count = self.left_out.images
             raise InputError(f"none of the {images['given']} images can be used; of {count}: {reason}{reasons}")
         if learned_from and (sentences["kept"] or sentences["given"]):
             self._require_pairs(reasons)
-        broken = sum(one.what == "sentences" and not one.reason.startswith(HARMLESS) for one in self.rejects)
+        broken = self.left_out.of("sentences", "") - self.left_out.of("sentences", *HARMLESS)
         for what, count, given in (
             ("images", images["rejected"], images["given"]), ("sentences", broken, sentences["given"]),
         ):  # fmt: skip
@@ -88,8 +119,7 @@ class Collection:
                 line = f"{count['kept']} {what}" + (f" ({splits})" if what == "images" else "")
                 yield line + (f"; {left_out}" if left_out else "")
         yield from self.notes
-        reasons = Counter((reject.what, reject.reason.partition(":")[0]) for reject in self.rejects)
-        for (what, reason), count in reasons.most_common(10):
+        for (what, reason), count in Counter(self.left_out.counts).most_common(10):
             yield f"  {count} {what} left out: {reason}"
         if silent := {split: summary.silent for split, summary in self.splits.items() if summary.silent}:
             count = " and ".join(f"{count} of {split}" for split, count in silent.items())

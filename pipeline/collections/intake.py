@@ -1,15 +1,22 @@
-"""The first half of ingest: a collection's records in columns, with faults that need no look at the images.
+"""The first half of ingest: a collection's records in tables, with faults that need no look at the images.
 
-A million images bring millions of sentences, so rows are packed into Arrow batches as they come.
+A million images bring millions of sentences, and a hundred million do not fit into memory: the tables are DuckDB's,
+which sorts and joins them on the disk. Who owns a text is therefore decided once all records are there
+(`ownership`).
 """
 
 from collections import Counter
 from collections.abc import Collection, Iterable, Iterator
+from pathlib import Path
+from tempfile import gettempdir
 from typing import Any
+from uuid import uuid4
 
+import numpy as np
 import pyarrow as pa
 
-from pipeline.collections.own_columns import OwnColumns
+from pipeline.collections.own_columns import ROWS, OwnColumns
+from pipeline.collections.ownership import Ownership
 from pipeline.collections.records import (
     DIVIDED,
     NOT_UTF8,
@@ -21,25 +28,27 @@ from pipeline.collections.records import (
     Reject,
     SentenceRecord,
 )
+from pipeline.collections.reject_table import LISTED, RejectTable, to_bytes
+from pipeline.disk_tables import DiskTables
 from pipeline.settings.section import SPLITS
 
-BATCH = 1 << 16
 LARGEST_NUMBER = (1 << 31) - 1
-SOURCE = {"file": pa.int32(), "row": pa.int32()}
+GIVEN = {"seq": pa.int64(), "key": pa.binary()}
+SOURCE = {"file": pa.binary(), "row": pa.int64()}
 PLACE = {"path": pa.string(), "member": pa.string(), "offset": pa.int64(), "size": pa.int64()}
-COLUMNS = {
-    "images": {**PLACE, "split": pa.string(), "fault": pa.string(), **SOURCE},
-    "sentences": {"owner": pa.int32(), "number": pa.int32(), "text": pa.string(), **SOURCE},
-    "documents": {"owner": pa.int32(), "title": pa.string(), "tags": pa.string(), "description": pa.string(), **SOURCE},
-    "boxes": {
-        "owner": pa.int32(),
-        **dict.fromkeys(("x1", "y1", "x2", "y2", "score"), pa.float64()),
-        "label": pa.string(),
-        **SOURCE,
+OWN_FIELDS = {
+    "images": {"implied": pa.bool_(), **PLACE, "split": pa.string(), "fault": pa.string()},
+    "sentences": {"number": pa.int64(), "text": pa.string()},
+    "documents": {
+        **{"implied": pa.bool_(), "fault": pa.string()},
+        **dict.fromkeys(("title", "tags", "description"), pa.string()),
     },
+    "boxes": {**dict.fromkeys(("x1", "y1", "x2", "y2", "score"), pa.float64()), "label": pa.string()},
+    "told": {"packed": pa.string()},
 }
-"""`owner` is the row of the image among all given images, `file` a number in `Intake.files`, `fault` the reason why an
-image need not be read."""
+SCHEMAS = {what: pa.schema([*(GIVEN | fields | SOURCE).items()]) for what, fields in OWN_FIELDS.items()}
+"""`seq` numbers all records of a collection, `file` and `row` say where one stands, `fault` why an image need not be
+read. An `implied` image, and the document that comes next, count only where the image was not named before."""
 
 
 def parse_takedown(text: str) -> frozenset[str]:
@@ -66,72 +75,99 @@ def leave_out(records: Iterable[Record], names: frozenset[str]) -> Iterator[Reco
 
 
 class Intake:
-    """A table for each of COLUMNS, the user's `own` columns of the images (those `chosen`; None: all), the rejects so
-    far, and how many of each kind were given."""
+    """What a collection gives: `tables` of its images and of what they own, its `rejects` so far, and how many of each
+    kind were `given`; the user's `own` columns of the images (those `chosen`; None: all). What does not fit into memory
+    lies in the `folder`. To be closed."""
 
-    def __init__(self, max_chars: int, chosen: Collection[str] | None = None) -> None:
+    def __init__(self, max_chars: int, chosen: Collection[str] | None = None, folder: Path | None = None) -> None:
         self.max_chars = max_chars
         self.own = OwnColumns(max_chars, chosen)
         self.given: Counter[str] = Counter()
-        self.rejects: list[Reject] = []
-        self.files: dict[str, int] = {}
-        self._owners: dict[str, int] = {}
-        self._columns = {what: _Columns(fields) for what, fields in COLUMNS.items()}
+        folder = folder or Path(gettempdir()) / f"jointspace-{uuid4().hex}"
+        self.tables = DiskTables(folder, {**SCHEMAS, **LISTED})
+        self.rejects = RejectTable(self.tables)
+        self._seq = 0
 
     def add(self, records: Iterable[Record]) -> "Intake":
-        """Add all records of a reader; an image must come before what belongs to it."""
-        for record in records:
+        """Add all records of a reader, once; an image must come before what belongs to it."""
+        for self._seq, record in enumerate(records):
             match record:
                 case ImageRecord():
                     self._add_image(record)
                 case SentenceRecord():
-                    self._add_owned("sentences", record, self._sentence_fault(record))
+                    number = self._seq if record.number is None else record.number
+                    self._add_owned("sentences", record, (number, record.text), self._sentence_fault(record))
                 case DocumentRecord():
-                    self._add_owned("documents", record, self._document_fault(record))
+                    self._add_document(record)
                 case BoxRecord():
-                    self._add_owned("boxes", record, _text_fault(record.label))
+                    self._add_owned("boxes", record, record[1:-2], _text_fault(record.label))
                 case ColumnsRecord():
-                    self.own.add(self._owners.get(record.key), record.values)
+                    self._append("told", record, (self.own.pack(record.values),))
                 case Reject():
                     self.given[record.what] += 1
-                    self.rejects.append(record)
+                    self.rejects.add(self._seq, record)
+        if strangers := Ownership(self.tables, self.rejects, self.given).assign().strangers:
+            self.own.leave_out("of an unknown image", strangers)
+        self._fill_own_columns()
         return self
 
-    def tables(self) -> dict[str, pa.Table]:
-        return {what: columns.table() for what, columns in self._columns.items()}
+    def close(self) -> None:
+        self.tables.close()
+
+    def __enter__(self) -> "Intake":
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+    def _fill_own_columns(self) -> None:
+        """The table `own` (owner, place of the column, value as text) of the first that was said of each image."""
+        self.tables.create("firsts", pa.schema([("seq", pa.int64()), ("owner", pa.int64()), ("packed", pa.string())]))
+        for _, rows in self.tables.windows("told", "owner", ("seq",)):
+            owners = rows["owner"].to_numpy()
+            first = np.concatenate([np.ones(1, bool), owners[1:] != owners[:-1]])
+            self.tables.insert("firsts", rows.select(["seq", "owner", "packed"]).filter(pa.array(first)))
+        self.tables.create("own", ROWS)
+        for _, rows in self.tables.windows("firsts", "seq"):
+            for owner, packed in zip(rows["owner"].to_pylist(), rows["packed"].to_pylist(), strict=True):
+                self.own.add(owner, packed)
+            self.tables.insert("own", self.own.drain())
+        for done in ("told", "firsts"):
+            self.tables.drop(done)
+        self.tables.sort("own", ("owner", "place"))
+
+    def _append(self, what: str, record: Any, fields: tuple[Any, ...]) -> None:
+        self.tables.append(what, (self._seq, to_bytes(record.key), *fields, to_bytes(record.file), record.row))
 
     def _add_image(self, image: ImageRecord) -> None:
         self.given["images"] += 1
-        if image.key in self._owners:
-            self.rejects.append(Reject(image.file, image.row, "images", f"duplicate: {image.key!r} was named before"))
-            return
-        self._owners[image.key] = len(self._owners)
         fault = _name_fault(image.path) or (image.member is not None and _name_fault(image.member)) or None
         place = (None,) * len(PLACE) if fault else (image.path, image.member, image.offset, image.size)
         split = image.split if image.split in SPLITS or image.split == DIVIDED else None
         if split is None:
             fault = fault or f"unknown split {image.split!r}; there are {', '.join(SPLITS)}"
-        self._columns["images"].append((*place, split, fault, self._file(image.file), image.row))
+        self._append("images", image, (image.implied, *place, split, fault))
 
-    def _add_owned(self, what: str, record: Any, fault: str | None) -> None:
+    def _add_document(self, document: DocumentRecord) -> None:
+        """Its fault counts only with it."""
+        self.given["documents"] += 1
+        fault = self._document_fault(document)
+        texts = (None,) * 3 if fault else (document.title, document.tags, document.description)
+        self._append("documents", document, (document.implied, fault, *texts))
+
+    def _add_owned(self, what: str, record: Any, fields: tuple[Any, ...], fault: str | None) -> None:
         self.given[what] += 1
-        owner = self._owners.get(record.key)
-        if fault is None and owner is None:
-            fault = f"unknown image: {record.key!r}"
         if fault:
-            self.rejects.append(Reject(record.file, record.row, what, fault))
+            self.rejects.add(self._seq, Reject(record.file, record.row, what, fault))
         else:
-            self._columns[what].append((owner, *record[1:-2], self._file(record.file), record.row))
-
-    def _file(self, name: str) -> int:
-        return self.files.setdefault(name, len(self.files))
+            self._append(what, record, fields)
 
     def _sentence_fault(self, sentence: SentenceRecord) -> str | None:
         if not isinstance(sentence.text, str):
             return f"not a text but {type(sentence.text).__name__}"
         if not sentence.text or sentence.text.isspace():
             return "empty"
-        if sentence.number > LARGEST_NUMBER:
+        if sentence.number is not None and sentence.number > LARGEST_NUMBER:
             return f"the number of a sentence is at most {LARGEST_NUMBER}"
         return _text_fault(sentence.text, self.max_chars)
 
@@ -140,31 +176,6 @@ class Intake:
         if all(not field or field.isspace() for field in fields):
             return "empty"
         return next(filter(None, (_text_fault(field, self.max_chars) for field in fields)), None)
-
-
-class _Columns:
-    """A table that is filled row by row, and packed every BATCH rows."""
-
-    def __init__(self, fields: dict[str, pa.DataType]) -> None:
-        self._schema = pa.schema(list(fields.items()))
-        self._rows: list[tuple[Any, ...]] = []
-        self._batches: list[pa.RecordBatch] = []
-
-    def append(self, row: tuple[Any, ...]) -> None:
-        self._rows.append(row)
-        if len(self._rows) == BATCH:
-            self._pack()
-
-    def table(self) -> pa.Table:
-        if self._rows:
-            self._pack()
-        return pa.Table.from_batches(self._batches, self._schema)
-
-    def _pack(self) -> None:
-        columns = zip(zip(*self._rows, strict=True), self._schema, strict=True)
-        arrays = [pa.array(values, field.type) for values, field in columns]
-        self._batches.append(pa.RecordBatch.from_arrays(arrays, schema=self._schema))
-        self._rows = []
 
 
 def _text_fault(text: str, max_chars: int | None = None) -> str | None:

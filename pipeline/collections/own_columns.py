@@ -26,7 +26,6 @@ RESERVED = frozenset(
 )
 """Names of ours in tables of images and in answers."""
 PREFIX = "own_"
-BATCH = 1 << 16
 TYPES = {
     "truth": pa.bool_(),
     "whole": pa.int64(),
@@ -48,6 +47,10 @@ PATTERNS = {
     "zoned": CLOCK + r"(Z|[+-]\d\d:?\d\d)",
 }
 """What all fields of a column look like that is of this type. 007 is text."""
+FROM_ISO = {"date": date.fromisoformat, "time": datetime.fromisoformat, "zoned": datetime.fromisoformat}
+HOSTILE = "hostile"
+"""Of a value that is left out."""
+ROWS = pa.schema([("owner", pa.int64()), ("place", pa.int64()), ("value", pa.string())])
 
 
 class Field(str):
@@ -57,10 +60,12 @@ class Field(str):
 
 
 class OwnColumns:
-    """Columns that are filled value by value; `chosen` names those that are kept, None keeps all. Values of a mapping
+    """Columns that are filled image by image; `chosen` names those that are kept, None keeps all. Values of a mapping
     are what these are called here.
 
-    A name that is ours gets PREFIX before it. What is left out is counted in `left_out`, by its reason.
+    What is said of an image is packed into a text, added once it is known whose it is, and drained as rows (owner,
+    place of the column, value as text), of which `restore` makes columns when all types are known. A name that is ours
+    gets PREFIX before it. What is left out is counted in `left_out`, by its reason.
     """
 
     def __init__(self, longest: int, chosen: Collection[str] | None = None) -> None:
@@ -68,54 +73,84 @@ class OwnColumns:
         self._names = chosen if isinstance(chosen, Mapping) else {}
         self.left_out: Counter[str] = Counter()
         self._columns: dict[str, _Column] = {}
-        self._seen: set[int] = set()
+        self._waiting: dict[tuple[int, str], tuple[list[int], list[Any]]] = {}
 
-    def add(self, row: int | None, values: Mapping[str, Any]) -> None:
-        """What the collection says of the image of this row; what it says again is not kept, nor what it says of an
-        image that it has not (None)."""
-        if row is None:
-            self.left_out["of an unknown image"] += 1
-            return
-        if row in self._seen:
-            return
-        self._seen.add(row)
-        for name, value in values.items():
+    def leave_out(self, reason: str, count: int = 1) -> None:
+        self.left_out[reason] += count
+
+    def pack(self, values: Mapping[str, Any]) -> str:
+        """What a collection says of an image, as a text."""
+        names = values if self.chosen is None else filter(self.chosen.__contains__, values)
+        return json.dumps([(name, *self._plain(values[name])) for name in names])
+
+    def _plain(self, value: Any) -> tuple[str, Any]:
+        kind, value = _typed(value)
+        if isinstance(value, str) and (len(value) > self.longest or not _is_plain(value)):
+            return HOSTILE, None
+        return kind, value.isoformat() if isinstance(value, date) else value
+
+    def add(self, owner: int, packed: str) -> None:
+        """What the collection says first of the image `owner`."""
+        for name, kind, value in json.loads(packed):
             if (column := self._column(name)) is None:
                 continue
-            kind, value = _typed(value)
-            if isinstance(value, str) and (len(value) > self.longest or not _is_plain(value)):
-                self.left_out[f"longer than {self.longest} characters, or not Unicode"] += 1
+            if kind == HOSTILE:
+                self.leave_out(f"longer than {self.longest} characters, or not Unicode")
             elif value is not None:
-                column.add(row, kind, value)
+                column.kinds.add(kind)
+                owners, values = self._waiting.setdefault((column.place, kind), ([], []))
+                owners.append(owner)
+                values.append(FROM_ISO[kind](value) if kind in FROM_ISO else value)
 
     def _column(self, name: str) -> "_Column | None":
-        if name in self._columns or (self.chosen is not None and name not in self.chosen):
-            return self._columns.get(name)
+        if name in self._columns:
+            return self._columns[name]
         called = self._names.get(name, name)
         if not isinstance(called, str) or not called.strip() or len(called) > LONGEST_NAME or UNSAFE.search(called):
-            fault = f"in columns whose names are empty, longer than {LONGEST_NAME} characters, or not printable"
+            self.leave_out(f"in columns whose names are empty, longer than {LONGEST_NAME} characters, or not printable")
         elif len(self._columns) >= MOST_COLUMNS:
-            fault = f"in more columns than {MOST_COLUMNS}"
+            self.leave_out(f"in more columns than {MOST_COLUMNS}")
         else:
-            return self._columns.setdefault(name, _Column())
-        self.left_out[fault] += 1
+            return self._columns.setdefault(name, _Column(len(self._columns)))
         return None
 
-    def table(self, count: int) -> pa.Table:
-        """The columns of `count` images, in the order in which they were named first."""
-        table: dict[str, pa.Array] = {}
+    def drain(self) -> pa.Table:
+        """The rows of what was added since the last time."""
+        columns, tables = list(self._columns.values()), [ROWS.empty_table()]
+        for (place, kind), (owners, values) in self._waiting.items():
+            texts = pa.array(values, TYPES[kind]).cast(pa.string())
+            if kind == "field":
+                columns[place].narrow(texts)
+            tables.append(pa.table([owners, np.full(len(owners), place), texts], schema=ROWS))
+        self._waiting = {}
+        return pa.concat_tables(tables)
+
+    def restore(self, owners: np.ndarray, rows: pa.Table) -> pa.Table:
+        """The columns of the images `owners` (n,), ascending, in the order in which they were named first, with null
+        where there is no value; `rows` are those of these images."""
+        place, row = rows["place"].to_numpy(), np.searchsorted(owners, rows["owner"].to_numpy())
+        arrays = []
+        for column in self._columns.values():
+            own = np.flatnonzero(place == column.place)
+            at = np.full(len(owners), -1)
+            at[row[own]] = np.arange(len(own))
+            arrays.append(column.values(rows["value"].take(own)).take(pa.array(at, mask=at < 0)))
+        return pa.table(arrays, schema=self.schema()) if arrays else pa.table({"": pa.nulls(len(owners))}).select([])
+
+    def schema(self) -> pa.Schema:
+        fields: dict[str, pa.DataType] = {}
         names = {name: self._names.get(name, name) for name in self._columns}
         for name, column in self._columns.items():
             stored = names[name]
-            while stored in RESERVED or stored in table or (stored != names[name] and stored in names.values()):
+            while stored in RESERVED or stored in fields or (stored != names[name] and stored in names.values()):
                 stored = PREFIX + stored
-            table[stored] = column.values(count)
-        return pa.table(table) if table else pa.table({"": pa.nulls(count)}).select([])
+            fields[stored] = TYPES[column.kind]
+        return pa.schema(list(fields.items()))
 
-    def describe(self, table: pa.Table) -> Iterator[str]:
-        """What became of them, in lines for the user; `table` is what they are in."""
-        if table.num_columns:
-            yield "own columns: " + ", ".join(f"{field.name} ({field.type})" for field in table.schema)
+    def describe(self) -> Iterator[str]:
+        """What became of them, in lines for the user."""
+        if self._columns:
+            yield "own columns: " + ", ".join(f"{field.name} ({field.type})" for field in self.schema())
         for reason, number in self.left_out.items():
             yield f"  {number} values of own columns left out: {reason}"
         for name in self.chosen or ():
@@ -129,44 +164,24 @@ class OwnColumns:
 
 
 class _Column:
-    """Values of some rows."""
+    """The kinds of a column's values, and those that all of its fields without a type fit."""
 
-    def __init__(self) -> None:
-        self.kinds: set[str] = set()
-        self._rows: list[int] = []
-        self._values: list[tuple[str, Any]] = []
-        self._packed: list[tuple[np.ndarray, str, pa.Array]] = []
+    def __init__(self, place: int) -> None:
+        self.place, self.kinds, self._fitting = place, set(), list(PATTERNS)
 
-    def add(self, row: int, kind: str, value: Any) -> None:
-        self.kinds.add(kind)
-        self._rows.append(row)
-        self._values.append((kind, value))
-        if len(self._rows) == BATCH:
-            self._pack()
+    def narrow(self, fields: pa.Array) -> None:
+        self._fitting = [kind for kind in self._fitting if _fits(kind, fields)]
 
-    def _pack(self) -> None:
-        rows, kinds = np.array(self._rows, np.int64), np.array([kind for kind, _ in self._values])
-        for kind in sorted(set(kinds)):
-            own = np.flatnonzero(kinds == kind)
-            self._packed.append((rows[own], kind, pa.array([self._values[at][1] for at in own], TYPES[kind])))
-        self._rows, self._values = [], []
-
-    def values(self, count: int) -> pa.Array:
-        """(count,) the values of rows 0 to count - 1, null where there is none."""
-        if self._rows:
-            self._pack()
-        if not self._packed:
-            return pa.nulls(count, pa.string())
-        kind = next(iter(self.kinds)) if len(self.kinds) == 1 else "text"
+    @property
+    def kind(self) -> str:
         if self.kinds == {"whole", "number"}:
-            kind = "number"
-        parts = [part.cast(TYPES[kind], safe=False) for _, _, part in self._packed]
-        values = pa.concat_arrays(parts)
-        if kind == "field":
-            values = _guess(values)
-        places = np.full(count, -1)
-        places[np.concatenate([rows for rows, _, _ in self._packed])] = np.arange(len(values))
-        return values.take(pa.array(places, mask=places < 0))
+            return "number"
+        if self.kinds == {"field"}:
+            return next(iter(self._fitting), "field")
+        return next(iter(self.kinds)) if len(self.kinds) == 1 else "text"
+
+    def values(self, texts: pa.ChunkedArray) -> pa.ChunkedArray:
+        return _read(self.kind, texts)
 
 
 def _typed(value: Any) -> tuple[str, Any]:
@@ -190,17 +205,19 @@ def _typed(value: Any) -> tuple[str, Any]:
     return "text", str(value)
 
 
-def _guess(fields: pa.Array) -> pa.Array:
-    """The fields of a column as values of the first type that fits them all, else as they are."""
-    for kind, pattern in PATTERNS.items():
-        if pc.all(pc.match_substring_regex(fields, f"^({pattern})$")).as_py():
-            try:
-                found = pc.utf8_lower(fields).cast(TYPES[kind]) if kind == "truth" else fields.cast(TYPES[kind])
-            except pa.ArrowInvalid:  # 2024-02-30
-                continue
-            if kind != "number" or pc.all(pc.is_finite(found)).as_py():
-                return found
-    return fields
+def _fits(kind: str, fields: pa.Array) -> bool:
+    """Whether all the fields are values of this kind."""
+    if not pc.all(pc.match_substring_regex(fields, f"^({PATTERNS[kind]})$")).as_py():
+        return False
+    try:
+        found = _read(kind, fields)
+    except pa.ArrowInvalid:  # 2024-02-30
+        return False
+    return kind != "number" or pc.all(pc.is_finite(found)).as_py()
+
+
+def _read(kind: str, texts: pa.Array | pa.ChunkedArray) -> pa.Array | pa.ChunkedArray:
+    return (pc.utf8_lower(texts) if kind == "truth" else texts).cast(TYPES[kind])
 
 
 def _is_plain(text: str) -> bool:

@@ -16,7 +16,8 @@ NOT_UTF8 = "not UTF-8"  # the reason to reject what is not text
 
 
 class ImageRecord(NamedTuple):
-    """An image. Its texts refer to it by `key`; `offset` and `size` in bytes locate a member of a tar shard."""
+    """An image. Its texts refer to it by `key`; `offset` and `size` in bytes locate a member of a tar shard. One
+    that is only `implied`, by a text or one more row, counts only where no record before named it."""
 
     key: str
     path: str
@@ -26,20 +27,23 @@ class ImageRecord(NamedTuple):
     member: str | None = None
     offset: int | None = None
     size: int | None = None
+    implied: bool = False
 
 
 class SentenceRecord(NamedTuple):
-    """A sentence of the image `key`, which was reported before; `number` orders the sentences of one image."""
+    """A sentence of the image `key`, which was reported before; `number` orders the sentences of one image. None: it is
+    the next."""
 
     key: str
-    number: int
+    number: int | None
     text: str
     file: str
     row: int | None = None
 
 
 class DocumentRecord(NamedTuple):
-    """The weak text of the image `key`; commas separate tags, and missing fields are empty."""
+    """The weak text of the image `key`; commas separate tags, and missing fields are empty. One that is `implied`
+    counts only with the image record before it."""
 
     key: str
     title: str
@@ -47,6 +51,7 @@ class DocumentRecord(NamedTuple):
     description: str
     file: str
     row: int | None = None
+    implied: bool = False
 
 
 class BoxRecord(NamedTuple):

@@ -7,7 +7,7 @@ exist. A JSON file of ours carries the sha256 of its own content under `check`, 
 import hashlib
 import json
 import os
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -114,8 +114,8 @@ def publish_text(path: Path, text: str) -> None:
     publish_bytes(path, text.encode())
 
 
-def publish_bytes(path: Path, data: bytes | memoryview) -> None:
-    """Write a file atomically, without a sidecar."""
+def publish_bytes(path: Path, data: bytes | memoryview | Iterator[bytes]) -> None:
+    """Write a file atomically, at once or in parts, without a sidecar."""
     batch = FileBatch()
     batch.add(path, data)
     batch.publish()

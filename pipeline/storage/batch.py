@@ -11,7 +11,8 @@ import os
 import re
 import shutil
 import stat
-from contextlib import suppress
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager, suppress
 from pathlib import Path
 
 from pipeline.errors import JointspaceError
@@ -30,17 +31,16 @@ class FileBatch:
         self._commits: list[Path] = []
         self._orphans: dict[Path, dict[str, list[Path]]] = {}  # by folder and name, found when it is first written to
 
-    def add(self, path: Path, data: bytes | memoryview, commit: bool = False) -> str:
-        """Write `data` under a temporary name beside `path`; returns its sha256.
+    def add(self, path: Path, data: bytes | memoryview | Iterator[bytes], commit: bool = False) -> str:
+        """Write `data`, or all of it in turn, under a temporary name beside `path`; returns its sha256.
 
         A `commit` vouches for files that were added before it. Raises JointspaceError if `data` cannot be written, and
         then removes everything in the batch.
         """
-        path, data = Path(path), memoryview(data).cast("B")
-        sha256 = hashlib.sha256(data).hexdigest()
+        path, parts = Path(path), data if isinstance(data, Iterator) else iter([memoryview(data).cast("B")])
         try:
             self._sweep(path)
-            self._written[path] = _write_temporary(path, data, sha256)
+            self._written[path], sha256 = _write_temporary(path, parts)
         except BaseException:
             self.discard()
             raise
@@ -89,6 +89,15 @@ class FileBatch:
             raise cannot_write(path, 0, error) from error
         self._written, self._commits = {}, []
 
+    @contextmanager
+    def discarded_on_error(self) -> Iterator[None]:
+        """Within, an error of whoever computes what is added removes the temporary files, too."""
+        try:
+            yield
+        except BaseException:
+            self.discard()
+            raise
+
     def discard(self) -> None:
         for temporary in self._written.values():
             temporary.unlink(missing_ok=True)
@@ -113,21 +122,25 @@ def _temporary(path: Path) -> Path:
     return path.with_name(f".{path.name}.tmp.{os.getpid()}")
 
 
-def _write_temporary(path: Path, data: memoryview, sha256: str) -> Path:
-    temporary = _temporary(path)
+def _write_temporary(path: Path, parts: Iterable[bytes | memoryview]) -> tuple[Path, str]:
+    """The new file, and its sha256."""
+    temporary, digest, size = _temporary(path), hashlib.sha256(), 0
     try:
         with open(temporary, "wb", opener=open_no_link) as file:
-            file.write(data)
+            for part in parts:
+                size += len(part)
+                digest.update(part)
+                file.write(part)
             file.flush()
             os.fsync(file.fileno())
-        if file_sha256(temporary) != sha256:
+        if file_sha256(temporary) != digest.hexdigest():
             raise OSError("what was read back differs from what was written")
-    except OSError as error:
-        failure = cannot_write(path, len(data), error)
+    except BaseException as error:
+        failure = cannot_write(path, size, error) if isinstance(error, OSError) else error
         if path.parent.is_dir():
             temporary.unlink(missing_ok=True)
         raise failure from error
-    return temporary
+    return temporary, digest.hexdigest()
 
 
 def open_no_link(path: str, flags: int) -> int:

@@ -2,7 +2,8 @@
 
 import re
 from collections import Counter
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping
+from itertools import chain
 from pathlib import Path
 from types import MappingProxyType
 from typing import Any
@@ -29,65 +30,79 @@ SHARD_FILE = re.compile(r"\d{5,}\.json")  # names of the commits in shards/
 def write_manifest(
     folder: Path,
     root: Place,
-    tables: Mapping[str, pa.Table],
-    rejects: Sequence[Mapping[str, Any]],
+    parts: Iterable[Mapping[str, pa.Table]],
+    rejects: Iterable[Mapping[str, Any]],
     counts: Mapping[str, Mapping[str, int]],
     shard_size: int,
     objects: Objects = MappingProxyType({}),
 ) -> None:
     """Publish a manifest, all at once; `manifest.json` comes last and is its commit. Shards that are there stay.
 
-    `tables` are those of TABLES, `images` with the user's own columns after ours; `rejects` has one mapping {file, row,
-    what, reason} for each thing left out; `counts` has {given, kept, rejected, duplicate} of each table. Raises
-    IntegrityError if these do not add up.
+    Each of `parts` has the tables of TABLES for the next images, `images` with the user's own columns after ours;
+    `rejects` has one mapping {file, row, what, reason} for each thing left out; `counts` has {given, kept, rejected,
+    duplicate} of each table. Raises IntegrityError if these do not add up.
     """
     for what, count in counts.items():
         if count["given"] != count["kept"] + count["rejected"] + count["duplicate"]:
             raise IntegrityError(f"counts of {what} are not conserved: {dict(count)}")
-    folder, batch, contents = Path(folder), FileBatch(), []
+    folder, batch, contents, splits = Path(folder), FileBatch(), [], Counter()
     stale = {path: _own(path) for path in (folder / "shards").glob("*.json") if SHARD_FILE.fullmatch(path.name)}
-    tables = {name: _cast(tables[name], schema) for name, schema in TABLES.items()}
-    rejected = batch.add(folder / "rejects.jsonl", to_lines(rejects))
-    for number, (rows, own) in enumerate(divide(tables, shard_size)):
-        path, record = shard_commit(folder, number), {"shard": number, "rows": rows, **shard_fingerprints(own)}
-        contents.append(record["content"])
-        old = stale.pop(path, {})
-        if all(old.get(name) == value for name, value in record.items()) and not _damaged(path, old):
-            continue
-        files = {}
-        for name, table in own.items():
-            if table.num_rows:
-                data = to_parquet(table)
-                file = table_file(number, name)
-                files[file] = {"bytes": data.nbytes, "sha256": batch.add(path.with_name(file), data)}
-        batch.add(path, to_json({**record, "files": files}), commit=True)
-        if gone := {name: about for name, about in old.get("files", {}).items() if name not in files}:
-            stale[path] = {"files": gone}
-    value = {
-        "fingerprint": fingerprint("manifest", VERSION, [shard_size, *contents]),
-        "version": VERSION,
-        "root": str(root),
-        "shard_size": shard_size,
-        "shards": len(contents),
-        "contents": contents,
-        "counts": {what: dict(count) for what, count in counts.items()},
-        "splits": dict(sorted(Counter(tables["images"]["split"].to_pylist()).items())),
-        "rejects": rejected,
-    }
-    write_objects(folder, objects, batch)
-    batch.add(folder / "manifest.json", to_json(value), commit=True)
+    with batch.discarded_on_error():
+        rejected = batch.add(folder / "rejects.jsonl", to_lines(rejects))
+        for number, (rows, own) in enumerate(divide(parts, shard_size)):
+            record = {"shard": number, "rows": rows, **shard_fingerprints(own)}
+            contents.append(record["content"])
+            splits.update(own["images"]["split"].to_pylist())
+            _add_shard(batch, shard_commit(folder, number), record, own, stale)
+        value = {
+            "fingerprint": fingerprint("manifest", VERSION, [shard_size, *contents]),
+            "version": VERSION,
+            "root": str(root),
+            "shard_size": shard_size,
+            "shards": len(contents),
+            "contents": contents,
+            "counts": {what: dict(count) for what, count in counts.items()},
+            "splits": dict(sorted(splits.items())),
+            "rejects": rejected,
+        }
+        write_objects(folder, objects, batch)
+        batch.add(folder / "manifest.json", to_json(value), commit=True)
     batch.publish()
     _remove(stale, len(contents))
 
 
-def divide(tables: Mapping[str, pa.Table], shard_size: int) -> Iterator[tuple[dict[str, list[int]], dict]]:
-    """Of each shard the first and last rows in each of the `tables`, and these rows."""
-    images = tables["images"].num_rows
-    owners = {name: table["image_id"].to_numpy() for name, table in tables.items()}
-    for start in range(0, images, shard_size):
-        ends = [start, min(start + shard_size, images)]
-        rows = {name: np.searchsorted(image_id, ends).tolist() for name, image_id in owners.items()}
-        yield rows, {name: tables[name].slice(first, last - first) for name, (first, last) in rows.items()}
+def _add_shard(
+    batch: FileBatch, path: Path, record: Mapping[str, Any], tables: Mapping[str, pa.Table], stale: dict[Path, Any]
+) -> None:
+    """Add the shard whose commit is `path`, unless it is there; takes what stays of it out of the `stale`."""
+    old = stale.pop(path, {})
+    if all(old.get(name) == value for name, value in record.items()) and not _damaged(path, old):
+        return
+    files = {}
+    for name, table in tables.items():
+        if table.num_rows:
+            data = to_parquet(table)
+            file = table_file(record["shard"], name)
+            files[file] = {"bytes": data.nbytes, "sha256": batch.add(path.with_name(file), data)}
+    batch.add(path, to_json({**record, "files": files}), commit=True)
+    if gone := {name: about for name, about in old.get("files", {}).items() if name not in files}:
+        stale[path] = {"files": gone}
+
+
+def divide(parts: Iterable[Mapping[str, pa.Table]], shard_size: int) -> Iterator[tuple[dict[str, list[int]], dict]]:
+    """Of each shard the first and last rows in each of TABLES, and these rows."""
+    held: dict[str, pa.Table] = {}
+    ends = dict.fromkeys(TABLES, 0)
+    for part in chain(parts, [None]):
+        new = {name: _cast(part[name], schema) for name, schema in TABLES.items()} if part else {}
+        held = {name: pa.concat_tables([held[name], table]) if held else table for name, table in new.items()} or held
+        while held and (held["images"].num_rows >= shard_size or (part is None and held["images"].num_rows)):
+            last = ends["images"] + shard_size
+            cuts = {name: int(np.searchsorted(table["image_id"], last)) for name, table in held.items()}
+            rows = {name: [ends[name], ends[name] + cut] for name, cut in cuts.items()}
+            yield rows, {name: table[: cuts[name]].combine_chunks() for name, table in held.items()}
+            ends = {name: last for name, (_, last) in rows.items()}
+            held = {name: table[cuts[name] :] for name, table in held.items()}
 
 
 def shard_fingerprints(tables: Mapping[str, pa.Table]) -> dict[str, str]:

@@ -19,9 +19,9 @@ class RejectForm(Form):
     reason: str
 
 
-def to_lines(rejects: Iterable[Mapping[str, Any]]) -> bytes:
+def to_lines(rejects: Iterable[Mapping[str, Any]]) -> Iterator[bytes]:
     """JSON lines; names that are not UTF-8 survive as escapes."""
-    return b"".join(canonical_json(dict(reject)) + b"\n" for reject in rejects)
+    return (canonical_json(dict(reject)) + b"\n" for reject in rejects)
 
 
 def from_lines(lines: Iterable[bytes], path: Path) -> Iterator[dict[str, Any]]:
@@ -36,8 +36,11 @@ def write_rejects(path: Path, rejects: Iterable[Mapping[str, Any]]) -> None:
 def remove_rejects(path: Path) -> None:
     """Remove what `write_rejects` wrote, but not another file of that name."""
     try:
-        lines = path.read_bytes().splitlines() if is_regular(path) else []
-        if lines and all(json.loads(line).keys() == RejectForm.model_fields.keys() for line in lines):
+        if not is_regular(path) or not path.stat().st_size:
+            return
+        with open(path, "rb") as lines:
+            own = all(json.loads(line).keys() == RejectForm.model_fields.keys() for line in lines)
+        if own:
             path.unlink()
     except (OSError, ValueError, AttributeError, RecursionError):
         return

@@ -3,6 +3,7 @@
 import logging
 import multiprocessing
 from collections.abc import Callable, Iterable, Iterator, Mapping
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from functools import lru_cache
 from pathlib import Path
@@ -20,13 +21,14 @@ if TYPE_CHECKING:
     from pipeline.storage.inspected import Block
 
 PARTS = "manifest.parts"
-"""Folder beside the manifest with what was found out about images so far."""
+"""Folder beside the manifest with what was found out about images so far, and within it"""
+TABLES = "tables"
+"""that of records that do not fit into memory."""
 logger = logging.getLogger(__name__)
 
 
 def ingest(run: Run, job: Job, processes: int | None = None) -> None:
     """Read a collection, check every image, and write the manifest of what can be used; a killed run is resumed."""
-    import pyarrow.compute as pc
     from tqdm import tqdm
 
     from pipeline import runtime
@@ -52,8 +54,8 @@ def ingest(run: Run, job: Job, processes: int | None = None) -> None:
     if settings.takedown:
         records = leave_out(records, parse_takedown(read_list(Path(settings.takedown), "collection.takedown")))
     records = tqdm(records, "read", unit=" records", disable=None)
-    assembly = Assembly(Intake(settings.max_sentence_chars, own).add(records))
-    known = InspectedImages(job.path.with_name(PARTS), open_collection(root, options).state, _limits(run))
+    parts = job.path.with_name(PARTS)
+    known = InspectedImages(parts, open_collection(root, options).state, _limits(run))
     inspector = BlockInspector(run.root.absolute(), uuid4().hex)
     at_once = runtime.threads() if processes is None else processes
     look = lambda wanted: isolated_map(inspector.look(run), wanted, at_once)  # noqa: E731
@@ -64,23 +66,23 @@ def ingest(run: Run, job: Job, processes: int | None = None) -> None:
         return tqdm(found, "check", unit=" blocks", disable=None)
 
     more = (elsewhere,) if run.config.scheduler else ()
-    outcomes = known.resume(assembly.locations, look, Inspection._make, *more)
-    collection = assembly.collect(tqdm(outcomes, "check", len(assembly), unit=" images", disable=None))
+    with _tables_in(parts / TABLES) as folder, Intake(settings.max_sentence_chars, own, folder) as intake:
+        assembly = Assembly(intake.add(records))
+        outcomes = known.resume(assembly.locations, look, Inspection._make, *more)
+        collection = assembly.collect(tqdm(outcomes, "check", len(assembly), unit=" images", disable=None))
 
-    rejects = [reject._asdict() for reject in collection.rejects]
-    report = job.path.with_name("rejects.jsonl")
-    remove_rejects(report)
-    try:
-        collection.check(settings.reject_limit, str(report), learned_from=settings.default_split != "gallery")
-    except JointspaceError:
-        if rejects:
-            write_rejects(report, rejects)  # outside of the manifest, which is not written
-        raise
-    resolved = root.resolve() if isinstance(root, Path) else root
-    in_tars = collection.tables["images"].filter(pc.is_valid(collection.tables["images"]["offset"]))
-    objects = _tars(run, pc.unique(in_tars["path"]).to_pylist())
-    counts, size = collection.counts, run.config.shard_size
-    write_manifest(job.path, resolved, collection.tables, rejects, counts, size, objects)
+        rejects = (reject._asdict() for reject in collection.rejects)
+        report = job.path.with_name("rejects.jsonl")
+        remove_rejects(report)
+        try:
+            collection.check(settings.reject_limit, str(report), learned_from=settings.default_split != "gallery")
+        except JointspaceError:
+            if collection.left_out.counts:
+                write_rejects(report, rejects)  # outside of the manifest, which is not written
+            raise
+        resolved, objects = root.resolve() if isinstance(root, Path) else root, _tars(run, collection.tars)
+        counts, size = collection.counts, run.config.shard_size
+        write_manifest(job.path, resolved, collection.parts(), rejects, counts, size, objects)
     known.clear()
     for line in collection.describe():
         logger.info(line)
@@ -89,6 +91,24 @@ def ingest(run: Run, job: Job, processes: int | None = None) -> None:
             "no image has a sentence, so that there is nothing to learn from; `jointspace apply BUNDLE %s --output DIR`"
             " indexes these photographs by what was learned from others", root,
         )  # fmt: skip
+
+
+@contextmanager
+def _tables_in(folder: Path) -> Iterator[Path]:
+    """The folder of what does not fit into memory, emptied of what a killed ingest left. Raises JointspaceError where
+    its disk is full."""
+    from pipeline.disk_tables import TEMPORARY, FullDiskError
+    from pipeline.storage.batch import cannot_write, remove_own
+
+    remove_own(folder, TEMPORARY)
+    try:
+        folder.parent.mkdir(parents=True, exist_ok=True)
+        yield folder
+    except FullDiskError as error:
+        raise cannot_write(folder, 0, error) from error
+    finally:
+        with suppress(OSError):  # blocks of inspected images are in it
+            folder.parent.rmdir()
 
 
 @dataclass(frozen=True)

@@ -39,17 +39,17 @@ def command(
     from pipeline.printable import printable
 
     found = detect(photographs.absolute())
-    intake = _read(found)
-    splits = Assembly(intake).splits
-    seen = {
-        "root": str(found.root),
-        "format": found.format,
-        "counts": {what: count for what, count in intake.given.items() if count},
-        "files": found.files,
-        "notes": found.notes,
-        "splits": splits,
-        "rejects": [{"file": one.file, "row": one.row, "reason": one.reason} for one in intake.rejects],
-    }
+    with _read(found) as intake:
+        splits = Assembly(intake).splits
+        seen = {
+            "root": str(found.root),
+            "format": found.format,
+            "counts": {what: count for what, count in intake.given.items() if count},
+            "files": found.files,
+            "notes": found.notes,
+            "splits": splits,
+            "rejects": [{"file": one.file, "row": one.row, "reason": one.reason} for one in intake.rejects],
+        }
     if not as_json:
         click.echo("\n".join(map(printable, _lines(seen))))
     path = None

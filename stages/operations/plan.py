@@ -52,7 +52,7 @@ def plan(run: Run, job: Job, sample: int | None = None, compare: bool = False, a
 def foresee(run: Run, images: int, sentences: float, workers: int, sample: int | None, as_json: bool) -> None:
     """Forecast a collection that is not there yet: so many `images`, with so many `sentences` each, with so many jobs
     at once. By the rates in the run's plan, or by drawn photographs and sentences where it has none."""
-    from pipeline.collections.assembly import EVERY, MOST
+    from pipeline.collections.splits import EVERY, MOST
     from pipeline.index.candidates import candidate_factories
     from pipeline.plan import comparison
     from pipeline.plan.forecast import forecast

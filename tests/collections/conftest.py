@@ -2,10 +2,13 @@
 
 import io
 from collections.abc import Callable
+from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
+from typing import Any
 
 import numpy as np
+import pyarrow as pa
 import pytest
 from PIL import Image
 
@@ -13,7 +16,7 @@ from pipeline.collections.assembly import Assembly
 from pipeline.collections.collection import Collection
 from pipeline.collections.formats import FORMATS
 from pipeline.collections.intake import Intake
-from pipeline.collections.records import Options
+from pipeline.collections.records import Options, Reject
 from pipeline.images.decode import ImageLimits, inspect
 from pipeline.storage.sources import ImageSource
 from pipeline.workers import isolated_map
@@ -34,15 +37,31 @@ def photograph() -> Callable[..., bytes]:
     return make
 
 
+@dataclass(frozen=True)
+class Gathered:
+    """A collection whose tables and rejects are held as a whole."""
+
+    collection: Collection
+    tables: dict[str, pa.Table]
+    rejects: list[Reject]
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self.collection, name)
+
+
 @pytest.fixture(scope="session")
-def gather() -> Callable[..., Collection]:
+def gather() -> Callable[..., Gathered]:
     def run(
         root: Path, kind: str = "folder", *, files=None, columns=None, default="train", follow_links=False
-    ) -> Collection:
+    ) -> Gathered:
         records = FORMATS[kind](root, Options(files or {}, columns or {}, default, follow_links))
-        assembly = Assembly(Intake(max_chars=200).add(records))
         look = partial(inspect, ImageSource(root, follow_links).read, LIMITS)
-        return assembly.collect(isolated_map(look, assembly.locations(), 0))
+        with Intake(max_chars=200) as intake:
+            assembly = Assembly(intake.add(records))
+            found = assembly.collect(isolated_map(look, assembly.locations(), 0))
+            parts = list(found.parts())
+            tables = {name: pa.concat_tables([part[name] for part in parts]) for name in parts[0]} if parts else {}
+            return Gathered(found, tables, list(found.rejects))
 
     return run
 

@@ -13,8 +13,8 @@ import yaml
 from hostile import many_scans, slow_image
 from made_up import ingest, open_run
 
-from pipeline.collections.assembly import divide
 from pipeline.collections.records import DIVIDED, Reject
+from pipeline.collections.splits import Division
 from pipeline.errors import InputError, RejectLimitError
 from pipeline.storage.manifest import Manifest
 from pipeline.storage.sources import ImageSource
@@ -162,18 +162,27 @@ def test_images_in_no_split_are_divided() -> None:
     """The fifth and the tenth of every ten that can be used, up to a thousand; images at the end change nothing."""
     splits, usable = np.full(25, DIVIDED, object), np.ones(25, bool)
     usable[[0, 7]] = False
-    found = divide(splits, usable)
+    found = Division(False)(splits, usable)
     assert np.flatnonzero(found == "dev").tolist() == [5, 16] and np.flatnonzero(found == "test").tolist() == [11, 21]
     assert set(found) == {"train", "dev", "test"}
-    assert (divide(splits[:20], usable[:20]) == found[:20]).all()
-    many = divide(np.full(30_000, DIVIDED, object), np.ones(30_000, bool))
+    assert (Division(False)(splits[:20], usable[:20]) == found[:20]).all()
+    division = Division(False)
+    parts = [division(splits[first:last], usable[first:last]) for first, last in ((0, 3), (3, 3), (3, 17), (17, 25))]
+    assert np.concatenate(parts).tolist() == found.tolist()
+    many = Division(False)(np.full(30_000, DIVIDED, object), np.ones(30_000, bool))
     assert [(many == split).sum() for split in ("dev", "test")] == [1000, 1000]
 
 
+def test_where_the_collection_names_splits_the_rest_is_of_train() -> None:
+    splits = np.array(["dev", *[DIVIDED] * 19, "weak"], object)
+    assert Division(True)(splits, np.ones(21, bool)).tolist() == ["dev", *["train"] * 19, "weak"]
+
+
 @pytest.mark.parametrize("named", ["dev", "test"])
-def test_where_the_collection_names_splits_the_rest_is_of_train(named: str) -> None:
-    splits = np.array([named, *[DIVIDED] * 19, "weak"], object)
-    assert divide(splits, np.ones(21, bool)).tolist() == [named, *["train"] * 19, "weak"]
+def test_a_split_that_the_collection_names_anywhere_counts(root: Path, tmp_path: Path, named: str) -> None:
+    (root / "splits.tsv").write_text(f"19.jpg\t{named}\n")
+    ingest(tmp_path, root)
+    assert Manifest(tmp_path / "manifest").summary["splits"] == {"train": 19, named: 1}
 
 
 def test_a_folder_without_splits_is_divided(tmp_path: Path, photograph) -> None:

@@ -99,7 +99,7 @@ def test_keys_of_the_json_in_shards_that_need_not_have_the_same(tmp_path: Path, 
 def test_columns_go_through_the_manifest_and_change_no_shard(collection: Path, gather, tmp_path: Path) -> None:
     def manifest(name: str) -> Manifest:
         found = gather(collection)
-        write_manifest(tmp_path / name, collection, found.tables, [], found.counts, 2)
+        write_manifest(tmp_path / name, collection, [found.tables], [], found.counts, 2)
         return Manifest(tmp_path / name)
 
     plain = manifest("plain")
@@ -111,13 +111,21 @@ def test_columns_go_through_the_manifest_and_change_no_shard(collection: Path, g
     assert manifest("second").fingerprint != first.fingerprint
 
 
+def made(columns: OwnColumns, *images: dict) -> pa.Table:
+    """The columns of images of which this is said, drained in two parts."""
+    rows = []
+    for row, values in enumerate(images):
+        columns.add(row, columns.pack(values))
+        rows += [columns.drain()] if row == 1 else []
+    rows = pa.concat_tables([*rows, columns.drain()]).sort_by([("owner", "ascending"), ("place", "ascending")])
+    return columns.restore(np.arange(len(images)), rows)
+
+
 def fill(*values: object, longest: int = 20) -> tuple[pa.Table, str]:
     """The table of a column `x` of these values, and what is said of it."""
     columns = OwnColumns(longest)
-    for row, value in enumerate(values):
-        columns.add(row, {"x": value})
-    table = columns.table(len(values))
-    return table, "\n".join(columns.describe(table))
+    table = made(columns, *({"x": value} for value in values))
+    return table, "\n".join(columns.describe())
 
 
 @pytest.mark.parametrize(
@@ -149,17 +157,16 @@ def test_hostile_values_and_names_are_left_out_and_counted() -> None:
     assert "4 values of own columns left out: longer than 20 characters, or not Unicode" in said
     columns = OwnColumns(20)
     names = [f"c{number}" for number in range(150)]
-    columns.add(0, dict.fromkeys(["", " ", "a\x1b[2J", "x" * 65, "\ud800", *names], 1) | {"c0": 2})
-    table = columns.table(1)
+    table = made(columns, dict.fromkeys(["", " ", "a\x1b[2J", "x" * 65, "\ud800", *names], 1) | {"c0": 2})
     assert table.column_names == names[:MOST_COLUMNS] and table["c0"].to_pylist() == [2]
     assert sum(columns.left_out.values()) == 5 + 50
 
 
 def test_only_chosen_columns_are_kept_and_names_stay_apart() -> None:
     columns = OwnColumns(20, ("width", "own_width"))
-    columns.add(0, {"width": 1, "own_width": 2, "price": 3})
-    assert columns.table(1).to_pydict() == {"own_own_width": [1], "own_width": [2]}
-    assert OwnColumns(20, ()).table(3).num_columns == 0
+    found = made(columns, {"width": 1, "own_width": 2, "price": 3})
+    assert found.to_pydict() == {"own_own_width": [1], "own_width": [2]}
+    assert made(OwnColumns(20, ()), *[{"price": 1}] * 3).shape == (3, 0)
 
 
 def test_faults_of_metadata_are_rejects(collection: Path, gather) -> None:
@@ -207,8 +214,8 @@ def test_chosen_columns_can_be_renamed(collection: Path, tmp_path: Path) -> None
 
 def test_a_chosen_column_that_is_nowhere_is_named(collection: Path) -> None:
     columns = OwnColumns(20, ("price", "prise"))
-    columns.add(0, {"price": 1})
-    said = "\n".join(columns.describe(columns.table(1)))
+    made(columns, {"price": 1})
+    said = "\n".join(columns.describe())
     assert "the column prise, which" in said and "column price," not in said
 
 
@@ -233,6 +240,6 @@ def test_columns_of_any_number_take_time_in_proportion() -> None:
     columns = OwnColumns(20)
     begun = time.process_time()
     for row in range(1000):
-        columns.add(row, {f"{row}-{number}": 1 for number in range(100)})
+        columns.add(row, columns.pack({f"{row}-{number}": 1 for number in range(100)}))
     assert time.process_time() - begun < 5
-    assert len(columns.table(1000).column_names) == MOST_COLUMNS and sum(columns.left_out.values()) == 99_900
+    assert len(columns.schema()) == MOST_COLUMNS and sum(columns.left_out.values()) == 99_900

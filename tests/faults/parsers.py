@@ -43,7 +43,8 @@ def ingests(kind: str, name: str, **beside: bytes) -> Callable[[bytes, Path], ob
             (folder / "images").mkdir()
         (folder / name).write_bytes(data)
         chosen = {"table": {"table": name}}.get(kind, {})
-        return Intake(200).add(FORMATS[kind](folder, Options(chosen, {}, "train"))).tables()
+        with Intake(200) as intake:
+            return intake.add(FORMATS[kind](folder, Options(chosen, {}, "train"))).given
 
     return read
 

@@ -62,7 +62,7 @@ def test_a_card_claims_no_training_where_there_was_none(tmp_path: Path) -> None:
     images = manifest.images.drop_columns("split").append_column("split", pa.array(["test"] * 24))
     tables = {"images": images.select(manifest.images.column_names)}
     tables |= {name: getattr(manifest, name) for name in ("sentences", "documents", "boxes")}
-    write_manifest(folder / "manifest", manifest.root, tables, [], {}, manifest.shard_size)
+    write_manifest(folder / "manifest", manifest.root, [tables], [], {}, manifest.shard_size)
     card = Bundle(build_bundle(folder, {"index": {"splits": ["test"]}})).card
     assert "trained_on" not in card and card["images"]["count"] == 24
 

@@ -183,7 +183,7 @@ def test_a_smaller_manifest_removes_its_own_shard_files_alone(tmp_path: Path) ->
             "boxes": BOXES.empty_table(),
         }
         tables = {"images": pa.Table.from_pylist([image(number) for number in range(images)], IMAGES), **empty}
-        write_manifest(tmp_path, tmp_path, tables, [], counts, shard_size=2)
+        write_manifest(tmp_path, tmp_path, [tables], [], counts, shard_size=2)
         if images == 8:
             for name in ("notes.json", "00009.json", "7.json", "00003.json.bak"):
                 (tmp_path / "shards" / name).write_text('{"mine": true}')

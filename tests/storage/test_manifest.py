@@ -43,7 +43,7 @@ def tables(n_images: int, sentences_each: int = 2, split: str = "train") -> dict
 
 def write(folder: Path, n_images: int = 10, rejects: Any = (), **options: Any) -> Manifest:
     counts = {"images": {"given": n_images, "kept": n_images, "rejected": 0, "duplicate": 0}}
-    write_manifest(folder, Path("data"), tables(n_images, **options), list(rejects), counts, SHARD_SIZE)
+    write_manifest(folder, Path("data"), [tables(n_images, **options)], list(rejects), counts, SHARD_SIZE)
     return Manifest(folder)
 
 
@@ -148,7 +148,7 @@ def test_fingerprint_is_of_the_types_of_own_columns(tmp_path: Path) -> None:
     digests = set()
     for number, values in enumerate((pa.array(day), pa.array(day).cast(pa.date32()))):
         given = tables(10) | {"images": images.append_column("taken", values)}
-        write_manifest(tmp_path / str(number), Path("data"), given, [], {}, SHARD_SIZE)
+        write_manifest(tmp_path / str(number), Path("data"), [given], [], {}, SHARD_SIZE)
         digests.add(Manifest(tmp_path / str(number)).fingerprint)
     assert len(digests) == 2
 
@@ -156,7 +156,7 @@ def test_fingerprint_is_of_the_types_of_own_columns(tmp_path: Path) -> None:
 def test_counts_that_do_not_add_up_publish_nothing(tmp_path: Path) -> None:
     counts = {"images": {"given": 11, "kept": 10, "rejected": 0, "duplicate": 0}}
     with pytest.raises(IntegrityError, match="images are not conserved"):
-        write_manifest(tmp_path / "m", Path("data"), tables(10), [], counts, SHARD_SIZE)
+        write_manifest(tmp_path / "m", Path("data"), [tables(10)], [], counts, SHARD_SIZE)
     assert not (tmp_path / "m").exists()
 
 

@@ -6,7 +6,7 @@ from pathlib import Path
 
 from pipeline.collections.formats import lists
 from pipeline.collections.formats.remote_files import open_collection
-from pipeline.collections.records import ImageRecord, Options, Record, Reject, SentenceRecord
+from pipeline.collections.records import ImageRecord, Options, Record, SentenceRecord
 
 TOKENS = ("Flickr8k.token.txt", "results_20130124.token")
 FILES = {
@@ -23,19 +23,18 @@ def read(root: Path, options: Options) -> Iterator[Record]:
     folder = open_collection(root, options)
     where = folder.locate(FILES)
     sentences = folder.require(where["sentences"], "sentences", TOKENS)
-    prefix, seen = folder.image_prefix(where["images"]), set()
+    prefix = folder.image_prefix(where["images"])
 
-    def image(name: str, file: str, row: int, split: str = options.default_split) -> ImageRecord:
-        seen.add(name)
-        return ImageRecord(name, posixpath.join(prefix, name), split, file, row)
+    def image(name: str, file: str, row: int, split: str, implied: bool = False) -> ImageRecord:
+        return ImageRecord(name, posixpath.join(prefix, name), split, file, row, implied=implied)
 
     for split in ("train", "dev", "test"):
         if where[split]:
             yield from lists.tab_records(folder, where[split], "images", 1, lambda *line, s=split: image(*line, s))
-    for record in lists.tab_records(folder, sentences, "sentences", 2, _sentence):
-        if not isinstance(record, Reject) and record.key not in seen:
-            yield image(record.key, record.file, record.row)
-        yield record
+    yield from lists.with_images(
+        lists.tab_records(folder, sentences, "sentences", 2, _sentence),
+        lambda record: image(record.key, record.file, record.row, options.default_split, implied=True),
+    )
 
 
 def _sentence(head: str, text: str, file: str, row: int) -> SentenceRecord:

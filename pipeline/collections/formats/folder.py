@@ -52,11 +52,9 @@ def read(root: Path, options: Options) -> Iterator[Record]:
         remedy = "write it, a row for each sentence (file, number, sentence, between tabs)"
         folder.require(None, "captions", FILES["captions"], remedy)
     images, prefix = where["images"], folder.image_prefix(where["images"])
-    seen: set[str] = set()
 
-    def image(name: str, split: str, file: str, row: int | None) -> ImageRecord:
-        seen.add(name)
-        return ImageRecord(name, posixpath.join(prefix, name), lists.split_name(split), file, row)
+    def image(name: str, split: str, file: str, row: int | None, implied: bool = False) -> ImageRecord:
+        return ImageRecord(name, posixpath.join(prefix, name), lists.split_name(split), file, row, implied=implied)
 
     if where["splits"]:
         yield from lists.tab_records(folder, where["splits"], "images", 2, image)
@@ -67,14 +65,12 @@ def read(root: Path, options: Options) -> Iterator[Record]:
     if where["weak"]:
         texts.append((lists.headed_records(folder, where["weak"], "documents", DOCUMENT, DocumentRecord), "weak"))
     for records, split in texts:
-        for record in records:
-            if not isinstance(record, Reject) and record.key not in seen:
-                yield image(record.key, split, record.file, record.row)
-            yield record
+        yield from lists.with_images(
+            records, lambda record, split=split: image(record.key, split, record.file, record.row, implied=True)
+        )
     for below, names in folder.walk(images):
         for name in (posixpath.join(below, name) for name in names if is_image(name)):
-            if name not in seen:
-                yield image(name, options.default_split, folder.label(images), None)
+            yield image(name, options.default_split, folder.label(images), None, implied=True)
     if where["boxes"]:
         yield from lists.headed_records(folder, where["boxes"], "boxes", BOX, _box)
     if where["metadata"]:

@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any, BinaryIO
 
 from pipeline.collections.formats.files import CollectionFolder
-from pipeline.collections.records import NOT_UTF8, DocumentRecord, Record, Reject
+from pipeline.collections.records import NOT_UTF8, DocumentRecord, ImageRecord, Record, Reject
 from pipeline.errors import InputError
 
 SPLIT_NAMES = {"restval": "train", "val": "dev", "valid": "dev", "validation": "dev"}
@@ -49,11 +49,23 @@ def sentence_number(text: str) -> int | None:
     return int(text) if text.isascii() and text.isdecimal() and len(text) < 19 else None
 
 
-def document(key: str, fields: Iterable[Any], file: str, row: int | None = None) -> Iterator[DocumentRecord]:
+def document(
+    key: str, fields: Iterable[Any], file: str, row: int | None = None, implied: bool = False
+) -> Iterator[DocumentRecord]:
     """The document of these fields (title, tags, description), unless all are empty; lists are joined with commas."""
     texts = [",".join(map(str, f)) if isinstance(f, list) else "" if f is None else str(f) for f in fields]
     if any(texts):
-        yield DocumentRecord(key, *texts, file, row)
+        yield DocumentRecord(key, *texts, file, row, implied)
+
+
+def with_images(records: Iterable[Record], image: Callable[[Record], ImageRecord]) -> Iterator[Record]:
+    """The `records`, each but rejects after its `image`, where that is not the one before."""
+    last = None
+    for record in records:
+        if not isinstance(record, Reject) and record.key != last:
+            yield image(record)
+            last = record.key
+        yield record
 
 
 def tab_records(

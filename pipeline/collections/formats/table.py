@@ -5,7 +5,6 @@ a list of texts), and optionally `split`, `title`, `tags` and `description`. All
 """
 
 import posixpath
-from collections import Counter
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -30,19 +29,18 @@ def read(root: Path, options: Options) -> Iterator[Record]:
     names = {column: options.columns.get(column, column) for column in COLUMNS}
     needed = {names[column] for column in (*options.columns, "file")}
     file, prefix = folder.label(path), folder.image_prefix(where["images"])
-    numbers: Counter[str] = Counter()
+    last = None
     for row, values, fault in read_rows(folder, path, tuple(names.values()), needed, options.own_columns):
         name = values.get(names["file"])
         if not isinstance(name, str) or not name:
             yield Reject(file, row, "sentences", fault or f"no file name in column {names['file']}")
             continue
-        if name not in numbers:
+        if name != last:
             split = values.get(names["split"]) or options.default_split
-            yield ImageRecord(name, posixpath.join(prefix, name), lists.split_name(str(split)), file, row)
-            yield from lists.document(name, [values.get(names[column]) for column in DOCUMENT], file, row)
+            yield ImageRecord(name, posixpath.join(prefix, name), lists.split_name(str(split)), file, row, implied=True)
+            yield from lists.document(name, [values.get(names[column]) for column in DOCUMENT], file, row, implied=True)
             yield ColumnsRecord(name, further(values, path, names.values()), file, row)
         sentences = values.get(names["sentence"])
         for text in sentences if isinstance(sentences, list) else [sentences] if sentences is not None else []:
-            yield SentenceRecord(name, numbers[name], text, file, row)
-            numbers[name] += 1
-        numbers.setdefault(name, 0)
+            yield SentenceRecord(name, None, text, file, row)
+        last = name
