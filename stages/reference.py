@@ -22,7 +22,7 @@ from stages.catalogue import COMMANDS, declared
 MILLION = Sizes(
     images=1_000_000, sentences=150_000, shard_images=16384, text_dims={"tfidf": 3000}, dimensions=128,
     splits={"train": 28_000, "dev": 1000, "test": 1000, "weak": 970_000}, dims={"resnet50": 2048}, batch_images=32,
-    piece=4_000_000, worker_memory=4096, text_bytes=0, learns=True, simulated=False,
+    piece=4_000_000, worker_memory=4096, text_bytes=0, counted=2, learns=True, simulated=False,
 )  # fmt: skip
 FILE = {"file": "x"}
 LEARNED = {

@@ -17,7 +17,7 @@ from PIL import Image
 
 from pipeline import config
 from pipeline.errors import IntegrityError, UsageError
-from pipeline.index import build, build_gallery
+from pipeline.index import build, build_gallery, candidates, pieces
 from pipeline.models.linear import accumulation
 from pipeline.plan import forecast as forecasts
 from pipeline.plan import kernels, machine, needs
@@ -355,6 +355,8 @@ def test_text_encoders_are_measured_without_a_manifest(settings: config.Config, 
 
 def test_counts_are_those_of_the_stages() -> None:
     assert needs.BLOCK_ROWS == accumulation.BLOCK_ROWS
+    assert needs.COPIES == pieces.WORKING_COPIES
+    assert tuple((least, max(lists)) for least, lists in reversed(candidates.LARGE)) == needs.LISTS
     assert (forecasts.QUERIES, forecasts.SET_QUERIES) == (build.QUERIES, build_gallery.SET_QUERIES)
 
 

@@ -22,10 +22,18 @@ with a sentence of 11 words each took 460 to 580 bytes an image at the peak, 300
 """
 OBJECTS, SHARD_ENTRY = 4, 500
 """Times as many bytes as in Arrow that rows take as Python objects; bytes of a shard's entry in `manifest.json`."""
-COMMITS = 10_000
-"""Bytes of what a process keeps of the commits of a shard that it has looked at."""
+COMMITS = 2000
+"""Bytes of what a process keeps of a shard that it has looked at; 1,000 to 1,500 were measured."""
 WAITING_SUMS = 3
 """Sums in temporary files, of pipeline.mapreduce, at most."""
+COUNTS = 200
+"""Bytes on disk, while terms are counted, for each sentence and word of the longest term. Up to 69 were measured for a
+sentence with words, 342 with pairs of them, 461 with triples, of up to a million sentences; new terms become rare."""
+LIST, COPIES = 160, 3
+"""Bytes that FAISS takes for each list of each piece that is open, however few vectors it has (measured); copies of a
+piece that a worker holds, as in pipeline.index.pieces."""
+LISTS = ((300_000_000, 1 << 18), (10_000_000, 1 << 17))
+"""From how many vectors on an index in pieces has so many lists at most, as in pipeline.index.candidates."""
 GPU_CONTEXT, GPU_NETWORK, GPU_IMAGE = 600, 300, 60
 """Estimates: MB of a GPU that a process takes before it computes, a network, and each image of 224 x 224 pixels in a
 batch."""
@@ -87,6 +95,11 @@ def shards_mb(s: Sizes) -> float:
     return rows_mb(s) + COMMITS * s.shards / MB
 
 
+def counts_mb(s: Sizes, words: int) -> float:
+    """Files of the counts of terms of at most so many `words`."""
+    return COUNTS * words * s.sentences / MB
+
+
 def columns_mb(s: Sizes) -> float:
     """The same, which images and sentences are wanted, and the ids of these."""
     return shards_mb(s) + (2 * s.images + 16 * s.sentences) / MB
@@ -104,10 +117,19 @@ def embeddings_mb(s: Sizes) -> float:
 
 def index_mb(s: Sizes) -> float:
     """What `build-index` holds: of an index in pieces a worker's memory, the rows of a piece before and after they are
-    packed, and the columns of all; else the manifest and the embeddings."""
+    packed, a bit for each row of shards of which not all are indexed, and the lists of all pieces; else the manifest
+    and the embeddings."""
     if max(s.images, s.sentences) > s.piece:
-        return s.worker_memory + 2 * IMAGE_ROW * s.piece / MB + columns_mb(s)
+        bits = (s.images + s.sentences) / 8 / MB
+        return s.worker_memory + 2 * IMAGE_ROW * s.piece / MB + shards_mb(s) + bits + lists_mb(s)
     return manifest_mb(s) + 3 * embeddings_mb(s)
+
+
+def lists_mb(s: Sizes) -> float:
+    """The empty lists of an index in pieces whose codes have a byte for each dimension."""
+    count, rows = max(s.images, s.sentences), min(s.piece, s.worker_memory * MB / COPIES / (s.dimensions + 8))
+    lists = next((lists for least, lists in LISTS if count >= least), 4 * count**0.5)
+    return LIST * lists * count / rows / MB
 
 
 def encoder_gpu(s: Sizes) -> float:

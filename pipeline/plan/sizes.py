@@ -27,9 +27,9 @@ class Sizes:
     each encoder's features (`dims`), and of each text encoder's vectors (`text_dims`); the largest number of joint
     `dimensions`; the `batch_images` of 224 x 224 pixels that have as many as what goes through a network at once;
     the most vectors of a `piece` of an index (infinite where a model has several vectors an image, whose index is
-    whole), and the MiB of `worker_memory` for it; the `text_bytes` that making a text encoder holds for each sentence;
-    whether an encoder `learns` from the images or is compared with given features, and whether documents are
-    `simulated`."""
+    whole), and the MiB of `worker_memory` for it; the `text_bytes` that making a text encoder holds for each sentence,
+    and the words of the longest terms that it counts (`counted`); whether an encoder `learns` from the images or is
+    compared with given features, and whether documents are `simulated`."""
 
     images: int
     sentences: int
@@ -42,6 +42,7 @@ class Sizes:
     piece: float
     worker_memory: int
     text_bytes: int
+    counted: int
     learns: bool
     simulated: bool
 
@@ -118,6 +119,7 @@ def sizes_of(
         piece=inf if any(config.model(name).spec.multi_vector for name in config.models) else config.index.piece,
         worker_memory=config.index.worker_memory,
         text_bytes=max((one.own.held for one in config.text_encoders), default=0),
+        counted=max((one.own.counted for one in config.text_encoders), default=0),
         batch_images=(config.extract.batch_size or GPU_BATCH) * (side / 224) ** 2,
         learns=any(one.spec.learned or one.made_by for one in config.prepared_encoders),
         simulated=any(one.simulate is not None for one in config.documents.values()),

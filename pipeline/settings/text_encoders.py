@@ -31,6 +31,11 @@ class TextKindSettings(Section):
         """Bytes of memory that making it takes for each training sentence, where it holds something of all."""
         return 0
 
+    @property
+    def counted(self) -> int:
+        """Words of the longest terms of the training sentences that making it counts."""
+        return 0
+
     def outside(self, weights_root: str) -> Path | None:
         """The file that a person brought for it."""
         return None

@@ -3,7 +3,7 @@
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from pipeline.plan.needs import MB, TORCH, Need, fixed, per_image, rows_mb
+from pipeline.plan.needs import MB, TORCH, WAITING_SUMS, Need, per_image, rows_mb
 from pipeline.run import Job, Run, Stage
 
 if TYPE_CHECKING:
@@ -57,7 +57,7 @@ STAGE = Stage(
     version=2,
     needs=Need(
         lambda s: TORCH + 1000 + rows_mb(s) + 8 * 8 * s.widest**2 / MB,
-        fixed(50),
+        lambda s: 50 + WAITING_SUMS * 8 * s.widest**2 / MB,
         per_image(500),
         "regions of the train split times D squared",
     ),

@@ -1,6 +1,6 @@
 """`prepare-text-encoder`: a text encoder of the configuration, as an artefact of the run."""
 
-from pipeline.plan.needs import MB, PYTHON, Need, fixed, per_image, shards_mb
+from pipeline.plan.needs import MB, PYTHON, Need, counts_mb, per_image, shards_mb
 from pipeline.run import Inputs, Job, Outside, Run, Stage, outside_files
 
 
@@ -62,7 +62,7 @@ STAGE = Stage(
     version=4,
     needs=Need(
         lambda s: PYTHON + 1500 + shards_mb(s) + s.text_bytes * s.sentences / MB,
-        fixed(600),
+        lambda s: 600 + counts_mb(s, s.counted),
         per_image(50),
         "training sentences; words that have vectors",
     ),

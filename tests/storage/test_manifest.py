@@ -10,6 +10,7 @@ import pytest
 
 from pipeline.errors import IntegrityError
 from pipeline.storage import batch
+from pipeline.storage import manifest as manifest_module
 from pipeline.storage import manifest_writer as module
 from pipeline.storage.manifest import BOXES, DOCUMENTS, Manifest
 from pipeline.storage.manifest_writer import write_manifest
@@ -71,6 +72,20 @@ def test_rows_of_shards(tmp_path: Path) -> None:
     for number in (-1, 3):
         with pytest.raises(IntegrityError, match="shards 0 to 2"):
             manifest.shard(number)
+
+
+def test_few_commits_of_shards_are_kept(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(manifest_module, "KEPT_COMMITS", 2)
+    manifest = write(tmp_path, 22)
+    for number in [*range(6), 0, 5, 1]:
+        rows = manifest.shard(number)
+        assert (rows.first_image, rows.first_sentence) == (4 * number, 8 * number)
+        assert len(manifest._records) <= 2
+    assert manifest.bounds("sentences").tolist() == [0, 8, 16, 24, 32, 40, 44]
+    assert len(manifest._records) <= 2
+    (tmp_path / "shards" / "00003.json").write_bytes((tmp_path / "shards" / "00002.json").read_bytes())
+    with pytest.raises(IntegrityError, match="moved or copied"):
+        manifest.shard(3)
 
 
 def test_images_added_at_the_end_leave_whole_shards_alone(tmp_path: Path) -> None:

@@ -41,7 +41,7 @@ def test_every_part_has_the_ids_of_its_rows(ids: np.ndarray) -> None:
             assert len(part) == last - first
 
 
-@pytest.mark.parametrize(("step", "bytes_an_id"), [(1, 0.02), (3, 0.5)])
+@pytest.mark.parametrize(("step", "bytes_an_id"), [(1, 0.05), (3, 0.5)])
 def test_memory_is_that_of_the_shards_or_of_a_bit_an_id(step: int, bytes_an_id: float) -> None:
     """A million ids, in shards of 16,384; an array has eight bytes for each."""
     cuts = [*range(0, 1_000_000 * step, 16_384), 1_000_000 * step]
