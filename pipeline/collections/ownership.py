@@ -13,7 +13,7 @@ import pyarrow.compute as pc
 
 from pipeline.collections.records import Reject
 from pipeline.collections.reject_table import RejectTable, to_text
-from pipeline.disk_tables import WINDOW, DiskTables
+from pipeline.disk_tables import DiskTables
 
 ORDER = {"sentences": ("number", "seq"), "documents": ("seq",), "boxes": ("seq",), "told": ("seq",)}
 """What images own, and its order within an image: of two sentences with the same number, or of two documents, the first
@@ -55,7 +55,7 @@ class Ownership:
         self._tables.create("owned", pa.schema([*fields, OWNERS.field("owner")]))
         for first, rows in self._tables.windows(what, "seq"):
             # From the record before the first: a document's image may be the last of the window before this one.
-            owners = self._tables.window("owners", "seq", first - 1, length=WINDOW + 1)
+            owners = self._tables.window("owners", "seq", first, before=1)
             self._tables.insert("owned", settle(what, rows, *(column.to_numpy() for column in owners.columns)))
         self._tables.replace(what, "owned")
 

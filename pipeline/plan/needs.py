@@ -24,6 +24,10 @@ OBJECTS, SHARD_ENTRY = 4, 500
 """Times as many bytes as in Arrow that rows take as Python objects; bytes of a shard's entry in `manifest.json`."""
 COMMITS = 2000
 """Bytes of what a process keeps of a shard that it has looked at; 1,000 to 1,500 were measured."""
+TABLES, TABLE_ENTRY = 350, 6
+"""MB of tables on the disk (pipeline.disk_tables) and of rows on their way to them, and bytes of what is remembered of
+an image there. Measured, with Python: 364 MB with 200,000 images, 422 with 2 million, 442 with 8 million.
+"""
 WAITING_SUMS = 3
 """Sums in temporary files, of pipeline.mapreduce, at most."""
 COUNTS = 200
@@ -98,6 +102,11 @@ def shards_mb(s: Sizes) -> float:
 def counts_mb(s: Sizes, words: int) -> float:
     """Files of the counts of terms of at most so many `words`."""
     return COUNTS * words * s.sentences / MB
+
+
+def tables_mb(s: Sizes) -> float:
+    """The tables of `ingest`, and the manifest that is written shard by shard."""
+    return TABLES + TABLE_ENTRY * s.images / MB + shards_mb(s)
 
 
 def columns_mb(s: Sizes) -> float:
