@@ -22,8 +22,8 @@ IN_MEMORY, ROOM = Path("/dev/shm"), 4 << 30
 """Where Linux keeps files in memory, and how many bytes must be free there for the tests to write there."""
 
 LONG = (
-    "test_workflow.py", "test_mapreduce.py", "test_extending.py", "test_stages_page.py", "test_connections.py",
-    "test_train.py", "test_cluster.py", "test_kills.py", "test_run_command.py",
+    "test_workflow.py", "test_mapped_stages.py", "test_mapreduce.py", "test_extending.py", "test_stages_page.py",
+    "test_connections.py", "test_train.py", "test_cluster.py", "test_kills.py", "test_run_command.py",
 )  # fmt: skip
 """Modules that take longest: first, so that no worker of `-n auto` is left alone with one at the end."""
 
@@ -137,3 +137,11 @@ def real_data() -> Path:
     if not folder:
         pytest.skip("JOINTSPACE_DATA is not set: no real data here")
     return Path(folder)
+
+
+@pytest.fixture(scope="module")
+def address() -> Iterator[str]:
+    """The address of a Dask cluster of two processes."""
+    distributed = pytest.importorskip("distributed")
+    with distributed.LocalCluster(2, threads_per_worker=1, dashboard_address=None) as cluster:
+        yield cluster.scheduler_address

@@ -18,7 +18,7 @@ from pipeline.collections import annotations
 from pipeline.collections.annotations import IMAGE_DUPLICATE, IMAGE_REJECTED, Belongings, Images, are_none
 from pipeline.collections.collection import Collection, Summaries
 from pipeline.collections.intake import Intake
-from pipeline.collections.ownership import OWNERS, find_owners
+from pipeline.collections.ownership import ORDER, OWNERS, find_owners
 from pipeline.collections.records import Reject
 from pipeline.collections.reject_table import BOXES, DOCUMENTS, FAULTY, SENTENCES, UNUSABLE, to_bytes, to_text
 from pipeline.collections.splits import Division, place
@@ -28,11 +28,11 @@ from pipeline.workers import Failure
 
 DUPLICATE = "duplicate"  # first word of the reason to leave out any duplicate
 OWNED = {
-    "sentences": (annotations.sentences, ("number", "seq"), SENTENCES),
-    "documents": (annotations.documents, ("seq",), DOCUMENTS),
-    "boxes": (annotations.boxes, ("seq",), BOXES),
+    "sentences": (annotations.sentences, SENTENCES),
+    "documents": (annotations.documents, DOCUMENTS),
+    "boxes": (annotations.boxes, BOXES),
 }
-"""How each is settled, its order beside that of the images, and its stage among the rejects."""
+"""How each is settled, and its stage among the rejects."""
 MADE = {
     "placed": pa.schema([("seq", pa.int64()), ("asked", pa.string()), ("split", pa.string())]),
     "outcomes": pa.schema(
@@ -167,9 +167,7 @@ class Assembly:
             count += kept.sum()
             fates = [r and (IMAGE_DUPLICATE if r.startswith(DUPLICATE) else IMAGE_REJECTED) for r in reasons]
             images = Images(owners, ids, sizes, np.array(fates, dtype=object))
-            belongings = {
-                what: self._tables.window(what, "owner", first, order) for what, (_, order, _) in OWNED.items()
-            }
+            belongings = {what: self._tables.window(what, "owner", first, ORDER[what]) for what in OWNED}
             owned = {what: OWNED[what][0](rows, images) for what, rows in belongings.items()}
             yield _Settled(
                 given, self._tables.window("placed", "seq", first), images, reasons, sha256, belongings, owned
@@ -207,7 +205,7 @@ class Assembly:
             faulty = image["fault"] is not None
             file, row = (to_text(image["file"]), image["row"]) if faulty else (_name(image), None)
             self._reject(image["seq"], FAULTY if faulty else UNUSABLE, file, row, "images", reason)
-        for what, (_, _, stage) in OWNED.items():
+        for what, (_, stage) in OWNED.items():
             left_out = ~are_none(settled.owned[what].reasons)
             rows = settled.belongings[what].take(np.flatnonzero(left_out))
             for row, reason in zip(rows.to_pylist(), settled.owned[what].reasons[left_out], strict=True):

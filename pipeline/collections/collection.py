@@ -7,6 +7,7 @@ from dataclasses import dataclass
 import numpy as np
 import pyarrow as pa
 
+from pipeline.collections.annotations import are_none
 from pipeline.collections.records import Reject
 from pipeline.collections.reject_table import RejectSummary, to_text
 from pipeline.errors import InputError, RejectLimitError
@@ -37,7 +38,7 @@ class Summaries:
     def add(self, asked: np.ndarray, splits: np.ndarray, reasons: np.ndarray, files: pa.ChunkedArray) -> None:
         """Of some images (n,) the split according to the collection, the actual one, why it is left out (None: it is
         not), and the file that names it."""
-        used = reasons == None  # noqa: E711 (of each element)
+        used = are_none(reasons)
         for split in SPLITS:
             given, kept = asked == split, used & (splits == split)
             if len(rows := np.flatnonzero(given | kept)):

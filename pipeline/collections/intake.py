@@ -114,12 +114,6 @@ class Intake:
     def close(self) -> None:
         self.tables.close()
 
-    def __enter__(self) -> "Intake":
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        self.close()
-
     def _fill_own_columns(self) -> None:
         """The table `own` (owner, place of the column, value as text) of the first that was said of each image."""
         self.tables.create("firsts", pa.schema([("seq", pa.int64()), ("owner", pa.int64()), ("packed", pa.string())]))

@@ -29,6 +29,6 @@ def try_kernels() -> dict[str, float]:
     for _ in range(ROUNDS):
         for name in CORE_TYPES:
             environment = {**os.environ, "OPENBLAS_CORETYPE": name, "OPENBLAS_NUM_THREADS": "1"}
-            done = subprocess.run([sys.executable, "-c", TRIAL], env=environment, capture_output=True, text=True)
+            done = subprocess.run([sys.executable, "-P", "-c", TRIAL], env=environment, capture_output=True, text=True)
             rates[name] = max(rates[name], float(done.stdout) if done.returncode == 0 else 0.0)
     return rates

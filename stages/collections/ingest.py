@@ -3,7 +3,7 @@
 import logging
 import multiprocessing
 from collections.abc import Callable, Iterable, Iterator, Mapping
-from contextlib import contextmanager, suppress
+from contextlib import closing, contextmanager, suppress
 from dataclasses import dataclass
 from functools import lru_cache
 from pathlib import Path
@@ -66,7 +66,7 @@ def ingest(run: Run, job: Job, processes: int | None = None) -> None:
         return tqdm(found, "check", unit=" blocks", disable=None)
 
     more = (elsewhere,) if run.config.scheduler else ()
-    with _tables_in(parts / TABLES) as folder, Intake(settings.max_sentence_chars, own, folder) as intake:
+    with _tables_in(parts / TABLES) as folder, closing(Intake(settings.max_sentence_chars, own, folder)) as intake:
         assembly = Assembly(intake.add(records))
         outcomes = known.resume(assembly.locations, look, Inspection._make, *more)
         collection = assembly.collect(tqdm(outcomes, "check", len(assembly), unit=" images", disable=None))

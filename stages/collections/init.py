@@ -2,6 +2,7 @@
 
 import shlex
 from collections.abc import Iterator
+from contextlib import closing
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -39,7 +40,7 @@ def command(
     from pipeline.printable import printable
 
     found = detect(photographs.absolute())
-    with _read(found) as intake:
+    with closing(_read(found)) as intake:
         splits = Assembly(intake).splits
         seen = {
             "root": str(found.root),

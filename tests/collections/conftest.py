@@ -2,6 +2,7 @@
 
 import io
 from collections.abc import Callable
+from contextlib import closing
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
@@ -56,7 +57,7 @@ def gather() -> Callable[..., Gathered]:
     ) -> Gathered:
         records = FORMATS[kind](root, Options(files or {}, columns or {}, default, follow_links))
         look = partial(inspect, ImageSource(root, follow_links).read, LIMITS)
-        with Intake(max_chars=200) as intake:
+        with closing(Intake(max_chars=200)) as intake:
             assembly = Assembly(intake.add(records))
             found = assembly.collect(isolated_map(look, assembly.locations(), 0))
             parts = list(found.parts())

@@ -4,6 +4,7 @@ import hashlib
 import resource
 import tracemalloc
 from collections.abc import Callable, Iterable, Iterator
+from contextlib import closing
 from multiprocessing import get_context
 from pathlib import Path
 
@@ -42,7 +43,7 @@ def ingest(count: int, folder: Path, look: Callable[[], None] = lambda: None) ->
             yield Inspection(500, 375, hashlib.sha256(path.encode() if number % 1000 else b"same").hexdigest())
 
     folder.mkdir()
-    with Intake(2000, None, folder / "tables") as intake:
+    with closing(Intake(2000, None, folder / "tables")) as intake:
         assembled = Assembly(intake.add(looking(records(count))))
         found = assembled.collect(looking(outcomes(assembled.locations())))
         parts = map(lambda part: look() or part, found.parts())

@@ -5,6 +5,7 @@ import io
 import json
 import tarfile
 from collections.abc import Callable
+from contextlib import closing
 from functools import lru_cache
 from pathlib import Path
 from typing import NamedTuple
@@ -43,7 +44,7 @@ def ingests(kind: str, name: str, **beside: bytes) -> Callable[[bytes, Path], ob
             (folder / "images").mkdir()
         (folder / name).write_bytes(data)
         chosen = {"table": {"table": name}}.get(kind, {})
-        with Intake(200) as intake:
+        with closing(Intake(200)) as intake:
             return intake.add(FORMATS[kind](folder, Options(chosen, {}, "train"))).given
 
     return read

@@ -1,0 +1,196 @@
+"""The same shards of a stage in one process, in several, on cards and on Dask's workers, and with a worker killed."""
+
+import os
+import shutil
+import signal
+import threading
+import time
+from collections import Counter
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import replace
+from pathlib import Path
+from uuid import uuid4
+
+import pytest
+from made_up import make_run, retell, write_config
+
+from pipeline.errors import JointspaceError, UsageError
+from pipeline.run import runner
+from pipeline.run.mappers import ShardTask
+from pipeline.run.run import Run
+from pipeline.run.stage import Job
+from stages.text import encode_sentences as encoding
+
+
+def encode_sentences(run: Run, encoder: str) -> Callable[[Job], None]:
+    """As the stage's own, slowly, leaving a trace of the process that has begun a shard."""
+    make, begun = encoding.STAGE.function(run, encoder), run.root / "begun"
+    begun.mkdir(exist_ok=True)
+
+    def slowly(job: Job) -> None:
+        (begun / f"{job.number}-{os.getpid()}-{time.monotonic_ns()}").touch()
+        time.sleep(0.1)
+        (run.root / "told").mkdir(exist_ok=True)
+        said = [os.environ.get(name, "none") for name in ("CUDA_VISIBLE_DEVICES", "OMP_NUM_THREADS")]
+        (run.root / "told" / str(os.getpid())).write_text(" ".join(said))
+        if job.number == 2 and (run.root / "refused").exists():
+            raise UsageError("shard 2 names its remedy")
+        if job.number == 2 and (run.root / "deadly").exists():
+            os._exit(1)
+        make(job)
+
+    return slowly
+
+
+STAGE = replace(encoding.STAGE, function=encode_sentences)
+ON_CARDS = replace(STAGE, needs=replace(STAGE.needs, gpu=lambda sizes: 1))
+IN_PROCESS, PROCESSES, CLUSTER = {}, {"workers": 2}, {"scheduler": "local", "cluster": {"workers": 2}}
+
+
+def encoded(run: Path, how: dict, again: bool = True) -> dict[str, bytes]:
+    """The shards of sentences and their sidecars, made as the configuration `how` says."""
+    write_config(run, how)
+    runner.make(Run(run), STAGE, ("tfidf",), again=again)
+    return {path.name: path.read_bytes() for path in sorted((run / "text/tfidf").glob("shard-*"))}
+
+
+@contextmanager
+def killing(run: Path, count: int) -> Iterator[None]:
+    """Meanwhile, kill the first other process that has begun `count` shards; there must be one."""
+
+    def kill() -> None:
+        while not stopped.wait(0.01):
+            pids = Counter(int(path.name.split("-")[1]) for path in (run / "begun").glob("*"))
+            if victims := [pid for pid, begun in pids.items() if begun >= count and pid != os.getpid()]:
+                os.kill(victims[0], signal.SIGKILL)
+                killed.append(victims[0])
+                return
+
+    stopped, killed = threading.Event(), []
+    killer = threading.Thread(target=kill)
+    killer.start()
+    try:
+        yield
+    finally:
+        stopped.set()
+        killer.join()
+    assert killed
+
+
+@pytest.mark.parametrize("how", [PROCESSES, CLUSTER, {"scheduler": "address"}], ids=["processes", "cluster", "address"])
+def test_shards_are_the_same_wherever_they_are_made(how: dict, address: str, tmp_path: Path) -> None:
+    run = make_run(tmp_path, images=48)
+    expected = encoded(run, IN_PROCESS)
+    assert len(expected) == 10
+    assert encoded(run, {"scheduler": address} if how == {"scheduler": "address"} else how) == expected
+    others = {path.name.split("-")[1] for path in (run / "begun").glob("*")} - {str(os.getpid())}
+    assert others, "nothing was made elsewhere"
+    for part in range(5):
+        write_config(run, {"shards_per_job": 1})
+        runner.make(Run(run), STAGE, ("tfidf",), part=part, again=True)
+    assert encoded(run, IN_PROCESS, again=False) == expected
+
+
+@pytest.mark.parametrize("how", [PROCESSES, CLUSTER], ids=["processes", "cluster"])
+def test_a_killed_worker_does_not_change_the_shards(how: dict, tmp_path: Path) -> None:
+    if how == CLUSTER:
+        pytest.importorskip("distributed")
+    run = make_run(tmp_path, images=200)
+    expected = encoded(run, IN_PROCESS)
+    shutil.rmtree(run / "text/tfidf")
+    shutil.rmtree(run / "begun")
+    with killing(run, 4):
+        assert encoded(run, how, again=False) == expected
+    begun = [path.name.split("-")[0] for path in (run / "begun").iterdir()]
+    assert len(set(begun)) == 20 and len(begun) <= 21, "only the shard of the killed worker is made again"
+
+
+def test_dask_shows_the_stage_by_its_name() -> None:
+    split = pytest.importorskip("dask.utils").key_split
+    task = ShardTask("stages.text.encode_sentences", Path("run"), ("my-text.2",), False, uuid4().hex)
+    assert split(task.key(3)) == split(task.key(12345)) == "encode_sentences my_text.2"
+    assert task.key(3) != task.key(4)
+
+
+def test_a_worker_that_outlives_a_call_opens_everything_anew(address: str, tmp_path: Path) -> None:
+    run = make_run(tmp_path)
+    first = encoded(run, {"scheduler": address})
+    path = run / "text/encoders/tfidf/model.json"
+    retell(path, "details", "settings", "normalise", value=False)
+    retell(path, "fingerprint", value="another")
+    second = encoded(run, {"scheduler": address})
+    assert second != first and second == encoded(run, IN_PROCESS)
+
+
+@pytest.mark.parametrize(
+    ("how", "message"),
+    [
+        (CLUSTER, "4 workers died on one shard"),
+        (PROCESSES, "every worker process died on shard 2; .* run the same command again"),
+    ],
+    ids=["cluster", "processes"],
+)
+def test_a_shard_that_no_worker_survives_is_given_up_and_the_others_stay(
+    how: dict, message: str, tmp_path: Path
+) -> None:
+    if how == CLUSTER:
+        pytest.importorskip("distributed")
+    run = make_run(tmp_path, images=60)
+    expected = encoded(run, IN_PROCESS)
+    shutil.rmtree(run / "text/tfidf")
+    (run / "deadly").touch()
+    with pytest.raises(JointspaceError, match=message):
+        encoded(run, how)
+    kept = {path: path.stat().st_mtime_ns for path in (run / "text/tfidf").glob("*.h5") if shard_is_whole(path)}
+    assert how == CLUSTER or len(kept) == 5
+    (run / "deadly").unlink()
+    assert encoded(run, how, again=False) == expected
+    assert {path: path.stat().st_mtime_ns for path in kept} == kept
+
+
+def shard_is_whole(path: Path) -> bool:
+    return path.with_name(f"{path.name}.json").exists()
+
+
+CARDS = ["GPU-aa", "GPU-bb", "2", "3"]
+
+
+def test_each_of_four_cards_has_one_process_and_all_shards_are_made(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    run = make_run(tmp_path, images=200)
+    expected = encoded(run, IN_PROCESS)
+    for name in ("begun", "told"):
+        shutil.rmtree(run / name)
+    monkeypatch.setattr(runner, "visible_gpus", lambda: CARDS)
+    monkeypatch.setenv("OMP_NUM_THREADS", "8")
+    write_config(run, {"device": "auto"})
+    runner.make(Run(run), ON_CARDS, ("tfidf",), again=True)
+    assert {path.name: path.read_bytes() for path in sorted((run / "text/tfidf").glob("shard-*"))} == expected
+    seen = [path.name.split("-")[1] for path in (run / "begun").iterdir()]
+    assert len(seen) == 20 and len(set(seen)) == 4 and str(os.getpid()) not in seen
+    told = {path.name: path.read_text().split() for path in (run / "told").iterdir()}
+    assert sorted(told) == sorted(set(seen)), "a process keeps its card"
+    assert sorted(card for card, _ in told.values()) == sorted(CARDS)
+    assert {threads for _, threads in told.values()} == {"2"}, "the processes share the threads"
+
+
+@pytest.mark.parametrize("how", [IN_PROCESS, PROCESSES, CLUSTER], ids=["here", "processes", "cluster"])
+def test_an_error_of_a_stage_stays_the_sentence_that_it_was(how: dict, tmp_path: Path) -> None:
+    run = make_run(tmp_path)
+    (run / "refused").touch()
+    with pytest.raises(UsageError, match="^shard 2 names its remedy$"):
+        encoded(run, how)
+    assert not (run / "text/tfidf/parts/00000.json").exists()
+
+
+@pytest.mark.parametrize(
+    ("scheduler", "message"), [("dask", "scheduler"), ("tcp://127.0.0.1:9", "no Dask scheduler answers at tcp://127")]
+)
+def test_a_stage_refuses_a_wrong_scheduler(
+    scheduler: str, message: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("pipeline.clusters.CONNECT_SECONDS", 0.5)
+    with pytest.raises(UsageError, match=message):
+        encoded(make_run(tmp_path), {"scheduler": scheduler})
