@@ -26,7 +26,7 @@ COMMITS = 2000
 """Bytes of what a process keeps of a shard that it has looked at; 1,000 to 1,500 were measured."""
 TABLES, TABLE_ENTRY = 350, 6
 """MB of tables on the disk (pipeline.disk_tables) and of rows on their way to them, and bytes of what is remembered of
-an image there. Measured, with Python: 364 MB with 200,000 images, 418 with 2 million, 442 with 8 million.
+an image there. Measured, with Python: 358 MB with 200,000 images, 427 with 2 million, 442 with 8 million.
 """
 WAITING_SUMS = 3
 """Sums in temporary files, of pipeline.mapreduce, at most."""
