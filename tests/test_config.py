@@ -204,6 +204,14 @@ def test_a_variant_with_seeds_is_a_model_a_seed_wherever_it_is_named() -> None:
         config.model("tree")
 
 
+def test_phrases_are_ranked_by_each_seed_of_a_variant() -> None:
+    variants = {"deep": {"model": "dvsa", "seeds": [7, 0]}}
+    change = {"models": ["deep", "gru"], "variants": variants, "phrases": {"models": ["gru", "deep"]}}
+    change |= {"regions": {"encoders": ["squeezenet-boxes"]}}
+    config = validate(merge(defaults(), change))
+    assert config.phrase_splits(("test",)) == [(name, "test") for name in ("gru", "deep-seed7", "deep-seed0")]
+
+
 def test_a_variant_of_a_generator_has_its_own_settings_and_is_one_a_seed() -> None:
     change = {
         "generators": ["mrnn", "plain", "lbl"],

@@ -2,6 +2,7 @@
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from itertools import product
 from typing import Any
 
 import numpy as np
@@ -10,8 +11,8 @@ from benchmarks.papers.printed import TABLES
 from benchmarks.papers.printed.form import BLEU, PrintedRow, PrintedTable
 from benchmarks.papers.systems import System
 from pipeline.evaluate.summary import recall_sum, with_folds
-from pipeline.metrics.ranks import Ranks
-from pipeline.metrics.retrieval import PROTOCOLS, Bootstrap, compare_draws
+from pipeline.metrics.paired import Columns, Draw, compare_draws
+from pipeline.metrics.retrieval import PROTOCOLS, Bootstrap
 
 HEADINGS = {"recall@1": "R@1", "recall@5": "R@5", "recall@10": "R@10", "median_rank": "Med r", "mean_rank": "mean rank"}
 TOLERANCE = 0.02
@@ -20,9 +21,11 @@ HEADINGS |= {metric: f"B-{n}" for n, metric in enumerate(BLEU, 1)}
 HEADINGS |= {"meteor": "METEOR", "rouge_l": "ROUGE-L", "cider": "CIDEr"}
 TASKS = {
     "image_to_sentence": "annotation", "sentence_to_image": "search", "sentence_similarity": "sentences of an image",
-    "images": "images", "boxes": "boxes",
+    "region_to_phrase": "region annotation", "images": "images", "boxes": "boxes",
 }  # fmt: skip
 WHOLE, _ = PROTOCOLS
+Draws = Callable[[str, Columns], Draw]
+"""A system of a run, measured in the whole gallery by the sum of some columns of a table."""
 SHOWN = ("loss", "negatives", "margin", "score", "sum", "cell", "encoders", "in place of", "regions", "learns from")
 """Settings that are shown of every system of ours that has them."""
 
@@ -49,7 +52,7 @@ def render(
     collection: str | None,
     others: Sequence[str],
     run: str,
-    ranks: Callable[[str], tuple[Ranks, np.ndarray]],
+    draws: Draws,
     bootstrap: Bootstrap,
 ) -> str:
     """Every table of the papers with the `systems` of a run below the printed ones, by its `evaluations` of test with
@@ -60,7 +63,7 @@ def render(
     left out, unless they are among `others`, and so is every printed row without a system of the run. A table that was
     measured with a gallery of a certain size is laid beside the whole split, or the mean of its folds and the first of
     them, whichever are of that size. What a generator's descriptions are worth is an evaluation too, with `images` and
-    `boxes` for its directions. `ranks` gives those of a model in the whole gallery, with the image of each sentence.
+    `boxes` for its directions, and so is the ranking of phrases and regions. `draws` gives what orders are judged by.
     """
     every = [one for one in with_folds(evaluations) if one["protocol"].startswith(WHOLE)]
     galleries = [one for one in every if one["split"] == "test"]
@@ -81,7 +84,7 @@ def render(
             continue
         if elsewhere:
             parts.append(f"It was measured on {table.collection}, ours on {collection or 'other images'}.")
-        parts.append(_table(table, galleries, dev, systems, elsewhere, ranks, bootstrap))
+        parts.append(_table(table, galleries, dev, systems, elsewhere, draws, bootstrap))
     return "\n\n".join(parts) + "\n"
 
 
@@ -91,7 +94,7 @@ def _table(
     dev: Mapping[str, float],
     systems: Sequence[System],
     elsewhere: bool,
-    ranks: Callable[[str], tuple[Ranks, np.ndarray]],
+    draws: Draws,
     bootstrap: Bootstrap,
 ) -> str:
     sides = {direction for direction, _ in table.columns}
@@ -123,11 +126,11 @@ def _table(
         expected = next((one["chance"] for own in fitting.values() for one in own.values() if "chance" in one), None)
         if row.chance and expected:
             cells = [f"**{expected[direction][measure]:.1f}**" for direction, measure in table.columns]
-            lines.append(_line("", "expected of a random ranking", cells))
+            lines.append(_line("", "a random ranking", cells))
         elif not told:
             why = row.reason or f"`{row.model}` is not among this run's models with these settings"
             notes.append(f"- {row.name}: none of ours, {why}.")
-    return "\n".join([*lines, "", *notes, *_orders(table, below, ranks, bootstrap)])
+    return "\n".join([*lines, "", *notes, *_orders(table, below, draws, bootstrap)])
 
 
 def _systems_of(
@@ -204,34 +207,47 @@ def _line(first: str, second: str, cells: Sequence[str]) -> str:
 
 
 def _orders(
-    table: PrintedTable,
-    below: Mapping[str, Sequence[Measured]],
-    ranks: Callable[[str], tuple[Ranks, np.ndarray]],
-    bootstrap: Bootstrap,
+    table: PrintedTable, below: Mapping[str, Sequence[Measured]], draws: Draws, bootstrap: Bootstrap
 ) -> list[str]:
-    """A table of the orders that the paper states, each between the systems nearest to its own."""
-    stated = [(above, under) for above, under in table.orders if below[above] and below[under]]
-    if not stated or not bootstrap.resamples:
+    """A table of the orders that the paper states, each between the systems nearest to its own, and of how those
+    further from it stand to these."""
+    stated = [(f"{a} above {b}", below[a][0], below[b][0]) for a, b in table.orders if below[a] and below[b]]
+    others = [("", further, nearest) for nearest, *more in filter(None, below.values()) for further in more]
+    pairs = {(printed, one.label, other.label): (printed, one, other) for printed, one, other in (*stated, *others)}
+    compared = [
+        (pair, columns)
+        for pair, columns in product(pairs.values(), table.judged)
+        if all(None not in one.values(*column) for one in pair[1:] for column in columns)
+    ]
+    if not compared or not bootstrap.resamples:
         return []
-    recalls = table.compared[0][1].startswith("recall")
-    what = "the sum of its recalls, in points" if recalls else "the sum of its mean ranks, fewer being better"
     lines = [
         "",
-        f"The order as printed, by {what}: ours minus ours among all images of the split, with the"
-        " paired 95% interval over images and seeds.",
+        f"The order as printed, by {_criterion(table)}: ours minus ours among all images of the split, with the paired"
+        " 95% interval over images and seeds. Lines without a printed order compare two of ours below one row.",
         "",
         "| printed | ours | difference | held |",
         "|---|---|---|---|",
     ]
-    for above, under in stated:
-        pair = below[above][0], below[under][0]
-        drawn = [[ranks(name) for name in one.system.names] for one in pair]
-        owners = drawn[0][0][1]
-        found = compare_draws(*([one for one, _ in draws] for draws in drawn), owners, table.compared, bootstrap)
-        low, high = found["ci95"] if recalls else (-found["ci95"][1], -found["ci95"][0])
-        held = "yes" if low > 0 else "no" if high < 0 else "not established"
-        labels = " - ".join(f"`{one.system.label}`" for one in pair)
+    for (printed, one, other), columns in compared:
+        pair = [[draws(name, columns) for name in measured.system.names] for measured in (one, other)]
+        found = compare_draws(*pair, bootstrap)
         low, high = found["ci95"]
         cell = f"{found['difference']:+.1f} ({low:+.1f} to {high:+.1f})"
-        lines.append(f"| {above} above {under} | {labels} | {cell} | {held} |")
+        if columns[0][1] == "mean_rank":
+            low, high = -high, -low
+        held = "yes" if low > 0 else "no" if high < 0 else "not established"
+        labels = f"`{one.system.label}` - `{other.system.label}`"
+        if len(table.judged) > 1:
+            labels += f", {HEADINGS[columns[0][1]]}"
+        lines.append(_line(printed, labels, [cell, held if printed else ""]))
     return lines
+
+
+def _criterion(table: PrintedTable) -> str:
+    first, *more = table.judged
+    if first[0][1].startswith("recall"):
+        return "the sum of its recalls, in points"
+    if first[0][1] == "mean_rank":
+        return "the sum of its mean ranks, fewer being better"
+    return " and by ".join(HEADINGS[columns[0][1]] for columns in (first, *more)) + ", in points"

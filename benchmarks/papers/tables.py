@@ -7,7 +7,8 @@ import numpy as np
 
 from benchmarks.papers.gong import FULLY, OUR_SAE, OURS
 from benchmarks.papers.gong_cells import GongSetting, PaperRow, Table
-from pipeline.metrics.retrieval import Bootstrap, paired_difference
+from pipeline.metrics.paired import paired_difference
+from pipeline.metrics.retrieval import Bootstrap
 from pipeline.models.linear.study import StudyCell
 
 CUTOFF = 10

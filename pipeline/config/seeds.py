@@ -10,12 +10,13 @@ SEEDED = "{name}-seed{seed}"
 
 def one_a_seed(values: Mapping[str, Any]) -> dict[str, Any]:
     """`values` with a variant for each seed of one that has `seeds`, and with these wherever it is named: among the
-    models as among the members of an ensemble, among the generators as among those that rank. What has another form is
-    left for validation."""
+    models as among the members of an ensemble and those that rank phrases, among the generators as among those that
+    rank. What has another form is left for validation."""
     models, generators = (_Seeded(values.get(section)) for section in ("variants", "generator_variants"))
     found = dict(values)
     if models.seeds:
         found |= {"models": models.spread(values.get("models")), "variants": models.variants()}
+        found |= {"phrases": _with(values.get("phrases"), "models", models)}
         ensembles = values.get("ensembles")
         if isinstance(ensembles, Mapping):
             found["ensembles"] = {name: _with(one, "members", models) for name, one in ensembles.items()}

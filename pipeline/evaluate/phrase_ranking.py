@@ -43,8 +43,11 @@ class Gold:
     names: Mapping[str, frozenset[str]]
 
 
-def measure_phrases(phrases: PhraseSet, regions: RegionSet, gold: Gold, least: float, bootstrap: Bootstrap) -> dict:
-    """The share of right correspondences, and the ranking in both directions, each beside its chance level.
+def measure_phrases(
+    phrases: PhraseSet, regions: RegionSet, gold: Gold, least: float, bootstrap: Bootstrap
+) -> tuple[dict[str, Any], dict[str, np.ndarray]]:
+    """The share of right correspondences, and the ranking in both directions, each beside its chance level; and the
+    ranks that these are measured from, as `ranked_names` names them.
 
     A phrase is named where a gold box of its image has a label for it; a region is right for it that overlaps such a
     box by at least `least`. `correspondence`: of the named phrases, those whose most similar region is right.
@@ -78,16 +81,20 @@ def measure_phrases(phrases: PhraseSet, regions: RegionSet, gold: Gold, least: f
     random = task.ranks(*(rng.standard_normal((len(side), CHANCE_DIM)) for side in (phrases.texts, regions.images)))
     ranks = task.ranks(phrases.vectors, regions.vectors)
     measured: dict[str, dict[str, Any]] = {}
+    kept: dict[str, np.ndarray] = {}
     for (direction, scope), own in owners.items():
         chance = _measure(random[direction, scope], own, Bootstrap(0, bootstrap.seed))
         found = _measure(ranks[direction, scope], own, bootstrap)
         measured.setdefault(direction, {})[scope] = {**found, "chance": chance}
+        ranked = ranks[direction, scope] > 0
+        for name, array in zip(ranked_names(direction, scope), (ranks[direction, scope], own), strict=True):
+            kept[name] = array[ranked].astype(np.int32)
 
     right_of, all_of = (
         np.bincount(part, minlength=len(phrases.texts))[owning] for part in (matched[:, 0], within[:, 0])
     )
     first_right = ranks["phrase_to_region", "image"][owning] == 1
-    return {
+    value = {
         "n_phrases": len(phrases.texts),
         "n_named": len(owning),
         "n_without_right_region": int((right_of == 0).sum()),
@@ -99,6 +106,13 @@ def measure_phrases(phrases: PhraseSet, regions: RegionSet, gold: Gold, least: f
         },
         **measured,
     }
+    return value, kept
+
+
+def ranked_names(direction: str, scope: str) -> tuple[str, str]:
+    """What the ranks (k,) of a direction are called, and the images (k,) of what was ranked: of a phrase in the split,
+    which may be of several, its own number."""
+    return f"{direction}.{scope}", f"{direction}.{scope}.images"
 
 
 @dataclass(frozen=True)

@@ -14,6 +14,8 @@ import numpy as np
 Words = Sequence[str]
 
 PACKAGE = "pycocoevalcap"
+SMALL, TINY = 1e-9, 1e-15
+"""What pycocoevalcap adds to n-grams made, and to n-grams matched, so that nothing is divided by 0."""
 METRICS = ("bleu_1", "bleu_2", "bleu_3", "bleu_4", "rouge_l", "cider", "meteor")
 
 
@@ -32,24 +34,56 @@ class Judgement:
     not_measured: Mapping[str, str] = field(default_factory=dict)
 
 
-def judge(candidates: Sequence[Words], references: Sequence[Sequence[Words]], meteor: bool) -> Judgement:
+@dataclass(frozen=True)
+class Tally:
+    """What each of d descriptions adds to the metrics of all of them, so that these can be had of any sample.
+
+    `matched` and `made` (d, 4) count its n-grams, n from 1 to 4: those that a reference has, and all; `lengths` (d, 2)
+    its words and those of the closest reference; `rouge_l` and `cider` (d,) are its own, in percent. CIDEr weighs words
+    by all references, whatever the sample. METEOR is not here: its scorer adds up in a process of its own.
+    """
+
+    matched: np.ndarray
+    made: np.ndarray
+    lengths: np.ndarray
+    rouge_l: np.ndarray
+    cider: np.ndarray
+
+    def measure(self, metric: str, weights: np.ndarray) -> float:
+        """The `metric`, one of `METRICS` but METEOR, where description i counts `weights[i]` times; BLEU as Papineni et
+        al. 2002 define it of a corpus, with the floors of the reference scorer."""
+        if not metric.startswith("bleu"):
+            return float(weights @ getattr(self, metric) / weights.sum())
+        n = int(metric[-1])
+        matched, made = weights @ self.matched[:, :n] + TINY, weights @ self.made[:, :n] + SMALL
+        length, closest = weights @ self.lengths
+        brevity = min(1.0, np.exp(1 - (closest + SMALL) / (length + TINY)))
+        return 100 * float(np.prod(matched / made) ** (1 / n) * brevity)
+
+
+def judge(
+    candidates: Sequence[Words], references: Sequence[Sequence[Words]], meteor: bool
+) -> tuple[Judgement, Tally | None]:
     """One candidate per image against its references; BLEU is the corpus's, with the closest reference length.
 
     METEOR is measured if `meteor` is set and Java is installed; without pycocoevalcap nothing is.
     """
     if find_spec(PACKAGE) is None:
         reason = "pycocoevalcap is not installed; pip install 'jointspace[metrics]' and run evaluate-descriptions again"
-        return Judgement(not_measured=dict.fromkeys(METRICS, reason))
-    from pycocoevalcap.bleu.bleu import Bleu
+        return Judgement(not_measured=dict.fromkeys(METRICS, reason)), None
+    from pycocoevalcap.bleu.bleu_scorer import BleuScorer
     from pycocoevalcap.cider.cider import Cider
     from pycocoevalcap.meteor.meteor import Meteor
     from pycocoevalcap.rouge.rouge import Rouge
 
     given = {i: [" ".join(words) for words in group] for i, group in enumerate(references)}
     made = {i: [" ".join(words)] for i, words in enumerate(candidates)}
-    bleu = Bleu(4).compute_score(given, made, verbose=0)[0]
-    scores = [*bleu, *(scorer.compute_score(given, made)[0] for scorer in (Rouge(), Cider()))]
-    without = {}
+    scorer = BleuScorer(n=4)
+    for i, (text,) in made.items():
+        scorer += (text, given[i])
+    bleu = scorer.compute_score(option="closest")[0]
+    (rouge, rouges), (cider, ciders) = (one.compute_score(given, made) for one in (Rouge(), Cider()))
+    scores, without = [*bleu, rouge, cider], {}
     if not meteor:
         without["meteor"] = "describe.meteor is false"
     elif not shutil.which("java"):
@@ -57,7 +91,16 @@ def judge(candidates: Sequence[Words], references: Sequence[Sequence[Words]], me
     else:
         scores.append(Meteor().compute_score(given, made)[0])
     measured = {name: 100 * float(score) for name, score in zip(METRICS, scores, strict=False)}
-    return Judgement(**measured, not_measured=without)
+    counted = scorer.ctest
+    closest = (min((abs(length - one["testlen"]), length) for length in one["reflen"])[1] for one in counted)
+    tally = Tally(
+        np.array([one["correct"] for one in counted]),
+        np.array([one["guess"] for one in counted]),
+        np.array([(one["testlen"], length) for one, length in zip(counted, closest, strict=True)]),
+        100 * np.asarray(rouges, np.float64),
+        100 * np.asarray(ciders, np.float64),
+    )
+    return Judgement(**measured, not_measured=without), tally
 
 
 @dataclass(frozen=True)

@@ -1,4 +1,4 @@
-"""Recall at K, median and mean rank in both directions, with bootstrap intervals; protocols and paired differences."""
+"""Recall at K, median and mean rank in both directions, with bootstrap intervals; protocols."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -12,8 +12,6 @@ CUTOFFS = (1, 5, 10)
 TIES = "a tie counts against the model"
 INTERVAL = (2.5, 97.5)
 """Percentiles of the bootstrap that bound a 95% interval."""
-Columns = Sequence[tuple[str, str]]
-"""Directions with a measure each, as a table has them."""
 PROTOCOLS = ("all-sentences", "first-sentence")
 
 
@@ -66,7 +64,7 @@ def average(galleries: Sequence[tuple[np.ndarray, np.ndarray]], bootstrap: Boots
     measured: dict[str, float | list[float]] = _mean([s.measures(np.ones(s.n_images, np.int64)) for s in samples])
     if bootstrap.resamples:
         rng = np.random.default_rng(bootstrap.seed)
-        draws = [_mean([s.measures(_draw(rng, s.n_images)) for s in samples]) for _ in range(bootstrap.resamples)]
+        draws = [_mean([s.measures(resample(rng, s.n_images)) for s in samples]) for _ in range(bootstrap.resamples)]
         for name in list(measured):
             measured[f"{name}_ci95"] = np.percentile([draw[name] for draw in draws], INTERVAL).tolist()
     return measured
@@ -76,7 +74,7 @@ def _mean(measures: Sequence[Mapping[str, float]]) -> dict[str, float]:
     return {name: sum(one[name] for one in measures) / len(measures) for name in measures[0]}
 
 
-def _draw(rng: np.random.Generator, n: int) -> np.ndarray:
+def resample(rng: np.random.Generator, n: int) -> np.ndarray:
     """(n,) how often each of n images is in one resample."""
     return np.bincount(rng.integers(n, size=n), minlength=n)
 
@@ -99,65 +97,3 @@ class _Sample:
         values["median_rank"] = self.ranks[middle].mean()
         values["mean_rank"] = self.ranks @ np.diff(below) / total
         return {name: float(value) for name, value in values.items()}
-
-
-def paired_difference(
-    ours: np.ndarray, theirs: np.ndarray, cutoff: int, bootstrap: Bootstrap
-) -> Mapping[str, float | list[float]]:
-    """recall@`cutoff` of `ours` minus that of `theirs`, in points, from ranks (draws, n) of the same images and draws.
-
-    A paired bootstrap resamples images and, independently, training draws, the same for both. `ci95` are its
-    percentiles, `p` is the share of resamples in which ours is not better.
-    """
-    gain = 100.0 * ((ours <= cutoff).astype(float) - (theirs <= cutoff))
-    rng = np.random.default_rng(bootstrap.seed)
-    n_draws, n_images = gain.shape
-    resamples = np.empty(bootstrap.resamples)
-    for i in range(bootstrap.resamples):
-        rows, columns = rng.integers(n_draws, size=n_draws), rng.integers(n_images, size=n_images)
-        resamples[i] = gain[rows][:, columns].mean()
-    interval = np.percentile(resamples, INTERVAL).tolist()
-    return {"difference": float(gain.mean()), "ci95": interval, "p": float(np.mean(resamples <= 0))}
-
-
-def compare_draws(
-    ours: Sequence[Ranks], theirs: Sequence[Ranks], owners: np.ndarray, columns: Columns, bootstrap: Bootstrap
-) -> Mapping[str, float | list[float]]:
-    """The sum of `columns` ((direction, recall@K or mean_rank), ...) of one system minus that of another, each the mean
-    over its draws (trainings from several seeds), from `ranks` in one gallery, where sentence j is of `owners[j]`.
-
-    A paired bootstrap resamples images, each with its sentences, the same for both systems, and the draws of each by
-    themselves: `ci95` are its percentiles, `p` is the share of resamples in which the difference has not the sign of
-    `difference`. Recalls are in percent.
-    """
-    rng = np.random.default_rng(bootstrap.seed)
-    sentences = np.bincount(owners)
-    systems = [[_by_image(one, owners, columns) for one in draws] for draws in (ours, theirs)]
-
-    def minus(weights: np.ndarray, chosen: Sequence[np.ndarray]) -> float:
-        totals = {"image_to_sentence": weights.sum()}
-        scale = np.array([1 / totals.get(side, weights @ sentences) for side, _ in columns])
-        means = [np.mean([weights @ one[i] @ scale for i in own]) for one, own in zip(systems, chosen, strict=True)]
-        return float(means[0] - means[1])
-
-    every = [np.arange(len(draws)) for draws in systems]
-    difference = minus(np.ones(len(sentences)), every)
-    resamples = np.array(
-        [
-            minus(_draw(rng, len(sentences)), [rng.integers(len(own), size=len(own)) for own in every])
-            for _ in range(bootstrap.resamples)
-        ]
-    )
-    interval = np.percentile(resamples, INTERVAL).tolist()
-    return {"difference": difference, "ci95": interval, "p": float(np.mean(resamples * np.sign(difference) <= 0))}
-
-
-def _by_image(ranks: Ranks, owners: np.ndarray, columns: Columns) -> np.ndarray:
-    """(n, columns): what each image, or all its sentences together, adds to the sum that each column is a mean of."""
-    found = []
-    for direction, measure_name in columns:
-        own = getattr(ranks, direction)
-        name, _, cutoff = measure_name.partition("@")
-        values = 100.0 * (own <= int(cutoff)) if name == "recall" else own.astype(float)
-        found.append(values if direction == "image_to_sentence" else np.bincount(owners, values))
-    return np.stack(found, axis=1)

@@ -1,5 +1,5 @@
 """Evaluations of one run, `<model>.<split>.<protocol>.json`, each with its ranks in `<...>.ranks.npz`, and the summary
-of them all, each with its commit."""
+of them all, each with its commit; other records with the arrays that they were measured from."""
 
 import io
 from collections.abc import Mapping, Sequence
@@ -13,7 +13,7 @@ from pipeline.storage.atomic import publish, publish_record, read_json, to_json,
 from pipeline.storage.batch import FileBatch
 from pipeline.storage.commits import fault_of
 from pipeline.storage.fingerprint import fingerprint, require_same
-from pipeline.storage.forms import Evaluation, Summary
+from pipeline.storage.forms import Evaluation, Form, Summary
 from pipeline.storage.records import read_record, require_form
 
 SUMMARY = "summary"
@@ -24,23 +24,36 @@ where it was not measured."""
 
 def write_evaluation(path: Path, value: Mapping[str, Any], ranks: Mapping[str, np.ndarray]) -> None:
     """Publish an evaluation and, beside it, the `ranks` that it was measured from: name -> (n,) or (m,) of RANKS."""
-    data = io.BytesIO()
-    np.savez_compressed(data, **{name: ranks[name].astype(np.int32) for name in RANKS if ranks.get(name) is not None})
-    publish_record(path, value, {_ranks_of(path).name: data.getvalue()})
+    found = {name: ranks[name].astype(np.int32) for name in RANKS if ranks.get(name) is not None}
+    write_measured(path, value, "ranks", found)
 
 
 def read_ranks(path: Path) -> dict[str, np.ndarray]:
     """The ranks of the evaluation in `path`, as `write_evaluation` has them. Raises IntegrityError if they differ from
     what it vouches for."""
-    value, beside = read_record(path, Evaluation), _ranks_of(path)
+    return read_measured(path, Evaluation, "ranks", "evaluate")[1]
+
+
+def write_measured(path: Path, value: Mapping[str, Any], kind: str, arrays: Mapping[str, np.ndarray]) -> None:
+    """Publish a record and, beside it in `<...>.<kind>.npz`, the `arrays` that it was measured from, by which others
+    compare it with another one image by image."""
+    data = io.BytesIO()
+    np.savez_compressed(data, **arrays)
+    publish_record(path, value, {_beside(path, kind).name: data.getvalue()})
+
+
+def read_measured(path: Path, form: type[Form], kind: str, stage: str) -> tuple[dict[str, Any], dict[str, np.ndarray]]:
+    """The record in `path` and the arrays beside it, as `write_measured` has them. Raises IntegrityError, which names the
+    `stage` that makes them, if they differ from what the record vouches for."""
+    value, beside = read_record(path, form), _beside(path, kind)
     if reason := fault_of(beside, (value.get("files") or {}).get(beside.name)):
-        raise IntegrityError(f"{beside} is {reason}; run evaluate again")
+        raise IntegrityError(f"{beside} is {reason}; run {stage} again")
     with np.load(beside, allow_pickle=False) as found:
-        return {name: found[name] for name in RANKS if name in found}
+        return value, {name: found[name] for name in found}
 
 
-def _ranks_of(path: Path) -> Path:
-    return path.with_suffix(".ranks.npz")
+def _beside(path: Path, kind: str) -> Path:
+    return path.with_suffix(f".{kind}.npz")
 
 
 def read_evaluations(paths: Sequence[Path]) -> list[dict[str, Any]]:

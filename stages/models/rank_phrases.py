@@ -21,7 +21,7 @@ def rank_phrases(run: Run, job: Job, model: str, split: str, boxes: Path | None 
 
     from pipeline.evaluate.phrase_ranking import PhraseSet, RegionSet, measure_phrases
     from pipeline.metrics.retrieval import TIES, Bootstrap
-    from pipeline.storage.atomic import publish_record
+    from pipeline.storage.evaluations import write_measured
     from pipeline.storage.fingerprint import fingerprint, require_same
     from pipeline.storage.phrases import PhraseVectors
     from stages.boxes import read_gold
@@ -45,12 +45,12 @@ def rank_phrases(run: Run, job: Job, model: str, split: str, boxes: Path | None 
         digest = fingerprint("phrase ranking of given boxes", 1, given, {"ranking": digest})
     unlabelled = boxes is None and not gold.labels
     if unlabelled:  # a collection may have no labels; given boxes must be ranked
-        measured = {"left_out": "no box of the manifest has a label"}
+        measured, ranks = {"left_out": "no box of the manifest has a label"}, {}
     else:
-        measured = measure_phrases(phrases, regions, gold, chosen.least_overlap, bootstrap)
+        measured, ranks = measure_phrases(phrases, regions, gold, chosen.least_overlap, bootstrap)
     about = {"split": split, "ties": TIES, "least_overlap": chosen.least_overlap, "bootstrap": vars(bootstrap)}
     made = {"inputs": {**stored.inputs, "phrases": stored.fingerprint}, "fingerprint": digest}
-    publish_record(path, {"model": model, **about, **measured, **made})
+    write_measured(path, {"model": model, **about, **measured, **made}, "ranks", ranks)
     if unlabelled:
         log.warning("%s: nothing was ranked: %s; give boxes with labels as --boxes", model, measured["left_out"])
         return
@@ -62,7 +62,7 @@ def rank_phrases(run: Run, job: Job, model: str, split: str, boxes: Path | None 
 
 STAGE = Stage(
     rank_phrases,
-    version=2,
+    version=3,
     needs=Need(process(PYTHON + 1500, described=0.3), fixed(5), per_described(50), "phrases times regions"),
     names=("model", "split"),
     choices=lambda config: config.phrase_splits(),

@@ -9,8 +9,11 @@ from pipeline.specs.generators import ranker
 
 if TYPE_CHECKING:
     from pipeline.config import Config
+    from pipeline.metrics.paired import Columns, Draw
 
 GALLERY = ("test", "all-sentences")
+PHRASES = "region_to_phrase"
+"""The direction that Niu et al. 2017, Table 4, measures."""
 
 
 def reproduce(run: Run, job: Job) -> None:
@@ -18,29 +21,24 @@ def reproduce(run: Run, job: Job) -> None:
     from benchmarks.papers.reproduction import render
     from benchmarks.papers.systems import systems
     from benchmarks.papers.tree_sections import tree_sections
-    from pipeline.metrics.ranks import Ranks
     from pipeline.metrics.retrieval import Bootstrap
     from pipeline.storage.atomic import TABLES, publish_text, read_verified
-    from pipeline.storage.evaluations import read_ranks, read_summary
+    from pipeline.storage.evaluations import read_summary
     from pipeline.storage.forms import Form
     from pipeline.storage.records import read_record
 
     config, layout = run.config, run.layout
 
-    def ranks(name: str):
-        found = read_ranks(layout.evaluation(name, *GALLERY).path)
-        owners = found.pop("owners")
-        return Ranks(**found), owners
-
     ours = systems(_systems(config))
     described = [_read_descriptions(run, name) for name in _generators(config)]
+    ranked = [_read_phrases(run, name) for name in _phrase_models(config)]
     text = render(
-        [*read_summary(layout.summary.path), *described],
+        [*read_summary(layout.summary.path), *described, *ranked],
         ours,
         config.reproduce.collection,
         config.reproduce.others,
         config.name,
-        ranks,
+        lambda name, columns: _draw(run, name, columns),
         Bootstrap(config.evaluate.bootstrap, config.seed),
     )
     if config.reproduce.trees:
@@ -126,15 +124,81 @@ def _read_descriptions(run: Run, generator: str) -> dict[str, Any]:
     }
 
 
+def _phrase_models(config: "Config") -> list[str]:
+    """Those that rank phrases and regions, where a table of these is asked for."""
+    from benchmarks.papers.printed import TABLES
+
+    shown = {config.reproduce.collection, *config.reproduce.others}
+    asked = any(table.collection in shown and PHRASES in dict(table.columns) for table in TABLES)
+    return [name for name, _ in config.phrase_splits((GALLERY[0],))] if asked else []
+
+
+def _read_phrases(run: Run, model: str) -> dict[str, Any]:
+    """How a model ranks phrases for regions, as an evaluation of the reported gallery. Raises InputError where no
+    box has a label."""
+    from pipeline.errors import InputError
+    from pipeline.storage.phrases import PhraseRanking
+    from pipeline.storage.records import read_record
+
+    split, protocol = GALLERY
+    path = run.layout.phrase_ranking(model, split).path
+    found = read_record(path, PhraseRanking)
+    if reason := found.get("left_out"):
+        raise InputError(
+            f"{path} ranks nothing ({reason}); give boxes labels, or take coco-region out of reproduce.others"
+        )
+    measured = found[PHRASES]["split"]
+    about = {"model": model, "split": split, "protocol": protocol, "n_images": found["n_regions"]}
+    return {**about, PHRASES: measured, "chance": {PHRASES: measured["chance"]}}
+
+
+def _draw(run: Run, name: str, columns: "Columns") -> "Draw":
+    """One training as the reported gallery measures it by `columns` of a table, which are all of one kind."""
+    import numpy as np
+
+    from pipeline.evaluate.phrase_ranking import ranked_names
+    from pipeline.generate.metrics import Tally
+    from pipeline.metrics.paired import Draw, draw_of_ranks
+    from pipeline.storage.evaluations import read_measured, read_ranks
+    from pipeline.storage.forms import JudgementForm
+    from pipeline.storage.phrases import PhraseRanking
+
+    layout, subjects = run.layout, _subjects(run.config)
+    direction, metric = columns[0]
+    if direction == PHRASES:
+        path = layout.phrase_ranking(name, GALLERY[0]).path
+        arrays = read_measured(path, PhraseRanking, "ranks", "rank-phrases")[1]
+        ranks, images = (arrays[part] for part in ranked_names(PHRASES, "split"))
+        return draw_of_ranks({PHRASES: ranks}, {PHRASES: images}, columns)
+    if direction in subjects:
+        path = layout.description_evaluation(name, subjects[direction]).path
+        counts = read_measured(path, JudgementForm, "counts", "evaluate-descriptions")[1]
+        images, of = np.unique(counts.pop("images"), return_inverse=True)
+        tally = Tally(**counts)
+        return Draw(images, lambda weights: tally.measure(metric, weights[of]))
+    found = read_ranks(layout.evaluation(name, *GALLERY).path)
+    owners = found.pop("owners")
+    each = {"image_to_sentence": np.arange(len(found["image_to_sentence"]))}
+    return draw_of_ranks(found, {side: each.get(side, owners) for side in found}, columns)
+
+
 def _reads(config, layout) -> Inputs:
     judged = [names for names in config.evaluations() if names[1:] == GALLERY]
     evaluations = {f"evaluation/{names[0]}": layout.evaluation(*names) for names in judged}
     tables = {"tables": layout.tables} if config.reproduce.gong else {}
     trees = _tree_files(config, layout) if config.reproduce.trees else {}
+    ranked = {f"phrases/{name}": layout.phrase_ranking(name, GALLERY[0]) for name in _phrase_models(config)}
     described = [
         layout.description_evaluation(name, one) for name in _generators(config) for one in _subjects(config).values()
     ]
-    return {"summary": layout.summary, **evaluations, **{one.name: one for one in described}, **tables, **trees}
+    return {
+        "summary": layout.summary,
+        **evaluations,
+        **{one.name: one for one in described},
+        **ranked,
+        **tables,
+        **trees,
+    }
 
 
 def _tree_files(config, layout) -> Inputs:
@@ -145,7 +209,7 @@ def _tree_files(config, layout) -> Inputs:
 
 STAGE = Stage(
     reproduce,
-    version=5,
+    version=6,
     needs=Need(fixed(2500), fixed(50), fixed(60), "models"),
     keys=lambda config: {
         "name": config.name,

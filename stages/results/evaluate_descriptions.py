@@ -20,9 +20,11 @@ def evaluate_descriptions(run: Run, job: Job, generator: str, subject: str) -> N
     import logging
     from dataclasses import asdict
 
+    import numpy as np
+
     from pipeline.errors import UsageError
     from pipeline.generate.metrics import METRICS, judge, variety
-    from pipeline.storage.atomic import publish_record
+    from pipeline.storage.evaluations import write_measured
     from pipeline.storage.fingerprint import require_same
     from pipeline.storage.forms import Descriptions
     from pipeline.storage.provenance import require_origins
@@ -56,7 +58,7 @@ def evaluate_descriptions(run: Run, job: Job, generator: str, subject: str) -> N
     first = [one["sentences"][0] for one, _ in judged]
     candidates = [one["text"].split(" ") for one in first]
 
-    judgement = judge(candidates, [own for _, own in judged], settings.describe.meteor)
+    judgement, tally = judge(candidates, [own for _, own in judged], settings.describe.meteor)
     perplexity = None
     if hasattr(restored, "perplexities") and not of:
         perplexity = _measure_perplexity(run, generator, restored, parameters, found, split)
@@ -74,7 +76,8 @@ def evaluate_descriptions(run: Run, job: Job, generator: str, subject: str) -> N
         "inputs": {**described["inputs"], **parsed},
         "fingerprint": job.fingerprint,
     }
-    publish_record(job.path, value)
+    counted = {"images": np.array([one["image_id"] for one, _ in judged]), **vars(tally)} if tally else {}
+    write_measured(job.path, value, "counts", counted)
     log = logging.getLogger(__name__)
     measured = ", ".join(f"{name} {value[name]:.1f}" for name in METRICS if value[name] is not None)
     log.info("%s on %s of %s: %s%.1f %% copied", *about.values(), measured and f"{measured}, ", value["copied"])
@@ -141,7 +144,7 @@ def _reads(config, layout, generator: str, subject: str) -> Inputs:
 
 STAGE = Stage(
     evaluate_descriptions,
-    version=2,
+    version=3,
     needs=Need(
         process(2000, described=0.1), fixed(5), lambda s: 60 + s.described / 50 / 60, "images of the split", network_gpu
     ),

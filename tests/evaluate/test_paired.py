@@ -3,8 +3,9 @@
 import numpy as np
 import pytest
 
-from pipeline.metrics.ranks import Ranks
-from pipeline.metrics.retrieval import Bootstrap, compare_draws, measure, paired_difference
+from pipeline.errors import InputError
+from pipeline.metrics.paired import Draw, compare_draws, draw_of_ranks, paired_difference
+from pipeline.metrics.retrieval import Bootstrap, measure
 
 
 def test_the_difference_is_that_of_the_recalls() -> None:
@@ -38,36 +39,51 @@ def test_pairing_takes_out_what_both_share() -> None:
 RECALLS = (("image_to_sentence", "recall@1"), ("sentence_to_image", "recall@10"), ("sentence_to_image", "mean_rank"))
 
 
-def draw(rng: np.random.Generator, n: int, owners: np.ndarray, worst: int) -> Ranks:
-    return Ranks(rng.integers(1, worst, n), rng.integers(1, worst, len(owners)))
+def draw(rng: np.random.Generator, n: int, owners: np.ndarray, worst: int) -> tuple[Draw, float]:
+    """A training with made-up ranks, and the sum of its measures as `evaluate` takes them."""
+    images = {"image_to_sentence": np.arange(n), "sentence_to_image": owners}
+    ranks = {direction: rng.integers(1, worst, len(own)) for direction, own in images.items()}
+    measured = {direction: measure(ranks[direction], images[direction], Bootstrap(0, 0)) for direction in images}
+    return draw_of_ranks(ranks, images, RECALLS), sum(measured[direction][name] for direction, name in RECALLS)
 
 
 def test_draws_are_compared_by_the_sums_of_their_measures() -> None:
     rng = np.random.default_rng(1)
     owners = np.sort(np.concatenate([np.arange(30), rng.integers(30, size=50)]))  # one to several sentences an image
     ours, theirs = ([draw(rng, 30, owners, worst) for _ in range(count)] for worst, count in ((12, 3), (20, 2)))
-
-    def total(ranks: Ranks) -> float:
-        plain = Bootstrap(0, 0)
-        own = {
-            "image_to_sentence": measure(ranks.image_to_sentence, np.arange(30), plain),
-            "sentence_to_image": measure(ranks.sentence_to_image, owners, plain),
-        }
-        return sum(own[direction][name] for direction, name in RECALLS)
-
-    found = compare_draws(ours, theirs, owners, RECALLS, Bootstrap(300, 0))
-    assert found["difference"] == pytest.approx(np.mean([*map(total, ours)]) - np.mean([*map(total, theirs)]))
+    expected = np.mean([total for _, total in ours]) - np.mean([total for _, total in theirs])
+    ours, theirs = ([one for one, _ in draws] for draws in (ours, theirs))
+    found = compare_draws(ours, theirs, Bootstrap(300, 0))
+    assert found["difference"] == pytest.approx(expected)
     low, high = found["ci95"]
     assert low < found["difference"] < high
-    assert compare_draws(ours, ours, owners, RECALLS, Bootstrap(300, 0))["difference"] == 0
+    assert compare_draws(ours, ours, Bootstrap(300, 0))["difference"] == 0
+
+
+def test_an_image_that_counts_twice_is_worth_what_two_of_it_are() -> None:
+    rng = np.random.default_rng(3)
+    images = np.sort(rng.choice(np.arange(100, 130, 3), 60))  # regions of some images, by their ids
+    ranks = rng.integers(1, 12, 60)
+    columns = (("region_to_phrase", "recall@5"), ("region_to_phrase", "mean_rank"))
+    one = draw_of_ranks({"region_to_phrase": ranks}, {"region_to_phrase": images}, columns)
+    assert one.images.tolist() == np.unique(images).tolist()
+    weights = rng.integers(0, 3, len(one.images))
+    sampled = np.concatenate([np.tile(ranks[images == image], k) for image, k in zip(one.images, weights, strict=True)])
+    assert one.worth(weights) == pytest.approx(100 * np.mean(sampled <= 5) + np.mean(sampled))
+
+
+def test_systems_of_different_images_are_not_compared() -> None:
+    one, other = (Draw(np.arange(n), lambda weights: 0.0) for n in (3, 4))
+    with pytest.raises(InputError, match="different images"):
+        compare_draws([one], [one, other], Bootstrap(10, 0))
 
 
 def test_the_interval_of_one_draw_is_that_of_resampled_images() -> None:
-    rng = np.random.default_rng(2)
-    owners = np.arange(400)
-    ours, theirs = (Ranks(rng.integers(1, worst, 400), np.ones(400, int)) for worst in (3, 5))
-    found = compare_draws([ours], [theirs], owners, RECALLS[:1], Bootstrap(4000, 0))
-    gain = 100.0 * ((ours.image_to_sentence == 1).astype(float) - (theirs.image_to_sentence == 1))
+    rng, side = np.random.default_rng(2), "image_to_sentence"
+    ours, theirs = (rng.integers(1, worst, 400) for worst in (3, 5))
+    draws = ([draw_of_ranks({side: ranks}, {side: np.arange(400)}, RECALLS[:1])] for ranks in (ours, theirs))
+    found = compare_draws(*draws, Bootstrap(4000, 0))
+    gain = 100.0 * ((ours == 1).astype(float) - (theirs == 1))
     half = 1.96 * gain.std() / np.sqrt(400)
     assert found["ci95"] == pytest.approx([gain.mean() - half, gain.mean() + half], abs=0.15 * half)
     assert found["p"] < 0.01

@@ -130,7 +130,7 @@ def _models(root: Path, run: Path) -> Found:
     phrases, spoken = run / "phrases/hmlstm/test", whole(root / "dense.yaml", run, "hmlstm", "test")
     ranking, drawing = run / "evaluation/phrases/hmlstm.test.json", run / "phrases/hmlstm/test.png"
     yield "embed_phrases", "embed_phrases", spoken, [phrases]
-    yield "rank_phrases", "rank_phrases", spoken, [ranking]
+    yield "rank_phrases", "rank_phrases", spoken, [ranking, ranking.with_suffix(".ranks.npz")]
     yield "show_phrases", "show_phrases", spoken, [drawing, drawing.with_suffix(".plane.png")]
 
 
@@ -177,7 +177,8 @@ def _generators(root: Path, run: Path) -> Found:
         calls = whole(network, run, name, subject)
         yield f"describe{what}", "describe", calls, [run / f"descriptions/{name}.{subject}"]
         judged = evaluation / f"{name}.{subject}.json"
-        yield f"evaluate{what or '_descriptions'}", "evaluate_descriptions", calls, [judged]
+        files = [judged, judged.with_suffix(".counts.npz")]
+        yield f"evaluate{what or '_descriptions'}", "evaluate_descriptions", calls, files
     ranked = run / "evaluation/mrnn-perplexity.test.all-sentences"
     made_by = whole(root / "ranked.yaml", run, "mrnn", "test", "all-sentences")
     files = [ranked.with_name(f"{ranked.name}{end}") for end in (".json", ".ranks.npz")]

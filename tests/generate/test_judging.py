@@ -44,10 +44,10 @@ def test_bleu_is_nltks_and_a_perfect_match_is_perfect() -> None:
     pytest.importorskip("pycocoevalcap", reason="the extra `metrics` is not installed")
     texts = ("a dog runs on the grass", "two men play a game in the rain", "a child sits")
     candidates = [text.split() for text in texts]
-    found = metrics.judge(candidates, REFERENCES, meteor=False)
+    found, _ = metrics.judge(candidates, REFERENCES, meteor=False)
     for n, value in enumerate((found.bleu_1, found.bleu_2, found.bleu_3), 1):
         assert value == pytest.approx(100 * corpus_bleu(REFERENCES, candidates, [1 / n] * n), abs=1e-3)
-    perfect = metrics.judge([group[0] for group in REFERENCES], REFERENCES, meteor=False)
+    perfect, _ = metrics.judge([group[0] for group in REFERENCES], REFERENCES, meteor=False)
     assert perfect.bleu_4 == pytest.approx(100) and perfect.rouge_l == pytest.approx(100)
     assert perfect.cider > found.cider > 0 and perfect.meteor is None
     assert perfect.not_measured == {"meteor": "describe.meteor is false"}
@@ -83,7 +83,7 @@ def test_cider_is_what_its_definition_says() -> None:
     pytest.importorskip("pycocoevalcap", reason="the extra `metrics` is not installed")
     texts = ("a dog runs over the grass", "two men play a game in the rain", "a little child sits on a swing")
     candidates = [text.split() for text in texts]
-    found = metrics.judge(candidates, REFERENCES, meteor=False).cider
+    found = metrics.judge(candidates, REFERENCES, meteor=False)[0].cider
     assert found == pytest.approx(100 * cider_d(candidates, REFERENCES), rel=1e-6)
 
 
@@ -91,26 +91,45 @@ def test_metrics_without_their_library_or_java_are_left_out_by_name(monkeypatch:
     candidates = [group[0] for group in REFERENCES]
     with monkeypatch.context() as without:
         without.setattr(metrics, "find_spec", lambda name: None)
-        found = metrics.judge(candidates, REFERENCES, meteor=True)
+        found, counts = metrics.judge(candidates, REFERENCES, meteor=True)
     assert [getattr(found, name) for name in metrics.METRICS] == [None] * 7
-    assert set(found.not_measured) == set(metrics.METRICS)
+    assert set(found.not_measured) == set(metrics.METRICS) and counts is None
     assert "pip install 'jointspace[metrics]'" in found.not_measured["cider"]
     pytest.importorskip("pycocoevalcap", reason="the extra `metrics` is not installed")
     monkeypatch.setattr(metrics.shutil, "which", lambda name: None)
-    found = metrics.judge(candidates, REFERENCES, meteor=True)
+    found, _ = metrics.judge(candidates, REFERENCES, meteor=True)
     assert found.bleu_1 == pytest.approx(100) and found.meteor is None
     assert "there is no Java" in found.not_measured["meteor"] and len(found.not_measured) == 1
+
+
+def test_the_counts_give_the_metrics_of_any_sample() -> None:
+    """Of all descriptions once what the reference scorer says of them; of a sample what it says of the same, repeated;
+    CIDEr, whose weights stay those of all references, the mean of its own of each."""
+    pytest.importorskip("pycocoevalcap", reason="the extra `metrics` is not installed")
+    texts = ("a dog runs on the grass", "two men play a game in the rain", "a child")  # the last is too short
+    candidates = [text.split() for text in texts]
+    found, counts = metrics.judge(candidates, REFERENCES, meteor=False)
+    measured = [name for name in metrics.METRICS if name != "meteor"]
+    once = np.ones(3, int)
+    assert [counts.measure(name, once) for name in measured] == pytest.approx([getattr(found, n) for n in measured])
+    weights = np.array([2, 0, 3])
+    rows = np.repeat(np.arange(3), weights)
+    sample, _ = metrics.judge([candidates[i] for i in rows], [REFERENCES[i] for i in rows], meteor=False)
+    names = [name for name in measured if name != "cider"]
+    assert [counts.measure(name, weights) for name in names] == pytest.approx([getattr(sample, n) for n in names])
+    assert sample.bleu_4 < found.bleu_4
+    assert counts.measure("cider", weights) == pytest.approx(np.average(counts.cider, weights=weights))
 
 
 @pytest.mark.skipif(shutil.which("java") is None, reason="METEOR needs Java")
 @pytest.mark.slow
 def test_meteor_is_higher_for_a_sentence_like_its_references() -> None:
     pytest.importorskip("pycocoevalcap", reason="the extra `metrics` is not installed")
-    perfect = metrics.judge([group[0] for group in REFERENCES], REFERENCES, meteor=True).meteor
-    stemmed = metrics.judge(
+    perfect = metrics.judge([group[0] for group in REFERENCES], REFERENCES, meteor=True)[0].meteor
+    stemmed, _ = metrics.judge(
         [["a", "dog", "run", "over", "green", "grasses"], *(g[0] for g in REFERENCES[1:])], REFERENCES, True
     )
-    strange = metrics.judge([["zebra"]] * 3, REFERENCES, meteor=True).meteor
+    strange = metrics.judge([["zebra"]] * 3, REFERENCES, meteor=True)[0].meteor
     assert perfect == pytest.approx(100) and 0 <= strange < stemmed.meteor < perfect
 
 

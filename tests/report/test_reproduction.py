@@ -7,7 +7,7 @@ from benchmarks.papers.printed import TABLES
 from benchmarks.papers.reproduction import render
 from benchmarks.papers.systems import System, systems
 from pipeline.config.root import ReproduceSettings
-from pipeline.metrics.ranks import Ranks
+from pipeline.metrics.paired import Columns, Draw, draw_of_ranks
 from pipeline.metrics.retrieval import Bootstrap
 from pipeline.specs.generators import GENERATORS
 from pipeline.specs.models import MODELS
@@ -28,8 +28,12 @@ def system(name: str, model: str, *names: str, **settings: object) -> System:
     return System(name, names or (name,), model, settings)
 
 
-def tables(evaluations, ours, collection: str | None = "flickr8k", ranks=None, others=()) -> dict[str, str]:
-    text = render(evaluations, ours, collection, others, "mine", ranks, BOOTSTRAP)
+def alike(name: str, columns: Columns) -> Draw:
+    return Draw(np.arange(5), lambda weights: 0.0)
+
+
+def tables(evaluations, ours, collection: str | None = "flickr8k", draws=None, others=()) -> dict[str, str]:
+    text = render(evaluations, ours, collection, others, "mine", draws or alike, BOOTSTRAP)
     return {part.splitlines()[0]: part for part in text.split("## ")[1:]}
 
 
@@ -63,7 +67,7 @@ def test_the_nearest_to_the_paper_stands_first() -> None:
     far = system("far", "dvsa", **{**PRINTED["BRNN"], "loss": "info-nce", "sum": "mean-words"})
     ours = [far, system("near", "dvsa", **{**PRINTED["BRNN"], "margin": 0.1})]
     text = tables([evaluation("far"), evaluation("near")], ours)[KARPATHY]
-    assert [line.split("`")[1] for line in lines_of(text, "|  | `")] == ["near", "far"]
+    assert [line.split("`")[1] for line in lines_of(text, "|  | `")] == ["near", "far", "far"]  # far less near, then
 
 
 def test_a_row_that_is_only_cited_gives_no_difference() -> None:
@@ -108,37 +112,93 @@ def test_descriptions_stand_below_the_printed_ones() -> None:
     assert "- Our model: none of ours, `mrnn` is not among" in without[text.splitlines()[0]]
 
 
+def ranked(image_to_sentence: np.ndarray, sentence_to_image: np.ndarray, columns: Columns) -> Draw:
+    """Ranks of images with two sentences each."""
+    ranks = {"image_to_sentence": image_to_sentence, "sentence_to_image": sentence_to_image}
+    each = np.arange(len(image_to_sentence))
+    return draw_of_ranks(ranks, {"image_to_sentence": each, "sentence_to_image": np.repeat(each, 2)}, columns)
+
+
 def test_orders_have_paired_intervals() -> None:
     rng = np.random.default_rng(0)
-    owners = np.repeat(np.arange(50), 2)
-    good = {seed: Ranks(rng.integers(1, 4, 50), rng.integers(1, 4, 100)) for seed in "ab"}
-    bad = Ranks(rng.integers(8, 40, 50), rng.integers(8, 40, 100))
+    good = {seed: (rng.integers(1, 4, 50), rng.integers(1, 4, 100)) for seed in "ab"}
+    bad = rng.integers(8, 40, 50), rng.integers(8, 40, 100)
 
-    def ranks(name: str) -> tuple[Ranks, np.ndarray]:
-        return (good[name[-1]] if name.startswith("hm") else bad), owners
+    def draws(name: str, columns: Columns) -> Draw:
+        return ranked(*(good[name[-1]] if name.startswith("hm") else bad), columns)
 
     ours = [system("dvsa", "dvsa"), system("hm, 2 seeds", "hmlstm", "hm-a", "hm-b")]
     evaluations = [evaluation(name) for name in ("dvsa", "hm-a", "hm-b")]
-    (line,) = lines_of(tables(evaluations, ours, ranks=ranks)[NIU], "| HM-LSTM above DeepVS |")
+    (line,) = lines_of(tables(evaluations, ours, draws=draws)[NIU], "| HM-LSTM above DeepVS |")
     assert "`hm, 2 seeds` - `dvsa`" in line and line.endswith("| yes |")
     ours = [system("hmlstm", "hmlstm"), system("dvsa", "dvsa")]
     evaluations = [evaluation("hmlstm"), evaluation("dvsa")]
-    text = tables(evaluations, ours, ranks=lambda name: (bad if name == "hmlstm" else good["a"], owners))[NIU]
-    assert lines_of(text, "| HM-LSTM above DeepVS |")[0].endswith("| no |")
-    text = tables(evaluations, ours, ranks=lambda name: (bad, owners))[NIU]
+
+    def worse(name: str, columns: Columns) -> Draw:
+        return ranked(*(bad if name == "hmlstm" else good["a"]), columns)
+
+    assert lines_of(tables(evaluations, ours, draws=worse)[NIU], "| HM-LSTM above DeepVS |")[0].endswith("| no |")
+    text = tables(evaluations, ours, draws=lambda name, columns: ranked(*bad, columns))[NIU]
     assert lines_of(text, "| HM-LSTM above DeepVS |")[0].endswith("| +0.0 (+0.0 to +0.0) | not established |")
 
 
+def test_what_is_further_from_the_paper_is_compared_with_what_is_nearest() -> None:
+    settings = PRINTED["BRNN"]
+    ours = [system("ours", "dvsa", **{**settings, "loss": "info-nce"}), system("near", "dvsa", **settings)]
+    first, others = np.ones(50, int), np.full(100, 9)
+
+    def draws(name: str, columns: Columns) -> Draw:
+        return ranked(first if name == "ours" else first + 1, others, columns)
+
+    text = tables([evaluation("ours"), evaluation("near")], ours, draws=draws)[KARPATHY]
+    (line,) = [line for line in text.splitlines() if line.startswith("|  | `ours` - `near` |")]
+    assert line == "|  | `ours` - `near` | +100.0 (+100.0 to +100.0) |  |"
+
+
+def test_descriptions_are_compared_by_two_metrics() -> None:
+    ours = [system("mrnn", "mrnn"), system("nearest", "nearest")]
+    metrics = dict.fromkeys(("bleu_1", "bleu_2", "bleu_3", "bleu_4", "meteor", "cider"), 10.0)
+    found = [evaluation(one.label, images=metrics) for one in ours]
+
+    def draws(name: str, columns: Columns) -> Draw:
+        ((_, metric),) = columns
+        gain = {"bleu_4": 2.0, "cider": -3.0}[metric] * (name == "mrnn")
+        return Draw(np.arange(4), lambda weights: 10 + gain)
+
+    text = tables(found, ours, others=("coco",), draws=draws)["Karpathy and Fei-Fei: Table 2, MSCOCO"]
+    bleu, cider = lines_of(text, "| Our model above Nearest Neighbor |")
+    assert bleu.endswith("| `mrnn` - `nearest`, B-4 | +2.0 (+2.0 to +2.0) | yes |")
+    assert cider.endswith("| `mrnn` - `nearest`, CIDEr | -3.0 (-3.0 to -3.0) | no |")
+    assert "The order as printed, by B-4 and by CIDEr, in points" in text
+    found[0]["images"] = {**metrics, "cider": None}  # where pycocoevalcap is not installed, say
+    text = tables(found, ours, others=("coco",), draws=draws)["Karpathy and Fei-Fei: Table 2, MSCOCO"]
+    assert lines_of(text, "| Our model above Nearest Neighbor |") == [bleu]
+
+
+def test_phrases_and_regions_stand_below_the_printed_table() -> None:
+    values, chance = {**VALUES, "recall@1": 6.1}, {**VALUES, "recall@1": 0.5}
+    found = [evaluation("hmlstm", region_to_phrase=values, chance={"region_to_phrase": chance})]
+    text = tables(found, [system("hmlstm", "hmlstm")], others=("coco-region",))[
+        "Niu et al.: Table 4, region-phrase ranking"
+    ]
+    assert "It was measured on coco-region, ours on flickr8k." in text
+    assert "|  | a random ranking | **0.5** |" in text and "|  | `hmlstm` | **6.1** | **41.6** |" in text
+
+
 def test_fewer_is_better_among_mean_ranks() -> None:
-    owners, low = np.arange(40), np.full(40, 2)
-    found = {"sdtrnn": Ranks(low, low), "dtrnn": Ranks(low + 5, low + 5)}
-    ours = [system(name, name) for name in found]
-    evaluations = [evaluation(name, n_images=100, chance=CHANCE) for name in found]
-    text = tables(evaluations, ours, "pascal1k", lambda name: (found[name], owners))
+    low = np.full(40, 2)
+    ranks = {"sdtrnn": low, "dtrnn": low + 5}
+    ours = [system(name, name) for name in ranks]
+    evaluations = [evaluation(name, n_images=100, chance=CHANCE) for name in ranks]
+
+    def draws(name: str, columns: Columns) -> Draw:
+        return ranked(ranks[name], np.repeat(ranks[name], 2), columns)
+
+    text = tables(evaluations, ours, "pascal1k", draws)
     (table,) = [part for heading, part in text.items() if heading.startswith("Socher et al.: Table 1, center")]
     (line,) = lines_of(table, "| SDT-RNN above DT-RNN |")
     assert line.endswith("| -5.0 (-5.0 to -5.0) | yes |")
-    assert "| Random |  | 52.1 |\n|  | expected of a random ranking | **30.5** |" in table
+    assert "| Random |  | 52.1 |\n|  | a random ranking | **30.5** |" in table
     (alone,) = [part for heading, part in text.items() if heading.startswith("Socher et al.: Table 1, left")]
     assert "`sdtrnn` |" not in alone  # whose sentences are alone, and have no similarity
 

@@ -18,11 +18,12 @@ from pipeline.models.linear.views import ImageView
 from pipeline.models.neural.hmlstm import HMLSTM
 from pipeline.models.neural.word_models import LSTM
 from pipeline.storage.atomic import read_json
+from pipeline.storage.evaluations import read_measured
 from pipeline.storage.integrity import examine
 from pipeline.storage.manifest import Manifest
 from pipeline.storage.pairs import split_pairs
 from pipeline.storage.parameters import MODEL, read_parameters, write_parameters
-from pipeline.storage.phrases import PhraseVectors, read_names, vectors_column, write_phrases
+from pipeline.storage.phrases import PhraseRanking, PhraseVectors, read_names, vectors_column, write_phrases
 from pipeline.storage.shards import write_shard
 from pipeline.storage.trees import TreeShards
 from pipeline.text.sequences import encode_tokens
@@ -148,6 +149,11 @@ def test_a_ranking_beside_chance(run: Path) -> None:
         for scope in ("image", "split"):
             assert value[direction][scope]["recall@1"] <= value[direction][scope]["recall@10"]
             assert {"recall@5", "median_rank", "mean_rank", "chance", "n"} <= set(value[direction][scope])
+    stored, ranks = read_measured(run / "evaluation/phrases/hmlstm.test.json", PhraseRanking, "ranks", "rank-phrases")
+    assert stored == value
+    measured = value["region_to_phrase"]["split"]
+    assert np.mean(ranks["region_to_phrase.split"] <= 5) == pytest.approx(measured["recall@5"] / 100)
+    assert len(ranks["region_to_phrase.split.images"]) == measured["n"]
     know(run)
     known = rank(run)
     assert known["correspondence"]["right"] > 85 > known["correspondence"]["chance"]

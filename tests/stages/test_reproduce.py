@@ -7,8 +7,9 @@ import pytest
 import yaml
 from made_up import make_stage
 
+from pipeline.errors import InputError
 from pipeline.run.layout import Layout
-from pipeline.storage.evaluations import write_evaluation, write_summary
+from pipeline.storage.evaluations import write_evaluation, write_measured, write_summary
 
 VALUES = {"recall@1": 20.0, "recall@5": 41.6, "recall@10": 55.0, "median_rank": 7.0, "mean_rank": 30.5}
 PAPER = {
@@ -92,3 +93,55 @@ def test_seeds_of_a_variant_are_one_system_and_orders_are_judged_by_their_ranks(
     assert "|  | `tree, 2 seeds` | **30.5** ± 0.0 |" in text
     (line,) = [line for line in text.splitlines() if line.startswith("| SDT-RNN above DT-RNN |")]
     assert line.endswith("| -22.0 (-33.0 to -11.0) | yes |")  # ranks of 11 or 22 less 33 or 44
+
+
+MADE = {"inputs": {"manifest": "m"}, "fingerprint": "f"}
+
+
+def test_phrases_and_regions_are_compared_by_the_images_of_the_regions(tmp_path: Path) -> None:
+    variants = {"tree": {"model": "hmlstm", "seeds": [0, 1]}, "sets": {"model": "dvsa", "encoders": ["oxford"]}}
+    names, chance = ("tree-seed0", "tree-seed1", "sets"), {**VALUES, "recall@1": 0.5}
+    run = {"models": ["tree", "sets"], "variants": variants, "phrases": {"models": ["tree", "sets"]}}
+    run |= {"regions": {"encoders": ["oxford"]}}
+    ranks = {"tree-seed0": [1, 1, 1, 9], "tree-seed1": [1, 1, 9, 9], "sets": [9, 9, 9, 9]}
+    layout = Layout(tmp_path)
+    for name in names:
+        both = dict.fromkeys(("phrase_to_region", "region_to_phrase"), {"split": {**VALUES, "chance": chance}})
+        value = {"model": name, "split": "test", "n_named": 9, "n_regions": 4, **both, **MADE}
+        value["correspondence"] = {"right": 40.0, "chance": 20.0}
+        arrays = {"region_to_phrase.split": np.array(ranks[name]), "region_to_phrase.split.images": np.arange(4)}
+        write_measured(layout.phrase_ranking(name, "test").path, value, "ranks", arrays)
+    papers = {"collection": "flickr8k", "gong": False}
+    assert "Left out: it was measured on coco-region" in reproduce(tmp_path, *names, **run, reproduce=papers)
+    text = reproduce(tmp_path, *names, **run, reproduce={**papers, "others": ["coco-region"]})
+    table = text.split("Table 4, region-phrase ranking")[1]
+    assert "| Random |  | 0.02 | 0.12 | 0.24 | 3133 |\n|  | a random ranking | **0.5** |" in table
+    assert "|  | `tree, 2 seeds` | **20.0** ± 0.0 |" in table
+    (line,) = [line for line in table.splitlines() if line.startswith("| HM-LSTM above DeepVS |")]
+    assert "| +125.0 (" in line  # three and two of four regions at 1 and at 5, and nothing at 10
+
+    left_out = {"model": "sets", "split": "test", "left_out": "no box of the manifest has a label", **MADE}
+    write_measured(layout.phrase_ranking("sets", "test").path, left_out, "ranks", {})
+    with pytest.raises(InputError, match=r"ranks nothing \(no box .* or take coco-region out of reproduce.others"):
+        reproduce(tmp_path, *names, **run, reproduce={**papers, "others": ["coco-region"]})
+
+
+def test_descriptions_are_compared_image_by_image(tmp_path: Path) -> None:
+    generators = {"relu": {"generator": "mrnn", "cell": "relu"}, "near": {"generator": "nearest"}}
+    layout, n = Layout(tmp_path), 6
+    for name, matched in (("relu", 3), ("near", 1)):
+        metrics = {f"bleu_{k}": 50.0 for k in range(1, 5)} | {"rouge_l": 1.0, "cider": 10.0 * matched, "meteor": None}
+        value = {"generator": name, "of": "images", "split": "test", "n_images": n, "n_boxes": None, **metrics}
+        counts = {"matched": np.full((n, 4), matched), "made": np.full((n, 4), 4), "lengths": np.full((n, 2), 7)}
+        counts |= {"images": np.arange(n), "rouge_l": np.ones(n), "cider": np.full(n, 10.0 * matched)}
+        value |= {"copied": 0.0, "length": 7.0, **MADE}
+        write_measured(layout.description_evaluation(name, "test").path, value, "counts", counts)
+    text = reproduce(
+        tmp_path, "lstm", generators=["relu", "near"], generator_variants=generators,
+        reproduce={"collection": "flickr8k", "others": ["coco"], "gong": False},
+    )  # fmt: skip
+    lines = [line for line in text.splitlines() if line.startswith("| Our model above Nearest Neighbor |")]
+    assert [line.split(" | ", 1)[1] for line in lines] == [
+        "`relu` - `near`, B-4 | +50.0 (+50.0 to +50.0) | yes |",  # three quarters of the n-grams less one quarter
+        "`relu` - `near`, CIDEr | +20.0 (+20.0 to +20.0) | yes |",
+    ]

@@ -51,7 +51,9 @@ class PrintedTable:
     top: int | None = None
 
     @property
-    def compared(self) -> tuple[Column, ...]:
-        """The columns whose sum an order is judged by: the recalls where there are any, else the mean ranks."""
+    def judged(self) -> tuple[tuple[Column, ...], ...]:
+        """What an order is judged by: by the sum of the recalls where there are any; of descriptions by BLEU-4 and by
+        CIDEr; else by the sum of the mean ranks."""
         recalls = tuple(column for column in self.columns if column[1].startswith("recall"))
-        return recalls or tuple(self.columns)
+        described = tuple((column,) for column in self.columns if column[1] in ("bleu_4", "cider"))
+        return (recalls,) if recalls else described or (tuple(self.columns),)

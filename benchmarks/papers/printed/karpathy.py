@@ -91,6 +91,7 @@ TABLES = (
             PrintedRow("Chen and Zitnick", (None, None, None, 19.0, 20.4, None), reason=CITED),
             PrintedRow("Our model", (62.5, 45.0, 32.1, 23.0, 19.5, 66.0), "mrnn", settings=VGG),
         ),
+        orders=(("Our model", "Nearest Neighbor"),),
     ),
     PrintedTable(
         "Karpathy and Fei-Fei", "Table 3, regions of MSCOCO, and section 4.3", "coco", DESCRIBED,
@@ -101,6 +102,9 @@ TABLES = (
             PrintedRow("RNN: Fullframe model", (14.2, 6.0, 2.2, 0.0, 13.3, 21.0, 20.3), "mrnn", settings=VGG),
             PrintedRow("RNN: Region level model", (35.2, 23.0, 16.1, 14.8, 15.8, 35.1, 61.6), "mrnn-regions",
                        settings=VGG),
+        ),
+        orders=(
+            ("RNN: Region level model", "RNN: Fullframe model"), ("RNN: Region level model", "Nearest Neighbor"),
         ),
     ),
 )  # fmt: skip

@@ -61,7 +61,7 @@ TABLES = (
     PrintedTable(
         "Niu et al.", "Table 4, region-phrase ranking", "coco-region", REGIONS,
         (
-            PrintedRow("Random", (0.02, 0.12, 0.24, 3133), reason=CHANCE),
+            PrintedRow("Random", (0.02, 0.12, 0.24, 3133), chance=True),
             PrintedRow("DeepVS", (7.2, 18.1, 26.8, 64), "dvsa", settings=DEEP_VS),
             PrintedRow("m-RNN-vgg", (8.1, 20.6, 28.2, 56), "mrnn"),
             PrintedRow("HM-LSTM", (10.8, 22.6, 30.7, 42), "hmlstm", settings=HM_LSTM),
