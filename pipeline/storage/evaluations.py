@@ -43,7 +43,7 @@ def write_measured(path: Path, value: Mapping[str, Any], kind: str, arrays: Mapp
 
 
 def read_measured(path: Path, form: type[Form], kind: str, stage: str) -> tuple[dict[str, Any], dict[str, np.ndarray]]:
-    """The record in `path` and the arrays beside it, as `write_measured` has them. Raises IntegrityError, which names the
+    """The record in `path` and the arrays beside it, as `write_measured` has them. Raises IntegrityError, naming the
     `stage` that makes them, if they differ from what the record vouches for."""
     value, beside = read_record(path, form), _beside(path, kind)
     if reason := fault_of(beside, (value.get("files") or {}).get(beside.name)):
