@@ -1,6 +1,7 @@
 """`mrnn`: the multimodal recurrent network of Karpathy and Fei-Fei 2015, section 3.2."""
 
 from collections.abc import Mapping
+from itertools import pairwise
 from typing import Any
 
 import numpy as np
@@ -13,7 +14,8 @@ from pipeline.generate.beam import Hypothesis, State, beam_search, sample
 from pipeline.generate.describing import Description, Sources
 from pipeline.generate.framing import Framed, framed, log_frequencies
 from pipeline.generate.material import HeldOut, Learned, Material
-from pipeline.generate.training import perplexity_of, sums_of, train
+from pipeline.generate.prefixes import Prefixes, prefixes
+from pipeline.generate.training import perplexity_of, train
 from pipeline.models.linear.device_views import stack_on
 from pipeline.models.linear.views import ImageView
 from pipeline.models.neural.networks import arrays_of
@@ -24,6 +26,8 @@ from pipeline.models.neural.training import seeded
 
 BLOCK = 512
 """Images processed at once."""
+ROWS, GPU_ROWS = 128, 8192
+"""Beginnings of sentences whose logits are made at once by a processor, and by a GPU."""
 
 
 class DescribingNetwork(Recurrent):
@@ -103,10 +107,43 @@ class RecurrentDecoder:
     def step(self, words: Tensor, state: State) -> tuple[Tensor, State]:
         return self._advance(self.inputs[words], state)
 
+    def log_probabilities(self, tree: Prefixes, image: int) -> Tensor:
+        """(m,) float32 log P of each sentence of the `tree`, END included, given one of the images."""
+        hidden = self.first.new_empty((len(tree.words), self.u.shape[1]), dtype=torch.float32)
+        state = (hidden.new_zeros(1, hidden.shape[1]),) * self.cell.states
+        state = self._read(self.inputs[self.boundary] + self.first[image : image + 1], state)
+        hidden[:1] = state[0]
+        for before, start, end in zip(tree.levels, tree.levels[1:], tree.levels[2:], strict=False):
+            parents = tree.parents[start:end] - before
+            state = self._read(self.inputs[tree.words[start:end]], tuple(part[parents] for part in state))
+            hidden[start:end] = state[0]
+        steps = self._log_steps(hidden.to(self.precision), tree)
+        total = torch.zeros(len(tree.words), device=hidden.device)
+        for start, end in pairwise(tree.levels[1:]):
+            total[start:end] = total[tree.parents[start:end]] + steps[tree.entering[start:end]]
+        return total[tree.ends] + steps[tree.closing]
+
+    def _log_steps(self, hidden: Tensor, tree: Prefixes) -> Tensor:
+        """(s,) log P of each step of the `tree` after the hidden states (b, H) of its beginnings. So few beginnings are
+        taken at once that their logits stay in the processor's cache, and these are overwritten."""
+        found, weights = hidden.new_empty(len(tree.origins), dtype=torch.float32), self.output.T
+        rows = ROWS if hidden.device.type == "cpu" else GPU_ROWS
+        bounds = torch.arange(0, len(hidden) + rows, rows, device=hidden.device)
+        for i, (first, last) in enumerate(pairwise(torch.searchsorted(tree.origins, bounds).tolist())):
+            logits = torch.addmm(self.output_bias, hidden[i * rows : (i + 1) * rows], weights).float()
+            origins = tree.origins[first:last] - i * rows
+            own, largest = logits[origins, tree.targets[first:last]], logits.amax(dim=1, keepdim=True)
+            normaliser = logits.sub_(largest).exp_().sum(dim=1).log_() + largest[:, 0]
+            found[first:last] = own - normaliser[origins]
+        return found
+
     def _advance(self, inputs: Tensor, state: State) -> tuple[Tensor, State]:
-        hidden = functional.linear(state[0].to(self.precision), self.u, self.hidden_bias)
-        state, _ = self.cell.step(inputs, hidden, state)
+        state = self._read(inputs, state)
         return functional.linear(state[0].to(self.precision), self.output, self.output_bias).float(), state
+
+    def _read(self, inputs: Tensor, state: State) -> State:
+        hidden = functional.linear(state[0].to(self.precision), self.u, self.hidden_bias)
+        return self.cell.step(inputs, hidden, state)[0]
 
 
 class MultimodalRNN:
@@ -161,18 +198,13 @@ class MultimodalRNN:
     def log_probabilities(self, features: Mapping[str, np.ndarray], given: HeldOut) -> np.ndarray:
         """(n, m) float32: log P of each of the held-out sentences, END included, given each image (encoder -> (n, its
         dim))."""
-        network, sentences = self.network, given.pairs.sentences
-        device, boundary = network.words.device, len(network.words) - 1
+        device, boundary = self.network.words.device, len(self.network.words) - 1
+        tree = place(prefixes(given.pairs.sentences, boundary), device)
         with torch.inference_mode():
-            biases = network.image_bias(stack_on(self.view, features, device))
-            found = np.empty((len(biases), len(sentences)), np.float32)
-            for start in range(0, len(sentences), BLOCK):
-                rows = np.arange(start, min(start + BLOCK, len(sentences)))
-                block = place(framed(sentences.take(rows), boundary), device)
-                for image, bias in enumerate(biases):
-                    losses = network.losses(bias.expand(len(rows), -1), block)
-                    found[image, rows] = sums_of(-losses, block.targets.owners, len(rows))
-        return found
+            decoder = RecurrentDecoder(self.network, stack_on(self.view, features, device))
+            return np.stack(
+                [decoder.log_probabilities(tree, image).cpu().numpy() for image in range(len(decoder.first))]
+            )
 
     def perplexities(self, held_out: HeldOut) -> dict[str, float]:
         """The perplexity of held-out sentences."""
