@@ -7,7 +7,7 @@ from typing import Any
 
 import numpy as np
 
-from benchmarks.papers.printed import TABLES
+from benchmarks.papers.printed import ELSEWHERE, TABLES
 from benchmarks.papers.printed.form import BLEU, PrintedRow, PrintedTable
 from benchmarks.papers.systems import System
 from pipeline.evaluate.summary import recall_sum, with_folds
@@ -23,6 +23,15 @@ TASKS = {
     "image_to_sentence": "annotation", "sentence_to_image": "search", "sentence_similarity": "sentences of an image",
     "region_to_phrase": "region annotation", "images": "images", "boxes": "boxes",
 }  # fmt: skip
+MISSING = {
+    "image_to_sentence": "images that find sentences (no test image has any)",
+    "sentence_to_image": "sentences that find images (no test image has any)",
+    "sentence_similarity": "sentences of one image (some test image has only one)",
+    "region_to_phrase": "regions that find phrases (phrases.models names the models that rank them)",
+    "images": "descriptions of images (generators names those that describe)",
+    "boxes": "descriptions of boxes (describe.boxes: true has them made)",
+}
+"""What a direction measures, and why a run may lack it."""
 WHOLE, _ = PROTOCOLS
 Draws = Callable[[str, Columns], Draw]
 """A system of a run, measured in the whole gallery by the sum of some columns of a table."""
@@ -85,6 +94,7 @@ def render(
         if elsewhere:
             parts.append(f"It was measured on {table.collection}, ours on {collection or 'other images'}.")
         parts.append(_table(table, galleries, dev, systems, elsewhere, draws, bootstrap))
+    parts += [f"## {seed}: {title}\n\nLeft out: {reason}." for (seed, title), reason in ELSEWHERE.items()]
     return "\n\n".join(parts) + "\n"
 
 
@@ -113,6 +123,8 @@ def _table(
     lines = [f"Ours: {protocol}.\n" for protocol in fitting if protocol != WHOLE]
     lines += ["| as printed | ours | " + " | ".join(columns) + " |", "|---" * (len(columns) + 2) + "|"]
     notes, below = [], {}
+    if not of_kind:
+        notes.append(f"Ours: this run has not measured {' or '.join(MISSING[side] for side in sorted(sides))}.")
     for row in table.rows:
         found = {protocol: _systems_of(row, table, systems, own, dev) for protocol, own in fitting.items()}
         below[row.name] = next(iter(found.values()), [])
@@ -123,11 +135,12 @@ def _table(
             lines += [_line("", f"`{one.label}`{which}", _cells(table, row, one, elsewhere)) for one in ours]
             told |= {one.label: f"- `{one.label}` beside {row.name}: {_tell(row, one)}." for one in ours}
         notes += told.values()
-        expected = next((one["chance"] for own in fitting.values() for one in own.values() if "chance" in one), None)
+        each = (one.get("chance", {}) for own in fitting.values() for one in own.values())
+        expected = next((one for one in each if sides <= one.keys()), None)
         if row.chance and expected:
             cells = [f"**{expected[direction][measure]:.1f}**" for direction, measure in table.columns]
             lines.append(_line("", "a random ranking", cells))
-        elif not told:
+        elif of_kind and not told:
             why = row.reason or f"`{row.model}` is not among this run's models with these settings"
             notes.append(f"- {row.name}: none of ours, {why}.")
     return "\n".join([*lines, "", *notes, *_orders(table, below, draws, bootstrap)])

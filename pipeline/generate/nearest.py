@@ -1,6 +1,7 @@
 """`nearest`: describes an image by a training sentence (the baseline of Karpathy and Fei-Fei 2015, section 4.3)."""
 
 from collections.abc import Mapping
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -19,8 +20,9 @@ class Nearest:
     """A sentence of the nearest training image, by features or in a joint space, or the nearest training sentence.
 
     `gallery` (k, d) float16: training images by their standardised view if `by` is `features`, their embeddings if it
-    is `joint-image`, and those of training sentences if it is `joint-sentence`; rows of unit length unless `distance`,
-    of features, is `euclidean`. `rows` (k,): the training sentence of each; an image's first.
+    is `joint-image`, and those of training sentences if it is `joint-sentence`; rows of unit length. Where `distance`,
+    of features, is `euclidean`, they are as the encoder gives them, less their mean. `rows` (k,): the training sentence
+    of each; an image's first.
     """
 
     def __init__(
@@ -32,6 +34,8 @@ class Nearest:
     @classmethod
     def learn(cls, material: Material) -> Learned:
         by, pairs, view = material.settings.by, material.train, material.view
+        if by == "features" and material.settings.distance == "euclidean":
+            view = replace(view, steps=())
         rows = np.unique(pairs.owners, return_index=True)[1]
         mean = image_moments(view, pairs)[0]
         model = cls(by, material.settings.distance, view, mean, np.empty((0, 0), np.float16), rows)

@@ -160,7 +160,7 @@ def _precision(run: Run, generator: str) -> "torch.dtype":
 
 STAGE = Stage(
     train_generator,
-    version=4,
+    version=5,
     needs=Need(process(TORCH + 3000, images=0.004), fixed(500), per_described(2), "words times epochs", network_gpu),
     names=("generator",),
     choices=lambda config: [(name,) for name in config.generators],

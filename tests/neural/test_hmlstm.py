@@ -10,7 +10,7 @@ from made_up_trees import NOUN_PHRASE, Block, Shown, draw_phrases
 from torch import Tensor
 
 from pipeline.errors import UsageError
-from pipeline.models.neural.branches import DenseObjective, PhrasePairs, Scores
+from pipeline.models.neural.branches import DenseObjective, Normalisation, PhrasePairs, Scores, TwoBranches
 from pipeline.models.neural.hlstm import HierarchicalLSTM
 from pipeline.models.neural.hmlstm import match, noun_phrases, phrase_rows
 from pipeline.models.neural.losses import Objective
@@ -233,6 +233,35 @@ def test_statistics_of_parts_never_see_whole_images() -> None:
     trainer.model.network.image_norm.register_forward_pre_hook(lambda module, given: drawn.append(given[0].detach()))
     trainer.training.run(lambda training: None)
     assert len(drawn) > 20 and max(float(x.abs().max()) for x in drawn) < 100
+
+
+def test_both_branches_are_those_of_the_paper() -> None:
+    """v = W_m x and h = W_t of the root's or the phrase's state, each normalised over the batch and brought to length
+    one, wholes and parts by statistics of their own; s = v . h. In float64, row by row."""
+    rng, encoder = np.random.default_rng(4), make_encoder()
+    mean, x, regions = (torch.from_numpy(rng.standard_normal(shape)).float() for shape in (5, (6, 5), (4, 5)))
+    network = TwoBranches(mean, encoder, 6, 0.0, geometry=False).train()
+    for norm in (network.image_norm, network.text_norm):
+        torch.nn.init.normal_(norm.gain), torch.nn.init.normal_(norm.shift)
+    torch.nn.init.normal_(network.text_map)
+    levels = encoder.arrange(draw_phrases(rng, LENGTHS, 20, 4))
+    rows = torch.tensor([3, 0, 8, 5])
+    pairs = PhrasePairs(rows, regions, torch.ones(4), torch.tensor([0, 0, 1, 5]), torch.arange(4))
+    found = network(x, levels, pairs)
+
+    def branch(inputs: Tensor, weights: Tensor, norm: Normalisation) -> np.ndarray:
+        mapped = np.array([weights.detach().double().numpy() @ row for row in inputs.detach().double().numpy()])
+        scaled = (mapped - mapped.mean(axis=0)) / np.sqrt(mapped.var(axis=0) + 1e-5)
+        y = scaled * norm.gain.detach().numpy() + norm.shift.detach().numpy()
+        return y / np.linalg.norm(y, axis=1, keepdims=True)
+
+    states = encoder(levels)
+    for scores, images, texts in (
+        (found.sentences, x, states[levels.roots]), (found.phrases, regions, states[rows]),
+    ):  # fmt: skip
+        v = branch(images - mean, network.image_map, network.image_norm)
+        h = branch(texts, network.text_map, network.text_norm)
+        np.testing.assert_allclose(scores.detach().numpy(), v @ h.T, atol=1e-5)
 
 
 def test_forget_gates_begin_with_their_bias() -> None:
