@@ -39,13 +39,13 @@ def _row(name: str, *numbers: float, squared: bool = False, said: str = "") -> P
 
 
 def _table(title: str, columns: tuple[Column, ...], squared: bool = False, **rows: tuple[float, ...]) -> PrintedTable:
-    """With the order of the first column, each row above the next better one but Random."""
+    """With the order of the first column: each row above the next, and the best above every other."""
     named = {name.replace("_", " ").replace("TRNN", "T-RNN"): numbers for name, numbers in rows.items()}
     best = sorted((name for name in named if name != "Random"), key=lambda name: named[name][0])
     return PrintedTable(
         PAPER, title, COLLECTION, columns,
         tuple(_row(name, *numbers, squared=squared) for name, numbers in named.items()), IMAGES,
-        orders=tuple(zip(best, best[1:], strict=False)),
+        orders=tuple(dict.fromkeys((*zip(best, best[1:], strict=False), *((best[0], other) for other in best[1:])))),
     )  # fmt: skip
 
 
