@@ -122,23 +122,31 @@ def test_gradient_equals_finite_differences() -> None:
             assert analytic[place] == pytest.approx((above - below) / 2e-5, abs=1e-6)
 
 
-def test_a_batch_of_one_is_the_step_of_the_paper() -> None:
-    """Two pairs, so that the negative of each is the other: one epoch by hand, in float64."""
+@pytest.mark.parametrize("adaptive", [False, True], ids=["sgd", "adagrad"])
+def test_a_batch_of_one_is_the_step_of_the_paper(adaptive: bool) -> None:
+    """Two pairs, so that the negative of each is the other: one epoch by hand, in float64. AdaGrad divides each entry
+    of a step by the root of the sum of its squares so far (Duchi et al. 2011)."""
     x = np.array([[1, 0.5], [-1, -0.5]], np.float32)
     words = np.array([[0.6, 0, 0.8], [0, 1, 0]])
-    schedule = replace(SGD, epochs=1, batch=1, learning_rate=0.2, max_norm=2, dimensions=4, max_samples=10)
+    schedule = replace(
+        SGD, epochs=1, batch=1, learning_rate=0.2, max_norm=2, dimensions=4, max_samples=10, adaptive=adaptive
+    )
     begun = train(x, sparse.csr_array(words.astype(np.float32)), np.arange(2), replace(schedule, epochs=0))
     done = train(x, sparse.csr_array(words.astype(np.float32)), np.arange(2), schedule)
     outcomes = []
     for order in ((0, 1), (1, 0)):
-        w, u = begun.w.astype(np.float64), begun.u.astype(np.float64)
+        parts = [begun.w.astype(np.float64), begun.u.astype(np.float64)]
+        squares = [np.zeros_like(part) for part in parts]
         for i in order:
-            difference = words[1 - i] - words[i]
+            difference, (w, u) = words[1 - i] - words[i], parts
             if x[i] @ w @ u.T @ difference > -1:  # n - 1 = 1 and s = 1: a rank of 1, weight of 1
-                step_w, step_u = np.outer(x[i], difference @ u), np.outer(difference, x[i] @ w)
-                w, u = w - 0.2 * step_w, u - 0.2 * step_u
-                w, u = (a / np.maximum(np.linalg.norm(a, axis=0) / np.sqrt(2), 1) for a in (w, u))
-        outcomes.append(max(np.abs(done.w - w).max(), np.abs(done.u - u).max()))
+                steps = [np.outer(x[i], difference @ u), np.outer(difference, x[i] @ w)]
+                if adaptive:
+                    squares = [one + step**2 for one, step in zip(squares, steps, strict=True)]
+                    steps = [step / np.sqrt(one + 1e-300) for one, step in zip(squares, steps, strict=True)]
+                parts = [part - 0.2 * step for part, step in zip(parts, steps, strict=True)]
+                parts = [a / np.maximum(np.linalg.norm(a, axis=0) / np.sqrt(2), 1) for a in parts]
+        outcomes.append(max(np.abs(done.w - parts[0]).max(), np.abs(done.u - parts[1]).max()))
     assert min(outcomes) < 1e-5 and not np.allclose(done.w, begun.w, atol=1e-3)
 
 

@@ -57,6 +57,17 @@ def test_a_batch_of_one_image_has_nothing_to_learn(loss: str) -> None:
     assert value.item() == 0 and not scores.grad.any()
 
 
+@pytest.mark.parametrize("reduction", ["sum", "mean"])
+def test_squared_distances_of_the_pairs_alone(reduction: str) -> None:
+    """Socher et al. 2014, section 6: the sum of |v_i - y_i|^2, without contrasts."""
+    rng = np.random.default_rng(2)
+    v, y = rng.standard_normal((5, 4)), rng.standard_normal((5, 4))
+    scores = torch.from_numpy(-np.square(v[:, None] - y).sum(axis=2))
+    objective = Objective("squared", "all", 0, margin=1.0, temperature=1.0, reduction=reduction)
+    expected = sum((v[i, k] - y[i, k]) ** 2 for i in range(5) for k in range(4)) / (5 if reduction == "mean" else 1)
+    assert objective(scores, OWNERS[:5]).item() == pytest.approx(expected)
+
+
 def equation_5(v: np.ndarray, y: np.ndarray, image_of: list[int], margin: float) -> float:
     """J of Socher et al. 2014 without its penalty, from images v (N, n), sentences y (M, n) and I(j)."""
     total, sentences, images = 0.0, range(len(y)), range(len(v))

@@ -56,6 +56,15 @@ def test_bfloat16_products_stay_near(kind: str) -> None:
     assert difference.abs().max() < 0.1 and difference.abs().max() > 0
 
 
+def test_a_relation_is_as_large_as_its_matrix() -> None:
+    """Section 6.7: Frobenius norms, the same for relations that share a matrix, and none for what no word has."""
+    encoder = make_encoder("sdtrnn")
+    squares = [sum(float(entry) ** 2 for row in matrix for entry in row) for matrix in encoder.matrices.detach()]
+    np.testing.assert_allclose(
+        encoder.norms(), np.sqrt([squares[i] if i >= 0 else np.nan for i in [0, 2, -1, 1, 2]]), rtol=1e-5
+    )
+
+
 def test_positions_count_from_the_head_outwards() -> None:
     trees = pack([[(2, 0, 0), (2, 1, 0), (-1, 2, 0), (2, 3, 0), (2, 4, 0)]])
     assert PositionRNN.learn(trees) == {"left": 2, "right": 2}
