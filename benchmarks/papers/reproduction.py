@@ -1,6 +1,6 @@
 """The papers' tables again: the printed numbers, ours below them, and the difference, as Markdown."""
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence, Set
 from dataclasses import dataclass
 from itertools import product
 from typing import Any
@@ -13,6 +13,7 @@ from benchmarks.papers.systems import System
 from pipeline.evaluate.summary import recall_sum, with_folds
 from pipeline.metrics.paired import Columns, Draw, compare_draws
 from pipeline.metrics.retrieval import PROTOCOLS, Bootstrap
+from pipeline.specs.generators import GENERATORS
 
 HEADINGS = {"recall@1": "R@1", "recall@5": "R@5", "recall@10": "R@10", "median_rank": "Med r", "mean_rank": "mean rank"}
 TOLERANCE = 0.02
@@ -141,9 +142,14 @@ def _table(
             cells = [f"**{expected[direction][measure]:.1f}**" for direction, measure in table.columns]
             lines.append(_line("", "a random ranking", cells))
         elif of_kind and not told:
-            why = row.reason or f"`{row.model}` is not among this run's models with these settings"
-            notes.append(f"- {row.name}: none of ours, {why}.")
+            notes.append(f"- {row.name}: none of ours, {row.reason or _absent(row.model, sides)}.")
     return "\n".join([*lines, "", *notes, *_orders(table, below, draws, bootstrap)])
+
+
+def _absent(model: str | None, sides: Set[str]) -> str:
+    if sides == {"image_to_sentence", "sentence_to_image"} and model in {spec.name for spec in GENERATORS}:
+        return f"`{model}` ranks by perplexity where evaluate.generators names it"
+    return f"`{model}` is not among this run's models with these settings"
 
 
 def _systems_of(

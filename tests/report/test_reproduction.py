@@ -49,6 +49,7 @@ def test_the_papers_own_settings_give_a_difference() -> None:
     assert "no difference" not in lines_of(text, "- `mine` beside BRNN")[0]
     assert "- DeFrag, as published: none of ours, the same system as published" in text
     assert "- DeViSE: none of ours, `devise` is not among this run's models" in text
+    assert "- Mao et al.: none of ours, `mrnn` ranks by perplexity where evaluate.generators names it." in text
 
 
 @pytest.mark.parametrize("changed", ["loss", "margin", "sum", "encoders", "regions"])
