@@ -26,6 +26,8 @@ from pipeline.models.neural.training import seeded
 
 BLOCK = 512
 """Images processed at once."""
+TREE = 16384
+"""Sentences whose beginnings are read together, the hidden state of each at hand."""
 ROWS, GPU_ROWS = 128, 8192
 """Beginnings of sentences whose logits are made at once by a processor, and by a GPU."""
 
@@ -198,13 +200,16 @@ class MultimodalRNN:
     def log_probabilities(self, features: Mapping[str, np.ndarray], given: HeldOut) -> np.ndarray:
         """(n, m) float32: log P of each of the held-out sentences, END included, given each image (encoder -> (n, its
         dim))."""
-        device, boundary = self.network.words.device, len(self.network.words) - 1
-        tree = place(prefixes(given.pairs.sentences, boundary), device)
+        device, sentences = self.network.words.device, given.pairs.sentences
         with torch.inference_mode():
             decoder = RecurrentDecoder(self.network, stack_on(self.view, features, device))
-            return np.stack(
-                [decoder.log_probabilities(tree, image).cpu().numpy() for image in range(len(decoder.first))]
-            )
+            found = np.empty((len(decoder.first), len(sentences)), np.float32)
+            for start in range(0, len(sentences), TREE):
+                rows = slice(start, min(start + TREE, len(sentences)))
+                tree = place(prefixes(sentences.take(np.arange(rows.start, rows.stop)), decoder.boundary), device)
+                for image in range(len(found)):
+                    found[image, rows] = decoder.log_probabilities(tree, image).cpu().numpy()
+        return found
 
     def perplexities(self, held_out: HeldOut) -> dict[str, float]:
         """The perplexity of held-out sentences."""

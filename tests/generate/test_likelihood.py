@@ -57,6 +57,7 @@ def test_the_tree_of_beginnings_has_each_once() -> None:
 @pytest.mark.parametrize("cell", ["relu", "lstm", "gru"])
 def test_sentences_that_begin_alike_are_as_probable_as_each_alone(cell: str, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(mrnn, "ROWS", 3)
+    monkeypatch.setattr(mrnn, "TREE", 4)
     model, given = MultimodalRNN(VIEW, cell, make_network(cell)), held_out(PAIRS)
     found = model.log_probabilities(PAIRS.images(np.arange(4)), given)
     block = framed(PAIRS.sentences, len(model.network.words) - 1)
