@@ -1,10 +1,10 @@
-"""How probable a generator finds sentences given images: as the tree of their beginnings, against sentence by sentence.
+"""How probable a generator finds sentences given images: as a prefix tree, against sentence by sentence.
 
     python benchmarks/likelihood.py [--images 4] [--sentences 5000] [--dimensions 256] [--pairs 5]
 
 The network has the shape of a trained `mrnn`, with a vocabulary as large as Flickr8k's; its weights are drawn, and so
-are the sentences, by Zipf's law. `shared` is the share of their words that end a beginning which an earlier sentence
-has too (a third of those of Flickr8k's test sentences). `furthest` is the largest difference of two logarithms.
+are the sentences, by Zipf's law. `shared` is the share of their words that end a prefix which an earlier sentence has
+too (a third of those of Flickr8k's test sentences). `furthest` is the largest difference of two logarithms.
 """
 
 import argparse

@@ -20,6 +20,7 @@ def test_every_papers_configuration_is_valid_and_trains_each_network_thrice(path
         if config.model(name).spec.made_by == "train":
             seeds[name.rpartition("-seed")[0]].append(config.model(name).seed)
     assert all(found == [0, 1, 2] for found in seeds.values()), seeds
+    assert seeds or path.stem == "gong"
 
 
 def test_pascal1k_is_socher_on_other_photographs() -> None:

@@ -35,8 +35,8 @@ class Judgement:
 
 
 @dataclass(frozen=True)
-class Tally:
-    """What each of d descriptions adds to the metrics of all of them, so that these can be had of any sample.
+class Statistics:
+    """Sufficient statistics of d descriptions, by which the metrics of any sample of them can be had.
 
     `matched` and `made` (d, 4) count its n-grams, n from 1 to 4: those that a reference has, and all; `lengths` (d, 2)
     its words and those of the closest reference; `rouge_l` and `cider` (d,) are its own, in percent. CIDEr weighs words
@@ -63,7 +63,7 @@ class Tally:
 
 def judge(
     candidates: Sequence[Words], references: Sequence[Sequence[Words]], meteor: bool
-) -> tuple[Judgement, Tally | None]:
+) -> tuple[Judgement, Statistics | None]:
     """One candidate per image against its references; BLEU is the corpus's, with the closest reference length.
 
     METEOR is measured if `meteor` is set and Java is installed; without pycocoevalcap nothing is.
@@ -93,14 +93,14 @@ def judge(
     measured = {name: 100 * float(score) for name, score in zip(METRICS, scores, strict=False)}
     counted = scorer.ctest
     closest = (min((abs(length - one["testlen"]), length) for length in one["reflen"])[1] for one in counted)
-    tally = Tally(
+    statistics = Statistics(
         np.array([one["correct"] for one in counted]),
         np.array([one["guess"] for one in counted]),
         np.array([(one["testlen"], length) for one, length in zip(counted, closest, strict=True)]),
         100 * np.asarray(rouges, np.float64),
         100 * np.asarray(ciders, np.float64),
     )
-    return Judgement(**measured, not_measured=without), tally
+    return Judgement(**measured, not_measured=without), statistics
 
 
 @dataclass(frozen=True)

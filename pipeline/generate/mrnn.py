@@ -27,9 +27,9 @@ from pipeline.models.neural.training import seeded
 BLOCK = 512
 """Images processed at once."""
 TREE = 16384
-"""Sentences whose beginnings are read together, the hidden state of each at hand."""
+"""Sentences whose prefixes are read together, the hidden state of each at hand."""
 ROWS, GPU_ROWS = 128, 8192
-"""Beginnings of sentences whose logits are made at once by a processor, and by a GPU."""
+"""Prefixes of sentences whose logits are made at once by a processor, and by a GPU."""
 
 
 class DescribingNetwork(Recurrent):
@@ -126,8 +126,8 @@ class RecurrentDecoder:
         return total[tree.ends] + steps[tree.closing]
 
     def _log_steps(self, hidden: Tensor, tree: Prefixes) -> Tensor:
-        """(s,) log P of each step of the `tree` after the hidden states (b, H) of its beginnings. So few beginnings are
-        taken at once that their logits stay in the processor's cache, and these are overwritten."""
+        """(s,) log P of each step of the `tree` after the hidden states (b, H) of its prefixes. So few are taken at
+        once that their logits stay in the processor's cache, and these are overwritten."""
         found, weights = hidden.new_empty(len(tree.origins), dtype=torch.float32), self.output.T
         rows = ROWS if hidden.device.type == "cpu" else GPU_ROWS
         bounds = torch.arange(0, len(hidden) + rows, rows, device=hidden.device)
@@ -200,9 +200,8 @@ class MultimodalRNN:
     def log_probabilities(self, features: Mapping[str, np.ndarray], given: HeldOut) -> np.ndarray:
         """(n, m) float32: log P of each of the held-out sentences, END included, given each image (encoder -> (n, its
         dim))."""
-        device, sentences = self.network.words.device, given.pairs.sentences
+        device, sentences, decoder = self.network.words.device, given.pairs.sentences, self.decoder(features)
         with torch.inference_mode():
-            decoder = RecurrentDecoder(self.network, stack_on(self.view, features, device))
             found = np.empty((len(decoder.first), len(sentences)), np.float32)
             for start in range(0, len(sentences), TREE):
                 rows = slice(start, min(start + TREE, len(sentences)))

@@ -1,4 +1,4 @@
-"""Sentences as the tree of their beginnings, so that a language model reads once what many of them begin with."""
+"""Sentences as a prefix tree, so that a language model reads once what many of them begin with."""
 
 from typing import NamedTuple
 
@@ -10,12 +10,12 @@ from pipeline.text.sequences import Tokens
 
 
 class Prefixes(NamedTuple):
-    """The b different beginnings of m sentences and the s different steps from one of them to a word or END.
+    """The b different prefixes of m sentences and the s different steps from one of them to a word or END.
 
-    Beginnings are by length, the empty one first: beginning i ends in `words[i]` (b,), START for the empty one, and is
-    the beginning `parents[i]` (b,) and that word; those of length t are `levels[t]` to `levels[t + 1]`. Steps are by
-    the beginning that they leave, `origins` (s,), to the id `targets` (s,); `entering` (b,) is the step into each
-    beginning (0 for the empty one), `ends` (m,) the beginning that each sentence is, `closing` (m,) its step to END.
+    Prefixes are by length, the empty one first: prefix i ends in `words[i]` (b,), START for the empty one, and is the
+    prefix `parents[i]` (b,) and that word; those of length t are `levels[t]` to `levels[t + 1]`. Steps are by the
+    prefix that they leave, `origins` (s,), to the id `targets` (s,); `entering` (b,) is the step into each prefix (0
+    for the empty one), `ends` (m,) the prefix that each sentence is, `closing` (m,) its step to END.
     """
 
     words: Tensor
@@ -33,7 +33,7 @@ def prefixes(tokens: Tokens, boundary: int) -> Prefixes:
     lengths, ids, starts = tokens.lengths, tokens.ids, tokens.offsets[:-1]
     width, ends = boundary + 1, np.zeros(len(lengths), np.int64)
     words, parents, levels = [np.array([boundary])], [np.array([0])], [0, 1]
-    going = np.flatnonzero(lengths)  # the sentences that are longer than their beginnings so far
+    going = np.flatnonzero(lengths)  # the sentences that are longer than their prefixes so far
     while len(going):
         step = ids[starts[going] + len(levels) - 2].astype(np.int64)
         keys, reached = np.unique(ends[going] * width + step, return_inverse=True)

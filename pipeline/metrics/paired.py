@@ -68,7 +68,7 @@ def compare_draws(
     """
     rng, images = np.random.default_rng(bootstrap.seed), ours[0].images
     if not all(np.array_equal(one.images, images) for one in (*ours, *theirs)):
-        raise InputError("systems that were measured on different images cannot be compared")
+        raise InputError("two systems of the run were measured on different images; measure both again")
 
     def minus(weights: np.ndarray, chosen: Sequence[np.ndarray]) -> float:
         own, other = (

@@ -148,7 +148,7 @@ def _read_phrases(run: Run, model: str) -> dict[str, Any]:
             f"{path} ranks nothing ({reason}); give boxes labels, or take coco-region out of reproduce.others"
         )
     measured = found[PHRASES]["split"]
-    about = {"model": model, "split": split, "protocol": protocol, "n_images": found["n_regions"]}
+    about = {"model": model, "split": split, "protocol": protocol}
     return {**about, PHRASES: measured, "chance": {PHRASES: measured["chance"]}}
 
 
@@ -157,7 +157,7 @@ def _draw(run: Run, name: str, columns: "Columns") -> "Draw":
     import numpy as np
 
     from pipeline.evaluate.phrase_ranking import ranked_names
-    from pipeline.generate.metrics import Tally
+    from pipeline.generate.metrics import Statistics
     from pipeline.metrics.paired import Draw, draw_of_ranks
     from pipeline.storage.evaluations import read_measured, read_ranks
     from pipeline.storage.forms import JudgementForm
@@ -172,10 +172,10 @@ def _draw(run: Run, name: str, columns: "Columns") -> "Draw":
         return draw_of_ranks({PHRASES: ranks}, {PHRASES: images}, columns)
     if direction in subjects:
         path = layout.description_evaluation(name, subjects[direction]).path
-        counts = read_measured(path, JudgementForm, "counts", "evaluate-descriptions")[1]
-        images, of = np.unique(counts.pop("images"), return_inverse=True)
-        tally = Tally(**counts)
-        return Draw(images, lambda weights: tally.measure(metric, weights[of]))
+        arrays = read_measured(path, JudgementForm, "statistics", "evaluate-descriptions")[1]
+        images, of = np.unique(arrays.pop("images"), return_inverse=True)
+        statistics = Statistics(**arrays)
+        return Draw(images, lambda weights: statistics.measure(metric, weights[of]))
     found = read_ranks(layout.evaluation(name, *GALLERY).path)
     owners = found.pop("owners")
     each = {"image_to_sentence": np.arange(len(found["image_to_sentence"]))}

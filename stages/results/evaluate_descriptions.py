@@ -58,7 +58,7 @@ def evaluate_descriptions(run: Run, job: Job, generator: str, subject: str) -> N
     first = [one["sentences"][0] for one, _ in judged]
     candidates = [one["text"].split(" ") for one in first]
 
-    judgement, tally = judge(candidates, [own for _, own in judged], settings.describe.meteor)
+    judgement, statistics = judge(candidates, [own for _, own in judged], settings.describe.meteor)
     perplexity = None
     if hasattr(restored, "perplexities") and not of:
         perplexity = _measure_perplexity(run, generator, restored, parameters, found, split)
@@ -76,8 +76,8 @@ def evaluate_descriptions(run: Run, job: Job, generator: str, subject: str) -> N
         "inputs": {**described["inputs"], **parsed},
         "fingerprint": job.fingerprint,
     }
-    counted = {"images": np.array([one["image_id"] for one, _ in judged]), **vars(tally)} if tally else {}
-    write_measured(job.path, value, "counts", counted)
+    arrays = {"images": np.array([one["image_id"] for one, _ in judged]), **vars(statistics)} if statistics else {}
+    write_measured(job.path, value, "statistics", arrays)
     log = logging.getLogger(__name__)
     measured = ", ".join(f"{name} {value[name]:.1f}" for name in METRICS if value[name] is not None)
     log.info("%s on %s of %s: %s%.1f %% copied", *about.values(), measured and f"{measured}, ", value["copied"])

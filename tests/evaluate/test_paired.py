@@ -74,7 +74,7 @@ def test_an_image_that_counts_twice_is_worth_what_two_of_it_are() -> None:
 
 def test_systems_of_different_images_are_not_compared() -> None:
     one, other = (Draw(np.arange(n), lambda weights: 0.0) for n in (3, 4))
-    with pytest.raises(InputError, match="different images"):
+    with pytest.raises(InputError, match="different images; measure both again"):
         compare_draws([one], [one, other], Bootstrap(10, 0))
 
 

@@ -177,7 +177,7 @@ def _generators(root: Path, run: Path) -> Found:
         calls = whole(network, run, name, subject)
         yield f"describe{what}", "describe", calls, [run / f"descriptions/{name}.{subject}"]
         judged = evaluation / f"{name}.{subject}.json"
-        files = [judged, judged.with_suffix(".counts.npz")]
+        files = [judged, judged.with_suffix(".statistics.npz")]
         yield f"evaluate{what or '_descriptions'}", "evaluate_descriptions", calls, files
     ranked = run / "evaluation/mrnn-perplexity.test.all-sentences"
     made_by = whole(root / "ranked.yaml", run, "mrnn", "test", "all-sentences")

@@ -92,9 +92,9 @@ def test_metrics_without_their_library_or_java_are_left_out_by_name(monkeypatch:
     candidates = [group[0] for group in REFERENCES]
     with monkeypatch.context() as without:
         without.setattr(metrics, "find_spec", lambda name: None)
-        found, counts = metrics.judge(candidates, REFERENCES, meteor=True)
+        found, statistics = metrics.judge(candidates, REFERENCES, meteor=True)
     assert [getattr(found, name) for name in metrics.METRICS] == [None] * 7
-    assert set(found.not_measured) == set(metrics.METRICS) and counts is None
+    assert set(found.not_measured) == set(metrics.METRICS) and statistics is None
     assert "pip install 'jointspace[metrics]'" in found.not_measured["cider"]
     pytest.importorskip("pycocoevalcap", reason="the extra `metrics` is not installed")
     monkeypatch.setattr(metrics.shutil, "which", lambda name: None)
@@ -103,23 +103,23 @@ def test_metrics_without_their_library_or_java_are_left_out_by_name(monkeypatch:
     assert "there is no Java" in found.not_measured["meteor"] and len(found.not_measured) == 1
 
 
-def test_the_counts_give_the_metrics_of_any_sample() -> None:
+def test_the_statistics_give_the_metrics_of_any_sample() -> None:
     """Of all descriptions once what the reference scorer says of them; of a sample what it says of the same, repeated;
     CIDEr, whose weights stay those of all references, the mean of its own of each."""
     pytest.importorskip("pycocoevalcap", reason="the extra `metrics` is not installed")
     texts = ("a dog runs on the grass", "two men play a game in the rain", "a child")  # the last is too short
     candidates = [text.split() for text in texts]
-    found, counts = metrics.judge(candidates, REFERENCES, meteor=False)
+    found, statistics = metrics.judge(candidates, REFERENCES, meteor=False)
     measured = [name for name in metrics.METRICS if name != "meteor"]
     once = np.ones(3, int)
-    assert [counts.measure(name, once) for name in measured] == pytest.approx([getattr(found, n) for n in measured])
+    assert [statistics.measure(name, once) for name in measured] == pytest.approx([getattr(found, n) for n in measured])
     weights = np.array([2, 0, 3])
     rows = np.repeat(np.arange(3), weights)
     sample, _ = metrics.judge([candidates[i] for i in rows], [REFERENCES[i] for i in rows], meteor=False)
     names = [name for name in measured if name != "cider"]
-    assert [counts.measure(name, weights) for name in names] == pytest.approx([getattr(sample, n) for n in names])
+    assert [statistics.measure(name, weights) for name in names] == pytest.approx([getattr(sample, n) for n in names])
     assert sample.bleu_4 < found.bleu_4
-    assert counts.measure("cider", weights) == pytest.approx(np.average(counts.cider, weights=weights))
+    assert statistics.measure("cider", weights) == pytest.approx(np.average(statistics.cider, weights=weights))
 
 
 @pytest.mark.skipif(shutil.which("java") is None, reason="METEOR needs Java")

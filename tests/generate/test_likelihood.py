@@ -33,17 +33,17 @@ def held_out(pairs) -> HeldOut:
     return HeldOut(pairs, make_sentences(pairs.n_images)[0], make_vocabulary(), Space(), None, 0)
 
 
-def test_the_tree_of_beginnings_has_each_once() -> None:
+def test_the_tree_has_each_prefix_once() -> None:
     rng = np.random.default_rng(0)
     sentences = [rng.integers(0, 3, length).tolist() for length in rng.integers(0, 6, 40)]  # some empty, some alike
     offsets = np.concatenate([[0], np.cumsum([len(words) for words in sentences])])
     tree = prefixes(Tokens(np.array(sum(sentences, []), np.int32), offsets), 9)
     every = sorted({tuple(words[:k]) for words in sentences for k in range(len(words) + 1)}, key=lambda one: len(one))
 
-    def beginning(i: int) -> tuple[int, ...]:
-        return (*beginning(int(tree.parents[i])), int(tree.words[i])) if i else ()
+    def prefix(i: int) -> tuple[int, ...]:
+        return (*prefix(int(tree.parents[i])), int(tree.words[i])) if i else ()
 
-    found = [beginning(i) for i in range(len(tree.words))]
+    found = [prefix(i) for i in range(len(tree.words))]
     assert sorted(found) == sorted(every) and [len(one) for one in found] == [len(one) for one in every]
     assert tree.levels == [0, *np.cumsum(np.bincount([len(one) for one in every])).tolist()]
     assert [found[end] for end in tree.ends] == [tuple(words) for words in sentences]

@@ -132,10 +132,10 @@ def test_descriptions_are_compared_image_by_image(tmp_path: Path) -> None:
     for name, matched in (("relu", 3), ("near", 1)):
         metrics = {f"bleu_{k}": 50.0 for k in range(1, 5)} | {"rouge_l": 1.0, "cider": 10.0 * matched, "meteor": None}
         value = {"generator": name, "of": "images", "split": "test", "n_images": n, "n_boxes": None, **metrics}
-        counts = {"matched": np.full((n, 4), matched), "made": np.full((n, 4), 4), "lengths": np.full((n, 2), 7)}
-        counts |= {"images": np.arange(n), "rouge_l": np.ones(n), "cider": np.full(n, 10.0 * matched)}
+        arrays = {"matched": np.full((n, 4), matched), "made": np.full((n, 4), 4), "lengths": np.full((n, 2), 7)}
+        arrays |= {"images": np.arange(n), "rouge_l": np.ones(n), "cider": np.full(n, 10.0 * matched)}
         value |= {"copied": 0.0, "length": 7.0, **MADE}
-        write_measured(layout.description_evaluation(name, "test").path, value, "counts", counts)
+        write_measured(layout.description_evaluation(name, "test").path, value, "statistics", arrays)
     text = reproduce(
         tmp_path, "lstm", generators=["relu", "near"], generator_variants=generators,
         reproduce={"collection": "flickr8k", "others": ["coco"], "gong": False},

@@ -93,8 +93,7 @@ TABLES = (
                        settings={"encoders": "vgg16 fc7", "by": "features", "distance": "euclidean"}),
             PrintedRow("Google NIC", (66.6, 46.1, 32.9, 24.6, None, None), reason=CITED),
             PrintedRow("LRCN", (62.8, 44.2, 30.4, None, None, None), reason=CITED),
-            # The last two of these rows stand a column further left in the text that this was typed from, where METEOR
-            # would be BLEU-4 and larger than BLEU-3.
+            # Their numbers are BLEU-4 and METEOR: as BLEU-3 and BLEU-4, the second could not be the larger.
             PrintedRow("MS Research", (None, None, None, 21.1, 20.7, None), reason=CITED),
             PrintedRow("Chen and Zitnick", (None, None, None, 19.0, 20.4, None), reason=CITED),
             PrintedRow("Our model", (62.5, 45.0, 32.1, 23.0, 19.5, 66.0), "mrnn", settings=VGG),
