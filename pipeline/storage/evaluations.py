@@ -31,7 +31,7 @@ def write_evaluation(path: Path, value: Mapping[str, Any], ranks: Mapping[str, n
 def read_ranks(path: Path) -> dict[str, np.ndarray]:
     """The ranks of the evaluation in `path`, as `write_evaluation` has them. Raises IntegrityError if they differ from
     what it vouches for."""
-    return read_measured(path, Evaluation, "ranks", "evaluate")[1]
+    return read_measured(path, Evaluation, "ranks", RANKS[:3], "evaluate")[1]
 
 
 def write_measured(path: Path, value: Mapping[str, Any], kind: str, arrays: Mapping[str, np.ndarray]) -> None:
@@ -42,13 +42,17 @@ def write_measured(path: Path, value: Mapping[str, Any], kind: str, arrays: Mapp
     publish_record(path, value, {_beside(path, kind).name: data.getvalue()})
 
 
-def read_measured(path: Path, form: type[Form], kind: str, stage: str) -> tuple[dict[str, Any], dict[str, np.ndarray]]:
+def read_measured(
+    path: Path, form: type[Form], kind: str, names: Sequence[str], stage: str
+) -> tuple[dict[str, Any], dict[str, np.ndarray]]:
     """The record in `path` and the arrays beside it, as `write_measured` has them. Raises IntegrityError, naming the
-    `stage` that makes them, if they differ from what the record vouches for."""
+    `stage` that makes them, if they differ from what the record vouches for or if one of `names` is not among them."""
     value, beside = read_record(path, form), _beside(path, kind)
     if reason := fault_of(beside, (value.get("files") or {}).get(beside.name)):
         raise IntegrityError(f"{beside} is {reason}; run {stage} again")
     with np.load(beside, allow_pickle=False) as found:
+        if missing := set(names) - set(found):
+            raise IntegrityError(f"{beside} has no {min(missing)}; run {stage} again")
         return value, {name: found[name] for name in found}
 
 

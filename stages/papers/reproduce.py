@@ -152,8 +152,10 @@ def _read_phrases(run: Run, model: str) -> dict[str, Any]:
     return {**about, PHRASES: measured, "chance": {PHRASES: measured["chance"]}}
 
 
-def _draw(run: Run, name: str, columns: "Columns") -> "Draw":
+def _draw(run: Run, system: str, columns: "Columns") -> "Draw":
     """One training as the reported gallery measures it by `columns` of a table, which are all of one kind."""
+    from dataclasses import fields
+
     import numpy as np
 
     from pipeline.evaluate.phrase_ranking import ranked_names
@@ -166,17 +168,19 @@ def _draw(run: Run, name: str, columns: "Columns") -> "Draw":
     layout, subjects = run.layout, _subjects(run.config)
     direction, metric = columns[0]
     if direction == PHRASES:
-        path = layout.phrase_ranking(name, GALLERY[0]).path
-        arrays = read_measured(path, PhraseRanking, "ranks", "rank-phrases")[1]
-        ranks, images = (arrays[part] for part in ranked_names(PHRASES, "split"))
+        path = layout.phrase_ranking(system, GALLERY[0]).path
+        names = ranked_names(PHRASES, "split")
+        arrays = read_measured(path, PhraseRanking, "ranks", names, "rank-phrases")[1]
+        ranks, images = (arrays[name] for name in names)
         return draw_of_ranks({PHRASES: ranks}, {PHRASES: images}, columns)
     if direction in subjects:
-        path = layout.description_evaluation(name, subjects[direction]).path
-        arrays = read_measured(path, JudgementForm, "statistics", "evaluate-descriptions")[1]
-        images, of = np.unique(arrays.pop("images"), return_inverse=True)
-        statistics = Statistics(**arrays)
+        path = layout.description_evaluation(system, subjects[direction]).path
+        names = ["images", *(field.name for field in fields(Statistics))]
+        arrays = read_measured(path, JudgementForm, "statistics", names, "evaluate-descriptions")[1]
+        images, of = np.unique(arrays["images"], return_inverse=True)
+        statistics = Statistics(**{name: arrays[name] for name in names[1:]})
         return Draw(images, lambda weights: statistics.measure(metric, weights[of]))
-    found = read_ranks(layout.evaluation(name, *GALLERY).path)
+    found = read_ranks(layout.evaluation(system, *GALLERY).path)
     owners = found.pop("owners")
     each = {"image_to_sentence": np.arange(len(found["image_to_sentence"]))}
     return draw_of_ranks(found, {side: each.get(side, owners) for side in found}, columns)

@@ -149,7 +149,10 @@ def test_a_ranking_beside_chance(run: Path) -> None:
         for scope in ("image", "split"):
             assert value[direction][scope]["recall@1"] <= value[direction][scope]["recall@10"]
             assert {"recall@5", "median_rank", "mean_rank", "chance", "n"} <= set(value[direction][scope])
-    stored, ranks = read_measured(run / "evaluation/phrases/hmlstm.test.json", PhraseRanking, "ranks", "rank-phrases")
+    path, named = run / "evaluation/phrases/hmlstm.test.json", ["region_to_phrase.split"]
+    stored, ranks = read_measured(path, PhraseRanking, "ranks", named, "rank-phrases")
+    with pytest.raises(IntegrityError, match="ranks.npz has no others; run rank-phrases again"):
+        read_measured(path, PhraseRanking, "ranks", [*named, "others"], "rank-phrases")
     assert stored == value
     measured = value["region_to_phrase"]["split"]
     assert np.mean(ranks["region_to_phrase.split"] <= 5) == pytest.approx(measured["recall@5"] / 100)
