@@ -4,7 +4,7 @@ from typing import Any
 
 import numpy as np
 
-from pipeline.metrics.retrieval import Bootstrap, measure
+from pipeline.metrics.retrieval import INTERVAL, Bootstrap, measure, resample
 
 VERBS = ("neither", "one", "both")
 """Sentences of a pair that have a verb."""
@@ -23,8 +23,9 @@ def measure_pairs(
 
     `pairs` (p, 2) and `ranks` (p,) as pipeline.metrics.similarity.pair_ranks gives them, `owners` (m,) the image of
     each sentence, `verbs` (m,) 1 for a sentence with a verb, 0 for one without, -1 where that is not known, whose pairs
-    are left out; `lengths` (m,) in words. Intervals resample images. `worst` counts, among the share WORST of the pairs
-    with the worst ranks, those by verbs.
+    are left out; `lengths` (m,) in words. Intervals resample images. `one_minus_both` is the mean rank of pairs with
+    one verb minus that of pairs with two, in the same resamples, where there are pairs of both kinds. `worst` counts,
+    among the share WORST of the pairs with the worst ranks, those by verbs.
     """
     known = (verbs[pairs] >= 0).all(axis=1)
     pairs, ranks = pairs[known], ranks[known]
@@ -43,6 +44,7 @@ def measure_pairs(
         "n_pairs": len(ranks),
         "n_unknown": int((~known).sum()),
         "verbs": {name: group(having == v) for v, name in enumerate(VERBS)},
+        "one_minus_both": _difference(ranks, owners[pairs[:, 0]], having == 1, having == 2, bootstrap),
         "lengths": {
             verbs: {name: group((having == v) & (apart == k)) for k, name in enumerate(LENGTHS)}
             for v, verbs in enumerate(VERBS)
@@ -53,3 +55,25 @@ def measure_pairs(
             for row in worst[:SHOWN]
         ],
     }
+
+
+def _difference(
+    ranks: np.ndarray, images: np.ndarray, first: np.ndarray, second: np.ndarray, bootstrap: Bootstrap
+) -> dict[str, Any]:
+    """The mean of the `first` ranks minus that of the `second`, with `ci95`; empty where one of them has no rank."""
+    if not (first.any() and second.any()):
+        return {}
+    units = np.unique(images, return_inverse=True)[1]
+    n = units.max() + 1
+    parts = [(np.bincount(units[own], ranks[own], n), np.bincount(units[own], minlength=n)) for own in (first, second)]
+
+    def minus(weights: np.ndarray) -> float:
+        means = [weights @ sums / counts if (counts := weights @ sizes) else np.nan for sums, sizes in parts]
+        return float(means[0] - means[1])
+
+    found: dict[str, Any] = {"difference": minus(np.ones(n, np.int64))}
+    if bootstrap.resamples:
+        rng = np.random.default_rng(bootstrap.seed)
+        draws = [minus(resample(rng, n)) for _ in range(bootstrap.resamples)]
+        found["ci95"] = np.nanpercentile(draws, INTERVAL).tolist()
+    return found

@@ -53,7 +53,7 @@ def _reads(config, layout) -> Inputs:
 
 STAGE = Stage(
     compare_sentences,
-    version=1,
+    version=2,
     needs=Need(process(PYTHON + 1500, described=0.3), fixed(5), per_described(50), "sentences of test, squared"),
     choices=lambda config: [()] if config.reproduce.trees else [],
     keys=lambda config: {"seed": config.seed, "bootstrap": config.evaluate.bootstrap, "models": _models(config)},

@@ -37,8 +37,14 @@ def test_pairs_stand_by_their_verbs_and_lengths() -> None:
     assert found["n_pairs"] == 8 and found["n_unknown"] == 2
     assert found["verbs"]["both"]["n"] == 2 and found["verbs"]["both"]["mean_rank"] == 1.5  # (2, 3), (3, 2)
     assert found["verbs"]["one"]["mean_rank"] == np.mean([9, 8, 3, 4, 5, 6]) and found["verbs"]["neither"] == {"n": 0}
+    assert found["one_minus_both"]["difference"] == np.mean([9, 8, 3, 4, 5, 6]) - 1.5
+    # Pairs of two verbs are of image 1 alone: whole resamples without it say nothing, and the others lie between these.
+    low, high = found["one_minus_both"]["ci95"]
+    assert np.mean([3, 4, 5, 6]) - 1.5 <= low < high <= np.mean([9, 8] * 2 + [3, 4, 5, 6]) - 1.5
     assert found["lengths"]["one"]["6 or more"]["mean_rank"] == 8.5
     assert found["lengths"]["one"]["0 to 2"]["n"] == 4
     assert found["worst"] == {"neither": 0, "one": 1, "both": 0}
     (worst,) = found["worst_pairs"]
     assert worst == {"sentences": [0, 1], "rank": 9, "verbs": "one"}
+    alike = measure_pairs(pairs, ranks, owners, np.where(verbs < 0, -1, 1), lengths, Bootstrap(20, 0))
+    assert alike["one_minus_both"] == {}

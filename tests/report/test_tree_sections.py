@@ -10,7 +10,12 @@ def pairs_of(scale: float) -> dict:
     kinds = {"none": (10, 30.0), "one": (20, 50.0), "both": (70, 40.0)}
     verbs = {kind: {"n": n, "mean_rank": scale * rank} for kind, (n, rank) in kinds.items()}
     lengths = {"0 to 2": {"mean_rank": scale * 40.0}, "6 and more": {"mean_rank": scale * 60.0}}
-    return {"verbs": verbs, "lengths": dict.fromkeys(kinds, lengths), "worst": {"none": 1, "one": 3, "both": 6}}
+    return {
+        "verbs": verbs,
+        "one_minus_both": {"difference": 10 * scale, "ci95": [scale, 20 * scale]},
+        "lengths": dict.fromkeys(kinds, lengths),
+        "worst": {"none": 1, "one": 3, "both": 6},
+    }
 
 
 def test_both_sections_are_means_over_the_seeds() -> None:
@@ -24,7 +29,7 @@ def test_both_sections_are_means_over_the_seeds() -> None:
     }
     verbs, relation = tree_sections([TREES], pairs, relations).split("## ")[1:]
     first, second = [line for line in verbs.splitlines() if line.startswith("| `tree, 2 seeds` |")]
-    assert first == "| `tree, 2 seeds` | **60.0** | **100.0** | **80.0** | 20.0% | 30.0% |"
+    assert first == "| `tree, 2 seeds` | **60.0** | **100.0** | **80.0** | **20.0** (2.0 to 40.0) | 20.0% | 30.0% |"
     assert second == "| `tree, 2 seeds` | **80.0** | **120.0** | 1.50 |"
     assert "| `tree, 2 seeds` | nsubj (9.00; 1,200), obj (7.00; 700) |" in relation
     alone = tree_sections([TREES], pairs)
