@@ -33,9 +33,10 @@ MISSING = {
     "boxes": "descriptions of boxes (describe.boxes: true has them made)",
 }
 """What a direction measures, and why a run may lack it."""
-WHOLE, _ = PROTOCOLS
+WHOLE, FIRST = PROTOCOLS
+GALLERIES = {WHOLE: "every sentence in the gallery", FIRST: "the first sentence of each image in the gallery"}
 Draws = Callable[[str, Columns], Draw]
-"""A system of a run, measured in the whole gallery by the sum of some columns of a table."""
+"""A system of a run, measured in the gallery of the split by the sum of some columns of a table."""
 SHOWN = ("loss", "negatives", "margin", "score", "sum", "cell", "encoders", "in place of", "regions", "learns from")
 """Settings that are shown of every system of ours that has them."""
 
@@ -64,26 +65,28 @@ def render(
     run: str,
     draws: Draws,
     bootstrap: Bootstrap,
+    protocol: str = WHOLE,
 ) -> str:
-    """Every table of the papers with the `systems` of a run below the printed ones, by its `evaluations` of test with
-    all sentences, and paired intervals for the orders that a paper states.
+    """Every table of the papers with the `systems` of a run below the printed ones, by its `evaluations` of test by the
+    `protocol`, and paired intervals for the orders that a paper states.
 
-    A difference is given only where the settings are the paper's; else they stand below the table. `collection` is
-    what the run's images are (None for one that no paper has): tables of others are named with the reason why they are
-    left out, unless they are among `others`, and so is every printed row without a system of the run. A table that was
-    measured with a gallery of a certain size is laid beside the whole split, or the mean of its folds and the first of
-    them, whichever are of that size. What a generator's descriptions are worth is an evaluation too, with `images` and
-    `boxes` for its directions, and so is the ranking of phrases and regions. `draws` gives what orders are judged by.
+    A difference is given only where the settings are the paper's and every sentence is in the gallery; else they stand
+    below the table. `collection` is what the run's images are (None for one that no paper has): tables of others are
+    named with the reason why they are left out, unless they are among `others`, and so is every printed row without a
+    system of the run. A table that was measured with a gallery of a certain size is laid beside the whole split, or the
+    mean of its folds and the first of them, whichever are of that size. What a generator's descriptions are worth is an
+    evaluation too, with `images` and `boxes` for its directions, and so is the ranking of phrases and regions. `draws`
+    gives what orders are judged by.
     """
-    every = [one for one in with_folds(evaluations) if one["protocol"].startswith(WHOLE)]
+    every = [one for one in with_folds(evaluations) if one["protocol"].startswith(protocol)]
     galleries = [one for one in every if one["split"] == "test"]
-    dev = {one["model"]: recall_sum(one) for one in every if one["split"] == "dev" and one["protocol"] == WHOLE}
+    dev = {one["model"]: recall_sum(one) for one in every if one["split"] == "dev" and one["protocol"] == protocol}
     parts = [
         f"# The papers' tables on {run}",
         "Below each printed row stand the systems of this run that are the same model, those nearest to the paper's"
         " settings first, with the difference in brackets where the settings are the paper's; of several seeds the mean"
-        " and the standard deviation. Ours is of the test split with every sentence in the gallery; where a table says"
-        " so, it is the mean over folds of the split.",
+        f" and the standard deviation. Ours is of the test split with {GALLERIES[protocol]}; where a table says so, it"
+        " is the mean over folds of the split.",
     ]
     for table in TABLES:
         elsewhere = table.collection != collection
@@ -94,7 +97,8 @@ def render(
             continue
         if elsewhere:
             parts.append(f"It was measured on {table.collection}, ours on {collection or 'other images'}.")
-        parts.append(_table(table, galleries, dev, systems, elsewhere, draws, bootstrap))
+        comparable = not elsewhere and protocol == WHOLE
+        parts.append(_table(table, galleries, dev, systems, comparable, draws, bootstrap))
     parts += [f"## {seed}: {title}\n\nLeft out: {reason}." for (seed, title), reason in ELSEWHERE.items()]
     return "\n\n".join(parts) + "\n"
 
@@ -104,7 +108,7 @@ def _table(
     galleries: Sequence[Mapping[str, Any]],
     dev: Mapping[str, float],
     systems: Sequence[System],
-    elsewhere: bool,
+    comparable: bool,
     draws: Draws,
     bootstrap: Bootstrap,
 ) -> str:
@@ -121,7 +125,7 @@ def _table(
             " evaluate.folds so that the folds are of that size."
         )
     columns = [f"{TASKS[direction]} {HEADINGS[measure]}" for direction, measure in table.columns]
-    lines = [f"Ours: {protocol}.\n" for protocol in fitting if protocol != WHOLE]
+    lines = [f"Ours: {protocol}.\n" for protocol in fitting if protocol not in PROTOCOLS]
     lines += ["| as printed | ours | " + " | ".join(columns) + " |", "|---" * (len(columns) + 2) + "|"]
     notes, below = [], {}
     if not of_kind:
@@ -132,8 +136,8 @@ def _table(
         lines.append(_line(row.name, "", ["-" if number is None else f"{number:g}" for number in row.numbers]))
         told = {}
         for protocol, ours in found.items():
-            which = "" if protocol == WHOLE else protocol.removeprefix(WHOLE)
-            lines += [_line("", f"`{one.label}`{which}", _cells(table, row, one, elsewhere)) for one in ours]
+            which = "".join(protocol.partition(",")[1:])
+            lines += [_line("", f"`{one.label}`{which}", _cells(table, row, one, comparable)) for one in ours]
             told |= {one.label: f"- `{one.label}` beside {row.name}: {_tell(row, one)}." for one in ours}
         notes += told.values()
         each = (one.get("chance", {}) for own in fitting.values() for one in own.values())
@@ -204,12 +208,12 @@ def _word(value: Any) -> str:
 def _fits(table: PrintedTable, evaluation: Mapping[str, Any]) -> bool:
     """Whether the gallery is the table's: the whole split where that does not tell its size."""
     if table.images is None:
-        return evaluation["protocol"] == WHOLE
+        return evaluation["protocol"] in PROTOCOLS
     return abs(evaluation["n_images"] - table.images) <= TOLERANCE * table.images
 
 
-def _cells(table: PrintedTable, row: PrintedRow, one: Measured, elsewhere: bool) -> list[str]:
-    alike = row.settings is not None and not elsewhere and not _other(row, one.system)
+def _cells(table: PrintedTable, row: PrintedRow, one: Measured, comparable: bool) -> list[str]:
+    alike = row.settings is not None and comparable and not _other(row, one.system)
     cells = []
     for (direction, measure), printed in zip(table.columns, row.numbers, strict=True):
         values = one.values(direction, measure)

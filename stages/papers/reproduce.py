@@ -11,7 +11,7 @@ if TYPE_CHECKING:
     from pipeline.config import Config
     from pipeline.metrics.paired import Columns, Draw
 
-GALLERY = ("test", "all-sentences")
+REPORTED = "test"
 PHRASES = "region_to_phrase"
 """The direction that Niu et al. 2017, Table 4, measures."""
 
@@ -40,6 +40,7 @@ def reproduce(run: Run, job: Job) -> None:
         config.name,
         lambda name, columns: _draw(run, name, columns),
         Bootstrap(config.evaluate.bootstrap, config.seed),
+        _protocol(config),
     )
     if config.reproduce.trees:
         text += "\n" + tree_sections(
@@ -50,6 +51,13 @@ def reproduce(run: Run, job: Job) -> None:
     else:
         text += "\n## Gong et al.: Tables 1 to 6\n\nLeft out: reproduce.gong is false.\n"
     publish_text(job.path, text)
+
+
+def _protocol(config: "Config") -> str:
+    """That of the papers, all sentences, where the run has it."""
+    from pipeline.settings.section import PROTOCOLS
+
+    return next((one for one in PROTOCOLS if one in config.evaluate.protocols), PROTOCOLS[0])
 
 
 def _systems(config: "Config") -> list[tuple[str, str, dict[str, Any]]]:
@@ -98,27 +106,26 @@ def _describe(config: "Config", name: str) -> dict[str, Any]:
 
 def _generators(config: "Config") -> tuple[str, ...]:
     """Those whose descriptions of the reported split are judged."""
-    return config.generators if GALLERY[0] in config.describe.splits else ()
+    return config.generators if REPORTED in config.describe.splits else ()
 
 
 def _subjects(config: "Config") -> dict[str, str]:
     """What is described, and how an evaluation of it calls it."""
-    split = GALLERY[0]
+    split = REPORTED
     return {"images": split, **({"boxes": f"{split}.boxes"} if config.describe.boxes else {})}
 
 
 def _read_descriptions(run: Run, generator: str) -> dict[str, Any]:
-    """What a generator's descriptions are worth, as an evaluation of the reported gallery."""
+    """What a generator's descriptions are worth, as an evaluation of the reported split."""
     from pipeline.storage.forms import JudgementForm
     from pipeline.storage.records import read_record
 
     files = {what: run.layout.description_evaluation(generator, one) for what, one in _subjects(run.config).items()}
     judged = {what: read_record(one.path, JudgementForm) for what, one in files.items()}
-    split, protocol = GALLERY
     return {
         "model": generator,
-        "split": split,
-        "protocol": protocol,
+        "split": REPORTED,
+        "protocol": _protocol(run.config),
         "n_images": judged["images"]["n_images"],
         **judged,
     }
@@ -130,25 +137,24 @@ def _phrase_models(config: "Config") -> list[str]:
 
     shown = {config.reproduce.collection, *config.reproduce.others}
     asked = any(table.collection in shown and PHRASES in dict(table.columns) for table in TABLES)
-    return [name for name, _ in config.phrase_splits((GALLERY[0],))] if asked else []
+    return [name for name, _ in config.phrase_splits((REPORTED,))] if asked else []
 
 
 def _read_phrases(run: Run, model: str) -> dict[str, Any]:
-    """How a model ranks phrases for regions, as an evaluation of the reported gallery. Raises InputError where no
+    """How a model ranks phrases for regions, as an evaluation of the reported split. Raises InputError where no
     box has a label."""
     from pipeline.errors import InputError
     from pipeline.storage.phrases import PhraseRanking
     from pipeline.storage.records import read_record
 
-    split, protocol = GALLERY
-    path = run.layout.phrase_ranking(model, split).path
+    path = run.layout.phrase_ranking(model, REPORTED).path
     found = read_record(path, PhraseRanking)
     if reason := found.get("left_out"):
         raise InputError(
             f"{path} ranks nothing ({reason}); give boxes labels, or take coco-region out of reproduce.others"
         )
     measured = found[PHRASES]["split"]
-    about = {"model": model, "split": split, "protocol": protocol}
+    about = {"model": model, "split": REPORTED, "protocol": _protocol(run.config)}
     return {**about, PHRASES: measured, "chance": {PHRASES: measured["chance"]}}
 
 
@@ -168,7 +174,7 @@ def _draw(run: Run, system: str, columns: "Columns") -> "Draw":
     layout, subjects = run.layout, _subjects(run.config)
     direction, metric = columns[0]
     if direction == PHRASES:
-        path = layout.phrase_ranking(system, GALLERY[0]).path
+        path = layout.phrase_ranking(system, REPORTED).path
         names = ranked_names(PHRASES, "split")
         arrays = read_measured(path, PhraseRanking, "ranks", names, "rank-phrases")[1]
         ranks, images = (arrays[name] for name in names)
@@ -180,18 +186,18 @@ def _draw(run: Run, system: str, columns: "Columns") -> "Draw":
         images, of = np.unique(arrays["images"], return_inverse=True)
         statistics = Statistics(**{name: arrays[name] for name in names[1:]})
         return Draw(images, lambda weights: statistics.measure(metric, weights[of]))
-    found = read_ranks(layout.evaluation(system, *GALLERY).path)
+    found = read_ranks(layout.evaluation(system, REPORTED, _protocol(run.config)).path)
     owners = found.pop("owners")
     each = {"image_to_sentence": np.arange(len(found["image_to_sentence"]))}
     return draw_of_ranks(found, {side: each.get(side, owners) for side in found}, columns)
 
 
 def _reads(config, layout) -> Inputs:
-    judged = [names for names in config.evaluations() if names[1:] == GALLERY]
+    judged = [names for names in config.evaluations() if names[1:] == (REPORTED, _protocol(config))]
     evaluations = {f"evaluation/{names[0]}": layout.evaluation(*names) for names in judged}
     tables = {"tables": layout.tables} if config.reproduce.gong else {}
     trees = _tree_files(config, layout) if config.reproduce.trees else {}
-    ranked = {f"phrases/{name}": layout.phrase_ranking(name, GALLERY[0]) for name in _phrase_models(config)}
+    ranked = {f"phrases/{name}": layout.phrase_ranking(name, REPORTED) for name in _phrase_models(config)}
     described = [
         layout.description_evaluation(name, one) for name in _generators(config) for one in _subjects(config).values()
     ]
@@ -213,7 +219,7 @@ def _tree_files(config, layout) -> Inputs:
 
 STAGE = Stage(
     reproduce,
-    version=6,
+    version=7,
     needs=Need(fixed(2500), fixed(50), fixed(60), "models"),
     keys=lambda config: {
         "name": config.name,

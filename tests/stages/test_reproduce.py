@@ -11,6 +11,7 @@ from pipeline.errors import InputError
 from pipeline.run.layout import Layout
 from pipeline.storage.evaluations import write_evaluation, write_measured, write_summary
 
+FIRST = "first-sentence"
 VALUES = {"recall@1": 20.0, "recall@5": 41.6, "recall@10": 55.0, "median_rank": 7.0, "mean_rank": 30.5}
 PAPER = {
     "models": ["lstm"],
@@ -23,16 +24,16 @@ PAPER = {
 }  # fmt: skip
 
 
-def reproduce(folder: Path, *names: str, **changes: object) -> str:
+def reproduce(folder: Path, *names: str, protocol: str = "all-sentences", **changes: object) -> str:
     layout, found = Layout(folder), []
     for rank, name in enumerate(names, 1):
-        about = {"split": "test", "protocol": "all-sentences", "n_images": 100, "n_sentences": 6}
+        about = {"split": "test", "protocol": protocol, "n_images": 100, "n_sentences": 6}
         about["chance"] = {"sentence_to_image": VALUES, "image_to_sentence": VALUES}
         value = {"model": name, **about, "image_to_sentence": VALUES, "sentence_to_image": VALUES}
         value |= {"fingerprint": "f", "inputs": {"manifest": "m", f"embeddings/{name}": "e"}}
         ranks = {"image_to_sentence": np.full(3, 11 * rank), "sentence_to_image": np.full(6, 11 * rank)}
         ranks["owners"] = np.repeat(np.arange(3), 2)
-        write_evaluation(layout.evaluation(name, "test", "all-sentences").path, value, ranks)
+        write_evaluation(layout.evaluation(name, "test", protocol).path, value, ranks)
         found.append(value)
     write_summary(layout.summary.path, found, "")
     layout.config.write_text(yaml.safe_dump({**PAPER, **changes}))
@@ -93,6 +94,14 @@ def test_seeds_of_a_variant_are_one_system_and_orders_are_judged_by_their_ranks(
     assert "|  | `tree, 2 seeds` | **30.5** ± 0.0 |" in text
     search, describing = [line for line in text.splitlines() if line.startswith("| SDT-RNN above DT-RNN |")]
     assert search == describing and search.endswith("| -22.0 (-33.0 to -11.0) | yes |")  # 11 or 22 less 33 or 44
+
+
+def test_a_run_without_all_sentences_is_told_by_its_own_gallery_and_has_no_difference(tmp_path: Path) -> None:
+    own = {"models": ["lstm", "devise"], "evaluate": {"protocols": [FIRST]}}
+    text = reproduce(tmp_path, "lstm", "devise", protocol=FIRST, **own)
+    assert "the first sentence of each image in the gallery" in text and "every sentence in the gallery" not in text
+    assert "|  | `lstm` | **20.0** |" in text and "(+2.0)" not in text
+    assert "| LSTM, OxfordNet above DeViSE | `lstm` - `devise` |" in text
 
 
 MADE = {"inputs": {"manifest": "m"}, "fingerprint": "f"}
