@@ -232,9 +232,10 @@ def _line(first: str, second: str, cells: Sequence[str]) -> str:
 def _orders(
     table: PrintedTable, below: Mapping[str, Sequence[Measured]], draws: Draws, bootstrap: Bootstrap
 ) -> list[str]:
-    """A table of the orders that the paper states, each between the systems nearest to its own, and of how those
-    further from it stand to these."""
-    stated = [(f"{a} above {b}", below[a][0], below[b][0]) for a, b in table.orders if below[a] and below[b]]
+    """A table of the orders that the paper states, each between the systems nearest to its own, unless one system
+    stands for both, and of how those further from it stand to these."""
+    named = [(a, b, below[a][0], below[b][0]) for a, b in table.orders if below[a] and below[b]]
+    stated = [(f"{a} above {b}", one, other) for a, b, one, other in named if one.system is not other.system]
     others = [("", further, nearest) for nearest, *more in filter(None, below.values()) for further in more]
     pairs = {(printed, one.label, other.label): (printed, one, other) for printed, one, other in (*stated, *others)}
     compared = [

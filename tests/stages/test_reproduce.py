@@ -102,6 +102,7 @@ def test_a_run_without_all_sentences_is_told_by_its_own_gallery_and_has_no_diffe
     assert "the first sentence of each image in the gallery" in text and "every sentence in the gallery" not in text
     assert "|  | `lstm` | **20.0** |" in text and "(+2.0)" not in text
     assert "| LSTM, OxfordNet above DeViSE | `lstm` - `devise` |" in text
+    assert "LSTM, OxfordNet above LSTM" not in text  # one system stands below both rows
 
 
 MADE = {"inputs": {"manifest": "m"}, "fingerprint": "f"}
