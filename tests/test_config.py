@@ -188,10 +188,11 @@ def test_a_row_has_the_runs_seed_or_its_own(tmp_path) -> None:
         config.model("lstn")
 
 
-def test_a_variant_with_seeds_is_a_model_a_seed_wherever_it_is_named() -> None:
+@pytest.mark.parametrize("seeds", [[7, 0], ["7", "0"]], ids=["numbers", "as Snakemake's --config gives them"])
+def test_a_variant_with_seeds_is_a_model_a_seed_wherever_it_is_named(seeds: list) -> None:
     change = {
         "models": ["gru", "tree", "tree-csls-refit", "all"],
-        "variants": {"tree": {"model": "sdtrnn", "margin": 3.0, "seeds": [7, 0]}},
+        "variants": {"tree": {"model": "sdtrnn", "margin": 3.0, "seeds": seeds}},
         "ensembles": {"all": {"members": ["gru", "tree-csls"]}},
     }
     config = validate(merge(defaults(), change))

@@ -33,7 +33,8 @@ class _Seeded:
     def __init__(self, given: Any) -> None:
         self.given = given
         several = given.items() if isinstance(given, Mapping) else ()
-        self.seeds = {name: one["seeds"] for name, one in several if isinstance(one, Mapping) and _several(one)}
+        found = {name: _seeds(one) for name, one in several if isinstance(one, Mapping)}
+        self.seeds = {name: seeds for name, seeds in found.items() if seeds}
 
     def variants(self) -> dict[str, Any]:
         split: dict[str, Any] = {}
@@ -58,7 +59,10 @@ def _with(section: Any, key: str, seeded: _Seeded) -> Any:
     return {**section, key: seeded.spread(section[key])} if isinstance(section, Mapping) and key in section else section
 
 
-def _several(variant: Mapping[str, Any]) -> bool:
+def _seeds(variant: Mapping[str, Any]) -> list[int]:
+    """The seeds of a variant, also as text, which Snakemake's --config makes of the numbers of a list; empty where they
+    have another form."""
     seeds = variant.get("seeds")
-    listed = isinstance(seeds, list | tuple) and bool(seeds) and all(isinstance(seed, int) for seed in seeds)
-    return listed and len(set(seeds)) == len(seeds)
+    given = list(seeds) if isinstance(seeds, list | tuple) else []
+    read = [int(seed) if isinstance(seed, str) and seed.isdecimal() else seed for seed in given]
+    return read if all(isinstance(seed, int) for seed in read) and len(set(read)) == len(read) else []
