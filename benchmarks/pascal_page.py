@@ -22,6 +22,8 @@ def main() -> None:
     for name in ("captions", "images", "output"):
         parser.add_argument(name, type=Path)
     given = parser.parse_args()
+    if given.output.exists():
+        parser.error(f"{given.output} exists; name a folder that does not")
     sentences = defaultdict(list)
     for line in given.captions.read_text(encoding="utf-8").splitlines():
         name, _, text = line.split("\t")

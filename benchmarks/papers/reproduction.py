@@ -65,7 +65,7 @@ def render(
     run: str,
     draws: Draws,
     bootstrap: Bootstrap,
-    protocol: str = WHOLE,
+    protocol: str,
 ) -> str:
     """Every table of the papers with the `systems` of a run below the printed ones, by its `evaluations` of test by the
     `protocol`, and paired intervals for the orders that a paper states.

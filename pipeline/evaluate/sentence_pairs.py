@@ -1,10 +1,12 @@
 """Which sentences of one image a model holds apart: the error analysis of Socher et al. 2014, section 6.6."""
 
+from collections.abc import Mapping
 from typing import Any
 
 import numpy as np
 
-from pipeline.metrics.retrieval import INTERVAL, Bootstrap, measure, resample
+from pipeline.metrics.paired import Draw, compare_draws
+from pipeline.metrics.retrieval import Bootstrap, measure
 
 VERBS = ("neither", "one", "both")
 """Sentences of a pair that have a verb."""
@@ -24,7 +26,7 @@ def measure_pairs(
     `pairs` (p, 2) and `ranks` (p,) as pipeline.metrics.similarity.pair_ranks gives them, `owners` (m,) the image of
     each sentence, `verbs` (m,) 1 for a sentence with a verb, 0 for one without, -1 where that is not known, whose pairs
     are left out; `lengths` (m,) in words. Intervals resample images. `one_minus_both` is the mean rank of pairs with
-    one verb minus that of pairs with two, in the same resamples, where there are pairs of both kinds. `worst` counts,
+    one verb minus that of pairs with two, as compare_draws has it, where there are pairs of both kinds. `worst` counts,
     among the share WORST of the pairs with the worst ranks, those by verbs.
     """
     known = (verbs[pairs] >= 0).all(axis=1)
@@ -59,21 +61,14 @@ def measure_pairs(
 
 def _difference(
     ranks: np.ndarray, images: np.ndarray, first: np.ndarray, second: np.ndarray, bootstrap: Bootstrap
-) -> dict[str, Any]:
-    """The mean of the `first` ranks minus that of the `second`, with `ci95`; empty where one of them has no rank."""
-    if not (first.any() and second.any()):
+) -> Mapping[str, Any]:
+    """The mean of the `first` ranks minus that of the `second`; empty where one of them has none, or no resample."""
+    if not (first.any() and second.any() and bootstrap.resamples):
         return {}
-    units = np.unique(images, return_inverse=True)[1]
-    n = units.max() + 1
-    parts = [(np.bincount(units[own], ranks[own], n), np.bincount(units[own], minlength=n)) for own in (first, second)]
+    each, units = np.unique(images, return_inverse=True)
 
-    def minus(weights: np.ndarray) -> float:
-        means = [weights @ sums / counts if (counts := weights @ sizes) else np.nan for sums, sizes in parts]
-        return float(means[0] - means[1])
+    def draw(chosen: np.ndarray) -> Draw:
+        sums, sizes = (np.bincount(units[chosen], values, len(each)) for values in (ranks[chosen], None))
+        return Draw(each, lambda weights: weights @ sums / n if (n := weights @ sizes) else np.nan)
 
-    found: dict[str, Any] = {"difference": minus(np.ones(n, np.int64))}
-    if bootstrap.resamples:
-        rng = np.random.default_rng(bootstrap.seed)
-        draws = [minus(resample(rng, n)) for _ in range(bootstrap.resamples)]
-        found["ci95"] = np.nanpercentile(draws, INTERVAL).tolist()
-    return found
+    return compare_draws([draw(first)], [draw(second)], bootstrap)

@@ -15,7 +15,7 @@ Columns = Sequence[tuple[str, str]]
 @dataclass(frozen=True)
 class Draw:
     """One training of a system: what it is `worth` where the image `images[i]` (n,) counts `weights[i]` times, with all
-    that belongs to it; weights (n,) are whole numbers."""
+    that belongs to it, or nan where nothing does; weights (n,) are whole numbers."""
 
     images: np.ndarray
     worth: Callable[[np.ndarray], float]
@@ -63,8 +63,8 @@ def compare_draws(
     """What one system is worth minus what another is, each the mean over its draws (trainings from several seeds).
 
     A paired bootstrap resamples images, the same for both systems, and the draws of each by themselves: `ci95` are its
-    percentiles, `p` is the share of resamples in which the difference has not the sign of `difference`. Raises
-    InputError where two draws were measured on different images.
+    percentiles, `p` is the share of resamples in which the difference has not the sign of `difference`; a resample in
+    which a draw has no worth is left out. Raises InputError where two draws were measured on different images.
     """
     rng, images = np.random.default_rng(bootstrap.seed), ours[0].images
     if not all(np.array_equal(one.images, images) for one in (*ours, *theirs)):
@@ -84,5 +84,6 @@ def compare_draws(
             for _ in range(bootstrap.resamples)
         ]
     )
+    resamples = resamples[np.isfinite(resamples)]
     interval = np.percentile(resamples, INTERVAL).tolist()
     return {"difference": difference, "ci95": interval, "p": float(np.mean(resamples * np.sign(difference) <= 0))}

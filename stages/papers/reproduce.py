@@ -111,8 +111,7 @@ def _generators(config: "Config") -> tuple[str, ...]:
 
 def _subjects(config: "Config") -> dict[str, str]:
     """What is described, and how an evaluation of it calls it."""
-    split = REPORTED
-    return {"images": split, **({"boxes": f"{split}.boxes"} if config.describe.boxes else {})}
+    return {"images": REPORTED, **({"boxes": f"{REPORTED}.boxes"} if config.describe.boxes else {})}
 
 
 def _read_descriptions(run: Run, generator: str) -> dict[str, Any]:

@@ -33,7 +33,7 @@ def alike(name: str, columns: Columns) -> Draw:
 
 
 def tables(evaluations, ours, collection: str | None = "flickr8k", draws=None, others=()) -> dict[str, str]:
-    text = render(evaluations, ours, collection, others, "mine", draws or alike, BOOTSTRAP)
+    text = render(evaluations, ours, collection, others, "mine", draws or alike, BOOTSTRAP, "all-sentences")
     return {part.splitlines()[0]: part for part in text.split("## ")[1:]}
 
 
