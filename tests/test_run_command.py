@@ -74,13 +74,16 @@ def processes_in(folder: Path) -> list[str]:
     return found
 
 
-def test_ctrl_c_ends_all_of_it(folder: Path) -> None:
+@pytest.mark.parametrize("when", ["while it ingests", "once the manifest is there"])
+def test_ctrl_c_ends_all_of_it(folder: Path, when: str) -> None:
+    """Snakemake does not trust a file of which it has not noted yet that it is whole, such as the manifest then."""
     process = subprocess.Popen(
         command("mine.yaml", "--cores", "1"), cwd=folder, env=environment(), stderr=subprocess.PIPE, text=True,
         preexec_fn=lambda: signal.signal(signal.SIGINT, signal.default_int_handler),
     )  # fmt: skip
-    log = folder / "results/mine/run.log"
-    while not (log.exists() and "checkpoint ingest" in log.read_text()):
+    log, manifest = (folder / "results/mine" / name for name in ("run.log", "manifest/manifest.json"))
+    begun = manifest.exists if when.endswith("there") else lambda: "checkpoint ingest" in log.read_text()
+    while not (log.exists() and begun()):
         assert process.poll() is None
         time.sleep(0.05)
     process.send_signal(signal.SIGINT)
@@ -88,7 +91,7 @@ def test_ctrl_c_ends_all_of_it(folder: Path) -> None:
     assert process.returncode == 130
     while processes_in(folder):  # what was killed with it is gone soon
         time.sleep(0.05)
-    assert "(flag -n)" in run(folder, "mine.yaml", "--", "-n").stderr  # it is not locked
+    assert "(flag -n)" in run(folder, "mine.yaml", "--", "-n").stderr  # it is not locked, and goes on
 
 
 def test_a_target_after_the_dashes_is_no_configuration() -> None:

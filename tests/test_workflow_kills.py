@@ -36,7 +36,7 @@ def test_a_run_that_is_killed_again_and_again_ends_with_the_same_bytes(run: Path
     rng, quiet = Random(6), {"stdout": subprocess.DEVNULL, "stderr": subprocess.DEVNULL}
     count = int((run / "count").read_text())
     for number, files in enumerate(sorted(rng.sample(range(int(0.9 * count)), KILLS))):
-        whole = command("all", "--cores", "2", "--configfile", "tiny.yaml", "--rerun-incomplete")
+        whole = command("all", "--cores", "2", "--configfile", "tiny.yaml")
         process = subprocess.Popen(whole, cwd=tmp_path, env=environment(), start_new_session=True, **quiet)
         while len(result_files(tmp_path)) < files and process.poll() is None:
             time.sleep(0.05)
@@ -49,7 +49,7 @@ def test_a_run_that_is_killed_again_and_again_ends_with_the_same_bytes(run: Path
         wait_for_orphans(process.pid)
         snakemake(tmp_path, "--unlock", "--configfile", "tiny.yaml")
         assert {fault.reason.split(":")[0] for fault in faults_of(tmp_path)} <= {"uncommitted", "missing", "mixed"}
-    snakemake(tmp_path, "all", "--configfile", "tiny.yaml", "--rerun-incomplete")
+    snakemake(tmp_path, "all", "--configfile", "tiny.yaml")
     assert not faults_of(tmp_path)
     ours, theirs = (result_files(folder) for folder in (tmp_path, run))
     assert len(ours) == count

@@ -50,7 +50,7 @@ class _Dashed(click.Command):
 def command(config_path: Path | None, further: tuple[str, ...], cores: int | None, as_json: bool) -> None:
     """Run everything that CONFIG asks for, by default the demo; what is made already is kept.
 
-    Options and targets of Snakemake's own follow two dashes, such as `-- --rerun-incomplete`; then its output is shown.
+    Options and targets of Snakemake's own follow two dashes, such as `-- --keep-going`; then its output is shown.
     """
     import json
     import shlex
