@@ -76,7 +76,7 @@ class PlanSettings(Section):
     sample: Annotated[Positive, Field(ge=8)]
 
 
-PaperCollection = Literal["flickr8k", "flickr30k", "coco", "coco-region", "pascal1k"]
+PaperCollection = Literal["flickr8k", "flickr30k", "coco", "coco-region", "pascal1k", "sbu"]
 
 
 class ReproduceSettings(Section):

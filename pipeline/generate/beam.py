@@ -90,25 +90,34 @@ def beam_search(decoder: Decoder, search: BeamSearch) -> list[list[Hypothesis]]:
 
 @torch.inference_mode()
 def sample(decoder: Decoder, longest: int, temperature: float, generator: torch.Generator) -> list[Hypothesis]:
-    """A sentence for every image, with words sampled from softmax(logits / temperature); log P is at temperature 1."""
+    """A sentence for every image, with words sampled from softmax(logits / temperature); log P is at temperature 1.
+
+    An image leaves when its sentence has ended, so that the draws of the others depend on it.
+    """
     logits, state = decoder.begin()
-    boundary = decoder.boundary
+    boundary, device = decoder.boundary, logits.device
     logits[:, boundary] = -torch.inf
-    history, total = [], torch.zeros(len(logits), device=logits.device)
-    ended = torch.zeros(len(logits), dtype=torch.bool, device=logits.device)
-    for _ in range(longest):
-        logits = _mask(logits, boundary)
-        words = torch.multinomial((logits / temperature).softmax(dim=1), 1, generator=generator).flatten()
-        words = words.masked_fill(ended, boundary)
-        gained = logits.log_softmax(dim=1).gather(1, words[:, None]).flatten()
-        total += gained.masked_fill(ended, 0)
-        history.append(words)
-        ended |= words == boundary
-        if ended.all():
+    live = torch.arange(len(logits), device=device)
+    history = torch.full((len(logits), longest), boundary, device=device)
+    total = torch.zeros(len(logits), device=device)
+    for position in range(longest):
+        words = _draw(_mask(logits, boundary) / temperature, generator)
+        total[live] += (logits.gather(1, words[:, None]) - logits.logsumexp(dim=1, keepdim=True)).flatten()
+        history[live, position] = words
+        going = words != boundary
+        live, words = live[going], words[going]
+        if not len(live) or position + 1 == longest:
             break
-        logits, state = decoder.step(words, state)
-    rows = torch.stack(history, dim=1)
-    return [_hypotheses(row[None], value[None], boundary)[0] for row, value in zip(rows, total, strict=True)]
+        logits, state = decoder.step(words, tuple(part[going] for part in state))
+    return [_hypotheses(row[None], value[None], boundary)[0] for row, value in zip(history, total, strict=True)]
+
+
+def _draw(logits: Tensor, generator: torch.Generator) -> Tensor:
+    """(n,) a class of each row of `logits` (n, C), as likely as their softmax: the first up to which the sum of the
+    probabilities exceeds a uniform number. torch.multinomial draws a number for every class."""
+    sums = logits.softmax(dim=1).cumsum(dim=1)
+    drawn = torch.rand(len(logits), 1, generator=generator, device=generator.device).to(sums)
+    return torch.searchsorted(sums, drawn * sums[:, -1:], right=True).flatten()
 
 
 def _mask(logits: Tensor, boundary: int) -> Tensor:

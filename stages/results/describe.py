@@ -92,7 +92,7 @@ def _reads(config, layout, generator: str, subject: str) -> Inputs:
 
 STAGE = Stage(
     describe,
-    version=4,
+    version=5,
     needs=Need(
         lambda s: TORCH + 3000 + manifest_mb(s) + 4 * 20 * s.described * s.widest / MB,
         fixed(50),

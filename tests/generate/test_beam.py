@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 import torch
 
-from pipeline.generate.beam import BeamSearch, _extend, beam_search, sample
+from pipeline.generate.beam import BeamSearch, _draw, _extend, beam_search, sample
 
 WORDS, UNKNOWN, END = 3, 3, 4
 
@@ -121,6 +121,39 @@ def test_samples_follow_the_probabilities() -> None:
     assert share == pytest.approx(expected, abs=4 * np.sqrt(expected / 4000))
     same = next(one for one in drawn if one.words == likely)
     assert same.log_probability == pytest.approx(sentences[likely], abs=1e-4)
+
+
+def test_classes_are_drawn_as_likely_as_their_softmax() -> None:
+    """Also the rare ones; never one of probability 0, wherever it stands."""
+    logits = torch.tensor([-torch.inf, 0.0, 3.0, -torch.inf, -2.0, 1.0, -torch.inf])
+    count = 200_000
+    drawn = _draw(logits.repeat(count, 1), torch.Generator().manual_seed(0))
+    shares = np.bincount(drawn, minlength=7) / count
+    expected = logits.softmax(0).double().numpy()
+    assert not shares[expected == 0].any()
+    np.testing.assert_allclose(shares, expected, atol=4 * np.sqrt(0.25 / count))
+    assert shares[4] == pytest.approx(expected[4], rel=0.1)
+
+
+def test_a_sentence_that_has_ended_is_left_alone() -> None:
+    """Only those that go on are decoded further, each by its own image."""
+    chain, asked = Chain([7] * 300 + [8] * 300), []
+    whole = chain.step
+
+    def step(words, state):
+        asked.append(len(words))
+        assert END not in words
+        return whole(words, state)
+
+    chain.step = step
+    drawn = sample(chain, 6, 1.0, torch.Generator().manual_seed(0))
+    lengths = np.array([len(one.words) for one in drawn])
+    assert asked == [int((lengths > position).sum()) for position in range(5) if (lengths > position).any()]
+    for image, first in ((0, 0), (1, 300)):
+        sentences = every_sentence(Chain([7, 8]), image, 4)
+        for one in drawn[first : first + 300]:
+            if one.words in sentences:
+                assert one.log_probability == pytest.approx(sentences[one.words], abs=1e-4)
 
 
 @pytest.mark.parametrize("classes", [40, 64, 1000])

@@ -118,6 +118,27 @@ def test_descriptions_stand_below_the_printed_ones() -> None:
     assert "- Our model: none of ours, `mrnn` is not among" in alone
 
 
+def test_an_order_without_figures_is_judged_too() -> None:
+    """Kiros et al. say in words that the multiplicative variant is above the additive one, on SBU's photographs."""
+    metrics = {**{f"bleu_{n}": 60.0 - 10 * n for n in range(1, 5)}, "meteor": 15.0, "cider": 30.0}
+    described = {"mlbl": metrics, "mnlm": {**metrics, "bleu_4": 21.0}}
+
+    def draws(name: str, columns: Columns) -> Draw:
+        ((what, metric),) = columns
+        assert what == "images"
+        return Draw(np.arange(5), lambda weights: described[name][metric])
+
+    found = [evaluation(name, images=values) for name, values in described.items()]
+    text = tables(found, [system(name, name) for name in described], draws=draws, others=("sbu",))[
+        "Kiros et al.: sections 2.4, 2.5 and 3.3, descriptions, of which no figure is printed"
+    ]
+    assert "It was measured on sbu, ours on flickr8k." in text and "| MNLM |  | - | - | - | - | - | - |" in text
+    assert "|  | `mnlm` | **50.0** | **40.0** | **30.0** | **21.0** | **15.0** | **30.0** |" in text
+    by_bleu, by_cider = lines_of(text, "| MNLM above MLBL, the additive variant | `mnlm` - `mlbl`")
+    assert by_bleu.endswith("B-4 | +1.0 (+1.0 to +1.0) | yes |") and by_cider.endswith("| not established |")
+    assert "- SC-NLM: none of ours, `sc-nlm` is not among" in text
+
+
 def ranked(image_to_sentence: np.ndarray, sentence_to_image: np.ndarray, columns: Columns) -> Draw:
     """Ranks of images with two sentences each."""
     ranks = {"image_to_sentence": image_to_sentence, "sentence_to_image": sentence_to_image}

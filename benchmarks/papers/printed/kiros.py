@@ -1,6 +1,6 @@
 """Kiros et al. 2014."""
 
-from benchmarks.papers.printed.form import RANKING, PrintedRow, PrintedTable
+from benchmarks.papers.printed.form import BLEU, RANKING, PrintedRow, PrintedTable
 
 FULL_FRAME = "the same system on whole images, without regions"
 FINETUNED = "DeFrag on a network finetuned with it, which is not done here"
@@ -19,6 +19,10 @@ LSTM = {
 }
 OXFORD, TORONTO = ({**LSTM, "encoders": encoders} for encoders in ("vgg19 fc7", "Toronto ConvNet, 4,096 dimensions"))
 OXFORD_30K, TORONTO_30K = ({**settings, "batch_size": 100} for settings in (OXFORD, TORONTO))
+LANGUAGE = {"optimiser": "sgd", "dropout": 0.0, "averaging": 0.0, "dimensions": 300}
+"""Sections 2.3 and 2.5. Section 5.2 is of candidates, which all generators of a run have in common."""
+GATED = {**LANGUAGE, "factors": 100, "gate_bias": False}
+NOT_PRINTED = (None,) * 6
 RANDOM = (0.1, 0.6, 1.1, 631, 0.1, 0.5, 1.0, 500)
 
 TABLES = (
@@ -57,5 +61,15 @@ TABLES = (
             ("LSTM, OxfordNet", "DeViSE"), ("LSTM, OxfordNet", "DeFrag"), ("LSTM, OxfordNet", "m-RNN"),
             ("LSTM, OxfordNet", "LSTM"),
         ),
+    ),
+    PrintedTable(
+        "Kiros et al.", "sections 2.4, 2.5 and 3.3, descriptions, of which no figure is printed", "sbu",
+        tuple(("images", metric) for metric in (*BLEU, "meteor", "cider")),
+        (
+            PrintedRow("MLBL, the additive variant", NOT_PRINTED, "mlbl", settings=LANGUAGE),
+            PrintedRow("MNLM", NOT_PRINTED, "mnlm", settings=GATED),
+            PrintedRow("SC-NLM", NOT_PRINTED, "sc-nlm", settings=GATED),
+        ),
+        orders=(("MNLM", "MLBL, the additive variant"),),
     ),
 )  # fmt: skip

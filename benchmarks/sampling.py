@@ -1,0 +1,66 @@
+"""Sampling sentences word by word, against a draw by torch.multinomial for every sentence until the last has ended.
+
+    python benchmarks/sampling.py [--candidates 1000] [--dimensions 300] [--factors 100] [--words 6790] [--pairs 5]
+
+The candidates of one image by the network of `mnlm`, in the sizes of Kiros et al. 2014 and with Flickr8k's vocabulary.
+The weights are drawn; the boundary is as likely as makes sentences of ten words on average. `words` says how many both
+ways have on average.
+"""
+
+import argparse
+
+from interleave import compare, report
+
+from pipeline import runtime
+
+runtime.configure()
+
+import numpy as np  # noqa: E402  after the BLAS kernels are chosen
+import torch  # noqa: E402
+
+from pipeline.generate.beam import sample  # noqa: E402
+from pipeline.generate.logbilinear import LogBilinearSizes, Multiplicative, WindowDecoder  # noqa: E402
+from pipeline.models.neural.training import seeded  # noqa: E402
+
+LONGEST, TEMPERATURE, LENGTH = 20, 0.7, 30
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    for name, default in (("candidates", 1000), ("dimensions", 300), ("factors", 100), ("words", 6790), ("pairs", 5)):
+        parser.add_argument(f"--{name}", type=int, default=default)
+    given = parser.parse_args()
+    with seeded(0):
+        frequencies = torch.zeros(given.words + 2)
+        frequencies[-1] = TEMPERATURE * float(np.log(given.words / (LENGTH - 1)))
+        sizes = LogBilinearSizes(5, given.dimensions, given.factors, given.dimensions, 0, 0, 0, False)
+        network = Multiplicative(sizes, frequencies).eval()
+        u = torch.nn.functional.normalize(torch.randn(given.candidates, given.dimensions))
+
+    def shrinking() -> list[int]:
+        found = sample(WindowDecoder(network, u, None), LONGEST, TEMPERATURE, torch.Generator().manual_seed(0))
+        return [len(one.words) for one in found]
+
+    @torch.inference_mode()
+    def together() -> list[int]:
+        decoder, random = WindowDecoder(network, u, None), torch.Generator().manual_seed(0)
+        logits, state = decoder.begin()
+        logits[:, decoder.boundary] = -torch.inf
+        ended, lengths = torch.zeros(len(logits), dtype=torch.bool), torch.zeros(len(logits), dtype=torch.long)
+        for _ in range(LONGEST):
+            logits[:, decoder.boundary - 1] = -torch.inf
+            drawn = torch.multinomial((logits / TEMPERATURE).softmax(dim=1), 1, generator=random).flatten()
+            words = drawn.masked_fill(ended, decoder.boundary)
+            ended |= words == decoder.boundary
+            lengths += ~ended
+            if ended.all():
+                break
+            logits, state = decoder.step(words, state)
+        return lengths.tolist()
+
+    words = [round(float(np.mean(way())), 2) for way in (shrinking, together)]
+    report({**compare(f"{given.candidates} candidates of an image", shrinking, together, given.pairs), "words": words})
+
+
+if __name__ == "__main__":
+    main()
