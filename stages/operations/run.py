@@ -17,6 +17,8 @@ if TYPE_CHECKING:
 STEPS = re.compile(r"(\d+) of (\d+) steps \(\S+ done")
 RULE = re.compile(r"(?:local)?(?:rule|checkpoint) (\w+):")
 FAILED = re.compile(r"Error in (?:rule|checkpoint) (\w+)")
+REFUSED = re.compile(r"^\w+(Exception|Error)\b", flags=re.M)
+"""Where Snakemake begins to say why it runs nothing."""
 STATUS = re.compile(r"non-zero exit status (\d+)")
 LOOK_SECONDS = 0.2
 """Between two looks at the log."""
@@ -161,10 +163,9 @@ def _explain(log: Path, code: int, again: str) -> RunFailure:
     if "--unlock" in text or "could not be locked" in text.lower() or "cannot be locked" in text.lower():
         return RunFailure(f"another run, or one that was killed, has locked this folder; {again} -- --unlock", code)
     if stage is None:
-        lines = [line.strip() for line in text.splitlines() if line.strip()]
-        return RunFailure(
-            f"Snakemake ended with exit code {code} ({lines[-1] if lines else 'no output'}); see {log}", code
-        )
+        at = max((match.start() for match in REFUSED.finditer(text)), default=text.rstrip().rfind("\n") + 1)
+        reason = " ".join(text[at:].split()) or "no output"
+        return RunFailure(f"Snakemake ended with exit code {code} ({reason}); see {log}", code)
     status = STATUS.findall(text)
     reason = said[-1] if said else f"it ended without a word of its own; {again} goes on where it was"
     return RunFailure(f"{stage[1].replace('_', '-')}: {reason} (details: {log})", int(status[-1]) if status else code)
