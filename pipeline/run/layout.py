@@ -237,7 +237,7 @@ class Layout:
 
     @property
     def transfer_page(self) -> Artefact:
-        return self.file("study/transfer.html")
+        return self._sidecar("study/transfer.html")
 
     def sweep(self, model: str) -> Artefact:
         return self._folder(f"sweeps/{model}", "sweep.json")

@@ -48,6 +48,8 @@ def reproduce(run: Run, job: Job) -> None:
         )
     if config.reproduce.gong:
         text += "\n" + read_verified(layout.tables.path, TABLES)[0].decode("utf-8")
+        page = layout.transfer_page.path.relative_to(layout.root)
+        text += f"\n## Figures 3 and 4\n\nTest images with what the target set alone and SAE find: [{page}]({page}).\n"
     else:
         text += "\n## Gong et al.: Tables 1 to 6\n\nLeft out: reproduce.gong is false.\n"
     publish_text(job.path, text)
@@ -194,7 +196,7 @@ def _draw(run: Run, system: str, columns: "Columns") -> "Draw":
 def _reads(config, layout) -> Inputs:
     judged = [names for names in config.evaluations() if names[1:] == (REPORTED, _protocol(config))]
     evaluations = {f"evaluation/{names[0]}": layout.evaluation(*names) for names in judged}
-    tables = {"tables": layout.tables} if config.reproduce.gong else {}
+    tables = {"tables": layout.tables, "page": layout.transfer_page} if config.reproduce.gong else {}
     trees = _tree_files(config, layout) if config.reproduce.trees else {}
     ranked = {f"phrases/{name}": layout.phrase_ranking(name, REPORTED) for name in _phrase_models(config)}
     described = [
@@ -218,7 +220,7 @@ def _tree_files(config, layout) -> Inputs:
 
 STAGE = Stage(
     reproduce,
-    version=7,
+    version=8,
     needs=Need(fixed(2500), fixed(50), fixed(60), "models"),
     keys=lambda config: {
         "name": config.name,

@@ -16,7 +16,7 @@ def show_transfer(run: Run, job: Job) -> None:
     from pipeline.models.linear.study import draw_folds
     from pipeline.report.thumbnails import Photographs
     from pipeline.report.transfer import TransferCase, find_nearest, render
-    from pipeline.storage.atomic import publish_text
+    from pipeline.storage.atomic import DRAWING, publish
     from pipeline.storage.forms import StudyFile
     from pipeline.storage.records import read_cell, read_record
     from pipeline.text.tfidf import join_fields
@@ -72,12 +72,14 @@ def show_transfer(run: Run, job: Job) -> None:
         )
         for place, image_id in enumerate(image_ids.tolist())
     ]
-    publish_text(job.path, render(f"{compared[0]} and {compared[1]}", cases))
+    page = render(f"{compared[0]} and {compared[1]}", cases).encode()
+    about = {"kind": DRAWING, "rows": len(cases), "fingerprint": job.fingerprint}
+    publish(job.path, page, **about, details={"inputs": study["inputs"]})
 
 
 STAGE = Stage(
     show_transfer,
-    version=1,
+    version=2,
     needs=NEED,
     keys=study_keys,
     reads=lambda config, layout: {**study_reads(config, layout), "study": layout.study},

@@ -164,7 +164,7 @@ def _studies(root: Path, run: Path) -> Found:
     yield "study", "study", whole(study, run), [folder / "cells", folder / "study.json"]
     tables = folder / "tables.md"
     yield "tabulate", "tabulate", whole(study, run), [tables, tables.with_name("tables.md.json")]
-    yield "show_transfer", "show_transfer", whole(study, run), [folder / "transfer.html"]
+    yield "show_transfer", "show_transfer", whole(study, run), [folder / "transfer.html", folder / "transfer.html.json"]
     yield "sweep", "sweep", whole(study, run, "ncca"), [run / "sweeps/ncca"]
     yield "reproduce", "reproduce", whole(study, run), [run / "reproduction.md"]
 

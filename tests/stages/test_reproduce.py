@@ -9,6 +9,7 @@ from made_up import make_stage
 
 from pipeline.errors import InputError
 from pipeline.run.layout import Layout
+from pipeline.storage.atomic import DRAWING, TABLES, publish
 from pipeline.storage.evaluations import write_evaluation, write_measured, write_summary
 
 FIRST = "first-sentence"
@@ -155,3 +156,15 @@ def test_descriptions_are_compared_image_by_image(tmp_path: Path) -> None:
         "`relu` - `near`, B-4 | +50.0 (+50.0 to +50.0) | yes |",  # three quarters of the n-grams less one quarter
         "`relu` - `near`, CIDEr | +20.0 (+20.0 to +20.0) | yes |",
     ]
+
+
+def test_gong_et_als_tables_are_repeated_and_the_page_of_their_figures_is_linked(tmp_path: Path) -> None:
+    layout = Layout(tmp_path)
+    about = {"rows": 1, "fingerprint": "f", "details": {}}
+    publish(layout.tables.path, b"# Gong et al. on mine\n", kind=TABLES, **about)
+    publish(layout.transfer_page.path, b"<html></html>", kind=DRAWING, **about)
+    text = reproduce(tmp_path, "lstm", reproduce={"collection": "flickr8k", "gong": True})
+    page = "study/transfer.html"
+    assert tmp_path / page == layout.transfer_page.path
+    assert "# Gong et al. on mine" in text and text.endswith(f"SAE find: [{page}]({page}).\n")
+    assert "transfer.html" not in reproduce(tmp_path, "lstm")
