@@ -37,7 +37,9 @@ WHOLE, FIRST = PROTOCOLS
 GALLERIES = {WHOLE: "every sentence in the gallery", FIRST: "the first sentence of each image in the gallery"}
 Draws = Callable[[str, Columns], Draw]
 """A system of a run, measured in the gallery of the split by the sum of some columns of a table."""
-SHOWN = ("loss", "negatives", "margin", "score", "sum", "cell", "encoders", "in place of", "regions", "learns from")
+SHOWN = (
+    "loss", "negatives", "margin", "score", "sum", "cell", "encoders", "in place of", "space", "regions", "learns from",
+)  # fmt: skip
 """Settings that are shown of every system of ours that has them."""
 
 

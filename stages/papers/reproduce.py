@@ -1,6 +1,7 @@
 """`reproduce`: the tables of the papers with this run's numbers below the printed ones."""
 
 from collections.abc import Sequence
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from pipeline.plan.needs import Need, fixed
@@ -67,14 +68,25 @@ def _systems(config: "Config") -> list[tuple[str, str, dict[str, Any]]]:
     settings."""
     trained = [(name, config.model(name).spec.name, _describe(config, name)) for name in config.models]
     for name in dict.fromkeys((*config.evaluate.generators, *_generators(config))):
-        generator = config.generator(name)
-        own = generator.settings.model_dump(exclude={"checkpoint_seconds"})
-        own |= {"seed": generator.seed, **_name_encoders(config, generator.encoders), "learns from": "train"}
+        registered, own = config.generator(name).spec.name, _describe_generator(config, name)
         if name in _generators(config):
-            trained.append((name, generator.spec.name, own))
+            trained.append((name, registered, own))
         if name in config.evaluate.generators:
-            trained.append((ranker(name), generator.spec.name, {**own, "loss": "likelihood", "score": "perplexity"}))
+            trained.append((ranker(name), registered, {**own, "loss": "likelihood", "score": "perplexity"}))
     return trained
+
+
+def _describe_generator(config: "Config", name: str) -> dict[str, Any]:
+    """The settings of a generator in the words of benchmarks.papers.printed. One that uses a joint space sees images
+    by the encoders of that alone."""
+    generator, space = config.generator(name), config.describe.space
+    found = {**generator.settings.model_dump(exclude={"checkpoint_seconds"}), "seed": generator.seed}
+    inside = generator.settings.in_space
+    found |= _name_encoders(config, config.model(space).encoders if inside else generator.encoders)
+    found |= {"space": space} if inside else {}
+    further = config.language_text.file if generator.spec.text else None
+    found |= {"candidates": config.describe.candidates.count} if generator.spec.text else {}
+    return {**found, "learns from": f"train and {Path(further).name}" if further else "train"}
 
 
 def _name_encoders(config: "Config", names: Sequence[str]) -> dict[str, str]:
@@ -220,7 +232,7 @@ def _tree_files(config, layout) -> Inputs:
 
 STAGE = Stage(
     reproduce,
-    version=8,
+    version=9,
     needs=Need(fixed(2500), fixed(50), fixed(60), "models"),
     keys=lambda config: {
         "name": config.name,

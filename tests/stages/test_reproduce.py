@@ -7,10 +7,12 @@ import pytest
 import yaml
 from made_up import make_stage
 
+from pipeline.config import default_path, merge, read_mapping, validate
 from pipeline.errors import InputError
 from pipeline.run.layout import Layout
 from pipeline.storage.atomic import DRAWING, TABLES, publish
 from pipeline.storage.evaluations import write_evaluation, write_measured, write_summary
+from stages.papers.reproduce import _systems
 
 FIRST = "first-sentence"
 VALUES = {"recall@1": 20.0, "recall@5": 41.6, "recall@10": 55.0, "median_rank": 7.0, "mean_rank": 30.5}
@@ -168,3 +170,18 @@ def test_gong_et_als_tables_are_repeated_and_the_page_of_their_figures_is_linked
     assert tmp_path / page == layout.transfer_page.path
     assert "# Gong et al. on mine" in text and text.endswith(f"SAE find: [{page}]({page}).\n")
     assert "transfer.html" not in reproduce(tmp_path, "lstm")
+
+
+def test_a_generator_in_a_joint_space_sees_images_as_that_does() -> None:
+    encoders = [*PAPER["encoders"], {"name": "other", "architecture": "resnet50"}]
+    changes = {
+        "encoders": encoders, "variants": {"inside": {"model": "lstm", "encoders": ["oxford"]}}, "models": ["inside"],
+        "generators": ["mnlm", "mrnn"], "describe": {"space": "inside", "candidates": {"count": 70}},
+        "language_text": {"file": "further/sentences.tsv.gz"},
+    }  # fmt: skip
+    config = validate(merge(read_mapping(default_path()), {**PAPER, **changes}))
+    inside, alone = (own for name, _, own in _systems(config) if name in ("mnlm", "mrnn"))
+    assert (inside["encoders"], inside["space"], inside["candidates"]) == ("vgg19 fc7", "inside", 70)
+    assert inside["learns from"] == "train and sentences.tsv.gz"
+    assert alone["encoders"] == "vgg19 fc7, resnet50 average" and alone["learns from"] == "train"
+    assert not {"space", "candidates"} & alone.keys()

@@ -19,8 +19,8 @@ LSTM = {
 }
 OXFORD, TORONTO = ({**LSTM, "encoders": encoders} for encoders in ("vgg19 fc7", "Toronto ConvNet, 4,096 dimensions"))
 OXFORD_30K, TORONTO_30K = ({**settings, "batch_size": 100} for settings in (OXFORD, TORONTO))
-LANGUAGE = {"optimiser": "sgd", "dropout": 0.0, "averaging": 0.0, "dimensions": 300}
-"""Sections 2.3 and 2.5. Section 5.2 is of candidates, which all generators of a run have in common."""
+LANGUAGE = {"optimiser": "sgd", "dropout": 0.0, "averaging": 0.0, "dimensions": 300, "candidates": 1000}
+"""Sections 2.3, 2.5 and 5.2."""
 GATED = {**LANGUAGE, "factors": 100, "gate_bias": False}
 NOT_PRINTED = (None,) * 6
 RANDOM = (0.1, 0.6, 1.1, 631, 0.1, 0.5, 1.0, 500)
