@@ -3,8 +3,8 @@
     python benchmarks/sampling.py [--candidates 1000] [--dimensions 300] [--factors 100] [--words 6790] [--pairs 5]
 
 The candidates of one image by the network of `mnlm`, in the sizes of Kiros et al. 2014 and with Flickr8k's vocabulary.
-The weights are drawn; the boundary is as likely as makes sentences of ten words on average. `words` says how many both
-ways have on average.
+The weights are drawn; by the bias alone the boundary comes about once in LENGTH words. `words` says how many a sentence
+has on average by both ways: 7.4 and 7.2.
 """
 
 import argparse
