@@ -19,6 +19,7 @@ GROUND = {
     "given_vectors",
     "hubs",
     "hugging_face",
+    "image_names",
     "mapreduce",
     "multivectors",
     "named_arrays",

@@ -1,0 +1,125 @@
+"""How a name in a list meets a photograph: exactly, or else in a spelling that another system has given it.
+
+Lists are made elsewhere: on a Mac, which takes names apart (NFD), on Windows, with backslashes and whatever case, by a
+program that writes whole paths. Every list of names is read by these rules and no others.
+"""
+
+import os
+import unicodedata
+from collections.abc import Callable, Collection, Hashable, Iterable, Iterator
+from pathlib import Path
+from typing import NamedTuple
+
+READINGS = (
+    "exactly",
+    "in another form of Unicode (NFC)",
+    "without blanks around them",
+    "without ./ and doubled slashes",
+    "after reading \\ as /",
+    "as paths inside data_root",
+    "in another case",
+)
+"""How a name may be read. Each reading allows for all before it; of the photographs that a name may mean, those count
+that agree in the first one."""
+CASE = len(READINGS) - 1
+FROM_ROOT = CASE - 1
+"""The reading from which on paths relative to data_root are names, too, where a list has others."""
+TOGETHER = 200_000
+"""Names that did not match exactly and are looked for in one pass over the photographs."""
+
+
+class Spelling(NamedTuple):
+    """A `name` of the photograph `target`; `from_root`: only from that reading on."""
+
+    name: str
+    target: Hashable
+    from_root: bool = False
+
+
+class Match(NamedTuple):
+    """The first `reading` in which a name is one of photographs, all these `targets`, and how they are spelt."""
+
+    reading: int
+    targets: tuple[Hashable, ...]
+    spelt: tuple[str, ...]
+
+    @property
+    def ambiguous(self) -> bool:
+        """Whether names that differ would do."""
+        return len(self.spelt) > 1
+
+
+class Readings:
+    """The forms of names of photographs below the folder `root`, which may be written with or without it."""
+
+    def __init__(self, root: Path | str | None = None) -> None:
+        roots = set() if root is None else {str(root)}
+        if roots and "://" not in str(root):
+            roots |= {os.path.abspath(root), os.path.realpath(root)}
+        plain = (_plain(_composed(one).replace("\\", "/")) for one in roots)
+        self._roots = sorted((f"{one.rstrip('/')}/" for one in plain if one.strip("/")), key=len, reverse=True)
+        self._folded = [_composed(one.casefold()) for one in self._roots]
+
+    def __call__(self, name: str) -> tuple[str, ...]:
+        """A form for each of READINGS; names that agree in one agree in all later ones."""
+        composed = _composed(name)
+        bare = composed.strip()
+        plain = _plain(bare)
+        slashed = _plain(plain.replace("\\", "/"))
+        below = _without(self._roots, slashed)
+        return name, composed, bare, plain, slashed, below, _without(self._folded, _composed(below.casefold()))
+
+    def match(
+        self, names: Collection[str], photographs: Callable[[], Iterable[Spelling]]
+    ) -> Iterator[tuple[str, Match]]:
+        """Each of the `names` that is one of the `photographs`, which are gone through once for every TOGETHER names.
+
+        Memory is for the names alone, which should be those that have not matched exactly.
+        """
+        names = list(names)
+        for first in range(0, len(names), TOGETHER):
+            wanted = {name: self(name) for name in names[first : first + TOGETHER]}
+            alike: dict[str, list[tuple[tuple[str, ...], Spelling]]] = {forms[-1]: [] for forms in wanted.values()}
+            for one in photographs():
+                forms = self(one.name)
+                if forms[-1] in alike:
+                    alike[forms[-1]].append((forms, one))
+            for name, forms in wanted.items():
+                if found := _first_agreeing(forms, alike[forms[-1]]):
+                    yield name, found
+
+
+def describe(reading: int, count: int, of: int, what: str) -> str:
+    """What to say of names that did not match exactly."""
+    return f"{count} of {of} {what} match {READINGS[reading]}"
+
+
+def _first_agreeing(forms: tuple[str, ...], alike: list[tuple[tuple[str, ...], Spelling]]) -> Match | None:
+    for reading, form in enumerate(forms):
+        found = [
+            one for theirs, one in alike if theirs[reading] == form and (reading >= FROM_ROOT or not one.from_root)
+        ]
+        if found:
+            targets, spelt = (dict.fromkeys(getattr(one, field) for one in found) for field in ("target", "name"))
+            return Match(reading, tuple(targets), tuple(spelt))
+    return None
+
+
+def is_plain(path: str) -> bool:
+    """Whether a path has no ./ and no doubled slash."""
+    return "//" not in path and "/./" not in path and not path.startswith("./")
+
+
+def _composed(text: str) -> str:
+    return text if text.isascii() else unicodedata.normalize("NFC", text)
+
+
+def _plain(path: str) -> str:
+    if is_plain(path):
+        return path
+    parts = [part for part in path.split("/") if part not in ("", ".")]
+    return "/" * path.startswith("/") + "/".join(parts)
+
+
+def _without(roots: list[str], path: str) -> str:
+    return next((path.removeprefix(root) for root in roots if path.startswith(root)), path)
