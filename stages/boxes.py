@@ -50,7 +50,7 @@ def _match_boxes(manifest: "Manifest", path: Path) -> "Matched":
     from pipeline.images.matching import some
     from pipeline.storage.regions import read_box_files
 
-    known = match_boxes(read_box_files(path), manifest.images["path"].to_pylist())
+    known = match_boxes(read_box_files(path), manifest.images["path"].to_pylist(), manifest.root)
     if known.unmatched:
         log.warning("%s has boxes for images that the run does not have: %s", path, some(known.unmatched))
     return known

@@ -43,11 +43,22 @@ class MatchedFeatures:
         return (range(start, min(start + BLOCK, n)) for start in range(0, n, BLOCK))
 
     def require_stored(self, storage: str, key: str) -> None:
-        """Raises InputError for the first one whose vector does not fit the dtype `storage`, which `key` has chosen."""
+        """Raises InputError for the first one whose vector is not finite, or does not fit the dtype `storage`, which
+        `key` has chosen."""
+        import numpy as np
+
+        from pipeline.errors import InputError
         from pipeline.storage.features import to_stored
 
         for these in self.blocks():
-            to_stored(self.features(these), storage, self.names(these), key)
+            features = self.features(these)
+            if len(bad := np.flatnonzero(~np.isfinite(features).all(axis=1))):
+                image = these.start + int(bad[0])
+                raise InputError(
+                    f"{self.source.where(self.rows[image])}: the row of {self.labels[image]} is not finite (NaN or"
+                    " infinity); make it again, or leave it out of the collection"
+                )
+            to_stored(features, storage, self.names(these), key)
 
 
 def given_source(config: "Config", encoder: "Encoder | TextEncoderEntry") -> "Source":
@@ -84,7 +95,7 @@ def match_given(run: "Run", encoder: "Encoder") -> MatchedFeatures:
     from pipeline.images.matching import match_names
 
     found, images = _opened(run, encoder), _images(run)
-    matching = match_names(found.names, images)
+    matching = match_names(found.names, images, run.layout.data_root)
     _require_all(matching, images, encoder.path, "image")
     return MatchedFeatures(images, matching.rows, found)
 
@@ -108,7 +119,7 @@ def match_given_sentences(run: "Run", encoder: "TextEncoderEntry") -> MatchedFea
             )
         return MatchedFeatures(labels, np.arange(len(owners)), found)
     texts = run.manifest.sentences["text"].to_pylist()
-    matching = match_sentences(found.names, images, owners, texts, labels)
+    matching = match_sentences(found.names, images, owners, texts, labels, run.layout.data_root)
     _require_all(matching, labels, place, "sentence")
     _require_alike(matching, found, place)
     return MatchedFeatures(labels, matching.rows, found)
@@ -119,18 +130,23 @@ def _images(run: "Run") -> list[str]:
 
 
 def _require_all(matching: "Matching", labels: Sequence[str], place: str, what: str) -> None:
-    """Warns of rows that match nothing. Raises InputError where one of `labels` has no row in `place`."""
+    """Warns of names that are of no image or sentence, and says which did not match exactly. Raises InputError where
+    one of `labels` has no row in `place`."""
     import logging
 
     from pipeline.errors import InputError
     from pipeline.images.matching import some
 
+    log = logging.getLogger(__name__)
+    for line in matching.describe():
+        log.warning("%s: %s", place, line)
     if matching.unmatched:
-        count, named = len(matching.unmatched), some(matching.unmatched)
-        logging.getLogger(__name__).warning("%s: %d rows match no %s: %s", place, count, what, named)
+        count, named = len(matching.unmatched), some([repr(name) for name in matching.unmatched])
+        log.warning("%s: %d names are of no %s in this run: %s", place, count, what, named)
     if missing := matching.missing(labels):
         raise InputError(
-            f"{len(missing)} {what}s have no row in {place}: {some(missing)}; add them, or ingest fewer {what}s"
+            f"{len(missing)} {what}s of the run have no row in {place}: {some(missing)}; add their rows, or ingest"
+            f" fewer {what}s"
         )
 
 

@@ -1,8 +1,10 @@
 """Boxes from a user's files, in one of three formats."""
 
 import csv
+import io
 import json
 from collections.abc import Iterable, Iterator, Sequence
+from pathlib import Path
 from typing import NamedTuple
 from xml.etree import ElementTree
 
@@ -10,7 +12,8 @@ import numpy as np
 
 from pipeline.errors import InputError
 from pipeline.images.boxes import Candidates, group
-from pipeline.images.matching import match_names
+from pipeline.images.matching import find_names
+from pipeline.plain_files import decode_text
 
 COLUMNS = ("file", "x1", "y1", "x2", "y2")
 
@@ -22,9 +25,10 @@ class Known(NamedTuple):
     unmatched: list[str]
 
 
-def parse_all(files: Iterable[tuple[str, bytes]], images: Sequence[str]) -> Known:
-    """The boxes in `files` (name, bytes) of the images with the paths `images`, matched by path or file name."""
-    known = match_boxes(files, images)
+def parse_all(files: Iterable[tuple[str, bytes]], images: Sequence[str], root: Path | str | None = None) -> Known:
+    """The boxes in `files` (name, bytes) of the images with the paths `images` below `root`, as `match_boxes` has
+    them."""
+    known = match_boxes(files, images, root)
     boxes = Candidates(known.corners, np.array([box.score for box in known.boxes], np.float32))
     return Known(group(known.images, boxes, len(images)), known.unmatched)
 
@@ -51,14 +55,15 @@ class Matched(NamedTuple):
         return np.array([box.corners for box in self.boxes], np.float32).reshape(-1, 4)
 
 
-def match_boxes(files: Iterable[tuple[str, bytes]], images: Sequence[str]) -> Matched:
-    """The boxes in `files` (name, bytes) of the images with the paths `images`, matched by path or file name."""
+def match_boxes(files: Iterable[tuple[str, bytes]], images: Sequence[str], root: Path | str | None = None) -> Matched:
+    """The boxes in `files` (name, bytes) of the images with the paths `images` below `root`, whose names are found as
+    in `find_names`."""
     rows = [row for source, data in files for row in parse_boxes(data, source)]
     names = sorted({row.file for row in rows})
-    matching = match_names(names, images)
-    owner = {names[row]: image for image, row in enumerate(matching.rows) if row >= 0}
-    known = [row for row in rows if row.file in owner]
-    return Matched(known, np.array([owner[row.file] for row in known], np.int64), matching.unmatched)
+    owner = dict(zip(names, find_names(names, images, root).places, strict=True))
+    boxes = [row for row in rows if owner[row.file] is not None]
+    unmatched = [name for name in names if owner[name] is None]
+    return Matched(boxes, np.array([owner[box.file] for box in boxes], np.int64), unmatched)
 
 
 def parse_boxes(data: bytes, source: str) -> Iterator[Box]:
@@ -71,10 +76,7 @@ def parse_boxes(data: bytes, source: str) -> Iterator[Box]:
         raise InputError(
             f"{source}: boxes must be .xml (Flickr30k Entities), .json (COCO) or .tsv; rename or convert it"
         )
-    try:
-        text = data.decode("utf-8-sig")
-    except UnicodeDecodeError as error:
-        raise InputError(f"{source} is not UTF-8 ({error.reason} at byte {error.start}); convert it") from error
+    text = decode_text(data, source)
     yield from PARSERS[ending](text, source)
 
 
@@ -123,7 +125,7 @@ def _parse_coco(text: str, source: str) -> Iterator[Box]:
 
 def _parse_table(text: str, source: str) -> Iterator[Box]:
     """Tab-separated; the first row names the columns file, x1, y1, x2, y2 and optionally score and label."""
-    rows = csv.DictReader(text.splitlines(), delimiter="\t", quoting=csv.QUOTE_NONE)
+    rows = csv.DictReader(io.StringIO(text, newline=None), delimiter="\t", quoting=csv.QUOTE_NONE)
     if missing := [name for name in COLUMNS if name not in (rows.fieldnames or ())]:
         raise InputError(f"{source}: the first row does not name the column {missing[0]}; add a header row")
     for number, row in enumerate(rows, start=2):

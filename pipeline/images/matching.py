@@ -48,13 +48,12 @@ class Matching:
 
 
 def match_names(names: Sequence[str], images: Sequence[str], root: Path | str | None = None) -> Matching:
-    """Match the rows' `names` to the paths `images` below the folder `root`: by the full name, or by a file name that
-    is unique in both, each as READINGS allow; one without a suffix is taken for the key of a webdataset's sample.
+    """Match the rows' `names` to the paths `images` below the folder `root`, as `find_names` does.
 
     Raises InputError naming an image with several rows.
     """
     rows = np.full(len(images), -1, np.int64)
-    unmatched, lookup = [], _find(names, images, Readings(root))
+    unmatched, lookup = [], find_names(names, images, root)
     for row, (name, image) in enumerate(zip(names, lookup.places, strict=True)):
         if image is None:
             unmatched.append(name)
@@ -79,7 +78,7 @@ def match_sentences(
     for i, text in enumerate(texts):
         by_text.setdefault(_words(text), []).append(i)
     heads = list(dict.fromkeys(name.rpartition("#")[0] for name in names))
-    lookup = _find(heads, images, Readings(root))
+    lookup = find_names(heads, images, root)
     owner = dict(zip(heads, lookup.places, strict=True))
     unmatched, repeats, first_rows = [], [], {}
     for row, name in enumerate(names):
@@ -103,9 +102,11 @@ def match_sentences(
     return Matching(rows, unmatched, lookup, repeats)
 
 
-def _find(names: Sequence[str], images: Sequence[str], readings: Readings) -> Lookup:
-    """The place of each of `names` among `images`: by name and then by file name, first exactly and then as READINGS
-    allow. An image that has been found does not answer to another case of its name."""
+def find_names(names: Sequence[str], images: Sequence[str], root: Path | str | None = None) -> Lookup:
+    """The place of each of `names` among the paths `images` below the folder `root`: by name and then by a file name
+    that is unique in both, first exactly and then as READINGS allow; a name without a suffix is taken for the key of a
+    webdataset's sample. An image that has been found does not answer to another case of its name."""
+    readings = Readings(root)
     found = _find_exactly(names, images)
     taken = set(found.values())
     counts: Counter[int] = Counter()
@@ -146,8 +147,8 @@ def _find_exactly(names: Sequence[str], images: Sequence[str]) -> dict[str, int]
 
 def _put(rows: np.ndarray, place: int, row: int, names: Sequence[str], labels: Sequence[str]) -> None:
     if (other := rows[place]) >= 0:
-        both = repr(names[row]) if names[row] == names[other] else f"{names[other]!r} and {names[row]!r}"
-        raise InputError(f"rows {other} and {row} ({both}) are both of {labels[place]}; remove one of them")
+        spelt = "" if names[row] == names[other] else f" ({names[other]!r} and {names[row]!r})"
+        raise InputError(f"rows {other} and {row} are both of {labels[place]}{spelt}; remove one of them")
     rows[place] = row
 
 

@@ -74,8 +74,10 @@ def write_features(
 
 
 def to_stored(features: np.ndarray, dtype: str, names: Sequence[str], key: str = "extract.storage") -> np.ndarray:
-    """Features (n, dim) float32 as `dtype`. Raises InputError naming the first image whose features do not fit it, and
-    the `key` of the configuration that chooses another."""
+    """Features (n, dim) float32 as `dtype`. Raises InputError naming the first image whose features are not finite, or
+    do not fit it, and the `key` of the configuration that chooses another."""
+    if len(bad := np.flatnonzero(~np.isfinite(features).all(axis=1))):
+        raise InputError(f"the features of {names[bad[0]]} are not finite; check the encoder's weights")
     with np.errstate(over="ignore", under="ignore"):
         stored = features.astype(dtype)
     largest = np.abs(features).max(axis=1, initial=0)

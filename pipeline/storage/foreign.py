@@ -17,6 +17,7 @@ from safetensors import SafetensorError
 
 from pipeline import named_arrays
 from pipeline.errors import InputError, UsageError
+from pipeline.plain_files import read_lines
 from pipeline.remote.paths import Place
 from pipeline.storage.shards import Chained
 from pipeline.storage.tables import unpacked_bytes
@@ -55,10 +56,12 @@ class Source:
 
 @dataclass(frozen=True)
 class ForeignFeatures:
-    """`names` (n,) of the rows of `blocks`, arrays (n_k, dim) in order; None for sentences in the order of the run."""
+    """`names` (n,) of the rows of `blocks`, arrays (n_k, dim) in order, each of one of the `files`; None for sentences
+    in the order of the run."""
 
     names: list[str] | None
     blocks: list[np.ndarray]
+    files: list[Path]
 
     def __len__(self) -> int:
         return sum(map(len, self.blocks))
@@ -70,6 +73,12 @@ class ForeignFeatures:
     def take(self, rows: np.ndarray) -> np.ndarray:
         return Chained(self.blocks, np.float32)[rows]
 
+    def where(self, row: int) -> str:
+        """The file of a row, and its number there, from 0."""
+        ends = np.cumsum([len(block) for block in self.blocks])
+        number = int(np.searchsorted(ends, row, "right"))
+        return f"{self.files[number]} row {row - ends[number] + len(self.blocks[number])}"
+
 
 def foreign_files(source: Source) -> list[Path]:
     """The files that `open_foreign` reads."""
@@ -77,7 +86,7 @@ def foreign_files(source: Source) -> list[Path]:
         folder, _ = CLIP_RETRIEVAL[source.of]
         parts = sorted(source.path.glob(f"{folder}/{folder}_*.npy"), key=lambda part: (len(part.name), part.name))
         return [file for part in parts for file in (part, _metadata(source, part))]
-    return [source.path, *([_names_file(source)] if _names_are_beside(source) else [])]
+    return [source.path, *(_names_files(source) if _names_are_beside(source) else [])]
 
 
 def open_foreign(source: Source) -> ForeignFeatures:
@@ -96,7 +105,7 @@ def open_foreign(source: Source) -> ForeignFeatures:
 
 
 def _read_npy(source: Source) -> ForeignFeatures:
-    names = _read_lines(_names_file(source)) if _names_are_beside(source) else None
+    names = _read_names(source) if _names_are_beside(source) else None
     return _assemble([(source.path, _map_npy(source.path), names)])
 
 
@@ -106,7 +115,7 @@ def _names_are_beside(source: Source) -> bool:
     if source.path.suffix in NAMELESS and (source.of == "images" or source.names is not None):
         return True
     may_be = source.path.suffix in NAMELESS or source.path.suffix in named_arrays.READERS
-    return may_be and isinstance(source.path, Path) and _names_file(source).exists()
+    return may_be and isinstance(source.path, Path) and _names_files(source)[0].exists()
 
 
 def _read_arrays(source: Source) -> ForeignFeatures:
@@ -117,12 +126,29 @@ def _read_arrays(source: Source) -> ForeignFeatures:
     matrix = found.matrices[_only(source, "features", list(found.matrices))]
     if found.strings and not _names_are_beside(source):
         return _assemble([(path, matrix, found.strings[_only(source, "names", list(found.strings))])])
-    in_order = source.of == "sentences" and source.names is None and not _names_file(source).exists()
-    return _assemble([(path, matrix, None if in_order else _read_lines(_names_file(source)))])
+    in_order = source.of == "sentences" and source.names is None and not _names_files(source)[0].exists()
+    return _assemble([(path, matrix, None if in_order else _read_names(source))])
 
 
-def _names_file(source: Source) -> Path:
-    return source.path.parent / source.names if source.names else source.path.with_suffix(".txt")
+def _names_files(source: Source) -> list[Place]:
+    """The text files that may have the names: what `names` says, or those there are of FILE.txt and FILE.npy.txt, and
+    the first of these where there are none."""
+    path = source.path
+    if source.names:
+        return [path.parent / source.names]
+    usual = [path.with_suffix(".txt"), path.with_name(f"{path.name}.txt")]
+    return [file for file in usual if isinstance(file, Path) and file.exists()] or usual[:1]
+
+
+def _read_names(source: Source) -> list[str]:
+    """Raises InputError where there is no list, or two that differ."""
+    first, *others = _names_files(source)
+    if not first.exists():
+        raise InputError(f"{first} does not exist; list the names there, one a line, or give `names`")
+    names = read_lines(first)
+    if any(read_lines(other) != names for other in others):
+        raise InputError(f"{first} and {others[0]} list other names; remove one of them, or say which in `names`")
+    return names
 
 
 def _read_clip_retrieval(source: Source) -> ForeignFeatures:
@@ -143,10 +169,11 @@ def _metadata(source: Source, features: Path) -> Path:
 def _read_parquet(source: Source) -> ForeignFeatures:
     try_first(source.path, pq.read_schema, source.path)
     schema = pq.read_schema(source.path)
-    lists = [field.name for field in schema if _is_list(field.type)]
-    strings = [field.name for field in schema if pa.types.is_string(field.type) or pa.types.is_large_string(field.type)]
+    lists = [field.name for field in schema if _is_list(_stored(field.type))]
+    strings = [field.name for field in schema if _is_string(_stored(field.type))]
     columns = [_only(source, "features", lists), _only(source, "names", strings)]
     features, names = (column.combine_chunks() for column in _read_columns(source.path, columns))
+    features = features.storage if isinstance(features, pa.ExtensionArray) else features
     if features.null_count:
         raise InputError(f"{source.path}: {columns[0]} row {features.is_null().index(True)} is empty; remove it")
     flat = features.flatten().to_numpy(zero_copy_only=False)
@@ -196,7 +223,8 @@ READERS: Mapping[str, Callable[[Source], ForeignFeatures]] = {
 
 
 def _assemble(parts: list[tuple[Path, np.ndarray, list[str] | None]]) -> ForeignFeatures:
-    """Check what holds for every format."""
+    """Check what holds for every format. A part without rows, which may have no width, is left out."""
+    parts = [part for part in parts if part[1].shape != (0,) or part[2]] or parts
     for path, matrix, names in parts:
         if matrix.ndim != 2 or matrix.dtype.kind != "f" or not matrix.shape[1]:
             raise InputError(f"{path} holds {matrix.dtype} {matrix.shape}; give floating-point numbers, a row a name")
@@ -205,7 +233,8 @@ def _assemble(parts: list[tuple[Path, np.ndarray, list[str] | None]]) -> Foreign
         if matrix.shape[1] != parts[0][1].shape[1]:
             raise InputError(f"{path} has {matrix.shape[1]} dimensions, {parts[0][0]} {parts[0][1].shape[1]}")
     named = [part for _, _, part in parts if part is not None]
-    return ForeignFeatures(sum(named, []) if named else None, [matrix for _, matrix, _ in parts])
+    paths, matrices, _ = zip(*parts, strict=True)
+    return ForeignFeatures(sum(named, []) if named else None, list(matrices), list(paths))
 
 
 def _map_npy(path: Path) -> np.ndarray:
@@ -215,23 +244,26 @@ def _map_npy(path: Path) -> np.ndarray:
     return np.load(path, mmap_mode="r", allow_pickle=False)
 
 
-def _read_lines(path: Path) -> list[str]:
-    """The lines of a text file. Only a line feed ends a line, since names may contain other separators."""
-    if not path.exists():
-        raise InputError(f"{path} does not exist; list the names there, one a line, or give `names`")
-    lines = path.read_bytes().decode("utf-8").split("\n")
-    return [line.removesuffix("\r") for line in (lines[:-1] if lines[-1] == "" else lines)]
-
-
 def _strings(path: Path, column: pa.ChunkedArray | pa.Array) -> list[str]:
-    if column.null_count:
-        raise InputError(f"{path}: row {column.to_pylist().index(None)} has no name; remove it")
-    return column.to_pylist()
+    names = column.to_pylist()
+    if None in names:
+        raise InputError(f"{path}: row {names.index(None)} has no name; remove it")
+    return names
 
 
 def _is_list(kind: pa.DataType) -> bool:
     known = (pa.types.is_list, pa.types.is_large_list, pa.types.is_fixed_size_list)
     return any(test(kind) for test in known) and pa.types.is_floating(kind.value_type)
+
+
+def _stored(kind: pa.DataType) -> pa.DataType:
+    """What a column of this type stores: of a tensor its numbers, of a dictionary (a category) its values."""
+    kind = kind.storage_type if isinstance(kind, pa.BaseExtensionType) else kind
+    return kind.value_type if pa.types.is_dictionary(kind) else kind
+
+
+def _is_string(kind: pa.DataType) -> bool:
+    return pa.types.is_string(kind) or pa.types.is_large_string(kind)
 
 
 def _only(source: Source, what: str, candidates: Sequence[str]) -> str:

@@ -98,7 +98,7 @@ def _known_boxes(run: Run) -> "Callable[[Job], list[Candidates]]":
 
         return of_manifest
     path = below(place(run.config.data_root), chosen.boxes)
-    everything = parse_all(read_box_files(run.scratch.local(path)), manifest.images["path"].to_pylist())
+    everything = parse_all(read_box_files(run.scratch.local(path)), manifest.images["path"].to_pylist(), manifest.root)
     if everything.unmatched:
         log.warning("%s has boxes for images that the run does not have: %s", path, some(everything.unmatched))
     return lambda job: everything.candidates[job.rows.first_image : job.rows.last_image]

@@ -36,7 +36,7 @@ def test_a_path_is_not_taken_for_its_file_name() -> None:
 
 
 def test_two_rows_of_one_image_are_refused() -> None:
-    with pytest.raises(InputError, match=r"rows 0 and 2 .*are both of a\.jpg"):
+    with pytest.raises(InputError, match=r"rows 0 and 2 are both of a\.jpg"):
         match_names(["a.jpg", "b.jpg", "a.jpg"], ["a.jpg", "b.jpg"])
 
 

@@ -230,7 +230,7 @@ def test_boxes_of_each_form(source: str, data: bytes, score: float, label: str) 
         ("a.json", b'[{"bbox": [1, 2]}]', "annotation 0 has no bbox of four numbers"),
         ("a.tsv", TABLE.replace(b"30", b"x"), "row 2 has a value that is not a number"),
         ("a.tsv", TABLE[10:], "does not name the column file"),
-        ("a.tsv", b"\xff\xfe", "is not UTF-8"),
+        ("a.tsv", b"file\tx1\n\xff", "line 2 is not UTF-8"),
     ],
 )
 def test_unreadable_boxes_name_the_file_and_the_row(source: str, data: bytes, said: str) -> None:

@@ -80,14 +80,14 @@ def test_rows_of_no_image_are_told(made: Path, source: Path, caplog: pytest.LogC
     names.write_text(names.read_text() + "".join(f"stranger-{i}.png\n" for i in range(5)))
     with caplog.at_level(logging.WARNING):
         features = import_features(made)
-    assert "5 rows match no image: stranger-0.png, stranger-1.png, stranger-2.png and 2 more" in caplog.text
+    assert "'stranger-2.png' and 2 more" in caplog.text
     assert features.open("theirs", 2).rows == 4
 
 
 def test_an_image_without_a_row_is_named(made: Path, source: Path) -> None:
     names = source.with_suffix(".txt")
     names.write_text(names.read_text().replace("dog-0.png", "dig-0.png").replace("bird-2.png", "bard-2.png"))
-    with pytest.raises(InputError, match=r"2 images have no row in f\.npy: dog-0\.png, bird-2\.png; add them"):
+    with pytest.raises(InputError, match=r"have no row in f\.npy: dog-0\.png, bird-2\.png;"):
         import_features(made)
     assert not list((made / "features").rglob("*.h5"))
     with pytest.raises(UsageError, match="has no encoder strange; there are theirs"):
@@ -99,7 +99,7 @@ def test_a_row_that_is_no_number_names_its_image_and_no_shard_is_written(made: P
     rows = np.load(source)
     rows[COUNT - 1 - image, 0] = np.nan
     np.save(source, rows)
-    with pytest.raises(InputError, match=rf"\w+-{image}\.png do not fit float16 \(the largest is nan\)"):
+    with pytest.raises(InputError, match=rf"f\.npy row {COUNT - 1 - image}: .*\w+-{image}\.png is not finite"):
         import_features(made)
     assert not list((made / "features").rglob("*.h5"))
 

@@ -66,10 +66,10 @@ def test_features_that_do_not_fit_are_named() -> None:
     names = ["a", "b", "c"]
     features = np.array([[1, 2], [0, 0], [3, 4]], np.float32)
     assert to_stored(features, "float16", names).dtype == np.float16
-    for bad, said in ((7e4, "7e.04"), (np.nan, "nan"), (-np.inf, "inf"), (1e-7, "1e-07")):
+    for bad, said in ((7e4, "7e.04"), (1e-7, "1e-07"), (np.nan, ""), (-np.inf, "")):
         spoilt = features.copy()
         spoilt[2] = [bad, 0]
-        with pytest.raises(InputError, match=rf"the features of c do not fit float16 \(the largest is {said}\)"):
+        with pytest.raises(InputError, match=f"the features of c .*{said or 'not finite'}"):
             to_stored(spoilt, "float16", names)
     assert to_stored(np.array([[7e4, 1e-7]], np.float32), "float32", ["a"]).dtype == np.float32
 
