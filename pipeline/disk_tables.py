@@ -94,6 +94,10 @@ class DiskTables:
             self._do(f"ALTER TABLE {by} RENAME TO {name}")
             self._last[name] = self._last.pop(by)
 
+    def renew(self, name: str, sql: str) -> None:
+        """Put the rows of a query in the place of a table that has rows; they have its columns."""
+        self._do(f"CREATE TABLE renewed AS {sql}; DROP TABLE {name}; ALTER TABLE renewed RENAME TO {name}")
+
     def sort(self, name: str, order: Sequence[str]) -> None:
         """By columns of which the first is of whole numbers."""
         if self.has_rows(name):

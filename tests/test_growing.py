@@ -6,6 +6,7 @@ import re
 import shutil
 import subprocess
 import sys
+from contextlib import closing
 from pathlib import Path
 
 import numpy as np
@@ -14,8 +15,8 @@ import pytest
 import yaml
 from PIL import Image
 
-from pipeline.collections.intake import leave_out, parse_takedown
-from pipeline.collections.records import DocumentRecord, ImageRecord, Reject, SentenceRecord
+from pipeline.collections.intake import Intake
+from pipeline.collections.records import DocumentRecord, ImageRecord, SentenceRecord
 from pipeline.storage.features import Shard
 from pipeline.storage.manifest import Manifest
 from pipeline.storage.shards import FEATURES
@@ -153,17 +154,20 @@ def _text(path: Path) -> bytes:
     return repr(pq.read_table(path).to_pylist()).encode() if path.suffix == ".parquet" else b""
 
 
-def test_leave_out_knows_an_image_by_any_of_its_names() -> None:
+def test_a_takedown_knows_an_image_by_any_of_its_names() -> None:
+    """And what belongs to it, even what is faulty, becomes no reject."""
     records = [
         ImageRecord("a", "images/a.jpg", "train", "list"),
         ImageRecord("b", "x.tar", "train", "x.tar", None, "b.jpg"),
         ImageRecord("c", "images/c.jpg", "train", "list"),
         SentenceRecord("a", 0, "of a", "list"),
-        Reject("list", 3, "sentences", "no text"),
+        SentenceRecord("a", 1, " ", "list"),
         DocumentRecord("b", "of b", "", "", "list"),
         SentenceRecord("c", 0, "of c", "list"),
+        SentenceRecord("gone.jpg", 0, "of none", "list"),
     ]
-    names = parse_takedown("# comment\n\nimages/a.jpg\n  b.jpg \n")
-    assert names == {"images/a.jpg", "b.jpg"}
-    assert list(leave_out(records, names)) == [records[2], records[4], records[6]]
-    assert list(leave_out(records, frozenset())) == records
+    with closing(Intake(99, takedown=["# comment", "", "images/a.jpg", "  b.jpg ", "gone.jpg", "d.jpg"])) as intake:
+        intake.add(records)
+        assert {what: count for what, count in intake.given.items() if count} == {"images": 1, "sentences": 1}
+        assert intake.tables.window("images", "seq", 0)["path"].to_pylist() == ["images/c.jpg"]
+        assert list(intake.rejects) == [] and intake.takedown.unmet() == ["'d.jpg'"]

@@ -110,7 +110,7 @@ class Assembly:
             twice = left_out.of(what, DUPLICATE)
             fates = {"kept": number, "rejected": left_out.of(what, "") - twice, "duplicate": twice}
             counts[what] = {"given": self._intake.given[what], **fates}
-        notes = list(self._intake.own.describe())
+        notes = [*self._intake.naming.notes, *self._intake.own.describe()]
         return Collection(self._parts, self._intake.rejects, left_out, counts, summaries.by_split(), tars, notes)
 
     def _find_duplicates(self) -> None:

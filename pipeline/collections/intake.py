@@ -6,7 +6,7 @@ which sorts and joins them on the disk. Who owns a text is therefore decided onc
 """
 
 from collections import Counter
-from collections.abc import Collection, Iterable, Iterator
+from collections.abc import Collection, Iterable
 from pathlib import Path
 from tempfile import gettempdir
 from typing import Any
@@ -15,6 +15,7 @@ from uuid import uuid4
 import numpy as np
 import pyarrow as pa
 
+from pipeline.collections.naming import ImageFiles, Naming, Takedown
 from pipeline.collections.own_columns import ROWS, OwnColumns
 from pipeline.collections.ownership import Ownership
 from pipeline.collections.records import (
@@ -30,6 +31,7 @@ from pipeline.collections.records import (
 )
 from pipeline.collections.reject_table import LISTED, RejectTable, to_bytes
 from pipeline.disk_tables import DiskTables
+from pipeline.image_names import Readings
 from pipeline.settings.section import SPLITS
 
 LARGEST_NUMBER = (1 << 31) - 1
@@ -37,55 +39,47 @@ GIVEN = {"seq": pa.int64(), "key": pa.binary()}
 SOURCE = {"file": pa.binary(), "row": pa.int64()}
 PLACE = {"path": pa.string(), "member": pa.string(), "offset": pa.int64(), "size": pa.int64()}
 OWN_FIELDS = {
-    "images": {"implied": pa.bool_(), **PLACE, "split": pa.string(), "fault": pa.string()},
-    "sentences": {"number": pa.int64(), "text": pa.string()},
+    "images": {"implied": pa.bool_(), "there": pa.bool_(), **PLACE, "split": pa.string(), "fault": pa.string()},
+    "sentences": {"fault": pa.string(), "number": pa.int64(), "text": pa.string()},
     "documents": {
         **{"implied": pa.bool_(), "fault": pa.string()},
         **dict.fromkeys(("title", "tags", "description"), pa.string()),
     },
-    "boxes": {**dict.fromkeys(("x1", "y1", "x2", "y2", "score"), pa.float64()), "label": pa.string()},
+    "boxes": {
+        "fault": pa.string(),
+        **dict.fromkeys(("x1", "y1", "x2", "y2", "score"), pa.float64()),
+        "label": pa.string(),
+    },
     "told": {"packed": pa.string()},
 }
 SCHEMAS = {what: pa.schema([*(GIVEN | fields | SOURCE).items()]) for what, fields in OWN_FIELDS.items()}
-"""`seq` numbers all records of a collection, `file` and `row` say where one stands, `fault` why an image need not be
-read. An `implied` image, and the document that comes next, count only where the image was not named before."""
-
-
-def parse_takedown(text: str) -> frozenset[str]:
-    """The names in a takedown list, one a line, without empty lines and comments (#)."""
-    lines = (line.strip() for line in text.splitlines())
-    return frozenset(line for line in lines if line and not line.startswith("#"))
-
-
-def leave_out(records: Iterable[Record], names: frozenset[str]) -> Iterator[Record]:
-    """`records` without the images of these `names` and everything that belongs to them, as if they had never been
-    there: they do not become rejects.
-
-    A name is an image's key in the collection, its path relative to the data root, or its name in a tar shard.
-    """
-    gone = set(names)
-    for record in records:
-        if isinstance(record, Reject):
-            yield record
-            continue
-        if isinstance(record, ImageRecord) and gone & {record.path, record.member, record.key}:
-            gone.add(record.key)
-        if record.key not in gone:
-            yield record
+"""`seq` numbers all records of a collection, `file` and `row` say where one stands, `fault` why it cannot be used;
+`there` is false of an image whose file is not there under its name. An `implied` image, and the document that comes next, count only where the image was not named before."""
 
 
 class Intake:
     """What a collection gives: `tables` of its images and of what they own, its `rejects` so far, and how many of each
     kind were `given`; the user's `own` columns of the images (those `chosen`; None: all). What does not fit into memory
-    lies in the `folder`. To be closed."""
+    lies in the `folder`. To be closed.
 
-    def __init__(self, max_chars: int, chosen: Collection[str] | None = None, folder: Path | None = None) -> None:
+    Names are those of `photographs` in whatever spelling; without these, as they are given. The images that the lines
+    `takedown` name are left out with all that belongs to them, as if they had never been there: a line is an image's
+    key in the collection, its path relative to the data root, or its name in a tar shard.
+    """
+
+    def __init__(
+        self, max_chars: int, chosen: Collection[str] | None = None, folder: Path | None = None,
+        photographs: ImageFiles | None = None, takedown: Iterable[str] = (),
+    ) -> None:  # fmt: skip
         self.max_chars = max_chars
         self.own = OwnColumns(max_chars, chosen)
         self.given: Counter[str] = Counter()
         folder = folder or Path(gettempdir()) / f"jointspace-{uuid4().hex}"
         self.tables = DiskTables(folder, {**SCHEMAS, **LISTED})
         self.rejects = RejectTable(self.tables)
+        self._photographs = photographs
+        self.takedown = Takedown(takedown, photographs.readings if photographs else Readings())
+        self.naming = Naming(self.tables, photographs, self.takedown)
         self._seq = 0
 
     def add(self, records: Iterable[Record]) -> "Intake":
@@ -106,7 +100,7 @@ class Intake:
                 case Reject():
                     self.given[record.what] += 1
                     self.rejects.add(self._seq, record)
-        if strangers := Ownership(self.tables, self.rejects, self.given).assign().strangers:
+        if strangers := Ownership(self.tables, self.rejects, self.given, self.naming).assign().strangers:
             self.own.leave_out("of an unknown image", strangers)
         self._fill_own_columns()
         return self
@@ -135,12 +129,18 @@ class Intake:
 
     def _add_image(self, image: ImageRecord) -> None:
         self.given["images"] += 1
-        fault = _name_fault(image.path) or (image.member is not None and _name_fault(image.member)) or None
+        fault = self._path_fault(image.path) or (image.member is not None and _name_fault(image.member)) or None
+        there = self._photographs is None or image.row is None or image.member is not None
+        there = there or bool(fault) or self._photographs.has(image.path)
         place = (None,) * len(PLACE) if fault else (image.path, image.member, image.offset, image.size)
         split = image.split if image.split in SPLITS or image.split == DIVIDED else None
         if split is None:
             fault = fault or f"unknown split {image.split!r}; there are {', '.join(SPLITS)}"
-        self._append("images", image, (image.implied, *place, split, fault))
+        self._append("images", image, (image.implied, there, *place, split, fault))
+
+    def _path_fault(self, path: str) -> str | None:
+        """An absolute path may lie inside of the collection."""
+        return _name_fault(path.lstrip("/") if self._photographs and path.startswith("/") else path)
 
     def _add_document(self, document: DocumentRecord) -> None:
         """Its fault counts only with it."""
@@ -150,11 +150,9 @@ class Intake:
         self._append("documents", document, (document.implied, fault, *texts))
 
     def _add_owned(self, what: str, record: Any, fields: tuple[Any, ...], fault: str | None) -> None:
+        """Its fault counts only with its image: a name that is taken down leaves no trace."""
         self.given[what] += 1
-        if fault:
-            self.rejects.add(self._seq, Reject(record.file, record.row, what, fault))
-        else:
-            self._append(what, record, fields)
+        self._append(what, record, (fault, *((None,) * len(fields) if fault else fields)))
 
     def _sentence_fault(self, sentence: SentenceRecord) -> str | None:
         if not isinstance(sentence.text, str):

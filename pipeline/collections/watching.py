@@ -35,7 +35,7 @@ def describe_state(root: Place, form: str, given: Mapping[str, str], scratch: Sc
     """
     folder = _folder(root, given, scratch)
     names = {folder.label(path) for path in _lists(folder, form)} if form in NAMED else set()
-    names |= {name for name in _walk(folder) if _is_read(name, form)}
+    names |= {name for name in walk_files(folder) if _is_read(name, form)}
     if form == "webdataset":
         names |= {folder.label(path) for pattern in given.values() for path in _matching(folder, pattern)}
     digest = hashlib.sha256()
@@ -65,8 +65,8 @@ def _folder(root: Place, given: Mapping[str, str], scratch: Scratch | None) -> C
     return open_collection(root, Options(given, {}, "train", scratch=scratch))
 
 
-def _walk(folder: CollectionFolder) -> Iterator[str]:
-    """The collection's files, relative to its root."""
+def walk_files(folder: CollectionFolder) -> Iterator[str]:
+    """The collection's files, relative to its root, without hidden ones."""
     linked = []
     if isinstance(folder.root, Path):
         linked = [entry.name for entry in os.scandir(folder.root) if entry.is_symlink() and entry.is_dir()]

@@ -35,27 +35,26 @@ def ingest(run: Run, job: Job, processes: int | None = None) -> None:
     from pipeline.collections.assembly import Assembly
     from pipeline.collections.formats import FORMATS
     from pipeline.collections.formats.remote_files import open_collection
-    from pipeline.collections.intake import Intake, leave_out, parse_takedown
+    from pipeline.collections.intake import Intake
+    from pipeline.collections.naming import ImageFiles
     from pipeline.collections.records import Options
     from pipeline.errors import JointspaceError
     from pipeline.images.decode import Inspection
+    from pipeline.plain_files import read_lines
     from pipeline.run.mappers import on_cluster
     from pipeline.storage.inspected import InspectedImages
     from pipeline.storage.manifest_writer import write_manifest
     from pipeline.storage.rejects import remove_rejects, write_rejects
-    from pipeline.storage.sources import read_list
     from pipeline.workers import isolated_map
 
     root, settings = run.layout.data_root, run.config.collection
     files, columns, split, own = settings.files, settings.columns, settings.default_split, settings.kept_columns
     scratch = run.scratch if _scratch(run.config) else None
     options = Options(files, columns, split, settings.follow_links, own, scratch)
-    records = FORMATS[settings.format](root, options)
-    if settings.takedown:
-        records = leave_out(records, parse_takedown(read_list(Path(settings.takedown), "collection.takedown")))
-    records = tqdm(records, "read", unit=" records", disable=None)
-    parts = job.path.with_name(PARTS)
-    known = InspectedImages(parts, open_collection(root, options).state, _limits(run))
+    records = tqdm(FORMATS[settings.format](root, options), "read", unit=" records", disable=None)
+    takedown = read_lines(Path(settings.takedown)) if settings.takedown else ()
+    parts, collection_folder = job.path.with_name(PARTS), open_collection(root, options)
+    known = InspectedImages(parts, collection_folder.state, _limits(run))
     inspector = BlockInspector(run.root.absolute(), uuid4().hex)
     at_once = runtime.threads() if processes is None else processes
     look = lambda wanted: isolated_map(inspector.look(run), wanted, at_once)  # noqa: E731
@@ -66,8 +65,14 @@ def ingest(run: Run, job: Job, processes: int | None = None) -> None:
         return tqdm(found, "check", unit=" blocks", disable=None)
 
     more = (elsewhere,) if run.config.scheduler else ()
-    with _tables_in(parts / TABLES) as folder, closing(Intake(settings.max_sentence_chars, own, folder)) as intake:
+    photographs, longest = ImageFiles(collection_folder), settings.max_sentence_chars
+    with (
+        _tables_in(parts / TABLES) as folder,
+        closing(Intake(longest, own, folder, photographs, takedown)) as intake,
+    ):
         assembly = Assembly(intake.add(records))
+        for line in intake.takedown.unmet():
+            logger.warning("%s names %s, which no photograph of %s is called", settings.takedown, line, root)
         outcomes = known.resume(assembly.locations, look, Inspection._make, *more)
         collection = assembly.collect(tqdm(outcomes, "check", len(assembly), unit=" images", disable=None))
 

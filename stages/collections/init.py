@@ -97,14 +97,16 @@ def _read(found: "Detected") -> Any:
 
     from pipeline import config
     from pipeline.collections.formats import FORMATS
+    from pipeline.collections.formats.remote_files import open_collection
     from pipeline.collections.intake import Intake
+    from pipeline.collections.naming import ImageFiles
     from pipeline.collections.records import DIVIDED, Options
 
-    records = FORMATS[found.format](
-        found.root, Options(found.files, found.columns, DIVIDED if found.described else "gallery")
-    )
+    options = Options(found.files, found.columns, DIVIDED if found.described else "gallery")
+    records = FORMATS[found.format](found.root, options)
     limit = config.load().collection.max_sentence_chars
-    return Intake(limit).add(tqdm(records, "read", unit=" records", disable=None))
+    photographs = ImageFiles(open_collection(found.root, options))
+    return Intake(limit, photographs=photographs).add(tqdm(records, "read", unit=" records", disable=None))
 
 
 def _configure(

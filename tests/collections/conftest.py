@@ -16,7 +16,9 @@ from PIL import Image
 from pipeline.collections.assembly import Assembly
 from pipeline.collections.collection import Collection
 from pipeline.collections.formats import FORMATS
+from pipeline.collections.formats.remote_files import open_collection
 from pipeline.collections.intake import Intake
+from pipeline.collections.naming import ImageFiles
 from pipeline.collections.records import Options, Reject
 from pipeline.images.decode import ImageLimits, inspect
 from pipeline.storage.sources import ImageSource
@@ -45,6 +47,7 @@ class Gathered:
     collection: Collection
     tables: dict[str, pa.Table]
     rejects: list[Reject]
+    unmet: list[str]
 
     def __getattr__(self, name: str) -> Any:
         return getattr(self.collection, name)
@@ -53,16 +56,19 @@ class Gathered:
 @pytest.fixture(scope="session")
 def gather() -> Callable[..., Gathered]:
     def run(
-        root: Path, kind: str = "folder", *, files=None, columns=None, default="train", follow_links=False
-    ) -> Gathered:
-        records = FORMATS[kind](root, Options(files or {}, columns or {}, default, follow_links))
+        root: Path, kind: str = "folder", *, files=None, columns=None, default="train", follow_links=False,
+        takedown=(),
+    ) -> Gathered:  # fmt: skip
+        options = Options(files or {}, columns or {}, default, follow_links)
+        records = FORMATS[kind](root, options)
         look = partial(inspect, ImageSource(root, follow_links).read, LIMITS)
-        with closing(Intake(max_chars=200)) as intake:
+        photographs = ImageFiles(open_collection(root, options))
+        with closing(Intake(max_chars=200, photographs=photographs, takedown=takedown)) as intake:
             assembly = Assembly(intake.add(records))
             found = assembly.collect(isolated_map(look, assembly.locations(), 0))
             parts = list(found.parts())
             tables = {name: pa.concat_tables([part[name] for part in parts]) for name in parts[0]} if parts else {}
-            return Gathered(found, tables, list(found.rejects))
+            return Gathered(found, tables, list(found.rejects), intake.takedown.unmet())
 
     return run
 
