@@ -13,9 +13,9 @@ from typing import NamedTuple
 READINGS = (
     "exactly",
     "in another form of Unicode (NFC)",
-    "without blanks around them",
     "without ./ and doubled slashes",
     "after reading \\ as /",
+    "without blanks around them",
     "as paths inside data_root",
     "in another case",
 )
@@ -45,8 +45,8 @@ class Match(NamedTuple):
 
     @property
     def ambiguous(self) -> bool:
-        """Whether names that differ would do."""
-        return len(self.spelt) > 1
+        """Whether it may be one photograph or another; those of one name are all meant."""
+        return min(len(self.targets), len(self.spelt)) > 1
 
 
 class Readings:
@@ -63,11 +63,11 @@ class Readings:
     def __call__(self, name: str) -> tuple[str, ...]:
         """A form for each of READINGS; names that agree in one agree in all later ones."""
         composed = _composed(name)
-        bare = composed.strip()
-        plain = _plain(bare)
+        plain = _plain(composed)
         slashed = _plain(plain.replace("\\", "/"))
-        below = _without(self._roots, slashed)
-        return name, composed, bare, plain, slashed, below, _without(self._folded, _composed(below.casefold()))
+        bare = _plain(slashed.strip()).strip()
+        below = _without(self._roots, bare)
+        return name, composed, plain, slashed, bare, below, _without(self._folded, _composed(below.casefold()))
 
     def match(
         self, names: Collection[str], photographs: Callable[[], Iterable[Spelling]]

@@ -54,7 +54,8 @@ OWN_FIELDS = {
 }
 SCHEMAS = {what: pa.schema([*(GIVEN | fields | SOURCE).items()]) for what, fields in OWN_FIELDS.items()}
 """`seq` numbers all records of a collection, `file` and `row` say where one stands, `fault` why it cannot be used;
-`there` is false of an image whose file is not there under its name. An `implied` image, and the document that comes next, count only where the image was not named before."""
+`there` is false of an image whose file is not there under its name. An `implied` image, and the document that comes
+next, count only where the image was not named before."""
 
 
 class Intake:

@@ -63,9 +63,11 @@ class Takedown:
 
     def names(self, name: str) -> bool:
         """Whether a line names what is no image's name."""
-        line = self._forms.get(self.readings(name)[-1]) if self._forms else None
+        line = self._forms.get(self.readings(name)[-1])
+        if line is None or self._unmet.get(line):
+            return False
         self._unmet.pop(line, None)
-        return line is not None
+        return True
 
     def unmet(self) -> list[str]:
         """The lines that have named nothing, and why."""

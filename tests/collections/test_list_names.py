@@ -1,0 +1,194 @@
+"""A hundred names that people and their systems write, through each kind of list: matched, or named in an error."""
+
+import json
+import unicodedata
+from collections.abc import Callable
+from pathlib import Path
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+
+from pipeline.errors import InputError
+from pipeline.images.box_formats import match_boxes
+from pipeline.images.matching import match_names
+from pipeline.plain_files import read_lines
+from pipeline.storage.foreign import Source, open_foreign
+
+FILES = [
+    "plain.jpg", "IMG_0001.JPG", "two words.jpg", " leading.jpg", "trailing .jpg", "-dash.jpg", "--help.jpg", "#1.jpg",
+    "it's.jpg", "o’clock.jpg", "a,b;c.jpg", "100%.jpg", "a&b=c?.jpg", "(1)[2]{3}.jpg", "~tilde.jpg", "$HOME.jpg",
+    "dots.in.name.jpg", "deep/er/still/x.jpg", "deep/er/y.jpg", "dép/ós/z.jpg", "café.jpg", "naïve façade.jpg",
+    "Übung.jpg", "Ångström.jpg", "ñandú.jpg", "Việt Nam.jpg", "Ёлка.jpg", "ελιά.jpg", "한국어.jpg", "日本語.jpg",
+    "がぎぐ.jpg", "हिन्दी.jpg", "ภาษาไทย.jpg", "עברית.jpg", "عربي.jpg", "😀.jpg", "👩‍👩‍👧‍👦.jpg", "🇩🇪❤️.jpg",
+    "ﬁ.jpg", "ß.jpg", "İstanbul.jpg", "a\u2028b.jpg", "a\u00a0b.jpg", "zero\u200bwidth.jpg", "007", "12345.jpg", "NUL.jpg", "con.jpg",
+    "x" * 200 + ".jpg", "a#1.jpg",
+]  # fmt: skip
+"""What the files are called: as a Mac has them (NFD) where they are odd, as Windows and Linux (NFC) where even."""
+FORMS = ("NFC", "NFD")
+ON_DISK = [unicodedata.normalize(FORMS[number % 2], name) for number, name in enumerate(FILES)]
+
+
+def other_form(number: int) -> str:
+    return unicodedata.normalize(FORMS[(number + 1) % 2], ON_DISK[number])
+
+
+WRITINGS: dict[str, Callable[[int, Path], str]] = {
+    "exactly": lambda number, _: ON_DISK[number],
+    "in the other form": lambda number, _: other_form(number),
+    "doubled": lambda number, _: f".//{ON_DISK[number]}",
+    "backslashes": lambda number, _: f".\\{other_form(number)}".replace("/", "\\"),
+    "absolute": lambda number, images: f"{images}/{ON_DISK[number]}",
+    "other case": lambda number, _: ON_DISK[number].swapcase(),
+}
+"""How lists spell them."""
+STRANGERS = ["nobody.jpg", "deep/plain2.jpg", "CAFE.jpg"]
+"""Names in the lists that are of no photograph."""
+ENDS = {"\n": "", "\r\n": "\ufeff", "\r": "\ufeff"}
+
+
+@pytest.fixture(scope="module")
+def images(tmp_path_factory: pytest.TempPathFactory, photograph) -> Path:
+    folder = tmp_path_factory.mktemp("data") / "images"
+    for number, name in enumerate(ON_DISK):
+        (folder / name).parent.mkdir(parents=True, exist_ok=True)
+        (folder / name).write_bytes(photograph(number))
+    return folder
+
+
+@pytest.fixture(params=WRITINGS)
+def names(request: pytest.FixtureRequest, images: Path) -> list[str]:
+    """Each of the photographs' names in one of the WRITINGS."""
+    return [WRITINGS[request.param](number, images) for number in range(len(FILES))]
+
+
+@pytest.fixture
+def root(tmp_path: Path, images: Path) -> Path:
+    """A collection of the same photographs without lists, at the same absolute path for all."""
+    for path in images.parent.iterdir():
+        if path != images:
+            path.unlink()
+    return images.parent
+
+
+def sentences_of(gathered) -> dict[str, str]:
+    """The sentence of each photograph, by the path of its file."""
+    paths = gathered.tables["images"]["path"].to_pylist()
+    rows = gathered.tables["sentences"]
+    return {
+        paths[image]: text for image, text in zip(*(rows[n].to_pylist() for n in ("image_id", "text")), strict=True)
+    }
+
+
+def write(path: Path, lines: list[str], end: str) -> None:
+    path.write_bytes((ENDS[end] + end.join(lines) + end).encode())
+
+
+RIGHT = {f"images/{name}": f"photograph {number}" for number, name in enumerate(ON_DISK)}
+
+
+def test_captions_splits_boxes_documents_and_own_columns(root: Path, names: list[str], gather) -> None:
+    strangers = dict.fromkeys(STRANGERS)
+    rows = [*names, *strangers]
+    write(root / "captions.tsv", [f"{name}\t0\tphotograph {number}" for number, name in enumerate(rows)], "\n")
+    write(root / "splits.tsv", [f"{name}\ttest" for name in names[:5]], "\r\n")
+    write(
+        root / "boxes.tsv",
+        ["file\tx1\ty1\tx2\ty2\tscore\tlabel", *(f"{name}\t1\t1\t9\t9\t1\tx" for name in rows)],
+        "\n",
+    )
+    write(root / "weak.tsv", ["file\ttitle\ttags\tdescription", *(f"{name}\ta\tb\tc" for name in names)], "\r\n")
+    pq.write_table(pa.table({"file": rows, "number": range(len(rows))}), root / "metadata.parquet")
+    result = gather(root)
+    assert sentences_of(result) == RIGHT
+    table = result.tables["images"]
+    assert {*table["path"].to_pylist()[:5]} == {*list(RIGHT)[:5]}
+    assert table["split"].to_pylist() == ["test"] * 5 + ["train"] * (len(FILES) - 5)
+    numbers = dict(zip(table["path"].to_pylist(), table["number"].to_pylist(), strict=True))
+    assert numbers == {path: number for number, path in enumerate(RIGHT)}
+    assert {what: result.tables[what].num_rows for what in ("boxes", "documents")} == dict.fromkeys(
+        ("boxes", "documents"), len(FILES)
+    )
+    rejected = [reject for reject in result.rejects if reject.what == "images"]
+    assert [reject.file for reject in rejected] == [f"images/{name}" for name in STRANGERS]
+    said = [note for note in result.notes if "names of files" in note]
+    assert sum(int(note.split()[0]) for note in said) == sum(name not in ON_DISK for name in names)
+
+
+@pytest.mark.parametrize("kind", ["csv", "jsonl", "parquet"])
+def test_tables(root: Path, names: list[str], gather, kind: str) -> None:
+    rows = [{"file": name if name.startswith("/") else f"images/{name}", "sentence": f"photograph {number}"}
+            for number, name in enumerate([*names, *STRANGERS])]  # fmt: skip
+    path = root / f"table.{kind}"
+    if kind == "parquet":
+        pq.write_table(pa.Table.from_pylist(rows), path)
+    elif kind == "jsonl":
+        write(path, [json.dumps(row) for row in rows], "\n")
+    else:
+        quoted = ['"' + row["file"].replace('"', '""') + '",' + row["sentence"] for row in rows]
+        write(path, ["file,sentence", *quoted], "\n")
+    result = gather(root, "table", default="train")
+    assert sentences_of(result) == RIGHT
+    assert [reject.file for reject in result.rejects if reject.what == "images"] == [f"images/{n}" for n in STRANGERS]
+
+
+@pytest.mark.parametrize("end", ENDS)
+def test_takedown_lists(root: Path, names: list[str], gather, tmp_path: Path, end: str) -> None:
+    write(root / "captions.tsv", [f"{name}\t0\tphotograph {number}" for number, name in enumerate(ON_DISK)], "\n")
+    gone = [name for name, file in zip(names, ON_DISK, strict=True) if file not in ("plain.jpg", "Übung.jpg")]
+    write(tmp_path / "takedown.txt", ["# comment", *gone, "", *STRANGERS], end)
+    result = gather(root, takedown=read_lines(tmp_path / "takedown.txt"))
+    assert {*sentences_of(result)} == {"images/plain.jpg", "images/Übung.jpg"}
+    assert result.unmet == [repr(name) for name in STRANGERS]
+    assert not result.rejects
+
+
+@pytest.mark.parametrize("end", ENDS)
+def test_names_of_vectors(images: Path, names: list[str], tmp_path: Path, end: str) -> None:
+    rows = np.random.default_rng(0).permutation(len(names)).tolist()
+    np.save(tmp_path / "v.npy", np.eye(len(names) + len(STRANGERS), dtype=np.float32))
+    listed = [*(names[row] for row in rows), *STRANGERS]
+    write(tmp_path / "v.npy.txt", listed, end)
+    opened = open_foreign(Source(tmp_path / "v.npy", None, None))
+    matching = match_names(opened.names, [f"images/{name}" for name in ON_DISK], images.parent)
+    assert [rows[row] for row in matching.rows] == list(range(len(names)))
+    assert matching.unmatched == STRANGERS
+
+
+def test_boxes_of_proposals(images: Path, names: list[str]) -> None:
+    rows = [f"{name}\t1\t1\t9\t9" for name in [*names, names[0], *STRANGERS]]
+    data = "\ufeff" + "\r\n".join(["file\tx1\ty1\tx2\ty2", *rows])
+    matched = match_boxes([("b.tsv", data.encode())], [f"images/{name}" for name in ON_DISK], images.parent)
+    assert matched.images.tolist() == [*range(len(names)), 0]
+    assert {*matched.unmatched} == {*STRANGERS}
+
+
+def test_two_files_that_differ_only_so_are_never_guessed(tmp_path: Path, photograph, gather) -> None:
+    """Named exactly they stay as they are; a name that may be either is rejected, naming both."""
+    (tmp_path / "images").mkdir()
+    for number, name in enumerate(("a.jpg", "A.jpg", "b.jpg")):
+        (tmp_path / "images" / name).write_bytes(photograph(number))
+    lines = ["a.jpg\t0\tsmall", "A.jpg\t0\tlarge", "a.JPG\t0\teither", "b.jpg\t0\tb", "B.jpg\t0\tanother that is gone"]
+    write(tmp_path / "captions.tsv", lines, "\n")
+    write(tmp_path / "boxes.tsv", ["file\tx1\ty1\tx2\ty2\tscore\tlabel", "A.JPG\t1\t1\t9\t9\t1\tx"], "\n")
+    result = gather(tmp_path)
+    assert sentences_of(result) == {"images/a.jpg": "small", "images/A.jpg": "large", "images/b.jpg": "b"}
+    reasons = {(reject.what, reject.row): reject.reason for reject in result.rejects}
+    for what, row in (("images", 3), ("boxes", 2)):
+        assert "a.jpg" in reasons[what, row] and "A.jpg" in reasons[what, row]
+    assert "missing" in reasons["images", None]
+    assert gather(tmp_path, takedown=["a.JPg"]).unmet[0].count("a.jpg") == 1
+    found = match_names(["a.JPG", "A.jpg", "a.jpg"], ["a.jpg", "A.jpg"])
+    assert found.rows.tolist() == [2, 1] and found.unmatched == ["a.JPG"]
+    assert match_names(["a.jpg", "A.jpg"], ["a.jpg"]).unmatched == ["A.jpg"]
+
+
+def test_lists_of_names_beside_vectors_that_differ_are_refused(tmp_path: Path) -> None:
+    np.save(tmp_path / "v.npy", np.eye(2, dtype=np.float32))
+    write(tmp_path / "v.txt", ["a", "b"], "\n")
+    write(tmp_path / "v.npy.txt", ["a", "b"], "\r\n")
+    assert open_foreign(Source(tmp_path / "v.npy", None, None)).names == ["a", "b"]
+    write(tmp_path / "v.npy.txt", ["b", "a"], "\n")
+    with pytest.raises(InputError, match=r"v\.txt and .*v\.npy\.txt"):
+        open_foreign(Source(tmp_path / "v.npy", None, None))
