@@ -53,8 +53,6 @@ class Takedown:
 
     def meets(self, line: str, match: Match) -> bool:
         """Whether the images of this match are to be taken down."""
-        if line not in self._unmet and match.reading:
-            return False
         if match.ambiguous:
             self._unmet[line] = f" (it may be {' or '.join(map(repr, match.spelt[:2]))})"
             return False
