@@ -113,11 +113,12 @@ def decode_text(data: bytes, source: Path | str, first_line: int = 1) -> str:
         raise InputError(f"{source}: line {number} is not UTF-8; save the file as UTF-8") from None
 
 
-def read_lines(path: Path, most_bytes: float = 1 << 30) -> list[str]:
-    """The lines of a text as `each_line` has them. Raises InputError for what is not a regular file of UTF-8."""
+def read_lines(path: Path, most_bytes: float = 1 << 30, from_pipe: bool = False) -> list[str]:
+    """The lines of a text as `each_line` has them. Raises InputError for what is not UTF-8 or, unless it may come
+    `from_pipe`, no regular file."""
     try:
         folder, name = os.path.split(path)
-        with open(open_plain(folder, name, most_bytes, True), "rb") as file:
+        with open(path if from_pipe else open_plain(folder, name, most_bytes, True), "rb") as file:
             return [decode_text(line, path, number) for number, line in enumerate(each_line(file, path), 1)]
     except (UnopenedFile, OSError) as error:
         raise InputError(f"{path} cannot be read ({error}); put a text file there") from error

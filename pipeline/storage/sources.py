@@ -108,13 +108,3 @@ def find_photographs(root: Place, data_root: Place) -> Place:
         return data_root
     log.warning("neither %s nor data_root, %s, exists; set data_root to where the photographs are", root, data_root)
     return root
-
-
-def read_list(path: Path, key: str) -> str:
-    """The text of a list that the configuration's `key` names. Raises InputError if it cannot be read."""
-    try:
-        folder, name = os.path.split(path)
-        with open(open_plain(folder, name, LARGEST_FILE, True), encoding="utf-8") as file:
-            return file.read()
-    except (InputError, OSError, UnicodeDecodeError) as error:
-        raise InputError(f"cannot read {path} ({error}); put the list there or change {key}") from error

@@ -13,7 +13,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from pipeline.errors import InputError, IntegrityError
+from pipeline.errors import IntegrityError
 from pipeline.storage.atomic import Sidecar, publish, read_verified
 from pipeline.storage.reading import REMEDY
 
@@ -152,18 +152,3 @@ def unpacked_bytes(about: pq.FileMetaData) -> int:
     ]
     values = sum(int(column.num_values * WIDTHS.get(column.physical_type, 8)) for column in columns)
     return max(values, sum(column.total_uncompressed_size for column in columns))
-
-
-def read_numbers(path: Path) -> list[int]:
-    """The whole numbers in a text file, one a line. Raises InputError naming the first line that is not one."""
-    try:
-        lines = Path(path).read_text().split("\n")
-    except (OSError, UnicodeDecodeError) as error:
-        raise InputError(f"{path} cannot be read ({error}); give a text file") from error
-    numbers = []
-    for number, line in enumerate(lines, 1):
-        if word := line.strip():
-            if not word.isascii() or not word.isdigit() or len(word) > MOST_DIGITS:
-                raise InputError(f"{path} line {number} is {word[:80]!r}, not a whole number; write one a line")
-            numbers.append(int(word))
-    return numbers
