@@ -116,6 +116,7 @@ class Naming:
             "SELECT images.* REPLACE (coalesce(respelt.file, images.path) AS path,"
             " coalesce(images.fault, respelt.fault) AS fault) FROM images LEFT JOIN respelt USING (path)",
         )
+        self._tables.sort("images", ("seq",))
 
     def join_files(self) -> None:
         """In the table `owners`, records of images whose names mean the same file become one image."""
@@ -162,11 +163,10 @@ class Naming:
 
     def _images(self) -> Iterator[Spelling]:
         """The images' keys, and their paths."""
-        rows = "SELECT key, path, seq FROM images JOIN owners USING (seq) WHERE owner = seq"
-        for key, path, seq in self._rows(rows):
-            yield Spelling(to_text(key), seq)
+        for key, path, owner in self._rows("SELECT key, path, owner FROM images JOIN owners USING (seq)"):
+            yield Spelling(to_text(key), owner)
             if path is not None and path != to_text(key):
-                yield Spelling(path, seq, from_root=True)
+                yield Spelling(path, owner, from_root=True)
 
     def _every_name(self) -> Iterator[Spelling]:
         """All names by which images may be taken down: keys, paths of files and shards, names in a shard."""

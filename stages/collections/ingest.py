@@ -209,7 +209,7 @@ def _reads(config, layout) -> Inputs:
 
 STAGE = Stage(
     ingest,
-    version=8,
+    version=9,
     needs=Need(
         lambda s: PYTHON + 600 + tables_mb(s),
         lambda s: 0.001 * s.images + 0.0005 * s.sentences,

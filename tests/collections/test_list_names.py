@@ -89,15 +89,12 @@ RIGHT = {f"images/{name}": f"photograph {number}" for number, name in enumerate(
 
 
 def test_captions_splits_boxes_documents_and_own_columns(root: Path, names: list[str], gather) -> None:
-    strangers = dict.fromkeys(STRANGERS)
-    rows = [*names, *strangers]
+    rows = [*names, *STRANGERS]
+    spelt = [WRITINGS["backslashes"](number, root) for number in range(len(names))]
+    boxes = [f"{name}\t1\t1\t9\t9\t1\tx" for name in [*spelt, *STRANGERS]]
     write(root / "captions.tsv", [f"{name}\t0\tphotograph {number}" for number, name in enumerate(rows)], "\n")
     write(root / "splits.tsv", [f"{name}\ttest" for name in names[:5]], "\r\n")
-    write(
-        root / "boxes.tsv",
-        ["file\tx1\ty1\tx2\ty2\tscore\tlabel", *(f"{name}\t1\t1\t9\t9\t1\tx" for name in rows)],
-        "\n",
-    )
+    write(root / "boxes.tsv", ["file\tx1\ty1\tx2\ty2\tscore\tlabel", *boxes], "\n")
     write(root / "weak.tsv", ["file\ttitle\ttags\tdescription", *(f"{name}\ta\tb\tc" for name in names)], "\r\n")
     pq.write_table(pa.table({"file": rows, "number": range(len(rows))}), root / "metadata.parquet")
     result = gather(root)
@@ -112,8 +109,10 @@ def test_captions_splits_boxes_documents_and_own_columns(root: Path, names: list
     )
     rejected = [reject for reject in result.rejects if reject.what == "images"]
     assert [reject.file for reject in rejected] == [f"images/{name}" for name in STRANGERS]
-    said = [note for note in result.notes if "names of files" in note]
-    assert sum(int(note.split()[0]) for note in said) == sum(name not in ON_DISK for name in names)
+    respelt = {"files": {*names}.difference(ON_DISK), "boxes": {*spelt}.difference(names, ON_DISK)}
+    for what, odd in respelt.items():
+        said = [note for note in result.notes if f"names of {what}" in note]
+        assert sum(int(note.split()[0]) for note in said) == len(odd)
 
 
 @pytest.mark.parametrize("kind", ["csv", "jsonl", "parquet"])
