@@ -131,8 +131,8 @@ class Intake:
     def _add_image(self, image: ImageRecord) -> None:
         self.given["images"] += 1
         fault = self._path_fault(image.path) or (image.member is not None and _name_fault(image.member)) or None
-        there = self._photographs is None or image.row is None or image.member is not None
-        there = there or bool(fault) or self._photographs.has(image.path)
+        looked_at = not (self._photographs is None or image.row is None or image.member is not None or fault)
+        there = not looked_at or self._photographs.has(image.path)
         place = (None,) * len(PLACE) if fault else (image.path, image.member, image.offset, image.size)
         split = image.split if image.split in SPLITS or image.split == DIVIDED else None
         if split is None:

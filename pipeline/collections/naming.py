@@ -36,7 +36,11 @@ class ImageFiles:
         """Whether there is a file of this name; of a server that lists nothing, it is not known and not doubted."""
         if isinstance(self._folder, RemoteFolder):
             return not self._folder.objects or name in self._folder.objects
-        return is_plain(name) and not name.startswith("/") and os.path.lexists(f"{self._root}/{name}")
+        try:
+            os.lstat(f"{self._root}/{name}")
+        except (OSError, ValueError):
+            return False
+        return is_plain(name) and not name.startswith("/")
 
     def __iter__(self) -> Iterator[Spelling]:
         return (Spelling(name, name) for name in walk_files(self._folder))

@@ -81,7 +81,7 @@ class Ownership:
 
     def _own(self, what: str, rows: pa.Table, seqs: np.ndarray, owners: np.ndarray) -> pa.Table:
         rows = self._without_gone(what, _with_owner(rows, seqs, owners))
-        if "fault" in rows.column_names:
+        if "fault" in rows.column_names and rows["fault"].null_count < len(rows):
             sound = rows["fault"].is_null()
             self._reject(what, rows.filter(pc.invert(sound)), "{fault}")
             rows = rows.filter(sound)
@@ -99,8 +99,10 @@ class Ownership:
         if self._naming.takedown.lines and pc.any(unknown).as_py():
             named = {key: self._naming.takedown.names(to_text(key)) for key in rows.filter(unknown)["key"].to_pylist()}
             gone = pc.or_(gone, pa.array([named.get(key, False) for key in rows["key"].to_pylist()]))
+        if not pc.any(gone).as_py():
+            return rows
         if what != "told":
-            self._given[what] -= pc.sum(gone).as_py() or 0
+            self._given[what] -= pc.sum(gone).as_py()
         return rows.filter(pc.invert(gone))
 
     def _reject(self, what: str, rows: pa.Table, reason: str) -> None:
