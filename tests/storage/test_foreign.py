@@ -60,6 +60,18 @@ def make_clip_retrieval(folder: Path) -> Path:
     return folder
 
 
+def make_categories_and_tensors(folder: Path) -> Path:
+    tensors = pa.FixedShapeTensorArray.from_numpy_ndarray(ROWS)
+    pq.write_table(pa.table({"vector": tensors, "file": pa.array(NAMES).dictionary_encode()}), folder / "f.parquet")
+    return folder / "f.parquet"
+
+
+def make_clip_retrieval_with_an_empty_part(folder: Path) -> Path:
+    np.save(make_clip_retrieval(folder) / "img_emb/img_emb_5.npy", np.empty(0))
+    pq.write_table(pa.table({"image_path": pa.array([], pa.string())}), folder / "metadata/metadata_5.parquet")
+    return folder
+
+
 def make_npz(folder: Path) -> Path:
     np.savez(folder / "f.npz", embeddings=ROWS, files=np.array(NAMES), labels=np.arange(5))
     return folder / "f.npz"
@@ -90,7 +102,8 @@ def make_lone_tensor(folder: Path) -> Path:
 
 MAKERS = [
     make_npy, make_hdf5, make_chunked_hdf5, make_parquet, make_fixed_parquet, make_clip_retrieval, make_npz,
-    make_compressed_npz, make_safetensors, make_torch, make_lone_tensor,
+    make_compressed_npz, make_safetensors, make_torch, make_lone_tensor, make_categories_and_tensors,
+    make_clip_retrieval_with_an_empty_part,
 ]  # fmt: skip
 
 
