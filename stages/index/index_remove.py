@@ -59,8 +59,9 @@ def _find_listed(folder: Path, path: Path) -> tuple[set[int], list[str]]:
     from pipeline.plain_files import read_lines
     from pipeline.storage.bundle import Bundle
 
+    lines = read_lines(path, from_pipe=True)
     bundle = Bundle(folder)
-    takedown = Takedown(read_lines(path, from_pipe=True), Readings(bundle.card.get("data_root")))
+    takedown = Takedown(lines, Readings(bundle.card.get("data_root")))
 
     def images() -> Iterator[tuple[int, str, str | None]]:
         for group in bundle.packed_table("images").groups(["image_id", "path", "member"]):
@@ -81,8 +82,8 @@ def _find_listed(folder: Path, path: Path) -> tuple[set[int], list[str]]:
     ids: set[int] = set()
     numbers = [line for line in takedown.lines if NUMBER.fullmatch(line.strip())]
     names = [line for line in takedown.lines if not NUMBER.fullmatch(line.strip())]
-    for lines, spellings in ((numbers, by_id), (names, by_name)):
-        for line, match in takedown.readings.match(lines, spellings):
+    for wanted, spellings in ((numbers, by_id), (names, by_name)):
+        for line, match in takedown.readings.match(wanted, spellings):
             if takedown.meets(line, match):
                 ids.update(match.targets)
     return ids, takedown.unmet()
