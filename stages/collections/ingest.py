@@ -156,7 +156,7 @@ def _opened(inspector: BlockInspector) -> Run:
 def _limits(run: Run) -> str:
     from pipeline.images.decode import ImageLimits
 
-    return str(ImageLimits.from_settings(run.config.collection))
+    return f"ingest {STAGE.version}: {ImageLimits.from_settings(run.config.collection)}"
 
 
 def _tars(run: Run, paths: Iterable[str]) -> dict[str, tuple[int, str]]:
@@ -204,7 +204,7 @@ def _reads(config, layout) -> Inputs:
 
 STAGE = Stage(
     ingest,
-    version=8,
+    version=9,
     needs=Need(
         lambda s: PYTHON + 600 + tables_mb(s),
         lambda s: 0.001 * s.images + 0.0005 * s.sentences,

@@ -157,7 +157,7 @@ def _reads(config: "Config", layout, encoder: str) -> Inputs:
 
 STAGE = Stage(
     extract_regions,
-    version=3,
+    version=4,
     needs=Need(
         lambda s: TORCH + 3000 + manifest_mb(s) + 8 * 20 * s.shard_images * s.widest / MB,
         lambda s: 4 * 20 * s.shard_images * s.widest / MB,
