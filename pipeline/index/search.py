@@ -228,8 +228,8 @@ class Searcher(TableReader):
 
 
 def _require_direction(queries: Items) -> None:
-    """Raises InputError for a query whose vector is zero, or all of whose vectors are."""
-    if not (queries.vectors.any() if isinstance(queries, MultiVectors) else queries.any(axis=1).all()):
+    """Raises InputError for a query whose one vector is zero."""
+    if not isinstance(queries, MultiVectors) and not queries.any(axis=1).all():
         raise InputError(
             "the vector of this query is zero, so that nothing is nearer to it than all else; ask for more"
         )
