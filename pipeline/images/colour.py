@@ -5,10 +5,12 @@ applied, unless it changes nothing, as sRGB does, or cannot be used.
 """
 
 import math
+import sys
 from functools import lru_cache
 from io import BytesIO
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
+import numpy as np
 from PIL import Image
 
 from pipeline.errors import Refused
@@ -27,6 +29,11 @@ PROFILES = 32
 """Different profiles that a process keeps: a camera or a phone has one."""
 SPACES = {b"RGB ": "RGB", b"GRAY": "L", b"CMYK": "CMYK"}
 """Pillow's mode for the colour space in a profile's header."""
+NATIVE = {"little": "B", "big": "L"}[sys.byteorder]
+DEEP_COLOURS = {
+    f"{mode};16{order}": f"{mode};16{other}" for mode in ("RGB", "RGBA") for order, other in ("LB", "BL", "N" + NATIVE)
+}
+"""Pillow's names of 16-bit samples in one order of their bytes, and in the other."""
 GREY_MODES = ("1", "L", "LA", "La", "I", "F", "I;16", "I;16L", "I;16B")
 STEPS = range(0, 256, 51)
 SAME = 4
@@ -66,6 +73,38 @@ def scale_samples(image: Image.Image) -> tuple[Image.Image, int | None]:
     scale = 255 / (high - low or 1)
     grey = image.point(lambda value: value * scale + (0.5 - low * scale)).convert("L")
     return grey, None if usual in FULL else usual
+
+
+def lower_bytes(image: Image.Image) -> list[Any] | None:
+    """Of an opened image whose colours have 16 bits, of which Pillow loads the upper 8: the tiles by which it loads the
+    lower 8; None for other images."""
+    swapped = []
+    for tile in image.tile:
+        mode, *more = (tile.args,) if isinstance(tile.args, str) else tile.args or ("",)
+        if mode not in DEEP_COLOURS:
+            return None
+        mode = DEEP_COLOURS[mode]
+        swapped.append(tile._replace(args=(mode, *more) if more else mode))
+    return swapped or None
+
+
+def is_dark(image: Image.Image) -> bool:
+    """Whether colours of 16 bits, of which these are the upper 8, end where those of 14 or 12 bits do."""
+    return max(high for _, high in image.getextrema()[:3]) <= RANGES["I;16"][-2] >> 8
+
+
+def scale_colours(upper: Image.Image, lower: Image.Image) -> tuple[Image.Image, int]:
+    """As `scale_samples`, of the two bytes of colours with or without transparency."""
+    samples = np.asarray(upper).astype(np.uint16) * 256 + np.asarray(lower)
+    top = 0
+    for channels in (samples[..., 3:], samples[..., :3]):
+        if channels.size:
+            top = next(top for top in RANGES["I;16"] if channels.max() <= top)
+            channels[...] = np.rint(channels * (255 / top))
+    image = Image.fromarray(samples.astype(np.uint8), upper.mode)
+    image.info = dict(upper.info)
+    image.format = upper.format
+    return image, top
 
 
 def find_conversion(image: Image.Image) -> Conversion:

@@ -88,9 +88,9 @@ def _decode(
     started = time.thread_time()
     try:
         with processor_limit(limits.seconds, str(_too_slow(limits.seconds))), _pillow_limits(limits.max_pixels):
-            image, factors = _load(data, limits, started, sides)
-            image, notes = _to_rgb(image, colours)
-            images = jpeg.reduce(image, factors)
+            loaded = _load(data, limits, started, sides)
+            image, notes = _to_rgb(loaded.image, colours, loaded.top)
+            images = jpeg.reduce(image, loaded.factors)
     except UnreadableImage:
         raise
     except UnidentifiedImageError:
@@ -158,36 +158,46 @@ def inspect(read: Callable[..., bytes], limits: ImageLimits, location: tuple[Any
     return Inspection(*image.size, hashlib.sha256(data).hexdigest(), notes)
 
 
-def _load(
-    data: bytes, limits: ImageLimits, started: float, sides: Sequence[int | None]
-) -> tuple[Image.Image, list[int]]:
-    """The first frame, as stored, and by how much it is to be reduced for each of `sides`."""
-    file = _Timed(data, started, limits.seconds)
+class _Loaded(NamedTuple):
+    """The first frame, as stored, by how much it is to be reduced for each side that was asked for, and the greatest
+    sample from which its colours were scaled, if that is less than usual."""
+
+    image: Image.Image
+    factors: list[int]
+    top: int | None = None
+
+
+def _load(data: bytes, limits: ImageLimits, started: float, sides: Sequence[int | None]) -> _Loaded:
     try:
-        image, factors = _load_file(file, data, limits, sides)
+        loaded = _load_file(data, limits, started, sides)
     except ValueError:  # Pillow refuses more text, or a larger profile, than it would like to keep
         bare = _without_text(data)
         if len(bare) == len(data):
             raise
-        image, factors = _load_file(_Timed(bare, started, limits.seconds), bare, limits, sides)
+        loaded = _load_file(bare, limits, started, sides)
     # Pillow stops at the last pixel and does not notice a missing end.
-    if image.format == "PNG" and data.rfind(PNG_END) < 0:
+    if loaded.image.format == "PNG" and data.rfind(PNG_END) < 0:
         raise UnreadableImage("truncated", "the PNG lacks its end")
-    return image, factors
+    return loaded
 
 
-def _load_file(
-    file: io.BytesIO, data: bytes, limits: ImageLimits, sides: Sequence[int | None]
-) -> tuple[Image.Image, list[int]]:
-    image = _open(file, data)
+def _load_file(data: bytes, limits: ImageLimits, started: float, sides: Sequence[int | None]) -> _Loaded:
+    image = _open(_Timed(data, started, limits.seconds), data)
     _check_size(image.size, limits)
     factors = [1] * len(sides)
     if image.format == "JPEG":
         if jpeg.has_more_scans(data, jpeg.MOST_SCANS):
             raise UnreadableImage("too-slow", f"a JPEG of more than {jpeg.MOST_SCANS} scans")
         factors = jpeg.draft(image, sides)
+    lower = colour.lower_bytes(image)
     image.load()
-    return image, factors
+    if lower and colour.is_dark(image):
+        less = _open(_Timed(data, started, limits.seconds), data)
+        less.tile = lower
+        less.load()
+        image, top = colour.scale_colours(image, less)
+        return _Loaded(image, factors, top)
+    return _Loaded(image, factors)
 
 
 def _open(file: io.BytesIO, data: bytes) -> Image.Image:
@@ -285,9 +295,9 @@ def _check_size(size: tuple[int, int], limits: ImageLimits) -> None:
         raise UnreadableImage("too-elongated", f"{shape}, sides in a ratio above {limits.max_aspect:g}")
 
 
-def _to_rgb(image: Image.Image, colours: bool = True) -> tuple[Image.Image, list[str]]:
+def _to_rgb(image: Image.Image, colours: bool = True, top: int | None = None) -> tuple[Image.Image, list[str]]:
     """An image of any mode as 8-bit sRGB, without `colours` as 8-bit RGB, upright, on white; and notes on how it was
-    read."""
+    read, of whose samples `top` was the greatest if it has been scaled from there."""
     notes = []
     with suppress(Exception):  # damaged EXIF does not affect the pixels
         image = ImageOps.exif_transpose(image)
@@ -296,8 +306,8 @@ def _to_rgb(image: Image.Image, colours: bool = True) -> tuple[Image.Image, list
         notes.append(colour.BROKEN)
     if image.mode.startswith(("I", "F")):
         image, top = colour.scale_samples(image)
-        if top:
-            notes.append(f"have more than 8 bits a sample and no sample above {top}: they are scaled from 0 to {top}")
+    if top:
+        notes.append(f"have more than 8 bits a sample and no sample above {top}: they are scaled from 0 to {top}")
     if image.has_transparency_data:
         white = Image.new("RGBA", image.size, "white")
         image = Image.alpha_composite(white, image.convert("RGBA"))

@@ -2,6 +2,7 @@
 
 import io
 import struct
+import zlib
 from collections.abc import Mapping
 
 import numpy as np
@@ -61,6 +62,31 @@ def of_inks() -> bytes:
 def encoded(image: Image.Image, kind: str, **options: object) -> bytes:
     image.save(buffer := io.BytesIO(), kind, **options)
     return buffer.getvalue()
+
+
+def png_of_colours(samples: np.ndarray) -> bytes:
+    def chunk(name: bytes, data: bytes) -> bytes:
+        return struct.pack(">I", len(data)) + name + data + struct.pack(">I", zlib.crc32(name + data))
+
+    height, width, channels = samples.shape
+    head = struct.pack(">IIBBBBB", width, height, 16, {3: 2, 4: 6}[channels], 0, 0, 0)
+    rows = b"".join(b"\0" + row.astype(">u2").tobytes() for row in samples)
+    chunks = chunk(b"IHDR", head) + chunk(b"IDAT", zlib.compress(rows)) + chunk(b"IEND", b"")
+    return b"\x89PNG\r\n\x1a\n" + chunks
+
+
+def tiff_of_colours(samples: np.ndarray) -> bytes:
+    """Not compressed, in one strip."""
+    height, width, channels = samples.shape
+    data, at = samples.astype("<u2").tobytes(), 8
+    bits = struct.pack(f"<{channels}H", *[16] * channels)
+    entries = {256: (4, 1, width), 257: (4, 1, height), 258: (3, channels, at + len(data)), 259: (3, 1, 1)}
+    entries |= {262: (3, 1, 2), 273: (4, 1, at), 277: (3, 1, channels), 278: (4, 1, height), 279: (4, 1, len(data))}
+    entries |= {338: (3, 1, 2)} if channels == 4 else {}
+    table = struct.pack("<H", len(entries)) + b"".join(
+        struct.pack("<HHII", tag, *entries[tag]) for tag in sorted(entries)
+    )
+    return struct.pack("<2sHI", b"II", 42, at + len(data) + len(bits)) + data + bits + table + bytes(4)
 
 
 def to_srgb(colours: np.ndarray, primaries: np.ndarray, gamma: float) -> np.ndarray:
@@ -138,11 +164,19 @@ def test_a_profile_of_srgb_changes_nothing() -> None:
 
 @pytest.mark.parametrize(("top", "noted"), [(4095, True), (16383, True), (65535, False)])
 @pytest.mark.parametrize("kind", ["PNG", "TIFF"])
-def test_16_bits_are_scaled_from_the_smallest_range_that_holds_them(kind: str, top: int, noted: bool) -> None:
+@pytest.mark.parametrize("channels", [1, 3, 4])
+def test_16_bits_are_scaled_from_the_smallest_range_that_holds_them(
+    kind: str, top: int, noted: bool, channels: int
+) -> None:
     samples = RNG.integers(0, top + 1, (40, 60)).astype(np.uint16)
     samples[0, :2] = 0, top
-    data = encoded(Image.fromarray(samples), kind)
+    if channels == 1:
+        data = encoded(Image.fromarray(samples), kind)
+    else:
+        samples = np.stack([samples, samples.T.reshape(40, 60), samples // 2, samples * 0 + 65535][:channels], axis=-1)
+        data = png_of_colours(samples) if kind == "PNG" else tiff_of_colours(samples)
     pixels = np.asarray(decode(data, LIMITS)).astype(float)
-    np.testing.assert_allclose(pixels, np.repeat(samples[..., None] * (255 / top), 3, -1), atol=0.51)
+    right = samples[..., :3] if channels > 1 else np.repeat(samples[..., None], 3, -1)
+    np.testing.assert_allclose(pixels, right * (255 / top), atol=0.51 if channels == 1 or noted else 1)
     notes = inspect(lambda: data, LIMITS, ()).notes
     assert len(notes) == noted and all(str(top) in note for note in notes)
