@@ -12,7 +12,7 @@ from pipeline import runtime
 from pipeline.errors import JointspaceError, UsageError, meant
 from pipeline.printable import printable
 from stages.catalogue import COMMANDS, GROUPS
-from stages.commands import command_of
+from stages.commands import command_of, first_sentence
 
 FIRST = ("init", "run", "search", "serve", "apply", "plan", "verify", "doctor")
 """The commands that a user needs first."""
@@ -53,9 +53,7 @@ class Commands(click.Group):
             titled.setdefault(GROUPS[module.split(".")[1]], []).append(name)
         for title, names in titled.items():
             with formatter.section(title):
-                formatter.write_dl(
-                    [(name, self.get_command(ctx, name).get_short_help_str(limit=1000)) for name in names]
-                )
+                formatter.write_dl([(name, first_sentence(self.get_command(ctx, name))) for name in names])
 
 
 @click.group(cls=Commands, context_settings={"help_option_names": ["-h", "--help"]})

@@ -1,9 +1,11 @@
 """Commands on a run: those of declared stages, and the options that commands share."""
 
+import re
 import shlex
 import sys
 from collections.abc import Callable
 from functools import wraps
+from inspect import cleandoc
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -14,6 +16,7 @@ from pipeline.printable import printable
 if TYPE_CHECKING:
     from pipeline.run import Run, Stage
 
+SENTENCE = re.compile(r".*?(?<!\bal)\.(?= |$)|.*")
 PATH = click.Path(path_type=Path)
 FOLDER = click.Path(path_type=Path, file_okay=False)
 FILE = click.Path(path_type=Path, dir_okay=False)
@@ -53,6 +56,12 @@ def output(kind: click.Path, what: str):
         return click.option("--output", type=kind, required=True, help=what)(locked)
 
     return lock
+
+
+def first_sentence(command: click.Command) -> str:
+    """Of its help; "et al." does not end one, as it does for click."""
+    text = " ".join(cleandoc(command.help or "").partition("\n\n")[0].split())
+    return SENTENCE.match(text)[0]
 
 
 def command_of(stage: "Stage") -> click.Command:

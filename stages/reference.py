@@ -18,6 +18,7 @@ from pipeline.run.layout import Artefact, Layout, Shards
 from pipeline.specs.generators import GENERATORS
 from pipeline.specs.models import MODELS
 from stages.catalogue import COMMANDS, declared
+from stages.commands import first_sentence
 
 MILLION = Sizes(
     images=1_000_000, sentences=150_000, shard_images=16384, text_dims={"tfidf": 3000}, dimensions=128,
@@ -207,7 +208,7 @@ def _quoted(names: Sequence[str]) -> str:
 
 
 def _help(name: str) -> str:
-    return importlib.import_module(COMMANDS[name]).command.get_short_help_str(limit=1000)
+    return first_sentence(importlib.import_module(COMMANDS[name]).command)
 
 
 if __name__ == "__main__":

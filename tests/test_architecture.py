@@ -199,11 +199,13 @@ def test_the_public_package_imports_nothing_before_it_is_used() -> None:
 def test_every_command_has_a_help_line() -> None:
     from stages.catalogue import COMMANDS
     from stages.cli import cli
+    from stages.commands import first_sentence
 
     for name in COMMANDS:
         command = cli.get_command(None, name)
         assert command.name == name
-        assert command.get_short_help_str(), name
+        line = first_sentence(command)
+        assert line.endswith(".") and line.count("(") == line.count(")"), f"{name}: {line!r} is cut"
 
 
 def test_names_of_classes_are_unique() -> None:

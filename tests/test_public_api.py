@@ -109,6 +109,8 @@ def test_what_is_no_question_is_refused(bundle: Path, tmp_path: Path) -> None:
     for vector in (np.ones(7), np.array([np.nan] * index.card["dim"])):
         with pytest.raises(InputError, match="finite numbers"):
             index.search(vector=vector)
+    with pytest.raises(InputError, match="is zero"):
+        index.search(vector=np.zeros(index.card["dim"]))
     for k in (0, -1):
         for ask in (index.search, index.sentences):
             with pytest.raises(UsageError, match=f"k is {k}; ask for at least 1"):

@@ -71,6 +71,7 @@ class Assembly:
         for name, schema in MADE.items():
             self._tables.create(name, schema)
         self._counts: Counter[str] = Counter()
+        self._read_as: Counter[str] = Counter()
         self._place()
 
     @property
@@ -94,6 +95,7 @@ class Assembly:
                 self._tables.append("outcomes", (seq, None, None, None, to_bytes(outcome.reason)))
             else:
                 self._tables.append("outcomes", (seq, outcome.width, outcome.height, outcome.sha256, None))
+                self._read_as.update(outcome.notes)
         self._find_duplicates()
         kept, summaries, tars = Counter(images=0, **dict.fromkeys(OWNED, 0)), Summaries(), set()
         for settled in self._settle():
@@ -110,7 +112,8 @@ class Assembly:
             twice = left_out.of(what, DUPLICATE)
             fates = {"kept": number, "rejected": left_out.of(what, "") - twice, "duplicate": twice}
             counts[what] = {"given": self._intake.given[what], **fates}
-        notes = [*self._intake.naming.notes, *self._intake.own.describe()]
+        notes = [f"{count} images {note}" for note, count in self._read_as.most_common()]
+        notes += [*self._intake.naming.notes, *self._intake.own.describe()]
         return Collection(self._parts, self._intake.rejects, left_out, counts, summaries.by_split(), tars, notes)
 
     def _find_duplicates(self) -> None:

@@ -69,7 +69,7 @@ class Collection:
     tars: Set[str] = frozenset()
     """Paths of the tar shards that have an image which is kept."""
     notes: Sequence[str] = ()
-    """What became of the user's own columns, in lines."""
+    """How images were read that are out of the ordinary, and what became of the user's own columns, in lines."""
 
     def check(self, reject_limit: float, report: str, learned_from: bool = True) -> None:
         """Raises InputError if there is no image, or, where some have sentences and are to be `learned_from`, if these
@@ -89,9 +89,10 @@ class Collection:
             ("images", images["rejected"], images["given"]), ("sentences", broken, sentences["given"]),
         ):  # fmt: skip
             if count > reject_limit * given:
+                reason, most = self.left_out.most_frequent(what)
                 raise RejectLimitError(
-                    f"{count} of {given} {what} are rejected, more than collection.reject_limit {reject_limit:g}"
-                    f" allows; {report} lists them: repair them or raise that key"
+                    f"{count} of {given} {what} are rejected, more than collection.reject_limit {reject_limit:g} allows"
+                    f" ({most}: {reason}); {report} lists them: repair them or raise that key"
                 )
 
     def _require_pairs(self, reasons: str) -> None:

@@ -1,7 +1,7 @@
 """The user's own columns: what a collection says of an image beside its texts, such as a price or a date.
 
 A column is of numbers (whole or not), truth, dates, times or text. Fields of CSV and TSV have no type of their own: a
-column of them has one that fits all its fields, or else is text. A column of several types is text.
+column of them has one that fits all its fields, or else is text (`field_readings`). A column of several types is text.
 """
 
 import json
@@ -14,8 +14,8 @@ from typing import Any
 
 import numpy as np
 import pyarrow as pa
-import pyarrow.compute as pc
 
+from pipeline.collections.field_readings import TYPES, FieldReadings
 from pipeline.printable import UNSAFE
 from pipeline.settings.collection import LONGEST_NAME
 
@@ -26,27 +26,6 @@ RESERVED = frozenset(
 )
 """Names of ours in tables of images and in answers."""
 PREFIX = "own_"
-TYPES = {
-    "truth": pa.bool_(),
-    "whole": pa.int64(),
-    "number": pa.float64(),
-    "date": pa.date32(),
-    "time": pa.timestamp("us"),
-    "zoned": pa.timestamp("us", "UTC"),
-    "text": pa.string(),
-    "field": pa.string(),
-}
-DAY = r"[1-9]\d{3}-\d\d-\d\d"
-CLOCK = DAY + r"[T ]\d\d:\d\d(:\d\d(\.\d{1,6})?)?"
-PATTERNS = {
-    "truth": r"(?i)true|false",
-    "whole": r"-?(0|[1-9]\d{0,17})",
-    "number": r"-?(0|[1-9]\d*)?(\.\d+|\d\.)?([eE][+-]?\d{1,3})?",
-    "date": DAY,
-    "time": CLOCK,
-    "zoned": CLOCK + r"(Z|[+-]\d\d:?\d\d)",
-}
-"""What all fields of a column look like that is of this type. 007 is text."""
 FROM_ISO = {"date": date.fromisoformat, "time": datetime.fromisoformat, "zoned": datetime.fromisoformat}
 HOSTILE = "hostile"
 """Of a value that is left out."""
@@ -120,7 +99,7 @@ class OwnColumns:
         for (place, kind), (owners, values) in self._waiting.items():
             texts = pa.array(values, TYPES[kind]).cast(pa.string())
             if kind == "field":
-                columns[place].narrow(texts)
+                columns[place].readings.narrow(texts)
             tables.append(pa.table([owners, np.full(len(owners), place), texts], schema=ROWS))
         self._waiting = {}
         return pa.concat_tables(tables)
@@ -159,29 +138,30 @@ class OwnColumns:
         for name, column in self._columns.items():
             if len(column.kinds) > 1 and column.kinds != {"whole", "number"}:
                 yield f"  the column {name} has several types ({', '.join(sorted(column.kinds))}) and is kept as text"
+            if column.kinds == {"field"} and (note := column.readings.note):
+                yield f"  the column {name} {note}"
             if (called := self._names.get(name, name)) in RESERVED:
                 yield f"  the column {name} is called {PREFIX}{called} here, since {called} is a column of ours"
 
 
 class _Column:
-    """The kinds of a column's values, and those that all of its fields without a type fit."""
+    """The kinds of a column's values, and how those of its fields that have no type can be read."""
 
     def __init__(self, place: int) -> None:
-        self.place, self.kinds, self._fitting = place, set(), list(PATTERNS)
-
-    def narrow(self, fields: pa.Array) -> None:
-        self._fitting = [kind for kind in self._fitting if _fits(kind, fields)]
+        self.place = place
+        self.kinds: set[str] = set()
+        self.readings = FieldReadings()
 
     @property
     def kind(self) -> str:
         if self.kinds == {"whole", "number"}:
             return "number"
         if self.kinds == {"field"}:
-            return next(iter(self._fitting), "field")
+            return self.readings.kind
         return next(iter(self.kinds)) if len(self.kinds) == 1 else "text"
 
     def values(self, texts: pa.ChunkedArray) -> pa.ChunkedArray:
-        return _read(self.kind, texts)
+        return self.readings.read(texts) if self.kinds == {"field"} else texts.cast(TYPES[self.kind])
 
 
 def _typed(value: Any) -> tuple[str, Any]:
@@ -203,21 +183,6 @@ def _typed(value: Any) -> tuple[str, Any]:
     if isinstance(value, list | dict):
         return "text", json.dumps(value, ensure_ascii=False, default=str)
     return "text", str(value)
-
-
-def _fits(kind: str, fields: pa.Array) -> bool:
-    """Whether all the fields are values of this kind."""
-    if not pc.all(pc.match_substring_regex(fields, f"^({PATTERNS[kind]})$")).as_py():
-        return False
-    try:
-        found = _read(kind, fields)
-    except pa.ArrowInvalid:  # 2024-02-30
-        return False
-    return kind != "number" or pc.all(pc.is_finite(found)).as_py()
-
-
-def _read(kind: str, texts: pa.Array | pa.ChunkedArray) -> pa.Array | pa.ChunkedArray:
-    return (pc.utf8_lower(texts) if kind == "truth" else texts).cast(TYPES[kind])
 
 
 def _is_plain(text: str) -> bool:

@@ -2,6 +2,7 @@
 
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
+from operator import itemgetter
 
 import pyarrow as pa
 
@@ -32,6 +33,10 @@ class RejectSummary:
     def of(self, what: str, *first_words: str) -> int:
         """How many of a kind have a reason that begins so."""
         return sum(n for (kind, head), n in self.counts.items() if kind == what and head.startswith(first_words))
+
+    def most_frequent(self, what: str) -> tuple[str, int]:
+        """The most frequent reason of a kind, and its count."""
+        return max(((head, n) for (kind, head), n in self.counts.items() if kind == what), key=itemgetter(1))
 
 
 class RejectTable:

@@ -12,16 +12,18 @@ import io
 import math
 import time
 import warnings
+import zlib
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from functools import cache, partial
 from typing import Any, NamedTuple
 
-from PIL import Image, ImageOps, UnidentifiedImageError
+from PIL import Image, ImageOps, JpegImagePlugin, PngImagePlugin, UnidentifiedImageError, features
 
-from pipeline.errors import InputError, Refused
-from pipeline.images import jpeg
+from pipeline.errors import InputError
+from pipeline.images import colour, jpeg
+from pipeline.images.colour import UnreadableImage
 from pipeline.worker_process import Failure, processor_limit
 from pipeline.workers import Worker
 
@@ -29,11 +31,17 @@ from pipeline.workers import Worker
 FORMATS = ("JPEG", "PNG", "WEBP", "GIF", "BMP", "TIFF", "PPM", "AVIF", "JPEG2000")
 HEIF_BRANDS = frozenset({b"heic", b"heix", b"heim", b"heis", b"hevc", b"hevx"})
 """In the first box of HEIC files, whose pixels are HEVC's. Pillow reads AVIF, which has the same container, itself."""
+AVIF_BRANDS = frozenset({b"avif", b"avis"})
+NEEDS_HEIF = "HEIC, read after `pip install 'jointspace[heif]'`"
+NEEDS_AVIF = "AVIF, read after `pip install 'Pillow>=11.3'`"
+"""Reasons that are their own remedies, for of many images only the reasons are printed, with counts."""
 LONGEST_FTYP = 256
 """Bytes of that box that are looked at."""
-RANGES = {"I;16": (65535,), "I": (255, 65535), "F": (1, 255)}
-"""Usual greatest samples of Pillow's modes of more than 8 bits."""
-PNG_END = b"IEND\xaeB`\x82"
+JPEG_START = b"\xff\xd8\xff"
+PNG_START, PNG_END = b"\x89PNG\r\n\x1a\n", b"IEND\xaeB`\x82"
+PNG_TEXT = (b"tEXt", b"zTXt", b"iTXt")
+SHORT = 100
+"""Bytes of a chunk that hold the name of a profile, and little of the profile."""
 BLOCK = 1 << 10
 """Bytes; smaller reads are of a header."""
 
@@ -55,15 +63,11 @@ class ImageLimits:
         return cls(pixels, side, collection.max_aspect_ratio, collection.decode_seconds)
 
 
-class UnreadableImage(Refused):
-    """An unusable image. `reason` is not-an-image, truncated, damaged, not-finite, too-large, too-small, too-elongated,
-    too-slow or needs jointspace[heif]; `detail` says more."""
-
-
 def decode(data: bytes, limits: ImageLimits, side: int | None = None) -> Image.Image:
     """The first frame of an encoded image as 8-bit RGB, upright by its EXIF orientation.
 
-    Transparent parts become white; 16-bit and floating-point samples are scaled, not clipped. With `side`, what will be
+    Transparent parts become white; colours become those of sRGB by an embedded profile; 16-bit and floating-point
+    samples are scaled, not clipped. With `side`, what will be
     resized so that its shorter side has so many pixels, a JPEG that is far larger comes at half, a quarter or an eighth
     of its size, which takes a fraction of the time: at the smallest of at least MARGIN times `side`. Raises
     UnreadableImage.
@@ -74,14 +78,24 @@ def decode(data: bytes, limits: ImageLimits, side: int | None = None) -> Image.I
 def decode_each(data: bytes, limits: ImageLimits, sides: Sequence[int | None]) -> list[Image.Image]:
     """As `decode` for each of `sides`, decoded once, at the scale that the largest needs. Where `decode` would have
     decoded smaller, pixels are averaged to that size."""
+    return _decode(data, limits, sides)[0]
+
+
+def _decode(
+    data: bytes, limits: ImageLimits, sides: Sequence[int | None], colours: bool = True
+) -> tuple[list[Image.Image], list[str]]:
+    """The images of `decode_each`, without `colours` in their own colours, and notes on how they were read."""
     started = time.thread_time()
     try:
-        with processor_limit(limits.seconds, str(_too_slow(limits.seconds))), _pixel_limit(limits.max_pixels):
-            image, factors = _load(data, limits, started, sides)
-            images = jpeg.reduce(_to_rgb(image), factors)
+        with processor_limit(limits.seconds, str(_too_slow(limits.seconds))), _pillow_limits(limits.max_pixels):
+            loaded = _load(data, limits, started, sides)
+            image, notes = _to_rgb(loaded.image, colours, loaded.top)
+            images = jpeg.reduce(image, loaded.factors)
     except UnreadableImage:
         raise
     except UnidentifiedImageError:
+        if _brands(data) & AVIF_BRANDS and not features.check("avif"):
+            raise UnreadableImage(NEEDS_AVIF, "this Pillow cannot read it") from None
         start = data[:16].hex(" ") or "nothing"
         raise UnreadableImage("not-an-image", f"no {', '.join(FORMATS)}; it starts with {start}") from None
     except (Image.DecompressionBombWarning, Image.DecompressionBombError) as error:
@@ -91,13 +105,13 @@ def decode_each(data: bytes, limits: ImageLimits, sides: Sequence[int | None]) -
         raise UnreadableImage(reason, f"{type(error).__name__}: {error}") from error
     if time.thread_time() - started > limits.seconds:
         raise _too_slow(limits.seconds)
-    return images
+    return images, notes
 
 
 def to_rgb(image: Image.Image, limits: ImageLimits) -> Image.Image:
     """An opened image as `decode` makes it of its file, untimed. Raises UnreadableImage, and as Pillow does."""
     _check_size(image.size, limits)
-    return _to_rgb(image)
+    return _to_rgb(image)[0]
 
 
 class DecodingProcess:
@@ -128,43 +142,103 @@ def _decode_to_bytes(limits: ImageLimits, data: bytes) -> tuple[tuple[int, int],
 
 
 class Inspection(NamedTuple):
-    """A decodable image: its size in pixels, upright, and the SHA-256 of its encoded bytes."""
+    """A decodable image: its size in pixels, upright, the SHA-256 of its encoded bytes, and notes on how it was read,
+    which are counted."""
 
     width: int
     height: int
     sha256: str
+    notes: Sequence[str] = ()
 
 
 def inspect(read: Callable[..., bytes], limits: ImageLimits, location: tuple[Any, ...]) -> Inspection:
     """Read `location` and decode it fully. Raises InputError saying what is wrong with the image."""
     data = read(*location)
-    return Inspection(*decode(data, limits).size, hashlib.sha256(data).hexdigest())
+    (image,), notes = _decode(data, limits, [None], colours=False)  # a large profile takes longer than the pixels
+    return Inspection(*image.size, hashlib.sha256(data).hexdigest(), notes)
 
 
-def _load(
-    data: bytes, limits: ImageLimits, started: float, sides: Sequence[int | None]
-) -> tuple[Image.Image, list[int]]:
-    """The first frame, as stored, and by how much it is to be reduced for each of `sides`."""
-    formats = (*FORMATS, _heif()) if _is_heif(data) else FORMATS
-    image = Image.open(_Timed(data, started, limits.seconds), formats=formats)
+class _Loaded(NamedTuple):
+    """The first frame, as stored, by how much it is to be reduced for each side that was asked for, and the greatest
+    sample from which its colours were scaled, if that is less than usual."""
+
+    image: Image.Image
+    factors: list[int]
+    top: int | None = None
+
+
+def _load(data: bytes, limits: ImageLimits, started: float, sides: Sequence[int | None]) -> _Loaded:
+    try:
+        loaded = _load_file(data, limits, started, sides)
+    except ValueError:  # Pillow refuses more text, or a larger profile, than it would like to keep
+        bare = _without_text(data)
+        if len(bare) == len(data):
+            raise
+        loaded = _load_file(bare, limits, started, sides)
+    # Pillow stops at the last pixel and does not notice a missing end.
+    if loaded.image.format == "PNG" and data.rfind(PNG_END) < 0:
+        raise UnreadableImage("truncated", "the PNG lacks its end")
+    return loaded
+
+
+def _load_file(data: bytes, limits: ImageLimits, started: float, sides: Sequence[int | None]) -> _Loaded:
+    image = _open(_Timed(data, started, limits.seconds), data)
     _check_size(image.size, limits)
     factors = [1] * len(sides)
     if image.format == "JPEG":
         if jpeg.has_more_scans(data, jpeg.MOST_SCANS):
             raise UnreadableImage("too-slow", f"a JPEG of more than {jpeg.MOST_SCANS} scans")
         factors = jpeg.draft(image, sides)
+    lower = colour.lower_bytes(image)
     image.load()
-    # Pillow stops at the last pixel and does not notice a missing end.
-    if image.format == "PNG" and data.rfind(PNG_END) < 0:
-        raise UnreadableImage("truncated", "the PNG lacks its end")
-    return image, factors
+    if lower and colour.is_dark(image):
+        less = _open(_Timed(data, started, limits.seconds), data)
+        less.tile = lower
+        less.load()
+        image, top = colour.scale_colours(image, less)
+        return _Loaded(image, factors, top)
+    return _Loaded(image, factors)
 
 
-def _is_heif(data: bytes) -> bool:
+def _open(file: io.BytesIO, data: bytes) -> Image.Image:
+    """The image with its header read. Of an MPO, which is a JPEG with further pictures behind it, the JPEG."""
+    if data.startswith(JPEG_START):
+        with suppress(SyntaxError):
+            return JpegImagePlugin.JpegImageFile(file)
+    return Image.open(file, formats=(*FORMATS, _heif()) if _brands(data) & HEIF_BRANDS else FORMATS)
+
+
+def _without_text(data: bytes) -> bytes:
+    """A PNG without its texts, and with the mere start of a profile larger than LARGEST_PROFILE, which is then found to
+    be broken; other data as they are."""
+    if not data.startswith(PNG_START):
+        return data
+    kept, at = [PNG_START], len(PNG_START)
+    while at < len(data):
+        end = at + 12 + int.from_bytes(data[at : at + 4])
+        name, body = data[at + 4 : at + 8], data[at + 8 : end - 4]
+        if name == b"iCCP" and _is_large(body.partition(b"\0")[2][1:]):
+            body = body[:SHORT]
+            kept += (len(body).to_bytes(4), name, body, zlib.crc32(name + body).to_bytes(4))
+        elif name not in PNG_TEXT:
+            kept.append(data[at:end])
+        at = end
+    return b"".join(kept)
+
+
+def _is_large(compressed: bytes) -> bool:
+    decompressor = zlib.decompressobj()
+    with suppress(zlib.error):  # Pillow ignores it
+        decompressor.decompress(compressed, colour.LARGEST_PROFILE)
+    return bool(decompressor.unconsumed_tail)
+
+
+def _brands(data: bytes) -> frozenset[bytes]:
+    """What the first box of HEIC, AVIF and MP4 files calls their contents."""
     if data[4:8] != b"ftyp":
-        return False
+        return frozenset()
     box = data[8 : min(int.from_bytes(data[:4]), LONGEST_FTYP)]
-    return any(box[at : at + 4] in HEIF_BRANDS for at in range(0, len(box), 4))
+    return frozenset(box[at : at + 4] for at in range(0, len(box), 4))
 
 
 @cache
@@ -173,8 +247,7 @@ def _heif() -> str:
     try:
         import pillow_heif
     except ImportError as error:
-        remedy = f"a HEIC photograph is read by {error.name}; pip install 'jointspace[heif]'"
-        raise UnreadableImage("needs jointspace[heif]", remedy) from None
+        raise UnreadableImage(NEEDS_HEIF, f"{error.name} is not installed") from None
     pillow_heif.register_heif_opener(thumbnails=False, decode_threads=1)
     return "HEIF"
 
@@ -198,17 +271,17 @@ def _too_slow(seconds: float) -> UnreadableImage:
 
 
 @contextmanager
-def _pixel_limit(max_pixels: int) -> Iterator[None]:
-    """Makes Pillow refuse, rather than warn about, images and inner frames above our limit."""
-    usual = Image.MAX_IMAGE_PIXELS
+def _pillow_limits(max_pixels: int) -> Iterator[None]:
+    """Makes Pillow refuse, rather than warn about, images and inner frames above our limit, and read large profiles."""
+    pixels, text = Image.MAX_IMAGE_PIXELS, PngImagePlugin.MAX_TEXT_CHUNK
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")  # about odd metadata, which is harmless
         warnings.simplefilter("error", Image.DecompressionBombWarning)
-        Image.MAX_IMAGE_PIXELS = max_pixels
+        Image.MAX_IMAGE_PIXELS, PngImagePlugin.MAX_TEXT_CHUNK = max_pixels, colour.LARGEST_PROFILE
         try:
             yield
         finally:
-            Image.MAX_IMAGE_PIXELS = usual
+            Image.MAX_IMAGE_PIXELS, PngImagePlugin.MAX_TEXT_CHUNK = pixels, text
 
 
 def _check_size(size: tuple[int, int], limits: ImageLimits) -> None:
@@ -222,27 +295,26 @@ def _check_size(size: tuple[int, int], limits: ImageLimits) -> None:
         raise UnreadableImage("too-elongated", f"{shape}, sides in a ratio above {limits.max_aspect:g}")
 
 
-def _to_rgb(image: Image.Image) -> Image.Image:
+def _to_rgb(image: Image.Image, colours: bool = True, top: int | None = None) -> tuple[Image.Image, list[str]]:
+    """An image of any mode as 8-bit sRGB, without `colours` as 8-bit RGB, upright, on white; and notes on how it was
+    read, of whose samples `top` was the greatest if it has been scaled from there."""
+    notes = []
     with suppress(Exception):  # damaged EXIF does not affect the pixels
         image = ImageOps.exif_transpose(image)
+    conversion = colour.find_conversion(image)
+    if conversion.broken:
+        notes.append(colour.BROKEN)
     if image.mode.startswith(("I", "F")):
-        image = _to_grey(image)
+        image, top = colour.scale_samples(image)
+    if top:
+        notes.append(f"have more than 8 bits a sample and no sample above {top}: they are scaled from 0 to {top}")
     if image.has_transparency_data:
         white = Image.new("RGBA", image.size, "white")
         image = Image.alpha_composite(white, image.convert("RGBA"))
-    return image if image.mode == "RGB" else image.convert("RGB")
+    if conversion.transform and colours:
+        return conversion.transform.apply(_in_mode(image, conversion.mode)), notes
+    return _in_mode(image, "RGB"), notes
 
 
-def _to_grey(image: Image.Image) -> Image.Image:
-    """16-bit integer, 32-bit integer or float samples scaled to 8 bits, from the smallest usual range that holds
-    them, or else from their own range."""
-    kind = image.mode[:4]
-    image = image.convert("I" if kind == "I;16" else kind).convert("F")
-    if not math.isfinite(sum(memoryview(image.tobytes()).cast("f"))):
-        raise UnreadableImage("not-finite", "some of its samples are NaN or infinite")
-    low, high = image.getextrema()
-    usual = next((top for top in RANGES[kind] if low >= 0 and high <= top), None)
-    if usual:
-        low, high = 0, usual
-    scale = 255 / (high - low or 1)
-    return image.point(lambda value: value * scale + (0.5 - low * scale)).convert("L")
+def _in_mode(image: Image.Image, mode: str) -> Image.Image:
+    return image if image.mode == mode else image.convert(mode)

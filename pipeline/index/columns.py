@@ -2,6 +2,7 @@
 
 import difflib
 from datetime import UTC, datetime
+from itertools import islice
 from typing import Any, NamedTuple
 
 import pyarrow as pa
@@ -15,6 +16,8 @@ OURS = frozenset(
 ASKED = ("split", "width", "height")
 """Those of OURS that a condition is likely to be about."""
 TIME = pa.timestamp("us")
+SEEN, EXAMPLES = 1000, 3
+"""Values of a column of text that are looked at for an error, and as many different ones that it shows."""
 
 
 class Column(NamedTuple):
@@ -30,7 +33,7 @@ def values_of(table: pa.Table, column: Column, kind: str | None = None) -> pa.Ch
         raise UsageError(f"there is no column {column.name[:80]!r}{meant}; there are {', '.join(names)}")
     values = table[column.name]
     if kind and kind_of(values.type) != kind:
-        raise UsageError(f"the column {column.name} holds {kind_of(values.type)}, not {kind}; compare it with some")
+        raise _mismatch(column.name, values, kind)
     return values
 
 
@@ -61,7 +64,7 @@ def comparable(table: pa.Table, left: Any, right: Any) -> tuple[Any, Any]:
         if isinstance(one, Column):
             sides.append(values_of(table, one, kind))
         else:
-            sides.append(_scalar(one, kind, other.name))
+            sides.append(_scalar(one, kind, other.name, columns[0]))
     if kind == "dates":
         return tuple(side.cast(TIME) for side in sides)
     if kind == "numbers" and any(pa.types.is_floating(side.type) for side in sides):
@@ -69,8 +72,8 @@ def comparable(table: pa.Table, left: Any, right: Any) -> tuple[Any, Any]:
     return sides[0], sides[1]
 
 
-def _scalar(value: Any, kind: str, column: str) -> pa.Scalar:
-    """A literal that is compared with a column of this kind."""
+def _scalar(value: Any, kind: str, column: str, values: pa.ChunkedArray) -> pa.Scalar:
+    """A literal that is compared with a column of this kind, which has these values."""
     found = {bool: "truth", str: "text"}.get(type(value), "numbers")
     if kind == "dates" and found == "text":
         try:
@@ -80,6 +83,22 @@ def _scalar(value: Any, kind: str, column: str) -> pa.Scalar:
             raise UsageError(f"{value[:40]!r} is not a date like '2024-01-31'; {column} holds dates") from None
         return pa.scalar(given, TIME)
     if found != kind:
-        quoted = {"text": f"'{value}'", "numbers": "a number", "truth": "true or false", "dates": "'2024-01-31'"}
-        raise UsageError(f"the column {column} holds {kind}; compare it with {quoted.get(kind, 'null')}, not {value!r}")
+        raise _mismatch(column, values, found, value)
     return pa.scalar(value)
+
+
+def _mismatch(column: str, values: pa.ChunkedArray, kind: str, value: Any = None) -> UsageError:
+    """For a column with these values that is compared with the `value` of another kind, or with a column of one."""
+    own = kind_of(values.type)
+    if own != "text":
+        suited = {"numbers": "a number", "truth": "true or false", "dates": "a date like '2024-01-31'"}
+        other = f"{kind}, as {value!r} is" if value is not None else kind
+        return UsageError(f"the column {column} holds {own}, not {other}; compare it with {suited.get(own, 'null')}")
+    texts = dict.fromkeys(filter(None, values.slice(0, SEEN).to_pylist()))
+    examples = ", ".join(repr(text[:40]) for text in islice(texts, EXAMPLES))
+    written = {"numbers": "like 1234.5", "dates": "like 2024-01-31", "truth": "as true or false"}
+    return UsageError(
+        f"the column {column} holds text such as {examples or 'nothing'}, so it cannot be compared with {kind}; if its"
+        f" values are {kind}, write all of them {written.get(kind, 'alike')} in the collection and run ingest again,"
+        " which says how it reads each column"
+    )

@@ -1,19 +1,16 @@
-"""Conditions on the columns of a table: `price < 20 and taken >= '2024-01-01'`.
+"""Conditions on the columns of a table, in Python's words: `price < 20 and taken >= '2024-01-01'`.
 
-    condition   = all {"or" all};   all = part {"and" part};   part = "not" part | "(" condition ")" | comparison
-    comparison  = column | operand sign operand {sign operand} | column "is" ["not"] "null"
-                | column ["not"] "in" "(" literal {"," literal} ")"
-    sign        = "<" | "<=" | ">" | ">=" | "=" | "==" | "!=" | "<>"
-    operand     = column | literal;   literal = number | 'text' | "text" | true | false
-
-A column that is not a plain word stands between backticks, and a quotation mark in a text is doubled. As in SQL, words
-of the language are upper or lower case, and a comparison with a missing value is neither true nor false. Dates and
-times are written as in ISO 8601. Nothing is ever run as code.
+Python parses them, and nothing is run as code: of its syntax there are `and`, `or`, `not`, comparisons, `in` a tuple,
+`is None`, names of columns, column("any name"), numbers and texts. As in SQL, `=` is `==`, a quotation mark in a text
+is doubled, and a comparison with a missing value is neither true nor false. Dates and times are written as in ISO 8601.
 """
 
+import ast
 import re
-from collections.abc import Callable, Iterator
-from typing import Any, NamedTuple, NoReturn
+from collections.abc import Callable
+from functools import reduce
+from itertools import pairwise
+from typing import Any, NoReturn
 
 import numpy as np
 import pyarrow as pa
@@ -24,39 +21,37 @@ from pipeline.index.columns import Column, comparable, values_of
 
 LONGEST, DEEPEST = 2000, 40
 """Characters of a condition, and how deeply its parts may be nested."""
-TOKEN = re.compile(
-    r"\s*(?:(?P<number>-?(?:\d+\.?\d*|\.\d+)(?:[eE][+-]?\d+)?(?!\w))|'(?P<single>(?:[^']|'')*)'|\"(?P<double>(?:[^\"]|\"\")*)\""
-    r"|`(?P<quoted>[^`]+)`|(?P<word>[^\W\d]\w*)|(?P<sign><=|>=|==|!=|<>|[<>=(),]))"
-)
 SIGNS = {
-    "<": pc.less, "<=": pc.less_equal, ">": pc.greater, ">=": pc.greater_equal,
-    "=": pc.equal, "==": pc.equal, "!=": pc.not_equal, "<>": pc.not_equal,
+    ast.Lt: pc.less, ast.LtE: pc.less_equal, ast.Gt: pc.greater, ast.GtE: pc.greater_equal,
+    ast.Eq: pc.equal, ast.NotEq: pc.not_equal,
 }  # fmt: skip
+CONSTANTS = {"true": True, "false": False, "null": None, "none": None}
+"""In upper or lower case."""
+UNLIKE_PYTHON = re.compile(r"(?P<text>'(?:''|[^'])*'|\"(?:\"\"|[^\"])*\")|(?<![<>=!])=(?!=)|[\r\n]")
+OF_SQL = {
+    r"<>": "!=",
+    r"`": 'column("my name")',
+    **{rf"\b{word.upper()}\b": word for word in ("and", "or", "not", "in", "is")},
+}
 INT64 = np.iinfo(np.int64)
-WORDS = ("and", "or", "not", "in", "is", "null", "none", "true", "false")
 
 Test = Callable[[pa.Table], Any]
 """The truth of a part for each row of a table: true, false or null."""
 
 
-class Token(NamedTuple):
-    """`kind` is number, text, column, word (of the language), sign, or end."""
-
-    kind: str
-    value: Any
-    at: int
-
-
 class Predicate:
-    """A condition that was read. Raises UsageError naming the place where `text` is not one."""
+    """A condition that was read. Raises UsageError where `text` is not one."""
 
     def __init__(self, text: str) -> None:
         if len(text) > LONGEST:
             raise UsageError(f"the condition has {len(text)} characters; write at most {LONGEST}")
-        self.text, self._tokens, self._place, self._depth = text, list(_tokens(text)), 0, 0
-        self._test = self._alternatives()
-        if self._next.kind != "end":
-            self._refuse("and, or, or the end")
+        self.text = text
+        self._python = UNLIKE_PYTHON.sub(_as_python, text).strip()
+        try:
+            tree = ast.parse(self._python, mode="eval")
+        except (SyntaxError, ValueError, MemoryError, RecursionError) as error:
+            self._refuse_syntax(error)
+        self._test = self._truth(tree.body, 1)
 
     def rows(self, table: pa.Table) -> np.ndarray:
         """(n,) bool: of which rows of `table` it is true.
@@ -65,143 +60,94 @@ class Predicate:
         """
         return np.asarray(pc.fill_null(self._test(table), False))
 
-    @property
-    def _next(self) -> Token:
-        return self._tokens[self._place]
+    def _refuse_syntax(self, error: Exception) -> NoReturn:
+        without_texts = re.sub(UNLIKE_PYTHON, " ", self.text)
+        for written, python in OF_SQL.items():
+            if sign := re.search(written, without_texts):
+                raise UsageError(f"the condition {self.text!r} has {sign[0]}; write {python} instead") from None
+        if isinstance(error, MemoryError | RecursionError) or "nested" in str(error):
+            self._refuse_depth()
+        self._refuse("cannot be read")
 
-    def _take(self, *values: str) -> str | None:
-        """The next token, taken, if it is one of these words or signs."""
-        token = self._next
-        if token.kind in ("word", "sign") and token.value in values:
-            self._place += 1
-            return token.value
-        return None
-
-    def _require(self, value: str) -> None:
-        if not self._take(value):
-            self._refuse(f"`{value}`")
-
-    def _refuse(self, wanted: str) -> NoReturn:
-        rest = self.text[self._next.at :].strip()
-        where = f"before {rest[:30]!r}" if rest else "at its end"
+    def _refuse(self, why: str) -> NoReturn:
         raise UsageError(
-            f"the condition {self.text!r} lacks {wanted} {where}; write one like: price < 20 and taken >= '2024-01-01'"
-        )
+            f"the condition {self.text!r} {why}; write one like: price < 20 and taken >= '2024-01-01', with column(\"my"
+            ' name") for a column that is not a plain word'
+        ) from None
 
-    def _alternatives(self) -> Test:
-        test = self._conjunction()
-        while self._take("or"):
-            test = _joined(pc.or_kleene, test, self._conjunction())
-        return test
+    def _refuse_depth(self) -> NoReturn:
+        raise UsageError(f"the condition is nested more than {DEEPEST} deep; write it in fewer parentheses") from None
 
-    def _conjunction(self) -> Test:
-        test = self._part()
-        while self._take("and"):
-            test = _joined(pc.and_kleene, test, self._part())
-        return test
+    def _show(self, node: ast.expr) -> str:
+        return repr((ast.get_source_segment(self._python, node) or "")[:40])
 
-    def _part(self) -> Test:
-        self._depth += 1
-        if self._depth > DEEPEST:
-            raise UsageError(f"the condition is nested more than {DEEPEST} deep; write it in fewer parentheses")
-        if self._take("not"):
-            inner = self._part()
-            test = lambda table: pc.invert(inner(table))  # noqa: E731
-        elif self._take("("):
-            test = self._alternatives()
-            self._require(")")
-        else:
-            test = self._comparison()
-        self._depth -= 1
-        return test
+    def _truth(self, node: ast.expr, depth: int) -> Test:
+        if depth > DEEPEST:
+            self._refuse_depth()
+        match node:
+            case ast.BoolOp(op, values):
+                join = pc.and_kleene if isinstance(op, ast.And) else pc.or_kleene
+                parts = [self._truth(value, depth + 1) for value in values]
+                return lambda table: reduce(join, (part(table) for part in parts))
+            case ast.UnaryOp(ast.Not(), operand):
+                inner = self._truth(operand, depth + 1)
+                return lambda table: pc.invert(inner(table))
+            case ast.Compare(left, ops, comparators):
+                sides = pairwise((left, *comparators))
+                parts = [self._comparison(a, op, b) for op, (a, b) in zip(ops, sides, strict=True)]
+                return lambda table: reduce(pc.and_kleene, (part(table) for part in parts))
+        column = self._operand(node)
+        if not isinstance(column, Column):
+            self._refuse(f"compares {self._show(node)} with nothing")
+        return lambda table: values_of(table, column, "truth")
 
-    def _comparison(self) -> Test:
-        left = self._operand()
-        if isinstance(left, Column):
-            if self._take("is"):
-                inverse = self._take("not")
-                if not self._take("null", "none"):
-                    self._refuse("null")
-                return lambda table: (pc.is_valid if inverse else pc.is_null)(values_of(table, left))
-            inverse = self._take("not")
-            if inverse or self._next == (*("word", "in"), self._next.at):
-                self._require("in")
-                return self._membership(left, bool(inverse))
-        tests = []
-        while sign := self._take(*SIGNS):
-            right = self._operand()
-            if not isinstance(left, Column) and not isinstance(right, Column):
-                self._refuse("a column on one side of the comparison")
-            tests.append(_compared(left, sign, right))
-            left = right
-        if not tests:
-            if not isinstance(left, Column):
-                self._refuse("a comparison")
-            return lambda table: values_of(table, left, "truth")
-        test = tests[0]
-        for other in tests[1:]:
-            test = _joined(pc.and_kleene, test, other)
-        return test
+    def _comparison(self, left: ast.expr, op: ast.cmpop, right: ast.expr) -> Test:
+        a = self._operand(left)
+        if isinstance(op, ast.In | ast.NotIn) and isinstance(a, Column):
+            nodes = right.elts if isinstance(right, ast.Tuple | ast.List | ast.Set) else [right]
+            values = [self._operand(node) for node in nodes]
+            if values and not any(value is None or isinstance(value, Column) for value in values):
+                return lambda table: _is_in(table, a, values, isinstance(op, ast.NotIn))
+            self._refuse("lacks values in parentheses after `in`")
+        b = self._operand(right)
+        if isinstance(op, ast.Is | ast.IsNot) and isinstance(a, Column) and b is None:
+            return lambda table: (pc.is_null if isinstance(op, ast.Is) else pc.is_valid)(values_of(table, a))
+        if type(op) not in SIGNS or a is None or b is None:
+            self._refuse("compares in another way than by < <= > >= == !=, `in`, `is None` and `is not None`")
+        if not isinstance(a, Column) and not isinstance(b, Column):
+            self._refuse(f"lacks a column on one side of {self._show(left)} and {self._show(right)}")
+        return lambda table: SIGNS[type(op)](*comparable(table, a, b))
 
-    def _membership(self, column: Column, inverse: bool) -> Test:
-        self._require("(")
-        tests = [_compared(column, "=", self._literal())]
-        while self._take(","):
-            tests.append(_compared(column, "=", self._literal()))
-        self._require(")")
-
-        def test(table: pa.Table) -> Any:
-            found = tests[0](table)
-            for other in tests[1:]:
-                found = pc.or_kleene(found, other(table))
-            return pc.invert(found) if inverse else found
-
-        return test
-
-    def _operand(self) -> Any:
-        if self._next.kind == "column":
-            self._place += 1
-            return Column(self._tokens[self._place - 1].value)
-        return self._literal("a column or a value")
-
-    def _literal(self, wanted: str = "a value") -> Any:
-        if self._next.kind in ("number", "text"):
-            self._place += 1
-            return self._tokens[self._place - 1].value
-        if word := self._take("true", "false"):
-            return word == "true"
-        self._refuse(wanted)
+    def _operand(self, node: ast.expr) -> Any:
+        """A Column, or a number, text, truth value or None."""
+        match node:
+            case ast.Name(name):
+                return CONSTANTS[name.lower()] if name.lower() in CONSTANTS else Column(name)
+            case ast.Call(ast.Name("column"), [ast.Constant(str(name))], []):
+                return Column(name)
+            case ast.UnaryOp(ast.USub(), ast.Constant(int() | float() as value)) if not isinstance(value, bool):
+                return _number(-value)
+            case ast.Constant(str() | bool() | None as value):
+                return value
+            case ast.Constant(int() | float() as value):
+                return _number(value)
+        self._refuse(f"has {self._show(node)} where a column or a value should be")
 
 
-def _tokens(text: str) -> Iterator[Token]:
-    at = 0
-    while text[at:].strip():
-        found = TOKEN.match(text, at)
-        if not found:
-            raise UsageError(f"the condition {text!r} cannot be read from {text[at:].strip()[:30]!r} on")
-        kind, value = found.lastgroup, found[found.lastgroup]
-        if kind == "number":
-            whole = int(value) if re.fullmatch(r"-?\d+", value) else None
-            fits = whole is not None and INT64.min <= whole <= INT64.max
-            yield Token(kind, whole if fits else float(value), at)
-        elif kind in ("single", "double"):
-            quote = "'" if kind == "single" else '"'
-            yield Token("text", value.replace(2 * quote, quote), at)
-        elif kind == "word" and value.lower() in WORDS:
-            yield Token("word", value.lower(), at)
-        else:
-            yield Token("sign" if kind == "sign" else "column", value, at)
-        at = found.end()
-    yield Token("end", None, at)
+def _as_python(found: re.Match) -> str:
+    """A text with doubled quotation marks, or a single `=`, as Python writes it; texts in parentheses, so that two
+    beside each other are not joined, and letters before one mean nothing."""
+    if not found["text"]:
+        return "==" if found[0] == "=" else " "
+    quote = found[0][0]
+    return f"({found[0][1:-1].replace(2 * quote, quote)!r})"
 
 
-def _joined(join: Callable[[Any, Any], Any], left: Test, right: Test) -> Test:
-    return lambda table: join(left(table), right(table))
+def _number(value: float) -> float:
+    """Whole numbers that Arrow has no type for as floats."""
+    return value if isinstance(value, float) or INT64.min <= value <= INT64.max else float(str(value))
 
 
-def _compared(left: Any, sign: str, right: Any) -> Test:
-    def test(table: pa.Table) -> Any:
-        a, b = comparable(table, left, right)
-        return SIGNS[sign](a, b)
-
-    return test
+def _is_in(table: pa.Table, column: Column, values: list[Any], inverse: bool) -> Any:
+    found = reduce(pc.or_kleene, (pc.equal(*comparable(table, column, value)) for value in values))
+    return pc.invert(found) if inverse else found

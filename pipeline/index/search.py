@@ -59,11 +59,13 @@ class Searcher(TableReader):
         for sentence in sentences:
             try:
                 self.require_known(sentence)
+                query = self.embed_sentence(sentence)
+                _require_direction(query)
             except InputError as error:
                 answers.append(error)
             else:
                 answers.append([])
-                embedded.append(self.embed_sentence(sentence))
+                embedded.append(query)
         if embedded:
             self._keep("images")  # whose parts would be unpacked again for each answer
             found = iter(self.nearest("images", concatenate(embedded), top, where))
@@ -204,7 +206,8 @@ class Searcher(TableReader):
         return [Hit(rank, float(score), record) for rank, (score, record) in ranked]
 
     def _require_fit(self, modality: str, queries: Items) -> Gallery:
-        """The gallery of a modality; IntegrityError where the model's `queries` are not of its dimensions."""
+        """The gallery of a modality. Raises IntegrityError where the model's `queries` are not of its dimensions, and
+        InputError where one is zero."""
         gallery = self.gallery(modality)
         vectors, index = queries.vectors if isinstance(queries, MultiVectors) else queries, gallery.index
         if vectors.shape[1] != index.d or not index.ntotal:
@@ -212,6 +215,7 @@ class Searcher(TableReader):
                 f"the model in {self.bundle.folder} makes {vectors.shape[1]} dimensions, and the index of {modality}"
                 f" has {index.ntotal} vectors of {index.d}; {REBUILD}"
             )
+        _require_direction(queries)
         return gallery
 
     def nearest(self, modality: str, queries: Items, top: int, where: str | None = None) -> list[list[Hit]]:
@@ -221,3 +225,11 @@ class Searcher(TableReader):
         return [
             self._list_hits(modality, found.rows[i][kept[i]], found.scores[i][kept[i]]) for i in range(len(queries))
         ]
+
+
+def _require_direction(queries: Items) -> None:
+    """Raises InputError for a query whose one vector is zero."""
+    if not isinstance(queries, MultiVectors) and not queries.any(axis=1).all():
+        raise InputError(
+            "the vector of this query is zero, so that nothing is nearer to it than all else; ask for more"
+        )

@@ -161,7 +161,7 @@ def _opened(inspector: BlockInspector) -> Run:
 def _limits(run: Run) -> str:
     from pipeline.images.decode import ImageLimits
 
-    return str(ImageLimits.from_settings(run.config.collection))
+    return f"ingest {STAGE.version}: {ImageLimits.from_settings(run.config.collection)}"
 
 
 def _tars(run: Run, paths: Iterable[str]) -> dict[str, tuple[int, str]]:

@@ -115,7 +115,7 @@ def _together(config) -> list[tuple[str]]:
 
 STAGE = Stage(
     extract,
-    version=4,
+    version=5,
     needs=Need(
         lambda s: TORCH + 2500 + NETWORK * (len(s.dims) - 1) + rows_mb(s) + 8 * s.shard_images * s.widest / MB,
         lambda s: 4 * s.shard_images * s.widest / MB,

@@ -173,7 +173,7 @@ def _reads(config, layout, encoder: str) -> Inputs:
 
 STAGE = Stage(
     finetune,
-    version=6,
+    version=7,
     needs=Need(
         process(3500), fixed(600), fixed(240), "`finetune.iterations` times the regions of a batch", encoder_gpu
     ),

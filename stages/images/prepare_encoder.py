@@ -57,7 +57,7 @@ def _reads(config, layout, encoder: str) -> Inputs:
 
 STAGE = Stage(
     prepare_encoder,
-    version=4,
+    version=5,
     needs=Need(
         lambda s: TORCH + 2000 + s.learns * manifest_mb(s),
         fixed(600),

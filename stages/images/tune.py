@@ -143,7 +143,7 @@ def _reads(config, layout, encoder: str) -> Inputs:
 
 STAGE = Stage(
     tune,
-    version=1,
+    version=2,
     needs=Need(process(4500), fixed(600), fixed(480), "images times `tune.epochs`", encoder_gpu),
     names=("encoder",),
     choices=lambda config: [(one.name,) for one in config.every_encoder if one.weights == "tuned"],

@@ -14,7 +14,7 @@ if TYPE_CHECKING:
 
 
 @click.command("search")
-@click.argument("sentence", required=False)
+@click.argument("sentence", nargs=-1, metavar="[SENTENCE]")
 @click.option("--index", "bundle_folder", type=FOLDER, required=True, help="Folder that `build-index` wrote.")
 @click.option("--image", "image_path", type=FILE, help="Rank sentences for this image instead.")
 @click.option("--similar", is_flag=True, help="With --image: rank images like it.")
@@ -40,7 +40,7 @@ if TYPE_CHECKING:
 @config_option
 @runtime.without_collection()  # the process ends with the answer
 def command(
-    sentence: str | None,
+    sentence: tuple[str, ...],
     bundle_folder: Path,
     image_path: Path | None,
     similar: bool,
@@ -64,6 +64,9 @@ def command(
     from pipeline.printable import printable, printable_json
     from pipeline.storage.bundle import Bundle
 
+    if len(sentence) > 1:
+        raise UsageError(f'put the sentence in quotes: jointspace search "{" ".join(sentence)}" --index ...')
+    sentence = sentence[0] if sentence else None
     if (sentence, image_path, batch_path).count(None) != 2:
         raise UsageError("give either a sentence or --image FILE (with --text for words beside it) or --batch FILE")
     changed = (*minus, *plus)

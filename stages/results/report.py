@@ -243,7 +243,7 @@ def _reads(config, layout) -> Inputs:
 
 STAGE = Stage(
     report,
-    version=4,
+    version=5,
     needs=Need(lambda s: TORCH + 600 + shards_mb(s), fixed(50), fixed(30), "models"),
     wanted=lambda config: [()],
     keys=lambda config: {"collection": config.reproduce.collection},

@@ -199,7 +199,7 @@ def test_a_table_between_semicolons(tmp_path: Path, photograph, gather) -> None:
     (tmp_path / "list.csv").write_text('\ufefffile;sentence;price\r\na.jpg;"A dog, a cat; a cow";3,5\r\n', newline="")
     collection = gather(tmp_path, "table")
     assert collection.tables["sentences"]["text"].to_pylist() == ["A dog, a cat; a cow"]
-    assert collection.tables["images"]["price"].to_pylist() == ["3,5"] and not collection.rejects
+    assert collection.tables["images"]["price"].to_pylist() == [3.5] and not collection.rejects
 
 
 def test_every_format_of_the_configuration_has_a_reader() -> None:

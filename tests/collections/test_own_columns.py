@@ -144,6 +144,43 @@ def test_fields_without_types_have_the_type_that_fits_all(fields: list[str], kin
         assert table["x"].to_pylist() == fields
 
 
+@pytest.mark.parametrize(
+    ("fields", "values"),
+    [
+        (["7,25", "12", "1.250,5"], [7.25, 12.0, 1250.5]), (["-7,5", "\u22121.250"], [-7.5, -1250.0]),
+        (["1,250.5", "3"], [1250.5, 3.0]), (["1,250", "2.5"], [1250.0, 2.5]), (["1,250", "2,5"], [1.25, 2.5]),
+        (["3 250,75", "3\u00a0250", "3\u202f250"], [3250.75, 3250.0, 3250.0]), (["3 250", "7"], [3250, 7]),
+        (["1'250.5"], [1250.5]), (["1.250.000", "7"], [1_250_000, 7]), (["1,250,000"], [1_250_000]),
+        (["1.250", "2.5"], [1.25, 2.5]), (["1,250", "2.5", "3,75"], None), (["1,250", "2,500"], None),
+        (["7,25", "soon"], None), (["1,25.5"], None), (["12,34,567"], None), (["0,123", "7"], [0.123, 7.0]),
+        (["24.12.2023", "1.2.2024"], [date(2023, 12, 24), date(2024, 2, 1)]),
+        (["3/4/2024", "24/12/2023"], [date(2024, 4, 3), date(2023, 12, 24)]),
+        (["3/4/2024", "12/24/2023"], [date(2024, 3, 4), date(2023, 12, 24)]),
+        (["03/04/2024", "05/04/2024"], None), (["04/04/2024"], [date(2024, 4, 4)]),
+        (["04.05.2024"], [date(2024, 5, 4)]),
+        (["24/12/2023", "12/24/2023"], None), (["30.02.2024"], None), (["2023/12/24"], [date(2023, 12, 24)]),
+        (["24.12.2023 9:05", "24.12.2023 18:00:01"], [datetime(2023, 12, 24, 9, 5), datetime(2023, 12, 24, 18, 0, 1)]),
+    ],
+)  # fmt: skip
+@pytest.mark.parametrize("parts", [1, 2])
+def test_fields_as_countries_write_them_are_read_by_one_convention_of_the_column(
+    fields: list[str], values: list | None, parts: int
+) -> None:
+    images = [*fields, *fields] if parts == 2 else fields  # the second part is drained by itself
+    table, said = fill(*map(Field, images), longest=40)
+    assert table["x"].to_pylist() == (values or fields) * parts
+    if values and values != [1.25, 2.5]:
+        assert said.count("the column x is read as") == 1
+
+
+@pytest.mark.parametrize("fields", [["1,250", "2,500"], ["03/04/2024", "05/04/2024"]])
+def test_what_no_field_decides_is_said(fields: list[str]) -> None:
+    assert (
+        f"the column x is kept as text: its {'dates' if '/' in fields[0] else 'numbers'}, such as {fields[0]!r}"
+        in fill(*map(Field, fields))[1]
+    )
+
+
 def test_values_of_several_types_become_text_and_that_is_said_once() -> None:
     table, said = fill(1, "two", True, date(2024, 1, 1), None)
     assert table["x"].to_pylist() == ["1", "two", "true", "2024-01-01", None] and said.count("several types") == 1

@@ -5,8 +5,10 @@ import random
 from collections import Counter
 from pathlib import Path
 
+import numpy as np
 import pytest
 from outcomes import append, check_counts, found
+from PIL import Image
 
 from pipeline.errors import InputError, RejectLimitError
 
@@ -189,6 +191,14 @@ def test_an_empty_split_names_split_and_file(collection: Path, gather) -> None:
     (collection / "splits.tsv").write_text("".join(f"{name}\ttest\n" for name in ("a.jpg", "b.jpg", "t.jpg")))
     with pytest.raises(InputError, match=r"split train is empty: splits\.tsv gives it no image"):
         gather(collection).check(1, "rejects.jsonl")
+
+
+def test_images_that_are_read_out_of_the_ordinary_are_counted(collection: Path, gather) -> None:
+    samples = np.arange(64 * 64, dtype=np.uint16).reshape(64, 64)
+    Image.fromarray(samples).save(collection / "images/a.jpg", "PNG")
+    Image.fromarray(np.zeros((64, 64, 3), np.uint8)).save(collection / "images/b.jpg", icc_profile=b"broken")
+    said = "\n".join(gather(collection).describe())
+    assert "1 images have more than 8 bits" in said and "1 images have a colour profile that cannot be used" in said
 
 
 def test_the_reject_limit(collection: Path, gather) -> None:

@@ -6,6 +6,7 @@ import subprocess
 import sys
 from pathlib import Path
 
+import numpy as np
 import pytest
 from click.testing import CliRunner
 from hostile import slow_image
@@ -117,6 +118,23 @@ def test_the_command_prints_a_table_or_json(bundle: Path) -> None:
         (1, 0, "dog-0.png"),
         (2, 8, "dog-8.png"),
     ]
+
+
+def test_a_sentence_without_quotes_is_recognized(bundle: Path) -> None:
+    with pytest.raises(UsageError, match='quotes: jointspace search "a red bus"'):
+        run_command("search", "a", "red", "bus", "--index", bundle)
+
+
+def test_a_query_of_zeros_is_refused_and_costs_no_other_answer(bundle: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    searcher = Searcher(Bundle(bundle))
+    embed = searcher.embed_sentence
+    monkeypatch.setattr(searcher, "embed_sentence", lambda text: embed(text) * ("cat" not in text))
+    refused, answered = searcher.batch(["a cat", "a dog"], 2)
+    assert isinstance(refused, InputError) and len(answered) == 2
+    monkeypatch.setattr(searcher, "embed_image", lambda features: np.zeros((1, embed("a dog").shape[1]), np.float32))
+    for ask in (lambda: searcher.images("a cat", 2), lambda: searcher.similar(features_of("dog"), 2)):
+        with pytest.raises(InputError, match="is zero"):
+            ask()
 
 
 def test_a_sentence_or_an_image_not_both(bundle: Path) -> None:

@@ -24,7 +24,7 @@ def small(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
 
 
 def outcome(name: str) -> Inspection | Failure:
-    return Failure("truncated: it ends early") if name == "5.jpg" else Inspection(int(name[0]), 9, "0" * 64)
+    return Failure("truncated: it ends early") if name == "5.jpg" else Inspection(int(name[0]), 9, "0" * 64, [])
 
 
 def state(folder: Path, name: str) -> str:

@@ -61,9 +61,9 @@ function conditionOf(params) {
   for (const [name, value] of params) {
     if (!name.startsWith(FILTER)) continue;
     const [, kind, sign, column] = name.match(/^f\.(text|truth|numbers|dates)\.(is|least|most)\.(.*)$/s) || [];
-    if (!column || column.includes("`")) continue;
+    if (!column) continue;
     const literal = kind === "text" || kind === "dates" ? quoted(value) : value;
-    parts.push(`\`${column}\` ${{ is: "=", least: ">=", most: "<=" }[sign]} ${literal}`);
+    parts.push(`column(${quoted(column)}) ${{ is: "=", least: ">=", most: "<=" }[sign]} ${literal}`);
   }
   return parts.join(" and ");
 }

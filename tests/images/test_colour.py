@@ -1,0 +1,182 @@
+"""Colour profiles and samples of more than 8 bits, against the definitions of the colour spaces in NumPy."""
+
+import io
+import struct
+import zlib
+from collections.abc import Mapping
+
+import numpy as np
+import pytest
+from PIL import Image
+
+from pipeline.images import colour
+from pipeline.images.decode import ImageLimits, decode, decode_each, inspect, to_rgb
+
+LIMITS = ImageLimits(64_000_000, 8, 20)
+RNG = np.random.default_rng(0)
+COLOURS = RNG.integers(0, 256, (32, 32, 3), dtype=np.uint8)
+# Columns are red, green and blue in XYZ, adapted to D50 (Bradford).
+SRGB = np.array([[0.4361, 0.3851, 0.1431], [0.2225, 0.7169, 0.0606], [0.0139, 0.0971, 0.7141]])
+ADOBE_RGB = np.array([[0.6097, 0.2053, 0.1492], [0.3111, 0.6257, 0.0632], [0.0195, 0.0609, 0.7446]])
+DISPLAY_P3 = np.array([[0.5151, 0.2919, 0.1572], [0.2412, 0.6922, 0.0666], [-0.0011, 0.0419, 0.7841]])
+D50 = (0.9642, 1.0, 0.8249)
+
+
+def profile(space: bytes, tags: Mapping[bytes, bytes], pcs: bytes = b"XYZ ") -> bytes:
+    """A profile of version 2 with these tags."""
+    body, table, at = b"", struct.pack(">I", len(tags)), 128 + 4 + 12 * len(tags)
+    for name, data in tags.items():
+        table += name + struct.pack(">II", at + len(body), len(data))
+        body += data + bytes(-len(data) % 4)
+    head = struct.pack(
+        ">I4xI4s4s4s12x4s", at + len(body), 0x02100000, b"prtr" if space == b"CMYK" else b"mntr", space, pcs, b"acsp"
+    )
+    return (head.ljust(68, b"\0") + xyz(D50)[8:]).ljust(128, b"\0") + table + body
+
+
+def xyz(values) -> bytes:
+    return b"XYZ \0\0\0\0" + struct.pack(">3i", *(round(65536 * value) for value in values))
+
+
+def curve(gamma: float) -> bytes:
+    return b"curv\0\0\0\0" + struct.pack(">IH", 1, round(256 * gamma))
+
+
+def of_primaries(primaries: np.ndarray, gamma: float) -> bytes:
+    columns = {name: xyz(column) for name, column in zip((b"rXYZ", b"gXYZ", b"bXYZ"), primaries.T, strict=True)}
+    return profile(b"RGB ", {b"wtpt": xyz(D50), **columns, **dict.fromkeys((b"rTRC", b"gTRC", b"bTRC"), curve(gamma))})
+
+
+def of_inks() -> bytes:
+    """A profile of CMYK in which cyan alone is the Lab colour (60, 0, -40) and white and black are themselves."""
+    grid = bytearray()
+    for corner in np.ndindex(2, 2, 2, 2):
+        lab = (60, 0, -40) if corner == (1, 0, 0, 0) else (100 * (sum(corner) == 0), 0, 0)
+        grid += bytes((round(2.55 * lab[0]), 128 + lab[1], 128 + lab[2]))
+    identity = bytes(range(256))
+    unit = struct.pack(">9i", *(65536 * np.eye(3, dtype=int)).ravel().tolist())
+    table = b"mft1\0\0\0\0" + bytes((4, 3, 2, 0)) + unit + 4 * identity + bytes(grid) + 3 * identity
+    return profile(b"CMYK", {b"wtpt": xyz(D50), b"A2B0": table}, b"Lab ")
+
+
+def encoded(image: Image.Image, kind: str, **options: object) -> bytes:
+    image.save(buffer := io.BytesIO(), kind, **options)
+    return buffer.getvalue()
+
+
+def png_of_colours(samples: np.ndarray) -> bytes:
+    def chunk(name: bytes, data: bytes) -> bytes:
+        return struct.pack(">I", len(data)) + name + data + struct.pack(">I", zlib.crc32(name + data))
+
+    height, width, channels = samples.shape
+    head = struct.pack(">IIBBBBB", width, height, 16, {3: 2, 4: 6}[channels], 0, 0, 0)
+    rows = b"".join(b"\0" + row.astype(">u2").tobytes() for row in samples)
+    chunks = chunk(b"IHDR", head) + chunk(b"IDAT", zlib.compress(rows)) + chunk(b"IEND", b"")
+    return b"\x89PNG\r\n\x1a\n" + chunks
+
+
+def tiff_of_colours(samples: np.ndarray) -> bytes:
+    """Not compressed, in one strip."""
+    height, width, channels = samples.shape
+    data, at = samples.astype("<u2").tobytes(), 8
+    bits = struct.pack(f"<{channels}H", *[16] * channels)
+    entries = {256: (4, 1, width), 257: (4, 1, height), 258: (3, channels, at + len(data)), 259: (3, 1, 1)}
+    entries |= {262: (3, 1, 2), 273: (4, 1, at), 277: (3, 1, channels), 278: (4, 1, height), 279: (4, 1, len(data))}
+    entries |= {338: (3, 1, 2)} if channels == 4 else {}
+    table = struct.pack("<H", len(entries)) + b"".join(
+        struct.pack("<HHII", tag, *entries[tag]) for tag in sorted(entries)
+    )
+    return struct.pack("<2sHI", b"II", 42, at + len(data) + len(bits)) + data + bits + table + bytes(4)
+
+
+def to_srgb(colours: np.ndarray, primaries: np.ndarray, gamma: float) -> np.ndarray:
+    """By the definitions, in [0, 255]."""
+    return to_srgb_of_light((colours / 255) ** gamma @ (np.linalg.inv(SRGB) @ primaries).T)
+
+
+def to_srgb_of_light(linear: np.ndarray) -> np.ndarray:
+    linear = np.clip(linear, 0, 1)
+    return 255 * np.where(linear <= 0.0031308, 12.92 * linear, 1.055 * linear ** (1 / 2.4) - 0.055)
+
+
+@pytest.mark.parametrize(
+    ("kind", "options"),
+    [("PNG", {}), ("TIFF", {}), ("WEBP", {"lossless": True}), ("JPEG", {"quality": 100, "subsampling": 0})],
+)
+@pytest.mark.parametrize("primaries", [ADOBE_RGB, DISPLAY_P3], ids=["Adobe RGB", "Display P3"])
+def test_colours_of_a_profile_become_those_of_srgb(kind: str, options: dict, primaries: np.ndarray) -> None:
+    smooth = np.asarray(Image.fromarray(COLOURS[:4, :4]).resize((32, 32), Image.Resampling.BICUBIC))
+    data = encoded(Image.fromarray(smooth), kind, icc_profile=of_primaries(primaries, 2.2), **options)
+    right = to_srgb(smooth, primaries, 2.2)
+    assert np.abs(right - smooth).max() > 20
+    opened = Image.open(io.BytesIO(data))
+    for image in (decode(data, LIMITS), to_rgb(opened, LIMITS), *decode_each(data, LIMITS, [32])):
+        assert np.abs(np.asarray(image) - right).mean() < 1.5
+
+
+def test_transparent_and_palette_images_have_profiles_too() -> None:
+    own = of_primaries(ADOBE_RGB, 2.2)
+    image = Image.new("RGB", (16, 16), (40, 200, 60))
+    right = to_srgb(np.array([40, 200, 60]), ADOBE_RGB, 2.2)
+    clear = image.copy()
+    clear.putalpha(Image.linear_gradient("L").resize((16, 16)).point(lambda value: 255 * (value > 127)))
+    for one in (image.quantize(4), clear):
+        pixels = np.asarray(decode(encoded(one, "PNG", icc_profile=own), LIMITS)).astype(float)
+        assert np.abs(pixels[-1] - right).max() < 3
+    assert (pixels[0] == 255).all()
+
+
+def test_grey_and_inks_by_their_profiles() -> None:
+    linear = profile(b"GRAY", {b"wtpt": xyz(D50), b"kTRC": curve(1)})
+    grey = Image.new("L", (16, 16), 55)  # 21.6 % of the light
+    samples = np.full((16, 16), 55 * 257, np.uint16)
+    samples[9, 9] = 65535
+    for image in (grey, grey.convert("LA"), Image.fromarray(samples)):
+        pixel = decode(encoded(image, "PNG", icc_profile=linear), LIMITS).getpixel((0, 0))
+        assert pixel == pytest.approx((128, 128, 128), abs=2)
+    cyan = Image.new("CMYK", (16, 16), (255, 0, 0, 0))
+    pixel = decode(encoded(cyan, "TIFF", icc_profile=of_inks()), LIMITS).getpixel((0, 0))
+    lab = np.array([76 / 116, 76 / 116, 76 / 116 + 40 / 200])  # CIE's f of X, Y and Z
+    assert pixel == pytest.approx(to_srgb_of_light(np.linalg.inv(SRGB) @ (lab**3 * D50)), abs=3)
+    white = decode(encoded(Image.new("CMYK", (16, 16)), "TIFF", icc_profile=of_inks()), LIMITS)
+    assert white.getpixel((0, 0)) == (255, 255, 255)
+
+
+@pytest.mark.parametrize(
+    "broken",
+    [b"no profile", of_primaries(ADOBE_RGB, 2.2)[:200], of_inks(), of_primaries(ADOBE_RGB / 9, 2.2), bytes(5 << 20)],
+    ids=["text", "cut", "of other colours", "white is dark", "5 MB"],
+)
+def test_a_broken_profile_costs_no_image_and_is_counted(broken: bytes) -> None:
+    data = encoded(Image.fromarray(COLOURS), "TIFF", icc_profile=broken)
+    assert np.array_equal(np.asarray(decode(data, LIMITS)), COLOURS)
+    assert inspect(lambda: data, LIMITS, ()).notes == [colour.BROKEN]
+
+
+def test_a_profile_of_srgb_changes_nothing() -> None:
+    from PIL import ImageCms
+
+    for same in (ImageCms.ImageCmsProfile(ImageCms.createProfile("sRGB")).tobytes(), b""):
+        data = encoded(Image.fromarray(COLOURS), "PNG", icc_profile=same)
+        assert np.array_equal(np.asarray(decode(data, LIMITS)), COLOURS)
+        assert not inspect(lambda data=data: data, LIMITS, ()).notes
+
+
+@pytest.mark.parametrize(("top", "noted"), [(4095, True), (16383, True), (65535, False)])
+@pytest.mark.parametrize("kind", ["PNG", "TIFF"])
+@pytest.mark.parametrize("channels", [1, 3, 4])
+def test_16_bits_are_scaled_from_the_smallest_range_that_holds_them(
+    kind: str, top: int, noted: bool, channels: int
+) -> None:
+    samples = RNG.integers(0, top + 1, (40, 60)).astype(np.uint16)
+    samples[0, :2] = 0, top
+    if channels == 1:
+        data = encoded(Image.fromarray(samples), kind)
+    else:
+        samples = np.stack([samples, samples.T.reshape(40, 60), samples // 2, samples * 0 + 65535][:channels], axis=-1)
+        data = png_of_colours(samples) if kind == "PNG" else tiff_of_colours(samples)
+    pixels = np.asarray(decode(data, LIMITS)).astype(float)
+    right = samples[..., :3] if channels > 1 else np.repeat(samples[..., None], 3, -1)
+    np.testing.assert_allclose(pixels, right * (255 / top), atol=0.51 if channels == 1 or noted else 1)
+    notes = inspect(lambda: data, LIMITS, ()).notes
+    assert len(notes) == noted and all(str(top) in note for note in notes)
