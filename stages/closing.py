@@ -3,6 +3,7 @@
 import sys
 from collections.abc import Iterator, Sequence
 from contextlib import suppress
+from itertools import groupby
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -93,15 +94,17 @@ def example_search(bundle: "Bundle") -> list[str] | None:
 
 
 def _known_sentence(asker: "Asker", sentences: Sequence[str]) -> str | None:
-    """The first of some sentences without an unknown word, else the known words of the first that has any."""
+    """The first of some sentences without an unknown word, else the longest run of known words in the first that has
+    one."""
     for whole in (True, False):
         for sentence in sentences:
+            words = sentence.split()
+            runs = [words] if whole else [list(run) for is_new, run in groupby(words, asker.unknown_words) if not is_new]
+            known = " ".join(max(runs, key=len, default=[]))
             with suppress(InputError):
-                asker.require_known(sentence)
-                known = [word for word in sentence.split() if whole or not asker.unknown_words(word)]
-                if not asker.unknown_words(" ".join(known)):
-                    asker.require_known(" ".join(known))
-                    return " ".join(known)
+                asker.require_known(known)
+                if not asker.unknown_words(known):
+                    return known
     return None
 
 
