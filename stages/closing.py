@@ -99,7 +99,9 @@ def _known_sentence(asker: "Asker", sentences: Sequence[str]) -> str | None:
     for whole in (True, False):
         for sentence in sentences:
             words = sentence.split()
-            runs = [words] if whole else [list(run) for is_new, run in groupby(words, asker.unknown_words) if not is_new]
+            runs = (
+                [words] if whole else [list(run) for is_new, run in groupby(words, asker.unknown_words) if not is_new]
+            )
             known = " ".join(max(runs, key=len, default=[]))
             with suppress(InputError):
                 asker.require_known(known)

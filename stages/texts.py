@@ -100,8 +100,8 @@ def learn_vocabulary(run: "Run", name: str, settings: "TermSettings", **chosen: 
     from pipeline.mapreduce import map_reduce
     from pipeline.run.parts import divide
     from pipeline.storage.batch import cannot_write
-    from pipeline.text.counting import merge_counts
     from pipeline.text import vocabulary
+    from pipeline.text.counting import merge_counts
 
     manifest = run.manifest
     parts = divide(manifest.n_shards, manifest.shard_size) or [range(0)]

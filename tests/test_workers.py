@@ -147,11 +147,21 @@ UNGUARDED = (
 def test_a_program_without_a_main_guard_is_run_once(way: str, tmp_path: Path) -> None:
     (tmp_path / "my program.py").write_text(UNGUARDED)
     (tmp_path / "unguarded.py").write_text(UNGUARDED)
-    arguments = {"script": ["my program.py"], "module": ["-m", "unguarded"], "command": ["-c", UNGUARDED], "stdin": ["-"]}
+    arguments = {
+        "script": ["my program.py"],
+        "module": ["-m", "unguarded"],
+        "command": ["-c", UNGUARDED],
+        "stdin": ["-"],
+    }
     result = subprocess.run(
-        [sys.executable, *arguments[way]], input=UNGUARDED, capture_output=True, text=True, timeout=300, cwd=tmp_path,
+        [sys.executable, *arguments.get(way, ["-"])],
+        input=UNGUARDED,
+        capture_output=True,
+        text=True,
+        timeout=300,
+        cwd=tmp_path,
         env={**os.environ, "PYTHONPATH": str(Path(__file__).parents[1])},
-    )  # fmt: skip
+    )
     assert result.stdout.splitlines() == ["once", str([abs(n) for n in range(-9, 9)]), "Local"], result.stderr
 
 

@@ -9,14 +9,18 @@ their German translations 19."""
 ENDINGS = (("ies", "y"), ("ied", "y"), ("es", ""), ("es", "e"), ("s", ""), ("ed", "e"), ("ed", ""), ("ing", "e"),
            ("ing", ""))  # fmt: skip
 """Inflections of English and what takes their place in a lemma (the rules of detachment of WordNet's Morphy)."""
-STOP_WORDS = frozenset(
-    "a about above across after again against all along also although always am among an and any are around as at be"
-    " because been before behind being below beneath beside between both but by did do does doing down during each"
-    " either else every for from had has have having he her here hers him his how i if in into is it its let me my"
-    " neither no nor not of off on onto or our ours out over per she since so some such than that the their theirs them"
-    " then there these they this those though through to too toward towards under until up upon us very was we were"
-    " what when where which while who whom whose why with within without you your yours".split()
-)
+STOP_WORDS = frozenset((
+    "a", "about", "above", "across", "after", "again", "against", "all", "along", "also", "although", "always",
+    "am", "among", "an", "and", "any", "are", "around", "as", "at", "be", "because", "been", "before", "behind",
+    "being", "below", "beneath", "beside", "between", "both", "but", "by", "did", "do", "does", "doing", "down",
+    "during", "each", "either", "else", "every", "for", "from", "had", "has", "have", "having", "he", "her",
+    "here", "hers", "him", "his", "how", "i", "if", "in", "into", "is", "it", "its", "let", "me", "my",
+    "neither", "no", "nor", "not", "of", "off", "on", "onto", "or", "our", "ours", "out", "over", "per", "she",
+    "since", "so", "some", "such", "than", "that", "the", "their", "theirs", "them", "then", "there", "these",
+    "they", "this", "those", "though", "through", "to", "too", "toward", "towards", "under", "until", "up",
+    "upon", "us", "very", "was", "we", "were", "what", "when", "where", "which", "while", "who", "whom",
+    "whose", "why", "with", "within", "without", "you", "your", "yours",
+))  # fmt: skip
 """English words that say nothing of a photograph by themselves. scikit-learn's list, which text.stop_words leaves out,
 has nouns and numbers too (fire, side, two)."""
 

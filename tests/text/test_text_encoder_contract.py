@@ -91,7 +91,11 @@ def test_english_stop_words_alone_are_no_query_where_the_sentences_are_english(k
     if kind == "fisher":
         pytest.importorskip("skimage")
     vectors = np.random.default_rng(1).standard_normal((len(WORDS) + 1, 6)).astype(np.float32)
-    texts = TEXTS if english else ["drie kleine kinderen spelen samen buiten", "een vrouw fietst langs het huis", *WORDS[:3]]
+    texts = (
+        TEXTS
+        if english
+        else ["drie kleine kinderen spelen samen buiten", "een vrouw fietst langs het huis", *WORDS[:3]]
+    )
     material = replace(MATERIAL, texts=lambda: texts, corpus=lambda: WordVectors((*WORDS, "been"), vectors))
     made = entry_of(kind).spec.load().prepare(entry_of(kind), material)
     assert made.knows("been") and made.searches("been") is not english  # Dutch: a leg
