@@ -86,7 +86,7 @@ def _reads(config, layout, model: str) -> Inputs:
 
 STAGE = Stage(
     fit,
-    version=7,
+    version=8,
     needs=Need(
         lambda s: TORCH + 1000 + shards_mb(s) + 12 * s.moments_bytes / MB,
         lambda s: (8 * s.dimensions * (s.dim + s.terms) + WAITING_SUMS * s.moments_bytes) / MB,
