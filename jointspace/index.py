@@ -28,6 +28,7 @@ def load(bundle: str | Path) -> "Index":
 
 class Index:
     """A bundle: images, their sentences, and the model that finds them. Its parts are read when they are first needed.
+    It can be pickled, and opens the same folder where it arrives.
 
     >>> index = load(bundle)
     >>> [hit.row["path"].partition("-")[0] for hit in index.search("a red picture", k=2)]
@@ -104,7 +105,9 @@ class Index:
 
     def apply(self, photographs: str | Path, output: str | Path, name: str | None = None) -> "Index":
         """The index of a folder of other photographs, a tar shard or a table of them, by this bundle's model, written
-        into the folder `output`; what an earlier call has made of them there is kept. No sentences are needed."""
+        into the folder `output`; what an earlier call has made of them there is kept. No sentences are needed, and a
+        script that calls this needs no `if __name__ == "__main__"`, although photographs are read in other processes.
+        """
         from stages.applied import apply_bundle
 
         return Index(apply_bundle(self.bundle.folder, Path(photographs), Path(output), name).folder)
