@@ -1,22 +1,21 @@
 """A bundle, opened to be searched from a program."""
 
+import os
 from collections.abc import Mapping
 from functools import cached_property
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
+from PIL import Image
 
-from jointspace.vectors import to_array
+from jointspace.arguments import require_text, to_array, to_count, to_number
 from pipeline import config
 from pipeline.errors import InputError, UsageError
 from pipeline.images.decode import ImageLimits, decode, to_rgb
 from pipeline.index.query import encode_image
 from pipeline.index.search import Hit, Photograph, Searcher
 from pipeline.storage.bundle import Bundle
-
-if TYPE_CHECKING:
-    from PIL import Image
 
 
 def load(bundle: str | Path) -> "Index":
@@ -29,6 +28,7 @@ def load(bundle: str | Path) -> "Index":
 
 class Index:
     """A bundle: images, their sentences, and the model that finds them. Its parts are read when they are first needed.
+    It can be pickled, and opens the same folder where it arrives.
 
     >>> index = load(bundle)
     >>> [hit.row["path"].partition("-")[0] for hit in index.search("a red picture", k=2)]
@@ -42,7 +42,12 @@ class Index:
 
     def __init__(self, folder: Path) -> None:
         self.bundle = Bundle(folder)
+        self._folder = folder.absolute()
         self._searcher = Searcher(self.bundle)
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        """A copy, also one in another process, opens the folder anew."""
+        return load, (self._folder,)
 
     @property
     def card(self) -> Mapping[str, Any]:
@@ -53,7 +58,7 @@ class Index:
         self,
         text: str | None = None,
         *,
-        image: "str | Path | Image.Image | None" = None,
+        image: str | Path | Image.Image | None = None,
         vector: np.ndarray | None = None,
         k: int = 10,
         where: str | None = None,
@@ -63,36 +68,46 @@ class Index:
         the joint space, among those of whose columns `where` is true.
 
         Each hit has `rank`, `score` and `row`, the image's line in the bundle's table. Raises InputError where no word
-        is known or the image cannot be read, UsageError for a condition that cannot be, and where nothing is asked.
+        is known or the image cannot be read, UsageError for a condition that cannot be, for an argument of another
+        kind, and where nothing is asked.
         """
         if (vector is None) == (text is None and image is None):
             raise UsageError("search for a text, an image, both, or a vector")
-        _require_count(k)
+        k = to_count(k, "k")
+        if text is not None:
+            require_text(text, "text")
+        if where is not None:
+            require_text(where, "where")
         if vector is not None:
             return self._searcher.nearest("images", self._row(vector), k, where)[0]
         if image is None:
             return self._searcher.images(text, k, where)
-        return self._searcher.similar(self._photograph(image), k, text, weight, where)
+        return self._searcher.similar(self._photograph(image), k, text, to_number(weight, "weight"), where)
 
-    def sentences(self, image: "str | Path | Image.Image", k: int = 10, where: str | None = None) -> list[Hit]:
+    def sentences(self, image: str | Path | Image.Image, k: int = 10, where: str | None = None) -> list[Hit]:
         """The `k` sentences nearest to an image; `row["text"]` is what a hit says."""
-        _require_count(k)
+        k = to_count(k, "k")
+        if where is not None:
+            require_text(where, "where")
         return self._searcher.sentences(self._photograph(image), k, where)
 
     def embed_text(self, text: str) -> np.ndarray:
         """(c,) float32, the text in the joint space. Raises InputError where no word is known."""
         self._require_vectors()
+        require_text(text, "text")
         self._searcher.require_known(text)
         return self._searcher.embed_sentence(text)[0]
 
-    def embed_image(self, image: "str | Path | Image.Image") -> np.ndarray:
+    def embed_image(self, image: str | Path | Image.Image) -> np.ndarray:
         """(c,) float32, the image in the joint space."""
         self._require_vectors()
         return self._searcher.embed_image(self._photograph(image))[0]
 
     def apply(self, photographs: str | Path, output: str | Path, name: str | None = None) -> "Index":
         """The index of a folder of other photographs, a tar shard or a table of them, by this bundle's model, written
-        into the folder `output`; what an earlier call has made of them there is kept. No sentences are needed."""
+        into the folder `output`; what an earlier call has made of them there is kept. No sentences are needed, and a
+        script that calls this needs no `if __name__ == "__main__"`, although photographs are read in other processes.
+        """
         from stages.applied import apply_bundle
 
         return Index(apply_bundle(self.bundle.folder, Path(photographs), Path(output), name).folder)
@@ -109,11 +124,13 @@ class Index:
     def _limits(self) -> ImageLimits:
         return ImageLimits.from_settings(config.load().collection)
 
-    def _photograph(self, image: "str | Path | Image.Image") -> Photograph:
+    def _photograph(self, image: str | Path | Image.Image) -> Photograph:
         """The image as the model takes it: its features, or for a multi-vector model the bytes of its file."""
-        in_file, by_file = isinstance(image, str | Path), self._searcher.multi_vector
+        in_file, by_file = isinstance(image, str | os.PathLike), self._searcher.multi_vector
         if by_file and not in_file:
             raise UsageError(f"{self.card['model']} knows photographs by their files; give a path")
+        if not in_file and not isinstance(image, Image.Image):
+            raise UsageError(f"image is a {type(image).__name__}; give a path, or an image that Pillow opened")
         try:
             data = Path(image).read_bytes() if in_file else b""
             if by_file:
@@ -133,8 +150,3 @@ class Index:
         if row.shape[1] != self.card["dim"] or not np.isfinite(row).all():
             raise InputError(f"a vector of this index has {self.card['dim']} finite numbers; give such a one")
         return row
-
-
-def _require_count(k: int) -> None:
-    if k < 1:
-        raise UsageError(f"k is {k}; ask for at least 1 answer")

@@ -1,7 +1,10 @@
 """A joint space fitted to vectors that are already there: those of any image encoder and of any text encoder."""
 
-from collections.abc import Mapping
+import hashlib
+import warnings
+from collections.abc import Iterator, Mapping
 from dataclasses import asdict, dataclass
+from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
@@ -9,7 +12,7 @@ import numpy as np
 from pydantic import ValidationError
 from scipy import sparse
 
-from jointspace.vectors import to_rows
+from jointspace.arguments import to_count, to_rows
 from pipeline import config, runtime
 from pipeline.errors import InputError, UsageError
 from pipeline.metrics.ranks import count_ranks
@@ -47,6 +50,13 @@ class Pairs:
     def count(self) -> int:
         """n."""
         return next(iter(self.images.values())).shape[0]
+
+    def shared_texts(self) -> int:
+        """How many texts are equal to a text of another image."""
+        _, numbers = _distinct(self.texts)
+        pairs = np.unique(np.stack([numbers, self.owners]), axis=1)
+        images = np.bincount(pairs[0])
+        return int((images[numbers] > 1).sum())
 
     def of(self, chosen: np.ndarray) -> "Pairs":
         """Those of the images `chosen` (n,) bool."""
@@ -117,7 +127,9 @@ def fit(
     """The joint space of image vectors (n, D) and text vectors (m, d): arrays, torch's tensors or scipy's sparse; of
     several encoders by their names.
 
-    Text j is of image `owners[j]`; without `owners`, of image j. `weak` are further pairs with noisier texts, such as
+    Text j is of image `owners[j]`; without `owners`, of image j. Rows with equal image vectors are one image, such as
+    those of a photograph that stands beside each of its sentences; equal texts of several images are warned of, since
+    no search can tell these apart. `weak` are further pairs with noisier texts, such as
     titles or tags, in the same two spaces; how much they count is chosen too (Gong et al. 2014, section 4). `normalise`
     are steps on image vectors: `sqrt`, `l2`. One image in ten, drawn by `seed`, chooses among the values that `grid`
     names (`dimensions`, `image_ridge`, `text_ridge`, `eigenvalue_power`, `eigenvalues`; default: those of
@@ -137,14 +149,23 @@ def fit(
     """
     if isinstance(normalise, str) or not set(normalise) <= set(STEPS):
         raise UsageError(f"fit: normalise is {normalise!r}; give a tuple of steps, of {', '.join(STEPS)}")
+    seed = to_count(seed, "seed", least=0)
     pairs = _pairs(image_vectors, text_vectors, owners)
+    if repeated := pairs.shared_texts():
+        warnings.warn(
+            f"fit: {repeated} of {len(pairs.owners)} texts are also those of another image: no search can tell these"
+            " images apart, and held_out counts that as a fault",
+            stacklevel=2,
+        )
     if (count := len(np.unique(pairs.owners))) < FEWEST:
         raise InputError(f"{count} images with a text are too few to choose anything by; give at least {FEWEST}")
     values = config.load()
     try:
         settings = values.fit.changed({name: np.atleast_1d(value).tolist() for name, value in grid.items()})
     except ValidationError as error:
-        raise UsageError(f"fit: {error.errors()[0]['msg']}; there are {', '.join(GRID)}, lists of values") from error
+        first = error.errors()[0]
+        name = ".".join(map(str, first["loc"]))
+        raise UsageError(f"fit: {name}: {first['msg']}; there are {', '.join(GRID)}, lists of values") from error
     image_dims = {name: block.shape[1] for name, block in pairs.images.items()}
     view, text = ImageView(tuple(image_dims), tuple(image_dims.values()), tuple(normalise)), TextView.of(pairs.texts)
     auxiliary = None
@@ -186,9 +207,33 @@ def _pairs(
     owners = np.arange(m) if owners is None else to_numpy(owners)
     if owners.shape != (m,) or owners.dtype.kind not in "iu" or not ((owners >= 0) & (owners < n)).all():
         raise InputError(f"{m} texts of {n} images need owners: for each text the row of its image, from 0")
-    return Pairs(x, y, owners.astype(np.int64)).rows(
-        slice(None), owners.astype(np.int64), np.argsort(owners, kind="stable")
-    )
+    first, numbers = _distinct(x)
+    owners = numbers[owners]
+    return Pairs(x, y, owners).rows(first, owners, np.argsort(owners, kind="stable"))
+
+
+def _distinct(blocks: Mapping[str, Any]) -> tuple[np.ndarray, np.ndarray]:
+    """The first of all equal rows, ascending, and for each row the number of its own among these."""
+    digests = [hashlib.sha256() for _ in range(next(iter(blocks.values())).shape[0])]
+    for block in blocks.values():
+        for digest, row in zip(digests, _row_bytes(block), strict=True):
+            digest.update(row)
+    numbers: dict[bytes, int] = {}
+    places = np.array([numbers.setdefault(digest.digest(), len(numbers)) for digest in digests])
+    return np.unique(places, return_index=True)[1], places
+
+
+def _row_bytes(block: Any) -> Iterator[bytes]:
+    """Bytes of each row that are the same for equal rows, 0 and -0 alike."""
+    if not sparse.issparse(block):
+        yield from ((row + 0).tobytes() for row in block)
+        return
+    block = block.copy()
+    block.sum_duplicates()  # which also sorts
+    block.eliminate_zeros()
+    indices = block.indices.astype(np.int64)
+    for first, last in pairwise(block.indptr):
+        yield indices[first:last].tobytes() + block.data[first:last].tobytes()
 
 
 def _views(vectors: Views, name: str, dims: Mapping[str, int] | None, dense: bool = False) -> dict[str, Any]:

@@ -2,6 +2,7 @@
 
 import multiprocessing
 import signal
+import sys
 import threading
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator
@@ -9,7 +10,9 @@ from concurrent.futures import Future
 from contextlib import contextmanager
 from itertools import islice
 from multiprocessing.connection import Connection
+from multiprocessing.context import SpawnContext, SpawnProcess
 from queue import Empty, SimpleQueue
+from types import ModuleType
 from typing import Any, NamedTuple
 
 from pipeline.errors import JointspaceError, UnreachableError
@@ -19,7 +22,32 @@ CHUNK = 16
 """Items that travel together."""
 DIED = "its worker process died"
 PENDING = object()
-CONTEXT = multiprocessing.get_context("spawn")
+_PROCESSES = threading.RLock()
+"""Held while a child process is started or waited for, which multiprocessing does for one thread at a time."""
+
+
+class _PackageProcess(SpawnProcess):
+    """A new process that does not run the caller's script again, as multiprocessing's own do to import what is defined
+    there: of a script without `if __name__ == "__main__"` each would otherwise repeat the whole."""
+
+    @staticmethod
+    def _Popen(process: SpawnProcess) -> Any:
+        with _PROCESSES:
+            main = sys.modules["__main__"]
+            sys.modules["__main__"] = ModuleType("__main__")
+            try:
+                return SpawnProcess._Popen(process)
+            finally:
+                sys.modules["__main__"] = main
+
+
+class PackageContext(SpawnContext):
+    """Starts processes that import modules alone; what is defined in a script cannot be sent to them."""
+
+    Process = _PackageProcess
+
+
+CONTEXT = PackageContext()
 
 
 def isolated_map(function: Callable[[Any], Any], items: Iterable[Any], processes: int) -> Iterator[Any]:
@@ -228,10 +256,6 @@ class _Crew:
             return self._tasks.get(block=wait)
         except Empty:
             return None
-
-
-_PROCESSES = threading.Lock()
-"""Held while a child process is started or waited for, which multiprocessing does for one thread at a time."""
 
 
 @contextmanager

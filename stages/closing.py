@@ -1,8 +1,9 @@
 """The end of a run: removing leftovers, and printing what was found."""
 
 import sys
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import suppress
+from itertools import groupby
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -11,6 +12,7 @@ from pipeline.remote.paths import place
 from pipeline.run import Run
 
 if TYPE_CHECKING:
+    from pipeline.index.asking import Asker
     from pipeline.storage.bundle import Bundle
 
 LONGEST, LOOKED_AT = 80, 20
@@ -72,16 +74,14 @@ def results_of(run: Path) -> dict[str, Any]:
 
 
 def example_search(bundle: "Bundle") -> list[str] | None:
-    """A search that the bundle can answer: for a short sentence of its own, else for one of its photographs; None where
-    it answers vectors alone. It is safe to print."""
+    """A search that the bundle can answer: for a short sentence of its own, all of whose words it knows, else for the
+    known words of one, else for one of its photographs; None where it answers vectors alone. It is safe to print."""
     from pipeline.index.asking import Asker
 
     asker, words = Asker(bundle), ["search", "--index", str(bundle.folder)]
     with suppress(UsageError):
-        for sentence in (*_printable(bundle, "sentences", "text"), FALLBACK):
-            with suppress(InputError):
-                asker.require_known(sentence)
-                return [*words, sentence]
+        if sentence := _known_sentence(asker, (*_printable(bundle, "sentences", "text"), FALLBACK)):
+            return [*words, sentence]
     with suppress(UsageError):
         asker.stored_encoders()
         root = place(bundle.card["data_root"])
@@ -90,6 +90,23 @@ def example_search(bundle: "Bundle") -> list[str] | None:
             (path for path in found if path.suffix != ".tar" and isinstance(path, Path) and path.is_file()), None
         ):
             return [*words, "--image", str(photograph)]
+    return None
+
+
+def _known_sentence(asker: "Asker", sentences: Sequence[str]) -> str | None:
+    """The first of some sentences without an unknown word, else the longest run of known words in the first that has
+    one."""
+    for whole in (True, False):
+        for sentence in sentences:
+            words = sentence.split()
+            runs = (
+                [words] if whole else [list(run) for is_new, run in groupby(words, asker.unknown_words) if not is_new]
+            )
+            known = " ".join(max(runs, key=len, default=[]))
+            with suppress(InputError):
+                asker.require_known(known)
+                if not asker.unknown_words(known):
+                    return known
     return None
 
 

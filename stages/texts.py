@@ -93,14 +93,15 @@ def read_text_material(run: "Run", encoder: str) -> "TextMaterial":
 
 def learn_vocabulary(run: "Run", name: str, settings: "TermSettings", **chosen: Any) -> "Vocabulary":
     """The vocabulary of the training sentences for the text encoder `name`, or for `tokens`: their terms are counted by
-    part, where the run sums. `chosen` is what `choose_terms` takes. Raises JointspaceError where there is no room."""
+    part, where the run sums. `chosen` is what `learn_vocabulary` of pipeline.text.vocabulary takes. Raises
+    JointspaceError where there is no room."""
     from tempfile import TemporaryDirectory, gettempdir
 
     from pipeline.mapreduce import map_reduce
     from pipeline.run.parts import divide
     from pipeline.storage.batch import cannot_write
+    from pipeline.text import vocabulary
     from pipeline.text.counting import merge_counts
-    from pipeline.text.vocabulary import choose_terms
 
     manifest = run.manifest
     parts = divide(manifest.n_shards, manifest.shard_size) or [range(0)]
@@ -108,9 +109,12 @@ def learn_vocabulary(run: "Run", name: str, settings: "TermSettings", **chosen: 
     parent, key = (Path(gettempdir()), "TMPDIR") if run.sums == "local" else (run.root.absolute(), "results_root")
     try:
         with TemporaryDirectory(prefix=f"jointspace-counts-{name}-", dir=parent) as folder:
-            given = run.root.absolute(), settings, Path(folder)
-            counts = map_reduce(count_part, parts, merge_counts, run.sums, given)
-            return choose_terms(counts, settings, **chosen)
+
+            def count(settings: "TermSettings") -> "TermCounts":
+                shared = run.root.absolute(), settings, Path(folder)
+                return map_reduce(count_part, parts, merge_counts, run.sums, shared)
+
+            return vocabulary.learn_vocabulary(count, settings, **chosen)
     except OSError as error:
         raise cannot_write(parent / f"jointspace-counts-{name}", 0, error, key) from error
 

@@ -1,9 +1,16 @@
 """The package `jointspace` as a program uses it: its examples, its answers, what it refuses."""
 
+import copy
 import doctest
 import json
 import os
+import pickle
 import shutil
+import subprocess
+import sys
+import warnings
+from concurrent.futures import ProcessPoolExecutor
+from multiprocessing import get_context
 from pathlib import Path
 from typing import Any
 
@@ -113,8 +120,17 @@ def test_what_is_no_question_is_refused(bundle: Path, tmp_path: Path) -> None:
         index.search(vector=np.zeros(index.card["dim"]))
     for k in (0, -1):
         for ask in (index.search, index.sentences):
-            with pytest.raises(UsageError, match=f"k is {k}; ask for at least 1"):
+            with pytest.raises(UsageError, match=f"k is {k}; give at least 1"):
                 ask(image=bundle.parent / "data/blue-02.png", k=k)
+    wrong = [{"k": k} for k in (2.5, "3", True, np.float64(3), None)]
+    wrong += [{"weight": weight} for weight in ("1", None, True)] + [{"where": 3}, {"where": b"width > 1"}]
+    for arguments in wrong:
+        (name,) = arguments
+        with pytest.raises(UsageError, match=name):
+            index.search("a red picture", image=bundle.parent / "data/blue-02.png", **arguments)
+    for name, ask in {"text": index.search, "image": index.sentences}.items():
+        with pytest.raises(UsageError, match=name):
+            ask(7)
     (tmp_path / "no.jpg").write_text("no photograph")
     for path in ("no.jpg", "missing.jpg"):
         with pytest.raises(InputError, match=path):
@@ -123,6 +139,61 @@ def test_what_is_no_question_is_refused(bundle: Path, tmp_path: Path) -> None:
         jointspace.load(tmp_path / "nowhere")
     with pytest.raises(AttributeError, match="there are FittedSpace"):
         _ = jointspace.nothing
+
+
+def test_numbers_of_numpy_and_torch_are_taken_as_those_of_python(bundle: Path) -> None:
+    index = jointspace.load(bundle)
+    path = bundle.parent / "data/blue-02.png"
+    three = index.search("a red picture", image=path, k=3, weight=0.75)
+    for k in (np.int64(3), np.uint8(3), np.array(3), torch.tensor(3)):
+        for weight in (np.float32(0.75), torch.tensor(0.75)):
+            assert index.search("a red picture", image=path, k=k, weight=weight) == three
+        assert index.sentences(path, k) == index.sentences(path, 3)
+    vector = index.embed_text("a red picture")
+    for same in (
+        vector.tolist(),
+        tuple(vector.tolist()),
+        vector.astype(np.float64),
+        vector[None],
+        torch.tensor(vector),
+    ):
+        assert index.search(vector=same, k=3) == index.search("a red picture", k=3)
+
+
+def _paths(index: jointspace.Index, text: str) -> list[str]:
+    return [hit.row["path"] for hit in index.search(text, k=3)]
+
+
+def test_an_index_travels_after_it_was_searched(bundle: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(bundle.parent)
+    index = jointspace.load(bundle.name)
+    found = _paths(index, "a red picture")
+    index.embed_image(bundle.parent / "data/blue-02.png")
+    data = pickle.dumps(index)
+    assert len(data) < 1000
+    monkeypatch.chdir("/")
+    assert _paths(pickle.loads(data), "a red picture") == _paths(copy.deepcopy(index), "a red picture") == found  # noqa: S301
+    with ProcessPoolExecutor(1, get_context("spawn")) as pool:
+        assert pool.submit(_paths, index, "a red picture").result() == found
+
+
+SCRIPT = """
+import sys
+import jointspace
+print("once")
+index = jointspace.load(sys.argv[1])
+made = index.apply(sys.argv[2], sys.argv[3])
+print(len(made.search("a blue picture", k=100)))
+"""
+
+
+def test_a_script_without_a_main_guard_indexes_photographs(bundle: Path, tmp_path: Path) -> None:
+    draw(tmp_path / "photos", 6, 5)
+    (tmp_path / "script.py").write_text(SCRIPT)
+    command = [sys.executable, "script.py", str(bundle), "photos", "out"]
+    environment = {**os.environ, "PYTHONPATH": str(ROOT)}
+    result = subprocess.run(command, capture_output=True, text=True, cwd=tmp_path, env=environment, timeout=300)
+    assert result.stdout.split() == ["once", "6"], result.stderr
 
 
 def correlated(n: int, seed: int = 0) -> tuple[np.ndarray, np.ndarray]:
@@ -144,6 +215,33 @@ def test_a_fit_finds_the_directions_that_scikit_learn_finds() -> None:
     cosines = np.linalg.svd(np.linalg.qr(w)[0].T @ np.linalg.qr(theirs.x_rotations_)[0])[1]
     assert cosines.min() > 0.99
     assert space.held_out["image_to_sentence"]["recall@1"] > 50
+
+
+def test_rows_of_the_same_photograph_are_one_image() -> None:
+    """Five rows an image and no owners: the form in which most people have pairs."""
+    x, y = correlated(240)
+    y = np.repeat(y, 5, axis=0) + np.random.default_rng(3).normal(size=(1200, 15)).astype(np.float32)
+    order, owners = np.random.default_rng(4).permutation(1200), np.repeat(np.arange(240), 5)
+    grid = {"dimensions": [4], "image_ridge": [0.1], "text_ridge": [0.1], "eigenvalue_power": [1], "normalise": ()}
+    expected = jointspace.fit(x, y, owners, **grid)
+    for images in (x[owners], {"a": x[owners][:, :9], "b": sparse.csr_array(x[owners][:, 9:])}):
+        space = jointspace.fit(images, y, **grid)
+        assert space.held_out == expected.held_out and space.held_out["images"] == 24
+    shuffled = jointspace.fit(x[owners][order], y[order], **grid)
+    assert shuffled.held_out["images"] == 24
+    twice = jointspace.fit(np.concatenate([x, x]), y, np.arange(1200) % 480, **grid)
+    assert twice.held_out["images"] == 24
+
+
+@pytest.mark.parametrize("form", [np.asarray, sparse.csr_array])
+def test_equal_texts_of_several_images_are_said(form: Any) -> None:
+    x, y = correlated(100)
+    y[7] = y[40] = y[3]
+    grid = {"dimensions": [4], "image_ridge": [0.1], "text_ridge": [0.1], "eigenvalue_power": [1]}
+    with pytest.warns(UserWarning, match="3 of 100 texts are also those of another image"):
+        jointspace.fit(x, form(y), **grid)
+    with warnings.catch_warnings(action="error"):
+        jointspace.fit(x, y[[0, 0, *range(8, 40)]], [0, 0, *range(8, 40)], **grid)
 
 
 def test_dense_sparse_and_several_texts_an_image_are_the_same_space() -> None:
@@ -242,8 +340,11 @@ def test_what_cannot_be_fitted_is_refused_in_a_sentence() -> None:
         with pytest.raises(InputError):
             jointspace.fit(*arguments)
     for grid in ({"dimension": [3]}, {"dimensions": []}, {"image_ridge": ["much"]}):
-        with pytest.raises(UsageError, match="fit: .* there are dimensions"):
+        with pytest.raises(UsageError, match=f"fit: {next(iter(grid))}.* there are dimensions"):
             jointspace.fit(x, y, **grid)
+    for seed in ("0", 1.5, -1, None):
+        with pytest.raises(UsageError, match="seed"):
+            jointspace.fit(x, y, seed=seed)
     for normalise in ("l2", ("l1",)):
         with pytest.raises(UsageError, match="give a tuple of steps, of sqrt, l2"):
             jointspace.fit(x, y, normalise=normalise)

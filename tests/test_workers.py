@@ -6,6 +6,7 @@ import signal
 import subprocess
 import sys
 import time
+from pathlib import Path
 
 import pytest
 
@@ -123,14 +124,45 @@ def test_an_exception_of_the_items_passes() -> None:
 
 
 def test_workers_that_cannot_start_are_no_items_fault() -> None:
-    # The main module of a program read from a pipe cannot be imported again by a new process.
-    program = "from pipeline.workers import isolated_map\nprint(list(isolated_map(abs, range(9), 2)))"
+    program = "import multiprocessing\nmultiprocessing.set_executable('/bin/false')\n" + UNGUARDED
     result = subprocess.run([sys.executable, "-"], input=program, capture_output=True, text=True, timeout=300)
     assert (
         result.returncode == 1
         and JointspaceError.__name__ in result.stderr
         and "set their number to 0" in result.stderr
     )
+
+
+UNGUARDED = (
+    "from pipeline.workers import isolated_map\n"
+    "print('once')\n"
+    "class Local: pass\n"
+    "print(list(isolated_map(abs, range(-9, 9), 2)))\n"
+    "import __main__\n"
+    "print(__main__.Local.__name__)\n"
+)
+
+
+@pytest.mark.parametrize("way", ["script", "module", "command", "stdin"])
+def test_a_program_without_a_main_guard_is_run_once(way: str, tmp_path: Path) -> None:
+    (tmp_path / "my program.py").write_text(UNGUARDED)
+    (tmp_path / "unguarded.py").write_text(UNGUARDED)
+    arguments = {
+        "script": ["my program.py"],
+        "module": ["-m", "unguarded"],
+        "command": ["-c", UNGUARDED],
+        "stdin": ["-"],
+    }
+    result = subprocess.run(
+        [sys.executable, *arguments.get(way, ["-"])],
+        input=UNGUARDED,
+        capture_output=True,
+        text=True,
+        timeout=300,
+        cwd=tmp_path,
+        env={**os.environ, "PYTHONPATH": str(Path(__file__).parents[1])},
+    )
+    assert result.stdout.splitlines() == ["once", str([abs(n) for n in range(-9, 9)]), "Local"], result.stderr
 
 
 def test_workers_end_with_their_parent(tmp_path) -> None:

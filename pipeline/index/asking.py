@@ -112,12 +112,15 @@ class Asker:
             self.require_known(word)
 
     def require_known(self, sentence: str) -> None:
-        """Raises InputError where `sentence` is blank, and naming its words when nothing in the model knows any."""
+        """Raises InputError where `sentence` is blank, and naming its words when nothing in the model knows any that is
+        not a stop word."""
         if not sentence.strip():
             raise InputError("the sentence is empty; write some words")
-        if not any(one.knows(sentence) for one in self._forms.readers):
+        readers = self._forms.readers
+        if not any(one.searches(sentence) for one in readers):
             words = spell(self.ignored(sentence)) or "it has only stop words and signs"
-            raise InputError(f"no word of {sentence!r} is in the vocabulary ({words}); use other words")
+            kind = "no word but stop words" if any(one.knows(sentence) for one in readers) else "no word"
+            raise InputError(f"{kind} of {sentence!r} is in the vocabulary ({words}); use other words")
 
     @property
     def encoders(self) -> tuple[str, ...]:
@@ -189,7 +192,7 @@ class QueryForms:
 
     @property
     def readers(self) -> list[Any]:
-        """All that know words, each with `knows`, `unknown` and `suggest`."""
+        """All that know words, each with `knows`, `searches`, `unknown` and `suggest`."""
         return [*self.encoders.values(), *self.vocabularies.values()]
 
     @property

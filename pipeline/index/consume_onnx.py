@@ -3,6 +3,7 @@
 import json
 import re
 import sys
+import unicodedata
 from pathlib import Path
 
 import numpy as np
@@ -21,6 +22,7 @@ class ExportedText:
 
     def embed(self, text: str) -> np.ndarray:
         """(c,) float32, the text in the joint space."""
+        text = unicodedata.normalize("NFKC", text)
         words = re.findall(r"[^\W_]+(?:['’][^\W_]+)*", text.lower() if self.settings["lowercase"] else text)
         words = [self.lemmas.get(word, word) for word in words if word.lower() not in self.stop_words]
         words = [word for word in words if word.lower() not in self.stop_words]

@@ -5,6 +5,7 @@ from typing import Any
 import numpy as np
 
 from pipeline.errors import UsageError
+from pipeline.text.lemmas import make_lemmatiser
 
 OPSET, IR = 17, 9
 PROBES, TOLERANCE = 16, 1e-4
@@ -105,15 +106,15 @@ def _graph(vocabulary: Any, model: Any, scale: np.ndarray, unit: bool) -> bytes:
 
 
 def _lemmas(vocabulary: Any) -> dict[str, str]:
-    """What of simplemma's English dictionary bears on the vocabulary: a form -> its lemma, where one of both is in a
-    term, or the lemma is a stop word."""
-    if not vocabulary.settings.lemmatise:
+    """The vocabulary's lemmas, and what else of simplemma's English dictionary bears on it: a form -> its lemma, where
+    one of both is in a term, or the lemma is a stop word."""
+    if not vocabulary.settings.finds_lemmas:
         return {}
-    import simplemma
     from simplemma.strategies.dictionaries.dictionary_factory import DefaultDictionaryFactory
 
     forms = DefaultDictionaryFactory().get_dictionary("en")
-    texts = (one.decode() if isinstance(one, bytes) else one for one in forms)
-    pairs = ((form, simplemma.lemmatize(form, lang="en")) for form in texts)
+    texts = [one.decode() if isinstance(one, bytes) else one for one in forms]
+    lemmatise = make_lemmatiser(vocabulary.settings.lemmas)
+    pairs = ((form, lemmatise(form)) for form in (*texts, *vocabulary.settings.lemmas))
     known, stop = vocabulary.words.intersection, set(vocabulary.settings.stop_words)
     return {form: lemma for form, lemma in pairs if lemma != form and (known((form, lemma)) or lemma.lower() in stop)}

@@ -71,6 +71,7 @@ def render(report: Report) -> str:
         contents=_contents(report, bool(comparisons), bool(models), costs is not None),
         shortened=_shortened,
         reasons=report.reasons,
+        empty_sentences=_empty_sentences(report),
         encoders=describe_encoders(report.cards),
         models=models,
         charts=draw_logs({name: model.get("training_log", {}) for name, model in report.models.items()}),
@@ -85,6 +86,12 @@ def render(report: Report) -> str:
     )
 
 
+def _empty_sentences(report: Report) -> dict[str, int]:
+    """Text encoder -> how many sentences it knows no word of, as those models count them that read its vectors."""
+    logs = [model.get("training_log", {}) for model in report.models.values()]
+    return {name: count for log in logs for name, count in log.get("empty_sentences", {}).items()}
+
+
 def as_values(report: Report) -> dict[str, Any]:
     """The figures of the page, without its pictures, as JSON can hold them."""
     examples = report.examples
@@ -95,6 +102,7 @@ def as_values(report: Report) -> dict[str, Any]:
         "search": report.search,
         "collection": {"counts": report.manifest["counts"], "splits": report.manifest["splits"]},
         "rejects": list(map(asdict, report.reasons)),
+        "empty_sentences": _empty_sentences(report),
         "retrieval": [asdict(comparison) for comparison in compare_models(report.evaluations)],
         "examples": {"split": examples.split, **asked},
         "encoders": [asdict(encoder) for encoder in describe_encoders(report.cards)],

@@ -27,6 +27,7 @@ from pipeline.errors import JointspaceError, UsageError
 from pipeline.run.run import Run
 from pipeline.run.stage import Stage
 from pipeline.storage.commits import is_made
+from pipeline.workers import CONTEXT
 
 log = logging.getLogger(__name__)
 LOST_WORKERS = 3
@@ -132,7 +133,7 @@ def on_processes(task: ShardTask, numbers: Sequence[int], environments: Sequence
 
 
 def _start(environment: dict[str, str]) -> ProcessPoolExecutor:
-    return ProcessPoolExecutor(1, multiprocessing.get_context("spawn"), _enter, (environment,))
+    return ProcessPoolExecutor(1, CONTEXT, _enter, (environment,))
 
 
 def _enter(environment: dict[str, str]) -> None:

@@ -16,8 +16,8 @@ class TextEncoderSpec(Spec):
     The class is a pipeline.text.encoders.TextEncoder. `prepare(entry, material)` makes the encoder from its entry and a
     TextMaterial of that module; `settings()` (JSON, with its `kind`) and `tensors()` are what
     `from_parts(settings, tensors)` turns back into it. `encode(texts)` maps n texts to (n, `dim`) float32, a csr_array
-    if the kind is `sparse`, else an ndarray. `unknown(text)`, `knows(text)` and `suggest(word)` say which words mean
-    something to it.
+    if the kind is `sparse`, else an ndarray. `unknown(text)`, `knows(text)`, `searches(text)` and `suggest(word)` say
+    which words mean something to it.
     """
 
     sparse: bool = False

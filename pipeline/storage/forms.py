@@ -76,6 +76,7 @@ class Terms(Form):
     stop_words: list[str]
     max_ngram: Annotated[int, Field(ge=1, le=3)]
     lemmas: dict[str, str] = {}
+    english: bool = True
 
 
 class VocabularyForm(Form):

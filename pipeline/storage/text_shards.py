@@ -77,14 +77,16 @@ def write_vectors(
 ) -> None:
     """Publish the vectors (m, d) of texts by the text encoder `encoder`, and the ids (m,) of sentences and images;
     `documents` is the name of weak texts, `imported` the files (name -> fingerprint) of vectors made elsewhere. Dense
-    vectors are stored as the dtype `storage`."""
+    vectors are stored as the dtype `storage`. Texts whose vector is zero are counted."""
     if sparse.issparse(vectors):
         arrays = {"data": vectors.data, "indices": vectors.indices, "indptr": vectors.indptr.astype(np.int64)}
     else:
         named = [f"sentence {number}" for number in sentence_id.tolist()]
         arrays = {"vectors": to_stored(vectors, storage, named, storage_key(encoder))}
     arrays |= {"sentence_id": sentence_id, "image_id": image_id}
+    kept = abs(vectors).sum(axis=1) > 0
     details = {"dim": vectors.shape[1], "encoder": {"name": encoder}, "inputs": inputs}
+    details["empty"] = len(kept) - int(np.count_nonzero(kept))
     details["encoder"] |= {"imported": imported} if imported else {}
     details |= {"documents": documents} if documents else {}
     write_shard(path, VECTORS, arrays, rows=vectors.shape[0], fingerprint=fingerprint, details=details)
@@ -125,6 +127,16 @@ class TextVectors(TextShards):
         found = read_sidecar(self._path(number), VECTORS)
         self._check(self._path(number), found.details, number)
         return found
+
+    def count_empty(self) -> int:
+        """How many of all texts have a zero vector, because the encoder knows none of their words. Raises
+        IntegrityError for a shard of an earlier version, which does not say so."""
+        total = 0
+        for number in range(self.manifest.n_shards):
+            if (count := self.sidecar(number).details.get("empty")) is None:
+                raise IntegrityError(f"{self._path(number)} does not count its empty vectors; run its stage again")
+            total += count
+        return total
 
     def _check(self, path: Path, details: Mapping[str, Any], number: int) -> None:
         super()._check(path, details, number)

@@ -2,18 +2,22 @@
 
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import asdict
+from dataclasses import asdict, replace
 from functools import cached_property
-from itertools import chain
+from itertools import chain, islice
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import scipy  # whose parts it imports when they are used
 
 from pipeline.text.encoders import TextEncoder, TextMaterial
+from pipeline.text.lemmas import is_english
 from pipeline.text.spelling import nearest_word
-from pipeline.text.tokens import TermSettings, make_analyzer
+from pipeline.text.tokens import TermSettings, make_analyzer, says_something
 from pipeline.text.wordvectors import WordVectors
+
+SAMPLE = 10_000
+"""Training sentences by whose words their language is judged."""
 
 if TYPE_CHECKING:
     from scipy.sparse import csr_array
@@ -43,6 +47,9 @@ class WordsEncoder(TextEncoder):
     def knows(self, text: str) -> bool:
         return bool(self.rows(text))
 
+    def searches(self, text: str) -> bool:
+        return any(word in self.index and says_something(word, self.split) for word in self.analyze(text))
+
     def unknown(self, text: str) -> list[str]:
         return [word for word in dict.fromkeys(self.analyze(text)) if word not in self.index]
 
@@ -62,6 +69,13 @@ class WordsEncoder(TextEncoder):
         if not all(isinstance(word, str) for word in settings["words"]) or not np.isfinite(tensors["vectors"]).all():
             raise ValueError("its words are not text, or its vectors not finite")
         return split, WordVectors(tuple(settings["words"]), tensors["vectors"])
+
+
+def split_of(material: TextMaterial) -> TermSettings:
+    """How a text becomes words, with the language of the first training sentences."""
+    analyze = make_analyzer(material.words)
+    counts = Counter(word for text in islice(material.texts(), SAMPLE) for word in set(analyze(text)))
+    return replace(material.words, english=is_english(counts))
 
 
 def find_vectors(entry: Any, material: TextMaterial) -> WordVectors:
@@ -97,7 +111,7 @@ class AveragedEncoder(WordsEncoder):
     @classmethod
     def prepare(cls, entry: Any, material: TextMaterial) -> "AveragedEncoder":
         """Raises InputError and UsageError as the readers of word vectors do."""
-        made = cls(material.words, find_vectors(entry, material))
+        made = cls(split_of(material), find_vectors(entry, material))
         if entry.own.idf:
             made.idf = inverse_frequencies(material.texts(), made)
         return made

@@ -4,7 +4,6 @@ merged two and two."""
 import os
 from collections import Counter
 from collections.abc import Iterable, Iterator
-from dataclasses import replace
 from pathlib import Path
 from tempfile import mkstemp
 from typing import NamedTuple
@@ -12,7 +11,7 @@ from typing import NamedTuple
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from pipeline.text.tokens import TermSettings, find_lemma, make_analyzer
+from pipeline.text.tokens import TermSettings, make_analyzer
 
 HELD = 1 << 20
 """Different terms that are counted in memory, about 250 MB of them, before they go into a file."""
@@ -22,32 +21,25 @@ COUNTS = pa.schema([("term", pa.string()), ("count", pa.int64())])
 
 
 class TermCounts(NamedTuple):
-    """Of `n` sentences: files of their `terms`, each with the number of sentences that have it, and of the `words` that
-    were looked up for their lemmas. Both are in ascending order, each term once. The `spent` files were merged into
-    these."""
+    """Of `n` sentences: a file of their `terms`, each with the number of sentences that have it, in ascending order,
+    each once. The `spent` files were merged into it."""
 
     n: int
     terms: Path
-    words: Path
     spent: tuple[Path, ...] = ()
-
-    @property
-    def files(self) -> tuple[Path, Path]:
-        return self.terms, self.words
 
 
 def count_terms(sentences: Iterable[str], settings: TermSettings, folder: Path) -> TermCounts:
-    """The terms of `sentences`, in new files of the `folder`."""
-    seen, n, parts = _Seen(), 0, []
-    analyze, counts = make_analyzer(replace(settings, lemmas=seen)), Counter()
+    """The terms of `sentences`, in a new file of the `folder`."""
+    n, parts = 0, []
+    analyze, counts = make_analyzer(settings), Counter()
     for sentence in sentences:
         counts.update(set(analyze(sentence)))
         n += 1
-        if max(len(counts), len(seen)) >= HELD:
-            parts.append(_write_counts(counts, seen, folder))
+        if len(counts) >= HELD:
+            parts.append(_write_counts(counts, folder))
             counts.clear()
-            seen.clear()
-    total = _write_counts(counts, seen, folder)
+    total = _write_counts(counts, folder)
     for part in parts:
         total = merge_counts(part, total)
         _remove(total.spent)
@@ -55,13 +47,13 @@ def count_terms(sentences: Iterable[str], settings: TermSettings, folder: Path) 
 
 
 def merge_counts(left: TermCounts, right: TermCounts) -> TermCounts:
-    """Both together, in new files beside those of `left`; holds a few thousand terms at a time.
+    """Both together, in a new file beside that of `left`; holds a few thousand terms at a time.
 
     Removes what was merged into either, and not their own files: a worker that is lost on the way has to find them.
     """
     _remove(left.spent + right.spent)
-    terms, words = (_write(_merge(one, other), one.parent) for one, other in zip(left.files, right.files, strict=True))
-    return TermCounts(left.n + right.n, terms, words, left.files + right.files)
+    terms = _write(_merge(left.terms, right.terms), left.terms.parent)
+    return TermCounts(left.n + right.n, terms, (left.terms, right.terms))
 
 
 def _remove(files: Iterable[Path]) -> None:
@@ -78,27 +70,17 @@ def most_common(counts: TermCounts, size: int, min_count: int) -> list[tuple[str
     return list(zip(best["term"].to_pylist(), best["count"].to_pylist(), strict=True))
 
 
-def lemmas(counts: TermCounts) -> Iterator[tuple[str, str]]:
-    """Each word that was looked up, in ascending order, with its lemma."""
-    for batch in _read(counts.words):
-        for word in batch["term"].to_pylist():
-            yield word, find_lemma(word)
+def all_counts(counts: TermCounts) -> dict[str, int]:
+    """Every term, in ascending order, and how many sentences have it."""
+    found: dict[str, int] = {}
+    for batch in _read(counts.terms):
+        found.update(zip(batch["term"].to_pylist(), batch["count"].to_pylist(), strict=True))
+    return found
 
 
-class _Seen(dict[str, str]):
-    """The lemmas of all words that were asked for."""
-
-    def get(self, word: str) -> str:
-        if word not in self:
-            self[word] = find_lemma(word)
-        return self[word]
-
-
-def _write_counts(counts: Counter[str], seen: Iterable[str], folder: Path) -> TermCounts:
-    words = list(seen)
-    tables = ([list(counts), list(counts.values())], [words, [1] * len(words)])
-    terms, words = (_write([pa.table(one, schema=COUNTS).sort_by("term")], folder) for one in tables)
-    return TermCounts(0, terms, words)
+def _write_counts(counts: Counter[str], folder: Path) -> TermCounts:
+    table = pa.table([list(counts), list(counts.values())], schema=COUNTS)
+    return TermCounts(0, _write([table.sort_by("term")], folder))
 
 
 def _merge(left: Path, right: Path) -> Iterator[pa.Table]:

@@ -37,7 +37,7 @@ class TextMaterial:
     vectors with the words that they are of, and the vectors in the entry's file of its first words and those given, a
     folder that lies with the weights by its name (None: there is none), another text encoder by name, some
     sentences with the vectors that an entry names, the bytes of the entry's files, and the vocabulary of the training
-    sentences (see `choose_terms`)."""
+    sentences (see `learn_vocabulary`)."""
 
     seed: int
     words: TermSettings
@@ -81,6 +81,10 @@ class TextEncoder:
     def knows(self, text: str) -> bool:
         """Whether the vector of `text` means anything."""
         return bool(text.strip())
+
+    def searches(self, text: str) -> bool:
+        """Whether it makes sense to search for `text`: it has known words that are not stop words alone."""
+        return self.knows(text)
 
     def unknown(self, text: str) -> list[str]:
         """The words of `text` that it does not know, each once."""
@@ -148,6 +152,9 @@ class Centred(TextEncoder):
 
     def knows(self, text: str) -> bool:
         return self.encoder.knows(text)
+
+    def searches(self, text: str) -> bool:
+        return self.encoder.searches(text)
 
     def unknown(self, text: str) -> list[str]:
         return self.encoder.unknown(text)

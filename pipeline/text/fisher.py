@@ -8,7 +8,7 @@ from skimage.feature import fisher_vector
 from sklearn.mixture import GaussianMixture
 
 from pipeline.errors import InputError
-from pipeline.text.averaged import WordsEncoder, find_vectors
+from pipeline.text.averaged import WordsEncoder, find_vectors, split_of
 from pipeline.text.encoders import TextMaterial
 from pipeline.text.tokens import TermSettings
 from pipeline.text.wordvectors import WordVectors
@@ -62,7 +62,7 @@ class FisherEncoder(WordsEncoder):
         mixture = GaussianMixture(own.components, covariance_type="diag", random_state=material.seed, reg_covar=1e-6)
         mixture.fit(sample)
         parts = (mixture.weights_, mixture.means_, mixture.covariances_)
-        return cls(material.words, WordVectors(known.words, matrix), *parts)
+        return cls(split_of(material), WordVectors(known.words, matrix), *parts)
 
     def encode(self, texts: Sequence[str]) -> np.ndarray:
         found = np.zeros((len(texts), self.dim), np.float32)

@@ -12,6 +12,7 @@ from torch import nn
 from pipeline.errors import InputError
 from pipeline.hubs import fetching, offline
 from pipeline.text.encoders import TextEncoder, TextMaterial
+from pipeline.text.tokens import normalise_text
 
 BATCH = 64
 """Texts in one forward pass."""
@@ -53,7 +54,7 @@ class LibraryTextEncoder(TextEncoder):
         """What maps a list of texts to the tensors that the body takes."""
 
     def encode(self, texts: Sequence[str]) -> np.ndarray:
-        texts = list(texts)
+        texts = list(map(normalise_text, texts))
         starts = range(0, len(texts), BATCH)
         with torch.inference_mode():
             rows = [self.body(*self.split(texts[start : start + BATCH])).float().numpy() for start in starts]

@@ -9,6 +9,7 @@ from tokenizers import Tokenizer
 from pipeline.errors import MALFORMED, InputError, brief
 from pipeline.onnx_graphs import FILE, explained, open_graph
 from pipeline.text.encoders import TextEncoder, TextMaterial
+from pipeline.text.tokens import normalise_text
 
 BATCH, LONGEST = 64, 512
 """Texts computed at once; tokens, where neither the graph, the tokenizer nor the entry says how many."""
@@ -45,7 +46,7 @@ class OnnxTextEncoder(TextEncoder):
         self.dim = self.encode(["a"]).shape[1]
 
     def encode(self, texts: Sequence[str]) -> np.ndarray:
-        if not (texts := list(texts)):
+        if not (texts := list(map(normalise_text, texts))):
             return np.empty((0, self.dim), np.float32)
         size, order, cuts = self.size or BATCH, np.arange(len(texts)), np.array([], np.int64)
         if "attention_mask" not in self.inputs and self.padded is None:

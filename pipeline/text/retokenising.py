@@ -8,6 +8,7 @@ from collections.abc import Sequence
 
 from pipeline.text.brackets import PhraseTree
 from pipeline.text.conllu import ROOT, ROOT_RELATION, Parse, depths
+from pipeline.text.tokens import normalise_text
 
 INSIDE = "compound"
 """Relation between two of our words that are one word of the parser; the last is the head, as in compounds."""
@@ -18,7 +19,7 @@ Spans = list[tuple[int, int]]
 
 def letters(word: str) -> str:
     """The letters and digits of a word, case-folded."""
-    return "".join(filter(str.isalnum, word.casefold()))
+    return "".join(filter(str.isalnum, normalise_text(word).casefold()))
 
 
 def align(theirs: Sequence[str], ours: Sequence[str]) -> Spans | None:

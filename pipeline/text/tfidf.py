@@ -48,7 +48,7 @@ class TfidfEncoder(TextEncoder):
     @classmethod
     def prepare(cls, entry: Any, material: TextMaterial) -> "TfidfEncoder":
         """Over the vocabulary that a person brought, or the most common terms of the training sentences. Raises
-        InputError as `choose_terms` does."""
+        InputError as `learn_vocabulary` does."""
         own, given = entry.own, material.vocabulary()
         if given:
             return cls(given)
@@ -74,6 +74,9 @@ class TfidfEncoder(TextEncoder):
 
     def knows(self, text: str) -> bool:
         return self.vocabulary.knows(text)
+
+    def searches(self, text: str) -> bool:
+        return self.vocabulary.searches(text)
 
     def unknown(self, text: str) -> list[str]:
         return self.vocabulary.unknown(text)

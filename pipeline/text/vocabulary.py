@@ -1,6 +1,6 @@
 """The vocabulary: the most common terms of the training sentences."""
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import asdict, dataclass, replace
 from functools import cached_property
 from pathlib import Path
@@ -10,8 +10,9 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from pipeline.errors import InputError
+from pipeline.text.lemmas import choose_lemmas, is_english
 from pipeline.text.spelling import nearest_word
-from pipeline.text.tokens import TermSettings, make_analyzer
+from pipeline.text.tokens import TermSettings, make_analyzer, make_reader, says_something
 
 if TYPE_CHECKING:
     from pipeline.text.counting import TermCounts
@@ -47,15 +48,20 @@ class Vocabulary:
         """Whether a term of `text` is known."""
         return any(term in self.index for term in make_analyzer(self.settings)(text))
 
+    def searches(self, text: str) -> bool:
+        """Whether a term of `text` is known that is not of English stop words alone."""
+        known = (term for term in make_analyzer(self.settings)(text) if term in self.index)
+        return any(says_something(term, self.settings) for term in known)
+
     def suggest(self, word: str) -> str | None:
         """The known word that is nearest to `word` by its spelling; None where none is near."""
         return nearest_word(word, self.words)
 
     def unknown(self, text: str) -> list[str]:
-        """The words of `text` that are part of no known term; stop words are not listed."""
-        terms = make_analyzer(self.settings)(text)
-        known = {word for term in terms if term in self.index for word in term.split(" ")}
-        return [word for word in dict.fromkeys(terms) if " " not in word and word not in known]
+        """The words of `text`, not their lemmas, that are part of no known term; stop words are not listed."""
+        known = {word for term in make_analyzer(self.settings)(text) if term in self.index for word in term.split(" ")}
+        words = (word for word, term in make_reader(self.settings)(text) if term not in known)
+        return list(dict.fromkeys(words))
 
     def to_dict(self) -> dict[str, Any]:
         return asdict(self)
@@ -76,28 +82,41 @@ class Vocabulary:
         return cls(settings, value["normalise"], terms, idf, value["n_sentences"])
 
 
-def build_vocabulary(
-    sentences: Iterable[str], settings: TermSettings, *, size: int, min_count: int, idf: bool, normalise: bool
-) -> Vocabulary:
-    """The `size` most common terms that at least `min_count` sentences contain. Raises InputError if there are none."""
+def build_vocabulary(sentences: Iterable[str], settings: TermSettings, **sizes: Any) -> Vocabulary:
+    """As `learn_vocabulary`, of sentences that can be read twice."""
     from pipeline.text.counting import count_terms  # which loads pyarrow: queries do without
 
     with TemporaryDirectory(prefix="jointspace-counts-") as folder:
-        counts = count_terms(sentences, settings, Path(folder))
-        return choose_terms(counts, settings, size=size, min_count=min_count, idf=idf, normalise=normalise)
+        return learn_vocabulary(lambda chosen: count_terms(sentences, chosen, Path(folder)), settings, **sizes)
 
 
-def choose_terms(
-    counts: "TermCounts", settings: TermSettings, *, size: int, min_count: int, idf: bool, normalise: bool
+def learn_vocabulary(
+    count: "Callable[[TermSettings], TermCounts]",
+    settings: TermSettings,
+    *,
+    size: int,
+    min_count: int,
+    idf: bool,
+    normalise: bool,
 ) -> Vocabulary:
-    """The same of sentences whose terms were counted."""
-    from pipeline.text.counting import lemmas, most_common
+    """The `size` most common terms that at least `min_count` of the sentences contain whose terms `count` counts: their
+    words first, by which lemmas are chosen if the sentences are English. Raises InputError if there are none."""
+    from pipeline.text.counting import all_counts, most_common
+
+    plain = replace(settings, lemmatise=False, max_ngram=1)
+    counts = count(plain)
+    words = all_counts(counts)
+    settings = replace(settings, english=is_english(words))
+    if settings.finds_lemmas:
+        settings = replace(settings, lemmas=choose_lemmas(words, settings.stop_words, min_count))
+    if settings.finds_lemmas or settings.max_ngram > 1:
+        counts = count(settings)
 
     common = most_common(counts, size, min_count)
     if not common:
         raise InputError(f"no term occurs in {min_count} of the {counts.n} training sentences; lower text.min_count")
     terms, frequencies = zip(*common, strict=True)
     weights = np.log((1 + counts.n) / (1 + np.asarray(frequencies))) + 1 if idf else np.ones(len(terms))
-    words, stop = {word for term in terms for word in term.split(" ")}, set(settings.stop_words)
-    kept = {word: lemma for word, lemma in lemmas(counts) if lemma in words or lemma.lower() in stop}
-    return Vocabulary(replace(settings, lemmas=kept), normalise, terms, tuple(weights.tolist()), counts.n)
+    kept = {word for term in terms for word in term.split(" ")}.union(settings.stop_words)
+    lemmas = {word: term for word, term in settings.lemmas.items() if term in kept or term.lower() in kept}
+    return Vocabulary(replace(settings, lemmas=lemmas), normalise, terms, tuple(weights.tolist()), counts.n)

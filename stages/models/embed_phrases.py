@@ -116,7 +116,7 @@ def _reads(config, layout, model: str, split: str) -> Inputs:
 
 STAGE = Stage(
     embed_phrases,
-    version=2,
+    version=3,
     needs=Need(
         process(TORCH + 1500, described=0.05),
         lambda s: 0.05 * s.sentences,

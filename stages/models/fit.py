@@ -64,9 +64,14 @@ def fit(run: Run, job: Job, model: str) -> None:
     inputs |= {f"auxiliary/{number}": digest for number, digest in (weak.inputs if weak else {}).items()}
     if base:
         inputs |= {"chosen": base.fingerprint} | {f"dev/{n}": digest for n, digest in dev_pairs.inputs.items()}
-    details = {**describe_model(run, model), **learned, "inputs": inputs, "training_log": tuned.log()}
+    empty = {name: sentences.by_encoder[name].count_empty() for name in known.text_encoders}
+    training_log = {**tuned.log(), "empty_sentences": empty}
+    details = {**describe_model(run, model), **learned, "inputs": inputs, "training_log": training_log}
     run.write_model(job, tuned.model, details)
     log = logging.getLogger(__name__)
+    for name in filter(empty.get, empty):
+        total = run.manifest.bounds("sentences")[-1]
+        log.warning("%d of %d sentences have no word that %s knows", empty[name], total, name)
     log.info("%s on %d pairs, chosen on %d dev images: %s", model, folded.n, len(dev.image_id), tuned.chosen)
     log.info("mean correlation %.3f in training", tuned.train_correlations.mean())
     if tuned.dev_correlations is not None:
@@ -86,7 +91,7 @@ def _reads(config, layout, model: str) -> Inputs:
 
 STAGE = Stage(
     fit,
-    version=7,
+    version=8,
     needs=Need(
         lambda s: TORCH + 1000 + shards_mb(s) + 12 * s.moments_bytes / MB,
         lambda s: (8 * s.dimensions * (s.dim + s.terms) + WAITING_SUMS * s.moments_bytes) / MB,

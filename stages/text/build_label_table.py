@@ -37,7 +37,7 @@ def build_label_table(run: Run, job: Job) -> None:
 
 STAGE = Stage(
     build_label_table,
-    version=2,
+    version=3,
     needs=Need(process(1000), fixed(10), fixed(30), "sentences"),
     reads=lambda config, layout: {
         "manifest": layout.manifest,

@@ -25,7 +25,7 @@ def build_token_vocabulary(run: Run, job: Job) -> None:
 
 STAGE = Stage(
     build_token_vocabulary,
-    version=2,
+    version=3,
     needs=Need(
         lambda s: PYTHON + 800 + shards_mb(s), lambda s: 10 + counts_mb(s, 1), per_image(300), "training sentences"
     ),

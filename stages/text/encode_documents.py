@@ -45,7 +45,7 @@ def _reads(config, layout, documents: str, encoder: str) -> Inputs:
 
 STAGE = Stage(
     encode_documents,
-    version=5,
+    version=6,
     needs=Need(
         lambda s: PYTHON + 1500 + rows_mb(s) + s.simulated * manifest_mb(s) + 8 * s.shard_images * s.widest_text / MB,
         lambda s: 4 * s.shard_images * s.widest_text / MB,

@@ -23,7 +23,7 @@ def encode_sentences(run: Run, encoder: str) -> Callable[[Job], None]:
 
 STAGE = Stage(
     encode_sentences,
-    version=5,
+    version=6,
     needs=Need(
         lambda s: PYTHON + 1500 + rows_mb(s) + 8 * s.shard_sentences * s.widest_text / MB,
         lambda s: 4 * s.shard_images * s.texts * s.widest_text / MB,

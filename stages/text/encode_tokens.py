@@ -24,7 +24,7 @@ def encode_tokens(run: Run) -> Callable[[Job], None]:
 
 STAGE = Stage(
     encode_tokens,
-    version=3,
+    version=4,
     needs=Need(
         lambda s: PYTHON + 500 + rows_mb(s), lambda s: 0.0005 * s.shard_images * s.texts, per_shard(50), "sentences"
     ),

@@ -38,7 +38,7 @@ def encode_trees(run: Run) -> Callable[[Job], None]:
 
 STAGE = Stage(
     encode_trees,
-    version=3,
+    version=4,
     needs=Need(lambda s: 1000 + rows_mb(s), lambda s: 0.001 * s.shard_images * s.texts, per_shard(50), "sentences"),
     sharded=True,
     reads=lambda config, layout: {

@@ -35,7 +35,7 @@ def _reads(config, layout, encoder: str) -> Inputs:
 
 STAGE = Stage(
     import_sentences,
-    version=1,
+    version=2,
     needs=Need(
         lambda s: PYTHON + 3 * manifest_mb(s) + 12 * s.shard_images * s.texts * s.widest_text / MB,
         lambda s: 4 * s.shard_images * s.texts * s.widest_text / MB,

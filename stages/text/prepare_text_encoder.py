@@ -59,7 +59,7 @@ def _words(config, encoder: str) -> dict:
 
 STAGE = Stage(
     prepare_text_encoder,
-    version=4,
+    version=5,
     needs=Need(
         lambda s: PYTHON + 1500 + shards_mb(s) + s.text_bytes * s.sentences / MB,
         lambda s: 600 + counts_mb(s, s.counted),

@@ -25,6 +25,19 @@ def test_the_interval_of_one_draw_is_the_normal_one() -> None:
     assert (found["ci95"][1] - found["ci95"][0]) / 2 == pytest.approx(half, rel=0.1)
 
 
+def test_the_interval_has_the_variance_over_trainings() -> None:
+    """Each training finds all images or none, so that images say nothing: 2 of 4 draws are good, +-50 / sqrt(4)."""
+    ours = np.repeat([[1], [1], [99], [99]], 500, axis=1)
+    found = paired_difference(ours, np.full_like(ours, 99), 10, Bootstrap(4000, 0))
+    low, high = found["ci95"]
+    assert found["difference"] == 50 and low <= 0 and high == 100  # 1 of 16 resamples is 0, and 1 of 16 is 100
+
+
+def test_a_resample_in_which_neither_is_better_counts_against_ours() -> None:
+    ranks = np.random.default_rng(3).integers(1, 30, (2, 100))
+    assert paired_difference(ranks, ranks, 10, Bootstrap(50, 0))["p"] == 1
+
+
 def test_pairing_takes_out_what_both_share() -> None:
     """Ranks that differ in one image only have no wide interval, however hard the images are."""
     ranks = np.random.default_rng(2).integers(1, 100, (5, 400))

@@ -1,9 +1,12 @@
 """CCA from moments: against float64 and scikit-learn, its invariants, and degenerate data."""
 
+from dataclasses import replace
+
 import numpy as np
 import pytest
 from made_up_settings import make_grid, text_view
 from scipy import sparse
+from scipy.linalg import hadamard
 from sklearn.cross_decomposition import CCA as ScikitCCA
 
 from pipeline.errors import InputError
@@ -102,6 +105,21 @@ def test_rank_is_cut_where_the_data_end() -> None:
     assert CCASolver(moments_of(x, y)).solve(0.01, 0.01, 100).w.shape == (6, 4)
 
 
+def test_directions_of_rounding_are_cut() -> None:
+    """Rows of a Hadamard matrix, turned: the views share three directions, and the rest of X'Y is rounding."""
+    rng, columns = np.random.default_rng(0), hadamard(64).astype(np.float64)
+    sides = columns[:, 1:9], columns[:, [1, 2, 3, 20, 21, 22, 23, 24]]
+    turned = (side @ np.linalg.qr(rng.standard_normal((8, 8)))[0] for side in sides)
+    solution = CCASolver(moments_of(*(side.astype(np.float32) for side in turned))).solve(0.01, 0.01, 8)
+    np.testing.assert_allclose(solution.values, [1 / 1.01] * 3, atol=1e-5)
+
+
+def test_sums_that_no_pairs_have_are_refused() -> None:
+    moments = moments_of(*make_views())
+    with pytest.raises(InputError, match=r"fit\.image_ridge"):
+        CCASolver(replace(moments, xy=2 * moments.xy)).solve(0.01, 0.01, 4)
+
+
 @pytest.mark.parametrize("kind", ["constant column", "duplicate column", "zero row", "n < d", "outlier"])
 def test_degenerate_data_never_leave_the_unit_interval(kind: str) -> None:
     x, y = make_views(n=30 if kind == "n < d" else 500, dim_x=40, dim_y=25)
@@ -159,10 +177,22 @@ def test_tuning_finds_the_planted_pairs_and_reports_overfitting() -> None:
         lambda p: seen.extend(p) or p,
     )
     assert len(tuned.trials) == 2 * 2 * 2 and len(seen) == 2
-    assert tuned.chosen == max(tuned.trials, key=lambda trial: trial.recall_sum)
+    assert tuned.chosen == max(tuned.trials, key=lambda trial: trial.merit)
     assert tuned.chosen.dimensions == 10
     assert tuned.chosen.recall_sum > 300
     assert tuned.train_correlations.mean() > tuned.dev_correlations.mean() > 0.5
+
+
+def test_ties_on_dev_are_broken_by_ranks_and_then_by_dimensions() -> None:
+    """Twelve images, all found by the first 6 of 12 directions already; on 200 others, all are needed."""
+    x, y = make_views(n=900, dim_x=60, dim_y=50, shared=12)
+    view, train = ImageView(("net",), (60,), ()), PreparedViews(moments_of(x[:600], y[:600]))
+    pairs = PairArrays({"net": x[600:612]}, {"tfidf": sparse.csr_array(y[600:612])}, np.arange(12))
+    tuned = tune(NormalizedCCA, view, text_view(50), train, pairs, make_grid([2, 6, 12], [0.01], [0.01], [1.0]))
+    assert [trial.recall_sum for trial in tuned.trials][1:] == [600, 600] and tuned.chosen.dimensions == 12
+    trial = tuned.chosen
+    assert replace(trial, mean_rank=2.0, dimensions=2).merit > replace(trial, mean_rank=2.5, dimensions=9).merit
+    assert replace(trial, recall_sum=599.0).merit < trial.merit
 
 
 def test_lines_find_the_best_of_the_grid_with_fewer_solutions() -> None:

@@ -7,11 +7,14 @@ import numpy as np
 import pytest
 from made_up import MADE_BY, build_bundle, make_stage, retell, write_config
 from made_up_training import CONFIG, add_moments, fit, make_trainable
+from scipy import sparse
 
 from pipeline.errors import IntegrityError
+from pipeline.storage.atomic import read_json, read_sidecar
 from pipeline.storage.manifest import Manifest
 from pipeline.storage.regions import REGIONS
-from pipeline.storage.shards import write_shard
+from pipeline.storage.shards import VECTORS, write_shard
+from pipeline.storage.text_shards import VectorShard, write_vectors
 
 GRID = {"dimensions": [4], "image_ridge": [0.1], "text_ridge": [0.1], "eigenvalue_power": [1]}
 QUICK = {
@@ -55,6 +58,24 @@ def add_regions(run: Path) -> None:
         details = {"inputs": {**MADE_BY, "images": rows.fingerprints["images"]}}
         path = run / f"regions/colour/shard-{number:05d}.h5"
         write_shard(path, REGIONS, arrays, rows=len(ids), fingerprint=f"regions {number}", details=details)
+
+
+def test_sentences_without_a_known_word_are_counted(run: Path, caplog: pytest.LogCaptureFixture) -> None:
+    path = run / "text/tfidf/shard-00001.h5"
+    shard, sidecar = VectorShard(path), read_sidecar(path, VECTORS)
+    matrix = shard.matrix.toarray()
+    assert sidecar.details["empty"] == 0
+    matrix[[2, 5]] = 0
+    for vectors in (sparse.csr_array(matrix), matrix):
+        about = {"fingerprint": sidecar.fingerprint, "inputs": sidecar.details["inputs"], "encoder": "tfidf"}
+        write_vectors(path, vectors, shard.sentence_id, shard.image_id, **about)
+        assert read_sidecar(path, VECTORS).details["empty"] == 2
+    fit(run, "ncca")
+    log = read_json(run / "models/ncca/model.json")["details"]["training_log"]
+    assert log["empty_sentences"] == {"tfidf": 2} and "2 of " in caplog.text
+    retell(path.with_suffix(".h5.json"), "details", "empty", value=None)
+    with pytest.raises(IntegrityError, match=r"shard-00001\.h5 does not count its empty vectors"):
+        fit(run, "ncca")
 
 
 def see_otherwise(run: Path, kind: str = "features", shards: str = "*") -> None:

@@ -93,11 +93,22 @@ def test_a_summary_leads_to_no_bundle_outside(run: Path) -> None:
 
 
 def test_a_sentence_that_would_upset_a_terminal_is_not_printed(run: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    texts = ["\x1b[31mred", "-rf", "x" * 200, None, "two\rlines", "unheard of", "a cat's dog"]
+    texts = ["\x1b[31mred", "-rf", "x" * 200, None, "two\rlines", "unheard of", "the 'big' dog"]
     monkeypatch.setattr(
         "pipeline.storage.tables.PackedTable.records",
         lambda self, rows: [{"text": text, "path": f"{text}/../x.png"} for text in texts],
     )
-    assert shlex.split(closing_lines(run, Path("p"))[-1])[-1] == "a cat's dog"
+    assert shlex.split(closing_lines(run, Path("p"))[-1])[-1] == "the 'big' dog"
     texts.pop()
-    assert shlex.split(closing_lines(run, Path("p"))[-1])[-1] == "a dog on the grass"
+    assert shlex.split(closing_lines(run, Path("p"))[-1])[-1] == "a dog"
+
+
+@pytest.mark.parametrize(
+    ("texts", "suggested"), [(["a zebra and a cat", "the big dog"], "the big dog"), (["a zebra, a cat"], "a cat")]
+)
+def test_the_suggested_search_has_known_words_alone(
+    run: Path, monkeypatch: pytest.MonkeyPatch, texts: list[str], suggested: str
+) -> None:
+    records = [{"text": text, "path": "x.png"} for text in texts]
+    monkeypatch.setattr("pipeline.storage.tables.PackedTable.records", lambda self, rows: records)
+    assert shlex.split(closing_lines(run, Path("p"))[-1])[-1] == suggested

@@ -4,7 +4,7 @@ import shutil
 from pathlib import Path
 
 import pytest
-from made_up import make_run, make_stage, open_run, write_config, write_plan, write_sheet
+from made_up import make_run, make_stage, open_run, retell, write_config, write_plan, write_sheet
 from made_up_sets import add_fragments
 
 from pipeline.run.layout import Layout
@@ -18,6 +18,7 @@ from stages.results.report import STAGE
 @pytest.fixture(scope="module")
 def run(tmp_path_factory: pytest.TempPathFactory) -> Path:
     run = make_run(tmp_path_factory.mktemp("run"))
+    retell(run / "models/ncca/model.json", "details", "training_log", value={"empty_sentences": {"tfidf": 1234}})
     make_stage("build_index", run, "ncca")
     add_fragments(run, "dvsa", {"sum": "words", "global_weight": 0})
     inverted = {"exact_limit": 10, "recall_floor": 1.0, "shortlist": {"nearest": 30, "shortlist": 100}}
@@ -53,6 +54,7 @@ def test_the_best_model_of_one_vector_an_image_is_shown(run: Path) -> None:
     assert '<th scope="row">dvsa</th><td class="text">regions</td>' in html
     assert '<th scope="row">ncca</th><td class="text">images</td>' in html
     assert "shortlist recall@10 1.000" in html
+    assert "1,234 sentences have no word that the text encoder tfidf knows" in html
 
 
 def test_a_run_of_nothing_but_fragments_has_a_report_with_what_they_find(run: Path, tmp_path: Path) -> None:

@@ -63,6 +63,19 @@ def test_damage_is_refused_by_name(tmp_path: Path, damage: str) -> None:
     assert not is_published(path, kind, "f")
 
 
+@pytest.mark.parametrize("change", ["size", "time"])
+def test_a_file_that_is_replaced_within_a_process_is_checked_again(tmp_path: Path, change: str) -> None:
+    path = tmp_path / "numbers.bin"
+    put(path, b"right")
+    verify(path, "thing")
+    before = path.stat()
+    path.write_bytes(b"wrong" if change == "time" else b"wrong as well")
+    moved = before.st_mtime_ns + (change == "time") * 10**9
+    os.utime(path, ns=(moved, moved))
+    with pytest.raises(IntegrityError, match=r"numbers\.bin"):
+        verify(path, "thing")
+
+
 def test_a_failed_write_leaves_the_old_artefact(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     path = tmp_path / "x.bin"
     put(path)

@@ -65,6 +65,7 @@ def test_states_are_averaged_over_a_texts_own_tokens(shape: Sequence[int | str])
     np.testing.assert_allclose(rows, [[0.5, 1], [0, 2], [3.5, 3.75], [0, 0], [4, 4]], rtol=1e-6)
     assert made.dim == 2 and rows.dtype == np.float32 and made.encode([]).shape == (0, 2)
     assert not made.encode([""]).any()
+    np.testing.assert_allclose(made.encode(["\N{FULLWIDTH LATIN SMALL LETTER A} dog"]), [[0.5, 1]], rtol=1e-6)
 
 
 def test_vectors_are_taken_as_they_are_and_other_outputs_by_name() -> None:

@@ -69,6 +69,8 @@ def test_a_model_of_text_alone_gives_the_mean_of_its_tokens(tmp_path: Path) -> N
         with torch.inference_mode():
             states = model(**tokenizer(text, return_tensors="pt", truncation=True)).last_hidden_state
         np.testing.assert_allclose(found, states[0].mean(0), rtol=1e-4, atol=1e-5)
+    wide = encoder.encode(["\N{FULLWIDTH LATIN SMALL LETTER A} red dog"])
+    np.testing.assert_allclose(wide, encoder.encode(TEXTS[:1]), rtol=1e-4, atol=1e-5)
     assert encoder.dim == WIDTH and not [name for name in encoder.tensors() if "pooler" in name]
 
 

@@ -2,6 +2,7 @@
 
 import json
 import tracemalloc
+import unicodedata
 from collections import Counter
 from functools import reduce
 from pathlib import Path
@@ -12,8 +13,9 @@ from sklearn.feature_extraction.text import TfidfVectorizer
 
 from pipeline.errors import InputError
 from pipeline.text import counting
+from pipeline.text.lemmas import choose_lemmas, is_english
 from pipeline.text.tfidf import TfidfEncoder, encode
-from pipeline.text.tokens import TermSettings, english_stop_words, find_lemma, make_analyzer
+from pipeline.text.tokens import TermSettings, english_stop_words, make_analyzer
 from pipeline.text.vocabulary import Vocabulary, build_vocabulary
 
 SENTENCES = [
@@ -69,23 +71,78 @@ def test_rare_terms_stay_out_and_an_empty_vocabulary_is_refused() -> None:
         build_vocabulary(SENTENCES, PLAIN, size=99, min_count=9, idf=True, normalise=True)
 
 
-def test_lemmas_are_those_of_the_words_that_were_learned_from() -> None:
+def test_lemmas_are_words_of_the_collection() -> None:
+    """The dictionary has `playe` for `playing`, and `goose`, `eat` and `sunglass`, which nobody has written here."""
+    sentences = ["two geese were playing", "geese play and ate", "he plays , and had eaten", "sunglasses eaten", "ate"]
+    settings = TermSettings(True, "words", True, ("have",), 2)
+    vocabulary = build_vocabulary(sentences, settings, size=99, min_count=1, idf=True, normalise=True)
+    words = {term for term in vocabulary.terms if " " not in term}
+    assert words == {"two", "geese", "were", "play", "and", "ate", "he", "sunglasses"}
+    read = make_analyzer(vocabulary.settings)
+    for forms in ("playing played plays play", "goose geese", "eat eats eaten ate eating", "sunglass sunglasses"):
+        terms = read(" AND ".join(forms.split()))
+        assert len({term for term in terms if " " not in term}) == 2, terms
+    assert read("he had") == ["he"]
+
+
+def test_a_rare_slip_is_no_lemma_and_order_does_not_matter() -> None:
+    counts = {"playing": 30, "play": 9, "playe": 1, "evening": 4, "even": 5, "singing": 3, "sings": 2}
+    chosen = choose_lemmas(counts, (), 2)
+    assert (chosen["playing"], chosen["evening"], chosen["singing"]) == ("play", "evening", "sings")
+    assert choose_lemmas(dict(reversed(counts.items())), (), 2) == chosen
+
+
+def test_queries_have_the_terms_of_the_sentences_that_were_learned_from() -> None:
     settings = TermSettings(True, "words", True, ("have",), 2)
     vocabulary = build_vocabulary(["two geese ate", "a goose eats", "he had mice"], settings, size=3, min_count=2,
                                   idf=True, normalise=True)  # fmt: skip
-    assert set(vocabulary.terms) == {"goose", "eat", "goose eat"}
+    assert set(vocabulary.terms) == {"goose", "ate", "goose ate"}
     assert vocabulary.settings.lemmas == {
-        "ate": "eat",
-        "eats": "eat",
-        "geese": "goose",
-        "goose": "goose",
-        "had": "have",
+        word: term
+        for term, words in {"ate": "ate eat eats", "goose": "geese goose", "have": "had"}.items()
+        for word in words.split()
     }
-    unlisted = Vocabulary(settings, True, vocabulary.terms, vocabulary.idf, 3)
-    for text in ("the geese had eaten", "mice eat a goose", "geese"):  # also words that it has not seen
-        assert make_analyzer(vocabulary.settings)(text) == make_analyzer(settings)(text)
-        query = TfidfEncoder(vocabulary).encode_query([text])
-        np.testing.assert_allclose(query, encode([text], unlisted).toarray(), atol=1e-6)
+    assert make_analyzer(vocabulary.settings)("geese had eaten") == ["goose", "ate", "goose ate"]
+
+
+def test_a_query_that_repeats_a_word_is_encoded_as_the_same_sentence() -> None:
+    vocabulary = build_vocabulary(SENTENCES, PLAIN, size=50, min_count=1, idf=True, normalise=True)
+    queries = ["the dog , the red dog and the grass", "dog dog"]
+    np.testing.assert_allclose(
+        TfidfEncoder(vocabulary).encode_query(queries), encode(queries, vocabulary).toarray(), atol=1e-6
+    )
+
+
+GERMAN = ["Zwei Hunde spielen im Wasser", "Ein Mann am Strand hat einen Hund", "Das Kind und die Frau an der Tür"]
+
+
+def test_only_english_is_lemmatised() -> None:
+    """The dictionary has `be` for `am`, a German preposition, and `tur` is another word than `tür`."""
+    assert is_english(dict.fromkeys(" ".join(SENTENCES).lower().split(), 1)) and is_english({"1865": 3, "№": 1})
+    settings = TermSettings(True, "words", True, (), 1)
+    vocabulary = build_vocabulary(GERMAN, settings, size=99, min_count=1, idf=True, normalise=True)
+    assert not vocabulary.settings.english and vocabulary.searches("am")
+    read = make_analyzer(Vocabulary.from_dict(json.loads(json.dumps(vocabulary.to_dict()))).settings)
+    assert read("Hunde am Strand") == ["hunde", "am", "strand"]
+
+
+@pytest.mark.parametrize("text", ["ein Café an der Tür", "naïve ÅNGSTRÖM", "한국 がぎ", "ﬁne ｄｏｇ ２"])
+@pytest.mark.parametrize("tokenizer", ["words", "treebank"])
+def test_every_spelling_of_a_text_has_the_same_terms(text: str, tokenizer: str) -> None:
+    analyze = make_analyzer(TermSettings(True, tokenizer, False, (), 2))
+    spellings = [unicodedata.normalize(form, text) for form in ("NFC", "NFD", "NFKC", "NFKD")]
+    first, *others = map(analyze, spellings)
+    assert all(other == first for other in others) and len(first) == 2 * len(text.split()) - 1
+
+
+@pytest.mark.parametrize("query", ["am", "is it of the", "The, THE!"])
+def test_stop_words_alone_are_no_query(query: str) -> None:
+    settings = TermSettings(True, "words", True, (), 2)
+    vocabulary = build_vocabulary(
+        [*SENTENCES, "it is of the dog"], settings, size=99, min_count=1, idf=True, normalise=True
+    )
+    assert vocabulary.knows(query) and not vocabulary.searches(query)
+    assert vocabulary.searches(f"{query} dog")
 
 
 def test_a_vocabulary_survives_json() -> None:
@@ -106,7 +163,7 @@ def test_unknown_words_are_those_of_no_known_term() -> None:
     sentences = ["red dogs run", "a red dog runs", "the red house", "a house"]
     vocabulary = build_vocabulary(sentences, settings, size=20, min_count=2, idf=True, normalise=True)
     assert set(vocabulary.terms) == {"red", "dog", "run", "house", "a", "red dog", "dog run"}
-    assert vocabulary.unknown("The red Zebras run to a savannah, to a savannah") == ["zebra", "to", "savannah"]
+    assert vocabulary.unknown("The red Zebras run to a savannah, to a savannah") == ["zebras", "to", "savannah"]
     assert vocabulary.unknown("the dogs") == vocabulary.unknown("... !") == []
     pairs = Vocabulary(settings, True, ("red dog", "house"), (1.0, 1.0), 4)
     assert pairs.unknown("a red dog, a red house") == ["a"]
@@ -130,16 +187,15 @@ def test_terms_in_many_files_are_counted_as_in_memory(
     assert dict(counting.most_common(merged, 10**6, 1)) == expected
     wanted = sorted((item for item in expected.items() if item[1] >= 3), key=lambda item: (-item[1], item[0]))[:50]
     assert counting.most_common(merged, 50, 3) == wanted
-    words = sorted({word for sentence in sentences for word in sentence.split()})
-    assert list(counting.lemmas(merged)) == [(word, find_lemma(word)) for word in words]
+    assert list(counting.all_counts(merged).items()) == sorted(expected.items())
 
 
 def test_what_was_merged_is_removed_once_no_worker_can_ask_for_it_again(tmp_path: Path) -> None:
     parts = [counting.count_terms(SENTENCES[part::4], PLAIN, tmp_path) for part in range(4)]
     left, right = counting.merge_counts(*parts[:2]), counting.merge_counts(*parts[2:])
-    assert set(tmp_path.iterdir()) == {file for one in (*parts, left, right) for file in one.files}
+    assert set(tmp_path.iterdir()) == {one.terms for one in (*parts, left, right)}
     lost, merged = counting.merge_counts(left, right), counting.merge_counts(left, right)  # as if a worker was lost
-    assert set(tmp_path.iterdir()) == {file for one in (left, right, lost, merged) for file in one.files}
+    assert set(tmp_path.iterdir()) == {one.terms for one in (left, right, lost, merged)}
     whole = dict(counting.most_common(counting.count_terms(SENTENCES, PLAIN, tmp_path), 99, 1))
     assert whole == dict(counting.most_common(merged, 99, 1)) == dict(counting.most_common(lost, 99, 1))
 

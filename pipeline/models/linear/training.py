@@ -81,7 +81,7 @@ class FitTask:
 def fit_best(model: type, tasks: Iterable[FitTask]) -> Tuned:
     """The best `model` on dev over `tasks`, which differ in the weights of the text view; at least one."""
     tuned = [model.fit(task) for task in tasks]
-    best = max(tuned, key=lambda one: one.chosen.recall_sum)
+    best = max(tuned, key=lambda one: one.chosen.merit)
     return replace(best, trials=tuple(trial for one in tuned for trial in one.trials))
 
 
@@ -95,7 +95,7 @@ def fit_on_moments(model: type, task: FitTask) -> Tuned:
         )
     trainer = _Trainer(model, task)
     tuned = [trainer.tune(chosen) for chosen in task.combinations]
-    best = max(tuned, key=lambda one: one.chosen.recall_sum)
+    best = max(tuned, key=lambda one: one.chosen.merit)
     return replace(best, trials=tuple(trial for one in tuned for trial in one.trials))
 
 

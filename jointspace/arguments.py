@@ -1,15 +1,46 @@
-"""Vectors as a caller has them: arrays, lists, sparse matrices, or tensors on any device."""
+"""Arguments as a caller has them: vectors as arrays, lists, sparse matrices or tensors on any device, and numbers of
+Python, numpy or torch."""
 
+import operator
 from typing import Any
 
 import numpy as np
 from scipy import sparse
 
-from pipeline.errors import InputError
+from pipeline.errors import InputError, UsageError
 from pipeline.precision import to_numpy
 
 NUMBERS = "biuf"
 """NumPy's kinds of dtype that are real numbers."""
+
+
+def to_count(value: Any, name: str, least: int = 1) -> int:
+    """A whole number. Raises UsageError for anything else, and below `least`."""
+    try:
+        count = operator.index(value)
+    except TypeError:
+        count = None
+    if count is None or isinstance(value, bool | np.bool_):
+        raise UsageError(f"{name} is {value!r}; give a whole number")
+    if count < least:
+        raise UsageError(f"{name} is {count}; give at least {least}")
+    return count
+
+
+def to_number(value: Any, name: str) -> float:
+    """A real number. Raises UsageError for anything else."""
+    try:
+        if not isinstance(value, str | bytes | bool | np.bool_):
+            return float(value)
+    except (TypeError, ValueError):
+        pass
+    raise UsageError(f"{name} is {value!r}; give a number")
+
+
+def require_text(value: Any, name: str) -> None:
+    """Raises UsageError for what is no str."""
+    if not isinstance(value, str):
+        raise UsageError(f"{name} is a {type(value).__name__}; give a str")
 
 
 def to_rows(vectors: Any, name: str, dim: int | None = None, keep_sparse: bool = False) -> Any:
