@@ -118,7 +118,7 @@ def main() -> None:
     measure_exact(vectors, queries, given.repeats)
 
     start = time.perf_counter()
-    asked = Requirements(FLOOR, MEMORY, None, 1000, "auto", given.sample, 100_000)
+    asked = Requirements(FLOOR, MEMORY, None, 1000, "auto", given.sample)
     built = build_index(ArrayVectors(vectors), queries, "inner_product", asked)
     chosen, card = time.perf_counter() - start, built.card.to_dict()
     report({"name": "chosen index", "chosen_in": chosen, **card})

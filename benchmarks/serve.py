@@ -50,11 +50,11 @@ def make_bundle(folder: Path, count: int, dim: int, candidates: list[str] | str)
     texts = [" ".join(rng.choice(WORDS, 8)) for _ in range(len(queries))]
     writer = BundleWriter(folder / "bundle")
     exact = 200_000 if candidates == "auto" else 1
-    asked = Requirements(0.95, None, None, exact, candidates, 50_000, 100_000)
+    asked = Requirements(0.95, None, None, exact, candidates, 50_000)
     built = build_index(ArrayVectors(images), queries[:1000], "inner_product", asked)
     writer.add("images.faiss", built.data)
     sentences = build_index(
-        ArrayVectors(queries), images[:1000], "inner_product", Requirements(0.95, None, None, count, "auto", 1000, 1)
+        ArrayVectors(queries), images[:1000], "inner_product", Requirements(0.95, None, None, count, "auto", 1000)
     )
     writer.add("sentences.faiss", sentences.data)
     ids, text_ids = np.arange(count), np.arange(len(queries))
