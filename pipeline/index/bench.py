@@ -21,6 +21,11 @@ TENTH = 1.1
 """What differs by less than a tenth counts as equal."""
 LEAD, MOST_ROUNDS = 5, 25
 """Rounds that the best candidate must have won more often than any other, and the most that are held."""
+RULE = (
+    "least bytes x seconds of a query wins; within a tenth of it the smallest;"
+    " within a tenth of that what is built soonest"
+)
+"""How a candidate is chosen, as the table of candidates says it."""
 OUT_OF_REACH = 3
 """Candidates that cost so many times as much as the best one take no part in the rounds."""
 
@@ -47,7 +52,7 @@ class CandidateTrial:
 
     def to_dict(self) -> dict[str, Any]:
         values = {**vars(self), **self.setting.to_dict(), f"recall@{NEIGHBOURS}": self.recall}
-        values["queries_per_second"] = 1 / self.seconds
+        values |= {"queries_per_second": 1 / self.seconds, "bytes_times_seconds": self.cost}
         return {name: value for name, value in values.items() if name not in ("setting", "seconds", "recall")}
 
 

@@ -106,7 +106,7 @@ def test_one_slow_moment_does_not_decide(monkeypatch: pytest.MonkeyPatch) -> Non
 def test_the_tradeoff_is_drawn() -> None:
     vectors, queries = clustered(3000, 16)
     built = make(vectors, queries, candidates=("IVF50,Flat", "SQ8"))
-    assert {"chosen", "operations", "candidates"} == set(built.tradeoff)
+    assert {"rule", "chosen", "operations", "candidates"} == set(built.tradeoff)
     picture = draw_tradeoff(built.tradeoff, "ncca, images")
     assert picture.startswith(b"<?xml") and b"ncca, images" in picture or b"svg" in picture
     assert np.isfinite(built.tradeoff["chosen"]["queries_per_second"])
