@@ -51,7 +51,6 @@ def candidate_factories(count: int, dim: int) -> list[list[str]]:
     tiers = [
         [
             f"{few},PQ{pairs}x4fsr,Refine(SQ8)",
-            f"{few},RaBitQfs4,Refine(SQ8)",
             *(f"{lists},SQ8" for lists in (few, many, *large)),
             "SQ8",
         ],

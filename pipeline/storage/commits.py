@@ -105,6 +105,18 @@ def kind_of_commit(path: Path, value: Mapping[str, Any]) -> str:
     return shards.EMBEDDINGS if kind == FRAGMENTS else kind
 
 
+def kind_of_place(commit: Path) -> str:
+    """The kind of artefact whose sidecar `commit`, a path under a run, is; empty where its folder does not say."""
+    match commit.parts:
+        case ("encoders" | "models" as folder, _, "model.json"):
+            return KINDS[folder]
+        case ("text", "encoders", _, "model.json"):
+            return TEXT_ENCODER
+        case ("features" | "regions" | "embeddings" as folder, _, name) if name.startswith("shard-"):
+            return KINDS[folder]
+    return ""
+
+
 def inputs_of(value: Mapping[str, Any]) -> dict[str, str]:
     """What an artefact was made from, by its commit: name -> fingerprint."""
     details = value.get("details", value)
