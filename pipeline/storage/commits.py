@@ -14,7 +14,7 @@ from pipeline.storage.embeddings import FRAGMENTS
 from pipeline.storage.names import inside
 from pipeline.storage.parameters import ENCODER, MODEL, TEXT_ENCODER
 from pipeline.storage.phrases import TABLES as PHRASE_TABLES
-from pipeline.storage.reading import file_sha256, is_there
+from pipeline.storage.reading import REMEDY, file_sha256, is_there
 from pipeline.storage.tables import MOST_DIGITS
 from pipeline.storage.text_shards import TOKENS
 from pipeline.storage.trees import PARSES, TREES
@@ -148,7 +148,7 @@ def fingerprint_of(commit: Path) -> str:
     value = read_json(commit)
     digest = (value.get("fingerprint") or value.get(CHECK)) if isinstance(value, Mapping) else None
     if not isinstance(digest, str):
-        raise IntegrityError(f"{commit} has no fingerprint, so it is not a commit; delete it and run its stage again")
+        raise IntegrityError(f"{commit} has no fingerprint, so it is not a commit; {REMEDY}")
     return digest
 
 
