@@ -16,7 +16,7 @@ from collections import Counter
 from collections.abc import Iterator
 from contextlib import contextmanager
 
-from interleave import report
+from interleave import parse_options, report
 
 from pipeline import runtime
 
@@ -62,13 +62,10 @@ def choose_once(vectors: int, dim: int, floor: float, sample: int) -> dict[str, 
 
 def main() -> None:
     parser = argparse.ArgumentParser()
-    for name, default, tiny in (
-        ("vectors", 200_000, 4000), ("dim", 96, 32), ("runs", 10, 1), ("busy", 3, 1), ("sample", 50_000, 2000),
-    ):  # fmt: skip
+    for name, default in (("vectors", 200_000), ("dim", 96), ("runs", 10), ("busy", 3), ("sample", 50_000)):
         parser.add_argument(f"--{name}", type=int, default=default)
-        parser.set_defaults(**{f"tiny_{name}": tiny})
     parser.add_argument("--floor", type=float, default=0.95)
-    options = parser.parse_args()
+    options = parse_options(parser, globals(), vectors=3000, dim=16, sample=1000, runs=1, busy=1)
     runs = {"quiet": [], "busy": []}
     for number in range(options.runs):
         for state, loops in (("quiet", 0), ("busy", options.busy)):

@@ -18,7 +18,7 @@ import time
 from functools import partial
 from pathlib import Path
 
-from interleave import compare, report
+from interleave import compare, parse_options, report
 
 from pipeline import runtime
 
@@ -113,7 +113,7 @@ def main() -> None:
     parser.add_argument("--autofaiss", metavar="PYTHON")
     for name, default in (("vectors", 1_000_000), ("dim", 128), ("repeats", 5), ("sample", 50_000)):
         parser.add_argument(f"--{name}", type=int, default=default)
-    given = parser.parse_args()
+    given = parse_options(parser, globals(), vectors=3000, dim=16, sample=1000)
     vectors, queries = make_pairs(given.vectors, QUERIES, given.dim)
     measure_exact(vectors, queries, given.repeats)
 
@@ -128,7 +128,8 @@ def main() -> None:
         writer.add("images.faiss", built.data)
         paths = pa.array([f"images/{i:08d}.jpg" for i in range(given.vectors)])
         writer.add_table("images.parquet", pa.table({"image_id": np.arange(given.vectors), "path": paths}))
-        writer.commit({"images": card})
+        about = {"model": "made-up", "registered": "ncca", "metric": "inner_product", "encoders": {}}
+        writer.commit({**about, "images": card, "data_root": name})
         load = partial(load_and_ask, folder / "bundle", queries[:1])
         report({**compare("load a bundle and answer, over 3 seconds", load, partial(time.sleep, 3), 3)})
         if given.autofaiss:

@@ -19,7 +19,7 @@ from pathlib import Path
 from urllib.parse import quote, urlsplit
 
 from index import make_pairs
-from interleave import report
+from interleave import parse_options, report
 
 CLIENTS, REQUESTS, DIM, VECTORS = 8, 10_000, 128, 1_000_000
 
@@ -107,7 +107,7 @@ def main() -> None:
     for name, default in (("vectors", VECTORS), ("dim", DIM), ("clients", CLIENTS), ("requests", REQUESTS)):
         parser.add_argument(f"--{name}", type=int, default=default)
     parser.add_argument("--factory")
-    given = parser.parse_args()
+    given = parse_options(parser, globals(), vectors=3000, dim=16, clients=2, requests=20, factory="Flat")
     with tempfile.TemporaryDirectory() as name:
         folder = Path(name)
         card = make_bundle(folder, given.vectors, given.dim, [given.factory] if given.factory else "auto")
