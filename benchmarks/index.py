@@ -36,8 +36,14 @@ from pipeline.index.requirements import Requirements  # noqa: E402
 from pipeline.index.tuning import ask, tune  # noqa: E402
 from pipeline.index.vectors import ArrayVectors  # noqa: E402
 from pipeline.storage.bundle import Bundle, BundleWriter  # noqa: E402
+from pipeline.storage.manifest import IMAGES  # noqa: E402
 
 FLOOR, QUERIES, MEMORY = 0.95, 1000, 1024
+MADE_UP = {
+    "model": "made-up", "registered": "ncca", "metric": "inner_product", "encoders": {}, "inputs": {},
+    "splits": ["test"], "fingerprint": "made up",
+}  # fmt: skip
+"""What the card of a bundle says that no run has made."""
 AUTOFAISS = """
 import json, sys, time
 import numpy as np
@@ -66,6 +72,17 @@ def make_pairs(count: int, asked: int, dim: int) -> tuple[np.ndarray, np.ndarray
         return x / np.linalg.norm(x, axis=1, keepdims=True)
 
     return np.concatenate([view(min(65536, count - i)) for i in range(0, count, 65536)]), view(asked)
+
+
+def image_table(count: int) -> pa.Table:
+    """Rows of a bundle's table for `count` images that do not exist."""
+    columns = {
+        "image_id": pa.array(np.arange(count)),
+        "path": pa.array([f"images/{i:08d}.jpg" for i in range(count)]),
+        "split": pa.repeat("test", count),
+        "sha256": pa.repeat("0" * 64, count),
+    }
+    return pa.table([columns.get(field.name, pa.nulls(count, field.type)) for field in IMAGES], IMAGES)
 
 
 def measure_exact(vectors: np.ndarray, queries: np.ndarray, repeats: int) -> None:
@@ -126,10 +143,8 @@ def main() -> None:
         folder = Path(name)
         writer = BundleWriter(folder / "bundle")
         writer.add("images.faiss", built.data)
-        paths = pa.array([f"images/{i:08d}.jpg" for i in range(given.vectors)])
-        writer.add_table("images.parquet", pa.table({"image_id": np.arange(given.vectors), "path": paths}))
-        about = {"model": "made-up", "registered": "ncca", "metric": "inner_product", "encoders": {}}
-        writer.commit({**about, "images": card, "data_root": name})
+        writer.add_table("images.parquet", image_table(given.vectors))
+        writer.commit({**MADE_UP, "dim": given.dim, "images": card, "data_root": name})
         load = partial(load_and_ask, folder / "bundle", queries[:1])
         report({**compare("load a bundle and answer, over 3 seconds", load, partial(time.sleep, 3), 3)})
         if given.autofaiss:

@@ -111,7 +111,7 @@ def minibatches(folder: Path) -> None:
     report(
         compare(
             "shuffled minibatches of regions over a loader of rows",
-            lambda: [shard.padded(batch) for batch in batches],
+            lambda: [shard.packed(batch) for batch in batches],
             lambda: list(loader),
             7,
             1,
