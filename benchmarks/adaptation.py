@@ -13,6 +13,8 @@ import json
 import statistics
 from pathlib import Path
 
+from interleave import parse_options
+
 from pipeline import runtime
 
 runtime.configure()
@@ -103,7 +105,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--draws", type=int, default=5)
     parser.add_argument("--svg", type=Path, help="Where to draw the curves.")
-    given = parser.parse_args()
+    given = parse_options(parser, globals(), draws=1, PAIRS=(100,), TEST=50)
     curves: dict[str, list[tuple[float, float]]] = {}
     for pairs in PAIRS:
         draws = [measure(pairs, seed) for seed in range(given.draws)]

@@ -8,7 +8,7 @@ no sentence ends before its 15th word. `equal` says whether both ways found the 
 
 import argparse
 
-from interleave import compare, report
+from interleave import compare, parse_options, report
 
 from pipeline import runtime
 
@@ -29,7 +29,7 @@ def main() -> None:
     for name, default in (("images", 64), ("beam", 7), ("dimensions", 256), ("pairs", 7)):
         parser.add_argument(f"--{name}", type=int, default=default)
     parser.add_argument("--precision", default="float32")
-    given = parser.parse_args()
+    given = parse_options(parser, globals(), images=2, dimensions=16, WORDS=50, IMAGE_DIM=16)
     size, search = given.dimensions, BeamSearch(given.beam, 0.7, LONGEST)
     with seeded(0):
         frequencies = torch.randn(WORDS + 2)

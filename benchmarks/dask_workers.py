@@ -16,6 +16,8 @@ from functools import partial
 from operator import add
 from pathlib import Path
 
+from interleave import parse_options
+
 from pipeline import runtime
 
 runtime.configure(1)
@@ -91,7 +93,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     for name, value in (("--shards", 8), ("--rows", 4096), ("--dim", 2048), ("--pairs", 3)):
         parser.add_argument(name, type=int, default=value)
-    given = parser.parse_args()
+    given = parse_options(parser, globals(), shards=2, rows=64, dim=32, pairs=1)
     options = {"threads_per_worker": 1, "dashboard_address": None, "memory_limit": "2GiB"}
     with (
         tempfile.TemporaryDirectory() as name,

@@ -11,7 +11,7 @@ from pathlib import Path
 
 import numpy as np
 import torch
-from interleave import compare, report
+from interleave import compare, parse_options, report
 from PIL import Image
 
 from pipeline.images.backbones import build
@@ -34,7 +34,7 @@ def main() -> None:
     parser.add_argument("--items", type=int, default=2000, help="pictures that worker processes make")
     parser.add_argument("--photographs", type=Path, help="a folder of JPEGs for the cosine; else pictures are drawn")
     parser.add_argument("--weights", type=Path, help="of MobileNetV2, for the cosine; else they are drawn")
-    chosen = parser.parse_args()
+    chosen = parse_options(parser, globals(), items=8, CAMERA=(400, 300))
 
     photograph = camera_photograph()
     smaller, whole = (partial(decode, photograph, LIMITS, side) for side in (RESIZE, None))

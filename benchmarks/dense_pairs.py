@@ -18,6 +18,8 @@ import numpy as np
 
 sys.path.insert(0, str(Path(__file__).parents[1]))
 
+from interleave import parse_options
+
 from pipeline import runtime  # noqa: E402
 from pipeline.models.linear.accumulation import BLOCK_ROWS, MomentsAccumulator  # noqa: E402
 from pipeline.models.linear.cca import CCASolver  # noqa: E402
@@ -45,7 +47,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--pairs", type=int, default=1_000_000)
     parser.add_argument("--dim", type=int, default=768)
-    given = parser.parse_args()
+    given = parse_options(parser, globals(), pairs=2000, dim=32, HIDDEN=4, DIMENSIONS=8)
     pairs = CausedPairs(given.dim)
     seconds, processor = ({name: 0.0 for name in ("rows", "moments", "products", "fit")} for _ in range(2))
 

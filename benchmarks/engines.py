@@ -18,7 +18,7 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-from interleave import compare, report
+from interleave import compare, parse_options, report
 
 from pipeline import runtime
 
@@ -53,7 +53,7 @@ def main() -> None:
     parser.add_argument("--images", type=int, default=64)
     parser.add_argument("--pairs", type=int, default=5)
     parser.add_argument("--networks", nargs="+", choices=NETWORKS, default=NETWORKS)
-    options = parser.parse_args()
+    options = parse_options(parser, globals(), images=2, networks=["squeezenet1_0"])
     data = Path(os.environ["JOINTSPACE_DATA"]) if "JOINTSPACE_DATA" in os.environ else None
     pixels, photographs = read_pixels(data, options.images), read_photographs(data, options.images)
     for name in options.networks:

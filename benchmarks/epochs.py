@@ -14,7 +14,7 @@ from contextlib import suppress
 from typing import Any
 from unittest.mock import patch
 
-from interleave import compare, report
+from interleave import compare, parse_options, report
 
 from pipeline import runtime
 
@@ -127,7 +127,7 @@ def main() -> None:
     parser.add_argument("--pairs", type=int, default=5)
     parser.add_argument("--steps", type=int, default=30)
     parser.add_argument("--profile", action="store_true")
-    options = parser.parse_args()
+    options = parse_options(parser, globals(), steps=1, models=["lstm", "ncca-refined"], TERMS=200, SPACE=8, IMAGES=140)
     for name in options.models:
         loops = make_loop(name), make_loop(name)
         ours, reference = (runner(loop, options.steps) for loop in loops)

@@ -16,7 +16,7 @@ import os
 import tempfile
 from pathlib import Path
 
-from interleave import compare, report
+from interleave import compare, parse_options, report
 
 from pipeline import runtime
 
@@ -41,7 +41,7 @@ def main() -> None:
     parser = argparse.ArgumentParser()
     parser.add_argument("--images", type=int, default=512)
     parser.add_argument("--pairs", type=int, default=3)
-    options = parser.parse_args()
+    options = parse_options(parser, globals(), images=4, BATCH=2, SIDES={"squeezenet1_0": 64})
     data = os.environ.get("JOINTSPACE_DATA")
     with tempfile.TemporaryDirectory() as folder:
         photographs = Path(data) / "flickr8k/images" if data else make_photographs(Path(folder), options.images)

@@ -9,7 +9,7 @@ in `interleave`. `peak_mb` is the largest intermediate result of ours in MB.
 import argparse
 from collections.abc import Callable
 
-from interleave import compare, report
+from interleave import compare, parse_options, report
 
 from pipeline import runtime
 
@@ -76,7 +76,7 @@ def main() -> None:
     parser.add_argument("--dimensions", type=int, default=1000)
     parser.add_argument("--regions", type=int, default=20)
     parser.add_argument("--pairs", type=int, default=7)
-    options = parser.parse_args()
+    options = parse_options(parser, globals(), dimensions=16, regions=4, COUNT=5)
     lengths = np.clip(np.random.default_rng(2).normal(11, 4, COUNT).astype(int), 3, 35)
     images = make_sets(np.full(COUNT, options.regions), options.dimensions, 0)
     sentences = make_sets(lengths, options.dimensions, 1)

@@ -18,7 +18,7 @@ import time
 from functools import partial
 from pathlib import Path
 
-from interleave import compare, report
+from interleave import compare, parse_options, report
 
 from pipeline import runtime
 
@@ -36,8 +36,14 @@ from pipeline.index.requirements import Requirements  # noqa: E402
 from pipeline.index.tuning import ask, tune  # noqa: E402
 from pipeline.index.vectors import ArrayVectors  # noqa: E402
 from pipeline.storage.bundle import Bundle, BundleWriter  # noqa: E402
+from pipeline.storage.manifest import IMAGES  # noqa: E402
 
 FLOOR, QUERIES, MEMORY = 0.95, 1000, 1024
+MADE_UP = {
+    "model": "made-up", "registered": "ncca", "metric": "inner_product", "encoders": {}, "inputs": {},
+    "splits": ["test"], "fingerprint": "made up",
+}  # fmt: skip
+"""What the card of a bundle says that no run has made."""
 AUTOFAISS = """
 import json, sys, time
 import numpy as np
@@ -66,6 +72,17 @@ def make_pairs(count: int, asked: int, dim: int) -> tuple[np.ndarray, np.ndarray
         return x / np.linalg.norm(x, axis=1, keepdims=True)
 
     return np.concatenate([view(min(65536, count - i)) for i in range(0, count, 65536)]), view(asked)
+
+
+def image_table(count: int) -> pa.Table:
+    """Rows of a bundle's table for `count` images that do not exist."""
+    columns = {
+        "image_id": pa.array(np.arange(count)),
+        "path": pa.array([f"images/{i:08d}.jpg" for i in range(count)]),
+        "split": pa.repeat("test", count),
+        "sha256": pa.repeat("0" * 64, count),
+    }
+    return pa.table([columns.get(field.name, pa.nulls(count, field.type)) for field in IMAGES], IMAGES)
 
 
 def measure_exact(vectors: np.ndarray, queries: np.ndarray, repeats: int) -> None:
@@ -113,12 +130,12 @@ def main() -> None:
     parser.add_argument("--autofaiss", metavar="PYTHON")
     for name, default in (("vectors", 1_000_000), ("dim", 128), ("repeats", 5), ("sample", 50_000)):
         parser.add_argument(f"--{name}", type=int, default=default)
-    given = parser.parse_args()
+    given = parse_options(parser, globals(), vectors=3000, dim=16, sample=1000)
     vectors, queries = make_pairs(given.vectors, QUERIES, given.dim)
     measure_exact(vectors, queries, given.repeats)
 
     start = time.perf_counter()
-    asked = Requirements(FLOOR, MEMORY, None, 1000, "auto", given.sample, 100_000)
+    asked = Requirements(FLOOR, MEMORY, None, 1000, "auto", given.sample)
     built = build_index(ArrayVectors(vectors), queries, "inner_product", asked)
     chosen, card = time.perf_counter() - start, built.card.to_dict()
     report({"name": "chosen index", "chosen_in": chosen, **card})
@@ -126,9 +143,8 @@ def main() -> None:
         folder = Path(name)
         writer = BundleWriter(folder / "bundle")
         writer.add("images.faiss", built.data)
-        paths = pa.array([f"images/{i:08d}.jpg" for i in range(given.vectors)])
-        writer.add_table("images.parquet", pa.table({"image_id": np.arange(given.vectors), "path": paths}))
-        writer.commit({"images": card})
+        writer.add_table("images.parquet", image_table(given.vectors))
+        writer.commit({**MADE_UP, "dim": given.dim, "images": card, "data_root": name})
         load = partial(load_and_ask, folder / "bundle", queries[:1])
         report({**compare("load a bundle and answer, over 3 seconds", load, partial(time.sleep, 3), 3)})
         if given.autofaiss:

@@ -1,11 +1,27 @@
 """Comparing two callables fairly on a noisy machine: interleaved pairs in one process, the median of their ratios."""
 
+import argparse
 import json
 import os
 import statistics
 import time
 from collections.abc import Callable
 from typing import Any
+
+_tiny = False
+
+
+def parse_options(parser: argparse.ArgumentParser, module: dict[str, Any], **tiny: Any) -> argparse.Namespace:
+    """The options of a benchmark. With `--tiny`, which shows within seconds that it runs and measures nothing, they are
+    those of `tiny`, constants of the `module` (its globals) in capitals, and comparisons take one pair."""
+    global _tiny
+    parser.add_argument("--tiny", action="store_true", help="Show in seconds that it runs; its figures mean nothing.")
+    options = parser.parse_args()
+    _tiny = options.tiny
+    if options.tiny:
+        module.update({name: value for name, value in tiny.items() if name.isupper()})
+        vars(options).update({name: value for name, value in tiny.items() if not name.isupper()})
+    return options
 
 
 def compare(
@@ -22,7 +38,9 @@ def compare(
     ours is faster), `cpu_over_wall` processor seconds over wall seconds of all runs. With `threads` given, the
     result is marked `void` when cpu_over_wall stays below 0.9 x threads: others were using the machine.
     """
-    if warm_up:
+    if _tiny:
+        pairs = 1
+    elif warm_up:
         ours()
         reference()
     timed: list[tuple[float, float]] = []

@@ -9,7 +9,7 @@ too (a third of those of Flickr8k's test sentences). `furthest` is the largest d
 
 import argparse
 
-from interleave import compare, report
+from interleave import compare, parse_options, report
 
 from pipeline import runtime
 
@@ -40,7 +40,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     for name, default in (("images", 4), ("sentences", 5000), ("dimensions", 256), ("pairs", 5)):
         parser.add_argument(f"--{name}", type=int, default=default)
-    given = parser.parse_args()
+    given = parse_options(parser, globals(), images=2, sentences=40, dimensions=16, WORDS=50, IMAGE_DIM=16)
     size, sentences = given.dimensions, draw_sentences(given.sentences)
     with seeded(0):
         frequencies = torch.randn(WORDS + 2)

@@ -21,6 +21,7 @@ from typing import Any
 
 import pyarrow as pa
 import pyarrow.parquet as pq
+from interleave import parse_options
 
 from pipeline.collections.detect import detect
 from pipeline.collections.formats import FORMATS
@@ -37,7 +38,7 @@ def main() -> None:
     parser.add_argument("--rows", type=int, default=10_000_000)
     parser.add_argument("--records", type=int, default=100_000)
     parser.add_argument("--folder", type=Path, help="Where they are made. [default: that for temporary files]")
-    given = parser.parse_args()
+    given = parse_options(parser, globals(), tars=3, rows=100, records=50)
     with tempfile.TemporaryDirectory(dir=given.folder) as name:
         measure("tars", given.tars, write_tars(Path(name, "tars"), given.tars), given.records)
         measure("rows", given.rows, write_rows(Path(name), given.rows), given.records)

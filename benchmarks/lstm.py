@@ -9,7 +9,7 @@ captions are. `loss` and `reference_loss` are the losses on held-out pairs after
 import argparse
 import itertools
 
-from interleave import compare, report
+from interleave import compare, parse_options, report
 
 from pipeline import runtime
 
@@ -93,7 +93,9 @@ def main() -> None:
     parser.add_argument("--dimensions", type=int, default=512)
     parser.add_argument("--pairs", type=int, default=7)
     parser.add_argument("--steps", type=int, default=60)
-    options = parser.parse_args()
+    options = parse_options(
+        parser, globals(), dimensions=16, steps=2, BATCH=8, IMAGE_DIM=16, WORD_DIM=8, WORDS=60, TIMED_STEPS=1
+    )
     batches = make_batches(options.steps + 4)
     training, held_out = batches[:-4], batches[-4:]
     ours, reference = Trainee(options.dimensions, padded=False), Trainee(options.dimensions, padded=True)

@@ -8,7 +8,7 @@ symmetric rank-k update of the dense view, over the same blocks in memory.
 
 import argparse
 
-from interleave import compare, report
+from interleave import compare, parse_options, report
 
 from pipeline import runtime
 
@@ -28,7 +28,7 @@ USUAL_THRESHOLD = 32 << 20
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--rows", type=int, default=2 * BLOCK_ROWS)
-    rows = parser.parse_args().rows
+    rows = parse_options(parser, globals(), rows=1024).rows
     x, y = make_pairs(rows)
     owners = np.arange(BLOCK_ROWS)
     blocks = [slice(start, start + BLOCK_ROWS) for start in range(0, rows, BLOCK_ROWS)]

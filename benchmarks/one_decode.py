@@ -16,7 +16,7 @@ import os
 from functools import partial
 from pathlib import Path
 
-from interleave import compare, report
+from interleave import compare, parse_options, report
 
 from engines import MEAN, STD, cosine, make_encoder  # isort: skip  (first: it configures the runtime)
 
@@ -39,7 +39,7 @@ def main() -> None:
     parser.add_argument("--sides", nargs=2, default=["256,224", "448,448"], help="resize,crop of each encoder")
     parser.add_argument("--images", type=int, default=8)
     parser.add_argument("--pairs", type=int, default=5)
-    options = parser.parse_args()
+    options = parse_options(parser, globals(), megapixels=[0.05], sides=["64,64", "96,96"], images=2)
     data = Path(os.environ["JOINTSPACE_DATA"]) if "JOINTSPACE_DATA" in os.environ else None
     network = make_encoder(NETWORK, data)
     views, extractors = [], []

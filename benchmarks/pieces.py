@@ -118,7 +118,7 @@ def build(folder: Path, options: argparse.Namespace) -> dict:
     """The bundle, with an index of the images alone."""
     embeddings, writer = MadeUp(folder), BundleWriter(folder / "bundle")
     candidates = tuple(options.candidate) or "auto"
-    asked = Requirements(FLOOR, None, None, 200_000, candidates, 50_000, 100_000)
+    asked = Requirements(FLOOR, None, None, 200_000, candidates, 50_000)
     place = Pieces(folder / "work", embeddings, "images", embeddings.ids, options.piece, MEMORY, "local", "cpu", True)
     queries = np.load(folder / "sentences.npy", allow_pickle=False)[:ASKED]
     built = build_index(place.vectors, queries, "inner_product", asked, place=place)

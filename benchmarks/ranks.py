@@ -8,9 +8,10 @@ of two candidates agree in all but the last bits, single precision sorts by its 
 them against the same sorting in double precision.
 """
 
+import argparse
 from functools import partial
 
-from interleave import compare, report
+from interleave import compare, parse_options, report
 
 from pipeline import runtime
 
@@ -49,6 +50,7 @@ def differing(a: Ranks, b: Ranks) -> int:
 
 
 def main() -> None:
+    parse_options(argparse.ArgumentParser(description=__doc__), globals(), SHAPES=[(50, 60)])
     for n, m in SHAPES:
         images, sentences, owners = make_pairs(n, m)
         doubles = images.astype(np.float64), sentences.astype(np.float64)

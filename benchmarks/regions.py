@@ -3,11 +3,11 @@
 python benchmarks/regions.py [ARCHITECTURE SIDE]
 """
 
-import sys
+import argparse
 import tempfile
 from pathlib import Path
 
-from interleave import compare, report
+from interleave import compare, parse_options, report
 
 from pipeline import runtime
 
@@ -39,8 +39,11 @@ SHARD_IMAGES, REGIONS, DIM, BATCH = 2048, 20, 512, 128
 
 
 def main() -> None:
-    architecture, side = (sys.argv[1], int(sys.argv[2])) if len(sys.argv) > 1 else ("squeezenet1_0", 224)
-    spec = NetworkSpec(architecture, "average", Preprocessing(side, None, MEAN, STD), False)
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("architecture", nargs="?", default="squeezenet1_0")
+    parser.add_argument("side", nargs="?", type=int, default=224)
+    options = parse_options(parser, globals(), side=64, MAP_SIDE=96, IMAGES=1, SHARD_IMAGES=64, DIM=8, BATCH=4)
+    spec = NetworkSpec(options.architecture, "average", Preprocessing(options.side, None, MEAN, STD), False)
     features(untrained(spec, 0))
     with tempfile.TemporaryDirectory() as folder:
         minibatches(Path(folder))
@@ -108,7 +111,7 @@ def minibatches(folder: Path) -> None:
     report(
         compare(
             "shuffled minibatches of regions over a loader of rows",
-            lambda: [shard.padded(batch) for batch in batches],
+            lambda: [shard.packed(batch) for batch in batches],
             lambda: list(loader),
             7,
             1,

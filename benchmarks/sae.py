@@ -10,7 +10,7 @@ the same for both. The last line also says by how much their canonical correlati
 import argparse
 from functools import partial
 
-from interleave import compare, report
+from interleave import compare, parse_options, report
 
 from pipeline import runtime
 
@@ -56,7 +56,7 @@ def dense_moments(x: np.ndarray, y: np.ndarray) -> Moments:
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--rows", type=int, default=1 << 14)
-    rows = parser.parse_args().rows
+    rows = parse_options(parser, globals(), rows=512).rows
     x, y = make_pairs(rows)
     maps = FeatureMaps(make_lift(DIM_X, 1), make_lift(DIM_Y, 2))
     z = x @ maps.image.matrix

@@ -9,7 +9,7 @@ has on average by both ways: 7.4 and 7.2.
 
 import argparse
 
-from interleave import compare, report
+from interleave import compare, parse_options, report
 
 from pipeline import runtime
 
@@ -29,7 +29,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     for name, default in (("candidates", 1000), ("dimensions", 300), ("factors", 100), ("words", 6790), ("pairs", 5)):
         parser.add_argument(f"--{name}", type=int, default=default)
-    given = parser.parse_args()
+    given = parse_options(parser, globals(), candidates=20, dimensions=16, factors=8, words=60)
     with seeded(0):
         frequencies = torch.zeros(given.words + 2)
         frequencies[-1] = TEMPERATURE * float(np.log(given.words / (LENGTH - 1)))

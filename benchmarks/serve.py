@@ -18,8 +18,8 @@ import time
 from pathlib import Path
 from urllib.parse import quote, urlsplit
 
-from index import make_pairs
-from interleave import report
+from index import MADE_UP, image_table, make_pairs
+from interleave import parse_options, report
 
 CLIENTS, REQUESTS, DIM, VECTORS = 8, 10_000, 128, 1_000_000
 
@@ -50,16 +50,15 @@ def make_bundle(folder: Path, count: int, dim: int, candidates: list[str] | str)
     texts = [" ".join(rng.choice(WORDS, 8)) for _ in range(len(queries))]
     writer = BundleWriter(folder / "bundle")
     exact = 200_000 if candidates == "auto" else 1
-    asked = Requirements(0.95, None, None, exact, candidates, 50_000, 100_000)
+    asked = Requirements(0.95, None, None, exact, candidates, 50_000)
     built = build_index(ArrayVectors(images), queries[:1000], "inner_product", asked)
     writer.add("images.faiss", built.data)
     sentences = build_index(
-        ArrayVectors(queries), images[:1000], "inner_product", Requirements(0.95, None, None, count, "auto", 1000, 1)
+        ArrayVectors(queries), images[:1000], "inner_product", Requirements(0.95, None, None, count, "auto", 1000)
     )
     writer.add("sentences.faiss", sentences.data)
-    ids, text_ids = np.arange(count), np.arange(len(queries))
-    paths = pa.array([f"images/{i:08d}.jpg" for i in range(count)])
-    writer.add_table("images.parquet", pa.table({"image_id": ids, "path": paths, "member": pa.nulls(count, "string")}))
+    text_ids = np.arange(len(queries))
+    writer.add_table("images.parquet", image_table(count))
     writer.add_table("sentences.parquet", pa.table({"sentence_id": text_ids, "image_id": text_ids, "text": texts}))
     vocabulary = build_vocabulary(texts[:1000], TERMS, size=len(WORDS), min_count=1, idf=False, normalise=True)
     encoder, size = TfidfEncoder(vocabulary), len(vocabulary.index)
@@ -79,8 +78,7 @@ def make_bundle(folder: Path, count: int, dim: int, candidates: list[str] | str)
     write_parameters(path, TEXT_ENCODER, {}, settings=encoder.settings(), fingerprint="made up")
     writer.add_parameters(path.parent, "text_encoders/tfidf/")
     cards = {"images": built.card.to_dict(), "sentences": sentences.card.to_dict()}
-    about = {"model": "made-up", "registered": "ncca", "metric": "inner_product", "encoders": {}, **cards}
-    writer.commit({**about, "data_root": str(folder)})
+    writer.commit({**MADE_UP, "dim": dim, **cards, "data_root": str(folder)})
     return cards["images"]
 
 
@@ -107,7 +105,7 @@ def main() -> None:
     for name, default in (("vectors", VECTORS), ("dim", DIM), ("clients", CLIENTS), ("requests", REQUESTS)):
         parser.add_argument(f"--{name}", type=int, default=default)
     parser.add_argument("--factory")
-    given = parser.parse_args()
+    given = parse_options(parser, globals(), vectors=3000, dim=16, clients=2, requests=20, factory="Flat")
     with tempfile.TemporaryDirectory() as name:
         folder = Path(name)
         card = make_bundle(folder, given.vectors, given.dim, [given.factory] if given.factory else "auto")

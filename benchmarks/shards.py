@@ -3,10 +3,11 @@
 python benchmarks/shards.py
 """
 
+import argparse
 import tempfile
 from pathlib import Path
 
-from interleave import compare, report
+from interleave import compare, parse_options, report
 
 from pipeline import runtime
 
@@ -23,6 +24,7 @@ ROWS, DIM, BLOCK, BATCH = 20_480, 4096, 4096, 128
 
 
 def main() -> None:
+    parse_options(argparse.ArgumentParser(description=__doc__), globals(), ROWS=256, DIM=32, BLOCK=64, BATCH=8)
     with tempfile.TemporaryDirectory() as folder:
         path = Path(folder) / "shard-00000.h5"
         features = np.random.default_rng(0).random((ROWS, DIM), dtype=np.float32).astype(np.float16)

@@ -13,7 +13,7 @@ import sys
 import time
 from pathlib import Path
 
-from interleave import compare, report
+from interleave import compare, parse_options, report
 
 from pipeline import runtime
 
@@ -99,7 +99,7 @@ def main() -> None:
     parser.add_argument("--dimensions", type=int, default=512)
     parser.add_argument("--pairs", type=int, default=5)
     parser.add_argument("--epoch", type=int, default=30000)
-    options = parser.parse_args()
+    options = parse_options(parser, globals(), dimensions=16, epoch=200, BATCH=8, FEW=2)
     kinds = ((ConstituencyRNN, draw_phrases), (PositionRNN, draw_dependencies), (RelationRNN, draw_dependencies))
     for kind, draw in kinds:
         report(compare_encoder(kind, draw_trees(draw, 2000), options.dimensions, options.pairs))

@@ -13,7 +13,7 @@ import argparse
 from dataclasses import replace
 from functools import partial
 
-from interleave import compare, report
+from interleave import compare, parse_options, report
 
 from pipeline import runtime
 
@@ -77,7 +77,7 @@ def main() -> None:
     parser.add_argument("--batch", type=int, default=64)
     schedule = WsabieSchedule(
         epochs=1,
-        batch=parser.parse_args().batch,
+        batch=parse_options(parser, globals(), IMAGES=60, DIM_X=32, DIM_Y=50, SAMPLE=20).batch,
         learning_rate=0.2,
         max_norm=50,
         adaptive=False,

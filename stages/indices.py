@@ -126,7 +126,7 @@ def _add_index(writer: "BundleWriter", model: str, name: str, built: "BuiltIndex
         writer.add_json(f"{name}.tradeoff.json", built.tradeoff)
         writer.add(f"{name}.tradeoff.svg", draw_tradeoff(built.tradeoff, f"{model}, {name}"))
     logging.getLogger(__name__).info(
-        "%s: %d %s in %s, index recall@10 %.3f, %.0f queries/s",
+        "%s: %d %s in %s, index recall@10 %.3f, %.0f queries/s on a core",
         model, built.card.count, name, built.card.factory, built.card.recall, built.card.queries_per_second,
     )  # fmt: skip
 

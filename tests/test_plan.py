@@ -328,6 +328,18 @@ def test_doctor_finds_what_is_here_and_what_is_missing(tmp_path: Path, monkeypat
     assert result.exit_code == 1
 
 
+def test_doctor_notices_two_distributions_of_faiss(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    for name in ("faiss-cpu", "faiss-gpu-cu12"):
+        folder = tmp_path / f"{name.replace('-', '_')}-1.14.dist-info"
+        folder.mkdir()
+        (folder / "METADATA").write_text(f"Metadata-Version: 2.1\nName: {name}\nVersion: 1.14\n")
+        (folder / "top_level.txt").write_text("faiss\n")
+    monkeypatch.syspath_prepend(tmp_path)
+    (found,) = [finding for finding in examine(tmp_path) if finding.what == "faiss" and finding.mark == "MISS"]
+    assert "faiss-cpu" in found.found and "faiss-gpu-cu12" in found.found
+    assert "faiss-cpu" in found.remedy and "faiss-gpu-cu12" in found.remedy
+
+
 def test_doctor_says_which_kernels_are_faster_than_those_in_use(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("pipeline.runtime.cpu_flags", lambda: frozenset({"avx512f"}))
     monkeypatch.setenv("OPENBLAS_CORETYPE", "SKYLAKEX")

@@ -58,7 +58,6 @@ class IndexSettings(Section):
     latency_ms: AboveZero | None
     candidates: Literal["auto"] | Annotated[tuple[str, ...], Field(min_length=1)]
     sample: Annotated[Positive, Field(ge=1000)]
-    workload: Positive
     encoder_graphs: bool
     shortlist: ShortlistSettings
 

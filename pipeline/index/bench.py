@@ -2,30 +2,39 @@
 
 import logging
 import math
-from dataclasses import dataclass
+import time
+from dataclasses import dataclass, replace
 from typing import Any
 
 import faiss
 import numpy as np
 
-from pipeline.index.candidates import GRAPH_LINKS, TRAINING_LEAST, Built, Hopeless, build, lists_of, with_lists
+from pipeline.index.candidates import GRAPH_LINKS, TRAINING_LEAST, Built, build, lists_of, with_lists
 from pipeline.index.format import code_bytes, to_bytes
 from pipeline.index.requirements import MEBI, Requirements
-from pipeline.index.tuning import NEIGHBOURS, SearchSetting, ask, latency, stages_of, tune
+from pipeline.index.tuning import NEIGHBOURS, SearchSetting, ask, latency, stages_of, timed_search, tune
 from pipeline.index.vectors import ArrayVectors, Vectors, evenly_spaced
 
 SAMPLE_QUERIES = 300
 """Queries that measure a candidate on the sample."""
-DOMINATED = 1.5
-"""A candidate that takes this many times as long as the best one is given up; the margin allows for a busy machine."""
-SAMPLE_BLOCKS = 10
-"""Parts of the sample after each of which a candidate can be given up."""
+TENTH = 1.1
+"""What differs by less than a tenth counts as equal."""
+LEAD, MOST_ROUNDS = 5, 25
+"""Rounds that the best candidate must have won more often than any other, and the most that are held."""
+RULE = (
+    "least bytes x seconds of a query wins; within a tenth of it the smallest;"
+    " within a tenth of that what is built soonest"
+)
+"""How a candidate is chosen, as the table of candidates says it."""
+OUT_OF_REACH = 3
+"""Candidates that cost so many times as much as the best one take no part in the rounds."""
 
 
 @dataclass(frozen=True)
 class CandidateTrial:
-    """A candidate at the `setting` that reaches the recall floor: `seconds` is one query's share of a batch,
-    `latency_ms` the 95th percentile of one alone, `failure` which requirement it misses (None: it meets all)."""
+    """A candidate at the `setting` that reaches the recall floor: `seconds` is the processor time of one query of a
+    batch, on one thread, `latency_ms` the 95th percentile of one alone, `build_seconds` the processor time of building
+    it, `failure` which requirement it misses (None: it meets all)."""
 
     factory: str
     setting: SearchSetting
@@ -36,27 +45,48 @@ class CandidateTrial:
     build_seconds: float
     failure: str | None
 
-    def cost(self, workload: int) -> float:
-        return self.build_seconds + workload * self.seconds
+    @property
+    def cost(self) -> float:
+        """By which candidates are compared: twice the bytes are worth half the time of a query."""
+        return self.bytes * self.seconds
 
     def to_dict(self) -> dict[str, Any]:
         values = {**vars(self), **self.setting.to_dict(), f"recall@{NEIGHBOURS}": self.recall}
-        values["queries_per_second"] = 1 / self.seconds
+        values |= {"queries_per_second": 1 / self.seconds, "bytes_times_seconds": self.cost}
         return {name: value for name, value in values.items() if name not in ("setting", "seconds", "recall")}
+
+
+def best_of(trials: list[CandidateTrial]) -> CandidateTrial:
+    """The one of least cost; of those within a tenth of it the smallest; of those within a tenth of that, the one that
+    is built soonest. So none wins that is neither faster nor smaller than another by a tenth."""
+    least = min(trial.cost for trial in trials)
+    near = [trial for trial in trials if trial.cost <= TENTH * least]
+    smallest = min(trial.bytes for trial in near)
+    return min((trial for trial in near if trial.bytes <= TENTH * smallest), key=lambda trial: trial.build_seconds)
+
+
+def in_order(trials: list[CandidateTrial]) -> list[CandidateTrial]:
+    """The best, the best of the others, and so on."""
+    left, ordered = list(trials), []
+    while left:
+        ordered.append(best_of(left))
+        left.remove(ordered[-1])
+    return ordered
 
 
 class Bench:
     """The sample, its questions, and what the trials of candidates share."""
 
     def __init__(self, vectors: Vectors, queries: np.ndarray, metric: str, requirements: Requirements) -> None:
-        self.count, self.metric, self.requirements = vectors.count, metric, requirements
-        sample = vectors.take(evenly_spaced(vectors.count, requirements.sample))
-        self.sample = ArrayVectors(sample, -(-len(sample) // SAMPLE_BLOCKS))
+        self.count = vectors.count
+        self.metric = metric
+        self.requirements = requirements
+        self.sample = ArrayVectors(vectors.take(evenly_spaced(vectors.count, requirements.sample)))
         self.share = self.sample.count / self.count
         queries = queries[evenly_spaced(len(queries), SAMPLE_QUERIES)]
         self.questions = ask(queries, self.sample.blocks(), self.sample.count, metric)
-        self.best, self.good = math.inf, set()
         self.centroids: dict[int, tuple[np.ndarray, float]] = {}
+        self.indices: dict[str, tuple[faiss.Index, float]] = {}
 
     def hopeful(self, factories: list[str]) -> list[str]:
         """Those whose codes alone fit into the memory."""
@@ -65,47 +95,62 @@ class Bench:
         }
         return [factory for factory, size in sizes.items() if size <= self.requirements.bytes]
 
-    def try_out(self, factory: str) -> list[CandidateTrial]:
-        """Build and tune a candidate on the sample; nothing where it is given up, or needs 16 bits for what 8 do."""
-        if "SQfp16" in factory and factory.replace("SQfp16", "SQ8") in self.good:
-            return []
-        lists, dominated = lists_of(factory), DOMINATED * self.best
+    def try_out(self, factory: str) -> CandidateTrial:
+        """Build and tune a candidate on the sample."""
+        lists = lists_of(factory)
         sampled = max(1, min(round(lists * math.sqrt(self.share)), self.sample.count // TRAINING_LEAST))
-
-        def hopeless(index: faiss.Index, train_seconds: float, add_seconds: float) -> bool:
-            trained, added = self._building_growth(index, sampled, lists)
-            parts = self.sample.count / index.ntotal if index.ntotal else 0
-            return train_seconds * trained + add_seconds * added * parts > dominated
-
-        built = self._build(with_lists(factory, sampled), sampled if lists else 0, hopeless)
-        if built.index.ntotal < self.sample.count:
-            logging.getLogger(__name__).info("%s: given up: building it takes longer than all of the best one", factory)
-            return []
-        limit = dominated / self.requirements.workload / self._growth(built.index, sampled, lists)
-        operation = tune(built.index, self.questions, self.requirements.recall_floor, limit)[-1]
-        alone = 1000 * latency(built.index, self.questions)
+        built = self._build(with_lists(factory, sampled), sampled if lists else 0)
+        operation = tune(built.index, self.questions, self.requirements.recall_floor)[-1]
         growth = self._growth(built.index, sampled, lists, operation.setting.lists)
         trained, added = self._building_growth(built.index, sampled, lists)
-        size = self._bytes(built, lists - sampled)
-        seconds = built.train_seconds * trained + built.add_seconds * added
-        recall, failure = operation.recall, self.requirements.failure(operation.recall, size, alone * growth)
+        latency_ms = 1000 * latency(built.index, self.questions) * growth
+        size = self._bytes(built.index, lists - sampled)
         trial = CandidateTrial(
-            factory, operation.setting, recall, size, operation.seconds * growth, alone * growth, seconds, failure
+            factory,
+            operation.setting,
+            operation.recall,
+            size,
+            operation.seconds * growth,
+            latency_ms,
+            built.train_seconds * trained + built.add_seconds * added,
+            self.requirements.failure(operation.recall, size, latency_ms),
         )
-        if failure is None:
-            self.best = min(self.best, trial.cost(self.requirements.workload))
-            self.good.add(factory)
+        if trial.failure is None:
+            self.indices[factory] = built.index, growth
         logging.getLogger(__name__).info(
-            "%s: recall@10 %.3f, %d MiB, %.0f queries/s, built in %.1f s%s",
-            factory, trial.recall, trial.bytes // MEBI, 1 / trial.seconds, seconds, f" ({failure})" if failure else "",
+            "%s: recall@10 %.3f, %d MiB, %.0f queries/s on a core, built in %.1f s%s",
+            factory, trial.recall, trial.bytes // MEBI, 1 / trial.seconds, trial.build_seconds,
+            f" ({trial.failure})" if trial.failure else "",
         )  # fmt: skip
-        return [trial]
+        return trial
 
-    def _build(self, factory: str, lists: int, hopeless: Hopeless) -> Built:
+    def settle(self, trials: list[CandidateTrial]) -> list[CandidateTrial]:
+        """The `trials` in order, those near the best timed again in turn until one has clearly won the most rounds."""
+        least = min((trial.cost for trial in trials), default=0.0)
+        near = [trial for trial in trials if trial.cost <= OUT_OF_REACH * least]
+        rounds: list[list[float]] = []
+        wins = dict.fromkeys((trial.factory for trial in near), 0)
+        while len(near) > 1 and len(rounds) < MOST_ROUNDS:
+            rounds.append([self._seconds(trial.factory) for trial in near])
+            wins[best_of(_timed(near, rounds[-1])).factory] += 1
+            first, second = sorted(wins.values(), reverse=True)[:2]
+            if first - second >= LEAD:
+                break
+        if rounds:
+            timed = _timed(near, np.median(rounds, axis=0).tolist())
+            trials = timed + [trial for trial in trials if trial not in near]
+        return in_order(trials)
+
+    def _seconds(self, factory: str) -> float:
+        """The processor time of one query, with all vectors."""
+        index, growth = self.indices[factory]
+        return timed_search(index, self.questions)[1] * growth
+
+    def _build(self, factory: str, lists: int) -> Built:
         """The same lists serve all candidates that have as many of them and see the vectors as they are."""
         shared = bool(lists) and factory.startswith("IVF")
         centroids, seconds = self.centroids.get(lists, (None, 0.0)) if shared else (None, 0.0)
-        built = build(factory, self.sample, self.metric, centroids, hopeless=hopeless)
+        built = build(factory, self.sample, self.metric, centroids, clock=time.process_time)
         if shared and centroids is None:
             quantizer = stages_of(built.index).inverted.quantizer
             self.centroids[lists] = quantizer.reconstruct_n(0, lists), built.train_seconds
@@ -132,13 +177,18 @@ class Bench:
         assigning = _compared(stages.inverted, lists) / _compared(stages.inverted, sampled)
         return (lists / sampled) ** 2, max(1, assigning) / self.share
 
-    def _bytes(self, built: Built, more_lists: int) -> int:
+    def _bytes(self, index: faiss.Index, more_lists: int) -> int:
         """Bytes of the whole index, extrapolated from those of a vector in the sample, and of the lists' centroids."""
-        size = to_bytes(built.index).nbytes
-        built.index.reset()
-        fixed = to_bytes(built.index).nbytes
-        each = max(0, size - fixed) / self.sample.count
-        return round(fixed + max(0, more_lists) * 4 * built.index.d + each * self.count)
+        data = to_bytes(index)
+        empty = faiss.deserialize_index(np.frombuffer(data, np.uint8))
+        empty.reset()
+        fixed = to_bytes(empty).nbytes
+        each = max(0, data.nbytes - fixed) / self.sample.count
+        return round(fixed + max(0, more_lists) * 4 * index.d + each * self.count)
+
+
+def _timed(trials: list[CandidateTrial], seconds: list[float]) -> list[CandidateTrial]:
+    return [replace(trial, seconds=value) for trial, value in zip(trials, seconds, strict=True)]
 
 
 def _compared(inverted: faiss.IndexIVF, lists: int) -> float:

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from pipeline.errors import InputError, UsageError
-from pipeline.index.bench import CandidateTrial
+from pipeline.index.bench import RULE, CandidateTrial
 from pipeline.index.candidates import Built, Progress, unwatched
 from pipeline.index.chooser import choose, refusal
 from pipeline.index.ondisk import require_on_disk
@@ -43,7 +43,8 @@ class IndexCard:
     """The properties and measurements of an index.
 
     `recall` is the share of a query's true `NEIGHBOURS` nearest that it finds on the `queries` that it was tuned with,
-    `queries_per_second` is of one batch of them, `latency_ms` the 95th percentile of one query alone. `nprobe`,
+    `queries_per_second` what one core answers of a batch, by processor time, `latency_ms` the 95th percentile of one
+    query alone. `nprobe`,
     `efSearch` and `k_factor` are what it was tuned to (None: it has no such parameter).
     """
 
@@ -146,6 +147,7 @@ class _Finished:
             build_seconds=trial.build_seconds,
         )
         tradeoff = {
+            "rule": RULE,
             "chosen": trial.to_dict(),
             "operations": [operation.to_dict() for operation in self.operations],
             "candidates": [candidate.to_dict() for candidate in trials],

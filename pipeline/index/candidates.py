@@ -24,6 +24,7 @@ TRAINING_FLOOR = 20_000
 ROTATION_STEPS = 8
 """Iterations of a learned rotation; FAISS's own 50 take minutes for hardly more recall."""
 GRAPH_LINKS = 32
+"""Links of a vertex in the graph of many centroids."""
 FEW, MANY = 1, 4
 """Lists of an inverted file, as multiples of the square root of the number of vectors."""
 GRAPH_LISTS = 1 << 16
@@ -33,9 +34,6 @@ LARGE = ((10_000_000, (1 << 16, 1 << 17)), (300_000_000, (1 << 17, 1 << 18)))
 `get_optimal_nb_clusters`, which has them in rotated product codes (`OPQ56_224,IVF131072_HNSW32,PQ56x8`)."""
 INVERTED = re.compile(r"IVF(\d+)")
 
-Hopeless = Callable[[faiss.Index, float, float], bool]
-"""Whether to give up an index, by the seconds that training it and adding so many vectors took."""
-
 Progress = Callable[[Iterable[Any], str], Iterable[Any]]
 """Wraps an iterable, with a word for it, to show progress."""
 
@@ -44,33 +42,33 @@ def unwatched(items: Iterable[Any], what: str) -> Iterable[Any]:
     return items
 
 
-def candidate_factories(count: int, dim: int) -> tuple[list[str], list[str]]:
-    """The factory strings that are worth a try for `count` vectors of `dim` numbers, those that this FAISS knows; and
-    those that are only where none of the first fits into memory."""
+def candidate_factories(count: int, dim: int) -> list[list[str]]:
+    """The factory strings that are worth a try for `count` vectors of `dim` numbers, those that this FAISS knows, in
+    tiers: a byte for each number; more, where that misses the recall floor; less, where neither fits into memory."""
     few, many = coarse(lists_for(count, FEW)), coarse(lists_for(count, MANY))
     large = [coarse(lists) for lists in next((some for least, some in reversed(LARGE) if count >= least), ())]
     pairs, eighths = math.ceil(dim / 2), 8 * math.ceil(dim / 32)
-    precise = [  # those first that are likely to be fastest: what takes longer is then given up early
-        f"{few},PQ{pairs}x4fsr,Refine(SQ8)",
-        f"{few},PQ{pairs}x4fsr,Refine(SQfp16)",
-        f"{few},Flat",
-        f"{few},SQ8",
-        f"{many},Flat",
-        f"{few},RaBitQfs4,Refine(SQ8)",
-        *(f"{lists},SQ8" for lists in large),
-        f"HNSW{GRAPH_LINKS}",
-        "SQ8",
-        "SQfp16",
-        "Flat",
+    tiers = [
+        [
+            f"{few},PQ{pairs}x4fsr,Refine(SQ8)",
+            *(f"{lists},SQ8" for lists in (few, many, *large)),
+            "SQ8",
+        ],
+        [
+            f"{few},PQ{pairs}x4fsr,Refine(SQfp16)",
+            f"{few},SQfp16",
+            f"{few},Flat",
+            "SQfp16",
+            "Flat",
+        ],
+        [
+            f"{few},RaBitQ4",
+            f"{few},RaBitQ,Refine(RaBitQ4)",
+            f"{few},PQ{pairs}x8",
+            *(f"OPQ{eighths}_{4 * eighths},{lists},PQ{eighths}x8" for lists in (few, *large)),
+        ],
     ]
-    small = [
-        f"{few},RaBitQ4",
-        f"{few},RaBitQ,Refine(RaBitQ4)",
-        f"{few},PQ{pairs}x8",
-        *(f"OPQ{eighths}_{4 * eighths},{lists},PQ{eighths}x8" for lists in (few, *large)),
-    ]
-    known = ([factory for factory in dict.fromkeys(some) if is_known(factory, dim)] for some in (precise, small))
-    return next(known), next(known)
+    return [[factory for factory in dict.fromkeys(tier) if is_known(factory, dim)] for tier in tiers]
 
 
 def is_known(factory: str, dim: int) -> bool:
@@ -120,7 +118,7 @@ def with_lists(factory: str, lists: int) -> str:
 
 @dataclass(frozen=True)
 class Built:
-    """An index of all vectors and the seconds that its training and the adding took."""
+    """An index of all vectors and the seconds, by the clock of `build`, that its training and the adding took."""
 
     index: faiss.Index
     train_seconds: float
@@ -134,25 +132,23 @@ def build(
     centroids: np.ndarray | None = None,
     ids: np.ndarray | None = None,
     progress: Progress = unwatched,
-    hopeless: Hopeless = lambda index, train_seconds, add_seconds: False,
+    clock: Callable[[], float] = time.perf_counter,
 ) -> Built:
-    """Train an index on at most `TRAINING_MOST` vectors a list and add all, block by block, until it is `hopeless`.
+    """Train an index on at most `TRAINING_MOST` vectors a list and add all, block by block.
 
     `centroids` (lists, c) stand for the training of the lists; `ids` (n,) are what the index calls the
     vectors, if not by their rows. Raises IntegrityError naming a row that is not finite.
     """
-    start = time.perf_counter()
+    start = clock()
     index = train_factory(factory, vectors, metric, centroids)
-    trained = time.perf_counter()
+    trained = clock()
     if ids is not None:
         index = faiss.IndexIDMap(index)
     adder = Adder(index)
     for block in progress(vectors.blocks(), f"adding to {factory}"):
-        if hopeless(index, trained - start, time.perf_counter() - trained):
-            break
         require_finite("embeddings", "vectors", block)
         adder.add(block, None if ids is None else ids[index.ntotal : index.ntotal + len(block)])
-    return Built(index, trained - start, time.perf_counter() - trained)
+    return Built(index, trained - start, clock() - trained)
 
 
 def train_factory(factory: str, vectors: Vectors, metric: str, centroids: np.ndarray | None = None) -> faiss.Index:

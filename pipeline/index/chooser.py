@@ -3,9 +3,11 @@
 Each candidate is built on a sample, its lists fewer by the square root of the share that was sampled, and tuned to
 the recall floor. What it would be with all vectors is carried over from there: bytes by what each vector added; a
 query's time by the vectors that it compares (all of them; lists and the vectors in those visited; the logarithm of
-the number in a graph); building by what was trained and added. Among those that meet the requirements the one is
-chosen that takes least time to build and then to answer `workload` queries. A candidate is given up as soon as what it
-takes to build, or to answer, is more than all of the best one so far.
+the number in a graph); building by what was trained and added.
+
+Time is that of the processor, and the candidates that are near the best take turns until one of them has clearly won
+(`Bench.settle`), so that another program's work does not decide. Among those that meet the requirements, bytes and
+the time of a query weigh alike, and building decides between what is otherwise equal (`best_of`).
 """
 
 import math
@@ -38,18 +40,16 @@ def choose(
         tiers = [list(filter(suits, tier)) for tier in candidate_factories(count, vectors.dim)]
     else:
         tiers = [require_known(requirements.candidates, vectors.dim)]
-    bench, trials, good = Bench(vectors, queries, metric, requirements), [], []
+    bench = Bench(vectors, queries, metric, requirements)
+    trials: list[CandidateTrial] = []
     for tier in tiers:
-        if not good:
-            for factory in progress(bench.hopeful(tier), "measuring"):
-                trials += bench.try_out(factory)
-            good = sorted((t for t in trials if t.failure is None), key=lambda t: t.cost(requirements.workload))
-    if not good:  # what is too large was left out so far, and the nearest that would do may be among it
-        rest = [factory for tier in tiers for factory in tier if factory not in {t.factory for t in trials}]
-        for factory in progress(rest, "measuring"):
-            trials += bench.try_out(factory)
-        raise UsageError(refusal(trials, count, vectors.dim, requirements))
-    return good + [trial for trial in trials if trial.failure]
+        trials += [bench.try_out(factory) for factory in progress(bench.hopeful(tier), "measuring")]
+        if good := [trial for trial in trials if trial.failure is None]:
+            return bench.settle(good) + [trial for trial in trials if trial.failure]
+    # What is too large was left out so far, and the nearest that would do may be among it.
+    rest = [factory for tier in tiers for factory in tier if factory not in {trial.factory for trial in trials}]
+    trials += [bench.try_out(factory) for factory in progress(rest, "measuring")]
+    raise UsageError(refusal(trials, count, vectors.dim, requirements))
 
 
 def refusal(trials: list[CandidateTrial], count: int, dim: int, requirements: Requirements) -> str:

@@ -151,7 +151,10 @@ def _torch() -> Iterator[Finding]:
 
 
 def _faiss() -> Iterator[Finding]:
-    both = [name for name in ("faiss-cpu", "faiss-gpu") if _version(name)]
+    names = sorted(set(metadata.packages_distributions().get("faiss", [])))
+    if len(names) > 1:  # each has overwritten files of the other, and uninstalling one removes them
+        remedy = f"pip uninstall -y {' '.join(names)}, then pip install {names[-1]}"
+        yield Finding("faiss", f"{' and '.join(names)} are installed into the same folder", "MISS", remedy)
     try:
         import faiss
     except ImportError as error:
@@ -159,10 +162,8 @@ def _faiss() -> Iterator[Finding]:
         return
     gpus = getattr(faiss, "get_num_gpus", int)()
     yield Finding(
-        "faiss", f"{faiss.__version__} ({', '.join(both)}), {gpus} GPUs, {faiss.omp_get_max_threads()} threads"
+        "faiss", f"{faiss.__version__} ({', '.join(names)}), {gpus} GPUs, {faiss.omp_get_max_threads()} threads"
     )
-    if len(both) > 1:
-        yield Finding("faiss", "two distributions of one module", "MISS", "pip uninstall faiss-cpu")
 
 
 def _extras() -> Iterator[Finding]:

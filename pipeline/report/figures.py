@@ -35,8 +35,8 @@ def draw_sweep(rows: Sequence[Mapping[str, Any]], title: str, fold_images: int) 
 
 
 def draw_tradeoff(tradeoff: Mapping[str, Any], title: str) -> bytes:
-    """Queries per second over index recall of candidates, as measured on the sample and carried over, and the chosen
-    index's own curve with all vectors.
+    """Queries per second of a core over index recall of candidates, as measured on the sample and carried over, and the
+    chosen index's own curve with all vectors.
 
     `tradeoff` is that of `pipeline.index.build.BuiltIndex`; areas are proportional to bytes.
     """
@@ -53,9 +53,9 @@ def draw_tradeoff(tradeoff: Mapping[str, Any], title: str) -> bytes:
     curve = sorted((operation["recall@10"], operation["queries_per_second"]) for operation in tradeoff["operations"])
     axes.plot(*zip(*curve, strict=True), ".", color=CHOSEN, label=f"{tradeoff['chosen']['factory']}, all vectors")
     axes.set_yscale("log")
-    axes.set_ylabel("queries per second")
+    axes.set_ylabel("queries per second of a core")
     _frame(axes, title, "index recall@10")
-    axes.legend(frameon=False)
+    axes.legend(frameon=False, title=tradeoff["rule"], title_fontsize=7)
     return _to_svg(figure)
 
 

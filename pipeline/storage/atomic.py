@@ -16,7 +16,7 @@ from pipeline.errors import IntegrityError
 from pipeline.storage.batch import FileBatch
 from pipeline.storage.fingerprint import canonical_json
 from pipeline.storage.places import SHARD, claims, require_output, require_place
-from pipeline.storage.reading import file_sha256, is_there, read_bytes, refusing
+from pipeline.storage.reading import REMEDY, file_sha256, is_there, read_bytes, refusing
 
 CHECK = "check"
 DRAWING, TABLES = "drawing", "tables"
@@ -126,10 +126,10 @@ def read_json(path: Path) -> Any:
     try:
         value = json.loads(read_bytes(path), object_hook=lambda part: Record(part, path))
     except (ValueError, RecursionError) as error:
-        raise IntegrityError(f"{path} is not valid JSON ({error}); delete it and run its stage again") from error
+        raise IntegrityError(f"{path} is not valid JSON ({error}); {REMEDY}") from error
     for part in value if isinstance(value, list) else [value]:
         if isinstance(part, dict) and CHECK in part and part[CHECK] != _digest_rest(part):
-            raise IntegrityError(f"{path} is damaged or was edited; delete it and run its stage again")
+            raise IntegrityError(f"{path} is damaged or was edited; {REMEDY}")
     return value
 
 
@@ -145,7 +145,7 @@ def read_sidecar(path: Path, kind: str) -> Sidecar:
     """The sidecar of an artefact of `kind`. The artefact's bytes are not checked."""
     value = read_json(sidecar_path(path))
     if not is_sidecar(value):
-        raise IntegrityError(f"{sidecar_path(path)} is not a sidecar; delete it and run its stage again")
+        raise IntegrityError(f"{sidecar_path(path)} is not a sidecar; {REMEDY}")
     sidecar = Sidecar(**{name: value[name] for name in FIELDS})
     if sidecar.kind != kind:
         raise IntegrityError(f"{path} holds {sidecar.kind}, not {kind}: give the right file")
@@ -174,13 +174,13 @@ def verify(path: Path, kind: str) -> Sidecar:
     """Check an artefact's size and sha256 against its sidecar before anything parses it, once per process."""
     path = Path(path)
     sidecar = read_sidecar(path, kind)
-    with refusing(path, missing="does not exist although its sidecar does; run its stage again"):
+    with refusing(path, missing=f"does not exist although its sidecar does; {REMEDY}"):
         stat = os.stat(path)
         key = (str(path.absolute()), stat.st_mtime_ns, stat.st_size)
         if key not in _checked:
             _checked[key] = file_sha256(path) if stat.st_size == sidecar.bytes else "wrong size"
     if _checked[key] != sidecar.sha256:
-        raise IntegrityError(f"{path} is damaged: it does not match its sidecar; delete it and run its stage again")
+        raise IntegrityError(f"{path} is damaged: it does not match its sidecar; {REMEDY}")
     return sidecar
 
 

@@ -14,7 +14,7 @@ from pipeline.storage.embeddings import FRAGMENTS
 from pipeline.storage.names import inside
 from pipeline.storage.parameters import ENCODER, MODEL, TEXT_ENCODER
 from pipeline.storage.phrases import TABLES as PHRASE_TABLES
-from pipeline.storage.reading import file_sha256, is_there
+from pipeline.storage.reading import REMEDY, file_sha256, is_there
 from pipeline.storage.tables import MOST_DIGITS
 from pipeline.storage.text_shards import TOKENS
 from pipeline.storage.trees import PARSES, TREES
@@ -105,6 +105,18 @@ def kind_of_commit(path: Path, value: Mapping[str, Any]) -> str:
     return shards.EMBEDDINGS if kind == FRAGMENTS else kind
 
 
+def kind_of_place(commit: Path) -> str:
+    """The kind of artefact whose sidecar `commit`, a path under a run, is; empty where its folder does not say."""
+    match commit.parts:
+        case ("encoders" | "models" as folder, _, "model.json"):
+            return KINDS[folder]
+        case ("text", "encoders", _, "model.json"):
+            return TEXT_ENCODER
+        case ("features" | "regions" | "embeddings" as folder, _, name) if name.startswith("shard-"):
+            return KINDS[folder]
+    return ""
+
+
 def inputs_of(value: Mapping[str, Any]) -> dict[str, str]:
     """What an artefact was made from, by its commit: name -> fingerprint."""
     details = value.get("details", value)
@@ -136,7 +148,7 @@ def fingerprint_of(commit: Path) -> str:
     value = read_json(commit)
     digest = (value.get("fingerprint") or value.get(CHECK)) if isinstance(value, Mapping) else None
     if not isinstance(digest, str):
-        raise IntegrityError(f"{commit} has no fingerprint, so it is not a commit; delete it and run its stage again")
+        raise IntegrityError(f"{commit} has no fingerprint, so it is not a commit; {REMEDY}")
     return digest
 
 

@@ -23,8 +23,10 @@ def glance(run: Path) -> Examination:
     """The faults that names and sizes tell of. Raises IntegrityError if there is no commit at all."""
     found, commits, whole = Examination(), 0, cache(_whole)  # a folder has many parts
     for folder, names in _folders(Path(run)):
-        if folder.name == "shards" and folder.with_name(MANIFEST).exists():
-            continue  # looked at with their manifest
+        if folder.name == "shards" and folder.parent.name == "manifest":  # looked at with their manifest
+            if not (manifest := folder.with_name(MANIFEST)).exists():
+                found.faults.append(Fault(manifest, "missing: its shards are here", manifest))
+            continue
         records = [folder / name for name in sorted(names) if name.endswith(".json")]
         if CARD in names:
             records = [folder / CARD]

@@ -125,6 +125,9 @@ class _Examiner:
         self.commits += [(target, part) for part in parts if isinstance(part, dict)]
         if is_sidecar(value):
             self._check_place(artefact_of(path), value["details"], target)
+            expected = commits.kind_of_place(path.relative_to(self.run))
+            if expected not in ("", kind := commits.kind_of_commit(path, value)):
+                self.add(artefact_of(path), f"misplaced: it is of kind {kind}, and its place is for {expected}", target)
             self.check_file(artefact_of(path), value, target)
         elif isinstance(value, dict):
             self._check_place(path, value, target)
@@ -173,6 +176,8 @@ class _Examiner:
 
     def check_manifests(self) -> None:
         """Check a manifest's tables, its shards' fingerprints, and whether all folders of shards are complete."""
+        for folder in sorted({path.parents[1] for path in self.shards} - {path.parent for path in self.manifests}):
+            self.add(folder / MANIFEST, "missing: its shards are here")
         for path in self.manifests:
             try:
                 manifest = Manifest(path.parent)
@@ -217,11 +222,14 @@ class _Examiner:
 
     def check_parts(self) -> None:
         """Check the shards that each part lists. A rule makes all shards of a part together."""
-        present, part_of = defaultdict(set), {}
+        present, part_of, records = defaultdict(set), {}, {}
         for path, value in self.commits:
             present[path.with_suffix("")].add(value.get("fingerprint"))
         for path, value in self.commits:
             listed = commits.listed_shards(path, value)
+            if listed and (other := records.setdefault((path.parent, tuple(listed.items())), path)) != path:
+                for copy, original in ((path, other), (other, path)):  # which is which cannot be told
+                    self.add(copy, f"misplaced: {original.name} lists the same shards")
             shards = {number: path.parents[1] / f"shard-{number:05d}" for number in listed}
             part_of |= dict.fromkeys(shards.values(), path)
             if others := [number for number, digest in listed.items() if digest not in present[shards[number]]]:

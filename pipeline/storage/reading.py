@@ -15,7 +15,7 @@ from typing import BinaryIO
 
 from pipeline.errors import IntegrityError
 
-REMEDY = "run its stage again"
+REMEDY = "run its stage again by the command that `jointspace verify` prints for its run"
 KINDS = {
     stat.S_IFDIR: "a folder", stat.S_IFIFO: "a pipe", stat.S_IFSOCK: "a socket", stat.S_IFCHR: "a device",
     stat.S_IFBLK: "a device", stat.S_IFLNK: "a link",

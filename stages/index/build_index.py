@@ -172,7 +172,7 @@ def _search(run: Run, model: str) -> str | None:
 
 STAGE = Stage(
     build_index,
-    version=7,
+    version=8,
     needs=Need(
         lambda s: TORCH + 600 + index_mb(s),
         embeddings_mb,

@@ -3,6 +3,7 @@
 import json
 import os
 import shlex
+import shutil
 from pathlib import Path
 
 import pytest
@@ -91,6 +92,51 @@ def test_a_part_of_another_form_lists_nothing(shards: object, run: Path) -> None
     assert not faults_of(run)
 
 
+def swap_folders(one: Path, other: Path) -> None:
+    """The parameters of each in the place of the other's."""
+    for name in ("model.safetensors", "model.json"):
+        aside = one / f"{name}.aside"
+        os.rename(one / name, aside)
+        os.rename(other / name, one / name)
+        os.rename(aside, other / name)
+
+
+MOVED = {
+    "a model and an encoder": (
+        lambda run: swap_folders(run / "models/ncca", run / "encoders/colour"),
+        {"models/ncca/model.safetensors", "encoders/colour/model.safetensors"},
+    ),
+    "a model and a text encoder": (
+        lambda run: swap_folders(run / "models/ncca", run / "text/encoders/tfidf"),
+        {"models/ncca/model.safetensors", "text/encoders/tfidf/model.safetensors"},
+    ),
+    "a part's commit": (
+        lambda run: shutil.copy(run / PART, (run / PART).with_name("00002.json")),
+        {PART, "features/colour/parts/00002.json"},
+    ),
+    "a part's commit over an earlier one": (
+        lambda run: shutil.copy(run / "embeddings/ncca/parts/00001.json", run / "embeddings/ncca/parts/00000.json"),
+        {"embeddings/ncca/parts/00000.json", "embeddings/ncca/parts/00001.json"},
+    ),
+    "the manifest": (lambda run: (run / "manifest/manifest.json").unlink(), {"manifest/manifest.json"}),
+}
+
+
+@pytest.mark.parametrize("what", MOVED)
+def test_what_is_in_another_place_or_gone_is_found_and_remade(what: str, run: Path) -> None:
+    disturb, places = MOVED[what]
+    disturb(run)
+    faults = {fault.path.relative_to(run).as_posix(): fault for fault in examine(run).faults}
+    assert places <= set(faults)
+    assert {faults[name].reason.partition(":")[0] for name in places} <= {"misplaced", "missing"}
+    assert all(faults[name].target for name in places)
+
+
+def test_a_glance_misses_no_manifest(run: Path) -> None:
+    (run / "manifest/manifest.json").unlink()
+    assert [fault.path for fault in glance(run).faults] == [run / "manifest/manifest.json"]
+
+
 def test_artefacts_of_something_else_are_mixed(run: Path) -> None:
     retell(run / "text/encoders/tfidf/model.json", "fingerprint", value="another")
     found = faults_of(run)
@@ -141,8 +187,6 @@ def test_a_manifests_parts_belong_together(run: Path) -> None:
 
 
 def test_an_input_that_is_gone_altogether_is_no_fault(run: Path) -> None:
-    import shutil
-
     shutil.rmtree(run / "features")
     assert faults_of(run) == {}
 

@@ -159,7 +159,7 @@ def test_a_shortlist_is_measured_where_there_are_many() -> None:
     rng = np.random.default_rng(0)
     images = MultiVectors(rng.standard_normal((6000, 16)).astype(np.float32), np.arange(0, 6001, 6))
     sentences = MultiVectors(rng.standard_normal((120, 16)).astype(np.float32), np.arange(0, 121, 4))
-    asked = Requirements(0.9, None, None, 1000, "auto", 6000, 1000)
+    asked = Requirements(0.9, None, None, 1000, "auto", 6000)
     rule = ScoreRule("words", 0)
     costs, vectors = [], ArrayVectors(images.vectors)
     for shortlist in (Shortlist(50, 40), Shortlist(400, 1000)):

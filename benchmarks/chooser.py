@@ -1,0 +1,92 @@
+"""Whether the chooser takes the same index on a busy machine as on a quiet one.
+
+    python benchmarks/chooser.py [--vectors 200000] [--dim 96] [--runs 10] [--busy 3] [--floor 0.95] [--sample 50000]
+
+The same vectors (those of benchmarks/index.py) are given to the chooser `--runs` times while `--busy` other processes
+loop, and as often without them; each run is a process of its own, and busy and quiet runs take turns. Prints a JSON
+line a run, and one with how often each factory was taken. The last line compares the seconds of choosing, quiet
+(`ours`) and busy (`reference`).
+"""
+
+import argparse
+import multiprocessing
+import statistics
+import time
+from collections import Counter
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+from interleave import parse_options, report
+
+from pipeline import runtime
+
+runtime.configure()
+
+from index import make_pairs  # noqa: E402  after the runtime is configured
+
+from pipeline.index.chooser import choose  # noqa: E402
+from pipeline.index.requirements import Requirements  # noqa: E402
+from pipeline.index.vectors import ArrayVectors  # noqa: E402
+
+SPAWN = multiprocessing.get_context("spawn")
+
+
+def spin() -> None:
+    while True:
+        pass
+
+
+@contextmanager
+def busy_loops(count: int) -> Iterator[None]:
+    """Within, so many processes do nothing as fast as they can."""
+    loops = [SPAWN.Process(target=spin, daemon=True) for _ in range(count)]
+    for loop in loops:
+        loop.start()
+    try:
+        yield
+    finally:
+        for loop in loops:
+            loop.kill()
+            loop.join()
+
+
+def choose_once(vectors: int, dim: int, floor: float, sample: int) -> dict[str, object]:
+    images, sentences = make_pairs(vectors, 1000, dim)
+    wall, processor = time.perf_counter(), time.process_time()
+    asked = Requirements(floor, None, None, 1000, "auto", sample)
+    trials = choose(ArrayVectors(images), sentences, "inner_product", asked, lambda items, what: items)
+    wall, processor = time.perf_counter() - wall, time.process_time() - processor
+    costs = {trial.factory: round(1e9 * trial.cost / vectors, 3) for trial in trials if trial.failure is None}
+    return {"factory": trials[0].factory, "seconds": wall, "cpu_over_wall": processor / wall, "costs": costs}
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser()
+    for name, default in (("vectors", 200_000), ("dim", 96), ("runs", 10), ("busy", 3), ("sample", 50_000)):
+        parser.add_argument(f"--{name}", type=int, default=default)
+    parser.add_argument("--floor", type=float, default=0.95)
+    options = parse_options(parser, globals(), vectors=3000, dim=16, sample=1000, runs=1, busy=1)
+    runs = {"quiet": [], "busy": []}
+    for number in range(options.runs):
+        for state, loops in (("quiet", 0), ("busy", options.busy)):
+            with busy_loops(loops), SPAWN.Pool(1) as pool:
+                arguments = options.vectors, options.dim, options.floor, options.sample
+                runs[state].append(pool.apply(choose_once, arguments))
+            report({"name": f"run {number}, {state}", **runs[state][-1]})
+    counts = {state: dict(Counter(run["factory"] for run in some)) for state, some in runs.items()}
+    report({"name": "factories taken", **counts})
+    quiet, busy = ([run["seconds"] for run in some] for some in runs.values())
+    report(
+        {
+            "name": "choosing on a quiet machine over choosing on a busy one",
+            "ours": statistics.median(quiet),
+            "reference": statistics.median(busy),
+            "ratio": statistics.median(b / a for a, b in zip(quiet, busy, strict=True)),
+            "pairs": options.runs,
+            "cpu_over_wall": statistics.median(run["cpu_over_wall"] for some in runs.values() for run in some),
+        }
+    )
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,42 @@
+"""Every benchmark runs, in sizes at which it measures nothing."""
+
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).parents[1]
+WITHOUT_TINY = {
+    "gpu.py": "tests/test_gpu_benchmark.py runs it",
+    "million.py": "a whole workflow; tests/test_million.py runs it",
+    "million_moments.py": "dense_pairs.py and moments.py compute the same from memory",
+    "parts.py": "a process a shard, each of which starts for seconds",
+    "pascal_page.py": "it makes a collection and measures nothing",
+    "pieces.py": "a process a step; tests/index/test_pieces.py builds the same",
+    "pixels.py": "a whole workflow",
+}
+COMPARISON = {"name", "ours", "reference", "ratio", "pairs", "cpu_over_wall"}
+OTHERS = {"adaptation.py": "recall@10", "listing.py": "form", "serve.py": "requests_per_second"}
+"""What the lines of those have that compare no two ways."""
+SCRIPTS = [path.name for path in sorted((ROOT / "benchmarks").glob("*.py")) if "__main__" in path.read_text()]
+
+
+def test_those_without_tiny_are_there() -> None:
+    assert WITHOUT_TINY.keys() | OTHERS.keys() <= set(SCRIPTS)
+
+
+@pytest.mark.parametrize("name", [name for name in SCRIPTS if name not in WITHOUT_TINY])
+def test_it_runs_and_prints_a_line(name: str, tmp_path: Path) -> None:
+    environment = {**os.environ, "PYTHONPATH": str(ROOT), "OMP_NUM_THREADS": "1"}
+    environment.pop("JOINTSPACE_DATA", None)
+    command = [sys.executable, str(ROOT / "benchmarks" / name), "--tiny"]
+    result = subprocess.run(command, cwd=tmp_path, env=environment, capture_output=True, text=True, timeout=300)
+    assert result.returncode == 0, result.stderr[-3000:]
+    lines = [json.loads(line) for line in result.stdout.splitlines() if line.startswith("{")]
+    if name in OTHERS:
+        assert any(OTHERS[name] in line for line in lines), result.stdout
+    else:
+        assert any(line.keys() >= COMPARISON and line["ratio"] > 0 for line in lines), result.stdout
