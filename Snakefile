@@ -55,7 +55,6 @@ include: "stages/rules/models.smk"
 include: "stages/rules/index.smk"
 include: "stages/rules/results.smk"
 include: "stages/rules/papers.smk"
-include: "stages/rules/operations.smk"
 
 
 rule gong:

@@ -44,7 +44,7 @@ def encode_sentences(run: Run, encoder: str) -> Callable[[Job], None]:
 
 
 STAGE = replace(encoding.STAGE, function=encode_sentences)
-ON_CARDS = replace(STAGE, needs=replace(STAGE.needs, gpu=lambda sizes: 1))
+ON_CARDS = replace(STAGE, gpu=True)
 IN_PROCESS, PROCESSES, CLUSTER = {}, {"workers": 2}, {"scheduler": "local", "cluster": {"workers": 2}}
 
 

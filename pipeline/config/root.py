@@ -72,10 +72,6 @@ class EvaluateSettings(Section):
     prior_images: Count
 
 
-class PlanSettings(Section):
-    sample: Annotated[Positive, Field(ge=8)]
-
-
 PaperCollection = Literal["flickr8k", "flickr30k", "coco", "coco-region", "pascal1k", "sbu"]
 
 
@@ -127,7 +123,6 @@ class Keys(Generators):
     remote: RemoteSettings
     demo: DemoSettings
     collection: CollectionSettings
-    plan: PlanSettings
     extract: ExtractSettings
     regions: RegionsSettings
     finetune: FinetuneSettings

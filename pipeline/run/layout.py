@@ -69,10 +69,6 @@ class Layout:
     def manifest(self) -> Artefact:
         return self._folder("manifest", "manifest.json")
 
-    @property
-    def plan(self) -> Artefact:
-        return self.file("plan.json")
-
     def batch(self, stage: str, name: str) -> Artefact:
         """Which artefacts of a stage one job has made, by their files; `name` may be a wildcard."""
         return self.file(f"batches/{stage}/{name}.json")

@@ -133,7 +133,7 @@ def _environments(run: Run, stage: Stage) -> list[dict[str, str]]:
     """The variables of each worker process: one process per GPU if the stage can use GPUs, else `workers` of them. They
     share this process's threads."""
     config, cards = run.config, []
-    if stage.needs.gpu is not None and config.device in ("auto", "cuda"):
+    if stage.gpu and config.device in ("auto", "cuda"):
         cards = visible_gpus()
     each = [{"CUDA_VISIBLE_DEVICES": card} for card in cards] if len(cards) > 1 else [{}] * config.workers
     threads = dict.fromkeys(runtime.THREAD_VARIABLES, str(max(1, runtime.threads() // len(each))))

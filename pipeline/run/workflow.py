@@ -16,14 +16,13 @@ import shlex
 import sys
 import time
 from collections.abc import Callable, Mapping, Sequence
-from functools import cache, cached_property, lru_cache
+from functools import cache, cached_property
 from pathlib import Path
 from typing import Any
 
 import yaml
 
 from pipeline.config import Config, read_mapping, validate
-from pipeline.plan.sizes import Sizes, sizes_of
 from pipeline.run.layout import Artefact, Shards
 from pipeline.run.run import Run
 from pipeline.run.stage import Input, Outside, Stage
@@ -148,22 +147,10 @@ class Workflow:
     def resources(self, name: str) -> dict[str, Any]:
         """What a job asks of its machine, in Snakemake's words; a retry asks for more."""
         stage = self.stages[name]
-        need, workers = stage.needs, self.config.workers if stage.sharded else 1
-
-        def shards() -> int:
-            """The shards of a job, which are made one after another."""
-            return max(map(len, self.run.parts), default=1) if stage.sharded else 1
-
-        def times(wildcards: Any) -> int:
-            return shards() * len(self._jobs(stage, wildcards))
-
+        memory = stage.memory * (self.config.workers if stage.sharded else 1)
         return {
-            "mem_mb": lambda wildcards, attempt: attempt * round(need.memory(self.sizes) * workers),
-            "disk_mb": lambda wildcards: 100 + round(need.disk(self.sizes) * times(wildcards)),
-            "runtime": lambda wildcards, attempt: attempt * round(need.minutes(self.sizes) * times(wildcards)),
-            "gpu": lambda wildcards: int(
-                any(stage.on_gpu(self.config, self.sizes, shards(), *one) for one in self._jobs(stage, wildcards))
-            ),
+            "mem_mb": lambda wildcards, attempt: attempt * memory,
+            "gpu": int(stage.gpu and self.config.device != "cpu"),
         }
 
     def shell(self, name: str) -> str:
@@ -184,18 +171,6 @@ class Workflow:
         wanted = [(stage, names) for stage in self.stages.values() for names in stage.wanted(self.config)]
         made = [one for stage, names in wanted for one in stage.outputs(self.layout, *names)]
         return [lambda _, one=one: self._commits(one, None) for one in made]
-
-    @property
-    def sizes(self) -> Sizes:
-        """The sizes of the run: the manifest's where `ingest` is done, the demo's until then."""
-        path = self.layout.manifest.commit
-        return self._sizes_at(path.stat().st_mtime_ns if path.exists() else None)
-
-    @lru_cache(maxsize=1)  # noqa: B019 (there is one workflow)
-    def _sizes_at(self, time: int | None) -> Sizes:
-        """The sizes by the manifest of this time; None for no manifest."""
-        summary = None if time is None else json.loads(self.layout.manifest.commit.read_text())
-        return sizes_of(self.config, summary)
 
     def _jobs(self, stage: Stage, wildcards: Any) -> list[tuple[str, ...]]:
         """The names of what a job makes: one, or all of its batch."""

@@ -6,7 +6,6 @@ from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from pipeline.errors import JointspaceError
-from pipeline.plan.needs import GPU_NETWORK, MB, TORCH, Need, encoder_gpu, rows_mb
 from pipeline.run import Job, Run, Stage
 from pipeline.specs.encoders import TRAINED
 
@@ -15,8 +14,6 @@ if TYPE_CHECKING:
     from pipeline.images.preprocess import View
 
 log = logging.getLogger(__name__)
-NETWORK = 1000
-"""MB of memory for each encoder more."""
 
 
 def extract(run: Run, *encoders: str) -> Callable[..., None]:
@@ -116,13 +113,8 @@ def _together(config) -> list[tuple[str]]:
 STAGE = Stage(
     extract,
     version=4,
-    needs=Need(
-        lambda s: TORCH + 2500 + NETWORK * (len(s.dims) - 1) + rows_mb(s) + 8 * s.shard_images * s.widest / MB,
-        lambda s: 4 * s.shard_images * s.widest / MB,
-        lambda s: 5 + len(s.dims) * s.shard_images / 2 / 60,
-        "images over the encoder's rate",
-        lambda s: encoder_gpu(s) + GPU_NETWORK * (len(s.dims) - 1),
-    ),
+    memory=4000,
+    gpu=True,
     names=("encoder",),
     sharded=True,
     threads=16,

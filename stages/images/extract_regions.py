@@ -5,7 +5,6 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from pipeline.plan.needs import MB, TORCH, Need, encoder_gpu, manifest_mb, per_shard
 from pipeline.remote.paths import below, place
 from pipeline.run import Inputs, Job, Outside, Run, Stage
 
@@ -158,13 +157,8 @@ def _reads(config: "Config", layout, encoder: str) -> Inputs:
 STAGE = Stage(
     extract_regions,
     version=3,
-    needs=Need(
-        lambda s: TORCH + 3000 + manifest_mb(s) + 8 * 20 * s.shard_images * s.widest / MB,
-        lambda s: 4 * 20 * s.shard_images * s.widest / MB,
-        per_shard(0.3),
-        "images times regions (`crops`) or the pixels of a map (`roi-align`), and proposals",
-        encoder_gpu,
-    ),
+    memory=8000,
+    gpu=True,
     names=("encoder",),
     sharded=True,
     threads=8,

@@ -4,7 +4,6 @@ import logging
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from pipeline.plan.needs import Need, encoder_gpu, fixed, process
 from pipeline.run import Inputs, Job, Outside, Run, Stage
 
 if TYPE_CHECKING:
@@ -174,9 +173,8 @@ def _reads(config, layout, encoder: str) -> Inputs:
 STAGE = Stage(
     finetune,
     version=6,
-    needs=Need(
-        process(3500), fixed(600), fixed(240), "`finetune.iterations` times the regions of a batch", encoder_gpu
-    ),
+    memory=4000,
+    gpu=True,
     names=("encoder",),
     choices=lambda config: [(one.name,) for one in config.every_encoder if one.weights == "finetuned"],
     keys=_keys,

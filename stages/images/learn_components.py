@@ -3,7 +3,6 @@
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from pipeline.plan.needs import MB, TORCH, WAITING_SUMS, Need, per_image, rows_mb
 from pipeline.run import Job, Run, Stage
 
 if TYPE_CHECKING:
@@ -55,12 +54,7 @@ def sum_regions(part: range, root: Path, encoder: str) -> "Scatter | None":
 STAGE = Stage(
     learn_components,
     version=2,
-    needs=Need(
-        lambda s: TORCH + 1000 + rows_mb(s) + 8 * 8 * s.widest**2 / MB,
-        lambda s: 50 + WAITING_SUMS * 8 * s.widest**2 / MB,
-        per_image(500),
-        "regions of the train split times D squared",
-    ),
+    memory=3000,
     names=("encoder",),
     choices=lambda config: [(name,) for name in config.regions.encoders if config.regions.reduced],
     keys=lambda config, encoder: {"dimensions": config.regions.dimensions},

@@ -1,6 +1,5 @@
 """`show-regions`: a contact sheet of images with their regions, for people."""
 
-from pipeline.plan.needs import TORCH, Need, fixed, process
 from pipeline.run import Job, Run, Stage
 from stages.commands import count
 
@@ -36,7 +35,6 @@ def show_regions(
 STAGE = Stage(
     show_regions,
     version=2,
-    needs=Need(process(TORCH + 900), fixed(20), fixed(15), "the few images shown"),
     names=("encoder",),
     choices=lambda config: [(name,) for name in config.regions.encoders],
     wanted=lambda config: [(name,) for name in config.regions.encoders],

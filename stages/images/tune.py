@@ -4,7 +4,6 @@ import logging
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from pipeline.plan.needs import Need, encoder_gpu, fixed, process
 from pipeline.run import Inputs, Job, Outside, Run, Stage
 
 if TYPE_CHECKING:
@@ -144,7 +143,8 @@ def _reads(config, layout, encoder: str) -> Inputs:
 STAGE = Stage(
     tune,
     version=1,
-    needs=Need(process(4500), fixed(600), fixed(480), "images times `tune.epochs`", encoder_gpu),
+    memory=6000,
+    gpu=True,
     names=("encoder",),
     choices=lambda config: [(one.name,) for one in config.every_encoder if one.weights == "tuned"],
     keys=_keys,

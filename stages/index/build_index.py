@@ -5,7 +5,6 @@ from typing import TYPE_CHECKING
 
 import click
 
-from pipeline.plan.needs import TORCH, Need, embeddings_mb, index_mb, network_gpu, per_image
 from pipeline.run import Inputs, Job, Run, Stage
 
 if TYPE_CHECKING:
@@ -173,13 +172,8 @@ def _search(run: Run, model: str) -> str | None:
 STAGE = Stage(
     build_index,
     version=7,
-    needs=Need(
-        lambda s: TORCH + 600 + index_mb(s),
-        embeddings_mb,
-        per_image(200),
-        "vectors times dimensions, for the exact search that measures it; candidates ten times that",
-        network_gpu,
-    ),
+    memory=3000,
+    gpu=True,
     names=("model",),
     threads=8,
     choices=lambda config: [(name,) for name in config.every_model()],

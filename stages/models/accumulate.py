@@ -3,10 +3,7 @@
 from collections.abc import Callable
 from typing import Any
 
-from pipeline.plan.needs import MB, TORCH, WAITING_SUMS, Need, blocks_mb, moments_gpu, per_shard, rows_mb
-from pipeline.plan.sizes import Sizes
 from pipeline.run import Inputs, Job, Run, Stage
-from pipeline.run.parts import divide
 
 STUDY, AUXILIARY = "study/", "auxiliary/"
 """Prefixes of the names of pairs that are summed in folds, and of pairs of images and weak texts."""
@@ -113,22 +110,10 @@ def _add_up(run: Run, part: int, pairs: str) -> None:
         write_sum(folder, part, shards, lambda readers: add_up(readers, run.sums).to_arrays())
 
 
-def _sums(s: Sizes) -> float:
-    """Sums in files for each shard: a part's, and those that wait meanwhile."""
-    parts = divide(s.shards, s.shard_images)
-    return (1 + WAITING_SUMS) / len(parts[0]) if len(parts) > 1 < len(parts[0]) else 0
-
-
 STAGE = Stage(
     accumulate,
     version=6,
-    needs=Need(
-        lambda s: TORCH + rows_mb(s) + blocks_mb(s) + 6 * s.moments_bytes / MB,
-        lambda s: s.moments_bytes / MB * (1 + _sums(s)),
-        per_shard(100),
-        "images times D squared; bytes of the moments, which do not grow with a shard",
-        moments_gpu,
-    ),
+    gpu=True,
     names=("pairs",),
     sharded=True,
     finish=_add_up,
@@ -137,6 +122,5 @@ STAGE = Stage(
     keys=_keys,
     reads=_reads,
     columns=("images", "splits"),
-    work=lambda config, s, pairs: s.shard_images * s.dim**2,
     writes=lambda layout, pairs: layout.moments(pairs),
 )

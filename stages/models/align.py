@@ -2,7 +2,6 @@
 
 from typing import TYPE_CHECKING
 
-from pipeline.plan.needs import PYTHON, Need, per_described, process
 from pipeline.run import Job, Run, Stage
 from stages.commands import count
 
@@ -90,12 +89,7 @@ def _draw(
 STAGE = Stage(
     align,
     version=3,
-    needs=Need(
-        process(PYTHON + 1500, described=0.01),
-        lambda s: 0.002 * s.sentences,
-        per_described(300),
-        "words of the split times regions",
-    ),
+    memory=3000,
     names=("model", "split"),
     choices=lambda config: config.aligned_splits(),
     wanted=lambda config: config.aligned_splits(config.align.splits),

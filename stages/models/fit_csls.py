@@ -2,7 +2,6 @@
 
 from typing import Any
 
-from pipeline.plan.needs import MB, TORCH, Need, columns_mb, fixed
 from pipeline.run import Inputs, Job, Run, Stage
 
 
@@ -100,12 +99,7 @@ def _reads(config, layout, model: str) -> Inputs:
 STAGE = Stage(
     fit_csls,
     version=4,
-    needs=Need(
-        lambda s: TORCH + 2000 + columns_mb(s) + 40 * s.sentences / MB,
-        fixed(100),
-        fixed(60),
-        "dev pairs and the bank times the grid",
-    ),
+    memory=4000,
     names=("model",),
     choices=lambda config: [(name,) for name in config.every_model() if config.scaled(name)],
     keys=lambda config, model: {

@@ -1,6 +1,5 @@
 """`list-magnitudes`: the words and regions with the longest and shortest vectors, by the embeddings of a model."""
 
-from pipeline.plan.needs import PYTHON, Need, fixed, per_described, process
 from pipeline.run import Job, Run, Stage
 from stages.commands import count
 
@@ -57,7 +56,7 @@ def list_magnitudes(
 STAGE = Stage(
     list_magnitudes,
     version=2,
-    needs=Need(process(PYTHON + 1500, described=0.05), fixed(5), per_described(300), "words of the split"),
+    memory=4000,
     names=("model", "split"),
     choices=lambda config: config.aligned_splits(),
     wanted=lambda config: config.aligned_splits(config.align.splits),

@@ -4,7 +4,6 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from pipeline.plan.needs import TORCH, Need, fixed, network_gpu, per_described, process
 from pipeline.run import Inputs, Job, Outside, Run, Stage
 from stages.texts import sentence_shards
 
@@ -207,7 +206,8 @@ def _reads(config, layout, model: str) -> Inputs:
 STAGE = Stage(
     train,
     version=10,
-    needs=Need(process(TORCH + 3000, images=0.004), fixed(500), per_described(2), "pairs times epochs", network_gpu),
+    memory=6000,
+    gpu=True,
     names=("model",),
     choices=lambda config: [(name,) for name in config.made_by("train")],
     keys=_keys,

@@ -4,7 +4,6 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from pipeline.plan.needs import Need, fixed
 from pipeline.run import Inputs, Job, Run, Stage
 from pipeline.specs.generators import ranker
 
@@ -233,7 +232,7 @@ def _tree_files(config, layout) -> Inputs:
 STAGE = Stage(
     reproduce,
     version=9,
-    needs=Need(fixed(2500), fixed(50), fixed(60), "models"),
+    memory=3000,
     keys=lambda config: {
         "name": config.name,
         "reproduce": config.reproduce.model_dump(),

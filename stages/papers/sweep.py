@@ -1,9 +1,7 @@
 """`sweep`: what a model reaches with more target and auxiliary pairs, from moments, with every combination tried."""
 
-from dataclasses import replace
-
 from pipeline.run import Job, Run, Stage
-from stages.studies import NEED, read_study, study_keys, study_reads
+from stages.studies import read_study, study_keys, study_reads
 
 
 def sweep(run: Run, job: Job, model: str) -> None:
@@ -44,7 +42,8 @@ def _keys(config, model: str) -> dict:
 STAGE = Stage(
     sweep,
     version=2,
-    needs=replace(NEED, grows="combinations of the grids"),
+    memory=4000,
+    gpu=True,
     threads=8,
     names=("model",),
     choices=lambda config: [(name,) for name in config.made_by("fit")],

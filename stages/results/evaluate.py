@@ -6,7 +6,6 @@ from pathlib import Path
 
 import click
 
-from pipeline.plan.needs import TORCH, Need, fixed, per_image, shards_mb
 from pipeline.run import Job, Run, Stage
 
 FITTED = "fitted"
@@ -112,12 +111,6 @@ def _choices(config) -> Iterator[tuple[str, ...]]:
 STAGE = Stage(
     evaluate,
     version=4,
-    needs=Need(
-        lambda s: TORCH + 600 + shards_mb(s),
-        fixed(5),
-        per_image(300),
-        "images times sentences of the split; `evaluate.bootstrap`",
-    ),
     names=("model", "split", "protocol"),
     batch=_batch,
     choices=_choices,

@@ -4,7 +4,6 @@ import logging
 from pathlib import Path
 
 from pipeline.errors import UsageError
-from pipeline.plan.needs import Need, fixed
 from pipeline.run import Inputs, Job, Outside, Run, Stage
 
 log = logging.getLogger(__name__)
@@ -65,7 +64,7 @@ def _spacy(run: Run) -> dict[str, str]:
 STAGE = Stage(
     train_parser,
     version=2,
-    needs=Need(fixed(2500), fixed(200), fixed(240), "words of the treebank times epochs"),
+    memory=3000,
     threads=8,
     keys=lambda config: {"seed": config.seed, "training": config.parse.training.model_dump()},
     reads=_reads,

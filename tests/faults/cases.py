@@ -190,7 +190,6 @@ def _generators(root: Path, run: Path) -> Found:
 
 
 def _pages(root: Path, run: Path, place: Path) -> Found:
-    yield "plan", "plan", whole(root / "network.yaml", run), [run / "plan.json"]
     yield "report", "report", whole(root / "shown.yaml", run), [run / "report/index.html"]
     demo = place / "demo"
     drawn = ["--config", root / "demo.yaml", "--processes", 0]

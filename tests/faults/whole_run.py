@@ -45,7 +45,6 @@ NETWORK = {
     "generators": ["mrnn", "mrnn-regions"],
     "describe": {"boxes": True, "top": 2, "beam": 2, "meteor": False},
     "evaluate": {"bootstrap": 20},
-    "plan": {"sample": 8},
 }  # fmt: skip
 ADOPTED = {
     "models": ["zero-shot"],
