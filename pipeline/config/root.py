@@ -106,7 +106,6 @@ class ClusterSettings(Section):
 class RemoteSettings(Section):
     scratch: str | None
     scratch_gb: AboveZero
-    patience: AboveZero
 
 
 class Keys(Generators):

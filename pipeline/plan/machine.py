@@ -31,8 +31,7 @@ EXTRAS = {
     "metrics": ("pycocoevalcap", "BLEU, ROUGE-L and CIDEr of descriptions, METEOR with Java"),
     "lancedb": ("lancedb", "bundles as LanceDB databases"),
     "qdrant": ("qdrant-client", "bundles as Qdrant databases"),
-    "s3": ("s3fs", "collections in S3 and its like, and sync"),
-    "gs": ("gcsfs", "collections in Google Cloud Storage, and sync"),
+    "s3": ("s3fs", "collections in S3 and its like"),
     "https": ("aiohttp", "collections behind web servers"),
     "test": ("pytest", "the tests"),
 }
