@@ -10,7 +10,6 @@ from pipeline.config.text_checks import check_text_encoders, check_text_weights,
 from pipeline.config.variants import CSLS, PLAIN, REFIT, Model
 from pipeline.errors import UsageError
 from pipeline.specs.encoders import TRAINED
-from pipeline.specs.engines import AUTO, ENGINES, TORCH
 from pipeline.specs.models import MODELS, model_spec
 from pipeline.specs.trainings import TRAININGS
 
@@ -105,8 +104,6 @@ def _check_ensembles(config: "Config") -> None:
 
 
 def _check_encoders(config: "Config") -> None:
-    if config.extract.engine not in (engines := (AUTO, TORCH, *(spec.name for spec in ENGINES))):
-        raise ValueError(f"extract.engine: there is no {config.extract.engine}; give one of {', '.join(engines)}")
     names = [encoder.name for encoder in (*config.encoders, *config.query_encoders)]
     if len(set(names)) < len(names):
         raise ValueError(f"two encoders of one name among {', '.join(names)}")

@@ -59,7 +59,6 @@ class IndexSettings(Section):
     candidates: Literal["auto"] | Annotated[tuple[str, ...], Field(min_length=1)]
     sample: Annotated[Positive, Field(ge=1000)]
     workload: Positive
-    encoder_graphs: bool
     shortlist: ShortlistSettings
 
 

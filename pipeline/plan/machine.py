@@ -21,8 +21,6 @@ EXTRAS = {
     "transformers": ("transformers", "image and text encoders of Hugging Face's transformers"),
     "sentence-transformers": ("sentence-transformers", "text encoders of sentence-transformers"),
     "onnx": ("onnxruntime", "image encoders in ONNX files"),
-    "openvino": ("openvino", "faster extraction on a processor: extract.engine"),
-    "onnxruntime": ("onnxscript", "the same by ONNX Runtime"),
     "cluster": ("distributed", "Dask schedulers, and Snakemake on any queue"),
     "serve": ("fastapi", "the page and the JSON API"),
     "parse": ("spacy", "parse trees by spaCy"),

@@ -30,11 +30,6 @@ class Resources:
         return divide(manifest.n_shards, manifest.shard_size, config.shards_per_job, config.scheduler is not None)
 
     @property
-    def images_per_job(self) -> int:
-        """Images of a part, on average."""
-        return self.manifest.n_images // max(1, len(self.parts))
-
-    @property
     def sums(self) -> str:
         """Where `pipeline.mapreduce` computes for a whole stage: at the Dask scheduler that the configuration gives the
         address of, or here."""

@@ -47,7 +47,6 @@ def check_standard(encoder: Any) -> None:
 
 class ExtractSettings(Section):
     precision: Literal["auto", "float32", "bfloat16"]
-    engine: str
     batch_size: Positive | None
     checkpoint_images: Positive
     decode_workers: Count | None
@@ -56,7 +55,7 @@ class ExtractSettings(Section):
 
     def decisive(self) -> dict[str, Any]:
         """The keys that decide the features. What `auto` takes follows from the machine: the shards' cards say it."""
-        return self.model_dump(include={"precision", "storage", *(["engine"] if self.engine != "auto" else [])})
+        return self.model_dump(include={"precision", "storage"})
 
 
 class GridSettings(Section):

@@ -83,11 +83,11 @@ def _open(run: Run, encoders: Sequence[str]) -> Iterator[tuple[str, OpenedEncode
         with _by_its_own_job(name, encoders):
             parameters = run.encoder(name)
             network = restore_encoder(parameters.settings, parameters.tensors)
-            work = network.work(run.config.device, chosen.precision, run.batch_size, chosen.engine, run.images_per_job)
+            work = network.work(run.config.device, chosen.precision, run.batch_size)
             if chosen.batch_size is None:
                 work.extractor.grow(network.preprocessing.side)
-            plan = work.extractor.plan
-            described = {"name": name, "sha256": parameters.sha256, **parameters.settings, **plan.described}
+            precision = {"precision": work.extractor.plan.precision}
+            described = {"name": name, "sha256": parameters.sha256, **parameters.settings, **precision}
             yield name, OpenedEncoder(View(network.preprocessing, work.describe), work.extractor, described)
 
 
@@ -112,7 +112,7 @@ def _together(config) -> list[tuple[str]]:
 
 STAGE = Stage(
     extract,
-    version=4,
+    version=5,
     memory=4000,
     gpu=True,
     names=("encoder",),

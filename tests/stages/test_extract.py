@@ -36,7 +36,6 @@ SETTINGS = {
         "batch_size": 3,
         "checkpoint_images": 5,
         "decode_workers": 0,
-        "engine": "auto",
         "precision": "float32",
         "storage": "float32",
     },
@@ -197,14 +196,6 @@ def test_what_one_encoder_lacks_is_made_for_it_alone(run: Path) -> None:
     run_command("extract", *given, "--together")
     assert shard_of(run, "small").path.stat().st_mtime_ns == kept
     np.testing.assert_allclose(shard_of(run, "large")["features"], whole, rtol=1e-4, atol=1e-5)
-
-
-def test_another_engine_makes_the_same_features(run: Path) -> None:
-    for module in ("onnxruntime", "onnxscript"):
-        pytest.importorskip(module)
-    plain, other = extract(run), extract(run, engine="onnxruntime")
-    assert [made.details["encoder"]["engine"] for made in (plain, other)] == ["torch", "onnxruntime"]
-    np.testing.assert_allclose(other["features"], plain["features"], rtol=1e-3, atol=1e-4)
 
 
 def test_worker_processes_and_storage_change_little(run: Path) -> None:
