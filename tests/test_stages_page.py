@@ -86,14 +86,6 @@ def test_every_command_has_a_line_and_every_key_is_somewhere() -> None:
     assert not {key for key in Config.model_fields if key not in keys and OWN[key].defaults not in keys}
 
 
-def test_a_million_images_need_no_less_than_the_demo() -> None:
-    for stage in STAGES.values():
-        demo, million = (
-            [int(n) for n in re.findall(r"\d+", cell.replace(",", ""))] for cell in ROWS[stage.command][-2:]
-        )
-        assert len(demo) == 2 and all(more >= less for less, more in zip(demo, million, strict=True)), stage.name
-
-
 def changes(value: Any) -> Iterator[Any]:
     """Made-up values in the place of one: first different in all of a section, then in each leaf."""
     if isinstance(value, Section):
