@@ -43,16 +43,14 @@ FILES = {
     "phrases": {"names": "x"},
     "encoders": [
         {"name": "net", "architecture": "resnet18", "weights": "file", **FILE},
-        {"name": "paired", "architecture": "resnet18", "weights": "tuned"},
     ],
     "regions": {
-        "encoders": ["net", "paired"],
+        "encoders": ["net"],
         "dimensions": 8,
         "proposals": "faster-rcnn",
         "detector": {"weights": "file", **FILE},
     },
     "finetune": {"start": "file", **FILE},
-    "tune": {"start": "file", **FILE},
     "word_vectors": {"source": "file", **FILE},
     "text_encoders": [{"name": "words", "kind": "averaged", "averaged": {"source": "file", **FILE}}],
 }

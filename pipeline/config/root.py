@@ -20,7 +20,7 @@ from pipeline.settings.collection import (
     TextSettings,
     TokenVocabularySettings,
 )
-from pipeline.settings.images import ExtractSettings, FinetuneSettings, ImageViewSettings, RegionsSettings, TuneSettings
+from pipeline.settings.images import ExtractSettings, FinetuneSettings, ImageViewSettings, RegionsSettings
 from pipeline.settings.models import AlignSettings, CslsSettings, PhrasesSettings, TrainSettings
 from pipeline.settings.parse import ParseSettings
 from pipeline.settings.section import (
@@ -124,7 +124,6 @@ class Keys(Generators):
     extract: ExtractSettings
     regions: RegionsSettings
     finetune: FinetuneSettings
-    tune: TuneSettings
     text: TextSettings
     image_view: ImageViewSettings
     auxiliary: AuxiliarySettings

@@ -158,32 +158,5 @@ class FinetuneSettings(Section):
         return self
 
 
-class TuneSettings(Section):
-    start: Literal["untrained", "torchvision", "file"]
-    file: str | None
-    sha256: str | None
-    unfreeze: PositiveShare
-    dimensions: Positive
-    loss: Literal["info-nce", "hardest"]
-    temperature: AboveZero
-    margin: NonNegative
-    crop_area: PositiveShare
-    epochs: Positive
-    images: Annotated[Positive, Field(ge=2)]
-    images_at_once: Annotated[Positive, Field(ge=2)]
-    learning_rate: AboveZero
-    body_rate: NonNegative
-    weight_decay: NonNegative
-    clip: AboveZero
-    precision: Literal["auto", "float32", "bfloat16"]
-    checkpoint_seconds: NonNegative
-
-    @model_validator(mode="after")
-    def _file_goes_with_start(self) -> "TuneSettings":
-        if (self.start == "file") != (self.file is not None):
-            raise ValueError("tune: give `file` exactly when `start` is file")
-        return self
-
-
 class ImageViewSettings(Section):
     normalise: tuple[Literal["sqrt", "l2"], ...]

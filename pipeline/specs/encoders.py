@@ -61,8 +61,8 @@ def _library(name: str, place: str, **more: Any) -> EncoderSpec:
     return _spec(name, f"{name}_models:{place}", **more)
 
 
-TRAINED = ("finetuned", "tuned")
-"""Weights that a stage of the run makes: `finetune` on labelled boxes, `tune` on images with sentences."""
+TRAINED = ("finetuned",)
+"""Weights that a stage of the run makes: `finetune` on labelled boxes."""
 ENCODERS: tuple[EncoderSpec, ...] = (
     _spec("network", "networks:NetworkEncoder", architectures=True, regions=True, dim=_network_dim,
           weights=("untrained", "torchvision", "file", *TRAINED),

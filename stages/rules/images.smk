@@ -23,17 +23,6 @@ rule finetune:
     shell: FLOW.shell("finetune")
 
 
-rule tune:
-    input: FLOW.input("tune")
-    output: FLOW.output("tune")
-    wildcard_constraints: **FLOW.constraints("tune")
-    params: **FLOW.params("tune")
-    threads: FLOW.threads("tune")
-    benchmark: FLOW.benchmark("tune")
-    resources: **FLOW.resources("tune")
-    shell: FLOW.shell("tune")
-
-
 rule extract:
     input: FLOW.input("extract")
     output: FLOW.output("extract")

@@ -24,13 +24,9 @@ NETWORK = {
         "splits": ["train"], "side": 32, "context": 2, "iterations": 5, "images": 2, "held_out_images": 2,
         "candidates": 4, "precision": "float32", "checkpoint_seconds": 0,
     },
-    "tune": {
-        "start": "untrained", "dimensions": 4, "epochs": 3, "images": 4, "images_at_once": 2, "precision": "float32",
-        "checkpoint_seconds": 0,
-    },
     "parse": {
         "treebank": dict.fromkeys(("train", "dev", "test"), "treebank.conllu"),
-        "training": {"width": 8, "depth": 1, "hidden": 8, "batch_words": 60, "epochs": 2},
+        "training": {"epochs": 2},
     },
     "tokens": {"min_count": 2},
     "word_vectors": {"dim": 8, "epochs": 2},
@@ -71,7 +67,6 @@ CONFIGS = {
         "generators": [],
         "encoders": [
             FINETUNED, {**FINETUNED, "name": "eyes", "weights": "untrained"},
-            {**FINETUNED, "name": "paired", "weights": "tuned"},
             {"name": "pooled", "architecture": "pooled", "of": "tuned"},
         ],
     },

@@ -148,7 +148,7 @@ def test_the_fingerprint_follows_the_version_the_keys_and_the_inputs(tmp_path: P
 
 def test_the_first_of_those_made_together_waits_for_what_all_read_and_the_others_for_the_first() -> None:
     weights = {"architecture": "squeezenet1_1", "weights": "untrained"}
-    encoders = [{"name": name, **weights} for name in ("a", "b")] + [{"name": "c", **weights, "weights": "tuned"}]
+    encoders = [{"name": name, **weights} for name in ("a", "b")] + [{"name": "c", **weights, "weights": "finetuned"}]
 
     def waits(encoder: str, **changes: object) -> list[str]:
         config = validate({**read_mapping(default_path()), "name": "run", "encoders": encoders, **changes})
