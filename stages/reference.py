@@ -74,15 +74,15 @@ explained in [configuration.md](configuration.md)). With a section count the def
 `encoder_defaults`, `library_defaults` and `ensemble_defaults`, and with `text_encoders` both `text_encoder_defaults`
 and `text`; `train_defaults` and `language_defaults` stand here for the own sections of all models and generators that
 are laid over them. No results depend on where and by how many processes they are made:
-`results_root`, `shards_per_job`, `workers`, `scheduler`, `cluster`, `remote` and `device` are every stage's, and
+`results_root`, `parts`, `workers`, `scheduler`, `cluster`, `remote` and `device` are every stage's, and
 `serve` is the server's.
 
-The last column is the memory that a job asks its scheduler for, and whether it takes a GPU; a retry asks for more, and
-a profile may ask for something else. What stages took is in [measured.md](measured.md) and
+The last column says which stages compute on a GPU where there is one. Threads and memory stand in the rules, in
+`stages/rules`; a profile may ask for something else. What stages took is in [measured.md](measured.md) and
 [scaling.md](scaling.md), and of a run of yours in its report. Made from the declarations of the stages by
 `python -m stages.reference > docs/stages.md`.
 
-| command, version | a job for each | reads | writes | keys | asks for |
+| command, version | a job for each | reads | writes | keys | GPU |
 |---|---|---|---|---|---|
 """
 OTHERS = """
@@ -186,9 +186,13 @@ def _wildcards(stage: Stage) -> Names:
 def _row(stage: Stage, keys: Sequence[str], reads: Sequence[str]) -> str:
     writes = [one.name for one in stage.outputs(Layout(Path()), *_wildcards(stage))]
     shown = list(dict.fromkeys((OWN[key].defaults if key in OWN else None) or key for key in keys))
-    each = ", ".join([*stage.names, *(["part"] if stage.sharded else [])]) or "run"
-    asked = f"{stage.memory:,} MB{', a GPU' if stage.gpu else ''}"
-    cells = (f"`{stage.command}` {stage.version}", each, *map(_quoted, (reads, writes, shown)), asked)
+    each = ", ".join([*stage.names, *(["part"] if stage.sharded and stage.name != "accumulate" else [])]) or "run"
+    cells = (
+        f"`{stage.command}` {stage.version}",
+        each,
+        *map(_quoted, (reads, writes, shown)),
+        "yes" if stage.gpu else "",
+    )
     return f"| {' | '.join(cells)} |\n"
 
 

@@ -115,14 +115,14 @@ FILES = {
 RULE = """
 
 rule count_lengths:
-    input: FLOW.input("count_lengths")
-    output: FLOW.output("count_lengths")
-    wildcard_constraints: **FLOW.constraints("count_lengths")
-    params: **FLOW.params("count_lengths")
-    threads: FLOW.threads("count_lengths")
-    benchmark: FLOW.benchmark("count_lengths")
-    resources: **FLOW.resources("count_lengths")
-    shell: FLOW.shell("count_lengths")
+    input: reads("count_lengths")
+    output: LAYOUT.file("lengths.json").commit
+    params: decides=decides("count_lengths")
+    log: LOGS / "count_lengths.log"
+    benchmark: BENCHMARKS / "count_lengths/all.tsv"
+    threads: 1
+    resources: mem_mb=megabytes(1000)
+    shell: jointspace("count-lengths")
 """
 LINES = {
     "pipeline/specs/models.py": (

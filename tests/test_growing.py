@@ -32,7 +32,7 @@ CONFIG = {
     "extract": {"decode_workers": 0},
     "models": ["cca"],
     "shard_size": SHARD,
-    "shards_per_job": 1,
+    "parts": 2,
     "text": {"vocabulary": "frozen.json"},
     "fit": {"dimensions": [4], "image_ridge": [1], "text_ridge": [1], "eigenvalue_power": [1]},
     "evaluate": {"bootstrap": 0, "splits": ["test"], "protocols": ["all-sentences"]},
@@ -95,7 +95,7 @@ def test_all_shards_at_once_are_what_the_rules_make(fitted: Path, tmp_path: Path
     """`accumulate` and `embed` of one part, here, on processes or on a cluster: the same bytes as job by job."""
     pytest.importorskip("distributed") if "scheduler" in chosen else None
     run = shutil.copytree(fitted / "results/grow", tmp_path / "run")
-    (run / "config.yaml").write_text(yaml.safe_dump(CONFIG | {"shards_per_job": None} | chosen))
+    (run / "config.yaml").write_text(yaml.safe_dump(CONFIG | {"parts": 1} | chosen))
     for command, folder in (("accumulate target", "moments/target"), ("embed cca", "embeddings/cca")):
         shutil.rmtree(run / folder)
         jointspace(fitted, *command.split(), "--run", run)

@@ -87,7 +87,7 @@ def test_shards_are_the_same_wherever_they_are_made(how: dict, address: str, tmp
     others = {path.name.split("-")[1] for path in (run / "begun").glob("*")} - {str(os.getpid())}
     assert others, "nothing was made elsewhere"
     for part in range(5):
-        write_config(run, {"shards_per_job": 1})
+        write_config(run, {"parts": 5})
         runner.make(Run(run), STAGE, ("tfidf",), part=part, again=True)
     assert encoded(run, IN_PROCESS, again=False) == expected
 

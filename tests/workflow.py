@@ -43,7 +43,7 @@ TINY = {
 }
 MINE = ("photographs/shard-00007.tar", "photographs/shard-1abc.txt", "photographs/.poetry.lock")
 """A user's own files that lie in the run's folder, and look like what it removes at its end."""
-TIMED = ("index", "report", "benchmarks", "study", "photographs")
+TIMED = ("index", "report", "benchmarks", "logs", "study", "photographs")
 """Of a run: what holds measured times, what shows them, and what only some tests make."""
 
 
@@ -78,7 +78,7 @@ def planned_by(root: Path, folder: Path) -> set[str]:
 def rules_of(dry_run: subprocess.CompletedProcess) -> set[str]:
     """Those that it lists, but for `all`."""
     assert dry_run.returncode == 0, dry_run.stdout[-4000:] + dry_run.stderr[-4000:]
-    pattern = r"^ *(?:rule|localrule|checkpoint|localcheckpoint) (\w+):"
+    pattern = r"^ *(?:rule|localrule) (\w+):"
     return set(re.findall(pattern, dry_run.stdout, flags=re.M)) - {"all"}
 
 

@@ -88,7 +88,7 @@ def _check_ensembles(config: "Config") -> None:
             )
         if name in config.single:
             raise ValueError(f"ensembles: {name} is the name of another model; choose another")
-        members = {member: config.parts(member) for member in ensemble.members}
+        members = {member: config.name_parts(member) for member in ensemble.members}
         if unknown := [m for m in members if m.removesuffix(CSLS) not in config.single or config.why_not(m)]:
             known = ", ".join(config.single)
             raise ValueError(f"ensembles.{name}: unknown member {unknown[0]}; there are {known}")

@@ -113,7 +113,7 @@ class Keys(Generators):
     weights_root: str
     results_root: str
     shard_size: Positive
-    shards_per_job: Positive | None
+    parts: Annotated[Positive, Field(le=99_999)]
     device: Device
     workers: Positive
     scheduler: Annotated[str, Field(pattern=SCHEDULER)] | None

@@ -6,7 +6,7 @@ manifest, other artefacts), what it writes and what a job of it asks for; `pipel
 """
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -102,16 +102,11 @@ class Stage:
     the artefacts and files that it is made from, by the names that its fingerprint has for them; `columns` are those of
     the manifest (`images`, `splits`, `sentences`, `documents`, `boxes`) on which a shard depends; `also(run, *names)`
     are fingerprints of whatever else decides, found once for all shards. `writes(layout, *names)` is what it makes,
-    first of all what others read. `threads` is what a job can use, `memory` the MB that it asks for (for ten thousands
-    of images, or a shard of them), and `gpu` whether it computes on one. `options` are of the command
-    alone, click's, and are passed to the function of a stage without shards. `then(run, *names)` is what a person may
-    type next; None for the rest of the run. `shown` is the category in Snakemake's report of each output that is shown
-    there, by its caption. `finish(run, part, *names)` is called when all shards of a part are made, before its commit.
-    `together(config)`, of a sharded stage, are names that share most of their work: the job of
-    the first makes all of them, and those of the others find theirs made. Names are then of one word, `function(run,
-    *names)` opens several, and what it returns takes a job of each that is to be made. `batch(config, *names)`, of a
-    stage without shards, names the job that makes these and all others of the same batch, each with its own commit:
-    where each is made sooner than a process starts.
+    first of all what others read. `gpu` says whether a job computes on one. `options` are of the command alone,
+    click's, and are passed to the function of a stage without shards. `then(run, *names)` is what a person may type
+    next; None for the rest of the run. `finish(run, *names)` is called when all shards of a whole artefact are made,
+    before its commit. A sharded stage may make several `together` that share their work: `function(run, *names)` opens
+    several names of one word, and what it returns takes a job of each that is to be made.
     """
 
     function: Callable[..., Any]
@@ -125,12 +120,8 @@ class Stage:
     keys: Callable[..., Mapping[str, Any]] = _empty
     reads: Callable[..., Inputs] = _empty
     also: Callable[..., Mapping[str, str]] = _empty
-    shown: Mapping[str, str] = field(default_factory=dict)
     finish: Callable[..., None] = _nothing
-    together: "Callable[[Config], Sequence[Names]]" = _nothing
-    batch: "Callable[..., str] | None" = None
-    threads: int = 1
-    memory: int = 2000
+    together: bool = False
     gpu: bool = False
     options: tuple[Any, ...] = ()
     then: "Callable[..., str | None]" = lambda run, *names: None
@@ -169,18 +160,6 @@ class Stage:
             return found
         wanted = set(map(tuple, self.wanted(config)))
         return [choice for choice in found if choice in wanted] or found
-
-    def others(self, config: "Config", names: Names) -> list[Names]:
-        """The names that the job of these makes too, because they are the first of those that are made together."""
-        first, *others = map(tuple, self.together(config)) if self.together(config) else [()]
-        return others if first == names else []
-
-    def batches(self, config: "Config") -> dict[str, list[Names]]:
-        """Batch -> what `all` makes of it; empty for a stage that makes each for itself."""
-        found: dict[str, list[Names]] = {}
-        for names in self.wanted(config) if self.batch else ():
-            found.setdefault(self.batch(config, *names), []).append(tuple(names))
-        return found
 
     def depends(self, config: "Config", *names: str) -> dict[str, Any]:
         """The version and the part of the configuration that decide the result."""

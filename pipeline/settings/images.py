@@ -50,7 +50,6 @@ class ExtractSettings(Section):
     batch_size: Positive | None
     checkpoint_images: Positive
     decode_workers: Count | None
-    together: bool
     storage: Literal["float16", "float32"]
 
     def decisive(self) -> dict[str, Any]:

@@ -207,7 +207,6 @@ STAGE = Stage(
     keys=_keys,
     reads=_reads,
     writes=lambda layout: layout.manifest,
-    threads=8,
     options=(
         click.Option(
             ["--processes"], type=click.IntRange(min=0), help="Processes that decode; 0 for none. [default: --threads]"

@@ -52,7 +52,6 @@ STAGE = Stage(
     choices=lambda config: [()] if config.demo.generate else [],
     keys=lambda config: config.demo.model_dump(),
     writes=lambda layout: layout.demo,
-    threads=8,
 )
 
 

@@ -157,11 +157,9 @@ def _reads(config: "Config", layout, encoder: str) -> Inputs:
 STAGE = Stage(
     extract_regions,
     version=4,
-    memory=8000,
     gpu=True,
     names=("encoder",),
     sharded=True,
-    threads=8,
     choices=lambda config: [(name,) for name in config.regions.encoders],
     wanted=lambda config: [(name,) for name in config.regions.encoders],
     keys=_keys,

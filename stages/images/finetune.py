@@ -173,12 +173,10 @@ def _reads(config, layout, encoder: str) -> Inputs:
 STAGE = Stage(
     finetune,
     version=6,
-    memory=4000,
     gpu=True,
     names=("encoder",),
     choices=lambda config: [(one.name,) for one in config.every_encoder if one.weights == "finetuned"],
     keys=_keys,
     reads=_reads,
     writes=lambda layout, encoder: (layout.encoder(encoder), layout.classifier(encoder)),
-    threads=8,
 )

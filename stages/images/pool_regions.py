@@ -54,7 +54,6 @@ def pool_regions(run: Run, encoder: str) -> Callable[[Job], None]:
 STAGE = Stage(
     pool_regions,
     version=3,
-    memory=3000,
     names=("encoder",),
     sharded=True,
     choices=lambda config: [(one.name,) for one in config.every_encoder if one.spec.reads == "regions"],

@@ -57,11 +57,9 @@ def _reads(config, layout, encoder: str) -> Inputs:
 STAGE = Stage(
     prepare_encoder,
     version=4,
-    memory=3000,
     names=("encoder",),
     choices=lambda config: [(one.name,) for one in config.prepared_encoders if one.weights not in TRAINED],
     keys=_keys,
     reads=_reads,
     writes=lambda layout, encoder: layout.encoder(encoder),
-    threads=8,
 )

@@ -29,7 +29,6 @@ def reduce_regions(run: Run, encoder: str) -> Callable[[Job], None]:
 STAGE = Stage(
     reduce_regions,
     version=3,
-    memory=8000,
     names=("encoder",),
     sharded=True,
     choices=lambda config: [(name,) for name in config.regions.encoders if config.regions.reduced],

@@ -40,7 +40,6 @@ STAGE = Stage(
     wanted=lambda config: [(name,) for name in config.regions.encoders],
     reads=lambda config, layout, encoder: {"regions": layout.regions(encoder)},
     writes=lambda layout, encoder: layout.region_sheet(encoder),
-    shown={"regions": "Regions and alignments"},
     options=(
         count("--shard", 0, "Shard whose images are shown.", least=0),
         count("--images", IMAGES, "Images shown."),

@@ -169,10 +169,8 @@ def _search(run: Run, model: str) -> str | None:
 STAGE = Stage(
     build_index,
     version=7,
-    memory=3000,
     gpu=True,
     names=("model",),
-    threads=8,
     choices=lambda config: [(name,) for name in config.every_model()],
     wanted=lambda config: [(name,) for name in config.models],
     keys=_keys,

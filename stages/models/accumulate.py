@@ -100,14 +100,15 @@ def _reads(config, layout, pairs: str) -> Inputs:
     return {**{f"text/{name}": shards for name, shards in texts.items()}, **features}
 
 
-def _add_up(run: Run, part: int, pairs: str) -> None:
-    """Sum the moments of a part, where there are several parts: `fit` reads a file for each part."""
+def _add_up(run: Run, pairs: str) -> None:
+    """Sum the moments of all shards, in their order."""
     from pipeline.models.linear.sets import add_up
     from pipeline.storage.moments import write_sum
 
-    if len(run.parts) > 1 < len(run.parts[part]):
-        folder, shards = run.layout.moments(pairs).folder, run.parts[part]
-        write_sum(folder, part, shards, lambda readers: add_up(readers, run.sums).to_arrays())
+    if (shards := run.manifest.n_shards) > 1:
+        write_sum(
+            run.layout.moments(pairs).folder, range(shards), lambda readers: add_up(readers, run.sums).to_arrays()
+        )
 
 
 STAGE = Stage(
@@ -117,7 +118,6 @@ STAGE = Stage(
     names=("pairs",),
     sharded=True,
     finish=_add_up,
-    threads=8,
     choices=_choices,
     keys=_keys,
     reads=_reads,

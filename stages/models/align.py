@@ -89,7 +89,6 @@ def _draw(
 STAGE = Stage(
     align,
     version=3,
-    memory=3000,
     names=("model", "split"),
     choices=lambda config: config.aligned_splits(),
     wanted=lambda config: config.aligned_splits(config.align.splits),
@@ -100,7 +99,6 @@ STAGE = Stage(
         "vocabulary": layout.token_vocabulary,
     },
     writes=lambda layout, model, split: (layout.alignments(model, split), layout.alignment_sheet(model, split)),
-    shown={"alignments": "Regions and alignments"},
     options=(
         count("--images", IMAGES, "Images drawn, each twice."),
         count("--columns", COLUMNS, "Images side by side."),

@@ -116,7 +116,6 @@ def _reads(config, layout, model: str, split: str) -> Inputs:
 STAGE = Stage(
     embed_phrases,
     version=2,
-    memory=6000,
     gpu=True,
     names=("model", "split"),
     choices=lambda config: config.phrase_splits(),

@@ -86,12 +86,10 @@ def _reads(config, layout, model: str) -> Inputs:
 STAGE = Stage(
     fit,
     version=7,
-    memory=3000,
     gpu=True,
     names=("model",),
     choices=lambda config: [(name,) for name in config.made_by("fit")],
     keys=lambda config, model: config.model(model).hyperparameters,
     reads=_reads,
     writes=lambda layout, model: layout.model(model),
-    threads=8,
 )

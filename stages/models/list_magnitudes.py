@@ -56,7 +56,6 @@ def list_magnitudes(
 STAGE = Stage(
     list_magnitudes,
     version=2,
-    memory=4000,
     names=("model", "split"),
     choices=lambda config: config.aligned_splits(),
     wanted=lambda config: config.aligned_splits(config.align.splits),
@@ -67,7 +66,6 @@ STAGE = Stage(
         "vocabulary": layout.token_vocabulary,
     },
     writes=lambda layout, model, split: (layout.magnitudes(model, split), layout.magnitude_sheet(model, split)),
-    shown={"magnitudes": "Regions and alignments"},
     options=(
         count("--words", WORDS, "Words at each end."),
         count("--images", IMAGES, "Regions listed."),

@@ -62,7 +62,6 @@ def rank_phrases(run: Run, job: Job, model: str, split: str, boxes: Path | None 
 STAGE = Stage(
     rank_phrases,
     version=3,
-    memory=8000,
     names=("model", "split"),
     choices=lambda config: config.phrase_splits(),
     wanted=lambda config: config.phrase_splits(config.phrases.splits),

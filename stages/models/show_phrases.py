@@ -70,7 +70,6 @@ def show_phrases(
 STAGE = Stage(
     show_phrases,
     version=2,
-    memory=6000,
     names=("model", "split"),
     choices=lambda config: config.phrase_splits(),
     wanted=lambda config: config.phrase_splits(config.phrases.splits),

@@ -206,7 +206,6 @@ def _reads(config, layout, model: str) -> Inputs:
 STAGE = Stage(
     train,
     version=10,
-    memory=6000,
     gpu=True,
     names=("model",),
     choices=lambda config: [(name,) for name in config.made_by("train")],
@@ -214,5 +213,4 @@ STAGE = Stage(
     reads=_reads,
     also=lambda run, model: {"precision": str(_precision(run, model))},
     writes=lambda layout, model: layout.model(model),
-    threads=8,
 )

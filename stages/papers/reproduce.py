@@ -101,7 +101,7 @@ def _word(encoder: Any) -> str:
 
 def _describe(config: "Config", name: str) -> dict[str, Any]:
     """The settings of a model in the words of benchmarks.papers.printed."""
-    model, parts = config.model(name), config.parts(name)
+    model, parts = config.model(name), config.name_parts(name)
     found = {**(model.settings.model_dump(exclude={"checkpoint_seconds"}) if model.settings else {}), **model.named}
     found |= {"seed": model.seed, "scores": "corrected for hubs" if parts.csls else "as they are"}
     found |= _name_encoders(config, model.encoders)
@@ -232,7 +232,6 @@ def _tree_files(config, layout) -> Inputs:
 STAGE = Stage(
     reproduce,
     version=9,
-    memory=3000,
     keys=lambda config: {
         "name": config.name,
         "reproduce": config.reproduce.model_dump(),
@@ -242,5 +241,4 @@ STAGE = Stage(
     },
     reads=_reads,
     writes=lambda layout: layout.reproduction,
-    shown={"reproduction": "Tables"},
 )

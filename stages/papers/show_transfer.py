@@ -80,10 +80,8 @@ def show_transfer(run: Run, job: Job) -> None:
 STAGE = Stage(
     show_transfer,
     version=2,
-    memory=4000,
     gpu=True,
     keys=study_keys,
     reads=lambda config, layout: {**study_reads(config, layout), "study": layout.study},
     writes=lambda layout: layout.transfer_page,
-    shown={"transfer": "Tables"},
 )

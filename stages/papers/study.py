@@ -69,9 +69,7 @@ def study(run: Run, job: Job) -> None:
 STAGE = Stage(
     study,
     version=4,
-    memory=4000,
     gpu=True,
-    threads=8,
     keys=study_keys,
     reads=study_reads,
     writes=lambda layout: layout.study,

@@ -42,9 +42,7 @@ def _keys(config, model: str) -> dict:
 STAGE = Stage(
     sweep,
     version=2,
-    memory=4000,
     gpu=True,
-    threads=8,
     names=("model",),
     choices=lambda config: [(name,) for name in config.made_by("fit")],
     keys=_keys,

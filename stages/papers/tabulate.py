@@ -38,5 +38,4 @@ STAGE = Stage(
     keys=lambda config: {"seed": config.seed, "name": config.name, "bootstrap": config.evaluate.bootstrap},
     reads=lambda config, layout: {"study": layout.study},
     writes=lambda layout: layout.tables,
-    shown={"tables": "Tables"},
 )

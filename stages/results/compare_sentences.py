@@ -53,7 +53,6 @@ def _reads(config, layout) -> Inputs:
 STAGE = Stage(
     compare_sentences,
     version=2,
-    memory=8000,
     choices=lambda config: [()] if config.reproduce.trees else [],
     keys=lambda config: {"seed": config.seed, "bootstrap": config.evaluate.bootstrap, "models": _models(config)},
     reads=_reads,

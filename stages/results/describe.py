@@ -92,7 +92,6 @@ def _reads(config, layout, generator: str, subject: str) -> Inputs:
 STAGE = Stage(
     describe,
     version=5,
-    memory=8000,
     gpu=True,
     names=("generator", "subject"),
     choices=lambda config: config.descriptions(),
@@ -104,7 +103,5 @@ STAGE = Stage(
     },
     reads=_reads,
     writes=lambda layout, *names: (layout.descriptions(*names), layout.description_page(*names)),
-    shown={"descriptions": "Generated sentences"},
-    threads=8,
     options=(click.Option(["--boxes"], type=PATH, help=BOXES),),
 )

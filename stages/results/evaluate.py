@@ -8,8 +8,6 @@ import click
 
 from pipeline.run import Job, Run, Stage
 
-FITTED = "fitted"
-
 
 def evaluate(run: Run, job: Job, model: str, split: str, protocol: str, through_index: bool = False) -> None:
     """Measure retrieval in both directions, by the protocol all-sentences (Karpathy) or first-sentence (Gong)."""
@@ -97,11 +95,6 @@ def _measure_cost(bundle_folder: Path, embeddings, pairs, chosen, images, senten
     return {"through_index": {**costs, "bundle": bundle.card["fingerprint"]}}
 
 
-def _batch(config, model: str, *names: str) -> str:
-    """Models that are fitted in seconds are judged together, one that was trained for long as soon as it is there."""
-    return FITTED if config.model(model).spec.made_by in ("fit", "adopt") else model
-
-
 def _choices(config) -> Iterator[tuple[str, ...]]:
     from pipeline.settings.section import DESCRIBED, PROTOCOLS
 
@@ -112,7 +105,6 @@ STAGE = Stage(
     evaluate,
     version=4,
     names=("model", "split", "protocol"),
-    batch=_batch,
     choices=_choices,
     wanted=lambda config: [names for names in config.evaluations() if names[0] in config.models],
     keys=lambda config, *names: {"seed": config.seed, **config.evaluate.model_dump(include={"bootstrap", "folds"})},

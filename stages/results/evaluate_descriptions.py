@@ -144,7 +144,6 @@ def _reads(config, layout, generator: str, subject: str) -> Inputs:
 STAGE = Stage(
     evaluate_descriptions,
     version=3,
-    memory=6000,
     gpu=True,
     names=("generator", "subject"),
     choices=lambda config: config.descriptions(),

@@ -105,7 +105,7 @@ def _reads(config, layout, generator: str, split: str, protocol: str) -> Inputs:
 STAGE = Stage(
     rank_sentences,
     version=1,
-    memory=8000, gpu=True,
+    gpu=True,
     names=("generator", "split", "protocol"),
     choices=_choices,
     wanted=lambda config: product(config.evaluate.generators, config.evaluate.splits, config.evaluate.protocols),
@@ -115,5 +115,4 @@ STAGE = Stage(
     },
     reads=_reads,
     writes=lambda layout, generator, *names: layout.evaluation(ranker(generator), *names),
-    threads=8,
 )  # fmt: skip

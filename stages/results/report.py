@@ -238,7 +238,6 @@ STAGE = Stage(
     keys=lambda config: {"collection": config.reproduce.collection},
     reads=_reads,
     writes=lambda layout: layout.report,
-    shown={"report": "Report"},
     then=lambda run: f"open {run.layout.report.path} in a browser",
     options=(
         click.Option(

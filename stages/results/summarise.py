@@ -20,5 +20,4 @@ STAGE = Stage(
         f"evaluation/{'.'.join(names)}": layout.evaluation(*names) for names in config.evaluations()
     },
     writes=lambda layout: (layout.summary, layout.summary_table),
-    shown={"summary": "Evaluation"},
 )

@@ -160,7 +160,6 @@ def _precision(run: Run, generator: str) -> "torch.dtype":
 STAGE = Stage(
     train_generator,
     version=5,
-    memory=6000,
     gpu=True,
     names=("generator",),
     choices=lambda config: [(name,) for name in config.generators],
@@ -168,5 +167,4 @@ STAGE = Stage(
     reads=_reads,
     also=lambda run, generator: {"precision": str(_precision(run, generator))},
     writes=lambda layout, generator: layout.generator(generator),
-    threads=8,
 )

@@ -45,7 +45,6 @@ def _reads(config, layout, documents: str, encoder: str) -> Inputs:
 STAGE = Stage(
     encode_documents,
     version=5,
-    memory=3000,
     names=("documents", "encoder"),
     sharded=True,
     choices=lambda config: [(name, one.name) for name in config.documents for one in config.text_encoders],

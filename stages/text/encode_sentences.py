@@ -23,7 +23,6 @@ def encode_sentences(run: Run, encoder: str) -> Callable[[Job], None]:
 STAGE = Stage(
     encode_sentences,
     version=5,
-    memory=4000,
     names=("encoder",),
     sharded=True,
     choices=lambda config: [(one.name,) for one in config.text_encoders if one.spec.reads == "texts"],

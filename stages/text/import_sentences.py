@@ -35,7 +35,6 @@ def _reads(config, layout, encoder: str) -> Inputs:
 STAGE = Stage(
     import_sentences,
     version=1,
-    memory=4000,
     names=("encoder",),
     sharded=True,
     choices=lambda config: [(one.name,) for one in config.text_encoders if one.spec.reads == "vectors"],

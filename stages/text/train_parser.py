@@ -63,8 +63,6 @@ def _spacy(run: Run) -> dict[str, str]:
 STAGE = Stage(
     train_parser,
     version=3,
-    memory=3000,
-    threads=8,
     keys=lambda config: {"seed": config.seed, "training": config.parse.training.model_dump()},
     reads=_reads,
     also=_spacy,

@@ -17,7 +17,7 @@ SMALL = {"dimensions": 8, "epochs": 3, "batch_size": 16, "precision": "float32",
 NETWORK = {
     "encoders": [FINETUNED],
     "models": ["both", "dvsa", "gru-csls", "dvsa-csls"],
-    "shards_per_job": 2,
+    "parts": 2,
     "extract": {"precision": "float32", "batch_size": 4, "checkpoint_images": 4, "decode_workers": 0},
     "regions": {"encoders": ["tuned"], "count": 2, "context": 2, "checkpoint_images": 4, "dimensions": 4},
     "finetune": {

@@ -50,7 +50,7 @@ def conllu(rows: list[tuple[str, list[str]]]) -> str:
 def config(folder: Path, **parse: object) -> Path:
     path = folder / "config.yaml"
     value = {"parse": parse, "tokens": {"min_count": 1}, "data_root": str(folder), "weights_root": str(folder)}
-    value |= {"shards_per_job": 1}
+    value |= {"parts": 3}
     path.write_text(yaml.safe_dump(value))
     return path
 
