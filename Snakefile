@@ -1,28 +1,21 @@
-# From photographs and sentences to a searchable index: one rule a stage, one command a rule.
+# From photographs and captions to a searchable index: one rule a stage, one command a rule.
 #
 #   snakemake all --cores 2                                             the demo, into results/demo
 #   snakemake all --cores 2 --configfile config/flickr8k.yaml           a collection of your own
+#   snakemake all -n, snakemake --rulegraph                             what would run, and how it hangs together
 #   snakemake all --cores 2 --report report.html                        what a finished run has made, and how
-#
-# The rules stand in stages/rules. What a rule reads, writes, needs and depends on is what the declaration of its stage
-# says, and pipeline/run/workflow.py tells it to Snakemake: a changed key, or a higher version, reruns what it decides.
 
-from snakemake.exceptions import WorkflowError
+import yaml
 
 from pipeline.config import default_path
-from pipeline.errors import JointspaceError
-from pipeline.run.workflow import Workflow
-from stages.catalogue import declared
+from pipeline.storage.atomic import publish_text
 from stages.closing import close
 
 
 configfile: str(default_path())
 
 
-try:
-    FLOW = Workflow.of(config, workflow.configfiles, declared(), lambda: checkpoints.ingest.get(), report, ancient)
-except JointspaceError as error:
-    raise WorkflowError(str(error))
+include: "stages/rules/common.smk"
 
 
 wildcard_constraints:
@@ -30,11 +23,12 @@ wildcard_constraints:
 
 
 onstart:
-    FLOW.start(config)
+    # Where commands find it.
+    publish_text(LAYOUT.config, yaml.safe_dump(dict(config), sort_keys=False))
 
 
 onsuccess:
-    for warning in close(FLOW.run, FLOW.started):
+    for warning in close(THIS_RUN, STARTED):
         logger.warning(warning)
 
 
@@ -44,8 +38,7 @@ localrules:
 
 
 rule all:
-    input:
-        *FLOW.targets,
+    input: [wanted(stage) for stage in STAGES]
 
 
 include: "stages/rules/collections.smk"
@@ -55,7 +48,6 @@ include: "stages/rules/models.smk"
 include: "stages/rules/index.smk"
 include: "stages/rules/results.smk"
 include: "stages/rules/papers.smk"
-include: "stages/rules/operations.smk"
 
 
 rule gong:

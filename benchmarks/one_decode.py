@@ -12,25 +12,30 @@ import argparse
 import copy
 import hashlib
 import io
+import json
 import os
 from functools import partial
 from pathlib import Path
 
 from interleave import compare, parse_options, report
 
-from engines import MEAN, STD, cosine, make_encoder  # isort: skip  (first: it configures the runtime)
-
-import numpy as np
-import torch
-from PIL import Image
-
 from pipeline import runtime
-from pipeline.images.decode import ImageLimits
-from pipeline.images.extraction import Extractor, choose_plan, extract_in_step, make_probes
-from pipeline.images.preprocess import Photograph, Preprocessing, View, load_views
+
+runtime.configure()
+
+import numpy as np  # noqa: E402
+import torch  # noqa: E402
+from PIL import Image  # noqa: E402
+
+from pipeline.images import weights  # noqa: E402
+from pipeline.images.decode import ImageLimits  # noqa: E402
+from pipeline.images.extraction import Extractor, choose_plan, extract_in_step, make_probes  # noqa: E402
+from pipeline.images.networks import NetworkEncoder, NetworkSpec, trained, untrained  # noqa: E402
+from pipeline.images.preprocess import Photograph, Preprocessing, View, load_views  # noqa: E402
 
 LIMITS = ImageLimits(max_pixels=64_000_000, min_side=8, max_aspect=20)
 NETWORK, BATCH, QUALITY, GRAIN = "mobilenet_v2", 8, 90, 4
+MEAN, STD = (0.485, 0.456, 0.406), (0.229, 0.224, 0.225)
 
 
 def main() -> None:
@@ -41,13 +46,13 @@ def main() -> None:
     parser.add_argument("--pairs", type=int, default=5)
     options = parse_options(parser, globals(), megapixels=[0.05], sides=["64,64", "96,96"], images=2)
     data = Path(os.environ["JOINTSPACE_DATA"]) if "JOINTSPACE_DATA" in os.environ else None
-    network = make_encoder(NETWORK, data)
+    network = make_encoder(data)
     views, extractors = [], []
     for resize, crop in (map(int, sides.split(",")) for sides in options.sides):
         encoder = copy.deepcopy(network)
         encoder.preprocessing = Preprocessing(resize, crop, MEAN, STD)
         views.append(View(encoder.preprocessing))
-        extractors.append(Extractor(encoder, choose_plan(encoder, "cpu", "auto", BATCH, "auto", 1 << 20)))
+        extractors.append(Extractor(encoder, choose_plan(encoder, "cpu", "auto", BATCH)))
     for megapixels in options.megapixels:
         listed, read = photographs(data, options.images, megapixels)
 
@@ -63,10 +68,19 @@ def main() -> None:
         label = f"{' and '.join(options.sides)} of {megapixels} megapixels: one decoding over two"
         result = compare(label, together, apart, options.pairs, runtime.threads())
         least = min(cosine(a, b) for a, b in zip(together(), apart(), strict=True))
-        engine = extractors[0].plan.engine
-        report(
-            {**result, "images": options.images, "cosine": least, "engine": engine, "threads": torch.get_num_threads()}
-        )
+        report({**result, "images": options.images, "cosine": least, "threads": torch.get_num_threads()})
+
+
+def cosine(a: np.ndarray, b: np.ndarray) -> float:
+    return float(((a * b).sum(1) / np.linalg.norm(a, axis=1) / np.linalg.norm(b, axis=1)).min())
+
+
+def make_encoder(data: Path | None) -> NetworkEncoder:
+    spec = NetworkSpec(NETWORK, "average", Preprocessing(224, None, MEAN, STD), flip=False)
+    if data is None:
+        return untrained(spec, seed=0)
+    file = json.loads((data / "weights/weights.json").read_text())[NETWORK]["file"]
+    return trained(spec, weights.parse((data / "weights" / file).read_bytes(), file), {"origin": file})
 
 
 def photographs(data: Path | None, count: int, megapixels: float) -> tuple[list[Photograph], dict[str, bytes]]:

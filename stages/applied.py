@@ -71,7 +71,7 @@ def _card(bundle: str) -> dict:
 STAGE = Stage(
     embed_with_bundle,
     version=1,
-    needs=declared()["embed"].needs,
+    gpu=True,
     names=("bundle",),
     sharded=True,
     reads=_reads,

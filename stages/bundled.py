@@ -7,7 +7,6 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from pipeline.config import Config
     from pipeline.run.layout import Artefact, Layout
-    from pipeline.storage.bundle import BundleWriter
     from pipeline.storage.parameters import Parameters
 
 
@@ -38,17 +37,6 @@ def read_text_encoders(
     found = read_own_encoders(layout.text_encoder("").path, origins, model_folder, TEXT_ENCODER)
     _warn_of_imported(origins.keys() - found.keys(), "vectors", "text encoder", "in words")
     return found
-
-
-def add_graphs(writer: "BundleWriter", encoders: "Mapping[str, Parameters]") -> None:
-    """Add the graphs of those encoders of which there can be one. Raises UsageError where onnxruntime is missing."""
-    from pipeline.images.graph_export import export_graph
-    from pipeline.specs.stored import restore_encoder, stored_kind
-    from pipeline.storage.bundle import GRAPH
-
-    for name, one in encoders.items():
-        if stored_kind(one.settings).graph:
-            writer.add(f"encoders/{name}/{GRAPH}", export_graph(restore_encoder(one.settings, one.tensors), name))
 
 
 def _warn_of_imported(names: Iterable[str], what: str, encoder: str, how: str) -> None:

@@ -61,19 +61,21 @@ class Commands(click.Group):
 @click.option(
     "--cards", type=click.IntRange(min=0), help="GPUs to compute on, which no other job has. [default: all visible]"
 )
+@click.option("--log", type=click.Path(dir_okay=False), help="File for the messages, beside the terminal.")
 @click.option("--debug", is_flag=True, help="Show the traceback of an error.")
 @click.option("--quiet", is_flag=True, help="Show warnings and errors only.")
 @click.version_option(package_name="jointspace")
-def cli(threads: int | None, cards: int | None, debug: bool, quiet: bool) -> None:
+def cli(threads: int | None, cards: int | None, log: str | None, debug: bool, quiet: bool) -> None:
     """Photographs and sentences into one joint space, and FAISS indices of it.
 
     `run`, or `snakemake all --cores 2`, makes all that a run needs; each rule of it is one of the commands below.
     """
     runtime.configure(threads)
     os.environ.setdefault("PYDANTIC_DISABLE_PLUGINS", "1")  # it would read the metadata of every distribution
-    handler = logging.StreamHandler(sys.stderr)
-    handler.setFormatter(OneLine("%(message)s"))
-    logging.basicConfig(level=logging.WARNING, handlers=[handler])
+    handlers = [logging.StreamHandler(sys.stderr), *([logging.FileHandler(log, "w", "utf-8")] if log else [])]
+    for handler in handlers:
+        handler.setFormatter(OneLine("%(message)s"))
+    logging.basicConfig(level=logging.WARNING, handlers=handlers)
     for ours in ("pipeline", "stages"):
         logging.getLogger(ours).setLevel(logging.WARNING if quiet else logging.INFO)
     if cards is not None:
@@ -103,6 +105,9 @@ def main() -> None:
 def _fail(message: str, code: int) -> None:
     if "--debug" in sys.argv:
         raise
+    for handler in logging.getLogger().handlers:
+        if isinstance(handler, logging.FileHandler):
+            handler.stream.write(f"jointspace: {printable(message)}\n")
     plain = "NO_COLOR" in os.environ  # click leaves colours out wherever there is no terminal
     click.echo(f"{'jointspace:' if plain else click.style('jointspace:', fg='red')} {printable(message)}", err=True)
     sys.exit(code)

@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import click
+from click.core import ParameterSource
 
 from pipeline.printable import printable
 
@@ -67,31 +68,26 @@ def first_sentence(command: click.Command) -> str:
 def command_of(stage: "Stage") -> click.Command:
     """The command of a stage: `jointspace embed ncca --run results/demo` does what its rule does."""
 
-    def callback(
-        root: Path, config_path: Path | None, batch: str | None = None, together: bool = False, **given: Any
-    ) -> None:
-        from pipeline.run.runner import commit_batches, make, make_batch
+    def callback(root: Path, config_path: Path | None, again: bool, **given: Any) -> None:
+        from pipeline.run.runner import make, make_shards
 
-        run, names = begin(root, config_path), [given.pop(name) for name in stage.names]
-        if batch is not None:
-            every = make_batch(run, stage, batch)
+        run = begin(root, config_path)
+        names = [name for name in map(given.pop, stage.names) if name is not None]
+        every = stage.select(run.config, names)
+        if stage.together:
+            make_shards(run, stage, every, given["part"], again)
         else:
-            for chosen in (every := stage.select(run.config, [name for name in names if name is not None])):
-                others = [one for one in stage.others(run.config, chosen) if together or one in every]
-                make(run, stage, chosen, **given, **({"others": others} if others and not given["again"] else {}))
-            commit_batches(run, stage)
+            source = click.get_current_context().get_parameter_source
+            again |= any(source(option.name) == ParameterSource.COMMANDLINE for option in stage.options)
+            for chosen in every:
+                make(run, stage, chosen, again=again, **given)
         say_next(lambda: stage.then(run, *every[-1]) or shlex.join(["jointspace", "run", str(run.layout.config)]))
 
     params: list[click.Parameter] = [click.Argument([name], required=False) for name in stage.names]
     params.append(click.Option(RUN[0], **RUN[1]))
     if stage.sharded:
         params.append(click.Option(["--part"], type=click.IntRange(min=0), help="One range of shards. [default: all]"))
-        params.append(click.Option(["--again"], is_flag=True, help="Make again what exists."))
-    if stage.together is not type(stage).together:
-        what = f"Make all {stage.names[0]}s that share their work with the first of them, if it is this one."
-        params.append(click.Option(["--together"], is_flag=True, help=what))
-    if stage.batch:
-        params.append(click.Option(["--batch"], help="What a rule makes in one process, but for what is made already."))
+    params.append(click.Option(["--again"], is_flag=True, help="Make again what was made from the same inputs."))
     params += [*stage.options, click.Option(CONFIG[0], **CONFIG[1])]
     return click.Command(stage.command, callback=callback, params=params, help=stage.function.__doc__)
 

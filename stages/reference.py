@@ -12,7 +12,6 @@ from typing import Any
 from pipeline.config import Config, default_path, load, merge, read_mapping, validate
 from pipeline.config.variants import OWN
 from pipeline.errors import JointspaceError
-from pipeline.plan.sizes import Sizes, sizes_of
 from pipeline.run import Names, Outside, Stage
 from pipeline.run.layout import Artefact, Layout, Shards
 from pipeline.specs.generators import GENERATORS
@@ -20,11 +19,6 @@ from pipeline.specs.models import MODELS
 from stages.catalogue import COMMANDS, declared
 from stages.commands import first_sentence
 
-MILLION = Sizes(
-    images=1_000_000, sentences=150_000, shard_images=16384, text_dims={"tfidf": 3000}, dimensions=128,
-    splits={"train": 28_000, "dev": 1000, "test": 1000, "weak": 970_000}, dims={"resnet50": 2048}, batch_images=32,
-    piece=4_000_000, worker_memory=4096, text_bytes=0, counted=2, learns=True, simulated=False,
-)  # fmt: skip
 FILE = {"file": "x"}
 LEARNED = {
     "models": [*(spec.name for spec in MODELS if spec.made_by not in ("adopt", "combine")), "ncca-csls-refit", "both"],
@@ -50,16 +44,14 @@ FILES = {
     "phrases": {"names": "x"},
     "encoders": [
         {"name": "net", "architecture": "resnet18", "weights": "file", **FILE},
-        {"name": "paired", "architecture": "resnet18", "weights": "tuned"},
     ],
     "regions": {
-        "encoders": ["net", "paired"],
+        "encoders": ["net"],
         "dimensions": 8,
         "proposals": "faster-rcnn",
         "detector": {"weights": "file", **FILE},
     },
     "finetune": {"start": "file", **FILE},
-    "tune": {"start": "file", **FILE},
     "word_vectors": {"source": "file", **FILE},
     "text_encoders": [{"name": "words", "kind": "averaged", "averaged": {"source": "file", **FILE}}],
 }
@@ -75,7 +67,7 @@ GIVEN = {
 """Configurations in which stages look at keys that those in config/ leave alone."""
 MODEL_KEYS = ("encoders", "text_encoders", "seed", "fit", "transfer", "word_vectors")
 """Fields of a model that are taken from keys of the same names."""
-HEAD = """# Stages: what they are made of, their keys and what they cost
+HEAD = """# Stages: what they are made of, their keys and what they ask for
 
 A run has one job of a stage for each of what the second column says; a part is a range of shards. A stage is made again
 when what it reads has changed, or its version, or one of the keys that decide it; it looks at those named here (each is
@@ -83,18 +75,16 @@ explained in [configuration.md](configuration.md)). With a section count the def
 `encoder_defaults`, `library_defaults` and `ensemble_defaults`, and with `text_encoders` both `text_encoder_defaults`
 and `text`; `train_defaults` and `language_defaults` stand here for the own sections of all models and generators that
 are laid over them. No results depend on where and by how many processes they are made:
-`results_root`, `shards_per_job`, `workers`, `scheduler`, `cluster`, `remote` and `device` are every stage's, and
+`results_root`, `parts`, `workers`, `scheduler`, `cluster`, `remote` and `device` are every stage's, and
 `serve` is the server's.
 
-D is the number of dimensions of the image view. The last two columns are what a job (of a part, each of its shards)
-asks its scheduler for, in MB of memory and in minutes after which it may be killed: generous bounds, no forecasts, for
-the demo and for a million images, 30,000 of them with five sentences each, at 2,048 dimensions and 16,384 images a
-shard. Forecasts are `jointspace plan`'s; what stages took is in [measured.md](measured.md) and
+The last column says which stages compute on a GPU where there is one. Threads and memory stand in the rules, in
+`stages/rules`; a profile may ask for something else. What stages took is in [measured.md](measured.md) and
 [scaling.md](scaling.md), and of a run of yours in its report. Made from the declarations of the stages by
 `python -m stages.reference > docs/stages.md`.
 
-| command, version | a job for each | reads | writes | keys | its cost grows with | demo | a million |
-|---|---|---|---|---|---|---|---|
+| command, version | a job for each | reads | writes | keys | GPU |
+|---|---|---|---|---|---|
 """
 OTHERS = """
 ## Commands that no rule runs
@@ -176,9 +166,9 @@ def reads_of(stage: Stage, configs: Sequence[Config], patterns: Sequence[Mapping
 
 def render() -> str:
     """The page."""
-    stages, configs, demo = declared(), configurations(), sizes_of(load(), None)
+    stages, configs = declared(), configurations()
     patterns = [made_by(stages, config) for config in configs]
-    rows = (_row(stage, keys_of(stage, configs), reads_of(stage, configs, patterns), demo) for stage in stages.values())
+    rows = (_row(stage, keys_of(stage, configs), reads_of(stage, configs, patterns)) for stage in stages.values())
     others = (name for name in COMMANDS if name.replace("-", "_") not in stages)
     return HEAD + "".join(rows) + OTHERS + "".join(f"| `{name}` | {_help(name)} |\n" for name in others)
 
@@ -194,13 +184,17 @@ def _wildcards(stage: Stage) -> Names:
     return tuple(f"{{{name}}}" for name in stage.names)
 
 
-def _row(stage: Stage, keys: Sequence[str], reads: Sequence[str], demo: Sizes) -> str:
+def _row(stage: Stage, keys: Sequence[str], reads: Sequence[str]) -> str:
     writes = [one.name for one in stage.outputs(Layout(Path()), *_wildcards(stage))]
     shown = list(dict.fromkeys((OWN[key].defaults if key in OWN else None) or key for key in keys))
-    each = ", ".join([*stage.names, *(["part"] if stage.sharded else [])]) or "run"
-    asked = (f"{stage.needs.memory(s):,.0f} MB, {stage.needs.minutes(s):,.0f} min" for s in (demo, MILLION))
-    cells = (f"`{stage.command}` {stage.version}", each, *map(_quoted, (reads, writes, shown)), stage.needs.grows)
-    return f"| {' | '.join((*cells, *asked))} |\n"
+    each = ", ".join([*stage.names, *(["part"] if stage.sharded and stage.name != "accumulate" else [])]) or "run"
+    cells = (
+        f"`{stage.command}` {stage.version}",
+        each,
+        *map(_quoted, (reads, writes, shown)),
+        "yes" if stage.gpu else "",
+    )
+    return f"| {' | '.join(cells)} |\n"
 
 
 def _quoted(names: Sequence[str]) -> str:

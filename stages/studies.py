@@ -4,7 +4,6 @@ from collections.abc import Iterable, Mapping
 from functools import lru_cache
 from typing import TYPE_CHECKING, Any
 
-from pipeline.plan.needs import MB, TORCH, Need, fixed, manifest_mb, moments_gpu, per_image
 from pipeline.run import Inputs
 
 if TYPE_CHECKING:
@@ -15,13 +14,6 @@ if TYPE_CHECKING:
 
 DOCUMENTS = ("all", "title", "tags", "description")
 """Weak texts of the printed tables."""
-NEED = Need(
-    lambda s: TORCH + 1500 + manifest_mb(s) + 16 * s.moments_bytes / MB,
-    fixed(200),
-    per_image(2),
-    "draws times sizes of sets times what `fit` does",
-    moments_gpu,
-)
 
 
 def read_study(run: "Run") -> "Study":

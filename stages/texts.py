@@ -98,13 +98,13 @@ def learn_vocabulary(run: "Run", name: str, settings: "TermSettings", **chosen: 
     from tempfile import TemporaryDirectory, gettempdir
 
     from pipeline.mapreduce import map_reduce
-    from pipeline.run.parts import divide
+    from pipeline.run.parts import chunks
     from pipeline.storage.batch import cannot_write
     from pipeline.text import vocabulary
     from pipeline.text.counting import merge_counts
 
     manifest = run.manifest
-    parts = divide(manifest.n_shards, manifest.shard_size) or [range(0)]
+    parts = chunks(manifest.n_shards, manifest.shard_size) or [range(0)]
     # Other machines that count see the run's folder alone.
     parent, key = (Path(gettempdir()), "TMPDIR") if run.sums == "local" else (run.root.absolute(), "results_root")
     try:

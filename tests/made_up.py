@@ -21,7 +21,7 @@ from pipeline.run.layout import Artefact, Layout
 from pipeline.run.run import Run
 from pipeline.run.runner import make
 from pipeline.specs.models import model_spec
-from pipeline.storage.atomic import CHECK, DRAWING, publish, publish_json, to_json
+from pipeline.storage.atomic import CHECK, DRAWING, publish, to_json
 from pipeline.storage.features import write_features
 from pipeline.storage.gather import shard_path
 from pipeline.storage.manifest import BOXES, DOCUMENTS, IMAGES, Manifest
@@ -220,15 +220,6 @@ def ingest(run: Path, data: Path, *settings: dict, processes: int = 0) -> None:
     """The manifest of the collection in `data` by the run's configuration, if it has one, with `settings` over it."""
     collection = {"data_root": str(data), "demo": {"generate": False}}
     make(open_run(run, collection, *settings), INGEST, processes=processes)
-
-
-def write_plan(run: Path, path: Path | None = None) -> None:
-    """A plan of the run, or of its manifest at `path`, whose rates nobody has measured."""
-    rates = dict.fromkeys(("inspected", "first_text", "flops", "starts", "starts_light", "share"), 1.0)
-    rates |= dict.fromkeys(("images", "decoded", "forward"), {"colour": 1.0}) | {"encoded": {"tfidf": 1.0}}
-    inputs = {"manifest": Manifest(Layout(run).manifest.path).fingerprint}
-    plan = {"rates": rates, "dims": {"colour": 8}, "text_dims": {"tfidf": 8}, "gpu": False, "inputs": inputs}
-    publish_json(path or Layout(run).plan.path, plan)
 
 
 def write_sheet(sheet: Artefact) -> None:

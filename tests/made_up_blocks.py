@@ -17,7 +17,7 @@ COLOURS = {"red": (220, 40, 40), "blue": (40, 60, 220)}
 SETTINGS = {
     "collection": {"format": "folder", "reject_limit": 0.2},
     "shard_size": 12,
-    "shards_per_job": 1,
+    "parts": 2,
     "encoders": [
         {"name": "plain", "architecture": "squeezenet1_1", "weights": "untrained", "resize": SIDE, "crop": None},
         {"name": "tuned", "architecture": "shufflenet_v2_x0_5", "weights": "finetuned", "resize": SIDE, "crop": None},

@@ -104,6 +104,8 @@ class FaultyServer:
         self.objects: dict[str, bytes] = {}
         self.faults: list[str | Callable[[], None]] = []
         self.requests: list[str] = []
+        self.headers: dict[str, str] = {}
+        self.redirect = ""
         outer = self
 
         class Handler(http.server.BaseHTTPRequestHandler):
@@ -113,7 +115,11 @@ class FaultyServer:
                 if callable(fault):
                     fault()
                 data = outer.objects.get(urllib.parse.unquote(self.path.lstrip("/")))
-                if isinstance(fault, str) and fault.isdecimal():
+                if outer.redirect:
+                    self.send_response(HTTPStatus.FOUND)
+                    self.send_header("Location", outer.redirect)
+                    self.end_headers()
+                elif isinstance(fault, str) and fault.isdecimal():
                     self.send_error(int(fault))
                 elif data is None:
                     self.send_error(HTTPStatus.NOT_FOUND)
@@ -126,7 +132,8 @@ class FaultyServer:
                     first, last = span.removeprefix("bytes=").split("-")
                     data, status = whole[int(first) : int(last or len(whole)) + 1], HTTPStatus.PARTIAL_CONTENT
                 self.send_response(status)
-                self.send_header("Content-Length", str(len(data)))
+                for name, value in {"Content-Length": str(len(data)), **outer.headers}.items():
+                    self.send_header(name, value)
                 self.end_headers()
                 if self.command == "GET":
                     self.wfile.write(data[: len(data) // 2] if cut else data)

@@ -1,4 +1,4 @@
-"""Jobs of one machine that share its GPUs: who sees which, and what is too little for one."""
+"""Jobs of one machine that share its GPUs: who sees which."""
 
 import os
 import subprocess
@@ -8,14 +8,10 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-import yaml
 from test_cluster import ROOT, profile_of, run_by
 
 from pipeline import cards, device
-from pipeline.config import validate
 from pipeline.errors import UsageError
-from pipeline.plan.sizes import sizes_of
-from stages.catalogue import declared
 
 HOLD = "import sys; from pipeline import cards; cards.take(int(sys.argv[1])); print(*cards.visible_names(), flush=True)"
 WAIT = "; sys.stdin.read()"
@@ -123,22 +119,3 @@ def test_the_profile_of_one_machine_runs_a_job_a_card(tmp_path: Path, monkeypatc
     monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "0,1,2,3")
     run_by(tmp_path, profile, JOBS)
     assert sorted((tmp_path / f"job-{number}").read_text() for number in range(4)) == ["0", "1", "2", "3"]
-
-
-def test_a_gpu_is_taken_where_it_pays() -> None:
-    config = yaml.safe_load((ROOT / "config/default.yaml").read_text())
-    config = validate(config | {"models": ["ncca", "lstm"]})
-    sizes = sizes_of(config, None)
-    stages = declared()
-
-    def taken(name: str, *names: str, shards: int = 1) -> bool:
-        return stages[name].on_gpu(config, sizes, shards, *names)
-
-    assert not taken("accumulate", "target") and taken("accumulate", "target", shards=10**6)
-    assert not taken("embed", "ncca") and not taken("embed", "ncca-csls") and taken("embed", "lstm")
-    assert taken("extract", config.encoders[0].name) and not taken("evaluate", "ncca", "test", "all-sentences")
-    assert config.device == "auto"
-    named = config.model_copy(update={"device": "cuda"})
-    assert stages["accumulate"].on_gpu(named, sizes, 1, "target")
-    nowhere = config.model_copy(update={"device": "cpu"})
-    assert not stages["extract"].on_gpu(nowhere, sizes, 1, config.encoders[0].name)

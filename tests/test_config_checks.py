@@ -32,10 +32,6 @@ def read(text: str):
             "encoder net: unknown architecture resnet5; did you mean resnet50? torchvision has alexnet, ",
         ),
         (
-            f"{ONE}\nextract: {{engine: openvin}}",
-            "extract.engine: there is no openvin; give one of auto, torch, openvino, onnxruntime",
-        ),
-        (
             "study: {encoders: [{name: net, architecture: resnet5}]}",
             "encoder net: unknown architecture resnet5; did you mean resnet50?",
         ),

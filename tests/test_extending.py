@@ -71,7 +71,6 @@ class Cells(Section):
 '''
 LENGTHS = '''"""`count-lengths`: how many words the sentences have."""
 
-from pipeline.plan.needs import PYTHON, Need, fixed, per_image, process
 from pipeline.run.run import Run
 from pipeline.run.stage import Job, Stage
 
@@ -90,7 +89,6 @@ STAGE = Stage(
     wanted=lambda config: [()],
     reads=lambda config, layout: {"manifest": layout.manifest},
     writes=lambda layout: layout.file("lengths.json"),
-    needs=Need(process(PYTHON), fixed(1), per_image(1000), "sentences"),
 )
 '''
 HALVES = """
@@ -117,14 +115,14 @@ FILES = {
 RULE = """
 
 rule count_lengths:
-    input: FLOW.input("count_lengths")
-    output: FLOW.output("count_lengths")
-    wildcard_constraints: **FLOW.constraints("count_lengths")
-    params: **FLOW.params("count_lengths")
-    threads: FLOW.threads("count_lengths")
-    benchmark: FLOW.benchmark("count_lengths")
-    resources: **FLOW.resources("count_lengths")
-    shell: FLOW.shell("count_lengths")
+    input: reads("count_lengths")
+    output: LAYOUT.file("lengths.json").commit
+    params: decides=decides("count_lengths")
+    log: LOGS / "count_lengths.log"
+    benchmark: BENCHMARKS / "count_lengths/all.tsv"
+    threads: 1
+    resources: mem_mb=megabytes(1000)
+    shell: jointspace("count-lengths")
 """
 LINES = {
     "pipeline/specs/models.py": (
@@ -151,7 +149,6 @@ TINY = {
     "shard_size": 40,
     "demo": {"train": 50, "dev": 10, "test": 10, "weak": 0},
     "data_root": "data",
-    "plan": {"sample": 8},
     "fit": {"dimensions": [8], "image_ridge": [0.1], "text_ridge": [1], "eigenvalue_power": [1]},
     "evaluate": {"bootstrap": 20, "splits": ["test"], "protocols": ["all-sentences"]},
 }

@@ -44,7 +44,7 @@ def encode_sentences(run: Run, encoder: str) -> Callable[[Job], None]:
 
 
 STAGE = replace(encoding.STAGE, function=encode_sentences)
-ON_CARDS = replace(STAGE, needs=replace(STAGE.needs, gpu=lambda sizes: 1))
+ON_CARDS = replace(STAGE, gpu=True)
 IN_PROCESS, PROCESSES, CLUSTER = {}, {"workers": 2}, {"scheduler": "local", "cluster": {"workers": 2}}
 
 
@@ -87,7 +87,7 @@ def test_shards_are_the_same_wherever_they_are_made(how: dict, address: str, tmp
     others = {path.name.split("-")[1] for path in (run / "begun").glob("*")} - {str(os.getpid())}
     assert others, "nothing was made elsewhere"
     for part in range(5):
-        write_config(run, {"shards_per_job": 1})
+        write_config(run, {"parts": 5})
         runner.make(Run(run), STAGE, ("tfidf",), part=part, again=True)
     assert encoded(run, IN_PROCESS, again=False) == expected
 

@@ -27,7 +27,7 @@ def snakemake(folder: Path, *arguments: str, target: str = TARGET) -> str:
 
 
 def plans_ingest(folder: Path) -> bool:
-    return bool(re.search(r"^checkpoint ingest:", snakemake(folder, "-n"), flags=re.M))
+    return bool(re.search(r"^rule ingest:", snakemake(folder, "-n"), flags=re.M))
 
 
 def draw(path: Path, seed: int) -> None:

@@ -19,7 +19,6 @@ from pipeline.config.reading import read_mapping
 from pipeline.plan import machine
 from pipeline.run.layout import Layout
 from pipeline.specs.encoders import ENCODERS
-from pipeline.specs.engines import ENGINES
 from pipeline.specs.text_encoders import TEXT_ENCODERS
 from stages.catalogue import COMMANDS, declared
 from stages.cli import cli
@@ -180,6 +179,6 @@ def test_printed_modules_are_there() -> None:
 
 def test_every_extra_that_is_named_to_a_user_can_be_installed_by_that_name() -> None:
     """Spelt as pip normalises names (PEP 685): versions before 23.3 find no other."""
-    named = {spec.extra for spec in (*ENCODERS, *TEXT_ENCODERS, *ENGINES) if spec.extra} | machine.EXTRAS.keys()
+    named = {spec.extra for spec in (*ENCODERS, *TEXT_ENCODERS) if spec.extra} | machine.EXTRAS.keys()
     assert named <= EXTRAS
     assert all(re.fullmatch("[a-z0-9]+(-[a-z0-9]+)*", name) for name in EXTRAS)

@@ -100,7 +100,7 @@ def test_ctrl_c_ends_all_of_it(folder: Path, when: str) -> None:
         preexec_fn=lambda: signal.signal(signal.SIGINT, signal.default_int_handler),
     )  # fmt: skip
     log, manifest = (folder / "results/mine" / name for name in ("run.log", "manifest/manifest.json"))
-    begun = manifest.exists if when.endswith("there") else lambda: "checkpoint ingest" in log.read_text()
+    begun = manifest.exists if when.endswith("there") else lambda: "rule ingest" in log.read_text()
     while not (log.exists() and begun()):
         assert process.poll() is None
         time.sleep(0.05)

@@ -32,7 +32,6 @@ NOT_DECISIVE = {"device", "data_root", "weights_root", "collection", "remote", "
 """Where something is computed, lies and is copied to, and the limits of images, all of which `ingest` has accepted."""
 COVERED = {
     "rank-sentences": {"describe", "language_text"},  # of generators with a space or a treebank, which are among inputs
-    "tune": {"regions"},  # of encoders that pool some, which are never tuned
     "build-index": {"name"},  # the run's folder
     "report": {"name", "encoders"},  # the run's folder; encoders are those of the models
 }
@@ -41,8 +40,7 @@ COVERED = {
 
 LEARNING = {key for key, spec in OWN.items() if spec.defaults == "language_defaults" or getattr(spec, "ranks", False)}
 INERT = {
-    "finetune": {"study", "query_encoders"},  # whose encoders are never finetuned ones, nor tuned
-    "tune": {"study", "query_encoders"},
+    "finetune": {"study", "query_encoders"},  # whose encoders are never finetuned ones
     "pool_regions": {"query_encoders"},  # which never pool regions, nor have features
     "import_features": {"query_encoders"},
     "import_sentences": {"query_text_encoders"},  # likewise, and so on
@@ -81,17 +79,9 @@ def test_every_command_has_a_line_and_every_key_is_somewhere() -> None:
     }
     assert STAGES.keys() == rules
     assert sorted(ROWS) == sorted(COMMANDS)
-    assert all(len(ROWS[stage.command]) == 8 for stage in STAGES.values())
+    assert all(len(ROWS[stage.command]) == 6 for stage in STAGES.values())
     keys = set(re.findall(r"`(\w+)`", PAGE))
     assert not {key for key in Config.model_fields if key not in keys and OWN[key].defaults not in keys}
-
-
-def test_a_million_images_need_no_less_than_the_demo() -> None:
-    for stage in STAGES.values():
-        demo, million = (
-            [int(n) for n in re.findall(r"\d+", cell.replace(",", ""))] for cell in ROWS[stage.command][-2:]
-        )
-        assert len(demo) == 2 and all(more >= less for less, more in zip(demo, million, strict=True)), stage.name
 
 
 def changes(value: Any) -> Iterator[Any]:

@@ -27,7 +27,6 @@ TINY = {
     "models": ["ncca", "sae", "ncca-csls-refit"],
     "encoders": [{"name": "squeezenet-untrained", **NETWORK}],
     "shard_size": 40,
-    "plan": {"sample": 8},
     "demo": {"train": 90, "dev": 20, "test": 20, "weak": 30},
     "fit": {"dimensions": [8, 16], "image_ridge": [0.1, 1], "text_ridge": [1], "eigenvalue_power": [0, 1]},
     "transfer": {"beta": [0.3], "auxiliary_dimensions": [8], "features": 40, "neighbours": 5},
@@ -44,7 +43,7 @@ TINY = {
 }
 MINE = ("photographs/shard-00007.tar", "photographs/shard-1abc.txt", "photographs/.poetry.lock")
 """A user's own files that lie in the run's folder, and look like what it removes at its end."""
-TIMED = ("index", "report", "benchmarks", "plan.json", "study", "photographs")
+TIMED = ("index", "report", "benchmarks", "logs", "study", "photographs")
 """Of a run: what holds measured times, what shows them, and what only some tests make."""
 
 
@@ -79,7 +78,7 @@ def planned_by(root: Path, folder: Path) -> set[str]:
 def rules_of(dry_run: subprocess.CompletedProcess) -> set[str]:
     """Those that it lists, but for `all`."""
     assert dry_run.returncode == 0, dry_run.stdout[-4000:] + dry_run.stderr[-4000:]
-    pattern = r"^ *(?:rule|localrule|checkpoint|localcheckpoint) (\w+):"
+    pattern = r"^ *(?:rule|localrule) (\w+):"
     return set(re.findall(pattern, dry_run.stdout, flags=re.M)) - {"all"}
 
 

@@ -10,7 +10,6 @@ from pipeline.config.text_checks import check_text_encoders, check_text_weights,
 from pipeline.config.variants import CSLS, PLAIN, REFIT, Model
 from pipeline.errors import UsageError
 from pipeline.specs.encoders import TRAINED
-from pipeline.specs.engines import AUTO, ENGINES, TORCH
 from pipeline.specs.models import MODELS, model_spec
 from pipeline.specs.trainings import TRAININGS
 
@@ -89,7 +88,7 @@ def _check_ensembles(config: "Config") -> None:
             )
         if name in config.single:
             raise ValueError(f"ensembles: {name} is the name of another model; choose another")
-        members = {member: config.parts(member) for member in ensemble.members}
+        members = {member: config.name_parts(member) for member in ensemble.members}
         if unknown := [m for m in members if m.removesuffix(CSLS) not in config.single or config.why_not(m)]:
             known = ", ".join(config.single)
             raise ValueError(f"ensembles.{name}: unknown member {unknown[0]}; there are {known}")
@@ -105,8 +104,6 @@ def _check_ensembles(config: "Config") -> None:
 
 
 def _check_encoders(config: "Config") -> None:
-    if config.extract.engine not in (engines := (AUTO, TORCH, *(spec.name for spec in ENGINES))):
-        raise ValueError(f"extract.engine: there is no {config.extract.engine}; give one of {', '.join(engines)}")
     names = [encoder.name for encoder in (*config.encoders, *config.query_encoders)]
     if len(set(names)) < len(names):
         raise ValueError(f"two encoders of one name among {', '.join(names)}")

@@ -54,7 +54,7 @@ class Models(Section):
         its members; with an ending, what the one without it does. UsageError for a name that is none of these."""
         if reason := self.why_not(name):
             raise UsageError(reason)
-        plain = self.parts(name).base.removesuffix(PLAIN)
+        plain = self.name_parts(name).base.removesuffix(PLAIN)
         if plain in self.ensembles:
             members = [self.model(member) for member in self.ensembles[plain].members]
             spec = combining(any(member.spec.multi_vector for member in members))
@@ -87,12 +87,12 @@ class Models(Section):
 
     def refitted(self, name: str) -> str | None:
         """The model that the model `name` is a refit of; None for all others."""
-        parts = self.parts(name)
+        parts = self.name_parts(name)
         return self._name(parts._replace(refit=False)) if parts.refit else None
 
     def scaled(self, name: str) -> str | None:
         """The model whose scores the model `name` corrects, a refit for a refit; None for all others."""
-        parts = self.parts(name)
+        parts = self.name_parts(name)
         return self._name(parts._replace(csls=False)) if parts.csls else None
 
     def members(self, name: str) -> tuple[str, ...]:
@@ -102,7 +102,7 @@ class Models(Section):
 
     def ensemble(self, name: str) -> EnsembleSettings | None:
         """The ensemble `name`, or the one that it refits; None for a model of another kind."""
-        return self.ensembles.get(self.parts(name).base)
+        return self.ensembles.get(self.name_parts(name).base)
 
     def start(self, name: str) -> str | None:
         """The model on the same encoders that the model `name` starts from, a refit for a refit; None where it starts
@@ -112,9 +112,9 @@ class Models(Section):
         if start is None or self.scaled(name):
             return None
         for other in [start, *(other for other, variant in self.variants.items() if variant.model == start)]:
-            found, parts = self.model(other), self.parts(other)
+            found, parts = self.model(other), self.name_parts(other)
             if found.learns_like(model) and not parts.csls:
-                return self._name(parts._replace(refit=self.parts(name).refit))
+                return self._name(parts._replace(refit=self.name_parts(name).refit))
         raise UsageError(f"{name} starts from a model of {start} on the same encoders; add one to variants")
 
     def every_model(self) -> list[str]:
@@ -134,7 +134,7 @@ class Models(Section):
         """The settings that only the registered model or generator has; None where it has none."""
         return getattr(self, spec.key) if spec.key in OWN else None
 
-    def parts(self, name: str) -> NameParts:
+    def name_parts(self, name: str) -> NameParts:
         """The name of the model without endings and options, and what these say."""
         base, refit = name.removesuffix(REFIT), name.endswith(REFIT)
         base, csls = base.removesuffix(CSLS), base.endswith(CSLS)
@@ -156,7 +156,7 @@ class Models(Section):
 
     def _alike(self, name: str, other: str) -> str:
         """`other`, or its refit where `name` is one."""
-        return self._name(self.parts(other)._replace(refit=True)) if self.parts(name).refit else other
+        return self._name(self.name_parts(other)._replace(refit=True)) if self.name_parts(name).refit else other
 
     @property
     def single(self) -> list[str]:
@@ -165,7 +165,7 @@ class Models(Section):
 
     def why_not(self, name: str) -> str | None:
         """Why there is no model `name`; None where there is."""
-        parts, known = self.parts(name), [*self.single, *self.ensembles]
+        parts, known = self.name_parts(name), [*self.single, *self.ensembles]
         options = self._options(parts.base)
         if parts.base not in known and not (options and (options.csls or options.refit)):
             ending = name.removeprefix(parts.base)

@@ -20,7 +20,7 @@ def check_places(config: "Config") -> None:
         _check_text(key, place.replace("{", "").replace("}", "") if ranged else place)
     for key in ("weights_root", "results_root"):
         if is_url(getattr(config, key)):
-            raise ValueError(f"{key}: must be a folder of this machine; `jointspace sync` takes a run to a store")
+            raise ValueError(f"{key}: must be a folder of this machine; `aws s3 sync` or rclone takes a run to a store")
     if is_url(config.data_root):
         if config.demo.generate:
             raise ValueError("data_root: the demo is drawn into a folder of this machine; set demo.generate to false")

@@ -20,7 +20,7 @@ from pipeline.settings.collection import (
     TextSettings,
     TokenVocabularySettings,
 )
-from pipeline.settings.images import ExtractSettings, FinetuneSettings, ImageViewSettings, RegionsSettings, TuneSettings
+from pipeline.settings.images import ExtractSettings, FinetuneSettings, ImageViewSettings, RegionsSettings
 from pipeline.settings.models import AlignSettings, CslsSettings, PhrasesSettings, TrainSettings
 from pipeline.settings.parse import ParseSettings
 from pipeline.settings.section import (
@@ -58,7 +58,6 @@ class IndexSettings(Section):
     latency_ms: AboveZero | None
     candidates: Literal["auto"] | Annotated[tuple[str, ...], Field(min_length=1)]
     sample: Annotated[Positive, Field(ge=1000)]
-    encoder_graphs: bool
     shortlist: ShortlistSettings
 
 
@@ -69,10 +68,6 @@ class EvaluateSettings(Section):
     folds: Positive
     generators: tuple[Name, ...]
     prior_images: Count
-
-
-class PlanSettings(Section):
-    sample: Annotated[Positive, Field(ge=8)]
 
 
 PaperCollection = Literal["flickr8k", "flickr30k", "coco", "coco-region", "pascal1k", "sbu"]
@@ -109,7 +104,6 @@ class ClusterSettings(Section):
 class RemoteSettings(Section):
     scratch: str | None
     scratch_gb: AboveZero
-    patience: AboveZero
 
 
 class Keys(Generators):
@@ -118,7 +112,7 @@ class Keys(Generators):
     weights_root: str
     results_root: str
     shard_size: Positive
-    shards_per_job: Positive | None
+    parts: Annotated[Positive, Field(le=99_999)]
     device: Device
     workers: Positive
     scheduler: Annotated[str, Field(pattern=SCHEDULER)] | None
@@ -126,11 +120,9 @@ class Keys(Generators):
     remote: RemoteSettings
     demo: DemoSettings
     collection: CollectionSettings
-    plan: PlanSettings
     extract: ExtractSettings
     regions: RegionsSettings
     finetune: FinetuneSettings
-    tune: TuneSettings
     text: TextSettings
     image_view: ImageViewSettings
     auxiliary: AuxiliarySettings

@@ -15,7 +15,6 @@ from pipeline.device import find_device
 from pipeline.images.decode import ImageLimits
 from pipeline.images.extraction import ExtractionPlan, Extractor
 from pipeline.images.preprocess import Photograph, Preprocessing, load_all, prepare
-from pipeline.specs.engines import TORCH
 
 
 class EncoderParts(Protocol):
@@ -105,9 +104,9 @@ class ImageEncoder(nn.Module):
         with torch.inference_mode():
             return self(torch.from_numpy(pixels)).numpy()
 
-    def work(self, device: str, precision: str, batch_size: int, engine: str = TORCH, images: int = 0) -> Work:
-        """How to extract some `images` on `device` (auto, cpu, cuda, cuda:N), `batch_size` at once; in float32 and by
-        torch where a subclass does not look at `precision` and `engine`."""
+    def work(self, device: str, precision: str, batch_size: int) -> Work:
+        """How to extract images on `device` (auto, cpu, cuda, cuda:N), `batch_size` at once; in float32 where a
+        subclass does not look at `precision`."""
         return Work(None, Extractor(self, ExtractionPlan(find_device(device), torch.float32, batch_size)))
 
     def optimised(self, device: torch.device, dtype: torch.dtype) -> nn.Module:

@@ -2,8 +2,8 @@
 
 import logging
 import time
-from collections.abc import Callable, Iterable, Iterator, Sequence
-from dataclasses import dataclass, field, replace
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass, replace
 from itertools import islice, tee
 from operator import itemgetter
 from typing import TYPE_CHECKING, Any
@@ -12,11 +12,7 @@ import numpy as np
 import torch
 
 from pipeline.device import Arriving, OomBatcher, find_device, full_float32, grow_batch, upload
-from pipeline.errors import UsageError, brief
-from pipeline.images.engines import engine_encoder, full_batch
 from pipeline.precision import fast_at_bfloat16
-from pipeline.specs.engines import AUTO, ENGINES, TORCH
-from pipeline.specs.places import find
 
 if TYPE_CHECKING:
     from pipeline.images.encoders import ImageEncoder
@@ -24,13 +20,8 @@ if TYPE_CHECKING:
 BFLOAT16_COSINE = 0.9997
 """Least cosine between a probe's features in bfloat16 and float32 for which `auto` chooses bfloat16. Photographs were
 up to three times as far off as probes in our measurements, which makes it 0.999 for them."""
-LEAST_COSINE = 0.99
-"""The same of an engine that the configuration names, in a precision that it may name, too."""
-PAYS = 60
-"""Seconds of torch from which `auto` tries other engines, which first have to compile the network."""
-PROBES, RUNS, ENOUGH = 8, 3, 2
-"""Images on which engines and precisions have to agree, how often at most they are timed, and seconds after which no
-more."""
+PROBES = 8
+"""Images on which precisions have to agree."""
 
 log = logging.getLogger(__name__)
 
@@ -42,81 +33,25 @@ class ExtractionPlan:
     device: torch.device
     dtype: torch.dtype
     batch_size: int
-    engine: str = TORCH
-    tried: tuple["ImageEncoder", Callable[..., torch.Tensor]] | None = field(default=None, repr=False, compare=False)
-    """An encoder and what computes it by the engine, which compiled it to be tried."""
 
     @property
     def precision(self) -> str:
         return str(self.dtype).removeprefix("torch.")
 
-    @property
-    def described(self) -> dict[str, str]:
-        """What a card says of it."""
-        return {"precision": self.precision, "engine": self.engine}
 
+def choose_plan(encoder: "ImageEncoder", device: str, precision: str, batch_size: int) -> ExtractionPlan:
+    """A plan for `device` (auto, cpu, cuda, cuda:N) and `precision` (auto, float32, bfloat16).
 
-def choose_plan(
-    encoder: "ImageEncoder", device: str, precision: str, batch_size: int, engine: str = TORCH, images: int = 0
-) -> ExtractionPlan:
-    """A plan for `device` (auto, cpu, cuda, cuda:N), `precision` (auto, float32, bfloat16) and `engine` (auto, torch,
-    or one of ENGINES), by which some `images` will be extracted.
-
-    `auto` is bfloat16 if it is fast on the device and accurate enough for the encoder, and the engine that is fastest
-    among those that are installed and accurate enough. A GPU is torch's. Raises UsageError for a missing device, and
-    for an engine that is not installed or cannot compute the encoder in that precision.
+    `auto` is bfloat16 if it is fast on the device and accurate enough for the encoder. Raises UsageError for a missing
+    device.
     """
     chosen = find_device(device)
-    named = None if engine in (AUTO, TORCH) or chosen.type != "cpu" else find("engine", engine, ENGINES)
     dtype = torch.bfloat16 if precision == "bfloat16" else torch.float32
-    if named and str(dtype).removeprefix("torch.") not in named.precisions:
-        raise UsageError(f"{engine} does not compute in {precision}; set extract.precision or extract.engine to auto")
-    if precision == "auto" and fast_at_bfloat16(chosen) and (named is None or "bfloat16" in named.precisions):
+    if precision == "auto" and fast_at_bfloat16(chosen):
         cosine = bfloat16_cosine(encoder, chosen)
         dtype = torch.bfloat16 if cosine >= BFLOAT16_COSINE else torch.float32
         log.info("cosine of bfloat16 to float32 features %.5f: computing in %s", cosine, dtype)
-    plan = ExtractionPlan(chosen, dtype, batch_size)
-    if named:
-        plan, cosine, _ = _try(encoder, _by(engine, plan))
-        if not cosine >= LEAST_COSINE:  # NaN neither
-            raise UsageError(
-                f"{engine}'s features have a cosine of {cosine:.4f} to torch's; set extract.engine to auto"
-            )
-    elif engine == AUTO and chosen.type == "cpu":
-        plan = _fastest(encoder, plan, images)
-    return plan
-
-
-def _fastest(encoder: "ImageEncoder", plan: ExtractionPlan, images: int) -> ExtractionPlan:
-    """`plan`, or the same by the fastest of the installed engines whose features agree, where it saves time."""
-    able = [spec for spec in ENGINES if spec.installed and plan.precision in spec.precisions]
-    if not able or (least := _seconds(encoder, Extractor(encoder, plan))) * images < PAYS:
-        return plan
-    log.info("torch: %.1f images/s", 1 / least)
-    chosen = plan
-    for spec in able:
-        try:
-            other, cosine, seconds = _try(encoder, _by(spec.name, plan))
-        except Exception as error:  # a library that is broken or lacks an operation is no reason to stop
-            log.info("not by %s: %s", spec.name, brief(error))
-            continue
-        log.info("%s: %.1f images/s, cosine %.5f to torch in float32", spec.name, 1 / seconds, cosine)
-        if cosine >= BFLOAT16_COSINE and seconds < least:
-            chosen, least = other, seconds
-    return chosen
-
-
-def _by(engine: str, plan: ExtractionPlan) -> ExtractionPlan:
-    return replace(plan, engine=engine, batch_size=max(plan.batch_size, full_batch()))
-
-
-def _try(encoder: "ImageEncoder", plan: ExtractionPlan) -> tuple[ExtractionPlan, float, float]:
-    """`plan` with the compiled encoder; the least cosine of probes' features to torch's in float32, and the seconds of
-    an image."""
-    probes, extractor = make_probes(encoder.preprocessing.side), Extractor(encoder, plan)
-    exact = Extractor(encoder, ExtractionPlan(plan.device, torch.float32, batch_size=1))
-    plan = replace(plan, tried=(encoder, extractor.encode))
-    return plan, _cosine(exact, extractor, probes), _seconds(encoder, extractor)
+    return ExtractionPlan(chosen, dtype, batch_size)
 
 
 def _cosine(exact: "Extractor", other: "Extractor", probes: np.ndarray) -> float:
@@ -128,18 +63,6 @@ def bfloat16_cosine(encoder: "ImageEncoder", device: torch.device) -> float:
     """The least cosine, over generated images, between an encoder's features in bfloat16 and in float32."""
     plans = (ExtractionPlan(device, dtype, batch_size=1) for dtype in (torch.float32, torch.bfloat16))
     return _cosine(*(Extractor(encoder, plan) for plan in plans), make_probes(encoder.preprocessing.side))
-
-
-def _seconds(encoder: "ImageEncoder", extractor: "Extractor") -> float:
-    """The least that an image has taken in a few runs of as many as keep every thread busy."""
-    side, taken = encoder.preprocessing.side, []
-    pixels = np.resize(make_probes(side), (full_batch(), side, side, 3))
-    while len(taken) < RUNS and sum(taken) < ENOUGH:
-        begun = time.perf_counter()
-        for _ in extractor(pixels):
-            pass
-        taken.append(time.perf_counter() - begun)
-    return min(taken) / len(pixels)
 
 
 def make_probes(side: int) -> np.ndarray:
@@ -161,12 +84,8 @@ class Extractor:
     """
 
     def __init__(self, encoder: "ImageEncoder", plan: ExtractionPlan) -> None:
-        self.plan, by_torch = plan, plan.engine == TORCH
-        if plan.tried and plan.tried[0] is encoder:
-            self.encode = plan.tried[1]
-            return
-        prepared = encoder.optimised(plan.device, plan.dtype if by_torch else torch.float32)
-        self.encode = prepared if by_torch else engine_encoder(prepared, plan.engine, plan.precision)
+        self.plan = plan
+        self.encode = encoder.optimised(plan.device, plan.dtype)
 
     def __call__(self, images: Iterable[np.ndarray]) -> Iterator[np.ndarray]:
         """Features (n, dim) float32, one block per batch of `images` (side, side, 3) uint8, in order.

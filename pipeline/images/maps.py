@@ -1,8 +1,6 @@
 """Features of many regions from one activation map per image: region-of-interest alignment."""
 
 import copy
-from collections.abc import Callable
-from dataclasses import replace
 
 import torch
 from torch import fx, nn
@@ -11,10 +9,7 @@ from torch.nn import functional
 
 from pipeline.errors import UsageError
 from pipeline.images.backbones import fold_batch_norms
-from pipeline.images.engines import EngineMaps
-from pipeline.images.modules import ModuleEncoder
 from pipeline.images.networks import NetworkEncoder
-from pipeline.specs.engines import EngineSpec
 
 PROBE_SIDE = 224
 """Side in pixels of an image whose map has more than one cell in every network."""
@@ -36,19 +31,16 @@ class RegionEncoder(nn.Module):
         trunk: fx.GraphModule,
         head: fx.GraphModule,
         bins: int,
-        maps: Callable[[torch.Tensor], torch.Tensor] | None = None,
     ) -> None:
-        """`maps` computes the maps of pixels in place of `trunk`."""
         super().__init__()
         self.encoder, self.trunk, self.head, self.bins = encoder, trunk, head, bins
-        self.maps = self._maps if maps is None else maps
 
     def forward(self, pixels: torch.Tensor, boxes: torch.Tensor) -> torch.Tensor:
-        features = self._features(self.maps(pixels), boxes)
+        features = self._features(self._maps(pixels), boxes)
         if not self.encoder.flip:
             return features
         mirrored = torch.stack([1 - boxes[..., 2], boxes[..., 1], 1 - boxes[..., 0], boxes[..., 3]], dim=-1)
-        return (features + self._features(self.maps(pixels.flip(2)), mirrored)) / 2
+        return (features + self._features(self._maps(pixels.flip(2)), mirrored)) / 2
 
     def _maps(self, pixels: torch.Tensor) -> torch.Tensor:
         return self.trunk(self.encoder.normalise(pixels)).float()
@@ -65,41 +57,6 @@ class RegionEncoder(nn.Module):
         encoder = self.encoder.optimised(device, dtype)
         trunk = fold_batch_norms(copy.deepcopy(self.trunk)).to(device, dtype, memory_format=torch.channels_last)
         return RegionEncoder(encoder, trunk, copy.deepcopy(self.head).to(device, dtype), self.bins)
-
-    def on_engine(self, engine: EngineSpec, precision: str) -> "RegionEncoder":
-        """The same with maps that `engine` computes; the regions' means and the head stay torch's."""
-        maps = MapEncoder(self.encoder.preprocessing, self.trunk, flip=False).on_engine(engine, precision)
-        head = copy.deepcopy(self.head).to(getattr(torch, precision))
-        return RegionEncoder(self.encoder, self.trunk, head, self.bins, maps.maps)
-
-
-class MapEncoder(ModuleEncoder):
-    """Maps pixels of any size to the mean of the map that `body` computes; `preprocessing` says the size of probes."""
-
-    def folded(self) -> nn.Module:
-        return fold_batch_norms(super().folded())
-
-    def optimised(self, device: torch.device, dtype: torch.dtype) -> "MapEncoder":
-        return MapEncoder(self.preprocessing, super().optimised(device, dtype).body, self.flip).to(device)
-
-    def on_engine(self, engine: EngineSpec, precision: str) -> EngineMaps:
-        """The same by `engine`. Raises UsageError where it is not installed or cannot compute it."""
-        return EngineMaps(_Maps(self), engine, precision)
-
-
-class _Maps(nn.Module):
-    def __init__(self, encoder: MapEncoder) -> None:
-        super().__init__()
-        self.encoder = encoder
-
-    def forward(self, pixels: torch.Tensor) -> torch.Tensor:
-        return self.encoder.body(self.encoder.normalise(pixels)).float()
-
-
-def map_encoder(encoder: NetworkEncoder, side: int) -> MapEncoder:
-    """What computes the maps of `encoder`, to be timed on images of `side` x `side` pixels."""
-    preprocessing = replace(encoder.spec.preprocessing, resize=side, crop=None)
-    return MapEncoder(preprocessing, region_encoder(encoder).trunk, flip=False)
 
 
 def region_encoder(encoder: NetworkEncoder) -> RegionEncoder:

@@ -8,7 +8,6 @@ from torch import nn
 from pipeline.images.encoders import ImageEncoder, Work
 from pipeline.images.extraction import Extractor, choose_plan
 from pipeline.images.preprocess import Preprocessing
-from pipeline.specs.engines import TORCH
 
 
 class ModuleEncoder(ImageEncoder):
@@ -48,6 +47,6 @@ class ModuleEncoder(ImageEncoder):
         body = self.folded().to(dtype=dtype, memory_format=torch.channels_last)
         return ModuleEncoder(self.preprocessing, body, self.flip).to(device)
 
-    def work(self, device: str, precision: str, batch_size: int, engine: str = TORCH, images: int = 0) -> Work:
+    def work(self, device: str, precision: str, batch_size: int) -> Work:
         """See `choose_plan`."""
-        return Work(None, Extractor(self, choose_plan(self, device, precision, batch_size, engine, images)))
+        return Work(None, Extractor(self, choose_plan(self, device, precision, batch_size)))

@@ -14,7 +14,6 @@ from pipeline.images.extraction import ExtractionPlan
 from pipeline.images.networks import NetworkEncoder
 from pipeline.images.preparation import Cutting
 from pipeline.images.regions import RegionExtractor
-from pipeline.specs.engines import TORCH
 
 POOLING = {"mean": np.add, "max": np.maximum}
 BATCH = 32
@@ -50,7 +49,7 @@ class PooledEncoder(ImageEncoder):
         features = self._extractor(self._cutting(image, NONE) for image in images)
         return pool(np.concatenate(features), np.cumsum([0, *map(len, features)]), self.pooling)
 
-    def work(self, device: str, precision: str, batch_size: int, engine: str = TORCH, images: int = 0) -> Work:
+    def work(self, device: str, precision: str, batch_size: int) -> Work:
         """Raises UsageError: regions must be extracted first."""
         raise UsageError("an encoder of pooled regions takes regions, not images; extract-regions and pool-regions do")
 

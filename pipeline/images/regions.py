@@ -8,13 +8,12 @@ import numpy as np
 import torch
 
 from pipeline.images.boxes import NONE, Candidates
-from pipeline.images.extraction import ExtractionPlan, Extractor, choose_plan
-from pipeline.images.maps import map_encoder, region_encoder
+from pipeline.images.extraction import ExtractionPlan, Extractor
+from pipeline.images.maps import region_encoder
 from pipeline.images.networks import NetworkEncoder
 from pipeline.images.preparation import PreparedImage
 from pipeline.images.region_features import Classifier, rescore
 from pipeline.images.warping import Crops, WholeImages
-from pipeline.specs.engines import AUTO, TORCH
 from pipeline.workers import Failure
 
 
@@ -86,29 +85,6 @@ def describe(
         counts,
         seconds[1] / seconds[0],
     )
-
-
-def choose_region_plan(
-    network: NetworkEncoder,
-    view: Crops | WholeImages,
-    images: int,
-    regions: int,
-    device: str,
-    precision: str,
-    batch_size: int,
-    engine: str,
-) -> ExtractionPlan:
-    """As `choose_plan`, for `images` with at most so many `regions` each, rendered by `view`.
-
-    The precision of maps is chosen by the features of whole images, as for crops; the engine by the maps.
-    """
-    if isinstance(view, Crops):
-        return choose_plan(network, device, precision, batch_size, engine, images * regions)
-    plan = choose_plan(network, device, precision, batch_size)
-    if engine == TORCH or plan.device.type != "cpu":
-        return plan
-    maps, count = map_encoder(network, view.side), images * (1 + network.flip)
-    return choose_plan(maps, device, plan.precision if engine == AUTO else precision, batch_size, engine, count)
 
 
 class RegionExtractor:

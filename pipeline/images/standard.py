@@ -19,7 +19,6 @@ from pipeline.images.encoders import EncoderMaterial, ImageEncoder, Work
 from pipeline.images.extraction import ExtractionPlan, Extractor
 from pipeline.images.pooling import Codebook, DescriptorSampler, StandardDescriber
 from pipeline.images.preprocess import Preprocessing
-from pipeline.specs.engines import TORCH
 
 KMEANS_BATCH = 4096
 
@@ -83,7 +82,7 @@ class StandardEncoder(ImageEncoder):
     def forward(self, pixels: torch.Tensor) -> torch.Tensor:
         return self.projection(torch.from_numpy(np.stack([self.describer(picture) for picture in pixels.numpy()])))
 
-    def work(self, device: str, precision: str, batch_size: int, engine: str = TORCH, images: int = 0) -> Work:
+    def work(self, device: str, precision: str, batch_size: int) -> Work:
         """Describes pictures in the decoding processes, and projects in float32."""
         plan = ExtractionPlan(find_device(device), torch.float32, batch_size)
         return Work(self.describer, Extractor(self.projection, plan))

@@ -9,7 +9,6 @@ from importlib import metadata
 from pathlib import Path
 
 from pipeline import runtime
-from pipeline.plan.kernels import try_kernels
 
 GIB = 1 << 30
 LEAST_MEMORY, LEAST_DISK = 3 * GIB, 2 * GIB
@@ -22,8 +21,6 @@ EXTRAS = {
     "transformers": ("transformers", "image and text encoders of Hugging Face's transformers"),
     "sentence-transformers": ("sentence-transformers", "text encoders of sentence-transformers"),
     "onnx": ("onnxruntime", "image encoders in ONNX files"),
-    "openvino": ("openvino", "faster extraction on a processor: extract.engine"),
-    "onnxruntime": ("onnxscript", "the same by ONNX Runtime"),
     "cluster": ("distributed", "Dask schedulers, and Snakemake on any queue"),
     "serve": ("fastapi", "the page and the JSON API"),
     "parse": ("spacy", "parse trees by spaCy"),
@@ -32,16 +29,11 @@ EXTRAS = {
     "metrics": ("pycocoevalcap", "BLEU, ROUGE-L and CIDEr of descriptions, METEOR with Java"),
     "lancedb": ("lancedb", "bundles as LanceDB databases"),
     "qdrant": ("qdrant-client", "bundles as Qdrant databases"),
-    "s3": ("s3fs", "collections in S3 and its like, and sync"),
-    "gs": ("gcsfs", "collections in Google Cloud Storage, and sync"),
+    "s3": ("s3fs", "collections in S3 and its like"),
     "https": ("aiohttp", "collections behind web servers"),
     "test": ("pytest", "the tests"),
 }
 """Extra of this distribution -> a distribution that it brings, and what for."""
-
-
-WORTH_A_CHANGE = 1.1
-"""Times as fast as the kernels in use others must be before they are recommended; trials differ by less."""
 
 
 @dataclass(frozen=True)
@@ -59,7 +51,6 @@ def examine(folder: Path) -> list[Finding]:
     checks: tuple[Callable[[], Iterator[Finding]], ...] = (
         _processor,
         _libraries,
-        check_kernels,
         _torch,
         _faiss,
         _extras,
@@ -88,13 +79,6 @@ def free_disk(folder: Path) -> int:
     return shutil.disk_usage(next(f for f in (folder, *folder.parents) if f.exists())).free
 
 
-def gpu_memory() -> int:
-    """Bytes of the smallest GPU that torch sees; 0 without one."""
-    import torch
-
-    return min((torch.cuda.get_device_properties(i).total_memory for i in range(torch.cuda.device_count())), default=0)
-
-
 def _processor() -> Iterator[Finding]:
     wide = sorted({"avx2", "avx512f", "avx512_bf16", "amx_bf16"} & runtime.cpu_flags())
     cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count()
@@ -118,22 +102,6 @@ def _libraries() -> Iterator[Finding]:
                 "BLAS" if pool["user_api"] == "blas" else "OpenMP",
                 f"{version}, {kernels}, {pool['num_threads']} threads",
             )
-
-
-def check_kernels() -> Iterator[Finding]:
-    """How fast OpenBLAS's kernels are, where there is a choice: it is ours, by the processor's flags, unless the
-    environment has one."""
-    if "avx512f" not in runtime.cpu_flags():
-        return
-    rates, chosen = try_kernels(), os.environ.get("OPENBLAS_CORETYPE", "").upper()
-    fastest = max(rates, key=rates.__getitem__)
-    better = chosen in rates and rates[fastest] > WORTH_A_CHANGE * rates[chosen]
-    yield Finding(
-        "kernels",
-        ", ".join(f"{name} {rate / 1e9:.0f}" for name, rate in rates.items()) + " billion operations a second and core",
-        "note" if better else "ok",
-        f"export OPENBLAS_CORETYPE={fastest}" if better else None,
-    )
 
 
 def _torch() -> Iterator[Finding]:

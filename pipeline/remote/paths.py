@@ -3,10 +3,9 @@
 import re
 from pathlib import Path, PurePosixPath
 
-SCHEMES = {"s3": ("s3fs", "s3"), "gs": ("gcsfs", "gs"), "https": ("aiohttp", "https"), "http": ("aiohttp", "https")}
-"""Scheme of a URL -> the module that speaks it beside fsspec, and the extra that brings both."""
-LISTED = ("s3", "gs")
-"""Those whose servers say what they hold."""
+WEB = ("https", "http")
+"""Schemes whose servers do not say what they hold; any other is a store that fsspec knows."""
+LOCAL = ("file", "local", "memory", "filecache", "simplecache", "blockcache", "cached", "data")
 URL = re.compile(r"([A-Za-z][A-Za-z0-9+.-]*)://")
 
 
@@ -45,8 +44,8 @@ def below(root: Place, name: str) -> Place:
 def check_url(key: str, text: str) -> None:
     """Raises ValueError, naming the configuration's `key`, for a URL that cannot be used."""
     scheme, rest = URL.match(text)[1], URL.sub("", text, count=1)
-    if scheme not in SCHEMES:
-        raise ValueError(f"{key}: {scheme}:// cannot be read; there are {', '.join(f'{one}://' for one in SCHEMES)}")
+    if scheme in LOCAL:
+        raise ValueError(f"{key}: {scheme}:// is no place of a server; name a folder, s3://, https:// or another store")
     bucket, *names = rest.rstrip("/").split("/")
     if not bucket or any(name in ("", ".", "..") for name in names):
         raise ValueError(f"{key}: {text} must name a bucket or a server, and plain names below it")

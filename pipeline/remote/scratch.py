@@ -21,7 +21,7 @@ from pipeline.errors import UnreachableError
 from pipeline.plain_files import UnopenedFile
 from pipeline.private_folders import private_folder
 from pipeline.remote import stores
-from pipeline.remote.paths import LISTED, Place, RemotePath
+from pipeline.remote.paths import WEB, Place, RemotePath
 from pipeline.remote.stores import Version
 
 PART, LOG, KEPT = "fetching.part", "fetched.jsonl", ".kept"
@@ -30,13 +30,13 @@ OWN = re.compile(r"\d+-[a-z0-9_]{8}")
 
 
 class Scratch:
-    """Copies of at most `gigabytes` below the folder `folder` (None: the machine's own for temporary files), of objects
-    for which a server is tried for `patience` seconds. Can be pickled: the copy is of the same job.
+    """Copies of objects, at most `gigabytes` below the folder `folder` (None: the machine's own for temporary files).
+    Can be pickled: the copy is of the same job.
     """
 
-    def __init__(self, folder: str | None, gigabytes: float, patience: float) -> None:
+    def __init__(self, folder: str | None, gigabytes: float) -> None:
         self.parent = Path(folder or tempfile.gettempdir()) / f"jointspace-{os.getuid()}"
-        self.bytes, self.patience = round(gigabytes * 1e9), patience
+        self.bytes = round(gigabytes * 1e9)
         self._own: Path | None = None
         self._kept: Any = None
         self._known: dict[str, tuple[int, str]] = {}
@@ -45,7 +45,7 @@ class Scratch:
     @classmethod
     def of(cls, settings: Any) -> "Scratch":
         """By the section `remote` of a configuration."""
-        return cls(settings.scratch, settings.scratch_gb, settings.patience)
+        return cls(settings.scratch, settings.scratch_gb)
 
     def __getstate__(self) -> dict[str, Any]:
         return {**self.__dict__, "_own": self.folder, "_kept": None}
@@ -56,9 +56,9 @@ class Scratch:
         if isinstance(path, Path):
             return path
         try:
-            wanted = {"": stores.look(path, self.patience)}
+            wanted = {"": stores.look(path)}
         except UnopenedFile:
-            wanted = stores.find(path, self.patience) if path.scheme in LISTED else {}
+            wanted = {} if path.scheme in WEB else stores.find(path)
             if not wanted:
                 raise
         copy = self.folder / f"{_digest(path.parent)}{KEPT}" / path.name
@@ -77,7 +77,7 @@ class Scratch:
         copy = self.folder / _digest(path)
         with self._fetching():
             if not copy.exists():
-                self._fetch(path, copy, version or stores.look(path, self.patience), digest)
+                self._fetch(path, copy, version or stores.look(path), digest)
             os.utime(copy)
             return os.open(copy, os.O_RDONLY | os.O_CLOEXEC)
 
@@ -103,7 +103,7 @@ class Scratch:
         self._make_room(path, version.size or 0)
         part, before = self.folder / PART, self.fetched.get(str(path))
         try:
-            found = stores.fetch(path, part, self.patience, version)
+            found = stores.fetch(path, part, version)
         except UnopenedFile:  # it was there when it was listed
             raise stores.changed(path) from None
         if found != (digest or (before[1] if before else found)):

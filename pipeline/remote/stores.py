@@ -1,40 +1,38 @@
-"""What object stores and web servers hold: listed, looked at, fetched, read by range, and sent.
+"""What object stores and web servers hold, by fsspec: listed, looked at, fetched, and read by range.
 
-Every call is tried again, after longer and longer waits, until `patience` seconds have passed: a server that is busy or
-gone for a while costs time and no more. Only an object that is not there is its own fault (UnopenedFile); all else
-raises UnreachableError, so that nobody takes a broken line for a broken photograph.
+A call that may succeed later is tried again a few times, beside what a store's own library tries. Only an object that
+is not there is its own fault (UnopenedFile); all else raises UnreachableError, so that nobody takes a broken line for a
+broken photograph.
 """
 
 import errno
 import hashlib
 import importlib
 import logging
-import random
 import re
 import time
 from collections.abc import Callable
-from contextlib import suppress
 from functools import cache
 from pathlib import Path
 from typing import Any, NamedTuple, TypeVar
 from urllib.parse import quote
 
-from pipeline.errors import JointspaceError, UnreachableError, UsageError, brief
+from pipeline.errors import InputError, JointspaceError, UnreachableError, UsageError, brief
 from pipeline.plain_files import UnopenedFile
-from pipeline.remote.paths import LISTED, SCHEMES, RemotePath
+from pipeline.remote.paths import WEB, RemotePath
 
 log = logging.getLogger(__name__)
-FIRST_WAIT, LONGEST_WAIT = 0.5, 30.0
+WAITS = (1.0, 4.0, 16.0)
+"""Seconds before each further attempt: fsspec has none of its own for web servers."""
 CONNECT_SECONDS, READ_SECONDS = 10, 60
 """For a connection, and between two pieces of an answer."""
 LATER = (408, 425, 429)
 """Among HTTP's errors of a request those that pass."""
-FINAL = (FileNotFoundError, PermissionError, IsADirectoryError, NotImplementedError, TypeError, ValueError, LookupError)
-PASSING = {"ClientError", "HTTPClientError", "ConnectionError", "ResponseParserError", "HttpError", "RequestError"}
-"""Names of the libraries' own errors, of aiohttp, botocore and gcsfs, that may pass."""
+FINAL = (PermissionError, IsADirectoryError, NotImplementedError, TypeError, ValueError, LookupError)
 FULL = (errno.ENOSPC, errno.EDQUOT, errno.EROFS)
 TAGS = ("ETag", "etag", "Content-MD5", "LastModified", "Last-Modified", "updated", "mtime")
 QUERY = re.compile(r"\?[^\s'\")]+")
+PIECE = 1 << 20
 Result = TypeVar("Result")
 
 
@@ -46,76 +44,77 @@ class Version(NamedTuple):
     tag: str
 
 
-def look(path: RemotePath, patience: float) -> Version:
+def look(path: RemotePath) -> Version:
     """Raises UnopenedFile where there is no such object."""
-    return _version(_insist(lambda files: files.info(_address(path)), path, patience))
+    return _version(_insist(lambda files: files.info(_address(path)), path))
 
 
-def find(root: RemotePath, patience: float) -> dict[str, Version]:
+def find(root: RemotePath) -> dict[str, Version]:
     """All objects below `root`, by their names relative to it, sorted. Raises UsageError for a server without lists."""
-    if root.scheme not in LISTED:
+    if root.scheme in WEB:
         raise UsageError(
             f"{root}: a web server does not say what it holds; name its lists or tar shards in collection.files"
             " (train: shard-{00000..00099}.tar)"
         )
-    found = _insist(lambda files: files.find(str(root), detail=True), root, patience)
-    prefix = str(root).partition("://")[2].rstrip("/") + "/"
-    below = {name[len(prefix) :]: one for name, one in found.items() if name.startswith(prefix)}
+    found = _insist(lambda files: files.find(str(root), detail=True), root)
+    prefix = file_system(root.scheme)._strip_protocol(str(root)).rstrip("/") + "/"
+    below = {name[len(prefix) :]: about for name, about in found.items() if name.startswith(prefix)}
     return {name: _version(below[name]) for name in sorted(below) if name and not name.endswith("/")}
 
 
-def state(path: RemotePath, patience: float) -> list[Any]:
+def state(path: RemotePath) -> list[Any]:
     """What changes with an object, or with those below `path`."""
     try:
-        return list(look(path, patience))
+        return list(look(path))
     except UnopenedFile:
-        if path.scheme not in LISTED or not (found := find(path, patience)):
+        if path.scheme in WEB or not (found := find(path)):
             raise
         return [[name, *version] for name, version in found.items()]
 
 
-def fetch(path: RemotePath, target: Path, patience: float, version: Version | None = None) -> str:
+def fetch(path: RemotePath, target: Path, version: Version) -> str:
     """Write an object into the file `target`; returns its sha256. Raises UnreachableError where it is not of this
     `version`, which it was before."""
 
     def get(files: Any) -> None:
         files.get_file(_address(path), str(target))
-        _require_size(path, target.stat().st_size, version, files)
+        size = target.stat().st_size
+        if version.size not in (None, size):
+            if _version(files.info(_address(path))).size == size:
+                raise changed(path)
+            raise OSError(f"{size} bytes came of {version.size}")
 
-    _insist(get, path, patience)
+    _insist(get, path)
     with open(target, "rb") as file:
         return hashlib.file_digest(file, "sha256").hexdigest()
 
 
-def read(path: RemotePath, patience: float, offset: int | None = None, size: int | None = None) -> bytes:
-    """All bytes of an object, or `size` from `offset` on."""
+def read(path: RemotePath, offset: int | None = None, size: int | None = None, most: int = 1 << 30) -> bytes:
+    """All bytes of an object, or `size` from `offset` on. Raises InputError where a web server sends more than `most`,
+    and UnopenedFile where there is none."""
+    if size == 0:
+        return b""
 
     def get(files: Any) -> bytes:
-        if size is None:
-            return files.cat_file(_address(path))
-        if not size:
-            return b""
-        data = files.cat_file(_address(path), start=offset or 0, end=(offset or 0) + size)
-        return data if len(data) <= size else data[offset or 0 :][:size]  # a server that knows no ranges sends all
+        if path.scheme in WEB:
+            return _read_web(files, path, offset or 0, size, most)
+        return files.cat_file(_address(path), start=offset, end=None if size is None else (offset or 0) + size)
 
-    return _insist(get, path, patience)
+    return _insist(get, path)
 
 
-def send(source: Path, path: RemotePath, patience: float) -> Version:
-    """Make an object of a file, all at once; returns what the store says of it then."""
-    if path.scheme not in LISTED:
-        raise UsageError(f"{path}: nothing can be sent to a web server; name an s3:// or gs:// place")
-    _insist(lambda files: files.put_file(str(source), _address(path)), path, patience)
-    version = look(path, patience)
-    if version.size != source.stat().st_size:
-        raise UnreachableError(f"{path} has {version.size} bytes after {source} was sent; run the same command again")
-    return version
-
-
-def remove(path: RemotePath, patience: float) -> None:
-    """Remove an object, if it is there."""
-    with suppress(UnopenedFile):
-        _insist(lambda files: files.rm_file(_address(path)), path, patience)
+def _read_web(files: Any, path: RemotePath, offset: int, size: int | None, most: int) -> bytes:
+    """Piece by piece, since a server may say anything of the size, or nothing."""
+    headers = {} if size is None else {"Range": f"bytes={offset}-{offset + size - 1}"}
+    data = bytearray()
+    with files.open(_address(path), block_size=0, size=1, headers=headers) as answer:
+        skip = offset if answer.r.status == 200 else 0  # a server that knows no ranges sends all
+        while (size is None or len(data) < size) and (piece := answer.read(PIECE)):
+            data += piece[skip:]
+            skip = max(0, skip - len(piece))
+            if size is None and len(data) > most:
+                raise InputError(f"too-large: {path} has more than {most} bytes")
+    return bytes(data if size is None else data[:size])
 
 
 def changed(path: RemotePath) -> UnreachableError:
@@ -124,22 +123,9 @@ def changed(path: RemotePath) -> UnreachableError:
     )
 
 
-class _CutOffError(OSError):
-    """Fewer bytes came than there are."""
-
-
-def _require_size(path: RemotePath, size: int, version: Version | None, files: Any) -> None:
-    if version is None or version.size in (None, size):
-        return
-    if _version(files.info(_address(path))).size == size:
-        raise changed(path)
-    raise _CutOffError(f"{size} bytes came of {version.size}")
-
-
-def _insist(act: Callable[[Any], Result], path: RemotePath, patience: float) -> Result:
-    begun, wait = time.monotonic(), FIRST_WAIT
+def _insist(act: Callable[[Any], Result], path: RemotePath) -> Result:
     files = file_system(path.scheme)
-    while True:
+    for wait in (*WAITS, None):
         try:
             return act(files)
         except JointspaceError:
@@ -152,17 +138,14 @@ def _insist(act: Callable[[Any], Result], path: RemotePath, patience: float) -> 
             if getattr(cause, "errno", None) in FULL:
                 raise UnreachableError(f"{path} cannot be fetched ({said}); make room, or set remote.scratch") from None
             if not _passes(cause):
-                raise UnreachableError(
-                    f"{path} cannot be reached ({said}); correct its name, or the credentials in the environment"
-                ) from None
-            if time.monotonic() - begun + wait > patience:
-                raise UnreachableError(
-                    f"{path} cannot be reached ({said}); run the same command again when its server answers, or raise"
-                    " remote.patience"
-                ) from None
+                remedy = "correct its name, or the credentials in the environment"
+                raise UnreachableError(f"{path} cannot be reached ({said}); {remedy}") from None
+            if wait is None:
+                remedy = "run the same command again when its server answers"
+                raise UnreachableError(f"{path} cannot be reached ({said}); {remedy}") from None
             log.warning("%s: %s; trying again", path, said)
-            time.sleep(wait * random.uniform(0.5, 1))
-            wait = min(2 * wait, LONGEST_WAIT)
+            time.sleep(wait)
+    raise AssertionError("the last attempt returns or raises")
 
 
 def _passes(error: BaseException) -> bool:
@@ -170,9 +153,7 @@ def _passes(error: BaseException) -> bool:
     status = getattr(error, "status", None)
     if isinstance(status, int) and 400 <= status < 500:
         return status in LATER
-    if isinstance(error, FINAL):
-        return False
-    return isinstance(error, OSError) or any(base.__name__ in PASSING for base in type(error).__mro__)
+    return not isinstance(error, FINAL)
 
 
 def _version(info: dict[str, Any]) -> Version:
@@ -181,33 +162,28 @@ def _version(info: dict[str, Any]) -> Version:
 
 
 def _address(path: RemotePath) -> str:
-    return str(path) if path.scheme in LISTED else f"{path.scheme}://{quote('/'.join(path.parts[1:]), safe='/:')}"
+    return f"{path.scheme}://{quote('/'.join(path.parts[1:]), safe='/:')}" if path.scheme in WEB else str(path)
 
 
 @cache
 def file_system(scheme: str) -> Any:
-    """fsspec's file system, which tries nothing twice by itself. Raises UsageError where its library is missing."""
-    if scheme not in SCHEMES:
-        raise UsageError(f"{scheme}:// cannot be read; there are {', '.join(f'{one}://' for one in SCHEMES)}")
-    module, extra = SCHEMES[scheme]
+    """fsspec's file system of a scheme. Raises UsageError where there is none, or its library is missing."""
     try:
         fsspec = importlib.import_module("fsspec")
-        importlib.import_module(module)
+        options = _web_options() if scheme in WEB else {}
+        return fsspec.filesystem(scheme, use_listings_cache=False, skip_instance_cache=True, **options)
     except ImportError as error:
-        raise UsageError(f"{scheme}:// needs {module}: pip install 'jointspace[{extra}]'") from error
-    made = fsspec.filesystem(scheme, use_listings_cache=False, skip_instance_cache=True, **_options(scheme))
-    if scheme == "s3":
-        made.retries = 1
-    return made
+        remedy = f"pip install 'jointspace[{'https' if scheme in WEB else 's3'}]'"
+        raise UsageError(f"{scheme}:// needs a library ({brief(error)}); {remedy}, or what fsspec names") from error
+    except ValueError as error:
+        raise UsageError(f"{scheme}:// cannot be read: fsspec knows no such protocol ({brief(error)})") from error
 
 
-def _options(scheme: str) -> dict[str, Any]:
-    if scheme == "s3":  # in one answer, which cannot be of two versions
-        limits = {"connect_timeout": CONNECT_SECONDS, "read_timeout": READ_SECONDS, "retries": {"max_attempts": 0}}
-        return {"config_kwargs": limits, "max_concurrency": 1}
-    if scheme in LISTED:
-        return {}
+def _web_options() -> dict[str, Any]:
+    """Answers as they were stored: what a server packs nevertheless is not unpacked, whatever its size."""
     from aiohttp import ClientTimeout
 
     limit = ClientTimeout(total=None, sock_connect=CONNECT_SECONDS, sock_read=READ_SECONDS)
-    return {"client_kwargs": {"timeout": limit, "trust_env": True}, "encoded": True}
+    headers = {"Accept-Encoding": "identity"}
+    client = {"timeout": limit, "trust_env": True, "headers": headers, "auto_decompress": False}
+    return {"client_kwargs": client, "encoded": True}

@@ -5,9 +5,9 @@ from dataclasses import asdict, dataclass
 from typing import Any
 
 from pipeline.evaluate.summary import spoken
-from pipeline.plan.comparison import cost_table, duration
 from pipeline.report.atlas import Atlas
 from pipeline.report.bars import draw_bars, draw_intervals
+from pipeline.report.costs import cost_table, duration
 from pipeline.report.descriptions import templates
 from pipeline.report.examples import Answer, Example, Examples, ReportPicture
 from pipeline.report.generated import HEADINGS, Generated, explain_dashes
@@ -32,7 +32,7 @@ class Report:
     """What the page shows: `search` is a command to try, if there is one (else ""), `manifest` the manifest's summary,
     `reasons` why it left out what, `evaluations` the summary of evaluations, `cards` those of the bundles, `models`
     what is recorded of each, `kinds` a line on each registered model, `health` that of each encoder's stored features,
-    `costs` the rows of pipeline.plan.comparison with the `share` of the processors that the plan's rates had,
+    `costs` the rows of pipeline.report.costs,
     `tradeoffs` the drawings of how indices were chosen, `sheets` drawings that other commands have made, `versions`
     library -> version; `printed` are the tables that papers print of this collection.
     """
@@ -50,7 +50,6 @@ class Report:
     health: Sequence[Mapping[str, Any]]
     atlas: Atlas | None
     costs: Sequence[Mapping[str, Any]]
-    share: float
     tradeoffs: Sequence[ReportPicture]
     sheets: Sequence[ReportPicture]
     generated: Sequence[Generated]
@@ -166,7 +165,7 @@ def _recalls(comparison: Comparison) -> str:
 
 def _times(costs: Sequence[Mapping[str, Any]]) -> str:
     """A bar for each stage that has run, the longest first."""
-    took = {row["rule"].replace("_", "-"): row["seconds_run"] for row in costs if row.get("seconds_run")}
+    took = {row["rule"].replace("_", "-"): row["seconds"] for row in costs if row["seconds"]}
     rows = {name: (seconds, duration(seconds)) for name, seconds in sorted(took.items(), key=lambda item: -item[1])}
     return draw_bars("Time by stage", rows) if rows else ""
 

@@ -22,11 +22,13 @@ class Artefact:
 @dataclass(frozen=True)
 class Shards:
     """An artefact in shards: `folder/shard-00000.h5` and so on, each with its sidecar, and for every part (a range of
-    shards, one job) `folder/parts/00000.json`, which is written when all shards of the part are made."""
+    shards, one job) `folder/parts/00000.json`, which is written when all shards of the part are made. One job makes
+    all shards of a `whole` one."""
 
     name: str
     folder: Path
     suffix: str = ".h5"
+    whole: bool = False
 
     def shard(self, number: int) -> Path:
         return self.folder / f"shard-{number:05d}{self.suffix}"
@@ -68,14 +70,6 @@ class Layout:
     @property
     def manifest(self) -> Artefact:
         return self._folder("manifest", "manifest.json")
-
-    @property
-    def plan(self) -> Artefact:
-        return self.file("plan.json")
-
-    def batch(self, stage: str, name: str) -> Artefact:
-        """Which artefacts of a stage one job has made, by their files; `name` may be a wildcard."""
-        return self.file(f"batches/{stage}/{name}.json")
 
     # --- images
 
@@ -142,7 +136,7 @@ class Layout:
 
     def moments(self, pairs: str) -> Shards:
         """Moments of the pairs `target`, `dev` or `auxiliary/<documents>`; of `study/...` in folds."""
-        return self._shards(f"moments/{pairs}")
+        return Shards(f"moments/{pairs}", self.root / f"moments/{pairs}", whole=True)
 
     def model(self, name: str) -> Artefact:
         return self._folder(f"models/{name}", "model.json")

@@ -44,21 +44,25 @@ NAMED_CLUSTERS = {
 
 @dataclass(frozen=True)
 class ShardTask:
-    """One stage on one run, in a form that can be pickled: `module` is where the stage is declared, `again` whether
-    existing shards are made anew, `call` is unique to a call of the runner, so that a worker that outlives it opens
-    everything anew for the next, and `others` are made together with `names`."""
+    """One stage on one run, in a form that can be pickled: `module` is where the stage is declared, `every` of what it
+    makes (several for a stage that makes these together), `again` whether existing shards are made anew, and `call` is
+    unique to a call of the runner, so that a worker that outlives it opens everything anew for the next."""
 
     module: str
     root: Path
-    names: tuple[str, ...]
+    every: tuple[tuple[str, ...], ...]
     again: bool
     call: str
-    others: tuple[tuple[str, ...], ...] = ()
     what: ClassVar[str] = "shard"
 
     @classmethod
-    def of(cls, stage: Stage, run: Run, names: tuple[str, ...], again: bool) -> "ShardTask":
-        return cls(stage.function.__module__, run.root.absolute(), names, again, uuid4().hex)
+    def of(cls, stage: Stage, run: Run, every: Sequence[tuple[str, ...]], again: bool) -> "ShardTask":
+        return cls(stage.function.__module__, run.root.absolute(), tuple(every), again, uuid4().hex)
+
+    @property
+    def names(self) -> list[str]:
+        """What the stage's function is called with."""
+        return [name for names in self.every for name in names]
 
     def key(self, number: int) -> str:
         """What Dask calls the task of a shard; its pages show the stage and its names, which end before the call's."""
@@ -68,8 +72,8 @@ class ShardTask:
     def __call__(self, number: int) -> int:
         """Make one shard, unless a worker that died has committed it; returns its number."""
         run, stage, make = _opened(self)
-        jobs = [run.job(stage, names, number) for names in (self.names, *self.others)]
-        jobs = [one for one in jobs if self.again or not is_made(one.outputs[0].commit(number), one.fingerprint)]
+        jobs = [run.job(stage, names, number) for names in self.every]
+        jobs = [job for job in jobs if self.again or not is_made(job.outputs[0].commit(number), job.fingerprint)]
         if jobs:
             make(*jobs)
         return number
@@ -83,7 +87,7 @@ def _opened(task: ShardTask) -> tuple[Run, Stage, Callable[[Any], None]]:
     stage = importlib.import_module(task.module).STAGE
     run = Run(task.root)
     with runtime.without_collection():  # torch is imported here
-        return run, stage, stage.function(run, *task.names, *(word for names in task.others for word in names))
+        return run, stage, stage.function(run, *task.names)
 
 
 def in_process(task: ShardTask, numbers: Sequence[int]) -> Iterator[int]:

@@ -1,21 +1,18 @@
-"""Parts of a run: the shards of one job."""
+"""Parts of a run, each the shards of one job, and chunks of shards that are summed together."""
 
 import math
 
-IMAGES_PER_JOB = 1 << 16
-"""Extracting as many takes minutes on a processor; every other stage is faster."""
-MOST_PARTS = 64
-"""The most parts a run has, however many shards, unless `shards_per_job` says otherwise."""
+IMAGES_TOGETHER = 1 << 16
+MOST_CHUNKS = 64
 
 
-def divide(shards: int, shard_size: int, shards_per_job: int | None = None, whole: bool = False) -> list[range]:
-    """The shards of each part, the range of shards that is one job.
+def share(shards: int, part: int, parts: int) -> range:
+    """The shards of part number `part` of `parts`, which differ by one shard at most."""
+    return range(-(-part * shards // parts), -(-(part + 1) * shards // parts))
 
-    A job takes minutes, and the number of jobs is bounded: schedulers and Snakemake's graph slow down with each.
-    `shards_per_job` None chooses; `whole` makes one part of all shards, which a cluster's scheduler then divides among
-    its workers.
-    """
-    if whole:
-        return [range(shards)] if shards else []
-    size = shards_per_job or max(IMAGES_PER_JOB // shard_size, math.ceil(shards / MOST_PARTS), 1)
+
+def chunks(shards: int, shard_size: int) -> list[range]:
+    """Ranges of shards of about IMAGES_TOGETHER images, at most MOST_CHUNKS, whatever the number of parts: what is
+    summed over them does not depend on where it was computed."""
+    size = max(IMAGES_TOGETHER // shard_size, math.ceil(shards / MOST_CHUNKS), 1)
     return [range(first, min(first + size, shards)) for first in range(0, shards, size)]

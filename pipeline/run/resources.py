@@ -5,7 +5,7 @@ from typing import TYPE_CHECKING
 
 from pipeline import runtime
 from pipeline.device import BATCH, GPU_BATCH
-from pipeline.run.parts import divide
+from pipeline.run.parts import share
 
 if TYPE_CHECKING:
     import torch
@@ -25,14 +25,8 @@ class Resources:
 
     @cached_property
     def parts(self) -> list[range]:
-        """The shards of each part."""
-        config, manifest = self.config, self.manifest
-        return divide(manifest.n_shards, manifest.shard_size, config.shards_per_job, config.scheduler is not None)
-
-    @property
-    def images_per_job(self) -> int:
-        """Images of a part, on average."""
-        return self.manifest.n_images // max(1, len(self.parts))
+        """The shards of each part; none of some where there are fewer shards than parts."""
+        return [share(self.manifest.n_shards, part, self.config.parts) for part in range(self.config.parts)]
 
     @property
     def sums(self) -> str:

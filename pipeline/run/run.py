@@ -206,7 +206,7 @@ class Run(Resources):
         from pipeline.storage.commits import combined_fingerprint, fingerprint_of
 
         if isinstance(one, Outside):
-            return self._remembered(str(one.path), lambda: _digest(one.path, self.config.remote.patience))
+            return self._remembered(str(one.path), lambda: _digest(one.path))
         if isinstance(one, Artefact):
             return self._remembered(str(one.commit), lambda: fingerprint_of(one.commit))
         if number is not None:
@@ -219,7 +219,7 @@ class Run(Resources):
         return self._fingerprints[key]
 
 
-def _digest(path: Place, patience: float) -> str:
+def _digest(path: Place) -> str:
     """Of a file that a person brought; what is remote is taken for unchanged where size and tag are the same. Raises
     InputError where it cannot be read."""
     from pipeline.remote.stores import state
@@ -227,7 +227,7 @@ def _digest(path: Place, patience: float) -> str:
     from pipeline.storage.reading import file_sha256
 
     if not isinstance(path, Path):
-        return fingerprint("remote", 1, [str(path), state(path, patience)])
+        return fingerprint("remote", 1, [str(path), state(path)])
 
     try:
         return file_sha256(path)

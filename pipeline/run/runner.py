@@ -1,14 +1,14 @@
 """Running a stage: as a whole, or mapped over the shards of a part."""
 
 import logging
+import os
 from collections.abc import Iterator, Sequence
 from contextlib import ExitStack
-from dataclasses import replace
 from typing import Any
 
 from pipeline import runtime
 from pipeline.device import visible_gpus
-from pipeline.errors import JointspaceError, UsageError
+from pipeline.errors import UsageError
 from pipeline.run.layout import Shards
 from pipeline.run.mappers import ShardTask, in_process, on_cluster, on_processes
 from pipeline.run.run import Run
@@ -21,88 +21,52 @@ log = logging.getLogger(__name__)
 
 
 def make(
-    run: Run, stage: Stage, names: Names = (), part: int | None = None, again: bool = False,
-    others: Sequence[Names] = (), **options: Any,
-) -> None:  # fmt: skip
+    run: Run, stage: Stage, names: Names = (), part: int | None = None, again: bool = False, **options: Any
+) -> None:
     """Make what `stage` writes of `names`; of a sharded stage one part, or all of them.
 
-    A shard that was made from the same inputs by the same version is kept unless `again`; a stage without shards always
-    runs. `others` are made with it as far as they can be (see Stage.together); their own calls then find them made.
-    Raises JointspaceError where another process is making the same.
+    What was made from the same inputs by the same version is kept unless `again`. Raises JointspaceError where another
+    process is making the same, and UsageError for an unknown part.
     """
     if stage.sharded:
-        _make_shards(run, stage, names, part, again, others)
+        make_shards(run, stage, [names], part, again)
         return
-    made = stage.outputs(run.layout, *names)[0]
-    with hold(made.path):
-        stage.function(run, run.job(stage, names), *names, **options)
+    with hold(stage.outputs(run.layout, *names)[0].path):
+        job = run.job(stage, names)
+        if not again and all(is_made(output.commit, job.fingerprint) for output in job.outputs):
+            log.info("%s %s: made before from the same inputs", stage.command, " ".join(names))
+            for output in job.outputs:
+                os.utime(output.commit)  # Snakemake compares its time with those of what it was made from
+        else:
+            stage.function(run, job, *names, **options)
 
 
-def make_batch(run: Run, stage: Stage, batch: str) -> list[Names]:
-    """Make what is of one batch, but for what was made from the same inputs by the same version, and record it; returns
-    the names.
-
-    What cannot be made keeps nothing else from it: its JointspaceError is raised at the end. Raises UsageError for an
-    unknown batch.
-    """
-    batches, failures = stage.batches(run.config), []
-    if batch not in batches:
-        raise UsageError(f"{stage.command}: there is no batch {batch}; there are {', '.join(batches)}")
-    for names in batches[batch]:
-        try:
-            job = run.job(stage, names)
-            if not all(is_made(one.commit, job.fingerprint) for one in job.outputs):
-                make(run, stage, names)
-        except JointspaceError as error:
-            failures.append(error)
-    for error in failures[1:]:
-        log.error("%s", error)
-    if failures:
-        raise failures[0]
-    commit_batches(run, stage)
-    return batches[batch]
+def make_shards(run: Run, stage: Stage, every: Sequence[Names], part: int | None = None, again: bool = False) -> None:
+    """The same of each of `every` of a sharded stage, which makes them together if there are several."""
+    outputs = [stage.outputs(run.layout, *names)[0] for names in every]
+    parts = [range(run.manifest.n_shards)] if outputs[0].whole else run.parts
+    if part is not None and part >= len(parts):
+        raise UsageError(f"{run.root} has {len(parts)} parts, from 0; there is no part {part}")
+    task = ShardTask.of(stage, run, every, again)
+    for number in range(len(parts)) if part is None else [part]:
+        with ExitStack() as locks:
+            for shards in outputs:
+                locks.enter_context(hold(shards.part(number)))
+            numbers = parts[number]
+            missing = [n for n in numbers if again or not all(_is_made(run, stage, names, n) for names in every)]
+            if there := len(numbers) - len(missing):
+                log.info("%s: %d of %d shards were made before", outputs[0].folder, there, len(numbers))
+            for shard in _progress(task, _map(run, stage, task, missing), len(missing)):
+                log.debug("%s: shard %d", outputs[0].folder, shard)
+            if outputs[0].whole:
+                stage.finish(run, *every[0])
+            for shards in outputs:
+                commit_part(shards, number, numbers)
 
 
-def commit_batches(run: Run, stage: Stage) -> None:
-    """Record which artefacts each batch has, once all of them are there."""
-    for batch, members in stage.batches(run.config).items():
-        made = [one for names in members for one in stage.outputs(run.layout, *names)]
-        if all(one.commit.exists() for one in made):
-            listed = {one.commit.relative_to(run.root).as_posix(): fingerprint_of(one.commit) for one in made}
-            about = {"name": batch, "fingerprint": combined_fingerprint(listed.values()), "artefacts": listed}
-            publish_json(run.layout.batch(stage.name, batch).commit, about)
-
-
-def _make_shards(run: Run, stage: Stage, names: Names, part: int | None, again: bool, others: Sequence[Names]) -> None:
-    shards = stage.outputs(run.layout, *names)[0]
-    if part is not None and part >= len(run.parts):
-        raise UsageError(f"{run.root} has {len(run.parts)} parts, from 0; there is no part {part}")
-    task = ShardTask.of(stage, run, names, again)
-    for number in range(len(run.parts)) if part is None else [part]:
-        with hold(shards.part(number)), ExitStack() as held:
-            numbers = run.parts[number]
-            lacking = set(numbers) if again else _lacking(run, stage, names, number)
-            if there := len(numbers) - len(lacking):
-                log.info("%s: %d of %d shards were made before", shards.folder, there, len(numbers))
-            joining = []
-            for other in others:
-                try:
-                    held.enter_context(hold(stage.outputs(run.layout, *other)[0].part(number)))
-                    lacking |= _lacking(run, stage, other, number)
-                    joining.append(other)
-                except JointspaceError as error:
-                    log.info("%s: without %s, whose own job says more: %s", shards.folder, " ".join(other), error)
-            pending, joined = sorted(lacking), replace(task, others=tuple(joining))
-            for made in _progress(stage, names, _map(run, stage, joined, pending), len(pending)):
-                log.debug("%s: shard %d", shards.folder, made)
-            stage.finish(run, number, *names)
-            commit_part(shards, number, numbers)
-
-
-def _lacking(run: Run, stage: Stage, names: Names, number: int) -> set[int]:
-    """The shards of a part that are not made yet."""
-    jobs = [run.job(stage, names, n) for n in run.parts[number]]
-    return {job.number for job in jobs if not is_made(job.outputs[0].commit(job.number), job.fingerprint)}
+def _is_made(run: Run, stage: Stage, names: Names, number: int) -> bool:
+    job = run.job(stage, names, number)
+    return is_made(job.outputs[0].commit(number), job.fingerprint)
 
 
 def commit_part(shards: Shards, number: int, numbers: Sequence[int]) -> None:
@@ -133,15 +97,16 @@ def _environments(run: Run, stage: Stage) -> list[dict[str, str]]:
     """The variables of each worker process: one process per GPU if the stage can use GPUs, else `workers` of them. They
     share this process's threads."""
     config, cards = run.config, []
-    if stage.needs.gpu is not None and config.device in ("auto", "cuda"):
+    if stage.gpu and config.device in ("auto", "cuda"):
         cards = visible_gpus()
     each = [{"CUDA_VISIBLE_DEVICES": card} for card in cards] if len(cards) > 1 else [{}] * config.workers
     threads = dict.fromkeys(runtime.THREAD_VARIABLES, str(max(1, runtime.threads() // len(each))))
     return [{**threads, **own} for own in each]
 
 
-def _progress(stage: Stage, names: Names, made: Iterator[int], count: int) -> Iterator[int]:
+def _progress(task: ShardTask, made: Iterator[int], count: int) -> Iterator[int]:
     """A bar over the shards, where there are several."""
     from tqdm import tqdm
 
-    return tqdm(made, " ".join([stage.command, *names]), count, unit=" shards", disable=None if count > 1 else True)
+    label = " ".join([task.module.rpartition(".")[2].replace("_", "-"), *task.names])
+    return tqdm(made, label, count, unit=" shards", disable=None if count > 1 else True)

@@ -1,18 +1,16 @@
 """The declaration of a stage: what its rule, fingerprint, command, scheduler and documentation are made from.
 
 A stage is one function. `Stage` says once what the function depends on (keys of the configuration, columns of the
-manifest, other artefacts), what it writes and what a job of it needs; `pipeline.run.runner` calls it,
+manifest, other artefacts), what it writes and what a job of it asks for; `pipeline.run.runner` calls it,
 `pipeline.run.workflow` makes it a rule and `stages.commands` a command.
 """
 
-import math
 from collections.abc import Callable, Mapping, Sequence
-from contextlib import suppress
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from pipeline.errors import JointspaceError, UsageError, meant
+from pipeline.errors import UsageError, meant
 from pipeline.remote.paths import Place
 from pipeline.run.layout import Artefact, Layout, Shards
 
@@ -20,13 +18,9 @@ if TYPE_CHECKING:
     import numpy as np
 
     from pipeline.config import Config
-    from pipeline.plan.needs import Need
-    from pipeline.plan.sizes import Sizes
     from pipeline.storage.manifest import ShardRows
 
 Names = tuple[str, ...]
-PAYS = 2e12
-"""Floating-point operations that take two cores some 20 seconds, where a process that starts on a GPU takes several."""
 
 
 @dataclass(frozen=True)
@@ -96,10 +90,6 @@ def _once(_: "Config") -> Sequence[Names]:
     return [()]
 
 
-def _without_end(*_: Any) -> float:
-    return math.inf
-
-
 @dataclass(frozen=True)
 class Stage:
     """A stage: `function(run, job, *names)`, or, where it is `sharded`, `function(run, *names)`, which opens what all
@@ -112,21 +102,15 @@ class Stage:
     the artefacts and files that it is made from, by the names that its fingerprint has for them; `columns` are those of
     the manifest (`images`, `splits`, `sentences`, `documents`, `boxes`) on which a shard depends; `also(run, *names)`
     are fingerprints of whatever else decides, found once for all shards. `writes(layout, *names)` is what it makes,
-    first of all what others read. `needs` is of one job, `threads` is what a job can use. `options` are of the command
-    alone, click's, and are passed to the function of a stage without shards. `then(run, *names)` is what a person may
-    type next; None for the rest of the run. `shown` is the category in Snakemake's report of each output that is shown
-    there, by its caption. `work(config, sizes, *names)` are the floating-point operations of a shard that a GPU would
-    do, where they may be too few to start on one. `finish(run, part, *names)` is called when all shards of a part are
-    made, before its commit. `together(config)`, of a sharded stage, are names that share most of their work: the job of
-    the first makes all of them, and those of the others find theirs made. Names are then of one word, `function(run,
-    *names)` opens several, and what it returns takes a job of each that is to be made. `batch(config, *names)`, of a
-    stage without shards, names the job that makes these and all others of the same batch, each with its own commit:
-    where each is made sooner than a process starts.
+    first of all what others read. `gpu` says whether a job computes on one. `options` are of the command alone,
+    click's, and are passed to the function of a stage without shards. `then(run, *names)` is what a person may type
+    next; None for the rest of the run. `finish(run, *names)` is called when all shards of a whole artefact are made,
+    before its commit. A sharded stage may make several `together` that share their work: `function(run, *names)` opens
+    several names of one word, and what it returns takes a job of each that is to be made.
     """
 
     function: Callable[..., Any]
     version: int
-    needs: "Need"
     writes: Callable[..., Artefact | Shards | Sequence[Artefact]]
     names: Names = ()
     sharded: bool = False
@@ -136,12 +120,9 @@ class Stage:
     keys: Callable[..., Mapping[str, Any]] = _empty
     reads: Callable[..., Inputs] = _empty
     also: Callable[..., Mapping[str, str]] = _empty
-    shown: Mapping[str, str] = field(default_factory=dict)
-    work: Callable[..., float] = _without_end
     finish: Callable[..., None] = _nothing
-    together: "Callable[[Config], Sequence[Names]]" = _nothing
-    batch: "Callable[..., str] | None" = None
-    threads: int = 1
+    together: bool = False
+    gpu: bool = False
     options: tuple[Any, ...] = ()
     then: "Callable[..., str | None]" = lambda run, *names: None
 
@@ -180,45 +161,6 @@ class Stage:
         wanted = set(map(tuple, self.wanted(config)))
         return [choice for choice in found if choice in wanted] or found
 
-    def others(self, config: "Config", names: Names) -> list[Names]:
-        """The names that the job of these makes too, because they are the first of those that are made together."""
-        first, *others = map(tuple, self.together(config)) if self.together(config) else [()]
-        return others if first == names else []
-
-    def batches(self, config: "Config") -> dict[str, list[Names]]:
-        """Batch -> what `all` makes of it; empty for a stage that makes each for itself."""
-        found: dict[str, list[Names]] = {}
-        for names in self.wanted(config) if self.batch else ():
-            found.setdefault(self.batch(config, *names), []).append(tuple(names))
-        return found
-
-    def on_gpu(self, config: "Config", sizes: "Sizes", shards: int, *names: str) -> bool:
-        """Whether a job of so many shards takes a GPU, where there is one: with `device: auto` only if it pays."""
-        if self.needs.gpu is None or config.device == "cpu":
-            return False
-        return config.device != "auto" or self.work(config, sizes, *names) * shards >= PAYS
-
     def depends(self, config: "Config", *names: str) -> dict[str, Any]:
         """The version and the part of the configuration that decide the result."""
         return {"version": self.version, "keys": self.keys(config, *names)}
-
-
-def needed(stages: Mapping[str, Stage], config: "Config", layout: Layout) -> list[tuple[Stage, Names]]:
-    """The stages and names that `all` makes, each after what it reads; without what reads a collection that is gone."""
-    every = [(stage, tuple(names)) for stage in stages.values() for names in stage.choices(config)]
-    made = {one.name: (stage, names) for stage, names in every for one in stage.outputs(layout, *names)}
-    found: dict[tuple[str, Names], tuple[Stage, Names]] = {}
-
-    def visit(stage: Stage, names: Names) -> None:
-        if (stage.name, names) in found:
-            return
-        with suppress(JointspaceError):
-            for one in stage.reads(config, layout, *names).values():
-                if not isinstance(one, Outside):
-                    visit(*made[one.name])
-        found[stage.name, names] = (stage, names)
-
-    for stage in stages.values():
-        for names in stage.wanted(config):
-            visit(stage, tuple(names))
-    return list(found.values())

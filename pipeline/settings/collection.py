@@ -77,10 +77,6 @@ class TextSettings(TextKindSettings):
     def learns(self) -> bool:
         return self.vocabulary is None
 
-    @property
-    def counted(self) -> int:
-        return self.max_ngram if self.learns else 0
-
     def outside(self, weights_root: str) -> Path | None:
         return Path(self.vocabulary) if self.vocabulary else None
 

@@ -47,16 +47,14 @@ def check_standard(encoder: Any) -> None:
 
 class ExtractSettings(Section):
     precision: Literal["auto", "float32", "bfloat16"]
-    engine: str
     batch_size: Positive | None
     checkpoint_images: Positive
     decode_workers: Count | None
-    together: bool
     storage: Literal["float16", "float32"]
 
     def decisive(self) -> dict[str, Any]:
         """The keys that decide the features. What `auto` takes follows from the machine: the shards' cards say it."""
-        return self.model_dump(include={"precision", "storage", *(["engine"] if self.engine != "auto" else [])})
+        return self.model_dump(include={"precision", "storage"})
 
 
 class GridSettings(Section):
@@ -156,33 +154,6 @@ class FinetuneSettings(Section):
     def _file_goes_with_start(self) -> "FinetuneSettings":
         if (self.start == "file") != (self.file is not None):
             raise ValueError("finetune: give `file` exactly when `start` is file")
-        return self
-
-
-class TuneSettings(Section):
-    start: Literal["untrained", "torchvision", "file"]
-    file: str | None
-    sha256: str | None
-    unfreeze: PositiveShare
-    dimensions: Positive
-    loss: Literal["info-nce", "hardest"]
-    temperature: AboveZero
-    margin: NonNegative
-    crop_area: PositiveShare
-    epochs: Positive
-    images: Annotated[Positive, Field(ge=2)]
-    images_at_once: Annotated[Positive, Field(ge=2)]
-    learning_rate: AboveZero
-    body_rate: NonNegative
-    weight_decay: NonNegative
-    clip: AboveZero
-    precision: Literal["auto", "float32", "bfloat16"]
-    checkpoint_seconds: NonNegative
-
-    @model_validator(mode="after")
-    def _file_goes_with_start(self) -> "TuneSettings":
-        if (self.start == "file") != (self.file is not None):
-            raise ValueError("tune: give `file` exactly when `start` is file")
         return self
 
 

@@ -4,7 +4,7 @@ from typing import Literal
 
 from pydantic import model_validator
 
-from pipeline.settings.section import AboveZero, BelowOne, Count, Positive, Section
+from pipeline.settings.section import Count, Positive, Section
 
 
 class TreebankSettings(Section):
@@ -14,17 +14,7 @@ class TreebankSettings(Section):
 
 
 class ParserSettings(Section):
-    """`width` of word vectors, and `depth` layers of a convolution over three words; `batch_words` in a step;
-    at most `epochs`, ended by `patience` epochs without a better labelled attachment on dev."""
-
-    width: Positive
-    depth: Positive
-    hidden: Positive
-    dropout: BelowOne
-    learning_rate: AboveZero
-    batch_words: Positive
     epochs: Positive
-    patience: Positive
 
 
 class ParseSettings(Section):

@@ -26,16 +26,6 @@ class TextKindSettings(Section):
         """Whether these are the run's own."""
         return False
 
-    @property
-    def held(self) -> int:
-        """Bytes of memory that making it takes for each training sentence, where it holds something of all."""
-        return 0
-
-    @property
-    def counted(self) -> int:
-        """Words of the longest terms of the training sentences that making it counts."""
-        return 0
-
     def outside(self, weights_root: str) -> Path | None:
         """The file that a person brought for it."""
         return None
@@ -99,11 +89,6 @@ class FisherSettings(WordVectorSource):
     principal: Positive | None
     sample: Positive
 
-    @property
-    def held(self) -> int:
-        """A number and a place in the sample's order for each word."""
-        return 200
-
 
 class LibrarySettings(TextKindSettings):
     """A model of another library: its name on the hub, or a folder."""
@@ -155,11 +140,6 @@ class ImportedSettings(TextKindSettings):
     @property
     def maker(self) -> str | None:
         return self.made_by
-
-    @property
-    def held(self) -> int:
-        """The sentence, its image's name, and its own, to find its row by."""
-        return 2000 if self.made_by else 0
 
     @property
     def lacks(self) -> str | None:

@@ -39,8 +39,6 @@ class EncoderSpec(Spec):
     """Whether it is learned from the images of the train split."""
     regions: bool = False
     """Whether it describes regions of images too."""
-    graph: bool = False
-    """Whether an index can have a graph of it, which needs no torch."""
     check: str | None = None
     """The place of a function that raises ValueError for an entry that cannot be."""
     dim: Callable[[Any], int | None] = lambda entry: None
@@ -59,14 +57,14 @@ def _spec(name: str, place: str, **more: Any) -> EncoderSpec:
 
 def _library(name: str, place: str, **more: Any) -> EncoderSpec:
     """Networks of another library, which is an extra."""
-    more = {"architectures": True, "graph": True, "extra": extra_of(name), "defaults": "library_defaults", **more}
+    more = {"architectures": True, "extra": extra_of(name), "defaults": "library_defaults", **more}
     return _spec(name, f"{name}_models:{place}", **more)
 
 
-TRAINED = ("finetuned", "tuned")
-"""Weights that a stage of the run makes: `finetune` on labelled boxes, `tune` on images with sentences."""
+TRAINED = ("finetuned",)
+"""Weights that a stage of the run makes: `finetune` on labelled boxes."""
 ENCODERS: tuple[EncoderSpec, ...] = (
-    _spec("network", "networks:NetworkEncoder", architectures=True, regions=True, graph=True, dim=_network_dim,
+    _spec("network", "networks:NetworkEncoder", architectures=True, regions=True, dim=_network_dim,
           weights=("untrained", "torchvision", "file", *TRAINED),
           check="pipeline.config.architectures:check_network"),
     _spec("standard", "standard:StandardEncoder", learned=True, extra="standard",
@@ -77,7 +75,7 @@ ENCODERS: tuple[EncoderSpec, ...] = (
     _library("open_clip", "OpenClipEncoder", weights=("hub", "file"), tags=True),
     _library("timm", "TimmEncoder", weights=("hub", "file", "untrained")),
     _library("transformers", "TransformersEncoder", weights=("hub",)),
-    _library("onnx", "OnnxEncoder", architectures=False, graph=False, weights=("file",)),
+    _library("onnx", "OnnxEncoder", architectures=False, weights=("file",)),
 )  # fmt: skip
 """The first is the kind of every architecture that is not the name of a kind."""
 

@@ -13,7 +13,6 @@
     labels.json        parser/...              for models of trees: their labels and spaCy pipeline
                                                (pipeline.storage.carried_parsers)
     encoders/<name>/model.safetensors + .json  turns images into features
-    encoders/<name>/model.onnx                 the same without torch, by index.encoder_graphs
     image_regions.parquet                      regions, of a model of phrases (pipeline.storage.bundle_regions)
     card.json                                  size and sha256 of every file, and what was measured
 
@@ -58,7 +57,6 @@ from pipeline.storage.sources import ROOT
 from pipeline.storage.tables import PackedTable, require_columns, to_parquet
 
 OUTLINES = "fragments.safetensors"
-GRAPH = "model.onnx"
 REBUILD = "run build-index again"
 
 
@@ -247,11 +245,6 @@ class Bundle:
 
     def encoder(self, name: str) -> Parameters:
         return self._parameters(f"encoders/{name}/", ENCODER)
-
-    def encoder_files(self, name: str) -> tuple[str, str | None]:
-        """The tensors of an encoder, and its graph, if it has one."""
-        graph = f"encoders/{name}/{GRAPH}"
-        return f"encoders/{name}/model.safetensors", graph if graph in self.card["files"] else None
 
     def text_encoder(self, name: str) -> Parameters:
         return self._parameters(f"text_encoders/{name}/", TEXT_ENCODER)

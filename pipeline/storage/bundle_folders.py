@@ -11,7 +11,7 @@ from pipeline.storage.batch import is_regular
 CARD = "card.json"
 OWN = re.compile(
     r"(images|sentences)(-\d{5,})?\.(faiss|lists|parquet)|(regions|words)\.faiss"
-    r"|fragments\.safetensors|image_regions\.parquet|encoders/[^/]+/model\.onnx"
+    r"|fragments\.safetensors|image_regions\.parquet"
 )
 """Indices and tables, with what tells of the items in them, and encoders' graphs."""
 

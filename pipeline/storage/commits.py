@@ -11,7 +11,6 @@ from pipeline.storage import shards
 from pipeline.storage.alignments import ALIGNMENTS
 from pipeline.storage.atomic import CHECK, is_sidecar, read_json
 from pipeline.storage.embeddings import FRAGMENTS
-from pipeline.storage.names import inside
 from pipeline.storage.parameters import ENCODER, MODEL, TEXT_ENCODER
 from pipeline.storage.phrases import TABLES as PHRASE_TABLES
 from pipeline.storage.reading import REMEDY, file_sha256, is_there
@@ -21,7 +20,7 @@ from pipeline.storage.trees import PARSES, TREES
 
 REJECTS = "rejects.jsonl"
 MANIFEST = "manifest.json"
-BATCHES = "batches"  # folder of records of what one job made
+SUM = "sum.h5"  # of the moments of all shards beside it
 PARTS = "parts"  # folder beside shards; each commit in it lists the shards of one part
 COMMITTED = frozenset({".h5", ".parquet", ".safetensors", ".faiss", ".conllu", ".brackets", ".jsonl"})
 """Suffixes of files that do not exist without a commit."""
@@ -69,6 +68,8 @@ def target_of(commit: Path) -> Path:
     if commit.parent.name == "shards" and commit.stem.isdecimal():
         return commit.parent.with_name(MANIFEST)
     artefact = commit.with_suffix("")
+    if artefact.name == SUM:
+        return commit.parent / PARTS / "00000.json"
     if artefact.suffix == ".jsonl":
         return commit
     if artefact.suffix == ".parquet" and artefact.stem in PHRASE_TABLES:
@@ -83,15 +84,6 @@ def listed_shards(commit: Path, value: Any) -> dict[int, str]:
         return {}
     known = {number: digest for number, digest in listed.items() if number.isdecimal() and len(number) <= MOST_DIGITS}
     return {int(number): str(digest) for number, digest in known.items()}
-
-
-def listed_artefacts(commit: Path, value: Any) -> dict[Path, str]:
-    """The commits that the record of a batch lists, with their fingerprints; empty for other commits."""
-    listed = value.get("artefacts") if commit.parents[1].name == BATCHES and isinstance(value, Mapping) else None
-    run = commit.parents[2]
-    return (
-        {inside(run, name, commit): str(digest) for name, digest in listed.items()} if isinstance(listed, dict) else {}
-    )
 
 
 def kind_of_commit(path: Path, value: Mapping[str, Any]) -> str:

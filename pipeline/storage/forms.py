@@ -143,33 +143,6 @@ class Summary(Form):
     evaluations: list[Evaluation]
 
 
-class RatesForm(Form):
-    """pipeline.plan.rates.Rates."""
-
-    model_config = ConfigDict(strict=True, extra="forbid")
-
-    images: dict[str, Finite | None]
-    decoded: dict[str, Finite | None]
-    forward: dict[str, Finite | None]
-    inspected: Finite
-    encoded: dict[str, Finite | None]
-    first_text: Finite
-    flops: Finite
-    starts: Finite
-    starts_light: Finite
-    share: Finite
-
-
-class PlanForm(Form):
-    """What `plan` writes and `report` reads."""
-
-    rates: RatesForm
-    dims: dict[str, int]
-    text_dims: dict[str, Count]
-    gpu: bool
-    inputs: Inputs
-
-
 class SentenceForm(Form):
     text: str
     verbatim: bool

@@ -12,7 +12,7 @@ from pathlib import Path
 from pipeline.errors import IntegrityError
 from pipeline.storage.atomic import is_sidecar, read_json
 from pipeline.storage.bundle import CARD
-from pipeline.storage.commits import MANIFEST, PARTS, artefact_of, fault_of, listed_artefacts, listed_shards, target_of
+from pipeline.storage.commits import MANIFEST, PARTS, artefact_of, fault_of, listed_shards, target_of
 from pipeline.storage.integrity import CHECKPOINTS, Examination, Fault
 from pipeline.storage.integrity import PARTS as UNFINISHED
 from pipeline.storage.manifest import Manifest, table_file
@@ -64,11 +64,6 @@ def _look(path: Path, whole: Callable[[Path], set[str]], found: Examination) -> 
     elif listed := listed_shards(path, value):
         folder = path.parents[1]
         yield from _missing(folder, (f"shard-{number:05d}" for number in listed), whole(folder), path, found)
-    elif listed := listed_artefacts(path, value):
-        for artefact in listed:
-            found.checked += 1
-            if not artefact.exists():
-                yield Fault(artefact, f"missing: {path.name} of its batch lists it", path)
     elif is_sidecar(value):
         yield from _file(artefact_of(path), value, target_of(path), found)
     elif isinstance(value, Mapping) and isinstance(value.get("files"), Mapping):

@@ -234,17 +234,6 @@ class _Examiner:
             part_of |= dict.fromkeys(shards.values(), path)
             if others := [number for number, digest in listed.items() if digest not in present[shards[number]]]:
                 self.add(path, f"mixed: shard {others[0]} is not the one that it lists")
-            try:
-                made = commits.listed_artefacts(path, value)
-            except IntegrityError as error:
-                self.add(path, f"damaged: {error}")
-                continue
-            for artefact, digest in made.items():
-                part_of[artefact.with_suffix("")] = path
-                if artefact not in self._present:
-                    self.add(artefact, f"missing: {path.name} of its batch lists it")
-                elif digest not in present[artefact.with_suffix("")]:
-                    self.add(path, f"mixed: {artefact.name} is not the one that it lists")
         self.result.faults = [
             replace(fault, target=part_of.get(fault.target.with_suffix(""), fault.target)) if fault.target else fault
             for fault in self.result.faults

@@ -111,10 +111,9 @@ def _remove_parts(folder: Path, count: int, found: Leftovers) -> None:
         if covered <= min(numbers) < count or not count:
             covered = max(numbers) + 1
         else:
-            for part in (path, path.with_suffix(".h5"), sidecar_path(path.with_suffix(".h5"))):
-                if is_regular(part):
-                    part.unlink()
-                    found.removed.append(part)
+            if is_regular(path):
+                path.unlink()
+                found.removed.append(path)
 
 
 def _listed(path: Path) -> dict[int, str]:

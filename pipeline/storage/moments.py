@@ -1,7 +1,7 @@
 """Moments shards: the moments of a manifest shard's pairs by fold, and the images of each fold."""
 
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from functools import partial
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from functools import cached_property, partial
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -9,12 +9,11 @@ import numpy as np
 
 from pipeline.errors import IntegrityError
 from pipeline.storage.atomic import Sidecar, is_published, read_sidecar
-from pipeline.storage.commits import PARTS
+from pipeline.storage.commits import SUM
 from pipeline.storage.fingerprint import fingerprint as fingerprint_of
 from pipeline.storage.fingerprint import require_same
 from pipeline.storage.gather import Features, SplitRows, read_pairs
 from pipeline.storage.manifest import Manifest
-from pipeline.storage.places import SHARD
 from pipeline.storage.provenance import Origin, join_origins, same_origin
 from pipeline.storage.reading import is_there
 from pipeline.storage.shards import MOMENTS, OpenedOnUse, Shard, shard_path, write_shard
@@ -51,26 +50,22 @@ def read_moments(path: Path, fold: int) -> dict[str, np.ndarray]:
 
 
 class Stored(NamedTuple):
-    """A file of the moments of some `folds`: of a shard, or the sum of several from `first_shard` on."""
+    """A file of the moments of some `folds`: of a shard, or the sum of all."""
 
     path: Path
     fingerprint: str
     rows: int
     folds: Sequence[int]
-    first_shard: int
-    shards: int
 
 
-def stored_moments(paths: Iterable[Path]) -> list[Stored]:
-    """What the commits of these files say of them."""
-    found = []
-    for path in paths:
-        one = read_sidecar(path, MOMENTS)
-        summed = one.details.get("shards") or [one.details.get(SHARD), 1]
-        if not (isinstance(summed, list) and [type(n) for n in summed] == [int, int] and summed[0] >= 0 < summed[1]):
-            raise IntegrityError(f"{path} does not say which shards it is of; run accumulate again")
-        found.append(Stored(path, one.fingerprint, one.rows, one.details["stored"], *summed))
-    return found
+def stored_moments(path: Path) -> Stored:
+    """What the commit of a file says of it."""
+    sidecar = read_sidecar(path, MOMENTS)
+    return Stored(path, sidecar.fingerprint, sidecar.rows, sidecar.details["stored"])
+
+
+def sum_path(folder: Path) -> Path:
+    return Path(folder) / SUM
 
 
 def sum_fingerprint(shards: Sequence[Stored]) -> str:
@@ -78,20 +73,20 @@ def sum_fingerprint(shards: Sequence[Stored]) -> str:
     return fingerprint_of("sum of moments", 1, [shard.fingerprint for shard in shards])
 
 
-def write_sum(folder: Path, part: int, numbers: range, add_up: Callable[[list[Callable]], Mapping]) -> None:
-    """Publish the sum of the moments of a part's shards beside the part's commit, unless it is there. `add_up` makes
-    the arrays of one fold from functions that read those of its shards."""
-    shards = stored_moments(shard_path(folder, number) for number in numbers)
-    path, digest = Path(folder) / PARTS / f"{part:05d}.h5", sum_fingerprint(shards)
-    if is_published(path, MOMENTS, digest):
+def write_sum(folder: Path, numbers: range, add_up: Callable[[list[Callable]], Mapping]) -> None:
+    """Publish the sum of the moments of the shards, unless it is there. `add_up` makes the arrays of one fold from
+    functions that read those of its shards."""
+    shards = [stored_moments(shard_path(folder, number)) for number in numbers]
+    digest = sum_fingerprint(shards)
+    if is_published(sum_path(folder), MOMENTS, digest):
         return
     readers = {
         fold: [partial(read_moments, shard.path.absolute(), fold) for shard in shards if fold in shard.folds]
         for fold in sorted({fold for shard in shards for fold in shard.folds})
     }
-    about = {"shards": [numbers.start, len(numbers)]}
-    folds, none = {fold: add_up(each) for fold, each in readers.items()}, np.empty(0, np.int64)
-    write_moments(path, folds, none, none, fingerprint=digest, details=about)
+    folds = {fold: add_up(each) for fold, each in readers.items()}
+    none = np.empty(0, np.int64)
+    write_moments(sum_path(folder), folds, none, none, fingerprint=digest, details={})
 
 
 class PairSet:
@@ -113,8 +108,7 @@ class PairSet:
         self.text_encoders: Mapping[str, Origin] = first.details["text_encoders"]
         for number in range(count):
             self._require_own(number, pairs, first)
-        self._files = stored_moments(shard_path(self.folder, number) for number in range(count))
-        self._parts = dict(self._read_parts())
+        self._files = [stored_moments(shard_path(self.folder, number)) for number in range(count)]
         self._shards = OpenedOnUse(count, lambda number: Shard(self._files[number].path, MOMENTS))
 
     def _require_own(self, number: int, pairs: str, first: Sidecar) -> None:
@@ -157,36 +151,28 @@ class PairSet:
         return {str(number): shard.fingerprint for number, shard in enumerate(self._files)}
 
     def moments(self, folds: Sequence[int]) -> list[Callable[[], dict[str, np.ndarray]]]:
-        """Functions that read the moments of `folds`, one for each shard with pairs in them, or for each part that has
-        the sum of its shards; they can be pickled.
+        """Functions that read the moments of `folds`: of their sum over all shards, or one for each shard with pairs in
+        them; they can be pickled.
 
         Raises IntegrityError for an unknown fold.
         """
         for fold in folds:
             if not 0 <= fold < self.n_folds:
                 raise IntegrityError(f"{self._files[0].path} has {self.n_folds} folds and no fold {fold}")
-        return [partial(read_moments, one.path.absolute(), fold) for fold in folds for one in self._sums(fold)]
+        return [
+            partial(read_moments, stored.path.absolute(), fold)
+            for fold in folds
+            for stored in self._summed
+            if fold in stored.folds
+        ]
 
-    def _sums(self, fold: int) -> Iterator[Stored]:
-        """The files that add up to the moments of a fold: the sums of parts that are of these shards, and of the other
-        parts the shards."""
-        number = 0
-        while number < len(self._files):
-            part = self._parts.get(number, self._files[number])
-            if fold in part.folds:
-                yield part
-            number += part.shards
-
-    def _read_parts(self) -> Iterator[tuple[int, Stored]]:
-        """The first shard of each part that has a sum of these shards, and the sum."""
-        for path in sorted((self.folder / PARTS).glob("*.h5")):
-            try:
-                part = stored_moments([path])[0]
-            except IntegrityError:  # of an earlier division, say; its shards are read instead
-                continue
-            first = part.first_shard
-            if part.fingerprint == sum_fingerprint(self._files[first : first + part.shards]):
-                yield first, part
+    @cached_property
+    def _summed(self) -> list[Stored]:
+        """The files that add up to all moments: the sum of these shards, or the shards where there is none of them."""
+        path = sum_path(self.folder)
+        if is_there(path) and (total := stored_moments(path)).fingerprint == sum_fingerprint(self._files):
+            return [total]
+        return self._files
 
     def blocks(
         self, folds: Sequence[int], encoders: tuple[str, ...], text_encoders: tuple[str, ...], rows: int

@@ -6,74 +6,36 @@ of every file.
 
 import os
 import shutil
-from collections.abc import Callable, Mapping
-from contextlib import suppress
+from collections.abc import Mapping
 from functools import lru_cache
 from pathlib import Path
 from typing import Any
 
-from pipeline.errors import IntegrityError, JointspaceError, UsageError
+from pipeline.errors import IntegrityError, UsageError
 from pipeline.storage.atomic import read_json, to_json
-from pipeline.storage.batch import TEMPORARY, FileBatch, cannot_write
+from pipeline.storage.batch import FileBatch
 from pipeline.storage.fingerprint import fingerprint
 from pipeline.storage.reading import file_sha256, refusing
 
 PIPELINE = "pipeline"
-LISTED = "jointspace.json"
-"""In the pipeline's folder: its other files, for when Snakemake has removed the commit of what it makes again."""
 UNUSED = ("ner", "lemmatizer", "textcat", "entity_linker", "entity_ruler", "spancat")
 
 
-def publish_parser(folder: Path, write: Callable[[Path], None], digest: str, details: Mapping[str, Any]) -> None:
-    """Let `write` fill the pipeline's folder, then commit it under the fingerprint `digest`.
-
-    Raises UsageError as `require_own` does, and JointspaceError, leaving an older pipeline as it was, if the new one
-    cannot be written.
-    """
-    folder = Path(folder)
-    require_own(folder)
-    temporary, final, old = (folder / name for name in (f".{PIPELINE}.tmp", PIPELINE, f".{PIPELINE}.old"))
-    commit = folder / f"{PIPELINE}.json"
-    shutil.rmtree(temporary, ignore_errors=True)
-    batch = FileBatch()
-    try:
-        temporary.mkdir(parents=True)
-        write(temporary)
-        (temporary / LISTED).write_bytes(to_json({"kind": PIPELINE, "files": _digests(temporary)}))
-        for path in _files(temporary):
-            with open(path, "rb") as file:
-                os.fsync(file.fileno())
-        about = {"kind": PIPELINE, "fingerprint": digest, "files": _digests(temporary), **details}
-        batch.add(commit, to_json(about), commit=True)
-    except (OSError, JointspaceError) as error:
-        size = sum(path.stat().st_size for path in temporary.rglob("*"))
-        shutil.rmtree(temporary, ignore_errors=True)
-        raise (cannot_write(final, size, error) if isinstance(error, OSError) else error) from error
-    shutil.rmtree(old, ignore_errors=True)
-    if final.exists():
-        os.replace(final, old)
+def publish_parser(folder: Path, trained: Path, digest: str, details: Mapping[str, Any]) -> None:
+    """Make the folder `trained`, on the same disk, the pipeline in `folder`, and commit it under the fingerprint
+    `digest`: an older commit goes before its pipeline does. Raises JointspaceError, leaving an older pipeline alone, if
+    there is no room for the new commit."""
+    final, commit, batch = folder / PIPELINE, folder / f"{PIPELINE}.json", FileBatch()
+    about = {"kind": PIPELINE, "fingerprint": digest, "files": _digests(trained), **details}
+    for path in _files(trained):
+        with open(path, "rb") as file:
+            os.fsync(file.fileno())
+    batch.add(commit, to_json(about), commit=True)
     commit.unlink(missing_ok=True)
-    os.replace(temporary, final)
+    if final.exists():
+        shutil.rmtree(final)
+    os.replace(trained, final)
     batch.publish()
-    shutil.rmtree(old, ignore_errors=True)
-
-
-def require_own(folder: Path) -> None:
-    """Raises UsageError if the `pipeline` in `folder`, which is to be replaced, has a file that no commit lists.
-
-    If its writer was killed before the last step, the commit still has its temporary name.
-    """
-    final, commit = Path(folder) / PIPELINE, f"{PIPELINE}.json"
-    if not (final.exists() or final.is_symlink()):
-        return
-    written = [path for path in Path(folder).glob(f".{commit}.tmp.*") if TEMPORARY.fullmatch(path.name)]
-    for path in [Path(folder) / commit, *written, final / LISTED] if final.is_dir() and not final.is_symlink() else ():
-        with suppress(IntegrityError, OSError):
-            value = read_json(path)
-            ours = isinstance(value, dict) and value.get("kind") == PIPELINE and isinstance(value.get("files"), dict)
-            if ours and _digests(final).keys() <= {*value["files"], LISTED}:
-                return
-    raise UsageError(f"{final} is not a pipeline that train-parser made; move it or delete it")
 
 
 def _files(folder: Path) -> list[Path]:

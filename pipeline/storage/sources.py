@@ -18,8 +18,6 @@ from pipeline.remote.stores import Version
 log = logging.getLogger(__name__)
 ROOT = "merged_root"
 """Column of a bundle's images that lie in another folder than its `data_root`: in which of its `more_roots`, from 1."""
-PATIENCE = 20.0
-"""Seconds for which a server is tried for a photograph that somebody looks at."""
 LARGEST_FILE = 1 << 30  # bytes; no photograph is larger
 
 
@@ -74,7 +72,7 @@ class ImageSource:
             raise InputError("outside: its name leads out of the collection")
         address = self.root / path
         if offset is None or self.scratch is None:
-            return stores.read(address, PATIENCE if self.scratch is None else self.scratch.patience, offset, size)
+            return stores.read(address, offset, size, LARGEST_FILE)
         if self._open[0] != path:  # the one before stays open until this one is there
             known, digest = self.objects.get(path, (None, None))
             descriptor = self.scratch.open(address, None if known is None else Version(known, ""), digest)

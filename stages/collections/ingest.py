@@ -13,7 +13,6 @@ from uuid import uuid4
 
 import click
 
-from pipeline.plan.needs import PYTHON, Need, per_image, tables_mb
 from pipeline.run import Inputs, Job, Outside, Run, Stage
 
 if TYPE_CHECKING:
@@ -210,16 +209,9 @@ def _reads(config, layout) -> Inputs:
 STAGE = Stage(
     ingest,
     version=9,
-    needs=Need(
-        lambda s: PYTHON + 600 + tables_mb(s),
-        lambda s: 0.001 * s.images + 0.0005 * s.sentences,
-        per_image(100),
-        "images, each decoded once",
-    ),
     keys=_keys,
     reads=_reads,
     writes=lambda layout: layout.manifest,
-    threads=8,
     options=(
         click.Option(
             ["--processes"], type=click.IntRange(min=0), help="Processes that decode; 0 for none. [default: --threads]"

@@ -5,7 +5,6 @@ from pathlib import Path
 
 import click
 
-from pipeline.plan.needs import Need, fixed, per_image
 from pipeline.run import Job, Run, Stage
 from stages.commands import FOLDER, begin, config_option
 
@@ -50,11 +49,9 @@ def make_demo(run: Run, job: Job, processes: int | None = None) -> None:
 STAGE = Stage(
     make_demo,
     version=1,
-    needs=Need(fixed(1500), lambda s: 0.03 * s.images, per_image(20), "images"),
     choices=lambda config: [()] if config.demo.generate else [],
     keys=lambda config: config.demo.model_dump(),
     writes=lambda layout: layout.demo,
-    threads=8,
 )
 
 

@@ -1,6 +1,5 @@
 """`simulate-documents`: weak texts made from sentences, to see what a method does as they get worse."""
 
-from pipeline.plan.needs import PYTHON, Need, per_image, process
 from pipeline.run import Job, Run, Stage
 
 
@@ -22,7 +21,6 @@ def simulate_documents(run: Run, job: Job, documents: str) -> None:
 STAGE = Stage(
     simulate_documents,
     version=3,
-    needs=Need(process(PYTHON + 500, images=0.006), lambda s: 0.001 * s.images, per_image(300), "sentences"),
     names=("documents",),
     choices=lambda config: [(name,) for name, chosen in config.documents.items() if chosen.simulate is not None],
     keys=lambda config, documents: {

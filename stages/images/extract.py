@@ -1,26 +1,21 @@
 """`extract`: features of images."""
 
 import logging
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from pipeline.errors import JointspaceError
-from pipeline.plan.needs import GPU_NETWORK, MB, TORCH, Need, encoder_gpu, rows_mb
 from pipeline.run import Job, Run, Stage
-from pipeline.specs.encoders import TRAINED
 
 if TYPE_CHECKING:
     from pipeline.images.extraction import Extractor
     from pipeline.images.preprocess import View
 
 log = logging.getLogger(__name__)
-NETWORK = 1000
-"""MB of memory for each encoder more."""
 
 
 def extract(run: Run, *encoders: str) -> Callable[..., None]:
-    """Extract the features of images; a killed run is resumed."""
+    """Extract the features of images by all encoders, or by one; a photograph is decoded once, and a killed run is
+    resumed."""
     from itertools import groupby, islice
 
     from tqdm import tqdm
@@ -31,39 +26,44 @@ def extract(run: Run, *encoders: str) -> Callable[..., None]:
     from pipeline.images.stopwatch import Stopwatch
     from pipeline.storage.features import UnfinishedShard, to_stored
 
-    opened = dict(_open(run, encoders))
-    chosen, limits, read = run.config.extract, ImageLimits.from_settings(run.config.collection), run.images.read
+    opened = {name: _open(run, name) for name in encoders}
+    settings = run.config.extract
+    limits = ImageLimits.from_settings(run.config.collection)
+    read = run.images.read
 
     def make(*jobs: Job) -> None:
         photographs = [Photograph.from_row(row) for row in run.manifest.table("images", jobs[0].number).to_pylist()]
-        made, stopwatch = {job.names[0]: job for job in jobs if job.names[0] in opened}, Stopwatch()
+        stopwatch = Stopwatch()
         shards = {
-            name: UnfinishedShard(job.path, job.fingerprint, job.image_id, chosen.checkpoint_images)
-            for name, job in made.items()
+            job.names[0]: UnfinishedShard(job.path, job.fingerprint, job.image_id, settings.checkpoint_images)
+            for job in jobs
         }
-        shared = {"decoded_for": max(opened[name].view.preprocessing.resize for name in made)} if len(made) > 1 else {}
-        lacking: dict[range, list[str]] = {}
+        missing: dict[range, list[str]] = {}
         for name, shard in shards.items():
             for part in shard.missing():
-                lacking.setdefault(part, []).append(name)
-        for wanted, group in groupby(sorted(lacking, key=lambda part: part.start), key=lacking.__getitem__):
-            parts, names = list(group), [name for name in wanted if name in opened]
-            if not (using := [opened[name] for name in names]):
-                continue
-            todo = [photographs[row] for part in parts for row in part]
-            pictures = load_views(todo, read, limits, [one.view for one in using], run.decoders)
-            pictures = stopwatch.iterate("decode", tqdm(pictures, "extract", len(todo), unit=" images", disable=None))
+                missing.setdefault(part, []).append(name)
+        for names, group in groupby(sorted(missing, key=lambda part: part.start), key=missing.__getitem__):
+            parts = list(group)
+            photographs_left = [photographs[row] for part in parts for row in part]
+            views = [opened[name].view for name in names]
+            pictures = load_views(photographs_left, read, limits, views, run.decoders)
+            bar = tqdm(pictures, "extract", len(photographs_left), unit=" images", disable=None)
+            pictures = stopwatch.iterate("decode", bar)
             for part in parts:
-                features = extract_in_step(islice(pictures, len(part)), [one.extractor for one in using])
-                for name, found in zip(names, features, strict=True):
-                    with stopwatch.measure("write"), _by_its_own_job(name, encoders, opened):
-                        stored = to_stored(found, chosen.storage, [photographs[row].name for row in part])
+                features = extract_in_step(islice(pictures, len(part)), [opened[name].extractor for name in names])
+                for name, rows in zip(names, features, strict=True):
+                    with stopwatch.measure("write"):
+                        stored = to_stored(rows, settings.storage, [photographs[row].name for row in part])
                         shards[name].write(part, stored)
-        for name in (name for name in made if name in opened):
-            encoder, batch_size = opened[name].described, opened[name].extractor.plan.batch_size
-            about = {"encoder": encoder, "inputs": made[name].inputs, "batch_size": batch_size}
-            shards[name].publish({**about, **shared})
-        log.info("shard %d: %s", jobs[0].number, stopwatch.describe(sum(map(len, lacking))))
+        shared = (
+            {"decoded_for": max(opened[name].view.preprocessing.resize for name in shards)} if len(shards) > 1 else {}
+        )
+        for job in jobs:
+            encoder = opened[job.names[0]]
+            batch_size = encoder.extractor.plan.batch_size
+            details = {"encoder": encoder.described, "inputs": job.inputs, "batch_size": batch_size, **shared}
+            shards[job.names[0]].publish(details)
+        log.info("shard %d: %s", jobs[0].number, stopwatch.describe(sum(map(len, missing))))
 
     return make
 
@@ -76,60 +76,32 @@ class OpenedEncoder(NamedTuple):
     described: dict[str, Any]
 
 
-def _open(run: Run, encoders: Sequence[str]) -> Iterator[tuple[str, OpenedEncoder]]:
-    """Each of the encoders by its name; without others than the first that cannot be opened."""
+def _open(run: Run, name: str) -> OpenedEncoder:
     from pipeline.images.preprocess import View
     from pipeline.specs.stored import restore_encoder
 
-    chosen = run.config.extract
-    for name in encoders:
-        with _by_its_own_job(name, encoders):
-            parameters = run.encoder(name)
-            network = restore_encoder(parameters.settings, parameters.tensors)
-            work = network.work(run.config.device, chosen.precision, run.batch_size, chosen.engine, run.images_per_job)
-            if chosen.batch_size is None:
-                work.extractor.grow(network.preprocessing.side)
-            plan = work.extractor.plan
-            described = {"name": name, "sha256": parameters.sha256, **parameters.settings, **plan.described}
-            yield name, OpenedEncoder(View(network.preprocessing, work.describe), work.extractor, described)
-
-
-@contextmanager
-def _by_its_own_job(name: str, encoders: Sequence[str], opened: dict[str, OpenedEncoder] | None = None):
-    """What goes wrong with another encoder than the first is its own job's to say: here it is left out of `opened`."""
-    try:
-        yield
-    except JointspaceError as error:
-        if name == encoders[0]:
-            raise
-        log.info("without %s, whose own job says more: %s", name, error)
-        if opened is not None:
-            opened.pop(name, None)
-
-
-def _together(config) -> list[tuple[str]]:
-    """The encoders of the run that are there from the start; one that is trained is waited for by its own job."""
-    able = [one for one in config.encoders if one.spec.reads == "pixels" and not one.spec.learned]
-    return [(one.name,) for one in able if one.weights not in TRAINED] if config.extract.together else []
+    settings = run.config.extract
+    parameters = run.encoder(name)
+    network = restore_encoder(parameters.settings, parameters.tensors)
+    work = network.work(run.config.device, settings.precision, run.batch_size)
+    if settings.batch_size is None:
+        work.extractor.grow(network.preprocessing.side)
+    precision = {"precision": work.extractor.plan.precision}
+    described = {"name": name, "sha256": parameters.sha256, **parameters.settings, **precision}
+    return OpenedEncoder(View(network.preprocessing, work.describe), work.extractor, described)
 
 
 STAGE = Stage(
     extract,
     version=5,
-    needs=Need(
-        lambda s: TORCH + 2500 + NETWORK * (len(s.dims) - 1) + rows_mb(s) + 8 * s.shard_images * s.widest / MB,
-        lambda s: 4 * s.shard_images * s.widest / MB,
-        lambda s: 5 + len(s.dims) * s.shard_images / 2 / 60,
-        "images over the encoder's rate",
-        lambda s: encoder_gpu(s) + GPU_NETWORK * (len(s.dims) - 1),
-    ),
+    gpu=True,
     names=("encoder",),
     sharded=True,
-    threads=16,
     choices=lambda config: [(one.name,) for one in config.every_encoder if one.spec.reads == "pixels"],
+    wanted=lambda config: [(one.name,) for one in config.encoders if one.spec.reads == "pixels"],
     keys=lambda config, encoder: config.extract.decisive(),
     reads=lambda config, layout, encoder: {"encoder": layout.encoder(encoder)},
     columns=("images",),
     writes=lambda layout, encoder: layout.features(encoder),
-    together=_together,
+    together=True,
 )

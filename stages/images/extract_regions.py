@@ -5,7 +5,6 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from pipeline.plan.needs import MB, TORCH, Need, encoder_gpu, manifest_mb, per_shard
 from pipeline.remote.paths import below, place
 from pipeline.run import Inputs, Job, Outside, Run, Stage
 
@@ -27,10 +26,11 @@ def extract_regions(run: Run, encoder: str) -> Callable[[Job], None]:
     from tqdm import tqdm
 
     from pipeline.errors import UsageError
+    from pipeline.images.extraction import choose_plan
     from pipeline.images.preparation import Request
     from pipeline.images.preprocess import Photograph
     from pipeline.images.region_features import Classifier
-    from pipeline.images.regions import RegionExtractor, choose_region_plan, describe
+    from pipeline.images.regions import RegionExtractor, describe
     from pipeline.images.stopwatch import Stopwatch
     from pipeline.specs.stored import restore_encoder, stored_kind
     from pipeline.storage.features import to_stored
@@ -45,11 +45,10 @@ def extract_regions(run: Run, encoder: str) -> Callable[[Job], None]:
     judged = chosen.score == "classifier"
     judge = Classifier(**read_classifier(folder, parameters.fingerprint)[0]) if judged else None
     preparation = _preparation(run, network.preprocessing)
-    view, count = preparation.cutting.view, 1 + chosen.count
-    hardware = run.config.device, extract.precision, run.batch_size, extract.engine
-    plan = choose_region_plan(network, view, run.images_per_job, count, *hardware)
+    view = preparation.cutting.view
+    plan = choose_plan(network, run.config.device, extract.precision, run.batch_size)
     extractor = RegionExtractor(network, plan, view)
-    described_as = {"name": encoder, "sha256": parameters.sha256, **parameters.settings, **plan.described}
+    described_as = {"name": encoder, "sha256": parameters.sha256, **parameters.settings, "precision": plan.precision}
     known_boxes, detect = _known_boxes(run), _detector(run, preparation)
 
     def make(job: Job) -> None:
@@ -158,16 +157,9 @@ def _reads(config: "Config", layout, encoder: str) -> Inputs:
 STAGE = Stage(
     extract_regions,
     version=4,
-    needs=Need(
-        lambda s: TORCH + 3000 + manifest_mb(s) + 8 * 20 * s.shard_images * s.widest / MB,
-        lambda s: 4 * 20 * s.shard_images * s.widest / MB,
-        per_shard(0.3),
-        "images times regions (`crops`) or the pixels of a map (`roi-align`), and proposals",
-        encoder_gpu,
-    ),
+    gpu=True,
     names=("encoder",),
     sharded=True,
-    threads=8,
     choices=lambda config: [(name,) for name in config.regions.encoders],
     wanted=lambda config: [(name,) for name in config.regions.encoders],
     keys=_keys,

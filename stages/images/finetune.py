@@ -4,7 +4,6 @@ import logging
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from pipeline.plan.needs import Need, encoder_gpu, fixed, process
 from pipeline.run import Inputs, Job, Outside, Run, Stage
 
 if TYPE_CHECKING:
@@ -174,13 +173,10 @@ def _reads(config, layout, encoder: str) -> Inputs:
 STAGE = Stage(
     finetune,
     version=7,
-    needs=Need(
-        process(3500), fixed(600), fixed(240), "`finetune.iterations` times the regions of a batch", encoder_gpu
-    ),
+    gpu=True,
     names=("encoder",),
     choices=lambda config: [(one.name,) for one in config.every_encoder if one.weights == "finetuned"],
     keys=_keys,
     reads=_reads,
     writes=lambda layout, encoder: (layout.encoder(encoder), layout.classifier(encoder)),
-    threads=8,
 )

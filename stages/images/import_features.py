@@ -2,7 +2,6 @@
 
 from collections.abc import Callable
 
-from pipeline.plan.needs import MB, PYTHON, Need, manifest_mb, per_shard
 from pipeline.run import Inputs, Job, Run, Stage
 
 
@@ -35,12 +34,6 @@ def _reads(config, layout, encoder: str) -> Inputs:
 STAGE = Stage(
     import_features,
     version=3,
-    needs=Need(
-        lambda s: PYTHON + 2 * manifest_mb(s) + 12 * s.shard_images * s.widest / MB,
-        lambda s: 4 * s.shard_images * s.widest / MB,
-        per_shard(500),
-        "images times dimensions",
-    ),
     names=("encoder",),
     sharded=True,
     choices=lambda config: [(one.name,) for one in config.every_encoder if one.spec.reads == "vectors"],

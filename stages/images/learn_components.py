@@ -3,7 +3,6 @@
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from pipeline.plan.needs import MB, TORCH, WAITING_SUMS, Need, per_image, rows_mb
 from pipeline.run import Job, Run, Stage
 
 if TYPE_CHECKING:
@@ -17,7 +16,7 @@ def learn_components(run: Run, job: Job, encoder: str) -> None:
     """Learn the principal components of the features of ENCODER's regions in the train split."""
     from pipeline.images.region_features import COMPONENTS, SUMS, fit_projection, merge
     from pipeline.mapreduce import map_reduce
-    from pipeline.run.parts import divide
+    from pipeline.run.parts import chunks
     from pipeline.storage.atomic import read_sidecar
     from pipeline.storage.parameters import write_parameters
     from pipeline.storage.provenance import origin_of, same_origin
@@ -26,7 +25,7 @@ def learn_components(run: Run, job: Job, encoder: str) -> None:
     manifest, shards = run.manifest, run.layout.regions(encoder)
     sidecars = {n: read_sidecar(shards.shard(n), REGIONS) for n in range(manifest.n_shards)}
     same_origin(encoder, {str(shards.shard(n)): origin_of(one) for n, one in sidecars.items()})
-    parts = divide(manifest.n_shards, manifest.shard_size)
+    parts = chunks(manifest.n_shards, manifest.shard_size)
     scatter = map_reduce(sum_regions, parts, merge, run.sums, (run.root.absolute(), encoder), large=SUMS)
     components = fit_projection(scatter, run.config.regions.dimensions)
     inputs = {f"regions/{number}": one.fingerprint for number, one in sidecars.items()}
@@ -55,16 +54,9 @@ def sum_regions(part: range, root: Path, encoder: str) -> "Scatter | None":
 STAGE = Stage(
     learn_components,
     version=2,
-    needs=Need(
-        lambda s: TORCH + 1000 + rows_mb(s) + 8 * 8 * s.widest**2 / MB,
-        lambda s: 50 + WAITING_SUMS * 8 * s.widest**2 / MB,
-        per_image(500),
-        "regions of the train split times D squared",
-    ),
     names=("encoder",),
     choices=lambda config: [(name,) for name in config.regions.encoders if config.regions.reduced],
     keys=lambda config, encoder: {"dimensions": config.regions.dimensions},
     reads=lambda config, layout, encoder: {"manifest": layout.manifest, "regions": layout.regions(encoder)},
     writes=lambda layout, encoder: layout.components(encoder),
-    threads=8,
 )

@@ -2,7 +2,6 @@
 
 from collections.abc import Callable
 
-from pipeline.plan.needs import MB, TORCH, Need, per_shard, rows_mb
 from pipeline.run import Job, Run, Stage
 
 BLOCK = 256
@@ -55,12 +54,6 @@ def pool_regions(run: Run, encoder: str) -> Callable[[Job], None]:
 STAGE = Stage(
     pool_regions,
     version=3,
-    needs=Need(
-        lambda s: TORCH + 1000 + rows_mb(s) + 12 * s.shard_images * s.widest / MB,
-        lambda s: 4 * s.shard_images * s.widest / MB,
-        per_shard(100),
-        "images times regions",
-    ),
     names=("encoder",),
     sharded=True,
     choices=lambda config: [(one.name,) for one in config.every_encoder if one.spec.reads == "regions"],

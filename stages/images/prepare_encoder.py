@@ -2,7 +2,6 @@
 
 from pathlib import Path
 
-from pipeline.plan.needs import TORCH, Need, fixed, manifest_mb
 from pipeline.run import Inputs, Job, Outside, Run, Stage, outside_files
 from pipeline.specs.encoders import TRAINED
 
@@ -58,16 +57,9 @@ def _reads(config, layout, encoder: str) -> Inputs:
 STAGE = Stage(
     prepare_encoder,
     version=5,
-    needs=Need(
-        lambda s: TORCH + 2000 + s.learns * manifest_mb(s),
-        fixed(600),
-        fixed(120),
-        "a download; for `standard` the train images that it learns from",
-    ),
     names=("encoder",),
     choices=lambda config: [(one.name,) for one in config.prepared_encoders if one.weights not in TRAINED],
     keys=_keys,
     reads=_reads,
     writes=lambda layout, encoder: layout.encoder(encoder),
-    threads=8,
 )

@@ -2,7 +2,6 @@
 
 from collections.abc import Callable
 
-from pipeline.plan.needs import MB, TORCH, Need, per_shard, rows_mb
 from pipeline.run import Job, Run, Stage
 
 
@@ -30,12 +29,6 @@ def reduce_regions(run: Run, encoder: str) -> Callable[[Job], None]:
 STAGE = Stage(
     reduce_regions,
     version=3,
-    needs=Need(
-        lambda s: TORCH + 500 + rows_mb(s) + 12 * 20 * s.shard_images * s.widest / MB,
-        lambda s: 4 * 20 * s.shard_images * s.widest / MB,
-        per_shard(100),
-        "regions times D times `regions.dimensions`",
-    ),
     names=("encoder",),
     sharded=True,
     choices=lambda config: [(name,) for name in config.regions.encoders if config.regions.reduced],

@@ -1,6 +1,5 @@
 """`show-regions`: a contact sheet of images with their regions, for people."""
 
-from pipeline.plan.needs import TORCH, Need, fixed, process
 from pipeline.run import Job, Run, Stage
 from stages.commands import count
 
@@ -36,13 +35,11 @@ def show_regions(
 STAGE = Stage(
     show_regions,
     version=2,
-    needs=Need(process(TORCH + 900), fixed(20), fixed(15), "the few images shown"),
     names=("encoder",),
     choices=lambda config: [(name,) for name in config.regions.encoders],
     wanted=lambda config: [(name,) for name in config.regions.encoders],
     reads=lambda config, layout, encoder: {"regions": layout.regions(encoder)},
     writes=lambda layout, encoder: layout.region_sheet(encoder),
-    shown={"regions": "Regions and alignments"},
     options=(
         count("--shard", 0, "Shard whose images are shown.", least=0),
         count("--images", IMAGES, "Images shown."),

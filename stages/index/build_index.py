@@ -5,7 +5,6 @@ from typing import TYPE_CHECKING
 
 import click
 
-from pipeline.plan.needs import TORCH, Need, embeddings_mb, index_mb, network_gpu, per_image
 from pipeline.run import Inputs, Job, Run, Stage
 
 if TYPE_CHECKING:
@@ -26,7 +25,7 @@ def build_index(run: Run, job: Job, model: str, on_disk: bool = False) -> None:
     from pipeline.storage.reading import read_bytes
     from pipeline.storage.records import read_vocabulary
     from pipeline.storage.trees import ParseShards
-    from stages.bundled import add_graphs, read_encoders, read_text_encoders, vocabulary_of
+    from stages.bundled import read_encoders, read_text_encoders, vocabulary_of
     from stages.indices import add_indices, add_table, describe_training
 
     config, layout, manifest = run.config, run.layout, run.manifest
@@ -69,8 +68,6 @@ def build_index(run: Run, job: Job, model: str, on_disk: bool = False) -> None:
         writer.add("vocabulary.json", read_bytes(words.path))
     for name in encoders:
         writer.add_parameters(layout.encoder(name).path, f"encoders/{name}/")
-    if settings.encoder_graphs and not embeddings.multi_vector:
-        add_graphs(writer, encoders)
     for name in texts:
         writer.add_parameters(layout.text_encoder(name).path, f"text_encoders/{name}/")
     if parse:
@@ -130,10 +127,9 @@ def _phrase_splits(config: "Config", model: str) -> list[str]:
 
 
 def _keys(config, model: str) -> dict:
-    """Only multi-vector models have a shortlist, only others encoders of photographs to search by."""
-    graphs = config.index.encoder_graphs and not config.model(model).spec.multi_vector
+    """Only multi-vector models have a shortlist."""
     unused = set() if config.model(model).spec.multi_vector else {"shortlist"}
-    return config.index.model_dump(exclude=unused | (set() if graphs else {"encoder_graphs"}))
+    return config.index.model_dump(exclude=unused)
 
 
 def _reads(config, layout, model: str) -> Inputs:
@@ -173,15 +169,8 @@ def _search(run: Run, model: str) -> str | None:
 STAGE = Stage(
     build_index,
     version=8,
-    needs=Need(
-        lambda s: TORCH + 600 + index_mb(s),
-        embeddings_mb,
-        per_image(200),
-        "vectors times dimensions, for the exact search that measures it; candidates ten times that",
-        network_gpu,
-    ),
+    gpu=True,
     names=("model",),
-    threads=8,
     choices=lambda config: [(name,) for name in config.every_model()],
     wanted=lambda config: [(name,) for name in config.models],
     keys=_keys,

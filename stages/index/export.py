@@ -11,7 +11,7 @@ if TYPE_CHECKING:
     from pipeline.storage.bundle import Bundle
     from pipeline.storage.exports import ExportedSide
 
-KINDS = ("npy", "parquet", "clip-retrieval", "lancedb", "qdrant", "onnx")
+KINDS = ("npy", "parquet", "clip-retrieval", "lancedb", "qdrant")
 
 
 @click.command("export")
@@ -19,10 +19,7 @@ KINDS = ("npy", "parquet", "clip-retrieval", "lancedb", "qdrant", "onnx")
 @click.option("--to", "kind", type=click.Choice(KINDS), required=True, help="The program or format.")
 @output(FOLDER, "The new folder that it writes.")
 def command(bundle_folder: Path, kind: str, output: Path) -> None:
-    """Write the vectors of BUNDLE, with ids, paths, texts and your own columns, as another program reads them.
-
-    With `--to onnx`, what turns sentences into vectors instead: a graph, the vocabulary, and a program that uses both.
-    """
+    """Write the vectors of BUNDLE, with ids, paths, texts and your own columns, as another program reads them."""
     import logging
 
     from pipeline.errors import UsageError
@@ -30,9 +27,6 @@ def command(bundle_folder: Path, kind: str, output: Path) -> None:
     from pipeline.storage.exports import export
 
     bundle = Bundle(bundle_folder)
-    if kind == "onnx":
-        _write_onnx(bundle, output)
-        return
     if bundle.card.get("kind") == "fragments":
         raise UsageError(
             f"{bundle.card['model']} has several vectors an image, which these programs do not compare; export a model"
@@ -73,19 +67,3 @@ def _read(bundle: "Bundle", modality: str) -> "ExportedSide":
         return to_bytes(flat)
 
     return ExportedSide(vectors, table.take(rows), index_bytes)
-
-
-def _write_onnx(bundle: "Bundle", output: Path) -> None:
-    import json
-    from importlib import resources
-
-    from pipeline.index.asking import Asker
-    from pipeline.index.onnx_text import text_graph
-    from pipeline.storage.exports import new_folder
-
-    graph, vocabulary = text_graph(Asker(bundle))
-    program = resources.files("pipeline.index").joinpath("consume_onnx.py").read_text(encoding="utf-8")
-    with new_folder(output) as folder:
-        (folder / "text.onnx").write_bytes(graph)
-        (folder / "vocabulary.json").write_text(json.dumps(vocabulary, ensure_ascii=False), encoding="utf-8")
-        (folder / "consume.py").write_text(program, encoding="utf-8")

@@ -3,10 +3,7 @@
 from collections.abc import Callable
 from typing import Any
 
-from pipeline.plan.needs import MB, TORCH, WAITING_SUMS, Need, blocks_mb, moments_gpu, per_shard, rows_mb
-from pipeline.plan.sizes import Sizes
 from pipeline.run import Inputs, Job, Run, Stage
-from pipeline.run.parts import divide
 
 STUDY, AUXILIARY = "study/", "auxiliary/"
 """Prefixes of the names of pairs that are summed in folds, and of pairs of images and weak texts."""
@@ -103,40 +100,27 @@ def _reads(config, layout, pairs: str) -> Inputs:
     return {**{f"text/{name}": shards for name, shards in texts.items()}, **features}
 
 
-def _add_up(run: Run, part: int, pairs: str) -> None:
-    """Sum the moments of a part, where there are several parts: `fit` reads a file for each part."""
+def _add_up(run: Run, pairs: str) -> None:
+    """Sum the moments of all shards, in their order."""
     from pipeline.models.linear.sets import add_up
     from pipeline.storage.moments import write_sum
 
-    if len(run.parts) > 1 < len(run.parts[part]):
-        folder, shards = run.layout.moments(pairs).folder, run.parts[part]
-        write_sum(folder, part, shards, lambda readers: add_up(readers, run.sums).to_arrays())
-
-
-def _sums(s: Sizes) -> float:
-    """Sums in files for each shard: a part's, and those that wait meanwhile."""
-    parts = divide(s.shards, s.shard_images)
-    return (1 + WAITING_SUMS) / len(parts[0]) if len(parts) > 1 < len(parts[0]) else 0
+    if (shards := run.manifest.n_shards) > 1:
+        write_sum(
+            run.layout.moments(pairs).folder, range(shards), lambda readers: add_up(readers, run.sums).to_arrays()
+        )
 
 
 STAGE = Stage(
     accumulate,
     version=6,
-    needs=Need(
-        lambda s: TORCH + rows_mb(s) + blocks_mb(s) + 6 * s.moments_bytes / MB,
-        lambda s: s.moments_bytes / MB * (1 + _sums(s)),
-        per_shard(100),
-        "images times D squared; bytes of the moments, which do not grow with a shard",
-        moments_gpu,
-    ),
+    gpu=True,
     names=("pairs",),
     sharded=True,
     finish=_add_up,
-    threads=8,
     choices=_choices,
     keys=_keys,
     reads=_reads,
     columns=("images", "splits"),
-    work=lambda config, s, pairs: s.shard_images * s.dim**2,
     writes=lambda layout, pairs: layout.moments(pairs),
 )

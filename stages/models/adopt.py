@@ -1,6 +1,5 @@
 """`adopt`: a space that encoders share already, as a model."""
 
-from pipeline.plan.needs import PYTHON, Need, fixed, rows_mb
 from pipeline.run import Inputs, Job, Run, Stage
 from stages.texts import sentence_shards
 
@@ -36,7 +35,6 @@ def _reads(config, layout, model: str) -> Inputs:
 STAGE = Stage(
     adopt,
     version=1,
-    needs=Need(lambda s: PYTHON + 1000 + rows_mb(s), fixed(1), fixed(10), "nothing: two shards are opened"),
     names=("model",),
     choices=lambda config: [(name,) for name in config.made_by("adopt")],
     keys=lambda config, model: config.model(model).hyperparameters,

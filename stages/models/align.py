@@ -2,7 +2,6 @@
 
 from typing import TYPE_CHECKING
 
-from pipeline.plan.needs import PYTHON, Need, per_described, process
 from pipeline.run import Job, Run, Stage
 from stages.commands import count
 
@@ -90,12 +89,6 @@ def _draw(
 STAGE = Stage(
     align,
     version=3,
-    needs=Need(
-        process(PYTHON + 1500, described=0.01),
-        lambda s: 0.002 * s.sentences,
-        per_described(300),
-        "words of the split times regions",
-    ),
     names=("model", "split"),
     choices=lambda config: config.aligned_splits(),
     wanted=lambda config: config.aligned_splits(config.align.splits),
@@ -106,7 +99,6 @@ STAGE = Stage(
         "vocabulary": layout.token_vocabulary,
     },
     writes=lambda layout, model, split: (layout.alignments(model, split), layout.alignment_sheet(model, split)),
-    shown={"alignments": "Regions and alignments"},
     options=(
         count("--images", IMAGES, "Images drawn, each twice."),
         count("--columns", COLUMNS, "Images side by side."),

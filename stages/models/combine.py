@@ -4,7 +4,6 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from pipeline.plan.needs import TORCH, Need, embeddings_mb, fixed, manifest_mb
 from pipeline.run import Inputs, Job, Run, Stage
 
 
@@ -136,12 +135,6 @@ def _reads(config, layout, model: str) -> Inputs:
 STAGE = Stage(
     combine,
     version=4,
-    needs=Need(
-        lambda s: TORCH + 500 + manifest_mb(s) + 0.1 * embeddings_mb(s),
-        fixed(50),
-        fixed(60),
-        "dev pairs times members times weights",
-    ),
     names=("model",),
     choices=lambda config: [(name,) for name in config.made_by("combine")],
     keys=lambda config, model: {"ensemble": config.ensemble(model).model_dump(), "dev_images": config.fit.dev_images},

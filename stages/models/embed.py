@@ -1,10 +1,8 @@
 """`embed`: images and sentences in the joint space of a model."""
 
-import math
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
-from pipeline.plan.needs import MB, TORCH, Need, network_gpu, per_shard, rows_mb
 from pipeline.run import Inputs, Job, Run, Stage
 from stages.texts import sentence_shards
 
@@ -98,28 +96,14 @@ def _reads(config, layout, model: str) -> Inputs:
     }
 
 
-def _work(config, s, model: str) -> float:
-    """A projection's products; a network's are more than anybody counts."""
-    if config.model(model).spec.made_by == "train":
-        return math.inf
-    return 2 * s.shard_images * (s.dim + s.texts * s.terms) * s.dimensions
-
-
 STAGE = Stage(
     embed,
     version=4,
-    needs=Need(
-        lambda s: TORCH + rows_mb(s) + 12 * s.shard_images * (s.dim + s.texts * s.dimensions) / MB,
-        lambda s: 4 * s.dimensions * s.shard_images * (1 + s.texts) / MB,
-        per_shard(100),
-        "images times D times dimensions",
-        network_gpu,
-    ),
+    gpu=True,
     names=("model",),
     sharded=True,
     choices=lambda config: [(name,) for name in config.every_model() if not config.members(name)],
     reads=_reads,
     columns=("images", "sentences"),
-    work=_work,
     writes=lambda layout, model: layout.embeddings(model),
 )

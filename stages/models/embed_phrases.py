@@ -2,7 +2,6 @@
 
 from typing import TYPE_CHECKING
 
-from pipeline.plan.needs import TORCH, Need, network_gpu, per_described, process
 from pipeline.run import Inputs, Job, Run, Stage
 
 if TYPE_CHECKING:
@@ -117,13 +116,7 @@ def _reads(config, layout, model: str, split: str) -> Inputs:
 STAGE = Stage(
     embed_phrases,
     version=3,
-    needs=Need(
-        process(TORCH + 1500, described=0.05),
-        lambda s: 0.05 * s.sentences,
-        per_described(100),
-        "noun phrases of the split",
-        network_gpu,
-    ),
+    gpu=True,
     names=("model", "split"),
     choices=lambda config: config.phrase_splits(),
     wanted=lambda config: config.phrase_splits(config.phrases.splits),

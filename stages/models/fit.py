@@ -1,6 +1,5 @@
 """`fit`: a linear model, its parameters chosen on the dev split."""
 
-from pipeline.plan.needs import MB, TORCH, WAITING_SUMS, Need, moments_gpu, per_image, shards_mb
 from pipeline.run import Inputs, Job, Run, Stage
 
 
@@ -92,17 +91,10 @@ def _reads(config, layout, model: str) -> Inputs:
 STAGE = Stage(
     fit,
     version=8,
-    needs=Need(
-        lambda s: TORCH + 1000 + shards_mb(s) + 12 * s.moments_bytes / MB,
-        lambda s: (8 * s.dimensions * (s.dim + s.terms) + WAITING_SUMS * s.moments_bytes) / MB,
-        per_image(200),
-        "ridges times the cubes of D and of the terms; shards; not images (kcca, wsabie and `sae`: images too)",
-        moments_gpu,
-    ),
+    gpu=True,
     names=("model",),
     choices=lambda config: [(name,) for name in config.made_by("fit")],
     keys=lambda config, model: config.model(model).hyperparameters,
     reads=_reads,
     writes=lambda layout, model: layout.model(model),
-    threads=8,
 )

@@ -2,7 +2,6 @@
 
 from typing import Any
 
-from pipeline.plan.needs import MB, TORCH, Need, columns_mb, fixed
 from pipeline.run import Inputs, Job, Run, Stage
 
 
@@ -46,11 +45,11 @@ def _read_items(embeddings: Any, modality: str, ids: Any, scheduler: str) -> Any
     import numpy as np
 
     from pipeline.mapreduce import map_reduce
-    from pipeline.run.parts import MOST_PARTS
+    from pipeline.run.parts import MOST_CHUNKS
 
     if embeddings.multi_vector:
         return embeddings.read(modality, ids)
-    parts = embeddings.parts_of(modality, ids, -(-len(ids) // MOST_PARTS))
+    parts = embeddings.parts_of(modality, ids, -(-len(ids) // MOST_CHUNKS))
     return map_reduce(_read_part, parts, lambda *vectors: np.concatenate(vectors), scheduler)
 
 
@@ -100,12 +99,6 @@ def _reads(config, layout, model: str) -> Inputs:
 STAGE = Stage(
     fit_csls,
     version=4,
-    needs=Need(
-        lambda s: TORCH + 2000 + columns_mb(s) + 40 * s.sentences / MB,
-        fixed(100),
-        fixed(60),
-        "dev pairs and the bank times the grid",
-    ),
     names=("model",),
     choices=lambda config: [(name,) for name in config.every_model() if config.scaled(name)],
     keys=lambda config, model: {

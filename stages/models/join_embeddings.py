@@ -2,7 +2,6 @@
 
 from collections.abc import Callable
 
-from pipeline.plan.needs import MB, TORCH, Need, per_shard, process
 from pipeline.run import Inputs, Job, Run, Stage
 
 
@@ -48,12 +47,6 @@ def _reads(config, layout, model: str) -> Inputs:
 STAGE = Stage(
     join_embeddings,
     version=3,
-    needs=Need(
-        process(TORCH + 500),
-        lambda s: 8 * s.dimensions * s.shard_images * (1 + s.texts) / MB,
-        per_shard(500),
-        "bytes of the members' vectors",
-    ),
     names=("model",),
     sharded=True,
     choices=lambda config: [(name,) for name in config.every_model() if config.members(name)],

@@ -1,6 +1,5 @@
 """`list-magnitudes`: the words and regions with the longest and shortest vectors, by the embeddings of a model."""
 
-from pipeline.plan.needs import PYTHON, Need, fixed, per_described, process
 from pipeline.run import Job, Run, Stage
 from stages.commands import count
 
@@ -57,7 +56,6 @@ def list_magnitudes(
 STAGE = Stage(
     list_magnitudes,
     version=2,
-    needs=Need(process(PYTHON + 1500, described=0.05), fixed(5), per_described(300), "words of the split"),
     names=("model", "split"),
     choices=lambda config: config.aligned_splits(),
     wanted=lambda config: config.aligned_splits(config.align.splits),
@@ -68,7 +66,6 @@ STAGE = Stage(
         "vocabulary": layout.token_vocabulary,
     },
     writes=lambda layout, model, split: (layout.magnitudes(model, split), layout.magnitude_sheet(model, split)),
-    shown={"magnitudes": "Regions and alignments"},
     options=(
         count("--words", WORDS, "Words at each end."),
         count("--images", IMAGES, "Regions listed."),

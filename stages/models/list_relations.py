@@ -1,6 +1,5 @@
 """`list-relations`: the matrices that models have for the relations of dependency trees, by their norms."""
 
-from pipeline.plan.needs import TORCH, Need, fixed, process
 from pipeline.run import Job, Run, Stage
 
 
@@ -36,7 +35,6 @@ def _models(config) -> list[str]:
 STAGE = Stage(
     list_relations,
     version=1,
-    needs=Need(process(TORCH + 500), fixed(5), fixed(10), "models"),
     choices=lambda config: [()] if config.reproduce.trees and _models(config) else [],
     keys=lambda config: {"models": _models(config)},
     reads=lambda config, layout: {

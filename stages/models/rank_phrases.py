@@ -4,7 +4,6 @@ from pathlib import Path
 
 import click
 
-from pipeline.plan.needs import PYTHON, Need, fixed, per_described, process
 from pipeline.run import Job, Run, Stage
 from stages.boxes import label_names
 from stages.commands import PATH
@@ -63,7 +62,6 @@ def rank_phrases(run: Run, job: Job, model: str, split: str, boxes: Path | None 
 STAGE = Stage(
     rank_phrases,
     version=3,
-    needs=Need(process(PYTHON + 1500, described=0.3), fixed(5), per_described(50), "phrases times regions"),
     names=("model", "split"),
     choices=lambda config: config.phrase_splits(),
     wanted=lambda config: config.phrase_splits(config.phrases.splits),

@@ -1,6 +1,5 @@
 """`show-phrases`: the region that each noun phrase speaks of, on photographs and in a plane."""
 
-from pipeline.plan.needs import PYTHON, Need, fixed, process
 from pipeline.run import Job, Run, Stage
 from stages.commands import count
 
@@ -71,7 +70,6 @@ def show_phrases(
 STAGE = Stage(
     show_phrases,
     version=2,
-    needs=Need(process(PYTHON + 1500, described=0.1), fixed(20), fixed(30), "the few images shown"),
     names=("model", "split"),
     choices=lambda config: config.phrase_splits(),
     wanted=lambda config: config.phrase_splits(config.phrases.splits),

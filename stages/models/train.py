@@ -4,7 +4,6 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from pipeline.plan.needs import TORCH, Need, fixed, network_gpu, per_described, process
 from pipeline.run import Inputs, Job, Outside, Run, Stage
 from stages.texts import sentence_shards
 
@@ -207,12 +206,11 @@ def _reads(config, layout, model: str) -> Inputs:
 STAGE = Stage(
     train,
     version=10,
-    needs=Need(process(TORCH + 3000, images=0.004), fixed(500), per_described(2), "pairs times epochs", network_gpu),
+    gpu=True,
     names=("model",),
     choices=lambda config: [(name,) for name in config.made_by("train")],
     keys=_keys,
     reads=_reads,
     also=lambda run, model: {"precision": str(_precision(run, model))},
     writes=lambda layout, model: layout.model(model),
-    threads=8,
 )

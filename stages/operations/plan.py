@@ -1,164 +1,150 @@
-"""`plan`: what a run will take on this machine, and after it what it took."""
+"""`plan`: what a run will take on this machine, from a few photographs that are encoded here."""
 
-from collections.abc import Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NamedTuple
 
 import click
 
-from pipeline.plan.needs import MB, TORCH, Need, encoder_gpu, fixed, rows_mb
-from pipeline.run import Job, Run, Stage, needed
-from stages.commands import CONFIG, FOLDER, begin, json_option
+from stages.commands import CONFIG, FOLDER, json_option
 
 if TYPE_CHECKING:
-    from pipeline.plan.forecast import Forecast
-    from pipeline.plan.rates import Rates
+    from collections.abc import Callable, Iterator
 
-BUSY = 0.8
-"""Share of the processors below which the machine is said to be busy."""
+    from pipeline.images.preprocess import Photograph
+    from pipeline.plan.estimate import Speed
+    from pipeline.run import Run
 
-
-def plan(run: Run, job: Job, sample: int | None = None, compare: bool = False, as_json: bool = False) -> None:
-    """Measure this machine on a few images, then forecast time, memory and disk of every stage."""
-    from itertools import islice
-
-    from pipeline.plan import comparison
-    from pipeline.plan.forecast import forecast
-    from pipeline.plan.machine import free_disk, free_memory, gpu_memory
-    from pipeline.plan.sizes import sizes_of
-    from pipeline.storage.atomic import publish_record
-    from pipeline.storage.benchmarks import read_benchmarks
-    from stages.catalogue import declared
-    from stages.rates import SAMPLE_SENTENCES, measure, own_photographs
-
-    settings, manifest = run.config, run.manifest
-    photographs = own_photographs(run, sample or settings.plan.sample)
-    rates, dims, text_dims = measure(run, photographs, list(islice(manifest.training_texts(), SAMPLE_SENTENCES)))
-    gpu_free = gpu_memory() / MB
-    gpu = bool(gpu_free) and settings.device != "cpu"
-
-    sizes = sizes_of(settings, manifest.summary, dims, text_dims)
-    made = needed(declared(), settings, run.layout)
-    stages = forecast(settings, made, sizes, rates, len(run.parts), gpu)
-    warnings = comparison.misfits(stages, free_memory() / MB, gpu_free, free_disk(run.root) / MB)
-    facts = comparison.add_up(read_benchmarks(run.layout.benchmarks)) if compare else {}
-
-    _show(comparison.compare(stages, facts), stages, rates, warnings, as_json)
-    if not compare:
-        value = {"rates": vars(rates), "dims": dims, "text_dims": text_dims, "gpu": gpu}
-        publish_record(job.path, {**value, "inputs": {"manifest": manifest.fingerprint}})
+SIDES, QUALITY = (500, 375), 85
+"""Pixels and JPEG quality of made-up photographs."""
 
 
-def foresee(run: Run, images: int, sentences: float, workers: int, sample: int | None, as_json: bool) -> None:
-    """Forecast a collection that is not there yet: so many `images`, with so many `sentences` each, with so many jobs
-    at once. By the rates in the run's plan, or by drawn photographs and sentences where it has none."""
-    from pipeline.collections.splits import EVERY, MOST
-    from pipeline.index.candidates import candidate_factories
-    from pipeline.plan import comparison
-    from pipeline.plan.forecast import forecast
-    from pipeline.plan.rates import Rates
-    from pipeline.plan.sizes import sizes_of
-    from pipeline.run.parts import divide
-    from pipeline.storage.forms import PlanForm
-    from pipeline.storage.records import read_record
-    from stages.catalogue import declared
-    from stages.rates import draw_photographs, draw_sentences, measure
+class Sample(NamedTuple):
+    """Some photographs, and what reads the bytes of one by its location."""
 
-    settings = run.config
-    if run.layout.plan.path.exists():
-        known = read_record(run.layout.plan.path, PlanForm)
-        rates, dims, text_dims, gpu = Rates(**known["rates"]), known["dims"], known["text_dims"], known["gpu"]
-    else:
-        photographs = draw_photographs(sample or settings.plan.sample)
-        rates, dims, text_dims = measure(run, photographs, draw_sentences())
-        gpu = run.gpu is not None
-        click.echo(
-            "measured on drawn photographs of 500 x 375 pixels and drawn sentences: yours may differ", err=as_json
-        )
-    held_out = min(MOST, images // EVERY)
-    splits = {"train": images - 2 * held_out, "dev": held_out, "test": held_out}
-    summary = {"splits": splits, "counts": {"sentences": {"kept": round(images * sentences)}}}
-    sizes = sizes_of(settings, summary, dims, text_dims)
-    parts = len(divide(sizes.shards, sizes.shard_images, settings.shards_per_job))
-    stages = forecast(settings, needed(declared(), settings, run.layout), sizes, rates, parts, gpu)
-    rows = [row | {"elapsed": comparison.elapsed(row, workers)} for row in comparison.compare(stages, {})]
-    _show(rows, stages, rates, (), as_json)
-    factories = ["Flat"]
-    if images > settings.index.exact_limit:
-        factories = settings.index.candidates if settings.index.candidates != "auto" else None
-        factories = factories or [found[0] for found in candidate_factories(images, sizes.dimensions)]
-    click.echo(
-        f"index of {images:,} images in {sizes.dimensions} dimensions: first of all {' or '.join(factories)}",
-        err=as_json,
-    )
-
-
-def _show(
-    rows: "Sequence[dict]", stages: "Sequence[Forecast]", rates: "Rates", warnings: "Sequence[str]", as_json: bool
-) -> None:
-    """Print a forecast as a table with what is to be known of it, or all of that as JSON."""
-    from pipeline.plan import comparison
-    from pipeline.printable import printable_json
-
-    unknown = [stage.rule for stage in stages if stage.seconds is None]
-    if as_json:
-        about = {"does_not_fit": warnings, "not_forecast": unknown, "share": rates.share}
-        click.echo(printable_json({"stages": rows, "total": comparison.total(rows), **about}))
-        return
-    table = comparison.render(comparison.cost_table(rows))
-    for line in [*table, *(f"does not fit: {warning}" for warning in warnings)]:
-        click.echo(line)
-    if unknown:
-        click.echo(f"not forecast, and not in the total: {', '.join(unknown)}")
-    if rates.share < BUSY:
-        busy = f"other programs used {1 - rates.share:.0%} of the processors during the measurement"
-        click.echo(f"{busy}; the forecast includes that")
-
-
-STAGE = Stage(
-    plan,
-    version=3,
-    needs=Need(lambda s: TORCH + 1500 + rows_mb(s), fixed(5), fixed(20), "`plan.sample`", encoder_gpu),
-    keys=lambda config: {
-        "plan": config.plan.model_dump(),
-        "encoders": [one.model_dump() for one in config.encoders],
-        "text_encoders": [one.model_dump() for one in config.text_encoders],
-        "precision": config.extract.precision,
-    },
-    reads=lambda config, layout: {"manifest": layout.manifest},
-    writes=lambda layout: layout.plan,
-    threads=8,
-)
+    photographs: "list[Photograph]"
+    read: "Callable[..., bytes]"
 
 
 @click.command("plan")
 @click.option("--run", "root", type=FOLDER, help="Folder of the run.")
-@click.option("--sample", type=click.IntRange(min=8), help="Images measured. [default: plan.sample]")
-@click.option("--compare", is_flag=True, help="Show what the run took, too, and leave plan.json as it is.")
-@click.option("--images", type=click.FloatRange(min=10), help="Forecast so many images, such as 100e6, instead.")
-@click.option("--sentences", type=click.FloatRange(min=0), default=1, show_default=True, help="Of each of --images.")
-@click.option("--workers", type=click.IntRange(min=1), default=1, show_default=True, help="Jobs at once, of --images.")
+@click.option("--images", type=click.FloatRange(min=10), help="How many, such as 100e6. [default: the run's]")
+@click.option("--sentences", type=click.FloatRange(min=0), help="Of each image. [default: the run's, else 1]")
+@click.option("--sample", type=click.IntRange(min=8), default=64, show_default=True, help="Photographs encoded here.")
 @json_option
 @click.option(*CONFIG[0], **CONFIG[1])
 def command(
-    root: Path | None, config_path: Path | None, sample: int | None, compare: bool, images: float | None,
-    sentences: float, workers: int, as_json: bool,
-) -> None:  # fmt: skip
-    """Measure this machine on a few images, then forecast time, memory and disk of every stage.
+    root: Path | None,
+    config_path: Path | None,
+    images: float | None,
+    sentences: float | None,
+    sample: int,
+    as_json: bool,
+) -> None:
+    """Encode a few photographs here, then say the hours, bytes and memory of a run.
 
-    With --images it needs neither a manifest nor a run, but a configuration.
+    By the run's own photographs once they are ingested, else by made-up ones; then --images says how many there are.
     """
+    from dataclasses import asdict
+
     from pipeline import config
     from pipeline.errors import UsageError
-    from pipeline.run.runner import make
+    from pipeline.plan.estimate import estimate, lines_of
+    from pipeline.printable import printable_json
+    from pipeline.run import Run
 
-    if images is None:
-        if root is None:
-            raise UsageError("plan: name a run by --run, or say how many images a collection will have by --images")
-        make(begin(root, config_path), STAGE, sample=sample, compare=compare, as_json=as_json)
-        return
     if config_path is None and root is None:
-        raise UsageError("plan: give a configuration by --config, or a run by --run, for these images")
+        raise UsageError("plan: give a configuration by --config, or a run by --run")
     chosen = config.load(config_path) if config_path else Run(root).config
     run = Run(root or Path(chosen.results_root) / chosen.name, chosen)
-    foresee(run, round(images), sentences, workers, sample, as_json)
+    ingested = run.layout.manifest.commit.exists()
+    if images is None and not ingested:
+        raise UsageError(
+            f"plan: {run.root} has no manifest yet; ingest first, or say by --images how many there will be"
+        )
+    speeds = dict(measure(run, own_photographs(run, sample) if ingested else draw_photographs(sample)))
+    of_each = (
+        sentences if sentences is not None else run.manifest.n_sentences / run.manifest.n_images if ingested else 1
+    )
+    count = round(images) if images is not None else run.manifest.n_images
+    found = estimate(chosen, count, round(count * of_each), speeds)
+    if as_json:
+        click.echo(printable_json({"speeds": {name: asdict(speed) for name, speed in speeds.items()}, **asdict(found)}))
+        return
+    kind = "the run's" if ingested else "made-up"
+    for name, speed in speeds.items():
+        click.echo(f"{name}: {speed.images_per_second:,.1f} of {kind} photographs a second, {speed.dim} dimensions")
+    click.echo("\n".join(lines_of(found)))
+
+
+def measure(run: "Run", sample: Sample) -> "Iterator[tuple[str, Speed]]":
+    """The name and speed of each encoder that reads pixels, with untrained weights where it is not prepared; an encoder
+    that must learn or be fetched first is left out.
+
+    On a GPU the decoders and the network work at the same time; on a processor they take turns.
+    """
+    from time import perf_counter
+
+    from pipeline import runtime
+    from pipeline.images.decode import ImageLimits
+    from pipeline.images.preprocess import View, load
+    from pipeline.plan.estimate import Speed
+    from pipeline.specs.stored import restore_encoder
+    from stages.inputs import read_material
+
+    settings = run.config
+    limits = ImageLimits.from_settings(settings.collection)
+    material = read_material(run)
+    for entry in settings.encoders:
+        if entry.spec.reads != "pixels":
+            continue
+        if run.layout.encoder(entry.name).commit.exists():
+            parameters = run.encoder(entry.name)
+            encoder = restore_encoder(parameters.settings, parameters.tensors)
+        elif not entry.spec.learned and "untrained" in entry.spec.weights:
+            untrained = entry.model_copy(update={"weights": "untrained", "file": None, "sha256": None})
+            encoder = entry.spec.load().prepare(untrained, material)
+        else:
+            continue
+        work = encoder.work(settings.device, settings.extract.precision, run.batch_size)
+        views = [View(encoder.preprocessing, work.describe)]
+        start = perf_counter()
+        pictures = [load(sample.read, limits, views, photograph) for photograph in sample.photographs]
+        processes = max(1, min(runtime.threads(), run.decoders))
+        decoding = (perf_counter() - start) / processes
+        dim = next(work.extractor(pictures[: run.batch_size])).shape[1]  # kernels are chosen in the first pass
+        start = perf_counter()
+        list(work.extractor(pictures))
+        forward = perf_counter() - start
+        seconds = decoding + forward if work.extractor.plan.device.type == "cpu" else max(decoding, forward)
+        yield entry.name, Speed(len(pictures) / seconds, dim)
+
+
+def own_photographs(run: "Run", count: int) -> Sample:
+    """Of the run, evenly spaced."""
+    from pipeline.images.preprocess import Photograph
+    from pipeline.index.vectors import evenly_spaced
+
+    rows = run.manifest.pick(evenly_spaced(run.manifest.n_images, count))
+    return Sample([Photograph.from_row(row) for row in rows], run.images.read)
+
+
+def draw_photographs(count: int, seed: int = 0) -> Sample:
+    """Smooth noise with a grain, as JPEGs."""
+    import hashlib
+    import io
+
+    import numpy as np
+    from PIL import Image
+
+    from pipeline.images.preprocess import Photograph
+
+    rng, drawn = np.random.default_rng(seed), {}
+    for number in range(count):
+        noise = Image.fromarray(rng.integers(0, 256, (24, 32, 3), np.uint8))
+        smooth = np.asarray(noise.resize(SIDES, Image.Resampling.BICUBIC))
+        pixels = np.clip(smooth + rng.integers(-8, 9, smooth.shape), 0, 255).astype(np.uint8)
+        file = io.BytesIO()
+        Image.fromarray(pixels).save(file, "JPEG", quality=QUALITY)
+        drawn[f"{number}.jpg"] = file.getvalue()
+    listed = [Photograph(name, hashlib.sha256(data).hexdigest(), (name, None, None)) for name, data in drawn.items()]
+    return Sample(listed, lambda path, *_: drawn[path])

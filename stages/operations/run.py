@@ -15,8 +15,8 @@ if TYPE_CHECKING:
     from collections.abc import Iterator
 
 STEPS = re.compile(r"(\d+) of (\d+) steps \(\S+ done")
-RULE = re.compile(r"(?:local)?(?:rule|checkpoint) (\w+):")
-FAILED = re.compile(r"Error in (?:rule|checkpoint) (\w+)")
+RULE = re.compile(r"(?:local)?rule (\w+):")
+FAILED = re.compile(r"Error in rule (\w+)")
 REFUSED = re.compile(r"^\w+(Exception|Error)\b", flags=re.M)
 """Where Snakemake begins to say why it runs nothing."""
 STATUS = re.compile(r"non-zero exit status (\d+)")

@@ -4,7 +4,6 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from pipeline.plan.needs import Need, fixed
 from pipeline.run import Inputs, Job, Run, Stage
 from pipeline.specs.generators import ranker
 
@@ -102,7 +101,7 @@ def _word(encoder: Any) -> str:
 
 def _describe(config: "Config", name: str) -> dict[str, Any]:
     """The settings of a model in the words of benchmarks.papers.printed."""
-    model, parts = config.model(name), config.parts(name)
+    model, parts = config.model(name), config.name_parts(name)
     found = {**(model.settings.model_dump(exclude={"checkpoint_seconds"}) if model.settings else {}), **model.named}
     found |= {"seed": model.seed, "scores": "corrected for hubs" if parts.csls else "as they are"}
     found |= _name_encoders(config, model.encoders)
@@ -233,7 +232,6 @@ def _tree_files(config, layout) -> Inputs:
 STAGE = Stage(
     reproduce,
     version=9,
-    needs=Need(fixed(2500), fixed(50), fixed(60), "models"),
     keys=lambda config: {
         "name": config.name,
         "reproduce": config.reproduce.model_dump(),
@@ -243,5 +241,4 @@ STAGE = Stage(
     },
     reads=_reads,
     writes=lambda layout: layout.reproduction,
-    shown={"reproduction": "Tables"},
 )

@@ -1,7 +1,7 @@
 """`show-transfer`: what the target set alone and SAE find for the same images (Gong et al. 2014, Figures 3 and 4)."""
 
 from pipeline.run import Job, Run, Stage
-from stages.studies import NEED, read_study, study_keys, study_reads
+from stages.studies import read_study, study_keys, study_reads
 
 NEAREST, BLOCK = 4, 4096
 
@@ -80,9 +80,8 @@ def show_transfer(run: Run, job: Job) -> None:
 STAGE = Stage(
     show_transfer,
     version=2,
-    needs=NEED,
+    gpu=True,
     keys=study_keys,
     reads=lambda config, layout: {**study_reads(config, layout), "study": layout.study},
     writes=lambda layout: layout.transfer_page,
-    shown={"transfer": "Tables"},
 )

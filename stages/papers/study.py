@@ -1,7 +1,7 @@
 """`study`: every number of the tables of Gong et al. 2014, each measured on test in several draws of the target set."""
 
 from pipeline.run import Job, Run, Stage
-from stages.studies import NEED, describe_text, measure_lengths, read_study, study_keys, study_reads
+from stages.studies import describe_text, measure_lengths, read_study, study_keys, study_reads
 
 
 def study(run: Run, job: Job) -> None:
@@ -67,5 +67,10 @@ def study(run: Run, job: Job) -> None:
 
 
 STAGE = Stage(
-    study, version=4, needs=NEED, threads=8, keys=study_keys, reads=study_reads, writes=lambda layout: layout.study
+    study,
+    version=4,
+    gpu=True,
+    keys=study_keys,
+    reads=study_reads,
+    writes=lambda layout: layout.study,
 )

@@ -1,9 +1,7 @@
 """`sweep`: what a model reaches with more target and auxiliary pairs, from moments, with every combination tried."""
 
-from dataclasses import replace
-
 from pipeline.run import Job, Run, Stage
-from stages.studies import NEED, read_study, study_keys, study_reads
+from stages.studies import read_study, study_keys, study_reads
 
 
 def sweep(run: Run, job: Job, model: str) -> None:
@@ -44,8 +42,7 @@ def _keys(config, model: str) -> dict:
 STAGE = Stage(
     sweep,
     version=2,
-    needs=replace(NEED, grows="combinations of the grids"),
-    threads=8,
+    gpu=True,
     names=("model",),
     choices=lambda config: [(name,) for name in config.made_by("fit")],
     keys=_keys,

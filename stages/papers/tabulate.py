@@ -1,6 +1,5 @@
 """`tabulate`: the tables of Gong et al. 2014 as Markdown, our numbers beside the printed ones."""
 
-from pipeline.plan.needs import Need, fixed
 from pipeline.run import Job, Run, Stage
 
 
@@ -36,9 +35,7 @@ def tabulate(run: Run, job: Job) -> None:
 STAGE = Stage(
     tabulate,
     version=3,
-    needs=Need(fixed(800), fixed(5), fixed(15), "cells of the study"),
     keys=lambda config: {"seed": config.seed, "name": config.name, "bootstrap": config.evaluate.bootstrap},
     reads=lambda config, layout: {"study": layout.study},
     writes=lambda layout: layout.tables,
-    shown={"tables": "Tables"},
 )

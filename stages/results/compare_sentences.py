@@ -1,6 +1,5 @@
 """`compare-sentences`: which sentences of one image a model holds apart (Socher et al. 2014, section 6.6)."""
 
-from pipeline.plan.needs import PYTHON, Need, fixed, per_described, process
 from pipeline.run import Inputs, Job, Run, Stage
 
 SPLIT = "test"
@@ -54,7 +53,6 @@ def _reads(config, layout) -> Inputs:
 STAGE = Stage(
     compare_sentences,
     version=2,
-    needs=Need(process(PYTHON + 1500, described=0.3), fixed(5), per_described(50), "sentences of test, squared"),
     choices=lambda config: [()] if config.reproduce.trees else [],
     keys=lambda config: {"seed": config.seed, "bootstrap": config.evaluate.bootstrap, "models": _models(config)},
     reads=_reads,

@@ -5,7 +5,6 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from pipeline.plan.needs import MB, TORCH, Need, fixed, manifest_mb, network_gpu, per_described
 from pipeline.run import Inputs, Job, Outside, Run, Stage
 from stages.boxes import label_names
 from stages.commands import PATH
@@ -93,13 +92,7 @@ def _reads(config, layout, generator: str, subject: str) -> Inputs:
 STAGE = Stage(
     describe,
     version=5,
-    needs=Need(
-        lambda s: TORCH + 3000 + manifest_mb(s) + 4 * 20 * s.described * s.widest / MB,
-        fixed(50),
-        per_described(2),
-        "images times `describe.beam`, or times `describe.candidates`",
-        network_gpu,
-    ),
+    gpu=True,
     names=("generator", "subject"),
     choices=lambda config: config.descriptions(),
     wanted=lambda config: config.descriptions(config.describe.splits),
@@ -110,7 +103,5 @@ STAGE = Stage(
     },
     reads=_reads,
     writes=lambda layout, *names: (layout.descriptions(*names), layout.description_page(*names)),
-    shown={"descriptions": "Generated sentences"},
-    threads=8,
     options=(click.Option(["--boxes"], type=PATH, help=BOXES),),
 )

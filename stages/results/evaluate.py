@@ -6,10 +6,7 @@ from pathlib import Path
 
 import click
 
-from pipeline.plan.needs import TORCH, Need, fixed, per_image, shards_mb
 from pipeline.run import Job, Run, Stage
-
-FITTED = "fitted"
 
 
 def evaluate(run: Run, job: Job, model: str, split: str, protocol: str, through_index: bool = False) -> None:
@@ -98,11 +95,6 @@ def _measure_cost(bundle_folder: Path, embeddings, pairs, chosen, images, senten
     return {"through_index": {**costs, "bundle": bundle.card["fingerprint"]}}
 
 
-def _batch(config, model: str, *names: str) -> str:
-    """Models that are fitted in seconds are judged together, one that was trained for long as soon as it is there."""
-    return FITTED if config.model(model).spec.made_by in ("fit", "adopt") else model
-
-
 def _choices(config) -> Iterator[tuple[str, ...]]:
     from pipeline.settings.section import DESCRIBED, PROTOCOLS
 
@@ -112,14 +104,7 @@ def _choices(config) -> Iterator[tuple[str, ...]]:
 STAGE = Stage(
     evaluate,
     version=4,
-    needs=Need(
-        lambda s: TORCH + 600 + shards_mb(s),
-        fixed(5),
-        per_image(300),
-        "images times sentences of the split; `evaluate.bootstrap`",
-    ),
     names=("model", "split", "protocol"),
-    batch=_batch,
     choices=_choices,
     wanted=lambda config: [names for names in config.evaluations() if names[0] in config.models],
     keys=lambda config, *names: {"seed": config.seed, **config.evaluate.model_dump(include={"bootstrap", "folds"})},

@@ -4,7 +4,6 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from pipeline.plan.needs import Need, fixed, network_gpu, process
 from pipeline.run import Inputs, Job, Outside, Run, Stage
 from stages.boxes import label_names
 from stages.generators import space_of
@@ -145,9 +144,7 @@ def _reads(config, layout, generator: str, subject: str) -> Inputs:
 STAGE = Stage(
     evaluate_descriptions,
     version=3,
-    needs=Need(
-        process(2000, described=0.1), fixed(5), lambda s: 60 + s.described / 50 / 60, "images of the split", network_gpu
-    ),
+    gpu=True,
     names=("generator", "subject"),
     choices=lambda config: config.descriptions(),
     wanted=lambda config: config.descriptions(config.describe.splits),

@@ -4,7 +4,6 @@ from collections.abc import Iterator
 from itertools import product
 from typing import TYPE_CHECKING, Any
 
-from pipeline.plan.needs import TORCH, Need, fixed, network_gpu, per_described, process
 from pipeline.run import Inputs, Job, Outside, Run, Stage
 from pipeline.specs.generators import ranker
 from stages.generators import space_of
@@ -106,10 +105,7 @@ def _reads(config, layout, generator: str, split: str, protocol: str) -> Inputs:
 STAGE = Stage(
     rank_sentences,
     version=1,
-    needs=Need(
-        process(TORCH + 3000, described=0.1), fixed(5), per_described(2), "images times sentences of the split",
-        network_gpu,
-    ),
+    gpu=True,
     names=("generator", "split", "protocol"),
     choices=_choices,
     wanted=lambda config: product(config.evaluate.generators, config.evaluate.splits, config.evaluate.protocols),
@@ -119,5 +115,4 @@ STAGE = Stage(
     },
     reads=_reads,
     writes=lambda layout, generator, *names: layout.evaluation(ranker(generator), *names),
-    threads=8,
 )  # fmt: skip

@@ -6,8 +6,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from pipeline.plan.needs import TORCH, Need, fixed, shards_mb
-from pipeline.run import Inputs, Job, Run, Stage, needed
+from pipeline.run import Inputs, Job, Run, Stage
 from pipeline.run.layout import Artefact
 
 if TYPE_CHECKING:
@@ -39,7 +38,7 @@ def report(run: Run, job: Job, form: str = "html") -> None:
     from pipeline.storage.atomic import DRAWING, publish_text, read_verified
     from pipeline.storage.evaluations import read_summary
     from pipeline.storage.fingerprint import require_same
-    from pipeline.storage.forms import Descriptions, JudgementForm, PlanForm
+    from pipeline.storage.forms import Descriptions, JudgementForm
     from pipeline.storage.phrases import PhraseRanking
     from pipeline.storage.records import read_record
     from stages.closing import example_search
@@ -47,11 +46,10 @@ def report(run: Run, job: Job, form: str = "html") -> None:
     settings, layout, manifest = run.config, run.layout, run.manifest
     evaluations = read_summary(layout.summary.path)
     bundles = {name: run.bundle(name) for name in settings.models}
-    plan = read_record(layout.plan.path, PlanForm)
     described = {one.commit: read_record(one.commit, Descriptions) for one in _descriptions(settings, layout)}
     judged = {one.path: read_record(one.path, JudgementForm) for one in _judged(settings, layout)}
     phrases = {one.path: read_record(one.path, PhraseRanking) for one in _phrase_rankings(settings, layout)}
-    records = {layout.plan.path: plan, **described, **judged, **phrases}
+    records = {**described, **judged, **phrases}
     made_from = {str(path): record["inputs"]["manifest"] for path, record in records.items()}
     made_from |= {str(bundle.folder): bundle.card["inputs"]["manifest"] for bundle in bundles.values()}
     require_same("manifest", {str(manifest.folder): manifest.fingerprint, **made_from})
@@ -78,8 +76,7 @@ def report(run: Run, job: Job, form: str = "html") -> None:
         samples=draw_samples(manifest, show),
         atlas=draw_map(gallery, show) if single else None,
         health=_health(run),
-        costs=_costs(run, plan),
-        share=plan["rates"]["share"],
+        costs=_costs(run),
         tradeoffs=[
             vector_drawing(name.removesuffix(".tradeoff.svg"), best.read(name))
             for name in sorted(best.card["files"])
@@ -175,27 +172,22 @@ def _health(run: Run) -> "list[dict[str, Any]]":
     return found
 
 
-def _costs(run: Run, plan: "dict[str, Any]") -> "list[dict[str, Any]]":
-    """What `jointspace plan --compare` shows, by the rates that the run's plan has measured."""
+def _costs(run: Run) -> "list[dict[str, Any]]":
+    """What each rule took; empty where no job was measured."""
     import logging
 
     from pipeline.errors import IntegrityError
-    from pipeline.plan.comparison import add_up, compare
-    from pipeline.plan.forecast import forecast
-    from pipeline.plan.rates import Rates
-    from pipeline.plan.sizes import sizes_of
+    from pipeline.report.costs import add_up
     from pipeline.storage.benchmarks import read_benchmarks
-    from stages.catalogue import declared
 
-    facts, folder = {}, run.layout.benchmarks
-    sizes, rates = sizes_of(run.config, run.manifest.summary, plan["dims"], plan["text_dims"]), Rates(**plan["rates"])
-    stages = forecast(run.config, needed(declared(), run.config, run.layout), sizes, rates, len(run.parts), plan["gpu"])
-    if folder.is_dir():
-        try:
-            facts = add_up(read_benchmarks(folder))
-        except IntegrityError as error:
-            logging.getLogger(__name__).warning("%s; what the run took is not shown", error)
-    return compare(stages, facts)
+    folder = run.layout.benchmarks
+    if not folder.is_dir():
+        return []
+    try:
+        return add_up(read_benchmarks(folder))
+    except IntegrityError as error:
+        logging.getLogger(__name__).warning("%s; what the run took is not shown", error)
+        return []
 
 
 def _versions() -> dict[str, str]:
@@ -236,20 +228,16 @@ def _reads(config, layout) -> Inputs:
     indices = [layout.index(name) for name in config.models]
     read = [*indices, *_sheets(config, layout), *_descriptions(config, layout), *_judged(config, layout)]
     read += _phrase_rankings(config, layout)
-    return {"manifest": layout.manifest, "summary": layout.summary, "plan": layout.plan} | {
-        one.name: one for one in read
-    }
+    return {"manifest": layout.manifest, "summary": layout.summary} | {one.name: one for one in read}
 
 
 STAGE = Stage(
     report,
     version=5,
-    needs=Need(lambda s: TORCH + 600 + shards_mb(s), fixed(50), fixed(30), "models"),
     wanted=lambda config: [()],
     keys=lambda config: {"collection": config.reproduce.collection},
     reads=_reads,
     writes=lambda layout: layout.report,
-    shown={"report": "Report"},
     then=lambda run: f"open {run.layout.report.path} in a browser",
     options=(
         click.Option(

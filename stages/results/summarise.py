@@ -1,6 +1,5 @@
 """`summarise`: all evaluations of a run in one list, and as a table to read."""
 
-from pipeline.plan.needs import Need, fixed
 from pipeline.run import Job, Run, Stage
 
 
@@ -16,11 +15,9 @@ def summarise(run: Run, job: Job) -> None:
 STAGE = Stage(
     summarise,
     version=2,
-    needs=Need(fixed(500), fixed(5), fixed(10), "evaluations"),
     wanted=lambda config: [()],
     reads=lambda config, layout: {
         f"evaluation/{'.'.join(names)}": layout.evaluation(*names) for names in config.evaluations()
     },
     writes=lambda layout: (layout.summary, layout.summary_table),
-    shown={"summary": "Evaluation"},
 )

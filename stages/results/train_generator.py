@@ -3,7 +3,6 @@
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from pipeline.plan.needs import TORCH, Need, fixed, network_gpu, per_described, process
 from pipeline.run import Inputs, Job, Outside, Run, Stage
 from stages.generators import space_of
 
@@ -161,12 +160,11 @@ def _precision(run: Run, generator: str) -> "torch.dtype":
 STAGE = Stage(
     train_generator,
     version=5,
-    needs=Need(process(TORCH + 3000, images=0.004), fixed(500), per_described(2), "words times epochs", network_gpu),
+    gpu=True,
     names=("generator",),
     choices=lambda config: [(name,) for name in config.generators],
     keys=_keys,
     reads=_reads,
     also=lambda run, generator: {"precision": str(_precision(run, generator))},
     writes=lambda layout, generator: layout.generator(generator),
-    threads=8,
 )

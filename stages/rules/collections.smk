@@ -2,22 +2,22 @@
 
 
 rule make_demo:
-    input: FLOW.input("make_demo")
-    output: FLOW.output("make_demo")
-    wildcard_constraints: **FLOW.constraints("make_demo")
-    params: **FLOW.params("make_demo")
-    threads: FLOW.threads("make_demo")
-    benchmark: FLOW.benchmark("make_demo")
-    resources: **FLOW.resources("make_demo")
-    shell: FLOW.shell("make_demo")
+    input: reads("make_demo")
+    output: LAYOUT.demo.commit
+    params: decides=decides("make_demo")
+    log: LOGS / "make_demo.log"
+    benchmark: BENCHMARKS / "make_demo/all.tsv"
+    threads: 8
+    resources: mem_mb=megabytes(2000)
+    shell: jointspace("make-demo")
 
 
-checkpoint ingest:
-    input: FLOW.input("ingest")
-    output: FLOW.output("ingest")
-    wildcard_constraints: **FLOW.constraints("ingest")
-    params: **FLOW.params("ingest")
-    threads: FLOW.threads("ingest")
-    benchmark: FLOW.benchmark("ingest")
-    resources: **FLOW.resources("ingest")
-    shell: FLOW.shell("ingest")
+rule ingest:
+    input: reads("ingest")
+    output: LAYOUT.manifest.commit
+    params: decides=decides("ingest")
+    log: LOGS / "ingest.log"
+    benchmark: BENCHMARKS / "ingest/all.tsv"
+    threads: 8
+    resources: mem_mb=megabytes(2000)
+    shell: jointspace("ingest")

@@ -2,110 +2,125 @@
 
 
 rule prepare_encoder:
-    input: FLOW.input("prepare_encoder")
-    output: FLOW.output("prepare_encoder")
-    wildcard_constraints: **FLOW.constraints("prepare_encoder")
-    params: **FLOW.params("prepare_encoder")
-    threads: FLOW.threads("prepare_encoder")
-    benchmark: FLOW.benchmark("prepare_encoder")
-    resources: **FLOW.resources("prepare_encoder")
-    shell: FLOW.shell("prepare_encoder")
+    input: reads("prepare_encoder")
+    output: LAYOUT.encoder("{encoder}").commit
+    wildcard_constraints: encoder=any_of("prepare_encoder", "encoder")
+    params: decides=decides("prepare_encoder")
+    log: LOGS / "prepare_encoder.{encoder}.log"
+    benchmark: BENCHMARKS / "prepare_encoder/{encoder}.tsv"
+    threads: 8
+    resources: mem_mb=megabytes(3000)
+    shell: jointspace("prepare-encoder {wildcards.encoder:q}")
 
 
 rule finetune:
-    input: FLOW.input("finetune")
-    output: FLOW.output("finetune")
-    wildcard_constraints: **FLOW.constraints("finetune")
-    params: **FLOW.params("finetune")
-    threads: FLOW.threads("finetune")
-    benchmark: FLOW.benchmark("finetune")
-    resources: **FLOW.resources("finetune")
-    shell: FLOW.shell("finetune")
+    input: reads("finetune")
+    output:
+        LAYOUT.encoder("{encoder}").commit,
+        LAYOUT.classifier("{encoder}").commit,
+    wildcard_constraints: encoder=any_of("finetune", "encoder")
+    params: decides=decides("finetune")
+    log: LOGS / "finetune.{encoder}.log"
+    benchmark: BENCHMARKS / "finetune/{encoder}.tsv"
+    threads: 8
+    resources: mem_mb=megabytes(4000), gpu=GPU
+    shell: on_gpu("finetune {wildcards.encoder:q}")
 
 
-rule tune:
-    input: FLOW.input("tune")
-    output: FLOW.output("tune")
-    wildcard_constraints: **FLOW.constraints("tune")
-    params: **FLOW.params("tune")
-    threads: FLOW.threads("tune")
-    benchmark: FLOW.benchmark("tune")
-    resources: **FLOW.resources("tune")
-    shell: FLOW.shell("tune")
+if PIXELS:
+
+    rule extract:
+        """All encoders of the run in one job, for which a photograph is decoded once."""
+        input: reads("extract", every_pixel_encoder)
+        output: [LAYOUT.features(name).part("{part}") for name in PIXELS]
+        params: decides=decides("extract", every_pixel_encoder)
+        log: LOGS / "extract.{part}.log"
+        benchmark: BENCHMARKS / "extract/{part}.tsv"
+        threads: 16
+        resources: mem_mb=megabytes(4000), gpu=GPU
+        shell: on_gpu("extract --part {wildcards.part}")
 
 
-rule extract:
-    input: FLOW.input("extract")
-    output: FLOW.output("extract")
-    wildcard_constraints: **FLOW.constraints("extract")
-    params: **FLOW.params("extract")
-    threads: FLOW.threads("extract")
-    benchmark: FLOW.benchmark("extract")
-    resources: **FLOW.resources("extract")
-    shell: FLOW.shell("extract")
+rule extract_more:
+    """One of the encoders that only the study compares."""
+    input: reads("extract")
+    output: LAYOUT.features("{encoder}").part("{part}")
+    wildcard_constraints: encoder=any_of("extract", "encoder", but=PIXELS)
+    params: decides=decides("extract")
+    log: LOGS / "extract.{encoder}.{part}.log"
+    benchmark: BENCHMARKS / "extract_more/{encoder}.{part}.tsv"
+    threads: 16
+    resources: mem_mb=megabytes(4000), gpu=GPU
+    shell: on_gpu("extract {wildcards.encoder:q} --part {wildcards.part}")
 
 
 rule import_features:
-    input: FLOW.input("import_features")
-    output: FLOW.output("import_features")
-    wildcard_constraints: **FLOW.constraints("import_features")
-    params: **FLOW.params("import_features")
-    threads: FLOW.threads("import_features")
-    benchmark: FLOW.benchmark("import_features")
-    resources: **FLOW.resources("import_features")
-    shell: FLOW.shell("import_features")
+    input: reads("import_features")
+    output: LAYOUT.features("{encoder}").part("{part}")
+    wildcard_constraints: encoder=any_of("import_features", "encoder")
+    params: decides=decides("import_features")
+    log: LOGS / "import_features.{encoder}.{part}.log"
+    benchmark: BENCHMARKS / "import_features/{encoder}.{part}.tsv"
+    threads: 1
+    resources: mem_mb=megabytes(2000)
+    shell: jointspace("import-features {wildcards.encoder:q} --part {wildcards.part}")
 
 
 rule extract_regions:
-    input: FLOW.input("extract_regions")
-    output: FLOW.output("extract_regions")
-    wildcard_constraints: **FLOW.constraints("extract_regions")
-    params: **FLOW.params("extract_regions")
-    threads: FLOW.threads("extract_regions")
-    benchmark: FLOW.benchmark("extract_regions")
-    resources: **FLOW.resources("extract_regions")
-    shell: FLOW.shell("extract_regions")
+    input: reads("extract_regions")
+    output: LAYOUT.regions("{encoder}").part("{part}")
+    wildcard_constraints: encoder=any_of("extract_regions", "encoder")
+    params: decides=decides("extract_regions")
+    log: LOGS / "extract_regions.{encoder}.{part}.log"
+    benchmark: BENCHMARKS / "extract_regions/{encoder}.{part}.tsv"
+    threads: 8
+    resources: mem_mb=megabytes(8000), gpu=GPU
+    shell: on_gpu("extract-regions {wildcards.encoder:q} --part {wildcards.part}")
 
 
 rule show_regions:
-    input: FLOW.input("show_regions")
-    output: FLOW.output("show_regions")
-    wildcard_constraints: **FLOW.constraints("show_regions")
-    params: **FLOW.params("show_regions")
-    threads: FLOW.threads("show_regions")
-    benchmark: FLOW.benchmark("show_regions")
-    resources: **FLOW.resources("show_regions")
-    shell: FLOW.shell("show_regions")
+    input: reads("show_regions")
+    output: shown(LAYOUT.region_sheet("{encoder}"), "regions", "Regions and alignments")
+    wildcard_constraints: encoder=any_of("show_regions", "encoder")
+    params: decides=decides("show_regions")
+    log: LOGS / "show_regions.{encoder}.log"
+    benchmark: BENCHMARKS / "show_regions/{encoder}.tsv"
+    threads: 1
+    resources: mem_mb=megabytes(2000)
+    shell: jointspace("show-regions {wildcards.encoder:q}")
 
 
 rule pool_regions:
-    input: FLOW.input("pool_regions")
-    output: FLOW.output("pool_regions")
-    wildcard_constraints: **FLOW.constraints("pool_regions")
-    params: **FLOW.params("pool_regions")
-    threads: FLOW.threads("pool_regions")
-    benchmark: FLOW.benchmark("pool_regions")
-    resources: **FLOW.resources("pool_regions")
-    shell: FLOW.shell("pool_regions")
+    input: reads("pool_regions")
+    output: LAYOUT.features("{encoder}").part("{part}")
+    wildcard_constraints: encoder=any_of("pool_regions", "encoder")
+    params: decides=decides("pool_regions")
+    log: LOGS / "pool_regions.{encoder}.{part}.log"
+    benchmark: BENCHMARKS / "pool_regions/{encoder}.{part}.tsv"
+    threads: 1
+    resources: mem_mb=megabytes(3000)
+    shell: jointspace("pool-regions {wildcards.encoder:q} --part {wildcards.part}")
 
 
 rule learn_components:
-    input: FLOW.input("learn_components")
-    output: FLOW.output("learn_components")
-    wildcard_constraints: **FLOW.constraints("learn_components")
-    params: **FLOW.params("learn_components")
-    threads: FLOW.threads("learn_components")
-    benchmark: FLOW.benchmark("learn_components")
-    resources: **FLOW.resources("learn_components")
-    shell: FLOW.shell("learn_components")
+    input: reads("learn_components")
+    output: LAYOUT.components("{encoder}").commit
+    wildcard_constraints: encoder=any_of("learn_components", "encoder")
+    params: decides=decides("learn_components")
+    log: LOGS / "learn_components.{encoder}.log"
+    benchmark: BENCHMARKS / "learn_components/{encoder}.tsv"
+    threads: 8
+    resources: mem_mb=megabytes(3000)
+    shell: jointspace("learn-components {wildcards.encoder:q}")
 
 
 rule reduce_regions:
-    input: FLOW.input("reduce_regions")
-    output: FLOW.output("reduce_regions")
-    wildcard_constraints: **FLOW.constraints("reduce_regions")
-    params: **FLOW.params("reduce_regions")
-    threads: FLOW.threads("reduce_regions")
-    benchmark: FLOW.benchmark("reduce_regions")
-    resources: **FLOW.resources("reduce_regions")
-    shell: FLOW.shell("reduce_regions")
+    input: reads("reduce_regions")
+    output: LAYOUT.regions("{encoder}", reduced=True).part("{part}")
+    wildcard_constraints: encoder=any_of("reduce_regions", "encoder")
+    params: decides=decides("reduce_regions")
+    log: LOGS / "reduce_regions.{encoder}.{part}.log"
+    benchmark: BENCHMARKS / "reduce_regions/{encoder}.{part}.tsv"
+    threads: 1
+    resources: mem_mb=megabytes(8000)
+    shell: jointspace("reduce-regions {wildcards.encoder:q} --part {wildcards.part}")

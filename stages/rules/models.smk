@@ -2,154 +2,173 @@
 
 
 rule accumulate:
-    input: FLOW.input("accumulate")
-    output: FLOW.output("accumulate")
-    wildcard_constraints: **FLOW.constraints("accumulate")
-    params: **FLOW.params("accumulate")
-    threads: FLOW.threads("accumulate")
-    benchmark: FLOW.benchmark("accumulate")
-    resources: **FLOW.resources("accumulate")
-    shell: FLOW.shell("accumulate")
+    input: reads("accumulate")
+    output: LAYOUT.moments("{pairs}").part(0)
+    wildcard_constraints: pairs=any_of("accumulate", "pairs")
+    params: decides=decides("accumulate")
+    log: LOGS / "accumulate.{pairs}.log"
+    benchmark: BENCHMARKS / "accumulate/{pairs}.tsv"
+    threads: 8
+    resources: mem_mb=megabytes(2000), gpu=GPU
+    shell: on_gpu("accumulate {wildcards.pairs:q}")
 
 
 rule adopt:
-    input: FLOW.input("adopt")
-    output: FLOW.output("adopt")
-    wildcard_constraints: **FLOW.constraints("adopt")
-    params: **FLOW.params("adopt")
-    threads: FLOW.threads("adopt")
-    benchmark: FLOW.benchmark("adopt")
-    resources: **FLOW.resources("adopt")
-    shell: FLOW.shell("adopt")
+    input: reads("adopt")
+    output: LAYOUT.model("{model}").commit
+    wildcard_constraints: model=any_of("adopt", "model")
+    params: decides=decides("adopt")
+    log: LOGS / "adopt.{model}.log"
+    benchmark: BENCHMARKS / "adopt/{model}.tsv"
+    threads: 1
+    resources: mem_mb=megabytes(2000)
+    shell: jointspace("adopt {wildcards.model:q}")
 
 
 rule embed:
-    input: FLOW.input("embed")
-    output: FLOW.output("embed")
-    wildcard_constraints: **FLOW.constraints("embed")
-    params: **FLOW.params("embed")
-    threads: FLOW.threads("embed")
-    benchmark: FLOW.benchmark("embed")
-    resources: **FLOW.resources("embed")
-    shell: FLOW.shell("embed")
+    input: reads("embed")
+    output: LAYOUT.embeddings("{model}").part("{part}")
+    wildcard_constraints: model=any_of("embed", "model")
+    params: decides=decides("embed")
+    log: LOGS / "embed.{model}.{part}.log"
+    benchmark: BENCHMARKS / "embed/{model}.{part}.tsv"
+    threads: 1
+    resources: mem_mb=megabytes(2000), gpu=GPU
+    shell: on_gpu("embed {wildcards.model:q} --part {wildcards.part}")
 
 
 rule join_embeddings:
-    input: FLOW.input("join_embeddings")
-    output: FLOW.output("join_embeddings")
-    wildcard_constraints: **FLOW.constraints("join_embeddings")
-    params: **FLOW.params("join_embeddings")
-    threads: FLOW.threads("join_embeddings")
-    benchmark: FLOW.benchmark("join_embeddings")
-    resources: **FLOW.resources("join_embeddings")
-    shell: FLOW.shell("join_embeddings")
+    input: reads("join_embeddings")
+    output: LAYOUT.embeddings("{model}").part("{part}")
+    wildcard_constraints: model=any_of("join_embeddings", "model")
+    params: decides=decides("join_embeddings")
+    log: LOGS / "join_embeddings.{model}.{part}.log"
+    benchmark: BENCHMARKS / "join_embeddings/{model}.{part}.tsv"
+    threads: 1
+    resources: mem_mb=megabytes(2000)
+    shell: jointspace("join-embeddings {wildcards.model:q} --part {wildcards.part}")
 
 
 rule align:
-    input: FLOW.input("align")
-    output: FLOW.output("align")
-    wildcard_constraints: **FLOW.constraints("align")
-    params: **FLOW.params("align")
-    threads: FLOW.threads("align")
-    benchmark: FLOW.benchmark("align")
-    resources: **FLOW.resources("align")
-    shell: FLOW.shell("align")
+    input: reads("align")
+    output:
+        LAYOUT.alignments("{model}", "{split}").commit,
+        shown(LAYOUT.alignment_sheet("{model}", "{split}"), "alignments", "Regions and alignments"),
+    wildcard_constraints: model=any_of("align", "model"), split=any_of("align", "split")
+    params: decides=decides("align")
+    log: LOGS / "align.{model}.{split}.log"
+    benchmark: BENCHMARKS / "align/{model}.{split}.tsv"
+    threads: 1
+    resources: mem_mb=megabytes(3000)
+    shell: jointspace("align {wildcards.model:q} {wildcards.split:q}")
 
 
 rule list_magnitudes:
-    input: FLOW.input("list_magnitudes")
-    output: FLOW.output("list_magnitudes")
-    wildcard_constraints: **FLOW.constraints("list_magnitudes")
-    params: **FLOW.params("list_magnitudes")
-    threads: FLOW.threads("list_magnitudes")
-    benchmark: FLOW.benchmark("list_magnitudes")
-    resources: **FLOW.resources("list_magnitudes")
-    shell: FLOW.shell("list_magnitudes")
+    input: reads("list_magnitudes")
+    output:
+        LAYOUT.magnitudes("{model}", "{split}").commit,
+        shown(LAYOUT.magnitude_sheet("{model}", "{split}"), "magnitudes", "Regions and alignments"),
+    wildcard_constraints: model=any_of("list_magnitudes", "model"), split=any_of("list_magnitudes", "split")
+    params: decides=decides("list_magnitudes")
+    log: LOGS / "list_magnitudes.{model}.{split}.log"
+    benchmark: BENCHMARKS / "list_magnitudes/{model}.{split}.tsv"
+    threads: 1
+    resources: mem_mb=megabytes(4000)
+    shell: jointspace("list-magnitudes {wildcards.model:q} {wildcards.split:q}")
 
 
 rule embed_phrases:
-    input: FLOW.input("embed_phrases")
-    output: FLOW.output("embed_phrases")
-    wildcard_constraints: **FLOW.constraints("embed_phrases")
-    params: **FLOW.params("embed_phrases")
-    threads: FLOW.threads("embed_phrases")
-    benchmark: FLOW.benchmark("embed_phrases")
-    resources: **FLOW.resources("embed_phrases")
-    shell: FLOW.shell("embed_phrases")
+    input: reads("embed_phrases")
+    output: LAYOUT.phrases("{model}", "{split}").commit
+    wildcard_constraints: model=any_of("embed_phrases", "model"), split=any_of("embed_phrases", "split")
+    params: decides=decides("embed_phrases")
+    log: LOGS / "embed_phrases.{model}.{split}.log"
+    benchmark: BENCHMARKS / "embed_phrases/{model}.{split}.tsv"
+    threads: 1
+    resources: mem_mb=megabytes(6000), gpu=GPU
+    shell: on_gpu("embed-phrases {wildcards.model:q} {wildcards.split:q}")
 
 
 rule rank_phrases:
-    input: FLOW.input("rank_phrases")
-    output: FLOW.output("rank_phrases")
-    wildcard_constraints: **FLOW.constraints("rank_phrases")
-    params: **FLOW.params("rank_phrases")
-    threads: FLOW.threads("rank_phrases")
-    benchmark: FLOW.benchmark("rank_phrases")
-    resources: **FLOW.resources("rank_phrases")
-    shell: FLOW.shell("rank_phrases")
+    input: reads("rank_phrases")
+    output: LAYOUT.phrase_ranking("{model}", "{split}").commit
+    wildcard_constraints: model=any_of("rank_phrases", "model"), split=any_of("rank_phrases", "split")
+    params: decides=decides("rank_phrases")
+    log: LOGS / "rank_phrases.{model}.{split}.log"
+    benchmark: BENCHMARKS / "rank_phrases/{model}.{split}.tsv"
+    threads: 1
+    resources: mem_mb=megabytes(8000)
+    shell: jointspace("rank-phrases {wildcards.model:q} {wildcards.split:q}")
 
 
 rule show_phrases:
-    input: FLOW.input("show_phrases")
-    output: FLOW.output("show_phrases")
-    wildcard_constraints: **FLOW.constraints("show_phrases")
-    params: **FLOW.params("show_phrases")
-    threads: FLOW.threads("show_phrases")
-    benchmark: FLOW.benchmark("show_phrases")
-    resources: **FLOW.resources("show_phrases")
-    shell: FLOW.shell("show_phrases")
+    input: reads("show_phrases")
+    output:
+        LAYOUT.phrase_sheet("{model}", "{split}").commit,
+        LAYOUT.phrase_plane("{model}", "{split}").commit,
+    wildcard_constraints: model=any_of("show_phrases", "model"), split=any_of("show_phrases", "split")
+    params: decides=decides("show_phrases")
+    log: LOGS / "show_phrases.{model}.{split}.log"
+    benchmark: BENCHMARKS / "show_phrases/{model}.{split}.tsv"
+    threads: 1
+    resources: mem_mb=megabytes(6000)
+    shell: jointspace("show-phrases {wildcards.model:q} {wildcards.split:q}")
 
 
 rule fit:
-    input: FLOW.input("fit")
-    output: FLOW.output("fit")
-    wildcard_constraints: **FLOW.constraints("fit")
-    params: **FLOW.params("fit")
-    threads: FLOW.threads("fit")
-    benchmark: FLOW.benchmark("fit")
-    resources: **FLOW.resources("fit")
-    shell: FLOW.shell("fit")
+    input: reads("fit")
+    output: LAYOUT.model("{model}").commit
+    wildcard_constraints: model=any_of("fit", "model")
+    params: decides=decides("fit")
+    log: LOGS / "fit.{model}.log"
+    benchmark: BENCHMARKS / "fit/{model}.tsv"
+    threads: 8
+    resources: mem_mb=megabytes(3000), gpu=GPU
+    shell: on_gpu("fit {wildcards.model:q}")
 
 
 rule train:
-    input: FLOW.input("train")
-    output: FLOW.output("train")
-    wildcard_constraints: **FLOW.constraints("train")
-    params: **FLOW.params("train")
-    threads: FLOW.threads("train")
-    benchmark: FLOW.benchmark("train")
-    resources: **FLOW.resources("train")
-    shell: FLOW.shell("train")
+    input: reads("train")
+    output: LAYOUT.model("{model}").commit
+    wildcard_constraints: model=any_of("train", "model")
+    params: decides=decides("train")
+    log: LOGS / "train.{model}.log"
+    benchmark: BENCHMARKS / "train/{model}.tsv"
+    threads: 8
+    resources: mem_mb=megabytes(6000), gpu=GPU
+    shell: on_gpu("train {wildcards.model:q}")
 
 
 rule fit_csls:
-    input: FLOW.input("fit_csls")
-    output: FLOW.output("fit_csls")
-    wildcard_constraints: **FLOW.constraints("fit_csls")
-    params: **FLOW.params("fit_csls")
-    threads: FLOW.threads("fit_csls")
-    benchmark: FLOW.benchmark("fit_csls")
-    resources: **FLOW.resources("fit_csls")
-    shell: FLOW.shell("fit_csls")
+    input: reads("fit_csls")
+    output: LAYOUT.model("{model}").commit
+    wildcard_constraints: model=any_of("fit_csls", "model")
+    params: decides=decides("fit_csls")
+    log: LOGS / "fit_csls.{model}.log"
+    benchmark: BENCHMARKS / "fit_csls/{model}.tsv"
+    threads: 1
+    resources: mem_mb=megabytes(4000)
+    shell: jointspace("fit-csls {wildcards.model:q}")
 
 
 rule combine:
-    input: FLOW.input("combine")
-    output: FLOW.output("combine")
-    wildcard_constraints: **FLOW.constraints("combine")
-    params: **FLOW.params("combine")
-    threads: FLOW.threads("combine")
-    benchmark: FLOW.benchmark("combine")
-    resources: **FLOW.resources("combine")
-    shell: FLOW.shell("combine")
+    input: reads("combine")
+    output: LAYOUT.model("{model}").commit
+    wildcard_constraints: model=any_of("combine", "model")
+    params: decides=decides("combine")
+    log: LOGS / "combine.{model}.log"
+    benchmark: BENCHMARKS / "combine/{model}.tsv"
+    threads: 1
+    resources: mem_mb=megabytes(2000)
+    shell: jointspace("combine {wildcards.model:q}")
 
 
 rule list_relations:
-    input: FLOW.input("list_relations")
-    output: FLOW.output("list_relations")
-    wildcard_constraints: **FLOW.constraints("list_relations")
-    params: **FLOW.params("list_relations")
-    threads: FLOW.threads("list_relations")
-    benchmark: FLOW.benchmark("list_relations")
-    resources: **FLOW.resources("list_relations")
-    shell: FLOW.shell("list_relations")
+    input: reads("list_relations")
+    output: LAYOUT.relations.commit
+    params: decides=decides("list_relations")
+    log: LOGS / "list_relations.log"
+    benchmark: BENCHMARKS / "list_relations/all.tsv"
+    threads: 1
+    resources: mem_mb=megabytes(2000)
+    shell: jointspace("list-relations")

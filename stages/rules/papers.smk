@@ -2,55 +2,56 @@
 
 
 rule tabulate:
-    input: FLOW.input("tabulate")
-    output: FLOW.output("tabulate")
-    wildcard_constraints: **FLOW.constraints("tabulate")
-    params: **FLOW.params("tabulate")
-    threads: FLOW.threads("tabulate")
-    benchmark: FLOW.benchmark("tabulate")
-    resources: **FLOW.resources("tabulate")
-    shell: FLOW.shell("tabulate")
+    input: reads("tabulate")
+    output: shown(LAYOUT.tables, "tables", "Tables")
+    params: decides=decides("tabulate")
+    log: LOGS / "tabulate.log"
+    benchmark: BENCHMARKS / "tabulate/all.tsv"
+    threads: 1
+    resources: mem_mb=megabytes(2000)
+    shell: jointspace("tabulate")
 
 
 rule show_transfer:
-    input: FLOW.input("show_transfer")
-    output: FLOW.output("show_transfer")
-    wildcard_constraints: **FLOW.constraints("show_transfer")
-    params: **FLOW.params("show_transfer")
-    threads: FLOW.threads("show_transfer")
-    benchmark: FLOW.benchmark("show_transfer")
-    resources: **FLOW.resources("show_transfer")
-    shell: FLOW.shell("show_transfer")
+    input: reads("show_transfer")
+    output: shown(LAYOUT.transfer_page, "transfer", "Tables")
+    params: decides=decides("show_transfer")
+    log: LOGS / "show_transfer.log"
+    benchmark: BENCHMARKS / "show_transfer/all.tsv"
+    threads: 1
+    resources: mem_mb=megabytes(4000), gpu=GPU
+    shell: on_gpu("show-transfer")
 
 
 rule reproduce:
-    input: FLOW.input("reproduce")
-    output: FLOW.output("reproduce")
-    wildcard_constraints: **FLOW.constraints("reproduce")
-    params: **FLOW.params("reproduce")
-    threads: FLOW.threads("reproduce")
-    benchmark: FLOW.benchmark("reproduce")
-    resources: **FLOW.resources("reproduce")
-    shell: FLOW.shell("reproduce")
+    input: reads("reproduce")
+    output: shown(LAYOUT.reproduction, "reproduction", "Tables")
+    params: decides=decides("reproduce")
+    log: LOGS / "reproduce.log"
+    benchmark: BENCHMARKS / "reproduce/all.tsv"
+    threads: 1
+    resources: mem_mb=megabytes(3000)
+    shell: jointspace("reproduce")
 
 
 rule study:
-    input: FLOW.input("study")
-    output: FLOW.output("study")
-    wildcard_constraints: **FLOW.constraints("study")
-    params: **FLOW.params("study")
-    threads: FLOW.threads("study")
-    benchmark: FLOW.benchmark("study")
-    resources: **FLOW.resources("study")
-    shell: FLOW.shell("study")
+    input: reads("study")
+    output: LAYOUT.study.commit
+    params: decides=decides("study")
+    log: LOGS / "study.log"
+    benchmark: BENCHMARKS / "study/all.tsv"
+    threads: 8
+    resources: mem_mb=megabytes(4000), gpu=GPU
+    shell: on_gpu("study")
 
 
 rule sweep:
-    input: FLOW.input("sweep")
-    output: FLOW.output("sweep")
-    wildcard_constraints: **FLOW.constraints("sweep")
-    params: **FLOW.params("sweep")
-    threads: FLOW.threads("sweep")
-    benchmark: FLOW.benchmark("sweep")
-    resources: **FLOW.resources("sweep")
-    shell: FLOW.shell("sweep")
+    input: reads("sweep")
+    output: LAYOUT.sweep("{model}").commit
+    wildcard_constraints: model=any_of("sweep", "model")
+    params: decides=decides("sweep")
+    log: LOGS / "sweep.{model}.log"
+    benchmark: BENCHMARKS / "sweep/{model}.tsv"
+    threads: 8
+    resources: mem_mb=megabytes(4000), gpu=GPU
+    shell: on_gpu("sweep {wildcards.model:q}")

@@ -2,88 +2,97 @@
 
 
 rule evaluate:
-    input: FLOW.input("evaluate")
-    output: FLOW.output("evaluate")
-    wildcard_constraints: **FLOW.constraints("evaluate")
-    params: **FLOW.params("evaluate")
-    threads: FLOW.threads("evaluate")
-    benchmark: FLOW.benchmark("evaluate")
-    resources: **FLOW.resources("evaluate")
-    shell: FLOW.shell("evaluate")
+    input: reads("evaluate", every_protocol)
+    output: [LAYOUT.evaluation("{model}", "{split}", protocol).commit for protocol in CONFIG.evaluate.protocols]
+    wildcard_constraints: model=any_of("evaluate", "model"), split=any_of("evaluate", "split")
+    params: decides=decides("evaluate", every_protocol)
+    log: LOGS / "evaluate.{model}.{split}.log"
+    benchmark: BENCHMARKS / "evaluate/{model}.{split}.tsv"
+    threads: 1
+    resources: mem_mb=megabytes(2000)
+    shell: jointspace("evaluate {wildcards.model:q} {wildcards.split}")
 
 
 rule rank_sentences:
-    input: FLOW.input("rank_sentences")
-    output: FLOW.output("rank_sentences")
-    wildcard_constraints: **FLOW.constraints("rank_sentences")
-    params: **FLOW.params("rank_sentences")
-    threads: FLOW.threads("rank_sentences")
-    benchmark: FLOW.benchmark("rank_sentences")
-    resources: **FLOW.resources("rank_sentences")
-    shell: FLOW.shell("rank_sentences")
+    input: reads("rank_sentences")
+    output: LAYOUT.evaluation("{generator}-perplexity", "{split}", "{protocol}").commit
+    wildcard_constraints: generator=any_of("rank_sentences", "generator"), split=any_of("rank_sentences", "split"), protocol=any_of("rank_sentences", "protocol")
+    params: decides=decides("rank_sentences")
+    log: LOGS / "rank_sentences.{generator}.{split}.{protocol}.log"
+    benchmark: BENCHMARKS / "rank_sentences/{generator}.{split}.{protocol}.tsv"
+    threads: 8
+    resources: mem_mb=megabytes(8000), gpu=GPU
+    shell: on_gpu("rank-sentences {wildcards.generator:q} {wildcards.split:q} {wildcards.protocol:q}")
 
 
 rule summarise:
-    input: FLOW.input("summarise")
-    output: FLOW.output("summarise")
-    wildcard_constraints: **FLOW.constraints("summarise")
-    params: **FLOW.params("summarise")
-    threads: FLOW.threads("summarise")
-    benchmark: FLOW.benchmark("summarise")
-    resources: **FLOW.resources("summarise")
-    shell: FLOW.shell("summarise")
+    input: reads("summarise")
+    output:
+        LAYOUT.summary.commit,
+        shown(LAYOUT.summary_table, "summary", "Evaluation"),
+    params: decides=decides("summarise")
+    log: LOGS / "summarise.log"
+    benchmark: BENCHMARKS / "summarise/all.tsv"
+    threads: 1
+    resources: mem_mb=megabytes(2000)
+    shell: jointspace("summarise")
 
 
 rule train_generator:
-    input: FLOW.input("train_generator")
-    output: FLOW.output("train_generator")
-    wildcard_constraints: **FLOW.constraints("train_generator")
-    params: **FLOW.params("train_generator")
-    threads: FLOW.threads("train_generator")
-    benchmark: FLOW.benchmark("train_generator")
-    resources: **FLOW.resources("train_generator")
-    shell: FLOW.shell("train_generator")
+    input: reads("train_generator")
+    output: LAYOUT.generator("{generator}").commit
+    wildcard_constraints: generator=any_of("train_generator", "generator")
+    params: decides=decides("train_generator")
+    log: LOGS / "train_generator.{generator}.log"
+    benchmark: BENCHMARKS / "train_generator/{generator}.tsv"
+    threads: 8
+    resources: mem_mb=megabytes(6000), gpu=GPU
+    shell: on_gpu("train-generator {wildcards.generator:q}")
 
 
 rule describe:
-    input: FLOW.input("describe")
-    output: FLOW.output("describe")
-    wildcard_constraints: **FLOW.constraints("describe")
-    params: **FLOW.params("describe")
-    threads: FLOW.threads("describe")
-    benchmark: FLOW.benchmark("describe")
-    resources: **FLOW.resources("describe")
-    shell: FLOW.shell("describe")
+    input: reads("describe")
+    output:
+        LAYOUT.descriptions("{generator}", "{subject}").commit,
+        shown(LAYOUT.description_page("{generator}", "{subject}"), "descriptions", "Generated sentences"),
+    wildcard_constraints: generator=any_of("describe", "generator"), subject=any_of("describe", "subject")
+    params: decides=decides("describe")
+    log: LOGS / "describe.{generator}.{subject}.log"
+    benchmark: BENCHMARKS / "describe/{generator}.{subject}.tsv"
+    threads: 8
+    resources: mem_mb=megabytes(8000), gpu=GPU
+    shell: on_gpu("describe {wildcards.generator:q} {wildcards.subject:q}")
 
 
 rule evaluate_descriptions:
-    input: FLOW.input("evaluate_descriptions")
-    output: FLOW.output("evaluate_descriptions")
-    wildcard_constraints: **FLOW.constraints("evaluate_descriptions")
-    params: **FLOW.params("evaluate_descriptions")
-    threads: FLOW.threads("evaluate_descriptions")
-    benchmark: FLOW.benchmark("evaluate_descriptions")
-    resources: **FLOW.resources("evaluate_descriptions")
-    shell: FLOW.shell("evaluate_descriptions")
+    input: reads("evaluate_descriptions")
+    output: LAYOUT.description_evaluation("{generator}", "{subject}").commit
+    wildcard_constraints: generator=any_of("evaluate_descriptions", "generator"), subject=any_of("evaluate_descriptions", "subject")
+    params: decides=decides("evaluate_descriptions")
+    log: LOGS / "evaluate_descriptions.{generator}.{subject}.log"
+    benchmark: BENCHMARKS / "evaluate_descriptions/{generator}.{subject}.tsv"
+    threads: 1
+    resources: mem_mb=megabytes(6000), gpu=GPU
+    shell: on_gpu("evaluate-descriptions {wildcards.generator:q} {wildcards.subject:q}")
 
 
 rule report:
-    input: FLOW.input("report")
-    output: FLOW.output("report")
-    wildcard_constraints: **FLOW.constraints("report")
-    params: **FLOW.params("report")
-    threads: FLOW.threads("report")
-    benchmark: FLOW.benchmark("report")
-    resources: **FLOW.resources("report")
-    shell: FLOW.shell("report")
+    input: reads("report")
+    output: shown(LAYOUT.report, "report", "Report")
+    params: decides=decides("report")
+    log: LOGS / "report.log"
+    benchmark: BENCHMARKS / "report/all.tsv"
+    threads: 1
+    resources: mem_mb=megabytes(2000)
+    shell: jointspace("report")
 
 
 rule compare_sentences:
-    input: FLOW.input("compare_sentences")
-    output: FLOW.output("compare_sentences")
-    wildcard_constraints: **FLOW.constraints("compare_sentences")
-    params: **FLOW.params("compare_sentences")
-    threads: FLOW.threads("compare_sentences")
-    benchmark: FLOW.benchmark("compare_sentences")
-    resources: **FLOW.resources("compare_sentences")
-    shell: FLOW.shell("compare_sentences")
+    input: reads("compare_sentences")
+    output: LAYOUT.sentence_pairs.commit
+    params: decides=decides("compare_sentences")
+    log: LOGS / "compare_sentences.log"
+    benchmark: BENCHMARKS / "compare_sentences/all.tsv"
+    threads: 1
+    resources: mem_mb=megabytes(8000)
+    shell: jointspace("compare-sentences")

@@ -2,132 +2,137 @@
 
 
 rule prepare_text_encoder:
-    input: FLOW.input("prepare_text_encoder")
-    output: FLOW.output("prepare_text_encoder")
-    wildcard_constraints: **FLOW.constraints("prepare_text_encoder")
-    params: **FLOW.params("prepare_text_encoder")
-    threads: FLOW.threads("prepare_text_encoder")
-    benchmark: FLOW.benchmark("prepare_text_encoder")
-    resources: **FLOW.resources("prepare_text_encoder")
-    shell: FLOW.shell("prepare_text_encoder")
+    input: reads("prepare_text_encoder")
+    output: LAYOUT.text_encoder("{encoder}").commit
+    wildcard_constraints: encoder=any_of("prepare_text_encoder", "encoder")
+    params: decides=decides("prepare_text_encoder")
+    log: LOGS / "prepare_text_encoder.{encoder}.log"
+    benchmark: BENCHMARKS / "prepare_text_encoder/{encoder}.tsv"
+    threads: 1
+    resources: mem_mb=megabytes(2000)
+    shell: jointspace("prepare-text-encoder {wildcards.encoder:q}")
 
 
 rule encode_sentences:
-    input: FLOW.input("encode_sentences")
-    output: FLOW.output("encode_sentences")
-    wildcard_constraints: **FLOW.constraints("encode_sentences")
-    params: **FLOW.params("encode_sentences")
-    threads: FLOW.threads("encode_sentences")
-    benchmark: FLOW.benchmark("encode_sentences")
-    resources: **FLOW.resources("encode_sentences")
-    shell: FLOW.shell("encode_sentences")
+    input: reads("encode_sentences")
+    output: LAYOUT.sentences("{encoder}").part("{part}")
+    wildcard_constraints: encoder=any_of("encode_sentences", "encoder")
+    params: decides=decides("encode_sentences")
+    log: LOGS / "encode_sentences.{encoder}.{part}.log"
+    benchmark: BENCHMARKS / "encode_sentences/{encoder}.{part}.tsv"
+    threads: 1
+    resources: mem_mb=megabytes(4000)
+    shell: jointspace("encode-sentences {wildcards.encoder:q} --part {wildcards.part}")
 
 
 rule import_sentences:
-    input: FLOW.input("import_sentences")
-    output: FLOW.output("import_sentences")
-    wildcard_constraints: **FLOW.constraints("import_sentences")
-    params: **FLOW.params("import_sentences")
-    threads: FLOW.threads("import_sentences")
-    benchmark: FLOW.benchmark("import_sentences")
-    resources: **FLOW.resources("import_sentences")
-    shell: FLOW.shell("import_sentences")
+    input: reads("import_sentences")
+    output: LAYOUT.sentences("{encoder}").part("{part}")
+    wildcard_constraints: encoder=any_of("import_sentences", "encoder")
+    params: decides=decides("import_sentences")
+    log: LOGS / "import_sentences.{encoder}.{part}.log"
+    benchmark: BENCHMARKS / "import_sentences/{encoder}.{part}.tsv"
+    threads: 1
+    resources: mem_mb=megabytes(4000)
+    shell: jointspace("import-sentences {wildcards.encoder:q} --part {wildcards.part}")
 
 
 rule simulate_documents:
-    input: FLOW.input("simulate_documents")
-    output: FLOW.output("simulate_documents")
-    wildcard_constraints: **FLOW.constraints("simulate_documents")
-    params: **FLOW.params("simulate_documents")
-    threads: FLOW.threads("simulate_documents")
-    benchmark: FLOW.benchmark("simulate_documents")
-    resources: **FLOW.resources("simulate_documents")
-    shell: FLOW.shell("simulate_documents")
+    input: reads("simulate_documents")
+    output: LAYOUT.simulated("{documents}").commit
+    wildcard_constraints: documents=any_of("simulate_documents", "documents")
+    params: decides=decides("simulate_documents")
+    log: LOGS / "simulate_documents.{documents}.log"
+    benchmark: BENCHMARKS / "simulate_documents/{documents}.tsv"
+    threads: 1
+    resources: mem_mb=megabytes(2000)
+    shell: jointspace("simulate-documents {wildcards.documents:q}")
 
 
 rule encode_documents:
-    input: FLOW.input("encode_documents")
-    output: FLOW.output("encode_documents")
-    wildcard_constraints: **FLOW.constraints("encode_documents")
-    params: **FLOW.params("encode_documents")
-    threads: FLOW.threads("encode_documents")
-    benchmark: FLOW.benchmark("encode_documents")
-    resources: **FLOW.resources("encode_documents")
-    shell: FLOW.shell("encode_documents")
+    input: reads("encode_documents")
+    output: LAYOUT.documents("{documents}", "{encoder}").part("{part}")
+    wildcard_constraints: documents=any_of("encode_documents", "documents"), encoder=any_of("encode_documents", "encoder")
+    params: decides=decides("encode_documents")
+    log: LOGS / "encode_documents.{documents}.{encoder}.{part}.log"
+    benchmark: BENCHMARKS / "encode_documents/{documents}.{encoder}.{part}.tsv"
+    threads: 1
+    resources: mem_mb=megabytes(3000)
+    shell: jointspace("encode-documents {wildcards.documents:q} {wildcards.encoder:q} --part {wildcards.part}")
 
 
 rule build_token_vocabulary:
-    input: FLOW.input("build_token_vocabulary")
-    output: FLOW.output("build_token_vocabulary")
-    wildcard_constraints: **FLOW.constraints("build_token_vocabulary")
-    params: **FLOW.params("build_token_vocabulary")
-    threads: FLOW.threads("build_token_vocabulary")
-    benchmark: FLOW.benchmark("build_token_vocabulary")
-    resources: **FLOW.resources("build_token_vocabulary")
-    shell: FLOW.shell("build_token_vocabulary")
+    input: reads("build_token_vocabulary")
+    output: LAYOUT.token_vocabulary.commit
+    params: decides=decides("build_token_vocabulary")
+    log: LOGS / "build_token_vocabulary.log"
+    benchmark: BENCHMARKS / "build_token_vocabulary/all.tsv"
+    threads: 1
+    resources: mem_mb=megabytes(2000)
+    shell: jointspace("build-token-vocabulary")
 
 
 rule encode_tokens:
-    input: FLOW.input("encode_tokens")
-    output: FLOW.output("encode_tokens")
-    wildcard_constraints: **FLOW.constraints("encode_tokens")
-    params: **FLOW.params("encode_tokens")
-    threads: FLOW.threads("encode_tokens")
-    benchmark: FLOW.benchmark("encode_tokens")
-    resources: **FLOW.resources("encode_tokens")
-    shell: FLOW.shell("encode_tokens")
+    input: reads("encode_tokens")
+    output: LAYOUT.sentences("tokens").part("{part}")
+    params: decides=decides("encode_tokens")
+    log: LOGS / "encode_tokens.{part}.log"
+    benchmark: BENCHMARKS / "encode_tokens/{part}.tsv"
+    threads: 1
+    resources: mem_mb=megabytes(2000)
+    shell: jointspace("encode-tokens --part {wildcards.part}")
 
 
 rule train_word_vectors:
-    input: FLOW.input("train_word_vectors")
-    output: FLOW.output("train_word_vectors")
-    wildcard_constraints: **FLOW.constraints("train_word_vectors")
-    params: **FLOW.params("train_word_vectors")
-    threads: FLOW.threads("train_word_vectors")
-    benchmark: FLOW.benchmark("train_word_vectors")
-    resources: **FLOW.resources("train_word_vectors")
-    shell: FLOW.shell("train_word_vectors")
+    input: reads("train_word_vectors")
+    output: LAYOUT.word_vectors.commit
+    params: decides=decides("train_word_vectors")
+    log: LOGS / "train_word_vectors.log"
+    benchmark: BENCHMARKS / "train_word_vectors/all.tsv"
+    threads: 1
+    resources: mem_mb=megabytes(2000)
+    shell: jointspace("train-word-vectors")
 
 
 rule train_parser:
-    input: FLOW.input("train_parser")
-    output: FLOW.output("train_parser")
-    wildcard_constraints: **FLOW.constraints("train_parser")
-    params: **FLOW.params("train_parser")
-    threads: FLOW.threads("train_parser")
-    benchmark: FLOW.benchmark("train_parser")
-    resources: **FLOW.resources("train_parser")
-    shell: FLOW.shell("train_parser")
+    input: reads("train_parser")
+    output: LAYOUT.parser.commit
+    params: decides=decides("train_parser")
+    log: LOGS / "train_parser.log"
+    benchmark: BENCHMARKS / "train_parser/all.tsv"
+    threads: 8
+    resources: mem_mb=megabytes(3000)
+    shell: jointspace("train-parser")
 
 
 rule parse:
-    input: FLOW.input("parse")
-    output: FLOW.output("parse")
-    wildcard_constraints: **FLOW.constraints("parse")
-    params: **FLOW.params("parse")
-    threads: FLOW.threads("parse")
-    benchmark: FLOW.benchmark("parse")
-    resources: **FLOW.resources("parse")
-    shell: FLOW.shell("parse")
+    input: reads("parse")
+    output: LAYOUT.parses.part("{part}")
+    params: decides=decides("parse")
+    log: LOGS / "parse.{part}.log"
+    benchmark: BENCHMARKS / "parse/{part}.tsv"
+    threads: 1
+    resources: mem_mb=megabytes(2000)
+    shell: jointspace("parse --part {wildcards.part}")
 
 
 rule build_label_table:
-    input: FLOW.input("build_label_table")
-    output: FLOW.output("build_label_table")
-    wildcard_constraints: **FLOW.constraints("build_label_table")
-    params: **FLOW.params("build_label_table")
-    threads: FLOW.threads("build_label_table")
-    benchmark: FLOW.benchmark("build_label_table")
-    resources: **FLOW.resources("build_label_table")
-    shell: FLOW.shell("build_label_table")
+    input: reads("build_label_table")
+    output: LAYOUT.labels.commit
+    params: decides=decides("build_label_table")
+    log: LOGS / "build_label_table.log"
+    benchmark: BENCHMARKS / "build_label_table/all.tsv"
+    threads: 1
+    resources: mem_mb=megabytes(2000)
+    shell: jointspace("build-label-table")
 
 
 rule encode_trees:
-    input: FLOW.input("encode_trees")
-    output: FLOW.output("encode_trees")
-    wildcard_constraints: **FLOW.constraints("encode_trees")
-    params: **FLOW.params("encode_trees")
-    threads: FLOW.threads("encode_trees")
-    benchmark: FLOW.benchmark("encode_trees")
-    resources: **FLOW.resources("encode_trees")
-    shell: FLOW.shell("encode_trees")
+    input: reads("encode_trees")
+    output: LAYOUT.sentences("trees").part("{part}")
+    params: decides=decides("encode_trees")
+    log: LOGS / "encode_trees.{part}.log"
+    benchmark: BENCHMARKS / "encode_trees/{part}.tsv"
+    threads: 1
+    resources: mem_mb=megabytes(2000)
+    shell: jointspace("encode-trees --part {wildcards.part}")

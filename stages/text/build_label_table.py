@@ -1,6 +1,5 @@
 """`build-label-table`: the relations and phrases in the trees of the training sentences, with their counts."""
 
-from pipeline.plan.needs import Need, fixed, process
 from pipeline.run import Job, Run, Stage
 
 
@@ -38,7 +37,6 @@ def build_label_table(run: Run, job: Job) -> None:
 STAGE = Stage(
     build_label_table,
     version=3,
-    needs=Need(process(1000), fixed(10), fixed(30), "sentences"),
     reads=lambda config, layout: {
         "manifest": layout.manifest,
         "vocabulary": layout.token_vocabulary,

@@ -1,6 +1,5 @@
 """`build-token-vocabulary`: the words of the training sentences that neural models know."""
 
-from pipeline.plan.needs import PYTHON, Need, counts_mb, per_image, shards_mb
 from pipeline.run import Job, Run, Stage
 
 
@@ -26,9 +25,6 @@ def build_token_vocabulary(run: Run, job: Job) -> None:
 STAGE = Stage(
     build_token_vocabulary,
     version=3,
-    needs=Need(
-        lambda s: PYTHON + 800 + shards_mb(s), lambda s: 10 + counts_mb(s, 1), per_image(300), "training sentences"
-    ),
     keys=lambda config: config.tokens.model_dump(),
     reads=lambda config, layout: {"manifest": layout.manifest},
     writes=lambda layout: layout.token_vocabulary,

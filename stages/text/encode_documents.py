@@ -3,7 +3,6 @@
 from collections.abc import Callable
 
 from pipeline.errors import UsageError
-from pipeline.plan.needs import MB, PYTHON, Need, manifest_mb, per_shard, rows_mb
 from pipeline.run import Inputs, Job, Run, Stage
 
 
@@ -46,12 +45,6 @@ def _reads(config, layout, documents: str, encoder: str) -> Inputs:
 STAGE = Stage(
     encode_documents,
     version=6,
-    needs=Need(
-        lambda s: PYTHON + 1500 + rows_mb(s) + s.simulated * manifest_mb(s) + 8 * s.shard_images * s.widest_text / MB,
-        lambda s: 4 * s.shard_images * s.widest_text / MB,
-        per_shard(50),
-        "documents",
-    ),
     names=("documents", "encoder"),
     sharded=True,
     choices=lambda config: [(name, one.name) for name in config.documents for one in config.text_encoders],

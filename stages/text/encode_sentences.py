@@ -2,7 +2,6 @@
 
 from collections.abc import Callable
 
-from pipeline.plan.needs import MB, PYTHON, Need, per_shard, rows_mb
 from pipeline.run import Job, Run, Stage
 
 
@@ -24,12 +23,6 @@ def encode_sentences(run: Run, encoder: str) -> Callable[[Job], None]:
 STAGE = Stage(
     encode_sentences,
     version=6,
-    needs=Need(
-        lambda s: PYTHON + 1500 + rows_mb(s) + 8 * s.shard_sentences * s.widest_text / MB,
-        lambda s: 4 * s.shard_images * s.texts * s.widest_text / MB,
-        per_shard(50),
-        "sentences",
-    ),
     names=("encoder",),
     sharded=True,
     choices=lambda config: [(one.name,) for one in config.text_encoders if one.spec.reads == "texts"],

@@ -2,7 +2,6 @@
 
 from collections.abc import Callable
 
-from pipeline.plan.needs import PYTHON, Need, per_shard, rows_mb
 from pipeline.run import Job, Run, Stage
 
 
@@ -25,9 +24,6 @@ def encode_tokens(run: Run) -> Callable[[Job], None]:
 STAGE = Stage(
     encode_tokens,
     version=4,
-    needs=Need(
-        lambda s: PYTHON + 500 + rows_mb(s), lambda s: 0.0005 * s.shard_images * s.texts, per_shard(50), "sentences"
-    ),
     sharded=True,
     reads=lambda config, layout: {"vocabulary": layout.token_vocabulary},
     columns=("sentences",),

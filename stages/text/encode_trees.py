@@ -2,7 +2,6 @@
 
 from collections.abc import Callable
 
-from pipeline.plan.needs import Need, per_shard, rows_mb
 from pipeline.run import Job, Run, Stage
 
 
@@ -39,7 +38,6 @@ def encode_trees(run: Run) -> Callable[[Job], None]:
 STAGE = Stage(
     encode_trees,
     version=4,
-    needs=Need(lambda s: 1000 + rows_mb(s), lambda s: 0.001 * s.shard_images * s.texts, per_shard(50), "sentences"),
     sharded=True,
     reads=lambda config, layout: {
         "parses": layout.parses,

@@ -2,7 +2,6 @@
 
 from collections.abc import Callable
 
-from pipeline.plan.needs import MB, PYTHON, Need, manifest_mb, per_shard
 from pipeline.run import Inputs, Job, Run, Stage
 
 
@@ -36,12 +35,6 @@ def _reads(config, layout, encoder: str) -> Inputs:
 STAGE = Stage(
     import_sentences,
     version=2,
-    needs=Need(
-        lambda s: PYTHON + 3 * manifest_mb(s) + 12 * s.shard_images * s.texts * s.widest_text / MB,
-        lambda s: 4 * s.shard_images * s.texts * s.widest_text / MB,
-        per_shard(500),
-        "sentences times dimensions",
-    ),
     names=("encoder",),
     sharded=True,
     choices=lambda config: [(one.name,) for one in config.text_encoders if one.spec.reads == "vectors"],

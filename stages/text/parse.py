@@ -5,7 +5,6 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from pipeline.plan.needs import Need, per_shard, rows_mb
 from pipeline.run import Inputs, Job, Outside, Run, Stage
 
 if TYPE_CHECKING:
@@ -149,12 +148,6 @@ def _parser(run: Run) -> dict[str, str]:
 STAGE = Stage(
     parse,
     version=3,
-    needs=Need(
-        lambda s: 1500 + rows_mb(s),
-        lambda s: 0.002 * s.shard_images * s.texts,
-        per_shard(5),
-        "sentences over the parser's rate",
-    ),
     sharded=True,
     keys=_engine_keys,
     reads=_reads,

@@ -1,6 +1,5 @@
 """`prepare-text-encoder`: a text encoder of the configuration, as an artefact of the run."""
 
-from pipeline.plan.needs import MB, PYTHON, Need, counts_mb, per_image, shards_mb
 from pipeline.run import Inputs, Job, Outside, Run, Stage, outside_files
 
 
@@ -60,12 +59,6 @@ def _words(config, encoder: str) -> dict:
 STAGE = Stage(
     prepare_text_encoder,
     version=5,
-    needs=Need(
-        lambda s: PYTHON + 1500 + shards_mb(s) + s.text_bytes * s.sentences / MB,
-        lambda s: 600 + counts_mb(s, s.counted),
-        per_image(50),
-        "training sentences; words that have vectors",
-    ),
     names=("encoder",),
     choices=lambda config: [(one.name,) for one in config.prepared_text_encoders],
     keys=_keys,

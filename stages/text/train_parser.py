@@ -4,41 +4,39 @@ import logging
 from pathlib import Path
 
 from pipeline.errors import UsageError
-from pipeline.plan.needs import Need, fixed
 from pipeline.run import Inputs, Job, Outside, Run, Stage
 
 log = logging.getLogger(__name__)
 
 
 def train_parser(run: Run, job: Job) -> None:
-    """Train a tagger and a dependency parser on the CoNLL-U files of the section parse.treebank."""
-    from tqdm import tqdm
+    """Train a tagger and a dependency parser on the CoNLL-U files of the section parse.treebank, by spaCy."""
+    import shutil
 
-    from pipeline.storage.parsers import publish_parser, require_own
+    from pipeline.storage.parsers import publish_parser
     from pipeline.storage.trees import text_lines
     from pipeline.text.conllu import read_conllu
-    from pipeline.text.parser_training import ParserTraining, judge
+    from pipeline.text.parser_training import judge, train, write_corpus
 
     settings = run.config
-    require_own(job.path)
     files = _treebank(settings)
-    treebanks = {
-        part: [entry.parse for entry in read_conllu(text_lines(path), str(path))] for part, path in files.items()
-    }
-
-    chosen = settings.parse.training.model_dump()
-    training = ParserTraining(treebanks["train"], treebanks["dev"], settings.parse.training, settings.seed)
-    history = []
-    for agreement in tqdm(training.learn(), "train-parser", chosen["epochs"], unit=" epochs", disable=None):
-        history.append(agreement.to_dict())
-        log.info("epoch %d: dev %s", len(history), history[-1])
-
-    test = judge(training.pipeline, treebanks["test"])
-    used = {"training": chosen, "seed": settings.seed, "spacy": job.inputs["spacy"]}
-    sources = {part: job.inputs[part] for part in files}
-    details = {"inputs": sources, "settings": used, "dev": history, "test": test.to_dict()}
-    publish_parser(job.path, training.pipeline.to_disk, job.fingerprint, details)
-    log.info("test, with the treebank's tokens: %s", test.to_dict())
+    work = job.path / ".training"
+    shutil.rmtree(work, ignore_errors=True)
+    work.mkdir(parents=True)
+    try:
+        corpora = {part: work / f"{part}.spacy" for part in files}
+        words = {
+            part: write_corpus([entry.parse for entry in read_conllu(text_lines(path), str(path))], corpora[part])
+            for part, path in files.items()
+        }
+        trained = train(work, words["train"], settings.parse.training.epochs, settings.seed)
+        scores = {part: judge(trained, corpora[part]) for part in ("dev", "test")}
+        log.info("with the treebank's tokens: %s", scores)
+        used = {"training": settings.parse.training.model_dump(), "seed": settings.seed, "spacy": job.inputs["spacy"]}
+        sources = {part: job.inputs[part] for part in files}
+        publish_parser(job.path, trained, job.fingerprint, {"inputs": sources, "settings": used, **scores})
+    finally:
+        shutil.rmtree(work, ignore_errors=True)
 
 
 def _treebank(config) -> dict[str, Path]:
@@ -64,9 +62,7 @@ def _spacy(run: Run) -> dict[str, str]:
 
 STAGE = Stage(
     train_parser,
-    version=2,
-    needs=Need(fixed(2500), fixed(200), fixed(240), "words of the treebank times epochs"),
-    threads=8,
+    version=3,
     keys=lambda config: {"seed": config.seed, "training": config.parse.training.model_dump()},
     reads=_reads,
     also=_spacy,

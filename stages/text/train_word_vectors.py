@@ -2,7 +2,6 @@
 
 from pathlib import Path
 
-from pipeline.plan.needs import PYTHON, Need, fixed, per_image, process
 from pipeline.run import Inputs, Job, Outside, Run, Stage
 
 LEARNED = {"dim", "window", "epochs", "predicts"}
@@ -42,7 +41,6 @@ def _reads(config, layout) -> Inputs:
 STAGE = Stage(
     train_word_vectors,
     version=3,
-    needs=Need(process(PYTHON + 500, sentences=0.003), fixed(100), per_image(50), "words times `word_vectors.epochs`"),
     keys=lambda config: {
         "seed": config.seed,
         "text": config.language_text.model_dump(exclude={"treebank"}),

@@ -10,15 +10,9 @@ import numpy as np
 import pytest
 from made_up import make_run, make_stage, write_config
 
-from pipeline.config import default_path, read_mapping, validate
 from pipeline.errors import InputError, IntegrityError, UsageError
-from pipeline.run.run import Run
-from pipeline.run.runner import make_batch
 from pipeline.storage.atomic import publish_json
 from pipeline.storage.evaluations import read_ranks
-from pipeline.storage.glance import glance
-from pipeline.storage.integrity import examine
-from stages.catalogue import declared
 
 
 @pytest.fixture(scope="module")
@@ -111,60 +105,23 @@ def test_a_missing_shard_is_named(tmp_path: Path) -> None:
         evaluate(run, "test", "all-sentences")
 
 
-def judge(run: Path, **values: Any) -> dict[str, int]:
-    """The whole batch, and when each of its evaluations was written, by name."""
-    write_config(run, {"evaluate": {"splits": ["train", "test"], "protocols": ["all-sentences"]}, **values})
-    opened = Run(run)
-    try:
-        make_batch(opened, declared()["evaluate"], "fitted")
-    finally:
-        found = sorted((run / "evaluation").glob("*.json"))
-    return {path.name: path.stat().st_mtime_ns for path in found}
-
-
-def test_a_batch_keeps_what_is_made_and_makes_again_what_is_not(tmp_path: Path) -> None:
+def test_what_is_made_is_kept_and_what_is_not_is_made_again(tmp_path: Path) -> None:
     run = make_run(tmp_path)
-    before = judge(run, models=["ncca"])
-    record = run / "batches/evaluate/fitted.json"
-    assert [f"evaluation/{name}" for name in before] == sorted(json.loads(record.read_text())["artefacts"])
-    assert len(before) == 2 and judge(run, models=["ncca"]) == before
+
+    def judge(**values: Any) -> dict[str, int]:
+        """When each evaluation was written."""
+        write_config(run, {"evaluate": {"splits": ["train", "test"], "protocols": ["all-sentences"]}, **values})
+        make_stage("evaluate", run, "ncca")
+        return {path.name: path.stat().st_mtime_ns for path in run.glob("evaluation/*.ranks.npz")}
+
+    before = judge()
+    assert len(before) == 2 and judge() == before
     spoilt = run / "evaluation/ncca.test.all-sentences.ranks.npz"
     spoilt.write_bytes(spoilt.read_bytes() + b"x")
-    after = judge(run, models=["ncca"])
-    assert [name for name in before if before[name] != after[name]] == ["ncca.test.all-sentences.json"]
-    seeded = judge(run, models=["ncca"], seed=1)
+    after = judge()
+    assert [name for name in before if before[name] != after[name]] == [spoilt.name]
+    seeded = judge(seed=1)
     assert all(seeded[name] > after[name] for name in after)
-
-
-def test_one_that_fails_does_not_keep_the_others_of_its_batch_from_being_made(tmp_path: Path) -> None:
-    run = make_run(tmp_path)
-    with pytest.raises(IntegrityError, match="embeddings/cca/.* does not exist"):
-        judge(run, models=["cca", "ncca"])
-    assert len(list((run / "evaluation").glob("ncca.*.json"))) == 2
-    assert not (run / "batches").exists()
-
-
-def test_what_a_batch_lists_is_missed(tmp_path: Path) -> None:
-    run = make_run(tmp_path)
-    judge(run, models=["ncca"])
-    gone, record = run / "evaluation/ncca.test.all-sentences.json", run / "batches/evaluate/fitted.json"
-    gone.unlink()
-    for look in (examine, glance):
-        assert (gone, record) in [(fault.path, fault.target) for fault in look(run).faults]
-
-
-def test_what_is_trained_is_judged_on_its_own() -> None:
-    config = validate({**read_mapping(default_path()), "models": ["ncca", "gru", "cca", "ncca-csls", "gru-csls"]})
-    batches = declared()["evaluate"].batches(config)
-    assert {name: {model for model, *_ in members} for name, members in batches.items()} == {
-        "fitted": {"ncca", "cca", "ncca-csls"}, "gru": {"gru"}, "gru-csls": {"gru-csls"},
-    }  # fmt: skip
-    assert sum(map(len, batches.values())) == len(config.evaluations())
-
-
-def test_an_unknown_batch_is_named(run: Path) -> None:
-    with pytest.raises(UsageError, match="there is no batch some; there are fitted"):
-        make_batch(Run(run), declared()["evaluate"], "some")
 
 
 def test_the_summary_is_the_list_and_a_table(tmp_path: Path) -> None:

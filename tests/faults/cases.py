@@ -59,7 +59,6 @@ Found = Iterable[tuple[str, str, list[list[object]], list[Path]]]
 def _images(root: Path, run: Path) -> Found:
     tuned = run / "encoders/tuned"
     yield "finetune", "finetune", whole(root / "network.yaml", run, "tuned"), [tuned]
-    yield "tune", "tune", whole(root / "encoders.yaml", run, "paired"), [run / "encoders/paired"]
     calls = [call for name in ("eyes", "pooled") for call in whole(root / "encoders.yaml", run, name)]
     yield "prepare_encoder", "prepare_encoder", calls, [run / "encoders/eyes", run / "encoders/pooled"]
     yield "extract", "extract", over_shards(root / "network.yaml", run, "tuned"), [run / "features/tuned"]
@@ -190,7 +189,6 @@ def _generators(root: Path, run: Path) -> Found:
 
 
 def _pages(root: Path, run: Path, place: Path) -> Found:
-    yield "plan", "plan", whole(root / "network.yaml", run), [run / "plan.json"]
     yield "report", "report", whole(root / "shown.yaml", run), [run / "report/index.html"]
     demo = place / "demo"
     drawn = ["--config", root / "demo.yaml", "--processes", 0]

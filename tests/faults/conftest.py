@@ -9,7 +9,6 @@ import tiny_run
 import whole_run
 from cases import all_cases
 from disks import Disk, mounted
-from made_up import write_plan
 from nurseries import Disturbed, Nursery, run_all
 
 sys.path.append(str(Path(__file__).parents[1] / "neural"))  # the pairs that the tests of its models are made with
@@ -32,9 +31,8 @@ def finished(collection: Path) -> Path:
 
 @pytest.fixture
 def run(finished: Path, tmp_path: Path) -> Path:
-    """A copy of it to be spoilt, with a plan, and a shard of each kind that the fast commands do not make."""
+    """A copy of it to be spoilt, with a shard of each kind that the fast commands do not make."""
     copy = tiny_run.copy(finished, tmp_path / "run")
-    write_plan(copy)
     tiny_run.add_other_kinds(copy, copy)
     return copy
 

@@ -21,7 +21,7 @@ MEASURED = {
     "check",
 }
 """Keys of JSON files whose values are measured times, or follow from them."""
-TIMED = ("index", "sweeps", "plan.json")
+TIMED = ("index", "sweeps")
 """Folders and files of a run in which such JSON files are."""
 CHOSEN = "config.yaml"
 """What a run was told by the last command over shards; others of its commands are told other things."""

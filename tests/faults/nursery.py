@@ -33,7 +33,7 @@ FURTHER = (
     "torch", "matplotlib.figure", "sklearn.feature_extraction.text", "simplemma", "tqdm", "pipeline.images.decode",
     "pipeline.images.matching",
 )  # fmt: skip
-SLOW_ROOMS = tuple(f"pipeline.{room}" for room in ("images", "models.neural", "generate", "report", "plan"))
+SLOW_ROOMS = tuple(f"pipeline.{room}" for room in ("images", "models.neural", "generate", "report"))
 SLOW = ("torch.optim", "torchvision", "matplotlib.backends.backend_agg", "sklearn.manifold", "spacy", "gensim.models")
 MARK = b"\0"
 """What a child tells its parent when it begins to write."""

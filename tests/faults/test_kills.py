@@ -108,7 +108,7 @@ def test_a_killed_part_goes_on_at_its_first_unfinished_shard(
 ) -> None:
     """One part of all shards: those that were committed before the kill are not made again."""
     run, folder = tiny_run.copy(finished, tmp_path / "run"), tmp_path / "run/embeddings/ncca"
-    chosen = merge(tiny_run.CONFIG, {"shards_per_job": tiny_run.N_SHARDS})
+    chosen = merge(tiny_run.CONFIG, {"parts": 1})
     (run / "config.yaml").write_text(yaml.safe_dump(chosen))
     call, made = ["ncca", "--run", str(run)], {}
     whole, rng = nursery.finish("embed", [*call, "--again"]), Random(1)

@@ -18,9 +18,7 @@ NAMES = tuple(all_cases(Path("root"), Path("place")))
 RESUMED = {"make_demo", "apply", *REFUSING}
 """Cases that leave alone, or refuse, what is there already."""
 SHORTFALL = 40
-UNKNOWN = {"plan": 1000}
-"""Case whose largest file is all of measured times -> bytes by which that may be shorter the next time."""
-TIMED = {"build_index", "build_sets", "build_gru", "apply", "index_add", "index_remove", "sweep", "plan"}
+TIMED = {"build_index", "build_sets", "build_gru", "apply", "index_add", "index_remove", "sweep"}
 """Cases whose files hold measured times, and so may need another page the next time."""
 UNFINISHED = ("checkpoints", ".parts", "demo", "applied.json")
 """Folders and records of work that the next run goes on with, or does again."""
@@ -118,7 +116,7 @@ def test_a_command_without_room(
         check_left(disk, made)
         check_made_again(command, disk, made)
     clear(disk)
-    check_refusal(command, disk, "File too large", max(map(len, made.values())) - SHORTFALL - UNKNOWN.get(name, 0))
+    check_refusal(command, disk, "File too large", max(map(len, made.values())) - SHORTFALL)
     check_left(disk, made)
     check_made_again(command, disk, made)
 
@@ -132,7 +130,7 @@ def test_its_old_artefact_stays(name: str, whole: Disturbed, whole_nursery: Nurs
     first = inodes(disk)
     made, before = command.make(disk.root), inodes(disk)
     largest = max(len(made[file]) for file in made if first[file] != before[file])
-    limits = {"No space left on device": None, "File too large": largest - SHORTFALL - UNKNOWN.get(name, 0)}
+    limits = {"No space left on device": None, "File too large": largest - SHORTFALL}
     for why, limit in limits.items():
         if limit is None:
             disk.leave(0)

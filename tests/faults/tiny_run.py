@@ -27,7 +27,7 @@ CONFIG = {
     "query_encoders": [{"name": "eyes", "architecture": "squeezenet1_1", "weights": "untrained"}],
     "models": ["ncca"],
     "shard_size": SHARD_SIZE,
-    "shards_per_job": 1,
+    "parts": N_SHARDS,
     "text": {"min_count": 2, "size": 20},
     "tokens": {"min_count": 2},
     "fit": {"dimensions": [4], "image_ridge": [0.1], "text_ridge": [0.1], "eigenvalue_power": [1]},
@@ -76,17 +76,17 @@ def stages(root: Path, run: Path) -> dict[str, tuple[list[list[str]], list[Path]
         return [[*names, "--run", run, "--part", number, *config, "--again"] for number in range(N_SHARDS)]
 
     def whole(*names: str) -> list[list[object]]:
-        return [[*names, "--run", run, *config]]
+        return [[*names, "--run", run, *config, "--again"]]
 
     calls = {
-        "ingest": [["--run", run, "--processes", 0, *config]],
+        "ingest": [["--run", run, "--processes", 0, *config, "--again"]],
         "import_features": parts("colour"),
         "prepare_text_encoder": whole("tfidf"),
         "encode_sentences": parts("tfidf"),
         "build_token_vocabulary": whole(),
         "encode_tokens": parts(),
         "encode_documents": parts("all", "tfidf"),
-        "accumulate": parts("target"),
+        "accumulate": whole("target"),
         "fit": whole("ncca"),
         "embed": parts("ncca"),
         "evaluate": whole("ncca", "test", "all-sentences"),

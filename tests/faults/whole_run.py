@@ -17,20 +17,16 @@ SMALL = {"dimensions": 8, "epochs": 3, "batch_size": 16, "precision": "float32",
 NETWORK = {
     "encoders": [FINETUNED],
     "models": ["both", "dvsa", "gru-csls", "dvsa-csls"],
-    "shards_per_job": 2,
+    "parts": 2,
     "extract": {"precision": "float32", "batch_size": 4, "checkpoint_images": 4, "decode_workers": 0},
     "regions": {"encoders": ["tuned"], "count": 2, "context": 2, "checkpoint_images": 4, "dimensions": 4},
     "finetune": {
         "splits": ["train"], "side": 32, "context": 2, "iterations": 5, "images": 2, "held_out_images": 2,
         "candidates": 4, "precision": "float32", "checkpoint_seconds": 0,
     },
-    "tune": {
-        "start": "untrained", "dimensions": 4, "epochs": 3, "images": 4, "images_at_once": 2, "precision": "float32",
-        "checkpoint_seconds": 0,
-    },
     "parse": {
         "treebank": dict.fromkeys(("train", "dev", "test"), "treebank.conllu"),
-        "training": {"width": 8, "depth": 1, "hidden": 8, "batch_words": 60, "epochs": 2},
+        "training": {"epochs": 2},
     },
     "tokens": {"min_count": 2},
     "word_vectors": {"dim": 8, "epochs": 2},
@@ -45,7 +41,6 @@ NETWORK = {
     "generators": ["mrnn", "mrnn-regions"],
     "describe": {"boxes": True, "top": 2, "beam": 2, "meteor": False},
     "evaluate": {"bootstrap": 20},
-    "plan": {"sample": 8},
 }  # fmt: skip
 ADOPTED = {
     "models": ["zero-shot"],
@@ -72,7 +67,6 @@ CONFIGS = {
         "generators": [],
         "encoders": [
             FINETUNED, {**FINETUNED, "name": "eyes", "weights": "untrained"},
-            {**FINETUNED, "name": "paired", "weights": "tuned"},
             {"name": "pooled", "architecture": "pooled", "of": "tuned"},
         ],
     },

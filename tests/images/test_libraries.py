@@ -1,6 +1,7 @@
 """Networks of other libraries make the features that their own library makes, and nothing else is stored or asked."""
 
 import json
+import re
 from pathlib import Path
 from typing import Any
 
@@ -166,6 +167,25 @@ def test_an_onnx_file_makes_what_the_network_made_that_it_was_exported_from(tmp_
     with torch.inference_mode():
         np.testing.assert_allclose(encoder(pixels), network(images), rtol=1e-4, atol=1e-5)
     assert (encoder.preprocessing.resize, encoder.preprocessing.crop) == (SIDE, SIDE)
+
+
+def test_the_documented_export_of_a_torchvision_network_is_an_encoder(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The lines of docs/own-data.md, with random weights and fewer pixels."""
+    pytest.importorskip("onnx")
+    page = (Path(__file__).parents[2] / "docs/own-data.md").read_text()
+    (lines,) = (block for block in re.findall(r"```python\n(.*?)```", page, re.S) if "torch.onnx.export" in block)
+    monkeypatch.chdir(tmp_path)
+    spoken: dict[str, Any] = {}
+    exec(lines.replace('"DEFAULT"', "None").replace("224", str(SIDE)), spoken)
+    encoder = prepare(tmp_path, "onnx", file="mobilenet.onnx", **GIVEN)
+    pixels = torch.from_numpy(np.stack([np.asarray(one.resize((SIDE, SIDE))) for one in IMAGES]))
+    images = (pixels.permute(0, 3, 1, 2) / 255 - torch.tensor(MEAN)[:, None, None]) / torch.tensor(STD)[:, None, None]
+    with torch.inference_mode():
+        expected = spoken["network"](images)
+    assert expected.shape[1] == 1280
+    np.testing.assert_allclose(encoder(pixels), expected, rtol=1e-3, atol=1e-5)
 
 
 class Pair(torch.nn.Module):

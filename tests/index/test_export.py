@@ -1,11 +1,7 @@
 """Exported bundles, opened by the programs that they are for, which give the same answers."""
 
-import itertools
 import json
 import logging
-import re
-import subprocess
-import sys
 from pathlib import Path
 
 import faiss
@@ -16,14 +12,11 @@ from made_up import build_bundle, features_of, make_run, run_command
 from made_up_sets import add_fragments
 
 from pipeline.errors import UsageError
-from pipeline.index.onnx_text import _lemmas
 from pipeline.index.search import Searcher
 from pipeline.storage.bundle import Bundle
 from pipeline.storage.embeddings import Embeddings
 from pipeline.storage.exports import EXPORTS
 from pipeline.storage.manifest import Manifest
-from pipeline.text.tokens import TermSettings, make_analyzer
-from pipeline.text.vocabulary import Vocabulary
 from stages.index.export import KINDS
 
 
@@ -56,7 +49,7 @@ def right(bundle: Path) -> list[str]:
 
 
 def test_every_kind_can_be_named() -> None:
-    assert (*EXPORTS, "onnx") == KINDS
+    assert tuple(EXPORTS) == KINDS
 
 
 def test_arrays_and_lines(run: Path, bundle: Path, query: np.ndarray, right: list[str], tmp_path: Path) -> None:
@@ -142,28 +135,3 @@ def test_what_cannot_be_exported_is_said(
     several = build_bundle(run, model="dvsa", output="several")
     with pytest.raises(UsageError, match="dvsa has several vectors an image"):
         run_command("export", several, "--to", "npy", "--output", tmp_path / "out")
-
-
-def test_an_exported_graph_has_the_forms_of_its_own_words() -> None:
-    settings = TermSettings(True, "words", True, ("have",), 2)
-    vocabulary = Vocabulary(settings, True, ("dog", "saw", "small dog"), (1.0,) * 3, 9)
-    lemmas, analyze = _lemmas(vocabulary), make_analyzer(settings)
-    assert len(lemmas) < 100 and {lemmas["dogs"], lemmas["has"], lemmas["saw"]} == {"dog", "have", "see"}
-    for text in ("Dogs", "smaller dogs", "small, had dogs", "he saw", "saws", "geese", "the smallest dog has dogs"):
-        words = [word for word in re.findall("[a-z]+", text.lower()) if word != "have"]
-        words = [word for word in (lemmas.get(word, word) for word in words) if word != "have"]
-        terms = [*words, *map(" ".join, itertools.pairwise(words))]
-        known = [[term for term in one if term in vocabulary.index] for one in (terms, analyze(text))]
-        assert known[0] == known[1], text
-
-
-@pytest.mark.parametrize("model", ["ncca", "cca"])
-def test_a_service_needs_neither_torch_nor_us(model: str, tmp_path: Path) -> None:
-    pytest.importorskip("onnx", reason="ONNX is not installed: pip install 'jointspace[onnx]'")
-    bundle = build_bundle(make_run(tmp_path, model), model=model)
-    run_command("export", bundle, "--to", "onnx", "--output", tmp_path / "out")
-    searcher = Searcher(Bundle(bundle))
-    for text in ("the big dog", "A cat, and a dog. Boat!", "unicorn", ""):
-        code = [sys.executable, "-I", tmp_path / "out" / "consume.py", text]
-        done = subprocess.run(list(map(str, code)), capture_output=True, text=True, check=True)
-        np.testing.assert_allclose(json.loads(done.stdout), searcher.embed_sentence(text)[0], atol=1e-5)

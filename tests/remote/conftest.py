@@ -38,10 +38,9 @@ def web() -> Iterator[FaultyServer]:
 
 @pytest.fixture
 def impatient(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(stores, "FIRST_WAIT", 0.01)
-    monkeypatch.setattr(stores, "LONGEST_WAIT", 0.02)
+    monkeypatch.setattr(stores, "WAITS", (0.01, 0.01, 0.01))
 
 
 @pytest.fixture
 def scratch(tmp_path: Path) -> Scratch:
-    return Scratch(str(tmp_path / "scratch"), 1, 5.0)
+    return Scratch(str(tmp_path / "scratch"), 1)

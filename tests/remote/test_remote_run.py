@@ -29,7 +29,7 @@ CONFIG = {
     "encoders": [{"name": "tiny", "architecture": "squeezenet1_1", "weights": "untrained", "resize": 32, "crop": 32}],
     "models": ["cca"],
     "shard_size": 8,
-    "remote": {"scratch_gb": 0.001, "patience": 20},
+    "remote": {"scratch_gb": 0.001},
     "extract": {"decode_workers": 1},
 }
 
@@ -166,7 +166,7 @@ def test_a_server_that_is_gone_rejects_no_photograph(web: FaultyServer, tmp_path
     web.objects = {"a.jpg": jpeg(0)}
     changes = {"collection": {"format": "table", "files": {"table": str(tmp_path / "list.csv")}, "reject_limit": 1}}
     web.faults = ["503"] * 10_000
-    run = start(tmp_path, "gone", web.root, **{**changes, "remote": {"patience": 0.2}})
+    run = start(tmp_path, "gone", web.root, **changes)
     with pytest.raises(UnreachableError, match=r"a\.jpg cannot be reached"):
         make_all(run, STEPS[0])
     assert not run.layout.manifest.commit.exists()

@@ -33,7 +33,7 @@ CONFIG = {
     "fit": {"dimensions": [4], "image_ridge": [1], "text_ridge": [1], "eigenvalue_power": [1]},
     "evaluate": {"bootstrap": 0, "splits": ["test"], "protocols": ["all-sentences"]},
     "index": {"candidates": ["Flat"]},
-    "remote": {"scratch_gb": 0.001 * TARS, "patience": 120},
+    "remote": {"scratch_gb": 0.001 * TARS},
     "device": "cpu",
 }
 

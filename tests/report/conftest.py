@@ -4,7 +4,7 @@ import shutil
 from pathlib import Path
 
 import pytest
-from made_up import make_run, make_stage, write_config, write_plan
+from made_up import make_run, make_stage, write_config
 
 
 @pytest.fixture(scope="module")
@@ -12,7 +12,6 @@ def run(tmp_path_factory: pytest.TempPathFactory) -> Path:
     folder = make_run(tmp_path_factory.mktemp("run"))
     chosen = {"splits": ["train", "test"], "protocols": ["all-sentences"]}
     write_config(folder, {"models": ["ncca"], "evaluate": chosen})
-    write_plan(folder)
     make_stage("build_index", folder, "ncca")
     for split in chosen["splits"]:
         make_stage("evaluate", folder, "ncca", split, "all-sentences")

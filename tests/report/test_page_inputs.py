@@ -5,7 +5,7 @@ import shutil
 from pathlib import Path
 
 import pytest
-from made_up import make_run, retell, write_plan
+from made_up import make_run, retell
 from outline import report
 from PIL import Image
 
@@ -13,7 +13,7 @@ from pipeline.errors import IntegrityError
 from pipeline.images.decode import ImageLimits
 from pipeline.report.thumbnails import Photographs
 from pipeline.run.layout import Layout
-from pipeline.storage.atomic import CHECK, publish_json, read_json
+from pipeline.storage.atomic import CHECK, read_json
 from pipeline.storage.evaluations import write_summary
 from pipeline.storage.manifest import Manifest
 from pipeline.storage.sources import ImageSource
@@ -47,10 +47,8 @@ def test_a_photograph_that_is_gone_leaves_a_place(run: Path) -> None:
 
 def test_an_index_of_another_manifest_is_refused(own: Path, tmp_path: Path) -> None:
     other = make_run(tmp_path / "other", images=16)
-    write_plan(other)
     shutil.rmtree(own / "manifest")
     shutil.copytree(other / "manifest", own / "manifest")
-    shutil.copy(other / "plan.json", own)
     with pytest.raises(IntegrityError, match="manifest of .*manifest and of .*index/ncca differ"):
         report(own)
 
@@ -99,15 +97,6 @@ def test_damaged_benchmarks_are_left_out_with_a_warning(
     for name in DAMAGED:
         assert f"{folder / name}.00000.tsv is not a benchmark of Snakemake's; it is left out" in caplog.text
     assert others or "holds no benchmark" in caplog.text
-
-
-def test_a_plan_of_another_run_or_form_is_refused(own: Path) -> None:
-    retell(Layout(own).plan.path, "inputs", "manifest", value="another")
-    with pytest.raises(IntegrityError, match=r"manifest of .*manifest and of .*plan\.json differ"):
-        report(own)
-    publish_json(Layout(own).plan.path, {"rates": {}, "inputs": {}})
-    with pytest.raises(IntegrityError, match=r"plan\.json has another form than this version reads \(rates"):
-        report(own)
 
 
 def test_a_sheet_without_its_commit_is_refused(own: Path) -> None:

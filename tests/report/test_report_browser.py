@@ -3,7 +3,7 @@
 from typing import Any
 
 import pytest
-from made_up import make_run, make_stage, write_config, write_plan
+from made_up import make_run, make_stage, write_config
 
 playwright = pytest.importorskip("playwright.sync_api", reason="playwright is not installed: pip install playwright")
 pytestmark = pytest.mark.slow
@@ -15,7 +15,6 @@ LONGEST = 2500
 def address(tmp_path_factory: pytest.TempPathFactory) -> str:
     run = make_run(tmp_path_factory.mktemp("run"))
     write_config(run, {"models": ["ncca"], "evaluate": {"splits": ["test"], "protocols": ["all-sentences"]}})
-    write_plan(run)
     make_stage("build_index", run, "ncca")
     make_stage("evaluate", run, "ncca", "test", "all-sentences")
     make_stage("summarise", run)

@@ -15,12 +15,11 @@ import torchvision
 from made_up import ingest, make_stage, run_command
 from PIL import Image
 
-from pipeline.errors import InputError, IntegrityError, UsageError
+from pipeline.errors import InputError, UsageError
 from pipeline.images import decode, preprocess
 from pipeline.run.run import Run
 from pipeline.storage.atomic import publish_json
 from pipeline.storage.gather import shard_path
-from pipeline.storage.locks import hold
 from pipeline.storage.parameters import ENCODER, read_parameters
 from pipeline.storage.shards import FEATURES, Shard
 
@@ -28,7 +27,7 @@ COUNT, SIDE = 22, 48
 SETTINGS = {
     "collection": {"format": "text-files"},
     "shard_size": 16,
-    "shards_per_job": 1,
+    "parts": 2,
     "encoders": [
         {"name": "small", "architecture": "squeezenet1_1", "weights": "untrained", "resize": SIDE, "crop": SIDE}
     ],
@@ -36,7 +35,6 @@ SETTINGS = {
         "batch_size": 3,
         "checkpoint_images": 5,
         "decode_workers": 0,
-        "engine": "auto",
         "precision": "float32",
         "storage": "float32",
     },
@@ -147,64 +145,25 @@ def test_two_encoders_decode_each_photograph_once_and_each_keeps_its_own(
     decoded = []
     for module in (preprocess, decode):  # in this process; those that decode elsewhere have their own
         monkeypatch.setattr(module, "decode_each", lambda *p, f=decode.decode_each: decoded.append(p) or f(*p))
-    run_command("extract", *given, "--together")
+    run_command("extract", *given[1:])
     assert len(decoded) == (0 if workers else 16)
     for name, (fingerprint, features) in alone.items():
         shard = shard_of(run, name)
         assert shard.fingerprint == fingerprint and shard.details["encoder"]["name"] == name
         assert shard.details["decoded_for"] == 2 * SIDE
         np.testing.assert_allclose(shard["features"], features, rtol=1e-4, atol=1e-5)
-    assert not (run / "features/large/parts/00000.json").exists(), "its own job's"
-    before = shard_of(run, "large").path.stat().st_mtime_ns
-    run_command("extract", "large", *given[1:])
     assert (run / "features/large/parts/00000.json").exists()
-    assert shard_of(run, "large").path.stat().st_mtime_ns == before
-
-
-def test_an_encoder_that_cannot_be_made_is_left_to_its_own_job(run: Path) -> None:
-    """One that is not prepared, one whose features do not fit, and one that another process is making."""
-    from safetensors.numpy import save_file
-
-    given = configure_both(run, storage="float16")
-    run_command("extract", *given, "--together")
-    with pytest.raises(IntegrityError, match="encoders/large/model.json does not exist"):
-        run_command("extract", "large", *given[1:])
-    make_stage("prepare_encoder", run, "large")
-    state = dict(read_parameters(run / "encoders/large/model.safetensors", ENCODER).tensors)
-    state["features.12.expand1x1.bias"] = state["features.12.expand1x1.bias"] + 1e6
-    save_file(state, run / "loud.safetensors")
-    loud = {**ENCODERS[1], "weights": "file", "file": str(run / "loud.safetensors")}
-    settings = {**json.loads((run / "config.yaml").read_text()), "encoders": [ENCODERS[0], loud]}
-    (run / "config.yaml").write_text(json.dumps(settings))
-    make_stage("prepare_encoder", run, "large")
-    shutil.rmtree(run / "features/small")
-    run_command("extract", *given, "--together")
-    assert shard_of(run, "small").rows == 16
-    with pytest.raises(InputError, match=r"the features of 00\.png do not fit float16"):
-        run_command("extract", "large", *given[1:])
-    shutil.rmtree(run / "features/small")
-    with hold(run / "features/large/parts/00000.json"):
-        run_command("extract", *given, "--together", "--config", str(run / "config.yaml"))
-    assert shard_of(run, "small").rows == 16
 
 
 def test_what_one_encoder_lacks_is_made_for_it_alone(run: Path) -> None:
     given = configure_both(run)
     make_stage("prepare_encoder", run, "large")
-    run_command("extract", *given, "--together")
+    run_command("extract", *given[1:])
     kept, whole = shard_of(run, "small").path.stat().st_mtime_ns, shard_of(run, "large")["features"][:]
     shutil.rmtree(run / "features/large")
-    run_command("extract", *given, "--together")
+    run_command("extract", *given[1:])
     assert shard_of(run, "small").path.stat().st_mtime_ns == kept
     np.testing.assert_allclose(shard_of(run, "large")["features"], whole, rtol=1e-4, atol=1e-5)
-
-
-def test_another_engine_makes_the_same_features(run: Path) -> None:
-    for module in ("onnxruntime", "onnxscript"):
-        pytest.importorskip(module)
-    plain, other = extract(run), extract(run, engine="onnxruntime")
-    assert [made.details["encoder"]["engine"] for made in (plain, other)] == ["torch", "onnxruntime"]
-    np.testing.assert_allclose(other["features"], plain["features"], rtol=1e-3, atol=1e-4)
 
 
 def test_worker_processes_and_storage_change_little(run: Path) -> None:

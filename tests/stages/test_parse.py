@@ -50,7 +50,7 @@ def conllu(rows: list[tuple[str, list[str]]]) -> str:
 def config(folder: Path, **parse: object) -> Path:
     path = folder / "config.yaml"
     value = {"parse": parse, "tokens": {"min_count": 1}, "data_root": str(folder), "weights_root": str(folder)}
-    value |= {"shards_per_job": 1}
+    value |= {"parts": 3}
     path.write_text(yaml.safe_dump(value))
     return path
 
@@ -200,25 +200,18 @@ def treebank(tmp_path_factory: pytest.TempPathFactory) -> Path:
 def parser(treebank: Path) -> Path:
     """What `train-parser` makes of a tiny treebank."""
     pytest.importorskip("spacy", reason="spaCy is not installed: pip install 'jointspace[parse]'")
-    small = {
-        "width": 16,
-        "depth": 1,
-        "hidden": 16,
-        "learning_rate": 0.01,
-        "batch_words": 100,
-        "epochs": 2,
-        "patience": 2,
-    }
-    config(treebank, training=small, treebank=dict.fromkeys(("train", "dev", "test"), "all.conllu"))
+    config(treebank, training={"epochs": 4}, treebank=dict.fromkeys(("train", "dev", "test"), "all.conllu"))
     make_stage("train_parser", treebank)
     return treebank / "parser"
 
 
 def test_a_trained_parser_says_how_good_it_is(parser: Path) -> None:
     value = json.loads((parser / "pipeline.json").read_text())
-    assert set(value["test"]) == {"uas", "las", "las_universal", "tags", "words", "sentences"}
-    assert value["test"]["sentences"] == 48 and len(value["dev"]) == 2
-    assert value["test"] == max(value["dev"], key=lambda agreement: agreement["las"])
+    assert (
+        value["dev"] == value["test"] and value["test"]["tag_acc"] > 50 < value["test"]["dep_uas"]
+    )  # of the same file
+    assert set(value["test"]) == {"dep_uas", "dep_las", "tag_acc"}
+    assert sorted(path.name for path in parser.iterdir()) == ["pipeline", "pipeline.json"]
     assert not any(path.suffix in (".pkl", ".pickle") for path in parser.rglob("*"))
 
 

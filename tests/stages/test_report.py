@@ -4,7 +4,7 @@ import shutil
 from pathlib import Path
 
 import pytest
-from made_up import make_run, make_stage, open_run, retell, write_config, write_plan, write_sheet
+from made_up import make_run, make_stage, open_run, retell, write_config, write_sheet
 from made_up_sets import add_fragments
 
 from pipeline.run.layout import Layout
@@ -25,7 +25,6 @@ def run(tmp_path_factory: pytest.TempPathFactory) -> Path:
     chosen = {"splits": ["test"], "protocols": ["all-sentences"]}
     shown = {"regions": {"encoders": ["colour"]}, "align": {"splits": ["test"]}}
     write_config(run, {"models": ["ncca", "dvsa"], "evaluate": chosen, "index": inverted, **shown})
-    write_plan(run)
     make_stage("build_index", run, "dvsa")
     write_sheet(Layout(run).region_sheet("colour"))
     make_stage("align", run, "dvsa", "test")

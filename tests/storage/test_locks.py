@@ -171,7 +171,7 @@ def test_every_stage_over_shards_locks_its_part(tmp_path: Path) -> None:
         "encoders": [
             encoder, {"name": "pooled", "architecture": "pooled", "of": "eyes"},
             {"name": "given", "kind": "imported", "path": "x.npy"},
-        ], "shards_per_job": 1,
+        ], "parts": 2,
         "text_encoders": [
             {"name": "tfidf", "kind": "tf-idf"}, {"name": "spoken", "kind": "imported", "imported": {"path": "y.npy"}}
         ],
@@ -186,9 +186,11 @@ def test_every_stage_over_shards_locks_its_part(tmp_path: Path) -> None:
     assert len(sharded) > 10
     for stage in sharded:
         names = stage.choices(run.config)[0]
-        part = stage.outputs(run.layout, *names)[0].part(1)
+        shards = stage.outputs(run.layout, *names)[0]
+        number = 0 if shards.whole else 1
+        part = shards.part(number)
         with hold(part), pytest.raises(JointspaceError, match=f"{part} is being written by"):
-            make(run, stage, names, 1)
+            make(run, stage, names, number)
 
 
 SNAKEFILE = """

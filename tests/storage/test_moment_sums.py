@@ -1,4 +1,4 @@
-"""The sums of parts: added up from their shards alone, used while they are of these, and replaced by them if not."""
+"""The sum of moments: added up from the shards in their order, and used while it is of these."""
 
 from functools import reduce
 from operator import add
@@ -9,19 +9,15 @@ import pytest
 from made_up import make_run, make_stage, open_run, write_config, write_feature_shards
 
 from pipeline.models.linear.moments import Moments
-from pipeline.storage.atomic import read_sidecar
 from pipeline.storage.integrity import examine
-from pipeline.storage.leftovers import remove_stale_shards
 from pipeline.storage.manifest import Manifest
 from pipeline.storage.moments import PairSet
-from pipeline.storage.shards import MOMENTS
 
 
 @pytest.fixture
 def run(tmp_path: Path) -> Path:
-    """Moments of five shards in parts of two, two and one."""
+    """Moments of five shards."""
     run = make_run(tmp_path / "run", images=44)
-    write_config(run, {"shards_per_job": 2})
     write_feature_shards(Manifest(run / "manifest"), run / "features/colour")
     for stage in ("encode_sentences", "accumulate"):
         make_stage(stage, run, *(["target"] if stage == "accumulate" else []))
@@ -40,10 +36,10 @@ def read(run: Path) -> tuple[list[str], Moments]:
     return [reader.args[0].name for reader in readers], reduce(add, (Moments.from_arrays(one()) for one in readers))
 
 
-def test_a_part_is_one_file_for_whoever_adds_up(run: Path) -> None:
+def test_fit_reads_one_sum_of_all_shards(run: Path) -> None:
     names, total = read(run)
-    assert names == ["00000.h5", "00001.h5", "shard-00004.h5"]
-    for path in (run / "moments/target/parts").glob("*.h5*"):
+    assert names == ["sum.h5"] and not examine(run).faults
+    for path in (run / "moments/target").glob("sum.h5*"):
         path.unlink()
     names, expected = read(run)
     assert names == [f"shard-{number:05d}.h5" for number in range(5)]
@@ -54,22 +50,20 @@ def test_a_part_is_one_file_for_whoever_adds_up(run: Path) -> None:
 
 def test_a_sum_of_other_shards_is_not_used(run: Path) -> None:
     """The commit of a sum is of the same shards before they were made again."""
-    old = (run / "moments/target/parts/00000.h5.json").read_bytes()
-    write_config(run, {"shards_per_job": 3, "image_view": {"normalise": ["l2"]}})
+    old = (run / "moments/target/sum.h5.json").read_bytes()
+    write_config(run, {"image_view": {"normalise": ["l2"]}})
     make_stage("accumulate", run, "target")
-    (run / "moments/target/parts/00000.h5.json").write_bytes(old)
-    assert read(run)[0] == ["shard-00000.h5", "shard-00001.h5", "shard-00002.h5", "00001.h5"]
+    (run / "moments/target/sum.h5.json").write_bytes(old)
+    assert read(run)[0] == [f"shard-{number:05d}.h5" for number in range(5)]
 
 
-def test_sums_go_with_their_parts(run: Path) -> None:
-    assert not examine(run).faults
-    write_config(run, {"shards_per_job": 5})
-    make_stage("accumulate", run, "target")
-    remove_stale_shards(run)
-    left = {path.name for path in (run / "moments/target/parts").iterdir()}
-    assert "00001.h5" not in left and "00001.json" not in left
-
-
-def test_a_sum_says_which_shards_it_is_of(run: Path) -> None:
-    sidecar = read_sidecar(run / "moments/target/parts/00001.h5", MOMENTS)
-    assert sidecar.details == {"shards": [2, 2], "stored": [0]}
+@pytest.mark.parametrize("parts", [2, 8])
+def test_the_number_of_parts_changes_no_byte(run: Path, tmp_path: Path, parts: int) -> None:
+    other = make_run(tmp_path / "other", images=44)
+    write_config(other, {"parts": parts})
+    write_feature_shards(Manifest(other / "manifest"), other / "features/colour")
+    for number in range(parts):
+        make_stage("encode_sentences", other, "--part", number)
+    make_stage("accumulate", other, "target")
+    for name in ("text/tfidf/shard-00004.h5", "moments/target/shard-00004.h5", "moments/target/sum.h5"):
+        assert (run / name).read_bytes() == (other / name).read_bytes()

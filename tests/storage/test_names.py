@@ -17,7 +17,7 @@ from pipeline.storage.gather import Features
 from pipeline.storage.integrity import examine
 from pipeline.storage.manifest import Manifest
 from pipeline.storage.names import inside, plain
-from pipeline.storage.parsers import publish_parser
+from pipeline.storage.parsers import find_parser, publish_parser
 from pipeline.storage.sources import ImageSource
 
 PLAIN = ["images.faiss", "encoders/net/model.json", "parser/vocab/a b", "ünï.json", "..a/b..", "-x"]
@@ -137,25 +137,10 @@ def test_a_card_names_a_package_and_no_folder(package: str, tmp_path: Path, monk
         load_carried_parser(bundle)
 
 
-def write_pipeline(folder: Path) -> None:
-    (folder / "config.cfg").write_text("[nlp]")
-
-
-def test_a_folder_of_somebody_elses_is_not_replaced_by_a_parser(tmp_path: Path) -> None:
-    (tmp_path / "pipeline").mkdir()
-    (tmp_path / "pipeline/source.py").write_text("precious")
-    with pytest.raises(UsageError, match="pipeline is not a pipeline that train-parser made; move it or delete it"):
-        publish_parser(tmp_path, write_pipeline, "digest", {})
-    assert (tmp_path / "pipeline/source.py").read_text() == "precious"
-    other = tmp_path / "other"
-    for _ in range(2):  # its own it replaces
-        publish_parser(other, write_pipeline, "digest", {})
-    (other / "pipeline.json").unlink()  # as Snakemake does before it makes an output again
-    publish_parser(other, write_pipeline, "digest", {})
-    (other / "pipeline/notes.txt").write_text("precious")
-    with pytest.raises(UsageError):
-        publish_parser(other, write_pipeline, "digest", {})
-    assert (other / "pipeline/notes.txt").exists() and read_json(other / "pipeline.json")["fingerprint"] == "digest"
+def trained(folder: Path) -> Path:
+    (folder / ".training").mkdir(parents=True, exist_ok=True)
+    (folder / ".training/config.cfg").write_text("[nlp]")
+    return folder / ".training"
 
 
 STEPS = {"replace": (os, "replace"), "unlink": (Path, "unlink"), "rename": (batch, "_rename")}
@@ -171,7 +156,7 @@ def test_a_parser_that_was_killed_at_its_end_is_made_again(
     step: str, call: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Every state that the last steps leave is one that the next training may replace."""
-    publish_parser(tmp_path, write_pipeline, "old", {})
+    publish_parser(tmp_path, trained(tmp_path), "old", {})
     calls, genuine = [], getattr(*STEPS[step])
 
     def die(*arguments: object, **options: object) -> None:
@@ -182,11 +167,11 @@ def test_a_parser_that_was_killed_at_its_end_is_made_again(
 
     with monkeypatch.context() as patch, suppress(Killed):
         patch.setattr(*STEPS[step], die)
-        publish_parser(tmp_path, write_pipeline, "new", {})
-    publish_parser(tmp_path, write_pipeline, "again", {})
+        publish_parser(tmp_path, trained(tmp_path), "new", {})
+    publish_parser(tmp_path, trained(tmp_path), "again", {})
     value = read_json(tmp_path / "pipeline.json")
-    assert value["fingerprint"] == "again" and list(value["files"]) == ["config.cfg", "jointspace.json"]
-    assert sorted(path.name for path in (tmp_path / "pipeline").iterdir()) == ["config.cfg", "jointspace.json"]
+    assert value["fingerprint"] == "again" and list(value["files"]) == ["config.cfg"]
+    assert find_parser(tmp_path, None, tmp_path)[1] == "again"
 
 
 def test_a_manifests_root_and_paths_are_names_that_files_have(tmp_path: Path) -> None:

@@ -37,7 +37,6 @@ CLAIMS = {
     "index/ncca/card.json": {},
     "elsewhere/x.h5": {},
     "evaluation/summary.json": {},
-    "plan.json": {},
 }
 
 

@@ -51,7 +51,7 @@ class CollectionFolder:
         if isinstance(path, Path):
             return path.exists()
         try:
-            return stores.look(path, self._scratch.patience) is not None
+            return stores.look(path) is not None
         except UnopenedFile:
             return False
 
@@ -64,7 +64,7 @@ class CollectionFolder:
     def state(self, name: str) -> str:
         """What changes with the content of a file, without opening it."""
         if is_url(name):
-            return str(stores.look(RemotePath(name), self._scratch.patience))
+            return str(stores.look(RemotePath(name)))
         try:
             status = os.stat(os.path.join(self.root, name))
         except (OSError, ValueError):
@@ -186,7 +186,7 @@ class CollectionFolder:
 
     def _open_remote(self, path: RemotePath, most_bytes: float) -> BinaryIO:
         """A copy of an object, which is fetched."""
-        version = self.version(path) or stores.look(path, self._scratch.patience)
+        version = self.version(path) or stores.look(path)
         if version.size is not None and version.size > most_bytes:
             raise UnopenedFile("too-large", f"{version.size} bytes, more than {most_bytes:.0f}")
         return os.fdopen(self._scratch.open(path, version), "rb")

@@ -11,7 +11,7 @@ from pipeline.collections.formats.files import CollectionFolder
 from pipeline.collections.records import Options
 from pipeline.errors import UsageError
 from pipeline.remote import stores
-from pipeline.remote.paths import LISTED, Place, RemotePath, is_url
+from pipeline.remote.paths import WEB, Place, RemotePath, is_url
 from pipeline.remote.stores import Version
 
 BRACES = re.compile(r"\{(\d+)\.\.(\d+)\}")
@@ -32,12 +32,12 @@ class RemoteFolder(CollectionFolder):
 
     @property
     def _listed(self) -> bool:
-        return self.root.scheme in LISTED
+        return self.root.scheme not in WEB
 
     @cached_property
     def objects(self) -> dict[str, Version]:
         """All that the store lists, by names relative to the root."""
-        return stores.find(self.root, self._scratch.patience) if self._listed else {}
+        return stores.find(self.root) if self._listed else {}
 
     @cached_property
     def _folders(self) -> dict[tuple[str, ...], list[str]]:
