@@ -87,7 +87,7 @@ def _as_table(path: Path, columns: dict[str, str], notes: tuple[str, ...] = ()) 
 def _detect_folder(folder: CollectionFolder) -> Detected:
     for form, keys in LISTS.items():
         usual = {key: NAMED[form][key] for key in keys}
-        if any(next(folder.root.glob(pattern), None) for patterns in usual.values() for pattern in patterns):
+        if any(folder.glob(pattern) for patterns in usual.values() for pattern in patterns):
             return Detected(folder.root, form)
     kinds: Counter[str] = Counter()
     lists: list[str] = []

@@ -43,6 +43,7 @@ class CollectionSettings(Section):
     max_aspect_ratio: Positive
     decode_seconds: AboveZero
     follow_links: bool
+    exclude: tuple[str, ...]
     takedown: str | None
     reject_limit: Share
 

@@ -33,9 +33,10 @@ def ingest(run: Run, job: Job, processes: int | None = None) -> None:
 
     from pipeline import runtime
     from pipeline.collections.assembly import Assembly
-    from pipeline.collections.formats import FORMATS
+    from pipeline.collections import formats
     from pipeline.collections.formats.remote_files import open_collection
     from pipeline.collections.intake import Intake, leave_out, parse_takedown
+    from pipeline.collections.inventory import count_files
     from pipeline.collections.records import Options
     from pipeline.errors import JointspaceError
     from pipeline.images.decode import Inspection
@@ -49,8 +50,8 @@ def ingest(run: Run, job: Job, processes: int | None = None) -> None:
     root, settings = run.layout.data_root, run.config.collection
     files, columns, split, own = settings.files, settings.columns, settings.default_split, settings.kept_columns
     scratch = run.scratch if _scratch(run.config) else None
-    options = Options(files, columns, split, settings.follow_links, own, scratch)
-    records = FORMATS[settings.format](root, options)
+    options = Options(files, columns, split, settings.follow_links, own, scratch, settings.exclude)
+    records = formats.read(settings.format, root, options)
     if settings.takedown:
         records = leave_out(records, parse_takedown(read_list(Path(settings.takedown), "collection.takedown")))
     records = tqdm(records, "read", unit=" records", disable=None)
@@ -68,6 +69,7 @@ def ingest(run: Run, job: Job, processes: int | None = None) -> None:
     more = (elsewhere,) if run.config.scheduler else ()
     with _tables_in(parts / TABLES) as folder, closing(Intake(settings.max_sentence_chars, own, folder)) as intake:
         assembly = Assembly(intake.add(records))
+        count_files(root, settings.format, options, intake.tables, settings.takedown is not None)
         outcomes = known.resume(assembly.locations, look, Inspection._make, *more)
         collection = assembly.collect(tqdm(outcomes, "check", len(assembly), unit=" images", disable=None))
 
@@ -81,10 +83,11 @@ def ingest(run: Run, job: Job, processes: int | None = None) -> None:
                 write_rejects(report, rejects)  # outside of the manifest, which is not written
             raise
         resolved, objects = root.resolve() if isinstance(root, Path) else root, _tars(run, collection.tars)
-        counts, size = collection.counts, run.config.shard_size
-        write_manifest(job.path, resolved, collection.parts(), rejects, counts, size, objects)
+        counts = {**collection.counts, "files": options.tally.counts()}
+        size, left_out = run.config.shard_size, options.tally.left_out
+        write_manifest(job.path, resolved, collection.parts(), rejects, counts, size, objects, left_out)
     known.clear()
-    for line in collection.describe():
+    for line in (*collection.describe(), *options.tally.describe()):
         logger.info(line)
     if not collection.counts["sentences"]["kept"] and settings.default_split != "gallery":
         logger.warning(
@@ -185,7 +188,8 @@ def _keys(config) -> dict:
 
     chosen, state = config.collection, ""
     if not config.demo.generate:
-        state = describe_state(place(config.data_root), chosen.format, chosen.files, _scratch(config))
+        root, scratch = place(config.data_root), _scratch(config)
+        state = describe_state(root, chosen.format, chosen.files, scratch, chosen.exclude)
     collection = chosen.model_dump()
     return {"data_root": config.data_root, "collection": collection, "shard_size": config.shard_size, "state": state}
 
@@ -204,7 +208,7 @@ def _reads(config, layout) -> Inputs:
 
 STAGE = Stage(
     ingest,
-    version=8,
+    version=9,
     needs=Need(
         lambda s: PYTHON + 600 + tables_mb(s),
         lambda s: 0.001 * s.images + 0.0005 * s.sentences,

@@ -29,6 +29,7 @@ from pipeline.errors import InputError
 from pipeline.settings.section import SPLITS
 
 DOCUMENT = ("title", "tags", "description")
+SHARDS = "**/*.tar"
 LARGEST_TEXT = 1 << 24
 
 
@@ -40,7 +41,7 @@ def read(root: Path, options: Options) -> Iterator[Record]:
     """
     folder = open_collection(root, options)
     folder.check_keys((*SPLITS, DIVIDED))
-    for split, pattern in (options.files or {options.default_split: "**/*.tar"}).items():
+    for split, pattern in (options.files or {options.default_split: SHARDS}).items():
         # Patterns match under the root; for an absolute one, pathlib raises an exception of its own.
         shards = [] if Path(pattern).is_absolute() else folder.glob(pattern)
         if not shards:
