@@ -17,7 +17,9 @@ NAMES = {
     **dict.fromkeys(("$recycle.bin", "recycler", "system volume information", "found.000"), WINDOWS),
     **dict.fromkeys(("thumbs.db", "thumbs.db:encryptable", "ehthumbs.db", "ehthumbs_vista.db", "desktop.ini"), WINDOWS),
     **dict.fromkeys(("__macosx", ".trashes", ".trash", ".appledouble", ".appledb", ".appledesktop"), MACOS),
-    **dict.fromkeys((".spotlight-v100", ".fseventsd", ".documentrevisions-v100", ".temporaryitems", ".ds_store"), MACOS),
+    **dict.fromkeys(
+        (".spotlight-v100", ".fseventsd", ".documentrevisions-v100", ".temporaryitems", ".ds_store"), MACOS
+    ),
     **dict.fromkeys(("temporary items", "icon\r", ".localized", ".volumeicon.icns", ".picasaoriginals"), MACOS),
     "lost+found": "of a Linux file system",
 }
