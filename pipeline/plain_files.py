@@ -1,10 +1,15 @@
-"""Opening files that a user or a stranger brings: regular files only, and none outside of their folder."""
+"""Files that a user or a stranger brings: regular files only, none outside of their folder, and texts however their
+editor ends lines."""
 
+import codecs
 import errno
 import os
 import stat
+from collections.abc import Iterator
+from pathlib import Path
+from typing import BinaryIO
 
-from pipeline.errors import Refused
+from pipeline.errors import InputError, Refused
 
 FLAGS = os.O_RDONLY | os.O_NONBLOCK | os.O_NOCTTY | os.O_CLOEXEC
 """Of a file that is opened: a pipe would be waited for, and a terminal become ours."""
@@ -15,6 +20,11 @@ KINDS = (
     (stat.S_ISCHR, "a device"),
     (stat.S_ISBLK, "a device"),
 )
+
+LONGEST_LINE = 1 << 24
+"""Bytes. A longer line is not text, and would be read into memory all at once."""
+CHUNK = 1 << 18
+"""Bytes of a text that are read together."""
 
 
 class UnopenedFile(Refused):
@@ -68,3 +78,45 @@ def _require_regular(status: os.stat_result, most_bytes: float) -> None:
         raise UnopenedFile("unreadable", f"not a regular file but {kind}")
     if status.st_size > most_bytes:
         raise UnopenedFile("too-large", f"{status.st_size} bytes, more than {most_bytes:.0f}")
+
+
+def each_line(file: BinaryIO, source: Path | str) -> Iterator[bytes]:
+    """The lines of the text `file`, which a person may have made: CR, LF or CRLF ends one, U+2028 and form feeds do
+    not, and a byte order mark is not part of the first.
+
+    Raises InputError naming `source` for a line longer than LONGEST_LINE and for UTF-16.
+    """
+    rest, number, chunk = b"", 0, file.read(CHUNK).removeprefix(codecs.BOM_UTF8)
+    if chunk.startswith((codecs.BOM_UTF16_LE, codecs.BOM_UTF16_BE)):
+        raise InputError(f"{source} is UTF-16; save it as UTF-8")
+    while chunk:
+        lines = (rest + chunk).splitlines(keepends=True)
+        chunk = file.read(CHUNK)
+        rest = lines.pop() if chunk else b""  # perhaps without its end, or with the CR of a CRLF
+        for line in lines:
+            number += 1
+            yield line.rstrip(b"\r\n")
+        if len(rest) > LONGEST_LINE:
+            raise InputError(f"{source}: line {number + 1} has more than {LONGEST_LINE} bytes; is it a text?")
+
+
+def decode_text(data: bytes, source: Path | str, first_line: int = 1) -> str:
+    """The text in `data`, without a byte order mark, which begins at the line `first_line` of `source`. Raises
+    InputError naming the line that is not UTF-8."""
+    if data.startswith((codecs.BOM_UTF16_LE, codecs.BOM_UTF16_BE)):
+        raise InputError(f"{source} is UTF-16; save it as UTF-8")
+    try:
+        return data.decode("utf-8-sig")
+    except UnicodeDecodeError as error:
+        number = first_line - 1 + len(data[: error.start + 1].splitlines())
+        raise InputError(f"{source}: line {number} is not UTF-8; save the file as UTF-8") from None
+
+
+def read_lines(path: Path, most_bytes: float = 1 << 30) -> list[str]:
+    """The lines of a text as `each_line` has them. Raises InputError for what is not a regular file of UTF-8."""
+    try:
+        folder, name = os.path.split(path)
+        with open(open_plain(folder, name, most_bytes, True), "rb") as file:
+            return [decode_text(line, path, number) for number, line in enumerate(each_line(file, path), 1)]
+    except (UnopenedFile, OSError) as error:
+        raise InputError(f"{path} cannot be read ({error}); put a text file there") from error

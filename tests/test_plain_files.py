@@ -1,0 +1,46 @@
+"""Texts that a person may have made, in whatever way an editor ends lines and begins files."""
+
+import io
+import re
+from pathlib import Path
+
+import pytest
+
+from pipeline import plain_files
+from pipeline.errors import InputError
+from pipeline.plain_files import each_line, read_lines
+
+
+@pytest.mark.parametrize("chunk", [3, 4, 1 << 18])
+@pytest.mark.parametrize(
+    ("data", "lines"),
+    [
+        (b"\xef\xbb\xbfa\nb", ["a", "b"]),
+        (b"a\r\n\r\nb\r\n", ["a", "", "b"]),
+        (b"a\rb\r", ["a", "b"]),
+        (b"a\r\rb\n\nc", ["a", "", "b", "", "c"]),
+        ("é\u2028x\x0b\x0c\x85y\n".encode(), ["é\u2028x\x0b\x0c\x85y"]),
+        (b"", []),
+    ],
+)
+def test_lines(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, data: bytes, lines: list[str], chunk: int) -> None:
+    monkeypatch.setattr(plain_files, "CHUNK", chunk)
+    (tmp_path / "list.txt").write_bytes(data)
+    assert read_lines(tmp_path / "list.txt") == lines
+
+
+@pytest.mark.parametrize(
+    ("data", "line"), [("a\nb".encode("utf-16"), "UTF-16"), (b"a\r\nb\r\n\xff", "line 3"), (None, "cannot be read")]
+)
+def test_what_is_no_text_is_named(tmp_path: Path, data: bytes | None, line: str) -> None:
+    path = tmp_path / "list.txt"
+    path.mkdir() if data is None else path.write_bytes(data)
+    with pytest.raises(InputError, match=f"{re.escape(str(path))}.*{line}"):
+        read_lines(path)
+
+
+def test_a_line_without_end_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(plain_files, "CHUNK", 8)
+    monkeypatch.setattr(plain_files, "LONGEST_LINE", 20)
+    with pytest.raises(InputError, match=r"x\.txt: line 2"):
+        list(each_line(io.BytesIO(b"a\n" + b"b" * 40), "x.txt"))
