@@ -86,7 +86,7 @@ def each_line(file: BinaryIO, source: Path | str) -> Iterator[bytes]:
 
     Raises InputError naming `source` for a line longer than LONGEST_LINE and for UTF-16.
     """
-    rest, number, chunk = b"", 0, file.read(CHUNK).removeprefix(codecs.BOM_UTF8)
+    rest, number, chunk = b"", 0, file.read(CHUNK)
     if chunk.startswith((codecs.BOM_UTF16_LE, codecs.BOM_UTF16_BE)):
         raise InputError(f"{source} is UTF-16; save it as UTF-8")
     while chunk:
@@ -95,7 +95,8 @@ def each_line(file: BinaryIO, source: Path | str) -> Iterator[bytes]:
         rest = lines.pop() if chunk else b""  # perhaps without its end, or with the CR of a CRLF
         for line in lines:
             number += 1
-            yield line.rstrip(b"\r\n")
+            line = line.rstrip(b"\r\n")
+            yield line.removeprefix(codecs.BOM_UTF8) if number == 1 else line
         if len(rest) > LONGEST_LINE:
             raise InputError(f"{source}: line {number + 1} has more than {LONGEST_LINE} bytes; is it a text?")
 
