@@ -11,7 +11,7 @@ from pathlib import Path
 
 from pipeline.collections.formats import FORMATS, NAMED, rows
 from pipeline.collections.formats.files import LIST_SUFFIXES, CollectionFolder, is_image
-from pipeline.collections.formats.folder import KEYS
+from pipeline.collections.formats.folder import KEYS, usual_names
 from pipeline.collections.formats.webdataset import DOCUMENT
 from pipeline.collections.records import DIVIDED, ImageRecord, Options
 from pipeline.errors import InputError, JointspaceError, UsageError
@@ -25,7 +25,8 @@ LISTS = {
 """Format -> the keys of collection.files of which one file makes a folder that format's, in the order of the search."""
 COLUMNS = {
     "file": KEYS,
-    "sentence": ("sentence", "caption", "sentences", "captions", "text", "alt", "alt_text"),
+    "sentence": ("sentence", "caption", "sentences", "captions", "text", "alt", "alt_text")
+    + ("comment", "raw", "raw_caption", "sentence_text", "caption_text"),
     "split": ("split",),
     **{name: (name,) for name in DOCUMENT},
 }
@@ -157,7 +158,7 @@ def _is_table(name: str) -> bool:
 def _columns(folder: CollectionFolder, path: Path) -> dict[str, str]:
     """The columns of a table that have a use here, by our names. Raises InputError where none holds the names of files,
     and for a table that cannot be read."""
-    present = {name.lower().strip(): name for name in reversed(rows.column_names(folder, path))}
+    present = usual_names(rows.column_names(folder, path))
     found = {ours: next((present[one] for one in usual if one in present), None) for ours, usual in COLUMNS.items()}
     if found["file"] is None:
         known = ", ".join(COLUMNS["file"])

@@ -13,6 +13,7 @@ from typing import Any, NamedTuple
 from pipeline.remote.scratch import Scratch
 
 DIVIDED = "divided"  # the split of an image for which the collection names none: assembly decides
+LISTED = "texts that are lists of sentences (['a dog', 'a hound']) are read as several sentences"
 SHOWN = 20
 """Reasons that are printed."""
 NOT_UTF8 = "not UTF-8"  # the reason to reject what is not text
@@ -117,7 +118,7 @@ class Tally:
             yield from (f"  {count:,} left out: {reason}" for reason, count in self.left_out.most_common(SHOWN))
             if rest := sum(count for _, count in self.left_out.most_common()[SHOWN:]):
                 yield f"  {rest:,} left out for other reasons, which manifest.json lists"
-        yield from (f"{count:,} {note}" for note, count in self.notes.items())
+        yield from (f"{count:,} {note}" for note, count in self.notes.items() if count)
 
     def counts(self) -> dict[str, int]:
         left_out = self.left_out.total()

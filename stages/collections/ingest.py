@@ -32,8 +32,8 @@ def ingest(run: Run, job: Job, processes: int | None = None) -> None:
     from tqdm import tqdm
 
     from pipeline import runtime
-    from pipeline.collections.assembly import Assembly
     from pipeline.collections import formats
+    from pipeline.collections.assembly import Assembly
     from pipeline.collections.formats.remote_files import open_collection
     from pipeline.collections.intake import Intake, leave_out, parse_takedown
     from pipeline.collections.inventory import count_files

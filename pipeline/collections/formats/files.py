@@ -172,8 +172,8 @@ class CollectionFolder:
         both sorted and without what `exclusion` leaves out. Raises InputError for a folder that cannot be read."""
         folder = folder or self.root
         prefix = self.label(folder)
-        for below, names in self._walk(folder, "" if prefix == "." else prefix):
-            yield below, [name for name, reason in names if reason is None]
+        for inside, names in self._walk(folder, "" if prefix == "." else prefix):
+            yield inside, [name for name, reason in names if reason is None]
 
     def files(self) -> Iterator[tuple[str, str | None]]:
         """Every file below the root, relative to it, and why it is left out; None if it is not. Links to folders are
@@ -181,10 +181,10 @@ class CollectionFolder:
         linked = [entry.name for entry in os.scandir(self.root) if entry.is_symlink() and entry.is_dir()]
         for top in ("", *linked):
             reason = self.exclusion.of_path(top) if top else None
-            for below, names in self._walk(os.path.join(self.root, top), top, everything=True, above=reason):
+            for inside, names in self._walk(os.path.join(self.root, top), top, everything=True, above=reason):
                 for name, why in names:
-                    if top or below or name not in linked:
-                        yield posixpath.join(top, below, name), why
+                    if top or inside or name not in linked:
+                        yield posixpath.join(top, inside, name), why
 
     def _walk(
         self, folder: Place | str, prefix: str, everything: bool = False, above: str | None = None
@@ -201,9 +201,9 @@ class CollectionFolder:
             closed.append((os.path.relpath(error.filename, folder), reason))
 
         for parent, folders, names in os.walk(folder, onerror=fail):
-            below = os.path.relpath(parent, folder)
-            below = "" if below == "." else below
-            whole = posixpath.join(prefix, below)
+            inside = os.path.relpath(parent, folder)
+            inside = "" if inside == "." else inside
+            whole = posixpath.join(prefix, inside)
             reason = reasons.pop(parent, None)
             into = {name: reason or self.exclusion.of_path(posixpath.join(whole, name)) for name in folders}
             folders[:] = sorted(name for name in folders if everything or into[name] is None)
@@ -212,7 +212,7 @@ class CollectionFolder:
                 links = [name for name in folders if os.path.islink(os.path.join(parent, name))]
                 files += [(name, into[name] or "a link to a folder, which is not followed") for name in links]
                 reasons |= {os.path.join(parent, name): into[name] for name in folders if into[name]}
-            yield below, files
+            yield inside, files
         if closed:
             yield "", closed
 

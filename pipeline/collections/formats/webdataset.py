@@ -18,7 +18,7 @@ from pipeline.collections.formats.files import IMAGE_SUFFIXES, CollectionFolder,
 from pipeline.collections.formats.remote_files import open_collection
 from pipeline.collections.records import (
     DIVIDED,
-    NOT_UTF8,
+    LISTED,
     ColumnsRecord,
     ImageRecord,
     Options,
@@ -38,6 +38,7 @@ PHOTOGRAPHS = (".jpg", ".jpeg", ".png", ".webp", *sorted(IMAGE_SUFFIXES))
 """Suffixes of a sample's photograph, the first that it has; with none of these, its only image."""
 DIGITS = re.compile(r"\d+")
 LONGEST_SUFFIX = 24
+LINE_END = re.compile(r"\r\n|\r|\n")
 LARGEST_TEXT = 1 << 24
 
 
@@ -143,7 +144,7 @@ def _read_sample(
     if text := found["text"]:
         yield from _read_text(descriptor, key, f"{shard}/{text.name}", text)
     if description := found["json"]:
-        yield from _read_json(descriptor, key, f"{shard}/{description.name}", description, with_sentences=not text)
+        yield from _read_json(descriptor, key, f"{shard}/{description.name}", description, None if text else tally)
 
 
 def _choose(suffixes: list[str], plain: tuple[str, ...]) -> str | None:
@@ -162,27 +163,29 @@ def _why_unused(suffix: str, image: bool) -> str:
 
 
 def _read_text(descriptor: int, key: str, file: str, member: TarMember) -> Iterator[Record]:
-    value = _text(descriptor, member)
-    if value is None:
-        reason = NOT_UTF8 if member.size <= LARGEST_TEXT else f"too long: {member.size} bytes, more than {LARGEST_TEXT}"
-        yield Reject(file, None, "sentences", reason)
+    if member.size > LARGEST_TEXT:
+        yield Reject(file, None, "sentences", f"too long: {member.size} bytes, more than {LARGEST_TEXT}")
         return
-    lines = value.replace("\r\n", "\n").replace("\r", "\n").split("\n")
-    for number, line in enumerate(line for line in lines if line):
+    text = lists.decode_text(_bytes(descriptor, member))
+    if isinstance(text, bytes):
+        yield Reject(file, None, "sentences", lists.not_utf8(text))
+        return
+    for number, line in enumerate(filter(None, LINE_END.split(text))):
         yield SentenceRecord(key, number, line, file)
 
 
-def _read_json(descriptor: int, key: str, file: str, member: TarMember, with_sentences: bool) -> Iterator[Record]:
+def _read_json(descriptor: int, key: str, file: str, member: TarMember, tally: Tally | None) -> Iterator[Record]:
+    """The records of a JSON member; its sentences only with a `tally`."""
     try:
-        value = lists.parse_json(_text(descriptor, member) or "")
+        value = lists.parse_json(_bytes(descriptor, member) if member.size <= LARGEST_TEXT else "")
         if not isinstance(value, dict):
             raise ValueError("not an object")
     except ValueError as error:
         yield Reject(file, None, "documents", f"not JSON: {error}")
         return
-    captions = value.get("caption")
-    captions = captions if isinstance(captions, list) else [captions]
-    if with_sentences:
+    if tally is not None:
+        captions, in_text = lists.sentences(value.get("caption"))
+        tally.notes[LISTED] += in_text
         for number, text in enumerate(text for text in captions if text is not None):
             yield SentenceRecord(key, number, text, file)
     yield from lists.document(key, [value.get(name) for name in DOCUMENT], file)
@@ -190,8 +193,6 @@ def _read_json(descriptor: int, key: str, file: str, member: TarMember, with_sen
         yield ColumnsRecord(key, own, file)
 
 
-def _text(descriptor: int, member: TarMember) -> str | None:
-    """The member as text without its byte order mark; None if it is not UTF-8 or longer than LARGEST_TEXT."""
-    if member.size > LARGEST_TEXT:
-        return None
-    return lists.decode_text(os.pread(descriptor, member.size, member.offset).removeprefix(codecs.BOM_UTF8))
+def _bytes(descriptor: int, member: TarMember) -> bytes:
+    """The content of a text without its byte order mark."""
+    return os.pread(descriptor, member.size, member.offset).removeprefix(codecs.BOM_UTF8)
