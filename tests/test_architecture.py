@@ -23,6 +23,7 @@ GROUND = {
     "multivectors",
     "named_arrays",
     "onnx_graphs",
+    "parquet_photographs",
     "plain_files",
     "precision",
     "printable",

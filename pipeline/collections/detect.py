@@ -74,7 +74,23 @@ def _detect_file(path: Path) -> Detected:
         raise UsageError(f"{path} is not {kinds}" if path.exists() else f"{path} does not exist; give {kinds}")
     if suffix == ".tar":
         return Detected(path.parent, "webdataset", {DIVIDED: glob.escape(path.name)})
-    return _as_table(path, _columns(CollectionFolder(path.parent, PLAIN), path))
+    folder = CollectionFolder(path.parent, PLAIN)
+    if suffix == ".parquet" and (column := rows.photographs_in(folder, path)):
+        return _with_photographs(folder, path, column, {DIVIDED: glob.escape(path.name)})
+    return _as_table(path, _columns(folder, path))
+
+
+def _with_photographs(folder: CollectionFolder, path: Path, column: str, files: dict[str, str]) -> Detected:
+    """Parquet files like the one at `path`, whose `column` holds photographs."""
+    present = usual_names(rows.column_names(folder, path))
+    columns = {
+        ours: next((present[one] for one in COLUMNS[ours] if one in present), None) for ours in list(COLUMNS)[1:]
+    }
+    renamed = {ours: theirs for ours, theirs in columns.items() if theirs not in (None, ours)}
+    note = f"{folder.label(path)} has its photographs in the column {column}"
+    if columns["sentence"]:
+        note += f", its sentences in {columns['sentence']}"
+    return Detected(folder.root, "parquet", files, renamed, columns["sentence"] is not None, (note,))
 
 
 def _as_table(path: Path, columns: dict[str, str], notes: tuple[str, ...] = ()) -> Detected:
@@ -100,6 +116,10 @@ def _detect_folder(folder: CollectionFolder) -> Detected:
         kinds["texts"] += sum(posixpath.splitext(name)[0] in images for name in names if name.lower().endswith(".txt"))
         kinds["shards"] += sum(name.lower().endswith(".tar") for name in names)
         lists += [posixpath.join(below, name) for name in names if name.lower().endswith(LIST_SUFFIXES)]
+    shards = [folder.root / name for name in lists if name.lower().endswith(".parquet")]
+    with suppress(InputError):  # which is said where it is read as a table
+        if shards and (column := rows.photographs_in(folder, shards[0])):
+            return _with_photographs(folder, shards[0], column, {})
     unused: dict[str, str] = {}
     for name in filter(_is_table, lists):
         if "/" in name:

@@ -32,7 +32,9 @@ class DemoSettings(Section):
 
 
 class CollectionSettings(Section):
-    format: Literal["folder", "flickr-token", "karpathy", "coco", "pascal1k", "table", "text-files", "webdataset"]
+    format: Literal[
+        "folder", "flickr-token", "karpathy", "coco", "pascal1k", "table", "text-files", "webdataset", "parquet"
+    ]
     files: dict[str, str]
     columns: dict[str, str]
     own_columns: tuple[str, ...] | dict[OwnName, str] | None

@@ -9,7 +9,17 @@ a module with such a function, and add it and its lists here, and its name to `p
 from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 
-from pipeline.collections.formats import coco, flickr_token, folder, karpathy, pascal1k, table, text_files, webdataset
+from pipeline.collections.formats import (
+    coco,
+    flickr_token,
+    folder,
+    karpathy,
+    parquet,
+    pascal1k,
+    table,
+    text_files,
+    webdataset,
+)
 from pipeline.collections.records import Options, Record
 from pipeline.collections.system_files import Exclusion
 from pipeline.remote.paths import Place
@@ -23,6 +33,7 @@ FORMATS: Mapping[str, Callable[[Path, Options], Iterator[Record]]] = {
     "table": table.read,
     "text-files": text_files.read,
     "webdataset": webdataset.read,
+    "parquet": parquet.read,
 }
 NAMED: Mapping[str, Mapping[str, tuple[str, ...]]] = {
     "folder": folder.FILES,
@@ -33,7 +44,7 @@ NAMED: Mapping[str, Mapping[str, tuple[str, ...]]] = {
     "table": table.FILES,
 }
 """Format -> key of collection.files -> its usual names, for formats that read lists."""
-SHARDS: Mapping[str, str] = {"webdataset": webdataset.SHARDS}
+SHARDS: Mapping[str, str] = {"webdataset": webdataset.SHARDS, "parquet": parquet.SHARDS}
 """Format -> the usual pattern of its shards, for formats that read photographs from within files."""
 
 

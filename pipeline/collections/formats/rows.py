@@ -17,6 +17,7 @@ from pipeline.collections.formats.arrow_values import plain_column, stored_type
 from pipeline.collections.formats.files import CollectionFolder
 from pipeline.collections.own_columns import Field
 from pipeline.errors import InputError, UsageError
+from pipeline.parquet_photographs import photograph_column
 from pipeline.plain_files import LONGEST_LINE, each_line
 from pipeline.trial import try_first
 
@@ -79,6 +80,17 @@ def is_text(path: Path) -> bool:
     """Whether the table is a CSV or TSV, whose fields have no type, and whose header is read without spaces around
     names."""
     return READERS.get(path.suffix.lower()) is _read_csv
+
+
+def photographs_in(folder: CollectionFolder, path: Path) -> str | None:
+    """The column of a Parquet file that holds photographs, if any. Raises InputError."""
+    try_first(path, _photographs_in, folder, path)
+    return _photographs_in(folder, path)
+
+
+def _photographs_in(folder: CollectionFolder, path: Path) -> str | None:
+    with _refusing(path), folder.open(path, math.inf) as file:
+        return photograph_column(pq.read_metadata(file).schema.to_arrow_schema())
 
 
 def _parquet_columns(folder: CollectionFolder, path: Path, plain: bool = False) -> list[str]:
@@ -241,7 +253,7 @@ def _batches(
         metadata = pq.read_metadata(file)
         present = metadata.schema.to_arrow_schema().names
         _check_columns(path, present, needed)
-        names = [name for name in columns if name in present]
+        names = [name for name in columns if name in present or name.removesuffix(".path") in present]
         texts = _check_claims(path, os.fstat(file.fileno()).st_size, metadata, names)
         table = pq.ParquetFile(file, metadata=metadata, read_dictionary=texts)
         number = portion.before
