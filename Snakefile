@@ -14,6 +14,7 @@ from pipeline.errors import JointspaceError
 from pipeline.run.workflow import Workflow
 from stages.catalogue import declared
 from stages.closing import close
+from stages.requirements import require_all
 
 
 configfile: str(default_path())
@@ -31,6 +32,10 @@ wildcard_constraints:
 
 onstart:
     FLOW.start(config)
+    try:
+        require_all(FLOW.run, FLOW.stages)
+    except JointspaceError as error:
+        raise WorkflowError(str(error))
 
 
 onsuccess:

@@ -1,0 +1,116 @@
+"""What a configuration names and is not here: said before the first job, all of it at once."""
+
+from collections.abc import Iterator, Mapping
+from importlib.util import find_spec
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from pipeline.errors import JointspaceError, UsageError, meant
+
+if TYPE_CHECKING:
+    from pipeline.config import Config
+    from pipeline.run import Run, Stage
+
+MODULES = {
+    "standard": "cv2",
+    "selective-search": "cv2.ximgproc",
+    "open-clip": "open_clip",
+    "timm": "timm",
+    "transformers": "transformers",
+    "sentence-transformers": "sentence_transformers",
+    "onnx": "onnxruntime",
+    "openvino": "openvino",
+    "onnxruntime": "onnxscript",
+    "fisher": "skimage",
+    "words": "gensim",
+    "parse": "spacy",
+}
+"""Extra of the distribution -> a module that it brings."""
+
+
+SHOWN = 10
+"""Of what is missing."""
+
+
+def require_all(run: "Run", stages: "Mapping[str, Stage]") -> None:
+    """Raises UsageError that names every file and extra that the run of `stages` needs and that is not here, and where
+    the demo would be drawn into a folder that was not meant for it."""
+    _require_demo_folder(run.config)
+    missing = list(dict.fromkeys([*_files(run, stages), *_extras(run.config)]))
+    if missing:
+        more = [f"and {len(missing) - SHOWN} more"] if len(missing) > SHOWN else []
+        raise UsageError("; ".join([*missing[:SHOWN], *more]))
+
+
+def _require_demo_folder(config: "Config") -> None:
+    """The demo is drawn into its own folder, into one that has it, or where the section `demo` says which demo."""
+    from pipeline.config import load
+    from pipeline.storage.demo_folder import MARK
+
+    usual, root = load(), Path(config.data_root)
+    meant_for_it = root.name == Path(usual.data_root).name or (root / MARK).exists()
+    if not config.demo.generate or meant_for_it or config.demo != usual.demo:
+        return
+    beside = (str(one) for one in root.parent.glob("*") if one.is_dir())
+    other = "" if root.exists() else meant(str(root), beside)
+    raise UsageError(
+        f"data_root {root} is not the demo's folder, and demo.generate would have the demo drawn into it; {other}for"
+        " photographs of your own set demo: {generate: false}"
+    )
+
+
+def _files(run: "Run", stages: "Mapping[str, Stage]") -> Iterator[str]:
+    """What persons have brought for stages whose results are not there yet."""
+    from pipeline.run.stage import Outside, needed
+
+    data_root = run.layout.data_root
+    for stage, names in needed(stages, run.config, run.layout):
+        if _is_made(run, stage, names):
+            continue
+        try:
+            reads = stage.reads(run.config, run.layout, *names)
+        except JointspaceError as error:
+            yield str(error)
+            continue
+        for one in reads.values():
+            if not isinstance(one, Outside) or not isinstance(one.path, Path) or one.path.exists():
+                continue
+            if not (run.config.demo.generate and one.path.is_relative_to(data_root)):  # which are drawn
+                yield f"{one.path} does not exist, which {' '.join([stage.command, *names])} reads"
+
+
+def _is_made(run: "Run", stage: "Stage", names: tuple[str, ...]) -> bool:
+    from pipeline.run.layout import Artefact
+
+    outputs = stage.outputs(run.layout, *names)
+    return all((one.commit if isinstance(one, Artefact) else one.part(0)).exists() for one in outputs)
+
+
+def _extras(config: "Config") -> Iterator[str]:
+    """The extras that are not installed, with what needs them."""
+    for what, extra in _named_extras(config):
+        module = MODULES.get(extra)
+        if module is not None and not _is_installed(module):
+            yield f"{what} needs {module}: pip install 'jointspace[{extra}]'"
+
+
+def _named_extras(config: "Config") -> Iterator[tuple[str, str]]:
+    from pipeline.specs.encoders import encoder_spec
+    from pipeline.specs.engines import ENGINES
+
+    for encoder in config.prepared_encoders:
+        yield f"encoder {encoder.name}", encoder_spec(encoder.kind, encoder.architecture).extra
+    for encoder in config.prepared_text_encoders:
+        yield f"text encoder {encoder.name}", encoder.spec.extra
+    yield from ((f"extract.engine {one.name}", one.extra) for one in ENGINES if one.name == config.extract.engine)
+    if config.regions.encoders and config.regions.proposals == "selective-search":
+        yield "regions.proposals selective-search", "selective-search"
+    if config.parse.engine == "spacy":
+        yield "parse.engine spacy", "parse"
+
+
+def _is_installed(module: str) -> bool:
+    try:
+        return find_spec(module) is not None
+    except ModuleNotFoundError:  # of the package above it
+        return False
