@@ -1,6 +1,6 @@
 """What a configuration names and is not here: said before the first job, all of it at once."""
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from importlib.util import find_spec
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -10,6 +10,7 @@ from pipeline.errors import JointspaceError, UsageError, meant
 if TYPE_CHECKING:
     from pipeline.config import Config
     from pipeline.run import Run, Stage
+    from pipeline.run.stage import Names
 
 MODULES = {
     "standard": "cv2",
@@ -35,8 +36,13 @@ SHOWN = 10
 def require_all(run: "Run", stages: "Mapping[str, Stage]") -> None:
     """Raises UsageError that names every file and extra that the run of `stages` needs and that is not here, and where
     the demo would be drawn into a folder that was not meant for it."""
+    from pipeline.run.stage import needed
+
     _require_demo_folder(run.config)
-    missing = list(dict.fromkeys([*_files(run, stages), *_extras(run.config)]))
+    unmade = [
+        (stage, names) for stage, names in needed(stages, run.config, run.layout) if not _is_made(run, stage, names)
+    ]
+    missing = list(dict.fromkeys([*_files(run, unmade), *_extras(run.config, unmade)]))
     if missing:
         more = [f"and {len(missing) - SHOWN} more"] if len(missing) > SHOWN else []
         raise UsageError("; ".join([*missing[:SHOWN], *more]))
@@ -59,14 +65,12 @@ def _require_demo_folder(config: "Config") -> None:
     )
 
 
-def _files(run: "Run", stages: "Mapping[str, Stage]") -> Iterator[str]:
-    """What persons have brought for stages whose results are not there yet."""
-    from pipeline.run.stage import Outside, needed
+def _files(run: "Run", unmade: "Sequence[tuple[Stage, Names]]") -> Iterator[str]:
+    """What persons have to bring for stages whose results are not there yet."""
+    from pipeline.run.stage import Outside
 
     data_root = run.layout.data_root
-    for stage, names in needed(stages, run.config, run.layout):
-        if _is_made(run, stage, names):
-            continue
+    for stage, names in unmade:
         try:
             reads = stage.reads(run.config, run.layout, *names)
         except JointspaceError as error:
@@ -86,26 +90,29 @@ def _is_made(run: "Run", stage: "Stage", names: tuple[str, ...]) -> bool:
     return all((one.commit if isinstance(one, Artefact) else one.part(0)).exists() for one in outputs)
 
 
-def _extras(config: "Config") -> Iterator[str]:
+def _extras(config: "Config", unmade: "Sequence[tuple[Stage, Names]]") -> Iterator[str]:
     """The extras that are not installed, with what needs them."""
-    for what, extra in _named_extras(config):
-        module = MODULES.get(extra)
-        if module is not None and not _is_installed(module):
-            yield f"{what} needs {module}: pip install 'jointspace[{extra}]'"
+    for stage, names in unmade:
+        for what, extra in _extras_of(config, stage.name, *names):
+            module = MODULES.get(extra)
+            if module is not None and not _is_installed(module):
+                yield f"{what} needs {module}: pip install 'jointspace[{extra}]'"
 
 
-def _named_extras(config: "Config") -> Iterator[tuple[str, str]]:
+def _extras_of(config: "Config", stage: str, *names: str) -> Iterator[tuple[str, str | None]]:
     from pipeline.specs.encoders import encoder_spec
     from pipeline.specs.engines import ENGINES
 
-    for encoder in config.prepared_encoders:
+    if stage in ("prepare_encoder", "extract"):
+        encoder = config.encoder(names[0])
         yield f"encoder {encoder.name}", encoder_spec(encoder.kind, encoder.architecture).extra
-    for encoder in config.prepared_text_encoders:
-        yield f"text encoder {encoder.name}", encoder.spec.extra
-    yield from ((f"extract.engine {one.name}", one.extra) for one in ENGINES if one.name == config.extract.engine)
-    if config.regions.encoders and config.regions.proposals == "selective-search":
+    if stage == "extract":
+        yield from ((f"extract.engine {one.name}", one.extra) for one in ENGINES if one.name == config.extract.engine)
+    if stage in ("prepare_text_encoder", "encode_sentences"):
+        yield f"text encoder {names[0]}", config.text_encoder(names[0]).spec.extra
+    if stage == "extract_regions" and config.regions.proposals == "selective-search":
         yield "regions.proposals selective-search", "selective-search"
-    if config.parse.engine == "spacy":
+    if stage == "parse" and config.parse.engine == "spacy":
         yield "parse.engine spacy", "parse"
 
 

@@ -7,7 +7,9 @@ from outcomes import append, check_counts, found
 
 from pipeline.errors import InputError
 
-LATIN = "not UTF-8 but, by its looks, WINDOWS-1252 (Latin-1); convert the file by `iconv -f WINDOWS-1252 -t UTF-8 OLD > NEW`"
+LATIN = "not UTF-8 but, by its looks, WINDOWS-1252 (Latin-1); convert the file by `{}`".format(
+    "iconv -f WINDOWS-1252 -t UTF-8 OLD > NEW"
+)
 OTHER = "not UTF-8 but another encoding (such as GB18030 or WINDOWS-1251); save the file as UTF-8"
 CAPTIONS = {
     "empty": (b"a.jpg\t1\t\n", "empty"),

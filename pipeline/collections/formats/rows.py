@@ -257,9 +257,10 @@ def _batches(
         texts = _check_claims(path, os.fstat(file.fileno()).st_size, metadata, names)
         table = pq.ParquetFile(file, metadata=metadata, read_dictionary=texts)
         number = portion.before
-        for batch in table.iter_batches(BATCH, row_groups=portion.groups, columns=names):
-            yield batch.schema.names, [plain_column(path, number, column) for column in batch.columns]
-            number += batch.num_rows
+        for group in portion.groups:  # lists of texts whose dictionaries differ are not read together
+            for batch in table.iter_batches(BATCH, row_groups=[group], columns=names):
+                yield batch.schema.names, [plain_column(path, number, column) for column in batch.columns]
+                number += batch.num_rows
 
 
 @contextmanager
