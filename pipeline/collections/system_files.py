@@ -35,6 +35,8 @@ PATTERNS = {
 }
 """Patterns of such names, likewise."""
 MATCHING = tuple((re.compile(fnmatch.translate(pattern)), f"{pattern} ({who})") for pattern, who in PATTERNS.items())
+SUSPECT = re.compile(r"^[.~s]|@")
+"""What is found in all that MATCHING or HIDDEN may be of: nearly no name of a photograph has it."""
 HIDDEN = "hidden (a name that begins with a dot)"
 
 
@@ -51,11 +53,13 @@ class Exclusion:
         folded = name.lower()
         if folded in NAMES:
             return f"{name.strip()} ({NAMES[folded]})"
-        for expression, reason in MATCHING:
-            if expression.match(folded):
+        if SUSPECT.search(folded):
+            if reason := next((reason for expression, reason in MATCHING if expression.match(folded)), None):
                 return reason
-        if name.startswith("."):
-            return HIDDEN
+            if name.startswith("."):
+                return HIDDEN
+        if not self._names:
+            return None
         return next((_by_pattern(one) for one, expression in self._names if expression.match(name)), None)
 
     def of_path(self, path: str) -> str | None:
