@@ -47,7 +47,7 @@ def read(root: Path, options: Options) -> Iterator[Record]:
         # Patterns match under the root; for an absolute one, pathlib raises an exception of its own.
         shards = [] if Path(pattern).is_absolute() else folder.glob(pattern)
         if not shards:
-            raise folder.lacks(f"Parquet files {pattern}", f"correct collection.files.{split} or data_root")
+            raise folder.lacks(f"Parquet files {pattern}", f"correct collection.files.{split or DIVIDED} or data_root")
         splits |= {path: split or _split_of(path.name) or options.default_split for path in shards}
     if not options.files and set(splits.values()) == {"train"}:
         splits = dict.fromkeys(splits, options.default_split)
