@@ -10,6 +10,7 @@ import yaml
 from pipeline.config import default_path
 from pipeline.storage.atomic import publish_text
 from stages.closing import close
+from stages.requirements import require_all
 
 
 configfile: str(default_path())
@@ -23,6 +24,10 @@ wildcard_constraints:
 
 
 onstart:
+    try:
+        require_all(THIS_RUN, STAGES)
+    except JointspaceError as error:
+        raise WorkflowError(str(error))
     # Where commands find it.
     publish_text(LAYOUT.config, yaml.safe_dump(dict(config), sort_keys=False))
 

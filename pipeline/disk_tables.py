@@ -123,6 +123,11 @@ class DiskTables:
         with self._refusing():
             return self._connection.sql(sql, params=values or None).to_arrow_table()
 
+    def update(self, sql: str) -> int:
+        """Change rows of tables that have some; returns how many."""
+        with self._refusing():
+            return self._connection.execute(sql).fetchone()[0]
+
     def in_order(self, name: str, order: Sequence[str], columns: str = "*") -> Iterator[pa.RecordBatch]:
         """The `columns` of a table that has rows, by columns of which the first is of whole numbers."""
         for portion in self._portions(name, order[0]):

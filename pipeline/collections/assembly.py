@@ -1,8 +1,8 @@
 """The second half of ingest: which images can be used, and the tables of a manifest.
 
-Everything is either kept, rejected with a reason, or a duplicate. Of images with the same bytes the first is kept. What
-belongs to an image shares its fate. Images are settled some thousand at a time, each time with what belongs to them, so
-that nothing here grows with the collection.
+Everything is either kept, rejected with a reason, or a duplicate. Of images with the same bytes the first is kept, and
+with it the sentences of the others that it has not. What else belongs to an image shares its fate. Images are settled
+some thousand at a time, each time with what belongs to them, so that nothing here grows with the collection.
 """
 
 from collections import Counter
@@ -17,7 +17,7 @@ import pyarrow.compute as pc
 from pipeline.collections import annotations
 from pipeline.collections.annotations import IMAGE_DUPLICATE, IMAGE_REJECTED, Belongings, Images, are_none
 from pipeline.collections.collection import Collection, Summaries
-from pipeline.collections.intake import Intake
+from pipeline.collections.intake import LARGEST_NUMBER, Intake
 from pipeline.collections.ownership import ORDER, OWNERS, find_owners
 from pipeline.collections.records import Reject
 from pipeline.collections.reject_table import BOXES, DOCUMENTS, FAULTY, SENTENCES, UNUSABLE, to_bytes, to_text
@@ -43,6 +43,27 @@ MADE = {
 }
 """The split of each image according to the collection, and the actual one; what its inspection gave; the images whose
 bytes are those of one before, and the name of the first of these."""
+
+
+SPLIT_OF_COPY = """
+    UPDATE placed SET asked = copy.asked, split = copy.split FROM (
+        SELECT twins.owner, arg_min(placed.asked, twins.seq) AS asked, arg_min(placed.split, twins.seq) AS split
+        FROM twins JOIN placed ON placed.seq = twins.seq
+        WHERE twins.seq IN (SELECT owner FROM sentences) GROUP BY twins.owner
+    ) AS copy
+    WHERE placed.seq = copy.owner AND placed.seq NOT IN (SELECT owner FROM sentences)
+"""
+SENTENCES_OF_COPY = f"""
+    UPDATE sentences SET owner = moved.owner, number = moved.number FROM (
+        SELECT said.seq, twins.owner, {LARGEST_NUMBER + 1} + said.seq AS number
+        FROM sentences AS said JOIN twins ON said.owner = twins.seq
+        WHERE NOT EXISTS (FROM sentences AS before WHERE before.owner = twins.owner AND before.text = said.text)
+        QUALIFY row_number() OVER (PARTITION BY twins.owner, said.text ORDER BY said.seq) = 1
+    ) AS moved
+    WHERE sentences.seq = moved.seq
+"""
+"""What `_share_sentences` changes: the split of an image without sentences whose copy has some, and the owner of
+sentences; their numbers come after all that a collection gives."""
 
 
 @dataclass(frozen=True)
@@ -97,6 +118,7 @@ class Assembly:
                 self._tables.append("outcomes", (seq, outcome.width, outcome.height, outcome.sha256, None))
                 self._read_as.update(outcome.notes)
         self._find_duplicates()
+        shared = self._share_sentences()
         kept, summaries, tars = Counter(images=0, **dict.fromkeys(OWNED, 0)), Summaries(), set()
         for settled in self._settle():
             self._list_rejects(settled)
@@ -114,6 +136,8 @@ class Assembly:
             counts[what] = {"given": self._intake.given[what], **fates}
         notes = [f"{count} images {note}" for note, count in self._read_as.most_common()]
         notes += [*self._intake.naming.notes, *self._intake.own.describe()]
+        if shared:
+            notes.append(f"{shared} sentences of exact copies are kept, with the photograph of which they are copies")
         return Collection(self._parts, self._intake.rejects, left_out, counts, summaries.by_split(), tars, notes)
 
     def _find_duplicates(self) -> None:
@@ -130,6 +154,14 @@ class Assembly:
             names = pa.array(map(_name, originals), pa.string())
             self._tables.insert("duplicates", pa.table([twins["seq"], names], schema=MADE["duplicates"]))
         self._tables.sort("duplicates", ("seq",))
+
+    def _share_sentences(self) -> int:
+        """Give the first of some images with the same bytes the sentences of the others that it has not, and where it
+        had none, their split; returns the number of these sentences."""
+        if not (self._tables.has_rows("twins") and self._tables.has_rows("sentences")):
+            return 0
+        self._tables.update(SPLIT_OF_COPY)
+        return self._tables.update(SENTENCES_OF_COPY)
 
     def _place(self) -> None:
         """Fill the table `placed`."""

@@ -11,7 +11,7 @@ from pathlib import Path
 
 from pipeline.collections.formats import FORMATS, NAMED, rows
 from pipeline.collections.formats.files import LIST_SUFFIXES, CollectionFolder, is_image
-from pipeline.collections.formats.folder import KEYS
+from pipeline.collections.formats.folder import KEYS, usual_names
 from pipeline.collections.formats.webdataset import DOCUMENT
 from pipeline.collections.records import DIVIDED, ImageRecord, Options
 from pipeline.errors import InputError, JointspaceError, UsageError
@@ -25,7 +25,8 @@ LISTS = {
 """Format -> the keys of collection.files of which one file makes a folder that format's, in the order of the search."""
 COLUMNS = {
     "file": KEYS,
-    "sentence": ("sentence", "caption", "sentences", "captions", "text", "alt", "alt_text"),
+    "sentence": ("sentence", "caption", "sentences", "captions", "text", "alt", "alt_text")
+    + ("comment", "raw", "raw_caption", "sentence_text", "caption_text"),
     "split": ("split",),
     **{name: (name,) for name in DOCUMENT},
 }
@@ -73,7 +74,23 @@ def _detect_file(path: Path) -> Detected:
         raise UsageError(f"{path} is not {kinds}" if path.exists() else f"{path} does not exist; give {kinds}")
     if suffix == ".tar":
         return Detected(path.parent, "webdataset", {DIVIDED: glob.escape(path.name)})
-    return _as_table(path, _columns(CollectionFolder(path.parent, PLAIN), path))
+    folder = CollectionFolder(path.parent, PLAIN)
+    if suffix == ".parquet" and (column := rows.photographs_in(folder, path)):
+        return _with_photographs(folder, path, column, {DIVIDED: glob.escape(path.name)})
+    return _as_table(path, _columns(folder, path))
+
+
+def _with_photographs(folder: CollectionFolder, path: Path, column: str, files: dict[str, str]) -> Detected:
+    """Parquet files like the one at `path`, whose `column` holds photographs."""
+    present = usual_names(rows.column_names(folder, path))
+    columns = {
+        ours: next((present[one] for one in COLUMNS[ours] if one in present), None) for ours in list(COLUMNS)[1:]
+    }
+    renamed = {ours: theirs for ours, theirs in columns.items() if theirs not in (None, ours)}
+    note = f"{folder.label(path)} has its photographs in the column {column}"
+    if columns["sentence"]:
+        note += f", its sentences in {columns['sentence']}"
+    return Detected(folder.root, "parquet", files, renamed, columns["sentence"] is not None, (note,))
 
 
 def _as_table(path: Path, columns: dict[str, str], notes: tuple[str, ...] = ()) -> Detected:
@@ -87,7 +104,7 @@ def _as_table(path: Path, columns: dict[str, str], notes: tuple[str, ...] = ()) 
 def _detect_folder(folder: CollectionFolder) -> Detected:
     for form, keys in LISTS.items():
         usual = {key: NAMED[form][key] for key in keys}
-        if any(next(folder.root.glob(pattern), None) for patterns in usual.values() for pattern in patterns):
+        if any(folder.glob(pattern) for patterns in usual.values() for pattern in patterns):
             return Detected(folder.root, form)
     kinds: Counter[str] = Counter()
     lists: list[str] = []
@@ -99,6 +116,10 @@ def _detect_folder(folder: CollectionFolder) -> Detected:
         kinds["texts"] += sum(posixpath.splitext(name)[0] in images for name in names if name.lower().endswith(".txt"))
         kinds["shards"] += sum(name.lower().endswith(".tar") for name in names)
         lists += [posixpath.join(below, name) for name in names if name.lower().endswith(LIST_SUFFIXES)]
+    shards = [folder.root / name for name in lists if name.lower().endswith(".parquet")]
+    with suppress(InputError):  # which is said where it is read as a table
+        if shards and (column := rows.photographs_in(folder, shards[0])):
+            return _with_photographs(folder, shards[0], column, {})
     unused: dict[str, str] = {}
     for name in filter(_is_table, lists):
         if "/" in name:
@@ -157,7 +178,7 @@ def _is_table(name: str) -> bool:
 def _columns(folder: CollectionFolder, path: Path) -> dict[str, str]:
     """The columns of a table that have a use here, by our names. Raises InputError where none holds the names of files,
     and for a table that cannot be read."""
-    present = {name.lower().strip(): name for name in reversed(rows.column_names(folder, path))}
+    present = usual_names(rows.column_names(folder, path))
     found = {ours: next((present[one] for one in usual if one in present), None) for ours, usual in COLUMNS.items()}
     if found["file"] is None:
         known = ", ".join(COLUMNS["file"])

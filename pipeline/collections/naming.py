@@ -13,7 +13,6 @@ import pyarrow as pa
 from pipeline.collections.formats.files import CollectionFolder
 from pipeline.collections.formats.remote_files import RemoteFolder
 from pipeline.collections.reject_table import to_bytes, to_text
-from pipeline.collections.watching import walk_files
 from pipeline.disk_tables import DiskTables
 from pipeline.image_names import CASE, Match, Readings, Spelling, describe, is_plain
 
@@ -43,7 +42,7 @@ class ImageFiles:
         return is_plain(name) and not name.startswith("/")
 
     def __iter__(self) -> Iterator[Spelling]:
-        return (Spelling(name, name) for name in walk_files(self._folder))
+        return (Spelling(name, name) for name, left_out in self._folder.files() if left_out is None)
 
 
 class Takedown:

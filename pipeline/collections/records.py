@@ -5,13 +5,17 @@ Readers in `formats` report what they find and check only the shape of a row; `i
 dataclasses because a million images bring some twenty million of them.
 """
 
-from collections.abc import Collection, Mapping
-from dataclasses import dataclass
+from collections import Counter
+from collections.abc import Collection, Iterator, Mapping
+from dataclasses import dataclass, field
 from typing import Any, NamedTuple
 
 from pipeline.remote.scratch import Scratch
 
 DIVIDED = "divided"  # the split of an image for which the collection names none: assembly decides
+LISTED = "texts that are lists of sentences (['a dog', 'a hound']) are read as several sentences"
+SHOWN = 20
+"""Reasons that are printed."""
 NOT_UTF8 = "not UTF-8"  # the reason to reject what is not text
 
 
@@ -89,9 +93,42 @@ class Reject(NamedTuple):
 Record = ImageRecord | SentenceRecord | DocumentRecord | BoxRecord | ColumnsRecord | Reject
 
 
+@dataclass
+class Tally:
+    """What becomes of the files of a collection and of the members of its shards, of which `given` = `read` + all that
+    is `left_out`, by the reason; and `notes`: what a reader did with so many rows, to be said once."""
+
+    given: int = 0
+    read: int = 0
+    left_out: Counter[str] = field(default_factory=Counter)
+    notes: Counter[str] = field(default_factory=Counter)
+
+    def add(self, reason: str | None) -> None:
+        """A file that is left out for this reason; None: one that is read."""
+        self.given += 1
+        if reason is None:
+            self.read += 1
+        else:
+            self.left_out[reason] += 1
+
+    def describe(self) -> Iterator[str]:
+        """What was read and left out, in lines for the user."""
+        if left_out := self.left_out.total():
+            yield f"{self.given:,} files: {self.read:,} read, {left_out:,} left out"
+            yield from (f"  {count:,} left out: {reason}" for reason, count in self.left_out.most_common(SHOWN))
+            if rest := sum(count for _, count in self.left_out.most_common()[SHOWN:]):
+                yield f"  {rest:,} left out for other reasons, which manifest.json lists"
+        yield from (f"{count:,} {note}" for note, count in self.notes.items() if count)
+
+    def counts(self) -> dict[str, int]:
+        left_out = self.left_out.total()
+        return {"given": self.given, "kept": self.read, "rejected": 0, "duplicate": 0, "left_out": left_out}
+
+
 @dataclass(frozen=True)
 class Options:
-    """What a reader needs of the configuration's section `collection`, and the `scratch` for what is remote."""
+    """What a reader needs of the configuration's section `collection`, and the `scratch` for what is remote. Readers
+    count in the `tally`."""
 
     files: Mapping[str, str]
     columns: Mapping[str, str]
@@ -99,3 +136,5 @@ class Options:
     follow_links: bool = False
     own_columns: Collection[str] | None = None
     scratch: Scratch | None = None
+    exclude: tuple[str, ...] = ()
+    tally: Tally = field(default_factory=Tally)

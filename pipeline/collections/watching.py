@@ -2,10 +2,10 @@
 
 import hashlib
 import os
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from pathlib import Path
 
-from pipeline.collections.formats import NAMED
+from pipeline.collections.formats import NAMED, SHARDS
 from pipeline.collections.formats.files import CollectionFolder, is_image
 from pipeline.collections.formats.remote_files import open_collection
 from pipeline.collections.records import Options
@@ -13,7 +13,7 @@ from pipeline.errors import UsageError
 from pipeline.remote.paths import Place
 from pipeline.remote.scratch import Scratch
 
-TEXT, SHARD = ".txt", ".tar"
+TEXT = ".txt"
 
 
 def list_files(root: Place, form: str, given: Mapping[str, str], scratch: Scratch | None = None) -> list[Place]:
@@ -25,33 +25,48 @@ def list_files(root: Place, form: str, given: Mapping[str, str], scratch: Scratc
     return _lists(_folder(root, given, scratch), form) if form in NAMED else []
 
 
-def describe_state(root: Place, form: str, given: Mapping[str, str], scratch: Scratch | None = None) -> str:
+def describe_state(
+    root: Place,
+    form: str,
+    given: Mapping[str, str],
+    scratch: Scratch | None = None,
+    exclude: tuple[str, ...] = (),
+) -> str:
     """The number of a collection's files, and a digest of their names, sizes and modification times, or, of what is
     remote, the tags that its store gives.
 
-    These are its photographs and lists, the texts of `text-files`, and the shards of `webdataset`, without hidden files
-    and folders. As in `ingest`, links to folders are followed only directly under the root. Raises UsageError and
+    These are its photographs and lists, the texts of `text-files`, and the shards of `webdataset`, without what is left
+    out. As in `ingest`, links to folders are followed only directly under the root. Raises UsageError and
     InputError as the format's reader does.
     """
-    folder = _folder(root, given, scratch)
-    names = {folder.label(path) for path in _lists(folder, form)} if form in NAMED else set()
-    names |= {name for name in walk_files(folder) if _is_read(name, form)}
-    if form == "webdataset":
-        names |= {folder.label(path) for pattern in given.values() for path in _matching(folder, pattern)}
+    folder = _folder(root, given, scratch, exclude)
+    names = lists_and_shards(folder, form, given)
+    names |= {name for name, left_out in folder.files() if not left_out and is_read(name, form)}
     digest = hashlib.sha256()
     for name in sorted(names):
         digest.update(os.fsencode(f"{name}\0{folder.state(name)}\0"))
     return f"{len(names)} files, {digest.hexdigest()[:16]}"
 
 
+def lists_and_shards(folder: CollectionFolder, form: str, given: Mapping[str, str]) -> set[str]:
+    """The names of the files that the format reads beside photographs and the texts of `text-files`."""
+    if form in NAMED:
+        return {folder.label(path) for path in _lists(folder, form)}
+    if form not in SHARDS:
+        return set()
+    patterns = given.values() or [SHARDS[form]]
+    return {folder.label(path) for pattern in patterns for path in _matching(folder, pattern)}
+
+
 def _lists(folder: CollectionFolder, form: str) -> list[Place]:
     return [path for path in folder.locate(NAMED[form]).values() if path and folder.is_file(path)]
 
 
-def _is_read(name: str, form: str) -> bool:
+def is_read(name: str, form: str) -> bool:
+    """Whether the format reads the file of this name as a photograph or a text."""
     suffix = os.path.splitext(name)[1].lower()
-    if form == "webdataset":
-        return suffix == SHARD
+    if form in SHARDS:
+        return False
     return is_image(name) or (form == "text-files" and suffix == TEXT)
 
 
@@ -61,16 +76,7 @@ def _matching(folder: CollectionFolder, pattern: str) -> list[Place]:
     return folder.glob(pattern)
 
 
-def _folder(root: Place, given: Mapping[str, str], scratch: Scratch | None) -> CollectionFolder:
-    return open_collection(root, Options(given, {}, "train", scratch=scratch))
-
-
-def walk_files(folder: CollectionFolder) -> Iterator[str]:
-    """The collection's files, relative to its root, without hidden ones."""
-    linked = []
-    if isinstance(folder.root, Path):
-        linked = [entry.name for entry in os.scandir(folder.root) if entry.is_symlink() and entry.is_dir()]
-    for top in ("", *(name for name in linked if not name.startswith("."))):
-        for below, names in folder.walk(folder.root / top):
-            for name in names:
-                yield os.path.join(top, below, name)
+def _folder(
+    root: Place, given: Mapping[str, str], scratch: Scratch | None, exclude: tuple[str, ...] = ()
+) -> CollectionFolder:
+    return open_collection(root, Options(given, {}, "train", scratch=scratch, exclude=exclude))

@@ -32,7 +32,9 @@ class DemoSettings(Section):
 
 
 class CollectionSettings(Section):
-    format: Literal["folder", "flickr-token", "karpathy", "coco", "pascal1k", "table", "text-files", "webdataset"]
+    format: Literal[
+        "folder", "flickr-token", "karpathy", "coco", "pascal1k", "table", "text-files", "webdataset", "parquet"
+    ]
     files: dict[str, str]
     columns: dict[str, str]
     own_columns: tuple[str, ...] | dict[OwnName, str] | None
@@ -43,6 +45,7 @@ class CollectionSettings(Section):
     max_aspect_ratio: Positive
     decode_seconds: AboveZero
     follow_links: bool
+    exclude: tuple[str, ...]
     takedown: str | None
     reject_limit: Share
 

@@ -34,9 +34,9 @@ IMAGES = pa.schema(
     [
         ("image_id", pa.int64()),
         ("path", pa.string()),  # relative to the data root, with forward slashes
-        ("member", pa.string()),  # the name inside a tar shard, else null
-        ("offset", pa.int64()),  # of the member's bytes in the shard; else null
-        ("size", pa.int64()),  # the number of these bytes
+        ("member", pa.string()),  # the name inside a tar shard or a Parquet file, else null
+        ("offset", pa.int64()),  # of the member's bytes in the shard, or its row in the Parquet file; else null
+        ("size", pa.int64()),  # the number of these bytes; null for a row of a Parquet file
         ("split", pa.string()),
         ("width", pa.int32()),
         ("height", pa.int32()),

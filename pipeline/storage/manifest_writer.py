@@ -35,15 +35,18 @@ def write_manifest(
     counts: Mapping[str, Mapping[str, int]],
     shard_size: int,
     objects: Objects = MappingProxyType({}),
+    left_out: Mapping[str, int] = MappingProxyType({}),
 ) -> None:
     """Publish a manifest, all at once; `manifest.json` comes last and is its commit. Shards that are there stay.
 
     Each of `parts` has the tables of TABLES for the next images, `images` with the user's own columns after ours;
     `rejects` has one mapping {file, row, what, reason} for each thing left out; `counts` has {given, kept, rejected,
-    duplicate} of each table. Raises IntegrityError if these do not add up.
+    duplicate} of each table, and of files how many are `left_out`, too, for which `left_out` has the reasons. Raises
+    IntegrityError if these do not add up.
     """
     for what, count in counts.items():
-        if count["given"] != count["kept"] + count["rejected"] + count["duplicate"]:
+        fates = count["kept"] + count["rejected"] + count["duplicate"] + count.get("left_out", 0)
+        if count["given"] != fates:
             raise IntegrityError(f"counts of {what} are not conserved: {dict(count)}")
     folder, batch, contents, splits = Path(folder), FileBatch(), [], Counter()
     stale = {path: _own(path) for path in (folder / "shards").glob("*.json") if SHARD_FILE.fullmatch(path.name)}
@@ -62,6 +65,7 @@ def write_manifest(
             "shards": len(contents),
             "contents": contents,
             "counts": {what: dict(count) for what, count in counts.items()},
+            "left_out": dict(left_out),
             "splits": dict(sorted(splits.items())),
             "rejects": rejected,
         }

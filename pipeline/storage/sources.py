@@ -1,4 +1,5 @@
-"""Where the photographs are: files under the data root, or members of tar shards read in place."""
+"""Where the photographs are: files under the data root, or members of tar shards and rows of Parquet files read in
+place."""
 
 import logging
 import math
@@ -9,6 +10,7 @@ from types import MappingProxyType
 from typing import Any
 
 from pipeline.errors import InputError
+from pipeline.parquet_photographs import ParquetPhotographs
 from pipeline.plain_files import open_plain
 from pipeline.remote import stores
 from pipeline.remote.paths import Place, place
@@ -37,25 +39,32 @@ class ImageSource:
     ) -> None:
         self.root, self.follow_links, self.scratch, self.objects = root, follow_links, scratch, dict(objects)
         self._open: tuple[str, int] = ("", -1)
+        self._rows = ParquetPhotographs()
 
     def __getstate__(self) -> dict[str, Any]:
-        return {**self.__dict__, "_open": ("", -1)}
+        return {name: value for name, value in self.__dict__.items() if name not in ("_open", "_rows")}
+
+    def __setstate__(self, state: dict[str, Any]) -> None:
+        self.__dict__.update(state, _open=("", -1), _rows=ParquetPhotographs())
 
     def read(self, path: str, offset: int | None = None, size: int | None = None) -> bytes:
-        """The bytes of the file `path` under the root, or `size` of them from `offset` (a member of a tar shard).
+        """The bytes of the file `path` under the root, or `size` of them from `offset` (a member of a tar shard), or,
+        without a size, what is in the row `offset` of a Parquet file.
 
         Raises InputError if there is no such file, or its links lead out of the collection, and UnreachableError where
         it is remote and its server does not give it.
         """
         if not isinstance(self.root, Path):
             return self._read_remote(path, offset, size)
-        descriptor = open_plain(str(self.root), path, LARGEST_FILE if size is None else math.inf, self.follow_links)
+        descriptor = open_plain(str(self.root), path, LARGEST_FILE if offset is None else math.inf, self.follow_links)
         try:
             return self._read(descriptor, path, offset, size)
         finally:
             os.close(descriptor)
 
     def _read(self, descriptor: int, path: str, offset: int | None, size: int | None) -> bytes:
+        if offset is not None and size is None:
+            return self._rows.read(descriptor, offset)
         try:
             size = os.fstat(descriptor).st_size if size is None else size
             if size > LARGEST_FILE:
@@ -71,6 +80,8 @@ class ImageSource:
         if path.startswith("/") or ".." in path.split("/") or "\0" in path:
             raise InputError("outside: its name leads out of the collection")
         address = self.root / path
+        if offset is not None and size is None and self.scratch is None:
+            raise InputError("unreadable: a row of a Parquet file at a URL is read only where a job has a scratch")
         if offset is None or self.scratch is None:
             return stores.read(address, offset, size, LARGEST_FILE)
         if self._open[0] != path:  # the one before stays open until this one is there

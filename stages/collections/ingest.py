@@ -31,10 +31,11 @@ def ingest(run: Run, job: Job, processes: int | None = None) -> None:
     from tqdm import tqdm
 
     from pipeline import runtime
+    from pipeline.collections import formats
     from pipeline.collections.assembly import Assembly
-    from pipeline.collections.formats import FORMATS
     from pipeline.collections.formats.remote_files import open_collection
     from pipeline.collections.intake import Intake
+    from pipeline.collections.inventory import count_files
     from pipeline.collections.naming import ImageFiles
     from pipeline.collections.records import Options
     from pipeline.errors import JointspaceError
@@ -49,8 +50,8 @@ def ingest(run: Run, job: Job, processes: int | None = None) -> None:
     root, settings = run.layout.data_root, run.config.collection
     files, columns, split, own = settings.files, settings.columns, settings.default_split, settings.kept_columns
     scratch = run.scratch if _scratch(run.config) else None
-    options = Options(files, columns, split, settings.follow_links, own, scratch)
-    records = tqdm(FORMATS[settings.format](root, options), "read", unit=" records", disable=None)
+    options = Options(files, columns, split, settings.follow_links, own, scratch, settings.exclude)
+    records = tqdm(formats.read(settings.format, root, options), "read", unit=" records", disable=None)
     takedown = read_lines(Path(settings.takedown)) if settings.takedown else ()
     parts, collection_folder = job.path.with_name(PARTS), open_collection(root, options)
     known = InspectedImages(parts, collection_folder.state, _limits(run))
@@ -72,6 +73,7 @@ def ingest(run: Run, job: Job, processes: int | None = None) -> None:
         assembly = Assembly(intake.add(records))
         for line in intake.takedown.unmet():
             logger.warning("%s names %s, which no photograph of %s is called", settings.takedown, line, root)
+        count_files(root, settings.format, options, intake.tables, settings.takedown is not None)
         outcomes = known.resume(assembly.locations, look, Inspection._make, *more)
         collection = assembly.collect(tqdm(outcomes, "check", len(assembly), unit=" images", disable=None))
 
@@ -85,10 +87,11 @@ def ingest(run: Run, job: Job, processes: int | None = None) -> None:
                 write_rejects(report, rejects)  # outside of the manifest, which is not written
             raise
         resolved, objects = root.resolve() if isinstance(root, Path) else root, _tars(run, collection.tars)
-        counts, size = collection.counts, run.config.shard_size
-        write_manifest(job.path, resolved, collection.parts(), rejects, counts, size, objects)
+        counts = {**collection.counts, "files": options.tally.counts()}
+        size, left_out = run.config.shard_size, options.tally.left_out
+        write_manifest(job.path, resolved, collection.parts(), rejects, counts, size, objects, left_out)
     known.clear()
-    for line in collection.describe():
+    for line in (*collection.describe(), *options.tally.describe()):
         logger.info(line)
     if not collection.counts["sentences"]["kept"] and settings.default_split != "gallery":
         logger.warning(
@@ -189,7 +192,8 @@ def _keys(config) -> dict:
 
     chosen, state = config.collection, ""
     if not config.demo.generate:
-        state = describe_state(place(config.data_root), chosen.format, chosen.files, _scratch(config))
+        root, scratch = place(config.data_root), _scratch(config)
+        state = describe_state(root, chosen.format, chosen.files, scratch, chosen.exclude)
     collection = chosen.model_dump()
     return {"data_root": config.data_root, "collection": collection, "shard_size": config.shard_size, "state": state}
 

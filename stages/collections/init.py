@@ -12,6 +12,8 @@ from stages.commands import FILE, PATH, json_option
 
 if TYPE_CHECKING:
     from pipeline.collections.detect import Detected
+    from pipeline.collections.intake import Intake
+    from pipeline.collections.records import Tally
 
 FEW = 200
 """Images with sentences below which the figures of a report mean little."""
@@ -40,14 +42,15 @@ def command(
     from pipeline.printable import printable
 
     found = detect(photographs.absolute())
-    with closing(_read(found)) as intake:
+    intake, tally = _read(found)
+    with closing(intake):
         splits = Assembly(intake).splits
         seen = {
             "root": str(found.root),
             "format": found.format,
             "counts": {what: count for what, count in intake.given.items() if count},
             "files": found.files,
-            "notes": found.notes,
+            "notes": [*found.notes, *tally.describe()],
             "splits": splits,
             "rejects": [{"file": one.file, "row": one.row, "reason": one.reason} for one in intake.rejects],
         }
@@ -91,14 +94,15 @@ def _lines(seen: dict[str, Any]) -> Iterator[str]:
         yield f"with {described} images that have sentences, the figures of the report will mean little"
 
 
-def _read(found: "Detected") -> Any:
-    """The collection's records, counted and checked but for the images themselves."""
+def _read(found: "Detected") -> "tuple[Intake, Tally]":
+    """The collection's records, counted and checked but for the images themselves, and its files."""
     from tqdm import tqdm
 
     from pipeline import config
     from pipeline.collections.formats import FORMATS
     from pipeline.collections.formats.remote_files import open_collection
     from pipeline.collections.intake import Intake
+    from pipeline.collections.inventory import count_files
     from pipeline.collections.naming import ImageFiles
     from pipeline.collections.records import DIVIDED, Options
 
@@ -106,7 +110,9 @@ def _read(found: "Detected") -> Any:
     records = FORMATS[found.format](found.root, options)
     limit = config.load().collection.max_sentence_chars
     photographs = ImageFiles(open_collection(found.root, options))
-    return Intake(limit, photographs=photographs).add(tqdm(records, "read", unit=" records", disable=None))
+    intake = Intake(limit, photographs=photographs).add(tqdm(records, "read", unit=" records", disable=None))
+    count_files(found.root, found.format, options, intake.tables)
+    return intake, options.tally
 
 
 def _configure(

@@ -59,8 +59,11 @@ def command(config_path: Path | None, further: tuple[str, ...], cores: int | Non
     import sys
 
     from pipeline import config, runtime
+    from pipeline.run import Run
     from pipeline.storage.locks import hold
+    from stages.catalogue import declared
     from stages.closing import closing_lines, results_of
+    from stages.requirements import require_all
 
     if config_path is not None and str(config_path).startswith("-"):
         config_path, further = None, (str(config_path), *further)
@@ -70,6 +73,7 @@ def command(config_path: Path | None, further: tuple[str, ...], cores: int | Non
     if not (is_url(chosen.data_root) or chosen.demo.generate or root.exists()):
         beside = (str(one) for one in root.parent.glob("*") if one.is_dir())
         raise UsageError(f"data_root {root} does not exist; {meant(str(root), beside)}correct it in {config_path}")
+    require_all(Run(folder, chosen), declared())
     words = [sys.executable, "-m", "snakemake", "-s", str(find_snakefile()), "--cores", str(cores or runtime.threads())]
     words += ["--configfile", str(config_path)] if config_path else []
     log = folder / "run.log"

@@ -7,14 +7,18 @@ from outcomes import append, check_counts, found
 
 from pipeline.errors import InputError
 
+LATIN = "not UTF-8 but, by its looks, WINDOWS-1252 (Latin-1); convert the file by `{}`".format(
+    "iconv -f WINDOWS-1252 -t UTF-8 OLD > NEW"
+)
+OTHER = "not UTF-8 but another encoding (such as GB18030 or WINDOWS-1251); save the file as UTF-8"
 CAPTIONS = {
     "empty": (b"a.jpg\t1\t\n", "empty"),
     "blank": (b"a.jpg\t1\t \xe3\x80\x80 \n", "empty"),
     "too long": (b"a.jpg\t1\t" + b"x" * 201 + b"\n", "too long: 201 characters, more than 200"),
     "10 MB": (b"a.jpg\t1\t" + b"dog " * 2_500_000 + b"\n", "too long: 10000000 characters, more than 200"),
     "NUL": (b"a.jpg\t1\tA \0 dog\n", "NUL character"),
-    "not UTF-8": (b"a.jpg\t1\tA d\xf6g\n", "not UTF-8"),
-    "a surrogate in UTF-8": (b"a.jpg\t1\tA \xed\xa0\x80 dog\n", "not UTF-8"),
+    "not UTF-8": (b"a.jpg\t1\tA d\xf6g\n", LATIN),
+    "a surrogate in UTF-8": (b"a.jpg\t1\tA \xed\xa0\x80 dog\n", OTHER),
     "repeated": (b"a.jpg\t0\tA cat .\n", "repeated: this image has another sentence of this number"),
     "two fields": (b"a.jpg\tA dog .\n", "2 fields between tabs, not 3"),
     "tab in it": (b"a.jpg\t1\tA\tdog .\n", "4 fields between tabs, not 3"),
@@ -55,9 +59,9 @@ def test_bad_rows_of_tables(kind: str, collection: Path, gather) -> None:
     (collection / f"t.{kind}").write_bytes(ROWS[kind])
     result = gather(collection, "table", files={"table": f"t.{kind}"})
     expected = {
-        "csv": {4: "not UTF-8: lone surrogate", 5: "1 fields, not 2", 7: "no file name in column file"},
+        "csv": {4: LATIN, 5: "1 fields, not 2", 7: "no file name in column file"},
         "jsonl": {
-            2: "not UTF-8",
+            2: LATIN,
             3: "not JSON: NaN is not JSON",
             4: "not a JSON object",
             6: "no file name in column file",

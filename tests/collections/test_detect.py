@@ -100,7 +100,8 @@ def test_what_is_no_collection_is_refused_in_a_sentence(make, tmp_path: Path) ->
         ("\ufeffFilename;Caption\r\na.jpg;a dog, a cat\r\n", {"file": "Filename", "sentence": "Caption"}),
         ('\ufeff"Filename";"Say, what?";Caption\na.jpg;x;a dog\n', {"file": "Filename", "sentence": "Caption"}),
         ("file\tcaption\na.jpg\ta dog; a cat\n", {"sentence": "caption"}),
-        ("file, caption\na.jpg, a dog\n", {"sentence": " caption"}),
+        ("file, caption\na.jpg, a dog\n", {"sentence": "caption"}),
+        ("image_name| comment_number| comment\na.jpg| 0| a dog\n", {"file": "image_name", "sentence": "comment"}),
     ],
 )
 def test_a_table_of_a_spreadsheet(make, text: str, columns: dict) -> None:

@@ -13,8 +13,9 @@ from made_up import ingest
 from outcomes import check_counts, found
 from test_formats import write_tar
 
+from pipeline import plain_files
 from pipeline.collections import formats
-from pipeline.collections.formats import files, lists
+from pipeline.collections.formats import files, lists, rows
 from pipeline.errors import InputError
 from pipeline.storage.sources import ImageSource
 
@@ -108,7 +109,9 @@ def test_an_odd_shard_costs_itself(kind: str, tmp_path: Path, place, photograph,
 @pytest.fixture
 def short_lines(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     before = csv.field_size_limit()
-    monkeypatch.setattr(lists, "LARGEST_LINE", 40)
+    for module in (plain_files, rows):
+        monkeypatch.setattr(module, "LONGEST_LINE", 40)
+    monkeypatch.setattr(plain_files, "CHUNK", 16)
     yield
     csv.field_size_limit(before)
 
@@ -116,14 +119,14 @@ def short_lines(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
 @pytest.mark.usefixtures("short_lines")
 def test_a_line_without_end_is_not_read(collection: Path, gather) -> None:
     text = (collection / "captions.tsv").read_text()
-    (collection / "captions.tsv").write_text(text + "a.jpg\t1\t" + "x" * 40 + "\n")
-    with pytest.raises(InputError, match=r"captions\.tsv: row 4 has 40 bytes or more"):
+    (collection / "captions.tsv").write_text(text + "a.jpg\t1\t" + "x" * 80 + "\n")
+    with pytest.raises(InputError, match=r"captions\.tsv: line 4 has more than 40 bytes"):
         gather(collection)
     (collection / "t.csv").write_text('file,sentence\na.jpg,"' + "x\n" * 40 + '"\n')
     with pytest.raises(InputError, match=r"t\.csv: the quotation mark opened in row 2 is never closed"):
         gather(collection, "table", files={"table": "t.csv"})
-    (collection / "t.csv").write_text("file,sentence\na.jpg," + "x" * 40 + "\n")
-    with pytest.raises(InputError, match=r"t\.csv: a line has 40 characters or more"):
+    (collection / "t.csv").write_text("file,sentence\na.jpg," + "x" * 80 + "\n")
+    with pytest.raises(InputError, match=r"t\.csv: line 2 has more than 40 bytes"):
         gather(collection, "table", files={"table": "t.csv"})
 
 

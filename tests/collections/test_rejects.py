@@ -6,6 +6,7 @@ from collections import Counter
 from pathlib import Path
 
 import numpy as np
+import pyarrow.compute as pc
 import pytest
 from outcomes import append, check_counts, found
 from PIL import Image
@@ -38,9 +39,9 @@ def test_bad_images_take_their_texts_with_them(collection: Path, photograph, gat
     check_counts(result)
 
 
-def test_duplicates_go_with_their_texts(collection: Path, photograph, gather) -> None:
+def test_a_copy_goes_and_its_other_sentences_stay(collection: Path, photograph, gather) -> None:
     (collection / "images" / "copy.jpg").write_bytes(photograph(0))
-    append(collection / "captions.tsv", "copy.jpg\t0\tA dog .\n")
+    append(collection / "captions.tsv", "copy.jpg\t0\tA dog a.jpg .\ncopy.jpg\t1\tA cat .\n")
     append(collection / "splits.tsv", "copy.jpg\ttest\na.jpg\ttest\n")
     result = gather(collection)
     assert found(result, "images") == [
@@ -48,7 +49,20 @@ def test_duplicates_go_with_their_texts(collection: Path, photograph, gather) ->
         ("images/copy.jpg", None, "duplicate: the same bytes as images/a.jpg"),
     ]
     assert found(result, "sentences") == [("captions.tsv", 4, "duplicate image")]
+    texts = result.tables["sentences"].filter(pc.equal(result.tables["sentences"]["image_id"], 0))["text"]
+    assert texts.to_pylist() == ["A dog a.jpg .", "A cat ."]
+    assert any(line.startswith("1 sentences of exact copies") for line in result.describe())
     assert result.tables["images"]["split"].to_pylist() == ["train", "train", "test"]
+    check_counts(result)
+
+
+def test_a_silent_photograph_takes_the_split_of_its_copy(collection: Path, photograph, gather) -> None:
+    (collection / "images" / "0.jpg").write_bytes(photograph(0))
+    (collection / "splits.tsv").write_text("0.jpg\ttrain\na.jpg\tdev\nb.jpg\ttrain\nt.jpg\ttest\n")
+    result = gather(collection)
+    assert result.tables["images"]["path"].to_pylist()[0] == "images/0.jpg"
+    assert result.tables["images"]["split"].to_pylist() == ["dev", "train", "test"]
+    assert result.tables["sentences"].num_rows == 3
     check_counts(result)
 
 

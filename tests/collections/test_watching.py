@@ -26,6 +26,7 @@ LISTS = {
     "table": (["lists/mine.csv"], {"table": "lists/mine.csv"}),
     "text-files": ([], {}),
     "webdataset": ([], {}),
+    "parquet": ([], {}),
 }
 
 
@@ -38,7 +39,7 @@ def test_the_lists_of_a_format_are_found_wherever_they_lie(form: str, tmp_path: 
 
 def test_formats_with_lists_are_those_whose_readers_name_files() -> None:
     named = {form for form, read in FORMATS.items() if form in NAMED}
-    assert named == FORMATS.keys() - {"text-files", "webdataset"}
+    assert named == FORMATS.keys() - {"text-files", "webdataset", "parquet"}
 
 
 def test_what_the_reader_refuses_is_refused(tmp_path: Path) -> None:

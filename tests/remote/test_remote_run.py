@@ -11,6 +11,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 import yaml
+from made_up_everything import EXCLUDED, FORMS, check_everything, everything, write
 from PIL import Image
 from servers import FaultyServer, S3Server
 
@@ -102,6 +103,27 @@ def test_tars_in_a_bucket_make_what_they_make_on_disk(s3: S3Server, tmp_path: Pa
     row = there.manifest.pick([0])[0]
     read = there.photographs.read(row["path"], row["offset"], row["size"])
     assert read == jpeg(0)
+
+
+@pytest.mark.parametrize("form", FORMS)
+def test_all_objects_of_a_bucket_are_accounted_for(form: str, s3: S3Server, tmp_path: Path) -> None:
+    s3.put_folder(f"all-{form}", write(tmp_path / "data", everything()))
+    settings = {"format": form, "exclude": EXCLUDED, "reject_limit": 1, "default_split": "gallery"}
+    make_all(start(tmp_path, "run", f"s3://all-{form}", collection=settings), STEPS[0])
+    check_everything(tmp_path / "run", form)
+
+
+def test_parquet_with_photographs_in_a_bucket(s3: S3Server, tmp_path: Path) -> None:
+    images = [{"bytes": jpeg(number), "path": None} for number in range(9)]
+    (tmp_path / "data").mkdir()
+    table = pa.table({"image": images, "sentence": [f"thing {number}" for number in range(9)]})
+    pq.write_table(table, tmp_path / "data/train.parquet", row_group_size=4)
+    s3.put_folder("hub", tmp_path / "data")
+    collection = {"format": "parquet", "default_split": "train"}
+    here = make_all(start(tmp_path, "here", str(tmp_path / "data"), collection=collection), *STEPS)
+    there = make_all(start(tmp_path, "there", "s3://hub", collection=collection), *STEPS)
+    assert tables(here) == tables(there) and here.manifest.images.num_rows == 9
+    assert there.layout.features("tiny").shard(0).read_bytes() == here.layout.features("tiny").shard(0).read_bytes()
 
 
 def test_a_tar_that_changes_after_ingest_stops_extraction_and_reruns_ingest(s3: S3Server, tmp_path: Path) -> None:

@@ -9,8 +9,20 @@ a module with such a function, and add it and its lists here, and its name to `p
 from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 
-from pipeline.collections.formats import coco, flickr_token, folder, karpathy, pascal1k, table, text_files, webdataset
+from pipeline.collections.formats import (
+    coco,
+    flickr_token,
+    folder,
+    karpathy,
+    parquet,
+    pascal1k,
+    table,
+    text_files,
+    webdataset,
+)
 from pipeline.collections.records import Options, Record
+from pipeline.collections.system_files import Exclusion
+from pipeline.remote.paths import Place
 
 FORMATS: Mapping[str, Callable[[Path, Options], Iterator[Record]]] = {
     "folder": folder.read,
@@ -21,6 +33,7 @@ FORMATS: Mapping[str, Callable[[Path, Options], Iterator[Record]]] = {
     "table": table.read,
     "text-files": text_files.read,
     "webdataset": webdataset.read,
+    "parquet": parquet.read,
 }
 NAMED: Mapping[str, Mapping[str, tuple[str, ...]]] = {
     "folder": folder.FILES,
@@ -31,3 +44,11 @@ NAMED: Mapping[str, Mapping[str, tuple[str, ...]]] = {
     "table": table.FILES,
 }
 """Format -> key of collection.files -> its usual names, for formats that read lists."""
+SHARDS: Mapping[str, str] = {"webdataset": webdataset.SHARDS, "parquet": parquet.SHARDS}
+"""Format -> the usual pattern of its shards, for formats that read photographs from within files."""
+
+
+def read(form: str, root: Place, options: Options) -> Iterator[Record]:
+    """The records of the collection, without the images that `collection.exclude` leaves out."""
+    records = FORMATS[form](root, options)
+    return Exclusion(options.exclude).without_excluded(records, options.tally) if options.exclude else records

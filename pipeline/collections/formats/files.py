@@ -1,11 +1,13 @@
 """The folder of a collection: what it contains, and the only place where its files are opened."""
 
 import os
+import posixpath
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import BinaryIO
 
 from pipeline.collections.records import Options
+from pipeline.collections.system_files import Exclusion
 from pipeline.errors import InputError, UsageError
 from pipeline.plain_files import UnopenedFile, open_plain
 from pipeline.remote import stores
@@ -16,6 +18,9 @@ IMAGE_SUFFIXES = frozenset(
     {
         ".jpg",
         ".jpeg",
+        ".jpe",
+        ".jif",
+        ".jfif",
         ".png",
         ".webp",
         ".gif",
@@ -40,6 +45,7 @@ class CollectionFolder:
     def __init__(self, root: Place, options: Options) -> None:
         self.root = root
         self._given, self._follow_links, self._scratch = options.files, options.follow_links, options.scratch
+        self.exclusion = Exclusion(options.exclude)
         self._begin()
 
     def _begin(self) -> None:
@@ -72,8 +78,18 @@ class CollectionFolder:
         return f"{status.st_size} {status.st_mtime_ns}"
 
     def glob(self, pattern: str) -> list[Place]:
-        """What is below the root under names of this pattern, sorted."""
-        return sorted(self.root.glob(pattern))
+        """What is below the root under names of this pattern, sorted, without what `exclusion` leaves out unless the
+        pattern names it. The case of a file's name matters only where both spellings exist."""
+        found = {*self.root.glob(pattern)}
+        if not found or "*" in pattern:
+            found |= {path for path in self.root.glob(_any_case(pattern)) if path.is_file()}
+        return sorted(path for path in found if not self._left_out(self.label(path), pattern))
+
+    def _left_out(self, path: str, pattern: str) -> bool:
+        named = pattern.split("/")
+        return any(part not in named and self.exclusion.of_name(part) for part in path.split("/")) or (
+            path != pattern and self.exclusion.excludes(path) is not None
+        )
 
     def locate(self, usual: Mapping[str, tuple[str, ...]]) -> dict[str, Place | None]:
         """The file or folder of each key of `usual`: from collection.files, else the first of its usual names (patterns
@@ -94,6 +110,8 @@ class CollectionFolder:
         if given is not None:
             path = below(self.root, given)
             if not self.exists(path):
+                if isinstance(path, Path) and not Path(given).is_absolute() and len(found := self.glob(given)) == 1:
+                    return found[0]
                 raise UsageError(f"{path} does not exist; correct collection.files.{key}")
             return path
         for pattern in usual:
@@ -151,16 +169,52 @@ class CollectionFolder:
 
     def walk(self, folder: Place | None = None) -> Iterator[tuple[str, list[str]]]:
         """Each folder under `folder` (None: the root), relative to it ("" for itself), with the names of its files,
-        both sorted and without hidden ones. Raises InputError for a folder that cannot be read."""
+        both sorted and without what `exclusion` leaves out. Raises InputError for a folder that cannot be read."""
         folder = folder or self.root
+        prefix = self.label(folder)
+        for inside, names in self._walk(folder, "" if prefix == "." else prefix):
+            yield inside, [name for name, reason in names if reason is None]
+
+    def files(self) -> Iterator[tuple[str, str | None]]:
+        """Every file below the root, relative to it, and why it is left out; None if it is not. Links to folders are
+        followed only directly under the root, as in `ingest`."""
+        linked = [entry.name for entry in os.scandir(self.root) if entry.is_symlink() and entry.is_dir()]
+        for top in ("", *linked):
+            reason = self.exclusion.of_path(top) if top else None
+            for inside, names in self._walk(os.path.join(self.root, top), top, everything=True, above=reason):
+                for name, why in names:
+                    if top or inside or name not in linked:
+                        yield posixpath.join(top, inside, name), why
+
+    def _walk(
+        self, folder: Place | str, prefix: str, everything: bool = False, above: str | None = None
+    ) -> Iterator[tuple[str, list[tuple[str, str | None]]]]:
+        """The folders under `folder`, which is at `prefix`, with the names of their files and why each is left out:
+        for its own name, its path, or for the folders `above`. With `everything`, folders that are left out and links
+        to folders too."""
+        reasons: dict[str, str | None] = {os.fspath(folder): above}
+        closed: list[tuple[str, str | None]] = []  # of what is left out
 
         def fail(error: OSError) -> None:
-            raise InputError(f"{error.filename} cannot be read: {error.strerror}") from error
+            if not (reason := reasons.get(error.filename)):
+                raise InputError(f"{error.filename} cannot be read: {error.strerror}") from error
+            closed.append((os.path.relpath(error.filename, folder), reason))
 
         for parent, folders, names in os.walk(folder, onerror=fail):
-            folders[:] = sorted(name for name in folders if not name.startswith("."))
-            below = os.path.relpath(parent, folder)
-            yield "" if below == "." else below, sorted(name for name in names if not name.startswith("."))
+            inside = os.path.relpath(parent, folder)
+            inside = "" if inside == "." else inside
+            whole = posixpath.join(prefix, inside)
+            reason = reasons.pop(parent, None)
+            into = {name: reason or self.exclusion.of_path(posixpath.join(whole, name)) for name in folders}
+            folders[:] = sorted(name for name in folders if everything or into[name] is None)
+            files = [(name, reason or self.exclusion.of_path(posixpath.join(whole, name))) for name in sorted(names)]
+            if everything:
+                links = [name for name in folders if os.path.islink(os.path.join(parent, name))]
+                files += [(name, into[name] or "a link to a folder, which is not followed") for name in links]
+                reasons |= {os.path.join(parent, name): into[name] for name in folders if into[name]}
+            yield inside, files
+        if closed:
+            yield "", closed
 
     def open(self, path: Place, most_bytes: float = LARGEST_LIST) -> BinaryIO:
         """Open a list, text or shard for reading. Raises InputError unless it is a regular file of at most
@@ -190,6 +244,14 @@ class CollectionFolder:
         if version.size is not None and version.size > most_bytes:
             raise UnopenedFile("too-large", f"{version.size} bytes, more than {most_bytes:.0f}")
         return os.fdopen(self._scratch.open(path, version), "rb")
+
+
+def _any_case(pattern: str) -> str:
+    """`pattern` for files whose names have its letters in any case."""
+    folder, slash, name = pattern.rpartition("/")
+    if "." not in name or "[" in name:
+        return pattern
+    return folder + slash + "".join(f"[{c.lower()}{c.upper()}]" if c.isalpha() and c.isascii() else c for c in name)
 
 
 def is_image(name: str) -> bool:

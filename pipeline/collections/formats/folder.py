@@ -37,8 +37,11 @@ FILES = {
     "boxes": ("boxes.tsv",),
     "metadata": ("metadata.csv", "metadata.tsv", "metadata.jsonl", "metadata.parquet"),
 }
-KEYS = ("file", "file_name", "filename", "filepath", "file_path", "image", "image_path", "path", "photo", "img")
-"""The usual names, in lower case, of a column that names images; the first that there is does."""
+KEYS = (
+    *("file", "file_name", "filename", "filepath", "file_path", "image", "image_path", "path", "photo", "img"),
+    *("image_name", "imagename", "img_name", "image_file", "image_filename", "photo_name", "img_path"),
+)
+"""The usual names, as `usual_names` spells them, of a column that names images; the first that there is does."""
 DOCUMENT = ("file", "title", "tags", "description")
 BOX = ("file", "x1", "y1", "x2", "y2", "score", "label")
 
@@ -79,7 +82,7 @@ def read(root: Path, options: Options) -> Iterator[Record]:
 
 def _metadata(folder: CollectionFolder, path: Path, own: Collection[str] | None) -> Iterator[ColumnsRecord | Reject]:
     """Raises InputError where no column names images."""
-    present = {name.lower().strip(): name for name in reversed(column_names(folder, path))}
+    present = usual_names(column_names(folder, path))
     key = next((present[one] for one in KEYS if one in present), KEYS[0])
     file = folder.label(path)
     for row, values, fault in read_rows(folder, path, (key,), (key,), own):
@@ -87,6 +90,11 @@ def _metadata(folder: CollectionFolder, path: Path, own: Collection[str] | None)
             yield ColumnsRecord(name, further(values, path, (key,)), file, row)
         else:
             yield Reject(file, row, "columns", fault or f"no file name in column {key}")
+
+
+def usual_names(columns: list[str]) -> dict[str, str]:
+    """The columns by the spelling of KEYS: in lower case, with an underscore between words."""
+    return {name.lower().strip().replace(" ", "_").replace("-", "_"): name for name in reversed(columns)}
 
 
 def _sentence(name: str, number: str, text: str, file: str, row: int) -> SentenceRecord:

@@ -1,20 +1,25 @@
-"""Strict reading of a collection's lists: lines, fields between tabs, and JSON."""
+"""Strict reading of a collection's lists: lines, fields between tabs, JSON, and lists of sentences in a text."""
 
+import ast
 import codecs
 import json
+import re
 from collections.abc import Callable, Iterable, Iterator
-from functools import partial
 from pathlib import Path
 from typing import Any, BinaryIO
 
 from pipeline.collections.formats.files import CollectionFolder
 from pipeline.collections.records import NOT_UTF8, DocumentRecord, ImageRecord, Record, Reject
 from pipeline.errors import InputError
+from pipeline.plain_files import each_line
 
 SPLIT_NAMES = {"restval": "train", "val": "dev", "valid": "dev", "validation": "dev"}
 """Other collections' names for our splits."""
 LARGEST_JSON = 1 << 30
-LARGEST_LINE = 1 << 24  # bytes. A longer line is not text, and would be read into memory all at once
+STRING = re.compile(r"""[\s,]*("(?:[^"\\]|\\.)*"|'(?:[^'\\]|\\.)*')""", re.DOTALL)
+"""A string of JSON or Python, with what divides it from the one before: numpy prints no commas."""
+ACCENT = re.compile(rb"(?<![\x80-\xff])[\x80-\xff](?![\x80-\xff])")
+"""A single byte among ASCII, as letters of Western Europe are in Windows-1252, and few in other encodings."""
 
 
 def split_name(name: str) -> str:
@@ -22,26 +27,78 @@ def split_name(name: str) -> str:
     return SPLIT_NAMES.get(name, name)
 
 
-def lines(file: BinaryIO, path: Path | str) -> Iterator[tuple[int, str | None]]:
-    """Row numbers from 1 and lines without their end, except empty lines; None for a line that is not UTF-8.
+def lines(file: BinaryIO, path: Path | str) -> Iterator[tuple[int, str | bytes]]:
+    """Row numbers from 1 and lines without their end, except empty lines; one that is not UTF-8 stays bytes.
 
-    Only LF and CRLF end a line: U+2028 and form feeds belong to sentences. Raises InputError for a line of LARGEST_LINE
-    bytes or more.
+    Raises InputError as `each_line`, and for UTF-16 without a byte order mark.
     """
-    for row, line in enumerate(iter(partial(file.readline, LARGEST_LINE), b""), 1):
-        if len(line) == LARGEST_LINE:
-            raise InputError(f"{path}: row {row} has {LARGEST_LINE} bytes or more; is it a text?")
-        line = line.removesuffix(b"\n").removesuffix(b"\r")
-        line = line.removeprefix(codecs.BOM_UTF8) if row == 1 else line
+    for row, line in enumerate(each_line(file, path), 1):
+        if row == 1 and is_utf16(line):
+            raise InputError(f"{path} is UTF-16; save it as UTF-8")
         if line:
             yield row, decode_text(line)
 
 
-def decode_text(data: bytes) -> str | None:
+def is_utf16(line: bytes) -> bool:
+    """Whether every other byte is NUL, as in ASCII in UTF-16."""
+    return len(line) > 3 and (not any(line[1:-1:2]) or not any(line[0:-1:2]))
+
+
+def decode_text(data: bytes) -> str | bytes:
+    """The text in `data`; what is not UTF-8 stays bytes."""
     try:
         return data.decode()
     except UnicodeDecodeError:
+        return data
+
+
+def not_utf8(data: bytes | str) -> str:
+    """The reason to reject bytes that are not UTF-8, or a text with lone surrogates in their place: which encoding they
+    look like, and how the file is converted."""
+    data = data.encode("utf-8", "surrogateescape") if isinstance(data, str) else data
+    single, high = len(ACCENT.findall(data)), sum(byte > 127 for byte in data)
+    if data.startswith((b"\xff\xfe", b"\xfe\xff")) or is_utf16(data):
+        name = "UTF-16"
+    elif 2 * single >= high:
+        name = "WINDOWS-1252"  # of which Latin-1 is a part
+    else:
+        return f"{NOT_UTF8} but another encoding (such as GB18030 or WINDOWS-1251); save the file as UTF-8"
+    also = " (Latin-1)" if name == "WINDOWS-1252" else ""
+    return f"{NOT_UTF8} but, by its looks, {name}{also}; convert the file by `iconv -f {name} -t UTF-8 OLD > NEW`"
+
+
+def sentences(value: Any) -> tuple[list[Any], bool]:
+    """The sentences in a field: of a list its items, of a text itself, unless it is a list in the form of JSON, Python
+    or numpy (`['a dog', "a hound"]`): then its items, and True."""
+    if value is None:
+        return [], False
+    if isinstance(value, list):
+        return value, False
+    items = _listed(value) if isinstance(value, str) else None
+    return ([value], False) if items is None else (items, True)
+
+
+def _listed(text: str) -> list[str] | None:
+    text = text.strip()
+    if not (text.startswith("[") and text.endswith("]") and len(text) > 1):
         return None
+    inner, at, strings = text[1:-1], 0, []
+    while match := STRING.match(inner, at):
+        strings.append(match[1])
+        at = match.end()
+    if inner[at:].strip(" \t\r\n,"):
+        return None
+    try:
+        return [_unquote(string) for string in strings]
+    except (ValueError, SyntaxError):
+        return None
+
+
+def _unquote(string: str) -> str:
+    try:
+        return json.loads(string)
+    except ValueError:
+        return ast.literal_eval(string.replace("\n", "\\n").replace("\r", "\\r"))
 
 
 def sentence_number(text: str) -> int | None:
@@ -83,8 +140,10 @@ def headed_records(
     """As `tab_records`, for the columns `names` of a table with a header. Raises InputError if one is missing."""
     with folder.open(path) as file:
         rows = lines(file, path)
-        _, header = next(rows, (1, None))
-        header = header.split("\t") if header else []
+        _, header = next(rows, (1, ""))
+        header = header.split("\t") if isinstance(header, str) else []
+        if repeated := repeated_name(header):
+            raise InputError(f"{path}: its first row names the column {repeated} twice; rename one of them")
         if missing := [name for name in names if name not in header]:
             raise InputError(f"{path}: its first row must name the columns {', '.join(names)}; {missing[0]} is missing")
         places = [header.index(name) for name in names]
@@ -96,23 +155,32 @@ def headed_records(
 
 
 def _records(
-    rows: Iterator[tuple[int, str | None]], file: str, what: str, width: int, make: Callable[..., Record]
+    rows: Iterator[tuple[int, str | bytes]], file: str, what: str, width: int, make: Callable[..., Record]
 ) -> Iterator[Record]:
     for row, line in rows:
-        fields = [] if line is None else line.split("\t")
+        fields = [] if isinstance(line, bytes) else line.split("\t")
         try:
             if len(fields) != width:
-                raise ValueError(f"{len(fields)} fields between tabs, not {width}" if fields else NOT_UTF8)
+                raise ValueError(f"{len(fields)} fields between tabs, not {width}" if fields else not_utf8(line))
             yield make(*fields, file, row)
         except ValueError as error:
             yield Reject(file, row, what, str(error))
+
+
+def repeated_name(header: Iterable[str]) -> str | None:
+    """The first column that a header names twice; columns without a name may be many."""
+    seen: set[str] = set()
+    return next((name for name in header if name and (name in seen or seen.add(name))), None)
 
 
 def read_json(folder: CollectionFolder, path: Path) -> Any:
     """The value in a JSON file, read as by `parse_json`. Raises InputError."""
     with folder.open(path, LARGEST_JSON) as file:
         try:
-            return parse_json(file.read())
+            data = file.read()
+            if not isinstance(decode_text(data), str):
+                raise ValueError(not_utf8(data))
+            return parse_json(data.removeprefix(codecs.BOM_UTF8))
         except (ValueError, MemoryError) as error:
             raise InputError(f"{path} is not usable JSON: {error or 'too large'}") from error
 

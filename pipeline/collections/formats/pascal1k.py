@@ -53,8 +53,8 @@ def read(root: Path, options: Options) -> Iterator[Record]:
     prefix, page, label = folder.image_prefix(where["images"]), _Page(), folder.label(path)
     with folder.open(path, LARGEST_PAGE) as file:
         text = lists.decode_text(file.read())
-    if text is None:
-        raise InputError(f"{path} is not UTF-8; save the page in it")
+    if isinstance(text, bytes):
+        raise InputError(f"{path}: {lists.not_utf8(text)}")
     page.feed(text)
     if not page.found:
         raise InputError(f"{path} shows no image; is it the page of the Pascal sentences?")

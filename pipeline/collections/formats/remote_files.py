@@ -1,6 +1,5 @@
 """A collection in an object store or behind a web server, which answers as a folder does."""
 
-import fnmatch
 import re
 from collections.abc import Iterator
 from functools import cached_property
@@ -9,6 +8,7 @@ from typing import BinaryIO
 
 from pipeline.collections.formats.files import CollectionFolder
 from pipeline.collections.records import Options
+from pipeline.collections.system_files import path_expression
 from pipeline.errors import UsageError
 from pipeline.remote import stores
 from pipeline.remote.paths import WEB, Place, RemotePath, is_url
@@ -41,11 +41,11 @@ class RemoteFolder(CollectionFolder):
 
     @cached_property
     def _folders(self) -> dict[tuple[str, ...], list[str]]:
-        """The names in each folder without hidden ones, in the order in which a folder is walked."""
+        """The names in each folder without what is left out, in the order in which a folder is walked."""
         found: dict[tuple[str, ...], list[str]] = {}
-        for name in self.objects:
-            *folders, last = name.split("/")
-            if not any(part.startswith(".") for part in (*folders, last)):
+        for name, reason in self.files():
+            if reason is None:
+                *folders, last = name.split("/")
                 found.setdefault(tuple(folders), []).append(last)
         return {folders: sorted(found[folders]) for folders in sorted(found)}
 
@@ -67,8 +67,10 @@ class RemoteFolder(CollectionFolder):
             found = names if len(names) > 1 else [one for one in names if self._is_named(one)]
             return [self.root / name for name in found]
         folders = {"/".join(parts[:depth]) for parts in self._folders for depth in range(1, len(parts) + 1)}
-        wanted = re.compile(_expression(pattern))
-        return sorted(self.root / name for name in {*self.objects, *folders} if wanted.fullmatch(name))
+        found = set(filter(re.compile(path_expression(pattern)).fullmatch, {*self.objects, *folders}))
+        if not found or "*" in pattern:
+            found |= set(filter(re.compile(path_expression(pattern), re.IGNORECASE).fullmatch, self.objects))
+        return sorted(self.root / name for name in found if not self._left_out(name, pattern))
 
     def _is_named(self, name: str) -> bool:
         """Whether a web server has what a format usually names so; folders it does not show."""
@@ -79,6 +81,10 @@ class RemoteFolder(CollectionFolder):
         for folders, names in self._folders.items():
             if folders[: len(above)] == above:
                 yield "/".join(folders[len(above) :]), names
+
+    def files(self) -> Iterator[tuple[str, str | None]]:
+        for name in self.objects:
+            yield name, self.exclusion.of_whole_path(name)
 
     def lacks(self, what: str, remedy: str) -> UsageError:
         if self._listed:
@@ -110,15 +116,3 @@ def _expanded(pattern: str) -> list[str]:
         raise UsageError(f"collection.files: {pattern} names more than {MOST_SHARDS} shards; name fewer")
     width = len(found[1])
     return [f"{pattern[: found.start()]}{n:0{width}d}{pattern[found.end() :]}" for n in range(first, last + 1)]
-
-
-def _expression(pattern: str) -> str:
-    """A pattern of pathlib's as a regular expression."""
-    parts = []
-    for part in pattern.split("/"):
-        if part == "**":
-            parts.append("(?:.*/)?")
-            continue
-        one = fnmatch.translate(part).removeprefix("(?s:").removesuffix(r")\Z")
-        parts.append(one.replace(".*", "[^/]*") + "/")
-    return "".join(parts).removesuffix("/")

@@ -1,26 +1,24 @@
 """The rows of CSV, TSV, JSONL and Parquet tables."""
 
 import csv
-import io
 import math
 import os
 from collections import deque
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from contextlib import contextmanager, suppress
-from functools import partial
-from itertools import chain
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any, BinaryIO, NamedTuple
 
 import pyarrow as pa
 import pyarrow.parquet as pq
 
 from pipeline.collections.formats import lists
-from pipeline.collections.formats.arrow_values import plain_column
+from pipeline.collections.formats.arrow_values import plain_column, stored_type
 from pipeline.collections.formats.files import CollectionFolder
 from pipeline.collections.own_columns import Field
-from pipeline.collections.records import NOT_UTF8
 from pipeline.errors import InputError, UsageError
+from pipeline.parquet_photographs import photograph_column
+from pipeline.plain_files import LONGEST_LINE, each_line
 from pipeline.trial import try_first
 
 BATCH = 1 << 13  # rows of a Parquet file in memory at once
@@ -30,11 +28,9 @@ FEW_ROWS, ROWS_PER_BYTE = 1_000_000, 8
 """Rows that a Parquet file may claim at any size, plus those for each byte: names and sentences take over a bit."""
 PLAIN = (
     pa.types.is_boolean, pa.types.is_integer, pa.types.is_floating, pa.types.is_decimal, pa.types.is_date,
-    pa.types.is_timestamp, pa.types.is_string, pa.types.is_large_string,
+    pa.types.is_timestamp, pa.types.is_string, pa.types.is_large_string, pa.types.is_string_view,
 )  # fmt: skip
-DELIMITERS = ",;\t"
-UTF16 = ("\udcff\udcfe", "\udcfe\udcff")
-"""How a text of UTF-16 begins when it is read as UTF-8."""
+DELIMITERS, UNQUOTED = ",;\t|", "\t|"
 Names = Collection[str]
 
 
@@ -66,7 +62,7 @@ def read_rows(
 
 def further(values: Mapping[str, Any], path: Path, ours: Names) -> dict[str, Any]:
     """The values of a row of the table `path` in other columns than `ours`."""
-    typed = READERS[path.suffix.lower()] is not _read_csv
+    typed = not is_text(path)
     return {
         name: value if typed or value is None else Field(value) for name, value in values.items() if name not in ours
     }
@@ -80,28 +76,53 @@ def column_names(folder: CollectionFolder, path: Path) -> list[str]:
     return list(next((row.values for row in read_rows(folder, path, (), ()) if row.values), ()))
 
 
+def is_text(path: Path) -> bool:
+    """Whether the table is a CSV or TSV, whose fields have no type, and whose header is read without spaces around
+    names."""
+    return READERS.get(path.suffix.lower()) is _read_csv
+
+
+def photographs_in(folder: CollectionFolder, path: Path) -> str | None:
+    """The column of a Parquet file that holds photographs, if any. Raises InputError."""
+    try_first(path, _photographs_in, folder, path)
+    return _photographs_in(folder, path)
+
+
+def _photographs_in(folder: CollectionFolder, path: Path) -> str | None:
+    with _refusing(path), folder.open(path, math.inf) as file:
+        return photograph_column(pq.read_metadata(file).schema.to_arrow_schema())
+
+
 def _parquet_columns(folder: CollectionFolder, path: Path, plain: bool = False) -> list[str]:
     """The names of all columns, or only of those that hold plain values."""
     with _refusing(path), folder.open(path, math.inf) as file:
         schema = pq.read_metadata(file).schema.to_arrow_schema()
-        return [field.name for field in schema if not plain or any(one(field.type) for one in PLAIN)]
+        _check_columns(path, schema.names, ())
+        return [field.name for field in schema if not plain or any(one(stored_type(field.type)) for one in PLAIN)]
 
 
 def _check_columns(path: Path, present: Names, needed: Names) -> None:
+    if repeated := lists.repeated_name(present):
+        raise InputError(f"{path} has two columns named {repeated}; rename one of them")
     if missing := sorted(set(needed) - set(present)):
         raise InputError(f"{path} has no column {missing[0]}; name one of {', '.join(present)} in collection.columns")
 
 
 def _read_csv(folder: CollectionFolder, path: Path, columns: Names, needed: Names) -> Iterator[TableRow]:
-    csv.field_size_limit(lists.LARGEST_LINE)  # process-wide; the default would end the file at its first long field
-    # Bytes that are not UTF-8 become lone surrogates, for which intake rejects only their row.
-    with io.TextIOWrapper(folder.open(path), "utf-8-sig", "surrogateescape", newline="\n") as file:
-        texts = _bounded_lines(file, path)
-        first = next(texts, "")
-        if first.startswith(UTF16):
+    csv.field_size_limit(LONGEST_LINE)  # process-wide; the default would end the file at its first long field
+    with folder.open(path) as file:
+        first = next(filter(str.strip, _texts(file, path)), "")
+        if lists.is_utf16(first.encode("utf-8", "surrogateescape")):
             raise InputError(f"{path} is UTF-16; save it as UTF-8")
+        if any("\ud800" <= character <= "\udfff" for character in first):
+            raise InputError(f"{path}: its header is {lists.not_utf8(first)}")
         delimiter = "\t" if path.suffix.lower() == ".tsv" else _delimiter(first)
-        lines = csv.reader(chain([first], texts), delimiter=delimiter, strict=True)
+        file.seek(0)
+        quoting = csv.QUOTE_MINIMAL if _is_quoted(_texts(file, path), delimiter) else csv.QUOTE_NONE
+        file.seek(0)
+        lines = csv.reader(
+            _texts(file, path), delimiter=delimiter, strict=True, quoting=quoting, skipinitialspace=delimiter == "|"
+        )
         header: list[str] = []
         while True:
             number = lines.line_num + 1
@@ -115,41 +136,71 @@ def _read_csv(folder: CollectionFolder, path: Path, columns: Names, needed: Name
                 yield TableRow(number, {}, f"not CSV: {error}")
                 continue
             if not header:
-                _check_columns(path, header := values, needed)
+                header = [name.strip() for name in values]
+                if header:
+                    _check_columns(path, header, needed)
             elif len(values) == len(header):
                 yield TableRow(number, dict(zip(header, values, strict=True)))
             elif values:
                 yield TableRow(number, {}, f"{len(values)} fields, not {len(header)}")
 
 
+def _texts(file: BinaryIO, path: Path) -> Iterator[str]:
+    """The lines of a table, each with a line feed. Bytes that are not UTF-8 become lone surrogates, for which only
+    their row is rejected."""
+    return (line.decode("utf-8", "surrogateescape") + "\n" for line in each_line(file, path))
+
+
 def _delimiter(header: str) -> str:
-    """What divides a CSV header: a comma, else a semicolon, as Excel writes in many countries, else a tab."""
-    for delimiter in DELIMITERS:
+    """What divides the header of a CSV into most columns: commas, or semicolons, as Excel writes in many countries,
+    tabs or bars."""
+
+    def width(delimiter: str) -> int:
         with suppress(csv.Error, StopIteration):
-            if len(next(csv.reader([header], delimiter=delimiter, strict=True))) > 1:
-                return delimiter
-    return DELIMITERS[0]
+            return len(next(csv.reader([header], delimiter=delimiter, strict=True)))
+        return 0
+
+    return max(DELIMITERS, key=width)
 
 
-def _bounded_lines(file: io.TextIOWrapper, path: Path) -> Iterator[str]:
-    for line in iter(partial(file.readline, lists.LARGEST_LINE), ""):
-        if len(line) == lists.LARGEST_LINE:
-            raise InputError(f"{path}: a line has {lists.LARGEST_LINE} characters or more; is it a table?")
-        yield line
+def _is_quoted(lines: Iterator[str], delimiter: str) -> bool:
+    """Whether quotation marks around a field are not part of it. Tables between tabs or bars are often written without
+    quoting: then a sentence may begin with a mark that no other closes, in a line that is a whole row. (Quoted, such a
+    row goes on in the next line, which is no whole row.)"""
+    if delimiter not in UNQUOTED:
+        return True
+    width, opened = 0, False
+    for line in lines:
+        if opened and line.count(delimiter) == width:
+            return False
+        if not width:
+            width = line.count(delimiter)
+        opened = (
+            '"' in line and line.count(delimiter) == width and any(map(_is_open, line.rstrip("\n").split(delimiter)))
+        )
+    return not opened
+
+
+def _is_open(field: str) -> bool:
+    """Whether a field begins with a quotation mark that is not closed at its end."""
+    field = field.strip(" ")
+    return field.startswith('"') and not (
+        len(field) > 1 and field.endswith('"') and '"' not in field[1:-1].replace('""', "")
+    )
 
 
 def _read_jsonl(folder: CollectionFolder, path: Path, columns: Names, needed: Names) -> Iterator[TableRow]:
     with folder.open(path) as file:
         for number, line in lists.lines(file, path):
             try:
-                value = None if line is None else lists.parse_json(line)
+                value = None if isinstance(line, bytes) else lists.parse_json(line)
             except ValueError as error:
                 yield TableRow(number, {}, f"not JSON: {error}")
                 continue
             if isinstance(value, dict):
                 yield TableRow(number, value)
             else:
-                yield TableRow(number, {}, NOT_UTF8 if line is None else "not a JSON object")
+                yield TableRow(number, {}, lists.not_utf8(line) if isinstance(line, bytes) else "not a JSON object")
 
 
 def _read_parquet(folder: CollectionFolder, path: Path, columns: Names, needed: Names) -> Iterator[TableRow]:
@@ -202,13 +253,14 @@ def _batches(
         metadata = pq.read_metadata(file)
         present = metadata.schema.to_arrow_schema().names
         _check_columns(path, present, needed)
-        names = [name for name in columns if name in present]
+        names = [name for name in columns if name in present or name.removesuffix(".path") in present]
         texts = _check_claims(path, os.fstat(file.fileno()).st_size, metadata, names)
         table = pq.ParquetFile(file, metadata=metadata, read_dictionary=texts)
         number = portion.before
-        for batch in table.iter_batches(BATCH, row_groups=portion.groups, columns=names):
-            yield batch.schema.names, [plain_column(path, number, column) for column in batch.columns]
-            number += batch.num_rows
+        for group in portion.groups:  # lists of texts whose dictionaries differ are not read together
+            for batch in table.iter_batches(BATCH, row_groups=[group], columns=names):
+                yield batch.schema.names, [plain_column(path, number, column) for column in batch.columns]
+                number += batch.num_rows
 
 
 @contextmanager

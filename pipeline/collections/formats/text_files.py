@@ -7,7 +7,7 @@ from pathlib import Path
 from pipeline.collections.formats import lists
 from pipeline.collections.formats.files import CollectionFolder, is_image
 from pipeline.collections.formats.remote_files import open_collection
-from pipeline.collections.records import NOT_UTF8, ImageRecord, Options, Record, Reject, SentenceRecord
+from pipeline.collections.records import ImageRecord, Options, Record, Reject, SentenceRecord
 from pipeline.errors import InputError
 from pipeline.settings.section import SPLITS
 
@@ -55,8 +55,8 @@ def _sentences(folder: CollectionFolder, key: str, file: str) -> Iterator[Senten
     try:
         with folder.open_below(file, LARGEST_TEXT) as text:
             for row, line in lists.lines(text, file):
-                if line is None:
-                    yield Reject(file, row, "sentences", NOT_UTF8)
+                if isinstance(line, bytes):
+                    yield Reject(file, row, "sentences", lists.not_utf8(line))
                 else:
                     yield SentenceRecord(key, number, line, file, row)
                     number += 1

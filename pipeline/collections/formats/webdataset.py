@@ -1,34 +1,44 @@
 """Tar shards as webdataset and img2dataset write them, read in place: no member is ever unpacked.
 
-Adjacent members that differ only in their suffix are one sample: the image, its sentences (`.txt`, one a line, else the
-`.json`'s `caption`), weak text (the `.json`'s `title`, `tags` and `description`), and own columns (its other keys).
+Members of one key are one sample, wherever they are in the shard: the key is the path up to the first dot of the base
+name, as for webdataset. A sample has an image, sentences (`.txt`, one a line, else the `.json`'s `caption`), weak text
+(the `.json`'s `title`, `tags` and `description`), and own columns (its other keys).
 """
 
+import codecs
 import math
 import os
 import posixpath
+import re
 from collections.abc import Iterator
-from itertools import groupby
 from pathlib import Path
 
 from pipeline.collections.formats import lists
-from pipeline.collections.formats.files import CollectionFolder, is_image
+from pipeline.collections.formats.files import IMAGE_SUFFIXES, CollectionFolder, is_image
 from pipeline.collections.formats.remote_files import open_collection
 from pipeline.collections.records import (
     DIVIDED,
-    NOT_UTF8,
+    LISTED,
     ColumnsRecord,
     ImageRecord,
     Options,
     Record,
     Reject,
     SentenceRecord,
+    Tally,
 )
+from pipeline.collections.system_files import Exclusion
 from pipeline.collections.tars import DamagedTar, TarMember, members
 from pipeline.errors import InputError
 from pipeline.settings.section import SPLITS
 
 DOCUMENT = ("title", "tags", "description")
+SHARDS = "**/*.tar"
+PHOTOGRAPHS = (".jpg", ".jpeg", ".png", ".webp", *sorted(IMAGE_SUFFIXES))
+"""Suffixes of a sample's photograph, the first that it has; with none of these, its only image."""
+DIGITS = re.compile(r"\d+")
+LONGEST_SUFFIX = 24
+LINE_END = re.compile(r"\r\n|\r|\n")
 LARGEST_TEXT = 1 << 24
 
 
@@ -40,39 +50,60 @@ def read(root: Path, options: Options) -> Iterator[Record]:
     """
     folder = open_collection(root, options)
     folder.check_keys((*SPLITS, DIVIDED))
-    for split, pattern in (options.files or {options.default_split: "**/*.tar"}).items():
+    for split, pattern in (options.files or {options.default_split: SHARDS}).items():
         # Patterns match under the root; for an absolute one, pathlib raises an exception of its own.
         shards = [] if Path(pattern).is_absolute() else folder.glob(pattern)
         if not shards:
             raise folder.lacks(f"tar shards {pattern}", f"correct collection.files.{split} or data_root")
         for path in shards:
-            yield from _read_shard(folder, folder.label(path), split)
+            yield from _read_shard(folder, folder.label(path), split, options.tally)
 
 
-def _read_shard(folder: CollectionFolder, shard: str, split: str) -> Iterator[Record]:
+def _read_shard(folder: CollectionFolder, shard: str, split: str, tally: Tally) -> Iterator[Record]:
     try:
         with folder.open_below(shard, math.inf) as file:
-            for stem, sample in groupby(_members(file.fileno(), shard), _stem):
-                yield from _read_sample(file.fileno(), shard, stem, split, list(sample))
+            samples: dict[str, list[TarMember]] = {}
+            for member in _members(file.fileno(), shard, folder.exclusion, tally):
+                if isinstance(member, Reject):
+                    yield member
+                else:
+                    samples.setdefault(_divide(member.name)[0], []).append(member)
+            for key, sample in samples.items():
+                yield from _read_sample(file.fileno(), shard, key, split, sample, tally)
     except (InputError, OSError, ValueError, OverflowError, MemoryError, RecursionError) as error:
         reason = str(error) if isinstance(error, InputError) else f"damaged: {type(error).__name__}: {error}"
         yield Reject(shard, None, "images", reason)
 
 
-def _stem(member: TarMember | Reject) -> str | None:
-    return None if isinstance(member, Reject) else posixpath.splitext(member.name)[0]
+def _divide(name: str) -> tuple[str, str]:
+    """The key of a member, and its suffix in lower case: all that follows the first dot of its base name."""
+    folder, slash, base = name.rpartition("/")
+    key, dot, suffix = base.partition(".")
+    return folder + slash + key, dot + suffix.lower()
 
 
-def _members(descriptor: int, shard: str) -> Iterator[TarMember | Reject]:
+def _members(descriptor: int, shard: str, exclusion: Exclusion, tally: Tally) -> Iterator[TarMember | Reject]:
     """The files in a shard; a Reject for any other member, and for damage, where reading ends."""
     try:
         for member in members(descriptor):
-            if member.kind == "file":
+            if member.kind == "folder":
+                continue
+            if reason := _left_out(member.name, shard, exclusion):
+                tally.add(reason)
+            elif member.kind == "file":
                 yield member
-            elif member.kind == "other":
+            else:
+                tally.add(None)
                 yield Reject(shard, None, _what(member), f"not a plain file but a link or the like: {member.name!r}")
     except DamagedTar as error:
         yield Reject(shard, None, "images", str(error))
+
+
+def _left_out(name: str, shard: str, exclusion: Exclusion) -> str | None:
+    """Why a member is left out; `tar` itself writes the folders `.` and `..` before names."""
+    parts = [part for part in name.split("/") if part not in ("", ".", "..")]
+    reason = exclusion.of_whole_path("/".join(parts)) if parts else None
+    return reason or exclusion.excludes("/".join([shard, *parts]))
 
 
 def _what(member: TarMember) -> str:
@@ -81,45 +112,80 @@ def _what(member: TarMember) -> str:
 
 
 def _read_sample(
-    descriptor: int, shard: str, stem: str | None, split: str, given: list[TarMember | Reject]
+    descriptor: int, shard: str, stem: str, split: str, sample: list[TarMember], tally: Tally
 ) -> Iterator[Record]:
-    if stem is None:
-        yield from given
-        return
+    """The records of the members with one key, `stem`. Each member is used, rejected as the second of its name, or left
+    out for a reason that the `tally` counts."""
     key = f"{shard}/{stem}"
-    parts: dict[str, TarMember] = {}
-    for member in given:
-        suffix = posixpath.splitext(member.name)[1].lower()
-        part = "image" if is_image(member.name) else suffix
-        if part in parts:
-            yield Reject(shard, None, _what(member), f"duplicate: a second {part} of sample {stem!r}")
+    members_by_suffix: dict[str, TarMember] = {}
+    for member in sample:
+        suffix = _divide(member.name)[1]
+        if suffix in members_by_suffix:
+            tally.add(None)
+            yield Reject(shard, None, _what(member), f"duplicate: a second {suffix} of sample {stem!r}")
         else:
-            parts[part] = member
-    if image := parts.get("image"):
+            members_by_suffix[suffix] = member
+    images = [suffix for suffix in members_by_suffix if is_image(f"x{suffix}")]
+    used = {
+        "image": _choose(images, PHOTOGRAPHS),
+        "text": _choose([suffix for suffix in members_by_suffix if suffix.endswith(".txt")], (".txt",)),
+        "json": _choose([suffix for suffix in members_by_suffix if suffix.endswith(".json")], (".json",)),
+    }
+    if images and used["image"] is None:
+        names = ", ".join(f"{stem}{suffix}" for suffix in images[:4])
+        reason = f"several images have the key {stem!r}, which ends at the first dot ({names}): name one {stem}.jpg"
+        yield Reject(shard, None, "images", f"ambiguous: {reason}")
+    for suffix in members_by_suffix:
+        ambiguous = used["image"] is None and suffix in images[:1]  # which is rejected for all
+        tally.add(None if ambiguous or suffix in used.values() else _why_unused(suffix, suffix in images))
+    found = {part: members_by_suffix.get(suffix) for part, suffix in used.items()}
+    if image := found["image"]:
         yield ImageRecord(key, shard, split, shard, None, image.name, image.offset, image.size)
-    text = parts.get(".txt")
-    if text and (value := _text(descriptor, text)) is not None:
-        lines = (line.removesuffix("\r") for line in value.split("\n"))
-        for number, line in enumerate(line for line in lines if line):
-            yield SentenceRecord(key, number, line, f"{shard}/{text.name}")
-    elif text:
-        reason = NOT_UTF8 if text.size <= LARGEST_TEXT else f"too long: {text.size} bytes, more than {LARGEST_TEXT}"
-        yield Reject(f"{shard}/{text.name}", None, "sentences", reason)
-    if description := parts.get(".json"):
-        yield from _read_json(descriptor, key, f"{shard}/{description.name}", description, with_sentences=not text)
+    if text := found["text"]:
+        yield from _read_text(descriptor, key, f"{shard}/{text.name}", text)
+    if description := found["json"]:
+        yield from _read_json(descriptor, key, f"{shard}/{description.name}", description, None if text else tally)
 
 
-def _read_json(descriptor: int, key: str, file: str, member: TarMember, with_sentences: bool) -> Iterator[Record]:
+def _choose(suffixes: list[str], plain: tuple[str, ...]) -> str | None:
+    """The first of the `plain` suffixes that there is, else the only suffix."""
+    first = next((suffix for suffix in plain if suffix in suffixes), None)
+    return first or (suffixes[0] if len(suffixes) == 1 else None)
+
+
+def _why_unused(suffix: str, image: bool) -> str:
+    """Without what is the sample's own: `.mask_12.png` as `.mask_*.png`."""
+    kind = DIGITS.sub("*", suffix)
+    kind = kind if len(kind) <= LONGEST_SUFFIX else "others"
+    if image:
+        return f"further images of a sample of a shard, which has one photograph ({kind})"
+    return f"members of a shard that are not read ({kind or 'without a suffix'})"
+
+
+def _read_text(descriptor: int, key: str, file: str, member: TarMember) -> Iterator[Record]:
+    if member.size > LARGEST_TEXT:
+        yield Reject(file, None, "sentences", f"too long: {member.size} bytes, more than {LARGEST_TEXT}")
+        return
+    text = lists.decode_text(_bytes(descriptor, member))
+    if isinstance(text, bytes):
+        yield Reject(file, None, "sentences", lists.not_utf8(text))
+        return
+    for number, line in enumerate(filter(None, LINE_END.split(text))):
+        yield SentenceRecord(key, number, line, file)
+
+
+def _read_json(descriptor: int, key: str, file: str, member: TarMember, tally: Tally | None) -> Iterator[Record]:
+    """The records of a JSON member; its sentences only with a `tally`."""
     try:
-        value = lists.parse_json(_text(descriptor, member) or "")
+        value = lists.parse_json(_bytes(descriptor, member) if member.size <= LARGEST_TEXT else "")
         if not isinstance(value, dict):
             raise ValueError("not an object")
     except ValueError as error:
         yield Reject(file, None, "documents", f"not JSON: {error}")
         return
-    captions = value.get("caption")
-    captions = captions if isinstance(captions, list) else [captions]
-    if with_sentences:
+    if tally is not None:
+        captions, in_text = lists.sentences(value.get("caption"))
+        tally.notes[LISTED] += in_text
         for number, text in enumerate(text for text in captions if text is not None):
             yield SentenceRecord(key, number, text, file)
     yield from lists.document(key, [value.get(name) for name in DOCUMENT], file)
@@ -127,6 +193,6 @@ def _read_json(descriptor: int, key: str, file: str, member: TarMember, with_sen
         yield ColumnsRecord(key, own, file)
 
 
-def _text(descriptor: int, member: TarMember) -> str | None:
-    """The member as text; None if it is not UTF-8 or longer than LARGEST_TEXT."""
-    return lists.decode_text(os.pread(descriptor, member.size, member.offset)) if member.size <= LARGEST_TEXT else None
+def _bytes(descriptor: int, member: TarMember) -> bytes:
+    """The content of a text without its byte order mark."""
+    return os.pread(descriptor, member.size, member.offset).removeprefix(codecs.BOM_UTF8)

@@ -1,0 +1,111 @@
+"""What lies in a collection's folders and is no part of it: what a NAS, Windows or macOS puts there, hidden files, and
+what `collection.exclude` names."""
+
+import fnmatch
+import re
+from collections.abc import Iterable, Iterator, Sequence
+
+from pipeline.collections.records import ImageRecord, Record, Reject, Tally
+
+NAS = "thumbnails and deleted files of a NAS"
+WINDOWS = "of Windows"
+MACOS = "of macOS"
+NAMES = {
+    **dict.fromkeys(("@eadir", "#recycle", "#snapshot", "@tmp", "@sharebin", "@synoresource"), NAS),
+    **dict.fromkeys((".@__thumb", "@__thumb", "@recycle", "@recently-snapshot", ".@upload_cache"), NAS),
+    **dict.fromkeys((".snapshot", ".snapshots", "~snapshot", ".zfs", ".recycle", "network trash folder"), NAS),
+    **dict.fromkeys(("$recycle.bin", "recycler", "system volume information", "found.000"), WINDOWS),
+    **dict.fromkeys(("thumbs.db", "thumbs.db:encryptable", "ehthumbs.db", "ehthumbs_vista.db", "desktop.ini"), WINDOWS),
+    **dict.fromkeys(("__macosx", ".trashes", ".trash", ".appledouble", ".appledb", ".appledesktop"), MACOS),
+    **dict.fromkeys(
+        (".spotlight-v100", ".fseventsd", ".documentrevisions-v100", ".temporaryitems", ".ds_store"), MACOS
+    ),
+    **dict.fromkeys(("temporary items", "icon\r", ".localized", ".volumeicon.icns", ".picasaoriginals"), MACOS),
+    "lost+found": "of a Linux file system",
+}
+"""Names of files and folders in lower case -> whose they are."""
+PATTERNS = {
+    "._*": "AppleDouble, of macOS",
+    ".trash-*": "deleted files, of Linux",
+    "*@synoeastream": NAS,
+    "*@synoresource": NAS,
+    "synofile_thumb_*": NAS,
+    "synophoto_thumb_*": NAS,
+    "~$*": "open documents of Microsoft Office",
+}
+"""Patterns of such names, likewise."""
+MATCHING = tuple((re.compile(fnmatch.translate(pattern)), f"{pattern} ({who})") for pattern, who in PATTERNS.items())
+SUSPECT = re.compile(r"^[.~s]|@")
+"""What is found in all that MATCHING or HIDDEN may be of: nearly no name of a photograph has it."""
+HIDDEN = "hidden (a name that begins with a dot)"
+
+
+class Exclusion:
+    """Decides what is left out, by the patterns of `collection.exclude` too: one without a slash is compared with the
+    name of each file and folder, one with a slash with the path from the collection's root."""
+
+    def __init__(self, patterns: Sequence[str] = ()) -> None:
+        self._names = [(one, re.compile(fnmatch.translate(one))) for one in patterns if "/" not in one.strip("/")]
+        self._paths = [(one, re.compile(path_expression(one.strip("/")))) for one in patterns if "/" in one.strip("/")]
+
+    def of_name(self, name: str) -> str | None:
+        """Why a file or folder of this name is left out, whatever folder it is in; None if it is not."""
+        folded = name.lower()
+        if folded in NAMES:
+            return f"{name.strip()} ({NAMES[folded]})"
+        if SUSPECT.search(folded):
+            if reason := next((reason for expression, reason in MATCHING if expression.match(folded)), None):
+                return reason
+            if name.startswith("."):
+                return HIDDEN
+        if not self._names:
+            return None
+        return next((_by_pattern(one) for one, expression in self._names if expression.match(name)), None)
+
+    def of_path(self, path: str) -> str | None:
+        """Why the file or folder at `path`, relative to the root, is left out if the folders above are not."""
+        reason = self.of_name(path.rpartition("/")[2])
+        if reason or not self._paths:
+            return reason
+        return next((_by_pattern(one) for one, expression in self._paths if expression.fullmatch(path)), None)
+
+    def of_whole_path(self, path: str) -> str | None:
+        """Why the file at `path` is left out, for itself or for a folder above it."""
+        parts = path.split("/")
+        return next(filter(None, (self.of_path("/".join(parts[: depth + 1])) for depth in range(len(parts)))), None)
+
+    def excludes(self, path: str) -> str | None:
+        """The reason if it is a pattern of the user's that leaves out the file at `path`."""
+        reason = self.of_whole_path(path) if self._names or self._paths else None
+        return reason if reason and reason.startswith("collection.exclude") else None
+
+    def without_excluded(self, records: Iterable[Record], tally: Tally) -> Iterator[Record]:
+        """`records` without the images that a list names although a pattern of the user's leaves them out, and without
+        what belongs to them."""
+        gone: set[str] = set()
+        for record in records:
+            if isinstance(record, Reject):
+                yield record
+                continue
+            if isinstance(record, ImageRecord) and (reason := self.excludes(record.path)):
+                if record.key not in gone:
+                    tally.notes[f"images of a list are left out with their texts: {reason}"] += 1
+                gone.add(record.key)
+            if record.key not in gone:
+                yield record
+
+
+def path_expression(pattern: str) -> str:
+    """A pattern of pathlib's as a regular expression."""
+    parts = []
+    for part in pattern.split("/"):
+        if part == "**":
+            parts.append("(?:.*/)?")
+            continue
+        one = fnmatch.translate(part).removeprefix("(?s:").removesuffix(r")\Z")
+        parts.append(one.replace(".*", "[^/]*") + "/")
+    return "".join(parts).removesuffix("/")
+
+
+def _by_pattern(pattern: str) -> str:
+    return f"collection.exclude {pattern}"

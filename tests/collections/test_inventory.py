@@ -1,0 +1,131 @@
+"""Everything that lies in a collection is read, rejected or left out for a reason, and counted."""
+
+import io
+import tarfile
+from collections import Counter
+from collections.abc import Callable
+from pathlib import Path
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+from made_up import ingest
+from made_up_everything import EXCLUDED, FORMS, check_everything, everything, summary_of, write
+
+from pipeline.collections.detect import detect
+from pipeline.errors import InputError
+
+
+def write_tar(path: Path, files: dict[str, bytes]) -> Path:
+    path.parent.mkdir(parents=True, exist_ok=True)
+    with tarfile.open(path, "w") as tar:
+        for name, data in files.items():
+            header = tarfile.TarInfo(name)
+            header.size = len(data)
+            tar.addfile(header, io.BytesIO(data))
+    return path
+
+
+@pytest.mark.parametrize("form", FORMS)
+def test_all_files_are_accounted_for(form: str, tmp_path: Path) -> None:
+    settings = {"format": form, "exclude": EXCLUDED, "reject_limit": 1, "default_split": "gallery"}
+    ingest(tmp_path, write(tmp_path / "data", everything()), {"collection": settings})
+    check_everything(tmp_path, form)
+
+
+def test_all_members_of_a_shard_are_accounted_for(photograph, tmp_path: Path) -> None:
+    files = {
+        "a.txt": b"\xef\xbb\xbfa dog\r\na hound", "b.caption.txt": b"a cat", "c.json": b'{"caption": "[\'a cow\']"}',
+        "a.jpg": photograph(1), "b.input.jpg": photograph(2), "c.mask_1.png": photograph(3, "PNG"),
+        "c.mask_2.png": photograph(4, "PNG"), "c.jpeg": photograph(5), "d.left.jpg": photograph(6),
+        "d.right.jpg": photograph(7), "e.cls": b"7", "__MACOSX/._a.jpg": b"x", "masks/a.jpg": photograph(8),
+    }  # fmt: skip
+    write_tar(tmp_path / "data/A.TAR", files)
+    (tmp_path / "data/beside.jpg").write_bytes(photograph(10))
+    ingest(
+        tmp_path, tmp_path / "data", {"collection": {"format": "webdataset", "exclude": ["masks"], "reject_limit": 1}}
+    )
+    summary = summary_of(tmp_path)
+    assert summary["counts"]["files"]["given"] == len(files) + 2
+    assert summary["counts"]["images"] == {"given": 4, "kept": 3, "rejected": 1, "duplicate": 0}  # d is ambiguous
+    assert summary["counts"]["sentences"]["kept"] == 4
+    assert "further images of a sample of a shard, which has one photograph (.mask_*.png)" in summary["left_out"]
+
+
+def test_what_init_says_is_what_ingest_says(tmp_path: Path) -> None:
+    found = detect(write(tmp_path / "data", everything()))
+    assert (found.format, found.files) == ("table", {})
+
+
+TABLES = {
+    "unquoted.tsv": ('file\tsentence\n1.jpg\t"a dog said\n2.jpg\t"b"\n3.jpg\tit is 5" long\n4.jpg\tend"\n', 4),
+    "quoted.tsv": ('file\tsentence\n1.jpg\t"a dog\nsits"\n2.jpg\t"a ""big"" cat"\n', 2),
+    "bars.csv": ("image_name| n| comment\n1.jpg| 0| a dog\n2.jpg| 1| \"a cat\n3.jpg| 0| it's, here; now\n", 3),
+    "semicolons.csv": ("Image Name;Caption\r\n1.jpg;a dog, a cat\r\n2.jpg;b\r\n", 2),
+    "old-mac.csv": ("file,sentence\r1.jpg,a dog\r2.jpg,a cat\r", 2),
+    "lists.csv": ('file,sentence\n1.jpg,"[\'a dog\', ""it\'s 5""]"\n2.jpg,"[\'a\'\n \'b\']"\n3.jpg,[laughs]\n', 5),
+    "json-lists.tsv": ('file\tsentence\n1.jpg\t["a \\"big\\" dog", "b"]\n2.jpg\t[]\n', 2),
+}
+
+
+@pytest.mark.parametrize("name", TABLES)
+def test_a_table_is_read_as_it_was_written(name: str, photograph, gather: Callable, tmp_path: Path) -> None:
+    text, count = TABLES[name]
+    write(tmp_path, {f"{number}.jpg": photograph(number) for number in range(1, 5)} | {name: text.encode()})
+    found = detect(tmp_path)
+    result = gather(tmp_path, found.format, files=found.files, columns=found.columns)
+    assert (found.format, result.counts["sentences"]["kept"], result.rejects) == ("table", count, [])
+
+
+@pytest.mark.parametrize(
+    ("name", "data", "said"),
+    [
+        ("t.csv", b"file,caption, caption\n1.jpg,a,b\n", "two columns named caption"),
+        ("t.csv", "file,sentence\n1.jpg,ä\n".encode("utf-16"), "UTF-16"),
+        ("t.csv", "file,sentence\n1.jpg,a\n".encode("utf-16-le"), "UTF-16"),
+        ("t.tsv", "file\tlégende\n1.jpg\ta\n".encode("latin-1"), "WINDOWS-1252"),
+    ],
+)
+def test_what_a_table_cannot_be_is_named(name: str, data: bytes, said: str, gather: Callable, tmp_path: Path) -> None:
+    (tmp_path / name).write_bytes(data)
+    with pytest.raises(InputError, match=rf"{name}.*{said}"):
+        gather(tmp_path, "table")
+
+
+def test_two_columns_of_one_name_in_parquet(gather: Callable, tmp_path: Path) -> None:
+    names = pa.schema([("file", pa.string()), ("sentence", pa.string()), ("sentence", pa.string())])
+    pq.write_table(pa.table([["1.jpg"], ["a"], ["b"]], schema=names), tmp_path / "t.parquet")
+    with pytest.raises(InputError, match=r"t\.parquet has two columns named sentence"):
+        gather(tmp_path, "table")
+
+
+def test_dictionaries_and_tensors_are_columns_like_others(photograph, gather: Callable, tmp_path: Path) -> None:
+    (tmp_path / "1.jpg").write_bytes(photograph(1))
+    tensor = pa.FixedShapeTensorArray.from_numpy_ndarray(np.zeros((1, 2, 2), "float32"))
+    table = {
+        "file": pa.array(["1.jpg"]).dictionary_encode(), "sentence": pa.array(["a dog"]).dictionary_encode(),
+        "year": pa.array([1999]).dictionary_encode(), "vector": tensor,
+    }  # fmt: skip
+    pq.write_table(pa.table(table), tmp_path / "t.parquet")
+    result = gather(tmp_path, "table")
+    assert result.tables["sentences"]["text"].to_pylist() == ["a dog"]
+    assert result.tables["images"]["year"].to_pylist() == [1999]
+
+
+def test_photographs_in_parquet_are_read_in_place(photograph, gather: Callable, tmp_path: Path) -> None:
+    """With a row group boundary, a row without bytes and one that is no image."""
+    rows = [photograph(number) for number in range(70)]
+    images = [{"bytes": data, "path": f"{number}.jpg"} for number, data in enumerate(rows)]
+    images += [{"bytes": None, "path": "gone.jpg"}, {"bytes": b"no image", "path": None}]
+    columns = {"image": images, "caption": [["a dog", f"number {n}"] for n in range(72)], "label": range(72)}
+    for split, part in (("train", slice(0, 60)), ("validation", slice(60, 72))):
+        table = pa.table({name: list(values)[part] for name, values in columns.items()})
+        pq.write_table(table, tmp_path / f"{split}-00000-of-00001.parquet", row_group_size=20)
+    found = detect(tmp_path)
+    assert (found.format, found.columns) == ("parquet", {"sentence": "caption"})
+    result = gather(tmp_path, found.format, columns=found.columns)
+    assert result.counts["images"] == {"given": 72, "kept": 70, "rejected": 2, "duplicate": 0}
+    assert Counter(result.tables["images"]["split"].to_pylist()) == {"train": 60, "dev": 10}
+    assert result.tables["images"]["label"].to_pylist() == list(range(70))
+    assert result.counts["sentences"]["kept"] == 140
