@@ -46,7 +46,7 @@ def main() -> None:
 
     shared = partial(drawn, partial(shared_map, shape=SHAPE))
     report(compare("pixels by shared memory", shared, partial(drawn, isolated_map), chosen.pairs, threads=3))
-    print(cosines(chosen.weights, chosen.photographs))
+    report(cosines(chosen.weights, chosen.photographs))
 
 
 def camera_photograph() -> bytes:

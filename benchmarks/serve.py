@@ -78,7 +78,8 @@ def make_bundle(folder: Path, count: int, dim: int, candidates: list[str] | str)
     write_parameters(path, TEXT_ENCODER, {}, settings=encoder.settings(), fingerprint="made up")
     writer.add_parameters(path.parent, "text_encoders/tfidf/")
     cards = {"images": built.card.to_dict(), "sentences": sentences.card.to_dict()}
-    writer.commit({**MADE_UP, "dim": dim, **cards, "data_root": str(folder)})
+    text_encoders = {"tfidf": {"kind": "tf-idf"}}
+    writer.commit({**MADE_UP, "dim": dim, "text_encoders": text_encoders, **cards, "data_root": str(folder)})
     return cards["images"]
 
 
