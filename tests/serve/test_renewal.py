@@ -10,6 +10,7 @@ from made_up import build_bundle, make_run, make_stage
 from PIL import Image
 
 pytest.importorskip("fastapi", reason="FastAPI is not installed: pip install 'jointspace[serve]'")
+pytest.importorskip("prometheus_client", reason="pip install 'jointspace[serve]'")
 pytest.importorskip("uvicorn", reason="uvicorn is not installed: pip install 'jointspace[serve]'")
 from fastapi.testclient import TestClient  # noqa: E402
 from visiting import serve  # noqa: E402
