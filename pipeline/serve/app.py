@@ -4,7 +4,6 @@ import asyncio
 from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import asynccontextmanager
-from dataclasses import asdict
 from typing import Annotated, Any
 
 import faiss
@@ -68,7 +67,7 @@ async def list_models(service: Shared) -> answers.ModelsAnswer:
             collection=gallery.collection,
             collection_id=gallery.card["inputs"].get("manifest", str(gallery.bundle.folder)),
             regions=gallery.has_regions,
-            scale=asdict(scale) if scale else None,
+            scale=scale,
             columns=gallery.columns,
             examples=gallery.examples,
         )
@@ -98,10 +97,10 @@ async def find_images(
 @router.get("/api/models/{model}/regions")
 async def find_regions(
     service: Shared, model: str, gallery: Asked, top: Top, where: Where, snippet: Annotated[str, Query()]
-) -> answers.RegionsAnswer:
+) -> answers.ImagesAnswer:
     """The regions nearest to some words, at most one a photograph, of a model that compares regions with words."""
     require_sentence(snippet, service.limits)
-    return answers.list_regions(
+    return answers.list_images(
         model, *await service.run(service.searching, _find, gallery, gallery.regions, snippet, top, where)
     )
 

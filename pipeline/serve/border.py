@@ -116,6 +116,8 @@ class Border:
         self._enter(scope)
         try:
             await (self._refusal(scope) or self.app)(scope, self._bounded(receive), answer)
+        except asyncio.CancelledError:
+            pass  # the server stops, and this visitor reads nothing; a traceback would tell nobody anything
         except Exception:
             logging.getLogger(__name__).exception("a request for %s failed", scope["path"])
             if not status:
