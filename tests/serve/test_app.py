@@ -126,24 +126,6 @@ def test_regions_for_words(tmp_path: Path) -> None:
         assert answer.status_code == 422 and "region" in answer.json()["error"]
 
 
-def test_a_bundle_on_disk_answers_as_one_in_memory(tmp_path: Path) -> None:
-    run, clients = make_run(tmp_path / "run", images=80), {}
-    index = {"exact_limit": 10, "candidates": ["IVF2,Flat"], "sample": 1000, "recall_floor": 1.0}
-    for name in ("memory", "disk"):
-        folder = build_bundle(run, {"index": index}, on_disk=name == "disk").rename(tmp_path / name)
-        assert (folder / "images.lists").exists() == (name == "disk")
-        source = ImageSources(run / "data").read
-        clients[name] = make_client(ServedGallery(Searcher(Bundle(folder)), see, source, PIXELS, 32))
-    for thing in THINGS:
-        answers = [client.get(f"/api/models/ncca/images?sentence={thing}&top=10").json() for client in clients.values()]
-        results = [[(hit["image_id"], hit["score"]) for hit in answer["results"]] for answer in answers]
-        assert results[0] == results[1] and len(results[0]) == 10
-        assert results[0][0][0] % 8 == THINGS.index(thing)
-    answers = [client.post("/api/models/ncca/sentences?top=4", files=photograph(run)) for client in clients.values()]
-    texts = [[hit["text"] for hit in answer.json()["results"]] for answer in answers]
-    assert texts[0] == texts[1] and all("dog" in text for text in texts[0])
-
-
 def test_a_model_of_whole_images_has_no_regions(client: TestClient) -> None:
     answer = client.get("/api/models/ncca/regions?snippet=dog")
     assert answer.status_code == 422 and "no regions" in answer.json()["error"]

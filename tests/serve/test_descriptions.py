@@ -143,26 +143,6 @@ def test_a_description_keeps_no_search_waiting_and_few_wait_for_it(
     assert all(thing in text for thing, text in zip(THINGS, texts, strict=False))
 
 
-def test_visitors_of_all_generators_and_searches_at_once_are_answered_rightly(app: FastAPI, run: Path) -> None:
-    async def visit(client: httpx.AsyncClient, number: int) -> None:
-        thing = THINGS[number]
-        for name in ("mrnn", "nearest", "joint") * 3:
-            file = photograph(run, f"{thing}-{number}.png")
-            described, found, seen = await asyncio.gather(
-                client.post(DESCRIPTIONS.format(name), files=file),
-                client.get(f"/api/models/ncca/images?top=1&sentence={thing}"),
-                client.post("/api/models/ncca/sentences?top=1", files=file),
-            )
-            assert thing in described.json()["results"][0]["text"]
-            assert found.json()["results"][0]["image_id"] == number and thing in seen.json()["results"][0]["text"]
-
-    async def crowd() -> None:
-        async with httpx.AsyncClient(transport=httpx.ASGITransport(app), base_url=HERE) as client:
-            await asyncio.gather(*(visit(client, number) for number in range(PLACES)))
-
-    asyncio.run(crowd())
-
-
 def test_the_command_says_what_a_generator_lacks(run: Path, tmp_path: Path) -> None:
     with pytest.raises(UsageError, match="generators belong to a run; give --run too"):
         run_command("serve", run / "bundle", "--generator", "mrnn")
