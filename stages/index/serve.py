@@ -1,7 +1,7 @@
 """`serve`: bundles, and generators of descriptions, behind a page and a JSON API."""
 
 import socket
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -15,7 +15,6 @@ if TYPE_CHECKING:
 
     from pipeline.config.root import Config
     from pipeline.index.shared_encoders import SharedEncoders
-    from pipeline.remote.paths import Place
     from pipeline.serve.gallery import ServedGallery
     from pipeline.serve.service import Describer
     from pipeline.storage.bundle import Bundle
@@ -30,25 +29,11 @@ LAST_SECONDS = 5
 """In which visitors must have their answers when the server is stopped."""
 
 
-class PlaceType(click.ParamType):
-    """A folder or a URL."""
-
-    name = "place"
-
-    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> Any:
-        from pipeline.remote.paths import is_url, place
-
-        return place(value) if is_url(value) else FOLDER.convert(value, param, ctx)
-
-
-PLACE = PlaceType()
-
-
 @click.command("serve")
 @click.argument("bundles", nargs=-1, required=True, metavar="BUNDLE...", type=FOLDER)
 @click.option(
-    "--images", type=PLACE, multiple=True,
-    help="Folder or URL of the photographs; once more for each joined folder. [default: the bundle's own, but no URL]",
+    "--images", "images_root", type=FOLDER,
+    help="Folder of the photographs. [default: the data root that each bundle was made from]",
 )  # fmt: skip
 @click.option("--run", "root", type=FOLDER, help="Folder of the run that has the generators. [default: none]")
 @click.option(
@@ -65,7 +50,7 @@ PLACE = PlaceType()
 @config_option
 def command(
     bundles: tuple[Path, ...],
-    images: "tuple[Place, ...]",
+    images_root: Path | None,
     root: Path | None,
     generators: tuple[str, ...],
     host: str,
@@ -112,7 +97,7 @@ def command(
     upload_limits = replace(image_limits, max_pixels=settings.serve.max_upload_pixels)
     check = CheckingProcess(upload_limits, "serve.max_upload_pixels")
     uploads, thumbnails = DecodingProcess(image_limits), DecodingProcess(image_limits)  # which end with this process
-    shared = images, thumbnails, settings, SharedEncoders(uploads)
+    shared = images_root, thumbnails, settings, SharedEncoders(uploads)
     openers = {name: partial(_open_gallery, folder, *shared) for name, folder in folders.items()}
     renew = Renewal({name: partial(_stamp, folder) for name, folder in folders.items()}, openers)
     galleries = {name: opener() for name, opener in openers.items()}
@@ -201,26 +186,21 @@ def _place(folder: Path) -> int:
 
 def _open_gallery(
     folder: Path,
-    images: "Sequence[Place]",
+    images_root: Path | None,
     decode: "Callable[[bytes], Image.Image]",
     settings: "Config",
     encoders: "SharedEncoders | None" = None,
 ) -> "ServedGallery":
-    from pipeline.errors import UsageError
     from pipeline.index.search import Searcher
     from pipeline.index.shared_encoders import SharedEncoders
-    from pipeline.remote.paths import is_url, place
+    from pipeline.remote.paths import place
     from pipeline.serve.gallery import ServedGallery
     from pipeline.storage.bundle import Bundle
     from pipeline.storage.sources import ImageSources
 
     bundle = Bundle(folder)
-    recorded = [bundle.card["data_root"], *bundle.card.get("more_roots", ())]
-    if any(map(is_url, recorded[len(images) :])):  # which whoever made the bundle has chosen
-        remedy = " ".join(f"--images {root}" for root in recorded)
-        raise UsageError(f"{folder} has photographs at a URL; if that may be asked, name it: {remedy}")
-    root, *more = [*map(str, images), *recorded[len(images) :]][: len(recorded)]
-    source = ImageSources(place(root), more, settings.collection.follow_links)
+    root, more = images_root or place(bundle.card["data_root"]), bundle.card.get("more_roots", ())
+    source = ImageSources(root, more, settings.collection.follow_links)
     features = _encoder_of(bundle, encoders or SharedEncoders(decode))
     return ServedGallery(Searcher(bundle), features, source.read, decode, settings.serve.thumbnail_side)
 

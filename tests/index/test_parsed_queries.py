@@ -198,7 +198,7 @@ def test_a_query_over_http_is_parsed(run: Path, tmp_path: Path) -> None:
     bare(bundles[1])
     settings = config.load(None)
     galleries = {
-        name: _open_gallery(folder, (), lambda data: None, settings)
+        name: _open_gallery(folder, None, lambda data: None, settings)
         for name, folder in _name_all(tuple(bundles)).items()
     }
     client = TestClient(build_app(galleries, Limits(3, 48, 0, 99, 99, 9, 9, 1), 2, ["testserver"], lambda data: None))

@@ -229,7 +229,7 @@ def test_a_sentence_needs_no_torch(run: Path) -> None:
         f"folders = _name_all((Path({str(run / 'bundle')!r}),) * 2)\n"
         "from pipeline.images.decode import DecodingProcess, ImageLimits\n"
         "settings = config.load(None); decode = DecodingProcess(ImageLimits.from_settings(settings.collection))\n"
-        "galleries = {name: _open_gallery(folder, (), decode, settings) for name, folder in folders.items()}\n"
+        "galleries = {name: _open_gallery(folder, None, decode, settings) for name, folder in folders.items()}\n"
         "client = TestClient(build_app(galleries, Limits(3, 9, 0, 99, 99, 9, 9, 1), 1, ['*'], print))\n"
         "answer = client.get('/api/models/ncca-2/images?sentence=dog').json()\n"
         "assert client.get(answer['results'][0]['photograph']).status_code == 200\n"

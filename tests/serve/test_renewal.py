@@ -72,6 +72,7 @@ def test_a_bundle_that_cannot_be_opened_yet_is_tried_again(
     run: Path, client: TestClient, caplog: pytest.LogCaptureFixture
 ) -> None:
     """As while it is copied: its card is there, and one of its files is not yet; the card's stamp never changes."""
+    caplog.set_level("INFO")
     less = without(run, 0)
     (less / "images.faiss").rename(run / "images.faiss")
     put_in_place(run, less)
@@ -81,6 +82,8 @@ def test_a_bundle_that_cannot_be_opened_yet_is_tried_again(
     (run / "images.faiss").rename(run / "bundle" / "images.faiss")
     assert comes(lambda: 0 not in found(client)) and found(client)[:2] == [8, 16]
     assert client.get("/api/models/ncca/photographs/0").status_code == 404
+    time.sleep(1.5 * LOOK_SECONDS)
+    assert found(client)[:2] == [8, 16] and caplog.text.count("was replaced and reopened") == 1
     shutil.rmtree(run / "bundle")
     assert found(client)[:2] == [8, 16]
 
