@@ -156,8 +156,8 @@ def require_no_files(data: bytes | memoryview, name: str) -> None:
 def require_known_types(index: faiss.Index, name: str, quantizer: bool = False) -> None:
     """Raises IntegrityError naming the type of an index, or of a part of it, that this project does not build; a
     `quantizer` finds lists, and has none."""
-    index = faiss.downcast_index(index)
-    kind = type(index).__name__
+    typed = faiss.downcast_index(index)  # which lasts as long as `index`
+    kind = type(typed).__name__
     if kind in WRAPPERS and not quantizer:
         parts = [(part, False) for part in WRAPPERS[kind]]
     elif kind in INVERTED and not quantizer:
@@ -169,7 +169,7 @@ def require_known_types(index: faiss.Index, name: str, quantizer: bool = False) 
     else:
         raise IntegrityError(f"{name} holds an {kind}, which no index of this project has there; {REBUILD}")
     for part, coarse in parts:
-        require_known_types(getattr(index, part), name, coarse)
+        require_known_types(getattr(typed, part), name, coarse)
 
 
 def code_bytes(index: faiss.Index) -> int:
