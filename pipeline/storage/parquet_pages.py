@@ -56,8 +56,10 @@ def _spelt_out(column: pa.DictionaryArray) -> int:
     large = pa.types.is_large_string(texts.type) or pa.types.is_large_binary(texts.type)
     offsets = np.frombuffer(texts.buffers()[1], np.int64 if large else np.int32)
     lengths = np.diff(offsets[texts.offset : texts.offset + len(texts) + 1]).astype(np.int64)
-    rows = np.asarray(column.indices.fill_null(0))
-    return int(lengths[rows].sum()) + 4 * len(rows)
+    rows = column.indices.to_numpy(zero_copy_only=False)
+    if column.null_count:  # which makes floats of them
+        rows = rows[~np.isnan(rows)].astype(np.int64)
+    return int(lengths[rows].sum()) + 4 * len(column)
 
 
 def _read_struct(data: memoryview, place: int) -> tuple[dict[int, Any], int]:
