@@ -44,7 +44,7 @@ def add_graphs(writer: "BundleWriter", encoders: "Mapping[str, Parameters]") -> 
     """Add the graphs of those encoders of which there can be one. Raises UsageError where onnxruntime is missing."""
     from pipeline.images.graph_export import export_graph
     from pipeline.specs.stored import restore_encoder, stored_kind
-    from pipeline.storage.bundle import GRAPH
+    from pipeline.storage.own_code import GRAPH
 
     for name, one in encoders.items():
         if stored_kind(one.settings).graph:

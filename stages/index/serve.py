@@ -7,8 +7,9 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
+from pipeline.remote.paths import Place
 from pipeline.run import Run
-from stages.commands import FOLDER, config_option
+from stages.commands import FOLDER, config_option, images_option, trust_option
 
 if TYPE_CHECKING:
     from PIL import Image
@@ -31,10 +32,7 @@ LAST_SECONDS = 5
 
 @click.command("serve")
 @click.argument("bundles", nargs=-1, required=True, metavar="BUNDLE...", type=FOLDER)
-@click.option(
-    "--images", "images_root", type=FOLDER,
-    help="Folder of the photographs. [default: the data root that each bundle was made from]",
-)  # fmt: skip
+@images_option
 @click.option("--run", "root", type=FOLDER, help="Folder of the run that has the generators. [default: none]")
 @click.option(
     "--generator", "generators", multiple=True, help="Generator of --run that describes photographs; may be repeated."
@@ -47,10 +45,11 @@ LAST_SECONDS = 5
 @click.option("--port", type=click.IntRange(0, 65535), default=8000, show_default=True, help="0 takes a free one.")
 @click.option("--top", type=click.IntRange(min=1), help="Number of results shown at first. [default: serve.top]")
 @click.option("--lazy", is_flag=True, help="Load what encodes photographs for the first one, not at the start.")
+@trust_option
 @config_option
 def command(
     bundles: tuple[Path, ...],
-    images_root: Path | None,
+    images_root: Place | None,
     root: Path | None,
     generators: tuple[str, ...],
     host: str,
@@ -58,6 +57,7 @@ def command(
     port: int,
     top: int | None,
     lazy: bool,
+    trust_code: bool,
     config_path: Path | None,
 ) -> None:
     """Answer sentences and photographs from one or several bundles in a browser, and as JSON for programs.
@@ -73,6 +73,7 @@ def command(
     from pipeline.errors import UsageError
     from pipeline.images.decode import CheckingProcess, DecodingProcess, ImageLimits
     from pipeline.index.shared_encoders import SharedEncoders
+    from pipeline.storage.bundle import Bundle
 
     try:
         import uvicorn
@@ -92,6 +93,8 @@ def command(
     limits = Limits(**{field.name: chosen[field.name] for field in fields(Limits)})
     if limits.top > limits.max_top:
         raise UsageError(f"{limits.top} results are more than serve.max_top allows ({limits.max_top}); ask for fewer")
+    for folder in bundles if trust_code else ():
+        Bundle(folder).trust_code()
     folders = _name_all(bundles)
     image_limits = ImageLimits.from_settings(settings.collection)
     upload_limits = replace(image_limits, max_pixels=settings.serve.max_upload_pixels)
@@ -186,21 +189,19 @@ def _place(folder: Path) -> int:
 
 def _open_gallery(
     folder: Path,
-    images_root: Path | None,
+    images_root: Place | None,
     decode: "Callable[[bytes], Image.Image]",
     settings: "Config",
     encoders: "SharedEncoders | None" = None,
 ) -> "ServedGallery":
     from pipeline.index.search import Searcher
     from pipeline.index.shared_encoders import SharedEncoders
-    from pipeline.remote.paths import place
     from pipeline.serve.gallery import ServedGallery
     from pipeline.storage.bundle import Bundle
-    from pipeline.storage.sources import ImageSources
 
     bundle = Bundle(folder)
-    root, more = images_root or place(bundle.card["data_root"]), bundle.card.get("more_roots", ())
-    source = ImageSources(root, more, settings.collection.follow_links)
+    bundle.check_rows()
+    source = bundle.photographs(images_root, settings.collection.follow_links)
     features = _encoder_of(bundle, encoders or SharedEncoders(decode))
     return ServedGallery(Searcher(bundle), features, source.read, decode, settings.serve.thumbnail_side)
 

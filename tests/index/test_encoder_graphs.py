@@ -15,6 +15,7 @@ from pipeline.images.graphs import GraphEncoder, find_opener
 from pipeline.images.networks import NetworkEncoder, NetworkSpec, untrained
 from pipeline.images.preprocess import Preprocessing
 from pipeline.index.query import StoredEncoder
+from pipeline.storage import own_code
 from pipeline.storage.bundle import Bundle, BundleWriter
 from pipeline.storage.parameters import ENCODER, write_parameters
 
@@ -53,6 +54,7 @@ def folder(encoder: NetworkEncoder, tmp_path_factory: pytest.TempPathFactory) ->
 
     add_graphs(writer, {"eyes": Stored})
     writer.commit({**CARD, "encoders": {"eyes": encoder.settings()}})
+    Bundle(folder / "bundle").trust_code()
     return folder / "bundle"
 
 
@@ -107,6 +109,15 @@ def test_without_a_library_torch_computes_the_encoder(
     stored = StoredEncoder(Bundle(folder), "eyes")
     assert isinstance(stored.open(), NetworkEncoder) and stored.key != by_graph.key
     np.testing.assert_array_equal(stored.open().encode(photographs()), encoder.encode(photographs()))
+
+
+def test_a_graph_from_elsewhere_is_not_run(folder: Path, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path))
+    monkeypatch.setattr(own_code, "_here", set())
+    assert isinstance(StoredEncoder(Bundle(folder), "eyes").open(), NetworkEncoder)
+    Bundle(folder).trust_code()
+    own_code._here.clear()  # as in another process
+    assert isinstance(StoredEncoder(Bundle(folder), "eyes").open(), GraphEncoder)
 
 
 def test_a_changed_graph_is_refused(folder: Path, tmp_path: Path) -> None:
