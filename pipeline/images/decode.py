@@ -75,27 +75,10 @@ def decode_each(data: bytes, limits: ImageLimits, sides: Sequence[int | None]) -
     """As `decode` for each of `sides`, decoded once, at the scale that the largest needs. Where `decode` would have
     decoded smaller, pixels are averaged to that size."""
     started = time.thread_time()
-    with _refusals(data, limits):
-        image, factors = _load(data, limits, started, sides)
-        images = jpeg.reduce(_to_rgb(image), factors)
-    if time.thread_time() - started > limits.seconds:
-        raise _too_slow(limits.seconds)
-    return images
-
-
-def check_header(data: bytes, limits: ImageLimits) -> None:
-    """Raises UnreadableImage as `decode` does for what is no image, and for one of another size than `limits` allow;
-    no pixel is decoded."""
-    with _refusals(data, limits):
-        _check_size(_open(io.BytesIO(data), data).size, limits)
-
-
-@contextmanager
-def _refusals(data: bytes, limits: ImageLimits) -> Iterator[None]:
-    """Whatever goes wrong with `data` is raised as UnreadableImage."""
     try:
         with processor_limit(limits.seconds, str(_too_slow(limits.seconds))), _pixel_limit(limits.max_pixels):
-            yield
+            image, factors = _load(data, limits, started, sides)
+            images = jpeg.reduce(_to_rgb(image), factors)
     except UnreadableImage:
         raise
     except UnidentifiedImageError:
@@ -106,6 +89,9 @@ def _refusals(data: bytes, limits: ImageLimits) -> Iterator[None]:
     except Exception as error:  # any failure on hostile bytes is the image's fault
         reason = "truncated" if "truncated" in str(error).lower() else "damaged"
         raise UnreadableImage(reason, f"{type(error).__name__}: {error}") from error
+    if time.thread_time() - started > limits.seconds:
+        raise _too_slow(limits.seconds)
+    return images
 
 
 def to_rgb(image: Image.Image, limits: ImageLimits) -> Image.Image:
@@ -124,7 +110,10 @@ class DecodingProcess:
         self._worker = Worker(partial(_decode_to_bytes, limits))
 
     def __call__(self, data: bytes) -> Image.Image:
-        return Image.frombytes("RGB", *_require(self._worker(data)))
+        outcome = self._worker(data)
+        if isinstance(outcome, Failure):
+            raise InputError(outcome.reason)
+        return Image.frombytes("RGB", *outcome)
 
     def __enter__(self) -> "DecodingProcess":
         return self
@@ -134,28 +123,37 @@ class DecodingProcess:
 
 
 class CheckingProcess:
-    """The same for `check_header(data, limits)`; an error about too many pixels names the `key` that limits them."""
+    """A callable that runs `check_header(data, limits)` in a process of its own, for bytes of strangers. Raises
+    InputError, which names the `key` that limits the pixels where there are too many."""
 
     def __init__(self, limits: ImageLimits, key: str) -> None:
-        self._worker = Worker(partial(_check, limits, key))
+        self._worker = Worker(partial(_check_header, limits))
+        self._key = key
 
     def __call__(self, data: bytes) -> None:
-        _require(self._worker(data))
+        outcome = self._worker(data)
+        if isinstance(outcome, Failure):
+            raise InputError(
+                f"{outcome.reason} ({self._key})" if outcome.reason.startswith("too-large") else outcome.reason
+            )
 
 
-def _require(outcome: Any) -> Any:
-    if isinstance(outcome, Failure):
-        raise InputError(outcome.reason)
-    return outcome
-
-
-def _check(limits: ImageLimits, key: str, data: bytes) -> None:
+def check_header(data: bytes, limits: ImageLimits) -> None:
+    """Raises UnreadableImage as `decode` does for what is no image, and for one of another size than `limits` allow.
+    Pixels are decoded only where the header alone does not say."""
     try:
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")  # about sizes, which are compared below
+            size = Image.open(io.BytesIO(data), formats=FORMATS).size
+    except Exception:
+        decode(data, limits)  # which says what is wrong, or reads it after all
+    else:
+        _check_size(size, limits)
+
+
+def _check_header(limits: ImageLimits, data: bytes) -> None:
+    with processor_limit(limits.seconds, str(_too_slow(limits.seconds))):
         check_header(data, limits)
-    except UnreadableImage as error:
-        if error.reason == "too-large":
-            raise UnreadableImage(error.reason, f"{error.detail} ({key})") from None
-        raise
 
 
 def _decode_to_bytes(limits: ImageLimits, data: bytes) -> tuple[tuple[int, int], bytes]:
@@ -181,7 +179,8 @@ def _load(
     data: bytes, limits: ImageLimits, started: float, sides: Sequence[int | None]
 ) -> tuple[Image.Image, list[int]]:
     """The first frame, as stored, and by how much it is to be reduced for each of `sides`."""
-    image = _open(_Timed(data, started, limits.seconds), data)
+    formats = (*FORMATS, _heif()) if _is_heif(data) else FORMATS
+    image = Image.open(_Timed(data, started, limits.seconds), formats=formats)
     _check_size(image.size, limits)
     factors = [1] * len(sides)
     if image.format == "JPEG":
@@ -193,11 +192,6 @@ def _load(
     if image.format == "PNG" and data.rfind(PNG_END) < 0:
         raise UnreadableImage("truncated", "the PNG lacks its end")
     return image, factors
-
-
-def _open(file: io.BytesIO, data: bytes) -> Image.Image:
-    """The image whose bytes are `data`, as Pillow reads its header from `file`."""
-    return Image.open(file, formats=(*FORMATS, _heif()) if _is_heif(data) else FORMATS)
 
 
 def _is_heif(data: bytes) -> bool:
