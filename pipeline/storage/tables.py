@@ -144,7 +144,7 @@ class PackedTable:
             group = self._file.read_row_group(number, columns, use_threads=False)
             group.validate(full=True)
             self._require_modest(before + sum(map(dictionary_bytes, _chunks(group))))
-            group = group.cast(pa.schema([self.schema.field(name) for name in group.column_names]))
+            group = _spell_out(group, pa.schema([self.schema.field(name) for name in group.column_names]))
         self._check(group, self._ends[number] - group.num_rows)
         return group
 
@@ -158,6 +158,17 @@ class PackedTable:
             yield
         except (pa.ArrowException, OSError, MemoryError, ValueError, IndexError) as error:
             raise IntegrityError(f"{self.path} is not a readable Parquet file ({error}); {REMEDY}") from error
+
+
+def _spell_out(group: pa.Table, schema: pa.Schema) -> pa.Table:
+    """`group` with the types of `schema`, by which texts are no dictionaries; `Table.cast` would import
+    pyarrow.compute, which takes longer than a search."""
+    columns = []
+    for field, column in zip(schema, group.columns, strict=True):
+        if pa.types.is_dictionary(column.type):
+            column = pa.chunked_array([chunk.dictionary_decode() for chunk in column.chunks], column.type.value_type)
+        columns.append(column if column.type == field.type else column.cast(field.type))
+    return pa.Table.from_arrays(columns, schema=schema)
 
 
 def _belongs(path: str, columns: Sequence[str]) -> bool:

@@ -253,9 +253,11 @@ def cell(modality: str, column: str, value: object, row: int = 3) -> Callable[[P
     """Another value in a row of a table."""
 
     def change(table: pa.Table) -> pa.Table:
+        if column not in table.column_names:
+            table = table.append_column(column, pa.nulls(len(table), pa.int64()))
         values = table[column].to_pylist()
         values[row] = value
-        kind = pa.int64() if column == "merged_root" else table.schema.field(column).type
+        kind = table.schema.field(column).type
         return table.set_column(table.column_names.index(column), column, pa.array(values, kind))
 
     return lambda folder, victim: _table(folder, modality, change)
@@ -275,20 +277,20 @@ def _bomb(folder: Path, column: str, values: pa.Array, **options: Any) -> None:
 
 
 def long_texts(folder: Path, victim: Path) -> None:
-    """A text of 4 MiB that stands in a dictionary once and in 500 rows."""
+    """A text of 4 MiB that stands in a dictionary once and in 300 rows."""
     once = pa.array(["red " * (1 << 20)])
-    _bomb(folder, "text", pa.DictionaryArray.from_arrays(pa.array(np.zeros(500, np.int32)), once))
+    _bomb(folder, "text", pa.DictionaryArray.from_arrays(pa.array(np.zeros(300, np.int32)), once))
 
 
 def wide_bytes(folder: Path, victim: Path) -> None:
-    """The same of bytes of a fixed width, in a column of the sender's own."""
-    once = pa.array([b"x" * (1 << 22)], pa.binary(1 << 22))
+    """200 MB of bytes of a fixed width in 500 rows, in a column of the sender's own."""
+    once = pa.array([b"x" * 400_000], pa.binary(400_000))
     _bomb(folder, "own", pa.DictionaryArray.from_arrays(pa.array(np.zeros(500, np.int32)), once))
 
 
 def lying_metadata(folder: Path, victim: Path) -> None:
-    """A page of 0.9 GB of spaces, of which the metadata says 1,000 bytes."""
-    texts = pa.array(["red picture" + " " * (3 << 20)] * 300)
+    """A page of 200 MB of spaces, of which the metadata says 1,000 bytes."""
+    texts = pa.array(["red picture" + " " * 400_000] * 500)
     _bomb(folder, "text", texts, use_dictionary=False, data_page_size=(1 << 31) - 1)
     data = bytearray((folder / "sentences.parquet").read_bytes())
     about = pq.read_metadata(folder / "sentences.parquet").row_group(0)

