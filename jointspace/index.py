@@ -18,12 +18,16 @@ from pipeline.index.search import Hit, Photograph, Searcher
 from pipeline.storage.bundle import Bundle
 
 
-def load(bundle: str | Path) -> "Index":
+def load(bundle: str | Path, trust_code: bool = False) -> "Index":
     """The bundle in a folder that `snakemake`, `jointspace apply` or Index.apply wrote.
 
-    Raises IntegrityError where there is none, or where it was damaged.
+    A spaCy pipeline or an ONNX graph in it is run only if you made it on this machine, or if you `trust_code`.
+    Raises IntegrityError where there is no bundle, or where it was damaged.
     """
-    return Index(Path(bundle))
+    index = Index(Path(bundle))
+    if trust_code:
+        index.bundle.trust_code()
+    return index
 
 
 class Index:

@@ -96,11 +96,13 @@ def apply_bundle(
     from pipeline.storage.names import plain
 
     bundle = Bundle(source)
+    bundle.check_rows()
     asker = Asker(bundle)
     _require_whole_images(bundle, asker)
     encoders = [plain(encoder, bundle.folder) for encoder in asker.encoders]
     run, known = _begin(photographs, output, changes or {}), declared()
     for encoder in encoders:
+        bundle.encoder(encoder)  # one that is code has to be one's own
         _carry(bundle, f"encoders/{encoder}/", run.layout.encoder(encoder).path)
     _carry(bundle, "", run.layout.model(plain(bundle.card["model"], bundle.folder)).path)
     _ingest(run, known["ingest"])

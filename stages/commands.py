@@ -13,6 +13,7 @@ import click
 from click.core import ParameterSource
 
 from pipeline.printable import printable
+from pipeline.remote.paths import Place, check_url, is_url, place
 
 if TYPE_CHECKING:
     from pipeline.run import Run, Stage
@@ -30,6 +31,23 @@ config_option = click.option(
     "--config", "config_path", type=FILE, help="Configuration laid over config/default.yaml. [default: none]"
 )
 json_option = click.option("--json", "as_json", is_flag=True, help="Print JSON instead of lines.")
+trust_option = click.option(
+    "--trust-code", is_flag=True,
+    help="Run, from now on, the spaCy pipeline and ONNX graphs that the bundle carries, whoever made them.",
+)  # fmt: skip
+
+
+def _photographs(text: str) -> Place:
+    """Raises ValueError for a URL that cannot be read."""
+    if is_url(text):
+        check_url("--images", text)
+    return place(text)
+
+
+images_option = click.option(
+    "--images", "images_root", type=_photographs, metavar="FOLDER|URL",
+    help="Where the photographs are. [default: the folder that the bundle was made from, never a URL]",
+)  # fmt: skip
 bundle = click.option(
     "--index", "bundle_folder", type=FOLDER, required=True, help="Bundle that `build-index` wrote, to start from."
 )

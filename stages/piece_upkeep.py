@@ -19,10 +19,10 @@ from pipeline.index.vectors import BLOCK_ROWS, Vectors
 from pipeline.run import Run
 from pipeline.storage.bundle import Bundle
 from pipeline.storage.bundle_regions import keep_regions
+from pipeline.storage.cards import NUMBER
 from pipeline.storage.embeddings import Embeddings
 from pipeline.storage.pairs import split_ids
 from pipeline.storage.piece_revision import PieceRevision
-from pipeline.storage.revision import NUMBER
 from pipeline.storage.sources import ROOT
 
 GROWS = 8
@@ -78,7 +78,7 @@ def join(folder: Path, output: Path, other: Path, settings: IndexSettings) -> No
     for modality in revision.modalities:
         table = _table(revision, modality, added.tables[modality], joined=True)
         if table.num_rows:
-            _append(revision, modality, table, added.items.rows_of(modality, added.rows[modality]), settings)
+            _append(revision, modality, table, added.items.rows_of(modality, added.ids[modality]), settings)
         log.info("%d %s added; %d pieces", table.num_rows, modality, len(revision.pieces[modality]))
     revision.inputs = added.inputs
     revision.commit(more_roots=added.roots)

@@ -21,9 +21,10 @@ runtime.configure(1 if "PYTEST_XDIST_WORKER" in os.environ else None)
 IN_MEMORY, ROOM = Path("/dev/shm"), 4 << 30
 """Where Linux keeps files in memory, and how many bytes must be free there for the tests to write there."""
 
+STATE: list[tempfile.TemporaryDirectory] = []
 LONG = (
     "test_workflow.py", "test_mapped_stages.py", "test_mapreduce.py", "test_extending.py", "test_stages_page.py",
-    "test_connections.py", "test_train.py", "test_cluster.py", "test_kills.py", "test_run_command.py",
+    "test_train.py", "test_cluster.py", "test_kills.py", "test_run_command.py",
 )  # fmt: skip
 """Modules that take longest: first, so that no worker of `-n auto` is left alone with one at the end."""
 
@@ -39,6 +40,8 @@ def pytest_configure(config: pytest.Config) -> None:
     os.environ["DASK_DISTRIBUTED__WORKER__MULTIPROCESSING_METHOD"] = "forkserver"  # which imports Dask once for all
     if "TMPDIR" not in os.environ and has_room(IN_MEMORY):
         os.environ["TMPDIR"] = tempfile.tempdir = str(IN_MEMORY)
+    STATE.append(tempfile.TemporaryDirectory(prefix="jointspace-state-"))
+    os.environ["XDG_STATE_HOME"] = STATE[0].name  # where the code of bundles is remembered, not the user's own
     config.option.loadscopereorder = False  # else pytest-xdist puts modules of many tests first, however short
 
 

@@ -86,9 +86,8 @@ class ServeSettings(Section):
     max_top: Positive
     among: Count
     max_upload_bytes: Positive
-    head_seconds: AboveZero
+    max_upload_pixels: Positive
     upload_seconds: AboveZero
-    answer_seconds: AboveZero
     max_connections: Positive
     max_requests: Positive
     max_descriptions: Positive

@@ -136,6 +136,40 @@ class DecodingProcess:
         self._worker.close()
 
 
+class CheckingProcess:
+    """A callable that runs `check_header(data, limits)` in a process of its own, for bytes of strangers. Raises
+    InputError, which names the `key` that limits the pixels where there are too many."""
+
+    def __init__(self, limits: ImageLimits, key: str) -> None:
+        self._worker = Worker(partial(_check_header, limits))
+        self._key = key
+
+    def __call__(self, data: bytes) -> None:
+        outcome = self._worker(data)
+        if isinstance(outcome, Failure):
+            raise InputError(
+                f"{outcome.reason} ({self._key})" if outcome.reason.startswith("too-large") else outcome.reason
+            )
+
+
+def check_header(data: bytes, limits: ImageLimits) -> None:
+    """Raises UnreadableImage as `decode` does for what is no image, and for one of another size than `limits` allow.
+    Pixels are decoded only where the header alone does not say."""
+    try:
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")  # about sizes, which are compared below
+            size = Image.open(io.BytesIO(data), formats=FORMATS).size
+    except Exception:
+        decode(data, limits)  # which says what is wrong, or reads it after all
+    else:
+        _check_size(size, limits)
+
+
+def _check_header(limits: ImageLimits, data: bytes) -> None:
+    with processor_limit(limits.seconds, str(_too_slow(limits.seconds))):
+        check_header(data, limits)
+
+
 def _decode_to_bytes(limits: ImageLimits, data: bytes) -> tuple[tuple[int, int], bytes]:
     image = decode(data, limits)
     return image.size, image.tobytes()

@@ -10,8 +10,8 @@ from typing import Any
 import faiss
 import numpy as np
 
-from pipeline.errors import UsageError
-from pipeline.index.format import METRICS
+from pipeline.errors import IntegrityError, UsageError
+from pipeline.index.format import METRICS, require_known_types
 from pipeline.index.lists_on_gpu import Adder, train_lists
 from pipeline.index.tuning import stages_of
 from pipeline.index.vectors import Vectors, evenly_spaced
@@ -72,10 +72,10 @@ def candidate_factories(count: int, dim: int) -> list[list[str]]:
 
 
 def is_known(factory: str, dim: int) -> bool:
-    """Whether this FAISS can make the index."""
+    """Whether this FAISS can make the index, and a bundle may hold it."""
     try:
-        faiss.index_factory(dim, factory, faiss.METRIC_INNER_PRODUCT)
-    except RuntimeError:
+        require_known_types(faiss.index_factory(dim, factory, faiss.METRIC_INNER_PRODUCT), factory)
+    except (RuntimeError, IntegrityError):
         return False
     return True
 

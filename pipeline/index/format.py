@@ -5,8 +5,11 @@ business. Reading refuses a header that claims more than the bytes could hold.
 """
 
 import os
+import re
+import struct
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -18,6 +21,23 @@ from pipeline.errors import IntegrityError
 REBUILD = "run build-index again"
 AS_IT_IS = faiss.IO_FLAG_SKIP_PRECOMPUTE_TABLE
 """Reads what the bytes hold; the tables that FAISS makes of it would count as claims of theirs."""
+ON_DISK, ID_BYTES = re.compile(b"ilod"), 8
+"""Before the inverted lists of an index that are in a file, and the bytes of an id beside each of their codes."""
+CODES = frozenset((
+    "IndexFlat", "IndexFlatIP", "IndexFlatL2", "IndexScalarQuantizer", "IndexPQ", "IndexPQFastScan", "IndexRaBitQ",
+    "IndexRaBitQFastScan", "IndexLSH",
+))  # fmt: skip
+GRAPHS = frozenset(("IndexHNSW", "IndexHNSWFlat", "IndexHNSWSQ", "IndexHNSWPQ"))
+INVERTED = frozenset((
+    "IndexIVFFlat", "IndexIVFScalarQuantizer", "IndexIVFPQ", "IndexIVFPQFastScan", "IndexIVFRaBitQ",
+    "IndexIVFRaBitQFastScan",
+))  # fmt: skip
+WRAPPERS = {
+    "IndexIDMap": ("index",), "IndexIDMap2": ("index",), "IndexPreTransform": ("index",),
+    "IndexRefine": ("base_index", "refine_index"), "IndexRefineFlat": ("base_index", "refine_index"),
+}  # fmt: skip
+"""The types of index that factory strings make here (pipeline.index.candidates), and the parts of those around
+others. All others are refused: one may hide a file where nobody looks for it."""
 METRICS = {"inner_product": faiss.METRIC_INNER_PRODUCT, "euclidean": faiss.METRIC_L2}
 
 
@@ -30,12 +50,14 @@ def from_bytes(data: bytes | memoryview, name: str, card: Mapping[str, Any]) -> 
 
     Raises IntegrityError, which calls it `name`, where the bytes are not an index, or not the one of the card.
     """
+    require_no_files(data, name)
     return _read(lambda: faiss.deserialize_index(np.frombuffer(data, np.uint8), AS_IT_IS), len(data), name, card)
 
 
 def view_bytes(data: bytes | memoryview, name: str, card: Mapping[str, Any]) -> faiss.Index:
     """The same index, its codes, lists and links left where they are in `data`: for searching only, since FAISS ends
     the process that adds to it or takes something out."""
+    require_no_files(data, name)
     return _read(lambda: _view(np.frombuffer(data, np.uint8)), len(data), name, card)
 
 
@@ -43,10 +65,55 @@ def map_lists(data: bytes | memoryview, name: str, card: Mapping[str, Any], list
     """An index whose inverted lists are in the file `lists`, which it names: FAISS reads what a search needs of it."""
     # FAISS has a flag for files that moved together (IO_FLAG_ONDISK_SAME_DIR), which prints a line among our answers.
     named, here = (len(path).to_bytes(8, "little") + path for path in (lists.name.encode(), os.fsencode(lists)))
-    if bytes(data).count(named) != 1:
+    mapped = mapped_lists(data)
+    if [one.file for one in mapped] != [lists.name] or bytes(data).count(named) != 1:
         raise IntegrityError(f"{name} does not name {lists.name} as its lists; {REBUILD}")
+    if not mapped[0].fits(lists.stat().st_size):
+        raise IntegrityError(f"{name} says of {lists.name} that it holds other lists than it does; {REBUILD}")
     placed, flags = np.frombuffer(bytes(data).replace(named, here), np.uint8), faiss.IO_FLAG_READ_ONLY | AS_IT_IS
-    return _read(lambda: faiss.deserialize_index(placed, flags), len(placed), name, card, lists)
+    return _read(lambda: faiss.deserialize_index(placed, flags), len(placed), name, card)
+
+
+@dataclass(frozen=True)
+class MappedLists:
+    """What the bytes of an index say of inverted lists in a `file` of `total` bytes: the bytes of an entry, and of each
+    list its entries, the room for them, and where it begins, `places` (lists, 3)."""
+
+    file: str
+    total: int
+    entry: int
+    places: np.ndarray
+
+    def fits(self, size: int) -> bool:
+        """Whether all lists lie in a file of `size` bytes, so that FAISS reads nothing behind its end."""
+        entries, room, start = self.places[self.places[:, :2].any(axis=1)].astype(np.float64).T
+        if self.total != size:
+            return False
+        return bool((entries <= room).all() and (start + room * self.entry <= size).all())
+
+
+def mapped_lists(data: bytes | memoryview) -> list[MappedLists]:
+    """All inverted lists in files that FAISS could map while it reads `data`, found without FAISS."""
+    data, found = memoryview(data), []
+    for match in re.finditer(ON_DISK, data):
+        try:
+            found.append(_mapped(data, match.end()))
+        except (struct.error, ValueError, OverflowError):
+            continue  # FAISS would not get as far as the file's name: these are four bytes of a code
+    return found
+
+
+def _mapped(data: memoryview, place: int) -> MappedLists:
+    _, code, count = struct.unpack_from("<QQQ", data, place)
+    place += 24
+    places = np.frombuffer(data, np.uint64, 3 * count, place).reshape(count, 3)
+    place += places.nbytes
+    (slots,) = struct.unpack_from("<Q", data, place)
+    place += 8 + 16 * slots
+    (length,) = struct.unpack_from("<Q", data, place)
+    place += 8
+    name, total = struct.unpack_from(f"<{min(length, len(data))}sQ", data, place)
+    return MappedLists(os.fsdecode(name), total, code + ID_BYTES, places)
 
 
 def _view(data: np.ndarray) -> faiss.Index:
@@ -55,19 +122,15 @@ def _view(data: np.ndarray) -> faiss.Index:
     return index
 
 
-def _read(
-    read: Callable[[], faiss.Index], size: int, name: str, card: Mapping[str, Any], lists: Path | None = None
-) -> faiss.Index:
-    """What `read` reads, checked against its card; it may have its lists in the file `lists`, and in no other."""
+def _read(read: Callable[[], faiss.Index], size: int, name: str, card: Mapping[str, Any]) -> faiss.Index:
+    """What `read` reads, checked against its card."""
     try:
         with byte_limit(2 * size + 4096):
             index = read()
+        require_known_types(index, name)
         _compute_tables(index)
     except (RuntimeError, MemoryError) as error:
         raise IntegrityError(f"{name} is not a readable FAISS index; {REBUILD}") from error
-    for file in lists_files(index):  # FAISS writes to it what is added
-        if lists is None or Path(file) != lists:
-            raise IntegrityError(f"{name} has its lists in {file}, which is not in its bundle; {REBUILD}")
     expected = (card["count"], card["dim"], METRICS[card["metric"]])
     if (index.ntotal, index.d, index.metric_type) != expected:
         raise IntegrityError(
@@ -84,17 +147,29 @@ def _compute_tables(index: faiss.Index) -> None:
         inverted.precompute_table()
 
 
-def lists_files(index: faiss.Index) -> Iterator[str]:
-    """The files of inverted lists that the bytes of an index, or of one inside of it, have named."""
-    index = faiss.downcast_index(index)
-    if (inverted := getattr(index, "invlists", None)) is not None:
-        inverted = faiss.downcast_InvertedLists(inverted)
-        if isinstance(inverted, faiss.OnDiskInvertedLists):
-            yield inverted.filename
-    for part in ("index", "base_index", "refine_index", "quantizer", "storage"):
-        inner = getattr(index, part, None)
-        if isinstance(inner, faiss.Index):
-            yield from lists_files(inner)
+def require_no_files(data: bytes | memoryview, name: str) -> None:
+    """Raises IntegrityError for an index that would have FAISS map a file, and write to it what is added."""
+    if mapped := mapped_lists(data):
+        raise IntegrityError(f"{name} has its lists in {mapped[0].file!r}, which is not in its bundle; {REBUILD}")
+
+
+def require_known_types(index: faiss.Index, name: str, quantizer: bool = False) -> None:
+    """Raises IntegrityError naming the type of an index, or of a part of it, that this project does not build; a
+    `quantizer` finds lists, and has none."""
+    typed = faiss.downcast_index(index)  # which lasts as long as `index`
+    kind = type(typed).__name__
+    if kind in WRAPPERS and not quantizer:
+        parts = [(part, False) for part in WRAPPERS[kind]]
+    elif kind in INVERTED and not quantizer:
+        parts = [("quantizer", True)]
+    elif kind in GRAPHS:
+        parts = [("storage", True)]
+    elif kind in CODES:
+        parts = []
+    else:
+        raise IntegrityError(f"{name} holds an {kind}, which no index of this project has there; {REBUILD}")
+    for part, coarse in parts:
+        require_known_types(getattr(typed, part), name, coarse)
 
 
 def code_bytes(index: faiss.Index) -> int:

@@ -1,6 +1,7 @@
 """The items of a bundle, or of two of one model, as one numbered set, so that the bundle can change without its run."""
 
-from collections.abc import Callable, Mapping, Set
+from collections.abc import Callable, Mapping, Sequence, Set
+from dataclasses import dataclass
 from types import SimpleNamespace
 from typing import Any
 
@@ -8,13 +9,46 @@ import numpy as np
 import pyarrow as pa
 
 from pipeline.arrow_tables import append_rows
-from pipeline.errors import IntegrityError, UsageError
+from pipeline.errors import UsageError
 from pipeline.index.filtering import is_exact, reconstruct
 from pipeline.index.opening import open_index
 from pipeline.index.vectors import ArrayVectors
+from pipeline.storage.cards import NUMBER
 
 REMOVED = {"images": "sha256", "sentences": "text"}
 """The column that is null in the rows of removed items."""
+
+
+@dataclass(frozen=True)
+class TableById:
+    """A `table` whose rows have the `ids` (n,), ascending: it answers as a manifest's, whose row i has the id i, and is
+    no larger where ids are missing."""
+
+    ids: np.ndarray
+    table: pa.Table
+
+    @property
+    def num_rows(self) -> int:
+        """The first free id."""
+        return int(self.ids.max(initial=-1)) + 1
+
+    def select(self, columns: Sequence[str]) -> "TableById":
+        return TableById(self.ids, self.table.select(columns))
+
+    def take(self, ids: np.ndarray) -> pa.Table:
+        """The rows of these ids, all null where there is none."""
+        rows = self.rows(ids)
+        return self.table.take(pa.array(rows, mask=rows < 0))
+
+    def rows(self, ids: np.ndarray) -> np.ndarray:
+        """(k,) the rows of these ids; -1 where there is none."""
+        if not len(self.ids):
+            return np.full(len(ids), -1)
+        rows = np.minimum(np.searchsorted(self.ids, ids), len(self.ids) - 1)
+        return np.where(self.ids[rows] == ids, rows, -1)
+
+    def followed_by(self, table: pa.Table, ids: np.ndarray) -> "TableById":
+        return TableById(np.concatenate([self.ids, ids]), append_rows(self.table, table))
 
 
 class BundleItems:
@@ -43,25 +77,21 @@ class BundleItems:
 
     def read(self, modality: str, ids: np.ndarray) -> np.ndarray:
         """(k, c) float32 of the `ids` (k,)."""
-        return self._vectors[modality][ids]
+        return self._vectors[modality][getattr(self.manifest, modality).rows(ids)]
 
     def outline(self, modality: str, ids: np.ndarray) -> None:
         """No item has several vectors."""
 
-    def _by_id(self, bundle: Any, modality: str) -> pa.Table:
-        """The table of a modality whose row i has the id i, all null where there is no such item."""
+    def _by_id(self, bundle: Any, modality: str) -> TableById:
+        """The table of a modality by its ids."""
         table = bundle.table(modality)
-        number = table[f"{modality.removesuffix('s')}_id"].to_numpy()
-        if number.min(initial=0) < 0 or len(np.unique(number)) < len(number):
-            raise IntegrityError(f"{bundle.folder}/{modality}.parquet has ids that are not distinct; make it anew")
-        places = np.full(int(number.max(initial=-1)) + 1, -1)
-        places[number] = np.arange(len(number))
+        order = np.argsort(ids := table[NUMBER[modality]].to_numpy())
         alive = np.flatnonzero(table[REMOVED[modality]].is_valid().to_numpy())
-        vectors = np.zeros((len(places), bundle.card["dim"]), np.float32)
+        vectors = np.zeros((len(ids), bundle.card["dim"]), np.float32)
         if len(alive):
-            vectors[number[alive]] = exact_vectors(bundle, modality, alive)
-        self._vectors[modality] = vectors
-        return table.take(pa.array(places, mask=places < 0))
+            vectors[alive] = exact_vectors(bundle, modality, alive)
+        self._vectors[modality] = vectors[order]
+        return TableById(ids[order], table.take(pa.array(order)))
 
 
 class JoinedBundles(BundleItems):
@@ -70,28 +100,26 @@ class JoinedBundles(BundleItems):
     `root_column` is that of images in another folder than the card's `data_root`: in which of its `more_roots`, from 1.
     Photographs that both have (by their sha256) are those of `first`, and so are their sentences. `fresh` are the ids
     that come from `second`, by modality, and `roots` the folders of photographs beside the first's data_root. Raises
-    as BundleItems, UsageError where `second` alone has sentences or is of another model, and IntegrityError where
-    images are in folders that their card does not name.
+    as BundleItems, and UsageError where `second` alone has sentences or is of another model.
     """
 
     def __init__(self, first: Any, second: Any, root_column: str) -> None:
         super().__init__(first)
-        _folders(self, root_column, 1 + len(first.card.get("more_roots", [])))
-        here = set(self.manifest.images["sha256"].to_pylist())
+        here = set(self.manifest.images.table["sha256"].to_pylist())
         ends = {modality: getattr(self.manifest, modality).num_rows for modality in REMOVED}
         added = AddedItems(first, second, root_column, lambda digests: here.intersection(digests), ends)
         self.inputs, self.roots, self.fresh = added.inputs, added.roots, {}
         for modality, more in added.tables.items():
-            table, vectors = getattr(self.manifest, modality), added.items.read(modality, added.rows[modality])
+            table, vectors = getattr(self.manifest, modality), added.items.read(modality, added.ids[modality])
             self.fresh[modality] = table.num_rows + np.arange(more.num_rows)
-            setattr(self.manifest, modality, append_rows(table, more))
+            setattr(self.manifest, modality, table.followed_by(more, self.fresh[modality]))
             self._vectors[modality] = np.concatenate([self._vectors[modality], vectors])
         self.folder = self.manifest.folder = second.folder
 
 
 class AddedItems:
     """What the bundle `first` lacks of the bundle `second`, of the same model: the `tables` by modality, under the ids
-    that it has there, and the `rows` (k,) that these are among the `items` of `second`.
+    that it has there, and the `ids` (k,) that these have among the `items` of `second`.
 
     `known(digests)` are those of some sha256 whose photographs `first` has, and `ends` the first free id of each
     modality; for the rest see JoinedBundles.
@@ -106,56 +134,44 @@ class AddedItems:
             )
         self.items, self.inputs = BundleItems(second), {"joined": second.card["fingerprint"]}
         self.tables: dict[str, pa.Table] = {}
-        self.rows: dict[str, np.ndarray] = {}
+        self.ids: dict[str, np.ndarray] = {}
         given, before = ([one.card["data_root"], *one.card.get("more_roots", [])] for one in (second, first))
         roots = list(dict.fromkeys([*before, *given]))
         self.roots = roots[1:]
         owners = self._take_images(root_column, [roots.index(root) for root in given], known, ends["images"])
         self._take_sentences(owners, ends["sentences"])
-        if len(self.rows["sentences"]) and not ends["sentences"]:
+        if len(self.ids["sentences"]) and not ends["sentences"]:
             raise UsageError(f"{first.folder} has no sentences and {second.folder} has: start from the latter")
 
     def _take_images(
         self, root_column: str, places: list[int], known: Callable[[list[str]], Set[str]], end: int
     ) -> np.ndarray:
-        """(n,) int64: the id that each image gets, -1 for those that are not taken.
+        """(n,) int64: the id that each row of `second` gets, -1 for those that are not taken.
 
         `places` are the numbers of its folders of photographs among all.
         """
         images = self.items.manifest.images
-        digests = images["sha256"].to_pylist()
+        digests = images.table["sha256"].to_pylist()
         here = known([digest for digest in digests if digest])
         rows = np.array([row for row, digest in enumerate(digests) if digest and digest not in here], np.int64)
-        more = images.take(rows)
-        own = _folders(self.items, root_column, len(places))
+        more = images.table.take(rows)
         if any(places) or root_column in more.column_names:
-            numbers = pa.array([places[own[row]] or None for row in rows], pa.int64())
-            more = _replaced(more, root_column, numbers)
+            own = more[root_column].to_pylist() if root_column in more.column_names else [0] * len(rows)
+            more = _replaced(more, root_column, pa.array([places[number or 0] or None for number in own], pa.int64()))
         owners = np.full(len(digests), -1)
         owners[rows] = ids = end + np.arange(len(rows))
-        self.rows["images"], self.tables["images"] = rows, _replaced(more, "image_id", pa.array(ids))
+        self.ids["images"], self.tables["images"] = images.ids[rows], _replaced(more, "image_id", pa.array(ids))
         return owners
 
     def _take_sentences(self, owners: np.ndarray, end: int) -> None:
         sentences = self.items.manifest.sentences
-        known = sentences["text"].is_valid().to_numpy()
-        image_id = sentences["image_id"].fill_null(-1).to_numpy()
-        rows = np.flatnonzero(known & (image_id >= 0) & (image_id < len(owners)))
-        rows = rows[owners[image_id[rows]] >= 0]
-        more = _replaced(sentences.take(rows), "image_id", pa.array(owners[image_id[rows]]))
+        known = sentences.table["text"].is_valid().to_numpy()
+        image = self.items.manifest.images.rows(sentences.table["image_id"].to_numpy())
+        owner = np.where(image >= 0, owners[image], -1) if len(owners) else np.full(len(image), -1)
+        rows = np.flatnonzero(known & (owner >= 0))
+        more = _replaced(sentences.table.take(rows), "image_id", pa.array(owner[rows]))
         ids = pa.array(end + np.arange(len(rows)))
-        self.rows["sentences"], self.tables["sentences"] = rows, _replaced(more, "sentence_id", ids)
-
-
-def _folders(items: BundleItems, column: str, count: int) -> list[int]:
-    """Which of `count` folders each image is in. Raises IntegrityError where it is in another."""
-    images = items.manifest.images
-    if column not in images.column_names:
-        return [0] * images.num_rows
-    numbers = [number or 0 for number in images[column].to_pylist()]
-    if not set(numbers) <= set(range(count)):
-        raise IntegrityError(f"{items.folder}/images.parquet names folders that its card does not; make it anew")
-    return numbers
+        self.ids["sentences"], self.tables["sentences"] = sentences.ids[rows], _replaced(more, "sentence_id", ids)
 
 
 def exact_vectors(bundle: Any, modality: str, rows: np.ndarray) -> np.ndarray:

@@ -13,7 +13,7 @@ import faiss
 import numpy as np
 
 from pipeline.errors import IntegrityError
-from pipeline.index.format import REBUILD, byte_limit, code_bytes, lists_files, to_bytes
+from pipeline.index.format import REBUILD, byte_limit, code_bytes, require_known_types, require_no_files, to_bytes
 from pipeline.index.lists_on_gpu import Adder
 from pipeline.index.mapped import MappedCodes
 from pipeline.index.ondisk import ID_BYTES
@@ -31,8 +31,9 @@ def piece_rows(trained: faiss.Index, most: int, memory: float) -> int:
 
 
 def read_trained(data: bytes | memoryview) -> faiss.Index:
-    """An index, or a piece, that can change, of bytes that this project has just written. FAISS's tables for searching
-    are not computed, which take centroids and memory."""
+    """An index, or a piece, that can change. FAISS's tables for searching are not computed, which take centroids and
+    memory."""
+    require_no_files(data, "a piece of an index")
     return faiss.deserialize_index(np.frombuffer(data, np.uint8), faiss.IO_FLAG_SKIP_PRECOMPUTE_TABLE)
 
 
@@ -77,8 +78,7 @@ def assemble(trained: faiss.Index, pieces: Sequence[memoryview], card: Mapping[s
     for number, (data, about) in enumerate(zip(pieces, recorded, strict=True)):
         whole = _view(data)
         part = faiss.downcast_index(whole)
-        own = type(part) is type(inverted) and not any(lists_files(part))
-        if not own or (part.nlist, part.code_size) != wanted or part.ntotal != about["count"]:
+        if type(part) is not type(inverted) or (part.nlist, part.code_size) != wanted or part.ntotal != about["count"]:
             raise IntegrityError(f"piece {number} of {name} does not belong to it; {REBUILD}")
         parts.append((whole, data))
         lists.push_back(part.invlists)
@@ -115,10 +115,13 @@ def _to_bytes(inverted: faiss.IndexIVF) -> memoryview:
 
 def _view(data: memoryview) -> faiss.Index:
     """A piece whose codes stay where they are in `data`; IntegrityError where the bytes are not an index."""
-    whole = np.frombuffer(data, np.uint8)
+    whole, name = np.frombuffer(data, np.uint8), "a piece of an index"
+    require_no_files(data, name)
     try:
         with byte_limit(2 * len(whole) + 4096):
             reader = faiss.ZeroCopyIOReader(faiss.swig_ptr(whole), len(whole))
-            return faiss.read_index(reader, faiss.IO_FLAG_SKIP_PRECOMPUTE_TABLE)
+            index = faiss.read_index(reader, faiss.IO_FLAG_SKIP_PRECOMPUTE_TABLE)
+        require_known_types(index, name)
+        return index
     except (RuntimeError, MemoryError) as error:
-        raise IntegrityError(f"a piece of an index is not readable ({error}); {REBUILD}") from error
+        raise IntegrityError(f"{name} is not readable ({error}); {REBUILD}") from error

@@ -8,18 +8,10 @@ from pydantic import BaseModel, Field
 
 from pipeline.index.columns import OURS
 from pipeline.index.search import Hit
+from pipeline.serve.overview import Scale
 
 if TYPE_CHECKING:
     from pipeline.generate.describing import Told
-
-
-class ScaleAnswer(BaseModel):
-    """Medians of scores on a sample of the index."""
-
-    typical: float = Field(description="of a sentence and any photograph")
-    right: float = Field(description="of a sentence and its own photograph")
-    typical_image: float = Field(description="of two photographs")
-    same_image: float = Field(description="of a photograph and itself")
 
 
 class ModelAnswer(BaseModel):
@@ -34,7 +26,7 @@ class ModelAnswer(BaseModel):
     collection: str = Field(description="the run that its photographs are of, or its folder's name")
     collection_id: str = Field(description="the same for all indices of one collection")
     regions: bool = Field(description="whether it can be asked for regions")
-    scale: ScaleAnswer | None = Field(description="what its scores mean, where that can be measured")
+    scale: Scale | None = Field(description="what its scores mean, where that can be measured")
     columns: dict[str, str] = Field(description="what a condition can be about: own columns, split, width and height")
     examples: list[str] = Field(description="sentences of its own, to begin with")
 
@@ -75,12 +67,9 @@ class ImageAnswer(PhotographAnswer):
     rank: int
     score: float = Field(description="the greater the better")
     box: Box | None = Field(
-        description="of a multi-vector model, the region that fits the words best: left, top, right, bottom in pixels"
+        description="of a multi-vector model, the region that fits the words best: left, top, right, bottom in pixels;"
+        " of a region, its own"
     )
-
-
-class RegionAnswer(ImageAnswer):
-    box: Box = Field(description="left, top, right and bottom, in pixels")
 
 
 class AboutAnswer(PhotographAnswer):
@@ -120,19 +109,12 @@ class SentenceAnswer(BaseModel):
     text: str
 
 
-class WordsAnswer(BaseModel):
+class ImagesAnswer(BaseModel):
     model: str
     seconds: float = Field(description="that the search took, without waiting")
     unknown: list[str] = Field(description="words that are not in the vocabulary, and so were ignored")
     near: dict[str, str] = Field(description="of some of these, the known word that is spelt like it")
-
-
-class ImagesAnswer(WordsAnswer):
     results: list[ImageAnswer]
-
-
-class RegionsAnswer(WordsAnswer):
-    results: list[RegionAnswer]
 
 
 class SentencesAnswer(BaseModel):
@@ -172,26 +154,15 @@ class Found(NamedTuple):
     ignored: Mapping[str, str | None]
     captions: Sequence[str | None] = ()
 
-    def answer(self, model: str, seconds: float) -> dict[str, Any]:
-        """What a WordsAnswer says of them."""
-        near = {word: known for word, known in self.ignored.items() if known}
-        return {"model": model, "seconds": seconds, "unknown": list(self.ignored), "near": near}
-
 
 def list_images(model: str, found: Found, seconds: float) -> ImagesAnswer:
-    return ImagesAnswer(**found.answer(model, seconds), results=_ranked(ImageAnswer, model, found))
-
-
-def list_regions(model: str, found: Found, seconds: float) -> RegionsAnswer:
-    return RegionsAnswer(**found.answer(model, seconds), results=_ranked(RegionAnswer, model, found))
-
-
-def _ranked(kind: type[ImageAnswer], model: str, found: Found) -> list[Any]:
     captions = found.captions or [None] * len(found.hits)
-    return [
-        kind(rank=hit.rank, score=hit.score, box=hit.row.get("box"), **describe_image(model, hit.row, caption))
+    results = [
+        ImageAnswer(rank=hit.rank, score=hit.score, box=hit.row.get("box"), **describe_image(model, hit.row, caption))
         for hit, caption in zip(found.hits, captions, strict=True)
     ]
+    near = {word: known for word, known in found.ignored.items() if known}
+    return ImagesAnswer(model=model, seconds=seconds, unknown=list(found.ignored), near=near, results=results)
 
 
 def describe_image(model: str, row: Mapping[str, Any], caption: str | None) -> dict[str, Any]:

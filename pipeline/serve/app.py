@@ -4,20 +4,21 @@ import asyncio
 from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import asynccontextmanager
-from dataclasses import asdict
 from typing import Annotated, Any
 
 import faiss
 from fastapi import APIRouter, FastAPI, Form, Query, Request
 from fastapi.exceptions import RequestValidationError
-from fastapi.responses import HTMLResponse, JSONResponse, PlainTextResponse
+from fastapi.responses import HTMLResponse, JSONResponse, PlainTextResponse, Response
+from prometheus_client import CONTENT_TYPE_LATEST
 from starlette.exceptions import HTTPException
+from starlette.middleware.trustedhost import TrustedHostMiddleware
 
 from pipeline.errors import InputError, UsageError
 from pipeline.index.search import Hit
 from pipeline.serve import answers, photographs
+from pipeline.serve.border import Border, Limits
 from pipeline.serve.gallery import ServedGallery
-from pipeline.serve.guard import Guard, Limits
 from pipeline.serve.metrics import Metrics
 from pipeline.serve.page import content_policy, read_page
 from pipeline.serve.service import (
@@ -28,7 +29,6 @@ from pipeline.serve.service import (
     Service,
     Shared,
     Top,
-    Turns,
     Uploaded,
     Where,
     require_sentence,
@@ -45,9 +45,9 @@ async def health(service: Shared) -> dict[str, Any]:
 
 
 @router.get("/metrics", response_class=PlainTextResponse)
-async def metrics(service: Shared) -> str:
-    """Requests, errors and latency percentiles, in Prometheus's text format."""
-    return service.metrics.to_text()
+async def metrics(service: Shared) -> Response:
+    """Requests, errors and latencies, in Prometheus's text format."""
+    return Response(service.metrics.to_text(), media_type=CONTENT_TYPE_LATEST)
 
 
 @router.get("/api/models")
@@ -67,7 +67,7 @@ async def list_models(service: Shared) -> answers.ModelsAnswer:
             collection=gallery.collection,
             collection_id=gallery.card["inputs"].get("manifest", str(gallery.bundle.folder)),
             regions=gallery.has_regions,
-            scale=asdict(scale) if scale else None,
+            scale=scale,
             columns=gallery.columns,
             examples=gallery.examples,
         )
@@ -97,10 +97,10 @@ async def find_images(
 @router.get("/api/models/{model}/regions")
 async def find_regions(
     service: Shared, model: str, gallery: Asked, top: Top, where: Where, snippet: Annotated[str, Query()]
-) -> answers.RegionsAnswer:
+) -> answers.ImagesAnswer:
     """The regions nearest to some words, at most one a photograph, of a model that compares regions with words."""
     require_sentence(snippet, service.limits)
-    return answers.list_regions(
+    return answers.list_images(
         model, *await service.run(service.searching, _find, gallery, gallery.regions, snippet, top, where)
     )
 
@@ -118,7 +118,7 @@ async def find_sentences(
 ) -> answers.SentencesAnswer:
     """The sentences nearest to a photograph: the file `photograph` of a form, or `image_id` and `of`."""
     return answers.list_sentences(
-        model, *await service.run(service.decoding, gallery.sentences, photograph, top, where)
+        model, *await service.run(service.encoding, gallery.sentences, photograph, top, where)
     )
 
 
@@ -141,7 +141,7 @@ async def find_similar(
         hits = gallery.similar(photograph, top, sentence, weight, where)
         return answers.Found(hits, {} if sentence is None else gallery.ignored(sentence), gallery.captions(hits))
 
-    return answers.list_images(model, *await service.run(service.decoding, find))
+    return answers.list_images(model, *await service.run(service.encoding, find))
 
 
 @router.post("/api/models/{model}/arithmetic")
@@ -165,16 +165,18 @@ async def find_by_arithmetic(
         hits = gallery.analogy(photograph, *words, top, service.limits.among, where)
         return answers.Found(hits, gallery.ignored(*minus, *plus), gallery.captions(hits))
 
-    return answers.list_images(model, *await service.run(service.decoding, find))
+    return answers.list_images(model, *await service.run(service.encoding, find))
 
 
 @router.post("/api/generators/{generator}/descriptions")
 async def describe_photograph(
-    service: Shared, request: Request, generator: str, describer: AskedDescriber, top: GivenTop, photograph: Uploaded
+    service: Shared, generator: str, describer: AskedDescriber, top: GivenTop, photograph: Uploaded
 ) -> answers.DescriptionsAnswer:
     """Sentences that a generator makes for a photograph."""
-    async with service.turns.take(request):
-        features, encoding = await service.run(service.decoding, describer.features, photograph)
+    if service.turns.locked():
+        raise HTTPException(503, "too many photographs at once; try again in a second", {"Retry-After": "1"})
+    async with service.turns:
+        features, encoding = await service.run(service.encoding, describer.features, photograph)
         arguments = (features, top or describer.top)
         sentences, describing = await service.run(service.describing, describer.describe, *arguments)
     return answers.list_descriptions(generator, sentences, encoding + describing)
@@ -190,42 +192,51 @@ def build_app(
     limits: Limits,
     threads: int,
     hosts: Sequence[str],
+    check: Callable[[bytes], None],
     describers: Mapping[str, Describer] | None = None,
     renew: Callable[[str], ServedGallery | None] = never,
     warm: bool = False,
     originals: bool = False,
 ) -> FastAPI:
     """The application over `galleries` and `describers`, by their names, with `threads` searches at a time; `renew` as
-    in pipeline.serve.shelf. With `warm`, encoders are loaded at once; `originals` as in Service.
+    in pipeline.serve.shelf. With `warm`, encoders are loaded at once; `check` and `originals` as in Service.
 
-    It answers only where a browser believes to speak with one of `hosts`; see pipeline.serve.hosts.
+    It answers only where a browser believes to speak with one of `hosts`, as Starlette's TrustedHostMiddleware has it.
     """
+    single = {"initializer": faiss.omp_set_num_threads, "initargs": (1,)}
+    pools = {
+        "searching": ThreadPoolExecutor(threads, "search", **single),
+        "checking": ThreadPoolExecutor(1, "check"),
+        "encoding": ThreadPoolExecutor(1, "encode", **single),
+        "describing": ThreadPoolExecutor(1, "describe"),
+        "showing": ThreadPoolExecutor(1, "show"),
+    }
     service = Service(
         Shelf(galleries, renew),
         describers or {},
         limits,
         Metrics(),
-        searching=ThreadPoolExecutor(threads, "search", initializer=faiss.omp_set_num_threads, initargs=(1,)),
-        decoding=ThreadPoolExecutor(1, "decode", initializer=faiss.omp_set_num_threads, initargs=(1,)),
-        describing=ThreadPoolExecutor(1, "describe"),
-        turns=Turns(limits.max_descriptions),
-        originals=originals,
+        check,
+        originals,
+        turns=asyncio.Semaphore(limits.max_descriptions),
+        **pools,
     )
 
     @asynccontextmanager
     async def lifespan(_: FastAPI):
         for gallery in galleries.values() if warm else ():
-            service.decoding.submit(gallery.warm)
+            service.encoding.submit(gallery.warm)
         yield
-        for pool in (service.searching, service.decoding, service.describing):
+        for pool in pools.values():
             pool.shutdown(cancel_futures=True)
 
     app = FastAPI(title="jointspace", docs_url=None, redoc_url=None, lifespan=lifespan)  # both load from elsewhere
     app.state.service = service
     app.include_router(router)
     app.include_router(photographs.router)
+    app.add_middleware(TrustedHostMiddleware, allowed_hosts=hosts, www_redirect=False)
     policy = {"Content-Security-Policy": content_policy(read_page())}
-    app.add_middleware(Guard, limits=limits, metrics=service.metrics, headers=policy, hosts=hosts)
+    app.add_middleware(Border, limits=limits, metrics=service.metrics, headers=policy)  # the last is the outermost
     for kind, status in ((InputError, 422), (UsageError, 422), (RequestValidationError, 422), (HTTPException, None)):
         app.add_exception_handler(kind, _error_handler(status))
     return app

@@ -31,7 +31,7 @@ class Pictured:
     async def ask(self, name: str) -> Any:
         """What the gallery's method `name` gives for the image; 404 where there is none to be shown."""
         try:
-            return (await self.service.run(self.service.decoding, getattr(self.gallery, name), self.image_id))[0]
+            return (await self.service.run(self.service.showing, getattr(self.gallery, name), self.image_id))[0]
         except InputError as error:
             raise HTTPException(404, str(error)) from error
 

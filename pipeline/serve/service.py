@@ -2,9 +2,8 @@
 
 import asyncio
 import time
-from collections.abc import AsyncIterator, Callable, Mapping
+from collections.abc import Callable, Mapping
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import asynccontextmanager
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -14,8 +13,8 @@ from starlette.exceptions import HTTPException
 
 from pipeline.errors import InputError
 from pipeline.index.conditions import LONGEST
+from pipeline.serve.border import Limits
 from pipeline.serve.gallery import ServedGallery
-from pipeline.serve.guard import Limits
 from pipeline.serve.metrics import Metrics
 from pipeline.serve.shelf import Shelf
 
@@ -24,31 +23,6 @@ if TYPE_CHECKING:
 
 WHERE = "only images of whose columns this is true, or their sentences: price < 20 and taken >= '2024-01-01'"
 LARGEST_ID = 2**63 - 1
-LEFT = 499
-"""The status of a request whose visitor did not wait for its turn; nobody reads it but the metrics."""
-
-
-class Turns:
-    """At most `places` requests have their turn or wait for it; one more is refused with 503."""
-
-    def __init__(self, places: int) -> None:
-        self._places = places
-        self._taken = 0
-        self._turn = asyncio.Lock()
-
-    @asynccontextmanager
-    async def take(self, request: Request) -> AsyncIterator[None]:
-        """The turn of `request`; one whose visitor has left in the meantime does without."""
-        if self._taken >= self._places:
-            raise HTTPException(503, "too many photographs at once; try again in a second", {"Retry-After": "1"})
-        self._taken += 1
-        try:
-            async with self._turn:
-                if await request.is_disconnected():
-                    raise HTTPException(LEFT, "the visitor has left")
-                yield
-        finally:
-            self._taken -= 1
 
 
 @dataclass(frozen=True)
@@ -56,7 +30,7 @@ class Describer:
     """The `generator` of the name `registered` and its `sources`; `top` sentences where a request names no number.
 
     `features(data)` encodes a photograph's bytes, by at least the generator's encoders; have it called by the thread
-    that decodes, and `describe` by one thread at a time.
+    that encodes, and `describe` by one thread at a time.
     """
 
     registered: str
@@ -74,18 +48,25 @@ class Describer:
 
 @dataclass(frozen=True)
 class Service:
-    """Each search has one thread; photographs are decoded by one, and described by another, one after the other."""
+    """The galleries and generators, and the threads that work for them, each kind with a queue of its own: searches;
+    one thread that looks at `uploads`, one that encodes photographs, one that describes them, and one that shows those
+    of the index, so that nobody's upload holds up the thumbnails."""
 
     shelf: Shelf
     describers: Mapping[str, Describer]
     limits: Limits
     metrics: Metrics
-    searching: ThreadPoolExecutor
-    decoding: ThreadPoolExecutor
-    describing: ThreadPoolExecutor
-    turns: Turns
+    check: Callable[[bytes], None]
+    """Raises InputError for an upload that is no photograph, or too large a one."""
     originals: bool
     """Whether photographs are given as their files are, with what cameras wrote into them."""
+    searching: ThreadPoolExecutor
+    checking: ThreadPoolExecutor
+    encoding: ThreadPoolExecutor
+    describing: ThreadPoolExecutor
+    showing: ThreadPoolExecutor
+    turns: asyncio.Semaphore
+    """Of photographs that are described or wait for it."""
 
     async def run(self, pool: ThreadPoolExecutor, function: Callable[..., Any], *arguments: Any) -> tuple[Any, float]:
         """What `function` returns in a thread of `pool`, and the seconds that it took there."""
@@ -151,10 +132,11 @@ async def _photograph(
     if (photograph is None) == (image_id is None) or (image_id is None) != (of is None):
         raise InputError("give a photograph, or the image_id of one and the model that has it as `of`")
     if photograph is None:
-        return (await service.run(service.decoding, (await _gallery(service, of)).original, image_id))[0]
+        return (await service.run(service.showing, (await _gallery(service, of)).original, image_id))[0]
     data = await photograph.read()
     if len(data) > service.limits.max_upload_bytes:
         raise HTTPException(413, f"the photograph has more than {service.limits.max_upload_bytes} bytes")
+    await service.run(service.checking, service.check, data)
     return data
 
 

@@ -5,7 +5,6 @@ import logging
 import time
 from collections.abc import Callable, Hashable, Mapping
 
-from pipeline.errors import JointspaceError
 from pipeline.serve.gallery import ServedGallery
 
 LOOK_SECONDS = 1.0
@@ -24,20 +23,26 @@ class Renewal:
     def __init__(
         self, stamps: Mapping[str, Callable[[], Hashable | None]], openers: Mapping[str, Callable[[], ServedGallery]]
     ) -> None:
-        self._stamps, self._openers = stamps, openers
-        self._seen = {name: stamp() for name, stamp in stamps.items()}
+        self._stamps = stamps
+        self._openers = openers
+        self._opened = {name: stamp() for name, stamp in stamps.items()}
+        self._warned: dict[str, str] = {}
 
     def __call__(self, name: str) -> ServedGallery | None:
-        """The gallery `name`, or None where the bundle is the one that was last seen, or cannot be opened."""
-        found, log = self._stamps[name](), logging.getLogger(__name__)
-        if found is None or found == self._seen[name]:
+        """The gallery `name`, or None if its bundle is the one that was last opened, or cannot be opened yet."""
+        stamp = self._stamps[name]()
+        if stamp is None or stamp == self._opened[name]:
             return None
-        self._seen[name] = found
+        log = logging.getLogger(__name__)
         try:
             gallery = self._openers[name]()
-        except (JointspaceError, OSError) as error:
-            log.warning("%s was replaced and cannot be opened (%s); the previous one is served", name, error)
+        except Exception as error:  # whatever is wrong with the new bundle must not end what the old one answers
+            warning = f"{name} was replaced and cannot be opened ({error}); the previous one is served until it can"
+            if self._warned.get(name) != warning:
+                log.warning("%s", warning)
+            self._warned[name] = warning
             return None
+        self._opened[name] = stamp  # only now: a bundle that could not be opened is tried again
         log.info("%s was replaced and reopened", name)
         return gallery
 
@@ -51,7 +56,8 @@ class Shelf:
     def __init__(
         self, galleries: Mapping[str, ServedGallery], renew: Callable[[str], ServedGallery | None] = never
     ) -> None:
-        self._galleries, self._renew = dict(galleries), renew
+        self._galleries = dict(galleries)
+        self._renew = renew
         self._looked = dict.fromkeys(galleries, time.monotonic())
         self._locks = {name: asyncio.Lock() for name in galleries}
 

@@ -31,8 +31,10 @@ A multi-vector model (the card's `kind` is `fragments`) has, in place of the two
 """
 
 import json
+import logging
 import os
 from collections.abc import Callable, Collection, Mapping
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -40,23 +42,27 @@ import numpy as np
 import pyarrow as pa
 import safetensors.numpy
 
-from pipeline.errors import IntegrityError
+from pipeline.errors import IntegrityError, UsageError
 from pipeline.multivectors import SIDES, MultiVectors, read_outline
+from pipeline.remote.paths import Place, is_url, place
 from pipeline.storage.atomic import read_json, to_json
 from pipeline.storage.batch import FileBatch
 from pipeline.storage.bundle_folders import CARD, only_bundle, piece_file, remove_former
 from pipeline.storage.bundle_regions import BundleRegions, read_regions
-from pipeline.storage.cards import COLUMNS, INDEXED, Card
+from pipeline.storage.bundle_rows import IDS, PLACES, require_distinct, require_plain_rows
+from pipeline.storage.cards import COLUMNS, INDEXED, NUMBER, Card
 from pipeline.storage.carried_parsers import load_carried_parser
 from pipeline.storage.chained_tables import ChainedTables
 from pipeline.storage.names import inside
+from pipeline.storage.own_code import GRAPH, ONNX, PARSER, code_of, is_own, remember
 from pipeline.storage.parameters import ENCODER, MODEL, TEXT_ENCODER, Parameters, load_tensors, read_parameters
 from pipeline.storage.reading import file_sha256, map_hashed, read_bytes, refusing
 from pipeline.storage.records import read_labels, read_vocabulary, require_form
-from pipeline.storage.sources import ROOT
+from pipeline.storage.sources import ROOT, ImageSources
 from pipeline.storage.tables import PackedTable, require_columns, to_parquet
 
 OUTLINES = "fragments.safetensors"
+log = logging.getLogger(__name__)
 REBUILD = "run build-index again"
 
 
@@ -204,17 +210,30 @@ class Bundle:
         return read_outline(self.folder / OUTLINES, self.arrays(OUTLINES), SIDES[modality], rows, total)
 
     def table(self, modality: str) -> pa.Table:
-        return self.packed_table(modality).unpack()
+        """All rows, whose ids are distinct. Raises IntegrityError as `packed_table` does."""
+        packed = self.packed_table(modality)
+        table = packed.unpack()
+        require_distinct(packed.path, table, NUMBER[modality])
+        return table
+
+    def check_rows(self) -> None:
+        """Raises IntegrityError for a row that `packed_table` would refuse, whether anybody asks for it or not."""
+        for modality in COLUMNS:
+            for packed in self.packed_table(modality).files():
+                for _ in packed.groups([name for name in packed.schema.names if name in (*IDS, *PLACES, ROOT)]):
+                    pass
 
     def packed_table(self, modality: str) -> PackedTable | ChainedTables:
-        """The same table, whose rows are unpacked on request."""
+        """The same table, whose rows are unpacked on request, and checked by `require_plain_rows` as they are read."""
         if pieces := self.pieces(modality):
             files = [piece_file(modality, number, ".parquet") for number in range(len(pieces))]
             return ChainedTables(lambda number: self._packed(files[number], modality), [one["rows"] for one in pieces])
         return self._packed(f"{modality}.parquet", modality)
 
     def _packed(self, name: str, modality: str) -> PackedTable:
-        table = PackedTable(self.map(name), self.folder / name)
+        path = self.folder / name
+        check = partial(require_plain_rows, path, 1 + len(self.card.get("more_roots", [])))
+        table = PackedTable(self.map(name), path, check)
         needed = COLUMNS[modality]
         if modality == "images" and ROOT in table.schema.names:
             needed = needed.append(pa.field(ROOT, pa.int64()))
@@ -233,8 +252,23 @@ class Bundle:
         return read_labels(self.folder / "labels.json")
 
     def parser(self) -> Any:
-        """The spaCy pipeline that parsed the sentences; see `load_carried_parser`."""
+        """The spaCy pipeline that parsed the sentences; see `load_carried_parser`. Raises UsageError for one that is
+        carried, and not one's own."""
+        if self.card["parse"]["package"] is None:
+            self._require_own(PARSER)
         return load_carried_parser(self)
+
+    def trust_code(self) -> None:
+        """From now on, have the code that the bundle carries be one's own (pipeline.storage.own_code)."""
+        remember(code_of(self.card).values())
+
+    def _require_own(self, part: str) -> None:
+        if not is_own(code_of(self.card).get(part, "")):
+            what = "a spaCy pipeline" if part == PARSER else "an ONNX graph"
+            raise UsageError(
+                f"{self.folder / part} is {what}, which is code, and was not put there by you on this machine; if you"
+                " trust whoever made it, give --trust-code once (from Python: jointspace.load(..., trust_code=True))"
+            )
 
     def image_regions(self) -> BundleRegions | None:
         """The regions of the images, one vector each; None where it has none."""
@@ -251,7 +285,22 @@ class Bundle:
 
     def _parameters(self, prefix: str, kind: str) -> Parameters:
         self.read(prefix + "model.json")  # which in turn vouches for the tensors
-        return read_parameters(self._path(f"{prefix}model.safetensors"), kind)
+        parameters = read_parameters(self._path(f"{prefix}model.safetensors"), kind)
+        if ONNX in parameters.tensors:
+            self._require_own(f"{prefix}model.safetensors")
+        return parameters
+
+    def photographs(self, named: Place | None = None, follow_links: bool = False) -> ImageSources:
+        """Reads the photographs of the rows: in the place that a command has `named`, else in the folders of the card.
+
+        A URL that only the card names is never asked, since whoever made the bundle would learn of it, and could have
+        any server of this network asked.
+        """
+        roots = [self.card["data_root"], *self.card.get("more_roots", [])]
+        for root in roots[1 if named else 0 :]:
+            if is_url(root) and place(root) != named:
+                log.warning("%s has photographs at %r, which is not asked; name it with --images", self.folder, root)
+        return ImageSources(named or place(roots[0]), roots[1:], follow_links, named)
 
     def _path(self, name: str) -> Path:
         return inside(self.folder, name, self.folder / CARD)

@@ -24,6 +24,8 @@ COLUMNS = {
     "sentences": pa.schema([("sentence_id", pa.int64()), ("image_id", pa.int64()), ("text", pa.string())]),
 }
 """The columns that readers need; a collection's own columns may follow."""
+NUMBER = {"images": "image_id", "sentences": "sentence_id"}
+"""The column of each row's id."""
 
 
 class File(Form):

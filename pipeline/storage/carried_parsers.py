@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 from pipeline.errors import IntegrityError, UsageError
 from pipeline.storage.fingerprint import require_same
+from pipeline.storage.own_code import PARSER
 from pipeline.storage.parsers import find_parser, load_parser, package_digest
 from pipeline.storage.reading import read_bytes
 from pipeline.storage.records import read_labels
@@ -20,7 +21,6 @@ if TYPE_CHECKING:
     from pipeline.storage.parameters import Parameters
     from pipeline.storage.trees import ParseShard
 
-FOLDER = "parser/"
 PACKAGE = re.compile(r"[A-Za-z0-9][A-Za-z0-9_.-]*")
 
 
@@ -61,7 +61,7 @@ def add_parser(writer: "BundleWriter", parser: CarriedParser) -> None:
     writer.add("labels.json", read_bytes(parser.labels))
     for path in sorted(parser.folder.rglob("*") if parser.folder else ()):
         if path.is_file():
-            writer.add(FOLDER + path.relative_to(parser.folder).as_posix(), read_bytes(path))
+            writer.add(PARSER + path.relative_to(parser.folder).as_posix(), read_bytes(path))
 
 
 def load_carried_parser(bundle: "Bundle") -> Any:
@@ -72,10 +72,10 @@ def load_carried_parser(bundle: "Bundle") -> Any:
     """
     package = bundle.card["parse"]["package"]
     if package is None:
-        listed = {name for name in bundle.card["files"] if name.startswith(FOLDER)}
+        listed = {name for name in bundle.card["files"] if name.startswith(PARSER)}
         for name in listed:
             bundle.read(name)
-        folder = bundle.folder / FOLDER
+        folder = bundle.folder / PARSER
         for path in folder.rglob("*"):  # spaCy reads whatever lies there
             if not path.is_dir() and path.relative_to(bundle.folder).as_posix() not in listed:
                 raise IntegrityError(f"{path} is not in the card of its bundle; remove it, or run build-index again")

@@ -14,7 +14,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from pipeline.errors import IntegrityError, UsageError
+from pipeline.errors import UsageError
 from pipeline.storage.batch import TEMPORARY, cannot_write
 from pipeline.storage.sources import ROOT
 
@@ -135,13 +135,9 @@ def _write_clip_retrieval(folder: Path, sides: Sides, card: Mapping[str, Any]) -
 
 
 def _paths(images: pa.Table, card: Mapping[str, Any]) -> list[str]:
-    """Where each photograph is. Raises IntegrityError where one is in a folder that the card does not name."""
+    """Where each photograph is."""
     roots = [card["data_root"], *card["more_roots"]]
     numbers = images[ROOT].to_pylist() if ROOT in images.column_names else [None] * images.num_rows
-    if not {number or 0 for number in numbers} <= set(range(len(roots))):
-        raise IntegrityError(
-            f"the images of {card['model']} name folders that their card does not; make the bundle anew"
-        )
     paths = images["path"].to_pylist()
     return [os.path.join(roots[number or 0], path) for number, path in zip(numbers, paths, strict=True)]
 

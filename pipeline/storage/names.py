@@ -4,12 +4,15 @@ Joined to a folder unchecked, such a name could lead anywhere.
 """
 
 import re
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
 from pipeline.errors import IntegrityError
 
 DRIVE = re.compile(r"[A-Za-z]:")
+UNPLAIN = re.compile(r"\\|(?:^|\0)(?:/|[A-Za-z]:|\0|$)|(?:^|[/\0])\.\.(?:[/\0]|$)", re.ASCII)
+"""In names that NUL divides."""
 SHOWN = 120  # characters of a name that an error quotes
 
 
@@ -22,6 +25,18 @@ def plain(name: Any, source: Path | str) -> str:
     if not usable or any(part in ("", ".", "..") for part in name.split("/")):
         raise IntegrityError(f"{source} names {repr(name)[:SHOWN]}, which is not a plain name; get it anew")
     return name
+
+
+def first_unplain(names: Sequence[str | None]) -> int | None:
+    """The place of the first of the relative paths of photographs `names` that may not be opened or shown: one that is
+    absolute or empty, or has `..`, a drive, a backslash or NUL. None of them: None."""
+    there = [name for name in names if name is not None]
+    joined = "\0".join(there)
+    if there and (joined.count("\0") >= len(there) or UNPLAIN.search(joined)):
+        return next(
+            place for place, name in enumerate(names) if name is not None and ("\0" in name or UNPLAIN.search(name))
+        )
+    return None
 
 
 def inside(folder: Path, name: Any, source: Path | str) -> Path:

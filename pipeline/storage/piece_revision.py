@@ -13,9 +13,10 @@ import pyarrow.compute as pc
 from pipeline.errors import IntegrityError, UsageError
 from pipeline.storage.bundle import Bundle, BundleWriter
 from pipeline.storage.bundle_folders import piece_file
+from pipeline.storage.cards import NUMBER
 from pipeline.storage.embeddings import Embeddings
 from pipeline.storage.fingerprint import fingerprint, require_same
-from pipeline.storage.revision import KEY_COLUMNS, NUMBER, forget, is_removed
+from pipeline.storage.revision import KEY_COLUMNS, forget, is_removed
 from pipeline.storage.tables import to_parquet
 
 

@@ -12,10 +12,10 @@ from pipeline.errors import IntegrityError, UsageError
 from pipeline.multivectors import Items, MultiVectors
 from pipeline.storage.bundle import Bundle, BundleWriter
 from pipeline.storage.bundle_regions import keep_regions
+from pipeline.storage.cards import NUMBER
 from pipeline.storage.embeddings import EmbeddedRows, Embeddings
 from pipeline.storage.fingerprint import fingerprint, require_same
 
-NUMBER = {"images": "image_id", "sentences": "sentence_id"}
 KEY_COLUMNS = {"images": ("path", "sha256"), "sentences": ("text",)}  # the columns that identify a row in a manifest
 
 

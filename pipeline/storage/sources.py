@@ -94,17 +94,25 @@ class ImageSource:
 
 
 class ImageSources:
-    """The photographs of a bundle: those of `root`, and, where others were joined with them, of `more` folders."""
+    """The photographs of a bundle: those of `root`, and, where others were joined with them, of `more` folders. Of
+    URLs, only the one that a command has `named` is asked."""
 
-    def __init__(self, root: Place, more: Sequence[str] = (), follow_links: bool = False) -> None:
-        self._sources = [ImageSource(one, follow_links) for one in (root, *map(place, more))]
+    def __init__(
+        self, root: Place, more: Sequence[str] = (), follow_links: bool = False, named: Place | None = None
+    ) -> None:
+        roots = (root, *map(place, more))
+        self._sources = [
+            ImageSource(one, follow_links) if isinstance(one, Path) or one == named else None for one in roots
+        ]
 
     def read(self, row: Mapping[str, Any]) -> bytes:
         """The bytes of a row of the bundle's table. Raises InputError as ImageSource.read."""
         number = row.get(ROOT) or 0
         if number not in range(len(self._sources)):
             raise InputError(f"missing: the card names no folder {number}")
-        return self._sources[number].read(row["path"], row.get("offset"), row.get("size"))
+        if (source := self._sources[number]) is None:
+            raise InputError("missing: the card names a URL, which is asked only if the command does (--images)")
+        return source.read(row["path"], row.get("offset"), row.get("size"))
 
 
 def find_photographs(root: Place, data_root: Place) -> Place:

@@ -4,7 +4,7 @@ import bisect
 import csv
 import io
 import itertools
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
@@ -15,12 +15,11 @@ import pyarrow.parquet as pq
 
 from pipeline.errors import IntegrityError
 from pipeline.storage.atomic import Sidecar, publish, read_verified
+from pipeline.storage.parquet_pages import claimed_bytes, dictionary_bytes, width_of
 from pipeline.storage.reading import REMEDY
 
-MOST_UNPACKED, SPARE_BYTES = 1000, 1 << 24  # a table may unpack to MOST_UNPACKED times its size plus SPARE_BYTES
+MOST_UNPACKED, SPARE_BYTES = 100, 1 << 27  # a table may unpack to MOST_UNPACKED times its size plus SPARE_BYTES
 GROUP_ROWS = 8192  # rows that are unpacked together
-WIDTHS = {"BOOLEAN": 0.125, "INT32": 4, "FLOAT": 4, "BYTE_ARRAY": 4}
-"""Bytes that a value of a physical type takes in memory at least; 8 for other types."""
 MOST_DIGITS = 18  # of a foreign number: as many as always fit into 64 bits
 
 
@@ -63,20 +62,30 @@ def require_columns(path: Path, found: pa.Schema, needed: pa.Schema, remedy: str
 
 
 class PackedTable:
-    """The table in the bytes of the Parquet file `path`, unpacked on request.
+    """The table in the bytes of the Parquet file `path`, unpacked on request; `check(rows, first)` sees all `rows` that
+    are read before anybody else, the first of which is row `first`.
 
     Raises IntegrityError if the bytes are not such a table, or would unpack to far more than their number.
     """
 
-    def __init__(self, data: bytes | memoryview, path: Path) -> None:
+    def __init__(
+        self, data: bytes | memoryview, path: Path, check: Callable[[pa.Table, int], None] = lambda rows, first: None
+    ) -> None:
         self.path = path
+        self._data, self._check = memoryview(data), check
+        self._most = SPARE_BYTES + MOST_UNPACKED * len(data)
         with self._refusing():
-            self._file = pq.ParquetFile(pa.BufferReader(data))
-            about, self.schema = self._file.metadata, self._file.schema_arrow
+            plain = pq.ParquetFile(pa.BufferReader(data))
+            about, schema = plain.metadata, plain.schema
+            columns = [schema.column(number) for number in range(about.num_columns)]
+            texts = [column.path for column in columns if column.physical_type == "BYTE_ARRAY"]
+            # Texts as dictionaries, so that one that stands in many rows is in memory once until it is measured.
+            self._file = pq.ParquetFile(pa.BufferReader(data), metadata=about, read_dictionary=texts)
+            self.schema: pa.Schema = plain.schema_arrow
             self.num_rows: int = about.num_rows
             sizes = [about.row_group(number).num_rows for number in range(about.num_row_groups)]
             unpacked = unpacked_bytes(about)
-        self._most = SPARE_BYTES + MOST_UNPACKED * len(data)
+            self._widths = [width_of(schema, number) for number in range(about.num_columns)]
         self._require_modest(unpacked)
         if max(sizes, default=0) > GROUP_ROWS or min(sizes, default=0) < 0 or sum(sizes) != self.num_rows:
             raise IntegrityError(f"{path} has its rows in other groups than this project's writer makes; {REMEDY}")
@@ -93,9 +102,8 @@ class PackedTable:
         """All rows in order, of all columns or some, a few thousand at a time."""
         unpacked = 0
         for number in range(len(self._ends)):
-            group = self._read_group(number, columns)
+            group = self._read_group(number, columns, unpacked)
             unpacked += group.nbytes
-            self._require_modest(unpacked)
             yield group
 
     def find(self, column: str, values: np.ndarray) -> np.ndarray:
@@ -114,17 +122,6 @@ class PackedTable:
                 found.append(np.flatnonzero(np.isin(group, values)) + end - len(group))
         return np.concatenate(found)
 
-    def _read_group(self, number: int, columns: Sequence[str] | None = None) -> pa.Table:
-        with self._refusing():
-            # Arrow's threads abort some processes that end while they are still starting.
-            group = self._file.read_row_group(number, columns, use_threads=False)
-            group.validate(full=True)
-        return group
-
-    def _require_modest(self, unpacked: int) -> None:
-        if unpacked > self._most:
-            raise IntegrityError(f"{self.path} claims to unpack to {unpacked:,} bytes; {REMEDY}")
-
     def records(self, rows: Iterable[int]) -> list[dict[str, Any]]:
         """Some rows, in the given order."""
         found, read = [], None
@@ -135,20 +132,59 @@ class PackedTable:
             found += group.slice(row - self._ends[number] + group.num_rows, 1).to_pylist()
         return found
 
+    def _read_group(self, number: int, columns: Sequence[str] | None = None, before: int = 0) -> pa.Table:
+        """The rows of a group, which with the bytes `before` may not be more than the whole table may unpack to."""
+        about = self._file.metadata.row_group(number)
+        with self._refusing():
+            chunks = [(about.column(place), width) for place, width in enumerate(self._widths)]
+            if columns is not None:  # an element of a list has a path below its column's
+                chunks = [one for one in chunks if _belongs(one[0].path_in_schema, columns)]
+            self._require_modest(before + sum(claimed_bytes(self._data, *one) for one in chunks))
+            # Arrow's threads abort some processes that end while they are still starting.
+            group = self._file.read_row_group(number, columns, use_threads=False)
+            group.validate(full=True)
+            self._require_modest(before + sum(map(dictionary_bytes, _chunks(group))))
+            group = _spell_out(group, pa.schema([self.schema.field(name) for name in group.column_names]))
+        self._check(group, self._ends[number] - group.num_rows)
+        return group
+
+    def _require_modest(self, unpacked: int) -> None:
+        if unpacked > self._most:
+            raise IntegrityError(f"{self.path} claims to unpack to {unpacked:,} bytes; {REMEDY}")
+
     @contextmanager
     def _refusing(self) -> Iterator[None]:
         try:
             yield
-        except (pa.ArrowException, OSError, MemoryError) as error:
+        except (pa.ArrowException, OSError, MemoryError, ValueError, IndexError) as error:
             raise IntegrityError(f"{self.path} is not a readable Parquet file ({error}); {REMEDY}") from error
+
+
+def _spell_out(group: pa.Table, schema: pa.Schema) -> pa.Table:
+    """`group` with the types of `schema`, by which texts are no dictionaries; `Table.cast` would import
+    pyarrow.compute, which takes longer than a search."""
+    columns = []
+    for field, column in zip(schema, group.columns, strict=True):
+        if pa.types.is_dictionary(column.type):
+            column = pa.chunked_array([chunk.dictionary_decode() for chunk in column.chunks], column.type.value_type)
+        columns.append(column if column.type == field.type else column.cast(field.type))
+    return pa.Table.from_arrays(columns, schema=schema)
+
+
+def _belongs(path: str, columns: Sequence[str]) -> bool:
+    return any(path == name or path.startswith(f"{name}.") for name in columns)
+
+
+def _chunks(table: pa.Table) -> Iterator[pa.Array]:
+    return (chunk for column in table.columns for chunk in column.chunks)
 
 
 def unpacked_bytes(about: pq.FileMetaData) -> int:
     """Bytes to which the columns of a Parquet file unpack at least, according to its metadata."""
     columns = [
-        group.column(number)
+        (group.column(number), width_of(about.schema, number))
         for group in map(about.row_group, range(about.num_row_groups))
         for number in range(group.num_columns)
     ]
-    values = sum(int(column.num_values * WIDTHS.get(column.physical_type, 8)) for column in columns)
-    return max(values, sum(column.total_uncompressed_size for column in columns))
+    values = sum(int(column.num_values * width) for column, width in columns)
+    return max(values, sum(column.total_uncompressed_size for column, _ in columns))

@@ -4,7 +4,7 @@ from pathlib import Path
 
 import click
 
-from stages.commands import FILE, FOLDER, PATH, json_option, output, say_next
+from stages.commands import FILE, FOLDER, PATH, json_option, output, say_next, trust_option
 
 
 @click.command("apply")
@@ -13,9 +13,16 @@ from stages.commands import FILE, FOLDER, PATH, json_option, output, say_next
 @output(FOLDER, "Folder of the new bundle and of what it is made from; `search --index` takes it.")
 @click.option("--name", help="What the bundle's card calls the photographs. [default: the name of --output]")
 @click.option("--config", "config_path", type=FILE, help="Configuration to lay over what the command chooses.")
+@trust_option
 @json_option
 def command(
-    bundle_folder: Path, photographs: Path, output: Path, name: str | None, config_path: Path | None, as_json: bool
+    bundle_folder: Path,
+    photographs: Path,
+    output: Path,
+    name: str | None,
+    config_path: Path | None,
+    trust_code: bool,
+    as_json: bool,
 ) -> None:
     """Index PHOTOS, a folder of them, tar shards or a table, in the space of the model in BUNDLE.
 
@@ -26,9 +33,12 @@ def command(
     import logging
 
     from pipeline import config
+    from pipeline.storage.bundle import Bundle
     from stages.applied import apply_bundle
     from stages.closing import example_search, search_command
 
+    if trust_code:
+        Bundle(bundle_folder).trust_code()
     changes = config.read_mapping(config_path) if config_path else {}
     bundle = apply_bundle(bundle_folder, photographs, output, name, changes)
     logging.getLogger(__name__).info("%d photographs", bundle.card["images"]["count"])

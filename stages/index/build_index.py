@@ -16,10 +16,11 @@ if TYPE_CHECKING:
 def build_index(run: Run, job: Job, model: str, on_disk: bool = False) -> None:
     """Index images and sentences, measure the indices, and put beside them what a query needs."""
     from pipeline.specs.stored import restore
-    from pipeline.storage.bundle import BundleWriter
+    from pipeline.storage.bundle import Bundle, BundleWriter
     from pipeline.storage.bundle_regions import add_regions
     from pipeline.storage.carried_parsers import add_parser, find_carried_parser
     from pipeline.storage.fingerprint import fingerprint, require_same
+    from pipeline.storage.own_code import code_of, remember
     from pipeline.storage.pairs import split_ids
     from pipeline.storage.phrases import PhraseVectors
     from pipeline.storage.reading import read_bytes
@@ -100,6 +101,7 @@ def build_index(run: Run, job: Job, model: str, on_disk: bool = False) -> None:
             "fingerprint": digest,
         }
     )
+    remember(code_of(Bundle(writer.folder).card).values())
     if workshop.exists():
         from stages.pieces import remove_pieces
 

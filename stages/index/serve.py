@@ -1,13 +1,15 @@
 """`serve`: bundles, and generators of descriptions, behind a page and a JSON API."""
 
+import socket
 from collections.abc import Callable, Collection, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import click
 
+from pipeline.remote.paths import Place
 from pipeline.run import Run
-from stages.commands import FOLDER, config_option
+from stages.commands import FOLDER, config_option, images_option, trust_option
 
 if TYPE_CHECKING:
     from PIL import Image
@@ -20,14 +22,17 @@ if TYPE_CHECKING:
     from stages.generators import StoredGenerator
 
 SUMMARY, LAST = Path("evaluation", "summary.json"), 1 << 30
+HEAD_BYTES = 1 << 14
+"""Of a request's head beside the sentence in it."""
+SENT_BYTES = 12
+"""Of a character of a sentence in an address at most: four bytes, each as %XX."""
+LAST_SECONDS = 5
+"""In which visitors must have their answers when the server is stopped."""
 
 
 @click.command("serve")
 @click.argument("bundles", nargs=-1, required=True, metavar="BUNDLE...", type=FOLDER)
-@click.option(
-    "--images", "images_root", type=FOLDER,
-    help="Folder of the photographs. [default: the data root that each bundle was made from]",
-)  # fmt: skip
+@images_option
 @click.option("--run", "root", type=FOLDER, help="Folder of the run that has the generators. [default: none]")
 @click.option(
     "--generator", "generators", multiple=True, help="Generator of --run that describes photographs; may be repeated."
@@ -40,10 +45,11 @@ SUMMARY, LAST = Path("evaluation", "summary.json"), 1 << 30
 @click.option("--port", type=click.IntRange(0, 65535), default=8000, show_default=True, help="0 takes a free one.")
 @click.option("--top", type=click.IntRange(min=1), help="Number of results shown at first. [default: serve.top]")
 @click.option("--lazy", is_flag=True, help="Load what encodes photographs for the first one, not at the start.")
+@trust_option
 @config_option
 def command(
     bundles: tuple[Path, ...],
-    images_root: Path | None,
+    images_root: Place | None,
     root: Path | None,
     generators: tuple[str, ...],
     host: str,
@@ -51,6 +57,7 @@ def command(
     port: int,
     top: int | None,
     lazy: bool,
+    trust_code: bool,
     config_path: Path | None,
 ) -> None:
     """Answer sentences and photographs from one or several bundles in a browser, and as JSON for programs.
@@ -59,21 +66,20 @@ def command(
     Whoever reaches the address can see the photographs; by default that is this machine alone.
     """
     import logging
-    from dataclasses import fields
+    from dataclasses import fields, replace
     from functools import partial
 
     from pipeline import config, runtime
     from pipeline.errors import UsageError
-    from pipeline.images.decode import DecodingProcess, ImageLimits
+    from pipeline.images.decode import CheckingProcess, DecodingProcess, ImageLimits
     from pipeline.index.shared_encoders import SharedEncoders
-    from pipeline.serve.hosts import ANY, hosts_of, in_address, is_loopback, listen
+    from pipeline.storage.bundle import Bundle
 
     try:
         import uvicorn
 
         from pipeline.serve.app import build_app
-        from pipeline.serve.connections import Patience, make_config
-        from pipeline.serve.guard import Limits
+        from pipeline.serve.border import ANY, Limits, in_address, is_loopback, trusted_hosts
         from pipeline.serve.shelf import Renewal
     except ImportError as error:
         raise UsageError(f"serve needs {error.name}; pip install 'jointspace[serve]'") from error
@@ -82,35 +88,67 @@ def command(
         raise UsageError("generators belong to a run; give --run too")
     run = Run(root, config.load(config_path) if config_path else None) if root else None
     settings = run.config if run else config.load(config_path)
-    given = settings.serve.model_dump() | {"max_sentence_chars": settings.collection.max_sentence_chars}
-    given |= {"top": top} if top else {}
-    limits, patience = (kind(**{one.name: given[one.name] for one in fields(kind)}) for kind in (Limits, Patience))
+    chosen = settings.serve.model_dump() | {"max_sentence_chars": settings.collection.max_sentence_chars}
+    chosen |= {"top": top} if top else {}
+    limits = Limits(**{field.name: chosen[field.name] for field in fields(Limits)})
     if limits.top > limits.max_top:
         raise UsageError(f"{limits.top} results are more than serve.max_top allows ({limits.max_top}); ask for fewer")
+    for folder in bundles if trust_code else ():
+        Bundle(folder).trust_code()
     folders = _name_all(bundles)
-    decode = DecodingProcess(ImageLimits.from_settings(settings.collection))  # which ends with this process
-    shared = images_root, decode, settings, SharedEncoders(decode)
+    image_limits = ImageLimits.from_settings(settings.collection)
+    upload_limits = replace(image_limits, max_pixels=settings.serve.max_upload_pixels)
+    check = CheckingProcess(upload_limits, "serve.max_upload_pixels")
+    uploads, thumbnails = DecodingProcess(image_limits), DecodingProcess(image_limits)  # which end with this process
+    shared = images_root, thumbnails, settings, SharedEncoders(uploads)
     openers = {name: partial(_open_gallery, folder, *shared) for name, folder in folders.items()}
     renew = Renewal({name: partial(_stamp, folder) for name, folder in folders.items()}, openers)
     galleries = {name: opener() for name, opener in openers.items()}
     describers = _open_describers(run, generators, galleries.values()) if generators else {}
     logging.getLogger("python_multipart").setLevel(logging.ERROR)  # it warns of every bad form
-    with listen(host, port) as listener:
+    log = logging.getLogger(__name__)
+    with _listen(host, port) as listener:
         bound, port = listener.getsockname()[:2]
-        hosts = hosts_of(host, bound, allowed)
+        hosts = trusted_hosts(host, bound, allowed)
         originals = settings.serve.originals
         app = build_app(
-            galleries, limits, runtime.threads(), hosts, describers, renew,
+            galleries, limits, runtime.threads(), hosts, check, describers, renew,
             warm=not lazy, originals=is_loopback(bound) and not allowed if originals is None else originals,
         )  # fmt: skip
-        server = uvicorn.Server(make_config(app, patience, limits.max_sentence_chars))
-        names, log = ", ".join([*galleries, *describers]), logging.getLogger(__name__)
+        server = uvicorn.Server(
+            uvicorn.Config(
+                app,
+                http="h11",
+                ws="none",
+                proxy_headers=False,
+                limit_concurrency=settings.serve.max_connections,
+                h11_max_incomplete_event_size=HEAD_BYTES + SENT_BYTES * limits.max_sentence_chars,
+                timeout_graceful_shutdown=LAST_SECONDS,
+                log_level="warning",
+                access_log=False,
+                server_header=False,
+            )
+        )
+        names = ", ".join([*galleries, *describers])
         log.info("%s at http://%s:%d (stop with Ctrl-C)", names, in_address(host), port)
         if ANY in hosts:
             log.warning(
                 "it answers anyone who reaches this machine, under any name; --allow-host NAME admits that name alone"
             )
         server.run(sockets=[listener])
+
+
+def _listen(host: str, port: int) -> socket.socket:
+    """A socket that listens there; port 0 takes a free one. Raises UsageError where that cannot be had."""
+    from pipeline.errors import UsageError
+
+    try:
+        return socket.create_server(
+            (host, port), family=socket.AF_INET6 if ":" in host else socket.AF_INET, backlog=128
+        )
+    except (OSError, UnicodeError) as error:
+        reason = getattr(error, "strerror", None) or error
+        raise UsageError(f"cannot listen on {host} port {port} ({reason}); choose another --port or --host") from error
 
 
 def _stamp(folder: Path) -> tuple[int, ...] | None:
@@ -151,21 +189,19 @@ def _place(folder: Path) -> int:
 
 def _open_gallery(
     folder: Path,
-    images_root: Path | None,
+    images_root: Place | None,
     decode: "Callable[[bytes], Image.Image]",
     settings: "Config",
     encoders: "SharedEncoders | None" = None,
 ) -> "ServedGallery":
     from pipeline.index.search import Searcher
     from pipeline.index.shared_encoders import SharedEncoders
-    from pipeline.remote.paths import place
     from pipeline.serve.gallery import ServedGallery
     from pipeline.storage.bundle import Bundle
-    from pipeline.storage.sources import ImageSources
 
     bundle = Bundle(folder)
-    root, more = images_root or place(bundle.card["data_root"]), bundle.card.get("more_roots", ())
-    source = ImageSources(root, more, settings.collection.follow_links)
+    bundle.check_rows()
+    source = bundle.photographs(images_root, settings.collection.follow_links)
     features = _encoder_of(bundle, encoders or SharedEncoders(decode))
     return ServedGallery(Searcher(bundle), features, source.read, decode, settings.serve.thumbnail_side)
 

@@ -7,12 +7,14 @@ from typing import TYPE_CHECKING
 
 import click
 
+from pipeline.remote.paths import Place
 from pipeline.run import Run
-from stages.commands import FOLDER, PATH, on_run, output
+from stages.commands import FOLDER, PATH, images_option, on_run, output
 
 if TYPE_CHECKING:
     from pipeline.generate.batches import QueryPhotograph
     from pipeline.storage.bundle import Bundle
+    from pipeline.storage.sources import ImageSources
 
 Box = tuple[float, float, float, float]
 
@@ -24,6 +26,7 @@ Box = tuple[float, float, float, float]
     "--index", "bundle_folder", type=FOLDER,
     help="Bundle with the generator's encoders. [default: the run's of `describe.space`]",
 )  # fmt: skip
+@images_option
 @click.option("--split", help="Describe the images of this split of the index.")
 @click.option("--box", "boxes", type=(float,) * 4, multiple=True, help="Regions x1 y1 x2 y2 of one photograph.")
 @on_run
@@ -33,6 +36,7 @@ def command(
     generator: str,
     paths: tuple[Path, ...],
     bundle_folder: Path | None,
+    images_root: Place | None,
     split: str | None,
     boxes: tuple[Box, ...],
     output: Path,
@@ -53,22 +57,22 @@ def command(
     require_output(output / "descriptions.json", about)
     bundle = Bundle(bundle_folder or run.layout.index(settings.describe.space).path)
     encoders, limits = read_bundled_encoders(stored, bundle), ImageLimits.from_settings(settings.collection)
-    photographs = list(_find(paths, boxes) if paths else _of_split(bundle, split, settings.collection.follow_links))
+    links = settings.collection.follow_links
+    photographs = list(
+        _find(paths, boxes) if paths else _of_split(bundle, split, bundle.photographs(images_root, links))
+    )
     batches = encode_photographs(photographs, encoders, limits, settings.describe.batch_size)
     write_descriptions(run, stored, batches, output, about, {"bundle": bundle.card["fingerprint"]})
 
 
-def _of_split(bundle: "Bundle", split: str, follow_links: bool) -> "Iterator[QueryPhotograph]":
-    """The photographs of a split of a bundle, where these were when it was built."""
+def _of_split(bundle: "Bundle", split: str, source: "ImageSources") -> "Iterator[QueryPhotograph]":
+    """The photographs of a split of a bundle."""
     from pipeline.generate.batches import QueryPhotograph
-    from pipeline.remote.paths import place
-    from pipeline.storage.sources import ImageSources
 
-    read = ImageSources(place(bundle.card["data_root"]), bundle.card.get("more_roots", ()), follow_links).read
     for row in bundle.table("images").to_pylist():
         if row["split"] == split:
             shown = {"image_id": row["image_id"], "image": row["path"], "box": None}
-            yield QueryPhotograph(shown, None, partial(read, row))
+            yield QueryPhotograph(shown, None, partial(source.read, row))
 
 
 def _find(paths: tuple[Path, ...], boxes: tuple[Box, ...]) -> "Iterator[QueryPhotograph]":

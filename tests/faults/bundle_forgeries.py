@@ -191,3 +191,123 @@ def all_forgeries(bundle: Path) -> dict[str, Forgery]:
     for name in ("regions", "words") if sets else ("images", "sentences"):
         found |= index_forgeries(bundle, name)
     return found
+
+
+def _put_index(folder: Path, index: faiss.Index, data: bytes | None = None) -> None:
+    """Have `index` be that of the images, by the card too."""
+    (folder / "images.faiss").write_bytes(bytes(faiss.serialize_index(index)) if data is None else data)
+    told(folder, "card.json", ("images", "count"), index.ntotal)
+    seal(folder, "images.faiss")
+
+
+def inverted(folder: Path) -> faiss.IndexIVFFlat:
+    """An index of one list, of as many vectors as the bundle has images."""
+    card = json.loads((folder / "card.json").read_text())["images"]
+    vectors = np.random.default_rng(0).standard_normal((card["count"], card["dim"])).astype(np.float32)
+    index = faiss.index_factory(card["dim"], "IVF1,Flat", faiss.METRIC_INNER_PRODUCT)
+    index.train(vectors)
+    index.add(vectors)
+    return index
+
+
+def on_disk(folder: Path, lists: Path) -> faiss.IndexIVFFlat:
+    """The same, with its lists in a file."""
+    index = inverted(folder)
+    mapped = faiss.OnDiskInvertedLists(1, index.code_size, str(lists))
+    mapped.merge_from_1(index.invlists)
+    index.replace_invlists(mapped, False)
+    faiss.class_wrappers.add_to_referenced_objects(index, mapped)
+    return index
+
+
+def lists_elsewhere(folder: Path, victim: Path) -> None:
+    _put_index(folder, on_disk(folder, victim))
+
+
+def hidden_lists(folder: Path, victim: Path) -> None:
+    """Inside of a type in which nobody looks for them."""
+    index = on_disk(folder, victim)
+    outer = faiss.IndexIVFIndependentQuantizer(index.quantizer, index)
+    outer.ntotal = index.ntotal
+    _put_index(folder, outer)
+
+
+def unknown_type(folder: Path, victim: Path) -> None:
+    index = inverted(folder)
+    outer = faiss.IndexIVFIndependentQuantizer(index.quantizer, index)
+    outer.ntotal = index.ntotal
+    _put_index(folder, outer)
+
+
+def short_lists(folder: Path, victim: Path) -> None:
+    """Lists in the bundle's own file, of which only a byte is there."""
+    index = on_disk(folder, folder / "images.lists")
+    data = bytes(faiss.serialize_index(index))
+    here, named = (len(name).to_bytes(8, "little") + name for name in (bytes(folder / "images.lists"), b"images.lists"))
+    _put_index(folder, index, data.replace(here, named))
+    (folder / "images.lists").write_bytes(b"x")
+    seal(folder, "images.lists")
+
+
+def cell(modality: str, column: str, value: object, row: int = 3) -> Callable[[Path, Path], None]:
+    """Another value in a row of a table."""
+
+    def change(table: pa.Table) -> pa.Table:
+        if column not in table.column_names:
+            table = table.append_column(column, pa.nulls(len(table), pa.int64()))
+        values = table[column].to_pylist()
+        values[row] = value
+        kind = table.schema.field(column).type
+        return table.set_column(table.column_names.index(column), column, pa.array(values, kind))
+
+    return lambda folder, victim: _table(folder, modality, change)
+
+
+def _bomb(folder: Path, column: str, values: pa.Array, **options: Any) -> None:
+    """Sentences of which a column is `values`; the card says as many of them."""
+    table = pq.read_table(folder / "sentences.parquet")
+    table = table.take(pa.array(np.arange(len(values)) % len(table)))
+    table = table.set_column(0, "sentence_id", pa.array(np.arange(len(values))))
+    if column in table.column_names:
+        table = table.drop_columns([column])
+    table = table.append_column(column, values)
+    options = {"compression": "zstd", "store_schema": False, **options}
+    pq.write_table(table, folder / "sentences.parquet", row_group_size=8192, **options)
+    seal(folder, "sentences.parquet")
+
+
+def long_texts(folder: Path, victim: Path) -> None:
+    """A text of 4 MiB that stands in a dictionary once and in 300 rows."""
+    once = pa.array(["red " * (1 << 20)])
+    _bomb(folder, "text", pa.DictionaryArray.from_arrays(pa.array(np.zeros(300, np.int32)), once))
+
+
+def wide_bytes(folder: Path, victim: Path) -> None:
+    """200 MB of bytes of a fixed width in 500 rows, in a column of the sender's own."""
+    once = pa.array([b"x" * 400_000], pa.binary(400_000))
+    _bomb(folder, "own", pa.DictionaryArray.from_arrays(pa.array(np.zeros(500, np.int32)), once))
+
+
+def lying_metadata(folder: Path, victim: Path) -> None:
+    """A page of 200 MB of spaces, of which the metadata says 1,000 bytes."""
+    texts = pa.array(["red picture" + " " * 400_000] * 500)
+    _bomb(folder, "text", texts, use_dictionary=False, data_page_size=(1 << 31) - 1)
+    data = bytearray((folder / "sentences.parquet").read_bytes())
+    about = pq.read_metadata(folder / "sentences.parquet").row_group(0)
+    end = len(data) - 8 - int.from_bytes(data[-8:-4], "little")
+    for size in (about.column(2).total_uncompressed_size, about.total_byte_size):
+        length, footer = len(_varint(2 * size)), bytes(data[end:])
+        assert _varint(2 * size) in footer
+        data[end:] = footer.replace(_varint(2 * size), _varint(2000, length))
+    (folder / "sentences.parquet").write_bytes(data)
+    assert pq.read_metadata(folder / "sentences.parquet").row_group(0).column(2).total_uncompressed_size == 1000
+    seal(folder, "sentences.parquet")
+
+
+def _varint(value: int, length: int = 0) -> bytes:
+    """As Thrift writes it, in at least `length` bytes."""
+    found = []
+    while value or len(found) < max(length, 1):
+        found.append(value & 127 | 128)
+        value >>= 7
+    return bytes([*found[:-1], found[-1] & 127])

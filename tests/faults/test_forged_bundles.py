@@ -1,24 +1,46 @@
-"""Forged bundles with valid hashes: what they cannot do is refused in one sentence; nothing ends in a traceback."""
+"""Forged bundles with valid hashes: what they cannot do is refused in one sentence; nothing ends in a traceback.
 
+What a stranger may send is given to every command that opens a bundle, in a child of its own: none may die of a signal,
+touch a file outside of the bundle, ask a server, or take a gigabyte more than it takes for the bundle as it was.
+"""
+
+import json
 import shutil
 import signal
+import socket
+import subprocess
 import sys
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from random import Random
 
 import pytest
-from bundle_forgeries import JSON, Forgery, all_forgeries, told
+from bundle_forgeries import (
+    JSON,
+    Forgery,
+    all_forgeries,
+    cell,
+    hidden_lists,
+    lists_elsewhere,
+    long_texts,
+    lying_metadata,
+    seal,
+    short_lists,
+    told,
+    unknown_type,
+    wide_bytes,
+)
 
 sys.path.append(str(Path(__file__).parents[1]))
 
 from made_up import build_bundle, features_of, make_run
+from made_up_colours import draw, make_colours
 from made_up_sets import add_fragments
 
 from pipeline.errors import InputError, IntegrityError, UsageError
 from pipeline.index.search import Searcher
-from pipeline.storage import atomic
+from pipeline.storage import atomic, own_code
 from pipeline.storage.bundle import Bundle
 
 SECONDS, SAMPLE = 20, 120
@@ -142,6 +164,157 @@ def test_what_is_wrong_is_said(case: str, run: Path, tmp_path: Path, clock: None
     told(folder, name, path, new)
     with pytest.raises(IntegrityError, match=said):
         use(folder)
+
+
+Ask = Callable[..., tuple[int, str]]
+GIGABYTE = 1 << 30
+ALL = ("search", "serve", "apply", "export", "add", "add to", "run", "remove")
+READING_INDICES = tuple(name for name in ALL if name != "apply")
+OPENING = ("search", "serve", "apply", "export", "add", "remove")
+IMAGES = {
+    "lists elsewhere": (lists_elsewhere, "images.faiss has its lists in", ("search", "run")),
+    "hidden lists": (hidden_lists, "images.faiss has its lists in", READING_INDICES),
+    "an unknown type": (unknown_type, "images.faiss holds an IndexIVFIndependentQuantizer", ("search", "remove")),
+    "lists that are cut": (short_lists, "images.lists", ("search", "serve", "export")),
+    "a path outside": (cell("images", "path", "../../etc/passwd"), "images.parquet row 3: its path", ALL),
+    "an absolute path": (cell("images", "path", "/etc/passwd"), "images.parquet row 3: its path", ("serve",)),
+    "a backslash": (cell("images", "path", "a\\b.png"), "images.parquet row 3: its path", ("search",)),
+    "a drive": (cell("images", "path", "C:b.png"), "images.parquet row 3: its path", ("search",)),
+    "NUL": (cell("images", "path", "a\0b.png"), "images.parquet row 3: its path", ("search",)),
+    "a member outside": (cell("images", "member", "a/../../b"), "images.parquet row 3: its member", ("export",)),
+    "a folder beyond": (cell("images", "merged_root", 1), "images.parquet", ("export", "serve")),
+    "a negative offset": (cell("images", "offset", -1), "images.parquet row 3: its offset", ("serve",)),
+    "a huge id": (cell("images", "image_id", 3 * 10**9), "images.parquet row 3: its image_id", OPENING),
+    "an id of 2^62": (cell("images", "image_id", 1 << 62), "images.parquet row 3: its image_id", ("remove",)),
+    "an id twice": (cell("images", "image_id", 2), "its image_id 2 is that of another row", ("add", "remove")),
+    "a huge sentence_id": (cell("sentences", "sentence_id", -7), "sentences.parquet row 3", ("apply", "export")),
+    "long texts": (long_texts, "claims to unpack to", ("serve", "apply", "export", "remove")),
+    "wide bytes": (wide_bytes, "claims to unpack to", ("serve", "apply")),
+    "metadata that lies": (lying_metadata, "claims to unpack to", ("serve", "apply")),
+}
+"""What is forged, what every reader says of it, and the commands that read it."""
+
+
+@pytest.fixture(scope="module")
+def colours(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A run whose bundle can be applied, photographs to apply it to, and what each command takes of the bundle."""
+    root = make_colours(tmp_path_factory.mktemp("colours") / "run")
+    draw(root / "photos", 4, 1)
+    return root
+
+
+@pytest.fixture(scope="module")
+def ask() -> Iterator[Ask]:
+    """Has a command run in a child of confined.py: its exit code, what it said, and its most memory in bytes."""
+    program = [sys.executable, Path(__file__).with_name("confined.py"), "command"]
+    with subprocess.Popen(program, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True) as process:
+
+        def ask(*arguments: object) -> tuple[int, str, int]:
+            process.stdin.write(json.dumps(["command", list(map(str, arguments))]) + "\n")
+            process.stdin.flush()
+            code, said = json.loads(process.stdout.readline())
+            said, _, memory = said.rpartition("\n")
+            return code, said, int(memory or 0)
+
+        yield ask
+
+
+def arguments(command: str, bundle: Path, colours: Path, output: Path) -> list[object]:
+    sound = colours / "bundle"
+    return {
+        "search": ["search", "--index", bundle, "a red picture", "--top", 40],
+        "serve": ["serve", bundle],
+        "apply": ["apply", bundle, colours / "photos", "--output", output],
+        "export": ["export", bundle, "--to", "clip-retrieval", "--output", output],
+        "add": ["index-add", "--index", sound, "--from", bundle, "--output", output],
+        "add to": ["index-add", "--index", bundle, "--from", sound, "--output", output],
+        "run": ["index-add", "--index", bundle, "--run", colours, "--output", output],
+        "remove": ["index-remove", "--index", bundle, "--image", 1, "--output", output],
+    }[command]
+
+
+@pytest.fixture(scope="module")
+def usual(colours: Path, ask: Ask, tmp_path_factory: pytest.TempPathFactory) -> dict[str, int]:
+    """The memory of each command on the bundle as it was."""
+    output, taken = tmp_path_factory.mktemp("usual"), {}
+    for command in ALL:
+        code, said, taken[command] = ask(*arguments(command, colours / "bundle", colours, output / command))
+        assert code == 0 and said.startswith("accepted"), (command, said)
+    return taken
+
+
+@pytest.mark.parametrize("case", IMAGES)
+def test_no_command_obeys_a_stranger(case: str, colours: Path, ask: Ask, usual: dict[str, int], tmp_path: Path) -> None:
+    forge, refusal, commands = IMAGES[case]
+    forged, victim = shutil.copytree(colours / "bundle", tmp_path / "forged"), tmp_path / "victim"
+    forge(forged, victim)
+    before = victim.read_bytes() if victim.exists() else None
+    for command in commands:
+        code, said, memory = ask(*arguments(command, forged, colours, tmp_path / "out" / command))
+        assert code == 0 and said.startswith("refused: ") and refusal in said, (command, code, said)
+        assert memory < usual[command] + GIGABYTE, (command, memory, usual[command])
+        assert not list((tmp_path / "out").glob(f"{command}/**/card.json"))
+    assert (victim.read_bytes() if victim.exists() else None) == before
+
+
+def test_ids_that_are_far_apart_take_no_memory(colours: Path, ask: Ask, usual: dict[str, int], tmp_path: Path) -> None:
+    forged = shutil.copytree(colours / "bundle", tmp_path / "forged")
+    cell("images", "image_id", (1 << 31) - 1, row=39)(forged, tmp_path)
+    for command in ("search", "add", "remove"):
+        code, said, memory = ask(*arguments(command, forged, colours, tmp_path / command))
+        assert code == 0 and said.startswith("accepted"), (command, said)
+        assert memory < usual[command] + GIGABYTE // 4
+    assert 39 not in Bundle(tmp_path / "remove").table("images")["image_id"].to_pylist()
+
+
+@pytest.mark.parametrize("more", [False, True])
+def test_a_url_in_a_card_is_not_asked(more: bool, colours: Path, ask: Ask, tmp_path: Path) -> None:
+    forged = shutil.copytree(colours / "bundle", tmp_path / "forged")
+    with socket.create_server(("127.0.0.1", 0)) as server:
+        url = f"http://127.0.0.1:{server.getsockname()[1]}/internal"
+        if more:
+            cell("images", "merged_root", 1)(forged, tmp_path)
+            told(forged, "card.json", ("more_roots",), [url])
+        else:
+            told(forged, "card.json", ("data_root",), url)
+        for command in ("serve", "search"):
+            assert ask(*arguments(command, forged, colours, tmp_path / command))[0] == 0
+        server.settimeout(0.2)
+        with pytest.raises(TimeoutError):
+            server.accept()
+    row = Bundle(forged).packed_table("images").records([3])[0]
+    with pytest.raises(InputError, match="a URL, which is asked only if the command does"):
+        Bundle(forged).photographs().read(row)
+    assert Bundle(forged).photographs(colours / "data").read({**row, "merged_root": None})
+
+
+CONFIGURATION = b"[nlp]\nlang = 'en'\n"
+
+
+def test_code_is_run_only_if_it_is_ones_own(colours: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """What lies in a bundle cannot vouch for it, and a changed part is another one."""
+    monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path / "state"))
+    monkeypatch.setattr(own_code, "_here", set())
+    loaded = []
+    monkeypatch.setattr("pipeline.storage.carried_parsers.load_parser", loaded.append)
+    forged = shutil.copytree(colours / "bundle", tmp_path / "run/index/ncca")
+    (forged / "parser").mkdir()
+    (forged / "parser/config.cfg").write_bytes(CONFIGURATION)
+    told(forged, "card.json", ("inputs", "parser"), "0")
+    told(forged, "card.json", ("parse",), {"engine": "spacy", "max_words": 9, "package": None, "spacy": "3"})
+    told(forged, "card.json", ("text_encoders", "tfidf", "kind"), "onnx")
+    seal(forged, "parser/config.cfg")
+    with pytest.raises(UsageError, match="forged/|parser is a spaCy pipeline, .*--trust-code"):
+        Bundle(forged).parser()
+    shutil.copytree(forged, tmp_path / "elsewhere")
+    Bundle(forged).trust_code()
+    own_code._here.clear()  # as in another process
+    Bundle(tmp_path / "elsewhere").parser()
+    assert loaded == [str(tmp_path / "elsewhere/parser")]
+    (forged / "parser/config.cfg").write_bytes(CONFIGURATION + b"# changed")
+    seal(forged, "parser/config.cfg")
+    with pytest.raises(UsageError, match="spaCy pipeline"):
+        Bundle(forged).parser()
 
 
 def test_a_sound_bundle_is_read(run: Path, tmp_path: Path, clock: None) -> None:

@@ -159,9 +159,9 @@ def test_an_index_names_no_file_outside_of_its_bundle(tmp_path: Path, factory: s
     data, whole = to_bytes(built.index), victim.read_bytes()
     (tmp_path / "images.lists").write_bytes(whole)
     for read in (from_bytes, view_bytes):
-        with pytest.raises(IntegrityError, match=f"images.faiss has its lists in {victim}, which is not in its bundle"):
+        with pytest.raises(IntegrityError, match=f"images.faiss has its lists in '{victim}', which is not in"):
             read(data, "images.faiss", card)
     named = bytes(data) + len(b"images.lists").to_bytes(8, "little") + b"images.lists"  # FAISS reads no such ending
-    with pytest.raises(IntegrityError, match="has its lists in"):
+    with pytest.raises(IntegrityError, match="does not name images.lists as its lists"):
         map_lists(named, "images.faiss", card, tmp_path / "images.lists")
     assert victim.read_bytes() == whole

@@ -182,12 +182,15 @@ def test_regions_are_searched_for_in_words(run: Path, tmp_path: Path) -> None:
 
 def test_a_query_over_http_is_parsed(run: Path, tmp_path: Path) -> None:
     pytest.importorskip("fastapi", reason="FastAPI is not installed: pip install 'jointspace[serve]'")
+    pytest.importorskip(
+        "prometheus_client", reason="prometheus_client is not installed: pip install 'jointspace[serve]'"
+    )
     pytest.importorskip("python_multipart", reason="python-multipart is not installed: pip install 'jointspace[serve]'")
     from fastapi.testclient import TestClient
 
     from pipeline import config
     from pipeline.serve.app import build_app
-    from pipeline.serve.guard import Limits
+    from pipeline.serve.border import Limits
     from stages.index.serve import _name_all, _open_gallery
 
     bundles = [build(run, "hmlstm", tmp_path / name) for name in ("parsed", "bare")]
@@ -197,7 +200,7 @@ def test_a_query_over_http_is_parsed(run: Path, tmp_path: Path) -> None:
         name: _open_gallery(folder, None, lambda data: None, settings)
         for name, folder in _name_all(tuple(bundles)).items()
     }
-    client = TestClient(build_app(galleries, Limits(3, 48, 0, 99, 99, 9, 9, 1), 2, ["testserver"]))
+    client = TestClient(build_app(galleries, Limits(3, 48, 0, 99, 99, 9, 9, 1), 2, ["testserver"], lambda data: None))
     for sentence in ("a dog", "the big house number 5"):
         shown = json.loads(run_command("search", "--index", bundles[0], sentence, "--json", "--top", 48))
         told = client.get("/api/models/hmlstm/images", params={"sentence": sentence, "top": 48}).json()["results"]

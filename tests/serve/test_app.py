@@ -21,14 +21,15 @@ from pipeline.index.search import Searcher
 from pipeline.storage.bundle import Bundle
 from pipeline.storage.sources import ImageSources
 
-pytest.importorskip("fastapi", reason="FastAPI is not installed: pip install 'jointspace[serve]'")
-pytest.importorskip("python_multipart", reason="python-multipart is not installed: pip install 'jointspace[serve]'")
+for extra in ("fastapi", "python_multipart", "prometheus_client"):
+    pytest.importorskip(extra, reason=f"{extra} is not installed: pip install 'jointspace[serve]'")
 from fastapi.testclient import TestClient  # noqa: E402
-from visiting import LIMITS, PIXELS, colour_of, make_client, photograph, see  # noqa: E402
+from prometheus_client.parser import text_string_to_metric_families  # noqa: E402
+from visiting import CHECK, LIMITS, PIXELS, colour_of, make_client, photograph, see  # noqa: E402
 
 from pipeline.serve.app import build_app  # noqa: E402
+from pipeline.serve.border import Limits  # noqa: E402
 from pipeline.serve.gallery import ServedGallery  # noqa: E402
-from pipeline.serve.guard import Limits  # noqa: E402
 
 DOGS = ["dog-0.png", "dog-8.png", "dog-16.png"]
 
@@ -125,24 +126,6 @@ def test_regions_for_words(tmp_path: Path) -> None:
         assert answer.status_code == 422 and "region" in answer.json()["error"]
 
 
-def test_a_bundle_on_disk_answers_as_one_in_memory(tmp_path: Path) -> None:
-    run, clients = make_run(tmp_path / "run", images=80), {}
-    index = {"exact_limit": 10, "candidates": ["IVF2,Flat"], "sample": 1000, "recall_floor": 1.0}
-    for name in ("memory", "disk"):
-        folder = build_bundle(run, {"index": index}, on_disk=name == "disk").rename(tmp_path / name)
-        assert (folder / "images.lists").exists() == (name == "disk")
-        source = ImageSources(run / "data").read
-        clients[name] = make_client(ServedGallery(Searcher(Bundle(folder)), see, source, PIXELS, 32))
-    for thing in THINGS:
-        answers = [client.get(f"/api/models/ncca/images?sentence={thing}&top=10").json() for client in clients.values()]
-        results = [[(hit["image_id"], hit["score"]) for hit in answer["results"]] for answer in answers]
-        assert results[0] == results[1] and len(results[0]) == 10
-        assert results[0][0][0] % 8 == THINGS.index(thing)
-    answers = [client.post("/api/models/ncca/sentences?top=4", files=photograph(run)) for client in clients.values()]
-    texts = [[hit["text"] for hit in answer.json()["results"]] for answer in answers]
-    assert texts[0] == texts[1] and all("dog" in text for text in texts[0])
-
-
 def test_a_model_of_whole_images_has_no_regions(client: TestClient) -> None:
     answer = client.get("/api/models/ncca/regions?snippet=dog")
     assert answer.status_code == 422 and "no regions" in answer.json()["error"]
@@ -202,7 +185,7 @@ def test_threads_share_a_searcher_and_each_search_has_one_thread(gallery: Served
         return usual(sentence, top, where)
 
     gallery.images = watched
-    app = build_app({"ncca": gallery}, Limits(5, 20, 0, 100, 10_000, 5, 500, 2), 4, ["testserver"])
+    app = build_app({"ncca": gallery}, Limits(5, 20, 0, 100, 10_000, 5, 500, 2), 4, ["testserver"], CHECK)
 
     async def ask_all() -> list[httpx.Response]:
         async with httpx.AsyncClient(transport=httpx.ASGITransport(app), base_url="http://testserver") as client:
@@ -223,15 +206,18 @@ def test_metrics(client: TestClient) -> None:
     for sentence in ("dog", "cat", "unicorn"):
         client.get("/api/models/ncca/images", params={"sentence": sentence})
     client.get('/"} evil 1')
-    lines = client.get("/metrics").text.splitlines()
-    route = 'route="/api/models/{model}/images"'
-    assert f'jointspace_requests_total{{{route},status="200"}} 2' in lines
-    assert f'jointspace_errors_total{{{route},status="422"}} 1' in lines
-    assert 'jointspace_errors_total{route="other",status="404"} 1' in lines
-    assert f"jointspace_request_seconds_count{{{route}}} 3" in lines
-    quantiles = [float(line.split()[-1]) for line in lines if f"{{{route},quantile=" in line]
-    assert len(quantiles) == 3 and 0 < quantiles[0] <= quantiles[1] <= quantiles[2]
-    assert "jointspace_requests_in_progress 1" in lines
+    answer = client.get("/metrics")
+    samples = {
+        (sample.name, *sample.labels.values()): sample.value
+        for family in text_string_to_metric_families(answer.text)
+        for sample in family.samples
+    }
+    route = "/api/models/{model}/images"
+    assert answer.headers["Content-Type"].startswith("text/plain")
+    assert samples["jointspace_requests_total", route, "200"] == 2
+    assert samples["jointspace_errors_total", route, "422"] == samples["jointspace_errors_total", "other", "404"] == 1
+    assert samples["jointspace_request_seconds_count", route] == 3 and samples["jointspace_request_seconds_sum", route]
+    assert samples["jointspace_requests_in_progress",] == 1
 
 
 def test_a_sentence_needs_no_torch(run: Path) -> None:
@@ -239,12 +225,12 @@ def test_a_sentence_needs_no_torch(run: Path) -> None:
         "import sys; from pathlib import Path; from fastapi.testclient import TestClient\n"
         "from pipeline import config; from pipeline.serve.app import build_app\n"
         "from stages.index.serve import _name_all, _open_gallery\n"
-        "from pipeline.serve.guard import Limits\n"
+        "from pipeline.serve.border import Limits\n"
         f"folders = _name_all((Path({str(run / 'bundle')!r}),) * 2)\n"
         "from pipeline.images.decode import DecodingProcess, ImageLimits\n"
         "settings = config.load(None); decode = DecodingProcess(ImageLimits.from_settings(settings.collection))\n"
         "galleries = {name: _open_gallery(folder, None, decode, settings) for name, folder in folders.items()}\n"
-        "client = TestClient(build_app(galleries, Limits(3, 9, 0, 99, 99, 9, 9, 1), 1, ['*']))\n"
+        "client = TestClient(build_app(galleries, Limits(3, 9, 0, 99, 99, 9, 9, 1), 1, ['*'], print))\n"
         "answer = client.get('/api/models/ncca-2/images?sentence=dog').json()\n"
         "assert client.get(answer['results'][0]['photograph']).status_code == 200\n"
         "print([name for name in ('torch', 'torchvision', 'h5py') if name in sys.modules])"
@@ -256,10 +242,14 @@ def test_a_sentence_needs_no_torch(run: Path) -> None:
 def test_the_command_says_what_is_missing(run: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     with socket.create_server(("127.0.0.1", 0)) as taken:
         port = taken.getsockname()[1]
-        with pytest.raises(UsageError, match=f"cannot listen on 127.0.0.1:{port} .*choose another --port"):
+        with pytest.raises(UsageError, match=f"cannot listen on 127.0.0.1 port {port} .*choose another --port"):
             run_command("serve", run / "bundle", "--port", port)
     with pytest.raises(UsageError, match=r"serve\.max_top"):
         run_command("serve", run / "bundle", "--top", 100_000)
-    monkeypatch.setitem(sys.modules, "uvicorn", None)
-    with pytest.raises(UsageError, match=r"pip install 'jointspace\[serve\]'"):
-        run_command("serve", run / "bundle")
+    for missing in ("uvicorn", "prometheus_client"):
+        with monkeypatch.context() as patch:
+            patch.setitem(sys.modules, missing, None)
+            for name in [name for name in sys.modules if name.startswith("pipeline.serve.")]:
+                patch.delitem(sys.modules, name)
+            with pytest.raises(UsageError, match=rf"needs {missing}; pip install 'jointspace\[serve\]'"):
+                run_command("serve", run / "bundle")

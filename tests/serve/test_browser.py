@@ -16,8 +16,9 @@ from made_up_generators import make_described_run, train
 
 pytest.importorskip("fastapi", reason="FastAPI is not installed: pip install 'jointspace[serve]'")
 pytest.importorskip("uvicorn", reason="uvicorn is not installed: pip install 'jointspace[serve]'")
+pytest.importorskip("prometheus_client", reason="pip install 'jointspace[serve]'")
 playwright = pytest.importorskip("playwright.sync_api", reason="playwright is not installed: pip install playwright")
-pytestmark = pytest.mark.slow
+pytestmark = pytest.mark.nightly
 DOGS = ["a dog"] * 3
 ONE = "/api/models/ncca/photographs/1"
 

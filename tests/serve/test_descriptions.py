@@ -17,6 +17,7 @@ from pipeline.storage.parameters import MODEL, read_parameters, write_parameters
 pytest.importorskip("fastapi", reason="FastAPI is not installed: pip install 'jointspace[serve]'")
 pytest.importorskip("uvicorn", reason="uvicorn is not installed: pip install 'jointspace[serve]'")
 pytest.importorskip("python_multipart", reason="python-multipart is not installed: pip install 'jointspace[serve]'")
+pytest.importorskip("prometheus_client", reason="pip install 'jointspace[serve]'")
 from fastapi import FastAPI  # noqa: E402
 from fastapi.testclient import TestClient  # noqa: E402
 from visiting import photograph, serve_generators  # noqa: E402
@@ -140,52 +141,6 @@ def test_a_description_keeps_no_search_waiting_and_few_wait_for_it(
     assert all(answer.headers["Retry-After"] == "1" for answer in described[PLACES:])
     texts = [answer.json()["results"][0]["text"] for answer in described[:PLACES]]
     assert all(thing in text for thing, text in zip(THINGS, texts, strict=False))
-
-
-def test_visitors_of_all_generators_and_searches_at_once_are_answered_rightly(app: FastAPI, run: Path) -> None:
-    async def visit(client: httpx.AsyncClient, number: int) -> None:
-        thing = THINGS[number]
-        for name in ("mrnn", "nearest", "joint") * 3:
-            file = photograph(run, f"{thing}-{number}.png")
-            described, found, seen = await asyncio.gather(
-                client.post(DESCRIPTIONS.format(name), files=file),
-                client.get(f"/api/models/ncca/images?top=1&sentence={thing}"),
-                client.post("/api/models/ncca/sentences?top=1", files=file),
-            )
-            assert thing in described.json()["results"][0]["text"]
-            assert found.json()["results"][0]["image_id"] == number and thing in seen.json()["results"][0]["text"]
-
-    async def crowd() -> None:
-        async with httpx.AsyncClient(transport=httpx.ASGITransport(app), base_url=HERE) as client:
-            await asyncio.gather(*(visit(client, number) for number in range(PLACES)))
-
-    asyncio.run(crowd())
-
-
-def test_who_has_left_is_described_nothing(app: FastAPI, run: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(Describer, "describe", lambda *arguments: pytest.fail("nobody waits for this"))
-    body = b'--x\r\nContent-Disposition: form-data; name="photograph"; filename="a.png"\r\n\r\n'
-    body += photograph(run)["photograph"][1] + b"\r\n--x--\r\n"
-    messages = iter([{"type": "http.request", "body": body, "more_body": False}])
-    told = []
-
-    async def receive() -> dict:
-        return next(messages, {"type": "http.disconnect"})
-
-    async def send(message: dict) -> None:
-        told.append(message.get("status"))
-
-    path = DESCRIPTIONS.format("mrnn")
-    scope = {
-        "type": "http", "asgi": {"version": "3.0"}, "http_version": "1.1", "method": "POST", "scheme": "http",
-        "path": path, "raw_path": path.encode(), "query_string": b"", "root_path": "",
-        "headers": [(b"host", b"127.0.0.1"), (b"content-type", b"multipart/form-data; boundary=x")],
-        "client": ("127.0.0.1", 1), "server": ("127.0.0.1", 80), "state": {},
-    }  # fmt: skip
-    asyncio.run(app(scope, receive, send))
-    assert told[0] == 499
-    monkeypatch.undo()
-    assert TestClient(app, base_url=HERE).post(path, files=photograph(run)).status_code == 200
 
 
 def test_the_command_says_what_a_generator_lacks(run: Path, tmp_path: Path) -> None:

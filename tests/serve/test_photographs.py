@@ -18,9 +18,10 @@ from pipeline.storage.evaluations import write_summary
 from pipeline.storage.sources import ImageSources
 
 pytest.importorskip("fastapi", reason="FastAPI is not installed: pip install 'jointspace[serve]'")
+pytest.importorskip("prometheus_client", reason="pip install 'jointspace[serve]'")
 pytest.importorskip("python_multipart", reason="python-multipart is not installed: pip install 'jointspace[serve]'")
 from fastapi.testclient import TestClient  # noqa: E402
-from visiting import LIMITS, PIXELS, make_client, see  # noqa: E402
+from visiting import CHECK, LIMITS, PIXELS, make_client, see  # noqa: E402
 
 from pipeline.index.shared_encoders import SharedEncoders  # noqa: E402
 from pipeline.serve.app import build_app  # noqa: E402
@@ -42,7 +43,7 @@ def test_what_is_known_of_a_photograph(client: TestClient, run: Path) -> None:
 
 
 def test_files_are_given_as_they_are_where_that_is_allowed(gallery: ServedGallery, run: Path) -> None:
-    client = TestClient(build_app({"ncca": gallery}, LIMITS, 1, ["testserver"], originals=True))
+    client = TestClient(build_app({"ncca": gallery}, LIMITS, 1, ["testserver"], CHECK, originals=True))
     answer = client.get(client.get(f"{ONE}/about").json()["original"])
     assert answer.content == (run / "data" / "horse-3.png").read_bytes()
     assert answer.headers["Content-Type"] == "image/png" and "Content-Disposition" not in answer.headers
@@ -132,7 +133,7 @@ def test_the_region_that_fits_the_words_best_is_on_each_answer(tmp_path: Path) -
 def test_encoders_are_warm_before_the_first_photograph(gallery: ServedGallery) -> None:
     seen = []
     gallery.features = seen.append
-    with TestClient(build_app({"ncca": gallery}, LIMITS, 1, ["testserver"], warm=True)) as client:
+    with TestClient(build_app({"ncca": gallery}, LIMITS, 1, ["testserver"], CHECK, warm=True)) as client:
         assert client.get("/api/health").status_code == 200
     assert len(seen) == 1 and Image.open(io.BytesIO(seen[0])).format == "JPEG"
 

@@ -9,12 +9,14 @@ from fastapi import FastAPI
 from fastapi.testclient import TestClient
 from made_up import THINGS, features_of, run_command
 
-from pipeline.images.decode import ImageLimits, decode
+from pipeline.images.decode import ImageLimits, check_header, decode
 from pipeline.serve.app import build_app
+from pipeline.serve.border import Limits
 from pipeline.serve.gallery import ServedGallery
-from pipeline.serve.guard import Limits
 
-PIXELS = partial(decode, limits=ImageLimits(max_pixels=1_000_000, min_side=8, max_aspect=20))
+SIZES = ImageLimits(max_pixels=1_000_000, min_side=8, max_aspect=20)
+PIXELS = partial(decode, limits=SIZES)
+CHECK = partial(check_header, limits=SIZES)
 LIMITS = Limits(5, 20, 0, 100, 10_000, 5, 4, 2)
 
 
@@ -30,7 +32,7 @@ def see(data: bytes) -> dict[str, np.ndarray]:
 
 
 def make_client(gallery: ServedGallery, limits: Limits = LIMITS, **more: object) -> TestClient:
-    app = build_app({"ncca": gallery, "other": gallery}, limits, 2, ["testserver"])
+    app = build_app({"ncca": gallery, "other": gallery}, limits, 2, ["testserver"], CHECK)
     return TestClient(app, **more)
 
 

@@ -5,6 +5,7 @@ from pathlib import Path
 
 import numpy as np
 import pyarrow as pa
+import pyarrow.parquet as pq
 import pytest
 
 from pipeline.arrow_tables import append_rows
@@ -41,3 +42,20 @@ def test_rows_of_other_columns_and_types_are_appended() -> None:
         "id": [0, 1, 2], "price": [1.0, 2.0, 2.5], "shop": ["a", None, "7"],
         "on": [datetime.date(1970, 1, 2), datetime.date(1970, 1, 3), None], "stock": [None, None, 3],
     }  # fmt: skip
+
+
+def test_a_text_that_stands_in_many_rows_counts_in_each() -> None:
+    once = pa.array(["x" * (1 << 20)])
+    for rows, refused in ((100, False), (300, True)):
+        text = pa.DictionaryArray.from_arrays(pa.array(np.zeros(rows, np.int32)), once)
+        table, sink = pa.table({"id": np.arange(rows), "text": text}), pa.BufferOutputStream()
+        pq.write_table(table, sink, compression="zstd", store_schema=False)
+        packed = PackedTable(data := sink.getvalue().to_pybytes(), Path("x.parquet"))
+        assert len(data) < 10_000
+        for read in (lambda one=packed: one.records([7]), packed.unpack, lambda one=packed: list(one.groups(["text"]))):
+            if refused:
+                with pytest.raises(IntegrityError, match="x.parquet claims to unpack to"):
+                    read()
+            else:
+                read()
+        assert len(list(packed.groups(["id"]))) == 1

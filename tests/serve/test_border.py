@@ -1,0 +1,338 @@
+"""What strangers send: other names and sites, bodies without end, bombs, floods, and paths that lead elsewhere."""
+
+import asyncio
+import http.client
+import io
+import json
+import re
+import shutil
+import signal
+import socket
+import subprocess
+import sys
+import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+import httpx
+import pyarrow as pa
+import pytest
+from PIL import Image
+from servers import FaultyServer
+
+from pipeline.errors import UsageError
+from pipeline.index.search import Searcher
+from pipeline.storage.bundle import Bundle
+from pipeline.storage.sources import ImageSources
+
+for extra in ("fastapi", "python_multipart", "prometheus_client", "uvicorn"):
+    pytest.importorskip(extra, reason=f"{extra} is not installed: pip install 'jointspace[serve]'")
+from fastapi.testclient import TestClient  # noqa: E402
+from visiting import CHECK, LIMITS, PIXELS, make_client, photograph, see, serve  # noqa: E402
+
+from pipeline.serve.app import build_app  # noqa: E402
+from pipeline.serve.border import Limits  # noqa: E402
+from pipeline.serve.gallery import ServedGallery  # noqa: E402
+
+SENTENCES = "/api/models/ncca/sentences"
+THUMBNAIL = "/api/models/ncca/photographs/3"
+FORM = {"Content-Type": "multipart/form-data; boundary=x"}
+PART = b'--x\r\nContent-Disposition: form-data; name="photograph"; filename="a.png"\r\n\r\n'
+
+
+@contextmanager
+def serving(run: Path) -> Iterator[tuple[int, subprocess.Popen]]:
+    """The port of a server as a user starts it, and its process."""
+    command = [sys.executable, "-m", "stages.cli", "serve", str(run / "bundle"), "--lazy", "--port", "0"]
+    with subprocess.Popen(command, stderr=subprocess.PIPE, text=True) as server:
+        try:
+            line = server.stderr.readline()
+            yield int(re.search(r"http://127\.0\.0\.1:(\d+)", line)[1]), server
+        finally:
+            server.kill()
+
+
+@pytest.fixture(scope="module")
+def port(run: Path) -> Iterator[int]:
+    with serving(run) as (number, _):
+        yield number
+
+
+def ask(port: int, method: str, path: str, headers: dict[str, str], body: bytes = b"") -> tuple[int, bytes]:
+    connection = http.client.HTTPConnection("127.0.0.1", port, timeout=30)
+    try:
+        connection.putrequest(method, path, skip_host=True)
+        for name, value in {"Content-Length": str(len(body)), **headers}.items():
+            connection.putheader(name, value)
+        connection.endheaders(body)
+        answer = connection.getresponse()
+        return answer.status, answer.read()
+    finally:
+        connection.close()
+
+
+@pytest.mark.parametrize("host", ["localhost:{}", "LocalHost", "127.0.0.1:{}", "127.0.0.1", "[::1]:{}"])
+def test_a_server_for_this_machine_answers_to_its_names(port: int, host: str) -> None:
+    status, answer = ask(port, "GET", "/api/models", {"Host": host.format(port)})
+    assert status == 200 and b"ncca" in answer
+
+
+@pytest.mark.parametrize(
+    "host",
+    ["evil.example", "localhost.evil.example", "127.0.0.1.evil.example:80", "127.0.0.1:80@evil.com", "[::1].evil.com",
+     "localhost@evil.com", "10.0.0.1", "0.0.0.0", "[::2]", "*", "", "localhost/evil.com", "localhost:80:80"],
+)  # fmt: skip
+def test_and_to_no_other_name(port: int, host: str) -> None:
+    """A page elsewhere whose name leads here must not read our answers."""
+    status, answer = ask(port, "GET", "/api/models", {"Host": host})
+    assert status == 400 and b"ncca" not in answer
+
+
+@pytest.mark.parametrize(
+    ("origin", "status"),
+    [
+        (None, 422), ("http://127.0.0.1:{}", 422), ("https://127.0.0.1:{}", 422),
+        ("http://evil.com", 403), ("null", 403), ("", 403), ("http://127.0.0.1", 403), ("http://127.0.0.1:1", 403),
+        ("http://localhost:{}", 403), ("http://127.0.0.1:{}.evil.com", 403), ("ftp://127.0.0.1:{}", 403),
+    ],
+)  # fmt: skip
+def test_a_page_of_another_site_has_nothing_sent(port: int, origin: str | None, status: int) -> None:
+    headers = {"Host": f"127.0.0.1:{port}"} | ({} if origin is None else {"Origin": origin.format(port)})
+    answered, text = ask(port, "POST", SENTENCES, headers | FORM, PART + b"no image\r\n--x--\r\n")
+    assert (answered, b"not-an-image" in text) == (status, status == 422), text
+
+
+def test_names_can_be_allowed(run: Path, caplog: pytest.LogCaptureFixture) -> None:
+    def statuses(app: object) -> list[int]:
+        hosts = ("photos.example:8443", "PHOTOS.example", "127.0.0.1", "evil.example")
+        return [TestClient(app).get("/api/health", headers={"Host": host}).status_code for host in hosts]
+
+    assert statuses(serve(run, "--host", "0.0.0.0")) == [200] * 4 and "--allow-host NAME" in caplog.text
+    caplog.clear()
+    assert statuses(serve(run, "--host", "0.0.0.0", "--allow-host", "Photos.example")) == [200] * 3 + [400]
+    assert "--allow-host NAME" not in caplog.text
+    for name in ("https://photos.example", "photos.example:8443", "photos.*"):
+        with pytest.raises(UsageError, match=re.escape(f"--allow-host {name} is not a host name")):
+            serve(run, "--allow-host", name)
+
+
+def test_a_head_holds_a_sentence_of_the_longest_and_not_much_more(port: int) -> None:
+    dogs = "%F0%9F%90%95" * 1990  # characters of four bytes, as many as a sentence may have
+    assert ask(port, "GET", f"/api/models/ncca/images?sentence=dog+{dogs}", {"Host": "localhost"})[0] == 200
+    with socket.create_connection(("127.0.0.1", port), timeout=30) as visitor:
+        visitor.sendall(b"GET / HTTP/1.1\r\nX: " + b"x" * 60_000)
+        assert visitor.recv(100).startswith(b"HTTP/1.1 400")
+
+
+def test_a_visitor_who_reads_nothing_cannot_hold_up_the_end(run: Path) -> None:
+    with serving(run) as (port, server), socket.create_connection(("127.0.0.1", port)) as visitor:
+        visitor.sendall(b"GET / HTTP/1.1\r\nHost: localhost\r\n\r\n" * 200)
+        assert ask(port, "GET", "/api/health", {"Host": "localhost"})[0] == 200
+        server.send_signal(signal.SIGINT)
+        assert server.wait(30) == 130 and "Traceback" not in server.stderr.read()
+
+
+def test_a_photograph_of_many_pixels_is_refused_by_its_header(run: Path) -> None:
+    """In the real processes: 8 kB of PNG that would take a decoder seconds and hundreds of megabytes."""
+    buffer = io.BytesIO()
+    Image.new("1", (8000, 8000)).save(buffer, "PNG")
+    client = TestClient(serve(run), base_url="http://localhost")
+    answer = client.post(SENTENCES, files={"photograph": buffer.getvalue()})
+    assert answer.status_code == 422
+    assert answer.json()["error"] == ("too-large: 8000 x 8000 pixels, more than 50000000 (serve.max_upload_pixels)")
+    assert "not-an-image" in client.post(SENTENCES, files={"photograph": b"words"}).json()["error"]
+    assert client.post(SENTENCES, files=photograph(run)).status_code == 200
+    assert client.get(THUMBNAIL).status_code == 200
+
+
+def test_an_upload_holds_up_neither_thumbnails_nor_questions_nor_refusals(gallery: ServedGallery, run: Path) -> None:
+    begun = threading.Event()
+    released = threading.Event()
+
+    def features(data: bytes) -> object:
+        begun.set()
+        released.wait(20)
+        return see(data)
+
+    gallery.features = features
+    app = make_client(gallery, Limits(5, 20, 0, 100, 10_000, 60, 6, 2)).app
+
+    async def crowd() -> tuple[list[httpx.Response], list[httpx.Response]]:
+        async with httpx.AsyncClient(transport=httpx.ASGITransport(app), base_url="http://testserver") as client:
+            held = [asyncio.create_task(client.post(SENTENCES, files=photograph(run))) for _ in range(2)]
+            assert await asyncio.to_thread(begun.wait, 20)
+            answers = [
+                await asyncio.wait_for(client.get(THUMBNAIL), 30),
+                await asyncio.wait_for(client.get("/api/models/ncca/images?sentence=dog"), 30),
+                await asyncio.wait_for(client.post(SENTENCES, files={"photograph": b"<html>"}), 30),
+            ]
+            assert not any(task.done() for task in held)
+            released.set()
+            return answers, await asyncio.gather(*held)
+
+    answers, held = asyncio.run(crowd())
+    assert [answer.status_code for answer in answers] == [200, 200, 422]
+    assert answers[2].json()["error"].startswith("not-an-image")
+    assert [answer.status_code for answer in held] == [200, 200]
+
+
+@pytest.mark.parametrize(
+    ("data", "reason"),
+    [
+        (b"", "not-an-image"),
+        (b"%!PS-Adobe-3.0 EPSF-3.0\n%%BoundingBox: 0 0 9 9\n", "not-an-image"),
+        (b"<svg xmlns='http://www.w3.org/2000/svg'><script>alert(1)</script></svg>", "not-an-image"),
+        ((1200, 1200), "too-large"), ((4, 4), "too-small"), ((2000, 20), "too-elongated"),
+    ],
+)  # fmt: skip
+def test_what_is_no_photograph_is_refused(client: TestClient, data: bytes | tuple[int, int], reason: str) -> None:
+    if isinstance(data, tuple):
+        buffer = io.BytesIO()
+        Image.new("RGB", data).save(buffer, "PNG")
+        data = buffer.getvalue()
+    answer = client.post(SENTENCES, files={"photograph": ("x.jpg", data)})
+    assert answer.status_code == 422 and answer.json()["error"].startswith(reason)
+
+
+def test_a_form_without_a_photograph(client: TestClient) -> None:
+    broken = {"content": b"--x", "headers": {"Content-Type": "multipart/form-data"}}
+    for sent in ({"data": {"photograph": "dog"}}, broken):
+        answer = client.post(SENTENCES, **sent)
+        assert 400 <= answer.status_code < 500 and answer.json()["error"]
+
+
+@pytest.mark.parametrize("size", [11, 200, 100_000])  # thousand bytes: in the form's margin, above it, far above
+def test_uploads_are_bounded_whether_they_say_their_size_or_not(client: TestClient, size: int) -> None:
+    sent = []
+
+    def form() -> Iterator[bytes]:
+        yield PART
+        for number in range(size):
+            sent.append(number)
+            yield bytes(1000)
+        yield b"\r\n--x--\r\n"
+
+    answer = client.post(SENTENCES, content=form(), headers=FORM)
+    assert answer.status_code == 413 and "10000 bytes" in answer.json()["error"]
+    lengths = [str(size * 1000), "9" * 4000] if size > 75 else []
+    for length in lengths:
+        assert client.post(SENTENCES, content=b"", headers=FORM | {"Content-Length": length}).status_code == 413
+
+
+def test_bodies_that_never_end_leave_room_for_questions_and_are_given_up(gallery: ServedGallery) -> None:
+    app = make_client(gallery, Limits(5, 20, 0, 100, 10_000, 1.5, 4, 2)).app
+
+    async def endless() -> Iterator[bytes]:
+        yield PART
+        await asyncio.sleep(60)
+
+    async def crowd() -> tuple[httpx.Response, list[int]]:
+        async with httpx.AsyncClient(transport=httpx.ASGITransport(app), base_url="http://testserver") as client:
+            posts = (client.post(SENTENCES, content=endless(), headers=FORM) for _ in range(20))
+            uploads = [asyncio.create_task(post) for post in posts]
+            while sum(upload.done() for upload in uploads) < 18:
+                await asyncio.sleep(0.01)
+            answer = await client.get("/api/models/ncca/images?sentence=dog")
+            return answer, sorted(upload.status_code for upload in await asyncio.gather(*uploads))
+
+    answer, statuses = asyncio.run(crowd())
+    assert answer.status_code == 200 and statuses == [408] * 2 + [503] * 18
+
+
+def test_a_flood_is_refused_and_the_rest_answered(gallery: ServedGallery) -> None:
+    released, search = threading.Event(), gallery.images
+
+    def slowly(sentence: str, top: int, where: str | None) -> list:
+        released.wait(60)
+        return search(sentence, top, where)
+
+    gallery.images = slowly
+    app = build_app({"ncca": gallery}, LIMITS, 2, ["testserver"], CHECK)
+
+    async def flood() -> tuple[list[httpx.Response], httpx.Response, httpx.Response]:
+        async with httpx.AsyncClient(transport=httpx.ASGITransport(app), base_url="http://testserver") as client:
+            asked = [asyncio.create_task(client.get("/api/models/ncca/images?sentence=dog")) for _ in range(50)]
+            while sum(task.done() for task in asked) < 50 - LIMITS.max_requests:
+                await asyncio.sleep(0.01)
+            health = await client.get("/api/health")
+            released.set()
+            return await asyncio.gather(*asked), health, await client.get("/api/models/ncca/images?sentence=dog")
+
+    answers, health, later = asyncio.run(flood())
+    refused = [answer for answer in answers if answer.status_code == 503]
+    assert len(refused) == 50 - LIMITS.max_requests and all(answer.headers["Retry-After"] == "1" for answer in refused)
+    assert [answer.status_code for answer in answers].count(200) == LIMITS.max_requests
+    assert health.status_code == later.status_code == 200
+
+
+def test_a_failure_of_ours_is_counted_and_tells_nothing(
+    gallery: ServedGallery, caplog: pytest.LogCaptureFixture
+) -> None:
+    def fail(sentence: str, top: int, where: str | None) -> None:
+        raise ZeroDivisionError("a secret of /home/someone")
+
+    gallery.images = fail
+    client = make_client(gallery)
+    answer = client.get("/api/models/ncca/images?sentence=dog")
+    assert answer.status_code == 500 and answer.json() == {"error": "this failed; the server's log says why"}
+    assert "a secret" in caplog.text
+    route = '{route="/api/models/{model}/images",status="500"}'
+    assert f"jointspace_errors_total{route} 1.0" in client.get("/metrics").text
+
+
+def test_every_answer_has_the_headers(client: TestClient) -> None:
+    answers = [client.get(path) for path in ("/", "/api/models", "/nowhere", THUMBNAIL, "/api/models/ncca/images")]
+    answers.append(client.get("/", headers={"Host": "evil.example"}))
+    answers.append(client.post(SENTENCES, content=b"", headers={"Content-Length": "99999999"}))
+    assert [answer.status_code for answer in answers] == [200, 200, 404, 200, 422, 400, 413]
+    for answer in answers:
+        assert answer.headers["X-Content-Type-Options"] == "nosniff" and answer.headers["X-Frame-Options"] == "DENY"
+        policy = answer.headers["Content-Security-Policy"]
+        assert policy.startswith("default-src 'none'; script-src 'sha256-") and "unsafe" not in policy
+
+
+def test_the_page_needs_nothing_from_elsewhere(client: TestClient) -> None:
+    page = client.get("/").text.replace('"http://www.w3.org/2000/svg"', "a name, not an address")
+    assert not re.search(r"https?://|src=|@import|url\(|innerHTML|\son\w+=|style=", page)
+
+
+@pytest.mark.parametrize("name", ["24", "9" * 11, "-1", str(2**64), "..", "dog-0.png", "..%2f..%2fetc%2fpasswd", "1.5"])
+def test_photographs_are_found_by_their_ids_alone(client: TestClient, name: str) -> None:
+    answer = client.get(f"/api/models/ncca/photographs/{name}")
+    assert answer.status_code in (404, 422) and "root:" not in answer.text
+
+
+def test_a_bundle_cannot_lead_out_of_the_collection(run: Path) -> None:
+    Image.new("RGB", (40, 40)).save(run / "secret.png")
+
+    class Foul(Bundle):
+        def table(self, modality: str) -> pa.Table:
+            table = super().table(modality)
+            if modality == "images":
+                paths = pa.array(["../secret.png", str(run / "secret.png"), "gone.png", *table["path"].to_pylist()[3:]])
+                table = table.set_column(table.column_names.index("path"), "path", paths)
+            return table
+
+    foul = ServedGallery(Searcher(Foul(run / "bundle")), see, ImageSources(run / "data").read, PIXELS, 32)
+    client = make_client(foul)
+    statuses = [client.get(f"/api/models/ncca/photographs/{image_id}").status_code for image_id in range(4)]
+    assert statuses == [404, 404, 404, 200]
+
+
+def test_a_url_in_a_card_is_asked_only_if_the_command_names_it(run: Path, tmp_path: Path) -> None:
+    pytest.importorskip("aiohttp", reason="aiohttp is not installed: pip install 'jointspace[https]'")
+    server = FaultyServer()
+    server.objects = {f"in/{path.name}": path.read_bytes() for path in (run / "data").iterdir()}
+    bundle = Path(shutil.copytree(run / "bundle", tmp_path / "bundle"))
+    card = json.loads((bundle / "card.json").read_text()) | {"data_root": f"{server.root}/in"}
+    del card["check"]
+    (bundle / "card.json").write_text(json.dumps(card))
+    try:
+        for named, status, asked in (
+            ([], 404, False), (["--images", run / "data"], 200, False), (["--images", f"{server.root}/in"], 200, True),
+        ):  # fmt: skip
+            client = TestClient(serve(tmp_path, *named), base_url="http://localhost")
+            assert client.get(THUMBNAIL).status_code == status and bool(server.requests) == asked
+    finally:
+        server.close()
