@@ -13,7 +13,6 @@ from pipeline.errors import UsageError
 from pipeline.index.filtering import is_exact, reconstruct
 from pipeline.index.opening import open_index
 from pipeline.index.vectors import ArrayVectors
-from pipeline.storage.cards import NUMBER
 
 REMOVED = {"images": "sha256", "sentences": "text"}
 """The column that is null in the rows of removed items."""
@@ -85,7 +84,7 @@ class BundleItems:
     def _by_id(self, bundle: Any, modality: str) -> TableById:
         """The table of a modality by its ids."""
         table = bundle.table(modality)
-        order = np.argsort(ids := table[NUMBER[modality]].to_numpy())
+        order = np.argsort(ids := table[f"{modality.removesuffix('s')}_id"].to_numpy())
         alive = np.flatnonzero(table[REMOVED[modality]].is_valid().to_numpy())
         vectors = np.zeros((len(ids), bundle.card["dim"]), np.float32)
         if len(alive):

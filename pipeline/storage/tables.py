@@ -135,6 +135,8 @@ class PackedTable:
     def _read_group(self, number: int, columns: Sequence[str] | None = None, before: int = 0) -> pa.Table:
         """The rows of a group, which with the bytes `before` may not be more than the whole table may unpack to."""
         about = self._file.metadata.row_group(number)
+        if not about.num_rows:  # which has no pages
+            return pa.schema([self.schema.field(name) for name in columns or self.schema.names]).empty_table()
         with self._refusing():
             chunks = [(about.column(place), width) for place, width in enumerate(self._widths)]
             if columns is not None:  # an element of a list has a path below its column's
