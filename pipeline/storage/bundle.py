@@ -54,7 +54,7 @@ from pipeline.storage.cards import COLUMNS, INDEXED, NUMBER, Card
 from pipeline.storage.carried_parsers import load_carried_parser
 from pipeline.storage.chained_tables import ChainedTables
 from pipeline.storage.names import inside
-from pipeline.storage.own_code import GRAPH, ONNX, PARSER, code_of, is_own, remember
+from pipeline.storage.own_code import ONNX, PARSER, code_of, is_own, remember
 from pipeline.storage.parameters import ENCODER, MODEL, TEXT_ENCODER, Parameters, load_tensors, read_parameters
 from pipeline.storage.reading import file_sha256, map_hashed, read_bytes, refusing
 from pipeline.storage.records import read_labels, read_vocabulary, require_form

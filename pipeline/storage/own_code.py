@@ -16,9 +16,9 @@ from pathlib import Path
 from typing import Any
 
 log = logging.getLogger(__name__)
-PARSER, GRAPH, ONNX = "parser/", "model.onnx", "onnx"
-"""The folder of a spaCy pipeline and the file of an encoder's graph in a bundle; and the kind of an encoder that is a
-graph itself, which is also the name of its bytes among its tensors."""
+PARSER, ONNX = "parser/", "onnx"
+"""The folder of a spaCy pipeline in a bundle, and the kind of an encoder that is an ONNX graph, which is also the name of
+its bytes among its tensors."""
 _here: set[str] = set()
 """What this process has remembered, should the folder not be writable."""
 
@@ -26,7 +26,7 @@ _here: set[str] = set()
 def code_of(card: Mapping[str, Any]) -> dict[str, str]:
     """The parts of a bundle that are code, with the SHA-256 of each, by its card."""
     files = card["files"]
-    parts = {name: about["sha256"] for name, about in files.items() if name.endswith(f"/{GRAPH}")}
+    parts = {}
     if parser := sorted((name, about["sha256"]) for name, about in files.items() if name.startswith(PARSER)):
         parts[PARSER] = hashlib.sha256(json.dumps(parser).encode()).hexdigest()
     for folder, kind in (("encoders", "architecture"), ("text_encoders", "kind")):
