@@ -17,8 +17,8 @@ from typing import Any
 
 log = logging.getLogger(__name__)
 PARSER, ONNX = "parser/", "onnx"
-"""The folder of a spaCy pipeline in a bundle, and the kind of an encoder that is an ONNX graph, which is also the name of
-its bytes among its tensors."""
+"""The folder of a spaCy pipeline in a bundle; and the kind of an encoder that is an ONNX graph, also the name of its
+bytes among its tensors."""
 _here: set[str] = set()
 """What this process has remembered, should the folder not be writable."""
 
