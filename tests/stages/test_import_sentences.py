@@ -111,7 +111,7 @@ def test_rows_of_no_sentence_are_told(made: Path, source: Path, caplog: pytest.L
     ("old", "new", "message"),
     [
         ("cat-1.png#1", "cut-1.png#1", r"have no row in s\.npy: cat-1\.png#1;"),
-        ("cat-1.png#1", "cat-1.png#0", r"rows 44 and 45 are both of cat-1\.png#0; remove one of them"),
+        ("cat-1.png#1", "cat-1.png#0", r"s\.npy: rows 44 and 45 are both of cat-1\.png#0; remove one of them"),
         ("cat-1.png#1", "cat-1.png#2", r"there is no sentence /elsewhere/cat-1\.png#2: .* cat-1\.png has 2, counted"),
         ("/elsewhere/cat-1.png#1\n", "", "has 48 rows and 47 names"),
     ],
