@@ -110,6 +110,7 @@ def check_dask(words: list[str], whole: bool) -> None:
 CHECKS = {
     "jointspace": check_jointspace, "snakemake": check_snakemake, "pip": check_pip, "pytest": check_pytest,
     "python": check_python, "python3": check_python, "dask": check_dask, "cp": lambda words, whole: None,
+    "rclone": lambda words, whole: None,
 }  # fmt: skip
 
 
