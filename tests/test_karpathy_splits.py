@@ -5,7 +5,6 @@ import os
 import subprocess
 import sys
 from collections import Counter
-from collections.abc import Mapping
 from pathlib import Path
 
 import numpy as np
@@ -25,20 +24,6 @@ FLICKR = {"train": 40, "val": 8, "test": 12}
 COUNTS = {
     "coco": {"train": 30, "restval": 10, "val": 8, "test": 23}, "flickr30k": FLICKR, "karpathy-flickr8k": FLICKR,
 }  # fmt: skip
-ROWS = {
-    "flickr30k": (
-        ("Karpathy and Fei-Fei: Table 1, Flickr30K", "BRNN", "dvsa"),
-        ("Karpathy and Fei-Fei: Table 1, Flickr30K", "Kiros et al.", "lstm"),
-        ("Kiros et al.: Table 2, Flickr30K", "LSTM, OxfordNet", "lstm"),
-        ("Niu et al.: Table 2, Flickr30K", "DeepVS", "dvsa"),
-    ),
-    "karpathy-flickr8k": (
-        ("Karpathy and Fei-Fei: Table 5, Flickr8K", "BRNN", "dvsa"),
-        ("Kiros et al.: Table 1, Flickr8K", "LSTM, OxfordNet", "lstm"),
-        ("Niu et al.: Table 1, Flickr8K", "DeepVS", "dvsa"),
-    ),
-}
-"""Table, printed row, and ours beside it."""
 TRANSLATED = {"restval": "train", "val": "dev"}
 
 
@@ -53,13 +38,6 @@ def reproduce(folder: Path, name: str, *configurations: str) -> Path:
     result = subprocess.run(command, cwd=folder.parent, env=environment, capture_output=True, text=True, timeout=1800)
     assert result.returncode == 0, result.stdout[-3000:] + result.stderr[-3000:]
     return folder.parent / "results" / name
-
-
-def rows_of(text: str, table: str) -> Mapping[str, list[str]]:
-    """The cells of each row of one table of a reproduction, by the row's printed name."""
-    section = text[text.index(f"## {table}") :].split("\n\n## ")[0]
-    lines = [line.strip("| ").split(" | ") for line in section.splitlines() if line.startswith("| ")]
-    return {name: cells for name, *cells in lines[1:]}
 
 
 @pytest.mark.parametrize("name", WRITE)
@@ -107,46 +85,3 @@ def test_reproduce_on_coco(tmp_path: Path) -> None:
     assert "Gong et al.: Tables 1 to 6\n\nLeft out" in text
     assert "mean of 5 folds: 4 images" in (run / "evaluation/summary.md").read_text()
     check_boxes(run, tmp_path / "coco", "coco", drawn)
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize("name", ROWS)
-def test_reproduce_on_flickr(name: str, tmp_path: Path) -> None:
-    """From nothing to the rows that the seeds print for it."""
-    drawn = WRITE[name](tmp_path / "collection", COUNTS[name])
-    run = reproduce(tmp_path / "collection", name)
-    text = (run / "reproduction.md").read_text()
-    for table, printed, row in ROWS[name]:
-        value = json.loads((run / f"evaluation/{row}.test.all-sentences.json").read_text())
-        assert (value["n_images"], value["n_sentences"]) == (12, 60)
-        ours, first, *_ = rows_of(text, table)[printed]
-        assert ours == f"`{row}`" and f"**{value['image_to_sentence']['recall@1']:.1f}**" in first
-    assert "Gong et al.: Tables 1 to 6\n\nLeft out" in text
-    check_boxes(run, tmp_path / "collection", name, drawn)
-
-
-@pytest.mark.nightly
-def test_coco_1k_is_the_mean_of_five_folds(tmp_path: Path) -> None:
-    """The 5,000 test images of Karpathy's split, small, in the two tables that are of 1,000 and the one of 5,000."""
-    write_coco(tmp_path / "coco", {"train": 200, "restval": 50, "val": 50, "test": 5000})
-    small = {"architecture": "squeezenet1_1", "weights": "untrained", "resize": 64, "crop": None}
-    tiny = {
-        "models": ["dvsa"],
-        "encoders": [{"name": "small", **small}],
-        "regions": {"encoders": ["small"], "count": 2, "features": "crops"},
-        "dvsa": {"dimensions": 32, "hidden": 32, "epochs": 2},
-        "evaluate": {"bootstrap": 20, "splits": ["test"], "protocols": ["all-sentences"]},
-    }
-    (tmp_path / "tiny.yaml").write_text(yaml.safe_dump(tiny))
-    run = reproduce(tmp_path / "coco", "coco", "tiny.yaml")
-    value = json.loads((run / "evaluation/dvsa.test.all-sentences.json").read_text())
-    assert [fold["n_images"] for fold in value["each_fold"]] == [1000] * 5
-    text = (run / "reproduction.md").read_text()
-    for direction, place in (("image_to_sentence", 1), ("sentence_to_image", 5)):
-        mean = np.mean([fold[direction]["recall@1"] for fold in value["each_fold"]])
-        for table, printed, ours in (
-            ("Karpathy and Fei-Fei: Table 1, MSCOCO, 1,000 test images", "BRNN", mean),
-            ("Niu et al.: Table 3, MS-COCO, 1,000 test images", "DeepVS", mean),
-            ("Karpathy and Fei-Fei: Table 1, MSCOCO, 5,000 test images", "BRNN", value[direction]["recall@1"]),
-        ):
-            assert f"**{ours:.1f}**" in rows_of(text, table)[printed][place], table

@@ -92,13 +92,6 @@ def test_it_beats_chance_by_far_on_unseen_pairs(fitted) -> None:
     assert np.median(ranks.sentence_to_image) < 10  # chance: 30
 
 
-def test_one_at_a_time_is_the_same(fitted) -> None:
-    model, pairs = fitted
-    together = model.embed_images(pairs.features)
-    alone = [model.embed_images({name: block[i : i + 1] for name, block in pairs.features.items()}) for i in range(60)]
-    np.testing.assert_allclose(np.concatenate(alone), together, atol=1e-4)
-
-
 def test_inputs_are_left_as_they_were_and_nothing_to_go_by_is_a_finite_vector(fitted) -> None:
     model, pairs = fitted
     before = {name: block.copy() for name, block in pairs.features.items()}

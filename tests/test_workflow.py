@@ -160,18 +160,6 @@ def test_a_variants_own_key_reruns_exactly_it_and_what_depends_on_it(run: Path, 
     assert rows == {"sae"} and rules == {"fit", "embed", "evaluate", "summarise", "build_index", "report"}
 
 
-def test_regions_and_boxes_are_described_where_asked(run: Path) -> None:
-    keys = ["generators=[mrnn, mrnn-regions]", "models=[ncca, dvsa]", "mrnn_regions={snippets: dvsa}"]
-    keys += ["regions={encoders: [squeezenet-untrained]}"]
-    whole = planned(run, "--config", *keys)
-    assert {"align", "extract_regions", "train_generator", "describe", "evaluate_descriptions"} <= whole
-    keys += ["describe={boxes: true}"]
-    assert planned(run, "--config", *keys) - whole == {"parse"}
-    output = snakemake(run, "all", "-n", "--configfile", "tiny.yaml", "--config", *keys).stdout
-    asked = re.findall(r"wildcards: generator=mrnn-regions, subject=([\w.]+)", output)
-    assert sorted(asked) == 2 * ["test"] + 2 * ["test.boxes"]
-
-
 def test_an_ensemble_of_scaled_rows_is_refitted_from_its_members_own_rows(run: Path) -> None:
     keys = ["models=[best-refit]", "ensembles={best: {members: [ncca-refined-csls, ncca-recurrent, bow-csls]}}"]
     output = snakemake(run, "all", "-n", "--configfile", "tiny.yaml", "--config", *keys).stdout

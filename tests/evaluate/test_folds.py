@@ -9,11 +9,10 @@ import pytest
 from made_up import build_bundle, make_run, make_stage, write_config
 from made_up_sets import add_fragments
 
-from pipeline.errors import InputError
 from pipeline.evaluate.summary import with_folds
 from pipeline.metrics.folds import divide, measure_folds
 from pipeline.metrics.ranks import count_ranks
-from pipeline.metrics.retrieval import Bootstrap, evaluate, measure
+from pipeline.metrics.retrieval import Bootstrap, evaluate
 
 PLAIN = Bootstrap(0, 0)
 DIRECTIONS = ("image_to_sentence", "sentence_to_image")
@@ -62,30 +61,6 @@ def test_the_mean_is_that_of_each_subset_evaluated_alone() -> None:
         for name in values[0]:
             mean = np.mean([value[name] for value in values])
             assert found["mean_of_folds"][direction][name] == pytest.approx(mean, rel=1e-12)
-
-
-def test_one_fold_is_the_split_with_its_intervals() -> None:
-    images, sentences, owners = vectors(30)
-    bootstrap = Bootstrap(40, 3)
-    ranks = count_ranks(images, sentences, owners, "inner_product")
-    mean = measure_folds(divide(owners, 1), [ranks], bootstrap)["mean_of_folds"]
-    assert mean["sentence_to_image"] == measure(ranks.sentence_to_image, owners, bootstrap)
-
-
-def test_the_interval_of_a_mean_is_narrower_than_that_of_a_fold() -> None:
-    images, sentences, owners = vectors(200)
-    folds, bootstrap = divide(owners, 4), Bootstrap(200, 0)
-    ranks = [count_ranks(images[f.images], sentences[f.sentences], f.owners, "inner_product") for f in folds]
-    mean = measure_folds(folds, ranks, bootstrap)["mean_of_folds"]["sentence_to_image"]
-    one = measure(ranks[0].sentence_to_image, folds[0].owners, bootstrap)
-    low, high = mean["recall@5_ci95"]
-    assert low <= mean["recall@5"] <= high
-    assert high - low < np.subtract(*one["recall@5_ci95"][::-1])
-
-
-def test_more_folds_than_images_are_refused() -> None:
-    with pytest.raises(InputError, match="7 images cannot be divided into 8 folds; lower evaluate.folds"):
-        divide(vectors(7)[2], 8)
 
 
 @pytest.fixture(scope="module")

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 import torch
 
-from pipeline.errors import IntegrityError, UsageError
+from pipeline.errors import UsageError
 from pipeline.evaluate.phrase_ranking import Gold, PhraseSet, RegionSet, measure_phrases, ranked_names
 from pipeline.evaluate.phrases import (
     Similarities,
@@ -27,12 +27,6 @@ IMAGES, KINDS = 30, 12
 def unit(rng: np.random.Generator, n: int, dim: int = 8) -> np.ndarray:
     x = rng.standard_normal((n, dim)).astype(np.float32)
     return x / np.linalg.norm(x, axis=1, keepdims=True)
-
-
-def test_overlap_of_boxes() -> None:
-    box, half, apart = [0, 0, 10, 10], [0, 0, 10, 5], [20, 20, 30, 30]
-    boxes = np.array([box, box, box, [5, 5, 5, 5]], float)
-    assert overlap(boxes, np.array([box, half, apart, [5, 5, 5, 5]], float)).tolist() == [1, 0.5, 0, 0]
 
 
 def test_labels_name_phrases_by_head_or_words_in_their_own_image() -> None:
@@ -86,12 +80,6 @@ def test_ties_count_against_the_model() -> None:
     assert rank_among_all(same, np.array([[0, 0], [0, 1], [1, 4]])).tolist() == [4, 5]
     scores = same.of(np.array([[0, 0], [0, 1], [0, 2]]))
     assert rank_within(scores, np.array([False, True, False]), np.zeros(3, int), 2).tolist() == [3, 0]
-
-
-def test_a_vector_that_is_no_number_is_named() -> None:
-    bad = np.full((3, 2), np.nan, np.float32)
-    with pytest.raises(IntegrityError, match="phrases"):
-        Similarities(np.ones((1, 2), np.float32), bad)
 
 
 def test_best_regions_are_those_of_training() -> None:

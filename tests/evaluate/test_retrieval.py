@@ -40,28 +40,6 @@ def test_intervals_equal_a_naive_bootstrap_over_images() -> None:
         np.testing.assert_allclose(found[f"{name}_ci95"], expected, err_msg=name)
 
 
-def test_intervals_cover_the_estimate_and_shrink_with_more_images() -> None:
-    few = measure(RANKS, OWNERS, Bootstrap(400, 0))
-    more = measure(np.tile(RANKS, 9), np.concatenate([OWNERS + 40 * i for i in range(9)]), Bootstrap(400, 0))
-    for name in NAMES:
-        (low, high), (lower, upper) = few[f"{name}_ci95"], more[f"{name}_ci95"]
-        assert low <= few[name] <= high and low < high
-        assert lower <= more[name] <= upper
-    assert (upper - lower) < 0.6 * (high - low)  # of the mean rank; a third is expected
-
-
-def test_intervals_are_points_when_all_ranks_are_equal() -> None:
-    found = measure(np.full(30, 7), np.arange(30) // 3, Bootstrap(50, 0))
-    for name in NAMES:
-        assert found[f"{name}_ci95"] == [found[name], found[name]]
-    assert (found["recall@5"], found["recall@10"], found["median_rank"]) == (0, 100, 7)
-
-
-def test_intervals_depend_on_the_seed_alone() -> None:
-    assert measure(RANKS, OWNERS, Bootstrap(50, 1)) == measure(RANKS, OWNERS, Bootstrap(50, 1))
-    assert measure(RANKS, OWNERS, Bootstrap(50, 1)) != measure(RANKS, OWNERS, Bootstrap(50, 2))
-
-
 def test_evaluation_of_perfect_embeddings() -> None:
     owners = np.repeat(np.arange(6), 2)
     images = np.eye(6, dtype=np.float32)

@@ -1,4 +1,4 @@
-"""Random damage to a run's files of every kind: `verify` finds each, and names the file or the artefact that it is of."""
+"""Random damage to a run's files of every kind: `verify` finds each, and names its file or artefact."""
 
 from pathlib import Path
 from random import Random

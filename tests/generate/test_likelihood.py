@@ -1,7 +1,5 @@
 """Ranking by perplexity: probabilities against the equations, scores by hand, and a generator that finds its things."""
 
-import math
-
 import numpy as np
 import pytest
 import torch
@@ -91,16 +89,6 @@ def test_probabilities_of_a_window_are_added_up(kind: type) -> None:
                 logits = network.logits(torch.tensor([words[t - 3 : t]]), u, None)[0].detach().double()
                 total += float(logits[words[t]] - logits.logsumexp(0))
             assert found[image, sentence] == pytest.approx(total, rel=1e-4)
-
-
-def test_scores_by_hand() -> None:
-    logs, lengths = np.log([[0.5, 0.1], [0.25, 0.2]]), np.array([2, 4])
-    np.testing.assert_allclose(
-        np.exp(likelihood_scores(logs, lengths, None)), [[0.5**0.5, 0.1**0.25], [0.5, 0.2**0.25]]
-    )
-    prior = np.log([[0.1, 0.3], [0.3, 0.1], [0.2, 0.2]])  # every sentence has 0.2 on average
-    expected = [[math.sqrt(2.5), 0.5**0.25], [math.sqrt(1.25), 1]]
-    np.testing.assert_allclose(np.exp(likelihood_scores(logs, lengths, prior)), expected)
 
 
 def test_a_generator_finds_what_its_images_show() -> None:

@@ -16,7 +16,6 @@ from made_up_text import (
     make_vocabulary,
 )
 
-from pipeline.errors import UsageError
 from pipeline.generate.beam import BeamSearch
 from pipeline.generate.corpus import Corpus
 from pipeline.generate.describing import Sources
@@ -27,7 +26,6 @@ from pipeline.generate.lm import (
     MultiplicativeModel,
     StructureContentModel,
     conditioning,
-    propose,
 )
 from pipeline.generate.logbilinear import (
     Additive,
@@ -175,20 +173,3 @@ def test_conditions_are_the_image_and_the_mean_of_its_nearest() -> None:
     np.testing.assert_array_equal(found[:, 0], images)
     np.testing.assert_allclose(np.linalg.norm(found[:, 1], axis=1), 1, rtol=1e-5)
     assert (found[:, 1].argmax(axis=1) == [0, 1]).all()
-
-
-def test_candidates_keep_to_the_lengths_of_their_structures() -> None:
-    material = make_material({**LOG_BILINEAR, "epochs": 8}, treebank=TREEBANK)
-    model = StructureContentModel.learn(material).generator
-    random = torch.Generator().manual_seed(0)
-    settings = make_candidates(40, 2, 1.0, 6, 6, 0.5, 0.05)
-    found = propose(model.network, model.structures, torch.eye(4)[:2], settings, random)
-    assert sum(len(words) == 6 for words in found) >= 0.8 * len(found)  # one big thing by the road
-    assert set(model.structures.lengths) == {4, 6}
-
-
-def test_what_is_missing_is_named() -> None:
-    with pytest.raises(UsageError, match="needs a joint space; set describe.space"):
-        MultiplicativeModel.learn(make_material(LOG_BILINEAR, space=None))
-    with pytest.raises(UsageError, match="language_text.treebank"):
-        StructureContentModel.learn(make_material(LOG_BILINEAR))

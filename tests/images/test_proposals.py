@@ -12,7 +12,7 @@ from pipeline.images import proposals
 from pipeline.images.box_formats import parse_all, parse_boxes
 from pipeline.images.boxes import NONE, Candidates, group, overlaps, suppress, tidy
 from pipeline.images.detectors import build_detector, detect
-from pipeline.images.proposals import METHODS, Propose, Selection, grid_windows, select
+from pipeline.images.proposals import Propose, Selection, grid_windows, select
 from pipeline.settings.images import GridSettings, SearchSettings
 from pipeline.workers import Failure
 
@@ -39,11 +39,6 @@ def test_overlaps_and_suppression_are_torchvisions() -> None:
         kept = nms(torch.from_numpy(b.boxes), torch.from_numpy(b.scores), iou).numpy()
         assert suppress(b, iou, 1000).tolist() == kept.tolist()
         assert suppress(b, iou, 5).tolist() == kept[:5].tolist()
-
-
-def test_equal_scores_keep_their_order() -> None:
-    boxes = np.array([[0, 0, 9, 9], [20, 0, 29, 9], [0, 0, 9, 8], [40, 0, 49, 9]], np.float32)
-    assert suppress(Candidates(boxes, np.zeros(4, np.float32)), 0.5, 9).tolist() == [0, 1, 3]
 
 
 def test_bad_boxes_are_clipped_or_left_out_with_a_reason() -> None:
@@ -89,15 +84,6 @@ def test_regions_are_the_whole_image_then_the_best_then_windows() -> None:
     assert among[~np.eye(19, dtype=bool)].max() <= 0.5
 
 
-def test_no_proposal_leaves_the_whole_image_or_windows() -> None:
-    from dataclasses import replace
-
-    assert len(select(NONE, (100, 80), replace(SELECTION, fill=False))[0].boxes) == 1
-    assert len(select(NONE, (100, 80), SELECTION)[0].boxes) == 20
-    assert select(NONE, (1, 1), SELECTION)[0].boxes.tolist() == [[0, 0, 1, 1]]  # no window of 4 pixels fits
-    assert len(select(NONE, (1, 20000), SELECTION)[0].boxes) == 1
-
-
 @pytest.mark.parametrize("method", ["grid", "boxes", "faster-rcnn", "selective-search"])
 @pytest.mark.parametrize("size", [(90, 70), (1, 1), (3, 200)])
 def test_every_method_proposes_inside_the_image(method: str, size: tuple[int, int]) -> None:
@@ -110,12 +96,6 @@ def test_every_method_proposes_inside_the_image(method: str, size: tuple[int, in
     assert set(counts) <= {"too-small"} and len(kept.boxes) + counts["too-small"] == len(found.boxes)
     regions, _ = select(found, size, SELECTION)
     assert (regions.boxes[:, 2:] > regions.boxes[:, :2]).all()
-
-
-def test_all_methods_are_tested_and_unknown_ones_refused() -> None:
-    assert set(METHODS) == {"grid", "boxes", "faster-rcnn", "selective-search"}
-    with pytest.raises(UsageError, match="unknown proposals magic; there are selective-search, faster-rcnn, grid"):
-        proposer("magic")
 
 
 def test_selective_search_finds_a_thing_and_repeats_itself() -> None:
@@ -177,16 +157,6 @@ def test_images_of_one_shape_go_through_a_detector_together(
         for ours, theirs in zip(found, alone, strict=True):
             np.testing.assert_allclose(ours.boxes, theirs.boxes, atol=1e-2)
             np.testing.assert_allclose(ours.scores, theirs.scores, atol=1e-4)
-
-
-@pytest.mark.parametrize(
-    ("size", "seen"), [((1, 2000), False), ((2000, 3), False), ((1920, 3), False), ((4, 1920), True)]
-)
-def test_an_image_of_which_the_detector_would_see_no_pixel_costs_itself(weights: dict, size, seen: bool) -> None:
-    images = [np.zeros((*size, 3), np.uint8), np.array(make_image(2, (90, 70)))]
-    network = build_detector(DETECTOR, weights, "w.pt", 0.0)
-    ribbon, neighbour = detect(network, images, torch.device("cpu"), "rpn", 1)
-    assert bool(len(ribbon.boxes)) == seen and len(neighbour.boxes)
 
 
 def test_a_detector_that_does_not_match_is_refused(weights: dict) -> None:

@@ -96,24 +96,11 @@ def test_a_distant_mean_does_not_cost_the_variance() -> None:
     np.testing.assert_allclose(variance, x.astype(np.float64).var(axis=0), rtol=1e-4)
 
 
-def test_nothing_added_is_zero_and_neutral() -> None:
-    pairs = make_pairs(10, 40)
-    nothing = accumulate((pairs[0], pairs[1][:0], pairs[2][:0]))
-    assert nothing.n == 0
-    assert_same(nothing + accumulate(pairs), dense(*pairs))
-    assert_same(accumulate(pairs) + nothing, dense(*pairs))
-
-
 @pytest.mark.parametrize("n", [1, 2, 255, 256, 257, 600])
 def test_packing_keeps_a_symmetric_matrix(n: int) -> None:
     full = np.random.default_rng(n).standard_normal((n, n)).astype(np.float32)
     full += full.T.copy()
     np.testing.assert_array_equal(unpack(pack(full), n), full)
-
-
-def test_arrays_bring_the_moments_back() -> None:
-    moments = accumulate(make_pairs(11, 64))
-    assert_same(Moments.from_arrays(moments.to_arrays()), moments, 0)
 
 
 def test_absorbed_moments_are_the_sum_to_the_last_bit_in_the_blocks_that_are_there() -> None:

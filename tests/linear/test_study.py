@@ -9,7 +9,7 @@ from made_up_settings import TRANSFER
 from benchmarks.papers.gong import FIELDS, OUR_SAE, GongSetting, tables
 from pipeline.config import load
 from pipeline.models.linear.sets import assign_folds
-from pipeline.models.linear.study import StudyCell, count_draws, draw_folds, pinned
+from pipeline.models.linear.study import StudyCell, draw_folds
 from pipeline.run.layout import Layout
 from stages.models import accumulate
 
@@ -47,35 +47,11 @@ def test_auxiliary_sets_of_their_own_splits_keep_all_folds() -> None:
     assert len(draw_folds(make_cell(target_folds=1, auxiliary_folds=3), 0, 5, overlap=True).auxiliary) == 3
 
 
-def test_all_of_the_target_set_is_one_draw() -> None:
-    assert count_draws(make_cell(target_folds=5, training="target", draws=5), 5) == 1
-    assert count_draws(make_cell(target_folds=0, training="auxiliary", draws=5), 5) == 1
-    assert count_draws(make_cell(target_folds=1, draws=3), 5) == 3
-
-
-def test_rates_are_pinned_after_the_first_draw() -> None:
-    cell = make_cell(model="wsabie-sgd", training="target", target_folds=1)
-    later = pinned(cell, {"transfer": {"learning_rate": 0.1, "max_norm": 50, "epochs": 30}})
-    assert later.settings == {"learning_rate": (0.1,), "max_norm": (50,)}
-    assert pinned(cell, {"transfer": {}}) == cell
-
-
 SETTING = GongSetting(
     encoders=("net",), standard=("standard",), sizes=(1, 3, 5), transfer_sizes=(1, 2, 3), weak_sizes=(1, 2, 3, 4),
     terms=(10, 20, 30), noise=("mild",), draws=5, further_draws=2, fold_images=1000, weak_fold_images=1000,
     betas=(0.3, 1), weights=(0, 0.3, 1), lengths=dict.fromkeys(FIELDS, 2.5), text="tf-idf",
 )  # fmt: skip
-
-
-def test_the_tables_are_rectangular_and_order_rows_of_their_own() -> None:
-    made = tables(SETTING)
-    assert [table.number for table in made] == ["1", "2", "3", "4", "5", "6", "4.3", "of our own"]
-    for table in made:
-        for row in table.rows:
-            assert len(row.cells) == len(table.columns)
-            assert len(row.printed) in (0, len(table.printed_columns))
-        assert len({row.label for row in table.rows}) == len(table.rows)
-        assert all(table.row(label) for pair in table.orders for label in pair)
 
 
 def test_every_cell_finds_its_encoders_in_the_sums_that_it_reads() -> None:

@@ -9,7 +9,7 @@ from scipy import sparse
 
 from pipeline.errors import IntegrityError
 from pipeline.models.linear.accumulation import MomentsAccumulator
-from pipeline.models.linear.columns import Columns, as_sparse, cross, one_matrix, parts_of, stack_blocks
+from pipeline.models.linear.columns import as_sparse, one_matrix
 from pipeline.models.linear.mapped import ViewBlock
 from pipeline.models.linear.moments import Moments
 from pipeline.models.linear.sets import Restriction
@@ -99,21 +99,6 @@ def test_a_view_is_its_blocks_normalised_weighted_and_side_by_side() -> None:
         view.stack({**texts, "more": texts["words"]})
     with pytest.raises(IntegrityError, match="no vectors of text encoder other"):
         view.select(["other"])
-
-
-def test_columns_behave_as_one_matrix() -> None:
-    texts = make_texts(20, ("terms", "words"))
-    rows = Columns(list(texts.values()))
-    matrix = np.hstack([texts["terms"].toarray(), texts["words"]])
-    other, left = np.random.default_rng(0).random((37, 3)), np.random.default_rng(1).random((20, 4))
-    np.testing.assert_allclose(rows @ other, matrix @ other, rtol=1e-5)
-    np.testing.assert_allclose(cross(rows, left), matrix.T @ left, rtol=1e-5)
-    np.testing.assert_array_equal(one_matrix(stack_blocks([rows[:5], rows[np.arange(5, 20)]])).toarray(), matrix)
-    assert len(parts_of(texts["words"])) == 1
-
-
-def test_only_combinations_with_a_positive_weight_are_tried() -> None:
-    assert weightings({"a": (0, 1), "b": (0, 2)}) == [{"a": 0, "b": 2}, {"a": 1, "b": 0}, {"a": 1, "b": 2}]
 
 
 def make_task(name: str, training: str, weights: dict[str, float], names: tuple[str, ...]) -> FitTask:

@@ -9,7 +9,6 @@ from made_up_pairs import make_task_of
 from made_up_trees import NOUN_PHRASE, Block, Shown, draw_phrases
 from torch import Tensor
 
-from pipeline.errors import UsageError
 from pipeline.models.neural.branches import DenseObjective, Normalisation, PhrasePairs, Scores, TwoBranches
 from pipeline.models.neural.hlstm import HierarchicalLSTM
 from pipeline.models.neural.hmlstm import match, noun_phrases, phrase_rows
@@ -190,14 +189,6 @@ def test_correspondences_begin_after_the_simplified_model_and_change_its_learnin
     assert losses[0][0] == losses[1][0] and losses[0][1] != losses[1][1]
 
 
-def test_other_encoders_and_losses_without_contrasts_are_refused() -> None:
-    task = make_task_of("hmlstm")
-    with pytest.raises(UsageError, match="extract regions of all encoders"):
-        model_spec("hmlstm").load().trainer(replace(task, region_view=None))
-    with pytest.raises(UsageError, match="contrasts within the batch"):
-        model_spec("hmlstm").load().trainer(replace(task, settings=task.settings.changed({"loss": "squared"})))
-
-
 @pytest.mark.parametrize(
     ("contrasts", "chosen", "total"),
     [
@@ -219,20 +210,6 @@ def test_the_phrases_loss_by_hand(contrasts: str, chosen: tuple, total: float) -
         of_pairs = Objective("ranking", "all", 1, margin=0.2, temperature=1, reduction=reduction)
         found = DenseObjective(of_pairs, 0.3, contrasts)(Scores(satisfied, scores, pairs), torch.tensor([0, 1]))
         assert found.item() == pytest.approx(0.3 * total / divisor, abs=1e-6)
-
-
-def test_statistics_of_parts_never_see_whole_images() -> None:
-    """A whole image that no region looks like moves the statistics of wholes alone, before and after the first
-    correspondences."""
-    task = make_task_of("hmlstm", epochs=2)
-    block = task.train.regions.features.copy()
-    block[:, 0] = 1e4
-    task = replace(task, train=replace(task.train, regions=Shown(block)))
-    trainer = model_spec("hmlstm").load().trainer(task)
-    drawn = []
-    trainer.model.network.image_norm.register_forward_pre_hook(lambda module, given: drawn.append(given[0].detach()))
-    trainer.training.run(lambda training: None)
-    assert len(drawn) > 20 and max(float(x.abs().max()) for x in drawn) < 100
 
 
 def test_both_branches_are_those_of_the_paper() -> None:
@@ -262,9 +239,3 @@ def test_both_branches_are_those_of_the_paper() -> None:
         v = branch(images - mean, network.image_map, network.image_norm)
         h = branch(texts, network.text_map, network.text_norm)
         np.testing.assert_allclose(scores.detach().numpy(), v @ h.T, atol=1e-5)
-
-
-def test_forget_gates_begin_with_their_bias() -> None:
-    task = make_task_of("hmlstm", forget_bias=1.5)
-    bias = model_spec("hmlstm").load().untrained(task).network.sentences.bias.detach().numpy()
-    np.testing.assert_array_equal(bias, np.repeat([0, 0, 0, 1.5], len(bias) // 4).astype(np.float32))

@@ -82,17 +82,6 @@ def test_a_killed_training_goes_on_elsewhere(name: str, there_first: bool, other
     assert_close(resumed.model.tensors(), run(name, task).model.tensors())
 
 
-@pytest.mark.parametrize("optimiser", ["adam", "sgd", "momentum", "rmsprop", "adagrad"])
-def test_every_optimiser_trains_and_resumes_elsewhere(optimiser: str, other_device: torch.device) -> None:
-    task = make_task("bow", adagrad_reset=1)
-    task = replace(task, settings=task.settings.model_copy(update={"optimiser": optimiser}))  # rmsprop is generators'
-    kept: list[Checkpoint] = []
-    expected = run("bow", task, None, lambda training: kept.append(training.checkpoint()))
-    there = replace(task, device=other_device)
-    for checkpoint in (None, kept[2]):
-        assert_close(run("bow", there, checkpoint).model.tensors(), expected.model.tensors())
-
-
 def test_what_is_drawn_ahead_is_what_would_be_drawn(other_device: torch.device) -> None:
     """With encoders left out at random, so that the numbers drawn for a batch matter."""
     task = replace(make_task("bow", encoder_dropout=0.5), device=other_device)

@@ -9,11 +9,9 @@ import pytest
 import torch
 from made_up_pairs import make_task, make_task_of, through_a_file
 
-from pipeline import runtime
-from pipeline.errors import IntegrityError, JointspaceError
+from pipeline.errors import JointspaceError
 from pipeline.models.neural.task import train
 from pipeline.models.neural.training import Checkpoint, Training, seeded
-from pipeline.precision import choose_precision
 from pipeline.specs.models import model_spec
 
 
@@ -60,13 +58,6 @@ def test_a_killed_training_goes_on_to_the_same_model(model: str, own: dict, step
     resumed = tensors_of(model, task, through_a_file(kept[-1], tmp_path))
     for name, tensor in undisturbed(model, **own).items():
         np.testing.assert_array_equal(resumed[name], tensor)
-
-
-def test_the_seed_decides() -> None:
-    first, again, other = (tensors_of("gru", make_task("tokens", epochs=1, seed=seed)) for seed in (1, 1, 2))
-    for name, tensor in first.items():
-        np.testing.assert_array_equal(again[name], tensor)
-    assert (first["image_map"] != other["image_map"]).any()
 
 
 def test_training_leaves_the_global_generator_alone() -> None:
@@ -147,29 +138,6 @@ def poison_from(batch: int, draw):
         return (x * float("nan") if next(calls) >= batch else x), packed
 
     return drawn
-
-
-def test_a_checkpoint_of_another_model_is_refused() -> None:
-    after_step, kept = killed_at(2)
-    with pytest.raises(Killed):
-        train(model_spec("bow").load(), make_task("tokens"), None, after_step)
-    with pytest.raises(IntegrityError, match="checkpoint is of another model"):
-        tensors_of("gru", make_task("tokens"), kept[0])
-
-
-def test_sampled_contrastive_pairs_are_drawn_anew_every_epoch() -> None:
-    training = model_spec("bow").load().trainer(make_task("tokens", negatives="sampled", contrastive=8)).training
-    first = training._batches()
-    assert sorted(np.concatenate([rows[:-8] for rows in first]).tolist()) == list(range(600))
-    training.progress.epoch = 1
-    assert any((a[-8:] != b[-8:]).any() for a, b in zip(first, training._batches(), strict=True))
-
-
-def test_precision_follows_the_processor() -> None:
-    chosen = {name: choose_precision(name, torch.device("cpu")) for name in ("float32", "bfloat16", "auto")}
-    assert (chosen["float32"], chosen["bfloat16"]) == (torch.float32, torch.bfloat16)
-    fast = {"avx512_bf16", "amx_bf16"} & runtime.cpu_flags()
-    assert chosen["auto"] == (torch.bfloat16 if fast else torch.float32)
 
 
 def test_encoders_are_left_out_whole_and_never_all_of_them() -> None:

@@ -15,7 +15,7 @@ from made_up import ingest, make_run, make_stage
 from made_up_training import encode_parses
 
 from examples.demo import DrawingSettings, collection_texts, scene_record
-from pipeline.errors import InputError, IntegrityError, UsageError
+from pipeline.errors import InputError, IntegrityError
 from pipeline.storage.manifest import Manifest
 from pipeline.storage.parsers import load_parser
 from pipeline.storage.text_shards import TokenShards
@@ -143,29 +143,6 @@ def test_bad_files_are_named(run: Path, text: str, message: str) -> None:
     assert not (run / "text/parses").exists()
 
 
-def test_files_that_cannot_be_read_are_named(run: Path) -> None:
-    with pytest.raises(InputError, match="none.conllu .*correct its name in the configuration"):
-        parse(run, conllu="none.conllu", brackets=None)
-    (run / "p.conllu").write_bytes(b"# sent_id = \xff\n")
-    with pytest.raises(InputError, match="p.conllu, line 1: not UTF-8"):
-        parse(run, conllu="p.conllu", brackets=None)
-    (run / "p.conllu.gz").write_bytes(b"no gzip")
-    with pytest.raises(InputError, match="cannot read .*p.conllu.gz"):
-        parse(run, conllu="p.conllu.gz", brackets=None)
-
-
-def test_parses_of_other_sentences_are_refused(run: Path) -> None:
-    path = parse(run, 1, conllu="p.conllu", brackets=None)
-    for file in path.parent.iterdir():
-        file.rename(file.with_name(file.name.replace("00001", "00000")))
-    with pytest.raises(
-        IntegrityError, match="is of shard 1, not of 0: it was moved or copied there; run its stage again"
-    ):
-        ParseShards(Manifest(run / "manifest"), run / "text/parses").open(0)
-    with pytest.raises(UsageError, match="--trees"):
-        TreeShards(Manifest(run / "manifest"), None)
-
-
 def test_the_demos_own_files_fit_its_sentences(tmp_path: Path) -> None:
     """Every sentence of the demo's captions has both trees, over exactly the words of `encode-tokens`."""
     collection = tmp_path / "collection"
@@ -251,15 +228,6 @@ def test_a_worker_that_dies_costs_its_batch(run: Path, parser: Path, monkeypatch
     sidecar = json.loads(path.with_name(path.name + ".json").read_text())["details"]
     assert [fallback["sentence_id"] for fallback in sidecar["fallbacks"]] == [4, 5, 6, 7]
     assert sidecar["fallbacks"][0]["reason"] == "its batch could not be parsed: its worker process died"
-
-
-def test_parsers_that_are_not_there_are_refused(run: Path, parser: Path) -> None:
-    with pytest.raises(IntegrityError, match=r"parser/pipeline\.json does not exist; run its stage first"):
-        parse(run, engine="spacy")
-    with pytest.raises(UsageError, match="no-such is neither a folder .* nor an installed package"):
-        parse(run, engine="spacy", pipeline="no-such")
-    with pytest.raises(UsageError, match="parse.treebank.train is null"):
-        make_stage("train_parser", run, "--config", config(run))
 
 
 def test_a_changed_parser_is_refused(run: Path, parser: Path) -> None:

@@ -1,6 +1,5 @@
 """Evaluations and their summary: of one run, each model of one set of embeddings."""
 
-import os
 from pathlib import Path
 
 import pytest
@@ -43,29 +42,3 @@ def test_the_summary_comes_back(tmp_path: Path) -> None:
 def test_evaluations_of_two_runs_are_not_one_summary(other: dict, said: str, tmp_path: Path) -> None:
     with pytest.raises(IntegrityError, match=said):
         read_evaluations(write(tmp_path, evaluation(), other))
-
-
-def test_another_model_s_evaluation_is_refused_by_its_name(tmp_path: Path) -> None:
-    (path, other) = write(tmp_path, evaluation(), evaluation("sae"))
-    other.replace(path)
-    with pytest.raises(IntegrityError, match=r"ncca\.test\.all-sentences\.json is of model sae, not of ncca"):
-        read_evaluations([path])
-
-
-def test_what_is_no_evaluation_or_half_a_summary_is_refused(tmp_path: Path) -> None:
-    (path,) = write(tmp_path, evaluation())
-    value = {name: part for name, part in read_json(path).items() if name not in ("check", "n_images")}
-    publish_record(tmp_path / "less.json", value)
-    with pytest.raises(IntegrityError, match=r"less\.json has another form .*n_images: field required"):
-        read_evaluations([tmp_path / "less.json"])
-    (tmp_path / "bare.json").write_text("{}")
-    with pytest.raises(IntegrityError, match=r"bare\.json"):
-        read_evaluations([tmp_path / "bare.json"])
-    summary = tmp_path / "summary.json"
-    write_summary(summary, [evaluation(), evaluation("sae")], "")
-    os.truncate(summary, summary.stat().st_size // 2)
-    with pytest.raises(IntegrityError, match=r"summary\.json is damaged"):
-        read_summary(summary)
-    summary.with_name("summary.json.json").unlink()
-    with pytest.raises(IntegrityError, match=r"summary\.json\.json does not exist"):
-        read_summary(summary)

@@ -76,28 +76,3 @@ def test_a_killed_job_costs_itself(folder: Path) -> None:
     assert again(folder).returncode == 0
     check_whole(folder)
     assert (folder / "b.json").stat().st_mtime_ns == before
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize("name", ["SIGINT", "SIGTERM"])
-def test_a_stopped_snakemake_is_taken_up(folder: Path, name: str) -> None:
-    process, _ = begin(folder)
-    process.send_signal(getattr(signal, name))
-    feed(folder, "ab")  # snakemake waits for the jobs that are running
-    process.communicate()
-    assert process.returncode == 1
-    fill(folder)
-    assert again(folder, "--rerun-incomplete").returncode == 0
-    check_whole(folder)
-
-
-@pytest.mark.slow
-def test_a_second_snakemake_is_kept_away(folder: Path) -> None:
-    process, _ = begin(folder)
-    for arguments in ([], ["--rerun-incomplete"]):
-        refused = again(folder, *arguments)
-        assert refused.returncode == 1 and "Directory cannot be locked" in refused.stderr
-    feed(folder, "ab")
-    process.communicate()
-    assert process.returncode == 0
-    check_whole(folder)

@@ -1,6 +1,5 @@
 """Two runs of one command: the second is refused and told who the first is; the dead hold nothing."""
 
-import errno
 import json
 import os
 import re
@@ -18,7 +17,7 @@ from pipeline.errors import JointspaceError
 from pipeline.run.run import Run
 from pipeline.run.runner import make
 from pipeline.storage.atomic import publish_json, publish_text, to_json
-from pipeline.storage.locks import hold, is_held, lock_path, remove_free
+from pipeline.storage.locks import hold, is_held, remove_free
 from stages.catalogue import COMMANDS, declared
 from stages.cli import cli
 
@@ -94,14 +93,6 @@ def test_a_killed_holder_holds_nothing(busy: subprocess.Popen, tmp_path: Path) -
     assert written.exists() and not lock.exists()
 
 
-@pytest.mark.parametrize("text", ['{"host": "%s", "pid": 999999999, "command": "c", "since": "s"}', "%.0s", '["%s"]'])
-def test_what_a_lock_says_of_the_dead_is_not_believed(text: str, tmp_path: Path) -> None:
-    with hold(tmp_path / "x"):
-        lock_path(tmp_path / "x").write_text(text % socket.gethostname())
-        with pytest.raises(JointspaceError, match="x is being written by another process; wait"), hold(tmp_path / "x"):
-            pass
-
-
 def test_one_folder_has_one_lock_by_whatever_name(tmp_path: Path) -> None:
     (tmp_path / "real").mkdir()
     (tmp_path / "link").symlink_to("real")
@@ -111,44 +102,6 @@ def test_one_folder_has_one_lock_by_whatever_name(tmp_path: Path) -> None:
             pass
     with hold(tmp_path / "link"):
         pass
-
-
-def test_a_lock_that_cannot_be_made_is_one_sentence(tmp_path: Path) -> None:
-    (tmp_path / "file").write_text("")
-    with (
-        pytest.raises(JointspaceError, match="cannot write .*file/x .*write elsewhere"),
-        hold(tmp_path / "file/x"),
-    ):
-        pass
-
-
-@pytest.mark.parametrize("code", [errno.ENOSYS, errno.ENOLCK])
-def test_a_file_system_without_locks_is_warned_of(
-    code: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
-) -> None:
-    def refuse(descriptor: int, operation: int) -> None:
-        raise OSError(code, os.strerror(code))
-
-    monkeypatch.setattr("fcntl.flock", refuse)
-    with hold(tmp_path / "x"):
-        (tmp_path / "x").write_text("")
-    assert caplog.messages == [
-        f"{tmp_path}/x lies on a file system without locks; make sure that no other run writes it"
-    ]
-    assert [path.name for path in tmp_path.iterdir()] == ["x"]
-
-
-def test_nothing_is_left_of_a_failure(tmp_path: Path) -> None:
-    (tmp_path / "there").mkdir()
-    with pytest.raises(KeyError), hold(tmp_path / "there/a/b/x"):
-        raise KeyError
-    with hold(tmp_path / "there/c/d/x"):
-        (tmp_path / "there/c/y").write_text("")
-    assert [path.relative_to(tmp_path).as_posix() for path in sorted(tmp_path.rglob("*"))] == [
-        "there",
-        "there/c",
-        "there/c/y",
-    ]
 
 
 def with_output() -> list[str]:

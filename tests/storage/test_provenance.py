@@ -1,21 +1,13 @@
 """Origins of features: what made them, compared from file to file."""
 
-from pathlib import Path
-
-import numpy as np
 import pytest
 
 from pipeline.errors import IntegrityError
 from pipeline.storage.atomic import Sidecar
-from pipeline.storage.parameters import ENCODER, write_parameters
 from pipeline.storage.provenance import (
     encoders_of,
-    join_origins,
     origin_of,
-    read_encoder,
-    read_own_encoders,
     require_origins,
-    require_same_origins,
 )
 
 A, B = {"encoder": "a"}, {"encoder": "b"}
@@ -44,29 +36,3 @@ def test_features_of_another_encoder_are_refused_naming_both_files() -> None:
     with pytest.raises(IntegrityError, match="the encoder eyes of model and of shard 0 differ"):
         require_origins({"eyes": A}, "model", {"eyes": {"shard 0": {**A, "projection": "p"}}})
     assert encoders_of("model", {"eyes": A, "more": B}, ["more"]) == {"more": B}
-
-
-def test_members_share_what_both_have() -> None:
-    assert join_origins([("x", {"eyes": A}), ("y", {"eyes": A, "nose": B})]) == {"eyes": A, "nose": B}
-    with pytest.raises(IntegrityError, match="the encoder eyes of x and of y differ"):
-        join_origins([("x", {"eyes": A}), ("y", {"eyes": B})])
-    of = {"encoders": {"eyes": A}, "text_encoders": {"words": A}, "vocabulary": "v"}
-    require_same_origins({"x": of, "y": {**of, "regions": {"eyes": A}}})
-    for other in ({**of, "vocabulary": "w"}, {**of, "encoders": {"eyes": B}}, {**of, "text_encoders": {"words": B}}):
-        with pytest.raises(IntegrityError, match="of x and of y differ"):
-            require_same_origins({"x": of, "y": other})
-    with pytest.raises(IntegrityError, match="the encoder eyes of x and of y differ"):
-        require_same_origins({"x": {**of, "regions": {"eyes": A}}, "y": {**of, "regions": {"eyes": B}}})
-
-
-def test_an_index_carries_the_encoders_that_made_the_features(tmp_path: Path) -> None:
-    for name, held in (("eyes", "eyes"), ("nose", "ears")):
-        path = tmp_path / name / "model.safetensors"
-        tensors = {"x": np.zeros(1, np.float32)}
-        write_parameters(path, ENCODER, tensors, settings={}, fingerprint="a", details={"name": held})
-    origins = {"eyes": {**A, "projection": "p"}, "far": {"imported": "x"}, "old": {}}
-    assert list(read_own_encoders(tmp_path, origins, "model")) == ["eyes"]
-    with pytest.raises(IntegrityError, match="the encoder eyes of model and of .*eyes/model.safetensors differ"):
-        read_own_encoders(tmp_path, {"eyes": B}, "model")
-    with pytest.raises(IntegrityError, match="nose/model.safetensors is the encoder ears, not nose"):
-        read_encoder(tmp_path, "nose")

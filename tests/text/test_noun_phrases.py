@@ -6,12 +6,8 @@ import pytest
 from examples.demo import DrawingSettings, collection_texts, scene_record
 from pipeline.models.neural.hmlstm import noun_phrases
 from pipeline.text.brackets import read_brackets
-from pipeline.text.conllu import chain
 from pipeline.text.heads import NounPhrase, list_noun_phrases
-from pipeline.text.tokens import TermSettings, make_analyzer
-from pipeline.text.tree_encoding import count_labels, fit_trees, pack_trees
 from pipeline.text.trees import NOTHING, pack
-from pipeline.text.vocabulary import Vocabulary
 
 
 def tree_of(text: str):
@@ -73,21 +69,6 @@ def test_the_others_are_all_noun_phrases_that_lack_a_word() -> None:
         assert sorted(phrase.text for phrase in list_noun_phrases(tree_of(text))) == sorted(expected)
         several += len(expected) > 1
     assert several > 50
-
-
-def test_trees_for_models_have_one_root_too() -> None:
-    """A tree with ROOT, over words without punctuation, is packed as the tree that the same parser gives without it."""
-    text = "A dog on the grass ."
-    inner = "(NP (NP (DT A) (NN dog)) (PP (IN on) (NP (DT the) (NN grass))) (. .))"
-    parse, analyze = chain(text.split()), make_analyzer(TermSettings(True, "words", False, (), 1))
-    (wrapped,), (plain,) = (
-        list(fit_trees([parse], [tree_of(brackets)], [text], analyze)) for brackets in (f"(ROOT {inner})", inner)
-    )
-    assert wrapped.fits and wrapped.tree == plain.tree and wrapped.tree.words == ("a", "dog", "on", "the", "grass")
-    vocabulary = Vocabulary(TermSettings(True, "words", False, (), 1), False, ("a", "dog"), (1.0, 1.0), 1)
-    table = count_labels([wrapped])
-    packed = pack_trees([wrapped], vocabulary, table)[1]
-    assert len(noun_phrases(packed, table.phrases.index("NP"))) == len(list_noun_phrases(wrapped.tree)) == 2
 
 
 def test_they_are_those_of_packed_trees() -> None:

@@ -10,7 +10,7 @@ import pytest
 
 from examples.demo import DrawingSettings, collection_texts, scene_record
 from pipeline.text.brackets import PhraseTree, read_brackets
-from pipeline.text.conllu import Parse, chain, depths, projective_heads, read_conllu, tree_fault
+from pipeline.text.conllu import Parse, projective_heads, read_conllu, tree_fault
 from pipeline.text.heads import derive_dependencies
 from pipeline.text.phrases import derive_phrases
 
@@ -60,31 +60,6 @@ def test_a_sentence_with_every_layer() -> None:
     assert derive_phrases(SENTENCE).to_brackets() == PHRASES
 
 
-def test_a_pronoun_and_a_bare_noun_are_noun_phrases() -> None:
-    sentence = parse(
-        ("it", "PRON", "PRP", 2, "nsubj"), ("eats", "VERB", "VBZ", 0, "root"), ("fish", "NOUN", "NN", 2, "obj")
-    )
-    assert derive_phrases(sentence).to_brackets() == "(S (NP (PRP it)) (VP (VBZ eats) (NP (NN fish))))"
-    name = parse(("bus", "NOUN", "NN", 2, "compound"), ("stop", "NOUN", "NN", 0, "root"))
-    assert derive_phrases(name).to_brackets() == "(NP (NN bus) (NN stop))"
-
-
-def test_clauses_and_prepositions_stand_outside() -> None:
-    sentence = parse(
-        ("while", "SCONJ", "IN", 3, "mark"), ("dogs", "NOUN", "NNS", 3, "nsubj"), ("run", "VERB", "VBP", 0, "root"),
-        ("in", "ADP", "IN", 6, "case"), ("his", "PRON", "PRP$", 6, "nmod:poss"), ("garden", "NOUN", "NN", 3, "obl"),
-    )  # fmt: skip
-    expected = "(SBAR (IN while) (S (NP (NNS dogs)) (VP (VBP run) (PP (IN in) (NP (PRP$ his) (NN garden))))))"
-    assert derive_phrases(sentence).to_brackets() == expected
-
-
-@pytest.mark.parametrize("words", ["", "a", "a b c"])
-def test_chains_have_phrases_too(words: str) -> None:
-    tree = derive_phrases(chain(words.split()))
-    assert tree.words == tuple(words.split())
-    assert tree.parents.count(-1) == min(len(tree), 1)
-
-
 def test_crossing_arcs_are_lifted_until_none_cross() -> None:
     chance, crossed = random.Random(1), 0
     for _ in range(300):
@@ -126,10 +101,6 @@ def _is_projective(heads: list[int]) -> bool:
     """No two arcs cross, the root's from outside included."""
     arcs = [tuple(sorted((word, head))) for word, head in enumerate(heads)]
     return not any(a < c < b < d for a, b in arcs for c, d in arcs)
-
-
-def test_depths_count_the_arcs_to_the_root() -> None:
-    assert depths(SENTENCE.heads) == [2, 2, 1, 3, 3, 2, 1, 0, 1, 3, 2, 1]
 
 
 @pytest.fixture(scope="module")
