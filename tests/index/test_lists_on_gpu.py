@@ -73,16 +73,6 @@ def test_the_index_is_the_one_that_it_makes_itself(
     assert shared > (8 if "OPQ" in factory else 9.9)  # a rotation is learned twice, by several threads
 
 
-def test_an_index_without_lists_needs_no_gpu(pretended: list[int]) -> None:
-    assert build("HNSW8", ArrayVectors(clustered(1000, 8)[0]), "euclidean").index.ntotal == 1000 and not pretended
-
-
-def test_the_processor_is_never_asked_for_a_gpu(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(faiss, "get_num_gpus", lambda: pytest.fail("asked"))
-    lists_on_gpu.use(None)
-    build("IVF20,Flat", ArrayVectors(clustered(1000, 8)[0]), "inner_product")
-
-
 @pytest.mark.parametrize("gpus", [0, 1])
 def test_a_faiss_that_cannot_use_the_gpu_is_said_once(
     gpus: int, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture

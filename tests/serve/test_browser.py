@@ -12,7 +12,6 @@ from typing import Any
 
 import pytest
 from made_up import build_bundle, make_run
-from made_up_generators import make_described_run, train
 
 pytest.importorskip("fastapi", reason="FastAPI is not installed: pip install 'jointspace[serve]'")
 pytest.importorskip("uvicorn", reason="uvicorn is not installed: pip install 'jointspace[serve]'")
@@ -102,18 +101,6 @@ def test_every_question_has_an_address_and_back_leads_to_the_one_before(page: An
     playwright.expect(page.locator("#answers .tile img").first).to_have_attribute("alt", "a dog")
 
 
-def test_one_model_answers_unless_others_are_compared(page: Any, address: str) -> None:
-    page.goto(f"{address}/?q=a+dog&top=3")
-    assert captions(page, 3) == DOGS and page.locator("#answers h2").all_inner_texts() == ["ncca"]
-    page.click("text=Compare models")
-    page.check("#models input[value='ncca-2']")
-    playwright.expect(page.locator("#answers h2")).to_have_count(2)
-    assert page.locator("#answers h2").all_inner_texts() == ["ncca", "ncca-2"] and "model=ncca-2" in page.url
-    score = page.locator(".score").first
-    assert re.match(r"score 1\.000; a full bar is", score.get_attribute("title"))
-    assert score.locator("span").evaluate("node => node.style.width") == "100%"
-
-
 def test_a_photograph_is_looked_at_and_asked_about(page: Any, address: str) -> None:
     page.goto(f"{address}/?q=a+dog&top=3")
     captions(page, 3)
@@ -165,13 +152,6 @@ def test_an_uploaded_photograph_is_found_again_by_its_hash(page: Any, address: s
     playwright.expect(page.locator("#notes")).to_contain_text("choose it again")
 
 
-def test_words_beside_a_photograph_are_weighed(page: Any, address: str) -> None:
-    for weight, thing in (("0", "cat"), ("1", "dog")):
-        page.goto(f"{address}/?photograph={ONE}&like=a+dog&weight={weight}&top=2")
-        assert captions(page, 2) == [f"a {thing}"] * 2 and page.input_value("#weight") == weight
-    assert page.is_visible("#balance") and page.is_disabled("#plus")
-
-
 def test_several_collections_answer_each_under_its_name(
     page: Any, folder: Path, tmp_path_factory: pytest.TempPathFactory
 ) -> None:
@@ -219,17 +199,6 @@ def test_filters_on_columns_are_set_shown_and_cleared(page: Any, address: str) -
     captions(page, 20)
 
 
-def test_more_results_follow(page: Any, address: str) -> None:
-    page.set_viewport_size({"width": 1280, "height": 300})
-    page.goto(f"{address}/?q=a+dog&top=7")
-    captions(page, 7)
-    for _ in range(3):
-        page.locator("footer").scroll_into_view_if_needed()
-        page.wait_for_timeout(300)
-    names = captions(page, 24, whole=True)
-    assert names[:3] == DOGS and page.locator(".more").count() == 0
-
-
 def test_what_is_wrong_is_said_once_and_what_was_typed_is_only_text(page: Any, address: str) -> None:
     both = "model=ncca&model=ncca-2"
     page.goto(f"{address}/?q=a+purple+dog,+a+unicorn&top=2&{both}")
@@ -242,14 +211,6 @@ def test_what_is_wrong_is_said_once_and_what_was_typed_is_only_text(page: Any, a
     page.goto(f"{address}/?q=a+dog&where=prise+%3C+3&{both}")
     playwright.expect(page.locator(".warning")).to_have_count(1)
     assert "There is no column 'prise'" in notes(page)[0]
-
-
-def test_a_blank_question_is_refused_in_words(page: Any, address: str) -> None:
-    page.goto(address)
-    page.fill("#sentence", "  ")
-    page.click("button.main")
-    playwright.expect(page.locator("#notes")).to_contain_text("Write some words to search for.")
-    assert page.evaluate("document.activeElement.id") == "sentence"
 
 
 @pytest.mark.parametrize("scheme", ["light", "dark"])
@@ -267,23 +228,6 @@ def test_anyone_can_use_it(browser: Any, address: str, scheme: str, asked: str) 
     width = page.evaluate("document.documentElement.scrollWidth")
     context.close()
     assert [(one["id"], one["nodes"][0]["html"]) for one in found] == [] and width <= 400
-
-
-def test_a_photograph_is_described_beside_the_sentences_that_fit_it(
-    page: Any, tmp_path_factory: pytest.TempPathFactory
-) -> None:
-    from visiting import serve_generators
-
-    run = make_described_run(tmp_path_factory.mktemp("described") / "run")
-    with listening(serve_generators(run, *(train(run, name).name for name in ("mrnn", "nearest")))) as address:
-        page.goto(f"{address}/?photograph={ONE}&top=2")
-        playwright.expect(page.locator(".column .lines")).to_have_count(3)
-        titles = ["Described by mrnn", "Described by nearest", "ncca"]
-        assert page.locator("#answers h2").all_inner_texts() == titles
-        for column in page.locator(".column").all():
-            texts = column.locator("button.text").all_inner_texts()
-            assert len(texts) >= 2 and "cat" in texts[0]
-        assert page.locator(".column").nth(1).locator(".copied").count() == 2
 
 
 def test_the_server_starts_as_a_user_starts_it(page: Any, folder: Path) -> None:

@@ -11,7 +11,6 @@ from made_up import THINGS, run_command
 from made_up_generators import beside, describe, find_few_words, make_described_run, train
 
 from pipeline.errors import IntegrityError, UsageError
-from pipeline.storage.manifest import Manifest
 from pipeline.storage.parameters import MODEL, read_parameters, write_parameters
 
 pytest.importorskip("fastapi", reason="FastAPI is not installed: pip install 'jointspace[serve]'")
@@ -69,45 +68,6 @@ def test_a_photograph_is_described_as_the_command_describes_it(client: TestClien
             assert told.pop("score") == pytest.approx(written.pop("score"), abs=1e-4)
             assert told.pop("nearest") == pytest.approx(written.pop("nearest"), abs=1e-6)
             assert told == written
-
-
-@pytest.mark.parametrize("generator", ["nearest", "joint"])
-def test_what_was_copied_is_marked(client: TestClient, run: Path, generator: str) -> None:
-    manifest = Manifest(run / "manifest")
-    for thing in ("horse", "car"):
-        file = photograph(run, f"{thing}-{THINGS.index(thing)}.png")
-        answer = client.post(DESCRIPTIONS.format(generator), params={"top": 3}, files=file).json()
-        assert len(answer["results"]) == 3 and answer["generator"] == generator
-        assert thing in answer["results"][0]["text"]
-        for one in answer["results"]:
-            assert one["verbatim"] and one["nearest"]["cosine"] == 1
-            assert one["nearest"]["text"] in set(manifest.training_texts())
-
-
-@pytest.mark.parametrize(
-    ("name", "query", "data", "status", "error"),
-    [
-        ("lbl", "", None, 404, "there is no generator 'lbl'; there are mrnn, nearest, joint"),
-        ("mrnn", "?top=0", None, 422, "from 1 to 200"),
-        ("mrnn", "?top=201", None, 422, "from 1 to 200"),
-        ("mrnn", "", b"GIF or so", 422, "not-an-image"),
-        ("mrnn", "", bytes(20_000_001), 413, "20000000 bytes"),
-    ],
-)
-def test_what_cannot_be_described_is_said_in_a_sentence(
-    client: TestClient, run: Path, name: str, query: str, data: bytes | None, status: int, error: str
-) -> None:
-    file = photograph(run) if data is None else {"photograph": ("x.jpg", data)}
-    answer = client.post(DESCRIPTIONS.format(name) + query, files=file)
-    assert answer.status_code == status and error in answer.json()["error"]
-
-
-def test_without_a_photograph_and_without_generators(client: TestClient, run: Path) -> None:
-    assert client.post(DESCRIPTIONS.format("mrnn"), data={"photograph": "dog"}).status_code == 422
-    bare = TestClient(serve_generators(run), base_url=HERE)
-    assert bare.get("/api/models").json()["generators"] == []
-    answer = bare.post(DESCRIPTIONS.format("mrnn"), files=photograph(run))
-    assert answer.status_code == 404 and "there are none" in answer.json()["error"]
 
 
 def test_a_description_keeps_no_search_waiting_and_few_wait_for_it(
