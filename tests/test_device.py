@@ -1,20 +1,17 @@
 """The choice of a device, with GPUs that are made up, and what is done when one of them is full."""
 
 from dataclasses import dataclass
-from pathlib import Path
 from typing import NamedTuple
 
 import numpy as np
 import pytest
 import torch
 
-from pipeline import device
 from pipeline.device import (
     OomBatcher,
     drawn_from,
     find_device,
     find_gpu,
-    may_have_gpu,
     place,
     upload,
 )
@@ -28,31 +25,6 @@ def test_a_device_that_is_not_there_is_refused() -> None:
         for find in (find_device, find_gpu):
             with pytest.raises(UsageError, match=f"^device {name} cannot be used here .*; choose auto"):
                 find(name)
-
-
-@pytest.mark.parametrize(
-    ("files", "visible", "expected"),
-    [
-        (["null", "tty"], None, False),
-        (["null", "nvidia0", "nvidiactl"], None, True),
-        (["dxg"], None, True),
-        (["nvidia0"], "", False),
-        (["nvidia0"], "-1", False),
-        (["nvidia0"], "0", True),
-        (["null"], "0", False),
-    ],
-)
-def test_a_gpu_is_looked_for_by_its_driver(
-    files: list[str], visible: str | None, expected: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    for name in files:
-        (tmp_path / name).touch()
-    monkeypatch.setattr(device, "DEVICES", tmp_path)
-    monkeypatch.setattr(device.sys, "platform", "linux")
-    monkeypatch.delenv("CUDA_VISIBLE_DEVICES", raising=False)
-    if visible is not None:
-        monkeypatch.setenv("CUDA_VISIBLE_DEVICES", visible)
-    assert may_have_gpu() == expected
 
 
 class Both(NamedTuple):

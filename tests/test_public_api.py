@@ -3,7 +3,6 @@
 import copy
 import doctest
 import json
-import os
 import pickle
 import shutil
 from concurrent.futures import ProcessPoolExecutor
@@ -72,26 +71,6 @@ def test_it_answers_as_the_searcher_does(bundle: Path) -> None:
         np.testing.assert_allclose(np.linalg.norm(vector), 1, rtol=1e-5)
         assert index.search(vector=vector, k=1)[0].row["path"].startswith("blue")
     assert index.search("a red picture", where="path = 'blue-02.png'")[0].row["path"] == "blue-02.png"
-
-
-def test_an_opened_image_is_prepared_as_its_file_is(bundle: Path, tmp_path: Path) -> None:
-    index, rng = jointspace.load(bundle), np.random.default_rng(0)
-    pixels = rng.integers(0, 256, (40, 60, 4), np.uint8)
-    exif = Image.Exif()
-    exif[0x0112] = 6  # turned by a quarter
-    pixels[:20, :, :3] = (255, 0, 0)
-    Image.fromarray(pixels[..., :3]).save(tmp_path / "turned.png", exif=exif)
-    Image.fromarray(pixels).save(tmp_path / "transparent.png")
-    Image.fromarray(rng.integers(0, 1 << 16, (40, 60), np.uint16)).save(tmp_path / "deep.png")
-    for name in ("turned.png", "transparent.png", "deep.png"):
-        expected = index.embed_image(tmp_path / name)
-        np.testing.assert_allclose(index.embed_image(Image.open(tmp_path / name)), expected, rtol=0, atol=1e-5)
-    Image.fromarray(pixels[..., :3]).save(tmp_path / "cut.png")
-    os.truncate(tmp_path / "cut.png", 3000)
-    with pytest.raises(InputError, match="cannot read"):
-        index.embed_image(Image.open(tmp_path / "cut.png"))
-    with pytest.raises(InputError, match="too-elongated"):
-        index.embed_image(Image.new("RGB", (4000, 20)))
 
 
 def test_it_indexes_other_photographs(bundle: Path, tmp_path: Path) -> None:
@@ -233,25 +212,6 @@ def test_encoders_side_by_side_are_one_view() -> None:
     np.testing.assert_allclose(parts.embed_images(images) @ parts.embed_texts(texts).T, expected, rtol=0, atol=2e-3)
     with pytest.raises(InputError, match="vectors of a, b are needed, not of image"):
         parts.embed_images(x)
-
-
-def test_weak_pairs_help_where_there_are_few_good_ones(tmp_path: Path) -> None:
-    x, y = correlated(40)
-    more, unseen = correlated(2000, 1), correlated(200, 2)
-
-    def recall(space: jointspace.FittedSpace) -> float:
-        scores = space.embed_images(unseen[0]) @ space.embed_texts(unseen[1]).T
-        return float((scores.argmax(axis=1) == np.arange(200)).mean())
-
-    alone, joined = jointspace.fit(x, y), jointspace.fit(x, y, weak=more)
-    assert recall(joined) > recall(alone) and joined.choice["transfer"]["beta"] > 0
-    joined.save(tmp_path / "space")
-    again = jointspace.FittedSpace.load(tmp_path / "space")
-    np.testing.assert_allclose(again.embed_texts(y), joined.embed_texts(y), rtol=0, atol=1e-5)
-    assert (again.choice, again.held_out) == (joined.choice, joined.held_out)
-    os.truncate(tmp_path / "space/model.safetensors", 100)
-    with pytest.raises(IntegrityError, match="model.safetensors"):
-        jointspace.FittedSpace.load(tmp_path / "space")
 
 
 def test_what_cannot_be_fitted_is_refused_in_a_sentence() -> None:

@@ -15,7 +15,7 @@ from made_up import ingest
 
 from pipeline.collections.records import DIVIDED, Reject
 from pipeline.collections.splits import Division
-from pipeline.errors import InputError, RejectLimitError
+from pipeline.errors import RejectLimitError
 from pipeline.storage.manifest import Manifest
 from pipeline.storage.sources import ImageSource
 
@@ -91,21 +91,6 @@ def test_too_many_rejects_publish_nothing_but_the_reasons(root: Path, tmp_path: 
     ingest(tmp_path, root, {"collection": {"reject_limit": 0.1}})
     assert Manifest(tmp_path / "manifest").n_shards == 1
     assert not (tmp_path / "rejects.jsonl").exists()
-
-
-def test_an_empty_split(root: Path, tmp_path: Path) -> None:
-    for name in ("18.jpg", "19.jpg"):
-        (root / "images" / name).unlink()
-    with pytest.raises(
-        InputError, match=rf"split test is empty.*splits\.tsv.*missing.*; {tmp_path}/rejects\.jsonl lists"
-    ):
-        ingest(tmp_path, root)
-    assert not (tmp_path / "manifest").exists()
-    rejects = [json.loads(line) for line in (tmp_path / "rejects.jsonl").read_text().splitlines()]
-    assert [(reject["file"], reject["what"]) for reject in rejects] == [
-        ("images/18.jpg", "images"), ("images/19.jpg", "images"), ("captions.tsv", "sentences"),
-        ("captions.tsv", "sentences"),
-    ]  # fmt: skip
 
 
 def command(root: Path, run: Path) -> list[str]:

@@ -53,31 +53,6 @@ def test_a_copy_goes_and_its_other_sentences_stay(collection: Path, photograph, 
     check_counts(result)
 
 
-def test_images_without_text(collection: Path, photograph, gather) -> None:
-    for number, name in enumerate(("silent.jpg", "weak.jpg", "mute.jpg"), 20):
-        (collection / "images" / name).write_bytes(photograph(number))
-    append(collection / "splits.tsv", "silent.jpg\ttest\nweak.jpg\tweak\nmute.jpg\tweak\n")
-    (collection / "weak.tsv").write_text(
-        "file\ttitle\ttags\tdescription\nweak.jpg\tDSC\t\t\nmute.jpg\t \t\t\nweak.jpg\t\tdog\t\nsilent.jpg\tDSC\t\t\n"
-    )
-    (collection / "images" / "other.jpg").write_bytes(photograph(23))
-    result = gather(collection)
-    assert found(result, "images") == []
-    assert dict(zip(*(result.tables["images"][name].to_pylist() for name in ("path", "split")), strict=True)) == {
-        **{"images/a.jpg": "train", "images/b.jpg": "train", "images/t.jpg": "test"},
-        "images/weak.jpg": "weak",
-        **dict.fromkeys(("images/silent.jpg", "images/mute.jpg", "images/other.jpg"), "gallery"),
-    }
-    assert found(result, "documents") == [
-        ("weak.tsv", 3, "empty"),
-        ("weak.tsv", 4, "repeated: this image has another document"),
-    ]
-    check_counts(result)
-    result.check(0, "rejects.jsonl")
-    *_, last = result.describe()
-    assert last.startswith("1 of train and 1 of test and 1 of weak have no sentence: they are in the split gallery")
-
-
 @pytest.mark.parametrize("name", ["../secret.jpg", "/etc/passwd", "x/../../secret.jpg"])
 def test_names_that_lead_out_are_never_opened(name: str, collection: Path, photograph, gather) -> None:
     (collection.parent / "secret.jpg").write_bytes(photograph(99))

@@ -2,7 +2,6 @@
 
 import json
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import pytest
@@ -67,25 +66,6 @@ def test_an_empty_split_and_an_unknown_protocol_are_named(run: Path) -> None:
     ):
         evaluate(run, "test", "some")
     assert not list((run / "evaluation").glob("*dev*"))
-
-
-def test_what_is_made_is_kept_and_what_is_not_is_made_again(tmp_path: Path) -> None:
-    run = make_run(tmp_path)
-
-    def judge(**values: Any) -> dict[str, int]:
-        """When each evaluation was written."""
-        write_config(run, {"evaluate": {"splits": ["train", "test"], "protocols": ["all-sentences"]}, **values})
-        make_stage("evaluate", run, "ncca")
-        return {path.name: path.stat().st_mtime_ns for path in run.glob("evaluation/*.ranks.npz")}
-
-    before = judge()
-    assert len(before) == 2 and judge() == before
-    spoilt = run / "evaluation/ncca.test.all-sentences.ranks.npz"
-    spoilt.write_bytes(spoilt.read_bytes() + b"x")
-    after = judge()
-    assert [name for name in before if before[name] != after[name]] == [spoilt.name]
-    seeded = judge(seed=1)
-    assert all(seeded[name] > after[name] for name in after)
 
 
 def test_the_summary_is_the_list_and_a_table(tmp_path: Path) -> None:

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 import torch
 
-from pipeline.generate.beam import BeamSearch, _extend, beam_search, sample
+from pipeline.generate.beam import BeamSearch, beam_search, sample
 
 WORDS, UNKNOWN, END = 3, 3, 4
 
@@ -105,47 +105,3 @@ def test_samples_follow_the_probabilities() -> None:
     assert share == pytest.approx(expected, abs=4 * np.sqrt(expected / 4000))
     same = next(one for one in drawn if one.words == likely)
     assert same.log_probability == pytest.approx(sentences[likely], abs=1e-4)
-
-
-def test_a_sentence_that_has_ended_is_left_alone() -> None:
-    """Only those that go on are decoded further, each by its own image."""
-    chain, asked = Chain([7] * 300 + [8] * 300), []
-    whole = chain.step
-
-    def step(words, state):
-        asked.append(len(words))
-        assert END not in words
-        return whole(words, state)
-
-    chain.step = step
-    drawn = sample(chain, 6, 1.0, torch.Generator().manual_seed(0))
-    lengths = np.array([len(one.words) for one in drawn])
-    assert asked == [int((lengths > position).sum()) for position in range(5) if (lengths > position).any()]
-    for image, first in ((0, 0), (1, 300)):
-        sentences = every_sentence(Chain([7, 8]), image, 4)
-        for one in drawn[first : first + 300]:
-            if one.words in sentences:
-                assert one.log_probability == pytest.approx(sentences[one.words], abs=1e-4)
-
-
-@pytest.mark.parametrize("classes", [40, 64, 1000])
-def test_extended_hypotheses_are_those_of_a_full_sort(classes: int) -> None:
-    generator = torch.Generator().manual_seed(classes)
-    n, b, beam, power, boundary = 20, 5, 7, 0.7, classes - 1
-    logits, total = torch.randn(n * b, classes, generator=generator) * 3, -torch.rand(n, b, generator=generator)
-    length, ended = torch.randint(2, 6, (n, b), generator=generator), torch.rand(n, b, generator=generator) < 0.4
-    ended[:, 0] = False
-    found = _extend(logits.clone(), total, length, ended, beam, power, boundary)
-    for image in range(n):
-        log_p = logits[image * b : (image + 1) * b].double().log_softmax(1)
-        every = [
-            (float(total[image, i] + log_p[i, word]), i, word)
-            for i in range(b)
-            for word in range(classes)
-            if not ended[image, i]
-        ]
-        every += [(float(total[image, i]), i, boundary) for i in range(b) if ended[image, i]]
-        every.sort(key=lambda one: -one[0] / float(length[image, one[1]]) ** power)
-        assert found.parent[image].tolist() == [i for _, i, _ in every[:beam]]
-        assert found.words[image].tolist() == [word for _, _, word in every[:beam]]
-        np.testing.assert_allclose(found.total[image], [value for value, _, _ in every[:beam]], atol=1e-5)

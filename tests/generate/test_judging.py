@@ -14,11 +14,8 @@ from pipeline.generate import metrics
 from pipeline.generate.beam import BeamSearch
 from pipeline.generate.corpus import Corpus
 from pipeline.generate.describing import Sources
-from pipeline.generate.lm import score
 from pipeline.generate.nearest import Nearest
 from pipeline.generate.tagging import TAGS, Tagger, read_treebank
-from pipeline.generate.trigram import Trigram
-from pipeline.text.sequences import encode_tokens
 
 REFERENCES = [
     [text.split() for text in group]
@@ -86,21 +83,6 @@ def test_cider_is_what_its_definition_says() -> None:
     assert found == pytest.approx(100 * cider_d(candidates, REFERENCES), rel=1e-6)
 
 
-def test_metrics_without_their_library_or_java_are_left_out_by_name(monkeypatch: pytest.MonkeyPatch) -> None:
-    candidates = [group[0] for group in REFERENCES]
-    with monkeypatch.context() as without:
-        without.setattr(metrics, "find_spec", lambda name: None)
-        found, statistics = metrics.judge(candidates, REFERENCES, meteor=True)
-    assert [getattr(found, name) for name in metrics.METRICS] == [None] * 7
-    assert set(found.not_measured) == set(metrics.METRICS) and statistics is None
-    assert "pip install 'jointspace[metrics]'" in found.not_measured["cider"]
-    pytest.importorskip("pycocoevalcap", reason="the extra `metrics` is not installed")
-    monkeypatch.setattr(metrics.shutil, "which", lambda name: None)
-    found, _ = metrics.judge(candidates, REFERENCES, meteor=True)
-    assert found.bleu_1 == pytest.approx(100) and found.meteor is None
-    assert "there is no Java" in found.not_measured["meteor"] and len(found.not_measured) == 1
-
-
 def test_the_statistics_give_the_metrics_of_any_sample() -> None:
     """Of all descriptions once what the reference scorer says of them; of a sample what it says of the same, repeated;
     CIDEr, whose weights stay those of all references, the mean of its own of each."""
@@ -127,39 +109,6 @@ def test_meteor_is_what_its_own_scorer_says() -> None:
     candidates = [["a", "dog", "run", "over", "green", "grasses"], *(group[0] for group in REFERENCES[1:])]
     found, _ = metrics.judge(candidates, REFERENCES, meteor=True)
     assert found.meteor == pytest.approx(94.15, abs=0.005) and not found.not_measured
-
-
-class Turned:
-    """A space in which the candidate texts have given cosines with the image."""
-
-    def __init__(self, cosines: list[float]) -> None:
-        self.cosines = cosines
-
-    def sentences(self, texts: list[str]) -> np.ndarray:
-        return np.array([[cosine, np.sqrt(1 - cosine**2)] for cosine in self.cosines[: len(texts)]])
-
-
-@pytest.mark.parametrize("penalty", [0.0, 0.5, 0.8, 1.0])
-@pytest.mark.parametrize("cosine", [-1.0, -0.6, -1e-9, 0.0, 0.3, 1.0])
-def test_a_repeated_word_never_raises_a_score(cosine: float, penalty: float) -> None:
-    vocabulary = make_vocabulary()
-    texts = ["a dog is here", "a dog dog is here", "a dog dog dog is here", "a dog dog dog is is here"]
-    corpus = Corpus(texts, encode_tokens(texts, vocabulary), vocabulary)
-    settings = make_candidates(1, 1, 1, 1, 9, penalty, 0.0)
-    sources = Sources(
-        corpus,
-        BeamSearch(1, 0, 9),
-        None,
-        settings,
-        0,
-        Turned([cosine] * 4),
-        Trigram(corpus.tokens, len(vocabulary.terms) + 1),
-    )
-    once, twice, thrice, stop = score(texts, np.array([1.0, 0.0]), sources)
-    assert once == cosine and once >= twice >= thrice and stop == thrice  # `is` is a stop word
-    if cosine > 0:
-        assert (twice, thrice) == (pytest.approx(cosine * penalty), pytest.approx(cosine * penalty**2))
-    assert (twice < once) == (penalty < 1 and cosine != 0)
 
 
 @pytest.mark.parametrize("distance", ["cosine", "euclidean"])

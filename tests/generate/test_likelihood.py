@@ -21,35 +21,12 @@ from pipeline.generate.likelihood import likelihood_scores
 from pipeline.generate.lm import AdditiveModel, MultiplicativeModel
 from pipeline.generate.material import HeldOut
 from pipeline.generate.mrnn import MultimodalRNN
-from pipeline.generate.prefixes import prefixes
 from pipeline.generate.training import sums_of
 from pipeline.metrics.ranks import rank_scores
-from pipeline.text.sequences import Tokens
 
 
 def held_out(pairs) -> HeldOut:
     return HeldOut(pairs, make_sentences(pairs.n_images)[0], make_vocabulary(), Space(), None, 0)
-
-
-def test_the_tree_has_each_prefix_once() -> None:
-    rng = np.random.default_rng(0)
-    sentences = [rng.integers(0, 3, length).tolist() for length in rng.integers(0, 6, 40)]  # some empty, some alike
-    offsets = np.concatenate([[0], np.cumsum([len(words) for words in sentences])])
-    tree = prefixes(Tokens(np.array(sum(sentences, []), np.int32), offsets), 9)
-    every = sorted({tuple(words[:k]) for words in sentences for k in range(len(words) + 1)}, key=lambda one: len(one))
-
-    def prefix(i: int) -> tuple[int, ...]:
-        return (*prefix(int(tree.parents[i])), int(tree.words[i])) if i else ()
-
-    found = [prefix(i) for i in range(len(tree.words))]
-    assert sorted(found) == sorted(every) and [len(one) for one in found] == [len(one) for one in every]
-    assert tree.levels == [0, *np.cumsum(np.bincount([len(one) for one in every])).tolist()]
-    assert [found[end] for end in tree.ends] == [tuple(words) for words in sentences]
-    steps = [(found[origin], int(target)) for origin, target in zip(tree.origins, tree.targets, strict=True)]
-    assert set(steps) == {(one[:-1], one[-1]) for one in every if one} | {(tuple(words), 9) for words in sentences}
-    assert len(set(steps)) == len(steps) and tree.origins.tolist() == sorted(tree.origins.tolist())
-    assert all(steps[tree.entering[i]] == (one[:-1], one[-1]) for i, one in enumerate(found) if one)
-    assert [steps[step] for step in tree.closing] == [(tuple(words), 9) for words in sentences]
 
 
 @pytest.mark.parametrize("cell", ["relu", "lstm", "gru"])

@@ -135,30 +135,6 @@ def test_a_detector_takes_the_classes_of_its_weights(weights: dict) -> None:
     np.testing.assert_allclose(np.sort(proposals.boxes, 0), np.sort(plain, 0), atol=1e-3)
 
 
-@pytest.mark.parametrize("stage", ["detections", "rpn"])
-def test_images_of_one_shape_go_through_a_detector_together(
-    weights: dict, stage: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    network = build_detector(DETECTOR, weights, "w.pt", 0.0)
-    wide, high = ([np.array(make_image(thing, size)) for thing in (2, 3)] for size in ((90, 70), (70, 90)))
-    images = [wide[0], high[0], Failure("truncated"), wide[1], high[1]]
-    alone = list(detect(network, images, torch.device("cpu"), stage, 1))
-    together, seen = network.transform.forward, []
-
-    def watched(pictures, targets=None):
-        seen.append(len(pictures))
-        return together(pictures, targets)
-
-    monkeypatch.setattr(network.transform, "forward", watched)
-    for most, batches in ((5, [2, 2]), (4, [1, 2, 1])):
-        seen.clear()
-        found = list(detect(network, images, torch.device("cpu"), stage, most))
-        assert sorted(seen) == sorted(batches)
-        for ours, theirs in zip(found, alone, strict=True):
-            np.testing.assert_allclose(ours.boxes, theirs.boxes, atol=1e-2)
-            np.testing.assert_allclose(ours.scores, theirs.scores, atol=1e-4)
-
-
 def test_a_detector_that_does_not_match_is_refused(weights: dict) -> None:
     short = {**weights, "roi_heads.box_predictor.bbox_pred.weight": torch.zeros(16, 1024)}
     with pytest.raises(InputError, match=r"w\.pt: its head scores 5 classes but places boxes for 4"):

@@ -4,19 +4,12 @@ import numpy as np
 import pytest
 import torch
 from devices import full_beyond
-from made_up import THINGS
-from made_up_settings import text_view
-from scipy import sparse
 from test_feature_maps import BLOCKS, MAPS, make_fourier, moments_of
 from test_models import make_task
 
 from pipeline.device import OomBatcher
-from pipeline.models.linear.cca import NormalizedCCA
 from pipeline.models.linear.device_views import sparse_on
-from pipeline.models.linear.ensemble import Ensemble, EnsembleMember
 from pipeline.models.linear.passes import mapped_moments
-from pipeline.models.linear.projection import Directions
-from pipeline.models.linear.views import ImageView
 from pipeline.specs.models import model_spec
 
 ON_DEVICES = {name: maps for name, maps in MAPS.items() if maps.fit_devices()}
@@ -64,19 +57,3 @@ def test_embeddings_are_those_of_numpy(device, room: int, name: str, training: s
     assert sum(done) == len(images) + len(sentences)
     nothing = model.embed_sentences({"tfidf": pairs.sentences["tfidf"][:0]})
     assert nothing.shape == (0, images.shape[1]) and nothing.dtype == images.dtype == np.float32
-
-
-def test_an_ensemble_takes_its_members_along(device: torch.device) -> None:
-    size = len(THINGS)
-    eye = np.eye(size, dtype=np.float32)
-    member = NormalizedCCA(
-        ImageView(("colour",), (size,), ()),
-        text_view(size),
-        np.zeros(size),
-        np.zeros(size),
-        Directions(eye, eye, np.ones(size)),
-    )
-    ensemble = Ensemble([EnsembleMember("ncca", member, 1.0)]).to(device)
-    assert member._projections is not None
-    np.testing.assert_allclose(ensemble.embed_images({"colour": eye}), eye, atol=1e-6)
-    np.testing.assert_allclose(ensemble.embed_sentences({"vectors": {"tfidf": sparse.csr_array(eye)}}), eye, atol=1e-6)

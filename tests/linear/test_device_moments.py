@@ -1,7 +1,6 @@
 """Moments by torch are those by numpy, also where a GPU has no room for a whole block."""
 
 from dataclasses import replace
-from pathlib import Path
 
 import numpy as np
 import pytest
@@ -98,24 +97,3 @@ def test_views_are_stacked_and_normalised_alike(device: torch.device, steps: tup
         np.testing.assert_allclose(stack(view, features, device).cpu(), expected, rtol=1e-6, atol=1e-7)
     for name, block in features.items():
         np.testing.assert_array_equal(block, before[name])
-
-
-def test_the_command_computes_where_the_configuration_says(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    from made_up import make_run, make_stage, write_feature_shards
-
-    from pipeline import device
-    from pipeline.storage.manifest import Manifest
-    from pipeline.storage.moments import read_moments
-
-    run = make_run(tmp_path / "run")
-    write_feature_shards(Manifest(run / "manifest"), run / "features" / "colour")
-    make_stage("encode_sentences", run)
-    make_stage("accumulate", run, "target")
-    (run / "moments/target").rename(tmp_path / "numpy")
-    used = []
-    monkeypatch.setattr(device, "find_gpu", lambda name: used.append(name) or torch.device("cpu"))
-    make_stage("accumulate", run, "target")
-    assert used == ["auto"]
-    for name in ("shard-00000.h5", "shard-00001.h5", "shard-00002.h5"):
-        folders = (run / "moments/target", tmp_path / "numpy")
-        assert_same(*(Moments.from_arrays(read_moments(folder / name, 0)) for folder in folders), 1e-6)

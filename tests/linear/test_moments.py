@@ -101,25 +101,3 @@ def test_packing_keeps_a_symmetric_matrix(n: int) -> None:
     full = np.random.default_rng(n).standard_normal((n, n)).astype(np.float32)
     full += full.T.copy()
     np.testing.assert_array_equal(unpack(pack(full), n), full)
-
-
-def test_absorbed_moments_are_the_sum_to_the_last_bit_in_the_blocks_that_are_there() -> None:
-    one, other = (accumulate(make_pairs(seed, n, 300, 270)) for seed, n in ((1, 40), (2, 7)))
-    shift = np.sqrt(one.n * other.n / (one.n + other.n))
-    dx = (shift * (one.mean_x - other.mean_x)).astype(one.xx.dtype)
-    dy = (shift * (one.mean_y - other.mean_y)).astype(one.xx.dtype)
-    expected = {
-        "xx": np.outer(dx, dx) + other.xx + one.xx,
-        "xy": np.outer(dx, dy) + other.xy + one.xy,
-        "yy": np.outer(dy, dy) + other.yy + one.yy,
-    }
-    added, blocks = one + other, {name: getattr(one, name) for name in expected}
-    absorbed = one.absorb(other)
-    for name, block in expected.items():
-        assert getattr(added, name).tobytes() == getattr(absorbed, name).tobytes() == block.tobytes()
-        assert getattr(absorbed, name) is blocks[name]
-    assert absorbed.n == added.n
-    for name in ("mean_x", "mean_y"):
-        assert getattr(absorbed, name).tobytes() == getattr(added, name).tobytes()
-    nothing = Moments.zero(300, 270)
-    assert nothing.absorb(other) is other and other.absorb(nothing) is other

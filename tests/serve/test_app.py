@@ -2,17 +2,14 @@
 
 import io
 import re
-import socket
-import sys
 from pathlib import Path
 
 import numpy as np
 import pytest
-from made_up import THINGS, build_bundle, make_run, run_command
+from made_up import THINGS, build_bundle, make_run
 from made_up_sets import OTHER, THING, add_fragments
 from PIL import Image
 
-from pipeline.errors import UsageError
 from pipeline.index.search import Searcher
 from pipeline.storage.bundle import Bundle
 from pipeline.storage.sources import ImageSources
@@ -163,19 +160,3 @@ def test_metrics(client: TestClient) -> None:
     assert samples["jointspace_errors_total", route, "422"] == samples["jointspace_errors_total", "other", "404"] == 1
     assert samples["jointspace_request_seconds_count", route] == 3 and samples["jointspace_request_seconds_sum", route]
     assert samples["jointspace_requests_in_progress",] == 1
-
-
-def test_the_command_says_what_is_missing(run: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    with socket.create_server(("127.0.0.1", 0)) as taken:
-        port = taken.getsockname()[1]
-        with pytest.raises(UsageError, match=f"cannot listen on 127.0.0.1 port {port} .*choose another --port"):
-            run_command("serve", run / "bundle", "--port", port)
-    with pytest.raises(UsageError, match=r"serve\.max_top"):
-        run_command("serve", run / "bundle", "--top", 100_000)
-    for missing in ("uvicorn", "prometheus_client"):
-        with monkeypatch.context() as patch:
-            patch.setitem(sys.modules, missing, None)
-            for name in [name for name in sys.modules if name.startswith("pipeline.serve.")]:
-                patch.delitem(sys.modules, name)
-            with pytest.raises(UsageError, match=rf"needs {missing}; pip install 'jointspace\[serve\]'"):
-                run_command("serve", run / "bundle")

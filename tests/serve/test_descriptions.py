@@ -7,11 +7,8 @@ from pathlib import Path
 import httpx
 import pytest
 import yaml
-from made_up import THINGS, run_command
-from made_up_generators import beside, describe, find_few_words, make_described_run, train
-
-from pipeline.errors import IntegrityError, UsageError
-from pipeline.storage.parameters import MODEL, read_parameters, write_parameters
+from made_up import THINGS
+from made_up_generators import describe, make_described_run, train
 
 pytest.importorskip("fastapi", reason="FastAPI is not installed: pip install 'jointspace[serve]'")
 pytest.importorskip("uvicorn", reason="uvicorn is not installed: pip install 'jointspace[serve]'")
@@ -101,33 +98,3 @@ def test_a_description_keeps_no_search_waiting_and_few_wait_for_it(
     assert all(answer.headers["Retry-After"] == "1" for answer in described[PLACES:])
     texts = [answer.json()["results"][0]["text"] for answer in described[:PLACES]]
     assert all(thing in text for thing, text in zip(THINGS, texts, strict=False))
-
-
-def test_the_command_says_what_a_generator_lacks(run: Path, tmp_path: Path) -> None:
-    with pytest.raises(UsageError, match="generators belong to a run; give --run too"):
-        run_command("serve", run / "bundle", "--generator", "mrnn")
-    other = beside(run, tmp_path / "run", "text")
-    (other / "text").mkdir()
-    (other / "text/tokens").symlink_to(run / "text/tokens")
-    (tmp_path / "few").mkdir()
-    (other / "text/tokens.json").symlink_to(find_few_words(run, tmp_path / "few"))
-    with pytest.raises(IntegrityError, match="vocabulary of .* differ"):
-        serve_generators(other, "mrnn")
-    changed = beside(run, tmp_path / "changed", "generators")
-    _change(run, changed, "mrnn", encoders=["nose", "colour"])
-    with pytest.raises(UsageError, match="needs the encoders nose and colour, which no served index has; serve"):
-        serve_generators(changed, "mrnn")
-    _change(run, changed, "joint", space="of another run")
-    with pytest.raises(UsageError, match="uses a joint space that no served index has; serve the index"):
-        serve_generators(changed, "joint")
-
-
-def _change(run: Path, changed: Path, name: str, encoders: list[str] | None = None, space: str | None = None) -> None:
-    """A generator of `run` as `changed` has it: it takes other encoders, or stands on another space."""
-    stored = read_parameters(run / "generators" / name / "model.safetensors", MODEL)
-    settings = {**stored.settings, **({"encoders": encoders} if encoders else {})}
-    details = {**stored.details, **({"space": space} if space else {})}
-    write_parameters(
-        changed / "generators" / name / "model.safetensors", MODEL, stored.tensors, settings=settings,
-        fingerprint="other", details=details,
-    )  # fmt: skip

@@ -4,7 +4,6 @@ import io
 import math
 from pathlib import Path
 
-import numpy as np
 import pyarrow as pa
 import pytest
 from made_up import build_bundle, make_run
@@ -21,7 +20,6 @@ pytest.importorskip("python_multipart", reason="python-multipart is not installe
 from fastapi.testclient import TestClient  # noqa: E402
 from visiting import CHECK, LIMITS, PIXELS, make_client, see  # noqa: E402
 
-from pipeline.index.shared_encoders import SharedEncoders  # noqa: E402
 from pipeline.serve.app import build_app  # noqa: E402
 from pipeline.serve.gallery import ServedGallery  # noqa: E402
 from pipeline.serve.overview import facets  # noqa: E402
@@ -96,31 +94,3 @@ def test_the_region_that_fits_the_words_best_is_on_each_answer(tmp_path: Path) -
         assert products[boxes.index(result["box"])] == pytest.approx(max(products), abs=1e-6)
     assert len(found.json()["results"]) == 9
     assert client.get("/api/models").json()["models"][0]["scale"] is None
-
-
-def test_a_photograph_is_encoded_once_for_all_models() -> None:
-    restored, encoded = [], []
-
-    class Eyes:
-        def encode(self, images: list) -> np.ndarray:
-            encoded.append(images[0])
-            return np.full((1, 2), len(encoded), np.float32)
-
-    class Part:
-        def __init__(self, sha256: str, side: int) -> None:
-            self.key = f"{sha256} {side}"
-
-        def open(self) -> Eyes:
-            restored.append(self.key)
-            return Eyes()
-
-    encoders = SharedEncoders(lambda data: data)
-    for _ in range(3):
-        found = encoders(b"one", {"a": Part("x", 1), "b": Part("y", 1), "same": Part("x", 1)})
-        assert found["a"] is found["same"] and len(encoded) == 2
-    encoders(b"one", {"a": Part("x", 2)})  # other settings with the same tensors are another encoder
-    encoders(b"two", {"a": Part("x", 1)})
-    assert len(restored) == 3 and len(encoded) == 4
-    for number in range(2 * SharedEncoders.KEPT):
-        encoders(str(number).encode(), {"a": Part("x", 1)})
-    assert len(encoders._features) == SharedEncoders.KEPT

@@ -11,10 +11,9 @@ from typing import Any
 import numpy as np
 import pytest
 import yaml
-from made_up import ingest, make_run, make_stage
+from made_up import make_run, make_stage
 from made_up_training import encode_parses
 
-from examples.demo import DrawingSettings, collection_texts, scene_record
 from pipeline.errors import InputError, IntegrityError
 from pipeline.storage.manifest import Manifest
 from pipeline.storage.parsers import load_parser
@@ -141,29 +140,6 @@ def test_bad_files_are_named(run: Path, text: str, message: str) -> None:
     with pytest.raises(InputError, match=message):
         parse(run, conllu="p.conllu", brackets=None)
     assert not (run / "text/parses").exists()
-
-
-def test_the_demos_own_files_fit_its_sentences(tmp_path: Path) -> None:
-    """Every sentence of the demo's captions has both trees, over exactly the words of `encode-tokens`."""
-    collection = tmp_path / "collection"
-    settings = DrawingSettings(train=12, dev=2, test=2, weak=0, seed=5)
-    records = [scene_record(settings, index) for index in range(settings.images)]
-    (collection / "images").mkdir(parents=True)
-    for record in records:
-        (collection / "images" / record.name).write_bytes(record.jpeg)
-    for name, text in collection_texts(records).items():
-        (collection / name).write_text(text)
-    values = {"data_root": str(collection), "tokens": {"min_count": 1}}
-    (tmp_path / "config.yaml").write_text(yaml.safe_dump(values))
-    ingest(tmp_path, collection)
-    make_stage("parse", tmp_path)
-    output = tmp_path / "text/parses/shard-00000.conllu"
-    trees, tokens = encode(tmp_path)
-    assert json.loads(output.with_name(output.name + ".json").read_text())["details"]["n_fallbacks"] == 0
-    shard = trees.open(0)
-    assert shard.rows == 80 and shard.details["n_misfits"] == 0
-    np.testing.assert_array_equal(shard.dependency["words"], tokens.open(0).ids)
-    np.testing.assert_array_equal(shard.phrase["words"][shard.phrase["words"] >= 0], tokens.open(0).ids)
 
 
 @pytest.fixture(scope="module")

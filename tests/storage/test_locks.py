@@ -12,13 +12,12 @@ from pathlib import Path
 
 import click
 import pytest
+from made_up import make_run, make_stage, write_config
 
 from pipeline.errors import JointspaceError
-from pipeline.run.run import Run
-from pipeline.run.runner import make
-from pipeline.storage.atomic import publish_json, publish_text, to_json
+from pipeline.storage.atomic import to_json
 from pipeline.storage.locks import hold, is_held, remove_free
-from stages.catalogue import COMMANDS, declared
+from stages.catalogue import COMMANDS
 from stages.cli import cli
 
 ROOT = Path(__file__).parents[2]
@@ -109,41 +108,22 @@ def with_output() -> list[str]:
     return [name for name, c in commands.items() if any(one.name == "output" and one.required for one in c.params)]
 
 
-@pytest.mark.parametrize("name", with_output())
-def test_every_command_locks_its_output(name: str, tmp_path: Path) -> None:
-    command = cli.get_command(click.Context(cli), name)
-    arguments = {option.name: None for option in command.params}
-    arguments |= {"root": tmp_path} if "root" in arguments else {}
-    with hold(tmp_path / "x"), pytest.raises(JointspaceError, match="is being written by"):
-        command.callback(**{**arguments, "output": tmp_path / "x"})
+def test_every_command_locks_its_output(tmp_path: Path) -> None:
+    for name in with_output():
+        command = cli.get_command(click.Context(cli), name)
+        arguments = {option.name: None for option in command.params}
+        arguments |= {"root": tmp_path} if "root" in arguments else {}
+        with hold(tmp_path / "x"), pytest.raises(JointspaceError, match="is being written by"):
+            command.callback(**{**arguments, "output": tmp_path / "x"})
 
 
-def test_every_stage_over_shards_locks_its_part(tmp_path: Path) -> None:
-    encoder = {"name": "eyes", "architecture": "squeezenet1_1", "weights": "untrained"}
-    chosen = {
-        "encoders": [
-            encoder, {"name": "pooled", "architecture": "pooled", "of": "eyes"},
-            {"name": "given", "kind": "imported", "path": "x.npy"},
-        ], "parts": 2,
-        "text_encoders": [
-            {"name": "tfidf", "kind": "tf-idf"}, {"name": "spoken", "kind": "imported", "imported": {"path": "y.npy"}}
-        ],
-        "regions": {"encoders": ["eyes"], "dimensions": 4}, "models": ["both"],
-        "ensembles": {"both": {"members": ["ncca", "gru"]}},
-    }  # fmt: skip
-    publish_text(tmp_path / "config.yaml", json.dumps(chosen))
-    counts = {"counts": {}, "splits": {"train": 3}, "rejects": "", "contents": ["c", "d"]}
-    about = {"fingerprint": "m", "root": str(tmp_path), "shard_size": 2, "shards": 2, **counts}
-    publish_json(tmp_path / "manifest/manifest.json", about)
-    sharded, run = [stage for stage in declared().values() if stage.sharded], Run(tmp_path)
-    assert len(sharded) > 10
-    for stage in sharded:
-        names = stage.choices(run.config)[0]
-        shards = stage.outputs(run.layout, *names)[0]
-        number = 0 if shards.whole else 1
-        part = shards.part(number)
-        with hold(part), pytest.raises(JointspaceError, match=f"{part} is being written by"):
-            make(run, stage, names, number)
+def test_a_stage_over_shards_locks_its_part_and_no_other(tmp_path: Path) -> None:
+    run = make_run(tmp_path)
+    write_config(run, {"parts": 2})
+    with hold(run / "text/tfidf/parts/00001.json"):
+        make_stage("encode_sentences", run, "--part", 0)
+        with pytest.raises(JointspaceError, match="00001.json is being written by"):
+            make_stage("encode_sentences", run, "--part", 1)
 
 
 SNAKEFILE = """

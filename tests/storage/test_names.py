@@ -139,7 +139,7 @@ class Killed(BaseException):
 
 
 @pytest.mark.parametrize("step", STEPS)
-@pytest.mark.parametrize("call", [1, 2, 3])
+@pytest.mark.parametrize("call", [1, 2])
 def test_a_parser_that_was_killed_at_its_end_is_made_again(
     step: str, call: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -3,11 +3,8 @@
 import numpy as np
 import pytest
 
-from examples.demo import DrawingSettings, collection_texts, scene_record
-from pipeline.models.neural.hmlstm import noun_phrases
 from pipeline.text.brackets import read_brackets
 from pipeline.text.heads import NounPhrase, list_noun_phrases
-from pipeline.text.trees import NOTHING, pack
 
 
 def tree_of(text: str):
@@ -69,23 +66,3 @@ def test_the_others_are_all_noun_phrases_that_lack_a_word() -> None:
         assert sorted(phrase.text for phrase in list_noun_phrases(tree_of(text))) == sorted(expected)
         several += len(expected) > 1
     assert several > 50
-
-
-def test_they_are_those_of_packed_trees() -> None:
-    settings = DrawingSettings(train=20, dev=0, test=0, weak=0, seed=1)
-    lines = collection_texts([scene_record(settings, i) for i in range(20)])["trees.brackets"].splitlines()
-    trees = [tree for _, tree in read_brackets(lines, "b")]
-    labels = sorted({label for tree in trees for label in tree.labels})
-    packed = pack(
-        [
-            [
-                (parent, 0 if node < len(tree.words) else NOTHING, labels.index(label))
-                for node, (parent, label) in enumerate(zip(tree.parents, tree.labels, strict=True))
-            ]
-            for tree in trees
-        ]
-    )
-    nodes = noun_phrases(packed, labels.index("NP"))
-    listed = [list_noun_phrases(tree) for tree in trees]
-    counts = np.bincount(np.searchsorted(packed.offsets, nodes, "right") - 1, minlength=len(trees))
-    assert [len(own) for own in listed] == counts.tolist() and sum(counts) > 150

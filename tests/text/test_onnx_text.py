@@ -67,15 +67,6 @@ def test_states_are_averaged_over_a_texts_own_tokens(shape: Sequence[int | str])
     np.testing.assert_allclose(made.encode(["\N{FULLWIDTH LATIN SMALL LETTER A} dog"]), [[0.5, 1]], rtol=1e-6)
 
 
-@pytest.mark.parametrize("shape", [("n", "t"), (2, "t")])
-def test_without_a_mask_no_text_depends_on_its_neighbours(shape: Sequence[int | str]) -> None:
-    made = prepare(make_graph(shape, mask=False, pooled=True), make_tokenizer())
-    texts = ["a dog", "a dog runs runs", "a", "dog a", "a dog runs", "dog"] * 30
-    rows = made.encode(texts)
-    np.testing.assert_allclose(rows[:6], [[1, 2], [4, 4], [1, 0], [1, 2], [4, 4], [0, 2]], rtol=1e-6)
-    assert np.array_equal(rows, np.tile(rows[:6], (30, 1)))
-
-
 @pytest.mark.parametrize(
     ("graph", "tokenizer", "own", "message"),
     [
