@@ -2,11 +2,10 @@
 
 import os
 import signal
-import tempfile
 import threading
 import time
 from functools import partial
-from operator import add, iadd
+from operator import add
 from pathlib import Path
 from types import SimpleNamespace
 from weakref import WeakSet
@@ -16,7 +15,7 @@ import pytest
 from scipy import sparse
 
 from pipeline.index.shard_search import ShardVectors, search_parts
-from pipeline.mapreduce import LargeSums, map_reduce
+from pipeline.mapreduce import map_reduce
 from pipeline.models.linear.accumulation import MomentsAccumulator
 from pipeline.models.linear.sets import FoldedMoments, Restriction
 
@@ -79,20 +78,6 @@ def to_arrays(total: Counted) -> dict[str, np.ndarray]:
     arrays = {name: np.frombuffer(total.text.encode(), np.uint8).view(Written) for name in ("text", "again")}
     Written.alive.update(arrays.values())
     return arrays
-
-
-def test_large_sums_keep_every_bit_in_a_file_that_nobody_sees(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
-    seen = []
-
-    def look(item: int) -> np.ndarray:
-        seen.extend(tmp_path.iterdir())
-        return draw(item)
-
-    large = LargeSums(iadd, lambda total: {"total": total}, lambda arrays: arrays["total"])
-    found = map_reduce(look, range(24), add, large=large)
-    assert found.tobytes() == map_reduce(draw, range(24), add).tobytes()
-    assert not seen and not list(tmp_path.iterdir())
 
 
 def test_a_killed_worker_does_not_change_the_sum(tmp_path: Path) -> None:

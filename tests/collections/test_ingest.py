@@ -113,15 +113,6 @@ def test_a_killed_ingest_leaves_a_whole_manifest_or_none(root: Path, tmp_path: P
     assert Manifest(run / "manifest").images.num_rows == 20
 
 
-def test_flickr8k(real_data: Path, tmp_path: Path) -> None:
-    """7,000 photographs, two of which have the same bytes and ten different sentences."""
-    ingest(tmp_path, real_data / "flickr8k", processes=2)
-    counts = Manifest(tmp_path / "manifest").summary["counts"]
-    assert counts["images"] == {"given": 7000, "kept": 6999, "rejected": 0, "duplicate": 1}
-    assert counts["sentences"] == {"given": 35000, "kept": 35000, "rejected": 0, "duplicate": 0}
-    assert counts["documents"]["kept"] == 5954 and counts["boxes"]["kept"] == 166_843
-
-
 def test_images_in_no_split_are_divided() -> None:
     """The fifth and the tenth of every ten that can be used, up to a thousand; images at the end change nothing."""
     splits, usable = np.full(25, DIVIDED, object), np.ones(25, bool)

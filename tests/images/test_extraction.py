@@ -12,7 +12,6 @@ import torch
 from pictures import make_encoder, make_pixels, normalise
 
 from pipeline.errors import UsageError
-from pipeline.images import extraction
 from pipeline.images.backbones import build
 from pipeline.images.extraction import ExtractionPlan, Extractor, choose_plan, extract_in_step
 from pipeline.images.networks import NetworkEncoder
@@ -65,18 +64,6 @@ def test_encoders_in_step_make_what_each_makes_alone_and_keep_few_pictures(sizes
     found = extract_in_step(views(), [partial(means, size) for size in sizes])
     np.testing.assert_allclose(found, pixels.mean(axis=(2, 3)), rtol=1e-6)
     assert most < 200, "as many as wait in a batch, and a few dozen"
-
-
-def test_precision_is_chosen_by_device_and_agreement(monkeypatch: pytest.MonkeyPatch) -> None:
-    encoder = make_encoder()
-    monkeypatch.setattr(extraction, "fast_at_bfloat16", lambda device: True)
-    for cosine, dtype in ((0.99999, torch.bfloat16), (0.9991, torch.float32)):
-        monkeypatch.setattr(extraction, "bfloat16_cosine", lambda *_, cosine=cosine: cosine)
-        assert choose_plan(encoder, "cpu", "auto", 8).dtype == dtype
-    assert choose_plan(encoder, "cpu", "bfloat16", 8).dtype == torch.bfloat16
-    monkeypatch.setattr(extraction, "fast_at_bfloat16", lambda device: False)
-    assert choose_plan(encoder, "cpu", "auto", 8) == ExtractionPlan(CPU, torch.float32, 8)
-    assert choose_plan(encoder, "cpu", "float32", 8).precision == "float32"
 
 
 def test_a_full_gpu_halves_the_batch(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -9,7 +9,7 @@ from pictures import MEAN, encode_jpeg, make_encoder
 from PIL import Image
 
 from pipeline.errors import InputError, JointspaceError
-from pipeline.images.boxes import Candidates, overlaps
+from pipeline.images.boxes import overlaps
 from pipeline.images.decode import ImageLimits
 from pipeline.images.descent import DescentSchedule
 from pipeline.images.finetune import Finetuning
@@ -133,20 +133,6 @@ def test_training_that_comes_apart_says_so_and_changes_nothing_more() -> None:
         np.testing.assert_array_equal(after[f"weights.{name}"], before[f"weights.{name}"])
 
 
-def test_pretrained_statistics_stay_and_the_body_learns_by_its_own_rate() -> None:
-    encoder = make_encoder("shufflenet_v2_x0_5", side=32)
-    before = {name: tensor.copy() for name, tensor in encoder.tensors().items()}
-    task = start(3, encoder=encoder, pretrained=True, body_rate=0)
-    head = task.classifier()
-    list(task.learn(make_batch(seed) for seed in range(3)))
-    assert all(np.array_equal(tensor, before[name]) for name, tensor in task.encoder({}).tensors().items())
-    assert not np.array_equal(task.classifier().weight / task.head.scale.item(), head.weight)
-    other = start(3, encoder=encoder)
-    list(other.learn(make_batch(seed) for seed in range(3)))
-    moved = {name for name, tensor in other.encoder({}).tensors().items() if not np.array_equal(tensor, before[name])}
-    assert any(name.endswith("running_mean") for name in moved) and any(name.endswith("weight") for name in moved)
-
-
 def naive_average_precision(images: list[Judged], label: int) -> float:
     """The area by its definition: the best precision at each recall or beyond it."""
     rows = []
@@ -184,10 +170,3 @@ def test_average_precision_is_the_definitions() -> None:
     np.testing.assert_allclose(found.average, expected)
     assert found.mean == pytest.approx(np.mean(expected)) and 0 < found.mean < 1
     assert 0 < found.reachable <= 1
-
-
-def test_suppression_is_by_class() -> None:
-    boxes = np.float32([[0, 0, 10, 10], [0, 0, 10, 9]])
-    image = Judged(boxes, np.array([[0.1, 0.8, 0.1], [0.1, 0.1, 0.8]]), boxes[:1], np.array([1]))
-    assert judge_detections([image], 0.3).average[0] == 1
-    assert partial(judge_detections, [image])(1.0).average[0] == 1 and Candidates(boxes, boxes[:, 0]).boxes is boxes

@@ -104,24 +104,6 @@ def test_grey_pictures_have_no_colour(pixels: np.ndarray) -> None:
     assert not np.any(opponents)
 
 
-def test_parts_have_the_dimensions_asked_for(encoder: StandardEncoder, pixels: np.ndarray) -> None:
-    assert encoder.dim == sum(DIMS.values())
-    features = encoder(torch.from_numpy(pixels)).numpy()
-    assert features.dtype == np.float32
-    for part in np.split(features, np.cumsum(list(DIMS.values()))[:-1], axis=1):
-        covariance = np.cov(part.T)
-        variances = np.diag(covariance)
-        np.testing.assert_allclose(covariance, np.diag(variances), atol=1e-5)
-        assert (np.diff(variances) <= 1e-6).all() and 0.2 < variances.sum() <= 1 + 1e-4
-
-
-def test_mirror_images_are_one_with_flip(pixels: np.ndarray) -> None:
-    images = torch.from_numpy(pixels[:4])
-    both, one = learn(pixels[:4], flip=True), learn(pixels[:4])
-    torch.testing.assert_close(both(images.flip(2)), both(images), rtol=1e-4, atol=1e-5)
-    assert (one(images.flip(2)) - one(images)).abs().max() > 0.05
-
-
 @pytest.mark.parametrize("value", [0, 255])
 def test_empty_pictures_have_finite_features(encoder: StandardEncoder, value: int) -> None:
     features = encoder(torch.full((1, SIDE, SIDE, 3), value, dtype=torch.uint8))

@@ -138,22 +138,6 @@ def test_a_query_is_embedded_as_the_same_sentence_was(registered: str, run: Path
     assert np.isfinite(searcher.embed_sentence(long)).all()
 
 
-def test_every_door_answers(run: Path, tmp_path: Path) -> None:
-    bundle = build(run, "hmlstm", tmp_path)
-    shown = json.loads(run_command("search", "--index", bundle, "a dog", "--json", "--top", 3))
-    (tmp_path / "asked.txt").write_text("a dog\nunicorn\n")
-    lines = run_command("search", "--index", bundle, "--batch", tmp_path / "asked.txt", "--top", 3).splitlines()
-    assert json.loads(lines[0])["results"] == shown and "no word of 'unicorn'" in json.loads(lines[1])["error"]
-
-    from pipeline.serve.gallery import ServedGallery
-
-    gallery = ServedGallery(Searcher(Bundle(bundle)), lambda data: {}, lambda *place: b"", lambda data: None, 8)
-    assert [hit.row["image_id"] for hit in gallery.images("a dog", 3)] == [hit["image_id"] for hit in shown]
-    card = Bundle(bundle).card
-    assert card["parse"]["engine"] == "spacy" and card["parse"]["max_words"] == 9 and card["parse"]["package"] is None
-    assert any(name.startswith("parser/") for name in card["files"]) and "parser" in card["inputs"]
-
-
 def test_regions_are_searched_for_in_words(run: Path, tmp_path: Path) -> None:
     """Against a loop over the regions that `embed-phrases` has embedded; then without the first image found."""
     bundle = build(run, "hmlstm", tmp_path)

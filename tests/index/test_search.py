@@ -1,7 +1,6 @@
 """Searching a made-up bundle whose answers are known."""
 
 import json
-import re
 import subprocess
 import sys
 from pathlib import Path
@@ -11,7 +10,7 @@ import pytest
 from click.testing import CliRunner
 from made_up import build_bundle, features_of, make_run, run_command
 
-from pipeline.errors import InputError, IntegrityError
+from pipeline.errors import InputError
 from pipeline.index.search import Searcher
 from pipeline.storage.bundle import Bundle
 from stages.index.search import command
@@ -73,24 +72,6 @@ def test_words_that_nothing_is_searched_for_are_named_with_the_answer(bundle: Pa
     assert "no word of 'a unicorn'" in answers[2]["error"]
     with pytest.raises(InputError, match=r"in the vocabulary \(hors \(horse\?\), unicorn\); use other words"):
         searcher.images("the hors, a unicorn", 1)
-
-
-def test_a_folder_above_bundles_says_which_it_holds(bundle: Path) -> None:
-    run = bundle.parent
-    (run / "index").mkdir(exist_ok=True)
-    for name in ("ncca", "cca"):
-        (run / "index" / name).symlink_to(bundle)
-    try:
-        for above, names in ((run / "index", "cca, ncca"), (run, "bundle, index/cca, index/ncca")):
-            said = f"{above} is not a bundle; it holds bundles: {names}: give {run / 'index' / 'ncca'}"
-            for name, arguments in (("search", ["--index", above, "dog"]), ("serve", [above])):
-                with pytest.raises(IntegrityError, match=re.escape(said)):
-                    run_command(name, *arguments)
-    finally:
-        for name in ("ncca", "cca"):
-            (run / "index" / name).unlink()
-    with pytest.raises(IntegrityError, match="nowhere does not exist; did you mean .*bundle[?] give a folder that"):
-        run_command("search", "--index", run / "nowhere", "dog")
 
 
 def test_the_command_prints_a_table_or_json(bundle: Path) -> None:

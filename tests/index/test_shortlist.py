@@ -94,18 +94,6 @@ def test_what_is_found_is_scored_exactly_and_more_lists_find_more(what: str, rul
     assert recalls[0] + 0.2 < recalls[1]
 
 
-def test_the_regions_nearest_to_a_word_find_an_image_that_means_hide() -> None:
-    rng = np.random.default_rng(8)
-    sets, query = make_sets(rng, 400, 5), make_sets(rng, 1, 3)
-    sets.vectors[sets.offsets[77]] = 3 * query.vectors[0]
-    expected = naive_scores("images", sets, query, RULES[0])
-    assert np.argmax(expected) == 77
-    gallery = make_gallery("images", sets, RULES[0], "IVF1,Flat")  # one list: by its mean, all images are the same
-    assert search(gallery, query, 1, Shortlist(1, 4)).rows.tolist() == [77]
-    found = search(gallery, query, 10, Shortlist(len(sets.vectors), 10))  # all are looked up: the estimate is the score
-    assert found.rows.tolist() == np.argsort(-expected)[:10].tolist()
-
-
 def test_planted_answers_are_found_with_a_short_list() -> None:
     rng = np.random.default_rng(2)
     images = make_sets(rng, 2000, 6, 3)
@@ -136,20 +124,3 @@ def test_the_cost_is_measured_against_rule_everything() -> None:
     assert (everything.recall, everything.first) == (1, 1)
     flat = measure_shortlist(make_gallery("images", sets, rule, "Flat"), queries)
     assert (flat.recall, flat.first, flat.scored, flat.shortlist) == (1, 1, 400, None)
-
-
-def test_a_snippet_finds_the_regions_that_say_most_of_it() -> None:
-    rng = np.random.default_rng(6)
-    sets = make_sets(rng, 60, 6)
-    words = rng.standard_normal((3, DIM)).astype(np.float32)
-    owners = np.repeat(np.arange(60), np.diff(sets.offsets))
-    scores = (sets.vectors.astype(float) @ words.T.astype(float)).sum(axis=1)
-    expected = [max(np.flatnonzero(owners == image), key=lambda row: scores[row]) for image in range(60)]
-    expected = sorted(expected, key=lambda row: -scores[row])
-    for factory in ("Flat", "IVF1,Flat"):
-        gallery = make_gallery("images", sets, ScoreRule("words", 0), factory)
-        for top in (1, 7, 60, 100):
-            found = gallery.regions(words, top)
-            assert found.rows.tolist() == expected[:top]
-            assert gallery.owners[found.rows].tolist() == owners[expected[:top]].tolist()
-            np.testing.assert_allclose(found.scores, scores[expected[:top]], rtol=1e-4, atol=1e-5)

@@ -57,18 +57,3 @@ def test_a_bundled_photograph_finds_images_with_the_same_regions(run: Path) -> N
     assert {hit["path"] for hit in found[:3]} == {"horse-3.png", "horse-11.png", "horse-19.png"}
     with pytest.raises(UsageError, match="words are added to one vector an image, and dvsa has one a region"):
         run_command("search", "--index", folder, "--image", photograph, "--text", "a dog")
-
-
-def test_the_command_ranks_images(bundle: Path, run: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("stages.index.search._photograph", lambda path, *_: features_of(path.name.split("-")[0]))
-    arguments = ["--index", bundle, "--image", run / "data" / "dog-0.png", "--top", 2]
-    paths = [line.split()[-1] for line in run_command("search", *arguments, "--similar").splitlines()]
-    assert paths == ["dog-0.png", "dog-8.png"]
-    weighed = run_command("search", *arguments, "--text", "a cat", "--weight", 0.9, "--json")
-    assert [hit["path"] for hit in json.loads(weighed)] == ["cat-1.png", "cat-9.png"]
-    for mistake, said in (
-        (["dog", "--similar"], "--similar and --text are about an image"),
-        ([*arguments[2:4], "--plus", "cat", "--similar"], "--minus and --plus rank images already"),
-    ):
-        with pytest.raises(UsageError, match=said):
-            run_command("search", "--index", bundle, *mistake)

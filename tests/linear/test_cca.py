@@ -89,17 +89,6 @@ def test_directions_whiten_both_views(shape: tuple[int, int]) -> None:
     assert (solution.w[largest, np.arange(6)] > 0).all()
 
 
-def test_rank_is_cut_where_the_data_end() -> None:
-    x, y = make_views(dim_x=6, dim_y=4)
-    assert CCASolver(moments_of(x, y)).solve(0.01, 0.01, 100).w.shape == (6, 4)
-
-
-def test_sums_that_no_pairs_have_are_refused() -> None:
-    moments = moments_of(*make_views())
-    with pytest.raises(InputError, match=r"fit\.image_ridge"):
-        CCASolver(replace(moments, xy=2 * moments.xy)).solve(0.01, 0.01, 4)
-
-
 @pytest.mark.parametrize("kind", ["constant column", "duplicate column", "zero row", "n < d", "outlier"])
 def test_degenerate_data_never_leave_the_unit_interval(kind: str) -> None:
     x, y = make_views(n=30 if kind == "n < d" else 500, dim_x=40, dim_y=25)

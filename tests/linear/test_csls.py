@@ -58,15 +58,6 @@ def test_how_images_compare_with_images_hardly_changes() -> None:
     assert np.corrcoef(before[above], after[above])[0, 1] > 0.99
 
 
-@pytest.mark.parametrize("rows", [1, 3, 5000])
-def test_means_of_nearest_do_not_depend_on_the_block(rows: int) -> None:
-    vectors = draw(rows)
-    found = BANK.near_images(vectors, [1, 7, 500])
-    products = np.sort(vectors @ BANK.sentences.T, axis=1)[:, ::-1]
-    expected = np.stack([products[:, :k].mean(axis=1) for k in (1, 7, 500)], axis=1)
-    np.testing.assert_allclose(found, expected, atol=1e-6)
-
-
 def test_a_hub_no_longer_hides_what_is_meant() -> None:
     c = 16
     queries = np.eye(c, dtype=np.float32)

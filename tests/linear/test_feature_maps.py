@@ -80,14 +80,6 @@ def test_the_second_pass_equals_dense_mapped_rows(maps: FeatureMaps) -> None:
     assert_same(found, dense_moments(x, y))
 
 
-@pytest.mark.parametrize("maps", MAPS.values(), ids=MAPS)
-def test_parts_bring_lifts_back(maps: FeatureMaps) -> None:
-    twin = FeatureMaps.from_parts(maps.settings(), maps.tensors())
-    for side, rows in (("image", BLOCKS[0].x), ("text", BLOCKS[0].y)):
-        expected, found = (dense_columns(rows, getattr(one, side)) for one in (maps, twin))
-        np.testing.assert_array_equal(found, expected)
-
-
 @pytest.mark.parametrize("keep", [True, False])
 def test_expanded_moments_equal_those_of_expanded_rows(keep: bool) -> None:
     rng = np.random.default_rng(6)
@@ -129,13 +121,6 @@ def test_bandwidth_is_the_mean_distance_to_the_fiftieth_neighbour() -> None:
     z = np.random.default_rng(11).standard_normal((120, 3))
     distances = np.sort(np.linalg.norm(z[:, None] - z, axis=2), axis=1)
     assert bandwidth(z) == pytest.approx(distances[:, 50].mean())
-
-
-def test_kernel_columns_have_the_kernel_as_their_products() -> None:
-    rows = BLOCKS[0].x[:40]
-    feature_map = KernelFeatures.fit(rows, "rbf", 0.5, 100, seed=0)
-    mapped = feature_map(rows)
-    np.testing.assert_allclose(mapped @ mapped.T, rbf_kernel(rows, gamma=feature_map.gamma), atol=1e-4)
 
 
 def test_kernel_cca_is_that_of_the_kernel_matrices() -> None:

@@ -1,12 +1,9 @@
 """Products that keep no lock, and blocks that are made ahead."""
 
-from collections.abc import Iterator
-
 import numpy as np
 import pytest
 
 from pipeline.models.linear.blas import add_gram
-from pipeline.models.linear.passes import ahead
 
 
 @pytest.mark.parametrize("dtype", [np.float32, np.float64])
@@ -20,14 +17,3 @@ def test_the_upper_triangle_gains_the_products(dtype: type, shape: tuple[int, in
         expected = before.astype(np.float64) + 3 * (z.astype(np.float64).T @ z.astype(np.float64))
         np.testing.assert_allclose(np.triu(total), np.triu(expected), rtol=1e-4, atol=1e-4)
         assert (np.tril(total, -1) == np.tril(before, -1)).all()
-
-
-def test_a_failure_comes_after_what_was_made_before_it() -> None:
-    def items() -> Iterator[int]:
-        yield 1
-        raise ValueError("the second")
-
-    coming = ahead(items())
-    assert next(coming) == 1
-    with pytest.raises(ValueError, match="the second"):
-        next(coming)

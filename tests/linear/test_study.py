@@ -1,17 +1,12 @@
 """Folds and draws: which pairs a number of a table rests on."""
 
-from pathlib import Path
-
 import numpy as np
 import pytest
 from made_up_settings import TRANSFER
 
-from benchmarks.papers.gong import FIELDS, OUR_SAE, GongSetting, tables
-from pipeline.config import load
+from benchmarks.papers.gong import FIELDS, GongSetting, tables
 from pipeline.models.linear.sets import assign_folds
 from pipeline.models.linear.study import StudyCell, draw_folds
-from pipeline.run.layout import Layout
-from stages.models import accumulate
 
 SPLITS = np.array(["train"] * 10 + ["weak"] * 7 + ["dev"], dtype=object)
 
@@ -54,25 +49,6 @@ SETTING = GongSetting(
 )  # fmt: skip
 
 
-def test_every_cell_finds_its_encoders_in_the_sums_that_it_reads() -> None:
-    """Of Gong et al.'s configuration, whose standard features are encoders of the study alone."""
-    config = load(Path(__file__).parents[2] / "config/papers/gong.yaml")
-    study, names = config.study, [one.name for one in config.encoders]
-    setting = GongSetting(
-        encoders=tuple(names), standard=tuple(one.name for one in study.encoders), fold_images=1000,
-        weak_fold_images=1000, betas=config.transfer.beta, lengths=dict.fromkeys(FIELDS, 1.0), text="",
-        **study.model_dump(
-            include={"sizes", "transfer_sizes", "weak_sizes", "terms", "noise", "draws", "further_draws", "weights"}
-        ),
-    )  # fmt: skip
-    assert setting.standard
-    for cell in (cell for table in tables(setting) for row in table.rows for cell in row.cells):
-        needed = ["study/target"] + [f"study/auxiliary/{cell.documents}"] * (cell.training != "target")
-        for pairs in needed:
-            found = accumulate.STAGE.reads(config, Layout(Path("run"), Path("data")), pairs)
-            assert {f"features/{name}" for name in cell.encoders} <= found.keys(), (cell, pairs)
-
-
 def test_rows_of_the_papers_names_have_its_settings_whatever_the_configuration_says() -> None:
     """t = 4 and c = 96 (section 3), c1 = 128, 3,000 random features and k = 50 (sections 4.1 and 4.2)."""
     printed = [row for table in tables(SETTING) for row in table.rows if row.printed]
@@ -83,11 +59,3 @@ def test_rows_of_the_papers_names_have_its_settings_whatever_the_configuration_s
             kept = TRANSFER.changed(cell.transfer)
             assert (kept.auxiliary_power, kept.auxiliary_eigenvalues) == ((4,), ("gong",))
             assert (kept.features, kept.neighbours, kept.second_beta, kept.weight) == (3000, 50, (0,), (1,))
-
-
-def test_our_row_can_come_to_joint_training_and_to_the_target_set_alone() -> None:
-    ours = [row for table in tables(SETTING) for row in table.rows if row.label == OUR_SAE]
-    assert len(ours) == 2
-    for cell in (cell for row in ours for cell in row.cells):
-        assert cell.transfer["second_beta"] == (0, 0.3, 1) and {0, 1} <= set(cell.transfer["weight"])
-        assert cell.fit == {}

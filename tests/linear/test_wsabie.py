@@ -9,7 +9,6 @@ from scipy import sparse
 from pipeline.errors import InputError
 from pipeline.models.linear import wsabie
 from pipeline.models.linear.wsabie import (
-    EarlyStopping,
     WsabieSchedule,
     differentiate,
     find_violators,
@@ -151,14 +150,6 @@ def test_no_column_is_longer_than_alpha_allows(schedule: WsabieSchedule) -> None
     assert directions.w.dtype == directions.u.dtype == np.float32
 
 
-def test_centring_the_sentences_changes_nothing() -> None:
-    x, y, owners = make_pairs(60)
-    centred = sparse.csr_array((y.toarray() - y.toarray().mean(axis=0)).astype(np.float32))
-    schedule = replace(SGD, epochs=1, learning_rate=0.05)
-    plain, shifted = train(x, y, owners, schedule), train(x, centred, owners, schedule)
-    np.testing.assert_allclose(plain.w, shifted.w, atol=1e-4)
-
-
 def test_sentences_of_one_image_are_refused() -> None:
     x, y, _ = make_pairs(10)
     with pytest.raises(InputError, match="fewer than 2 images.*put more images into the train split"):
@@ -175,12 +166,3 @@ def test_features_that_are_not_finite_are_named() -> None:
     x[7, 3] = np.nan
     with pytest.raises(InputError, match="training image 7 "):
         train(x, y, owners, SGD)
-
-
-def test_early_stopping_keeps_the_best() -> None:
-    scores = iter([1.0, 5.0, 3.0, 4.0, 9.0])
-    looks = EarlyStopping(lambda directions: next(scores), interval=2, patience=2, epochs=100)
-    last = train(*make_pairs(60), replace(SGD, epochs=100), watch=looks)
-    assert looks.scores == {2: 1.0, 4: 5.0, 6: 3.0, 8: 4.0}
-    assert looks.best_epoch == 4 and not np.allclose(looks.best.w, last.w)
-    np.testing.assert_array_equal(looks.best.w, train(*make_pairs(60), replace(SGD, epochs=4)).w)

@@ -5,7 +5,7 @@ import itertools
 import numpy as np
 import pytest
 
-from pipeline.models.neural.alignment import align, decode_chains, longest_vectors, word_magnitudes
+from pipeline.models.neural.alignment import align, decode_chains, word_magnitudes
 
 
 def energy(scores: np.ndarray, regions: tuple[int, ...], beta: float) -> float:
@@ -52,9 +52,3 @@ def test_magnitudes_are_means_over_all_places_of_a_word() -> None:
     assert found.words.tolist() == [0, 2] and found.counts.tolist() == [2, 2]
     np.testing.assert_allclose(found.lengths, [1.5, 7.5])
     assert word_magnitudes(vectors, np.array([2, 0, 2, 0, 5]), least_count=1).words.tolist() == [0, 2, 5]
-
-
-def test_the_longest_vectors_are_of_different_owners() -> None:
-    vectors = np.array([[1.0], [-7], [6], [5], [2]])
-    assert longest_vectors(vectors, np.array([0, 1, 1, 2, 0]), 3).tolist() == [1, 3, 4]
-    assert longest_vectors(vectors, np.array([0, 1, 1, 2, 0]), 9).tolist() == [1, 3, 4]

@@ -11,7 +11,7 @@ from made_up_regions import REGION_VIEW, MadeUpRegions, draw_boxes, make_task
 from pipeline.metrics.multivector_scores import multivector_scores
 from pipeline.metrics.ranks import rank_scores
 from pipeline.models.neural.task import train
-from pipeline.models.neural.training import Checkpoint, Training, seeded
+from pipeline.models.neural.training import Checkpoint, Training
 from pipeline.specs.models import model_spec
 from pipeline.text.sequences import Tokens
 from pipeline.text.trees import pack as pack_trees
@@ -133,14 +133,3 @@ def test_fragments_begin_where_an_ncca_that_reads_words_in_order_has_ended() -> 
     np.testing.assert_allclose(
         sentences.between(0, 1).vectors, first / np.linalg.norm(first, axis=1, keepdims=True), atol=1e-5
     )
-
-
-def test_encoders_are_left_out_of_whole_images_in_training() -> None:
-    task = make_task("fragments", **{**OWN["fragments"], "encoder_dropout": 0.5})
-    rows = np.arange(64)
-    training = model_spec("fragments").load().trainer(task).training
-    with seeded(0):
-        _, whole, _ = training.draw(rows)
-    absent = torch.from_numpy(task.mean_image) == whole
-    assert 10 < absent[:, :10].all(dim=1).sum() < 50 and 10 < absent[:, 10:].all(dim=1).sum() < 50
-    assert torch.equal(whole[~absent], task.images(rows)[~absent])

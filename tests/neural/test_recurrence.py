@@ -86,12 +86,6 @@ def test_peepholes_are_the_papers_equations_and_their_gradients() -> None:
         torch.testing.assert_close(own.grad, other.grad, rtol=1e-4, atol=1e-5)
 
 
-def test_a_sentence_of_five_hundred_words_and_an_empty_one() -> None:
-    packed = pack(make_tokens([500, 0, 3]), unknown=20)
-    assert packed.sizes[:4] == [3, 2, 2, 1] and len(packed.sizes) == 500
-    assert packed.ids[packed.last[1]] == 20
-
-
 @pytest.mark.parametrize("make", [MeanOfWords, partial(Recurrent, "gru"), partial(Recurrent, "lstm")])
 def test_gradients_of_words_are_the_same_every_time(make) -> None:
     """Many places of a batch hold one word; their gradients are added up in one order, whatever the threads do."""

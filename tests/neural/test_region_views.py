@@ -1,11 +1,9 @@
 """Where regions lie: against a loop, at any scale, and as it is beside normalised features."""
 
 import numpy as np
-import pytest
 from made_up_regions import draw_boxes
 from made_up_trees import Block
 
-from pipeline.errors import IntegrityError
 from pipeline.models.linear.views import ImageView
 from pipeline.models.neural.region_views import WHOLE, RegionView, locate
 
@@ -42,9 +40,3 @@ def test_geometry_stands_unchanged_beside_normalised_features() -> None:
     np.testing.assert_array_equal(view.stack(block, rows), x[rows])
     through = view.stack(block, rows, through=FEATURES.select(["two"]))
     np.testing.assert_array_equal(through, x[rows][:, 3:])
-
-
-def test_features_of_other_encoders_are_refused() -> None:
-    block = make_block(1, 1, 1, 1)
-    with pytest.raises(IntegrityError, match="features of encoder two have shape"):
-        RegionView(FEATURES, geometry=True).stack(block._replace(features=block.features[:, :4]))

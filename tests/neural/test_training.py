@@ -99,13 +99,6 @@ def test_without_patience_nothing_is_judged_and_the_last_epoch_is_kept() -> None
     np.testing.assert_array_equal(trainer.finish().tensors()["image_map"], last)
 
 
-def test_the_learning_rate_decays_and_the_log_says_so() -> None:
-    log = train(model_spec("bow").load(), make_task("tokens", epochs=3), None, lambda training: None).log
-    assert [entry["learning_rate"] for entry in log["history"]] == pytest.approx([0.01, 0.009, 0.0081])
-    assert log["chosen"]["recall_sum"] == max(entry["dev"] for entry in log["history"])
-    assert log["history"][-1]["loss"] < log["history"][0]["loss"]
-
-
 @pytest.mark.parametrize(("optimiser", "rate"), [("adam", 0.01), ("sgd", 1.0)])
 @pytest.mark.parametrize("negatives", ["all", "hardest", "sampled"])
 def test_the_ranking_loss_learns(optimiser: str, rate: float, negatives: str) -> None:
@@ -138,19 +131,6 @@ def poison_from(batch: int, draw):
         return (x * float("nan") if next(calls) >= batch else x), packed
 
     return drawn
-
-
-def test_encoders_are_left_out_whole_and_never_all_of_them() -> None:
-    task, rows = make_task("tokens", encoder_dropout=0.9), np.arange(400)
-    whole, sizes = task.images(rows), task.view.dims
-    with seeded(1):
-        drawn = task.draw_images(rows).split(sizes, dim=1)
-    kept = torch.stack([(a == b).all(dim=1) for a, b in zip(whole.split(sizes, dim=1), drawn, strict=True)])
-    means = torch.from_numpy(task.mean_image).split(sizes)
-    left_out = torch.stack([(block == mean).all(dim=1) for block, mean in zip(drawn, means, strict=True)])
-    assert (kept ^ left_out).all() and kept.any(dim=0).all()
-    assert 0.45 < kept.float().mean() < 0.65  # one is spared, the other kept in a tenth
-    assert torch.equal(make_task("tokens", encoder_dropout=0.0).draw_images(rows), whole)
 
 
 @pytest.mark.parametrize("resampled", ["batch", "epoch"])

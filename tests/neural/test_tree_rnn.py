@@ -77,14 +77,6 @@ def test_rare_relations_share_one_matrix_and_unseen_ones_have_none() -> None:
     assert kinds.tolist() == [-1, 2, -1, -1]
 
 
-def test_a_chain_of_500_words() -> None:
-    for kind in ("dtrnn", "sdtrnn"):
-        encoder = make_encoder(kind)
-        found = encoder(encoder.arrange(pack([[(i - 1, i % WORDS, 0) for i in range(500)]])))
-        assert torch.isfinite(found).all()
-        torch.autograd.grad(found.sum(), list(encoder.parameters()))
-
-
 def test_what_is_no_tree_is_refused() -> None:
     encoder = make_encoder("dtrnn")
     with pytest.raises(InputError, match="exactly one root"):

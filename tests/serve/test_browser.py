@@ -152,32 +152,6 @@ def test_an_uploaded_photograph_is_found_again_by_its_hash(page: Any, address: s
     playwright.expect(page.locator("#notes")).to_contain_text("choose it again")
 
 
-def test_several_collections_answer_each_under_its_name(
-    page: Any, folder: Path, tmp_path_factory: pytest.TempPathFactory
-) -> None:
-    """A model of each answers, on the first screen and to a query, and a link keeps to the model that was chosen."""
-    from visiting import serve
-
-    place = tmp_path_factory.mktemp("other")
-    build_bundle(make_run(place / "run", images=40))
-    (place / "trip/index").mkdir(parents=True)
-    (place / "run/bundle").rename(place / "trip/index/ncca")
-    headings, shown = page.locator("#answers .collection > h2"), page.locator("#answers .collection")
-    with listening(serve(folder, place / "trip/index/ncca")) as found:
-        page.goto(found)
-        playwright.expect(headings).to_have_text(["bundle", "trip"])
-        page.goto(f"{found}/?q=a+dog&top=3")
-        playwright.expect(headings).to_have_text(["bundle", "trip"])
-        for number in (0, 1):
-            playwright.expect(shown.nth(number).locator("[data-photograph] img").first).to_have_attribute(
-                "alt", "a dog"
-            )
-        page.click("#compare summary")
-        page.locator("#models label").nth(1).click()
-        playwright.expect(page.locator("#answers .column ol")).to_have_count(1)
-        playwright.expect(page.locator("#about")).to_contain_text("40 photographs")
-
-
 def test_filters_on_columns_are_set_shown_and_cleared(page: Any, address: str) -> None:
     page.goto(f"{address}/?q=a+dog&top=20")
     captions(page, 20)
@@ -197,20 +171,6 @@ def test_filters_on_columns_are_set_shown_and_cleared(page: Any, address: str) -
     playwright.expect(page.locator(".nothing")).to_contain_text("No photograph passes the filter.")
     page.get_by_role("button", name="Clear the filter").click()
     captions(page, 20)
-
-
-def test_what_is_wrong_is_said_once_and_what_was_typed_is_only_text(page: Any, address: str) -> None:
-    both = "model=ncca&model=ncca-2"
-    page.goto(f"{address}/?q=a+purple+dog,+a+unicorn&top=2&{both}")
-    captions(page, 4)
-    playwright.expect(page.locator(".column ol")).to_have_count(2)
-    assert notes(page) == ["Not in the vocabulary, so ignored: purple, unicorn."]
-    page.goto(f"{address}/?q=%3Cimg+src%3Dx+onerror%3Ddocument.title%3D1%3E&{both}")
-    playwright.expect(page.locator(".warning")).to_have_count(1)
-    assert "in the vocabulary" in notes(page)[0] and "<img" in page.title()
-    page.goto(f"{address}/?q=a+dog&where=prise+%3C+3&{both}")
-    playwright.expect(page.locator(".warning")).to_have_count(1)
-    assert "There is no column 'prise'" in notes(page)[0]
 
 
 @pytest.mark.parametrize("scheme", ["light", "dark"])

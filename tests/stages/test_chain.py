@@ -23,7 +23,6 @@ QUICK = {
     "train_defaults": {"epochs": 1}, "ncca_refined": {"epochs": 1, "averaging": 0},
     "regions": {"encoders": ["colour"]}, "dvsa": {"hidden": 4, "epochs": 1, "batch_size": 16},
 }  # fmt: skip
-ENCODER = ("details", "inputs", "encoder")
 
 
 @pytest.fixture(scope="module")
@@ -75,34 +74,4 @@ def test_sentences_without_a_known_word_are_counted(run: Path, caplog: pytest.Lo
     assert log["empty_sentences"] == {"tfidf": 2} and "2 of " in caplog.text
     retell(path.with_suffix(".h5.json"), "details", "empty", value=None)
     with pytest.raises(IntegrityError, match=r"shard-00001\.h5 does not count its empty vectors"):
-        fit(run, "ncca")
-
-
-def see_otherwise(run: Path, kind: str = "features", shards: str = "*") -> None:
-    """Have the features of `colour` be another encoder's."""
-    for path in (run / kind / "colour").glob(f"shard-{shards}.h5.json"):
-        retell(path, *ENCODER, value="another")
-
-
-def test_embed_takes_the_features_of_the_model_s_encoder_alone(run: Path) -> None:
-    see_otherwise(run, shards="00003")
-    for model in ("ncca", "bow"):
-        with pytest.raises(
-            IntegrityError, match=f"the encoder colour of .*models/{model} and of .*shard-00003.h5 differ"
-        ):
-            make_stage("embed", run, model, "--again")
-
-
-def test_fit_reads_the_moments_that_it_is_asked_for(run: Path) -> None:
-    """Those of dev, those that another view was summed in, and those of features that were made again."""
-    (run / "moments/target").rename(run / "moments/own")
-    shutil.copytree(run / "moments/dev", run / "moments/target")
-    with pytest.raises(IntegrityError, match=r"moments/target/shard-00000\.h5 is of pairs dev, not of target"):
-        fit(run, "ncca")
-    shutil.rmtree(run / "moments/target")
-    (run / "moments/own").rename(run / "moments/target")
-    retell(run / "features/colour/shard-00004.h5.json", "fingerprint", value="made again")
-    with pytest.raises(
-        IntegrityError, match=r"target/shard-00004\.h5 was summed from other features/colour than .*04\.h5"
-    ):
         fit(run, "ncca")

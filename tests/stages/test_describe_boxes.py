@@ -111,16 +111,6 @@ def test_boxes_are_described_and_judged_by_the_phrases_that_name_them(run: Path,
     assert found < 1e-3 if MEASURED else found is None
 
 
-def test_regions_with_their_whole_images_beside_them_are_described(run: Path, tmp_path: Path) -> None:
-    elsewhere = beside(run, tmp_path / "run", "config.yaml", "generators")
-    settings = yaml.safe_load((run / "config.yaml").read_text())
-    settings["mrnn_regions"]["whole"] = True
-    (elsewhere / "config.yaml").write_text(yaml.safe_dump(settings))
-    found = describe(elsewhere, "mrnn-regions", "test.boxes")
-    assert np.mean([one["sentences"][0]["text"] == f"a {one['label']}" for one in found["images"]]) > 0.9
-    assert all(one["sentences"] for one in describe(elsewhere, "mrnn-regions", "test")["images"])  # beside themselves
-
-
 def test_boxes_are_judged_by_what_people_wrote_for_them(run: Path, tmp_path: Path) -> None:
     """Two texts for one box, one for another: of these two alone are there descriptions, without any parse."""
     manifest = Manifest(run / "manifest")

@@ -113,15 +113,6 @@ def test_names_that_do_not_fit_are_refused(made: Path, source: Path, old: str, n
     assert not list((made / "text").rglob("*.h5"))
 
 
-def test_a_vector_that_is_no_number_is_named_and_no_shard_is_written(made: Path, source: Path) -> None:
-    rows = np.load(source)
-    rows[0, 1] = np.inf
-    np.save(source, rows)
-    with pytest.raises(InputError, match=r"s\.npy row 0: .*\w+-23\.png#1 is not finite"):
-        make_stage("import_sentences", made, "theirs")
-    assert not list((made / "text").rglob("*.h5"))
-
-
 def test_the_encoder_that_made_them_is_kept_for_queries_if_it_makes_the_same(made: Path, source: Path) -> None:
     configure(made, {"query_text_encoders": [MAKER]}, made_by="maker")
     things = sorted({text.split()[1] for text in open_run(made).manifest.sentences["text"].to_pylist()[::2]})

@@ -2,11 +2,8 @@
 
 import json
 import logging
-import multiprocessing
-import os
 import shutil
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import pytest
@@ -16,7 +13,6 @@ from made_up_training import encode_parses
 
 from pipeline.errors import InputError, IntegrityError
 from pipeline.storage.manifest import Manifest
-from pipeline.storage.parsers import load_parser
 from pipeline.storage.text_shards import TokenShards
 from pipeline.storage.trees import ParseShards, TreeShards
 from pipeline.text.conllu import read_conllu
@@ -178,32 +174,6 @@ def test_spacy_parses_whatever_stands_in_the_sentences(run: Path, parser: Path) 
     parse(run, 2, engine="spacy", workers=0)
     trees, _ = encode(run)
     assert trees.open(0).rows == 20 and trees.open(0).details["n_misfits"] == 0
-
-
-class Deadly:
-    """A pipeline that ends its worker process at the sentence about number 3."""
-
-    def __init__(self, pipeline: Any) -> None:
-        self.pipe, self._make_doc = pipeline.pipe, pipeline.make_doc
-
-    def make_doc(self, text: str) -> Any:
-        if "number 3" in text and multiprocessing.parent_process():
-            os._exit(1)
-        return self._make_doc(text)
-
-
-def load_deadly(name: str) -> Deadly:
-    return Deadly(load_parser(name))
-
-
-@pytest.mark.slow
-def test_a_worker_that_dies_costs_its_batch(run: Path, parser: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("pipeline.storage.parsers.load_parser", load_deadly)
-    shutil.copytree(parser, run / "parser")
-    path = parse(run, 0, engine="spacy", workers=1, batch_sentences=4)
-    sidecar = json.loads(path.with_name(path.name + ".json").read_text())["details"]
-    assert [fallback["sentence_id"] for fallback in sidecar["fallbacks"]] == [4, 5, 6, 7]
-    assert sidecar["fallbacks"][0]["reason"] == "its batch could not be parsed: its worker process died"
 
 
 def test_a_changed_parser_is_refused(run: Path, parser: Path) -> None:

@@ -107,27 +107,6 @@ def test_features_are_those_of_the_encoder_alone(run: Path) -> None:
     assert parameters.details["dim"] == published.details["dim"] == 24
 
 
-def test_search_makes_the_same_features_of_an_image(run: Path) -> None:
-    from pipeline.images.decode import ImageLimits, decode
-    from pipeline.specs.stored import restore_encoder
-
-    stored = read_parameters(run / "encoders/plain/model.safetensors", ENCODER)
-    image = decode((run / "data/images/04.png").read_bytes(), ImageLimits(10**6, 1, 99))
-    features = restore_encoder(stored.settings, stored.tensors).encode([image])
-    np.testing.assert_allclose(features, extract(run)["features"][4:5], rtol=1e-3, atol=1e-4)
-
-
-def test_processes_change_nothing(run: Path) -> None:
-    files = [run / "encoders/plain" / name for name in ("model.safetensors", "model.json")]
-    before = [path.read_bytes() for path in files]
-    for path in files:
-        path.unlink()
-    prepare(run, workers=2)
-    assert [path.read_bytes() for path in files] == before
-    alone = extract(run)["features"][:]
-    np.testing.assert_allclose(extract(run, workers=2, again=True)["features"], alone, rtol=1e-4, atol=1e-5)
-
-
 def test_only_the_train_split_is_learned_from(run: Path) -> None:
     for i in range(TRAIN, COUNT):
         (run / f"data/images/{i:02d}.png").unlink()
