@@ -124,7 +124,6 @@ def test_a_second_run_does_nothing(run: Path) -> None:
             },
         ),
         (["extract={batch_size: 7}", "transfer={beta: [2]}"], set()),
-        (["transfer={bandwidth: [2]}"], {"fit", "embed", "evaluate", "summarise", "build_index", "report"}),
         (["csls={bank: 30}"], {"fit_csls", "embed", "evaluate", "summarise", "build_index", "report"}),
         (["models=[ncca]"], {"summarise", "report"}),
     ],
@@ -152,7 +151,7 @@ def test_a_changed_version_reruns_its_stage_and_what_depends_on_it(run: Path, tm
     assert planned_by(copy, run) == {"embed", "fit_csls", "evaluate", "summarise", "build_index", "report"}
 
 
-@pytest.mark.parametrize("key", ["fit: {dimensions: [8]}", "transfer: {bandwidth: [2]}", "seed: 7"])
+@pytest.mark.parametrize("key", ["fit: {dimensions: [8]}", "seed: 7"])
 def test_a_variants_own_key_reruns_exactly_it_and_what_depends_on_it(run: Path, key: str) -> None:
     output = snakemake(run, "all", "-n", "--configfile", "tiny.yaml", "--config", f"variants={{sae: {{{key}}}}}").stdout
     rows = set(re.findall(r"^ +wildcards: .*\b(?:row|model)=([a-z-]+)", output, flags=re.M))

@@ -40,11 +40,6 @@ def one_text_in_every_row() -> dict:
     return {"file": names(MANY), "sentence": repeated("x" * 1_000_000, MANY)}
 
 
-def one_text_in_every_list() -> dict:
-    offsets = np.arange(MANY + 1, dtype=np.int32)
-    return {"file": names(MANY), "sentence": pa.ListArray.from_arrays(offsets, repeated("x" * 1_000_000, MANY))}
-
-
 def a_list_without_end() -> dict:
     texts = repeated("A dog .", 10_000_000)
     return {"file": ["a.jpg"], "sentence": pa.ListArray.from_arrays(np.array([0, len(texts)], np.int32), texts)}
@@ -56,7 +51,6 @@ def rows_without_end() -> dict:
 
 HOSTILE = {
     "one text in every row": (one_text_in_every_row, "rows 1 to 8192 have 8192000000 bytes of text"),
-    "one text in every list": (one_text_in_every_list, "rows 1 to 8192 have 8192000000 bytes of text"),
     "a list without end": (a_list_without_end, "rows 1 to 1 have lists of 10000000 values"),
     "rows without end": (rows_without_end, "claims 10000000 rows in "),
 }

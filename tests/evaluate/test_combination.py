@@ -50,14 +50,6 @@ def test_the_chosen_weights_are_the_best_of_the_grid_where_there_is_one_summit()
     assert chosen.judged == pytest.approx(max(judge(tuple(np.divide(t, sum(t)))) for t in every), abs=1e-12)
 
 
-def test_a_combination_is_no_worse_than_its_members_and_their_mean() -> None:
-    images, sentences, owners = make_members(2, (0.9, 1.5))
-    judge = judge_scores([a @ b.T for a, b in zip(images, sentences, strict=True)], owners)
-    chosen = choose_weights(judge, 2, (0, 0.25, 0.5, 1, 2))
-    assert sum(chosen.values) == pytest.approx(1) and chosen.judged == judge(chosen.values)
-    assert chosen.judged >= max(judge((1, 0)), judge((0, 1)), judge((0.5, 0.5)))
-
-
 def test_a_member_that_knows_nothing_is_left_out() -> None:
     images, sentences, owners = make_members(3, (0.8, 0.8, 100.0))
     judge = judge_scores([a @ b.T for a, b in zip(images, sentences, strict=True)], owners)

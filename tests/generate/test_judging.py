@@ -6,15 +6,11 @@ from collections import Counter
 
 import numpy as np
 import pytest
-from made_up_text import THINGS, Space, make_candidates, make_material, make_pairs, make_sentences, make_vocabulary
+from made_up_text import make_pairs, make_vocabulary
 from nltk.translate.bleu_score import corpus_bleu
 
 from pipeline.errors import InputError
 from pipeline.generate import metrics
-from pipeline.generate.beam import BeamSearch
-from pipeline.generate.corpus import Corpus
-from pipeline.generate.describing import Sources
-from pipeline.generate.nearest import Nearest
 from pipeline.generate.tagging import TAGS, Tagger, read_treebank
 
 REFERENCES = [
@@ -109,19 +105,6 @@ def test_meteor_is_what_its_own_scorer_says() -> None:
     candidates = [["a", "dog", "run", "over", "green", "grasses"], *(group[0] for group in REFERENCES[1:])]
     found, _ = metrics.judge(candidates, REFERENCES, meteor=True)
     assert found.meteor == pytest.approx(94.15, abs=0.005) and not found.not_measured
-
-
-@pytest.mark.parametrize("distance", ["cosine", "euclidean"])
-@pytest.mark.parametrize("by", ["features", "joint-image", "joint-sentence"])
-def test_the_nearest_sentence_is_of_the_same_thing(by: str, distance: str) -> None:
-    model = Nearest.learn(make_material({"by": by, "distance": distance})).generator
-    twin = Nearest.from_parts(model.settings(), model.tensors())
-    corpus = Corpus(make_sentences(48)[0], make_pairs(48, 0).sentences, make_vocabulary())
-    sources = Sources(corpus, BeamSearch(1, 0, 9), None, make_candidates(1, 1, 1, 1, 9, 1, 0), 0, Space(), None)
-    features = {"eyes": np.eye(6, dtype=np.float32)[:4]}
-    for thing, found in zip(THINGS, twin.describe(features, sources, 3), strict=True):
-        assert len(found) == 3 and all(thing in one.words for one in found)
-        assert all(likeness.verbatim for likeness in corpus.likeness([" ".join(one.words) for one in found]))
 
 
 def test_a_treebank_is_read_without_punctuation_and_teaches() -> None:

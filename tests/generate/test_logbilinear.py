@@ -35,7 +35,6 @@ from pipeline.generate.logbilinear import (
     StructureContent,
     WindowDecoder,
 )
-from pipeline.generate.material import HeldOut
 from pipeline.generate.tagging import TAGS, Tagged
 from pipeline.generate.trigram import Trigram
 from pipeline.models.neural.training import seeded
@@ -146,24 +145,6 @@ def test_it_says_what_an_image_shows(learned) -> None:
         assert len({one.words for one in found}) == len(found) <= 5
         assert [one.score for one in found] == sorted((one.score for one in found), reverse=True)
     assert learned.generator.describe(features, sources, 5) == described
-
-
-def test_parts_bring_it_back(learned) -> None:
-    model = learned.generator
-    twin = type(model).from_parts(model.settings(), model.tensors())
-    features, sources = {"eyes": np.eye(6, dtype=np.float32)[:2]}, make_sources()
-    assert twin.describe(features, sources, 2) == model.describe(features, sources, 2)
-
-
-def test_perplexity_falls_from_model_to_model() -> None:
-    pairs, texts = make_pairs(8, 1), make_sentences(8)[0]
-    held_out = HeldOut(pairs, texts, make_vocabulary(), Space(), TREEBANK, 0)
-    found = []
-    for model in MODELS:
-        made = model.learn(make_material({**LOG_BILINEAR, "epochs": 8}, treebank=TREEBANK)).generator
-        found.append(made.perplexities(held_out))
-    assert found[0]["given_image"] == found[0]["given_sentence"]  # it takes no notice of either
-    assert found[0]["given_image"] > found[1]["given_image"] > found[2]["given_image"]
 
 
 def test_conditions_are_the_image_and_the_mean_of_its_nearest() -> None:

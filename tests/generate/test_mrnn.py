@@ -101,13 +101,6 @@ def test_it_says_what_an_image_shows(learned, temperature: float | None) -> None
     assert learned.log["chosen"]["perplexity"] == min(perplexities) < perplexities[0]
 
 
-def test_parts_bring_it_back(learned) -> None:
-    model = learned.generator
-    twin = MultimodalRNN.from_parts(model.settings(), model.tensors())
-    assert twin.perplexity(PAIRS) == model.perplexity(PAIRS)
-    assert twin.encoders == ("eyes",)
-
-
 def test_a_killed_training_goes_on_to_the_same_parameters(learned) -> None:
     class Killed(Exception):
         pass

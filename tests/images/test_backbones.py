@@ -36,12 +36,9 @@ def by_layers(network: nn.Module, images: torch.Tensor) -> torch.Tensor:
 
 
 AVERAGES = {
-    "squeezenet1_0": (globally, 512),
     "squeezenet1_1": (globally, 512),
-    "mobilenet_v2": (globally, 1280),
     "mobilenet_v3_small": (globally, 576),
     "densenet121": (densely, 1024),
-    "efficientnet_b0": (globally, 1280),
     "resnet18": (residually, 512),
     "regnet_x_400mf": (by_trunk, 400),
     "shufflenet_v2_x0_5": (by_shuffling, 1024),

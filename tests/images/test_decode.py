@@ -152,7 +152,7 @@ def test_a_jpeg_that_is_far_too_large_comes_smaller_and_looks_the_same() -> None
     assert decode(encoded(large, "PNG"), LIMITS, 20).size == (1600, 1200)
 
 
-@pytest.mark.parametrize("size", [(1600, 1200), (1023, 1537), (257, 5000), (90, 70), (4097, 3001)])
+@pytest.mark.parametrize("size", [(1023, 1537), (257, 3000), (90, 70)])
 def test_one_decoding_serves_several_sizes(size: tuple[int, int]) -> None:
     """Each has the size that it has alone; the largest is the same, others look it, other formats stay whole."""
     smooth = Image.fromarray(PIXELS[:9, :9]).resize(size, Image.Resampling.BICUBIC)

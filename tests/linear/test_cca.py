@@ -49,8 +49,8 @@ def test_correlations_equal_the_float64_reference(ridges: tuple[float, float]) -
     np.testing.assert_allclose(solution.values, reference_correlations(x, y, *ridges), atol=1e-6)
 
 
-@pytest.mark.parametrize("ridges", [(0.1, 0.1), (1, 1)])
-def test_large_views_in_single_precision_agree_too(ridges: tuple[float, float]) -> None:
+def test_large_views_in_single_precision_agree_too() -> None:
+    ridges = (0.1, 0.1)
     rng = np.random.default_rng(0)
     hidden = 0.1 * rng.standard_normal((3000, 30))
     x, y = (hidden @ rng.standard_normal((30, dim)) + rng.standard_normal((3000, dim)) for dim in (700, 400))

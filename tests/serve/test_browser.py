@@ -79,10 +79,6 @@ def captions(page: Any, count: int, whole: bool = False) -> list[str]:
     return [image.get_attribute("alt") for image in images.all()][:count]
 
 
-def notes(page: Any) -> list[str]:
-    return page.locator("#notes .warning").all_inner_texts()
-
-
 def test_every_question_has_an_address_and_back_leads_to_the_one_before(page: Any, address: str) -> None:
     page.goto(f"{address}/?top=3")
     first = captions(page, 3)
@@ -131,25 +127,6 @@ def test_a_photograph_is_looked_at_and_asked_about(page: Any, address: str) -> N
     dialog.get_by_text("Photographs like it").first.click()
     playwright.expect(page.locator("#answers .given img")).to_be_visible()
     assert captions(page, 3) == DOGS and "like=" in page.url
-
-
-def test_an_uploaded_photograph_is_found_again_by_its_hash(page: Any, address: str, folder: Path) -> None:
-    page.goto(f"{address}/?top=4")
-    page.set_input_files("#file", folder / "data" / "cat-1.png")
-    playwright.expect(page.locator(".lines button").first).to_have_text(re.compile("cat"))
-    assert re.search(r"photograph=[0-9a-f]{64}", page.url)
-    page.fill("#minus", "cat")
-    page.fill("#plus", "dog")
-    page.get_by_role("button", name="Find").click()
-    playwright.expect(page.locator("#answers .given img")).to_be_visible()
-    assert captions(page, 4)[:3] == DOGS
-    assert "less “cat” plus “dog”" in page.inner_text(".note")
-    page.reload()
-    assert captions(page, 4)[:3] == DOGS and page.input_value("#plus") == "dog"
-    page.go_back()
-    playwright.expect(page.locator(".lines button").first).to_have_text(re.compile("cat"))
-    page.goto(f"{address}/?photograph={'0' * 64}")
-    playwright.expect(page.locator("#notes")).to_contain_text("choose it again")
 
 
 def test_filters_on_columns_are_set_shown_and_cleared(page: Any, address: str) -> None:

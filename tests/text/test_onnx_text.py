@@ -11,7 +11,6 @@ onnx = pytest.importorskip("onnx")
 pytest.importorskip("onnxruntime")
 tokenizers = pytest.importorskip("tokenizers")
 
-from pipeline.errors import InputError  # noqa: E402
 from pipeline.specs.stored import restore_text_encoder  # noqa: E402
 from pipeline.text.encoders import TextMaterial  # noqa: E402
 from pipeline.text.onnx_text import OnnxTextEncoder  # noqa: E402
@@ -65,19 +64,3 @@ def test_states_are_averaged_over_a_texts_own_tokens(shape: Sequence[int | str])
     assert made.dim == 2 and rows.dtype == np.float32 and made.encode([]).shape == (0, 2)
     assert not made.encode([""]).any()
     np.testing.assert_allclose(made.encode(["\N{FULLWIDTH LATIN SMALL LETTER A} dog"]), [[0.5, 1]], rtol=1e-6)
-
-
-@pytest.mark.parametrize(
-    ("graph", "tokenizer", "own", "message"),
-    [
-        (b"no graph", make_tokenizer(), {}, "cannot be used as a text encoder"),
-        (make_graph(), b"{}", {}, "cannot be used as a text encoder"),
-        (make_graph(), b"\xff", {}, "cannot be used as a text encoder"),
-        (make_graph(), make_tokenizer(), {"output": "elsewhere"}, "cannot be used as a text encoder"),
-        (make_graph(), make_tokenizer(), {"output": "own"}, "its output own is int64"),
-        (make_graph().replace(b"input_ids", b"input_idx"), make_tokenizer(), {}, "its inputs are input_idx, attention"),
-    ],
-)
-def test_what_is_no_text_encoder_is_refused(graph: bytes, tokenizer: bytes, own: dict, message: str) -> None:
-    with pytest.raises(InputError, match=message):
-        prepare(graph, tokenizer, **own)
