@@ -50,20 +50,6 @@ def test_a_stage_that_fails_says_why(folder: Path) -> None:
     assert "CalledProcessError" in (folder / "results/mine/run.log").read_text()
 
 
-def test_what_is_no_configuration_is_refused_before_anything_runs(folder: Path) -> None:
-    (folder / "wrong.yaml").write_text("modles: [ncca]\n")
-    (folder / "moved.yaml").write_text("name: moved\ndata_root: photo\ndemo: {generate: false}\n")
-    for name, expected in (
-        ("missing.yaml", "does not exist"),
-        ("wrnog.yaml", "does not exist; did you mean wrong.yaml?"),
-        ("wrong.yaml", "did you mean models?"),
-        ("moved.yaml", "data_root photo does not exist; did you mean photos? correct it in moved.yaml"),
-    ):
-        done = run(folder, name)
-        assert done.returncode == 2 and len(done.stderr.splitlines()) == 1 and expected in done.stderr
-    assert not (folder / "results").exists()
-
-
 def processes_in(folder: Path) -> list[str]:
     """The processes that work in `folder`."""
     found = []

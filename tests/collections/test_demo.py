@@ -3,7 +3,6 @@
 import io
 import re
 from collections import Counter
-from dataclasses import replace
 
 import nltk
 import numpy as np
@@ -11,9 +10,6 @@ import pytest
 from PIL import Image
 
 from examples.demo import DrawingSettings, SceneRecord, scene_record
-from examples.demo.facts import Facts
-from examples.demo.grammar import describe
-from examples.demo.scene import Thing
 from examples.demo.trees import DemoSentence
 from examples.demo.words import (
     NOUNS,
@@ -58,14 +54,6 @@ def test_splits_have_the_sizes_asked_for(records: list[SceneRecord]) -> None:
     assert all((record.document is not None) == (record.split == "weak") for record in records)
 
 
-def test_a_larger_collection_begins_with_the_smaller_one(records: list[SceneRecord]) -> None:
-    larger = replace(SETTINGS, train=SETTINGS.targets + 1)
-    assert [scene_record(larger, i).jpeg for i in range(5)] == [record.jpeg for record in records[:5]]
-    first_weak = scene_record(larger, larger.targets)
-    assert first_weak == records[SETTINGS.targets]
-    assert scene_record(replace(SETTINGS, seed=6), 0).jpeg != records[0].jpeg
-
-
 def test_boxes_lie_inside_decodable_images(records: list[SceneRecord]) -> None:
     for record in records:
         image = Image.open(io.BytesIO(record.jpeg))
@@ -99,19 +87,6 @@ def test_dependencies_are_trees_with_one_root(sentences: list[DemoSentence]) -> 
             while node and steps <= len(rows):
                 node, steps = heads[node - 1], steps + 1
             assert node == 0, f"a cycle in: {sentence.text}"
-
-
-def test_a_known_sentence_has_its_trees() -> None:
-    facts = Facts("beach", "day", (Thing("dog", "red", "medium", "run", 1, True),))
-    texts = {sentence.text: sentence for seed in range(99) for sentence in describe(facts, np.random.default_rng(seed))}
-    sentence = texts["A red dog is running on the beach ."]
-    assert sentence.brackets == (
-        "(S (NP (DT A) (JJ red) (NN dog)) (VP (VBZ is) (VP (VBG running) (PP (IN on) (NP (DT the) (NN beach))))) (. .))"
-    )
-    assert [(row[6], row[7]) for row in _rows(sentence)] == [
-        *(("3", "det"), ("3", "amod"), ("5", "nsubj"), ("5", "aux"), ("0", "root")),
-        *(("8", "case"), ("8", "det"), ("5", "obl"), ("5", "punct")),
-    ]
 
 
 def test_sentences_name_only_what_has_a_box(records: list[SceneRecord]) -> None:

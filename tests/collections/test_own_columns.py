@@ -9,7 +9,6 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
-from made_up import ingest
 
 from pipeline.collections.own_columns import MOST_COLUMNS, Field, OwnColumns
 from pipeline.storage.manifest import IMAGES, Manifest
@@ -146,12 +145,3 @@ def test_hostile_values_and_names_are_left_out_and_counted() -> None:
     table = made(columns, dict.fromkeys(["", " ", "a\x1b[2J", "x" * 65, "\ud800", *names], 1) | {"c0": 2})
     assert table.column_names == names[:MOST_COLUMNS] and table["c0"].to_pylist() == [2]
     assert sum(columns.left_out.values()) == 5 + 50
-
-
-def test_chosen_columns_can_be_renamed(collection: Path, tmp_path: Path) -> None:
-    (collection / "metadata.csv").write_text("file;Preis \u20ac;Gr\u00f6\u00dfe;sold\na.jpg;3;9;true\n")
-    own = {"price": "Preis \u20ac", "width": "Gr\u00f6\u00dfe", "taken": "Datum"}
-    ingest(tmp_path / "run", collection, {"collection": {"own_columns": own}})
-    manifest = Manifest(tmp_path / "run/manifest")
-    found = {name: values for name, values in manifest.images.to_pydict().items() if name not in IMAGES.names}
-    assert {name: next(filter(None, values)) for name, values in found.items()} == {"price": 3, "own_width": 9}

@@ -4,11 +4,9 @@ import numpy as np
 import pytest
 import torch
 from made_up_text import LOG_BILINEAR, RECURRENT, Space, make_material, make_pairs, make_sentences, make_vocabulary
-from test_beam import Chain
 from test_logbilinear import TREEBANK, make_sources
 from test_mrnn import make_sources as make_recurrent_sources
 
-from pipeline.generate.beam import BeamSearch, beam_search
 from pipeline.generate.describing import Sources
 from pipeline.generate.lm import LogBilinearModel, MultiplicativeModel, StructureContentModel
 from pipeline.generate.material import HeldOut
@@ -59,25 +57,3 @@ def test_it_learns_and_describes_as_on_the_processor(name: str, other_device, pr
     assert len(found) == 4 and all(1 <= len(group) <= 3 for group in found)
     if name == "mrnn" or other_device.type != "cuda":  # all others draw words or parts of speech
         assert [[one.words for one in group] for group in found] == [[one.words for one in group] for group in expected]
-
-
-class ChainElsewhere(Chain):
-    """The made-up chains with their tables on a device."""
-
-    def __init__(self, images: list[int], device: torch.device) -> None:
-        super().__init__(images)
-        self.table = self.table.to(device)
-
-    def begin(self):
-        n, device = len(self.table), self.table.device
-        state = (torch.arange(n, device=device), *(torch.full((n,), self.boundary, device=device) for _ in range(2)))
-        return self.table[state].clone(), state
-
-
-@pytest.mark.parametrize(("beam", "power"), [(1, 0.0), (3, 0.7)])
-def test_a_beam_finds_the_same(beam: int, power: float, other_device) -> None:
-    images, search = list(range(9)), BeamSearch(beam, power, 8)
-    found, expected = beam_search(ChainElsewhere(images, other_device), search), beam_search(Chain(images), search)
-    assert [[one.words for one in group] for group in found] == [[one.words for one in group] for group in expected]
-    for group, other in zip(found, expected, strict=True):
-        assert [one.log_probability for one in group] == pytest.approx([one.log_probability for one in other], abs=1e-5)

@@ -2,7 +2,6 @@
 
 import os
 import signal
-from pathlib import Path
 
 import numpy as np
 import pytest
@@ -41,16 +40,3 @@ def test_a_death_costs_its_item() -> None:
     assert found[20] == Failure("its worker process died")
     del found[20]
     assert same(found, [one for number, one in enumerate(isolated_map(paint, range(40), 0)) if number != 20])
-
-
-def files_in_memory() -> list[str]:
-    files = Path("/proc/self/fd").iterdir()
-    return [link for file in files if file.is_symlink() and "pixels" in (link := os.readlink(file))]
-
-
-def test_no_file_stays_open_when_the_reader_goes_early() -> None:
-    reader = shared_map(paint, range(100), 1, SHAPE)
-    next(reader)
-    assert files_in_memory()
-    reader.close()
-    assert not files_in_memory()

@@ -91,15 +91,6 @@ def test_expanded_moments_equal_those_of_expanded_rows(keep: bool) -> None:
     assert_same(moments_of(block).expanded(Expansion(a, keep), Expansion(b, keep)), expected)
 
 
-def test_directions_pulled_back_project_rows_as_on_the_expanded_view() -> None:
-    rng = np.random.default_rng(7)
-    a, x = rng.standard_normal((12, 3)), rng.standard_normal((30, 12))
-    directions = rng.standard_normal((15, 5))
-    np.testing.assert_allclose(
-        x @ Expansion(a, True).pull_back(directions), np.hstack([x, x @ a]) @ directions, atol=1e-10
-    )
-
-
 def test_fourier_products_estimate_the_gaussian_kernel() -> None:
     """Of a row with itself exactly (Sutherland and Schneider 2015, section 3)."""
     z = np.random.default_rng(8).standard_normal((40, 6)).astype(np.float32)

@@ -36,12 +36,6 @@ def test_no_fold_is_both_target_and_auxiliary_where_they_overlap() -> None:
         assert sorted(folds.target + folds.auxiliary) == [0, 1, 2, 3, 4]
 
 
-def test_auxiliary_sets_of_their_own_splits_keep_all_folds() -> None:
-    folds = draw_folds(make_cell(target_folds=2), 3, 5, overlap=False)
-    assert folds.target == (3, 4) and sorted(folds.auxiliary) == [0, 1, 2, 3, 4]
-    assert len(draw_folds(make_cell(target_folds=1, auxiliary_folds=3), 0, 5, overlap=True).auxiliary) == 3
-
-
 SETTING = GongSetting(
     encoders=("net",), standard=("standard",), sizes=(1, 3, 5), transfer_sizes=(1, 2, 3), weak_sizes=(1, 2, 3, 4),
     terms=(10, 20, 30), noise=("mild",), draws=5, further_draws=2, fold_images=1000, weak_fold_images=1000,

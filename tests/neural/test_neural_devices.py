@@ -71,17 +71,6 @@ def test_training_and_embedding_are_those_of_the_processor(name: str, other_devi
     assert_close(embed(expected.model, task.dev), here, 1e-4)
 
 
-@pytest.mark.parametrize("name", ["lstm", "hmlstm", "dvsa"])
-@pytest.mark.parametrize("there_first", [True, False])
-def test_a_killed_training_goes_on_elsewhere(name: str, there_first: bool, other_device: torch.device) -> None:
-    task = make_task(name)
-    devices = [other_device, torch.device("cpu")] if there_first else [torch.device("cpu"), other_device]
-    kept: list[Checkpoint] = []
-    run(name, replace(task, device=devices[0]), None, lambda training: kept.append(training.checkpoint()))
-    resumed = run(name, replace(task, device=devices[1]), kept[len(kept) // 2])
-    assert_close(resumed.model.tensors(), run(name, task).model.tensors())
-
-
 @pytest.mark.parametrize("rule", SUMS)
 @pytest.mark.parametrize("regions", [[4, 4, 4], [3, 1, 0]])
 def test_fragment_scores_are_those_of_the_processor(rule: str, regions: list[int], other_device) -> None:

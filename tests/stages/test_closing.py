@@ -64,15 +64,6 @@ def test_the_command_can_be_pasted(run: Path) -> None:
     assert json.loads(pasted.stdout) == json.loads(shown) and json.loads(shown)
 
 
-def test_what_is_not_there_is_not_told(run: Path) -> None:
-    (run / "index/ncca/card.json").unlink()
-    assert [line.split()[0] for line in closing_lines(run, Path("p"))] == ["recall@1", "ncca", "cca", "report:"]
-    (run / "report/index.html").unlink()
-    assert len(closing_lines(run, Path("p"))) == 3
-    (run / "evaluation/summary.json").unlink()
-    assert closing_lines(run, Path("p")) == []
-
-
 def test_a_summary_leads_to_no_bundle_outside(run: Path) -> None:
     publish_json(run / "evaluation/summary.json", [evaluation("../../elsewhere", 1)])
     with pytest.raises(IntegrityError, match="summary.json names"):

@@ -19,17 +19,6 @@ CHOSEN = {
 
 
 @pytest.mark.parametrize("ids", CHOSEN.values(), ids=CHOSEN)
-def test_they_are_the_ids_of_the_array(ids: np.ndarray) -> None:
-    kept = ShardedIds.divide(ids, BOUNDS)
-    assert len(kept) == len(ids) and kept[:].tolist() == ids.tolist() and kept[:].dtype == np.int64
-    for number, own in kept:
-        assert list(own) == [one for one in ids.tolist() if BOUNDS[number] <= one < BOUNDS[number + 1]] != []
-    assert kept.numbers.tolist() == [number for number, _ in kept]
-    for rows in (np.arange(len(ids)), np.arange(0, len(ids), 2), np.empty(0, np.int64)):
-        assert kept[rows].tolist() == ids[rows].tolist()
-
-
-@pytest.mark.parametrize("ids", CHOSEN.values(), ids=CHOSEN)
 def test_every_part_has_the_ids_of_its_rows(ids: np.ndarray) -> None:
     kept = ShardedIds.divide(ids, BOUNDS)
     for first in range(len(ids) + 1):

@@ -1,7 +1,6 @@
 """Noun phrases with their heads, against the nodes of packed trees and against the demo's own grammar."""
 
 import numpy as np
-import pytest
 
 from pipeline.text.brackets import read_brackets
 from pipeline.text.heads import NounPhrase, list_noun_phrases
@@ -24,19 +23,6 @@ def test_heads_are_the_nouns_that_phrases_are_about() -> None:
         NounPhrase("a dog and a cat", "dog"),
     ]
     assert list_noun_phrases(tree_of("(NP (DT a) (NN dog))")) == []
-
-
-@pytest.mark.parametrize("end", ["", " (. .)"])
-@pytest.mark.parametrize("above", ["{}", "(ROOT {})", "(S {})", "(ROOT (S {}))", "(TOP (FRAG (NP {})))", "( {})"])
-def test_a_phrase_of_the_whole_sentence_is_the_sentence(above: str, end: str) -> None:
-    dog, place = "(NP (DT A) (NN dog))", "(PP (IN on) (NP (DT the) (NN grass)))"
-    for within in (f"(NP {dog} {place}{end})", f"(NP (NP {dog} {place}){end})"):
-        tree = tree_of(above.format(within))
-        assert [phrase.text for phrase in list_noun_phrases(tree)] == ["A dog", "the grass"]
-        assert tree.under_one_root().to_brackets() == f"(NP {dog} {place}{end})"
-    outside = tree_of(above.format(f"(NP {dog} {place}){end}")) if above != "{}" else tree_of(f"(NP {dog} {place})")
-    assert [phrase.text for phrase in list_noun_phrases(outside)] == ["A dog", "the grass"]
-    assert list_noun_phrases(tree_of(above.format(f"(NP (DT a) (NN dog){end})"))) == []
 
 
 LEAVES = (("DT", "a"), ("NN", "dog"), (".", "."), (",", ","), ("PUNCT", "-"), ("?", "?"), ("SYM", "$"))

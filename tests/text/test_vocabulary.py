@@ -10,7 +10,6 @@ import numpy as np
 import pytest
 from sklearn.feature_extraction.text import TfidfVectorizer
 
-from pipeline.errors import InputError
 from pipeline.text import counting
 from pipeline.text.lemmas import is_english
 from pipeline.text.tfidf import encode
@@ -60,12 +59,6 @@ def test_the_most_common_terms_come_first_and_ties_are_alphabetical() -> None:
     assert vocabulary.terms == ("a", "b", "c")
 
 
-def test_rare_terms_stay_out_and_an_empty_vocabulary_is_refused() -> None:
-    assert build_vocabulary(SENTENCES, PLAIN, size=99, min_count=3, idf=True, normalise=True).terms == ("the", "a")
-    with pytest.raises(InputError, match="text.min_count"):
-        build_vocabulary(SENTENCES, PLAIN, size=99, min_count=9, idf=True, normalise=True)
-
-
 def test_lemmas_are_words_of_the_collection() -> None:
     """The dictionary has `playe` for `playing`, and `goose`, `eat` and `sunglass`, which nobody has written here."""
     sentences = ["two geese were playing", "geese play and ate", "he plays , and had eaten", "sunglasses eaten", "ate"]
@@ -113,16 +106,6 @@ def test_every_spelling_of_a_text_has_the_same_terms(text: str, tokenizer: str) 
     spellings = [unicodedata.normalize(form, text) for form in ("NFC", "NFD", "NFKC", "NFKD")]
     first, *others = map(analyze, spellings)
     assert all(other == first for other in others) and len(first) == 2 * len(text.split()) - 1
-
-
-@pytest.mark.parametrize("query", ["am", "is it of the", "The, THE!"])
-def test_stop_words_alone_are_no_query(query: str) -> None:
-    settings = TermSettings(True, "words", True, (), 2)
-    vocabulary = build_vocabulary(
-        [*SENTENCES, "it is of the dog"], settings, size=99, min_count=1, idf=True, normalise=True
-    )
-    assert vocabulary.knows(query) and not vocabulary.searches(query)
-    assert vocabulary.searches(f"{query} dog")
 
 
 def test_unknown_words_are_those_of_no_known_term() -> None:
