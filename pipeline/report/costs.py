@@ -4,8 +4,6 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from pipeline.storage.benchmarks import MeasuredJob
-
 MINUTES = 600
 """From so many on, hours are enough."""
 HEADINGS = ("jobs", "took", "processor", "largest job")
@@ -19,22 +17,8 @@ class CostTable:
     lines: Sequence[tuple[str, Sequence[str]]]
 
 
-def add_up(recorded: Mapping[str, Sequence[MeasuredJob]]) -> list[dict[str, Any]]:
-    """A row for each rule: its jobs, their wall and processor seconds together, and the memory of the largest in MB."""
-    return [
-        {
-            "rule": rule,
-            "jobs": len(jobs),
-            "seconds": sum(job.seconds for job in jobs),
-            "processor": sum(job.processor for job in jobs),
-            "memory_mb": max(job.memory for job in jobs),
-        }
-        for rule, jobs in recorded.items()
-    ]
-
-
 def cost_table(rows: Sequence[Mapping[str, Any]]) -> CostTable | None:
-    """The rows of `add_up` as a page shows them; None where nothing has run."""
+    """The rows of storage.benchmarks.add_up as a page shows them; None where nothing has run."""
     if not rows:
         return None
     total = {key: sum(row[key] for row in rows) for key in ("jobs", "seconds", "processor")}

@@ -177,8 +177,7 @@ def _costs(run: Run) -> "list[dict[str, Any]]":
     import logging
 
     from pipeline.errors import IntegrityError
-    from pipeline.report.costs import add_up
-    from pipeline.storage.benchmarks import read_benchmarks
+    from pipeline.storage.benchmarks import add_up, read_benchmarks
 
     folder = run.layout.benchmarks
     if not folder.is_dir():

@@ -136,36 +136,6 @@ def test_forgeries_of_every_part_are_refused(kind: str, run: Path, tmp_path: Pat
     assert counts["refused"] > 2 * counts["read"]
 
 
-@pytest.mark.nightly
-@pytest.mark.parametrize("kind", ["bundle", "sets"])
-def test_every_forgery(kind: str, run: Path, tmp_path: Path, clock: None) -> None:
-    counts = check(run / kind, tmp_path, all_forgeries(run / kind))
-    print(dict(counts))
-    assert counts["refused"] > 2 * counts["read"]
-
-
-TEXTS, SETTINGS = "text_encoders/tfidf/model.json", ("details", "settings")
-REFUSED = {
-    "a number of vectors": ("card.json", ("images", "count"), -1, "card.json is not a bundle's card"),
-    "files that are a list": ("card.json", ("files",), ["a"], "card.json is not a bundle's card .files"),
-    "an unknown model": ("card.json", ("registered",), "x", "its model x is not a registered one"),
-    "another metric": ("card.json", ("metric",), "euclidean", "its indices are of other dimensions or another metric"),
-    "huge dimensions": ("card.json", ("dim",), 2**70, "card.json is not a bundle's card"),
-    "a vocabulary without weights": (TEXTS, (*SETTINGS, "idf"), [], "its terms are not each once, with one idf each"),
-    "terms of a billion words": (TEXTS, (*SETTINGS, "settings", "max_ngram"), 10**9, "its max_ngram is not in 1 to 3"),
-    "a model's dimensions": ("model.json", ("details", "settings", "dims"), [10**12], "does not fit its vocabulary"),
-}  # fmt: skip
-
-
-@pytest.mark.parametrize("case", REFUSED)
-def test_what_is_wrong_is_said(case: str, run: Path, tmp_path: Path, clock: None) -> None:
-    name, path, new, said = REFUSED[case]
-    folder = shutil.copytree(run / "bundle", tmp_path / "forged")
-    told(folder, name, path, new)
-    with pytest.raises(IntegrityError, match=said):
-        use(folder)
-
-
 Ask = Callable[..., tuple[int, str]]
 GIGABYTE = 1 << 30
 ALL = ("search", "serve", "apply", "export", "add", "add to", "run", "remove")

@@ -5,9 +5,9 @@ from pathlib import Path
 import faiss
 import numpy as np
 import pytest
-from made_up import build_bundle, features_of, make_run, run_command
+from made_up import build_bundle, features_of, make_run
 
-from pipeline.errors import InputError, UsageError
+from pipeline.errors import InputError
 from pipeline.index.arithmetic import compose, search_around_mean
 from pipeline.index.gallery import Gallery
 from pipeline.index.search import Searcher
@@ -64,14 +64,3 @@ def test_a_dog_less_dog_plus_cat_is_a_cat(bundle: Path) -> None:
 def test_unknown_words_are_named_one_by_one(bundle: Path) -> None:
     with pytest.raises(InputError, match=r"no word of 'unicorn' is in the vocabulary"):
         Searcher(Bundle(bundle)).analogy(features_of("dog"), ["dog"], ["unicorn"], 3, 0)
-
-
-def test_words_without_unit_length_are_refused(tmp_path: Path) -> None:
-    searcher = Searcher(Bundle(build_bundle(make_run(tmp_path, "cca"), model="cca")))
-    with pytest.raises(UsageError, match="as unit vectors"):
-        searcher.analogy(features_of("dog"), ["dog"], ["cat"], 3, 0)
-
-
-def test_words_change_an_image_only(bundle: Path) -> None:
-    with pytest.raises(UsageError, match="--minus and --plus change an image"):
-        run_command("search", "--index", bundle, "dog", "--plus", "cat")

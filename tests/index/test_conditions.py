@@ -97,14 +97,6 @@ def test_what_sql_has_not() -> None:
         assert np.flatnonzero(Predicate(text).rows(table)).tolist() == rows, text
 
 
-@pytest.mark.parametrize("joined", [" or ", " and "])
-def test_flat_conditions_of_any_number_of_parts(joined: str) -> None:
-    table = pa.table({"a": range(100)})
-    text = joined.join(f"a != {number}" for number in range(90))
-    right = range(90, 100) if joined == " and " else range(100)
-    assert np.flatnonzero(Predicate(text).rows(table)).tolist() == list(right)
-
-
 @pytest.mark.parametrize(
     ("text", "said"),
     [
@@ -135,14 +127,6 @@ def test_flat_conditions_of_any_number_of_parts(joined: str) -> None:
 def test_what_is_wrong_is_said_in_one_sentence(text: str, said: str) -> None:
     with pytest.raises(UsageError, match=said):
         Predicate(text).rows(make_table(3))
-
-
-@pytest.mark.parametrize("text", ["price < 20", "20 >= price", "price in (3, 4)", "price"])
-def test_numbers_are_never_compared_as_text(text: str) -> None:
-    """13,07 < 9 is true of texts."""
-    with pytest.raises(UsageError, match=r"price holds text such as '13,07', '9 EUR'.* ingest again") as caught:
-        Predicate(text).rows(pa.table({"price": ["13,07", None, "9 EUR", "13,07"]}))
-    assert "'20'" not in str(caught.value)
 
 
 @pytest.mark.parametrize(
@@ -232,16 +216,6 @@ def test_a_bundle_answers_among_the_images_that_pass(run: Path, model: str, sett
             assert {hit.row["image_id"] for hit in hits} == passing
         assert {hit.row["image_id"] for hit in hits} <= passing
     assert searcher.similar(photograph, 5, where="width > 1000") == []
-
-
-def test_regions_of_images_that_pass(run: Path) -> None:
-    from test_fragment_search import worded
-
-    for name, settings in (("exact", ()), ("inverted", (INVERTED,))):
-        searcher = worded(build_bundle(run, *settings, model="dvsa", output=name))
-        hits = searcher.regions("dog", 6, "image_id != 8 and width < 70")
-        assert [hit.row["image_id"] for hit in hits[:2]] == [0, 7] and all(hit.row["width"] < 70 for hit in hits)
-        assert len(hits) == 6 and len({hit.row["image_id"] for hit in hits}) == 6
 
 
 def test_the_command_takes_a_condition(run: Path, tmp_path: Path) -> None:

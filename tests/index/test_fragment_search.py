@@ -10,7 +10,7 @@ import pytest
 from made_up import THINGS, build_bundle, make_run, run_command
 from made_up_sets import OTHER, THING, add_fragments
 
-from pipeline.errors import InputError, IntegrityError, UsageError
+from pipeline.errors import IntegrityError
 from pipeline.index.build_gallery import build_gallery
 from pipeline.index.requirements import Requirements
 from pipeline.index.search import Searcher
@@ -106,40 +106,6 @@ def test_a_photograph_of_the_index_finds_its_sentences(run: Path, bundle: Path) 
     values = json.loads(run_command("search", "--index", bundle, "--image", path, "--top", 6, "--json"))
     assert {value["text"] for value in values} == {"a horse"} | {f"the big horse number {i}" for i in (3, 11, 19)}
     assert [value["score"] for value in values] == pytest.approx([2] * 6)
-
-
-def test_what_a_row_of_fragments_cannot_answer_is_said(run: Path, bundle: Path, tmp_path: Path) -> None:
-    photograph = tmp_path / "other.png"
-    photograph.write_bytes((run / "data" / "dog-0.png").read_bytes() + b"another file")
-    with pytest.raises(InputError, match="compares photographs by their regions.*ingest it and build the index again"):
-        run_command("search", "--index", bundle, "--image", photograph)
-    with pytest.raises(UsageError, match="one vector an image, and dvsa has one a region; use another model"):
-        run_command("search", "--index", bundle, "--image", photograph, "--plus", "dog")
-    with pytest.raises(InputError, match=r"no word of 'unicorn' is in the vocabulary"):
-        run_command("search", "--index", bundle, "unicorn")
-    with pytest.raises(InputError, match="is in the vocabulary"):
-        run_command("search", "--index", bundle, "--regions", "unicorn")
-
-
-def test_regions_are_of_rows_of_fragments(run: Path, bundle: Path) -> None:
-    whole = build_bundle(run)
-    for folder, what, said in (
-        (whole, ["dog"], "bundle has no regions; ask a multi-vector model, such as dvsa, or one of phrases.models"),
-        (bundle, ["--image", "dog.png"], "--regions needs a sentence, or some words of one"),
-    ):
-        with pytest.raises(UsageError, match=said):
-            run_command("search", "--index", folder, "--regions", *what)
-    assert Bundle(whole).card["kind"] == "global" and not Searcher(Bundle(whole)).multi_vector
-
-
-def test_the_command_prints_boxes_and_batches(bundle: Path, tmp_path: Path) -> None:
-    line = run_command("search", "--index", bundle, "--regions", "--top", 1, "dog").split()
-    assert line[0] == "1" and len(line) == 7 and [float(side) for side in line[3:]]
-    value = json.loads(run_command("search", "--index", bundle, "--regions", "--top", 2, "--json", "dog"))[1]
-    assert value["rank"] == 2 and len(value["box"]) == 4 and value["path"].endswith(".png")
-    (tmp_path / "batch.txt").write_text("a dog\nunicorn\n")
-    answers = run_command("search", "--index", bundle, "--batch", tmp_path / "batch.txt", "--top", 3).splitlines()
-    assert len(json.loads(answers[0])["results"]) == 3 and "unicorn" in json.loads(answers[1])["error"]
 
 
 @pytest.mark.parametrize("name", ["regions.faiss", "fragments.safetensors"])

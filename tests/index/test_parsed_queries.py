@@ -6,11 +6,10 @@ from types import SimpleNamespace
 
 import numpy as np
 import pytest
-from made_up import MADE_BY, THINGS, build_bundle, features_of, make_run, make_stage, retell, run_command, write_config
+from made_up import MADE_BY, THINGS, build_bundle, features_of, make_run, make_stage, run_command, write_config
 from made_up_training import encode_parses
 
-from pipeline.errors import IntegrityError, UsageError
-from pipeline.index import asking
+from pipeline.errors import UsageError
 from pipeline.index.search import Searcher
 from pipeline.models.linear.views import ImageView
 from pipeline.specs.models import model_spec
@@ -139,22 +138,6 @@ def test_a_query_is_embedded_as_the_same_sentence_was(registered: str, run: Path
     assert np.isfinite(searcher.embed_sentence(long)).all()
 
 
-def test_every_door_answers(run: Path, tmp_path: Path) -> None:
-    bundle = build(run, "hmlstm", tmp_path)
-    shown = json.loads(run_command("search", "--index", bundle, "a dog", "--json", "--top", 3))
-    (tmp_path / "asked.txt").write_text("a dog\nunicorn\n")
-    lines = run_command("search", "--index", bundle, "--batch", tmp_path / "asked.txt", "--top", 3).splitlines()
-    assert json.loads(lines[0])["results"] == shown and "no word of 'unicorn'" in json.loads(lines[1])["error"]
-
-    from pipeline.serve.gallery import ServedGallery
-
-    gallery = ServedGallery(Searcher(Bundle(bundle)), lambda data: {}, lambda *place: b"", lambda data: None, 8)
-    assert [hit.row["image_id"] for hit in gallery.images("a dog", 3)] == [hit["image_id"] for hit in shown]
-    card = Bundle(bundle).card
-    assert card["parse"]["engine"] == "spacy" and card["parse"]["max_words"] == 9 and card["parse"]["package"] is None
-    assert any(name.startswith("parser/") for name in card["files"]) and "parser" in card["inputs"]
-
-
 def test_regions_are_searched_for_in_words(run: Path, tmp_path: Path) -> None:
     """Against a loop over the regions that `embed-phrases` has embedded; then without the first image found."""
     bundle = build(run, "hmlstm", tmp_path)
@@ -212,30 +195,3 @@ def test_a_query_over_http_is_parsed(run: Path, tmp_path: Path) -> None:
     ):
         answer = client.get(f"/api/models/{model}/images", params={"sentence": sentence})
         assert answer.status_code == 422 and said in answer.json()["error"]
-
-
-def test_a_bundle_says_what_it_lacks(run: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    without = Searcher(Bundle(bare(build(run, "hmlstm", tmp_path))))
-    with pytest.raises(UsageError, match="build the index again"):
-        without.images("a dog", 1)
-    bundle = build(run, "hmlstm", tmp_path / "whole")
-    card = Bundle(bundle).card
-    card["parse"] = {"engine": "files"}
-    searcher = Searcher(Bundle(bundle))
-    monkeypatch.setattr(searcher.bundle, "card", card)
-    with pytest.raises(UsageError, match="parse with spaCy .* its trees come from another parser's files"):
-        searcher.images("a dog", 1)
-    monkeypatch.setattr(asking, "find_spec", lambda name: None)
-    with pytest.raises(UsageError, match=r"pip install 'jointspace\[parse\]'"):
-        Searcher(Bundle(bundle)).images("a dog", 1)
-
-
-def test_another_parser_and_a_damaged_one_are_refused(run: Path, tmp_path: Path) -> None:
-    bundle = build(run, "hmlstm", tmp_path)
-    name = next(name for name in Bundle(bundle).card["files"] if name.endswith("config.cfg"))
-    (bundle / name).write_text("[nlp]\n")
-    with pytest.raises(IntegrityError, match=r"config\.cfg is not what its card says"):
-        Searcher(Bundle(bundle)).images("a dog", 1)
-    retell(run / "parser/pipeline.json", "fingerprint", value="another")
-    with pytest.raises(IntegrityError, match="parser of .* differ"):
-        build_bundle(run, model="hmlstm")

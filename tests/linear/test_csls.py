@@ -6,7 +6,7 @@ from made_up_settings import text_view
 
 from pipeline.metrics.ranks import count_ranks
 from pipeline.models.linear.cca import NormalizedCCA
-from pipeline.models.linear.csls import Bank, Scaled, choose_scaling, extend, means_of_greatest
+from pipeline.models.linear.csls import Bank, Scaled, choose_scaling, extend
 from pipeline.models.linear.ensemble import Ensemble, EnsembleMember
 from pipeline.models.linear.projection import Directions, unit_rows
 from pipeline.models.linear.views import ImageView
@@ -58,20 +58,6 @@ def test_how_images_compare_with_images_hardly_changes() -> None:
     assert np.corrcoef(before[above], after[above])[0, 1] > 0.99
 
 
-@pytest.mark.parametrize("rows", [1, 3, 5000])
-def test_means_of_nearest_do_not_depend_on_the_block(rows: int) -> None:
-    vectors = draw(rows)
-    found = BANK.near_images(vectors, [1, 7, 500])
-    products = np.sort(vectors @ BANK.sentences.T, axis=1)[:, ::-1]
-    expected = np.stack([products[:, :k].mean(axis=1) for k in (1, 7, 500)], axis=1)
-    np.testing.assert_allclose(found, expected, atol=1e-6)
-
-
-def test_fewer_than_k_are_all_taken() -> None:
-    products = np.array([[3.0, 1.0, 2.0]])
-    np.testing.assert_allclose(means_of_greatest(products, [1, 2, 3, 9]), [[3, 2.5, 2, 2]])
-
-
 def test_a_hub_no_longer_hides_what_is_meant() -> None:
     c = 16
     queries = np.eye(c, dtype=np.float32)
@@ -114,11 +100,3 @@ def test_parts_bring_a_scaled_model_back_alone_and_in_an_ensemble() -> None:
     again = Ensemble.from_parts(both.settings(), both.tensors())
     np.testing.assert_array_equal(again.embed_images(features), both.embed_images(features))
     assert both.embed_images(features).shape == (7, 6 + 4 + 6)
-
-
-def test_one_at_a_time_is_the_same() -> None:
-    model = Scaled(make_model(), 0.5, 10, BANK)
-    features = {"one": RNG.random((7, 6), np.float32)}
-    whole = model.embed_images(features)
-    each = np.concatenate([model.embed_images({"one": row[None]}) for row in features["one"]])
-    np.testing.assert_allclose(each, whole, atol=1e-6)

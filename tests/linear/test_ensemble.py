@@ -92,12 +92,3 @@ def test_a_searcher_gives_each_member_its_own_form_of_a_sentence(ensemble: Ensem
     text = ["A dog sits"]
     forms = {"vectors": {"tfidf": encode(text, parts.terms)}, "tokens": encode_tokens(text, parts.tokens)}
     np.testing.assert_allclose(Searcher(parts).embed_sentence(text[0]), ensemble.embed_sentences(forms), atol=1e-6)
-
-
-def test_a_word_that_one_member_knows_is_known(ensemble: Ensemble) -> None:
-    assert Searcher(Parts(ensemble)).unknown_words("A dog sits by a zebra") == ["a", "by", "zebra"]
-    # One vocabulary lemmatises and has stop words, the other has "geese" as it stands and no "goose".
-    searcher = Searcher(Parts(ensemble, TermSettings(True, "words", True, ("a", "by"), 1), "geese"))
-    assert searcher.unknown_words("A dog sits by geese and zebras") == ["and", "zebras"]
-    assert searcher.unknown_words("Geese by a dog") == []
-    searcher.require_known("zebras and geese")

@@ -91,14 +91,6 @@ def test_right_branching(n: int) -> None:
         assert read(tree.to_brackets()) == tree
 
 
-def test_other_leaves_take_the_places_of_old_ones() -> None:
-    tree = read(TREE)
-    split = tree.with_leaves(["a", "big", "dog", "runs"], [0, 1, 1, 2])
-    assert split.to_brackets() == "(S (NP (DT a) (NN big) (NN dog)) (VP (VBZ runs)))"
-    assert tree.with_leaves([], []) == PhraseTree((), (), ())
-    assert read("(NN tshirt)").with_leaves(["t", "shirt"], [0, 0]).to_brackets() == "(FRAG (NN t) (NN shirt))"
-
-
 def test_the_penn_sample_is_read_as_nltk_reads_it(real_data: Path) -> None:
     count = 0
     with zipfile.ZipFile(real_data / "treebanks/ptb_sample.zip") as archive:

@@ -119,12 +119,6 @@ def test_words_add_up_to_their_sentence_but_for_a_factor(kind: str, centre: str)
     assert not dense(made.encode_words(["zebra", ""])).any()
 
 
-@pytest.mark.parametrize("principal", [None, 4])
-def test_a_fisher_vector_is_as_wide_as_was_planned(principal: int | None) -> None:
-    entry = entry_of("fisher", fisher={"principal": principal})
-    assert entry.spec.dim(entry, VECTORS.shape[1]) == prepare("fisher", fisher={"principal": principal}).dim
-
-
 @pytest.mark.parametrize("kind", LEARNED)
 def test_it_says_which_words_it_does_not_know_and_what_was_meant(kind: str) -> None:
     made = prepare(kind)
