@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 import torch
 from made_up_pairs import WORDS, through_a_file
-from made_up_regions import MadeUpRegions, draw_boxes, make_task
+from made_up_regions import REGION_VIEW, MadeUpRegions, draw_boxes, make_task
 
 from pipeline.metrics.multivector_scores import multivector_scores
 from pipeline.metrics.ranks import rank_scores
@@ -68,6 +68,15 @@ def test_what_a_region_becomes_depends_on_its_place_and_not_on_the_photographs_s
     np.testing.assert_allclose(found["larger"], here, atol=1e-5)
     apart = np.abs(found["elsewhere"] - here).max(axis=1).reshape(-1, 5)
     assert (apart[:, 0] == 0).all() and (apart[:, [1, 2, 4]] > 1e-3).all()  # the wholes; the middle one stays
+
+
+def test_parts_bring_it_back(trained) -> None:
+    model, dev = trained
+    twin = type(model).from_parts(model.settings(), model.tensors())
+    for ours, theirs in zip(embed(model, dev), embed(twin, dev), strict=True):
+        np.testing.assert_array_equal(ours.vectors, theirs.vectors)
+    assert twin.rule == model.rule and twin.encoders == model.encoders
+    assert twin.region_view == model.region_view == REGION_VIEW
 
 
 def test_empty_unknown_and_very_long_sentences_embed(trained) -> None:
