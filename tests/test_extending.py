@@ -134,9 +134,9 @@ LINES = {
     "pipeline/images/proposals.py": ("    return known\n", HALVES, 'Propose]] = {\n', '"halves": lambda *_: halve,\n'),
     "pipeline/settings/images.py": ('    proposals: Literal["boxes", ', '"halves", ', "", CELLS),
     "pipeline/collections/formats/__init__.py": (
-        "import coco, ", "reds, ", "Iterator[Record]]] = {\n", '"reds": reds.read,\n',
+        "formats import (\n", "    reds,\n", "Iterator[Record]]] = {\n", '"reds": reds.read,\n',
     ),
-    "pipeline/settings/collection.py": ('    format: Literal["folder", ', '"reds", '),
+    "pipeline/settings/collection.py": ("    format: Literal[\n", '"reds", '),
 }  # fmt: skip
 """File -> what stands in it, and what is added behind that; behind nothing: at the end."""
 TINY = {

@@ -52,3 +52,19 @@ def test_lint_finds_nothing_but_missing_environments(tmp_path: Path) -> None:
     result = snakemake(tmp_path, "--lint", check=False)
     findings = re.findall(r"^ +\* (.*)", result.stdout + result.stderr, flags=re.M)
     assert {finding.split(" for each rule")[0] for finding in findings} == {"Specify a conda environment or container"}
+
+
+def test_readme_shows_the_rulegraph(tmp_path: Path) -> None:
+    """Every rule of the demo, and of its arrows those that no other path stands for."""
+    drawn = snakemake(tmp_path, "--rulegraph", "mermaid-js").stdout
+    names = dict(re.findall(r"(id\d+)\[(\w+)\]", drawn))
+    whole = {(names[a], names[b]) for a, b in re.findall(r"(id\d+) --> (id\d+)", drawn)}
+    shown = set(re.findall(r"^    (\w+) --> (\w+)$", (ROOT / "README.md").read_text(), flags=re.M))
+    assert shown <= whole and closure(shown) == closure(whole)
+
+
+def closure(arrows: set[tuple[str, str]]) -> set[tuple[str, str]]:
+    """With all arrows that follow from others."""
+    while more := {(a, d) for a, b in arrows for c, d in arrows if b == c} - arrows:
+        arrows = arrows | more
+    return arrows

@@ -25,7 +25,7 @@ def test_the_first_lines_say_what_there_is_and_how_to_search_it(run: Path) -> No
 def test_the_contents_lead_to_parts_that_are_there(run: Path) -> None:
     page, html = report(run), (run / "report" / "index.html").read_text()
     anchors = [address[1:] for address in page.addresses if address.startswith("#")]
-    assert anchors == ["retrieval", "answers", "map", "collection", "encoders", "indices", "costs"]
+    assert anchors == ["retrieval", "answers", "map", "collection", "encoders", "indices"]
     assert all(html.count(f'id="{anchor}"') == 1 for anchor in anchors)
 
 

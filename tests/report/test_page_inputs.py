@@ -92,8 +92,9 @@ def test_damaged_benchmarks_are_left_out_with_a_warning(
         (folder / f"{name}.00000.tsv").write_bytes(data)
     if others:
         (folder / "sound.tsv").write_text("s\tcpu_time\tmax_rss\n12345.0\t1.0\t10\n")
-    said = report(own).below("What it has cost")
-    assert ("205 min 45 s" in said) == others
+    page = report(own)
+    assert ("What it has cost" in page.text) == others
+    assert not others or "205 min 45 s" in page.below("What it has cost")
     for name in DAMAGED:
         assert f"{folder / name}.00000.tsv is not a benchmark of Snakemake's; it is left out" in caplog.text
     assert others or "holds no benchmark" in caplog.text
