@@ -1,7 +1,6 @@
 """The programs in the documentation run as they stand there."""
 
 import re
-import shutil
 import subprocess
 import sys
 from pathlib import Path
@@ -12,7 +11,6 @@ from made_up import build_bundle, make_run
 
 from pipeline.config import default_path
 from pipeline.config.reference import render
-from pipeline.storage.bundle import Bundle
 from pipeline.storage.shards import FEATURES, write_shard
 
 ROOT = Path(__file__).parents[1]
@@ -52,36 +50,6 @@ def test_the_programs_of_the_documentation_run(run: Path, tmp_path: Path, title:
     result = subprocess.run(command, capture_output=True, text=True, cwd=tmp_path)
     assert result.returncode == 0, result.stderr
     assert result.stdout.startswith(ANSWERS[title])
-
-
-@pytest.fixture(scope="module")
-def bundles(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
-    """Bundles of one run whose indices are of each kind that `build-index` makes."""
-    run, found = make_run(tmp_path_factory.mktemp("kinds") / "run", images=80), {}
-    for kind, factory, on_disk in (
-        ("flat", "Flat", False),
-        ("inverted", "IVF4,Flat", False),
-        ("refined", "IVF2,PQ4x4fsr,RFlat", False),
-        ("on-disk", "IVF4,Flat", True),
-    ):
-        limit = 1000 if factory == "Flat" else 10
-        index = {"exact_limit": limit, "candidates": [factory], "sample": 1000, "recall_floor": 0.5}
-        found[kind] = build_bundle(run, {"index": index}, output=kind, on_disk=on_disk)
-        assert Bundle(found[kind]).card["images"]["factory"] == factory
-    return found
-
-
-@pytest.mark.parametrize("kind", ["flat", "inverted", "refined", "on-disk"])
-def test_every_kind_of_index_is_read_by_the_programs_of_the_documentation(
-    bundles: dict[str, Path], tmp_path: Path, kind: str
-) -> None:
-    moved = shutil.copytree(bundles[kind], tmp_path / "elsewhere")
-    (tmp_path / "program.py").write_text(dict(PROGRAMS)["Nearest images of an image, with faiss"])
-    for arguments in ([tmp_path / "program.py", moved], [ROOT / "examples" / "query_bundle.py", moved, "0"]):
-        command = [sys.executable, *map(str, arguments)]
-        result = subprocess.run(command, capture_output=True, text=True, cwd=tmp_path)
-        assert result.returncode == 0, result.stderr
-        assert re.findall(r"[a-z]+-\d+\.png", result.stdout)[0] == "dog-0.png", result.stdout
 
 
 def test_the_reference_of_keys_is_of_this_configuration() -> None:

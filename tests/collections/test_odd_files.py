@@ -100,6 +100,15 @@ def test_an_odd_shard_costs_itself(kind: str, tmp_path: Path, place, photograph,
     check_counts(result)
 
 
+def test_a_list_beyond_all_measure_is_not_read(collection: Path, place, gather) -> None:
+    place("sparse", collection / "dataset.json")
+    with pytest.raises(InputError, match=rf"dataset\.json cannot be read: {ODD['sparse']}"):
+        gather(collection, "karpathy")
+    place("sparse", collection / "captions.tsv")
+    with pytest.raises(InputError, match=rf"captions\.tsv cannot be read: {ODD['sparse']}"):
+        gather(collection)
+
+
 def test_links_are_followed_where_the_configuration_says_so(tmp_path: Path, photograph, gather) -> None:
     root, elsewhere = tmp_path / "data", tmp_path / "elsewhere"
     for folder in (root, elsewhere):

@@ -99,6 +99,7 @@ def test_the_statistics_give_the_metrics_of_any_sample() -> None:
 
 
 @pytest.mark.skipif(shutil.which("java") is None, reason="METEOR needs Java")
+@pytest.mark.slow  # which starts Java
 def test_meteor_is_what_its_own_scorer_says() -> None:
     """Of a sentence with two words of other endings among perfect ones: the figure of meteor-1.5.jar, to two places."""
     pytest.importorskip("pycocoevalcap", reason="the extra `metrics` is not installed")

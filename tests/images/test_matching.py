@@ -1,8 +1,5 @@
 """Rows find their images by path, then by file name, and never by guessing."""
 
-import pytest
-
-from pipeline.errors import InputError
 from pipeline.images.matching import match_names
 
 
@@ -27,8 +24,3 @@ def test_a_path_is_not_taken_for_its_file_name() -> None:
     matching = match_names(["x/a.jpg", "y/a.jpg"], ["x/a.jpg", "z/b.jpg"])
     assert matching.rows.tolist() == [0, -1] and matching.unmatched == ["y/a.jpg"]
     assert matching.missing(["x/a.jpg", "z/b.jpg"]) == ["z/b.jpg"]
-
-
-def test_two_rows_of_one_image_are_refused() -> None:
-    with pytest.raises(InputError, match=r"rows 0 and 2 are both of a\.jpg"):
-        match_names(["a.jpg", "b.jpg", "a.jpg"], ["a.jpg", "b.jpg"])

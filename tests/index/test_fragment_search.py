@@ -2,7 +2,6 @@
 
 import json
 import shutil
-from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -11,12 +10,8 @@ from made_up import THINGS, build_bundle, make_run, run_command
 from made_up_sets import OTHER, THING, add_fragments
 
 from pipeline.errors import IntegrityError
-from pipeline.index.build_gallery import build_gallery
-from pipeline.index.requirements import Requirements
 from pipeline.index.search import Searcher
-from pipeline.index.shortlist import Shortlist
-from pipeline.index.vectors import ArrayVectors
-from pipeline.multivectors import MultiVectors, ScoreRule
+from pipeline.multivectors import MultiVectors
 from pipeline.storage.bundle import Bundle
 from pipeline.storage.embeddings import Embeddings
 from pipeline.storage.manifest import Manifest
@@ -119,21 +114,3 @@ def test_damage_and_mixtures_are_refused(bundle: Path, inverted: Path, tmp_path:
     other.arrays = lambda name: {**Bundle.arrays(other, name), "image_offsets": np.arange(25)}
     with pytest.raises(IntegrityError, match="fragments.safetensors: its offsets are not of 24 images"):
         Searcher(other).images("dog", 3)
-
-
-def test_a_shortlist_is_measured_where_there_are_many() -> None:
-    rng = np.random.default_rng(0)
-    images = MultiVectors(rng.standard_normal((6000, 16)).astype(np.float32), np.arange(0, 6001, 6))
-    sentences = MultiVectors(rng.standard_normal((120, 16)).astype(np.float32), np.arange(0, 121, 4))
-    asked = Requirements(0.9, None, None, 1000, "auto", 6000)
-    rule = ScoreRule("words", 0)
-    costs, vectors = [], ArrayVectors(images.vectors)
-    for shortlist in (Shortlist(50, 40), Shortlist(400, 1000)):
-        built = build_gallery("images", vectors, images, sentences, rule, asked, shortlist)
-        card = built.card()
-        assert card["factory"].startswith("IVF") and card["factory"].endswith(",Flat") and card["recall@10"] >= 0.9
-        assert card["shortlist"]["shortlist"] == shortlist.shortlist and card["shortlist"]["queries"] == 30
-        costs.append(built.cost)
-    assert costs[0].recall < costs[1].recall == 1 and (costs[0].scored, costs[1].scored) == (40, 1000)
-    exact = build_gallery("images", vectors, images, sentences, rule, replace(asked, exact_limit=6000), shortlist)
-    assert exact.index.card.factory == "Flat" and exact.cost.shortlist is None and exact.cost.recall == 1

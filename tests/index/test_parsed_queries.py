@@ -13,8 +13,8 @@ from pipeline.errors import UsageError
 from pipeline.index.search import Searcher
 from pipeline.models.linear.views import ImageView
 from pipeline.specs.models import model_spec
-from pipeline.storage.atomic import CHECK, publish_json, read_json
-from pipeline.storage.bundle import CARD, Bundle
+from pipeline.storage.atomic import read_json
+from pipeline.storage.bundle import Bundle
 from pipeline.storage.bundle_regions import read_regions
 from pipeline.storage.embeddings import Embeddings
 from pipeline.storage.manifest import Manifest
@@ -119,12 +119,6 @@ def build(run: Path, registered: str, folder: Path) -> Path:
     return build_bundle(run, model=registered).rename(folder / "bundle")
 
 
-def bare(bundle: Path) -> Path:
-    """The bundle without a word of its parser, as an earlier version made it."""
-    publish_json(bundle / CARD, {k: v for k, v in read_json(bundle / CARD).items() if k not in ("parse", CHECK)})
-    return bundle
-
-
 @pytest.mark.parametrize("registered", ["hmlstm", "dtrnn"])
 def test_a_query_is_embedded_as_the_same_sentence_was(registered: str, run: Path, tmp_path: Path) -> None:
     bundle, manifest = build(run, registered, tmp_path), Manifest(run / "manifest")
@@ -161,37 +155,3 @@ def test_regions_are_searched_for_in_words(run: Path, tmp_path: Path) -> None:
     left = Searcher(Bundle(tmp_path / "less")).regions("a dog", 4)
     assert [hit.row["image_id"] for hit in left][:3] == [hit["image_id"] for hit in found[1:]]
     assert len(read_regions(Bundle(tmp_path / "less")).rows) == len(read_regions(Bundle(bundle)).rows) - 2
-
-
-def test_a_query_over_http_is_parsed(run: Path, tmp_path: Path) -> None:
-    pytest.importorskip("fastapi", reason="FastAPI is not installed: pip install 'jointspace[serve]'")
-    pytest.importorskip(
-        "prometheus_client", reason="prometheus_client is not installed: pip install 'jointspace[serve]'"
-    )
-    pytest.importorskip("python_multipart", reason="python-multipart is not installed: pip install 'jointspace[serve]'")
-    from fastapi.testclient import TestClient
-
-    from pipeline import config
-    from pipeline.serve.app import build_app
-    from pipeline.serve.border import Limits
-    from stages.index.serve import _name_all, _open_gallery
-
-    bundles = [build(run, "hmlstm", tmp_path / name) for name in ("parsed", "bare")]
-    bare(bundles[1])
-    settings = config.load(None)
-    galleries = {
-        name: _open_gallery(folder, None, lambda data: None, settings)
-        for name, folder in _name_all(tuple(bundles)).items()
-    }
-    client = TestClient(build_app(galleries, Limits(3, 48, 0, 99, 99, 9, 9, 1), 2, ["testserver"], lambda data: None))
-    for sentence in ("a dog", "the big house number 5"):
-        shown = json.loads(run_command("search", "--index", bundles[0], sentence, "--json", "--top", 48))
-        told = client.get("/api/models/hmlstm/images", params={"sentence": sentence, "top": 48}).json()["results"]
-        assert [hit["image_id"] for hit in told] == [hit["image_id"] for hit in shown] and len(told) == 24
-        assert [hit["score"] for hit in told] == pytest.approx([hit["score"] for hit in shown], abs=1e-5)
-    for model, sentence, said in (
-        ("hmlstm", "unicorn", "no word of 'unicorn'"),
-        ("hmlstm-2", "a dog", "is not parsed"),
-    ):
-        answer = client.get(f"/api/models/{model}/images", params={"sentence": sentence})
-        assert answer.status_code == 422 and said in answer.json()["error"]

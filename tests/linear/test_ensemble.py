@@ -59,13 +59,6 @@ def test_its_score_is_the_weighted_sum_of_its_members_scores(ensemble: Ensemble)
     assert ensemble.text_encoders == ("tfidf",)
 
 
-def test_parts_bring_it_back(ensemble: Ensemble) -> None:
-    features, sentences = make_pairs()
-    twin = Ensemble.from_parts(ensemble.settings(), ensemble.tensors())
-    np.testing.assert_array_equal(twin.embed_images(features), ensemble.embed_images(features))
-    np.testing.assert_array_equal(twin.embed_sentences(sentences), ensemble.embed_sentences(sentences))
-
-
 class Parts:
     """A bundle without indices."""
 

@@ -1,10 +1,8 @@
 """What is shown of the photographs of an index, what their columns hold, and what scores mean."""
 
 import io
-import math
 from pathlib import Path
 
-import pyarrow as pa
 import pytest
 from made_up import build_bundle, make_run
 from made_up_sets import OTHER, THING, add_fragments
@@ -22,7 +20,6 @@ from visiting import CHECK, LIMITS, PIXELS, make_client, see  # noqa: E402
 
 from pipeline.serve.app import build_app  # noqa: E402
 from pipeline.serve.gallery import ServedGallery  # noqa: E402
-from pipeline.serve.overview import facets  # noqa: E402
 
 ONE = "/api/models/ncca/photographs/3"
 
@@ -42,26 +39,6 @@ def test_files_are_given_as_they_are_where_that_is_allowed(gallery: ServedGaller
     answer = client.get(client.get(f"{ONE}/about").json()["original"])
     assert answer.content == (run / "data" / "horse-3.png").read_bytes()
     assert answer.headers["Content-Type"] == "image/png" and "Content-Disposition" not in answer.headers
-
-
-def test_what_a_filter_can_offer(client: TestClient) -> None:
-    assert client.get("/api/models/ncca/columns").json()["columns"] == {
-        "split": {"kind": "text", "values": ["test", "train"], "least": None, "most": None},
-        "width": {"kind": "numbers", "values": None, "least": 60, "most": 83},
-        "height": {"kind": "numbers", "values": None, "least": 40, "most": 40},
-    }
-    table = pa.table(
-        {
-            "shop": [f"shop {i}" for i in range(30)],
-            "sold": [True, None, False] * 10,
-            "price": [math.inf] * 30,
-            "gone": pa.nulls(30, pa.int64()),
-        }
-    )
-    assert facets(table.schema, [table[:10], table[10:]]) == {
-        "shop": {"kind": "text", "values": []},
-        "sold": {"kind": "truth", "values": [False, True]},
-    }
 
 
 def test_a_photograph_of_an_index_is_asked_about_by_its_id(client: TestClient) -> None:

@@ -154,19 +154,6 @@ def test_two_encoders_decode_each_photograph_once_and_each_keeps_its_own(
     assert (run / "features/large/parts/00000.json").exists()
 
 
-def test_what_is_there_is_left_alone_without_torch(run: Path) -> None:
-    path = extract(run).path
-    before = path.stat().st_mtime_ns
-    code = (
-        "import sys; from click.testing import CliRunner; from stages.cli import cli\n"
-        "result = CliRunner().invoke(cli, ['extract', *sys.argv[1:]], catch_exceptions=False)\n"
-        "print(result.exit_code, 'torch' in sys.modules)"
-    )
-    result = subprocess.run([sys.executable, "-c", code, *arguments(run)], capture_output=True, text=True, check=True)
-    assert result.stdout.strip() == "0 False"
-    assert path.stat().st_mtime_ns == before
-
-
 def test_a_killed_run_is_taken_up(run: Path) -> None:
     whole = extract(run)
     features, image_id = whole["features"][:], whole["image_id"][:]

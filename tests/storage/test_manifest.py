@@ -146,7 +146,7 @@ def test_damaged_and_missing_tables_are_named(tmp_path: Path) -> None:
         Manifest(tmp_path / "nowhere")
 
 
-@pytest.mark.parametrize("step", range(10))
+@pytest.mark.parametrize("step", range(0, 10, 3))
 @pytest.mark.parametrize("what", ["_write_temporary", "_rename"])
 def test_a_run_that_ends_anywhere_leaves_the_old_manifest_or_none(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, what: str, step: int

@@ -1,6 +1,5 @@
 """The contract of every registered text encoder, and what each stands for."""
 
-from dataclasses import replace
 from functools import partial
 from types import SimpleNamespace
 from typing import Any
@@ -83,23 +82,6 @@ def test_a_text_in_another_spelling_has_the_same_vector(kind: str) -> None:
     wide = "".join(chr(ord(letter) + 0xFEE0) if letter.isalpha() else letter for letter in TEXTS[0])
     assert wide != TEXTS[0] and made.searches(wide)
     np.testing.assert_array_equal(dense(made.encode([wide])), dense(made.encode(TEXTS[:1])))
-
-
-@pytest.mark.parametrize("english", [True, False])
-@pytest.mark.parametrize("kind", [kind for kind in LEARNED if kind != "tf-idf"])
-def test_english_stop_words_alone_are_no_query_where_the_sentences_are_english(kind: str, english: bool) -> None:
-    if kind == "fisher":
-        pytest.importorskip("skimage")
-    vectors = np.random.default_rng(1).standard_normal((len(WORDS) + 1, 6)).astype(np.float32)
-    texts = (
-        TEXTS
-        if english
-        else ["drie kleine kinderen spelen samen buiten", "een vrouw fietst langs het huis", *WORDS[:3]]
-    )
-    material = replace(MATERIAL, texts=lambda: texts, corpus=lambda: WordVectors((*WORDS, "been"), vectors))
-    made = entry_of(kind).spec.load().prepare(entry_of(kind), material)
-    assert made.knows("been") and made.searches("been") is not english  # Dutch: a leg
-    assert made.searches("a dog, been")
 
 
 ADDING = [
