@@ -13,7 +13,7 @@ import pytest
 from made_up import build_bundle, make_run, run_command
 
 from pipeline.printable import printable, printable_json
-from pipeline.report.descriptions import as_text
+from pipeline.report.page import descriptions_as_text
 from pipeline.storage.bundle import Bundle
 from pipeline.storage.manifest import Manifest
 from stages.cli import OneLine
@@ -101,7 +101,7 @@ def test_search_and_explain_print_what_they_found(run: Path, foul: str, tmp_path
 
 def test_descriptions_as_text_are_harmless() -> None:
     sentence = {"score": 1, "text": FOUL, "verbatim": False, "nearest": {"text": FOUL, "cosine": 1}}
-    shown = as_text({"images": [{"image": FOUL, "box": None, "sentences": [sentence]}]})
+    shown = descriptions_as_text({"images": [{"image": FOUL, "box": None, "sentences": [sentence]}]})
     assert is_harmless(shown) and len(shown.splitlines()) == 2
 
 

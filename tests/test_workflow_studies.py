@@ -34,13 +34,13 @@ def test_snakemake_reports_on_a_run(run: Path) -> None:
 @pytest.mark.slow  # faults/test_studies.py runs the same commands, and reads the numbers
 def test_the_tables_of_gong_et_al(run: Path) -> None:
     """By their own target; nothing is measured again that has not changed."""
-    assert "recall@1" not in snakemake(run, "gong", "--configfile", "tiny.yaml").stdout
+    assert "recall@1" not in snakemake(run, "tabulate", "--configfile", "tiny.yaml").stdout
     study = run / RESULTS / "study"
     assert "## Table 6." in (study / "tables.md").read_text()
     run_command("verify", run / RESULTS)
     before = {path: path.stat().st_mtime_ns for path in (study / "cells").iterdir()}
     (study / "study.json").unlink()
-    snakemake(run, "gong", "--configfile", "tiny.yaml")
+    snakemake(run, "tabulate", "--configfile", "tiny.yaml")
     assert {path: path.stat().st_mtime_ns for path in (study / "cells").iterdir()} == before
 
 

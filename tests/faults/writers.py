@@ -36,11 +36,6 @@ def report(folder: Path, run: Path, collection: Path) -> None:
     tiny_run.call("report", tiny_run.elsewhere("report", call, folder))
 
 
-def picture(folder: Path, run: Path, collection: Path) -> None:
-    given = ["ncca", "dog", "cat", "--run", run, "--output", folder / "words.png"]
-    tiny_run.call("show_words", list(map(str, given)))
-
-
 def demo(folder: Path, run: Path, collection: Path) -> None:
     config = folder.parent / "demo.json"
     config.write_text(json.dumps({"demo": {"train": 2, "dev": 1, "test": 1, "weak": 1}}))
@@ -89,10 +84,7 @@ def other_kinds(folder: Path, run: Path, collection: Path) -> None:
 
 WRITERS = {
     **{name: stage(name) for name in STAGES},
-    **{
-        one.__name__: one
-        for one in (report, picture, demo, unfinished, checkpoint, parser, export, init, cell, other_kinds)
-    },
+    **{one.__name__: one for one in (report, demo, unfinished, checkpoint, parser, export, init, cell, other_kinds)},
 }
 SHARDED = {"import_features", "encode_sentences", "encode_documents", "encode_tokens", "accumulate", "embed"}
 ONE_BY_ONE = {"other_kinds", "unfinished", "demo", *SHARDED}

@@ -9,7 +9,7 @@ from made_up_settings import TRANSFER
 from benchmarks.papers.gong import FIELDS, OUR_SAE, GongSetting, tables
 from pipeline.config import load
 from pipeline.models.linear.sets import assign_folds
-from pipeline.models.linear.study import StudyCell, count_draws, draw_folds, pinned
+from pipeline.models.linear.study import StudyCell, count_draws, draw_folds, nearest_images, pinned
 from pipeline.run.layout import Layout
 from stages.models import accumulate
 
@@ -115,3 +115,16 @@ def test_our_row_can_come_to_joint_training_and_to_the_target_set_alone() -> Non
     for cell in (cell for row in ours for cell in row.cells):
         assert cell.transfer["second_beta"] == (0, 0.3, 1) and {0, 1} <= set(cell.transfer["weight"])
         assert cell.fit == {}
+
+
+@pytest.mark.parametrize("size", [1, 7, 40])
+def test_the_nearest_images_are_those_of_a_plain_sort_whatever_the_blocks(size: int) -> None:
+    rng = np.random.default_rng(0)
+    queries, gallery, ids = rng.standard_normal((3, 5)), rng.standard_normal((40, 5)), rng.permutation(100)[:40]
+    blocks = [(ids[i : i + size], gallery[i : i + size].astype(np.float32)) for i in range(0, 40, size)]
+    for query, found in zip(queries, nearest_images(queries, blocks, 4), strict=True):
+        assert found.tolist() == ids[np.argsort(np.linalg.norm(gallery - query, axis=1))[:4]].tolist()
+
+
+def test_a_small_gallery_has_fewer() -> None:
+    assert nearest_images(np.ones((2, 3)), [(np.array([5, 9]), np.eye(3)[:2])], 4).shape == (2, 2)

@@ -6,7 +6,8 @@ import re
 from pathlib import Path
 
 import pytest
-from made_up import make_stage, write_feature_shards, write_sheet
+from made_up import make_stage, write_feature_shards
+from made_up_sets import write_regions
 from outline import report
 
 from pipeline.config import Config
@@ -149,7 +150,7 @@ def write_judged(run: Path, whole: dict, boxes: dict) -> None:
     publish_json(layout.descriptions("mrnn", "test").commit, {**described, "inputs": inputs})
     for subject, value in {"test": whole, "test.boxes": boxes}.items():
         publish_json(layout.description_evaluation("mrnn", subject).path, {**value, "inputs": inputs})
-    write_sheet(layout.region_sheet("colour"))
+    write_regions(run)
 
 
 def test_judged_sentences_stand_in_a_table(own: Path, run: Path) -> None:
@@ -207,9 +208,7 @@ def test_how_phrases_and_regions_find_each_other_stands_in_a_table(
     }
     publish_json(layout.phrase_ranking("ncca", "dev").path, {**made, "split": "dev", "left_out": "no box has a label"})
     publish_json(layout.phrase_ranking("ncca", "test").path, {**made, "split": "test", **measured})
-    for names in splits:
-        write_sheet(layout.phrase_sheet(*names))
-        write_sheet(layout.phrase_plane(*names))
+    monkeypatch.setattr("stages.pictures.draw_phrases", lambda *_: [])
     heading = "Phrases and regions"
     assert heading not in report(run).parts
     monkeypatch.setattr(Config, "phrase_splits", lambda config, chosen=(): splits)

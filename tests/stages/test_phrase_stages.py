@@ -1,4 +1,4 @@
-"""`embed-phrases`, `rank-phrases` and `show-phrases` on some scenes of the demo."""
+"""`embed-phrases` and `rank-phrases` on some scenes of the demo, and what the report draws of them."""
 
 import json
 import shutil
@@ -8,15 +8,14 @@ import numpy as np
 import pyarrow as pa
 import pytest
 import yaml
-from click.testing import CliRunner
-from made_up import MADE_BY, make_stage
+from made_up import MADE_BY, decoded, make_stage
 from made_up_training import encode_parses
-from PIL import Image
 
 from pipeline.errors import InputError, IntegrityError, UsageError
 from pipeline.models.linear.views import ImageView
 from pipeline.models.neural.hmlstm import HMLSTM
 from pipeline.models.neural.word_models import LSTM
+from pipeline.run import Run
 from pipeline.storage.atomic import read_json
 from pipeline.storage.evaluations import read_measured
 from pipeline.storage.integrity import examine
@@ -29,7 +28,7 @@ from pipeline.storage.trees import TreeShards
 from pipeline.text.sequences import encode_tokens
 from pipeline.text.trees import Trees
 from pipeline.text.vocabulary import Vocabulary
-from stages.models.find_phrases import command as find_phrases
+from stages.pictures import draw_phrases
 
 DIM = 12
 PHRASES = "phrases/hmlstm/test"
@@ -188,17 +187,24 @@ def test_a_collection_without_names_or_labels_is_no_error(run: Path, monkeypatch
     assert rank(run)["left_out"] == "no box of the manifest has a label"
 
 
-def test_sheets_are_drawn(run: Path) -> None:
-    make_stage("show_phrases", run, "hmlstm", "test", "--columns", 2)
-    drawn, plane = run / f"{PHRASES}.png", run / f"{PHRASES}.plane.png"
-    with Image.open(drawn) as sheet:
-        assert sheet.size == (2 * 256, 2 * 270)
-    first = plane.read_bytes()
-    with Image.open(plane) as image:
-        pixels = np.asarray(image.convert("RGB")).astype(int)
-    assert (np.ptp(pixels, axis=2) > 100).sum() > 500  # lines and squares in the images' colours
-    drawn.unlink(), plane.unlink()
-    assert make_stage("show_phrases", run, "hmlstm", "test", "--columns", 2) == "" and plane.read_bytes() == first
+def test_phrases_are_drawn_at_their_regions_and_in_a_plane(run: Path) -> None:
+    know(run)
+    sheet, plane = (decoded(drawn) for drawn in draw_phrases(Run(run), "hmlstm", "test"))
+    assert sheet.size == (6 * 256, 270)
+    assert plane.width > plane.height > 800
+    colours = np.asarray(plane).astype(int)
+    assert (np.ptp(colours, axis=2) > 100).sum() > 500  # lines and squares in the images' colours
+    assert [drawn.name.split(":")[0] for drawn in draw_phrases(Run(run), "hmlstm", "test")] == ["hmlstm, test"] * 2
+
+
+def test_images_without_regions_have_no_drawing(run: Path) -> None:
+    found = PhraseVectors(run / PHRASES)
+    whole = pa.array(found.regions["number"].to_numpy() == 0)
+    regions = found.regions.append_column("vector", vectors_column(found.region_vectors)).filter(whole)
+    phrases = found.phrases.append_column("vector", vectors_column(found.phrase_vectors))
+    details = {"model": "hmlstm", "split": "test", "dim": found.dim, "inputs": found.inputs}
+    write_phrases(run / PHRASES, regions, phrases, fingerprint="f", details=details)
+    assert draw_phrases(Run(run), "hmlstm", "test") == []
 
 
 def test_what_does_not_fit_is_refused(run: Path, tmp_path: Path) -> None:
@@ -212,29 +218,6 @@ def test_what_does_not_fit_is_refused(run: Path, tmp_path: Path) -> None:
         PhraseVectors(run / PHRASES)
     (fault,) = examine(path.parent).faults
     assert (fault.path, fault.target) == (path, path.with_name("phrases.parquet.json"))
-
-
-def test_phrases_are_found_for_a_region(run: Path) -> None:
-    know(run)
-    stored, manifest = PhraseVectors(run / PHRASES), Manifest(run / "manifest")
-    names = read_names(run / "data" / "names.tsv")
-    row = next(i for i, number in enumerate(stored.regions["number"].to_pylist()) if number > 0)
-    region, shown = stored.regions.to_pylist()[row], stored.region_vectors[row]
-    image = manifest.images["path"][region["image_id"]].as_py()
-    box = [str(region[corner]) for corner in ("x1", "y1", "x2", "y2")]
-    given = ["hmlstm", image, "--run", str(run), "--top", "3", "--box", *box]
-    result = CliRunner().invoke(find_phrases, given, catch_exceptions=False)
-    title, *lines = result.output.splitlines()
-    assert title.startswith(f"region {region['number']}: ") and len(lines) == 3
-    texts = [line.split(maxsplit=2)[2] for line in lines]
-    scores = stored.phrase_vectors @ shown
-    spoken = [text.lower() for text in stored.phrases["text"].to_pylist()]
-    best = sorted({text: max(scores[[one == text for one in spoken]]) for text in set(spoken)}.values())[-3:]
-    assert len(set(texts)) == 3 and [float(line.split()[1]) for line in lines] == pytest.approx(best[::-1], abs=1e-4)
-    kind = sorted(names)[int(shown.argmax())]
-    assert any(name in texts[0].split() for name in names[kind])
-    with pytest.raises(InputError, match="no region of nowhere.jpg"):
-        CliRunner().invoke(find_phrases, ["hmlstm", "nowhere.jpg", "--run", str(run)], catch_exceptions=False)
 
 
 def test_a_model_of_whole_sentences_takes_each_phrase_as_one(run: Path) -> None:
