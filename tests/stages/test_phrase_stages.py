@@ -7,16 +7,19 @@ from pathlib import Path
 import numpy as np
 import pyarrow as pa
 import pytest
+import torch
 import yaml
-from made_up import MADE_BY, decoded, make_stage
+from made_up import MADE_BY, decoded, make_stage, open_run
 from made_up_training import encode_parses
 
 from pipeline.errors import InputError, IntegrityError, UsageError
 from pipeline.models.linear.views import ImageView
 from pipeline.models.neural.hmlstm import HMLSTM
+from pipeline.models.neural.tree_rnn import SDTRNN
 from pipeline.models.neural.word_models import LSTM
 from pipeline.run import Run
 from pipeline.storage.atomic import read_json
+from pipeline.storage.embeddings import write_embeddings
 from pipeline.storage.evaluations import read_measured
 from pipeline.storage.integrity import examine
 from pipeline.storage.manifest import Manifest
@@ -28,6 +31,7 @@ from pipeline.storage.trees import TreeShards
 from pipeline.text.sequences import encode_tokens
 from pipeline.text.trees import Trees
 from pipeline.text.vocabulary import Vocabulary
+from stages.papers.reproduce import _compare_sentences, _list_relations
 from stages.pictures import draw_phrases
 
 DIM = 12
@@ -243,3 +247,36 @@ def test_a_model_of_whole_sentences_takes_each_phrase_as_one(run: Path) -> None:
     words = encode_tokens(found.phrases["text"].to_pylist(), Vocabulary.from_dict(vocabulary))
     np.testing.assert_allclose(found.phrase_vectors, model.embed_sentences(words), atol=1e-6)
     assert json.loads((run / "evaluation/phrases/lstm.test.json").read_text())["n_named"] > 10
+
+
+def test_sentences_of_an_image_and_matrices_of_relations_are_measured(run: Path) -> None:
+    """Socher et al. 2014, sections 6.6 and 6.7, of an untrained model whose sentences lie at random."""
+    manifest, table = Manifest(run / "manifest"), read_json(run / "text/labels.json")
+    rng, rows = np.random.default_rng(0), manifest.shard(0)
+    learned = {"activation": "tanh", "matrix_of": list(range(len(table["relations"])))}
+    vectors = rng.standard_normal((5, 8), dtype=np.float32)
+    view = ImageView(("eyes",), (DIM,), ("l2",))
+    model = SDTRNN.build(view, np.zeros(DIM, np.float32), vectors, 16, 0.0, 0, learned, score="cosine")
+    model.network.sentences.matrices.data += 0.1 * torch.randn(model.network.sentences.matrices.shape)
+    about = {"model": "sdtrnn", "registered": "sdtrnn", "labels": table["fingerprint"], "encoders": {"eyes": MADE_BY}}
+    path = run / "models/sdtrnn/model.safetensors"
+    write_parameters(path, MODEL, model.tensors(), settings=model.settings(), fingerprint="model", details=about)
+    ids = {"images": np.arange(rows.last_image), "sentences": np.arange(rows.last_sentence)}
+    sides = {name: rng.standard_normal((len(own), 16), dtype=np.float32) for name, own in ids.items()}
+    inputs = {"model": "model", **{name: rows.fingerprints[name] for name in ids}}
+    details = {"model": "sdtrnn", "registered": "sdtrnn", "metric": "inner_product", "inputs": inputs}
+    write_embeddings(run / "embeddings/sdtrnn/shard-00000.h5", sides, ids, details, fingerprint="e")
+    opened = open_run(run, {"models": ["sdtrnn"]})
+
+    (listed,) = _list_relations(opened).values()
+    assert {row["relation"]: row["count"] for row in listed} == dict(
+        zip(table["relations"], table["relation_counts"], strict=True)
+    )
+    norms = [row["norm"] for row in listed]
+    own = model.network.sentences.matrices.detach().numpy()
+    np.testing.assert_allclose(norms, np.sort(np.sqrt((own**2).sum(axis=(1, 2))))[::-1], rtol=1e-5)
+    (measured,) = _compare_sentences(opened).values()
+    owners = split_pairs(manifest, "test").owners
+    pairs = sum(n * (n - 1) for n in np.bincount(owners))
+    assert measured["n_pairs"] + measured["n_unknown"] == pairs
+    assert sum(group["n"] for group in measured["verbs"].values()) == measured["n_pairs"] > 0

@@ -5,12 +5,12 @@ from pathlib import Path
 import numpy as np
 import pytest
 import yaml
-from made_up import make_stage
+from made_up import make_run, make_stage
 
 from pipeline.config import default_path, merge, read_mapping, validate
 from pipeline.errors import InputError
 from pipeline.run.layout import Layout
-from pipeline.storage.atomic import DRAWING, TABLES, publish
+from pipeline.storage.atomic import TABLES, publish, publish_json
 from pipeline.storage.evaluations import write_evaluation, write_measured, write_summary
 from stages.papers.reproduce import _systems
 
@@ -160,16 +160,27 @@ def test_descriptions_are_compared_image_by_image(tmp_path: Path) -> None:
     ]
 
 
-def test_gong_et_als_tables_are_repeated_and_the_page_of_their_figures_is_linked(tmp_path: Path) -> None:
-    layout = Layout(tmp_path)
-    about = {"rows": 1, "fingerprint": "f", "details": {}}
-    publish(layout.tables.path, b"# Gong et al. on mine\n", kind=TABLES, **about)
-    publish(layout.transfer_page.path, b"<html></html>", kind=DRAWING, **about)
-    text = reproduce(tmp_path, "lstm", reproduce={"collection": "flickr8k", "gong": True})
-    page = "study/transfer.html"
-    assert tmp_path / page == layout.transfer_page.path
-    assert "# Gong et al. on mine" in text and text.endswith(f"SAE find: [{page}]({page}).\n")
-    assert "transfer.html" not in reproduce(tmp_path, "lstm")
+def test_gong_et_als_tables_are_repeated_and_their_figures_lie_beside_them(tmp_path: Path) -> None:
+    layout, page = Layout(make_run(tmp_path)), tmp_path / "transfer.html"
+    publish(layout.tables.path, b"# Gong et al. on mine\n", kind=TABLES, rows=1, fingerprint="f")
+    case = {
+        "image_id": 2,
+        "answers": {
+            "Target": [{"text": "a <b>dog</b>", "right": True}, {"text": "a cat", "right": False}],
+            "SAE": [{"text": "a bird", "right": False}],
+        },
+        "nearest": {"target set": [{"image_id": 3, "text": "a horse"}], "auxiliary set": []},
+    }
+    publish_json(layout.study.commit, {"files": {}, "setting": {}, "transfer": [case], **MADE})
+    gong = {"collection": "flickr8k", "gong": True}
+    (layout.root / "data/horse-3.png").unlink()
+    text = reproduce(tmp_path, "lstm", reproduce=gong)
+    assert "# Gong et al. on mine" in text and text.endswith("SAE find: [transfer.html](transfer.html).\n")
+    html = page.read_text()
+    assert "<h1>Target and SAE</h1>" in html and "a &lt;b&gt;dog" in html and html.count("<b>its own</b>") == 1
+    assert html.count('<img src="data:image/jpeg') == 1 and html.count("not readable") == 1 and "a horse" in html
+    page.unlink()
+    assert "transfer.html" not in reproduce(tmp_path, "lstm") and not page.exists()
 
 
 def test_a_generator_in_a_joint_space_sees_images_as_that_does() -> None:
