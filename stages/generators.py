@@ -162,7 +162,7 @@ def write_descriptions(
     from tqdm import tqdm
 
     from pipeline.generate.describing import describe_images
-    from pipeline.report.descriptions import as_text, render
+    from pipeline.report.page import descriptions_as_text, render_descriptions
     from pipeline.storage.atomic import publish_record
     from pipeline.storage.bundle import Bundle
     from pipeline.storage.fingerprint import fingerprint
@@ -178,8 +178,8 @@ def write_descriptions(
     inputs = {**inputs, "manifest": run.manifest.fingerprint, "generator": stored.parameters.fingerprint}
     digest = digest or fingerprint("descriptions", 2, about, inputs)
     value = {**about, "inputs": inputs, "fingerprint": digest, "images": described}
-    page = render(value, _thumbnails(run, described[: settings.describe.shown]))
-    beside = {"index.html": page.encode(), "descriptions.txt": as_text(value).encode()}
+    page = render_descriptions(value, _thumbnails(run, described[: settings.describe.shown]))
+    beside = {"index.html": page.encode(), "descriptions.txt": descriptions_as_text(value).encode()}
     publish_record(folder / "descriptions.json", value, beside)
 
 
@@ -187,7 +187,7 @@ def _thumbnails(run: "Run", described: list[dict]) -> list[str | None]:
     """A `data:` address of a thumbnail of each described image or box; None where it cannot be read."""
     from pipeline.errors import InputError
     from pipeline.images.decode import ImageLimits
-    from pipeline.report.thumbnails import thumbnail
+    from pipeline.report.photographs import thumbnail
 
     limits, source, rows, addresses = ImageLimits.from_settings(run.config.collection), run.photographs, {}, []
     if any(one["image_id"] is not None for one in described):

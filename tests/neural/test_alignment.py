@@ -5,7 +5,7 @@ import itertools
 import numpy as np
 import pytest
 
-from pipeline.models.neural.alignment import align, decode_chains, word_magnitudes
+from pipeline.models.neural.alignment import align, decode_chains, longest_vectors, word_magnitudes
 
 
 def energy(scores: np.ndarray, regions: tuple[int, ...], beta: float) -> float:
@@ -47,8 +47,14 @@ def test_segments_are_runs_with_the_sum_of_their_products() -> None:
 
 
 def test_magnitudes_are_means_over_all_places_of_a_word() -> None:
-    vectors = np.array([[3, 4], [0, 1], [6, 8], [0, 2], [0, 9]], np.float32)
-    found = word_magnitudes(vectors, np.array([2, 0, 2, 0, 5]), least_count=2)
+    lengths = np.array([5, 1, 10, 2, 9], np.float32)
+    found = word_magnitudes(lengths, np.array([2, 0, 2, 0, 5]), least_count=2)
     assert found.words.tolist() == [0, 2] and found.counts.tolist() == [2, 2]
     np.testing.assert_allclose(found.lengths, [1.5, 7.5])
-    assert word_magnitudes(vectors, np.array([2, 0, 2, 0, 5]), least_count=1).words.tolist() == [0, 2, 5]
+    assert word_magnitudes(lengths, np.array([2, 0, 2, 0, 5]), least_count=1).words.tolist() == [0, 2, 5]
+
+
+def test_the_longest_vectors_are_of_different_owners() -> None:
+    vectors = np.array([[1.0], [-7], [6], [5], [2]])
+    assert longest_vectors(vectors, np.array([0, 1, 1, 2, 0]), 3).tolist() == [1, 3, 4]
+    assert longest_vectors(vectors, np.array([0, 1, 1, 2, 0]), 9).tolist() == [1, 3, 4]

@@ -5,10 +5,11 @@ from pathlib import Path
 import numpy as np
 import pytest
 import yaml
-from made_up import make_stage
+from made_up import make_run, make_stage
 
 from pipeline.errors import InputError
 from pipeline.run.layout import Layout
+from pipeline.storage.atomic import TABLES, publish, publish_json
 from pipeline.storage.evaluations import write_evaluation, write_measured, write_summary
 
 VALUES = {"recall@1": 20.0, "recall@5": 41.6, "recall@10": 55.0, "median_rank": 7.0, "mean_rank": 30.5}
@@ -126,3 +127,26 @@ def test_descriptions_are_compared_image_by_image(tmp_path: Path) -> None:
         "`relu` - `near`, B-4 | +50.0 (+50.0 to +50.0) | yes |",  # three quarters of the n-grams less one quarter
         "`relu` - `near`, CIDEr | +20.0 (+20.0 to +20.0) | yes |",
     ]
+
+
+def test_gong_et_als_tables_are_repeated_and_their_figures_lie_beside_them(tmp_path: Path) -> None:
+    layout, page = Layout(make_run(tmp_path)), tmp_path / "transfer.html"
+    publish(layout.tables.path, b"# Gong et al. on mine\n", kind=TABLES, rows=1, fingerprint="f")
+    case = {
+        "image_id": 2,
+        "answers": {
+            "Target": [{"text": "a <b>dog</b>", "right": True}, {"text": "a cat", "right": False}],
+            "SAE": [{"text": "a bird", "right": False}],
+        },
+        "nearest": {"target set": [{"image_id": 3, "text": "a horse"}], "auxiliary set": []},
+    }
+    publish_json(layout.study.commit, {"files": {}, "setting": {}, "transfer": [case], **MADE})
+    gong = {"collection": "flickr8k", "gong": True}
+    (layout.root / "data/horse-3.png").unlink()
+    text = reproduce(tmp_path, "lstm", reproduce=gong)
+    assert "# Gong et al. on mine" in text and text.endswith("SAE find: [transfer.html](transfer.html).\n")
+    html = page.read_text()
+    assert "<h1>Target and SAE</h1>" in html and "a &lt;b&gt;dog" in html and html.count("<b>its own</b>") == 1
+    assert html.count('<img src="data:image/jpeg') == 1 and html.count("not readable") == 1 and "a horse" in html
+    page.unlink()
+    assert "transfer.html" not in reproduce(tmp_path, "lstm") and not page.exists()
