@@ -70,12 +70,11 @@ MODULES = sorted(path for room in ("pipeline", "stages", "jointspace") for path 
 
 
 class Source(NamedTuple):
-    """What a file says of itself: the modules that it `imports`, wherever in it; what is `taken` from each module; its
-    `classes`, and all `names` in it."""
+    """What a file says of itself: the modules that it `imports`, wherever in it; what is `taken` from each module; all
+    `names` in it."""
 
     imports: set[str]
     taken: list[tuple[str, str]]
-    classes: list[str]
     names: set[str | None]
 
 
@@ -91,7 +90,6 @@ def _source(path: Path) -> Source:
     return Source(
         imports,
         [(node.module, alias.name) for node in parts for alias in node.names],
-        [node.name for node in tree.body if isinstance(node, ast.ClassDef)],
         {getattr(node, "name", None) or getattr(node, "id", None) for node in named},
     )
 
@@ -173,28 +171,6 @@ def test_help_is_light() -> None:
     assert result.stdout.strip() == "[]"
 
 
-def test_a_query_in_words_is_light() -> None:
-    heavy = [
-        "torch", "scipy.sparse", "scipy.linalg", "sklearn", "nltk", "simplemma", "spacy", "pyarrow.compute",
-        "importlib.metadata", "pipeline.config", "pipeline.models.linear.training", "pipeline.text.parsing",
-    ]  # fmt: skip
-    code = (
-        "import sys\n"
-        "from pipeline.index.search import Searcher; from pipeline.storage.bundle import Bundle\n"
-        "from pipeline.specs.models import model_spec; from pipeline.specs.stored import restore_text_encoder\n"
-        "model_spec('ncca').load()\n"
-        "words = dict(lowercase=True, tokenizer='words', lemmatise=True, stop_words=['the'], max_ngram=2)\n"
-        "made = {'settings': {**words, 'lemmas': {'dogs': 'dog', 'run': 'run'}}, 'normalise': True}\n"
-        "terms = {'terms': ['dog', 'run', 'dog run'], 'idf': [1.0, 2.0, 2.0], 'n_sentences': 4}\n"
-        "encoder = restore_text_encoder({'kind': 'tf-idf', **made, **terms}, {})\n"
-        "found = encoder.encode_query(['The dogs run'])\n"
-        "assert [round(float(x), 3) for x in found[0]] == [.333, .667, .667]\n"
-        f"print([name for name in {heavy} if name in sys.modules])"
-    )
-    result = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True, cwd=ROOT)
-    assert result.stdout.strip() == "[]"
-
-
 def test_the_public_package_imports_nothing_before_it_is_used() -> None:
     code = (
         "import sys, jointspace; assert sorted(jointspace.__all__) == dir(jointspace)\n"
@@ -215,12 +191,3 @@ def test_every_command_has_a_help_line() -> None:
         assert command.name == name
         line = first_sentence(command)
         assert line.endswith(".") and line.count("(") == line.count(")"), f"{name}: {line!r} is cut"
-
-
-def test_names_of_classes_are_unique() -> None:
-    where: dict[str, list[str]] = {}
-    for folder in ("pipeline", "stages", "jointspace", "benchmarks", "examples"):
-        for path in sorted((ROOT / folder).rglob("*.py")):
-            for name in _source(path).classes:
-                where.setdefault(name, []).append(str(path.relative_to(ROOT)))
-    assert {name: paths for name, paths in where.items() if len(paths) > 1} == {}

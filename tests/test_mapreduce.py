@@ -14,7 +14,6 @@ import numpy as np
 import pytest
 from scipy import sparse
 
-from pipeline.index.shard_search import ShardVectors, search_parts
 from pipeline.mapreduce import map_reduce
 from pipeline.models.linear.accumulation import MomentsAccumulator
 from pipeline.models.linear.sets import FoldedMoments, Restriction
@@ -97,20 +96,6 @@ def test_a_killed_worker_does_not_change_the_sum(tmp_path: Path) -> None:
         killer.join()
     assert len(list(tmp_path.iterdir())) > 40, "what the killed worker held must have been done again"
     assert found.tobytes() == expected.tobytes()
-
-
-def test_search_of_parts_is_search_of_the_whole() -> None:
-    rng = np.random.default_rng(1)
-    vectors, queries = (rng.standard_normal((n, 6)).astype(np.float32) for n in (90, 7))
-    vectors[60] = vectors[10]  # equal scores: the lower row first
-    parts = [ShardVectors(start, partial(vectors.__getitem__, slice(start, start + 25))) for start in range(0, 90, 25)]
-    found = search_parts(queries, parts, 80, "inner_product")
-    order = np.argsort(-(queries.astype(float) @ vectors.T.astype(float)), axis=1, kind="stable")
-    assert (found.rows == order[:, :80]).all()
-    few = search_parts(
-        queries, [ShardVectors(0, lambda: vectors[:2]), ShardVectors(2, lambda: vectors[2:3])], 5, "inner_product"
-    )
-    assert (np.sort(few.rows, axis=1) == [-1, -1, 0, 1, 2]).all() and np.isneginf(few.scores[:, 3:]).all()
 
 
 def test_moments_of_many_shards_are_summed_anywhere(address: str) -> None:

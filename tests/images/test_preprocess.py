@@ -44,13 +44,6 @@ def test_without_a_crop_the_whole_image_is_squashed() -> None:
     assert pixels[:, :19].min() > 250 and pixels[:, 21:].max() < 5
 
 
-def test_resizing_is_antialiased() -> None:
-    stripes = np.zeros((64, 64, 3), np.uint8)
-    stripes[:, ::2] = 255
-    pixels = prepare(Image.fromarray(stripes), Preprocessing(8, None, MEAN, STD))
-    assert np.abs(pixels.astype(int) - 127).max() < 20
-
-
 def test_what_has_changed_since_ingest_is_named() -> None:
     data = encode_jpeg(make_image(0))
     fine, cut = photograph("fine.jpg", data), photograph("cut.jpg", data[:-50])

@@ -2,7 +2,6 @@
 
 import io
 import pickle
-import urllib.error
 
 import pytest
 import torch
@@ -82,13 +81,3 @@ class Intruder:
 def test_anything_else_is_refused(data: bytes, source: str) -> None:
     with pytest.raises(InputError, match=f"{source} is neither a safetensors file nor a state dict"):
         weights.parse(data, source)
-
-
-def test_offline_there_is_a_remedy(monkeypatch: pytest.MonkeyPatch) -> None:
-    def refuse(*_: object, **__: object) -> None:
-        raise urllib.error.URLError("no route to host")
-
-    monkeypatch.setattr("torch.hub.load_state_dict_from_url", refuse)
-    monkeypatch.setattr("torchvision.models._api.load_state_dict_from_url", refuse)
-    with pytest.raises(InputError, match=r"cannot download https://.*squeezenet1_1.*no route to host.*`file`"):
-        weights.download("squeezenet1_1")

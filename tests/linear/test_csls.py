@@ -2,15 +2,10 @@
 
 import numpy as np
 import pytest
-from made_up_settings import text_view
 
 from pipeline.metrics.ranks import count_ranks
-from pipeline.models.linear.cca import NormalizedCCA
-from pipeline.models.linear.csls import Bank, Scaled, choose_scaling, extend
-from pipeline.models.linear.ensemble import Ensemble, EnsembleMember
-from pipeline.models.linear.projection import Directions, unit_rows
-from pipeline.models.linear.views import ImageView
-from pipeline.specs.stored import restore
+from pipeline.models.linear.csls import Bank, choose_scaling, extend
+from pipeline.models.linear.projection import unit_rows
 
 RNG = np.random.default_rng(0)
 
@@ -20,14 +15,6 @@ def draw(n: int, c: int = 6) -> np.ndarray:
 
 
 BANK = Bank(draw(40), draw(50))
-
-
-def make_model() -> NormalizedCCA:
-    w, u = (RNG.standard_normal((d, 6)).astype(np.float32) for d in (6, 5))
-    directions = Directions(w, u, np.ones(6, np.float32))
-    return NormalizedCCA(
-        ImageView(("one",), (6,), ()), text_view(5, sparse=False), np.zeros(6), np.zeros(5), directions
-    )
 
 
 def slow_scores(x: np.ndarray, y: np.ndarray, bank: Bank, k: int) -> np.ndarray:
@@ -87,16 +74,3 @@ def test_the_best_trial_comes_first_and_is_what_its_vectors_reach() -> None:
         both = (ranks.image_to_sentence, ranks.sentence_to_image)
         reached = sum(100 * np.mean(one <= k) for one in both for k in (1, 5, 10))
         assert reached == pytest.approx(trial["recall_sum"], abs=4)  # ties of single precision
-
-
-def test_parts_bring_a_scaled_model_back_alone_and_in_an_ensemble() -> None:
-    model = Scaled(make_model(), 0.75, 5, BANK)
-    features, sentences = {"one": RNG.random((7, 6), np.float32)}, {"tfidf": RNG.random((8, 5), np.float32)}
-    twin = restore("ncca", model.settings(), model.tensors())
-    assert isinstance(twin, Scaled) and twin.encoders == ("one",) and twin.metric == "inner_product"
-    np.testing.assert_array_equal(twin.embed_images(features), model.embed_images(features))
-    np.testing.assert_array_equal(twin.embed_sentences(sentences), model.embed_sentences(sentences))
-    both = Ensemble([EnsembleMember("ncca", model, 0.4), EnsembleMember("ncca", make_model(), 0.6)])
-    again = Ensemble.from_parts(both.settings(), both.tensors())
-    np.testing.assert_array_equal(again.embed_images(features), both.embed_images(features))
-    assert both.embed_images(features).shape == (7, 6 + 4 + 6)

@@ -66,17 +66,6 @@ def test_positions_count_from_the_head_outwards() -> None:
     assert narrow.kinds(trees.parents, trees.labels).tolist() == [-1, 0, -1, 1, -1]
 
 
-def test_rare_relations_share_one_matrix_and_unseen_ones_have_none() -> None:
-    labels = [0] * 5 + [1] * 2 + [3] * 4 + [4]
-    trees = pack([[(-1, 0, 2), *((0, 0, label) for label in labels)]])
-    learned = RelationRNN.learn(trees, rare=3)
-    assert learned == {"matrix_of": [0, 2, -1, 1, 2]}  # 2 is only a root's
-    kinds = RelationRNN(make_words(), 12, 0.0, "tanh", **learned).kinds(
-        np.array([-1, 0, 0, 0]), np.array([0, 1, 2, 99])
-    )
-    assert kinds.tolist() == [-1, 2, -1, -1]
-
-
 def test_what_is_no_tree_is_refused() -> None:
     encoder = make_encoder("dtrnn")
     with pytest.raises(InputError, match="exactly one root"):

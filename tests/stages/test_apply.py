@@ -87,21 +87,3 @@ def test_again_it_makes_only_what_is_missing(source: Path, applied: Path) -> Non
     assert {path for path in made if again[path] != made[path]} == {out / "features/eye/shard-00001.h5"}
     assert (out / "manifest/manifest.json").stat().st_mtime_ns == manifest
     assert (out / "index/ncca/images.faiss").read_bytes() == vectors
-
-
-def test_what_it_refuses(source: Path, applied: Path, tmp_path: Path) -> None:
-    config = json.dumps(CONFIG)
-    own = tmp_path / "own"
-    own.mkdir()
-    (own / "config.yaml").write_text(config)
-    with pytest.raises(UsageError, match="own holds a run of its own"):
-        apply(source, applied / "photos", own)
-    assert (own / "config.yaml").read_text() == config
-    with pytest.raises(UsageError, match="would lie in the collection"):
-        apply(source, applied / "photos", applied / "photos" / "out")
-    (tmp_path / "one.png").touch()
-    with pytest.raises(UsageError, match="one.png is not a folder of photographs, a .tar shard or a table"):
-        apply(source, tmp_path / "one.png", tmp_path / "out")
-    (tmp_path / "empty").mkdir()
-    with pytest.raises(UsageError, match="holds no photographs"):
-        apply(source, tmp_path / "empty", tmp_path / "out")

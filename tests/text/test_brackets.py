@@ -51,11 +51,6 @@ def test_the_treebanks_own_form_is_read() -> None:
     assert read(text).words == ("see", "(", "him/her", ")")
 
 
-def test_ids_stand_before_a_tab() -> None:
-    found = dict(read_brackets(["x#1\t(NN dog)\n", "x#2\t\n", "x#3\t(NP (NN a)\n", " (NN b))\n"], "f"))
-    assert [len(tree.words) for tree in found.values()] == [1, 0, 2] and list(found) == ["x#1", "x#2", "x#3"]
-
-
 def test_ten_thousand_brackets_within_each_other() -> None:
     deep = "(S " * 10_000 + "(NN x)" + ")" * 10_000
     assert read(deep).to_brackets() == deep

@@ -49,15 +49,6 @@ def test_a_broken_line_is_named(line: bytes, message: str) -> None:
         read_text_vectors([text(WORDS)[0], line], "v.txt", WORDS)
 
 
-def test_missing_vectors_are_noticed() -> None:
-    with pytest.raises(InputError, match="v.txt ends after 2 of the 3 vectors"):
-        read_text_vectors(text(WORDS, header=True)[:-1], "v.txt", WORDS)
-    with pytest.raises(InputError, match="v.bin, entry 3 is cut off, of 3"):
-        read_binary_vectors(io.BytesIO(binary(WORDS)[:-5]), "v.bin", WORDS)
-    with pytest.raises(InputError, match="v.bin does not begin with"):
-        read_binary_vectors(io.BytesIO(b"dog 1 2 3\n"), "v.bin", WORDS)
-
-
 def test_the_table_has_known_vectors_and_draws_the_rest() -> None:
     vectors = read_text_vectors(text(WORDS), "v.txt", WORDS)
     table = vectors.table(["cat", "dog", "don't"], seed=1)
