@@ -77,7 +77,7 @@ def test_retrieval_is_what_was_evaluated(run: Path) -> None:
 
 def test_the_collection_is_counted_and_its_rejects_are_explained(run: Path) -> None:
     page = report(run)
-    counts = {"given": "25", "kept": "24", "rejected": "1", "duplicate": "0"}
+    counts = {"given": "25", "kept": "24", "rejected": "1", "duplicate": "0", "left out": "0"}
     assert page.rows("Collection")[0] == {"": "images", **counts}
     (left_out,) = page.rows("What was left out, and why")
     assert left_out == {"what": "image", "reason": "truncated", "how often": "1", "for example": "broken.png"}
