@@ -16,7 +16,6 @@ import numpy as np
 from pipeline.errors import UsageError
 from pipeline.index.exact import Neighbours, search_exact
 from pipeline.index.format import METRICS
-from pipeline.index.mapped import downcast, search_index
 from pipeline.index.vectors import BLOCK_ROWS
 
 FEW = 1 << 14
@@ -30,7 +29,7 @@ def search_among(index: faiss.Index, queries: np.ndarray, top: int, allowed: np.
 
     `index` has no other ids than these n. Raises UsageError for an index that can neither skip vectors nor give them.
     """
-    index = downcast(index)
+    index = faiss.downcast_index(index)
     if type(index) is faiss.IndexIDMap:  # whose conditions FAISS does not pass on to what it wraps
         ids = faiss.vector_to_array(index.id_map)
         found = search_among(index.index, queries, top, allowed[ids])
@@ -106,7 +105,7 @@ def _skip(
     selector = faiss.IDSelectorBitmap(np.packbits(allowed, bitorder="little"))
     share = 0.0 if whole else count / len(allowed)
     try:
-        scores, rows = search_index(index, queries, top, share, params=_parameters(index, selector, share))
+        scores, rows = index.search(queries, top, params=_parameters(index, selector, share))
     except RuntimeError:
         return None
     sign = -1 if index.metric_type == faiss.METRIC_L2 else 1

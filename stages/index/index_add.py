@@ -1,10 +1,17 @@
-"""`index-add`: a bundle with the images and sentences that were added to the manifest, or with those of another."""
+"""`index-add`: the bundles of a model, and one more: of what is new in their run, or another bundle."""
 
+from collections.abc import Sequence
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import click
 
 from stages.commands import CONFIG, FOLDER, RUN, begin, bundle, output, say_next
+
+if TYPE_CHECKING:
+    from pipeline.run import Run
+    from pipeline.storage.bundle import Bundle
+    from pipeline.storage.sharded_ids import ShardedIds
 
 
 @click.command("index-add")
@@ -12,61 +19,99 @@ from stages.commands import CONFIG, FOLDER, RUN, begin, bundle, output, say_next
 @click.option(*RUN[0], **RUN[1] | {"required": False, "help": "Folder of the bundle's run, which has grown."})
 @click.option("--from", "other", type=FOLDER, help="Another bundle of the same model instead, such as `apply` makes.")
 @click.option(*CONFIG[0], **CONFIG[1])
-@output(FOLDER, "Folder of the new bundle; the old one stays as it is.")
+@output(FOLDER, "New folder of all bundles, links to the files of the old ones; these stay as they are.")
 def command(root: Path | None, other: Path | None, config_path: Path | None, bundle_folder: Path, output: Path) -> None:
-    """Add to a bundle's indices what is new in its run's manifest, or another bundle's photographs and sentences, and
-    measure how far these have drifted."""
+    """Put one more bundle beside others of its model: of the images that are new in their run, with their sentences, or
+    another bundle that is there."""
     import logging
-    from functools import partial
 
-    import numpy as np
-
-    from pipeline import config
-    from pipeline.device import find_gpu
     from pipeline.errors import UsageError
-    from pipeline.index import lists_on_gpu
-    from pipeline.index.build_gallery import queries_of
-    from pipeline.index.joining import JoinedBundles
-    from pipeline.index.upkeep import add, revise
-    from pipeline.storage.bundle import Bundle
-    from pipeline.storage.pairs import split_ids
-    from pipeline.storage.revision import Revision
-    from pipeline.storage.sources import ROOT
-    from stages import piece_upkeep
+    from pipeline.storage.bundle_folders import numbered
+    from pipeline.storage.bundles import Bundles, link_bundle, open_bundle
+    from pipeline.storage.fingerprint import fingerprint
+    from pipeline.storage.names import plain
+    from pipeline.storage.new_folders import new_folder
+    from stages.bundled import write_bundle
     from stages.closing import search_command
-    from stages.inputs import read_bundled_embeddings
 
     if (root is None) == (other is None):
         raise UsageError("give either --run, the run of the bundle, or --from, another bundle of its model")
-    more, log = {}, logging.getLogger(__name__)
-    pieces = bool(Bundle(bundle_folder).pieces("images"))
-    if root is not None:
-        run = begin(root, config_path)
-        whole, embeddings = run.config, read_bundled_embeddings(run, bundle_folder)
-        if pieces:
-            piece_upkeep.add(bundle_folder, output, run, embeddings)
-            say_next(lambda: search_command(output))
-            return
-        wanted = {name: ids[:] for name, ids in split_ids(run.manifest, whole.index.splits).items()}
-    else:
-        whole = config.load(config_path)
-        if pieces:
-            piece_upkeep.join(bundle_folder, output, other, whole.index)
-            say_next(lambda: search_command(output))
-            return
-        embeddings = JoinedBundles(Bundle(bundle_folder), Bundle(other), ROOT)
-        wanted, more = embeddings.fresh, {"more_roots": embeddings.roots}
-    lists_on_gpu.use(find_gpu(whole.device))
-    revision = Revision(bundle_folder, embeddings, output)
-    for part in revision.parts:
-        fresh = np.setdiff1d(wanted[part.modality], part.ids)
-        table = getattr(embeddings.manifest, part.modality).take(fresh)
-        grown = part.followed_by(table, embeddings.outline(part.modality, fresh))
-        first = len(part.ids) if part.outline is None else len(part.numbers)
-        change = partial(add, vectors=embeddings.rows_of(part.modality, fresh), first=first)
-        data, queries = revision.bundle.index(part.name), revision.queries(part, queries_of(embeddings.multi_vector))
-        revised = revise(data, part, grown, revision.vectors, change, queries, embeddings.comparison)
-        revision.put(grown, revised.data, revised.card())
-        log.info("%d %s added; %s", len(fresh), part.modality, revised.drift(whole.index.recall_floor))
-    revision.commit(**more)
+    parts, log = open_bundle(bundle_folder).parts, logging.getLogger(__name__)
+    with new_folder(output) as folder:
+        if other is not None:
+            added = open_bundle(other).parts
+            both = Bundles([*parts, *added], bundle_folder)  # which refuses another model
+            for number, part in enumerate(both.parts):
+                link_bundle(part, numbered(folder, number))
+            count, repeated = sum(part.card["images"]["count"] for part in added), _repeated(parts, added)
+            log.info("%d images added", count)
+            if repeated:
+                log.warning(
+                    "%d photographs of %s are in %s too, and are found twice; index-remove takes one of them out",
+                    repeated, other, bundle_folder,
+                )  # fmt: skip
+        else:
+            run = begin(root, config_path)
+            ids = _new_ids(run, parts)
+            for number, part in enumerate(parts):
+                link_bundle(part, numbered(folder, number))
+            if not len(ids["images"]):
+                raise UsageError(f"{run.root} has no image of index.splits that is not in {bundle_folder} already")
+            model = plain(parts[0].card["model"], bundle_folder)
+            before = [part.card["fingerprint"] for part in parts]
+            inputs = {"model": parts[0].card["inputs"]["model"], "manifest": run.manifest.fingerprint}
+            digest = fingerprint("bundle of additions", 1, [run.config.index.model_dump(), before], inputs)
+            write_bundle(run, model, ids, numbered(folder, len(parts)), digest, {})
+            log.info("%d images and %d sentences added", len(ids["images"]), len(ids["sentences"]))
     say_next(lambda: search_command(output))
+
+
+def _repeated(parts: "Sequence[Bundle]", added: "Sequence[Bundle]") -> int:
+    """How many photographs are in both, by the sha256 of their files."""
+    here, there = (
+        {
+            digest
+            for bundle in bundles
+            for group in bundle.packed_table("images").groups(["sha256"])
+            for digest in group["sha256"].to_pylist()
+            if digest
+        }
+        for bundles in (parts, added)
+    )
+    return len(here & there)
+
+
+def _new_ids(run: "Run", parts: "Sequence[Bundle]") -> "dict[str, ShardedIds]":
+    """The images of `index.splits` that no bundle of the run has, or had before they were removed, and their sentences.
+
+    Raises IntegrityError where a bundle of the run's photographs numbers them otherwise, and UsageError where none is.
+    """
+    import logging
+
+    import numpy as np
+
+    from pipeline.errors import UsageError
+    from pipeline.storage.pairs import split_ids
+    from pipeline.storage.revision import modalities, require_numbering
+    from pipeline.storage.sharded_ids import ShardedIds
+    from stages.inputs import read_bundled_embeddings
+
+    manifest, embeddings = run.manifest, read_bundled_embeddings(run, parts[0])
+    known = {"images": [], "sentences": []}
+    for part in parts:
+        if part.card["data_root"] == str(manifest.root):
+            require_numbering(part, tables := modalities(part), embeddings)
+            for table in tables:
+                known[table.modality].append(table.ids)
+    if not known["images"]:
+        raise UsageError(f"no bundle has photographs of {manifest.root}, where {run.root} has its own; give their run")
+    wanted = {modality: ids[:] for modality, ids in split_ids(manifest, run.config.index.splits).items()}
+    images = np.setdiff1d(wanted["images"], np.concatenate(known["images"]))
+    fresh = np.setdiff1d(wanted["sentences"], np.concatenate([wanted["sentences"][:0], *known["sentences"]]))
+    sentences = fresh[np.isin(manifest.sentence_images[fresh], images)]
+    if left := len(fresh) - len(sentences):
+        logging.getLogger(__name__).warning(
+            "%d new sentences are of images that are indexed already, and are left out; run build-index for them", left
+        )
+    ids = {"images": images, "sentences": sentences}
+    return {modality: ShardedIds.divide(some, manifest.bounds(modality)) for modality, some in ids.items()}

@@ -225,7 +225,7 @@ def _phrase_rankings(config, layout) -> list[Artefact]:
 
 
 def _reads(config, layout) -> Inputs:
-    indices = [layout.index(name) for name in config.models]
+    indices = [layout.index(bundle) for name in config.models for bundle in config.bundle_names(name)]
     read = [*indices, *_sheets(config, layout), *_descriptions(config, layout), *_judged(config, layout)]
     read += _phrase_rankings(config, layout)
     return {"manifest": layout.manifest, "summary": layout.summary} | {one.name: one for one in read}

@@ -2,6 +2,7 @@
 
 import json
 import re
+import shutil
 import subprocess
 import sys
 from pathlib import Path
@@ -10,7 +11,7 @@ import numpy as np
 import pytest
 from click.testing import CliRunner
 from hostile import slow_image
-from made_up import build_bundle, features_of, make_run, run_command
+from made_up import build_bundle, features_of, make_run, retell, run_command
 
 from pipeline.errors import InputError, IntegrityError, UsageError
 from pipeline.index.search import Searcher
@@ -96,7 +97,8 @@ def test_a_folder_above_bundles_says_which_it_holds(bundle: Path) -> None:
     run = bundle.parent
     (run / "index").mkdir(exist_ok=True)
     for name in ("ncca", "cca"):
-        (run / "index" / name).symlink_to(bundle)
+        shutil.copytree(bundle, run / "index" / name)
+        retell(run / "index" / name / "card.json", "inputs", "model", value=name)
     try:
         for above, names in ((run / "index", "cca, ncca"), (run, "bundle, index/cca, index/ncca")):
             said = f"{above} is not a bundle; it holds bundles: {names}: give {run / 'index' / 'ncca'}"
@@ -105,7 +107,7 @@ def test_a_folder_above_bundles_says_which_it_holds(bundle: Path) -> None:
                     run_command(name, *arguments)
     finally:
         for name in ("ncca", "cca"):
-            (run / "index" / name).unlink()
+            shutil.rmtree(run / "index" / name)
     with pytest.raises(IntegrityError, match="nowhere does not exist; did you mean .*bundle[?] give a folder that"):
         run_command("search", "--index", run / "nowhere", "dog")
 

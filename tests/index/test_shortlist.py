@@ -191,6 +191,8 @@ def test_a_long_sum_of_estimates_comes_near(monkeypatch: pytest.MonkeyPatch) -> 
 def test_a_snippet_finds_the_regions_that_say_most_of_it() -> None:
     rng = np.random.default_rng(6)
     sets = make_sets(rng, 60, 6)
+    numbered = np.repeat(np.arange(len(sets.vectors), dtype=np.float32)[:, None], 4, axis=1)
+    sets = MultiVectors(sets.vectors, sets.offsets, sets.globals, numbered)
     words = rng.standard_normal((3, DIM)).astype(np.float32)
     owners = np.repeat(np.arange(60), np.diff(sets.offsets))
     scores = (sets.vectors.astype(float) @ words.T.astype(float)).sum(axis=1)
@@ -200,6 +202,6 @@ def test_a_snippet_finds_the_regions_that_say_most_of_it() -> None:
         gallery = make_gallery("images", sets, ScoreRule("words", 0), factory)
         for top in (1, 7, 60, 100):
             found = gallery.regions(words, top)
-            assert found.rows.tolist() == expected[:top]
-            assert gallery.owners[found.rows].tolist() == owners[expected[:top]].tolist()
+            assert found.boxes[:, 0].tolist() == expected[:top]
+            assert found.rows.tolist() == owners[expected[:top]].tolist()
             np.testing.assert_allclose(found.scores, scores[expected[:top]], rtol=1e-4, atol=1e-5)
