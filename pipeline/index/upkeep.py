@@ -36,7 +36,7 @@ def remove(
         return faiss.index_factory(index.d, NAMED + "Flat", index.metric_type), NAMED + "Flat"
     factory = factory.removeprefix(NAMED)
     named = build(factory, rest(), card["metric"], ids=rest_ids).index
-    apply(named, SearchSetting(card["nprobe"], card["efSearch"], card["k_factor"]))
+    apply(named, SearchSetting(card["nprobe"], card["efSearch"], card["k_factor"]))  # which it was tuned to
     return named, NAMED + factory
 
 

@@ -43,9 +43,8 @@ def command(root: Path | None, other: Path | None, config_path: Path | None, bun
             both = Bundles([*parts, *added], bundle_folder)  # which refuses another model
             for number, part in enumerate(both.parts):
                 link_bundle(part, numbered(folder, number))
-            count, repeated = sum(part.card["images"]["count"] for part in added), _repeated(parts, added)
-            log.info("%d images added", count)
-            if repeated:
+            log.info("bundles added: %d", len(added))
+            if repeated := _repeated(parts, added):
                 log.warning(
                     "%d photographs of %s are in %s too, and are found twice; index-remove takes one of them out",
                     repeated, other, bundle_folder,
@@ -84,13 +83,14 @@ def _repeated(parts: "Sequence[Bundle]", added: "Sequence[Bundle]") -> int:
 def _new_ids(run: "Run", parts: "Sequence[Bundle]") -> "dict[str, ShardedIds]":
     """The images of `index.splits` that no bundle of the run has, or had before they were removed, and their sentences.
 
-    Raises IntegrityError where a bundle of the run's photographs numbers them otherwise, and UsageError where none is.
+    Other bundles may stand beside those of the run. Raises IntegrityError where the first is not of it, or one of the
+    same photographs numbers them otherwise.
     """
     import logging
 
     import numpy as np
 
-    from pipeline.errors import UsageError
+    from pipeline.errors import IntegrityError
     from pipeline.storage.pairs import split_ids
     from pipeline.storage.revision import modalities, require_numbering
     from pipeline.storage.sharded_ids import ShardedIds
@@ -99,12 +99,15 @@ def _new_ids(run: "Run", parts: "Sequence[Bundle]") -> "dict[str, ShardedIds]":
     manifest, embeddings = run.manifest, read_bundled_embeddings(run, parts[0])
     known = {"images": [], "sentences": []}
     for part in parts:
-        if part.card["data_root"] == str(manifest.root):
-            require_numbering(part, tables := modalities(part), embeddings)
+        tables = modalities(part)
+        try:
+            require_numbering(part, tables, embeddings)
+        except IntegrityError:
+            if part is parts[0] or part.card["data_root"] == str(manifest.root):
+                raise
+        else:
             for table in tables:
                 known[table.modality].append(table.ids)
-    if not known["images"]:
-        raise UsageError(f"no bundle has photographs of {manifest.root}, where {run.root} has its own; give their run")
     wanted = {modality: ids[:] for modality, ids in split_ids(manifest, run.config.index.splits).items()}
     images = np.setdiff1d(wanted["images"], np.concatenate(known["images"]))
     fresh = np.setdiff1d(wanted["sentences"], np.concatenate([wanted["sentences"][:0], *known["sentences"]]))
