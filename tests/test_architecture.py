@@ -150,7 +150,7 @@ def test_stages_do_not_import_stages(path: Path) -> None:
     ours = {name.split(".")[1] for name in _source(path).imports if name.startswith("stages.")}
     assert ours <= {
         "applied", "boxes", "bundled", "catalogue", "closing", "commands", "generators", "given",
-        "indices", "inputs", "piece_upkeep", "pieces", "rates", "requirements", "studies", "texts",
+        "indices", "inputs", "rates", "requirements", "studies", "texts",
     }  # fmt: skip
 
 

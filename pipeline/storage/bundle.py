@@ -212,11 +212,13 @@ class Bundle:
         return table
 
     def check_rows(self) -> None:
-        """Raises IntegrityError for a row that `packed_table` would refuse, whether anybody asks for it or not."""
+        """Raises IntegrityError for a row that `table` would refuse, whether anybody asks for it or not."""
         for modality in COLUMNS:
             packed = self.packed_table(modality)
-            for _ in packed.groups([name for name in packed.schema.names if name in (*IDS, *PLACES)]):
-                pass
+            rows = packed.groups([name for name in packed.schema.names if name in (*IDS, *PLACES)])
+            ids = [group.select([NUMBER[modality]]) for group in rows]
+            if ids:
+                require_distinct(packed.path, pa.concat_tables(ids), NUMBER[modality])
 
     def packed_table(self, modality: str) -> PackedTable:
         """The same table, whose rows are unpacked on request, and checked by `require_plain_rows` as they are read."""

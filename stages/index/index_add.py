@@ -26,11 +26,13 @@ def command(root: Path | None, other: Path | None, config_path: Path | None, bun
     import logging
 
     from pipeline.errors import UsageError
+    from pipeline.index.opening import open_gallery
     from pipeline.storage.bundle_folders import numbered
     from pipeline.storage.bundles import Bundles, link_bundle, open_bundle
     from pipeline.storage.fingerprint import fingerprint
     from pipeline.storage.names import plain
     from pipeline.storage.new_folders import new_folder
+    from pipeline.storage.revision import KEY_COLUMNS
     from stages.bundled import write_bundle
     from stages.closing import search_command
 
@@ -41,6 +43,11 @@ def command(root: Path | None, other: Path | None, config_path: Path | None, bun
         if other is not None:
             added = open_bundle(other).parts
             both = Bundles([*parts, *added], bundle_folder)  # which refuses another model
+            both.check_rows()
+            for part in added:
+                for modality in KEY_COLUMNS:
+                    if part.card.get(part.index_name(modality)):
+                        open_gallery(part, modality)  # which refuses what is not an index of ours
             for number, part in enumerate(both.parts):
                 link_bundle(part, numbered(folder, number))
             log.info("bundles added: %d", len(added))

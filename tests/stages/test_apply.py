@@ -10,9 +10,9 @@ import pytest
 import yaml
 from made_up import retell, run_command
 from made_up_colours import COLOURS, CONFIG, draw, make_colours
+from pipeline.index.joining import JoinedBundles, exact_vectors
 
 from pipeline.errors import InputError, UsageError
-from pipeline.index.joining import JoinedBundles, exact_vectors
 from pipeline.index.search import Searcher
 from pipeline.storage.bundle import Bundle
 from pipeline.storage.embeddings import Embeddings
