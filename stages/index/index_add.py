@@ -1,6 +1,6 @@
 """`index-add`: the bundles of a model, and one more: of what is new in their run, or another bundle."""
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -29,11 +29,8 @@ def command(root: Path | None, other: Path | None, config_path: Path | None, bun
     from pipeline.index.opening import open_gallery
     from pipeline.storage.bundle_folders import numbered
     from pipeline.storage.bundles import Bundles, link_bundle, open_bundle
-    from pipeline.storage.fingerprint import fingerprint
-    from pipeline.storage.names import plain
     from pipeline.storage.new_folders import new_folder
     from pipeline.storage.revision import KEY_COLUMNS
-    from stages.bundled import write_bundle
     from stages.closing import search_command
 
     if (root is None) == (other is None):
@@ -58,18 +55,28 @@ def command(root: Path | None, other: Path | None, config_path: Path | None, bun
                 )  # fmt: skip
         else:
             run = begin(root, config_path)
+            for part in parts:
+                part.check_rows()
             ids = _new_ids(run, parts)
             for number, part in enumerate(parts):
                 link_bundle(part, numbered(folder, number))
-            if not len(ids["images"]):
-                raise UsageError(f"{run.root} has no image of index.splits that is not in {bundle_folder} already")
-            model = plain(parts[0].card["model"], bundle_folder)
-            before = [part.card["fingerprint"] for part in parts]
-            inputs = {"model": parts[0].card["inputs"]["model"], "manifest": run.manifest.fingerprint}
-            digest = fingerprint("bundle of additions", 1, [run.config.index.model_dump(), before], inputs)
-            write_bundle(run, model, ids, numbered(folder, len(parts)), digest, {})
+            if len(ids["images"]):
+                _write_new(run, parts, ids, numbered(folder, len(parts)))
             log.info("%d images and %d sentences added", len(ids["images"]), len(ids["sentences"]))
     say_next(lambda: search_command(output))
+
+
+def _write_new(run: "Run", parts: "Sequence[Bundle]", ids: "Mapping[str, ShardedIds]", folder: Path) -> None:
+    """The bundle of the images and sentences `ids` of a run, which stands beside the `parts`."""
+    from pipeline.storage.fingerprint import fingerprint
+    from pipeline.storage.names import plain
+    from stages.bundled import write_bundle
+
+    first, settings = parts[0].card, run.config.index.model_dump()
+    before = [part.card["fingerprint"] for part in parts]
+    inputs = {"model": first["inputs"]["model"], "manifest": run.manifest.fingerprint}
+    digest = fingerprint("bundle of additions", 1, [settings, before], inputs)
+    write_bundle(run, plain(first["model"], parts[0].folder), ids, folder, digest, {})
 
 
 def _repeated(parts: "Sequence[Bundle]", added: "Sequence[Bundle]") -> int:
