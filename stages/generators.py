@@ -67,7 +67,9 @@ def read_generator(run: "Run", name: str) -> StoredGenerator:
 
 def space_of(settings: "Config", layout: Layout, generator: str) -> Artefact | None:
     """The index whose joint space a generator uses; None where it uses none."""
-    return layout.index(settings.describe.space) if settings.generator(generator).settings.in_space else None
+    if not settings.generator(generator).settings.in_space:
+        return None
+    return layout.index(settings.bundle_names(settings.describe.space)[0])  # each has the model
 
 
 def read_bundled_encoders(stored: StoredGenerator, bundle: "Bundle") -> "dict[str, Parameters]":

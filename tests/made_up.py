@@ -204,9 +204,11 @@ def make_stage(name: str, run: Path, *arguments: object) -> str:
 
 
 def build_bundle(run: Path, *settings: dict, model: str = "ncca", output: str = "bundle", **options: object) -> Path:
-    """The bundle of a model of the run by the stage `build_index`, moved to `output`; `settings` are laid over the
-    run's configuration for it alone."""
-    make(opened := open_run(run, *settings), STAGE, (model,), **options)
+    """The bundle, or bundles, of a model of the run by the stage `build_index`, moved to `output`; `settings` are laid
+    over the run's configuration for it alone."""
+    opened = open_run(run, *settings)
+    for bundle in opened.config.bundle_names(model):
+        make(opened, STAGE, (bundle,), **options)
     shutil.rmtree(run / output, ignore_errors=True)
     return opened.layout.index(model).path.rename(run / output)
 

@@ -15,7 +15,6 @@ WITHOUT_TINY = {
     "million_moments.py": "dense_pairs.py and moments.py compute the same from memory",
     "parts.py": "a process a shard, each of which starts for seconds",
     "pascal_page.py": "it makes a collection and measures nothing",
-    "pieces.py": "a process a step; tests/index/test_pieces.py builds the same",
     "pixels.py": "a whole workflow",
 }
 COMPARISON = {"name", "ours", "reference", "ratio", "pairs", "cpu_over_wall"}

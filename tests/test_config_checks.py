@@ -165,10 +165,6 @@ def read(text: str):
             "hmlstm contrasts within the batch; set its loss to info-nce or ranking, negatives to all",
         ),
         (
-            f"{REGIONS}\nmodels: [dvsa]\nindex: {{on_disk: true}}",
-            "dvsa is multi-vector: its lists stay in memory; set index.on_disk to false",
-        ),
-        (
             "generators: [sc-nlm]",
             "sc-nlm needs parts of speech; name a CoNLL-U file in language_text.treebank",
         ),

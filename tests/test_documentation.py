@@ -20,15 +20,14 @@ ANSWERS = {
     "Which image is which, with pyarrow": "24 [{'image_id': 0, 'path': 'dog-0.png', 'split': 'train'}]",
     "A model's matrices with safetensors": "model {",
     "Nearest images of an image, with faiss": "[('dog-0.png', ",
-    "An index in pieces, with faiss": "[10, 10, 4] 24 (1, 3)",
+    "Several bundles, with faiss": "[(1.0, 'dog-0.png'), ",
 }
 
 
 @pytest.fixture(scope="module")
 def run(tmp_path_factory: pytest.TempPathFactory) -> Path:
     folder = make_run(tmp_path_factory.mktemp("run"))
-    in_pieces = {"exact_limit": 5, "piece": 10, "candidates": ["IVF2,SQ8"], "sample": 1000, "recall_floor": 0.1}
-    build_bundle(folder, {"index": in_pieces}, output="pieces")
+    build_bundle(folder, {"index": {"bundles": 3}}, output="several")
     build_bundle(folder)
     arrays = {"features": np.ones((24, 3), np.float32), "image_id": np.arange(24)}
     write_shard(folder / "features" / "shard-00000.h5", FEATURES, arrays, rows=24, fingerprint="f", details={})
@@ -42,7 +41,7 @@ def test_the_programs_of_the_documentation_run(run: Path, tmp_path: Path, title:
         "Which": "manifest",
         "A model's": "models/ncca",
         "Nearest": "bundle",
-        "An index": "pieces",
+        "Several": "several",
     }
     folder = next(run / place for first, place in places.items() if title.startswith(first))
     (tmp_path / "program.py").write_text(program)

@@ -52,9 +52,7 @@ class IndexSettings(Section):
     exact_limit: Positive
     recall_floor: PositiveShare
     memory: Positive | None
-    on_disk: bool
-    piece: Positive
-    worker_memory: Positive
+    bundles: Annotated[Positive, Field(le=10_000)]
     latency_ms: AboveZero | None
     candidates: Literal["auto"] | Annotated[tuple[str, ...], Field(min_length=1)]
     sample: Annotated[Positive, Field(ge=1000)]
@@ -159,6 +157,11 @@ class Config(OwnKeys):
     def judged_splits(self, name: str) -> tuple[str, ...]:
         """The splits that a model is evaluated on; not on dev for a refit, which has learned from it."""
         return tuple(split for split in self.evaluate.splits if split != "dev" or not self.refitted(name))
+
+    def bundle_names(self, model: str) -> list[str]:
+        """The bundles of a model: itself, or, where `index.bundles` is more than 1, `<model>/00` and so on."""
+        count = self.index.bundles
+        return [model] if count == 1 else [f"{model}/{number:02d}" for number in range(count)]
 
     def evaluations(self) -> list[tuple[str, str, str]]:
         """Model, split and protocol of each evaluation."""

@@ -145,12 +145,9 @@ class Layout:
     def embeddings(self, model: str) -> Shards:
         return self._shards(f"embeddings/{model}")
 
-    def index(self, model: str) -> Artefact:
-        return self._folder(f"index/{model}", "card.json")
-
-    def pieces(self, model: str) -> Path:
-        """The pieces of an index, until it is complete."""
-        return self.root / f"pieces/{model}"
+    def index(self, bundle: str) -> Artefact:
+        """The bundle of a model; `<model>/00` and so on where it has several."""
+        return self._folder(f"index/{bundle}", "card.json")
 
     # --- alignments and phrases of multi-vector models
 

@@ -222,7 +222,7 @@ def _phrase_rankings(config, layout) -> list[Artefact]:
 
 
 def _reads(config, layout) -> Inputs:
-    read = [layout.index(name) for name in config.models]
+    read = [layout.index(bundle) for name in config.models for bundle in config.bundle_names(name)]
     read += [*_descriptions(config, layout), *_judged(config, layout), *_phrase_rankings(config, layout)]
     read += [layout.regions(name) for name in config.regions.encoders]
     if aligned := config.aligned_splits(config.align.splits):

@@ -10,7 +10,7 @@ from tiny_run import N_SHARDS
 
 NEEDS = {"train_parser": "spacy", "train_word_vectors": "gensim"}
 """Module of a command -> the library without which it refuses to run."""
-REFUSING = {"export", "init"}
+REFUSING = {"export", "index_add", "init"}
 """Commands that refuse to replace what is there."""
 DOCUMENTS = ("all", "title", "tags", "description")
 
@@ -129,7 +129,7 @@ def _indices(root: Path, run: Path) -> Found:
     grown, shrunk = run / "index/grown", run / "index/shrunk"
     yield "build_sets", "build_index", whole(root / "network.yaml", run, "dvsa"), [run / "index/dvsa"]
     yield "index_remove", "index_remove", [["--index", bundle, "--image", 3, *given, shrunk]], [shrunk]
-    yield "index_add", "index_add", [["--index", shrunk, *given, grown]], [grown]
+    yield "index_add", "index_add", [["--index", shrunk, "--from", bundle, "--output", grown]], [grown]
     nearest, asked = run / "nearest.h5", ["--gallery", "images", "--queries", 20, "--neighbours", 5]
     calls = [["ncca", *asked, *given, nearest]]
     yield "ground_truth", "ground_truth", calls, [nearest, nearest.with_name("nearest.h5.json")]

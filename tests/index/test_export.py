@@ -3,7 +3,6 @@
 import json
 from pathlib import Path
 
-import faiss
 import numpy as np
 import pyarrow.parquet as pq
 import pytest
@@ -62,21 +61,6 @@ def test_parquet(bundle: Path, query: np.ndarray, right: list[str], tmp_path: Pa
     table = pq.read_table(make(bundle, "parquet", tmp_path / "out") / "images.parquet")
     vectors = np.array(table["vector"].to_pylist(), np.float32)
     assert [table["path"][int(at)].as_py() for at in np.argsort(-(vectors @ query))[:3]] == right
-
-
-def test_clip_retrieval(run: Path, bundle: Path, query: np.ndarray, right: list[str], tmp_path: Path) -> None:
-    """Each folder is read as clip_back.py's load_index and ParquetMetadataProvider do."""
-    folder = make(bundle, "clip-retrieval", tmp_path / "out")
-    places = json.loads((folder / "indices_paths.json").read_text())
-    assert places == {"ncca-images": "images", "ncca-sentences": "sentences"}
-    index = faiss.read_index(str(folder / "images" / "image.index"))
-    metadata = pq.read_table(folder / "images" / "metadata" / "metadata_0.parquet").to_pylist()
-    rows = index.search(query[None], 3)[1][0]
-    assert [metadata[row]["image_path"] for row in rows] == [str(run / "data" / path) for path in right]
-    np.testing.assert_array_equal(np.load(folder / "images/img_emb/img_emb_0.npy"), index.reconstruct_n(0, 24))
-    captions = pq.read_table(folder / "sentences" / "metadata").to_pylist()
-    index = faiss.read_index(str(folder / "sentences" / "text.index"))
-    assert "dog" in captions[int(index.search(query[None], 1)[1][0, 0])]["caption"]
 
 
 def test_removed_rows_are_left_out(run: Path, bundle: Path, tmp_path: Path) -> None:

@@ -86,7 +86,7 @@ def test_regions_for_words(tmp_path: Path) -> None:
     run = make_run(tmp_path)
     add_fragments(run, "dvsa", {"sum": "words", "global_weight": 0.0})
     searcher = Searcher(Bundle(build_bundle(run, model="dvsa")))
-    client = make_client(ServedGallery(searcher, see, ImageSources(run / "data").read, PIXELS, 32))
+    client = make_client(ServedGallery(searcher, see, ImageSources([run / "data"]).read, PIXELS, 32))
     told = client.get("/api/models").json()["models"][0]
     assert (told["regions"], told["images"], told["sentences"]) == (True, 24, 48)
     answer = client.get("/api/models/ncca/regions?snippet=big+dog&top=4").json()

@@ -59,7 +59,7 @@ def test_the_region_that_fits_the_words_best_is_on_each_answer(tmp_path: Path) -
     run = make_run(tmp_path)
     add_fragments(run, "dvsa", {"sum": "words", "global_weight": 0.0})
     searcher = Searcher(Bundle(build_bundle(run, model="dvsa")))
-    client = make_client(ServedGallery(searcher, see, ImageSources(run / "data").read, PIXELS, 32))
+    client = make_client(ServedGallery(searcher, see, ImageSources([run / "data"]).read, PIXELS, 32))
     words, found = (
         searcher.embed_sentence("big dog").vectors,
         client.get("/api/models/ncca/images?sentence=big+dog&top=9"),

@@ -1,5 +1,6 @@
 """apply: photographs that the model never saw, indexed in its space; what it repeats, refuses and joins."""
 
+import hashlib
 import json
 import shutil
 from pathlib import Path
@@ -13,6 +14,7 @@ from made_up_colours import COLOURS, CONFIG, draw, make_colours
 from pipeline.errors import UsageError
 from pipeline.index.search import Searcher
 from pipeline.storage.bundle import Bundle
+from pipeline.storage.bundles import open_bundle
 from pipeline.storage.embeddings import Embeddings
 from pipeline.storage.manifest import Manifest
 
@@ -87,3 +89,36 @@ def test_again_it_makes_only_what_is_missing(source: Path, applied: Path) -> Non
     assert {path for path in made if again[path] != made[path]} == {out / "features/eye/shard-00001.h5"}
     assert (out / "manifest/manifest.json").stat().st_mtime_ns == manifest
     assert (out / "index/ncca/images.faiss").read_bytes() == vectors
+
+
+@pytest.fixture(scope="module")
+def joined(source: Path, applied: Path) -> Path:
+    arguments = ["--index", source / "bundle", "--from", applied / "out", "--output", applied / "joined"]
+    run_command("index_add", *arguments)
+    return applied / "joined"
+
+
+def test_what_was_applied_stands_beside_the_first(source: Path, applied: Path, joined: Path) -> None:
+    bundle = open_bundle(joined)
+    bundle.check()
+    assert (bundle.card["images"]["count"], bundle.card["sentences"]["count"]) == (64, 40)
+    assert bundle.table("images")["image_id"].to_pylist() == list(range(64))
+    for number, folder in (("00", source / "bundle"), ("01", applied / "out/index/ncca")):
+        assert (joined / number / "images.faiss").samefile(folder / "images.faiss")
+    for colour in COLOURS:
+        hits = Searcher(bundle).images(f"a {colour} picture", 16)
+        assert {hit.row["path"].rpartition("/")[2].partition("-")[0] for hit in hits} == {colour}
+        assert {hit.row["bundle"] for hit in hits} == {0, 1}
+
+
+def test_photographs_of_both_are_read_where_they_are(joined: Path) -> None:
+    bundle = open_bundle(joined)
+    photographs = bundle.photographs()
+    for row in bundle.table("images").to_pylist():
+        assert hashlib.sha256(photographs.read(row)).hexdigest() == row["sha256"]
+
+
+def test_several_bundles_are_applied(joined: Path, applied: Path, tmp_path: Path) -> None:
+    shutil.copytree(joined, tmp_path / "joined" / "bundle")
+    apply(tmp_path / "joined", applied / "photos", tmp_path / "out")
+    assert Bundle(tmp_path / "out").card["images"]["count"] == 24
