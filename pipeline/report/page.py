@@ -37,8 +37,8 @@ class Report:
     what is recorded of each, `kinds` a line on each registered model, `health` that of each encoder's stored features,
     `costs` the rows of pipeline.storage.benchmarks.add_up, `tradeoffs` the drawings of how indices were chosen,
     `sheets` photographs with their regions, alignments and phrases, `magnitudes` the words of each model and split
-    whose vectors are longest and shortest, `versions` library -> version; `printed` are the tables that papers print of this
-    collection.
+    whose vectors are longest and shortest, `versions` library -> version; `printed` are the tables that papers print
+    of this collection.
     """
 
     title: str
