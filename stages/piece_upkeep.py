@@ -9,7 +9,7 @@ import numpy as np
 import pyarrow as pa
 
 from pipeline.arrow_tables import append_rows, with_columns
-from pipeline.config.root import IndexSettings
+from pipeline.config.schema.results import IndexSettings
 from pipeline.errors import InputError, UsageError
 from pipeline.index.format import from_bytes
 from pipeline.index.joining import AddedItems

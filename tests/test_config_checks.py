@@ -9,8 +9,8 @@ import yaml
 
 from pipeline.config import default_path, load, merge, read_mapping, validate
 from pipeline.config.architectures import DETECTORS, HIDDEN_LAYERS, NETWORKS, WITHOUT_MAPS
+from pipeline.config.registry.models import MODELS
 from pipeline.errors import UsageError
-from pipeline.specs.models import MODELS
 
 CONFIGS = Path(__file__).parents[1] / "config"
 ONE = "encoders: [{name: net, architecture: alexnet}]"

@@ -8,8 +8,8 @@ from pathlib import Path
 import pytest
 import torch
 
-from pipeline.specs.models import model_spec
-from pipeline.specs.places import import_place
+from pipeline.config.registry.models import model_spec
+from pipeline.config.registry.spec import import_place
 
 ROOT = Path(__file__).parents[1]
 ABSENT = (

@@ -12,11 +12,11 @@ import pytest
 
 from pipeline.collections import watching
 from pipeline.config import Config
-from pipeline.config.variants import OWN
+from pipeline.config.keys import OWN
+from pipeline.config.schema.section import Section
 from pipeline.errors import UsageError
 from pipeline.run.layout import Layout
 from pipeline.run.stage import Stage
-from pipeline.settings.section import Section
 from stages import boxes, generators, given, inputs, studies
 from stages.catalogue import COMMANDS, declared
 from stages.reference import configurations, render

@@ -6,12 +6,12 @@ from typing import TYPE_CHECKING
 from pipeline.config.architectures import require_detector
 from pipeline.config.generator_checks import check_generators
 from pipeline.config.phrase_checks import check_phrases
+from pipeline.config.registry.encoders import TRAINED
+from pipeline.config.registry.models import MODELS, model_spec
+from pipeline.config.registry.trainings import TRAININGS
+from pipeline.config.schema.variants import CSLS, PLAIN, REFIT, Model
 from pipeline.config.text_checks import check_text_encoders, check_text_weights, require_documents
-from pipeline.config.variants import CSLS, PLAIN, REFIT, Model
 from pipeline.errors import UsageError
-from pipeline.specs.encoders import TRAINED
-from pipeline.specs.models import MODELS, model_spec
-from pipeline.specs.trainings import TRAININGS
 
 if TYPE_CHECKING:
     from pipeline.config.root import Config

@@ -3,10 +3,10 @@
 from collections.abc import Mapping
 from typing import TYPE_CHECKING
 
-from pipeline.config.generators import ChosenGenerator
-from pipeline.config.variants import Model
+from pipeline.config.registry.generators import GENERATORS
+from pipeline.config.schema.generators import ChosenGenerator
+from pipeline.config.schema.variants import Model
 from pipeline.errors import UsageError
-from pipeline.specs.generators import GENERATORS
 
 if TYPE_CHECKING:
     from pipeline.config.root import Config

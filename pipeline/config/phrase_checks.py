@@ -3,7 +3,7 @@
 from collections.abc import Mapping
 from typing import TYPE_CHECKING
 
-from pipeline.config.variants import Model
+from pipeline.config.schema.variants import Model
 
 if TYPE_CHECKING:
     from pipeline.config.root import Config

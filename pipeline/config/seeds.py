@@ -3,7 +3,7 @@
 from collections.abc import Mapping
 from typing import Any
 
-from pipeline.config.variants import CSLS, REFIT
+from pipeline.config.schema.variants import CSLS, REFIT
 
 SEEDED = "{name}-seed{seed}"
 
@@ -15,15 +15,16 @@ def one_a_seed(values: Mapping[str, Any]) -> dict[str, Any]:
     models, generators = (_Seeded(values.get(section)) for section in ("variants", "generator_variants"))
     found = dict(values)
     if models.seeds:
-        found |= {"models": models.spread(values.get("models")), "variants": models.variants()}
-        found |= {"phrases": _with(values.get("phrases"), "models", models)}
+        found |= {"variants": models.variants()}
+        found |= {key: models.spread(values[key]) for key in ("models",) if key in values}
+        found |= {key: _with(values[key], "models", models) for key in ("phrases",) if key in values}
         ensembles = values.get("ensembles")
         if isinstance(ensembles, Mapping):
             found["ensembles"] = {name: _with(one, "members", models) for name, one in ensembles.items()}
     if generators.seeds:
-        found |= {"generators": generators.spread(values.get("generators"))}
         found |= {"generator_variants": generators.variants()}
-        found |= {"evaluate": _with(values.get("evaluate"), "generators", generators)}
+        found |= {key: generators.spread(values[key]) for key in ("generators",) if key in values}
+        found |= {key: _with(values[key], "generators", generators) for key in ("evaluate",) if key in values}
     return found
 
 

@@ -3,8 +3,8 @@
 from collections.abc import Iterable, Mapping
 from typing import TYPE_CHECKING
 
-from pipeline.config.text_encoders import RESERVED
-from pipeline.config.variants import Model
+from pipeline.config.schema.text_encoders import RESERVED
+from pipeline.config.schema.variants import Model
 
 if TYPE_CHECKING:
     from pipeline.config.root import Config

@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 
 def build_index(run: Run, job: Job, model: str, on_disk: bool = False) -> None:
     """Index images and sentences, measure the indices, and put beside them what a query needs."""
-    from pipeline.specs.stored import restore
+    from pipeline.config.registry.stored import restore
     from pipeline.storage.bundle import Bundle, BundleWriter
     from pipeline.storage.bundle_regions import add_regions
     from pipeline.storage.carried_parsers import add_parser, find_carried_parser

@@ -9,8 +9,8 @@ def fit_csls(run: Run, job: Job, model: str) -> None:
     """Make MODEL, NAME-csls or NAME-csls-refit, of the model and the embeddings of NAME or NAME-refit."""
     import logging
 
+    from pipeline.config.registry.stored import restore
     from pipeline.models.linear.csls import Scaled
-    from pipeline.specs.stored import restore
     from pipeline.storage.provenance import require_same_origins
 
     settings, layout = run.config, run.layout

@@ -7,7 +7,7 @@ def list_relations(run: Run, job: Job) -> None:
     """List the Frobenius norm of each relation's matrix, the greatest first (Socher et al. 2014, section 6.7)."""
     import numpy as np
 
-    from pipeline.specs.stored import restore
+    from pipeline.config.registry.stored import restore
     from pipeline.storage.atomic import publish_record
     from pipeline.storage.fingerprint import require_same
     from pipeline.storage.records import read_labels

@@ -4,8 +4,8 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from pipeline.config.registry.generators import ranker
 from pipeline.run import Inputs, Job, Run, Stage
-from pipeline.specs.generators import ranker
 
 if TYPE_CHECKING:
     from pipeline.config import Config
@@ -57,7 +57,7 @@ def reproduce(run: Run, job: Job) -> None:
 
 def _protocol(config: "Config") -> str:
     """That of the papers, all sentences, where the run has it."""
-    from pipeline.settings.section import PROTOCOLS
+    from pipeline.config.schema.section import PROTOCOLS
 
     return next((one for one in PROTOCOLS if one in config.evaluate.protocols), PROTOCOLS[0])
 

@@ -96,7 +96,7 @@ def _measure_cost(bundle_folder: Path, embeddings, pairs, chosen, images, senten
 
 
 def _choices(config) -> Iterator[tuple[str, ...]]:
-    from pipeline.settings.section import DESCRIBED, PROTOCOLS
+    from pipeline.config.schema.section import DESCRIBED, PROTOCOLS
 
     return product(config.every_model(), DESCRIBED, PROTOCOLS)
 

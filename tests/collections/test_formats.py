@@ -12,8 +12,8 @@ import pytest
 
 from pipeline.collections.formats import FORMATS
 from pipeline.collections.records import Options
+from pipeline.config.schema.collection import CollectionSettings as Settings
 from pipeline.errors import InputError, UsageError
-from pipeline.settings.collection import CollectionSettings as Settings
 from pipeline.storage.sources import ImageSource
 
 SENTENCES = {"a.jpg": ["A dog runs .", "Dogs\u2028run, “fast”"], "b c.jpg": ["Zwei Hunde 🐕"], "-rf.jpg": ["=cmd"]}

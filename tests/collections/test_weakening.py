@@ -4,8 +4,8 @@ import numpy as np
 import pytest
 
 from pipeline.collections.weakening import simulate
+from pipeline.config.schema.collection import SimulationSettings
 from pipeline.errors import InputError
-from pipeline.settings.collection import SimulationSettings
 
 THINGS = [f"thing{chr(97 + i // 26)}{chr(97 + i % 26)}" for i in range(200)]
 

@@ -9,11 +9,11 @@ from pictures import MEAN, STD, make_pixels
 
 pytest.importorskip("cv2")
 
+from pipeline.config.registry.stored import restore_encoder
 from pipeline.images.descriptors import GIST_CELLS, LOCAL, PatchGrid, colour_sift, gist, hog, rgb_histogram, rgb_sift
 from pipeline.images.pooling import DescriptorSampler, StandardDescriber, vlad
 from pipeline.images.preprocess import Preprocessing
 from pipeline.images.standard import StandardEncoder, StandardSpec, learn_codebooks, learn_projection
-from pipeline.specs.stored import restore_encoder
 
 SIDE, GRID = 48, PatchGrid(step=8, patch=16)
 DIMS = {"gist": 6, "rgb": 5, "csift": 4, "rgbsift": 3, "hog": 7}

@@ -9,11 +9,11 @@ import pytest
 from made_up import MADE_BY, THINGS, build_bundle, features_of, make_run, make_stage, retell, run_command, write_config
 from made_up_training import encode_parses
 
+from pipeline.config.registry.models import model_spec
 from pipeline.errors import IntegrityError, UsageError
 from pipeline.index import asking
 from pipeline.index.search import Searcher
 from pipeline.models.linear.views import ImageView
-from pipeline.specs.models import model_spec
 from pipeline.storage.atomic import CHECK, publish_json, read_json
 from pipeline.storage.bundle import CARD, Bundle
 from pipeline.storage.bundle_regions import read_regions

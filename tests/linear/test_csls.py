@@ -4,13 +4,13 @@ import numpy as np
 import pytest
 from made_up_settings import text_view
 
+from pipeline.config.registry.stored import restore
 from pipeline.metrics.ranks import count_ranks
 from pipeline.models.linear.cca import NormalizedCCA
 from pipeline.models.linear.csls import Bank, Scaled, choose_scaling, extend, means_of_greatest
 from pipeline.models.linear.ensemble import Ensemble, EnsembleMember
 from pipeline.models.linear.projection import Directions, unit_rows
 from pipeline.models.linear.views import ImageView
-from pipeline.specs.stored import restore
 
 RNG = np.random.default_rng(0)
 

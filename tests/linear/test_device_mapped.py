@@ -12,6 +12,7 @@ from scipy import sparse
 from test_feature_maps import BLOCKS, MAPS, make_fourier, moments_of
 from test_models import make_task
 
+from pipeline.config.registry.models import model_spec
 from pipeline.device import OomBatcher
 from pipeline.models.linear.cca import NormalizedCCA
 from pipeline.models.linear.device_moments import DeviceMappedAccumulator
@@ -21,7 +22,6 @@ from pipeline.models.linear.fourier import FourierFeatures
 from pipeline.models.linear.passes import mapped_moments
 from pipeline.models.linear.projection import Directions
 from pipeline.models.linear.views import ImageView
-from pipeline.specs.models import model_spec
 
 ON_DEVICES = {name: maps for name, maps in MAPS.items() if maps.fit_devices()}
 

@@ -4,11 +4,11 @@ import numpy as np
 import pytest
 from made_up_regions import make_task
 
+from pipeline.config.registry.models import model_spec
+from pipeline.config.registry.stored import restore
 from pipeline.metrics.multivector_scores import multivector_scores
 from pipeline.models.linear.csls import Bank, Scaled
 from pipeline.multivectors import SUMS, MultiVectors, ScoreRule
-from pipeline.specs.models import model_spec
-from pipeline.specs.stored import restore
 
 
 def draw(n: int, globals_: bool, seed: int) -> MultiVectors:

@@ -9,6 +9,7 @@ from made_up_pairs import make_task_of
 from made_up_trees import NOUN_PHRASE, Block, Shown, draw_phrases
 from torch import Tensor
 
+from pipeline.config.registry.models import model_spec
 from pipeline.errors import UsageError
 from pipeline.models.neural.branches import DenseObjective, Normalisation, PhrasePairs, Scores, TwoBranches
 from pipeline.models.neural.hlstm import HierarchicalLSTM
@@ -16,7 +17,6 @@ from pipeline.models.neural.hmlstm import match, noun_phrases, phrase_rows
 from pipeline.models.neural.losses import Objective
 from pipeline.models.neural.region_views import RegionView
 from pipeline.models.neural.task import TrainingPairs, train
-from pipeline.specs.models import model_spec
 from pipeline.text.trees import Trees, pack
 
 LENGTHS = [1, 5, 0, 9, 17, 30]

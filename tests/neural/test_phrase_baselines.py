@@ -5,13 +5,13 @@ import pytest
 import torch
 from made_up_pairs import VIEW, WORDS, make_task, make_task_of
 
+from pipeline.config.registry.models import model_spec
 from pipeline.errors import UsageError
 from pipeline.metrics.multivector_scores import multivector_scores
 from pipeline.models.neural.fragment_models import DVSA
 from pipeline.models.neural.region_views import RegionView
 from pipeline.multivectors import MultiVectors
 from pipeline.ragged import offsets_of
-from pipeline.specs.models import model_spec
 from pipeline.text.sequences import Tokens
 
 PHRASES = Tokens(np.array([3, 7, 1, 4, 4, 0, 9], np.int32), np.array([0, 2, 3, 3, 7]))

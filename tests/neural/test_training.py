@@ -10,11 +10,11 @@ import torch
 from made_up_pairs import make_task, make_task_of, through_a_file
 
 from pipeline import runtime
+from pipeline.config.registry.models import model_spec
 from pipeline.errors import IntegrityError, JointspaceError
 from pipeline.models.neural.task import train
 from pipeline.models.neural.training import Checkpoint, Training, seeded
 from pipeline.precision import choose_precision
-from pipeline.specs.models import model_spec
 
 
 class Killed(Exception):

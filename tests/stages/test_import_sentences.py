@@ -140,7 +140,8 @@ def test_vectors_are_stored_as_their_entry_says(made: Path, source: Path) -> Non
     configure(made, {"extract": {"storage": "float32"}})
     with pytest.raises(InputError, match="do not fit float16"):
         make_stage("import_sentences", made, "theirs")
-    configure(made, {"text_encoder_defaults": {"storage": "float32"}})
+    entry = {"name": "theirs", "kind": "imported", "storage": "float32", "imported": {"path": "s.npy"}}
+    configure(made, {"text_encoders": [entry]})
     assert np.array_equal(imported(made), rows[::-1] * np.float32(1e5))
 
 

@@ -91,7 +91,7 @@ def extract(run: Path, workers: int = 0, again: bool = False) -> Shard:
 
 
 def test_features_are_those_of_the_encoder_alone(run: Path) -> None:
-    from pipeline.specs.stored import restore_encoder
+    from pipeline.config.registry.stored import restore_encoder
 
     published = extract(run)
     parameters = read_parameters(run / "encoders/plain/model.safetensors", ENCODER)
@@ -109,8 +109,8 @@ def test_features_are_those_of_the_encoder_alone(run: Path) -> None:
 
 
 def test_search_makes_the_same_features_of_an_image(run: Path) -> None:
+    from pipeline.config.registry.stored import restore_encoder
     from pipeline.images.decode import ImageLimits, decode
-    from pipeline.specs.stored import restore_encoder
 
     stored = read_parameters(run / "encoders/plain/model.safetensors", ENCODER)
     image = decode((run / "data/images/04.png").read_bytes(), ImageLimits(10**6, 1, 99))

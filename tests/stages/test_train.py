@@ -10,11 +10,11 @@ import torch
 from made_up import THINGS, build_bundle, features_of, make_run, make_stage, retell, write_config
 from made_up_training import CONFIG, make_trainable, train
 
+from pipeline.config.registry.models import model_spec
 from pipeline.errors import InputError, IntegrityError, JointspaceError, UsageError
 from pipeline.index.exact import search_exact
 from pipeline.index.search import Searcher
 from pipeline.run.run import Run
-from pipeline.specs.models import model_spec
 from pipeline.storage.bundle import Bundle
 from pipeline.storage.checkpoints import Checkpoints
 from pipeline.storage.embeddings import Embeddings

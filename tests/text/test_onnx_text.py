@@ -12,8 +12,8 @@ onnx = pytest.importorskip("onnx")
 pytest.importorskip("onnxruntime")
 tokenizers = pytest.importorskip("tokenizers")
 
+from pipeline.config.registry.stored import restore_text_encoder  # noqa: E402
 from pipeline.errors import InputError, IntegrityError  # noqa: E402
-from pipeline.specs.stored import restore_text_encoder  # noqa: E402
 from pipeline.text.encoders import TextMaterial  # noqa: E402
 from pipeline.text.onnx_text import OnnxTextEncoder  # noqa: E402
 

@@ -5,51 +5,75 @@ from typing import Any, Literal
 
 from pydantic import Field, create_model, model_validator
 
-from pipeline.settings import models
-from pipeline.settings.section import Name, Number, Positive, Section
-from pipeline.specs.encoders import ENCODERS, TRAINED, EncoderSpec, encoder_spec
-from pipeline.specs.places import import_place
+from pipeline.config.registry.encoders import ENCODERS, TRAINED, EncoderSpec, encoder_spec
+from pipeline.config.registry.spec import import_place
+from pipeline.config.schema.section import Name, Number, Positive, Section, key
 
 OWN = {spec.key: import_place(spec.section) for spec in ENCODERS if spec.section}
 """Key of an entry -> the section of the kind of encoder whose settings it holds."""
 
+MODELS_OWN = ("weights", "resize", "crop", "mean", "std", "interpolation")
+"""Keys that another library's model says itself, unless its entry does."""
 IMPORTED = {"path", "features", "names", "made_by"}
 """Keys of features made elsewhere."""
 
 
-class LibraryDefaults(Section):
-    weights: str | None
-    resize: Positive | None
-    crop: Positive | None
-    mean: tuple[Number, Number, Number] | None
-    std: tuple[Number, Number, Number] | None
-    interpolation: Literal["bilinear", "bicubic", "lanczos", "nearest"] | None
+class EveryKind(Section):
+    kind: Literal[tuple(spec.name for spec in ENCODERS)] | None = Field(
+        None,
+        exclude=True,
+        description="network | standard (descriptors) | pooled (regions) | imported | open_clip, timm, transformers,"
+        " onnx; "
+        "null: as its architecture tells",
+    )
+    weights: str | None = key(
+        "torchvision",
+        "networks: untrained (drawn from `seed`) | torchvision (downloaded) | file | finetuned (on boxes)",
+    )
+    resize: Positive | None = key(256, "shorter side in pixels, before the crop")
+    crop: Positive | None = key(224, "side of the central square; null squashes the whole image to resize x resize")
+    mean: tuple[Number, Number, Number] | None = key((0.485, 0.456, 0.406), "networks: of the channels, in [0, 1]")
+    std: tuple[Number, Number, Number] | None = key((0.229, 0.224, 0.225), "likewise")
+    interpolation: Literal["bilinear", "bicubic", "lanczos", "nearest"] | None = key(
+        "bilinear", "bilinear | bicubic | lanczos | nearest, with antialiasing"
+    )
+    layer: Literal["average", "fc6", "fc7"] = key(
+        "average", "networks: average (the last average pooling) | fc6 | fc7 (AlexNet and VGG)"
+    )
+    file: str | None = key(None, "weights: file; safetensors or a state dict, under weights_root")
+    sha256: str | None = key(None, "of that file; null accepts any and records it")
+    flip: bool = key(False, "average the features of the image and of its mirror image")
+    of: Name | None = key(None, "architecture pooled: the encoder, one of regions.encoders, whose regions are pooled")
+    pooling: Literal["mean", "max"] = key("mean", "likewise: mean | max, over the regions of an image")
+    path: str | None = key(
+        None,
+        "kind imported: features made elsewhere, under data_root: .npy, .npz, .pt, .safetensors, Parquet, HDF5,"
+        " clip-retrieval's folder",
+    )
+    features: str | None = key(None, "likewise: the column, array or dataset of the features; null: the only one")
+    names: str | None = key(
+        None, "likewise: of the images' names; or a text file beside it; null: FILE.txt, or the only one"
+    )
+    made_by: Name | None = key(
+        None, "likewise: the encoder that made them, for queries by photograph; null: there are none"
+    )
 
 
-class EveryKind(LibraryDefaults):
-    layer: Literal["average", "fc6", "fc7"]
-    file: str | None
-    sha256: str | None
-    flip: bool
-    of: Name | None
-    pooling: Literal["mean", "max"]
-    path: str | None
-    features: str | None
-    names: str | None
-    made_by: Name | None
-    kind: Literal[tuple(spec.name for spec in ENCODERS)] | None = Field(exclude=True)
-
-
-EncoderDefaults = create_model(
-    "EncoderDefaults",
+WithKinds = create_model(
+    "WithKinds",
     __base__=EveryKind,
-    **{key: (section, Field({}, validate_default=True)) for key, section in OWN.items()},
+    **{
+        name: (section, key(section, f"kind {name.replace('_', '-')}: {section.__doc__}"))
+        for name, section in OWN.items()
+    },
 )
 
 
-class Encoder(EncoderDefaults):
-    name: Name
-    architecture: str
+class Encoder(WithKinds):
+    name: Name = key(..., "free; names the folder of its features")
+    architecture: str = key(
+        ..., "any torchvision classification model, or the name of another kind of encoder: standard, pooled"
+    )
 
     @property
     def spec(self) -> EncoderSpec:
@@ -76,6 +100,8 @@ class Encoder(EncoderDefaults):
         """The architecture of most kinds is their name; weights that are not said are the file that is."""
         if not isinstance(values, Mapping):
             return values
+        if any(spec.own_defaults and spec.name == values.get("kind") for spec in ENCODERS):
+            values = {**dict.fromkeys(MODELS_OWN), **values}
         if values.get("weights", "") is None:
             values = {**values, "weights": "file" if values.get("file") else "hub"}
         if "architecture" in values:
@@ -102,9 +128,9 @@ class Encoder(EncoderDefaults):
         """ValueError for what no encoder of its kind can be."""
         if not spec.architectures and self.architecture != spec.name:
             raise ValueError(f"kind {spec.name} has no architecture {self.architecture}; leave one of them out")
-        for key in () if spec.defaults else LibraryDefaults.model_fields.keys() - {"crop"}:
-            if getattr(self, key) is None:
-                raise ValueError(f"kind {spec.name} needs `{key}`; do not set it to null")
+        for name in () if spec.own_defaults else MODELS_OWN:
+            if getattr(self, name) is None and name != "crop":
+                raise ValueError(f"kind {spec.name} needs `{name}`; do not set it to null")
         known = self.weights in spec.weights or spec.tags
         if not known and (spec.weights or self.weights in ("file", *TRAINED)):
             known = f"one of {', '.join(spec.weights)}" if spec.weights else "none"
@@ -118,11 +144,7 @@ class Encoder(EncoderDefaults):
             raise ValueError(f"give `of` exactly when `architecture` is {pooling}")
         if (spec.reads == "vectors") != (self.path is not None):
             raise ValueError("give `path` exactly when `kind` is imported")
-        if self.path is None and (idle := [key for key in sorted(IMPORTED) if getattr(self, key) is not None]):
+        if self.path is None and (idle := [name for name in sorted(IMPORTED) if getattr(self, name) is not None]):
             raise ValueError(f"`{idle[0]}` is of imported features; leave it out")
         if spec.check:
             import_place(spec.check)(self)
-
-
-class StudyWithEncoders(models.StudySettings):
-    encoders: tuple[Encoder, ...]

@@ -4,7 +4,7 @@ import re
 from collections.abc import Mapping
 from typing import Annotated, Any, Literal, Self, get_args
 
-from pydantic import AfterValidator, BaseModel, BeforeValidator, ConfigDict, Field
+from pydantic import AfterValidator, BaseModel, BeforeValidator, ConfigDict, Field, field_validator
 from pydantic_core import PydanticCustomError
 
 LARGEST = 2**63 - 1
@@ -38,6 +38,9 @@ NonNegative = Annotated[Number, Field(ge=0)]
 Share = Annotated[Number, Field(ge=0, le=1)]
 PositiveShare = Annotated[Number, Field(gt=0, le=1)]
 BelowOne = Annotated[Number, Field(ge=0, lt=1)]
+NonNegatives = Annotated[tuple[NonNegative, ...], Field(min_length=1)]
+Positives = Annotated[tuple[Positive, ...], Field(min_length=1)]
+Precision = Literal["auto", "float32", "bfloat16"]
 Described = Literal["train", "dev", "test"]
 """A split whose images have sentences."""
 Split = Literal[Described, "weak", "gallery"]
@@ -52,12 +55,33 @@ def as_name(text: str) -> str:
     return re.sub(r"[^A-Za-z0-9_.+-]+", "-", text).lstrip("-._+") or "run"
 
 
+def key(default: Any, description: str, title: str | None = None) -> Any:
+    """A field with its default (of a section its class; `...`: none) and its sentence. With a `title` it is the first
+    of a group."""
+    if isinstance(default, type):
+        return Field(default_factory=default, description=description, title=title)
+    return Field(default, description=description, title=title)
+
+
 class Section(BaseModel):
-    model_config = ConfigDict(extra="forbid", frozen=True, allow_inf_nan=False, defer_build=True)
+    model_config = ConfigDict(extra="forbid", frozen=True, allow_inf_nan=False, defer_build=True, validate_default=True)
 
     def changed(self, values: Mapping[str, Any]) -> Self:
         """This section with `values` laid over it. Raises pydantic's ValidationError where one is wrong."""
         return type(self).model_validate(merge(self.model_dump(), values))
+
+
+class Seeds(Section):
+    seeds: tuple[Seed, ...] = key(
+        (), "several: the variant is a model NAME-seedK for each, which `reproduce` takes together"
+    )
+
+    @field_validator("seeds")
+    @classmethod
+    def _each_once(cls, seeds: tuple[int, ...]) -> tuple[int, ...]:
+        if len(set(seeds)) < len(seeds):
+            raise ValueError("seeds has a seed twice; name each once")
+        return seeds
 
 
 def merge(below: Mapping[str, Any], above: Mapping[str, Any]) -> dict[str, Any]:

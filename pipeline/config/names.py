@@ -1,25 +1,18 @@
-"""The models of a configuration, and what their names mean."""
+"""The models and generators of a configuration, and what their names mean."""
 
 from collections.abc import Mapping
-from typing import Annotated, Any, NamedTuple
+from typing import Any, NamedTuple
 
-from pydantic import Field, ValidationError
+from pydantic import ValidationError
 
-from pipeline.config.encoders import Encoder, EncoderDefaults, LibraryDefaults
+from pipeline.config.keys import OWN, OwnKeys
 from pipeline.config.messages import explain
-from pipeline.config.text_encoders import TextEncoderDefaults, TextEncoderEntry
-from pipeline.config.variants import CSLS, OWN, PLAIN, REFIT, Model, Variant, VariantDefaults
+from pipeline.config.registry.generators import GENERATORS, generator_spec
+from pipeline.config.registry.models import MODELS, combining, model_spec
+from pipeline.config.schema.generators import ChosenGenerator, GeneratorVariant
+from pipeline.config.schema.section import Section
+from pipeline.config.schema.variants import CSLS, PLAIN, REFIT, EnsembleSettings, Model, Variant
 from pipeline.errors import UsageError, meant
-from pipeline.settings.collection import DocumentsSettings
-from pipeline.settings.models import (
-    EnsembleDefaults,
-    EnsembleSettings,
-    FitSettings,
-    TransferSettings,
-    WordVectorsSettings,
-)
-from pipeline.settings.section import Name, Section, Seed
-from pipeline.specs.models import MODELS, combining, model_spec
 
 
 class NameParts(NamedTuple):
@@ -30,24 +23,8 @@ class NameParts(NamedTuple):
     refit: bool
 
 
-class Models(Section):
-    models: Annotated[tuple[Name, ...], Field(min_length=1)]
-    seed: Seed
-    encoder_defaults: EncoderDefaults
-    library_defaults: LibraryDefaults
-    encoders: Annotated[tuple[Encoder, ...], Field(min_length=1)]
-    query_encoders: tuple[Encoder, ...]
-    text_encoder_defaults: TextEncoderDefaults
-    text_encoders: Annotated[tuple[TextEncoderEntry, ...], Field(min_length=1)]
-    query_text_encoders: tuple[TextEncoderEntry, ...]
-    documents: dict[Name, DocumentsSettings]
-    fit: FitSettings
-    transfer: TransferSettings
-    word_vectors: WordVectorsSettings
-    variant_defaults: VariantDefaults
-    variants: dict[Name, Variant]
-    ensemble_defaults: EnsembleDefaults
-    ensembles: dict[Name, EnsembleSettings]
+class Names(OwnKeys):
+    """What the names of models and generators mean."""
 
     def model(self, name: str) -> Model:
         """What the model `name` means: a variant, a registered model on all encoders, or an ensemble on the encoders of
@@ -65,7 +42,7 @@ class Models(Section):
             values = {"model": spec.name, **encoders, "seed": self.seed}
         else:
             values = {"model": plain}
-        chosen = self.variants.get(plain) or Variant(**self.variant_defaults.model_dump() | values)
+        chosen = self.variants.get(plain) or Variant(**values)
         spec, where = model_spec(chosen.model), f"variants.{plain}"
         texts = tuple(one.name for one in self.text_encoders) if chosen.text_encoders is None else chosen.text_encoders
         fit = laid(self.fit, chosen.fit, f"{where}.fit")
@@ -157,6 +134,22 @@ class Models(Section):
     def _alike(self, name: str, other: str) -> str:
         """`other`, or its refit where `name` is one."""
         return self._name(self.name_parts(other)._replace(refit=True)) if self.name_parts(name).refit else other
+
+    def generator(self, name: str) -> ChosenGenerator:
+        """What the generator `name` means: a variant, or a registered one on all encoders. UsageError for a name that
+        is neither, and for settings that it does not have."""
+        registered = [spec.name for spec in GENERATORS]
+        if name not in (known := [*registered, *self.generator_variants]):
+            raise UsageError(f"unknown generator {name}; {meant(name, known)}there are {', '.join(known)}")
+        chosen = self.generator_variants.get(name) or GeneratorVariant(generator=name)
+        spec = generator_spec(chosen.generator)
+        where, beside = f"generator_variants.{name}", tuple(GeneratorVariant.model_fields)
+        return ChosenGenerator(
+            spec,
+            encoders=tuple(one.name for one in self.encoders) if chosen.encoders is None else chosen.encoders,
+            seed=self.seed if chosen.seed is None else chosen.seed,
+            settings=laid(self.section(spec), chosen.model_extra or {}, where, beside),
+        )
 
     @property
     def single(self) -> list[str]:
