@@ -74,7 +74,7 @@ def validate(values: Mapping[str, Any], source: Path | str = "configuration") ->
     try:
         return Config.model_validate(full)
     except ValidationError as error:
-        raise UsageError(f"{source}: {explain(error, Config)}") from error
+        raise UsageError(f"{source}: {explain(error, Config, values)}") from error
 
 
 def _with_inherited(values: Mapping[str, Any]) -> dict[str, Any]:

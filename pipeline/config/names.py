@@ -177,4 +177,4 @@ def laid(section: Section | None, values: Mapping[str, Any], where: str, beside:
     try:
         return (section or Section()).changed(values)
     except ValidationError as error:
-        raise UsageError(explain(error, type(section or Section()), where, beside)) from error
+        raise UsageError(explain(error, type(section or Section()), where=where, beside=beside)) from error

@@ -39,7 +39,7 @@ MATERIAL = TextMaterial(
 
 
 def entry_of(kind: str, **own: object) -> Any:
-    entry = {"name": "one", "kind": kind, "fisher": {"components": 2, "principal": 4}, **own}
+    entry = merge({"name": "one", "kind": kind, "fisher": {"components": 2, "principal": 4}}, own)
     return validate(merge(merge(read_mapping(default_path()), SMALL), {"text_encoders": [entry]})).text_encoder("one")
 
 
