@@ -5,6 +5,7 @@ import inspect
 import sys
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import suppress
+from functools import cached_property
 from pathlib import Path
 from types import MethodType
 from typing import Any
@@ -107,6 +108,8 @@ class Looked:
         found = inspect.getattr_static(type(self._one), name, None)
         if isinstance(found, property):
             return found.fget(self)
+        if isinstance(found, cached_property):
+            return found.func(self)
         return MethodType(found, self) if inspect.isfunction(found) else getattr(self._one, name)
 
 

@@ -27,7 +27,7 @@ from pipeline.config.schema.results import (
     ServeSettings,
     StudySettings,
 )
-from pipeline.config.schema.section import AboveZero, Device, Name, Positive, Section, Seed, key
+from pipeline.config.schema.section import AboveZero, Device, Name, Names, Positive, Section, Seed, key
 from pipeline.config.schema.text import ParseSettings, TextSettings, TokenVocabularySettings, WordVectorsSettings
 from pipeline.config.schema.text_encoders import TextEncoderEntry
 from pipeline.config.schema.variants import EnsembleSettings, Variant
@@ -65,8 +65,8 @@ class Keys(Section):
     )
     weights_root: str = key(".", "weight files below are relative to this folder")
     results_root: str = key("results", "where runs are kept")
-    models: Annotated[tuple[Name, ...], Field(min_length=1)] = key(
-        ("cca", "ncca", "sae"), "registered models, variants, ensembles, and NAME-csls, NAME-refit: see README"
+    models: Names = key(
+        ("cca", "ncca", "sae"), "registered models, variants and ensembles; or {name: ..., and the keys of a variant}"
     )
     seed: Seed = key(0, "of every random choice; at most 4294967294")
     shard_size: Positive = key(4096, "images a shard")

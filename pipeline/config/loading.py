@@ -13,7 +13,7 @@ from pipeline.config.messages import explain
 from pipeline.config.registry.spec import import_place
 from pipeline.config.root import Config
 from pipeline.config.schema.section import Section, merge
-from pipeline.config.seeds import one_a_seed
+from pipeline.config.seeds import write_out
 from pipeline.errors import UsageError, meant
 
 NAMED = {name: Keys.model_fields[name].default for name in ("documents", "variants")}
@@ -69,8 +69,9 @@ def load(path: Path | None = None) -> Config:
 
 def validate(values: Mapping[str, Any], source: Path | str = "configuration") -> Config:
     """`values` over the defaults. Raises UsageError that says all that is wrong, each with its key."""
-    named = {name: merge(below, values[name]) for name, below in NAMED.items() if isinstance(values.get(name), Mapping)}
-    full = _with_inherited(one_a_seed({**values, **named}))
+    named = {name: values.get(name, {}) for name in NAMED}
+    named = {name: merge(NAMED[name], own) if isinstance(own, Mapping) else own for name, own in named.items()}
+    full = _with_inherited(write_out({**values, **named}))
     try:
         return Config.model_validate(full)
     except ValidationError as error:

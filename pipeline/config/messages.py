@@ -14,7 +14,7 @@ LISTED = 12
 """Legal names, and problems, that a message lists; there may be many more."""
 LONGEST = 80
 """Characters of a wrong value that a message shows."""
-AS_YAML = {"model_type": "must be a mapping", "dict_type": "must be a mapping", "tuple_type": "must be a list"}
+AS_YAML = {"model_type": "a mapping", "dict_type": "a mapping", "tuple_type": "a list"}
 """Type of pydantic's error -> its message in the words of YAML."""
 
 
@@ -25,14 +25,16 @@ def explain(
     where: str = "",
     beside: Sequence[str] = (),
 ) -> str:
-    """All that is wrong by `schema`, which stands at the key `where` with the legal keys `beside` its own. What is wrong
-    with a value that a section only inherits, and is not `given` there, is said where it is given."""
+    """All that is wrong by `schema`, which stands at the key `where` with the legal keys `beside` its own. A value that
+    a section only inherits, and that is not `given` there, is wrong where it is given."""
     errors = [one for one in error.errors(include_url=False) if one["type"] != "too_short" or not one["input"]]
     own = [one for one in errors if given is None or one["type"] == "missing" or _stands(given, schema, one["loc"])]
     places: dict[tuple[str, ...], list[Mapping[str, Any]]] = {}
     for one in own or errors:
         unlike = one["type"] in ("extra_forbidden", "value_error")  # one sentence each
-        places.setdefault(tuple(map(str, one["loc"])) if unlike else tuple(_walk(schema, one["loc"])[0]), []).append(one)
+        places.setdefault(tuple(map(str, one["loc"])) if unlike else tuple(_walk(schema, one["loc"])[0]), []).append(
+            one
+        )
     problems = [line for alike in places.values() for line in _sentences(alike, schema, where, beside)]
     return join(list(dict.fromkeys(problems)))
 
@@ -68,13 +70,14 @@ def _sentences(
         legal = [name for one in annotations if _is_section(one) for name in one.model_fields]
         legal += beside if not names else ()
         unknown = str(first["loc"][-1])
-        yield f"unknown key {'.'.join([*filter(None, [where]), *names, unknown])}; {suggest(unknown, legal, 'legal here:')}"
+        path = ".".join([*filter(None, [where]), *names, unknown])
+        yield f"unknown key {path}; {suggest(unknown, legal, 'legal here:')}"
     elif first["type"] == "missing":
         yield f"key {key} is missing"
     else:
-        messages = dict.fromkeys(AS_YAML.get(one["type"], one["msg"].replace("Input should", "must")) for one in alike)
+        messages = dict.fromkeys(AS_YAML.get(one["type"], one["msg"].replace("Input should be ", "")) for one in alike)
         value = textwrap.shorten(json.dumps(first["input"], default=str), LONGEST, placeholder=" ...")
-        yield f"key {key}: {' or '.join(messages)}, not {value}"
+        yield f"key {key}: must be {' or '.join(messages)}, not {value}"
 
 
 def _stands(values: Any, schema: type[BaseModel], location: Sequence[str | int]) -> bool:

@@ -5,7 +5,7 @@ from itertools import product
 
 from pydantic import model_validator
 
-from pipeline.config.checks import check
+from pipeline.config.checks import problems
 from pipeline.config.names import Names
 from pipeline.config.places import check_places
 from pipeline.config.registry.generators import ranker
@@ -13,24 +13,18 @@ from pipeline.config.registry.spec import find
 from pipeline.config.schema.encoders import Encoder
 from pipeline.config.schema.section import DESCRIBED
 from pipeline.config.schema.text_encoders import TextEncoderEntry
-from pipeline.errors import UsageError
 
 
 class Config(Names):
     @model_validator(mode="after")
     def _can_be_done(self) -> "Config":
-        if unknown := set(self.study.noise) - set(self.documents):
-            raise ValueError(f"study.noise: unknown documents {min(unknown)}; there are {', '.join(self.documents)}")
-        try:
-            check(self)
-        except UsageError as error:
-            raise ValueError(str(error)) from error
-        check_places(self)
+        if found := [*check_places(self), *problems(self)]:
+            raise ValueError("\n".join(found))
         return self
 
     def judged_splits(self, name: str) -> tuple[str, ...]:
         """The splits that a model is evaluated on; not on dev for a refit, which has learned from it."""
-        return tuple(split for split in self.evaluate.splits if split != "dev" or not self.refitted(name))
+        return tuple(split for split in self.evaluate.splits if split != "dev" or not self.refits(name))
 
     def evaluations(self) -> list[tuple[str, str, str]]:
         """Model, split and protocol of each evaluation."""

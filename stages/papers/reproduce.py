@@ -101,9 +101,9 @@ def _word(encoder: Any) -> str:
 
 def _describe(config: "Config", name: str) -> dict[str, Any]:
     """The settings of a model in the words of benchmarks.papers.printed."""
-    model, parts = config.model(name), config.name_parts(name)
+    model = config.model(name)
     found = {**(model.settings.model_dump(exclude={"checkpoint_seconds"}) if model.settings else {}), **model.named}
-    found |= {"seed": model.seed, "scores": "corrected for hubs" if parts.csls else "as they are"}
+    found |= {"seed": model.seed, "scores": "corrected for hubs" if config.scaled(name) else "as they are"}
     found |= _name_encoders(config, model.encoders)
     if model.spec.sentences == "vectors":
         found["text encoders"] = ", ".join(model.text_encoders)
@@ -113,7 +113,7 @@ def _describe(config: "Config", name: str) -> dict[str, Any]:
     if model.spec.regions != "none":
         found["regions"] = f"{config.regions.count} of {config.regions.proposals}"
     weak = "" if model.training == "target" else f" and the weak texts {model.documents} ({model.training})"
-    found["learns from"] = ("train and dev" if parts.refit else "train") + weak
+    found["learns from"] = ("train and dev" if config.refits(name) else "train") + weak
     return found
 
 

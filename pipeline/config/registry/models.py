@@ -4,8 +4,22 @@ from dataclasses import dataclass
 from typing import Any, Literal
 
 from pipeline.config.registry.spec import Spec, find
-from pipeline.config.registry.trainings import TRAININGS, UNSTACKED
 
+STACKED = ("auxiliary_dimensions", "auxiliary_power", "auxiliary_eigenvalues")
+"""The keys of `transfer` that make the projection of the auxiliary pairs, a normalized CCA."""
+TRAININGS: dict[str, tuple[str, ...]] = {
+    "target": (),
+    "auxiliary": (),
+    "joint": ("beta",),
+    "text-feature": ("neighbours", "neighbour_share"),
+    "stacked": STACKED,
+    "sae-linear": (*STACKED, "weight", "second_beta"),
+    "sae": (*STACKED, "weight", "second_beta", "rule", "bandwidth", "features", "sample"),
+}
+"""Training -> the keys of `transfer` that matter to it."""
+STACKING = tuple(name for name, keys in TRAININGS.items() if keys[: len(STACKED)] == STACKED)
+"""The trainings that stack a normalized CCA of the auxiliary pairs."""
+UNSTACKED = tuple(name for name in TRAININGS if name not in STACKING)
 GRID = ("dimensions", "image_ridge", "text_ridge", "eigenvalue_power", "eigenvalues")
 """The keys of `fit` whose values are tried on dev."""
 

@@ -110,22 +110,10 @@ class Encoder(WithKinds):
         return {**values, "architecture": named[0]} if named else values
 
     @model_validator(mode="after")
-    def _crop_fits(self) -> "Encoder":
-        if self.crop is not None and self.crop > (self.resize or 0):
-            least = "give resize" if self.resize is None else f"crop {self.crop} is larger than resize {self.resize}"
-            raise ValueError(f"encoder {self.name}: {least}, the shorter side of which crop is a part")
-        return self
-
-    @model_validator(mode="after")
     def _is_of_its_kind(self) -> "Encoder":
-        try:
-            self._check(self.spec)
-        except ValueError as error:
-            raise ValueError(f"encoder {self.name}: {error}") from None
-        return self
-
-    def _check(self, spec: EncoderSpec) -> None:
-        """ValueError for what no encoder of its kind can be."""
+        spec = self.spec
+        if self.crop is not None and self.crop > (self.resize or 0):
+            raise ValueError(f"crop {self.crop} is no part of a shorter side of {self.resize}; give a larger `resize`")
         if not spec.architectures and self.architecture != spec.name:
             raise ValueError(f"kind {spec.name} has no architecture {self.architecture}; leave one of them out")
         for name in () if spec.own_defaults else MODELS_OWN:
@@ -137,14 +125,11 @@ class Encoder(WithKinds):
             raise ValueError(f"kind {spec.name} has no weights {self.weights}; give {known} as `weights`")
         if (self.weights == "file") != (self.file is not None):
             raise ValueError("give `file` exactly when `weights` is file")
-        if self.sha256 is not None and self.file is None:
-            raise ValueError(f"`sha256` is of a file; `weights` is {self.weights}")
         if (spec.reads == "regions") != (self.of is not None):
             pooling = " or ".join(one.name for one in ENCODERS if one.reads == "regions")
             raise ValueError(f"give `of` exactly when `architecture` is {pooling}")
         if (spec.reads == "vectors") != (self.path is not None):
             raise ValueError("give `path` exactly when `kind` is imported")
-        if self.path is None and (idle := [name for name in sorted(IMPORTED) if getattr(self, name) is not None]):
-            raise ValueError(f"`{idle[0]}` is of imported features; leave it out")
         if spec.check:
             import_place(spec.check)(self)
+        return self

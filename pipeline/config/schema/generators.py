@@ -11,7 +11,7 @@ from pipeline.config.schema.section import (
     BelowOne,
     Count,
     Described,
-    Name,
+    Names,
     NonNegative,
     Positive,
     PositiveShare,
@@ -151,7 +151,7 @@ class GeneratorVariant(Seeds):
 
     model_config = ConfigDict(extra="allow")
     generator: Literal[tuple(spec.name for spec in GENERATORS)] = key(..., "a registered generator")
-    encoders: tuple[Name, ...] | None = key(None, "some of the above; null: all of them, side by side")
+    encoders: Names | None = key(None, "some of the above; null: all of them, side by side")
     seed: Seed | None = key(None, "of its random numbers; null: `seed`")
 
 

@@ -4,7 +4,7 @@ import re
 from collections.abc import Mapping
 from typing import Annotated, Any, Literal, Self, get_args
 
-from pydantic import AfterValidator, BaseModel, BeforeValidator, ConfigDict, Field, field_validator
+from pydantic import AfterValidator, BaseModel, BeforeValidator, ConfigDict, Field
 from pydantic_core import PydanticCustomError
 
 LARGEST = 2**63 - 1
@@ -50,6 +50,15 @@ DESCRIBED, SPLITS, PROTOCOLS = get_args(Described), get_args(Split), get_args(Pr
 Name = Annotated[str, Field(pattern=r"^[A-Za-z0-9][A-Za-z0-9_.+-]*$")]
 
 
+def each_once(values: tuple[Any, ...]) -> tuple[Any, ...]:
+    if twice := [value for value in values if values.count(value) > 1]:
+        raise ValueError(f"{twice[0]} is named twice; name each once")
+    return values
+
+
+Names = Annotated[tuple[Name, ...], Field(min_length=1), AfterValidator(each_once)]
+
+
 def as_name(text: str) -> str:
     """`text` with a hyphen for all that no Name has."""
     return re.sub(r"[^A-Za-z0-9_.+-]+", "-", text).lstrip("-._+") or "run"
@@ -72,16 +81,9 @@ class Section(BaseModel):
 
 
 class Seeds(Section):
-    seeds: tuple[Seed, ...] = key(
-        (), "several: the variant is a model NAME-seedK for each, which `reproduce` takes together"
+    seeds: Annotated[tuple[Seed, ...], AfterValidator(each_once)] = key(
+        (), "several: the variant is NAME-seedK for each seed, which `reproduce` takes together"
     )
-
-    @field_validator("seeds")
-    @classmethod
-    def _each_once(cls, seeds: tuple[int, ...]) -> tuple[int, ...]:
-        if len(set(seeds)) < len(seeds):
-            raise ValueError("seeds has a seed twice; name each once")
-        return seeds
 
 
 def merge(below: Mapping[str, Any], above: Mapping[str, Any]) -> dict[str, Any]:

@@ -1,32 +1,24 @@
 """A variant: a registered model under a name of its own, with hyperparameters of its own."""
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Annotated, Any, Literal
 
 from pydantic import ConfigDict, Field
 
-from pipeline.config.registry.models import MODELS, ModelSpec
-from pipeline.config.registry.trainings import TRAININGS
+from pipeline.config.registry.models import MODELS, TRAININGS, ModelSpec
 from pipeline.config.schema.models import FitSettings, TransferSettings
-from pipeline.config.schema.section import Name, NonNegatives, Section, Seed, Seeds, key
+from pipeline.config.schema.section import Name, Names, NonNegatives, Section, Seed, Seeds, key
 from pipeline.config.schema.text import WordVectorsSettings
-
-REFIT = "-refit"
-"""Ends the name of a model that learns from train and dev, by what the one without it chose on dev."""
-CSLS = "-csls"
-"""Ends a name, or stands before REFIT, where the scores of the model without it are corrected for hubs."""
-PLAIN = "-plain"
-"""Ends the name of what a variant with `csls` or `refit` is made of."""
 
 
 class Variant(Seeds):
     """Keys beside these are settings of its model."""
 
     model_config = ConfigDict(extra="allow")
-    model: Literal[tuple(spec.name for spec in MODELS)] = key(..., "a registered model")
-    encoders: tuple[Name, ...] | None = key(None, "some of the above; null: all of them, side by side")
-    text_encoders: tuple[Name, ...] | None = key(None, "likewise, of text_encoders")
+    model: Literal[tuple(spec.name for spec in MODELS if spec.made_by != "combine")] = key(..., "a registered model")
+    encoders: Names | None = key(None, "some of the above; null: all of them, side by side")
+    text_encoders: Names | None = key(None, "likewise, of text_encoders")
     training: Literal[tuple(TRAININGS)] = key(
         "target", "target | auxiliary | joint | text-feature | stacked | sae-linear | sae"
     )
@@ -34,8 +26,8 @@ class Variant(Seeds):
     seed: Seed | None = key(
         None, "of the model's random numbers; null: `seed`, so that variants differ in what they name"
     )
-    csls: bool = key(False, "scores corrected for hubs, as NAME-csls is; NAME-plain is what it is made of")
-    refit: bool = key(False, "refitted to train and dev, as NAME-refit is; likewise")
+    csls: bool = key(False, "scores corrected for hubs (section csls)")
+    refit: bool = key(False, "fitted again to train and dev, by what the same model without it chose on dev")
     fit: dict[str, Any] = key({}, "any keys of the section fit")
     transfer: dict[str, Any] = key({}, "any keys of the section transfer")
     word_vectors: dict[str, Any] = key({}, "any keys of the section word_vectors")
@@ -66,7 +58,7 @@ class Model:
     fit: FitSettings
     transfer: TransferSettings
     word_vectors: WordVectorsSettings
-    named: Mapping[str, Any]
+    named: Mapping[str, Any] = field(compare=False)
     """Those of its hyperparameters that the variant itself names, by their paths."""
 
     def learns_like(self, other: "Model") -> bool:
@@ -97,7 +89,8 @@ class Model:
 
 
 class EnsembleSettings(Section):
-    members: Annotated[tuple[Name, ...], Field(min_length=2)] = key(..., "models whose scores are added up")
+    members: Annotated[Names, Field(min_length=2)] = key(..., "models whose scores are added up")
+    refit: bool = key(False, "of refits of its members, with the weights that the same ensemble without it has")
     weights: NonNegatives = key(
         (0, 0.25, 0.5, 1), "grid for a member's scores, divided by their standard deviation; 0 leaves it out"
     )

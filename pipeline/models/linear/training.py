@@ -9,8 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from pipeline.config.registry.models import GRID
-from pipeline.config.registry.trainings import TRAININGS
+from pipeline.config.registry.models import GRID, TRAININGS
 from pipeline.config.schema.models import FitSettings, TransferSettings
 from pipeline.errors import UsageError
 from pipeline.models.linear.columns import Rows
