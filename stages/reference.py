@@ -23,6 +23,7 @@ from stages.commands import first_sentence
 FILE = {"file": "x"}
 LEARNED = {
     "models": [*(spec.name for spec in MODELS if spec.made_by not in ("adopt", "combine")), "ncca-csls-refit", "both"],
+    "variants": {"ncca-csls-refit": {"model": "ncca", "csls": True, "refit": True}},
     "ensembles": {"both": {"members": ["ncca", "kcca"]}},
     "generators": [*(spec.name for spec in GENERATORS), "plain"],
     "generator_variants": {"plain": {"generator": "mrnn", "cell": "rnn"}},

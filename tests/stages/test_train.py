@@ -203,7 +203,9 @@ def test_what_is_missing_or_of_another_run_is_named(run: Path, tmp_path: Path) -
     ],
 )
 def test_a_model_is_made_from_what_it_needs_and_nothing_else(model: str, more: set[str], tmp_path: Path) -> None:
-    write_config(tmp_path, CONFIG, {"regions": {"encoders": ["colour"]}, "word_vectors": {"source": "corpus"}})
+    variants = {"bow-refit": {"model": "bow", "refit": True}}
+    changes = {"regions": {"encoders": ["colour"]}, "word_vectors": {"source": "corpus"}, "variants": variants}
+    write_config(tmp_path, CONFIG, changes)
     run = Run(tmp_path)
     assert STAGE.reads(run.config, run.layout, model).keys() == {"manifest", "features/colour"} | more
 
