@@ -10,8 +10,6 @@ import numpy as np
 import pytest
 from made_up import build_bundle, make_run
 
-from pipeline.config import default_path
-from pipeline.config.reference import render
 from pipeline.storage.bundle import Bundle
 from pipeline.storage.shards import FEATURES, write_shard
 
@@ -82,10 +80,6 @@ def test_every_kind_of_index_is_read_by_the_programs_of_the_documentation(
         result = subprocess.run(command, capture_output=True, text=True, cwd=tmp_path)
         assert result.returncode == 0, result.stderr
         assert re.findall(r"[a-z]+-\d+\.png", result.stdout)[0] == "dog-0.png", result.stdout
-
-
-def test_the_reference_of_keys_is_of_this_configuration() -> None:
-    assert (ROOT / "docs" / "configuration.md").read_text() == render(default_path().read_text())
 
 
 @pytest.mark.parametrize(

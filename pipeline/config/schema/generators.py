@@ -81,7 +81,7 @@ class RankedSnippetsSettings(Section):
     """ranks the snippets of train for each region (Karpathy and Fei-Fei 2015, Table 3)"""
 
     in_space: ClassVar[bool] = False
-    snippets: str | None = key(None, "")
+    snippets: str | None = key(None, "the multi-vector model among `models` whose snippets it ranks; dvsa")
 
 
 class LogBilinearSettings(OptimisationSettings):

@@ -135,6 +135,8 @@ class OnnxTextSettings(TextKindSettings):
 
     def files(self, weights_root: str) -> dict[str, Path]:
         found = super().files(weights_root)
+        if not found:
+            return found
         beside = found["file"].with_name("tokenizer.json")
         return found | {"tokenizer": Path(weights_root) / self.tokenizer if self.tokenizer else beside}
 
