@@ -28,6 +28,7 @@ from scipy import sparse  # noqa: E402
 from tree_shapes import draw_dependencies, draw_phrases  # noqa: E402
 
 from pipeline.config import load  # noqa: E402
+from pipeline.config.registry.models import model_spec  # noqa: E402
 from pipeline.models.linear.cca import NormalizedCCA  # noqa: E402
 from pipeline.models.linear.projection import Directions  # noqa: E402
 from pipeline.models.linear.text_views import TextView  # noqa: E402
@@ -36,7 +37,6 @@ from pipeline.models.neural.region_views import RegionView  # noqa: E402
 from pipeline.models.neural.task import TrainingPairs, TrainingTask  # noqa: E402
 from pipeline.models.neural.training import Training  # noqa: E402
 from pipeline.precision import choose_precision  # noqa: E402
-from pipeline.specs.models import model_spec  # noqa: E402
 from pipeline.text.sequences import Tokens  # noqa: E402
 from pipeline.text.trees import pack  # noqa: E402
 

@@ -11,13 +11,13 @@ import torch
 from gpu_pixels import finished
 from pairs import DIM_X
 
+from pipeline.config.registry.models import model_spec
+from pipeline.config.registry.spec import import_place
 from pipeline.models.linear.views import ImageView
 from pipeline.models.neural.region_views import RegionView
 from pipeline.models.neural.task import TrainingPairs, TrainingTask
 from pipeline.models.neural.training import Training
 from pipeline.precision import choose_precision, to_float32
-from pipeline.specs.models import model_spec
-from pipeline.specs.places import import_place
 from pipeline.text.sequences import Tokens
 
 WORDS, WORD_DIM, SENTENCES, REGIONS, WARM = 8000, 300, 5, 20, 10

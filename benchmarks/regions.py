@@ -20,6 +20,7 @@ from PIL import Image  # noqa: E402
 from torch.utils.data import DataLoader, Dataset  # noqa: E402
 from torch.utils.flop_counter import FlopCounterMode  # noqa: E402
 
+from pipeline.config.schema.images import GridSettings  # noqa: E402
 from pipeline.images.boxes import NONE, Candidates  # noqa: E402
 from pipeline.images.extraction import choose_plan  # noqa: E402
 from pipeline.images.maps import region_encoder  # noqa: E402
@@ -29,7 +30,6 @@ from pipeline.images.preprocess import Preprocessing  # noqa: E402
 from pipeline.images.proposals import Selection, select  # noqa: E402
 from pipeline.images.regions import RegionExtractor  # noqa: E402
 from pipeline.images.warping import Crops, WholeImages  # noqa: E402
-from pipeline.settings.images import GridSettings  # noqa: E402
 from pipeline.storage.regions import RegionShard, UnfinishedRegions  # noqa: E402
 
 MEAN, STD = (0.485, 0.456, 0.406), (0.229, 0.224, 0.225)

@@ -14,6 +14,7 @@ from scipy import sparse
 
 from jointspace.arguments import to_count, to_rows
 from pipeline import config, runtime
+from pipeline.config.registry.models import GRID
 from pipeline.errors import InputError, UsageError
 from pipeline.metrics.ranks import count_ranks
 from pipeline.metrics.retrieval import CUTOFFS
@@ -25,7 +26,6 @@ from pipeline.models.linear.training import FitTask, Sets
 from pipeline.models.linear.tuning import PairArrays
 from pipeline.models.linear.views import STEPS, ImageView
 from pipeline.precision import to_numpy
-from pipeline.specs.models import GRID
 from pipeline.storage.fingerprint import fingerprint
 from pipeline.storage.parameters import MODEL, digest_tensors, read_parameters, write_parameters
 
@@ -107,7 +107,7 @@ class FittedSpace:
     @classmethod
     def load(cls, folder: str | Path) -> "FittedSpace":
         """What `save` wrote. Raises IntegrityError where it was damaged."""
-        from pipeline.specs.stored import restore
+        from pipeline.config.registry.stored import restore
 
         stored = read_parameters(Path(folder) / FILE, MODEL)
         model = restore(NAME, stored.settings, stored.tensors, folder)

@@ -115,8 +115,8 @@ def apply_bundle(
 
 def _require_whole_images(bundle: "Bundle", asker: "Asker") -> None:
     """Raises UsageError for a model that sees more of an image than its encoders make of the pixels."""
+    from pipeline.config.registry.stored import stored_kind
     from pipeline.errors import UsageError
-    from pipeline.specs.stored import stored_kind
 
     name = bundle.card["model"]
     if asker.multi_vector:
@@ -138,8 +138,8 @@ def _begin(photographs: Path, output: Path, changes: Mapping[str, Any]) -> Run:
 
     from pipeline import config
     from pipeline.collections.detect import detect
+    from pipeline.config.schema.section import SPLITS, as_name
     from pipeline.errors import UsageError
-    from pipeline.settings.section import SPLITS, as_name
     from pipeline.storage.atomic import publish_json, publish_text
 
     folder = output.absolute()
@@ -190,7 +190,7 @@ def _ingest(run: Run, stage: Any) -> None:
 
 def _index(run: Run, bundle: "Bundle", asker: "Asker", name: str) -> Path:
     """Write the bundle; returns its folder."""
-    from pipeline.settings.section import SPLITS
+    from pipeline.config.schema.section import SPLITS
     from pipeline.storage.bundle import BundleWriter
     from pipeline.storage.fingerprint import fingerprint
     from pipeline.storage.pairs import split_ids

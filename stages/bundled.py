@@ -19,7 +19,7 @@ def write_bundle(
     run: "Run", model: str, ids: "Mapping[str, ShardedIds]", folder: Path, fingerprint: str, about: Mapping[str, Any]
 ) -> None:
     """Write the bundle of the images and sentences `ids` of a run into `folder`; its card says `about`, too."""
-    from pipeline.specs.stored import restore
+    from pipeline.config.registry.stored import restore
     from pipeline.storage.bundle import Bundle, BundleWriter
     from pipeline.storage.bundle_regions import add_regions
     from pipeline.storage.carried_parsers import add_parser, find_carried_parser

@@ -5,8 +5,8 @@ from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
+from pipeline.config.registry.generators import GeneratorSpec, generator_spec
 from pipeline.run.layout import Artefact, Layout
-from pipeline.specs.generators import GeneratorSpec, generator_spec
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Mapping

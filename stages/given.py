@@ -10,8 +10,8 @@ if TYPE_CHECKING:
     import numpy as np
 
     from pipeline.config import Config
-    from pipeline.config.encoders import Encoder
-    from pipeline.config.text_encoders import TextEncoderEntry
+    from pipeline.config.schema.encoders import Encoder
+    from pipeline.config.schema.text_encoders import TextEncoderEntry
     from pipeline.images.matching import Matching
     from pipeline.run import Inputs, Run
     from pipeline.storage.foreign import ForeignFeatures, Source

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     import numpy as np
 
-    from pipeline.config.root import IndexSettings
+    from pipeline.config.schema.results import IndexSettings
     from pipeline.index.build import BuiltIndex
     from pipeline.index.build_gallery import BuiltGallery
     from pipeline.run import Run

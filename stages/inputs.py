@@ -10,7 +10,7 @@ if TYPE_CHECKING:
     import numpy as np
     from PIL import Image
 
-    from pipeline.config.encoders import Encoder
+    from pipeline.config.schema.encoders import Encoder
     from pipeline.images.encoders import EncoderMaterial
     from pipeline.images.networks import NetworkEncoder
     from pipeline.models.neural.training import Checkpoint, Training
@@ -84,7 +84,7 @@ def describe_model(run: "Run", name: str) -> dict[str, Any]:
 
 def restore_model(run: "Run", name: str) -> "tuple[Any, Parameters]":
     """A model of the run, on its GPU where it has one, and what is stored of it."""
-    from pipeline.specs.stored import restore
+    from pipeline.config.registry.stored import restore
 
     stored = run.model(name)
     where = run.layout.model(name).path

@@ -5,23 +5,25 @@ import inspect
 import sys
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import suppress
+from functools import cached_property
 from pathlib import Path
 from types import MethodType
 from typing import Any
 
 from pipeline.config import Config, default_path, load, merge, read_mapping, validate
-from pipeline.config.variants import OWN
+from pipeline.config.keys import OWN
+from pipeline.config.registry.generators import GENERATORS
+from pipeline.config.registry.models import MODELS
 from pipeline.errors import JointspaceError
 from pipeline.run import Names, Outside, Stage
 from pipeline.run.layout import Artefact, Layout, Shards
-from pipeline.specs.generators import GENERATORS
-from pipeline.specs.models import MODELS
 from stages.catalogue import COMMANDS, declared
 from stages.commands import first_sentence
 
 FILE = {"file": "x"}
 LEARNED = {
     "models": [*(spec.name for spec in MODELS if spec.made_by not in ("adopt", "combine")), "ncca-csls-refit", "both"],
+    "variants": {"ncca-csls-refit": {"model": "ncca", "csls": True, "refit": True}},
     "ensembles": {"both": {"members": ["ncca", "kcca"]}},
     "generators": [*(spec.name for spec in GENERATORS), "plain"],
     "generator_variants": {"plain": {"generator": "mrnn", "cell": "rnn"}},
@@ -71,10 +73,9 @@ HEAD = """# Stages: what they are made of, their keys and what they ask for
 
 A run has one job of a stage for each of what the second column says; a part is a range of shards. A stage is made again
 when what it reads has changed, or its version, or one of the keys that decide it; it looks at those named here (each is
-explained in [configuration.md](configuration.md)). With a section count the defaults that it is laid over:
-`encoder_defaults`, `library_defaults` and `ensemble_defaults`, and with `text_encoders` both `text_encoder_defaults`
-and `text`; `train_defaults` and `language_defaults` stand here for the own sections of all models and generators that
-are laid over them. No results depend on where and by how many processes they are made:
+explained in [configuration.md](configuration.md)). With `text_encoders` counts `text`; `train_defaults` and
+`language_defaults` stand here for the own sections of all models and generators that are laid over them. No results
+depend on where and by how many processes they are made:
 `results_root`, `parts`, `workers`, `scheduler`, `cluster`, `remote` and `device` are every stage's, and
 `serve` is the server's.
 
@@ -108,6 +109,8 @@ class Looked:
         found = inspect.getattr_static(type(self._one), name, None)
         if isinstance(found, property):
             return found.fget(self)
+        if isinstance(found, cached_property):
+            return found.func(self)
         return MethodType(found, self) if inspect.isfunction(found) else getattr(self._one, name)
 
 
@@ -119,7 +122,7 @@ class LookedConfig(Looked):
 
     def model(self, name: str) -> Looked:
         model = self._one.model(name)
-        self._seen.update(("variant_defaults", "variants", "ensembles"))
+        self._seen.update(("variants", "ensembles"))
         keys = {key: key for key in MODEL_KEYS} | {"text_weights": "text_encoders", "settings": model.spec.key}
         return Looked(model, keys, self._seen)
 

@@ -119,7 +119,7 @@ def _extras(config: "Config", unmade: "Sequence[tuple[Stage, Names]]") -> Iterat
 
 def _extras_of(config: "Config", stage: str, *names: str) -> Iterator[tuple[str, str | None]]:
 
-    from pipeline.specs.encoders import encoder_spec
+    from pipeline.config.registry.encoders import encoder_spec
 
     if stage in ("prepare_encoder", "extract"):
         encoder = config.encoder(names[0])

@@ -11,8 +11,8 @@ if TYPE_CHECKING:
     import numpy as np
     import pyarrow as pa
 
-    from pipeline.config.text_encoders import TextEncoderEntry
-    from pipeline.config.variants import Model
+    from pipeline.config.schema.text_encoders import TextEncoderEntry
+    from pipeline.config.schema.variants import Model
     from pipeline.run import Run
     from pipeline.run.layout import Layout, Shards
     from pipeline.storage.manifest import ShardRows
@@ -170,7 +170,7 @@ def opened(path: Path) -> Iterator[BinaryIO]:
 
 def open_text_encoder(run: "Run", name: str) -> Any:
     """A text encoder of the run."""
-    from pipeline.specs.stored import restore_text_encoder
+    from pipeline.config.registry.stored import restore_text_encoder
 
     stored = run.text_encoder(name)
     return restore_text_encoder(stored.settings, stored.tensors, run.layout.text_encoder(name).path)

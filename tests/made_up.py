@@ -16,13 +16,13 @@ from made_up_settings import text_view
 from PIL import Image
 
 from pipeline.config import default_path, merge, read_mapping, validate
+from pipeline.config.registry.models import model_spec
 from pipeline.models.linear.projection import Directions, LinearModel
 from pipeline.models.linear.views import ImageView
 from pipeline.report.photographs import ReportPicture
 from pipeline.run.layout import Layout
 from pipeline.run.run import Run
 from pipeline.run.runner import make
-from pipeline.specs.models import model_spec
 from pipeline.storage.atomic import CHECK, to_json
 from pipeline.storage.features import write_features
 from pipeline.storage.gather import shard_path

@@ -3,9 +3,9 @@
 from collections.abc import Sequence
 from typing import Any
 
+from pipeline.config.registry.models import model_spec
+from pipeline.config.schema.models import FitSettings, KernelsSettings, TransferSettings, WsabieSettings
 from pipeline.models.linear.text_views import TextView
-from pipeline.settings.models import FitSettings, KernelsSettings, TransferSettings, WsabieSettings
-from pipeline.specs.models import model_spec
 
 OWN = {
     "KernelsSettings": KernelsSettings(

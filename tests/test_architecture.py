@@ -11,6 +11,7 @@ ROOT = Path(__file__).parents[1]
 GROUND = {
     "arrow_tables",
     "clusters",
+    "config",
     "device",
     "disk_tables",
     "errors",
@@ -30,26 +31,23 @@ GROUND = {
     "ragged",
     "remote",
     "runtime",
-    "settings",
     "trial",
     "worker_process",
     "workers",
 }
-# What each room may import of ours beside the ground floor. `settings` holds the sections of the configuration.
+# What each room may import of ours beside the ground floor.
 ROOMS = {
-    "specs": set(),
-    "config": {"specs"},
-    "storage": {"specs"},
+    "storage": set(),
     "collections": set(),
     "metrics": set(),
-    "images": {"specs"},
+    "images": set(),
     "text": set(),
-    "models": {"specs", "metrics", "text"},
-    "index": {"specs", "metrics", "text", "images"},
+    "models": {"metrics", "text"},
+    "index": {"metrics", "text", "images"},
     "evaluate": {"metrics", "index"},
-    "generate": {"specs", "images", "text", "models", "index"},
-    "plan": {"config", "specs"},
-    "run": {"config", "storage", "plan"},
+    "generate": {"images", "text", "models", "index"},
+    "plan": set(),
+    "run": {"storage", "plan"},
     "report": {"metrics", "images", "index", "evaluate", "plan"},
     "serve": {"index", "generate"},
 }
@@ -115,7 +113,7 @@ def _foreign(path: Path) -> set[str]:
     foreign = {name for name in imports if name.startswith("pipeline.") and _room(name) not in allowed}
     if room == "storage":
         return foreign | tops & {"torch", "torchvision", "faiss", *ABOVE}
-    if room not in GROUND | {"config", "specs", ""}:
+    if room not in GROUND | {""}:
         return foreign | tops & {"h5py", "click", *ABOVE}
     return foreign | tops & ABOVE
 

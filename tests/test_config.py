@@ -1,283 +1,322 @@
-"""The configuration: complete defaults, and errors that help."""
+"""The configuration: its defaults, what names mean, and what is said of mistakes."""
+
+import re
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
 
 import pytest
+import yaml
+from pages import blocks
 
 from pipeline.config import Config, default_path, load, merge, read_mapping, validate
+from pipeline.config.architectures import COMMON, DETECTORS, HIDDEN_LAYERS, WITHOUT_MAPS
+from pipeline.config.keys import OWN
+from pipeline.config.reference import default_yaml, page, rows
+from pipeline.config.registry.models import MODELS
 from pipeline.errors import UsageError
 
-
-def defaults() -> dict:
-    return read_mapping(default_path())
-
-
-def test_defaults_are_complete_and_every_key_has_a_comment() -> None:
-    assert isinstance(load(), Config)
-    for line in default_path().read_text().splitlines():
-        is_section = line.endswith(":") and not line.startswith(" ")
-        assert "#" in line or is_section or not line, line
+ROOT = Path(__file__).parents[1]
+CONFIGS = sorted((ROOT / "config").rglob("*.yaml"))
+ONE = "encoders: [{name: net, architecture: alexnet}]"
+TWO = "encoders: [{name: net, architecture: alexnet}, {name: b, architecture: alexnet}]"
+REGIONS = f"{ONE}\nregions: {{encoders: [net]}}"
 
 
-@pytest.mark.parametrize(
-    ("change", "message"),
-    [
-        ({"fit": {"rigde": [1]}}, "unknown key fit.rigde; legal here: dimensions, image_ridge"),
-        ({"encoders": [{"nme": "x"}]}, "unknown key encoders.0.nme; did you mean name? legal here: weights, resize"),
-        ({"encoders": [{"name": "x"}]}, "key encoders.0.architecture is missing"),
-        ({"models": ["nca"]}, "unknown model nca; did you mean ncca? there are"),
-        ({"transfer": {"features": 301}}, "features: must be even for the rule cosine-sine"),
-        ({"text": {"size": "many"}}, "key text.size: "),
-        ({"text": {"size": 0}}, "greater than 0, not 0"),
-        ({"variants": {"v": {"model": "ncca", "encoders": ["e"]}}}, "variants.v: unknown encoder e; there are"),
-        ({"variants": {"ncca": {"model": "cca", "encoders": []}}}, "ncca is the name of a registered model"),
-        ({"encoders": [{"name": "x", "architecture": "y", "weights": "file"}]}, "give `file` exactly when"),
-        ({"encoders": [{"name": "x", "architecture": "pooled"}]}, "give `of` exactly when `architecture` is pooled"),
-        ({"encoders": [{"name": "x", "architecture": "pooled", "of": "y"}]}, "encoder x: y is not in regions.encoders"),
-        ({"generators": ["mrnn"], "describe": {"boxes": True}}, "add squeezenet-boxes to regions.encoders"),
-        (
-            {"generators": ["mrnn-regions"], "regions": {"encoders": ["squeezenet-boxes"]}},
-            "mrnn_regions.snippets: not a model in models with a vector for every word (none); name one",
-        ),
-        ({"generators": ["mrn"]}, "generators: unknown generator mrn; did you mean mrnn? there are nearest, "),
-        (
-            {"generators": ["mrnn", "nearest"], "evaluate": {"generators": ["nearest"]}},
-            "evaluate.generators: nearest does not say how probable a sentence is; name one of mrnn, lbl",
-        ),
-        ({"evaluate": {"generators": ["lbl"]}}, "evaluate.generators: lbl is not among generators; add it there"),
-        ({"generator_variants": {"mrnn": {"generator": "lbl"}}}, "mrnn is the name of a registered generator"),
-        (
-            {"generator_variants": {"v": {"generator": "mrnn", "encoders": ["e"]}}},
-            "generator_variants.v: unknown encoder e; there are squeezenet-boxes",
-        ),
-        ({"generator_variants": {"v": {"generator": "mrnn", "encoders": []}}}, "v: name at least one encoder"),
-        (
-            {"generator_variants": {"v": {"generator": "mrnn", "factors": 3}}},
-            "unknown key generator_variants.v.factors; legal here: optimiser, learning_rate, ",
-        ),
-        (
-            {"generator_variants": {"v": {"generator": "mrnn", "cell": "gruu"}}},
-            "key generator_variants.v.cell: must be 'rnn', 'relu', 'gru' or 'lstm', not 'gruu'",
-        ),
-        ({"generator_variants": {"v": {"generator": "mrnn", "seeds": [2, 2]}}}, "generator_variants: seeds has a seed"),
-        ({"variants": 3}, "key variants: "),
-        ({"models": ["nca-refit"]}, "unknown model nca-refit; did you mean ncca-refit? there are"),
-        ({"models": ["nca-csls"]}, "unknown model nca-csls; did you mean ncca-csls? there are"),
-        (
-            {"models": ["two-csls"], "ensembles": {"two": {"members": ["ncca", "bow"]}}},
-            "two-csls: the scores of an ensemble are not scaled; give -csls to its members",
-        ),
-        (
-            {"variants": {"a-refit": {"model": "ncca"}}},
-            "variants: a-refit ends in a suffix with a meaning",
-        ),
-    ],
-)
-def test_mistakes_are_named_in_one_sentence(change: dict, message: str) -> None:
-    with pytest.raises(UsageError) as caught:
-        validate(merge(defaults(), change))
-    assert message in str(caught.value)
-    assert "\n" not in str(caught.value)
+def read(text: str) -> Config:
+    return validate(yaml.safe_load(text))
 
 
-def test_a_refit_means_what_its_row_does_and_needs_the_rows_that_it_comes_from() -> None:
-    encoders = [{"name": name, "architecture": "alexnet"} for name in ("a", "b")]
-    change = {
-        "encoders": encoders,
-        "variants": {
-            "small": {"model": "ncca", "encoders": ["a"]},
-            "fine": {"model": "ncca-refined", "encoders": ["a"], "seed": 3},
-        },
-        "ensembles": {"two": {"members": ["fine", "bow"]}},
-        "models": ["two-refit"],
-    }
-    config = validate(merge(defaults(), change))
-    assert config.model("fine-refit") == config.model("fine") and config.model("two-refit").spec.name == "ensemble"
-    assert config.start("fine-refit") == "small-refit" and config.start("fine") == "small"
-    assert config.members("two-refit") == ("fine-refit", "bow-refit") and config.members("bow-refit") == ()
-    needed = {"fine", "bow", "small", "two"}
-    assert set(config.every_model()) == needed | {f"{name}-refit" for name in needed}
-    assert config.judged_splits("two") == ("dev", "test") and config.judged_splits("two-refit") == ("test",)
-    scaled = validate(merge(defaults(), change | {"models": ["fine-csls-refit"]}))
-    assert scaled.refitted("fine-csls-refit") == "fine-csls" and scaled.scaled("fine-csls-refit") == "fine-refit"
-    assert scaled.scaled("fine") is None and scaled.start("fine-csls") is None
-    rows = {"fine-csls-refit", "fine-csls", "fine-refit", "fine", "small-refit", "small"}
-    assert set(scaled.every_model()) == rows
-    with pytest.raises(UsageError, match="fine starts from a model of ncca on the same encoders; add one to variants"):
-        validate(merge(defaults(), change | {"variants": {"fine": change["variants"]["fine"]}, "models": ["fine"]}))
+def fault(values: Any) -> str:
+    """What is said of `values`, in one line; nothing where they are legal. Only a UsageError may be raised."""
+    try:
+        validate(values)
+    except UsageError as error:
+        assert "\n" not in str(error)
+        return str(error)
+    return ""
+
+
+def test_the_defaults_and_their_page_are_what_the_generator_prints() -> None:
+    assert default_path().read_text() == default_yaml()
+    assert (ROOT / "docs/configuration.md").read_text() == page()
+
+
+def test_every_key_has_a_sentence_and_the_file_of_defaults_changes_nothing() -> None:
+    assert [row.path for row in rows() if not row.sentence] == []
+    assert load(default_path()) == load() == validate({})
+
+
+@pytest.mark.parametrize("path", CONFIGS, ids=lambda path: path.name)
+def test_the_configurations_that_are_here_can_be_done(path: Path) -> None:
+    assert load(path).every_model()
+
+
+def test_the_configurations_that_the_pages_print_can_be_done() -> None:
+    printed = [yaml.safe_load(block.text) for block in blocks("yaml")]
+    assert len(printed) > 20
+    for values in printed:
+        assert fault(values) == ""
+
+
+def test_a_misspelt_key_is_named_in_every_section_with_the_nearest_legal_one() -> None:
+    sections = {row.path[:-1] for row in rows() if len(row.path) > 1 and not {"NAME"} & set(row.path)}
+    sections = [path for path in sections if not any(part.endswith("[]") for part in path)]
+    assert len(sections) > 30
+    for path in sections:
+        key = next(row.path[-1] for row in rows() if row.path[:-1] == path)
+        values: Any = {f"{key}x": 1}
+        for part in reversed(path):
+            values = {part: values}
+        assert f"unknown key {'.'.join(path)}.{key}x; did you mean {key}?" in fault(values)
+
+
+@pytest.mark.parametrize("name", [name for name, spec in OWN.items() if spec.defaults])
+def test_a_section_has_what_the_defaults_below_it_say_but_for_what_it_says_itself(name: str) -> None:
+    spec, defaults = OWN[name], load()
+    below = spec.defaults
+    change = {"precision": "float32", "patience": 77, "checkpoint_seconds": 9}
+    found = getattr(validate({below: change, name: {"checkpoint_seconds": 8}}), name)
+    assert (found.precision, found.patience, found.checkpoint_seconds) == ("float32", 77, 8)
+    assert found.epochs == getattr(defaults, name).epochs
+    assert getattr(validate(merge(read_mapping(default_path()), {below: change})), name).patience == 77
+
+
+def test_a_configuration_names_only_what_differs(tmp_path: Path) -> None:
+    path = tmp_path / "mine.yaml"
+    path.write_text(
+        "name: mine\nfit: {dimensions: [7]}\ntext: {size: 9}\n"
+        "encoders: [{name: a, architecture: alexnet, layer: fc7}, {name: b, kind: onnx, weights: null, file: x.onnx}]\n"
+        "text_encoders: [{name: t, kind: tf-idf, tf_idf: {idf: false}}]\n"
+    )
+    config = load(path)
+    assert (config.name, config.fit.dimensions, config.fit.image_ridge) == ("mine", (7,), load().fit.image_ridge)
+    assert (config.encoder("a").resize, config.encoder("b").resize, config.encoder("b").weights) == (256, None, "file")
+    own = config.text_encoder("t").tf_idf
+    assert (own.size, own.idf, own.min_count) == (9, False, load().text.min_count)
+    assert config.model("ncca").encoders == ("a", "b") and "sae" in config.variants
+
+
+def test_numbers_may_come_as_text_from_the_command_line() -> None:
+    assert validate({"csls": {"weight": ["0.5"]}, "seed": "3"}).csls.weight == (0.5,)
 
 
 def test_a_variant_has_any_hyperparameter_of_its_model() -> None:
-    config = validate(
-        merge(
-            defaults(),
-            {
-                "gru": {"margin": 0.4, "epochs": 9},
-                "variants": {
-                    "vsepp": {"model": "gru", "loss": "ranking", "negatives": "hardest", "margin": 0.2},
-                    "gong": {
-                        "model": "ncca", "training": "sae", "fit": {"eigenvalue_power": [4]},
-                        "transfer": {"rule": ["paper"], "features": 300},
-                    },
-                    "kernels": {"model": "kcca", "landmarks": 50, "fit": {"dimensions": [8]}},
-                },
-            },
-        )
-    )  # fmt: skip
+    config = read(
+        "seed: 4\ngru: {margin: 0.4, epochs: 9}\nvariants:\n"
+        "  vsepp: {model: gru, loss: ranking, negatives: hardest, seed: 0}\n"
+        "  gong: {model: ncca, training: sae, fit: {eigenvalue_power: [4]}, transfer: {rule: [paper], features: 300}}\n"
+    )
     vsepp, gru, gong = (config.model(name) for name in ("vsepp", "gru", "gong"))
-    assert (vsepp.settings.loss, vsepp.settings.negatives, vsepp.settings.margin) == ("ranking", "hardest", 0.2)
-    assert (gru.settings.loss, gru.settings.margin) == ("info-nce", 0.4) and vsepp.settings.epochs == 9
+    assert (vsepp.settings.loss, vsepp.settings.margin, vsepp.settings.epochs) == ("ranking", 0.4, 9)
+    assert (gru.settings.loss, gru.seed, vsepp.seed) == ("info-nce", 4, 0)
     assert gong.fit.eigenvalue_power == (4,) and gong.fit.image_ridge == config.fit.image_ridge
     assert (gong.transfer.rule, gong.transfer.features) == (("paper",), 300)
-    assert config.model("sae").transfer == config.transfer
-    assert config.model("kernels").settings.landmarks == 50 and config.model("kcca").settings.landmarks == 2000
 
 
-def test_hubness_correction_and_refitting_are_options_of_a_variant() -> None:
-    change = {
-        "variants": {
-            "a": {"model": "ncca", "csls": True},
-            "b": {"model": "ncca", "refit": True},
-            "c": {"model": "ncca", "csls": True, "refit": True},
-        },
-        "ensembles": {"both": {"members": ["a", "ncca"]}},
-    }
-    config = validate(merge(defaults(), change))
-    assert (config.scaled("a"), config.refitted("a")) == ("a-plain", None)
-    assert (config.scaled("b"), config.refitted("b")) == (None, "b-plain")
-    assert (config.scaled("c"), config.refitted("c")) == ("c-plain-refit", "c-plain-csls")
-    assert (config.scaled("a-refit"), config.refitted("a-refit")) == ("a-plain-refit", "a")
-    assert (config.scaled("b-csls"), config.refitted("b-csls")) == ("b", "b-plain-csls")
-    assert config.model("c") == config.model("c-plain")
-    assert config.members("both-refit") == ("a-refit", "ncca-refit")
-    config = validate(merge(defaults(), change | {"models": ["c"]}))
-    assert set(config.every_model()) == {"c", "c-plain-csls", "c-plain-refit", "c-plain"}
-    assert config.judged_splits("c") == ("test",) and config.judged_splits("a") == ("dev", "test")
-    for name, message in {
-        "a-csls": "a-csls: the variant has this ending as an option; say a",
-        "ncca-plain": "unknown model ncca-plain; .*there are",
-    }.items():
-        with pytest.raises(UsageError, match=message):
-            config.model(name)
-    with pytest.raises(UsageError, match="both: b has learned from dev, .*; take b-plain, and name both-refit"):
-        validate(merge(defaults(), {**change, "ensembles": {"both": {"members": ["b", "ncca"]}}}))
+FINE = """
+encoders: [{name: a, architecture: alexnet}, {name: b, architecture: alexnet}]
+variants:
+  small: {model: ncca, encoders: [a]}
+  fine: {model: ncca-refined, encoders: [a], seed: 3}
+  fine-scaled: {model: ncca-refined, encoders: [a], seed: 3, csls: true, refit: true}
+  gru-csls: {model: gru, csls: true}
+ensembles:
+  two: {members: [fine, gru-csls]}
+  two-refit: {members: [fine, gru-csls], refit: true}
+"""
 
 
-def test_a_file_is_laid_over_the_defaults(tmp_path) -> None:
-    path = tmp_path / "mine.yaml"
-    path.write_text("name: mine\nfit: {dimensions: [7]}\nencoders: [{name: a, architecture: alexnet, layer: fc7}]\n")
-    config = load(path)
-    assert (config.name, config.fit.dimensions) == ("mine", (7,))
-    assert config.fit.image_ridge == load().fit.image_ridge
-    assert config.encoder("a").resize == defaults()["encoder_defaults"]["resize"]
-    assert config.model("ncca").encoders == ("a",)
+def test_csls_and_refit_are_made_of_the_same_model_without_them() -> None:
+    config = read(f"models: [fine-scaled, two-refit]\n{FINE}")
+    assert config.scaled("fine-scaled") == "fine-refit" and config.refitted("fine-scaled") == "fine-csls"
+    assert config.scaled("fine-csls") == "fine" == config.refitted("fine-refit")
+    assert config.model("fine-scaled") == config.model("fine") == config.model("fine-refit")
+    assert config.start("fine-refit") == "small-refit" and config.start("fine") == "small"
+    assert config.start("fine-csls") is None and config.scaled("fine") is None
+    assert config.refitted("two-refit") == "two" and config.members("two") == ("fine", "gru-csls")
+    assert config.members("two-refit") == ("fine-refit", "gru-csls-refit")
+    assert config.scaled("gru-csls-refit") == "gru-refit" and config.refitted("gru-csls-refit") == "gru-csls"
+    added = {"fine-refit", "fine-csls", "small-refit", "gru-csls-refit", "gru-refit", "gru"}
+    written = {"fine-scaled", "two-refit", "two", "fine", "small", "gru-csls"}
+    assert set(config.every_model()) == written | added
+    assert config.judged_splits("two") == ("dev", "test") and config.judged_splits("two-refit") == ("test",)
 
 
-def test_an_ensemble_has_the_default_grid_or_its_own(tmp_path) -> None:
-    path = tmp_path / "mine.yaml"
-    path.write_text("ensembles: {a: {members: [bow, lstm]}, b: {members: [bow, lstm], weights: [1]}}\n")
-    config = load(path)
-    assert config.ensembles["a"].weights == tuple(defaults()["ensemble_defaults"]["weights"])
-    assert config.ensembles["b"].weights == (1,)
-
-
-def test_a_row_has_the_runs_seed_or_its_own(tmp_path) -> None:
-    path = tmp_path / "mine.yaml"
-    path.write_text("seed: 4\nvariants: {again: {model: lstm, seed: 0}}\n")
-    config = load(path)
-    assert [config.model(name).seed for name in ("lstm", "sae", "again")] == [4, 4, 0]
-    with pytest.raises(UsageError, match="unknown model lstn; did you mean lstm[?] there are ridge, .*, again"):
-        config.model("lstn")
+def test_models_may_hold_variants_and_ensembles_in_full() -> None:
+    config = read(
+        "models: [ncca, {name: x, model: ncca, csls: true}, {name: both, members: [x, gru]}]\n"
+        "ensembles: {other: {members: [gru, lstm]}}"
+    )
+    assert config.models == ("ncca", "x", "both") and config.scaled("x") == "ncca"
+    assert config.ensemble("both").weights == config.ensemble("other").weights
+    assert "name" in fault({"models": [{"model": "ncca"}]}) or "models.0" in fault({"models": [{"model": "ncca"}]})
 
 
 @pytest.mark.parametrize("seeds", [[7, 0], ["7", "0"]], ids=["numbers", "as Snakemake's --config gives them"])
-def test_a_variant_with_seeds_is_a_model_a_seed_wherever_it_is_named(seeds: list) -> None:
-    change = {
-        "models": ["gru", "tree", "tree-csls-refit", "all"],
-        "variants": {"tree": {"model": "sdtrnn", "margin": 3.0, "seeds": seeds}},
-        "ensembles": {"all": {"members": ["gru", "tree-csls"]}},
-    }
-    config = validate(merge(defaults(), change))
-    of_seeds = [f"tree-seed{seed}{ending}" for ending in ("", "-csls-refit") for seed in (7, 0)]
-    assert list(config.models) == ["gru", *of_seeds, "all"]
-    assert config.ensembles["all"].members == ("gru", "tree-seed7-csls", "tree-seed0-csls")
-    assert [config.model(name).seed for name in of_seeds[:2]] == [7, 0]
-    assert config.model("tree-seed7").settings.margin == 3.0
-    with pytest.raises(UsageError, match="unknown model tree;"):
-        config.model("tree")
-
-
-def test_phrases_are_ranked_by_each_seed_of_a_variant() -> None:
-    variants = {"deep": {"model": "dvsa", "seeds": [7, 0]}}
-    change = {"models": ["deep", "gru"], "variants": variants, "phrases": {"models": ["gru", "deep"]}}
-    change |= {"regions": {"encoders": ["squeezenet-boxes"]}}
-    config = validate(merge(defaults(), change))
-    assert config.phrase_splits(("test",)) == [(name, "test") for name in ("gru", "deep-seed7", "deep-seed0")]
-
-
-def test_a_variant_of_a_generator_has_its_own_settings_and_is_one_a_seed() -> None:
-    change = {
-        "generators": ["mrnn", "plain", "lbl"],
-        "generator_variants": {"plain": {"generator": "mrnn", "cell": "relu", "seeds": [5, 0]}},
-        "evaluate": {"generators": ["plain"]},
-        "language_defaults": {"clip": 7},
-        "mrnn": {"dimensions": 33},
-        "seed": 2,
-    }
-    config = validate(merge(defaults(), change))
-    assert config.generators == ("mrnn", "plain-seed5", "plain-seed0", "lbl")
-    assert config.evaluate.generators == ("plain-seed5", "plain-seed0")
-    ours, plain = config.generator("mrnn"), config.generator("plain-seed5")
-    assert (ours.spec.name, ours.seed, ours.settings.cell) == ("mrnn", 2, "lstm")
-    assert (plain.spec.name, plain.seed, plain.settings.cell) == ("mrnn", 5, "relu")
-    assert plain.settings.dimensions == 33 and plain.settings.clip == 7 and plain.encoders == ("squeezenet-boxes",)
+def test_a_variant_with_seeds_is_one_a_seed_wherever_it_is_named(seeds: list) -> None:
+    config = validate(
+        {
+            "models": ["ncca", "deep", "deep-csls", "all"],
+            "regions": {"encoders": ["squeezenet-boxes"]},
+            "variants": {
+                "deep": {"model": "dvsa", "margin": 3.0, "seeds": seeds},
+                "deep-csls": {"model": "dvsa", "margin": 3.0, "seeds": seeds, "csls": True},
+            },
+            "ensembles": {"all": {"members": ["gru", "deep-csls"]}},
+            "phrases": {"models": ["deep"]},
+            "generators": ["plain", "lbl"],
+            "generator_variants": {"plain": {"generator": "mrnn", "cell": "relu", "seeds": seeds}},
+            "evaluate": {"generators": ["plain"]},
+        }
+    )
+    assert config.models == ("ncca", "deep-seed7", "deep-seed0", "deep-csls-seed7", "deep-csls-seed0", "all")
+    assert config.ensembles["all"].members == ("gru", "deep-csls-seed7", "deep-csls-seed0")
+    assert config.scaled("deep-csls-seed7") == "deep-seed7" and config.model("deep-seed7").seed == 7
+    assert config.phrases.models == ("deep-seed7", "deep-seed0")
+    assert config.generators == ("plain-seed7", "plain-seed0", "lbl") and config.generator("plain-seed0").seed == 0
     assert ("plain-seed0-perplexity", "test", "all-sentences") in config.evaluations()
 
 
+def test_all_problems_are_listed_and_what_is_inherited_only_where_it_is_given() -> None:
+    said = fault(yaml.safe_load("text: {size: many}\nfitt: 1\nseed: -1\ntrain_defaults: {epochs: 0, batchsize: 3}"))
+    assert "5 problems" in said
+    for part in ("key text.size", "fitt; did you mean fit?", "key seed", "key train_defaults.epochs", "batch_size?"):
+        assert part in said
+    said = fault(yaml.safe_load(f"{TWO}\nmodels: [dvsa, sc-nlm]\nindex: {{on_disk: true}}\ngenerators: [nearst]"))
+    assert "unknown model sc-nlm" in said and "unknown generator nearst; did you mean nearest?" in said
+
+
 @pytest.mark.parametrize(
-    ("seeds", "message"),
+    ("text", "parts"),
     [
-        ([1, 1], "variants: seeds has a seed twice; name each once"),
-        ([-1], "seed: must be greater"),
-        (3, "seeds: must be a list"),
+        ("models: [nca]", ["unknown model nca", "did you mean ncca?"]),
+        ("variants: {v: {model: gru, marign: 3}}", ["variants.v.marign", "margin?"]),
+        ("variants: {v: {model: ncca, fit: {dimensions: [x]}}}", ["variants.v.fit.dimensions.0"]),
+        ("variants: {v: {model: gru, fit: {search: grid}}}", ["variants.v.fit.search changes nothing for gru"]),
+        ("variants: {v: {model: ncca, encoders: [e]}}", ["variants.v", "unknown encoder e", "squeezenet-boxes"]),
+        ("variants: {v: {model: ensemble}}", ["variants.v.model"]),
+        ("variants: {v: {model: gru, seeds: [2, 2]}}", ["variants.v.seeds", "twice"]),
+        ("variants: {x y: {model: gru}}", ["variants"]),
+        ("models: [b]\nensembles: {b: {members: [ncca, ridge]}}", ["ridge does not compare by cosine"]),
+        (f"models: [two-x]\n{FINE}".replace("two-refit: {members: [fine,", "two-x: {members: [fine-scaled,"), ["dev"]),
+        ("models: [x]\nvariants: {x: {model: cca, csls: true}}", ["x: cca does not compare by cosine"]),
+        ("encoders: [{name: net, architecture: resnet5}]", ["encoders.0 (net)", "did you mean resnet50?"]),
+        ("encoders: [{name: net, architecture: resnet18, layer: fc7}]", ["(net)", "no layer fc7"]),
+        ("encoders: [{name: net, architecture: vit_b_16}]", ["(net)", "no map of activations"]),
+        ("encoders: [{name: net, architecture: alexnet, weights: file}]", ["(net)", "`file`"]),
+        ("encoders: [{name: net, architecture: alexnet, resize: 100, crop: 200}]", ["(net)", "`resize`"]),
+        ("text_encoders: [{name: tokens, kind: tf-idf}]", ["text encoder tokens"]),
+        ("text_encoders: [{name: one, kind: tf-idf, centre: mean}]", ["text encoder one", "centre"]),
+        ("text_encoders: [{name: one, kind: onnx}]", ["text encoder one needs onnx.file"]),
+        ("text_encoders: [{name: one, kind: tf-idf, weight: 0}]", ["no text encoder has a positive weight"]),
+        (f"{ONE}\nregions: {{encoders: [net], proposals: faster-rcnn, detector: {{architecture: fasterrcnn_res}}}}",
+         ["regions.detector", "fasterrcnn_resnet50_fpn?"]),
+        (f"{TWO}\nmodels: [x]\nvariants: {{x: {{model: ncca-refined, encoders: [b]}}}}", ["x starts from a model of"]),
+        ("models: [x]\nvariants: {x: {model: lstm, training: sae}}", ["x: lstm learns by training target, not sae"]),
+        ("models: [dvsa]", ["dvsa needs regions"]),
+        (f"{REGIONS}\nmodels: [dvsa]\nindex: {{on_disk: true}}", ["dvsa", "index.on_disk"]),
+        ("generators: [sc-nlm]", ["sc-nlm", "language_text.treebank"]),
+        ("generators: [lbl]\nmodels: [lstm]", ["describe.space: unknown model ncca"]),
+        ("generators: [mrnn-regions]", ["mrnn_regions.snippets"]),
+        ("models: [sdtrnn]\nparse: {engine: spacy}", ["parse.treebank.train"]),
+        ("device: gpu", ["key device"]),
+        ("collection: {format: foldr}", ["key collection.format", "'folder'"]),
     ],
-)
-def test_seeds_that_cannot_be_are_named(seeds: object, message: str) -> None:
-    with pytest.raises(UsageError, match=message):
-        validate(merge(defaults(), {"models": ["tree"], "variants": {"tree": {"model": "sdtrnn", "seeds": seeds}}}))
+)  # fmt: skip
+def test_what_cannot_be_done_is_said(text: str, parts: list[str]) -> None:
+    said = fault(yaml.safe_load(text))
+    assert all(part in said for part in parts), said
 
 
-DEEP = 1_000_000
+@pytest.mark.parametrize("path", ["a b'c", "x;touch PWNED #", 'we$b&d|e(g)[h]*?!%^=+,:@`"\\y ünï', "../there", "."])
+def test_odd_paths_are_taken(path: str) -> None:
+    assert validate({"weights_root": path, "data_root": f"{path}/data"}).data_root == f"{path}/data"
 
 
-@pytest.mark.parametrize("text", ["a: [", "just words", "- 1\n- 2\n", "[" * DEEP + "]" * DEEP, "- " * DEEP])
-def test_files_that_are_no_configuration_are_named(tmp_path, text: str) -> None:
+@pytest.mark.parametrize("path", ["a{b}", "<x>", "a\nb", "a\x00b", "~/x", "-x", " x", ""])
+@pytest.mark.parametrize("key", ["data_root", "results_root", "collection.takedown", "parse.treebank.dev"])
+def test_paths_that_snakemake_cannot_carry_are_named(key: str, path: str) -> None:
+    values: Any = path
+    for part in reversed(key.split(".")):
+        values = {part: values}
+    assert f"{key}: " in fault(values)
+
+
+@pytest.mark.parametrize(
+    ("results", "data", "key"),
+    [
+        ("", "holiday", "data_root"), ("x", "x/../x/holiday/in", "data_root"), ("link", "holiday", "data_root"),
+        ("a", "", "results_root"), ("a/b/c", "a/b", "results_root"), ("link/a", "a", "results_root"),
+        ("a", "b", ""), ("a", "a/holiday-photographs", ""), ("", "x", ""),
+    ],
+)  # fmt: skip
+def test_a_run_and_its_collection_lie_beside_each_other(results: str, data: str, key: str, tmp_path: Path) -> None:
+    (tmp_path / "link").symlink_to(tmp_path)
+    places = {"name": "holiday", "results_root": str(tmp_path / results), "data_root": str(tmp_path / data)}
+    said = fault(places)
+    assert said.startswith(f"configuration: {key}: ") if key else not said
+
+
+@pytest.mark.parametrize(
+    ("text", "part"),
+    [
+        ("name: one\nseed: 1\nname: two\n", "line 3: the key name is given twice"),
+        ("fit: {dimensions: [1], 'dimensions': [2]}", "line 1: the key dimensions is given twice"),
+        ("a: [", ""), ("just words", ""), ("- 1\n", ""), ("a: \x00", ""), ("? [1, 2]\n: 3", ""),
+        ("a: !!python/object/apply:os.getcwd []", ""), ("seed: " + "9" * 5000, ""),
+    ],
+)  # fmt: skip
+def test_a_file_that_is_no_configuration_is_named(tmp_path: Path, text: str, part: str) -> None:
     path = tmp_path / "mine.yaml"
     path.write_text(text)
-    with pytest.raises(UsageError, match="mine.yaml"):
+    with pytest.raises(UsageError, match=rf"mine\.yaml.*{re.escape(part)}"):
         load(path)
-    with pytest.raises(UsageError, match="gone.yaml does not exist"):
-        load(tmp_path / "gone.yaml")
+    path.write_bytes("name: é".encode("latin-1"))
+    with pytest.raises(UsageError, match="mine.yaml is not UTF-8"):
+        load(path)
+    with pytest.raises(UsageError, match=r"min\.yaml does not exist; did you mean .*mine\.yaml"):
+        load(tmp_path / "min.yaml")
 
 
-def test_numbers_inside_of_a_section_may_come_as_text_from_the_command_line() -> None:
-    values = merge(read_mapping(default_path()), {"csls": {"weight": ["0.5"]}})
-    config = validate(values)
-    assert config.csls.weight == (0.5,)
+def test_anchors_and_merged_mappings_are_legal(tmp_path: Path) -> None:
+    path = tmp_path / "mine.yaml"
+    path.write_text("variants:\n  one: &one {model: ncca, training: joint}\n  two: {<<: *one, training: sae}\n")
+    assert load(path).model("two").training == "sae" and load(path).model("one").training == "joint"
 
 
-@pytest.mark.parametrize(
-    ("architecture", "kind"),
-    [
-        ("architecture: alexnet", "kind: network, architecture: alexnet"),
-        ("architecture: standard", "kind: standard"),
-        ("architecture: pooled, of: net", "kind: pooled, of: net"),
-    ],
-)
-def test_a_kind_of_encoder_may_be_told_by_its_architecture(architecture: str, kind: str, tmp_path) -> None:
-    path, found = tmp_path / "config.yaml", []
-    for one in (architecture, kind):
-        path.write_text(
-            f"regions: {{encoders: [net]}}\nencoders: [{{name: net, architecture: vgg16}}, {{name: a, {one}}}]"
-        )
-        found.append(load(path).encoder("a"))
-    assert found[0].spec is found[1].spec and found[0].decisive() == found[1].decisive()
-    assert "kind" not in found[0].decisive()
+@pytest.mark.parametrize("name", ["alexnet", "vgg11", "resnet18", "mobilenet_v2", "squeezenet1_1", "vit_b_32"])
+def test_networks_without_hidden_layers_or_maps_are_told_by_their_names(name: str) -> None:
+    """Against the modules: a classifier of three linear layers has two hidden ones; a transformer has no map."""
+    import torch
+    from torch import nn
+    from torchvision import models
+
+    with torch.device("meta"):
+        network = models.get_model(name, weights=None)
+    linear = sum(isinstance(module, nn.Linear) for module in list(network.children())[-1].modules())
+    assert (linear == 3) == name.startswith(HIDDEN_LAYERS)
+    assert isinstance(network, models.VisionTransformer) == name.startswith(WITHOUT_MAPS)
+    assert COMMON.fullmatch(name) or name == "vit_b_32"
+    assert all(DETECTORS.fullmatch(one) for one in models.list_models(models.detection) if one.startswith("faster"))
+
+
+@pytest.mark.parametrize("spec", MODELS, ids=lambda spec: spec.name)
+def test_a_spec_says_what_its_class_does(spec: Any) -> None:
+    model = spec.load()
+    assert model.sentence_view == spec.sentences
+    assert spec.made_by == "combine" or model.multi_vector == spec.multi_vector
+    assert getattr(model, "metric", "inner_product") == spec.metric
+    assert not spec.phrases or hasattr(model, "embed_phrases")
+    made = {"fit": "fit", "train": "trainer"}.get(spec.made_by)
+    assert made is None or hasattr(model, made)
+    uses = (model.uses_text_ridge, model.uses_eigenvalue_power) if spec.grid else ()
+    assert not spec.grid or ("text_ridge" in spec.grid, "eigenvalue_power" in spec.grid) == uses
+
+
+def test_reading_a_configuration_imports_nothing_heavy() -> None:
+    heavy = ["torch", "torchvision", "faiss", "h5py", "snakemake", "scipy", "numpy"]
+    code = f"import sys; from pipeline.config import load; load(); print([n for n in {heavy} if n in sys.modules])"
+    found = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True, cwd=ROOT)
+    assert found.stdout.strip() == "[]"

@@ -9,8 +9,6 @@ import numpy as np
 import pytest
 from made_up import build_bundle, make_run
 
-from pipeline.config import default_path
-from pipeline.config.reference import render
 from pipeline.storage.shards import FEATURES, write_shard
 
 ROOT = Path(__file__).parents[1]
@@ -49,10 +47,6 @@ def test_the_programs_of_the_documentation_run(run: Path, tmp_path: Path, title:
     result = subprocess.run(command, capture_output=True, text=True, cwd=tmp_path)
     assert result.returncode == 0, result.stderr
     assert result.stdout.startswith(ANSWERS[title])
-
-
-def test_the_reference_of_keys_is_of_this_configuration() -> None:
-    assert (ROOT / "docs" / "configuration.md").read_text() == render(default_path().read_text())
 
 
 def test_links_inside_the_documentation_lead_somewhere() -> None:

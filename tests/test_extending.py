@@ -122,21 +122,21 @@ rule count_lengths:
     shell: jointspace("count-lengths")
 """
 LINES = {
-    "pipeline/specs/models.py": (
+    "pipeline/config/registry/models.py": (
         "MODELS: tuple[ModelSpec, ...] = (\n",
         '_fitted("mirrored", "mirrored:Mirrored", grid=GRID),\n',
     ),
-    "pipeline/specs/encoders.py": (
+    "pipeline/config/registry/encoders.py": (
         '_spec("pooled", "pooled_regions:PooledEncoder", reads="regions"),\n',
-        '_spec("cell-colours", "cell_colours:CellColours", section="pipeline.settings.images:Cells"),\n',
+        '_spec("cell-colours", "cell_colours:CellColours", section="pipeline.config.schema.images:Cells"),\n',
     ),
     "stages/rules/results.smk": ("", RULE),
     "pipeline/images/proposals.py": ("    return known\n", HALVES, 'Propose]] = {\n', '"halves": lambda *_: halve,\n'),
-    "pipeline/settings/images.py": ('    proposals: Literal["boxes", ', '"halves", ', "", CELLS),
+    "pipeline/config/schema/images.py": ('    proposals: Literal["boxes", ', '"halves", ', "", CELLS),
     "pipeline/collections/formats/__init__.py": (
         "formats import (\n", "    reds,\n", "Iterator[Record]]] = {\n", '"reds": reds.read,\n',
     ),
-    "pipeline/settings/collection.py": ("    format: Literal[\n", '"reds", '),
+    "pipeline/config/schema/collection.py": ("    format: Literal[\n", '"reds", '),
 }  # fmt: skip
 """File -> what stands in it, and what is added behind that; behind nothing: at the end."""
 TINY = {

@@ -7,6 +7,8 @@ import pytest
 from made_up_settings import TRANSFER, make_grid, own_settings, text_view
 from scipy import sparse
 
+from pipeline.config.registry.models import MODELS, TRAININGS, made_by, model_spec
+from pipeline.config.registry.stored import restore
 from pipeline.errors import IntegrityError, UsageError
 from pipeline.metrics.ranks import count_ranks
 from pipeline.models.linear.accumulation import MomentsAccumulator
@@ -15,9 +17,6 @@ from pipeline.models.linear.moments import Moments
 from pipeline.models.linear.training import FitTask, Sets
 from pipeline.models.linear.tuning import PairArrays
 from pipeline.models.linear.views import ImageView
-from pipeline.specs.models import MODELS, made_by, model_spec
-from pipeline.specs.stored import restore
-from pipeline.specs.trainings import TRAININGS
 
 VIEW = ImageView(("one", "two"), (10, 6), ("sqrt", "l2"))
 

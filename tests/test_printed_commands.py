@@ -13,12 +13,11 @@ from pages import PLACEHOLDER, ROOT, blocks, commands, spans
 from snakemake.cli import get_argument_parser, parse_config
 
 from pipeline import config
-from pipeline.config.loading import default_path, merge, validate
-from pipeline.config.reading import read_mapping
+from pipeline.config.loading import default_path, merge, read_mapping, validate
+from pipeline.config.registry.encoders import ENCODERS
+from pipeline.config.registry.text_encoders import TEXT_ENCODERS
 from pipeline.plan import machine
 from pipeline.run.layout import Layout
-from pipeline.specs.encoders import ENCODERS
-from pipeline.specs.text_encoders import TEXT_ENCODERS
 from stages.catalogue import COMMANDS, declared
 from stages.cli import cli
 

@@ -34,7 +34,10 @@ def run(tmp_path_factory: pytest.TempPathFactory) -> Path:
             {"name": "tfidf", "kind": "tf-idf", "normalise": []},
             {**words, "averaged": {"source": "file", "file": "glove.txt"}},
         ],
-        "variants": {"words-alone": {"model": "ncca", "text_encoders": ["words"]}},
+        "variants": {
+            "words-alone": {"model": "ncca", "text_encoders": ["words"]},
+            "words-alone-csls-refit": {"model": "ncca", "text_encoders": ["words"], "csls": True, "refit": True},
+        },
         "ensembles": {"both": {"members": ["ncca", "words-alone"], "weights": [0.5, 1]}},
     }
     (folder / "tiny.yaml").write_text(yaml.safe_dump(values))

@@ -160,7 +160,12 @@ def test_a_variants_own_key_reruns_exactly_it_and_what_depends_on_it(run: Path, 
 
 
 def test_an_ensemble_of_scaled_rows_is_refitted_from_its_members_own_rows(run: Path) -> None:
-    keys = ["models=[best-refit]", "ensembles={best: {members: [ncca-refined-csls, ncca-recurrent, bow-csls]}}"]
+    members = "[ncca-refined-csls, ncca-recurrent, bow-csls]"
+    keys = [
+        "models=[best-refit]",
+        "variants={ncca-refined-csls: {model: ncca-refined, csls: true}, bow-csls: {model: bow, csls: true}}",
+        f"ensembles={{best: {{members: {members}}}, best-refit: {{members: {members}, refit: true}}}}",
+    ]
     output = snakemake(run, "all", "-n", "--configfile", "tiny.yaml", "--config", *keys).stdout
     made = set(re.findall(rf"^ +output: {RESULTS}/models/([a-z-]+)/model.json", output, flags=re.M))
     members = {"ncca-refined-csls", "ncca-recurrent", "bow-csls"}

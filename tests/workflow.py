@@ -25,6 +25,7 @@ TINY = {
     "results_root": "it's results",
     "data_root": DATA,
     "models": ["ncca", "sae", "ncca-csls-refit"],
+    "variants": {"ncca-csls-refit": {"model": "ncca", "csls": True, "refit": True}},
     "encoders": [{"name": "squeezenet-untrained", **NETWORK}],
     "shard_size": 40,
     "demo": {"train": 90, "dev": 20, "test": 20, "weak": 30},

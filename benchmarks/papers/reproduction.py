@@ -10,10 +10,10 @@ import numpy as np
 from benchmarks.papers.printed import ELSEWHERE, TABLES
 from benchmarks.papers.printed.form import BLEU, PrintedRow, PrintedTable
 from benchmarks.papers.systems import System
+from pipeline.config.registry.generators import GENERATORS
 from pipeline.evaluate.summary import recall_sum, with_folds
 from pipeline.metrics.paired import Columns, Draw, compare_draws
 from pipeline.metrics.retrieval import PROTOCOLS, Bootstrap
-from pipeline.specs.generators import GENERATORS
 
 HEADINGS = {"recall@1": "R@1", "recall@5": "R@5", "recall@10": "R@10", "median_rank": "Med r", "mean_rank": "mean rank"}
 TOLERANCE = 0.02

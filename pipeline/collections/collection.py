@@ -10,8 +10,8 @@ import pyarrow as pa
 from pipeline.collections.annotations import are_none
 from pipeline.collections.records import Reject
 from pipeline.collections.reject_table import RejectSummary, to_text
+from pipeline.config.schema.section import SPLITS
 from pipeline.errors import InputError, RejectLimitError
-from pipeline.settings.section import SPLITS
 
 HARMLESS = ("empty", "duplicate")
 """First words of the reasons for rejected sentences that do not count towards the limit."""

@@ -30,9 +30,9 @@ from pipeline.collections.records import (
     SentenceRecord,
 )
 from pipeline.collections.reject_table import LISTED, RejectTable, to_bytes
+from pipeline.config.schema.section import SPLITS
 from pipeline.disk_tables import DiskTables
 from pipeline.image_names import Readings
-from pipeline.settings.section import SPLITS
 
 LARGEST_NUMBER = (1 << 31) - 1
 GIVEN = {"seq": pa.int64(), "key": pa.binary()}

@@ -16,8 +16,8 @@ import numpy as np
 import pyarrow as pa
 
 from pipeline.collections.field_readings import TYPES, FieldReadings
+from pipeline.config.schema.collection import LONGEST_NAME
 from pipeline.printable import UNSAFE
-from pipeline.settings.collection import LONGEST_NAME
 
 MOST_COLUMNS = 100
 RESERVED = frozenset(

@@ -1,8 +1,32 @@
-"""The configuration's schema. Values and their meaning stand in config/default.yaml, and only there."""
+"""The configuration: its keys with their defaults, the registry of models and encoders, checks, loading.
 
-from pipeline.config.loading import default_path, load, validate
-from pipeline.config.reading import read_mapping
-from pipeline.config.root import Config
-from pipeline.settings.section import merge
+Importing a module of the registry costs no import of pydantic.
+"""
 
-__all__ = ["Config", "default_path", "load", "merge", "read_mapping", "validate"]
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from pipeline.config.loading import default_path as default_path
+    from pipeline.config.loading import load as load
+    from pipeline.config.loading import read_mapping as read_mapping
+    from pipeline.config.loading import validate as validate
+    from pipeline.config.root import Config as Config
+    from pipeline.config.schema.section import merge as merge
+
+HOMES = {
+    "Config": "root",
+    "default_path": "loading",
+    "load": "loading",
+    "merge": "schema.section",
+    "read_mapping": "loading",
+    "validate": "loading",
+}
+"""Name -> the module that has it."""
+
+
+def __getattr__(name: str) -> Any:
+    from importlib import import_module
+
+    if name not in HOMES:
+        raise AttributeError(f"{__name__} has no {name}")
+    return getattr(import_module(f"{__name__}.{HOMES[name]}"), name)

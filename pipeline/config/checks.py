@@ -1,74 +1,141 @@
-"""Checks of a configuration whose keys are legal one by one, before any job runs."""
+"""Checks of a configuration whose keys are legal one by one: what would fail, or mean nothing, hours later."""
 
-from collections.abc import Iterable
-from typing import TYPE_CHECKING
+from collections.abc import Iterable, Iterator, Mapping
+from typing import TYPE_CHECKING, Any
 
 from pipeline.config.architectures import require_detector
-from pipeline.config.generator_checks import check_generators
-from pipeline.config.phrase_checks import check_phrases
-from pipeline.config.text_checks import check_text_encoders, check_text_weights, require_documents
-from pipeline.config.variants import CSLS, PLAIN, REFIT, Model
-from pipeline.errors import UsageError
-from pipeline.specs.encoders import TRAINED
-from pipeline.specs.models import MODELS, model_spec
-from pipeline.specs.trainings import TRAININGS
+from pipeline.config.registry.encoders import TRAINED
+from pipeline.config.registry.generators import GENERATORS
+from pipeline.config.registry.models import MODELS, TRAININGS, model_spec
+from pipeline.config.schema.generators import ChosenGenerator
+from pipeline.config.schema.text_encoders import RESERVED
+from pipeline.config.schema.variants import Model, Variant
+from pipeline.errors import UsageError, meant
 
 if TYPE_CHECKING:
     from pipeline.config.root import Config
 
 
-def check(config: "Config") -> None:
-    """Raises ValueError, in one sentence, for the first thing that `config` cannot do."""
-    _check_names(config)
-    _check_encoders(config)
-    check_text_encoders(config)
-    _check_regions(config)
-    try:
-        models = {name: config.model(name) for name in config.every_model()}
-    except UsageError as error:
-        raise ValueError(f"models: {error}") from error
-    for name, model in models.items():
-        _check_model(config, name, model)
-    check_text_weights(config, "study", config.study.fit.text_weights, config.study_text_weights)
-    check_generators(config, models)
-    check_phrases(config, models)
-    _check_parser(config, models.values())
+def problems(config: "Config") -> list[str]:
+    """What `config` cannot do, a sentence each. Where names mean nothing, only these are looked at."""
+    named = [*_names(config), *_encoders(config), *_text_encoders(config), *_regions(config), *_variants(config)]
+    return named or [*_models(config), *_generators(config)]
 
 
-def _check_names(config: "Config") -> None:
-    """Raises ValueError, in one sentence, for the first name or variant that is wrong."""
-    _check_variants(config)
-    _check_ensembles(config)
-    for name in config.models:
-        if reason := config.why_not(name):
-            raise ValueError(f"models: {reason}" if reason.startswith("unknown") else reason)
-
-
-def _check_variants(config: "Config") -> None:
-    registered = {spec.name for spec in MODELS}
-    encoders, texts = ([one.name for one in every] for every in (config.encoders, config.text_encoders))
-    for name, variant in config.variants.items():
-        if name.endswith((REFIT, CSLS, PLAIN)):
-            raise ValueError(
-                f"variants: {name} ends in a suffix with a meaning (-csls, -refit, -plain); choose another name"
+def _names(config: "Config") -> Iterator[str]:
+    """Each list of names that refer to other names."""
+    models, encoders = [*config.single, *config.ensembles], [one.name for one in config.encoders]
+    texts, fit = [one.name for one in config.text_encoders], [config.fit, config.study.fit]
+    yield from _unknown("regions.encoders", "encoder", config.regions.encoders, encoders)
+    yield from _unknown("reproduce.in_place_of", "encoder", config.reproduce.in_place_of, encoders)
+    yield from _unknown("study.noise", "documents", config.study.noise, config.documents)
+    for where, one in zip(("fit", "study.fit"), fit, strict=True):
+        yield from _unknown(f"{where}.text_weights", "text encoder", one.text_weights, texts)
+    for name, variant in {**config.variants, **config.generator_variants}.items():
+        where = f"{'variants' if isinstance(variant, Variant) else 'generator_variants'}.{name}"
+        yield from _unknown(where, "encoder", variant.encoders or (), encoders)
+        if isinstance(variant, Variant):
+            yield from _unknown(where, "text encoder", variant.text_encoders or (), texts)
+            yield from _unknown(where, "documents", [variant.documents], config.documents)
+        if name in {spec.name for spec in (MODELS if isinstance(variant, Variant) else GENERATORS)}:
+            yield f"{where}: this is the name of a registered one; choose another"
+    for name, ensemble in config.ensembles.items():
+        if name in config.single:
+            yield f"ensembles.{name}: this is the name of another model; choose another"
+        yield from _unknown(f"ensembles.{name}", "member", ensemble.members, config.single)
+        if refits := [one for one in ensemble.members if one in config.variants and config.variants[one].refit]:
+            yield (
+                f"ensembles.{name}: {refits[0]} has learned from dev, on which weights are chosen; take what it refits,"
+                " and give the ensemble `refit: true`"
             )
-        if name in registered:
-            raise ValueError(f"variants: {name} is the name of a registered model; choose another")
+        if not any(ensemble.weights):
+            yield f"ensembles.{name}: no weight is positive; put one into weights"
+    registered = [*(spec.name for spec in GENERATORS), *config.generator_variants]
+    yield from _unknown("generators", "generator", config.generators, registered)
+    yield from _unknown("evaluate.generators", "generator", config.evaluate.generators, config.generators)
+    yield from _unknown("phrases.models", "model", config.phrases.models or (), config.models)
+    yield from _unknown("models", "model", config.models, models, "; write others into variants")
+
+
+def _unknown(where: str, kind: str, names: Iterable[str], known: Iterable[str], more: str = "") -> Iterator[str]:
+    known = list(known)
+    for name in names:
+        if name not in known:
+            there = ", ".join(known) or "none"
+            yield f"{where}: unknown {kind} {name}; {meant(name, known)}there are {there}{more}"
+
+
+def _encoders(config: "Config") -> Iterator[str]:
+    names = [encoder.name for encoder in (*config.encoders, *config.query_encoders)]
+    if len(set(names)) < len(names):
+        yield f"two encoders of one name among {', '.join(names)}"
+    for key, encoders in (("study.encoders", config.study.encoders), ("query_encoders", config.query_encoders)):
+        for encoder in encoders:
+            if encoder.of is not None or encoder.weights in TRAINED:
+                yield f"{key}: {encoder.name} is made by another stage; give it among encoders"
+    makers = {one.name for one in config.prepared_encoders if one.spec.reads == "pixels"}
+    for encoder in config.every_encoder:
+        if encoder.made_by not in (None, *makers):
+            yield from _maker(f"encoder {encoder.name}", encoder.made_by, "encoder of photographs", sorted(makers))
+
+
+def _maker(where: str, name: str, kind: str, makers: list[str]) -> Iterator[str]:
+    known = ", ".join(makers) or "query encoders, where there is none"
+    yield f"{where}: made_by {name} is no {kind}; name one of {known}"
+
+
+def _text_encoders(config: "Config") -> Iterator[str]:
+    every = (*config.text_encoders, *config.query_text_encoders)
+    names = [encoder.name for encoder in every]
+    if len(set(names)) < len(names):
+        yield f"two text encoders of one name among {', '.join(names)}"
+    makers = [one.name for one in every if one.spec.reads == "texts" and not one.spec.sparse]
+    for encoder in every:
+        where = f"text encoder {encoder.name}"
+        if encoder.name.partition(".")[0].lower() in RESERVED:
+            yield f"{where}: this is the name of something else among a run's texts; choose another"
+        if encoder.own.lacks:
+            yield f"{where} needs {encoder.spec.key}.{encoder.own.lacks}; give it"
+        if encoder.centre != "none" and (encoder.spec.sparse or encoder.spec.reads == "vectors"):
+            yield f"{where}: vectors that are sparse, or made elsewhere, are not centred; set centre to none"
+        if encoder.own.maker not in (None, *makers):
+            yield from _maker(where, encoder.own.maker, "dense encoder of texts", makers)
+    for encoder in config.query_text_encoders:
+        if encoder.spec.reads == "vectors":
+            yield f"query_text_encoders: {encoder.name} encodes no text; give it among text_encoders"
+
+
+def _regions(config: "Config") -> Iterator[str]:
+    regions = config.regions
+    for encoder in config.encoders:
+        if encoder.of is not None and encoder.of not in regions.encoders:
+            yield f"encoder {encoder.name}: {encoder.of} is not in regions.encoders; add it"
+        if encoder.of is not None and regions.score == "classifier":
+            yield f"encoder {encoder.name} pools regions; set regions.score to proposal"
+        if encoder.name not in regions.encoders:
+            continue
+        if not encoder.spec.regions:
+            yield f"regions.encoders: {encoder.name} describes whole images only; name a network"
+        elif regions.features == "roi-align" and encoder.layer != "average":
+            yield f"regions.features: roi-align needs layer average, not {encoder.layer} of {encoder.name}"
+        elif regions.score == "classifier" and encoder.weights != "finetuned":
+            yield f"regions.score: finetune makes the classifier; set weights of {encoder.name} to finetuned"
+    if regions.encoders and regions.proposals == "faster-rcnn":
+        try:
+            require_detector(regions.detector.architecture)
+        except ValueError as error:
+            yield f"regions.detector: {error}"
+
+
+def _variants(config: "Config") -> Iterator[str]:
+    """Settings that a variant's model, or generator, does not have or does not use."""
+    for name, variant in config.variants.items():
+        try:
+            words = config.meaning(name, variant).word_vectors
+        except UsageError as error:
+            yield str(error)
+            continue
         spec = model_spec(variant.model)
-        if spec.made_by == "combine":
-            raise ValueError(f"variants.{name}: an {spec.name} cannot be a variant; name it in ensembles")
-        for what, given, known in (
-            ("encoder", variant.encoders, encoders),
-            ("text encoder", variant.text_encoders, texts),
-        ):
-            if unknown := set(given or ()) - set(known):
-                raise ValueError(f"variants.{name}: unknown {what} {min(unknown)}; there are {', '.join(known)}")
-            if given is not None and len(set(given)) != max(1, len(given)):
-                raise ValueError(f"variants.{name}: name at least one {what}, and each once")
-        if variant.documents not in config.documents:
-            known = ", ".join(config.documents)
-            raise ValueError(f"variants.{name}: unknown documents {variant.documents}; there are {known}")
-        words = config.model(name).word_vectors
         shared = {"dim", "window", "epochs"} if words.source == "corpus" else set()
         for part, used in (
             ("fit", spec.fit_keys),
@@ -76,139 +143,139 @@ def _check_variants(config: "Config") -> None:
             ("word_vectors", set(type(words).model_fields) - shared if spec.words and not spec.starts_from else ()),
         ):
             if idle := set(getattr(variant, part)) - set(used):
-                what = f"{spec.name} by training {variant.training}"
-                raise ValueError(f"variants.{name}.{part}.{min(idle)} changes nothing for {what}; leave it out")
-
-
-def _check_ensembles(config: "Config") -> None:
-    for name, ensemble in config.ensembles.items():
-        if name.endswith((REFIT, CSLS)):
-            raise ValueError(
-                f"ensembles: {name} ends in a suffix with a meaning (-csls, -refit, -plain); choose another name"
-            )
-        if name in config.single:
-            raise ValueError(f"ensembles: {name} is the name of another model; choose another")
-        members = {member: config.name_parts(member) for member in ensemble.members}
-        if unknown := [m for m in members if m.removesuffix(CSLS) not in config.single or config.why_not(m)]:
-            known = ", ".join(config.single)
-            raise ValueError(f"ensembles.{name}: unknown member {unknown[0]}; there are {known}")
-        if refits := [member for member, parts in members.items() if parts.refit]:
-            raise ValueError(
-                f"ensembles.{name}: {refits[0]} has learned from dev, on which weights are chosen; take"
-                f" {config.refitted(refits[0])}, and name {name}{REFIT}"
-            )
-        if len(members) < len(ensemble.members):
-            raise ValueError(f"ensembles.{name}: a member is named twice; name each once")
-        if not any(ensemble.weights):
-            raise ValueError(f"ensembles.{name}: no weight is positive; put one into weights")
-
-
-def _check_encoders(config: "Config") -> None:
-    names = [encoder.name for encoder in (*config.encoders, *config.query_encoders)]
-    if len(set(names)) < len(names):
-        raise ValueError(f"two encoders of one name among {', '.join(names)}")
-    for key, encoders in (("study.encoders", config.study.encoders), ("query_encoders", config.query_encoders)):
-        for encoder in encoders:
-            if encoder.of is not None or encoder.weights in TRAINED:
-                raise ValueError(f"{key}: {encoder.name} is made by another stage; give it among encoders")
-    if unknown := config.reproduce.in_place_of.keys() - {encoder.name for encoder in config.encoders}:
-        raise ValueError(f"reproduce.in_place_of: {min(unknown)} is not among encoders; name one of them")
-    makers = {one.name for one in config.prepared_encoders if one.spec.reads == "pixels"}
-    for encoder in config.every_encoder:
-        if encoder.made_by not in (None, *makers):
-            raise ValueError(
-                f"encoder {encoder.name}: made_by {encoder.made_by} is no encoder of photographs; name one of"
-                f" {', '.join(sorted(makers)) or 'query_encoders, where there is none'}"
-            )
-
-
-def _check_regions(config: "Config") -> None:
-    regions, encoders = config.regions, {encoder.name: encoder for encoder in config.encoders}
-    if unknown := set(regions.encoders) - set(encoders):
-        raise ValueError(f"regions.encoders: unknown encoder {min(unknown)}; there are {', '.join(encoders)}")
-    for encoder in encoders.values():
-        if encoder.of is not None and encoder.of not in regions.encoders:
-            known = ", ".join(regions.encoders) or "none"
-            raise ValueError(f"encoder {encoder.name}: {encoder.of} is not in regions.encoders ({known}); add it")
-        if encoder.of is not None and regions.score == "classifier":
-            raise ValueError(f"encoder {encoder.name} pools regions; set regions.score to proposal")
-    for encoder in map(encoders.__getitem__, regions.encoders):
-        if not encoder.spec.regions:
-            raise ValueError(f"regions.encoders: {encoder.name} describes whole images only; name a network")
-        if regions.features == "roi-align" and encoder.layer != "average":
-            raise ValueError(f"regions.features: roi-align needs layer average, not {encoder.layer} of {encoder.name}")
-        if regions.score == "classifier" and encoder.weights != "finetuned":
-            raise ValueError(
-                f"regions.score: finetune makes the classifier; set weights of {encoder.name} to finetuned"
-            )
-    if regions.encoders and regions.proposals == "faster-rcnn":
+                by = f"{spec.name} by training {variant.training}"
+                yield f"variants.{name}.{part}.{min(idle)} changes nothing for {by}; leave it out"
+    for name in config.generator_variants:
         try:
-            require_detector(regions.detector.architecture)
-        except ValueError as error:
-            raise ValueError(f"regions.detector: {error}") from None
+            config.generator(name)
+        except UsageError as error:
+            yield str(error)
 
 
-def _check_model(config: "Config", name: str, model: Model) -> None:
+def _models(config: "Config") -> Iterator[str]:
+    try:
+        models = {name: config.model(name) for name in config.every_model()}
+    except UsageError as error:
+        yield f"models: {error}"
+        return
+    for name, model in models.items():
+        yield from _model(config, name, model)
+    yield from _weights("study", {one.name: one.weight for one in config.text_encoders} | config.study.fit.text_weights)
+    yield from _phrases(config, models)
+    yield from _parser(config, models.values())
+
+
+def _weights(name: str, weights: Mapping[str, Iterable[float]]) -> Iterator[str]:
+    if not any(weight > 0 for tried in weights.values() for weight in tried):
+        yield f"{name}: no text encoder has a positive weight; give one to {' or '.join(weights)}"
+
+
+def _model(config: "Config", name: str, model: Model) -> Iterator[str]:
     spec, described = model.spec, config.regions.encoders
-    check_text_weights(config, name, model.fit.text_weights, model.text_weights)
+    yield from _unknown(f"{name}: fit.text_weights", "text encoder", model.fit.text_weights, _texts(config))
+    yield from _weights(name, model.text_weights)
+    yield from _members(config, name) if spec.made_by == "combine" else _training(config, name, model)
     one_of_each = (len(model.encoders), len(model.text_encoders)) == (1, 1)
-    if spec.made_by == "adopt" and not (one_of_each and not config.text_encoder(model.text_encoders[0]).spec.sparse):
+    if spec.made_by == "adopt" and (not one_of_each or config.text_encoder(model.text_encoders[0]).spec.sparse):
         named = ", ".join((*model.encoders, *model.text_encoders))
-        raise ValueError(
+        yield (
             f"{name} takes the vectors of one encoder and of one dense text encoder as they are, not of {named}; name"
             " one of each in a variant's encoders and text_encoders"
         )
-    require_documents(config, name, model)
-    if spec.made_by != "combine":
-        _check_training(name, model)
-    else:
-        _check_members(config, name)
     whole = [one for one in model.text_encoders if not config.text_encoder(one).spec.adds_words]
     if spec.starts_from_terms and not config.scaled(name) and whole:
-        raise ValueError(
+        yield (
             f"{name} starts from what each word adds to a sentence's vector, and those of {whole[0]} are not sums of"
             f" words; make it a variant, and {spec.starts_from} another, with text_encoders without {whole[0]}"
         )
     if config.scaled(name) and not model.unit:
-        raise ValueError(f"{name}: {spec.name} does not compare by cosine, and cannot be scaled; take ncca")
+        yield f"{name}: {spec.name} does not compare by cosine, and cannot be scaled; take ncca"
     if spec.own_score and model.settings.score != "cosine":
-        raise ValueError(f"{name}: {spec.name} has a score of its own; leave out score: {model.settings.score}")
+        yield f"{name}: {spec.name} has a score of its own; leave out score: {model.settings.score}"
     if spec.regions != "none" and not described:
-        raise ValueError(f"{name} needs regions; name their encoders in regions.encoders")
+        yield f"{name} needs regions; name their encoders in regions.encoders"
     if spec.regions == "all-encoders" and (missing := set(model.encoders) - set(described)):
-        raise ValueError(f"{name} maps images and regions alike; add {min(missing)} to regions.encoders")
+        yield f"{name} maps images and regions alike; add {min(missing)} to regions.encoders"
     if spec.regions == "all-encoders" and config.regions.reduced:
-        raise ValueError(f"{name} maps images and regions alike; set regions.dimensions to null")
+        yield f"{name} maps images and regions alike; set regions.dimensions to null"
     if spec.regions == "its-encoders" and (others := set(described) - set(model.encoders)):
-        raise ValueError(f"{name} takes regions of its own encoders; add {min(others)} to them, or take dvsa")
+        yield f"{name} takes regions of its own encoders; add {min(others)} to them, or take dvsa"
     if spec.phrases and (model.settings.loss == "squared" or model.settings.negatives == "sampled"):
-        raise ValueError(f"{name} contrasts within the batch; set its loss to info-nce or ranking, negatives to all")
+        yield f"{name} contrasts within the batch; set its loss to info-nce or ranking, negatives to all"
 
 
-def _check_training(name: str, model: Model) -> None:
-    if model.training in model.spec.trainings:
-        return
-    if model.spec.trainings == ("target",):
-        made = f"{model.spec.name} learns from target pairs, not by training {model.training}; take ncca"
-        raise ValueError(f"{name}: {made}")
-    raise ValueError(f"{name}: training {model.training} stacks a normalized CCA; give it to model ncca")
+def _texts(config: "Config") -> list[str]:
+    return [one.name for one in config.text_encoders]
 
 
-def _check_members(config: "Config", name: str) -> None:
+def _training(config: "Config", name: str, model: Model) -> Iterator[str]:
+    missing = [one.name for one in config.text_encoders if not one.prepared]
+    if model.training != "target" and missing:
+        yield (
+            f"{name} learns from titles and tags, and the text encoder {missing[0]} has vectors of sentences only; name"
+            f" the encoder that made them in its made_by, or leave {name} out"
+        )
+    if model.training not in model.spec.trainings:
+        known = ", ".join(model.spec.trainings)
+        yield f"{name}: {model.spec.name} learns by training {known}, not {model.training}; take ncca"
+
+
+def _members(config: "Config", name: str) -> Iterator[str]:
     members = {member: config.model(member) for member in config.members(name)}
     if others := [member for member, model in members.items() if not model.unit]:
-        raise ValueError(f"{name}: {others[0]} does not compare by cosine; leave it out")
+        yield f"{name}: {others[0]} does not compare by cosine; leave it out"
     sums = {model.settings.sum for model in members.values() if model.spec.multi_vector}
     if "positive" in sums and len(sums) > 1:
-        raise ValueError(f"{name} joins members that score by words or by positive products, but not both")
+        yield f"{name} joins members that score by words or by positive products, but not both"
 
 
-def _check_parser(config: "Config", models: Iterable[Model]) -> None:
+def _phrases(config: "Config", models: Mapping[str, Model]) -> Iterator[str]:
+    for name in config.phrases.models or ():
+        spec, own = models[name].spec, models[name].encoders
+        reads_words = spec.made_by == "train" and spec.sentences == "tokens" and not spec.starts_from
+        if config.scaled(name) or not (spec.phrases or reads_words):
+            yield f"phrases.models: {name} has no vectors of phrases and regions; take one such as hmlstm, dvsa or lstm"
+        elif spec.multi_vector and models[name].settings.sum == "positive":
+            yield f"phrases.models: {name} adds up positive products, so a phrase has no vector; leave it out"
+        elif missing := set(() if spec.multi_vector else own) - set(config.regions.encoders):
+            yield f"phrases.models: {name} looks at regions as images; add {min(missing)} to regions.encoders"
+
+
+def _parser(config: "Config", models: Iterable[Model]) -> Iterator[str]:
     parse = config.parse
-    trees = any(model.spec.trees for model in models)
     described = config.generators and config.describe.boxes and not config.describe.region_texts
-    parsed = trees or config.phrases.models or described
+    parsed = any(model.spec.trees for model in models) or config.phrases.models or described
     if parsed and parse.engine == "spacy" and parse.pipeline is None:
         for part, file in parse.treebank.model_dump().items():
             if file is None:
-                raise ValueError(f"parse.treebank.{part} is null; name a CoNLL-U file, or set parse.pipeline")
+                yield f"parse.treebank.{part} is null; name a CoNLL-U file, or set parse.pipeline"
+
+
+def _generators(config: "Config") -> Iterator[str]:
+    generators = {name: config.generator(name) for name in config.generators}
+    for name in config.evaluate.generators:
+        if not generators[name].spec.likelihood:
+            known = ", ".join(spec.name for spec in GENERATORS if spec.likelihood)
+            yield f"evaluate.generators: {name} does not say how probable a sentence is; name one of {known}"
+    models: dict[str, Any] = {name: config.model(name) for name in config.models}
+    for name, generator in generators.items():
+        yield from _generator(config, models, name, generator)
+    if any(one.settings.in_space for one in generators.values()):
+        space = models.get(config.describe.space)
+        yield from _unknown("describe.space", "model", [config.describe.space], models)
+        if space and not (space.spec.joint_space and space.unit):
+            yield f"describe.space: {space.spec.name} has no cosine of an image and words; take one such as ncca"
+
+
+def _generator(config: "Config", models: Mapping[str, Any], name: str, generator: ChosenGenerator) -> Iterator[str]:
+    spec = generator.spec
+    missing = [one for one in generator.encoders if one not in config.regions.encoders]
+    if (spec.regions or config.describe.boxes) and missing:
+        yield f"{name} takes regions of each of its encoders; add {missing[0]} to regions.encoders, or leave it out"
+    aligned = [one for one in models if models[one].spec.aligned]
+    if spec.regions and generator.settings.snippets not in aligned:
+        known = ", ".join(aligned) or "none"
+        where = f"generator_variants.{name}" if name in config.generator_variants else spec.key
+        yield f"{where}.snippets: not a model in models with a vector for every word ({known}); name one"
+    if spec.treebank and config.language_text.treebank is None:
+        yield f"{name} needs parts of speech; name a CoNLL-U file in language_text.treebank"

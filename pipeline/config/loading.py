@@ -1,30 +1,37 @@
-"""Reading a configuration over the defaults, and saying in one sentence what is wrong with it."""
+"""Reading a configuration, and saying what is wrong with it."""
 
 import sysconfig
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Hashable, Mapping
 from pathlib import Path
 from typing import Any
 
+import yaml
 from pydantic import ValidationError
 
+from pipeline.config.keys import OWN, Keys
 from pipeline.config.messages import explain
-from pipeline.config.reading import read_mapping
+from pipeline.config.registry.spec import import_place
 from pipeline.config.root import Config
-from pipeline.config.seeds import one_a_seed
-from pipeline.config.text_encoders import ELSEWHERE
-from pipeline.config.text_encoders import OWN as KINDS
-from pipeline.config.variants import OWN
-from pipeline.errors import UsageError
-from pipeline.settings.section import merge
-from pipeline.specs.encoders import ENCODERS
-from pipeline.specs.text_encoders import TEXT_ENCODERS
+from pipeline.config.schema.section import Section, merge
+from pipeline.config.seeds import write_out
+from pipeline.errors import UsageError, meant
 
-LAID = {
-    "variants": "variant_defaults",
-    "generator_variants": "generator_variant_defaults",
-    "ensembles": "ensemble_defaults",
-}
-"""Section of names -> the section that each of these is laid over."""
+NAMED = {name: Keys.model_fields[name].default for name in ("documents", "variants")}
+"""Mappings of names that a configuration adds to."""
+
+
+class UniqueKeys(getattr(yaml, "CSafeLoader", yaml.SafeLoader)):
+    """Refuses a key that a mapping has twice: the first value would be lost without a word."""
+
+    def construct_mapping(self, node: yaml.MappingNode, deep: bool = False) -> dict[Hashable, Any]:
+        seen: set[str] = set()
+        for key, _ in node.value:
+            if str(key.value) in seen:
+                raise ValueError(
+                    f"line {key.start_mark.line + 1}: the key {key.value} is given twice; keep one of them"
+                )
+            seen.add(str(key.value))
+        return super().construct_mapping(node, deep)
 
 
 def default_path() -> Path:
@@ -34,83 +41,66 @@ def default_path() -> Path:
     return checkout if checkout.exists() else installed
 
 
+def read_mapping(path: Path) -> dict[str, Any]:
+    """The mapping in the YAML file. UsageError names the file and, where there is one, the line that is wrong."""
+    try:
+        text = Path(path).read_text(encoding="utf-8")
+    except FileNotFoundError:
+        beside = map(str, Path(path).parent.glob("*.yaml"))
+        remedy = meant(str(path), beside) or "give the path of a YAML file"
+        raise UsageError(f"configuration {path} does not exist; {remedy.strip()}") from None
+    except OSError as error:
+        raise UsageError(f"configuration {path} cannot be read ({error.strerror}); name a file of yours") from error
+    except ValueError as error:
+        raise UsageError(f"configuration {path} is not UTF-8 text ({error}); save it as that") from error
+    try:
+        values = yaml.load(text, UniqueKeys)
+    except (yaml.YAMLError, ValueError, ArithmeticError, RecursionError) as error:
+        raise UsageError(f"configuration {path} cannot be read: {' '.join(str(error).split())}") from error
+    if not isinstance(values, dict):
+        raise UsageError(f"configuration {path} must be a mapping of keys to values")
+    return values
+
+
 def load(path: Path | None = None) -> Config:
     """The configuration in `path` over the defaults; the defaults alone where it is None."""
-    values = read_mapping(default_path())
-    if path is not None:
-        values = merge(values, read_mapping(path))
-    return validate(values, source=path or default_path())
+    return validate({} if path is None else read_mapping(path), source=path or default_path())
 
 
 def validate(values: Mapping[str, Any], source: Path | str = "configuration") -> Config:
-    """`values` as a Config. Raises UsageError in one sentence that names the key and, if unknown, the legal ones."""
-    values = dict(values)
-    defaults, study = values.get("encoder_defaults"), values.get("study")
-    libraries = {spec.name: values.get(spec.defaults) for spec in ENCODERS if spec.defaults}
-    values |= _with_encoders(defaults, values, libraries)
-    kept = [spec.name for spec in TEXT_ENCODERS if spec.sparse or spec.reads == "vectors"]
-    kinds = {name: {"centre": "none"} for name in kept}  # whatever the defaults say
-    values |= _with_encoders(_below_text(values, source), values, kinds, ("text_encoders", "query_text_encoders"))
-    if isinstance(study, Mapping):
-        values["study"] = {**study, **_with_encoders(defaults, study, libraries)}
-    for section, below in LAID.items():
-        if isinstance(values.get(section), Mapping):
-            values[section] = _laid(values.get(below), values[section], values[section])
-    values |= {key: _inherited(key, values) for key, spec in OWN.items() if spec.defaults}
-    values = one_a_seed(values)
+    """`values` over the defaults. Raises UsageError that says all that is wrong, each with its key."""
+    named = {name: values.get(name, {}) for name in NAMED}
+    named = {name: merge(NAMED[name], own) if isinstance(own, Mapping) else own for name, own in named.items()}
+    full = _with_inherited(write_out({**values, **named}))
     try:
-        return Config.model_validate(values)
+        return Config.model_validate(full)
     except ValidationError as error:
-        raise UsageError(f"{source}: {explain(error, Config)}") from error
+        raise UsageError(f"{source}: {explain(error, Config, values)}") from error
 
 
-def _with_encoders(
-    below: Any,
-    section: Mapping[str, Any],
-    own: Mapping[str, Any],
-    keys: Sequence[str] = ("encoders", "query_encoders"),
-) -> dict[str, Any]:
-    """The encoders of a section, each laid over `below` and what its kind has of its `own`; what is not a mapping is
-    left for validation."""
-    lists = {key: section[key] for key in keys if isinstance(section.get(key), list | tuple)}
-    if not isinstance(below, Mapping):
-        return {}
-
-    def laid(one: Any) -> Any:
-        kind = one.get("kind") if isinstance(one, Mapping) else None
-        between = own.get(kind) if isinstance(kind, str) else None
-        under = merge(below, between) if isinstance(between, Mapping) else below
-        return merge(under, one) if isinstance(one, Mapping) else one
-
-    return {key: list(map(laid, given)) for key, given in lists.items()}
+def _with_inherited(values: Mapping[str, Any]) -> dict[str, Any]:
+    """`values` with what `train_defaults` and `language_defaults` give the models and generators below them, and `text`
+    the tf-idf encoders; what is not a mapping is left for validation."""
+    found = dict(values)
+    for name, spec in OWN.items():
+        below, own = values.get(spec.defaults or ""), values.get(name, {})
+        if isinstance(below, Mapping) and isinstance(own, Mapping):
+            section, base = import_place(spec.section), Keys.model_fields[spec.defaults].annotation
+            found[name] = {key: below[key] for key in inherited(section, base) if key in below} | dict(own)
+    for name in ("text_encoders", "query_text_encoders"):
+        entries = values.get(name, Keys.model_fields[name].default)
+        if isinstance(entries, list | tuple) and isinstance(values.get("text"), Mapping):
+            found[name] = [_below(entry, values["text"]) for entry in entries]
+    return found
 
 
-def _below_text(values: Mapping[str, Any], source: Path | str) -> Any:
-    """What stands below the entries of text encoders. Raises as `validate` where a section of it is wrong."""
-    for key, where in ELSEWHERE.items():
-        try:
-            KINDS[key].model_validate(values.get(where))
-        except ValidationError as error:
-            raise UsageError(f"{source}: {explain(error, KINDS[key], where)}") from error
-    defaults = values.get("text_encoder_defaults")
-    if not isinstance(defaults, Mapping):
-        return defaults
-    return {**defaults, **{key: values[where] for key, where in ELSEWHERE.items() if where in values}}
+def inherited(section: type[Section], base: type[Section]) -> list[str]:
+    """The keys of `base` that `section` has with the same default."""
+    return [key for key, field in base.model_fields.items() if section.model_fields[key].default == field.default]
 
 
-def _laid(below: Any, sections: Mapping[str, Any], names: Iterable[str]) -> dict[str, Any]:
-    """The `sections` of these `names`, each laid over `below`; what is not a mapping is left for validation."""
-    if not isinstance(below, Mapping):
-        return dict(sections)
-    found = {name: sections[name] for name in names if name in sections}
-    return {name: merge(below, value) if isinstance(value, Mapping) else value for name, value in found.items()}
-
-
-def _inherited(key: str, values: Mapping[str, Any]) -> Any:
-    """The section `key` of a registered model or generator over the one that its spec names, and so on down."""
-    own = values.get(key, {})
-    below = OWN[key].defaults if key in OWN else None
-    if below is None or not isinstance(own, Mapping):
-        return own
-    under = _inherited(below, values)
-    return merge(under, own) if isinstance(under, Mapping) else own
+def _below(entry: Any, text: Mapping[str, Any]) -> Any:
+    own = entry.get("tf_idf", {}) if isinstance(entry, Mapping) else None
+    if not isinstance(own, Mapping) or entry.get("kind") != "tf-idf":
+        return entry
+    return {**entry, "tf_idf": {**text, **own}}

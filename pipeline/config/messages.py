@@ -1,6 +1,7 @@
-"""What is wrong with a configuration, in one sentence that names the key."""
+"""What is wrong with a configuration: a sentence for each key."""
 
-import reprlib
+import json
+import textwrap
 import types
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Annotated, Any, Union, get_args, get_origin
@@ -10,59 +11,90 @@ from pydantic import BaseModel, ValidationError
 from pipeline.errors import meant
 
 LISTED = 12
-"""Legal names that a message lists; there may be many more."""
+"""Legal names, and problems, that a message lists; there may be many more."""
 LONGEST = 80
 """Characters of a wrong value that a message shows."""
-
-KINDS = {
-    "model_type": "must be a mapping of keys to values",
-    "dict_type": "must be a mapping of keys to values",
-    "tuple_type": "must be a list",
-    "string_type": "must be text",
-    "string_pattern_mismatch": "must begin with a letter or a digit, and go on with these or any of _ . + -",
-    "invalid_key": "keys must be text",
-}
-"""Type of pydantic's error -> what we say in place of its own message."""
+AS_YAML = {"model_type": "a mapping", "dict_type": "a mapping", "tuple_type": "a list"}
+"""Type of pydantic's error -> its message in the words of YAML."""
 
 
-def explain(error: ValidationError, schema: type[BaseModel], where: str = "", beside: Sequence[str] = ()) -> str:
-    """The one sentence that helps most, of all that is wrong by `schema`; its keys stand below the key `where`, with
-    the legal ones `beside` them."""
-    errors = error.errors(include_url=False)
-    # A misspelt key is both unknown and missing; its being unknown is what helps.
-    first = min(errors, key=lambda e: e["type"] != "extra_forbidden")
-    names, annotations = _walk(schema, first["loc"])
-    above = [where] * bool(where)
-    key = ".".join([*above, *names]) or "configuration"
-    if first["type"] == "extra_forbidden":
-        unknown, legal = str(first["loc"][-1]), [n for one in annotations if _is_section(one) for n in one.model_fields]
-        legal += beside if not names else ()
-        return f"unknown key {'.'.join([*above, *names, unknown])}; {suggest(unknown, legal, 'legal here:')}"
-    if first["type"] == "missing":
-        return f"key {key} is missing"
-    if first["type"] == "value_error":
-        return f"{where}: " * bool(where) + first["msg"].removeprefix("Value error, ")
-    alike = [e for e in errors if _walk(schema, e["loc"])[0] == names]  # one for each kind of value that is legal there
-    legal = " or ".join(dict.fromkeys(_legal(e) for e in alike))
-    return f"key {key}: {legal}, not {_show(first['input'])}"
+def explain(
+    error: ValidationError,
+    schema: type[BaseModel],
+    given: Mapping[str, Any] | None = None,
+    where: str = "",
+    beside: Sequence[str] = (),
+) -> str:
+    """All that is wrong by `schema`, which stands at the key `where` with the legal keys `beside` its own. A value that
+    a section only inherits, and that is not `given` there, is wrong where it is given."""
+    errors = [one for one in error.errors(include_url=False) if one["type"] != "too_short" or not one["input"]]
+    own = [one for one in errors if given is None or one["type"] == "missing" or _stands(given, schema, one["loc"])]
+    places: dict[tuple[str, ...], list[Mapping[str, Any]]] = {}
+    for one in own or errors:
+        unlike = one["type"] in ("extra_forbidden", "value_error")  # one sentence each
+        places.setdefault(tuple(map(str, one["loc"])) if unlike else tuple(_walk(schema, one["loc"])[0]), []).append(
+            one
+        )
+    problems = [line for alike in places.values() for line in _sentences(alike, schema, where, beside)]
+    return join(list(dict.fromkeys(problems)))
 
 
-def _legal(error: Mapping[str, Any]) -> str:
-    return KINDS.get(error["type"], error["msg"].replace("Input should be", "must be"))
+def join(problems: Sequence[str]) -> str:
+    """The problems as one line, numbered where there are several."""
+    if len(problems) == 1:
+        return problems[0]
+    shown = "; ".join(f"({number}) {problem}" for number, problem in enumerate(problems[:LISTED], 1))
+    return f"{len(problems)} problems: {shown}" + ("; and more" if len(problems) > LISTED else "")
 
 
 def suggest(name: str, legal: Sequence[str], heading: str) -> str:
-    """`did you mean NAME? HEADING NAME, NAME, ...`: the one of `legal` nearest to `name`, and the first of all."""
+    """`did you mean NAME?`, the one of `legal` nearest to `name`; where none is near `HEADING NAME, NAME, ...`."""
+    if nearest := meant(name, legal):
+        return nearest.strip()
     listed = ", ".join(legal[:LISTED]) + (f" and {len(legal) - LISTED} more" if len(legal) > LISTED else "")
-    return f"{meant(name, legal)}{heading} {listed}"
+    return f"{heading} {listed}"
+
+
+def _sentences(
+    alike: Sequence[Mapping[str, Any]], schema: type[BaseModel], where: str, beside: Sequence[str]
+) -> Iterator[str]:
+    """Of the errors at one place, one for each kind of value that is legal there."""
+    first = alike[0]
+    names, annotations = _walk(schema, first["loc"])
+    key = ".".join([*filter(None, [where]), *names]) or "configuration"
+    if first["type"] == "value_error":
+        name = first["input"].get("name") if isinstance(first["input"], Mapping) and names else None
+        above = f"{key} ({name}): " if name else f"{key}: " if names or where else ""
+        yield from (above + line for line in str(first["ctx"]["error"]).splitlines())
+    elif first["type"] == "extra_forbidden":
+        legal = [name for one in annotations if _is_section(one) for name in one.model_fields]
+        legal += beside if not names else ()
+        unknown = str(first["loc"][-1])
+        path = ".".join([*filter(None, [where]), *names, unknown])
+        yield f"unknown key {path}; {suggest(unknown, legal, 'legal here:')}"
+    elif first["type"] == "missing":
+        yield f"key {key} is missing"
+    else:
+        messages = dict.fromkeys(AS_YAML.get(one["type"], one["msg"].replace("Input should be ", "")) for one in alike)
+        value = textwrap.shorten(json.dumps(first["input"], default=str), LONGEST, placeholder=" ...")
+        yield f"key {key}: must be {' or '.join(messages)}, not {value}"
+
+
+def _stands(values: Any, schema: type[BaseModel], location: Sequence[str | int]) -> bool:
+    """Whether there is a value at `location`."""
+    for name in _walk(schema, location)[0]:
+        if isinstance(values, Mapping) and name in values:
+            values = values[name]
+        elif isinstance(values, list | tuple) and name.isdecimal() and int(name) < len(values):
+            values = values[int(name)]
+        else:
+            return False
+    return True
 
 
 def _walk(schema: type[BaseModel], location: Sequence[str | int]) -> tuple[list[str], list[Any]]:
-    """The keys and places along `location`, and what the schema has at its end.
-
-    pydantic names the branches of a union on its way too, and the key that a pattern refuses; these are left out. An
-    unknown key is not on the way: what is legal in its place is at the end.
-    """
+    """The keys and places along `location`, and what the schema has at its end. pydantic names the branches of a union
+    on its way too; these are left out, as is an unknown key."""
     names, annotations = [], [schema]
     for part in location:
         below = [found for annotation in annotations for found in _below(annotation, part)]
@@ -97,22 +129,3 @@ def _branches(annotation: Any) -> Iterator[Any]:
 
 def _is_section(annotation: Any) -> bool:
     return isinstance(annotation, type) and issubclass(annotation, BaseModel)
-
-
-class _Short(reprlib.Repr):
-    """The beginning of a value, however large it is or how often it has a part."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.maxstring = self.maxother = LONGEST
-
-    def repr_int(self, value: int, level: int) -> str:
-        # Python refuses to write out what has more than 4,300 digits.
-        return repr(value) if value.bit_length() <= LONGEST else f"an integer of {value.bit_length():,} bits"
-
-
-def _show(value: Any) -> str:
-    """A value as YAML has it, or the beginning of it."""
-    if value is None or isinstance(value, bool):
-        return {None: "null", True: "true", False: "false"}[value]
-    return _Short().repr(value)

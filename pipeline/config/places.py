@@ -11,28 +11,29 @@ if TYPE_CHECKING:
     from pipeline.config.root import Config
 
 
-def check_places(config: "Config") -> None:
-    """Raises ValueError naming the first key that is wrong."""
+def check_places(config: "Config") -> Iterator[str]:
+    """A sentence for each key that is wrong."""
     for key, place in _places(config):
         if is_url(place):
-            check_url(key, place)
+            try:
+                check_url(key, place)
+            except ValueError as error:
+                yield str(error)
         ranged = key.startswith("collection.files.") and is_url(config.data_root)
-        _check_text(key, place.replace("{", "").replace("}", "") if ranged else place)
+        yield from _text(key, place.replace("{", "").replace("}", "") if ranged else place)
     for key in ("weights_root", "results_root"):
         if is_url(getattr(config, key)):
-            raise ValueError(f"{key}: must be a folder of this machine; `aws s3 sync` or rclone takes a run to a store")
+            yield f"{key}: must be a folder of this machine; `aws s3 sync` or rclone takes a run to a store"
     if is_url(config.data_root):
         if config.demo.generate:
-            raise ValueError("data_root: the demo is drawn into a folder of this machine; set demo.generate to false")
+            yield "data_root: the demo is drawn into a folder of this machine; set demo.generate to false"
         return
-    run = os.path.realpath(os.path.join(config.results_root, config.name))
-    data = os.path.realpath(config.data_root)
+    run = os.path.realpath(os.path.join(config.results_root, config.name).replace("\0", ""))
+    data = os.path.realpath(config.data_root.replace("\0", ""))
     if _is_below(data, run):
-        raise ValueError(
-            f"data_root: {config.data_root} lies in the run's own folder {run}; choose another results_root or name"
-        )
-    if _is_below(run, data):
-        raise ValueError(
+        yield (f"data_root: {config.data_root} lies in the run's own folder {run}; choose another results_root or name")
+    elif _is_below(run, data):
+        yield (
             f"results_root: the run's folder {run} would lie in the collection, data_root {config.data_root}; choose a"
             " results_root outside of it"
         )
@@ -55,24 +56,20 @@ def _places(config: "Config") -> Iterator[tuple[str, str]]:
     }
     for encoder in (*config.text_encoders, *config.query_text_encoders):
         places = encoder.own.files(config.weights_root)
-        optional |= {f"text_encoders.{encoder.name}: {what}": str(place) for what, place in places.items()}
-        optional[f"text_encoders.{encoder.name}: path"] = getattr(encoder.own, "path", None)
+        optional |= {f"text encoder {encoder.name}: {what}": str(place) for what, place in places.items()}
+        optional[f"text encoder {encoder.name}: path"] = getattr(encoder.own, "path", None)
     yield from ((key, place) for key, place in optional.items() if place is not None)
 
 
-def _check_text(key: str, place: str) -> None:
+def _text(key: str, place: str) -> Iterator[str]:
     """Brackets are Snakemake's own; a `~` would be a folder of that name, and a dash an option of a command."""
+    odd = [one for one in place if one in "{}<>" or unicodedata.category(one) in ("Cc", "Cs")]
     if not place:
-        raise ValueError(f"{key}: must not be empty")
-    if place[0] in "-~" or place != place.strip():
-        raise ValueError(
-            f"{key}: {place!r} must not begin with - or ~, nor begin or end with a space; write it in full"
-        )
-    for character in place:
-        if character in "{}<>" or unicodedata.category(character) in ("Cc", "Cs"):
-            raise ValueError(
-                f"{key}: {place!r} holds {character!r}, which Snakemake does not allow in a path; rename it"
-            )
+        yield f"{key}: must not be empty"
+    elif place[0] in "-~" or place != place.strip():
+        yield f"{key}: {place!r} must not begin with - or ~, nor begin or end with a space; write it in full"
+    elif odd:
+        yield f"{key}: {place!r} holds {odd[0]!r}, which Snakemake does not allow in a path; rename it"
 
 
 def _is_below(path: str, folder: str) -> bool:

@@ -1,48 +1,140 @@
-"""The reference of all keys, made from the commented defaults."""
+"""config/default.yaml and the page of all keys, made from the fields: `python -m pipeline.config.reference`."""
 
-import re
 import sys
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+from types import UnionType
+from typing import Annotated, Any, NamedTuple, Union, get_args, get_origin
 
-from pipeline.config.loading import default_path
+import yaml
+from pydantic.fields import FieldInfo
+from pydantic_core import PydanticUndefined
 
-SECTION = re.compile(r"^# --- (?P<title>.+?) -*$")
-KEY = re.compile(r"^(?P<indent> *)(?P<item>- )?(?P<key>[\w-]+):(?P<value> .*?)??(?:\s+# (?P<comment>.*))?$")
-HEAD = """# Configuration
+from pipeline.config.keys import OWN, Keys, OwnKeys
+from pipeline.config.loading import default_path, inherited
+from pipeline.config.schema.section import Section
+
+BELOW = {
+    "fit": [name for name, spec in OWN.items() if getattr(spec, "made_by", "") == "fit"],
+    "train_defaults": [name for name, spec in OWN.items() if spec.defaults == "train_defaults"],
+    "language_defaults": [name for name, spec in OWN.items() if not hasattr(spec, "made_by")],
+}
+"""Key -> the sections of registered models and generators that are shown below it."""
+COMMENT = 40
+"""Column of the comments."""
+YAML_HEAD = """\
+# Every key of jointspace with its default: the demo. A configuration of your own names only what differs:
+#   snakemake all --cores 2 --configfile my.yaml
+# Unknown keys are errors; lists are replaced as a whole, mappings are merged. By python -m pipeline.config.reference.
+"""
+PAGE_HEAD = """# Configuration
 
 Every key with its default. A configuration of your own names only what differs; mappings are merged, lists replaced
-as a whole, and an unknown key is an error that names the nearest legal one; so is a key that is given twice. This page
-is made from `config/default.yaml` by `python -m pipeline.config.reference > docs/configuration.md`.
+as a whole, and an unknown key is an error that names the nearest legal one; so is a key that is given twice. `[]`
+stands for an entry of a list, `NAME` for a name of yours, and a key without a default must be given. This page and
+`config/default.yaml` are made from the fields of `pipeline/config` by `python -m pipeline.config.reference`.
 """
 
 
-def render(text: str) -> str:
-    """The page, from the text of the defaults: a table for each of its sections."""
-    parts = [HEAD]
-    for title, rows in _sections(text):
-        parts += [f"\n## {title}\n", "| key | default | |", "|---|---|---|"]
-        parts += [f"| `{key}` | {f'`{value}`' if value else ''} | {comment} |" for key, value, comment in rows]
+class Row(NamedTuple):
+    """A key: its path, its default as YAML has it (None: none), its sentence, and the title of the group it begins.
+    `entry`: it is of an entry of a list, or of a mapping of names, that is not among the defaults."""
+
+    path: tuple[str, ...]
+    default: str | None
+    sentence: str
+    title: str | None
+    entry: bool
+
+
+def rows() -> Iterator[Row]:
+    """All keys in their order."""
+    shown: dict[type, str] = {}
+    for name, field in Keys.model_fields.items():
+        yield from _rows((name,), field, shown)
+        for own in BELOW.get(name, ()):
+            yield from _rows((own,), OwnKeys.model_fields[own], shown)
+
+
+def _rows(path: tuple[str, ...], field: FieldInfo, shown: dict[type, str], entry: bool = False) -> Iterator[Row]:
+    """A key and those below it; of a section that is like one that is `shown` already, what it has otherwise."""
+    whole = _is_section(field.annotation)
+    place, section = (path, field.annotation) if whole else _entries(path, field.annotation)
+    like = next((kind for kind in section.__mro__ if kind in shown), None) if section else None
+    left = inherited(section, like) if like else []
+    below = {name: part for name, part in section.model_fields.items() if name not in left} if section else {}
+    sentence = field.description or ""
+    if like:
+        sentence = "; ".join(filter(None, [sentence, f"defaults as {shown[like]}"]))
+    if section:
+        shown.setdefault(section, ".".join(place))
+    default = (None if below else "{}") if whole else None if field.is_required() else _written(field.default)
+    yield Row(path, default, sentence, field.title, entry)
+    for name, part in sorted(below.items(), key=_has_default):
+        yield from _rows((*place, name), part, shown, entry or not whole)
+
+
+def _has_default(named: tuple[str, FieldInfo]) -> bool:
+    return not named[1].is_required()
+
+
+def _entries(path: tuple[str, ...], annotation: Any) -> tuple[tuple[str, ...], type[Section] | None]:
+    """The path and the section of the entries of a list or of a mapping of names, if they are sections."""
+    if get_origin(annotation) in (Annotated, Union, UnionType):
+        found = [_entries(path, kind) for kind in get_args(annotation)]
+        return next((one for one in found if one[1]), (path, None))
+    kinds = [kind for kind in get_args(annotation) if _is_section(kind)]
+    if kinds and get_origin(annotation) is dict:
+        return (*path, "NAME"), kinds[0]
+    if kinds and get_origin(annotation) is tuple:
+        return (*path[:-1], f"{path[-1]}[]"), kinds[0]
+    return path, annotation if _is_section(annotation) else None
+
+
+def _is_section(annotation: Any) -> bool:
+    return isinstance(annotation, type) and issubclass(annotation, Section)
+
+
+def _written(value: Any) -> str:
+    if value is PydanticUndefined:
+        return ""
+    text = yaml.safe_dump(_plain(value), default_flow_style=True, width=10**6, sort_keys=False)
+    return text.removesuffix("\n").removesuffix("\n...")
+
+
+def _plain(value: Any) -> Any:
+    if isinstance(value, Mapping):
+        return {key: _plain(part) for key, part in value.items()}
+    return [_plain(part) for part in value] if isinstance(value, tuple | list) else value
+
+
+def default_yaml() -> str:
+    """The text of config/default.yaml; keys of entries stand in it as comments."""
+    lines = [YAML_HEAD.rstrip()]
+    for row in rows():
+        if row.title:
+            lines += ["", f"# --- {row.title} ".ljust(110, "-")]
+        value = "" if row.default is None else f" {row.default}"
+        mark = "# " if row.entry else ""
+        key = f"{'  ' * (len(row.path) - 1)}{mark}{row.path[-1]}:{value}"
+        lines.append(f"{key.ljust(COMMENT - 2)}  # {row.sentence}" if row.sentence else key)
+    return "\n".join(lines) + "\n"
+
+
+def page() -> str:
+    """The text of docs/configuration.md: a table for each group."""
+    parts = [PAGE_HEAD]
+    for row in rows():
+        if row.title:
+            parts += [f"\n## {row.title}\n", "| key | default | |", "|---|---|---|"]
+        cells = (".".join(row.path), row.default or "", row.sentence)
+        key, default, sentence = (cell.replace("|", "\\|") for cell in cells)
+        parts.append(f"| `{key}` | {f'`{default}`' if default else ''} | {sentence} |")
     return "\n".join(parts) + "\n"
 
 
-def _sections(text: str) -> Iterator[tuple[str, list[tuple[str, str, str]]]]:
-    title, rows, above = "", [], []
-    for line in text.splitlines():
-        if heading := SECTION.match(line):
-            if rows:
-                yield title, rows
-            title, rows, above = heading["title"], [], []
-        elif not line.lstrip().startswith("#") and (found := KEY.match(line)):
-            indent = len(found["indent"]) + len(found["item"] or "")
-            above = [(depth, key) for depth, key in above if depth < indent]
-            if found["item"]:
-                above[-1] = (above[-1][0], above[-1][1].removesuffix("[]") + "[]")
-            path = [key for _, key in above] + [found["key"]]
-            above.append((indent, found["key"]))
-            value, comment = (found["value"] or "").strip(), found["comment"] or ""
-            rows.append((".".join(path), value.replace("|", "\\|"), comment.replace("|", "\\|")))
-    yield title, rows
-
-
 if __name__ == "__main__":
-    sys.stdout.write(render(default_path().read_text(encoding="utf-8")))
+    folder = default_path().parents[1]
+    for path, text in {default_path(): default_yaml(), folder / "docs/configuration.md": page()}.items():
+        Path(path).write_text(text, encoding="utf-8")
+        sys.stdout.write(f"{path}\n")

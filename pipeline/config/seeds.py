@@ -1,62 +1,66 @@
-"""A variant with several seeds is as many models, or generators."""
+"""What is written in short: a model within `models`, and a variant with several seeds, which is a model for each."""
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any
-
-from pipeline.config.variants import CSLS, REFIT
 
 SEEDED = "{name}-seed{seed}"
 
 
-def one_a_seed(values: Mapping[str, Any]) -> dict[str, Any]:
-    """`values` with a variant for each seed of one that has `seeds`, and with these wherever it is named: among the
-    models as among the members of an ensemble and those that rank phrases, among the generators as among those that
-    rank. What has another form is left for validation."""
-    models, generators = (_Seeded(values.get(section)) for section in ("variants", "generator_variants"))
-    found = dict(values)
-    if models.seeds:
-        found |= {"models": models.spread(values.get("models")), "variants": models.variants()}
-        found |= {"phrases": _with(values.get("phrases"), "models", models)}
-        ensembles = values.get("ensembles")
-        if isinstance(ensembles, Mapping):
-            found["ensembles"] = {name: _with(one, "members", models) for name, one in ensembles.items()}
-    if generators.seeds:
-        found |= {"generators": generators.spread(values.get("generators"))}
-        found |= {"generator_variants": generators.variants()}
-        found |= {"evaluate": _with(values.get("evaluate"), "generators", generators)}
+def write_out(values: Mapping[str, Any]) -> dict[str, Any]:
+    """`values` with variants for the mappings in `models`, and with a variant for each seed of one that has `seeds`,
+    also wherever it is named: among the models, the members of an ensemble, and those that rank phrases or sentences.
+    What has another form is left for validation."""
+    found = _with_named_models(values)
+    for section, lists in {
+        "variants": (("models",), ("phrases", "models"), *(("ensembles", name, "members") for name in _names(found))),
+        "generator_variants": (("generators",), ("evaluate", "generators")),
+    }.items():
+        variants = found.get(section)
+        if not isinstance(variants, Mapping):
+            continue
+        seeds = {name: _seeds(one) for name, one in variants.items() if isinstance(one, Mapping)}
+        names = {name: [SEEDED.format(name=name, seed=seed) for seed in several] for name, several in seeds.items()}
+        names = {name: seeded for name, seeded in names.items() if seeded}
+        found[section] = {
+            other: {**variants[name], "seed": seed, "seeds": []} if name in names else variants[name]
+            for name in variants
+            for other, seed in zip(names.get(name, [name]), seeds.get(name) or [None], strict=True)
+        }
+        for path in lists:
+            found = _spread(found, path, names)
     return found
 
 
-class _Seeded:
-    """The `seeds` of those of the `given` variants that have several."""
-
-    def __init__(self, given: Any) -> None:
-        self.given = given
-        several = given.items() if isinstance(given, Mapping) else ()
-        found = {name: _seeds(one) for name, one in several if isinstance(one, Mapping)}
-        self.seeds = {name: seeds for name, seeds in found.items() if seeds}
-
-    def variants(self) -> dict[str, Any]:
-        split: dict[str, Any] = {}
-        for name, one in self.given.items():
-            for seed in self.seeds.get(name, [None]):
-                own = one if seed is None else {**one, "seed": seed, "seeds": []}
-                split[name if seed is None else SEEDED.format(name=name, seed=seed)] = own
-        return split
-
-    def spread(self, names: Any) -> Any:
-        return [own for name in names for own in self._names(name)] if isinstance(names, list | tuple) else names
-
-    def _names(self, name: Any) -> list[Any]:
-        """What `name` means, with its endings."""
-        if not isinstance(name, str):
-            return [name]
-        base = name.removesuffix(REFIT).removesuffix(CSLS)
-        return [SEEDED.format(name=base, seed=seed) + name[len(base) :] for seed in self.seeds.get(base, ())] or [name]
+def _names(values: Mapping[str, Any]) -> Sequence[str]:
+    ensembles = values.get("ensembles")
+    return list(ensembles) if isinstance(ensembles, Mapping) else []
 
 
-def _with(section: Any, key: str, seeded: _Seeded) -> Any:
-    return {**section, key: seeded.spread(section[key])} if isinstance(section, Mapping) and key in section else section
+def _with_named_models(values: Mapping[str, Any]) -> dict[str, Any]:
+    """`values` with the mappings in `models` under their names in `variants`, or with members in `ensembles`."""
+    found = dict(values)
+    models = found.get("models")
+    if not isinstance(models, list | tuple):
+        return found
+    for one in models:
+        if isinstance(one, Mapping) and isinstance(one.get("name"), str):
+            section = "ensembles" if "members" in one else "variants"
+            rest = {key: value for key, value in one.items() if key != "name"}
+            if isinstance(found.get(section, {}), Mapping):
+                found[section] = {**found.get(section, {}), one["name"]: rest}
+    found["models"] = [one["name"] if isinstance(one, Mapping) and "name" in one else one for one in models]
+    return found
+
+
+def _spread(values: Any, path: tuple[str, ...], names: Mapping[str, list[str]]) -> Any:
+    """`values` where the list at `path` has the `names` in place of each that has several."""
+    if not path:
+        if not isinstance(values, list | tuple):
+            return values
+        return [other for one in values for other in (names.get(one, [one]) if isinstance(one, str) else [one])]
+    if not isinstance(values, Mapping) or path[0] not in values:
+        return values
+    return {**values, path[0]: _spread(values[path[0]], path[1:], names)}
 
 
 def _seeds(variant: Mapping[str, Any]) -> list[int]:

@@ -6,11 +6,11 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
+from pipeline.config.registry.stored import restore_encoder
 from pipeline.errors import InputError
 from pipeline.images.decode import ImageLimits, decode
 from pipeline.images.encoders import EncoderParts
 from pipeline.models.neural.task import RowSource
-from pipeline.specs.stored import restore_encoder
 
 
 class ImageBatch(NamedTuple):

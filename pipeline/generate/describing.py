@@ -8,11 +8,11 @@ from typing import Any, NamedTuple, Protocol
 import numpy as np
 import torch
 
+from pipeline.config.schema.generators import CandidatesSettings
 from pipeline.generate.beam import BeamSearch
 from pipeline.generate.corpus import Corpus
 from pipeline.generate.space import JointSpace
 from pipeline.generate.trigram import Trigram
-from pipeline.settings.generators import CandidatesSettings
 
 
 class Description(NamedTuple):

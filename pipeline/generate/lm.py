@@ -11,6 +11,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from pipeline.config.schema.generators import CandidatesSettings
 from pipeline.device import place, upload
 from pipeline.generate.beam import BeamSearch, beam_search, sample
 from pipeline.generate.describing import Description, Sources
@@ -29,7 +30,6 @@ from pipeline.generate.tagging import TAGS, require_tagger
 from pipeline.generate.training import BLOCK, perplexity_of, sums_of, train
 from pipeline.models.neural.networks import arrays_of
 from pipeline.models.neural.training import seeded
-from pipeline.settings.generators import CandidatesSettings
 from pipeline.text.sequences import Tokens, encode_tokens
 from pipeline.text.tokens import english_stop_words
 from pipeline.text.vocabulary import Vocabulary

@@ -8,13 +8,13 @@ from typing import Any
 import numpy as np
 import torch
 
+from pipeline.config.registry.models import model_spec
 from pipeline.generate.describing import Description, Sources
 from pipeline.generate.material import Learned, Material
 from pipeline.models.neural.fragment_models import AlignedModel
 from pipeline.multivectors import MultiVectors
 from pipeline.precision import to_float32
 from pipeline.ragged import offsets_of
-from pipeline.specs.models import model_spec
 from pipeline.text.sequences import Tokens
 
 BLOCK = 1 << 16

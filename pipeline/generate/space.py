@@ -6,9 +6,9 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from pipeline.config.registry.stored import restore
 from pipeline.errors import UsageError
 from pipeline.index.asking import QueryForms
-from pipeline.specs.stored import restore
 
 if TYPE_CHECKING:
     import torch

@@ -85,7 +85,7 @@ class Work(NamedTuple):
 class ImageEncoder(nn.Module):
     """Maps pixels (n, side, side, 3) uint8, made by `preprocessing`, to features (n, dim) float32.
 
-    pipeline.specs.encoders.EncoderSpec describes the methods that a subclass has beside `forward`.
+    pipeline.config.registry.encoders.EncoderSpec describes the methods that a subclass has beside `forward`.
     """
 
     def __init__(self, preprocessing: Preprocessing) -> None:

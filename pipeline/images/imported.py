@@ -2,9 +2,9 @@
 
 from typing import Any
 
+from pipeline.config.registry.stored import restore_encoder
 from pipeline.given_vectors import require_made_by
 from pipeline.images.encoders import EncoderMaterial, ImageEncoder
-from pipeline.specs.stored import restore_encoder
 
 
 class ImportedEncoder:

@@ -9,12 +9,12 @@ from typing import Any, NamedTuple
 import numpy as np
 from PIL import Image
 
+from pipeline.config.schema.images import GridSettings, SearchSettings
 from pipeline.images.boxes import Candidates
 from pipeline.images.decode import ImageLimits
 from pipeline.images.preprocess import Photograph, Preprocessing, open_photograph
 from pipeline.images.proposals import Propose, Selection, proposer, select
 from pipeline.images.warping import Crops, WholeImages
-from pipeline.settings.images import GridSettings, SearchSettings
 
 
 class Request(NamedTuple):

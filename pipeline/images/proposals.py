@@ -8,9 +8,9 @@ from functools import partial
 
 import numpy as np
 
+from pipeline.config.schema.images import GridSettings, SearchSettings
 from pipeline.errors import UsageError
 from pipeline.images.boxes import Candidates, overlaps, suppress, tidy
-from pipeline.settings.images import GridSettings, SearchSettings
 
 Propose = Callable[[np.ndarray, Candidates], Candidates]
 """(pixels (height, width, 3) uint8, known boxes) -> proposals."""

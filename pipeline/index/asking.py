@@ -8,10 +8,10 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from pipeline.config.registry.stored import restore, restore_text_encoder
 from pipeline.errors import MALFORMED, InputError, IntegrityError, UsageError, brief
 from pipeline.index.format import REBUILD
 from pipeline.multivectors import Items, MultiVectors, concatenate
-from pipeline.specs.stored import restore, restore_text_encoder
 from pipeline.text.sequences import encode_tokens
 from pipeline.text.tokens import make_analyzer
 from pipeline.text.vocabulary import Vocabulary

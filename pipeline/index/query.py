@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 from PIL import Image
 
-from pipeline.specs.stored import restore_encoder
+from pipeline.config.registry.stored import restore_encoder
 
 
 class StoredEncoder:

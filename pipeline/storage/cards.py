@@ -5,7 +5,7 @@ from typing import Annotated, Literal, Self
 import pyarrow as pa
 from pydantic import Field, model_validator
 
-from pipeline.specs.models import MODELS
+from pipeline.config.registry.models import MODELS
 from pipeline.storage.forms import Count, Digits, Finite, Form, Inputs
 
 Dimensions = Annotated[int, Field(gt=0, le=1 << 24)]

@@ -11,8 +11,8 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
+from pipeline.config.registry.generators import GENERATORS
 from pipeline.errors import IntegrityError, UsageError
-from pipeline.specs.generators import GENERATORS
 
 SHARD, OF = "shard", "of"
 PATTERNS = tuple(

@@ -53,7 +53,8 @@ class TextMaterial:
 
 
 class TextEncoder:
-    """Texts to vectors of `dim` values. This base knows every word; see pipeline.specs.text_encoders for the rest."""
+    """Texts to vectors of `dim` values. This base knows every word; the rest is in
+    pipeline.config.registry.text_encoders."""
 
     kind: ClassVar[str]
     dim: int

@@ -120,7 +120,7 @@ def _configure(
 ) -> dict[str, Any]:
     """What differs from config/default.yaml. Raises UsageError where that cannot be a configuration."""
     from pipeline import config
-    from pipeline.settings.section import as_name
+    from pipeline.config.schema.section import as_name
 
     name = as_name(output.stem if output else found.root.name)
     values: dict[str, Any] = {"name": name, "data_root": str(found.root), "demo": {"generate": False}}
@@ -143,12 +143,17 @@ def _configure(
 
 def _name_network(weights: Path) -> str:
     """The network whose name the file's begins with. Raises UsageError where that is none, or there is no such file."""
-    from pipeline.config.architectures import NETWORKS
+    from torchvision import models
+
     from pipeline.errors import UsageError
 
     if not weights.is_file():
         raise UsageError(f"{weights} is not a file; give one of weights")
-    named = [network for network in NETWORKS if weights.name.lower().replace("-", "_").startswith(network)]
+    named = [
+        network
+        for network in models.list_models(module=models)
+        if weights.name.lower().replace("-", "_").startswith(network)
+    ]
     if not named:
         raise UsageError(f"the name of {weights} begins with no network's; give its --architecture, such as resnet50")
     return max(named, key=len)

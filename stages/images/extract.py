@@ -77,8 +77,8 @@ class OpenedEncoder(NamedTuple):
 
 
 def _open(run: Run, name: str) -> OpenedEncoder:
+    from pipeline.config.registry.stored import restore_encoder
     from pipeline.images.preprocess import View
-    from pipeline.specs.stored import restore_encoder
 
     settings = run.config.extract
     parameters = run.encoder(name)

@@ -25,6 +25,7 @@ def extract_regions(run: Run, encoder: str) -> Callable[[Job], None]:
 
     from tqdm import tqdm
 
+    from pipeline.config.registry.stored import restore_encoder, stored_kind
     from pipeline.errors import UsageError
     from pipeline.images.extraction import choose_plan
     from pipeline.images.preparation import Request
@@ -32,7 +33,6 @@ def extract_regions(run: Run, encoder: str) -> Callable[[Job], None]:
     from pipeline.images.region_features import Classifier
     from pipeline.images.regions import RegionExtractor, describe
     from pipeline.images.stopwatch import Stopwatch
-    from pipeline.specs.stored import restore_encoder, stored_kind
     from pipeline.storage.features import to_stored
     from pipeline.storage.regions import UnfinishedRegions, read_classifier, require_few_rejects
     from pipeline.workers import isolated_map

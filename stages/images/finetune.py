@@ -7,13 +7,13 @@ from typing import TYPE_CHECKING
 from pipeline.run import Inputs, Job, Outside, Run, Stage
 
 if TYPE_CHECKING:
-    from pipeline.config.encoders import Encoder
+    from pipeline.config.schema.encoders import Encoder
+    from pipeline.config.schema.images import FinetuneSettings
     from pipeline.images.finetune import Finetuning
     from pipeline.images.networks import NetworkEncoder
     from pipeline.images.precision_recall import Precision
     from pipeline.images.region_features import Classifier
     from pipeline.images.sampling import LabelledImage, RegionSampler
-    from pipeline.settings.images import FinetuneSettings
     from pipeline.storage.manifest import Manifest
 
 log = logging.getLogger(__name__)

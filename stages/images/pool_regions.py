@@ -14,9 +14,9 @@ def pool_regions(run: Run, encoder: str) -> Callable[[Job], None]:
 
     import numpy as np
 
+    from pipeline.config.registry.stored import stored_kind
     from pipeline.errors import IntegrityError, UsageError
     from pipeline.images.pooled_regions import pool
-    from pipeline.specs.stored import stored_kind
     from pipeline.storage.features import to_stored, write_features
     from pipeline.storage.fingerprint import require_same
     from pipeline.storage.regions import open_regions

@@ -2,8 +2,8 @@
 
 from pathlib import Path
 
+from pipeline.config.registry.encoders import TRAINED
 from pipeline.run import Inputs, Job, Outside, Run, Stage, outside_files
-from pipeline.specs.encoders import TRAINED
 
 
 def prepare_encoder(run: Run, job: Job, encoder: str) -> None:
@@ -49,7 +49,7 @@ def _reads(config, layout, encoder: str) -> Inputs:
         reads |= given_inputs(config, chosen)
     if chosen.file is not None:
         reads["weights"] = Outside(Path(config.weights_root) / chosen.file)
-    if chosen.spec.defaults and (folder := Path(config.weights_root) / chosen.architecture).is_dir():
+    if chosen.spec.own_defaults and (folder := Path(config.weights_root) / chosen.architecture).is_dir():
         reads |= outside_files("weights", folder)
     return reads
 

@@ -13,8 +13,8 @@ def combine(run: Run, job: Job, model: str) -> None:
     A refit has the weights of the ensemble that it refits."""
     import logging
 
+    from pipeline.config.registry.models import combining
     from pipeline.models.linear.ensemble import Ensemble
-    from pipeline.specs.models import combining
     from pipeline.storage.atomic import to_json
     from pipeline.storage.batch import FileBatch
     from pipeline.storage.fingerprint import require_same
@@ -88,8 +88,8 @@ def _choose(run: Run, ensemble: str, members: Mapping[str, Any]) -> dict[str, An
 
 
 def _member(parameters: Any, weight: float) -> Any:
+    from pipeline.config.registry.stored import restore
     from pipeline.models.linear.ensemble import EnsembleMember
-    from pipeline.specs.stored import restore
 
     kind = parameters.details["registered"]
     return EnsembleMember(kind, restore(kind, parameters.settings, parameters.tensors), weight)

@@ -6,11 +6,11 @@ from pipeline.run import Inputs, Job, Run, Stage
 
 
 def fit_csls(run: Run, job: Job, model: str) -> None:
-    """Make MODEL, NAME-csls or NAME-csls-refit, of the model and the embeddings of NAME or NAME-refit."""
+    """Make MODEL, which has `csls`, of the same model without it and its embeddings."""
     import logging
 
+    from pipeline.config.registry.stored import restore
     from pipeline.models.linear.csls import Scaled
-    from pipeline.specs.stored import restore
     from pipeline.storage.provenance import require_same_origins
 
     settings, layout = run.config, run.layout

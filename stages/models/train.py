@@ -147,9 +147,9 @@ def _read_start(run: Run, model: str, learned: Mapping[str, Any]) -> tuple[Any, 
     IntegrityError where it is of another kind, or learned from features of other encoders, or another vocabulary, than
     `learned` has, the details of `model`.
     """
+    from pipeline.config.registry.stored import restore, restore_text_encoder
     from pipeline.errors import IntegrityError
     from pipeline.models.neural.word_towers import SAMPLE, WordStart
-    from pipeline.specs.stored import restore, restore_text_encoder
     from pipeline.storage.parameters import TEXT_ENCODER
     from pipeline.storage.provenance import encoders_of, read_own_encoders, require_same_origins
 

@@ -4,8 +4,8 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from pipeline.config.registry.generators import ranker
 from pipeline.run import Inputs, Job, Run, Stage
-from pipeline.specs.generators import ranker
 
 if TYPE_CHECKING:
     from pipeline.config import Config
@@ -106,7 +106,7 @@ def _list_relations(run: Run) -> dict[str, list[dict[str, Any]]]:
     (Socher et al. 2014, section 6.7)."""
     import numpy as np
 
-    from pipeline.specs.stored import restore
+    from pipeline.config.registry.stored import restore
     from pipeline.storage.fingerprint import require_same
     from pipeline.storage.records import read_labels
 
@@ -132,7 +132,7 @@ def _relation_models(config: "Config") -> list[str]:
 
 def _protocol(config: "Config") -> str:
     """That of the papers, all sentences, where the run has it."""
-    from pipeline.settings.section import PROTOCOLS
+    from pipeline.config.schema.section import PROTOCOLS
 
     return next((one for one in PROTOCOLS if one in config.evaluate.protocols), PROTOCOLS[0])
 
@@ -176,9 +176,9 @@ def _word(encoder: Any) -> str:
 
 def _describe(config: "Config", name: str) -> dict[str, Any]:
     """The settings of a model in the words of benchmarks.papers.printed."""
-    model, parts = config.model(name), config.name_parts(name)
+    model = config.model(name)
     found = {**(model.settings.model_dump(exclude={"checkpoint_seconds"}) if model.settings else {}), **model.named}
-    found |= {"seed": model.seed, "scores": "corrected for hubs" if parts.csls else "as they are"}
+    found |= {"seed": model.seed, "scores": "corrected for hubs" if config.scaled(name) else "as they are"}
     found |= _name_encoders(config, model.encoders)
     if model.spec.sentences == "vectors":
         found["text encoders"] = ", ".join(model.text_encoders)
@@ -188,7 +188,7 @@ def _describe(config: "Config", name: str) -> dict[str, Any]:
     if model.spec.regions != "none":
         found["regions"] = f"{config.regions.count} of {config.regions.proposals}"
     weak = "" if model.training == "target" else f" and the weak texts {model.documents} ({model.training})"
-    found["learns from"] = ("train and dev" if parts.refit else "train") + weak
+    found["learns from"] = ("train and dev" if config.refits(name) else "train") + weak
     return found
 
 

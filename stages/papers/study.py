@@ -21,8 +21,8 @@ def study(run: Run, job: Job) -> None:
     from tqdm import tqdm
 
     from benchmarks.papers import gong
+    from pipeline.config.registry.models import model_spec
     from pipeline.models.linear.study import StudyCell, count_draws, pinned
-    from pipeline.specs.models import model_spec
     from pipeline.storage.atomic import publish_record
     from pipeline.storage.fingerprint import fingerprint
     from pipeline.storage.reading import is_there

@@ -94,7 +94,7 @@ def _measure_cost(bundle, embeddings, pairs, chosen, images, sentences, gpu) -> 
 
 
 def _choices(config) -> Iterator[tuple[str, ...]]:
-    from pipeline.settings.section import DESCRIBED, PROTOCOLS
+    from pipeline.config.schema.section import DESCRIBED, PROTOCOLS
 
     return product(config.every_model(), DESCRIBED, PROTOCOLS)
 

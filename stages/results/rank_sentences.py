@@ -4,8 +4,8 @@ from collections.abc import Iterator
 from itertools import product
 from typing import TYPE_CHECKING, Any
 
+from pipeline.config.registry.generators import ranker
 from pipeline.run import Inputs, Job, Outside, Run, Stage
-from pipeline.specs.generators import ranker
 from stages.generators import space_of
 
 if TYPE_CHECKING:
@@ -84,7 +84,7 @@ def _held_out(run: Run, stored: Any, found: Any, pairs: Any, texts: list[str]) -
 
 
 def _choices(config) -> Iterator[tuple[str, ...]]:
-    from pipeline.settings.section import DESCRIBED, PROTOCOLS
+    from pipeline.config.schema.section import DESCRIBED, PROTOCOLS
 
     return product(config.evaluate.generators, DESCRIBED, PROTOCOLS)
 

@@ -106,10 +106,10 @@ def _read_ranker(run: Run, model: str) -> "Ranker":
     reads whole images or the places of regions, IntegrityError where its sentences have other words."""
     import numpy as np
 
+    from pipeline.config.registry.stored import restore
     from pipeline.errors import IntegrityError, UsageError
     from pipeline.generate.material import Ranker
     from pipeline.generate.ranked import sum_words
-    from pipeline.specs.stored import restore
     from pipeline.storage.alignments import read_alignments
 
     embeddings, stored = run.embedded_model(model)

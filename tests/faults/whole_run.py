@@ -33,6 +33,7 @@ NETWORK = {
     "train_defaults": SMALL,
     "hmlstm": {"simplified_epochs": 1, "correspondence_epochs": 1},
     "dvsa": {"hidden": 6, **SMALL},
+    "variants": {"gru-csls": {"model": "gru", "csls": True}, "dvsa-csls": {"model": "dvsa", "csls": True}},
     "ensembles": {"both": {"members": ["ncca", "gru"]}},
     "align": {"least_count": 1},
     "language_defaults": {**{key: SMALL[key] for key in SMALL if key != "dimensions"}, "averaging": 0},

@@ -3,10 +3,15 @@
 import numpy as np
 import torch
 
+from pipeline.config.schema.generators import (
+    CandidatesSettings,
+    LogBilinearSettings,
+    NearestSettings,
+    RecurrentSettings,
+)
 from pipeline.generate.material import Material
 from pipeline.models.linear.views import ImageView
 from pipeline.models.neural.task import TrainingPairs
-from pipeline.settings.generators import CandidatesSettings, LogBilinearSettings, NearestSettings, RecurrentSettings
 from pipeline.text.sequences import encode_tokens
 from pipeline.text.tokens import TermSettings
 from pipeline.text.vocabulary import Vocabulary, build_vocabulary

@@ -10,12 +10,12 @@ from libraries import store, stored_in
 from pictures import MEAN, STD, make_image
 
 from pipeline.config import default_path, read_mapping, validate
+from pipeline.config.registry.encoders import ENCODERS, EncoderSpec
+from pipeline.config.registry.stored import restore_encoder, stored_kind
+from pipeline.config.schema.section import merge
 from pipeline.errors import IntegrityError, UsageError
 from pipeline.images.encoders import EncoderMaterial, ImageEncoder
 from pipeline.images.preprocess import prepare
-from pipeline.settings.section import merge
-from pipeline.specs.encoders import ENCODERS, EncoderSpec
-from pipeline.specs.stored import restore_encoder, stored_kind
 
 SIDE = 48
 IMAGES = [make_image(seed) for seed in range(9)]

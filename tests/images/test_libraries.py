@@ -12,12 +12,12 @@ from pictures import MEAN, STD, make_image
 from PIL import Image
 
 from pipeline.config import default_path, read_mapping, validate
+from pipeline.config.registry.stored import restore_encoder
+from pipeline.config.schema.section import merge
 from pipeline.errors import IntegrityError
 from pipeline.images.encoders import EncoderMaterial
 from pipeline.images.preprocess import Preprocessing
 from pipeline.images.preprocess import prepare as prepare_pixels
-from pipeline.settings.section import merge
-from pipeline.specs.stored import restore_encoder
 
 SIDE = 32
 IMAGES = [make_image(seed) for seed in range(5)]

@@ -7,13 +7,13 @@ from pictures import make_image
 from torchvision.models import get_model
 from torchvision.ops import box_iou, nms
 
+from pipeline.config.schema.images import GridSettings, SearchSettings
 from pipeline.errors import InputError
 from pipeline.images import proposals
 from pipeline.images.box_formats import parse_all, parse_boxes
 from pipeline.images.boxes import NONE, Candidates, group, overlaps, suppress, tidy
 from pipeline.images.detectors import build_detector, detect
 from pipeline.images.proposals import Propose, Selection, grid_windows, select
-from pipeline.settings.images import GridSettings, SearchSettings
 from pipeline.workers import Failure
 
 GRID = GridSettings(scales=(0.67, 0.5, 0.33), aspects=(1.0, 2.0, 0.5), overlap=0.5)

@@ -9,6 +9,7 @@ from pictures import MEAN, encode_jpeg, make_encoder, make_image, normalise
 from PIL import Image
 from torchvision.ops import roi_align
 
+from pipeline.config.schema.images import GridSettings, SearchSettings
 from pipeline.errors import UsageError
 from pipeline.images.boxes import Candidates
 from pipeline.images.decode import ImageLimits
@@ -22,7 +23,6 @@ from pipeline.images.region_features import SUMS, Classifier, Scatter, fit_proje
 from pipeline.images.regions import DescribedRegions, RegionExtractor, describe
 from pipeline.images.warping import Crops, WholeImages
 from pipeline.mapreduce import map_reduce
-from pipeline.settings.images import GridSettings, SearchSettings
 from pipeline.workers import isolated_map
 
 GRID = GridSettings(scales=(0.67, 0.5), aspects=(1.0, 2.0), overlap=0.5)

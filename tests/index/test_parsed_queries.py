@@ -9,10 +9,10 @@ import pytest
 from made_up import MADE_BY, THINGS, build_bundle, features_of, make_run, make_stage, run_command, write_config
 from made_up_training import encode_parses
 
+from pipeline.config.registry.models import model_spec
 from pipeline.errors import UsageError
 from pipeline.index.search import Searcher
 from pipeline.models.linear.views import ImageView
-from pipeline.specs.models import model_spec
 from pipeline.storage.atomic import read_json
 from pipeline.storage.bundle import Bundle
 from pipeline.storage.bundle_regions import read_regions

@@ -9,12 +9,12 @@ from made_up_settings import TRANSFER, make_grid, text_view
 from scipy import sparse
 from scipy.linalg import eigh
 
+from pipeline.config.registry.models import model_spec
 from pipeline.models.linear.accumulation import MomentsAccumulator
 from pipeline.models.linear.mapped import ViewBlock
 from pipeline.models.linear.training import FitTask, Sets
 from pipeline.models.linear.tuning import PairArrays, Tuned
 from pipeline.models.linear.views import ImageView
-from pipeline.specs.models import model_spec
 
 D, TERMS, C, C1, IMAGE_RIDGE, TEXT_RIDGE = 9, 12, 4, 3, 0.05, 0.2
 VIEW = ImageView(("net",), (D,), ())

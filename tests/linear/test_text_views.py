@@ -7,6 +7,7 @@ import pytest
 from made_up_settings import TRANSFER, make_grid, own_settings
 from scipy import sparse
 
+from pipeline.config.registry.models import made_by, model_spec
 from pipeline.errors import IntegrityError
 from pipeline.models.linear.accumulation import MomentsAccumulator
 from pipeline.models.linear.columns import as_sparse, one_matrix
@@ -17,7 +18,6 @@ from pipeline.models.linear.text_views import TextView, weightings
 from pipeline.models.linear.training import FitTask, Sets, fit_best
 from pipeline.models.linear.tuning import PairArrays
 from pipeline.models.linear.views import ImageView
-from pipeline.specs.models import made_by, model_spec
 
 DIMS = {"terms": 30, "words": 7, "more": 5, "rare": 11}
 SPARSE = {"terms", "rare"}

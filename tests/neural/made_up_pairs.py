@@ -9,15 +9,15 @@ from made_up_settings import text_view
 from made_up_trees import NOUN_PHRASE, Shown, grow
 from scipy import sparse
 
+from pipeline.config.registry.models import model_spec
+from pipeline.config.registry.spec import import_place
+from pipeline.config.schema.models import TrainSettings
 from pipeline.models.linear.projection import Directions
 from pipeline.models.linear.views import ImageView
 from pipeline.models.neural.region_views import RegionView
 from pipeline.models.neural.task import TrainingPairs, TrainingTask
 from pipeline.models.neural.training import Checkpoint
 from pipeline.models.neural.word_towers import WordStart
-from pipeline.settings.models import TrainSettings
-from pipeline.specs.models import model_spec
-from pipeline.specs.places import import_place
 from pipeline.storage.checkpoints import Checkpoints
 from pipeline.text.sequences import Tokens
 from pipeline.text.wordvectors import random_vectors

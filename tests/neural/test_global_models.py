@@ -8,13 +8,13 @@ import pytest
 from made_up_pairs import VIEW, WORDS, make_task, make_task_of
 from scipy import sparse
 
+from pipeline.config.registry.models import made_by, model_spec
 from pipeline.metrics.ranks import count_ranks
 from pipeline.models.linear.columns import one_matrix
 from pipeline.models.linear.projection import unit_rows
 from pipeline.models.linear.text_views import TextView
 from pipeline.models.neural.task import train
 from pipeline.models.neural.word_towers import WordStart
-from pipeline.specs.models import made_by, model_spec
 from pipeline.text.averaged import AveragedEncoder
 from pipeline.text.sequences import Tokens
 from pipeline.text.tfidf import TfidfEncoder

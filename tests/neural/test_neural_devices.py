@@ -8,11 +8,11 @@ import numpy as np
 import pytest
 import torch
 
+from pipeline.config.registry.models import made_by, model_spec
 from pipeline.metrics.multivector_scores import multivector_scores
 from pipeline.models.neural.task import Trained, TrainingTask, train
 from pipeline.models.neural.training import Checkpoint
 from pipeline.multivectors import SUMS, MultiVectors, ScoreRule
-from pipeline.specs.models import made_by, model_spec
 
 OWN = {
     "dvsa": {"loss": "ranking", "margin": 1.0, "element_clip": 5.0},

@@ -6,9 +6,9 @@ import numpy as np
 import torch
 from made_up_pairs import make_task_of
 
+from pipeline.config.registry.models import model_spec
 from pipeline.models.neural.task import train
 from pipeline.models.neural.training import Training
-from pipeline.specs.models import model_spec
 
 
 def test_adagrad_begins_again_at_one() -> None:

@@ -19,6 +19,10 @@ from pipeline.storage.text_shards import VectorShard, write_vectors
 GRID = {"dimensions": [4], "image_ridge": [0.1], "text_ridge": [0.1], "eigenvalue_power": [1]}
 QUICK = {
     "fit": GRID, "models": ["both", "dvsa", "ncca-csls-refit", "bow-refit", "ncca-refined"],
+    "variants": {
+        "ncca-csls-refit": {"model": "ncca", "csls": True, "refit": True},
+        "bow-refit": {"model": "bow", "refit": True},
+    },
     "ensembles": {"both": {"members": ["ncca", "bow"], "weights": [1]}},
     "train_defaults": {"epochs": 1}, "ncca_refined": {"epochs": 1, "averaging": 0},
     "regions": {"encoders": ["colour"]}, "dvsa": {"hidden": 4, "epochs": 1, "batch_size": 16},

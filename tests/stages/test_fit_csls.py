@@ -19,7 +19,11 @@ from pipeline.storage.parameters import Parameters
 ROWS = {
     "fit": {"dimensions": [5], "image_ridge": [0.1], "text_ridge": [0.1], "eigenvalue_power": [1]},
     "csls": {"neighbours": [2, 4], "weight": [0.25, 0.5], "bank": 20},
-    "variants": {"other": {"model": "ncca"}},
+    "variants": {
+        "other": {"model": "ncca"},
+        "ncca-csls": {"model": "ncca", "csls": True},
+        "ncca-csls-refit": {"model": "ncca", "csls": True, "refit": True},
+    },
     "ensembles": {"both": {"members": ["ncca-csls", "other"]}},
     "models": ["both", "ncca-csls-refit"],
 }

@@ -19,8 +19,9 @@ from pipeline.storage.text_shards import VectorShard
 
 GRID = {"dimensions": [3, 5], "image_ridge": [0.01, 1], "text_ridge": [0.01, 1], "eigenvalue_power": [0, 1]}
 ROWS = {
-    "fit": GRID, "models": ["both-refit", "again", "stern"], "ensembles": {"both": {"members": ["ncca", "bow"]}},
-    "variants": {"again": {"model": "ncca", "refit": True}, "stern": {"model": "ncca", "fit": {"image_ridge": [7]}}},
+    "fit": GRID, "models": ["both-refit", "stern"],
+    "ensembles": {"both": {"members": ["ncca", "bow"]}, "both-refit": {"members": ["ncca", "bow"], "refit": True}},
+    "variants": {"stern": {"model": "ncca", "fit": {"image_ridge": [7]}}},
 }  # fmt: skip
 
 

@@ -9,10 +9,10 @@ import pytest
 from scipy import sparse
 
 from pipeline.config import default_path, merge, read_mapping, validate
+from pipeline.config.registry.spec import import_place
+from pipeline.config.registry.stored import restore_text_encoder
+from pipeline.config.registry.text_encoders import TEXT_ENCODERS
 from pipeline.errors import IntegrityError
-from pipeline.specs.places import import_place
-from pipeline.specs.stored import restore_text_encoder
-from pipeline.specs.text_encoders import TEXT_ENCODERS
 from pipeline.text.averaged import AveragedEncoder
 from pipeline.text.encoders import Centred, TextEncoder, TextMaterial
 from pipeline.text.tokens import TermSettings
@@ -24,7 +24,6 @@ PLAIN = TermSettings(True, "words", False, (), 1)
 TEXTS = [f"A {WORDS[3 + i % 3]} {WORDS[i % 3]} {WORDS[6 + i % 2]}." for i in range(60)]
 VECTORS = np.random.default_rng(0).standard_normal((len(WORDS), 6)).astype(np.float32)
 SMALL = {
-    "text_encoder_defaults": {"fisher": {"components": 2, "principal": 4}},
     "text": {"lemmatise": False, "min_count": 1},
 }
 MATERIAL = TextMaterial(
@@ -39,7 +38,7 @@ MATERIAL = TextMaterial(
 
 
 def entry_of(kind: str, **own: object) -> Any:
-    entry = {"name": "one", "kind": kind, **own}
+    entry = merge({"name": "one", "kind": kind, "fisher": {"components": 2, "principal": 4}}, own)
     return validate(merge(merge(read_mapping(default_path()), SMALL), {"text_encoders": [entry]})).text_encoder("one")
 
 

@@ -9,9 +9,9 @@ import pytest
 import torch
 
 from pipeline.config import default_path, read_mapping, validate
+from pipeline.config.registry.stored import restore_text_encoder
+from pipeline.config.schema.section import merge
 from pipeline.errors import IntegrityError
-from pipeline.settings.section import merge
-from pipeline.specs.stored import restore_text_encoder
 from pipeline.text.encoders import TextMaterial
 from pipeline.text.tokens import TermSettings
 

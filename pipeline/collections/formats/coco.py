@@ -13,8 +13,8 @@ from pipeline.collections.formats import lists
 from pipeline.collections.formats.files import CollectionFolder
 from pipeline.collections.formats.remote_files import open_collection
 from pipeline.collections.records import ImageRecord, Options, Record, Reject, SentenceRecord
+from pipeline.config.schema.section import SPLITS
 from pipeline.errors import InputError
-from pipeline.settings.section import SPLITS
 
 FILES = {
     "train": ("captions_train*.json", "annotations/captions_train*.json"),

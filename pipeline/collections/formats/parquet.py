@@ -24,8 +24,8 @@ from pipeline.collections.records import (
     Reject,
     SentenceRecord,
 )
+from pipeline.config.schema.section import SPLITS
 from pipeline.errors import InputError, UsageError
-from pipeline.settings.section import SPLITS
 
 SHARDS = "**/*.parquet"
 NUMBERED = re.compile(r"[-_.].*", re.DOTALL)

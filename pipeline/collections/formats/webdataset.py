@@ -29,8 +29,8 @@ from pipeline.collections.records import (
 )
 from pipeline.collections.system_files import Exclusion
 from pipeline.collections.tars import DamagedTar, TarMember, members
+from pipeline.config.schema.section import SPLITS
 from pipeline.errors import InputError
-from pipeline.settings.section import SPLITS
 
 DOCUMENT = ("title", "tags", "description")
 SHARDS = "**/*.tar"

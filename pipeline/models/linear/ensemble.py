@@ -7,10 +7,10 @@ from typing import TYPE_CHECKING, Any, ClassVar
 
 import numpy as np
 
+from pipeline.config.registry.stored import restore
 from pipeline.errors import UsageError
 from pipeline.metrics.joining import Rules, join_images, join_sentences, joint_rule
 from pipeline.multivectors import Items, ScoreRule
-from pipeline.specs.stored import restore
 
 if TYPE_CHECKING:
     import torch

@@ -9,6 +9,8 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from pipeline.config.registry.models import GRID, TRAININGS
+from pipeline.config.schema.models import FitSettings, TransferSettings
 from pipeline.errors import UsageError
 from pipeline.models.linear.columns import Rows
 from pipeline.models.linear.feature_maps import FeatureMaps
@@ -21,9 +23,6 @@ from pipeline.models.linear.projection import EIGENVALUES
 from pipeline.models.linear.text_views import TextView
 from pipeline.models.linear.tuning import GridTrial, PairArrays, PreparedViews, Tuned, tune
 from pipeline.models.linear.views import ImageView
-from pipeline.settings.models import FitSettings, TransferSettings
-from pipeline.specs.models import GRID
-from pipeline.specs.trainings import TRAININGS
 
 if TYPE_CHECKING:
     import torch

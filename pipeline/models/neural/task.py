@@ -9,6 +9,7 @@ import numpy as np
 import torch
 from torch import nn
 
+from pipeline.config.schema.models import TrainSettings
 from pipeline.device import upload
 from pipeline.models.linear.device_views import stack_on
 from pipeline.models.linear.text_views import TextView
@@ -17,7 +18,6 @@ from pipeline.models.neural.losses import Objective
 from pipeline.models.neural.region_views import RegionBlock, RegionView
 from pipeline.models.neural.schedules import TrainingSchedule
 from pipeline.models.neural.training import Checkpoint, Training
-from pipeline.settings.models import TrainSettings
 
 BLOCK = 4096
 """Images whose features are summed at once."""

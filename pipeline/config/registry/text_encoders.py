@@ -4,14 +4,14 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any, Literal
 
+from pipeline.config.registry.spec import Spec, find
 from pipeline.hubs import extra_of
-from pipeline.specs.places import Spec, find
 
 
 @dataclass(frozen=True, kw_only=True)
 class TextEncoderSpec(Spec):
     """A kind of text encoder: its class at `place`, and the class of its own settings, `section` (None: it has none), a
-    pipeline.settings.text_encoders.TextKindSettings, which is a key of its entry in a configuration.
+    pipeline.config.schema.text.TextKindSettings, which is a key of its entry in a configuration.
 
     The class is a pipeline.text.encoders.TextEncoder. `prepare(entry, material)` makes the encoder from its entry and a
     TextMaterial of that module; `settings()` (JSON, with its `kind`) and `tensors()` are what
@@ -30,7 +30,7 @@ class TextEncoderSpec(Spec):
 
 
 def _spec(name: str, place: str, section: str, **more: Any) -> TextEncoderSpec:
-    section = section if ":" in section else f"pipeline.settings.text_encoders:{section}Settings"
+    section = section if ":" in section else f"pipeline.config.schema.text:{section}Settings"
     return TextEncoderSpec(name=name, place=f"pipeline.text.{place}", section=section, **more)
 
 
@@ -40,7 +40,7 @@ def _library(name: str, place: str, section: str = "Library") -> TextEncoderSpec
 
 
 TEXT_ENCODERS: tuple[TextEncoderSpec, ...] = (
-    _spec("tf-idf", "tfidf:TfidfEncoder", "pipeline.settings.collection:TextSettings", sparse=True,
+    _spec("tf-idf", "tfidf:TfidfEncoder", "pipeline.config.schema.text:TextSettings", sparse=True,
           adds_words=True, dim=lambda entry, word: entry.tf_idf.size),
     _spec("averaged", "averaged:AveragedEncoder", "Averaged", adds_words=True, dim=lambda entry, word: word),
     _spec("fisher", "fisher:FisherEncoder", "Fisher", extra="fisher",

@@ -4,15 +4,13 @@ from typing import Annotated, Any, Literal
 
 from pydantic import BeforeValidator, Field, create_model
 
-from pipeline.settings.section import Name, NonNegative, Section
-from pipeline.settings.text_encoders import TextKindSettings
-from pipeline.specs.places import import_place
-from pipeline.specs.text_encoders import TEXT_ENCODERS, TextEncoderSpec, text_encoder_spec
+from pipeline.config.registry.spec import import_place
+from pipeline.config.registry.text_encoders import TEXT_ENCODERS, TextEncoderSpec, text_encoder_spec
+from pipeline.config.schema.section import Name, NonNegative, Section, key
+from pipeline.config.schema.text import TextKindSettings
 
 OWN = {spec.key: import_place(spec.section) for spec in TEXT_ENCODERS if spec.section}
 """Key of an entry -> the section of the kind of text encoder whose settings it holds."""
-ELSEWHERE = {"tf_idf": "text"}
-"""Key of an entry -> the section of the configuration that stands below it, where that is not of the defaults."""
 RESERVED = ("documents", "encoders", "labels", "parses", "simulated", "tokens", "trees", "word-vectors")
 """Names that something else has in a run's folder `text`, with or without an ending."""
 
@@ -25,24 +23,33 @@ Weights = Annotated[tuple[NonNegative, ...], Field(min_length=1), BeforeValidato
 
 
 class EveryTextKind(Section):
-    normalise: tuple[Literal["sqrt", "l2"], ...]
-    centre: Literal["none", "mean", "whiten"]
-    weight: Weights
-    storage: Literal["float16", "float32"]
-
-
-def _with(base: type[Section], name: str, keys: set[str]) -> type[Section]:
-    return create_model(
-        name, __base__=base, **{key: (OWN[key], Field({}, validate_default=True)) for key in OWN if key in keys}
+    normalise: tuple[Literal["sqrt", "l2"], ...] = key(
+        ("l2",), "of each text's vector, in this order: sqrt (signed) | l2 | (none)"
     )
+    centre: Literal["none", "mean", "whiten"] = key(
+        "none", "dense vectors: none | mean (subtract that of the training sentences) | whiten (then decorrelate)"
+    )
+    weight: Weights = key((1,), "factor of its block against the others; of several the best on dev is chosen")
+    storage: Literal["float16", "float32"] = key("float16", "of dense vectors: float16 | float32")
 
 
-TextEncoderDefaults = _with(EveryTextKind, "TextEncoderDefaults", OWN.keys() - ELSEWHERE.keys())
+WithTextKinds = create_model(
+    "WithTextKinds",
+    __base__=EveryTextKind,
+    **{
+        name: (section, key(section, f"kind {name.replace('_', '-')}: {section.__doc__}"))
+        for name, section in OWN.items()
+    },
+)
 
 
-class TextEncoderEntry(_with(TextEncoderDefaults, "EveryTextEncoder", set(ELSEWHERE))):
-    name: Name
-    kind: Literal[tuple(spec.name for spec in TEXT_ENCODERS)]
+class TextEncoderEntry(WithTextKinds):
+    name: Name = key(..., "a name of your own: artefacts and models refer to it")
+    kind: Literal[tuple(spec.name for spec in TEXT_ENCODERS)] = key(
+        ...,
+        "tf-idf | averaged (word vectors) | fisher (vectors of word vectors) | transformers, sentence-transformers,"
+        " open_clip, onnx | imported",
+    )
 
     @property
     def spec(self) -> TextEncoderSpec:

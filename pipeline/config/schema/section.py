@@ -38,6 +38,9 @@ NonNegative = Annotated[Number, Field(ge=0)]
 Share = Annotated[Number, Field(ge=0, le=1)]
 PositiveShare = Annotated[Number, Field(gt=0, le=1)]
 BelowOne = Annotated[Number, Field(ge=0, lt=1)]
+NonNegatives = Annotated[tuple[NonNegative, ...], Field(min_length=1)]
+Positives = Annotated[tuple[Positive, ...], Field(min_length=1)]
+Precision = Literal["auto", "float32", "bfloat16"]
 Described = Literal["train", "dev", "test"]
 """A split whose images have sentences."""
 Split = Literal[Described, "weak", "gallery"]
@@ -47,17 +50,40 @@ DESCRIBED, SPLITS, PROTOCOLS = get_args(Described), get_args(Split), get_args(Pr
 Name = Annotated[str, Field(pattern=r"^[A-Za-z0-9][A-Za-z0-9_.+-]*$")]
 
 
+def each_once(values: tuple[Any, ...]) -> tuple[Any, ...]:
+    if twice := [value for value in values if values.count(value) > 1]:
+        raise ValueError(f"{twice[0]} is named twice; name each once")
+    return values
+
+
+Names = Annotated[tuple[Name, ...], Field(min_length=1), AfterValidator(each_once)]
+
+
 def as_name(text: str) -> str:
     """`text` with a hyphen for all that no Name has."""
     return re.sub(r"[^A-Za-z0-9_.+-]+", "-", text).lstrip("-._+") or "run"
 
 
+def key(default: Any, description: str, title: str | None = None) -> Any:
+    """A field with its default (of a section its class; `...`: none) and its sentence. With a `title` it is the first
+    of a group."""
+    if isinstance(default, type):
+        return Field(default_factory=default, description=description, title=title)
+    return Field(default, description=description, title=title)
+
+
 class Section(BaseModel):
-    model_config = ConfigDict(extra="forbid", frozen=True, allow_inf_nan=False, defer_build=True)
+    model_config = ConfigDict(extra="forbid", frozen=True, allow_inf_nan=False, defer_build=True, validate_default=True)
 
     def changed(self, values: Mapping[str, Any]) -> Self:
         """This section with `values` laid over it. Raises pydantic's ValidationError where one is wrong."""
         return type(self).model_validate(merge(self.model_dump(), values))
+
+
+class Seeds(Section):
+    seeds: Annotated[tuple[Seed, ...], AfterValidator(each_once)] = key(
+        (), "several: the variant is NAME-seedK for each seed, which `reproduce` takes together"
+    )
 
 
 def merge(below: Mapping[str, Any], above: Mapping[str, Any]) -> dict[str, Any]:

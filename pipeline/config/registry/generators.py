@@ -3,7 +3,7 @@
 from dataclasses import dataclass
 from typing import Any
 
-from pipeline.specs.places import Spec, find
+from pipeline.config.registry.spec import Spec, find
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -23,7 +23,7 @@ class GeneratorSpec(Spec):
 
 
 def _spec(name: str, place: str, section: str, **more: Any) -> GeneratorSpec:
-    place, section = f"pipeline.generate.{place}", f"pipeline.settings.generators:{section}Settings"
+    place, section = f"pipeline.generate.{place}", f"pipeline.config.schema.generators:{section}Settings"
     return GeneratorSpec(name=name, place=place, section=section, **more)
 
 

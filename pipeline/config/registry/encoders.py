@@ -4,8 +4,8 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any, Literal
 
+from pipeline.config.registry.spec import Spec, find
 from pipeline.hubs import extra_of
-from pipeline.specs.places import Spec, find
 
 WIDTHS = {"squeezenet": 512, "resnet18": 512, "resnet34": 512, "mobilenet_v2": 1280, "vgg": 512, "alexnet": 256}
 """How torchvision's networks begin -> the channels that their average pooling has."""
@@ -32,9 +32,8 @@ class EncoderSpec(Spec):
     """What `weights` of its entry may be; nothing: it has none from elsewhere."""
     tags: bool = False
     """Whether `weights` may be a name that its library has for weights, too."""
-    defaults: str | None = None
-    """The key of the configuration whose values stand over encoder_defaults below its entry; null there is what the
-    model itself says."""
+    own_defaults: bool = False
+    """Whether the model itself says what its entry does not: size, colours, interpolation and weights."""
     learned: bool = False
     """Whether it is learned from the images of the train split."""
     regions: bool = False
@@ -57,7 +56,7 @@ def _spec(name: str, place: str, **more: Any) -> EncoderSpec:
 
 def _library(name: str, place: str, **more: Any) -> EncoderSpec:
     """Networks of another library, which is an extra."""
-    more = {"architectures": True, "extra": extra_of(name), "defaults": "library_defaults", **more}
+    more = {"architectures": True, "extra": extra_of(name), "own_defaults": True, **more}
     return _spec(name, f"{name}_models:{place}", **more)
 
 
@@ -68,7 +67,8 @@ ENCODERS: tuple[EncoderSpec, ...] = (
           weights=("untrained", "torchvision", "file", *TRAINED),
           check="pipeline.config.architectures:check_network"),
     _spec("standard", "standard:StandardEncoder", learned=True, extra="standard",
-          section="pipeline.settings.images:StandardSettings", check="pipeline.settings.images:check_standard",
+          section="pipeline.config.schema.images:StandardSettings",
+          check="pipeline.config.schema.images:check_standard",
           dim=lambda entry: sum(entry.standard.dimensions.model_dump().values())),
     _spec("pooled", "pooled_regions:PooledEncoder", reads="regions"),
     _spec("imported", "imported:ImportedEncoder", reads="vectors"),

@@ -3,9 +3,23 @@
 from dataclasses import dataclass
 from typing import Any, Literal
 
-from pipeline.specs.places import Spec, find
-from pipeline.specs.trainings import TRAININGS, UNSTACKED
+from pipeline.config.registry.spec import Spec, find
 
+STACKED = ("auxiliary_dimensions", "auxiliary_power", "auxiliary_eigenvalues")
+"""The keys of `transfer` that make the projection of the auxiliary pairs, a normalized CCA."""
+TRAININGS: dict[str, tuple[str, ...]] = {
+    "target": (),
+    "auxiliary": (),
+    "joint": ("beta",),
+    "text-feature": ("neighbours", "neighbour_share"),
+    "stacked": STACKED,
+    "sae-linear": (*STACKED, "weight", "second_beta"),
+    "sae": (*STACKED, "weight", "second_beta", "rule", "bandwidth", "features", "sample"),
+}
+"""Training -> the keys of `transfer` that matter to it."""
+STACKING = tuple(name for name, keys in TRAININGS.items() if keys[: len(STACKED)] == STACKED)
+"""The trainings that stack a normalized CCA of the auxiliary pairs."""
+UNSTACKED = tuple(name for name in TRAININGS if name not in STACKING)
 GRID = ("dimensions", "image_ridge", "text_ridge", "eigenvalue_power", "eigenvalues")
 """The keys of `fit` whose values are tried on dev."""
 
@@ -91,12 +105,14 @@ def _fitted(name: str, place: str, **more: Any) -> ModelSpec:
 
 
 def _trained(name: str, place: str, section: str = "Train", sentences: Any = "tokens", **more: Any) -> ModelSpec:
-    section = section if ":" in section else f"pipeline.settings.models:{section}Settings"
+    section = section if ":" in section else f"pipeline.config.schema.models:{section}Settings"
     more = {"section": section, "defaults": "train_defaults", "sentences": sentences, **more}
     return ModelSpec(name=name, place=f"pipeline.models.neural.{place}", made_by="train", **more)
 
 
-WSABIE, KERNELS = "pipeline.settings.models:WsabieSettings", "pipeline.settings.models:KernelsSettings"
+WSABIE = "pipeline.config.schema.models:WsabieSettings"
+ADAGRAD = "pipeline.config.schema.models:WsabieAdaGradSettings"
+KERNELS = "pipeline.config.schema.models:KernelsSettings"
 REGIONS: dict[str, Any] = {"regions": "any", "multi_vector": True}
 MODELS: tuple[ModelSpec, ...] = (
     _fitted("ridge", "ridge:RidgeRegression", metric="euclidean", grid=GRID[:2], trainings=UNSTACKED),
@@ -104,7 +120,7 @@ MODELS: tuple[ModelSpec, ...] = (
     _fitted("ncca", "cca:NormalizedCCA", grid=GRID, trainings=tuple(TRAININGS)),
     _fitted("kcca", "kernels:KernelCCA", section=KERNELS, grid=GRID),
     _fitted("wsabie-sgd", "wsabie_models:WsabieSGD", section=WSABIE),
-    _fitted("wsabie-adagrad", "wsabie_models:WsabieAdaGrad", section=WSABIE),
+    _fitted("wsabie-adagrad", "wsabie_models:WsabieAdaGrad", section=ADAGRAD),
     _trained("bow", "word_models:BagOfWords"),
     _trained("devise", "word_models:DeViSE"),
     _trained("rnn", "word_models:RNN", "PlainTrain"),
@@ -117,9 +133,9 @@ MODELS: tuple[ModelSpec, ...] = (
     _trained("dvsa", "fragment_models:DVSA", "WordFragmentTrain", **REGIONS),
     _trained("deptree", "fragment_models:DepTree", "RelationFragmentTrain", "dependency-trees", **REGIONS),
     _trained("defrag", "fragment_models:Defrag", "InstanceTrain", "dependency-trees", **REGIONS),
-    _trained("fragments", "grounded_model:GroundedFragments", "FragmentTrain", starts_from="ncca-recurrent",
+    _trained("fragments", "grounded_model:GroundedFragments", "GroundedTrain", starts_from="ncca-recurrent",
              **REGIONS | {"regions": "its-encoders"}),
-    _trained("ncca-refined", "refinement:RefinedCCA", sentences="vectors", starts_from="ncca"),
+    _trained("ncca-refined", "refinement:RefinedCCA", "RefinedTrain", sentences="vectors", starts_from="ncca"),
     _trained("ncca-recurrent", "word_towers:RecurrentCCA", "RecurrentTrain", starts_from="ncca"),
     ModelSpec(name="zero-shot", place="pipeline.models.linear.zero_shot:ZeroShot", made_by="adopt"),
     ModelSpec(name="ensemble", place="pipeline.models.linear.ensemble:Ensemble", made_by="combine", sentences="each"),

@@ -4,11 +4,11 @@ from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from typing import Any
 
+from pipeline.config.registry.encoders import EncoderSpec, encoder_spec
+from pipeline.config.registry.models import model_spec
+from pipeline.config.registry.spec import import_place
+from pipeline.config.registry.text_encoders import text_encoder_spec
 from pipeline.errors import MALFORMED, IntegrityError, brief
-from pipeline.specs.encoders import EncoderSpec, encoder_spec
-from pipeline.specs.models import model_spec
-from pipeline.specs.places import import_place
-from pipeline.specs.text_encoders import text_encoder_spec
 
 PREPARE_TEXT = "prepare-text-encoder"
 SCALED = "pipeline.models.linear.csls:Scaled"

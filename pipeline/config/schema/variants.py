@@ -1,59 +1,36 @@
 """A variant: a registered model under a name of its own, with hyperparameters of its own."""
 
 from collections.abc import Mapping
-from dataclasses import dataclass
-from typing import Any, ClassVar, Literal
+from dataclasses import dataclass, field
+from typing import Annotated, Any, Literal
 
-from pydantic import ConfigDict, field_validator
+from pydantic import ConfigDict, Field
 
-from pipeline.settings.models import FitSettings, TransferSettings, WordVectorsSettings
-from pipeline.settings.section import Name, Section, Seed
-from pipeline.specs.generators import GENERATORS
-from pipeline.specs.models import MODELS, ModelSpec
-from pipeline.specs.trainings import TRAININGS
-
-REFIT = "-refit"
-"""Ends the name of a model that learns from train and dev, by what the one without it chose on dev."""
-CSLS = "-csls"
-"""Ends a name, or stands before REFIT, where the scores of the model without it are corrected for hubs."""
-PLAIN = "-plain"
-"""Ends the name of what a variant with `csls` or `refit` is made of."""
-
-OWN = {spec.key: spec for spec in (*MODELS, *GENERATORS) if spec.section}
-"""Key of the configuration -> the model or generator whose settings it holds."""
+from pipeline.config.registry.models import MODELS, TRAININGS, ModelSpec
+from pipeline.config.schema.models import FitSettings, TransferSettings
+from pipeline.config.schema.section import Name, Names, NonNegatives, Section, Seed, Seeds, key
+from pipeline.config.schema.text import WordVectorsSettings
 
 
-class Seeds(Section):
-    seeds: tuple[Seed, ...]
-    section: ClassVar[str]
-
-    @field_validator("seeds")
-    @classmethod
-    def _each_once(cls, seeds: tuple[int, ...]) -> tuple[int, ...]:
-        if len(set(seeds)) < len(seeds):
-            raise ValueError(f"{cls.section}: seeds has a seed twice; name each once")
-        return seeds
-
-
-class VariantDefaults(Seeds):
-    section = "variants"
-    encoders: tuple[Name, ...] | None
-    text_encoders: tuple[Name, ...] | None
-    training: Literal[tuple(TRAININGS)]
-    documents: Name
-    seed: Seed | None
-    csls: bool
-    refit: bool
-
-
-class Variant(VariantDefaults):
+class Variant(Seeds):
     """Keys beside these are settings of its model."""
 
     model_config = ConfigDict(extra="allow")
-    model: Literal[tuple(spec.name for spec in MODELS)]
-    fit: dict[str, Any] = {}
-    transfer: dict[str, Any] = {}
-    word_vectors: dict[str, Any] = {}
+    model: Literal[tuple(spec.name for spec in MODELS if spec.made_by != "combine")] = key(..., "a registered model")
+    encoders: Names | None = key(None, "some of the above; null: all of them, side by side")
+    text_encoders: Names | None = key(None, "likewise, of text_encoders")
+    training: Literal[tuple(TRAININGS)] = key(
+        "target", "target | auxiliary | joint | text-feature | stacked | sae-linear | sae"
+    )
+    documents: Name = key("all", "the weak texts that training uses")
+    seed: Seed | None = key(
+        None, "of the model's random numbers; null: `seed`, so that variants differ in what they name"
+    )
+    csls: bool = key(False, "scores corrected for hubs (section csls)")
+    refit: bool = key(False, "fitted again to train and dev, by what the same model without it chose on dev")
+    fit: dict[str, Any] = key({}, "any keys of the section fit")
+    transfer: dict[str, Any] = key({}, "any keys of the section transfer")
+    word_vectors: dict[str, Any] = key({}, "any keys of the section word_vectors")
 
     @property
     def named(self) -> dict[str, Any]:
@@ -81,7 +58,7 @@ class Model:
     fit: FitSettings
     transfer: TransferSettings
     word_vectors: WordVectorsSettings
-    named: Mapping[str, Any]
+    named: Mapping[str, Any] = field(compare=False)
     """Those of its hyperparameters that the variant itself names, by their paths."""
 
     def learns_like(self, other: "Model") -> bool:
@@ -109,3 +86,11 @@ class Model:
             found["fit"] = self.fit.model_dump(include=self.spec.fit_keys - {"text_weights"})
             found["text_weights"] = self.text_weights
         return found | ({"settings": self.settings.model_dump(exclude={"checkpoint_seconds"})} if self.settings else {})
+
+
+class EnsembleSettings(Section):
+    members: Annotated[Names, Field(min_length=2)] = key(..., "models whose scores are added up")
+    refit: bool = key(False, "of refits of its members, with the weights that the same ensemble without it has")
+    weights: NonNegatives = key(
+        (0, 0.25, 0.5, 1), "grid for a member's scores, divided by their standard deviation; 0 leaves it out"
+    )

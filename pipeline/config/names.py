@@ -1,0 +1,213 @@
+"""The models and generators of a configuration, and what their names mean."""
+
+from collections.abc import Mapping
+from functools import cached_property
+from typing import Any
+
+from pydantic import ValidationError
+
+from pipeline.config.keys import OWN, OwnKeys
+from pipeline.config.messages import explain
+from pipeline.config.registry.generators import GENERATORS, generator_spec
+from pipeline.config.registry.models import MODELS, combining, model_spec
+from pipeline.config.schema.generators import ChosenGenerator, GeneratorVariant
+from pipeline.config.schema.section import Section
+from pipeline.config.schema.variants import EnsembleSettings, Model, Variant
+from pipeline.errors import UsageError, meant
+
+
+class Names(OwnKeys):
+    """What the names of models and generators mean.
+
+    A model with `csls` is made of the same one without, and one with `refit` learns by what the same one without has
+    chosen on dev. Each of these is the variant, or registered model, that is written so, or else one that is added.
+    """
+
+    def model(self, name: str) -> Model:
+        """What the model `name` means: a variant, a registered model on all encoders, or an ensemble on the encoders of
+        its members. UsageError for a name that is none of these, and for settings that its model does not have."""
+        one = self._written(name)
+        return self.meaning(name, one) if isinstance(one, Variant) else self._ensemble_meaning(one)
+
+    def _ensemble_meaning(self, ensemble: EnsembleSettings) -> Model:
+        members = [self.model(member) for member in ensemble.members]
+        spec = combining(any(member.spec.multi_vector for member in members))
+        encoders = {
+            key: tuple(dict.fromkeys(name for member in members for name in getattr(member, key)))
+            for key in ("encoders", "text_encoders")
+        }
+        return self.meaning("", Variant.model_construct(model=spec.name, **encoders))
+
+    def meaning(self, name: str, variant: Variant) -> Model:
+        """What `variant` means, of this name."""
+        spec, where = model_spec(variant.model), f"variants.{name}"
+        texts = variant.text_encoders
+        texts = tuple(one.name for one in self.text_encoders) if texts is None else texts
+        fit = laid(self.fit, variant.fit, f"{where}.fit")
+        weights = {one.name: one.weight for one in self.text_encoders} | fit.text_weights
+        return Model(
+            spec,
+            encoders=tuple(one.name for one in self.encoders) if variant.encoders is None else variant.encoders,
+            text_encoders=texts,
+            text_weights={name: weights[name] for name in texts if name in weights},
+            training=variant.training,
+            documents=variant.documents,
+            seed=self.seed if variant.seed is None else variant.seed,
+            settings=laid(self.section(spec), variant.model_extra or {}, where, tuple(Variant.model_fields)),
+            fit=fit,
+            transfer=laid(self.transfer, variant.transfer, f"{where}.transfer"),
+            word_vectors=laid(self.word_vectors, variant.word_vectors, f"{where}.word_vectors"),
+            named=variant.named,
+        )
+
+    def refits(self, name: str) -> bool:
+        """Whether the model has learned from dev too."""
+        return self._written(name).refit
+
+    def refitted(self, name: str) -> str | None:
+        """The model that the model `name` is a refit of; None for all others."""
+        return self._twin(name, refit=False) if self.refits(name) else None
+
+    def scaled(self, name: str) -> str | None:
+        """The model whose scores the model `name` corrects, a refit for a refit; None for all others."""
+        one = self._written(name)
+        return self._twin(name, csls=False) if isinstance(one, Variant) and one.csls else None
+
+    def members(self, name: str) -> tuple[str, ...]:
+        """The models that the ensemble `name` adds up, refits for a refit; nothing for a model of another kind."""
+        ensemble = self.ensemble(name)
+        return tuple(self._twin(one, refit=ensemble.refit) for one in ensemble.members) if ensemble else ()
+
+    def ensemble(self, name: str) -> EnsembleSettings | None:
+        """The ensemble `name`; None for a model of another kind."""
+        one = self._written(name)
+        return None if isinstance(one, Variant) else one
+
+    def start(self, name: str) -> str | None:
+        """The model on the same encoders that the model `name` starts from, a refit for a refit; None where it starts
+        from none. UsageError where there is no such model."""
+        model = self.model(name)
+        if model.spec.starts_from is None or self.scaled(name):
+            return None
+        if found := self._find_start(self._models, model):
+            return self._twin(found, refit=self.refits(name))
+        raise UsageError(
+            f"{name} starts from a model of {model.spec.starts_from} on the same encoders; add one to variants"
+        )
+
+    def every_model(self) -> list[str]:
+        """`models`, and those that these start from, add up, refit or correct, and so on. Raises as `start`."""
+        found = list(self.models)
+        for name in found:  # which grows meanwhile
+            needed = (*self.members(name), self.refitted(name), self.scaled(name), self.start(name))
+            found += [other for other in dict.fromkeys(needed) if other and other not in found]
+        return found
+
+    def made_by(self, stage: str) -> list[str]:
+        """Those of `every_model` that the stage `fit`, `train` or `combine` makes; `fit-csls` makes all corrected."""
+        every = self.every_model()
+        return [name for name in every if self.model(name).spec.made_by == stage and not self.scaled(name)]
+
+    def section(self, spec: Any) -> Any:
+        """The settings that only the registered model or generator has; None where it has none."""
+        return getattr(self, spec.key) if spec.key in OWN else None
+
+    def generator(self, name: str) -> ChosenGenerator:
+        """What the generator `name` means: a variant, or a registered one on all encoders. UsageError for a name that
+        is neither, and for settings that it does not have."""
+        registered = [spec.name for spec in GENERATORS]
+        if name not in (known := [*registered, *self.generator_variants]):
+            raise UsageError(f"unknown generator {name}; {meant(name, known)}there are {', '.join(known)}")
+        chosen = self.generator_variants.get(name) or GeneratorVariant(generator=name)
+        spec = generator_spec(chosen.generator)
+        where, beside = f"generator_variants.{name}", tuple(GeneratorVariant.model_fields)
+        return ChosenGenerator(
+            spec,
+            encoders=tuple(one.name for one in self.encoders) if chosen.encoders is None else chosen.encoders,
+            seed=self.seed if chosen.seed is None else chosen.seed,
+            settings=laid(self.section(spec), chosen.model_extra or {}, where, beside),
+        )
+
+    @property
+    def single(self) -> dict[str, Variant]:
+        """The models that are written and no ensembles: registered ones and variants."""
+        registered = {spec.name: Variant(model=spec.name) for spec in MODELS if spec.made_by != "combine"}
+        return registered | self.variants
+
+    def _written(self, name: str) -> Variant | EnsembleSettings:
+        if name not in self._models:
+            known = [*self.single, *self.ensembles]
+            raise UsageError(
+                f"unknown model {name}; {meant(name, known)}there are {', '.join(known)}; write others into variants"
+            )
+        return self._models[name]
+
+    @cached_property
+    def _models(self) -> dict[str, Variant | EnsembleSettings]:
+        """Every model by its name: those that are written, and those that `csls` and `refit` of these need."""
+        models = {**self.single, **self.ensembles}
+        waiting = list(models)
+        for name in waiting:  # which grows meanwhile
+            one, before = models[name], len(models)
+            if isinstance(one, Variant):
+                if one.csls:
+                    self._add_twin(models, name, csls=False, refit=one.refit)
+                if one.refit:
+                    self._add_twin(models, name, csls=one.csls, refit=False)
+                start = model_spec(one.model).starts_from and one.refit and not one.csls
+                if start and (found := self._find_start(models, self.meaning(name, one))):
+                    self._add_twin(models, found, csls=False, refit=True)
+            elif one.refit:
+                self._add_twin(models, name, refit=False)
+                for member in one.members:
+                    self._add_twin(models, member, csls=models[member].csls, refit=True)
+            waiting += list(models)[before:]
+        return models
+
+    def _find_start(self, models: Mapping[str, Any], model: Model) -> str | None:
+        for name, one in models.items():
+            alike = isinstance(one, Variant) and one.model == model.spec.starts_from and not (one.csls or one.refit)
+            if alike and self.meaning(name, one).learns_like(model):
+                return name
+        return None
+
+    def _twin(self, name: str, **options: bool) -> str:
+        """The model that is as `name` but for these of its options, `csls` and `refit`."""
+        one = self._written(name)
+        kept = {"csls": one.csls} if isinstance(one, Variant) else {}
+        return self._add_twin(self._models, name, **kept | {"refit": one.refit} | options)
+
+    def _add_twin(self, models: dict[str, Any], name: str, **options: bool) -> str:
+        """The first of `models` that is as `name` with these `options`; one is added where there is none."""
+        one = models[name]
+        twin = one.model_copy(update=options)
+        if twin == one:
+            return name
+        for other, found in models.items():
+            if type(found) is type(twin) and self._alike(found, twin):
+                return other
+        plain = name if not any(getattr(one, key) for key in options) else ""
+        if not plain and any(options.values()):
+            plain = self._add_twin(models, name, **dict.fromkeys(options, False))
+        new = f"{plain or name}{''.join(f'-{key}' for key, is_on in options.items() if is_on) or '-plain'}"
+        while new in models:
+            new += "_"
+        models[new] = twin
+        return new
+
+    def _alike(self, one: Variant | EnsembleSettings, other: Variant | EnsembleSettings) -> bool:
+        if isinstance(one, EnsembleSettings):
+            return one == other
+        if (one.model, one.csls, one.refit) != (other.model, other.csls, other.refit):
+            return False
+        return self.meaning("", one) == self.meaning("", other)
+
+
+def laid(section: Section | None, values: Mapping[str, Any], where: str, beside: tuple[str, ...] = ()) -> Any:
+    """`section` with `values` over it. UsageError names the key, by the place `where` these stand."""
+    if not values:
+        return section
+    try:
+        return (section or Section()).changed(values)
+    except ValidationError as error:
+        raise UsageError(explain(error, type(section or Section()), where=where, beside=beside)) from error

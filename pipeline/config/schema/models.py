@@ -1,0 +1,283 @@
+"""Sections about models and how they are trained."""
+
+from typing import Annotated, Literal
+
+from pydantic import Field, model_validator
+
+from pipeline.config.schema.section import (
+    AboveZero,
+    BelowOne,
+    Count,
+    Name,
+    NonNegative,
+    NonNegatives,
+    Number,
+    Positive,
+    Positives,
+    PositiveShare,
+    Precision,
+    Section,
+    key,
+)
+
+AboveZeros = Annotated[tuple[AboveZero, ...], Field(min_length=1)]
+Eigenvalues = Annotated[tuple[Literal["correlation", "gong"], ...], Field(min_length=1)]
+FragmentSum = Literal["words", "mean-words", "positive"]
+Loss = Literal["info-nce", "ranking", "squared"]
+Optimiser = Literal["adam", "sgd", "momentum", "adagrad"]
+Kernel = Literal["linear", "rbf", "laplacian", "cosine", "polynomial"]
+
+
+class FitSettings(Section):
+    """The values to try.
+
+    By `search` grid every pair of ridges is tried; by `lines` all image ridges at one text ridge, then all text ridges
+    at the best of these, and so on in turn until no ridge changes. All else is tried in every combination.
+    """
+
+    dimensions: Positives = key(
+        (32, 64, 96, 128, 192), "c, the dimensions of the joint space; chosen on dev, as are the next three"
+    )
+    image_ridge: NonNegatives = key(
+        (0.01, 0.1, 0.3, 1, 3, 10), "relative to the mean of the diagonal of the view's covariance"
+    )
+    text_ridge: NonNegatives = key((0.01, 0.1, 0.3, 1, 3, 10), "likewise")
+    eigenvalue_power: NonNegatives = key((0, 0.5, 1, 2, 4), "t of Gong et al. 2014, equation 2")
+    eigenvalues: Eigenvalues = key(
+        ("correlation",), "lambda there: correlation (rho) | gong (1 + rho, as in the published code)"
+    )
+    search: Literal["grid", "lines"] = key(
+        "lines", "lines (one ridge at a time, in turn) | grid (every pair of ridges)"
+    )
+    dev_images: Positive = key(1000, "dev images (the first ones) on which the grid is judged")
+    text_weights: dict[Name, NonNegatives] = key({}, "text encoder -> weights that are tried, in place of its entry's")
+
+
+class TransferSettings(Section):
+    """How auxiliary pairs enter; sequences are axes of which every combination is tried on dev.
+
+    `beta` scales the auxiliary rows in joint training, `second_beta` those of the second CCA of SAE (the paper has
+    none: 0). `auxiliary_dimensions` is c1 and `auxiliary_power` the t of the auxiliary CCA,
+    of `auxiliary_eigenvalues`. `weight` is the length of
+    the stacked columns relative to that of the original ones. `rule` and `bandwidth` (in multiples of sigma),
+    `features` (m) and `sample` (rows that sigma is measured on) make the random Fourier map; `neighbours` is k of
+    text-feature and `neighbour_share` the total variance of its mean texts over that of the image view.
+    """
+
+    beta: NonNegatives = key((0.1, 0.3, 1), "joint: auxiliary rows are scaled by it")
+    auxiliary_dimensions: Positives = key((128,), "c1 of stacked, sae-linear and sae")
+    auxiliary_power: NonNegatives = key((1,), "t of the auxiliary projection")
+    auxiliary_eigenvalues: Eigenvalues = key(("correlation",), "lambda of it, as in fit")
+    weight: NonNegatives = key((1,), "length of the stacked columns relative to the original ones")
+    second_beta: NonNegatives = key(
+        (0,), "sae, sae-linear: scale of the auxiliary rows in the second CCA; 0 as in the paper"
+    )
+    rule: Annotated[tuple[Literal["cosine-sine", "paper"], ...], Field(min_length=1)] = key(
+        ("cosine-sine",), "sae: how R and b are drawn, cosine-sine | paper"
+    )
+    bandwidth: AboveZeros = key((1,), "sae: multiples of sigma, the mean distance to the 50th neighbour")
+    features: Positive = key(3000, "sae: dimensions of the random Fourier map")
+    sample: Annotated[Positive, Field(ge=2)] = key(
+        2000, "sae: target images, and sentences, that sigma is measured on, drawn at random"
+    )
+    neighbours: Positive = key(50, "text-feature: k")
+    neighbour_share: NonNegatives = key(
+        (0.03, 0.1, 0.3, 1), "text-feature: total variance of the mean texts, as a share of the image view's"
+    )
+
+    @model_validator(mode="after")
+    def _frequencies_are_whole(self) -> "TransferSettings":
+        if "cosine-sine" in self.rule and self.features % 2:
+            raise ValueError("features: must be even for the rule cosine-sine, which uses every frequency twice")
+        return self
+
+
+class KernelsSettings(Section):
+    """kernels by the names of scikit-learn"""
+
+    image_kernel: Kernel = key("rbf", "linear | rbf | laplacian | cosine | polynomial, as scikit-learn has them")
+    text_kernel: Kernel = key("cosine", "likewise")
+    image_gamma: AboveZero = key(0.5, "of rbf and laplacian, in units of one over the view's total variance")
+    text_gamma: AboveZero = key(0.5, "likewise")
+    landmarks: Positive = key(2000, "exact for fewer training rows; Nystroem's approximation above")
+    score: Literal["cosine", "product", "distance"] = key(
+        "cosine", "cosine (Gong et al. 2014, equation 2) | product | distance (Socher et al. 2014, section 5)"
+    )
+
+
+class WsabieSettings(Section):
+    """as models.linear.wsabie says"""
+
+    learning_rate: AboveZeros = key((0.5, 1, 2, 4, 8), "of the mean gradient of a batch; chosen on dev, as is the next")
+    max_norm: AboveZeros = key(
+        (10, 20, 50, 100, 200), "alpha, the greatest squared length of a column; the paper's are 50 to 200"
+    )
+    search: Literal["lines", "grid"] = key("lines", "lines (every rate, then every alpha) | grid (every pair of them)")
+    dimensions: Positive = key(96, "c")
+    epochs: Positive = key(300, "at most")
+    batch: Positive = key(256, "pairs a step")
+    max_samples: Positive = key(1000, "negatives sampled for a pair before it counts as fulfilled")
+    interval: Positive = key(2, "epochs between two looks at dev")
+    patience: Positive = key(5, "looks without a better one, after which training stops")
+
+
+class WsabieAdaGradSettings(WsabieSettings):
+    learning_rate: AboveZeros = key((0.2, 0.4, 0.6, 0.8, 1), "as for wsabie_sgd, and so on")
+
+
+class TrainSettings(Section):
+    dimensions: Positive = key(512, "K, of the joint space (bow: the word vectors'; ncca-refined: the start's)")
+    loss: Loss = key(
+        "info-nce", "info-nce | ranking (Kiros et al. 2014, equation 6) | squared (Socher et al. 2014, section 5)"
+    )
+    score: Literal["cosine", "product"] = key(
+        "cosine", "cosine | product (of vectors of any length; Socher et al. 2014, equation 5); squared: distance"
+    )
+    negatives: Literal["all", "distinct", "hardest", "sampled"] = key(
+        "all",
+        "all (of the batch) | distinct (each image of it once) | hardest (of it) | sampled (from the training set)",
+    )
+    reduction: Literal["mean", "sum"] = key(
+        "mean", "mean (over the pairs of a batch) | sum, as the papers print their losses"
+    )
+    contrastive: Positive = key(100, "negatives sampled: how many for a batch")
+    resampled: Literal["batch", "epoch"] = key(
+        "batch", "negatives sampled: drawn anew every batch | epoch (Kiros et al. 2014)"
+    )
+    margin: NonNegative = key(0.2, "ranking: alpha")
+    temperature: AboveZero = key(0.05, "info-nce")
+    optimiser: Optimiser = key("adam", "adam | sgd | momentum (sgd with a momentum of 0.9) | adagrad")
+    adagrad_reset: Positive = key(5, "adagrad: epochs after which its sums begin again")
+    learning_rate: AboveZero = key(0.001, "at the beginning")
+    decay: PositiveShare = key(0.85, "of the learning rate, every epoch")
+    weight_decay: NonNegative = key(0, "pull towards zero (what starts from an ncca: to there; trees: the identity)")
+    penalty: NonNegative = key(0, "lambda of the objective's penalty on the parameters (Socher et al. 2014, section 5)")
+    averaging: BelowOne = key(0, "share that the judged average of the parameters keeps in a step; 0 judges the last")
+    dropout: BelowOne = key(0.3, "of image dimensions, words, and sentence dimensions")
+    encoder_dropout: BelowOne = key(
+        0, "share of images whose features of an encoder are left out, each encoder's for itself"
+    )
+    clip: AboveZero = key(2, "greatest norm of the gradient")
+    batch_size: Annotated[Positive, Field(ge=2)] = key(128, "pairs")
+    epochs: Positive = key(10, "at most")
+    patience: Positive = key(3, "epochs without a better recall sum on dev, after which training stops")
+    precision: Precision = key(
+        "auto", "of the recurrent products: auto (bfloat16 where it is fast) | float32 | bfloat16"
+    )
+    checkpoint_seconds: NonNegative = key(60, "a killed job repeats at most this much")
+
+    @model_validator(mode="after")
+    def _hardest_is_of_the_ranking_loss(self) -> "TrainSettings":
+        if self.loss == "info-nce" and self.negatives == "hardest":
+            raise ValueError("negatives: hardest goes with loss: ranking; choose all or sampled for info-nce")
+        return self
+
+
+class LongShortTermTrainSettings(TrainSettings):
+    peepholes: bool = key(False, "whether gates see the cell (Kiros et al. 2014, equations 1, 2 and 4)")
+
+
+class TreeTrainSettings(TrainSettings):
+    activation: Literal["tanh", "relu", "sigmoid", "identity"] = key(
+        "tanh", "f of the states: tanh | relu | sigmoid | identity (Socher et al. 2014 try all four)"
+    )
+
+
+class PlainTrainSettings(TreeTrainSettings):
+    bias: bool = key(True, "whether the recurrence adds a bias")
+
+
+class RelationTrainSettings(TreeTrainSettings):
+    rare: Positive = key(100, "dependency relations of fewer training words share one matrix")
+
+
+class RefinedTrainSettings(TrainSettings):
+    """strong ridges in `fit` leave it more to refine"""
+
+    temperature: AboveZero = key(0.07, "info-nce")
+    averaging: BelowOne = key(0.98, "share")
+    encoder_dropout: BelowOne = key(0.5, "share")
+    batch_size: Annotated[Positive, Field(ge=2)] = key(512, "pairs")
+    decay: PositiveShare = key(0.9, "of the learning rate")
+    epochs: Positive = key(12, "at most")
+
+
+class RecurrentTrainSettings(RefinedTrainSettings):
+    """ncca-refined whose sentence tower also reads the words in order"""
+
+    hidden: Positive = key(128, "of each direction of the network that reads words")
+
+
+class DenseTrainSettings(TrainSettings):
+    """needs regions of the model's encoders"""
+
+    simplified_epochs: Count = key(3, "that learn from whole sentences alone, before phrases are given regions")
+    correspondence_epochs: Positive = key(2, "between two choices of every phrase's region")
+    phrase_share: NonNegative = key(0.3, "weight of the phrases' loss against the sentences'")
+    phrase_contrasts: Literal["other-images", "batch", "own-image"] = key(
+        "other-images",
+        "of a phrase and its region: other-images (of the batch) | batch (its own image too) | own-image (alone: Niu"
+        " et al. 2017, equation 9, by its index)",
+    )
+    forget_bias: Number = key(
+        0, "of the forget gates at the beginning; 0 halves what a word leaves at every phrase above it"
+    )
+
+
+class FragmentTrainSettings(TrainSettings):
+    sum: FragmentSum = key(
+        "mean-words", "words (the best region of each, summed) | mean-words | positive (all positive products)"
+    )
+    global_weight: NonNegative = key(0, "of the product of the whole image and the whole sentence; fragments only")
+    element_clip: AboveZero | None = key(5, "greatest size of any entry of the gradient; null for no such limit")
+
+
+class WordFragmentTrainSettings(FragmentTrainSettings):
+    """needs regions; Karpathy and Fei-Fei 2015: sum words, loss ranking, margin 1, optimiser momentum"""
+
+    hidden: Positive = key(300, "of the bidirectional network")
+    clip: AboveZero = key(1_000_000, "no limit beside element_clip")
+    temperature: AboveZero = key(0.1, "info-nce")
+    averaging: BelowOne = key(0.98, "share")
+    dropout: BelowOne = key(0.2, "share")
+    batch_size: Annotated[Positive, Field(ge=2)] = key(100, "pairs")
+    epochs: Positive = key(15, "at most")
+
+
+class RelationFragmentTrainSettings(FragmentTrainSettings):
+    """needs regions; the relations of dependency trees in place of words ("DepTree edges")"""
+
+    least_share: Annotated[NonNegative, Field(le=1)] = key(
+        0.01, "of all words with a head; relations that fewer have are left out (Karpathy et al. 2014)"
+    )
+    sum: FragmentSum = key("words", "as for dvsa")
+    clip: AboveZero = key(1_000_000, "no limit beside element_clip")
+    loss: Loss = key("ranking", "of the scores")
+    reduction: Literal["mean", "sum"] = key("sum", "over the pairs of a batch")
+    margin: NonNegative = key(1, "alpha")
+    optimiser: Optimiser = key("momentum", "as in train_defaults")
+    learning_rate: AboveZero = key(4e-5, "at the beginning")
+    dropout: BelowOne = key(0.1, "share")
+    batch_size: Annotated[Positive, Field(ge=2)] = key(100, "pairs")
+    epochs: Positive = key(15, "at most")
+
+
+class InstanceTrainSettings(RelationFragmentTrainSettings):
+    """with the multiple-instance objective of Karpathy et al. 2014"""
+
+    sum: FragmentSum = key("positive", "as for dvsa")
+    instance_weight: NonNegative = key(100, "of the multiple-instance objective beside the ranking")
+
+
+class GroundedTrainSettings(FragmentTrainSettings):
+    """begins from an ncca-recurrent on encoders that have regions"""
+
+    global_weight: NonNegative = key(2, "of the product of the whole image and the whole sentence")
+    element_clip: AboveZero | None = key(None, "as for dvsa")
+    temperature: AboveZero = key(0.1, "info-nce")
+    learning_rate: AboveZero = key(0.0003, "at the beginning")
+    decay: PositiveShare = key(0.7, "of the learning rate")
+    averaging: BelowOne = key(0.98, "share")
+    encoder_dropout: BelowOne = key(0.5, "share, of whole images")
+    batch_size: Annotated[Positive, Field(ge=2)] = key(256, "pairs")
+    epochs: Positive = key(3, "at most")

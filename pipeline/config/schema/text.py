@@ -1,0 +1,257 @@
+"""Sections about sentences: vectors, tokens, trees."""
+
+from pathlib import Path
+from typing import Annotated, Literal
+
+from pydantic import Field, model_validator
+
+from pipeline.config.schema.section import Count, Name, Positive, Section, key
+
+
+class TextKindSettings(Section):
+    """What a kind of text encoder is made from, beside its keys."""
+
+    @property
+    def learns(self) -> bool:
+        """Whether from the training sentences."""
+        return False
+
+    @property
+    def vectors(self) -> bool:
+        """Whether from vectors of words."""
+        return False
+
+    @property
+    def corpus(self) -> bool:
+        """Whether these are the run's own."""
+        return False
+
+    def outside(self, weights_root: str) -> Path | None:
+        """The file that a person brought for it."""
+        return None
+
+    def files(self, weights_root: str) -> dict[str, Path]:
+        """All such files, by their names as inputs."""
+        path = self.outside(weights_root)
+        return {"file": path} if path else {}
+
+    def folder(self, weights_root: str) -> Path | None:
+        """The folder of a model that a person brought for it."""
+        return None
+
+    @property
+    def maker(self) -> str | None:
+        """The text encoder that made its vectors, where these were made elsewhere."""
+        return None
+
+    @property
+    def lacks(self) -> str | None:
+        """The key that an entry of the kind has to have and does not."""
+        return None
+
+
+class WordVectorSource(TextKindSettings):
+    """Where the vectors of words come from, of which a text's vector is made."""
+
+    source: Literal["corpus", "file"] = key("corpus", "corpus (what train-word-vectors learned) | file")
+    file: str | None = key(None, "source file: GloVe or word2vec, under weights_root")
+    format: Literal["text", "binary"] = key("text", "of that file: text | binary (word2vec)")
+    words: Positive = key(
+        50_000, "source file: the first so many words are kept, beside those of the training sentences"
+    )
+
+    @property
+    def learns(self) -> bool:
+        return True
+
+    @property
+    def vectors(self) -> bool:
+        return True
+
+    @property
+    def corpus(self) -> bool:
+        return self.source == "corpus"
+
+    def outside(self, weights_root: str) -> Path | None:
+        return Path(weights_root) / self.file if self.file else None
+
+    @model_validator(mode="after")
+    def _file_goes_with_source(self) -> "WordVectorSource":
+        if (self.source == "file") != (self.file is not None):
+            raise ValueError("give `file` exactly when `source` is file")
+        return self
+
+
+class AveragedSettings(WordVectorSource):
+    """The mean vector of a text's words."""
+
+    idf: bool = key(True, "weight words by inverse document frequency")
+
+
+class FisherSettings(WordVectorSource):
+    """The Fisher vector of a text's words; needs jointspace[fisher]."""
+
+    components: Annotated[Positive, Field(ge=2)] = key(
+        16, "of the Gaussian mixture; a vector has this times (twice the word vector's dimensions + 1)"
+    )
+    principal: Positive | None = key(
+        50, "principal components of word vectors that are taken first; null: the vectors themselves"
+    )
+    sample: Positive = key(200_000, "words of the training sentences that the mixture is fitted to")
+
+
+class LibrarySettings(TextKindSettings):
+    """A model of another library: its name on the hub, or a folder."""
+
+    architecture: str | None = key(None, "a model on Hugging Face's hub, or a folder under weights_root")
+
+    def folder(self, weights_root: str) -> Path | None:
+        place = Path(weights_root) / (self.architecture or "")
+        return place if self.architecture and place.is_dir() else None
+
+    @property
+    def lacks(self) -> str | None:
+        return None if self.architecture else "architecture"
+
+
+class OpenClipTextSettings(LibrarySettings):
+    """The text side of a model of OpenCLIP's: its name, hf-hub:NAME, or a folder."""
+
+    weights: str | None = key(None, "OpenCLIP's name for its pretrained weights")
+
+
+class OnnxTextSettings(TextKindSettings):
+    """An ONNX file, and the JSON file of its tokenizer."""
+
+    file: str | None = key(None, "under weights_root")
+    tokenizer: str | None = key(None, "the JSON file of its tokenizer, likewise; null: tokenizer.json beside it")
+    length: Positive | None = key(
+        None, "tokens of a text that are read; null: as many as the graph or the tokenizer says, or 512"
+    )
+    output: str | None = key(None, "its output that has the vectors, by name; null: the first")
+
+    def outside(self, weights_root: str) -> Path | None:
+        return Path(weights_root) / self.file if self.file else None
+
+    def files(self, weights_root: str) -> dict[str, Path]:
+        found = super().files(weights_root)
+        if not found:
+            return found
+        beside = found["file"].with_name("tokenizer.json")
+        return found | {"tokenizer": Path(weights_root) / self.tokenizer if self.tokenizer else beside}
+
+    @property
+    def lacks(self) -> str | None:
+        return None if self.file else "file"
+
+
+class ImportedSettings(TextKindSettings):
+    """Vectors of the run's sentences that were made elsewhere."""
+
+    path: str | None = key(
+        None, "under data_root: .npy, .npz, .pt, .safetensors, Parquet, HDF5, clip-retrieval's folder"
+    )
+    features: str | None = key(None, "the column, array or dataset of the vectors; null: the only one")
+    names: str | None = key(
+        None,
+        "likewise of the names, IMAGE#k or the words; or a text file beside it; null: FILE.txt, the only one, or the"
+        " manifest's order",
+    )
+    made_by: Name | None = key(None, "the text encoder that made them, for queries in words; null: there are none")
+
+    @property
+    def maker(self) -> str | None:
+        return self.made_by
+
+    @property
+    def lacks(self) -> str | None:
+        return None if self.path else "path"
+
+
+class TextSettings(TextKindSettings):
+    """Terms and how often they occur."""
+
+    lowercase: bool = key(True, "before anything else")
+    tokenizer: Literal["treebank", "words"] = key("words", "words (runs of letters and digits) | treebank (nltk)")
+    lemmatise: bool = key(
+        True,
+        "by simplemma, where most words of the training sentences are English; lemmas are words that occur in them",
+    )
+    stop_words: bool = key(False, "leave out scikit-learn's English stop words ('under' is one of them)")
+    max_ngram: Annotated[Positive, Field(le=3)] = key(
+        2, "1 words only; 2 also pairs of neighbouring words; 3 also triples"
+    )
+    size: Positive = key(3000, "the most common terms of the training sentences")
+    min_count: Positive = key(2, "training sentences that a term must occur in")
+    idf: bool = key(True, "weight terms by inverse document frequency")
+    normalise: bool = key(True, "every sentence to unit length")
+    vocabulary: str | None = key(
+        None, "the model.json of a tf-idf encoder to keep instead, so that a collection can grow"
+    )
+
+    @property
+    def learns(self) -> bool:
+        return self.vocabulary is None
+
+    def outside(self, weights_root: str) -> Path | None:
+        return Path(self.vocabulary) if self.vocabulary else None
+
+
+class TokenVocabularySettings(Section):
+    lowercase: bool = key(True, "before anything else")
+    tokenizer: Literal["treebank", "words"] = key("words", "words (runs of letters and digits) | treebank (nltk)")
+    size: Positive = key(20_000, "the most common words of the training sentences; all others are one unknown word")
+    min_count: Positive = key(2, "training sentences that a word must occur in")
+
+
+class WordVectorsSettings(Section):
+    source: Literal["random", "corpus", "file"] = key(
+        "random", "random | corpus (word2vec on the training sentences and language_text) | file"
+    )
+    file: str | None = key(None, "source file: GloVe or word2vec, under weights_root")
+    format: Literal["text", "binary"] = key("text", "of that file: text | binary (word2vec)")
+    dim: Positive = key(300, "of vectors that are drawn or learned; a file has its own")
+    window: Positive = key(5, "source corpus: words on each side that a word is to predict")
+    epochs: Positive = key(10, "likewise: passes over the sentences")
+    predicts: Literal["context", "word"] = key(
+        "context", "likewise: a word its context (skip-gram), or the context the word (CBOW; Kiros et al. 2014)"
+    )
+    train: bool = key(True, "go on learning them; false keeps them as they are")
+
+    @model_validator(mode="after")
+    def _file_goes_with_source(self) -> "WordVectorsSettings":
+        if (self.source == "file") != (self.file is not None):
+            raise ValueError("word_vectors: give `file` exactly when `source` is file")
+        return self
+
+
+class TreebankSettings(Section):
+    train: str | None = key(None, "learned from")
+    dev: str | None = key(None, "decides when to stop")
+    test: str | None = key(None, "reported on")
+
+
+class ParserSettings(Section):
+    epochs: Positive = key(14, "at most")
+
+
+class ParseSettings(Section):
+    engine: Literal["files", "spacy"] = key("files", "files (of another parser, or the demo's) | spacy")
+    conllu: str | None = key(
+        "trees.conllu", "files: CoNLL-U under data_root, plain or .gz; null: dependencies from brackets"
+    )
+    brackets: str | None = key("trees.brackets", "files: phrase trees under data_root; null: phrases from dependencies")
+    pipeline: str | None = key(None, "spacy: an installed package, or folder under weights_root; null: train-parser's")
+    max_words: Positive = key(100, "spacy: longer sentences become chains")
+    batch_sentences: Positive = key(64, "spacy: sentences that a worker takes at a time, and that its death costs")
+    workers: Count = key(2, "spacy: processes that parse; 0 for none")
+    treebank: TreebankSettings = key(
+        TreebankSettings, "CoNLL-U that train-parser learns from, under weights_root, plain or .gz"
+    )
+    training: ParserSettings = key(ParserSettings, "of train-parser, by spaCy")
+
+    @model_validator(mode="after")
+    def _files_are_given(self) -> "ParseSettings":
+        if self.engine == "files" and self.conllu is None and self.brackets is None:
+            raise ValueError("parse.engine is files: name one in parse.conllu or parse.brackets, or set spacy")
+        return self
