@@ -81,7 +81,7 @@ def add_regions(run: Path, manifest: Manifest, kinds: list[str]) -> None:
 
 
 def evaluate(run: Path) -> dict:
-    make_stage("evaluate_descriptions", run, "mrnn-regions", "test.boxes")
+    make_stage("evaluate_descriptions", run, "mrnn-regions", "test.boxes", "--again")
     return json.loads((run / "evaluation/descriptions/mrnn-regions.test.boxes.json").read_text())
 
 
