@@ -1,6 +1,9 @@
 """Exported bundles, opened by the programs that they are for, which give the same answers."""
 
 import json
+import re
+import subprocess
+import sys
 from pathlib import Path
 
 import numpy as np
@@ -61,6 +64,24 @@ def test_parquet(bundle: Path, query: np.ndarray, right: list[str], tmp_path: Pa
     table = pq.read_table(make(bundle, "parquet", tmp_path / "out") / "images.parquet")
     vectors = np.array(table["vector"].to_pylist(), np.float32)
     assert [table["path"][int(at)].as_py() for at in np.argsort(-(vectors @ query))[:3]] == right
+
+
+PROGRAMS = re.findall(r"```python\n(.+?)```", (Path(__file__).parents[2] / "docs/searching.md").read_text(), re.S)
+
+
+@pytest.mark.parametrize(("place", "module"), [(0, "lancedb"), (1, "qdrant_client"), (2, "numpy")])
+def test_the_lines_of_the_documentation_read_the_parquet(bundle: Path, tmp_path: Path, place: int, module: str) -> None:
+    assert len(PROGRAMS) == 3 and module in PROGRAMS[place]
+    compile(PROGRAMS[place], module, "exec")
+    pytest.importorskip(module)
+    make(bundle, "parquet", tmp_path / "vectors")
+    command = [sys.executable, "-c", PROGRAMS[place]]
+    result = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True)
+    assert result.returncode == 0, result.stderr
+    if module == "numpy":
+        table = pq.read_table(tmp_path / "clip/metadata/metadata_0.parquet")
+        assert table["image_path"].to_pylist()[0] == "dog-0.png"
+        assert np.load(tmp_path / "clip/img_emb/img_emb_0.npy").shape == (24, 8)
 
 
 def test_removed_rows_are_left_out(run: Path, bundle: Path, tmp_path: Path) -> None:
