@@ -139,7 +139,7 @@ LINES = {
     "pipeline/collections/formats/__init__.py": (
         "import coco, ", "reds, ", "Iterator[Record]]] = {\n", '"reds": reds.read,\n',
     ),
-    "pipeline/config/schema/collection.py": ('    format: Literal["folder", ', '"reds", '),
+    "pipeline/config/schema/collection.py": ('    format: Literal[\n        "folder", ', '"reds", '),
 }  # fmt: skip
 """File -> what stands in it, and what is added behind that; behind nothing: at the end."""
 TINY = {
