@@ -5,7 +5,6 @@ import inspect
 import sys
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import suppress
-from functools import cached_property
 from pathlib import Path
 from types import MethodType
 from typing import Any
@@ -109,8 +108,6 @@ class Looked:
         found = inspect.getattr_static(type(self._one), name, None)
         if isinstance(found, property):
             return found.fget(self)
-        if isinstance(found, cached_property):
-            return found.func(self)
         return MethodType(found, self) if inspect.isfunction(found) else getattr(self._one, name)
 
 
@@ -119,6 +116,14 @@ class LookedConfig(Looked):
 
     def __init__(self, config: Config, seen: set[str]) -> None:
         super().__init__(config, {key: key for key in Config.model_fields}, seen)
+
+    @property
+    def _models(self) -> Mapping[str, Any]:
+        self._seen.update(("variants", "ensembles"))
+        return self._one._models
+
+    def meaning(self, name: str, variant: Any) -> Any:
+        return self._one.meaning(name, variant)
 
     def model(self, name: str) -> Looked:
         model = self._one.model(name)

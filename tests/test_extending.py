@@ -136,7 +136,7 @@ LINES = {
     "pipeline/collections/formats/__init__.py": (
         "formats import (\n", "    reds,\n", "Iterator[Record]]] = {\n", '"reds": reds.read,\n',
     ),
-    "pipeline/config/schema/collection.py": ("    format: Literal[\n", '"reds", '),
+    "pipeline/config/schema/collection.py": ('    format: Literal[\n        "folder", ', '"reds", '),
 }  # fmt: skip
 """File -> what stands in it, and what is added behind that; behind nothing: at the end."""
 TINY = {
