@@ -193,3 +193,22 @@ def test_a_collection_is_named_by_its_run(gallery: ServedGallery, tmp_path: Path
     assert there.collection == "holiday"
     client = make_client(there, replace(LIMITS, top=2))
     assert client.get("/api/models").json()["models"][0]["collection"] == "holiday"
+
+
+def test_several_bundles_are_one_gallery(run: Path, tmp_path: Path) -> None:
+    """Their ids are those of the run, each photograph and its sentences are found, and it is counted once."""
+    from pipeline.storage.bundles import open_bundle
+
+    bundle = open_bundle(build_bundle(run, {"index": {"bundles": 3}}, output="several"))
+    several = ServedGallery(Searcher(bundle), see, bundle.photographs().read, PIXELS, 32)
+    assert (several.count("images"), several.count("sentences")) == (24, 48)
+    for image_id in (0, 13, 23):
+        path = several.row(image_id)["path"]
+        assert several.original(image_id) == (run / "data" / path).read_bytes()
+        assert several.sentences_of(image_id) == [
+            f"a {path.partition('-')[0]}",
+            f"the big {path[:-4].replace('-', ' number ')}",
+        ]
+    assert sorted(row["image_id"] for row, _ in several.browse(24)[1]) == list(range(24))
+    assert [hit.row["path"] for hit in several.images("dog", 3)] == ["dog-0.png", "dog-8.png", "dog-16.png"]
+    assert several.scale is not None
