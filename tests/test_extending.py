@@ -137,7 +137,7 @@ LINES = {
     "pipeline/images/proposals.py": ("    return known\n", HALVES, 'Propose]] = {\n', '"halves": lambda *_: halve,\n'),
     "pipeline/config/schema/images.py": ('    proposals: Literal["boxes", ', '"halves", ', "", CELLS),
     "pipeline/collections/formats/__init__.py": (
-        "import coco, ", "reds, ", "Iterator[Record]]] = {\n", '"reds": reds.read,\n',
+        "    coco,\n", "    reds,\n", "Iterator[Record]]] = {\n", '"reds": reds.read,\n',
     ),
     "pipeline/config/schema/collection.py": ('    format: Literal[\n        "folder", ', '"reds", '),
 }  # fmt: skip
