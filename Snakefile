@@ -39,7 +39,6 @@ onsuccess:
 
 localrules:
     all,
-    gong,
 
 
 rule all:
@@ -53,9 +52,3 @@ include: "stages/rules/models.smk"
 include: "stages/rules/index.smk"
 include: "stages/rules/results.smk"
 include: "stages/rules/papers.smk"
-
-
-rule gong:
-    input:
-        rules.tabulate.output,
-        rules.show_transfer.output,

@@ -20,7 +20,8 @@ from interleave import parse_options
 
 from pipeline import runtime
 
-runtime.configure(1)
+if __name__ == "__main__":  # its workers, where numpy is imported already, have inherited it
+    runtime.configure(1)
 
 import numpy as np  # noqa: E402
 import psutil  # noqa: E402

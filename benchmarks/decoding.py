@@ -40,8 +40,10 @@ def main() -> None:
     smaller, whole = (partial(decode, photograph, LIMITS, side) for side in (RESIZE, None))
     report(compare(f"{CAMERA[0]} x {CAMERA[1]} decoded for {RESIZE} pixels", smaller, whole, chosen.pairs, threads=1))
 
+    make = partial(np.full, SHAPE, dtype=np.uint8)  # of a module: what a script defines is not sent to workers
+
     def drawn(mapper) -> None:
-        for _ in mapper(make, range(chosen.items), 2):
+        for _ in mapper(make, (number % 256 for number in range(chosen.items)), 2):
             pass
 
     shared = partial(drawn, partial(shared_map, shape=SHAPE))
@@ -55,10 +57,6 @@ def camera_photograph() -> bytes:
     data = io.BytesIO()
     probe.save(data, "JPEG", quality=92)
     return data.getvalue()
-
-
-def make(number: int) -> np.ndarray:
-    return np.full(SHAPE, number % 256, np.uint8)
 
 
 def cosines(weights: Path | None, folder: Path | None) -> dict:

@@ -24,7 +24,6 @@ import pyarrow as pa  # noqa: E402
 import yaml  # noqa: E402
 
 from pipeline.run.layout import Layout  # noqa: E402
-from pipeline.run.parts import divide  # noqa: E402
 from pipeline.run.runner import commit_part  # noqa: E402
 from pipeline.storage.atomic import sidecar_path  # noqa: E402
 from pipeline.storage.benchmarks import read_benchmarks  # noqa: E402
@@ -118,8 +117,7 @@ def write_shards(run: Path, topics: np.ndarray, dim: int) -> None:
         inputs = {"encoder": digest, "images": rows.fingerprints["images"]}
         ids = np.arange(rows.first_image, rows.last_image)
         write_features(path, features, ids, f"made {number}", {"encoder": {"name": "made"}, "inputs": inputs})
-    for number, part in enumerate(divide(manifest.n_shards, manifest.shard_size)):
-        commit_part(shards, number, part)
+    commit_part(shards, 0, range(manifest.n_shards))
 
 
 def run_rules(folder: Path, cores: int) -> float:

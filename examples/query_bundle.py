@@ -16,7 +16,7 @@ def main(folder: Path, row: int, top: int = 5) -> None:
     card = json.loads((folder / "card.json").read_text())
     if card["kind"] == "fragments":
         sys.exit(f"{folder} has a vector for each region and word, and none for an image; give another row's bundle")
-    index = faiss.read_index(str(folder / "images.faiss"), faiss.IO_FLAG_ONDISK_SAME_DIR)
+    index = faiss.read_index(str(folder / "images.faiss"))
     table = pq.read_table(folder / "images.parquet")
     if index.ntotal != card["images"]["count"] or index.d != card["dim"]:
         sys.exit(f"{folder}/images.faiss is not the index of card.json")

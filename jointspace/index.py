@@ -15,24 +15,25 @@ from pipeline.errors import InputError, UsageError
 from pipeline.images.decode import ImageLimits, decode, to_rgb
 from pipeline.index.query import encode_image
 from pipeline.index.search import Hit, Photograph, Searcher
-from pipeline.storage.bundle import Bundle
+from pipeline.storage.bundles import open_bundle
 
 
-def load(bundle: str | Path, trust_code: bool = False) -> "Index":
-    """The bundle in a folder that `snakemake`, `jointspace apply` or Index.apply wrote.
+def load(*bundles: str | Path, trust_code: bool = False) -> "Index":
+    """The bundle in a folder that `snakemake`, `jointspace apply` or Index.apply wrote. Several bundles of one model,
+    in one folder or in several, are searched as one.
 
     A spaCy pipeline or an ONNX graph in it is run only if you made it on this machine, or if you `trust_code`.
-    Raises IntegrityError where there is no bundle, or where it was damaged.
+    Raises IntegrityError where there is no bundle, or where it was damaged, and UsageError for different models.
     """
-    index = Index(Path(bundle))
+    index = Index(*bundles)
     if trust_code:
         index.bundle.trust_code()
     return index
 
 
 class Index:
-    """A bundle: images, their sentences, and the model that finds them. Its parts are read when they are first needed.
-    It can be pickled, and opens the same folder where it arrives.
+    """One or several bundles: images, their sentences, and the model that finds them. Its parts are read when they are
+    first needed. It can be pickled, and opens the same folders where it arrives.
 
     >>> index = load(bundle)
     >>> [hit.row["path"].partition("-")[0] for hit in index.search("a red picture", k=2)]
@@ -44,14 +45,16 @@ class Index:
     True
     """
 
-    def __init__(self, folder: Path) -> None:
-        self.bundle = Bundle(folder)
-        self._folder = folder.absolute()
+    def __init__(self, *folders: str | Path) -> None:
+        if not folders:
+            raise UsageError("name the folder of a bundle")
+        self._folders = [Path(folder).absolute() for folder in folders]
+        self.bundle = open_bundle(*map(Path, folders))
         self._searcher = Searcher(self.bundle)
 
     def __reduce__(self) -> tuple[Any, ...]:
         """A copy, also one in another process, opens the folder anew."""
-        return load, (self._folder,)
+        return load, tuple(self._folders)
 
     @property
     def card(self) -> Mapping[str, Any]:
@@ -114,7 +117,7 @@ class Index:
         """
         from stages.applied import apply_bundle
 
-        return Index(apply_bundle(self.bundle.folder, Path(photographs), Path(output), name).folder)
+        return Index(apply_bundle(self.bundle.parts[0].folder, Path(photographs), Path(output), name).folder)
 
     def _require_vectors(self) -> None:
         if self._searcher.multi_vector:

@@ -56,6 +56,7 @@ class Readings:
         roots = set() if root is None else {str(root)}
         if roots and "://" not in str(root):
             roots |= {os.path.abspath(root), os.path.realpath(root)}
+            roots |= {f"file://{one}" for one in roots if os.path.isabs(one)}
         plain = (_plain(_composed(one).replace("\\", "/")) for one in roots)
         self._roots = sorted((f"{one.rstrip('/')}/" for one in plain if one.strip("/")), key=len, reverse=True)
         self._folded = [_composed(one.casefold()) for one in self._roots]

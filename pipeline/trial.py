@@ -1,6 +1,7 @@
 """Reading files of strangers with libraries that may end the process: first for trial, in another one."""
 
 import atexit
+import os
 import resource
 from collections.abc import Callable
 from functools import cache
@@ -21,7 +22,7 @@ def try_first(path: Path, read: Callable[..., Any], *arguments: Any) -> None:
     Function and arguments travel by pickle; what it returns is dropped. Raises InputError with the reason of a failure.
     The process is started once and kept for the next trial.
     """
-    outcome = _worker()((path, read, arguments))
+    outcome = _worker()((path, read, arguments, os.getcwd()))
     if isinstance(outcome, Failure) and outcome.unreachable:
         raise UnreachableError(outcome.reason)
     if isinstance(outcome, Failure):
@@ -36,8 +37,9 @@ def _worker() -> Worker:
     return worker
 
 
-def _attempt(call: tuple[Path, Callable[..., Any], tuple[Any, ...]]) -> None:
-    path, read, arguments = call
+def _attempt(call: tuple[Path, Callable[..., Any], tuple[Any, ...], str]) -> None:
+    path, read, arguments, folder = call
+    os.chdir(folder)  # the caller may have gone elsewhere since the process was started
     resource.setrlimit(resource.RLIMIT_DATA, (MOST_BYTES, resource.getrlimit(resource.RLIMIT_DATA)[1]))
     try:
         read(*arguments)

@@ -93,9 +93,10 @@ def apply_bundle(
     from pipeline.index.asking import Asker
     from pipeline.run.runner import make
     from pipeline.storage.bundle import Bundle
+    from pipeline.storage.bundles import open_bundle
     from pipeline.storage.names import plain
 
-    bundle = Bundle(source)
+    bundle = open_bundle(source).parts[0]  # each has the model
     bundle.check_rows()
     asker = Asker(bundle)
     _require_whole_images(bundle, asker)
@@ -201,11 +202,11 @@ def _index(run: Run, bundle: "Bundle", asker: "Asker", name: str) -> Path:
     about = add_indices(writer, embeddings, ids, settings, run.gpu, _queries(bundle, asker))
     for modality, rows in ids.items():
         writer.add_table(f"{modality}.parquet", getattr(manifest, modality).take(rows[:]))
-    own = {file for file in source["files"] if file.partition(".")[0].partition("-")[0] in ids}
+    own = {file for file in source["files"] if file.partition(".")[0] in ids}
     writer.copy(bundle, but=own)
     inputs = {one: digest for one, digest in source["inputs"].items() if not one.startswith("embeddings/")}
     inputs |= {**embeddings.inputs, "bundle": source["fingerprint"]}
-    card = {key: value for key, value in source.items() if key not in ("files", "more_roots", *ids)}
+    card = {key: value for key, value in source.items() if key not in ("files", "part", *ids)}
     digest = fingerprint("applied", 1, {"splits": SPLITS, "index": settings.model_dump()}, inputs)
     about |= {"splits": list(settings.splits), "data_root": str(manifest.root), "name": name}
     writer.commit({**card, **about, "inputs": inputs, "fingerprint": digest})

@@ -1,13 +1,129 @@
-"""What the index of a model takes from its run, so that queries can be embedded without it."""
+"""The bundle of a model: its indices, and what it takes from its run, so that queries can be embedded without it."""
 
 from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
+    import numpy as np
+
     from pipeline.config import Config
+    from pipeline.run import Run
     from pipeline.run.layout import Artefact, Layout
+    from pipeline.storage.embeddings import Embeddings
     from pipeline.storage.parameters import Parameters
+    from pipeline.storage.sharded_ids import ShardedIds
+
+
+def write_bundle(
+    run: "Run", model: str, ids: "Mapping[str, ShardedIds]", folder: Path, fingerprint: str, about: Mapping[str, Any]
+) -> None:
+    """Write the bundle of the images and sentences `ids` of a run into `folder`; its card says `about`, too."""
+    from pipeline.config.registry.stored import restore
+    from pipeline.storage.bundle import Bundle, BundleWriter
+    from pipeline.storage.bundle_regions import add_regions
+    from pipeline.storage.carried_parsers import add_parser, find_carried_parser
+    from pipeline.storage.fingerprint import require_same
+    from pipeline.storage.own_code import code_of, remember
+    from pipeline.storage.phrases import PhraseVectors
+    from pipeline.storage.reading import read_bytes
+    from pipeline.storage.records import read_vocabulary
+    from pipeline.storage.trees import ParseShards
+    from stages.indices import add_indices, describe_training
+
+    config, layout, manifest, settings = run.config, run.layout, run.manifest, run.config.index
+    source, words = layout.model(model).path, vocabulary_of(config, layout, model)
+    embeddings, parameters = run.embedded_model(model)
+    mapping = restore(embeddings.registered, parameters.settings, parameters.tensors, source)
+    encoders = read_encoders(mapping, parameters.details, source, run.root / "encoders")
+    texts = read_text_encoders(mapping, parameters.details, source, layout)
+    vocabulary = None
+    if words:
+        vocabulary = read_vocabulary(words.path)["fingerprint"]
+        require_same("vocabulary", {str(words.path): vocabulary, str(source): parameters.details["vocabulary"]})
+
+    parse = None
+    if reads_trees(config, model):
+        trained = layout.parser.path if trains_parser(config) else None
+        named = trained, config.parse.pipeline, Path(config.weights_root)
+        parses = ParseShards(manifest, layout.parses.folder).open(0)
+        parse = find_carried_parser(parameters, parses, layout.labels.path, *named)
+
+    writer = BundleWriter(folder)
+    indices = add_indices(writer, embeddings, ids, settings, run.gpu, _other_sentences(run, embeddings, ids))
+    for modality, rows in ids.items():
+        writer.add_table(f"{modality}.parquet", manifest.rows(modality, rows[:]))
+    if phrases := [PhraseVectors(layout.phrases(model, split).path) for split in phrase_splits(config, model)]:
+        made_by = {str(layout.phrases(model, one.split).path): one.inputs["model"] for one in phrases}
+        require_same("model", {str(source): parameters.fingerprint, **made_by})
+        add_regions(writer, ids["images"][:], phrases)
+    writer.add_parameters(source)
+    if words:
+        writer.add("vocabulary.json", read_bytes(words.path))
+    for name in encoders:
+        writer.add_parameters(layout.encoder(name).path, f"encoders/{name}/")
+    for name in texts:
+        writer.add_parameters(layout.text_encoder(name).path, f"text_encoders/{name}/")
+    if parse:
+        add_parser(writer, parse)
+
+    inputs = {**embeddings.inputs, "model": parameters.fingerprint}
+    inputs |= {"vocabulary": vocabulary} if vocabulary else {}
+    inputs |= {f"text_encoders/{name}": encoder.fingerprint for name, encoder in texts.items()}
+    inputs |= {f"encoders/{name}": encoder.fingerprint for name, encoder in encoders.items()}
+    inputs |= {f"phrases/{one.split}": one.fingerprint for one in phrases}
+    inputs |= {"parser": parse.digest} if parse and parse.digest else {}
+    writer.commit(
+        {
+            "model": embeddings.name,
+            "registered": embeddings.registered,
+            "metric": embeddings.metric,
+            "dim": embeddings.dim,
+            **indices,
+            **about,
+            "splits": list(settings.splits),
+            "name": run.config.name,
+            **describe_training(run, model),
+            "data_root": str(manifest.root),
+            "encoders": {name: encoder.settings for name, encoder in encoders.items()},
+            "text_encoders": {name: {"kind": encoder.settings["kind"]} for name, encoder in texts.items()},
+            **({"parse": parse.metadata} if parse else {}),
+            "inputs": inputs,
+            "fingerprint": fingerprint,
+        }
+    )
+    remember(code_of(Bundle(writer.folder).card).values())
+
+
+def _other_sentences(run: "Run", embeddings: "Embeddings", ids: "Mapping[str, ShardedIds]") -> "np.ndarray | None":
+    """Sentences to measure an index of images with that has none of its own; None where it has some, or none is."""
+    from pipeline.index.build import QUERIES
+    from pipeline.index.vectors import evenly_spaced
+
+    count = int(run.manifest.bounds("sentences")[-1])
+    if embeddings.multi_vector or len(ids["sentences"]) or not count:
+        return None
+    return embeddings.read("sentences", evenly_spaced(count, QUERIES))
+
+
+def reads_trees(config: "Config", model: str) -> bool:
+    """Whether a model, or a member of an ensemble, takes sentences as trees."""
+    return any(config.model(member).spec.trees for member in config.members(model) or [model])
+
+
+def trains_parser(config: "Config") -> bool:
+    return config.parse.engine == "spacy" and config.parse.pipeline is None
+
+
+def phrase_splits(config: "Config", model: str) -> list[str]:
+    """The splits whose regions go into the index of a model that embeds them one by one."""
+    if config.model(model).spec.multi_vector:
+        return []
+    return [
+        split
+        for one, split in config.phrase_splits(config.phrases.splits)
+        if one == model and split in config.index.splits
+    ]
 
 
 def read_encoders(

@@ -58,13 +58,13 @@ def results_of(run: Path) -> dict[str, Any]:
     `search` with that model, as arguments of `jointspace`. Raises IntegrityError for what is damaged."""
     from pipeline.evaluate.summary import ranking
     from pipeline.storage.atomic import read_json
-    from pipeline.storage.bundle import CARD, Bundle
+    from pipeline.storage.bundles import open_bundle
     from pipeline.storage.names import plain
 
     summary, report = run / "evaluation" / "summary.json", run / "report" / "index.html"
     ranked = ranking(values) if summary.exists() and (values := read_json(summary)) else []
     best = run / "index" / plain(ranked[0]["model"], summary) if ranked else run
-    search = example_search(Bundle(best)) if (best / CARD).exists() else None
+    search = example_search(open_bundle(best)) if ranked and best.exists() else None
     return {
         "run": str(run),
         "evaluations": ranked,
@@ -114,9 +114,9 @@ def search_command(folder: Path) -> str | None:
     """The same as a command on the bundle in `folder`."""
     import shlex
 
-    from pipeline.storage.bundle import Bundle
+    from pipeline.storage.bundles import open_bundle
 
-    example = example_search(Bundle(folder))
+    example = example_search(open_bundle(folder))
     return shlex.join(["jointspace", *example]) if example else None
 
 

@@ -53,11 +53,6 @@ bundle = click.option(
 )
 
 
-def count(name: str, default: int, what: str, least: int = 1) -> click.Option:
-    """An option of a declared stage, a number of at least `least`."""
-    return click.Option([name], type=click.IntRange(min=least), default=default, show_default=True, help=what)
-
-
 def output(kind: click.Path, what: str):
     """The option `--output`, a FILE or a FOLDER; `what` says what it becomes.
 

@@ -67,7 +67,9 @@ def read_generator(run: "Run", name: str) -> StoredGenerator:
 
 def space_of(settings: "Config", layout: Layout, generator: str) -> Artefact | None:
     """The index whose joint space a generator uses; None where it uses none."""
-    return layout.index(settings.describe.space) if settings.generator(generator).settings.in_space else None
+    if not settings.generator(generator).settings.in_space:
+        return None
+    return layout.index(settings.bundle_names(settings.describe.space)[0])  # each has the model
 
 
 def read_bundled_encoders(stored: StoredGenerator, bundle: "Bundle") -> "dict[str, Parameters]":
@@ -162,7 +164,7 @@ def write_descriptions(
     from tqdm import tqdm
 
     from pipeline.generate.describing import describe_images
-    from pipeline.report.descriptions import as_text, render
+    from pipeline.report.page import descriptions_as_text, render_descriptions
     from pipeline.storage.atomic import publish_record
     from pipeline.storage.bundle import Bundle
     from pipeline.storage.fingerprint import fingerprint
@@ -178,8 +180,8 @@ def write_descriptions(
     inputs = {**inputs, "manifest": run.manifest.fingerprint, "generator": stored.parameters.fingerprint}
     digest = digest or fingerprint("descriptions", 2, about, inputs)
     value = {**about, "inputs": inputs, "fingerprint": digest, "images": described}
-    page = render(value, _thumbnails(run, described[: settings.describe.shown]))
-    beside = {"index.html": page.encode(), "descriptions.txt": as_text(value).encode()}
+    page = render_descriptions(value, _thumbnails(run, described[: settings.describe.shown]))
+    beside = {"index.html": page.encode(), "descriptions.txt": descriptions_as_text(value).encode()}
     publish_record(folder / "descriptions.json", value, beside)
 
 
@@ -187,7 +189,7 @@ def _thumbnails(run: "Run", described: list[dict]) -> list[str | None]:
     """A `data:` address of a thumbnail of each described image or box; None where it cannot be read."""
     from pipeline.errors import InputError
     from pipeline.images.decode import ImageLimits
-    from pipeline.report.thumbnails import thumbnail
+    from pipeline.report.photographs import thumbnail
 
     limits, source, rows, addresses = ImageLimits.from_settings(run.config.collection), run.photographs, {}, []
     if any(one["image_id"] is not None for one in described):

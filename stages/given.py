@@ -1,6 +1,7 @@
 """Vectors made elsewhere, as the configuration names them, matched with the images or sentences of a run."""
 
 from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -95,7 +96,8 @@ def match_given(run: "Run", encoder: "Encoder") -> MatchedFeatures:
     from pipeline.images.matching import match_names
 
     found, images = _opened(run, encoder), _images(run)
-    matching = match_names(found.names, images, run.layout.data_root)
+    with _naming(encoder.path):
+        matching = match_names(found.names, images, run.layout.data_root)
     _require_all(matching, images, encoder.path, "image")
     return MatchedFeatures(images, matching.rows, found)
 
@@ -119,10 +121,22 @@ def match_given_sentences(run: "Run", encoder: "TextEncoderEntry") -> MatchedFea
             )
         return MatchedFeatures(labels, np.arange(len(owners)), found)
     texts = run.manifest.sentences["text"].to_pylist()
-    matching = match_sentences(found.names, images, owners, texts, labels, run.layout.data_root)
+    with _naming(place):
+        matching = match_sentences(found.names, images, owners, texts, labels, run.layout.data_root)
     _require_all(matching, labels, place, "sentence")
     _require_alike(matching, found, place)
     return MatchedFeatures(labels, matching.rows, found)
+
+
+@contextmanager
+def _naming(path: str) -> Iterator[None]:
+    """An InputError within becomes one of the file at `path`."""
+    from pipeline.errors import InputError
+
+    try:
+        yield
+    except InputError as error:
+        raise InputError(f"{path}: {error}") from error
 
 
 def _images(run: "Run") -> list[str]:

@@ -1,6 +1,6 @@
 """Adding indices to a bundle, for the commands that build one; and what the card says of the training."""
 
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
@@ -12,9 +12,7 @@ if TYPE_CHECKING:
     from pipeline.run import Run
     from pipeline.storage.bundle import BundleWriter
     from pipeline.storage.embeddings import Embeddings
-    from pipeline.storage.manifest import Manifest
     from pipeline.storage.sharded_ids import ShardedIds
-    from stages.pieces import Pieces
 
 
 def add_indices(
@@ -24,24 +22,19 @@ def add_indices(
     settings: "IndexSettings",
     gpu: Any,
     queries: "np.ndarray | None" = None,
-    pieces: "Callable[[str, ShardedIds], Pieces] | None" = None,
 ) -> dict[str, Any]:
     """Add the indices of the images and sentences `ids`, and which vectors are of which item; returns what the card
     says.
 
     Without sentences there is no index of them, and that of the images is measured with `queries` (q, c), other
-    sentences of the same space; where there are none either, with the images' own vectors. Where there are more
-    images or sentences than `index.piece`, both are in pieces, if `pieces(modality, ids)` says how these are made.
+    sentences of the same space; where there are none either, with the images' own vectors.
     """
     from dataclasses import fields
 
     from tqdm import tqdm
 
-    from pipeline.errors import UsageError
     from pipeline.index import lists_on_gpu
-    from pipeline.index.build import MEMORY
     from pipeline.index.build_gallery import build_gallery, queries_of
-    from pipeline.index.ondisk import ListsFile
     from pipeline.index.requirements import Requirements
     from pipeline.index.shortlist import Shortlist
     from pipeline.index.vectors import evenly_spaced
@@ -49,8 +42,6 @@ def add_indices(
 
     lists_on_gpu.use(gpu)
     several = embeddings.multi_vector
-    if settings.on_disk and several:
-        raise UsageError(f"{embeddings.name} is multi-vector: its lists stay in memory; set index.on_disk to false")
     requirements = Requirements(**settings.model_dump(include={field.name for field in fields(Requirements)}))
     shortlist = Shortlist(**settings.shortlist.model_dump())
     kind, cards, outlines = "fragments" if several else "global", {}, {}
@@ -62,40 +53,17 @@ def add_indices(
             asking = ids[other][evenly_spaced(len(ids[other]), queries_of(several))]
             queries = embeddings.read(other, asking)
         name = INDEXED[kind][modality]
-        place, vectors = MEMORY, None
-        if pieces and not several and max(map(len, ids.values())) > settings.piece:
-            place = pieces(modality, ids[modality])
-            vectors = place.vectors
-        elif settings.on_disk:
-            place = ListsFile(writer.place_for(f"{name}.lists"), f"{name}.lists")
         built = build_gallery(
-            modality, vectors or embeddings.rows_of(modality, ids[modality][:]), outlines[modality],
-            queries, embeddings.comparison, requirements, shortlist,
-            lambda items, what: tqdm(items, what, disable=None), place, gpu,
+            modality, embeddings.rows_of(modality, ids[modality][:]), outlines[modality], queries,
+            embeddings.comparison, requirements, shortlist, lambda items, what: tqdm(items, what, disable=None), gpu,
         )  # fmt: skip
-        details = place.deliver(writer, name)
         _add_index(writer, embeddings.name, name, built.index)
-        cards[name] = {**built.card(), **details}
+        cards[name] = built.card()
         if built.cost:
             _log_cost(embeddings.name, modality, built, settings.recall_floor)
     if several:
         writer.add_outlines(outlines)
     return {"kind": kind, **({"score": embeddings.score} if several else {}), **cards}
-
-
-def add_table(
-    writer: "BundleWriter", manifest: "Manifest", modality: str, ids: "ShardedIds", about: Mapping[str, Any]
-) -> None:
-    """Add the rows `ids` of the images or sentences, in the pieces of their index, of which `about` tells."""
-    from pipeline.storage.bundle_folders import piece_file
-
-    first = 0
-    for number, piece in enumerate(pieces := (about.get(modality) or {}).get("pieces", [])):
-        own = ids[first : first + piece["rows"]]
-        writer.add_table(piece_file(modality, number, ".parquet"), manifest.rows(modality, own))
-        first += piece["rows"]
-    if not pieces:
-        writer.add_table(f"{modality}.parquet", getattr(manifest, modality).take(ids[:]))
 
 
 def _log_cost(model: str, modality: str, built: "BuiltGallery", floor: float) -> None:

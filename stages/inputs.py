@@ -179,13 +179,12 @@ def open_photographs(run: "Run", image_id: "np.ndarray | list[int]") -> "Iterato
             yield None, f"{photograph.name}: {error}"
 
 
-def read_bundled_embeddings(run: "Run", bundle_folder: Path) -> "Embeddings":
+def read_bundled_embeddings(run: "Run", bundle: Any) -> "Embeddings":
     """The run's embeddings of the model of a bundle."""
-    from pipeline.storage.bundle import Bundle
     from pipeline.storage.embeddings import Embeddings
     from pipeline.storage.names import plain
 
-    model = plain(Bundle(bundle_folder).card["model"], bundle_folder)
+    model = plain(bundle.card["model"], bundle.folder)
     return Embeddings(run.manifest, run.layout.embeddings(model).folder)
 
 

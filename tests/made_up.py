@@ -1,5 +1,6 @@
 """A tiny made-up run, small enough to know every answer: eight things, each a word, a colour and a direction."""
 
+import base64
 import hashlib
 import json
 import shutil
@@ -18,10 +19,11 @@ from pipeline.config import default_path, merge, read_mapping, validate
 from pipeline.config.registry.models import model_spec
 from pipeline.models.linear.projection import Directions, LinearModel
 from pipeline.models.linear.views import ImageView
-from pipeline.run.layout import Artefact, Layout
+from pipeline.report.photographs import ReportPicture
+from pipeline.run.layout import Layout
 from pipeline.run.run import Run
 from pipeline.run.runner import make
-from pipeline.storage.atomic import CHECK, DRAWING, publish, to_json
+from pipeline.storage.atomic import CHECK, to_json
 from pipeline.storage.features import write_features
 from pipeline.storage.gather import shard_path
 from pipeline.storage.manifest import BOXES, DOCUMENTS, IMAGES, Manifest
@@ -202,9 +204,11 @@ def make_stage(name: str, run: Path, *arguments: object) -> str:
 
 
 def build_bundle(run: Path, *settings: dict, model: str = "ncca", output: str = "bundle", **options: object) -> Path:
-    """The bundle of a model of the run by the stage `build_index`, moved to `output`; `settings` are laid over the
-    run's configuration for it alone."""
-    make(opened := open_run(run, *settings), STAGE, (model,), **options)
+    """The bundle, or bundles, of a model of the run by the stage `build_index`, moved to `output`; `settings` are laid
+    over the run's configuration for it alone."""
+    opened = open_run(run, *settings)
+    for bundle in opened.config.bundle_names(model):
+        make(opened, STAGE, (bundle,), **options)
     shutil.rmtree(run / output, ignore_errors=True)
     return opened.layout.index(model).path.rename(run / output)
 
@@ -222,10 +226,9 @@ def ingest(run: Path, data: Path, *settings: dict, processes: int = 0) -> None:
     make(open_run(run, collection, *settings), INGEST, processes=processes)
 
 
-def write_sheet(sheet: Artefact) -> None:
-    """A black drawing."""
-    Image.new("RGB", (9, 9)).save(drawn := BytesIO(), "png")
-    publish(sheet.path, drawn.getvalue(), kind=DRAWING, rows=1, fingerprint="sheet")
+def decoded(picture: ReportPicture) -> Image.Image:
+    """The picture in a `data:` address."""
+    return Image.open(BytesIO(base64.b64decode(picture.address.partition(",")[2])))
 
 
 def retell(path: Path, *keys: str, value: object) -> None:

@@ -76,14 +76,6 @@ def read_descriptions(folder: Path) -> dict:
     return json.loads((folder / "descriptions.json").read_text())
 
 
-def find_few_words(run: Path, folder: Path) -> Path:
-    """The vocabulary of a run in `folder` on the same manifest as `run`, without rare words."""
-    (folder / "manifest").symlink_to(run / "manifest")
-    write_config(folder, FAST, {"tokens": {"min_count": 3}})
-    make_stage("build_token_vocabulary", folder)
-    return folder / "text/tokens.json"
-
-
 def train(run: Path, name: str) -> Path:
     """The folder of the generator `name`, which is trained where it is not yet."""
     folder = run / "generators" / name

@@ -17,6 +17,8 @@ from pipeline.storage.fingerprint import fingerprint
 from pipeline.storage.gather import shard_path
 from pipeline.storage.manifest import Manifest
 from pipeline.storage.parameters import MODEL, write_parameters
+from pipeline.storage.regions import REGIONS
+from pipeline.storage.shards import write_shard
 from pipeline.text.tokens import make_analyzer
 from pipeline.text.vocabulary import Vocabulary
 
@@ -60,6 +62,22 @@ def add_fragments(run: Path, row: str, score: dict) -> None:
             "regions": {"colour": MADE_BY},
         },
     )  # fmt: skip
+
+
+def write_regions(run: Path, encoder: str = "colour") -> None:
+    """The regions of every image: the whole, its thing and the next."""
+    manifest = Manifest(run / "manifest")
+    for number in range(manifest.n_shards):
+        span = manifest.shard(number)
+        ids = np.arange(span.first_image, span.last_image)
+        images = _images(manifest, ids)
+        arrays = {"features": images.vectors, "boxes": images.boxes, "offsets": images.offsets, "image_id": ids}
+        arrays["scores"] = np.ones(len(images.vectors), np.float32)
+        inputs = {**MADE_BY, "images": span.fingerprints["images"]}
+        write_shard(
+            shard_path(run / "regions" / encoder, number), REGIONS, arrays, rows=len(ids),
+            fingerprint=f"regions {number}", details={"dim": 8, "inputs": inputs},
+        )  # fmt: skip
 
 
 def write_tokens_of_terms(run: Path) -> None:

@@ -15,20 +15,24 @@ WITHOUT_TINY = {
     "million_moments.py": "dense_pairs.py and moments.py compute the same from memory",
     "parts.py": "a process a shard, each of which starts for seconds",
     "pascal_page.py": "it makes a collection and measures nothing",
-    "pieces.py": "a process a step; tests/index/test_pieces.py builds the same",
     "pixels.py": "a whole workflow",
 }
 COMPARISON = {"name", "ours", "reference", "ratio", "pairs", "cpu_over_wall"}
 OTHERS = {"adaptation.py": "recall@10", "listing.py": "form", "serve.py": "requests_per_second"}
 """What the lines of those have that compare no two ways."""
+SLOW = {"sae.py"}
+"""They take more than 20 seconds of a processor even so."""
 SCRIPTS = [path.name for path in sorted((ROOT / "benchmarks").glob("*.py")) if "__main__" in path.read_text()]
 
 
 def test_those_without_tiny_are_there() -> None:
-    assert WITHOUT_TINY.keys() | OTHERS.keys() <= set(SCRIPTS)
+    assert WITHOUT_TINY.keys() | OTHERS.keys() | SLOW <= set(SCRIPTS)
 
 
-@pytest.mark.parametrize("name", [name for name in SCRIPTS if name not in WITHOUT_TINY])
+@pytest.mark.parametrize(
+    "name",
+    [pytest.param(name, marks=[pytest.mark.slow] * (name in SLOW)) for name in SCRIPTS if name not in WITHOUT_TINY],
+)
 def test_it_runs_and_prints_a_line(name: str, tmp_path: Path) -> None:
     environment = {**os.environ, "PYTHONPATH": str(ROOT), "OMP_NUM_THREADS": "1"}
     environment.pop("JOINTSPACE_DATA", None)

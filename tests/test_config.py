@@ -184,7 +184,7 @@ def test_all_problems_are_listed_and_what_is_inherited_only_where_it_is_given() 
     assert "5 problems" in said
     for part in ("key text.size", "fitt; did you mean fit?", "key seed", "key train_defaults.epochs", "batch_size?"):
         assert part in said
-    said = fault(yaml.safe_load(f"{TWO}\nmodels: [dvsa, sc-nlm]\nindex: {{on_disk: true}}\ngenerators: [nearst]"))
+    said = fault(yaml.safe_load(f"{TWO}\nmodels: [dvsa, sc-nlm]\ngenerators: [nearst]"))
     assert "unknown model sc-nlm" in said and "unknown generator nearst; did you mean nearest?" in said
 
 
@@ -216,7 +216,6 @@ def test_all_problems_are_listed_and_what_is_inherited_only_where_it_is_given() 
         (f"{TWO}\nmodels: [x]\nvariants: {{x: {{model: ncca-refined, encoders: [b]}}}}", ["x starts from a model of"]),
         ("models: [x]\nvariants: {x: {model: lstm, training: sae}}", ["x: lstm learns by training target, not sae"]),
         ("models: [dvsa]", ["dvsa needs regions"]),
-        (f"{REGIONS}\nmodels: [dvsa]\nindex: {{on_disk: true}}", ["dvsa", "index.on_disk"]),
         ("generators: [sc-nlm]", ["sc-nlm", "language_text.treebank"]),
         ("generators: [lbl]\nmodels: [lstm]", ["describe.space: unknown model ncca"]),
         ("generators: [mrnn-regions]", ["mrnn_regions.snippets"]),

@@ -59,18 +59,3 @@ def test_a_table_is_sorted_whatever_its_size(
     spilled = [path.name for path in tmp_path.rglob("*.*")]
     assert all(map(TEMPORARY.fullmatch, spilled))
     assert bool(spilled) == (count == SMALL_MEMORY[0])
-
-
-@SIZES
-def test_rows_of_a_key_stand_together_in_their_order(filled: DiskTables, request: pytest.FixtureRequest) -> None:
-    found = pa.Table.from_batches(filled.together("SELECT key, seq FROM given", "key", "seq"))
-    count, owners = request.node.callspec.params["filled"][:2]
-    owner = rows(count, owners=owners)["owner"].to_numpy()
-    expected: dict[bytes, list[int]] = {}
-    for seq, one in enumerate(owner.tolist()):
-        expected.setdefault(b"%d" % one, []).append(seq)
-    runs, last = {}, None
-    for key, seq in zip(found["key"].to_pylist(), found["seq"].to_pylist(), strict=True):
-        assert key == last or key not in runs
-        runs.setdefault(last := key, []).append(seq)
-    assert runs == expected

@@ -2,17 +2,14 @@
 
 import json
 import subprocess
-import sys
 from pathlib import Path
 
 import pytest
 import warm
 import yaml
-from made_up import build_bundle, make_run, make_stage
 from PIL import Image
-from warm import ROOT, environment
+from warm import ROOT
 
-from pipeline.run.run import Run
 from pipeline.storage.atomic import read_json
 from pipeline.storage.parameters import ENCODER, MODEL, read_parameters
 
@@ -137,7 +134,7 @@ LINES = {
     "pipeline/images/proposals.py": ("    return known\n", HALVES, 'Propose]] = {\n', '"halves": lambda *_: halve,\n'),
     "pipeline/config/schema/images.py": ('    proposals: Literal["boxes", ', '"halves", ', "", CELLS),
     "pipeline/collections/formats/__init__.py": (
-        "    coco,\n", "    reds,\n", "Iterator[Record]]] = {\n", '"reds": reds.read,\n',
+        "formats import (\n", "    reds,\n", "Iterator[Record]]] = {\n", '"reds": reds.read,\n',
     ),
     "pipeline/config/schema/collection.py": ('    format: Literal[\n        "folder", ', '"reds", '),
 }  # fmt: skip
@@ -206,41 +203,9 @@ def test_a_model_an_encoder_and_a_stage_are_files_and_a_line_each(checkout: Path
     assert len(sentences) == 3 and all(found["text"] for found in sentences)
 
 
-def test_a_source_of_proposals_is_a_function_in_a_table(checkout: Path, tmp_path: Path) -> None:
-    (tmp_path / "config.yaml").write_text("regions: {proposals: halves, count: 2}")
-    code = """if True:
-        from pathlib import Path
-        from PIL import Image
-        from pipeline.config import load
-        from pipeline.images.boxes import NONE
-        from pipeline.images.preparation import Cutting
-        from pipeline.images.preprocess import Preprocessing
-
-        config = load(Path("config.yaml"))
-        cutting = Cutting.from_settings(config.regions.model_dump(), Preprocessing.from_entry(config.encoders[0]))
-        print(cutting(Image.new("RGB", (40, 20)), NONE).regions.boxes.tolist())
-    """
-    there = {"cwd": tmp_path, "env": environment(checkout), "capture_output": True, "text": True, "timeout": 600}
-    found = printed(subprocess.run([sys.executable, "-c", code], **there))
-    assert json.loads(found) == [[0, 0, 40, 20], [0, 0, 20, 20], [20, 0, 40, 20]]
-
-
 def test_a_format_is_a_reader_in_a_table(checkout: Path, tmp_path: Path) -> None:
     (tmp_path / "config.yaml").write_text("{data_root: data, demo: {generate: false}, collection: {format: reds}}")
     (tmp_path / "data").mkdir()
     Image.new("RGB", (32, 32), "red").save(tmp_path / "data" / "red.png")
     printed(warm.jointspace(tmp_path, "ingest", "--run", tmp_path, "--processes", 0, root=checkout))
     assert read_json(tmp_path / "manifest" / "manifest.json")["counts"]["images"]["kept"] == 1
-
-
-def test_a_torchvision_network_is_an_entry_of_the_configuration(tmp_path: Path) -> None:
-    entry = "{name: small, architecture: shufflenet_v2_x0_5, weights: untrained, resize: 64, crop: null}"
-    (tmp_path / "config.yaml").write_text(f"encoders: [{entry}]")
-    make_stage("prepare_encoder", tmp_path, "small")
-    assert Run(tmp_path).encoder("small").details["dim"] == 1024
-
-
-def test_an_index_type_is_a_factory_string(tmp_path: Path) -> None:
-    run = make_run(tmp_path, images=240)
-    build_bundle(run, {"index": {"exact_limit": 100, "candidates": ["HNSW8"], "recall_floor": 0.5}})
-    assert read_json(run / "bundle" / "card.json")["images"]["factory"] == "HNSW8"

@@ -8,9 +8,6 @@ from pathlib import Path
 import pytest
 import torch
 
-from pipeline.config.registry.models import model_spec
-from pipeline.config.registry.spec import import_place
-
 ROOT = Path(__file__).parents[1]
 ABSENT = (
     "faiss", "snakemake", "dask", "distributed", "yaml", "safetensors", "tqdm", "simplemma", "nltk",
@@ -35,15 +32,6 @@ def test_without_a_gpu_it_says_so_in_one_sentence() -> None:
     result = run()
     assert result.returncode == 1 and result.stdout == ""
     assert result.stderr == "There is no CUDA device here that torch can use; run this on a machine with a GPU.\n"
-
-
-def test_its_settings_are_those_of_the_models(monkeypatch: pytest.MonkeyPatch) -> None:
-    """It names all of them, since there may be no YAML where it runs."""
-    monkeypatch.syspath_prepend(str(ROOT / "benchmarks"))
-    from gpu_training import OWN, SETTINGS
-
-    for name, own in OWN.items():
-        import_place(model_spec(name).section)(**SETTINGS, **own)
 
 
 @pytest.mark.slow

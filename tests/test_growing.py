@@ -64,11 +64,6 @@ def snakemake(folder: Path, *arguments: str) -> str:
     return result.stdout
 
 
-def jointspace(folder: Path, *arguments: object) -> None:
-    command = [sys.executable, "-m", "stages.cli", *map(str, arguments)]
-    subprocess.run(command, cwd=folder, env={**os.environ, "PYTHONPATH": str(ROOT)}, check=True, timeout=300)
-
-
 TAKEDOWN: dict[Path, str] = {}
 
 
@@ -88,23 +83,6 @@ def fitted(tmp_path_factory: pytest.TempPathFactory) -> Path:
     (folder / "frozen.json").write_text(json.dumps(vocabulary))
     snakemake(folder, "all")
     return folder
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize("chosen", [{}, {"workers": 2}, {"scheduler": "local", "cluster": {"workers": 2}}], ids=str)
-def test_all_shards_at_once_are_what_the_rules_make(fitted: Path, tmp_path: Path, chosen: dict) -> None:
-    """`accumulate` and `embed` of one part, here, on processes or on a cluster: the same bytes as job by job."""
-    pytest.importorskip("distributed") if "scheduler" in chosen else None
-    run = shutil.copytree(fitted / "results/grow", tmp_path / "run")
-    (run / "config.yaml").write_text(yaml.safe_dump(CONFIG | {"parts": 1} | chosen))
-    for command, folder in (("accumulate target", "moments/target"), ("embed cca", "embeddings/cca")):
-        shutil.rmtree(run / folder)
-        jointspace(fitted, *command.split(), "--run", run)
-        made, twins = run / folder, fitted / "results/grow" / folder
-        files = sorted(path.name for path in made.glob("shard-*"))
-        assert files == sorted(path.name for path in twins.glob("shard-*")) and len(files) >= 4
-        assert all((made / name).read_bytes() == (twins / name).read_bytes() for name in files)
-        assert [path.name for path in (made / "parts").iterdir()] == ["00000.json"]
 
 
 @pytest.mark.slow

@@ -10,14 +10,12 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
-from uuid import uuid4
 
 import pytest
-from made_up import make_run, retell, write_config
+from made_up import make_run, write_config
 
-from pipeline.errors import JointspaceError, UsageError
+from pipeline.errors import UsageError
 from pipeline.run import runner
-from pipeline.run.mappers import ShardTask
 from pipeline.run.run import Run
 from pipeline.run.stage import Job
 from stages.text import encode_sentences as encoding
@@ -106,53 +104,6 @@ def test_a_killed_worker_does_not_change_the_shards(how: dict, tmp_path: Path) -
     assert len(set(begun)) == 20 and len(begun) <= 21, "only the shard of the killed worker is made again"
 
 
-def test_dask_shows_the_stage_by_its_name() -> None:
-    split = pytest.importorskip("dask.utils").key_split
-    task = ShardTask("stages.text.encode_sentences", Path("run"), ("my-text.2",), False, uuid4().hex)
-    assert split(task.key(3)) == split(task.key(12345)) == "encode_sentences my_text.2"
-    assert task.key(3) != task.key(4)
-
-
-def test_a_worker_that_outlives_a_call_opens_everything_anew(address: str, tmp_path: Path) -> None:
-    run = make_run(tmp_path)
-    first = encoded(run, {"scheduler": address})
-    path = run / "text/encoders/tfidf/model.json"
-    retell(path, "details", "settings", "normalise", value=False)
-    retell(path, "fingerprint", value="another")
-    second = encoded(run, {"scheduler": address})
-    assert second != first and second == encoded(run, IN_PROCESS)
-
-
-@pytest.mark.parametrize(
-    ("how", "message"),
-    [
-        (CLUSTER, "4 workers died on one shard"),
-        (PROCESSES, "every worker process died on shard 2; .* run the same command again"),
-    ],
-    ids=["cluster", "processes"],
-)
-def test_a_shard_that_no_worker_survives_is_given_up_and_the_others_stay(
-    how: dict, message: str, tmp_path: Path
-) -> None:
-    if how == CLUSTER:
-        pytest.importorskip("distributed")
-    run = make_run(tmp_path, images=60)
-    expected = encoded(run, IN_PROCESS)
-    shutil.rmtree(run / "text/tfidf")
-    (run / "deadly").touch()
-    with pytest.raises(JointspaceError, match=message):
-        encoded(run, how)
-    kept = {path: path.stat().st_mtime_ns for path in (run / "text/tfidf").glob("*.h5") if shard_is_whole(path)}
-    assert how == CLUSTER or len(kept) == 5
-    (run / "deadly").unlink()
-    assert encoded(run, how, again=False) == expected
-    assert {path: path.stat().st_mtime_ns for path in kept} == kept
-
-
-def shard_is_whole(path: Path) -> bool:
-    return path.with_name(f"{path.name}.json").exists()
-
-
 CARDS = ["GPU-aa", "GPU-bb", "2", "3"]
 
 
@@ -183,14 +134,3 @@ def test_an_error_of_a_stage_stays_the_sentence_that_it_was(how: dict, tmp_path:
     with pytest.raises(UsageError, match="^shard 2 names its remedy$"):
         encoded(run, how)
     assert not (run / "text/tfidf/parts/00000.json").exists()
-
-
-@pytest.mark.parametrize(
-    ("scheduler", "message"), [("dask", "scheduler"), ("tcp://127.0.0.1:9", "no Dask scheduler answers at tcp://127")]
-)
-def test_a_stage_refuses_a_wrong_scheduler(
-    scheduler: str, message: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr("pipeline.clusters.CONNECT_SECONDS", 0.5)
-    with pytest.raises(UsageError, match=message):
-        encoded(make_run(tmp_path), {"scheduler": scheduler})

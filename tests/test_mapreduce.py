@@ -1,27 +1,20 @@
 """The same sum on one process, on threads and on Dask's workers, and with a worker killed half-way."""
 
 import os
-import resource
-import shutil
 import signal
-import tempfile
 import threading
 import time
 from functools import partial
-from operator import add, iadd
+from operator import add
 from pathlib import Path
 from types import SimpleNamespace
 from weakref import WeakSet
 
 import numpy as np
 import pytest
-from made_up import make_run, make_stage, write_config
 from scipy import sparse
 
-from pipeline.errors import JointspaceError, UsageError
-from pipeline.index.shard_search import ShardVectors, search_parts
-from pipeline.mapreduce import LargeSums, map_reduce
-from pipeline.metrics.ranks import count_ranks
+from pipeline.mapreduce import map_reduce
 from pipeline.models.linear.accumulation import MomentsAccumulator
 from pipeline.models.linear.sets import FoldedMoments, Restriction
 
@@ -86,56 +79,6 @@ def to_arrays(total: Counted) -> dict[str, np.ndarray]:
     return arrays
 
 
-COUNTED = LargeSums(
-    Counted.absorb,
-    to_arrays,
-    lambda arrays: Counted(arrays["text"].tobytes().decode()),
-)
-
-
-@pytest.mark.parametrize("count", [1, 2, 3, 5, 8, 9, 17, 24, 64, 100])
-def test_one_process_holds_two_sums_at_most_and_adds_in_the_same_order(count: int) -> None:
-    Counted.most = 0
-
-    def count_one(item: int) -> Counted:
-        assert not Written.alive
-        return Counted(f"{item}!")
-
-    found = map_reduce(count_one, range(count), append, large=COUNTED)
-    assert found.text == map_reduce(with_suffix, range(count), append, shared=("!",))
-    assert Counted.most == min(2, count)
-    del found
-    assert not Counted.alive
-
-
-def test_large_sums_keep_every_bit_in_a_file_that_nobody_sees(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
-    seen = []
-
-    def look(item: int) -> np.ndarray:
-        seen.extend(tmp_path.iterdir())
-        return draw(item)
-
-    large = LargeSums(iadd, lambda total: {"total": total}, lambda arrays: arrays["total"])
-    found = map_reduce(look, range(24), add, large=large)
-    assert found.tobytes() == map_reduce(draw, range(24), add).tobytes()
-    assert not seen and not list(tmp_path.iterdir())
-
-
-def test_a_sum_that_finds_no_room_names_the_setting_that_moves_it(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
-    large = LargeSums(iadd, lambda total: {"total": total}, lambda arrays: arrays["total"])
-    usual = resource.getrlimit(resource.RLIMIT_FSIZE)
-    resource.setrlimit(resource.RLIMIT_FSIZE, (2000, usual[1]))
-    try:
-        with pytest.raises(JointspaceError, match=f"a sum of 4,000 bytes does not fit into {tmp_path} .*set TMPDIR"):
-            map_reduce(draw, range(24), add, large=large)
-    finally:
-        resource.setrlimit(resource.RLIMIT_FSIZE, usual)
-
-
 def test_a_killed_worker_does_not_change_the_sum(tmp_path: Path) -> None:
     distributed = pytest.importorskip("distributed")
     expected = map_reduce(draw, range(40), add)
@@ -153,61 +96,6 @@ def test_a_killed_worker_does_not_change_the_sum(tmp_path: Path) -> None:
         killer.join()
     assert len(list(tmp_path.iterdir())) > 40, "what the killed worker held must have been done again"
     assert found.tobytes() == expected.tobytes()
-
-
-def fail(item: int) -> int:
-    raise UsageError(f"item {item} names its remedy")
-
-
-@pytest.mark.parametrize("scheduler", ["local", "threads", "workers"])
-def test_an_error_stays_the_sentence_that_it_was(scheduler: str, address: str) -> None:
-    with pytest.raises(UsageError, match="item 0 names its remedy"):
-        map_reduce(fail, [0], add, address if scheduler == "workers" else scheduler)
-
-
-@pytest.mark.parametrize(
-    ("scheduler", "message"), [("dask", "neither local nor threads"), ("tcp://127.0.0.1:9", "no Dask scheduler")]
-)
-def test_a_wrong_scheduler_is_refused(scheduler: str, message: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("pipeline.clusters.CONNECT_SECONDS", 0.5)
-    with pytest.raises(UsageError, match=message):
-        map_reduce(draw, [0], add, scheduler)
-
-
-def test_evaluation_and_search_are_the_same_anywhere(address: str, tmp_path: Path) -> None:
-    run = make_run(tmp_path / "run", images=60)
-    for name, scheduler in (("here", None), ("there", address)):
-        write_config(run, {"scheduler": scheduler})
-        make_stage("evaluate", run, "ncca", "train", "all-sentences")
-        shutil.copy(run / "evaluation/ncca.train.all-sentences.json", tmp_path / f"{name}.json")
-        found = ["--gallery", "sentences", "--queries", 9, "--neighbours", 4, "--output", tmp_path / f"{name}.h5"]
-        make_stage("ground_truth", run, "ncca", *found)
-    for suffix in ("json", "h5", "h5.json"):
-        assert (tmp_path / f"here.{suffix}").read_bytes() == (tmp_path / f"there.{suffix}").read_bytes()
-
-
-def test_ranks_are_the_same_on_workers(address: str) -> None:
-    rng = np.random.default_rng(0)
-    images, owners = rng.standard_normal((300, 8)).astype(np.float32), np.repeat(np.arange(300), 5)
-    sentences = images[owners] + rng.standard_normal((1500, 8)).astype(np.float32)
-    here = count_ranks(images, sentences, owners, "inner_product")
-    there = count_ranks(images, sentences, owners, "inner_product", address)
-    assert (here.image_to_sentence == there.image_to_sentence).all()
-    assert (here.sentence_to_image == there.sentence_to_image).all()
-
-
-def test_search_of_parts_is_search_of_the_whole() -> None:
-    rng = np.random.default_rng(1)
-    vectors, queries = (rng.standard_normal((n, 6)).astype(np.float32) for n in (90, 7))
-    vectors[60] = vectors[10]  # equal scores: the lower row first
-    parts = [ShardVectors(start, partial(vectors.__getitem__, slice(start, start + 25))) for start in range(0, 90, 25)]
-    found = search_parts(queries, parts, 80, "inner_product")
-    order = np.argsort(-(queries.astype(float) @ vectors.T.astype(float)), axis=1, kind="stable")
-    assert (found.rows == order[:, :80]).all()
-    few = search_parts(
-        queries, [ShardVectors(0, lambda: vectors[:2]), ShardVectors(2, lambda: vectors[2:3])], 5, "inner_product"
-    )
-    assert (np.sort(few.rows, axis=1) == [-1, -1, 0, 1, 2]).all() and np.isneginf(few.scores[:, 3:]).all()
 
 
 def test_moments_of_many_shards_are_summed_anywhere(address: str) -> None:

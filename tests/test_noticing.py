@@ -1,7 +1,6 @@
 """What Snakemake notices of a changed collection: a dry run says that `ingest` would run again."""
 
 import json
-import os
 import re
 import shutil
 from pathlib import Path
@@ -14,7 +13,6 @@ from PIL import Image
 from warm import ROOT
 
 TARGET = "results/seen/manifest/manifest.json"
-FEATURES = "results/seen/features/theirs/parts/00000.json"
 ENCODER = {"name": "small", "architecture": "squeezenet1_1", "weights": "untrained"}
 
 
@@ -75,26 +73,3 @@ def test_a_changed_collection_is_ingested_again(ingested: Path, tmp_path: Path, 
     folder = shutil.copytree(ingested, tmp_path / "copy")  # with the times of change
     change(folder / "data" / name)
     assert plans_ingest(folder)
-
-
-def test_a_large_file_that_was_only_copied_starts_nothing(ingested: Path, tmp_path: Path) -> None:
-    """Of more than Snakemake's own limit of a megabyte, and newer than what was made of it."""
-
-    def imports() -> bool:
-        return bool(re.search(r"^rule import_features:", snakemake(folder, "-n", target=FEATURES), flags=re.M))
-
-    folder = shutil.copytree(ingested, tmp_path / "copy")
-    values = yaml.safe_load((folder / "seen.yaml").read_text())
-    values["encoders"] = [{"name": "theirs", "kind": "imported", "path": "f.npy"}]
-    (folder / "seen.yaml").write_text(yaml.safe_dump(values))
-    names = [f"{split}2014/{n}.png" for split, first in (("train", 0), ("val", 4)) for n in range(first, first + 4)]
-    (folder / "data/f.txt").write_text("\n".join(names))
-    features = np.random.default_rng(0).standard_normal((8, 50_000), dtype=np.float32)
-    np.save(folder / "data/f.npy", features)
-    snakemake(folder, target=FEATURES)
-    assert not imports()
-    os.utime(folder / "data/f.npy", (4e9, 4e9))
-    assert not imports()
-    np.save(folder / "data/f.npy", -features)
-    os.utime(folder / "data/f.npy", (4e9, 4e9))
-    assert imports()

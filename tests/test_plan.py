@@ -52,15 +52,3 @@ def test_doctor_finds_what_is_here_and_what_is_missing(tmp_path: Path, monkeypat
     assert missing["libraries"].mark == "MISS" and missing["libraries"].remedy == "pip install no-such-thing"
     assert missing["[extra]"].remedy.startswith("pip install 'jointspace[extra]'")
     assert CliRunner().invoke(doctor.command, ["--folder", str(tmp_path)]).exit_code == 1
-
-
-def test_doctor_notices_two_distributions_of_faiss(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    for name in ("faiss-cpu", "faiss-gpu-cu12"):
-        folder = tmp_path / f"{name.replace('-', '_')}-1.14.dist-info"
-        folder.mkdir()
-        (folder / "METADATA").write_text(f"Metadata-Version: 2.1\nName: {name}\nVersion: 1.14\n")
-        (folder / "top_level.txt").write_text("faiss\n")
-    monkeypatch.syspath_prepend(tmp_path)
-    (found,) = [one for one in machine.examine(tmp_path) if one.what == "faiss" and one.mark == "MISS"]
-    assert "faiss-cpu" in found.found and "faiss-gpu-cu12" in found.found
-    assert "faiss-cpu" in found.remedy and "faiss-gpu-cu12" in found.remedy

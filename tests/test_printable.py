@@ -5,17 +5,12 @@ import logging
 import subprocess
 import sys
 import unicodedata
-from collections.abc import Iterable
 from pathlib import Path
 
-import pyarrow as pa
 import pytest
-from made_up import build_bundle, make_run, run_command
+from made_up import build_bundle, make_run
 
 from pipeline.printable import printable, printable_json
-from pipeline.report.descriptions import as_text
-from pipeline.storage.bundle import Bundle
-from pipeline.storage.manifest import Manifest
 from stages.cli import OneLine
 
 FOUL = "a\x1b]0;title\x07 dog\rgone\x9b2J\x7f \u202egpj.exe\u2066\u2028\n \ud800"
@@ -52,57 +47,6 @@ def run(tmp_path_factory: pytest.TempPathFactory) -> Path:
     folder = make_run(tmp_path_factory.mktemp("run"))
     build_bundle(folder)
     return folder
-
-
-@pytest.fixture
-def foul(monkeypatch: pytest.MonkeyPatch) -> str:
-    """A text in every path and sentence of a bundle and of a manifest, as Parquet holds it."""
-    text = FOUL[:-1]  # it holds no surrogates
-    usual = Bundle.packed_table
-
-    class Packed:
-        def __init__(self, table: pa.Table, files: Iterable = ()) -> None:
-            self.table, self.num_rows, self.files = table, table.num_rows, lambda: files
-
-        def unpack(self) -> pa.Table:
-            column = "path" if "path" in self.table.column_names else "text"
-            return self.table.set_column(
-                self.table.column_names.index(column), column, pa.array([text] * self.num_rows)
-            )
-
-        def records(self, rows: object) -> list[dict]:
-            return self.unpack().take(pa.array(rows)).to_pylist()
-
-    monkeypatch.setattr(Bundle, "packed_table", lambda *given: Packed((one := usual(*given)).unpack(), one.files()))
-    read = Manifest.table
-
-    def table(self: Manifest, name: str, number: int) -> pa.Table:
-        found = read(self, name, number)
-        return Packed(found).unpack() if name in ("images", "sentences") else found
-
-    monkeypatch.setattr(Manifest, "table", table)
-    return text
-
-
-def test_search_and_explain_print_what_they_found(run: Path, foul: str, tmp_path: Path) -> None:
-    (tmp_path / "batch.txt").write_text("a dog\n")
-    for name, *arguments in (
-        ("search", "--index", run / "bundle", "a dog"),
-        ("search", "--index", run / "bundle", "a dog", "--json"),
-        ("search", "--index", run / "bundle", "--batch", tmp_path / "batch.txt"),
-        ("explain", "3", "--run", run),
-        ("explain", "3", "--run", run, "--json"),
-    ):
-        shown = run_command(name, *arguments)
-        assert is_harmless(shown) and "title" in shown and "exe" in shown, arguments
-    hits = json.loads(run_command("search", "--index", run / "bundle", "a dog", "--json"))
-    assert {hit["path"] for hit in hits} == {foul}
-
-
-def test_descriptions_as_text_are_harmless() -> None:
-    sentence = {"score": 1, "text": FOUL, "verbatim": False, "nearest": {"text": FOUL, "cosine": 1}}
-    shown = as_text({"images": [{"image": FOUL, "box": None, "sentences": [sentence]}]})
-    assert is_harmless(shown) and len(shown.splitlines()) == 2
 
 
 def test_errors_and_messages_quote_what_they_were_given(run: Path, tmp_path: Path) -> None:

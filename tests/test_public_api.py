@@ -3,12 +3,8 @@
 import copy
 import doctest
 import json
-import os
 import pickle
 import shutil
-import subprocess
-import sys
-import warnings
 from concurrent.futures import ProcessPoolExecutor
 from multiprocessing import get_context
 from pathlib import Path
@@ -77,26 +73,6 @@ def test_it_answers_as_the_searcher_does(bundle: Path) -> None:
     assert index.search("a red picture", where="path = 'blue-02.png'")[0].row["path"] == "blue-02.png"
 
 
-def test_an_opened_image_is_prepared_as_its_file_is(bundle: Path, tmp_path: Path) -> None:
-    index, rng = jointspace.load(bundle), np.random.default_rng(0)
-    pixels = rng.integers(0, 256, (40, 60, 4), np.uint8)
-    exif = Image.Exif()
-    exif[0x0112] = 6  # turned by a quarter
-    pixels[:20, :, :3] = (255, 0, 0)
-    Image.fromarray(pixels[..., :3]).save(tmp_path / "turned.png", exif=exif)
-    Image.fromarray(pixels).save(tmp_path / "transparent.png")
-    Image.fromarray(rng.integers(0, 1 << 16, (40, 60), np.uint16)).save(tmp_path / "deep.png")
-    for name in ("turned.png", "transparent.png", "deep.png"):
-        expected = index.embed_image(tmp_path / name)
-        np.testing.assert_allclose(index.embed_image(Image.open(tmp_path / name)), expected, rtol=0, atol=1e-5)
-    Image.fromarray(pixels[..., :3]).save(tmp_path / "cut.png")
-    os.truncate(tmp_path / "cut.png", 3000)
-    with pytest.raises(InputError, match="cannot read"):
-        index.embed_image(Image.open(tmp_path / "cut.png"))
-    with pytest.raises(InputError, match="too-elongated"):
-        index.embed_image(Image.new("RGB", (4000, 20)))
-
-
 def test_it_indexes_other_photographs(bundle: Path, tmp_path: Path) -> None:
     draw(tmp_path / "photos", 8, 5)
     index = jointspace.load(bundle).apply(tmp_path / "photos", tmp_path / "out", name="mine")
@@ -141,25 +117,6 @@ def test_what_is_no_question_is_refused(bundle: Path, tmp_path: Path) -> None:
         _ = jointspace.nothing
 
 
-def test_numbers_of_numpy_and_torch_are_taken_as_those_of_python(bundle: Path) -> None:
-    index = jointspace.load(bundle)
-    path = bundle.parent / "data/blue-02.png"
-    three = index.search("a red picture", image=path, k=3, weight=0.75)
-    for k in (np.int64(3), np.uint8(3), np.array(3), torch.tensor(3)):
-        for weight in (np.float32(0.75), torch.tensor(0.75)):
-            assert index.search("a red picture", image=path, k=k, weight=weight) == three
-        assert index.sentences(path, k) == index.sentences(path, 3)
-    vector = index.embed_text("a red picture")
-    for same in (
-        vector.tolist(),
-        tuple(vector.tolist()),
-        vector.astype(np.float64),
-        vector[None],
-        torch.tensor(vector),
-    ):
-        assert index.search(vector=same, k=3) == index.search("a red picture", k=3)
-
-
 def _paths(index: jointspace.Index, text: str) -> list[str]:
     return [hit.row["path"] for hit in index.search(text, k=3)]
 
@@ -175,25 +132,6 @@ def test_an_index_travels_after_it_was_searched(bundle: Path, monkeypatch: pytes
     assert _paths(pickle.loads(data), "a red picture") == _paths(copy.deepcopy(index), "a red picture") == found  # noqa: S301
     with ProcessPoolExecutor(1, get_context("spawn")) as pool:
         assert pool.submit(_paths, index, "a red picture").result() == found
-
-
-SCRIPT = """
-import sys
-import jointspace
-print("once")
-index = jointspace.load(sys.argv[1])
-made = index.apply(sys.argv[2], sys.argv[3])
-print(len(made.search("a blue picture", k=100)))
-"""
-
-
-def test_a_script_without_a_main_guard_indexes_photographs(bundle: Path, tmp_path: Path) -> None:
-    draw(tmp_path / "photos", 6, 5)
-    (tmp_path / "script.py").write_text(SCRIPT)
-    command = [sys.executable, "script.py", str(bundle), "photos", "out"]
-    environment = {**os.environ, "PYTHONPATH": str(ROOT)}
-    result = subprocess.run(command, capture_output=True, text=True, cwd=tmp_path, env=environment, timeout=300)
-    assert result.stdout.split() == ["once", "6"], result.stderr
 
 
 def correlated(n: int, seed: int = 0) -> tuple[np.ndarray, np.ndarray]:
@@ -233,17 +171,6 @@ def test_rows_of_the_same_photograph_are_one_image() -> None:
     assert twice.held_out["images"] == 24
 
 
-@pytest.mark.parametrize("form", [np.asarray, sparse.csr_array])
-def test_equal_texts_of_several_images_are_said(form: Any) -> None:
-    x, y = correlated(100)
-    y[7] = y[40] = y[3]
-    grid = {"dimensions": [4], "image_ridge": [0.1], "text_ridge": [0.1], "eigenvalue_power": [1]}
-    with pytest.warns(UserWarning, match="3 of 100 texts are also those of another image"):
-        jointspace.fit(x, form(y), **grid)
-    with warnings.catch_warnings(action="error"):
-        jointspace.fit(x, y[[0, 0, *range(8, 40)]], [0, 0, *range(8, 40)], **grid)
-
-
 def test_dense_sparse_and_several_texts_an_image_are_the_same_space() -> None:
     x, y = correlated(300)
     grid = {"dimensions": [4], "image_ridge": [0.1], "text_ridge": [0.1], "eigenvalue_power": [1]}
@@ -254,17 +181,6 @@ def test_dense_sparse_and_several_texts_an_image_are_the_same_space() -> None:
     for space in spaces[1:]:
         scores = space.embed_images(x) @ space.embed_texts(sparse.csr_array(y)).T
         np.testing.assert_allclose(scores, expected, rtol=0, atol=2e-3)
-
-
-def test_tensors_and_lists_are_the_vectors_that_they_hold() -> None:
-    """Also those of a network that learns, which NumPy itself refuses, and in the precision in which encoders run."""
-    x, y = (np.float32(torch.from_numpy(side).bfloat16().float()) for side in correlated(100))
-    owners, grid = np.arange(100), {"dimensions": 4, "image_ridge": 0.1, "text_ridge": 0.1, "eigenvalue_power": 1}
-    expected = jointspace.fit(x, y, owners, **grid).embed_images(x)
-    learned, rounded = torch.nn.Parameter(torch.from_numpy(x)), torch.from_numpy(y).bfloat16()
-    for images, texts in ((learned, rounded), (x.tolist(), y.tolist()), (x.astype(object), y.astype(float))):
-        space = jointspace.fit(images, texts, torch.from_numpy(owners), **grid)
-        np.testing.assert_allclose(space.embed_images(images), expected, rtol=0, atol=1e-6)
 
 
 @pytest.mark.parametrize(
@@ -286,13 +202,6 @@ def test_what_is_no_table_of_numbers_is_refused_with_its_row(vectors: Any, said:
         jointspace.fit(vectors, np.ones((5, 3)))
 
 
-def test_sparse_images_are_embedded_as_they_were_fitted() -> None:
-    x, y = correlated(300)
-    grid = {"dimensions": [4], "image_ridge": [0.1], "text_ridge": [0.1], "eigenvalue_power": [1]}
-    space = jointspace.fit(sparse.csr_array(x), y, **grid)
-    np.testing.assert_allclose(space.embed_images(sparse.csr_array(x)), space.embed_images(x), rtol=0, atol=1e-6)
-
-
 def test_encoders_side_by_side_are_one_view() -> None:
     x, y = correlated(300)
     grid = {"dimensions": [4], "image_ridge": [0.1], "text_ridge": [0.1], "eigenvalue_power": [1], "normalise": ()}
@@ -303,25 +212,6 @@ def test_encoders_side_by_side_are_one_view() -> None:
     np.testing.assert_allclose(parts.embed_images(images) @ parts.embed_texts(texts).T, expected, rtol=0, atol=2e-3)
     with pytest.raises(InputError, match="vectors of a, b are needed, not of image"):
         parts.embed_images(x)
-
-
-def test_weak_pairs_help_where_there_are_few_good_ones(tmp_path: Path) -> None:
-    x, y = correlated(40)
-    more, unseen = correlated(2000, 1), correlated(200, 2)
-
-    def recall(space: jointspace.FittedSpace) -> float:
-        scores = space.embed_images(unseen[0]) @ space.embed_texts(unseen[1]).T
-        return float((scores.argmax(axis=1) == np.arange(200)).mean())
-
-    alone, joined = jointspace.fit(x, y), jointspace.fit(x, y, weak=more)
-    assert recall(joined) > recall(alone) and joined.choice["transfer"]["beta"] > 0
-    joined.save(tmp_path / "space")
-    again = jointspace.FittedSpace.load(tmp_path / "space")
-    np.testing.assert_allclose(again.embed_texts(y), joined.embed_texts(y), rtol=0, atol=1e-5)
-    assert (again.choice, again.held_out) == (joined.choice, joined.held_out)
-    os.truncate(tmp_path / "space/model.safetensors", 100)
-    with pytest.raises(IntegrityError, match="model.safetensors"):
-        jointspace.FittedSpace.load(tmp_path / "space")
 
 
 def test_what_cannot_be_fitted_is_refused_in_a_sentence() -> None:

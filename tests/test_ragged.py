@@ -4,12 +4,11 @@ from dataclasses import dataclass
 from typing import ClassVar
 
 import numpy as np
-import pytest
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from pipeline.ragged import Ragged, divides, offsets_of
+from pipeline.ragged import Ragged, offsets_of
 
 ROWS = st.lists(st.lists(st.integers(-9, 9), max_size=4), max_size=6)
 
@@ -53,9 +52,3 @@ def test_tensors_are_gathered_as_arrays_are() -> None:
     values = torch.arange(10.0).reshape(5, 2)
     taken = Named(values, np.array([0, 2, 2, 5])).take(np.arange(3)[::-1])
     assert torch.equal(taken.values, values[[2, 3, 4, 0, 1]]) and taken.offsets.tolist() == [0, 3, 3, 5]
-
-
-@pytest.mark.parametrize("offsets", [[0, 2], [0, 4, 3], [0, 2, 4], [1, 2, 3], [], [[0, 1, 3]], [0.0, 1.0, 3.0], None])
-def test_offsets_that_do_not_divide_are_known(offsets: list | None) -> None:
-    assert divides(np.array([0, 1, 3]), 2, 3) and divides(np.array([0, 3, 3]), 2, None)
-    assert not divides(None if offsets is None else np.array(offsets), 2, 3)

@@ -14,8 +14,7 @@ import yaml
 from made_up_colours import CONFIG, draw
 from warm import environment
 
-from stages.operations.run import _explain, find_snakefile
-from stages.operations.run import command as run_stage
+from stages.operations.run import find_snakefile
 
 ROOT = Path(__file__).parents[1]
 
@@ -51,38 +50,6 @@ def test_a_stage_that_fails_says_why(folder: Path) -> None:
     assert "CalledProcessError" in (folder / "results/mine/run.log").read_text()
 
 
-@pytest.mark.parametrize(
-    ("text", "reason"),
-    [
-        ("Building DAG of jobs...\nMissingInputException in rule a in file x:\nMissing input files:\n    b.jpg\n\n",
-         "MissingInputException in rule a in file x: Missing input files: b.jpg"),
-        ("usage: snakemake [-h]\nsnakemake: error: unrecognized arguments: --coers\n",
-         "snakemake: error: unrecognized arguments: --coers"),
-        ("KeyError: 'a'\nWorkflowError:\nTarget rules may not contain wildcards.\n",
-         "WorkflowError: Target rules may not contain wildcards."),
-        ("", "no output"),
-    ],
-)  # fmt: skip
-def test_why_snakemake_runs_nothing_is_said_whole(tmp_path: Path, text: str, reason: str) -> None:
-    (tmp_path / "run.log").write_text(text)
-    failure = _explain(tmp_path / "run.log", 1, "jointspace run")
-    assert str(failure) == f"Snakemake ended with exit code 1 ({reason}); see {tmp_path / 'run.log'}"
-
-
-def test_what_is_no_configuration_is_refused_before_anything_runs(folder: Path) -> None:
-    (folder / "wrong.yaml").write_text("modles: [ncca]\n")
-    (folder / "moved.yaml").write_text("name: moved\ndata_root: photo\ndemo: {generate: false}\n")
-    for name, expected in (
-        ("missing.yaml", "does not exist"),
-        ("wrnog.yaml", "does not exist; did you mean wrong.yaml?"),
-        ("wrong.yaml", "did you mean models?"),
-        ("moved.yaml", "data_root photo does not exist; did you mean photos? correct it in moved.yaml"),
-    ):
-        done = run(folder, name)
-        assert done.returncode == 2 and len(done.stderr.splitlines()) == 1 and expected in done.stderr
-    assert not (folder / "results").exists()
-
-
 def processes_in(folder: Path) -> list[str]:
     """The processes that work in `folder`."""
     found = []
@@ -110,19 +77,6 @@ def test_ctrl_c_ends_all_of_it(folder: Path, when: str) -> None:
     while processes_in(folder):  # what was killed with it is gone soon
         time.sleep(0.05)
     assert "(flag -n)" in run(folder, "mine.yaml", "--", "-n").stderr  # it is not locked, and goes on
-
-
-def test_a_target_after_the_dashes_is_no_configuration() -> None:
-    mine = Path("mine.yaml")
-    for words, config, further in (
-        (["--", "evaluate"], None, ("evaluate",)),
-        (["--cores", "2", "--", "-n", "evaluate", "--", "x"], None, ("-n", "evaluate", "--", "x")),
-        (["mine.yaml", "--", "-n"], mine, ("-n",)),
-        (["mine.yaml", "-n"], mine, ("-n",)),
-        (["mine.yaml"], mine, ()),
-    ):
-        params = run_stage.make_context("run", list(words)).params
-        assert (params["config_path"], params["further"]) == (config, further)
 
 
 @pytest.mark.slow

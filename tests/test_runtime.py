@@ -1,14 +1,11 @@
 """Which kernels OpenBLAS is told to take, by the processor and by the user; and when garbage is looked for."""
 
-import gc
 import os
 import subprocess
 import sys
 from pathlib import Path
 
 import pytest
-
-from pipeline import runtime
 
 CODE = """
 import os
@@ -36,16 +33,3 @@ def test_a_core_type_is_the_users_or_ours_or_left_to_openblas(chosen: str | None
     root = Path(__file__).parents[1]
     found = subprocess.run(program, env=environment, cwd=root, capture_output=True, text=True, check=True)
     assert found.stdout.strip() == expected
-
-
-@pytest.mark.parametrize("before", [True, False])
-def test_garbage_is_looked_for_again_as_before(before: bool) -> None:
-    known = gc.isenabled()
-    (gc.enable if before else gc.disable)()
-    try:
-        with pytest.raises(KeyError), runtime.without_collection():
-            assert not gc.isenabled()
-            raise KeyError
-        assert gc.isenabled() == before
-    finally:
-        (gc.enable if known else gc.disable)()

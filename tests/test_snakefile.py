@@ -11,23 +11,11 @@ from warm import environment
 from workflow import RESULTS, ROOT, TINY, snakemake
 
 
-def test_a_misspelt_key_is_one_sentence(tmp_path: Path) -> None:
-    result = snakemake(tmp_path, "all", "-n", "--config", "imge_view=1", check=False)
-    assert result.returncode != 0
-    assert "unknown key imge_view; did you mean image_view?" in result.stdout + result.stderr
-
-
 def test_a_key_that_is_given_twice_is_one_sentence(tmp_path: Path) -> None:
     (tmp_path / "twice.yaml").write_text("seed: 1\nseed: 2\n")
     result = snakemake(tmp_path, "all", "-n", "--configfile", "twice.yaml", check=False)
     assert result.returncode != 0
     assert "line 2: the key seed is in line 1 already" in result.stdout + result.stderr
-
-
-def test_a_missing_collection_is_named(tmp_path: Path) -> None:
-    result = snakemake(tmp_path, "all", "-n", "--config", "data_root=/nowhere", "demo={generate: false}", check=False)
-    assert result.returncode != 0
-    assert "/nowhere is not a folder" in result.stdout + result.stderr
 
 
 def test_the_checkout_too_may_lie_in_a_folder_of_any_name(tmp_path: Path) -> None:
@@ -64,3 +52,19 @@ def test_lint_finds_nothing_but_missing_environments(tmp_path: Path) -> None:
     result = snakemake(tmp_path, "--lint", check=False)
     findings = re.findall(r"^ +\* (.*)", result.stdout + result.stderr, flags=re.M)
     assert {finding.split(" for each rule")[0] for finding in findings} == {"Specify a conda environment or container"}
+
+
+def test_readme_shows_the_rulegraph(tmp_path: Path) -> None:
+    """Every rule of the demo, and of its arrows those that no other path stands for."""
+    drawn = snakemake(tmp_path, "--rulegraph", "mermaid-js").stdout
+    names = dict(re.findall(r"(id\d+)\[(\w+)\]", drawn))
+    whole = {(names[a], names[b]) for a, b in re.findall(r"(id\d+) --> (id\d+)", drawn)}
+    shown = set(re.findall(r"^    (\w+) --> (\w+)$", (ROOT / "README.md").read_text(), flags=re.M))
+    assert shown <= whole and closure(shown) == closure(whole)
+
+
+def closure(arrows: set[tuple[str, str]]) -> set[tuple[str, str]]:
+    """With all arrows that follow from others."""
+    while more := {(a, d) for a, b in arrows for c, d in arrows if b == c} - arrows:
+        arrows = arrows | more
+    return arrows

@@ -12,7 +12,7 @@ import pytest
 
 from pipeline.errors import InputError, JointspaceError
 from pipeline.worker_process import processor_limit
-from pipeline.workers import CHUNK, Failure, Worker, isolated_map
+from pipeline.workers import Failure, isolated_map
 
 
 def square(item: int) -> int:
@@ -64,10 +64,6 @@ def test_in_order(processes: int) -> None:
     assert list(isolated_map(square, range(100), processes)) == [n * n for n in range(100)]
 
 
-def test_nothing_to_do() -> None:
-    assert list(isolated_map(square, [], 2)) == []
-
-
 def test_every_failure_costs_one_item() -> None:
     results = list(isolated_map(misbehave, range(80), 2))
     expected = {7: "its worker process died", 11: "its worker process died", 13: "ValueError: thirteen"}
@@ -79,48 +75,10 @@ def test_every_failure_costs_one_item() -> None:
             assert result == (Failure(expected[item % 40]) if item % 40 in expected else item)
 
 
-def test_exceptions_in_this_process() -> None:
-    assert list(isolated_map(misbehave, [12, 13, 14], 0)) == [12, Failure("ValueError: thirteen"), 14]
-
-
-def test_other_processes_do_the_work() -> None:
-    assert os.getpid() not in set(isolated_map(process_of, range(3 * CHUNK), 2))
-
-
 def test_an_item_that_computes_too_long_costs_itself() -> None:
     results = list(isolated_map(compute_or_wait, range(40), 2))
     slow = {item: Failure(f"took too long: {item}") for item in (7, 27)}
     assert results == [slow.get(item, item) for item in range(40)]
-
-
-def test_a_worker_is_replaced() -> None:
-    with Worker(compute_or_wait) as worker:
-        assert [worker(item) for item in (7, 8, 27, 9)] == [
-            Failure("took too long: 7"), 8, Failure("took too long: 27"), 9,
-        ]  # fmt: skip
-
-
-def test_where_there_is_no_worker_nothing_is_ended() -> None:
-    with processor_limit(0.01, "never"):
-        sum(range(3_000_000))
-
-
-def test_items_are_drawn_lazily() -> None:
-    drawn = []
-    endless = (drawn.append(n) or n for n in itertools.count())
-    results = isolated_map(square, endless, 2)
-    assert [next(results) for _ in range(3)] == [0, 1, 4]
-    results.close()
-    assert len(drawn) <= 6 * CHUNK
-
-
-def test_an_exception_of_the_items_passes() -> None:
-    def items():
-        yield 1
-        raise KeyError("reader")
-
-    with pytest.raises(KeyError, match="reader"):
-        list(isolated_map(square, items(), 1))
 
 
 def test_workers_that_cannot_start_are_no_items_fault() -> None:
@@ -143,18 +101,11 @@ UNGUARDED = (
 )
 
 
-@pytest.mark.parametrize("way", ["script", "module", "command", "stdin"])
+@pytest.mark.parametrize("way", ["script", "stdin"])
 def test_a_program_without_a_main_guard_is_run_once(way: str, tmp_path: Path) -> None:
     (tmp_path / "my program.py").write_text(UNGUARDED)
-    (tmp_path / "unguarded.py").write_text(UNGUARDED)
-    arguments = {
-        "script": ["my program.py"],
-        "module": ["-m", "unguarded"],
-        "command": ["-c", UNGUARDED],
-        "stdin": ["-"],
-    }
     result = subprocess.run(
-        [sys.executable, *arguments.get(way, ["-"])],
+        [sys.executable, "my program.py" if way == "script" else "-"],
         input=UNGUARDED,
         capture_output=True,
         text=True,
@@ -221,12 +172,3 @@ def _runs(process: int) -> bool:
             return file.read().rpartition(")")[2].split()[0] != "Z"  # a zombie runs no more
     except FileNotFoundError:
         return False
-
-
-def reverse(item: bytes) -> bytes:
-    return item[::-1]
-
-
-def test_neither_side_waits_for_the_other_to_take_what_is_large() -> None:
-    items = [bytes([number]) * (1 << 20) + b"end" for number in range(3 * CHUNK)]
-    assert list(isolated_map(reverse, items, 1)) == [item[::-1] for item in items]

@@ -124,7 +124,6 @@ def test_a_second_run_does_nothing(run: Path) -> None:
             },
         ),
         (["extract={batch_size: 7}", "transfer={beta: [2]}"], set()),
-        (["transfer={bandwidth: [2]}"], {"fit", "embed", "evaluate", "summarise", "build_index", "report"}),
         (["csls={bank: 30}"], {"fit_csls", "embed", "evaluate", "summarise", "build_index", "report"}),
         (["models=[ncca]"], {"summarise", "report"}),
     ],
@@ -152,24 +151,12 @@ def test_a_changed_version_reruns_its_stage_and_what_depends_on_it(run: Path, tm
     assert planned_by(copy, run) == {"embed", "fit_csls", "evaluate", "summarise", "build_index", "report"}
 
 
-@pytest.mark.parametrize("key", ["fit: {dimensions: [8]}", "transfer: {bandwidth: [2]}", "seed: 7"])
+@pytest.mark.parametrize("key", ["fit: {dimensions: [8]}", "seed: 7"])
 def test_a_variants_own_key_reruns_exactly_it_and_what_depends_on_it(run: Path, key: str) -> None:
     output = snakemake(run, "all", "-n", "--configfile", "tiny.yaml", "--config", f"variants={{sae: {{{key}}}}}").stdout
     rows = set(re.findall(r"^ +wildcards: .*\b(?:row|model)=([a-z-]+)", output, flags=re.M))
     rules = set(re.findall(r"^ *(?:rule|localrule) (\w+):", output, flags=re.M)) - {"all"}
     assert rows == {"sae"} and rules == {"fit", "embed", "evaluate", "summarise", "build_index", "report"}
-
-
-def test_regions_and_boxes_are_described_where_asked(run: Path) -> None:
-    keys = ["generators=[mrnn, mrnn-regions]", "models=[ncca, dvsa]", "mrnn_regions={snippets: dvsa}"]
-    keys += ["regions={encoders: [squeezenet-untrained]}"]
-    whole = planned(run, "--config", *keys)
-    assert {"align", "extract_regions", "train_generator", "describe", "evaluate_descriptions"} <= whole
-    keys += ["describe={boxes: true}"]
-    assert planned(run, "--config", *keys) - whole == {"parse"}
-    output = snakemake(run, "all", "-n", "--configfile", "tiny.yaml", "--config", *keys).stdout
-    asked = re.findall(r"wildcards: generator=mrnn-regions, subject=([\w.]+)", output)
-    assert sorted(asked) == 2 * ["test"] + 2 * ["test.boxes"]
 
 
 def test_an_ensemble_of_scaled_rows_is_refitted_from_its_members_own_rows(run: Path) -> None:

@@ -1,4 +1,4 @@
-"""Socher et al. 2014, sections 6.6 and 6.7, from what `compare-sentences` and `list-relations` have measured."""
+"""Socher et al. 2014, sections 6.6 and 6.7, as Markdown."""
 
 from collections import defaultdict
 from collections.abc import Mapping, Sequence
@@ -17,26 +17,28 @@ LARGEST = (
 """As printed, by falling Frobenius norm."""
 
 
-def tree_sections(ours: Sequence[System], pairs: Mapping[str, Any], relations: Mapping[str, Any] | None = None) -> str:
-    """Both sections as Markdown; of several seeds the means."""
-    parts = ["## Socher et al.: section 6.6, sentences of one image that lie far apart", _pairs(ours, pairs)]
+def tree_sections(
+    ours: Sequence[System],
+    split: str,
+    pairs: Mapping[str, Mapping[str, Any]],
+    relations: Mapping[str, Sequence[Mapping[str, Any]]],
+) -> str:
+    """Both sections; of several seeds the means. `pairs` are what measure_pairs gives for each model, `relations` the
+    norms of each model that has matrices for them."""
+    parts = ["## Socher et al.: section 6.6, sentences of one image that lie far apart", _pairs(ours, split, pairs)]
     if relations:
-        parts += [
-            "## Socher et al.: section 6.7, relations by the norm of their matrix",
-            _relations(ours, relations),
-        ]
+        parts += ["## Socher et al.: section 6.7, relations by the norm of their matrix", _relations(ours, relations)]
     return "\n\n".join(parts) + "\n"
 
 
-def _pairs(systems: Sequence[System], found: Mapping[str, Any]) -> str:
-    models = found["models"]
+def _pairs(systems: Sequence[System], split: str, models: Mapping[str, Mapping[str, Any]]) -> str:
     kept = [one for one in systems if all(name in models for name in one.names)]
     kinds = list(next(iter(models.values()))["verbs"])
     lengths = list(next(iter(models.values()))["lengths"][kinds[0]])
     lines = [
         "As printed: \"the main failure mode of the SDT-RNN occurs when a sentence that should describe the same image"
         " does not use a verb but the other sentences of that image do include a verb\". Below: the mean rank of a"
-        f" sentence among the neighbours of another one of its image ({found['split']} split, among all sentences of"
+        f" sentence among the neighbours of another one of its image ({split} split, among all sentences of"
         " other images), with the 95% interval over images, by how many of the two have a verb; by how much it is worse"
         " where one has than where both have, in the same resamples; and the share of pairs with exactly one verb among"
         " all pairs and among the 1% of them with the worst ranks.",
@@ -85,8 +87,7 @@ def _mean(values: Sequence[Mapping[str, Any]], measure: str = "mean_rank", inter
     return f"{cell} ({low:.1f} to {high:.1f})"
 
 
-def _relations(systems: Sequence[System], found: Mapping[str, Any]) -> str:
-    models = found["models"]
+def _relations(systems: Sequence[System], models: Mapping[str, Sequence[Mapping[str, Any]]]) -> str:
     lines = [
         f"As printed, the greatest first: {LARGEST}.",
         "",

@@ -19,7 +19,7 @@ from pipeline.collections.annotations import IMAGE_DUPLICATE, IMAGE_REJECTED, Be
 from pipeline.collections.collection import Collection, Summaries
 from pipeline.collections.intake import LARGEST_NUMBER, Intake
 from pipeline.collections.ownership import ORDER, OWNERS, find_owners
-from pipeline.collections.records import Reject
+from pipeline.collections.records import DIVIDED, Reject
 from pipeline.collections.reject_table import BOXES, DOCUMENTS, FAULTY, SENTENCES, UNUSABLE, to_bytes, to_text
 from pipeline.collections.splits import Division, place
 from pipeline.config.schema.section import SPLITS
@@ -124,6 +124,8 @@ class Assembly:
             self._list_rejects(settled)
             used = are_none(settled.reasons)
             asked, split = (to_objects(settled.placed[name]) for name in ("asked", "split"))
+            drawn = to_objects(settled.given["split"]) == DIVIDED
+            asked[drawn & ~used & (asked != "train")] = ""  # no list asks for dev or test, which may be without it
             summaries.add(asked, split, settled.reasons, settled.given["file"])
             kept["images"] += int(used.sum())
             kept.update({what: belongings.kept.num_rows for what, belongings in settled.owned.items()})

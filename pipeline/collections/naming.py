@@ -15,6 +15,7 @@ from pipeline.collections.formats.remote_files import RemoteFolder
 from pipeline.collections.reject_table import to_bytes, to_text
 from pipeline.disk_tables import DiskTables
 from pipeline.image_names import CASE, Match, Readings, Spelling, describe, is_plain
+from pipeline.remote.paths import is_url
 
 GONE = -1
 """The owner of what belongs to an image that is taken down."""
@@ -97,7 +98,7 @@ class Naming:
         matches = dict(self._readings.match(lost, lambda: self._photographs))
         for path in lost:
             match = matches.get(path)
-            if match is None and path.startswith("/"):
+            if match is None and (path.startswith("/") or is_url(path)):
                 fault = f"outside: {path!r} leads out of the collection; use names relative to it"
                 self._tables.append("respelt", (path, None, fault, None))
             elif match and match.ambiguous:

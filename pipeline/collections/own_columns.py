@@ -21,7 +21,7 @@ from pipeline.printable import UNSAFE
 
 MOST_COLUMNS = 100
 RESERVED = frozenset(
-    ("image_id", "path", "member", "offset", "size", "split", "width", "height", "sha256", "merged_root")
+    ("image_id", "path", "member", "offset", "size", "split", "width", "height", "sha256", "bundle")
     + ("rank", "score", "box", "text", "sentence_id")
 )
 """Names of ours in tables of images and in answers."""

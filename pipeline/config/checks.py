@@ -192,8 +192,6 @@ def _model(config: "Config", name: str, model: Model) -> Iterator[str]:
         yield f"{name}: {spec.name} does not compare by cosine, and cannot be scaled; take ncca"
     if spec.own_score and model.settings.score != "cosine":
         yield f"{name}: {spec.name} has a score of its own; leave out score: {model.settings.score}"
-    if spec.multi_vector and config.index.on_disk:
-        yield f"{name} is multi-vector: its lists stay in memory; set index.on_disk to false"
     if spec.regions != "none" and not described:
         yield f"{name} needs regions; name their encoders in regions.encoders"
     if spec.regions == "all-encoders" and (missing := set(model.encoders) - set(described)):

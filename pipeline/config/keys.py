@@ -160,7 +160,7 @@ class Keys(Section):
     phrases: PhrasesSettings = key(
         PhrasesSettings,
         "noun phrases and boxes",
-        title="embed-phrases, rank-phrases, show-phrases: models that embed phrases",
+        title="embed-phrases, rank-phrases: models that embed phrases",
     )
     index: IndexSettings = key(IndexSettings, "what is searched", title="build-index")
     evaluate: EvaluateSettings = key(EvaluateSettings, "recall and ranks", title="evaluate")

@@ -26,6 +26,11 @@ class Config(Names):
         """The splits that a model is evaluated on; not on dev for a refit, which has learned from it."""
         return tuple(split for split in self.evaluate.splits if split != "dev" or not self.refits(name))
 
+    def bundle_names(self, model: str) -> list[str]:
+        """The bundles of a model: itself, or, where `index.bundles` is more than 1, `<model>/00` and so on."""
+        count = self.index.bundles
+        return [model] if count == 1 else [f"{model}/{number:02d}" for number in range(count)]
+
     def evaluations(self) -> list[tuple[str, str, str]]:
         """Model, split and protocol of each evaluation."""
         judged = [(name, split) for name in self.models for split in self.judged_splits(name)]

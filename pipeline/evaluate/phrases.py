@@ -128,18 +128,3 @@ def best_within(
     best, similarity = np.full(len(images), -1), np.full(len(images), -np.inf)
     best[owning], similarity[owning] = pairs[order[first], 1], scores[order[first]]
     return best, similarity
-
-
-def nearest_phrases(
-    regions: np.ndarray, phrases: np.ndarray, texts: Sequence[str], top: int
-) -> list[list[tuple[str, float]]]:
-    """Of each region (r, c) the `top` of the phrases (p, c) of different `texts` (p,) by product, best first."""
-    found = []
-    for scores in regions @ phrases.T:
-        best: dict[str, float] = {}
-        for row in np.argsort(-scores, kind="stable"):
-            best.setdefault(texts[row], float(scores[row]))
-            if len(best) == top:
-                break
-        found.append(list(best.items()))
-    return found

@@ -13,8 +13,8 @@ VERBS = ("neither", "one", "both")
 LENGTHS = ("0 to 2", "3 to 5", "6 or more")
 BOUNDS = (3, 6)
 """Words by which the sentences of a pair differ in length."""
-WORST, SHOWN = 0.01, 10
-"""Share of the pairs with the worst ranks that are looked at, and how many of these are listed."""
+WORST = 0.01
+"""Share of the pairs with the worst ranks that are looked at."""
 
 
 def measure_pairs(
@@ -52,10 +52,6 @@ def measure_pairs(
             for v, verbs in enumerate(VERBS)
         },
         "worst": {name: int((having[worst] == v).sum()) for v, name in enumerate(VERBS)},
-        "worst_pairs": [
-            {"sentences": pairs[row].tolist(), "rank": int(ranks[row]), "verbs": VERBS[having[row]]}
-            for row in worst[:SHOWN]
-        ],
     }
 
 

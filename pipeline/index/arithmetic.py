@@ -3,7 +3,6 @@
 import numpy as np
 
 from pipeline.errors import InputError
-from pipeline.index.filtering import reconstruct
 from pipeline.index.gallery import Gallery
 
 
@@ -44,7 +43,7 @@ def search_around_mean(
     kept = found.rows[0] >= 0
     rows, scores = found.rows[0][kept], found.scores[0][kept]
     if among > 1 and len(rows):
-        vectors = reconstruct(gallery.index, rows[:among])
+        vectors = gallery.reconstruct(rows[:among])
         order = np.argsort(np.linalg.norm(vectors - vectors.mean(axis=0), axis=1), kind="stable")
         rows[:among], scores[:among] = rows[order], scores[order]
     return rows[:top], scores[:top]

@@ -1,16 +1,16 @@
 """Building the index that meets the requirements, and its card."""
 
-from dataclasses import asdict, dataclass, replace
+from dataclasses import asdict, dataclass
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
 from pipeline.errors import InputError, UsageError
 from pipeline.index.bench import RULE, CandidateTrial
-from pipeline.index.candidates import Built, Progress, unwatched
+from pipeline.index.candidates import Built, Progress, build, unwatched
 from pipeline.index.chooser import choose, refusal
-from pipeline.index.ondisk import require_on_disk
-from pipeline.index.places import Memory
+from pipeline.index.exact import search_exact
+from pipeline.index.format import to_bytes
 from pipeline.index.requirements import Requirements
 from pipeline.index.tuning import (
     EQUALS,
@@ -33,7 +33,6 @@ QUERIES = 1000
 """Vectors of the other modality that measure an index."""
 FLAT_HEADER = 45
 """Bytes of an exact index beside its vectors."""
-MEMORY = Memory()
 FINALISTS = 3
 """Choices that are built with all vectors, until one meets the requirements there too."""
 
@@ -84,37 +83,29 @@ def build_index(
     metric: str,
     requirements: Requirements,
     progress: Progress = unwatched,
-    place: Memory = MEMORY,
     gpu: "torch.device | None" = None,
 ) -> BuiltIndex:
     """The index of `vectors` that meets `requirements`, tuned and measured with `queries` (q, c) of the other modality.
 
-    Their true neighbours are found on `gpu`, where there is one.
-    Its vectors are at the `place`; what is not in memory there does not count as such. Raises UsageError for
-    `requirements.candidates` that cannot be there, and as the place does.
-    Raises InputError where there is nothing to index or to ask, IntegrityError for a row that is not finite, and
-    UsageError where no index meets the requirements.
+    Their true neighbours are found on `gpu`, where there is one. Raises InputError where there is nothing to index or
+    to ask, IntegrityError for a row that is not finite, and UsageError where no index meets the requirements.
     """
     require_finite("embeddings", "queries", queries)
     count = vectors.count
     if not count or not len(queries):
         raise InputError("there is nothing to index; put splits that have images and sentences into index.splits")
-    if not place.counted:
-        requirements = replace(requirements, memory=None)
-    if not place.any_kind and requirements.candidates != "auto":
-        require_on_disk(requirements.candidates)
-    nearest = place.nearest(queries, vectors, min(EQUALS, count), metric, progress, gpu)
+    nearest = search_exact(queries, progress(vectors.blocks(), "exact search"), min(EQUALS, count), metric, gpu)
     questions = questions_of(queries, nearest, count)
     fits = count * vectors.dim * 4 + FLAT_HEADER <= requirements.bytes
-    if place.any_kind and count <= requirements.exact_limit and fits:
-        finished = _finish(place.build("Flat", vectors, metric, progress), "Flat", questions, requirements, place)
+    if count <= requirements.exact_limit and fits:
+        finished = _finish(build("Flat", vectors, metric, progress=progress), "Flat", questions, requirements)
         if finished.trial.failure is None:
             return finished.deliver(vectors, questions, metric, [])
-    trials = choose(vectors, queries, metric, requirements, progress, place.suits)
+    trials = choose(vectors, queries, metric, requirements, progress)
     tried = []
     for trial in [trial for trial in trials if trial.failure is None][:FINALISTS]:
-        built = place.build(trial.factory, vectors, metric, progress)
-        finished = _finish(built, trial.factory, questions, requirements, place, trial.setting)
+        built = build(trial.factory, vectors, metric, progress=progress)
+        finished = _finish(built, trial.factory, questions, requirements, trial.setting)
         if finished.trial.failure is None:
             return finished.deliver(vectors, questions, metric, trials)
         tried.append(finished.trial)
@@ -160,14 +151,13 @@ def _finish(
     factory: str,
     questions: Questions,
     requirements: Requirements,
-    place: Memory,
     near: SearchSetting = NOWHERE,
 ) -> _Finished:
     """Tune an index of all vectors `near` a setting, and measure it."""
     operations = tune(built.index, questions, requirements.recall_floor, near=near)
     best, alone = operations[-1], 1000 * latency(built.index, questions)
-    data = place.to_bytes(built.index)
-    size, seconds = len(data) + place.beside, built.train_seconds + built.add_seconds
+    data = to_bytes(built.index)
+    size, seconds = len(data), built.train_seconds + built.add_seconds
     failure = requirements.failure(best.recall, size, alone)
     trial = CandidateTrial(factory, best.setting, best.recall, size, best.seconds, alone, seconds, failure)
     return _Finished(data, operations, trial)

@@ -7,11 +7,10 @@ one, a search goes by it.
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
-from pipeline.index.build import MEMORY, QUERIES, BuiltIndex, build_index
+from pipeline.index.build import QUERIES, BuiltIndex, build_index
 from pipeline.index.candidates import FEW, MANY, Progress, lists_for, unwatched
 from pipeline.index.format import from_bytes
 from pipeline.index.gallery import MultiVectorGallery
-from pipeline.index.places import Memory
 from pipeline.index.requirements import Requirements
 from pipeline.index.shortlist import Shortlist
 from pipeline.index.shortlist_cost import ShortlistCost, measure_shortlist
@@ -53,7 +52,6 @@ def build_gallery(
     requirements: Requirements,
     shortlist: Shortlist,
     progress: Progress = unwatched,
-    place: Memory = MEMORY,
     gpu: "torch.device | None" = None,
 ) -> BuiltGallery:
     """The index of the `vectors` of all `images` or `sentences`, measured with `queries` of the other modality.
@@ -63,7 +61,7 @@ def build_gallery(
     `shortlist` costs is measured. Raises as pipeline.index.build.build_index does.
     """
     if outline is None:
-        return BuiltGallery(build_index(vectors, queries, comparison, requirements, progress, place, gpu), None)
+        return BuiltGallery(build_index(vectors, queries, comparison, requirements, progress, gpu), None)
     factories = dict.fromkeys(f"IVF{lists_for(vectors.count, multiple)},Flat" for multiple in (FEW, MANY))
     requirements = replace(requirements, candidates=tuple(factories))
     asked = queries.vectors[evenly_spaced(len(queries.vectors), QUERIES)]

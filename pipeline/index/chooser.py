@@ -11,7 +11,6 @@ the time of a query weigh alike, and building decides between what is otherwise 
 """
 
 import math
-from collections.abc import Callable
 
 import numpy as np
 
@@ -29,15 +28,14 @@ def choose(
     metric: str,
     requirements: Requirements,
     progress: Progress,
-    suits: Callable[[str], bool] = lambda factory: True,
 ) -> list[CandidateTrial]:
-    """All trials, the best first, those that miss a requirement last; of the automatic candidates only those that suit.
+    """All trials, the best first, those that miss a requirement last.
 
     Raises UsageError when nothing meets the requirements, naming what comes nearest.
     """
     count = vectors.count
     if requirements.candidates == "auto":
-        tiers = [list(filter(suits, tier)) for tier in candidate_factories(count, vectors.dim)]
+        tiers = candidate_factories(count, vectors.dim)
     else:
         tiers = [require_known(requirements.candidates, vectors.dim)]
     bench = Bench(vectors, queries, metric, requirements)
@@ -77,4 +75,4 @@ def refusal(trials: list[CandidateTrial], count: int, dim: int, requirements: Re
     if fitting := [t for t in trials if t.bytes <= requirements.bytes]:
         best = max(fitting, key=lambda t: t.recall)
         parts.append(f"the best within the memory reaches {best.recall:.3f} ({best.factory})")
-    return "; ".join(parts) + ": raise index.memory or index.latency_ms, or lower index.recall_floor"
+    return "; ".join(parts) + ": raise index.memory, index.latency_ms or index.bundles, or lower index.recall_floor"

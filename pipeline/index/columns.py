@@ -10,7 +10,7 @@ import pyarrow as pa
 from pipeline.errors import UsageError
 
 OURS = frozenset(
-    ("image_id", "path", "member", "offset", "size", "split", "width", "height", "sha256", "merged_root", "box")
+    ("image_id", "path", "member", "offset", "size", "split", "width", "height", "sha256", "bundle", "box")
 )
 """The columns of a table of images that are not the user's own."""
 ASKED = ("split", "width", "height")

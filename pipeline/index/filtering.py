@@ -16,7 +16,6 @@ import numpy as np
 from pipeline.errors import UsageError
 from pipeline.index.exact import Neighbours, search_exact
 from pipeline.index.format import METRICS
-from pipeline.index.mapped import downcast, search_index
 from pipeline.index.vectors import BLOCK_ROWS
 
 FEW = 1 << 14
@@ -30,27 +29,27 @@ def search_among(index: faiss.Index, queries: np.ndarray, top: int, allowed: np.
 
     `index` has no other ids than these n. Raises UsageError for an index that can neither skip vectors nor give them.
     """
-    index = downcast(index)
-    if type(index) is faiss.IndexIDMap:  # whose conditions FAISS does not pass on to what it wraps
-        ids = faiss.vector_to_array(index.id_map)
-        found = search_among(index.index, queries, top, allowed[ids])
+    typed = faiss.downcast_index(index)  # which lasts as long as `index`
+    if type(typed) is faiss.IndexIDMap:  # whose conditions FAISS does not pass on to what it wraps
+        ids = faiss.vector_to_array(typed.id_map)
+        found = search_among(typed.index, queries, top, allowed[ids])
         return Neighbours(np.where(found.rows >= 0, ids[found.rows], -1), found.scores)
     ids, queries = np.flatnonzero(allowed), np.ascontiguousarray(queries, np.float32)
     top = min(top, len(ids))
     if not top:
         return Neighbours(np.empty((len(queries), 0), np.int64), np.empty((len(queries), 0), np.float32))
-    coarse = "RaBitQ" in type(index).__name__  # the vectors that it gives are worse than its products
+    coarse = "RaBitQ" in type(typed).__name__  # the vectors that it gives are worse than its products
     found = None
-    if isinstance(index, faiss.IndexFlat) or len(ids) > FEW or coarse:
-        found = _skip(index, queries, top, allowed, len(ids), whole=len(ids) <= FEW)
+    if isinstance(typed, faiss.IndexFlat) or len(ids) > FEW or coarse:
+        found = _skip(typed, queries, top, allowed, len(ids), whole=len(ids) <= FEW)
         if found is not None and (found.rows >= 0).all():
             return found
     try:
-        return _compare(index, queries, top, ids)
+        return _compare(typed, queries, top, ids)
     except RuntimeError as error:
-        if (whole := found or _skip(index, queries, top, allowed, len(ids), whole=True)) is None:
+        if (whole := found or _skip(typed, queries, top, allowed, len(ids), whole=True)) is None:
             raise UsageError(
-                f"an index of the type {type(index).__name__} cannot be searched with a condition; build it with"
+                f"an index of the type {type(typed).__name__} cannot be searched with a condition; build it with"
                 " another of index.candidates"
             ) from error
         return whole
@@ -58,28 +57,29 @@ def search_among(index: faiss.Index, queries: np.ndarray, top: int, allowed: np.
 
 def reconstruct(index: faiss.Index, ids: np.ndarray) -> np.ndarray:
     """(k, c) float32: the vectors that the index has under `ids`. RuntimeError where it has none to give."""
-    if type(index := faiss.downcast_index(index)) is faiss.IndexIDMap:  # which cannot look them up
-        known = faiss.vector_to_array(index.id_map)
+    typed = faiss.downcast_index(index)  # which lasts as long as `index`
+    if type(typed) is faiss.IndexIDMap:  # which cannot look them up
+        known = faiss.vector_to_array(typed.id_map)
         order = np.argsort(known)
-        return reconstruct(index.index, order[np.searchsorted(known, ids, sorter=order)])
+        return reconstruct(typed.index, order[np.searchsorted(known, ids, sorter=order)])
     with _mapping:  # threads share an index
-        for part in _parts(index):
+        for part in _parts(typed):
             if isinstance(part, faiss.IndexIVF) and part.direct_map.no():
                 try:
                     part.make_direct_map()
                 except RuntimeError:  # some ids are missing
                     part.set_direct_map_type(faiss.DirectMap.Hashtable)
-    return index.reconstruct_batch(ids)
+    return typed.reconstruct_batch(ids)
 
 
 def is_exact(index: faiss.Index) -> bool:
     """Whether `reconstruct` gives the vectors back as they were added."""
-    index = faiss.downcast_index(index)
-    if isinstance(index, faiss.IndexIDMap):
-        return is_exact(index.index)
-    if isinstance(index, faiss.IndexRefine):
-        return is_exact(index.refine_index)
-    return isinstance(index, faiss.IndexFlat | faiss.IndexIVFFlat | faiss.IndexHNSWFlat)
+    typed = faiss.downcast_index(index)  # which lasts as long as `index`
+    if isinstance(typed, faiss.IndexIDMap):
+        return is_exact(typed.index)
+    if isinstance(typed, faiss.IndexRefine):
+        return is_exact(typed.refine_index)
+    return isinstance(typed, faiss.IndexFlat | faiss.IndexIVFFlat | faiss.IndexHNSWFlat)
 
 
 def _parts(index: faiss.Index) -> Iterator[faiss.Index]:
@@ -106,7 +106,7 @@ def _skip(
     selector = faiss.IDSelectorBitmap(np.packbits(allowed, bitorder="little"))
     share = 0.0 if whole else count / len(allowed)
     try:
-        scores, rows = search_index(index, queries, top, share, params=_parameters(index, selector, share))
+        scores, rows = index.search(queries, top, params=_parameters(index, selector, share))
     except RuntimeError:
         return None
     sign = -1 if index.metric_type == faiss.METRIC_L2 else 1

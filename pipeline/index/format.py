@@ -9,8 +9,6 @@ import re
 import struct
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
-from dataclasses import dataclass
-from pathlib import Path
 from typing import Any
 
 import faiss
@@ -21,8 +19,8 @@ from pipeline.errors import IntegrityError
 REBUILD = "run build-index again"
 AS_IT_IS = faiss.IO_FLAG_SKIP_PRECOMPUTE_TABLE
 """Reads what the bytes hold; the tables that FAISS makes of it would count as claims of theirs."""
-ON_DISK, ID_BYTES = re.compile(b"ilod"), 8
-"""Before the inverted lists of an index that are in a file, and the bytes of an id beside each of their codes."""
+ON_DISK = re.compile(b"ilod")
+"""Before the inverted lists of an index that are in a file."""
 CODES = frozenset((
     "IndexFlat", "IndexFlatIP", "IndexFlatL2", "IndexScalarQuantizer", "IndexPQ", "IndexPQFastScan", "IndexRaBitQ",
     "IndexRaBitQFastScan", "IndexLSH",
@@ -61,59 +59,22 @@ def view_bytes(data: bytes | memoryview, name: str, card: Mapping[str, Any]) -> 
     return _read(lambda: _view(np.frombuffer(data, np.uint8)), len(data), name, card)
 
 
-def map_lists(data: bytes | memoryview, name: str, card: Mapping[str, Any], lists: Path) -> faiss.Index:
-    """An index whose inverted lists are in the file `lists`, which it names: FAISS reads what a search needs of it."""
-    # FAISS has a flag for files that moved together (IO_FLAG_ONDISK_SAME_DIR), which prints a line among our answers.
-    named, here = (len(path).to_bytes(8, "little") + path for path in (lists.name.encode(), os.fsencode(lists)))
-    mapped = mapped_lists(data)
-    if [one.file for one in mapped] != [lists.name] or bytes(data).count(named) != 1:
-        raise IntegrityError(f"{name} does not name {lists.name} as its lists; {REBUILD}")
-    if not mapped[0].fits(lists.stat().st_size):
-        raise IntegrityError(f"{name} says of {lists.name} that it holds other lists than it does; {REBUILD}")
-    placed, flags = np.frombuffer(bytes(data).replace(named, here), np.uint8), faiss.IO_FLAG_READ_ONLY | AS_IT_IS
-    return _read(lambda: faiss.deserialize_index(placed, flags), len(placed), name, card)
-
-
-@dataclass(frozen=True)
-class MappedLists:
-    """What the bytes of an index say of inverted lists in a `file` of `total` bytes: the bytes of an entry, and of each
-    list its entries, the room for them, and where it begins, `places` (lists, 3)."""
-
-    file: str
-    total: int
-    entry: int
-    places: np.ndarray
-
-    def fits(self, size: int) -> bool:
-        """Whether all lists lie in a file of `size` bytes, so that FAISS reads nothing behind its end."""
-        entries, room, start = self.places[self.places[:, :2].any(axis=1)].astype(np.float64).T
-        if self.total != size:
-            return False
-        return bool((entries <= room).all() and (start + room * self.entry <= size).all())
-
-
-def mapped_lists(data: bytes | memoryview) -> list[MappedLists]:
-    """All inverted lists in files that FAISS could map while it reads `data`, found without FAISS."""
-    data, found = memoryview(data), []
-    for match in re.finditer(ON_DISK, data):
+def mapped_file(data: bytes | memoryview) -> str | None:
+    """The first file that FAISS could map as inverted lists while it reads `data`, found without FAISS."""
+    data = memoryview(data)
+    for match in ON_DISK.finditer(data):
+        place = match.end() + 16
         try:
-            found.append(_mapped(data, match.end()))
+            (lists,) = struct.unpack_from("<Q", data, place)
+            place += 8 + 24 * lists
+            (slots,) = struct.unpack_from("<Q", data, place)
+            place += 8 + 16 * slots
+            (length,) = struct.unpack_from("<Q", data, place)
+            (name, _) = struct.unpack_from(f"<{min(length, len(data))}sQ", data, place + 8)
+            return os.fsdecode(name)
         except (struct.error, ValueError, OverflowError):
             continue  # FAISS would not get as far as the file's name: these are four bytes of a code
-    return found
-
-
-def _mapped(data: memoryview, place: int) -> MappedLists:
-    _, code, count = struct.unpack_from("<QQQ", data, place)
-    place += 24
-    places = np.frombuffer(data, np.uint64, 3 * count, place).reshape(count, 3)
-    place += places.nbytes
-    (slots,) = struct.unpack_from("<Q", data, place)
-    place += 8 + 16 * slots
-    (length,) = struct.unpack_from("<Q", data, place)
-    place += 8
-    name, total = struct.unpack_from(f"<{min(length, len(data))}sQ", data, place)
-    return MappedLists(os.fsdecode(name), total, code + ID_BYTES, places)
+    return None
 
 
 def _view(data: np.ndarray) -> faiss.Index:
@@ -149,8 +110,8 @@ def _compute_tables(index: faiss.Index) -> None:
 
 def require_no_files(data: bytes | memoryview, name: str) -> None:
     """Raises IntegrityError for an index that would have FAISS map a file, and write to it what is added."""
-    if mapped := mapped_lists(data):
-        raise IntegrityError(f"{name} has its lists in {mapped[0].file!r}, which is not in its bundle; {REBUILD}")
+    if (file := mapped_file(data)) is not None:
+        raise IntegrityError(f"{name} has its lists in the file {file!r}, which is not of its bundle; {REBUILD}")
 
 
 def require_known_types(index: faiss.Index, name: str, quantizer: bool = False) -> None:

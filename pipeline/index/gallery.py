@@ -12,17 +12,15 @@ plus a weight times the product of one more vector of each, where the model has 
 
 from collections.abc import Mapping
 from dataclasses import replace
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import faiss
 import numpy as np
 
-from pipeline.errors import MALFORMED, IntegrityError, brief
+from pipeline.errors import IntegrityError
 from pipeline.index.exact import Neighbours, search_exact
-from pipeline.index.filtering import search_among
-from pipeline.index.format import METRICS, REBUILD, from_bytes
-from pipeline.index.mapped import search_index
-from pipeline.index.opening import open_index
+from pipeline.index.filtering import reconstruct, search_among
+from pipeline.index.format import METRICS
 from pipeline.index.shortlist import ListMeans, Shortlist, look_up
 from pipeline.index.vectors import Vectors
 from pipeline.multivectors import Comparison, Items, MultiVectors, ScoreRule
@@ -36,20 +34,12 @@ BLOCK = 1 << 12
 """Items whose estimated products are held at once."""
 
 
-def open_gallery(bundle: Any, modality: str) -> "Gallery":
-    """The `images` or `sentences` of a bundle, for searching only.
+class RegionHits(NamedTuple):
+    """Regions, the best first: the `rows` (k,) of their images, their `scores` (k,) and `boxes` (k, 4)."""
 
-    Raises IntegrityError for an index that is not its card's, or whose vectors are not those of its items.
-    """
-    name = bundle.index_name(modality)
-    place, card = f"{bundle.folder}/{name}.faiss", bundle.card[name]
-    if (outline := bundle.outline(modality)) is None:
-        return Gallery(open_index(bundle, name))
-    index = from_bytes(bundle.index(name), place, card)
-    try:
-        return make_gallery(modality, index, outline, ScoreRule.from_dict(bundle.card["score"]), card)
-    except (*MALFORMED, IntegrityError) as error:
-        raise IntegrityError(f"{place} is not an index of {name} ({brief(error)}); {REBUILD}") from error
+    rows: np.ndarray
+    scores: np.ndarray
+    boxes: np.ndarray
 
 
 def make_gallery(
@@ -68,9 +58,11 @@ class Gallery:
     """The most answers that a search considers, where there is such a limit."""
     steady = False
     """Whether the first answers are the same however many are asked for."""
+    multi_vector = False
 
     def __init__(self, index: faiss.Index) -> None:
-        self.index = index
+        self.index, self.dim = index, index.d
+        self.metric = next(name for name, kind in METRICS.items() if kind == index.metric_type)
 
     def __len__(self) -> int:
         """The number of items that can be found."""
@@ -83,17 +75,20 @@ class Gallery:
         """
         if allowed is not None:
             return search_among(self.index, queries, top, allowed)
-        scores, rows = search_index(self.index, np.ascontiguousarray(queries, np.float32), min(top, len(self)))
-        sign = -1 if self.index.metric_type == faiss.METRIC_L2 else 1
+        scores, rows = self.index.search(np.ascontiguousarray(queries, np.float32), min(top, len(self)))
+        sign = -1 if self.metric == "euclidean" else 1
         return Neighbours(rows, np.where(rows >= 0, sign * scores, -np.inf))
 
     def search_all(
         self, queries: Items, top: int, vectors: Vectors, ids: np.ndarray, gpu: "torch.device | None" = None
     ) -> Neighbours:
         """The same by exact search, on `gpu` where there is one, of the `vectors` that the index has under `ids`."""
-        metric = next(name for name, kind in METRICS.items() if kind == self.index.metric_type)
-        found = search_exact(queries, vectors.blocks(), top, metric, gpu)
+        found = search_exact(queries, vectors.blocks(), top, self.metric, gpu)
         return Neighbours(np.where(found.rows >= 0, ids[found.rows], -1), found.scores)
+
+    def reconstruct(self, rows: np.ndarray) -> np.ndarray:
+        """(k, c) the vectors of some items. RuntimeError where the index has none to give."""
+        return reconstruct(self.index, rows)
 
 
 class MultiVectorGallery(Gallery):
@@ -105,7 +100,7 @@ class MultiVectorGallery(Gallery):
     An item without vectors was removed, and is never found. Raises IntegrityError for another index.
     """
 
-    steady = True
+    steady = multi_vector = True
 
     def __init__(
         self, modality: str, index: faiss.Index, outline: MultiVectors, rule: ScoreRule, shortlist: Shortlist | None
@@ -162,7 +157,7 @@ class MultiVectorGallery(Gallery):
         """(n,) exact scores of all items, whose `vectors` (total, c) are at hand; of removed ones, nothing."""
         return self._add_up(vectors @ query.vectors.T, self.outline.offsets) + self._global_scores(query, slice(None))
 
-    def regions(self, words: np.ndarray, top: int, allowed: np.ndarray | None = None) -> Neighbours:
+    def regions(self, words: np.ndarray, top: int, allowed: np.ndarray | None = None) -> RegionHits:
         """The `top` regions for a snippet's `words` (q, c), at most one an image: those with the greatest sum of
         products with all words, which is one product with the words' sum. Only images that are `allowed` count."""
         query = np.ascontiguousarray(words.sum(axis=0, keepdims=True, dtype=np.float32))
@@ -173,7 +168,7 @@ class MultiVectorGallery(Gallery):
             scores, rows = found.scores[0][found.rows[0] >= 0], found.rows[0][found.rows[0] >= 0]
             first = np.sort(np.unique(self.owners[rows], return_index=True)[1])[:top]
             if len(first) == top or among >= self.index.ntotal:
-                return Neighbours(rows[first], scores[first])
+                return RegionHits(self.owners[rows[first]], scores[first], self.outline.boxes[rows[first]])
             among *= 4
 
     def _estimate(self, query: MultiVectors, nearest: int) -> np.ndarray:

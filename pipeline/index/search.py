@@ -11,7 +11,8 @@ import numpy as np
 from pipeline.errors import InputError, IntegrityError, UsageError
 from pipeline.index.arithmetic import blend, compose, search_around_mean
 from pipeline.index.format import REBUILD
-from pipeline.index.gallery import Gallery, open_gallery
+from pipeline.index.gallery import Gallery
+from pipeline.index.opening import open_gallery
 from pipeline.index.region_search import nearest_regions
 from pipeline.index.table_reader import TableReader
 from pipeline.multivectors import Items, MultiVectors, concatenate
@@ -31,7 +32,8 @@ class Hit:
 
 
 class Searcher(TableReader):
-    """Answers queries from a bundle's indices; each part is read when it is first needed.
+    """Answers queries from the indices of a bundle, or of several of one model (pipeline.storage.bundles); each part is
+    read when it is first needed.
 
         Searcher(Bundle("results/demo/index/ncca")).images("a dog runs on grass", top=10)[0].row["path"]
 
@@ -84,17 +86,16 @@ class Searcher(TableReader):
         allowed = self.allowed("images", where)
         if self.multi_vector:
             words = self.embed_sentence(snippet)
-            gallery = self._require_fit("images", words)
-            found = gallery.regions(words.vectors, top, allowed)
-            places, scores, owners, boxes = found.rows, found.scores, gallery.owners, gallery.outline.boxes
+            rows, scores, boxes = self._require_fit("images", words).regions(words.vectors, top, allowed)
         else:
             stored, form = self._image_regions, self._encode(snippet)
             query = self._computed(lambda: self._model.embed_snippets(form))
-            owners, boxes = stored.rows, stored.boxes
-            places, scores = nearest_regions(owners, stored.vectors, query[0], top, allowed)
-        hits = self._list_hits("images", owners[places], scores)
-        boxes = boxes[places].tolist()
-        return [Hit(hit.rank, hit.score, {**hit.row, "box": box}) for hit, box in zip(hits, boxes, strict=True)]
+            places, scores = nearest_regions(stored.rows, stored.vectors, query[0], top, allowed)
+            rows, boxes = stored.rows[places], stored.boxes[places]
+        hits = self._list_hits("images", rows, scores)
+        return [
+            Hit(hit.rank, hit.score, {**hit.row, "box": box}) for hit, box in zip(hits, boxes.tolist(), strict=True)
+        ]
 
     def require_regions(self) -> None:
         """Raises UsageError where the bundle has no regions."""
@@ -209,11 +210,11 @@ class Searcher(TableReader):
         """The gallery of a modality. Raises IntegrityError where the model's `queries` are not of its dimensions, and
         InputError where one is zero."""
         gallery = self.gallery(modality)
-        vectors, index = queries.vectors if isinstance(queries, MultiVectors) else queries, gallery.index
-        if vectors.shape[1] != index.d or not index.ntotal:
+        vectors = queries.vectors if isinstance(queries, MultiVectors) else queries
+        if vectors.shape[1] != gallery.dim or not len(gallery):
             raise IntegrityError(
                 f"the model in {self.bundle.folder} makes {vectors.shape[1]} dimensions, and the index of {modality}"
-                f" has {index.ntotal} vectors of {index.d}; {REBUILD}"
+                f" has {len(gallery)} items of {gallery.dim}; {REBUILD}"
             )
         _require_direction(queries)
         return gallery

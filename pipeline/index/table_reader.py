@@ -8,6 +8,9 @@ import pyarrow as pa
 
 from pipeline.index.asking import Asker
 
+MOST_KEPT = 1 << 21
+"""Rows of a table that is kept in memory."""
+
 
 class TableReader(Asker):
     """Reads the tables of a bundle; each when it is first needed."""
@@ -19,13 +22,17 @@ class TableReader(Asker):
 
     def table(self, modality: str) -> pa.Table:
         """What the rows of an index are, kept in memory from then on."""
-        if modality not in self._tables:  # combined, since a row is taken slowly from pieces
+        if modality not in self._tables:  # combined, since rows are taken slowly from many chunks
             self._tables[modality] = self.bundle.table(modality).combine_chunks()
         return self._tables[modality]
 
+    def is_kept(self, modality: str) -> bool:
+        """Whether a table is small enough to stay in memory; of a larger one each answer reads its own rows."""
+        return self.rows(modality).num_rows <= MOST_KEPT
+
     def _keep(self, modality: str) -> None:
-        """Keep the table in memory, unless it is in pieces: then each answer reads its own rows."""
-        if not self.bundle.pieces(modality):
+        """Keep the table in memory, unless it is large."""
+        if self.is_kept(modality):
             self.table(modality)
 
     def rows(self, modality: str) -> Any:

@@ -11,7 +11,6 @@ import numpy as np
 from threadpoolctl import threadpool_limits
 
 from pipeline.index.exact import Neighbours, search_exact
-from pipeline.index.mapped import search_index
 
 if TYPE_CHECKING:
     import torch
@@ -92,7 +91,7 @@ def questions_of(queries: np.ndarray, nearest: Neighbours, count: int) -> Questi
 
 def index_recall(index: faiss.Index, questions: Questions) -> float:
     """The share of the k nearest that `index` finds."""
-    return recall_of(search_index(index, questions.queries, questions.k)[1], questions)
+    return recall_of(index.search(questions.queries, questions.k)[1], questions)
 
 
 def recall_of(rows: np.ndarray, questions: Questions) -> float:
@@ -108,7 +107,7 @@ def timed_search(index: faiss.Index, questions: Questions) -> tuple[np.ndarray, 
     """
     with threadpool_limits(1):
         start = time.process_time()
-        rows = search_index(index, questions.queries, questions.k)[1]
+        rows = index.search(questions.queries, questions.k)[1]
         seconds = time.process_time() - start
     return rows, max(seconds, 1e-9) / len(questions.queries)
 
@@ -237,7 +236,7 @@ def latency(index: faiss.Index, questions: Questions) -> float:
 
     def answer(query: np.ndarray) -> float:
         start = time.perf_counter()
-        search_index(index, query, questions.k)
+        index.search(query, questions.k)
         return time.perf_counter() - start
 
     return float(np.percentile([min(answer(query) for _ in range(ASKED_AGAIN)) for query in queries], 95))

@@ -27,8 +27,6 @@ EXTRAS = {
     "fisher": ("scikit-image", "Fisher vectors of texts"),
     "words": ("gensim", "word vectors learned on the corpus"),
     "metrics": ("pycocoevalcap", "BLEU, ROUGE-L and CIDEr of descriptions, METEOR with Java"),
-    "lancedb": ("lancedb", "bundles as LanceDB databases"),
-    "qdrant": ("qdrant-client", "bundles as Qdrant databases"),
     "s3": ("s3fs", "collections in S3 and its like"),
     "https": ("aiohttp", "collections behind web servers"),
     "test": ("pytest", "the tests"),

@@ -1,4 +1,5 @@
-"""Example queries for people to look at: what comes first, and where the right answer stands."""
+"""Examples for people to look at: what queries find, where images lie on a map, and what generators say of the same
+photographs."""
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
@@ -10,6 +11,7 @@ import pyarrow as pa
 from pipeline.index.vectors import evenly_spaced
 from pipeline.metrics.ranks import Ranks, rank, score
 from pipeline.multivectors import Comparison, Items
+from pipeline.report.photographs import ReportPicture
 
 QUERIES = 5
 """Examples of each direction."""
@@ -17,21 +19,12 @@ FAILURES = 3
 """Of the sentences whose images come last, and of those whose images come first."""
 TOP = 5
 """Answers shown for each, and the best right one where it is not among them."""
-
-
-@dataclass(frozen=True)
-class ReportPicture:
-    """A photograph: its name, a `data:` address, or None where it could not be read, and what is seen in it, if that is
-    known."""
-
-    name: str
-    address: str | None
-    caption: str | None = None
-
-    @property
-    def alt(self) -> str:
-        """What is read out in its place."""
-        return self.caption or self.name
+PLACES = 64
+"""Photographs shown; the others are dots."""
+DOTS = 600
+"""Images that are shown as dots."""
+DESCRIBED = 6
+"""Photographs, at even distances through those that generators have described."""
 
 
 @dataclass(frozen=True)
@@ -164,3 +157,73 @@ def _ask(
         for row, what, place in zip(shown, show(shown), places, strict=False)
     ]
     return Example(query, answers, rank)
+
+
+@dataclass(frozen=True)
+class AtlasPoint:
+    """A photograph on the map; x and y in percent from the left and from the top."""
+
+    what: ReportPicture
+    x: float
+    y: float
+
+
+@dataclass(frozen=True)
+class Atlas:
+    """Photographs and dots (x, y), in percent, and the share of the variance (percent) that the two axes show."""
+
+    places: Sequence[AtlasPoint]
+    dots: Sequence[tuple[float, float]]
+    shown: float
+
+
+def draw_map(gallery: SplitGallery, picture: Callable[[Mapping[str, Any]], ReportPicture]) -> Atlas | None:
+    """The images of `gallery` by principal components; None where there are fewer than three."""
+    x = gallery.image_vectors
+    if len(x) < 3:
+        return None
+    centred = x - x.mean(axis=0)
+    values, vectors = np.linalg.eigh(centred.T @ centred)
+    if values[-1] <= 0:
+        return None
+    flat = centred @ vectors[:, :-3:-1]
+    # Ranks rather than values: a map of what lies beside what, without a heap in the middle.
+    spread = np.argsort(np.argsort(flat, axis=0), axis=0) / (len(flat) - 1)
+    percent = np.round(100 * spread, 1).tolist()
+    rows = evenly_spaced(len(flat), PLACES)
+    pictures = map(picture, gallery.images.take(rows).to_pylist())
+    places = [AtlasPoint(what, *percent[row]) for what, row in zip(pictures, rows, strict=True)]
+    dots = [tuple(percent[row]) for row in evenly_spaced(len(flat), DOTS)]
+    return Atlas(places, dots, float(100 * values[-2:].sum() / values.sum()))
+
+
+@dataclass(frozen=True)
+class Generated:
+    """A photograph and the best sentence of each generator, (generator, sentence, whether it is copied)."""
+
+    what: ReportPicture
+    sentences: Sequence[tuple[str, str, bool]]
+
+
+def compare_generators(
+    descriptions: Sequence[Mapping[str, Any]],
+    pick: Callable[[np.ndarray], Sequence[Mapping[str, Any]]],
+    picture: Callable[[Mapping[str, Any]], ReportPicture],
+) -> list[Generated]:
+    """Photographs that all of `descriptions` (the JSON of `describe`, one a generator) describe; `pick` finds the rows
+    of some images by their ids."""
+    best = [
+        {one["image_id"]: one["sentences"][0] for one in each["images"] if one["sentences"] and one["box"] is None}
+        for each in descriptions
+    ]
+    common = np.array(sorted(set.intersection(*map(set, best))) if best else [], np.int64)
+    return [
+        Generated(
+            picture(row),
+            [
+                (each["generator"], own[row["image_id"]]["text"], own[row["image_id"]]["verbatim"])
+                for each, own in zip(descriptions, best, strict=True)
+            ],
+        )
+        for row in pick(common[evenly_spaced(len(common), DESCRIBED)])
+    ]

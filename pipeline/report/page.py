@@ -1,26 +1,29 @@
-"""The report as one HTML page that needs nothing else: no script, no font, no image from elsewhere."""
+"""Pages for people that need nothing else, no script, no font, no image from elsewhere: the report, what generators
+say, and what transfer finds."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from typing import Any
 
+from jinja2 import Environment, PackageLoader, StrictUndefined
+
 from pipeline.evaluate.summary import spoken
-from pipeline.report.atlas import Atlas
-from pipeline.report.bars import draw_bars, draw_intervals
-from pipeline.report.costs import cost_table, duration
-from pipeline.report.descriptions import templates
-from pipeline.report.examples import Answer, Example, Examples, ReportPicture
-from pipeline.report.generated import HEADINGS, Generated, explain_dashes
-from pipeline.report.learning import draw_logs
-from pipeline.report.samples import CollectionSample
+from pipeline.printable import printable
+from pipeline.report.charts import draw_bars, draw_intervals, draw_logs
+from pipeline.report.examples import Answer, Atlas, Example, Examples, Generated
+from pipeline.report.photographs import CollectionSample, ReportPicture
 from pipeline.report.tables import (
     COLUMNS,
     DIRECTIONS,
+    JUDGEMENTS,
     Comparison,
     Reason,
     compare_models,
+    cost_table,
     describe_encoders,
     describe_models,
+    duration,
+    explain_dashes,
 )
 
 ASKED = ("by_sentence", "by_image", "successes", "failures")
@@ -32,9 +35,10 @@ class Report:
     """What the page shows: `search` is a command to try, if there is one (else ""), `manifest` the manifest's summary,
     `reasons` why it left out what, `evaluations` the summary of evaluations, `cards` those of the bundles, `models`
     what is recorded of each, `kinds` a line on each registered model, `health` that of each encoder's stored features,
-    `costs` the rows of pipeline.report.costs,
-    `tradeoffs` the drawings of how indices were chosen, `sheets` drawings that other commands have made, `versions`
-    library -> version; `printed` are the tables that papers print of this collection.
+    `costs` the rows of pipeline.storage.benchmarks.add_up, `tradeoffs` the drawings of how indices were chosen,
+    `sheets` photographs with their regions, alignments and phrases, `magnitudes` the words of each model and split
+    whose vectors are longest and shortest, `versions` library -> version; `printed` are the tables that papers print
+    of this collection.
     """
 
     title: str
@@ -52,6 +56,7 @@ class Report:
     costs: Sequence[Mapping[str, Any]]
     tradeoffs: Sequence[ReportPicture]
     sheets: Sequence[ReportPicture]
+    magnitudes: Sequence[Mapping[str, Any]]
     generated: Sequence[Generated]
     judged: Sequence[Mapping[str, Any]]
     phrases: Sequence[Mapping[str, Any]]
@@ -61,7 +66,7 @@ class Report:
 
 def render(report: Report) -> str:
     """The page. Every text from outside is escaped."""
-    environment = templates()
+    environment = _templates()
     environment.filters |= {"spoken": spoken, "thousands": "{:,}".format, "size": _size, "figure": _figure}
     comparisons, models = compare_models(report.evaluations), describe_models(report.models, report.kinds)
     costs = cost_table(report.costs)
@@ -80,9 +85,41 @@ def render(report: Report) -> str:
         columns=COLUMNS,
         directions=DIRECTIONS,
         costs=costs,
-        judgements=HEADINGS,
+        judgements=JUDGEMENTS,
         unmeasured=explain_dashes(report.judged),
     )
+
+
+def render_descriptions(value: Mapping[str, Any], pictures: Sequence[str | None]) -> str:
+    """The page of the first images of `value`, what `describe` writes; `pictures` are their `data:` addresses."""
+    pairs = list(zip(value["images"], pictures, strict=False))
+    return _templates().get_template("descriptions.html").render(value=value, pairs=pairs)
+
+
+def descriptions_as_text(value: Mapping[str, Any]) -> str:
+    """The name and box of every image, then its sentences with their scores and the nearest training sentences,
+    without what a terminal would obey."""
+    lines = []
+    for image in value["images"]:
+        box = "" if image["box"] is None else f" [{' '.join(f'{side:g}' for side in image['box'])}]"
+        lines.append(f"{image['image']}{box}")
+        for sentence in image["sentences"]:
+            nearest = sentence["nearest"]
+            near = "copied" if sentence["verbatim"] else f"{nearest['cosine']:.2f}"
+            lines.append(f"  {sentence['score']:>8.3f}  {sentence['text']}  ({near}: {nearest['text']})")
+    return "".join(f"{printable(line)}\n" for line in lines)
+
+
+def render_transfer(cases: Sequence[Mapping[str, Any]], picture: Callable[[int], ReportPicture]) -> str:
+    """The page of the `transfer` that `study` has recorded (Gong et al. 2014, Figures 3 and 4); `picture` shows an
+    image by its id."""
+    return _templates().get_template("transfer.html").render(cases=cases, picture=picture)
+
+
+def _templates() -> Environment:
+    """The templates of this package, which escape every text from outside."""
+    blocks = {"trim_blocks": True, "lstrip_blocks": True}
+    return Environment(loader=PackageLoader("pipeline.report"), autoescape=True, undefined=StrictUndefined, **blocks)
 
 
 def _empty_sentences(report: Report) -> dict[str, int]:
@@ -112,6 +149,7 @@ def as_values(report: Report) -> dict[str, Any]:
         },
         "models": [asdict(model) for model in describe_models(report.models, report.kinds)],
         "judged": list(map(dict, report.judged)),
+        "magnitudes": list(map(dict, report.magnitudes)),
         "phrases": list(map(dict, report.phrases)),
         "costs": list(map(dict, report.costs)),
         "versions": dict(report.versions),

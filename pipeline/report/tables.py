@@ -14,6 +14,13 @@ COLUMNS = {"recall@1": "R@1", "recall@5": "R@5", "recall@10": "R@10", "median_ra
 """Measure -> heading, for each direction."""
 EXAMPLES = 3
 """Files named for each reason of a rejection."""
+JUDGEMENTS = {
+    **{f"bleu_{n}": f"BLEU-{n}" for n in range(1, 5)},
+    **{"rouge_l": "ROUGE-L", "cider": "CIDEr", "meteor": "METEOR", "copied": "copied", "length": "words"},
+}
+"""Measure of a generator -> heading in the table of judged sentences."""
+MINUTES = 600
+"""From so many on, hours are enough."""
 
 
 @dataclass(frozen=True)
@@ -208,3 +215,49 @@ def measure_rows(rows: np.ndarray) -> RowHealth:
         equal=len(rows) - len(np.unique(rows, axis=0)),
         constant=int((rows.min(axis=0) == rows.max(axis=0)).sum()) if len(rows) > 1 else 0,
     )
+
+
+def explain_dashes(judged: Sequence[Mapping[str, Any]]) -> list[tuple[list[str], str]]:
+    """The metrics that some of `judged` (the JSON of `evaluate-descriptions`) lack, by the reason for it."""
+    reasons: dict[str, dict[str, None]] = {}
+    for one in judged:
+        for name, reason in one.get("not_measured", {}).items():
+            reasons.setdefault(reason, {})[JUDGEMENTS[name]] = None
+    return [(list(names), reason) for reason, names in reasons.items()]
+
+
+@dataclass(frozen=True)
+class CostTable:
+    """For each rule its name and cells; the last of `lines` is the total."""
+
+    headings: Sequence[str]
+    lines: Sequence[tuple[str, Sequence[str]]]
+
+
+def cost_table(rows: Sequence[Mapping[str, Any]]) -> CostTable | None:
+    """The rows of pipeline.storage.benchmarks.add_up as a page shows them; None where nothing has run."""
+    if not rows:
+        return None
+    total = {key: sum(row[key] for row in rows) for key in ("jobs", "seconds", "processor")}
+    total |= {"rule": "total", "memory_mb": max(row["memory_mb"] for row in rows)}
+    return CostTable(
+        ("jobs", "took", "processor", "largest job"),
+        [(row["rule"].replace("_", "-"), _cells(row)) for row in (*rows, total)],
+    )
+
+
+def _cells(row: Mapping[str, Any]) -> Sequence[str]:
+    return (
+        f"{row['jobs']:,}",
+        duration(row["seconds"]),
+        duration(row["processor"]),
+        f"{row['memory_mb']:,.0f} MB",
+    )
+
+
+def duration(seconds: float) -> str:
+    """`2 min 5 s`, or `0.4 s`."""
+    if seconds < 59.95:
+        return f"{seconds:.1f} s"
+    minutes, rest = divmod(round(seconds), 60)
+    return f"{minutes} min {rest} s" if minutes < MINUTES else f"{seconds / 3600:,.0f} h"

@@ -90,9 +90,6 @@ class Layout:
         """The principal components of an encoder's regions."""
         return self._parameters(f"reduced/{encoder}/components")
 
-    def region_sheet(self, encoder: str) -> Artefact:
-        return self._sidecar(f"regions/{encoder}/sheet.png")
-
     # --- text
 
     def text_encoder(self, name: str) -> Artefact:
@@ -148,50 +145,23 @@ class Layout:
     def embeddings(self, model: str) -> Shards:
         return self._shards(f"embeddings/{model}")
 
-    def index(self, model: str) -> Artefact:
-        return self._folder(f"index/{model}", "card.json")
-
-    def pieces(self, model: str) -> Path:
-        """The pieces of an index, until it is complete."""
-        return self.root / f"pieces/{model}"
+    def index(self, bundle: str) -> Artefact:
+        """The bundle of a model; `<model>/00` and so on where it has several."""
+        return self._folder(f"index/{bundle}", "card.json")
 
     # --- alignments and phrases of multi-vector models
 
     def alignments(self, model: str, split: str) -> Artefact:
         return self._sidecar(f"alignments/{model}/{split}.jsonl")
 
-    def alignment_sheet(self, model: str, split: str) -> Artefact:
-        return self._sidecar(f"alignments/{model}/{split}.png")
-
-    def magnitudes(self, model: str, split: str) -> Artefact:
-        return self.file(f"alignments/{model}/{split}.magnitudes.json")
-
-    def magnitude_sheet(self, model: str, split: str) -> Artefact:
-        return self.file(f"alignments/{model}/{split}.magnitudes.png")
-
     def phrases(self, model: str, split: str) -> Artefact:
         folder = self.root / f"phrases/{model}/{split}"
         return Artefact(f"phrases/{model}/{split}", folder, folder / "phrases.parquet.json")
-
-    def phrase_sheet(self, model: str, split: str) -> Artefact:
-        return self._sidecar(f"phrases/{model}/{split}.png")
-
-    def phrase_plane(self, model: str, split: str) -> Artefact:
-        return self._sidecar(f"phrases/{model}/{split}.plane.png")
 
     # --- evaluation
 
     def evaluation(self, model: str, split: str, protocol: str) -> Artefact:
         return self.file(f"evaluation/{model}.{split}.{protocol}.json")
-
-    @property
-    def sentence_pairs(self) -> Artefact:
-        return self.file("evaluation/sentence-pairs.json")
-
-    @property
-    def relations(self) -> Artefact:
-        """The matrices that models have for the relations of dependency trees."""
-        return self.file("evaluation/relations.json")
 
     @property
     def summary(self) -> Artefact:
@@ -228,10 +198,6 @@ class Layout:
     @property
     def tables(self) -> Artefact:
         return self._sidecar("study/tables.md")
-
-    @property
-    def transfer_page(self) -> Artefact:
-        return self._sidecar("study/transfer.html")
 
     def sweep(self, model: str) -> Artefact:
         return self._folder(f"sweeps/{model}", "sweep.json")

@@ -17,6 +17,7 @@ if TYPE_CHECKING:
     from pipeline.remote.scratch import Scratch
     from pipeline.storage.batch import FileBatch
     from pipeline.storage.bundle import Bundle
+    from pipeline.storage.bundles import Bundles
     from pipeline.storage.embeddings import Embeddings
     from pipeline.storage.gather import Features
     from pipeline.storage.manifest import Manifest
@@ -114,11 +115,11 @@ class Run(Resources):
 
         return Embeddings(self.manifest, self.layout.embeddings(model).folder, model, multi_vector)
 
-    def bundle(self, model: str) -> "Bundle":
+    def bundle(self, model: str) -> "Bundle | Bundles":
         """The index of a model, with all that a search needs."""
-        from pipeline.storage.bundle import Bundle
+        from pipeline.storage.bundles import open_bundle
 
-        return Bundle(self.layout.index(model).path)
+        return open_bundle(self.layout.index(model).path)
 
     def encoder(self, name: str) -> "Parameters":
         """The settings, tensors and details of an encoder of this run."""

@@ -52,7 +52,7 @@ class ServedGallery:
         self._rows = searcher.rows("images")
         self.columns = asked_columns(self._rows.schema.empty_table())
         self._ids = None
-        if not self.bundle.pieces("images"):
+        if searcher.is_kept("images"):
             ids = searcher.table("images")["image_id"].to_numpy()
             self._order = np.argsort(ids, kind="stable")
             self._ids = ids[self._order]
@@ -141,7 +141,7 @@ class ServedGallery:
         """The sentences of some images, by image_id."""
         if not self._searcher.has("sentences"):
             return {}
-        if self.bundle.pieces("sentences"):
+        if not self._searcher.is_kept("sentences"):
             rows = self._searcher.rows("sentences").find("image_id", np.array(image_ids, np.int64))
         else:
             owners, order = self._owned
@@ -164,8 +164,8 @@ class ServedGallery:
         """Rows of `images` or `sentences` that were not removed."""
         if not self._searcher.has(modality):
             return 0
-        if self.bundle.pieces(modality):
-            return self.card[modality]["count"]
+        if not self._searcher.is_kept(modality):
+            return self.card[self.bundle.index_name(modality)]["count"]
         return len(self._searcher.table(modality)) - self._searcher.table(modality)[REMOVED[modality]].null_count
 
     def sentences(self, photograph: bytes, top: int, where: str | None = None) -> list[Hit]:

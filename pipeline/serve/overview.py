@@ -10,14 +10,11 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from pipeline.index.columns import asked_columns
-from pipeline.index.filtering import reconstruct
 from pipeline.index.search import Searcher
 from pipeline.index.vectors import evenly_spaced
 
 SAMPLE = 256
 """Sentences, with their photographs, that the scale is measured on."""
-LARGEST = 1 << 21
-"""Images of an index of which single vectors are looked up; the table that finds them takes memory."""
 MOST_VALUES = 20
 """Different texts of a column that are offered as a choice."""
 
@@ -36,8 +33,7 @@ class Scale:
 
 def measure_scale(searcher: Searcher) -> Scale | None:
     """None for a multi-vector model, an index without sentences, or one that is large or cannot give its vectors."""
-    large = searcher.bundle.pieces("images") or searcher.rows("images").num_rows > LARGEST
-    if searcher.multi_vector or not searcher.has("sentences") or large:
+    if searcher.multi_vector or not searcher.has("sentences") or not searcher.is_kept("images"):
         return None
     sentences, ids = searcher.table("sentences"), searcher.table("images")["image_id"].to_numpy()
     there = np.flatnonzero(sentences["text"].is_valid().to_numpy())
@@ -47,8 +43,8 @@ def measure_scale(searcher: Searcher) -> Scale | None:
     rows = order[np.minimum(np.searchsorted(ids, owners, sorter=order), len(ids) - 1)]
     known = (ids[rows] == owners) & searcher.table("images")["path"].is_valid().to_numpy()[rows]
     try:
-        texts = reconstruct(searcher.gallery("sentences").index, sample[known])
-        images = reconstruct(searcher.gallery("images").index, rows[known])
+        texts = searcher.gallery("sentences").reconstruct(sample[known])
+        images = searcher.gallery("images").reconstruct(rows[known])
     except RuntimeError:
         return None
     if len(np.unique(rows[known])) < 2:

@@ -1,5 +1,5 @@
 """Alignments `alignments/<model>/<split>.jsonl`: which words of a sentence go with which box of its image. One segment
-a line: {sentence_id, image_id, words, box, score}; a drawing lies beside them."""
+a line: {sentence_id, image_id, words, box, score}."""
 
 import json
 from collections.abc import Mapping, Sequence
@@ -9,8 +9,7 @@ from typing import Annotated, Any
 from pydantic import Field
 
 from pipeline.errors import IntegrityError
-from pipeline.storage.atomic import DRAWING, Sidecar, publish, read_verified
-from pipeline.storage.batch import FileBatch
+from pipeline.storage.atomic import Sidecar, publish, read_verified
 from pipeline.storage.forms import Count, Finite, Form
 from pipeline.storage.records import read_lines
 
@@ -26,13 +25,10 @@ class SegmentForm(Form):
     score: Finite
 
 
-def write_alignments(path: Path, segments: Sequence[Mapping[str, Any]], drawing: bytes, **about: Any) -> None:
-    """Publish all segments of a split, and the drawing as a .png; `about` is the `fingerprint` and `details`."""
+def write_alignments(path: Path, segments: Sequence[Mapping[str, Any]], **about: Any) -> None:
+    """Publish all segments of a split; `about` is the `fingerprint` and `details`."""
     lines = "".join(json.dumps(segment, ensure_ascii=False) + "\n" for segment in segments).encode()
-    batch = FileBatch()
-    publish(path.with_suffix(".png"), drawing, kind=DRAWING, rows=len(segments), **about, batch=batch)
-    publish(path, lines, kind=ALIGNMENTS, rows=len(segments), **about, batch=batch)
-    batch.publish()
+    publish(path, lines, kind=ALIGNMENTS, rows=len(segments), **about)
 
 
 def read_alignments(path: Path) -> tuple[list[dict[str, Any]], Sidecar]:

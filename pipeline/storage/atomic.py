@@ -19,8 +19,8 @@ from pipeline.storage.places import SHARD, claims, require_output, require_place
 from pipeline.storage.reading import REMEDY, file_sha256, is_there, read_bytes, refusing
 
 CHECK = "check"
-DRAWING, TABLES = "drawing", "tables"
-"""Kinds of artefacts for people, which `report` or `reproduce` includes: pictures, and tables in Markdown."""
+TABLES = "tables"
+"""The kind of tables in Markdown, which `reproduce` includes."""
 FIELDS = {"kind": str, "rows": int, "bytes": int, "sha256": str, "fingerprint": str, "details": dict}
 """What a sidecar holds besides its `check`."""
 DETAILS = {

@@ -7,8 +7,9 @@ import csv
 import io
 import logging
 import math
+from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 from pipeline.errors import IntegrityError
 from pipeline.storage.reading import explain, read_bytes, walk
@@ -33,6 +34,20 @@ def read_benchmarks(folder: Path) -> dict[str, list[MeasuredJob]]:
     if not found:
         raise IntegrityError(f"{folder} holds no benchmark; give the folder benchmarks/ of a run that has begun")
     return found
+
+
+def add_up(recorded: Mapping[str, Sequence[MeasuredJob]]) -> list[dict[str, Any]]:
+    """A row for each rule: its jobs, their wall and processor seconds together, and the memory of the largest in MB."""
+    return [
+        {
+            "rule": rule,
+            "jobs": len(jobs),
+            "seconds": sum(job.seconds for job in jobs),
+            "processor": sum(job.processor for job in jobs),
+            "memory_mb": max(job.memory for job in jobs),
+        }
+        for rule, jobs in recorded.items()
+    ]
 
 
 def read_part_jobs(folder: Path) -> dict[str, list[MeasuredJob]]:

@@ -4,9 +4,6 @@
                                                is no index of them, and their table is empty
     images.parquet     sentences.parquet       the rows: id, path, split; id, image, text
     images.tradeoff.json and .svg, ...         how candidate indices compared, if one was chosen among several
-    images.lists, ...                          FAISS's inverted lists of an index that was built on disk
-    images-00000.faiss, images-00000.parquet   of an index in pieces, of which the card tells: `images.faiss` has no
-                                               vectors, and there is no `images.parquet`
     model.safetensors  model.json              the model that embeds queries
     text_encoders/<name>/model.safetensors + .json  turn sentences into vectors
     vocabulary.json                            the words of models that read tokens or trees
@@ -15,6 +12,9 @@
     encoders/<name>/model.safetensors + .json  turns images into features
     image_regions.parquet                      regions, of a model of phrases (pipeline.storage.bundle_regions)
     card.json                                  size and sha256 of every file, and what was measured
+
+A gallery of many millions is several such bundles, each of some shards, in `index/<model>/00/` and so on; see
+pipeline.storage.bundles.
 
 A row keeps its meaning forever: if its image or sentence is removed, only the ids stay in it, and `count` in the card
 is smaller than the table.
@@ -47,18 +47,17 @@ from pipeline.multivectors import SIDES, MultiVectors, read_outline
 from pipeline.remote.paths import Place, is_url, place
 from pipeline.storage.atomic import read_json, to_json
 from pipeline.storage.batch import FileBatch
-from pipeline.storage.bundle_folders import CARD, only_bundle, piece_file, remove_former
+from pipeline.storage.bundle_folders import CARD, only_bundle, remove_former
 from pipeline.storage.bundle_regions import BundleRegions, read_regions
 from pipeline.storage.bundle_rows import IDS, PLACES, require_distinct, require_plain_rows
 from pipeline.storage.cards import COLUMNS, INDEXED, NUMBER, Card
 from pipeline.storage.carried_parsers import load_carried_parser
-from pipeline.storage.chained_tables import ChainedTables
 from pipeline.storage.names import inside
 from pipeline.storage.own_code import ONNX, PARSER, code_of, is_own, remember
 from pipeline.storage.parameters import ENCODER, MODEL, TEXT_ENCODER, Parameters, load_tensors, read_parameters
 from pipeline.storage.reading import file_sha256, map_hashed, read_bytes, refusing
 from pipeline.storage.records import read_labels, read_vocabulary, require_form
-from pipeline.storage.sources import ROOT, ImageSources
+from pipeline.storage.sources import ImageSources
 from pipeline.storage.tables import PackedTable, require_columns, to_parquet
 
 OUTLINES = "fragments.safetensors"
@@ -104,31 +103,22 @@ class BundleWriter:
             if name not in but:
                 self.add(name, bundle.read(name))
 
-    def link(self, bundle: "Bundle", but: Collection[str]) -> None:
+    def link(self, bundle: "Bundle", but: Collection[str] = ()) -> None:
         """The same without reading them, where the file system has links: readers check them against the card."""
         for name, about in bundle.card["files"].items():
             if name in but:
                 continue
             try:
-                os.link(inside(bundle.folder, name, bundle.folder / CARD), self.place_for(name))
+                os.link(inside(bundle.folder, name, bundle.folder / CARD), self._batch.place_for(self._path(name)))
             except OSError:
                 self.add(name, bundle.read(name))
             else:
                 self._batch.adopt(self._path(name), about["sha256"])
                 self.files[name] = dict(about)
 
-    def place_for(self, name: str) -> Path:
-        """The temporary path where another library writes the file `name`, for `adopt` to take over."""
-        return self._batch.place_for(self._path(name))
-
-    def adopt(self, name: str) -> None:
-        """Take over what was written at `place_for(name)`."""
-        sha256 = self._batch.adopt(self._path(name))
-        self.files[name] = {"bytes": self.place_for(name).stat().st_size, "sha256": sha256}
-
     def commit(self, card: Mapping[str, Any]) -> None:
         """Write the card, which lists the files, and publish everything in place of an older bundle, of whose indices,
-        tables and graphs nothing stays."""
+        and tables nothing stays."""
         self._batch.add(self._path(CARD), to_json({**card, "files": self.files}), commit=True)
         self._batch.publish()
         remove_former(self.folder, self.files)
@@ -151,6 +141,19 @@ class Bundle:
         self.card: dict[str, Any] = require_form(read_json(path), Card, path, remedy, "is not a bundle's card")
         for name in self.card["files"]:
             self._path(name)
+
+    @property
+    def parts(self) -> "list[Bundle]":
+        """Itself: see pipeline.storage.bundles.Bundles."""
+        return [self]
+
+    @property
+    def shifts(self) -> list[Mapping[str, int]]:
+        return [dict.fromkeys(NUMBER.values(), 0)]
+
+    def bounds(self, modality: str) -> np.ndarray:
+        """(2,) the first row of the table, and the number of all."""
+        return np.array([0, self.packed_table(modality).num_rows])
 
     def read(self, name: str) -> bytes:
         return bytes(self.map(name))
@@ -190,14 +193,6 @@ class Bundle:
     def index(self, name: str) -> memoryview:
         return self.map(f"{name}.faiss")
 
-    def pieces(self, name: str) -> list[Mapping[str, int]]:
-        """What the card says of the pieces of an index; none where it is whole."""
-        return (self.card.get(name) or {}).get("pieces", [])
-
-    def index_pieces(self, name: str) -> list[memoryview]:
-        """Memory maps of the pieces of an index."""
-        return [self.map(piece_file(name, number, ".faiss")) for number in range(len(self.pieces(name)))]
-
     def outline(self, modality: str) -> MultiVectors | None:
         """Which vectors of the index belong to which row of the table; None unless the model is multi-vector.
 
@@ -217,27 +212,20 @@ class Bundle:
         return table
 
     def check_rows(self) -> None:
-        """Raises IntegrityError for a row that `packed_table` would refuse, whether anybody asks for it or not."""
+        """Raises IntegrityError for a row that `table` would refuse, whether anybody asks for it or not."""
         for modality in COLUMNS:
-            for packed in self.packed_table(modality).files():
-                for _ in packed.groups([name for name in packed.schema.names if name in (*IDS, *PLACES, ROOT)]):
-                    pass
+            packed = self.packed_table(modality)
+            rows = packed.groups([name for name in packed.schema.names if name in (*IDS, *PLACES)])
+            ids = [group.select([NUMBER[modality]]) for group in rows]
+            if ids:
+                require_distinct(packed.path, pa.concat_tables(ids), NUMBER[modality])
 
-    def packed_table(self, modality: str) -> PackedTable | ChainedTables:
+    def packed_table(self, modality: str) -> PackedTable:
         """The same table, whose rows are unpacked on request, and checked by `require_plain_rows` as they are read."""
-        if pieces := self.pieces(modality):
-            files = [piece_file(modality, number, ".parquet") for number in range(len(pieces))]
-            return ChainedTables(lambda number: self._packed(files[number], modality), [one["rows"] for one in pieces])
-        return self._packed(f"{modality}.parquet", modality)
-
-    def _packed(self, name: str, modality: str) -> PackedTable:
+        name = f"{modality}.parquet"
         path = self.folder / name
-        check = partial(require_plain_rows, path, 1 + len(self.card.get("more_roots", [])))
-        table = PackedTable(self.map(name), path, check)
-        needed = COLUMNS[modality]
-        if modality == "images" and ROOT in table.schema.names:
-            needed = needed.append(pa.field(ROOT, pa.int64()))
-        require_columns(table.path, table.schema, needed, REBUILD)
+        table = PackedTable(self.map(name), path, partial(require_plain_rows, path))
+        require_columns(table.path, table.schema, COLUMNS[modality], REBUILD)
         return table
 
     def arrays(self, name: str) -> dict[str, np.ndarray]:
@@ -291,16 +279,19 @@ class Bundle:
         return parameters
 
     def photographs(self, named: Place | None = None, follow_links: bool = False) -> ImageSources:
-        """Reads the photographs of the rows: in the place that a command has `named`, else in the folders of the card.
+        """Reads the photographs of the rows: in the place that a command has `named`, else in the folder of the card.
 
         A URL that only the card names is never asked, since whoever made the bundle would learn of it, and could have
         any server of this network asked.
         """
-        roots = [self.card["data_root"], *self.card.get("more_roots", [])]
-        for root in roots[1 if named else 0 :]:
-            if is_url(root) and place(root) != named:
-                log.warning("%s has photographs at %r, which is not asked; name it with --images", self.folder, root)
-        return ImageSources(named or place(roots[0]), roots[1:], follow_links, named)
+        self.warn_of_url(named)
+        return ImageSources([named or place(self.card["data_root"])], follow_links, named)
+
+    def warn_of_url(self, named: Place | None) -> None:
+        """Log that the photographs are at a URL that no command has `named`."""
+        root = self.card["data_root"]
+        if named is None and is_url(root):
+            log.warning("%s has photographs at %r, which is not asked; name it with --images", self.folder, root)
 
     def _path(self, name: str) -> Path:
         return inside(self.folder, name, self.folder / CARD)

@@ -11,7 +11,6 @@ import pyarrow as pa
 
 from pipeline.errors import IntegrityError
 from pipeline.storage.names import SHOWN, first_unplain
-from pipeline.storage.sources import ROOT
 
 ID_LIMIT = 1 << 31
 IDS = ("image_id", "sentence_id")
@@ -19,10 +18,10 @@ PLACES = ("path", "member")
 REMEDY = "get the bundle anew from somebody whom you trust"
 
 
-def require_plain_rows(path: Path, roots: int, rows: pa.Table, first: int) -> None:
+def require_plain_rows(path: Path, rows: pa.Table, first: int) -> None:
     """Raises IntegrityError naming the first row of the table at `path` that is not as it must be; `rows` are some of
-    its columns, from row `first` on, and `roots` is the number of folders that the card names."""
-    for name, limit in (*((name, ID_LIMIT) for name in IDS), (ROOT, roots), ("offset", 1 << 62), ("size", 1 << 62)):
+    its columns, from row `first` on."""
+    for name, limit in (*((name, ID_LIMIT) for name in IDS), ("offset", 1 << 62), ("size", 1 << 62)):
         if name in rows.column_names:
             _require_numbers(path, name, rows[name], limit, first)
     for name in PLACES:

@@ -33,13 +33,6 @@ class File(Form):
     sha256: Digits
 
 
-class PieceForm(Form):
-    """One file of an index in pieces: it has `rows` rows of the table, and `count` vectors, less those removed."""
-
-    rows: Count
-    count: Count
-
-
 class ShortlistForm(Form):
     nearest: Positive | None
     shortlist: Positive | None
@@ -76,7 +69,6 @@ class IndexForm(Form):
     build_seconds: Measure
     recall: Share = Field(alias="recall@10")
     shortlist: ShortlistForm | None = None
-    pieces: list[PieceForm] = []
 
 
 class Score(Form):
@@ -100,6 +92,13 @@ class TrainedOn(Form):
     manifest: str
 
 
+class PartForm(Form):
+    """Which of how many bundles that were built together."""
+
+    number: Count
+    of: Annotated[int, Field(gt=0, le=1 << 16)]
+
+
 class Card(Form):
     kind: Literal["global", "fragments"] = "global"
     model: str
@@ -111,7 +110,7 @@ class Card(Form):
     fingerprint: str
     splits: list[str]
     data_root: str
-    more_roots: list[str] = []
+    part: PartForm | None = None
     name: str | None = None
     trained_on: TrainedOn | None = None
     encoders: dict[str, EncoderForm]

@@ -1,9 +1,8 @@
-"""A table in several Parquet files, read by row."""
+"""The tables of several bundles, one after another, read by row."""
 
 import bisect
 import itertools
-from collections.abc import Callable, Iterable, Iterator, Sequence
-from functools import cache
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -11,42 +10,37 @@ import numpy as np
 import pyarrow as pa
 
 from pipeline.arrow_tables import with_columns
-from pipeline.errors import IntegrityError
-from pipeline.storage.reading import REMEDY
+from pipeline.errors import UsageError
+from pipeline.storage.sources import BUNDLE
 from pipeline.storage.tables import PackedTable
 
 
 class ChainedTables:
-    """The tables that `open_file(number)` gives, with `rows[number]` rows each, one after another, as one PackedTable;
-    a file is opened when one of its rows is asked for. `file(number)` is one of them. The last file has all columns;
-    one that another file lacks is null there.
+    """Several PackedTables one after another, with the interface of one.
 
-    Raises IntegrityError for a file with another number of rows, or with a column that the last one has not.
+    `shifts[i]` (column -> number) is added to the ids of `tables[i]`, so that no two rows have the same, and the column
+    `bundle` says which table has the row. A column that a table lacks is null there. Raises UsageError for a column of
+    types that cannot be reconciled.
     """
 
-    def __init__(self, open_file: Callable[[int], PackedTable], rows: Sequence[int]) -> None:
-        self._open, self._rows, self._ends = open_file, rows, list(itertools.accumulate(rows))
-        self.num_rows: int = self._ends[-1]
-        self.file = cache(self._checked)
+    def __init__(self, tables: Sequence[PackedTable], shifts: Sequence[Mapping[str, int]]) -> None:
+        self.tables, self._shifts = tables, shifts
+        self._ends = list(itertools.accumulate(table.num_rows for table in tables))
+        own = [pa.schema([field for field in table.schema if field.name != BUNDLE]) for table in tables]
+        try:
+            schema = pa.unify_schemas(own, promote_options="permissive")
+        except (pa.ArrowInvalid, pa.ArrowTypeError) as error:
+            names = " and ".join(str(table.path) for table in tables)
+            raise UsageError(f"{names} have a column of different types ({error}); search them one by one") from error
+        self.schema: pa.Schema = schema.append(pa.field(BUNDLE, pa.int64()))
 
     @property
-    def schema(self) -> pa.Schema:
-        return self.file(len(self._rows) - 1).schema
+    def num_rows(self) -> int:
+        return self._ends[-1]
 
     @property
     def path(self) -> Path:
-        return self.file(0).path
-
-    def _checked(self, number: int) -> PackedTable:
-        table = self._open(number)
-        last = number == len(self._rows) - 1
-        if table.num_rows != self._rows[number] or not (last or set(table.schema) <= set(self.schema)):
-            raise IntegrityError(f"{table.path} is not the table that its card tells of; {REMEDY}")
-        return table
-
-    def files(self) -> Iterator[PackedTable]:
-        """One after another."""
-        return map(self.file, range(len(self._rows)))
+        return self.tables[0].path
 
     def unpack(self) -> pa.Table:
         return pa.concat_tables([self.schema.empty_table(), *self.groups()])
@@ -54,20 +48,31 @@ class ChainedTables:
     def groups(self, columns: Sequence[str] | None = None) -> Iterator[pa.Table]:
         """All rows in order, of all columns or some, a few thousand at a time."""
         schema = pa.schema([self.schema.field(name) for name in columns or self.schema.names])
-        for number in range(len(self._rows)):
-            own = [name for name in schema.names if name in self.file(number).schema.names]
-            yield from (with_columns(group, schema) for group in self.file(number).groups(own))
+        for number, table in enumerate(self.tables):
+            stored = [name for name in schema.names if name in table.schema.names and name != BUNDLE]
+            for group in table.groups(stored or table.schema.names[:1]):
+                for name, shift in self._shifts[number].items():
+                    if shift and name in group.column_names:
+                        ids = pa.array(group[name].to_numpy() + shift)
+                        group = group.set_column(group.column_names.index(name), name, ids)
+                if BUNDLE in schema.names:
+                    group = group.append_column(BUNDLE, pa.array(np.full(group.num_rows, number)))
+                yield with_columns(group, schema)
 
     def records(self, rows: Iterable[int]) -> list[dict[str, Any]]:
         """Some rows, in the given order."""
-        rows, found, nothing = [int(row) for row in rows], [], dict.fromkeys(self.schema.names)
-        for number, own in itertools.groupby(rows, lambda row: bisect.bisect_right(self._ends, row)):
-            start = self._ends[number] - self._rows[number]
-            found += [nothing | one for one in self.file(number).records(row - start for row in own)]
-        return found
+        records = []
+        for number, chosen in itertools.groupby(map(int, rows), lambda row: bisect.bisect_right(self._ends, row)):
+            first = self._ends[number] - self.tables[number].num_rows
+            for record in self.tables[number].records(row - first for row in chosen):
+                ids = {name: record[name] + shift for name, shift in self._shifts[number].items()}
+                records.append({**dict.fromkeys(self.schema.names), **record, **ids, BUNDLE: number})
+        return records
 
     def find(self, column: str, values: np.ndarray) -> np.ndarray:
         """(k,) the rows whose `column` has one of the whole numbers `values`."""
-        found = [self.file(number).find(column, values) for number in range(len(self._rows))]
-        starts = [end - rows for end, rows in zip(self._ends, self._rows, strict=True)]
-        return np.concatenate([start + own for start, own in zip(starts, found, strict=True)])
+        rows = [
+            table.find(column, values - shifts.get(column, 0)) + end - table.num_rows
+            for table, shifts, end in zip(self.tables, self._shifts, self._ends, strict=True)
+        ]
+        return np.concatenate(rows)

@@ -186,10 +186,30 @@ class JudgementForm(Form):
     length: Finite
 
 
+class TransferAnswer(Form):
+    text: str
+    right: bool
+
+
+class TransferImage(Form):
+    image_id: Count
+    text: str
+
+
+class TransferCase(Form):
+    """A test image, the sentences that each model finds for it, best first, and the nearest images of each training set
+    with their texts."""
+
+    image_id: Count
+    answers: dict[str, list[TransferAnswer]]
+    nearest: dict[str, list[TransferImage]]
+
+
 class StudyFile(Form):
     """What `study` writes: `files` in `cells/`, one for each draw of a number."""
 
     files: dict[str, list[Annotated[str, Field(pattern=r"^[\w-]+\.json$")]]]
+    transfer: list[TransferCase]
     setting: dict[str, Any]
     inputs: Inputs
     fingerprint: str

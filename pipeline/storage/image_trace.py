@@ -133,16 +133,14 @@ def _in_shard(path: Path, image_id: int, sentences: Sequence[int]) -> Iterator[T
 
 
 def _in_bundle(folder: Path, image_id: int, sentences: Sequence[int]) -> Iterator[TraceRows]:
-    """The image's and its sentences' rows, each in the file of the table's piece that has it."""
+    """The image's and its sentences' rows in the tables of a bundle."""
     for modality, wanted in (("images", [image_id]), ("sentences", sentences)):
-        file, found = folder / f"{modality}.parquet", []
+        file = folder / f"{modality}.parquet"
         try:
             bundle = Bundle(folder)
-            for table in bundle.packed_table(modality).files():
-                rows = table.find(f"{modality[:-1]}_id", np.array(wanted, np.int64)).tolist()
-                found += [TraceRows(table.path, modality, tuple(rows))] if rows else []
+            rows = bundle.packed_table(modality).find(f"{modality[:-1]}_id", np.array(wanted, np.int64))
         except (IntegrityError, KeyError) as error:
             yield TraceRows(file, modality, (), str(error))
             continue
         note = f"not indexed: the bundle has the splits {', '.join(bundle.card.get('splits', ()))}"
-        yield from found or [TraceRows(file, modality, (), note)]
+        yield TraceRows(file, modality, tuple(rows.tolist()), "" if len(rows) else note)

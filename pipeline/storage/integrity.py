@@ -141,6 +141,10 @@ class _Examiner:
         taken = self.run / "models" / named / "model.safetensors" in self._present
         if path.name == CARD and path.parents[1].name == "index" and model != named and taken:
             self.add(path, f"misplaced: it is of model {model}, not of {named}", target)
+        part = record.get("part")
+        placed = named.isdecimal() and (path.parents[1].name, path.parents[2].name) == (model, "index")
+        if part and placed and part.get("number") != int(named):
+            self.add(path, f"misplaced: it is bundle {part.get('number')}, not {int(named)}", target)
 
     def _check_files(self, path: Path, value: Mapping[str, Any]) -> None:
         """Check the files that a commit lists: name -> {bytes, sha256}, for a parser name -> sha256, or for a study

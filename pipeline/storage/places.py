@@ -29,8 +29,8 @@ PATTERNS = tuple(
         r"(?P<model>[^/]+)\.(?P<split>train|dev|test|weak)\.(?P<protocol>all-sentences|first-sentence)\.json",
         r"evaluation/phrases/(?P<model>[^/]+?)\.(?P<split>[^/.]+)(?:\.boxes)?\.json",
         r"descriptions/(?P<generator>[^/]+?)\.(?P<split>[^/.]+)(?P<of>\.boxes)?(?:\.json|/descriptions\.json)",
-        r"alignments/(?P<model>[^/]+)/(?P<split>[^/.]+)(?:\.magnitudes)?\.(?:jsonl|json|png)",
-        r"phrases/(?P<model>[^/]+)/(?P<split>[^/.]+)(?:/(?:regions|phrases)\.parquet|(?:\.plane)?\.png)",
+        r"alignments/(?P<model>[^/]+)/(?P<split>[^/.]+)\.jsonl",
+        r"phrases/(?P<model>[^/]+)/(?P<split>[^/.]+)/(?:regions|phrases)\.parquet",
     )
 )
 """Ends of the paths in the layout; a group is named after the key whose value it holds."""

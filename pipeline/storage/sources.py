@@ -13,13 +13,13 @@ from pipeline.errors import InputError
 from pipeline.parquet_photographs import ParquetPhotographs
 from pipeline.plain_files import open_plain
 from pipeline.remote import stores
-from pipeline.remote.paths import Place, place
+from pipeline.remote.paths import Place
 from pipeline.remote.scratch import Scratch
 from pipeline.remote.stores import Version
 
 log = logging.getLogger(__name__)
-ROOT = "merged_root"
-"""Column of a bundle's images that lie in another folder than its `data_root`: in which of its `more_roots`, from 1."""
+BUNDLE = "bundle"
+"""Column of the rows of several bundles: in which of them a row is, from 0."""
 LARGEST_FILE = 1 << 30  # bytes; no photograph is larger
 
 
@@ -94,23 +94,18 @@ class ImageSource:
 
 
 class ImageSources:
-    """The photographs of a bundle: those of `root`, and, where others were joined with them, of `more` folders. Of
-    URLs, only the one that a command has `named` is asked."""
+    """The photographs of one or several bundles, those of each in the place of `roots` with its number. Of URLs, only
+    the one that a command has `named` is asked."""
 
-    def __init__(
-        self, root: Place, more: Sequence[str] = (), follow_links: bool = False, named: Place | None = None
-    ) -> None:
-        roots = (root, *map(place, more))
+    def __init__(self, roots: Sequence[Place], follow_links: bool = False, named: Place | None = None) -> None:
         self._sources = [
-            ImageSource(one, follow_links) if isinstance(one, Path) or one == named else None for one in roots
+            ImageSource(root, follow_links) if isinstance(root, Path) or root == named else None for root in roots
         ]
 
     def read(self, row: Mapping[str, Any]) -> bytes:
-        """The bytes of a row of the bundle's table. Raises InputError as ImageSource.read."""
-        number = row.get(ROOT) or 0
-        if number not in range(len(self._sources)):
-            raise InputError(f"missing: the card names no folder {number}")
-        if (source := self._sources[number]) is None:
+        """The bytes of a row of the table. Raises InputError as ImageSource.read."""
+        source = self._sources[row[BUNDLE] if len(self._sources) > 1 else 0]
+        if source is None:
             raise InputError("missing: the card names a URL, which is asked only if the command does (--images)")
         return source.read(row["path"], row.get("offset"), row.get("size"))
 

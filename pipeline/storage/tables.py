@@ -91,10 +91,6 @@ class PackedTable:
             raise IntegrityError(f"{path} has its rows in other groups than this project's writer makes; {REMEDY}")
         self._ends = list(itertools.accumulate(sizes))
 
-    def files(self) -> "Iterator[PackedTable]":
-        """This one, as other tables have several."""
-        return iter([self])
-
     def unpack(self) -> pa.Table:
         return pa.concat_tables([self.schema.empty_table(), *self.groups()])
 
@@ -121,6 +117,19 @@ class PackedTable:
                 group = self._read_group(number, [column])[column].to_numpy()
                 found.append(np.flatnonzero(np.isin(group, values)) + end - len(group))
         return np.concatenate(found)
+
+    def bounds(self, column: str) -> tuple[int, int]:
+        """The least and the greatest of the whole numbers in a column without nulls; 0 and -1 where there is no row."""
+        ends, place = [], self.schema.get_field_index(column)
+        for number in range(len(self._ends)):
+            about = self._file.metadata.row_group(number)
+            statistics = about.column(place).statistics
+            if statistics is not None and statistics.has_min_max:
+                ends += [statistics.min, statistics.max]
+            elif about.num_rows:
+                numbers = self._read_group(number, [column])[column].to_numpy()
+                ends += [int(numbers.min()), int(numbers.max())]
+        return min(ends, default=0), max(ends, default=-1)
 
     def records(self, rows: Iterable[int]) -> list[dict[str, Any]]:
         """Some rows, in the given order."""

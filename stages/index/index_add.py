@@ -1,10 +1,17 @@
-"""`index-add`: a bundle with the images and sentences that were added to the manifest, or with those of another."""
+"""`index-add`: the bundles of a model, and one more: of what is new in their run, or another bundle."""
 
+from collections.abc import Mapping, Sequence
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import click
 
 from stages.commands import CONFIG, FOLDER, RUN, begin, bundle, output, say_next
+
+if TYPE_CHECKING:
+    from pipeline.run import Run
+    from pipeline.storage.bundle import Bundle
+    from pipeline.storage.sharded_ids import ShardedIds
 
 
 @click.command("index-add")
@@ -12,61 +19,116 @@ from stages.commands import CONFIG, FOLDER, RUN, begin, bundle, output, say_next
 @click.option(*RUN[0], **RUN[1] | {"required": False, "help": "Folder of the bundle's run, which has grown."})
 @click.option("--from", "other", type=FOLDER, help="Another bundle of the same model instead, such as `apply` makes.")
 @click.option(*CONFIG[0], **CONFIG[1])
-@output(FOLDER, "Folder of the new bundle; the old one stays as it is.")
+@output(FOLDER, "New folder of all bundles, links to the files of the old ones; these stay as they are.")
 def command(root: Path | None, other: Path | None, config_path: Path | None, bundle_folder: Path, output: Path) -> None:
-    """Add to a bundle's indices what is new in its run's manifest, or another bundle's photographs and sentences, and
-    measure how far these have drifted."""
+    """Put one more bundle beside others of its model: of the images that are new in their run, with their sentences, or
+    another bundle that is there."""
     import logging
-    from functools import partial
 
-    import numpy as np
-
-    from pipeline import config
-    from pipeline.device import find_gpu
     from pipeline.errors import UsageError
-    from pipeline.index import lists_on_gpu
-    from pipeline.index.build_gallery import queries_of
-    from pipeline.index.joining import JoinedBundles
-    from pipeline.index.upkeep import add, revise
-    from pipeline.storage.bundle import Bundle
-    from pipeline.storage.pairs import split_ids
-    from pipeline.storage.revision import Revision
-    from pipeline.storage.sources import ROOT
-    from stages import piece_upkeep
+    from pipeline.index.opening import open_gallery
+    from pipeline.storage.bundle_folders import numbered
+    from pipeline.storage.bundles import Bundles, link_bundle, open_bundle
+    from pipeline.storage.new_folders import new_folder
+    from pipeline.storage.revision import KEY_COLUMNS
     from stages.closing import search_command
-    from stages.inputs import read_bundled_embeddings
 
     if (root is None) == (other is None):
         raise UsageError("give either --run, the run of the bundle, or --from, another bundle of its model")
-    more, log = {}, logging.getLogger(__name__)
-    pieces = bool(Bundle(bundle_folder).pieces("images"))
-    if root is not None:
-        run = begin(root, config_path)
-        whole, embeddings = run.config, read_bundled_embeddings(run, bundle_folder)
-        if pieces:
-            piece_upkeep.add(bundle_folder, output, run, embeddings)
-            say_next(lambda: search_command(output))
-            return
-        wanted = {name: ids[:] for name, ids in split_ids(run.manifest, whole.index.splits).items()}
-    else:
-        whole = config.load(config_path)
-        if pieces:
-            piece_upkeep.join(bundle_folder, output, other, whole.index)
-            say_next(lambda: search_command(output))
-            return
-        embeddings = JoinedBundles(Bundle(bundle_folder), Bundle(other), ROOT)
-        wanted, more = embeddings.fresh, {"more_roots": embeddings.roots}
-    lists_on_gpu.use(find_gpu(whole.device))
-    revision = Revision(bundle_folder, embeddings, output)
-    for part in revision.parts:
-        fresh = np.setdiff1d(wanted[part.modality], part.ids)
-        table = getattr(embeddings.manifest, part.modality).take(fresh)
-        grown = part.followed_by(table, embeddings.outline(part.modality, fresh))
-        first = len(part.ids) if part.outline is None else len(part.numbers)
-        change = partial(add, vectors=embeddings.rows_of(part.modality, fresh), first=first)
-        data, queries = revision.bundle.index(part.name), revision.queries(part, queries_of(embeddings.multi_vector))
-        revised = revise(data, part, grown, revision.vectors, change, queries, embeddings.comparison)
-        revision.put(grown, revised.data, revised.card())
-        log.info("%d %s added; %s", len(fresh), part.modality, revised.drift(whole.index.recall_floor))
-    revision.commit(**more)
+    parts, log = open_bundle(bundle_folder).parts, logging.getLogger(__name__)
+    with new_folder(output) as folder:
+        if other is not None:
+            added = open_bundle(other).parts
+            both = Bundles([*parts, *added], bundle_folder)  # which refuses another model
+            both.check_rows()
+            for part in added:
+                for modality in KEY_COLUMNS:
+                    if part.card.get(part.index_name(modality)):
+                        open_gallery(part, modality)  # which refuses what is not an index of ours
+            for number, part in enumerate(both.parts):
+                link_bundle(part, numbered(folder, number))
+            log.info("bundles added: %d", len(added))
+            if repeated := _repeated(parts, added):
+                log.warning(
+                    "%d photographs of %s are in %s too, and are found twice; index-remove takes one of them out",
+                    repeated, other, bundle_folder,
+                )  # fmt: skip
+        else:
+            run = begin(root, config_path)
+            for part in parts:
+                part.check_rows()
+            ids = _new_ids(run, parts)
+            for number, part in enumerate(parts):
+                link_bundle(part, numbered(folder, number))
+            if len(ids["images"]):
+                _write_new(run, parts, ids, numbered(folder, len(parts)))
+            log.info("%d images and %d sentences added", len(ids["images"]), len(ids["sentences"]))
     say_next(lambda: search_command(output))
+
+
+def _write_new(run: "Run", parts: "Sequence[Bundle]", ids: "Mapping[str, ShardedIds]", folder: Path) -> None:
+    """The bundle of the images and sentences `ids` of a run, which stands beside the `parts`."""
+    from pipeline.storage.fingerprint import fingerprint
+    from pipeline.storage.names import plain
+    from stages.bundled import write_bundle
+
+    first, settings = parts[0].card, run.config.index.model_dump()
+    before = [part.card["fingerprint"] for part in parts]
+    inputs = {"model": first["inputs"]["model"], "manifest": run.manifest.fingerprint}
+    digest = fingerprint("bundle of additions", 1, [settings, before], inputs)
+    write_bundle(run, plain(first["model"], parts[0].folder), ids, folder, digest, {})
+
+
+def _repeated(parts: "Sequence[Bundle]", added: "Sequence[Bundle]") -> int:
+    """How many photographs are in both, by the sha256 of their files."""
+    here, there = (
+        {
+            digest
+            for bundle in bundles
+            for group in bundle.packed_table("images").groups(["sha256"])
+            for digest in group["sha256"].to_pylist()
+            if digest
+        }
+        for bundles in (parts, added)
+    )
+    return len(here & there)
+
+
+def _new_ids(run: "Run", parts: "Sequence[Bundle]") -> "dict[str, ShardedIds]":
+    """The images of `index.splits` that no bundle of the run has, or had before they were removed, and their sentences.
+
+    Other bundles may stand beside those of the run. Raises IntegrityError where the first is not of it, or one of the
+    same photographs numbers them otherwise.
+    """
+    import logging
+
+    import numpy as np
+
+    from pipeline.errors import IntegrityError
+    from pipeline.storage.pairs import split_ids
+    from pipeline.storage.revision import modalities, require_numbering
+    from pipeline.storage.sharded_ids import ShardedIds
+    from stages.inputs import read_bundled_embeddings
+
+    manifest, embeddings = run.manifest, read_bundled_embeddings(run, parts[0])
+    known = {"images": [], "sentences": []}
+    for part in parts:
+        tables = modalities(part)
+        try:
+            require_numbering(part, tables, embeddings)
+        except IntegrityError:
+            if part is parts[0] or part.card["data_root"] == str(manifest.root):
+                raise
+        else:
+            for table in tables:
+                known[table.modality].append(table.ids)
+    wanted = {modality: ids[:] for modality, ids in split_ids(manifest, run.config.index.splits).items()}
+    images = np.setdiff1d(wanted["images"], np.concatenate(known["images"]))
+    fresh = np.setdiff1d(wanted["sentences"], np.concatenate([wanted["sentences"][:0], *known["sentences"]]))
+    sentences = fresh[np.isin(manifest.sentence_images[fresh], images)]
+    if left := len(fresh) - len(sentences):
+        logging.getLogger(__name__).warning(
+            "%d new sentences are of images that are indexed already, and are left out; run build-index for them", left
+        )
+    ids = {"images": images, "sentences": sentences}
+    return {modality: ShardedIds.divide(some, manifest.bounds(modality)) for modality, some in ids.items()}

@@ -1,12 +1,18 @@
-"""`index-remove`: a bundle without some images and their sentences."""
+"""`index-remove`: a bundle, or several of one model, without some images and their sentences."""
 
 import re
 from collections.abc import Iterator
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import click
 
 from stages.commands import CONFIG, FILE, FOLDER, RUN, begin, bundle, output, say_next
+
+if TYPE_CHECKING:
+    from pipeline.storage.bundle import Bundle
+    from pipeline.storage.bundles import Bundles
+    from pipeline.storage.embeddings import Embeddings
 
 NUMBER = re.compile(r"0|[1-9][0-9]*")
 
@@ -29,18 +35,22 @@ def command(
     root: Path | None, config_path: Path | None, bundle_folder: Path, images: tuple[int, ...], list_path: Path | None,
     output: Path,
 ) -> None:  # fmt: skip
-    """Remove images and their sentences from a bundle's indices, and measure how far these have drifted."""
+    """Remove images and their sentences from a bundle, or from that of several which holds them."""
     import logging
 
     from pipeline.errors import RejectLimitError, UsageError
+    from pipeline.storage.bundles import open_bundle
     from stages.closing import search_command
+    from stages.inputs import read_bundled_embeddings
 
-    listed, unmet = _find_listed(bundle_folder, list_path) if list_path else (set(), [])
+    opened = open_bundle(bundle_folder)
+    listed, unmet = _find_listed(opened, list_path) if list_path else (set(), [])
     for line in unmet:
         logging.getLogger(__name__).warning("%s: no photograph in %s is called %s", list_path, bundle_folder, line)
     if not (named := {*images, *listed}):
         raise UsageError(f"no image of {bundle_folder} is named; give --image, or a --list of some that it has")
-    _remove(root, config_path, bundle_folder, named, output)
+    embeddings = read_bundled_embeddings(begin(root, config_path), opened) if root else None
+    _remove(opened, embeddings, named, output)
     say_next(lambda: search_command(output))
     if unmet:
         raise RejectLimitError(
@@ -49,18 +59,16 @@ def command(
         )
 
 
-def _find_listed(folder: Path, path: Path) -> tuple[set[int], list[str]]:
-    """The ids of the images in the bundle `folder` that lines of the list `path` name, and the lines that name none. A
-    line is an id if it is a number without leading zeros, else a path, a name in a shard, or a sample's key there."""
+def _find_listed(bundle: "Bundle | Bundles", path: Path) -> tuple[set[int], list[str]]:
+    """The ids of the images in a bundle that lines of the list `path` name, and the lines that name none. A line is an
+    id if it is a number without leading zeros, else a path, a name in a shard, or a sample's key there."""
     from posixpath import join, split
 
     from pipeline.collections.naming import Takedown
     from pipeline.image_names import Readings, Spelling
     from pipeline.plain_files import read_lines
-    from pipeline.storage.bundle import Bundle
 
     lines = read_lines(path, from_pipe=True)
-    bundle = Bundle(folder)
     takedown = Takedown(lines, Readings(bundle.card.get("data_root")))
 
     def images() -> Iterator[tuple[int, str, str | None]]:
@@ -89,47 +97,66 @@ def _find_listed(folder: Path, path: Path) -> tuple[set[int], list[str]]:
     return ids, takedown.unmet()
 
 
-def _remove(root: Path | None, config_path: Path | None, bundle_folder: Path, named: set[int], output: Path) -> None:
-    """Write the bundle to `output` without the images `named`. Raises InputError for one that it does not have."""
+def _remove(opened: "Bundle | Bundles", embeddings: "Embeddings | None", named: set[int], output: Path) -> None:
+    """Write the bundles to `output` without the images `named`; those that have none of them are links. Raises
+    InputError for an image that no bundle has, and where none would be left."""
+    from pipeline.errors import InputError, UsageError
+    from pipeline.storage.bundle_folders import numbered
+    from pipeline.storage.bundles import link_bundle
+    from pipeline.storage.new_folders import new_folder
+
+    known, count = set(), 0
+    for group in opened.packed_table("images").groups(["image_id", "sha256"]):
+        alive = group.filter(group["sha256"].is_valid())["image_id"].to_pylist()
+        known |= named.intersection(alive)
+        count += len(alive)
+    if missing := named - known:
+        raise InputError(f"image {min(missing)} is not in {opened.folder}; name one that is")
+    if count == len(named):
+        raise InputError(f"no image would be left in {opened.folder}; delete the bundle instead")
+    if len(opened.parts) == 1:
+        _remove_from(opened, embeddings, named, output)
+        return
+    if embeddings:
+        raise UsageError(f"{opened.folder} has several bundles; leave out --run: each has its own vectors")
+    with new_folder(output) as folder:
+        for number, (bundle, shift) in enumerate(zip(opened.parts, opened.shifts, strict=True)):
+            ids = {image_id - shift["image_id"] for image_id in named}
+            if not _remove_from(bundle, None, ids, numbered(folder, number)):
+                link_bundle(bundle, numbered(folder, number))
+
+
+def _remove_from(bundle: "Bundle", embeddings: "Embeddings | None", named: set[int], output: Path) -> bool:
+    """Write one bundle to `output` without those of the images `named` that it has; False where it has none."""
     import logging
-    from functools import partial
 
     import numpy as np
 
-    from pipeline import config
-    from pipeline.errors import InputError
-    from pipeline.index.build_gallery import queries_of
-    from pipeline.index.joining import BundleItems
-    from pipeline.index.upkeep import drop, factory_without, remove, revise, setting_of
-    from pipeline.storage.bundle import Bundle
-    from pipeline.storage.revision import Revision
-    from stages import piece_upkeep
-    from stages.inputs import read_bundled_embeddings
+    from pipeline.index.format import from_bytes, to_bytes
+    from pipeline.index.upkeep import drop, exact_vectors, remove
+    from pipeline.storage.revision import Revision, modalities, require_numbering
 
-    if Bundle(bundle_folder).pieces("images"):
-        piece_upkeep.remove(bundle_folder, output, np.array(sorted(named), np.int64))
-        return
-    log = logging.getLogger(__name__)
-    if root is not None:
-        run = begin(root, config_path)
-        settings, embeddings = run.config.index, read_bundled_embeddings(run, bundle_folder)
-    else:
-        settings, embeddings = config.load(config_path).index, BundleItems(Bundle(bundle_folder))
-    revision = Revision(bundle_folder, embeddings, output)
-    if unknown := named.difference(revision.parts[0].ids[revision.parts[0].alive].tolist()):
-        raise InputError(f"image {min(unknown)} is not in {bundle_folder}; name one that is")
     gone = np.array(sorted(named), np.int64)
-    for part in revision.parts:
+    if not len(bundle.packed_table("images").find("image_id", gone)):
+        return False
+    revision, parts = Revision(bundle, output), modalities(bundle)
+    if embeddings:
+        require_numbering(bundle, parts, embeddings)
+    for part in parts:
         rows = part.alive[np.isin(part.owners[part.alive], gone)]
-        less, factory, changed = part.without(rows), part.card["factory"], {}
+        less, path = part.without(rows), f"{bundle.folder}/{part.name}.faiss"
+        index = from_bytes(bundle.index(part.name), path, part.card)
+
+        def rest(index=index, less=less, path=path):
+            if embeddings:
+                return embeddings.rows_of(less.modality, less.ids[less.alive])
+            return exact_vectors(index, less.alive, path)
+
         if part.outline is None:
-            changed = {"factory": factory_without(factory)}
-            kept = {"rest": revision.vectors(less), "rest_ids": less.alive, "metric": embeddings.metric}
-            change = partial(remove, ids=rows, factory=factory, setting=setting_of(part.card), **kept)
+            changed, factory = remove(index, rows, less.alive, rest, part.card)
         else:
-            change = partial(drop, places=part.outline.places(rows))
-        data, queries = revision.bundle.index(part.name), revision.queries(part, queries_of(embeddings.multi_vector))
-        revised = revise(data, part, less, revision.vectors, change, queries, embeddings.comparison)
-        revision.put(less, revised.data, {**changed, **revised.card()})
-        log.info("%d %s removed; %s", len(rows), part.modality, revised.drift(settings.recall_floor))
+            changed, factory = drop(index, part.outline.places(rows)), part.card["factory"]
+        revision.put(less, to_bytes(changed), factory)
+        logging.getLogger(__name__).info("%s: %d %s removed", bundle.folder, len(rows), part.modality)
     revision.commit()
+    return True

@@ -15,7 +15,10 @@ if TYPE_CHECKING:
 
 @click.command("search")
 @click.argument("sentence", nargs=-1, metavar="[SENTENCE]")
-@click.option("--index", "bundle_folder", type=FOLDER, required=True, help="Folder that `build-index` wrote.")
+@click.option(
+    "--index", "bundle_folders", type=FOLDER, required=True, multiple=True,
+    help="Folder that `build-index` wrote; several of one model are searched as one.",
+)  # fmt: skip
 @click.option("--image", "image_path", type=FILE, help="Rank sentences for this image instead.")
 @click.option("--similar", is_flag=True, help="With --image: rank images like it.")
 @click.option("--text", help="With --image: rank images that are like it and fit these words.")
@@ -42,7 +45,7 @@ if TYPE_CHECKING:
 @runtime.without_collection()  # the process ends with the answer
 def command(
     sentence: tuple[str, ...],
-    bundle_folder: Path,
+    bundle_folders: tuple[Path, ...],
     image_path: Path | None,
     similar: bool,
     text: str | None,
@@ -64,7 +67,7 @@ def command(
     from pipeline.index.columns import OURS
     from pipeline.index.search import Searcher
     from pipeline.printable import printable, printable_json
-    from pipeline.storage.bundle import Bundle
+    from pipeline.storage.bundles import open_bundle
 
     if len(sentence) > 1:
         raise UsageError(f'put the sentence in quotes: jointspace search "{" ".join(sentence)}" --index ...')
@@ -78,7 +81,7 @@ def command(
         raise UsageError("--similar and --text are about an image; give --image FILE too")
     if changed and (similar or text is not None):
         raise UsageError("--minus and --plus rank images already; leave out --similar and --text")
-    bundle = Bundle(bundle_folder)
+    bundle = open_bundle(*bundle_folders)
     if trust_code:
         bundle.trust_code()
     searcher = Searcher(bundle)

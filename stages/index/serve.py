@@ -73,7 +73,7 @@ def command(
     from pipeline.errors import UsageError
     from pipeline.images.decode import CheckingProcess, DecodingProcess, ImageLimits
     from pipeline.index.shared_encoders import SharedEncoders
-    from pipeline.storage.bundle import Bundle
+    from pipeline.storage.bundles import open_bundle
 
     try:
         import uvicorn
@@ -94,7 +94,7 @@ def command(
     if limits.top > limits.max_top:
         raise UsageError(f"{limits.top} results are more than serve.max_top allows ({limits.max_top}); ask for fewer")
     for folder in bundles if trust_code else ():
-        Bundle(folder).trust_code()
+        open_bundle(folder).trust_code()
     folders = _name_all(bundles)
     image_limits = ImageLimits.from_settings(settings.collection)
     upload_limits = replace(image_limits, max_pixels=settings.serve.max_upload_pixels)
@@ -151,25 +151,26 @@ def _listen(host: str, port: int) -> socket.socket:
         raise UsageError(f"cannot listen on {host} port {port} ({reason}); choose another --port or --host") from error
 
 
-def _stamp(folder: Path) -> tuple[int, ...] | None:
-    """A value that changes with every new card of a bundle; None where there is no card."""
-    from pipeline.storage.bundle import CARD
+def _stamp(folder: Path) -> tuple[tuple[int, ...], ...] | None:
+    """A value that changes with every new card of the bundles in a folder; None where there is none."""
+    from pipeline.errors import IntegrityError
+    from pipeline.storage.bundle_folders import CARD, bundles_in
 
     try:
-        found = (folder / CARD).stat()
-    except OSError:
+        cards = [(bundle / CARD).stat() for bundle in bundles_in(folder)]
+    except (OSError, IntegrityError):
         return None
-    return found.st_ino, found.st_mtime_ns, found.st_size
+    return tuple((card.st_ino, card.st_mtime_ns, card.st_size) for card in cards)
 
 
 def _name_all(bundles: tuple[Path, ...]) -> dict[str, Path]:
     """The bundles by the names of their models, those that their run has evaluated first, the best before the others;
     one of a name that is taken gets a number."""
-    from pipeline.storage.bundle import Bundle
+    from pipeline.storage.bundles import open_bundle
 
     folders: dict[str, Path] = {}
     for folder in sorted(bundles, key=_place):
-        folders[_free_name(Bundle(folder).card["model"], folders)] = folder
+        folders[_free_name(open_bundle(folder).card["model"], folders)] = folder
     return folders
 
 
@@ -178,11 +179,11 @@ def _place(folder: Path) -> int:
     from pipeline.errors import MALFORMED, JointspaceError
     from pipeline.evaluate.summary import ranking
     from pipeline.storage.atomic import read_json
-    from pipeline.storage.bundle import Bundle
+    from pipeline.storage.bundles import open_bundle
 
     try:
         ranked = [one["model"] for one in ranking(read_json(folder.absolute().parents[1] / SUMMARY))]
-        return ranked.index(Bundle(folder).card["model"])
+        return ranked.index(open_bundle(folder).card["model"])
     except (OSError, IndexError, JointspaceError, *MALFORMED):
         return LAST
 
@@ -197,9 +198,9 @@ def _open_gallery(
     from pipeline.index.search import Searcher
     from pipeline.index.shared_encoders import SharedEncoders
     from pipeline.serve.gallery import ServedGallery
-    from pipeline.storage.bundle import Bundle
+    from pipeline.storage.bundles import open_bundle
 
-    bundle = Bundle(folder)
+    bundle = open_bundle(folder)
     bundle.check_rows()
     source = bundle.photographs(images_root, settings.collection.follow_links)
     features = _encoder_of(bundle, encoders or SharedEncoders(decode))

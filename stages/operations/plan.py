@@ -108,7 +108,9 @@ def measure(run: "Run", sample: Sample) -> "Iterator[tuple[str, Speed]]":
         work = encoder.work(settings.device, settings.extract.precision, run.batch_size)
         views = [View(encoder.preprocessing, work.describe)]
         start = perf_counter()
-        pictures = [load(sample.read, limits, views, photograph) for photograph in sample.photographs]
+        pictures = [
+            pixels for photograph in sample.photographs for pixels in load(sample.read, limits, views, photograph)
+        ]
         processes = max(1, min(runtime.threads(), run.decoders))
         decoding = (perf_counter() - start) / processes
         dim = next(work.extractor(pictures[: run.batch_size])).shape[1]  # kernels are chosen in the first pass

@@ -14,6 +14,8 @@ if TYPE_CHECKING:
 REPORTED = "test"
 PHRASES = "region_to_phrase"
 """The direction that Niu et al. 2017, Table 4, measures."""
+TRANSFER = "transfer.html"
+"""The page beside the tables that has Gong et al.'s Figures 3 and 4."""
 
 
 def reproduce(run: Run, job: Job) -> None:
@@ -22,13 +24,11 @@ def reproduce(run: Run, job: Job) -> None:
     from benchmarks.papers.systems import systems
     from benchmarks.papers.tree_sections import tree_sections
     from pipeline.metrics.retrieval import Bootstrap
-    from pipeline.storage.atomic import TABLES, publish_text, read_verified
+    from pipeline.storage.atomic import TABLES, read_verified
+    from pipeline.storage.batch import FileBatch
     from pipeline.storage.evaluations import read_summary
-    from pipeline.storage.forms import Form
-    from pipeline.storage.records import read_record
 
-    config, layout = run.config, run.layout
-
+    config, layout, files = run.config, run.layout, FileBatch()
     ours = systems(_systems(config))
     described = [_read_descriptions(run, name) for name in _generators(config)]
     ranked = [_read_phrases(run, name) for name in _phrase_models(config)]
@@ -43,16 +43,91 @@ def reproduce(run: Run, job: Job) -> None:
         _protocol(config),
     )
     if config.reproduce.trees:
-        text += "\n" + tree_sections(
-            ours, *(read_record(one.path, Form) for one in _tree_files(config, layout).values())
-        )
+        text += "\n" + tree_sections(ours, REPORTED, _compare_sentences(run), _list_relations(run))
     if config.reproduce.gong:
         text += "\n" + read_verified(layout.tables.path, TABLES)[0].decode("utf-8")
-        page = layout.transfer_page.path.relative_to(layout.root)
-        text += f"\n## Figures 3 and 4\n\nTest images with what the target set alone and SAE find: [{page}]({page}).\n"
+        files.add(job.path.with_name(TRANSFER), _show_transfer(run).encode())
+        text += "\n## Figures 3 and 4\n\n"
+        text += f"Test images with what the target set alone and SAE find: [{TRANSFER}]({TRANSFER}).\n"
     else:
         text += "\n## Gong et al.: Tables 1 to 6\n\nLeft out: reproduce.gong is false.\n"
-    publish_text(job.path, text)
+    files.add(job.path, text.encode(), commit=True)
+    files.publish()
+
+
+def _show_transfer(run: Run) -> str:
+    """The page of Gong et al.'s Figures 3 and 4."""
+    from pipeline.images.decode import ImageLimits
+    from pipeline.report.page import render_transfer
+    from pipeline.report.photographs import Photographs
+    from pipeline.storage.forms import StudyFile
+    from pipeline.storage.records import read_record
+
+    study, manifest = read_record(run.layout.study.commit, StudyFile), run.manifest
+    show = Photographs(run.photographs.read, ImageLimits.from_settings(run.config.collection))
+    return render_transfer(study["transfer"], lambda image_id: show(manifest.pick([image_id])[0]))
+
+
+def _compare_sentences(run: Run) -> dict[str, Any]:
+    """Of each model that makes one vector of a sentence's words: which sentences of one image it holds apart, by their
+    verbs and lengths (Socher et al. 2014, section 6.6)."""
+    import numpy as np
+
+    from pipeline.evaluate.sentence_pairs import measure_pairs
+    from pipeline.metrics.retrieval import Bootstrap
+    from pipeline.metrics.similarity import pair_ranks
+    from pipeline.storage.trees import ParseShards
+    from pipeline.text.conllu import read_conllu
+
+    bootstrap, pairs = Bootstrap(run.config.evaluate.bootstrap, run.config.seed), run.pairs(REPORTED)
+    parses = ParseShards(run.manifest, run.layout.parses.folder)
+    shards = [parses.open(number) for number in range(run.manifest.n_shards)]
+    entries = [entry for shard in shards for entry in read_conllu(shard.conllu, str(shard.path))]
+    chosen = [entries[row] for row in pairs.sentence_id]
+    verbs = np.array([-1 if "fallback" in entry.comments else int("VERB" in entry.parse.upos) for entry in chosen])
+    lengths = np.array([sum(tag != "PUNCT" for tag in entry.parse.upos) for entry in chosen])
+    measured = {}
+    for name in _word_models(run.config):
+        embeddings = run.embeddings(name, multi_vector=False)
+        embeddings.require_unseen(REPORTED)
+        vectors = embeddings.read("sentences", pairs.sentence_id)
+        measured[name] = measure_pairs(
+            *pair_ranks(vectors, pairs.owners, embeddings.metric), pairs.owners, verbs, lengths, bootstrap
+        )
+    return measured
+
+
+def _word_models(config: "Config") -> list[str]:
+    return [name for name in config.models if (spec := config.model(name).spec).words and not spec.multi_vector]
+
+
+def _list_relations(run: Run) -> dict[str, list[dict[str, Any]]]:
+    """Of each model that has a matrix for every relation of dependency trees: the Frobenius norms, the greatest first
+    (Socher et al. 2014, section 6.7)."""
+    import numpy as np
+
+    from pipeline.config.registry.stored import restore
+    from pipeline.storage.fingerprint import require_same
+    from pipeline.storage.records import read_labels
+
+    models = _relation_models(run.config)
+    labels = read_labels(run.layout.labels.path) if models else {}
+    listed = {}
+    for name in models:
+        stored, folder = run.model(name), run.layout.model(name).path
+        require_same("label table", {str(folder): stored.details["labels"], str(run.root): labels["fingerprint"]})
+        model = restore(stored.details["registered"], stored.settings, stored.tensors, folder)
+        norms = model.network.sentences.norms()
+        listed[name] = [
+            {"relation": labels["relations"][row], "count": labels["relation_counts"][row], "norm": float(norms[row])}
+            for row in np.argsort(-norms)
+            if np.isfinite(norms[row])
+        ]
+    return listed
+
+
+def _relation_models(config: "Config") -> list[str]:
+    return [name for name in config.models if config.model(name).spec.relations]
 
 
 def _protocol(config: "Config") -> str:
@@ -207,8 +282,7 @@ def _draw(run: Run, system: str, columns: "Columns") -> "Draw":
 def _reads(config, layout) -> Inputs:
     judged = [names for names in config.evaluations() if names[1:] == (REPORTED, _protocol(config))]
     evaluations = {f"evaluation/{names[0]}": layout.evaluation(*names) for names in judged}
-    tables = {"tables": layout.tables, "page": layout.transfer_page} if config.reproduce.gong else {}
-    trees = _tree_files(config, layout) if config.reproduce.trees else {}
+    study = {"manifest": layout.manifest, "study": layout.study, "tables": layout.tables}
     ranked = {f"phrases/{name}": layout.phrase_ranking(name, REPORTED) for name in _phrase_models(config)}
     described = [
         layout.description_evaluation(name, one) for name in _generators(config) for one in _subjects(config).values()
@@ -218,20 +292,22 @@ def _reads(config, layout) -> Inputs:
         **evaluations,
         **{one.name: one for one in described},
         **ranked,
-        **tables,
-        **trees,
+        **(study if config.reproduce.gong else {}),
+        **(_tree_reads(config, layout) if config.reproduce.trees else {}),
     }
 
 
-def _tree_files(config, layout) -> Inputs:
+def _tree_reads(config, layout) -> Inputs:
     """What Socher et al.'s sections 6.6 and 6.7 are measured by."""
-    relations = any(config.model(name).spec.relations for name in config.models)
-    return {"sentence pairs": layout.sentence_pairs} | ({"relations": layout.relations} if relations else {})
+    embeddings = {f"embeddings/{name}": layout.embeddings(name) for name in _word_models(config)}
+    models = {f"models/{name}": layout.model(name) for name in _relation_models(config)}
+    labels = {"labels": layout.labels} if models else {}
+    return {"manifest": layout.manifest, "parses": layout.parses, **embeddings, **labels, **models}
 
 
 STAGE = Stage(
     reproduce,
-    version=9,
+    version=10,
     keys=lambda config: {
         "name": config.name,
         "reproduce": config.reproduce.model_dump(),

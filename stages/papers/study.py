@@ -1,7 +1,17 @@
 """`study`: every number of the tables of Gong et al. 2014, each measured on test in several draws of the target set."""
 
+from collections.abc import Iterator, Mapping
+from typing import TYPE_CHECKING, Any
+
 from pipeline.run import Job, Run, Stage
 from stages.studies import describe_text, measure_lengths, read_study, study_keys, study_reads
+
+if TYPE_CHECKING:
+    from benchmarks.papers.gong import GongSetting
+    from pipeline.models.linear.study import Study
+
+NEAREST, BLOCK = 4, 4096
+"""Images of each set that are shown beside a test image, and rows of features in memory at once."""
 
 
 def study(run: Run, job: Job) -> None:
@@ -61,14 +71,77 @@ def study(run: Run, job: Job) -> None:
         made = recorded(key, pinned(cell, first[cell.model]) if cell.model in first else cell, draw)
         first.setdefault(cell.model, made["chosen"])
         files[key].append(made["file"])
-    about = {"setting": asdict(setting), "study": chosen.model_dump()}
+    compared = {
+        row.label: read_cell(job.path, files[row.cells[0].key][0], row.cells[0].key)
+        for row in gong.transfer_table(setting).rows
+    }
+    transfer = list(_lay_beside(run, study, setting, compared))
+    about = {"setting": asdict(setting), "study": chosen.model_dump(), "transfer": transfer}
     inputs = {f"target/{number}": digest for number, digest in target.inputs.items()}
     publish_record(layout.study.commit, {"files": files, **about, "inputs": inputs, "fingerprint": job.fingerprint})
 
 
+def _lay_beside(
+    run: Run, study: "Study", setting: "GongSetting", measured: Mapping[str, Mapping[str, Any]]
+) -> Iterator[dict[str, Any]]:
+    """For some test images the sentences that the target set alone and the better SAE find in the first draw, and the
+    nearest images of both training sets with their texts (Gong et al. 2014, Figures 3 and 4). `measured` are the first
+    numbers of Table 5's rows."""
+    import numpy as np
+    import pyarrow as pa
+    import pyarrow.compute as pc
+
+    from benchmarks.papers import gong
+    from pipeline.models.linear.study import draw_folds, nearest_images
+    from pipeline.text.tfidf import join_fields
+    from stages.texts import read_documents
+
+    cells = {row.label: row.cells[0] for row in gong.transfer_table(setting).rows}
+    stacked = [label for label, cell in cells.items() if cell.training == "sae"]
+    compared = gong.FULLY, max(stacked, key=lambda label: measured[label]["chosen"]["recall_sum"])
+    cell = cells[compared[1]]
+    folds = draw_folds(cell, 0, study.target.source.n_folds, study.overlap)
+    view = study.target.view.select(cell.encoders)
+    image_ids = list(map(int, measured[gong.FULLY]["answers"]))
+    rows = np.searchsorted(study.test.image_id, image_ids)
+    queries = view.stack({name: study.test.features[name][rows] for name in view.encoders})
+
+    def nearest(pairs: Any, chosen: tuple[int, ...]) -> list[list[int]]:
+        blocks = pairs.blocks(chosen, view.encoders, study.target.text.encoders, BLOCK)
+        return nearest_images(queries, ((one.image_id, view.stack(one.features)) for one in blocks), NEAREST).tolist()
+
+    target = nearest(study.target.source, folds.target)
+    auxiliary = nearest(study.auxiliary("all").source, folds.auxiliary)
+    documents = read_documents(run, "all")
+    weak = documents.filter(pc.is_in(documents["image_id"], pa.array(sum(auxiliary, []), pa.int64())))
+    texts = join_fields(weak.to_pylist(), run.config.documents["all"].fields)
+    weak_texts = dict(zip(weak["image_id"].to_pylist(), texts, strict=True))
+    sentences, owners = run.manifest.sentences, run.manifest.sentence_images
+
+    def first_sentence(image_id: int) -> str:
+        return sentences["text"][int(np.searchsorted(owners, image_id))].as_py()
+
+    for row, image_id in enumerate(image_ids):
+        answers = {
+            label: [
+                {"text": sentences["text"][sentence].as_py(), "right": bool(owners[sentence] == image_id)}
+                for sentence in measured[label]["answers"][str(image_id)]
+            ]
+            for label in compared
+        }
+        yield {
+            "image_id": image_id,
+            "answers": answers,
+            "nearest": {
+                "target set": [{"image_id": other, "text": first_sentence(other)} for other in target[row]],
+                "auxiliary set": [{"image_id": other, "text": weak_texts.get(other, "")} for other in auxiliary[row]],
+            },
+        }
+
+
 STAGE = Stage(
     study,
-    version=4,
+    version=5,
     gpu=True,
     keys=study_keys,
     reads=study_reads,

@@ -45,7 +45,7 @@ def command(
     from pipeline.errors import UsageError
     from pipeline.generate.batches import encode_photographs
     from pipeline.images.decode import ImageLimits
-    from pipeline.storage.bundle import Bundle
+    from pipeline.storage.bundles import open_bundle
     from pipeline.storage.places import require_output
     from stages.generators import read_bundled_encoders, read_generator, write_descriptions
 
@@ -55,7 +55,7 @@ def command(
     stored = read_generator(run, generator)
     about = {"generator": stored.name, "of": "images", "split": split}
     require_output(output / "descriptions.json", about)
-    bundle = Bundle(bundle_folder or run.layout.index(settings.describe.space).path)
+    bundle = open_bundle(bundle_folder or run.layout.index(settings.describe.space).path)
     encoders, limits = read_bundled_encoders(stored, bundle), ImageLimits.from_settings(settings.collection)
     links = settings.collection.follow_links
     photographs = list(

@@ -2,7 +2,6 @@
 
 from collections.abc import Iterator
 from itertools import product
-from pathlib import Path
 
 import click
 
@@ -49,8 +48,7 @@ def evaluate(run: Run, job: Job, model: str, split: str, protocol: str, through_
         similarity = {"sentence_similarity": measure(ranks.sentence_similarity, owners, bootstrap)}
 
     if through_index:
-        bundle = run.layout.index(model).path
-        through = _measure_cost(bundle, embeddings, pairs, chosen, images, sentences, run.gpu)
+        through = _measure_cost(run.bundle(model), embeddings, pairs, chosen, images, sentences, run.gpu)
 
     about = {"split": split, "protocol": protocol, "ties": TIES, "bootstrap": vars(bootstrap)}
     about |= {"folds": len(folds)} if folds else {}
@@ -74,13 +72,13 @@ def evaluate(run: Run, job: Job, model: str, split: str, protocol: str, through_
             logging.getLogger(__name__).info(line)
 
 
-def _measure_cost(bundle_folder: Path, embeddings, pairs, chosen, images, sentences, gpu) -> dict:
+def _measure_cost(bundle, embeddings, pairs, chosen, images, sentences, gpu) -> dict:
     """What retrieval loses in both directions by the bundle's indices."""
     from pipeline.evaluate.through_index import cost_through
-    from pipeline.index.gallery import open_gallery
-    from pipeline.storage.revision import open_parts
+    from pipeline.index.opening import open_gallery
+    from pipeline.storage.revision import modalities, require_numbering
 
-    bundle, parts = open_parts(bundle_folder, embeddings)
+    require_numbering(bundle, parts := modalities(bundle), embeddings)
     owners = pairs.image_id[pairs.owners[chosen]]
     asked = {
         "images": ("sentence_to_image", sentences, owners),

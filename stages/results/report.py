@@ -1,6 +1,6 @@
 """`report`: the page that a person looks at."""
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -28,20 +28,18 @@ def report(run: Run, job: Job, form: str = "html") -> None:
     from benchmarks.papers.printed import ranking_tables
     from pipeline.images.decode import ImageLimits
     from pipeline.printable import printable_json
-    from pipeline.report.atlas import draw_map
-    from pipeline.report.examples import ask
-    from pipeline.report.generated import compare_generators
+    from pipeline.report.examples import ask, compare_generators, draw_map
     from pipeline.report.page import Report, as_values, render
-    from pipeline.report.samples import draw_samples, first_sentence
+    from pipeline.report.photographs import Photographs, draw_samples, first_sentence, vector_drawing
     from pipeline.report.tables import best_model, count_reasons, shown_split
-    from pipeline.report.thumbnails import Photographs, drawing, vector_drawing
-    from pipeline.storage.atomic import DRAWING, publish_text, read_verified
+    from pipeline.storage.atomic import publish_text
     from pipeline.storage.evaluations import read_summary
     from pipeline.storage.fingerprint import require_same
     from pipeline.storage.forms import Descriptions, JudgementForm
     from pipeline.storage.phrases import PhraseRanking
     from pipeline.storage.records import read_record
     from stages.closing import example_search
+    from stages.pictures import draw_alignments, draw_phrases, draw_regions
 
     settings, layout, manifest = run.config, run.layout, run.manifest
     evaluations = read_summary(layout.summary.path)
@@ -61,7 +59,14 @@ def report(run: Run, job: Job, form: str = "html") -> None:
     single = {name: bundle for name, bundle in bundles.items() if bundle.index_name("images") == "images"}
     name = best_model(evaluations, single or bundles)
     best, gallery = bundles[name], _read_gallery(run, name, bundles[name], shown_split(evaluations))
-    sheets = [one.path for one in _sheets(settings, layout)]
+    sheets = [draw_regions(run, encoder) for encoder in settings.regions.encoders]
+    magnitudes = []
+    for names in settings.aligned_splits(settings.align.splits):
+        drawn, words = draw_alignments(run, *names)
+        sheets += drawn
+        magnitudes.append(words)
+    for names in settings.phrase_splits(settings.phrases.splits):
+        sheets += draw_phrases(run, *names)
 
     contents = Report(
         title=settings.name,
@@ -82,7 +87,8 @@ def report(run: Run, job: Job, form: str = "html") -> None:
             for name in sorted(best.card["files"])
             if name.endswith(".tradeoff.svg")
         ],
-        sheets=[drawing(f"{path.parent.name}, {path.stem}", read_verified(path, DRAWING)[0]) for path in sheets],
+        sheets=sheets,
+        magnitudes=magnitudes,
         generated=compare_generators(list(described.values()), manifest.pick, show),
         judged=list(judged.values()),
         phrases=list(phrases.values()),
@@ -177,8 +183,7 @@ def _costs(run: Run) -> "list[dict[str, Any]]":
     import logging
 
     from pipeline.errors import IntegrityError
-    from pipeline.report.costs import add_up
-    from pipeline.storage.benchmarks import read_benchmarks
+    from pipeline.storage.benchmarks import add_up, read_benchmarks
 
     folder = run.layout.benchmarks
     if not folder.is_dir():
@@ -203,14 +208,6 @@ def _versions() -> dict[str, str]:
     return found
 
 
-def _sheets(config, layout) -> Iterator[Artefact]:
-    """The drawings of regions, alignments and phrases."""
-    yield from (layout.region_sheet(name) for name in config.regions.encoders)
-    yield from (layout.alignment_sheet(*names) for names in config.aligned_splits(config.align.splits))
-    for names in config.phrase_splits(config.phrases.splits):
-        yield from (layout.phrase_sheet(*names), layout.phrase_plane(*names))
-
-
 def _descriptions(config, layout) -> list[Artefact]:
     """What each generator says of the first split."""
     return [layout.descriptions(name, split) for name in config.generators for split in config.describe.splits[:1]]
@@ -225,17 +222,25 @@ def _phrase_rankings(config, layout) -> list[Artefact]:
 
 
 def _reads(config, layout) -> Inputs:
-    indices = [layout.index(name) for name in config.models]
-    read = [*indices, *_sheets(config, layout), *_descriptions(config, layout), *_judged(config, layout)]
-    read += _phrase_rankings(config, layout)
+    read = [layout.index(bundle) for name in config.models for bundle in config.bundle_names(name)]
+    read += [*_descriptions(config, layout), *_judged(config, layout), *_phrase_rankings(config, layout)]
+    read += [layout.regions(name) for name in config.regions.encoders]
+    if aligned := config.aligned_splits(config.align.splits):
+        read += [layout.token_vocabulary, *(layout.embeddings(model) for model, _ in aligned)]
+    read += [layout.phrases(*names) for names in config.phrase_splits(config.phrases.splits)]
     return {"manifest": layout.manifest, "summary": layout.summary} | {one.name: one for one in read}
 
 
 STAGE = Stage(
     report,
-    version=5,
+    version=6,
     wanted=lambda config: [()],
-    keys=lambda config: {"collection": config.reproduce.collection},
+    keys=lambda config: {
+        "collection": config.reproduce.collection,
+        "align": config.align.model_dump(),
+        "phrases": config.phrases.splits,
+        "seed": config.seed,
+    },
     reads=_reads,
     writes=lambda layout: layout.report,
     then=lambda run: f"open {run.layout.report.path} in a browser",

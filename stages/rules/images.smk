@@ -78,18 +78,6 @@ rule extract_regions:
     shell: on_gpu("extract-regions {wildcards.encoder:q} --part {wildcards.part}")
 
 
-rule show_regions:
-    input: reads("show_regions")
-    output: shown(LAYOUT.region_sheet("{encoder}"), "regions", "Regions and alignments")
-    wildcard_constraints: encoder=any_of("show_regions", "encoder")
-    params: decides=decides("show_regions")
-    log: LOGS / "show_regions.{encoder}.log"
-    benchmark: BENCHMARKS / "show_regions/{encoder}.tsv"
-    threads: 1
-    resources: mem_mb=megabytes(2000)
-    shell: jointspace("show-regions {wildcards.encoder:q}")
-
-
 rule pool_regions:
     input: reads("pool_regions")
     output: LAYOUT.features("{encoder}").part("{part}")

@@ -51,9 +51,7 @@ rule join_embeddings:
 
 rule align:
     input: reads("align")
-    output:
-        LAYOUT.alignments("{model}", "{split}").commit,
-        shown(LAYOUT.alignment_sheet("{model}", "{split}"), "alignments", "Regions and alignments"),
+    output: LAYOUT.alignments("{model}", "{split}").commit
     wildcard_constraints: model=any_of("align", "model"), split=any_of("align", "split")
     params: decides=decides("align")
     log: LOGS / "align.{model}.{split}.log"
@@ -61,20 +59,6 @@ rule align:
     threads: 1
     resources: mem_mb=megabytes(3000)
     shell: jointspace("align {wildcards.model:q} {wildcards.split:q}")
-
-
-rule list_magnitudes:
-    input: reads("list_magnitudes")
-    output:
-        LAYOUT.magnitudes("{model}", "{split}").commit,
-        shown(LAYOUT.magnitude_sheet("{model}", "{split}"), "magnitudes", "Regions and alignments"),
-    wildcard_constraints: model=any_of("list_magnitudes", "model"), split=any_of("list_magnitudes", "split")
-    params: decides=decides("list_magnitudes")
-    log: LOGS / "list_magnitudes.{model}.{split}.log"
-    benchmark: BENCHMARKS / "list_magnitudes/{model}.{split}.tsv"
-    threads: 1
-    resources: mem_mb=megabytes(4000)
-    shell: jointspace("list-magnitudes {wildcards.model:q} {wildcards.split:q}")
 
 
 rule embed_phrases:
@@ -99,20 +83,6 @@ rule rank_phrases:
     threads: 1
     resources: mem_mb=megabytes(8000)
     shell: jointspace("rank-phrases {wildcards.model:q} {wildcards.split:q}")
-
-
-rule show_phrases:
-    input: reads("show_phrases")
-    output:
-        LAYOUT.phrase_sheet("{model}", "{split}").commit,
-        LAYOUT.phrase_plane("{model}", "{split}").commit,
-    wildcard_constraints: model=any_of("show_phrases", "model"), split=any_of("show_phrases", "split")
-    params: decides=decides("show_phrases")
-    log: LOGS / "show_phrases.{model}.{split}.log"
-    benchmark: BENCHMARKS / "show_phrases/{model}.{split}.tsv"
-    threads: 1
-    resources: mem_mb=megabytes(6000)
-    shell: jointspace("show-phrases {wildcards.model:q} {wildcards.split:q}")
 
 
 rule fit:
@@ -161,14 +131,3 @@ rule combine:
     threads: 1
     resources: mem_mb=megabytes(2000)
     shell: jointspace("combine {wildcards.model:q}")
-
-
-rule list_relations:
-    input: reads("list_relations")
-    output: LAYOUT.relations.commit
-    params: decides=decides("list_relations")
-    log: LOGS / "list_relations.log"
-    benchmark: BENCHMARKS / "list_relations/all.tsv"
-    threads: 1
-    resources: mem_mb=megabytes(2000)
-    shell: jointspace("list-relations")

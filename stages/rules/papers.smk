@@ -12,17 +12,6 @@ rule tabulate:
     shell: jointspace("tabulate")
 
 
-rule show_transfer:
-    input: reads("show_transfer")
-    output: shown(LAYOUT.transfer_page, "transfer", "Tables")
-    params: decides=decides("show_transfer")
-    log: LOGS / "show_transfer.log"
-    benchmark: BENCHMARKS / "show_transfer/all.tsv"
-    threads: 1
-    resources: mem_mb=megabytes(4000), gpu=GPU
-    shell: on_gpu("show-transfer")
-
-
 rule reproduce:
     input: reads("reproduce")
     output: shown(LAYOUT.reproduction, "reproduction", "Tables")
@@ -30,7 +19,7 @@ rule reproduce:
     log: LOGS / "reproduce.log"
     benchmark: BENCHMARKS / "reproduce/all.tsv"
     threads: 1
-    resources: mem_mb=megabytes(3000)
+    resources: mem_mb=megabytes(8000)
     shell: jointspace("reproduce")
 
 

@@ -83,16 +83,5 @@ rule report:
     log: LOGS / "report.log"
     benchmark: BENCHMARKS / "report/all.tsv"
     threads: 1
-    resources: mem_mb=megabytes(2000)
+    resources: mem_mb=megabytes(4000)
     shell: jointspace("report")
-
-
-rule compare_sentences:
-    input: reads("compare_sentences")
-    output: LAYOUT.sentence_pairs.commit
-    params: decides=decides("compare_sentences")
-    log: LOGS / "compare_sentences.log"
-    benchmark: BENCHMARKS / "compare_sentences/all.tsv"
-    threads: 1
-    resources: mem_mb=megabytes(8000)
-    shell: jointspace("compare-sentences")

@@ -1,8 +1,6 @@
 """Which format a folder or file is in, told without being asked."""
 
-import io
 import json
-import tarfile
 from pathlib import Path
 
 import pyarrow as pa
@@ -66,22 +64,6 @@ def test_a_table_and_its_columns(make, suffix: str) -> None:
     assert detect(path) == found
 
 
-def test_a_shard(make) -> None:
-    folder = make("a.jpg")
-    for name in ("photos 1.tar", "photos [1].tar"):
-        with tarfile.open(folder / name, "w") as tar:
-            tar.addfile(tarfile.TarInfo("x.jpg"), io.BytesIO())
-        found = detect(folder / name)
-        assert (found.root, found.format) == (folder, "webdataset")
-        assert [path.name for path in folder.glob(found.files["divided"])] == [name]
-
-
-def test_metadata_with_sentences_are_a_table(make) -> None:
-    folder = make("a.jpg")
-    (folder / "metadata.csv").write_text("file_name,text\na.jpg,a dog\n")
-    assert detect(folder).columns == {"file": "file_name", "sentence": "text"}
-
-
 def test_what_is_no_collection_is_refused_in_a_sentence(make, tmp_path: Path) -> None:
     folder = make("notes.txt", "photo.jpg", "empty.csv")
     (folder / "broken.parquet").write_bytes(b"PAR1 no")
@@ -110,26 +92,3 @@ def test_a_table_of_a_spreadsheet(make, text: str, columns: dict) -> None:
     found = detect(folder)
     assert (found.format, found.columns) == ("table", columns)
     assert all(name in found.notes[0] for name in ("list.csv", *columns.values()))
-
-
-def test_lists_that_are_not_used_are_named(make) -> None:
-    folder = make("a.jpg", "captions.txt", "notes.pdf", "sub/metadata.csv")
-    (folder / "list.csv").write_bytes("file,caption\na.jpg,a dog\n".encode("utf-16"))
-    (folder / "prices.csv").write_text("sku,price\n1,2\n")
-    found = detect(folder)
-    reasons = {"list.csv": "UTF-16; save it as UTF-8", "prices.csv": "no column of file names", "sub/metadata.csv": ""}
-    assert not found.described and len(found.notes) == 4
-    for (name, reason), note in zip(reasons.items(), found.notes, strict=False):
-        assert note.startswith(f"not used: {name} (") and reason in note
-    assert found.notes[3] == "not used: 1 more"
-
-
-@pytest.mark.parametrize("form", ["table", "folder"])
-def test_photographs_of_a_list_in_a_folder_of_any_name(make, form: str) -> None:
-    folder = make("Meine Bilder/a.jpg", "Meine Bilder/b.jpg", "other/c.jpg")
-    name, text = ("captions.tsv", "gone.jpg\t0\tx\na.jpg\t0\ta dog\n")
-    if form == "table":
-        name, text = "list.csv", f"file,caption\n{'x' * 300}.jpg,x\na.jpg,a dog\n"
-    (folder / name).write_text(text)
-    found = detect(folder)
-    assert (found.format, found.files) == (form, {"images": "Meine Bilder"})

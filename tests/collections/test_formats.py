@@ -11,8 +11,6 @@ import pyarrow.parquet as pq
 import pytest
 
 from pipeline.collections.formats import FORMATS
-from pipeline.collections.records import Options
-from pipeline.config.schema.collection import CollectionSettings as Settings
 from pipeline.errors import InputError, UsageError
 from pipeline.storage.sources import ImageSource
 
@@ -185,27 +183,6 @@ def test_odd_names_are_names(kind: str, tmp_path: Path, photograph, gather) -> N
         assert source.read(image["path"]) == photograph(number, kinds[number % 2])
 
 
-def test_texts_with_an_ending_in_capitals(tmp_path: Path, photograph, gather) -> None:
-    (tmp_path / "DSC1.JPG").write_bytes(photograph(1))
-    (tmp_path / "DSC1.TXT").write_text("A dog .\r\n")
-    (tmp_path / "DSC2.TXT").write_text("Nobody .\n")
-    collection = gather(tmp_path, "text-files")
-    assert collection.tables["sentences"]["text"].to_pylist() == ["A dog ."]
-    assert [(one.file, one.what) for one in collection.rejects] == [("DSC2.TXT", "sentences")]
-
-
-def test_a_table_between_semicolons(tmp_path: Path, photograph, gather) -> None:
-    (tmp_path / "a.jpg").write_bytes(photograph(1))
-    (tmp_path / "list.csv").write_text('\ufefffile;sentence;price\r\na.jpg;"A dog, a cat; a cow";3,5\r\n', newline="")
-    collection = gather(tmp_path, "table")
-    assert collection.tables["sentences"]["text"].to_pylist() == ["A dog, a cat; a cow"]
-    assert collection.tables["images"]["price"].to_pylist() == [3.5] and not collection.rejects
-
-
-def test_every_format_of_the_configuration_has_a_reader() -> None:
-    assert set(FORMATS) == set(Settings.model_fields["format"].annotation.__args__)
-
-
 LACKS = {
     "flickr-token": "no Flickr8k.token.txt or results_20130124.token: put it there, or name yours as"
     " collection.files.sentences",
@@ -228,14 +205,6 @@ def test_a_folder_of_photographs_alone_says_what_is_there_and_what_is_not(
     assert str(caught.value) == f"{tmp_path} holds 3 photographs and {LACKS[kind]}"
 
 
-@pytest.mark.parametrize("kind", ["folder", "text-files"])
-def test_photographs_alone_are_a_gallery(kind: str, tmp_path: Path, photograph, gather) -> None:
-    add_images(tmp_path / "2021" / "beach", photograph)
-    collection = gather(tmp_path, kind, default="divided")
-    collection.check(0, "rejects.jsonl")
-    assert collection.tables["images"]["split"].to_pylist() == ["gallery"] * 3
-
-
 @pytest.mark.parametrize("kind", FORMATS)
 def test_a_folder_without_anything(kind: str, tmp_path: Path, gather) -> None:
     if kind == "text-files":
@@ -248,35 +217,6 @@ def test_a_folder_without_anything(kind: str, tmp_path: Path, gather) -> None:
             gather(tmp_path, kind)
     with pytest.raises(UsageError, match="elsewhere is not a folder; set data_root to that of your collection"):
         gather(tmp_path / "elsewhere", kind)
-
-
-def test_lists_of_another_format_are_named(tmp_path: Path, photograph, gather) -> None:
-    add_images(tmp_path, photograph)
-    for name in ("a.txt", "b.txt", "0.tar"):
-        (tmp_path / name).touch()
-    with pytest.raises(UsageError, match="holds 3 photographs, 2 .txt, 1 .tar and no captions.tsv"):
-        gather(tmp_path)
-
-
-def test_photographs_may_lie_beside_their_lists(tmp_path: Path, photograph, gather) -> None:
-    write_folder(tmp_path, photograph)
-    with_images = gather(tmp_path).tables
-    (tmp_path / "images").rename(tmp_path / "2021")
-    for name in ("captions.tsv", "splits.tsv"):
-        lines = (tmp_path / name).read_text().removesuffix("\n").split("\n")
-        (tmp_path / name).write_text("".join(f"2021/{line}\n" for line in lines))
-    (tmp_path / "2021" / "not listed.jpg").write_bytes(photograph(9))
-    beside = gather(tmp_path)
-    assert beside.rejects == []
-    paths = beside.tables["images"]["path"].to_pylist()
-    assert paths == [*(f"2021/{name}" for name in SPLITS), "2021/not listed.jpg"]
-    assert beside.tables["sentences"].equals(with_images["sentences"])
-
-
-@pytest.mark.parametrize("kind", FORMATS)
-def test_an_unknown_key_of_files_names_the_legal_ones(kind: str, tmp_path: Path) -> None:
-    with pytest.raises(UsageError, match="unknown key captoins; this format has .*(images|train)"):
-        list(FORMATS[kind](tmp_path, Options({"captoins": "x"}, {}, "train")))
 
 
 def test_weak_text_and_boxes(tmp_path: Path, photograph, gather) -> None:
@@ -298,28 +238,6 @@ def test_weak_text_and_boxes(tmp_path: Path, photograph, gather) -> None:
     assert second["image_id"] == 3 and second["label"] == "potted plant" and second["score"] == pytest.approx(1e-3)
 
 
-def test_weak_text_of_tables_and_shards(tmp_path: Path, photograph, gather) -> None:
-    (tmp_path / "t").mkdir()
-    (tmp_path / "t" / "a.jpg").write_bytes(photograph(1))
-    row = {"file": "a.jpg", "sentence": "A dog .", "tags": ["dog", "park"], "title": None}
-    (tmp_path / "t" / "t.jsonl").write_text(json.dumps(row))
-    value = {"caption": ["A dog .", "Two ."], "title": "DSC_1", "tags": ["dog", "park"], "status": "success"}
-    (tmp_path / "w").mkdir()
-    write_tar(tmp_path / "w" / "0.tar", {"0.png": photograph(1, "PNG"), "0.json": json.dumps(value).encode()})
-    from_table, from_shard = gather(tmp_path / "t", "table").tables, gather(tmp_path / "w", "webdataset").tables
-    assert from_table["documents"].to_pylist() == [{"image_id": 0, "title": "", "tags": "dog,park", "description": ""}]
-    assert from_shard["documents"]["title"].to_pylist() == ["DSC_1"]
-    assert from_shard["sentences"]["text"].to_pylist() == ["A dog .", "Two ."]
-    assert from_shard["images"].select(["path", "member"]).to_pylist() == [{"path": "0.tar", "member": "0.png"}]
-
-
-def test_several_candidates_must_be_named(tmp_path: Path, gather) -> None:
-    for name in ("a.csv", "b.csv"):
-        (tmp_path / name).write_text("file,sentence\n")
-    with pytest.raises(UsageError, match="collection.files.table"):
-        gather(tmp_path, "table")
-
-
 def test_a_missing_column_is_named(tmp_path: Path, gather) -> None:
     (tmp_path / "a.csv").write_text("picture,sentence\nx.jpg,A dog .\n")
     with pytest.raises(InputError, match="no column file; name one of picture, sentence"):
@@ -331,9 +249,3 @@ def test_doubtful_json(text: str, tmp_path: Path, gather) -> None:
     (tmp_path / "dataset.json").write_text(text)
     with pytest.raises(InputError, match="dataset.json"):
         gather(tmp_path, "karpathy")
-
-
-def test_a_quotation_mark_that_is_never_closed(tmp_path: Path, gather) -> None:
-    (tmp_path / "a.csv").write_text('file,sentence\nx.jpg,"A dog .\ny.jpg,A cat .\n')
-    with pytest.raises(InputError, match=r"a\.csv.*row 2"):
-        gather(tmp_path, "table")

@@ -10,11 +10,6 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
-from pipeline.collections.formats import rows
-from pipeline.collections.formats.files import CollectionFolder
-from pipeline.collections.records import Options
-from pipeline.errors import InputError
-
 READ = """
 import resource, sys
 from pathlib import Path
@@ -45,11 +40,6 @@ def one_text_in_every_row() -> dict:
     return {"file": names(MANY), "sentence": repeated("x" * 1_000_000, MANY)}
 
 
-def one_text_in_every_list() -> dict:
-    offsets = np.arange(MANY + 1, dtype=np.int32)
-    return {"file": names(MANY), "sentence": pa.ListArray.from_arrays(offsets, repeated("x" * 1_000_000, MANY))}
-
-
 def a_list_without_end() -> dict:
     texts = repeated("A dog .", 10_000_000)
     return {"file": ["a.jpg"], "sentence": pa.ListArray.from_arrays(np.array([0, len(texts)], np.int32), texts)}
@@ -61,7 +51,6 @@ def rows_without_end() -> dict:
 
 HOSTILE = {
     "one text in every row": (one_text_in_every_row, "rows 1 to 8192 have 8192000000 bytes of text"),
-    "one text in every list": (one_text_in_every_list, "rows 1 to 8192 have 8192000000 bytes of text"),
     "a list without end": (a_list_without_end, "rows 1 to 1 have lists of 10000000 values"),
     "rows without end": (rows_without_end, "claims 10000000 rows in "),
 }
@@ -77,13 +66,6 @@ def test_more_than_a_file_can_hold_is_refused(name: str, tmp_path: Path) -> None
     assert said in child.stdout
 
 
-def test_a_row_group_may_not_claim_too_much(tmp_path: Path, gather, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("pipeline.collections.formats.rows.LARGEST_GROUP", 10)
-    pq.write_table(pa.table({"file": ["a.jpg"], "sentence": ["A dog ."]}), tmp_path / "t.parquet")
-    with pytest.raises(Exception, match=r"t\.parquet claims more than 10 bytes in a row group"):
-        gather(tmp_path, "table")
-
-
 def test_a_table_that_ends_its_reader_is_refused(tmp_path: Path, gather, monkeypatch: pytest.MonkeyPatch) -> None:
     """pyarrow has ended the process on damaged files before, and no test knows all of them."""
     monkeypatch.setattr("pipeline.collections.formats.rows._exhaust", end_process)
@@ -94,38 +76,3 @@ def test_a_table_that_ends_its_reader_is_refused(tmp_path: Path, gather, monkeyp
 
 def end_process(*_: object) -> None:
     os.abort()
-
-
-def test_columns_are_read_as_they_are(tmp_path: Path, photograph, gather) -> None:
-    """More rows than are in memory at once, repeated and distinct, single texts and lists of them, and none."""
-    rows = 20_000
-    (tmp_path / "a.jpg").write_bytes(photograph(1))
-    texts = [None if row % 7 == 0 else "A dog ." if row % 2 else f"Dog {row} ." for row in range(rows)]
-    pq.write_table(pa.table({"file": ["a.jpg"] * rows, "sentence": texts}), tmp_path / "t.parquet", row_group_size=9000)
-    found = gather(tmp_path, "table").tables["sentences"]["text"].to_pylist()
-    assert found == [text for text in texts if text is not None]
-    lists = [texts[row : row + row % 3] for row in range(0, rows, 4)]
-    pq.write_table(pa.table({"file": ["a.jpg"] * len(lists), "sentence": lists}), tmp_path / "t.parquet")
-    result = gather(tmp_path, "table")
-    assert result.tables["sentences"]["text"].to_pylist() == [t for own in lists for t in own if t is not None]
-
-
-def test_the_first_rows_of_a_long_table_are_there_before_the_last_are_tried(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(rows, "PORTION", 20)
-    names = [f"{number}.jpg" for number in range(70)]
-    path = tmp_path / "t.parquet"
-    pq.write_table(pa.table({"file": names}), path, row_group_size=10)
-    folder = CollectionFolder(tmp_path, Options({}, {}, "train"))
-    read = lambda: rows.read_rows(folder, path, ("file",), ())  # noqa: E731
-    assert [(row.number, row.values["file"]) for row in read()] == list(enumerate(names, 1))
-    last = pq.read_metadata(path).row_group(6).column(0)
-    data = bytearray(path.read_bytes())
-    start = last.dictionary_page_offset or last.data_page_offset
-    data[start : start + last.total_compressed_size] = b"\xff" * last.total_compressed_size
-    path.write_bytes(data)
-    found = []
-    with pytest.raises(InputError, match=r"t\.parquet"):
-        found.extend(row.number for row in read())
-    assert found == list(range(1, 61))

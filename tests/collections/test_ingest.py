@@ -11,14 +11,13 @@ import numpy as np
 import pytest
 import yaml
 from hostile import many_scans, slow_image
-from made_up import ingest, open_run
+from made_up import ingest
 
 from pipeline.collections.records import DIVIDED, Reject
 from pipeline.collections.splits import Division
-from pipeline.errors import InputError, RejectLimitError
+from pipeline.errors import RejectLimitError
 from pipeline.storage.manifest import Manifest
 from pipeline.storage.sources import ImageSource
-from stages.collections.ingest import STAGE
 
 
 @pytest.fixture
@@ -94,46 +93,11 @@ def test_too_many_rejects_publish_nothing_but_the_reasons(root: Path, tmp_path: 
     assert not (tmp_path / "rejects.jsonl").exists()
 
 
-def test_an_empty_split(root: Path, tmp_path: Path) -> None:
-    for name in ("18.jpg", "19.jpg"):
-        (root / "images" / name).unlink()
-    with pytest.raises(
-        InputError, match=rf"split test is empty.*splits\.tsv.*missing.*; {tmp_path}/rejects\.jsonl lists"
-    ):
-        ingest(tmp_path, root)
-    assert not (tmp_path / "manifest").exists()
-    rejects = [json.loads(line) for line in (tmp_path / "rejects.jsonl").read_text().splitlines()]
-    assert [(reject["file"], reject["what"]) for reject in rejects] == [
-        ("images/18.jpg", "images"), ("images/19.jpg", "images"), ("captions.tsv", "sentences"),
-        ("captions.tsv", "sentences"),
-    ]  # fmt: skip
-
-
-def test_where_nothing_is_rejected_no_list_is_left_and_photographs_alone_are_kept(
-    root: Path, tmp_path: Path, caplog: pytest.LogCaptureFixture
-) -> None:
-    of_an_earlier_run = {"file": "a.jpg", "row": None, "what": "images", "reason": "missing"}
-    (tmp_path / "rejects.jsonl").write_text(json.dumps(of_an_earlier_run) + "\n")
-    (root / "captions.tsv").write_text("")
-    ingest(tmp_path, root)
-    assert "`jointspace apply BUNDLE" in caplog.text
-    assert set(Manifest(tmp_path / "manifest").splits) == {"gallery"}
-    assert not (tmp_path / "rejects.jsonl").exists()
-
-
 def command(root: Path, run: Path) -> list[str]:
     """The command, of a run that it begins."""
     config = run.with_suffix(".yaml")
     config.write_text(yaml.safe_dump({"data_root": str(root), "demo": {"generate": False}}))
     return [sys.executable, "-m", "stages.cli", "--quiet", "ingest", "--run", str(run), "--config", str(config)]
-
-
-def test_exit_code_and_one_sentence(root: Path, tmp_path: Path) -> None:
-    (root / "images" / "03.jpg").write_bytes(b"")
-    (root / "images" / "04.jpg").write_bytes(b"")
-    result = subprocess.run(command(root, tmp_path / "run"), capture_output=True, text=True, timeout=300)
-    assert result.returncode == 3
-    assert result.stderr.startswith("jointspace: 2 of 20 images") and result.stderr.count("\n") == 1
 
 
 @pytest.mark.parametrize("delay", [0.3, 0.6, 0.9])
@@ -149,15 +113,6 @@ def test_a_killed_ingest_leaves_a_whole_manifest_or_none(root: Path, tmp_path: P
     assert Manifest(run / "manifest").images.num_rows == 20
 
 
-def test_flickr8k(real_data: Path, tmp_path: Path) -> None:
-    """7,000 photographs, two of which have the same bytes and ten different sentences."""
-    ingest(tmp_path, real_data / "flickr8k", processes=2)
-    counts = Manifest(tmp_path / "manifest").summary["counts"]
-    assert counts["images"] == {"given": 7000, "kept": 6999, "rejected": 0, "duplicate": 1}
-    assert counts["sentences"] == {"given": 35000, "kept": 35000, "rejected": 0, "duplicate": 0}
-    assert counts["documents"]["kept"] == 5954 and counts["boxes"]["kept"] == 166_843
-
-
 def test_images_in_no_split_are_divided() -> None:
     """The fifth and the tenth of every ten that can be used, up to a thousand; images at the end change nothing."""
     splits, usable = np.full(25, DIVIDED, object), np.ones(25, bool)
@@ -171,45 +126,3 @@ def test_images_in_no_split_are_divided() -> None:
     assert np.concatenate(parts).tolist() == found.tolist()
     many = Division(False)(np.full(30_000, DIVIDED, object), np.ones(30_000, bool))
     assert [(many == split).sum() for split in ("dev", "test")] == [1000, 1000]
-
-
-def test_where_the_collection_names_splits_the_rest_is_of_train() -> None:
-    splits = np.array(["dev", *[DIVIDED] * 19, "weak"], object)
-    assert Division(True)(splits, np.ones(21, bool)).tolist() == ["dev", *["train"] * 19, "weak"]
-
-
-@pytest.mark.parametrize("named", ["dev", "test"])
-def test_a_split_that_the_collection_names_anywhere_counts(root: Path, tmp_path: Path, named: str) -> None:
-    (root / "splits.tsv").write_text(f"19.jpg\t{named}\n")
-    ingest(tmp_path, root)
-    assert Manifest(tmp_path / "manifest").summary["splits"] == {"train": 19, named: 1}
-
-
-def test_a_folder_without_splits_is_divided(tmp_path: Path, photograph) -> None:
-    (tmp_path / "images").mkdir()
-    for number in range(20):
-        (tmp_path / f"images/{number:02d}.jpg").write_bytes(photograph(number))
-    (tmp_path / "captions.tsv").write_text("".join(f"{n:02d}.jpg\t0\tA dog .\n" for n in range(20)))
-    ingest(tmp_path, tmp_path)
-    manifest = Manifest(tmp_path / "manifest")
-    assert manifest.summary["splits"] == {"train": 16, "dev": 2, "test": 2}
-    assert manifest.splits[[4, 14]].tolist() == ["dev", "dev"] and manifest.splits[[9, 19]].tolist() == ["test"] * 2
-
-
-def test_what_it_reads_and_depends_on(root: Path, tmp_path: Path) -> None:
-    """A demo's commit, or a collection's lists and the state of all its files; and the takedown list."""
-    chosen = {"data_root": str(root), "collection": {"takedown": "gone.txt"}}
-    drawn = open_run(tmp_path, chosen)
-    read = STAGE.reads(drawn.config, drawn.layout)
-    assert {name: str(getattr(one, "commit", None) or one.path) for name, one in read.items()} == {
-        "demo": f"{root}/demo.json", "takedown": "gone.txt",
-    }  # fmt: skip
-    assert STAGE.keys(drawn.config)["state"] == ""
-    mine = open_run(tmp_path, chosen, {"demo": {"generate": False}})
-    read = STAGE.reads(mine.config, mine.layout).values()
-    assert {str(one.path) for one in read} == {f"{root}/captions.tsv", f"{root}/splits.tsv", "gone.txt"}
-    before = STAGE.keys(mine.config)
-    (root / "images/03.jpg").unlink()
-    after = STAGE.keys(mine.config)
-    assert before["state"].startswith("22 files") and after["state"].startswith("21 files")
-    assert {**before, "state": ""} == {**after, "state": ""}

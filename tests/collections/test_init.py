@@ -1,7 +1,6 @@
 """init: what it says of a collection, and that what it writes is a configuration that reads it."""
 
 import json
-import shlex
 from pathlib import Path
 
 import pytest
@@ -49,45 +48,6 @@ def test_what_it_writes_reads_what_it_says(photos: Path, tmp_path: Path, kind: s
     assert Manifest(tmp_path / "run/manifest").summary["splits"] == {"train": 16, "dev": 2, "test": 2}
     defaults = config.read_mapping(config.default_path())
     assert all(defaults.get(key) != value for key, value in written.items())
-
-
-def test_photographs_alone_are_sent_to_apply(photos: Path) -> None:
-    said = run_command("init", photos).splitlines()
-    assert "20 images" in said[0] and shlex.split(said[-1])[:4] == ["jointspace", "apply", "BUNDLE", str(photos)]
-    assert list(Path.cwd().iterdir()) == []
-
-
-def test_what_it_says_as_json(photos: Path) -> None:
-    seen = json.loads(run_command("init", photos, "--json"))
-    assert seen["splits"] == {"gallery": 20} and seen["configuration"] is None and seen["next"][1] == "apply"
-    caption(photos, "folder")
-    seen = json.loads(run_command("init", photos, "--json"))
-    assert (seen["root"], seen["format"], seen["counts"]) == (str(photos), "folder", {"images": 20, "sentences": 20})
-    assert seen["next"] == ["jointspace", "run", seen["configuration"]] and Path(seen["configuration"]).exists()
-
-
-def test_other_files_beside_photographs_alone_change_nothing(photos: Path) -> None:
-    for name in ("notes.txt", "things.json"):
-        (photos / name).write_text("{}")
-    said = run_command("init", photos).splitlines()
-    assert "20 images" in said[0] and shlex.split(said[-1])[:2] == ["jointspace", "apply"]
-
-
-def test_in_the_folder_itself_results_go_beside_it(photos: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    caption(photos, "folder")
-    monkeypatch.chdir(photos)
-    run_command("init", ".")
-    assert config.load(Path("my-photos.yaml")).results_root == str(photos.parent / "results")
-
-
-def test_weights_that_are_here(photos: Path, tmp_path: Path) -> None:
-    caption(photos, "folder")
-    weights = tmp_path / "vgg16_bn-6c64b313.pth"
-    weights.touch()
-    run_command("init", photos, "--weights", weights, "--output", "new.yaml")
-    chosen = config.load(Path("new.yaml"))
-    assert (chosen.name, chosen.weights_root) == ("new", str(tmp_path))
-    assert (chosen.encoders[0].architecture, chosen.encoders[0].file) == ("vgg16_bn", weights.name)
 
 
 def test_what_it_refuses(photos: Path, tmp_path: Path) -> None:

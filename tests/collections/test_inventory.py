@@ -6,7 +6,6 @@ from collections import Counter
 from collections.abc import Callable
 from pathlib import Path
 
-import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
@@ -91,26 +90,6 @@ def test_what_a_table_cannot_be_is_named(name: str, data: bytes, said: str, gath
     (tmp_path / name).write_bytes(data)
     with pytest.raises(InputError, match=rf"{name}.*{said}"):
         gather(tmp_path, "table")
-
-
-def test_two_columns_of_one_name_in_parquet(gather: Callable, tmp_path: Path) -> None:
-    names = pa.schema([("file", pa.string()), ("sentence", pa.string()), ("sentence", pa.string())])
-    pq.write_table(pa.table([["1.jpg"], ["a"], ["b"]], schema=names), tmp_path / "t.parquet")
-    with pytest.raises(InputError, match=r"t\.parquet has two columns named sentence"):
-        gather(tmp_path, "table")
-
-
-def test_dictionaries_and_tensors_are_columns_like_others(photograph, gather: Callable, tmp_path: Path) -> None:
-    (tmp_path / "1.jpg").write_bytes(photograph(1))
-    tensor = pa.FixedShapeTensorArray.from_numpy_ndarray(np.zeros((1, 2, 2), "float32"))
-    table = {
-        "file": pa.array(["1.jpg"]).dictionary_encode(), "sentence": pa.array(["a dog"]).dictionary_encode(),
-        "year": pa.array([1999]).dictionary_encode(), "vector": tensor,
-    }  # fmt: skip
-    pq.write_table(pa.table(table), tmp_path / "t.parquet")
-    result = gather(tmp_path, "table")
-    assert result.tables["sentences"]["text"].to_pylist() == ["a dog"]
-    assert result.tables["images"]["year"].to_pylist() == [1999]
 
 
 def test_photographs_in_parquet_are_read_in_place(photograph, gather: Callable, tmp_path: Path) -> None:

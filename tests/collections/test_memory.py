@@ -2,17 +2,13 @@
 
 import hashlib
 import resource
-import tracemalloc
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import closing
 from multiprocessing import get_context
 from pathlib import Path
 
-import pyarrow as pa
 import pytest
 
-from pipeline import disk_tables
-from pipeline.collections import assembly
 from pipeline.collections.assembly import Assembly
 from pipeline.collections.intake import Intake
 from pipeline.collections.records import ImageRecord, Record, SentenceRecord
@@ -53,22 +49,6 @@ def ingest(count: int, folder: Path, look: Callable[[], None] = lambda: None) ->
         assert found.counts["images"] == {
             "given": count, "kept": count - duplicates, "rejected": 0, "duplicate": duplicates,
         }  # fmt: skip
-
-
-def test_no_more_objects_for_a_larger_collection(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Python's, numpy's and Arrow's; DuckDB has a limit of its own."""
-    monkeypatch.setattr(disk_tables, "BATCH", 1024)
-    for module in (disk_tables, assembly):
-        monkeypatch.setattr(module, "WINDOW", 1024)
-    ingest(2000, tmp_path / "first")  # what is imported or kept once
-    most = {}
-    for count in (5_000, 20_000):
-        seen = []
-        tracemalloc.start(1)
-        ingest(count, tmp_path / str(count), lambda seen=seen: seen.append(pa.total_allocated_bytes()))
-        most[count] = tracemalloc.get_traced_memory()[1] + max(seen) - seen[0]
-        tracemalloc.stop()
-    assert most[20_000] < 1.15 * most[5_000], most
 
 
 def peak(count: int, folder: Path) -> int:

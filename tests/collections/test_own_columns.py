@@ -1,27 +1,18 @@
 """The user's own columns, from every kind of file, with their types, into the manifest."""
 
-import io
 import json
 import re
-import tarfile
-import time
-from datetime import UTC, date, datetime, timedelta
+from datetime import date, datetime
 from pathlib import Path
 
 import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
-from made_up import ingest
 
-from pipeline import config
-from pipeline.collections.formats import FORMATS
-from pipeline.collections.own_columns import MOST_COLUMNS, RESERVED, Field, OwnColumns
-from pipeline.collections.records import ColumnsRecord, Options
-from pipeline.errors import InputError, UsageError
+from pipeline.collections.own_columns import MOST_COLUMNS, Field, OwnColumns
 from pipeline.storage.manifest import IMAGES, Manifest
 from pipeline.storage.manifest_writer import write_manifest
-from pipeline.storage.sources import ROOT
 
 NAMES = ("a.jpg", "b.jpg", "t.jpg")
 CSV = """file,price,stock,sold,taken,seen,code,shop,width
@@ -45,22 +36,6 @@ def own(table: pa.Table) -> dict[str, list]:
     return {name: column for name, column in table.to_pydict().items() if name not in IMAGES.names}
 
 
-def test_no_name_of_ours_is_free() -> None:
-    assert {*IMAGES.names, ROOT, "rank", "score", "box"} <= RESERVED
-
-
-def test_metadata_of_a_folder(collection: Path, gather) -> None:
-    (collection / "metadata.csv").write_text(CSV)
-    found = gather(collection)
-    assert own(found.tables["images"]) == WANTED and not found.rejects
-    said = "\n".join(found.describe())
-    assert "1 values of own columns left out: of an unknown image" in said
-    assert "the column width is called own_width here" in said and "price (double)" in said
-    (collection / "metadata.csv").rename(collection / "metadata.tsv")
-    with pytest.raises(InputError, match=r"metadata\.tsv has no column file"):
-        gather(collection)
-
-
 @pytest.mark.parametrize("kind", ["csv", "jsonl", "parquet"])
 def test_further_columns_of_a_table(kind: str, collection: Path, gather) -> None:
     rows = [{"file": f"images/{name}", "sentence": f"A dog {name} ."} for name in NAMES]
@@ -82,18 +57,6 @@ def test_further_columns_of_a_table(kind: str, collection: Path, gather) -> None
     if kind == "jsonl":  # which has no dates
         wanted |= {name: [value and str(value) for value in WANTED[name]] for name in ("taken", "seen")}
     assert own(found.tables["images"]) == wanted
-
-
-def test_keys_of_the_json_in_shards_that_need_not_have_the_same(tmp_path: Path, photograph, gather) -> None:
-    for shard, own_values in enumerate(({"likes": 3, "caption": "A dog ."}, {"url": "http://x", "sha256": "of url"})):
-        with tarfile.open(tmp_path / f"{shard}.tar", "w") as tar:
-            for name, data in ((f"{shard}.jpg", photograph(shard)), (f"{shard}.json", json.dumps(own_values).encode())):
-                member = tarfile.TarInfo(name)
-                member.size = len(data)
-                tar.addfile(member, io.BytesIO(data))
-    images = gather(tmp_path, "webdataset").tables["images"]
-    assert own(images) == {"likes": [3, None], "url": [None, "http://x"], "own_sha256": [None, "of url"]}
-    assert all(len(digest) == 64 for digest in images["sha256"].to_pylist())
 
 
 def test_columns_go_through_the_manifest_and_change_no_shard(collection: Path, gather, tmp_path: Path) -> None:
@@ -173,21 +136,6 @@ def test_fields_as_countries_write_them_are_read_by_one_convention_of_the_column
         assert said.count("the column x is read as") == 1
 
 
-@pytest.mark.parametrize("fields", [["1,250", "2,500"], ["03/04/2024", "05/04/2024"]])
-def test_what_no_field_decides_is_said(fields: list[str]) -> None:
-    assert (
-        f"the column x is kept as text: its {'dates' if '/' in fields[0] else 'numbers'}, such as {fields[0]!r}"
-        in fill(*map(Field, fields))[1]
-    )
-
-
-def test_values_of_several_types_become_text_and_that_is_said_once() -> None:
-    table, said = fill(1, "two", True, date(2024, 1, 1), None)
-    assert table["x"].to_pylist() == ["1", "two", "true", "2024-01-01", None] and said.count("several types") == 1
-    assert fill(1, 2.5)[0]["x"].to_pylist() == [1.0, 2.5] and "several" not in fill(1, 2.5)[1]
-    assert fill(datetime(2024, 1, 1, tzinfo=UTC), 3)[0]["x"].type == pa.string()
-
-
 def test_hostile_values_and_names_are_left_out_and_counted() -> None:
     table, said = fill("x" * 21, "\0", "\ud800", float("nan"), float("inf"), 10**30, [1, {"a": None}], Field(" "))
     assert table["x"].to_pylist() == [None] * 6 + ['[1, {"a": null}]', None]
@@ -197,86 +145,3 @@ def test_hostile_values_and_names_are_left_out_and_counted() -> None:
     table = made(columns, dict.fromkeys(["", " ", "a\x1b[2J", "x" * 65, "\ud800", *names], 1) | {"c0": 2})
     assert table.column_names == names[:MOST_COLUMNS] and table["c0"].to_pylist() == [2]
     assert sum(columns.left_out.values()) == 5 + 50
-
-
-def test_only_chosen_columns_are_kept_and_names_stay_apart() -> None:
-    columns = OwnColumns(20, ("width", "own_width"))
-    found = made(columns, {"width": 1, "own_width": 2, "price": 3})
-    assert found.to_pydict() == {"own_own_width": [1], "own_width": [2]}
-    assert made(OwnColumns(20, ()), *[{"price": 1}] * 3).shape == (3, 0)
-
-
-def test_faults_of_metadata_are_rejects(collection: Path, gather) -> None:
-    (collection / "metadata.jsonl").write_text('{"File": "a.jpg", "price": 1}\nno JSON\n{"File": 3}\n')
-    found = gather(collection)
-    assert own(found.tables["images"]) == {"price": [1, None, None]}
-    rejects = [(one.file, one.row, one.what, one.reason.partition(":")[0]) for one in found.rejects]
-    wanted = [(2, "not JSON"), (3, "no file name in column File")]
-    assert rejects == [("metadata.jsonl", row, "columns", reason) for row, reason in wanted]
-    assert "1 columns left out: not JSON" in "\n".join(found.describe())
-
-
-def test_parquet_times_that_python_has_not_cost_only_themselves(collection: Path, gather) -> None:
-    first, last = (int(np.datetime64(day).astype("datetime64[D]").astype(int)) for day in ("0001-01-01", "9999-12-31"))
-    columns = {
-        "ns": pa.array([None, 1_999, -1_000], pa.timestamp("ns")),
-        "zone": pa.array([0, 1, 2], pa.timestamp("s", "Mars/Olympus")),
-        "far": pa.array([2**45, first * 86_400, last * 86_400], pa.timestamp("s")),
-        "day": pa.array([last + 1, first, last], pa.date32()),
-        "ms": pa.array(np.array([first - 1, first, last]) * 86_400_000).view(pa.date64()),
-        "shop": pa.array([b"\xff", b"north", b"x"]).view(pa.string()),
-    }
-    files = [f"images/{name}" for name in NAMES]
-    pq.write_table(pa.table({"file": files, "sentence": ["A dog ."] * 3, **columns}), collection / "t.parquet")
-    found = gather(collection, "table", files={"table": "t.parquet"})
-    epoch, ends = datetime(1970, 1, 1), [None, date(1, 1, 1), date(9999, 12, 31)]
-    assert not found.rejects and own(found.tables["images"]) == {
-        "ns": [None, epoch + timedelta(microseconds=1), epoch - timedelta(microseconds=1)],
-        "zone": [epoch.replace(second=at, tzinfo=UTC) for at in range(3)],
-        "far": [None, datetime(1, 1, 1), datetime(9999, 12, 31)],
-        "day": ends,
-        "ms": ends,
-        "shop": [None, "north", "x"],
-    }
-
-
-def test_chosen_columns_can_be_renamed(collection: Path, tmp_path: Path) -> None:
-    (collection / "metadata.csv").write_text("file;Preis \u20ac;Gr\u00f6\u00dfe;sold\na.jpg;3;9;true\n")
-    own = {"price": "Preis \u20ac", "width": "Gr\u00f6\u00dfe", "taken": "Datum"}
-    ingest(tmp_path / "run", collection, {"collection": {"own_columns": own}})
-    manifest = Manifest(tmp_path / "run/manifest")
-    found = {name: values for name, values in manifest.images.to_pydict().items() if name not in IMAGES.names}
-    assert {name: next(filter(None, values)) for name, values in found.items()} == {"price": 3, "own_width": 9}
-
-
-def test_a_chosen_column_that_is_nowhere_is_named(collection: Path) -> None:
-    columns = OwnColumns(20, ("price", "prise"))
-    made(columns, {"price": 1})
-    said = "\n".join(columns.describe())
-    assert "the column prise, which" in said and "column price," not in said
-
-
-@pytest.mark.parametrize("wrong", [{"a": "x", "b": "x"}, ["x", "x"], {"": "x"}, {"a\x1b": "x"}, {"a" * 65: "x"}])
-def test_names_that_cannot_be(wrong: object) -> None:
-    with pytest.raises(UsageError, match="own_columns"):
-        config.validate(
-            config.merge(config.read_mapping(config.default_path()), {"collection": {"own_columns": wrong}})
-        )
-
-
-def test_only_chosen_columns_of_parquet_are_read(collection: Path) -> None:
-    table = {"file": ["images/a.jpg"], "sentence": ["A dog ."], "price": [1], "size": [2]}
-    pq.write_table(pa.table(table), collection / "t.parquet")
-    options = Options({"table": "t.parquet"}, {}, "train", own_columns=("price",))
-    (record,) = (one for one in FORMATS["table"](collection, options) if isinstance(one, ColumnsRecord))
-    assert record.values == {"price": 1}
-
-
-def test_columns_of_any_number_take_time_in_proportion() -> None:
-    """100,000 names took minutes when each was compared with all before it."""
-    columns = OwnColumns(20)
-    begun = time.process_time()
-    for row in range(1000):
-        columns.add(row, columns.pack({f"{row}-{number}": 1 for number in range(100)}))
-    assert time.process_time() - begun < 5
-    assert len(columns.schema()) == MOST_COLUMNS and sum(columns.left_out.values()) == 99_900

@@ -6,8 +6,6 @@ from pathlib import Path
 
 import pytest
 
-from pipeline.errors import InputError, UsageError
-
 CATEGORIES = {"aeroplane": "2008_00{:04d}.jpg", "tvmonitor": "2008_01{:04d}.jpg"}
 IMAGES = 50
 
@@ -42,17 +40,6 @@ def test_the_page_is_read_and_divided_by_ids(folder: str, tmp_path: Path, photog
         own = sorted(name for name in expected if name.startswith(category))
         assert [kept[name]["split"] for name in own] == (["train"] * 8 + ["dev", "test"]) * 5
     assert Counter(image["split"] for image in images) == {"train": 80, "dev": 10, "test": 10}
-
-
-def test_what_is_no_such_page_is_refused(tmp_path: Path, gather) -> None:
-    with pytest.raises(UsageError, match=r"no index.html or pascal-sentences.html.*collection.files.page"):
-        gather(tmp_path, "pascal1k")
-    (tmp_path / "index.html").write_text("<html><td>A sentence.</td></html>")
-    with pytest.raises(InputError, match="shows no image"):
-        gather(tmp_path, "pascal1k")
-    (tmp_path / "index.html").write_bytes(b'<img src="a/b.jpg"><td>\xe9</td>')
-    with pytest.raises(InputError, match="not UTF-8"):
-        gather(tmp_path, "pascal1k")
 
 
 def test_an_image_that_is_not_there_or_outside_is_rejected_alone(tmp_path: Path, photograph, gather) -> None:

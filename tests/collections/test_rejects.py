@@ -2,16 +2,13 @@
 
 import os
 import random
-from collections import Counter
 from pathlib import Path
 
-import numpy as np
 import pyarrow.compute as pc
 import pytest
 from outcomes import append, check_counts, found
-from PIL import Image
 
-from pipeline.errors import InputError, RejectLimitError
+from pipeline.errors import RejectLimitError
 
 
 def test_bad_images_take_their_texts_with_them(collection: Path, photograph, gather) -> None:
@@ -56,87 +53,6 @@ def test_a_copy_goes_and_its_other_sentences_stay(collection: Path, photograph, 
     check_counts(result)
 
 
-def test_a_silent_photograph_takes_the_split_of_its_copy(collection: Path, photograph, gather) -> None:
-    (collection / "images" / "0.jpg").write_bytes(photograph(0))
-    (collection / "splits.tsv").write_text("0.jpg\ttrain\na.jpg\tdev\nb.jpg\ttrain\nt.jpg\ttest\n")
-    result = gather(collection)
-    assert result.tables["images"]["path"].to_pylist()[0] == "images/0.jpg"
-    assert result.tables["images"]["split"].to_pylist() == ["dev", "train", "test"]
-    assert result.tables["sentences"].num_rows == 3
-    check_counts(result)
-
-
-def test_images_without_text(collection: Path, photograph, gather) -> None:
-    for number, name in enumerate(("silent.jpg", "weak.jpg", "mute.jpg"), 20):
-        (collection / "images" / name).write_bytes(photograph(number))
-    append(collection / "splits.tsv", "silent.jpg\ttest\nweak.jpg\tweak\nmute.jpg\tweak\n")
-    (collection / "weak.tsv").write_text(
-        "file\ttitle\ttags\tdescription\nweak.jpg\tDSC\t\t\nmute.jpg\t \t\t\nweak.jpg\t\tdog\t\nsilent.jpg\tDSC\t\t\n"
-    )
-    (collection / "images" / "other.jpg").write_bytes(photograph(23))
-    result = gather(collection)
-    assert found(result, "images") == []
-    assert dict(zip(*(result.tables["images"][name].to_pylist() for name in ("path", "split")), strict=True)) == {
-        **{"images/a.jpg": "train", "images/b.jpg": "train", "images/t.jpg": "test"},
-        "images/weak.jpg": "weak",
-        **dict.fromkeys(("images/silent.jpg", "images/mute.jpg", "images/other.jpg"), "gallery"),
-    }
-    assert found(result, "documents") == [
-        ("weak.tsv", 3, "empty"),
-        ("weak.tsv", 4, "repeated: this image has another document"),
-    ]
-    check_counts(result)
-    result.check(0, "rejects.jsonl")
-    *_, last = result.describe()
-    assert last.startswith("1 of train and 1 of test and 1 of weak have no sentence: they are in the split gallery")
-
-
-def test_images_in_no_split_that_have_no_sentence(tmp_path: Path, photograph, gather) -> None:
-    """Of 40: 20 with a sentence are divided, 10 with tags are weak, 10 with neither are in the gallery."""
-    for number in range(40):
-        (tmp_path / f"{number:02d}.jpg").write_bytes(photograph(number))
-    rows = [f"{n:02d}.jpg,{'A dog .' if n < 20 else ''},{'dog' if 20 <= n < 30 else ''}\n" for n in range(40)]
-    (tmp_path / "t.csv").write_text("file,sentence,tags\n" + "".join(rows))
-    result = gather(tmp_path, "table", default="divided")
-    assert Counter(result.tables["images"]["split"].to_pylist()) == {
-        "train": 16, "dev": 2, "test": 2, "weak": 10, "gallery": 10,
-    }  # fmt: skip
-    result.check(0, "rejects.jsonl")
-    assert not any("no sentence" in line for line in result.describe())
-
-
-def test_a_captions_file_that_is_mostly_broken_is_refused(tmp_path: Path, photograph, gather) -> None:
-    """Its images would all be of the gallery; empty sentences are no fault."""
-    for number in range(40):
-        (tmp_path / f"{number:02d}.jpg").write_bytes(photograph(number))
-    rows = [f"{n:02d}.jpg\t0\t{'A dog .' if n < 20 else ''}\n" for n in range(40)]
-    (tmp_path / "captions.tsv").write_text("".join(rows))
-    gather(tmp_path, default="divided").check(0, "rejects.jsonl")
-    (tmp_path / "captions.tsv").write_text("".join([*rows[:20], *(row.replace("\t0", "\tfirst") for row in rows[20:])]))
-    with pytest.raises(RejectLimitError, match=r"20 of 40 sentences are rejected, .* rejects\.jsonl lists them"):
-        gather(tmp_path, default="divided").check(0.4, "rejects.jsonl")
-
-
-def test_a_gallery_may_be_named_and_have_sentences(collection: Path, gather) -> None:
-    (collection / "splits.tsv").write_text("a.jpg\ttrain\nb.jpg\tgallery\nt.jpg\ttest\n")
-    result = gather(collection)
-    result.check(0, "rejects.jsonl")
-    assert result.tables["images"]["split"].to_pylist() == ["train", "gallery", "test"]
-    assert result.counts["sentences"]["kept"] == 3
-
-
-def test_a_split_whose_images_have_no_sentence_is_empty(collection: Path, gather) -> None:
-    (collection / "captions.tsv").write_text("a.jpg\t0\tA dog .\n")
-    with pytest.raises(InputError, match=r"split test is empty: none of the 1 .*splits\.tsv .*\(no sentence\)$"):
-        gather(collection).check(1, "rejects.jsonl")
-
-
-def test_a_collection_without_sentences_says_so(collection: Path, gather) -> None:
-    (collection / "captions.tsv").write_text("a.jpg\t0\t\n")
-    with pytest.raises(InputError, match=r"has a sentence that can be used, of 1 given; rejects\.jsonl lists"):
-        gather(collection).check(1, "rejects.jsonl")
-
-
 @pytest.mark.parametrize("name", ["../secret.jpg", "/etc/passwd", "x/../../secret.jpg"])
 def test_names_that_lead_out_are_never_opened(name: str, collection: Path, photograph, gather) -> None:
     (collection.parent / "secret.jpg").write_bytes(photograph(99))
@@ -158,20 +74,6 @@ def test_links_that_lead_out_are_not_followed(collection: Path, photograph, gath
     assert reasons[0].startswith("outside") and reasons[1].startswith("duplicate")
 
 
-def test_the_images_folder_itself_may_be_a_link(collection: Path, gather, tmp_path_factory) -> None:
-    elsewhere = tmp_path_factory.mktemp("disk") / "photographs"
-    (collection / "images").rename(elsewhere)
-    (collection / "images").symlink_to(elsewhere)
-    assert gather(collection).rejects == []
-
-
-def test_pipes_and_folders_are_not_waited_for(collection: Path, gather) -> None:
-    os.mkfifo(collection / "images" / "pipe.jpg")
-    (collection / "images" / "folder.jpg").mkdir()
-    append(collection / "captions.tsv", "pipe.jpg\t0\tA dog .\nfolder.jpg\t0\tA dog .\n")
-    assert [reason.partition(":")[0] for *_, reason in found(gather(collection), "images")] == ["unreadable"] * 2
-
-
 def test_names_that_are_not_utf8(tmp_path: Path, photograph, gather) -> None:
     for number, name in enumerate((b"good", b"b\xf6d")):
         folder = os.fsencode(tmp_path)
@@ -186,33 +88,6 @@ def test_names_that_are_not_utf8(tmp_path: Path, photograph, gather) -> None:
     assert file == "b\udcf6d.jpg" and reason.startswith("not UTF-8: ")
     assert found(result, "sentences") == [("b\udcf6d.txt", 1, "image rejected")]
     check_counts(result)
-
-
-def test_unknown_splits(collection: Path, gather) -> None:
-    (collection / "splits.tsv").write_text("a.jpg\ttrian\nb.jpg\ttrain\nt.jpg\n")
-    result = gather(collection)
-    assert found(result, "images") == [
-        ("splits.tsv", 3, "1 fields between tabs, not 2"),
-        ("splits.tsv", 1, "unknown split 'trian'; there are train, dev, test, weak, gallery"),
-    ]
-    check_counts(result)
-
-
-def test_an_empty_split_names_split_and_file(collection: Path, gather) -> None:
-    (collection / "images" / "t.jpg").write_bytes(b"")
-    with pytest.raises(InputError, match=r"split test is empty: .* 1 images that splits\.tsv gives it .*not-an-image"):
-        gather(collection).check(1, "rejects.jsonl")
-    (collection / "splits.tsv").write_text("".join(f"{name}\ttest\n" for name in ("a.jpg", "b.jpg", "t.jpg")))
-    with pytest.raises(InputError, match=r"split train is empty: splits\.tsv gives it no image"):
-        gather(collection).check(1, "rejects.jsonl")
-
-
-def test_images_that_are_read_out_of_the_ordinary_are_counted(collection: Path, gather) -> None:
-    samples = np.arange(64 * 64, dtype=np.uint16).reshape(64, 64)
-    Image.fromarray(samples).save(collection / "images/a.jpg", "PNG")
-    Image.fromarray(np.zeros((64, 64, 3), np.uint8)).save(collection / "images/b.jpg", icc_profile=b"broken")
-    said = "\n".join(gather(collection).describe())
-    assert "1 images have more than 8 bits" in said and "1 images have a colour profile that cannot be used" in said
 
 
 def test_the_reject_limit(collection: Path, gather) -> None:

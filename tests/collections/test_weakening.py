@@ -5,11 +5,8 @@ import pytest
 
 from pipeline.collections.weakening import simulate
 from pipeline.config.schema.collection import SimulationSettings
-from pipeline.errors import InputError
 
 THINGS = [f"thing{chr(97 + i // 26)}{chr(97 + i % 26)}" for i in range(200)]
-
-NOISE = SimulationSettings(tag_words=5, true_words=2, wrong=0.5, missing=0.1)
 
 
 def make_sentences() -> tuple[np.ndarray, list[str]]:
@@ -42,14 +39,3 @@ def test_tags_have_so_many_true_words() -> None:
     for row in rows:
         tags = row["tags"].split()
         assert len(tags) == 5 and tags.count(THINGS[row["image_id"] // 3]) == 1
-
-
-def test_the_seed_decides() -> None:
-    first, again, other = (simulate(*make_sentences(), NOISE, seed) for seed in (0, 0, 1))
-    assert first.equals(again) and not first.equals(other)
-    assert first["image_id"].to_pylist() == [3 * i for i in range(200)]
-
-
-def test_one_image_has_nobody_to_be_wrong_about() -> None:
-    with pytest.raises(InputError, match="auxiliary.splits"):
-        simulate(np.zeros(2, int), ["a dog", "a cat"], NOISE, 0)

@@ -5,8 +5,7 @@ import itertools
 import numpy as np
 import pytest
 
-from pipeline.errors import InputError
-from pipeline.metrics.combination import choose_weights, combine_scores, judge_scores
+from pipeline.metrics.combination import choose_weights, judge_scores
 from pipeline.metrics.joining import join_vectors
 from pipeline.metrics.ranks import count_ranks
 from pipeline.metrics.retrieval import recall_sum
@@ -51,54 +50,8 @@ def test_the_chosen_weights_are_the_best_of_the_grid_where_there_is_one_summit()
     assert chosen.judged == pytest.approx(max(judge(tuple(np.divide(t, sum(t)))) for t in every), abs=1e-12)
 
 
-def test_of_several_summits_the_highest_is_found_that_a_member_alone_leads_to() -> None:
-    low, high = np.ones(3) / 3, np.array([1.0, 0, 0])
-
-    def judge(weights: tuple[float, ...]) -> float:
-        return max(0.5 - np.square(weights - low).sum(), 1 - 20 * np.square(weights - high).sum())
-
-    assert choose_weights(judge, 3, (0, 0.5, 1)).values == (1, 0, 0)
-
-
-def test_a_combination_is_no_worse_than_its_members_and_their_mean() -> None:
-    images, sentences, owners = make_members(2, (0.9, 1.5))
-    judge = judge_scores([a @ b.T for a, b in zip(images, sentences, strict=True)], owners)
-    chosen = choose_weights(judge, 2, (0, 0.25, 0.5, 1, 2))
-    assert sum(chosen.values) == pytest.approx(1) and chosen.judged == judge(chosen.values)
-    assert chosen.judged >= max(judge((1, 0)), judge((0, 1)), judge((0.5, 0.5)))
-
-
 def test_a_member_that_knows_nothing_is_left_out() -> None:
     images, sentences, owners = make_members(3, (0.8, 0.8, 100.0))
     judge = judge_scores([a @ b.T for a, b in zip(images, sentences, strict=True)], owners)
     chosen = choose_weights(judge, 3, (0, 0.5, 1, 2))
     assert chosen.values[2] < 0.1 and min(chosen.values[:2]) > 0.2
-
-
-def test_no_combination_is_judged_twice_and_equal_ones_keep_the_first() -> None:
-    seen: list[tuple[float, ...]] = []
-
-    def judge(weights: tuple[float, ...]) -> float:
-        seen.append(weights)
-        return 0.0
-
-    chosen = choose_weights(judge, 3, (0.5, 1, 2))
-    assert len(seen) == len(set(seen)) == chosen.trials
-    assert chosen.values == pytest.approx((1 / 3,) * 3)
-
-
-@pytest.mark.parametrize("grid", [(), (0,), (-1, 1)])
-def test_a_grid_without_a_positive_weight_is_refused(grid: tuple[float, ...]) -> None:
-    with pytest.raises(InputError, match="needs a positive value and no negative one"):
-        choose_weights(lambda weights: 0.0, 2, grid)
-
-
-def test_the_scale_of_a_members_scores_does_not_matter() -> None:
-    images, sentences, owners = make_members(4, (0.9, 1.3))
-    scores = [a @ b.T for a, b in zip(images, sentences, strict=True)]
-    calls: list[int] = []
-    plain = combine_scores(scores, owners, (0, 0.5, 1, 2), lambda: calls.append(1))
-    scaled = combine_scores([scores[0], 64 * scores[1]], owners, (0, 0.5, 1, 2), lambda: None)
-    assert plain.judged == scaled.judged and len(calls) == plain.trials == scaled.trials
-    assert scaled.values[0] / scaled.values[1] == pytest.approx(64 * plain.values[0] / plain.values[1], rel=1e-6)
-    assert plain.judged == pytest.approx(judge_scores(scores, owners)(plain.values), abs=1)

@@ -1,19 +1,13 @@
 """Folds of a split: their mean is that of each one evaluated alone."""
 
-import json
 from itertools import pairwise
-from pathlib import Path
 
 import numpy as np
 import pytest
-from made_up import build_bundle, make_run, make_stage, write_config
-from made_up_sets import add_fragments
 
-from pipeline.errors import InputError
-from pipeline.evaluate.summary import with_folds
 from pipeline.metrics.folds import divide, measure_folds
 from pipeline.metrics.ranks import count_ranks
-from pipeline.metrics.retrieval import Bootstrap, evaluate, measure
+from pipeline.metrics.retrieval import Bootstrap, evaluate
 
 PLAIN = Bootstrap(0, 0)
 DIRECTIONS = ("image_to_sentence", "sentence_to_image")
@@ -62,60 +56,3 @@ def test_the_mean_is_that_of_each_subset_evaluated_alone() -> None:
         for name in values[0]:
             mean = np.mean([value[name] for value in values])
             assert found["mean_of_folds"][direction][name] == pytest.approx(mean, rel=1e-12)
-
-
-def test_one_fold_is_the_split_with_its_intervals() -> None:
-    images, sentences, owners = vectors(30)
-    bootstrap = Bootstrap(40, 3)
-    ranks = count_ranks(images, sentences, owners, "inner_product")
-    mean = measure_folds(divide(owners, 1), [ranks], bootstrap)["mean_of_folds"]
-    assert mean["sentence_to_image"] == measure(ranks.sentence_to_image, owners, bootstrap)
-
-
-def test_the_interval_of_a_mean_is_narrower_than_that_of_a_fold() -> None:
-    images, sentences, owners = vectors(200)
-    folds, bootstrap = divide(owners, 4), Bootstrap(200, 0)
-    ranks = [count_ranks(images[f.images], sentences[f.sentences], f.owners, "inner_product") for f in folds]
-    mean = measure_folds(folds, ranks, bootstrap)["mean_of_folds"]["sentence_to_image"]
-    one = measure(ranks[0].sentence_to_image, folds[0].owners, bootstrap)
-    low, high = mean["recall@5_ci95"]
-    assert low <= mean["recall@5"] <= high
-    assert high - low < np.subtract(*one["recall@5_ci95"][::-1])
-
-
-def test_more_folds_than_images_are_refused() -> None:
-    with pytest.raises(InputError, match="7 images cannot be divided into 8 folds; lower evaluate.folds"):
-        divide(vectors(7)[2], 8)
-
-
-@pytest.fixture(scope="module")
-def run(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    run = make_run(tmp_path_factory.mktemp("run"))
-    build_bundle(run)
-    add_fragments(run, "dvsa", {"sum": "words", "global_weight": 0})
-    return run
-
-
-@pytest.mark.parametrize("model", ["ncca", "dvsa"])
-@pytest.mark.parametrize("protocol", ["all-sentences", "first-sentence"])
-def test_the_command_keeps_the_split_and_adds_its_folds(run: Path, model: str, protocol: str) -> None:
-    judged = {"splits": ["train"], "protocols": [protocol], "folds": 2, "bootstrap": 20}
-    write_config(run, {"models": [model], "regions": {"encoders": ["colour"]}, "evaluate": judged})
-    make_stage("evaluate", run, model, "train", protocol)
-    value = json.loads((run / f"evaluation/{model}.train.{protocol}.json").read_text())
-    assert value["folds"] == 2 and value["n_images"] == 16
-    assert [fold["n_images"] for fold in value["each_fold"]] == [8, 8]
-    assert sum(fold["n_sentences"] for fold in value["each_fold"]) == value["n_sentences"]
-    # Images 0, 1, 3, ... of eight things: within a fold of eight images fewer are alike than in the whole split.
-    for direction in DIRECTIONS:
-        mean = value["mean_of_folds"][direction]
-        assert mean["mean_rank"] < value[direction]["mean_rank"]
-        assert mean["recall@1"] == np.mean([fold[direction]["recall@1"] for fold in value["each_fold"]])
-        low, high = mean["recall@1_ci95"]
-        assert low <= mean["recall@1"] <= high
-    whole, folded, first = with_folds([value])
-    assert whole is value and folded["n_images"] == 8 and folded["protocol"] == f"{protocol}, mean of 2 folds"
-    assert first["protocol"] == f"{protocol}, the first of 2 folds" and first["n_images"] == 8
-    assert all(first[direction] == value["each_fold"][0][direction] for direction in DIRECTIONS)
-    make_stage("summarise", run)
-    assert f"train split, {protocol}, mean of 2 folds: 8 images" in (run / "evaluation/summary.md").read_text()

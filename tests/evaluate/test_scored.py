@@ -3,7 +3,6 @@
 import numpy as np
 import pytest
 
-from pipeline.errors import InputError, IntegrityError
 from pipeline.metrics import ranks as module
 from pipeline.metrics.ranks import count_ranks, rank_scores
 from pipeline.metrics.retrieval import Bootstrap, evaluate, recall_sum
@@ -26,12 +25,3 @@ def test_they_are_those_of_vectors(monkeypatch: pytest.MonkeyPatch) -> None:
     )
     bootstrap = Bootstrap(20, 0)
     assert evaluate(rank_scores(SCORES, OWNERS), OWNERS, bootstrap) == evaluate(expected, OWNERS, bootstrap)
-
-
-def test_scores_that_cannot_be_ranked_are_named() -> None:
-    with pytest.raises(InputError, match="image row 70 has no sentence"):
-        rank_scores(np.zeros((71, 200)), OWNERS)
-    broken = SCORES.copy()
-    broken[3, 5] = np.nan
-    with pytest.raises(IntegrityError, match="row 3"):
-        rank_scores(broken, OWNERS)

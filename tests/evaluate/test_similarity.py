@@ -3,7 +3,6 @@
 import numpy as np
 import pytest
 
-from pipeline.errors import InputError
 from pipeline.metrics.similarity import similarity_ranks
 
 
@@ -22,8 +21,3 @@ def test_ranks_are_those_of_a_loop(metric: str) -> None:
 def test_equal_sentences_of_other_images_count_against_the_model() -> None:
     x = np.ones((6, 3), np.float32) / np.float32(3) ** 0.5
     assert similarity_ranks(x, np.array([0, 0, 1, 1, 2, 2]), "inner_product").tolist() == [5] * 6
-
-
-def test_a_lonely_sentence_is_named() -> None:
-    with pytest.raises(InputError, match="sentence row 2 is the only one"):
-        similarity_ranks(np.eye(3, dtype=np.float32), np.array([0, 0, 1]), "inner_product")

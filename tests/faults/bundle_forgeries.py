@@ -239,16 +239,6 @@ def unknown_type(folder: Path, victim: Path) -> None:
     _put_index(folder, outer)
 
 
-def short_lists(folder: Path, victim: Path) -> None:
-    """Lists in the bundle's own file, of which only a byte is there."""
-    index = on_disk(folder, folder / "images.lists")
-    data = bytes(faiss.serialize_index(index))
-    here, named = (len(name).to_bytes(8, "little") + name for name in (bytes(folder / "images.lists"), b"images.lists"))
-    _put_index(folder, index, data.replace(here, named))
-    (folder / "images.lists").write_bytes(b"x")
-    seal(folder, "images.lists")
-
-
 def cell(modality: str, column: str, value: object, row: int = 3) -> Callable[[Path, Path], None]:
     """Another value in a row of a table."""
 

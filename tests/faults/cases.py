@@ -10,7 +10,7 @@ from tiny_run import N_SHARDS
 
 NEEDS = {"train_parser": "spacy", "train_word_vectors": "gensim"}
 """Module of a command -> the library without which it refuses to run."""
-REFUSING = {"export", "init"}
+REFUSING = {"export", "index_add", "init"}
 """Commands that refuse to replace what is there."""
 DOCUMENTS = ("all", "title", "tags", "description")
 
@@ -72,9 +72,6 @@ def _images(root: Path, run: Path) -> Found:
     shards = [run / f"reduced/tuned/shard-{n:05d}.h5{end}" for n in range(N_SHARDS) for end in ("", ".json")]
     calls = over_shards(root / "network.yaml", run, "tuned")
     yield "reduce_regions", "reduce_regions", calls, [*shards, run / "reduced/tuned/parts"]
-    sheet = run / "regions/tuned/sheet.png"
-    calls = whole(root / "network.yaml", run, "tuned")
-    yield "show_regions", "show_regions", calls, [sheet]
 
 
 def _texts(root: Path, run: Path) -> Found:
@@ -110,10 +107,7 @@ def _models(root: Path, run: Path) -> Found:
         yield name, "train", whole(root / f"{config}.yaml", run, model), [models / model]
     calls = [call for row in ("gru", "dvsa") for call in over_shards(root / "network.yaml", run, row)]
     yield "embed_learned", "embed", calls, [embeddings / "gru", embeddings / "dvsa"]
-    trees, found = root / "trees.yaml", run / "evaluation"
-    yield "embed_trees", "embed", over_shards(trees, run, "sdtrnn"), [embeddings / "sdtrnn"]
-    yield "compare_sentences", "compare_sentences", whole(trees, run), [found / "sentence-pairs.json"]
-    yield "list_relations", "list_relations", whole(trees, run), [found / "relations.json"]
+    yield "embed_trees", "embed", over_shards(root / "trees.yaml", run, "sdtrnn"), [embeddings / "sdtrnn"]
     for name, row in (("fit_csls", "gru"), ("fit_csls_of_sets", "dvsa")):
         calls = whole(root / "network.yaml", run, f"{row}-csls")
         yield name, "fit_csls", calls, [models / f"{row}-csls"]
@@ -122,15 +116,12 @@ def _models(root: Path, run: Path) -> Found:
     calls = over_shards(root / "network.yaml", run, "both")
     yield "join_embeddings", "join_embeddings", calls, [embeddings / "both"]
     folder, given = run / "alignments/dvsa", ["--run", run, "--config", root / "network.yaml"]
-    files = [folder / f"{split}{end}" for split in ("train", "dev") for end in (".jsonl", ".png")]
+    files = [folder / f"{split}.jsonl" for split in ("train", "dev")]
     yield "align", "align", [["dvsa", split, *given] for split in ("train", "dev")], files
-    table = folder / "test.magnitudes.json"
-    yield "list_magnitudes", "list_magnitudes", [["dvsa", "test", *given]], [table, table.with_suffix(".png")]
     phrases, spoken = run / "phrases/hmlstm/test", whole(root / "dense.yaml", run, "hmlstm", "test")
-    ranking, drawing = run / "evaluation/phrases/hmlstm.test.json", run / "phrases/hmlstm/test.png"
+    ranking = run / "evaluation/phrases/hmlstm.test.json"
     yield "embed_phrases", "embed_phrases", spoken, [phrases]
     yield "rank_phrases", "rank_phrases", spoken, [ranking, ranking.with_suffix(".ranks.npz")]
-    yield "show_phrases", "show_phrases", spoken, [drawing, drawing.with_suffix(".plane.png")]
 
 
 def _indices(root: Path, run: Path) -> Found:
@@ -138,9 +129,7 @@ def _indices(root: Path, run: Path) -> Found:
     grown, shrunk = run / "index/grown", run / "index/shrunk"
     yield "build_sets", "build_index", whole(root / "network.yaml", run, "dvsa"), [run / "index/dvsa"]
     yield "index_remove", "index_remove", [["--index", bundle, "--image", 3, *given, shrunk]], [shrunk]
-    yield "index_add", "index_add", [["--index", shrunk, *given, grown]], [grown]
-    picture = run / "words.png"
-    yield "show_words", "show_words", [["ncca", "dog", "cat", *given, picture]], [picture]
+    yield "index_add", "index_add", [["--index", shrunk, "--from", bundle, "--output", grown]], [grown]
     nearest, asked = run / "nearest.h5", ["--gallery", "images", "--queries", 20, "--neighbours", 5]
     calls = [["ncca", *asked, *given, nearest]]
     yield "ground_truth", "ground_truth", calls, [nearest, nearest.with_name("nearest.h5.json")]
@@ -163,9 +152,8 @@ def _studies(root: Path, run: Path) -> Found:
     yield "study", "study", whole(study, run), [folder / "cells", folder / "study.json"]
     tables = folder / "tables.md"
     yield "tabulate", "tabulate", whole(study, run), [tables, tables.with_name("tables.md.json")]
-    yield "show_transfer", "show_transfer", whole(study, run), [folder / "transfer.html", folder / "transfer.html.json"]
     yield "sweep", "sweep", whole(study, run, "ncca"), [run / "sweeps/ncca"]
-    yield "reproduce", "reproduce", whole(study, run), [run / "reproduction.md"]
+    yield "reproduce", "reproduce", whole(study, run), [run / "reproduction.md", run / "transfer.html"]
 
 
 def _generators(root: Path, run: Path) -> Found:

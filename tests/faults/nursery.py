@@ -12,7 +12,6 @@ import importlib
 import json
 import os
 import pkgutil
-import resource
 import select
 import signal
 import sys
@@ -67,13 +66,11 @@ def tell_of_writing(folder: str, told: int) -> None:
     sys.addaudithook(watch)
 
 
-def child(stage: str, arguments: list[str], largest: int | None, told: int) -> None:
+def child(stage: str, arguments: list[str], told: int) -> None:
     import tiny_run
 
     from pipeline.errors import JointspaceError
 
-    if largest is not None:
-        resource.setrlimit(resource.RLIMIT_FSIZE, (largest, largest))
     tell_of_writing(str(tiny_run.place_of(stage, arguments).parent), told)
     try:
         tiny_run.call(stage, arguments)
@@ -86,21 +83,15 @@ def child(stage: str, arguments: list[str], largest: int | None, told: int) -> N
     os._exit(0)
 
 
-def attempt(
-    stage: str,
-    arguments: list[str],
-    seconds: float | None = None,
-    since_writing: bool = False,
-    largest: int | None = None,
-) -> dict:
+def attempt(stage: str, arguments: list[str], seconds: float | None = None, since_writing: bool = False) -> dict:
     """Run a command; kill it with SIGKILL after `seconds`, unless these are null, from its beginning or from when it
-    begins to write. It cannot write a file of more than `largest` bytes."""
+    begins to write."""
     told, own = os.pipe()
     start = time.monotonic()
     process = os.fork()
     if not process:
         os.close(told)
-        child(stage, arguments, largest, own)
+        child(stage, arguments, own)
     os.close(own)
     ended, writing, said = os.pidfd_open(process), None, b""
     waiting = [told, ended]

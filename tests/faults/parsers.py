@@ -1,6 +1,5 @@
 """Every parser of data from outside: sound examples of what it reads, and how to have it read some bytes."""
 
-import hashlib
 import io
 import json
 import tarfile
@@ -19,9 +18,7 @@ from pipeline.collections.intake import Intake
 from pipeline.collections.records import Options
 from pipeline.config import default_path, merge, read_mapping, validate
 from pipeline.images.box_formats import parse_all, parse_boxes
-from pipeline.storage.atomic import read_json, verify
 from pipeline.storage.foreign import Source, open_foreign
-from pipeline.storage.manifest import Manifest
 from pipeline.text.brackets import read_brackets
 from pipeline.text.conllu import read_conllu
 from pipeline.text.wordvectors import read_binary_vectors, read_text_vectors
@@ -75,11 +72,6 @@ def config(path: Path) -> object:
     return validate(merge(defaults(), read_mapping(path)), source=path)
 
 
-def sidecar(path: Path) -> object:
-    (path.parent / "x.h5").write_bytes(b"x")
-    return verify(path.parent / "x.h5", "thing")
-
-
 def to_json(value: object) -> bytes:
     return json.dumps(value).encode()
 
@@ -131,11 +123,6 @@ BRACKETS = b"1\t(S (NP (DT A) (NN dog)) (VP (VBZ runs)))\n( (S (NP-SBJ-1 (-NONE-
 GLOVE = b"dog 0.5 -1e-3 2\ncat 1 2 3\n"
 BINARY = b"2 3\ndog " + np.arange(3, dtype="<f4").tobytes() + b"\ncat " + np.ones(3, "<f4").tobytes() + b"\n"
 SETTINGS = b"seed: 1\ntext: {size: 100, idf: false}\nencoders:\n  - {name: a, architecture: resnet18}\nmodels: [cca]\n"
-MANIFEST = {"fingerprint": "f", "version": 1, "root": "data", "shard_size": 4, "shards": 0, "counts": {}, "splits": {}}
-MANIFEST["contents"] = []
-MANIFEST["rejects"] = "0" * 64
-SIDECAR = {"kind": "thing", "rows": 1, "bytes": 1, "fingerprint": "f", "details": {}}
-SIDECAR["sha256"] = hashlib.sha256(b"x").hexdigest()
 SAMPLE = {"a.jpg": b"jpeg", "a.txt": b"A dog .\nx\n", "a.json": b'{"caption": "x", "tags": ["a"]}', "b.png": b"p"}
 
 
@@ -180,9 +167,6 @@ PARSERS = {
     "boxes: coco": Parser(boxes("json"), (to_json(COCO_BOXES), to_json(COCO_BOXES["annotations"]))),
     "boxes: entities": Parser(boxes("xml"), (ENTITIES,)),
     "config": Parser(saved(config, "config.yaml"), (SETTINGS,)),
-    "sidecar": Parser(saved(sidecar, "x.h5.json"), (to_json(SIDECAR),)),
-    "manifest.json": Parser(saved(lambda path: Manifest(path.parent), "manifest.json"), (to_json(MANIFEST),)),
-    "json": Parser(saved(read_json, "x.json"), (to_json([1.5, "ü", None]),)),
     "conllu": Parser(lambda data, _: list(read_conllu(lines_of(data), "x.conllu")), (CONLLU,)),
     "brackets": Parser(lambda data, _: list(read_brackets(lines_of(data), "x.brackets")), (BRACKETS,)),
     "features.npy": Parser(foreign("f.npy"), (npy(np.ones((2, 3), np.float32)),)),

@@ -37,11 +37,8 @@ def test_1_failed(run: Path) -> None:
 @pytest.mark.parametrize(
     ("arguments", "said"),
     [
-        (["no-such-command"], "unknown command no-such-command; `jointspace --help` lists them all"),
         (["serch", "a dog"], "unknown command serch; did you mean search?"),
         (["verify"], "Missing argument"),
-        (["verify", "--no-such-option", "."], "No such option"),
-        (["prepare-text-encoder", "--run", "x", "--config", "absent.yaml"], "does not exist"),
     ],
 )  # fmt: skip
 def test_2_wrong_use(arguments: list[str], said: str) -> None:

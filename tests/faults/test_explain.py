@@ -46,33 +46,9 @@ def test_the_vectors_of_a_multi_vector_model_are_followed(tmp_path: Path) -> Non
     assert places == {"image": (3,), "sentences": (6, 7)}
 
 
-def test_the_rows_are_those_that_hold_it(run: Path) -> None:
-    from pipeline.storage.bundle import Bundle
-
-    found = explain(run, "17.png")["images"][0]
-    rows = {place["of"]: place["rows"] for place in found["places"] if "index/" in place["file"]}
-    bundle = Bundle(run / "index/ncca")
-    assert bundle.table("images")["path"][rows["images"][0]].as_py() == "images/17.png"
-    texts = bundle.table("sentences")["text"].take(rows["sentences"]).to_pylist()
-    assert texts == [sentence["text"] for sentence in found["sentences"]] == ["a cat", "the big cat"]
-
-
 def test_a_reject_has_its_reason(run: Path) -> None:
     value = explain(run, tiny_run.MISSING)
     assert value["images"] == [] and value["rejects"][0]["reason"].startswith("missing")
-
-
-def test_a_refused_collection_still_explains(tmp_path: Path) -> None:
-    reject = {"file": "images/x.jpg", "row": None, "what": "images", "reason": "truncated: it ends early"}
-    (tmp_path / "rejects.jsonl").write_text(json.dumps(reject) + "\n")
-    assert explain(tmp_path, "x.jpg")["rejects"] == [reject]
-
-
-def test_a_damaged_artefact_is_a_place_with_a_note(run: Path) -> None:
-    (run / "features/colour/shard-00000.h5").write_bytes(b"")
-    shown = CliRunner().invoke(command, ["0", "--run", str(run)], catch_exceptions=False).stdout
-    assert "features/colour/shard-00000.h5: images nowhere" in shown and "is damaged" in shown
-    assert "image 0: images/00.png, 16 x 16, split train" in shown
 
 
 @pytest.mark.parametrize("name", ["zebra.jpg", str(10**23), "9" * 5000], ids=["name", "large", "endless"])

@@ -1,7 +1,7 @@
 """Every kind of writer on a disk that is too small: one sentence, nothing half-written, the old artefact as it was.
 
 The least that such a disk can be short of is one page. That a shortfall of 40 bytes is noticed too is tested on
-`publish` in tests/storage/test_atomic.py, and on whole commands in tests/faults/test_small_disk.py.
+`publish` in tests/storage/test_atomic.py.
 """
 
 import os
@@ -19,7 +19,6 @@ from writers import ONE_BY_ONE, RESUMED, WITHOUT_LOCK, WRITERS
 
 from pipeline.errors import JointspaceError
 from pipeline.storage.checkpoints import Checkpoints
-from pipeline.storage.parsers import find_parser
 
 
 def refusal(write: Callable[[], None], disk: Disk) -> None:
@@ -79,8 +78,6 @@ def test_an_old_artefact_stays(name: str, disk: Disk, finished: Path, collection
     assert {file: path.read_bytes() for file, path in left.items()} == data
     if name == "checkpoint":
         assert Checkpoints(disk.root / "checkpoints", "f", 0).latest().settings == {"step": 1}
-    if name == "parser":
-        find_parser(disk.root / "parser", None, disk.root)  # which checks every file
     disk.ballast.unlink()
     WRITERS[name](disk.root, finished, collection)
 

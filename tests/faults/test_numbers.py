@@ -1,4 +1,4 @@
-"""Numbers that no sound encoder gives, through every registered model: an error that says so, or finite vectors."""
+"""Numbers that no sound encoder gives, through a model of every family: an error that says so, or finite vectors."""
 
 import warnings
 from collections.abc import Callable
@@ -9,7 +9,7 @@ import pytest
 from made_up_settings import TRANSFER, make_grid, own_settings, text_view
 from scipy import sparse
 
-from pipeline.config.registry.models import MODELS, model_spec
+from pipeline.config.registry.models import model_spec
 from pipeline.errors import JointspaceError
 from pipeline.models.linear.accumulation import MomentsAccumulator
 from pipeline.models.linear.mapped import ViewBlock
@@ -35,20 +35,18 @@ def put(rows: slice, value: float | np.ndarray) -> Callable[[np.ndarray], np.nda
     return spoil(lambda features: features.__setitem__(rows, value))
 
 
+FAMILIES = ("ncca", "kcca", "wsabie-sgd", "gru", "dvsa", "zero-shot")
+"""A model of each family of computations: moments, kernels, descent, trained, trained on sets, adopted."""
 FEATURES = {
     "nan": put(slice(3, 4), np.nan),
     "infinite": put(slice(3, 4), np.inf),
-    "minus infinite": put(slice(3, 4), -np.inf),
     "constant column": spoil(lambda x: x[:, 2].fill(1)),
-    "all constant": put(slice(None), 1),
     "all zero": put(slice(None), 0),
     "zero rows": put(slice(0, 20), 0),
     "duplicate columns": spoil(lambda x: x.__setitem__((slice(None), slice(5, None)), x[:, :5])),
     "duplicate rows": put(slice(1, 50), 0.25),
     "huge": lambda x: x * np.float32(1e30),
-    "one huge": put(slice(3, 4), 1e30),
     "one large": put(slice(3, 4), 1e8),
-    "tiny": lambda x: x * np.float32(1e-30),
     "denormal": lambda x: x * np.float32(1e-42),
 }
 
@@ -110,9 +108,7 @@ def embed_sets(name: str, change: Callable[[np.ndarray], np.ndarray]) -> list[np
 
     from pipeline.models.neural.task import train
 
-    own = {} if name == "defrag" else {"sum": "mean-words"}
-    own |= {"global_weight": 1.0} if name == "fragments" else {}
-    model, task = model_spec(name).load(), make_task(name, train=TRAIN, dev=DEV, epochs=2, **own)
+    model, task = model_spec(name).load(), make_task(name, train=TRAIN, dev=DEV, epochs=2, sum="mean-words")
     features = {**task.train.features, "one": change(np.asarray(task.train.features["one"], np.float32))}
     images = task.train.regions.images
     rows = np.concatenate(images)
@@ -127,10 +123,6 @@ def embed_sets(name: str, change: Callable[[np.ndarray], np.ndarray]) -> list[np
 
 def embed(name: str, change: Callable[[np.ndarray], np.ndarray]) -> list[np.ndarray]:
     spec = model_spec(name)
-    if spec.made_by == "combine":
-        pytest.skip(f"{name} is made of other models, which are in this table")
-    if spec.trees:
-        pytest.skip(f"{name} takes {spec.sentences}; its images go through the same view as those of the others")
     with warnings.catch_warnings(), np.errstate(all="ignore"):
         warnings.simplefilter("ignore")
         if spec.multi_vector:
@@ -139,7 +131,7 @@ def embed(name: str, change: Callable[[np.ndarray], np.ndarray]) -> list[np.ndar
 
 
 @pytest.mark.parametrize("case", FEATURES)
-@pytest.mark.parametrize("name", [spec.name for spec in MODELS])
+@pytest.mark.parametrize("name", FAMILIES)
 def test_an_error_that_says_so_or_finite_vectors(name: str, case: str) -> None:
     try:
         vectors = embed(name, FEATURES[case])
@@ -149,4 +141,4 @@ def test_an_error_that_says_so_or_finite_vectors(name: str, case: str) -> None:
         return
     for block in vectors:
         assert np.isfinite(block).all(), case
-    assert case not in ("nan", "infinite", "minus infinite"), "what is no number was learned from"
+    assert case not in ("nan", "infinite"), "what is no number was learned from"

@@ -20,7 +20,7 @@ def test_every_table_has_its_numbers_and_none_is_measured_again(tmp_path: Path) 
         for name in names:
             tiny_run.call_all(cases[name].stage, cases[name].calls)
 
-    run(*NEEDED, "encode_fields", "accumulate_folds", "accumulate_auxiliary", "study", "tabulate", "show_transfer")
+    run(*NEEDED, "encode_fields", "accumulate_folds", "accumulate_auxiliary", "study", "tabulate")
     study = place / "run/study"
     text = (study / "tables.md").read_text()
     for number in range(1, 7):
@@ -33,11 +33,13 @@ def test_every_table_has_its_numbers_and_none_is_measured_again(tmp_path: Path) 
     weak = [line.split("\t") for line in (root / "weak.tsv").read_text().splitlines()]
     titles = [len(row[1].split()) for row in weak if row[0] in train and row[1]]  # of words and spaces alone
     assert f"| Title, {sum(titles) / len(titles):.2f} words (printed: 2.93) |" in text
-    page = (study / "transfer.html").read_text()
-    assert page.count("<h3>Fully Supervised Only</h3>") == page.count("Nearest of the auxiliary set") > 0
-    assert page.count("<b>its own</b>") >= page.count(
-        "<h3>Fully Supervised Only</h3>"
-    )  # every pair is found in this run
+    shown = json.loads((study / "study.json").read_text())["transfer"]
+    for case in shown:
+        assert list(case["answers"])[0] == "Fully Supervised Only" and len(case["answers"]) == 2
+        assert [len(images) for images in case["nearest"].values()] == [4, 4]
+    right = [answer["right"] for case in shown for answer in case["answers"]["Fully Supervised Only"]]
+    assert sum(right) >= len(shown) > 0  # every pair is found in this run
+    assert {image["text"] for case in shown for image in case["nearest"]["auxiliary set"]} - {""}
     before = {path: path.stat().st_mtime_ns for path in (study / "cells").iterdir()}
     (study / "study.json").unlink()
     run("study", "sweep")

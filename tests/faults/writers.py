@@ -10,15 +10,11 @@ from pathlib import Path
 import numpy as np
 import tiny_run
 
-from pipeline.storage.atomic import publish_json
 from pipeline.storage.checkpoints import Checkpoints
 from pipeline.storage.features import UnfinishedShard
-from pipeline.storage.parsers import publish_parser
 
-STAGES = (
-    "ingest", "import_features", "prepare_text_encoder", "encode_sentences", "encode_documents",
-    "build_token_vocabulary", "encode_tokens", "accumulate", "fit", "embed", "evaluate", "summarise", "build_index",
-)  # fmt: skip
+STAGES = ("ingest", "accumulate", "fit", "embed", "summarise", "build_index")
+"""A writer of each kind: of tables, shards, tensors, shards of two sides, JSON, and a folder."""
 
 
 def stage(name: str) -> Callable[[Path, Path, Path], None]:
@@ -34,11 +30,6 @@ def stage(name: str) -> Callable[[Path, Path, Path], None]:
 def report(folder: Path, run: Path, collection: Path) -> None:
     call = ["--run", str(run), "--config", str(collection / "config.yaml")]
     tiny_run.call("report", tiny_run.elsewhere("report", call, folder))
-
-
-def picture(folder: Path, run: Path, collection: Path) -> None:
-    given = ["ncca", "dog", "cat", "--run", run, "--output", folder / "words.png"]
-    tiny_run.call("show_words", list(map(str, given)))
 
 
 def demo(folder: Path, run: Path, collection: Path) -> None:
@@ -61,45 +52,18 @@ def checkpoint(folder: Path, run: Path, collection: Path) -> None:
     Checkpoints(folder / "checkpoints", "f", 0).offer(lambda: (tensors, {"step": 1}))
 
 
-def parser(folder: Path, run: Path, collection: Path) -> None:
-    trained = folder / "parser/.training/model-best"
-    for name in ("vocab", "parser/model"):
-        (trained / name).parent.mkdir(parents=True, exist_ok=True)
-        (trained / name).write_bytes(bytes(12_000))
-    publish_parser(folder / "parser", trained, "digest", {"dev": {}})
-
-
 def export(folder: Path, run: Path, collection: Path) -> None:
     given = [run / "index/ncca", "--to", "npy", "--output", folder / "arrays"]
     tiny_run.call("export", list(map(str, given)))
 
 
-def init(folder: Path, run: Path, collection: Path) -> None:
-    tiny_run.call("init", [str(collection), "--output", str(folder / "mine.yaml")])
-
-
-def cell(folder: Path, run: Path, collection: Path) -> None:
-    publish_json(folder / "cells/0.json", {"recalls": list(range(3000))})
-
-
-def other_kinds(folder: Path, run: Path, collection: Path) -> None:
-    """A region shard, tree shard and parses, one after the other."""
-    tiny_run.add_other_kinds(run, folder)
-
-
 WRITERS = {
     **{name: stage(name) for name in STAGES},
-    **{
-        one.__name__: one
-        for one in (report, picture, demo, unfinished, checkpoint, parser, export, init, cell, other_kinds)
-    },
+    **{one.__name__: one for one in (report, demo, unfinished, checkpoint, export)},
 }
-SHARDED = {"import_features", "encode_sentences", "encode_documents", "encode_tokens", "accumulate", "embed"}
-ONE_BY_ONE = {"other_kinds", "unfinished", "demo", *SHARDED}
+ONE_BY_ONE = {"unfinished", "demo", "accumulate", "embed"}
 """Writers of several artefacts, or of parts, each of which is whole or not there."""
-RESUMED = {"unfinished", "demo", "export", "init"}
+RESUMED = {"unfinished", "demo", "export"}
 """Writers that leave alone, or refuse, what is there already."""
-
-
-WITHOUT_LOCK = {"unfinished", "checkpoint", "parser", "init", "cell", "other_kinds"}
+WITHOUT_LOCK = {"unfinished", "checkpoint"}
 """Writers that take no lock, which takes a page."""

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 import torch
 
-from pipeline.generate.beam import BeamSearch, _draw, _extend, beam_search, sample
+from pipeline.generate.beam import BeamSearch, beam_search, sample
 
 WORDS, UNKNOWN, END = 3, 3, 4
 
@@ -82,14 +82,6 @@ class _Wide:
         return torch.cat([logits[:, :WORDS], filler, logits[:, WORDS:]], dim=1)
 
 
-@pytest.mark.parametrize("beam", [1, 2, 3])
-def test_an_image_gets_the_same_alone(beam: int) -> None:
-    search = BeamSearch(beam, 0.7, 8)
-    together = beam_search(Chain(list(range(12))), search)
-    for image, found in enumerate(together):
-        assert [one.words for one in found] == [one.words for one in beam_search(Chain([image]), search)[0]]
-
-
 def test_greedy_takes_the_best_word_each_time() -> None:
     chain = Chain([5])
     words, history = [], [END, END]
@@ -103,14 +95,6 @@ def test_greedy_takes_the_best_word_each_time() -> None:
     assert beam_search(chain, BeamSearch(1, 0.0, 7))[0][0].words == tuple(words)
 
 
-def test_hypotheses_come_best_first_and_differ() -> None:
-    for found in beam_search(Chain(list(range(20))), BeamSearch(3, 0.0, 8)):
-        values = [one.log_probability for one in found]
-        assert values == sorted(values, reverse=True)
-        assert len({one.words for one in found}) == 3
-        assert all(one.words and UNKNOWN not in one.words and len(one.words) <= 8 for one in found)
-
-
 def test_samples_follow_the_probabilities() -> None:
     chain = Chain([7] * 4000)
     drawn = sample(chain, 6, 1.0, torch.Generator().manual_seed(0))
@@ -121,59 +105,3 @@ def test_samples_follow_the_probabilities() -> None:
     assert share == pytest.approx(expected, abs=4 * np.sqrt(expected / 4000))
     same = next(one for one in drawn if one.words == likely)
     assert same.log_probability == pytest.approx(sentences[likely], abs=1e-4)
-
-
-def test_classes_are_drawn_as_likely_as_their_softmax() -> None:
-    """Also the rare ones; never one of probability 0, wherever it stands."""
-    logits = torch.tensor([-torch.inf, 0.0, 3.0, -torch.inf, -2.0, 1.0, -torch.inf])
-    count = 200_000
-    drawn = _draw(logits.repeat(count, 1), torch.Generator().manual_seed(0))
-    shares = np.bincount(drawn, minlength=7) / count
-    expected = logits.softmax(0).double().numpy()
-    assert not shares[expected == 0].any()
-    np.testing.assert_allclose(shares, expected, atol=4 * np.sqrt(0.25 / count))
-    assert shares[4] == pytest.approx(expected[4], rel=0.1)
-
-
-def test_a_sentence_that_has_ended_is_left_alone() -> None:
-    """Only those that go on are decoded further, each by its own image."""
-    chain, asked = Chain([7] * 300 + [8] * 300), []
-    whole = chain.step
-
-    def step(words, state):
-        asked.append(len(words))
-        assert END not in words
-        return whole(words, state)
-
-    chain.step = step
-    drawn = sample(chain, 6, 1.0, torch.Generator().manual_seed(0))
-    lengths = np.array([len(one.words) for one in drawn])
-    assert asked == [int((lengths > position).sum()) for position in range(5) if (lengths > position).any()]
-    for image, first in ((0, 0), (1, 300)):
-        sentences = every_sentence(Chain([7, 8]), image, 4)
-        for one in drawn[first : first + 300]:
-            if one.words in sentences:
-                assert one.log_probability == pytest.approx(sentences[one.words], abs=1e-4)
-
-
-@pytest.mark.parametrize("classes", [40, 64, 1000])
-def test_extended_hypotheses_are_those_of_a_full_sort(classes: int) -> None:
-    generator = torch.Generator().manual_seed(classes)
-    n, b, beam, power, boundary = 20, 5, 7, 0.7, classes - 1
-    logits, total = torch.randn(n * b, classes, generator=generator) * 3, -torch.rand(n, b, generator=generator)
-    length, ended = torch.randint(2, 6, (n, b), generator=generator), torch.rand(n, b, generator=generator) < 0.4
-    ended[:, 0] = False
-    found = _extend(logits.clone(), total, length, ended, beam, power, boundary)
-    for image in range(n):
-        log_p = logits[image * b : (image + 1) * b].double().log_softmax(1)
-        every = [
-            (float(total[image, i] + log_p[i, word]), i, word)
-            for i in range(b)
-            for word in range(classes)
-            if not ended[image, i]
-        ]
-        every += [(float(total[image, i]), i, boundary) for i in range(b) if ended[image, i]]
-        every.sort(key=lambda one: -one[0] / float(length[image, one[1]]) ** power)
-        assert found.parent[image].tolist() == [i for _, i, _ in every[:beam]]
-        assert found.words[image].tolist() == [word for _, _, word in every[:beam]]
-        np.testing.assert_allclose(found.total[image], [value for value, _, _ in every[:beam]], atol=1e-5)

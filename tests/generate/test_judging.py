@@ -6,21 +6,12 @@ from collections import Counter
 
 import numpy as np
 import pytest
-from made_up_text import THINGS, Space, make_candidates, make_material, make_pairs, make_sentences, make_vocabulary
+from made_up_text import make_pairs, make_vocabulary
 from nltk.translate.bleu_score import corpus_bleu
 
 from pipeline.errors import InputError
 from pipeline.generate import metrics
-from pipeline.generate.beam import BeamSearch
-from pipeline.generate.corpus import Corpus
-from pipeline.generate.describing import Sources
-from pipeline.generate.lm import score
-from pipeline.generate.nearest import Nearest
-from pipeline.generate.snippets import Snippet, SnippetRegions, region_pairs
 from pipeline.generate.tagging import TAGS, Tagger, read_treebank
-from pipeline.generate.trigram import Trigram
-from pipeline.models.linear.views import ImageView
-from pipeline.text.sequences import encode_tokens
 
 REFERENCES = [
     [text.split() for text in group]
@@ -88,21 +79,6 @@ def test_cider_is_what_its_definition_says() -> None:
     assert found == pytest.approx(100 * cider_d(candidates, REFERENCES), rel=1e-6)
 
 
-def test_metrics_without_their_library_or_java_are_left_out_by_name(monkeypatch: pytest.MonkeyPatch) -> None:
-    candidates = [group[0] for group in REFERENCES]
-    with monkeypatch.context() as without:
-        without.setattr(metrics, "find_spec", lambda name: None)
-        found, statistics = metrics.judge(candidates, REFERENCES, meteor=True)
-    assert [getattr(found, name) for name in metrics.METRICS] == [None] * 7
-    assert set(found.not_measured) == set(metrics.METRICS) and statistics is None
-    assert "pip install 'jointspace[metrics]'" in found.not_measured["cider"]
-    pytest.importorskip("pycocoevalcap", reason="the extra `metrics` is not installed")
-    monkeypatch.setattr(metrics.shutil, "which", lambda name: None)
-    found, _ = metrics.judge(candidates, REFERENCES, meteor=True)
-    assert found.bleu_1 == pytest.approx(100) and found.meteor is None
-    assert "there is no Java" in found.not_measured["meteor"] and len(found.not_measured) == 1
-
-
 def test_the_statistics_give_the_metrics_of_any_sample() -> None:
     """Of all descriptions once what the reference scorer says of them; of a sample what it says of the same, repeated;
     CIDEr, whose weights stay those of all references, the mean of its own of each."""
@@ -123,115 +99,13 @@ def test_the_statistics_give_the_metrics_of_any_sample() -> None:
 
 
 @pytest.mark.skipif(shutil.which("java") is None, reason="METEOR needs Java")
+@pytest.mark.slow  # which starts Java
 def test_meteor_is_what_its_own_scorer_says() -> None:
     """Of a sentence with two words of other endings among perfect ones: the figure of meteor-1.5.jar, to two places."""
     pytest.importorskip("pycocoevalcap", reason="the extra `metrics` is not installed")
     candidates = [["a", "dog", "run", "over", "green", "grasses"], *(group[0] for group in REFERENCES[1:])]
     found, _ = metrics.judge(candidates, REFERENCES, meteor=True)
     assert found.meteor == pytest.approx(94.15, abs=0.005) and not found.not_measured
-
-
-def test_variety_counts_copies_and_differences() -> None:
-    from pipeline.generate.metrics import variety
-
-    found = variety([("a", "b"), ("a", "b"), ("c",), ("d", "e", "f")], [True, True, False, False])
-    assert (found.copied, found.distinct, found.length) == (50, 75, 2)
-
-
-def make_corpus() -> Corpus:
-    return Corpus(make_sentences(4)[0], make_pairs(4, 0).sentences, make_vocabulary())
-
-
-def test_repeated_words_do_not_disturb_the_sentences_after_them() -> None:
-    vocabulary = make_vocabulary()
-    texts = ["a cat is a cat", "the dog is by the road", "a dog is here"]
-    corpus = Corpus(texts, encode_tokens(texts, vocabulary), vocabulary)
-    for _ in range(2):
-        assert [(one.row, one.verbatim) for one in corpus.likeness(texts)] == [(0, True), (1, True), (2, True)]
-    near = corpus.likeness(["dog here"])[0]
-    assert near.row == 2 and 0 < near.cosine < 1
-
-
-class Turned:
-    """A space in which the candidate texts have given cosines with the image."""
-
-    def __init__(self, cosines: list[float]) -> None:
-        self.cosines = cosines
-
-    def sentences(self, texts: list[str]) -> np.ndarray:
-        return np.array([[cosine, np.sqrt(1 - cosine**2)] for cosine in self.cosines[: len(texts)]])
-
-
-@pytest.mark.parametrize("penalty", [0.0, 0.5, 0.8, 1.0])
-@pytest.mark.parametrize("cosine", [-1.0, -0.6, -1e-9, 0.0, 0.3, 1.0])
-def test_a_repeated_word_never_raises_a_score(cosine: float, penalty: float) -> None:
-    vocabulary = make_vocabulary()
-    texts = ["a dog is here", "a dog dog is here", "a dog dog dog is here", "a dog dog dog is is here"]
-    corpus = Corpus(texts, encode_tokens(texts, vocabulary), vocabulary)
-    settings = make_candidates(1, 1, 1, 1, 9, penalty, 0.0)
-    sources = Sources(
-        corpus,
-        BeamSearch(1, 0, 9),
-        None,
-        settings,
-        0,
-        Turned([cosine] * 4),
-        Trigram(corpus.tokens, len(vocabulary.terms) + 1),
-    )
-    once, twice, thrice, stop = score(texts, np.array([1.0, 0.0]), sources)
-    assert once == cosine and once >= twice >= thrice and stop == thrice  # `is` is a stop word
-    if cosine > 0:
-        assert (twice, thrice) == (pytest.approx(cosine * penalty), pytest.approx(cosine * penalty**2))
-    assert (twice < once) == (penalty < 1 and cosine != 0)
-
-
-def test_a_copy_is_told_from_the_same_words_in_another_order() -> None:
-    corpus = make_corpus()
-    before = corpus.tokens.ids.copy()
-    same, shuffled, near, far = corpus.likeness(["a cat is here", "here is a cat", "a cat is big", "zebra"])
-    assert same.verbatim and same.cosine == 1 and corpus.texts[same.row] == "a cat is here"
-    assert not shuffled.verbatim and shuffled.cosine == pytest.approx(1, abs=1e-5)
-    assert "cat" in corpus.texts[near.row] and 0 < near.cosine < 1 and not near.verbatim
-    assert not far.verbatim
-    np.testing.assert_array_equal(corpus.tokens.ids, before)
-
-
-@pytest.mark.parametrize("distance", ["cosine", "euclidean"])
-@pytest.mark.parametrize("by", ["features", "joint-image", "joint-sentence"])
-def test_the_nearest_sentence_is_of_the_same_thing(by: str, distance: str) -> None:
-    model = Nearest.learn(make_material({"by": by, "distance": distance})).generator
-    twin = Nearest.from_parts(model.settings(), model.tensors())
-    corpus = Corpus(make_sentences(48)[0], make_pairs(48, 0).sentences, make_vocabulary())
-    sources = Sources(corpus, BeamSearch(1, 0, 9), None, make_candidates(1, 1, 1, 1, 9, 1, 0), 0, Space(), None)
-    features = {"eyes": np.eye(6, dtype=np.float32)[:4]}
-    for thing, found in zip(THINGS, twin.describe(features, sources, 3), strict=True):
-        assert len(found) == 3 and all(thing in one.words for one in found)
-        assert all(likeness.verbatim for likeness in corpus.likeness([" ".join(one.words) for one in found]))
-
-
-def test_distances_are_of_features_as_they_are() -> None:
-    """Whatever roots and lengths `image_view` has for other models: Karpathy and Fei-Fei's are of fc7."""
-    view = ImageView(("eyes",), (6,), ("sqrt", "l2"))
-    material = make_material({"by": "features", "distance": "euclidean"}, view=view)
-    model = Nearest.learn(material).generator
-    features = material.train.images(np.arange(48))["eyes"].astype(np.float32)
-    np.testing.assert_allclose(model.gallery, features - features.mean(axis=0), atol=1e-3)
-    assert Nearest.learn(make_material({"by": "features", "distance": "cosine"}, view=view)).generator.view == view
-
-
-def test_distances_and_cosines_find_different_neighbours() -> None:
-    """A short feature vector is near others of its length by distance, and near those of its direction by cosine."""
-    material = make_material({"by": "features", "distance": "euclidean"})
-    model = Nearest.learn(material).generator
-    gallery = np.array([[1, 0, 0, 0, 0, 0], [0, 9, 0, 0, 0, 0]], np.float16)
-    model.mean, model.gallery, model.rows = np.zeros(6, np.float32), gallery, np.array([0, 2])
-    corpus = Corpus(make_sentences(48)[0], make_pairs(48, 0).sentences, make_vocabulary())
-    sources = Sources(corpus, BeamSearch(1, 0, 9), None, make_candidates(1, 1, 1, 1, 9, 1, 0), 0, Space(), None)
-    features = {"eyes": np.array([[0.5, 1, 0, 0, 0, 0]], np.float32)}
-    x = model.view.stack(features)[0]
-    (found,) = model.describe(features, sources, 2)
-    assert [one.score for one in found] == pytest.approx(sorted(-((x - gallery) ** 2).sum(axis=1))[::-1], abs=1e-4)
-    assert found[0].words == tuple(corpus.analyze(corpus.texts[0]))
 
 
 def test_a_treebank_is_read_without_punctuation_and_teaches() -> None:
@@ -245,20 +119,3 @@ def test_a_treebank_is_read_without_punctuation_and_teaches() -> None:
         list(read_treebank(["# text", "1\tdog\tdog"], "bank.conllu"))
     with pytest.raises(InputError, match="holds no tagged word"):
         Tagger([], 0)
-
-
-def test_snippets_find_their_regions() -> None:
-    boxes = np.array([[0, 0, 9, 9], [1, 1, 5, 5], [0, 0, 8, 8], [2, 2, 4, 4]], np.float32)
-    regions = {"eyes": SnippetRegions(np.array([3, 7]), np.array([0, 2, 4]), boxes, np.arange(8.0).reshape(4, 2))}
-    splits = np.array(["train"] * 4 + ["dev"] * 4)
-    snippets = [Snippet(0, 3, ["dog"], (1, 1, 5, 5), 0.5), Snippet(1, 7, ["big", "cat"], (0, 0, 8.2, 8), 0.5)]
-    pairs = region_pairs(snippets, regions, splits, make_vocabulary(), whole=False)
-    assert pairs["train"].features["eyes"].tolist() == [[2, 3]] and pairs["dev"].features["eyes"].tolist() == [[4, 5]]
-    assert pairs["dev"].sentences.lengths.tolist() == [2]
-    beside = region_pairs(snippets, regions, splits, make_vocabulary(), whole=True)
-    assert beside["train"].features["eyes"].tolist() == [[2, 3, 0, 1]]
-    assert beside["dev"].features["eyes"].tolist() == [[4, 5, 4, 5]]
-    with pytest.raises(InputError, match="snippet 0 .* no region of image 3"):
-        region_pairs([snippets[0]._replace(box=(0, 0, 3, 3)), snippets[1]], regions, splits, make_vocabulary(), False)
-    with pytest.raises(InputError, match="no snippet is of the dev split"):
-        region_pairs(snippets[:1], regions, splits, make_vocabulary(), False)

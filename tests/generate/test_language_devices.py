@@ -4,16 +4,13 @@ import numpy as np
 import pytest
 import torch
 from made_up_text import LOG_BILINEAR, RECURRENT, Space, make_material, make_pairs, make_sentences, make_vocabulary
-from test_beam import Chain
 from test_logbilinear import TREEBANK, make_sources
 from test_mrnn import make_sources as make_recurrent_sources
 
-from pipeline.generate.beam import BeamSearch, beam_search, sample
 from pipeline.generate.describing import Sources
 from pipeline.generate.lm import LogBilinearModel, MultiplicativeModel, StructureContentModel
 from pipeline.generate.material import HeldOut
 from pipeline.generate.mrnn import MultimodalRNN
-from pipeline.generate.nearest import Nearest
 from pipeline.models.neural.training import Checkpoint
 
 GENERATORS = {
@@ -60,45 +57,3 @@ def test_it_learns_and_describes_as_on_the_processor(name: str, other_device, pr
     assert len(found) == 4 and all(1 <= len(group) <= 3 for group in found)
     if name == "mrnn" or other_device.type != "cuda":  # all others draw words or parts of speech
         assert [[one.words for one in group] for group in found] == [[one.words for one in group] for group in expected]
-
-
-def test_words_are_drawn_there(other_device, processors_numbers: None) -> None:
-    model = MultimodalRNN.learn(make_material({**RECURRENT, "epochs": 2})).generator.to(other_device)
-    drawn = model.describe(FEATURES, make_recurrent_sources(0.5), 2)
-    assert len(drawn) == 4 and all(one.words for group in drawn for one in group)
-
-
-class ChainElsewhere(Chain):
-    """The made-up chains with their tables on a device."""
-
-    def __init__(self, images: list[int], device: torch.device) -> None:
-        super().__init__(images)
-        self.table = self.table.to(device)
-
-    def begin(self):
-        n, device = len(self.table), self.table.device
-        state = (torch.arange(n, device=device), *(torch.full((n,), self.boundary, device=device) for _ in range(2)))
-        return self.table[state].clone(), state
-
-
-@pytest.mark.parametrize(("beam", "power"), [(1, 0.0), (3, 0.7)])
-def test_a_beam_finds_the_same(beam: int, power: float, other_device) -> None:
-    images, search = list(range(9)), BeamSearch(beam, power, 8)
-    found, expected = beam_search(ChainElsewhere(images, other_device), search), beam_search(Chain(images), search)
-    assert [[one.words for one in group] for group in found] == [[one.words for one in group] for group in expected]
-    for group, other in zip(found, expected, strict=True):
-        assert [one.log_probability for one in group] == pytest.approx([one.log_probability for one in other], abs=1e-5)
-
-
-def test_sentences_are_drawn_as_likely(other_device) -> None:
-    generator = torch.Generator(other_device if other_device.type == "cuda" else "cpu").manual_seed(0)
-    drawn = sample(ChainElsewhere([7] * 500, other_device), 6, 1.0, generator)
-    likely = max({one.words for one in drawn}, key=lambda words: sum(one.words == words for one in drawn))
-    here = sample(Chain([7] * 500), 6, 1.0, torch.Generator().manual_seed(1))
-    shares = [np.mean([one.words == likely for one in found]) for found in (drawn, here)]
-    assert shares[0] == pytest.approx(shares[1], abs=0.1)
-
-
-def test_a_generator_without_a_network_stays_with_numpy(other_device) -> None:
-    learned = Nearest.learn(make_material({"by": "features", "distance": "cosine"})).generator
-    assert learned.to(other_device) is learned

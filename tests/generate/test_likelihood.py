@@ -1,7 +1,5 @@
 """Ranking by perplexity: probabilities against the equations, scores by hand, and a generator that finds its things."""
 
-import math
-
 import numpy as np
 import pytest
 import torch
@@ -23,35 +21,12 @@ from pipeline.generate.likelihood import likelihood_scores
 from pipeline.generate.lm import AdditiveModel, MultiplicativeModel
 from pipeline.generate.material import HeldOut
 from pipeline.generate.mrnn import MultimodalRNN
-from pipeline.generate.prefixes import prefixes
 from pipeline.generate.training import sums_of
 from pipeline.metrics.ranks import rank_scores
-from pipeline.text.sequences import Tokens
 
 
 def held_out(pairs) -> HeldOut:
     return HeldOut(pairs, make_sentences(pairs.n_images)[0], make_vocabulary(), Space(), None, 0)
-
-
-def test_the_tree_has_each_prefix_once() -> None:
-    rng = np.random.default_rng(0)
-    sentences = [rng.integers(0, 3, length).tolist() for length in rng.integers(0, 6, 40)]  # some empty, some alike
-    offsets = np.concatenate([[0], np.cumsum([len(words) for words in sentences])])
-    tree = prefixes(Tokens(np.array(sum(sentences, []), np.int32), offsets), 9)
-    every = sorted({tuple(words[:k]) for words in sentences for k in range(len(words) + 1)}, key=lambda one: len(one))
-
-    def prefix(i: int) -> tuple[int, ...]:
-        return (*prefix(int(tree.parents[i])), int(tree.words[i])) if i else ()
-
-    found = [prefix(i) for i in range(len(tree.words))]
-    assert sorted(found) == sorted(every) and [len(one) for one in found] == [len(one) for one in every]
-    assert tree.levels == [0, *np.cumsum(np.bincount([len(one) for one in every])).tolist()]
-    assert [found[end] for end in tree.ends] == [tuple(words) for words in sentences]
-    steps = [(found[origin], int(target)) for origin, target in zip(tree.origins, tree.targets, strict=True)]
-    assert set(steps) == {(one[:-1], one[-1]) for one in every if one} | {(tuple(words), 9) for words in sentences}
-    assert len(set(steps)) == len(steps) and tree.origins.tolist() == sorted(tree.origins.tolist())
-    assert all(steps[tree.entering[i]] == (one[:-1], one[-1]) for i, one in enumerate(found) if one)
-    assert [steps[step] for step in tree.closing] == [(tuple(words), 9) for words in sentences]
 
 
 @pytest.mark.parametrize("cell", ["relu", "lstm", "gru"])
@@ -91,16 +66,6 @@ def test_probabilities_of_a_window_are_added_up(kind: type) -> None:
                 logits = network.logits(torch.tensor([words[t - 3 : t]]), u, None)[0].detach().double()
                 total += float(logits[words[t]] - logits.logsumexp(0))
             assert found[image, sentence] == pytest.approx(total, rel=1e-4)
-
-
-def test_scores_by_hand() -> None:
-    logs, lengths = np.log([[0.5, 0.1], [0.25, 0.2]]), np.array([2, 4])
-    np.testing.assert_allclose(
-        np.exp(likelihood_scores(logs, lengths, None)), [[0.5**0.5, 0.1**0.25], [0.5, 0.2**0.25]]
-    )
-    prior = np.log([[0.1, 0.3], [0.3, 0.1], [0.2, 0.2]])  # every sentence has 0.2 on average
-    expected = [[math.sqrt(2.5), 0.5**0.25], [math.sqrt(1.25), 1]]
-    np.testing.assert_allclose(np.exp(likelihood_scores(logs, lengths, prior)), expected)
 
 
 def test_a_generator_finds_what_its_images_show() -> None:

@@ -16,7 +16,6 @@ from made_up_text import (
     make_vocabulary,
 )
 
-from pipeline.errors import UsageError
 from pipeline.generate.beam import BeamSearch
 from pipeline.generate.corpus import Corpus
 from pipeline.generate.describing import Sources
@@ -27,7 +26,6 @@ from pipeline.generate.lm import (
     MultiplicativeModel,
     StructureContentModel,
     conditioning,
-    propose,
 )
 from pipeline.generate.logbilinear import (
     Additive,
@@ -37,7 +35,6 @@ from pipeline.generate.logbilinear import (
     StructureContent,
     WindowDecoder,
 )
-from pipeline.generate.material import HeldOut
 from pipeline.generate.tagging import TAGS, Tagged
 from pipeline.generate.trigram import Trigram
 from pipeline.models.neural.training import seeded
@@ -150,24 +147,6 @@ def test_it_says_what_an_image_shows(learned) -> None:
     assert learned.generator.describe(features, sources, 5) == described
 
 
-def test_parts_bring_it_back(learned) -> None:
-    model = learned.generator
-    twin = type(model).from_parts(model.settings(), model.tensors())
-    features, sources = {"eyes": np.eye(6, dtype=np.float32)[:2]}, make_sources()
-    assert twin.describe(features, sources, 2) == model.describe(features, sources, 2)
-
-
-def test_perplexity_falls_from_model_to_model() -> None:
-    pairs, texts = make_pairs(8, 1), make_sentences(8)[0]
-    held_out = HeldOut(pairs, texts, make_vocabulary(), Space(), TREEBANK, 0)
-    found = []
-    for model in MODELS:
-        made = model.learn(make_material({**LOG_BILINEAR, "epochs": 8}, treebank=TREEBANK)).generator
-        found.append(made.perplexities(held_out))
-    assert found[0]["given_image"] == found[0]["given_sentence"]  # it takes no notice of either
-    assert found[0]["given_image"] > found[1]["given_image"] > found[2]["given_image"]
-
-
 def test_conditions_are_the_image_and_the_mean_of_its_nearest() -> None:
     images = np.eye(4, dtype=np.float32)[:2]
     found = conditioning(images, make_sources())
@@ -175,20 +154,3 @@ def test_conditions_are_the_image_and_the_mean_of_its_nearest() -> None:
     np.testing.assert_array_equal(found[:, 0], images)
     np.testing.assert_allclose(np.linalg.norm(found[:, 1], axis=1), 1, rtol=1e-5)
     assert (found[:, 1].argmax(axis=1) == [0, 1]).all()
-
-
-def test_candidates_keep_to_the_lengths_of_their_structures() -> None:
-    material = make_material({**LOG_BILINEAR, "epochs": 8}, treebank=TREEBANK)
-    model = StructureContentModel.learn(material).generator
-    random = torch.Generator().manual_seed(0)
-    settings = make_candidates(40, 2, 1.0, 6, 6, 0.5, 0.05)
-    found = propose(model.network, model.structures, torch.eye(4)[:2], settings, random)
-    assert sum(len(words) == 6 for words in found) >= 0.8 * len(found)  # one big thing by the road
-    assert set(model.structures.lengths) == {4, 6}
-
-
-def test_what_is_missing_is_named() -> None:
-    with pytest.raises(UsageError, match="needs a joint space; set describe.space"):
-        MultiplicativeModel.learn(make_material(LOG_BILINEAR, space=None))
-    with pytest.raises(UsageError, match="language_text.treebank"):
-        StructureContentModel.learn(make_material(LOG_BILINEAR))

@@ -15,7 +15,6 @@ from made_up_text import (
     make_vocabulary,
 )
 
-from pipeline.errors import IntegrityError
 from pipeline.generate.beam import BeamSearch
 from pipeline.generate.corpus import Corpus
 from pipeline.generate.describing import Sources
@@ -80,16 +79,6 @@ def test_the_image_matters_through_the_first_step_only_and_gets_a_gradient() -> 
     assert (x.grad.abs().sum(dim=1) > 0).all() and network.image_map.grad.abs().sum() > 0
 
 
-def test_it_begins_by_predicting_words_as_often_as_they_are() -> None:
-    material = make_material({**RECURRENT, "epochs": 1, "learning_rate": 1e-9})
-    model = MultimodalRNN.learn(material).generator
-    tokens = material.train.sentences
-    counts = np.bincount(np.concatenate([tokens.ids, np.full(len(tokens), len(make_vocabulary().terms) + 1)]))
-    shares = counts[counts > 0] / counts.sum()
-    entropy = np.exp(-(shares * np.log(shares)).sum())
-    assert model.perplexity(material.train) == pytest.approx(entropy, rel=0.05)
-
-
 @pytest.fixture(scope="module")
 def learned():
     return MultimodalRNN.learn(make_material({**RECURRENT, "epochs": 12}))
@@ -112,13 +101,6 @@ def test_it_says_what_an_image_shows(learned, temperature: float | None) -> None
     assert learned.log["chosen"]["perplexity"] == min(perplexities) < perplexities[0]
 
 
-def test_parts_bring_it_back(learned) -> None:
-    model = learned.generator
-    twin = MultimodalRNN.from_parts(model.settings(), model.tensors())
-    assert twin.perplexity(PAIRS) == model.perplexity(PAIRS)
-    assert twin.encoders == ("eyes",)
-
-
 def test_a_killed_training_goes_on_to_the_same_parameters(learned) -> None:
     class Killed(Exception):
         pass
@@ -136,11 +118,6 @@ def test_a_killed_training_goes_on_to_the_same_parameters(learned) -> None:
     resumed = MultimodalRNN.learn(make_material(settings, checkpoint=kept[0])).generator
     for name, tensor in learned.generator.tensors().items():
         np.testing.assert_array_equal(tensor, resumed.tensors()[name])
-
-
-def test_missing_features_are_named(learned) -> None:
-    with pytest.raises(IntegrityError, match="encoder eyes are missing"):
-        learned.generator.describe({"ears": np.zeros((1, 6), np.float32)}, make_sources(), 1)
 
 
 def test_frames_stand_around_every_sentence() -> None:

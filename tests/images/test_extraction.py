@@ -12,11 +12,9 @@ import torch
 from pictures import make_encoder, make_pixels, normalise
 
 from pipeline.errors import UsageError
-from pipeline.images import extraction
 from pipeline.images.backbones import build
 from pipeline.images.extraction import ExtractionPlan, Extractor, choose_plan, extract_in_step
 from pipeline.images.networks import NetworkEncoder
-from pipeline.images.stopwatch import Stopwatch
 
 CPU = torch.device("cpu")
 
@@ -46,23 +44,6 @@ def test_the_batch_makes_no_difference(dtype: torch.dtype, tolerance: float) -> 
         assert np.abs(run(encoder, pixels, size, dtype) - alone).max() <= tolerance * scale
 
 
-def test_bfloat16_keeps_the_direction() -> None:
-    encoder, pixels = make_encoder(), make_pixels(4)
-    exact, fast = run(encoder, pixels, 4), run(encoder, pixels, 4, torch.bfloat16)
-    assert not np.array_equal(exact, fast)
-    cosine = (exact * fast).sum(1) / np.linalg.norm(exact, axis=1) / np.linalg.norm(fast, axis=1)
-    assert cosine.min() > 0.999
-
-
-def test_images_are_drawn_one_batch_at_a_time() -> None:
-    drawn = []
-    images = (drawn.append(i) or pixels for i, pixels in enumerate(make_pixels(9)))
-    blocks = Extractor(make_encoder(), ExtractionPlan(CPU, torch.float32, 2))(images)
-    assert drawn == []
-    assert [len(next(blocks)) for _ in range(2)] == [2, 2] and len(drawn) <= 6
-    assert [len(block) for block in blocks] == [2, 2, 1]
-
-
 @pytest.mark.parametrize("sizes", [(2, 2), (1, 50), (4, 3)])
 def test_encoders_in_step_make_what_each_makes_alone_and_keep_few_pictures(sizes: tuple[int, int]) -> None:
     count, alive, most = 400, [], 0
@@ -83,35 +64,6 @@ def test_encoders_in_step_make_what_each_makes_alone_and_keep_few_pictures(sizes
     found = extract_in_step(views(), [partial(means, size) for size in sizes])
     np.testing.assert_allclose(found, pixels.mean(axis=(2, 3)), rtol=1e-6)
     assert most < 200, "as many as wait in a batch, and a few dozen"
-
-
-def test_precision_is_chosen_by_device_and_agreement(monkeypatch: pytest.MonkeyPatch) -> None:
-    encoder = make_encoder()
-    monkeypatch.setattr(extraction, "fast_at_bfloat16", lambda device: True)
-    for cosine, dtype in ((0.99999, torch.bfloat16), (0.9991, torch.float32)):
-        monkeypatch.setattr(extraction, "bfloat16_cosine", lambda *_, cosine=cosine: cosine)
-        assert choose_plan(encoder, "cpu", "auto", 8).dtype == dtype
-    assert choose_plan(encoder, "cpu", "bfloat16", 8).dtype == torch.bfloat16
-    monkeypatch.setattr(extraction, "fast_at_bfloat16", lambda device: False)
-    assert choose_plan(encoder, "cpu", "auto", 8) == ExtractionPlan(CPU, torch.float32, 8)
-    assert choose_plan(encoder, "cpu", "float32", 8).precision == "float32"
-
-
-def test_agreement_is_low_where_bfloat16_is_too_coarse() -> None:
-    encoder = make_encoder()
-    assert extraction.bfloat16_cosine(encoder, CPU) > extraction.BFLOAT16_COSINE
-    # Small differences of large numbers: a shift that the next layer takes away again.
-    fire = encoder.body.get_submodule("features.12")
-    fire.squeeze.bias.data += 1000
-    fire.expand1x1.bias.data -= 1000 * fire.expand1x1.weight.data.sum((1, 2, 3))
-    fire.expand3x3.weight.data.zero_()
-    assert extraction.bfloat16_cosine(encoder, CPU) < extraction.BFLOAT16_COSINE
-
-
-def test_probes_are_the_same_every_time() -> None:
-    first, again = extraction.make_probes(48), extraction.make_probes(48)
-    assert first.shape == (extraction.PROBES, 48, 48, 3) and first.dtype == np.uint8
-    assert np.array_equal(first, again) and first.std() > 20
 
 
 def test_a_full_gpu_halves_the_batch(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -136,24 +88,6 @@ def test_a_full_gpu_halves_the_batch(monkeypatch: pytest.MonkeyPatch) -> None:
     )
     with pytest.raises(UsageError, match="no memory for even one image"):
         list(extractor(pixels))
-
-
-def test_the_stopwatch_names_what_limits(monkeypatch: pytest.MonkeyPatch) -> None:
-    now = [0.0]
-    monkeypatch.setattr(extraction.time, "perf_counter", lambda: now[0])
-
-    def slowly(count: int):
-        for item in range(count):
-            now[0] += 2
-            yield item
-
-    stopwatch = Stopwatch()
-    for _ in stopwatch.iterate("decode", slowly(3)):
-        now[0] += 1
-    with stopwatch.measure("write"):
-        now[0] += 1
-    said = "20 images in 10.0 s, 2 images/s: decode 60%, write 10%, forward 30%; limited by decode"
-    assert stopwatch.describe(20) == said
 
 
 @pytest.mark.gpu

@@ -1,14 +1,12 @@
 """HEIC photographs, where the extra `heif` is installed, and where it is not."""
 
 import io
-import sys
 
 import numpy as np
 import pytest
 from PIL import Image
 
 from pipeline.errors import InputError
-from pipeline.images import decode as module
 from pipeline.images.decode import DecodingProcess, ImageLimits, UnreadableImage, decode
 
 LIMITS = ImageLimits(max_pixels=1_000_000, min_side=8, max_aspect=20, seconds=10)
@@ -57,12 +55,3 @@ def test_damage_costs_one_image(heic: bytes) -> None:
                 continue
             assert found.size[0] * found.size[1] <= LIMITS.max_pixels
         assert read(heic).size == (96, 64)
-
-
-def test_without_the_extra_it_is_named(heic: bytes, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setitem(sys.modules, "pillow_heif", None)
-    module._heif.cache_clear()
-    with pytest.raises(UnreadableImage, match=r"^HEIC, .*pip install 'jointspace\[heif\]'.*:"):
-        decode(heic, LIMITS)
-    monkeypatch.undo()
-    assert decode(heic, LIMITS).size == (96, 64)

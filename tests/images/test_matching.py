@@ -1,9 +1,6 @@
 """Rows find their images by path, then by file name, and never by guessing."""
 
-import pytest
-
-from pipeline.errors import InputError
-from pipeline.images.matching import match_names, some
+from pipeline.images.matching import match_names
 
 
 def test_by_path_in_any_order() -> None:
@@ -14,12 +11,6 @@ def test_by_path_in_any_order() -> None:
 def test_by_file_name_where_it_is_unique() -> None:
     matching = match_names(["/elsewhere/a.jpg", "b.jpg"], ["images/a.jpg", "images/b.jpg"])
     assert matching.rows.tolist() == [0, 1]
-
-
-def test_the_key_of_a_sample_is_a_file_name_without_its_suffix() -> None:
-    assert match_names(["00001", "00000"], ["00000.jpg", "00001.jpg"]).rows.tolist() == [1, 0]
-    assert match_names(["a.png"], ["a.jpg"]).rows.tolist() == [-1]
-    assert match_names(["a"], ["a.jpg", "x/a.png"]).rows.tolist() == [-1, -1]
 
 
 def test_ambiguous_file_names_match_nothing() -> None:
@@ -33,13 +24,3 @@ def test_a_path_is_not_taken_for_its_file_name() -> None:
     matching = match_names(["x/a.jpg", "y/a.jpg"], ["x/a.jpg", "z/b.jpg"])
     assert matching.rows.tolist() == [0, -1] and matching.unmatched == ["y/a.jpg"]
     assert matching.missing(["x/a.jpg", "z/b.jpg"]) == ["z/b.jpg"]
-
-
-def test_two_rows_of_one_image_are_refused() -> None:
-    with pytest.raises(InputError, match=r"rows 0 and 2 are both of a\.jpg"):
-        match_names(["a.jpg", "b.jpg", "a.jpg"], ["a.jpg", "b.jpg"])
-
-
-def test_some_names() -> None:
-    assert some(["a", "b"]) == "a, b"
-    assert some(list("abcde")) == "a, b, c and 2 more"

@@ -5,11 +5,10 @@ import json
 import numpy as np
 import pytest
 import torch
-from pictures import make_encoder, make_pixels, make_spec, normalise
+from pictures import make_encoder, make_pixels, normalise
 
 from pipeline.images.backbones import build
-from pipeline.images.networks import NetworkEncoder, NetworkSpec, trained
-from pipeline.images.preprocess import Preprocessing
+from pipeline.images.networks import NetworkEncoder
 
 
 def encode(encoder: NetworkEncoder, pixels: np.ndarray) -> np.ndarray:
@@ -39,36 +38,3 @@ def test_parts_rebuild_the_encoder(architecture: str) -> None:
     assert again.spec == encoder.spec and again.settings() == encoder.settings()
     assert np.array_equal(encode(again, pixels), encode(encoder, pixels))
     assert settings["weights"] == {"origin": "untrained", "seed": 4}
-
-
-def test_untrained_weights_are_drawn_from_the_seed() -> None:
-    first, again, other = (make_encoder(seed=seed).tensors()["features.0.weight"] for seed in (1, 1, 2))
-    assert np.array_equal(first, again) and not np.array_equal(first, other)
-
-
-@pytest.mark.parametrize(("layer", "dim"), [("average", 256), ("fc6", 4096)])
-def test_the_dimension_is_that_of_the_layer(layer: str, dim: int) -> None:
-    assert make_encoder("alexnet", layer=layer).dim == dim
-
-
-@pytest.mark.parametrize("name", ["squeezenet1_0", "mobilenet_v2"])
-def test_real_weights_give_the_features_that_their_notes_describe(real_data, name: str) -> None:
-    from safetensors.torch import load_file
-
-    notes = json.loads((real_data / "weights" / "weights.json").read_text())[name]
-    preprocessing = Preprocessing(notes["resize"], None, tuple(notes["mean"]), tuple(notes["std"]))
-    state = load_file(real_data / "weights" / notes["file"])
-    encoder = trained(NetworkSpec(name, "average", preprocessing, False), state, {"origin": notes["file"]})
-    assert encoder.dim == notes["dim"]
-    network = build(name, seed=0)
-    network.load_state_dict(state)
-    pixels = make_pixels(1, notes["resize"])
-    with torch.inference_mode():
-        expected = network.features(normalise(pixels)).mean((2, 3)).numpy()
-    np.testing.assert_allclose(encode(encoder, pixels), expected, rtol=1e-4, atol=1e-4)
-
-
-def test_constants_stay_exact_in_bfloat16() -> None:
-    fast = make_encoder().optimised(torch.device("cpu"), torch.bfloat16)
-    assert fast.dtype == torch.bfloat16 and fast.mean.dtype == torch.float32
-    assert make_spec().preprocessing.mean == pytest.approx((fast.mean.flatten() / 255).tolist())

@@ -44,28 +44,6 @@ def test_without_a_crop_the_whole_image_is_squashed() -> None:
     assert pixels[:, :19].min() > 250 and pixels[:, 21:].max() < 5
 
 
-def test_resizing_is_antialiased() -> None:
-    stripes = np.zeros((64, 64, 3), np.uint8)
-    stripes[:, ::2] = 255
-    pixels = prepare(Image.fromarray(stripes), Preprocessing(8, None, MEAN, STD))
-    assert np.abs(pixels.astype(int) - 127).max() < 20
-
-
-def test_an_image_of_the_right_size_is_left_alone() -> None:
-    image = make_image(2, (64, 64))
-    assert np.array_equal(prepare(image, Preprocessing(64, None, MEAN, STD)), np.asarray(image))
-
-
-@pytest.mark.parametrize("processes", [0, 1])
-def test_loads_in_order(processes: int) -> None:
-    images = [encode_jpeg(make_image(seed)) for seed in range(5)]
-    preprocessing = Preprocessing(16, 16, MEAN, STD)
-    loaded = list(load_all([photograph("x", data) for data in images], read, LIMITS, preprocessing, processes))
-    alone = [next(load_all([photograph("x", data)], read, LIMITS, preprocessing, 0)) for data in images]
-    assert np.array_equal(loaded, alone)
-    assert not np.array_equal(loaded[0], loaded[1])
-
-
 def test_what_has_changed_since_ingest_is_named() -> None:
     data = encode_jpeg(make_image(0))
     fine, cut = photograph("fine.jpg", data), photograph("cut.jpg", data[:-50])

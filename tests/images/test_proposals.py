@@ -8,12 +8,12 @@ from torchvision.models import get_model
 from torchvision.ops import box_iou, nms
 
 from pipeline.config.schema.images import GridSettings, SearchSettings
-from pipeline.errors import InputError, UsageError
+from pipeline.errors import InputError
 from pipeline.images import proposals
 from pipeline.images.box_formats import parse_all, parse_boxes
 from pipeline.images.boxes import NONE, Candidates, group, overlaps, suppress, tidy
 from pipeline.images.detectors import build_detector, detect
-from pipeline.images.proposals import METHODS, Propose, Selection, grid_windows, select
+from pipeline.images.proposals import Propose, Selection, grid_windows, select
 from pipeline.workers import Failure
 
 GRID = GridSettings(scales=(0.67, 0.5, 0.33), aspects=(1.0, 2.0, 0.5), overlap=0.5)
@@ -39,11 +39,6 @@ def test_overlaps_and_suppression_are_torchvisions() -> None:
         kept = nms(torch.from_numpy(b.boxes), torch.from_numpy(b.scores), iou).numpy()
         assert suppress(b, iou, 1000).tolist() == kept.tolist()
         assert suppress(b, iou, 5).tolist() == kept[:5].tolist()
-
-
-def test_equal_scores_keep_their_order() -> None:
-    boxes = np.array([[0, 0, 9, 9], [20, 0, 29, 9], [0, 0, 9, 8], [40, 0, 49, 9]], np.float32)
-    assert suppress(Candidates(boxes, np.zeros(4, np.float32)), 0.5, 9).tolist() == [0, 1, 3]
 
 
 def test_bad_boxes_are_clipped_or_left_out_with_a_reason() -> None:
@@ -89,15 +84,6 @@ def test_regions_are_the_whole_image_then_the_best_then_windows() -> None:
     assert among[~np.eye(19, dtype=bool)].max() <= 0.5
 
 
-def test_no_proposal_leaves_the_whole_image_or_windows() -> None:
-    from dataclasses import replace
-
-    assert len(select(NONE, (100, 80), replace(SELECTION, fill=False))[0].boxes) == 1
-    assert len(select(NONE, (100, 80), SELECTION)[0].boxes) == 20
-    assert select(NONE, (1, 1), SELECTION)[0].boxes.tolist() == [[0, 0, 1, 1]]  # no window of 4 pixels fits
-    assert len(select(NONE, (1, 20000), SELECTION)[0].boxes) == 1
-
-
 @pytest.mark.parametrize("method", ["grid", "boxes", "faster-rcnn", "selective-search"])
 @pytest.mark.parametrize("size", [(90, 70), (1, 1), (3, 200)])
 def test_every_method_proposes_inside_the_image(method: str, size: tuple[int, int]) -> None:
@@ -110,23 +96,6 @@ def test_every_method_proposes_inside_the_image(method: str, size: tuple[int, in
     assert set(counts) <= {"too-small"} and len(kept.boxes) + counts["too-small"] == len(found.boxes)
     regions, _ = select(found, size, SELECTION)
     assert (regions.boxes[:, 2:] > regions.boxes[:, :2]).all()
-
-
-def test_all_methods_are_tested_and_unknown_ones_refused() -> None:
-    assert set(METHODS) == {"grid", "boxes", "faster-rcnn", "selective-search"}
-    with pytest.raises(UsageError, match="unknown proposals magic; there are selective-search, faster-rcnn, grid"):
-        proposer("magic")
-
-
-def test_selective_search_finds_a_thing_and_repeats_itself() -> None:
-    pytest.importorskip("cv2.ximgproc", reason="OpenCV's contributed modules are not installed")
-    pixels = np.full((120, 700, 3), 40, np.uint8)
-    pixels[30:90, 200:300] = (220, 60, 30)
-    propose = proposer("selective-search")
-    first, second = propose(pixels, NONE), propose(pixels, NONE)
-    assert np.array_equal(first.boxes, second.boxes) and np.array_equal(first.scores, second.scores)
-    assert overlaps(np.float32([[200, 30, 300, 90]]), first.boxes).max() > 0.9
-    assert first.scores[0] == 1 and first.scores.min() > 0 and (np.diff(first.scores) < 0).all()
 
 
 @pytest.fixture(scope="module")
@@ -153,52 +122,6 @@ def test_a_detector_takes_the_classes_of_its_weights(weights: dict) -> None:
     height, width = images.image_sizes[0]
     plain = plain * np.float32([90 / width, 70 / height] * 2)
     np.testing.assert_allclose(np.sort(proposals.boxes, 0), np.sort(plain, 0), atol=1e-3)
-
-
-@pytest.mark.parametrize("stage", ["detections", "rpn"])
-def test_images_of_one_shape_go_through_a_detector_together(
-    weights: dict, stage: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    network = build_detector(DETECTOR, weights, "w.pt", 0.0)
-    wide, high = ([np.array(make_image(thing, size)) for thing in (2, 3)] for size in ((90, 70), (70, 90)))
-    images = [wide[0], high[0], Failure("truncated"), wide[1], high[1]]
-    alone = list(detect(network, images, torch.device("cpu"), stage, 1))
-    together, seen = network.transform.forward, []
-
-    def watched(pictures, targets=None):
-        seen.append(len(pictures))
-        return together(pictures, targets)
-
-    monkeypatch.setattr(network.transform, "forward", watched)
-    for most, batches in ((5, [2, 2]), (4, [1, 2, 1])):
-        seen.clear()
-        found = list(detect(network, images, torch.device("cpu"), stage, most))
-        assert sorted(seen) == sorted(batches)
-        for ours, theirs in zip(found, alone, strict=True):
-            np.testing.assert_allclose(ours.boxes, theirs.boxes, atol=1e-2)
-            np.testing.assert_allclose(ours.scores, theirs.scores, atol=1e-4)
-
-
-@pytest.mark.parametrize(
-    ("size", "seen"), [((1, 2000), False), ((2000, 3), False), ((1920, 3), False), ((4, 1920), True)]
-)
-def test_an_image_of_which_the_detector_would_see_no_pixel_costs_itself(weights: dict, size, seen: bool) -> None:
-    images = [np.zeros((*size, 3), np.uint8), np.array(make_image(2, (90, 70)))]
-    network = build_detector(DETECTOR, weights, "w.pt", 0.0)
-    ribbon, neighbour = detect(network, images, torch.device("cpu"), "rpn", 1)
-    assert bool(len(ribbon.boxes)) == seen and len(neighbour.boxes)
-
-
-def test_a_detector_that_does_not_match_is_refused(weights: dict) -> None:
-    short = {**weights, "roi_heads.box_predictor.bbox_pred.weight": torch.zeros(16, 1024)}
-    with pytest.raises(InputError, match=r"w\.pt: its head scores 5 classes but places boxes for 4"):
-        build_detector(DETECTOR, short, "w.pt", 0.0)
-    with pytest.raises(InputError, match=r"w\.pt lacks roi_heads.box_predictor.cls_score.weight"):
-        build_detector(DETECTOR, {"features": torch.zeros(1)}, "w.pt", 0.0)
-    with pytest.raises(InputError, match=r"w\.pt holds backbone.body.0.0.weight, which the architecture does not"):
-        build_detector("fasterrcnn_resnet50_fpn", weights, "w.pt", 0.0)
-    with pytest.raises(UsageError, match="unknown detector resnet50; torchvision has fasterrcnn_mobilenet"):
-        build_detector("resnet50", weights, "w.pt", 0.0)
 
 
 XML = b"""<annotation><filename>7.jpg</filename>

@@ -10,11 +10,11 @@ from PIL import Image
 from torchvision.ops import roi_align
 
 from pipeline.config.schema.images import GridSettings, SearchSettings
-from pipeline.errors import InputError, UsageError
-from pipeline.images.boxes import NONE, Candidates
+from pipeline.errors import UsageError
+from pipeline.images.boxes import Candidates
 from pipeline.images.decode import ImageLimits
 from pipeline.images.extraction import ExtractionPlan
-from pipeline.images.maps import cell_weights, pool_regions, region_encoder, split
+from pipeline.images.maps import pool_regions, region_encoder
 from pipeline.images.networks import NetworkEncoder
 from pipeline.images.preparation import Cutting, Preparation, Request
 from pipeline.images.preprocess import Photograph
@@ -109,23 +109,12 @@ def test_pooling_is_the_limit_of_roi_align(bins: int) -> None:
     torch.testing.assert_close(found, expected, rtol=2e-3, atol=2e-3)
 
 
-def test_cell_weights_add_up_to_one_even_where_there_is_next_to_nothing() -> None:
-    start, stop = torch.tensor([0.0, 3.2, 5.999, 0.0]), torch.tensor([6.0, 3.3, 6.0, 1e-3])
-    weights = cell_weights(start, stop, 3, 6)
-    assert weights.shape == (4, 3, 6) and (weights >= -1e-6).all()
-    torch.testing.assert_close(weights.sum(-1), torch.ones(4, 3), rtol=1e-3, atol=1e-3)
-    torch.testing.assert_close(weights[0].mean(0), torch.full((6,), 1 / 6))
-
-
 @pytest.mark.parametrize(
     ("architecture", "layer", "side"),
     [
         ("squeezenet1_1", "average", 64),
-        ("mobilenet_v2", "average", 64),
         ("mobilenet_v3_small", "average", 64),
-        ("resnet18", "average", 64),
         ("shufflenet_v2_x0_5", "average", 64),
-        ("densenet121", "average", 64),
         ("alexnet", "fc7", 96),
         ("vgg11_bn", "fc6", 64),
     ],
@@ -146,12 +135,6 @@ def test_the_whole_image_as_a_region_is_the_whole_image(architecture: str, layer
 
 def relative(found: torch.Tensor, expected: torch.Tensor) -> torch.Tensor:
     return (found - expected).norm(dim=-1) / expected.norm(dim=-1)
-
-
-def test_a_network_without_a_map_is_refused() -> None:
-    body = torch.fx.symbolic_trace(torch.nn.Sequential(torch.nn.Flatten(), torch.nn.Linear(48, 4)))
-    with pytest.raises(UsageError, match="needs a network with a map .* set regions.features to crops"):
-        split(body, 4)
 
 
 @pytest.mark.parametrize("features", ["crops", "roi-align"])
@@ -198,29 +181,6 @@ def test_one_bad_image_hinders_no_other(features: str) -> None:
     kept = np.repeat(~np.isin(np.arange(len(SIZES)), [0, 3]), whole.lengths)
     np.testing.assert_allclose(rest.features, whole.features[kept], rtol=1e-3, atol=1e-5)
     assert len(rest.names([f"{i}.jpg" for i in range(len(SIZES))])) == len(rest.features)
-
-
-@pytest.mark.parametrize("features", ["crops", "roi-align"])
-def test_no_image_at_all_is_no_fault(features: str) -> None:
-    files, requests = make_requests()
-    nothing = run(make_encoder(), VIEWS[features], requests[:2], {name: b"" for name in files})
-    assert nothing.lengths.tolist() == [0, 0] and nothing.boxes.shape == (0, 4) and len(nothing.faults) == 2
-
-
-def test_images_without_proposals_are_whole() -> None:
-    files, requests = make_requests([(90, 70), (20, 80)])
-    requests = [Request(request.photograph, NONE) for request in requests]
-    described = run(make_encoder(), VIEWS["crops"], requests, files, fill=False)
-    assert described.boxes.tolist() == [[0, 0, 90, 70], [0, 0, 20, 80]] and described.scores.tolist() == [1, 1]
-
-
-def test_limits_still_hold() -> None:
-    files, requests = make_requests([(1, 300)])
-    preparation = Preparation(
-        partial(_read, files), ImageLimits(1 << 20, 8, 20), Cutting(lambda *_: NONE, SELECTION, VIEWS["crops"])
-    )
-    with pytest.raises(InputError, match="too-small: 1 x 300 pixels"):
-        preparation(requests[0])
 
 
 def test_a_classifier_chooses_as_its_probabilities_say() -> None:

@@ -2,12 +2,10 @@
 
 import os
 import signal
-from pathlib import Path
 
 import numpy as np
 import pytest
 
-from pipeline.images import shared_pixels
 from pipeline.images.shared_pixels import shared_map
 from pipeline.workers import Failure, ahead, isolated_map
 
@@ -26,10 +24,6 @@ def paint_or_die(number: int) -> np.ndarray:
     return paint(number)
 
 
-def of_another_shape(number: int) -> np.ndarray:
-    return np.zeros((2, 2), np.uint8)
-
-
 def same(found: list, expected: list) -> bool:
     return all(a == b if isinstance(b, Failure) else np.array_equal(a, b) for a, b in zip(found, expected, strict=True))
 
@@ -46,26 +40,3 @@ def test_a_death_costs_its_item() -> None:
     assert found[20] == Failure("its worker process died")
     del found[20]
     assert same(found, [one for number, one in enumerate(isolated_map(paint, range(40), 0)) if number != 20])
-
-
-def test_what_has_another_shape_is_a_failure() -> None:
-    (found,) = shared_map(of_another_shape, [0], 1, SHAPE)
-    assert isinstance(found, Failure) and "uint8 of (2, 2) where uint8 of (3, 4, 3) was to be" in found.reason
-
-
-def files_in_memory() -> list[str]:
-    files = Path("/proc/self/fd").iterdir()
-    return [link for file in files if file.is_symlink() and "pixels" in (link := os.readlink(file))]
-
-
-def test_no_file_stays_open_when_the_reader_goes_early() -> None:
-    reader = shared_map(paint, range(100), 1, SHAPE)
-    next(reader)
-    assert files_in_memory()
-    reader.close()
-    assert not files_in_memory()
-
-
-def test_without_files_in_memory_results_are_pickled(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.delattr(shared_pixels.os, "memfd_create")
-    assert same(list(shared_map(paint, range(9), 1, SHAPE)), list(isolated_map(paint, range(9), 0)))

@@ -2,7 +2,6 @@
 
 import resource
 from collections.abc import Callable
-from pathlib import Path
 
 import faiss
 import numpy as np
@@ -13,9 +12,8 @@ from pipeline.index.build import BuiltIndex, build_index
 from pipeline.index.candidates import build, candidate_factories, lists_of
 from pipeline.index.format import from_bytes, to_bytes, view_bytes
 from pipeline.index.requirements import Requirements
-from pipeline.index.tuning import SearchSetting, apply, ask, index_recall, stages_of, tune
+from pipeline.index.tuning import stages_of
 from pipeline.index.vectors import ArrayVectors
-from pipeline.storage.reading import map_file
 
 ANY = {
     "recall_floor": 0.9,
@@ -87,52 +85,6 @@ def test_search_parameters_travel_in_the_file(factory: str) -> None:
     assert overlap(index.search(queries, 10)[1], nearest(vectors, queries, "inner_product")) >= 0.9
 
 
-def test_hardly_more_lists_are_visited_than_needed() -> None:
-    vectors, queries = clustered(6000, 16)
-    questions = ask(queries, [vectors], 6000, "inner_product")
-    index = build("IVF100,Flat", ArrayVectors(vectors), "inner_product").index
-    chosen = tune(index, questions, 0.97)[-1]
-    assert index.nprobe == chosen.setting.lists > 4 and chosen.recall >= 0.97
-    apply(index, SearchSetting(lists=int(chosen.setting.lists * 0.85)))
-    assert index_recall(index, questions) < 0.97
-    assert tune(index, questions, 1.0)[-1].setting.lists <= 100
-    assert tune(index, questions, 0.01)[-1].setting.lists == 1
-
-
-@pytest.mark.parametrize("factory", ["IVF100,Flat", "IVF50,PQ8x4fsr,Refine(SQfp16)", "HNSW16"])
-def test_wherever_the_search_begins_it_ends_alike(factory: str) -> None:
-    vectors, queries = clustered(6000, 16)
-    questions = ask(queries, [vectors], 6000, "inner_product")
-    index = build(factory, ArrayVectors(vectors), "inner_product").index
-    for effort in (1, 6, 90):
-        near = SearchSetting(effort, effort, 4 if "Refine" in factory else None)
-        operations = tune(index, questions, 0.95, near=near)
-        assert operations[-1].recall >= 0.95
-        k_factor = operations[-1].setting.k_factor
-        reached = [one.setting for one in operations if one.recall >= 0.95 and one.setting.k_factor == k_factor]
-        least = min(setting.lists or setting.vertices for setting in reached)
-        apply(index, SearchSetting(int(least * 0.8), int(least * 0.8), k_factor))
-        assert least == 10 or index_recall(index, questions) < 0.95
-
-
-def test_where_no_setting_reaches_the_floor_the_best_recall_is_taken() -> None:
-    vectors, queries = clustered(6000, 16)
-    questions = ask(queries, [vectors], 6000, "inner_product")
-    index = build("IVF100,PQ2x4", ArrayVectors(vectors), "inner_product").index
-    tried = tune(index, questions, 0.99)
-    assert tried[-1].recall == max(operation.recall for operation in tried) < 0.99
-
-
-def test_equal_vectors_stand_for_each_other_in_recall() -> None:
-    vectors = np.repeat(np.eye(4, dtype=np.float32), 50, axis=0)
-    assert make(vectors, np.eye(4, dtype=np.float32), exact_limit=10, recall_floor=1.0).card.recall == 1
-
-
-def test_fewer_vectors_than_neighbours() -> None:
-    built = make(np.eye(3, dtype=np.float32), np.eye(3, dtype=np.float32)[:1], "euclidean")
-    assert built.card.recall == 1 and built.card.queries == 1
-
-
 def test_what_cannot_be_indexed_is_refused() -> None:
     vectors, queries = clustered(2000, 8)
     with pytest.raises(InputError, match="nothing to index"):
@@ -156,18 +108,6 @@ def test_every_automatic_candidate_can_be_built_and_saved() -> None:
         again = faiss.deserialize_index(np.frombuffer(to_bytes(index), np.uint8))
         assert again.ntotal == 3000 and (again.search(queries, 10)[1] == index.search(queries, 10)[1]).all(), factory
         assert lists_of(factory) <= 3000 / 39
-
-
-@pytest.mark.parametrize("factory", ["Flat", "HNSW16", "IVF50,Flat", "IVF50,PQ8x4fsr,Refine(SQfp16)", "IVF50,RaBitQ4"])
-def test_an_index_that_is_left_where_it_is_answers_the_same(factory: str, tmp_path: Path) -> None:
-    vectors, queries = clustered(6000, 16)
-    data, card = to_bytes(build(factory, ArrayVectors(vectors), "inner_product").index), {"count": 6000, "dim": 16}
-    (tmp_path / "index").write_bytes(data)
-    expected = from_bytes(bytes(data), "it", {**card, "metric": "inner_product"}).search(queries, 10)
-    viewed = view_bytes(map_file(tmp_path / "index"), "it", {**card, "metric": "inner_product"})
-    (tmp_path / "index").unlink()
-    for side in (0, 1):
-        np.testing.assert_array_equal(viewed.search(queries, 10)[side], expected[side])
 
 
 @pytest.mark.parametrize("from_bytes", [from_bytes, view_bytes])

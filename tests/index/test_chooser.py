@@ -1,16 +1,14 @@
 """Choosing among candidates by what they do, and refusing what none of them can."""
 
-import numpy as np
 import pytest
 from test_build import clustered, make
 
 from pipeline.errors import UsageError
-from pipeline.index.bench import Bench, CandidateTrial, best_of, in_order
+from pipeline.index.bench import CandidateTrial, in_order
 from pipeline.index.chooser import choose
 from pipeline.index.requirements import Requirements
 from pipeline.index.tuning import SearchSetting
 from pipeline.index.vectors import ArrayVectors
-from pipeline.report.figures import draw_tradeoff
 
 ASKED = {
     "recall_floor": 0.9,
@@ -79,34 +77,3 @@ def trial(factory: str, size: int, seconds: float, build_seconds: float) -> Cand
 )
 def test_bytes_and_queries_weigh_before_building(better: CandidateTrial, worse: CandidateTrial) -> None:
     assert in_order([worse, better]) == in_order([better, worse]) == [better, worse]
-
-
-def test_none_wins_that_is_neither_faster_nor_smaller_by_a_tenth() -> None:
-    rng = np.random.default_rng(5)
-    for _ in range(300):
-        sizes, seconds = rng.integers(100, 160, 6).tolist(), rng.uniform(1e-4, 1.6e-4, 6).tolist()
-        some = [trial(str(i), *values) for i, values in enumerate(zip(sizes, seconds, rng.random(6), strict=True))]
-        best = best_of(some)
-        assert not [
-            t for t in some
-            if t.bytes <= best.bytes and t.seconds <= best.seconds
-            and (1.1 * t.bytes < best.bytes or 1.1 * t.seconds < best.seconds)
-        ]  # fmt: skip
-
-
-def test_one_slow_moment_does_not_decide(monkeypatch: pytest.MonkeyPatch) -> None:
-    vectors, queries = clustered(8000, 32)
-    bench = Bench(ArrayVectors(vectors), queries, "inner_product", Requirements(**ASKED))
-    seconds = {"a": iter([1e-4, 9e-4] + 30 * [1e-4]), "b": iter(32 * [2e-4])}  # a is disturbed once
-    monkeypatch.setattr(bench, "_seconds", lambda factory: next(seconds[factory]))
-    ordered = bench.settle([trial("b", 100, 1e-4, 1.0), trial("a", 100, 2e-4, 1.0)])
-    assert [(t.factory, t.seconds) for t in ordered] == [("a", 1e-4), ("b", 2e-4)]
-
-
-def test_the_tradeoff_is_drawn() -> None:
-    vectors, queries = clustered(3000, 16)
-    built = make(vectors, queries, candidates=("IVF50,Flat", "SQ8"))
-    assert {"rule", "chosen", "operations", "candidates"} == set(built.tradeoff)
-    picture = draw_tradeoff(built.tradeoff, "ncca, images")
-    assert picture.startswith(b"<?xml") and b"ncca, images" in picture or b"svg" in picture
-    assert np.isfinite(built.tradeoff["chosen"]["queries_per_second"])

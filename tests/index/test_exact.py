@@ -10,7 +10,7 @@ from devices import full_beyond
 
 from pipeline.device import OomBatcher
 from pipeline.errors import IntegrityError
-from pipeline.index import device_search, exact
+from pipeline.index import exact
 from pipeline.index.exact import search_exact
 from pipeline.index.vectors import ArrayVectors
 
@@ -68,12 +68,6 @@ def test_rows_are_those_of_double_precision_and_of_faiss(precision: set, metric:
     np.testing.assert_allclose(found.scores, sign * scores, atol=1e-5)
 
 
-def test_bfloat16_is_used_where_it_is_fast(precision: set, request: pytest.FixtureRequest) -> None:
-    vectors = cloud(MANY, 24, 3)
-    assert (search_exact(vectors[:80], [vectors], 10, "inner_product").rows[:, 0] == np.arange(80)).all()
-    assert precision == ({torch.bfloat16} if "bfloat16" in request.node.name.split("[")[1] else set())
-
-
 @pytest.mark.parametrize("k", [1, 10, 120])
 def test_equal_vectors_without_number(precision: set, k: int) -> None:
     """The longest ones come late."""
@@ -90,18 +84,6 @@ def test_what_bfloat16_rounds_down_is_found(precision: set) -> None:
     vectors[:30], vectors[-20:] = 1.011717, 1.0117185
     found = search_exact(np.full((70, 16), 1.003905, np.float32), [vectors], 10, "inner_product")
     assert (found.rows == np.arange(MANY - 20, MANY - 10)).all()
-
-
-def test_negative_scores(precision: set) -> None:
-    vectors, queries = -np.abs(cloud(MANY, 8, 0)), np.abs(cloud(70, 8, 1))
-    found = search_exact(queries, [vectors], 5, "inner_product")
-    assert (found.rows == naive(vectors, queries, 5, "inner_product")).all() and (found.scores < 0).all()
-
-
-def test_fewer_vectors_than_neighbours() -> None:
-    found = search_exact(np.eye(3, dtype=np.float32), [np.eye(3, dtype=np.float32)[:2]], 4, "inner_product")
-    assert found.rows.tolist() == [[0, 1, -1, -1], [1, 0, -1, -1], [0, 1, -1, -1]]
-    assert np.isneginf(found.scores[:, 2:]).all()
 
 
 def test_what_is_not_finite_is_named() -> None:
@@ -125,42 +107,3 @@ def test_a_gpu_finds_the_same(metric: str, room: int, device, monkeypatch: pytes
         found = search_exact(queries, [vectors[:1], vectors[1:1700], vectors[1700:]], 20, metric, device)
         np.testing.assert_array_equal(found.rows, naive(vectors, queries, 20, metric))
         assert sum(done) == 3000 and max(done) <= room
-
-
-@pytest.mark.parametrize("k", [1, 10, 120])
-def test_a_gpu_finds_equal_vectors_without_number(k: int, device) -> None:
-    vectors = np.repeat(np.eye(4, dtype=np.float32)[:3], 3000, axis=0)[np.random.default_rng(0).permutation(9000)]
-    found = search_exact(np.eye(4, dtype=np.float32), [vectors], k, "inner_product", device)
-    assert (found.rows == naive(vectors, np.eye(4), k, "inner_product")).all()
-    few = search_exact(np.eye(3, dtype=np.float32), [np.eye(3, dtype=np.float32)[:2]], 4, "inner_product", device)
-    assert few.rows.tolist() == [[0, 1, -1, -1], [1, 0, -1, -1], [0, 1, -1, -1]]
-
-
-def test_a_search_that_fails_for_the_second_queries_adds_nothing_twice(monkeypatch: pytest.MonkeyPatch) -> None:
-    """A GPU may have room for the products of the first queries with a piece, and not for those of the next ones."""
-    vectors, queries, calls = cloud(2000, 8, 0), cloud(1100, 8, 1), iter([False, True] + [False] * 99)
-    nearest = device_search.nearest_on
-
-    def sometimes(*arguments):
-        if next(calls):
-            raise torch.cuda.OutOfMemoryError("CUDA out of memory")
-        return nearest(*arguments)
-
-    monkeypatch.setattr(device_search, "nearest_on", sometimes)
-    found = search_exact(queries, [vectors], 5, "inner_product", torch.device("cpu"))
-    np.testing.assert_array_equal(found.rows, naive(vectors, queries, 5, "inner_product"))
-    assert not next(calls)  # more than two calls were made
-
-
-def test_products_are_never_rounded_to_tf32(monkeypatch: pytest.MonkeyPatch) -> None:
-    seen: list[str] = []
-    matmul = torch.Tensor.__matmul__
-    record = lambda a, b: seen.append(torch.get_float32_matmul_precision()) or matmul(a, b)  # noqa: E731
-    before = torch.get_float32_matmul_precision()
-    torch.set_float32_matmul_precision("high")
-    try:
-        monkeypatch.setattr(torch.Tensor, "__matmul__", record)
-        device_search.nearest_on(torch.eye(3), torch.eye(3), 2, "inner_product")
-    finally:
-        torch.set_float32_matmul_precision(before)
-    assert seen == ["highest"]

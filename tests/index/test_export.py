@@ -1,17 +1,16 @@
 """Exported bundles, opened by the programs that they are for, which give the same answers."""
 
 import json
-import logging
+import re
+import subprocess
+import sys
 from pathlib import Path
 
-import faiss
 import numpy as np
 import pyarrow.parquet as pq
 import pytest
 from made_up import build_bundle, features_of, make_run, run_command
-from made_up_sets import add_fragments
 
-from pipeline.errors import UsageError
 from pipeline.index.search import Searcher
 from pipeline.storage.bundle import Bundle
 from pipeline.storage.embeddings import Embeddings
@@ -67,39 +66,22 @@ def test_parquet(bundle: Path, query: np.ndarray, right: list[str], tmp_path: Pa
     assert [table["path"][int(at)].as_py() for at in np.argsort(-(vectors @ query))[:3]] == right
 
 
-def test_clip_retrieval(run: Path, bundle: Path, query: np.ndarray, right: list[str], tmp_path: Path) -> None:
-    """Each folder is read as clip_back.py's load_index and ParquetMetadataProvider do."""
-    folder = make(bundle, "clip-retrieval", tmp_path / "out")
-    places = json.loads((folder / "indices_paths.json").read_text())
-    assert places == {"ncca-images": "images", "ncca-sentences": "sentences"}
-    index = faiss.read_index(str(folder / "images" / "image.index"))
-    metadata = pq.read_table(folder / "images" / "metadata" / "metadata_0.parquet").to_pylist()
-    rows = index.search(query[None], 3)[1][0]
-    assert [metadata[row]["image_path"] for row in rows] == [str(run / "data" / path) for path in right]
-    np.testing.assert_array_equal(np.load(folder / "images/img_emb/img_emb_0.npy"), index.reconstruct_n(0, 24))
-    captions = pq.read_table(folder / "sentences" / "metadata").to_pylist()
-    index = faiss.read_index(str(folder / "sentences" / "text.index"))
-    assert "dog" in captions[int(index.search(query[None], 1)[1][0, 0])]["caption"]
+PROGRAMS = re.findall(r"```python\n(.+?)```", (Path(__file__).parents[2] / "docs/searching.md").read_text(), re.S)
 
 
-def test_lancedb(bundle: Path, query: np.ndarray, right: list[str], tmp_path: Path) -> None:
-    lancedb = pytest.importorskip("lancedb", reason="LanceDB is not installed: pip install 'jointspace[lancedb]'")
-    table = lancedb.connect(str(make(bundle, "lancedb", tmp_path / "out"))).open_table("images")
-    assert [row["path"] for row in table.search(query).limit(3).to_list()] == right
-    found = table.search(query).where("width < 65").limit(3).to_list()
-    assert found[0]["path"] == "dog-0.png" and all(row["width"] < 65 for row in found)
-
-
-def test_qdrant(bundle: Path, query: np.ndarray, right: list[str], tmp_path: Path) -> None:
-    reason = "Qdrant's client is not installed: pip install 'jointspace[qdrant]'"
-    qdrant = pytest.importorskip("qdrant_client", reason=reason)
-    client = qdrant.QdrantClient(path=str(make(bundle, "qdrant", tmp_path / "out")))
-    try:
-        found = client.query_points("images", query=query.tolist(), limit=3).points
-        assert [point.payload["path"] for point in found] == right
-        assert client.count("sentences").count == 48
-    finally:
-        client.close()
+@pytest.mark.parametrize(("place", "module"), [(0, "lancedb"), (1, "qdrant_client"), (2, "numpy")])
+def test_the_lines_of_the_documentation_read_the_parquet(bundle: Path, tmp_path: Path, place: int, module: str) -> None:
+    assert len(PROGRAMS) == 3 and module in PROGRAMS[place]
+    compile(PROGRAMS[place], module, "exec")
+    pytest.importorskip(module)
+    make(bundle, "parquet", tmp_path / "vectors")
+    command = [sys.executable, "-c", PROGRAMS[place]]
+    result = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True)
+    assert result.returncode == 0, result.stderr
+    if module == "numpy":
+        table = pq.read_table(tmp_path / "clip/metadata/metadata_0.parquet")
+        assert table["image_path"].to_pylist()[0] == "dog-0.png"
+        assert np.load(tmp_path / "clip/img_emb/img_emb_0.npy").shape == (24, 8)
 
 
 def test_removed_rows_are_left_out(run: Path, bundle: Path, tmp_path: Path) -> None:
@@ -109,29 +91,3 @@ def test_removed_rows_are_left_out(run: Path, bundle: Path, tmp_path: Path) -> N
     assert [row["image_id"] for row in rows] == list(range(1, 24))
     stored = Embeddings(Manifest(run / "manifest"), run / "embeddings/ncca").read("images", np.arange(1, 24))
     np.testing.assert_array_equal(np.load(tmp_path / "out/images.npy"), stored)
-
-
-def test_vectors_that_the_index_has_rounded_are_said_to_be(
-    run: Path, tmp_path: Path, caplog: pytest.LogCaptureFixture
-) -> None:
-    folder = build_bundle(run, {"index": {"exact_limit": 1, "candidates": ["SQfp16"]}}, output="rounded")
-    with caplog.at_level(logging.WARNING):
-        run_command("export", folder, "--to", "npy", "--output", tmp_path / "out")
-    assert "the index of images (SQfp16) has rounded its vectors" in caplog.text
-
-
-def test_what_cannot_be_exported_is_said(
-    run: Path, bundle: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    (tmp_path / "there").mkdir()
-    with pytest.raises(UsageError, match="there exists; give --output a new folder"):
-        run_command("export", bundle, "--to", "npy", "--output", tmp_path / "there")
-    for module, extra in (("lancedb", "lancedb"), ("qdrant_client", "qdrant")):
-        monkeypatch.setitem(__import__("sys").modules, module, None)
-        with pytest.raises(UsageError, match=rf"pip install 'jointspace\[{extra}\]'"):
-            run_command("export", bundle, "--to", extra, "--output", tmp_path / "out")
-    assert sorted(path.name for path in tmp_path.iterdir() if not path.name.endswith(".lock")) == ["there"]
-    add_fragments(run, "dvsa", {"sum": "words", "global_weight": 0})
-    several = build_bundle(run, model="dvsa", output="several")
-    with pytest.raises(UsageError, match="dvsa has several vectors an image"):
-        run_command("export", several, "--to", "npy", "--output", tmp_path / "out")

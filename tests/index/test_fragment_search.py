@@ -2,7 +2,6 @@
 
 import json
 import shutil
-from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -10,13 +9,9 @@ import pytest
 from made_up import THINGS, build_bundle, make_run, run_command
 from made_up_sets import OTHER, THING, add_fragments
 
-from pipeline.errors import InputError, IntegrityError, UsageError
-from pipeline.index.build_gallery import build_gallery
-from pipeline.index.requirements import Requirements
+from pipeline.errors import IntegrityError
 from pipeline.index.search import Searcher
-from pipeline.index.shortlist import Shortlist
-from pipeline.index.vectors import ArrayVectors
-from pipeline.multivectors import MultiVectors, ScoreRule
+from pipeline.multivectors import MultiVectors
 from pipeline.storage.bundle import Bundle
 from pipeline.storage.embeddings import Embeddings
 from pipeline.storage.manifest import Manifest
@@ -108,40 +103,6 @@ def test_a_photograph_of_the_index_finds_its_sentences(run: Path, bundle: Path) 
     assert [value["score"] for value in values] == pytest.approx([2] * 6)
 
 
-def test_what_a_row_of_fragments_cannot_answer_is_said(run: Path, bundle: Path, tmp_path: Path) -> None:
-    photograph = tmp_path / "other.png"
-    photograph.write_bytes((run / "data" / "dog-0.png").read_bytes() + b"another file")
-    with pytest.raises(InputError, match="compares photographs by their regions.*ingest it and build the index again"):
-        run_command("search", "--index", bundle, "--image", photograph)
-    with pytest.raises(UsageError, match="one vector an image, and dvsa has one a region; use another model"):
-        run_command("search", "--index", bundle, "--image", photograph, "--plus", "dog")
-    with pytest.raises(InputError, match=r"no word of 'unicorn' is in the vocabulary"):
-        run_command("search", "--index", bundle, "unicorn")
-    with pytest.raises(InputError, match="is in the vocabulary"):
-        run_command("search", "--index", bundle, "--regions", "unicorn")
-
-
-def test_regions_are_of_rows_of_fragments(run: Path, bundle: Path) -> None:
-    whole = build_bundle(run)
-    for folder, what, said in (
-        (whole, ["dog"], "bundle has no regions; ask a multi-vector model, such as dvsa, or one of phrases.models"),
-        (bundle, ["--image", "dog.png"], "--regions needs a sentence, or some words of one"),
-    ):
-        with pytest.raises(UsageError, match=said):
-            run_command("search", "--index", folder, "--regions", *what)
-    assert Bundle(whole).card["kind"] == "global" and not Searcher(Bundle(whole)).multi_vector
-
-
-def test_the_command_prints_boxes_and_batches(bundle: Path, tmp_path: Path) -> None:
-    line = run_command("search", "--index", bundle, "--regions", "--top", 1, "dog").split()
-    assert line[0] == "1" and len(line) == 7 and [float(side) for side in line[3:]]
-    value = json.loads(run_command("search", "--index", bundle, "--regions", "--top", 2, "--json", "dog"))[1]
-    assert value["rank"] == 2 and len(value["box"]) == 4 and value["path"].endswith(".png")
-    (tmp_path / "batch.txt").write_text("a dog\nunicorn\n")
-    answers = run_command("search", "--index", bundle, "--batch", tmp_path / "batch.txt", "--top", 3).splitlines()
-    assert len(json.loads(answers[0])["results"]) == 3 and "unicorn" in json.loads(answers[1])["error"]
-
-
 @pytest.mark.parametrize("name", ["regions.faiss", "fragments.safetensors"])
 def test_damage_and_mixtures_are_refused(bundle: Path, inverted: Path, tmp_path: Path, name: str) -> None:
     folder = shutil.copytree(bundle, tmp_path / "damaged")
@@ -153,21 +114,3 @@ def test_damage_and_mixtures_are_refused(bundle: Path, inverted: Path, tmp_path:
     other.arrays = lambda name: {**Bundle.arrays(other, name), "image_offsets": np.arange(25)}
     with pytest.raises(IntegrityError, match="fragments.safetensors: its offsets are not of 24 images"):
         Searcher(other).images("dog", 3)
-
-
-def test_a_shortlist_is_measured_where_there_are_many() -> None:
-    rng = np.random.default_rng(0)
-    images = MultiVectors(rng.standard_normal((6000, 16)).astype(np.float32), np.arange(0, 6001, 6))
-    sentences = MultiVectors(rng.standard_normal((120, 16)).astype(np.float32), np.arange(0, 121, 4))
-    asked = Requirements(0.9, None, None, 1000, "auto", 6000)
-    rule = ScoreRule("words", 0)
-    costs, vectors = [], ArrayVectors(images.vectors)
-    for shortlist in (Shortlist(50, 40), Shortlist(400, 1000)):
-        built = build_gallery("images", vectors, images, sentences, rule, asked, shortlist)
-        card = built.card()
-        assert card["factory"].startswith("IVF") and card["factory"].endswith(",Flat") and card["recall@10"] >= 0.9
-        assert card["shortlist"]["shortlist"] == shortlist.shortlist and card["shortlist"]["queries"] == 30
-        costs.append(built.cost)
-    assert costs[0].recall < costs[1].recall == 1 and (costs[0].scored, costs[1].scored) == (40, 1000)
-    exact = build_gallery("images", vectors, images, sentences, rule, replace(asked, exact_limit=6000), shortlist)
-    assert exact.index.card.factory == "Flat" and exact.cost.shortlist is None and exact.cost.recall == 1

@@ -1,12 +1,10 @@
 """Lists found elsewhere than in the index, by an exact index of the processor in place of a GPU's."""
 
-import logging
 from collections.abc import Iterator
 
 import faiss
 import numpy as np
 import pytest
-import torch
 
 from pipeline.index import lists_on_gpu
 from pipeline.index.candidates import build, candidate_factories, lists_of
@@ -71,36 +69,6 @@ def test_the_index_is_the_one_that_it_makes_itself(
     np.testing.assert_array_equal(ours, stored)
     shared = np.mean([len(set(a) & set(b)) for a, b in zip(ours, theirs, strict=True)])
     assert shared > (8 if "OPQ" in factory else 9.9)  # a rotation is learned twice, by several threads
-
-
-def test_an_index_without_lists_needs_no_gpu(pretended: list[int]) -> None:
-    assert build("HNSW8", ArrayVectors(clustered(1000, 8)[0]), "euclidean").index.ntotal == 1000 and not pretended
-
-
-def test_the_processor_is_never_asked_for_a_gpu(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(faiss, "get_num_gpus", lambda: pytest.fail("asked"))
-    lists_on_gpu.use(None)
-    build("IVF20,Flat", ArrayVectors(clustered(1000, 8)[0]), "inner_product")
-
-
-@pytest.mark.parametrize("gpus", [0, 1])
-def test_a_faiss_that_cannot_use_the_gpu_is_said_once(
-    gpus: int, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
-) -> None:
-    def broken() -> None:
-        raise RuntimeError("Error in CUDA\nlibcublas.so.12: not found")
-
-    monkeypatch.setattr(faiss, "get_num_gpus", lambda: gpus)
-    monkeypatch.setattr(faiss, "StandardGpuResources", broken, raising=False)
-    vectors, queries = clustered(1000, 8)
-    expected = build("IVF20,Flat", ArrayVectors(vectors), "inner_product").index.search(queries, 5)[1]
-    lists_on_gpu.use(torch.device("cuda:0"))
-    with caplog.at_level(logging.WARNING):
-        found = build("IVF20,Flat", ArrayVectors(vectors), "inner_product").index
-        build("IVF20,SQ8", ArrayVectors(vectors), "inner_product")
-    np.testing.assert_array_equal(found.search(queries, 5)[1], expected)
-    (line,) = [one.message for one in caplog.records]
-    assert ("libcublas.so.12: not found" if gpus else "it sees no GPU") in line
 
 
 def test_a_gpu_that_fails_on_the_way_leaves_the_rest_to_the_processor(

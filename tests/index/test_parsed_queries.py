@@ -6,16 +6,15 @@ from types import SimpleNamespace
 
 import numpy as np
 import pytest
-from made_up import MADE_BY, THINGS, build_bundle, features_of, make_run, make_stage, retell, run_command, write_config
+from made_up import MADE_BY, THINGS, build_bundle, features_of, make_run, make_stage, run_command, write_config
 from made_up_training import encode_parses
 
 from pipeline.config.registry.models import model_spec
-from pipeline.errors import IntegrityError, UsageError
-from pipeline.index import asking
+from pipeline.errors import UsageError
 from pipeline.index.search import Searcher
 from pipeline.models.linear.views import ImageView
-from pipeline.storage.atomic import CHECK, publish_json, read_json
-from pipeline.storage.bundle import CARD, Bundle
+from pipeline.storage.atomic import read_json
+from pipeline.storage.bundle import Bundle
 from pipeline.storage.bundle_regions import read_regions
 from pipeline.storage.embeddings import Embeddings
 from pipeline.storage.manifest import Manifest
@@ -120,12 +119,6 @@ def build(run: Path, registered: str, folder: Path) -> Path:
     return build_bundle(run, model=registered).rename(folder / "bundle")
 
 
-def bare(bundle: Path) -> Path:
-    """The bundle without a word of its parser, as an earlier version made it."""
-    publish_json(bundle / CARD, {k: v for k, v in read_json(bundle / CARD).items() if k not in ("parse", CHECK)})
-    return bundle
-
-
 @pytest.mark.parametrize("registered", ["hmlstm", "dtrnn"])
 def test_a_query_is_embedded_as_the_same_sentence_was(registered: str, run: Path, tmp_path: Path) -> None:
     bundle, manifest = build(run, registered, tmp_path), Manifest(run / "manifest")
@@ -137,22 +130,6 @@ def test_a_query_is_embedded_as_the_same_sentence_was(registered: str, run: Path
     assert len(np.unique(stored.round(4), axis=0)) >= 2 * len(THINGS)
     long = "a dog and a cat near a house with a big tree"  # more than max_words
     assert np.isfinite(searcher.embed_sentence(long)).all()
-
-
-def test_every_door_answers(run: Path, tmp_path: Path) -> None:
-    bundle = build(run, "hmlstm", tmp_path)
-    shown = json.loads(run_command("search", "--index", bundle, "a dog", "--json", "--top", 3))
-    (tmp_path / "asked.txt").write_text("a dog\nunicorn\n")
-    lines = run_command("search", "--index", bundle, "--batch", tmp_path / "asked.txt", "--top", 3).splitlines()
-    assert json.loads(lines[0])["results"] == shown and "no word of 'unicorn'" in json.loads(lines[1])["error"]
-
-    from pipeline.serve.gallery import ServedGallery
-
-    gallery = ServedGallery(Searcher(Bundle(bundle)), lambda data: {}, lambda *place: b"", lambda data: None, 8)
-    assert [hit.row["image_id"] for hit in gallery.images("a dog", 3)] == [hit["image_id"] for hit in shown]
-    card = Bundle(bundle).card
-    assert card["parse"]["engine"] == "spacy" and card["parse"]["max_words"] == 9 and card["parse"]["package"] is None
-    assert any(name.startswith("parser/") for name in card["files"]) and "parser" in card["inputs"]
 
 
 def test_regions_are_searched_for_in_words(run: Path, tmp_path: Path) -> None:
@@ -178,64 +155,3 @@ def test_regions_are_searched_for_in_words(run: Path, tmp_path: Path) -> None:
     left = Searcher(Bundle(tmp_path / "less")).regions("a dog", 4)
     assert [hit.row["image_id"] for hit in left][:3] == [hit["image_id"] for hit in found[1:]]
     assert len(read_regions(Bundle(tmp_path / "less")).rows) == len(read_regions(Bundle(bundle)).rows) - 2
-
-
-def test_a_query_over_http_is_parsed(run: Path, tmp_path: Path) -> None:
-    pytest.importorskip("fastapi", reason="FastAPI is not installed: pip install 'jointspace[serve]'")
-    pytest.importorskip(
-        "prometheus_client", reason="prometheus_client is not installed: pip install 'jointspace[serve]'"
-    )
-    pytest.importorskip("python_multipart", reason="python-multipart is not installed: pip install 'jointspace[serve]'")
-    from fastapi.testclient import TestClient
-
-    from pipeline import config
-    from pipeline.serve.app import build_app
-    from pipeline.serve.border import Limits
-    from stages.index.serve import _name_all, _open_gallery
-
-    bundles = [build(run, "hmlstm", tmp_path / name) for name in ("parsed", "bare")]
-    bare(bundles[1])
-    settings = config.load(None)
-    galleries = {
-        name: _open_gallery(folder, None, lambda data: None, settings)
-        for name, folder in _name_all(tuple(bundles)).items()
-    }
-    client = TestClient(build_app(galleries, Limits(3, 48, 0, 99, 99, 9, 9, 1), 2, ["testserver"], lambda data: None))
-    for sentence in ("a dog", "the big house number 5"):
-        shown = json.loads(run_command("search", "--index", bundles[0], sentence, "--json", "--top", 48))
-        told = client.get("/api/models/hmlstm/images", params={"sentence": sentence, "top": 48}).json()["results"]
-        assert [hit["image_id"] for hit in told] == [hit["image_id"] for hit in shown] and len(told) == 24
-        assert [hit["score"] for hit in told] == pytest.approx([hit["score"] for hit in shown], abs=1e-5)
-    for model, sentence, said in (
-        ("hmlstm", "unicorn", "no word of 'unicorn'"),
-        ("hmlstm-2", "a dog", "is not parsed"),
-    ):
-        answer = client.get(f"/api/models/{model}/images", params={"sentence": sentence})
-        assert answer.status_code == 422 and said in answer.json()["error"]
-
-
-def test_a_bundle_says_what_it_lacks(run: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    without = Searcher(Bundle(bare(build(run, "hmlstm", tmp_path))))
-    with pytest.raises(UsageError, match="build the index again"):
-        without.images("a dog", 1)
-    bundle = build(run, "hmlstm", tmp_path / "whole")
-    card = Bundle(bundle).card
-    card["parse"] = {"engine": "files"}
-    searcher = Searcher(Bundle(bundle))
-    monkeypatch.setattr(searcher.bundle, "card", card)
-    with pytest.raises(UsageError, match="parse with spaCy .* its trees come from another parser's files"):
-        searcher.images("a dog", 1)
-    monkeypatch.setattr(asking, "find_spec", lambda name: None)
-    with pytest.raises(UsageError, match=r"pip install 'jointspace\[parse\]'"):
-        Searcher(Bundle(bundle)).images("a dog", 1)
-
-
-def test_another_parser_and_a_damaged_one_are_refused(run: Path, tmp_path: Path) -> None:
-    bundle = build(run, "hmlstm", tmp_path)
-    name = next(name for name in Bundle(bundle).card["files"] if name.endswith("config.cfg"))
-    (bundle / name).write_text("[nlp]\n")
-    with pytest.raises(IntegrityError, match=r"config\.cfg is not what its card says"):
-        Searcher(Bundle(bundle)).images("a dog", 1)
-    retell(run / "parser/pipeline.json", "fingerprint", value="another")
-    with pytest.raises(IntegrityError, match="parser of .* differ"):
-        build_bundle(run, model="hmlstm")

@@ -6,10 +6,9 @@ import faiss
 import numpy as np
 import pytest
 
-from pipeline.errors import IntegrityError
 from pipeline.index.exact import Neighbours
 from pipeline.index.gallery import MultiVectorGallery
-from pipeline.index.shortlist import ListMeans, Shortlist
+from pipeline.index.shortlist import Shortlist
 from pipeline.index.shortlist_cost import ShortlistCost, measure_shortlist
 from pipeline.multivectors import MultiVectors, ScoreRule
 
@@ -95,29 +94,6 @@ def test_what_is_found_is_scored_exactly_and_more_lists_find_more(what: str, rul
     assert recalls[0] + 0.2 < recalls[1]
 
 
-def test_the_regions_nearest_to_a_word_find_an_image_that_means_hide() -> None:
-    rng = np.random.default_rng(8)
-    sets, query = make_sets(rng, 400, 5), make_sets(rng, 1, 3)
-    sets.vectors[sets.offsets[77]] = 3 * query.vectors[0]
-    expected = naive_scores("images", sets, query, RULES[0])
-    assert np.argmax(expected) == 77
-    gallery = make_gallery("images", sets, RULES[0], "IVF1,Flat")  # one list: by its mean, all images are the same
-    assert search(gallery, query, 1, Shortlist(1, 4)).rows.tolist() == [77]
-    found = search(gallery, query, 10, Shortlist(len(sets.vectors), 10))  # all are looked up: the estimate is the score
-    assert found.rows.tolist() == np.argsort(-expected)[:10].tolist()
-
-
-def test_list_means_are_the_means_of_their_vectors() -> None:
-    vectors = np.random.default_rng(7).standard_normal((500, DIM)).astype(np.float32)
-    index = faiss.index_factory(DIM, "IVF9,Flat", faiss.METRIC_INNER_PRODUCT)
-    index.train(vectors)
-    index.add(vectors)
-    made = ListMeans(index)
-    np.testing.assert_array_equal(made.lists, index.quantizer.search(vectors, 1)[1][:, 0])
-    for number in np.unique(made.lists):
-        np.testing.assert_allclose(made.means[number], vectors[made.lists == number].mean(axis=0), atol=1e-5)
-
-
 def test_planted_answers_are_found_with_a_short_list() -> None:
     rng = np.random.default_rng(2)
     images = make_sets(rng, 2000, 6, 3)
@@ -148,58 +124,3 @@ def test_the_cost_is_measured_against_rule_everything() -> None:
     assert (everything.recall, everything.first) == (1, 1)
     flat = measure_shortlist(make_gallery("images", sets, rule, "Flat"), queries)
     assert (flat.recall, flat.first, flat.scored, flat.shortlist) == (1, 1, 400, None)
-
-
-@pytest.mark.parametrize("what", ["images", "sentences"])
-def test_items_without_fragments_are_never_found(what: str) -> None:
-    rng = np.random.default_rng(4)
-    sets, query = make_sets(rng, 30, 3, shortest=0), make_sets(rng, 1, 4)
-    assert (np.diff(sets.offsets) == 0).any()
-    there = np.flatnonzero(np.diff(sets.offsets))
-    for rule in RULES:
-        expected = naive_scores(what, sets, query, rule)
-        for factory, shortlist in (("Flat", None), ("IVF4,Flat", Shortlist(90, 5)), ("IVF4,Flat", Shortlist(2, 30))):
-            found = search(make_gallery(what, sets, rule, factory), query.between(0, 1), 30, shortlist)
-            np.testing.assert_allclose(found.scores, expected[found.rows], rtol=1e-4, atol=1e-4)
-            assert np.sort(found.rows).tolist() == there.tolist()
-
-
-def test_a_query_that_is_not_finite_is_refused() -> None:
-    rng = np.random.default_rng(5)
-    gallery = make_gallery("images", make_sets(rng, 10, 3), ScoreRule("words", 0))
-    query = make_sets(rng, 1, 3)
-    query.vectors[-1, 2] = np.nan
-    with pytest.raises(IntegrityError, match="query: vectors row"):
-        search(gallery, query, 3, Shortlist(5, 5))
-
-
-def test_a_long_sum_of_estimates_comes_near(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Sentences of clustered words, as a trained model makes them: short lists miss little, in blocks as in one."""
-    rng = np.random.default_rng(9)
-    topics = 2 * rng.standard_normal((30, DIM)).astype(np.float32)
-    offsets = np.concatenate([[0], np.cumsum(rng.integers(5, 15, 2000))])
-    words = topics[rng.integers(30, size=offsets[-1])] + 0.4 * rng.standard_normal((offsets[-1], DIM))
-    regions = topics[rng.integers(30, size=200)] + 0.4 * rng.standard_normal((200, DIM))
-    images = MultiVectors(regions.astype(np.float32), np.arange(0, 201, 10))
-    gallery = make_gallery("sentences", MultiVectors(words.astype(np.float32), offsets), RULES[0], "IVF60,Flat")
-    cost = measure(gallery, images, Shortlist(1, 100))
-    assert cost.recall > 0.95
-    monkeypatch.setattr("pipeline.index.gallery.BLOCK", 7)
-    assert measure(gallery, images, Shortlist(1, 100)).recall == cost.recall
-
-
-def test_a_snippet_finds_the_regions_that_say_most_of_it() -> None:
-    rng = np.random.default_rng(6)
-    sets = make_sets(rng, 60, 6)
-    words = rng.standard_normal((3, DIM)).astype(np.float32)
-    owners = np.repeat(np.arange(60), np.diff(sets.offsets))
-    scores = (sets.vectors.astype(float) @ words.T.astype(float)).sum(axis=1)
-    expected = [max(np.flatnonzero(owners == image), key=lambda row: scores[row]) for image in range(60)]
-    expected = sorted(expected, key=lambda row: -scores[row])
-    for factory in ("Flat", "IVF1,Flat"):
-        gallery = make_gallery("images", sets, ScoreRule("words", 0), factory)
-        for top in (1, 7, 60, 100):
-            found = gallery.regions(words, top)
-            assert found.rows.tolist() == expected[:top]
-            assert gallery.owners[found.rows].tolist() == owners[expected[:top]].tolist()
-            np.testing.assert_allclose(found.scores, scores[expected[:top]], rtol=1e-4, atol=1e-5)

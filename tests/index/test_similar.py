@@ -50,21 +50,6 @@ def test_images_are_ranked_by_their_products_with_the_sum(
     np.testing.assert_allclose(scores[[hit.row["image_id"] for hit in hits]], [hit.score for hit in hits], atol=1e-5)
 
 
-def test_where_vectors_have_no_unit_length_words_are_refused(tmp_path: Path) -> None:
-    searcher = Searcher(Bundle(build_bundle(make_run(tmp_path, "cca"), model="cca")))
-    assert searcher.similar(features_of("dog"), 1)[0].row["path"] == "dog-0.png"
-    with pytest.raises(UsageError, match="words are added to images as unit vectors, and cca has none"):
-        searcher.similar(features_of("dog"), 1, "cat")
-
-
-def test_what_is_wrong_with_the_words_is_said(bundle: Path) -> None:
-    searcher = Searcher(Bundle(bundle))
-    with pytest.raises(InputError, match="no word of 'unicorn'"):
-        searcher.similar(features_of("dog"), 1, "unicorn")
-    with pytest.raises(UsageError, match="the weight of the words is 1.5; give one from 0 to 1"):
-        searcher.similar(features_of("dog"), 1, "cat", 1.5)
-
-
 def test_a_bundled_photograph_finds_images_with_the_same_regions(run: Path) -> None:
     folder = build_bundle(run, model="dvsa", output="several")
     photograph = run / "data" / "horse-3.png"
@@ -72,26 +57,3 @@ def test_a_bundled_photograph_finds_images_with_the_same_regions(run: Path) -> N
     assert {hit["path"] for hit in found[:3]} == {"horse-3.png", "horse-11.png", "horse-19.png"}
     with pytest.raises(UsageError, match="words are added to one vector an image, and dvsa has one a region"):
         run_command("search", "--index", folder, "--image", photograph, "--text", "a dog")
-
-
-def test_the_command_ranks_images(bundle: Path, run: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("stages.index.search._photograph", lambda path, *_: features_of(path.name.split("-")[0]))
-    arguments = ["--index", bundle, "--image", run / "data" / "dog-0.png", "--top", 2]
-    paths = [line.split()[-1] for line in run_command("search", *arguments, "--similar").splitlines()]
-    assert paths == ["dog-0.png", "dog-8.png"]
-    weighed = run_command("search", *arguments, "--text", "a cat", "--weight", 0.9, "--json")
-    assert [hit["path"] for hit in json.loads(weighed)] == ["cat-1.png", "cat-9.png"]
-    for mistake, said in (
-        (["dog", "--similar"], "--similar and --text are about an image"),
-        ([*arguments[2:4], "--plus", "cat", "--similar"], "--minus and --plus rank images already"),
-    ):
-        with pytest.raises(UsageError, match=said):
-            run_command("search", "--index", bundle, *mistake)
-
-
-def test_without_sentences_images_are_ranked(bundle: Path, run: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("stages.index.search._photograph", lambda *_: features_of("dog"))
-    monkeypatch.setattr(Searcher, "has", lambda self, modality: modality == "images")
-    assert "dog-0.png" in run_command("search", "--index", bundle, "--image", "dog.png", "--top", 1)
-    with pytest.raises(UsageError, match="has no sentences; search its images"):
-        Searcher(Bundle(bundle)).sentences(features_of("dog"), 1)

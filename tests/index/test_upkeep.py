@@ -7,103 +7,180 @@ import subprocess
 import sys
 from pathlib import Path
 
-import faiss
 import numpy as np
+import pyarrow.compute as pc
 import pytest
-from made_up import build_bundle, make_run, make_stage, run_command, write_config
+from made_up import build_bundle, make_run, make_stage, retell, run_command, write_config
+from made_up_sets import add_fragments, whole_length
+from test_fragment_search import SCORE
 
 from pipeline.errors import InputError, IntegrityError, RejectLimitError, UsageError
+from pipeline.index.candidates import build
 from pipeline.index.search import Searcher
+from pipeline.index.upkeep import remove
+from pipeline.index.vectors import ArrayVectors
+from pipeline.metrics.multivector_scores import exact_scores
+from pipeline.multivectors import ScoreRule
 from pipeline.run.layout import Layout
 from pipeline.storage.atomic import read_json, to_json
 from pipeline.storage.bundle import Bundle
+from pipeline.storage.bundles import open_bundle
 from pipeline.storage.embeddings import Embeddings
 from pipeline.storage.manifest import Manifest
 
-FACTORIES = ["Flat", "IVF3,Flat", "HNSW8", "IVF2,PQ4x4fsr,RFlat"]
+KINDS = [("ncca", "Flat"), ("ncca", "IVF3,Flat"), ("dvsa", "Flat"), ("dvsa", "IVF")]
+GONE = (3, 79)
 ROOT = Path(__file__).parents[2]
 
 
 @pytest.fixture(scope="module")
 def runs(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
-    """A run of 80 images, and the same run grown to 96."""
+    """A run of 80 images, and the same run grown to 96, each with a model of one vector an image and one of several."""
     folder = tmp_path_factory.mktemp("runs")
-    return {"small": make_run(folder / "small", images=80), "large": make_run(folder / "large", images=96)}
+    runs = {name: make_run(folder / name, images=images) for name, images in (("small", 80), ("large", 96))}
+    for run in runs.values():
+        add_fragments(run, "dvsa", SCORE)
+    return runs
 
 
-def bundle_of(run: Path, factory: str) -> Path:
+def bundle_of(run: Path, factory: str, model: str = "ncca", bundles: int = 1) -> Path:
     limit = 1000 if factory == "Flat" else 10
-    write_config(run, {"index": {"exact_limit": limit, "candidates": [factory], "sample": 1000, "recall_floor": 0.7}})
-    return build_bundle(run)
+    index = {"exact_limit": limit, "sample": 1000, "recall_floor": 0.7, "bundles": bundles}
+    index |= {"candidates": [factory]} if model == "ncca" else {}
+    write_config(run, {"index": index})
+    return build_bundle(run, model=model)
 
 
-def vectors_by_id(bundle: Path, run: Path, modality: str) -> None:
-    """Every alive row's own vector finds that row, and no removed row is ever found."""
-    table, index = Bundle(bundle).table(modality), faiss.read_index(str(bundle / f"{modality}.faiss"))
-    number = "image_id" if modality == "images" else "sentence_id"
-    told = "path" if modality == "images" else "text"
-    embeddings = Embeddings(Manifest(run / "manifest"), run / "embeddings/ncca")
-    alive = [row for row, what in enumerate(table[told].to_pylist()) if what is not None]
-    vectors = embeddings.read(modality, table[number].to_numpy()[alive])
-    assert index.ntotal == len(alive)
-    scores, found = index.search(vectors, min(30, len(alive)))
-    assert set(found.ravel()) <= {-1, *alive}
-    stored = {row: vector for row, vector in zip(alive, vectors, strict=True)}
-    if modality == "sentences" and isinstance(faiss.downcast_index(index), faiss.IndexIDMap | faiss.IndexHNSW):
-        return  # many sentences are the same vector, and a graph of these falls apart
-    for i, row in enumerate(alive):
-        best = scores[i] >= scores[i, 0] - 1e-2
-        assert any(np.allclose(stored[hit], stored[row], atol=0.02) for hit in found[i][best] if hit >= 0)
+def traces(bundle: Path, vectors: list[np.ndarray], paths: list[str]) -> list[str]:
+    """The files of all bundles in a folder that hold one of the `vectors`, and those of the `paths` in their tables."""
+    files = [*bundle.rglob("*.faiss"), *bundle.rglob("fragments.safetensors")]
+    found = [path.name for path in files if any(vector.tobytes() in path.read_bytes() for vector in vectors)]
+    names = {path for part in open_bundle(bundle).parts for path in part.table("images")["path"].to_pylist()}
+    return [*found, *names.intersection(paths)]
 
 
-@pytest.mark.parametrize("factory", FACTORIES)
-def test_added_then_removed_then_added(runs: dict[str, Path], tmp_path: Path, factory: str) -> None:
-    start = bundle_of(runs["small"], factory)
-    run_command("index_remove", "--index", start, "--run", runs["small"], "--image", 3, "--image", 79,
-                "--output", tmp_path / "less")  # fmt: skip
+@pytest.mark.parametrize("bundles", [1, 2])
+@pytest.mark.parametrize(("model", "factory"), KINDS)
+def test_removed_then_added(runs: dict[str, Path], tmp_path: Path, model: str, factory: str, bundles: int) -> None:
+    """What is removed leaves no trace and does not come back, what is new is one bundle more, ids keep their meaning,
+    and the answers are those of all vectors compared one by one."""
+    start = bundle_of(runs["small"], factory, model, bundles)
+    embeddings = Embeddings(Manifest(runs["large"] / "manifest"), runs["large"] / f"embeddings/{model}")
+    gone = [*embeddings.read("images", np.array(GONE))] if model == "ncca" else [*whole_length(np.array(GONE))]
+    gone += [np.array([0, 0, 60 + image, 40], np.float32) for image in GONE]  # the boxes of whole images
+    paths = embeddings.manifest.images["path"].take(list(GONE)).to_pylist()
+    assert traces(start, gone, paths)
+    chosen = [part for image in GONE for part in ("--image", image)]
+    run = ("--run", runs["small"]) if bundles == 1 else ()
+    run_command("index_remove", "--index", start, *run, *chosen, "--output", tmp_path / "less")
+    assert not traces(tmp_path / "less", gone, paths)
     run_command("index_add", "--index", tmp_path / "less", "--run", runs["large"], "--output", tmp_path / "more")
-    before, less, more = (Bundle(folder) for folder in (start, tmp_path / "less", tmp_path / "more"))
-    less.check()
+    before, less, more = (open_bundle(folder) for folder in (start, tmp_path / "less", tmp_path / "more"))
     more.check()
-    for modality, times in (("images", 1), ("sentences", 2)):
-        old, new = before.table(modality), more.table(modality)
-        assert (less.card[modality]["count"], less.table(modality).num_rows) == (78 * times, 80 * times)
-        assert (more.card[modality]["count"], new.num_rows) == (94 * times, 96 * times)
-        kept = [row for row, image in enumerate(old["image_id"].to_pylist()) if image not in (3, 79)]
-        assert new.take(kept).equals(old.take(kept))
-        vectors_by_id(tmp_path / "less", runs["small"], modality)
-        vectors_by_id(tmp_path / "more", runs["large"], modality)
-        card = more.card[modality]
-        assert 0 <= card["recall@10"] <= 1 and 0 <= card["before"]["recall@10"] <= 1
-        assert (card["imbalance"] is not None) == ("IVF" in factory)
-    gone = more.table("images").slice(3, 1).to_pylist()[0]
-    assert gone["image_id"] == 3 and set(gone.values()) == {3, None}
-    assert not any(hit.row["image_id"] in (3, 79) for hit in Searcher(more).images("horse", 94))
-    assert more.card["fingerprint"] != less.card["fingerprint"] != before.card["fingerprint"]
+    assert [len(bundle.parts) for bundle in (before, less, more)] == [bundles, bundles, bundles + 1]
+    assert len({bundle.card["fingerprint"] for bundle in (before, less, more)}) == 3
+
+    for modality, each in (("images", 1), ("sentences", 2)):
+        table, old, name = more.table(modality), before.table(modality), f"{modality[:-1]}_id"
+        there = table.filter(table["path" if each == 1 else "text"].is_valid())
+        assert (table.num_rows, there.num_rows) == (96 * each, 94 * each)
+        assert table[name].to_pylist() == list(range(96 * each))
+        expected = getattr(embeddings.manifest, modality).take(there[name].to_numpy())
+        assert there.select(expected.column_names).equals(expected)
+        assert old[name].to_pylist() == list(range(80 * each))
+
+    searcher = Searcher(more)
+    alive = np.setdiff1d(np.arange(96), GONE)
+    query = embeddings.read("sentences", np.array([6]))  # a horse
+    items = embeddings.read("images", alive)
+    scores = exact_scores(items, query, ScoreRule(**SCORE))[:, 0] if model == "dvsa" else items @ query[0]
+    hits = searcher.nearest("images", query, 12)[0]
+    named = [hit.row["path"].partition("-")[0] for hit in hits]
+    np.testing.assert_allclose([hit.score for hit in hits], np.sort(scores)[::-1][:12], rtol=1e-5, atol=1e-6)
+    assert named.count("horse") == 11  # of 12, less image 3
+    assert not {hit.row["image_id"] for hit in searcher.nearest("images", query, 96)[0]}.intersection(GONE)
 
 
-def test_what_cannot_be_done_is_named(runs: dict[str, Path], tmp_path: Path) -> None:
+def test_bundles_without_the_image_are_links(runs: dict[str, Path], tmp_path: Path) -> None:
+    start = bundle_of(runs["small"], "Flat", bundles=3)
+    run_command("index_remove", "--index", start, "--image", 40, "--output", tmp_path / "less")
+    same = [
+        all(
+            (start / number / name).samefile(tmp_path / "less" / number / name)
+            for name in ("images.faiss", "images.parquet")
+        )
+        for number in ("00", "01", "02")
+    ]
+    assert same == [True, False, True]
+
+
+def test_a_bundle_of_others_keeps_its_place_beside_those_of_the_run(runs: dict[str, Path], tmp_path: Path) -> None:
+    """Ids that two bundles have are raised, what both have is counted, and the run still adds what is new in it."""
     start = bundle_of(runs["small"], "Flat")
-    for number in (80, 10**23, int("9" * 4000)):  # more than 64 bits hold
-        with pytest.raises(InputError, match=f"image {number} is not in"):
-            run_command(
-                "index_remove", "--index", start, "--run", runs["small"], "--image", number, "--output", tmp_path / "a"
-            )
-    with pytest.raises(UsageError, match="no image of .* is named"):
-        run_command("index_remove", "--index", start, "--run", runs["small"], "--output", tmp_path / "a")
-    with pytest.raises(UsageError, match="give --output another folder"):
-        run_command("index_add", "--index", start, "--run", runs["large"], "--output", start)
-    listed = ("--list", tmp_path / "gone.txt")
-    (tmp_path / "gone.txt").write_text(f"80\n{'9' * 5000}\n")
-    with pytest.raises(UsageError, match="no image of .* is named"):
-        run_command("index_remove", "--index", start, "--run", runs["small"], *listed, "--output", tmp_path / "a")
-    (tmp_path / "gone.txt").write_text("\n".join(map(str, range(80))))
-    with pytest.raises(InputError, match="nothing would be left"):
-        run_command("index_remove", "--index", start, "--run", runs["small"], *listed, "--output", tmp_path / "a")
     other = make_run(tmp_path / "other", images=20)
-    with pytest.raises(IntegrityError, match="numbers its images otherwise"):
-        run_command("index_add", "--index", start, "--run", other, "--output", tmp_path / "a")
-    assert not (tmp_path / "a" / "card.json").exists()
+    stranger = build_bundle(other)
+    run_command("index_add", "--index", start, "--from", stranger, "--output", tmp_path / "both")
+    run_command("index_add", "--index", tmp_path / "both", "--run", runs["large"], "--output", tmp_path / "all")
+    images = open_bundle(tmp_path / "all").table("images")
+    assert images["image_id"].to_pylist() == [*range(100), *range(180, 196)]
+    assert images["bundle"].to_pylist() == [0] * 80 + [1] * 20 + [2] * 16
+    run_command("index_remove", "--index", tmp_path / "all", "--image", 83, "--output", tmp_path / "less")
+    less = open_bundle(tmp_path / "less")
+    assert less.parts[1].table("images")["path"][3].as_py() is None
+    assert less.table("sentences").filter(pc.field("text").is_null())["image_id"].to_pylist() == [83, 83]
+    assert {hit.row["image_id"] for hit in Searcher(less).images("horse", 14)} >= {3, 91, 99}
+
+
+def test_what_both_bundles_have_is_counted(
+    runs: dict[str, Path], tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    start = bundle_of(runs["small"], "Flat")
+    run_command("index_add", "--index", start, "--from", start, "--output", tmp_path / "twice")
+    assert "80 photographs" in caplog.text
+    assert len(open_bundle(tmp_path / "twice").parts) == 2
+
+
+def test_all_of_one_bundle_can_be_removed(runs: dict[str, Path], tmp_path: Path) -> None:
+    start = bundle_of(runs["small"], "Flat", bundles=4)
+    chosen = [part for image in range(20, 40) for part in ("--image", image)]
+    run_command("index_remove", "--index", start, *chosen, "--output", tmp_path / "less")
+    hits = Searcher(open_bundle(tmp_path / "less")).images("a dog", 80)
+    assert sorted(hit.row["image_id"] for hit in hits) == [*range(20), *range(40, 80)]
+
+
+@pytest.mark.parametrize("model", ["ncca", "dvsa"])
+def test_what_cannot_be_done_is_named(runs: dict[str, Path], tmp_path: Path, model: str) -> None:
+    start = bundle_of(runs["small"], "Flat", model)
+    everything, nothing = tmp_path / "all.txt", tmp_path / "none.txt"
+    everything.write_text("\n".join(map(str, range(80))))
+    nothing.write_text(f"80\n{'9' * 5000}\n")
+    other = make_run(tmp_path / "other", images=20)
+    add_fragments(other, "dvsa", SCORE)
+    foreign = shutil.copytree(start, tmp_path / "foreign")
+    retell(foreign / "card.json", "inputs", "model", value="another")
+    for error, named, arguments in (
+        *((InputError, f"image {number}", ["--image", number]) for number in (80, 10**23, int("9" * 4000))),
+        (InputError, "no image would be left", ["--list", everything]),
+        (UsageError, "no image of", []),
+        (UsageError, "no image of", ["--list", nothing]),
+    ):
+        with pytest.raises(error, match=named):
+            run_command("index_remove", "--index", start, *arguments, "--output", tmp_path / "a")
+    with pytest.raises(UsageError, match="another folder"):
+        run_command("index_remove", "--index", start, "--image", 3, "--output", start)
+    for error, named, arguments in (
+        (UsageError, "--run", []),
+        (UsageError, "--run", ["--run", runs["large"], "--from", start]),
+        (IntegrityError, "numbers its images otherwise", ["--run", other]),
+        (UsageError, "another model", ["--from", foreign]),
+    ):
+        with pytest.raises(error, match=named):
+            run_command("index_add", "--index", start, *arguments, "--output", tmp_path / "a")
+    with pytest.raises(UsageError, match="exists"):
+        run_command("index_add", "--index", start, "--run", runs["large"], "--output", start)
+    assert not (tmp_path / "a").exists()
+    run_command("index_add", "--index", start, "--run", runs["small"], "--output", tmp_path / "a")  # nothing is new
+    assert open_bundle(tmp_path / "a").card["fingerprint"] == Bundle(start).card["fingerprint"]
     Bundle(start).check()
 
 
@@ -146,7 +223,21 @@ def test_a_foreign_bundle_overwrites_nothing(runs: dict[str, Path], tmp_path: Pa
     assert (home / ".bashrc").read_text() == "precious"
 
 
-@pytest.mark.parametrize("factory", FACTORIES)
+@pytest.mark.parametrize("factory", ["HNSW8", "IVF2,PQ4x4fsr,RFlat", "SQ8", "IDMap,Flat"])
+def test_kinds_that_faiss_takes_nothing_out_of_are_built_again(factory: str) -> None:
+    vectors = np.random.default_rng(0).standard_normal((200, 8)).astype(np.float32)
+    index = build(factory.removeprefix("IDMap,"), ArrayVectors(vectors), "inner_product").index
+    card = {"factory": factory, "metric": "inner_product", "nprobe": 2, "efSearch": 50, "k_factor": 8}
+    gone = np.array([0, 7, 199])
+    rest = np.setdiff1d(np.arange(200), gone)
+    less, made = remove(index, gone, rest, lambda: ArrayVectors(vectors[rest]), card)
+    assert made == "IDMap," + factory.removeprefix("IDMap,") and less.ntotal == 197
+    unit = vectors / np.linalg.norm(vectors, axis=1, keepdims=True)
+    rows = less.search(unit, 197)[1]
+    assert set(rows.ravel()) <= {-1, *rest.tolist()} and (rows[rest, :20] == rest[:, None]).any(axis=1).mean() > 0.95
+
+
+@pytest.mark.parametrize("factory", ["Flat", "HNSW8"])
 def test_the_example_needs_none_of_our_code(runs: dict[str, Path], factory: str) -> None:
     source = (ROOT / "examples" / "query_bundle.py").read_text()
     assert len(source.splitlines()) <= 30 and "pipeline" not in source

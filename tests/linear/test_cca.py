@@ -6,12 +6,11 @@ import numpy as np
 import pytest
 from made_up_settings import make_grid, text_view
 from scipy import sparse
-from scipy.linalg import hadamard
 from sklearn.cross_decomposition import CCA as ScikitCCA
 
 from pipeline.errors import InputError
 from pipeline.models.linear.accumulation import MomentsAccumulator
-from pipeline.models.linear.cca import CCA, CCASolver, NormalizedCCA
+from pipeline.models.linear.cca import CCASolver, NormalizedCCA
 from pipeline.models.linear.moments import Moments
 from pipeline.models.linear.tuning import PairArrays, PreparedViews, tune
 from pipeline.models.linear.views import ImageView
@@ -50,8 +49,8 @@ def test_correlations_equal_the_float64_reference(ridges: tuple[float, float]) -
     np.testing.assert_allclose(solution.values, reference_correlations(x, y, *ridges), atol=1e-6)
 
 
-@pytest.mark.parametrize("ridges", [(0.1, 0.1), (1, 1)])
-def test_large_views_in_single_precision_agree_too(ridges: tuple[float, float]) -> None:
+def test_large_views_in_single_precision_agree_too() -> None:
+    ridges = (0.1, 0.1)
     rng = np.random.default_rng(0)
     hidden = 0.1 * rng.standard_normal((3000, 30))
     x, y = (hidden @ rng.standard_normal((30, dim)) + rng.standard_normal((3000, dim)) for dim in (700, 400))
@@ -88,36 +87,6 @@ def test_directions_whiten_both_views(shape: tuple[int, int]) -> None:
     np.testing.assert_allclose(solution.w.T @ moments.xy @ solution.u / moments.n, np.diag(solution.values), atol=1e-4)
     largest = np.abs(solution.w).argmax(axis=0)
     assert (solution.w[largest, np.arange(6)] > 0).all()
-
-
-def test_factors_are_reused_without_changing_the_answer() -> None:
-    moments = moments_of(*make_views())
-    solver = CCASolver(moments)
-    solver.solve(0.1, 0.1, 5)
-    solver.solve(1, 0.3, 5)
-    again = solver.solve(0.1, 0.3, 5)
-    fresh = CCASolver(moments).solve(0.1, 0.3, 5)
-    np.testing.assert_allclose(again.w, fresh.w, atol=1e-6)
-
-
-def test_rank_is_cut_where_the_data_end() -> None:
-    x, y = make_views(dim_x=6, dim_y=4)
-    assert CCASolver(moments_of(x, y)).solve(0.01, 0.01, 100).w.shape == (6, 4)
-
-
-def test_directions_of_rounding_are_cut() -> None:
-    """Rows of a Hadamard matrix, turned: the views share three directions, and the rest of X'Y is rounding."""
-    rng, columns = np.random.default_rng(0), hadamard(64).astype(np.float64)
-    sides = columns[:, 1:9], columns[:, [1, 2, 3, 20, 21, 22, 23, 24]]
-    turned = (side @ np.linalg.qr(rng.standard_normal((8, 8)))[0] for side in sides)
-    solution = CCASolver(moments_of(*(side.astype(np.float32) for side in turned))).solve(0.01, 0.01, 8)
-    np.testing.assert_allclose(solution.values, [1 / 1.01] * 3, atol=1e-5)
-
-
-def test_sums_that_no_pairs_have_are_refused() -> None:
-    moments = moments_of(*make_views())
-    with pytest.raises(InputError, match=r"fit\.image_ridge"):
-        CCASolver(replace(moments, xy=2 * moments.xy)).solve(0.01, 0.01, 4)
 
 
 @pytest.mark.parametrize("kind", ["constant column", "duplicate column", "zero row", "n < d", "outlier"])
@@ -211,33 +180,3 @@ def test_lines_find_the_best_of_the_grid_with_fewer_solutions() -> None:
     best = lines.chosen
     rivals = [t for t in whole.trials if best.image_ridge == t.image_ridge or best.text_ridge == t.text_ridge]
     assert best.recall_sum == max(trial.recall_sum for trial in rivals)
-
-
-def test_euclidean_cca_tries_no_powers() -> None:
-    x, y = make_views(n=400)
-    view = ImageView(("net",), (20,), ())
-    pairs = PairArrays({"net": x[:50]}, {"tfidf": sparse.csr_array(y[:50])}, np.arange(50))
-    tuned = tune(
-        CCA,
-        view,
-        text_view(len(y[0])),
-        PreparedViews(moments_of(x[50:], y[50:])),
-        pairs,
-        make_grid([4], [0.1], [0.1], [0.0, 1.0, 4.0]),
-    )
-    assert len(tuned.trials) == 1
-
-
-def test_parts_bring_the_model_back() -> None:
-    x, y = make_views()
-    view = ImageView(("a", "b"), (12, 8), ("sqrt", "l2"))
-    moments = moments_of(view.stack({"a": x[:, :12], "b": x[:, 12:]}), y)
-    model = NormalizedCCA(
-        view, text_view(len(y[0])), moments.mean_x, moments.mean_y, CCASolver(moments).solve(0.1, 0.1, 8).first(8), 2.0
-    )
-    twin = NormalizedCCA.from_parts(model.settings(), model.tensors())
-    features = {"a": x[:, :12].astype(np.float16), "b": x[:, 12:].astype(np.float16)}
-    np.testing.assert_array_equal(model.embed_images(features), twin.embed_images(features))
-    np.testing.assert_array_equal(
-        model.embed_sentences({"tfidf": sparse.csr_array(y)}), twin.embed_sentences({"tfidf": sparse.csr_array(y)})
-    )

@@ -2,15 +2,10 @@
 
 import numpy as np
 import pytest
-from made_up_settings import text_view
 
-from pipeline.config.registry.stored import restore
 from pipeline.metrics.ranks import count_ranks
-from pipeline.models.linear.cca import NormalizedCCA
-from pipeline.models.linear.csls import Bank, Scaled, choose_scaling, extend, means_of_greatest
-from pipeline.models.linear.ensemble import Ensemble, EnsembleMember
-from pipeline.models.linear.projection import Directions, unit_rows
-from pipeline.models.linear.views import ImageView
+from pipeline.models.linear.csls import Bank, choose_scaling, extend
+from pipeline.models.linear.projection import unit_rows
 
 RNG = np.random.default_rng(0)
 
@@ -20,14 +15,6 @@ def draw(n: int, c: int = 6) -> np.ndarray:
 
 
 BANK = Bank(draw(40), draw(50))
-
-
-def make_model() -> NormalizedCCA:
-    w, u = (RNG.standard_normal((d, 6)).astype(np.float32) for d in (6, 5))
-    directions = Directions(w, u, np.ones(6, np.float32))
-    return NormalizedCCA(
-        ImageView(("one",), (6,), ()), text_view(5, sparse=False), np.zeros(6), np.zeros(5), directions
-    )
 
 
 def slow_scores(x: np.ndarray, y: np.ndarray, bank: Bank, k: int) -> np.ndarray:
@@ -56,20 +43,6 @@ def test_how_images_compare_with_images_hardly_changes() -> None:
     before, after = x @ x.T, images @ images.T
     above = np.triu_indices(len(x), 1)
     assert np.corrcoef(before[above], after[above])[0, 1] > 0.99
-
-
-@pytest.mark.parametrize("rows", [1, 3, 5000])
-def test_means_of_nearest_do_not_depend_on_the_block(rows: int) -> None:
-    vectors = draw(rows)
-    found = BANK.near_images(vectors, [1, 7, 500])
-    products = np.sort(vectors @ BANK.sentences.T, axis=1)[:, ::-1]
-    expected = np.stack([products[:, :k].mean(axis=1) for k in (1, 7, 500)], axis=1)
-    np.testing.assert_allclose(found, expected, atol=1e-6)
-
-
-def test_fewer_than_k_are_all_taken() -> None:
-    products = np.array([[3.0, 1.0, 2.0]])
-    np.testing.assert_allclose(means_of_greatest(products, [1, 2, 3, 9]), [[3, 2.5, 2, 2]])
 
 
 def test_a_hub_no_longer_hides_what_is_meant() -> None:
@@ -101,24 +74,3 @@ def test_the_best_trial_comes_first_and_is_what_its_vectors_reach() -> None:
         both = (ranks.image_to_sentence, ranks.sentence_to_image)
         reached = sum(100 * np.mean(one <= k) for one in both for k in (1, 5, 10))
         assert reached == pytest.approx(trial["recall_sum"], abs=4)  # ties of single precision
-
-
-def test_parts_bring_a_scaled_model_back_alone_and_in_an_ensemble() -> None:
-    model = Scaled(make_model(), 0.75, 5, BANK)
-    features, sentences = {"one": RNG.random((7, 6), np.float32)}, {"tfidf": RNG.random((8, 5), np.float32)}
-    twin = restore("ncca", model.settings(), model.tensors())
-    assert isinstance(twin, Scaled) and twin.encoders == ("one",) and twin.metric == "inner_product"
-    np.testing.assert_array_equal(twin.embed_images(features), model.embed_images(features))
-    np.testing.assert_array_equal(twin.embed_sentences(sentences), model.embed_sentences(sentences))
-    both = Ensemble([EnsembleMember("ncca", model, 0.4), EnsembleMember("ncca", make_model(), 0.6)])
-    again = Ensemble.from_parts(both.settings(), both.tensors())
-    np.testing.assert_array_equal(again.embed_images(features), both.embed_images(features))
-    assert both.embed_images(features).shape == (7, 6 + 4 + 6)
-
-
-def test_one_at_a_time_is_the_same() -> None:
-    model = Scaled(make_model(), 0.5, 10, BANK)
-    features = {"one": RNG.random((7, 6), np.float32)}
-    whole = model.embed_images(features)
-    each = np.concatenate([model.embed_images({"one": row[None]}) for row in features["one"]])
-    np.testing.assert_allclose(each, whole, atol=1e-6)

@@ -1,27 +1,16 @@
 """Random Fourier features, their second pass and the projections of mapped views by torch: the same as by numpy."""
 
-from dataclasses import replace
-
 import numpy as np
 import pytest
 import torch
 from devices import full_beyond
-from made_up import THINGS
-from made_up_settings import TRANSFER, text_view
-from scipy import sparse
 from test_feature_maps import BLOCKS, MAPS, make_fourier, moments_of
 from test_models import make_task
 
 from pipeline.config.registry.models import model_spec
 from pipeline.device import OomBatcher
-from pipeline.models.linear.cca import NormalizedCCA
-from pipeline.models.linear.device_moments import DeviceMappedAccumulator
 from pipeline.models.linear.device_views import sparse_on
-from pipeline.models.linear.ensemble import Ensemble, EnsembleMember
-from pipeline.models.linear.fourier import FourierFeatures
 from pipeline.models.linear.passes import mapped_moments
-from pipeline.models.linear.projection import Directions
-from pipeline.models.linear.views import ImageView
 
 ON_DEVICES = {name: maps for name, maps in MAPS.items() if maps.fit_devices()}
 
@@ -30,10 +19,6 @@ def assert_same(found, expected) -> None:
     for name in ("n", "mean_x", "mean_y", "xx", "xy", "yy"):
         left, right = np.asarray(getattr(found, name)), np.asarray(getattr(expected, name))
         np.testing.assert_allclose(left, right, atol=2e-5 * np.abs(right).max(), err_msg=name)
-
-
-def test_the_maps_that_fit_devices_are_those_of_fourier() -> None:
-    assert set(ON_DEVICES) == {"both kept", "cosines and sines", "images only", "sentences only"}
 
 
 @pytest.mark.parametrize("rule", ["paper", "cosine-sine"])
@@ -56,22 +41,6 @@ def test_the_second_pass_is_that_of_numpy(device, room: int, maps, monkeypatch: 
     assert_same(found, mapped_moments(known, BLOCKS, maps))
 
 
-def test_other_maps_stay_with_numpy(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(DeviceMappedAccumulator, "__init__", None)
-    known, cpu = moments_of(*BLOCKS), torch.device("cpu")
-    for name in set(MAPS) - set(ON_DEVICES):
-        found, expected = (mapped_moments(known, BLOCKS, MAPS[name], where) for where in (cpu, None))
-        np.testing.assert_array_equal(found.xx, expected.xx)
-
-
-def test_a_fit_with_fourier_features_comes_to_the_same(device: torch.device) -> None:
-    task, _ = make_task("ncca", "sae")
-    ours, theirs = (NormalizedCCA.fit(replace(task, device=where, memory={})) for where in (device, None))
-    assert isinstance(ours.model.maps.image, FourierFeatures) and TRANSFER.features == 30
-    assert ours.chosen.recall_sum == pytest.approx(theirs.chosen.recall_sum, abs=3)
-    np.testing.assert_allclose(ours.model.directions.values, theirs.model.directions.values, atol=1e-4)
-
-
 @pytest.mark.parametrize("room", [10_000, 13])
 @pytest.mark.parametrize(
     ("name", "training"), [("ridge", "target"), ("cca", "target"), ("ncca", "sae"), ("ncca", "target")]
@@ -88,26 +57,3 @@ def test_embeddings_are_those_of_numpy(device, room: int, name: str, training: s
     assert sum(done) == len(images) + len(sentences)
     nothing = model.embed_sentences({"tfidf": pairs.sentences["tfidf"][:0]})
     assert nothing.shape == (0, images.shape[1]) and nothing.dtype == images.dtype == np.float32
-
-
-def test_a_model_whose_map_is_numpys_stays_there(device: torch.device) -> None:
-    task, pairs = make_task("kcca", "target")
-    model = model_spec("kcca").load().fit(task).model
-    images = model.embed_images(pairs.features)
-    np.testing.assert_array_equal(model.to(device).embed_images(pairs.features), images)
-
-
-def test_an_ensemble_takes_its_members_along(device: torch.device) -> None:
-    size = len(THINGS)
-    eye = np.eye(size, dtype=np.float32)
-    member = NormalizedCCA(
-        ImageView(("colour",), (size,), ()),
-        text_view(size),
-        np.zeros(size),
-        np.zeros(size),
-        Directions(eye, eye, np.ones(size)),
-    )
-    ensemble = Ensemble([EnsembleMember("ncca", member, 1.0)]).to(device)
-    assert member._projections is not None
-    np.testing.assert_allclose(ensemble.embed_images({"colour": eye}), eye, atol=1e-6)
-    np.testing.assert_allclose(ensemble.embed_sentences({"vectors": {"tfidf": sparse.csr_array(eye)}}), eye, atol=1e-6)

@@ -1,7 +1,6 @@
 """Moments by torch are those by numpy, also where a GPU has no room for a whole block."""
 
 from dataclasses import replace
-from pathlib import Path
 
 import numpy as np
 import pytest
@@ -11,10 +10,8 @@ from made_up_settings import text_view
 from scipy import sparse
 
 from pipeline.device import OomBatcher
-from pipeline.models.linear import device_moments
 from pipeline.models.linear.accumulation import SMALL
-from pipeline.models.linear.device_moments import DeviceAccumulator
-from pipeline.models.linear.device_views import sparse_on, stack_on, stack_tensors
+from pipeline.models.linear.device_views import stack_on, stack_tensors
 from pipeline.models.linear.moments import Moments
 from pipeline.models.linear.passes import sum_blocks
 from pipeline.models.linear.text_views import TextView
@@ -86,26 +83,6 @@ def test_a_full_gpu_goes_on_with_parts_of_the_block(device: torch.device, monkey
     assert sum(done) == with_sentences and max(done) <= 100 and len(done) > 5
 
 
-def test_a_block_that_fails_half_way_is_counted_once(monkeypatch: pytest.MonkeyPatch) -> None:
-    dims, terms = (9, 4), 30
-    view, blocks = view_of(dims), make_blocks(dims, terms)
-    expected = sum_blocks(blocks, view, text_view(terms), 1)
-    failures = iter([True, False, True] + [False] * 100)
-
-    def sometimes(*arguments):
-        if next(failures):
-            raise torch.cuda.OutOfMemoryError("CUDA out of memory")
-        return sparse_on(*arguments)
-
-    monkeypatch.setattr(device_moments, "sparse_on", sometimes)
-    assert_same(sum_blocks(blocks, view, text_view(terms), 1, torch.device("cpu")), expected, 1e-12)
-
-
-def test_nothing_added_is_zero(device: torch.device) -> None:
-    found = DeviceAccumulator(view_of((3, 2)), 4, 1, device).result()
-    assert found.n == 0 and found.xx.shape == (5, 5) and not found.xx.any()
-
-
 @pytest.mark.parametrize("steps", [(), ("sqrt",), ("l2",), ("sqrt", "l2")])
 def test_views_are_stacked_and_normalised_alike(device: torch.device, steps: tuple[str, ...]) -> None:
     rng = np.random.default_rng(1)
@@ -120,32 +97,3 @@ def test_views_are_stacked_and_normalised_alike(device: torch.device, steps: tup
         np.testing.assert_allclose(stack(view, features, device).cpu(), expected, rtol=1e-6, atol=1e-7)
     for name, block in features.items():
         np.testing.assert_array_equal(block, before[name])
-
-
-def test_sparse_rows_multiply_alike(device: torch.device) -> None:
-    y = sparse.random_array((50, 20), density=0.2, rng=np.random.default_rng(2), dtype=np.float32, format="csr")
-    dense = np.random.default_rng(3).standard_normal((20, 7)).astype(np.float32)
-    for matrix in (y, y[10:12], y[:0], sparse.csr_array((4, 20), dtype=np.float32)):
-        found = sparse_on(matrix, device) @ torch.from_numpy(dense).to(device)
-        np.testing.assert_allclose(found.cpu(), matrix @ dense, atol=1e-6)
-
-
-def test_the_command_computes_where_the_configuration_says(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    from made_up import make_run, make_stage, write_feature_shards
-
-    from pipeline import device
-    from pipeline.storage.manifest import Manifest
-    from pipeline.storage.moments import read_moments
-
-    run = make_run(tmp_path / "run")
-    write_feature_shards(Manifest(run / "manifest"), run / "features" / "colour")
-    make_stage("encode_sentences", run)
-    make_stage("accumulate", run, "target")
-    (run / "moments/target").rename(tmp_path / "numpy")
-    used = []
-    monkeypatch.setattr(device, "find_gpu", lambda name: used.append(name) or torch.device("cpu"))
-    make_stage("accumulate", run, "target")
-    assert used == ["auto"]
-    for name in ("shard-00000.h5", "shard-00001.h5", "shard-00002.h5"):
-        folders = (run / "moments/target", tmp_path / "numpy")
-        assert_same(*(Moments.from_arrays(read_moments(folder / name, 0)) for folder in folders), 1e-6)

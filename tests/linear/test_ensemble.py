@@ -59,13 +59,6 @@ def test_its_score_is_the_weighted_sum_of_its_members_scores(ensemble: Ensemble)
     assert ensemble.text_encoders == ("tfidf",)
 
 
-def test_parts_bring_it_back(ensemble: Ensemble) -> None:
-    features, sentences = make_pairs()
-    twin = Ensemble.from_parts(ensemble.settings(), ensemble.tensors())
-    np.testing.assert_array_equal(twin.embed_images(features), ensemble.embed_images(features))
-    np.testing.assert_array_equal(twin.embed_sentences(sentences), ensemble.embed_sentences(sentences))
-
-
 class Parts:
     """A bundle without indices."""
 
@@ -92,12 +85,3 @@ def test_a_searcher_gives_each_member_its_own_form_of_a_sentence(ensemble: Ensem
     text = ["A dog sits"]
     forms = {"vectors": {"tfidf": encode(text, parts.terms)}, "tokens": encode_tokens(text, parts.tokens)}
     np.testing.assert_allclose(Searcher(parts).embed_sentence(text[0]), ensemble.embed_sentences(forms), atol=1e-6)
-
-
-def test_a_word_that_one_member_knows_is_known(ensemble: Ensemble) -> None:
-    assert Searcher(Parts(ensemble)).unknown_words("A dog sits by a zebra") == ["a", "by", "zebra"]
-    # One vocabulary lemmatises and has stop words, the other has "geese" as it stands and no "goose".
-    searcher = Searcher(Parts(ensemble, TermSettings(True, "words", True, ("a", "by"), 1), "geese"))
-    assert searcher.unknown_words("A dog sits by geese and zebras") == ["and", "zebras"]
-    assert searcher.unknown_words("Geese by a dog") == []
-    searcher.require_known("zebras and geese")

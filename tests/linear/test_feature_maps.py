@@ -7,8 +7,8 @@ from sklearn.metrics.pairwise import rbf_kernel
 
 from pipeline.models.linear.accumulation import MomentsAccumulator
 from pipeline.models.linear.cca import CCASolver
-from pipeline.models.linear.feature_maps import FeatureMaps, mapped_columns, project
-from pipeline.models.linear.fourier import PIECE, FourierFeatures, FourierMap, bandwidth
+from pipeline.models.linear.feature_maps import FeatureMaps, mapped_columns
+from pipeline.models.linear.fourier import FourierFeatures, FourierMap, bandwidth
 from pipeline.models.linear.kernels import KernelFeatures
 from pipeline.models.linear.mapped import ViewBlock
 from pipeline.models.linear.moments import Expansion, Moments
@@ -80,26 +80,6 @@ def test_the_second_pass_equals_dense_mapped_rows(maps: FeatureMaps) -> None:
     assert_same(found, dense_moments(x, y))
 
 
-def test_the_second_pass_must_meet_the_same_pairs() -> None:
-    with pytest.raises(ValueError, match="second pass"):
-        mapped_moments(moments_of(*BLOCKS), BLOCKS[:1], MAPS["both kept"])
-
-
-@pytest.mark.parametrize("maps", MAPS.values(), ids=MAPS)
-def test_parts_bring_lifts_back(maps: FeatureMaps) -> None:
-    twin = FeatureMaps.from_parts(maps.settings(), maps.tensors())
-    for side, rows in (("image", BLOCKS[0].x), ("text", BLOCKS[0].y)):
-        expected, found = (dense_columns(rows, getattr(one, side)) for one in (maps, twin))
-        np.testing.assert_array_equal(found, expected)
-
-
-def test_projection_of_mapped_columns_is_centred() -> None:
-    columns = mapped_columns(BLOCKS[0].y, MAPS["both kept"].text)
-    full = dense_columns(BLOCKS[0].y, MAPS["both kept"].text)
-    mean, matrix = full.mean(axis=0), np.random.default_rng(5).standard_normal((29, 3)).astype(np.float32)
-    np.testing.assert_allclose(project(columns, mean, matrix), (full - mean) @ matrix, atol=1e-4)
-
-
 @pytest.mark.parametrize("keep", [True, False])
 def test_expanded_moments_equal_those_of_expanded_rows(keep: bool) -> None:
     rng = np.random.default_rng(6)
@@ -109,15 +89,6 @@ def test_expanded_moments_equal_those_of_expanded_rows(keep: bool) -> None:
     columns = [np.hstack([rows, rows @ matrix]) if keep else rows @ matrix for rows, matrix in ((x, a), (y, b))]
     expected = dense_moments(*columns)
     assert_same(moments_of(block).expanded(Expansion(a, keep), Expansion(b, keep)), expected)
-
-
-def test_directions_pulled_back_project_rows_as_on_the_expanded_view() -> None:
-    rng = np.random.default_rng(7)
-    a, x = rng.standard_normal((12, 3)), rng.standard_normal((30, 12))
-    directions = rng.standard_normal((15, 5))
-    np.testing.assert_allclose(
-        x @ Expansion(a, True).pull_back(directions), np.hstack([x, x @ a]) @ directions, atol=1e-10
-    )
 
 
 def test_fourier_products_estimate_the_gaussian_kernel() -> None:
@@ -137,35 +108,10 @@ def test_the_papers_rule_is_taken_by_the_word() -> None:
     np.testing.assert_allclose(drawn(z), np.sqrt(2) * np.cos(z @ drawn.frequencies + drawn.phases), atol=1e-5)
 
 
-@pytest.mark.parametrize("rule", ["paper", "cosine-sine"])
-def test_many_rows_are_mapped_as_few_are(rule: str) -> None:
-    rng = np.random.default_rng(12)
-    drawn = FourierMap.draw(rule, 6, 30, 2.0, rng)
-    z = rng.standard_normal((PIECE + 7, 6)).astype(np.float32)
-    few = np.vstack([drawn(part, 0.3) for part in np.array_split(z, 50)])
-    np.testing.assert_allclose(drawn(z, 0.3), few, atol=1e-6)
-    frequencies, phases = drawn.frequencies, drawn.phases
-    if rule == "cosine-sine":
-        frequencies, phases = np.hstack([frequencies] * 2), np.repeat([0, -np.pi / 2], 15)
-    np.testing.assert_allclose(few, 0.3 * np.sqrt(2) * np.cos(z @ frequencies + phases), atol=1e-6)
-
-
 def test_bandwidth_is_the_mean_distance_to_the_fiftieth_neighbour() -> None:
     z = np.random.default_rng(11).standard_normal((120, 3))
     distances = np.sort(np.linalg.norm(z[:, None] - z, axis=2), axis=1)
     assert bandwidth(z) == pytest.approx(distances[:, 50].mean())
-
-
-def test_bandwidth_of_fewer_rows_takes_the_farthest() -> None:
-    z = np.arange(4.0)[:, None]
-    assert bandwidth(z) == pytest.approx((3 + 2 + 2 + 3) / 4)
-
-
-def test_kernel_columns_have_the_kernel_as_their_products() -> None:
-    rows = BLOCKS[0].x[:40]
-    feature_map = KernelFeatures.fit(rows, "rbf", 0.5, 100, seed=0)
-    mapped = feature_map(rows)
-    np.testing.assert_allclose(mapped @ mapped.T, rbf_kernel(rows, gamma=feature_map.gamma), atol=1e-4)
 
 
 def test_kernel_cca_is_that_of_the_kernel_matrices() -> None:

@@ -96,43 +96,8 @@ def test_a_distant_mean_does_not_cost_the_variance() -> None:
     np.testing.assert_allclose(variance, x.astype(np.float64).var(axis=0), rtol=1e-4)
 
 
-def test_nothing_added_is_zero_and_neutral() -> None:
-    pairs = make_pairs(10, 40)
-    nothing = accumulate((pairs[0], pairs[1][:0], pairs[2][:0]))
-    assert nothing.n == 0
-    assert_same(nothing + accumulate(pairs), dense(*pairs))
-    assert_same(accumulate(pairs) + nothing, dense(*pairs))
-
-
 @pytest.mark.parametrize("n", [1, 2, 255, 256, 257, 600])
 def test_packing_keeps_a_symmetric_matrix(n: int) -> None:
     full = np.random.default_rng(n).standard_normal((n, n)).astype(np.float32)
     full += full.T.copy()
     np.testing.assert_array_equal(unpack(pack(full), n), full)
-
-
-def test_arrays_bring_the_moments_back() -> None:
-    moments = accumulate(make_pairs(11, 64))
-    assert_same(Moments.from_arrays(moments.to_arrays()), moments, 0)
-
-
-def test_absorbed_moments_are_the_sum_to_the_last_bit_in_the_blocks_that_are_there() -> None:
-    one, other = (accumulate(make_pairs(seed, n, 300, 270)) for seed, n in ((1, 40), (2, 7)))
-    shift = np.sqrt(one.n * other.n / (one.n + other.n))
-    dx = (shift * (one.mean_x - other.mean_x)).astype(one.xx.dtype)
-    dy = (shift * (one.mean_y - other.mean_y)).astype(one.xx.dtype)
-    expected = {
-        "xx": np.outer(dx, dx) + other.xx + one.xx,
-        "xy": np.outer(dx, dy) + other.xy + one.xy,
-        "yy": np.outer(dy, dy) + other.yy + one.yy,
-    }
-    added, blocks = one + other, {name: getattr(one, name) for name in expected}
-    absorbed = one.absorb(other)
-    for name, block in expected.items():
-        assert getattr(added, name).tobytes() == getattr(absorbed, name).tobytes() == block.tobytes()
-        assert getattr(absorbed, name) is blocks[name]
-    assert absorbed.n == added.n
-    for name in ("mean_x", "mean_y"):
-        assert getattr(absorbed, name).tobytes() == getattr(added, name).tobytes()
-    nothing = Moments.zero(300, 270)
-    assert nothing.absorb(other) is other and other.absorb(nothing) is other

@@ -7,11 +7,8 @@ import pytest
 from scipy import sparse
 
 from pipeline.errors import InputError
-from pipeline.metrics.ranks import count_ranks
 from pipeline.models.linear import wsabie
-from pipeline.models.linear.projection import Directions
 from pipeline.models.linear.wsabie import (
-    EarlyStopping,
     WsabieSchedule,
     differentiate,
     find_violators,
@@ -34,13 +31,6 @@ def make_pairs(n: int = 460):
     words = np.maximum(hidden[owners] @ rng.standard_normal((5, 20)) + 0.1 * rng.standard_normal((len(owners), 20)), 0)
     x = (x - x.mean(axis=0)).astype(np.float32)
     return x, sparse.csr_array((words / np.linalg.norm(words, axis=1, keepdims=True)).astype(np.float32)), owners
-
-
-def median_rank(directions: Directions, x: np.ndarray, y: sparse.csr_array, owners: np.ndarray) -> float:
-    """Sentence to image, by cosine of the centred views."""
-    images, sentences = x @ directions.w, (y.toarray() - y.toarray().mean(axis=0)) @ directions.u
-    images, sentences = (a / np.linalg.norm(a, axis=1, keepdims=True) for a in (images, sentences))
-    return np.median(count_ranks(images, sentences, owners, "inner_product").sentence_to_image)
 
 
 def test_rank_weight_is_the_harmonic_number() -> None:
@@ -160,34 +150,6 @@ def test_no_column_is_longer_than_alpha_allows(schedule: WsabieSchedule) -> None
     assert directions.w.dtype == directions.u.dtype == np.float32
 
 
-@pytest.mark.parametrize("schedule", [SGD, ADAGRAD], ids=["sgd", "adagrad"])
-def test_it_beats_chance_by_far_on_unseen_pairs(schedule: WsabieSchedule) -> None:
-    x, y, owners = make_pairs()
-    train_rows, dev = owners < 400, owners >= 400
-    unseen = x[400:], y[np.flatnonzero(dev)], owners[dev] - 400
-    untrained = train(x[:400], y[np.flatnonzero(train_rows)], owners[train_rows], replace(schedule, epochs=0))
-    trained = train(x[:400], y[np.flatnonzero(train_rows)], owners[train_rows], schedule)
-    assert median_rank(untrained, *unseen) > 15  # chance: 30
-    assert median_rank(trained, *unseen) < 6
-
-
-@pytest.mark.parametrize("schedule", [SGD, ADAGRAD], ids=["sgd", "adagrad"])
-def test_the_seed_decides(schedule: WsabieSchedule) -> None:
-    pairs, short = make_pairs(60), replace(schedule, epochs=3)
-    first, second, other = train(*pairs, short), train(*pairs, short), train(*pairs, replace(short, seed=1))
-    np.testing.assert_array_equal(first.w, second.w)
-    np.testing.assert_array_equal(first.u, second.u)
-    assert not np.allclose(first.w, other.w)
-
-
-def test_centring_the_sentences_changes_nothing() -> None:
-    x, y, owners = make_pairs(60)
-    centred = sparse.csr_array((y.toarray() - y.toarray().mean(axis=0)).astype(np.float32))
-    schedule = replace(SGD, epochs=1, learning_rate=0.05)
-    plain, shifted = train(x, y, owners, schedule), train(x, centred, owners, schedule)
-    np.testing.assert_allclose(plain.w, shifted.w, atol=1e-4)
-
-
 def test_sentences_of_one_image_are_refused() -> None:
     x, y, _ = make_pairs(10)
     with pytest.raises(InputError, match="fewer than 2 images.*put more images into the train split"):
@@ -199,47 +161,8 @@ def test_a_diverging_learning_rate_is_named() -> None:
         train(*make_pairs(60), replace(SGD, learning_rate=1e30))
 
 
-@pytest.mark.parametrize("schedule", [SGD, ADAGRAD], ids=["sgd", "adagrad"])
-def test_sentences_that_are_all_alike_or_empty_move_nothing(schedule: WsabieSchedule) -> None:
-    x, y, owners = make_pairs(20)
-    for words in (y[np.zeros(len(owners), np.int64)], sparse.csr_array(y.shape, dtype=np.float32)):
-        first, last = (train(x, words, owners, replace(schedule, epochs=epochs)) for epochs in (0, 2))
-        np.testing.assert_array_equal(first.u, last.u)
-        np.testing.assert_array_equal(first.w, last.w)
-
-
 def test_features_that_are_not_finite_are_named() -> None:
     x, y, owners = make_pairs(60)
     x[7, 3] = np.nan
     with pytest.raises(InputError, match="training image 7 "):
         train(x, y, owners, SGD)
-
-
-def test_watch_is_told_every_epoch_and_can_stop() -> None:
-    told = []
-
-    def watch(epoch: int, directions: Directions) -> bool:
-        told.append((epoch, directions))
-        return epoch == 3
-
-    last = train(*make_pairs(60), SGD, watch=watch)
-    assert [epoch for epoch, _ in told] == [1, 2, 3]
-    np.testing.assert_array_equal(told[-1][1].w, last.w)
-    assert not np.allclose(told[0][1].w, told[1][1].w)  # copies, not one array that goes on changing
-
-
-def test_early_stopping_keeps_the_best() -> None:
-    scores = iter([1.0, 5.0, 3.0, 4.0, 9.0])
-    looks = EarlyStopping(lambda directions: next(scores), interval=2, patience=2, epochs=100)
-    last = train(*make_pairs(60), replace(SGD, epochs=100), watch=looks)
-    assert looks.scores == {2: 1.0, 4: 5.0, 6: 3.0, 8: 4.0}
-    assert looks.best_epoch == 4 and not np.allclose(looks.best.w, last.w)
-    np.testing.assert_array_equal(looks.best.w, train(*make_pairs(60), replace(SGD, epochs=4)).w)
-
-
-@pytest.mark.parametrize(("epochs", "looked"), [(2, [2]), (5, [5]), (7, [5, 7])])
-def test_early_stopping_looks_at_the_last_epoch_too(epochs: int, looked: list[int]) -> None:
-    looks = EarlyStopping(lambda directions: 1.0, interval=5, patience=9, epochs=epochs)
-    last = train(*make_pairs(60), replace(SGD, epochs=epochs), watch=looks)
-    assert list(looks.scores) == looked and looks.best_epoch == looked[0]
-    assert looks.best.w.shape == last.w.shape

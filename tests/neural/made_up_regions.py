@@ -80,7 +80,3 @@ def make_task(model: str = "dvsa", train: int = 150, dev: int = 40, seed: int = 
         return task
     recurrent = RecurrentTrainSettings(**{**SETTINGS, "hidden": 12})
     return replace(task, start=RecurrentCCA.untrained(replace(task, settings=recurrent)))
-
-
-def without_regions(task: TrainingTask) -> TrainingTask:
-    return replace(task, train=replace(task.train, regions=None))

@@ -35,10 +35,6 @@ def test_without_affinity_each_word_takes_its_own_best_region_and_with_much_of_i
     np.testing.assert_array_equal(together, np.repeat(scores.sum(axis=1).argmax(axis=1)[:, None], 9, axis=1))
 
 
-def test_equal_regions_are_decided_the_same_way_every_time() -> None:
-    assert decode_chains(np.zeros((1, 4, 3)), np.array([4]), 0.5).tolist() == [[0, 0, 0, 0]]
-
-
 def test_segments_are_runs_with_the_sum_of_their_products() -> None:
     regions = np.eye(3, dtype=np.float32)
     words = np.array([[0, 2, 0], [0, 1, 0], [0.4, 0.5, 0], [3, 0, 0]], np.float32)
@@ -50,24 +46,12 @@ def test_segments_are_runs_with_the_sum_of_their_products() -> None:
     assert smooth[0].score == pytest.approx(3.5)
 
 
-def test_batches_do_not_change_an_alignment() -> None:
-    rng = np.random.default_rng(2)
-    words = [rng.standard_normal((n, 8)).astype(np.float32) for n in rng.integers(0, 12, 600)]
-    regions = [rng.standard_normal((m, 8)).astype(np.float32) for m in rng.integers(0, 6, 600)]
-    together = list(align(words, regions, 0.5))
-    assert len(together) == 600
-    for i in range(0, 600, 7):
-        (alone,) = align([words[i]], [regions[i]], 0.5)
-        assert [(s.first, s.last, s.region) for s in alone] == [(s.first, s.last, s.region) for s in together[i]]
-        assert sum(s.last - s.first for s in alone) == (len(words[i]) if len(regions[i]) else 0)
-
-
 def test_magnitudes_are_means_over_all_places_of_a_word() -> None:
-    vectors = np.array([[3, 4], [0, 1], [6, 8], [0, 2], [0, 9]], np.float32)
-    found = word_magnitudes(vectors, np.array([2, 0, 2, 0, 5]), least_count=2)
+    lengths = np.array([5, 1, 10, 2, 9], np.float32)
+    found = word_magnitudes(lengths, np.array([2, 0, 2, 0, 5]), least_count=2)
     assert found.words.tolist() == [0, 2] and found.counts.tolist() == [2, 2]
     np.testing.assert_allclose(found.lengths, [1.5, 7.5])
-    assert word_magnitudes(vectors, np.array([2, 0, 2, 0, 5]), least_count=1).words.tolist() == [0, 2, 5]
+    assert word_magnitudes(lengths, np.array([2, 0, 2, 0, 5]), least_count=1).words.tolist() == [0, 2, 5]
 
 
 def test_the_longest_vectors_are_of_different_owners() -> None:

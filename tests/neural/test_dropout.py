@@ -34,13 +34,3 @@ def test_it_is_torchs_to_the_last_bit(shape: tuple[int, int], share: float) -> N
 def test_the_share_is_kept() -> None:
     kept = draw_kept(torch.Size([400, 500]), 0.3, torch.Generator().manual_seed(0))
     assert set(kept.unique().tolist()) == {0.0, 1.0} and abs(kept.mean().item() - 0.3) < 0.005
-
-
-def test_where_torch_draws_otherwise_it_is_left_to(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(module, "draw_kept", lambda shape, *_: torch.ones(shape))
-    module._draws_as_torch.cache_clear()
-    try:
-        x = torch.randn(20, 20)
-        assert all(map(torch.equal, done(dropout, x, 0.4), done(functional.dropout, x, 0.4)))
-    finally:
-        module._draws_as_torch.cache_clear()

@@ -2,10 +2,7 @@
 
 import numpy as np
 import pytest
-from made_up_regions import make_task
 
-from pipeline.config.registry.models import model_spec
-from pipeline.config.registry.stored import restore
 from pipeline.metrics.multivector_scores import multivector_scores
 from pipeline.models.linear.csls import Bank, Scaled
 from pipeline.multivectors import SUMS, MultiVectors, ScoreRule
@@ -46,22 +43,3 @@ def test_scores_are_the_models_less_those_of_the_neighbours(how: str, global_wei
     near_sentences = np.sort(multivector_scores(bank.images, sentences, rule).numpy(), axis=0)[-4:].mean(axis=0)
     expected = multivector_scores(images, sentences, rule).numpy() - 0.75 * (near_images[:, None] + near_sentences)
     np.testing.assert_allclose(found, expected, rtol=1e-4, atol=1e-4)
-
-
-@pytest.mark.parametrize("name", ["dvsa", "fragments"])
-def test_parts_bring_a_scaled_model_back(name: str) -> None:
-    own = {"global_weight": 0.5, "sum": "mean-words"} if name == "fragments" else {}
-    task = make_task(name, train=20, dev=10, **own)
-    plain = model_spec(name).load().trainer(task).finish()
-    features = {encoder: block[np.arange(10)] for encoder, block in task.dev.features.items()}
-    asked = {encoder: features[encoder] for encoder in plain.encoders}
-    sets = plain.embed_images(asked, task.dev.regions), plain.embed_sentences(task.dev.sentences)
-    model = Scaled(plain, 0.5, 3, Bank(*sets, plain.rule))
-    twin = restore(name, model.settings(), model.tensors())
-    assert twin.rule == model.rule and twin.region_encoders == plain.region_encoders
-    for one, other in (
-        (model.embed_images(asked, task.dev.regions), twin.embed_images(asked, task.dev.regions)),
-        (model.embed_sentences(task.dev.sentences), twin.embed_sentences(task.dev.sentences)),
-    ):
-        np.testing.assert_array_equal(one.vectors, other.vectors)
-        np.testing.assert_array_equal(one.globals, other.globals)

@@ -3,7 +3,6 @@
 import numpy as np
 import pytest
 
-from pipeline.errors import UsageError
 from pipeline.metrics.joining import join_images, join_sentences, joint_rule
 from pipeline.multivectors import MultiVectors, ScoreRule
 
@@ -55,12 +54,3 @@ def score(images: MultiVectors, sentences: MultiVectors, rule: ScoreRule) -> np.
             if rule.global_weight:
                 scores[i, j] += rule.global_weight * float(images.globals[i].astype(float) @ sentences.globals[j])
     return scores
-
-
-def test_what_cannot_be_joined_is_refused() -> None:
-    with pytest.raises(UsageError, match="but not both"):
-        joint_rule([ScoreRule("words", 0), ScoreRule("positive", 0)])
-    rng = np.random.default_rng(1)
-    images = [make_sets(rng, np.array(lengths), 3, None) for lengths in ([2, 3], [3, 2])]
-    with pytest.raises(UsageError, match="different regions"):
-        join_images(images, [0.5, 0.5], 2 * [ScoreRule("words", 0)])

@@ -5,7 +5,7 @@ import pytest
 import torch
 
 from pipeline.metrics.multivector_scores import multivector_scores
-from pipeline.models.neural.fragments import RectifiedBRNN, by_sentence
+from pipeline.models.neural.fragments import RectifiedBRNN
 from pipeline.models.neural.losses import MultipleInstance, Objective, ScoredFragments
 from pipeline.models.neural.packing import pack
 from pipeline.models.neural.word_towers import BiGRU
@@ -18,16 +18,6 @@ LENGTHS = [3, 0, 7, 1, 7, 2]
 def make_tokens() -> Tokens:
     offsets = np.cumsum([0, *LENGTHS])
     return Tokens(np.random.default_rng(0).integers(20, size=offsets[-1]).astype(np.int32), offsets)
-
-
-def test_a_mirrored_word_stands_as_far_from_the_other_end() -> None:
-    packed = pack(make_tokens(), unknown=20)
-    mirrored = by_sentence(packed.ids[packed.mirrored][:, None], packed)
-    straight = by_sentence(packed.ids[:, None], packed)
-    for i, ids in enumerate(make_tokens()):
-        expected = list(ids) or [20]
-        assert straight.between(i, i + 1).vectors[:, 0].tolist() == expected
-        assert mirrored.between(i, i + 1).vectors[:, 0].tolist() == expected[::-1]
 
 
 def test_words_are_those_of_the_equations() -> None:

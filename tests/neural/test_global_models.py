@@ -5,12 +5,10 @@ from types import SimpleNamespace
 
 import numpy as np
 import pytest
-import torch
 from made_up_pairs import VIEW, WORDS, make_task, make_task_of
 from scipy import sparse
 
 from pipeline.config.registry.models import made_by, model_spec
-from pipeline.errors import UsageError
 from pipeline.metrics.ranks import count_ranks
 from pipeline.models.linear.columns import one_matrix
 from pipeline.models.linear.projection import unit_rows
@@ -21,7 +19,6 @@ from pipeline.text.averaged import AveragedEncoder
 from pipeline.text.sequences import Tokens
 from pipeline.text.tfidf import TfidfEncoder
 from pipeline.text.tokens import TermSettings
-from pipeline.text.trees import Trees
 from pipeline.text.trees import pack as pack_trees
 from pipeline.text.vocabulary import build_vocabulary
 from pipeline.text.wordvectors import WordVectors
@@ -33,13 +30,6 @@ def trained(request: pytest.FixtureRequest):
     model = model_spec(request.param).load()
     task = make_task_of(request.param, epochs=8)
     return train(model, task, None, lambda training: None).model, task.dev
-
-
-def take(pairs, rows: np.ndarray):
-    sentences = pairs.sentences
-    if isinstance(sentences, dict):
-        return {name: block[rows] for name, block in sentences.items()}
-    return sentences.take(rows)
 
 
 def test_embeddings_are_unit_vectors_of_one_space(trained) -> None:
@@ -56,27 +46,6 @@ def test_it_beats_chance_by_far_on_unseen_pairs(trained) -> None:
         model.embed_images(dev.features), model.embed_sentences(dev.sentences), dev.owners, model.metric
     )
     assert np.median(ranks.sentence_to_image) < 8  # chance: 30
-
-
-def test_one_at_a_time_is_the_same(trained) -> None:
-    model, dev = trained
-    images, sentences = model.embed_images(dev.features), model.embed_sentences(dev.sentences)
-    for row in (0, 17, 59):
-        alone = model.embed_images({name: block[[row]] for name, block in dev.features.items()})
-        np.testing.assert_allclose(alone, images[[row]], atol=1e-5)
-        np.testing.assert_allclose(model.embed_sentences(take(dev, np.array([row]))), sentences[[row]], atol=1e-5)
-
-
-def test_inputs_are_left_as_they_were(trained) -> None:
-    model, dev = trained
-    form = {Tokens: "ids", Trees: "words"}.get(type(dev.sentences))
-    form = getattr(dev.sentences, form) if form else dev.sentences["tfidf"].data
-    before, words = {name: block.copy() for name, block in dev.features.items()}, form.copy()
-    model.embed_images(dev.features)
-    model.embed_sentences(dev.sentences)
-    for name, block in dev.features.items():
-        np.testing.assert_array_equal(block, before[name])
-    np.testing.assert_array_equal(form, words)
 
 
 def test_parts_bring_it_back(trained) -> None:
@@ -98,37 +67,10 @@ def test_nothing_to_go_by_is_still_a_finite_vector(trained) -> None:
     assert np.isfinite(model.embed_sentences(nothing)).all()
 
 
-def test_very_long_and_unknown_sentences_embed(trained) -> None:
-    model, _ = trained
-    if model.sentence_view != "tokens":
-        pytest.skip("tf-idf has no length, and trees have tests of their own")
-    rng = np.random.default_rng(0)
-    tokens = Tokens(
-        np.concatenate([rng.integers(WORDS, size=500), [WORDS] * 3]).astype(np.int32), np.array([0, 500, 503])
-    )
-    assert np.isfinite(model.embed_sentences(tokens)).all()
-
-
-def test_no_sentence_at_all_is_an_empty_block(trained) -> None:
-    model, dev = trained
-    assert model.embed_sentences(take(dev, np.zeros(0, np.int64))).shape == (0, 16)
-    assert model.embed_images({name: block[:0] for name, block in dev.features.items()}).shape == (0, 16)
-
-
 def test_fixed_word_vectors_stay() -> None:
     task = replace(make_task_of("lstm", epochs=1), train_words=False)
     model = train(model_spec("lstm").load(), task, None, lambda training: None).model
     np.testing.assert_array_equal(model.tensors()["sentences.words"], task.words)
-
-
-def test_bfloat16_comes_to_an_equal_loss() -> None:
-    logs = []
-    for precision in (torch.float32, torch.bfloat16):
-        task = replace(make_task_of("lstm", epochs=6), precision=precision)
-        logs.append(train(model_spec("lstm").load(), task, None, lambda training: None).log["history"])
-    exact, fast = (history[-1]["loss"] for history in logs)
-    assert exact < logs[0][0]["loss"] / 2
-    assert fast == pytest.approx(exact, rel=0.05)
 
 
 def test_a_refinement_starts_where_ncca_ends() -> None:
@@ -180,25 +122,3 @@ def test_only_a_trained_recurrent_refinement_tells_one_order_of_words_from_anoth
     for model, differs in ((fresh, False), (trained, True)):
         forwards, backwards = (model.embed_sentences(Tokens(order.ravel(), offsets)) for order in (ids, ids[:, ::-1]))
         assert (np.abs(forwards - backwards).max() > 1e-3) == differs
-
-
-def test_weight_decay_pulls_towards_the_start() -> None:
-    free, held = (make_task("vectors", weight_decay=decay, epochs=3) for decay in (0.0, 20.0))
-    start = model_spec("ncca-refined").load().trainer(free).finish().directions.w
-    moved = [
-        np.abs(train(model_spec("ncca-refined").load(), t, None, lambda _: None).model.directions.w - start).mean()
-        for t in (free, held)
-    ]
-    assert moved[1] < moved[0] / 2
-
-
-def test_a_refinement_needs_a_start_of_its_own_view() -> None:
-    task = make_task("vectors")
-    with pytest.raises(UsageError, match="starts from an ncca with the same image view"):
-        model_spec("ncca-refined").load().trainer(replace(task, start=None))
-    with pytest.raises(UsageError, match="starts from an ncca with the same image view"):
-        model_spec("ncca-refined").load().trainer(replace(task, view=VIEW.select(["one"])))
-    task = make_task_of("ncca-recurrent")
-    for wrong in (replace(task, start=None), replace(task, view=VIEW.select(["one"]))):
-        with pytest.raises(UsageError, match="ncca-recurrent starts from an ncca with the same image view"):
-            model_spec("ncca-recurrent").load().trainer(wrong)

@@ -6,17 +6,15 @@ import numpy as np
 import pytest
 import torch
 from made_up_pairs import make_task_of
-from made_up_trees import NOUN_PHRASE, Block, Shown, draw_phrases
+from made_up_trees import NOUN_PHRASE, draw_phrases
 from torch import Tensor
 
 from pipeline.config.registry.models import model_spec
-from pipeline.errors import UsageError
 from pipeline.models.neural.branches import DenseObjective, Normalisation, PhrasePairs, Scores, TwoBranches
 from pipeline.models.neural.hlstm import HierarchicalLSTM
 from pipeline.models.neural.hmlstm import match, noun_phrases, phrase_rows
 from pipeline.models.neural.losses import Objective
-from pipeline.models.neural.region_views import RegionView
-from pipeline.models.neural.task import TrainingPairs, train
+from pipeline.models.neural.task import train
 from pipeline.text.trees import Trees, pack
 
 LENGTHS = [1, 5, 0, 9, 17, 30]
@@ -116,66 +114,6 @@ def test_a_phrase_is_matched_within_its_image_and_not_with_the_whole_of_it() -> 
         assert chosen[phrase] == best and confidence[phrase] == pytest.approx(own[best], abs=1e-6)
 
 
-def test_phrases_find_the_things_that_they_name() -> None:
-    task = make_task_of("hmlstm", epochs=10, dropout=0.0)
-    model = train(model_spec("hmlstm").load(), task, None, lambda training: None).model
-    dev = task.dev
-    found = model.correspond(dev.sentences, dev.owners, dev.regions, task.region_view)
-    trees, nodes = dev.sentences, noun_phrases(dev.sentences, NOUN_PHRASE)
-    sentence = np.searchsorted(trees.offsets, nodes, "right") - 1
-    looks = task.train.regions.features[:, 1:].reshape(-1, 16)  # the first train images show every thing
-    named = trees.words[nodes - 4]  # the leaf of (NP a) stands four nodes before it
-    shown = dev.regions.features[dev.owners[sentence], found.chosen.numpy()]
-    thing = {look.tobytes(): i for i, look in enumerate(np.unique(looks, axis=0))}
-    pairs = list(zip(named.tolist(), (thing[row.tobytes()] for row in shown), strict=True))
-    usual = {
-        word: max(set(seen), key=seen.count)
-        for word in set(named.tolist())
-        for seen in [[b for a, b in pairs if a == word]]
-    }
-    assert len(set(usual.values())) > 15
-    assert np.mean([usual[word] == seen for word, seen in pairs]) > 0.8  # chance: a quarter
-
-
-class Placed(Shown):
-    """Regions of which only where they lie tells which they are: the one of a thing i starts at i pixels of 30."""
-
-    def packed(self, rows: np.ndarray) -> Block:
-        block = super().packed(rows)
-        things = self.features[rows][..., 0].ravel()
-        boxes = np.where(things[:, None] < 0, [0, 0, 30, 20], np.stack([things, 0 * things, things + 5, things + 5], 1))
-        return block._replace(features=np.ones((len(boxes), 16), np.float32), boxes=boxes)
-
-
-@pytest.mark.parametrize("geometry", [True, False])
-def test_phrases_find_regions_by_their_place_alone(geometry: bool) -> None:
-    task = make_task_of("hmlstm", epochs=12, dropout=0.0)
-    own = task.settings.changed({"correspondence_epochs": 1, "phrase_share": 1})
-    looks = np.unique(task.train.regions.features[:, 1:].reshape(-1, 16), axis=0)
-
-    def placed(pairs: TrainingPairs) -> TrainingPairs:
-        number = (pairs.regions.features[:, :, None] == looks).all(axis=-1).argmax(axis=-1)
-        number[:, 0] = -1
-        return replace(pairs, regions=Placed(number[..., None].astype(np.float32)))
-
-    view = RegionView(task.view, geometry)
-    task = replace(task, settings=own, train=placed(task.train), dev=placed(task.dev), region_view=view)
-    model = train(model_spec("hmlstm").load(), task, None, lambda training: None).model
-    found = model.correspond(task.dev.sentences, task.dev.owners, task.dev.regions, view).chosen.numpy()
-    if not geometry:
-        assert (found == 1).all()  # equal regions: the first
-        return
-    nodes = noun_phrases(task.dev.sentences, NOUN_PHRASE)
-    sentence = np.searchsorted(task.dev.sentences.offsets, nodes, "right") - 1
-    named = task.dev.sentences.words[nodes - 4]
-    shown = task.dev.regions.features[task.dev.owners[sentence], found, 0]
-    spread = [shown[named == word].std() for word in np.unique(named)]
-    assert np.mean(spread) < 0.6 * shown.std()  # by chance they are about equal
-    twin = type(model).from_parts(model.settings(), model.tensors())
-    block = task.dev.regions.packed(np.arange(3))
-    np.testing.assert_array_equal(twin.embed_regions(block), model.embed_regions(block, view))
-
-
 def test_correspondences_begin_after_the_simplified_model_and_change_its_learning() -> None:
     task = make_task_of("hmlstm", epochs=2)
     trainer = model_spec("hmlstm").load().trainer(task)
@@ -188,14 +126,6 @@ def test_correspondences_begin_after_the_simplified_model_and_change_its_learnin
     assert not simplified.found.confidence.any()
     losses = [each.training.progress.history for each in (trainer, simplified)]
     assert losses[0][0] == losses[1][0] and losses[0][1] != losses[1][1]
-
-
-def test_other_encoders_and_losses_without_contrasts_are_refused() -> None:
-    task = make_task_of("hmlstm")
-    with pytest.raises(UsageError, match="extract regions of all encoders"):
-        model_spec("hmlstm").load().trainer(replace(task, region_view=None))
-    with pytest.raises(UsageError, match="contrasts within the batch"):
-        model_spec("hmlstm").load().trainer(replace(task, settings=task.settings.changed({"loss": "squared"})))
 
 
 @pytest.mark.parametrize(
@@ -219,20 +149,6 @@ def test_the_phrases_loss_by_hand(contrasts: str, chosen: tuple, total: float) -
         of_pairs = Objective("ranking", "all", 1, margin=0.2, temperature=1, reduction=reduction)
         found = DenseObjective(of_pairs, 0.3, contrasts)(Scores(satisfied, scores, pairs), torch.tensor([0, 1]))
         assert found.item() == pytest.approx(0.3 * total / divisor, abs=1e-6)
-
-
-def test_statistics_of_parts_never_see_whole_images() -> None:
-    """A whole image that no region looks like moves the statistics of wholes alone, before and after the first
-    correspondences."""
-    task = make_task_of("hmlstm", epochs=2)
-    block = task.train.regions.features.copy()
-    block[:, 0] = 1e4
-    task = replace(task, train=replace(task.train, regions=Shown(block)))
-    trainer = model_spec("hmlstm").load().trainer(task)
-    drawn = []
-    trainer.model.network.image_norm.register_forward_pre_hook(lambda module, given: drawn.append(given[0].detach()))
-    trainer.training.run(lambda training: None)
-    assert len(drawn) > 20 and max(float(x.abs().max()) for x in drawn) < 100
 
 
 def test_both_branches_are_those_of_the_paper() -> None:
@@ -262,9 +178,3 @@ def test_both_branches_are_those_of_the_paper() -> None:
         v = branch(images - mean, network.image_map, network.image_norm)
         h = branch(texts, network.text_map, network.text_norm)
         np.testing.assert_allclose(scores.detach().numpy(), v @ h.T, atol=1e-5)
-
-
-def test_forget_gates_begin_with_their_bias() -> None:
-    task = make_task_of("hmlstm", forget_bias=1.5)
-    bias = model_spec("hmlstm").load().untrained(task).network.sentences.bias.detach().numpy()
-    np.testing.assert_array_equal(bias, np.repeat([0, 0, 0, 1.5], len(bias) // 4).astype(np.float32))

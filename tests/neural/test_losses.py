@@ -90,11 +90,3 @@ def test_of_the_whole_training_set_it_is_equation_5_of_socher() -> None:
     sentences, images = (1 - 1 + 4) + (1 - 2 + 4) + 0 + 0, (1 - 1 + 2) + (1 - 2 + 4) + 0
     assert one(torch.from_numpy(v[image_of] @ y.T), torch.tensor(image_of)).item() == sentences + images
     assert equation_5(v, y, image_of, 1.0) == sentences + images
-
-
-def test_the_mean_is_the_sum_over_the_pairs() -> None:
-    parts = {
-        reduction: Objective("ranking", "distinct", 0, 0.2, 1.0, reduction)(SCORES, OWNERS).item()
-        for reduction in ("mean", "sum")
-    }
-    assert parts["sum"] == pytest.approx(8 * parts["mean"])

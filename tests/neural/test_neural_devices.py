@@ -11,7 +11,7 @@ import torch
 from pipeline.config.registry.models import made_by, model_spec
 from pipeline.metrics.multivector_scores import multivector_scores
 from pipeline.models.neural.task import Trained, TrainingTask, train
-from pipeline.models.neural.training import Checkpoint, Training
+from pipeline.models.neural.training import Checkpoint
 from pipeline.multivectors import SUMS, MultiVectors, ScoreRule
 
 OWN = {
@@ -69,45 +69,6 @@ def test_training_and_embedding_are_those_of_the_processor(name: str, other_devi
     here = embed(expected.model, task.dev)
     assert expected.model.to(other_device) is expected.model
     assert_close(embed(expected.model, task.dev), here, 1e-4)
-
-
-@pytest.mark.parametrize("name", ["lstm", "hmlstm", "dvsa"])
-@pytest.mark.parametrize("there_first", [True, False])
-def test_a_killed_training_goes_on_elsewhere(name: str, there_first: bool, other_device: torch.device) -> None:
-    task = make_task(name)
-    devices = [other_device, torch.device("cpu")] if there_first else [torch.device("cpu"), other_device]
-    kept: list[Checkpoint] = []
-    run(name, replace(task, device=devices[0]), None, lambda training: kept.append(training.checkpoint()))
-    resumed = run(name, replace(task, device=devices[1]), kept[len(kept) // 2])
-    assert_close(resumed.model.tensors(), run(name, task).model.tensors())
-
-
-@pytest.mark.parametrize("optimiser", ["adam", "sgd", "momentum", "rmsprop", "adagrad"])
-def test_every_optimiser_trains_and_resumes_elsewhere(optimiser: str, other_device: torch.device) -> None:
-    task = make_task("bow", adagrad_reset=1)
-    task = replace(task, settings=task.settings.model_copy(update={"optimiser": optimiser}))  # rmsprop is generators'
-    kept: list[Checkpoint] = []
-    expected = run("bow", task, None, lambda training: kept.append(training.checkpoint()))
-    there = replace(task, device=other_device)
-    for checkpoint in (None, kept[2]):
-        assert_close(run("bow", there, checkpoint).model.tensors(), expected.model.tensors())
-
-
-def test_what_is_drawn_ahead_is_what_would_be_drawn(other_device: torch.device) -> None:
-    """With encoders left out at random, so that the numbers drawn for a batch matter."""
-    task = replace(make_task("bow", encoder_dropout=0.5), device=other_device)
-    drawn_ahead: list[bool] = []
-    expected = run("bow", task)
-    original = Training._drawn_ahead
-
-    def never(self: Training, rows: np.ndarray):
-        drawn_ahead.append(original(self, rows) is not None)
-
-    with pytest.MonkeyPatch.context() as patched:
-        patched.setattr(Training, "_drawn_ahead", never)
-        found = run("bow", task)
-    assert sum(drawn_ahead) == len(drawn_ahead) - SMALL["epochs"]  # all but the first of each epoch
-    assert_close(found.model.tensors(), expected.model.tensors(), 0 if other_device.type == "meta" else 1e-5)
 
 
 @pytest.mark.parametrize("rule", SUMS)

@@ -3,10 +3,8 @@
 import numpy as np
 import pytest
 import torch
-from made_up_pairs import VIEW, WORDS, make_task, make_task_of
+from made_up_pairs import VIEW, WORDS, make_task
 
-from pipeline.config.registry.models import model_spec
-from pipeline.errors import UsageError
 from pipeline.metrics.multivector_scores import multivector_scores
 from pipeline.models.neural.fragment_models import DVSA
 from pipeline.models.neural.region_views import RegionView
@@ -31,17 +29,3 @@ def test_a_product_is_the_score_of_a_region_alone_with_a_phrase(rule: str) -> No
     words = model.embed_sentences(PHRASES)
     scores = multivector_scores(alone, MultiVectors(torch.from_numpy(words.vectors), words.offsets), model.rule)
     np.testing.assert_allclose(regions @ phrases.T, scores.numpy(), rtol=1e-4, atol=1e-5)
-
-
-def test_positive_products_have_no_vector_of_a_phrase() -> None:
-    with pytest.raises(UsageError, match=r"leave it out of phrases.models"):
-        make_dvsa("positive").embed_phrases(PHRASES)
-
-
-def test_a_global_model_takes_a_region_as_an_image_and_a_phrase_as_a_sentence() -> None:
-    task = make_task_of("lstm")
-    model, block = model_spec("lstm").load().untrained(task), task.train.regions.packed(np.arange(2))
-    model.network.eval()
-    as_images = {name: np.ascontiguousarray(part) for name, part in VIEW.split(block.features).items()}
-    np.testing.assert_allclose(model.embed_regions(block), model.embed_images(as_images), atol=1e-6)
-    np.testing.assert_array_equal(model.embed_phrases(PHRASES), model.embed_sentences(PHRASES))

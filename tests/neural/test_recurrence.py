@@ -9,7 +9,7 @@ import torch
 from pipeline.models.neural.packing import pack
 from pipeline.models.neural.peepholes import PeepholeRecurrence
 from pipeline.models.neural.recurrence import CELLS, Recurrence
-from pipeline.models.neural.sentences import LongShortTerm, MeanOfWords, PlainRecurrent, Recurrent
+from pipeline.models.neural.sentences import MeanOfWords, PlainRecurrent, Recurrent
 from pipeline.text.sequences import Tokens
 
 LENGTHS = [3, 0, 7, 1, 7, 2]
@@ -84,37 +84,6 @@ def test_peepholes_are_the_papers_equations_and_their_gradients() -> None:
     (states * direction).sum().backward()
     for own, other in zip(ours, theirs, strict=True):
         torch.testing.assert_close(own.grad, other.grad, rtol=1e-4, atol=1e-5)
-
-
-def test_without_peepholes_it_is_the_usual_lstm() -> None:
-    torch.manual_seed(0)
-    packed = pack(make_tokens(LENGTHS), unknown=20)
-    plain, seeing = (LongShortTerm(torch.randn(21, 5), 4, 0.0, peepholes) for peepholes in (False, True))
-    seeing.load_state_dict({**plain.state_dict(), "p": torch.zeros(12, 4)})
-    torch.testing.assert_close(seeing(packed), plain(packed))
-
-
-@pytest.mark.parametrize("name", CELLS)
-def test_bfloat16_keeps_close_to_float32(name: str) -> None:
-    torch.manual_seed(0)
-    packed, gates = pack(make_tokens([12] * 16), unknown=20), CELLS[name].gates
-    parts = [torch.randn(21, 32), torch.randn(gates * 32, 32) / 6, torch.randn(gates * 32, 32) / 6]
-    parts += [torch.zeros(gates * 32), torch.zeros(gates * 32)]
-    results = []
-    for dtype in (torch.float32, torch.bfloat16):
-        leaves = [part.detach().clone().to(dtype).requires_grad_() for part in parts]
-        states = Recurrence.apply(CELLS[name], packed.sizes, leaves[0][packed.ids], *leaves[1:])
-        assert states.dtype == torch.float32
-        states[packed.last].sum().backward()
-        results.append([states.detach(), *(leaf.grad.float() for leaf in leaves)])
-    for exact, fast in zip(*results, strict=True):
-        assert torch.nn.functional.cosine_similarity(exact.flatten(), fast.flatten(), dim=0) > 0.999
-
-
-def test_a_sentence_of_five_hundred_words_and_an_empty_one() -> None:
-    packed = pack(make_tokens([500, 0, 3]), unknown=20)
-    assert packed.sizes[:4] == [3, 2, 2, 1] and len(packed.sizes) == 500
-    assert packed.ids[packed.last[1]] == 20
 
 
 @pytest.mark.parametrize("make", [MeanOfWords, partial(Recurrent, "gru"), partial(Recurrent, "lstm")])

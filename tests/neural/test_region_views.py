@@ -1,11 +1,9 @@
 """Where regions lie: against a loop, at any scale, and as it is beside normalised features."""
 
 import numpy as np
-import pytest
 from made_up_regions import draw_boxes
 from made_up_trees import Block
 
-from pipeline.errors import IntegrityError
 from pipeline.models.linear.views import ImageView
 from pipeline.models.neural.region_views import WHOLE, RegionView, locate
 
@@ -31,13 +29,6 @@ def test_a_region_lies_where_its_corners_are() -> None:
     assert found.dtype == np.float32 and locate(np.zeros((0, 4)), np.zeros(1, np.int64)).shape == (0, 7)
 
 
-def test_larger_photographs_have_the_same_geometry() -> None:
-    one, other = (locate(b.boxes, b.offsets) for b in (make_block(1, 1, 1, 1), make_block(0.25, 7, 1, 33.3)))
-    np.testing.assert_allclose(other, one, rtol=1e-5, atol=1e-7)
-    wide = make_block(1, 1, 1, 1)
-    np.testing.assert_allclose(locate(wide.boxes * [3, 1, 3, 1], wide.offsets), one, rtol=1e-5, atol=1e-7)
-
-
 def test_geometry_stands_unchanged_beside_normalised_features() -> None:
     block = make_block(1, 2, 1, 1)
     bare, view = RegionView(FEATURES, geometry=False), RegionView(FEATURES, geometry=True)
@@ -49,15 +40,3 @@ def test_geometry_stands_unchanged_beside_normalised_features() -> None:
     np.testing.assert_array_equal(view.stack(block, rows), x[rows])
     through = view.stack(block, rows, through=FEATURES.select(["two"]))
     np.testing.assert_array_equal(through, x[rows][:, 3:])
-
-
-def test_a_view_comes_back_and_one_without_the_key_has_no_geometry() -> None:
-    view = RegionView(FEATURES, geometry=True)
-    assert RegionView.from_dict({**view.settings(), "dimensions": 7}) == view
-    assert not RegionView.from_dict(vars(FEATURES)).geometry
-
-
-def test_features_of_other_encoders_are_refused() -> None:
-    block = make_block(1, 1, 1, 1)
-    with pytest.raises(IntegrityError, match="features of encoder two have shape"):
-        RegionView(FEATURES, geometry=True).stack(block._replace(features=block.features[:, :4]))

@@ -41,12 +41,6 @@ def test_each_relation_is_the_papers_vector() -> None:
         torch.testing.assert_close(found.between(i, i + 1).vectors, torch.stack(expected))
 
 
-def test_no_sentence_is_no_vector() -> None:
-    none = pack([])
-    found = make_network([1])(make_network([1]).arrange(none))
-    assert len(found) == 0 and found.vectors.shape == (0, 4)
-
-
 def test_relations_of_too_few_words_have_no_matrix() -> None:
     """Of ten words with a head, five have label 0, four label 2 and one label 3; roots count for none."""
     labels = [1] + [0] * 5 + [2] * 4 + [3]

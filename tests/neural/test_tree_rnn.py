@@ -47,15 +47,6 @@ def test_heights_are_the_recursion_and_its_gradients(kind: str, activation: str,
         torch.testing.assert_close(a, b, rtol=1e-5, atol=1e-5)
 
 
-@pytest.mark.parametrize("kind", ["ctrnn", "dtrnn", "sdtrnn"])
-def test_bfloat16_products_stay_near(kind: str) -> None:
-    trees = make_trees(kind)
-    exact, fast = (make_encoder(kind, precision) for precision in (torch.float32, torch.bfloat16))
-    fast.load_state_dict(exact.state_dict())
-    difference = exact(exact.arrange(trees)) - fast(fast.arrange(trees))
-    assert difference.abs().max() < 0.1 and difference.abs().max() > 0
-
-
 def test_a_relation_is_as_large_as_its_matrix() -> None:
     """Section 6.7: Frobenius norms, the same for relations that share a matrix, and none for what no word has."""
     encoder = make_encoder("sdtrnn")
@@ -73,52 +64,6 @@ def test_positions_count_from_the_head_outwards() -> None:
     assert kinds.tolist() == [1, 0, -1, 2, 3]  # l2, l1, root, r1, r2
     narrow = PositionRNN(make_words(), 12, 0.0, "tanh", left=1, right=1)
     assert narrow.kinds(trees.parents, trees.labels).tolist() == [-1, 0, -1, 1, -1]
-
-
-def test_rare_relations_share_one_matrix_and_unseen_ones_have_none() -> None:
-    labels = [0] * 5 + [1] * 2 + [3] * 4 + [4]
-    trees = pack([[(-1, 0, 2), *((0, 0, label) for label in labels)]])
-    learned = RelationRNN.learn(trees, rare=3)
-    assert learned == {"matrix_of": [0, 2, -1, 1, 2]}  # 2 is only a root's
-    kinds = RelationRNN(make_words(), 12, 0.0, "tanh", **learned).kinds(
-        np.array([-1, 0, 0, 0]), np.array([0, 1, 2, 99])
-    )
-    assert kinds.tolist() == [-1, 2, -1, -1]
-
-
-def test_no_rare_relation_needs_no_shared_matrix() -> None:
-    assert RelationRNN.learn(pack([[(-1, 0, 0), (0, 0, 1)]]), rare=1) == {"matrix_of": [-1, 0]}
-    assert RelationRNN.learn(pack([[(-1, 0, 0)]]), rare=1) == {"matrix_of": []}
-
-
-def test_a_sentence_without_words_is_one_unknown_word() -> None:
-    for kind in ("ctrnn", "dtrnn", "sdtrnn"):
-        encoder = make_encoder(kind)
-        nothing, unknown = pack([[]]), pack([[(-1, WORDS, 0)]])
-        torch.testing.assert_close(encoder(encoder.arrange(nothing)), encoder(encoder.arrange(unknown)))
-
-
-def test_no_sentence_at_all() -> None:
-    for kind in ("ctrnn", "dtrnn", "sdtrnn"):
-        encoder = make_encoder(kind)
-        assert encoder(encoder.arrange(pack([]))).shape == (0, 7 if kind == "ctrnn" else 12)
-
-
-def test_a_chain_of_500_words() -> None:
-    for kind in ("dtrnn", "sdtrnn"):
-        encoder = make_encoder(kind)
-        found = encoder(encoder.arrange(pack([[(i - 1, i % WORDS, 0) for i in range(500)]])))
-        assert torch.isfinite(found).all()
-        torch.autograd.grad(found.sum(), list(encoder.parameters()))
-
-
-def test_a_sentence_does_not_see_its_neighbours() -> None:
-    for kind in ("ctrnn", "dtrnn", "sdtrnn"):
-        encoder, trees = make_encoder(kind), make_trees(kind)
-        together = encoder(encoder.arrange(trees))
-        for row in range(len(trees)):
-            alone = encoder(encoder.arrange(trees.take(np.array([row]))))
-            torch.testing.assert_close(alone[0], together[row], rtol=0, atol=1e-6)
 
 
 def test_what_is_no_tree_is_refused() -> None:

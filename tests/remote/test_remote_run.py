@@ -7,19 +7,15 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-import pyarrow as pa
-import pyarrow.parquet as pq
 import pytest
 import yaml
-from made_up_everything import EXCLUDED, FORMS, check_everything, everything, write
 from PIL import Image
 from servers import FaultyServer, S3Server
 
 from pipeline.collections.watching import describe_state
 from pipeline.config import load
-from pipeline.errors import UnreachableError, UsageError
+from pipeline.errors import UnreachableError
 from pipeline.remote.paths import place
-from pipeline.remote.scratch import Scratch
 from pipeline.run import Run
 from pipeline.run.runner import make
 from stages.catalogue import declared
@@ -105,27 +101,6 @@ def test_tars_in_a_bucket_make_what_they_make_on_disk(s3: S3Server, tmp_path: Pa
     assert read == jpeg(0)
 
 
-@pytest.mark.parametrize("form", FORMS)
-def test_all_objects_of_a_bucket_are_accounted_for(form: str, s3: S3Server, tmp_path: Path) -> None:
-    s3.put_folder(f"all-{form}", write(tmp_path / "data", everything()))
-    settings = {"format": form, "exclude": EXCLUDED, "reject_limit": 1, "default_split": "gallery"}
-    make_all(start(tmp_path, "run", f"s3://all-{form}", collection=settings), STEPS[0])
-    check_everything(tmp_path / "run", form)
-
-
-def test_parquet_with_photographs_in_a_bucket(s3: S3Server, tmp_path: Path) -> None:
-    images = [{"bytes": jpeg(number), "path": None} for number in range(9)]
-    (tmp_path / "data").mkdir()
-    table = pa.table({"image": images, "sentence": [f"thing {number}" for number in range(9)]})
-    pq.write_table(table, tmp_path / "data/train.parquet", row_group_size=4)
-    s3.put_folder("hub", tmp_path / "data")
-    collection = {"format": "parquet", "default_split": "train"}
-    here = make_all(start(tmp_path, "here", str(tmp_path / "data"), collection=collection), *STEPS)
-    there = make_all(start(tmp_path, "there", "s3://hub", collection=collection), *STEPS)
-    assert tables(here) == tables(there) and here.manifest.images.num_rows == 9
-    assert there.layout.features("tiny").shard(0).read_bytes() == here.layout.features("tiny").shard(0).read_bytes()
-
-
 def test_a_tar_that_changes_after_ingest_stops_extraction_and_reruns_ingest(s3: S3Server, tmp_path: Path) -> None:
     data = write_tars(tmp_path / "data")
     s3.put_folder("changed", data)
@@ -136,50 +111,6 @@ def test_a_tar_that_changes_after_ingest_stops_extraction_and_reruns_ingest(s3: 
     with pytest.raises(UnreachableError, match=r"s3://changed/shard-001\.tar is not what it was .* run ingest again"):
         make_all(Run(run.root), STEPS[2])
     assert describe_state(place("s3://changed"), "webdataset", {}, run.scratch) != before
-
-
-def test_a_table_in_a_bucket_with_images_and_features_beside_it(s3: S3Server, tmp_path: Path) -> None:
-    names = [f"images/{i}.jpg" for i in range(10)]
-    table = pa.table({"file": names, "sentence": [f"a thing {i}" for i in range(10)], "year": list(range(10))})
-    vectors = np.random.default_rng(0).normal(size=(10, 5)).astype(np.float32)
-    features = pa.table({"file": names, "embedding": list(vectors)})
-    data = tmp_path / "data"
-    (data / "images").mkdir(parents=True)
-    for i, name in enumerate(names):
-        (data / name).write_bytes(jpeg(i))
-    pq.write_table(table, data / "list.parquet")
-    (tmp_path / "made").mkdir()
-    pq.write_table(features, tmp_path / "made/clip.parquet")
-    s3.put_folder("listed", data)
-    s3.put_folder("listed-features", tmp_path / "made")
-
-    def begun(name: str, root: str, path: str) -> Run:
-        given = [{"name": "given", "kind": "imported", "path": path}]
-        collection = {"format": "table", "files": {"table": "list.parquet"}}
-        run = start(tmp_path, name, root, collection=collection, encoders=given)
-        return make_all(run, ("ingest", ()), ("import_features", ("given",)))
-
-    here = begun("here", str(data), str(tmp_path / "made/clip.parquet"))
-    there = begun("there", "s3://listed", "s3://listed-features/clip.parquet")
-    assert tables(here) == tables(there)
-    assert [row["path"] for row in there.manifest.images.to_pylist()] == names
-    for number in range(here.manifest.n_shards):
-        one, other = (run.layout.features("given").shard(number) for run in (here, there))
-        assert one.read_bytes() == other.read_bytes()
-
-
-@pytest.mark.usefixtures("impatient")
-def test_tars_behind_a_web_server_that_fails_now_and_then(web: FaultyServer, tmp_path: Path) -> None:
-    data = write_tars(tmp_path / "data")
-    web.objects = {path.name: path.read_bytes() for path in data.iterdir()}
-    here = make_all(start(tmp_path, "here", str(data), collection=WEB), STEPS[0])
-    web.faults = ["503", "cut", "503", "", "", "cut"]
-    files = {"divided": "shard-{000..002}.tar"}
-    there = make_all(start(tmp_path, "there", web.root, collection={**WEB, "files": files}), STEPS[0])
-    assert tables(here) == tables(there)
-    assert not web.faults
-    with pytest.raises(UsageError, match="a web server lists nothing"):
-        make_all(start(tmp_path, "unnamed", web.root, collection=WEB), STEPS[0])
 
 
 @pytest.mark.usefixtures("impatient")
@@ -196,12 +127,3 @@ def test_a_server_that_is_gone_rejects_no_photograph(web: FaultyServer, tmp_path
     make_all(run, STEPS[0])
     (reject,) = run.manifest.rejects[:1]
     assert reject["file"] == "b.jpg" and reject["reason"].startswith("missing")
-
-
-def test_state_of_a_folder_in_a_bucket_follows_its_objects(s3: S3Server, scratch: Scratch) -> None:
-    s3.put("state", {"images/a.jpg": b"a", "captions.tsv": b"a.jpg\t0\tA thing\n", "other.bin": b"x"})
-    first = describe_state(place("s3://state"), "folder", {}, scratch)
-    s3.put("state", {"other.bin": b"y"})
-    assert describe_state(place("s3://state"), "folder", {}, scratch) == first and first.startswith("2 files")
-    s3.put("state", {"images/a.jpg": b"b"})
-    assert describe_state(place("s3://state"), "folder", {}, scratch) != first

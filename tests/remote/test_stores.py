@@ -3,7 +3,6 @@
 import gzip
 import hashlib
 import os
-import pickle
 import signal
 import subprocess
 import sys
@@ -12,10 +11,10 @@ from pathlib import Path
 import pytest
 from servers import FaultyServer, S3Server
 
-from pipeline.errors import InputError, UnreachableError, UsageError
+from pipeline.errors import InputError, UnreachableError
 from pipeline.plain_files import UnopenedFile
 from pipeline.remote import stores
-from pipeline.remote.paths import RemotePath, below, check_url, place
+from pipeline.remote.paths import RemotePath, check_url, place
 from pipeline.remote.scratch import Scratch
 from pipeline.remote.stores import Version
 from pipeline.storage.sources import ImageSource
@@ -28,14 +27,6 @@ ROOT = Path(__file__).parents[2]
 def copy_of(scratch: Scratch, path: RemotePath, *known: object) -> bytes:
     with os.fdopen(scratch.open(path, *known), "rb") as file:
         return file.read()
-
-
-@pytest.mark.parametrize("text", ["s3://bucket/photos", "https://host:8080/a b/c.tar", "gs://bucket"])
-def test_a_url_survives_paths_and_pickles(text: str) -> None:
-    path = place(text)
-    assert str(path) == text and str(pickle.loads(pickle.dumps(path))) == text
-    assert str(path / "x/y.jpg") == f"{text}/x/y.jpg" and str((path / "x").parent) == text
-    assert below(Path("/data"), text) == path and below(path, "x.csv").name == "x.csv"
 
 
 @pytest.mark.parametrize(
@@ -92,14 +83,6 @@ class ReadLocation:
         return self.source.read(*location)
 
 
-def test_worker_processes_share_one_copy(s3: S3Server, scratch: Scratch) -> None:
-    s3.put("shared", {"x.tar": BODY})
-    source = ImageSource(place("s3://shared"), scratch=scratch)
-    spans = [("x.tar", at, 100) for at in range(0, 4000, 100)]
-    assert b"".join(isolated_map(ReadLocation(source), spans, 2)) == BODY[:4000]
-    assert list(scratch.fetched) == ["s3://shared/x.tar"]
-
-
 @pytest.mark.usefixtures("impatient")
 def test_a_web_server_that_fails_for_a_while_costs_time_and_no_more(web: FaultyServer, scratch: Scratch) -> None:
     web.objects = {"x.tar": BODY, "a b.jpg": b"jpeg"}
@@ -125,18 +108,6 @@ def test_what_does_not_pass_is_told_at_once_and_by_name(web: FaultyServer) -> No
     web.faults = ["503"] * 1000
     with pytest.raises(UnreachableError, match=r"x\.tar cannot be reached"):
         stores.look(path)
-
-
-@pytest.mark.usefixtures("impatient")
-def test_an_object_that_changes_between_two_readings_is_noticed(web: FaultyServer, tmp_path: Path) -> None:
-    """The copy has gone meanwhile, because scratch holds one."""
-    web.objects = {"x.tar": BODY, "y.tar": BODY[::-1]}
-    small = Scratch(str(tmp_path), len(BODY) * 1.5e-9)
-    x, y = place(f"{web.root}/x.tar"), place(f"{web.root}/y.tar")
-    assert copy_of(small, x) == BODY and copy_of(small, y) == BODY[::-1]
-    web.objects["x.tar"] = BODY[:-1] + b"?"
-    with pytest.raises(UnreachableError, match="is not what it was"):
-        copy_of(small, x)
 
 
 def test_scratch_is_bounded_and_ends_with_its_job(web: FaultyServer, tmp_path: Path) -> None:
@@ -187,14 +158,6 @@ def test_what_a_web_server_packs_or_sends_without_end_stays_small(web: FaultySer
     with pytest.raises(InputError, match=r"too-large.*long\.jpg"):
         stores.read(place(f"{web.root}/long.jpg"), most=1_000_000)
     assert stores.read(place(f"{web.root}/long.jpg"), 5, 10, most=1_000_000) == bytes(10)
-
-
-@pytest.mark.parametrize("scheme", ["gs", "no-such-store"])
-def test_a_store_that_fsspec_cannot_open_is_named(scheme: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setitem(sys.modules, "gcsfs", None)
-    stores.file_system.cache_clear()
-    with pytest.raises(UsageError, match=f"{scheme}://"):
-        stores.find(place(f"{scheme}://bucket"))
 
 
 def test_a_redirect_to_a_file_of_this_machine_is_not_followed(web: FaultyServer) -> None:

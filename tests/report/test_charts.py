@@ -5,8 +5,20 @@ import re
 import numpy as np
 import pytest
 
-from pipeline.report.charts import HEIGHT, WIDTH, Chart, Line
-from pipeline.report.learning import draw_logs
+from pipeline.report.charts import (
+    EDGE,
+    HEIGHT,
+    NAMES,
+    ROW_WIDTH,
+    WIDTH,
+    Chart,
+    Line,
+    draw_bars,
+    draw_intervals,
+    draw_logs,
+)
+
+PLOT = ROW_WIDTH - NAMES - EDGE
 
 
 @pytest.mark.parametrize("values", [(3.0,), (0.0, 0.0), (-2.0, 5.5, 1.0), (0.31, 0.32), (1e-7, 3e-7)])
@@ -46,3 +58,25 @@ def test_logs_are_drawn_as_far_as_they_go() -> None:
     assert [line.label for line in correlations.lines] == ["training", "held out"]
     assert curves.lines == [Line("lstm", [(1, 100.0), (2, 120.0)])]
     assert draw_logs({"other": {}}) == []
+
+
+def test_dots_and_intervals_stand_where_their_values_are() -> None:
+    rows = {"ncca": [(50.0, (40.0, 60.0)), (25.0, None)], "<b>": [(100.0, (90.0, 120.0)), (0.0, (0.0, 1.0))]}
+    svg = draw_intervals("Recall", rows, ["one way", "the other"])
+    places = [(float(x) - NAMES) / PLOT for x in re.findall('cx="([0-9.]+)"', svg)]
+    assert places == pytest.approx([0.5, 0.25, 1, 0], abs=1e-3)
+    ends = [
+        ((float(low) - NAMES) / PLOT, (float(high) - NAMES) / PLOT)
+        for low, high in re.findall('class="line" d="M([0-9.]+) [0-9.]+H([0-9.]+)"', svg)
+    ]
+    assert ends == [pytest.approx(end, abs=1e-3) for end in ((0.4, 0.6), (0.9, 1), (0, 0.01))]
+    assert "<b>" not in svg and "ncca, the other: 25.0" in svg
+
+
+def test_the_longest_bar_is_of_the_greatest_value() -> None:
+    svg = draw_bars("Time", {"extract": (30.0, "30.0 s"), "fit": (10.0, "10.0 s"), "report": (0.0, "0.0 s")})
+    assert [float(width) / PLOT for width in re.findall('width="([0-9.]+)" height', svg)] == pytest.approx(
+        [1, 1 / 3, 0], abs=1e-3
+    )
+    assert "30.0 s" in svg
+    assert "<svg" in draw_bars("Nothing", {"fit": (0.0, "0.0 s")})

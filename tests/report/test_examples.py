@@ -1,5 +1,6 @@
 """Example queries on a made-up bundle."""
 
+from collections.abc import Iterable
 from pathlib import Path
 
 import numpy as np
@@ -7,8 +8,18 @@ import pytest
 from made_up import make_run
 
 from pipeline.multivectors import MultiVectors, ScoreRule
-from pipeline.report.atlas import PLACES, draw_map
-from pipeline.report.examples import FAILURES, TOP, ReportPicture, SplitGallery, ask, read_gallery
+from pipeline.report.examples import (
+    DESCRIBED,
+    FAILURES,
+    PLACES,
+    TOP,
+    SplitGallery,
+    ask,
+    compare_generators,
+    draw_map,
+    read_gallery,
+)
+from pipeline.report.photographs import ReportPicture
 from pipeline.storage.embeddings import Embeddings
 from pipeline.storage.manifest import Manifest
 from pipeline.storage.pairs import split_pairs
@@ -105,3 +116,21 @@ def test_items_of_one_of_several_vectors_are_shown_as_vectors_are(tmp_path: Path
     for one, other in zip(shown.by_sentence + shown.by_image, again.by_sentence + again.by_image, strict=True):
         assert one.query == other.query
         assert [a.score for a in one.answers] == pytest.approx([a.score for a in other.answers], abs=1e-5)
+
+
+def description(name: str, ids: list[int]) -> dict:
+    sentence = {"text": f"{name} says", "score": 1.0, "verbatim": name == "nearest"}
+    images = [{"image_id": i, "box": None, "sentences": [sentence, {**sentence, "text": "worse"}]} for i in ids]
+    return {"generator": name, "images": [*images, {"image_id": 9, "box": [0, 0, 1, 1], "sentences": [sentence]}]}
+
+
+def test_the_best_sentence_of_each_generator_stands_beside_the_photograph() -> None:
+    def pick(ids: Iterable[int]) -> list[dict]:
+        return [{"image_id": i, "path": f"{i}.png"} for i in ids]
+
+    told = [description("nearest", list(range(12))), description("mrnn", list(range(3, 15)))]
+    found = compare_generators(told, pick, lambda row: ReportPicture(row["path"], None))
+    assert [one.what.name for one in found][0] == "3.png" and [one.what.name for one in found][-1] == "11.png"
+    assert len(found) == DESCRIBED
+    assert all(one.sentences == [("nearest", "nearest says", True), ("mrnn", "mrnn says", False)] for one in found)
+    assert compare_generators([], pick, lambda row: ReportPicture(row["path"], None)) == []

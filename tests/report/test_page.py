@@ -5,8 +5,11 @@ import json
 import re
 from pathlib import Path
 
+import numpy as np
+import pyarrow as pa
 import pytest
-from made_up import make_stage, write_feature_shards, write_sheet
+from made_up import make_stage, write_feature_shards
+from made_up_sets import write_regions
 from outline import report
 
 from pipeline.config import Config
@@ -14,6 +17,7 @@ from pipeline.errors import IntegrityError
 from pipeline.run.layout import Layout
 from pipeline.storage.atomic import publish_json, read_json
 from pipeline.storage.manifest import Manifest
+from pipeline.storage.phrases import vectors_column, write_phrases
 
 
 def test_the_first_lines_say_what_there_is_and_how_to_search_it(run: Path) -> None:
@@ -25,7 +29,7 @@ def test_the_first_lines_say_what_there_is_and_how_to_search_it(run: Path) -> No
 def test_the_contents_lead_to_parts_that_are_there(run: Path) -> None:
     page, html = report(run), (run / "report" / "index.html").read_text()
     anchors = [address[1:] for address in page.addresses if address.startswith("#")]
-    assert anchors == ["retrieval", "answers", "map", "collection", "encoders", "indices", "costs"]
+    assert anchors == ["retrieval", "answers", "map", "collection", "encoders", "indices"]
     assert all(html.count(f'id="{anchor}"') == 1 for anchor in anchors)
 
 
@@ -73,7 +77,7 @@ def test_retrieval_is_what_was_evaluated(run: Path) -> None:
 
 def test_the_collection_is_counted_and_its_rejects_are_explained(run: Path) -> None:
     page = report(run)
-    counts = {"given": "25", "kept": "24", "rejected": "1", "duplicate": "0"}
+    counts = {"given": "25", "kept": "24", "rejected": "1", "duplicate": "0", "left out": "0"}
     assert page.rows("Collection")[0] == {"": "images", **counts}
     (left_out,) = page.rows("What was left out, and why")
     assert left_out == {"what": "image", "reason": "truncated", "how often": "1", "for example": "broken.png"}
@@ -149,7 +153,7 @@ def write_judged(run: Path, whole: dict, boxes: dict) -> None:
     publish_json(layout.descriptions("mrnn", "test").commit, {**described, "inputs": inputs})
     for subject, value in {"test": whole, "test.boxes": boxes}.items():
         publish_json(layout.description_evaluation("mrnn", subject).path, {**value, "inputs": inputs})
-    write_sheet(layout.region_sheet("colour"))
+    write_regions(run)
 
 
 def test_judged_sentences_stand_in_a_table(own: Path, run: Path) -> None:
@@ -207,9 +211,12 @@ def test_how_phrases_and_regions_find_each_other_stands_in_a_table(
     }
     publish_json(layout.phrase_ranking("ncca", "dev").path, {**made, "split": "dev", "left_out": "no box has a label"})
     publish_json(layout.phrase_ranking("ncca", "test").path, {**made, "split": "test", **measured})
+    vector, image = vectors_column(np.ones((1, 4))), {"image_id": [2]}
+    region = pa.table({**image, "number": [0], **dict.fromkeys(("x1", "y1", "x2", "y2"), [0.0]), "vector": vector})
+    phrase = pa.table({**image, "sentence_id": [4], "text": ["a dog"], "head": ["dog"], "vector": vector})
     for names in splits:
-        write_sheet(layout.phrase_sheet(*names))
-        write_sheet(layout.phrase_plane(*names))
+        details = dict(zip(("model", "split"), names, strict=True)) | {"dim": 4, "inputs": made["inputs"]}
+        write_phrases(layout.phrases(*names).path, region, phrase, fingerprint="p", details=details)
     heading = "Phrases and regions"
     assert heading not in report(run).parts
     monkeypatch.setattr(Config, "phrase_splits", lambda config, chosen=(): splits)

@@ -64,19 +64,6 @@ def test_one_setting_that_differs_is_told_in_place_of_a_difference(changed: str)
     assert "no difference is given" in note
 
 
-def test_the_nearest_to_the_paper_stands_first() -> None:
-    far = system("far", "dvsa", **{**PRINTED["BRNN"], "loss": "info-nce", "sum": "mean-words"})
-    ours = [far, system("near", "dvsa", **{**PRINTED["BRNN"], "margin": 0.1})]
-    text = tables([evaluation("far"), evaluation("near")], ours)[KARPATHY]
-    assert [line.split("`")[1] for line in lines_of(text, "|  | `")] == ["near", "far", "far"]  # far less near, then
-
-
-def test_a_row_that_is_only_cited_gives_no_difference() -> None:
-    text = tables([evaluation("devise")], [system("devise", "devise", loss="ranking")])[KARPATHY]
-    (line,) = lines_of(text, "|  | `devise` |")
-    assert "(" not in line and "the paper cites this row" in lines_of(text, "- `devise` beside DeViSE")[0]
-
-
 def test_seeds_are_one_system_with_mean_and_deviation() -> None:
     described = [(f"brnn-seed{seed}", "dvsa", {**PRINTED["BRNN"], "seed": seed}) for seed in (0, 11)]
     described.insert(1, ("other", "dvsa", {"seed": 0}))
@@ -118,27 +105,6 @@ def test_descriptions_stand_below_the_printed_ones() -> None:
     assert "- Our model: none of ours, `mrnn` is not among" in alone
 
 
-def test_an_order_without_figures_is_judged_too() -> None:
-    """Kiros et al. say in words that the multiplicative variant is above the additive one, on SBU's photographs."""
-    metrics = {**{f"bleu_{n}": 60.0 - 10 * n for n in range(1, 5)}, "meteor": 15.0, "cider": 30.0}
-    described = {"mlbl": metrics, "mnlm": {**metrics, "bleu_4": 21.0}}
-
-    def draws(name: str, columns: Columns) -> Draw:
-        ((what, metric),) = columns
-        assert what == "images"
-        return Draw(np.arange(5), lambda weights: described[name][metric])
-
-    found = [evaluation(name, images=values) for name, values in described.items()]
-    text = tables(found, [system(name, name) for name in described], draws=draws, others=("sbu",))[
-        "Kiros et al.: sections 2.4, 2.5 and 3.3, descriptions, of which no figure is printed"
-    ]
-    assert "It was measured on sbu, ours on flickr8k." in text and "| MNLM |  | - | - | - | - | - | - |" in text
-    assert "|  | `mnlm` | **50.0** | **40.0** | **30.0** | **21.0** | **15.0** | **30.0** |" in text
-    by_bleu, by_cider = lines_of(text, "| MNLM above MLBL, the additive variant | `mnlm` - `mlbl`")
-    assert by_bleu.endswith("B-4 | +1.0 (+1.0 to +1.0) | yes |") and by_cider.endswith("| not established |")
-    assert "- SC-NLM: none of ours, `sc-nlm` is not among" in text
-
-
 def ranked(image_to_sentence: np.ndarray, sentence_to_image: np.ndarray, columns: Columns) -> Draw:
     """Ranks of images with two sentences each."""
     ranks = {"image_to_sentence": image_to_sentence, "sentence_to_image": sentence_to_image}
@@ -169,39 +135,6 @@ def test_orders_have_paired_intervals() -> None:
     assert lines_of(text, "| HM-LSTM above DeepVS |")[0].endswith("| +0.0 (+0.0 to +0.0) | not established |")
 
 
-def test_what_is_further_from_the_paper_is_compared_with_what_is_nearest() -> None:
-    settings = PRINTED["BRNN"]
-    ours = [system("ours", "dvsa", **{**settings, "loss": "info-nce"}), system("near", "dvsa", **settings)]
-    first, others = np.ones(50, int), np.full(100, 9)
-
-    def draws(name: str, columns: Columns) -> Draw:
-        return ranked(first if name == "ours" else first + 1, others, columns)
-
-    text = tables([evaluation("ours"), evaluation("near")], ours, draws=draws)[KARPATHY]
-    (line,) = [line for line in text.splitlines() if line.startswith("|  | `ours` - `near` |")]
-    assert line == "|  | `ours` - `near` | +100.0 (+100.0 to +100.0) |  |"
-
-
-def test_descriptions_are_compared_by_two_metrics() -> None:
-    ours = [system("mrnn", "mrnn"), system("nearest", "nearest")]
-    metrics = dict.fromkeys(("bleu_1", "bleu_2", "bleu_3", "bleu_4", "meteor", "cider"), 10.0)
-    found = [evaluation(one.label, images=metrics) for one in ours]
-
-    def draws(name: str, columns: Columns) -> Draw:
-        ((_, metric),) = columns
-        gain = {"bleu_4": 2.0, "cider": -3.0}[metric] * (name == "mrnn")
-        return Draw(np.arange(4), lambda weights: 10 + gain)
-
-    text = tables(found, ours, others=("coco",), draws=draws)["Karpathy and Fei-Fei: Table 2, MSCOCO"]
-    bleu, cider = lines_of(text, "| Our model above Nearest Neighbor |")
-    assert bleu.endswith("| `mrnn` - `nearest`, B-4 | +2.0 (+2.0 to +2.0) | yes |")
-    assert cider.endswith("| `mrnn` - `nearest`, CIDEr | -3.0 (-3.0 to -3.0) | no |")
-    assert "The order as printed, by B-4 and by CIDEr, in points" in text
-    found[0]["images"] = {**metrics, "cider": None}  # where pycocoevalcap is not installed, say
-    text = tables(found, ours, others=("coco",), draws=draws)["Karpathy and Fei-Fei: Table 2, MSCOCO"]
-    assert lines_of(text, "| Our model above Nearest Neighbor |") == [bleu]
-
-
 def test_phrases_and_regions_stand_below_the_printed_table() -> None:
     values, chance = {**VALUES, "recall@1": 6.1}, {**VALUES, "recall@1": 0.5}
     found = [evaluation("hmlstm", region_to_phrase=values, chance={"region_to_phrase": chance})]
@@ -228,23 +161,6 @@ def test_fewer_is_better_among_mean_ranks() -> None:
     assert "| Random |  | 52.1 |\n|  | a random ranking | **30.5** |" in table
     (alone,) = [part for heading, part in text.items() if heading.startswith("Socher et al.: Table 1, left")]
     assert "`sdtrnn` |" not in alone  # whose sentences are alone, and have no similarity
-
-
-def test_tables_of_other_collections_are_shown_where_they_are_asked_for() -> None:
-    ours, found = [system("bow", "bow")], [evaluation("bow", n_images=100, chance=CHANCE)]
-    heading = "Socher et al.: Table 3, image search"
-    assert tables(found, ours)[heading].endswith(
-        "Left out: it was measured on pascal1k, and these images are flickr8k.\n\n"
-    )
-    text = tables(found, ours, others=["pascal1k"])[heading]
-    assert "It was measured on pascal1k, ours on flickr8k." in text
-    (line,) = lines_of(text, "|  | `bow` |")
-    assert line == "|  | `bow` | **30.5** | **20.0** | **41.6** | **55.0** |"
-
-
-def test_other_splits_and_protocols_are_not_ours() -> None:
-    others = [evaluation("dvsa", split="dev"), evaluation("dvsa", protocol="first-sentence")]
-    assert all("`dvsa` |" not in part for part in tables(others, [system("dvsa", "dvsa")]).values())
 
 
 def test_a_table_of_another_collection_is_left_out_with_its_reason() -> None:
@@ -274,14 +190,6 @@ def test_a_table_is_laid_beside_the_gallery_of_its_size() -> None:
     assert "|  | `dvsa`, the first of 5 folds | **39.0** (+0.6) | **70.0** (+0.1) |" in thousand
     whole = found["Karpathy and Fei-Fei: Table 1, MSCOCO, 5,000 test images"]
     assert "|  | `dvsa` | **20.0** (+3.5) |" in whole and "folds" not in whole
-
-
-def test_a_gallery_of_another_size_is_left_out_with_its_reason() -> None:
-    ours, niu = [system("dvsa", "dvsa")], "Niu et al.: Table 3, MS-COCO, 1,000 test images"
-    reason = "measured with 1,000 test images at once, and ours are 5,000; set evaluate.folds"
-    assert reason in tables([evaluation("dvsa", n_images=5000)], ours, "coco")[niu]
-    few_missing = tables([evaluation("dvsa", n_images=4998)], ours, "coco")  # duplicates are left out by ingest
-    assert "**20.0**" in few_missing["Karpathy and Fei-Fei: Table 1, MSCOCO, 5,000 test images"]
 
 
 def test_every_row_is_complete_and_has_a_model_or_a_reason() -> None:

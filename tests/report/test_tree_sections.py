@@ -19,18 +19,16 @@ def pairs_of(scale: float) -> dict:
 
 
 def test_both_sections_are_means_over_the_seeds() -> None:
-    pairs = {"split": "test", "models": {"tree-seed0": pairs_of(1), "tree-seed1": pairs_of(3)}}
+    pairs = {"tree-seed0": pairs_of(1), "tree-seed1": pairs_of(3)}
     norms = {"tree-seed0": (8.0, 9.0), "tree-seed1": (10.0, 5.0)}
     relations = {
-        "models": {
-            name: [{"relation": "nsubj", "count": 1200, "norm": a}, {"relation": "obj", "count": 700, "norm": b}]
-            for name, (a, b) in norms.items()
-        }
+        name: [{"relation": "nsubj", "count": 1200, "norm": a}, {"relation": "obj", "count": 700, "norm": b}]
+        for name, (a, b) in norms.items()
     }
-    verbs, relation = tree_sections([TREES], pairs, relations).split("## ")[1:]
+    verbs, relation = tree_sections([TREES], "test", pairs, relations).split("## ")[1:]
     first, second = [line for line in verbs.splitlines() if line.startswith("| `tree, 2 seeds` |")]
     assert first == "| `tree, 2 seeds` | **60.0** | **100.0** | **80.0** | **20.0** (2.0 to 40.0) | 20.0% | 30.0% |"
     assert second == "| `tree, 2 seeds` | **80.0** | **120.0** | 1.50 |"
     assert "| `tree, 2 seeds` | nsubj (9.00; 1,200), obj (7.00; 700) |" in relation
-    alone = tree_sections([TREES], pairs)
+    alone = tree_sections([TREES], "test", pairs, {})
     assert "6.7" not in alone

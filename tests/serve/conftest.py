@@ -29,7 +29,7 @@ def gallery(run: Path) -> "ServedGallery":
 
     from pipeline.serve.gallery import ServedGallery
 
-    return ServedGallery(Searcher(Bundle(run / "bundle")), see, ImageSources(run / "data").read, PIXELS, 32)
+    return ServedGallery(Searcher(Bundle(run / "bundle")), see, ImageSources([run / "data"]).read, PIXELS, 32)
 
 
 @pytest.fixture

@@ -314,7 +314,7 @@ def test_a_bundle_cannot_lead_out_of_the_collection(run: Path) -> None:
                 table = table.set_column(table.column_names.index("path"), "path", paths)
             return table
 
-    foul = ServedGallery(Searcher(Foul(run / "bundle")), see, ImageSources(run / "data").read, PIXELS, 32)
+    foul = ServedGallery(Searcher(Foul(run / "bundle")), see, ImageSources([run / "data"]).read, PIXELS, 32)
     client = make_client(foul)
     statuses = [client.get(f"/api/models/ncca/photographs/{image_id}").status_code for image_id in range(4)]
     assert statuses == [404, 404, 404, 200]

@@ -12,7 +12,6 @@ from typing import Any
 
 import pytest
 from made_up import build_bundle, make_run
-from made_up_generators import make_described_run, train
 
 pytest.importorskip("fastapi", reason="FastAPI is not installed: pip install 'jointspace[serve]'")
 pytest.importorskip("uvicorn", reason="uvicorn is not installed: pip install 'jointspace[serve]'")
@@ -80,10 +79,6 @@ def captions(page: Any, count: int, whole: bool = False) -> list[str]:
     return [image.get_attribute("alt") for image in images.all()][:count]
 
 
-def notes(page: Any) -> list[str]:
-    return page.locator("#notes .warning").all_inner_texts()
-
-
 def test_every_question_has_an_address_and_back_leads_to_the_one_before(page: Any, address: str) -> None:
     page.goto(f"{address}/?top=3")
     first = captions(page, 3)
@@ -100,18 +95,6 @@ def test_every_question_has_an_address_and_back_leads_to_the_one_before(page: An
     playwright.expect(page.locator("#answers .tile img").first).to_have_attribute("alt", first[0])
     page.go_forward()
     playwright.expect(page.locator("#answers .tile img").first).to_have_attribute("alt", "a dog")
-
-
-def test_one_model_answers_unless_others_are_compared(page: Any, address: str) -> None:
-    page.goto(f"{address}/?q=a+dog&top=3")
-    assert captions(page, 3) == DOGS and page.locator("#answers h2").all_inner_texts() == ["ncca"]
-    page.click("text=Compare models")
-    page.check("#models input[value='ncca-2']")
-    playwright.expect(page.locator("#answers h2")).to_have_count(2)
-    assert page.locator("#answers h2").all_inner_texts() == ["ncca", "ncca-2"] and "model=ncca-2" in page.url
-    score = page.locator(".score").first
-    assert re.match(r"score 1\.000; a full bar is", score.get_attribute("title"))
-    assert score.locator("span").evaluate("node => node.style.width") == "100%"
 
 
 def test_a_photograph_is_looked_at_and_asked_about(page: Any, address: str) -> None:
@@ -146,58 +129,6 @@ def test_a_photograph_is_looked_at_and_asked_about(page: Any, address: str) -> N
     assert captions(page, 3) == DOGS and "like=" in page.url
 
 
-def test_an_uploaded_photograph_is_found_again_by_its_hash(page: Any, address: str, folder: Path) -> None:
-    page.goto(f"{address}/?top=4")
-    page.set_input_files("#file", folder / "data" / "cat-1.png")
-    playwright.expect(page.locator(".lines button").first).to_have_text(re.compile("cat"))
-    assert re.search(r"photograph=[0-9a-f]{64}", page.url)
-    page.fill("#minus", "cat")
-    page.fill("#plus", "dog")
-    page.get_by_role("button", name="Find").click()
-    playwright.expect(page.locator("#answers .given img")).to_be_visible()
-    assert captions(page, 4)[:3] == DOGS
-    assert "less “cat” plus “dog”" in page.inner_text(".note")
-    page.reload()
-    assert captions(page, 4)[:3] == DOGS and page.input_value("#plus") == "dog"
-    page.go_back()
-    playwright.expect(page.locator(".lines button").first).to_have_text(re.compile("cat"))
-    page.goto(f"{address}/?photograph={'0' * 64}")
-    playwright.expect(page.locator("#notes")).to_contain_text("choose it again")
-
-
-def test_words_beside_a_photograph_are_weighed(page: Any, address: str) -> None:
-    for weight, thing in (("0", "cat"), ("1", "dog")):
-        page.goto(f"{address}/?photograph={ONE}&like=a+dog&weight={weight}&top=2")
-        assert captions(page, 2) == [f"a {thing}"] * 2 and page.input_value("#weight") == weight
-    assert page.is_visible("#balance") and page.is_disabled("#plus")
-
-
-def test_several_collections_answer_each_under_its_name(
-    page: Any, folder: Path, tmp_path_factory: pytest.TempPathFactory
-) -> None:
-    """A model of each answers, on the first screen and to a query, and a link keeps to the model that was chosen."""
-    from visiting import serve
-
-    place = tmp_path_factory.mktemp("other")
-    build_bundle(make_run(place / "run", images=40))
-    (place / "trip/index").mkdir(parents=True)
-    (place / "run/bundle").rename(place / "trip/index/ncca")
-    headings, shown = page.locator("#answers .collection > h2"), page.locator("#answers .collection")
-    with listening(serve(folder, place / "trip/index/ncca")) as found:
-        page.goto(found)
-        playwright.expect(headings).to_have_text(["bundle", "trip"])
-        page.goto(f"{found}/?q=a+dog&top=3")
-        playwright.expect(headings).to_have_text(["bundle", "trip"])
-        for number in (0, 1):
-            playwright.expect(shown.nth(number).locator("[data-photograph] img").first).to_have_attribute(
-                "alt", "a dog"
-            )
-        page.click("#compare summary")
-        page.locator("#models label").nth(1).click()
-        playwright.expect(page.locator("#answers .column ol")).to_have_count(1)
-        playwright.expect(page.locator("#about")).to_contain_text("40 photographs")
-
-
 def test_filters_on_columns_are_set_shown_and_cleared(page: Any, address: str) -> None:
     page.goto(f"{address}/?q=a+dog&top=20")
     captions(page, 20)
@@ -219,39 +150,6 @@ def test_filters_on_columns_are_set_shown_and_cleared(page: Any, address: str) -
     captions(page, 20)
 
 
-def test_more_results_follow(page: Any, address: str) -> None:
-    page.set_viewport_size({"width": 1280, "height": 300})
-    page.goto(f"{address}/?q=a+dog&top=7")
-    captions(page, 7)
-    for _ in range(3):
-        page.locator("footer").scroll_into_view_if_needed()
-        page.wait_for_timeout(300)
-    names = captions(page, 24, whole=True)
-    assert names[:3] == DOGS and page.locator(".more").count() == 0
-
-
-def test_what_is_wrong_is_said_once_and_what_was_typed_is_only_text(page: Any, address: str) -> None:
-    both = "model=ncca&model=ncca-2"
-    page.goto(f"{address}/?q=a+purple+dog,+a+unicorn&top=2&{both}")
-    captions(page, 4)
-    playwright.expect(page.locator(".column ol")).to_have_count(2)
-    assert notes(page) == ["Not in the vocabulary, so ignored: purple, unicorn."]
-    page.goto(f"{address}/?q=%3Cimg+src%3Dx+onerror%3Ddocument.title%3D1%3E&{both}")
-    playwright.expect(page.locator(".warning")).to_have_count(1)
-    assert "in the vocabulary" in notes(page)[0] and "<img" in page.title()
-    page.goto(f"{address}/?q=a+dog&where=prise+%3C+3&{both}")
-    playwright.expect(page.locator(".warning")).to_have_count(1)
-    assert "There is no column 'prise'" in notes(page)[0]
-
-
-def test_a_blank_question_is_refused_in_words(page: Any, address: str) -> None:
-    page.goto(address)
-    page.fill("#sentence", "  ")
-    page.click("button.main")
-    playwright.expect(page.locator("#notes")).to_contain_text("Write some words to search for.")
-    assert page.evaluate("document.activeElement.id") == "sentence"
-
-
 @pytest.mark.parametrize("scheme", ["light", "dark"])
 @pytest.mark.parametrize(
     "asked", ["", "q=a+dog&model=ncca&model=ncca-2", f"photograph={ONE}", f"q=a+dog&image={ONE}", "q=purple+dog"]
@@ -267,23 +165,6 @@ def test_anyone_can_use_it(browser: Any, address: str, scheme: str, asked: str) 
     width = page.evaluate("document.documentElement.scrollWidth")
     context.close()
     assert [(one["id"], one["nodes"][0]["html"]) for one in found] == [] and width <= 400
-
-
-def test_a_photograph_is_described_beside_the_sentences_that_fit_it(
-    page: Any, tmp_path_factory: pytest.TempPathFactory
-) -> None:
-    from visiting import serve_generators
-
-    run = make_described_run(tmp_path_factory.mktemp("described") / "run")
-    with listening(serve_generators(run, *(train(run, name).name for name in ("mrnn", "nearest")))) as address:
-        page.goto(f"{address}/?photograph={ONE}&top=2")
-        playwright.expect(page.locator(".column .lines")).to_have_count(3)
-        titles = ["Described by mrnn", "Described by nearest", "ncca"]
-        assert page.locator("#answers h2").all_inner_texts() == titles
-        for column in page.locator(".column").all():
-            texts = column.locator("button.text").all_inner_texts()
-            assert len(texts) >= 2 and "cat" in texts[0]
-        assert page.locator(".column").nth(1).locator(".copied").count() == 2
 
 
 def test_the_server_starts_as_a_user_starts_it(page: Any, folder: Path) -> None:

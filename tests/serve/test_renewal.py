@@ -1,6 +1,5 @@
 """A server shows what its bundle and its photographs are now, not what they were when it started."""
 
-import shutil
 import time
 from collections.abc import Callable
 from pathlib import Path
@@ -14,8 +13,6 @@ pytest.importorskip("prometheus_client", reason="pip install 'jointspace[serve]'
 pytest.importorskip("uvicorn", reason="uvicorn is not installed: pip install 'jointspace[serve]'")
 from fastapi.testclient import TestClient  # noqa: E402
 from visiting import serve  # noqa: E402
-
-from pipeline.serve.shelf import LOOK_SECONDS  # noqa: E402
 
 PATIENT = 30
 """Seconds within which a bundle must have been looked at again."""
@@ -66,26 +63,6 @@ def test_what_was_removed_is_no_longer_shown(run: Path, client: TestClient) -> N
     answer = client.get("/api/models/ncca/photographs/0")
     assert answer.status_code == 404 and "image 0 was removed" in answer.json()["error"]
     assert client.get("/api/models").json()["models"][0]["images"] == 23
-
-
-def test_a_bundle_that_cannot_be_opened_yet_is_tried_again(
-    run: Path, client: TestClient, caplog: pytest.LogCaptureFixture
-) -> None:
-    """As while it is copied: its card is there, and one of its files is not yet; the card's stamp never changes."""
-    caplog.set_level("INFO")
-    less = without(run, 0)
-    (less / "images.faiss").rename(run / "images.faiss")
-    put_in_place(run, less)
-    assert comes(lambda: bool(found(client)) and "cannot be opened" in caplog.text)
-    time.sleep(2.5 * LOOK_SECONDS)
-    assert found(client) == [0, 8, 16] and caplog.text.count("cannot be opened") == 1
-    (run / "images.faiss").rename(run / "bundle" / "images.faiss")
-    assert comes(lambda: 0 not in found(client)) and found(client)[:2] == [8, 16]
-    assert client.get("/api/models/ncca/photographs/0").status_code == 404
-    time.sleep(1.5 * LOOK_SECONDS)
-    assert found(client)[:2] == [8, 16] and caplog.text.count("was replaced and reopened") == 1
-    shutil.rmtree(run / "bundle")
-    assert found(client)[:2] == [8, 16]
 
 
 def test_a_photograph_that_is_gone_or_another_is_not_shown(run: Path, client: TestClient) -> None:

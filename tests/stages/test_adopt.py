@@ -53,16 +53,3 @@ def test_sides_of_other_spaces_are_refused(tmp_path: Path) -> None:
     make(tmp_path / "run", (DIM, DIM + 1))
     with pytest.raises(UsageError, match="features of colour have 6 dimensions, vectors of theirs 7; name two sides"):
         make_stage("adopt", tmp_path / "run", "zero-shot")
-
-
-@pytest.mark.parametrize(
-    "values",
-    [
-        {"text_encoders": [TEXT, {"name": "words", "kind": "averaged"}]},
-        {"text_encoders": [{"name": "terms", "kind": "tf-idf"}]},
-    ],
-)
-def test_it_takes_one_encoder_and_one_dense_text_encoder(tmp_path: Path, values: dict) -> None:
-    make_run(tmp_path / "run")
-    with pytest.raises(UsageError, match="zero-shot takes the vectors of one encoder and of one dense text encoder as"):
-        open_run(tmp_path / "run", {"models": ["zero-shot"], **values})

@@ -8,16 +8,15 @@ from pathlib import Path
 import numpy as np
 import pytest
 import yaml
-from made_up import retell, run_command
+from made_up import run_command
 from made_up_colours import COLOURS, CONFIG, draw, make_colours
 
-from pipeline.errors import InputError, UsageError
-from pipeline.index.joining import JoinedBundles, exact_vectors
+from pipeline.errors import UsageError
 from pipeline.index.search import Searcher
 from pipeline.storage.bundle import Bundle
+from pipeline.storage.bundles import open_bundle
 from pipeline.storage.embeddings import Embeddings
 from pipeline.storage.manifest import Manifest
-from pipeline.storage.sources import ImageSources
 
 
 @pytest.fixture(scope="module")
@@ -92,24 +91,6 @@ def test_again_it_makes_only_what_is_missing(source: Path, applied: Path) -> Non
     assert (out / "index/ncca/images.faiss").read_bytes() == vectors
 
 
-def test_what_it_refuses(source: Path, applied: Path, tmp_path: Path) -> None:
-    config = json.dumps(CONFIG)
-    own = tmp_path / "own"
-    own.mkdir()
-    (own / "config.yaml").write_text(config)
-    with pytest.raises(UsageError, match="own holds a run of its own"):
-        apply(source, applied / "photos", own)
-    assert (own / "config.yaml").read_text() == config
-    with pytest.raises(UsageError, match="would lie in the collection"):
-        apply(source, applied / "photos", applied / "photos" / "out")
-    (tmp_path / "one.png").touch()
-    with pytest.raises(UsageError, match="one.png is not a folder of photographs, a .tar shard or a table"):
-        apply(source, tmp_path / "one.png", tmp_path / "out")
-    (tmp_path / "empty").mkdir()
-    with pytest.raises(UsageError, match="holds no photographs"):
-        apply(source, tmp_path / "empty", tmp_path / "out")
-
-
 @pytest.fixture(scope="module")
 def joined(source: Path, applied: Path) -> Path:
     arguments = ["--index", source / "bundle", "--from", applied / "out", "--output", applied / "joined"]
@@ -117,55 +98,27 @@ def joined(source: Path, applied: Path) -> Path:
     return applied / "joined"
 
 
-def test_what_was_applied_joins_the_gallery_of_the_first(source: Path, applied: Path, joined: Path) -> None:
-    bundle = Bundle(joined)
+def test_what_was_applied_stands_beside_the_first(source: Path, applied: Path, joined: Path) -> None:
+    bundle = open_bundle(joined)
     bundle.check()
-    first, table = Bundle(source / "bundle").table("images"), bundle.table("images")
     assert (bundle.card["images"]["count"], bundle.card["sentences"]["count"]) == (64, 40)
-    assert table.select(first.column_names).slice(0, 40).equals(first)
-    assert table["image_id"].to_pylist() == list(range(64))
-    ours = Embeddings(Manifest(source / "manifest"), source / "embeddings/ncca").read("images", np.arange(40))
-    theirs = Embeddings(Manifest(applied / "out/manifest"), applied / "out/embeddings/ncca")
-    theirs = theirs.read("images", np.arange(24))
-    np.testing.assert_array_equal(exact_vectors(bundle, "images", np.arange(64)), np.concatenate([ours, theirs]))
+    assert bundle.table("images")["image_id"].to_pylist() == list(range(64))
+    for number, folder in (("00", source / "bundle"), ("01", applied / "out/index/ncca")):
+        assert (joined / number / "images.faiss").samefile(folder / "images.faiss")
     for colour in COLOURS:
         hits = Searcher(bundle).images(f"a {colour} picture", 16)
         assert {hit.row["path"].rpartition("/")[2].partition("-")[0] for hit in hits} == {colour}
+        assert {hit.row["bundle"] for hit in hits} == {0, 1}
 
 
-def test_photographs_of_both_are_read_where_they_are(source: Path, applied: Path, joined: Path) -> None:
-    card, table = Bundle(joined).card, Bundle(joined).table("images").to_pylist()
-    assert card["more_roots"] == [str(applied / "photos")]
-    sources = ImageSources(Path(card["data_root"]), card["more_roots"])
-    for row in table:
-        assert hashlib.sha256(sources.read(row)).hexdigest() == row["sha256"]
-    with pytest.raises(InputError, match="names no folder 7"):
-        sources.read({**table[-1], "merged_root": 7})
+def test_photographs_of_both_are_read_where_they_are(joined: Path) -> None:
+    bundle = open_bundle(joined)
+    photographs = bundle.photographs()
+    for row in bundle.table("images").to_pylist():
+        assert hashlib.sha256(photographs.read(row)).hexdigest() == row["sha256"]
 
 
-def test_what_both_have_is_there_once(source: Path, applied: Path, joined: Path, tmp_path: Path) -> None:
-    shutil.copytree(source / "data", tmp_path / "data")
-    draw(tmp_path / "data" / "more", 4, 2)
-    apply(source, tmp_path / "data", tmp_path / "out")
-    run_command("index_add", "--index", joined, "--from", tmp_path / "out", "--output", tmp_path / "third")
-    third = Bundle(tmp_path / "third")
-    assert (third.card["images"]["count"], third.card["sentences"]["count"]) == (68, 40)
-    run_command("index_add", "--index", tmp_path / "third", "--from", joined, "--output", tmp_path / "fourth")
-    assert Bundle(tmp_path / "fourth").card["images"]["count"] == 68
-    with pytest.raises(UsageError, match="has no sentences and .* has"):
-        run_command("index_add", "--index", applied / "out", "--from", joined, "--output", tmp_path / "fifth")
-
-
-def test_what_was_joined_is_applied_to_one_folder(joined: Path, applied: Path, tmp_path: Path) -> None:
+def test_several_bundles_are_applied(joined: Path, applied: Path, tmp_path: Path) -> None:
     shutil.copytree(joined, tmp_path / "joined" / "bundle")
     apply(tmp_path / "joined", applied / "photos", tmp_path / "out")
-    assert Bundle(tmp_path / "out").card.get("more_roots", []) == []
-
-
-def test_bundles_of_another_model_are_not_joined(source: Path, applied: Path, joined: Path, tmp_path: Path) -> None:
-    shutil.copytree(source / "bundle", tmp_path / "other")
-    retell(tmp_path / "other/card.json", "inputs", "model", value="another")
-    with pytest.raises(UsageError, match="was made by another model"):
-        run_command("index_add", "--index", tmp_path / "other", "--from", applied / "out", "--output", tmp_path / "new")
-    foreign = JoinedBundles(Bundle(source / "bundle"), Bundle(joined), "merged_root")
-    assert foreign.fresh["images"].tolist() == list(range(40, 64)) and foreign.roots == [str(applied / "photos")]
+    assert Bundle(tmp_path / "out").card["images"]["count"] == 24

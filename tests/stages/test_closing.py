@@ -12,7 +12,7 @@ from made_up import build_bundle, make_run, run_command
 from pipeline.errors import IntegrityError
 from pipeline.evaluate.summary import compare_briefly, ranking
 from pipeline.storage.atomic import publish_json
-from stages.closing import closing_lines, results_of
+from stages.closing import closing_lines
 
 
 def evaluation(model: str, recall: float, split: str = "test", protocol: str = "all-sentences") -> dict:
@@ -64,51 +64,7 @@ def test_the_command_can_be_pasted(run: Path) -> None:
     assert json.loads(pasted.stdout) == json.loads(shown) and json.loads(shown)
 
 
-def test_the_program_is_named_as_it_lies_from_here(run: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.chdir(run)
-    assert "search: .venv/bin/jointspace search " in closing_lines(run, run / ".venv/bin/jointspace")[-1]
-    assert "search: /elsewhere/jointspace search " in closing_lines(run, Path("/elsewhere/jointspace"))[-1]
-
-
-def test_what_is_not_there_is_not_told(run: Path) -> None:
-    (run / "index/ncca/card.json").unlink()
-    assert [line.split()[0] for line in closing_lines(run, Path("p"))] == ["recall@1", "ncca", "cca", "report:"]
-    (run / "report/index.html").unlink()
-    assert len(closing_lines(run, Path("p"))) == 3
-    (run / "evaluation/summary.json").unlink()
-    assert closing_lines(run, Path("p")) == []
-
-
-def test_results_as_values(run: Path) -> None:
-    found = json.loads(json.dumps(results_of(run)))
-    assert [one["model"] for one in found["evaluations"]] == ["ncca", "cca"]
-    assert found["report"] == str(run / "report/index.html") and found["search"][0] == "search"
-    assert results_of(run / "none") == {"run": str(run / "none"), "evaluations": [], "report": None, "search": None}
-
-
 def test_a_summary_leads_to_no_bundle_outside(run: Path) -> None:
     publish_json(run / "evaluation/summary.json", [evaluation("../../elsewhere", 1)])
     with pytest.raises(IntegrityError, match="summary.json names"):
         closing_lines(run, Path("p"))
-
-
-def test_a_sentence_that_would_upset_a_terminal_is_not_printed(run: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    texts = ["\x1b[31mred", "-rf", "x" * 200, None, "two\rlines", "unheard of", "the 'big' dog"]
-    monkeypatch.setattr(
-        "pipeline.storage.tables.PackedTable.records",
-        lambda self, rows: [{"text": text, "path": f"{text}/../x.png"} for text in texts],
-    )
-    assert shlex.split(closing_lines(run, Path("p"))[-1])[-1] == "the 'big' dog"
-    texts.pop()
-    assert shlex.split(closing_lines(run, Path("p"))[-1])[-1] == "a dog"
-
-
-@pytest.mark.parametrize(
-    ("texts", "suggested"), [(["a zebra and a cat", "the big dog"], "the big dog"), (["a zebra, a cat"], "a cat")]
-)
-def test_the_suggested_search_has_known_words_alone(
-    run: Path, monkeypatch: pytest.MonkeyPatch, texts: list[str], suggested: str
-) -> None:
-    records = [{"text": text, "path": "x.png"} for text in texts]
-    monkeypatch.setattr("pipeline.storage.tables.PackedTable.records", lambda self, rows: records)
-    assert shlex.split(closing_lines(run, Path("p"))[-1])[-1] == suggested

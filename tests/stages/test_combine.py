@@ -1,23 +1,17 @@
 """The commands `combine` and `join-embeddings` on two made-up rows, one of which is always wrong."""
 
-import json
-import shutil
 from pathlib import Path
 
 import numpy as np
 import pytest
-import yaml
-from made_up import THINGS, build_bundle, make_run, make_stage, write_config
+from made_up import make_run, make_stage, write_config
 from made_up_sets import add_fragments, write_tokens_of_terms
 from made_up_training import read_model
 
-from pipeline.errors import IntegrityError, UsageError
-from pipeline.index.search import Searcher
 from pipeline.metrics.multivector_scores import multivector_scores
 from pipeline.models.linear.ensemble import Ensemble
 from pipeline.multivectors import ScoreRule
 from pipeline.storage.atomic import read_sidecar
-from pipeline.storage.bundle import Bundle
 from pipeline.storage.embeddings import Embeddings
 from pipeline.storage.manifest import Manifest
 from pipeline.storage.parameters import MODEL, Parameters, read_parameters, write_parameters
@@ -98,18 +92,6 @@ def test_vectors_side_by_side_score_the_weighted_sum_and_are_what_the_model_embe
     assert (model.encoders, model.views) == (("colour",), ("vectors",))
 
 
-def test_it_is_evaluated_indexed_and_searched_like_every_row(run: Path) -> None:
-    combine_both(run, [0.25, 1])
-    make_stage("evaluate", run, "both", "dev", "all-sentences")
-    assert json.loads((run / "evaluation/both.dev.all-sentences.json").read_text())["model"] == "both"
-    bundle = build_bundle(run, model="both")
-    searcher = Searcher(Bundle(bundle))
-    assert {hit.row["path"] for hit in searcher.images("a dog", 3)} <= {
-        f"{thing}-{i}.png" for i in range(24) for thing in THINGS
-    }
-    assert searcher.images("a dog", 1)[0].row["path"].startswith("dog")
-
-
 def test_a_member_of_fragments_makes_an_ensemble_of_fragments(run: Path) -> None:
     rules = {"mean": {"sum": "mean-words", "global_weight": 0.0}, "words": {"sum": "words", "global_weight": 0.0}}
     for row, rule in rules.items():
@@ -137,32 +119,3 @@ def read_scores(fragments: Embeddings) -> np.ndarray:
     """Of all images by all sentences."""
     images, sentences = (fragments.read(what, np.arange(count)) for what, count in (("images", 24), ("sentences", 48)))
     return multivector_scores(images, sentences, ScoreRule.from_dict(fragments.score)).numpy()
-
-
-def test_members_of_another_run_and_unknown_rows_are_refused(run: Path, tmp_path: Path) -> None:
-    configure(run, [1])
-    with pytest.raises(UsageError, match="combine: the configuration has no model three; there are both"):
-        make_stage("combine", run, "three")
-    other = shutil.copytree(run, tmp_path / "run")
-    path = other / "models/wrong/model.safetensors"
-    old = read_parameters(path, MODEL)
-    write_parameters(path, MODEL, old.tensors, settings=old.settings, fingerprint="another", details=old.details)
-    with pytest.raises(IntegrityError, match="embeddings/wrong and of .*models/wrong differ"):
-        make_stage("combine", other, "both")
-
-
-@pytest.mark.parametrize(
-    ("ensembles", "message"),
-    [
-        ({"ncca": {"members": ["cca", "sae"], "weights": [1]}}, "ensembles: ncca is the name of another model"),
-        ({"x": {"members": ["cca", "nca"], "weights": [1]}}, r"ensembles\.x: unknown member nca; there are ridge"),
-        ({"x": {"members": ["cca", "cca"], "weights": [1]}}, "a member is named twice"),
-        ({"x": {"members": ["cca", "ncca"], "weights": [0]}}, "no weight is positive"),
-    ],
-)
-def test_a_wrong_ensemble_is_refused_by_the_configuration(tmp_path: Path, ensembles: dict, message: str) -> None:
-    from pipeline import config
-
-    (tmp_path / "config.yaml").write_text(yaml.safe_dump({"ensembles": ensembles}))
-    with pytest.raises(UsageError, match=message):
-        config.load(tmp_path / "config.yaml")

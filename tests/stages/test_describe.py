@@ -2,19 +2,16 @@
 
 import importlib
 import json
-import shutil
 from importlib.util import find_spec
 from pathlib import Path
 
 import numpy as np
 import pytest
 import torch
-from made_up import MADE_BY, THINGS, make_stage, retell, run_command, write_config
+from made_up import THINGS, make_stage, run_command
 from made_up_generators import (
-    FAST,
     beside,
     describe,
-    find_few_words,
     make_described_run,
     read_descriptions,
     train,
@@ -24,7 +21,7 @@ from pipeline.errors import InputError, IntegrityError, UsageError
 from pipeline.generate.metrics import METRICS
 from pipeline.images.encoders import ImageEncoder
 from pipeline.images.preprocess import Preprocessing
-from pipeline.storage.parameters import MODEL, read_parameters, write_parameters
+from pipeline.storage.parameters import MODEL, read_parameters
 
 
 @pytest.fixture(scope="module")
@@ -123,57 +120,3 @@ def test_what_does_not_go_together_is_refused_with_the_remedy(run: Path, tmp_pat
         describe(run, "mrnn", "test")
     with pytest.raises(IntegrityError, match=r"colour/shard-00000.*does not exist; run its stage"):
         describe(beside(run, tmp_path / "run", "features"), "mrnn", "dev")
-
-
-def test_a_generator_that_stands_on_a_joint_space_needs_it(run: Path, tmp_path: Path) -> None:
-    other = beside(run, tmp_path / "run", "generators", "config.yaml")
-    write_config(other, FAST, {"generators": ["nearest"], "nearest": {"by": "joint-image"}})
-    train(other, "nearest")
-    write_config(other, FAST, {"generators": ["nearest"]})
-    with pytest.raises(UsageError, match="needs a joint space, and the configuration names none for it; train"):
-        describe(other, "nearest", "dev")
-
-
-def test_another_vocabulary_is_refused(run: Path, tmp_path: Path) -> None:
-    train(run, "mrnn")
-    other = beside(run, tmp_path / "run", "text")
-    (tmp_path / "few").mkdir()
-    (other / "text").mkdir()
-    (other / "text/tokens").symlink_to(run / "text/tokens")
-    (other / "text/tokens.json").symlink_to(find_few_words(run, tmp_path / "few"))
-    with pytest.raises(IntegrityError, match="vocabulary of .* differ"):
-        describe(other, "mrnn", "dev")
-
-
-def test_an_index_whose_encoder_is_gone_is_refused(run: Path, eyes: None, tmp_path: Path) -> None:
-
-    bundle = shutil.copytree(run / "bundle", tmp_path / "bundle")
-    shutil.rmtree(bundle / "encoders")
-    with pytest.raises(IntegrityError, match="missing although its card lists it; run build-index again"):
-        describe_photographs(run, "mrnn", run / "data" / "cat-1.png", "--index", bundle)
-    generator = read_parameters(train(run, "mrnn") / "model.safetensors", MODEL)
-    other = beside(run, tmp_path / "run", "generators")
-    write_parameters(
-        other / "generators/mrnn/model.safetensors", MODEL, generator.tensors,
-        settings={**generator.settings, "encoders": ["nose"]}, fingerprint="nose", details=generator.details,
-    )  # fmt: skip
-    with pytest.raises(UsageError, match=r"has no encoder nose, .* \(it has colour\); name the index"):
-        describe_photographs(other, "mrnn", run / "data" / "cat-1.png")
-
-
-def test_a_generator_sees_through_the_encoders_that_it_learned_from(run: Path, eyes: None, tmp_path: Path) -> None:
-    """Stored features of another encoder, an index that carries another, and a joint space on another are refused."""
-    train(run, "mrnn")
-    other = beside(run, tmp_path / "run", "features")
-    shutil.copytree(run / "features", other / "features")
-    for path in (other / "features/colour").glob("*.json"):
-        retell(path, "details", "inputs", "encoder", value="another")
-    with pytest.raises(IntegrityError, match="the encoder colour of .*generators/mrnn and of .*shard-00000.h5 differ"):
-        describe(other, "mrnn", "dev")
-    (other / "generators").unlink()
-    with pytest.raises(IntegrityError, match="the encoder colour of .*features and of .*index/ncca differ"):
-        train(other, "mnlm")
-    retell(run / "generators/mrnn/model.json", "details", "encoders", "colour", value={"encoder": "yet another"})
-    with pytest.raises(IntegrityError, match="the encoder colour of .*generators/mrnn and of .*index/ncca differ"):
-        describe_photographs(run, "mrnn", run / "data" / "cat-1.png")
-    retell(run / "generators/mrnn/model.json", "details", "encoders", "colour", value=MADE_BY)

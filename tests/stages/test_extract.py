@@ -15,9 +15,8 @@ import torchvision
 from made_up import ingest, make_stage, run_command
 from PIL import Image
 
-from pipeline.errors import InputError, UsageError
+from pipeline.errors import InputError
 from pipeline.images import decode, preprocess
-from pipeline.run.run import Run
 from pipeline.storage.atomic import publish_json
 from pipeline.storage.gather import shard_path
 from pipeline.storage.parameters import ENCODER, read_parameters
@@ -155,43 +154,6 @@ def test_two_encoders_decode_each_photograph_once_and_each_keeps_its_own(
     assert (run / "features/large/parts/00000.json").exists()
 
 
-def test_what_one_encoder_lacks_is_made_for_it_alone(run: Path) -> None:
-    given = configure_both(run)
-    make_stage("prepare_encoder", run, "large")
-    run_command("extract", *given[1:])
-    kept, whole = shard_of(run, "small").path.stat().st_mtime_ns, shard_of(run, "large")["features"][:]
-    shutil.rmtree(run / "features/large")
-    run_command("extract", *given[1:])
-    assert shard_of(run, "small").path.stat().st_mtime_ns == kept
-    np.testing.assert_allclose(shard_of(run, "large")["features"], whole, rtol=1e-4, atol=1e-5)
-
-
-def test_worker_processes_and_storage_change_little(run: Path) -> None:
-    plain = extract(run)["features"]
-    stored = extract(run, storage="float16", decode_workers=1)["features"]
-    assert stored.dtype == np.float16
-    np.testing.assert_allclose(stored, plain, rtol=1e-3, atol=1e-4)
-
-
-def test_what_is_there_is_left_alone_without_torch(run: Path) -> None:
-    path = extract(run).path
-    before = path.stat().st_mtime_ns
-    code = (
-        "import sys; from click.testing import CliRunner; from stages.cli import cli\n"
-        "result = CliRunner().invoke(cli, ['extract', *sys.argv[1:]], catch_exceptions=False)\n"
-        "print(result.exit_code, 'torch' in sys.modules)"
-    )
-    result = subprocess.run([sys.executable, "-c", code, *arguments(run)], capture_output=True, text=True, check=True)
-    assert result.stdout.strip() == "0 False"
-    assert path.stat().st_mtime_ns == before
-
-
-def test_another_setting_is_another_shard(run: Path) -> None:
-    first = extract(run).fingerprint
-    assert extract(run, batch_size=7, decode_workers=1).fingerprint == first
-    assert extract(run, storage="float16").fingerprint != first
-
-
 def test_a_killed_run_is_taken_up(run: Path) -> None:
     whole = extract(run)
     features, image_id = whole["features"][:], whole["image_id"][:]
@@ -237,18 +199,6 @@ def test_an_image_that_has_changed_is_named(run: Path) -> None:
     assert extract(run, 1).rows == 6
 
 
-@pytest.mark.parametrize("workers", [0, 1])
-def test_an_image_that_takes_too_long_is_named(run: Path, workers: int) -> None:
-    parts = arguments(run, decode_workers=workers)
-    config = run / "config.yaml"
-    settings = json.loads(config.read_text())
-    settings["collection"]["decode_seconds"] = 1e-6
-    config.write_text(json.dumps(settings))
-    with pytest.raises(InputError, match=r"00\.png: too-slow: took longer than 1e-06 s .*run ingest again"):
-        run_command("extract", *parts)
-    assert not list((run / "features").rglob("shard-00000.h5"))
-
-
 def test_features_that_overflow_name_the_image(run: Path) -> None:
     from safetensors.numpy import save_file
 
@@ -261,83 +211,3 @@ def test_features_that_overflow_name_the_image(run: Path) -> None:
     with pytest.raises(InputError, match=r"the features of 00\.png do not fit float16 .*extract.storage to float32"):
         extract(run, storage="float16")
     assert extract(run, storage="float32").rows == 16
-
-
-def test_an_encoder_from_a_file_is_that_file(run: Path) -> None:
-    with torch.random.fork_rng(devices=[]):
-        torch.manual_seed(9)
-        state = torchvision.models.squeezenet1_1(weights=None).state_dict()
-    torch.save(state, run / "net.pth")
-    before = Run(run).encoder("small")
-    configure(run, weights="file", file=str(run / "net.pth"))
-    make_stage("prepare_encoder", run, "small")
-    after = Run(run).encoder("small")
-    assert before.fingerprint != after.fingerprint
-    assert set(after.tensors) == {name for name in state if name.startswith("features.")}
-    assert np.array_equal(after.tensors["features.0.weight"], state["features.0.weight"].numpy())
-    assert (
-        after.settings["weights"]["origin"] == str(run / "net.pth") and len(after.settings["weights"]["sha256"]) == 64
-    )
-    assert after.details == {"name": "small", "dim": 512}
-
-
-def test_preparing_again_gives_the_same_bytes(run: Path) -> None:
-    files = [run / "encoders/small" / name for name in ("model.safetensors", "model.json")]
-    before = [path.read_bytes() for path in files]
-    for path in files:
-        path.unlink()
-    make_stage("prepare_encoder", run, "small")
-    assert [path.read_bytes() for path in files] == before
-
-
-@pytest.mark.parametrize(
-    ("changes", "error", "said"),
-    [
-        (
-            {"weights": "file", "file": "nowhere.pt"},
-            InputError,
-            "cannot read nowhere.pt .*correct its name",
-        ),
-        ({"weights": "file", "file": __file__, "sha256": "0" * 64}, InputError, "the sha256 of .* not 0000"),
-        ({"weights": "file", "file": __file__}, InputError, "is neither a safetensors file nor a state dict"),
-        ({"architecture": "squeezenet9"}, UsageError, "unknown architecture squeezenet9; did you mean squeezenet1_1"),
-        ({"layer": "fc7"}, UsageError, "squeezenet1_1 has no layer fc7"),
-        ({"crop": SIDE + 1}, UsageError, f"crop {SIDE + 1} is larger than resize {SIDE}"),
-        ({"name": "large"}, UsageError, "has no encoder small; there are large"),
-    ],
-)
-def test_what_cannot_be_prepared_is_said(run: Path, changes: dict, error: type, said: str) -> None:
-    shutil.rmtree(run / "encoders")
-    configure(run, **changes)
-    with pytest.raises(error, match=said):
-        make_stage("prepare_encoder", run, "small")
-    assert not list(run.glob("encoders/*/*"))
-
-
-@pytest.mark.parametrize("name", ["squeezenet1_0", "mobilenet_v2"])
-def test_real_weights_on_real_photographs(real_data: Path, tmp_path: Path, name: str) -> None:
-    notes = json.loads((real_data / "weights/weights.json").read_text())[name]
-    (tmp_path / "data").mkdir()
-    photographs = sorted((real_data / "flickr8k/images").iterdir())[:6]
-    for path in photographs:
-        shutil.copy(path, tmp_path / "data")
-        (tmp_path / "data" / path.name).with_suffix(".txt").write_text("A photograph .\n")
-    changes = {"architecture": name, "weights": "file", "file": str(real_data / "weights" / notes["file"])}
-    changes |= {"sha256": notes["sha256"], "resize": notes["resize"], "crop": None, "precision": "auto"}
-    configure(tmp_path, **changes)
-    ingest(tmp_path, tmp_path / "data")
-    make_stage("prepare_encoder", tmp_path, "small")
-    features = extract(tmp_path, **changes)["features"]
-
-    side = notes["resize"]
-    images = [np.asarray(Image.open(path).convert("RGB").resize((side, side), Image.BILINEAR)) for path in photographs]
-    pixels = (np.stack(images) / 255 - notes["mean"]) / notes["std"]
-    network = torchvision.models.get_model(name, weights=None).eval()
-    from safetensors.torch import load_file
-
-    network.load_state_dict(load_file(real_data / "weights" / notes["file"]))
-    with torch.inference_mode():
-        plain = network.features(torch.from_numpy(pixels.transpose(0, 3, 1, 2)).float()).mean((2, 3)).numpy()
-    assert features.shape == (6, notes["dim"])
-    cosine = (features * plain).sum(1) / np.linalg.norm(features, axis=1) / np.linalg.norm(plain, axis=1)
-    assert cosine.min() >= 0.999

@@ -1,14 +1,13 @@
 """`fit-csls`: rows whose scores are scaled, alone, refitted, and in ensembles."""
 
-import shutil
 from pathlib import Path
 
 import numpy as np
 import pytest
-from made_up import THINGS, build_bundle, make_stage, retell
+from made_up import THINGS, build_bundle, make_stage
 from made_up_training import add_moments, fit, make_trainable, read_model
 
-from pipeline.errors import IntegrityError, UsageError
+from pipeline.errors import UsageError
 from pipeline.index.search import Searcher
 from pipeline.models.linear.csls import Bank, choose_scaling
 from pipeline.storage.bundle import Bundle
@@ -97,24 +96,3 @@ def test_a_query_is_scaled_by_the_bank_that_its_bundle_carries(run: Path) -> Non
     products = images @ embeddings.read("sentences", np.array([asked]))[0]
     hit = searcher.images(texts[asked], 1)[0]
     assert hit.score == pytest.approx(products.max(), abs=1e-5)
-
-
-def test_what_is_not_scaled_is_named(run: Path) -> None:
-    with pytest.raises(
-        UsageError, match="fit-csls: the configuration has no model ncca; did you mean ncca-csls. there are .*ncca-csls"
-    ):
-        scale(run, "ncca")
-
-
-def test_what_does_not_belong_together_is_named(run: Path, tmp_path: Path) -> None:
-    other = shutil.copytree(run, tmp_path / "run")
-    shutil.rmtree(other / "models/ncca-csls")
-    with pytest.raises(IntegrityError, match=r"models/ncca-csls/model\.json does not exist; run its stage first"):
-        scale(other, "ncca-csls-refit")
-    retell(other / "models/ncca/model.json", "fingerprint", value="another")
-    with pytest.raises(IntegrityError, match="model of .*embeddings/ncca and of .*models/ncca differ"):
-        scale(other, "ncca-csls")
-    shutil.rmtree(other / "models/ncca")
-    shutil.copytree(run / "models/other", other / "models/ncca")
-    with pytest.raises(IntegrityError, match="models/ncca/model.safetensors is of model other, not of ncca"):
-        scale(other, "ncca-csls")

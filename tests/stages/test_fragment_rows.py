@@ -1,7 +1,6 @@
 """`train`, `embed` and `evaluate` of models whose images and sentences are sets, on a small collection with regions."""
 
 import json
-import shutil
 from pathlib import Path
 
 import numpy as np
@@ -10,7 +9,6 @@ from made_up import MADE_BY, THINGS, features_of, make_run, make_stage, write_co
 from made_up_training import CONFIG, build_tokens, read_model, with_dev
 
 from pipeline.config.registry.models import model_spec
-from pipeline.errors import IntegrityError
 from pipeline.storage.embeddings import Embeddings
 from pipeline.storage.features import write_features
 from pipeline.storage.manifest import Manifest
@@ -78,15 +76,3 @@ def test_a_model_of_sets_is_trained_embedded_and_evaluated(run: Path, model: str
     value = json.loads(output.read_text())
     assert value["model"] == model and value["n_images"] == 16 and value["n_sentences"] == 32
     assert value["image_to_sentence"]["recall@10"] > 80 and "recall@1_ci95" in value["sentence_to_image"]
-
-
-def test_what_is_missing_is_named(run: Path, tmp_path: Path) -> None:
-    write_config(run, CONFIG, OWN, {"models": ["dvsa", "fragments"]})
-    for model, part, missing in (
-        ("fragments", "models/ncca-recurrent", r"models/ncca-recurrent/model\.json"),
-        ("dvsa", "regions", r"regions/colour/shard-00000\.h5\.json"),
-    ):
-        other = shutil.copytree(run, tmp_path / model)
-        shutil.rmtree(other / part, ignore_errors=True)
-        with pytest.raises(IntegrityError, match=f"{missing} does not exist; run its stage first"):
-            make_stage("train", other, model)

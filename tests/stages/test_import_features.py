@@ -56,24 +56,6 @@ def test_every_image_has_its_row(made: Path, source: Path) -> None:
         assert shard.details["encoder"]["name"] == "theirs"
 
 
-def test_again_nothing_is_written_but_of_other_features(made: Path, source: Path) -> None:
-    first = import_features(made).open("theirs", 0)
-    stamp = first.path.stat().st_mtime_ns
-    import_features(made)
-    assert first.path.stat().st_mtime_ns == stamp
-    np.save(source, np.load(source) + 1)
-    assert import_features(made).open("theirs", 0).fingerprint != first.fingerprint
-
-
-def test_storage_is_that_of_the_configuration(made: Path, source: Path) -> None:
-    configure(made, {"extract": {"storage": "float32"}})
-    np.save(source, np.load(source) * 1e5)
-    assert import_features(made).open("theirs", 0)["features"].dtype == np.float32
-    configure(made)
-    with pytest.raises(InputError, match=r"the features of .*-1\.png do not fit float16"):
-        import_features(made)
-
-
 def test_rows_of_no_image_are_told(made: Path, source: Path, caplog: pytest.LogCaptureFixture) -> None:
     np.save(source, np.concatenate([np.load(source), np.ones((5, 2), np.float32)]))
     names = source.with_suffix(".txt")
@@ -109,7 +91,7 @@ def test_an_image_with_two_rows_is_named(made: Path, source: Path) -> None:
     names.write_text(
         names.read_text().replace("/elsewhere/dog-0.png", "dog-0.png").replace("/elsewhere/cat-1.png", "dog-0.png")
     )
-    with pytest.raises(InputError, match=r"rows 22 and 23 are both of dog-0\.png; remove one of them"):
+    with pytest.raises(InputError, match=r"\.npy: rows 22 and 23 are both of dog-0\.png; remove one of them"):
         import_features(made)
 
 

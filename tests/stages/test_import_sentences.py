@@ -1,6 +1,5 @@
 """import-sentences: vectors made elsewhere become the run's shards, every sentence with its own."""
 
-import logging
 import shutil
 from pathlib import Path
 
@@ -98,20 +97,11 @@ def test_by_the_sentences_words(made: Path, tmp_path: Path, form: str) -> None:
             make_stage("import_sentences", made, "theirs")
 
 
-def test_rows_of_no_sentence_are_told(made: Path, source: Path, caplog: pytest.LogCaptureFixture) -> None:
-    np.save(source, np.concatenate([np.load(source), np.ones((2, 2), np.float32)]))
-    names = source.with_suffix(".txt")
-    names.write_text(names.read_text() + "stranger.png#0\na sentence of another collection\n")
-    with caplog.at_level(logging.WARNING):
-        assert len(imported(made)) == COUNT
-    assert "'stranger.png#0', 'a sentence of another collection'" in caplog.text
-
-
 @pytest.mark.parametrize(
     ("old", "new", "message"),
     [
         ("cat-1.png#1", "cut-1.png#1", r"have no row in s\.npy: cat-1\.png#1;"),
-        ("cat-1.png#1", "cat-1.png#0", r"rows 44 and 45 are both of cat-1\.png#0; remove one of them"),
+        ("cat-1.png#1", "cat-1.png#0", r"s\.npy: rows 44 and 45 are both of cat-1\.png#0; remove one of them"),
         ("cat-1.png#1", "cat-1.png#2", r"there is no sentence /elsewhere/cat-1\.png#2: .* cat-1\.png has 2, counted"),
         ("/elsewhere/cat-1.png#1\n", "", "has 48 rows and 47 names"),
     ],
@@ -121,28 +111,6 @@ def test_names_that_do_not_fit_are_refused(made: Path, source: Path, old: str, n
     with pytest.raises(InputError, match=message):
         make_stage("import_sentences", made, "theirs")
     assert not list((made / "text").rglob("*.h5"))
-
-
-def test_a_vector_that_is_no_number_is_named_and_no_shard_is_written(made: Path, source: Path) -> None:
-    rows = np.load(source)
-    rows[0, 1] = np.inf
-    np.save(source, rows)
-    with pytest.raises(InputError, match=r"s\.npy row 0: .*\w+-23\.png#1 is not finite"):
-        make_stage("import_sentences", made, "theirs")
-    assert not list((made / "text").rglob("*.h5"))
-
-
-def test_vectors_are_stored_as_their_entry_says(made: Path, source: Path) -> None:
-    rows = np.load(source)
-    np.save(source, rows * 1e5)
-    with pytest.raises(InputError, match="set `storage` of the text encoder theirs to float32"):
-        make_stage("import_sentences", made, "theirs")
-    configure(made, {"extract": {"storage": "float32"}})
-    with pytest.raises(InputError, match="do not fit float16"):
-        make_stage("import_sentences", made, "theirs")
-    entry = {"name": "theirs", "kind": "imported", "storage": "float32", "imported": {"path": "s.npy"}}
-    configure(made, {"text_encoders": [entry]})
-    assert np.array_equal(imported(made), rows[::-1] * np.float32(1e5))
 
 
 def test_the_encoder_that_made_them_is_kept_for_queries_if_it_makes_the_same(made: Path, source: Path) -> None:

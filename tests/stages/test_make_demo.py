@@ -7,7 +7,7 @@ import pytest
 from click.testing import CliRunner
 from made_up import make_stage
 
-from pipeline.errors import JointspaceError, UsageError
+from pipeline.errors import UsageError
 from stages.collections.make_demo import command
 
 TEXTS = {"captions.tsv", "splits.tsv", "weak.tsv", "boxes.tsv", "names.tsv", "trees.conllu", "trees.brackets"}
@@ -62,13 +62,6 @@ def test_a_damaged_demo_is_made_again(tmp_path: Path, damage: str, gone: bool) -
     assert contents(demo) == whole
 
 
-def test_a_smaller_demo_leaves_no_older_images(tmp_path: Path) -> None:
-    make_demo(tmp_path / "demo", train=6, weak=9)
-    make_demo(tmp_path / "demo")
-    make_demo(tmp_path / "fresh")
-    assert contents(tmp_path / "demo") == contents(tmp_path / "fresh")
-
-
 def test_refuses_a_folder_of_somebody_else(tmp_path: Path) -> None:
     theirs = tmp_path / "photographs"
     theirs.mkdir()
@@ -76,16 +69,6 @@ def test_refuses_a_folder_of_somebody_else(tmp_path: Path) -> None:
     with pytest.raises(UsageError, match="holds files that are no demo"):
         make_demo(theirs)
     assert contents(theirs) == {"captions.tsv": b"me.jpg\t0\tMine .\n"}
-
-
-def test_a_failing_image_fails_the_command(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    def fail(settings: object, index: int) -> None:
-        raise ValueError("no paint")
-
-    monkeypatch.setattr("examples.demo.scene_record", fail)
-    with pytest.raises(JointspaceError, match="image 0 of the demo could not be drawn .*no paint"):
-        make_demo(tmp_path / "demo")
-    assert not (tmp_path / "demo" / "demo.json").exists()
 
 
 def test_the_demo_of_a_run_is_its_data_root(tmp_path: Path) -> None:
@@ -99,9 +82,3 @@ def test_the_demo_of_a_run_is_its_data_root(tmp_path: Path) -> None:
     (tmp_path / "run.yaml").write_text(json.dumps({**values, "demo": {"generate": False}}))
     with pytest.raises(UsageError, match="make-demo: the configuration leaves it out"):
         make_stage("make_demo", tmp_path / "run", "--config", tmp_path / "run.yaml")
-
-
-@pytest.mark.parametrize("given", [[], ["--run", "run", "--output", "demo"]])
-def test_it_is_drawn_for_a_run_or_without_one(given: list[str]) -> None:
-    result = CliRunner().invoke(command, given)
-    assert result.exit_code == 2 and "give either --run or --output" in result.output

@@ -2,22 +2,17 @@
 
 import json
 import logging
-import multiprocessing
-import os
 import shutil
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import pytest
 import yaml
-from made_up import ingest, make_run, make_stage
+from made_up import make_run, make_stage
 from made_up_training import encode_parses
 
-from examples.demo import DrawingSettings, collection_texts, scene_record
-from pipeline.errors import InputError, IntegrityError, UsageError
+from pipeline.errors import InputError, IntegrityError
 from pipeline.storage.manifest import Manifest
-from pipeline.storage.parsers import load_parser
 from pipeline.storage.text_shards import TokenShards
 from pipeline.storage.trees import ParseShards, TreeShards
 from pipeline.text.conllu import read_conllu
@@ -143,52 +138,6 @@ def test_bad_files_are_named(run: Path, text: str, message: str) -> None:
     assert not (run / "text/parses").exists()
 
 
-def test_files_that_cannot_be_read_are_named(run: Path) -> None:
-    with pytest.raises(InputError, match="none.conllu .*correct its name in the configuration"):
-        parse(run, conllu="none.conllu", brackets=None)
-    (run / "p.conllu").write_bytes(b"# sent_id = \xff\n")
-    with pytest.raises(InputError, match="p.conllu, line 1: not UTF-8"):
-        parse(run, conllu="p.conllu", brackets=None)
-    (run / "p.conllu.gz").write_bytes(b"no gzip")
-    with pytest.raises(InputError, match="cannot read .*p.conllu.gz"):
-        parse(run, conllu="p.conllu.gz", brackets=None)
-
-
-def test_parses_of_other_sentences_are_refused(run: Path) -> None:
-    path = parse(run, 1, conllu="p.conllu", brackets=None)
-    for file in path.parent.iterdir():
-        file.rename(file.with_name(file.name.replace("00001", "00000")))
-    with pytest.raises(
-        IntegrityError, match="is of shard 1, not of 0: it was moved or copied there; run its stage again"
-    ):
-        ParseShards(Manifest(run / "manifest"), run / "text/parses").open(0)
-    with pytest.raises(UsageError, match="--trees"):
-        TreeShards(Manifest(run / "manifest"), None)
-
-
-def test_the_demos_own_files_fit_its_sentences(tmp_path: Path) -> None:
-    """Every sentence of the demo's captions has both trees, over exactly the words of `encode-tokens`."""
-    collection = tmp_path / "collection"
-    settings = DrawingSettings(train=12, dev=2, test=2, weak=0, seed=5)
-    records = [scene_record(settings, index) for index in range(settings.images)]
-    (collection / "images").mkdir(parents=True)
-    for record in records:
-        (collection / "images" / record.name).write_bytes(record.jpeg)
-    for name, text in collection_texts(records).items():
-        (collection / name).write_text(text)
-    values = {"data_root": str(collection), "tokens": {"min_count": 1}}
-    (tmp_path / "config.yaml").write_text(yaml.safe_dump(values))
-    ingest(tmp_path, collection)
-    make_stage("parse", tmp_path)
-    output = tmp_path / "text/parses/shard-00000.conllu"
-    trees, tokens = encode(tmp_path)
-    assert json.loads(output.with_name(output.name + ".json").read_text())["details"]["n_fallbacks"] == 0
-    shard = trees.open(0)
-    assert shard.rows == 80 and shard.details["n_misfits"] == 0
-    np.testing.assert_array_equal(shard.dependency["words"], tokens.open(0).ids)
-    np.testing.assert_array_equal(shard.phrase["words"][shard.phrase["words"] >= 0], tokens.open(0).ids)
-
-
 @pytest.fixture(scope="module")
 def treebank(tmp_path_factory: pytest.TempPathFactory) -> Path:
     folder = tmp_path_factory.mktemp("treebank")
@@ -225,41 +174,6 @@ def test_spacy_parses_whatever_stands_in_the_sentences(run: Path, parser: Path) 
     parse(run, 2, engine="spacy", workers=0)
     trees, _ = encode(run)
     assert trees.open(0).rows == 20 and trees.open(0).details["n_misfits"] == 0
-
-
-class Deadly:
-    """A pipeline that ends its worker process at the sentence about number 3."""
-
-    def __init__(self, pipeline: Any) -> None:
-        self.pipe, self._make_doc = pipeline.pipe, pipeline.make_doc
-
-    def make_doc(self, text: str) -> Any:
-        if "number 3" in text and multiprocessing.parent_process():
-            os._exit(1)
-        return self._make_doc(text)
-
-
-def load_deadly(name: str) -> Deadly:
-    return Deadly(load_parser(name))
-
-
-@pytest.mark.slow
-def test_a_worker_that_dies_costs_its_batch(run: Path, parser: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("pipeline.storage.parsers.load_parser", load_deadly)
-    shutil.copytree(parser, run / "parser")
-    path = parse(run, 0, engine="spacy", workers=1, batch_sentences=4)
-    sidecar = json.loads(path.with_name(path.name + ".json").read_text())["details"]
-    assert [fallback["sentence_id"] for fallback in sidecar["fallbacks"]] == [4, 5, 6, 7]
-    assert sidecar["fallbacks"][0]["reason"] == "its batch could not be parsed: its worker process died"
-
-
-def test_parsers_that_are_not_there_are_refused(run: Path, parser: Path) -> None:
-    with pytest.raises(IntegrityError, match=r"parser/pipeline\.json does not exist; run its stage first"):
-        parse(run, engine="spacy")
-    with pytest.raises(UsageError, match="no-such is neither a folder .* nor an installed package"):
-        parse(run, engine="spacy", pipeline="no-such")
-    with pytest.raises(UsageError, match="parse.treebank.train is null"):
-        make_stage("train_parser", run, "--config", config(run))
 
 
 def test_a_changed_parser_is_refused(run: Path, parser: Path) -> None:

@@ -1,4 +1,4 @@
-"""`embed-phrases`, `rank-phrases` and `show-phrases` on some scenes of the demo."""
+"""`embed-phrases` and `rank-phrases` on some scenes of the demo, and what the report draws of them."""
 
 import json
 import shutil
@@ -7,17 +7,19 @@ from pathlib import Path
 import numpy as np
 import pyarrow as pa
 import pytest
+import torch
 import yaml
-from click.testing import CliRunner
-from made_up import MADE_BY, make_stage
+from made_up import MADE_BY, decoded, make_stage, open_run
 from made_up_training import encode_parses
-from PIL import Image
 
 from pipeline.errors import InputError, IntegrityError, UsageError
 from pipeline.models.linear.views import ImageView
 from pipeline.models.neural.hmlstm import HMLSTM
+from pipeline.models.neural.tree_rnn import SDTRNN
 from pipeline.models.neural.word_models import LSTM
+from pipeline.run import Run
 from pipeline.storage.atomic import read_json
+from pipeline.storage.embeddings import write_embeddings
 from pipeline.storage.evaluations import read_measured
 from pipeline.storage.integrity import examine
 from pipeline.storage.manifest import Manifest
@@ -29,7 +31,8 @@ from pipeline.storage.trees import TreeShards
 from pipeline.text.sequences import encode_tokens
 from pipeline.text.trees import Trees
 from pipeline.text.vocabulary import Vocabulary
-from stages.models.find_phrases import command as find_phrases
+from stages.papers.reproduce import _compare_sentences, _list_relations
+from stages.pictures import draw_phrases
 
 DIM = 12
 PHRASES = "phrases/hmlstm/test"
@@ -188,17 +191,24 @@ def test_a_collection_without_names_or_labels_is_no_error(run: Path, monkeypatch
     assert rank(run)["left_out"] == "no box of the manifest has a label"
 
 
-def test_sheets_are_drawn(run: Path) -> None:
-    make_stage("show_phrases", run, "hmlstm", "test", "--columns", 2)
-    drawn, plane = run / f"{PHRASES}.png", run / f"{PHRASES}.plane.png"
-    with Image.open(drawn) as sheet:
-        assert sheet.size == (2 * 256, 2 * 270)
-    first = plane.read_bytes()
-    with Image.open(plane) as image:
-        pixels = np.asarray(image.convert("RGB")).astype(int)
-    assert (np.ptp(pixels, axis=2) > 100).sum() > 500  # lines and squares in the images' colours
-    drawn.unlink(), plane.unlink()
-    assert make_stage("show_phrases", run, "hmlstm", "test", "--columns", 2) == "" and plane.read_bytes() == first
+def test_phrases_are_drawn_at_their_regions_and_in_a_plane(run: Path) -> None:
+    know(run)
+    sheet, plane = (decoded(drawn) for drawn in draw_phrases(Run(run), "hmlstm", "test"))
+    assert sheet.size == (6 * 256, 270)
+    assert plane.width > plane.height > 800
+    colours = np.asarray(plane).astype(int)
+    assert (np.ptp(colours, axis=2) > 100).sum() > 500  # lines and squares in the images' colours
+    assert [drawn.name.split(":")[0] for drawn in draw_phrases(Run(run), "hmlstm", "test")] == ["hmlstm, test"] * 2
+
+
+def test_images_without_regions_have_no_drawing(run: Path) -> None:
+    found = PhraseVectors(run / PHRASES)
+    whole = pa.array(found.regions["number"].to_numpy() == 0)
+    regions = found.regions.append_column("vector", vectors_column(found.region_vectors)).filter(whole)
+    phrases = found.phrases.append_column("vector", vectors_column(found.phrase_vectors))
+    details = {"model": "hmlstm", "split": "test", "dim": found.dim, "inputs": found.inputs}
+    write_phrases(run / PHRASES, regions, phrases, fingerprint="f", details=details)
+    assert draw_phrases(Run(run), "hmlstm", "test") == []
 
 
 def test_what_does_not_fit_is_refused(run: Path, tmp_path: Path) -> None:
@@ -212,29 +222,6 @@ def test_what_does_not_fit_is_refused(run: Path, tmp_path: Path) -> None:
         PhraseVectors(run / PHRASES)
     (fault,) = examine(path.parent).faults
     assert (fault.path, fault.target) == (path, path.with_name("phrases.parquet.json"))
-
-
-def test_phrases_are_found_for_a_region(run: Path) -> None:
-    know(run)
-    stored, manifest = PhraseVectors(run / PHRASES), Manifest(run / "manifest")
-    names = read_names(run / "data" / "names.tsv")
-    row = next(i for i, number in enumerate(stored.regions["number"].to_pylist()) if number > 0)
-    region, shown = stored.regions.to_pylist()[row], stored.region_vectors[row]
-    image = manifest.images["path"][region["image_id"]].as_py()
-    box = [str(region[corner]) for corner in ("x1", "y1", "x2", "y2")]
-    given = ["hmlstm", image, "--run", str(run), "--top", "3", "--box", *box]
-    result = CliRunner().invoke(find_phrases, given, catch_exceptions=False)
-    title, *lines = result.output.splitlines()
-    assert title.startswith(f"region {region['number']}: ") and len(lines) == 3
-    texts = [line.split(maxsplit=2)[2] for line in lines]
-    scores = stored.phrase_vectors @ shown
-    spoken = [text.lower() for text in stored.phrases["text"].to_pylist()]
-    best = sorted({text: max(scores[[one == text for one in spoken]]) for text in set(spoken)}.values())[-3:]
-    assert len(set(texts)) == 3 and [float(line.split()[1]) for line in lines] == pytest.approx(best[::-1], abs=1e-4)
-    kind = sorted(names)[int(shown.argmax())]
-    assert any(name in texts[0].split() for name in names[kind])
-    with pytest.raises(InputError, match="no region of nowhere.jpg"):
-        CliRunner().invoke(find_phrases, ["hmlstm", "nowhere.jpg", "--run", str(run)], catch_exceptions=False)
 
 
 def test_a_model_of_whole_sentences_takes_each_phrase_as_one(run: Path) -> None:
@@ -260,3 +247,36 @@ def test_a_model_of_whole_sentences_takes_each_phrase_as_one(run: Path) -> None:
     words = encode_tokens(found.phrases["text"].to_pylist(), Vocabulary.from_dict(vocabulary))
     np.testing.assert_allclose(found.phrase_vectors, model.embed_sentences(words), atol=1e-6)
     assert json.loads((run / "evaluation/phrases/lstm.test.json").read_text())["n_named"] > 10
+
+
+def test_sentences_of_an_image_and_matrices_of_relations_are_measured(run: Path) -> None:
+    """Socher et al. 2014, sections 6.6 and 6.7, of an untrained model whose sentences lie at random."""
+    manifest, table = Manifest(run / "manifest"), read_json(run / "text/labels.json")
+    rng, rows = np.random.default_rng(0), manifest.shard(0)
+    learned = {"activation": "tanh", "matrix_of": list(range(len(table["relations"])))}
+    vectors = rng.standard_normal((5, 8), dtype=np.float32)
+    view = ImageView(("eyes",), (DIM,), ("l2",))
+    model = SDTRNN.build(view, np.zeros(DIM, np.float32), vectors, 16, 0.0, 0, learned, score="cosine")
+    model.network.sentences.matrices.data += 0.1 * torch.randn(model.network.sentences.matrices.shape)
+    about = {"model": "sdtrnn", "registered": "sdtrnn", "labels": table["fingerprint"], "encoders": {"eyes": MADE_BY}}
+    path = run / "models/sdtrnn/model.safetensors"
+    write_parameters(path, MODEL, model.tensors(), settings=model.settings(), fingerprint="model", details=about)
+    ids = {"images": np.arange(rows.last_image), "sentences": np.arange(rows.last_sentence)}
+    sides = {name: rng.standard_normal((len(own), 16), dtype=np.float32) for name, own in ids.items()}
+    inputs = {"model": "model", **{name: rows.fingerprints[name] for name in ids}}
+    details = {"model": "sdtrnn", "registered": "sdtrnn", "metric": "inner_product", "inputs": inputs}
+    write_embeddings(run / "embeddings/sdtrnn/shard-00000.h5", sides, ids, details, fingerprint="e")
+    opened = open_run(run, {"models": ["sdtrnn"]})
+
+    (listed,) = _list_relations(opened).values()
+    assert {row["relation"]: row["count"] for row in listed} == dict(
+        zip(table["relations"], table["relation_counts"], strict=True)
+    )
+    norms = [row["norm"] for row in listed]
+    own = model.network.sentences.matrices.detach().numpy()
+    np.testing.assert_allclose(norms, np.sort(np.sqrt((own**2).sum(axis=(1, 2))))[::-1], rtol=1e-5)
+    (measured,) = _compare_sentences(opened).values()
+    owners = split_pairs(manifest, "test").owners
+    pairs = sum(n * (n - 1) for n in np.bincount(owners))
+    assert measured["n_pairs"] + measured["n_unknown"] == pairs
+    assert sum(group["n"] for group in measured["verbs"].values()) == measured["n_pairs"] > 0

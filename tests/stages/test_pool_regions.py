@@ -8,7 +8,7 @@ import pytest
 from made_up import make_stage, run_command
 from made_up_blocks import arguments, configure, copy_blocks, extract, make_blocks
 
-from pipeline.errors import IntegrityError, UsageError
+from pipeline.errors import UsageError
 from pipeline.storage.manifest import Manifest
 from pipeline.storage.parameters import ENCODER, read_parameters
 from pipeline.storage.regions import RegionShard, open_regions
@@ -60,19 +60,6 @@ def test_search_pools_the_same_regions(run: Path) -> None:
     image = decode((run / "data/images/04.png").read_bytes(), ImageLimits(10**6, 1, 99))
     features = restore_encoder(stored.settings, stored.tensors).encode([image])
     np.testing.assert_allclose(features, pooled["features"][4:5], rtol=1e-3, atol=1e-4)
-
-
-def test_regions_of_another_encoder_are_not_pooled(run: Path) -> None:
-    pool(run, "mean")
-    settings = json.loads((run / "config.yaml").read_text())
-    settings["encoders"][0]["architecture"] = "shufflenet_v2_x0_5"
-    (run / "config.yaml").write_text(json.dumps(settings))
-    make_stage("prepare_encoder", run, "plain")
-    add_pooled(run, "max")
-    with pytest.raises(IntegrityError, match="encoder of .*regions/plain/shard-00000.h5 and of .*encoders/max differ"):
-        run_command("pool_regions", *arguments(run, encoder="max"))
-    with pytest.raises(UsageError, match="pool-regions: the configuration has no encoder plain; there are mean, max"):
-        run_command("pool_regions", *arguments(run))
 
 
 def test_regions_in_fewer_dimensions(run: Path) -> None:

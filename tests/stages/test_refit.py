@@ -5,8 +5,8 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from made_up import THINGS, make_stage, write_config
-from made_up_training import CONFIG, add_moments, fit, make_trainable, read_model
+from made_up import THINGS, make_stage
+from made_up_training import add_moments, fit, make_trainable, read_model
 
 from pipeline.errors import IntegrityError, UsageError
 from pipeline.models.linear.accumulation import MomentsAccumulator
@@ -95,21 +95,3 @@ def test_dev_says_nothing_of_what_learned_from_it(run: Path, tmp_path: Path) -> 
     shutil.copytree(run / "embeddings/ncca-refit", other / "embeddings/ncca")
     with pytest.raises(IntegrityError, match="shard-00000.h5 is of model ncca-refit, not of ncca"):
         make_stage("combine", other, "both")
-
-
-def test_a_refit_needs_the_model_that_it_refits(run: Path, tmp_path: Path) -> None:
-    other = shutil.copytree(run, tmp_path / "run")
-    shutil.rmtree(other / "models/ncca")
-    with pytest.raises(IntegrityError, match=r"models/ncca/model\.json does not exist; run its stage first"):
-        fit(other, "ncca-refit")
-    shutil.copytree(run / "models/bow", other / "models/ncca")
-    with pytest.raises(IntegrityError, match=r"models/ncca/model\.safetensors is of model bow, not of ncca"):
-        fit(other, "ncca-refit")
-
-
-def test_dev_pairs_of_another_view_are_refused(run: Path, tmp_path: Path) -> None:
-    other = shutil.copytree(run, tmp_path / "run")
-    write_config(other, CONFIG, ROWS, {"image_view": {"normalise": ["l2"]}})
-    make_stage("accumulate", other, "dev")
-    with pytest.raises(IntegrityError, match="view of .* and of .* differ"):
-        fit(other, "ncca-refit")

@@ -4,8 +4,8 @@ import shutil
 from pathlib import Path
 
 import pytest
-from made_up import make_run, make_stage, open_run, retell, write_config, write_sheet
-from made_up_sets import add_fragments
+from made_up import make_run, make_stage, open_run, retell, write_config
+from made_up_sets import add_fragments, write_regions
 
 from pipeline.run.layout import Layout
 from pipeline.run.runner import make
@@ -23,11 +23,10 @@ def run(tmp_path_factory: pytest.TempPathFactory) -> Path:
     add_fragments(run, "dvsa", {"sum": "words", "global_weight": 0})
     inverted = {"exact_limit": 10, "recall_floor": 1.0, "shortlist": {"nearest": 30, "shortlist": 100}}
     chosen = {"splits": ["test"], "protocols": ["all-sentences"]}
-    shown = {"regions": {"encoders": ["colour"]}, "align": {"splits": ["test"]}}
+    shown = {"regions": {"encoders": ["colour"]}, "align": {"splits": ["test"], "least_count": 2}}
     write_config(run, {"models": ["ncca", "dvsa"], "evaluate": chosen, "index": inverted, **shown})
     make_stage("build_index", run, "dvsa")
-    write_sheet(Layout(run).region_sheet("colour"))
-    make_stage("align", run, "dvsa", "test")
+    write_regions(run)
     for model in ("ncca", "dvsa"):
         make_stage("evaluate", run, model, "test", "all-sentences")
     worse = {name: value for name, value in read_json(evaluation(run, "ncca")).items() if name != CHECK}
@@ -53,6 +52,9 @@ def test_the_best_model_of_one_vector_an_image_is_shown(run: Path) -> None:
     assert '<th scope="row">dvsa</th><td class="text">regions</td>' in html
     assert '<th scope="row">ncca</th><td class="text">images</td>' in html
     assert "shortlist recall@10 1.000" in html
+    for name in ("colour: the best regions", "dvsa, test: words at their best", "dvsa, test: the regions with"):
+        assert html.count(f"<figcaption>{name}") == 1
+    assert '<th scope="row">dvsa</th><td>test</td>\n<td>' in html and "2.00 <small>(2)</small>" in html
     assert "1,234 sentences have no word that the text encoder tfidf knows" in html
 
 

@@ -5,16 +5,13 @@ from pathlib import Path
 import numpy as np
 import pytest
 import yaml
-from made_up import make_stage
+from made_up import make_run, make_stage
 
-from pipeline.config import default_path, merge, read_mapping, validate
 from pipeline.errors import InputError
 from pipeline.run.layout import Layout
-from pipeline.storage.atomic import DRAWING, TABLES, publish
+from pipeline.storage.atomic import TABLES, publish, publish_json
 from pipeline.storage.evaluations import write_evaluation, write_measured, write_summary
-from stages.papers.reproduce import _systems
 
-FIRST = "first-sentence"
 VALUES = {"recall@1": 20.0, "recall@5": 41.6, "recall@10": 55.0, "median_rank": 7.0, "mean_rank": 30.5}
 PAPER = {
     "models": ["lstm"],
@@ -66,25 +63,6 @@ def test_other_settings_are_told_in_place_of_a_difference(tmp_path: Path, change
     assert "(+2.0)" not in text
 
 
-def test_a_network_in_place_of_a_printed_one_stands_below_its_row_alone(tmp_path: Path) -> None:
-    own = {"encoders": [{"name": "mine", "architecture": "resnet50"}]}
-    papers = {"collection": "flickr8k", "gong": False}
-    below = "- `lstm` beside LSTM"
-    text = reproduce(tmp_path / "unsaid", "lstm", **own, reproduce=papers)
-    assert f"{below}, OxfordNet:" in text and f"{below}:" in text
-    text = reproduce(tmp_path / "said", "lstm", **own, reproduce={**papers, "in_place_of": {"mine": "vgg19 fc7"}})
-    assert f"{below}, OxfordNet:" in text and f"{below}:" not in text
-    assert "encoders resnet50 average (printed: vgg19 fc7); in place of vgg19 fc7" in text
-    assert "LSTM: none of ours, " in text
-
-
-def test_a_row_of_regions_tells_how_they_are_scored_and_made(tmp_path: Path) -> None:
-    regions = {"encoders": ["oxford"], "proposals": "grid"}
-    text = reproduce(tmp_path, "dvsa", models=["dvsa"], regions=regions)
-    (note,) = [line for line in text.splitlines() if line.startswith("- `dvsa` beside BRNN")]
-    assert "sum mean-words (printed: words)" in note and "regions 19 of grid (printed: 19 detections" in note
-
-
 def test_seeds_of_a_variant_are_one_system_and_orders_are_judged_by_their_ranks(tmp_path: Path) -> None:
     variants = {"tree": {"model": "sdtrnn", "seeds": [3, 4]}, "flat": {"model": "dtrnn", "seeds": [3, 4]}}
     models = {"models": ["tree", "flat"], "variants": variants}
@@ -97,15 +75,6 @@ def test_seeds_of_a_variant_are_one_system_and_orders_are_judged_by_their_ranks(
     assert "|  | `tree, 2 seeds` | **30.5** ± 0.0 |" in text
     search, describing = [line for line in text.splitlines() if line.startswith("| SDT-RNN above DT-RNN |")]
     assert search == describing and search.endswith("| -22.0 (-33.0 to -11.0) | yes |")  # 11 or 22 less 33 or 44
-
-
-def test_a_run_without_all_sentences_is_told_by_its_own_gallery_and_has_no_difference(tmp_path: Path) -> None:
-    own = {"models": ["lstm", "devise"], "evaluate": {"protocols": [FIRST]}}
-    text = reproduce(tmp_path, "lstm", "devise", protocol=FIRST, **own)
-    assert "the first sentence of each image in the gallery" in text and "every sentence in the gallery" not in text
-    assert "|  | `lstm` | **20.0** |" in text and "(+2.0)" not in text
-    assert "| LSTM, OxfordNet above DeViSE | `lstm` - `devise` |" in text
-    assert "LSTM, OxfordNet above LSTM" not in text  # one system stands below both rows
 
 
 MADE = {"inputs": {"manifest": "m"}, "fingerprint": "f"}
@@ -160,28 +129,24 @@ def test_descriptions_are_compared_image_by_image(tmp_path: Path) -> None:
     ]
 
 
-def test_gong_et_als_tables_are_repeated_and_the_page_of_their_figures_is_linked(tmp_path: Path) -> None:
-    layout = Layout(tmp_path)
-    about = {"rows": 1, "fingerprint": "f", "details": {}}
-    publish(layout.tables.path, b"# Gong et al. on mine\n", kind=TABLES, **about)
-    publish(layout.transfer_page.path, b"<html></html>", kind=DRAWING, **about)
-    text = reproduce(tmp_path, "lstm", reproduce={"collection": "flickr8k", "gong": True})
-    page = "study/transfer.html"
-    assert tmp_path / page == layout.transfer_page.path
-    assert "# Gong et al. on mine" in text and text.endswith(f"SAE find: [{page}]({page}).\n")
-    assert "transfer.html" not in reproduce(tmp_path, "lstm")
-
-
-def test_a_generator_in_a_joint_space_sees_images_as_that_does() -> None:
-    encoders = [*PAPER["encoders"], {"name": "other", "architecture": "resnet50"}]
-    changes = {
-        "encoders": encoders, "variants": {"inside": {"model": "lstm", "encoders": ["oxford"]}}, "models": ["inside"],
-        "generators": ["mnlm", "mrnn"], "describe": {"space": "inside", "candidates": {"count": 70}},
-        "language_text": {"file": "further/sentences.tsv.gz"},
-    }  # fmt: skip
-    config = validate(merge(read_mapping(default_path()), {**PAPER, **changes}))
-    inside, alone = (own for name, _, own in _systems(config) if name in ("mnlm", "mrnn"))
-    assert (inside["encoders"], inside["space"], inside["candidates"]) == ("vgg19 fc7", "inside", 70)
-    assert inside["learns from"] == "train and sentences.tsv.gz"
-    assert alone["encoders"] == "vgg19 fc7, resnet50 average" and alone["learns from"] == "train"
-    assert not {"space", "candidates"} & alone.keys()
+def test_gong_et_als_tables_are_repeated_and_their_figures_lie_beside_them(tmp_path: Path) -> None:
+    layout, page = Layout(make_run(tmp_path)), tmp_path / "transfer.html"
+    publish(layout.tables.path, b"# Gong et al. on mine\n", kind=TABLES, rows=1, fingerprint="f")
+    case = {
+        "image_id": 2,
+        "answers": {
+            "Target": [{"text": "a <b>dog</b>", "right": True}, {"text": "a cat", "right": False}],
+            "SAE": [{"text": "a bird", "right": False}],
+        },
+        "nearest": {"target set": [{"image_id": 3, "text": "a horse"}], "auxiliary set": []},
+    }
+    publish_json(layout.study.commit, {"files": {}, "setting": {}, "transfer": [case], **MADE})
+    gong = {"collection": "flickr8k", "gong": True}
+    (layout.root / "data/horse-3.png").unlink()
+    text = reproduce(tmp_path, "lstm", reproduce=gong)
+    assert "# Gong et al. on mine" in text and text.endswith("SAE find: [transfer.html](transfer.html).\n")
+    html = page.read_text()
+    assert "<h1>Target and SAE</h1>" in html and "a &lt;b&gt;dog" in html and html.count("<b>its own</b>") == 1
+    assert html.count('<img src="data:image/jpeg') == 1 and html.count("not readable") == 1 and "a horse" in html
+    page.unlink()
+    assert "transfer.html" not in reproduce(tmp_path, "lstm") and not page.exists()

@@ -1,6 +1,5 @@
 """Publishing: whole or not at all, and nothing damaged is read."""
 
-import json
 import os
 import re
 import subprocess
@@ -34,10 +33,6 @@ def test_what_is_published_is_read_back(tmp_path: Path) -> None:
     assert is_published(tmp_path / "deep" / "x.bin", "thing", "f")
     assert not is_published(tmp_path / "deep" / "x.bin", "thing", "another")
     assert {path.name for path in (tmp_path / "deep").iterdir()} == {"x.bin", "x.bin.json"}
-
-
-def test_sidecar_of_safetensors_takes_its_stem() -> None:
-    assert sidecar_path(Path("m/model.safetensors")) == Path("m/model.json")
 
 
 @pytest.mark.parametrize("damage", ["truncate", "flip", "empty", "gone", "other kind", "no sidecar", "bad sidecar"])
@@ -157,12 +152,6 @@ def test_sweep_spares_the_living(tmp_path: Path) -> None:
     assert alive.exists() and (tmp_path / "x.tmp.5").exists()
 
 
-def test_sidecar_is_plain_json(tmp_path: Path) -> None:
-    put(tmp_path / "x.bin")
-    value = json.loads((tmp_path / "x.bin.json").read_text())
-    assert set(value) == {"kind", "rows", "bytes", "sha256", "fingerprint", "details", "check"}
-
-
 @pytest.mark.parametrize("value", [{"n": 1, "text": "Ünïcode"}, [{"n": 1}, {"n": 2}]])
 def test_a_changed_json_file_is_refused(tmp_path: Path, value: object) -> None:
     path = tmp_path / "value.json"
@@ -182,16 +171,6 @@ def test_the_next_writer_sweeps_what_a_dead_one_left(tmp_path: Path) -> None:
     put(tmp_path / "x.bin")
     left = {path.name for path in tmp_path.iterdir()}
     assert left == {"x.bin", "x.bin.json", ".y.bin.tmp.999999999", f".x.bin.tmp.{os.getppid()}"}
-
-
-def test_a_temporary_file_is_a_regular_one_of_our_exact_naming(tmp_path: Path) -> None:
-    mine = {".notes.tmp.old", ".notes.tmp.0", ".notes.tmp.12 ", ".notes.tmp.999999999.txt", "notes.tmp.999999999"}
-    for name in mine:
-        (tmp_path / name).write_text("precious")
-    (tmp_path / ".link.tmp.999999999").symlink_to(tmp_path / "notes.tmp.999999999")
-    (tmp_path / ".folder.tmp.999999999").mkdir()
-    assert sweep(tmp_path) == []
-    assert {path.name for path in tmp_path.iterdir()} == mine | {".link.tmp.999999999", ".folder.tmp.999999999"}
 
 
 def test_nothing_is_written_through_a_link(tmp_path: Path) -> None:

@@ -1,13 +1,12 @@
 """Feature shards in the making: what a killed run leaves is taken up, and what does not fit is named."""
 
-import hashlib
 from pathlib import Path
 
 import numpy as np
 import pytest
 
 from pipeline.errors import InputError
-from pipeline.storage.features import UnfinishedShard, read_weights, remove_unfinished, to_stored
+from pipeline.storage.features import UnfinishedShard, remove_unfinished, to_stored
 from pipeline.storage.shards import FEATURES, Shard
 
 DETAILS = {"inputs": {"images": "x"}}
@@ -72,14 +71,3 @@ def test_features_that_do_not_fit_are_named() -> None:
         with pytest.raises(InputError, match=f"the features of c .*{said or 'not finite'}"):
             to_stored(spoilt, "float16", names)
     assert to_stored(np.array([[7e4, 1e-7]], np.float32), "float32", ["a"]).dtype == np.float32
-
-
-def test_weights_are_checked_before_they_are_used(tmp_path: Path) -> None:
-    path = tmp_path / "net.pt"
-    with pytest.raises(InputError, match=r"cannot read the weights .*net.pt \(No such file.*change weights_root"):
-        read_weights(path, None)
-    path.write_bytes(b"weights")
-    sha256 = hashlib.sha256(b"weights").hexdigest()
-    assert read_weights(path, None) == read_weights(path, sha256.upper()) == (b"weights", sha256)
-    with pytest.raises(InputError, match=rf"the sha256 of .*net.pt is {sha256}, not {'0' * 64}; get the right file"):
-        read_weights(path, "0" * 64)

@@ -10,7 +10,7 @@ import pytest
 import torch
 from safetensors.torch import save_file
 
-from pipeline.errors import InputError, UsageError
+from pipeline.errors import InputError
 from pipeline.storage.foreign import ForeignFeatures, Source, foreign_files, open_foreign
 
 NAMES = ["a.jpg", "ä b.jpg", "c\u2028.jpg", "d.jpg", "e.jpg"]
@@ -116,15 +116,6 @@ def test_every_format_gives_the_same_rows(tmp_path: Path, make) -> None:
         assert taken.dtype == np.float32 and np.array_equal(taken, ROWS[rows])
 
 
-def test_the_files_that_are_read_are_listed_without_reading_them(tmp_path: Path) -> None:
-    assert foreign_files(Source(tmp_path / "f.npy", None, None)) == [tmp_path / "f.npy", tmp_path / "f.txt"]
-    assert foreign_files(Source(tmp_path / "f.npy", None, "ids")) == [tmp_path / "f.npy", tmp_path / "ids"]
-    assert foreign_files(Source(tmp_path / "f.h5", None, "files")) == [tmp_path / "f.h5"]
-    listed = foreign_files(Source(make_clip_retrieval(tmp_path), None, None))
-    parts = ("img_emb/img_emb_2.npy", "metadata/metadata_2.parquet", "img_emb/img_emb_10.npy")
-    assert [str(file.relative_to(tmp_path)) for file in listed] == [*parts, "metadata/metadata_10.parquet"]
-
-
 @pytest.mark.parametrize("name", ["f.pt", "f.safetensors"])
 def test_bfloat16_is_read_as_it_is(tmp_path: Path, name: str) -> None:
     """In which encoders of today run; NumPy has no such numbers."""
@@ -143,25 +134,6 @@ def test_sentences_may_be_in_the_order_of_the_run(tmp_path: Path) -> None:
         assert open_foreign(source).names is None and foreign_files(source) == [path]
         with pytest.raises(InputError, match="f.txt does not exist; list the names there"):
             read(path)
-
-
-def test_names_can_be_elsewhere(tmp_path: Path) -> None:
-    path = make_npy(tmp_path)
-    (tmp_path / "f.txt").rename(tmp_path / "names.list")
-    with pytest.raises(InputError, match=r"f.txt does not exist; list the names there.*give `names`"):
-        read(path)
-    assert read(path, names=str(tmp_path / "names.list")).names == NAMES
-
-
-def test_where_there_is_a_choice_it_must_be_made(tmp_path: Path) -> None:
-    path = make_parquet(tmp_path)
-    table = pq.read_table(path).append_column("other", pa.array(NAMES[::-1]))
-    pq.write_table(table, path)
-    with pytest.raises(UsageError, match="can have its names in file, other; name one of these as `names` of"):
-        read(path)
-    assert read(path, names="other").names == NAMES[::-1]
-    with pytest.raises(UsageError, match="can have its features in vector; name one of these as `features` of"):
-        read(path, features="n", names="file")
 
 
 @pytest.mark.parametrize(
@@ -211,14 +183,6 @@ def test_a_file_of_arrays_is_no_more_than_data(tmp_path: Path) -> None:
         read(tmp_path / "bomb.npz")
 
 
-def test_where_there_is_no_matrix_it_is_said(tmp_path: Path) -> None:
-    np.savez(tmp_path / "f.npz", labels=np.arange(5), files=np.array(NAMES))
-    torch.save([ROWS.tolist()], tmp_path / "f.pt")
-    for name in ("f.npz", "f.pt"):
-        with pytest.raises(InputError, match=f"{name} has no matrix of floating-point numbers; write it again"):
-            read(tmp_path / name)
-
-
 @pytest.mark.parametrize("bad", [[1.0, 2.0], None])
 def test_a_ragged_row_is_named(tmp_path: Path, bad: list[float] | None) -> None:
     table = pa.table({"vector": pa.array([[1.0, 2, 3], bad], pa.list_(pa.float32())), "file": ["a", "b"]})
@@ -251,13 +215,3 @@ def test_hdf5_cannot_read_other_files(tmp_path: Path) -> None:
             InputError, match=r"bad.h5: embeddings (is a link|reads other files); write the data itself"
         ):
             read(tmp_path / "bad.h5")
-
-
-def test_what_is_not_there_or_of_no_known_form(tmp_path: Path) -> None:
-    with pytest.raises(InputError, match="nowhere.npy does not exist"):
-        read(tmp_path / "nowhere.npy")
-    (tmp_path / "f.mat").touch()
-    with pytest.raises(UsageError, match="f.mat is of no known form; known are .npy, .h5"):
-        read(tmp_path / "f.mat")
-    with pytest.raises(InputError, match="holds no img_emb/img_emb_0.npy"):
-        read(tmp_path)

@@ -9,7 +9,7 @@ from made_up import make_run
 
 from pipeline.errors import IntegrityError
 from pipeline.multivectors import MultiVectors, ScoreRule
-from pipeline.storage.embeddings import FRAGMENTS, Embeddings, write_embeddings
+from pipeline.storage.embeddings import Embeddings, write_embeddings
 from pipeline.storage.manifest import Manifest
 from pipeline.storage.regions import REGIONS
 from pipeline.storage.rows import RegionRows
@@ -60,17 +60,6 @@ def test_regions_come_in_the_order_asked_with_encoders_side_by_side(manifest: Ma
     assert set(one_shard.fingerprints) == {"regions/one/00001", "regions/two/00001"}
 
 
-def test_regions_that_do_not_fit_are_named(manifest: Manifest, tmp_path: Path) -> None:
-    folders = {"one": tmp_path / "one", "two": tmp_path / "two"}
-    write_regions(folders["one"], manifest, 3)
-    write_regions(folders["two"], manifest, 2, shift=1)
-    with pytest.raises(IntegrityError, match="have different regions; extract them again"):
-        RegionRows(manifest, folders, np.arange(COUNT))
-    write_regions(folders["two"], manifest, 2, images="others")
-    with pytest.raises(IntegrityError, match="made from other images than the manifest's"):
-        RegionRows(manifest, folders, np.arange(COUNT))
-
-
 def make_sets(ids: np.ndarray, seed: int, wholes: bool) -> MultiVectors:
     rng = np.random.default_rng(seed)
     offsets = np.cumsum([0, *(1 + ids % 3)])
@@ -114,20 +103,3 @@ def test_sets_come_back_by_id(manifest: Manifest, tmp_path: Path, wholes: bool) 
     assert len(fragments.read("images", np.zeros(0, np.int64)).vectors) == 0
     with pytest.raises(IntegrityError, match="holds fragments, not embeddings"):
         Embeddings(manifest, tmp_path, multi_vector=False)
-
-
-def test_offsets_that_do_not_fit_are_named(manifest: Manifest, tmp_path: Path) -> None:
-    for number in range(manifest.n_shards):
-        rows = manifest.shard(number)
-        n, m = rows.last_image - rows.first_image, rows.last_sentence - rows.first_sentence
-        arrays = {
-            "images": np.zeros((n, 2), np.float32), "image_offsets": np.arange(n + 1), "image_id": np.arange(n),
-            "boxes": np.zeros((n, 4)), "sentences": np.zeros((m + 1, 2), np.float32),
-            "sentence_offsets": np.arange(m + 1), "sentence_id": np.arange(m),
-        }  # fmt: skip
-        details = {"model": "row", "registered": "dvsa", "metric": "inner_product", "dim": 2}
-        details["inputs"] = {"model": "m", **{what: rows.fingerprints[what] for what in ("images", "sentences")}}
-        details["score"] = {"sum": "words", "global_weight": 0}
-        write_shard(tmp_path / f"shard-{number:05d}.h5", FRAGMENTS, arrays, rows=n, fingerprint="f", details=details)
-    with pytest.raises(IntegrityError, match=r"its offsets are not of \d+ sentences"):
-        Embeddings(manifest, tmp_path)

@@ -1,6 +1,5 @@
 """Two runs of one command: the second is refused and told who the first is; the dead hold nothing."""
 
-import errno
 import json
 import os
 import re
@@ -13,13 +12,12 @@ from pathlib import Path
 
 import click
 import pytest
+from made_up import make_run, make_stage, write_config
 
 from pipeline.errors import JointspaceError
-from pipeline.run.run import Run
-from pipeline.run.runner import make
-from pipeline.storage.atomic import publish_json, publish_text, to_json
-from pipeline.storage.locks import hold, is_held, lock_path, remove_free
-from stages.catalogue import COMMANDS, declared
+from pipeline.storage.atomic import to_json
+from pipeline.storage.locks import hold, is_held, remove_free
+from stages.catalogue import COMMANDS
 from stages.cli import cli
 
 ROOT = Path(__file__).parents[2]
@@ -94,14 +92,6 @@ def test_a_killed_holder_holds_nothing(busy: subprocess.Popen, tmp_path: Path) -
     assert written.exists() and not lock.exists()
 
 
-@pytest.mark.parametrize("text", ['{"host": "%s", "pid": 999999999, "command": "c", "since": "s"}', "%.0s", '["%s"]'])
-def test_what_a_lock_says_of_the_dead_is_not_believed(text: str, tmp_path: Path) -> None:
-    with hold(tmp_path / "x"):
-        lock_path(tmp_path / "x").write_text(text % socket.gethostname())
-        with pytest.raises(JointspaceError, match="x is being written by another process; wait"), hold(tmp_path / "x"):
-            pass
-
-
 def test_one_folder_has_one_lock_by_whatever_name(tmp_path: Path) -> None:
     (tmp_path / "real").mkdir()
     (tmp_path / "link").symlink_to("real")
@@ -113,84 +103,27 @@ def test_one_folder_has_one_lock_by_whatever_name(tmp_path: Path) -> None:
         pass
 
 
-def test_a_lock_that_cannot_be_made_is_one_sentence(tmp_path: Path) -> None:
-    (tmp_path / "file").write_text("")
-    with (
-        pytest.raises(JointspaceError, match="cannot write .*file/x .*write elsewhere"),
-        hold(tmp_path / "file/x"),
-    ):
-        pass
-
-
-@pytest.mark.parametrize("code", [errno.ENOSYS, errno.ENOLCK])
-def test_a_file_system_without_locks_is_warned_of(
-    code: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
-) -> None:
-    def refuse(descriptor: int, operation: int) -> None:
-        raise OSError(code, os.strerror(code))
-
-    monkeypatch.setattr("fcntl.flock", refuse)
-    with hold(tmp_path / "x"):
-        (tmp_path / "x").write_text("")
-    assert caplog.messages == [
-        f"{tmp_path}/x lies on a file system without locks; make sure that no other run writes it"
-    ]
-    assert [path.name for path in tmp_path.iterdir()] == ["x"]
-
-
-def test_nothing_is_left_of_a_failure(tmp_path: Path) -> None:
-    (tmp_path / "there").mkdir()
-    with pytest.raises(KeyError), hold(tmp_path / "there/a/b/x"):
-        raise KeyError
-    with hold(tmp_path / "there/c/d/x"):
-        (tmp_path / "there/c/y").write_text("")
-    assert [path.relative_to(tmp_path).as_posix() for path in sorted(tmp_path.rglob("*"))] == [
-        "there",
-        "there/c",
-        "there/c/y",
-    ]
-
-
 def with_output() -> list[str]:
     commands = {name: cli.get_command(click.Context(cli), name) for name in COMMANDS}
     return [name for name, c in commands.items() if any(one.name == "output" and one.required for one in c.params)]
 
 
-@pytest.mark.parametrize("name", with_output())
-def test_every_command_locks_its_output(name: str, tmp_path: Path) -> None:
-    command = cli.get_command(click.Context(cli), name)
-    arguments = {option.name: None for option in command.params}
-    arguments |= {"root": tmp_path} if "root" in arguments else {}
-    with hold(tmp_path / "x"), pytest.raises(JointspaceError, match="is being written by"):
-        command.callback(**{**arguments, "output": tmp_path / "x"})
+def test_every_command_locks_its_output(tmp_path: Path) -> None:
+    for name in with_output():
+        command = cli.get_command(click.Context(cli), name)
+        arguments = {option.name: None for option in command.params}
+        arguments |= {"root": tmp_path} if "root" in arguments else {}
+        with hold(tmp_path / "x"), pytest.raises(JointspaceError, match="is being written by"):
+            command.callback(**{**arguments, "output": tmp_path / "x"})
 
 
-def test_every_stage_over_shards_locks_its_part(tmp_path: Path) -> None:
-    encoder = {"name": "eyes", "architecture": "squeezenet1_1", "weights": "untrained"}
-    chosen = {
-        "encoders": [
-            encoder, {"name": "pooled", "architecture": "pooled", "of": "eyes"},
-            {"name": "given", "kind": "imported", "path": "x.npy"},
-        ], "parts": 2,
-        "text_encoders": [
-            {"name": "tfidf", "kind": "tf-idf"}, {"name": "spoken", "kind": "imported", "imported": {"path": "y.npy"}}
-        ],
-        "regions": {"encoders": ["eyes"], "dimensions": 4}, "models": ["both"],
-        "ensembles": {"both": {"members": ["ncca", "gru"]}},
-    }  # fmt: skip
-    publish_text(tmp_path / "config.yaml", json.dumps(chosen))
-    counts = {"counts": {}, "splits": {"train": 3}, "rejects": "", "contents": ["c", "d"]}
-    about = {"fingerprint": "m", "root": str(tmp_path), "shard_size": 2, "shards": 2, **counts}
-    publish_json(tmp_path / "manifest/manifest.json", about)
-    sharded, run = [stage for stage in declared().values() if stage.sharded], Run(tmp_path)
-    assert len(sharded) > 10
-    for stage in sharded:
-        names = stage.choices(run.config)[0]
-        shards = stage.outputs(run.layout, *names)[0]
-        number = 0 if shards.whole else 1
-        part = shards.part(number)
-        with hold(part), pytest.raises(JointspaceError, match=f"{part} is being written by"):
-            make(run, stage, names, number)
+def test_a_stage_over_shards_locks_its_part_and_no_other(tmp_path: Path) -> None:
+    run = make_run(tmp_path)
+    write_config(run, {"parts": 2})
+    with hold(run / "text/tfidf/parts/00001.json"):
+        make_stage("encode_sentences", run, "--part", 0)
+        with pytest.raises(JointspaceError, match="00001.json is being written by"):
+            make_stage("encode_sentences", run, "--part", 1)
 
 
 SNAKEFILE = """

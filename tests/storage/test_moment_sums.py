@@ -48,15 +48,6 @@ def test_fit_reads_one_sum_of_all_shards(run: Path) -> None:
         np.testing.assert_allclose(getattr(total, block), getattr(expected, block), rtol=1e-5, atol=1e-4)
 
 
-def test_a_sum_of_other_shards_is_not_used(run: Path) -> None:
-    """The commit of a sum is of the same shards before they were made again."""
-    old = (run / "moments/target/sum.h5.json").read_bytes()
-    write_config(run, {"image_view": {"normalise": ["l2"]}})
-    make_stage("accumulate", run, "target")
-    (run / "moments/target/sum.h5.json").write_bytes(old)
-    assert read(run)[0] == [f"shard-{number:05d}.h5" for number in range(5)]
-
-
 @pytest.mark.parametrize("parts", [2, 8])
 def test_the_number_of_parts_changes_no_byte(run: Path, tmp_path: Path, parts: int) -> None:
     other = make_run(tmp_path / "other", images=44)

@@ -5,34 +5,22 @@ from contextlib import suppress
 from pathlib import Path
 
 import pytest
-from made_up import make_stage, write_config
 
-from benchmarks.papers import gong
 from pipeline.errors import InputError, IntegrityError, UsageError
 from pipeline.storage import batch
 from pipeline.storage.atomic import publish_json, read_json, to_json
 from pipeline.storage.bundle import CARD, Bundle, BundleWriter
 from pipeline.storage.carried_parsers import load_carried_parser
-from pipeline.storage.gather import Features
 from pipeline.storage.integrity import examine
 from pipeline.storage.manifest import Manifest
-from pipeline.storage.names import inside, plain
+from pipeline.storage.names import inside
 from pipeline.storage.parsers import find_parser, publish_parser
 from pipeline.storage.sources import ImageSource
 
-PLAIN = ["images.faiss", "encoders/net/model.json", "parser/vocab/a b", "ünï.json", "..a/b..", "-x"]
 WRONG = [
     "", "/etc/passwd", "..", "../x", "a/../x", "a//b", "a/", "./a", "a/./b", "a\\b", "..\\x", "C:x", "c:/x", "a\0b",
     None, 3, ["a"], {"a": 1}, "\ud800", "x" * 300,
 ]  # fmt: skip
-
-
-@pytest.mark.parametrize("name", PLAIN)
-def test_a_plain_name_is_taken(name: str, tmp_path: Path) -> None:
-    assert plain(name, "card") == name
-    assert inside(tmp_path, name, "card") == tmp_path / name
-    (tmp_path / "link").symlink_to(tmp_path, target_is_directory=True)
-    assert inside(tmp_path / "link", name, "card") == tmp_path / "link" / name  # the folder itself may be a link
 
 
 @pytest.mark.parametrize("name", WRONG, ids=repr)
@@ -151,7 +139,7 @@ class Killed(BaseException):
 
 
 @pytest.mark.parametrize("step", STEPS)
-@pytest.mark.parametrize("call", [1, 2, 3])
+@pytest.mark.parametrize("call", [1, 2])
 def test_a_parser_that_was_killed_at_its_end_is_made_again(
     step: str, call: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -180,30 +168,3 @@ def test_a_manifests_root_and_paths_are_names_that_files_have(tmp_path: Path) ->
     publish_json(tmp_path / "manifest.json", {**MANIFEST, "root": "/a\0b"})
     with pytest.raises(IntegrityError, match="manifest.json names a root that no folder has"):
         Manifest(tmp_path)
-
-
-@pytest.mark.parametrize("name", ["../net", "/net", "a/../../net"])
-def test_an_encoder_that_a_model_names_is_one_below_the_runs_folder(name: str, tmp_path: Path) -> None:
-    publish_json(tmp_path / "manifest.json", MANIFEST)
-    with pytest.raises(IntegrityError, match="which is not a plain name"):
-        Features(Manifest(tmp_path), tmp_path / "features").open(name, 0)
-
-
-def test_a_study_lists_no_cell_outside(tmp_path: Path) -> None:
-    setting = {
-        "encoders": ["net"], "standard": [], "fold_images": 1, "weak_fold_images": 1, "betas": [1], "sizes": [1, 3, 5],
-        "transfer_sizes": [1, 3, 5], "weak_sizes": [1, 2, 3, 5], "terms": [1, 2, 3], "noise": [],
-        "draws": 1, "further_draws": 1, "weights": [0, 1], "text": "tf-idf",
-        "lengths": dict.fromkeys(gong.FIELDS, 1.0),
-    }  # fmt: skip
-    keys = {
-        cell.key
-        for table in gong.tables(gong.GongSetting.from_dict(setting))
-        for row in table.rows
-        for cell in row.cells
-    }
-    publish_json(tmp_path / "study/study.json", {"files": dict.fromkeys(keys, ["../../cell.json"]), "setting": setting})
-    publish_json(tmp_path / "cell.json", {})
-    write_config(tmp_path)
-    with pytest.raises(IntegrityError, match="study.json has another form"):
-        make_stage("tabulate", tmp_path)

@@ -59,9 +59,3 @@ def test_a_text_that_stands_in_many_rows_counts_in_each() -> None:
             else:
                 read()
         assert len(list(packed.groups(["id"]))) == 1
-
-
-def test_a_table_without_rows_is_read() -> None:
-    table = pa.table({"id": pa.array([], pa.int64()), "text": pa.array([], pa.string())})
-    packed = PackedTable(to_parquet(table), Path("x.parquet"))
-    assert packed.unpack().equals(table) and [one.column_names for one in packed.groups(["id"])] in ([], [["id"]])

@@ -1,6 +1,5 @@
 """The one place that opens artefacts: what is no file is refused at once, and every failure is a sentence."""
 
-import errno
 import os
 import socket
 from pathlib import Path
@@ -8,9 +7,8 @@ from pathlib import Path
 import pytest
 
 from pipeline.errors import IntegrityError, JointspaceError
-from pipeline.storage import reading
 from pipeline.storage.batch import FileBatch
-from pipeline.storage.reading import explain, file_sha256, is_there, open_regular, read_bytes, walk
+from pipeline.storage.reading import file_sha256, open_regular, read_bytes, walk
 
 
 def test_the_bytes_of_a_file_or_of_what_a_link_leads_to(tmp_path: Path) -> None:
@@ -48,27 +46,6 @@ def test_what_is_no_file_is_refused_at_once(odd: str, tmp_path: Path, monkeypatc
         open_regular(tmp_path / "x")
 
 
-def test_a_file_in_the_place_of_a_folder(tmp_path: Path) -> None:
-    (tmp_path / "models").write_text("")
-    with pytest.raises(IntegrityError, match="a file stands where a folder of that path should"):
-        read_bytes(tmp_path / "models/ncca/model.json")
-    assert not is_there(tmp_path / "models/ncca/model.json")
-
-
-def test_what_may_not_be_looked_at_is_not_taken_for_missing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    def forbidden(path: object) -> None:
-        raise PermissionError(errno.EACCES, "Permission denied", str(path))
-
-    monkeypatch.setattr(reading.os, "stat", forbidden)
-    with pytest.raises(IntegrityError, match="permission denied.; allow this user to read it"):
-        is_there(tmp_path / "x")
-
-
-def test_other_errors_name_the_file_and_the_remedy() -> None:
-    said = explain(Path("x.h5"), OSError(errno.EIO, "Input/output error"), "run extract again")
-    assert said == "cannot read x.h5 (Input/output error); check it and its disk, then run extract again"
-
-
 def test_a_walk_names_everything_that_is_no_folder_and_follows_nothing(tmp_path: Path) -> None:
     for name in ("b/c/d", "a", ".hidden/x"):
         (tmp_path / name).parent.mkdir(parents=True, exist_ok=True)
@@ -77,11 +54,6 @@ def test_a_walk_names_everything_that_is_no_folder_and_follows_nothing(tmp_path:
     os.mkfifo(tmp_path / "b/pipe")
     found = [path.relative_to(tmp_path).as_posix() for path, _ in walk(tmp_path)]
     assert found == ["a", ".hidden/x", "b/pipe", "b/up", "b/c/d"]
-
-
-def test_a_walk_names_what_it_may_not_look_into(tmp_path: Path) -> None:
-    ((path, error),) = walk(tmp_path / "nowhere")
-    assert path == tmp_path / "nowhere" and isinstance(error, FileNotFoundError)
 
 
 def test_a_folder_in_the_place_of_what_is_written_is_one_sentence(tmp_path: Path) -> None:

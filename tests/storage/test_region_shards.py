@@ -6,16 +6,12 @@ import numpy as np
 import pytest
 from made_up import make_run
 
-from pipeline.errors import InputError, IntegrityError, RejectLimitError, UsageError
+from pipeline.errors import IntegrityError, RejectLimitError
 from pipeline.storage.manifest import Manifest
 from pipeline.storage.regions import (
     REGIONS,
     RegionShard,
     UnfinishedRegions,
-    manifest_boxes,
-    open_regions,
-    read_box_files,
-    read_classifier,
     require_few_rejects,
 )
 from pipeline.storage.shards import write_shard
@@ -95,14 +91,6 @@ def test_blocks_are_those_of_a_loop(tmp_path: Path, manifest: Manifest) -> None:
     assert shard.packed(np.array([], np.int64)).features.shape == (0, DIM)
 
 
-def test_regions_of_other_images_are_refused(tmp_path: Path, manifest: Manifest) -> None:
-    make_run(tmp_path / "other", images=23)
-    for number in range(3):
-        publish(tmp_path / "regions", manifest, number)
-    with pytest.raises(IntegrityError, match=r"shard-00002\.h5 was made from other images"):
-        open_regions(Manifest(tmp_path / "other/manifest"), tmp_path / "regions", 2)
-
-
 @pytest.mark.parametrize("offsets", [[0, 1, 2], [0, 2, 1, 3], [1, 2, 3, 3], [0, 1, 2, 4]])
 def test_offsets_that_do_not_fit_are_refused(tmp_path: Path, offsets: list[int]) -> None:
     arrays = make_arrays(np.array([0, 4, 8]))
@@ -111,17 +99,3 @@ def test_offsets_that_do_not_fit_are_refused(tmp_path: Path, offsets: list[int])
     write_shard(tmp_path / "shard.h5", REGIONS, arrays, rows=3, fingerprint="none")
     with pytest.raises(IntegrityError, match="its offsets do not fit its rows"):
         RegionShard(tmp_path / "shard.h5")
-
-
-def test_boxes_come_from_the_manifest_or_from_files(tmp_path: Path, manifest: Manifest) -> None:
-    owners, corners, scores = manifest_boxes(manifest, manifest.shard(1))
-    assert len(owners) == 0 and corners.shape == (0, 4) and len(scores) == 0
-    (tmp_path / "boxes").mkdir()
-    for name in ("b.xml", "a.xml", ".hidden"):
-        (tmp_path / "boxes" / name).write_text(name)
-    assert [data for _, data in read_box_files(tmp_path / "boxes")] == [b"a.xml", b"b.xml"]
-    assert list(read_box_files(tmp_path / "boxes/b.xml")) == [(str(tmp_path / "boxes/b.xml"), b"b.xml")]
-    with pytest.raises(InputError, match="cannot read the boxes .*nowhere"):
-        list(read_box_files(tmp_path / "nowhere"))
-    with pytest.raises(UsageError, match="has no classifier"):
-        read_classifier(tmp_path, "encoder")

@@ -1,13 +1,11 @@
 """Ids kept by shard: those of a plain array, in memory that does not grow with ids that have no gaps."""
 
 import pickle
-import tracemalloc
-from itertools import pairwise
 
 import numpy as np
 import pytest
 
-from pipeline.storage.sharded_ids import ShardedIds, pack
+from pipeline.storage.sharded_ids import ShardedIds
 
 BOUNDS = np.array([0, 5, 5, 12, 40, 47])
 CHOSEN = {
@@ -21,17 +19,6 @@ CHOSEN = {
 
 
 @pytest.mark.parametrize("ids", CHOSEN.values(), ids=CHOSEN)
-def test_they_are_the_ids_of_the_array(ids: np.ndarray) -> None:
-    kept = ShardedIds.divide(ids, BOUNDS)
-    assert len(kept) == len(ids) and kept[:].tolist() == ids.tolist() and kept[:].dtype == np.int64
-    for number, own in kept:
-        assert list(own) == [one for one in ids.tolist() if BOUNDS[number] <= one < BOUNDS[number + 1]] != []
-    assert kept.numbers.tolist() == [number for number, _ in kept]
-    for rows in (np.arange(len(ids)), np.arange(0, len(ids), 2), np.empty(0, np.int64)):
-        assert kept[rows].tolist() == ids[rows].tolist()
-
-
-@pytest.mark.parametrize("ids", CHOSEN.values(), ids=CHOSEN)
 def test_every_part_has_the_ids_of_its_rows(ids: np.ndarray) -> None:
     kept = ShardedIds.divide(ids, BOUNDS)
     for first in range(len(ids) + 1):
@@ -39,14 +26,3 @@ def test_every_part_has_the_ids_of_its_rows(ids: np.ndarray) -> None:
             part = pickle.loads(pickle.dumps(kept.part(first, last)))
             assert part[:].tolist() == ids[first:last].tolist() == kept[first:last].tolist()
             assert len(part) == last - first
-
-
-@pytest.mark.parametrize(("step", "bytes_an_id"), [(1, 0.05), (3, 0.5)])
-def test_memory_is_that_of_the_shards_or_of_a_bit_an_id(step: int, bytes_an_id: float) -> None:
-    """A million ids, in shards of 16,384; an array has eight bytes for each."""
-    cuts = [*range(0, 1_000_000 * step, 16_384), 1_000_000 * step]
-    tracemalloc.start()
-    kept = ShardedIds((number, pack(np.arange(*cut, step))) for number, cut in enumerate(pairwise(cuts)))
-    held = tracemalloc.get_traced_memory()[0]
-    tracemalloc.stop()
-    assert 1_000_000 <= len(kept) < 1_001_000 and held < bytes_an_id * len(kept)

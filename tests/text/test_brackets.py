@@ -51,11 +51,6 @@ def test_the_treebanks_own_form_is_read() -> None:
     assert read(text).words == ("see", "(", "him/her", ")")
 
 
-def test_ids_stand_before_a_tab() -> None:
-    found = dict(read_brackets(["x#1\t(NN dog)\n", "x#2\t\n", "x#3\t(NP (NN a)\n", " (NN b))\n"], "f"))
-    assert [len(tree.words) for tree in found.values()] == [1, 0, 2] and list(found) == ["x#1", "x#2", "x#3"]
-
-
 def test_ten_thousand_brackets_within_each_other() -> None:
     deep = "(S " * 10_000 + "(NN x)" + ")" * 10_000
     assert read(deep).to_brackets() == deep
@@ -89,14 +84,6 @@ def test_right_branching(n: int) -> None:
     assert {span[1:] for span in tree.spans()} == {(k, n) for k in range(n - 1)}
     if n:
         assert read(tree.to_brackets()) == tree
-
-
-def test_other_leaves_take_the_places_of_old_ones() -> None:
-    tree = read(TREE)
-    split = tree.with_leaves(["a", "big", "dog", "runs"], [0, 1, 1, 2])
-    assert split.to_brackets() == "(S (NP (DT a) (NN big) (NN dog)) (VP (VBZ runs)))"
-    assert tree.with_leaves([], []) == PhraseTree((), (), ())
-    assert read("(NN tshirt)").with_leaves(["t", "shirt"], [0, 0]).to_brackets() == "(FRAG (NN t) (NN shirt))"
 
 
 def test_the_penn_sample_is_read_as_nltk_reads_it(real_data: Path) -> None:

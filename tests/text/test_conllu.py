@@ -5,7 +5,7 @@ import random
 import pytest
 
 from pipeline.errors import InputError
-from pipeline.text.conllu import Parse, chain, format_conllu, read_conllu, tree_fault
+from pipeline.text.conllu import chain, format_conllu, read_conllu, tree_fault
 
 TEXT = """# newdoc id = d
 # sent_id = a-1
@@ -45,12 +45,6 @@ def test_what_is_written_is_read_again() -> None:
     again = list(read_conllu(text.split("\n"), "f"))
     assert [entry.parse for entry in again] == parses
     assert [entry.comments["sent_id"] for entry in again] == list("01234")
-
-
-def test_a_chain_hangs_every_word_on_the_next() -> None:
-    assert chain(["a", "b", "c"]).heads == (-1, 0, 1)
-    assert tree_fault(chain(["a", "b", "c", "d"]).heads) is None
-    assert chain([]) == Parse((), (), (), (), (), ())
 
 
 @pytest.mark.parametrize(

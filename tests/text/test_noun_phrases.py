@@ -1,17 +1,9 @@
 """Noun phrases with their heads, against the nodes of packed trees and against the demo's own grammar."""
 
 import numpy as np
-import pytest
 
-from examples.demo import DrawingSettings, collection_texts, scene_record
-from pipeline.models.neural.hmlstm import noun_phrases
 from pipeline.text.brackets import read_brackets
-from pipeline.text.conllu import chain
 from pipeline.text.heads import NounPhrase, list_noun_phrases
-from pipeline.text.tokens import TermSettings, make_analyzer
-from pipeline.text.tree_encoding import count_labels, fit_trees, pack_trees
-from pipeline.text.trees import NOTHING, pack
-from pipeline.text.vocabulary import Vocabulary
 
 
 def tree_of(text: str):
@@ -31,19 +23,6 @@ def test_heads_are_the_nouns_that_phrases_are_about() -> None:
         NounPhrase("a dog and a cat", "dog"),
     ]
     assert list_noun_phrases(tree_of("(NP (DT a) (NN dog))")) == []
-
-
-@pytest.mark.parametrize("end", ["", " (. .)"])
-@pytest.mark.parametrize("above", ["{}", "(ROOT {})", "(S {})", "(ROOT (S {}))", "(TOP (FRAG (NP {})))", "( {})"])
-def test_a_phrase_of_the_whole_sentence_is_the_sentence(above: str, end: str) -> None:
-    dog, place = "(NP (DT A) (NN dog))", "(PP (IN on) (NP (DT the) (NN grass)))"
-    for within in (f"(NP {dog} {place}{end})", f"(NP (NP {dog} {place}){end})"):
-        tree = tree_of(above.format(within))
-        assert [phrase.text for phrase in list_noun_phrases(tree)] == ["A dog", "the grass"]
-        assert tree.under_one_root().to_brackets() == f"(NP {dog} {place}{end})"
-    outside = tree_of(above.format(f"(NP {dog} {place}){end}")) if above != "{}" else tree_of(f"(NP {dog} {place})")
-    assert [phrase.text for phrase in list_noun_phrases(outside)] == ["A dog", "the grass"]
-    assert list_noun_phrases(tree_of(above.format(f"(NP (DT a) (NN dog){end})"))) == []
 
 
 LEAVES = (("DT", "a"), ("NN", "dog"), (".", "."), (",", ","), ("PUNCT", "-"), ("?", "?"), ("SYM", "$"))
@@ -73,38 +52,3 @@ def test_the_others_are_all_noun_phrases_that_lack_a_word() -> None:
         assert sorted(phrase.text for phrase in list_noun_phrases(tree_of(text))) == sorted(expected)
         several += len(expected) > 1
     assert several > 50
-
-
-def test_trees_for_models_have_one_root_too() -> None:
-    """A tree with ROOT, over words without punctuation, is packed as the tree that the same parser gives without it."""
-    text = "A dog on the grass ."
-    inner = "(NP (NP (DT A) (NN dog)) (PP (IN on) (NP (DT the) (NN grass))) (. .))"
-    parse, analyze = chain(text.split()), make_analyzer(TermSettings(True, "words", False, (), 1))
-    (wrapped,), (plain,) = (
-        list(fit_trees([parse], [tree_of(brackets)], [text], analyze)) for brackets in (f"(ROOT {inner})", inner)
-    )
-    assert wrapped.fits and wrapped.tree == plain.tree and wrapped.tree.words == ("a", "dog", "on", "the", "grass")
-    vocabulary = Vocabulary(TermSettings(True, "words", False, (), 1), False, ("a", "dog"), (1.0, 1.0), 1)
-    table = count_labels([wrapped])
-    packed = pack_trees([wrapped], vocabulary, table)[1]
-    assert len(noun_phrases(packed, table.phrases.index("NP"))) == len(list_noun_phrases(wrapped.tree)) == 2
-
-
-def test_they_are_those_of_packed_trees() -> None:
-    settings = DrawingSettings(train=20, dev=0, test=0, weak=0, seed=1)
-    lines = collection_texts([scene_record(settings, i) for i in range(20)])["trees.brackets"].splitlines()
-    trees = [tree for _, tree in read_brackets(lines, "b")]
-    labels = sorted({label for tree in trees for label in tree.labels})
-    packed = pack(
-        [
-            [
-                (parent, 0 if node < len(tree.words) else NOTHING, labels.index(label))
-                for node, (parent, label) in enumerate(zip(tree.parents, tree.labels, strict=True))
-            ]
-            for tree in trees
-        ]
-    )
-    nodes = noun_phrases(packed, labels.index("NP"))
-    listed = [list_noun_phrases(tree) for tree in trees]
-    counts = np.bincount(np.searchsorted(packed.offsets, nodes, "right") - 1, minlength=len(trees))
-    assert [len(own) for own in listed] == counts.tolist() and sum(counts) > 150

@@ -5,10 +5,7 @@ from pathlib import Path
 import pytest
 
 from examples.demo import DrawingSettings, collection_texts, scene_record
-from pipeline.errors import InputError
-from pipeline.storage.parsers import load_parser
-from pipeline.text.conllu import Parse, depths, read_conllu, tree_fault
-from pipeline.text.parsing import BatchParser, parse_words
+from pipeline.text.conllu import Parse, read_conllu
 
 pytest.importorskip("spacy", reason="spaCy is not installed: pip install 'jointspace[parse]'")
 from pipeline.text.parser_training import judge, train, write_corpus  # noqa: E402
@@ -33,22 +30,3 @@ def folder(demo: list[Parse], tmp_path_factory: pytest.TempPathFactory) -> Path:
 def test_a_parser_is_learned(folder: Path) -> None:
     scores = judge(folder / "trained/model-best", folder / "dev.spacy")
     assert scores["dep_las"] > 40 and scores["tag_acc"] > 70 and scores["dep_uas"] >= scores["dep_las"]
-
-
-def test_batches_fall_back_where_they_must(folder: Path) -> None:
-    texts = ["A dog runs on the grass .", "", "dog " * 31, " \n ", "A  cat\tsleeps ."]
-    found = BatchParser(lambda: load_parser(str(folder / "trained/model-best")), max_words=30)(texts)
-    assert [bool(parsed.fallback) for parsed in found] == [False, True, True, True, False]
-    assert found[2].parse.heads == tuple(range(-1, 30)) and "30 words" in found[2].fallback
-    assert found[4].parse.words == ("A", "cat", "sleeps", ".") == found[4].tree.words
-    assert max(depths(found[0].parse.heads)) > 0 and len(found[0].tree) > 7
-
-
-def test_several_sentences_in_one_have_one_root(folder: Path) -> None:
-    (found,) = parse_words(load_parser(str(folder / "trained/model-best")), [("A dog runs . " * 6).split()])
-    assert tree_fault(found.heads) is None
-
-
-def test_treebanks_without_sentences_are_refused(tmp_path: Path) -> None:
-    with pytest.raises(InputError, match="dev treebank has no sentence"):
-        write_corpus([], tmp_path / "dev.spacy")

@@ -3,14 +3,13 @@
 import random
 import zipfile
 from collections.abc import Iterable
-from operator import itemgetter
 from pathlib import Path
 
 import pytest
 
 from examples.demo import DrawingSettings, collection_texts, scene_record
 from pipeline.text.brackets import PhraseTree, read_brackets
-from pipeline.text.conllu import Parse, chain, depths, projective_heads, read_conllu, tree_fault
+from pipeline.text.conllu import Parse, projective_heads, read_conllu, tree_fault
 from pipeline.text.heads import derive_dependencies
 from pipeline.text.phrases import derive_phrases
 
@@ -60,31 +59,6 @@ def test_a_sentence_with_every_layer() -> None:
     assert derive_phrases(SENTENCE).to_brackets() == PHRASES
 
 
-def test_a_pronoun_and_a_bare_noun_are_noun_phrases() -> None:
-    sentence = parse(
-        ("it", "PRON", "PRP", 2, "nsubj"), ("eats", "VERB", "VBZ", 0, "root"), ("fish", "NOUN", "NN", 2, "obj")
-    )
-    assert derive_phrases(sentence).to_brackets() == "(S (NP (PRP it)) (VP (VBZ eats) (NP (NN fish))))"
-    name = parse(("bus", "NOUN", "NN", 2, "compound"), ("stop", "NOUN", "NN", 0, "root"))
-    assert derive_phrases(name).to_brackets() == "(NP (NN bus) (NN stop))"
-
-
-def test_clauses_and_prepositions_stand_outside() -> None:
-    sentence = parse(
-        ("while", "SCONJ", "IN", 3, "mark"), ("dogs", "NOUN", "NNS", 3, "nsubj"), ("run", "VERB", "VBP", 0, "root"),
-        ("in", "ADP", "IN", 6, "case"), ("his", "PRON", "PRP$", 6, "nmod:poss"), ("garden", "NOUN", "NN", 3, "obl"),
-    )  # fmt: skip
-    expected = "(SBAR (IN while) (S (NP (NNS dogs)) (VP (VBP run) (PP (IN in) (NP (PRP$ his) (NN garden))))))"
-    assert derive_phrases(sentence).to_brackets() == expected
-
-
-@pytest.mark.parametrize("words", ["", "a", "a b c"])
-def test_chains_have_phrases_too(words: str) -> None:
-    tree = derive_phrases(chain(words.split()))
-    assert tree.words == tuple(words.split())
-    assert tree.parents.count(-1) == min(len(tree), 1)
-
-
 def test_crossing_arcs_are_lifted_until_none_cross() -> None:
     chance, crossed = random.Random(1), 0
     for _ in range(300):
@@ -128,10 +102,6 @@ def _is_projective(heads: list[int]) -> bool:
     return not any(a < c < b < d for a, b in arcs for c, d in arcs)
 
 
-def test_depths_count_the_arcs_to_the_root() -> None:
-    assert depths(SENTENCE.heads) == [2, 2, 1, 3, 3, 2, 1, 0, 1, 3, 2, 1]
-
-
 @pytest.fixture(scope="module")
 def demo() -> tuple[list[Parse], list[PhraseTree]]:
     """The demo's sentences as its own grammar has them."""
@@ -139,25 +109,6 @@ def demo() -> tuple[list[Parse], list[PhraseTree]]:
     texts = collection_texts([scene_record(settings, index) for index in range(settings.images)])
     parses = [entry.parse for entry in read_conllu(texts["trees.conllu"].split("\n"), "c")]
     return parses, [tree for _, tree in read_brackets(texts["trees.brackets"].split("\n"), "b")]
-
-
-def test_the_demos_noun_phrases_are_derived(demo: tuple[list[Parse], list[PhraseTree]]) -> None:
-    parses, trees = demo
-    precision, recall = agreement(map(derive_phrases, parses), trees)
-    assert precision > 0.98 and recall > 0.93
-
-
-def test_the_demos_dependencies_are_derived(demo: tuple[list[Parse], list[PhraseTree]]) -> None:
-    parses, trees = demo
-    derived = [derive_dependencies(tree) for tree in trees]
-    words = [
-        (ours.heads[word] == gold.heads[word], ours.relations[word] == gold.relations[word])
-        for ours, gold in zip(derived, parses, strict=True)
-        for word in range(len(gold))
-    ]
-    heads, both = (sum(map(right, words)) / len(words) for right in (itemgetter(0), all))
-    assert heads > 0.95 and both > 0.92
-    assert all(ours.xpos == gold.xpos for ours, gold in zip(derived, parses, strict=True))
 
 
 def test_penn_noun_phrases_come_back_from_dependencies(real_data: Path) -> None:

@@ -39,13 +39,6 @@ def test_a_word_that_is_several_of_ours_is_headed_by_its_last() -> None:
     assert found.heads == (3, 2, 3, -1) and found.relations == ("det", "compound", "compound", "root")
 
 
-def test_dependents_of_punctuation_go_to_its_head() -> None:
-    words = ("yes", "-", "no", "!")
-    parse = Parse(words, ("X",) * 4, ("X",) * 4, (1, 3, 1, -1), ("a", "b", "c", "root"), (True,) * 4)
-    found = project_parse(parse, ["yes", "no"], align(words, ["yes", "no"]))
-    assert found.heads == (-1, 0) and found.relations == ("root", "c")
-
-
 def test_phrases_are_carried_over() -> None:
     ((_, tree),) = read_brackets([TREE], "f")
     found = project_phrases(tree, OURS, align(tree.words, OURS))

@@ -1,6 +1,5 @@
 """The contract of every registered text encoder, and what each stands for."""
 
-from dataclasses import replace
 from functools import partial
 from types import SimpleNamespace
 from typing import Any
@@ -84,23 +83,6 @@ def test_a_text_in_another_spelling_has_the_same_vector(kind: str) -> None:
     np.testing.assert_array_equal(dense(made.encode([wide])), dense(made.encode(TEXTS[:1])))
 
 
-@pytest.mark.parametrize("english", [True, False])
-@pytest.mark.parametrize("kind", [kind for kind in LEARNED if kind != "tf-idf"])
-def test_english_stop_words_alone_are_no_query_where_the_sentences_are_english(kind: str, english: bool) -> None:
-    if kind == "fisher":
-        pytest.importorskip("skimage")
-    vectors = np.random.default_rng(1).standard_normal((len(WORDS) + 1, 6)).astype(np.float32)
-    texts = (
-        TEXTS
-        if english
-        else ["drie kleine kinderen spelen samen buiten", "een vrouw fietst langs het huis", *WORDS[:3]]
-    )
-    material = replace(MATERIAL, texts=lambda: texts, corpus=lambda: WordVectors((*WORDS, "been"), vectors))
-    made = entry_of(kind).spec.load().prepare(entry_of(kind), material)
-    assert made.knows("been") and made.searches("been") is not english  # Dutch: a leg
-    assert made.searches("a dog, been")
-
-
 ADDING = [
     (one.name, centre)
     for one in TEXT_ENCODERS
@@ -116,12 +98,6 @@ def test_words_add_up_to_their_sentence_but_for_a_factor(kind: str, centre: str)
     total, whole = dense(made.encode_words(words)).sum(axis=0), dense(made.encode(["A red dog runs"]))[0]
     assert total @ whole / (np.linalg.norm(total) * np.linalg.norm(whole)) > 1 - 1e-6
     assert not dense(made.encode_words(["zebra", ""])).any()
-
-
-@pytest.mark.parametrize("principal", [None, 4])
-def test_a_fisher_vector_is_as_wide_as_was_planned(principal: int | None) -> None:
-    entry = entry_of("fisher", fisher={"principal": principal})
-    assert entry.spec.dim(entry, VECTORS.shape[1]) == prepare("fisher", fisher={"principal": principal}).dim
 
 
 @pytest.mark.parametrize("kind", LEARNED)

@@ -11,13 +11,9 @@ import torch
 from pipeline.config import default_path, read_mapping, validate
 from pipeline.config.registry.stored import restore_text_encoder
 from pipeline.config.schema.section import merge
-from pipeline.errors import InputError, IntegrityError, UsageError
-from pipeline.hubs import fetching
-from pipeline.run.layout import Layout
+from pipeline.errors import IntegrityError
 from pipeline.text.encoders import TextMaterial
 from pipeline.text.tokens import TermSettings
-from stages.images import prepare_encoder
-from stages.text import prepare_text_encoder
 
 WIDTH, DIM, LENGTH = 16, 12, 9
 SIDES = {"hidden_size": WIDTH, "intermediate_size": 32, "num_hidden_layers": 2, "num_attention_heads": 2}
@@ -125,42 +121,6 @@ def test_the_text_side_of_open_clip_is_what_it_is_there(tmp_path: Path) -> None:
         expected = model.encode_text(open_clip.get_tokenizer(f"local-dir:{folder}")(TEXTS))
     np.testing.assert_allclose(encoder.encode(TEXTS), expected, rtol=1e-4, atol=1e-5)
     assert not [name for name in encoder.tensors() if "visual" in name]
-
-
-def test_an_entry_names_its_model(tmp_path: Path) -> None:
-    with pytest.raises(UsageError, match="text encoder theirs needs transformers.architecture; give it"):
-        prepare(tmp_path, "transformers")
-
-
-def test_a_model_that_is_not_there_is_named(tmp_path: Path) -> None:
-    from pipeline.hubs import offline
-
-    for kind in ("transformers", "sentence-transformers"):
-        with offline(), pytest.raises(InputError, match=f"encoder theirs: cannot get nobody/x from {kind} .*go online"):
-            prepare(tmp_path, kind, architecture="nobody/x")
-    with pytest.raises(InputError, match="name in weights which of its pretrained weights are meant: .*openai"):
-        prepare(tmp_path, "open_clip", architecture="ViT-B-32")
-
-
-def test_a_library_that_is_not_there_is_named_with_its_extra() -> None:
-    with (
-        pytest.raises(UsageError, match=r"encoder theirs: sentence-transformers .* need no_such; .*\[sentence-transf"),
-        fetching("theirs", "some/model", "sentence-transformers"),
-    ):
-        import no_such  # noqa: F401
-
-
-def test_a_folder_is_read_with_all_that_lies_below_it(tmp_path: Path) -> None:
-    for file in ("config.json", "2_Dense/model.safetensors", ".cache/lock"):
-        (path := tmp_path / "model" / file).parent.mkdir(parents=True, exist_ok=True)
-        path.touch()
-    encoder = {"name": "one", "architecture": "model", "kind": "timm"}
-    text = {"name": "one", "kind": "sentence-transformers", "sentence_transformers": {"architecture": "model"}}
-    values = {"encoders": [encoder], "text_encoders": [text], "weights_root": str(tmp_path)}
-    settings = validate(merge(read_mapping(default_path()), values))
-    for stage in (prepare_encoder, prepare_text_encoder):
-        read = [one.path for one in stage.STAGE.reads(settings, Layout(tmp_path), "one").values()]
-        assert read == [tmp_path / "model/2_Dense/model.safetensors", tmp_path / "model/config.json"]
 
 
 def test_what_is_stored_can_fetch_nothing(tmp_path: Path) -> None:

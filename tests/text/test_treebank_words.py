@@ -5,7 +5,6 @@ from importlib import import_module
 
 import pytest
 
-from pipeline.text import treebank_words
 from pipeline.text.treebank_words import treebank_tokenizer
 
 SENTENCES = (
@@ -29,14 +28,3 @@ def test_it_splits_as_nltk_does_and_imports_little_of_it(expected: list[list[str
     assert list(map(treebank_tokenizer(), SENTENCES)) == expected
     assert not [name for name in sys.modules if name.startswith("nltk")]
     assert import_module("nltk").word_tokenize and list(map(treebank_tokenizer(), SENTENCES)) == expected
-
-
-def test_an_nltk_that_needs_more_of_itself_is_imported_whole(
-    expected: list[list[str]], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    def demanding(name: str) -> object:
-        return import_module(name if hasattr(import_module("nltk"), "word_tokenize") else "nltk.missing")
-
-    monkeypatch.setattr(treebank_words, "import_module", demanding)
-    assert list(map(treebank_tokenizer(), SENTENCES)) == expected
-    assert sys.modules["nltk"].word_tokenize

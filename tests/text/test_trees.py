@@ -35,15 +35,6 @@ def test_packing_and_taking_keep_every_tree() -> None:
     assert len(trees.take(np.array([], np.int64))) == 0
 
 
-def test_no_sentences_and_empty_sentences_are_trees() -> None:
-    pack([]).check()
-    pack([[], [(-1, 0, 0)], []]).check()
-
-
-def test_a_long_chain_has_no_cycle() -> None:
-    pack([[(parent, 0, 0) for parent in range(-1, 4095)]]).check()
-
-
 @pytest.mark.parametrize(
     ("parents", "fault"),
     [

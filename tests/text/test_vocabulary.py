@@ -1,7 +1,6 @@
 """Terms, vocabulary and tf-idf against scikit-learn's TfidfVectorizer and small examples by hand."""
 
 import json
-import tracemalloc
 import unicodedata
 from collections import Counter
 from functools import reduce
@@ -11,10 +10,9 @@ import numpy as np
 import pytest
 from sklearn.feature_extraction.text import TfidfVectorizer
 
-from pipeline.errors import InputError
 from pipeline.text import counting
-from pipeline.text.lemmas import choose_lemmas, is_english
-from pipeline.text.tfidf import TfidfEncoder, encode
+from pipeline.text.lemmas import is_english
+from pipeline.text.tfidf import encode
 from pipeline.text.tokens import TermSettings, english_stop_words, make_analyzer
 from pipeline.text.vocabulary import Vocabulary, build_vocabulary
 
@@ -43,10 +41,6 @@ def test_steps_can_be_left_out_one_by_one() -> None:
     ]
 
 
-def test_treebank_keeps_no_punctuation() -> None:
-    assert make_analyzer(TermSettings(True, "treebank", False, (), 1))("A dog , a cat .") == ["a", "dog", "a", "cat"]
-
-
 @pytest.mark.parametrize("max_ngram", [1, 2])
 @pytest.mark.parametrize("idf", [True, False])
 def test_vectors_equal_scikit_learn(max_ngram: int, idf: bool) -> None:
@@ -65,12 +59,6 @@ def test_the_most_common_terms_come_first_and_ties_are_alphabetical() -> None:
     assert vocabulary.terms == ("a", "b", "c")
 
 
-def test_rare_terms_stay_out_and_an_empty_vocabulary_is_refused() -> None:
-    assert build_vocabulary(SENTENCES, PLAIN, size=99, min_count=3, idf=True, normalise=True).terms == ("the", "a")
-    with pytest.raises(InputError, match="text.min_count"):
-        build_vocabulary(SENTENCES, PLAIN, size=99, min_count=9, idf=True, normalise=True)
-
-
 def test_lemmas_are_words_of_the_collection() -> None:
     """The dictionary has `playe` for `playing`, and `goose`, `eat` and `sunglass`, which nobody has written here."""
     sentences = ["two geese were playing", "geese play and ate", "he plays , and had eaten", "sunglasses eaten", "ate"]
@@ -85,13 +73,6 @@ def test_lemmas_are_words_of_the_collection() -> None:
     assert read("he had") == ["he"]
 
 
-def test_a_rare_slip_is_no_lemma_and_order_does_not_matter() -> None:
-    counts = {"playing": 30, "play": 9, "playe": 1, "evening": 4, "even": 5, "singing": 3, "sings": 2}
-    chosen = choose_lemmas(counts, (), 2)
-    assert (chosen["playing"], chosen["evening"], chosen["singing"]) == ("play", "evening", "sings")
-    assert choose_lemmas(dict(reversed(counts.items())), (), 2) == chosen
-
-
 def test_queries_have_the_terms_of_the_sentences_that_were_learned_from() -> None:
     settings = TermSettings(True, "words", True, ("have",), 2)
     vocabulary = build_vocabulary(["two geese ate", "a goose eats", "he had mice"], settings, size=3, min_count=2,
@@ -103,14 +84,6 @@ def test_queries_have_the_terms_of_the_sentences_that_were_learned_from() -> Non
         for word in words.split()
     }
     assert make_analyzer(vocabulary.settings)("geese had eaten") == ["goose", "ate", "goose ate"]
-
-
-def test_a_query_that_repeats_a_word_is_encoded_as_the_same_sentence() -> None:
-    vocabulary = build_vocabulary(SENTENCES, PLAIN, size=50, min_count=1, idf=True, normalise=True)
-    queries = ["the dog , the red dog and the grass", "dog dog"]
-    np.testing.assert_allclose(
-        TfidfEncoder(vocabulary).encode_query(queries), encode(queries, vocabulary).toarray(), atol=1e-6
-    )
 
 
 GERMAN = ["Zwei Hunde spielen im Wasser", "Ein Mann am Strand hat einen Hund", "Das Kind und die Frau an der Tür"]
@@ -133,29 +106,6 @@ def test_every_spelling_of_a_text_has_the_same_terms(text: str, tokenizer: str) 
     spellings = [unicodedata.normalize(form, text) for form in ("NFC", "NFD", "NFKC", "NFKD")]
     first, *others = map(analyze, spellings)
     assert all(other == first for other in others) and len(first) == 2 * len(text.split()) - 1
-
-
-@pytest.mark.parametrize("query", ["am", "is it of the", "The, THE!"])
-def test_stop_words_alone_are_no_query(query: str) -> None:
-    settings = TermSettings(True, "words", True, (), 2)
-    vocabulary = build_vocabulary(
-        [*SENTENCES, "it is of the dog"], settings, size=99, min_count=1, idf=True, normalise=True
-    )
-    assert vocabulary.knows(query) and not vocabulary.searches(query)
-    assert vocabulary.searches(f"{query} dog")
-
-
-def test_a_vocabulary_survives_json() -> None:
-    settings = TermSettings(True, "words", True, english_stop_words(), 2)
-    vocabulary = build_vocabulary(SENTENCES, settings, size=20, min_count=1, idf=True, normalise=True)
-    twin = Vocabulary.from_dict(json.loads(json.dumps(vocabulary.to_dict())))
-    assert (encode(SENTENCES, vocabulary) != encode(SENTENCES, twin)).nnz == 0
-
-
-def test_every_row_is_a_unit_vector_or_zero() -> None:
-    vocabulary = build_vocabulary(SENTENCES, PLAIN, size=10, min_count=1, idf=True, normalise=True)
-    lengths = np.sqrt(encode([*SENTENCES, "zzz"], vocabulary).power(2).sum(axis=1))
-    np.testing.assert_allclose(lengths, [1, 1, 1, 1, 1, 0], atol=1e-6)
 
 
 def test_unknown_words_are_those_of_no_known_term() -> None:
@@ -188,28 +138,3 @@ def test_terms_in_many_files_are_counted_as_in_memory(
     wanted = sorted((item for item in expected.items() if item[1] >= 3), key=lambda item: (-item[1], item[0]))[:50]
     assert counting.most_common(merged, 50, 3) == wanted
     assert list(counting.all_counts(merged).items()) == sorted(expected.items())
-
-
-def test_what_was_merged_is_removed_once_no_worker_can_ask_for_it_again(tmp_path: Path) -> None:
-    parts = [counting.count_terms(SENTENCES[part::4], PLAIN, tmp_path) for part in range(4)]
-    left, right = counting.merge_counts(*parts[:2]), counting.merge_counts(*parts[2:])
-    assert set(tmp_path.iterdir()) == {one.terms for one in (*parts, left, right)}
-    lost, merged = counting.merge_counts(left, right), counting.merge_counts(left, right)  # as if a worker was lost
-    assert set(tmp_path.iterdir()) == {one.terms for one in (left, right, lost, merged)}
-    whole = dict(counting.most_common(counting.count_terms(SENTENCES, PLAIN, tmp_path), 99, 1))
-    assert whole == dict(counting.most_common(merged, 99, 1)) == dict(counting.most_common(lost, 99, 1))
-
-
-def test_counting_does_not_hold_all_terms(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Of terms that occur once; five times as many of them take less than one and a half times the memory."""
-    monkeypatch.setattr(counting, "HELD", 2000)
-    monkeypatch.setattr(counting, "ROWS", 2000)
-
-    def traced(count: int) -> int:
-        tracemalloc.start()
-        counting.count_terms((f"term{n:06d} other{n:06d}" for n in range(count)), PLAIN, tmp_path)
-        _, peak = tracemalloc.get_traced_memory()
-        tracemalloc.stop()
-        return peak
-
-    assert traced(20_000) < 1.5 * traced(4000)

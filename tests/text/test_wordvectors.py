@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 
 from pipeline.errors import InputError
-from pipeline.text.wordvectors import random_vectors, read_binary_vectors, read_text_vectors
+from pipeline.text.wordvectors import read_binary_vectors, read_text_vectors
 
 WORDS = {"dog": [1.0, 2.0, 3.0], "ünder": [0.5, -1.0, 1e-3], "don't": [4.0, 5.0, 6.0]}
 
@@ -32,12 +32,6 @@ def test_every_form_gives_the_same_vectors(form: str) -> None:
     np.testing.assert_allclose(found.matrix, list(WORDS.values()))
 
 
-def test_only_wanted_words_are_kept() -> None:
-    assert read_text_vectors(text(WORDS), "v.txt", {"dog"}).words == ("dog",)
-    with pytest.raises(InputError, match="v.txt has no vector for any word"):
-        read_text_vectors(text(WORDS), "v.txt", {"cat"})
-
-
 @pytest.mark.parametrize(
     ("line", "message"),
     [
@@ -55,20 +49,6 @@ def test_a_broken_line_is_named(line: bytes, message: str) -> None:
         read_text_vectors([text(WORDS)[0], line], "v.txt", WORDS)
 
 
-def test_a_word_may_hold_spaces() -> None:
-    found = read_text_vectors([text(WORDS)[0], b"New York 4 5 6\n"], "v.txt", ["New York"])
-    np.testing.assert_array_equal(found.matrix, [[4, 5, 6]])
-
-
-def test_missing_vectors_are_noticed() -> None:
-    with pytest.raises(InputError, match="v.txt ends after 2 of the 3 vectors"):
-        read_text_vectors(text(WORDS, header=True)[:-1], "v.txt", WORDS)
-    with pytest.raises(InputError, match="v.bin, entry 3 is cut off, of 3"):
-        read_binary_vectors(io.BytesIO(binary(WORDS)[:-5]), "v.bin", WORDS)
-    with pytest.raises(InputError, match="v.bin does not begin with"):
-        read_binary_vectors(io.BytesIO(b"dog 1 2 3\n"), "v.bin", WORDS)
-
-
 def test_the_table_has_known_vectors_and_draws_the_rest() -> None:
     vectors = read_text_vectors(text(WORDS), "v.txt", WORDS)
     table = vectors.table(["cat", "dog", "don't"], seed=1)
@@ -77,9 +57,3 @@ def test_the_table_has_known_vectors_and_draws_the_rest() -> None:
     np.testing.assert_allclose(table[3], [2.5, 3.5, 4.5])
     np.testing.assert_array_equal(table, vectors.table(["cat", "dog", "don't"], seed=1))
     assert (table[0] != vectors.table(["cat", "dog", "don't"], seed=2)[0]).any()
-
-
-def test_random_vectors_follow_the_seed() -> None:
-    table = random_vectors(1000, 30, scale=0.08, seed=3)
-    assert table.shape == (1001, 30) and np.abs(table).max() <= 0.08
-    np.testing.assert_array_equal(table, random_vectors(1000, 30, scale=0.08, seed=3))

@@ -9,7 +9,7 @@ TABLES: tuple[PrintedTable, ...] = (*karpathy.TABLES, *kiros.TABLES, *niu.TABLES
 
 ELSEWHERE: Mapping[tuple[str, str], str] = {
     ("Karpathy and Fei-Fei", "Table 4, words of large and small magnitude"): (
-        "it lists words; `jointspace list-magnitudes` lists those of a model of words and regions"
+        "it lists words; the report lists those of a model of words and regions"
     ),
 }
 """Printed tables that hold no numbers to be compared: (paper, title) -> what there is in their place."""

@@ -97,12 +97,8 @@ class IndexSettings(Section):
     exact_limit: Positive = key(200_000, "vectors up to which the index is exact, if that fits memory and latency_ms")
     recall_floor: PositiveShare = key(0.95, "least index recall@10 against exact search of any other index")
     memory: Positive | None = key(None, "most MiB that one index may take; null: any")
-    on_disk: bool = key(False, "inverted lists in a file that is searched where it is; memory does not count them")
-    piece: Positive = key(
-        4_000_000, "vectors in one file of an index; one of more is made, kept and searched in pieces"
-    )
-    worker_memory: Positive = key(
-        4096, "MiB for a piece and for training an index in pieces, in each process that makes it"
+    bundles: Annotated[Positive, Field(le=10_000)] = key(
+        1, "of a model's index, each of a share of the shards and made by its own job; a search merges them"
     )
     latency_ms: AboveZero | None = key(None, "most milliseconds of one query alone (95th percentile); null: any")
     candidates: Literal["auto"] | Annotated[tuple[str, ...], Field(min_length=1)] = key(
@@ -141,10 +137,8 @@ class ReproduceSettings(Section):
     others: tuple[PaperCollection, ...] = key(
         (), "further ones whose tables are shown too, beside ours and without differences"
     )
-    gong: bool = key(True, "measure Gong et al.'s tables too, which need weak texts (rule gong)")
-    trees: bool = key(
-        False, "Socher et al.'s sections 6.6 and 6.7 too, which need parses (compare-sentences, list-relations)"
-    )
+    gong: bool = key(True, "measure Gong et al.'s tables too, which need weak texts (rule study)")
+    trees: bool = key(False, "Socher et al.'s sections 6.6 and 6.7 too, which need parses")
     in_place_of: dict[str, str] = key(
         {}, "{encoder: a paper's}: only below rows of that network, where a table has rows of several"
     )

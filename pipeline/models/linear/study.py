@@ -1,7 +1,7 @@
 """Studies: a model with a training on target and auxiliary sets of chosen sizes, in several random draws."""
 
 import json
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass, field, replace
 from typing import TYPE_CHECKING, Any
 
@@ -156,6 +156,19 @@ def _answers(
         scores -= (sentences**2).sum(axis=1) / 2
     best = test.sentence_id[rows][np.argsort(-scores, axis=1, kind="stable")[:, :NEAREST]]
     return dict(zip(map(str, test.image_id[shown].tolist()), best.tolist(), strict=True))
+
+
+def nearest_images(queries: np.ndarray, blocks: Iterable[tuple[np.ndarray, np.ndarray]], count: int) -> np.ndarray:
+    """(q, count) the image_ids of the nearest by Euclidean distance to each of `queries` (q, D), nearest first, among
+    `blocks` of image_id (b,) and x (b, D), of which one is held at a time; fewer if there are fewer."""
+    ids, distances = np.zeros((len(queries), 0), np.int64), np.zeros((len(queries), 0))
+    for image_id, x in blocks:
+        apart = (x.astype(float) ** 2).sum(axis=1) - 2.0 * (queries @ x.T)  # less |q|^2, the same for all
+        ids = np.hstack([ids, np.broadcast_to(image_id, apart.shape)])
+        distances = np.hstack([distances, apart])
+        kept = np.argsort(distances, axis=1, kind="stable")[:, :count]
+        ids, distances = (np.take_along_axis(part, kept, axis=1) for part in (ids, distances))
+    return ids
 
 
 def _recalls(ranks: np.ndarray) -> dict[str, float]:

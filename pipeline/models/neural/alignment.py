@@ -101,14 +101,14 @@ class Magnitudes:
     counts: np.ndarray
 
 
-def word_magnitudes(vectors: np.ndarray, ids: np.ndarray, least_count: int) -> Magnitudes:
+def word_magnitudes(lengths: np.ndarray, ids: np.ndarray, least_count: int) -> Magnitudes:
     """Mean vector length of each word over all its occurrences (Karpathy and Fei-Fei 2015, Table 4), for words that
     occur at least `least_count` times. Words for nothing visible are mapped near the origin.
 
-    `vectors` (total, c) are those of the words `ids` (total,).
+    `lengths` (total,) are of the vectors of the words `ids` (total,).
     """
     counts = np.bincount(ids)
-    means = np.bincount(ids, np.linalg.norm(vectors, axis=1).astype(np.float64)) / np.maximum(counts, 1)
+    means = np.bincount(ids, lengths.astype(np.float64)) / np.maximum(counts, 1)
     frequent = np.flatnonzero(counts >= max(least_count, 1))
     order = frequent[np.argsort(means[frequent], kind="stable")]
     return Magnitudes(order, means[order], counts[order])

@@ -1,0 +1,96 @@
+"""One bundle against several of the same vectors: the time of a search, and the memory that building takes.
+
+    python benchmarks/bundles.py [--tiny]
+
+The vectors are made up, in clusters. Each index is an inverted file of the square root of its own vectors in lists,
+visited in the same share. `ours` are the searches of all indices and the merging of their answers, `reference` is the
+search of the one, and `recall` are those at ten of both, against exact search. Then a process for each builds the
+largest of the several indices, and the one, and says how much memory it has had at most beyond that of its vectors
+(`mebibytes`).
+"""
+
+import argparse
+import json
+import math
+import subprocess
+import sys
+from functools import partial
+
+from interleave import compare, parse_options, report
+
+from pipeline import runtime
+
+runtime.configure()
+
+import faiss  # noqa: E402  after the BLAS kernels are chosen
+import numpy as np  # noqa: E402
+
+from pipeline.index.candidates import build  # noqa: E402
+from pipeline.index.exact import search_exact  # noqa: E402
+from pipeline.index.gallery import Gallery  # noqa: E402
+from pipeline.index.opening import MergedGallery  # noqa: E402
+from pipeline.index.vectors import ArrayVectors  # noqa: E402
+
+ROWS, DIM, CLUSTERS, ASKED, TOP, VISITED = 400_000, 96, 2000, 200, 10, 1 / 16
+BUNDLES = (2, 4, 8)
+
+
+def make_vectors(rows: int, seed: int) -> np.ndarray:
+    """(rows, DIM) float32 of unit length, near one of CLUSTERS centres."""
+    centres = np.random.default_rng(0).standard_normal((CLUSTERS, DIM), dtype=np.float32)
+    rng = np.random.default_rng(seed)
+    vectors = centres[rng.integers(CLUSTERS, size=rows)] + rng.standard_normal((rows, DIM), dtype=np.float32)
+    return vectors / np.linalg.norm(vectors, axis=1, keepdims=True)
+
+
+def make_gallery(vectors: np.ndarray) -> Gallery:
+    lists = max(1, round(math.sqrt(len(vectors))))
+    index = build(f"IVF{lists},SQ8", ArrayVectors(vectors), "inner_product").index
+    faiss.extract_index_ivf(index).nprobe = max(1, round(lists * VISITED))
+    return Gallery(index)
+
+
+def make_merged(vectors: np.ndarray, count: int) -> MergedGallery:
+    bounds = [len(vectors) * number // count for number in range(count + 1)]
+    galleries = [make_gallery(vectors[first:last]) for first, last in zip(bounds[:-1], bounds[1:], strict=True)]
+    return MergedGallery(galleries, bounds[:-1], bounds[1:])
+
+
+def recall(gallery: Gallery, queries: np.ndarray, right: np.ndarray) -> float:
+    rows = gallery.search(queries, TOP).rows
+    return float((rows[:, :, None] == right[:, None, :]).any(axis=2).mean())
+
+
+def building_memory(rows: int) -> int:
+    """MiB that building an index of so many vectors takes a process of its own, beyond the vectors."""
+    command = [sys.executable, __file__, "--build", str(rows)]
+    return json.loads(subprocess.run(command, capture_output=True, text=True, check=True).stdout)
+
+
+def most_memory() -> int:
+    return int(open("/proc/self/status").read().split("VmHWM:")[1].split()[0]) >> 10
+
+
+def main() -> None:
+    if sys.argv[1:2] == ["--build"]:
+        vectors = make_vectors(int(sys.argv[2]), 1)
+        before = most_memory()
+        make_gallery(vectors)
+        print(max(1, most_memory() - before))
+        return
+    parse_options(argparse.ArgumentParser(description=__doc__), globals(), ROWS=3000, ASKED=20, BUNDLES=(2,))
+    vectors, queries = make_vectors(ROWS, 1), make_vectors(ASKED, 2)
+    right = search_exact(queries, [vectors], TOP, "inner_product").rows
+    one, memory = make_gallery(vectors), building_memory(ROWS)
+    for count in BUNDLES:
+        several = make_merged(vectors, count)
+        line = compare(
+            f"search of {count} bundles over one of {ROWS} vectors",
+            partial(several.search, queries, TOP), partial(one.search, queries, TOP), 7, runtime.threads(),
+        )  # fmt: skip
+        recalls = [recall(gallery, queries, right) for gallery in (several, one)]
+        report({**line, "recall": recalls, "mebibytes": [building_memory(-(-ROWS // count)), memory]})
+
+
+if __name__ == "__main__":
+    main()

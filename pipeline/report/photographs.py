@@ -1,0 +1,216 @@
+"""Photographs small enough to stand inside a page: thumbnails, samples of the collection, and contact sheets."""
+
+import base64
+import colorsys
+import hashlib
+import io
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from contextlib import suppress
+from dataclasses import dataclass
+from typing import Any, NamedTuple
+
+import numpy as np
+import pyarrow.compute as pc
+from PIL import Image, ImageDraw
+
+from pipeline.errors import InputError
+from pipeline.images.decode import ImageLimits, decode
+from pipeline.index.vectors import evenly_spaced
+
+SIDE = 240
+"""Pixels of the longer side: twice what most screens show of it."""
+DRAWING_SIDE = 1600
+"""Likewise of a drawing's width."""
+QUALITY = 70
+SAMPLES = 8
+"""Photographs of each kind: with sentences, and with weak text."""
+SENTENCES = 2
+"""Sentences shown of each."""
+CELL = 256
+"""Side in pixels of the square for an image on a contact sheet."""
+LINE = 14
+"""Height in pixels of the line of text below it."""
+DARK, LIGHT = (24, 24, 28), (235, 235, 235)
+
+
+@dataclass(frozen=True)
+class ReportPicture:
+    """A photograph: its name, a `data:` address, or None where it could not be read, and what is seen in it, if that is
+    known."""
+
+    name: str
+    address: str | None
+    caption: str | None = None
+
+    @property
+    def alt(self) -> str:
+        """What is read out in its place."""
+        return self.caption or self.name
+
+
+class Photographs:
+    """Thumbnails of rows of the images' table, by `read(path, offset, size)`; `shown` says of each image_id whether it
+    could be read.
+
+    Where the collection has `moved`, a file of that name may be another photograph: its sha256 must be the row's.
+    `caption(image_id)` is what is seen in one, or None.
+    """
+
+    def __init__(
+        self,
+        read: Callable[..., bytes],
+        limits: ImageLimits,
+        moved: bool = False,
+        caption: Callable[[int], str | None] = lambda _: None,
+    ) -> None:
+        self._read, self._limits, self._moved, self._caption = read, limits, moved, caption
+        self.shown: dict[int, bool] = {}
+
+    def __call__(self, row: Mapping[str, Any]) -> ReportPicture:
+        """The photograph of a row; without its address where it cannot be read."""
+        name, address = "::".join(filter(None, (row["path"], row["member"]))), None
+        with suppress(InputError):
+            data = self._read(row["path"], row["offset"], row["size"])
+            if not self._moved or hashlib.sha256(data).hexdigest() == row["sha256"]:
+                address = thumbnail(data, self._limits)
+        self.shown[row["image_id"]] = address is not None
+        return ReportPicture(name, address, self._caption(row["image_id"]))
+
+
+def drawing(name: str, image: Image.Image) -> ReportPicture:
+    """A drawing of our own, as a JPEG no wider than DRAWING_SIDE."""
+    image = image.convert("RGB")
+    image.thumbnail((DRAWING_SIDE, image.height))
+    return ReportPicture(name, _address(image))
+
+
+def vector_drawing(name: str, data: bytes) -> ReportPicture:
+    """An SVG drawing of our own as it is."""
+    return ReportPicture(name, "data:image/svg+xml;base64," + base64.b64encode(data).decode("ascii"))
+
+
+def thumbnail(data: bytes, limits: ImageLimits, box: Sequence[float] | None = None) -> str:
+    """A `data:` address of the encoded image `data`, or of its part within `box` (x1, y1, x2, y2 in pixels), as a small
+    JPEG. Raises UnreadableImage."""
+    image = decode(data, limits)
+    if box is not None:
+        image = image.crop(tuple(map(round, box)))
+    image.thumbnail((SIDE, SIDE))
+    return _address(image)
+
+
+def _address(image: Image.Image) -> str:
+    buffer = io.BytesIO()
+    image.save(buffer, "JPEG", quality=QUALITY)
+    return "data:image/jpeg;base64," + base64.b64encode(buffer.getvalue()).decode("ascii")
+
+
+@dataclass(frozen=True)
+class CollectionSample:
+    """A photograph, its split, and its first sentences, or its title, tags and description by name."""
+
+    what: ReportPicture
+    split: str
+    sentences: Sequence[str]
+    document: Mapping[str, str]
+
+
+def draw_samples(manifest: Any, picture: Callable[[Mapping[str, Any]], ReportPicture]) -> list[CollectionSample]:
+    """Images at even distances among those with sentences, then among those with weak text, of a
+    pipeline.storage.manifest.Manifest, which is read by shard."""
+    samples = []
+    for name in ("sentences", "documents"):
+        for image in manifest.pick(_evenly_spaced_owners(manifest, name)):
+            own = _of(manifest, name, image["image_id"])
+            said = [row["text"] for row in own[:SENTENCES]] if name == "sentences" else []
+            weak = own[0] if name == "documents" else {}
+            document = {key: weak[key] for key in ("title", "tags", "description") if weak.get(key)}
+            samples.append(CollectionSample(picture(image), image["split"], said, document))
+    return samples
+
+
+def first_sentence(manifest: Any, image_id: int) -> str | None:
+    """Of an image; None where it has none."""
+    found = _of(manifest, "sentences", image_id)
+    return found[0]["text"] if found else None
+
+
+def _evenly_spaced_owners(manifest: Any, name: str) -> np.ndarray:
+    """(k,) the ids of images at even distances among those that have a row in a table."""
+    ends = np.cumsum([len(pc.unique(manifest.table(name, shard)["image_id"])) for shard in range(manifest.n_shards)])
+    places = evenly_spaced(int(ends[-1]), SAMPLES)
+    found = [np.empty(0, np.int64)]
+    for shard in np.unique(np.searchsorted(ends, places, "right")).tolist():
+        owners = pc.unique(manifest.table(name, shard)["image_id"]).to_numpy()
+        own = places - (ends[shard] - len(owners))
+        found.append(owners[own[(own >= 0) & (own < len(owners))]])
+    return np.concatenate(found)
+
+
+def _of(manifest: Any, name: str, image_id: int) -> list[dict[str, Any]]:
+    """The rows of an image in a table."""
+    table = manifest.table(name, image_id // manifest.shard_size)
+    return table.filter(pc.equal(table["image_id"], image_id)).to_pylist()
+
+
+class SheetPicture(NamedTuple):
+    """An RGB image, its regions and scores (best first), and the line of text below.
+
+    `image` is None if it could not be read; the line then says why. `labels` (n,) replace the scores in the drawing.
+    """
+
+    image: Image.Image | None
+    boxes: np.ndarray
+    scores: np.ndarray
+    line: str
+    labels: Sequence[str] | None = None
+
+
+def picture_spoken_of(
+    image: Image.Image | None, line: str, boxes: np.ndarray, texts: Sequence[str], scores: Sequence[float], top: int
+) -> SheetPicture:
+    """The `top` regions with the greatest sum of `scores`, each labelled with all its texts.
+
+    boxes (n, 4), texts (n,) and scores (n,); several texts may share a box.
+    """
+    by_box: dict[tuple[float, ...], list[int]] = {}
+    for number, box in enumerate(np.asarray(boxes).tolist()):
+        by_box.setdefault(tuple(box), []).append(number)
+    totals = {box: sum(scores[number] for number in own) for box, own in by_box.items()}
+    best = sorted(by_box, key=totals.__getitem__, reverse=True)[:top]
+    labels = [" .. ".join(texts[number] for number in by_box[box]) for box in best]
+    return SheetPicture(image, np.array(best), np.array([totals[box] for box in best]), line, labels)
+
+
+def draw_sheet(pictures: Iterable[SheetPicture], columns: int) -> Image.Image:
+    """All pictures, at least one, on one RGB image with `columns` columns; one photograph is held at a time."""
+    cells = list(map(_draw, pictures))
+    rows = -(-len(cells) // columns)
+    sheet = Image.new("RGB", (columns * CELL, rows * (CELL + LINE)), DARK)
+    for number, cell in enumerate(cells):
+        sheet.paste(cell, (number % columns * CELL, number // columns * (CELL + LINE)))
+    return sheet
+
+
+def _draw(picture: SheetPicture) -> Image.Image:
+    """One picture, (CELL, CELL + LINE): the image scaled to fit, its boxes with the best on top, and its line."""
+    cell = Image.new("RGB", (CELL, CELL + LINE), DARK)
+    pen = ImageDraw.Draw(cell)
+    if picture.image is not None:
+        width, height = picture.image.size
+        scale = CELL / max(width, height)
+        size = (max(1, round(width * scale)), max(1, round(height * scale)))
+        left, top = (CELL - size[0]) // 2, (CELL - size[1]) // 2
+        cell.paste(picture.image.resize(size), (left, top))
+        for number in range(len(picture.boxes) - 1, -1, -1):
+            x1, y1, x2, y2 = picture.boxes[number] * np.tile(np.divide(size, (width, height)), 2)
+            opposite = (left + max(x1, min(x2, size[0] - 1)), top + max(y1, min(y2, size[1] - 1)))
+            text = picture.labels[number] if picture.labels else f"{picture.scores[number]:.2f}"
+            hue = number * 0.382 % 1  # the golden angle, which keeps successive hues far apart
+            colour = tuple(round(255 * part) for part in colorsys.hsv_to_rgb(hue, 0.7, 1))
+            pen.rectangle((left + x1, top + y1, *opposite), outline=colour, width=2)
+            at = (left + x1 + 2, top + y1)
+            pen.rectangle(pen.textbbox(at, text), fill=colour)
+            pen.text(at, text, DARK)
+    pen.text((3, CELL + 1), picture.line[: CELL // 6], LIGHT)
+    return cell

@@ -1,0 +1,171 @@
+"""Several bundles of one model, searched as one.
+
+Their rows are numbered through, in the order of the bundles, and so are their indices. An id that an earlier bundle has
+too is raised, with all ids of its bundle, above those of the bundles before; removed rows keep their ids, so that this
+does not change what an id means. All else, such as the model, is that of the first bundle.
+"""
+
+from collections.abc import Mapping, Sequence
+from functools import cached_property
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+
+from pipeline.errors import IntegrityError, UsageError
+from pipeline.multivectors import MultiVectors
+from pipeline.remote.paths import Place, place
+from pipeline.storage.bundle import Bundle, BundleWriter
+from pipeline.storage.bundle_folders import bundles_in, several
+from pipeline.storage.bundle_regions import BundleRegions
+from pipeline.storage.cards import COLUMNS, INDEXED, NUMBER
+from pipeline.storage.chained_tables import ChainedTables
+from pipeline.storage.fingerprint import fingerprint
+from pipeline.storage.sources import ImageSources
+
+ALIKE = ("kind", "metric", "dim")
+
+
+def open_bundle(*folders: Path) -> "Bundle | Bundles":
+    """The bundle in a folder; all in it, if these are of one model, and all in several folders.
+
+    Raises IntegrityError as Bundle, for a folder with bundles of several models and for one that lacks some of the
+    bundles that were built together, and UsageError for folders of different models.
+    """
+    opened: list[Bundle] = []
+    for folder in folders:
+        below = [Bundle(path) for path in bundles_in(Path(folder))]
+        if len({bundle.card["inputs"].get("model") for bundle in below}) > 1:
+            raise several(Path(folder), [bundle.folder for bundle in below])
+        if len(below) > 1 or below[0].folder.parent == Path(folder):
+            _require_complete(Path(folder), below)
+        opened += below
+    return opened[0] if len(opened) == 1 else Bundles(opened, Path(folders[0]))
+
+
+def _require_complete(folder: Path, bundles: Sequence[Bundle]) -> None:
+    """Raises IntegrityError where one is missing of those that were built together."""
+    together: dict[tuple[str, int], set[int]] = {}
+    for bundle in bundles:
+        if part := bundle.card.get("part"):
+            together.setdefault((bundle.card["inputs"].get("manifest", ""), part["of"]), set()).add(part["number"])
+    for (_, of), numbers in together.items():
+        if missing := sorted(set(range(of)) - numbers):
+            raise IntegrityError(
+                f"{folder} holds {len(numbers)} of {of} bundles: {missing[0]:02d} is missing; run build-index for it"
+            )
+
+
+def link_bundle(bundle: Bundle, output: Path) -> None:
+    """The same bundle in the folder `output`, its files links where the file system has these."""
+    writer = BundleWriter(output)
+    writer.link(bundle)
+    writer.commit({name: value for name, value in bundle.card.items() if name != "files"})
+
+
+class Bundles:
+    """`parts`, at least two bundles, with the interface of one. `folder` is what messages call them.
+
+    Raises UsageError where they are of different models.
+    """
+
+    def __init__(self, parts: Sequence[Bundle], folder: Path) -> None:
+        self.parts, self.folder = list(parts), folder
+        first = parts[0]
+        for other in parts[1:]:
+            if other.card["inputs"].get("model") != first.card["inputs"].get("model"):
+                raise UsageError(
+                    f"{other.folder} was made by another model than {first.folder}; apply {first.folder} to its"
+                    " photographs, or search it alone"
+                )
+            if any(other.card.get(key) != first.card.get(key) for key in ALIKE):
+                raise IntegrityError(f"{other.folder} compares in another way than {first.folder}; get it anew")
+        self.card = _merged_card(parts)
+
+    @cached_property
+    def shifts(self) -> list[Mapping[str, int]]:
+        """What is added to the ids of each bundle, by the column of the id."""
+        shifts = []
+        ends = dict.fromkeys(NUMBER.values(), 0)
+        for bundle in self.parts:
+            shift = {}
+            for modality, column in NUMBER.items():
+                least, greatest = bundle.packed_table(modality).bounds(column)
+                shift[column] = ends[column] if least < ends[column] else 0
+                ends[column] = max(ends[column], greatest + 1 + shift[column])
+            shifts.append(shift)
+        return shifts
+
+    def packed_table(self, modality: str) -> ChainedTables:
+        """The tables of all, with a column `bundle`, the number of each row's from 0."""
+        columns = COLUMNS[modality].names
+        shifts = [{name: shift for name, shift in each.items() if name in columns} for each in self.shifts]
+        return ChainedTables([bundle.packed_table(modality) for bundle in self.parts], shifts)
+
+    def table(self, modality: str) -> pa.Table:
+        """All rows of all."""
+        return self.packed_table(modality).unpack()
+
+    def bounds(self, modality: str) -> np.ndarray:
+        """(bundles + 1,) the first row of each bundle in the table, and the number of all rows."""
+        return np.cumsum([0, *(bundle.packed_table(modality).num_rows for bundle in self.parts)])
+
+    def index_name(self, modality: str) -> str:
+        return self.parts[0].index_name(modality)
+
+    def outline(self, modality: str) -> MultiVectors | None:
+        outlines = [bundle.outline(modality) for bundle in self.parts]
+        return None if outlines[0] is None else MultiVectors.concatenate(outlines)
+
+    def image_regions(self) -> BundleRegions | None:
+        """The regions of all that have some."""
+        bounds = self.bounds("images")
+        pairs = [(bundle.image_regions(), first) for bundle, first in zip(self.parts, bounds[:-1], strict=True)]
+        some = [(regions, first) for regions, first in pairs if regions is not None]
+        if not some:
+            return None
+        return BundleRegions(
+            np.concatenate([regions.rows + first for regions, first in some]),
+            np.concatenate([regions.boxes for regions, _ in some]),
+            np.concatenate([regions.vectors for regions, _ in some]),
+        )
+
+    def check(self) -> None:
+        for bundle in self.parts:
+            bundle.check()
+
+    def check_rows(self) -> None:
+        for bundle in self.parts:
+            bundle.check_rows()
+
+    def trust_code(self) -> None:
+        for bundle in self.parts:
+            bundle.trust_code()
+
+    def photographs(self, named: Place | None = None, follow_links: bool = False) -> ImageSources:
+        """Reads the photographs of the rows as Bundle.photographs; what a command has `named` is the folder of those
+        that were in that of the first bundle."""
+        roots = [bundle.card["data_root"] for bundle in self.parts]
+        for bundle in self.parts:
+            bundle.warn_of_url(named if bundle.card["data_root"] == roots[0] else None)
+        places = [named if named and root == roots[0] else place(root) for root in roots]
+        return ImageSources(places, follow_links, named)
+
+    def __getattr__(self, name: str) -> Any:
+        """The model, encoders, vocabulary, labels and parser of the first, which have those of all."""
+        if name in ("model", "encoder", "text_encoder", "vocabulary", "labels", "parser", "about", "read", "arrays"):
+            return getattr(self.parts[0], name)
+        raise AttributeError(name)
+
+
+def _merged_card(bundles: Sequence[Bundle]) -> dict[str, Any]:
+    """The first card, with the vectors, bytes and splits of all."""
+    card = dict(bundles[0].card)
+    for name in INDEXED[card.get("kind", "global")].values():
+        if indices := [bundle.card[name] for bundle in bundles if bundle.card.get(name)]:
+            sums = {key: sum(index[key] for index in indices) for key in ("count", "bytes")}
+            card[name] = {**indices[0], **sums}
+    card["splits"] = list(dict.fromkeys(split for bundle in bundles for split in bundle.card["splits"]))
+    card["fingerprint"] = fingerprint("bundles", 1, [bundle.card["fingerprint"] for bundle in bundles])
+    return card

@@ -1,0 +1,137 @@
+"""Several bundles of one model answer as one bundle of all their items does."""
+
+import json
+import shutil
+from pathlib import Path
+
+import numpy as np
+import pytest
+from made_up import build_bundle, features_of, make_run, make_stage, retell, run_command, write_config
+from made_up_sets import add_fragments
+
+import jointspace
+from pipeline.errors import InputError, IntegrityError, UsageError
+from pipeline.index.search import Hit, Searcher
+from pipeline.storage.bundle import Bundle
+from pipeline.storage.bundle_folders import CARD
+from pipeline.storage.bundles import open_bundle
+
+MODELS = ["ncca", "cca", "dvsa"]
+
+
+@pytest.fixture(scope="module")
+def built(tmp_path_factory: pytest.TempPathFactory) -> dict[str, dict[int, Path]]:
+    """Of each model of a run one bundle, and three: one that compares by products, by distance, and by regions."""
+    folders = {}
+    for model in MODELS:
+        run = make_run(tmp_path_factory.mktemp(model) / "run", "cca" if model == "cca" else "ncca", images=40)
+        if model == "dvsa":
+            add_fragments(run, "dvsa", {"sum": "words", "global_weight": 0})
+        folders[model] = {
+            count: build_bundle(run, {"index": {"bundles": count}}, model=model, output=f"of-{count}")
+            for count in (1, 3)
+        }
+    return folders
+
+
+def told(hits: list[Hit]) -> list[tuple]:
+    """Those of equal scores by their ids."""
+    rows = [(-round(hit.score, 5), hit.row["image_id"], hit.row.get("text")) for hit in hits]
+    return sorted(rows)
+
+
+@pytest.mark.parametrize("model", MODELS)
+def test_the_answers_are_those_of_one_bundle(built: dict[str, dict[int, Path]], model: str) -> None:
+    folders = built[model]
+    whole, merged = (Searcher(open_bundle(folders[count])) for count in (1, 3))
+    assert len(merged.bundle.parts) == 3
+    photograph = features_of("cat")
+    if model == "dvsa":
+        photograph = (folders[1].parent / "data/cat-17.png").read_bytes()
+    questions = {
+        "images": lambda searcher: (
+            searcher.nearest("images", searcher.gallery("sentences").item(34), 12)[0]
+            if model == "dvsa"
+            else searcher.images("a cat", 12)
+        ),
+        "where": lambda searcher: searcher.similar(photograph, 9, where="image_id > 8 and width < 95"),
+        "sentences": lambda searcher: searcher.sentences(photograph, 12, "split == 'test'"),
+    }
+    if model == "ncca":
+        questions["analogy"] = lambda searcher: searcher.analogy(photograph, ["cat"], ["dog"], 6, 12)
+        questions["both"] = lambda searcher: searcher.similar(photograph, 6, "a bird", 0.4)
+    if model == "dvsa":
+        words = np.eye(8, dtype=np.float32)[[1]]
+        questions["regions"] = lambda searcher: searcher._list_hits(
+            "images", *searcher.gallery("images").regions(words, 10)[:2]
+        )
+    for name, question in questions.items():
+        one, several = question(whole), question(merged)
+        assert len(several) >= 4, name
+        assert told(several) == told(one), name
+    for searcher in (whole, merged):
+        assert searcher.table("images")["image_id"].to_pylist() == list(range(40))
+
+
+def test_ties_come_in_the_order_of_the_bundles(built: dict[str, dict[int, Path]]) -> None:
+    folder = built["ncca"][3]
+    bundle = open_bundle(folder / "01", folder / "00", folder / "01")
+    hits = Searcher(bundle).images("a dog", 5)
+    assert [hit.row["path"] for hit in hits] == [f"dog-{number}.png" for number in (0, 8, 16, 24, 24)]
+    assert [hit.row["bundle"] for hit in hits] == [1, 1, 1, 0, 2]
+    ids = bundle.table("images")["image_id"].to_numpy()
+    assert len(set(ids)) == len(ids) and hits[3].row["image_id"] != hits[4].row["image_id"]
+
+
+def test_the_command_and_the_api_take_a_folder_of_bundles_or_several(built: dict[str, dict[int, Path]]) -> None:
+    folder = built["ncca"][3]
+    places = [folder / number for number in ("00", "01", "02")]
+    options = [part for place in places for part in ("--index", place)]
+    printed = [run_command("search", *given, "--json", "a dog") for given in (options, ["--index", folder])]
+    assert printed[0] == printed[1] and [hit["bundle"] for hit in json.loads(printed[0])][:4] == [0, 0, 0, 1]
+    paths = [hit["path"] for hit in json.loads(printed[0])]
+    for index in (jointspace.load(folder), jointspace.load(*places)):
+        assert [hit.row["path"] for hit in index.search("a dog")] == paths
+        assert index.card["images"]["count"] == 40
+    with pytest.raises(UsageError, match="folder"):
+        jointspace.load()
+
+
+def test_what_is_not_of_one_model_or_not_all_there_is_refused(
+    built: dict[str, dict[int, Path]], tmp_path: Path
+) -> None:
+    folder = shutil.copytree(built["ncca"][3], tmp_path / "some")
+    with pytest.raises(UsageError, match=str(tmp_path / "cca")):
+        open_bundle(folder, other_model(built["cca"][1], tmp_path / "cca"))
+    shutil.rmtree(folder / "01")
+    with pytest.raises(IntegrityError, match="01 is missing"):
+        open_bundle(folder)
+    assert len(open_bundle(folder / "00", folder / "02").parts) == 2  # as somebody has asked for
+    other_model(built["ncca"][1], folder / "01")
+    with pytest.raises(IntegrityError, match="holds bundles: 00, 01, 02"):
+        open_bundle(folder)
+
+
+def other_model(bundle: Path, output: Path) -> Path:
+    shutil.copytree(bundle, output)
+    retell(output / CARD, "inputs", "model", value="another")
+    return output
+
+
+def test_another_number_of_bundles_replaces_the_former_ones(tmp_path: Path) -> None:
+    run = make_run(tmp_path / "run", images=40)
+    before = None
+    for count in (1, 3, 2, 1):
+        write_config(run, {"models": ["ncca"], "index": {"bundles": count}})
+        make_stage("build_index", run)
+        folder = run / "index/ncca"
+        names = sorted(path.name for path in folder.iterdir() if (path / CARD).exists())
+        assert names == ([f"{number:02d}" for number in range(count)] if count > 1 else [])
+        assert (folder / "images.faiss").exists() == (count == 1)
+        bundle = open_bundle(folder)
+        bundle.check()
+        assert (bundle.card["images"]["count"], bundle.card["fingerprint"] == before) == (40, False)
+        before = bundle.card["fingerprint"]
+    with pytest.raises(InputError, match="index.bundles"):
+        build_bundle(run, {"index": {"bundles": 9}})
+    assert isinstance(bundle, Bundle)
