@@ -54,7 +54,7 @@ def run(tmp_path_factory: pytest.TempPathFactory) -> Path:
         vocabulary = read_json(run / "text/tokens.json")["fingerprint"]
         details = {"model": "dvsa", "split": split, "vocabulary": vocabulary}
         details["inputs"] = {"manifest": manifest.fingerprint}
-        write_alignments(run / f"alignments/dvsa/{split}.jsonl", segments, b"", fingerprint=split, details=details)
+        write_alignments(run / f"alignments/dvsa/{split}.jsonl", segments, fingerprint=split, details=details)
     train(run, "mrnn-regions")
     return run
 

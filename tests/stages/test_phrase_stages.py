@@ -188,7 +188,7 @@ def test_a_collection_without_names_or_labels_is_no_error(run: Path, monkeypatch
     boxes = Manifest(run / "manifest").boxes
     unlabelled = boxes.set_column(boxes.schema.get_field_index("label"), "label", pa.nulls(len(boxes), pa.string()))
     monkeypatch.setattr(Manifest, "boxes", unlabelled)
-    assert rank(run)["left_out"] == "no box of the manifest has a label"
+    assert rank(run, "--again")["left_out"] == "no box of the manifest has a label"
 
 
 def test_phrases_are_drawn_at_their_regions_and_in_a_plane(run: Path) -> None:
