@@ -26,8 +26,8 @@ import yaml  # noqa: E402
 from pipeline.run.layout import Layout  # noqa: E402
 from pipeline.run.parts import divide  # noqa: E402
 from pipeline.run.runner import commit_part  # noqa: E402
-from pipeline.storage.atomic import sidecar_path  # noqa: E402
 from pipeline.storage.benchmarks import read_benchmarks  # noqa: E402
+from pipeline.storage.commit import commit_path  # noqa: E402
 from pipeline.storage.features import write_features  # noqa: E402
 from pipeline.storage.manifest import BOXES, IMAGES, Manifest  # noqa: E402
 from pipeline.storage.manifest_writer import write_manifest  # noqa: E402
@@ -103,7 +103,7 @@ def write_shards(run: Path, topics: np.ndarray, dim: int) -> None:
     noise = shared.standard_normal((BLOCK, dim), np.float32)
     for number in range(manifest.n_shards):
         rows, path = manifest.shard(number), shards.shard(number)
-        if sidecar_path(path).exists():
+        if commit_path(path).exists():
             continue
         rng = np.random.default_rng([2, number])
         own = topics[rows.first_image : rows.last_image]

@@ -31,7 +31,7 @@ from pipeline.models.linear.accumulation import BLOCK_ROWS, MomentsAccumulator  
 from pipeline.models.linear.cca import CCASolver  # noqa: E402
 from pipeline.models.linear.passes import ahead  # noqa: E402
 from pipeline.precision import to_float32  # noqa: E402
-from pipeline.storage.atomic import sidecar_path  # noqa: E402
+from pipeline.storage.commit import commit_path  # noqa: E402
 from pipeline.storage.shards import (  # noqa: E402
     FEATURES,
     Shard,
@@ -56,7 +56,7 @@ def make_shards(folder: Path, rows: int) -> None:
     for number, start in enumerate(range(0, rows, SHARD_ROWS)):
         features, tfidf = shard_path(folder / "features", number), shard_path(folder / "tfidf", number)
         count = min(SHARD_ROWS, rows - start)
-        if sidecar_path(tfidf).exists():
+        if commit_path(tfidf).exists():
             continue
         rng = np.random.default_rng([1, number])
         topic = rng.integers(HIDDEN, size=count)

@@ -20,7 +20,7 @@ def read_encoders(
     found = {}
     for key, names in used.items():
         origins = encoders_of(model_folder, details[key], names)
-        found |= read_own_encoders(encoders_root, origins, model_folder)
+        found |= read_own_encoders(encoders_root, origins)
         _warn_of_imported(origins.keys() - found.keys(), "features", "encoder", "with new photographs")
     return found
 
@@ -34,7 +34,7 @@ def read_text_encoders(
 
     names = getattr(model, "text_encoders", ())
     origins = encoders_of(model_folder, details.get("text_encoders") or {}, names)
-    found = read_own_encoders(layout.text_encoder("").path, origins, model_folder, TEXT_ENCODER)
+    found = read_own_encoders(layout.text_encoder("").path, origins, TEXT_ENCODER)
     _warn_of_imported(origins.keys() - found.keys(), "vectors", "text encoder", "in words")
     return found
 

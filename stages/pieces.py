@@ -25,11 +25,12 @@ from pipeline.index.shard_search import search_parts
 from pipeline.index.tuning import stages_of
 from pipeline.index.vectors import Vectors
 from pipeline.mapreduce import map_reduce
-from pipeline.storage.atomic import is_published, publish, read_verified
 from pipeline.storage.batch import remove_own
 from pipeline.storage.bundle import BundleWriter
 from pipeline.storage.bundle_folders import piece_file
+from pipeline.storage.commit import Provenance, publish, read_verified
 from pipeline.storage.embeddings import EmbeddedPart, Embeddings
+from pipeline.storage.features import is_unfinished
 from pipeline.storage.fingerprint import fingerprint
 from pipeline.storage.reading import map_file
 from pipeline.storage.sharded_ids import ShardedIds
@@ -49,9 +50,10 @@ class PieceTask:
 
 def make_piece(task: PieceTask, trained: bytes) -> list[int]:
     """Write the piece, unless it is there; returns its number of vectors."""
-    if not is_published(task.path, PIECE, task.fingerprint):
+    provenance = Provenance(task.path.parent, PIECE, 1, {"of": task.fingerprint})
+    if not is_unfinished(task.path, provenance):
         data = fill_piece(trained, task.part.blocks(), task.part.first)
-        publish(task.path, data, kind=PIECE, rows=task.part.count, fingerprint=task.fingerprint)
+        publish(task.path, data, kind=PIECE, rows=task.part.count, provenance=provenance)
     return [task.part.count]
 
 
@@ -86,14 +88,15 @@ class Pieces(Memory):
         start = time.perf_counter()
         digest = fingerprint("trained index", 1, {"factory": factory, "ids": _digest(self.ids)}, self.embeddings.inputs)
         path = self.folder / f"{self.modality}.faiss"
-        if not is_published(path, TRAINED, digest):
+        provenance = Provenance(self.folder, TRAINED, 1, {"of": digest})
+        if not is_unfinished(path, provenance):
             data = to_bytes(train_factory(factory, vectors, metric))
-            publish(path, data, kind=TRAINED, rows=0, fingerprint=digest)
+            publish(path, data, kind=TRAINED, rows=0, provenance=provenance)
         self._trained, made = read_verified(path, TRAINED)
         trained = from_bytes(self._trained, str(path), {"count": 0, "dim": vectors.dim, "metric": metric})
         middle = time.perf_counter()
         rows = piece_rows(trained, self.rows, self.memory)
-        inputs = {"trained": digest, "bytes": made.sha256}
+        inputs = {"trained": digest, "bytes": made.digest}
         tasks = [
             PieceTask(self._path(number), part, fingerprint("piece", 1, {"first": part.first, "rows": rows}, inputs))
             for number, part in enumerate(self.embeddings.parts_of(self.modality, self.ids, rows))

@@ -21,7 +21,8 @@ from pipeline.run.layout import Artefact, Layout
 from pipeline.run.run import Run
 from pipeline.run.runner import make
 from pipeline.specs.models import model_spec
-from pipeline.storage.atomic import CHECK, DRAWING, publish, to_json
+from pipeline.storage.atomic import CHECK, to_json
+from pipeline.storage.commit import DRAWING, publish
 from pipeline.storage.features import write_features
 from pipeline.storage.gather import shard_path
 from pipeline.storage.manifest import BOXES, DOCUMENTS, IMAGES, Manifest

@@ -8,9 +8,8 @@ from typing import Annotated, Any
 
 from pydantic import Field
 
-from pipeline.errors import IntegrityError
-from pipeline.storage.atomic import DRAWING, Sidecar, publish, read_verified
 from pipeline.storage.batch import FileBatch
+from pipeline.storage.commit import DRAWING, publish, read_verified
 from pipeline.storage.forms import Count, Finite, Form
 from pipeline.storage.records import read_lines
 
@@ -27,7 +26,7 @@ class SegmentForm(Form):
 
 
 def write_alignments(path: Path, segments: Sequence[Mapping[str, Any]], drawing: bytes, **about: Any) -> None:
-    """Publish all segments of a split, and the drawing as a .png; `about` is the `fingerprint` and `details`."""
+    """Publish all segments of a split, and the drawing as a .png; `about` is the `provenance` and `details`."""
     lines = "".join(json.dumps(segment, ensure_ascii=False) + "\n" for segment in segments).encode()
     batch = FileBatch()
     publish(path.with_suffix(".png"), drawing, kind=DRAWING, rows=len(segments), **about, batch=batch)
@@ -35,10 +34,6 @@ def write_alignments(path: Path, segments: Sequence[Mapping[str, Any]], drawing:
     batch.publish()
 
 
-def read_alignments(path: Path) -> tuple[list[dict[str, Any]], Sidecar]:
+def read_alignments(path: Path) -> list[dict[str, Any]]:
     """What `align` wrote. Raises IntegrityError naming a line that is not a segment."""
-    data, sidecar = read_verified(path, ALIGNMENTS)
-    segments = read_lines(data, SegmentForm, path, REMEDY)
-    if len(segments) != sidecar.rows:
-        raise IntegrityError(f"{path} has {len(segments)} segments, its commit says {sidecar.rows}; {REMEDY}")
-    return segments, sidecar
+    return read_lines(read_verified(path, ALIGNMENTS)[0], SegmentForm, path, REMEDY)

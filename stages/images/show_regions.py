@@ -14,11 +14,11 @@ def show_regions(
 
     from pipeline.images.contact_sheet import SheetPicture, draw_sheet, to_png
     from pipeline.images.preprocess import Photograph
-    from pipeline.storage.atomic import DRAWING, publish
+    from pipeline.storage.commit import DRAWING, publish
     from pipeline.storage.regions import open_regions
     from stages.inputs import open_photographs
 
-    regions = open_regions(run.manifest, run.layout.regions(encoder).folder, shard)
+    regions = open_regions(run.layout.regions(encoder).folder, shard)
     places = np.unique(np.linspace(0, regions.rows - 1, images).astype(int))
     image_id = regions.image_id[places]
     names = [Photograph.from_row(row).name for row in run.manifest.pick(image_id)]
@@ -27,9 +27,8 @@ def show_regions(
         block, rows = regions.packed(np.array([place])), slice(1, 1 + top)  # region 0 is the whole image
         pictures.append(SheetPicture(image, block.boxes[rows], block.scores[rows], reason or name))
 
-    details = {"inputs": {"regions": regions.fingerprint}}
     data = to_png(draw_sheet(pictures, columns))
-    publish(job.path, data, kind=DRAWING, rows=len(pictures), fingerprint=job.fingerprint, details=details)
+    publish(job.path, data, kind=DRAWING, rows=len(pictures), provenance=job.provenance)
 
 
 STAGE = Stage(

@@ -19,6 +19,7 @@ def build_index(run: Run, job: Job, model: str, on_disk: bool = False) -> None:
     from pipeline.storage.bundle import Bundle, BundleWriter
     from pipeline.storage.bundle_regions import add_regions
     from pipeline.storage.carried_parsers import add_parser, find_carried_parser
+    from pipeline.storage.commit import CARRIED, carry
     from pipeline.storage.fingerprint import fingerprint, require_same
     from pipeline.storage.own_code import code_of, remember
     from pipeline.storage.pairs import split_ids
@@ -61,8 +62,6 @@ def build_index(run: Run, job: Job, model: str, on_disk: bool = False) -> None:
     for modality, rows in ids.items():
         add_table(writer, manifest, modality, rows, about)
     if phrases := [PhraseVectors(layout.phrases(model, split).path) for split in _phrase_splits(config, model)]:
-        made_by = {str(layout.phrases(model, one.split).path): one.inputs["model"] for one in phrases}
-        require_same("model", {str(folder): parameters.fingerprint, **made_by})
         add_regions(writer, ids["images"][:], phrases)
     writer.add_parameters(folder)
     if words:
@@ -99,6 +98,7 @@ def build_index(run: Run, job: Job, model: str, on_disk: bool = False) -> None:
             **({"parse": parse.metadata} if parse else {}),
             "inputs": inputs,
             "fingerprint": digest,
+            CARRIED: carry(job.provenance, layout.index(model).commit, digest),
         }
     )
     remember(code_of(Bundle(writer.folder).card).values())

@@ -31,7 +31,7 @@ def align(
     from stages.inputs import read_analyzer, read_words
 
     embeddings, pairs, beta = run.embeddings(model, multi_vector=True), run.pairs(split), run.config.align.beta
-    analyze = read_analyzer(run, embeddings)
+    analyze = read_analyzer(run)
     shown = pairs.image_id[np.unique(np.linspace(0, len(pairs.image_id) - 1, images).astype(int))]
     queries, best, retrieved = embeddings.read("images", shown), np.full(len(shown), -np.inf), np.zeros_like(shown)
     segments = []
@@ -57,9 +57,9 @@ def align(
         best[better], retrieved[better] = scores.max(axis=1)[better], block.sentence_id[scores.argmax(axis=1)[better]]
     sentences = embeddings.read("sentences", retrieved)
     pictures = _draw(run, shown, queries, retrieved, sentences, read_words(run, retrieved, analyze, sentences), top)
-    details = {"model": model, "split": split, "vocabulary": embeddings.vocabulary, "inputs": embeddings.inputs}
+    details = {"model": model, "split": split}
     sheet = to_png(draw_sheet(pictures, columns))
-    write_alignments(job.path, segments, sheet, fingerprint=job.fingerprint, details=details)
+    write_alignments(job.path, segments, sheet, provenance=job.provenance, details=details)
 
 
 def _draw(

@@ -28,14 +28,12 @@ def command(
     from pipeline.evaluate.phrases import nearest_phrases, overlap
     from pipeline.printable import printable, printable_json
     from pipeline.run import Run
-    from pipeline.storage.fingerprint import require_same
     from pipeline.storage.image_trace import find_images
     from pipeline.storage.phrases import PhraseVectors
 
     run = Run(root)
     folder, manifest = run.layout.phrases(model, split).path, run.manifest
     stored = PhraseVectors(folder)
-    require_same("manifest", {str(root): manifest.fingerprint, str(folder): stored.inputs["manifest"]})
     owners, number = (stored.regions[name].to_numpy() for name in ("image_id", "number"))
     rows = np.flatnonzero(np.isin(owners, find_images(manifest, image)) & (number > 0))
     if not len(rows):

@@ -14,12 +14,12 @@ def list_magnitudes(
 
     from pipeline.images.contact_sheet import SheetPicture, draw_sheet, to_png
     from pipeline.models.neural.alignment import longest_vectors, word_magnitudes
-    from pipeline.storage.atomic import publish_record
+    from pipeline.storage.commit import publish_record
     from stages.inputs import open_photographs, read_analyzer, read_words
 
     embeddings, pairs = run.embeddings(model, multi_vector=True), run.pairs(split)
     sentences = embeddings.read("sentences", pairs.sentence_id)
-    spoken = read_words(run, pairs.sentence_id, read_analyzer(run, embeddings), sentences)
+    spoken = read_words(run, pairs.sentence_id, read_analyzer(run), sentences)
     terms, ids = np.unique([word for own in spoken for word in own], return_inverse=True)
     table = word_magnitudes(sentences.vectors, ids, run.config.align.least_count)
     seen = embeddings.read("images", pairs.image_id)
@@ -41,8 +41,6 @@ def list_magnitudes(
         "lowest": ranked[:words],
         "highest": ranked[::-1][:words],
         "regions": regions,
-        "inputs": embeddings.inputs,
-        "fingerprint": job.fingerprint,
     }
     photographs = open_photographs(run, pairs.image_id[owners[rows]])
     pictures = [
@@ -50,7 +48,7 @@ def list_magnitudes(
         for one, (image, reason) in zip(regions, photographs, strict=True)
     ]
     sheet = run.layout.magnitude_sheet(model, split).path
-    publish_record(job.path, value, {sheet.name: to_png(draw_sheet(pictures, columns))})
+    publish_record(job.path, value, {sheet.name: to_png(draw_sheet(pictures, columns))}, job.provenance)
 
 
 STAGE = Stage(

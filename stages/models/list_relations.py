@@ -8,15 +8,13 @@ def list_relations(run: Run, job: Job) -> None:
     import numpy as np
 
     from pipeline.specs.stored import restore
-    from pipeline.storage.atomic import publish_record
-    from pipeline.storage.fingerprint import require_same
+    from pipeline.storage.commit import publish_record
     from pipeline.storage.records import read_labels
 
     labels = read_labels(run.layout.labels.path)
-    models, inputs = {}, {"labels": labels["fingerprint"]}
+    models = {}
     for name in _models(run.config):
         stored, folder = run.model(name), run.layout.model(name).path
-        require_same("label table", {str(folder): stored.details["labels"], str(run.root): labels["fingerprint"]})
         model = restore(stored.details["registered"], stored.settings, stored.tensors, folder)
         norms = model.network.sentences.norms()
         models[name] = [
@@ -24,8 +22,7 @@ def list_relations(run: Run, job: Job) -> None:
             for row in np.argsort(-norms)
             if np.isfinite(norms[row])
         ]
-        inputs[name] = stored.fingerprint
-    publish_record(job.path, {"models": models, "inputs": inputs, "fingerprint": job.fingerprint})
+    publish_record(job.path, {"models": models}, provenance=job.provenance)
 
 
 def _models(config) -> list[str]:

@@ -24,15 +24,13 @@ def show_phrases(
     from pipeline.images.contact_sheet import draw_sheet, picture_spoken_of, to_png
     from pipeline.index.vectors import evenly_spaced
     from pipeline.report.plane import draw_links, scatter_in_plane
-    from pipeline.storage.atomic import DRAWING, publish
     from pipeline.storage.batch import FileBatch
-    from pipeline.storage.fingerprint import require_same
+    from pipeline.storage.commit import DRAWING, publish
     from pipeline.storage.phrases import PhraseVectors
     from stages.inputs import open_photographs
 
     manifest, folder = run.manifest, run.layout.phrases(model, split).path
     stored = PhraseVectors(folder)
-    require_same("manifest", {str(run.root): manifest.fingerprint, str(folder): stored.inputs["manifest"]})
     parts = np.flatnonzero(stored.regions["number"].to_numpy() > 0)
     owners, sentences = (stored.phrases[name].to_numpy() for name in ("image_id", "sentence_id"))
     best, scores = best_within(
@@ -60,8 +58,8 @@ def show_phrases(
     places = scatter_in_plane(vectors, run.config.seed)
     groups = np.unique(owners[shown], return_inverse=True)[1]
     plane = draw_links(texts[shown], places[: len(shown)], places[len(shown) :], links, groups)
-    details = {"model": model, "split": split, "inputs": {"phrases": stored.fingerprint}}
-    batch, about = FileBatch(), {"kind": DRAWING, "fingerprint": job.fingerprint, "details": details}
+    details = {"model": model, "split": split}
+    batch, about = FileBatch(), {"kind": DRAWING, "provenance": job.provenance, "details": details}
     publish(job.path, to_png(draw_sheet(pictures, columns)), rows=len(pictures), **about, batch=batch)
     publish(run.layout.phrase_plane(model, split).path, plane, rows=len(shown), **about, batch=batch)
     batch.publish()

@@ -16,7 +16,7 @@ def show_transfer(run: Run, job: Job) -> None:
     from pipeline.models.linear.study import draw_folds
     from pipeline.report.thumbnails import Photographs
     from pipeline.report.transfer import TransferCase, find_nearest, render
-    from pipeline.storage.atomic import DRAWING, publish
+    from pipeline.storage.commit import DRAWING, publish
     from pipeline.storage.forms import StudyFile
     from pipeline.storage.records import read_cell, read_record
     from pipeline.text.tfidf import join_fields
@@ -26,7 +26,7 @@ def show_transfer(run: Run, job: Job) -> None:
     study = read_record(run.layout.study.commit, StudyFile)
     table = gong.transfer_table(gong.GongSetting.from_dict(study["setting"]))
     cells = {row.label: row.cells[0] for row in table.rows}
-    measured = {label: read_cell(folder, study["files"][cell.key][0], cell.key) for label, cell in cells.items()}
+    measured = {label: read_cell(folder, study["cells"][cell.key][0], cell.key) for label, cell in cells.items()}
     stacked = [label for label, cell in cells.items() if cell.training == "sae"]
     compared = gong.FULLY, max(stacked, key=lambda label: measured[label]["chosen"]["recall_sum"])
 
@@ -73,8 +73,8 @@ def show_transfer(run: Run, job: Job) -> None:
         for place, image_id in enumerate(image_ids.tolist())
     ]
     page = render(f"{compared[0]} and {compared[1]}", cases).encode()
-    about = {"kind": DRAWING, "rows": len(cases), "fingerprint": job.fingerprint}
-    publish(job.path, page, **about, details={"inputs": study["inputs"]})
+    about = {"kind": DRAWING, "rows": len(cases), "provenance": job.provenance}
+    publish(job.path, page, **about)
 
 
 STAGE = Stage(

@@ -12,7 +12,7 @@ def compare_sentences(run: Run, job: Job) -> None:
     from pipeline.evaluate.sentence_pairs import measure_pairs
     from pipeline.metrics.retrieval import TIES, Bootstrap
     from pipeline.metrics.similarity import pair_ranks
-    from pipeline.storage.atomic import publish_record
+    from pipeline.storage.commit import publish_record
     from pipeline.storage.trees import ParseShards
     from pipeline.text.conllu import read_conllu
 
@@ -24,9 +24,9 @@ def compare_sentences(run: Run, job: Job) -> None:
     verbs = np.array([-1 if "fallback" in one.comments else int("VERB" in one.parse.upos) for one in chosen])
     lengths = np.array([sum(tag != "PUNCT" for tag in one.parse.upos) for one in chosen])
 
-    models, inputs = {}, {}
+    models = {}
     for name in _models(run.config):
-        embeddings = run.embeddings(name, multi_vector=False)
+        embeddings = run.embeddings(name)
         embeddings.require_unseen(SPLIT)
         found, ranks = pair_ranks(
             embeddings.read("sentences", pairs.sentence_id), pairs.owners, embeddings.metric
@@ -35,9 +35,9 @@ def compare_sentences(run: Run, job: Job) -> None:
         for one in measured["worst_pairs"]:
             one["texts"] = [chosen[row].comments["text"] for row in one["sentences"]]
             one["sentences"] = pairs.sentence_id[one["sentences"]].tolist()
-        models[name], inputs = measured, inputs | {f"{name}/{key}": one for key, one in embeddings.inputs.items()}
+        models[name] = measured
     about = {"split": SPLIT, "ties": TIES, "bootstrap": vars(bootstrap)}
-    publish_record(job.path, {**about, "models": models, "inputs": inputs, "fingerprint": job.fingerprint})
+    publish_record(job.path, {**about, "models": models}, provenance=job.provenance)
 
 
 def _models(config) -> list[str]:

@@ -30,7 +30,7 @@ def command(
     from pipeline.storage.fingerprint import require_same
     from stages.inputs import open_photographs
 
-    bundle, embeddings = run.bundle(model), run.embeddings(model, multi_vector=False)
+    bundle, embeddings = run.bundle(model), run.embeddings(model)
     searcher = Searcher(bundle)
     models = {str(bundle.folder): bundle.card["inputs"]["model"], str(embeddings.folder): embeddings.model}
     require_same("model", models)

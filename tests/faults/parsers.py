@@ -19,7 +19,7 @@ from pipeline.collections.intake import Intake
 from pipeline.collections.records import Options
 from pipeline.config import default_path, merge, read_mapping, validate
 from pipeline.images.box_formats import parse_all, parse_boxes
-from pipeline.storage.atomic import read_json, verify
+from pipeline.storage.atomic import read_json
 from pipeline.storage.foreign import Source, open_foreign
 from pipeline.storage.manifest import Manifest
 from pipeline.text.brackets import read_brackets

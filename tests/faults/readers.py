@@ -36,7 +36,7 @@ EXAMINED = 5
 
 def shard_values(shard: Shard) -> list:
     names = sorted(shard._arrays)
-    return [dict(vars(shard.sidecar)), *((name, np.asarray(shard[name]).tobytes().hex()) for name in names)]
+    return [dict(vars(shard.commit)), *((name, np.asarray(shard[name]).tobytes().hex()) for name in names)]
 
 
 def manifest_values(folder: Path) -> list:

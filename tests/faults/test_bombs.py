@@ -16,7 +16,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
-from pipeline.storage.atomic import publish
+from pipeline.storage.commit import publish
 from pipeline.storage.tables import to_parquet
 
 Confined = Callable[[str, Path], tuple[int, str]]
@@ -158,7 +158,6 @@ def test_features_from_elsewhere_that_claim_too_much_are_refused_by_name(
 )
 def test_a_sidecar_that_is_none_is_refused(text: str, tmp_path: Path) -> None:
     from pipeline.errors import IntegrityError
-    from pipeline.storage.atomic import verify
 
     (tmp_path / "x.h5").write_bytes(b"x")
     (tmp_path / "x.h5.json").write_text(text)

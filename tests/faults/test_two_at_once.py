@@ -10,7 +10,7 @@ from pipeline.storage import atomic
 WRITER = """
 import sys
 from pathlib import Path
-from pipeline.storage.atomic import publish
+from pipeline.storage.commit import publish
 who = sys.argv[2]
 for number in range(60):
     publish(Path(sys.argv[1]), who.encode() * 5000, kind="thing", rows=1, fingerprint=who)

@@ -11,11 +11,11 @@ import tiny_run
 import yaml
 from click.testing import CliRunner
 from made_up import retell
+from pipeline.storage.glance import glance
 
 from pipeline.errors import IntegrityError
 from pipeline.storage import commits, reading
 from pipeline.storage.atomic import publish_json, read_json
-from pipeline.storage.glance import glance
 from pipeline.storage.integrity import examine
 from pipeline.storage.locks import hold
 from stages.operations.verify import command

@@ -9,7 +9,7 @@ from click.testing import CliRunner
 from PIL import Image
 
 from pipeline.run.layout import Artefact, Layout, Shards
-from pipeline.storage.atomic import read_json
+from pipeline.storage.commit import Provenance
 from pipeline.storage.parameters import ENCODER, write_parameters
 from pipeline.storage.regions import REGIONS
 from pipeline.storage.shards import write_shard
@@ -166,8 +166,8 @@ def call_all(stage: str, calls: list[list[str]]) -> None:
 def make_encoder(run: Path) -> None:
     """An encoder that nothing asks for features, but that a bundle carries."""
     tensors, settings = {"nothing": np.zeros(64, np.float32)}, dict(SETTINGS)
-    path = run / "encoders/colour/model.safetensors"
-    write_parameters(path, ENCODER, tensors, settings=settings, fingerprint="encoder", details={"name": "colour"})
+    about = {"details": {"name": "colour"}, "provenance": Provenance(run, "test", 1)}
+    write_parameters(run / "encoders/colour/model.safetensors", ENCODER, tensors, settings=settings, **about)
 
 
 def make_run(root: Path, run: Path) -> None:

@@ -13,7 +13,7 @@ from PIL import Image
 from pipeline.errors import IntegrityError
 from pipeline.run import Run
 from pipeline.storage.alignments import ALIGNMENTS, read_alignments
-from pipeline.storage.atomic import publish
+from pipeline.storage.commit import publish
 from pipeline.storage.integrity import examine
 from pipeline.storage.manifest import Manifest
 from stages.results.train_generator import _read_ranker

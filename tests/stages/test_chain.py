@@ -10,7 +10,8 @@ from made_up_training import CONFIG, add_moments, fit, make_trainable
 from scipy import sparse
 
 from pipeline.errors import IntegrityError
-from pipeline.storage.atomic import read_json, read_sidecar
+from pipeline.storage.atomic import read_json
+from pipeline.storage.commit import open_commit
 from pipeline.storage.manifest import Manifest
 from pipeline.storage.regions import REGIONS
 from pipeline.storage.shards import VECTORS, write_shard
@@ -62,14 +63,14 @@ def add_regions(run: Path) -> None:
 
 def test_sentences_without_a_known_word_are_counted(run: Path, caplog: pytest.LogCaptureFixture) -> None:
     path = run / "text/tfidf/shard-00001.h5"
-    shard, sidecar = VectorShard(path), read_sidecar(path, VECTORS)
+    shard, sidecar = VectorShard(path), open_commit(path, VECTORS)
     matrix = shard.matrix.toarray()
     assert sidecar.details["empty"] == 0
     matrix[[2, 5]] = 0
     for vectors in (sparse.csr_array(matrix), matrix):
         about = {"fingerprint": sidecar.fingerprint, "inputs": sidecar.details["inputs"], "encoder": "tfidf"}
         write_vectors(path, vectors, shard.sentence_id, shard.image_id, **about)
-        assert read_sidecar(path, VECTORS).details["empty"] == 2
+        assert open_commit(path, VECTORS).details["empty"] == 2
     fit(run, "ncca")
     log = read_json(run / "models/ncca/model.json")["details"]["training_log"]
     assert log["empty_sentences"] == {"tfidf": 2} and "2 of " in caplog.text

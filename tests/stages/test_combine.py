@@ -16,8 +16,8 @@ from pipeline.index.search import Searcher
 from pipeline.metrics.multivector_scores import multivector_scores
 from pipeline.models.linear.ensemble import Ensemble
 from pipeline.multivectors import ScoreRule
-from pipeline.storage.atomic import read_sidecar
 from pipeline.storage.bundle import Bundle
+from pipeline.storage.commit import open_commit
 from pipeline.storage.embeddings import Embeddings
 from pipeline.storage.manifest import Manifest
 from pipeline.storage.parameters import MODEL, Parameters, read_parameters, write_parameters
@@ -41,7 +41,7 @@ def run(tmp_path_factory: pytest.TempPathFactory) -> Path:
         if row == "wrong":
             tensors["u"] = np.roll(tensors["u"], -1, axis=1)
         for path in (run / "embeddings/ncca").glob("*.h5"):
-            shard, details = Shard(path, EMBEDDINGS), read_sidecar(path, EMBEDDINGS).details
+            shard, details = Shard(path, EMBEDDINGS), open_commit(path, EMBEDDINGS).details
             arrays = {name: np.array(shard[name]) for name in ("images", "image_id", "sentences", "sentence_id")}
             arrays["sentences"] = np.roll(arrays["sentences"], -1 if row == "wrong" else 0, axis=1)
             details = {**details, "model": row, "inputs": {**details["inputs"], "model": row}}

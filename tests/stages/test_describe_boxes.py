@@ -13,7 +13,8 @@ from made_up_training import build_tokens
 
 from pipeline.errors import InputError, IntegrityError, UsageError
 from pipeline.storage.alignments import ALIGNMENTS, write_alignments
-from pipeline.storage.atomic import publish, publish_json, read_json
+from pipeline.storage.atomic import publish_json, read_json
+from pipeline.storage.commit import publish
 from pipeline.storage.features import write_features
 from pipeline.storage.manifest import Manifest
 from pipeline.storage.phrases import CORNERS, read_names

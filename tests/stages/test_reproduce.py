@@ -10,7 +10,7 @@ from made_up import make_stage
 from pipeline.config import default_path, merge, read_mapping, validate
 from pipeline.errors import InputError
 from pipeline.run.layout import Layout
-from pipeline.storage.atomic import DRAWING, TABLES, publish
+from pipeline.storage.commit import DRAWING, TABLES, publish
 from pipeline.storage.evaluations import write_evaluation, write_measured, write_summary
 from stages.papers.reproduce import _systems
 

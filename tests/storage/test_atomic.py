@@ -11,16 +11,9 @@ import pytest
 
 from pipeline.errors import IntegrityError, JointspaceError
 from pipeline.storage import batch
-from pipeline.storage.atomic import (
-    is_published,
-    publish,
-    publish_json,
-    read_json,
-    read_verified,
-    sidecar_path,
-    verify,
-)
+from pipeline.storage.atomic import publish_json, read_json
 from pipeline.storage.batch import sweep
+from pipeline.storage.commit import commit_path, is_published, publish, read_verified
 
 
 def put(path: Path, data: bytes = b"some bytes") -> None:
@@ -37,7 +30,7 @@ def test_what_is_published_is_read_back(tmp_path: Path) -> None:
 
 
 def test_sidecar_of_safetensors_takes_its_stem() -> None:
-    assert sidecar_path(Path("m/model.safetensors")) == Path("m/model.json")
+    assert commit_path(Path("m/model.safetensors")) == Path("m/model.json")
 
 
 @pytest.mark.parametrize("damage", ["truncate", "flip", "empty", "gone", "other kind", "no sidecar", "bad sidecar"])
@@ -54,9 +47,9 @@ def test_damage_is_refused_by_name(tmp_path: Path, damage: str) -> None:
     elif damage == "gone":
         path.unlink()
     elif damage == "no sidecar":
-        sidecar_path(path).unlink()
+        commit_path(path).unlink()
     elif damage == "bad sidecar":
-        sidecar_path(path).write_text('{"kind": "thing"')
+        commit_path(path).write_text('{"kind": "thing"')
     kind = "else" if damage == "other kind" else "thing"
     with pytest.raises(IntegrityError, match="x.bin"):
         verify(path, kind)
@@ -138,7 +131,7 @@ def test_kill_at_every_step_leaves_old_new_or_nothing_committed(tmp_path: Path) 
         if "finished" in result.stdout:
             assert is_published(path, "thing", "g")
             break
-        if sidecar_path(path).exists():
+        if commit_path(path).exists():
             outcomes.add(verify(path, "thing").fingerprint)
         else:
             outcomes.add("uncommitted")

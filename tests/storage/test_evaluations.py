@@ -6,7 +6,8 @@ from pathlib import Path
 import pytest
 
 from pipeline.errors import IntegrityError
-from pipeline.storage.atomic import publish_record, read_json
+from pipeline.storage.atomic import read_json
+from pipeline.storage.commit import publish_record
 from pipeline.storage.evaluations import read_evaluations, read_summary, write_summary
 
 SCORES = {"recall@1": 1.0, "recall@5": 1.0, "recall@10": 1.0, "median_rank": 1, "mean_rank": 1.0}

@@ -19,7 +19,7 @@ def test_shards_of_two_precisions_are_refused_by_name(tmp_path: Path) -> None:
         sidecar = shard_path(folder / "net", number)
         retell(sidecar.with_name(f"{sidecar.name}.json"), "details", "encoder", value=about)
     Features(manifest, folder).open("net", 0)
-    for read in (Features(manifest, folder).open, Features(manifest, folder).sidecar):
+    for read in (Features(manifest, folder).open, Features(manifest, folder).commit):
         with pytest.raises(
             IntegrityError,
             match=r"shard-00001\.h5 was computed in bfloat16 and .*00000\.h5 in float32, .* name extract.precision",

@@ -7,14 +7,15 @@ from pathlib import Path
 import numpy as np
 import pyarrow as pa
 import pytest
+from pipeline.storage.leftovers import remove_leftovers, remove_stale_shards
 
 from pipeline.errors import JointspaceError, UsageError
 from pipeline.run.layout import Shards
 from pipeline.run.runner import commit_part
-from pipeline.storage.atomic import publish, publish_json, sidecar_path
+from pipeline.storage.atomic import publish_json
 from pipeline.storage.checkpoints import Checkpoints
+from pipeline.storage.commit import commit_path, publish
 from pipeline.storage.demo_folder import DemoFolder
-from pipeline.storage.leftovers import remove_leftovers, remove_stale_shards
 from pipeline.storage.locks import hold, lock_path
 from pipeline.storage.manifest import BOXES, DOCUMENTS, IMAGES, SENTENCES
 from pipeline.storage.manifest_writer import write_manifest
@@ -117,9 +118,9 @@ def test_what_no_sidecar_vouches_for_stays(run: Path, harm: str) -> None:
     elif harm == "another":
         path.write_bytes(b"longer than what the sidecar says")
     elif harm == "no sidecar":
-        sidecar_path(path).unlink()
+        commit_path(path).unlink()
     else:
-        sidecar_path(path).write_text(json.dumps({"sha256": "0"}))
+        commit_path(path).write_text(json.dumps({"sha256": "0"}))
     before = files(run)
     found = remove_stale_shards(run)
     assert files(run) == before and not found.removed and path in found.kept
@@ -142,8 +143,8 @@ def test_nothing_goes_through_a_link(run: Path, tmp_path: Path) -> None:
 def test_a_kill_between_the_two_files_is_made_good(run: Path) -> None:
     path = put(run / "features/net/shard-00005.h5")
     path.unlink()
-    assert remove_stale_shards(run).removed == [sidecar_path(path)]
-    assert not sidecar_path(path).exists()
+    assert remove_stale_shards(run).removed == [commit_path(path)]
+    assert not commit_path(path).exists()
 
 
 def test_without_a_manifest_nothing_is_stale(run: Path) -> None:

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from pipeline.errors import IntegrityError
-from pipeline.storage.atomic import Sidecar
+from pipeline.storage.commit import Commit
 from pipeline.storage.parameters import ENCODER, write_parameters
 from pipeline.storage.provenance import (
     encoders_of,
@@ -21,8 +21,8 @@ from pipeline.storage.provenance import (
 A, B = {"encoder": "a"}, {"encoder": "b"}
 
 
-def sidecar(**details: object) -> Sidecar:
-    return Sidecar("features", 1, 1, "sha256", "fingerprint", details)
+def sidecar(**details: object) -> Commit:
+    return Commit("features", 1, 1, "sha256", "fingerprint", details)
 
 
 def test_an_origin_is_the_encoder_its_projection_or_the_files_that_were_imported() -> None:

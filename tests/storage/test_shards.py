@@ -10,7 +10,7 @@ import pytest
 
 from pipeline.errors import IntegrityError
 from pipeline.precision import to_float32
-from pipeline.storage.atomic import sidecar_path
+from pipeline.storage.commit import commit_path
 from pipeline.storage.parameters import MODEL, read_parameters, write_parameters
 from pipeline.storage.shards import FEATURES, Shard, write_shard
 
@@ -19,7 +19,7 @@ def forge(path: Path) -> None:
     """Write the sidecar that a careless or hostile program would put beside its own HDF5 file."""
     data = path.read_bytes()
     sidecar = {"kind": FEATURES, "rows": 1, "bytes": len(data), "sha256": hashlib.sha256(data).hexdigest()}
-    sidecar_path(path).write_text(json.dumps({**sidecar, "fingerprint": "f", "details": {}}))
+    commit_path(path).write_text(json.dumps({**sidecar, "fingerprint": "f", "details": {}}))
 
 
 def test_arrays_come_back_as_memory_maps(tmp_path: Path) -> None:

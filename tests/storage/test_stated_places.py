@@ -3,10 +3,10 @@
 from pathlib import Path
 
 import pytest
+from pipeline.storage.places import claims, misplaced, require_output, require_place
 
 from pipeline.errors import IntegrityError, UsageError
-from pipeline.storage.atomic import publish, publish_record, read_sidecar, verify
-from pipeline.storage.places import claims, misplaced, require_output, require_place
+from pipeline.storage.commit import open_commit, publish, publish_record
 
 CLAIMS = {
     "features/resnet50/shard-00012.h5": {"encoder": "resnet50", "shard": 12},
@@ -65,7 +65,7 @@ def test_what_a_record_does_not_say_is_not_contradicted_but_a_shard_must(tmp_pat
 def test_a_shard_says_by_itself_which_it_is(tmp_path: Path) -> None:
     for number in (0, 1):
         publish(tmp_path / f"shard-{number:05d}.h5", b"x", kind="k", rows=1, fingerprint="f")
-    assert read_sidecar(tmp_path / "shard-00001.h5", "k").details == {"shard": 1}
+    assert open_commit(tmp_path / "shard-00001.h5", "k").details == {"shard": 1}
     (tmp_path / "shard-00000.h5.json").replace(tmp_path / "shard-00001.h5.json")
     with pytest.raises(IntegrityError, match=r"shard-00001\.h5 is of shard 0, not of 1: it was moved or copied there"):
         verify(tmp_path / "shard-00001.h5", "k")
