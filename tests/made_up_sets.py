@@ -4,7 +4,7 @@ import json
 from pathlib import Path
 
 import numpy as np
-from made_up import MADE_BY, THINGS
+from made_up import MADE_BY, THINGS, by_hand
 
 from pipeline.models.linear.views import ImageView
 from pipeline.models.neural.fragment_models import DVSA
@@ -42,12 +42,11 @@ def add_fragments(run: Path, row: str, score: dict) -> None:
         vectors = np.array([[2.0 * (word == thing) for thing in THINGS] for own in words for word in own], np.float32)
         sides = {"images": images, "sentences": MultiVectors(vectors, offsets)}
         sentence_id = np.arange(span.first_sentence, span.last_sentence)
-        inputs = {"model": row, **{what: span.fingerprints[what] for what in ("images", "sentences")}}
-        details = {"model": row, "registered": "dvsa", "metric": "inner_product", "inputs": inputs}
+        details = {"model": row, "registered": "dvsa", "metric": "inner_product", "made_of": row}
         details["vocabulary"] = value["fingerprint"]
         write_embeddings(
             shard_path(run / "embeddings" / row, number), sides, {"images": ids, "sentences": sentence_id}, details,
-            ScoreRule(**score), fingerprint=f"{row} {number}",
+            ScoreRule(**score), provenance=by_hand(run),
         )  # fmt: skip
     words = np.zeros((9, 4), np.float32)
     shape = {"dimensions": 8, "hidden": 3, "dropout": 0, "sum": score["sum"]}
@@ -55,7 +54,7 @@ def add_fragments(run: Path, row: str, score: dict) -> None:
     model = DVSA.build(view, np.zeros(8, np.float32), 1.0, words, shape, seed=0)
     write_parameters(
         run / "models" / row / "model.safetensors", MODEL, model.tensors(), settings=model.settings(),
-        fingerprint=row, details={
+        provenance=by_hand(run), details={
             "model": row, "registered": "dvsa", "vocabulary": value["fingerprint"], "encoders": {"colour": MADE_BY},
             "regions": {"colour": MADE_BY},
         },

@@ -29,7 +29,7 @@ from pipeline.errors import IntegrityError
 from pipeline.storage.atomic import CHECK, Record, read_json, to_json
 from pipeline.storage.batch import FileBatch, is_regular
 from pipeline.storage.fingerprint import canonical_json, fingerprint
-from pipeline.storage.names import inside
+from pipeline.storage.names import plain
 from pipeline.storage.reading import REMEDY, file_sha256, is_there, read_bytes, refusing
 
 DRAWING, TABLES = "drawing", "tables"
@@ -252,7 +252,7 @@ def _read(name: str, *_: int) -> Commit:
     if not isinstance(own, Mapping) or CHECK not in value or not _is_commit(own):
         raise IntegrityError(f"{path} is not a commit of this version; {REMEDY}")
     for file in own["files"]:
-        inside(path.parent, file, path)
+        plain(file, path)
     return Commit(path, value, own["place"], own["made_by"], own["inputs"], own["files"], own["digest"])
 
 
@@ -395,9 +395,10 @@ class Commits:
         folder = (self.root / place).parent
         if not folder.is_dir():
             return None
-        paths = [self.root / one for one in self.places(source)] if "*" in place else [self.root / place]
-        path = next((path for path in paths if not path.exists()), paths[0] if paths else folder)
-        return Fault(path, "missing: what is here was made from it", gone=True)
+        places = [MANIFEST, *self.places(source)] if (self.root / MANIFEST).exists() else [MANIFEST]
+        paths = (self.root / one for one in (places if "*" in place else [place]))
+        path = next((path for path in paths if not path.exists()), None)  # a damaged one speaks for itself
+        return Fault(path, "missing: what is here was made from it", gone=True) if path else None
 
 
 def combined(digests: Iterable[str]) -> str:

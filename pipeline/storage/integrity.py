@@ -66,7 +66,7 @@ def examine(run: Path, hashed: bool = True, progress: Callable[[list[Path]], Ite
     for path in files:
         if path in vouched or path in records:
             continue
-        if path.suffix in COMMITTED and path.name != "rejects.jsonl" and path not in bundled:
+        if path.suffix in COMMITTED and path.name != "rejects.jsonl":
             result.faults.append(
                 Fault(path, "uncommitted: no commit vouches for it, so its writer never finished", path)
             )

@@ -20,6 +20,7 @@ from pipeline.collections.records import Options
 from pipeline.config import default_path, merge, read_mapping, validate
 from pipeline.images.box_formats import parse_all, parse_boxes
 from pipeline.storage.atomic import read_json
+from pipeline.storage.commit import open_commit
 from pipeline.storage.foreign import Source, open_foreign
 from pipeline.storage.manifest import Manifest
 from pipeline.text.brackets import read_brackets
@@ -77,7 +78,7 @@ def config(path: Path) -> object:
 
 def sidecar(path: Path) -> object:
     (path.parent / "x.h5").write_bytes(b"x")
-    return verify(path.parent / "x.h5", "thing")
+    return open_commit(path.parent / "x.h5", "thing")
 
 
 def to_json(value: object) -> bytes:

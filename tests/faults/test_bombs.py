@@ -16,7 +16,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
-from pipeline.storage.commit import publish
+from pipeline.storage.commit import open_commit, publish
 from pipeline.storage.tables import to_parquet
 
 Confined = Callable[[str, Path], tuple[int, str]]
@@ -129,7 +129,7 @@ HOSTILE = {
 def test_hostile_files_are_refused_by_name(name: str, confined: Confined, tmp_path: Path) -> None:
     path = tmp_path / name
     rows = {"1 GB": 1 << 27, "2 GB": 1 << 13}.get(name[:4], 1)
-    publish(path, HOSTILE[name](), kind="k", rows=rows, fingerprint="f", details={"settings": {}})
+    publish(path, HOSTILE[name](), kind="k", rows=rows, details={"settings": {}})
     code, said = confined("read", path)
     assert code == 0 and said.startswith("refused:") and name in said, (code, said)
 
@@ -162,4 +162,4 @@ def test_a_sidecar_that_is_none_is_refused(text: str, tmp_path: Path) -> None:
     (tmp_path / "x.h5").write_bytes(b"x")
     (tmp_path / "x.h5.json").write_text(text)
     with pytest.raises(IntegrityError, match="x.h5.json"):
-        verify(tmp_path / "x.h5", "k")
+        open_commit(tmp_path / "x.h5", "k")

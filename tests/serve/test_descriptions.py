@@ -7,7 +7,7 @@ from pathlib import Path
 import httpx
 import pytest
 import yaml
-from made_up import THINGS, run_command
+from made_up import THINGS, by_hand, run_command
 from made_up_generators import beside, describe, find_few_words, make_described_run, train
 
 from pipeline.errors import IntegrityError, UsageError
@@ -169,5 +169,5 @@ def _change(run: Path, changed: Path, name: str, encoders: list[str] | None = No
     details = {**stored.details, **({"space": space} if space else {})}
     write_parameters(
         changed / "generators" / name / "model.safetensors", MODEL, stored.tensors, settings=settings,
-        fingerprint="other", details=details,
+        provenance=by_hand(changed), details=details,
     )  # fmt: skip

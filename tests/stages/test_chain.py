@@ -5,7 +5,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from made_up import MADE_BY, build_bundle, make_stage, retell, write_config
+from made_up import build_bundle, by_colour, make_stage, retell, write_config
 from made_up_training import CONFIG, add_moments, fit, make_trainable
 from scipy import sparse
 
@@ -56,9 +56,8 @@ def add_regions(run: Path) -> None:
             "boxes": np.tile(np.float32([0, 0, 9, 9]), (2 * len(ids), 1)), "offsets": np.arange(0, 2 * len(ids) + 1, 2),
             "image_id": ids,
         }  # fmt: skip
-        details = {"inputs": {**MADE_BY, "images": rows.fingerprints["images"]}}
         path = run / f"regions/colour/shard-{number:05d}.h5"
-        write_shard(path, REGIONS, arrays, rows=len(ids), fingerprint=f"regions {number}", details=details)
+        write_shard(path, REGIONS, arrays, rows=len(ids), provenance=by_colour(run), details={})
 
 
 def test_sentences_without_a_known_word_are_counted(run: Path, caplog: pytest.LogCaptureFixture) -> None:

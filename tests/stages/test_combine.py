@@ -7,7 +7,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 import yaml
-from made_up import THINGS, build_bundle, make_run, make_stage, write_config
+from made_up import THINGS, build_bundle, by_hand, make_run, make_stage, write_config
 from made_up_sets import add_fragments, write_tokens_of_terms
 from made_up_training import read_model
 
@@ -44,12 +44,12 @@ def run(tmp_path_factory: pytest.TempPathFactory) -> Path:
             shard, details = Shard(path, EMBEDDINGS), open_commit(path, EMBEDDINGS).details
             arrays = {name: np.array(shard[name]) for name in ("images", "image_id", "sentences", "sentence_id")}
             arrays["sentences"] = np.roll(arrays["sentences"], -1 if row == "wrong" else 0, axis=1)
-            details = {**details, "model": row, "inputs": {**details["inputs"], "model": row}}
-            made = {"rows": shard.rows, "fingerprint": f"{row} {path}", "details": details}
+            details = {**details, "model": row, "made_of": row}
+            made = {"rows": shard.rows, "provenance": by_hand(run), "details": details}
             write_shard(run / "embeddings" / row / path.name, EMBEDDINGS, arrays, **made)
         write_parameters(
             run / "models" / row / "model.safetensors", MODEL, tensors, settings=parameters.settings,
-            fingerprint=row, details={**parameters.details, "model": row},
+            provenance=by_hand(run), details={**parameters.details, "model": row},
         )  # fmt: skip
     return run
 
@@ -146,7 +146,7 @@ def test_members_of_another_run_and_unknown_rows_are_refused(run: Path, tmp_path
     other = shutil.copytree(run, tmp_path / "run")
     path = other / "models/wrong/model.safetensors"
     old = read_parameters(path, MODEL)
-    write_parameters(path, MODEL, old.tensors, settings=old.settings, fingerprint="another", details=old.details)
+    write_parameters(path, MODEL, old.tensors, settings=old.settings, provenance=by_hand(other), details=old.details)
     with pytest.raises(IntegrityError, match="embeddings/wrong and of .*models/wrong differ"):
         make_stage("combine", other, "both")
 

@@ -9,7 +9,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 import torch
-from made_up import MADE_BY, THINGS, make_stage, retell, run_command, write_config
+from made_up import MADE_BY, THINGS, by_hand, make_stage, retell, run_command, write_config
 from made_up_generators import (
     FAST,
     beside,
@@ -155,7 +155,7 @@ def test_an_index_whose_encoder_is_gone_is_refused(run: Path, eyes: None, tmp_pa
     other = beside(run, tmp_path / "run", "generators")
     write_parameters(
         other / "generators/mrnn/model.safetensors", MODEL, generator.tensors,
-        settings={**generator.settings, "encoders": ["nose"]}, fingerprint="nose", details=generator.details,
+        settings={**generator.settings, "encoders": ["nose"]}, provenance=by_hand(other), details=generator.details,
     )  # fmt: skip
     with pytest.raises(UsageError, match=r"has no encoder nose, .* \(it has colour\); name the index"):
         describe_photographs(other, "mrnn", run / "data" / "cat-1.png")

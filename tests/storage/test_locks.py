@@ -17,7 +17,8 @@ import pytest
 from pipeline.errors import JointspaceError
 from pipeline.run.run import Run
 from pipeline.run.runner import make
-from pipeline.storage.atomic import publish_json, publish_text, to_json
+from pipeline.storage.atomic import publish_text, to_json
+from pipeline.storage.commit import Provenance, publish_record, seal
 from pipeline.storage.locks import hold, is_held, lock_path, remove_free
 from stages.catalogue import COMMANDS, declared
 from stages.cli import cli
@@ -32,7 +33,8 @@ def evaluation() -> bytes:
     scores = {"recall@1": 1.0, "recall@5": 1.0, "recall@10": 1.0, "median_rank": 1.0, "mean_rank": 1.0}
     both = {"image_to_sentence": scores, "sentence_to_image": scores}
     about = {"model": "ncca", "split": "test", "protocol": "all-sentences", "n_images": 1, "n_sentences": 1}
-    return to_json({**about, **both, "inputs": {"manifest": "m"}, "fingerprint": "f"})
+    path = Path("run/evaluation/ncca.test.all-sentences.json")
+    return to_json(seal(path, {**about, **both}, {}, Provenance(Path("run"), "evaluate", 1)).value)
 
 
 def begin(run: Path) -> Path:
@@ -179,9 +181,9 @@ def test_every_stage_over_shards_locks_its_part(tmp_path: Path) -> None:
         "ensembles": {"both": {"members": ["ncca", "gru"]}},
     }  # fmt: skip
     publish_text(tmp_path / "config.yaml", json.dumps(chosen))
-    counts = {"counts": {}, "splits": {"train": 3}, "rejects": "", "contents": ["c", "d"]}
+    counts = {"counts": {}, "splits": {"train": 3}, "contents": ["c", "d"]}
     about = {"fingerprint": "m", "root": str(tmp_path), "shard_size": 2, "shards": 2, **counts}
-    publish_json(tmp_path / "manifest/manifest.json", about)
+    publish_record(tmp_path / "manifest/manifest.json", about, provenance=Provenance(tmp_path, "ingest", 1))
     sharded, run = [stage for stage in declared().values() if stage.sharded], Run(tmp_path)
     assert len(sharded) > 10
     for stage in sharded:

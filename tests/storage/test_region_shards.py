@@ -6,19 +6,17 @@ import numpy as np
 import pytest
 from made_up import make_run
 
-from pipeline.errors import InputError, IntegrityError, RejectLimitError, UsageError
+from pipeline.errors import InputError, RejectLimitError, UsageError
+from pipeline.storage.commit import Provenance
 from pipeline.storage.manifest import Manifest
 from pipeline.storage.regions import (
-    REGIONS,
     RegionShard,
     UnfinishedRegions,
     manifest_boxes,
-    open_regions,
     read_box_files,
     read_classifier,
     require_few_rejects,
 )
-from pipeline.storage.shards import write_shard
 
 DIM = 6
 
@@ -37,13 +35,13 @@ def make_arrays(ids: np.ndarray, bad: tuple[int, ...] = ()) -> tuple[dict[str, n
 def publish(folder: Path, manifest: Manifest, number: int, bad: tuple[int, ...] = ()) -> Path:
     rows = manifest.shard(number)
     ids = np.arange(rows.first_image, rows.last_image)
-    unfinished = UnfinishedRegions(folder / f"shard-{number:05d}.h5", f"shard {number}", ids, 4)
+    unfinished = UnfinishedRegions(folder / f"shard-{number:05d}.h5", Provenance(folder, "extract", number), ids, 4)
     for part in unfinished.missing():
         chosen = ids[part.start : part.stop]
         faults = {place: "truncated" for place, i in enumerate(chosen) if i in bad}
         names = [f"{i}.png" for i in chosen]
         unfinished.write_part(part, make_arrays(chosen, bad), faults, names, {"filled": len(chosen)})
-    unfinished.publish({"inputs": {"images": rows.fingerprints["images"]}})
+    unfinished.publish({})
     return unfinished.path
 
 
@@ -70,12 +68,12 @@ def test_parts_become_one_shard(tmp_path: Path, manifest: Manifest) -> None:
 
 def test_a_part_of_unreadable_images_has_no_dimension_to_say(tmp_path: Path, manifest: Manifest) -> None:
     ids = np.arange(4)
-    unfinished = UnfinishedRegions(tmp_path / "shard-00000.h5", "digest", ids, 2)
+    unfinished = UnfinishedRegions(tmp_path / "shard-00000.h5", Provenance(tmp_path, "s", 1), ids, 2)
     empty = {**make_arrays(ids[:2], bad=(0, 1)), "features": np.empty((0, 0), np.float16)}
     unfinished.write_part(range(0, 2), empty, {0: "bad", 1: "bad"}, ["a", "b"], {})
     assert unfinished.missing() == [range(2, 4)]
     unfinished.write_part(range(2, 4), make_arrays(ids[2:]), {}, ["c", "d"], {"clipped": 1})
-    sidecar = unfinished.publish({"inputs": {}})
+    sidecar = unfinished.publish({})
     assert RegionShard(unfinished.path)["features"].shape == (7, DIM)
     with pytest.raises(RejectLimitError, match=r"2 of 4 images have no regions \(a: bad\); run ingest again"):
         require_few_rejects(unfinished.path, sidecar, 0.4)
@@ -95,24 +93,6 @@ def test_blocks_are_those_of_a_loop(tmp_path: Path, manifest: Manifest) -> None:
     assert shard.packed(np.array([], np.int64)).features.shape == (0, DIM)
 
 
-def test_regions_of_other_images_are_refused(tmp_path: Path, manifest: Manifest) -> None:
-    make_run(tmp_path / "other", images=23)
-    for number in range(3):
-        publish(tmp_path / "regions", manifest, number)
-    with pytest.raises(IntegrityError, match=r"shard-00002\.h5 was made from other images"):
-        open_regions(Manifest(tmp_path / "other/manifest"), tmp_path / "regions", 2)
-
-
-@pytest.mark.parametrize("offsets", [[0, 1, 2], [0, 2, 1, 3], [1, 2, 3, 3], [0, 1, 2, 4]])
-def test_offsets_that_do_not_fit_are_refused(tmp_path: Path, offsets: list[int]) -> None:
-    arrays = make_arrays(np.array([0, 4, 8]))
-    del arrays["lengths"]
-    arrays |= {"offsets": np.array(offsets), "image_id": np.arange(3)}
-    write_shard(tmp_path / "shard.h5", REGIONS, arrays, rows=3, fingerprint="none")
-    with pytest.raises(IntegrityError, match="its offsets do not fit its rows"):
-        RegionShard(tmp_path / "shard.h5")
-
-
 def test_boxes_come_from_the_manifest_or_from_files(tmp_path: Path, manifest: Manifest) -> None:
     owners, corners, scores = manifest_boxes(manifest, manifest.shard(1))
     assert len(owners) == 0 and corners.shape == (0, 4) and len(scores) == 0
@@ -124,4 +104,4 @@ def test_boxes_come_from_the_manifest_or_from_files(tmp_path: Path, manifest: Ma
     with pytest.raises(InputError, match="cannot read the boxes .*nowhere"):
         list(read_box_files(tmp_path / "nowhere"))
     with pytest.raises(UsageError, match="has no classifier"):
-        read_classifier(tmp_path, "encoder")
+        read_classifier(tmp_path)
