@@ -262,12 +262,13 @@ def _is_commit(value: Mapping[str, Any]) -> bool:
         all(isinstance(value.get(key), str) for key in ("place", "digest"))
         and all(isinstance(value.get(key), Mapping) for key in ("made_by", "inputs", "files"))
         and all(isinstance(digest, str) for digest in inputs.values())
-        and all(isinstance(about, Mapping) and _is_file(about) for about in files.values())
+        and all(is_described(about) for about in files.values())
     )
 
 
-def _is_file(about: Mapping[str, Any]) -> bool:
-    size = about.get("bytes")
+def is_described(about: Any) -> bool:
+    """Whether `about` says of a file what a commit has to."""
+    size = about.get("bytes") if isinstance(about, Mapping) else None
     return isinstance(size, int) and not isinstance(size, bool) and size >= 0 and isinstance(about.get("sha256"), str)
 
 
@@ -281,7 +282,7 @@ def open_commit(path: Path, kind: str | None = None, hashed: bool = True, anywhe
     if kind is not None and commit.kind != kind:
         raise IntegrityError(f"{path} holds {commit.kind or 'a record'}, not {kind}: give the right file")
     if anywhere or commit.root is None:
-        faults = _file_faults(commit, hashed) if anywhere else iter([_misplaced(commit)])
+        faults = file_faults(commit, hashed) if anywhere else iter([_misplaced(commit)])
     else:
         faults = Commits(commit.root).faults(commit.place, hashed)
     for fault in faults:
@@ -315,7 +316,7 @@ class Commits:
         commit = read_commit(self.root / place)
         if commit.place != place:
             yield _misplaced(commit)
-        yield from _file_faults(commit, hashed)
+        yield from file_faults(commit, hashed)
         if fault := self._mixture(place, deep):
             yield fault
 
@@ -329,13 +330,16 @@ class Commits:
             return False
         same = canonical_json(commit.made_by) == canonical_json(provenance.made_by)
         same = same and provenance.inputs.items() <= commit.inputs.items()
-        return same and commit.root is not None and not any(_file_faults(commit, False))
+        return same and commit.root is not None and not any(file_faults(commit, False))
 
     def require(self, source: str) -> str:
         """The digest of an input, as it is now. Raises IntegrityError where one of its commits is not valid."""
         if source not in self._digests:
             for place in self.places(source):
                 for fault in self.faults(place, deep=True):
+                    raise IntegrityError(f"{fault.path} is {fault.reason}; {REMEDY}")
+            for part in self._parts(source):
+                for fault in self.faults(part, hashed=True):
                     raise IntegrityError(f"{fault.path} is {fault.reason}; {REMEDY}")
         if (digest := self.digest(source)) is None:
             raise IntegrityError(f"{self.root / source} does not exist; run its stage first")
@@ -353,6 +357,13 @@ class Commits:
         if "*" not in place:
             return [place]
         return (place.replace("*", f"{number:05d}") for number in range(self._count_shards()))
+
+    def _parts(self, source: str) -> Iterator[str]:
+        """The commits that vouch for those of the shards, if `source` is all shards: a stage that was killed while it
+        made some of them anew has left the others, and the commits of their parts, as they were."""
+        folder = Path(source).parent
+        places = (f"{folder}/part-{number:05d}.json" for number in count()) if "*" in source else ()
+        return takewhile(lambda place: (self.root / place).exists(), places)
 
     def _find(self, source: str) -> str | None:
         _, _, key = source.partition("#")
@@ -395,8 +406,10 @@ class Commits:
         folder = (self.root / place).parent
         if not folder.is_dir():
             return None
-        places = [MANIFEST, *self.places(source)] if (self.root / MANIFEST).exists() else [MANIFEST]
-        paths = (self.root / one for one in (places if "*" in place else [place]))
+        try:
+            paths = [self.root / one for one in self.places(source)]
+        except IntegrityError:
+            paths = [self.root / MANIFEST]
         path = next((path for path in paths if not path.exists()), None)  # a damaged one speaks for itself
         return Fault(path, "missing: what is here was made from it", gone=True) if path else None
 
@@ -410,7 +423,8 @@ def _misplaced(commit: Commit) -> Fault:
     return Fault(commit.path, f"misplaced: it belongs at {commit.place}, and was moved or copied here")
 
 
-def _file_faults(commit: Commit, hashed: bool) -> Iterator[Fault]:
+def file_faults(commit: Commit, hashed: bool) -> Iterator[Fault]:
+    """What is wrong with the files that a commit vouches for."""
     for name, about in commit.files.items():
         path = commit.path.parent / name
         if reason := file_fault(path, about, hashed):

@@ -8,10 +8,10 @@ from pipeline.errors import IntegrityError
 from pipeline.storage.atomic import read_json
 from pipeline.storage.batch import TEMPORARY, is_orphan, is_regular
 from pipeline.storage.bundle_folders import CARD
-from pipeline.storage.commit import CARRIED, Commit, Commits, file_fault, read_commit
+from pipeline.storage.commit import CARRIED, Commit, Commits, file_faults, is_described, read_commit
 from pipeline.storage.locks import is_held, is_lock
-from pipeline.storage.names import inside
-from pipeline.storage.reading import explain, kind_of, walk
+from pipeline.storage.names import plain
+from pipeline.storage.reading import REMEDY, explain, kind_of, walk
 
 PARTS, CHECKPOINTS = ".parts", "checkpoints"  # folders of unfinished work, which a stage checks when it resumes
 COMMITTED = frozenset({".h5", ".parquet", ".safetensors", ".faiss", ".conllu", ".brackets", ".jsonl", ".npz"})
@@ -55,13 +55,14 @@ def examine(run: Path, hashed: bool = True, progress: Callable[[list[Path]], Ite
     for path in progress(records):
         result.checked += 1
         try:
-            commit = _card(path) if path.name == CARD else read_commit(path)
+            commit = _read(path)
         except IntegrityError as error:
             _add_unread(result, path, error)
             continue
         vouched |= {path.parent / name: path for name in commit.files}
         result.checked += len(commit.files)
-        found = commits.faults(path.relative_to(run).as_posix(), hashed) if commit.place else _files(commit, hashed)
+        place = path.relative_to(run).as_posix()
+        found = commits.faults(place, hashed) if commit.place else file_faults(commit, hashed)
         result.faults += [Fault(fault.path, fault.reason, fault.path if fault.gone else path) for fault in found]
     for path in files:
         if path in vouched or path in records:
@@ -110,25 +111,18 @@ def _add_unread(result: Examination, path: Path, error: IntegrityError) -> None:
         result.faults.append(Fault(path, f"changed: {error}", path))
 
 
-def _card(path: Path) -> Commit:
-    """The card of a bundle; one that the run has not made has no place in it."""
+def _read(path: Path) -> Commit:
+    """The commit in the file `path`; the card of a bundle that this run has not made has no place in it."""
     value = read_json(path)
-    if isinstance(value, dict) and CARRIED in value and value[CARRIED].get("digest") == value.get("fingerprint"):
+    foreign = path.name == CARD and isinstance(value, dict) and "place" not in value
+    if not foreign or value.get(CARRIED, {}).get("digest") == value.get("fingerprint"):
         return read_commit(path)
-    files = value.get("files") if isinstance(value, dict) else None
-    if not isinstance(files, dict):
-        raise IntegrityError(f"{path} is not a bundle's card")
-    for name, about in files.items():
-        inside(path.parent, name, path)
-        if not isinstance(about, dict) or not isinstance(about.get("bytes"), int):
-            raise IntegrityError(f"{path} says nothing of {name}")
+    files = value.get("files")
+    if not isinstance(files, dict) or not all(is_described(about) for about in files.values()):
+        raise IntegrityError(f"{path} is not a bundle's card; {REMEDY}")
+    for name in files:
+        plain(name, path)
     return Commit(path, value, "", {}, {}, files, "")
-
-
-def _files(commit: Commit, hashed: bool) -> Iterable[Fault]:
-    for name, about in commit.files.items():
-        if reason := file_fault(commit.path.parent / name, about, hashed):
-            yield Fault(commit.path.parent / name, reason, commit.path)
 
 
 def _retarget(fault: Fault, vouched: dict[Path, Path]) -> Fault:

@@ -9,6 +9,7 @@ import numpy as np
 
 from pipeline.errors import IntegrityError
 from pipeline.storage.commit import Commits, Provenance, combined, commit_path, open_commit
+from pipeline.storage.fingerprint import require_same
 from pipeline.storage.gather import Features, SplitRows, read_pairs
 from pipeline.storage.manifest import Manifest
 from pipeline.storage.provenance import Origin
@@ -160,10 +161,15 @@ class PairSet:
 
 
 class JoinedPairs:
-    """Two sets of pairs as one: the folds of the first, then those of the second."""
+    """Two sets of pairs as one: the folds of the first, then those of the second.
+
+    Raises IntegrityError if their views differ: they were made by two configurations.
+    """
 
     def __init__(self, first: PairSet, second: PairSet) -> None:
         self._parts = (first, second)
+        for what in ("view", "text"):
+            require_same(what, {str(part.folder): str(getattr(part, what)) for part in self._parts})
         self.view, self.text = first.view, first.text
         self.encoders, self.text_encoders = first.encoders, first.text_encoders
         self.n_folds = first.n_folds + second.n_folds

@@ -140,7 +140,8 @@ def test_none_of_200_damages_passes(finished: Path, older: Path, tmp_path: Path)
 def same_answers(run: Path, finished: Path) -> bool:
     """Whether all that remains is as it was: what was deleted is missed, and answers nothing."""
     files = {path.relative_to(run): path.read_bytes() for path in run.rglob("*") if path.is_file()}
-    return files.items() <= {path: (finished / path).read_bytes() for path in files if (finished / path).exists()}.items()
+    sound = {path: (finished / path).read_bytes() for path in files if (finished / path).exists()}
+    return files.items() <= sound.items()
 
 
 # --- kinds of faults, and the remedy
