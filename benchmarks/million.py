@@ -97,7 +97,7 @@ def write_shards(run: Path, topics: np.ndarray, dim: int) -> None:
     manifest, digest, shards = Manifest(run / "manifest"), "made", Layout(run).features("made")
     settings = {"architecture": "made", "layer": "average", "weights": {"origin": "untrained", "seed": 0}}
     tensors = {"nothing": np.zeros(1, np.float32)}
-    write_parameters(run / "encoders/made/model.safetensors", ENCODER, tensors, settings=settings, fingerprint=digest)
+    write_parameters(run / "encoders/made/model.safetensors", ENCODER, tensors, settings=settings)
     shared = np.random.default_rng(1)
     mixing = shared.standard_normal((HIDDEN, dim), np.float32) / 8
     noise = shared.standard_normal((BLOCK, dim), np.float32)

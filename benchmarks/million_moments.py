@@ -73,8 +73,8 @@ def make_shards(folder: Path, rows: int) -> None:
         y = sparse.csr_array((np.full(len(words), WORDS**-0.5, np.float32), (owners, words)), shape=(count, DIM_Y))
         print(json.dumps({"name": "making shards", "rows": start + count, "of": rows}), flush=True)
         ids = np.arange(start, start + count)
-        write_shard(features, FEATURES, {"features": x, "image_id": ids}, rows=count, fingerprint="made")
-        write_vectors(tfidf, y, ids, ids, fingerprint="made", inputs={}, encoder="tfidf")
+        write_shard(features, FEATURES, {"features": x, "image_id": ids}, rows=count)
+        write_vectors(tfidf, y, ids, ids, encoder="tfidf")
 
 
 def read_blocks(folder: Path, count: int) -> Iterator[tuple[np.ndarray, sparse.csr_array]]:

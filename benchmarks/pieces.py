@@ -108,7 +108,7 @@ def make(folder: Path, options: argparse.Namespace) -> dict:
     for number, first in enumerate(range(0, options.vectors, SHARD)):
         images = views(min(SHARD, options.vectors - first), np.random.default_rng(number + 1))[0]
         write_shard(
-            shard_path(folder, number), EMBEDDINGS, {"images": images}, rows=len(images), fingerprint=str(number)
+            shard_path(folder, number), EMBEDDINGS, {"images": images}, rows=len(images)
         )
     np.save(folder / "sentences.npy", views(2 * ASKED, np.random.default_rng(2**40))[1])
     return {"vectors": options.vectors}
@@ -164,7 +164,7 @@ def change(folder: Path, options: argparse.Namespace) -> dict:
     new = np.random.default_rng(1).standard_normal((CHANGED, options.dim), np.float32)
     new /= np.linalg.norm(new, axis=1, keepdims=True)
     path = shard_path(folder, -(-count // SHARD))
-    write_shard(path, EMBEDDINGS, {"images": new}, rows=CHANGED, fingerprint="new")
+    write_shard(path, EMBEDDINGS, {"images": new}, rows=CHANGED)
     embeddings, run = MadeUp(folder), SimpleNamespace(config=load())
     changes = {
         "removed all over": lambda output: remove(folder / "bundle", output, evenly_spaced(count, CHANGED)),

@@ -100,7 +100,7 @@ def test_dev_says_nothing_of_what_learned_from_it(run: Path, tmp_path: Path) -> 
     other = shutil.copytree(run, tmp_path / "run")
     shutil.rmtree(other / "embeddings/ncca")
     shutil.copytree(run / "embeddings/ncca-refit", other / "embeddings/ncca")
-    with pytest.raises(IntegrityError, match="shard-00000.h5 is of model ncca-refit, not of ncca"):
+    with pytest.raises(IntegrityError, match=r"embeddings/ncca/shard-00000\.h5\.json is misplaced"):
         make_stage("combine", other, "both")
 
 
@@ -110,7 +110,7 @@ def test_a_refit_needs_the_model_that_it_refits(run: Path, tmp_path: Path) -> No
     with pytest.raises(IntegrityError, match=r"models/ncca/model\.json does not exist; run its stage first"):
         fit(other, "ncca-refit")
     shutil.copytree(run / "models/bow", other / "models/ncca")
-    with pytest.raises(IntegrityError, match=r"models/ncca/model\.safetensors is of model bow, not of ncca"):
+    with pytest.raises(IntegrityError, match=r"models/ncca/model\.json is misplaced"):
         fit(other, "ncca-refit")
 
 
