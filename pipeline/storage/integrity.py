@@ -19,7 +19,7 @@ COMMITTED = frozenset({".h5", ".parquet", ".safetensors", ".faiss", ".conllu", "
 
 
 @dataclass(frozen=True)
-class Fault:
+class FaultyFile:
     """What is wrong with the file `path`, and the commit whose rule makes it again; None if no rule does."""
 
     path: Path
@@ -34,7 +34,7 @@ class Examination:
     dead."""
 
     checked: int = 0
-    faults: list[Fault] = field(default_factory=list)
+    faults: list[FaultyFile] = field(default_factory=list)
     unvouched: list[Path] = field(default_factory=list)
     unfinished: list[Path] = field(default_factory=list)
     temporaries: dict[Path, bool] = field(default_factory=dict)
@@ -63,13 +63,13 @@ def examine(run: Path, hashed: bool = True, progress: Callable[[list[Path]], Ite
         result.checked += len(commit.files)
         place = path.relative_to(run).as_posix()
         found = commits.faults(place, hashed) if commit.place else file_faults(commit, hashed)
-        result.faults += [Fault(fault.path, fault.reason, fault.path if fault.gone else path) for fault in found]
+        result.faults += [FaultyFile(fault.path, fault.reason, fault.path if fault.gone else path) for fault in found]
     for path in files:
         if path in vouched or path in records:
             continue
         if path.suffix in COMMITTED and path.name != "rejects.jsonl":
             result.faults.append(
-                Fault(path, "uncommitted: no commit vouches for it, so its writer never finished", path)
+                FaultyFile(path, "uncommitted: no commit vouches for it, so its writer never finished", path)
             )
         else:
             result.unvouched.append(path)
@@ -83,10 +83,10 @@ def _sort(run: Path, result: Examination) -> Iterable[Path]:
     for path, status in walk(run):
         above = path.relative_to(run).parts[:-1]
         if isinstance(status, OSError):
-            result.faults.append(Fault(path, f"unread: {explain(path, status)}", None))
+            result.faults.append(FaultyFile(path, f"unread: {explain(path, status)}", None))
         elif kind := kind_of(status.st_mode):
             reason = f"unread: it is {kind}; put the file or folder itself here"
-            result.faults.append(Fault(path, reason, None))
+            result.faults.append(FaultyFile(path, reason, None))
         elif TEMPORARY.fullmatch(path.name) and is_regular(path):
             result.temporaries[path] = is_orphan(path)
         elif is_lock(path):
@@ -108,7 +108,7 @@ def _add_unread(result: Examination, path: Path, error: IntegrityError) -> None:
     if ours:
         result.unvouched.append(path)
     else:
-        result.faults.append(Fault(path, f"changed: {error}", path))
+        result.faults.append(FaultyFile(path, f"changed: {error}", path))
 
 
 def _read(path: Path) -> Commit:
@@ -125,9 +125,9 @@ def _read(path: Path) -> Commit:
     return Commit(path, value, "", {}, {}, files, "")
 
 
-def _retarget(fault: Fault, vouched: dict[Path, Path]) -> Fault:
+def _retarget(fault: FaultyFile, vouched: dict[Path, Path]) -> FaultyFile:
     """The same with what a rule makes: the commit that vouches for the one of the fault, if there is one."""
     target = fault.target
     while target in vouched:
         target = vouched[target]
-    return Fault(fault.path, fault.reason, target)
+    return FaultyFile(fault.path, fault.reason, target)
