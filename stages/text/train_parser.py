@@ -33,8 +33,7 @@ def train_parser(run: Run, job: Job) -> None:
         scores = {part: judge(trained, corpora[part]) for part in ("dev", "test")}
         log.info("with the treebank's tokens: %s", scores)
         used = {"training": settings.parse.training.model_dump(), "seed": settings.seed, "spacy": job.inputs["spacy"]}
-        sources = {part: job.inputs[part] for part in files}
-        publish_parser(job.path, trained, job.fingerprint, {"inputs": sources, "settings": used, **scores})
+        publish_parser(job.path, trained, {"settings": used, **scores}, job.provenance)
     finally:
         shutil.rmtree(work, ignore_errors=True)
 

@@ -13,7 +13,7 @@ from PIL import Image
 from pipeline.errors import IntegrityError
 from pipeline.run import Run
 from pipeline.storage.alignments import ALIGNMENTS, read_alignments
-from pipeline.storage.atomic import publish
+from pipeline.storage.commit import publish
 from pipeline.storage.integrity import examine
 from pipeline.storage.manifest import Manifest
 from stages.pictures import draw_alignments
@@ -136,10 +136,10 @@ def test_half_a_file_of_alignments_is_refused_and_found(run: Path) -> None:
 @pytest.mark.parametrize("line", [b"{", b"[]", b'{"words": []}', b'{"sentence_id": -1}', b"NaN", b"[" * 9999])
 def test_a_line_that_is_no_segment_is_named(line: bytes, tmp_path: Path) -> None:
     path = tmp_path / "x.jsonl"
-    publish(path, b"\n" + line, kind=ALIGNMENTS, rows=1, fingerprint="f")
+    publish(path, b"\n" + line, kind=ALIGNMENTS, rows=1)
     with pytest.raises(IntegrityError, match=r"x\.jsonl,? line 2 is not"):
         read_alignments(path)
-    publish(path, b"", kind=ALIGNMENTS, rows=1, fingerprint="f")
+    publish(path, b"", kind=ALIGNMENTS, rows=1)
     with pytest.raises(IntegrityError, match=r"x\.jsonl has 0 segments, its commit says 1"):
         read_alignments(path)
 

@@ -151,7 +151,7 @@ def test_two_encoders_decode_each_photograph_once_and_each_keeps_its_own(
         assert shard.fingerprint == fingerprint and shard.details["encoder"]["name"] == name
         assert shard.details["decoded_for"] == 2 * SIDE
         np.testing.assert_allclose(shard["features"], features, rtol=1e-4, atol=1e-5)
-    assert (run / "features/large/parts/00000.json").exists()
+    assert (run / "features/large/part-00000.json").exists()
 
 
 def test_a_killed_run_is_taken_up(run: Path) -> None:

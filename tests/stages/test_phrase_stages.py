@@ -9,7 +9,7 @@ import pyarrow as pa
 import pytest
 import torch
 import yaml
-from made_up import MADE_BY, decoded, make_stage, open_run
+from made_up import MADE_BY, by_colour, by_hand, decoded, make_stage, open_run
 from made_up_training import encode_parses
 
 from pipeline.errors import InputError, IntegrityError, UsageError
@@ -69,7 +69,7 @@ def made(tmp_path_factory: pytest.TempPathFactory) -> Path:
         "regions": {"eyes": MADE_BY},
     }
     path = run / "models/hmlstm/model.safetensors"
-    write_parameters(path, MODEL, model.tensors(), settings=model.settings(), fingerprint="model", details=told)
+    write_parameters(path, MODEL, model.tensors(), settings=model.settings(), provenance=by_hand(run), details=told)
     make_stage("embed_phrases", run, "hmlstm", "test")
     return run
 
@@ -96,9 +96,9 @@ def add_regions(run: Path, manifest: Manifest) -> None:
         "offsets": np.concatenate([[0], np.cumsum(lengths)]),
         "image_id": np.arange(len(lengths)),
     }
-    details = {"dim": DIM, "inputs": {**MADE_BY, "images": manifest.shard(0).fingerprints["images"]}}
+    details = {"dim": DIM}
     path = run / "regions" / "eyes" / "shard-00000.h5"
-    write_shard(path, "regions", arrays, rows=len(lengths), fingerprint="regions", details=details)
+    write_shard(path, "regions", arrays, rows=len(lengths), provenance=by_colour(run), details=details)
 
 
 def test_phrases_and_regions_are_those_of_the_model(run: Path) -> None:
@@ -139,8 +139,8 @@ def know(run: Path) -> None:
         table.append_column("vector", vectors_column(vectors))
         for table, vectors in ((found.regions, regions), (found.phrases, phrases))
     ]
-    details = {"model": "hmlstm", "split": "test", "dim": len(kinds), "inputs": found.inputs}
-    write_phrases(run / PHRASES, *tables, fingerprint="known", details=details)
+    details = {"model": "hmlstm", "split": "test", "dim": len(kinds)}
+    write_phrases(run / PHRASES, *tables, provenance=by_hand(run), details=details)
 
 
 def test_a_ranking_beside_chance(run: Path) -> None:
@@ -239,7 +239,7 @@ def test_a_model_of_whole_sentences_takes_each_phrase_as_one(run: Path) -> None:
         "encoders": {"eyes": MADE_BY},
     }
     path = run / "models/lstm/model.safetensors"
-    write_parameters(path, MODEL, model.tensors(), settings=model.settings(), fingerprint="model", details=about)
+    write_parameters(path, MODEL, model.tensors(), settings=model.settings(), provenance=by_hand(run), details=about)
     make_stage("embed_phrases", run, "lstm", "test")
     make_stage("rank_phrases", run, "lstm", "test")
     found, own = PhraseVectors(run / "phrases/lstm/test"), PhraseVectors(run / PHRASES)
