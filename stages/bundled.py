@@ -21,8 +21,8 @@ def write_bundle(
     model: str,
     ids: "Mapping[str, ShardedIds]",
     folder: Path,
-    provenance: "Provenance",
     about: Mapping[str, Any],
+    provenance: "Provenance",
 ) -> None:
     """Write the bundle of the images and sentences `ids` of a run into `folder`; its card says `about`, too."""
     from pipeline.config.registry.stored import restore

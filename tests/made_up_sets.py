@@ -72,11 +72,8 @@ def write_regions(run: Path, encoder: str = "colour") -> None:
         images = _images(manifest, ids)
         arrays = {"features": images.vectors, "boxes": images.boxes, "offsets": images.offsets, "image_id": ids}
         arrays["scores"] = np.ones(len(images.vectors), np.float32)
-        inputs = {**MADE_BY, "images": span.fingerprints["images"]}
-        write_shard(
-            shard_path(run / "regions" / encoder, number), REGIONS, arrays, rows=len(ids),
-            fingerprint=f"regions {number}", details={"dim": 8, "inputs": inputs},
-        )  # fmt: skip
+        path = shard_path(run / "regions" / encoder, number)
+        write_shard(path, REGIONS, arrays, rows=len(ids), provenance=by_hand(run), details={"dim": 8})
 
 
 def write_tokens_of_terms(run: Path) -> None:

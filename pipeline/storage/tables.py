@@ -45,11 +45,11 @@ def to_csv(rows: Sequence[Mapping[str, Any]]) -> str:
 
 def read_table(path: Path, kind: str) -> tuple[pa.Table, Commit]:
     """A published table. Raises IntegrityError as PackedTable does, and if rows are missing."""
-    data, sidecar = read_verified(path, kind)
+    data, commit = read_verified(path, kind)
     packed = PackedTable(data, path)
-    if packed.num_rows != sidecar.rows:
-        raise IntegrityError(f"{path} has {packed.num_rows} rows, its commit says {sidecar.rows}; run its stage again")
-    return packed.unpack(), sidecar
+    if packed.num_rows != commit.rows:
+        raise IntegrityError(f"{path} has {packed.num_rows} rows, its commit says {commit.rows}; run its stage again")
+    return packed.unpack(), commit
 
 
 def require_columns(path: Path, found: pa.Schema, needed: pa.Schema, remedy: str = REMEDY) -> None:

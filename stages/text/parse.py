@@ -14,7 +14,7 @@ if TYPE_CHECKING:
 
 log = logging.getLogger(__name__)
 SHOWN, LISTED = 10, 1000
-"""Unparsed sentences that the log shows and that the sidecar lists; the CoNLL-U file marks all of them."""
+"""Unparsed sentences that the log shows and that the commit lists; the CoNLL-U file marks all of them."""
 FILES = ("conllu", "brackets")
 Engine = Callable[["ShardRows", list[str]], "Iterator[Parsed]"]
 

@@ -218,8 +218,8 @@ def test_how_phrases_and_regions_find_each_other_stands_in_a_table(
     region = pa.table({**image, "number": [0], **dict.fromkeys(("x1", "y1", "x2", "y2"), [0.0]), "vector": vector})
     phrase = pa.table({**image, "sentence_id": [4], "text": ["a dog"], "head": ["dog"], "vector": vector})
     for names in splits:
-        details = dict(zip(("model", "split"), names, strict=True)) | {"dim": 4, "inputs": made["inputs"]}
-        write_phrases(layout.phrases(*names).path, region, phrase, fingerprint="p", details=details)
+        details = dict(zip(("model", "split"), names, strict=True)) | {"dim": 4}
+        write_phrases(layout.phrases(*names).path, region, phrase, provenance=by_hand(own), details=details)
     heading = "Phrases and regions"
     assert heading not in report(run).parts
     monkeypatch.setattr(Config, "phrase_splits", lambda config, chosen=(): splits)

@@ -104,8 +104,7 @@ def add_regions(run: Path, manifest: Manifest) -> None:
 def test_phrases_and_regions_are_those_of_the_model(run: Path) -> None:
     found, manifest = PhraseVectors(run / PHRASES), Manifest(run / "manifest")
     pairs = split_pairs(manifest, "test")
-    parameters = read_json(run / "models/hmlstm/model.json")
-    assert (found.model, found.split, found.inputs["model"]) == ("hmlstm", "test", parameters["fingerprint"])
+    assert (found.model, found.split) == ("hmlstm", "test")
     texts = manifest.sentences["text"].take(found.phrases["sentence_id"].to_numpy()).to_pylist()
     for text, phrase, head in zip(texts, *(found.phrases[name].to_pylist() for name in ("text", "head")), strict=True):
         assert phrase in text.lower() and head in phrase.split()
@@ -206,8 +205,8 @@ def test_images_without_regions_have_no_drawing(run: Path) -> None:
     whole = pa.array(found.regions["number"].to_numpy() == 0)
     regions = found.regions.append_column("vector", vectors_column(found.region_vectors)).filter(whole)
     phrases = found.phrases.append_column("vector", vectors_column(found.phrase_vectors))
-    details = {"model": "hmlstm", "split": "test", "dim": found.dim, "inputs": found.inputs}
-    write_phrases(run / PHRASES, regions, phrases, fingerprint="f", details=details)
+    details = {"model": "hmlstm", "split": "test", "dim": found.dim}
+    write_phrases(run / PHRASES, regions, phrases, provenance=by_hand(run), details=details)
     assert draw_phrases(Run(run), "hmlstm", "test") == []
 
 
@@ -260,12 +259,13 @@ def test_sentences_of_an_image_and_matrices_of_relations_are_measured(run: Path)
     model.network.sentences.matrices.data += 0.1 * torch.randn(model.network.sentences.matrices.shape)
     about = {"model": "sdtrnn", "registered": "sdtrnn", "labels": table["fingerprint"], "encoders": {"eyes": MADE_BY}}
     path = run / "models/sdtrnn/model.safetensors"
-    write_parameters(path, MODEL, model.tensors(), settings=model.settings(), fingerprint="model", details=about)
+    stored = write_parameters(
+        path, MODEL, model.tensors(), settings=model.settings(), provenance=by_hand(run), details=about
+    )
     ids = {"images": np.arange(rows.last_image), "sentences": np.arange(rows.last_sentence)}
     sides = {name: rng.standard_normal((len(own), 16), dtype=np.float32) for name, own in ids.items()}
-    inputs = {"model": "model", **{name: rows.fingerprints[name] for name in ids}}
-    details = {"model": "sdtrnn", "registered": "sdtrnn", "metric": "inner_product", "inputs": inputs}
-    write_embeddings(run / "embeddings/sdtrnn/shard-00000.h5", sides, ids, details, fingerprint="e")
+    details = {"model": "sdtrnn", "registered": "sdtrnn", "metric": "inner_product", "made_of": stored.digest}
+    write_embeddings(run / "embeddings/sdtrnn/shard-00000.h5", sides, ids, details, provenance=by_hand(run))
     opened = open_run(run, {"models": ["sdtrnn"]})
 
     (listed,) = _list_relations(opened).values()

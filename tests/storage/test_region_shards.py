@@ -10,10 +10,12 @@ from pipeline.errors import IntegrityError, RejectLimitError
 from pipeline.storage.commit import Provenance
 from pipeline.storage.manifest import Manifest
 from pipeline.storage.regions import (
+    REGIONS,
     RegionShard,
     UnfinishedRegions,
     require_few_rejects,
 )
+from pipeline.storage.shards import write_shard
 
 DIM = 6
 
