@@ -64,7 +64,7 @@ def draw_alignments(run: "Run", model: str, split: str) -> "tuple[list[ReportPic
     from pipeline.report.photographs import SheetPicture, draw_sheet, drawing
     from stages.inputs import open_photographs
 
-    embeddings = run.embeddings(model, multi_vector=True)
+    embeddings = run.embeddings(model)
     found = _weigh(run, embeddings, run.pairs(split), run.config.align.least_count)
     image_id = [region[0] for region in found.regions]
     longest = (

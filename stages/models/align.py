@@ -14,7 +14,7 @@ def align(run: Run, job: Job, model: str, split: str) -> None:
     from pipeline.storage.alignments import write_alignments
     from stages.inputs import read_analyzer, read_words
 
-    embeddings, pairs, beta = run.embeddings(model, multi_vector=True), run.pairs(split), run.config.align.beta
+    embeddings, pairs, beta = run.embeddings(model), run.pairs(split), run.config.align.beta
     analyze = read_analyzer(run)
     lines = []
     for block in tqdm(list(pairs.blocks(BLOCK)), desc=f"align {split}", unit="block", disable=None):

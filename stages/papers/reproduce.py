@@ -88,7 +88,7 @@ def _compare_sentences(run: Run) -> dict[str, Any]:
     lengths = np.array([sum(tag != "PUNCT" for tag in entry.parse.upos) for entry in chosen])
     measured = {}
     for name in _word_models(run.config):
-        embeddings = run.embeddings(name, multi_vector=False)
+        embeddings = run.embeddings(name)
         embeddings.require_unseen(REPORTED)
         vectors = embeddings.read("sentences", pairs.sentence_id)
         measured[name] = measure_pairs(

@@ -7,7 +7,6 @@ import numpy as np
 import pytest
 from made_up import make_run
 
-from pipeline.errors import IntegrityError
 from pipeline.multivectors import MultiVectors, ScoreRule
 from pipeline.storage.embeddings import Embeddings, write_embeddings
 from pipeline.storage.manifest import Manifest
@@ -95,5 +94,3 @@ def test_sets_come_back_by_id(manifest: Manifest, tmp_path: Path, wholes: bool) 
                 np.testing.assert_array_equal(found.globals[k], sides[name].globals[row])
         assert (found.globals is None) != wholes and (found.boxes is None) == (name == "sentences")
     assert len(fragments.read("images", np.zeros(0, np.int64)).vectors) == 0
-    with pytest.raises(IntegrityError, match="holds fragments, not embeddings"):
-        Embeddings(manifest, tmp_path, multi_vector=False)
