@@ -212,7 +212,7 @@ def _reads(config, layout) -> Inputs:
 
 STAGE = Stage(
     ingest,
-    version=9,
+    version=10,
     keys=_keys,
     reads=_reads,
     writes=lambda layout: layout.manifest,
