@@ -107,9 +107,7 @@ def make(folder: Path, options: argparse.Namespace) -> dict:
 
     for number, first in enumerate(range(0, options.vectors, SHARD)):
         images = views(min(SHARD, options.vectors - first), np.random.default_rng(number + 1))[0]
-        write_shard(
-            shard_path(folder, number), EMBEDDINGS, {"images": images}, rows=len(images)
-        )
+        write_shard(shard_path(folder, number), EMBEDDINGS, {"images": images}, rows=len(images))
     np.save(folder / "sentences.npy", views(2 * ASKED, np.random.default_rng(2**40))[1])
     return {"vectors": options.vectors}
 
