@@ -223,7 +223,7 @@ class Run(Resources):
             commit, key = source.every_commit if number is None else source.commit(number), ""
         else:
             commit, key = source.commit, source.key
-        if not commit.is_relative_to(self.root):
+        if commit == self.layout.demo.commit or not commit.is_relative_to(self.root):
             return None
         return commit.relative_to(self.root).as_posix() + (f"#{key}" if key else "")
 

@@ -53,7 +53,7 @@ def _reads(config, layout, encoder: str) -> Inputs:
 
 STAGE = Stage(
     prepare_encoder,
-    version=5,
+    version=6,
     names=("encoder",),
     choices=lambda config: [(one.name,) for one in config.prepared_encoders if one.weights not in TRAINED],
     keys=_keys,

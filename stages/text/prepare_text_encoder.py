@@ -55,7 +55,7 @@ def _words(config, encoder: str) -> dict:
 
 STAGE = Stage(
     prepare_text_encoder,
-    version=5,
+    version=6,
     names=("encoder",),
     choices=lambda config: [(one.name,) for one in config.prepared_text_encoders],
     keys=_keys,

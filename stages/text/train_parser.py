@@ -61,7 +61,7 @@ def _spacy(run: Run) -> dict[str, str]:
 
 STAGE = Stage(
     train_parser,
-    version=3,
+    version=4,
     keys=lambda config: {"seed": config.seed, "training": config.parse.training.model_dump()},
     reads=_reads,
     also=_spacy,
