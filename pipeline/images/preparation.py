@@ -16,6 +16,11 @@ from pipeline.images.preprocess import Photograph, Preprocessing, open_photograp
 from pipeline.images.proposals import Propose, Selection, proposer, select
 from pipeline.images.warping import Crops, WholeImages
 
+MAP_STEP = 32
+"""The longer side of a map is a multiple of this, so that images share a batch."""
+MAP_ASPECT = 2.5
+"""Longer over shorter side; more elongated images are squashed."""
+
 
 class Request(NamedTuple):
     """An image whose regions are wanted, and its known boxes."""
@@ -62,7 +67,7 @@ class Cutting:
         if settings["score"] == "classifier":
             chosen["count"] = settings["candidates"]  # the classifier chooses among them
         crops = Crops(settings["crop_side"] or preprocessing.side, settings["context"], preprocessing.mean)
-        maps = WholeImages(settings["map_side"], settings["map_step"], settings["map_aspect"])
+        maps = WholeImages(settings["map_side"], MAP_STEP, MAP_ASPECT)
         return cls(
             proposer(settings["proposals"], grid, SearchSettings(**settings["search"])),
             Selection(grid=grid, **chosen),

@@ -17,6 +17,9 @@ if TYPE_CHECKING:
     from pipeline.storage.manifest import Manifest
 
 log = logging.getLogger(__name__)
+
+SUPPRESSION_IOU = 0.3
+"""Of two detections of a class that overlap more, the weaker is left out (Girshick et al. 2014)."""
 RECENT = 50
 """Iterations over which the loss that is reported is averaged."""
 
@@ -132,7 +135,7 @@ def _judge(run: Run, sampler: "RegionSampler", task: "Finetuning", images: "list
     plan = ExtractionPlan(task.device, task.dtype, run.batch_size)
     extractor = RegionExtractor(task.encoder({}), plan, sampler.crops)
     described = describe(prepared, extractor, None, selection.iou, selection.count)
-    return judge_regions(described, task.classifier(), images, tuning.suppression_iou)
+    return judge_regions(described, task.classifier(), images, SUPPRESSION_IOU)
 
 
 def _publish(job: Job, encoder: "NetworkEncoder", classifier: "Classifier", details: dict) -> None:

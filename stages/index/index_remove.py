@@ -39,12 +39,14 @@ def command(
     import logging
 
     from pipeline.errors import RejectLimitError, UsageError
+    from pipeline.plain_files import read_lines
     from pipeline.storage.bundles import open_bundle
     from stages.closing import search_command
     from stages.inputs import read_bundled_embeddings
 
+    lines = read_lines(list_path, from_pipe=True) if list_path else []
     opened = open_bundle(bundle_folder)
-    listed, unmet = _find_listed(opened, list_path) if list_path else (set(), [])
+    listed, unmet = _find_listed(opened, lines) if lines else (set(), [])
     for line in unmet:
         logging.getLogger(__name__).warning("%s: no photograph in %s is called %s", list_path, bundle_folder, line)
     if not (named := {*images, *listed}):
@@ -59,16 +61,14 @@ def command(
         )
 
 
-def _find_listed(bundle: "Bundle | Bundles", path: Path) -> tuple[set[int], list[str]]:
-    """The ids of the images in a bundle that lines of the list `path` name, and the lines that name none. A line is an
-    id if it is a number without leading zeros, else a path, a name in a shard, or a sample's key there."""
+def _find_listed(bundle: "Bundle | Bundles", lines: list[str]) -> tuple[set[int], list[str]]:
+    """The ids of the images in a bundle that the `lines` of a list name, and the lines that name none. A line is an id
+    if it is a number without leading zeros, else a path, a name in a shard, or a sample's key there."""
     from posixpath import join, split
 
     from pipeline.collections.naming import Takedown
     from pipeline.image_names import Readings, Spelling
-    from pipeline.plain_files import read_lines
 
-    lines = read_lines(path, from_pipe=True)
     takedown = Takedown(lines, Readings(bundle.card.get("data_root")))
 
     def images() -> Iterator[tuple[int, str, str | None]]:

@@ -21,6 +21,8 @@ if TYPE_CHECKING:
     from pipeline.storage.bundle import Bundle
     from stages.generators import StoredGenerator
 
+THUMBNAIL_SIDE = 320
+"""Pixels of the longer side of photographs as the page shows them."""
 SUMMARY, LAST = Path("evaluation", "summary.json"), 1 << 30
 HEAD_BYTES = 1 << 14
 """Of a request's head beside the sentence in it."""
@@ -204,7 +206,7 @@ def _open_gallery(
     bundle.check_rows()
     source = bundle.photographs(images_root, settings.collection.follow_links)
     features = _encoder_of(bundle, encoders or SharedEncoders(decode))
-    return ServedGallery(Searcher(bundle), features, source.read, decode, settings.serve.thumbnail_side)
+    return ServedGallery(Searcher(bundle), features, source.read, decode, THUMBNAIL_SIDE)
 
 
 def _free_name(name: str, taken: Collection[str]) -> str:

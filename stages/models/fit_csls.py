@@ -4,6 +4,9 @@ from typing import Any
 
 from pipeline.run import Inputs, Job, Run, Stage
 
+BANK_OF_SETS = 2000
+"""Images, and sentences, in the bank of a model of fragments: their sets take more room than vectors."""
+
 
 def fit_csls(run: Run, job: Job, model: str) -> None:
     """Make MODEL, which has `csls`, of the same model without it and its embeddings."""
@@ -61,7 +64,7 @@ def _draw_bank(embeddings: Any, pairs: Any, settings: Any, scheduler: str) -> An
     from pipeline.models.linear.csls import Bank
 
     rng, sides = np.random.default_rng(settings.seed), []
-    most = settings.csls.bank_of_sets if embeddings.multi_vector else settings.csls.bank
+    most = BANK_OF_SETS if embeddings.multi_vector else settings.csls.bank
     for modality, ids in (("images", pairs.image_id), ("sentences", pairs.sentence_id)):
         drawn = rng.choice(len(ids), min(most, len(ids)), replace=False)
         sides.append(_read_items(embeddings, modality, ids[np.sort(drawn)], scheduler))

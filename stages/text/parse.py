@@ -13,6 +13,9 @@ if TYPE_CHECKING:
     from pipeline.text.phrases import Parsed
 
 log = logging.getLogger(__name__)
+
+BATCH = 64
+"""Sentences that a worker takes at a time: its death costs no more of them."""
 SHOWN, LISTED = 10, 1000
 """Unparsed sentences that the log shows and that the commit lists; the CoNLL-U file marks all of them."""
 FILES = ("conllu", "brackets")
@@ -92,7 +95,7 @@ def _run_spacy(run: Run) -> Engine:
     load_parser(name)  # fails here rather than in the workers
 
     def engine(rows: "ShardRows", texts: list[str]) -> "Iterator[Parsed]":
-        batches = [texts[at : at + chosen.batch_sentences] for at in range(0, len(texts), chosen.batch_sentences)]
+        batches = [texts[at : at + BATCH] for at in range(0, len(texts), BATCH)]
         outcomes = isolated_map(BatchParser(partial(load_parser, name), chosen.max_words), batches, chosen.workers)
         for batch, outcome in zip(batches, outcomes, strict=True):
             if isinstance(outcome, Failure):

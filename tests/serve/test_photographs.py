@@ -71,3 +71,17 @@ def test_the_region_that_fits_the_words_best_is_on_each_answer(tmp_path: Path) -
         assert products[boxes.index(result["box"])] == pytest.approx(max(products), abs=1e-6)
     assert len(found.json()["results"]) == 9
     assert client.get("/api/models").json()["models"][0]["scale"] is None
+
+
+def test_several_bundles_are_one_gallery(run: Path) -> None:
+    """Their ids are those of the run, each photograph and its sentences are found, and it is counted once."""
+    from pipeline.storage.bundles import open_bundle
+
+    bundle = open_bundle(build_bundle(run, {"index": {"bundles": 3}}, output="several"))
+    several = ServedGallery(Searcher(bundle), see, bundle.photographs().read, PIXELS, 32)
+    assert (several.count("images"), several.count("sentences")) == (24, 48)
+    for image_id in (0, 13, 23):
+        path = several.row(image_id)["path"]
+        assert several.original(image_id) == (run / "data" / path).read_bytes()
+    assert sorted(row["image_id"] for row, _ in several.browse(24)[1]) == list(range(24))
+    assert [hit.row["path"] for hit in several.images("dog", 3)] == ["dog-0.png", "dog-8.png", "dog-16.png"]

@@ -6,16 +6,14 @@ import numpy as np
 import pytest
 from made_up import make_run
 
-from pipeline.errors import IntegrityError, RejectLimitError
+from pipeline.errors import RejectLimitError
 from pipeline.storage.commit import Provenance
 from pipeline.storage.manifest import Manifest
 from pipeline.storage.regions import (
-    REGIONS,
     RegionShard,
     UnfinishedRegions,
     require_few_rejects,
 )
-from pipeline.storage.shards import write_shard
 
 DIM = 6
 
@@ -90,13 +88,3 @@ def test_blocks_are_those_of_a_loop(tmp_path: Path, manifest: Manifest) -> None:
         for name in ("features", "boxes", "scores"):
             assert np.array_equal(getattr(block, name)[mine], shard[name][rows])
     assert shard.packed(np.array([], np.int64)).features.shape == (0, DIM)
-
-
-@pytest.mark.parametrize("offsets", [[0, 1, 2], [0, 2, 1, 3], [1, 2, 3, 3], [0, 1, 2, 4]])
-def test_offsets_that_do_not_fit_are_refused(tmp_path: Path, offsets: list[int]) -> None:
-    arrays = make_arrays(np.array([0, 4, 8]))
-    del arrays["lengths"]
-    arrays |= {"offsets": np.array(offsets), "image_id": np.arange(3)}
-    write_shard(tmp_path / "shard.h5", REGIONS, arrays, rows=3)
-    with pytest.raises(IntegrityError, match="its offsets do not fit its rows"):
-        RegionShard(tmp_path / "shard.h5")

@@ -124,10 +124,6 @@ class RegionsSettings(Section):
     crop_side: Positive | None = key(None, "crops: pixels that a region is warped to; null for the encoder's own side")
     context: Count = key(16, "crops: of these, from around the box on each side")
     map_side: Positive = key(384, "roi-align: pixels of the image's shorter side")
-    map_step: Positive = key(32, "roi-align: the longer side is a multiple of this, so that images share a batch")
-    map_aspect: Annotated[Number, Field(ge=1)] = key(
-        2.5, "roi-align: longer over shorter side; more elongated images are squashed"
-    )
     score: Literal["proposal", "classifier"] = key(
         "proposal", "proposal | classifier (highest foreground probability; encoders of finetune)"
     )
@@ -185,7 +181,6 @@ class FinetuneSettings(Section):
     )
     grid: FinetuneGridSettings = key(FinetuneGridSettings, "as in regions")
     candidates: Positive = key(300, "the most places in an image where objects are sought")
-    suppression_iou: Share = key(0.3, "of two detections of a class that overlap more, the weaker is left out")
 
     @model_validator(mode="after")
     def _file_goes_with_start(self) -> "FinetuneSettings":

@@ -82,7 +82,6 @@ class CslsSettings(Section):
     neighbours: Positives = key((10, 20, 50, 100, 200), "k, in the bank")
     weight: NonNegatives = key((0, 0.25, 0.5, 0.75, 1), "w: of each mean of k products; 0.5 is the paper's")
     bank: Positive = key(5000, "images, and sentences, of train (of train and dev for a refit)")
-    bank_of_sets: Positive = key(2000, "the same for models of fragments, whose sets take more room")
 
 
 class ShortlistSettings(Section):
@@ -158,7 +157,6 @@ class ServeSettings(Section):
     max_connections: Positive = key(1000, "uvicorn's limit_concurrency: open at a time; more are answered with 503")
     max_requests: Positive = key(64, "answered or waiting at a time, half of them uploads; more are refused with 503")
     max_descriptions: Positive = key(16, "photographs being described or waiting for it; more are refused with 503")
-    thumbnail_side: Positive = key(320, "pixels of the longer side of photographs as they are shown")
     originals: bool | None = key(
         None,
         "give photographs' files with what cameras wrote into them: true | false; null: where only this machine"

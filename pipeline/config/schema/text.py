@@ -243,7 +243,6 @@ class ParseSettings(Section):
     brackets: str | None = key("trees.brackets", "files: phrase trees under data_root; null: phrases from dependencies")
     pipeline: str | None = key(None, "spacy: an installed package, or folder under weights_root; null: train-parser's")
     max_words: Positive = key(100, "spacy: longer sentences become chains")
-    batch_sentences: Positive = key(64, "spacy: sentences that a worker takes at a time, and that its death costs")
     workers: Count = key(2, "spacy: processes that parse; 0 for none")
     treebank: TreebankSettings = key(
         TreebankSettings, "CoNLL-U that train-parser learns from, under weights_root, plain or .gz"
