@@ -30,7 +30,7 @@ def align(
     from pipeline.storage.alignments import write_alignments
     from stages.inputs import read_analyzer, read_words
 
-    embeddings, pairs, beta = run.embeddings(model, multi_vector=True), run.pairs(split), run.config.align.beta
+    embeddings, pairs, beta = run.embeddings(model), run.pairs(split), run.config.align.beta
     analyze = read_analyzer(run)
     shown = pairs.image_id[np.unique(np.linspace(0, len(pairs.image_id) - 1, images).astype(int))]
     queries, best, retrieved = embeddings.read("images", shown), np.full(len(shown), -np.inf), np.zeros_like(shown)

@@ -17,7 +17,7 @@ def list_magnitudes(
     from pipeline.storage.commit import publish_record
     from stages.inputs import open_photographs, read_analyzer, read_words
 
-    embeddings, pairs = run.embeddings(model, multi_vector=True), run.pairs(split)
+    embeddings, pairs = run.embeddings(model), run.pairs(split)
     sentences = embeddings.read("sentences", pairs.sentence_id)
     spoken = read_words(run, pairs.sentence_id, read_analyzer(run), sentences)
     terms, ids = np.unique([word for own in spoken for word in own], return_inverse=True)
