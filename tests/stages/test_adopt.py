@@ -27,9 +27,15 @@ def make(run: Path, dims: tuple[int, int]) -> tuple[np.ndarray, np.ndarray]:
         rows = manifest.shard(number)
         ids = np.arange(rows.first_image, rows.last_image)
         path = layout.features("colour").shard(number)
-        write_features(path, sides[0][ids].astype(np.float32), ids, by_hand(run), {})
+        write_features(
+            path, sides[0][ids].astype(np.float32), ids, by_hand(run, **{"encoders/colour/model.json": "encoder"}), {}
+        )
         ids = np.arange(rows.first_sentence, rows.last_sentence)
-        about = {"provenance": by_hand(run), "encoder": "theirs", "storage": "float32"}
+        about = {
+            "provenance": by_hand(run, **{"text/encoders/theirs/model.json": "texts"}),
+            "encoder": "theirs",
+            "storage": "float32",
+        }
         vectors = sides[1][ids].astype(np.float32)
         write_vectors(layout.sentences("theirs").shard(number), vectors, ids, manifest.sentence_images[ids], **about)
     return sides
