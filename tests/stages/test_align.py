@@ -115,16 +115,14 @@ def test_half_a_file_of_alignments_is_refused_and_found(run: Path) -> None:
     """Snippets that are cut off are not learned from; the drawing beside them has a commit, too."""
     given, path = align(run), run / "alignments/dvsa/test.jsonl"
     segments = read_alignments(path)
-    assert len(segments) == sidecar.rows == 16 and segments == given
-    assert (sidecar.details["model"], sidecar.details["split"]) == ("dvsa", "test")
-    assert sidecar.details["inputs"]["manifest"] == Manifest(run / "manifest").fingerprint
-    assert not examine(path.parent).faults
+    assert len(segments) == 16 and segments == given
+    assert not [fault for fault in examine(run).faults if fault.path.parent == path.parent]
     lines = path.read_text().splitlines(keepends=True)
     path.write_text("".join(lines[:8]))
     with pytest.raises(IntegrityError, match=r"test\.jsonl is damaged: it does not match its sidecar"):
         read_alignments(path)
     path.with_name("test.png").write_bytes(b"")
-    found = {fault.path.name: fault.target.name for fault in examine(path.parent).faults}
+    found = {fault.path.name: fault.target.name for fault in examine(run).faults}
     assert found == {"test.jsonl": "test.jsonl.json", "test.png": "test.png"}  # as their rule has them
     path.with_name("test.jsonl.json").unlink()
     with pytest.raises(IntegrityError, match=r"test\.jsonl\.json does not exist"):
