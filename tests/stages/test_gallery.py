@@ -61,7 +61,7 @@ def test_the_manifest_counts_them(run: Path) -> None:
 
 def test_nothing_is_learned_from_them(run: Path) -> None:
     manifest = Manifest(run / "manifest")
-    learned = [Shard(path, MOMENTS)["image_id"] for path in sorted((run / "moments/target").glob("*.h5"))]
+    learned = [Shard(path, MOMENTS)["image_id"] for path in sorted((run / "moments/target").glob("shard-*.h5"))]
     assert len(learned) == 3 and np.concatenate(learned).tolist() == np.flatnonzero(manifest.splits == "train").tolist()
     paths = np.array(manifest.images["path"].to_pylist(), object)
     assert sorted(paths[manifest.splits == "gallery"]) == sorted(map(name_of, range(TOLD, TOLD + SILENT)))

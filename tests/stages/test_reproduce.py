@@ -33,9 +33,9 @@ def reproduce(folder: Path, *names: str, protocol: str = "all-sentences", **chan
         value |= {"fingerprint": "f", "inputs": {"manifest": "m", f"embeddings/{name}": "e"}}
         ranks = {"image_to_sentence": np.full(3, 11 * rank), "sentence_to_image": np.full(6, 11 * rank)}
         ranks["owners"] = np.repeat(np.arange(3), 2)
-        write_evaluation(layout.evaluation(name, "test", protocol).path, value, ranks)
+        write_evaluation(layout.evaluation(name, "test", protocol).path, value, ranks, by_hand(layout.root))
         found.append(value)
-    write_summary(layout.summary.path, found, "")
+    write_summary(layout.summary.path, found, "", by_hand(layout.root))
     layout.config.write_text(yaml.safe_dump({**PAPER, **changes}))
     make_stage("reproduce", folder)
     return layout.reproduction.path.read_text()
@@ -89,7 +89,7 @@ def test_phrases_and_regions_are_compared_by_the_images_of_the_regions(tmp_path:
         value = {"model": name, "split": "test", "n_named": 9, "n_regions": 4, **both}
         value["correspondence"] = {"right": 40.0, "chance": 20.0}
         arrays = {"region_to_phrase.split": np.array(ranks[name]), "region_to_phrase.split.images": np.arange(4)}
-        write_measured(layout.phrase_ranking(name, "test").path, value, "ranks", arrays)
+        write_measured(layout.phrase_ranking(name, "test").path, value, "ranks", arrays, by_hand(layout.root))
     papers = {"collection": "flickr8k", "gong": False}
     assert "Left out: it was measured on coco-region" in reproduce(tmp_path, *names, **run, reproduce=papers)
     text = reproduce(tmp_path, *names, **run, reproduce={**papers, "others": ["coco-region"]})
@@ -100,7 +100,7 @@ def test_phrases_and_regions_are_compared_by_the_images_of_the_regions(tmp_path:
     assert "| +125.0 (" in line  # three and two of four regions at 1 and at 5, and nothing at 10
 
     left_out = {"model": "sets", "split": "test", "left_out": "no box of the manifest has a label"}
-    write_measured(layout.phrase_ranking("sets", "test").path, left_out, "ranks", {})
+    write_measured(layout.phrase_ranking("sets", "test").path, left_out, "ranks", {}, by_hand(layout.root))
     with pytest.raises(InputError, match=r"ranks nothing \(no box .* or take coco-region out of reproduce.others"):
         reproduce(tmp_path, *names, **run, reproduce={**papers, "others": ["coco-region"]})
 
@@ -114,7 +114,9 @@ def test_descriptions_are_compared_image_by_image(tmp_path: Path) -> None:
         arrays = {"matched": np.full((n, 4), matched), "made": np.full((n, 4), 4), "lengths": np.full((n, 2), 7)}
         arrays |= {"images": np.arange(n), "rouge_l": np.ones(n), "cider": np.full(n, 10.0 * matched)}
         value |= {"copied": 0.0, "length": 7.0}
-        write_measured(layout.description_evaluation(name, "test").path, value, "statistics", arrays)
+        write_measured(
+            layout.description_evaluation(name, "test").path, value, "statistics", arrays, by_hand(layout.root)
+        )
     text = reproduce(
         tmp_path, "lstm", generators=["relu", "near"], generator_variants=generators,
         reproduce={"collection": "flickr8k", "others": ["coco"], "gong": False},
