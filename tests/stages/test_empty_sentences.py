@@ -3,7 +3,7 @@
 from pathlib import Path
 
 import pytest
-from made_up import retell
+from made_up import make_stage, retell
 from made_up_training import add_moments, fit, make_trainable
 from scipy import sparse
 
@@ -28,6 +28,9 @@ def test_sentences_without_a_known_word_are_counted(tmp_path: Path, caplog: pyte
         made_by = Provenance(run, commit.made_by["stage"], 0, {}, commit.inputs)
         write_vectors(path, vectors, shard.sentence_id, shard.image_id, provenance=made_by, encoder="tfidf")
         assert open_commit(path, VECTORS).details["empty"] == 2
+    with pytest.raises(IntegrityError, match="mixed"):
+        fit(run, "ncca")
+    make_stage("accumulate", run, "target")
     fit(run, "ncca")
     log = read_json(run / "models/ncca/model.json")["details"]["training_log"]
     assert log["empty_sentences"] == {"tfidf": 2} and "2 of " in caplog.text

@@ -94,7 +94,7 @@ def test_a_killed_run_is_taken_up(run: Path) -> None:
     seen = []
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr("pipeline.storage.regions.remove_own", lambda folder, names: seen.append(folder))
-        patch.setattr("pipeline.storage.features.remove_unfinished", lambda path: None)  # when the part is committed
+        patch.setattr("pipeline.run.runner.remove_unfinished", lambda path: None)  # when the part is committed
         assert extract(run).commit.made_by == whole.commit.made_by
     assert seen == [part.parent] and part.stat().st_mtime_ns == written
     found = RegionShard(whole.path)

@@ -30,7 +30,6 @@ def reproduce(folder: Path, *names: str, protocol: str = "all-sentences", **chan
         about = {"split": "test", "protocol": protocol, "n_images": 100, "n_sentences": 6}
         about["chance"] = {"sentence_to_image": VALUES, "image_to_sentence": VALUES}
         value = {"model": name, **about, "image_to_sentence": VALUES, "sentence_to_image": VALUES}
-        value |= {"fingerprint": "f", "inputs": {"manifest": "m", f"embeddings/{name}": "e"}}
         ranks = {"image_to_sentence": np.full(3, 11 * rank), "sentence_to_image": np.full(6, 11 * rank)}
         ranks["owners"] = np.repeat(np.arange(3), 2)
         write_evaluation(layout.evaluation(name, "test", protocol).path, value, ranks, by_hand(layout.root))
