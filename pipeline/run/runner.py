@@ -81,7 +81,7 @@ def commit_part(
 
 def remove_former(shards: Shards, count: int, parts: int) -> None:
     """Remove the shards of a larger manifest, which hold what was taken down, and the commits of more parts."""
-    remove_from(parts, shards.part)
+    remove_from(parts, shards.part, alone=True)
     for number in itertools.takewhile(lambda n: has_unfinished(shards.shard(n)), itertools.count(count)):
         remove_unfinished(shards.shard(number))
     remove_from(count, shards.commit)

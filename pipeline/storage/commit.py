@@ -206,28 +206,28 @@ def _digest(content: Mapping[str, Any]) -> str:
     return hashlib.sha256(canonical_json(plain)).hexdigest()
 
 
-def remove_artefact(path: Path) -> None:
-    """Remove the files that the commit `path` vouches for, as far as they are what it says, and then the commit. What
-    is not ours stays, and nothing is removed through a link."""
+def remove_artefact(path: Path, alone: bool = False) -> None:
+    """Remove the files that the commit `path` vouches for, as far as they are what it says, and then the commit, which
+    goes `alone` where others vouch for the files. What is not ours stays, and nothing is removed through a link."""
     try:
         commit = read_commit(path) if is_regular(path) else None
     except IntegrityError:
         return
     if commit is None or commit.root is None:
         return
-    for name, about in commit.files.items():
+    for name, about in ({} if alone else commit.files).items():
         file = path.parent / name
         if is_regular(file) and not file.parent.is_symlink() and not file_fault(file, about):
             file.unlink()
     path.unlink()
 
 
-def remove_from(first: int, path_of: Callable[[int], Path]) -> None:
-    """Remove what is numbered from `first` on, by the commits `path_of(number)`; the last goes first, so that a kill
-    leaves no gap behind which something stays."""
+def remove_from(first: int, path_of: Callable[[int], Path], alone: bool = False) -> None:
+    """Remove what is numbered from `first` on, by the commits `path_of(number)`, as `remove_artefact` does; the last
+    goes first, so that a kill leaves no gap behind which something stays."""
     numbers = takewhile(lambda number: is_regular(path_of(number)), count(first))
     for number in reversed(list(numbers)):
-        remove_artefact(path_of(number))
+        remove_artefact(path_of(number), alone)
 
 
 # --- reading
