@@ -102,10 +102,11 @@ def _sort(run: Path, result: Examination) -> Iterable[Path]:
 def _add_unread(result: Examination, path: Path, error: IntegrityError) -> None:
     """A JSON file that is no commit: a damaged one, or one that is not ours."""
     try:
-        ours = not isinstance(value := read_json(path), dict) or "check" not in value
+        value = read_json(path)
+        foreign = not isinstance(value, dict) or value.keys().isdisjoint(("check", "made_by"))
     except IntegrityError:
-        ours = False
-    if ours:
+        foreign = False
+    if foreign:
         result.unvouched.append(path)
     else:
         result.faults.append(FaultyFile(path, f"changed: {error}", path))

@@ -132,7 +132,7 @@ def elsewhere(stage: str, arguments: list[str], folder: Path) -> list[str]:
     run, at = Path(_value(arguments, "--run")), given.index("--config")
     given[given.index("--run") + 1] = str(folder)
     link(Path(_value(arguments, "--config")), folder / "config.yaml")
-    like = ("shard-", "parts") if isinstance(made_by(stage, arguments), Shards) else place.stem
+    like = ("shard-", "part-", "sum.") if isinstance(made_by(stage, arguments), Shards) else place.stem
     for part in place.relative_to(run).parents:
         (folder / part).mkdir(parents=True, exist_ok=True)
         for path in (run / part).iterdir() if (run / part).exists() else ():

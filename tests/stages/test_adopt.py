@@ -4,7 +4,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from made_up import by_hand, make_run, make_stage, open_run, write_config
+from made_up import by_colour, by_hand, make_run, make_stage, open_run, write_config
 
 from pipeline.errors import UsageError
 from pipeline.storage.embeddings import Embeddings
@@ -27,9 +27,7 @@ def make(run: Path, dims: tuple[int, int]) -> tuple[np.ndarray, np.ndarray]:
         rows = manifest.shard(number)
         ids = np.arange(rows.first_image, rows.last_image)
         path = layout.features("colour").shard(number)
-        write_features(
-            path, sides[0][ids].astype(np.float32), ids, by_hand(run, **{"encoders/colour/model.json": "encoder"}), {}
-        )
+        write_features(path, sides[0][ids].astype(np.float32), ids, by_colour(run), {})
         ids = np.arange(rows.first_sentence, rows.last_sentence)
         about = {
             "provenance": by_hand(run, **{"text/encoders/theirs/model.json": "texts"}),

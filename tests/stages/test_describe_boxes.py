@@ -52,9 +52,7 @@ def run(tmp_path_factory: pytest.TempPathFactory) -> Path:
             for box in manifest.boxes.to_pylist() if manifest.splits[box["image_id"]] == split
         ]  # fmt: skip
         details = {"model": "dvsa", "split": split}
-        write_alignments(
-            run / f"alignments/dvsa/{split}.jsonl", segments, b"", provenance=by_hand(run), details=details
-        )
+        write_alignments(run / f"alignments/dvsa/{split}.jsonl", segments, provenance=by_hand(run), details=details)
     train(run, "mrnn-regions")
     return run
 

@@ -110,7 +110,7 @@ def test_the_encoder_that_made_them_is_kept_for_queries_if_it_makes_the_same(mad
     rows = np.concatenate([5 * network.encode([picture]) for picture in images])[::-1]
     np.save(source, rows)
     make_stage("prepare_encoder", made, "theirs")
-    assert import_features(made).open("theirs", 0).commit.details["inputs"]["encoder"]
+    assert import_features(made).open("theirs", 0).commit.inputs["encoders/theirs/model.json"]
     assert digest_tensors(open_run(made).encoder("theirs").tensors) == digest_tensors(network.tensors())
     np.save(source, rows[:, ::-1])
     with pytest.raises(InputError, match=r"other features of .*\.png than the encoder maker makes \(their cosine is"):
