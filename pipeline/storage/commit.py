@@ -281,6 +281,10 @@ def open_commit(path: Path, kind: str | None = None, hashed: bool = True, anywhe
     commit = read_commit(path if kind is None else commit_path(path))
     if kind is not None and commit.kind != kind:
         raise IntegrityError(f"{path} holds {commit.kind or 'a record'}, not {kind}: give the right file")
+    if kind is not None and not (
+        isinstance(commit.value.get("details"), Mapping) and type(commit.value.get("rows")) is int
+    ):
+        raise IntegrityError(f"{commit.path} is not a commit of this version; {REMEDY}")
     if anywhere or commit.root is None:
         faults = file_faults(commit, hashed) if anywhere else iter([_misplaced(commit)])
     else:
