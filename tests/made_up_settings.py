@@ -4,7 +4,13 @@ from collections.abc import Sequence
 from typing import Any
 
 from pipeline.config.registry.models import model_spec
-from pipeline.config.schema.models import FitSettings, KernelsSettings, TransferSettings, WsabieSettings
+from pipeline.config.schema.models import (
+    FitSettings,
+    KernelsSettings,
+    TransferSettings,
+    WsabieAdaGradSettings,
+    WsabieSettings,
+)
 from pipeline.models.linear.text_views import TextView
 
 OWN = {
@@ -28,6 +34,7 @@ OWN = {
         patience=2,
     ),
 }
+OWN["WsabieAdaGradSettings"] = WsabieAdaGradSettings(**OWN["WsabieSettings"].model_dump())
 TRANSFER = TransferSettings(
     beta=[0.3], auxiliary_dimensions=[4], auxiliary_power=[1], auxiliary_eigenvalues=["correlation"], weight=[1],
     second_beta=[0.1], rule=["cosine-sine"], bandwidth=[1], features=30, sample=200, neighbours=5,

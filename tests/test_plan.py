@@ -15,7 +15,9 @@ from stages.operations.plan import command
 def test_plan_counts_the_hours_and_bytes_of_a_collection_that_is_not_there(tmp_path: Path) -> None:
     values = {
         "name": "planned", "results_root": str(tmp_path), "demo": {"generate": False}, "models": ["ncca"],
-        "encoders": [{"name": "n", "architecture": "squeezenet1_1", "weights": "untrained", "resize": 64, "crop": 64}],
+        "encoders": [
+            {"name": "net", "architecture": "squeezenet1_1", "weights": "untrained", "resize": 64, "crop": 64}
+        ],
         "text": {"size": 300}, "fit": {"dimensions": [64]}, "shard_size": 1000,
         "extract": {"decode_workers": 0, "storage": "float16"},
     }  # fmt: skip

@@ -54,7 +54,7 @@ def read_mapping(path: Path) -> dict[str, Any]:
     except ValueError as error:
         raise UsageError(f"configuration {path} is not UTF-8 text ({error}); save it as that") from error
     try:
-        values = yaml.load(text, UniqueKeys)
+        values = UniqueKeys(text).get_single_data()
     except (yaml.YAMLError, ValueError, ArithmeticError, RecursionError) as error:
         raise UsageError(f"configuration {path} cannot be read: {' '.join(str(error).split())}") from error
     if not isinstance(values, dict):
