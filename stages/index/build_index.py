@@ -88,7 +88,7 @@ def _bundles(config: "Config", models: Iterable[str]) -> list[tuple[str]]:
 
 STAGE = Stage(
     build_index,
-    version=9,
+    version=10,
     gpu=True,
     names=("bundle",),
     choices=lambda config: _bundles(config, config.every_model()),
