@@ -64,7 +64,7 @@ def embed_shard(folder: Path, number: int) -> int:
     made = {}
     for name, vectors in (("images", to_float32(x) @ w), ("sentences", y @ u)):
         made[name] = vectors / np.linalg.norm(vectors, axis=1, keepdims=True)
-    write_shard(shard_path(folder / "embeddings", number), EMBEDDINGS, made, rows=len(x), fingerprint="made")
+    write_shard(shard_path(folder / "embeddings", number), EMBEDDINGS, made, rows=len(x))
     return 1
 
 
@@ -73,9 +73,9 @@ def make_shards(folder: Path, shards: int, rows: int, dim: int) -> None:
     x, ids = x[:, :dim].astype(np.float16), np.arange(rows)
     for number in range(shards):
         path = shard_path(folder / "features", number)
-        write_shard(path, FEATURES, {"features": np.roll(x, number, axis=1)}, rows=rows, fingerprint="made")
+        write_shard(path, FEATURES, {"features": np.roll(x, number, axis=1)}, rows=rows)
         path = shard_path(folder / "tfidf", number)
-        write_vectors(path, y, ids, ids, fingerprint="made", inputs={}, encoder="tfidf")
+        write_vectors(path, y, ids, ids, encoder="tfidf")
 
 
 def processor_seconds(cluster: LocalCluster) -> float:

@@ -25,8 +25,8 @@ import yaml  # noqa: E402
 
 from pipeline.run.layout import Layout  # noqa: E402
 from pipeline.run.runner import commit_part  # noqa: E402
-from pipeline.storage.atomic import sidecar_path  # noqa: E402
 from pipeline.storage.benchmarks import read_benchmarks  # noqa: E402
+from pipeline.storage.commit import commit_path  # noqa: E402
 from pipeline.storage.features import write_features  # noqa: E402
 from pipeline.storage.manifest import BOXES, IMAGES, Manifest  # noqa: E402
 from pipeline.storage.manifest_writer import write_manifest  # noqa: E402
@@ -96,13 +96,13 @@ def write_shards(run: Path, topics: np.ndarray, dim: int) -> None:
     manifest, digest, shards = Manifest(run / "manifest"), "made", Layout(run).features("made")
     settings = {"architecture": "made", "layer": "average", "weights": {"origin": "untrained", "seed": 0}}
     tensors = {"nothing": np.zeros(1, np.float32)}
-    write_parameters(run / "encoders/made/model.safetensors", ENCODER, tensors, settings=settings, fingerprint=digest)
+    write_parameters(run / "encoders/made/model.safetensors", ENCODER, tensors, settings=settings)
     shared = np.random.default_rng(1)
     mixing = shared.standard_normal((HIDDEN, dim), np.float32) / 8
     noise = shared.standard_normal((BLOCK, dim), np.float32)
     for number in range(manifest.n_shards):
         rows, path = manifest.shard(number), shards.shard(number)
-        if sidecar_path(path).exists():
+        if commit_path(path).exists():
             continue
         rng = np.random.default_rng([2, number])
         own = topics[rows.first_image : rows.last_image]

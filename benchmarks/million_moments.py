@@ -31,7 +31,7 @@ from pipeline.models.linear.accumulation import BLOCK_ROWS, MomentsAccumulator  
 from pipeline.models.linear.cca import CCASolver  # noqa: E402
 from pipeline.models.linear.passes import ahead  # noqa: E402
 from pipeline.precision import to_float32  # noqa: E402
-from pipeline.storage.atomic import sidecar_path  # noqa: E402
+from pipeline.storage.commit import commit_path  # noqa: E402
 from pipeline.storage.shards import (  # noqa: E402
     FEATURES,
     Shard,
@@ -56,7 +56,7 @@ def make_shards(folder: Path, rows: int) -> None:
     for number, start in enumerate(range(0, rows, SHARD_ROWS)):
         features, tfidf = shard_path(folder / "features", number), shard_path(folder / "tfidf", number)
         count = min(SHARD_ROWS, rows - start)
-        if sidecar_path(tfidf).exists():
+        if commit_path(tfidf).exists():
             continue
         rng = np.random.default_rng([1, number])
         topic = rng.integers(HIDDEN, size=count)
@@ -73,8 +73,8 @@ def make_shards(folder: Path, rows: int) -> None:
         y = sparse.csr_array((np.full(len(words), WORDS**-0.5, np.float32), (owners, words)), shape=(count, DIM_Y))
         print(json.dumps({"name": "making shards", "rows": start + count, "of": rows}), flush=True)
         ids = np.arange(start, start + count)
-        write_shard(features, FEATURES, {"features": x, "image_id": ids}, rows=count, fingerprint="made")
-        write_vectors(tfidf, y, ids, ids, fingerprint="made", inputs={}, encoder="tfidf")
+        write_shard(features, FEATURES, {"features": x, "image_id": ids}, rows=count)
+        write_vectors(tfidf, y, ids, ids, encoder="tfidf")
 
 
 def read_blocks(folder: Path, count: int) -> Iterator[tuple[np.ndarray, sparse.csr_array]]:

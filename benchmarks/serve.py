@@ -72,10 +72,10 @@ def make_bundle(folder: Path, count: int, dim: int, candidates: list[str] | str)
         directions,
     )
     path = folder / "model" / "model.safetensors"
-    write_parameters(path, MODEL, model.tensors(), settings=model.settings(), fingerprint="made up")
+    write_parameters(path, MODEL, model.tensors(), settings=model.settings())
     writer.add_parameters(path.parent)
     path = folder / "text_encoder" / "model.safetensors"
-    write_parameters(path, TEXT_ENCODER, {}, settings=encoder.settings(), fingerprint="made up")
+    write_parameters(path, TEXT_ENCODER, {}, settings=encoder.settings())
     writer.add_parameters(path.parent, "text_encoders/tfidf/")
     cards = {"images": built.card.to_dict(), "sentences": sentences.card.to_dict()}
     text_encoders = {"tfidf": {"kind": "tf-idf"}}

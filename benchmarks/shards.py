@@ -28,7 +28,7 @@ def main() -> None:
     with tempfile.TemporaryDirectory() as folder:
         path = Path(folder) / "shard-00000.h5"
         features = np.random.default_rng(0).random((ROWS, DIM), dtype=np.float32).astype(np.float16)
-        write_shard(path, FEATURES, {"features": features}, rows=ROWS, fingerprint="none")
+        write_shard(path, FEATURES, {"features": features}, rows=ROWS)
         stream(path)
         gather(path)
 

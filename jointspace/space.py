@@ -26,8 +26,7 @@ from pipeline.models.linear.training import FitTask, Sets
 from pipeline.models.linear.tuning import PairArrays
 from pipeline.models.linear.views import STEPS, ImageView
 from pipeline.precision import to_numpy
-from pipeline.storage.fingerprint import fingerprint
-from pipeline.storage.parameters import MODEL, digest_tensors, read_parameters, write_parameters
+from pipeline.storage.parameters import MODEL, read_parameters, write_parameters
 
 Rows = np.ndarray | sparse.sparray | sparse.spmatrix
 Views = Rows | Mapping[str, Rows]
@@ -100,9 +99,7 @@ class FittedSpace:
         """Write it into a folder, from which FittedSpace.load reads it."""
         details = {"registered": NAME, "choice": self.choice, "held_out": self.held_out}
         tensors, settings = self.model.tensors(), self.model.settings()
-        digest = fingerprint("joint space", 1, {"settings": settings}, {"tensors": digest_tensors(tensors)})
-        path = Path(folder) / FILE
-        write_parameters(path, MODEL, tensors, settings=settings, fingerprint=digest, details=details)
+        write_parameters(Path(folder) / FILE, MODEL, tensors, settings=settings, details=details)
 
     @classmethod
     def load(cls, folder: str | Path) -> "FittedSpace":

@@ -25,29 +25,24 @@ def embed_with_bundle(run: Run, bundle: str) -> Callable[[Job], None]:
     from pipeline.index.asking import Asker
     from pipeline.storage.bundle import Bundle
     from pipeline.storage.embeddings import write_embeddings
-    from pipeline.storage.fingerprint import require_same
-    from pipeline.storage.provenance import origin_of, require_origins
 
     opened = Bundle(Path(bundle))
     asker, stored = Asker(opened), opened.model()
     known = stored.details
-    require_same("model", {bundle: opened.card["inputs"]["model"], f"{bundle}/model.json": stored.fingerprint})
 
     def make(job: Job) -> None:
         shards = {name: run.features.open(name, job.number) for name in asker.encoders}
-        made_by = {name: {str(one.path): origin_of(one.sidecar)} for name, one in shards.items()}
-        require_origins(known["encoders"], bundle, made_by)
         images = asker.embed_image({name: one["features"] for name, one in shards.items()})
         texts = run.manifest.texts(job.number)
         sides = {"images": images, "sentences": asker.embed_sentences(texts) if texts else images[:0]}
         ids = {"images": job.image_id, "sentences": job.sentence_id}
         details = {
             "model": known["model"], "refits": known.get("refits"), "registered": known["registered"],
-            "metric": opened.card["metric"], "inputs": job.inputs,
+            "metric": opened.card["metric"], "made_of": opened.card["inputs"]["model"],
             **({"vocabulary": known["vocabulary"]} if "vocabulary" in known else {}),
         }  # fmt: skip
         sides = {name: np.ascontiguousarray(side, np.float32) for name, side in sides.items()}
-        write_embeddings(job.path, sides, ids, details, fingerprint=job.fingerprint)
+        write_embeddings(job.path, sides, ids, details, provenance=job.provenance)
 
     return make
 
@@ -104,8 +99,7 @@ def apply_bundle(
     run, known = _begin(photographs, output, changes or {}), declared()
     for encoder in encoders:
         bundle.encoder(encoder)  # one that is code has to be one's own
-        _carry(bundle, f"encoders/{encoder}/", run.layout.encoder(encoder).path)
-    _carry(bundle, "", run.layout.model(plain(bundle.card["model"], bundle.folder)).path)
+        _carry(run, encoder, bundle)
     _ingest(run, known["ingest"])
     for number, encoder in enumerate(encoders):
         make(run, known["extract"], (encoder,), others=[] if number else [(other,) for other in encoders[1:]])
@@ -164,17 +158,16 @@ def _begin(photographs: Path, output: Path, changes: Mapping[str, Any]) -> Run:
     return Run(folder, chosen)
 
 
-def _carry(bundle: "Bundle", prefix: str, folder: Path) -> None:
-    """Put the parameters below `prefix` of the bundle into the run's folder, unless they are there."""
-    from pipeline.storage.batch import FileBatch
+def _carry(run: Run, encoder: str, bundle: "Bundle") -> None:
+    """Put an encoder of the bundle into the run, unless it is there."""
+    from pipeline.storage.commit import Commits, Provenance
+    from pipeline.storage.parameters import ENCODER, write_parameters
 
-    files = {name: bundle.read(f"{prefix}{name}") for name in ("model.safetensors", "model.json")}
-    if all((folder / name).is_file() and (folder / name).read_bytes() == data for name, data in files.items()):
-        return
-    batch = FileBatch()
-    for name, data in files.items():
-        batch.add(folder / name, data, commit=name == "model.json")
-    batch.publish()
+    stored, artefact = bundle.encoder(encoder), run.layout.encoder(encoder)
+    provenance = Provenance(run.root, "apply", 1, {"encoder": stored.fingerprint})
+    if not Commits(run.root).is_done(artefact.commit, provenance):
+        about = {"settings": stored.settings, "details": stored.details, "provenance": provenance}
+        write_parameters(artefact.path / "model.safetensors", ENCODER, stored.tensors, **about)
 
 
 def _ingest(run: Run, stage: Any) -> None:

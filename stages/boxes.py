@@ -1,7 +1,7 @@
 """Labelled boxes: their stored regions, and the noun phrases that name them."""
 
 import logging
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -16,7 +16,6 @@ if TYPE_CHECKING:
     from pipeline.generate.snippets import SnippetRegions
     from pipeline.images.box_formats import Matched
     from pipeline.storage.manifest import Manifest
-    from pipeline.storage.provenance import Origin
     from pipeline.text.tree_encoding import SentenceTrees
 
 log = logging.getLogger(__name__)
@@ -106,30 +105,26 @@ def read_label_names(settings: "Config") -> dict[str, frozenset[str]]:
 
 
 def read_regions(
-    manifest: "Manifest", regions_root: Path, encoders: Mapping[str, "Origin"], where: Path, image_id: "np.ndarray"
+    manifest: "Manifest", regions_root: Path, encoders: Iterable[str], where: Path, image_id: "np.ndarray"
 ) -> dict[str, "SnippetRegions"]:
-    """Encoder -> the stored regions of the images `image_id` (n,), ascending.
-
-    IntegrityError where other `encoders` made them than those of `where`, by their origins.
-    """
+    """Encoder -> the stored regions of the images `image_id` (n,), ascending, by the `encoders` that the file `where`
+    names."""
     import numpy as np
 
     from pipeline.generate.snippets import SnippetRegions
     from pipeline.storage.names import plain
-    from pipeline.storage.provenance import require_origins
     from pipeline.storage.rows import RegionRows
 
     found = {}
     for name in encoders:
         stored = RegionRows(manifest, {name: regions_root / plain(name, where)}, image_id, complete=False)
-        require_origins(encoders, where, stored.origins)
         block = stored.packed(np.arange(len(image_id)))
         found[name] = SnippetRegions(image_id, block.offsets, block.boxes, block.features)
     return found
 
 
 def read_boxes(
-    gold: "Gold", manifest: "Manifest", regions_root: Path, encoders: Mapping[str, "Origin"], where: Path, split: str,
+    gold: "Gold", manifest: "Manifest", regions_root: Path, encoders: Iterable[str], where: Path, split: str,
     whole: bool,
 ) -> tuple[dict[str, "np.ndarray"], list[dict[str, Any]]]:  # fmt: skip
     """The boxes of `gold` in `split` that are stored regions: encoder -> (k, dim), with `whole` (k, 2 dim) as
@@ -167,24 +162,23 @@ def read_boxes(
 
 def read_sentence_trees(
     manifest: "Manifest", parses_folder: Path, analyze: Callable[[str], list[str]], sentence_id: "np.ndarray"
-) -> tuple[list["SentenceTrees"], dict[str, str]]:
-    """The trees of the sentences `sentence_id` (m,), ascending, over the words of `analyze`, and what they are from."""
+) -> list["SentenceTrees"]:
+    """The trees of the sentences `sentence_id` (m,), ascending, over the words of `analyze`."""
     from pipeline.storage.trees import ParseShards
     from stages.inputs import read_trees
 
     wanted, trees = set(sentence_id.tolist()), []
-    parses = [ParseShards(manifest, parses_folder).open(number) for number in range(manifest.n_shards)]
-    for number, shard in enumerate(parses):
+    for number in range(manifest.n_shards):
         rows = manifest.shard(number)
-        every = read_trees(shard, manifest.texts(number), analyze)
+        every = read_trees(ParseShards(manifest, parses_folder).open(number), manifest.texts(number), analyze)
         trees += [tree for sentence, tree in enumerate(every, rows.first_sentence) if sentence in wanted]
-    return trees, {f"parses/{number:05d}": shard.fingerprint for number, shard in enumerate(parses)}
+    return trees
 
 
 def read_naming_phrases(
     boxes: Sequence[Mapping[str, Any]], settings: "Config", manifest: "Manifest", parses_folder: Path, analyze: Callable
-) -> tuple[list[list[list[str]]], dict[str, str]]:
-    """Of each of `boxes` the noun phrases, as words, that name its label in its image's sentences, and their inputs."""
+) -> list[list[list[str]]]:
+    """Of each of `boxes` the noun phrases, as words, that name its label in its image's sentences."""
     import numpy as np
 
     from pipeline.evaluate.phrases import named_boxes
@@ -192,7 +186,7 @@ def read_naming_phrases(
 
     images = np.array([box["image_id"] for box in boxes])
     sentence_id = np.flatnonzero(np.isin(manifest.sentence_images, images))
-    trees, inputs = read_sentence_trees(manifest, parses_folder, analyze, sentence_id)
+    trees = read_sentence_trees(manifest, parses_folder, analyze, sentence_id)
     spoken = [
         (phrase, manifest.sentence_images[sentence])
         for sentence, one in zip(sentence_id, trees, strict=True)
@@ -204,4 +198,4 @@ def read_naming_phrases(
     labels = [box["label"] for box in boxes]
     for phrase, box in named_boxes(texts, heads, owners, labels, images, read_label_names(settings)).tolist():
         found[box].append(spoken[phrase][0].text.split(" "))
-    return found, inputs
+    return found

@@ -10,19 +10,27 @@ if TYPE_CHECKING:
     from pipeline.config import Config
     from pipeline.run import Run
     from pipeline.run.layout import Artefact, Layout
+    from pipeline.storage.commit import Provenance
     from pipeline.storage.embeddings import Embeddings
     from pipeline.storage.parameters import Parameters
     from pipeline.storage.sharded_ids import ShardedIds
 
 
 def write_bundle(
-    run: "Run", model: str, ids: "Mapping[str, ShardedIds]", folder: Path, fingerprint: str, about: Mapping[str, Any]
+    run: "Run",
+    model: str,
+    ids: "Mapping[str, ShardedIds]",
+    folder: Path,
+    about: Mapping[str, Any],
+    provenance: "Provenance",
 ) -> None:
     """Write the bundle of the images and sentences `ids` of a run into `folder`; its card says `about`, too."""
     from pipeline.config.registry.stored import restore
     from pipeline.storage.bundle import Bundle, BundleWriter
+    from pipeline.storage.bundle_folders import CARD
     from pipeline.storage.bundle_regions import add_regions
     from pipeline.storage.carried_parsers import add_parser, find_carried_parser
+    from pipeline.storage.commit import CARRIED, carry
     from pipeline.storage.fingerprint import require_same
     from pipeline.storage.own_code import code_of, remember
     from pipeline.storage.phrases import PhraseVectors
@@ -54,8 +62,6 @@ def write_bundle(
     for modality, rows in ids.items():
         writer.add_table(f"{modality}.parquet", manifest.rows(modality, rows[:]))
     if phrases := [PhraseVectors(layout.phrases(model, split).path) for split in phrase_splits(config, model)]:
-        made_by = {str(layout.phrases(model, one.split).path): one.inputs["model"] for one in phrases}
-        require_same("model", {str(source): parameters.fingerprint, **made_by})
         add_regions(writer, ids["images"][:], phrases)
     writer.add_parameters(source)
     if words:
@@ -89,7 +95,8 @@ def write_bundle(
             "text_encoders": {name: {"kind": encoder.settings["kind"]} for name, encoder in texts.items()},
             **({"parse": parse.metadata} if parse else {}),
             "inputs": inputs,
-            "fingerprint": fingerprint,
+            "fingerprint": provenance.fingerprint,
+            CARRIED: carry(provenance, folder / CARD, provenance.fingerprint),
         }
     )
     remember(code_of(Bundle(writer.folder).card).values())
@@ -136,7 +143,7 @@ def read_encoders(
     found = {}
     for key, names in used.items():
         origins = encoders_of(model_folder, details[key], names)
-        found |= read_own_encoders(encoders_root, origins, model_folder)
+        found |= read_own_encoders(encoders_root, origins)
         _warn_of_imported(origins.keys() - found.keys(), "features", "encoder", "with new photographs")
     return found
 
@@ -150,7 +157,7 @@ def read_text_encoders(
 
     names = getattr(model, "text_encoders", ())
     origins = encoders_of(model_folder, details.get("text_encoders") or {}, names)
-    found = read_own_encoders(layout.text_encoder("").path, origins, model_folder, TEXT_ENCODER)
+    found = read_own_encoders(layout.text_encoder("").path, origins, TEXT_ENCODER)
     _warn_of_imported(origins.keys() - found.keys(), "vectors", "text encoder", "in words")
     return found
 

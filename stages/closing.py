@@ -21,11 +21,12 @@ FALLBACK = "a dog on the grass"
 
 
 def close(run: Run, started: float) -> Iterator[str]:
-    """Remove leftovers, and print the closing lines where the summary or the report is newer than `started`;
-    yields warnings."""
-    from pipeline.storage.leftovers import remove_leftovers
+    """Remove the locks of jobs that were killed after their last write, and print the closing lines where the summary
+    or the report is newer than `started`; yields warnings."""
+    from pipeline.storage.locks import remove_free
 
-    yield from remove_leftovers(run.root)
+    for path in run.root.rglob(".*.lock"):
+        remove_free(path)
     made = (run.layout.summary.path, run.layout.report.path)
     if any(path.exists() and path.stat().st_mtime >= started for path in made):
         try:

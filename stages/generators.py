@@ -18,6 +18,7 @@ if TYPE_CHECKING:
     from pipeline.generate.trigram import Trigram
     from pipeline.run import Run
     from pipeline.storage.bundle import Bundle
+    from pipeline.storage.commit import Provenance
     from pipeline.storage.parameters import Parameters
     from pipeline.storage.provenance import Origin
 
@@ -76,7 +77,7 @@ def read_bundled_encoders(stored: StoredGenerator, bundle: "Bundle") -> "dict[st
     """The encoders of a bundle that make what the generator takes. UsageError where it lacks one, IntegrityError where
     one is not what made the features that the generator learned from."""
     from pipeline.errors import UsageError
-    from pipeline.storage.provenance import require_origins
+    from pipeline.storage.fingerprint import require_same
 
     found = {}
     for name in stored.generator.encoders:
@@ -86,18 +87,18 @@ def read_bundled_encoders(stored: StoredGenerator, bundle: "Bundle") -> "dict[st
                 f" {', '.join(bundle.card['encoders'])}); name the index of a model on all of its encoders"
             )
         found[name] = bundle.encoder(name)
-        made_by = {str(bundle.folder): {"encoder": found[name].fingerprint}}
-        require_origins(stored.encoders, stored.folder, {name: made_by})
+        learned = stored.encoders[name].get("encoder", "")
+        require_same(f"the encoder {name}", {str(stored.folder): learned, str(bundle.folder): found[name].fingerprint})
     return found
 
 
 @dataclass(frozen=True)
 class TrainingText:
-    """The training sentences of a manifest, the fingerprints of the `vocabularies` that their words are of, by the
-    files that say so, and what reads the sentences without images (Kiros et al. 2014: "a large corpus")."""
+    """The training sentences of a manifest, the fingerprint of the `vocabulary` of their words, and what reads the
+    sentences without images (Kiros et al. 2014: "a large corpus")."""
 
     corpus: "Corpus"
-    vocabularies: dict[str, str]
+    vocabulary: str
     read_extra: "Callable[[], list[str]]"
 
     @cached_property
@@ -123,8 +124,7 @@ def read_training_text(run: "Run") -> TrainingText:
     rows = np.flatnonzero((manifest.splits == "train")[manifest.sentence_images])
     tokens = Tokens(stored.ids, stored.offsets).take(rows)
     corpus = Corpus(list(manifest.training_texts()), tokens, vocabulary)
-    vocabularies = {str(run.layout.token_vocabulary.path): digest, str(folder): stored.vocabulary}
-    return TrainingText(corpus, vocabularies, lambda: read_extra_text(run.config))
+    return TrainingText(corpus, digest, lambda: read_extra_text(run.config))
 
 
 def gather_sources(run: "Run", stored: StoredGenerator, text: TrainingText, bundle: "Bundle | None") -> "Sources":
@@ -136,7 +136,7 @@ def gather_sources(run: "Run", stored: StoredGenerator, text: TrainingText, bund
     from pipeline.generate.space import JointSpace
     from pipeline.storage.fingerprint import require_same
 
-    require_same("vocabulary", {str(stored.folder): stored.vocabulary, **text.vocabularies})
+    require_same("vocabulary", {str(stored.folder): stored.vocabulary, "the training sentences": text.vocabulary})
     space = trigram = None
     if stored.space is not None:
         if bundle is None:
@@ -156,18 +156,16 @@ def write_descriptions(
     batches: "Iterable[ImageBatch]",
     folder: Path,
     about: dict[str, Any],
-    inputs: dict[str, str],
-    digest: str | None = None,
+    provenance: "Provenance | None" = None,
 ) -> None:
-    """Describe `batches` and write that into `folder`: `about` says what they are, `inputs` what their features were
-    made from. `digest` is the fingerprint; by default it is of these."""
+    """Describe `batches` and write that into `folder`: `about` says what they are; without `provenance` it is not a
+    part of the run."""
     from tqdm import tqdm
 
     from pipeline.generate.describing import describe_images
     from pipeline.report.page import descriptions_as_text, render_descriptions
-    from pipeline.storage.atomic import publish_record
     from pipeline.storage.bundle import Bundle
-    from pipeline.storage.fingerprint import fingerprint
+    from pipeline.storage.commit import publish_record
 
     settings, described = run.config, []
     space = space_of(settings, run.layout, stored.name)
@@ -177,12 +175,10 @@ def write_descriptions(
         for shown, sentences in zip(batch.images, found, strict=True):
             described.append({**shown, "sentences": [one.to_dict() for one in sentences]})
     about = {**about, "settings": settings.describe.model_dump(), "precision": stored.precision}
-    inputs = {**inputs, "manifest": run.manifest.fingerprint, "generator": stored.parameters.fingerprint}
-    digest = digest or fingerprint("descriptions", 2, about, inputs)
-    value = {**about, "inputs": inputs, "fingerprint": digest, "images": described}
+    value = {**about, "images": described}
     page = render_descriptions(value, _thumbnails(run, described[: settings.describe.shown]))
     beside = {"index.html": page.encode(), "descriptions.txt": descriptions_as_text(value).encode()}
-    publish_record(folder / "descriptions.json", value, beside)
+    publish_record(folder / "descriptions.json", value, beside, provenance)
 
 
 def _thumbnails(run: "Run", described: list[dict]) -> list[str | None]:

@@ -104,20 +104,14 @@ def read_token_vocabulary(run: "Run") -> "tuple[Vocabulary, str]":
 
 
 class DescribedImages(NamedTuple):
-    """Images with their sentences, by split (`pairs`), the `texts` of these, the `vocabulary` of their words, the
-    `inputs` of it all, and the `origins` of the features (encoder -> file -> origin)."""
+    """Images with their sentences, by split (`pairs`), the `texts` of these, the `vocabulary` of their words, and the
+    origins of the features of the `encoders`."""
 
     pairs: dict[str, Any]
     texts: dict[str, list[str]]
     vocabulary: Any
     vocabulary_fingerprint: str
-    inputs: dict[str, str]
-    origins: dict[str, dict[str, Any]]
-
-    @property
-    def encoders(self) -> dict[str, Any]:
-        """The origin of each encoder's features."""
-        return {name: next(iter(files.values())) for name, files in self.origins.items()}
+    encoders: dict[str, Any]
 
 
 def read_described(run: "Run", encoders: tuple[str, ...], splits: tuple[str, ...]) -> DescribedImages:
@@ -125,23 +119,20 @@ def read_described(run: "Run", encoders: tuple[str, ...], splits: tuple[str, ...
     import numpy as np
 
     from pipeline.models.neural.task import TrainingPairs
-    from pipeline.storage.fingerprint import require_same
     from pipeline.storage.rows import FeatureRows, TokenRows
     from pipeline.text.sequences import Tokens
 
-    manifest, words, folder = run.manifest, run.layout.token_vocabulary.path, run.layout.sentences("tokens").folder
-    (vocabulary, digest), stored = read_token_vocabulary(run), TokenRows(manifest, folder)
-    require_same("vocabulary", {str(words): digest, str(folder): stored.vocabulary})
-    tokens, pairs, texts = Tokens(stored.ids, stored.offsets), {}, {}
-    inputs, origins = {"manifest": manifest.fingerprint, **stored.fingerprints}, {}
+    manifest = run.manifest
+    vocabulary, digest = read_token_vocabulary(run)
+    stored = TokenRows(manifest, run.layout.sentences("tokens").folder)
+    tokens, pairs, texts, origins = Tokens(stored.ids, stored.offsets), {}, {}, {}
     for split in splits:
         found = run.pairs(split)
         rows = {name: FeatureRows(run.features, name, found.image_id) for name in encoders}
         pairs[split] = TrainingPairs(rows, tokens.take(found.sentence_id), found.owners, found.sentence_id)
         texts[split] = manifest.sentences["text"].take(np.asarray(found.sentence_id)).to_pylist()
-        inputs |= {key: digest for block in rows.values() for key, digest in block.fingerprints.items()}
-        origins |= {name: block.origins for name, block in rows.items()}
-    return DescribedImages(pairs, texts, vocabulary, digest, inputs, origins)
+        origins |= {name: block.origin for name, block in rows.items()}
+    return DescribedImages(pairs, texts, vocabulary, digest, origins)
 
 
 def read_trees(
@@ -188,15 +179,11 @@ def read_bundled_embeddings(run: "Run", bundle: Any) -> "Embeddings":
     return Embeddings(run.manifest, run.layout.embeddings(model).folder)
 
 
-def read_analyzer(run: "Run", embeddings: "Embeddings") -> "Callable[[str], list[str]]":
-    """What finds the words of a sentence. IntegrityError where `embeddings` were made with another vocabulary."""
-    from pipeline.storage.fingerprint import require_same
+def read_analyzer(run: "Run") -> "Callable[[str], list[str]]":
+    """What finds the words of a sentence."""
     from pipeline.text.tokens import make_analyzer
 
-    vocabulary, digest = read_token_vocabulary(run)
-    path = run.layout.token_vocabulary.path
-    require_same("vocabulary", {str(path): digest, str(embeddings.folder): embeddings.vocabulary})
-    return make_analyzer(vocabulary.settings)
+    return make_analyzer(read_token_vocabulary(run)[0].settings)
 
 
 def read_words(

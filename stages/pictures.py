@@ -31,7 +31,7 @@ def draw_regions(run: "Run", encoder: str) -> "ReportPicture":
     from pipeline.storage.regions import open_regions
     from stages.inputs import open_photographs
 
-    regions = open_regions(run.manifest, run.layout.regions(encoder).folder, 0)
+    regions = open_regions(run.layout.regions(encoder).folder, 0)
     rows = evenly_spaced(regions.rows, IMAGES)
     image_id, best = regions.image_id[rows], slice(1, 1 + TOP)  # region 0 is the whole image
     names = [Photograph.from_row(row).name for row in run.manifest.pick(image_id)]
@@ -64,7 +64,7 @@ def draw_alignments(run: "Run", model: str, split: str) -> "tuple[list[ReportPic
     from pipeline.report.photographs import SheetPicture, draw_sheet, drawing
     from stages.inputs import open_photographs
 
-    embeddings = run.embeddings(model, multi_vector=True)
+    embeddings = run.embeddings(model)
     found = _weigh(run, embeddings, run.pairs(split), run.config.align.least_count)
     image_id = [region[0] for region in found.regions]
     longest = (
@@ -87,7 +87,7 @@ def _weigh(run: "Run", embeddings: "Embeddings", pairs: "SplitPairs", least_coun
     from pipeline.models.neural.alignment import longest_vectors, word_magnitudes
     from stages.inputs import read_analyzer, read_words
 
-    analyze = read_analyzer(run, embeddings)
+    analyze = read_analyzer(run)
     shown = pairs.image_id[evenly_spaced(len(pairs.image_id), ALIGNED)]
     queries, best, retrieved = embeddings.read("images", shown), np.full(len(shown), -np.inf), np.zeros_like(shown)
     words: list[str] = []
@@ -126,7 +126,7 @@ def _aligned(
 
     images = embeddings.read("images", image_id)
     sentences = embeddings.read("sentences", sentence_id)
-    spoken = read_words(run, sentence_id, read_analyzer(run, embeddings), sentences)
+    spoken = read_words(run, sentence_id, read_analyzer(run), sentences)
     words, regions = sentences.split("vectors"), images.split("vectors")
     chains = align(words, regions, run.config.align.beta)
     texts = run.manifest.sentences["text"].take(sentence_id).to_pylist()
@@ -148,13 +148,11 @@ def draw_phrases(run: "Run", model: str, split: str) -> "list[ReportPicture]":
     from pipeline.index.vectors import evenly_spaced
     from pipeline.report.figures import draw_links, scatter_in_plane
     from pipeline.report.photographs import draw_sheet, drawing, picture_spoken_of
-    from pipeline.storage.fingerprint import require_same
     from pipeline.storage.phrases import PhraseVectors
     from stages.inputs import open_photographs
 
     manifest, folder = run.manifest, run.layout.phrases(model, split).path
     stored = PhraseVectors(folder)
-    require_same("manifest", {str(run.root): manifest.fingerprint, str(folder): stored.inputs["manifest"]})
     parts = np.flatnonzero(stored.regions["number"].to_numpy() > 0)
     owners, sentences = (stored.phrases[name].to_numpy() for name in ("image_id", "sentence_id"))
     best, scores = best_within(

@@ -51,8 +51,8 @@ def read_text_material(run: "Run", encoder: str) -> "TextMaterial":
         return Vocabulary.from_dict(given)
 
     def corpus() -> WordVectors:
-        known, digest = read_token_vocabulary(run)
-        return WordVectors(known.terms, read_corpus_vectors(run, digest)[: len(known.terms)])
+        known, _ = read_token_vocabulary(run)
+        return WordVectors(known.terms, read_corpus_vectors(run)[: len(known.terms)])
 
     def file(wanted: Collection[str]) -> WordVectors:
         read = read_text_vectors if own.format == "text" else read_binary_vectors
@@ -129,16 +129,12 @@ def count_part(part: range, root: Path, settings: "TermSettings", folder: Path) 
 
 def read_documents(run: "Run", documents: str) -> "pa.Table":
     """The weak texts that a section of `documents` has: the collection's own, or simulated ones."""
-    from pipeline.storage.fingerprint import require_same
     from pipeline.storage.tables import read_table
 
     if run.config.documents[documents].simulate is None:
         return run.manifest.documents
     path = run.layout.simulated(documents).path
-    table, sidecar = read_table(path, "simulated-documents")
-    made_from = {str(path): sidecar.details["inputs"]["manifest"]}
-    require_same("manifest", {str(run.manifest.folder): run.manifest.fingerprint, **made_from})
-    return table
+    return read_table(path, "simulated-documents")[0]
 
 
 def open_documents(run: "Run", documents: str) -> "Callable[[ShardRows], tuple[pa.Table, int]]":
@@ -184,16 +180,12 @@ def sentence_shards(model: "Model", layout: "Layout") -> "dict[str, Shards]":
     return {spec.form: layout.sentences(spec.form)}
 
 
-def read_corpus_vectors(run: "Run", vocabulary: str) -> "np.ndarray":
-    """(V + 1, d) the vectors that train-word-vectors learned for the words of the `vocabulary` of this fingerprint, and
-    one more for all others. IntegrityError where it learned others."""
-    from pipeline.storage.fingerprint import require_same
+def read_corpus_vectors(run: "Run") -> "np.ndarray":
+    """(V + 1, d) the vectors that train-word-vectors learned for the words of the vocabulary, and one more for all
+    others."""
     from pipeline.storage.parameters import WORDS, read_parameters
 
-    path = run.layout.word_vectors.path
-    learned = read_parameters(path, WORDS)
-    require_same("vocabulary", {str(path): learned.details["inputs"]["vocabulary"], "the sentences": vocabulary})
-    return learned.tensors["words"]
+    return read_parameters(run.layout.word_vectors.path, WORDS).tensors["words"]
 
 
 @dataclass(frozen=True)
@@ -204,7 +196,6 @@ class Sentences:
 
     take: Callable[[Any], Any]
     learned: Mapping[str, Any]
-    fingerprints: Mapping[str, str]
     text: Any = None
     labels: str | None = None
 
@@ -212,23 +203,23 @@ class Sentences:
 def open_sentences(run: "Run", model: str) -> Sentences:
     """The sentences of a run for one of its trained models."""
     from pipeline.models.linear.text_views import TextView
+    from pipeline.storage.records import read_labels
     from pipeline.storage.rows import VectorRows, open_rows
     from pipeline.text.sequences import Tokens
     from pipeline.text.trees import Trees
+    from stages.inputs import read_token_vocabulary
 
     known, layout = run.config.model(model), run.layout
     spec = known.spec
     if spec.sentences != "vectors":
         rows = open_rows(spec.sentences, run.manifest, layout.sentences(spec.form).folder)
         forms = Trees(**rows.trees) if spec.trees else Tokens(rows.ids, rows.offsets)
-        return Sentences(
-            forms.take, {"vocabulary": rows.vocabulary}, rows.fingerprints, labels=getattr(rows, "labels", None)
-        )
+        labels = read_labels(layout.labels.path)["fingerprint"] if spec.trees else None
+        return Sentences(forms.take, {"vocabulary": read_token_vocabulary(run)[1]}, labels=labels)
     every = {name: VectorRows(run.manifest, layout.sentences(name).folder) for name in known.text_encoders}
     steps = {name: run.config.text_encoder(name).normalise for name in every}
     return Sentences(
         lambda sentence_id: {name: rows.matrix[sentence_id] for name, rows in every.items()},
         {"text_encoders": {name: rows.origin for name, rows in every.items()}},
-        {key: digest for rows in every.values() for key, digest in rows.fingerprints.items()},
         TextView.of({name: rows.matrix for name, rows in every.items()}, steps),
     )

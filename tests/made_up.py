@@ -24,6 +24,7 @@ from pipeline.run.layout import Layout
 from pipeline.run.run import Run
 from pipeline.run.runner import make
 from pipeline.storage.atomic import CHECK, to_json
+from pipeline.storage.commit import Commit, Provenance, read_commit
 from pipeline.storage.features import write_features
 from pipeline.storage.gather import shard_path
 from pipeline.storage.manifest import BOXES, DOCUMENTS, IMAGES, Manifest
@@ -40,15 +41,12 @@ from stages.index.build_index import STAGE
 THINGS = ("dog", "cat", "bird", "horse", "boat", "house", "tree", "car")
 SHARD_SIZE = 10
 ENCODER_SETTINGS = {"architecture": "eyes", "layer": "average", "weights": {"origin": "untrained", "seed": 0}}
+MADE_BY = {"encoder": "encoder"}
+"""The origin of features, in the details of a model that no stage has made."""
 CONFIG = {
     "encoders": [{"name": "colour", "architecture": "squeezenet1_1", "weights": "untrained"}],
     "image_view": {"normalise": []},
 }
-
-MADE_BY = {"encoder": "encoder"}
-"""The origin of all features: the fingerprint of the encoder `colour`."""
-TEXTS_BY = {"encoder": "text encoder"}
-"""That of all vectors of sentences, by the text encoder `tfidf`."""
 
 
 def make_run(folder: Path, registered: str = "ncca", images: int = 24, held_out: str = "test") -> Path:
@@ -72,7 +70,7 @@ def make_run(folder: Path, registered: str = "ncca", images: int = 24, held_out:
         TEXT_ENCODER,
         {},
         settings=TfidfEncoder(vocabulary).settings(),
-        fingerprint=TEXTS_BY["encoder"],
+        provenance=by_hand(folder),
         details={"name": "tfidf", "dim": len(vocabulary.terms)},
     )
     write_parameters(
@@ -80,23 +78,23 @@ def make_run(folder: Path, registered: str = "ncca", images: int = 24, held_out:
         ENCODER,
         {"nothing": np.zeros(1, np.float32)},
         settings=ENCODER_SETTINGS,
-        fingerprint=MADE_BY["encoder"],
+        provenance=by_hand(folder),
     )
     model = _make_model(registered, vocabulary)
-    write_parameters(
+    stored = write_parameters(
         layout.model(registered).path / "model.safetensors",
         MODEL,
         model.tensors(),
         settings=model.settings(),
-        fingerprint="model",
+        provenance=by_hand(folder),
         details={
             "model": registered,
             "registered": registered,
             "encoders": {"colour": MADE_BY},
-            "text_encoders": {"tfidf": TEXTS_BY},
+            "text_encoders": {"tfidf": {"encoder": "text encoder"}},
         },
     )
-    _embed(layout.embeddings(registered).folder, manifest, model, vocabulary, registered)
+    _embed(layout, manifest, model, vocabulary, stored)
     return folder
 
 
@@ -115,8 +113,7 @@ def write_feature_shards(manifest: Manifest, folder: Path) -> None:
         values[:, 3] = 2
         if number == 0:
             values[0], values[2] = 0, values[1]
-        details = {"inputs": {**MADE_BY, "images": rows.fingerprints["images"]}}
-        write_features(shard_path(folder, number), values, image_id, "made up", details)
+        write_features(shard_path(folder, number), values, image_id, by_colour(manifest.folder.parent), {})
 
 
 def features_of(thing: str) -> dict[str, np.ndarray]:
@@ -169,7 +166,18 @@ def _make_model(registered: str, vocabulary: Vocabulary) -> LinearModel:
     )
 
 
-def _embed(folder: Path, manifest: Manifest, model: LinearModel, vocabulary: Vocabulary, row: str) -> None:
+def by_hand(run: Path, **inputs: str) -> Provenance:
+    """Of an artefact of the run that no stage has made."""
+    return Provenance(run, "by hand", 1, inputs=inputs)
+
+
+def by_colour(run: Path) -> Provenance:
+    """The same of what the encoder `colour` of the run would have made."""
+    path = Layout(run).encoder("colour").commit
+    return by_hand(run, **{"encoders/colour/model.json": read_commit(path).digest} if path.exists() else {})
+
+
+def _embed(layout: Layout, manifest: Manifest, model: LinearModel, vocabulary: Vocabulary, stored: Commit) -> None:
     """Images a little off their axes, each by its own amount, so that no two are the same."""
     for number in range(manifest.n_shards):
         rows = manifest.shard(number)
@@ -184,10 +192,15 @@ def _embed(folder: Path, manifest: Manifest, model: LinearModel, vocabulary: Voc
             "sentences": model.embed_sentences({"tfidf": encode(texts, vocabulary)}),
             "sentence_id": np.arange(rows.first_sentence, rows.last_sentence),
         }
-        inputs = {"model": "model", **{what: rows.fingerprints[what] for what in ("images", "sentences")}}
-        details = {"model": row, "registered": row, "metric": model.metric, "dim": images.shape[1], "inputs": inputs}
-        path = shard_path(folder, number)
-        write_shard(path, EMBEDDINGS, arrays, rows=len(ids), fingerprint=f"shard {number}", details=details)
+        row = stored.details["model"]
+        made_from = {stored.place: stored.digest}
+        place = f"manifest/shards/{number:05d}.json"
+        made_from |= {f"{place}#{what}": rows.fingerprints[what] for what in ("images", "sentences")}
+        details = {
+            "model": row, "registered": row, "metric": model.metric, "dim": images.shape[1], "made_of": stored.digest
+        }  # fmt: skip
+        about = {"details": details, "provenance": by_hand(layout.root, **made_from)}
+        write_shard(layout.embeddings(row).shard(number), EMBEDDINGS, arrays, rows=len(ids), **about)
 
 
 def run_command(name: str, *arguments: object) -> str:

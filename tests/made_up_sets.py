@@ -4,14 +4,14 @@ import json
 from pathlib import Path
 
 import numpy as np
-from made_up import MADE_BY, THINGS
+from made_up import MADE_BY, THINGS, by_hand
 
 from pipeline.models.linear.views import ImageView
 from pipeline.models.neural.fragment_models import DVSA
 from pipeline.models.neural.region_views import RegionView
 from pipeline.multivectors import MultiVectors, ScoreRule
 from pipeline.run.layout import Layout
-from pipeline.storage.atomic import publish_json
+from pipeline.storage.commit import publish_record
 from pipeline.storage.embeddings import write_embeddings
 from pipeline.storage.fingerprint import fingerprint
 from pipeline.storage.gather import shard_path
@@ -35,33 +35,32 @@ def add_fragments(run: Path, row: str, score: dict) -> None:
         write_tokens_of_terms(run)
     value = json.loads(layout.token_vocabulary.path.read_text())
     analyze = make_analyzer(Vocabulary.from_dict(value).settings)
-    for number in range(manifest.n_shards):
-        span = manifest.shard(number)
-        ids = np.arange(span.first_image, span.last_image)
-        images = _images(manifest, ids)
-        words = [analyze(text) or [""] for text in manifest.texts(span.number)]
-        offsets = np.concatenate([[0], np.cumsum(list(map(len, words)))])
-        vectors = np.array([[2.0 * (word == thing) for thing in THINGS] for own in words for word in own], np.float32)
-        sides = {"images": images, "sentences": MultiVectors(vectors, offsets)}
-        sentence_id = np.arange(span.first_sentence, span.last_sentence)
-        inputs = {"model": row, **{what: span.fingerprints[what] for what in ("images", "sentences")}}
-        details = {"model": row, "registered": "dvsa", "metric": "inner_product", "inputs": inputs}
-        details["vocabulary"] = value["fingerprint"]
-        write_embeddings(
-            shard_path(run / "embeddings" / row, number), sides, {"images": ids, "sentences": sentence_id}, details,
-            ScoreRule(**score), fingerprint=f"{row} {number}",
-        )  # fmt: skip
     words = np.zeros((9, 4), np.float32)
     shape = {"dimensions": 8, "hidden": 3, "dropout": 0, "sum": score["sum"]}
     view = RegionView(ImageView(("colour",), (8,), ()), geometry=False)
     model = DVSA.build(view, np.zeros(8, np.float32), 1.0, words, shape, seed=0)
-    write_parameters(
+    stored = write_parameters(
         run / "models" / row / "model.safetensors", MODEL, model.tensors(), settings=model.settings(),
-        fingerprint=row, details={
+        provenance=by_hand(run), details={
             "model": row, "registered": "dvsa", "vocabulary": value["fingerprint"], "encoders": {"colour": MADE_BY},
             "regions": {"colour": MADE_BY},
         },
     )  # fmt: skip
+    for number in range(manifest.n_shards):
+        span = manifest.shard(number)
+        ids = np.arange(span.first_image, span.last_image)
+        images = _images(manifest, ids)
+        spoken = [analyze(text) or [""] for text in manifest.texts(span.number)]
+        offsets = np.concatenate([[0], np.cumsum(list(map(len, spoken)))])
+        vectors = np.array([[2.0 * (word == thing) for thing in THINGS] for own in spoken for word in own], np.float32)
+        sides = {"images": images, "sentences": MultiVectors(vectors, offsets)}
+        sentence_id = np.arange(span.first_sentence, span.last_sentence)
+        details = {"model": row, "registered": "dvsa", "metric": "inner_product", "made_of": stored.digest}
+        details["vocabulary"] = value["fingerprint"]
+        write_embeddings(
+            shard_path(run / "embeddings" / row, number), sides, {"images": ids, "sentences": sentence_id}, details,
+            ScoreRule(**score), provenance=by_hand(run, **{stored.place: stored.digest}),
+        )  # fmt: skip
 
 
 def write_regions(run: Path, encoder: str = "colour") -> None:
@@ -73,18 +72,16 @@ def write_regions(run: Path, encoder: str = "colour") -> None:
         images = _images(manifest, ids)
         arrays = {"features": images.vectors, "boxes": images.boxes, "offsets": images.offsets, "image_id": ids}
         arrays["scores"] = np.ones(len(images.vectors), np.float32)
-        inputs = {**MADE_BY, "images": span.fingerprints["images"]}
-        write_shard(
-            shard_path(run / "regions" / encoder, number), REGIONS, arrays, rows=len(ids),
-            fingerprint=f"regions {number}", details={"dim": 8, "inputs": inputs},
-        )  # fmt: skip
+        path = shard_path(run / "regions" / encoder, number)
+        write_shard(path, REGIONS, arrays, rows=len(ids), provenance=by_hand(run), details={"dim": 8})
 
 
 def write_tokens_of_terms(run: Path) -> None:
     """The vocabulary of the terms as that of the words."""
     settings = json.loads(Layout(run).text_encoder("tfidf").commit.read_text())["details"]["settings"]
     value = Vocabulary.from_dict(settings).to_dict()
-    publish_json(Layout(run).token_vocabulary.path, {"fingerprint": fingerprint("vocabulary", 1, value), **value})
+    value = {"fingerprint": fingerprint("vocabulary", 1, value), **value}
+    publish_record(Layout(run).token_vocabulary.path, value, provenance=by_hand(run))
 
 
 def whole_length(ids: np.ndarray) -> np.ndarray:

@@ -5,7 +5,7 @@ from pathlib import Path
 import numpy as np
 import pyarrow as pa
 from made_up import CONFIG as COLOUR
-from made_up import MADE_BY, THINGS, features_of, make_run, make_stage, write_config
+from made_up import THINGS, by_colour, features_of, make_run, make_stage, write_config
 
 from pipeline.storage.features import write_features
 from pipeline.storage.gather import shard_path
@@ -35,8 +35,7 @@ def make_trainable(folder: Path) -> Path:
         ids = np.arange(rows.first_image, rows.last_image)
         features = np.concatenate([features_of(THINGS[i % 8])["colour"] for i in ids])
         features += np.random.default_rng(number).normal(0, 0.1, features.shape).astype(np.float32)
-        made_from = {"inputs": {**MADE_BY, "images": rows.fingerprints["images"]}}
-        write_features(shard_path(folder / "features/colour", number), features, ids, f"features {number}", made_from)
+        write_features(shard_path(folder / "features/colour", number), features, ids, by_colour(folder), {})
     make_stage("encode_sentences", folder)
     return folder
 

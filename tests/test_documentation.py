@@ -28,7 +28,7 @@ def run(tmp_path_factory: pytest.TempPathFactory) -> Path:
     build_bundle(folder, {"index": {"bundles": 3}}, output="several")
     build_bundle(folder)
     arrays = {"features": np.ones((24, 3), np.float32), "image_id": np.arange(24)}
-    write_shard(folder / "features" / "shard-00000.h5", FEATURES, arrays, rows=24, fingerprint="f", details={})
+    write_shard(folder / "features" / "shard-00000.h5", FEATURES, arrays, rows=24, details={})
     return folder
 
 

@@ -74,10 +74,10 @@ from pipeline.run.stage import Job, Stage
 
 def count_lengths(run: Run, job: Job) -> None:
     """Count the words of the sentences."""
-    from pipeline.storage.atomic import publish_json
+    from pipeline.storage.commit import publish_record
 
     texts = run.manifest.sentences["text"].to_pylist()
-    publish_json(job.path, {"fingerprint": job.fingerprint, "lengths": [len(text.split()) for text in texts]})
+    publish_record(job.path, {"lengths": [len(text.split()) for text in texts]}, provenance=job.provenance)
 
 
 STAGE = Stage(

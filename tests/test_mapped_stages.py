@@ -133,4 +133,4 @@ def test_an_error_of_a_stage_stays_the_sentence_that_it_was(how: dict, tmp_path:
     (run / "refused").touch()
     with pytest.raises(UsageError, match="^shard 2 names its remedy$"):
         encoded(run, how)
-    assert not (run / "text/tfidf/parts/00000.json").exists()
+    assert not (run / "text/tfidf/part-00000.json").exists()

@@ -13,6 +13,7 @@ from PIL import Image
 from warm import ROOT
 
 TARGET = "results/seen/manifest/manifest.json"
+FEATURES = "results/seen/features/theirs/part-00000.json"
 ENCODER = {"name": "small", "architecture": "squeezenet1_1", "weights": "untrained"}
 
 

@@ -14,7 +14,7 @@ import yaml
 from warm import ROOT, environment
 
 from pipeline.errors import IntegrityError
-from pipeline.storage.integrity import Fault, examine
+from pipeline.storage.integrity import FaultyFile, examine
 
 NETWORK = {"architecture": "squeezenet1_1", "weights": "untrained", "resize": 128, "crop": 128}
 RESULTS = "it's results/tiny"
@@ -120,7 +120,7 @@ def wait_for(path: Path, process: subprocess.Popen) -> None:
         time.sleep(0.05)
 
 
-def faults_of(folder: Path) -> list[Fault]:
+def faults_of(folder: Path) -> list[FaultyFile]:
     """What `verify` would find; nothing where no artefact is there yet."""
     try:
         return examine(folder / RESULTS).faults

@@ -3,7 +3,7 @@
 A name may be a wildcard, `layout.features("{encoder}")`, which makes the path a pattern of Snakemake's.
 """
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 from pipeline.remote.paths import Place
@@ -11,19 +11,21 @@ from pipeline.remote.paths import Place
 
 @dataclass(frozen=True)
 class Artefact:
-    """What one job makes: `name` in fingerprints and messages, `path` the file or folder, and `commit` the JSON file
-    that is written last, without which the artefact does not exist."""
+    """What one job makes: `name` in messages, `path` the file or folder, and `commit` the JSON file that is written
+    last, without which the artefact does not exist. What is made from it depends on all of it, or on what its commit
+    says under `key`."""
 
     name: str
     path: Path
     commit: Path
+    key: str = ""
 
 
 @dataclass(frozen=True)
 class Shards:
-    """An artefact in shards: `folder/shard-00000.h5` and so on, each with its sidecar, and for every part (a range of
-    shards, one job) `folder/parts/00000.json`, which is written when all shards of the part are made. One job makes
-    all shards of a `whole` one."""
+    """An artefact in shards: `folder/shard-00000.h5` and so on, each with its commit, and for every part (a range of
+    shards, one job) `folder/part-00000.json`, which is written when all shards of the part are made and vouches for
+    their commits. One job makes all shards of a `whole` one."""
 
     name: str
     folder: Path
@@ -34,13 +36,17 @@ class Shards:
         return self.folder / f"shard-{number:05d}{self.suffix}"
 
     def commit(self, number: int) -> Path:
-        """The sidecar of a shard."""
         shard = self.shard(number)
         return shard.with_name(f"{shard.name}.json")
 
+    @property
+    def every_commit(self) -> Path:
+        """Those of all shards, as the inputs of a commit name them."""
+        return self.folder / f"shard-*{self.suffix}.json"
+
     def part(self, number: int | str) -> Path:
         """The commit of a part; `number` may be a wildcard."""
-        return self.folder / "parts" / f"{number if isinstance(number, str) else format(number, '05d')}.json"
+        return self.folder / f"part-{number if isinstance(number, str) else format(number, '05d')}.json"
 
 
 @dataclass(frozen=True)
@@ -69,7 +75,12 @@ class Layout:
 
     @property
     def manifest(self) -> Artefact:
-        return self._folder("manifest", "manifest.json")
+        """A run depends on its images, sentences and so on, not on where they lie and what was left out."""
+        return replace(self._folder("manifest", "manifest.json"), key="fingerprint")
+
+    def manifest_shard(self, number: int) -> Artefact:
+        """The rows of a shard."""
+        return self.file(f"manifest/shards/{number:05d}.json")
 
     # --- images
 
@@ -218,7 +229,7 @@ class Layout:
         return Artefact(name, self.root / name, self.root / name)
 
     def _sidecar(self, name: str) -> Artefact:
-        """A file with its sidecar beside it."""
+        """A file with its commit beside it."""
         return Artefact(name, self.root / name, self.root / f"{name}.json")
 
     def _parameters(self, name: str) -> Artefact:

@@ -26,7 +26,6 @@ from pipeline.clusters import connect, import_extra
 from pipeline.errors import JointspaceError, UsageError
 from pipeline.run.run import Run
 from pipeline.run.stage import Stage
-from pipeline.storage.commits import is_made
 from pipeline.workers import CONTEXT
 
 log = logging.getLogger(__name__)
@@ -73,7 +72,7 @@ class ShardTask:
         """Make one shard, unless a worker that died has committed it; returns its number."""
         run, stage, make = _opened(self)
         jobs = [run.job(stage, names, number) for names in self.every]
-        jobs = [job for job in jobs if self.again or not is_made(job.outputs[0].commit(number), job.fingerprint)]
+        jobs = [job for job in jobs if self.again or not run.is_done(job)]
         if jobs:
             make(*jobs)
         return number

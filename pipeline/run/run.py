@@ -1,6 +1,6 @@
 """A run, opened: its configuration, its manifest, and the artefacts that its stages make and read."""
 
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -18,6 +18,7 @@ if TYPE_CHECKING:
     from pipeline.storage.batch import FileBatch
     from pipeline.storage.bundle import Bundle
     from pipeline.storage.bundles import Bundles
+    from pipeline.storage.commit import Commits
     from pipeline.storage.embeddings import Embeddings
     from pipeline.storage.gather import Features
     from pipeline.storage.manifest import Manifest
@@ -38,7 +39,7 @@ class Run(Resources):
 
     def __init__(self, root: Path | str, config: "Config | None" = None) -> None:
         self.root = Path(root)
-        self._fingerprints: dict[str, str] = {}
+        self._digests: dict[str, str] = {}
         self._others: dict[tuple[str, Names], Mapping[str, str]] = {}
         if config is not None:
             self.__dict__["config"] = config
@@ -46,6 +47,12 @@ class Run(Resources):
     @cached_property
     def layout(self) -> Layout:
         return Layout(self.root, place(self.config.data_root))
+
+    @cached_property
+    def _commits(self) -> "Commits":
+        from pipeline.storage.commit import Commits
+
+        return Commits(self.root)
 
     @cached_property
     def config(self) -> "Config":
@@ -109,11 +116,11 @@ class Run(Resources):
 
         return split_pairs(self.manifest, *splits)
 
-    def embeddings(self, model: str, multi_vector: bool | None = None) -> "Embeddings":
-        """The embeddings of a model, required to be multi-vector or not where `multi_vector` says so."""
+    def embeddings(self, model: str) -> "Embeddings":
+        """The embeddings of a model."""
         from pipeline.storage.embeddings import Embeddings
 
-        return Embeddings(self.manifest, self.layout.embeddings(model).folder, model, multi_vector)
+        return Embeddings(self.manifest, self.layout.embeddings(model).folder)
 
     def bundle(self, model: str) -> "Bundle | Bundles":
         """The index of a model, with all that a search needs."""
@@ -123,55 +130,40 @@ class Run(Resources):
 
     def encoder(self, name: str) -> "Parameters":
         """The settings, tensors and details of an encoder of this run."""
-        from pipeline.storage.provenance import read_encoder
+        from pipeline.storage.parameters import ENCODER
 
-        return read_encoder(self.root / "encoders", name)
+        return self._parameters(self.layout.encoder(name), ENCODER)
 
     def text_encoder(self, name: str) -> "Parameters":
         """The same of a text encoder."""
         from pipeline.storage.parameters import TEXT_ENCODER
-        from pipeline.storage.provenance import read_encoder
 
-        return read_encoder(self.root / "text" / "encoders", name, TEXT_ENCODER)
+        return self._parameters(self.layout.text_encoder(name), TEXT_ENCODER)
 
     def model(self, name: str) -> "Parameters":
         """The same of a model."""
         return self._parameters(self.layout.model(name))
 
     def embedded_model(self, name: str) -> "tuple[Embeddings, Parameters]":
-        """The embeddings of a model, and the model. Raises IntegrityError where another model made them."""
-        from pipeline.storage.fingerprint import require_same
-
-        embeddings, parameters = self.embeddings(name), self.model(name)
-        made_by = {str(embeddings.folder): embeddings.model, str(self.layout.model(name).path): parameters.fingerprint}
-        require_same("model", made_by)
-        return embeddings, parameters
+        """The embeddings of a model, and the model."""
+        return self.embeddings(name), self.model(name)
 
     def write_model(self, job: Job, model: Any, details: Mapping[str, Any], batch: "FileBatch | None" = None) -> None:
         """Publish the settings and tensors of a model or a generator in the folder of its job."""
         from pipeline.storage.parameters import MODEL, write_parameters
 
         path, settings = job.path / "model.safetensors", model.settings()
-        about = {"settings": settings, "fingerprint": job.fingerprint, "details": details}
+        about = {"settings": settings, "provenance": job.provenance, "details": details}
         write_parameters(path, MODEL, model.tensors(), **about, batch=batch)
 
     def generator(self, name: str) -> "Parameters":
         """The same of a generator."""
         return self._parameters(self.layout.generator(name))
 
-    def _parameters(self, made: Artefact) -> "Parameters":
-        from pipeline.storage.parameters import MODEL, read_parameters
+    def _parameters(self, artefact: Artefact, kind: str = "model") -> "Parameters":
+        from pipeline.storage.parameters import read_parameters
 
-        return read_parameters(made.path / "model.safetensors", MODEL)
-
-    def require_like_chosen(self, name: str, job: Job, learned: Mapping[str, Any]) -> None:
-        """Raises IntegrityError where a refit has `learned` from other encoders, of images or of text, or over another
-        vocabulary, than the model that it refits."""
-        from pipeline.storage.provenance import require_same_origins
-
-        if base := self.chosen(name):
-            where = self.layout.model(self.config.refitted(name)).path
-            require_same_origins({str(job.path): learned, str(where): base.details})
+        return read_parameters(artefact.path / "model.safetensors", kind)
 
     def chosen(self, name: str) -> "Parameters | None":
         """The model that `name` is a refit of, which has chosen on dev; None for one that chooses for itself."""
@@ -181,43 +173,59 @@ class Run(Resources):
     def job(self, stage: Stage, names: Names, number: int | None = None) -> Job:
         """What a call of the stage's function makes, and from what; `number` is the shard of a sharded stage.
 
-        Only commits are read. Raises IntegrityError naming an input that is not there.
+        Only commits are read. Raises IntegrityError naming an input that is not there, or that is not valid.
         """
-        from pipeline.storage.fingerprint import fingerprint
+        from pipeline.storage.commit import Provenance
 
-        rows = None if number is None else self.manifest.shard(number)
-        reads = stage.reads(self.config, self.layout, *names)
-        inputs = {name: self._fingerprint(one, number) for name, one in reads.items()}
-        if rows is not None:
-            inputs |= {column: rows.fingerprints[column] for column in stage.columns}
+        inputs, brought, places = {}, {}, {}
+        for name, source in stage.reads(self.config, self.layout, *names).items():
+            if (place := self._place(source, number)) is None:
+                inputs[name] = brought[name] = self.digest(source)
+            else:
+                inputs[name] = places[place] = self._commits.require(place)
+        rows = None
+        if number is not None:
+            rows = self.manifest.shard(number)
+            shard = self._place(self.layout.manifest_shard(number), None)
+            places |= {f"{shard}#{column}": rows.fingerprints[column] for column in stage.columns}
         if (stage.name, names) not in self._others:  # which may take long to compute
             self._others[stage.name, names] = stage.also(self, *names)
-        inputs |= self._others[stage.name, names]
+        brought |= self._others[stage.name, names]
+        keys = {**stage.keys(self.config, *names), **({"brought": brought} if brought else {})}
+        provenance = Provenance(self.root, stage.name, stage.version, keys, places)
         outputs = stage.outputs(self.layout, *names)
         path = outputs[0].path if isinstance(outputs[0], Artefact) else outputs[0].shard(number)
-        digest = fingerprint(stage.name, stage.version, stage.keys(self.config, *names), inputs)
-        return Job(digest, inputs, path, outputs, names, number, rows)
+        return Job(provenance, {**inputs, **brought}, path, outputs, names, number, rows)
 
-    def digest(self, one: Outside) -> str:
-        """Of what a person brought, looked at once."""
-        return self._fingerprint(one, None)
+    def is_done(self, job: Job) -> bool:
+        """Whether what a job makes is there: made like this, from what is there now, and whole."""
+        commits = [one.commit if isinstance(one, Artefact) else one.commit(job.number) for one in job.outputs]
+        commits = [commit for commit in commits if commit.suffix == ".json"]  # others vouch for pages and pictures
+        return bool(commits) and all(self._commits.is_done(commit, job.provenance) for commit in commits)
 
-    def _fingerprint(self, one: Input, number: int | None) -> str:
-        """What an input records of itself: of shards the one of this `number`, or what all of them are."""
-        from pipeline.storage.commits import combined_fingerprint, fingerprint_of
+    def digest(self, source: Outside | Artefact) -> str:
+        """Of what a person brought, or what lies outside of the run; looked at once."""
+        from pipeline.storage.atomic import read_json
 
-        if isinstance(one, Outside):
-            return self._remembered(str(one.path), lambda: _digest(one.path))
-        if isinstance(one, Artefact):
-            return self._remembered(str(one.commit), lambda: fingerprint_of(one.commit))
-        if number is not None:
-            return fingerprint_of(one.commit(number))
-        return combined_fingerprint(fingerprint_of(one.commit(n)) for n in range(self.manifest.n_shards))
+        key = str(source.path)
+        if key not in self._digests:
+            self._digests[key] = (
+                _digest(source.path) if isinstance(source, Outside) else read_json(source.commit)["check"]
+            )
+        return self._digests[key]
 
-    def _remembered(self, key: str, find: Callable[[], str]) -> str:
-        if key not in self._fingerprints:
-            self._fingerprints[key] = find()
-        return self._fingerprints[key]
+    def _place(self, source: Input, number: int | None) -> str | None:
+        """Where the commit of an input lies below the run: of shards that of this `number`, or those of all; None for
+        what is not the run's."""
+        if isinstance(source, Outside):
+            return None
+        if isinstance(source, Shards):
+            commit, key = source.every_commit if number is None else source.commit(number), ""
+        else:
+            commit, key = source.commit, source.key
+        if commit == self.layout.demo.commit or not commit.is_relative_to(self.root):
+            return None
+        return commit.relative_to(self.root).as_posix() + (f"#{key}" if key else "")
 
 
 def _digest(path: Place) -> str:

@@ -1,9 +1,11 @@
 """Running a stage: as a whole, or mapped over the shards of a part."""
 
+import itertools
 import logging
 import os
 from collections.abc import Iterator, Sequence
 from contextlib import ExitStack
+from pathlib import Path
 from typing import Any
 
 from pipeline import runtime
@@ -13,8 +15,8 @@ from pipeline.run.layout import Shards
 from pipeline.run.mappers import ShardTask, in_process, on_cluster, on_processes
 from pipeline.run.run import Run
 from pipeline.run.stage import Names, Stage
-from pipeline.storage.atomic import publish_json
-from pipeline.storage.commits import combined_fingerprint, fingerprint_of, is_made
+from pipeline.storage.commit import Provenance, describe_file, publish_record, remove_from
+from pipeline.storage.features import has_unfinished, remove_unfinished
 from pipeline.storage.locks import hold
 
 log = logging.getLogger(__name__)
@@ -33,7 +35,7 @@ def make(
         return
     with hold(stage.outputs(run.layout, *names)[0].path):
         job = run.job(stage, names)
-        if not again and all(is_made(output.commit, job.fingerprint) for output in job.outputs):
+        if not again and run.is_done(job):
             log.info("%s %s: made before from the same inputs", stage.command, " ".join(names))
             for output in job.outputs:
                 os.utime(output.commit)  # Snakemake compares its time with those of what it was made from
@@ -53,31 +55,36 @@ def make_shards(run: Run, stage: Stage, every: Sequence[Names], part: int | None
             for shards in outputs:
                 locks.enter_context(hold(shards.part(number)))
             numbers = parts[number]
-            missing = [n for n in numbers if again or not all(_is_made(run, stage, names, n) for names in every)]
+            missing = [n for n in numbers if again or not all(run.is_done(run.job(stage, one, n)) for one in every)]
             if there := len(numbers) - len(missing):
                 log.info("%s: %d of %d shards were made before", outputs[0].folder, there, len(numbers))
             for shard in _progress(task, _map(run, stage, task, missing), len(missing)):
                 log.debug("%s: shard %d", outputs[0].folder, shard)
-            if outputs[0].whole:
-                stage.finish(run, *every[0])
+            summed = [path for names in every for path in stage.finish(run, *names)]
             for shards in outputs:
-                commit_part(shards, number, numbers)
+                commit_part(shards, number, numbers, Provenance(run.root, stage.name, stage.version), summed)
+            if number == 0:
+                for shards in outputs:
+                    remove_former(shards, run.manifest.n_shards, len(parts))
 
 
-def _is_made(run: Run, stage: Stage, names: Names, number: int) -> bool:
-    job = run.job(stage, names, number)
-    return is_made(job.outputs[0].commit(number), job.fingerprint)
-
-
-def commit_part(shards: Shards, number: int, numbers: Sequence[int]) -> None:
-    """Record that all shards of a part are made, and which they are; no unfinished parts of them are left."""
-    from pipeline.storage.features import remove_unfinished
-
+def commit_part(
+    shards: Shards, number: int, numbers: Sequence[int], provenance: Provenance, summed: Sequence[Path]
+) -> None:
+    """Record that all shards of a part are made, and what was `summed` over them; no unfinished work is left."""
     for n in numbers:
         remove_unfinished(shards.shard(n))
-    made = {str(n): fingerprint_of(shards.commit(n)) for n in numbers}
-    digest = combined_fingerprint(made.values())
-    publish_json(shards.part(number), {"name": shards.name, "fingerprint": digest, "shards": made})
+    commits = [*map(shards.commit, numbers), *summed]
+    files = {path.name: describe_file(path) for path in commits}
+    publish_record(shards.part(number), {"name": shards.name}, provenance=provenance, files=files)
+
+
+def remove_former(shards: Shards, count: int, parts: int) -> None:
+    """Remove the shards of a larger manifest, which hold what was taken down, and the commits of more parts."""
+    remove_from(parts, shards.part, alone=True)
+    for number in itertools.takewhile(lambda n: has_unfinished(shards.shard(n)), itertools.count(count)):
+        remove_unfinished(shards.shard(number))
+    remove_from(count, shards.commit)
 
 
 def _map(run: Run, stage: Stage, task: ShardTask, numbers: Sequence[int]) -> Iterator[int]:

@@ -1,4 +1,4 @@
-"""The declaration of a stage: what its rule, fingerprint, command, scheduler and documentation are made from.
+"""The declaration of a stage: what its rule, commit, command, scheduler and documentation are made from.
 
 A stage is one function. `Stage` says once what the function depends on (keys of the configuration, columns of the
 manifest, other artefacts), what it writes and what a job of it asks for; `pipeline.run.runner` calls it,
@@ -18,6 +18,7 @@ if TYPE_CHECKING:
     import numpy as np
 
     from pipeline.config import Config
+    from pipeline.storage.commit import Provenance
     from pipeline.storage.manifest import ShardRows
 
 Names = tuple[str, ...]
@@ -49,17 +50,22 @@ class Job:
     """One call of a stage's function: what it makes, of which `names`, and what its commit must record.
 
     `outputs` are what the stage's `writes` says, `path` the file or folder of the first; of a sharded stage `path` is
-    the shard's file, `number` its number and `rows` its images and sentences. `fingerprint` and `inputs` (name ->
-    fingerprint) go into the commit.
+    the shard's file, `number` its number and `rows` its images and sentences. `provenance` goes into the commit;
+    `inputs` are the digests of all that was read, by the names that the stage's `reads` and `also` have for it.
     """
 
-    fingerprint: str
+    provenance: "Provenance"
     inputs: Mapping[str, str]
     path: Path
     outputs: Sequence[Artefact | Shards]
     names: Names = ()
     number: int | None = None
     rows: "ShardRows | None" = None
+
+    @property
+    def fingerprint(self) -> str:
+        """By which unfinished work of the same is known."""
+        return self.provenance.fingerprint
 
     @property
     def image_id(self) -> "np.ndarray":
@@ -95,18 +101,19 @@ class Stage:
     """A stage: `function(run, job, *names)`, or, where it is `sharded`, `function(run, *names)`, which opens what all
     shards share and returns the function of one `job`.
 
-    `version` rises whenever the same inputs would give other results: it is part of the fingerprint, so that older
-    results are made again. `names` are what one job is of, such as `("model", "split")`; `choices(config)` lists all
-    that the configuration knows, and `wanted(config)` those that `all` makes, and a command that is given no names.
-    `keys(config, *names)` is the part of the configuration that decides the result. `reads(config, layout, *names)` are
-    the artefacts and files that it is made from, by the names that its fingerprint has for them; `columns` are those of
-    the manifest (`images`, `splits`, `sentences`, `documents`, `boxes`) on which a shard depends; `also(run, *names)`
-    are fingerprints of whatever else decides, found once for all shards. `writes(layout, *names)` is what it makes,
-    first of all what others read. `gpu` says whether a job computes on one. `options` are of the command alone,
-    click's, and are passed to the function of a stage without shards. `then(run, *names)` is what a person may type
-    next; None for the rest of the run. `finish(run, *names)` is called when all shards of a whole artefact are made,
-    before its commit. A sharded stage may make several `together` that share their work: `function(run, *names)` opens
-    several names of one word, and what it returns takes a job of each that is to be made.
+    `version` rises whenever the same inputs would give other results: commits record it, so that older results are made
+    again. `names` are what one job is of, such as `("model", "split")`; `choices(config)` lists all that the
+    configuration knows, and `wanted(config)` those that `all` makes, and a command that is given no names.
+    `keys(config, *names)` is the part of the configuration that decides the result. `reads(config, layout, *names)`
+    are the artefacts and files that it is made from, by name; `columns` are those of the manifest (`images`,
+    `splits`, `sentences`, `documents`, `boxes`) on which a shard depends; `also(run, *names)` are fingerprints of
+    whatever else decides, found once for all shards. `writes(layout, *names)` is what it makes, first of all what
+    others read. `gpu` says whether a job computes on one. `options` are of the command alone, click's, and are
+    passed to the function of a stage without shards. `then(run, *names)` is what a person may type next; None for
+    the rest of the run. `finish(run, *names)` is called when all shards of a whole artefact are made, before its
+    commit, and returns further commits for which that vouches. A sharded stage may make several `together` that
+    share their work: `function(run, *names)` opens several names of one word, and what it returns takes a job of
+    each that is to be made.
     """
 
     function: Callable[..., Any]
@@ -120,7 +127,7 @@ class Stage:
     keys: Callable[..., Mapping[str, Any]] = _empty
     reads: Callable[..., Inputs] = _empty
     also: Callable[..., Mapping[str, str]] = _empty
-    finish: Callable[..., None] = _nothing
+    finish: Callable[..., Sequence[Path]] = _nothing
     together: bool = False
     gpu: bool = False
     options: tuple[Any, ...] = ()

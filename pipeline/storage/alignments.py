@@ -8,8 +8,7 @@ from typing import Annotated, Any
 
 from pydantic import Field
 
-from pipeline.errors import IntegrityError
-from pipeline.storage.atomic import Sidecar, publish, read_verified
+from pipeline.storage.commit import publish, read_verified
 from pipeline.storage.forms import Count, Finite, Form
 from pipeline.storage.records import read_lines
 
@@ -26,15 +25,11 @@ class SegmentForm(Form):
 
 
 def write_alignments(path: Path, segments: Sequence[Mapping[str, Any]], **about: Any) -> None:
-    """Publish all segments of a split; `about` is the `fingerprint` and `details`."""
+    """Publish all segments of a split; `about` is the `provenance` and `details`."""
     lines = "".join(json.dumps(segment, ensure_ascii=False) + "\n" for segment in segments).encode()
     publish(path, lines, kind=ALIGNMENTS, rows=len(segments), **about)
 
 
-def read_alignments(path: Path) -> tuple[list[dict[str, Any]], Sidecar]:
+def read_alignments(path: Path) -> list[dict[str, Any]]:
     """What `align` wrote. Raises IntegrityError naming a line that is not a segment."""
-    data, sidecar = read_verified(path, ALIGNMENTS)
-    segments = read_lines(data, SegmentForm, path, REMEDY)
-    if len(segments) != sidecar.rows:
-        raise IntegrityError(f"{path} has {len(segments)} segments, its commit says {sidecar.rows}; {REMEDY}")
-    return segments, sidecar
+    return read_lines(read_verified(path, ALIGNMENTS)[0], SegmentForm, path, REMEDY)

@@ -14,6 +14,7 @@ import stat
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
+from typing import Any
 
 from pipeline.errors import JointspaceError
 from pipeline.storage.reading import file_sha256
@@ -46,6 +47,11 @@ class FileBatch:
             raise
         self._commits += [path] if commit else []
         return sha256
+
+    def add_file(self, path: Path, data: bytes | memoryview | Iterator[bytes], commit: bool = False) -> dict[str, Any]:
+        """The same; returns the file's `bytes` and `sha256`, as a commit has them."""
+        sha256 = self.add(path, data, commit)
+        return {"bytes": self._written[Path(path)].stat().st_size, "sha256": sha256}
 
     def place_for(self, path: Path) -> Path:
         """The temporary name under which another library writes the file `path`, for `adopt` to take over."""

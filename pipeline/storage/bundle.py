@@ -233,11 +233,11 @@ class Bundle:
 
     def vocabulary(self) -> dict[str, Any]:
         self.read("vocabulary.json")
-        return read_vocabulary(self.folder / "vocabulary.json")
+        return read_vocabulary(self.folder / "vocabulary.json", anywhere=True)
 
     def labels(self) -> dict[str, Any]:
         self.read("labels.json")
-        return read_labels(self.folder / "labels.json")
+        return read_labels(self.folder / "labels.json", anywhere=True)
 
     def parser(self) -> Any:
         """The spaCy pipeline that parsed the sentences; see `load_carried_parser`. Raises UsageError for one that is
@@ -273,7 +273,7 @@ class Bundle:
 
     def _parameters(self, prefix: str, kind: str) -> Parameters:
         self.read(prefix + "model.json")  # which in turn vouches for the tensors
-        parameters = read_parameters(self._path(f"{prefix}model.safetensors"), kind)
+        parameters = read_parameters(self._path(f"{prefix}model.safetensors"), kind, anywhere=True)
         if ONNX in parameters.tensors:
             self._require_own(f"{prefix}model.safetensors")
         return parameters

@@ -21,6 +21,7 @@ from pipeline.storage.bundle_folders import bundles_in, several
 from pipeline.storage.bundle_regions import BundleRegions
 from pipeline.storage.cards import COLUMNS, INDEXED, NUMBER
 from pipeline.storage.chained_tables import ChainedTables
+from pipeline.storage.commit import CARRIED
 from pipeline.storage.fingerprint import fingerprint
 from pipeline.storage.sources import ImageSources
 
@@ -61,7 +62,7 @@ def link_bundle(bundle: Bundle, output: Path) -> None:
     """The same bundle in the folder `output`, its files links where the file system has these."""
     writer = BundleWriter(output)
     writer.link(bundle)
-    writer.commit({name: value for name, value in bundle.card.items() if name != "files"})
+    writer.commit({name: value for name, value in bundle.card.items() if name not in ("files", CARRIED)})
 
 
 class Bundles:

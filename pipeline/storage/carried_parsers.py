@@ -41,18 +41,17 @@ def find_carried_parser(
     """The parser for a bundle of `model`, whose trees were made from `parses` with the labels in `labels_path`.
 
     `trained`, `name` and `root` are those of `find_parser`. Raises IntegrityError if that parser did not make these
-    parses, or if the model was trained with other parses or labels.
+    parses, or if the model was trained with other labels.
     """
     labels = read_labels(labels_path)
     require_same("label table", {str(labels_path): labels["fingerprint"], "the model": model.details["labels"]})
-    require_same("parses", {str(parses.path): parses.fingerprint, str(labels_path): labels["inputs"]["parses 0"]})
-    engine, inputs = parses.details["engine"], parses.details["inputs"]
+    engine = parses.details["engine"]
     if engine["engine"] != "spacy":
         return CarriedParser({"engine": engine["engine"]}, Path(labels_path))
     found, digest = find_parser(trained, name, root)
-    require_same("parser", {str(parses.path): inputs["parser"], found: digest})
+    require_same("parser", {str(parses.path): parses.details["parser"], found: digest})
     folder = Path(found) if Path(found).is_dir() else None
-    metadata = {"engine": "spacy", "max_words": engine["max_words"], "spacy": inputs["spacy"]}
+    metadata = {"engine": "spacy", "max_words": engine["max_words"], "spacy": parses.details["spacy"]}
     return CarriedParser({**metadata, "package": None if folder else found}, Path(labels_path), folder, digest)
 
 

@@ -9,8 +9,8 @@ from typing import Any
 import numpy as np
 
 from pipeline.errors import IntegrityError
-from pipeline.storage.atomic import sidecar_path
 from pipeline.storage.batch import remove_own, sweep
+from pipeline.storage.commit import Commits, Provenance, commit_path
 from pipeline.storage.parameters import Parameters, read_parameters, write_parameters
 
 CHECKPOINT = "checkpoint"
@@ -24,7 +24,8 @@ class Checkpoints:
     """
 
     def __init__(self, folder: Path, fingerprint: str, seconds: float) -> None:
-        self.folder, self.fingerprint, self.seconds = Path(folder), fingerprint, seconds
+        self.folder, self.seconds = Path(folder), seconds
+        self._provenance = Provenance(self.folder, CHECKPOINT, 1, {"of": fingerprint})
         self._last = time.monotonic()
 
     def latest(self) -> Parameters | None:
@@ -32,11 +33,10 @@ class Checkpoints:
         sweep(self.folder)
         for path in sorted(self._paths(), reverse=True):
             try:
-                parameters = read_parameters(path, CHECKPOINT)
+                if Commits(self.folder).is_done(commit_path(path), self._provenance):
+                    return read_parameters(path, CHECKPOINT)
             except IntegrityError:
                 continue
-            if parameters.fingerprint == self.fingerprint:
-                return parameters
         return None
 
     def offer(self, make: Callable[[], tuple[Mapping[str, np.ndarray], Mapping[str, Any]]]) -> None:
@@ -47,9 +47,9 @@ class Checkpoints:
         number = max((int(path.stem.partition("-")[2]) for path in older), default=0) + 1
         tensors, settings = make()
         path = self.folder / f"step-{number:08d}.safetensors"
-        write_parameters(path, CHECKPOINT, tensors, settings=settings, fingerprint=self.fingerprint)
+        write_parameters(path, CHECKPOINT, tensors, settings=settings, provenance=self._provenance)
         for old in older:
-            sidecar_path(old).unlink(missing_ok=True)
+            commit_path(old).unlink(missing_ok=True)
             old.unlink()
         self._last = time.monotonic()
 

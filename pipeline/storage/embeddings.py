@@ -18,7 +18,7 @@ import numpy as np
 from pipeline.errors import IntegrityError, UsageError
 from pipeline.multivectors import SIDES, Comparison, Items, MultiVectors, ScoreRule, read_outline
 from pipeline.ragged import offsets_of, runs
-from pipeline.storage.atomic import Sidecar, is_sidecar, read_json, read_sidecar, sidecar_path
+from pipeline.storage.commit import Commit, Provenance, commit_path, details_of, open_commit
 from pipeline.storage.fingerprint import require_same
 from pipeline.storage.manifest import Manifest, ShardRows
 from pipeline.storage.sharded_ids import Ids, ShardedIds
@@ -35,10 +35,10 @@ def write_embeddings(
     details: Mapping[str, Any],
     rule: ScoreRule | None = None,
     *,
-    fingerprint: str,
-) -> Sidecar:
+    provenance: Provenance | None = None,
+) -> Commit:
     """Publish the `images` and `sentences` of one shard, and their `ids`; a multi-vector model has a `rule`. `details`
-    hold the `inputs`."""
+    hold the digest of the model under `made_of`."""
     arrays, kind = {}, FRAGMENTS if rule else EMBEDDINGS
     for name, one in SIDES.items():
         side = sides[name]
@@ -50,36 +50,26 @@ def write_embeddings(
             arrays[f"{one}_offsets"], side = side.offsets, side.vectors
         arrays |= {name: side, f"{one}_id": ids[name]}
     details = {**details, "dim": arrays["images"].shape[1], **({"score": rule._asdict()} if rule else {})}
-    return write_shard(path, kind, arrays, rows=len(ids["images"]), fingerprint=fingerprint, details=details)
+    return write_shard(path, kind, arrays, rows=len(ids["images"]), provenance=provenance, details=details)
 
 
 class Embeddings:
-    """The shards `<folder>/shard-00000.h5`. `name` is the model's, `registered` its class and `model` its fingerprint;
+    """The shards `<folder>/shard-00000.h5`. `name` is the model's, `registered` its class and `model` its digest;
     `comparison` is how its vectors compare, `multi_vector` whether an item has several, `dim` is c; `refits` the model
     that it refits, or None; `vocabulary` that of its sentences. `shards` are opened, and hashed, when they are used.
 
-    Raises IntegrityError if the first shard is of another model than `name` (None: any) or of another kind than
-    `multi_vector` (None: any); then, whenever one is used, for a shard that is missing or damaged, of another model
-    than the first, with offsets that do not fit its vectors, or made from other images or sentences than the
-    manifest's. `inputs` looks at the commits of all.
+    Raises IntegrityError if a shard is not valid when it is opened, and if one is of another model than the first.
     """
 
-    def __init__(
-        self, manifest: Manifest, folder: Path, name: str | None = None, multi_vector: bool | None = None
-    ) -> None:
+    def __init__(self, manifest: Manifest, folder: Path) -> None:
         self.folder, self.manifest = Path(folder), manifest
-        if multi_vector is None:
-            value = read_json(sidecar_path(shard_path(self.folder, 0)))
-            multi_vector = is_sidecar(value) and value["kind"] == FRAGMENTS
-        self.multi_vector = multi_vector
-        self.kind = FRAGMENTS if multi_vector else EMBEDDINGS
-        details = read_sidecar(shard_path(self.folder, 0), self.kind).details
-        self.model: str = details["inputs"]["model"]
+        first = open_commit(commit_path(shard_path(self.folder, 0)), hashed=False)
+        self.kind, details = first.kind, details_of(first)
+        self.multi_vector = self.kind == FRAGMENTS
+        self.model: str = details["made_of"]
         self.shards: Sequence[Shard] = OpenedOnUse(manifest.n_shards, self._open)
         self.rows: Sequence[ShardRows] = OpenedOnUse(manifest.n_shards, manifest.shard)
         self.name: str = details["model"]
-        if name is not None and self.name != name:
-            raise IntegrityError(f"{self.folder} holds the embeddings of {self.name}, not of {name}; run embed again")
         self.vocabulary: str | None = details.get("vocabulary")
         self.registered: str = details["registered"]
         self.refits: str | None = details.get("refits")
@@ -90,15 +80,8 @@ class Embeddings:
 
     def _open(self, number: int) -> Shard:
         shard = Shard(shard_path(self.folder, number), self.kind)
-        self._check(number, shard.sidecar)
+        require_same("model", {str(self.folder): self.model, str(shard.path): shard.details["made_of"]})
         return shard
-
-    def _check(self, number: int, sidecar: Sidecar) -> None:
-        path, rows, inputs = shard_path(self.folder, number), self.manifest.shard(number), sidecar.details["inputs"]
-        for what in ("images", "sentences"):
-            if inputs[what] != rows.fingerprints[what]:
-                raise IntegrityError(f"{path} was made from other {what}; run embed again")
-        require_same("model", {str(shard_path(self.folder, 0)): self.model, str(path): inputs["model"]})
 
     @property
     def comparison(self) -> Comparison:
@@ -113,11 +96,11 @@ class Embeddings:
 
     @cached_property
     def inputs(self) -> dict[str, str]:
+        """What a bundle is made from: the manifest, and the digest of each shard."""
         shards = {}
         for number in range(len(self.shards)):
-            sidecar = read_sidecar(shard_path(self.folder, number), self.kind)
-            self._check(number, sidecar)
-            shards[f"embeddings/{number:05d}"] = sidecar.fingerprint
+            commit = open_commit(shard_path(self.folder, number), self.kind, hashed=False)
+            shards[f"embeddings/{number:05d}"] = commit.digest
         return {"manifest": self.manifest.fingerprint, **shards}
 
     def read(self, modality: str, ids: np.ndarray) -> Items:

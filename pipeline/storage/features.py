@@ -9,9 +9,8 @@ from typing import Any
 import numpy as np
 
 from pipeline.errors import InputError
-from pipeline.storage.atomic import Sidecar, is_published
 from pipeline.storage.batch import remove_own, sweep
-from pipeline.storage.fingerprint import fingerprint
+from pipeline.storage.commit import Commit, Commits, Provenance, commit_path
 from pipeline.storage.shards import FEATURES, Shard, write_shard
 
 PART = "features-part"
@@ -21,39 +20,45 @@ PARTS = re.compile(r"\d{7}\.h5(\.json)?")  # files in the folder of a shard's pa
 class UnfinishedShard:
     """A feature shard of the images `image_id` (n,) that is written `part_rows` images at a time, to `<path>.parts`.
 
-    Parts that an earlier process published for the same fingerprint and rows are kept; `missing()` lists the others.
+    Parts that an earlier process published of the same provenance and rows are kept; `missing()` lists the others.
     """
 
     kind = FEATURES
 
-    def __init__(self, path: Path, fingerprint: str, image_id: np.ndarray, part_rows: int) -> None:
+    def __init__(self, path: Path, provenance: Provenance, image_id: np.ndarray, part_rows: int) -> None:
         self.path = Path(path)
         self.folder = _parts_of(self.path)
-        self.fingerprint, self.image_id, n = fingerprint, image_id, len(image_id)
+        self.provenance, self.image_id, n = provenance, image_id, len(image_id)
         self._parts = [range(start, min(start + part_rows, n)) for start in range(0, n, part_rows)]
 
     def missing(self) -> list[range]:
         """The ranges of rows that are not yet written."""
         sweep(self.folder)
-        return [rows for rows in self._parts if not is_published(self._file(rows), PART, self._digest(rows))]
+        return [rows for rows in self._parts if not is_unfinished(self._file(rows), self._of(rows))]
 
     def write(self, rows: range, features: np.ndarray) -> None:
         """Publish a part: the `features` (len(rows), dim) of `rows`, in their stored dtype."""
         arrays = {"features": features, "image_id": self.image_id[rows.start : rows.stop]}
-        write_shard(self._file(rows), PART, arrays, rows=len(rows), fingerprint=self._digest(rows))
+        write_shard(self._file(rows), PART, arrays, rows=len(rows), provenance=self._of(rows))
 
-    def publish(self, details: Mapping[str, Any]) -> Sidecar:
+    def publish(self, details: Mapping[str, Any]) -> Commit:
         """Publish the shard from its parts, then remove them."""
         features = np.concatenate([Shard(self._file(rows), PART)["features"] for rows in self._parts])
-        sidecar = write_features(self.path, features, self.image_id, self.fingerprint, details)
+        commit = write_features(self.path, features, self.image_id, self.provenance, details)
         remove_own(self.folder, PARTS)
-        return sidecar
+        return commit
 
     def _file(self, rows: range) -> Path:
         return self.folder / f"{rows.start:07d}.h5"
 
-    def _digest(self, rows: range) -> str:
-        return fingerprint(PART, 1, [rows.start, rows.stop], {"shard": self.fingerprint})
+    def _of(self, rows: range) -> Provenance:
+        """What makes the part of `rows`."""
+        return Provenance(self.folder, PART, 1, {"rows": [rows.start, rows.stop], "of": self.provenance.fingerprint})
+
+
+def is_unfinished(path: Path, provenance: Provenance) -> bool:
+    """Whether what a killed job has left at `path` is whole, and of the same work."""
+    return Commits(provenance.root).is_done(commit_path(path), provenance)
 
 
 def remove_unfinished(path: Path) -> None:
@@ -61,16 +66,21 @@ def remove_unfinished(path: Path) -> None:
     remove_own(_parts_of(Path(path)), PARTS)
 
 
+def has_unfinished(path: Path) -> bool:
+    """Whether there is, or was, work on the shard `path`."""
+    return _parts_of(path).is_dir() or commit_path(path).exists()
+
+
 def _parts_of(path: Path) -> Path:
     return path.with_name(f"{path.name}.parts")
 
 
 def write_features(
-    path: Path, features: np.ndarray, image_id: np.ndarray, fingerprint: str, details: Mapping[str, Any]
-) -> Sidecar:
-    """Publish a whole feature shard; `details` must hold the fingerprint of its images under `inputs`."""
+    path: Path, features: np.ndarray, image_id: np.ndarray, provenance: Provenance, details: Mapping[str, Any]
+) -> Commit:
+    """Publish a whole feature shard."""
     arrays, details = {"features": features, "image_id": image_id}, {"dim": features.shape[1], **details}
-    return write_shard(path, FEATURES, arrays, rows=len(features), fingerprint=fingerprint, details=details)
+    return write_shard(path, FEATURES, arrays, rows=len(features), provenance=provenance, details=details)
 
 
 def to_stored(features: np.ndarray, dtype: str, names: Sequence[str], key: str = "extract.storage") -> np.ndarray:

@@ -27,7 +27,6 @@ class ManifestFile(Form):
     contents: list[str]
     counts: dict[str, dict[str, int]]
     splits: dict[str, Count]
-    rejects: str
 
     @model_validator(mode="after")
     def _as_many_shards_as_images(self) -> Self:
@@ -48,18 +47,12 @@ class ShardTables(Form):
     boxes: Bounds
 
 
-class TableFile(Form):
-    bytes: Count
-    sha256: Digits
-
-
 class ManifestShard(Form):
     """A manifest's `shards/<number>.json`."""
 
     shard: Count
     rows: ShardTables
     content: str
-    files: dict[str, TableFile]
     images: str
     splits: str
     sentences: str
@@ -110,7 +103,6 @@ class LabelsFile(Form):
     """pipeline.text.tree_encoding.LabelTable."""
 
     fingerprint: str
-    inputs: Inputs
     relations: list[str]
     relation_counts: list[int]
     phrases: list[str]
@@ -135,8 +127,6 @@ class Evaluation(Form):
     n_sentences: Annotated[int, Field(gt=0)]
     image_to_sentence: Direction
     sentence_to_image: Direction
-    inputs: Inputs
-    fingerprint: str
 
 
 class Summary(Form):
@@ -161,8 +151,6 @@ class Descriptions(Form):
     of: str
     split: str | None
     images: list[DescribedForm]
-    inputs: Inputs
-    fingerprint: str
 
 
 class JudgementForm(Form):
@@ -171,7 +159,6 @@ class JudgementForm(Form):
     generator: str
     of: str
     split: str
-    inputs: Inputs
     n_images: int
     n_boxes: int | None
     bleu_1: Finite | None
@@ -206,20 +193,17 @@ class TransferCase(Form):
 
 
 class StudyFile(Form):
-    """What `study` writes: `files` in `cells/`, one for each draw of a number."""
+    """What `study` writes: files of `cells` in `cells/`, one for each draw of a number."""
 
-    files: dict[str, list[Annotated[str, Field(pattern=r"^[\w-]+\.json$")]]]
+    cells: dict[str, list[Annotated[str, Field(pattern=r"^[\w-]+\.json$")]]]
     transfer: list[TransferCase]
     setting: dict[str, Any]
-    inputs: Inputs
-    fingerprint: str
 
 
 class StudyCellForm(Form):
-    """One number of a study in one draw; its fingerprint names the file."""
+    """One number of a study in one draw."""
 
     key: str
-    fingerprint: Digits
     chosen: dict[str, Any]
     image_to_sentence: dict[str, Finite]
     sentence_to_image: dict[str, Finite]

@@ -9,11 +9,8 @@ import numpy as np
 from scipy import sparse
 
 from pipeline.errors import IntegrityError
-from pipeline.storage.atomic import Sidecar, read_sidecar
 from pipeline.storage.manifest import Manifest
 from pipeline.storage.names import plain
-from pipeline.storage.places import stated
-from pipeline.storage.reading import is_there
 from pipeline.storage.shards import FEATURES, Shard, shard_path
 from pipeline.storage.text_shards import Texts
 
@@ -43,7 +40,7 @@ class SplitRows:
 
 
 class Features:
-    """The feature shards `<root>/<encoder>/shard-00000.h5` of a manifest, checked to be of its images."""
+    """The feature shards `<root>/<encoder>/shard-00000.h5` of a manifest."""
 
     def __init__(self, manifest: Manifest, root: Path) -> None:
         self.manifest = manifest
@@ -52,46 +49,22 @@ class Features:
         self._last: dict[str, tuple[int, Shard]] = {}  # of each encoder: its bytes are hashed when it is opened
 
     def open(self, encoder: str, number: int) -> Shard:
-        """Shard `number` of `encoder`. Raises IntegrityError unless that made it from the manifest's images."""
+        """Shard `number` of `encoder`. Raises IntegrityError where two shards were computed in different precisions."""
         if self._last.get(encoder, (None,))[0] == number:
             return self._last[encoder][1]
         shard = Shard(shard_path(self.root / plain(encoder, "the model"), number), FEATURES)
-        self._check(shard.path, shard.sidecar, encoder, number)
+        self._require_precision(shard, encoder)
         self._last[encoder] = number, shard
         return shard
 
-    def sidecar(self, encoder: str, number: int) -> Sidecar:
-        """Its sidecar alone, without the features. Raises as `open` does."""
-        path = shard_path(self.root / plain(encoder, "the model"), number)
-        found = read_sidecar(path, FEATURES)
-        self._check(path, found, encoder, number)
-        return found
-
-    def _check(self, path: Path, sidecar: Sidecar, encoder: str, number: int) -> None:
-        require_encoder_name(path, sidecar, encoder)
-        if sidecar.details["inputs"]["images"] != self.manifest.shard(number).fingerprints["images"]:
-            raise IntegrityError(f"{path} was made from other images than the manifest's; run extract again")
-        if encoder not in self._computed:
-            first = shard_path(self.root / plain(encoder, "the model"), 0)
-            known = (first, read_sidecar(first, FEATURES)) if is_there(first) else (path, sidecar)
-            self._computed[encoder] = known[0], _precision(known[1])
-        other, precision = self._computed[encoder]
-        if _precision(sidecar) != precision:
+    def _require_precision(self, shard: Shard, encoder: str) -> None:
+        precision = shard.details.get("encoder", {}).get("precision", "their own")
+        path, first = self._computed.setdefault(encoder, (shard.path, precision))
+        if precision != first:
             raise IntegrityError(
-                f"{path} was computed in {_precision(sidecar)} and {other} in {precision}, since precision auto goes by"
+                f"{shard.path} was computed in {precision} and {path} in {first}, since precision auto goes by"
                 " the machine; name extract.precision and run extract again"
             )
-
-
-def _precision(sidecar: Sidecar) -> str:
-    about = sidecar.details.get("encoder")
-    return str(about.get("precision", "their own")) if isinstance(about, Mapping) else "their own"
-
-
-def require_encoder_name(path: Path, sidecar: Sidecar, encoder: str) -> None:
-    """Raises IntegrityError if a shard is of an encoder of another name."""
-    if (held := stated(sidecar.details).get("encoder", encoder)) != encoder:
-        raise IntegrityError(f"{path} is of the encoder {held}, not of {encoder}; run its stage again")
 
 
 def read_split(features: Features, sentences: Texts, encoders: tuple[str, ...], split: str, limit: int) -> SplitRows:

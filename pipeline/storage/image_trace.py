@@ -8,8 +8,8 @@ from typing import Any
 import numpy as np
 
 from pipeline.errors import InputError, IntegrityError
-from pipeline.storage.atomic import is_sidecar, read_json, sidecar_path
 from pipeline.storage.bundle import CARD, Bundle
+from pipeline.storage.commit import commit_path, read_commit
 from pipeline.storage.embeddings import FRAGMENTS
 from pipeline.storage.manifest import Manifest
 from pipeline.storage.reading import explain, is_there, kind_of, read_bytes, walk
@@ -112,14 +112,13 @@ def _list_files(run: Path, names: set[str]) -> tuple[list[Path], list[TraceRows]
 def _in_shard(path: Path, image_id: int, sentences: Sequence[int]) -> Iterator[TraceRows]:
     """The image's rows in a shard of any kind, by its datasets `image_id`, `sentence_id` and `offsets`."""
     try:
-        value = read_json(sidecar_path(path))
-        shard = Shard(path, value["kind"] if is_sidecar(value) else "")
+        shard = Shard(path, read_commit(commit_path(path)).kind)
         owners = shard["image_id"]
     except IntegrityError as error:
         yield TraceRows(path, "images", (), str(error))
         return
     here = tuple(np.flatnonzero(owners == image_id).tolist())
-    if shard.sidecar.kind in (EMBEDDINGS, FRAGMENTS):
+    if shard.commit.kind in (EMBEDDINGS, FRAGMENTS):
         of = np.flatnonzero(np.isin(shard["sentence_id"], sentences)).tolist()
         yield from (TraceRows(path, "image", here), TraceRows(path, "sentences", tuple(of)))
     elif "sentence_id" in shard:

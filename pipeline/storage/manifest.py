@@ -4,10 +4,11 @@
 shard_size) and what belongs to them: `shards/00000.images.parquet`, `shards/00000.sentences.parquet` and so on, a file
 for each table in which it has rows. Their commit, `shards/00000.json`, says which rows of all these are, and has
 fingerprints of their contents, so that images added at the end leave the earlier shards, and whatever was made from
-them, valid. `manifest.json` is written last and vouches for the shards. A job reads the tables of its own shards.
+them, valid. `manifest.json` is written last and vouches for the commits of the shards, for `rejects.jsonl`, and for
+`objects.parquet`: size and sha256 of each remote tar shard, so that a changed one is noticed. A job reads the tables of
+its own shards.
 """
 
-import hashlib
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
@@ -20,11 +21,10 @@ import pyarrow as pa
 
 from pipeline.errors import IntegrityError
 from pipeline.remote.paths import place
-from pipeline.storage.atomic import read_json
+from pipeline.storage.commit import file_fault, read_commit
 from pipeline.storage.fingerprint import fingerprint
 from pipeline.storage.forms import ManifestFile, ManifestShard
-from pipeline.storage.objects import read_objects
-from pipeline.storage.reading import file_sha256, open_regular, read_bytes, refusing
+from pipeline.storage.reading import open_regular, read_bytes, refusing
 from pipeline.storage.records import require_form
 from pipeline.storage.rejects import from_lines
 from pipeline.storage.tables import PackedTable, require_columns
@@ -52,6 +52,9 @@ BOXES = pa.schema(
 )
 FINGERPRINTS = ("images", "splits", "sentences", "documents", "boxes")
 """Contents with a fingerprint in the commit of a shard."""
+OBJECT_TABLE = pa.schema([("path", pa.string()), ("size", pa.int64()), ("sha256", pa.string())])
+OBJECTS, REJECTS = "objects.parquet", "rejects.jsonl"
+Objects = Mapping[str, tuple[int, str]]
 TABLES = {"images": IMAGES, "sentences": SENTENCES, "documents": DOCUMENTS, "boxes": BOXES}
 KEPT_COMMITS = 256
 """Commits of shards, of some 6 kB each, that a manifest keeps; another is read again when it is asked for."""
@@ -89,7 +92,7 @@ class Manifest:
     def __init__(self, folder: Path) -> None:
         self.folder = Path(folder)
         path = self.folder / "manifest.json"
-        self.summary = require_form(read_json(path), ManifestFile, path, REMEDY, "is not a manifest")
+        self.summary = require_form(read_commit(path).value, ManifestFile, path, REMEDY, "is not a manifest")
         self.fingerprint: str = self.summary["fingerprint"]
         self.root = place(self.summary["root"])
         self.shard_size: int = self.summary["shard_size"]
@@ -108,12 +111,9 @@ class Manifest:
         """
         if (held := self._held.get(name)) and held[0] == number:
             return held[1]
-        record, file = self._record(number), table_file(number, name)
-        path, about = self.folder / "shards" / file, record["files"].get(file)
-        table = TABLES[name].empty_table() if about is None else _read(path, about["sha256"], TABLES[name])
-        first, last = record["rows"][name]
-        if table.num_rows != last - first:
-            raise IntegrityError(f"{path} has {table.num_rows} rows, its commit says {last - first}; {REMEDY}")
+        path = self.folder / "shards" / table_file(number, name)
+        about = self._record(number)["files"].get(path.name)
+        table = TABLES[name].empty_table() if about is None else _read(path, about, TABLES[name])
         self._held[name] = number, table
         return table
 
@@ -121,22 +121,28 @@ class Manifest:
         tables = [self.table(name, number) for number in range(self.n_shards)]
         return pa.concat_tables(tables) if tables else TABLES[name].empty_table()
 
-    objects = cached_property(lambda self: read_objects(self.folder))
     images = cached_property(lambda self: self._whole("images"))
     sentences = cached_property(lambda self: self._whole("sentences"))
     documents = cached_property(lambda self: self._whole("documents"))
     boxes = cached_property(lambda self: self._whole("boxes"))
 
+    @cached_property
+    def objects(self) -> Objects:
+        """Of a remote collection, the size and sha256 of each tar shard by its path, relative to the root."""
+        about = self.summary["files"].get(OBJECTS)
+        if about is None:
+            return {}
+        rows = _read(self.folder / OBJECTS, about, OBJECT_TABLE).to_pydict()
+        return {path: (size, digest) for path, size, digest in zip(*rows.values(), strict=True)}
+
     rejects = cached_property(lambda self: list(self.each_reject()))
 
     def each_reject(self) -> Iterator[dict[str, Any]]:
         """{file, row, what, reason} of everything that was left out, one after another."""
-        path = self.folder / "rejects.jsonl"
-        with refusing(path, REMEDY, MISSING):
-            if file_sha256(path) != self.summary["rejects"]:
-                raise IntegrityError(f"{path} is not what its manifest says: it was changed or damaged; {REMEDY}")
-            with open_regular(path) as lines:
-                yield from from_lines(lines, path)
+        path = self.folder / REJECTS
+        _require_whole(path, self.summary["files"][REJECTS])
+        with refusing(path, REMEDY, MISSING), open_regular(path) as lines:
+            yield from from_lines(lines, path)
 
     @cached_property
     def splits(self) -> np.ndarray:
@@ -220,24 +226,21 @@ class Manifest:
             raise IntegrityError(f"{self.folder} has shards 0 to {self.n_shards - 1}, not {number}")
         if number not in self._records:
             path = shard_commit(self.folder, number)
-            value = require_form(read_json(path), ManifestShard, path, REMEDY)
-            if value["shard"] != number:
-                raise IntegrityError(f"{path} is of shard {value['shard']}: it was moved or copied; {REMEDY}")
-            if value["content"] != self.summary["contents"][number]:
-                raise IntegrityError(f"{path} belongs to another manifest; {REMEDY}")
-            first = number * self.shard_size
-            if value["rows"]["images"] != [first, min(first + self.shard_size, self.n_images)]:
-                raise IntegrityError(f"{path} has other images than its manifest gives shard {number}; {REMEDY}")
+            _require_whole(path, self.summary["files"][f"shards/{path.name}"])
+            value = require_form(read_commit(path).value, ManifestShard, path, REMEDY)
             if len(self._records) >= KEPT_COMMITS:
                 del self._records[next(iter(self._records))]
             self._records[number] = value
         return self._records[number]
 
 
-def _read(path: Path, sha256: str, schema: pa.Schema) -> pa.Table:
-    data = read_bytes(path, REMEDY, MISSING)
-    if hashlib.sha256(data).hexdigest() != sha256:
-        raise IntegrityError(f"{path} is damaged: it does not match its commit; {REMEDY}")
-    packed = PackedTable(data, path)
+def _require_whole(path: Path, about: Mapping[str, Any]) -> None:
+    if reason := file_fault(path, about):
+        raise IntegrityError(f"{path} is {reason}; {REMEDY}")
+
+
+def _read(path: Path, about: Mapping[str, Any], schema: pa.Schema) -> pa.Table:
+    _require_whole(path, about)
+    packed = PackedTable(read_bytes(path, REMEDY, MISSING), path)
     require_columns(path, packed.schema, schema, REMEDY)
     return packed.unpack()

@@ -1,8 +1,8 @@
 """Writing a manifest: its tables by shard, their fingerprints, and its commit."""
 
-import re
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping
+from functools import partial
 from itertools import chain
 from pathlib import Path
 from types import MappingProxyType
@@ -13,18 +13,24 @@ import pyarrow as pa
 
 from pipeline.errors import IntegrityError
 from pipeline.remote.paths import Place
-from pipeline.storage.atomic import CHECK, read_json, to_json
+from pipeline.storage.atomic import to_json
 from pipeline.storage.batch import FileBatch, is_regular
-from pipeline.storage.commits import fault_of
+from pipeline.storage.commit import Commit, Provenance, describe_file, open_commit, publish_record, remove_from, seal
 from pipeline.storage.fingerprint import fingerprint
-from pipeline.storage.forms import ManifestShard
-from pipeline.storage.manifest import TABLES, VERSION, shard_commit, table_file
-from pipeline.storage.objects import Objects, write_objects
+from pipeline.storage.manifest import (
+    OBJECT_TABLE,
+    OBJECTS,
+    REJECTS,
+    TABLES,
+    VERSION,
+    Objects,
+    shard_commit,
+    table_file,
+)
 from pipeline.storage.rejects import to_lines
 from pipeline.storage.tables import to_parquet
 
 DIGEST_ROWS = 1 << 16
-SHARD_FILE = re.compile(r"\d{5,}\.json")  # names of the commits in shards/
 
 
 def write_manifest(
@@ -36,6 +42,7 @@ def write_manifest(
     shard_size: int,
     objects: Objects = MappingProxyType({}),
     left_out: Mapping[str, int] = MappingProxyType({}),
+    provenance: Provenance | None = None,
 ) -> None:
     """Publish a manifest, all at once; `manifest.json` comes last and is its commit. Shards that are there stay.
 
@@ -49,14 +56,20 @@ def write_manifest(
         if count["given"] != fates:
             raise IntegrityError(f"counts of {what} are not conserved: {dict(count)}")
     folder, batch, contents, splits = Path(folder), FileBatch(), [], Counter()
-    stale = {path: _own(path) for path in (folder / "shards").glob("*.json") if SHARD_FILE.fullmatch(path.name)}
+    gone: list[Path] = []
+    provenance = provenance or Provenance(folder.parent, "", 0)
     with batch.discarded_on_error():
-        rejected = batch.add(folder / "rejects.jsonl", to_lines(rejects))
-        for number, (rows, own) in enumerate(divide(parts, shard_size)):
-            record = {"shard": number, "rows": rows, **shard_fingerprints(own)}
+        files = {REJECTS: batch.add_file(folder / REJECTS, to_lines(rejects))}
+        for number, (rows, tables) in enumerate(divide(parts, shard_size)):
+            record = {"shard": number, "rows": rows, **shard_fingerprints(tables)}
             contents.append(record["content"])
-            splits.update(own["images"]["split"].to_pylist())
-            _add_shard(batch, shard_commit(folder, number), record, own, stale)
+            splits.update(tables["images"]["split"].to_pylist())
+            path = shard_commit(folder, number)
+            files[f"shards/{path.name}"] = _add_shard(batch, path, record, tables, provenance.root, gone)
+        if objects:
+            rows = [{"path": name, "size": size, "sha256": digest} for name, (size, digest) in sorted(objects.items())]
+            data = to_parquet(pa.Table.from_pylist(rows, OBJECT_TABLE))
+            files[OBJECTS] = batch.add_file(folder / OBJECTS, data)
         value = {
             "fingerprint": fingerprint("manifest", VERSION, [shard_size, *contents]),
             "version": VERSION,
@@ -67,30 +80,43 @@ def write_manifest(
             "counts": {what: dict(count) for what, count in counts.items()},
             "left_out": dict(left_out),
             "splits": dict(sorted(splits.items())),
-            "rejects": rejected,
         }
-        write_objects(folder, objects, batch)
-        batch.add(folder / "manifest.json", to_json(value), commit=True)
+        publish_record(folder / "manifest.json", value, provenance=provenance, files=files, batch=batch)
     batch.publish()
-    _remove(stale, len(contents))
+    for path in gone if objects else [*gone, folder / OBJECTS]:
+        path.unlink(missing_ok=True)
+    remove_from(len(contents), partial(shard_commit, folder))
 
 
 def _add_shard(
-    batch: FileBatch, path: Path, record: Mapping[str, Any], tables: Mapping[str, pa.Table], stale: dict[Path, Any]
-) -> None:
-    """Add the shard whose commit is `path`, unless it is there; takes what stays of it out of the `stale`."""
-    old = stale.pop(path, {})
-    if all(old.get(name) == value for name, value in record.items()) and not _damaged(path, old):
-        return
-    files = {}
-    for name, table in tables.items():
-        if table.num_rows:
-            data = to_parquet(table)
-            file = table_file(record["shard"], name)
-            files[file] = {"bytes": data.nbytes, "sha256": batch.add(path.with_name(file), data)}
-    batch.add(path, to_json({**record, "files": files}), commit=True)
-    if gone := {name: about for name, about in old.get("files", {}).items() if name not in files}:
-        stale[path] = {"files": gone}
+    batch: FileBatch,
+    path: Path,
+    record: Mapping[str, Any],
+    tables: Mapping[str, pa.Table],
+    root: Path,
+    gone: list[Path],
+) -> dict[str, Any]:
+    """Add the shard whose commit is `path`, unless it is there; returns what vouches for that commit. Files of tables
+    in which it has no rows any more are added to `gone`."""
+    before = _shard(path)
+    if before is not None and before.value.get("content") == record["content"]:
+        return describe_file(path)
+    files = {
+        (file := table_file(record["shard"], name)): batch.add_file(path.with_name(file), to_parquet(table))
+        for name, table in tables.items()
+        if table.num_rows
+    }
+    gone += [path.with_name(name) for name in (before.files if before else ()) if name not in files]
+    commit = seal(path, record, files, Provenance(root, "", 0))
+    return batch.add_file(path, to_json(commit.value), commit=True)
+
+
+def _shard(path: Path) -> Commit | None:
+    """The commit of a shard that is whole; None where there is none."""
+    try:
+        return open_commit(path) if is_regular(path) else None
+    except IntegrityError:
+        return None
 
 
 def divide(parts: Iterable[Mapping[str, pa.Table]], shard_size: int) -> Iterator[tuple[dict[str, list[int]], dict]]:
@@ -123,32 +149,6 @@ def shard_fingerprints(tables: Mapping[str, pa.Table]) -> dict[str, str]:
 def _cast(table: pa.Table, schema: pa.Schema) -> pa.Table:
     """The columns of the schema, and further ones as they are."""
     return table.cast(pa.schema([*schema, *(field for field in table.schema if field.name not in schema.names)]))
-
-
-def _own(path: Path) -> dict[str, Any]:
-    """The content of the JSON file if `write_manifest` wrote it, else nothing."""
-    try:
-        value = read_json(path) if is_regular(path) else None
-    except (IntegrityError, OSError):
-        return {}
-    own = isinstance(value, dict) and value.keys() == {*ManifestShard.model_fields, CHECK}
-    return {name: part for name, part in value.items() if name != CHECK} if own else {}
-
-
-def _damaged(commit: Path, record: Mapping[str, Any]) -> bool:
-    return any(fault_of(commit.with_name(name), about) for name, about in record["files"].items())
-
-
-def _remove(stale: Mapping[Path, Mapping[str, Any]], count: int) -> None:
-    """Remove the files that these commits of shards list, unchanged, and the commits beyond the `count` first."""
-    for commit, record in stale.items():
-        for name, about in record.get("files", {}).items():
-            number, _, _ = name.partition(".")
-            path = commit.with_name(name)
-            if number == commit.stem and path.name == name and is_regular(path) and not fault_of(path, about):
-                path.unlink()
-        if record and int(commit.stem) >= count:
-            commit.unlink(missing_ok=True)
 
 
 def _table_digest(table: pa.Table) -> str:

@@ -8,17 +8,15 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from pipeline.errors import IntegrityError
-from pipeline.storage.atomic import Sidecar, is_published, read_sidecar
-from pipeline.storage.commits import SUM
-from pipeline.storage.fingerprint import fingerprint as fingerprint_of
+from pipeline.storage.commit import Commits, Provenance, combined, commit_path, open_commit
 from pipeline.storage.fingerprint import require_same
 from pipeline.storage.gather import Features, SplitRows, read_pairs
 from pipeline.storage.manifest import Manifest
-from pipeline.storage.provenance import Origin, join_origins, same_origin
-from pipeline.storage.reading import is_there
+from pipeline.storage.provenance import Origin
 from pipeline.storage.shards import MOMENTS, OpenedOnUse, Shard, shard_path, write_shard
 from pipeline.storage.text_shards import Texts
 
+SUM = "sum.h5"  # of the moments of all shards beside it
 NAMES = ("n", "mean_x", "mean_y", "xx", "xy", "yy")
 
 
@@ -28,8 +26,8 @@ def write_moments(
     image_id: np.ndarray,
     fold_of: np.ndarray,
     *,
-    fingerprint: str,
     details: Mapping[str, Any],
+    provenance: Provenance | None = None,
 ) -> None:
     """Publish the arrays of each fold's moments, stacked along a first axis; image `image_id[i]` is in `fold_of[i]`.
 
@@ -39,7 +37,7 @@ def write_moments(
     for name in NAMES if folds else ():
         arrays[name] = np.stack([folds[fold][name] for fold in sorted(folds)])
     details = {**details, "stored": sorted(folds)}
-    write_shard(path, MOMENTS, arrays, rows=len(image_id), fingerprint=fingerprint, details=details)
+    write_shard(path, MOMENTS, arrays, rows=len(image_id), provenance=provenance, details=details)
 
 
 def read_moments(path: Path, fold: int) -> dict[str, np.ndarray]:
@@ -53,32 +51,37 @@ class Stored(NamedTuple):
     """A file of the moments of some `folds`: of a shard, or the sum of all."""
 
     path: Path
-    fingerprint: str
+    root: Path
+    digest: str
     rows: int
     folds: Sequence[int]
 
 
 def stored_moments(path: Path) -> Stored:
     """What the commit of a file says of it."""
-    sidecar = read_sidecar(path, MOMENTS)
-    return Stored(path, sidecar.fingerprint, sidecar.rows, sidecar.details["stored"])
+    commit = open_commit(path, MOMENTS, hashed=False)
+    return Stored(path, commit.root, commit.digest, commit.rows, commit.details["stored"])
 
 
 def sum_path(folder: Path) -> Path:
     return Path(folder) / SUM
 
 
-def sum_fingerprint(shards: Sequence[Stored]) -> str:
-    """Of the sum of the moments of these shards."""
-    return fingerprint_of("sum of moments", 1, [shard.fingerprint for shard in shards])
+def _sum_of(shards: Sequence[Stored]) -> Provenance:
+    """What makes the sum of these shards."""
+    return Provenance(shards[0].root, "sum of moments", 1, {"shards": [shard.digest for shard in shards]})
+
+
+def _is_summed(shards: Sequence[Stored]) -> bool:
+    path = commit_path(sum_path(shards[0].path.parent))
+    return Commits(path.parent).is_done(path, _sum_of(shards))
 
 
 def write_sum(folder: Path, numbers: range, add_up: Callable[[list[Callable]], Mapping]) -> None:
     """Publish the sum of the moments of the shards, unless it is there. `add_up` makes the arrays of one fold from
     functions that read those of its shards."""
     shards = [stored_moments(shard_path(folder, number)) for number in numbers]
-    digest = sum_fingerprint(shards)
-    if is_published(sum_path(folder), MOMENTS, digest):
+    if _is_summed(shards):
         return
     readers = {
         fold: [partial(read_moments, shard.path.absolute(), fold) for shard in shards if fold in shard.folds]
@@ -86,55 +89,27 @@ def write_sum(folder: Path, numbers: range, add_up: Callable[[list[Callable]], M
     }
     folds = {fold: add_up(each) for fold, each in readers.items()}
     none = np.empty(0, np.int64)
-    write_moments(sum_path(folder), folds, none, none, fingerprint=digest, details={})
+    write_moments(sum_path(folder), folds, none, none, provenance=_sum_of(shards), details={})
 
 
 class PairSet:
     """The target or the auxiliary pairs of a manifest: their moments by fold, and the pairs themselves in blocks.
 
     `view` is the image view and `text` the text view, `encoders` and `text_encoders` the origins of their blocks.
-    Raises IntegrityError if a shard is missing or of other `pairs`, if shards differ in views, encoders or number of
-    folds, or if they were summed from other features or texts than these, and, when it is read, if one is damaged.
+    Raises IntegrityError if a shard is missing or not valid, and, when it is read, if one is damaged.
     """
 
-    def __init__(self, features: Features, texts: Texts, folder: Path, pairs: str) -> None:
+    def __init__(self, features: Features, texts: Texts, folder: Path) -> None:
         self._features, self._texts = features, texts
         self.folder = Path(folder)
-        count, first = features.manifest.n_shards, read_sidecar(shard_path(folder, 0), MOMENTS)
+        count, first = features.manifest.n_shards, open_commit(shard_path(folder, 0), MOMENTS, hashed=False)
         self.view: Mapping[str, Any] = first.details["view"]
         self.text: Mapping[str, Any] = first.details["text"]
         self.n_folds: int = first.details["folds"]["count"]
         self.encoders: Mapping[str, Origin] = first.details["encoders"]
         self.text_encoders: Mapping[str, Origin] = first.details["text_encoders"]
-        for number in range(count):
-            self._require_own(number, pairs, first)
         self._files = [stored_moments(shard_path(self.folder, number)) for number in range(count)]
         self._shards = OpenedOnUse(count, lambda number: Shard(self._files[number].path, MOMENTS))
-
-    def _require_own(self, number: int, pairs: str, first: Sidecar) -> None:
-        """Raises IntegrityError unless shard `number` was summed from these pairs, as the `first` shard was. Reads only
-        sidecars."""
-        path, one = shard_path(self.folder, number), shard_path(self.folder, 0)
-        shard = read_sidecar(path, MOMENTS)
-        if (held := shard.details["pairs"]) != pairs:
-            raise IntegrityError(f"{path} is of {held} pairs, not of {pairs}; give the right folder")
-        for what in ("view", "text", "folds"):
-            require_same(what, {str(one): str(first.details[what]), str(path): str(shard.details[what])})
-        for key in ("encoders", "text_encoders"):
-            for name, origin in first.details[key].items():
-                same_origin(name, {str(one): origin, str(path): shard.details[key][name]})
-        rows, inputs = self.manifest.shard(number), shard.details["inputs"]
-        own = {what: (self.manifest.folder, rows.fingerprints[what]) for what in ("images", "splits")}
-        for name, texts in self._texts.by_encoder.items():
-            own[f"text/{name}"] = (shard_path(texts.folder, number), texts.sidecar(number).fingerprint)
-        for name in self.encoders:
-            # Moments may cover more encoders than a model, so features may be missing.
-            if is_there(self._features.root / name):
-                made = self._features.sidecar(name, number).fingerprint
-                own[f"features/{name}"] = (shard_path(self._features.root / name, number), made)
-        for what, (source, digest) in own.items():
-            if inputs.get(what) != digest:
-                raise IntegrityError(f"{path} was summed from other {what} than {source}; run accumulate again")
 
     @property
     def manifest(self) -> Manifest:
@@ -146,9 +121,9 @@ class PairSet:
         return sum(shard.rows for shard in self._files) // self.n_folds
 
     @property
-    def inputs(self) -> dict[str, str]:
-        """Fingerprints of the shards."""
-        return {str(number): shard.fingerprint for number, shard in enumerate(self._files)}
+    def digest(self) -> str:
+        """Of all shards."""
+        return combined(shard.digest for shard in self._files)
 
     def moments(self, folds: Sequence[int]) -> list[Callable[[], dict[str, np.ndarray]]]:
         """Functions that read the moments of `folds`: of their sum over all shards, or one for each shard with pairs in
@@ -169,10 +144,7 @@ class PairSet:
     @cached_property
     def _summed(self) -> list[Stored]:
         """The files that add up to all moments: the sum of these shards, or the shards where there is none of them."""
-        path = sum_path(self.folder)
-        if is_there(path) and (total := stored_moments(path)).fingerprint == sum_fingerprint(self._files):
-            return [total]
-        return self._files
+        return [stored_moments(sum_path(self.folder))] if _is_summed(self._files) else self._files
 
     def blocks(
         self, folds: Sequence[int], encoders: tuple[str, ...], text_encoders: tuple[str, ...], rows: int
@@ -191,7 +163,7 @@ class PairSet:
 class JoinedPairs:
     """Two sets of pairs as one: the folds of the first, then those of the second.
 
-    Raises IntegrityError if their views or encoders differ.
+    Raises IntegrityError if their views differ: they were made by two configurations.
     """
 
     def __init__(self, first: PairSet, second: PairSet) -> None:
@@ -199,8 +171,7 @@ class JoinedPairs:
         for what in ("view", "text"):
             require_same(what, {str(part.folder): str(getattr(part, what)) for part in self._parts})
         self.view, self.text = first.view, first.text
-        self.encoders = join_origins((str(part.folder), part.encoders) for part in self._parts)
-        self.text_encoders = join_origins((str(part.folder), part.text_encoders) for part in self._parts)
+        self.encoders, self.text_encoders = first.encoders, first.text_encoders
         self.n_folds = first.n_folds + second.n_folds
 
     def moments(self, folds: Sequence[int]) -> list[Callable[[], dict[str, np.ndarray]]]:

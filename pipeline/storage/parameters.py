@@ -11,8 +11,9 @@ import safetensors
 import safetensors.numpy
 
 from pipeline.errors import IntegrityError
-from pipeline.storage.atomic import Record, publish, read_verified, sidecar_path
 from pipeline.storage.batch import FileBatch
+from pipeline.storage.commit import Commit, Provenance, details_of, open_commit, publish
+from pipeline.storage.reading import read_bytes
 
 MODEL, ENCODER, TEXT_ENCODER, WORDS = "model", "encoder", "text-encoder", "words"
 
@@ -35,24 +36,24 @@ def write_parameters(
     tensors: Mapping[str, np.ndarray],
     *,
     settings: Mapping[str, Any],
-    fingerprint: str,
+    provenance: Provenance | None = None,
     details: Mapping[str, Any] | None = None,
     batch: FileBatch | None = None,
-) -> None:
-    """Publish `tensors` as the safetensors file `path`, and the rest in its sidecar; `batch` is that of `publish`."""
+) -> Commit:
+    """Publish `tensors` as the safetensors file `path`, and the rest in its commit; `batch` is that of `publish`."""
     data = safetensors.numpy.save({name: np.asarray(tensor, order="C") for name, tensor in tensors.items()})
     details = {"settings": dict(settings), **(details or {})}
-    publish(path, data, kind=kind, rows=len(tensors), fingerprint=fingerprint, details=details, batch=batch)
+    return publish(path, data, kind=kind, rows=len(tensors), provenance=provenance, details=details, batch=batch)
 
 
-def read_parameters(path: Path, kind: str) -> Parameters:
-    """What `write_parameters` published. Raises IntegrityError for a file that is damaged or of another kind."""
-    data, sidecar = read_verified(path, kind)
-    tensors = load_tensors(data, path)
-    details = Record(sidecar.details, sidecar_path(path))
+def read_parameters(path: Path, kind: str, anywhere: bool = False) -> Parameters:
+    """What `write_parameters` published. Raises IntegrityError as `open_commit` does, and without settings."""
+    commit = open_commit(path, kind, anywhere=anywhere)
+    details = details_of(commit)
     if not isinstance(details.get("settings"), dict):
-        raise IntegrityError(f"{sidecar_path(path)} has no settings; run its stage again")
-    return Parameters(tensors, details.pop("settings"), sidecar.fingerprint, details, sidecar.sha256)
+        raise IntegrityError(f"{commit.path} has no settings; run its stage again")
+    sha256 = commit.files[path.name]["sha256"]
+    return Parameters(load_tensors(read_bytes(path), path), details.pop("settings"), commit.digest, details, sha256)
 
 
 def load_tensors(data: bytes, path: Path, remedy: str = "run its stage again") -> dict[str, np.ndarray]:

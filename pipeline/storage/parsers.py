@@ -12,25 +12,25 @@ from pathlib import Path
 from typing import Any
 
 from pipeline.errors import IntegrityError, UsageError
-from pipeline.storage.atomic import read_json, to_json
 from pipeline.storage.batch import FileBatch
+from pipeline.storage.commit import Provenance, describe_file, open_commit, publish_record
 from pipeline.storage.fingerprint import fingerprint
-from pipeline.storage.reading import file_sha256, refusing
+from pipeline.storage.reading import file_sha256
 
 PIPELINE = "pipeline"
 UNUSED = ("ner", "lemmatizer", "textcat", "entity_linker", "entity_ruler", "spancat")
 
 
-def publish_parser(folder: Path, trained: Path, digest: str, details: Mapping[str, Any]) -> None:
-    """Make the folder `trained`, on the same disk, the pipeline in `folder`, and commit it under the fingerprint
-    `digest`: an older commit goes before its pipeline does. Raises JointspaceError, leaving an older pipeline alone, if
-    there is no room for the new commit."""
+def publish_parser(folder: Path, trained: Path, details: Mapping[str, Any], provenance: Provenance) -> None:
+    """Make the folder `trained`, on the same disk, the pipeline in `folder`, and commit it: an older commit goes before
+    its pipeline does. Raises JointspaceError, leaving an older pipeline alone, if there is no room for the new
+    commit."""
     final, commit, batch = folder / PIPELINE, folder / f"{PIPELINE}.json", FileBatch()
-    about = {"kind": PIPELINE, "fingerprint": digest, "files": _digests(trained), **details}
+    files = {f"{PIPELINE}/{path.relative_to(trained).as_posix()}": describe_file(path) for path in _files(trained)}
     for path in _files(trained):
         with open(path, "rb") as file:
             os.fsync(file.fileno())
-    batch.add(commit, to_json(about), commit=True)
+    publish_record(commit, {"kind": PIPELINE, **details}, provenance=provenance, files=files, batch=batch)
     commit.unlink(missing_ok=True)
     if final.exists():
         shutil.rmtree(final)
@@ -63,12 +63,10 @@ def find_parser(trained: Path | None, name: str | None, root: Path) -> tuple[str
         return name, digest
     if trained is None:
         raise UsageError("no parser: set parse.pipeline to one, or run train-parser")
-    value = read_json(Path(trained) / f"{PIPELINE}.json")
-    with refusing(Path(trained) / PIPELINE, "run train-parser again"):
-        digests = _digests(Path(trained) / PIPELINE)
-    if digests != value["files"]:
-        raise IntegrityError(f"{trained} is not as train-parser wrote it; run it again")
-    return str(Path(trained) / PIPELINE), value["fingerprint"]
+    folder, commit = Path(trained) / PIPELINE, open_commit(Path(trained) / f"{PIPELINE}.json")
+    if others := {f"{PIPELINE}/{path.relative_to(folder).as_posix()}" for path in _files(folder)} - set(commit.files):
+        raise IntegrityError(f"{Path(trained) / min(others)} is not what train-parser wrote; remove it")
+    return str(folder), commit.digest
 
 
 def package_digest(name: str) -> str | None:

@@ -12,15 +12,15 @@ import numpy as np
 import pyarrow as pa
 from pydantic import model_validator
 
-from pipeline.errors import InputError, IntegrityError
-from pipeline.storage.atomic import publish
-from pipeline.storage.batch import FileBatch
-from pipeline.storage.forms import Count, Direction, Finite, Form, Inputs
-from pipeline.storage.tables import read_table, to_parquet
+from pipeline.errors import InputError
+from pipeline.storage.commit import publish
+from pipeline.storage.forms import Count, Direction, Finite, Form
+from pipeline.storage.reading import read_bytes
+from pipeline.storage.tables import PackedTable, read_table, to_parquet
 
 CORNERS = ("x1", "y1", "x2", "y2")
-TABLES = ("regions", "phrases")
-KIND = "embedded-{}"
+PHRASES, REGIONS = "phrases.parquet", "regions.parquet"
+KIND = "embedded-phrases"
 
 
 def vectors_column(vectors: np.ndarray) -> pa.Array:
@@ -30,28 +30,23 @@ def vectors_column(vectors: np.ndarray) -> pa.Array:
 
 
 def write_phrases(folder: Path, regions: pa.Table, phrases: pa.Table, **about: Any) -> None:
-    """Publish both tables together; `about` has the `fingerprint` and `details`."""
-    batch = FileBatch()
-    for name, table in zip(TABLES, (regions, phrases), strict=True):
-        path, about["kind"] = Path(folder) / f"{name}.parquet", KIND.format(name)
-        publish(path, to_parquet(table), rows=table.num_rows, **about, batch=batch)
-    batch.publish()
+    """Publish both tables together; `about` has the `provenance` and `details`."""
+    beside = {REGIONS: to_parquet(regions)}
+    publish(Path(folder) / PHRASES, to_parquet(phrases), kind=KIND, rows=phrases.num_rows, beside=beside, **about)
 
 
 class PhraseVectors:
-    """What `embed-phrases` wrote for one `model` and `split` from `inputs`: the tables `regions` and `phrases` without
+    """What `embed-phrases` wrote for one `model` and `split`: the tables `regions` and `phrases` without
     their vectors, `region_vectors` (r, c), `phrase_vectors` (p, c), and `boxes` (r, 4).
 
-    Raises IntegrityError if the tables are damaged or of different runs.
+    Raises IntegrityError if the tables are damaged.
     """
 
     def __init__(self, folder: Path) -> None:
-        opened = {name: read_table(Path(folder) / f"{name}.parquet", KIND.format(name)) for name in TABLES}
-        (regions, first), (phrases, second) = opened.values()
-        if first.fingerprint != second.fingerprint:
-            raise IntegrityError(f"the tables in {folder} are of different runs; run embed-phrases again")
-        self.fingerprint, details = second.fingerprint, second.details
-        self.model, self.split, self.inputs = details["model"], details["split"], details["inputs"]
+        phrases, commit = read_table(Path(folder) / PHRASES, KIND)
+        regions = PackedTable(read_bytes(Path(folder) / REGIONS), Path(folder) / REGIONS).unpack()
+        self.fingerprint, details = commit.digest, commit.details
+        self.model, self.split = details["model"], details["split"]
         self.dim: int = details["dim"]
         self.region_vectors, self.phrase_vectors = (self._vectors(table) for table in (regions, phrases))
         self.regions, self.phrases = (table.drop_columns("vector") for table in (regions, phrases))
@@ -104,8 +99,6 @@ class PhraseRanking(Form):
     correspondence: Correspondence | None = None
     phrase_to_region: PhraseDirection | None = None
     region_to_phrase: PhraseDirection | None = None
-    inputs: Inputs
-    fingerprint: str
 
     @model_validator(mode="after")
     def _measured_or_left_out(self) -> Self:

@@ -1,7 +1,6 @@
 """Reading the JSON files that are their own commits.
 
-A record carries its `check`, has the form that its readers need (pipeline.storage.forms), and belongs where it lies
-(pipeline.storage.places).
+A record is a valid commit (pipeline.storage.commit) and has the form that its readers need (pipeline.storage.forms).
 """
 
 import json
@@ -12,20 +11,17 @@ from typing import Any
 from pydantic import ValidationError
 
 from pipeline.errors import IntegrityError
-from pipeline.storage.atomic import CHECK, read_json
+from pipeline.storage.atomic import read_json
+from pipeline.storage.commit import open_commit
 from pipeline.storage.forms import Form, JointVocabulary, LabelsFile, StudyCellForm, VocabularyFile
 from pipeline.storage.names import inside
-from pipeline.storage.places import require_place
 from pipeline.storage.reading import REMEDY
 
 
-def read_record(path: Path, form: type[Form]) -> Any:
-    """The JSON object in `path`. Raises IntegrityError if it is damaged, misplaced, or has another form."""
-    value = require_form(read_json(path), form, path)
-    if CHECK not in value:
-        raise IntegrityError(f"{path} does not vouch for its content: it has no {CHECK}; run its stage again")
-    require_place(path, value)
-    return value
+def read_record(path: Path, form: type[Form], anywhere: bool = False) -> Any:
+    """The JSON object in `path`. Raises IntegrityError if it is not valid, as `open_commit` says, or has another form;
+    a part of a bundle may lie `anywhere`."""
+    return require_form(open_commit(path, anywhere=anywhere).value, form, path)
 
 
 def require_form(value: Any, form: type[Form], path: Path, remedy: str = REMEDY, what: str = "") -> Any:
@@ -59,21 +55,22 @@ def each_line(lines: Iterable[bytes], form: type[Form], path: Path, remedy: str)
         yield require_form(value, form, path, remedy, f"line {number} is not a {form.__name__.lower()}")
 
 
-def read_vocabulary(path: Path) -> Any:
+def read_vocabulary(path: Path, anywhere: bool = False) -> Any:
     """What `build-token-vocabulary` or `combine` wrote."""
     value = read_json(path)
-    return read_record(path, JointVocabulary if isinstance(value, Mapping) and "views" in value else VocabularyFile)
+    form = JointVocabulary if isinstance(value, Mapping) and "views" in value else VocabularyFile
+    return read_record(path, form, anywhere)
 
 
-def read_labels(path: Path) -> Any:
+def read_labels(path: Path, anywhere: bool = False) -> Any:
     """What `build-label-table` wrote."""
-    return read_record(path, LabelsFile)
+    return read_record(path, LabelsFile, anywhere)
 
 
 def read_cell(folder: Path, name: str, key: str) -> Any:
     """One number of the study in `folder`. Raises IntegrityError if it has another `key` or file name."""
     path = inside(Path(folder) / "cells", name, Path(folder) / "study.json")
     value = read_record(path, StudyCellForm)
-    if value["key"] != key or not value["fingerprint"].startswith(path.stem):
+    if value["key"] != key:
         raise IntegrityError(f"{path} holds another number than study.json says; delete it and run study again")
     return value

@@ -2,7 +2,7 @@
 
 `features` (total, dim), `boxes` (total, 4) float32 x1, y1, x2, y2 in original pixels, `scores` (total,) float32,
 `offsets` (n + 1,) int64 and `image_id` (n,) int64: image i has the rows [offsets[i], offsets[i + 1]), the first of
-which is the whole image. An unreadable image has no rows; the sidecar's `rejects` give the reason.
+which is the whole image. An unreadable image has no rows; its commit's `rejects` give the reason.
 """
 
 import logging
@@ -14,14 +14,12 @@ from typing import Any
 
 import numpy as np
 
-from pipeline.errors import InputError, IntegrityError, RejectLimitError, UsageError
+from pipeline.errors import InputError, RejectLimitError, UsageError
 from pipeline.precision import to_float32
-from pipeline.ragged import Ragged, divides, offsets_of
-from pipeline.storage.atomic import Sidecar
+from pipeline.ragged import Ragged, offsets_of
 from pipeline.storage.batch import remove_own
+from pipeline.storage.commit import Commit, Provenance
 from pipeline.storage.features import PART, PARTS, UnfinishedShard
-from pipeline.storage.fingerprint import require_same
-from pipeline.storage.gather import require_encoder_name
 from pipeline.storage.manifest import Manifest, ShardRows
 from pipeline.storage.parameters import read_parameters
 from pipeline.storage.reading import is_there
@@ -76,9 +74,9 @@ class UnfinishedRegions(UnfinishedShard):
         ids = self.image_id[rows.start : rows.stop]
         rejects = [{"image_id": int(ids[i]), "name": names[i], "reason": faults[i]} for i in sorted(faults)]
         details = {"rejects": rejects, "counts": dict(counts)}
-        write_shard(self._file(rows), PART, arrays, rows=len(rows), fingerprint=self._digest(rows), details=details)
+        write_shard(self._file(rows), PART, arrays, rows=len(rows), provenance=self._of(rows), details=details)
 
-    def publish(self, details: Mapping[str, Any]) -> Sidecar:
+    def publish(self, details: Mapping[str, Any]) -> Commit:
         """Publish the shard from its parts, then remove them."""
         parts = [Shard(self._file(rows), PART) for rows in self._parts]
         # A part whose images are all unreadable has no dimension.
@@ -89,34 +87,30 @@ class UnfinishedRegions(UnfinishedShard):
         counts = sum((Counter(part.details["counts"]) for part in parts), Counter())
         rejects = [reject for part in parts for reject in part.details["rejects"]]
         details = {"dim": arrays["features"].shape[1], "counts": counts, "rejects": rejects, **details}
-        about = {"rows": len(lengths), "fingerprint": self.fingerprint, "details": details}
-        sidecar = write_shard(self.path, REGIONS, arrays, **about)
+        about = {"rows": len(lengths), "provenance": self.provenance, "details": details}
+        commit = write_shard(self.path, REGIONS, arrays, **about)
         remove_own(self.folder, PARTS)
-        return sidecar
+        return commit
 
 
-def require_few_rejects(path: Path, sidecar: Sidecar, limit: float) -> None:
+def require_few_rejects(path: Path, commit: Commit, limit: float) -> None:
     """Raises RejectLimitError if more than the share `limit` of a published shard's images have no regions."""
-    if not (rejects := sidecar.details["rejects"]):
+    if not (rejects := commit.details["rejects"]):
         return
     first = f"{rejects[0]['name']}: {rejects[0]['reason']}"
-    message = f"{path}: {len(rejects)} of {sidecar.rows} images have no regions ({first})"
-    if len(rejects) > limit * sidecar.rows:
+    message = f"{path}: {len(rejects)} of {commit.rows} images have no regions ({first})"
+    if len(rejects) > limit * commit.rows:
         raise RejectLimitError(f"{message}; run ingest again, or raise collection.reject_limit")
     log.warning("%s", message)
 
 
-def read_classifier(folder: Path, encoder: str) -> tuple[dict[str, np.ndarray], dict[str, str]]:
-    """`weight` and `bias` of the classifier in an encoder's folder, and its fingerprint.
-
-    Raises UsageError if there is none, and IntegrityError if it belongs to an encoder of another fingerprint.
-    """
+def read_classifier(folder: Path) -> dict[str, np.ndarray]:
+    """`weight` and `bias` of the classifier in an encoder's folder. Raises UsageError if there is none."""
     path = Path(folder) / "classifier.safetensors"
     if not is_there(path):
         raise UsageError(f"{folder} has no classifier: regions.score classifier is for encoders that finetune made")
     parameters = read_parameters(path, CLASSIFIER)
-    require_same("encoder", {str(folder): encoder, str(path): parameters.settings["encoder"]})
-    return dict(parameters.tensors), {"classifier": parameters.fingerprint}
+    return dict(parameters.tensors)
 
 
 def manifest_boxes(manifest: Manifest, rows: ShardRows) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
@@ -127,13 +121,11 @@ def manifest_boxes(manifest: Manifest, rows: ShardRows) -> tuple[np.ndarray, np.
 
 
 class RegionShard(Shard):
-    """A published region shard. Raises IntegrityError if its offsets do not fit its rows."""
+    """A published region shard."""
 
     def __init__(self, path: Path) -> None:
         super().__init__(path, REGIONS)
         self.offsets, self.image_id = np.asarray(self["offsets"]), np.asarray(self["image_id"])
-        if not all(divides(self.offsets, len(self.image_id), len(self[name])) for name in COLUMNS):
-            raise IntegrityError(f"{path}: its offsets do not fit its rows; run extract-regions again")
         self.regions = PackedRegions(*(self[name] for name in COLUMNS), self.offsets)
 
     def packed(self, images: np.ndarray) -> PackedRegions:
@@ -141,19 +133,16 @@ class RegionShard(Shard):
         block = self.regions.take(images)
         return replace(block, features=to_float32(block.features))
 
-    def with_features(self, path: Path, features: np.ndarray, fingerprint: str, details: Mapping[str, Any]) -> Sidecar:
+    def with_features(
+        self, path: Path, features: np.ndarray, provenance: Provenance, details: Mapping[str, Any]
+    ) -> Commit:
         """Publish the same regions with other `features` (total, dim); `details` override this shard's."""
         own = {name: self[name] for name in ("boxes", "scores", "offsets", "image_id")}
         details = {**self.details, "dim": features.shape[1], **details}
         arrays = {"features": features, **own}
-        return write_shard(path, REGIONS, arrays, rows=self.rows, fingerprint=fingerprint, details=details)
+        return write_shard(path, REGIONS, arrays, rows=self.rows, provenance=provenance, details=details)
 
 
-def open_regions(manifest: Manifest, folder: Path, number: int, encoder: str | None = None) -> RegionShard:
-    """Shard `number` of `folder`. Raises IntegrityError unless `encoder` (None: any) made it from these images."""
-    shard = RegionShard(shard_path(folder, number))
-    if encoder is not None:
-        require_encoder_name(shard.path, shard.sidecar, encoder)
-    if shard.details["inputs"]["images"] != manifest.shard(number).fingerprints["images"]:
-        raise IntegrityError(f"{shard.path} was made from other images than the manifest's; extract it again")
-    return shard
+def open_regions(folder: Path, number: int) -> RegionShard:
+    """Shard `number` of `folder`."""
+    return RegionShard(shard_path(folder, number))

@@ -8,12 +8,11 @@ import numpy as np
 from pipeline.errors import IntegrityError
 from pipeline.precision import to_float32
 from pipeline.ragged import offsets_of, runs
-from pipeline.storage.fingerprint import require_same
 from pipeline.storage.gather import Features, Matrix, stack_rows
 from pipeline.storage.manifest import Manifest
-from pipeline.storage.provenance import origin_of, same_origin
+from pipeline.storage.provenance import origin_of
 from pipeline.storage.regions import PackedRegions, RegionShard, open_regions
-from pipeline.storage.shards import Chained, OpenedOnUse, shard_path
+from pipeline.storage.shards import Chained, OpenedOnUse
 from pipeline.storage.text_shards import TextShards, TextVectors, TokenShards
 from pipeline.storage.trees import FIELDS, TreeShards
 
@@ -21,17 +20,12 @@ from pipeline.storage.trees import FIELDS, TreeShards
 class FeatureRows:
     """One encoder's features (n, dim) for the images `image_id` (n,): `rows[[3, 1]]` reads no other image.
 
-    `fingerprints` are those of the shards; `origins` (file -> origin) say what made each (pipeline.storage.provenance).
-    Raises as `Features.open` does, and IntegrityError if two shards have different origins.
+    `origin` is what made them (pipeline.storage.provenance). Raises as `Features.open` does.
     """
 
     def __init__(self, features: Features, encoder: str, image_id: np.ndarray) -> None:
         manifest = features.manifest
-        sidecars = [features.sidecar(encoder, number) for number in range(manifest.n_shards)]
-        paths = [str(shard_path(features.root / encoder, number)) for number in range(manifest.n_shards)]
-        self.origins = {path: origin_of(sidecar) for path, sidecar in zip(paths, sidecars, strict=True)}
-        self.origin = same_origin(encoder, self.origins)
-        self.fingerprints = {f"features/{encoder}/{n:05d}": one.fingerprint for n, one in enumerate(sidecars)}
+        self.origin = origin_of(features.open(encoder, 0).commit)
         parts = OpenedOnUse(manifest.n_shards, lambda number: features.open(encoder, number)["features"])
         self._features, self._image_id = Chained(parts, bounds=manifest.bounds("images")), image_id
         self.shape = (len(image_id), self._features.shape[1])
@@ -43,27 +37,18 @@ class FeatureRows:
 class RegionRows:
     """The regions of the images `image_id` (n,), n at least 1: `rows.packed([3, 1])` reads no other image's.
 
-    The features of several encoders stand side by side; `dims` are their dimensions, `fingerprints` those of the
-    shards, `encoders` their origins (pipeline.storage.provenance), and `origins` those of each file, by encoder. Raises
-    IntegrityError if the shards are of other images than the manifest's, if shards of one encoder have different
-    origins, if the encoders' regions differ, and, if `complete`, for an image without regions.
+    The features of several encoders stand side by side; `dims` are their dimensions, and `encoders` their origins
+    (pipeline.storage.provenance). Raises IntegrityError if the encoders' regions differ, and, if `complete`, for an
+    image without regions.
     """
 
     def __init__(
         self, manifest: Manifest, folders: Mapping[str, Path], image_id: np.ndarray, complete: bool = True
     ) -> None:
         numbers, within = np.divmod(image_id, manifest.shard_size)
-        opened = {number: _open_regions(manifest, folders, number) for number in np.unique(numbers).tolist()}
+        opened = {number: _open_regions(folders, number) for number in np.unique(numbers).tolist()}
         by_encoder = dict(zip(folders, zip(*opened.values(), strict=True), strict=True))
-        self.fingerprints = {
-            f"regions/{name}/{number:05d}": shard.fingerprint
-            for number, shards in opened.items()
-            for name, shard in zip(folders, shards, strict=True)
-        }
-        self.origins = {
-            name: {str(shard.path): origin_of(shard.sidecar) for shard in shards} for name, shards in by_encoder.items()
-        }
-        self.encoders = {name: same_origin(name, files) for name, files in self.origins.items()}
+        self.encoders = {name: origin_of(shards[0].commit) for name, shards in by_encoder.items()}
         self._features = [Chained([shard["features"] for shard in shards]) for shards in by_encoder.values()]
         self.dims = tuple(features.shape[1] for features in self._features)
         first = next(iter(by_encoder.values()))
@@ -88,8 +73,8 @@ class RegionRows:
         return PackedRegions(features, self._boxes[places], self._scores[places], offsets_of(lengths))
 
 
-def _open_regions(manifest: Manifest, folders: Mapping[str, Path], number: int) -> list[RegionShard]:
-    shards = [open_regions(manifest, folder, number, name) for name, folder in folders.items()]
+def _open_regions(folders: Mapping[str, Path], number: int) -> list[RegionShard]:
+    shards = [open_regions(folder, number) for folder in folders.values()]
     first = shards[0]
     for shard in shards:
         if not np.array_equal(first["boxes"], shard["boxes"]) or not np.array_equal(first.offsets, shard.offsets):
@@ -98,19 +83,17 @@ def _open_regions(manifest: Manifest, folders: Mapping[str, Path], number: int) 
 
 
 class _TextRows:
-    """All sentences by sentence_id, from `shards`: fingerprints of their `vocabulary` and of the shards."""
+    """All sentences by sentence_id, from `shards`."""
 
-    def __init__(self, name: str, opened: TextShards) -> None:
+    def __init__(self, opened: TextShards) -> None:
         self.shards = [opened.open(number) for number in range(opened.manifest.n_shards)]
-        self.vocabulary = require_same("vocabulary", {str(shard.path): shard.vocabulary for shard in self.shards})
-        self.fingerprints = {f"{name}/{n:05d}": shard.fingerprint for n, shard in enumerate(self.shards)}
 
 
 class TokenRows(_TextRows):
     """`ids` (total,) and `offsets` (m + 1,) of all sentences."""
 
     def __init__(self, manifest: Manifest, folder: Path | None) -> None:
-        super().__init__("tokens", TokenShards(manifest, folder))
+        super().__init__(TokenShards(manifest, folder))
         self.ids = np.concatenate([shard.ids for shard in self.shards])
         self.offsets = offsets_of(np.concatenate([np.diff(shard.offsets) for shard in self.shards]))
 
@@ -119,19 +102,16 @@ class VectorRows(_TextRows):
     """`matrix` (m, d) of all sentences by one text encoder, whose `origin` is as that of FeatureRows."""
 
     def __init__(self, manifest: Manifest, folder: Path) -> None:
-        opened = TextVectors(manifest, folder)
-        super().__init__(f"text/{opened.encoder}", opened)
-        self.origin = same_origin(opened.encoder, {str(one.path): origin_of(one.sidecar) for one in self.shards})
+        super().__init__(TextVectors(manifest, folder))
+        self.origin = origin_of(self.shards[0].commit)
         self.matrix: Matrix = stack_rows([shard.matrix for shard in self.shards])
 
 
 class TreeRows(_TextRows):
-    """All trees of one `kind`, as the packed arrays of pipeline.text.trees.Trees by name; `labels` is the fingerprint
-    of the label table."""
+    """All trees of one `kind`, as the packed arrays of pipeline.text.trees.Trees by name."""
 
     def __init__(self, kind: str, manifest: Manifest, folder: Path | None) -> None:
-        super().__init__("trees", TreeShards(manifest, folder))
-        self.labels = require_same("label table", {str(shard.path): shard.labels for shard in self.shards})
+        super().__init__(TreeShards(manifest, folder))
         packed = [getattr(shard, kind) for shard in self.shards]
         self.trees = {name: np.concatenate([arrays[name] for arrays in packed]) for name in FIELDS}
         self.trees["offsets"] = offsets_of(np.concatenate([np.diff(arrays["offsets"]) for arrays in packed]))

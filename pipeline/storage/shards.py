@@ -16,7 +16,7 @@ import numpy as np
 
 from pipeline.errors import IntegrityError
 from pipeline.precision import require_finite
-from pipeline.storage.atomic import Sidecar, publish, verify
+from pipeline.storage.commit import Commit, open_commit, publish
 
 FEATURES = "features"
 EMBEDDINGS = "embeddings"
@@ -31,8 +31,8 @@ def shard_path(folder: Path, number: int) -> Path:
     return Path(folder) / f"shard-{number:05d}.h5"
 
 
-def write_shard(path: Path, kind: str, arrays: Mapping[str, np.ndarray], **about: Any) -> Sidecar:
-    """Publish `arrays` (name -> array) as one shard; `about` has the `rows`, `fingerprint` and `details` of `publish`.
+def write_shard(path: Path, kind: str, arrays: Mapping[str, np.ndarray], **about: Any) -> Commit:
+    """Publish `arrays` (name -> array) as one shard; `about` has the `rows`, `provenance` and `details` of `publish`.
 
     Raises IntegrityError naming the dataset and row of a value that is NaN or infinite.
     """
@@ -45,7 +45,7 @@ def write_shard(path: Path, kind: str, arrays: Mapping[str, np.ndarray], **about
 
 
 class Shard:
-    """A published shard, open for reading: `shard["features"]` is a memory map, `shard.sidecar` its commit.
+    """A published shard, open for reading: `shard["features"]` is a memory map, `shard.commit` its commit.
 
     The sha256 is checked before HDF5 sees a byte. Raises IntegrityError for a damaged file, and for datasets that would
     read other files (external or virtual storage, links) or are not contiguous.
@@ -53,8 +53,8 @@ class Shard:
 
     def __init__(self, path: Path, kind: str) -> None:
         self.path = Path(path)
-        self.sidecar = verify(self.path, kind)
-        self.rows, self.fingerprint, self.details = self.sidecar.rows, self.sidecar.fingerprint, self.sidecar.details
+        self.commit = open_commit(self.path, kind)
+        self.rows, self.fingerprint, self.details = self.commit.rows, self.commit.digest, self.commit.details
         try:
             self._arrays = _map_all(self.path)
         except (OSError, RuntimeError, KeyError, ValueError, TypeError, MemoryError) as error:

@@ -14,7 +14,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from pipeline.errors import IntegrityError
-from pipeline.storage.atomic import Sidecar, publish, read_verified
+from pipeline.storage.commit import Commit, publish, read_verified
 from pipeline.storage.parquet_pages import claimed_bytes, dictionary_bytes, width_of
 from pipeline.storage.reading import REMEDY
 
@@ -23,8 +23,8 @@ GROUP_ROWS = 8192  # rows that are unpacked together
 MOST_DIGITS = 18  # of a foreign number: as many as always fit into 64 bits
 
 
-def write_table(path: Path, kind: str, table: pa.Table, **about: Any) -> Sidecar:
-    """Publish `table` as one Parquet file; `about` has the `fingerprint` and `details` of `publish`."""
+def write_table(path: Path, kind: str, table: pa.Table, **about: Any) -> Commit:
+    """Publish `table` as one Parquet file; `about` has the `provenance` and `details` of `publish`."""
     return publish(path, to_parquet(table), kind=kind, rows=table.num_rows, **about)
 
 
@@ -43,13 +43,13 @@ def to_csv(rows: Sequence[Mapping[str, Any]]) -> str:
     return buffer.getvalue()
 
 
-def read_table(path: Path, kind: str) -> tuple[pa.Table, Sidecar]:
+def read_table(path: Path, kind: str) -> tuple[pa.Table, Commit]:
     """A published table. Raises IntegrityError as PackedTable does, and if rows are missing."""
-    data, sidecar = read_verified(path, kind)
+    data, commit = read_verified(path, kind)
     packed = PackedTable(data, path)
-    if packed.num_rows != sidecar.rows:
-        raise IntegrityError(f"{path} has {packed.num_rows} rows, its commit says {sidecar.rows}; run its stage again")
-    return packed.unpack(), sidecar
+    if packed.num_rows != commit.rows:
+        raise IntegrityError(f"{path} has {packed.num_rows} rows, its commit says {commit.rows}; run its stage again")
+    return packed.unpack(), commit
 
 
 def require_columns(path: Path, found: pa.Schema, needed: pa.Schema, remedy: str = REMEDY) -> None:

@@ -7,30 +7,27 @@ from typing import Any, ClassVar
 import numpy as np
 from scipy import sparse
 
-from pipeline.errors import IntegrityError, UsageError
-from pipeline.storage.atomic import Sidecar, read_sidecar
+from pipeline.errors import UsageError
+from pipeline.storage.commit import Provenance, open_commit
 from pipeline.storage.features import to_stored
 from pipeline.storage.manifest import Manifest
-from pipeline.storage.places import stated
 from pipeline.storage.shards import VECTORS, Shard, shard_path, write_shard
 
 TOKENS = "tokens"
 
 
 class TextShard(Shard):
-    """The texts of one manifest shard: `sentence_id` (m,), `image_id` (m,), and the fingerprint of the `vocabulary`,
-    None where they are not of one."""
+    """The texts of one manifest shard: `sentence_id` (m,) and `image_id` (m,)."""
 
     kind: ClassVar[str]
 
     def __init__(self, path: Path) -> None:
         super().__init__(path, self.kind)
         self.sentence_id, self.image_id = self["sentence_id"], self["image_id"]
-        self.vocabulary: str | None = self.details["inputs"].get("vocabulary")
 
 
 class TextShards:
-    """The shards that a `stage` made of a manifest's texts in one `folder`, each checked to be of these texts."""
+    """The shards that a `stage` made of a manifest's texts in one `folder`."""
 
     read: Callable[[Path], Any]
     stage: str
@@ -46,20 +43,11 @@ class TextShards:
         self.folder = Path(folder)
 
     def open(self, number: int) -> Any:
-        """Shard `number`. Raises IntegrityError unless it was made from exactly the manifest's texts."""
-        shard = type(self).read(self._path(number))
-        self._check(shard.path, shard.details, number)
-        return shard
+        """Shard `number`."""
+        return type(self).read(self._path(number))
 
     def _path(self, number: int) -> Path:
         return shard_path(self.folder, number).with_suffix(self.ending)
-
-    def _check(self, path: Path, details: Mapping[str, Any], number: int) -> None:
-        made_from, rows = details["inputs"], self.manifest.shard(number)
-        for what in sorted({"sentences", "documents", "images"} & set(made_from)):
-            if made_from[what] != rows.fingerprints[what]:
-                stage = self.stage if "sentences" in made_from else "encode-documents"
-                raise IntegrityError(f"{path} was made from other {what}; run {stage} again")
 
 
 def write_vectors(
@@ -68,8 +56,7 @@ def write_vectors(
     sentence_id: np.ndarray,
     image_id: np.ndarray,
     *,
-    fingerprint: str,
-    inputs: Mapping[str, str],
+    provenance: Provenance | None = None,
     encoder: str,
     storage: str = "float32",
     documents: str | None = None,
@@ -85,11 +72,11 @@ def write_vectors(
         arrays = {"vectors": to_stored(vectors, storage, named, storage_key(encoder))}
     arrays |= {"sentence_id": sentence_id, "image_id": image_id}
     kept = abs(vectors).sum(axis=1) > 0
-    details = {"dim": vectors.shape[1], "encoder": {"name": encoder}, "inputs": inputs}
+    details = {"dim": vectors.shape[1], "encoder": {"name": encoder}}
     details["empty"] = len(kept) - int(np.count_nonzero(kept))
     details["encoder"] |= {"imported": imported} if imported else {}
     details |= {"documents": documents} if documents else {}
-    write_shard(path, VECTORS, arrays, rows=vectors.shape[0], fingerprint=fingerprint, details=details)
+    write_shard(path, VECTORS, arrays, rows=vectors.shape[0], provenance=provenance, details=details)
 
 
 def storage_key(encoder: str) -> str:
@@ -107,8 +94,6 @@ class VectorShard(TextShard):
         shape = (self.rows, self.details["dim"])
         if "vectors" in self:
             self.matrix = self["vectors"]
-            if self.matrix.shape != shape:
-                raise IntegrityError(f"{path} holds vectors {self.matrix.shape}, not {shape}; run its stage again")
         else:
             self.matrix = sparse.csr_array((self["data"], self["indices"], self["indptr"]), shape=shape)
 
@@ -122,26 +107,10 @@ class TextVectors(TextShards):
     def encoder(self) -> str:
         return self.folder.name
 
-    def sidecar(self, number: int) -> Sidecar:
-        """The sidecar of shard `number`, without its texts. Raises as `open` does."""
-        found = read_sidecar(self._path(number), VECTORS)
-        self._check(self._path(number), found.details, number)
-        return found
-
     def count_empty(self) -> int:
-        """How many of all texts have a zero vector, because the encoder knows none of their words. Raises
-        IntegrityError for a shard of an earlier version, which does not say so."""
-        total = 0
-        for number in range(self.manifest.n_shards):
-            if (count := self.sidecar(number).details.get("empty")) is None:
-                raise IntegrityError(f"{self._path(number)} does not count its empty vectors; run its stage again")
-            total += count
-        return total
-
-    def _check(self, path: Path, details: Mapping[str, Any], number: int) -> None:
-        super()._check(path, details, number)
-        if (held := stated(details).get("encoder")) != self.encoder:
-            raise IntegrityError(f"{path} is of the text encoder {held}, not of {self.encoder}; run its stage again")
+        """How many of all texts have a zero vector, because the encoder knows none of their words."""
+        commits = (open_commit(self._path(n), VECTORS, hashed=False) for n in range(self.manifest.n_shards))
+        return sum(commit.details["empty"] for commit in commits)
 
 
 class Texts:
@@ -152,13 +121,8 @@ class Texts:
         self.by_encoder = {name: TextVectors(manifest, folder) for name, folder in folders.items()}
 
     def open(self, number: int) -> dict[str, VectorShard]:
-        """Shard `number` of each encoder. Raises IntegrityError where two are not of the same texts."""
-        opened = {name: shards.open(number) for name, shards in self.by_encoder.items()}
-        first = next(iter(opened.values()))
-        for shard in opened.values():
-            if not np.array_equal(shard.sentence_id, first.sentence_id):
-                raise IntegrityError(f"{first.path} and {shard.path} are of different texts; run their stage again")
-        return opened
+        """Shard `number` of each encoder."""
+        return {name: shards.open(number) for name, shards in self.by_encoder.items()}
 
     def select(self, names: Iterable[str]) -> "Texts":
         """Those of some of the encoders."""
@@ -172,13 +136,12 @@ def write_tokens(
     sentence_id: np.ndarray,
     image_id: np.ndarray,
     *,
-    fingerprint: str,
-    inputs: Mapping[str, str],
+    provenance: Provenance | None = None,
 ) -> None:
     """Publish m sentences with their ids and those of their images; sentence i has the words
     ids[offsets[i] : offsets[i + 1]], numbered as in `text/tokens.json`."""
     arrays = {"ids": ids, "offsets": offsets, "sentence_id": sentence_id, "image_id": image_id}
-    write_shard(path, TOKENS, arrays, rows=len(sentence_id), fingerprint=fingerprint, details={"inputs": inputs})
+    write_shard(path, TOKENS, arrays, rows=len(sentence_id), provenance=provenance)
 
 
 class TokenShard(TextShard):

@@ -7,14 +7,13 @@ from typing import Any
 
 import numpy as np
 
-from pipeline.errors import InputError, IntegrityError
-from pipeline.storage.atomic import publish, read_verified
-from pipeline.storage.batch import FileBatch
+from pipeline.errors import InputError
+from pipeline.storage.commit import open_commit, publish
+from pipeline.storage.reading import read_bytes
 from pipeline.storage.shards import write_shard
 from pipeline.storage.text_shards import TextShard, TextShards
 
 PARSES = "parses"
-BRACKETS = "brackets"
 TREES = "trees"
 KINDS = ("dependency", "phrase")
 FIELDS = ("parents", "words", "labels", "offsets")
@@ -37,26 +36,21 @@ def text_lines(path: Path) -> Iterator[str]:
 
 
 def write_parses(path: Path, conllu: str, brackets: str, rows: int, **about: Any) -> None:
-    """Publish a shard's parses: CoNLL-U at `path`, brackets beside it; `about` has `fingerprint` and `details`."""
-    batch = FileBatch()
-    publish(path.with_suffix(".brackets"), brackets.encode(), kind=BRACKETS, rows=rows, **about, batch=batch)
-    publish(path, conllu.encode(), kind=PARSES, rows=rows, **about, batch=batch)
-    batch.publish()
+    """Publish a shard's parses: CoNLL-U at `path`, brackets beside it; `about` has `provenance` and `details`."""
+    beside = {path.with_suffix(".brackets").name: brackets.encode()}
+    publish(path, conllu.encode(), kind=PARSES, rows=rows, beside=beside, **about)
 
 
 class ParseShard:
-    """The lines of one shard's two files, which have the same `fingerprint`."""
+    """The lines of one shard's two files."""
 
     def __init__(self, path: Path) -> None:
         self.path = Path(path)
         self.brackets_path = self.path.with_suffix(".brackets")
-        conllu, sidecar = read_verified(self.path, PARSES)
-        brackets, other = read_verified(self.brackets_path, BRACKETS)
-        if sidecar.fingerprint != other.fingerprint:
-            raise IntegrityError(f"{self.path} and {self.brackets_path} are of different runs; run parse again")
-        self.conllu = conllu.decode().split("\n")
-        self.brackets = brackets.decode().split("\n")
-        self.rows, self.fingerprint, self.details = sidecar.rows, sidecar.fingerprint, sidecar.details
+        commit = open_commit(self.path, PARSES)
+        self.conllu = read_bytes(self.path).decode().split("\n")
+        self.brackets = read_bytes(self.brackets_path).decode().split("\n")
+        self.rows, self.details, self.made_by = commit.rows, commit.details, commit.made_by
 
 
 class ParseShards(TextShards):
@@ -73,22 +67,20 @@ def write_trees(
     **about: Any,
 ) -> None:
     """Publish the `dependency` and `phrase` trees of m sentences, each as packed arrays by their names in FIELDS;
-    `about` has the `fingerprint` and `details`."""
+    `about` has the `provenance` and `details`."""
     arrays = {f"{kind}_{field}": trees[kind][field] for kind in KINDS for field in FIELDS}
     arrays |= {"sentence_id": sentence_id, "image_id": image_id}
     write_shard(path, TREES, arrays, rows=len(sentence_id), **about)
 
 
 class TreeShard(TextShard):
-    """`dependency` and `phrase`: packed arrays by name, the fields of pipeline.text.trees.Trees. `labels` is the
-    fingerprint of the label table."""
+    """`dependency` and `phrase`: packed arrays by name, the fields of pipeline.text.trees.Trees."""
 
     kind = TREES
 
     def __init__(self, path: Path) -> None:
         super().__init__(path)
         self.dependency, self.phrase = ({name: self[f"{kind}_{name}"] for name in FIELDS} for kind in KINDS)
-        self.labels: str = self.details["inputs"]["labels"]
 
 
 class TreeShards(TextShards):

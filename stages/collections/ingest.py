@@ -89,7 +89,7 @@ def ingest(run: Run, job: Job, processes: int | None = None) -> None:
         resolved, objects = root.resolve() if isinstance(root, Path) else root, _tars(run, collection.tars)
         counts = {**collection.counts, "files": options.tally.counts()}
         size, left_out = run.config.shard_size, options.tally.left_out
-        write_manifest(job.path, resolved, collection.parts(), rejects, counts, size, objects, left_out)
+        write_manifest(job.path, resolved, collection.parts(), rejects, counts, size, objects, left_out, job.provenance)
     known.clear()
     for line in (*collection.describe(), *options.tally.describe()):
         logger.info(line)

@@ -14,8 +14,8 @@ def simulate_documents(run: Run, job: Job, documents: str) -> None:
     noise = settings.documents[documents].simulate
     table = simulate(texts["image_id"].to_numpy(), texts["text"].to_pylist(), noise, settings.seed)
 
-    details = {"documents": documents, "inputs": job.inputs}
-    write_table(job.path, "simulated-documents", table, fingerprint=job.fingerprint, details=details)
+    details = {"documents": documents}
+    write_table(job.path, "simulated-documents", table, provenance=job.provenance, details=details)
 
 
 STAGE = Stage(

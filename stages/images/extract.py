@@ -35,7 +35,7 @@ def extract(run: Run, *encoders: str) -> Callable[..., None]:
         photographs = [Photograph.from_row(row) for row in run.manifest.table("images", jobs[0].number).to_pylist()]
         stopwatch = Stopwatch()
         shards = {
-            job.names[0]: UnfinishedShard(job.path, job.fingerprint, job.image_id, settings.checkpoint_images)
+            job.names[0]: UnfinishedShard(job.path, job.provenance, job.image_id, settings.checkpoint_images)
             for job in jobs
         }
         missing: dict[range, list[str]] = {}
@@ -61,7 +61,7 @@ def extract(run: Run, *encoders: str) -> Callable[..., None]:
         for job in jobs:
             encoder = opened[job.names[0]]
             batch_size = encoder.extractor.plan.batch_size
-            details = {"encoder": encoder.described, "inputs": job.inputs, "batch_size": batch_size, **shared}
+            details = {"encoder": encoder.described, "batch_size": batch_size, **shared}
             shards[job.names[0]].publish(details)
         log.info("shard %d: %s", jobs[0].number, stopwatch.describe(sum(map(len, missing))))
 

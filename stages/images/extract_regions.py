@@ -43,7 +43,7 @@ def extract_regions(run: Run, encoder: str) -> Callable[[Job], None]:
         raise UsageError(f"{folder} describes whole images only; name an encoder that is a network")
     network = restore_encoder(parameters.settings, parameters.tensors)
     judged = chosen.score == "classifier"
-    judge = Classifier(**read_classifier(folder, parameters.fingerprint)[0]) if judged else None
+    judge = Classifier(**read_classifier(folder)) if judged else None
     preparation = _preparation(run, network.preprocessing)
     view = preparation.cutting.view
     plan = choose_plan(network, run.config.device, extract.precision, run.batch_size)
@@ -53,7 +53,7 @@ def extract_regions(run: Run, encoder: str) -> Callable[[Job], None]:
 
     def make(job: Job) -> None:
         photographs = [Photograph.from_row(row) for row in manifest.table("images", job.number).to_pylist()]
-        unfinished = UnfinishedRegions(job.path, job.fingerprint, job.image_id, chosen.checkpoint_images)
+        unfinished = UnfinishedRegions(job.path, job.provenance, job.image_id, chosen.checkpoint_images)
         known, missing, stopwatch, share = known_boxes(job), unfinished.missing(), Stopwatch(), 0.0
         places = [row for part in missing for row in part]
         candidates = (known[row] for row in places)
@@ -70,11 +70,11 @@ def extract_regions(run: Run, encoder: str) -> Callable[[Job], None]:
             with stopwatch.measure("write"):
                 stored = to_stored(described.features, extract.storage, described.names(names))
                 unfinished.write_part(part, described.arrays(stored), described.faults, names, described.counts)
-        sidecar = unfinished.publish({"encoder": described_as, "inputs": job.inputs, "regions": _keys(run.config)})
+        commit = unfinished.publish({"encoder": described_as, "regions": _keys(run.config)})
         stopwatch.move("decode", "proposals", share)
         log.info("shard %d: %s", job.number, stopwatch.describe(len(places)))
-        log.info("proposals: %s", ", ".join(f"{count} {what}" for what, count in sidecar.details["counts"].items()))
-        require_few_rejects(job.path, sidecar, run.config.collection.reject_limit)
+        log.info("proposals: %s", ", ".join(f"{count} {what}" for what, count in commit.details["counts"].items()))
+        require_few_rejects(job.path, commit, run.config.collection.reject_limit)
 
     return make
 

@@ -41,7 +41,7 @@ def finetune(run: Run, job: Job, encoder: str) -> None:
     chosen, tuning = settings.encoder(encoder), settings.finetune
     labels, training, held_out = _labelled(manifest, tuning)
     start = prepare_start(run, chosen, tuning)
-    made_of = {"manifest": manifest.fingerprint, "start": digest_tensors(start.tensors())}
+    made_of = {"start": digest_tensors(start.tensors())}
 
     pretrained = tuning.start != "untrained"
     body_rate = tuning.body_rate if pretrained else 1
@@ -69,7 +69,7 @@ def finetune(run: Run, job: Job, encoder: str) -> None:
     log.info("loss %.3f, mean average precision %.3f", sum(recent) / len(recent), found.mean)
     origin = {"origin": "finetuned", "start": start.weights["origin"], "images": len(training)}
     details = {"name": encoder, "dim": task.dim, "labels": labels, "losses": losses, **found.to_dict(labels)}
-    _publish(job.path, task.encoder(origin), task.classifier(), {**details, "made_of": made_of})
+    _publish(job, task.encoder(origin), task.classifier(), {**details, "made_of": made_of})
     checkpoints.clear()
 
 
@@ -138,25 +138,22 @@ def _judge(run: Run, sampler: "RegionSampler", task: "Finetuning", images: "list
     return judge_regions(described, task.classifier(), images, SUPPRESSION_IOU)
 
 
-def _publish(output: Path, encoder: "NetworkEncoder", classifier: "Classifier", details: dict) -> None:
-    """The encoder as `prepare-encoder` leaves it, together with the classifier beside it."""
+def _publish(job: Job, encoder: "NetworkEncoder", classifier: "Classifier", details: dict) -> None:
+    """The encoder as `prepare-encoder` leaves it, together with the classifier beside it, which is of this encoder."""
+    from dataclasses import replace
+
     from pipeline.storage.batch import FileBatch
-    from pipeline.storage.fingerprint import fingerprint
-    from pipeline.storage.parameters import ENCODER, digest_tensors, write_parameters
+    from pipeline.storage.parameters import ENCODER, write_parameters
     from pipeline.storage.regions import CLASSIFIER
 
-    parts, tensors = encoder.settings(), encoder.tensors()
-    digest = fingerprint("encoder", 1, parts, {"tensors": digest_tensors(tensors)})
-    judge = {"weight": classifier.weight, "bias": classifier.bias}
-    settings = {"labels": details["labels"], "encoder": digest}
-    own = fingerprint(CLASSIFIER, 1, settings, {"tensors": digest_tensors(judge)})
-    batch = FileBatch()
-    write_parameters(
-        output / "classifier.safetensors", CLASSIFIER, judge, settings=settings, fingerprint=own, batch=batch
+    batch, provenance, (encoder_of, classifier_of) = FileBatch(), job.provenance, job.outputs
+    parts, tensors, path = encoder.settings(), encoder.tensors(), encoder_of.path / "model.safetensors"
+    commit = write_parameters(
+        path, ENCODER, tensors, settings=parts, provenance=provenance, details=details, batch=batch
     )
-    write_parameters(
-        output / "model.safetensors", ENCODER, tensors, settings=parts, fingerprint=digest, details=details, batch=batch
-    )
+    judge, settings = {"weight": classifier.weight, "bias": classifier.bias}, {"labels": details["labels"]}
+    of = replace(provenance, inputs={**provenance.inputs, commit.place: commit.digest})
+    write_parameters(classifier_of.path, CLASSIFIER, judge, settings=settings, provenance=of, batch=batch)
     batch.publish()
 
 

@@ -17,8 +17,8 @@ def import_features(run: Run, encoder: str) -> Callable[[Job], None]:
         rows = range(job.rows.first_image, job.rows.last_image)
         stored = to_stored(matched.features(rows), storage, matched.names(rows))
         files = {name: digest for name, digest in job.inputs.items() if name.startswith("source/")}
-        details = {"encoder": {"name": encoder, "imported": files}, "inputs": job.inputs}
-        write_features(job.path, stored, job.image_id, job.fingerprint, details)
+        details = {"encoder": {"name": encoder, "imported": files}}
+        write_features(job.path, stored, job.image_id, job.provenance, details)
 
     return make
 

@@ -17,21 +17,13 @@ def learn_components(run: Run, job: Job, encoder: str) -> None:
     from pipeline.images.region_features import COMPONENTS, SUMS, fit_projection, merge
     from pipeline.mapreduce import map_reduce
     from pipeline.run.parts import chunks
-    from pipeline.storage.atomic import read_sidecar
     from pipeline.storage.parameters import write_parameters
-    from pipeline.storage.provenance import origin_of, same_origin
-    from pipeline.storage.regions import REGIONS
 
-    manifest, shards = run.manifest, run.layout.regions(encoder)
-    sidecars = {n: read_sidecar(shards.shard(n), REGIONS) for n in range(manifest.n_shards)}
-    same_origin(encoder, {str(shards.shard(n)): origin_of(one) for n, one in sidecars.items()})
+    manifest = run.manifest
     parts = chunks(manifest.n_shards, manifest.shard_size)
     scatter = map_reduce(sum_regions, parts, merge, run.sums, (run.root.absolute(), encoder), large=SUMS)
     components = fit_projection(scatter, run.config.regions.dimensions)
-    inputs = {f"regions/{number}": one.fingerprint for number, one in sidecars.items()}
-    write_parameters(
-        job.path, COMPONENTS, components._asdict(), settings={}, fingerprint=job.fingerprint, details={"inputs": inputs}
-    )
+    write_parameters(job.path, COMPONENTS, components._asdict(), settings={}, provenance=job.provenance)
 
 
 def sum_regions(part: range, root: Path, encoder: str) -> "Scatter | None":
@@ -43,7 +35,7 @@ def sum_regions(part: range, root: Path, encoder: str) -> "Scatter | None":
 
     run, total = Run(root), None
     for number in part:
-        shard = open_regions(run.manifest, run.layout.regions(encoder).folder, number)
+        shard = open_regions(run.layout.regions(encoder).folder, number)
         train = np.flatnonzero(run.manifest.shard_splits(number) == "train")
         for first in range(0, len(train), BLOCK):
             features = shard.packed(train[first : first + BLOCK]).features

@@ -30,11 +30,7 @@ def pool_regions(run: Run, encoder: str) -> Callable[[Job], None]:
     described = {"name": encoder, "sha256": parameters.sha256, **parameters.settings}
 
     def make(job: Job) -> None:
-        regions = open_regions(run.manifest, source, job.number)
-        made_by = regions.details["inputs"]["encoder"]
-        require_same("encoder", {str(regions.path): made_by, str(folder): parameters.details["of"]})
-        if "projection" in regions.details:
-            raise UsageError(f"{regions.path} is reduced; pool the regions that extract-regions wrote")
+        regions = open_regions(source, job.number)
         recorded = {key: regions.details["regions"].get(key) for key in parameters.settings["regions"]}
         cut = {str(regions.path): recorded, str(folder): parameters.settings["regions"]}
         require_same("the regions", {file: json.dumps(settings, sort_keys=True) for file, settings in cut.items()})
@@ -45,8 +41,8 @@ def pool_regions(run: Run, encoder: str) -> Callable[[Job], None]:
         blocks = (regions.packed(np.arange(start, min(start + BLOCK, n))) for start in range(0, n, BLOCK))
         features = np.concatenate([pool(block.features, block.offsets, pooling) for block in blocks])
         stored = to_stored(features, storage, [f"image {number}" for number in regions.image_id])
-        details = {"encoder": described, "inputs": job.inputs}
-        write_features(job.path, stored, regions.image_id, job.fingerprint, details)
+        details = {"encoder": described}
+        write_features(job.path, stored, regions.image_id, job.provenance, details)
 
     return make
 

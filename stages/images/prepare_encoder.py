@@ -13,18 +13,15 @@ def prepare_encoder(run: Run, job: Job, encoder: str) -> None:
     """
     import logging
 
-    from pipeline.storage.fingerprint import fingerprint
-    from pipeline.storage.parameters import ENCODER, digest_tensors, write_parameters
+    from pipeline.storage.parameters import ENCODER, write_parameters
     from stages.inputs import read_material
 
     chosen = run.config.encoder(encoder)
     made = chosen.spec.load().prepare(chosen, read_material(run))
     parts, tensors, dim = made.settings(), made.tensors(), made.dim
-    digest = fingerprint("encoder", 1, parts, {"tensors": digest_tensors(tensors)})
-    of = {"of": job.inputs["of"]} if "of" in job.inputs else {}
-    details = {"name": encoder, **of, "dim": dim}
+    details = {"name": encoder, "dim": dim}
     path = job.path / "model.safetensors"
-    write_parameters(path, ENCODER, tensors, settings=parts, fingerprint=digest, details=details)
+    write_parameters(path, ENCODER, tensors, settings=parts, provenance=job.provenance, details=details)
     logging.getLogger(__name__).info("%s: %s %s, %d dimensions", encoder, chosen.architecture, parts["layer"], dim)
 
 
@@ -56,7 +53,7 @@ def _reads(config, layout, encoder: str) -> Inputs:
 
 STAGE = Stage(
     prepare_encoder,
-    version=5,
+    version=6,
     names=("encoder",),
     choices=lambda config: [(one.name,) for one in config.prepared_encoders if one.weights not in TRAINED],
     keys=_keys,

@@ -11,17 +11,18 @@ def reduce_regions(run: Run, encoder: str) -> Callable[[Job], None]:
     from pipeline.precision import to_float32
     from pipeline.storage.features import to_stored
     from pipeline.storage.parameters import read_parameters
+    from pipeline.storage.provenance import origin_of
     from pipeline.storage.regions import open_regions
 
     stored = read_parameters(run.layout.components(encoder).path, COMPONENTS)
     project, folder = PrincipalComponents(**stored.tensors), run.layout.regions(encoder).folder
 
     def make(job: Job) -> None:
-        shard = open_regions(run.manifest, folder, job.number)
+        shard = open_regions(folder, job.number)
         names = [f"row {row} of {shard.path}" for row in range(len(shard["scores"]))]
         features = to_stored(project(to_float32(shard["features"])), run.config.extract.storage, names)
-        details = {"reduced_from": shard.fingerprint, "projection": stored.fingerprint}
-        shard.with_features(job.path, features, job.fingerprint, details)
+        origin = {**origin_of(shard.commit), "projection": stored.fingerprint}
+        shard.with_features(job.path, features, job.provenance, {"origin": origin})
 
     return make
 

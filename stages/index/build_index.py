@@ -26,7 +26,7 @@ def build_index(run: Run, job: Job, bundle: str) -> None:
             " shards have no image of index.splits; lower index.bundles or shard_size"
         )
     about = {"part": {"number": number, "of": count}} if count > 1 else {}
-    write_bundle(run, model, ids, job.path, job.fingerprint, about)
+    write_bundle(run, model, ids, job.path, about, job.provenance)
     folder = run.layout.index(model).path
     every = [folder if count == 1 else numbered(folder, each) for each in range(count)]
     if all((each / CARD).exists() for each in every):
@@ -88,7 +88,7 @@ def _bundles(config: "Config", models: Iterable[str]) -> list[tuple[str]]:
 
 STAGE = Stage(
     build_index,
-    version=9,
+    version=10,
     gpu=True,
     names=("bundle",),
     choices=lambda config: _bundles(config, config.every_model()),

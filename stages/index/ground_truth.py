@@ -24,10 +24,9 @@ def command(run: Run, model: str, gallery: str, count: int, neighbours: int, out
     from pipeline.index.shard_search import ShardVectors, search_parts
     from pipeline.index.vectors import evenly_spaced
     from pipeline.storage.embeddings import read_vectors
-    from pipeline.storage.fingerprint import fingerprint
     from pipeline.storage.shards import NEIGHBOURS, shard_path, write_shard
 
-    embeddings = run.embeddings(model, multi_vector=False)
+    embeddings = run.embeddings(model)
     other = "sentences" if gallery == "images" else "images"
     ids, folder = evenly_spaced(int(run.manifest.bounds(other)[-1]), count), embeddings.folder.absolute()
     parts = [
@@ -44,6 +43,5 @@ def command(run: Run, model: str, gallery: str, count: int, neighbours: int, out
         NEIGHBOURS,
         {"query_id": ids, "ids": found.rows, "scores": np.nan_to_num(found.scores, neginf=np.finfo(np.float32).min)},
         rows=len(ids),
-        fingerprint=fingerprint("neighbours", 1, about, embeddings.inputs),
         details={**about, "metric": embeddings.metric, "inputs": embeddings.inputs},
     )

@@ -68,15 +68,15 @@ def command(root: Path | None, other: Path | None, config_path: Path | None, bun
 
 def _write_new(run: "Run", parts: "Sequence[Bundle]", ids: "Mapping[str, ShardedIds]", folder: Path) -> None:
     """The bundle of the images and sentences `ids` of a run, which stands beside the `parts`."""
-    from pipeline.storage.fingerprint import fingerprint
+    from pipeline.storage.commit import Provenance
     from pipeline.storage.names import plain
     from stages.bundled import write_bundle
 
     first, settings = parts[0].card, run.config.index.model_dump()
     before = [part.card["fingerprint"] for part in parts]
-    inputs = {"model": first["inputs"]["model"], "manifest": run.manifest.fingerprint}
-    digest = fingerprint("bundle of additions", 1, [settings, before], inputs)
-    write_bundle(run, plain(first["model"], parts[0].folder), ids, folder, digest, {})
+    made_from = {"model": first["inputs"]["model"], "manifest": run.manifest.fingerprint}
+    made_by = Provenance(folder.parent, "index_add", 1, {"settings": settings, "beside": before, **made_from})
+    write_bundle(run, plain(first["model"], parts[0].folder), ids, folder, {}, made_by)
 
 
 def _repeated(parts: "Sequence[Bundle]", added: "Sequence[Bundle]") -> int:

@@ -1,6 +1,7 @@
 """`accumulate`: the moments of pairs of images and texts."""
 
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any
 
 from pipeline.run import Inputs, Job, Run, Stage
@@ -53,9 +54,9 @@ def accumulate(run: Run, pairs: str) -> Callable[[Job], None]:
         details |= {key: summed[key] for key in ("pairs", "splits", "folds")}
         details |= {"documents": first.details["documents"]} if "documents" in first.details else {}
         for key, opened in (("encoders", shards), ("text_encoders", vectors)):
-            details[key] = {name: origin_of(one.sidecar) for name, one in opened.items()}
+            details[key] = {name: origin_of(one.commit) for name, one in opened.items()}
         details["range"] = [span.start, span.stop]
-        made = {"fingerprint": job.fingerprint, "details": {**details, "inputs": job.inputs}}
+        made = {"provenance": job.provenance, "details": details}
         write_moments(job.path, parts, rows + span.start, own[rows], **made)
 
     return make
@@ -100,15 +101,19 @@ def _reads(config, layout, pairs: str) -> Inputs:
     return {**{f"text/{name}": shards for name, shards in texts.items()}, **features}
 
 
-def _add_up(run: Run, pairs: str) -> None:
-    """Sum the moments of all shards, in their order."""
+def _add_up(run: Run, pairs: str) -> list[Path]:
+    """Sum the moments of all shards, in their order; returns the commit of the sum, if there is one."""
     from pipeline.models.linear.sets import add_up
-    from pipeline.storage.moments import write_sum
+    from pipeline.storage.commit import commit_path, remove_artefact
+    from pipeline.storage.moments import sum_path, write_sum
 
-    if (shards := run.manifest.n_shards) > 1:
-        write_sum(
-            run.layout.moments(pairs).folder, range(shards), lambda readers: add_up(readers, run.sums).to_arrays()
-        )
+    shards, folder = run.manifest.n_shards, run.layout.moments(pairs).folder
+    commit = commit_path(sum_path(folder))
+    if shards == 1:
+        remove_artefact(commit)
+        return []
+    write_sum(folder, range(shards), lambda readers: add_up(readers, run.sums).to_arrays())
+    return [commit]
 
 
 STAGE = Stage(

@@ -20,10 +20,9 @@ def adopt(run: Run, job: Job, model: str) -> None:
             f"{model}: features of {encoder} have {dims[0]} dimensions, vectors of {text_encoder} {dims[1]}; name two"
             " sides of one shared space, or take ncca"
         )
-    origins = {"encoders": {encoder: origin_of(features.sidecar)}}
-    origins["text_encoders"] = {text_encoder: origin_of(sentences.sidecar)}
-    inputs = {f"features/{encoder}": features.fingerprint, f"text/{text_encoder}": sentences.sidecar.fingerprint}
-    details = {**describe_model(run, model), **origins, "inputs": inputs}
+    origins = {"encoders": {encoder: origin_of(features.commit)}}
+    origins["text_encoders"] = {text_encoder: origin_of(sentences.commit)}
+    details = {**describe_model(run, model), **origins}
     run.write_model(job, known.spec.load()(encoder, text_encoder), details)
 
 

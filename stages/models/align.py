@@ -14,8 +14,8 @@ def align(run: Run, job: Job, model: str, split: str) -> None:
     from pipeline.storage.alignments import write_alignments
     from stages.inputs import read_analyzer, read_words
 
-    embeddings, pairs, beta = run.embeddings(model, multi_vector=True), run.pairs(split), run.config.align.beta
-    analyze = read_analyzer(run, embeddings)
+    embeddings, pairs, beta = run.embeddings(model), run.pairs(split), run.config.align.beta
+    analyze = read_analyzer(run)
     lines = []
     for block in tqdm(list(pairs.blocks(BLOCK)), desc=f"align {split}", unit="block", disable=None):
         images = embeddings.read("images", block.image_id)
@@ -34,8 +34,7 @@ def align(run: Run, job: Job, model: str, split: str) -> None:
                 }
                 for segment in segments
             ]
-    details = {"model": model, "split": split, "vocabulary": embeddings.vocabulary, "inputs": embeddings.inputs}
-    write_alignments(job.path, lines, fingerprint=job.fingerprint, details=details)
+    write_alignments(job.path, lines, provenance=job.provenance, details={"model": model, "split": split})
 
 
 STAGE = Stage(

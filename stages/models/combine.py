@@ -1,6 +1,6 @@
 """`combine`: a score-level ensemble of embedded models, its weights chosen on the dev split, or those chosen before."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
@@ -15,10 +15,8 @@ def combine(run: Run, job: Job, model: str) -> None:
 
     from pipeline.config.registry.models import combining
     from pipeline.models.linear.ensemble import Ensemble
-    from pipeline.storage.atomic import to_json
     from pipeline.storage.batch import FileBatch
-    from pipeline.storage.fingerprint import require_same
-    from pipeline.storage.provenance import join_origins
+    from pipeline.storage.commit import publish_record
 
     settings, layout, base = run.config, run.layout, run.chosen(model)
     members = {name: run.embedded_model(name) for name in settings.members(model)}
@@ -32,29 +30,25 @@ def combine(run: Run, job: Job, model: str) -> None:
     used = {name: stored[name] for name, weight in weights.items() if weight}
     joined = Ensemble([_member(parameters, weights[name]) for name, parameters in used.items()])
     paths = [one.path for one in _vocabularies(settings, layout, model).values()]
-    vocabulary = _join_vocabularies(joined, list(used.values()), paths) if paths else None
+    vocabulary = _join_vocabularies(joined, *paths) if paths else None
 
-    labels = {name: used[name].details["labels"] for name in used if used[name].details.get("labels")}
-    inputs = {"manifest": run.manifest.fingerprint, **{f"models/{name}": stored[name].fingerprint for name in stored}}
-    inputs |= {"chosen": base.fingerprint} if base else {}
+    labels = [part.details["labels"] for part in used.values() if part.details.get("labels")]
     origins = {
-        key: join_origins((str(layout.model(name).path), part.details.get(key) or {}) for name, part in used.items())
+        key: {name: origin for part in used.values() for name, origin in (part.details.get(key) or {}).items()}
         for key in ("encoders", "regions", "text_encoders")
     }
     learned = {**origins, **({"vocabulary": vocabulary["fingerprint"]} if vocabulary else {})}
-    run.require_like_chosen(model, job, learned)
     batch = FileBatch()
     if vocabulary:
-        batch.add(layout.model_vocabulary(model).path, to_json(vocabulary), commit=True)
+        publish_record(layout.model_vocabulary(model).path, vocabulary, provenance=job.provenance, batch=batch)
     details = {
         "model": model,
         "refits": settings.refitted(model),
         "registered": combining(joined.multi_vector).name,
         "training": settings.model(model).training,
         **learned,
-        "labels": require_same("label table", labels) if labels else None,
+        "labels": labels[0] if labels else None,
         "weights": weights,
-        "inputs": inputs,
         "training_log": log,
     }
     run.write_model(job, joined, details, batch)
@@ -95,22 +89,15 @@ def _member(parameters: Any, weight: float) -> Any:
     return EnsembleMember(kind, restore(kind, parameters.settings, parameters.tensors), weight)
 
 
-def _join_vocabularies(model: Any, stored: Sequence[Any], paths: Sequence[Path]) -> dict[str, Any]:
+def _join_vocabularies(model: Any, path: Path) -> dict[str, Any]:
     """The vocabulary of every form of tokens or trees that the members take, under its name; with one fingerprint."""
-    from pipeline.errors import IntegrityError
-    from pipeline.storage.fingerprint import fingerprint, require_same
+    from pipeline.storage.fingerprint import fingerprint
+    from pipeline.storage.forms import VocabularyFile
     from pipeline.storage.records import read_vocabulary
 
-    given = {value["fingerprint"]: value for value in map(read_vocabulary, paths)}
-    views = {}
-    for view in (view for view in model.views if view != "vectors"):
-        members = zip(model.members, stored, strict=True)
-        used = {
-            p.details["model"]: p.details["vocabulary"] for member, p in members if member.model.sentence_view == view
-        }
-        if (digest := require_same("vocabulary", used)) not in given:
-            raise IntegrityError(f"the vocabulary of {min(used)} is not among {', '.join(map(str, paths))}; add it")
-        views[view] = given[digest]
+    value = read_vocabulary(path)
+    own = {key: value[key] for key in VocabularyFile.model_fields if key in value}
+    views = {view: own for view in model.views if view != "vectors"}
     inputs = {view: value["fingerprint"] for view, value in views.items()}
     return {"fingerprint": fingerprint("vocabularies", 1, inputs=inputs), "views": views}
 

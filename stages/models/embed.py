@@ -1,6 +1,6 @@
 """`embed`: images and sentences in the joint space of a model."""
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 from pipeline.run import Inputs, Job, Run, Stage
@@ -10,65 +10,54 @@ from stages.texts import sentence_shards
 def embed(run: Run, model: str) -> Callable[[Job], None]:
     """Embed all images and sentences."""
     from pipeline.storage.embeddings import write_embeddings
-    from pipeline.storage.provenance import origin_of, require_origins
     from stages.inputs import restore_model
 
-    (mapping, parameters), folder = restore_model(run, model), run.layout.model(model).path
+    mapping, parameters = restore_model(run, model)
     known = parameters.details
-    sentences = _sentences(run, mapping, known, folder)
+    sentences = _sentences(run, mapping)
+    about = {
+        "model": known["model"], "refits": known.get("refits"), "registered": known["registered"],
+        "metric": mapping.metric, "made_of": parameters.fingerprint,
+        **({"vocabulary": known["vocabulary"]} if known.get("vocabulary") else {}),
+    }  # fmt: skip
 
     def make(job: Job) -> None:
         opened = {name: run.features.open(name, job.number) for name in mapping.encoders}
-        made_by = {name: {str(stored.path): origin_of(stored.sidecar)} for name, stored in opened.items()}
-        require_origins(known["encoders"], folder, made_by)
-        form, vocabulary = sentences(job.number)
         blocks = {name: stored["features"] for name, stored in opened.items()}
         ids = {"images": job.image_id, "sentences": job.sentence_id}
-        details = {
-            "model": known["model"], "refits": known.get("refits"), "registered": known["registered"],
-            "metric": mapping.metric, "inputs": job.inputs, **({"vocabulary": vocabulary} if vocabulary else {}),
-        }  # fmt: skip
         given = ()
         if mapping.multi_vector:
             given = (_regions(run, mapping.region_encoders, ids["images"]),)
-            require_origins(known["regions"], folder, given[0].origins)
-        sides = {"images": mapping.embed_images(blocks, *given), "sentences": mapping.embed_sentences(form)}
+        sides = {
+            "images": mapping.embed_images(blocks, *given),
+            "sentences": mapping.embed_sentences(sentences(job.number)),
+        }
         rule = mapping.rule if mapping.multi_vector else None
-        write_embeddings(job.path, sides, ids, details, rule, fingerprint=job.fingerprint)
+        write_embeddings(job.path, sides, ids, about, rule, provenance=job.provenance)
 
     return make
 
 
-def _sentences(run: Run, model: Any, known: Mapping[str, Any], folder: Any) -> Callable[[int], tuple[Any, str | None]]:
-    """What reads a shard of the sentences in the form that a model in the folder `folder` takes, with the vocabulary of
-    their tokens. IntegrityError where that, or a text encoder, is another than the model's."""
-    from pipeline.storage.fingerprint import require_same
+def _sentences(run: Run, model: Any) -> Callable[[int], Any]:
+    """What reads a shard of the sentences in the form that a model takes."""
     from pipeline.storage.names import plain
-    from pipeline.storage.provenance import origin_of, require_origins
     from pipeline.storage.text_shards import TokenShards
     from pipeline.storage.trees import TreeShards
     from pipeline.text.sequences import Tokens
     from pipeline.text.trees import Trees
 
-    def checked(opened: Any) -> str:
-        require_same("vocabulary", {str(folder): known["vocabulary"], str(opened.path): opened.vocabulary})
-        return opened.vocabulary
-
-    def tokens(number: int) -> tuple[Any, str]:
+    def tokens(number: int) -> Tokens:
         opened = TokenShards(run.manifest, run.layout.sentences("tokens").folder).open(number)
-        return Tokens(opened.ids, opened.offsets), checked(opened)
+        return Tokens(opened.ids, opened.offsets)
 
-    def trees(number: int) -> tuple[Any, str]:
+    def trees(number: int) -> Trees:
         opened = TreeShards(run.manifest, run.layout.sentences("trees").folder).open(number)
-        require_same("label table", {str(run.root): known["labels"], str(opened.path): opened.labels})
-        return Trees(**getattr(opened, model.sentence_view.removesuffix("-trees"))), checked(opened)
+        return Trees(**getattr(opened, model.sentence_view.removesuffix("-trees")))
 
-    def vectors(number: int) -> tuple[Any, None]:
+    def vectors(number: int) -> dict[str, Any]:
         names = [plain(name, "the model") for name in model.text_encoders]
         opened = run.texts({name: run.layout.sentences(name) for name in names}).open(number)
-        made_by = {name: {str(one.path): origin_of(one.sidecar)} for name, one in opened.items()}
-        require_origins(known["text_encoders"], folder, made_by)
-        return {name: one.matrix for name, one in opened.items()}, None
+        return {name: one.matrix for name, one in opened.items()}
 
     return {"tokens": tokens, "vectors": vectors}.get(model.sentence_view, trees)
 

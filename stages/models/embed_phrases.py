@@ -25,10 +25,8 @@ def embed_phrases(run: Run, job: Job, model: str, split: str) -> None:
     import numpy as np
     import pyarrow as pa
 
-    from pipeline.storage.fingerprint import require_same
     from pipeline.storage.names import plain
     from pipeline.storage.phrases import vectors_column, write_phrases
-    from pipeline.storage.provenance import require_origins
     from pipeline.storage.records import read_labels
     from pipeline.storage.rows import RegionRows
     from pipeline.text.heads import list_noun_phrases
@@ -39,22 +37,15 @@ def embed_phrases(run: Run, job: Job, model: str, split: str) -> None:
     from stages.inputs import read_token_vocabulary, restore_model
 
     layout, manifest, folder = run.layout, run.manifest, run.layout.model(model).path
-    mapping, parameters = restore_model(run, model)
-    (vocabulary, digest), labels = read_token_vocabulary(run), read_labels(layout.labels.path)
-    used = {"vocabulary": (layout.token_vocabulary, digest), "labels": (layout.labels, labels["fingerprint"])}
-    if mapping.sentence_view == "tokens":
-        del used["labels"]
-    for what, (one, own) in used.items():
-        require_same(what, {str(one.path): own, str(folder): parameters.details[what]})
+    mapping, _ = restore_model(run, model)
+    (vocabulary, _), labels = read_token_vocabulary(run), read_labels(layout.labels.path)
     pairs = run.pairs(split)
     looks = getattr(mapping, "region_encoders", mapping.encoders)
     folders = {name: layout.regions(plain(name, folder), run.config.regions.reduced).folder for name in looks}
     regions = RegionRows(manifest, folders, pairs.image_id)
-    learned = parameters.details["regions" if "regions" in parameters.details else "encoders"]
-    require_origins(learned, folder, regions.origins)
 
     analyze = make_analyzer(vocabulary.settings)
-    sentences, parsed = read_sentence_trees(manifest, layout.parses.folder, analyze, pairs.sentence_id)
+    sentences = read_sentence_trees(manifest, layout.parses.folder, analyze, pairs.sentence_id)
     phrases = [list_noun_phrases(sentence.tree) for sentence in sentences]
     counts = [len(own) for own in phrases]
     spoken = list(chain.from_iterable(phrases))
@@ -62,7 +53,6 @@ def embed_phrases(run: Run, job: Job, model: str, split: str) -> None:
         vectors = mapping.embed_phrases(encode_tokens([phrase.text for phrase in spoken], vocabulary))
     else:
         vectors = mapping.embed_phrases(pack_trees(sentences, vocabulary, LabelTable.from_dict(labels))[1])
-    inputs = {"manifest": manifest.fingerprint, "model": parameters.fingerprint, **parsed, **regions.fingerprints}
     write_phrases(
         job.path,
         _embed_regions(mapping, regions, pairs.image_id),
@@ -75,8 +65,8 @@ def embed_phrases(run: Run, job: Job, model: str, split: str) -> None:
                 "vector": vectors_column(vectors),
             }
         ),
-        fingerprint=job.fingerprint,
-        details={"model": model, "split": split, "dim": vectors.shape[1], "inputs": inputs},
+        provenance=job.provenance,
+        details={"model": model, "split": split, "dim": vectors.shape[1]},
     )
     logging.getLogger(__name__).info("%d noun phrases in %d sentences of %s", len(spoken), len(sentences), split)
 

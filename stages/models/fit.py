@@ -15,25 +15,22 @@ def fit(run: Run, job: Job, model: str) -> None:
     from pipeline.models.linear.tuning import GridTrial
     from pipeline.storage.gather import read_split
     from pipeline.storage.moments import JoinedPairs, PairSet
-    from pipeline.storage.provenance import encoders_of, join_origins
+    from pipeline.storage.provenance import encoders_of
     from stages.inputs import describe_model
 
     settings, layout, features = run.config, run.layout, run.features
     known = settings.model(model)
     sentences = run.texts({name: layout.sentences(name) for name in known.text_encoders})
-    target, weak = PairSet(features, sentences, layout.moments("target").folder, "target"), None
+    target, weak = PairSet(features, sentences, layout.moments("target").folder), None
     if known.training != "target":
         documents = run.texts({name: layout.documents(known.documents, name) for name in known.text_encoders})
-        weak = PairSet(features, documents, layout.moments(f"auxiliary/{known.documents}").folder, "auxiliary")
+        weak = PairSet(features, documents, layout.moments(f"auxiliary/{known.documents}").folder)
     base, source, dev_pairs, chosen = run.chosen(model), target, None, None
     if base:
-        dev_pairs = PairSet(features, sentences, layout.moments("dev").folder, "dev")
+        dev_pairs = PairSet(features, sentences, layout.moments("dev").folder)
         source, chosen = JoinedPairs(target, dev_pairs), GridTrial(**base.details["training_log"]["chosen"])
-    sides, learned = [(str(target.folder), source), *([(str(weak.folder), weak)] if weak else [])], {}
-    for key in ("encoders", "text_encoders"):
-        made_by = ((file, encoders_of(file, getattr(side, key), getattr(known, key))) for file, side in sides)
-        learned[key] = join_origins(made_by)
-    run.require_like_chosen(model, job, learned)
+    keys = ("encoders", "text_encoders")
+    learned = {key: encoders_of(target.folder, getattr(target, key), getattr(known, key)) for key in keys}
     folded, weakly = FoldedMoments(source, run.sums), FoldedMoments(weak, run.sums) if weak else None
     dev = read_split(features, sentences, known.encoders, "dev", known.fit.dev_images)
 
@@ -59,13 +56,9 @@ def fit(run: Run, job: Job, model: str) -> None:
     tuned = fit_best(known.spec.load(), map(task, tried))
     tuned = tuned.refitted(chosen) if base else tuned
 
-    inputs = {f"target/{number}": digest for number, digest in target.inputs.items()}
-    inputs |= {f"auxiliary/{number}": digest for number, digest in (weak.inputs if weak else {}).items()}
-    if base:
-        inputs |= {"chosen": base.fingerprint} | {f"dev/{n}": digest for n, digest in dev_pairs.inputs.items()}
     empty = {name: sentences.by_encoder[name].count_empty() for name in known.text_encoders}
     training_log = {**tuned.log(), "empty_sentences": empty}
-    details = {**describe_model(run, model), **learned, "inputs": inputs, "training_log": training_log}
+    details = {**describe_model(run, model), **learned, "training_log": training_log}
     run.write_model(job, tuned.model, details)
     log = logging.getLogger(__name__)
     for name in filter(empty.get, empty):

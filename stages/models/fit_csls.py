@@ -14,13 +14,10 @@ def fit_csls(run: Run, job: Job, model: str) -> None:
 
     from pipeline.config.registry.stored import restore
     from pipeline.models.linear.csls import Scaled
-    from pipeline.storage.provenance import require_same_origins
 
     settings, layout = run.config, run.layout
     plain, refits, base = settings.scaled(model), settings.refitted(model), run.chosen(model)
     (embeddings, parameters), folder = run.embedded_model(plain), layout.model(plain).path
-    if base:
-        require_same_origins({str(folder): parameters.details, str(layout.model(refits).path): base.details})
     learned = run.pairs(*(("train", "dev") if refits else ("train",)))
     bank = _draw_bank(embeddings, learned, settings, run.sums)
     if base:
@@ -35,9 +32,7 @@ def fit_csls(run: Run, job: Job, model: str) -> None:
     registered, (weight, k) = parameters.details["registered"], (log["chosen"][key] for key in ("weight", "neighbours"))
     scaled = Scaled(restore(registered, parameters.settings, parameters.tensors, folder), weight, k, bank)
 
-    inputs = {"manifest": run.manifest.fingerprint, "model": parameters.fingerprint, **embeddings.inputs}
-    inputs |= {"chosen": base.fingerprint} if base else {}
-    details = {**parameters.details, "model": model, "refits": refits, "inputs": inputs, "training_log": log}
+    details = {**parameters.details, "model": model, "refits": refits, "training_log": log}
     run.write_model(job, scaled, details)
     logging.getLogger(__name__).info("%s: %s", model, log["chosen"])
 

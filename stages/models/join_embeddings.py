@@ -10,7 +10,6 @@ def join_embeddings(run: Run, model: str) -> Callable[[Job], None]:
     from pipeline.errors import UsageError
     from pipeline.metrics.joining import join_images, join_sentences, joint_rule
     from pipeline.storage.embeddings import write_embeddings
-    from pipeline.storage.fingerprint import require_same
     from pipeline.storage.names import plain
 
     folder, parameters = run.layout.model(model).path, run.model(model)
@@ -18,13 +17,11 @@ def join_embeddings(run: Run, model: str) -> Callable[[Job], None]:
     if "weights" not in known:
         raise UsageError(f"{folder} holds {known['registered']}, not an ensemble; run embed for it")
     weights = {name: weight for name, weight in known["weights"].items() if weight}
-    members = {}
-    for name in weights:
-        members[name] = member = run.embeddings(plain(name, folder))
-        require_same("model", {str(member.folder): member.model, str(folder): known["inputs"][f"models/{name}"]})
+    members = {name: run.embeddings(plain(name, folder)) for name in weights}
     details = {
         "model": known["model"], "refits": known.get("refits"), "registered": known["registered"],
-        "metric": "inner_product", **({"vocabulary": known["vocabulary"]} if "vocabulary" in known else {}),
+        "metric": "inner_product", "made_of": parameters.fingerprint,
+        **({"vocabulary": known["vocabulary"]} if "vocabulary" in known else {}),
     }  # fmt: skip
     rules = [member.comparison if member.multi_vector else None for member in members.values()]
 
@@ -33,8 +30,7 @@ def join_embeddings(run: Run, model: str) -> Callable[[Job], None]:
         for what, join in (("images", join_images), ("sentences", join_sentences)):
             parts = [member.read(what, ids[what]) for member in members.values()]
             sides[what] = join(parts, list(weights.values()), rules)
-        made = {**details, "inputs": job.inputs}
-        write_embeddings(job.path, sides, ids, made, joint_rule(rules), fingerprint=job.fingerprint)
+        write_embeddings(job.path, sides, ids, details, joint_rule(rules), provenance=job.provenance)
 
     return make
 

@@ -21,13 +21,12 @@ def rank_phrases(run: Run, job: Job, model: str, split: str, boxes: Path | None 
     from pipeline.evaluate.phrase_ranking import PhraseSet, RegionSet, measure_phrases
     from pipeline.metrics.retrieval import TIES, Bootstrap
     from pipeline.storage.evaluations import write_measured
-    from pipeline.storage.fingerprint import fingerprint, require_same
+    from pipeline.storage.fingerprint import fingerprint
     from pipeline.storage.phrases import PhraseVectors
     from stages.boxes import read_gold
 
     log, settings, folder = logging.getLogger(__name__), run.config, run.layout.phrases(model, split).path
     stored = PhraseVectors(folder)
-    require_same("manifest", {str(run.root): run.manifest.fingerprint, str(folder): stored.inputs["manifest"]})
     parts = stored.regions["number"].to_numpy() > 0
     phrases = PhraseSet(
         [text.lower() for text in stored.phrases["text"].to_pylist()],
@@ -37,19 +36,18 @@ def rank_phrases(run: Run, job: Job, model: str, split: str, boxes: Path | None 
     )
     regions = RegionSet(stored.regions["image_id"].to_numpy()[parts], stored.boxes[parts], stored.region_vectors[parts])
     bootstrap, chosen = Bootstrap(settings.evaluate.bootstrap, settings.seed), settings.phrases
-    gold, path, digest = read_gold(settings, run.manifest, boxes), job.path, job.fingerprint
+    gold, path, provenance = read_gold(settings, run.manifest, boxes), job.path, job.provenance
     if boxes:
         given = [gold.images.tolist(), gold.boxes.tolist(), list(gold.labels)]
         path = run.layout.phrase_ranking(model, split, given=True).path
-        digest = fingerprint("phrase ranking of given boxes", 1, given, {"ranking": digest})
+        provenance = provenance.with_keys(boxes=fingerprint("boxes", 1, given))
     unlabelled = boxes is None and not gold.labels
     if unlabelled:  # a collection may have no labels; given boxes must be ranked
         measured, ranks = {"left_out": "no box of the manifest has a label"}, {}
     else:
         measured, ranks = measure_phrases(phrases, regions, gold, chosen.least_overlap, bootstrap)
     about = {"split": split, "ties": TIES, "least_overlap": chosen.least_overlap, "bootstrap": vars(bootstrap)}
-    made = {"inputs": {**stored.inputs, "phrases": stored.fingerprint}, "fingerprint": digest}
-    write_measured(path, {"model": model, **about, **measured, **made}, "ranks", ranks)
+    write_measured(path, {"model": model, **about, **measured}, "ranks", ranks, provenance)
     if unlabelled:
         log.warning("%s: nothing was ranked: %s; give boxes with labels as --boxes", model, measured["left_out"])
         return

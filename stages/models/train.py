@@ -30,23 +30,18 @@ def train(run: Run, job: Job, model: str) -> None:
     view, region_view, pairs = _read_pairs(run, model, splits, stored)
     features, regions = pairs["train"].features, pairs["train"].regions
     learned = {"encoders": {name: rows.origin for name, rows in features.items()}, **stored.learned}
-    inputs = {"manifest": run.manifest.fingerprint, **stored.fingerprints}
-    inputs |= {key: digest for rows in features.values() for key, digest in rows.fingerprints.items()}
     if regions is not None:
         learned["regions"] = regions.encoders
-        inputs |= regions.fingerprints
-    run.require_like_chosen(model, job, learned)
-    inputs |= {"chosen": base.fingerprint} if base else {}
     words, start = None, None
     if spec.starts_from:
-        start, inputs["start"] = _read_start(run, model, learned)
+        start = _read_start(run, model)
     else:
-        words = _read_words(run, known.word_vectors, stored.learned["vocabulary"])
+        words = _read_words(run, known.word_vectors)
 
     task = TrainingTask(
         view, **pairs, text=stored.text, settings=own, seed=known.seed, precision=_precision(run, model),
         train_words=known.word_vectors.train, words=words, start=start, region_view=region_view,
-        noun_phrase=_read_noun_phrase(run, stored.labels) if spec.sentences == "phrase-trees" else None,
+        noun_phrase=_read_noun_phrase(run) if spec.sentences == "phrase-trees" else None,
         device=run.device,
     )  # fmt: skip
     with follow_training(model, own, job.path / "checkpoints", job.fingerprint) as (checkpoint, after_step):
@@ -55,7 +50,6 @@ def train(run: Run, job: Job, model: str) -> None:
             **describe_model(run, model),
             **learned,
             "labels": stored.labels,
-            "inputs": inputs,
             "training_log": trained.log | ({"chosen": base.details["training_log"]["chosen"]} if base else {}),
         }
         run.write_model(job, trained.model, details)
@@ -96,41 +90,30 @@ def _read_pairs(run: Run, model: str, splits: Mapping, stored: Any) -> tuple[Any
     return view, RegionView(ImageView(described, regions.dims, steps), settings.regions.geometry), pairs
 
 
-def _read_noun_phrase(run: Run, labels: str) -> int:
-    """The number that noun phrases have in the label table, whose fingerprint the trees say is `labels`."""
+def _read_noun_phrase(run: Run) -> int:
+    """The number that noun phrases have in the label table."""
     from pipeline.errors import UsageError
-    from pipeline.storage.fingerprint import require_same
     from pipeline.storage.records import read_labels
 
     path = run.layout.labels.path
     table = read_labels(path)
-    require_same("label table", {str(path): table["fingerprint"], "the trees": labels})
     if "NP" not in table["phrases"]:
         raise UsageError(f"{path} has no NP; parse with an engine that names noun phrases so")
     return table["phrases"].index("NP")
 
 
-def _read_terms(run: Run, vocabulary: str) -> list[str]:
-    """The words of the token vocabulary, whose fingerprint the sentences say is `vocabulary`."""
-    from pipeline.storage.fingerprint import require_same
-    from stages.inputs import read_token_vocabulary
-
-    words, digest = read_token_vocabulary(run)
-    require_same("vocabulary", {str(run.layout.token_vocabulary.path): digest, "the sentences": vocabulary})
-    return words.terms
-
-
-def _read_words(run: Run, chosen: Any, vocabulary: str) -> Any:
+def _read_words(run: Run, chosen: Any) -> Any:
     """The first word vectors, (V + 1, d): from the file that is `chosen`, learned on the corpus, or drawn."""
     from pipeline.models.neural.sentences import INITIAL
     from pipeline.text.wordvectors import random_vectors, read_binary_vectors, read_text_vectors
+    from stages.inputs import read_token_vocabulary
     from stages.texts import read_corpus_vectors
 
-    settings, terms = run.config, _read_terms(run, vocabulary)
+    settings, terms = run.config, read_token_vocabulary(run)[0].terms
     if chosen.source == "random":
         return random_vectors(len(terms), chosen.dim, INITIAL, settings.seed)
     if chosen.source == "corpus":
-        return read_corpus_vectors(run, vocabulary)
+        return read_corpus_vectors(run)
     path, read = _word_file(settings, chosen), read_text_vectors if chosen.format == "text" else read_binary_vectors
     with open(path, "rb") as stream:
         return read(stream, str(path), terms).table(terms, settings.seed)
@@ -140,39 +123,22 @@ def _word_file(config, chosen) -> Path:
     return Path(config.weights_root) / chosen.file
 
 
-def _read_start(run: Run, model: str, learned: Mapping[str, Any]) -> tuple[Any, str]:
-    """The model that `model` starts from (with the vectors of every word if it reads words and that one vectors), and
-    its fingerprint.
-
-    IntegrityError where it is of another kind, or learned from features of other encoders, or another vocabulary, than
-    `learned` has, the details of `model`.
-    """
+def _read_start(run: Run, model: str) -> Any:
+    """The model that `model` starts from, with the vectors of every word if it reads words and that one vectors."""
     from pipeline.config.registry.stored import restore, restore_text_encoder
-    from pipeline.errors import IntegrityError
     from pipeline.models.neural.word_towers import SAMPLE, WordStart
-    from pipeline.storage.parameters import TEXT_ENCODER
-    from pipeline.storage.provenance import encoders_of, read_own_encoders, require_same_origins
+    from stages.inputs import read_token_vocabulary
 
-    spec, layout, name = run.config.model(model).spec, run.layout, run.config.start(model)
-    folder, parameters = layout.model(name).path, run.model(name)
-    if (held := parameters.details["registered"]) != spec.starts_from:
-        raise IntegrityError(
-            f"{folder} holds {held}, not {spec.starts_from}, which {model} starts from; run its stage again"
-        )
-    known = parameters.details
-    expected = {**{key: known.get(key) for key in ("vocabulary", "text_encoders")}, **learned}
-    if spec.starts_from_terms:
-        expected["vocabulary"] = known.get("vocabulary")
-    require_same_origins({str(folder): known, str(layout.model(model).path): expected})
-    start = restore(held, parameters.settings, parameters.tensors, folder)
-    if spec.starts_from_terms:
-        words = [*_read_terms(run, learned["vocabulary"]), ""]
-        origins = encoders_of(folder, known["text_encoders"], start.text_encoders)
-        stored = read_own_encoders(layout.text_encoder("").path, origins, folder, TEXT_ENCODER)
+    name = run.config.start(model)
+    folder, parameters = run.layout.model(name).path, run.model(name)
+    start = restore(parameters.details["registered"], parameters.settings, parameters.tensors, folder)
+    if run.config.model(model).spec.starts_from_terms:
+        words = [*read_token_vocabulary(run)[0].terms, ""]
+        stored = {name: run.text_encoder(name) for name in start.text_encoders}
         encoders = {name: restore_text_encoder(one.settings, one.tensors) for name, one in stored.items()}
         texts = list(run.manifest.training_texts())
         start = WordStart.of(start, encoders, words, texts[:: max(1, len(texts) // SAMPLE)])
-    return start, parameters.fingerprint
+    return start
 
 
 def _keys(config, model: str) -> dict:

@@ -24,8 +24,8 @@ def reproduce(run: Run, job: Job) -> None:
     from benchmarks.papers.systems import systems
     from benchmarks.papers.tree_sections import tree_sections
     from pipeline.metrics.retrieval import Bootstrap
-    from pipeline.storage.atomic import TABLES, read_verified
     from pipeline.storage.batch import FileBatch
+    from pipeline.storage.commit import TABLES, read_verified
     from pipeline.storage.evaluations import read_summary
 
     config, layout, files = run.config, run.layout, FileBatch()
@@ -88,7 +88,7 @@ def _compare_sentences(run: Run) -> dict[str, Any]:
     lengths = np.array([sum(tag != "PUNCT" for tag in entry.parse.upos) for entry in chosen])
     measured = {}
     for name in _word_models(run.config):
-        embeddings = run.embeddings(name, multi_vector=False)
+        embeddings = run.embeddings(name)
         embeddings.require_unseen(REPORTED)
         vectors = embeddings.read("sentences", pairs.sentence_id)
         measured[name] = measure_pairs(
@@ -263,13 +263,13 @@ def _draw(run: Run, system: str, columns: "Columns") -> "Draw":
     if direction == PHRASES:
         path = layout.phrase_ranking(system, REPORTED).path
         names = ranked_names(PHRASES, "split")
-        arrays = read_measured(path, PhraseRanking, "ranks", names, "rank-phrases")[1]
+        arrays = read_measured(path, PhraseRanking, "ranks")[1]
         ranks, images = (arrays[name] for name in names)
         return draw_of_ranks({PHRASES: ranks}, {PHRASES: images}, columns)
     if direction in subjects:
         path = layout.description_evaluation(system, subjects[direction]).path
         names = ["images", *(field.name for field in fields(Statistics))]
-        arrays = read_measured(path, JudgementForm, "statistics", names, "evaluate-descriptions")[1]
+        arrays = read_measured(path, JudgementForm, "statistics")[1]
         images, of = np.unique(arrays["images"], return_inverse=True)
         statistics = Statistics(**{name: arrays[name] for name in names[1:]})
         return Draw(images, lambda weights: statistics.measure(metric, weights[of]))

@@ -23,7 +23,7 @@ def study(run: Run, job: Job) -> None:
     from benchmarks.papers import gong
     from pipeline.config.registry.models import model_spec
     from pipeline.models.linear.study import StudyCell, count_draws, pinned
-    from pipeline.storage.atomic import publish_record
+    from pipeline.storage.commit import Provenance, describe_file, publish_record
     from pipeline.storage.fingerprint import fingerprint
     from pipeline.storage.reading import is_there
     from pipeline.storage.records import read_cell
@@ -34,16 +34,16 @@ def study(run: Run, job: Job) -> None:
 
     def recorded(key: str, cell: StudyCell, draw: int) -> dict:
         """The measurement in its file, made now unless it is there."""
-        inputs = {f"target/{number}": digest for number, digest in target.inputs.items()}
+        inputs = {"target": target.digest}
         if cell.training != "target":
-            inputs |= {f"auxiliary/{name}": d for name, d in study.auxiliary(cell.documents).source.inputs.items()}
+            inputs["auxiliary"] = study.auxiliary(cell.documents).source.digest
         own = study.own(cell.model)
         grids = [chosen.fit.model_dump(), config.transfer.model_dump(), own and own.model_dump()]
         digest = fingerprint("study", 3, [cell.key, draw, chosen.protocol, config.seed, *grids], inputs)
         name = f"{digest[:20]}.json"
         if not is_there(job.path / "cells" / name):
-            about = {"key": key, "fingerprint": digest, "inputs": inputs}
-            publish_record(job.path / "cells" / name, {**study.measure(cell, draw), **about})
+            of = Provenance(run.root, job.provenance.stage, job.provenance.version, {"cell": digest})
+            publish_record(job.path / "cells" / name, {"key": key, **study.measure(cell, draw)}, provenance=of)
         return {"file": name, **read_cell(job.path, name, key)}
 
     setting = gong.GongSetting(
@@ -77,8 +77,9 @@ def study(run: Run, job: Job) -> None:
     }
     transfer = list(_lay_beside(run, study, setting, compared))
     about = {"setting": asdict(setting), "study": chosen.model_dump(), "transfer": transfer}
-    inputs = {f"target/{number}": digest for number, digest in target.inputs.items()}
-    publish_record(layout.study.commit, {"files": files, **about, "inputs": inputs, "fingerprint": job.fingerprint})
+    names = sorted({f"cells/{name}" for listed in files.values() for name in listed})
+    vouched = {name: describe_file(job.path / name) for name in names}
+    publish_record(layout.study.commit, {"cells": files, **about}, provenance=job.provenance, files=vouched)
 
 
 def _lay_beside(

@@ -13,7 +13,7 @@ def sweep(run: Run, job: Job, model: str) -> None:
 
     from pipeline.models.linear.study import StudyCell, sweep_cells, sweep_rows
     from pipeline.report.figures import draw_sweep
-    from pipeline.storage.atomic import publish_record
+    from pipeline.storage.commit import publish_record
     from pipeline.storage.tables import to_csv
 
     chosen, study = run.config.model(model), read_study(run)
@@ -27,11 +27,10 @@ def sweep(run: Run, job: Job, model: str) -> None:
     ]
     rows, seconds = sweep_rows(measured), time.perf_counter() - start
 
-    inputs = {f"target/{number}": digest for number, digest in study.target.source.inputs.items()}
-    value = {"model": model, "seconds": seconds, "combinations": len(rows), "cells": measured, "inputs": inputs}
-    value["fingerprint"] = job.fingerprint
+    value = {"model": model, "seconds": seconds, "combinations": len(rows), "cells": measured}
     drawn = draw_sweep(rows, model, study.target.source.fold_images)
-    publish_record(job.path / "sweep.json", value, {"sweep.csv": to_csv(rows).encode(), "sweep.svg": drawn})
+    beside = {"sweep.csv": to_csv(rows).encode(), "sweep.svg": drawn}
+    publish_record(job.path / "sweep.json", value, beside, job.provenance)
     logging.getLogger(__name__).info("%s: %d combinations in %.0f s", model, len(rows), seconds)
 
 

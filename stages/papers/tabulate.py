@@ -11,7 +11,7 @@ def tabulate(run: Run, job: Job) -> None:
     from benchmarks.papers.tables import render
     from pipeline.metrics.retrieval import Bootstrap
     from pipeline.models.linear.study import StudyCell
-    from pipeline.storage.atomic import TABLES, publish
+    from pipeline.storage.commit import TABLES, publish
     from pipeline.storage.forms import StudyFile
     from pipeline.storage.records import read_cell, read_record
 
@@ -21,15 +21,14 @@ def tabulate(run: Run, job: Job) -> None:
 
     @cache
     def draws(key: str) -> list[dict]:
-        return [read_cell(folder, name, key) for name in study["files"][key]]
+        return [read_cell(folder, name, key) for name in study["cells"][key]]
 
     def measured(cell: StudyCell) -> list[dict]:
         return draws(cell.key)[: cell.draws]
 
     bootstrap = Bootstrap(config.evaluate.bootstrap, config.seed)
     text = render(gong.tables(setting), measured, bootstrap, f"Gong et al. on {config.name}", setting)
-    details = {"inputs": study["inputs"]}
-    publish(job.path, text.encode(), kind=TABLES, rows=1, fingerprint=job.fingerprint, details=details)
+    publish(job.path, text.encode(), kind=TABLES, rows=1, provenance=job.provenance)
 
 
 STAGE = Stage(

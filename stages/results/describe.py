@@ -28,7 +28,7 @@ def describe(run: Run, job: Job, generator: str, subject: str, boxes: Path | Non
     split, _, of = subject.partition(".")
     if boxes and not of:
         raise UsageError(f"--boxes belong to the subject {split}.boxes, not to {split}; name that")
-    settings, digest = run.config, job.fingerprint
+    settings, provenance = run.config, job.provenance
     stored = read_generator(run, generator)
     if of:
         texts = None if boxes else region_texts_path(settings)
@@ -37,25 +37,20 @@ def describe(run: Run, job: Job, generator: str, subject: str, boxes: Path | Non
         whole = getattr(stored.generator, "whole", False)
         where = run.root / "regions", stored.encoders, stored.folder
         features, shown = read_boxes(gold, run.manifest, *where, split, whole)
-        inputs = {}
     else:
-        features, shown, inputs = _read_images(run, stored, split)
+        features, shown = _read_images(run, stored, split)
     if boxes:
-        digest = fingerprint("descriptions of given boxes", 1, shown, {"descriptions": digest})
+        provenance = provenance.with_keys(boxes=fingerprint("boxes", 1, shown))
     batches = stored_batches(features, shown, settings.describe.batch_size)
     about = {"generator": generator, "of": of or "images", "split": split}
-    write_descriptions(run, stored, batches, job.path, about, inputs, digest)
+    write_descriptions(run, stored, batches, job.path, about, provenance)
 
 
-def _read_images(
-    run: Run, stored: "StoredGenerator", split: str
-) -> tuple[dict[str, Any], list[dict[str, Any]], dict[str, str]]:
-    """The images of a split: encoder -> their features (n, dim), what answers show of each, and what the features were
-    made from. IntegrityError where they are of other encoders than the generator's."""
+def _read_images(run: Run, stored: "StoredGenerator", split: str) -> tuple[dict[str, Any], list[dict[str, Any]]]:
+    """The images of a split: encoder -> their features (n, dim), and what answers show of each."""
     import numpy as np
 
     from pipeline.errors import InputError
-    from pipeline.storage.provenance import require_origins
     from pipeline.storage.rows import FeatureRows
 
     manifest = run.manifest
@@ -63,10 +58,9 @@ def _read_images(
     if not len(ids):
         raise InputError(f"the {split} split of {manifest.folder} has no image; describe another one")
     rows = {name: FeatureRows(run.features, name, ids) for name in stored.generator.encoders}
-    require_origins(stored.encoders, stored.folder, {name: block.origins for name, block in rows.items()})
     images = manifest.pick(ids)
     shown = [{"image_id": row["image_id"], "image": row["path"], "box": None} for row in images]
-    return rows, shown, {key: digest for block in rows.values() for key, digest in block.fingerprints.items()}
+    return rows, shown
 
 
 def _text(config, generator: str) -> str | None:

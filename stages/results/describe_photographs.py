@@ -46,7 +46,6 @@ def command(
     from pipeline.generate.batches import encode_photographs
     from pipeline.images.decode import ImageLimits
     from pipeline.storage.bundles import open_bundle
-    from pipeline.storage.places import require_output
     from stages.generators import read_bundled_encoders, read_generator, write_descriptions
 
     if bool(paths) == bool(split) or (boxes and len(paths) != 1):
@@ -54,7 +53,6 @@ def command(
     settings = run.config
     stored = read_generator(run, generator)
     about = {"generator": stored.name, "of": "images", "split": split}
-    require_output(output / "descriptions.json", about)
     bundle = open_bundle(bundle_folder or run.layout.index(settings.describe.space).path)
     encoders, limits = read_bundled_encoders(stored, bundle), ImageLimits.from_settings(settings.collection)
     links = settings.collection.follow_links
@@ -62,7 +60,7 @@ def command(
         _find(paths, boxes) if paths else _of_split(bundle, split, bundle.photographs(images_root, links))
     )
     batches = encode_photographs(photographs, encoders, limits, settings.describe.batch_size)
-    write_descriptions(run, stored, batches, output, about, {"bundle": bundle.card["fingerprint"]})
+    write_descriptions(run, stored, batches, output, {**about, "bundle": bundle.card["fingerprint"]})
 
 
 def _of_split(bundle: "Bundle", split: str, source: "ImageSources") -> "Iterator[QueryPhotograph]":

@@ -63,10 +63,8 @@ def evaluate(run: Run, job: Job, model: str, split: str, protocol: str, through_
         "chance": chance(owners),
         **through,
         "metric": embeddings.metric,
-        "inputs": embeddings.inputs,
-        "fingerprint": job.fingerprint,
     }
-    write_evaluation(job.path, value, {**vars(ranks), "owners": owners})
+    write_evaluation(job.path, value, {**vars(ranks), "owners": owners}, job.provenance)
     for gallery in with_folds([value]):
         for line in headline(gallery):
             logging.getLogger(__name__).info(line)

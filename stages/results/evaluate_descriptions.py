@@ -24,9 +24,7 @@ def evaluate_descriptions(run: Run, job: Job, generator: str, subject: str) -> N
     from pipeline.errors import UsageError
     from pipeline.generate.metrics import METRICS, judge, variety
     from pipeline.storage.evaluations import write_measured
-    from pipeline.storage.fingerprint import require_same
     from pipeline.storage.forms import Descriptions
-    from pipeline.storage.provenance import require_origins
     from pipeline.storage.records import read_record
     from pipeline.text.tokens import make_analyzer
     from stages.boxes import read_naming_phrases, read_region_texts, region_texts_path
@@ -34,21 +32,18 @@ def evaluate_descriptions(run: Run, job: Job, generator: str, subject: str) -> N
 
     settings, layout, manifest = run.config, run.layout, run.manifest
     split, _, of = subject.partition(".")
-    path, folder = layout.descriptions(generator, subject).commit, layout.generator(generator).path
+    path = layout.descriptions(generator, subject).commit
     described, parameters = read_record(path, Descriptions), run.generator(generator)
-    require_same("generator", {str(path): described["inputs"]["generator"], str(folder): parameters.fingerprint})
-    require_same("manifest", {str(path): described["inputs"]["manifest"], str(manifest.folder): manifest.fingerprint})
     restored = settings.generator(generator).spec.load().from_parts(parameters.settings, parameters.tensors)
     found = read_described(run, restored.encoders, (split,))
-    require_origins(parameters.details["encoders"], folder, found.origins)
-    analyze, parsed = make_analyzer(found.vocabulary.settings), {}
+    analyze = make_analyzer(found.vocabulary.settings)
     if of and (given := region_texts_path(settings)):
         texts = read_region_texts(manifest, given)
         own = (texts.get((one["image_id"], tuple(one["box"])), []) for one in described["images"])
         references = [list(map(analyze, each)) for each in own]
     elif of:
         images = described["images"], settings, manifest, layout.parses.folder
-        references, parsed = read_naming_phrases(*images, analyze)
+        references = read_naming_phrases(*images, analyze)
     else:
         references = _list_sentences(described["images"], manifest, found, split, analyze)
     judged = [pair for pair in zip(described["images"], references, strict=True) if pair[0]["sentences"] and pair[1]]
@@ -72,11 +67,9 @@ def evaluate_descriptions(run: Run, job: Job, generator: str, subject: str) -> N
         **asdict(judgement),
         **asdict(variety(candidates, [one["verbatim"] for one in first])),
         "perplexity": perplexity,
-        "inputs": {**described["inputs"], **parsed},
-        "fingerprint": job.fingerprint,
     }
     arrays = {"images": np.array([one["image_id"] for one, _ in judged]), **vars(statistics)} if statistics else {}
-    write_measured(job.path, value, "statistics", arrays)
+    write_measured(job.path, value, "statistics", arrays, job.provenance)
     log = logging.getLogger(__name__)
     measured = ", ".join(f"{name} {value[name]:.1f}" for name in METRICS if value[name] is not None)
     log.info("%s on %s of %s: %s%.1f %% copied", *about.values(), measured and f"{measured}, ", value["copied"])
@@ -98,18 +91,15 @@ def _list_sentences(
 def _measure_perplexity(
     run: Run, name: str, generator: Any, parameters: "Parameters", found: "DescribedImages", split: str
 ) -> Any:
-    """The perplexities of the split's sentences. IntegrityError where the generator learned in another joint space."""
+    """The perplexities of the split's sentences."""
     from pipeline.generate.material import HeldOut
     from pipeline.generate.space import JointSpace
     from pipeline.storage.bundle import Bundle
-    from pipeline.storage.fingerprint import require_same
     from stages.generators import read_tagged_text
 
     settings, layout = run.config, run.layout
     gpu, index = run.gpu, space_of(settings, layout, name)
     space = JointSpace(Bundle(index.path), gpu) if index else None
-    if space and (learned := parameters.details["space"]):
-        require_same("joint space", {str(layout.generator(name).path): learned, str(index.path): space.fingerprint})
     if gpu is not None:
         generator.to(gpu)
     treebank = read_tagged_text(settings) if settings.generator(name).spec.treebank else None

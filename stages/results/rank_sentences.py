@@ -26,13 +26,11 @@ def rank_sentences(run: Run, job: Job, generator: str, split: str, protocol: str
     from pipeline.metrics.ranks import rank_scores
     from pipeline.metrics.retrieval import TIES, Bootstrap, evaluate, select_sentences
     from pipeline.storage.evaluations import write_evaluation
-    from pipeline.storage.provenance import require_origins
     from stages.generators import read_generator
     from stages.inputs import read_described
 
     config, stored = run.config, read_generator(run, generator)
     found = read_described(run, stored.generator.encoders, ("train", split))
-    require_origins(stored.encoders, stored.folder, found.origins)
     pairs, bootstrap = found.pairs[split], Bootstrap(config.evaluate.bootstrap, config.seed)
     chosen = select_sentences(pairs.owners, protocol)
     own = replace(pairs, sentences=pairs.sentences.take(chosen), owners=pairs.owners[chosen], names=pairs.names[chosen])
@@ -59,26 +57,22 @@ def rank_sentences(run: Run, job: Job, generator: str, split: str, protocol: str
         "n_sentences": len(chosen),
         **vars(evaluate(ranks, owners, bootstrap)),
         "metric": "perplexity",
-        "inputs": {**found.inputs, "generator": stored.parameters.fingerprint},
-        "fingerprint": job.fingerprint,
     }
-    write_evaluation(job.path, value, {**vars(ranks), "owners": owners})
+    write_evaluation(job.path, value, {**vars(ranks), "owners": owners}, job.provenance)
     for line in headline(value):
         logging.getLogger(__name__).info(line)
 
 
 def _held_out(run: Run, stored: Any, found: Any, pairs: Any, texts: list[str]) -> "HeldOut":
-    """What the generator reads. IntegrityError where it learned in another joint space."""
+    """What the generator reads."""
     from pipeline.generate.material import HeldOut
     from pipeline.generate.space import JointSpace
     from pipeline.storage.bundle import Bundle
-    from pipeline.storage.fingerprint import require_same
     from stages.generators import read_tagged_text
 
     index, space = space_of(run.config, run.layout, stored.name), None
     if index:
         space = JointSpace(Bundle(index.path), run.gpu)
-        require_same("joint space", {str(stored.folder): stored.space, str(index.path): space.fingerprint})
     treebank = read_tagged_text(run.config) if stored.spec.treebank else None
     return HeldOut(pairs, texts, found.vocabulary, space, treebank, run.config.seed)
 

@@ -10,7 +10,6 @@ from pipeline.run import Inputs, Job, Run, Stage
 from pipeline.run.layout import Artefact
 
 if TYPE_CHECKING:
-    from pipeline.report.examples import SplitGallery
     from pipeline.storage.bundle import Bundle
 
 LIBRARIES = ("jointspace", "torch", "torchvision", "faiss-gpu", "faiss-cpu", "numpy", "scipy", "h5py", "snakemake")
@@ -28,13 +27,12 @@ def report(run: Run, job: Job, form: str = "html") -> None:
     from benchmarks.papers.printed import ranking_tables
     from pipeline.images.decode import ImageLimits
     from pipeline.printable import printable_json
-    from pipeline.report.examples import ask, compare_generators, draw_map
+    from pipeline.report.examples import ask, compare_generators, draw_map, read_gallery
     from pipeline.report.page import Report, as_values, render
     from pipeline.report.photographs import Photographs, draw_samples, first_sentence, vector_drawing
     from pipeline.report.tables import best_model, count_reasons, shown_split
     from pipeline.storage.atomic import publish_text
     from pipeline.storage.evaluations import read_summary
-    from pipeline.storage.fingerprint import require_same
     from pipeline.storage.forms import Descriptions, JudgementForm
     from pipeline.storage.phrases import PhraseRanking
     from pipeline.storage.records import read_record
@@ -47,18 +45,14 @@ def report(run: Run, job: Job, form: str = "html") -> None:
     described = {one.commit: read_record(one.commit, Descriptions) for one in _descriptions(settings, layout)}
     judged = {one.path: read_record(one.path, JudgementForm) for one in _judged(settings, layout)}
     phrases = {one.path: read_record(one.path, PhraseRanking) for one in _phrase_rankings(settings, layout)}
-    records = {**described, **judged, **phrases}
-    made_from = {str(path): record["inputs"]["manifest"] for path, record in records.items()}
-    made_from |= {str(bundle.folder): bundle.card["inputs"]["manifest"] for bundle in bundles.values()}
-    require_same("manifest", {str(manifest.folder): manifest.fingerprint, **made_from})
-    _require_own(run, evaluations, bundles)
     photographs, limits = run.photographs, ImageLimits.from_settings(settings.collection)
     moved = Path(photographs.root) != manifest.root
     show = Photographs(photographs.read, limits, moved, partial(first_sentence, manifest))
     # A multi-vector model must score all pairs, so it is shown only where there is no other.
     single = {name: bundle for name, bundle in bundles.items() if bundle.index_name("images") == "images"}
     name = best_model(evaluations, single or bundles)
-    best, gallery = bundles[name], _read_gallery(run, name, bundles[name], shown_split(evaluations))
+    best, split = bundles[name], shown_split(evaluations)
+    gallery = read_gallery(run.embeddings(name), run.pairs(split), split)
     sheets = [draw_regions(run, encoder) for encoder in settings.regions.encoders]
     magnitudes = []
     for names in settings.aligned_splits(settings.align.splits):
@@ -114,39 +108,10 @@ def _kinds(bundles: "Mapping[str, Bundle]") -> dict[str, str]:
     return {name: " ".join((model_spec(name).load().__doc__ or "").split("\n\n")[0].split()) for name in names}
 
 
-def _require_own(run: Run, evaluations: "list[dict[str, Any]]", bundles: "Mapping[str, Bundle]") -> None:
-    """Raises IntegrityError where the summary is of another run than the manifest and the bundles."""
-    from pipeline.storage.evaluations import embedded, require_one_run
-    from pipeline.storage.fingerprint import require_same
-
-    manifest, summary = run.manifest, run.layout.summary.path
-    files = {f"{summary}, evaluation {number}": value for number, value in enumerate(evaluations)}
-    require_one_run(files)
-    for file, value in files.items():
-        require_same("manifest", {str(manifest.folder): manifest.fingerprint, file: value["inputs"]["manifest"]})
-        if bundle := bundles.get(value["model"]):
-            own = {str(bundle.folder): embedded(bundle.card["inputs"]), file: embedded(value["inputs"])}
-            require_same(f"embeddings of {value['model']}", own)
-
-
-def _read_gallery(run: Run, model: str, bundle: "Bundle", split: str) -> "SplitGallery":
-    """The images and sentences of `split` as a model compares them."""
-    from pipeline.report.examples import read_gallery
-    from pipeline.storage.evaluations import embedded
-    from pipeline.storage.fingerprint import require_same
-
-    embeddings = run.embeddings(model)
-    made_by = {str(bundle.folder): bundle.card["inputs"]["model"], str(embeddings.folder): embeddings.model}
-    require_same("model", made_by)
-    made_of = {str(bundle.folder): embedded(bundle.card["inputs"]), str(embeddings.folder): embedded(embeddings.inputs)}
-    require_same(f"embeddings of {model}", made_of)
-    return read_gallery(embeddings, run.pairs(split), split)
-
-
 def _health(run: Run) -> "list[dict[str, Any]]":
     """The state of the stored features of every encoder that the run has features of.
 
-    ROWS rows of each of SHARDS shards are sampled (shards are checked against their sha256 and the manifest), and their
+    ROWS rows of each of SHARDS shards are sampled (shards are checked against their sha256), and their
     bytes are extrapolated to all. `rate` is of the jobs that wrote all parts, None where some of these are unknown.
     """
     import numpy as np
@@ -170,7 +135,7 @@ def _health(run: Run) -> "list[dict[str, Any]]":
                 "shards": manifest.n_shards,
                 "dim": sample.shape[1],
                 "dtype": str(sample.dtype),
-                "bytes": round(sum(s.sidecar.bytes for s in shards) / sum(s.rows for s in shards) * images),
+                "bytes": round(sum(s.commit.bytes for s in shards) / sum(s.rows for s in shards) * images),
                 "rate": images / seconds if seconds and len(own) == len(run.parts) else None,
                 **vars(measure_rows(sample.astype(np.float32))),
             }

@@ -9,7 +9,7 @@ def summarise(run: Run, job: Job) -> None:
     from pipeline.storage.evaluations import read_evaluations, write_summary
 
     values = read_evaluations([run.layout.evaluation(*names).path for names in run.config.evaluations()])
-    write_summary(job.path, values, markdown(values))
+    write_summary(job.path, values, markdown(values), job.provenance)
 
 
 STAGE = Stage(

@@ -25,26 +25,18 @@ def train_generator(run: Run, job: Job, generator: str) -> None:
     from pipeline.generate.space import JointSpace
     from pipeline.models.linear.views import ImageView
     from pipeline.storage.bundle import Bundle
-    from pipeline.storage.provenance import join_origins
     from stages.generators import read_extra_text, read_tagged_text
     from stages.inputs import follow_training, read_described
 
     settings, layout, chosen = run.config, run.layout, run.config.generator(generator)
     spec, own, encoders = chosen.spec, chosen.settings, chosen.encoders
     found = read_described(run, encoders, ("train", "dev"))
-    pairs, inputs = dict(found.pairs), dict(found.inputs)
-    if spec.regions:
-        pairs, digests = _read_snippets(run, own, found)
-        inputs |= digests
+    pairs = _read_snippets(run, own, found) if spec.regions else dict(found.pairs)
     dims = tuple(rows.shape[1] for rows in pairs["train"].features.values())
     view = ImageView(encoders, dims, settings.image_view.normalise)
     bundle = Bundle(where.path) if (where := space_of(settings, layout, generator)) else None
-    if bundle:
-        sides = (str(run.root / "features"), found.encoders), (str(bundle.folder), bundle.model().details["encoders"])
-        join_origins(sides)
     space = JointSpace(bundle, run.gpu) if bundle else None
     extra, treebank = (read_extra_text(settings), read_tagged_text(settings)) if spec.text else ([], None)
-    inputs |= {"space": space.fingerprint} if space else {}
     with follow_training(generator, own, job.path / "checkpoints", job.fingerprint) as (checkpoint, after_step):
         learned = spec.load().learn(
             Material(
@@ -69,7 +61,6 @@ def train_generator(run: Run, job: Job, generator: str) -> None:
             "encoders": found.encoders,
             "vocabulary": found.vocabulary_fingerprint,
             "space": space.fingerprint if learned.generator.in_space else None,
-            "inputs": inputs,
             "training_log": learned.log,
         }
         run.write_model(job, learned.generator, details)
@@ -77,28 +68,21 @@ def train_generator(run: Run, job: Job, generator: str) -> None:
     log.info("%s on %d sentences: %s", generator, learned.log["sentences"], learned.log["chosen"])
 
 
-def _read_snippets(run: Run, own: Any, found: "DescribedImages") -> tuple[dict[str, Any], dict[str, str]]:
-    """The pairs of regions with snippets of their images' sentences, as the model `own.snippets` aligns them, and what
-    these were made from."""
+def _read_snippets(run: Run, own: Any, found: "DescribedImages") -> dict[str, Any]:
+    """The pairs of regions with snippets of their images' sentences, as the model `own.snippets` aligns them."""
     import numpy as np
 
     from pipeline.generate.snippets import Snippet, region_pairs
     from pipeline.storage.alignments import read_alignments
-    from pipeline.storage.fingerprint import require_same
     from stages.boxes import read_regions
 
-    snippets, inputs = [], {}
-    for number, split in enumerate(SNIPPETS_OF):
-        path = run.layout.alignments(own.snippets, split).path
-        segments, sidecar = read_alignments(path)
-        for what, ours in (("manifest", run.manifest.fingerprint), ("vocabulary", found.vocabulary_fingerprint)):
-            held = sidecar.details["inputs"][what] if what == "manifest" else sidecar.details[what]
-            require_same(what, {str(path): held, str(run.root): ours})
+    snippets = []
+    for split in SNIPPETS_OF:
+        segments = read_alignments(run.layout.alignments(own.snippets, split).path)
         snippets += [Snippet(*(one[name] for name in Snippet._fields)) for one in segments]
-        inputs[f"snippets/{number}"] = sidecar.fingerprint
     image_id = np.unique(np.array([snippet.image_id for snippet in snippets], np.int64))
     regions = read_regions(run.manifest, run.root / "regions", found.encoders, run.root / "features", image_id)
-    return region_pairs(snippets, regions, run.manifest.splits, found.vocabulary, getattr(own, "whole", False)), inputs
+    return region_pairs(snippets, regions, run.manifest.splits, found.vocabulary, getattr(own, "whole", False))
 
 
 def _read_ranker(run: Run, model: str) -> "Ranker":
@@ -117,7 +101,7 @@ def _read_ranker(run: Run, model: str) -> "Ranker":
     restored = restore(name, stored.settings, stored.tensors, run.layout.model(model).path)
     if restored.encoders or restored.region_view.geometry:
         raise UsageError(f"{model} also reads whole images or the places of regions; rank snippets by a plain dvsa")
-    segments, _ = read_alignments(path)
+    segments = read_alignments(path)
     ids, lengths = np.array([one["sentence_id"] for one in segments]), np.array([len(one["words"]) for one in segments])
     sums, bounds = [], [*np.flatnonzero(np.diff(ids, prepend=-1))[::BLOCK].tolist(), len(ids)]
     for first, last in zip(bounds, bounds[1:], strict=False):

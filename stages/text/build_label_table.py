@@ -7,30 +7,27 @@ def build_label_table(run: Run, job: Job) -> None:
     """Count the labels of the training sentences' dependency and phrase trees."""
     import logging
 
-    from pipeline.storage.atomic import publish_json
+    from pipeline.storage.commit import publish_record
     from pipeline.storage.fingerprint import fingerprint
     from pipeline.storage.trees import ParseShards
     from pipeline.text.tokens import make_analyzer
     from pipeline.text.tree_encoding import count_labels
     from stages.inputs import read_token_vocabulary, read_trees
 
-    manifest, (vocabulary, words) = run.manifest, read_token_vocabulary(run)
+    manifest, (vocabulary, _) = run.manifest, read_token_vocabulary(run)
     analyze = make_analyzer(vocabulary.settings)
     parses = ParseShards(manifest, run.layout.parses.folder)
-    shards = [parses.open(number) for number in range(manifest.n_shards)]
     training = iter(manifest.among(["train"])[manifest.sentence_images])
 
     table = count_labels(
         sentence
-        for number, shard in enumerate(shards)
-        for sentence in read_trees(shard, manifest.texts(number), analyze)
+        for number in range(manifest.n_shards)
+        for sentence in read_trees(parses.open(number), manifest.texts(number), analyze)
         if next(training)
     )
 
-    inputs = {"manifest": manifest.fingerprint, "vocabulary": words}
-    inputs |= {f"parses {number}": shard.fingerprint for number, shard in enumerate(shards)}
-    digest = fingerprint("labels", 1, table.to_dict(), inputs)
-    publish_json(job.path, {"fingerprint": digest, "inputs": inputs, **table.to_dict()})
+    value = table.to_dict()
+    publish_record(job.path, {"fingerprint": fingerprint("labels", 1, value), **value}, provenance=job.provenance)
     logging.getLogger(__name__).info("%d relations, %d phrases", len(table.relations), len(table.phrases))
 
 

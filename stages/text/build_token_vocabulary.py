@@ -7,7 +7,7 @@ def build_token_vocabulary(run: Run, job: Job) -> None:
     """Count the words of the training sentences and keep the most common."""
     import logging
 
-    from pipeline.storage.atomic import publish_json
+    from pipeline.storage.commit import publish_record
     from pipeline.storage.fingerprint import fingerprint
     from pipeline.text.tokens import TermSettings
     from stages.texts import learn_vocabulary
@@ -18,7 +18,8 @@ def build_token_vocabulary(run: Run, job: Job) -> None:
     vocabulary = learn_vocabulary(run, "tokens", settings, **chosen)
 
     value = vocabulary.to_dict()
-    publish_json(job.path, {"fingerprint": fingerprint("tokens", 1, value), "min_count": tokens.min_count, **value})
+    about = {"fingerprint": fingerprint("tokens", 1, value), "min_count": tokens.min_count}
+    publish_record(job.path, {**about, **value}, provenance=job.provenance)
     logging.getLogger(__name__).info("%d words of %d training sentences", len(vocabulary.terms), vocabulary.n_sentences)
 
 

@@ -23,7 +23,7 @@ def encode_documents(run: Run, documents: str, encoder: str) -> Callable[[Job], 
         texts = join_fields(table.to_pylist(), chosen.fields)
         present = np.flatnonzero([bool(text) for text in texts])
         vectors, owners = made.encode([texts[row] for row in present]), table["image_id"].to_numpy()[present]
-        about = {"fingerprint": job.fingerprint, "inputs": job.inputs, **kept}
+        about = {"provenance": job.provenance, **kept}
         write_vectors(job.path, vectors, first + present, owners, **about)
 
     return make

@@ -14,7 +14,7 @@ def encode_sentences(run: Run, encoder: str) -> Callable[[Job], None]:
 
     def make(job: Job) -> None:
         vectors, owners = made.encode(manifest.texts(job.number)), manifest.owners(job.number)
-        about = {"fingerprint": job.fingerprint, "inputs": job.inputs, "encoder": encoder, "storage": storage}
+        about = {"provenance": job.provenance, "encoder": encoder, "storage": storage}
         write_vectors(job.path, vectors, job.sentence_id, owners, **about)
 
     return make

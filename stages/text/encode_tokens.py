@@ -15,7 +15,7 @@ def encode_tokens(run: Run) -> Callable[[Job], None]:
 
     def make(job: Job) -> None:
         tokens, owners = encode_tokens(manifest.texts(job.number), vocabulary), manifest.owners(job.number)
-        made = {"fingerprint": job.fingerprint, "inputs": job.inputs}
+        made = {"provenance": job.provenance}
         write_tokens(job.path, tokens.ids, tokens.offsets, job.sentence_id, owners, **made)
 
     return make

@@ -26,9 +26,9 @@ def encode_trees(run: Run) -> Callable[[Job], None]:
             trees.check()
         kinds = dict(zip(("dependency", "phrase"), map(vars, packed), strict=True))
         misfits = sum(not sentence.fits for sentence in sentences)
-        details = {"inputs": job.inputs, "n_misfits": misfits}
+        details = {"n_misfits": misfits}
         owners = manifest.owners(job.number)
-        write_trees(job.path, kinds, job.sentence_id, owners, fingerprint=job.fingerprint, details=details)
+        write_trees(job.path, kinds, job.sentence_id, owners, provenance=job.provenance, details=details)
         found = "%d sentences; %d chains where words did not fit"
         logging.getLogger(__name__).info(found, len(sentences), misfits)
 

@@ -17,7 +17,7 @@ def import_sentences(run: Run, encoder: str) -> Callable[[Job], None]:
     def make(job: Job) -> None:
         vectors = matched.features(range(job.rows.first_sentence, job.rows.last_sentence))
         files = {name: digest for name, digest in job.inputs.items() if name.startswith("source/")}
-        about = {"fingerprint": job.fingerprint, "inputs": job.inputs, "encoder": encoder, "imported": files}
+        about = {"provenance": job.provenance, "encoder": encoder, "imported": files}
         owners = run.manifest.owners(job.number)
         write_vectors(job.path, vectors, job.sentence_id, owners, **about, storage=storage)
 

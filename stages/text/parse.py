@@ -17,7 +17,7 @@ log = logging.getLogger(__name__)
 BATCH = 64
 """Sentences that a worker takes at a time: its death costs no more of them."""
 SHOWN, LISTED = 10, 1000
-"""Unparsed sentences that the log shows and that the sidecar lists; the CoNLL-U file marks all of them."""
+"""Unparsed sentences that the log shows and that the commit lists; the CoNLL-U file marks all of them."""
 FILES = ("conllu", "brackets")
 Engine = Callable[["ShardRows", list[str]], "Iterator[Parsed]"]
 
@@ -45,9 +45,10 @@ def parse(run: Run) -> Callable[[Job], None]:
                 comments["fallback"] = " ".join(found.fallback.split())
             conllu.append(format_conllu(found.parse, comments.items()))
             brackets.append(f"{sentence_id}\t{found.tree.to_brackets()}\n")
-        details = {"inputs": job.inputs, "engine": _engine_keys(run.config), "n_fallbacks": len(fallbacks)}
+        parser = {name: job.inputs[name] for name in ("parser", "spacy") if name in job.inputs}
+        details = {"engine": _engine_keys(run.config), **parser, "n_fallbacks": len(fallbacks)}
         details["fallbacks"] = fallbacks[:LISTED]
-        made = {"fingerprint": job.fingerprint, "details": details}
+        made = {"provenance": job.provenance, "details": details}
         write_parses(job.path, "".join(conllu), "".join(brackets), len(texts), **made)
         for fallback in fallbacks[:SHOWN]:
             log.warning("sentence %(sentence_id)d: %(reason)s", fallback)

@@ -10,8 +10,7 @@ def prepare_text_encoder(run: Run, job: Job, encoder: str) -> None:
     """
     import logging
 
-    from pipeline.storage.fingerprint import fingerprint
-    from pipeline.storage.parameters import TEXT_ENCODER, digest_tensors, write_parameters
+    from pipeline.storage.parameters import TEXT_ENCODER, write_parameters
     from pipeline.text.encoders import Centred
     from stages.texts import read_text_material
 
@@ -20,9 +19,7 @@ def prepare_text_encoder(run: Run, job: Job, encoder: str) -> None:
     if chosen.centre != "none":
         made = Centred.fit(made, material.texts(), chosen.centre == "whiten")
     settings, tensors = made.settings(), made.tensors()
-    digest = fingerprint("text-encoder", 1, settings, {"tensors": digest_tensors(tensors)})
-    of = {"of": job.inputs["of"]} if "of" in job.inputs else {}
-    about = {"settings": settings, "fingerprint": digest, "details": {"name": encoder, **of, "dim": made.dim}}
+    about = {"settings": settings, "provenance": job.provenance, "details": {"name": encoder, "dim": made.dim}}
     write_parameters(job.path / "model.safetensors", TEXT_ENCODER, tensors, **about)
     logging.getLogger(__name__).info("%s: %s, %d dimensions", encoder, chosen.kind, made.dim)
 
@@ -58,7 +55,7 @@ def _words(config, encoder: str) -> dict:
 
 STAGE = Stage(
     prepare_text_encoder,
-    version=5,
+    version=6,
     names=("encoder",),
     choices=lambda config: [(one.name,) for one in config.prepared_text_encoders],
     keys=_keys,

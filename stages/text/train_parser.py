@@ -33,8 +33,7 @@ def train_parser(run: Run, job: Job) -> None:
         scores = {part: judge(trained, corpora[part]) for part in ("dev", "test")}
         log.info("with the treebank's tokens: %s", scores)
         used = {"training": settings.parse.training.model_dump(), "seed": settings.seed, "spacy": job.inputs["spacy"]}
-        sources = {part: job.inputs[part] for part in files}
-        publish_parser(job.path, trained, job.fingerprint, {"inputs": sources, "settings": used, **scores})
+        publish_parser(job.path, trained, {"settings": used, **scores}, job.provenance)
     finally:
         shutil.rmtree(work, ignore_errors=True)
 
@@ -62,7 +61,7 @@ def _spacy(run: Run) -> dict[str, str]:
 
 STAGE = Stage(
     train_parser,
-    version=3,
+    version=4,
     keys=lambda config: {"seed": config.seed, "training": config.parse.training.model_dump()},
     reads=_reads,
     also=_spacy,

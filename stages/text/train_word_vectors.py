@@ -13,8 +13,7 @@ def train_word_vectors(run: Run, job: Job) -> None:
     import logging
     from itertools import chain
 
-    from pipeline.storage.fingerprint import fingerprint
-    from pipeline.storage.parameters import WORDS, digest_tensors, write_parameters
+    from pipeline.storage.parameters import WORDS, write_parameters
     from pipeline.text.sequences import encode_tokens
     from pipeline.text.wordvectors import train_vectors
     from stages.generators import read_extra_text
@@ -26,9 +25,8 @@ def train_word_vectors(run: Run, job: Job) -> None:
     sentences = encode_tokens(chain(run.manifest.training_texts(), extra), vocabulary)
     about = chosen.model_dump(include=LEARNED)
     tensors = {"words": train_vectors(sentences, vocabulary.terms, **about, seed=settings.seed)}
-    digest = fingerprint("words", 1, [about, settings.seed, digest_tensors(tensors)], job.inputs)
-    details = {"inputs": job.inputs, "sentences": len(sentences)}
-    write_parameters(job.path, WORDS, tensors, settings=about, fingerprint=digest, details=details)
+    details = {"sentences": len(sentences)}
+    write_parameters(job.path, WORDS, tensors, settings=about, provenance=job.provenance, details=details)
     logging.getLogger(__name__).info("%d words learned from %d sentences", len(vocabulary.terms), len(sentences))
 
 

@@ -5,10 +5,9 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from made_up import make_run, make_stage, write_config
+from made_up import make_run, make_stage, retell, write_config
 
 from pipeline.errors import InputError, IntegrityError, UsageError
-from pipeline.storage.atomic import publish_json
 from pipeline.storage.evaluations import read_ranks
 
 
@@ -29,7 +28,7 @@ def test_an_evaluation_says_what_was_measured_and_on_what(run: Path) -> None:
     assert (value["n_images"], value["n_sentences"]) == (8, 16)
     assert value["ties"] == "a tie counts against the model"
     assert value["bootstrap"] == {"resamples": 1000, "seed": 0}
-    assert {"manifest", "embeddings/00000", "embeddings/00002"} <= set(value["inputs"])
+    assert set(value["inputs"]) == {"manifest/manifest.json#fingerprint", "embeddings/ncca/shard-*.h5.json"}
     for direction in ("image_to_sentence", "sentence_to_image"):
         for name in ("recall@1", "recall@5", "recall@10", "median_rank", "mean_rank"):
             low, high = value[direction][f"{name}_ci95"]
@@ -46,7 +45,7 @@ def test_the_ranks_stand_beside_what_was_measured_from_them(tmp_path: Path) -> N
     )
     beside = path.with_suffix(".ranks.npz")
     beside.write_bytes(beside.read_bytes()[:-1] + b"x")
-    with pytest.raises(IntegrityError, match=r"ranks.npz is changed: .*; run evaluate again"):
+    with pytest.raises(IntegrityError, match=r"ranks.npz is changed: .*; run its stage again"):
         read_ranks(path)
 
 
@@ -77,9 +76,8 @@ def test_the_summary_is_the_list_and_a_table(tmp_path: Path) -> None:
     lines = (run / "evaluation" / "summary.md").read_text().splitlines()
     assert lines[0] == "## train split, all-sentences: 16 images, 32 sentences"
     assert "| ncca | image-to-sentence | 0.0 [0.0, 0.0] | 100.0 [100.0, 100.0] |" in lines[4]
-    value = json.loads(paths[0].read_text())
-    publish_json(paths[0], {**value, "inputs": {**value["inputs"], "manifest": "another"}})
+    retell(paths[1], "inputs", "manifest/manifest.json#fingerprint", value="another")
     (run / "evaluation/summary.json").unlink()
-    with pytest.raises(IntegrityError, match="test.all-sentences.json differ"):
+    with pytest.raises(IntegrityError, match="test.all-sentences.json is mixed"):
         make_stage("summarise", run)
     assert not (run / "evaluation/summary.json").exists()

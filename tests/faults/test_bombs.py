@@ -15,7 +15,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
-from pipeline.storage.atomic import publish
+from pipeline.storage.commit import publish
 from pipeline.storage.tables import to_parquet
 
 Confined = Callable[[str, Path], tuple[int, str]]
@@ -90,7 +90,7 @@ HOSTILE = {
 def test_hostile_files_are_refused_by_name(name: str, confined: Confined, tmp_path: Path) -> None:
     path = tmp_path / name
     rows = {"1 GB": 1 << 27, "2 GB": 1 << 13}.get(name[:4], 1)
-    publish(path, HOSTILE[name](), kind="k", rows=rows, fingerprint="f", details={"settings": {}})
+    publish(path, HOSTILE[name](), kind="k", rows=rows, details={"settings": {}})
     code, said = confined("read", path)
     assert code == 0 and said.startswith("refused:") and name in said, (code, said)
 

@@ -1,5 +1,6 @@
 """Random damage to a run's files of every kind: `verify` finds each, and names its file or artefact."""
 
+import json
 from pathlib import Path
 from random import Random
 
@@ -24,7 +25,7 @@ def missed(run: Path, count: int, seed: int) -> list[str]:
         spoilt = damage.ALL[kind](sound, rng)
         path.write_bytes(spoilt)
         names = {fault.path.parent for fault in examine(run).faults}
-        if spoilt != sound and not names & {path.parent, *path.parents}:
+        if not _is_same(path, spoilt, sound) and not names & {path.parent, *path.parents}:
             found.append(f"{path.relative_to(run)}: {kind}")
         path.write_bytes(sound)
     return found
@@ -32,6 +33,16 @@ def missed(run: Path, count: int, seed: int) -> list[str]:
 
 def test_verify_finds_damage_of_every_kind(run: Path) -> None:
     assert missed(run, 60, seed=1) == []
+
+
+def _is_same(path: Path, spoilt: bytes, sound: bytes) -> bool:
+    """Whether a file says the same still: two keys of a JSON object may have changed places."""
+    if spoilt == sound or path.suffix != ".json":
+        return spoilt == sound
+    try:
+        return json.loads(spoilt) == json.loads(sound)
+    except ValueError:
+        return False
 
 
 @pytest.mark.nightly

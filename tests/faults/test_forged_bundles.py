@@ -39,7 +39,7 @@ from made_up_sets import add_fragments
 
 from pipeline.errors import InputError, IntegrityError, UsageError
 from pipeline.index.search import Searcher
-from pipeline.storage import atomic, own_code
+from pipeline.storage import commit, own_code
 from pipeline.storage.bundle import Bundle
 from pipeline.storage.bundles import open_bundle
 
@@ -100,7 +100,8 @@ def attempt(bundle: Path, folder: Path, forge: Forgery) -> str:
         forge(folder)
     except (ValueError, TypeError, OverflowError):  # of numpy or JSON, which cannot say so
         return "not possible"
-    atomic._checked.clear()
+    commit._sha256.cache_clear()
+    commit._read.cache_clear()
     signal.alarm(SECONDS)
     try:
         use(folder)

@@ -90,5 +90,5 @@ def test_the_command_ends_with_1_and_one_line(disk: Disk, finished: Path, collec
     command = [sys.executable, "-m", "stages.cli", "summarise", *arguments]
     result = subprocess.run(command, env=environment, capture_output=True, text=True)
     assert result.returncode == 1 and result.stderr.count("\n") == 1
-    assert result.stderr.startswith(f"jointspace: cannot write {disk.root}/evaluation/summary.md (")
+    assert result.stderr.startswith(f"jointspace: cannot write {disk.root}/evaluation/summary.json (")
     assert list(disk.files()) == []

@@ -119,10 +119,10 @@ def test_a_killed_part_goes_on_at_its_first_unfinished_shard(
         made = {path.with_suffix(""): path.with_suffix("").stat().st_ino for path in folder.glob("shard-*.json")}
         if 0 < len(made) < tiny_run.N_SHARDS:
             break
-    assert 0 < len(made) < tiny_run.N_SHARDS and not (folder / "parts/00000.json").exists()
+    assert 0 < len(made) < tiny_run.N_SHARDS and not (folder / "part-00000.json").exists()
     nursery.finish("embed", call)
     assert {path: path.stat().st_ino for path in made} == made
-    assert list(read_json(folder / "parts/00000.json")["shards"]) == ["0", "1", "2"]
+    assert list(read_json(folder / "part-00000.json")["files"]) == [f"shard-0000{n}.h5.json" for n in range(3)]
     for number in range(tiny_run.N_SHARDS):
         name = f"embeddings/ncca/shard-{number:05d}.h5"
         assert (run / name).read_bytes() == (finished / name).read_bytes()

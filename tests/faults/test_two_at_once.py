@@ -5,15 +5,15 @@ import sys
 from pathlib import Path
 
 from pipeline.errors import IntegrityError
-from pipeline.storage import atomic
+from pipeline.storage.commit import publish, read_verified
 
 WRITER = """
 import sys
 from pathlib import Path
-from pipeline.storage.atomic import publish
+from pipeline.storage.commit import publish
 who = sys.argv[2]
 for number in range(60):
-    publish(Path(sys.argv[1]), who.encode() * 5000, kind="thing", rows=1, fingerprint=who)
+    publish(Path(sys.argv[1]), who.encode() * 5000, kind="thing", rows=1, details={"who": who})
 """
 
 
@@ -22,18 +22,17 @@ def test_a_reader_never_sees_a_mixture(tmp_path: Path) -> None:
     writers = [subprocess.Popen([sys.executable, "-c", WRITER, str(path), who]) for who in "ab"]
     seen, refused = set(), 0
     while any(writer.poll() is None for writer in writers):
-        atomic._checked.clear()
         try:
-            data, sidecar = atomic.read_verified(path, "thing")
+            data, commit = read_verified(path, "thing")
         except IntegrityError:
             refused += 1
             continue
-        if data == sidecar.fingerprint.encode() * 5000:
-            seen.add(sidecar.fingerprint)
+        if data == commit.details["who"].encode() * 5000:
+            seen.add(commit.details["who"])
         else:
             # Replaced between the check and the reading: whole all the same, and the other's.
             assert data in (b"a" * 5000, b"b" * 5000)
     assert [writer.returncode for writer in writers] == [0, 0] and seen
-    atomic.publish(path, b"c", kind="thing", rows=1, fingerprint="c")
-    assert atomic.read_verified(path, "thing")[0] == b"c"
+    publish(path, b"c", kind="thing", rows=1, details={"who": "c"})
+    assert read_verified(path, "thing")[0] == b"c"
     assert {item.name for item in tmp_path.iterdir()} == {"x.bin", "x.bin.json"}

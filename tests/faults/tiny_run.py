@@ -9,7 +9,7 @@ from click.testing import CliRunner
 from PIL import Image
 
 from pipeline.run.layout import Artefact, Layout, Shards
-from pipeline.storage.atomic import read_json
+from pipeline.storage.commit import Provenance
 from pipeline.storage.parameters import ENCODER, write_parameters
 from pipeline.storage.regions import REGIONS
 from pipeline.storage.shards import write_shard
@@ -132,7 +132,7 @@ def elsewhere(stage: str, arguments: list[str], folder: Path) -> list[str]:
     run, at = Path(_value(arguments, "--run")), given.index("--config")
     given[given.index("--run") + 1] = str(folder)
     link(Path(_value(arguments, "--config")), folder / "config.yaml")
-    like = ("shard-", "parts") if isinstance(made_by(stage, arguments), Shards) else place.stem
+    like = ("shard-", "part-", "sum.") if isinstance(made_by(stage, arguments), Shards) else place.stem
     for part in place.relative_to(run).parents:
         (folder / part).mkdir(parents=True, exist_ok=True)
         for path in (run / part).iterdir() if (run / part).exists() else ():
@@ -166,8 +166,8 @@ def call_all(stage: str, calls: list[list[str]]) -> None:
 def make_encoder(run: Path) -> None:
     """An encoder that nothing asks for features, but that a bundle carries."""
     tensors, settings = {"nothing": np.zeros(64, np.float32)}, dict(SETTINGS)
-    path = run / "encoders/colour/model.safetensors"
-    write_parameters(path, ENCODER, tensors, settings=settings, fingerprint="encoder", details={"name": "colour"})
+    about = {"details": {"name": "colour"}, "provenance": Provenance(run, "test", 1)}
+    write_parameters(run / "encoders/colour/model.safetensors", ENCODER, tensors, settings=settings, **about)
 
 
 def make_run(root: Path, run: Path) -> None:
@@ -179,20 +179,19 @@ def make_run(root: Path, run: Path) -> None:
 
 def add_other_kinds(run: Path, folder: Path) -> None:
     """One shard of each kind that only slow commands make, in `folder`."""
-    vocabulary = read_json(run / "text/tokens.json")["fingerprint"]
-    inputs = {"inputs": {"vocabulary": vocabulary, "labels": "fingerprint of labels"}}
+    provenance = Provenance(run, "test", 1)
     rng = np.random.default_rng(1)
     regions = {
         "features": rng.random((6, 4), np.float32), "boxes": rng.random((6, 4), np.float32),
         "scores": rng.random(6, np.float32), "offsets": np.arange(0, 7, 2), "image_id": np.arange(3),
     }  # fmt: skip
-    details = {"rejects": [], "counts": {}, "dim": 4, **inputs}
-    write_shard(folder / "other/regions.h5", REGIONS, regions, rows=3, fingerprint="r", details=details)
+    details = {"rejects": [], "counts": {}, "dim": 4}
+    write_shard(folder / "other/regions.h5", REGIONS, regions, rows=3, provenance=provenance, details=details)
     packed = {name: np.arange(4, dtype=np.int32) for name in FIELDS}
     trees = dict.fromkeys(KINDS, packed)
-    write_trees(folder / "other/trees.h5", trees, np.arange(3), np.arange(3), fingerprint="t", details=inputs)
+    write_trees(folder / "other/trees.h5", trees, np.arange(3), np.arange(3), provenance=provenance)
     conllu, brackets = "1\tdog\t_\tNOUN\tNN\t_\t0\troot\t_\t_\n\n" * 3, "(NP (NN dog))\n" * 3
-    write_parses(folder / "other/parses.conllu", conllu, brackets, 3, fingerprint="p", details=inputs)
+    write_parses(folder / "other/parses.conllu", conllu, brackets, 3, provenance=provenance)
 
 
 def copy_collection(root: Path, target: Path) -> Path:

@@ -11,6 +11,7 @@ import numpy as np
 import tiny_run
 
 from pipeline.storage.checkpoints import Checkpoints
+from pipeline.storage.commit import Provenance
 from pipeline.storage.features import UnfinishedShard
 
 STAGES = ("ingest", "accumulate", "fit", "embed", "summarise", "build_index")
@@ -41,10 +42,10 @@ def demo(folder: Path, run: Path, collection: Path) -> None:
 def unfinished(folder: Path, run: Path, collection: Path) -> None:
     """What `extract` does with the features of ten images, four at a time."""
     features = np.random.default_rng(0).random((10, 900), np.float32)
-    shard = UnfinishedShard(folder / "shard-00000.h5", "f", np.arange(10), 4)
+    shard = UnfinishedShard(folder / "shard-00000.h5", Provenance(folder, "extract", 1), np.arange(10), 4)
     for rows in shard.missing():
         shard.write(rows, features[rows.start : rows.stop])
-    shard.publish({"inputs": {"images": "i"}})
+    shard.publish({})
 
 
 def checkpoint(folder: Path, run: Path, collection: Path) -> None:

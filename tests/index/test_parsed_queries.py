@@ -6,7 +6,18 @@ from types import SimpleNamespace
 
 import numpy as np
 import pytest
-from made_up import MADE_BY, THINGS, build_bundle, features_of, make_run, make_stage, run_command, write_config
+from made_up import (
+    MADE_BY,
+    THINGS,
+    build_bundle,
+    by_colour,
+    by_hand,
+    features_of,
+    make_run,
+    make_stage,
+    run_command,
+    write_config,
+)
 from made_up_training import encode_parses
 
 from pipeline.config.registry.models import model_spec
@@ -72,9 +83,9 @@ def write_features(run: Path) -> None:
         rows = manifest.shard(shard)
         ids = np.arange(rows.first_image, rows.last_image)
         arrays = {"features": np.eye(8, dtype=np.float32)[ids % 8], "image_id": ids}
-        details = {"encoder": {"name": "colour"}, "inputs": {**MADE_BY, "images": rows.fingerprints["images"]}}
+        details = {"encoder": {"name": "colour"}}
         path = run / "features" / "colour" / f"shard-{shard:05d}.h5"
-        write_shard(path, FEATURES, arrays, rows=len(ids), fingerprint=f"features {shard}", details=details)
+        write_shard(path, FEATURES, arrays, rows=len(ids), provenance=by_colour(run), details=details)
 
 
 def write_regions(run: Path) -> None:
@@ -89,9 +100,9 @@ def write_regions(run: Path) -> None:
             "features": np.eye(8, dtype=np.float32)[looks], "boxes": boxes, "scores": np.ones(len(boxes), np.float32),
             "offsets": np.arange(0, len(boxes) + 1, 3), "image_id": ids,
         }  # fmt: skip
-        details = {"dim": 8, "inputs": {**MADE_BY, "images": rows.fingerprints["images"]}}
+        details = {"dim": 8}
         path = run / "regions" / "colour" / f"shard-{shard:05d}.h5"
-        write_shard(path, "regions", arrays, rows=len(ids), fingerprint=f"regions {shard}", details=details)
+        write_shard(path, "regions", arrays, rows=len(ids), provenance=by_colour(run), details=details)
 
 
 def build(run: Path, registered: str, folder: Path) -> Path:
@@ -107,7 +118,7 @@ def build(run: Path, registered: str, folder: Path) -> Path:
     model = model_spec(registered).load().build(view, mean, words, 8, 0.0, 0, learned, score="cosine")
     write_parameters(
         run / "models" / registered / "model.safetensors", MODEL, model.tensors(), settings=model.settings(),
-        fingerprint="trees", details={
+        provenance=by_hand(run), details={
             "model": registered, "registered": registered, "vocabulary": vocabulary["fingerprint"],
             "labels": table["fingerprint"], "encoders": {"colour": MADE_BY},
         },

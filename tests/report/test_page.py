@@ -8,7 +8,7 @@ from pathlib import Path
 import numpy as np
 import pyarrow as pa
 import pytest
-from made_up import make_stage, write_feature_shards
+from made_up import by_hand, make_stage, write_feature_shards
 from made_up_sets import write_regions
 from outline import report
 
@@ -16,6 +16,7 @@ from pipeline.config import Config
 from pipeline.errors import IntegrityError
 from pipeline.run.layout import Layout
 from pipeline.storage.atomic import publish_json, read_json
+from pipeline.storage.commit import publish_record
 from pipeline.storage.manifest import Manifest
 from pipeline.storage.phrases import vectors_column, write_phrases
 
@@ -148,11 +149,11 @@ JUDGED = {"generators": ["mrnn"], "regions": {"encoders": ["colour"]}, "describe
 
 def write_judged(run: Path, whole: dict, boxes: dict) -> None:
     """What a generator says, which is nothing, what it and the boxes are judged to be worth, and a drawing of these."""
-    inputs, layout = {"manifest": Manifest(run / "manifest").fingerprint}, Layout(run)
-    described = {"generator": "mrnn", "of": "images", "split": "test", "images": [], "fingerprint": "d"}
-    publish_json(layout.descriptions("mrnn", "test").commit, {**described, "inputs": inputs})
+    layout = Layout(run)
+    described = {"generator": "mrnn", "of": "images", "split": "test", "images": []}
+    publish_record(layout.descriptions("mrnn", "test").commit, described, provenance=by_hand(run))
     for subject, value in {"test": whole, "test.boxes": boxes}.items():
-        publish_json(layout.description_evaluation("mrnn", subject).path, {**value, "inputs": inputs})
+        publish_record(layout.description_evaluation("mrnn", subject).path, value, provenance=by_hand(run))
     write_regions(run)
 
 
@@ -200,7 +201,7 @@ def test_how_phrases_and_regions_find_each_other_stands_in_a_table(
     own: Path, run: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     layout, splits = Layout(own), [("ncca", "dev"), ("ncca", "test")]
-    made = {"model": "ncca", "inputs": {"manifest": Manifest(own / "manifest").fingerprint}, "fingerprint": "p"}
+    made = {"model": "ncca"}
     ranks = {"recall@1": 4.04, "recall@5": 14.3, "recall@10": 22.0, "median_rank": 50.0, "mean_rank": 70.0}
     measured = {
         "n_named": 1234,
@@ -209,21 +210,23 @@ def test_how_phrases_and_regions_find_each_other_stands_in_a_table(
         "phrase_to_region": {"split": ranks},
         "region_to_phrase": {"split": {**ranks, "recall@1": 6.1}},
     }
-    publish_json(layout.phrase_ranking("ncca", "dev").path, {**made, "split": "dev", "left_out": "no box has a label"})
-    publish_json(layout.phrase_ranking("ncca", "test").path, {**made, "split": "test", **measured})
+    left_out = {**made, "split": "dev", "left_out": "no box has a label"}
+    publish_record(layout.phrase_ranking("ncca", "dev").path, left_out, provenance=by_hand(own))
+    ranking = layout.phrase_ranking("ncca", "test").path
+    publish_record(ranking, {**made, "split": "test", **measured}, provenance=by_hand(own))
     vector, image = vectors_column(np.ones((1, 4))), {"image_id": [2]}
     region = pa.table({**image, "number": [0], **dict.fromkeys(("x1", "y1", "x2", "y2"), [0.0]), "vector": vector})
     phrase = pa.table({**image, "sentence_id": [4], "text": ["a dog"], "head": ["dog"], "vector": vector})
     for names in splits:
-        details = dict(zip(("model", "split"), names, strict=True)) | {"dim": 4, "inputs": made["inputs"]}
-        write_phrases(layout.phrases(*names).path, region, phrase, fingerprint="p", details=details)
+        details = dict(zip(("model", "split"), names, strict=True)) | {"dim": 4}
+        write_phrases(layout.phrases(*names).path, region, phrase, provenance=by_hand(own), details=details)
     heading = "Phrases and regions"
     assert heading not in report(run).parts
     monkeypatch.setattr(Config, "phrase_splits", lambda config, chosen=(): splits)
     dev, test = report(own).lines(heading)[2:]
     assert dev == ["ncca", "dev", "no box has a label"]
     assert test == ["ncca", "test", "1,234", "800", "4.0", "14.3", "22.0", "6.1", "14.3", "22.0", "47.6", "24.3"]
-    publish_json(layout.phrase_ranking("ncca", "test").path, {**made, "split": "test"})
+    publish_record(ranking, {**made, "split": "test"}, provenance=by_hand(own))
     with pytest.raises(IntegrityError, match="it has neither what was measured nor why that was left out"):
         report(own)
 

@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 from click.testing import CliRunner
-from made_up import build_bundle, make_run
+from made_up import make_run, make_stage
 
 from pipeline.storage.integrity import examine
 from stages.cli import cli
@@ -13,7 +13,7 @@ from stages.cli import cli
 
 def test_verify_tells_what_is_wrong(tmp_path: Path) -> None:
     run = make_run(tmp_path / "run")
-    build_bundle(run)
+    make_stage("build_index", run, "ncca")
     for damaged in (False, True):
         if damaged:
             (run / "models" / "ncca" / "model.safetensors").write_bytes(b"cut")

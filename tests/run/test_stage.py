@@ -91,8 +91,8 @@ def test_parts_are_made_one_by_one_and_what_is_there_stays(tmp_path: Path) -> No
     times = {folder / "shard-00002.h5": (folder / "shard-00002.h5").stat().st_mtime_ns}
     make_stage("encode_sentences", run)
     assert {path: path.stat().st_mtime_ns for path in times} == times
-    told = [read_json(folder / f"parts/{number:05d}.json")["shards"].keys() for number in range(2)]
-    assert told == [{"0", "1"}, {"2"}]
+    told = [read_json(folder / f"part-{number:05d}.json")["files"].keys() for number in range(2)]
+    assert told == [{"shard-00000.h5.json", "shard-00001.h5.json"}, {"shard-00002.h5.json"}]
     (folder / "shard-00000.h5").write_bytes(b"damaged")
     make_stage("encode_sentences", run, "--part", 0)
     assert (folder / "shard-00000.h5").read_bytes() != b"damaged"

@@ -4,7 +4,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from made_up import make_run, make_stage, open_run, write_config
+from made_up import by_colour, by_hand, make_run, make_stage, open_run, write_config
 
 from pipeline.errors import UsageError
 from pipeline.storage.embeddings import Embeddings
@@ -26,12 +26,14 @@ def make(run: Path, dims: tuple[int, int]) -> tuple[np.ndarray, np.ndarray]:
     for number in range(manifest.n_shards):
         rows = manifest.shard(number)
         ids = np.arange(rows.first_image, rows.last_image)
-        made_by = {"encoder": "encoder", "images": rows.fingerprints["images"]}
         path = layout.features("colour").shard(number)
-        write_features(path, sides[0][ids].astype(np.float32), ids, f"f{number}", {"inputs": made_by})
+        write_features(path, sides[0][ids].astype(np.float32), ids, by_colour(run), {})
         ids = np.arange(rows.first_sentence, rows.last_sentence)
-        about = {"inputs": {"text_encoder": "texts", "sentences": rows.fingerprints["sentences"]}, "encoder": "theirs"}
-        about |= {"fingerprint": f"t{number}", "storage": "float32"}
+        about = {
+            "provenance": by_hand(run, **{"text/encoders/theirs/model.json": "texts"}),
+            "encoder": "theirs",
+            "storage": "float32",
+        }
         vectors = sides[1][ids].astype(np.float32)
         write_vectors(layout.sentences("theirs").shard(number), vectors, ids, manifest.sentence_images[ids], **about)
     return sides

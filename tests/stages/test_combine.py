@@ -4,14 +4,14 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from made_up import make_run, make_stage, write_config
+from made_up import by_hand, make_run, make_stage, write_config
 from made_up_sets import add_fragments, write_tokens_of_terms
 from made_up_training import read_model
 
 from pipeline.metrics.multivector_scores import multivector_scores
 from pipeline.models.linear.ensemble import Ensemble
 from pipeline.multivectors import ScoreRule
-from pipeline.storage.atomic import read_sidecar
+from pipeline.storage.commit import open_commit
 from pipeline.storage.embeddings import Embeddings
 from pipeline.storage.manifest import Manifest
 from pipeline.storage.parameters import MODEL, Parameters, read_parameters, write_parameters
@@ -34,17 +34,17 @@ def run(tmp_path_factory: pytest.TempPathFactory) -> Path:
         tensors = dict(parameters.tensors)
         if row == "wrong":
             tensors["u"] = np.roll(tensors["u"], -1, axis=1)
+        model = write_parameters(
+            run / "models" / row / "model.safetensors", MODEL, tensors, settings=parameters.settings,
+            provenance=by_hand(run), details={**parameters.details, "model": row},
+        )  # fmt: skip
         for path in (run / "embeddings/ncca").glob("*.h5"):
-            shard, details = Shard(path, EMBEDDINGS), read_sidecar(path, EMBEDDINGS).details
+            shard, details = Shard(path, EMBEDDINGS), open_commit(path, EMBEDDINGS).details
             arrays = {name: np.array(shard[name]) for name in ("images", "image_id", "sentences", "sentence_id")}
             arrays["sentences"] = np.roll(arrays["sentences"], -1 if row == "wrong" else 0, axis=1)
-            details = {**details, "model": row, "inputs": {**details["inputs"], "model": row}}
-            made = {"rows": shard.rows, "fingerprint": f"{row} {path}", "details": details}
+            details = {**details, "model": row, "made_of": row}
+            made = {"rows": shard.rows, "provenance": by_hand(run, **{model.place: model.digest}), "details": details}
             write_shard(run / "embeddings" / row / path.name, EMBEDDINGS, arrays, **made)
-        write_parameters(
-            run / "models" / row / "model.safetensors", MODEL, tensors, settings=parameters.settings,
-            fingerprint=row, details={**parameters.details, "model": row},
-        )  # fmt: skip
     return run
 
 
@@ -64,7 +64,7 @@ def test_a_member_that_is_always_wrong_gets_no_weight(run: Path) -> None:
     details = combine_both(run, [0, 0.5, 1]).details
     assert details["weights"] == {"right": 1.0, "wrong": 0.0}
     assert details["training_log"]["recall_sum"] == 600
-    assert details["inputs"]["models/wrong"] == "wrong" and details["registered"] == "ensemble"
+    assert details["registered"] == "ensemble"
     joined, right = (Embeddings(Manifest(run / "manifest"), run / "embeddings" / row) for row in ("both", "right"))
     for what, count in (("images", 24), ("sentences", 48)):
         np.testing.assert_array_equal(joined.read(what, np.arange(count)), right.read(what, np.arange(count)))

@@ -7,13 +7,13 @@ from pathlib import Path
 import numpy as np
 import pytest
 import yaml
-from made_up import MADE_BY, make_stage
+from made_up import by_colour, by_hand, make_stage
 from made_up_generators import beside, describe, train
 from made_up_training import build_tokens
 
 from pipeline.errors import InputError
 from pipeline.storage.alignments import write_alignments
-from pipeline.storage.atomic import publish_json, read_json
+from pipeline.storage.atomic import publish_json
 from pipeline.storage.features import write_features
 from pipeline.storage.manifest import Manifest
 from pipeline.storage.phrases import CORNERS, read_names
@@ -51,10 +51,8 @@ def run(tmp_path_factory: pytest.TempPathFactory) -> Path:
              "box": [box[corner] for corner in CORNERS], "score": 1.0}
             for box in manifest.boxes.to_pylist() if manifest.splits[box["image_id"]] == split
         ]  # fmt: skip
-        vocabulary = read_json(run / "text/tokens.json")["fingerprint"]
-        details = {"model": "dvsa", "split": split, "vocabulary": vocabulary}
-        details["inputs"] = {"manifest": manifest.fingerprint}
-        write_alignments(run / f"alignments/dvsa/{split}.jsonl", segments, fingerprint=split, details=details)
+        details = {"model": "dvsa", "split": split}
+        write_alignments(run / f"alignments/dvsa/{split}.jsonl", segments, provenance=by_hand(run), details=details)
     train(run, "mrnn-regions")
     return run
 
@@ -68,16 +66,15 @@ def add_regions(run: Path, manifest: Manifest, kinds: list[str]) -> None:
         boxes += [[0, 0, row["width"], row["height"]], *([box[corner] for corner in CORNERS] for box in own)]
         features += [0 * eye[0], *(eye[kinds.index(box["label"])] for box in own)]
         lengths.append(1 + len(own))
-    details = {"inputs": {**MADE_BY, "images": manifest.shard(0).fingerprints["images"]}}
     ids = np.arange(len(lengths))
     arrays = {
         "features": np.array(features), "boxes": np.float32(boxes), "scores": np.ones(len(boxes), np.float32),
         "offsets": np.concatenate([[0], np.cumsum(lengths)]), "image_id": ids,
     }  # fmt: skip
     path = "eyes/shard-00000.h5"
-    write_shard(run / "regions" / path, "regions", arrays, rows=len(ids), fingerprint="regions", details=details)
+    write_shard(run / "regions" / path, "regions", arrays, rows=len(ids), provenance=by_colour(run))
     whole = np.zeros((len(ids), len(kinds)), np.float16)
-    write_features(run / "features" / path, whole, ids, "features", details)
+    write_features(run / "features" / path, whole, ids, by_colour(run), {})
 
 
 def evaluate(run: Path) -> dict:

@@ -139,19 +139,19 @@ def test_two_encoders_decode_each_photograph_once_and_each_keeps_its_own(
     make_stage("prepare_encoder", run, "large")
     for encoder in ("small", "large"):
         run_command("extract", encoder, *given[1:])
-    alone = {name: (shard_of(run, name).fingerprint, shard_of(run, name)["features"][:]) for name in ("small", "large")}
+    alone = {name: shard_of(run, name)["features"][:] for name in ("small", "large")}
     shutil.rmtree(run / "features")
     decoded = []
     for module in (preprocess, decode):  # in this process; those that decode elsewhere have their own
         monkeypatch.setattr(module, "decode_each", lambda *p, f=decode.decode_each: decoded.append(p) or f(*p))
     run_command("extract", *given[1:])
     assert len(decoded) == (0 if workers else 16)
-    for name, (fingerprint, features) in alone.items():
+    for name, features in alone.items():
         shard = shard_of(run, name)
-        assert shard.fingerprint == fingerprint and shard.details["encoder"]["name"] == name
+        assert shard.details["encoder"]["name"] == name
         assert shard.details["decoded_for"] == 2 * SIDE
         np.testing.assert_allclose(shard["features"], features, rtol=1e-4, atol=1e-5)
-    assert (run / "features/large/parts/00000.json").exists()
+    assert (run / "features/large/part-00000.json").exists()
 
 
 def test_a_killed_run_is_taken_up(run: Path) -> None:
@@ -180,7 +180,7 @@ def test_a_killed_run_is_taken_up(run: Path) -> None:
     seen = []
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr("pipeline.storage.features.remove_own", lambda folder, names: seen.append(folder))
-        assert extract(run).fingerprint == whole.fingerprint
+        assert extract(run).commit.made_by == whole.commit.made_by
     assert set(seen) == {part.parent} and part.stat().st_mtime_ns == written
     found = Shard(whole.path, FEATURES)
     np.testing.assert_allclose(found["features"], features, rtol=2e-3, atol=1e-5)  # threads round

@@ -17,7 +17,6 @@ from made_up_blocks import arguments, configure, copy_blocks, extract, make_bloc
 from pipeline.errors import InputError, IntegrityError, RejectLimitError, UsageError
 from pipeline.run import Run
 from pipeline.storage.atomic import publish_json, read_json
-from pipeline.storage.manifest import Manifest
 from pipeline.storage.regions import RegionShard, open_regions
 from pipeline.storage.shards import FEATURES, Shard
 from stages.pictures import draw_regions
@@ -41,7 +40,7 @@ def relative(found: np.ndarray, expected: np.ndarray) -> np.ndarray:
 def test_shards_hold_regions_of_every_image(run: Path, features: str) -> None:
     for shard in range(2):
         extract(run, shard, features=features)
-    first, last = (open_regions(Manifest(run / "manifest"), run / "regions/plain", n, "plain") for n in range(2))
+    first, last = (open_regions(run / "regions/plain", n) for n in range(2))
     assert first.image_id.tolist() == list(range(12)) and np.diff(first.offsets).tolist() == [6] * 12
     boxes = first["boxes"][first.offsets[:-1]]
     assert boxes.tolist() == [[0, 0, 80 + i, 60] for i in range(12)]  # region 0 is the whole image
@@ -67,7 +66,7 @@ def test_batches_and_workers_change_nothing(run: Path, features: str) -> None:
     boxes, features = plain["boxes"][:], plain["features"][:]
     run_command("extract_regions", *arguments(run), "--again")
     alone = RegionShard(plain.path)
-    assert alone.fingerprint == plain.fingerprint and np.array_equal(alone["boxes"], boxes)
+    assert alone.commit.made_by == plain.commit.made_by and np.array_equal(alone["boxes"], boxes)
     assert relative(features, alone["features"]).max() < 1e-3
 
 
@@ -95,8 +94,8 @@ def test_a_killed_run_is_taken_up(run: Path) -> None:
     seen = []
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr("pipeline.storage.regions.remove_own", lambda folder, names: seen.append(folder))
-        patch.setattr("pipeline.storage.features.remove_unfinished", lambda path: None)  # when the part is committed
-        assert extract(run).fingerprint == whole.fingerprint
+        patch.setattr("pipeline.run.runner.remove_unfinished", lambda path: None)  # when the part is committed
+        assert extract(run).commit.made_by == whole.commit.made_by
     assert seen == [part.parent] and part.stat().st_mtime_ns == written
     found = RegionShard(whole.path)
     np.testing.assert_allclose(found["features"], expected.pop("features"), rtol=2e-3, atol=1e-5)  # threads round
@@ -125,13 +124,13 @@ def test_images_that_take_too_long_have_no_regions(run: Path) -> None:
 
 
 def test_boxes_of_a_file_take_the_place_of_the_manifests(run: Path) -> None:
-    own = extract(run).fingerprint
+    own = extract(run).commit.made_by
     (run / "data/other.json").write_text(
         json.dumps([{"image_id": "images/01.png", "bbox": [5, 6, 20, 10], "score": 0.7}])
     )
     shard = extract(run, boxes="other.json", fill=False)
     assert np.diff(shard.offsets).tolist() == [1, 2] + [1] * 10
-    assert shard["boxes"][2].tolist() == [5, 6, 25, 16] and shard.fingerprint != own
+    assert shard["boxes"][2].tolist() == [5, 6, 25, 16] and shard.commit.made_by != own
     with pytest.raises(InputError, match="cannot read .*data/none.json .*correct its name in the configuration"):
         extract(run, boxes="none.json")
 
@@ -159,7 +158,9 @@ def test_a_detector_from_a_file(run: Path) -> None:
     torch.save(state, run / "detector.pt")
     detector = {"architecture": name, "weights": "file", "file": str(run / "detector.pt"), "stage": "rpn"}
     shard = extract(run, proposals="faster-rcnn", detector=detector)
-    assert np.diff(shard.offsets).tolist() == [6] * 12 and len(shard.details["inputs"]["detector"]) == 64
+    assert (
+        np.diff(shard.offsets).tolist() == [6] * 12 and len(shard.commit.made_by["keys"]["brought"]["detector"]) == 64
+    )
     state["roi_heads.box_predictor.bbox_pred.weight"] = torch.zeros(12, 1024)
     torch.save(state, run / "detector.pt")
     with pytest.raises(InputError, match=r"detector\.pt: its head scores 4 classes but places boxes for 3"):

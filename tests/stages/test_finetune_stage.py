@@ -1,14 +1,14 @@
 """finetune by hand: an encoder like any other, and what an interrupted one goes on from."""
 
+import shutil
 from pathlib import Path
 
 import numpy as np
 import pytest
 from click.testing import CliRunner
-from made_up import make_stage, retell, run_command
+from made_up import make_stage, run_command
 from made_up_blocks import arguments, configure, copy_blocks, extract, make_blocks
 
-from pipeline.errors import IntegrityError
 from pipeline.storage.parameters import ENCODER, read_parameters
 from pipeline.storage.regions import CLASSIFIER
 from stages.cli import cli
@@ -41,9 +41,6 @@ def test_finetune_makes_an_encoder_like_any_other(run: Path) -> None:
     scores = shard["scores"][shard.offsets[0] + 1 : shard.offsets[1]]
     assert (np.diff(scores) <= 0).all() and 0 < scores[-1] < scores[0] < 1
     before = (run / "encoders/tuned/model.safetensors").read_bytes()
-    retell(run / "encoders/tuned/model.json", "fingerprint", value="another")
-    with pytest.raises(IntegrityError, match="encoder of .*tuned and of .*classifier.safetensors differ"):
-        run_command("extract_regions", *arguments(run, encoder="tuned"))
     assert make_stage("finetune", run, "tuned") == ""
     assert (run / "encoders/tuned/model.safetensors").read_bytes() == before
 
@@ -53,7 +50,8 @@ def test_interrupted_finetuning_goes_on(run: Path, monkeypatch: pytest.MonkeyPat
 
     configure(run, "finetune", checkpoint_seconds=0, iterations=8)
     make_stage("finetune", run, "tuned")
-    (run / "encoders/tuned").rename(run / "whole")
+    whole = read_parameters(run / "encoders/tuned/model.safetensors", ENCODER)
+    shutil.rmtree(run / "encoders/tuned")
     step = module.Finetuning._step
 
     def interrupted(self, batch):
@@ -69,7 +67,7 @@ def test_interrupted_finetuning_goes_on(run: Path, monkeypatch: pytest.MonkeyPat
     monkeypatch.setattr(module.Finetuning, "_step", lambda self, batch: calls.append(1) or step(self, batch))
     make_stage("finetune", run, "tuned")
     assert len(calls) == 3
-    whole, again = (read_parameters(folder / "model.safetensors", ENCODER) for folder in (run / "whole", taken_up))
+    again = read_parameters(taken_up / "model.safetensors", ENCODER)
     np.testing.assert_allclose(again.details["losses"], whole.details["losses"], rtol=1e-4)
     for name, tensor in whole.tensors.items():
         np.testing.assert_allclose(again.tensors[name], tensor, rtol=1e-3, atol=1e-5)

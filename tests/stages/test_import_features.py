@@ -5,12 +5,11 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from made_up import make_run, make_stage, open_run, write_config
+from made_up import by_hand, make_run, make_stage, open_run, write_config
 
 from pipeline.errors import InputError, UsageError
 from pipeline.images.networks import NetworkSpec, untrained
 from pipeline.images.preprocess import Preprocessing
-from pipeline.storage.fingerprint import fingerprint
 from pipeline.storage.gather import Features
 from pipeline.storage.manifest import Manifest
 from pipeline.storage.parameters import ENCODER, digest_tensors, write_parameters
@@ -100,16 +99,18 @@ def test_the_encoder_that_made_them_is_kept_for_queries_if_it_makes_the_same(mad
     maker = {"name": "maker", "architecture": "squeezenet1_1", "weights": "untrained", "resize": 64, "crop": 64}
     configure(made, {"query_encoders": [maker]}, made_by="maker")
     network = untrained(NetworkSpec("squeezenet1_1", "average", Preprocessing(64, 64, (0, 0, 0), (1, 1, 1)), False), 3)
-    settings, digest = network.settings(), fingerprint("made up", 1, network.settings())
+    settings = network.settings()
     folder = made / "encoders/maker"
-    write_parameters(folder / "model.safetensors", ENCODER, network.tensors(), settings=settings, fingerprint=digest)
+    write_parameters(
+        folder / "model.safetensors", ENCODER, network.tensors(), settings=settings, provenance=by_hand(made)
+    )
     with pytest.raises(InputError, match="f.npy has 2 dimensions, the encoder maker 512; correct made_by of theirs"):
         make_stage("prepare_encoder", made, "theirs")
     images = [picture for picture, _ in open_photographs(open_run(made), list(range(COUNT)))]
     rows = np.concatenate([5 * network.encode([picture]) for picture in images])[::-1]
     np.save(source, rows)
     make_stage("prepare_encoder", made, "theirs")
-    assert import_features(made).open("theirs", 0).sidecar.details["inputs"]["encoder"]
+    assert import_features(made).open("theirs", 0).commit.inputs["encoders/theirs/model.json"]
     assert digest_tensors(open_run(made).encoder("theirs").tensors) == digest_tensors(network.tensors())
     np.save(source, rows[:, ::-1])
     with pytest.raises(InputError, match=r"other features of .*\.png than the encoder maker makes \(their cosine is"):

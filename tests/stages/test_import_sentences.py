@@ -7,7 +7,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
-from made_up import build_bundle, features_of, make_run, make_stage, open_run, retell, write_config
+from made_up import build_bundle, by_hand, features_of, make_run, make_stage, open_run, retell, write_config
 
 from pipeline.errors import InputError, UsageError
 from pipeline.index.search import Searcher
@@ -120,7 +120,7 @@ def test_the_encoder_that_made_them_is_kept_for_queries_if_it_makes_the_same(mad
     words = TermSettings(True, "words", False, (), 1)
     maker = AveragedEncoder(words, WordVectors(things, vectors))
     folder = open_run(made).layout.text_encoder("maker").path
-    about = {"settings": maker.settings(), "fingerprint": "maker", "details": {"name": "maker", "dim": 4}}
+    about = {"settings": maker.settings(), "provenance": by_hand(made), "details": {"name": "maker", "dim": 4}}
     write_parameters(folder / "model.safetensors", TEXT_ENCODER, maker.tensors(), **about)
     with pytest.raises(InputError, match="s.npy has 2 dimensions, the encoder maker 4; correct made_by of theirs"):
         make_stage("prepare_text_encoder", made, "theirs")

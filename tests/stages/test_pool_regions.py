@@ -48,7 +48,7 @@ def test_pooled_regions_are_features_of_images(run: Path, pooling: str) -> None:
     each = np.split(regions["features"], regions.offsets[1:-1])
     np.testing.assert_allclose(pooled["features"], [getattr(part, pooling)(axis=0) for part in each], rtol=1e-6)
     assert pooled["image_id"].tolist() == list(range(12))
-    assert pooled.details["inputs"]["regions"] == regions.fingerprint
+    assert regions.commit.digest in pooled.commit.inputs.values()
 
 
 def test_search_pools_the_same_regions(run: Path) -> None:
@@ -71,9 +71,9 @@ def test_regions_in_fewer_dimensions(run: Path) -> None:
     make_stage("reduce_regions", run, "plain")
     manifest = Manifest(run / "manifest")
     places = (run / "regions/plain", run / "reduced/plain")
-    whole, reduced = ([open_regions(manifest, folder, shard) for shard in range(2)] for folder in places)
+    whole, reduced = ([open_regions(folder, shard) for shard in range(2)] for folder in places)
     assert [shard["features"].shape[1] for shard in reduced] == [8, 8]
-    assert reduced[0].fingerprint != whole[0].fingerprint
+    assert reduced[0].commit.digest != whole[0].commit.digest
     for name in ("boxes", "scores", "offsets", "image_id"):
         assert np.array_equal(reduced[1][name], whole[1][name])
     rows = np.repeat(manifest.splits == "train", 6)

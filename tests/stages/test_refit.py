@@ -93,5 +93,5 @@ def test_dev_says_nothing_of_what_learned_from_it(run: Path, tmp_path: Path) -> 
     other = shutil.copytree(run, tmp_path / "run")
     shutil.rmtree(other / "embeddings/ncca")
     shutil.copytree(run / "embeddings/ncca-refit", other / "embeddings/ncca")
-    with pytest.raises(IntegrityError, match="shard-00000.h5 is of model ncca-refit, not of ncca"):
+    with pytest.raises(IntegrityError, match=r"embeddings/ncca/shard-00000\.h5\.json is misplaced"):
         make_stage("combine", other, "both")

@@ -5,11 +5,11 @@ from pathlib import Path
 import numpy as np
 import pytest
 import yaml
-from made_up import make_run, make_stage
+from made_up import by_hand, make_run, make_stage
 
 from pipeline.errors import InputError
 from pipeline.run.layout import Layout
-from pipeline.storage.atomic import TABLES, publish, publish_json
+from pipeline.storage.commit import TABLES, publish, publish_record
 from pipeline.storage.evaluations import write_evaluation, write_measured, write_summary
 
 VALUES = {"recall@1": 20.0, "recall@5": 41.6, "recall@10": 55.0, "median_rank": 7.0, "mean_rank": 30.5}
@@ -30,12 +30,11 @@ def reproduce(folder: Path, *names: str, protocol: str = "all-sentences", **chan
         about = {"split": "test", "protocol": protocol, "n_images": 100, "n_sentences": 6}
         about["chance"] = {"sentence_to_image": VALUES, "image_to_sentence": VALUES}
         value = {"model": name, **about, "image_to_sentence": VALUES, "sentence_to_image": VALUES}
-        value |= {"fingerprint": "f", "inputs": {"manifest": "m", f"embeddings/{name}": "e"}}
         ranks = {"image_to_sentence": np.full(3, 11 * rank), "sentence_to_image": np.full(6, 11 * rank)}
         ranks["owners"] = np.repeat(np.arange(3), 2)
-        write_evaluation(layout.evaluation(name, "test", protocol).path, value, ranks)
+        write_evaluation(layout.evaluation(name, "test", protocol).path, value, ranks, by_hand(layout.root))
         found.append(value)
-    write_summary(layout.summary.path, found, "")
+    write_summary(layout.summary.path, found, "", by_hand(layout.root))
     layout.config.write_text(yaml.safe_dump({**PAPER, **changes}))
     make_stage("reproduce", folder)
     return layout.reproduction.path.read_text()
@@ -77,9 +76,6 @@ def test_seeds_of_a_variant_are_one_system_and_orders_are_judged_by_their_ranks(
     assert search == describing and search.endswith("| -22.0 (-33.0 to -11.0) | yes |")  # 11 or 22 less 33 or 44
 
 
-MADE = {"inputs": {"manifest": "m"}, "fingerprint": "f"}
-
-
 def test_phrases_and_regions_are_compared_by_the_images_of_the_regions(tmp_path: Path) -> None:
     variants = {"tree": {"model": "hmlstm", "seeds": [0, 1]}, "sets": {"model": "dvsa", "encoders": ["oxford"]}}
     names, chance = ("tree-seed0", "tree-seed1", "sets"), {**VALUES, "recall@1": 0.5}
@@ -89,10 +85,10 @@ def test_phrases_and_regions_are_compared_by_the_images_of_the_regions(tmp_path:
     layout = Layout(tmp_path)
     for name in names:
         both = dict.fromkeys(("phrase_to_region", "region_to_phrase"), {"split": {**VALUES, "chance": chance}})
-        value = {"model": name, "split": "test", "n_named": 9, "n_regions": 4, **both, **MADE}
+        value = {"model": name, "split": "test", "n_named": 9, "n_regions": 4, **both}
         value["correspondence"] = {"right": 40.0, "chance": 20.0}
         arrays = {"region_to_phrase.split": np.array(ranks[name]), "region_to_phrase.split.images": np.arange(4)}
-        write_measured(layout.phrase_ranking(name, "test").path, value, "ranks", arrays)
+        write_measured(layout.phrase_ranking(name, "test").path, value, "ranks", arrays, by_hand(layout.root))
     papers = {"collection": "flickr8k", "gong": False}
     assert "Left out: it was measured on coco-region" in reproduce(tmp_path, *names, **run, reproduce=papers)
     text = reproduce(tmp_path, *names, **run, reproduce={**papers, "others": ["coco-region"]})
@@ -102,8 +98,8 @@ def test_phrases_and_regions_are_compared_by_the_images_of_the_regions(tmp_path:
     (line,) = [line for line in table.splitlines() if line.startswith("| HM-LSTM above DeepVS |")]
     assert "| +125.0 (" in line  # three and two of four regions at 1 and at 5, and nothing at 10
 
-    left_out = {"model": "sets", "split": "test", "left_out": "no box of the manifest has a label", **MADE}
-    write_measured(layout.phrase_ranking("sets", "test").path, left_out, "ranks", {})
+    left_out = {"model": "sets", "split": "test", "left_out": "no box of the manifest has a label"}
+    write_measured(layout.phrase_ranking("sets", "test").path, left_out, "ranks", {}, by_hand(layout.root))
     with pytest.raises(InputError, match=r"ranks nothing \(no box .* or take coco-region out of reproduce.others"):
         reproduce(tmp_path, *names, **run, reproduce={**papers, "others": ["coco-region"]})
 
@@ -116,8 +112,10 @@ def test_descriptions_are_compared_image_by_image(tmp_path: Path) -> None:
         value = {"generator": name, "of": "images", "split": "test", "n_images": n, "n_boxes": None, **metrics}
         arrays = {"matched": np.full((n, 4), matched), "made": np.full((n, 4), 4), "lengths": np.full((n, 2), 7)}
         arrays |= {"images": np.arange(n), "rouge_l": np.ones(n), "cider": np.full(n, 10.0 * matched)}
-        value |= {"copied": 0.0, "length": 7.0, **MADE}
-        write_measured(layout.description_evaluation(name, "test").path, value, "statistics", arrays)
+        value |= {"copied": 0.0, "length": 7.0}
+        write_measured(
+            layout.description_evaluation(name, "test").path, value, "statistics", arrays, by_hand(layout.root)
+        )
     text = reproduce(
         tmp_path, "lstm", generators=["relu", "near"], generator_variants=generators,
         reproduce={"collection": "flickr8k", "others": ["coco"], "gong": False},
@@ -131,7 +129,13 @@ def test_descriptions_are_compared_image_by_image(tmp_path: Path) -> None:
 
 def test_gong_et_als_tables_are_repeated_and_their_figures_lie_beside_them(tmp_path: Path) -> None:
     layout, page = Layout(make_run(tmp_path)), tmp_path / "transfer.html"
-    publish(layout.tables.path, b"# Gong et al. on mine\n", kind=TABLES, rows=1, fingerprint="f")
+    publish(
+        layout.tables.path,
+        b"# Gong et al. on mine\n",
+        kind=TABLES,
+        rows=1,
+        provenance=by_hand(layout.root),
+    )
     case = {
         "image_id": 2,
         "answers": {
@@ -140,7 +144,8 @@ def test_gong_et_als_tables_are_repeated_and_their_figures_lie_beside_them(tmp_p
         },
         "nearest": {"target set": [{"image_id": 3, "text": "a horse"}], "auxiliary set": []},
     }
-    publish_json(layout.study.commit, {"files": {}, "setting": {}, "transfer": [case], **MADE})
+    study = {"cells": {}, "setting": {}, "transfer": [case]}
+    publish_record(layout.study.commit, study, provenance=by_hand(layout.root))
     gong = {"collection": "flickr8k", "gong": True}
     (layout.root / "data/horse-3.png").unlink()
     text = reproduce(tmp_path, "lstm", reproduce=gong)

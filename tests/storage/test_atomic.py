@@ -10,29 +10,24 @@ import pytest
 
 from pipeline.errors import IntegrityError, JointspaceError
 from pipeline.storage import batch
-from pipeline.storage.atomic import (
-    is_published,
-    publish,
-    publish_json,
-    read_json,
-    read_verified,
-    sidecar_path,
-    verify,
-)
+from pipeline.storage.atomic import publish_json, read_json
 from pipeline.storage.batch import sweep
+from pipeline.storage.commit import commit_path, open_commit, publish, read_verified
 
 
 def put(path: Path, data: bytes = b"some bytes") -> None:
-    publish(path, data, kind="thing", rows=1, fingerprint="f", details={"a": 1})
+    publish(path, data, kind="thing", rows=1, details={"a": 1})
 
 
 def test_what_is_published_is_read_back(tmp_path: Path) -> None:
     put(tmp_path / "deep" / "x.bin")
     data, sidecar = read_verified(tmp_path / "deep" / "x.bin", "thing")
     assert data == b"some bytes" and sidecar.bytes == 10 and sidecar.details == {"a": 1}
-    assert is_published(tmp_path / "deep" / "x.bin", "thing", "f")
-    assert not is_published(tmp_path / "deep" / "x.bin", "thing", "another")
     assert {path.name for path in (tmp_path / "deep").iterdir()} == {"x.bin", "x.bin.json"}
+
+
+def test_sidecar_of_safetensors_takes_its_stem() -> None:
+    assert commit_path(Path("m/model.safetensors")) == Path("m/model.json")
 
 
 @pytest.mark.parametrize("damage", ["truncate", "flip", "empty", "gone", "other kind", "no sidecar", "bad sidecar"])
@@ -49,26 +44,25 @@ def test_damage_is_refused_by_name(tmp_path: Path, damage: str) -> None:
     elif damage == "gone":
         path.unlink()
     elif damage == "no sidecar":
-        sidecar_path(path).unlink()
+        commit_path(path).unlink()
     elif damage == "bad sidecar":
-        sidecar_path(path).write_text('{"kind": "thing"')
+        commit_path(path).write_text('{"kind": "thing"')
     kind = "else" if damage == "other kind" else "thing"
     with pytest.raises(IntegrityError, match="x.bin"):
-        verify(path, kind)
-    assert not is_published(path, kind, "f")
+        open_commit(path, kind)
 
 
 @pytest.mark.parametrize("change", ["size", "time"])
 def test_a_file_that_is_replaced_within_a_process_is_checked_again(tmp_path: Path, change: str) -> None:
     path = tmp_path / "numbers.bin"
     put(path, b"right")
-    verify(path, "thing")
+    open_commit(path, "thing")
     before = path.stat()
     path.write_bytes(b"wrong" if change == "time" else b"wrong as well")
     moved = before.st_mtime_ns + (change == "time") * 10**9
     os.utime(path, ns=(moved, moved))
     with pytest.raises(IntegrityError, match=r"numbers\.bin"):
-        verify(path, "thing")
+        open_commit(path, "thing")
 
 
 def test_a_failed_write_leaves_the_old_artefact(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -106,7 +100,7 @@ def test_a_full_disk_is_reported_and_leaves_nothing(tmp_path: Path, shortfall: i
 KILLED = """
 import os, signal, sys
 from pathlib import Path
-from pipeline.storage import atomic, batch
+from pipeline.storage import batch, commit
 step, path = int(sys.argv[1]), Path(sys.argv[2])
 count = 0
 def counted(function):
@@ -119,7 +113,7 @@ def counted(function):
     return call
 for name in ("fsync", "replace", "open"):
     setattr(batch.os, name, counted(getattr(os, name)))
-atomic.publish(path, b"second" * 1000, kind="thing", rows=1, fingerprint="g")
+commit.publish(path, b"second" * 1000, kind="thing", rows=1, details={"a": 2})
 print("finished")
 """
 
@@ -131,17 +125,17 @@ def test_kill_at_every_step_leaves_old_new_or_nothing_committed(tmp_path: Path) 
         put(path, b"first")
         result = subprocess.run([sys.executable, "-c", KILLED, str(step), str(path)], capture_output=True, text=True)
         if "finished" in result.stdout:
-            assert is_published(path, "thing", "g")
+            assert open_commit(path, "thing").details == {"a": 2}
             break
-        if sidecar_path(path).exists():
-            outcomes.add(verify(path, "thing").fingerprint)
+        if commit_path(path).exists():
+            outcomes.add(open_commit(path, "thing").details["a"])
         else:
             outcomes.add("uncommitted")
         assert len(sweep(path.parent)) <= 2  # of the artefact and of its sidecar
         assert not list(path.parent.glob(".*.tmp.*"))
     else:
         pytest.fail("the writer never finished")
-    assert outcomes == {"f", "uncommitted", "g"}
+    assert outcomes == {1, "uncommitted", 2}
 
 
 def test_sweep_spares_the_living(tmp_path: Path) -> None:

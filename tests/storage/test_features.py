@@ -6,15 +6,16 @@ import numpy as np
 import pytest
 
 from pipeline.errors import InputError
+from pipeline.storage.commit import Provenance
 from pipeline.storage.features import UnfinishedShard, remove_unfinished, to_stored
 from pipeline.storage.shards import FEATURES, Shard
 
-DETAILS = {"inputs": {"images": "x"}}
+DETAILS = {"encoder": {"name": "x"}}
 FEATURE_ROWS = np.random.default_rng(0).standard_normal((10, 3)).astype(np.float16)
 
 
-def start(folder: Path, fingerprint: str = "f", part_rows: int = 4) -> UnfinishedShard:
-    return UnfinishedShard(folder / "shard.h5", fingerprint, np.arange(20, 30), part_rows)
+def start(folder: Path, version: int = 1, part_rows: int = 4) -> UnfinishedShard:
+    return UnfinishedShard(folder / "shard.h5", Provenance(folder, "extract", version), np.arange(20, 30), part_rows)
 
 
 def fill(shard: UnfinishedShard, parts: int | None = None) -> None:
@@ -46,7 +47,7 @@ def test_what_was_done_is_not_done_again(tmp_path: Path) -> None:
     assert (whole / "shard.h5").read_bytes() == (tmp_path / "shard.h5").read_bytes()
 
 
-@pytest.mark.parametrize("other", [{"fingerprint": "g"}, {"part_rows": 5}])
+@pytest.mark.parametrize("other", [{"version": 2}, {"part_rows": 5}])
 def test_parts_of_something_else_are_not_taken(tmp_path: Path, other: dict) -> None:
     fill(start(tmp_path))
     assert start(tmp_path, **other).missing()[0].start == 0

@@ -7,7 +7,6 @@ import numpy as np
 import pytest
 from made_up import make_run
 
-from pipeline.errors import IntegrityError
 from pipeline.multivectors import MultiVectors, ScoreRule
 from pipeline.storage.embeddings import Embeddings, write_embeddings
 from pipeline.storage.manifest import Manifest
@@ -28,7 +27,7 @@ def regions_of(image: int, dim: int) -> np.ndarray:
     return np.arange(1 + image % 4)[:, None] + 10 * image + np.linspace(0, 0.5, dim)
 
 
-def write_regions(folder: Path, manifest: Manifest, dim: int, shift: float = 0, images: str | None = None) -> None:
+def write_regions(folder: Path, manifest: Manifest, dim: int, shift: float = 0) -> None:
     for number in range(manifest.n_shards):
         rows = manifest.shard(number)
         ids = range(rows.first_image, rows.last_image)
@@ -38,10 +37,7 @@ def write_regions(folder: Path, manifest: Manifest, dim: int, shift: float = 0, 
             "features": features, "boxes": np.full((len(features), 4), shift, np.float32),
             "scores": np.ones(len(features), np.float32), "offsets": offsets, "image_id": np.array(ids),
         }  # fmt: skip
-        details = {"inputs": {"images": images or rows.fingerprints["images"]}}
-        write_shard(
-            folder / f"shard-{number:05d}.h5", REGIONS, arrays, rows=len(ids), fingerprint=f"{number}", details=details
-        )
+        write_shard(folder / f"shard-{number:05d}.h5", REGIONS, arrays, rows=len(ids))
 
 
 def test_regions_come_in_the_order_asked_with_encoders_side_by_side(manifest: Manifest, tmp_path: Path) -> None:
@@ -56,8 +52,6 @@ def test_regions_come_in_the_order_asked_with_encoders_side_by_side(manifest: Ma
     expected = np.concatenate([np.hstack([regions_of(i, 3), regions_of(i, 2)]) for i in image_id[chosen]])
     np.testing.assert_allclose(block.features, expected, atol=0.2)
     assert block.features.dtype == np.float32 and block.offsets.tolist() == [0, 1, 3, 7, 9]
-    one_shard = RegionRows(manifest, folders, np.arange(10, 12))
-    assert set(one_shard.fingerprints) == {"regions/one/00001", "regions/two/00001"}
 
 
 def make_sets(ids: np.ndarray, seed: int, wholes: bool) -> MultiVectors:
@@ -79,10 +73,9 @@ def test_sets_come_back_by_id(manifest: Manifest, tmp_path: Path, wholes: bool) 
         sides = {name: make_sets(own, 7 * number + len(name), wholes) for name, own in ids.items()}
         boxes = np.repeat(np.arange(len(sides["images"].vectors))[:, None], 4, axis=1)
         sides["images"] = replace(sides["images"], boxes=boxes)
-        inputs = {"model": "m", **{what: rows.fingerprints[what] for what in ids}}
-        details = {"model": "row", "registered": "dvsa", "metric": "inner_product", "inputs": inputs}
+        details = {"model": "row", "registered": "dvsa", "metric": "inner_product", "made_of": "m"}
         path, rule = tmp_path / f"shard-{number:05d}.h5", ScoreRule("words", float(wholes))
-        write_embeddings(path, sides, ids, details, rule, fingerprint=f"{path.name}")
+        write_embeddings(path, sides, ids, details, rule)
         written.append((ids, sides, boxes))
     fragments = Embeddings(manifest, tmp_path)
     assert fragments.multi_vector and fragments.name == "row" and fragments.score["sum"] == "words"
@@ -101,5 +94,3 @@ def test_sets_come_back_by_id(manifest: Manifest, tmp_path: Path, wholes: bool) 
                 np.testing.assert_array_equal(found.globals[k], sides[name].globals[row])
         assert (found.globals is None) != wholes and (found.boxes is None) == (name == "sentences")
     assert len(fragments.read("images", np.zeros(0, np.int64)).vectors) == 0
-    with pytest.raises(IntegrityError, match="holds fragments, not embeddings"):
-        Embeddings(manifest, tmp_path, multi_vector=False)

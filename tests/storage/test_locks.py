@@ -16,6 +16,7 @@ from made_up import make_run, make_stage, write_config
 
 from pipeline.errors import JointspaceError
 from pipeline.storage.atomic import to_json
+from pipeline.storage.commit import Provenance, seal
 from pipeline.storage.locks import hold, is_held, remove_free
 from stages.catalogue import COMMANDS
 from stages.cli import cli
@@ -30,7 +31,8 @@ def evaluation() -> bytes:
     scores = {"recall@1": 1.0, "recall@5": 1.0, "recall@10": 1.0, "median_rank": 1.0, "mean_rank": 1.0}
     both = {"image_to_sentence": scores, "sentence_to_image": scores}
     about = {"model": "ncca", "split": "test", "protocol": "all-sentences", "n_images": 1, "n_sentences": 1}
-    return to_json({**about, **both, "inputs": {"manifest": "m"}, "fingerprint": "f"})
+    path = Path("run/evaluation/ncca.test.all-sentences.json")
+    return to_json(seal(path, {**about, **both}, {}, Provenance(Path("run"), "evaluate", 1)).value)
 
 
 def begin(run: Path) -> Path:
@@ -120,7 +122,7 @@ def test_every_command_locks_its_output(tmp_path: Path) -> None:
 def test_a_stage_over_shards_locks_its_part_and_no_other(tmp_path: Path) -> None:
     run = make_run(tmp_path)
     write_config(run, {"parts": 2})
-    with hold(run / "text/tfidf/parts/00001.json"):
+    with hold(run / "text/tfidf/part-00001.json"):
         make_stage("encode_sentences", run, "--part", 0)
         with pytest.raises(JointspaceError, match="00001.json is being written by"):
             make_stage("encode_sentences", run, "--part", 1)

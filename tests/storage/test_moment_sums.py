@@ -27,7 +27,7 @@ def run(tmp_path: Path) -> Path:
 def target(run: Path) -> PairSet:
     opened = open_run(run)
     texts = opened.texts({"tfidf": opened.layout.sentences("tfidf")})
-    return PairSet(opened.features, texts, run / "moments/target", "target")
+    return PairSet(opened.features, texts, run / "moments/target")
 
 
 def read(run: Path) -> tuple[list[str], Moments]:

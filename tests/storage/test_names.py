@@ -1,21 +1,14 @@
 """Names that a file of somebody else gives: plain ones are taken, and what leads out is refused by the file's name."""
 
-import os
-from contextlib import suppress
 from pathlib import Path
 
 import pytest
 
-from pipeline.errors import InputError, IntegrityError, UsageError
-from pipeline.storage import batch
-from pipeline.storage.atomic import publish_json, read_json, to_json
+from pipeline.errors import IntegrityError, UsageError
+from pipeline.storage.atomic import to_json
 from pipeline.storage.bundle import CARD, Bundle, BundleWriter
 from pipeline.storage.carried_parsers import load_carried_parser
-from pipeline.storage.integrity import examine
-from pipeline.storage.manifest import Manifest
 from pipeline.storage.names import inside
-from pipeline.storage.parsers import find_parser, publish_parser
-from pipeline.storage.sources import ImageSource
 
 WRONG = [
     "", "/etc/passwd", "..", "../x", "a/../x", "a//b", "a/", "./a", "a/./b", "a\\b", "..\\x", "C:x", "c:/x", "a\0b",
@@ -81,18 +74,6 @@ def test_no_bundle_is_written_outside_its_folder(name: str, tmp_path: Path) -> N
     assert (tmp_path / "secret").read_text() == "precious"
 
 
-def test_verify_hashes_no_file_outside_and_says_so(tmp_path: Path) -> None:
-    run = tmp_path / "run"
-    forge(run / "index/ncca", "../../../secret")
-    publish_json(run / "study/study.json", {"files": {"key": ["../../secret.json"]}})
-    publish_json(run / "parser/pipeline.json", {"kind": "pipeline", "files": {"/etc/passwd": "0"}})
-    for name in ("secret", "secret.json"):
-        (tmp_path / name).write_text("{}")
-    faults = {fault.path.relative_to(run).as_posix(): fault.reason for fault in examine(run).faults}
-    assert faults.keys() == {"index/ncca/card.json", "study/study.json", "parser/pipeline.json"}
-    assert all(reason.startswith("damaged: ") and " names '" in reason for reason in faults.values())
-
-
 def carry(tmp_path: Path, listed: list[str], package: str | None = None) -> Bundle:
     """A bundle with spaCy's files `listed` in its card."""
     writer = BundleWriter(tmp_path / "bundle")
@@ -122,48 +103,3 @@ def test_a_card_names_a_package_and_no_folder(package: str, tmp_path: Path, monk
     (bundle.folder / "evil").mkdir()
     with pytest.raises(UsageError, match="install it"):
         load_carried_parser(bundle)
-
-
-def trained(folder: Path) -> Path:
-    (folder / ".training").mkdir(parents=True, exist_ok=True)
-    (folder / ".training/config.cfg").write_text("[nlp]")
-    return folder / ".training"
-
-
-STEPS = {"replace": (os, "replace"), "unlink": (Path, "unlink"), "rename": (batch, "_rename")}
-
-
-class Killed(BaseException):
-    pass
-
-
-@pytest.mark.parametrize("step", STEPS)
-@pytest.mark.parametrize("call", [1, 2])
-def test_a_parser_that_was_killed_at_its_end_is_made_again(
-    step: str, call: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """Every state that the last steps leave is one that the next training may replace."""
-    publish_parser(tmp_path, trained(tmp_path), "old", {})
-    calls, genuine = [], getattr(*STEPS[step])
-
-    def die(*arguments: object, **options: object) -> None:
-        calls.append(arguments)
-        if len(calls) == call:
-            raise Killed
-        return genuine(*arguments, **options)
-
-    with monkeypatch.context() as patch, suppress(Killed):
-        patch.setattr(*STEPS[step], die)
-        publish_parser(tmp_path, trained(tmp_path), "new", {})
-    publish_parser(tmp_path, trained(tmp_path), "again", {})
-    value = read_json(tmp_path / "pipeline.json")
-    assert value["fingerprint"] == "again" and list(value["files"]) == ["config.cfg"]
-    assert find_parser(tmp_path, None, tmp_path)[1] == "again"
-
-
-def test_a_manifests_root_and_paths_are_names_that_files_have(tmp_path: Path) -> None:
-    with pytest.raises(InputError, match="outside"):
-        ImageSource(tmp_path).read("a\0b")
-    publish_json(tmp_path / "manifest.json", {**MANIFEST, "root": "/a\0b"})
-    with pytest.raises(IntegrityError, match="manifest.json names a root that no folder has"):
-        Manifest(tmp_path)

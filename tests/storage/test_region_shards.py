@@ -6,15 +6,14 @@ import numpy as np
 import pytest
 from made_up import make_run
 
-from pipeline.errors import IntegrityError, RejectLimitError
+from pipeline.errors import RejectLimitError
+from pipeline.storage.commit import Provenance
 from pipeline.storage.manifest import Manifest
 from pipeline.storage.regions import (
-    REGIONS,
     RegionShard,
     UnfinishedRegions,
     require_few_rejects,
 )
-from pipeline.storage.shards import write_shard
 
 DIM = 6
 
@@ -33,13 +32,13 @@ def make_arrays(ids: np.ndarray, bad: tuple[int, ...] = ()) -> tuple[dict[str, n
 def publish(folder: Path, manifest: Manifest, number: int, bad: tuple[int, ...] = ()) -> Path:
     rows = manifest.shard(number)
     ids = np.arange(rows.first_image, rows.last_image)
-    unfinished = UnfinishedRegions(folder / f"shard-{number:05d}.h5", f"shard {number}", ids, 4)
+    unfinished = UnfinishedRegions(folder / f"shard-{number:05d}.h5", Provenance(folder, "extract", number), ids, 4)
     for part in unfinished.missing():
         chosen = ids[part.start : part.stop]
         faults = {place: "truncated" for place, i in enumerate(chosen) if i in bad}
         names = [f"{i}.png" for i in chosen]
         unfinished.write_part(part, make_arrays(chosen, bad), faults, names, {"filled": len(chosen)})
-    unfinished.publish({"inputs": {"images": rows.fingerprints["images"]}})
+    unfinished.publish({})
     return unfinished.path
 
 
@@ -66,12 +65,12 @@ def test_parts_become_one_shard(tmp_path: Path, manifest: Manifest) -> None:
 
 def test_a_part_of_unreadable_images_has_no_dimension_to_say(tmp_path: Path, manifest: Manifest) -> None:
     ids = np.arange(4)
-    unfinished = UnfinishedRegions(tmp_path / "shard-00000.h5", "digest", ids, 2)
+    unfinished = UnfinishedRegions(tmp_path / "shard-00000.h5", Provenance(tmp_path, "s", 1), ids, 2)
     empty = {**make_arrays(ids[:2], bad=(0, 1)), "features": np.empty((0, 0), np.float16)}
     unfinished.write_part(range(0, 2), empty, {0: "bad", 1: "bad"}, ["a", "b"], {})
     assert unfinished.missing() == [range(2, 4)]
     unfinished.write_part(range(2, 4), make_arrays(ids[2:]), {}, ["c", "d"], {"clipped": 1})
-    sidecar = unfinished.publish({"inputs": {}})
+    sidecar = unfinished.publish({})
     assert RegionShard(unfinished.path)["features"].shape == (7, DIM)
     with pytest.raises(RejectLimitError, match=r"2 of 4 images have no regions \(a: bad\); run ingest again"):
         require_few_rejects(unfinished.path, sidecar, 0.4)
@@ -89,13 +88,3 @@ def test_blocks_are_those_of_a_loop(tmp_path: Path, manifest: Manifest) -> None:
         for name in ("features", "boxes", "scores"):
             assert np.array_equal(getattr(block, name)[mine], shard[name][rows])
     assert shard.packed(np.array([], np.int64)).features.shape == (0, DIM)
-
-
-@pytest.mark.parametrize("offsets", [[0, 1, 2], [0, 2, 1, 3], [1, 2, 3, 3], [0, 1, 2, 4]])
-def test_offsets_that_do_not_fit_are_refused(tmp_path: Path, offsets: list[int]) -> None:
-    arrays = make_arrays(np.array([0, 4, 8]))
-    del arrays["lengths"]
-    arrays |= {"offsets": np.array(offsets), "image_id": np.arange(3)}
-    write_shard(tmp_path / "shard.h5", REGIONS, arrays, rows=3, fingerprint="none")
-    with pytest.raises(IntegrityError, match="its offsets do not fit its rows"):
-        RegionShard(tmp_path / "shard.h5")

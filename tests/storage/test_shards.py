@@ -1,7 +1,5 @@
 """Shards: what goes in comes out; what would read other files or is not finite is refused."""
 
-import hashlib
-import json
 from pathlib import Path
 
 import h5py
@@ -10,16 +8,14 @@ import pytest
 
 from pipeline.errors import IntegrityError
 from pipeline.precision import to_float32
-from pipeline.storage.atomic import sidecar_path
+from pipeline.storage.commit import publish
 from pipeline.storage.parameters import MODEL, read_parameters, write_parameters
 from pipeline.storage.shards import FEATURES, Shard, write_shard
 
 
 def forge(path: Path) -> None:
-    """Write the sidecar that a careless or hostile program would put beside its own HDF5 file."""
-    data = path.read_bytes()
-    sidecar = {"kind": FEATURES, "rows": 1, "bytes": len(data), "sha256": hashlib.sha256(data).hexdigest()}
-    sidecar_path(path).write_text(json.dumps({**sidecar, "fingerprint": "f", "details": {}}))
+    """Write the commit that a careless or hostile program would put beside its own HDF5 file."""
+    publish(path, path.read_bytes(), kind=FEATURES, rows=1)
 
 
 def test_arrays_come_back_as_memory_maps(tmp_path: Path) -> None:
@@ -29,7 +25,7 @@ def test_arrays_come_back_as_memory_maps(tmp_path: Path) -> None:
         "image_id": np.arange(50),
         "none": np.zeros((0, 3), np.float32),
     }
-    write_shard(tmp_path / "s.h5", FEATURES, arrays, rows=50, fingerprint="f", details={"dim": 7})
+    write_shard(tmp_path / "s.h5", FEATURES, arrays, rows=50, details={"dim": 7})
     shard = Shard(tmp_path / "s.h5", FEATURES)
     for name, array in arrays.items():
         np.testing.assert_array_equal(shard[name], array)
@@ -41,12 +37,12 @@ def test_arrays_come_back_as_memory_maps(tmp_path: Path) -> None:
 
 def test_the_same_arrays_make_the_same_bytes(tmp_path: Path) -> None:
     for name in ("a.h5", "b.h5"):
-        write_shard(tmp_path / name, FEATURES, {"x": np.arange(9.0)}, rows=9, fingerprint="f")
+        write_shard(tmp_path / name, FEATURES, {"x": np.arange(9.0)}, rows=9)
     assert (tmp_path / "a.h5").read_bytes() == (tmp_path / "b.h5").read_bytes()
 
 
 def test_writing_to_the_map_does_not_reach_the_file(tmp_path: Path) -> None:
-    write_shard(tmp_path / "s.h5", FEATURES, {"x": np.zeros(4)}, rows=4, fingerprint="f")
+    write_shard(tmp_path / "s.h5", FEATURES, {"x": np.zeros(4)}, rows=4)
     Shard(tmp_path / "s.h5", FEATURES)["x"][:] = 1
     assert not Shard(tmp_path / "s.h5", FEATURES)["x"].any()
 
@@ -56,7 +52,7 @@ def test_values_that_are_not_finite_are_refused_with_their_row(tmp_path: Path, v
     x = np.zeros((10, 3), np.float16)
     x[6, 1] = value
     with pytest.raises(IntegrityError, match="features row 6 is not finite"):
-        write_shard(tmp_path / "s.h5", FEATURES, {"features": x}, rows=10, fingerprint="f")
+        write_shard(tmp_path / "s.h5", FEATURES, {"features": x}, rows=10)
     assert not list(tmp_path.iterdir())
 
 
@@ -102,7 +98,7 @@ def test_half_precision_converts_exactly_with_and_without_torch() -> None:
 def test_parameters_come_back(tmp_path: Path) -> None:
     tensors = {"w": np.arange(6, dtype=np.float32).reshape(2, 3).T, "n": np.array(7)}
     path = tmp_path / "model.safetensors"
-    write_parameters(path, MODEL, tensors, settings={"c": 2}, fingerprint="f", details={"log": [1]})
+    write_parameters(path, MODEL, tensors, settings={"c": 2}, details={"log": [1]})
     read = read_parameters(path, MODEL)
     np.testing.assert_array_equal(read.tensors["w"], tensors["w"])
     assert read.tensors["n"].shape == () and read.tensors["n"] == 7

@@ -1,0 +1,463 @@
+"""Commits: which files an artefact has, where it lies, what made it, and from what.
+
+The commit of an artefact is a JSON file beside it, or the artefact itself where that is JSON:
+
+    place      its own path below the folder of the run: "embeddings/ncca/shard-00003.h5.json"
+    made_by    {stage, version, keys}: what decided the result
+    inputs     {place: digest} of the commits that it was made from. "moments/target/shard-*.h5.json" stands for the
+               shards of all numbers, "manifest/shards/00003.json#images" for what that commit says under `images`
+    files      {name: {bytes, sha256}} of the files that it vouches for, beside it or below
+    digest     of all that readers get: the files and everything else here but `made_by` and `inputs`
+
+A commit is valid if it lies at its place, its files are as they were written, and its inputs are what is there now. An
+artefact is written under temporary names, its commit last; without that it does not exist. An input that is gone with
+its folder was given up, which does not make wrong what was made from it.
+"""
+
+import hashlib
+import json
+import os
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from dataclasses import dataclass, field, replace
+from functools import cached_property, lru_cache
+from itertools import count, takewhile
+from pathlib import Path
+from types import MappingProxyType
+from typing import Any, NamedTuple
+
+from pipeline.errors import IntegrityError
+from pipeline.storage.atomic import CHECK, Record, read_json, to_json
+from pipeline.storage.batch import FileBatch, is_regular
+from pipeline.storage.fingerprint import canonical_json, fingerprint
+from pipeline.storage.names import plain
+from pipeline.storage.reading import REMEDY, file_sha256, is_there, read_bytes, refusing
+
+DRAWING, TABLES = "drawing", "tables"
+"""Kinds of artefacts for people, which `report` or `reproduce` includes: pictures, and tables in Markdown."""
+MANIFEST = "manifest/manifest.json"
+CARRIED = "commit"
+"""The key of a bundle's card under which its commit stands: a bundle travels, and its card has a form of its own."""
+KEPT = 1 << 12
+"""Commits that a process keeps once they are read."""
+
+
+@dataclass(frozen=True)
+class Provenance:
+    """What makes an artefact in the run `root`: the `stage`, its `version`, the `keys` that decide the result, and the
+    `inputs` (place -> digest)."""
+
+    root: Path
+    stage: str
+    version: int
+    keys: Mapping[str, Any] = field(default_factory=dict)
+    inputs: Mapping[str, str] = field(default_factory=dict)
+
+    @property
+    def made_by(self) -> dict[str, Any]:
+        return {"stage": self.stage, "version": self.version, "keys": self.keys}
+
+    @property
+    def fingerprint(self) -> str:
+        """By which unfinished work of the same is known."""
+        return fingerprint(self.stage, self.version, self.keys, self.inputs)
+
+    def with_keys(self, **keys: Any) -> "Provenance":
+        """The same where more decides, such as a file that a person has given."""
+        return replace(self, keys={**self.keys, **keys})
+
+    def __reduce__(self) -> tuple:
+        return Provenance, (self.root, self.stage, self.version, dict(self.keys), dict(self.inputs))
+
+
+@dataclass(frozen=True)
+class Commit:
+    """The commit in the file `path`, whose `value` is as the module says."""
+
+    path: Path
+    value: Mapping[str, Any]
+    place: str
+    made_by: Mapping[str, Any]
+    inputs: Mapping[str, str]
+    files: Mapping[str, Mapping[str, Any]]
+    digest: str
+
+    @property
+    def kind(self) -> str:
+        return str(self.value.get("kind", ""))
+
+    @property
+    def rows(self) -> int:
+        return self.value["rows"]
+
+    @property
+    def details(self) -> Mapping[str, Any]:
+        return self.value["details"]
+
+    @property
+    def bytes(self) -> int:
+        """Of all its files."""
+        return sum(about["bytes"] for about in self.files.values())
+
+    @cached_property
+    def root(self) -> Path | None:
+        """The folder of the run by the place; None for a commit that lies elsewhere."""
+        path = Path(os.path.abspath(self.path))
+        parts = len(Path(self.place).parts)
+        return path.parents[parts - 1] if path.as_posix().endswith(f"/{self.place}") else None
+
+
+class Fault(NamedTuple):
+    """What is wrong with the file `path`: its `reason` begins with truncated, changed, missing, misplaced or mixed."""
+
+    path: Path
+    reason: str
+    gone: bool = False  # a commit that something here was made from
+
+
+def commit_path(path: Path) -> Path:
+    """`shard-00000.h5.json` beside `shard-00000.h5`, but `model.json` beside `model.safetensors`."""
+    path = Path(path)
+    return path.with_suffix(".json") if path.suffix == ".safetensors" else path.with_name(path.name + ".json")
+
+
+# --- writing
+
+
+def publish(
+    path: Path,
+    data: bytes | memoryview,
+    *,
+    kind: str,
+    rows: int,
+    provenance: Provenance | None = None,
+    details: Mapping[str, Any] | None = None,
+    beside: Mapping[str, bytes] = MappingProxyType({}),
+    batch: FileBatch | None = None,
+) -> Commit:
+    """Write an artefact, files `beside` it (name -> bytes) and their commit; an older one stays whole until then.
+
+    With a `batch`, all become visible when that is published. Without `provenance` it is no part of a run.
+    """
+    value = {"kind": kind, "rows": rows, "details": dict(details or {})}
+    return _write(commit_path(path), {path.name: data, **beside}, value, provenance, batch)
+
+
+def publish_record(
+    path: Path,
+    value: Mapping[str, Any],
+    beside: Mapping[str, bytes] = MappingProxyType({}),
+    provenance: Provenance | None = None,
+    files: Mapping[str, Mapping[str, Any]] = MappingProxyType({}),
+    batch: FileBatch | None = None,
+) -> Commit:
+    """Write a JSON object that is its own commit, and the files `beside` it (name -> bytes). It vouches for these, and
+    for the `files` that are written already, as `describe_file` describes them."""
+    return _write(path, beside, value, provenance, batch, files)
+
+
+def describe_file(path: Path) -> dict[str, Any]:
+    """The size and the sha256 of a file, as a commit has them."""
+    return {"bytes": path.stat().st_size, "sha256": file_sha256(path)}
+
+
+def _write(
+    path: Path,
+    contents: Mapping[str, bytes | memoryview],
+    value: Mapping[str, Any],
+    provenance: Provenance | None,
+    batch: FileBatch | None,
+    written: Mapping[str, Mapping[str, Any]] = MappingProxyType({}),
+) -> Commit:
+    writer = FileBatch() if batch is None else batch
+    files = dict(written)
+    files |= {name: writer.add_file(path.with_name(name), data) for name, data in contents.items()}
+    commit = seal(path, value, files, provenance)
+    writer.add(commit.path, to_json(commit.value), commit=True)
+    if batch is None:
+        writer.publish()
+    return commit
+
+
+def seal(
+    path: Path,
+    value: Mapping[str, Any],
+    files: Mapping[str, Mapping[str, Any]],
+    provenance: Provenance | None,
+    digest: str | None = None,
+) -> Commit:
+    """The commit that is to be written as `path`, of `files` and all that `value` says."""
+    place = path.name if provenance is None else Path(os.path.relpath(path, provenance.root)).as_posix()
+    rest = {**value, "place": place, "files": dict(files)}
+    made_by = provenance.made_by if provenance and provenance.stage else {}
+    inputs = dict(provenance.inputs) if provenance else {}
+    digest = digest or _digest(rest)
+    whole = {"place": place, "made_by": made_by, "inputs": inputs, **value, "files": dict(files), "digest": digest}
+    return Commit(path, whole, place, made_by, inputs, files, digest)
+
+
+def carry(provenance: Provenance, path: Path, digest: str) -> dict[str, Any]:
+    """What the card `path` of a bundle with the fingerprint `digest` says under CARRIED."""
+    commit = seal(path, {}, {}, provenance, digest)
+    return {key: value for key, value in commit.value.items() if key != "files"}
+
+
+def _digest(content: Mapping[str, Any]) -> str:
+    plain = json.loads(json.dumps(content, allow_nan=False))
+    return hashlib.sha256(canonical_json(plain)).hexdigest()
+
+
+def remove_artefact(path: Path, alone: bool = False) -> None:
+    """Remove the files that the commit `path` vouches for, as far as they are what it says, and then the commit, which
+    goes `alone` where others vouch for the files. What is not ours stays, and nothing is removed through a link."""
+    try:
+        commit = read_commit(path) if is_regular(path) else None
+    except IntegrityError:
+        return
+    if commit is None or commit.root is None:
+        return
+    for name, about in ({} if alone else commit.files).items():
+        file = path.parent / name
+        if is_regular(file) and not file.parent.is_symlink() and not file_fault(file, about):
+            file.unlink()
+    path.unlink()
+
+
+def remove_from(first: int, path_of: Callable[[int], Path], alone: bool = False) -> None:
+    """Remove what is numbered from `first` on, by the commits `path_of(number)`, as `remove_artefact` does; the last
+    goes first, so that a kill leaves no gap behind which something stays."""
+    numbers = takewhile(lambda number: is_regular(path_of(number)), count(first))
+    for number in reversed(list(numbers)):
+        remove_artefact(path_of(number), alone)
+
+
+# --- reading
+
+
+def read_commit(path: Path) -> Commit:
+    """The commit in the file `path`. Raises IntegrityError if it is not there, damaged, or not a commit."""
+    with refusing(path, missing="does not exist; run its stage first"):
+        status = os.stat(path)
+    return _read(os.path.abspath(path), status.st_mtime_ns, status.st_size, status.st_ino)
+
+
+@lru_cache(KEPT)
+def _read(name: str, *_: int) -> Commit:
+    path = Path(name)
+    value = read_json(path)
+    own = value
+    if isinstance(value, Mapping) and isinstance(value.get(CARRIED), Mapping):
+        own = {**value[CARRIED], "files": value.get("files")}
+        if own.get("digest") != value.get("fingerprint"):  # another bundle, made from that one
+            own = {}
+    if not isinstance(own, Mapping) or CHECK not in value or not _is_commit(own):
+        raise IntegrityError(f"{path} is not a commit of this version; {REMEDY}")
+    for file in own["files"]:
+        plain(file, path)
+    return Commit(path, value, own["place"], own["made_by"], own["inputs"], own["files"], own["digest"])
+
+
+def _is_commit(value: Mapping[str, Any]) -> bool:
+    inputs, files = value.get("inputs"), value.get("files")
+    return (
+        all(isinstance(value.get(key), str) for key in ("place", "digest"))
+        and all(isinstance(value.get(key), Mapping) for key in ("made_by", "inputs", "files"))
+        and all(isinstance(digest, str) for digest in inputs.values())
+        and all(is_described(about) for about in files.values())
+    )
+
+
+def is_described(about: Any) -> bool:
+    """Whether `about` says of a file what a commit has to."""
+    size = about.get("bytes") if isinstance(about, Mapping) else None
+    return isinstance(size, int) and not isinstance(size, bool) and size >= 0 and isinstance(about.get("sha256"), str)
+
+
+def open_commit(path: Path, kind: str | None = None, hashed: bool = True, anywhere: bool = False) -> Commit:
+    """The commit of the artefact `path` of a `kind`, before anything reads that; without a kind `path` is the commit.
+    Raises IntegrityError if it is not valid, or of another kind.
+
+    A part of a bundle may lie `anywhere`, made from what is not here: the bundle's card has vouched for it.
+    """
+    commit = read_commit(path if kind is None else commit_path(path))
+    if kind is not None and commit.kind != kind:
+        raise IntegrityError(f"{path} holds {commit.kind or 'a record'}, not {kind}: give the right file")
+    if kind is not None and not (
+        isinstance(commit.value.get("details"), Mapping) and type(commit.value.get("rows")) is int
+    ):
+        raise IntegrityError(f"{commit.path} is not a commit of this version; {REMEDY}")
+    if anywhere or commit.root is None:
+        faults = file_faults(commit, hashed) if anywhere else iter([_misplaced(commit)])
+    else:
+        faults = Commits(commit.root).faults(commit.place, hashed)
+    for fault in faults:
+        raise IntegrityError(f"{fault.path} is {fault.reason}; {REMEDY}")
+    return commit
+
+
+def read_verified(path: Path, kind: str) -> tuple[bytes, Commit]:
+    """The bytes of a (small) artefact, and its commit, as `open_commit` checks them."""
+    commit = open_commit(path, kind)
+    return read_bytes(path), commit
+
+
+# --- validity
+
+
+class Commits:
+    """The commits under the folder `root` of a run, as they are now; what was found out once is kept."""
+
+    def __init__(self, root: Path) -> None:
+        self.root = Path(root)
+        self._digests: dict[str, str | None] = {}
+        self._mixed: dict[str, Fault | None] = {}
+
+    def faults(self, place: str, hashed: bool = False, deep: bool = False) -> Iterator[Fault]:
+        """Whatever makes the commit at `place` invalid; nothing for a valid one. This alone decides. Its files are
+        compared by size, or `hashed`; if `deep`, what its inputs were made from has to be what is there, too.
+
+        Raises IntegrityError where there is no commit.
+        """
+        commit = read_commit(self.root / place)
+        if commit.place != place:
+            yield _misplaced(commit)
+        yield from file_faults(commit, hashed)
+        if fault := self._mixture(place, deep):
+            yield fault
+
+    def is_done(self, path: Path, provenance: Provenance) -> bool:
+        """Whether the artefact whose commit is `path` was made like this, from what is there now, and is whole."""
+        try:
+            if not is_there(path):
+                return False
+            commit = read_commit(path)
+        except IntegrityError:
+            return False
+        same = canonical_json(commit.made_by) == canonical_json(provenance.made_by)
+        same = same and provenance.inputs.items() <= commit.inputs.items()
+        return same and commit.root is not None and not any(file_faults(commit, False))
+
+    def require(self, source: str) -> str:
+        """The digest of an input, as it is now. Raises IntegrityError where one of its commits is not valid."""
+        if source not in self._digests:
+            for place in self.places(source):
+                for fault in self.faults(place, deep=True):
+                    raise IntegrityError(f"{fault.path} is {fault.reason}; {REMEDY}")
+            for part in self._parts(source):
+                for fault in self.faults(part, hashed=True):
+                    raise IntegrityError(f"{fault.path} is {fault.reason}; {REMEDY}")
+        if (digest := self.digest(source)) is None:
+            raise IntegrityError(f"{self.root / source} does not exist; run its stage first")
+        return digest
+
+    def digest(self, source: str) -> str | None:
+        """What the input `source` is now; None where one of its commits is not there, or says nothing of it."""
+        if source not in self._digests:
+            self._digests[source] = self._find(source)
+        return self._digests[source]
+
+    def places(self, source: str) -> Iterable[str]:
+        """The commits that an input is of: one, or that of each shard."""
+        place, _, _ = source.partition("#")
+        if "*" not in place:
+            return [place]
+        return (place.replace("*", f"{number:05d}") for number in range(self._count_shards()))
+
+    def _parts(self, source: str) -> Iterator[str]:
+        """The commits that vouch for those of the shards, if `source` is all shards: a stage that was killed while it
+        made some of them anew has left the others, and the commits of their parts, as they were."""
+        folder = Path(source).parent
+        places = (f"{folder}/part-{number:05d}.json" for number in count()) if "*" in source else ()
+        return takewhile(lambda place: (self.root / place).exists(), places)
+
+    def _find(self, source: str) -> str | None:
+        _, _, key = source.partition("#")
+        digests = []
+        try:
+            for place in self.places(source):
+                commit = read_commit(self.root / place)
+                digests.append(commit.value.get(key) if key else commit.digest)
+        except IntegrityError:
+            return None
+        if not all(isinstance(digest, str) for digest in digests):
+            return None
+        return combined(digests) if "*" in source else digests[0]
+
+    def _count_shards(self) -> int:
+        return int(read_commit(self.root / MANIFEST).value["shards"])
+
+    def _mixture(self, place: str, deep: bool) -> Fault | None:
+        """Why a commit was not made from what is there now; None if it was."""
+        if place in self._mixed:
+            return self._mixed[place]
+        commit, fault = read_commit(self.root / place), None
+        for source, digest in commit.inputs.items():
+            now = self.digest(source)
+            if now is None:
+                fault = self._missing(source)
+            elif now != digest:
+                fault = Fault(commit.path, f"mixed: made from another {source} than is there")
+            elif deep and any(self._mixture(one, deep) for one in self.places(source)):
+                fault = Fault(commit.path, f"mixed: {source}, from which it was made, is out of date")
+            if fault is not None:
+                break
+        if deep or fault:
+            self._mixed[place] = fault
+        return fault
+
+    def _missing(self, source: str) -> Fault | None:
+        """The commit of an input that is gone, although its folder is there."""
+        place = source.partition("#")[0]
+        folder = (self.root / place).parent
+        if not folder.is_dir():
+            return None
+        try:
+            paths = [self.root / one for one in self.places(source)]
+        except IntegrityError:
+            paths = [self.root / MANIFEST]
+        path = next((path for path in paths if not path.exists()), None)  # a damaged one speaks for itself
+        return Fault(path, "missing: what is here was made from it", gone=True) if path else None
+
+
+def combined(digests: Iterable[str]) -> str:
+    """One digest of several, in their order."""
+    return hashlib.sha256("\n".join(digests).encode()).hexdigest()
+
+
+def _misplaced(commit: Commit) -> Fault:
+    return Fault(commit.path, f"misplaced: it belongs at {commit.place}, and was moved or copied here")
+
+
+def file_faults(commit: Commit, hashed: bool) -> Iterator[Fault]:
+    """What is wrong with the files that a commit vouches for."""
+    for name, about in commit.files.items():
+        path = commit.path.parent / name
+        if reason := file_fault(path, about, hashed):
+            yield Fault(path, reason)
+
+
+def file_fault(path: Path, about: Mapping[str, Any], hashed: bool = True) -> str:
+    """How a file differs from the `bytes` and, if it is to be `hashed`, the `sha256` in `about`; empty if it does
+    not. A process hashes the same file once."""
+    try:
+        status = path.stat()
+        if status.st_size < about["bytes"]:
+            return f"truncated: {status.st_size:,} of {about['bytes']:,} bytes"
+        if status.st_size > about["bytes"]:
+            return f"changed: {status.st_size:,} bytes where {about['bytes']:,} were written"
+        if hashed and _sha256(str(path), status.st_mtime_ns, status.st_size, status.st_ino) != about["sha256"]:
+            return "changed: other bytes than were written"
+    except FileNotFoundError:
+        return "missing: its commit is there"
+    except OSError as error:
+        return f"unreadable: {error.strerror}"
+    return ""
+
+
+@lru_cache(KEPT)
+def _sha256(name: str, *_: int) -> str:
+    return file_sha256(Path(name))
+
+
+def details_of(commit: Commit) -> Record:
+    """The details of a commit; a missing key raises an IntegrityError that names the file."""
+    return Record(commit.details, commit.path)

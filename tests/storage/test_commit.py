@@ -1,0 +1,193 @@
+"""One commit: what is written is read back, and one function tells each kind of fault from the others."""
+
+import os
+import shutil
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from pipeline.errors import IntegrityError
+from pipeline.storage.commit import (
+    Commits,
+    Provenance,
+    combined,
+    open_commit,
+    publish,
+    publish_record,
+    read_commit,
+    remove_artefact,
+    remove_from,
+)
+
+
+def of(run: Path, stage: str, **inputs: str) -> Provenance:
+    return Provenance(run, stage, 1, {"seed": 3}, inputs)
+
+
+@pytest.fixture
+def run(tmp_path: Path) -> Path:
+    """Two shards of features made by an encoder, a model made of both, and embeddings made of the model."""
+    run = tmp_path / "run"
+    publish_record(run / "manifest/manifest.json", {"shards": 2, "fingerprint": "m"}, provenance=of(run, "ingest"))
+    encoder = publish(run / "encoders/e/model.safetensors", b"weights", kind="encoder", rows=1, provenance=of(run, "e"))
+    shards = [
+        publish(
+            run / f"features/e/shard-{number:05d}.h5", b"features" * 9 + bytes([number]), kind="features", rows=9,
+            provenance=of(run, "extract", **{encoder.place: encoder.digest}),
+        )
+        for number in range(2)
+    ]  # fmt: skip
+    made_of = {"features/e/shard-*.h5.json": combined(shard.digest for shard in shards)}
+    made_of["manifest/manifest.json#fingerprint"] = "m"
+    model = publish(
+        run / "models/m/model.safetensors", b"a model", kind="model", rows=1, provenance=of(run, "fit", **made_of)
+    )
+    publish(
+        run / "embeddings/m/shard-00000.h5",
+        b"e",
+        kind="embeddings",
+        rows=1,
+        provenance=of(run, "embed", **{model.place: model.digest}),
+    )
+    return run
+
+
+PLACES = [
+    "manifest/manifest.json", "encoders/e/model.json", "features/e/shard-00000.h5.json",
+    "features/e/shard-00001.h5.json", "models/m/model.json", "embeddings/m/shard-00000.h5.json",
+]  # fmt: skip
+
+
+def reasons(run: Path, hashed: bool = True) -> dict[str, str]:
+    """Kind of fault by the file that has it."""
+    found = {}
+    for place in PLACES:
+        try:
+            faults = list(Commits(run).faults(place, hashed))
+        except IntegrityError:
+            continue
+        found |= {fault.path.relative_to(run).as_posix(): fault.reason.partition(":")[0] for fault in faults}
+    return found
+
+
+def test_a_sound_run_has_no_fault_and_a_commit_says_where_it_lies(run: Path) -> None:
+    assert reasons(run) == {}
+    commit = open_commit(run / "models/m/model.safetensors", "model")
+    assert (commit.place, commit.root, commit.bytes) == ("models/m/model.json", run, 7)
+    assert commit.made_by == {"stage": "fit", "version": 1, "keys": {"seed": 3}}
+    shutil.copytree(run, run.with_name("elsewhere"))
+    assert reasons(run.with_name("elsewhere")) == {}
+
+
+def truncate(run: Path) -> None:
+    os.truncate(run / "features/e/shard-00000.h5", 5)
+
+
+def flip(run: Path) -> None:
+    (run / "features/e/shard-00000.h5").write_bytes(b"Features" * 9 + b"\0")
+
+
+def delete(run: Path) -> None:
+    (run / "features/e/shard-00000.h5").unlink()
+
+
+def move(run: Path) -> None:
+    for end in ("h5", "h5.json"):
+        shutil.copy(run / f"features/e/shard-00000.{end}", run / f"features/e/shard-00001.{end}")
+
+
+def make_again(run: Path) -> None:
+    publish(run / "encoders/e/model.safetensors", b"others!", kind="encoder", rows=1, provenance=of(run, "e"))
+
+
+def lose_an_input(run: Path) -> None:
+    remove_artefact(run / "features/e/shard-00001.h5.json")
+
+
+@pytest.mark.parametrize(
+    ("disturb", "found"),
+    [
+        (truncate, {"features/e/shard-00000.h5": "truncated"}),
+        (flip, {"features/e/shard-00000.h5": "changed"}),
+        (delete, {"features/e/shard-00000.h5": "missing"}),
+        (move, {"features/e/shard-00001.h5.json": "misplaced", "models/m/model.json": "mixed"}),
+        (make_again, dict.fromkeys(PLACES[2:4], "mixed")),
+        (lose_an_input, {"features/e/shard-00001.h5.json": "missing"}),
+    ],
+)
+def test_each_fault_is_told_from_the_others(disturb: Callable, found: dict[str, str], run: Path) -> None:
+    disturb(run)
+    assert reasons(run) == found
+    if disturb is flip:
+        assert reasons(run, hashed=False) == {}
+
+
+def test_an_input_of_an_input_counts_for_a_job(run: Path) -> None:
+    """The encoder is made again: of the embeddings' direct input, the model, only the ancestors are out of date."""
+    make_again(run)
+    assert not list(Commits(run).faults("embeddings/m/shard-00000.h5.json"))
+    with pytest.raises(IntegrityError, match=r"models/m/model\.json is mixed"):
+        Commits(run).require("models/m/model.json")
+
+
+def test_an_input_that_is_gone_with_its_folder_was_given_up(run: Path) -> None:
+    shutil.rmtree(run / "features/e")
+    assert reasons(run) == {}
+    with pytest.raises(IntegrityError, match="does not exist; run its stage first"):
+        Commits(run).require("features/e/shard-00000.h5.json")
+
+
+@pytest.mark.parametrize("key", ["place", "digest", "inputs", "files", "check"])
+def test_a_commit_without_one_of_its_keys_or_that_was_edited_is_refused(key: str, run: Path) -> None:
+    path = run / "models/m/model.json"
+    path.write_text(path.read_text().replace(f'"{key}"', '"other"'))
+    with pytest.raises(IntegrityError, match=r"models/m/model\.json"):
+        read_commit(path)
+
+
+@pytest.mark.parametrize(
+    ("change", "done"),
+    [
+        ({}, True),
+        ({"version": 2}, False),
+        ({"keys": {"seed": 4}}, False),
+        ({"inputs": {"manifest/manifest.json#fingerprint": "n"}}, False),
+    ],
+)
+def test_a_job_is_done_if_it_was_made_like_this_from_what_is_there(change: dict, done: bool, run: Path) -> None:
+    path = run / "models/m/model.json"
+    about = {"version": 1, "keys": {"seed": 3}, "inputs": read_commit(path).inputs, **change}
+    assert Commits(run).is_done(path, Provenance(run, "fit", **about)) is done
+    os.truncate(run / "models/m/model.safetensors", 2)
+    assert not Commits(run).is_done(path, Provenance(run, "fit", **about))
+
+
+def test_the_digest_is_of_what_readers_get(tmp_path: Path) -> None:
+    """Made again from other inputs to the same bytes, it leaves what was made of it valid."""
+    about = {"kind": "k", "rows": 1}
+    first = publish(tmp_path / "x.h5", b"x", **about, provenance=of(tmp_path, "one", a="1")).digest
+    assert publish(tmp_path / "x.h5", b"x", **about, provenance=of(tmp_path, "two", b="2")).digest == first
+    assert publish(tmp_path / "x.h5", b"y", **about, provenance=of(tmp_path, "one", a="1")).digest != first
+    assert publish(tmp_path / "x.h5", b"x", **about, details={"b": 1}, provenance=of(tmp_path, "one")).digest != first
+
+
+def test_only_what_a_commit_vouches_for_is_removed(tmp_path: Path) -> None:
+    folder = tmp_path / "features"
+    for number in range(5):
+        publish(folder / f"shard-{number:05d}.h5", b"x", kind="k", rows=1)
+    (folder / "shard-00003.h5").write_bytes(b"a person's own")
+    (folder / "shard-00009.h5").write_bytes(b"another")
+    outside = publish(tmp_path / "outside/shard-00004.h5", b"x", kind="k", rows=1)
+    (folder / "shard-00004.h5").unlink()
+    (folder / "shard-00004.h5").symlink_to(outside.path.with_suffix(""))
+    remove_from(2, lambda number: folder / f"shard-{number:05d}.h5.json")
+    kept = {f"shard-0000{number}.h5{end}" for number in (0, 1) for end in ("", ".json")}
+    assert {path.name for path in folder.iterdir()} == kept | {f"shard-0000{number}.h5" for number in (3, 4, 9)}
+    assert outside.path.with_suffix("").read_bytes() == b"x"
+
+
+def test_names_that_lead_elsewhere_are_refused(tmp_path: Path) -> None:
+    publish_record(tmp_path / "x.json", {}, files={"../secret": {"bytes": 1, "sha256": "s"}})
+    with pytest.raises(IntegrityError, match="not a plain name"):
+        read_commit(tmp_path / "x.json")
