@@ -30,6 +30,7 @@ from pipeline.images.preprocess import Preprocessing  # noqa: E402
 from pipeline.images.proposals import Selection, select  # noqa: E402
 from pipeline.images.regions import RegionExtractor  # noqa: E402
 from pipeline.images.warping import Crops, WholeImages  # noqa: E402
+from pipeline.storage.commit import Provenance  # noqa: E402
 from pipeline.storage.regions import RegionShard, UnfinishedRegions  # noqa: E402
 
 MEAN, STD = (0.485, 0.456, 0.406), (0.229, 0.224, 0.225)
@@ -97,13 +98,14 @@ class RegionDataset(Dataset):
 def minibatches(folder: Path) -> None:
     """Shuffled minibatches of the regions of 128 images, and as many regions row by row."""
     rng = np.random.default_rng(0)
-    unfinished = UnfinishedRegions(folder / "shard-00000.h5", "none", np.arange(SHARD_IMAGES), SHARD_IMAGES)
+    made_by = Provenance(folder, "by hand", 1)
+    unfinished = UnfinishedRegions(folder / "shard-00000.h5", made_by, np.arange(SHARD_IMAGES), SHARD_IMAGES)
     total = SHARD_IMAGES * REGIONS
     arrays = {"features": rng.random((total, DIM), np.float32).astype(np.float16)}
     arrays |= {"boxes": np.zeros((total, 4)), "scores": np.zeros(total)}
     arrays["lengths"] = np.full(SHARD_IMAGES, REGIONS)
     unfinished.write_part(range(SHARD_IMAGES), arrays, {}, [], {})
-    unfinished.publish({"inputs": {}})
+    unfinished.publish({})
     shard = RegionShard(unfinished.path)
     batches = rng.permutation(SHARD_IMAGES)[: 4 * BATCH].reshape(4, BATCH)
     rows = rng.permutation(total)[: batches.size * REGIONS].tolist()
