@@ -1,6 +1,7 @@
 """`build-index`: the bundle that a search needs, from the embeddings of one model, or one of several."""
 
 from collections.abc import Iterable
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 from pipeline.run import Inputs, Job, Run, Stage
@@ -30,9 +31,21 @@ def build_index(run: Run, job: Job, bundle: str) -> None:
     folder = run.layout.index(model).path
     every = [folder if count == 1 else numbered(folder, each) for each in range(count)]
     if all((each / CARD).exists() for each in every):
-        for former in (folder, *folder.glob("[0-9][0-9]*")):  # of another number of bundles
-            if former not in every:
+        for former in (folder, *folder.iterdir()):  # of another number of bundles; a user's own beside them stay
+            if former not in every and (former == folder or _is_part(former, model)):
                 remove_bundle(former)
+
+
+def _is_part(folder: Path, model: str) -> bool:
+    """Whether `folder` holds the bundle of the model that this stage has put under its number."""
+    from pipeline.storage.atomic import read_json
+    from pipeline.storage.batch import is_regular
+    from pipeline.storage.bundle_folders import CARD
+
+    if not (folder.name.isdecimal() and is_regular(folder / CARD)):
+        return False
+    card = read_json(folder / CARD)
+    return card.get("model") == model and (card.get("part") or {}).get("number") == int(folder.name)
 
 
 def _split(bundle: str) -> tuple[str, int]:

@@ -132,6 +132,12 @@ def test_another_number_of_bundles_replaces_the_former_ones(tmp_path: Path) -> N
         bundle.check()
         assert (bundle.card["images"]["count"], bundle.card["fingerprint"] == before) == (40, False)
         before = bundle.card["fingerprint"]
+    mine = folder / "2024"  # a copy that a user has put there
+    mine.mkdir()
+    for path in filter(Path.is_file, list(folder.iterdir())):
+        shutil.copy(path, mine)
+    make_stage("build_index", run, "--again")
+    assert (mine / CARD).exists() and (mine / "images.faiss").exists()
     with pytest.raises(InputError, match="index.bundles"):
         build_bundle(run, {"index": {"bundles": 9}})
     assert isinstance(bundle, Bundle)
