@@ -12,10 +12,10 @@ from PIL import Image
 
 from pipeline.errors import IntegrityError
 from pipeline.run import Run
-from pipeline.storage.alignments import ALIGNMENTS, read_alignments
 from pipeline.storage.commit import publish
 from pipeline.storage.integrity import examine
 from pipeline.storage.manifest import Manifest
+from pipeline.storage.records import ALIGNMENTS, read_alignments
 from stages.pictures import draw_alignments
 from stages.results.train_generator import _read_ranker
 
