@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from examples.demo import DrawingSettings, collection_texts, scene_record
+from pipeline.demo import DrawingSettings, collection_texts, scene_record
 from pipeline.text.brackets import PhraseTree, read_brackets
 from pipeline.text.conllu import Parse, projective_heads, read_conllu, tree_fault
 from pipeline.text.heads import derive_dependencies
