@@ -3,7 +3,7 @@
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 import torch
@@ -17,9 +17,6 @@ from pipeline.models.neural.training import Checkpoint, Training
 from pipeline.text.conllu import read_conllu
 from pipeline.text.sequences import Tokens
 from pipeline.text.vocabulary import Vocabulary
-
-if TYPE_CHECKING:
-    from pipeline.storage.bundle import Bundle
 
 BLOCK = 8192
 """Sentences embedded at once."""
@@ -35,7 +32,7 @@ class JointSpace:
     """The joint space of a bundle's model: images, sentences and words as unit vectors. Raises UsageError where the
     model does not compare by cosine."""
 
-    def __init__(self, bundle: "Bundle", gpu: torch.device | None = None) -> None:
+    def __init__(self, bundle: Any, gpu: torch.device | None = None) -> None:
         parameters = bundle.model()
         self.fingerprint: str = parameters.fingerprint
         registered = bundle.card["registered"]
