@@ -20,10 +20,9 @@ TRANSFER = "transfer.html"
 
 def reproduce(run: Run, job: Job) -> None:
     """Lay the models of a run below the papers' printed rows; what the data cannot support is named with its reason."""
-    from benchmarks.papers.reproduction import render
-    from benchmarks.papers.systems import systems
-    from benchmarks.papers.tree_sections import tree_sections
     from pipeline.metrics.retrieval import Bootstrap
+    from pipeline.papers.reproduction import render, systems
+    from pipeline.papers.tree_sections import tree_sections
     from pipeline.storage.batch import FileBatch
     from pipeline.storage.commit import TABLES, read_verified
     from pipeline.storage.evaluations import read_summary
@@ -151,7 +150,7 @@ def _systems(config: "Config") -> list[tuple[str, str, dict[str, Any]]]:
 
 
 def _describe_generator(config: "Config", name: str) -> dict[str, Any]:
-    """The settings of a generator in the words of benchmarks.papers.printed. One that uses a joint space sees images
+    """The settings of a generator in the words of pipeline.papers.printed. One that uses a joint space sees images
     by the encoders of that alone."""
     generator, space = config.generator(name), config.describe.space
     found = {**generator.settings.model_dump(exclude={"checkpoint_seconds"}), "seed": generator.seed}
@@ -164,7 +163,7 @@ def _describe_generator(config: "Config", name: str) -> dict[str, Any]:
 
 
 def _name_encoders(config: "Config", names: Sequence[str]) -> dict[str, str]:
-    """Encoders in the words of benchmarks.papers.printed, and what they stand in place of."""
+    """Encoders in the words of pipeline.papers.printed, and what they stand in place of."""
     stands = [config.reproduce.in_place_of.get(name) for name in names]
     found = {"encoders": ", ".join(_word(config.encoder(name)) for name in names)}
     return found | ({"in place of": ", ".join(stands)} if stands and None not in stands else {})
@@ -175,7 +174,7 @@ def _word(encoder: Any) -> str:
 
 
 def _describe(config: "Config", name: str) -> dict[str, Any]:
-    """The settings of a model in the words of benchmarks.papers.printed."""
+    """The settings of a model in the words of pipeline.papers.printed."""
     model = config.model(name)
     found = {**(model.settings.model_dump(exclude={"checkpoint_seconds"}) if model.settings else {}), **model.named}
     found |= {"seed": model.seed, "scores": "corrected for hubs" if config.scaled(name) else "as they are"}
@@ -220,7 +219,7 @@ def _read_descriptions(run: Run, generator: str) -> dict[str, Any]:
 
 def _phrase_models(config: "Config") -> list[str]:
     """Those that rank phrases and regions, where a table of these is asked for."""
-    from benchmarks.papers.printed import TABLES
+    from pipeline.papers.printed import TABLES
 
     shown = {config.reproduce.collection, *config.reproduce.others}
     asked = any(table.collection in shown and PHRASES in dict(table.columns) for table in TABLES)

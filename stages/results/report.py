@@ -24,8 +24,8 @@ def report(run: Run, job: Job, form: str = "html") -> None:
     import shlex
     from functools import partial
 
-    from benchmarks.papers.printed import ranking_tables
     from pipeline.images.decode import ImageLimits
+    from pipeline.papers.printed import ranking_tables
     from pipeline.printable import printable_json
     from pipeline.report.examples import ask, compare_generators, draw_map, read_gallery
     from pipeline.report.page import Report, as_values, render

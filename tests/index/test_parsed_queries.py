@@ -59,7 +59,7 @@ def test_a_query_in_words_is_refused_and_a_photograph_is_not(
 def run(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """The made-up run with its sentences parsed by a spaCy pipeline that `train-parser` has made of the demo's."""
     pytest.importorskip("spacy", reason="spaCy is not installed: pip install 'jointspace[parse]'")
-    from examples.demo import DrawingSettings, collection_texts, scene_record
+    from pipeline.demo import DrawingSettings, collection_texts, scene_record
 
     run = make_run(tmp_path_factory.mktemp("run"))
     settings = DrawingSettings(train=20, dev=0, test=0, weak=0, seed=3)

@@ -4,7 +4,7 @@ from pathlib import Path
 
 import pytest
 
-from examples.demo import DrawingSettings, collection_texts, scene_record
+from pipeline.demo import DrawingSettings, collection_texts, scene_record
 from pipeline.text.dependencies import Parse, read_conllu
 
 pytest.importorskip("spacy", reason="spaCy is not installed: pip install 'jointspace[parse]'")

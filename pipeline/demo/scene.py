@@ -4,8 +4,8 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
-from examples.demo.chance import pick, pick_weighted
-from examples.demo.world import INDOORS, KINDS, LIFTED, LIGHTS, MEDIUM, PLACES, SEATS, SIZES, TALL
+from pipeline.demo.chance import pick, pick_weighted
+from pipeline.demo.world import INDOORS, KINDS, LIFTED, LIGHTS, MEDIUM, PLACES, SEATS, SIZES, TALL
 
 WIDTHS = (160, 200)  # pixels; every image is 4:3
 MAX_FIGURES = 4

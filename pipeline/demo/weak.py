@@ -5,12 +5,12 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from examples.demo.chance import pick, pick_weighted
-from examples.demo.facts import Facts
-from examples.demo.grammar import say
-from examples.demo.scene import Thing, sample_scene
-from examples.demo.words import NOUNS, VERBS
-from examples.demo.world import COLOURS, KINDS, PLACES
+from pipeline.demo.chance import pick, pick_weighted
+from pipeline.demo.facts import Facts
+from pipeline.demo.grammar import say
+from pipeline.demo.scene import Thing, sample_scene
+from pipeline.demo.words import NOUNS, VERBS
+from pipeline.demo.world import COLOURS, KINDS, PLACES
 
 CAMERAS = ("DSC_{:04d}", "IMG_{:04d}", "P101{:04d}", "DSCN{:04d}", "100_{:04d}")
 TOWNS = ("Brighton", "London", "Chicago", "Oslo", "Kyoto", "Lisbon", "Vancouver", "Seattle", "Prague", "California")

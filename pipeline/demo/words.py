@@ -2,7 +2,7 @@
 
 from dataclasses import dataclass
 
-from examples.demo.trees import Word
+from pipeline.demo.trees import Word
 
 
 @dataclass(frozen=True)

@@ -4,7 +4,7 @@ import math
 from collections.abc import Callable
 from dataclasses import dataclass
 
-from examples.demo.pen import INK, Look, Pen, mix
+from pipeline.demo.pen import INK, Look, Pen, mix
 
 
 @dataclass(frozen=True)

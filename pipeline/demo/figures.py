@@ -6,27 +6,27 @@ from functools import partial
 import numpy as np
 from PIL import Image
 
-from examples.demo import birds, objects, people, quadrupeds, vehicles
-from examples.demo.chance import pick
-from examples.demo.pen import Look, Pen, mix
-from examples.demo.world import COLOURS
+from pipeline.demo import animals, objects, people
+from pipeline.demo.chance import pick
+from pipeline.demo.pen import Look, Pen, mix
+from pipeline.demo.world import COLOURS
 
 DRAWINGS: dict[str, Callable[[Pen, Look, str], None]] = {
-    "dog": partial(quadrupeds.quadruped, build=quadrupeds.DOG),
-    "cat": partial(quadrupeds.quadruped, build=quadrupeds.CAT),
-    "horse": partial(quadrupeds.quadruped, build=quadrupeds.HORSE),
-    "sheep": partial(quadrupeds.quadruped, build=quadrupeds.SHEEP),
-    "rabbit": partial(quadrupeds.quadruped, build=quadrupeds.RABBIT),
-    "bird": birds.bird,
-    "duck": birds.duck,
+    "dog": partial(animals.quadruped, build=animals.DOG),
+    "cat": partial(animals.quadruped, build=animals.CAT),
+    "horse": partial(animals.quadruped, build=animals.HORSE),
+    "sheep": partial(animals.quadruped, build=animals.SHEEP),
+    "rabbit": partial(animals.quadruped, build=animals.RABBIT),
+    "bird": animals.bird,
+    "duck": animals.duck,
     "man": partial(people.person, build=people.MAN),
     "woman": partial(people.person, build=people.WOMAN),
     "boy": partial(people.person, build=people.BOY),
     "girl": partial(people.person, build=people.GIRL),
-    "car": vehicles.car,
-    "bus": vehicles.bus,
-    "bicycle": vehicles.bicycle,
-    "boat": vehicles.boat,
+    "car": objects.car,
+    "bus": objects.bus,
+    "bicycle": objects.bicycle,
+    "boat": objects.boat,
     "ball": objects.ball,
     "kite": objects.kite,
     "balloon": objects.balloon,

@@ -1,6 +1,6 @@
 """Socher et al. 2014."""
 
-from benchmarks.papers.printed.form import Column, PrintedRow, PrintedTable
+from pipeline.papers.printed.form import Column, PrintedRow, PrintedTable
 
 PAPER, COLLECTION, IMAGES = "Socher et al.", "pascal1k", 100
 LE = {"encoders": "the network of Le et al. 2012, 4,096 dimensions"}

@@ -2,7 +2,7 @@
 
 import math
 
-from examples.demo.pen import INK, Colour, Look, Pen, mix
+from pipeline.demo.pen import INK, Colour, Look, Pen, mix
 
 GLASS = (176, 214, 232)
 STEEL = (178, 180, 186)

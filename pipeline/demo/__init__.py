@@ -5,6 +5,6 @@ One image's way: `world` says what there is -> `scene` puts things into a place 
 says something else -> `records` puts all of it together.
 """
 
-from examples.demo.records import VERSION, DrawingSettings, SceneRecord, collection_texts, scene_record
+from pipeline.demo.records import VERSION, DrawingSettings, SceneRecord, collection_texts, scene_record
 
 __all__ = ["VERSION", "DrawingSettings", "SceneRecord", "collection_texts", "scene_record"]

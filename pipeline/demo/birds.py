@@ -1,6 +1,6 @@
 """How birds are drawn: standing, swimming, flying."""
 
-from examples.demo.pen import EYE, Look, Pen
+from pipeline.demo.pen import EYE, Look, Pen
 
 BEAK = (238, 150, 40)
 

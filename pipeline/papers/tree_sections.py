@@ -6,7 +6,7 @@ from typing import Any
 
 import numpy as np
 
-from benchmarks.papers.systems import System
+from pipeline.papers.reproduction import System
 
 SHOWN = 12
 """Relations that are printed of a system."""

@@ -1,6 +1,6 @@
 """Niu et al. 2017."""
 
-from benchmarks.papers.printed.form import RANKING, PrintedRow, PrintedTable
+from pipeline.papers.printed.form import RANKING, PrintedRow, PrintedTable
 
 REGIONS = tuple(("region_to_phrase", measure) for measure in ("recall@1", "recall@5", "recall@10", "median_rank"))
 """Columns of Table 4, "Region Annotation"."""

@@ -5,9 +5,9 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from examples.demo.chance import pick, pick_usual, pick_weighted
-from examples.demo.facts import Facts, Relation
-from examples.demo.phrases import (
+from pipeline.demo.chance import pick, pick_usual, pick_weighted
+from pipeline.demo.facts import Facts, Relation
+from pipeline.demo.phrases import (
     joined,
     light_phrase,
     listed_noun_phrase,
@@ -17,9 +17,9 @@ from examples.demo.phrases import (
     relation_phrase,
     verb_phrase,
 )
-from examples.demo.scene import Thing
-from examples.demo.trees import HEAD, DemoSentence, Node, Phrase, Word, capitalised, phrase
-from examples.demo.words import ARE, COMMA, IS, STOP, THERE, VIEWS, WHILE, preposition
+from pipeline.demo.scene import Thing
+from pipeline.demo.trees import HEAD, DemoSentence, Node, Phrase, Word, capitalised, phrase
+from pipeline.demo.words import ARE, COMMA, IS, STOP, THERE, VIEWS, WHILE, preposition
 
 SENTENCES = 5  # of an image
 CAPITAL, FULL_STOP = 0.93, 0.9  # how often a sentence has them, as in Flickr8k

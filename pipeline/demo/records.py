@@ -5,13 +5,13 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from examples.demo.facts import read_facts
-from examples.demo.grammar import describe
-from examples.demo.picture import Box, draw_picture
-from examples.demo.scene import sample_scene
-from examples.demo.trees import DemoSentence
-from examples.demo.weak import Document, annotate
-from examples.demo.words import kind_names
+from pipeline.demo.facts import read_facts
+from pipeline.demo.grammar import describe
+from pipeline.demo.picture import Box, draw_picture
+from pipeline.demo.scene import sample_scene
+from pipeline.demo.trees import DemoSentence
+from pipeline.demo.weak import Document, annotate
+from pipeline.demo.words import kind_names
 
 VERSION = 2
 """Of what is drawn and said for given settings: a change to either needs the next number."""

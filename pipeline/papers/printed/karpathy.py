@@ -1,6 +1,6 @@
 """Karpathy and Fei-Fei 2015."""
 
-from benchmarks.papers.printed.form import BLEU, RANKING, PrintedRow, PrintedTable
+from pipeline.papers.printed.form import BLEU, RANKING, PrintedRow, PrintedTable
 
 R_CNN = {"encoders": "R-CNN (finetuned for detection), fc7", "regions": "19 detections and the whole image"}
 RANKED = {"loss": "ranking", "negatives": "all"}

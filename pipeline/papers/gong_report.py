@@ -5,11 +5,10 @@ from typing import Any
 
 import numpy as np
 
-from benchmarks.papers.gong import FULLY, OUR_SAE, OURS
-from benchmarks.papers.gong_cells import GongSetting, PaperRow, Table
 from pipeline.metrics.paired import paired_difference
 from pipeline.metrics.retrieval import Bootstrap
 from pipeline.models.linear.study import StudyCell
+from pipeline.papers.gong import FULLY, OUR_SAE, OURS, GongSetting, PaperRow, Table
 
 CUTOFF = 10
 DIRECTION = "image_to_sentence"

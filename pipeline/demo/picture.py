@@ -6,11 +6,11 @@ from dataclasses import dataclass
 import numpy as np
 from PIL import Image, ImageDraw, ImageFilter
 
-from examples.demo.figures import draw_figure
-from examples.demo.pen import HALF_WIDTH, TOP
-from examples.demo.places import paint_place
-from examples.demo.scene import Figure, Scene
-from examples.demo.world import KINDS, MEDIUM
+from pipeline.demo.figures import draw_figure
+from pipeline.demo.pen import HALF_WIDTH, TOP
+from pipeline.demo.places import paint_place
+from pipeline.demo.scene import Figure, Scene
+from pipeline.demo.world import KINDS, MEDIUM
 
 Box = tuple[int, int, int, int]
 JPEG_QUALITY = 88

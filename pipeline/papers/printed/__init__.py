@@ -2,8 +2,8 @@
 
 from collections.abc import Mapping
 
-from benchmarks.papers.printed import karpathy, kiros, niu, socher
-from benchmarks.papers.printed.form import RANKING, PrintedTable
+from pipeline.papers.printed import karpathy, kiros, niu, socher
+from pipeline.papers.printed.form import RANKING, PrintedTable
 
 TABLES: tuple[PrintedTable, ...] = (*karpathy.TABLES, *kiros.TABLES, *niu.TABLES, *socher.TABLES)
 

@@ -1,19 +1,19 @@
 """The papers' tables again: the printed numbers, ours below them, and the difference, as Markdown."""
 
+import re
 from collections.abc import Callable, Iterable, Mapping, Sequence, Set
 from dataclasses import dataclass
-from itertools import product
+from itertools import groupby, product
 from typing import Any
 
 import numpy as np
 
-from benchmarks.papers.printed import ELSEWHERE, TABLES
-from benchmarks.papers.printed.form import BLEU, PrintedRow, PrintedTable
-from benchmarks.papers.systems import System
 from pipeline.config.registry.generators import GENERATORS
 from pipeline.evaluate.summary import recall_sum, with_folds
 from pipeline.metrics.paired import Columns, Draw, compare_draws
 from pipeline.metrics.retrieval import PROTOCOLS, Bootstrap
+from pipeline.papers.printed import ELSEWHERE, TABLES
+from pipeline.papers.printed.form import BLEU, PrintedRow, PrintedTable
 
 HEADINGS = {"recall@1": "R@1", "recall@5": "R@5", "recall@10": "R@10", "median_rank": "Med r", "mean_rank": "mean rank"}
 TOLERANCE = 0.02
@@ -41,6 +41,42 @@ SHOWN = (
     "loss", "negatives", "margin", "score", "sum", "cell", "encoders", "in place of", "space", "regions", "learns from",
 )  # fmt: skip
 """Settings that are shown of every system of ours that has them."""
+
+
+@dataclass(frozen=True)
+class System:
+    """What a run has trained: models, or a generator, that differ in nothing but their seeds (`names`), under one
+    `label`. `model` is the registered one, `settings` its own in the words of the configuration, with `encoders`,
+    `regions` and `learns from`."""
+
+    label: str
+    names: Sequence[str]
+    model: str
+    settings: Mapping[str, Any]
+
+
+def systems(described: Iterable[tuple[str, str, Mapping[str, Any]]]) -> list[System]:
+    """The systems of models (name, registered model, settings): those that differ in `seed` alone are one."""
+
+    def alike(item: tuple[str, str, Mapping[str, Any]]) -> str:
+        _, model, settings = item
+        return repr((model, sorted((key, value) for key, value in settings.items() if key != "seed")))
+
+    every = list(described)
+    order = {key: number for number, key in reversed(list(enumerate(map(alike, every))))}
+    found = []
+    for _, group in groupby(sorted(every, key=lambda item: order[alike(item)]), alike):
+        names, models, settings = zip(*group, strict=True)
+        found.append(System(_label(names), names, models[0], settings[0]))
+    return found
+
+
+def _label(names: Sequence[str]) -> str:
+    """The name that models have in common, with how many they are."""
+    if len(names) == 1:
+        return names[0]
+    bases = dict.fromkeys(re.sub(r"-seed\d+", "", name) for name in names)
+    return f"{' and '.join(bases)}, {len(names)} seeds"
 
 
 @dataclass(frozen=True)

@@ -3,7 +3,7 @@
 import math
 from dataclasses import dataclass
 
-from examples.demo.pen import INK, Colour, Look, Pen, Point, mix
+from pipeline.demo.pen import INK, Colour, Look, Pen, Point, mix
 
 LIPS = (170, 62, 62)
 _UPPER_ARC = tuple((math.cos(math.radians(a)), math.sin(math.radians(a))) for a in range(18, 171, 17))

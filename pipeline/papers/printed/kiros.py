@@ -1,6 +1,6 @@
 """Kiros et al. 2014."""
 
-from benchmarks.papers.printed.form import BLEU, RANKING, PrintedRow, PrintedTable
+from pipeline.papers.printed.form import BLEU, RANKING, PrintedRow, PrintedTable
 
 FULL_FRAME = "the same system on whole images, without regions"
 FINETUNED = "DeFrag on a network finetuned with it, which is not done here"

@@ -3,9 +3,9 @@
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
-from examples.demo.picture import Box, Outline
-from examples.demo.scene import Figure, Scene, Thing
-from examples.demo.world import SHELTERS
+from pipeline.demo.picture import Box, Outline
+from pipeline.demo.scene import Figure, Scene, Thing
+from pipeline.demo.world import SHELTERS
 
 SEEN = 0.4  # share of a figure's pixels that makes it worth a word
 

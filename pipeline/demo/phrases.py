@@ -2,11 +2,11 @@
 
 import numpy as np
 
-from examples.demo.chance import pick, pick_usual
-from examples.demo.facts import Facts, Relation
-from examples.demo.scene import Thing
-from examples.demo.trees import HEAD, Node, Phrase, Word, phrase
-from examples.demo.words import (
+from pipeline.demo.chance import pick, pick_usual
+from pipeline.demo.facts import Facts, Relation
+from pipeline.demo.scene import Thing
+from pipeline.demo.trees import HEAD, Node, Phrase, Word, phrase
+from pipeline.demo.words import (
     ADVERBS,
     AND,
     ARE,
