@@ -9,7 +9,6 @@ from stages.boxes import label_names
 from stages.generators import space_of
 
 if TYPE_CHECKING:
-    from pipeline.storage.parameters import Parameters
     from stages.inputs import DescribedImages
 
 
@@ -55,7 +54,7 @@ def evaluate_descriptions(run: Run, job: Job, generator: str, subject: str) -> N
     judgement, statistics = judge(candidates, [own for _, own in judged], settings.describe.meteor)
     perplexity = None
     if hasattr(restored, "perplexities") and not of:
-        perplexity = _measure_perplexity(run, generator, restored, parameters, found, split)
+        perplexity = _measure_perplexity(run, generator, restored, found, split)
 
     about = {"generator": generator, "of": of or "images", "split": split}
     value = {
@@ -88,24 +87,12 @@ def _list_sentences(
     return [by_image.get(one["image_id"], []) for one in images]
 
 
-def _measure_perplexity(
-    run: Run, name: str, generator: Any, parameters: "Parameters", found: "DescribedImages", split: str
-) -> Any:
+def _measure_perplexity(run: Run, name: str, generator: Any, found: "DescribedImages", split: str) -> Any:
     """The perplexities of the split's sentences."""
-    from pipeline.generate.material import HeldOut
-    from pipeline.generate.space import JointSpace
-    from pipeline.storage.bundle import Bundle
-    from stages.generators import read_tagged_text
+    from stages.generators import hold_out
 
-    settings, layout = run.config, run.layout
-    gpu, index = run.gpu, space_of(settings, layout, name)
-    space = JointSpace(Bundle(index.path), gpu) if index else None
-    if gpu is not None:
-        generator.to(gpu)
-    treebank = read_tagged_text(settings) if settings.generator(name).spec.treebank else None
-    return generator.perplexities(
-        HeldOut(found.pairs[split], found.texts[split], found.vocabulary, space, treebank, settings.seed)
-    )
+    generator.to(run.device)
+    return generator.perplexities(hold_out(run, name, found.pairs[split], found.texts[split], found.vocabulary))
 
 
 def _keys(config, generator: str, subject: str) -> dict:
