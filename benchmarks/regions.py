@@ -31,7 +31,7 @@ from pipeline.images.proposals import Selection, select  # noqa: E402
 from pipeline.images.regions import RegionExtractor  # noqa: E402
 from pipeline.images.warping import Crops, WholeImages  # noqa: E402
 from pipeline.storage.commit import Provenance  # noqa: E402
-from pipeline.storage.regions import RegionShard, UnfinishedRegions  # noqa: E402
+from pipeline.storage.features import RegionShard, UnfinishedRegions  # noqa: E402
 
 MEAN, STD = (0.485, 0.456, 0.406), (0.229, 0.224, 0.225)
 SELECTION = Selection(0, 4, 0.7, 19, True, GridSettings(scales=(0.67, 0.5, 0.33), aspects=(1, 2, 0.5), overlap=0.5))

@@ -47,7 +47,7 @@ def _match_boxes(manifest: "Manifest", path: Path) -> "Matched":
     """The boxes in a file, or a folder of them, of the run's images."""
     from pipeline.images.box_formats import match_boxes
     from pipeline.images.matching import some
-    from pipeline.storage.regions import read_box_files
+    from pipeline.storage.features import read_box_files
 
     known = match_boxes(read_box_files(path), manifest.images["path"].to_pylist(), manifest.root)
     if known.unmatched:
@@ -105,26 +105,24 @@ def read_label_names(settings: "Config") -> dict[str, frozenset[str]]:
 
 
 def read_regions(
-    manifest: "Manifest", regions_root: Path, encoders: Iterable[str], where: Path, image_id: "np.ndarray"
+    manifest: "Manifest", regions_root: Path, encoders: Iterable[str], image_id: "np.ndarray"
 ) -> dict[str, "SnippetRegions"]:
-    """Encoder -> the stored regions of the images `image_id` (n,), ascending, by the `encoders` that the file `where`
-    names."""
+    """Encoder -> the stored regions of the images `image_id` (n,), ascending, by the `encoders`."""
     import numpy as np
 
     from pipeline.generate.snippets import SnippetRegions
-    from pipeline.storage.files import plain
-    from pipeline.storage.rows import RegionRows
+    from pipeline.storage.features import RegionRows
 
-    found = {}
+    regions = {}
     for name in encoders:
-        stored = RegionRows(manifest, {name: regions_root / plain(name, where)}, image_id, complete=False)
+        stored = RegionRows(manifest, {name: regions_root / name}, image_id, complete=False)
         block = stored.packed(np.arange(len(image_id)))
-        found[name] = SnippetRegions(image_id, block.offsets, block.boxes, block.features)
-    return found
+        regions[name] = SnippetRegions(image_id, block.offsets, block.boxes, block.features)
+    return regions
 
 
 def read_boxes(
-    gold: "Gold", manifest: "Manifest", regions_root: Path, encoders: Iterable[str], where: Path, split: str,
+    gold: "Gold", manifest: "Manifest", regions_root: Path, encoders: Iterable[str], split: str,
     whole: bool,
 ) -> tuple[dict[str, "np.ndarray"], list[dict[str, Any]]]:  # fmt: skip
     """The boxes of `gold` in `split` that are stored regions: encoder -> (k, dim), with `whole` (k, 2 dim) as
@@ -143,7 +141,7 @@ def read_boxes(
         raise InputError(f"no box of the {split} split has a label; give boxes with labels, or describe its images")
     rows = rows[np.argsort(gold.images[rows], kind="stable")]
     images, corners = gold.images[rows], gold.boxes[rows]
-    regions = read_regions(manifest, regions_root, encoders, where, np.unique(images))
+    regions = read_regions(manifest, regions_root, encoders, np.unique(images))
     places = {name: find_regions(own, images, corners) for name, own in regions.items()}
     stored = np.all([own >= 0 for own in places.values()], axis=0)
     if not stored.any():
@@ -164,13 +162,13 @@ def read_sentence_trees(
     manifest: "Manifest", parses_folder: Path, analyze: Callable[[str], list[str]], sentence_id: "np.ndarray"
 ) -> list["SentenceTrees"]:
     """The trees of the sentences `sentence_id` (m,), ascending, over the words of `analyze`."""
-    from pipeline.storage.trees import ParseShards
+    from pipeline.storage.texts import ParseShard
     from stages.inputs import read_trees
 
     wanted, trees = set(sentence_id.tolist()), []
     for number in range(manifest.n_shards):
         rows = manifest.shard(number)
-        every = read_trees(ParseShards(manifest, parses_folder).open(number), manifest.texts(number), analyze)
+        every = read_trees(ParseShard(parses_folder, number), manifest.texts(number), analyze)
         trees += [tree for sentence, tree in enumerate(every, rows.first_sentence) if sentence in wanted]
     return trees
 

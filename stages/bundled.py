@@ -13,13 +13,12 @@ if TYPE_CHECKING:
     from pipeline.storage.commit import Provenance
     from pipeline.storage.embeddings import Embeddings
     from pipeline.storage.parameters import Parameters
-    from pipeline.storage.sharded_ids import ShardedIds
 
 
 def write_bundle(
     run: "Run",
     model: str,
-    ids: "Mapping[str, ShardedIds]",
+    ids: "Mapping[str, np.ndarray]",
     folder: Path,
     about: Mapping[str, Any],
     provenance: "Provenance",
@@ -36,7 +35,7 @@ def write_bundle(
     from pipeline.storage.own_code import code_of, remember
     from pipeline.storage.phrases import PhraseVectors
     from pipeline.storage.records import read_vocabulary
-    from pipeline.storage.trees import ParseShards
+    from pipeline.storage.texts import ParseShard
     from stages.indices import add_indices, describe_training
 
     config, layout, manifest, settings = run.config, run.layout, run.manifest, run.config.index
@@ -54,15 +53,15 @@ def write_bundle(
     if reads_trees(config, model):
         trained = layout.parser.path if trains_parser(config) else None
         named = trained, config.parse.pipeline, Path(config.weights_root)
-        parses = ParseShards(manifest, layout.parses.folder).open(0)
+        parses = ParseShard(layout.parses.folder, 0)
         parse = find_carried_parser(parameters, parses, layout.labels.path, *named)
 
     writer = BundleWriter(folder)
     indices = add_indices(writer, embeddings, ids, settings, run.gpu, _other_sentences(run, embeddings, ids))
     for modality, rows in ids.items():
-        writer.add_table(f"{modality}.parquet", manifest.rows(modality, rows[:]))
+        writer.add_table(f"{modality}.parquet", manifest.rows(modality, rows))
     if phrases := [PhraseVectors(layout.phrases(model, split).path) for split in phrase_splits(config, model)]:
-        add_regions(writer, ids["images"][:], phrases)
+        add_regions(writer, ids["images"], phrases)
     writer.add_parameters(source)
     if words:
         writer.add("vocabulary.json", read_bytes(words.path))
@@ -102,7 +101,7 @@ def write_bundle(
     remember(code_of(Bundle(writer.folder).card).values())
 
 
-def _other_sentences(run: "Run", embeddings: "Embeddings", ids: "Mapping[str, ShardedIds]") -> "np.ndarray | None":
+def _other_sentences(run: "Run", embeddings: "Embeddings", ids: "Mapping[str, np.ndarray]") -> "np.ndarray | None":
     """Sentences to measure an index of images with that has none of its own; None where it has some, or none is."""
     from pipeline.index.build import QUERIES
     from pipeline.index.vectors import evenly_spaced

@@ -114,14 +114,14 @@ def read_training_text(run: "Run") -> TrainingText:
     import numpy as np
 
     from pipeline.generate.corpus import Corpus
-    from pipeline.storage.rows import TokenRows
+    from pipeline.storage.texts import read_tokens
     from pipeline.text.sequences import Tokens
     from stages.inputs import read_token_vocabulary
 
     manifest, folder = run.manifest, run.layout.sentences("tokens").folder
-    (vocabulary, digest), stored = read_token_vocabulary(run), TokenRows(manifest, folder)
+    vocabulary, digest = read_token_vocabulary(run)
     rows = np.flatnonzero((manifest.splits == "train")[manifest.sentence_images])
-    tokens = Tokens(stored.ids, stored.offsets).take(rows)
+    tokens = Tokens(*read_tokens(manifest, folder)).take(rows)
     corpus = Corpus(list(manifest.training_texts()), tokens, vocabulary)
     return TrainingText(corpus, digest, lambda: read_extra_text(run.config))
 

@@ -12,13 +12,12 @@ if TYPE_CHECKING:
     from pipeline.run import Run
     from pipeline.storage.bundle import BundleWriter
     from pipeline.storage.embeddings import Embeddings
-    from pipeline.storage.sharded_ids import ShardedIds
 
 
 def add_indices(
     writer: "BundleWriter",
     embeddings: "Embeddings",
-    ids: "Mapping[str, ShardedIds]",
+    ids: "Mapping[str, np.ndarray]",
     settings: "IndexSettings",
     gpu: Any,
     queries: "np.ndarray | None" = None,
@@ -48,13 +47,13 @@ def add_indices(
     silent = not len(ids["sentences"]) and not several
     for modality, other in [("images", "sentences"), ("sentences", "images")][: 1 if silent else 2]:
         other = modality if silent else other
-        outlines[modality] = embeddings.outline(modality, ids[modality][:]) if several else None
+        outlines[modality] = embeddings.outline(modality, ids[modality]) if several else None
         if queries is None or not silent:
             asking = ids[other][evenly_spaced(len(ids[other]), queries_of(several))]
             queries = embeddings.read(other, asking)
         name = INDEXED[kind][modality]
         built = build_gallery(
-            modality, embeddings.rows_of(modality, ids[modality][:]), outlines[modality], queries,
+            modality, embeddings.rows_of(modality, ids[modality]), outlines[modality], queries,
             embeddings.comparison, requirements, shortlist, lambda items, what: tqdm(items, what, disable=None), gpu,
         )  # fmt: skip
         _add_index(writer, embeddings.name, name, built.index)

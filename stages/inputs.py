@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from pipeline.run import Run
     from pipeline.storage.embeddings import Embeddings
     from pipeline.storage.parameters import Parameters
-    from pipeline.storage.trees import ParseShard
+    from pipeline.storage.texts import ParseShard
     from pipeline.text.trees import SentenceTrees
     from pipeline.text.vocabulary import Vocabulary
 
@@ -119,13 +119,14 @@ def read_described(run: "Run", encoders: tuple[str, ...], splits: tuple[str, ...
     import numpy as np
 
     from pipeline.models.neural.task import TrainingPairs
-    from pipeline.storage.rows import FeatureRows, TokenRows
+    from pipeline.storage.features import FeatureRows
+    from pipeline.storage.texts import read_tokens
     from pipeline.text.sequences import Tokens
 
     manifest = run.manifest
     vocabulary, digest = read_token_vocabulary(run)
-    stored = TokenRows(manifest, run.layout.sentences("tokens").folder)
-    tokens, pairs, texts, origins = Tokens(stored.ids, stored.offsets), {}, {}, {}
+    tokens = Tokens(*read_tokens(manifest, run.layout.sentences("tokens").folder))
+    pairs, texts, origins = {}, {}, {}
     for split in splits:
         found = run.pairs(split)
         rows = {name: FeatureRows(run.features, name, found.image_id) for name in encoders}

@@ -203,7 +203,7 @@ def open_sentences(run: "Run", model: str) -> Sentences:
     """The sentences of a run for one of its trained models."""
     from pipeline.models.linear.text_views import TextView
     from pipeline.storage.records import read_labels
-    from pipeline.storage.rows import VectorRows, open_rows
+    from pipeline.storage.texts import VectorRows, read_tokens, read_trees
     from pipeline.text.sequences import Tokens
     from pipeline.text.trees import Trees
     from stages.inputs import read_token_vocabulary
@@ -211,8 +211,11 @@ def open_sentences(run: "Run", model: str) -> Sentences:
     known, layout = run.config.model(model), run.layout
     spec = known.spec
     if spec.sentences != "vectors":
-        rows = open_rows(spec.sentences, run.manifest, layout.sentences(spec.form).folder)
-        forms = Trees(**rows.trees) if spec.trees else Tokens(rows.ids, rows.offsets)
+        folder = layout.sentences(spec.form).folder
+        if spec.trees:
+            forms = Trees(**read_trees(spec.sentences.removesuffix("-trees"), run.manifest, folder))
+        else:
+            forms = Tokens(*read_tokens(run.manifest, folder))
         labels = read_labels(layout.labels.path)["fingerprint"] if spec.trees else None
         return Sentences(forms.take, {"vocabulary": read_token_vocabulary(run)[1]}, labels=labels)
     every = {name: VectorRows(run.manifest, layout.sentences(name).folder) for name in known.text_encoders}

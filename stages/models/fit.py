@@ -13,8 +13,8 @@ def fit(run: Run, job: Job, model: str) -> None:
     from pipeline.models.linear.text_views import weightings
     from pipeline.models.linear.training import FitTask, fit_best
     from pipeline.models.linear.tuning import GridTrial
-    from pipeline.storage.gather import read_split
     from pipeline.storage.moments import JoinedPairs, PairSet
+    from pipeline.storage.pairs import read_split
     from pipeline.storage.parameters import encoders_of
     from stages.inputs import describe_model
 
@@ -56,7 +56,7 @@ def fit(run: Run, job: Job, model: str) -> None:
     tuned = fit_best(known.spec.load(), map(task, tried))
     tuned = tuned.refitted(chosen) if base else tuned
 
-    empty = {name: sentences.by_encoder[name].count_empty() for name in known.text_encoders}
+    empty = {name: sentences.count_empty(name) for name in known.text_encoders}
     training_log = {**tuned.log(), "empty_sentences": empty}
     details = {**describe_model(run, model), **learned, "training_log": training_log}
     run.write_model(job, tuned.model, details)

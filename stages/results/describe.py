@@ -35,8 +35,7 @@ def describe(run: Run, job: Job, generator: str, subject: str, boxes: Path | Non
         gold = gold_of_texts(read_region_texts(run.manifest, texts)) if texts else None
         gold = gold or read_gold(settings, run.manifest, boxes)
         whole = getattr(stored.generator, "whole", False)
-        where = run.root / "regions", stored.encoders, stored.folder
-        features, shown = read_boxes(gold, run.manifest, *where, split, whole)
+        features, shown = read_boxes(gold, run.manifest, run.root / "regions", stored.encoders, split, whole)
     else:
         features, shown = _read_images(run, stored, split)
     if boxes:
@@ -51,7 +50,7 @@ def _read_images(run: Run, stored: "StoredGenerator", split: str) -> tuple[dict[
     import numpy as np
 
     from pipeline.errors import InputError
-    from pipeline.storage.rows import FeatureRows
+    from pipeline.storage.features import FeatureRows
 
     manifest = run.manifest
     ids = np.flatnonzero(manifest.splits == split)

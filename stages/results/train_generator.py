@@ -80,7 +80,7 @@ def _read_snippets(run: Run, own: Any, found: "DescribedImages") -> dict[str, An
         segments = read_alignments(run.layout.alignments(own.snippets, split).path)
         snippets += [Snippet(*(one[name] for name in Snippet._fields)) for one in segments]
     image_id = np.unique(np.array([snippet.image_id for snippet in snippets], np.int64))
-    regions = read_regions(run.manifest, run.root / "regions", found.encoders, run.root / "features", image_id)
+    regions = read_regions(run.manifest, run.root / "regions", found.encoders, image_id)
     return region_pairs(snippets, regions, run.manifest.splits, found.vocabulary, getattr(own, "whole", False))
 
 

@@ -9,20 +9,20 @@ def build_label_table(run: Run, job: Job) -> None:
 
     from pipeline.storage.commit import publish_record
     from pipeline.storage.json_files import fingerprint
-    from pipeline.storage.trees import ParseShards
+    from pipeline.storage.texts import ParseShard
     from pipeline.text.tokens import make_analyzer
     from pipeline.text.trees import count_labels
     from stages.inputs import read_token_vocabulary, read_trees
 
     manifest, (vocabulary, _) = run.manifest, read_token_vocabulary(run)
     analyze = make_analyzer(vocabulary.settings)
-    parses = ParseShards(manifest, run.layout.parses.folder)
+    folder = run.layout.parses.folder
     training = iter(manifest.among(["train"])[manifest.sentence_images])
 
     table = count_labels(
         sentence
         for number in range(manifest.n_shards)
-        for sentence in read_trees(parses.open(number), manifest.texts(number), analyze)
+        for sentence in read_trees(ParseShard(folder, number), manifest.texts(number), analyze)
         if next(training)
     )
 

@@ -7,7 +7,7 @@ from pipeline.run import Job, Run, Stage
 
 def encode_tokens(run: Run) -> Callable[[Job], None]:
     """Encode the sentences word by word."""
-    from pipeline.storage.text_shards import write_tokens
+    from pipeline.storage.texts import write_tokens
     from pipeline.text.sequences import encode_tokens
     from stages.inputs import read_token_vocabulary
 

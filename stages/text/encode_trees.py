@@ -10,17 +10,17 @@ def encode_trees(run: Run) -> Callable[[Job], None]:
     import logging
 
     from pipeline.storage.records import read_labels
-    from pipeline.storage.trees import ParseShards, write_trees
+    from pipeline.storage.texts import ParseShard, write_trees
     from pipeline.text.tokens import make_analyzer
     from pipeline.text.trees import LabelTable, pack_trees
     from stages.inputs import read_token_vocabulary, read_trees
 
     vocabulary, _ = read_token_vocabulary(run)
     labels, analyze = LabelTable.from_dict(read_labels(run.layout.labels.path)), make_analyzer(vocabulary.settings)
-    manifest, parses = run.manifest, ParseShards(run.manifest, run.layout.parses.folder)
+    manifest, folder = run.manifest, run.layout.parses.folder
 
     def make(job: Job) -> None:
-        sentences = list(read_trees(parses.open(job.number), manifest.texts(job.number), analyze))
+        sentences = list(read_trees(ParseShard(folder, job.number), manifest.texts(job.number), analyze))
         packed = pack_trees(sentences, vocabulary, labels)
         for trees in packed:
             trees.check()

@@ -11,7 +11,7 @@ from pipeline.errors import IntegrityError
 from pipeline.storage.commit import Provenance, open_commit
 from pipeline.storage.json_files import read_json
 from pipeline.storage.shards import VECTORS
-from pipeline.storage.text_shards import VectorShard, write_vectors
+from pipeline.storage.texts import VectorShard, write_vectors
 
 GRID = {"dimensions": [4], "image_ridge": [0.1], "text_ridge": [0.1], "eigenvalue_power": [1]}
 
