@@ -83,7 +83,7 @@ def test_files_become_trees_over_our_words(run: Path) -> None:
     assert dependency.parents[:7].tolist() == [1, -1, 2, 2, -1, 2, 2]
     assert [table["relations"][label] for label in dependency.labels[:2]] == ["det", "root"]
     assert table["phrases"][phrase.labels[2]] == "NP" and phrase.parents[:3].tolist() == [2, 2, -1]
-    assert shard.sentence_id.tolist() == list(range(40, 48))
+    assert shard["sentence_id"].tolist() == list(range(40, 48))
 
 
 def test_missing_sentences_and_other_words_become_chains(run: Path, caplog: pytest.LogCaptureFixture) -> None:
