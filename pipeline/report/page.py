@@ -33,7 +33,7 @@ ASKED = ("by_sentence", "by_image", "successes", "failures")
 @dataclass(frozen=True)
 class Report:
     """What the page shows: `search` is a command to try, if there is one (else ""), `manifest` the manifest's summary,
-    `reasons` why it left out what, `coverage` the pipeline.text.encoders.Coverage of each vocabulary, `evaluations` the
+    `reasons` why it left out what, `coverage` each vocabulary's (pipeline.text.text_encoder), `evaluations` the
     summary of evaluations, `cards` those of the bundles, `models` what is recorded of each, `kinds` a line on each
     registered model, `health` that of each encoder's stored features, `costs` the rows of
     pipeline.storage.benchmarks.add_up, `tradeoffs` the drawings of how indices were chosen, `sheets` photographs with

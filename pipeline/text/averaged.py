@@ -9,8 +9,8 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import scipy  # whose parts it imports when they are used
 
-from pipeline.text.encoders import TextEncoder, TextMaterial
 from pipeline.text.lemmas import is_english
+from pipeline.text.text_encoder import TextEncoder, TextMaterial
 from pipeline.text.tokens import TermSettings, make_analyzer
 from pipeline.text.vocabulary import KnownTerms
 from pipeline.text.wordvectors import WordVectors

@@ -38,7 +38,7 @@ def _reads(config, layout) -> Inputs:
 
 STAGE = Stage(
     train_word_vectors,
-    version=3,
+    version=4,
     keys=lambda config: {
         "seed": config.seed,
         "text": config.language_text.model_dump(exclude={"treebank"}),
