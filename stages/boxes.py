@@ -112,7 +112,7 @@ def read_regions(
     import numpy as np
 
     from pipeline.generate.snippets import SnippetRegions
-    from pipeline.storage.names import plain
+    from pipeline.storage.files import plain
     from pipeline.storage.rows import RegionRows
 
     found = {}

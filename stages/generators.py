@@ -19,8 +19,7 @@ if TYPE_CHECKING:
     from pipeline.run import Run
     from pipeline.storage.bundle import Bundle
     from pipeline.storage.commit import Provenance
-    from pipeline.storage.parameters import Parameters
-    from pipeline.storage.provenance import Origin
+    from pipeline.storage.parameters import Origin, Parameters
 
 
 class StoredGenerator(NamedTuple):
@@ -77,7 +76,7 @@ def read_bundled_encoders(stored: StoredGenerator, bundle: "Bundle") -> "dict[st
     """The encoders of a bundle that make what the generator takes. UsageError where it lacks one, IntegrityError where
     one is not what made the features that the generator learned from."""
     from pipeline.errors import UsageError
-    from pipeline.storage.fingerprint import require_same
+    from pipeline.storage.json_files import require_same
 
     found = {}
     for name in stored.generator.encoders:
@@ -134,7 +133,7 @@ def gather_sources(run: "Run", stored: StoredGenerator, text: TrainingText, bund
     from pipeline.generate.beam import BeamSearch
     from pipeline.generate.describing import Sources
     from pipeline.generate.material import JointSpace
-    from pipeline.storage.fingerprint import require_same
+    from pipeline.storage.json_files import require_same
 
     require_same("vocabulary", {str(stored.folder): stored.vocabulary, "the training sentences": text.vocabulary})
     space = trigram = None

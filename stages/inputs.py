@@ -173,7 +173,7 @@ def open_photographs(run: "Run", image_id: "np.ndarray | list[int]") -> "Iterato
 def read_bundled_embeddings(run: "Run", bundle: Any) -> "Embeddings":
     """The run's embeddings of the model of a bundle."""
     from pipeline.storage.embeddings import Embeddings
-    from pipeline.storage.names import plain
+    from pipeline.storage.files import plain
 
     model = plain(bundle.card["model"], bundle.folder)
     return Embeddings(run.manifest, run.layout.embeddings(model).folder)
@@ -211,7 +211,7 @@ def follow_training(
     from tqdm import tqdm
 
     from pipeline.models.neural.training import Checkpoint
-    from pipeline.storage.checkpoints import Checkpoints
+    from pipeline.storage.parameters import Checkpoints
 
     checkpoints = Checkpoints(folder, digest, getattr(settings, "checkpoint_seconds", 0))
     found = checkpoints.latest()

@@ -27,9 +27,8 @@ COMPARED = 16
 
 def read_text_material(run: "Run", encoder: str) -> "TextMaterial":
     """What a text encoder of the configuration is made from."""
-    from pipeline.storage.atomic import read_json
-    from pipeline.storage.forms import VocabularyForm
-    from pipeline.storage.records import require_form
+    from pipeline.storage.json_files import read_json, require_form
+    from pipeline.storage.records import VocabularyForm
     from pipeline.text.text_encoder import GivenVectors, TextMaterial
     from pipeline.text.tokens import TermSettings
     from pipeline.text.vocabulary import Vocabulary

@@ -25,7 +25,7 @@ def embed_phrases(run: Run, job: Job, model: str, split: str) -> None:
     import numpy as np
     import pyarrow as pa
 
-    from pipeline.storage.names import plain
+    from pipeline.storage.files import plain
     from pipeline.storage.phrases import vectors_column, write_phrases
     from pipeline.storage.records import read_labels
     from pipeline.storage.rows import RegionRows

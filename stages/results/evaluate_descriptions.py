@@ -22,9 +22,8 @@ def evaluate_descriptions(run: Run, job: Job, generator: str, subject: str) -> N
 
     from pipeline.errors import UsageError
     from pipeline.generate.metrics import METRICS, judge, variety
-    from pipeline.storage.evaluations import write_measured
-    from pipeline.storage.forms import Descriptions
-    from pipeline.storage.records import read_record
+    from pipeline.storage.commit import read_record
+    from pipeline.storage.records import write_measured
     from pipeline.text.tokens import make_analyzer
     from stages.boxes import read_naming_phrases, read_region_texts, region_texts_path
     from stages.inputs import read_described
@@ -32,7 +31,7 @@ def evaluate_descriptions(run: Run, job: Job, generator: str, subject: str) -> N
     settings, layout, manifest = run.config, run.layout, run.manifest
     split, _, of = subject.partition(".")
     path = layout.descriptions(generator, subject).commit
-    described, parameters = read_record(path, Descriptions), run.generator(generator)
+    described, parameters = read_record(path), run.generator(generator)
     restored = settings.generator(generator).spec.load().from_parts(parameters.settings, parameters.tensors)
     found = read_described(run, restored.encoders, (split,))
     analyze = make_analyzer(found.vocabulary.settings)

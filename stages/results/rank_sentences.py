@@ -23,7 +23,7 @@ def rank_sentences(run: Run, job: Job, generator: str, split: str, protocol: str
     from pipeline.generate.training import likelihood_scores
     from pipeline.metrics.ranks import rank_scores
     from pipeline.metrics.retrieval import TIES, Bootstrap, evaluate, select_sentences
-    from pipeline.storage.evaluations import write_evaluation
+    from pipeline.storage.records import write_evaluation
     from stages.generators import hold_out, read_generator
     from stages.inputs import read_described
 

@@ -72,7 +72,7 @@ def _read_snippets(run: Run, own: Any, found: "DescribedImages") -> dict[str, An
     import numpy as np
 
     from pipeline.generate.snippets import Snippet, region_pairs
-    from pipeline.storage.alignments import read_alignments
+    from pipeline.storage.records import read_alignments
     from stages.boxes import read_regions
 
     snippets = []
@@ -93,7 +93,7 @@ def _read_ranker(run: Run, model: str) -> "Ranker":
     from pipeline.errors import IntegrityError, UsageError
     from pipeline.generate.material import Ranker
     from pipeline.generate.snippets import sum_words
-    from pipeline.storage.alignments import read_alignments
+    from pipeline.storage.records import read_alignments
 
     embeddings, stored = run.embedded_model(model)
     name, path = stored.details["registered"], run.layout.alignments(model, SNIPPETS_OF[0]).path

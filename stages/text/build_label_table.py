@@ -8,7 +8,7 @@ def build_label_table(run: Run, job: Job) -> None:
     import logging
 
     from pipeline.storage.commit import publish_record
-    from pipeline.storage.fingerprint import fingerprint
+    from pipeline.storage.json_files import fingerprint
     from pipeline.storage.trees import ParseShards
     from pipeline.text.tokens import make_analyzer
     from pipeline.text.trees import count_labels
