@@ -44,15 +44,14 @@ def write_vectors(
 ) -> None:
     """Publish the vectors (m, d) of texts by the text encoder `encoder`, and the ids (m,) of sentences and images;
     `documents` is the name of weak texts, `imported` the files (name -> fingerprint) of vectors made elsewhere. Dense
-    vectors are stored as the dtype `storage`. Texts whose vector is zero are counted."""
+    vectors are stored as the dtype `storage`."""
     if sparse.issparse(vectors):
         arrays = {"data": vectors.data, "indices": vectors.indices, "indptr": vectors.indptr.astype(np.int64)}
     else:
         names = [f"sentence {number}" for number in sentence_id.tolist()]
         arrays = {"vectors": to_stored(vectors, storage, names, storage_key(encoder))}
     arrays |= {"sentence_id": sentence_id, "image_id": image_id}
-    empty = vectors.shape[0] - int(np.count_nonzero(abs(vectors).sum(axis=1) > 0))
-    details = {"dim": vectors.shape[1], "encoder": {"name": encoder}, "empty": empty}
+    details = {"dim": vectors.shape[1], "encoder": {"name": encoder}}
     if imported:
         details["encoder"]["imported"] = imported
     if documents:
@@ -166,11 +165,6 @@ class Texts:
     def select(self, names: Sequence[str]) -> "Texts":
         """Those of some of the encoders."""
         return Texts(self.manifest, {name: self.folders[name] for name in names})
-
-    def count_empty(self, name: str) -> int:
-        """How many of all texts have a zero vector, because the encoder `name` knows none of their words."""
-        paths = (shard_path(self.folders[name], number) for number in range(self.manifest.n_shards))
-        return sum(open_commit(path, VECTORS, hashed=False).details["empty"] for path in paths)
 
 
 class VectorRows:
