@@ -187,7 +187,7 @@ def _index(run: Run, bundle: "Bundle", asker: "Asker", name: str) -> Path:
     from pipeline.storage.bundle import BundleWriter
     from pipeline.storage.fingerprint import fingerprint
     from pipeline.storage.pairs import split_ids
-    from stages.indices import add_indices
+    from stages.bundled import add_indices
 
     source, manifest, settings = bundle.card, run.manifest, run.config.index
     embeddings, ids = run.embeddings(source["model"]), split_ids(manifest, settings.splits)

@@ -15,7 +15,7 @@ if TYPE_CHECKING:
     from PIL import Image
 
     from pipeline.config.root import Config
-    from pipeline.index.shared_encoders import SharedEncoders
+    from pipeline.index.query import SharedEncoders
     from pipeline.serve.gallery import ServedGallery
     from pipeline.serve.service import Describer
     from pipeline.storage.bundle import Bundle
@@ -74,7 +74,7 @@ def command(
     from pipeline import config, runtime
     from pipeline.errors import UsageError
     from pipeline.images.decode import CheckingProcess, DecodingProcess, ImageLimits
-    from pipeline.index.shared_encoders import SharedEncoders
+    from pipeline.index.query import SharedEncoders
     from pipeline.storage.bundles import open_bundle
 
     try:
@@ -197,8 +197,8 @@ def _open_gallery(
     settings: "Config",
     encoders: "SharedEncoders | None" = None,
 ) -> "ServedGallery":
+    from pipeline.index.query import SharedEncoders
     from pipeline.index.search import Searcher
-    from pipeline.index.shared_encoders import SharedEncoders
     from pipeline.serve.gallery import ServedGallery
     from pipeline.storage.bundles import open_bundle
 
