@@ -82,7 +82,7 @@ def command(
 
         from pipeline.serve.app import build_app
         from pipeline.serve.border import ANY, Limits, in_address, is_loopback, trusted_hosts
-        from pipeline.serve.shelf import Renewal
+        from pipeline.serve.service import Renewal
     except ImportError as error:
         raise UsageError(f"serve needs {error.name}; pip install 'jointspace[serve]'") from error
 
@@ -104,7 +104,9 @@ def command(
     uploads, thumbnails = DecodingProcess(image_limits), DecodingProcess(image_limits)  # which end with this process
     shared = images_root, thumbnails, settings, SharedEncoders(uploads)
     openers = {name: partial(_open_gallery, folder, *shared) for name, folder in folders.items()}
-    renew = Renewal({name: partial(_stamp, folder) for name, folder in folders.items()}, openers)
+    renewals = {
+        name: Renewal(_stamp(folder), partial(_stamp, folder), openers[name]) for name, folder in folders.items()
+    }
     galleries = {name: opener() for name, opener in openers.items()}
     describers = _open_describers(run, generators, galleries.values()) if generators else {}
     logging.getLogger("python_multipart").setLevel(logging.ERROR)  # it warns of every bad form
@@ -114,7 +116,7 @@ def command(
         hosts = trusted_hosts(host, bound, allowed)
         originals = settings.serve.originals
         app = build_app(
-            galleries, limits, runtime.threads(), hosts, check, describers, renew,
+            galleries, limits, runtime.threads(), hosts, check, describers, renewals,
             warm=not lazy, originals=is_loopback(bound) and not allowed if originals is None else originals,
         )  # fmt: skip
         server = uvicorn.Server(
