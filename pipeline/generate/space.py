@@ -8,7 +8,7 @@ import numpy as np
 
 from pipeline.config.registry.stored import restore
 from pipeline.errors import UsageError
-from pipeline.index.asking import QueryForms
+from pipeline.index.queries import QueryForms
 
 if TYPE_CHECKING:
     import torch

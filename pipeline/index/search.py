@@ -10,14 +10,14 @@ import numpy as np
 import pyarrow as pa
 
 from pipeline.errors import InputError, IntegrityError, UsageError
-from pipeline.index.asking import Asker
 from pipeline.index.format import REBUILD
 from pipeline.index.gallery import Gallery
 from pipeline.index.opening import open_gallery
+from pipeline.index.queries import QueryEncoder
 from pipeline.multivectors import Items, MultiVectors, concatenate
 
 Photograph = Mapping[str, np.ndarray] | bytes
-"""An image in a query: encoder name -> (1, dim) float32, as pipeline.index.query.encode_image makes it; for a
+"""An image in a query: encoder name -> (1, dim) float32, as pipeline.index.queries.encode_image makes it; for a
 multi-vector model the bytes of the file of one of the bundle's images."""
 
 
@@ -34,7 +34,7 @@ class Hit:
     row: Mapping[str, Any]
 
 
-class Searcher(Asker):
+class Searcher(QueryEncoder):
     """Answers queries from the indices of a bundle, or of several of one model (pipeline.storage.bundles); each part is
     read when it is first needed.
 

@@ -15,7 +15,7 @@ if TYPE_CHECKING:
     from PIL import Image
 
     from pipeline.config.root import Config
-    from pipeline.index.query import SharedEncoders
+    from pipeline.index.queries import SharedEncoders
     from pipeline.serve.gallery import ServedGallery
     from pipeline.serve.service import Describer
     from pipeline.storage.bundle import Bundle
@@ -74,7 +74,7 @@ def command(
     from pipeline import config, runtime
     from pipeline.errors import UsageError
     from pipeline.images.decode import CheckingProcess, DecodingProcess, ImageLimits
-    from pipeline.index.query import SharedEncoders
+    from pipeline.index.queries import SharedEncoders
     from pipeline.storage.bundles import open_bundle
 
     try:
@@ -199,7 +199,7 @@ def _open_gallery(
     settings: "Config",
     encoders: "SharedEncoders | None" = None,
 ) -> "ServedGallery":
-    from pipeline.index.query import SharedEncoders
+    from pipeline.index.queries import SharedEncoders
     from pipeline.index.search import Searcher
     from pipeline.serve.gallery import ServedGallery
     from pipeline.storage.bundles import open_bundle
@@ -221,7 +221,7 @@ def _free_name(name: str, taken: Collection[str]) -> str:
 
 def _encoder_of(bundle: "Bundle", encoders: "SharedEncoders") -> Callable[[bytes], Mapping[str, Any]]:
     """Encodes photographs as the bundle's were; its encoders are loaded for the first one."""
-    from pipeline.index.query import StoredEncoder
+    from pipeline.index.queries import StoredEncoder
 
     stored = {name: StoredEncoder(bundle, name) for name in bundle.card["encoders"]}
     return lambda data: encoders(data, stored)
