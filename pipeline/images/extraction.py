@@ -6,16 +6,14 @@ from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from itertools import islice, tee
 from operator import itemgetter
-from typing import TYPE_CHECKING, Any
+from typing import Any, Protocol
 
 import numpy as np
 import torch
 
 from pipeline.device import Arriving, OomBatcher, find_device, full_float32, grow_batch, upload
+from pipeline.images.preprocess import Preprocessing
 from pipeline.precision import fast_at_bfloat16
-
-if TYPE_CHECKING:
-    from pipeline.images.encoders import ImageEncoder
 
 BFLOAT16_COSINE = 0.9997
 """Least cosine between a probe's features in bfloat16 and float32 for which `auto` chooses bfloat16. Photographs were
@@ -24,6 +22,14 @@ PROBES = 8
 """Images on which precisions have to agree."""
 
 log = logging.getLogger(__name__)
+
+
+class Encoder(Protocol):
+    """What extraction asks of an ImageEncoder."""
+
+    preprocessing: Preprocessing
+
+    def optimised(self, device: torch.device, dtype: torch.dtype) -> torch.nn.Module: ...
 
 
 @dataclass(frozen=True)
@@ -39,7 +45,7 @@ class ExtractionPlan:
         return str(self.dtype).removeprefix("torch.")
 
 
-def choose_plan(encoder: "ImageEncoder", device: str, precision: str, batch_size: int) -> ExtractionPlan:
+def choose_plan(encoder: Encoder, device: str, precision: str, batch_size: int) -> ExtractionPlan:
     """A plan for `device` (auto, cpu, cuda, cuda:N) and `precision` (auto, float32, bfloat16).
 
     `auto` is bfloat16 if it is fast on the device and accurate enough for the encoder. Raises UsageError for a missing
@@ -59,7 +65,7 @@ def _cosine(exact: "Extractor", other: "Extractor", probes: np.ndarray) -> float
     return torch.nn.functional.cosine_similarity(*features).min().item()
 
 
-def bfloat16_cosine(encoder: "ImageEncoder", device: torch.device) -> float:
+def bfloat16_cosine(encoder: Encoder, device: torch.device) -> float:
     """The least cosine, over generated images, between an encoder's features in bfloat16 and in float32."""
     plans = (ExtractionPlan(device, dtype, batch_size=1) for dtype in (torch.float32, torch.bfloat16))
     return _cosine(*(Extractor(encoder, plan) for plan in plans), make_probes(encoder.preprocessing.side))
@@ -83,7 +89,7 @@ class Extractor:
     If a GPU runs out of memory, that batch and all later ones are halved.
     """
 
-    def __init__(self, encoder: "ImageEncoder", plan: ExtractionPlan) -> None:
+    def __init__(self, encoder: Encoder, plan: ExtractionPlan) -> None:
         self.plan = plan
         self.encode = encoder.optimised(plan.device, plan.dtype)
 

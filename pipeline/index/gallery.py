@@ -172,7 +172,7 @@ class MultiVectorGallery(Gallery):
             among *= 4
 
     def _estimate(self, query: MultiVectors, nearest: int) -> np.ndarray:
-        """(n,) about the scores; see pipeline.index.shortlist."""
+        """(n,) about the scores, by the means of lists."""
         products, hits = self.means.means @ query.vectors.T, None  # (lists, q)
         if self.rule.sum == "positive":
             products = np.maximum(products, 0).sum(axis=1, keepdims=True)

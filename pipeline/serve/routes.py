@@ -242,7 +242,7 @@ async def describe_photograph(
         features, encoding = await service.run(service.encoding, describer.features, photograph)
         arguments = features, top or describer.top
         sentences, describing = await service.run(service.describing, describer.describe, *arguments)
-    results = [answers.DescriptionAnswer(rank=rank, **sentence.to_dict()) for rank, sentence in enumerate(sentences, 1)]
+    results = [answers.DescriptionAnswer(rank=rank, **sentence) for rank, sentence in enumerate(sentences, 1)]
     return answers.DescriptionsAnswer(generator=generator, seconds=encoding + describing, results=results)
 
 

@@ -14,7 +14,7 @@ from pipeline.serve.border import Limits, Metrics
 from pipeline.serve.gallery import ServedGallery
 
 if TYPE_CHECKING:
-    from pipeline.generate.describing import Generator, Sources, Told
+    from pipeline.generate.describing import Generator, Sources
 
 LOOK_SECONDS = 1.0
 """How long a gallery is shown before its bundle is checked again."""
@@ -87,7 +87,7 @@ class Describer:
     features: Callable[[bytes], Mapping[str, np.ndarray]]
     top: int
 
-    def describe(self, features: Mapping[str, np.ndarray], top: int) -> list["Told"]:
+    def describe(self, features: Mapping[str, np.ndarray], top: int) -> list[Mapping[str, Any]]:
         """At most `top` sentences, best first, for the photograph that these features, encoder -> (1, dim), are of."""
         from pipeline.generate.describing import describe_images  # and torch, which searches do without
 
