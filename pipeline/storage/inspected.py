@@ -14,7 +14,7 @@ from pipeline.storage.atomic import CHECK, publish_json, read_json
 from pipeline.storage.batch import remove_own
 from pipeline.storage.fingerprint import canonical_json
 from pipeline.storage.reading import is_there
-from pipeline.worker_process import Failure
+from pipeline.workers import Failure
 
 BLOCK = 2048
 """Images that a kill costs at most: on a slow core less than a minute."""

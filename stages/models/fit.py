@@ -83,7 +83,7 @@ def _reads(config, layout, model: str) -> Inputs:
 
 STAGE = Stage(
     fit,
-    version=8,
+    version=9,
     gpu=True,
     names=("model",),
     choices=lambda config: [(name,) for name in config.made_by("fit")],
