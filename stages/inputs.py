@@ -11,7 +11,7 @@ if TYPE_CHECKING:
     from PIL import Image
 
     from pipeline.config.schema.encoders import Encoder
-    from pipeline.images.encoders import EncoderMaterial
+    from pipeline.images.image_encoder import EncoderMaterial
     from pipeline.images.networks import NetworkEncoder
     from pipeline.models.neural.training import Checkpoint, Training
     from pipeline.run import Run
@@ -29,7 +29,7 @@ def read_material(run: "Run") -> "EncoderMaterial":
     """What image encoders of the run are made from."""
     from pipeline.errors import InputError
     from pipeline.images.decode import ImageLimits
-    from pipeline.images.encoders import EncoderMaterial, GivenFeatures, TrainImages
+    from pipeline.images.image_encoder import EncoderMaterial, GivenFeatures, TrainImages
     from pipeline.storage.features import read_weights
     from stages.given import match_given
 
