@@ -122,7 +122,7 @@ def read_training_text(run: "Run") -> TrainingText:
     (vocabulary, digest), stored = read_token_vocabulary(run), TokenRows(manifest, folder)
     rows = np.flatnonzero((manifest.splits == "train")[manifest.sentence_images])
     tokens = Tokens(stored.ids, stored.offsets).take(rows)
-    corpus = Corpus(list(manifest.training_texts()), tokens, vocabulary)
+    corpus = Corpus(list(manifest.texts_of("train")), tokens, vocabulary)
     return TrainingText(corpus, digest, lambda: read_extra_text(run.config))
 
 

@@ -2,7 +2,7 @@
 
 from collections.abc import Callable, Collection, Iterator, Mapping
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, BinaryIO
@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from pipeline.run.layout import Layout, Shards
     from pipeline.storage.manifest import ShardRows
     from pipeline.text.counting import TermCounts
-    from pipeline.text.text_encoder import TextMaterial
+    from pipeline.text.text_encoder import TextEncoder, TextMaterial
     from pipeline.text.tokens import TermSettings
     from pipeline.text.vocabulary import Vocabulary
 
@@ -30,7 +30,7 @@ def read_text_material(run: "Run", encoder: str) -> "TextMaterial":
     from pipeline.storage.json_files import read_json, require_form
     from pipeline.storage.records import VocabularyForm
     from pipeline.text.text_encoder import GivenVectors, TextMaterial
-    from pipeline.text.tokens import TermSettings
+    from pipeline.text.tokens import LONGEST_NGRAM, TermSettings
     from pipeline.text.vocabulary import Vocabulary
     from pipeline.text.wordvectors import WordVectors, read_binary_vectors, read_text_vectors
     from stages.given import match_given_sentences
@@ -74,11 +74,13 @@ def read_text_material(run: "Run", encoder: str) -> "TextMaterial":
         return found
 
     tokens = config.tokens
-    words = TermSettings(tokens.lowercase, tokens.tokenizer, lemmatise=False, stop_words=(), max_ngram=1)
+    words = TermSettings(
+        tokens.lowercase, tokens.tokenizer, lemmatise=False, stop_words=(), max_ngram=1, max_characters=LONGEST_NGRAM
+    )
     return TextMaterial(
         config.seed,
         words,
-        lambda: run.manifest.training_texts(),  # `plan` may have no manifest, and asks for none
+        lambda: run.manifest.texts_of("train"),  # `plan` may have no manifest, and asks for none
         vocabulary,
         corpus,
         file,
@@ -118,12 +120,27 @@ def learn_vocabulary(run: "Run", name: str, settings: "TermSettings", **chosen: 
         raise cannot_write(parent / f"jointspace-counts-{name}", 0, error, key) from error
 
 
+def measure_coverage(run: "Run", name: str, encoder: "TextEncoder", remedy: str) -> dict[str, int]:
+    """How much of dev's sentences a text encoder knows; says so, with a remedy where that is little."""
+    import logging
+
+    from pipeline.text.text_encoder import Coverage
+
+    coverage = Coverage.measure(encoder, run.manifest.texts_of("dev"))
+    log = logging.getLogger(__name__)
+    if coverage.is_poor:
+        log.warning("%s: %s; %s", name, coverage, remedy)
+    elif coverage.sentences:
+        log.info("%s: %s", name, coverage)
+    return asdict(coverage)
+
+
 def count_part(part: range, root: Path, settings: "TermSettings", folder: Path) -> "TermCounts":
     """The terms of the training sentences in the shards of a part, in files of the `folder`."""
     from pipeline.run import Run
     from pipeline.text.counting import count_terms
 
-    return count_terms(Run(root).manifest.training_texts(part), settings, folder)
+    return count_terms(Run(root).manifest.texts_of("train", part), settings, folder)
 
 
 def read_documents(run: "Run", documents: str) -> "pa.Table":

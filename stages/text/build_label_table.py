@@ -33,7 +33,7 @@ def build_label_table(run: Run, job: Job) -> None:
 
 STAGE = Stage(
     build_label_table,
-    version=3,
+    version=4,
     reads=lambda config, layout: {
         "manifest": layout.manifest,
         "vocabulary": layout.token_vocabulary,

@@ -37,7 +37,7 @@ def encode_trees(run: Run) -> Callable[[Job], None]:
 
 STAGE = Stage(
     encode_trees,
-    version=4,
+    version=5,
     sharded=True,
     reads=lambda config, layout: {
         "parses": layout.parses,
