@@ -54,7 +54,7 @@ ROOMS = {
 }
 SHARED_BY_STAGES = {
     "applied", "boxes", "bundled", "catalogue", "closing", "commands", "generators", "given",
-    "indices", "inputs", "pictures", "piece_upkeep", "pieces", "rates", "requirements", "studies", "texts",
+    "inputs", "pictures", "piece_upkeep", "pieces", "rates", "requirements", "studies", "texts",
 }  # fmt: skip
 """What stages may import of `stages`: no other stage."""
 ABOVE = {"stages", "benchmarks", "examples", "jointspace"}
