@@ -9,7 +9,6 @@ from typing import NamedTuple
 
 ROOT = Path(__file__).parents[1]
 GROUND = {
-    "arrow_tables",
     "clusters",
     "config",
     "device",
@@ -59,7 +58,6 @@ SHARED_BY_STAGES = {
 """What stages may import of `stages`: no other stage."""
 ABOVE = {"stages", "benchmarks", "examples", "jointspace"}
 CIRCLES = [
-    {"pipeline.storage.bundle", "pipeline.storage.bundle_regions", "pipeline.storage.carried_parsers"},
     {f"pipeline.config.{name}" for name in
      ("checks", "generator_checks", "phrase_checks", "places", "root", "text_checks")},
 ]  # fmt: skip
