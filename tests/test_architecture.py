@@ -188,5 +188,5 @@ def test_every_command_has_a_help_line() -> None:
     for name in COMMANDS:
         command = cli.get_command(None, name)
         assert command.name == name
-        line = first_sentence(command)
+        line = first_sentence(command.help)
         assert line.endswith(".") and line.count("(") == line.count(")"), f"{name}: {line!r} is cut"
