@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from pipeline.storage.embeddings import Embeddings
     from pipeline.storage.parameters import Parameters
     from pipeline.storage.trees import ParseShard
-    from pipeline.text.tree_encoding import SentenceTrees
+    from pipeline.text.trees import SentenceTrees
     from pipeline.text.vocabulary import Vocabulary
 
 COMPARED = 4
@@ -139,9 +139,9 @@ def read_trees(
     parses: "ParseShard", texts: list[str], analyze: "Callable[[str], list[str]]"
 ) -> "Iterator[SentenceTrees]":
     """The trees of one shard's `texts`, over the words that `analyze` finds in them."""
-    from pipeline.text.brackets import read_brackets
-    from pipeline.text.conllu import read_conllu
-    from pipeline.text.tree_encoding import fit_trees
+    from pipeline.text.dependencies import read_conllu
+    from pipeline.text.phrase_trees import read_brackets
+    from pipeline.text.trees import fit_trees
 
     found = (entry.parse for entry in read_conllu(parses.conllu, str(parses.path)))
     trees = (tree for _, tree in read_brackets(parses.brackets, str(parses.brackets_path)))

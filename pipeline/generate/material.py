@@ -14,7 +14,7 @@ from pipeline.index.asking import QueryForms
 from pipeline.models.linear.views import ImageView
 from pipeline.models.neural.task import TrainingPairs
 from pipeline.models.neural.training import Checkpoint, Training
-from pipeline.text.conllu import read_conllu
+from pipeline.text.dependencies import read_conllu
 from pipeline.text.sequences import Tokens
 from pipeline.text.vocabulary import Vocabulary
 

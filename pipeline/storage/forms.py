@@ -100,7 +100,7 @@ class JointVocabulary(Form):
 
 
 class LabelsFile(Form):
-    """pipeline.text.tree_encoding.LabelTable."""
+    """pipeline.text.trees.LabelTable."""
 
     fingerprint: str
     relations: list[str]

@@ -76,7 +76,7 @@ def _compare_sentences(run: Run) -> dict[str, Any]:
     from pipeline.metrics.retrieval import Bootstrap
     from pipeline.metrics.similarity import pair_ranks
     from pipeline.storage.trees import ParseShards
-    from pipeline.text.conllu import read_conllu
+    from pipeline.text.dependencies import read_conllu
 
     bootstrap, pairs = Bootstrap(run.config.evaluate.bootstrap, run.config.seed), run.pairs(REPORTED)
     parses = ParseShards(run.manifest, run.layout.parses.folder)

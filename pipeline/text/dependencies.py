@@ -108,27 +108,23 @@ def tree_fault(heads: Sequence[int]) -> str | None:
             return f"head {head + 1} of word {word} is outside the sentence of {len(heads)} words"
     if heads and len(roots) != 1:
         return f"{len(roots)} roots" + (f" (words {roots[0]} and {roots[1]})" if roots else "") + " instead of one"
-    reached = [head == ROOT for head in heads]
-    for word in range(len(heads)):
-        path = set()
-        while not reached[word]:
-            if word in path:
-                return f"word {word + 1} is on a cycle"
-            path.add(word)
-            word = heads[word]
-        for passed in path:
-            reached[passed] = True
+    try:
+        depths(heads)
+    except ValueError as error:
+        return str(error)
     return None
 
 
 def depths(heads: Sequence[int]) -> list[int]:
-    """The number of arcs between each word and the root."""
+    """The number of arcs between each word and the root. ValueError for a cycle."""
     found = [0 if head == ROOT else -1 for head in heads]
     for word in range(len(heads)):
         path = []
         while found[word] < 0:
             path.append(word)
             word = heads[word]
+            if len(path) > len(heads):
+                raise ValueError(f"word {word + 1} is on a cycle")
         for steps, passed in enumerate(reversed(path), start=1):
             found[passed] = found[word] + steps
     return found

@@ -5,7 +5,33 @@ from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 
 from pipeline.errors import InputError
-from pipeline.text.tags import PENN_TO_UNIVERSAL, universal
+
+UNKNOWN = "X"
+PENN_TAGS = {
+    "ADJ": "AFX JJ JJR JJS",
+    "ADP": "IN RP",
+    "ADV": "RB RBR RBS WRB",
+    "AUX": "MD",
+    "CCONJ": "CC",
+    "DET": "DT PDT",
+    "INTJ": "UH",
+    "NOUN": "NN NNS",
+    "NUM": "CD",
+    "PART": "POS TO",
+    "PRON": "EX PRP PRP$ WDT WP WP$",
+    "PROPN": "ADD NNP NNPS",
+    "PUNCT": ". , : `` '' -LRB- -RRB- HYPH NFP",
+    "SYM": "$ # SYM",
+    "VERB": "VB VBD VBG VBN VBP VBZ",
+    UNKNOWN: "FW GW LS",
+}
+PENN_TO_UNIVERSAL = {penn: tag for tag, group in PENN_TAGS.items() for penn in group.split()}
+
+
+def universal(tag: str) -> str:
+    """The universal part of speech of a Penn tag; X for any other tag."""
+    return PENN_TO_UNIVERSAL.get(tag, UNKNOWN)
+
 
 TOKEN = re.compile(r"[()]|[^\s()]+")
 TRACE = "-NONE-"
@@ -126,81 +152,58 @@ def read_brackets(lines: Iterable[str], name: str) -> Iterator[tuple[str | None,
     category (NP-SBJ-1 becomes NP); an outermost bracket without a label is dropped.
     Raises InputError naming the file and line of a missing or extra bracket, or of text outside brackets.
     """
-    reader, identity, first_line = _BracketReader(), None, 0
+    identity, tokens, depth, first_line = None, [], 0, 0
     for number, line in enumerate(lines, start=1):
-        if not reader.depth and line.strip() and not line.lstrip().startswith("("):
+        if not depth and line.strip() and not line.lstrip().startswith("("):
             identity, tab, line = line.rstrip("\r\n").partition("\t")
             if not tab:
                 raise InputError(f"{name}, line {number}: neither a tree nor an id, a tab and a tree; correct the line")
             if not line.strip():
                 yield identity, PhraseTree((), (), ())
         for token in TOKEN.findall(line):
-            first_line = first_line if reader.depth else number
-            if fault := reader.take(token):
-                raise InputError(f"{name}, line {number}: {fault}; correct the brackets")
-            if not reader.depth:
-                yield identity, assemble(reader.words, reader.tags, reader.phrases)
-                reader, identity = _BracketReader(), None
-    if reader.depth:
-        raise InputError(f"{name}, line {first_line}: {reader.depth} brackets are never closed; correct the tree")
+            if not depth:
+                first_line = number
+                if token != "(":
+                    raise InputError(f"{name}, line {number}: {token!r} outside a tree; correct the brackets")
+            depth += {"(": 1, ")": -1}.get(token, 0)
+            tokens.append(token)
+            if not depth:
+                yield identity, _read_tree(tokens, f"{name}, line {number}")
+                identity, tokens = None, []
+    if depth:
+        raise InputError(f"{name}, line {first_line}: {depth} brackets are never closed; correct the tree")
 
 
-class _BracketReader:
-    """Reads one tree, token by token, without recursion."""
-
-    def __init__(self) -> None:
-        self.words: list[str] = []
-        self.tags: list[str] = []
-        self.phrases: list[tuple[str, list[int]]] = []
-        self._open: list[_Bracket] = []
-
-    @property
-    def depth(self) -> int:
-        return len(self._open)
-
-    def take(self, token: str) -> str | None:
-        """Read one token; returns what is wrong with it, or None."""
-        innermost = self._open[-1] if self._open else None
+def _read_tree(tokens: Sequence[str], where: str) -> PhraseTree:
+    """One tree from its balanced `tokens`, without recursion. An open bracket holds `texts`, its label and perhaps a
+    word, and `nodes`: words, ~p for phrase p, and None for a trace."""
+    words: list[str] = []
+    tags: list[str] = []
+    phrases: list[tuple[str, list[int]]] = []
+    stack: list[tuple[list[str], list[int | None]]] = [([], [])]
+    for token in tokens:
+        texts, nodes = stack[-1]
         if token == "(":
-            if innermost and len(innermost.texts) > 1:
-                return f"a bracket after the word {innermost.texts[1]}"
-            self._open.append(_Bracket([], [], False))
-        elif innermost is None:
-            return f"{token!r} outside a tree"
-        elif token == ")":
-            return self._close(self._open.pop())
-        elif len(innermost.texts) > 1 or innermost.filled:
-            return f"the word {token} beside another or beside a phrase"
+            stack.append(([], []))
+        elif token != ")":
+            texts.append(token)
         else:
-            innermost.texts.append(token)
-        return None
-
-    def _close(self, bracket: "_Bracket") -> str | None:
-        texts, children = bracket.texts, bracket.children
-        if len(texts) < 2 and not bracket.filled:
-            return "brackets without a word"
-        above = self._open[-1] if self._open else _Bracket([], [], False)
-        above.filled = True
-        if len(texts) == 2 and texts[0] != TRACE:
-            above.children.append(len(self.words))
-            self.words.append(ESCAPES.get(texts[1], texts[1]).replace("\\/", "/"))
-            self.tags.append(texts[0])
-        elif children and (texts or len(children) > 1):
-            above.children.append(~len(self.phrases))
-            category = re.split(r"[-=|]", texts[0], maxsplit=1)[0] or texts[0] if texts else TOP
-            self.phrases.append((category, children))
-        else:
-            above.children.extend(children)
-        return None
-
-
-@dataclass
-class _Bracket:
-    """The contents of an open bracket: at most a label and a word, or children; `filled` counts traces too."""
-
-    texts: list[str]
-    children: list[int]
-    filled: bool
+            stack.pop()
+            if len(texts) > 2 or (len(texts) == 2) == bool(nodes):
+                held = " ".join(texts) or "nothing"
+                raise InputError(f"{where}: brackets with {held}, not a tag and a word, nor phrases; correct them")
+            above, children = stack[-1][1], [node for node in nodes if node is not None]
+            if len(texts) == 2 and texts[0] != TRACE:
+                above.append(len(words))
+                words.append(ESCAPES.get(texts[1], texts[1]).replace("\\/", "/"))
+                tags.append(texts[0])
+            elif children and (texts or len(children) > 1):
+                above.append(~len(phrases))
+                category = re.split(r"[-=|]", texts[0], maxsplit=1)[0] or texts[0] if texts else TOP
+                phrases.append((category, children))
+            else:
+                above += children or [None]
+    return assemble(words, tags, phrases)
 
 
 def assemble(words: Sequence[str], tags: Sequence[str], phrases: Sequence[tuple[str, Sequence[int]]]) -> PhraseTree:

@@ -1,4 +1,4 @@
-"""The base class of text encoders, and the inputs for making one."""
+"""The base class of text encoders, the inputs for making one, and what stands around one."""
 
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any, ClassVar, NamedTuple
 
 import numpy as np
 
+from pipeline.given_vectors import require_made_by
 from pipeline.text.tokens import TermSettings
 from pipeline.text.vocabulary import Vocabulary
 from pipeline.text.wordvectors import WordVectors
@@ -16,6 +17,8 @@ if TYPE_CHECKING:
     from scipy.sparse import csr_array
 
     Rows = np.ndarray | csr_array
+
+
 BLOCK = 4096
 """Texts encoded at once while an encoder learns."""
 WHITENED = 1e-6
@@ -180,3 +183,16 @@ def blocks(texts: Iterable[str]) -> Iterator[Sequence[str]]:
     """`texts` in blocks."""
     texts = iter(texts)
     return iter(lambda: list(islice(texts, BLOCK)), [])
+
+
+class ImportedTextEncoder:
+    """The kind of vectors made elsewhere. What is stored of one is the encoder that its entry says has made them."""
+
+    @classmethod
+    def prepare(cls, entry: Any, material: TextMaterial) -> TextEncoder:
+        """The text encoder `made_by`. Raises InputError where it encodes some sentences otherwise than was given."""
+        own = entry.own
+        encoder, given = material.encoder(own.made_by), material.given(entry)
+        made = encoder.encode(given.texts)
+        require_made_by(given.vectors, made, given.texts, own.path, entry.name, own.made_by)
+        return encoder
