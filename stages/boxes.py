@@ -14,7 +14,7 @@ from pipeline.images.box_formats import Matched, match_boxes
 from pipeline.images.matching import some
 from pipeline.remote.paths import place
 from pipeline.run import Run
-from pipeline.storage.names import plain
+from pipeline.storage.files import plain
 from pipeline.storage.phrases import CORNERS, read_names
 from pipeline.storage.regions import read_box_files
 from pipeline.storage.rows import RegionRows
@@ -79,9 +79,7 @@ def read_label_names(config: "Config") -> dict[str, frozenset[str]]:
     return read_names(path) if isinstance(path, Path) and path.is_file() else {}
 
 
-def read_regions(
-    run: Run, encoders: Iterable[str], source: Path, image_id: np.ndarray
-) -> "dict[str, SnippetRegions]":
+def read_regions(run: Run, encoders: Iterable[str], source: Path, image_id: np.ndarray) -> "dict[str, SnippetRegions]":
     """Encoder -> the stored regions of the images `image_id` (n,), ascending, by the `encoders` that the file `source`
     names."""
     from pipeline.generate.snippets import SnippetRegions

@@ -23,8 +23,8 @@ from pipeline.report.photographs import thumbnail
 from pipeline.run import Run
 from pipeline.storage.bundle import Bundle
 from pipeline.storage.commit import Provenance, publish_record
-from pipeline.storage.fingerprint import require_same
-from pipeline.storage.parameters import Parameters
+from pipeline.storage.json_files import require_same
+from pipeline.storage.parameters import Origin, Parameters
 from pipeline.storage.rows import FeatureRows, TokenRows
 from pipeline.text.sequences import Tokens, encode_tokens
 from pipeline.text.vocabulary import Vocabulary
@@ -33,7 +33,6 @@ from stages.texts import read_extra_text, read_lines, read_token_vocabulary
 
 if TYPE_CHECKING:
     from pipeline.config import Config
-    from pipeline.storage.provenance import Origin
 
 
 class StoredGenerator(NamedTuple):
@@ -53,7 +52,7 @@ class StoredGenerator(NamedTuple):
         return self.parameters.details["vocabulary"]
 
     @property
-    def encoders(self) -> "Mapping[str, Origin]":
+    def encoders(self) -> Mapping[str, Origin]:
         """The origins of the features that it learned from."""
         return self.parameters.details["encoders"]
 
@@ -101,7 +100,7 @@ class DescribedImages(NamedTuple):
     texts: dict[str, list[str]]
     vocabulary: Vocabulary
     vocabulary_fingerprint: str
-    encoders: "dict[str, Origin]"
+    encoders: dict[str, Origin]
 
 
 def read_described(run: Run, encoders: Sequence[str], splits: Sequence[str]) -> DescribedImages:
@@ -120,9 +119,7 @@ def read_described(run: Run, encoders: Sequence[str], splits: Sequence[str]) -> 
     return DescribedImages(pairs, texts, vocabulary, fingerprint, origins)
 
 
-def hold_out(
-    run: Run, generator: str, pairs: TrainingPairs, texts: Sequence[str], vocabulary: Vocabulary
-) -> HeldOut:
+def hold_out(run: Run, generator: str, pairs: TrainingPairs, texts: Sequence[str], vocabulary: Vocabulary) -> HeldOut:
     """The sentences `pairs` with their `texts`, and what the generator needs to say how probable they are."""
     tagger = train_tagger(run.config, run.config.generator(generator).spec, run.config.seed)
     return HeldOut(pairs, texts, vocabulary, open_space(run, generator), tagger)

@@ -36,16 +36,16 @@ def joint_space(config: "Config", layout: "Layout", generator: str) -> "Artefact
 
 
 def generator_inputs(config: "Config", layout: "Layout", generator: str) -> Inputs:
-    """What is read to train a generator and to judge it: sentences, their vocabulary, and its joint space."""
+    """What is read to train a generator and to judge it, beside features: sentences with their vocabulary, and its
+    joint space."""
     space = joint_space(config, layout, generator)
-    inputs = named(layout.manifest, layout.token_vocabulary, layout.sentences("tokens"), *filter(None, [space]))
-    return inputs | named(*map(layout.features, config.generator(generator).encoders))
+    return named(layout.manifest, layout.token_vocabulary, layout.sentences("tokens"), *filter(None, [space]))
 
 
 def text_files(config: "Config", generator: str, *kinds: str) -> Inputs:
-    """The files of `language_text` (`file`, `treebank`) that a generator learns from."""
-    spec = config.generator(generator).spec
-    used = {"text": spec.text and config.language_text.file, "treebank": spec.treebank and config.language_text.treebank}
+    """The files of `language_text` that a generator learns from: of `kinds`, text and treebank."""
+    spec, texts = config.generator(generator).spec, config.language_text
+    used = {"text": texts.file if spec.text else None, "treebank": texts.treebank if spec.treebank else None}
     return {kind: Outside(Path(used[kind])) for kind in kinds if used[kind]}
 
 

@@ -16,11 +16,10 @@ from pipeline.mapreduce import map_reduce
 from pipeline.models.linear.text_views import TextView
 from pipeline.run import Run
 from pipeline.run.parts import chunks
-from pipeline.storage.atomic import read_json
 from pipeline.storage.batch import cannot_write
-from pipeline.storage.forms import VocabularyForm
+from pipeline.storage.json_files import read_json, require_form
 from pipeline.storage.parameters import WORDS, read_parameters
-from pipeline.storage.records import read_labels, read_vocabulary, require_form
+from pipeline.storage.records import VocabularyForm, read_labels, read_vocabulary
 from pipeline.storage.rows import VectorRows, open_rows
 from pipeline.storage.tables import read_table
 from pipeline.storage.trees import ParseShards
@@ -58,9 +57,7 @@ def read_analyzer(run: Run) -> Callable[[str], list[str]]:
     return make_analyzer(read_token_vocabulary(run)[0].settings)
 
 
-def read_words(
-    run: Run, sentence_id: np.ndarray, analyze: Callable[[str], list[str]], vectors: Any
-) -> list[list[str]]:
+def read_words(run: Run, sentence_id: np.ndarray, analyze: Callable[[str], list[str]], vectors: Any) -> list[list[str]]:
     """The words of some sentences that have one vector for each, `vectors`; a sentence without words has the vector of
     one unknown word. IntegrityError where there are more or fewer vectors."""
     words = [analyze(text) or [""] for text in run.manifest.sentences["text"].take(sentence_id).to_pylist()]
@@ -78,9 +75,7 @@ def read_trees(run: Run, number: int, analyze: Callable[[str], list[str]]) -> It
     return fit_trees(parses, trees, run.manifest.texts(number), analyze)
 
 
-def read_sentence_trees(
-    run: Run, analyze: Callable[[str], list[str]], sentence_id: np.ndarray
-) -> list[SentenceTrees]:
+def read_sentence_trees(run: Run, analyze: Callable[[str], list[str]], sentence_id: np.ndarray) -> list[SentenceTrees]:
     """The trees of the sentences `sentence_id` (m,), ascending, over the words of `analyze`."""
     wanted = set(sentence_id.tolist())
     trees = []

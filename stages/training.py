@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Any
 
 from pipeline.config.registry.stored import restore
 from pipeline.run import Job, Run
-from pipeline.storage.checkpoints import Checkpoints
+from pipeline.storage.parameters import Checkpoints
 
 if TYPE_CHECKING:
     from pipeline.models.neural.training import Checkpoint, Training

@@ -53,10 +53,7 @@ ROOMS = {
     "papers": {"metrics", "models", "evaluate"},
     "demo": set(),
 }
-SHARED_BY_STAGES = {
-    "applied", "boxes", "bundled", "catalogue", "closing", "commands", "generators", "given",
-    "indices", "inputs", "pictures", "piece_upkeep", "pieces", "rates", "requirements", "studies", "texts",
-}  # fmt: skip
+SHARED_BY_STAGES = {path.stem for path in (ROOT / "stages").glob("*.py")} - {"cli", "reference"}
 """What stages may import of `stages`: no other stage."""
 ABOVE = {"stages", "benchmarks", "examples", "jointspace"}
 CIRCLES = [

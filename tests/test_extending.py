@@ -10,7 +10,7 @@ import yaml
 from PIL import Image
 from warm import ROOT
 
-from pipeline.storage.atomic import read_json
+from pipeline.storage.json_files import read_json
 from pipeline.storage.parameters import ENCODER, MODEL, read_parameters
 
 MIRRORED = '''"""The registered model `mirrored`: a normalized CCA whose space is turned round."""

@@ -32,10 +32,9 @@ def finetune(run: Run, job: Job, encoder: str) -> None:
     from pipeline.images.finetune import Finetuning
     from pipeline.images.sampling import batch_samples, schedule_images
     from pipeline.precision import choose_precision
-    from pipeline.storage.checkpoints import Checkpoints
-    from pipeline.storage.parameters import digest_tensors
+    from pipeline.storage.parameters import Checkpoints, digest_tensors
     from pipeline.workers import isolated_map
-    from stages.inputs import prepare_start
+    from stages.photographs import prepare_start
 
     settings, manifest = run.config, run.manifest
     chosen, tuning = settings.encoder(encoder), settings.finetune

@@ -25,7 +25,7 @@ def embed_phrases(run: Run, job: Job, model: str, split: str) -> None:
     import numpy as np
     import pyarrow as pa
 
-    from pipeline.storage.names import plain
+    from pipeline.storage.files import plain
     from pipeline.storage.phrases import vectors_column, write_phrases
     from pipeline.storage.records import read_labels
     from pipeline.storage.rows import RegionRows
@@ -33,8 +33,8 @@ def embed_phrases(run: Run, job: Job, model: str, split: str) -> None:
     from pipeline.text.sequences import encode_tokens
     from pipeline.text.tokens import make_analyzer
     from pipeline.text.trees import LabelTable, pack_trees
-    from stages.boxes import read_sentence_trees
-    from stages.inputs import read_token_vocabulary, restore_model
+    from stages.texts import read_sentence_trees, read_token_vocabulary
+    from stages.training import restore_model
 
     layout, manifest, folder = run.layout, run.manifest, run.layout.model(model).path
     mapping, _ = restore_model(run, model)
@@ -45,7 +45,7 @@ def embed_phrases(run: Run, job: Job, model: str, split: str) -> None:
     regions = RegionRows(manifest, folders, pairs.image_id)
 
     analyze = make_analyzer(vocabulary.settings)
-    sentences = read_sentence_trees(manifest, layout.parses.folder, analyze, pairs.sentence_id)
+    sentences = read_sentence_trees(run, analyze, pairs.sentence_id)
     phrases = [list_noun_phrases(sentence.tree) for sentence in sentences]
     counts = [len(own) for own in phrases]
     spoken = list(chain.from_iterable(phrases))

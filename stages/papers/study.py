@@ -24,8 +24,8 @@ def study(run: Run, job: Job) -> None:
     from pipeline.models.linear.study import StudyCell, count_draws, pinned
     from pipeline.papers import gong
     from pipeline.storage.commit import Provenance, describe_file, publish_record
-    from pipeline.storage.fingerprint import fingerprint
-    from pipeline.storage.reading import is_there
+    from pipeline.storage.files import is_there
+    from pipeline.storage.json_files import fingerprint
     from pipeline.storage.records import read_cell
 
     config, layout = run.config, run.layout

@@ -24,10 +24,10 @@ from pipeline.config.registry.models import model_spec
 from pipeline.errors import UsageError
 from pipeline.index.search import Searcher
 from pipeline.models.linear.views import ImageView
-from pipeline.storage.atomic import read_json
 from pipeline.storage.bundle import Bundle
 from pipeline.storage.bundle_regions import read_regions
 from pipeline.storage.embeddings import Embeddings
+from pipeline.storage.json_files import read_json
 from pipeline.storage.manifest import Manifest
 from pipeline.storage.parameters import MODEL, write_parameters
 from pipeline.storage.phrases import PhraseVectors

@@ -1,35 +1,34 @@
-"""The one place that opens artefacts for reading: regular files only, and every failure is a full sentence.
+"""Reading files: regular files only, by names that lead nowhere else, and every failure is a full sentence.
 
-A pipe would wait for a writer forever, and a device never ends; both are refused without waiting.
+A pipe would wait for a writer forever, and a device never ends; both are refused without waiting. Names that stand in a
+file, such as a bundle's card or a model's list of encoders, may be a stranger's: joined to a folder unchecked, they
+could lead anywhere.
 """
 
 import errno
 import hashlib
 import mmap
 import os
+import re
 import stat
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
-from typing import BinaryIO
+from typing import Any, BinaryIO
 
 from pipeline.errors import IntegrityError
+from pipeline.plain_files import kind_of
 
 REMEDY = "run its stage again by the command that `jointspace verify` prints for its run"
-KINDS = {
-    stat.S_IFDIR: "a folder", stat.S_IFIFO: "a pipe", stat.S_IFSOCK: "a socket", stat.S_IFCHR: "a device",
-    stat.S_IFBLK: "a device", stat.S_IFLNK: "a link",
-}  # fmt: skip
 REASONS = {
     errno.EISDIR: "it is a folder, not a file); move it away and",
     errno.ENOTDIR: "a file stands where a folder of that path should be); move it away and",
     errno.ELOOP: "links lead in a circle); remove the link and",
 }
-
-
-def kind_of(mode: int) -> str | None:
-    """What a file of this mode is, as a noun; None for a regular file."""
-    return None if stat.S_ISREG(mode) else KINDS.get(stat.S_IFMT(mode), "not a regular file")
+DRIVE = re.compile(r"[A-Za-z]:")
+UNPLAIN = re.compile(r"\\|(?:^|\0)(?:/|[A-Za-z]:|\0|$)|(?:^|[/\0])\.\.(?:[/\0]|$)", re.ASCII)
+"""In names that NUL divides."""
+SHOWN = 120  # characters of a name that an error quotes
 
 
 def open_regular(path: Path) -> BinaryIO:
@@ -55,6 +54,7 @@ def refusing(path: Path, remedy: str = REMEDY, missing: str | None = None) -> It
 
 
 def explain(path: Path, error: OSError, remedy: str = REMEDY, missing: str | None = None) -> str:
+    """A sentence for an `error` from reading `path`."""
     if error.errno == errno.ENOENT:
         return f"{path} {missing or 'does not exist; run the stage that makes it'}"
     if error.errno in (errno.EACCES, errno.EPERM):
@@ -69,22 +69,15 @@ def read_bytes(path: Path, remedy: str = REMEDY, missing: str | None = None) -> 
         return file.read()
 
 
-def map_file(path: Path) -> memoryview:
-    """A memory map of a file that is never written again. Raises OSError as `open_regular` does."""
-    with open_regular(path) as file:
-        return _map(file)
-
-
 def map_hashed(path: Path) -> tuple[memoryview, str]:
-    """The same with the SHA-256 of the file, which is read for it: what is read through a map stays in memory."""
+    """A memory map of a file that is never written again, and its SHA-256. Raises OSError as `open_regular` does.
+
+    The file is read for the hash, since what is read through a map stays in memory.
+    """
     with open_regular(path) as file:
         sha256 = hashlib.file_digest(file, "sha256").hexdigest()
-        return _map(file), sha256
-
-
-def _map(file: BinaryIO) -> memoryview:
-    empty = not os.fstat(file.fileno()).st_size  # cannot be mapped
-    return memoryview(b"" if empty else mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ))
+        empty = not os.fstat(file.fileno()).st_size  # cannot be mapped
+        return memoryview(b"" if empty else mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ)), sha256
 
 
 def file_sha256(path: Path) -> str:
@@ -101,6 +94,14 @@ def is_there(path: Path) -> bool:
         except (FileNotFoundError, NotADirectoryError):
             return False
     return True
+
+
+def is_regular(path: Path) -> bool:
+    """Whether `path` is itself a regular file: not a link to one."""
+    try:
+        return stat.S_ISREG(os.lstat(path).st_mode)
+    except OSError:
+        return False
 
 
 def walk(
@@ -129,3 +130,46 @@ def walk(
             else:
                 yield Path(entry.path), status
         waiting += reversed(below)
+
+
+def plain(name: Any, source: Path | str) -> str:
+    """`name`, read from the file `source`, if it is relative, with forward slashes and plain parts.
+
+    Raises IntegrityError for an absolute path, `..`, a drive, a backslash, NUL, or a value that is not a string.
+    """
+    usable = isinstance(name, str) and not {"\\", "\0"} & set(name) and not DRIVE.match(name)
+    if not usable or any(part in ("", ".", "..") for part in name.split("/")):
+        raise IntegrityError(f"{source} names {repr(name)[:SHOWN]}, which is not a plain name; get it anew")
+    return name
+
+
+def first_unplain(names: Sequence[str | None]) -> int | None:
+    """The place of the first of the relative paths of photographs `names` that may not be opened or shown: one that is
+    absolute or empty, or has `..`, a drive, a backslash or NUL. None of them: None."""
+    there = [name for name in names if name is not None]
+    joined = "\0".join(there)
+    if there and (joined.count("\0") >= len(there) or UNPLAIN.search(joined)):
+        return next(
+            place for place, name in enumerate(names) if name is not None and ("\0" in name or UNPLAIN.search(name))
+        )
+    return None
+
+
+def inside(folder: Path, name: Any, source: Path | str) -> Path:
+    """The path of the file `name` below `folder`, as the file `source` names it; it need not exist.
+
+    Raises IntegrityError as `plain` does, and for a path that contains a link or leads out of `folder`.
+    """
+    folder = Path(folder)
+    path = folder.joinpath(plain(name, source))
+    below = [path, *path.parents][: len(path.parts) - len(folder.parts)]
+    try:
+        link = next((part for part in below if part.is_symlink()), None)
+        within = path.resolve().is_relative_to(folder.resolve())
+    except (OSError, ValueError, RuntimeError):  # an impossible name, or a circle of links
+        link, within = None, False
+    if link is not None:
+        raise IntegrityError(f"{source} names {repr(name)[:SHOWN]}, but {link} is a link; put the file itself there")
+    if not within:
+        raise IntegrityError(f"{source} names {repr(name)[:SHOWN]}, which cannot lie in {folder}; get it anew")
+    return path
