@@ -148,7 +148,7 @@ def read_training_text(run: Run) -> TrainingText:
     stored = TokenRows(manifest, run.layout.sentences("tokens").folder)
     rows = np.flatnonzero((manifest.splits == "train")[manifest.sentence_images])
     tokens = Tokens(stored.ids, stored.offsets).take(rows)
-    return TrainingText(Corpus(list(manifest.training_texts()), tokens, vocabulary), fingerprint, run.config)
+    return TrainingText(Corpus(list(manifest.texts_of("train")), tokens, vocabulary), fingerprint, run.config)
 
 
 def gather_sources(run: Run, stored: StoredGenerator, text: TrainingText, bundle: Bundle | None) -> Sources:

@@ -16,7 +16,7 @@ from stages.given import match_given
 
 if TYPE_CHECKING:
     from pipeline.config.schema.encoders import Encoder
-    from pipeline.images.encoders import GivenFeatures, TrainImages
+    from pipeline.images.image_encoder import GivenFeatures, TrainImages
     from pipeline.images.networks import NetworkEncoder
     from pipeline.storage.parameters import Parameters
 
@@ -25,7 +25,7 @@ COMPARED = 4
 
 
 class EncoderMaterial:
-    """What image encoders of a run are made from; see pipeline.images.encoders.EncoderMaterial."""
+    """What image encoders of a run are made from; see pipeline.images.image_encoder.EncoderMaterial."""
 
     def __init__(self, run: Run) -> None:
         self.run = run
@@ -43,7 +43,7 @@ class EncoderMaterial:
         return self.run.encoder(name)
 
     def train_images(self) -> "TrainImages":
-        from pipeline.images.encoders import TrainImages
+        from pipeline.images.image_encoder import TrainImages
 
         run, manifest = self.run, self.run.manifest
         rows = np.flatnonzero(manifest.splits == "train")
@@ -51,7 +51,7 @@ class EncoderMaterial:
         return TrainImages(manifest.images, rows, manifest.fingerprint, run.images.read, limits, run.decoders)
 
     def given(self, entry: "Encoder") -> "GivenFeatures":
-        from pipeline.images.encoders import GivenFeatures
+        from pipeline.images.image_encoder import GivenFeatures
 
         matched = match_given(self.run, entry)
         rows = range(min(COMPARED, len(matched.labels)))

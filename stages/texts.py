@@ -1,9 +1,10 @@
 """Texts of a run: their words and trees, the vocabulary, weak texts, text encoders, and sentences for models."""
 
 import gzip
+import logging
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from pathlib import Path
 from tempfile import TemporaryDirectory, gettempdir
 from typing import TYPE_CHECKING, Any, BinaryIO
@@ -28,8 +29,8 @@ from pipeline.text.counting import TermCounts, count_terms, merge_counts
 from pipeline.text.dependencies import read_conllu
 from pipeline.text.phrase_trees import read_brackets
 from pipeline.text.sequences import Tokens
-from pipeline.text.text_encoder import GivenVectors
-from pipeline.text.tokens import TermSettings, make_analyzer
+from pipeline.text.text_encoder import Coverage, GivenVectors, TextEncoder
+from pipeline.text.tokens import LONGEST_NGRAM, TermSettings, make_analyzer
 from pipeline.text.trees import SentenceTrees, Trees, fit_trees
 from pipeline.text.vocabulary import Vocabulary
 from pipeline.text.wordvectors import WordVectors, read_binary_vectors, read_text_vectors
@@ -41,6 +42,8 @@ if TYPE_CHECKING:
     from pipeline.config import Config
     from pipeline.config.schema.text_encoders import TextEncoderEntry
     from pipeline.storage.manifest import ShardRows
+
+log = logging.getLogger(__name__)
 
 COMPARED = 16
 """Sentences whose vectors made elsewhere are compared with those of the encoder that they are said to be of."""
@@ -106,7 +109,17 @@ def learn_vocabulary(run: Run, name: str, settings: TermSettings, **chosen: Any)
 
 def count_part(part: range, root: Path, settings: TermSettings, folder: Path) -> TermCounts:
     """The terms of the training sentences in the shards of a part, in files of the `folder`."""
-    return count_terms(Run(root).manifest.training_texts(part), settings, folder)
+    return count_terms(Run(root).manifest.texts_of("train", part), settings, folder)
+
+
+def measure_coverage(run: Run, name: str, encoder: TextEncoder, remedy: str) -> dict[str, int]:
+    """How much of dev's sentences a text encoder knows; says so, with a remedy where that is little."""
+    coverage = Coverage.measure(encoder, run.manifest.texts_of("dev"))
+    if coverage.is_poor:
+        log.warning("%s: %s; %s", name, coverage, remedy)
+    elif coverage.sentences:
+        log.info("%s: %s", name, coverage)
+    return asdict(coverage)
 
 
 def read_documents(run: Run, documents: str) -> "pa.Table":
@@ -161,10 +174,13 @@ class TextMaterial:
         self.name = name
         self.own = run.config.text_encoder(name).own
         self.seed = run.config.seed
-        self.words = TermSettings(tokens.lowercase, tokens.tokenizer, lemmatise=False, stop_words=(), max_ngram=1)
+        self.words = TermSettings(
+            tokens.lowercase, tokens.tokenizer, lemmatise=False, stop_words=(), max_ngram=1,
+            max_characters=LONGEST_NGRAM,
+        )  # fmt: skip
 
     def texts(self) -> Iterable[str]:
-        return self.run.manifest.training_texts()
+        return self.run.manifest.texts_of("train")
 
     def vocabulary(self) -> Vocabulary | None:
         path = self.own.outside(self.run.config.weights_root)

@@ -32,7 +32,6 @@ GROUND = {
     "remote",
     "runtime",
     "trial",
-    "worker_process",
     "workers",
 }
 # What each room may import of ours beside the ground floor.

@@ -17,7 +17,7 @@ from pipeline.generate.beam import BeamSearch
 from pipeline.generate.corpus import Corpus, Trigram
 from pipeline.generate.material import JointSpace
 from pipeline.images.decode import ImageLimits, decode
-from pipeline.images.encoders import EncoderParts
+from pipeline.images.image_encoder import EncoderParts
 from pipeline.models.neural.task import RowSource
 
 

@@ -8,7 +8,7 @@ import numpy as np
 from scipy import sparse
 
 from pipeline.errors import UsageError
-from pipeline.storage.commit import Provenance, open_commit
+from pipeline.storage.commit import Provenance
 from pipeline.storage.features import to_stored
 from pipeline.storage.manifest import Manifest
 from pipeline.storage.shards import VECTORS, Shard, shard_path, write_shard
@@ -64,16 +64,14 @@ def write_vectors(
 ) -> None:
     """Publish the vectors (m, d) of texts by the text encoder `encoder`, and the ids (m,) of sentences and images;
     `documents` is the name of weak texts, `imported` the files (name -> fingerprint) of vectors made elsewhere. Dense
-    vectors are stored as the dtype `storage`. Texts whose vector is zero are counted."""
+    vectors are stored as the dtype `storage`."""
     if sparse.issparse(vectors):
         arrays = {"data": vectors.data, "indices": vectors.indices, "indptr": vectors.indptr.astype(np.int64)}
     else:
         named = [f"sentence {number}" for number in sentence_id.tolist()]
         arrays = {"vectors": to_stored(vectors, storage, named, storage_key(encoder))}
     arrays |= {"sentence_id": sentence_id, "image_id": image_id}
-    kept = abs(vectors).sum(axis=1) > 0
     details = {"dim": vectors.shape[1], "encoder": {"name": encoder}}
-    details["empty"] = len(kept) - int(np.count_nonzero(kept))
     details["encoder"] |= {"imported": imported} if imported else {}
     details |= {"documents": documents} if documents else {}
     write_shard(path, VECTORS, arrays, rows=vectors.shape[0], provenance=provenance, details=details)
@@ -106,11 +104,6 @@ class TextVectors(TextShards):
     @property
     def encoder(self) -> str:
         return self.folder.name
-
-    def count_empty(self) -> int:
-        """How many of all texts have a zero vector, because the encoder knows none of their words."""
-        commits = (open_commit(self._path(n), VECTORS, hashed=False) for n in range(self.manifest.n_shards))
-        return sum(commit.details["empty"] for commit in commits)
 
 
 class Texts:

@@ -135,7 +135,7 @@ def _read_start(run: Run, model: str) -> Any:
         words = [*read_token_vocabulary(run)[0].terms, ""]
         stored = {name: run.text_encoder(name) for name in start.text_encoders}
         encoders = {name: restore_text_encoder(one.settings, one.tensors) for name, one in stored.items()}
-        texts = list(run.manifest.training_texts())
+        texts = list(run.manifest.texts_of("train"))
         start = WordStart.of(start, encoders, words, texts[:: max(1, len(texts) // SAMPLE)])
     return start
 

@@ -28,7 +28,7 @@ def build_label_table(run: Run, job: Job) -> None:
 
 STAGE = Stage(
     build_label_table,
-    version=3,
+    version=4,
     reads=lambda config, layout: named(layout.manifest, layout.token_vocabulary, layout.parses),
     writes=lambda layout: layout.labels,
 )

@@ -44,7 +44,7 @@ def _reads(config, layout, documents: str, encoder: str) -> Inputs:
 
 STAGE = Stage(
     encode_documents,
-    version=6,
+    version=7,
     names=("documents", "encoder"),
     sharded=True,
     choices=lambda config: [(name, one.name) for name in config.documents for one in config.text_encoders],

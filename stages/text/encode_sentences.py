@@ -22,7 +22,7 @@ def encode_sentences(run: Run, encoder: str) -> Callable[[Job], None]:
 
 STAGE = Stage(
     encode_sentences,
-    version=6,
+    version=7,
     names=("encoder",),
     sharded=True,
     choices=lambda config: [(one.name,) for one in config.text_encoders if one.spec.reads == "texts"],

@@ -24,7 +24,7 @@ def encode_tokens(run: Run) -> Callable[[Job], None]:
 
 STAGE = Stage(
     encode_tokens,
-    version=4,
+    version=5,
     sharded=True,
     reads=lambda config, layout: named(layout.token_vocabulary),
     columns=("sentences",),

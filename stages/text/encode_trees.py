@@ -38,7 +38,7 @@ def encode_trees(run: Run) -> Callable[[Job], None]:
 
 STAGE = Stage(
     encode_trees,
-    version=4,
+    version=5,
     sharded=True,
     reads=lambda config, layout: named(layout.parses, layout.token_vocabulary, layout.labels),
     columns=("sentences",),

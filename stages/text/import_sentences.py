@@ -34,7 +34,7 @@ def _reads(config, layout, encoder: str) -> Inputs:
 
 STAGE = Stage(
     import_sentences,
-    version=2,
+    version=3,
     names=("encoder",),
     sharded=True,
     choices=lambda config: [(one.name,) for one in config.text_encoders if one.spec.reads == "vectors"],

@@ -19,7 +19,7 @@ from made_up_generators import (
 
 from pipeline.errors import InputError, IntegrityError, UsageError
 from pipeline.generate.metrics import METRICS
-from pipeline.images.encoders import ImageEncoder
+from pipeline.images.image_encoder import ImageEncoder
 from pipeline.images.preprocess import Preprocessing
 from pipeline.storage.parameters import MODEL, read_parameters
 

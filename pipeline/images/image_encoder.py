@@ -1,4 +1,4 @@
-"""The base class of image encoders, and the inputs for making one."""
+"""The base classes of image encoders, and the inputs for making one."""
 
 import copy
 from collections.abc import Callable, Mapping, Sequence
@@ -11,9 +11,11 @@ import torch
 from PIL import Image
 from torch import nn
 
+from pipeline.config.registry.stored import restore_encoder
 from pipeline.device import find_device
+from pipeline.given_vectors import require_made_by
 from pipeline.images.decode import ImageLimits
-from pipeline.images.extraction import ExtractionPlan, Extractor
+from pipeline.images.extraction import ExtractionPlan, Extractor, choose_plan
 from pipeline.images.preprocess import Photograph, Preprocessing, load_all, prepare
 
 
@@ -112,3 +114,58 @@ class ImageEncoder(nn.Module):
     def optimised(self, device: torch.device, dtype: torch.dtype) -> nn.Module:
         """A faster copy on `device`, in `dtype`."""
         return copy.deepcopy(self).to(device, dtype)
+
+
+class ModuleEncoder(ImageEncoder):
+    """Maps pixels (n, side, side, 3) uint8 to features (n, dim) float32, computed in the dtype of `body`.
+
+    `body` maps normalised images (n, 3, side, side) to features (n, dim), or to maps (n, dim, height, width), whose
+    mean is the feature; `flip` averages over mirror images.
+    """
+
+    def __init__(self, preprocessing: Preprocessing, body: nn.Module, flip: bool) -> None:
+        super().__init__(preprocessing)
+        self.body, self.flip = body, flip
+        self.dtype = next(body.parameters()).dtype
+        for name in ("mean", "std"):
+            values = torch.tensor(getattr(preprocessing, name)).reshape(3, 1, 1) * 255
+            self.register_buffer(name, values, persistent=False)
+
+    def forward(self, pixels: torch.Tensor) -> torch.Tensor:
+        images = self.normalise(pixels)
+        features = self._features(images)
+        return (features + self._features(images.flip(3))) / 2 if self.flip else features
+
+    def normalise(self, pixels: torch.Tensor) -> torch.Tensor:
+        """Pixels (n, height, width, 3) uint8 to the module's input (n, 3, height, width)."""
+        return pixels.permute(0, 3, 1, 2).to(torch.float32).sub_(self.mean).div_(self.std).to(self.dtype)
+
+    def _features(self, images: torch.Tensor) -> torch.Tensor:
+        output = self.body(images)
+        return output.mean((2, 3), dtype=torch.float32) if output.ndim == 4 else output.float()
+
+    def folded(self) -> nn.Module:
+        """A copy of the body that computes the same, in fewer passes where it can."""
+        return copy.deepcopy(self.body)
+
+    def optimised(self, device: torch.device, dtype: torch.dtype) -> "ModuleEncoder":
+        """A faster copy on `device`, in `dtype`, channels last like the pixels."""
+        body = self.folded().to(dtype=dtype, memory_format=torch.channels_last)
+        return ModuleEncoder(self.preprocessing, body, self.flip).to(device)
+
+    def work(self, device: str, precision: str, batch_size: int) -> Work:
+        """See `choose_plan`."""
+        return Work(None, Extractor(self, choose_plan(self, device, precision, batch_size)))
+
+
+class ImportedEncoder:
+    """The kind of features made elsewhere. What is stored of one is the encoder that its entry says has made them."""
+
+    @classmethod
+    def prepare(cls, entry: Any, material: EncoderMaterial) -> ImageEncoder:
+        """The encoder `entry.made_by`. Raises InputError where it describes some images otherwise than was given."""
+        parts = material.encoder(entry.made_by)
+        encoder, given = restore_encoder(parts.settings, parts.tensors), material.given(entry)
+        made = encoder.encode(given.images)
+        require_made_by(given.features, made, given.names, entry.path, entry.name, entry.made_by)
+        return encoder
