@@ -14,10 +14,8 @@ from pipeline.images.box_formats import Matched, match_boxes
 from pipeline.images.matching import some
 from pipeline.remote.paths import place
 from pipeline.run import Run
-from pipeline.storage.files import plain
+from pipeline.storage.features import RegionRows, read_box_files
 from pipeline.storage.phrases import CORNERS, read_names
-from pipeline.storage.regions import read_box_files
-from pipeline.storage.rows import RegionRows
 from pipeline.text.conversions import list_noun_phrases
 
 if TYPE_CHECKING:
@@ -79,22 +77,20 @@ def read_label_names(config: "Config") -> dict[str, frozenset[str]]:
     return read_names(path) if isinstance(path, Path) and path.is_file() else {}
 
 
-def read_regions(run: Run, encoders: Iterable[str], source: Path, image_id: np.ndarray) -> "dict[str, SnippetRegions]":
-    """Encoder -> the stored regions of the images `image_id` (n,), ascending, by the `encoders` that the file `source`
-    names."""
+def read_regions(run: Run, encoders: Iterable[str], image_id: np.ndarray) -> "dict[str, SnippetRegions]":
+    """Encoder -> the stored regions of the images `image_id` (n,), ascending."""
     from pipeline.generate.snippets import SnippetRegions
 
     regions = {}
     for name in encoders:
-        folder = run.layout.regions(plain(name, source)).folder
-        stored = RegionRows(run.manifest, {name: folder}, image_id, complete=False)
+        stored = RegionRows(run.manifest, {name: run.layout.regions(name).folder}, image_id, complete=False)
         block = stored.packed(np.arange(len(image_id)))
         regions[name] = SnippetRegions(image_id, block.offsets, block.boxes, block.features)
     return regions
 
 
 def read_boxes(
-    run: Run, gold: Gold, encoders: Iterable[str], source: Path, split: str, whole: bool
+    run: Run, gold: Gold, encoders: Iterable[str], split: str, whole: bool
 ) -> tuple[dict[str, np.ndarray], list[dict[str, Any]]]:
     """The boxes of `gold` in `split` that are stored regions: encoder -> (k, dim), with `whole` (k, 2 dim) as
     SnippetRegions has it, and what answers show of each.
@@ -109,7 +105,7 @@ def read_boxes(
         raise InputError(f"no box of the {split} split has a label; give boxes with labels, or describe its images")
     rows = rows[np.argsort(gold.images[rows], kind="stable")]
     images, corners = gold.images[rows], gold.boxes[rows]
-    regions = read_regions(run, encoders, source, np.unique(images))
+    regions = read_regions(run, encoders, np.unique(images))
     places = {name: find_regions(stored, images, corners) for name, stored in regions.items()}
     is_stored = np.all([numbers >= 0 for numbers in places.values()], axis=0)
     if not is_stored.any():

@@ -23,9 +23,10 @@ from pipeline.report.photographs import thumbnail
 from pipeline.run import Run
 from pipeline.storage.bundle import Bundle
 from pipeline.storage.commit import Provenance, publish_record
+from pipeline.storage.features import FeatureRows
 from pipeline.storage.json_files import require_same
 from pipeline.storage.parameters import Origin, Parameters
-from pipeline.storage.rows import FeatureRows, TokenRows
+from pipeline.storage.texts import read_tokens
 from pipeline.text.sequences import Tokens, encode_tokens
 from pipeline.text.vocabulary import Vocabulary
 from stages.inputs import joint_space
@@ -107,8 +108,7 @@ def read_described(run: Run, encoders: Sequence[str], splits: Sequence[str]) -> 
     """The images of `splits` that have sentences, with these: what generators learn from and are judged by."""
     manifest = run.manifest
     vocabulary, fingerprint = read_token_vocabulary(run)
-    stored = TokenRows(manifest, run.layout.sentences("tokens").folder)
-    tokens = Tokens(stored.ids, stored.offsets)
+    tokens = Tokens(*read_tokens(manifest, run.layout.sentences("tokens").folder))
     pairs, texts, origins = {}, {}, {}
     for split in splits:
         rows = run.pairs(split)
@@ -145,9 +145,8 @@ def read_training_text(run: Run) -> TrainingText:
     """The sentences of the train split with their words."""
     manifest = run.manifest
     vocabulary, fingerprint = read_token_vocabulary(run)
-    stored = TokenRows(manifest, run.layout.sentences("tokens").folder)
-    rows = np.flatnonzero((manifest.splits == "train")[manifest.sentence_images])
-    tokens = Tokens(stored.ids, stored.offsets).take(rows)
+    tokens = Tokens(*read_tokens(manifest, run.layout.sentences("tokens").folder))
+    tokens = tokens.take(np.flatnonzero((manifest.splits == "train")[manifest.sentence_images]))
     return TrainingText(Corpus(list(manifest.texts_of("train")), tokens, vocabulary), fingerprint, run.config)
 
 

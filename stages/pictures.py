@@ -28,7 +28,7 @@ def draw_regions(run: "Run", encoder: str) -> "ReportPicture":
     from pipeline.images.preprocess import Photograph
     from pipeline.index.vectors import evenly_spaced
     from pipeline.report.photographs import SheetPicture, draw_sheet, drawing
-    from pipeline.storage.regions import open_regions
+    from pipeline.storage.features import open_regions
     from stages.photographs import open_photographs
 
     regions = open_regions(run.layout.regions(encoder).folder, 0)

@@ -17,13 +17,13 @@ from pipeline.mapreduce import map_reduce
 from pipeline.models.linear.text_views import TextView
 from pipeline.run import Run
 from pipeline.run.parts import chunks
+from pipeline.storage import texts as stored_texts
 from pipeline.storage.batch import cannot_write
 from pipeline.storage.json_files import read_json, require_form
 from pipeline.storage.parameters import WORDS, read_parameters
 from pipeline.storage.records import VocabularyForm, read_labels, read_vocabulary
-from pipeline.storage.rows import VectorRows, open_rows
 from pipeline.storage.tables import read_table
-from pipeline.storage.trees import ParseShards
+from pipeline.storage.texts import ParseShard, VectorRows, read_tokens
 from pipeline.text import vocabulary
 from pipeline.text.counting import TermCounts, count_terms, merge_counts
 from pipeline.text.dependencies import read_conllu
@@ -72,7 +72,7 @@ def read_words(run: Run, sentence_id: np.ndarray, analyze: Callable[[str], list[
 
 def read_trees(run: Run, number: int, analyze: Callable[[str], list[str]]) -> Iterator[SentenceTrees]:
     """The trees of one shard's sentences, over the words that `analyze` finds in them."""
-    shard = ParseShards(run.manifest, run.layout.parses.folder).open(number)
+    shard = ParseShard(run.layout.parses.folder, number)
     parses = (entry.parse for entry in read_conllu(shard.conllu, str(shard.path)))
     trees = (tree for _, tree in read_brackets(shard.brackets, str(shard.brackets_path)))
     return fit_trees(parses, trees, run.manifest.texts(number), analyze)
@@ -264,8 +264,11 @@ def open_sentences(run: Run, model: str) -> Sentences:
     configured, layout = run.config.model(model), run.layout
     spec = configured.spec
     if spec.sentences != "vectors":
-        rows = open_rows(spec.sentences, run.manifest, layout.sentences(spec.form).folder)
-        forms = Trees(**rows.trees) if spec.trees else Tokens(rows.ids, rows.offsets)
+        folder = layout.sentences(spec.form).folder
+        if spec.trees:
+            forms = Trees(**stored_texts.read_trees(spec.sentences.removesuffix("-trees"), run.manifest, folder))
+        else:
+            forms = Tokens(*read_tokens(run.manifest, folder))
         labels = read_labels(layout.labels.path)["fingerprint"] if spec.trees else None
         return Sentences(forms.take, {"vocabulary": read_token_vocabulary(run)[1]}, labels=labels)
     encoders = configured.text_encoders

@@ -138,8 +138,8 @@ def _publish(job: Job, encoder: "NetworkEncoder", classifier: "Classifier", deta
     from dataclasses import replace
 
     from pipeline.storage.batch import FileBatch
+    from pipeline.storage.features import CLASSIFIER
     from pipeline.storage.parameters import ENCODER, write_parameters
-    from pipeline.storage.regions import CLASSIFIER
 
     batch, provenance, (encoder_of, classifier_of) = FileBatch(), job.provenance, job.outputs
     parts, tensors, path = encoder.settings(), encoder.tensors(), encoder_of.path / "model.safetensors"

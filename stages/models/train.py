@@ -72,7 +72,7 @@ def _read_pairs(run: Run, model: str, splits: Mapping, stored: Any) -> tuple[Any
     from pipeline.models.linear.views import ImageView
     from pipeline.models.neural.region_views import RegionView
     from pipeline.models.neural.task import TrainingPairs
-    from pipeline.storage.rows import FeatureRows, RegionRows
+    from pipeline.storage.features import FeatureRows, RegionRows
 
     settings, known = run.config, run.config.model(model)
     described = settings.regions.encoders if known.spec.regions != "none" else ()

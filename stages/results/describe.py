@@ -45,7 +45,7 @@ def _read_boxes(
     texts = None if boxes else region_texts_path(run.config)
     gold = gold_of_texts(read_region_texts(run, texts)) if texts else read_gold(run, boxes)
     whole = getattr(stored.generator, "whole", False)
-    return read_boxes(run, gold, stored.encoders, stored.folder, split, whole)
+    return read_boxes(run, gold, stored.encoders, split, whole)
 
 
 def _read_images(run: Run, stored: "StoredGenerator", split: str) -> tuple[dict[str, Any], list[dict[str, Any]]]:
@@ -53,7 +53,7 @@ def _read_images(run: Run, stored: "StoredGenerator", split: str) -> tuple[dict[
     import numpy as np
 
     from pipeline.errors import InputError
-    from pipeline.storage.rows import FeatureRows
+    from pipeline.storage.features import FeatureRows
 
     manifest = run.manifest
     ids = np.flatnonzero(manifest.splits == split)

@@ -77,7 +77,7 @@ def _read_snippets(run: Run, settings: Any, people: "DescribedImages") -> dict[s
         segments = read_alignments(run.layout.alignments(settings.snippets, split).path)
         snippets += [Snippet(*(segment[name] for name in Snippet._fields)) for segment in segments]
     image_id = np.unique(np.array([snippet.image_id for snippet in snippets], np.int64))
-    regions = read_regions(run, people.encoders, run.root / "features", image_id)
+    regions = read_regions(run, people.encoders, image_id)
     whole = getattr(settings, "whole", False)
     return region_pairs(snippets, regions, run.manifest.splits, people.vocabulary, whole)
 

@@ -11,7 +11,7 @@ def encode_trees(run: Run) -> Callable[[Job], None]:
     import logging
 
     from pipeline.storage.records import read_labels
-    from pipeline.storage.trees import write_trees
+    from pipeline.storage.texts import write_trees
     from pipeline.text.tokens import make_analyzer
     from pipeline.text.trees import LabelTable, pack_trees
     from stages.texts import read_token_vocabulary, read_trees

@@ -10,7 +10,7 @@ from made_up import by_hand, make_run, make_stage, open_run, write_config
 from pipeline.errors import InputError, UsageError
 from pipeline.images.networks import NetworkSpec, untrained
 from pipeline.images.preprocess import Preprocessing
-from pipeline.storage.gather import Features
+from pipeline.storage.features import Features
 from pipeline.storage.manifest import Manifest
 from pipeline.storage.parameters import ENCODER, digest_tensors, write_parameters
 from stages.photographs import open_photographs
