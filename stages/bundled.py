@@ -187,6 +187,13 @@ def describe_training(run: "Run", model: str) -> dict[str, Any]:
     return {"trained_on": details}
 
 
+def read_bundled_embeddings(run: "Run", bundle: Any) -> "Embeddings":
+    """The run's embeddings of the model of a bundle."""
+    from pipeline.storage.files import plain
+
+    return run.embeddings(plain(bundle.card["model"], bundle.folder))
+
+
 def _other_sentences(run: "Run", embeddings: "Embeddings", ids: "Mapping[str, np.ndarray]") -> "np.ndarray | None":
     """Sentences to measure an index of images with that has none of its own; None where it has some, or none is."""
     from pipeline.index.build import QUERIES

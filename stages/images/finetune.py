@@ -32,7 +32,7 @@ def finetune(run: Run, job: Job, encoder: str) -> None:
     from pipeline.precision import choose_precision
     from pipeline.storage.parameters import Checkpoints, digest_tensors
     from pipeline.workers import isolated_map
-    from stages.inputs import prepare_start
+    from stages.photographs import prepare_start
 
     settings, manifest = run.config, run.manifest
     chosen, tuning = settings.encoder(encoder), settings.finetune

@@ -108,7 +108,7 @@ def _new_ids(run: "Run", parts: "Sequence[Bundle]") -> "dict[str, np.ndarray]":
     from pipeline.errors import IntegrityError
     from pipeline.storage.pairs import split_ids
     from pipeline.storage.revision import modalities, require_numbering
-    from stages.inputs import read_bundled_embeddings
+    from stages.bundled import read_bundled_embeddings
 
     manifest, embeddings = run.manifest, read_bundled_embeddings(run, parts[0])
     known = {"images": [], "sentences": []}

@@ -16,7 +16,7 @@ def fit(run: Run, job: Job, model: str) -> None:
     from pipeline.storage.moments import JoinedPairs, PairSet
     from pipeline.storage.pairs import read_split
     from pipeline.storage.parameters import encoders_of
-    from stages.inputs import describe_model
+    from stages.training import describe_model
 
     settings, layout, features = run.config, run.layout, run.features
     known = settings.model(model)
