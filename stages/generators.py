@@ -23,6 +23,14 @@ if TYPE_CHECKING:
     from pipeline.storage.provenance import Origin
 
 
+BATCH = 256
+"""Images that are described at once."""
+LONGEST = 20
+"""Words of a sentence at most."""
+SHOWN = 200
+"""The first so many images are on the page; the lists have all."""
+
+
 class StoredGenerator(NamedTuple):
     """The `generator` that the run calls `name`, in `folder`, what was registered, what was stored of it, and the
     precision that it computes in, None where it has none."""
@@ -132,7 +140,7 @@ def gather_sources(run: "Run", stored: StoredGenerator, text: TrainingText, bund
     that of `bundle`, UsageError where it needs one and there is none."""
     from pipeline.errors import UsageError
     from pipeline.generate.beam import BeamSearch
-    from pipeline.generate.describing import Sources
+    from pipeline.generate.describing import Candidates, Sources
     from pipeline.generate.space import JointSpace
     from pipeline.storage.fingerprint import require_same
 
@@ -146,8 +154,10 @@ def gather_sources(run: "Run", stored: StoredGenerator, text: TrainingText, bund
         space, trigram = JointSpace(bundle, run.gpu), text.trigram
         require_same("joint space", {str(stored.folder): stored.space, str(bundle.folder): space.fingerprint})
     chosen = run.config.describe
-    search = BeamSearch(chosen.beam, chosen.length_power, chosen.longest)
-    return Sources(text.corpus, search, chosen.temperature, chosen.candidates, run.config.seed, space, trigram)
+    search = BeamSearch(chosen.beam, chosen.length_power, LONGEST)
+    return Sources(
+        text.corpus, search, chosen.temperature, Candidates(chosen.candidates), run.config.seed, space, trigram
+    )
 
 
 def write_descriptions(
@@ -176,7 +186,7 @@ def write_descriptions(
             described.append({**shown, "sentences": [one.to_dict() for one in sentences]})
     about = {**about, "settings": settings.describe.model_dump(), "precision": stored.precision}
     value = {**about, "images": described}
-    page = render_descriptions(value, _thumbnails(run, described[: settings.describe.shown]))
+    page = render_descriptions(value, _thumbnails(run, described[:SHOWN]))
     beside = {"index.html": page.encode(), "descriptions.txt": descriptions_as_text(value).encode()}
     publish_record(folder / "descriptions.json", value, beside, provenance)
 

@@ -74,8 +74,7 @@ def read_text_material(run: "Run", encoder: str) -> "TextMaterial":
                 found.append(stream.read())
         return found
 
-    tokens = config.tokens
-    words = TermSettings(tokens.lowercase, tokens.tokenizer, lemmatise=False, stop_words=(), max_ngram=1)
+    words = TermSettings(True, "words", lemmatise=False, stop_words=(), max_ngram=1)
     return TextMaterial(
         config.seed,
         words,

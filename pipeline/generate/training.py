@@ -42,8 +42,7 @@ def train(
             parameter.register_hook(lambda gradient: gradient.clamp(-settings.clip, settings.clip))
     kept = settings.model_dump(include={one.name for one in fields(TrainingSchedule)})
     # The elements of the gradient are clipped, not its norm.
-    kept |= {"clip": float("inf"), "penalty": 0, "seed": material.seed}
-    kept |= {"adagrad_reset": settings.epochs, "resampled": "batch"}
+    kept |= {"clip": float("inf"), "penalty": 0, "seed": material.seed, "resampled": "batch"}
     network.precision = material.precision
     training = Training(
         network, batch, np.arange(len(names)), names, Likelihood(), TrainingSchedule(**kept), lambda: -perplexity()

@@ -9,6 +9,8 @@ from pipeline.images.networks import NetworkEncoder
 from pipeline.images.region_features import Classifier
 from pipeline.images.sampling import RegionSample
 
+MOMENTUM = 0.9
+WEIGHT_DECAY = 0.0005
 LENGTH = 5
 """Root mean square length that a pretrained network's features are scaled to, about that of an untrained network. With
 ImageNet's weights SqueezeNet's is 505, and training diverges at learning rates that suit an untrained one."""
@@ -39,12 +41,12 @@ class Finetuning(NetworkTraining):
 
     def __init__(
         self, encoder: NetworkEncoder, classes: int, schedule: DescentSchedule, device: torch.device,
-        dtype: torch.dtype, seed: int, pretrained: bool, momentum: float, weight_decay: float,
+        dtype: torch.dtype, seed: int, pretrained: bool,
     ) -> None:  # fmt: skip
         head = Head(encoder.dim, 1 + classes, seed)
         super().__init__(encoder, head, schedule, device, dtype, seed, frozen_norms=pretrained)
         self.pretrained = pretrained
-        self.optimiser = torch.optim.SGD(self.groups(), momentum=momentum, weight_decay=weight_decay, nesterov=True)
+        self.optimiser = torch.optim.SGD(self.groups(), momentum=MOMENTUM, weight_decay=WEIGHT_DECAY, nesterov=True)
 
     def _scale_head(self, batch: RegionSample) -> None:
         self.network.eval()

@@ -54,7 +54,7 @@ def judge_regions(
         if stop > start:
             judged.append(Judged(described.boxes[start:stop], probabilities[start:stop], image.boxes, image.classes))
     if not judged:
-        raise InputError("none of the held-out images with boxes could be read; choose another finetune.held_out")
+        raise InputError("none of the held-out images with boxes could be read; finetune is judged by the split dev")
     return judge_detections(judged, iou)
 
 

@@ -9,13 +9,16 @@ from typing import Any, NamedTuple
 import numpy as np
 from PIL import Image
 
-from pipeline.config.schema.images import GridSettings, SearchSettings
 from pipeline.images.boxes import Candidates
 from pipeline.images.decode import ImageLimits
 from pipeline.images.preprocess import Photograph, Preprocessing, open_photograph
-from pipeline.images.proposals import Propose, Selection, proposer, select
+from pipeline.images.proposals import GRID, LEAST_SCORE, LEAST_SIDE, Propose, Selection, proposer, select
 from pipeline.images.warping import Crops, WholeImages
 
+JUDGED = 60
+"""Proposals of an image that the classifier judges, where regions are scored by it."""
+MAP_SIDE = 384
+"""Pixels of the shorter side of a whole image from whose map regions are pooled."""
 MAP_STEP = 32
 """The longer side of a map is a multiple of this, so that images share a batch."""
 MAP_ASPECT = 2.5
@@ -62,15 +65,12 @@ class Cutting:
     @classmethod
     def from_settings(cls, settings: Mapping[str, Any], preprocessing: Preprocessing) -> "Cutting":
         """The cutting that the section `regions` of a configuration defines, for a network with `preprocessing`."""
-        grid = GridSettings(**settings["grid"])
-        chosen = {name: settings[name] for name in ("min_score", "min_side", "iou", "count", "fill")}
-        if settings["score"] == "classifier":
-            chosen["count"] = settings["candidates"]  # the classifier chooses among them
+        count = JUDGED if settings["score"] == "classifier" else settings["count"]
         crops = Crops(settings["crop_side"] or preprocessing.side, settings["context"], preprocessing.mean)
-        maps = WholeImages(settings["map_side"], MAP_STEP, MAP_ASPECT)
+        maps = WholeImages(MAP_SIDE, MAP_STEP, MAP_ASPECT)
         return cls(
-            proposer(settings["proposals"], grid, SearchSettings(**settings["search"])),
-            Selection(grid=grid, **chosen),
+            proposer(settings["proposals"], GRID),
+            Selection(LEAST_SCORE, LEAST_SIDE, settings["iou"], count, settings["fill"], GRID),
             crops if settings["features"] == "crops" else maps,
         )
 

@@ -39,12 +39,12 @@ class RegionSample(NamedTuple):
 @dataclass(frozen=True)
 class Proportions:
     """Regions per image: `positives` with an overlap of at least `positive_iou` with an object, `background` with less
-    than `background_iou` with every object (R-CNN's 32 and 96 per batch are 1 and 3 of each of 32 images)."""
+    than `background_iou` with every object. By default R-CNN's 32 and 96 per batch of 32 images."""
 
-    positives: int
-    background: int
-    positive_iou: float
-    background_iou: float
+    positives: int = 1
+    background: int = 3
+    positive_iou: float = 0.5
+    background_iou: float = 0.5
 
 
 @dataclass(frozen=True)

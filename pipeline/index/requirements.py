@@ -10,7 +10,7 @@ MEBI = 1 << 20
 class Requirements:
     """At most `memory` MiB (None: any), at least `recall_floor` of the true neighbours, one query alone in at most
     `latency_ms` (None: any). Up to `exact_limit` vectors are searched exactly where that meets the others. `candidates`
-    are factory strings or "auto", tried on `sample` vectors.
+    are factory strings or "auto", measured on `sample` vectors.
     """
 
     recall_floor: float
@@ -18,7 +18,7 @@ class Requirements:
     latency_ms: float | None
     exact_limit: int
     candidates: str | tuple[str, ...]
-    sample: int
+    sample: int = 50_000
 
     @property
     def bytes(self) -> float:

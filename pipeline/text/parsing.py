@@ -15,6 +15,8 @@ if TYPE_CHECKING:
     from spacy.tokens import Doc
 
 FURTHER_ROOT = "parataxis"
+MAX_WORDS = 100
+"""Longer sentences become chains."""
 """Relation of a second sentence's root to the first's, if the parser splits a text into two sentences."""
 
 
@@ -33,7 +35,7 @@ class BatchParser:
     """Texts to trees with the spaCy pipeline from `load`; texts of more than `max_words` words become chains."""
 
     load: "Callable[[], Language]"
-    max_words: int
+    max_words: int = MAX_WORDS
 
     def __call__(self, texts: Sequence[str]) -> list[Parsed]:
         pipeline = self.load()

@@ -53,7 +53,7 @@ class TfidfEncoder(TextEncoder):
         if given:
             return cls(given)
         stop_words = english_stop_words() if own.stop_words else []
-        settings = TermSettings(own.lowercase, own.tokenizer, own.lemmatise, stop_words, own.max_ngram)
+        settings = TermSettings(True, "words", own.lemmatise, stop_words, own.max_ngram)
         sizes = own.model_dump(include={"size", "min_count", "idf", "normalise"})
         return cls(material.learn_vocabulary(settings, **sizes))
 

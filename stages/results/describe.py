@@ -8,7 +8,7 @@ import click
 from pipeline.run import Inputs, Job, Outside, Run, Stage
 from stages.boxes import label_names
 from stages.commands import PATH
-from stages.generators import space_of
+from stages.generators import BATCH, space_of
 
 if TYPE_CHECKING:
     from stages.generators import StoredGenerator
@@ -41,7 +41,7 @@ def describe(run: Run, job: Job, generator: str, subject: str, boxes: Path | Non
         features, shown = _read_images(run, stored, split)
     if boxes:
         provenance = provenance.with_keys(boxes=fingerprint("boxes", 1, shown))
-    batches = stored_batches(features, shown, settings.describe.batch_size)
+    batches = stored_batches(features, shown, BATCH)
     about = {"generator": generator, "of": of or "images", "split": split}
     write_descriptions(run, stored, batches, job.path, about, provenance)
 

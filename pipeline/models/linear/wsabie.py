@@ -22,13 +22,13 @@ class WsabieSchedule:
     """
 
     epochs: int
-    batch: int
     learning_rate: float
     max_norm: float
     adaptive: bool
     dimensions: int
     seed: int
-    max_samples: int
+    batch: int = 256
+    max_samples: int = 1000
 
 
 def train(

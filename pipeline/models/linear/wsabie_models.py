@@ -1,6 +1,5 @@
 """The registered models `wsabie-sgd` and `wsabie-adagrad`: Wsabie with learning rate and alpha chosen on dev."""
 
-import itertools
 from typing import ClassVar
 
 import numpy as np
@@ -15,6 +14,11 @@ from pipeline.models.linear.projection import Directions, LinearModel, unit_rows
 from pipeline.models.linear.training import FitTask
 from pipeline.models.linear.tuning import GridTrial, Tuned, paired_correlations
 from pipeline.models.linear.wsabie import EarlyStopping, WsabieSchedule, train
+
+INTERVAL = 2
+"""Epochs between two looks at dev."""
+PATIENCE = 5
+"""Looks at dev without a better one, after which training stops."""
 
 
 class WsabieSGD(LinearModel):
@@ -51,8 +55,8 @@ class WsabieSGD(LinearModel):
             return recall_sum(count_ranks(*map(unit_rows, embed(found)), dev.owners, cls.metric))
 
         rates, norms = settings.learning_rate, settings.max_norm
-        tried = list(itertools.product(rates, norms if settings.search == "grid" else [norms[len(norms) // 2]]))
-        epochs, interval = settings.epochs, settings.interval
+        tried = [(rate, norms[len(norms) // 2]) for rate in rates]
+        epochs, interval = settings.epochs, INTERVAL
         if task.chosen:
             tried = [(task.chosen.transfer["learning_rate"], task.chosen.transfer["max_norm"])]
             epochs = interval = task.chosen.transfer["epochs"]  # only the last epoch is scored
@@ -61,10 +65,8 @@ class WsabieSGD(LinearModel):
 
         def attempt(rate: float, norm: float) -> None:
             nonlocal best
-            schedule = WsabieSchedule(
-                epochs, settings.batch, rate, norm, cls.adaptive, settings.dimensions, task.seed, settings.max_samples
-            )
-            watch = EarlyStopping(score, interval, settings.patience, epochs)
+            schedule = WsabieSchedule(epochs, rate, norm, cls.adaptive, settings.dimensions, task.seed)
+            watch = EarlyStopping(score, interval, PATIENCE, epochs)
             train(images, sentences, owners, schedule, watch=watch)
             chosen = {"learning_rate": rate, "max_norm": norm, "epochs": watch.best_epoch}
             score_at_best, weights = watch.scores[watch.best_epoch], task.text.weight_of
@@ -74,7 +76,7 @@ class WsabieSGD(LinearModel):
 
         for rate, norm in task.progress(tried):
             attempt(rate, norm)
-        if settings.search == "lines" and not task.chosen:
+        if not task.chosen:
             rate = best[0].transfer["learning_rate"]
             for norm in task.progress([norm for norm in norms if (rate, norm) not in tried]):
                 attempt(rate, norm)

@@ -13,7 +13,7 @@ from torch import Tensor, nn
 from pipeline.device import drawn_from, place, upload
 from pipeline.errors import IntegrityError, JointspaceError
 from pipeline.models.neural.losses import Objective
-from pipeline.models.neural.schedules import TrainingSchedule
+from pipeline.models.neural.schedules import ADAGRAD_RESET, TrainingSchedule
 
 CPU = torch.device("cpu")
 
@@ -120,7 +120,7 @@ class Training:
         return self.progress.history
 
     def _reset_adagrad(self) -> None:
-        if self.schedule.optimiser == "adagrad" and self.progress.epoch % self.schedule.adagrad_reset == 0:
+        if self.schedule.optimiser == "adagrad" and self.progress.epoch % ADAGRAD_RESET == 0:
             for state in self.optimiser.state.values():
                 state["sum"].fill_(1)
 
