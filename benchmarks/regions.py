@@ -20,15 +20,12 @@ from PIL import Image  # noqa: E402
 from torch.utils.data import DataLoader, Dataset  # noqa: E402
 from torch.utils.flop_counter import FlopCounterMode  # noqa: E402
 
-from pipeline.images.boxes import NONE, Candidates  # noqa: E402
+from pipeline.images.boxes import GRID, NONE, Candidates, Selection, select  # noqa: E402
 from pipeline.images.extraction import choose_plan  # noqa: E402
-from pipeline.images.maps import region_encoder  # noqa: E402
 from pipeline.images.networks import NetworkEncoder, NetworkSpec, untrained  # noqa: E402
-from pipeline.images.preparation import PreparedImage  # noqa: E402
+from pipeline.images.preparation import Crops, PreparedImage, WholeImages  # noqa: E402
 from pipeline.images.preprocess import Preprocessing  # noqa: E402
-from pipeline.images.proposals import GRID, Selection, select  # noqa: E402
-from pipeline.images.regions import RegionExtractor  # noqa: E402
-from pipeline.images.warping import Crops, WholeImages  # noqa: E402
+from pipeline.images.regions import RegionExtractor, region_encoder  # noqa: E402
 from pipeline.storage.commit import Provenance  # noqa: E402
 from pipeline.storage.regions import RegionShard, UnfinishedRegions  # noqa: E402
 

@@ -52,7 +52,7 @@ def _reads(_, layout: Layout, bundle: str) -> Inputs:
 
 
 def _writes(layout: Layout, bundle: str) -> Shards:
-    from pipeline.storage.names import plain
+    from pipeline.storage.files import plain
 
     return layout.embeddings(plain(_card(bundle)["model"], bundle))
 
@@ -89,7 +89,7 @@ def apply_bundle(
     from pipeline.run.runner import make
     from pipeline.storage.bundle import Bundle
     from pipeline.storage.bundles import open_bundle
-    from pipeline.storage.names import plain
+    from pipeline.storage.files import plain
 
     bundle = open_bundle(source).parts[0]  # each has the model
     bundle.check_rows()
@@ -134,7 +134,8 @@ def _begin(photographs: Path, output: Path, changes: Mapping[str, Any]) -> Run:
     from pipeline.collections.detect import detect
     from pipeline.config.schema.section import SPLITS, as_name
     from pipeline.errors import UsageError
-    from pipeline.storage.atomic import publish_json, publish_text
+    from pipeline.storage.batch import publish_text
+    from pipeline.storage.json_files import publish_json
 
     folder = output.absolute()
     layout = Layout(folder)
@@ -173,7 +174,7 @@ def _carry(run: Run, encoder: str, bundle: "Bundle") -> None:
 def _ingest(run: Run, stage: Any) -> None:
     """Make the manifest, unless it was made from the same photographs."""
     from pipeline.run.runner import make
-    from pipeline.storage.atomic import publish_json, read_json
+    from pipeline.storage.json_files import publish_json, read_json
 
     record, digest = run.layout.file(RECORD).path, run.job(stage, ()).fingerprint
     if read_json(record).get("ingest") != digest or not run.layout.manifest.commit.exists():
@@ -185,7 +186,7 @@ def _index(run: Run, bundle: "Bundle", asker: "Asker", name: str) -> Path:
     """Write the bundle; returns its folder."""
     from pipeline.config.schema.section import SPLITS
     from pipeline.storage.bundle import BundleWriter
-    from pipeline.storage.fingerprint import fingerprint
+    from pipeline.storage.json_files import fingerprint
     from pipeline.storage.pairs import split_ids
     from stages.indices import add_indices
 

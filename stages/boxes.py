@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from pipeline.generate.snippets import SnippetRegions
     from pipeline.images.box_formats import Matched
     from pipeline.storage.manifest import Manifest
-    from pipeline.text.tree_encoding import SentenceTrees
+    from pipeline.text.trees import SentenceTrees
 
 log = logging.getLogger(__name__)
 
@@ -112,7 +112,7 @@ def read_regions(
     import numpy as np
 
     from pipeline.generate.snippets import SnippetRegions
-    from pipeline.storage.names import plain
+    from pipeline.storage.files import plain
     from pipeline.storage.rows import RegionRows
 
     found = {}
@@ -182,7 +182,7 @@ def read_naming_phrases(
     import numpy as np
 
     from pipeline.evaluate.phrases import named_boxes
-    from pipeline.text.heads import list_noun_phrases
+    from pipeline.text.conversions import list_noun_phrases
 
     images = np.array([box["image_id"] for box in boxes])
     sentence_id = np.flatnonzero(np.isin(manifest.sentence_images, images))

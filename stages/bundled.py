@@ -31,10 +31,10 @@ def write_bundle(
     from pipeline.storage.bundle_regions import add_regions
     from pipeline.storage.carried_parsers import add_parser, find_carried_parser
     from pipeline.storage.commit import CARRIED, carry
-    from pipeline.storage.fingerprint import require_same
+    from pipeline.storage.files import read_bytes
+    from pipeline.storage.json_files import require_same
     from pipeline.storage.own_code import code_of, remember
     from pipeline.storage.phrases import PhraseVectors
-    from pipeline.storage.reading import read_bytes
     from pipeline.storage.records import read_vocabulary
     from pipeline.storage.trees import ParseShards
     from stages.indices import add_indices, describe_training
@@ -137,7 +137,7 @@ def read_encoders(
     model: Any, details: Mapping[str, Any], model_folder: Path, encoders_root: Path
 ) -> "dict[str, Parameters]":
     """The encoders that made the features of the model, and of its regions, by name."""
-    from pipeline.storage.provenance import encoders_of, read_own_encoders
+    from pipeline.storage.parameters import encoders_of, read_own_encoders
 
     used = {"encoders": model.encoders, **({"regions": model.region_encoders} if model.multi_vector else {})}
     found = {}
@@ -152,8 +152,7 @@ def read_text_encoders(
     model: Any, details: Mapping[str, Any], model_folder: Path, layout: "Layout"
 ) -> "dict[str, Parameters]":
     """The text encoders that made the vectors of the model's sentences, by name."""
-    from pipeline.storage.parameters import TEXT_ENCODER
-    from pipeline.storage.provenance import encoders_of, read_own_encoders
+    from pipeline.storage.parameters import TEXT_ENCODER, encoders_of, read_own_encoders
 
     names = getattr(model, "text_encoders", ())
     origins = encoders_of(model_folder, details.get("text_encoders") or {}, names)

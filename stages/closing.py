@@ -58,9 +58,9 @@ def results_of(run: Path) -> dict[str, Any]:
     """What the folder `run` has to show: `evaluations`, the best model's first; the path of the `report`; and a
     `search` with that model, as arguments of `jointspace`. Raises IntegrityError for what is damaged."""
     from pipeline.evaluate.summary import ranking
-    from pipeline.storage.atomic import read_json
     from pipeline.storage.bundles import open_bundle
-    from pipeline.storage.names import plain
+    from pipeline.storage.files import plain
+    from pipeline.storage.json_files import read_json
 
     summary, report = run / "evaluation" / "summary.json", run / "report" / "index.html"
     ranked = ranking(values) if summary.exists() and (values := read_json(summary)) else []

@@ -130,7 +130,7 @@ def begin(root: Path, config_path: Path | None) -> "Run":
     import yaml
 
     from pipeline import config
-    from pipeline.storage.atomic import publish_text
+    from pipeline.storage.batch import publish_text
 
     run = Run(root, config.load(config_path))
     publish_text(run.layout.config, yaml.safe_dump(config.read_mapping(config_path), sort_keys=False))

@@ -12,15 +12,14 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Mapping
 
     from pipeline.config import Config
-    from pipeline.generate.batches import ImageBatch
-    from pipeline.generate.corpus import Corpus
-    from pipeline.generate.describing import Generator, Sources
-    from pipeline.generate.trigram import Trigram
+    from pipeline.generate.corpus import Corpus, Trigram
+    from pipeline.generate.describing import Generator, ImageBatch, Sources
+    from pipeline.generate.material import HeldOut, Tagger
+    from pipeline.models.neural.task import TrainingPairs
     from pipeline.run import Run
     from pipeline.storage.bundle import Bundle
     from pipeline.storage.commit import Provenance
-    from pipeline.storage.parameters import Parameters
-    from pipeline.storage.provenance import Origin
+    from pipeline.storage.parameters import Origin, Parameters
 
 
 BATCH = 256
@@ -85,7 +84,7 @@ def read_bundled_encoders(stored: StoredGenerator, bundle: "Bundle") -> "dict[st
     """The encoders of a bundle that make what the generator takes. UsageError where it lacks one, IntegrityError where
     one is not what made the features that the generator learned from."""
     from pipeline.errors import UsageError
-    from pipeline.storage.fingerprint import require_same
+    from pipeline.storage.json_files import require_same
 
     found = {}
     for name in stored.generator.encoders:
@@ -111,7 +110,7 @@ class TrainingText:
 
     @cached_property
     def trigram(self) -> "Trigram":
-        from pipeline.generate.trigram import Trigram
+        from pipeline.generate.corpus import Trigram
         from pipeline.text.sequences import Tokens, encode_tokens
 
         extra = encode_tokens(self.read_extra(), self.corpus.vocabulary)
@@ -141,8 +140,8 @@ def gather_sources(run: "Run", stored: StoredGenerator, text: TrainingText, bund
     from pipeline.errors import UsageError
     from pipeline.generate.beam import BeamSearch
     from pipeline.generate.describing import Candidates, Sources
-    from pipeline.generate.space import JointSpace
-    from pipeline.storage.fingerprint import require_same
+    from pipeline.generate.material import JointSpace
+    from pipeline.storage.json_files import require_same
 
     require_same("vocabulary", {str(stored.folder): stored.vocabulary, "the training sentences": text.vocabulary})
     space = trigram = None
@@ -183,7 +182,7 @@ def write_descriptions(
     for batch in tqdm(batches, f"describe with {stored.name}", unit="batch", disable=None):
         found = describe_images(stored.generator, batch.features, sources, settings.describe.top)
         for shown, sentences in zip(batch.images, found, strict=True):
-            described.append({**shown, "sentences": [one.to_dict() for one in sentences]})
+            described.append({**shown, "sentences": sentences})
     about = {**about, "settings": settings.describe.model_dump(), "precision": stored.precision}
     value = {**about, "images": described}
     page = render_descriptions(value, _thumbnails(run, described[:SHOWN]))
@@ -210,13 +209,24 @@ def _thumbnails(run: "Run", described: list[dict]) -> list[str | None]:
     return addresses
 
 
-def read_tagged_text(settings: "Config") -> list | None:
-    """The sentences of `language_text.treebank`, None where it names none. Raises InputError for a file
+def train_tagger(settings: "Config", spec: GeneratorSpec, seed: int) -> "Tagger | None":
+    """A tagger trained on `language_text.treebank`; None for a generator that needs none. Raises InputError for a file
     that cannot be read, and naming a line."""
-    from pipeline.generate.tagging import read_treebank
+    from pipeline.generate.material import Tagger, read_tagged
 
     name = settings.language_text.treebank
-    return list(read_treebank(_read_lines(name), name)) if name else None
+    return Tagger(list(read_tagged(_read_lines(name), name)), seed) if spec.treebank else None
+
+
+def hold_out(run: "Run", generator: str, pairs: "TrainingPairs", texts: list[str], vocabulary: Any) -> "HeldOut":
+    """The sentences `pairs` with their `texts`, and what the generator needs to say how probable they are."""
+    from pipeline.generate.material import HeldOut, JointSpace
+    from pipeline.storage.bundle import Bundle
+
+    index = space_of(run.config, run.layout, generator)
+    space = JointSpace(Bundle(index.path), run.gpu) if index else None
+    tagger = train_tagger(run.config, run.config.generator(generator).spec, run.config.seed)
+    return HeldOut(pairs, texts, vocabulary, space, tagger)
 
 
 def read_extra_text(settings: "Config") -> list[str]:

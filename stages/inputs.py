@@ -11,14 +11,14 @@ if TYPE_CHECKING:
     from PIL import Image
 
     from pipeline.config.schema.encoders import Encoder
-    from pipeline.images.encoders import EncoderMaterial
+    from pipeline.images.image_encoder import EncoderMaterial
     from pipeline.images.networks import NetworkEncoder
     from pipeline.models.neural.training import Checkpoint, Training
     from pipeline.run import Run
     from pipeline.storage.embeddings import Embeddings
     from pipeline.storage.parameters import Parameters
     from pipeline.storage.trees import ParseShard
-    from pipeline.text.tree_encoding import SentenceTrees
+    from pipeline.text.trees import SentenceTrees
     from pipeline.text.vocabulary import Vocabulary
 
 COMPARED = 4
@@ -29,7 +29,7 @@ def read_material(run: "Run") -> "EncoderMaterial":
     """What image encoders of the run are made from."""
     from pipeline.errors import InputError
     from pipeline.images.decode import ImageLimits
-    from pipeline.images.encoders import EncoderMaterial, GivenFeatures, TrainImages
+    from pipeline.images.image_encoder import EncoderMaterial, GivenFeatures, TrainImages
     from pipeline.storage.features import read_weights
     from stages.given import match_given
 
@@ -139,9 +139,9 @@ def read_trees(
     parses: "ParseShard", texts: list[str], analyze: "Callable[[str], list[str]]"
 ) -> "Iterator[SentenceTrees]":
     """The trees of one shard's `texts`, over the words that `analyze` finds in them."""
-    from pipeline.text.brackets import read_brackets
-    from pipeline.text.conllu import read_conllu
-    from pipeline.text.tree_encoding import fit_trees
+    from pipeline.text.dependencies import read_conllu
+    from pipeline.text.phrase_trees import read_brackets
+    from pipeline.text.trees import fit_trees
 
     found = (entry.parse for entry in read_conllu(parses.conllu, str(parses.path)))
     trees = (tree for _, tree in read_brackets(parses.brackets, str(parses.brackets_path)))
@@ -173,7 +173,7 @@ def open_photographs(run: "Run", image_id: "np.ndarray | list[int]") -> "Iterato
 def read_bundled_embeddings(run: "Run", bundle: Any) -> "Embeddings":
     """The run's embeddings of the model of a bundle."""
     from pipeline.storage.embeddings import Embeddings
-    from pipeline.storage.names import plain
+    from pipeline.storage.files import plain
 
     model = plain(bundle.card["model"], bundle.folder)
     return Embeddings(run.manifest, run.layout.embeddings(model).folder)
@@ -211,7 +211,7 @@ def follow_training(
     from tqdm import tqdm
 
     from pipeline.models.neural.training import Checkpoint
-    from pipeline.storage.checkpoints import Checkpoints
+    from pipeline.storage.parameters import Checkpoints
 
     checkpoints = Checkpoints(folder, digest, getattr(settings, "checkpoint_seconds", 0))
     found = checkpoints.latest()

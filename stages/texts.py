@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from pipeline.run.layout import Layout, Shards
     from pipeline.storage.manifest import ShardRows
     from pipeline.text.counting import TermCounts
-    from pipeline.text.encoders import TextMaterial
+    from pipeline.text.text_encoder import TextMaterial
     from pipeline.text.tokens import TermSettings
     from pipeline.text.vocabulary import Vocabulary
 
@@ -27,10 +27,9 @@ COMPARED = 16
 
 def read_text_material(run: "Run", encoder: str) -> "TextMaterial":
     """What a text encoder of the configuration is made from."""
-    from pipeline.storage.atomic import read_json
-    from pipeline.storage.forms import VocabularyForm
-    from pipeline.storage.records import require_form
-    from pipeline.text.encoders import GivenVectors, TextMaterial
+    from pipeline.storage.json_files import read_json, require_form
+    from pipeline.storage.records import VocabularyForm
+    from pipeline.text.text_encoder import GivenVectors, TextMaterial
     from pipeline.text.tokens import TermSettings
     from pipeline.text.vocabulary import Vocabulary
     from pipeline.text.wordvectors import WordVectors, read_binary_vectors, read_text_vectors

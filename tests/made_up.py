@@ -23,10 +23,10 @@ from pipeline.report.photographs import ReportPicture
 from pipeline.run.layout import Layout
 from pipeline.run.run import Run
 from pipeline.run.runner import make
-from pipeline.storage.atomic import CHECK, to_json
 from pipeline.storage.commit import Commit, Provenance, read_commit
 from pipeline.storage.features import write_features
 from pipeline.storage.gather import shard_path
+from pipeline.storage.json_files import CHECK, to_json
 from pipeline.storage.manifest import BOXES, DOCUMENTS, IMAGES, Manifest
 from pipeline.storage.manifest_writer import write_manifest
 from pipeline.storage.parameters import ENCODER, MODEL, TEXT_ENCODER, write_parameters

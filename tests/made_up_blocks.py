@@ -8,8 +8,8 @@ import numpy as np
 from made_up import ingest, make_stage, run_command
 from PIL import Image, ImageDraw
 
-from pipeline.storage.atomic import publish_json
 from pipeline.storage.gather import shard_path
+from pipeline.storage.json_files import publish_json
 from pipeline.storage.regions import RegionShard
 
 COUNT, SIDE = 20, 32

@@ -14,8 +14,7 @@ from torchvision.models.detection.rpn import concat_box_prediction_layers
 
 from pipeline.device import OomBatcher, full_float32, upload
 from pipeline.errors import InputError, UsageError
-from pipeline.images.boxes import NONE, Candidates
-from pipeline.images.proposals import LEAST_SCORE
+from pipeline.images.boxes import LEAST_SCORE, NONE, Candidates
 from pipeline.images.weights import Download, State, fetch, select
 from pipeline.workers import Failure
 

@@ -18,7 +18,7 @@ from pipeline.text.vocabulary import Vocabulary
 
 if TYPE_CHECKING:
     from pipeline.index.query import StoredEncoder
-    from pipeline.text.encoders import TextEncoder
+    from pipeline.text.text_encoder import TextEncoder
     from pipeline.text.trees import Trees
 
 VIEWS = ("dependency-trees", "phrase-trees")
@@ -236,7 +236,7 @@ class QueryParser:
 
     def __init__(self, pipeline: Any, max_words: int, labels: Mapping[str, Any]) -> None:
         from pipeline.text.parsing import BatchParser, require_spacy  # which plain words do without
-        from pipeline.text.tree_encoding import LabelTable
+        from pipeline.text.trees import LabelTable
 
         require_spacy()
         self._parse = BatchParser(lambda: pipeline, max_words)
@@ -245,7 +245,7 @@ class QueryParser:
 
     def trees(self, sentence: str, view: str, vocabulary: Vocabulary) -> "Trees":
         """One tree of the form `view`."""
-        from pipeline.text.tree_encoding import fit_trees, pack_trees
+        from pipeline.text.trees import fit_trees, pack_trees
 
         with self._lock:
             (parsed,) = self._parse([sentence])

@@ -205,7 +205,7 @@ class Run(Resources):
 
     def digest(self, source: Outside | Artefact) -> str:
         """Of what a person brought, or what lies outside of the run; looked at once."""
-        from pipeline.storage.atomic import read_json
+        from pipeline.storage.json_files import read_json
 
         key = str(source.path)
         if key not in self._digests:
@@ -232,8 +232,8 @@ def _digest(path: Place) -> str:
     """Of a file that a person brought; what is remote is taken for unchanged where size and tag are the same. Raises
     InputError where it cannot be read."""
     from pipeline.remote.stores import state
-    from pipeline.storage.fingerprint import fingerprint
-    from pipeline.storage.reading import file_sha256
+    from pipeline.storage.files import file_sha256
+    from pipeline.storage.json_files import fingerprint
 
     if not isinstance(path, Path):
         return fingerprint("remote", 1, [str(path), state(path)])

@@ -1,7 +1,7 @@
 """What the API answers, as its documentation at /openapi.json describes it."""
 
 from collections.abc import Mapping, Sequence
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import Any, NamedTuple
 from urllib.parse import quote
 
 from pydantic import BaseModel, Field
@@ -9,9 +9,6 @@ from pydantic import BaseModel, Field
 from pipeline.index.columns import OURS
 from pipeline.index.search import Hit
 from pipeline.serve.overview import Scale
-
-if TYPE_CHECKING:
-    from pipeline.generate.describing import Told
 
 
 class ModelAnswer(BaseModel):
@@ -184,6 +181,6 @@ def list_sentences(model: str, hits: Sequence[Hit], seconds: float) -> Sentences
     return SentencesAnswer(model=model, seconds=seconds, results=results)
 
 
-def list_descriptions(generator: str, sentences: Sequence["Told"], seconds: float) -> DescriptionsAnswer:
-    results = [DescriptionAnswer(rank=rank, **one.to_dict()) for rank, one in enumerate(sentences, 1)]
+def list_descriptions(generator: str, sentences: Sequence[Mapping[str, Any]], seconds: float) -> DescriptionsAnswer:
+    results = [DescriptionAnswer(rank=rank, **one) for rank, one in enumerate(sentences, 1)]
     return DescriptionsAnswer(generator=generator, seconds=seconds, results=results)

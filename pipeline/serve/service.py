@@ -19,7 +19,7 @@ from pipeline.serve.metrics import Metrics
 from pipeline.serve.shelf import Shelf
 
 if TYPE_CHECKING:
-    from pipeline.generate.describing import Generator, Sources, Told
+    from pipeline.generate.describing import Generator, Sources
 
 WHERE = "only images of whose columns this is true, or their sentences: price < 20 and taken >= '2024-01-01'"
 LARGEST_ID = 2**63 - 1
@@ -39,7 +39,7 @@ class Describer:
     features: Callable[[bytes], Mapping[str, np.ndarray]]
     top: int
 
-    def describe(self, features: Mapping[str, np.ndarray], top: int) -> list["Told"]:
+    def describe(self, features: Mapping[str, np.ndarray], top: int) -> list[Mapping[str, Any]]:
         """At most `top` sentences, best first, for the photograph that these features, encoder -> (1, dim), are of."""
         from pipeline.generate.describing import describe_images  # and torch, which searches do without
 

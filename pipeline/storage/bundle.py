@@ -45,18 +45,17 @@ import safetensors.numpy
 from pipeline.errors import IntegrityError, UsageError
 from pipeline.multivectors import SIDES, MultiVectors, read_outline
 from pipeline.remote.paths import Place, is_url, place
-from pipeline.storage.atomic import read_json, to_json
 from pipeline.storage.batch import FileBatch
 from pipeline.storage.bundle_folders import CARD, only_bundle, remove_former
 from pipeline.storage.bundle_regions import BundleRegions, read_regions
 from pipeline.storage.bundle_rows import IDS, PLACES, require_distinct, require_plain_rows
 from pipeline.storage.cards import COLUMNS, INDEXED, NUMBER, Card
 from pipeline.storage.carried_parsers import load_carried_parser
-from pipeline.storage.names import inside
+from pipeline.storage.files import file_sha256, inside, map_hashed, read_bytes, refusing
+from pipeline.storage.json_files import read_json, require_form, to_json
 from pipeline.storage.own_code import ONNX, PARSER, code_of, is_own, remember
 from pipeline.storage.parameters import ENCODER, MODEL, TEXT_ENCODER, Parameters, load_tensors, read_parameters
-from pipeline.storage.reading import file_sha256, map_hashed, read_bytes, refusing
-from pipeline.storage.records import read_labels, read_vocabulary, require_form
+from pipeline.storage.records import read_labels, read_vocabulary
 from pipeline.storage.sources import ImageSources
 from pipeline.storage.tables import PackedTable, require_columns, to_parquet
 
@@ -75,8 +74,7 @@ class BundleWriter:
 
     def add(self, name: str, data: bytes | memoryview) -> None:
         """Write the file `name`, a path with forward slashes. Raises IntegrityError as `inside` does."""
-        sha256 = self._batch.add(self._path(name), data)
-        self.files[name] = {"bytes": memoryview(data).nbytes, "sha256": sha256}
+        self.files[name] = self._batch.add(self._path(name), data)
 
     def add_table(self, name: str, table: pa.Table) -> None:
         self.add(name, to_parquet(table))
@@ -109,12 +107,10 @@ class BundleWriter:
             if name in but:
                 continue
             try:
-                os.link(inside(bundle.folder, name, bundle.folder / CARD), self._batch.place_for(self._path(name)))
+                self._batch.link(self._path(name), inside(bundle.folder, name, bundle.folder / CARD))
+                self.files[name] = dict(about)
             except OSError:
                 self.add(name, bundle.read(name))
-            else:
-                self._batch.adopt(self._path(name), about["sha256"])
-                self.files[name] = dict(about)
 
     def commit(self, card: Mapping[str, Any]) -> None:
         """Write the card, which lists the files, and publish everything in place of an older bundle, of whose indices,

@@ -7,9 +7,8 @@ from contextlib import suppress
 from pathlib import Path
 
 from pipeline.errors import IntegrityError, meant
-from pipeline.storage.atomic import read_json
-from pipeline.storage.batch import is_regular
-from pipeline.storage.names import inside
+from pipeline.storage.files import inside, is_regular
+from pipeline.storage.json_files import read_json
 
 CARD = "card.json"
 OWN = re.compile(

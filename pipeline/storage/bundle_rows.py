@@ -10,7 +10,7 @@ import numpy as np
 import pyarrow as pa
 
 from pipeline.errors import IntegrityError
-from pipeline.storage.names import SHOWN, first_unplain
+from pipeline.storage.files import SHOWN, first_unplain
 
 ID_LIMIT = 1 << 31
 IDS = ("image_id", "sentence_id")

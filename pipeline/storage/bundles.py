@@ -22,7 +22,7 @@ from pipeline.storage.bundle_regions import BundleRegions
 from pipeline.storage.cards import COLUMNS, INDEXED, NUMBER
 from pipeline.storage.chained_tables import ChainedTables
 from pipeline.storage.commit import CARRIED
-from pipeline.storage.fingerprint import fingerprint
+from pipeline.storage.json_files import fingerprint
 from pipeline.storage.sources import ImageSources
 
 ALIKE = ("kind", "metric", "dim")

@@ -6,7 +6,7 @@ import pyarrow as pa
 from pydantic import Field, model_validator
 
 from pipeline.config.registry.models import MODELS
-from pipeline.storage.forms import Count, Digits, Finite, Form, Inputs
+from pipeline.storage.json_files import Count, Digits, Finite, Form
 
 Dimensions = Annotated[int, Field(gt=0, le=1 << 24)]
 Positive = Annotated[int, Field(gt=0, lt=1 << 31)]
@@ -106,7 +106,7 @@ class Card(Form):
     metric: Metric
     dim: Dimensions
     files: dict[str, File]
-    inputs: Inputs
+    inputs: dict[str, str]
     fingerprint: str
     splits: list[str]
     data_root: str

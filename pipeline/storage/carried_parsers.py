@@ -10,10 +10,10 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from pipeline.errors import IntegrityError, UsageError
-from pipeline.storage.fingerprint import require_same
+from pipeline.storage.files import read_bytes
+from pipeline.storage.json_files import require_same
 from pipeline.storage.own_code import PARSER
 from pipeline.storage.parsers import find_parser, load_parser, package_digest
-from pipeline.storage.reading import read_bytes
 from pipeline.storage.records import read_labels
 
 if TYPE_CHECKING:

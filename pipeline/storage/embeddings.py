@@ -19,7 +19,7 @@ from pipeline.errors import IntegrityError, UsageError
 from pipeline.multivectors import SIDES, Comparison, Items, MultiVectors, ScoreRule, read_outline
 from pipeline.ragged import offsets_of, runs
 from pipeline.storage.commit import Commit, Provenance, commit_path, details_of, open_commit
-from pipeline.storage.fingerprint import require_same
+from pipeline.storage.json_files import require_same
 from pipeline.storage.manifest import Manifest, ShardRows
 from pipeline.storage.sharded_ids import Ids, ShardedIds
 from pipeline.storage.shards import EMBEDDINGS, Chained, OpenedOnUse, Shard, shard_path, write_shard

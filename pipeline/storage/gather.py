@@ -9,8 +9,8 @@ import numpy as np
 from scipy import sparse
 
 from pipeline.errors import IntegrityError
+from pipeline.storage.files import plain
 from pipeline.storage.manifest import Manifest
-from pipeline.storage.names import plain
 from pipeline.storage.shards import FEATURES, Shard, shard_path
 from pipeline.storage.text_shards import Texts
 

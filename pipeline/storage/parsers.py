@@ -14,8 +14,8 @@ from typing import Any
 from pipeline.errors import IntegrityError, UsageError
 from pipeline.storage.batch import FileBatch
 from pipeline.storage.commit import Provenance, describe_file, open_commit, publish_record
-from pipeline.storage.fingerprint import fingerprint
-from pipeline.storage.reading import file_sha256
+from pipeline.storage.files import file_sha256
+from pipeline.storage.json_files import fingerprint
 
 PIPELINE = "pipeline"
 UNUSED = ("ner", "lemmatizer", "textcat", "entity_linker", "entity_ruler", "spancat")

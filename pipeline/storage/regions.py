@@ -20,9 +20,9 @@ from pipeline.ragged import Ragged, offsets_of
 from pipeline.storage.batch import remove_own
 from pipeline.storage.commit import Commit, Provenance
 from pipeline.storage.features import PART, PARTS, UnfinishedShard
+from pipeline.storage.files import is_there
 from pipeline.storage.manifest import Manifest, ShardRows
 from pipeline.storage.parameters import read_parameters
-from pipeline.storage.reading import is_there
 from pipeline.storage.shards import Shard, shard_path, write_shard
 
 REGIONS = "regions"

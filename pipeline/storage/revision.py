@@ -14,7 +14,7 @@ from pipeline.storage.bundle_regions import keep_regions
 from pipeline.storage.bundles import Bundles
 from pipeline.storage.cards import NUMBER
 from pipeline.storage.embeddings import Embeddings
-from pipeline.storage.fingerprint import fingerprint, require_same
+from pipeline.storage.json_files import fingerprint, require_same
 
 KEY_COLUMNS = {"images": ("path", "sha256"), "sentences": ("text",)}
 """The columns that identify a row in a manifest."""

@@ -10,7 +10,7 @@ from pipeline.precision import to_float32
 from pipeline.ragged import offsets_of, runs
 from pipeline.storage.gather import Features, Matrix, stack_rows
 from pipeline.storage.manifest import Manifest
-from pipeline.storage.provenance import origin_of
+from pipeline.storage.parameters import origin_of
 from pipeline.storage.regions import PackedRegions, RegionShard, open_regions
 from pipeline.storage.shards import Chained, OpenedOnUse
 from pipeline.storage.text_shards import TextShards, TextVectors, TokenShards
@@ -20,7 +20,7 @@ from pipeline.storage.trees import FIELDS, TreeShards
 class FeatureRows:
     """One encoder's features (n, dim) for the images `image_id` (n,): `rows[[3, 1]]` reads no other image.
 
-    `origin` is what made them (pipeline.storage.provenance). Raises as `Features.open` does.
+    `origin` is what made them (pipeline.storage.parameters). Raises as `Features.open` does.
     """
 
     def __init__(self, features: Features, encoder: str, image_id: np.ndarray) -> None:
@@ -38,7 +38,7 @@ class RegionRows:
     """The regions of the images `image_id` (n,), n at least 1: `rows.packed([3, 1])` reads no other image's.
 
     The features of several encoders stand side by side; `dims` are their dimensions, and `encoders` their origins
-    (pipeline.storage.provenance). Raises IntegrityError if the encoders' regions differ, and, if `complete`, for an
+    (pipeline.storage.parameters). Raises IntegrityError if the encoders' regions differ, and, if `complete`, for an
     image without regions.
     """
 

@@ -15,8 +15,8 @@ import pyarrow.parquet as pq
 
 from pipeline.errors import IntegrityError
 from pipeline.storage.commit import Commit, publish, read_verified
+from pipeline.storage.files import REMEDY
 from pipeline.storage.parquet_pages import claimed_bytes, dictionary_bytes, width_of
-from pipeline.storage.reading import REMEDY
 
 MOST_UNPACKED, SPARE_BYTES = 100, 1 << 27  # a table may unpack to MOST_UNPACKED times its size plus SPARE_BYTES
 GROUP_ROWS = 8192  # rows that are unpacked together

@@ -9,7 +9,7 @@ import numpy as np
 
 from pipeline.errors import InputError
 from pipeline.storage.commit import open_commit, publish
-from pipeline.storage.reading import read_bytes
+from pipeline.storage.files import read_bytes
 from pipeline.storage.shards import write_shard
 from pipeline.storage.text_shards import TextShard, TextShards
 

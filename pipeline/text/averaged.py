@@ -10,9 +10,9 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import scipy  # whose parts it imports when they are used
 
-from pipeline.text.encoders import TextEncoder, TextMaterial
 from pipeline.text.lemmas import is_english
 from pipeline.text.spelling import nearest_word
+from pipeline.text.text_encoder import TextEncoder, TextMaterial
 from pipeline.text.tokens import TermSettings, make_analyzer, says_something
 from pipeline.text.wordvectors import WordVectors
 

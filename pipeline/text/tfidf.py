@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import scipy  # whose parts it imports when they are used: queries do without
 
-from pipeline.text.encoders import TextEncoder, TextMaterial
+from pipeline.text.text_encoder import TextEncoder, TextMaterial
 from pipeline.text.tokens import TermSettings, english_stop_words, make_analyzer
 from pipeline.text.vocabulary import Vocabulary
 

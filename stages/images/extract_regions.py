@@ -27,12 +27,11 @@ def extract_regions(run: Run, encoder: str) -> Callable[[Job], None]:
 
     from pipeline.config.registry.stored import restore_encoder, stored_kind
     from pipeline.errors import UsageError
-    from pipeline.images.extraction import choose_plan
+    from pipeline.images.extraction import Stopwatch, choose_plan
     from pipeline.images.preparation import Request
     from pipeline.images.preprocess import Photograph
     from pipeline.images.region_features import Classifier
     from pipeline.images.regions import RegionExtractor, describe
-    from pipeline.images.stopwatch import Stopwatch
     from pipeline.storage.features import to_stored
     from pipeline.storage.regions import UnfinishedRegions, read_classifier, require_few_rejects
     from pipeline.workers import isolated_map

@@ -9,11 +9,10 @@ from pipeline.run import Inputs, Job, Outside, Run, Stage
 if TYPE_CHECKING:
     from pipeline.config.schema.encoders import Encoder
     from pipeline.config.schema.images import FinetuneSettings
-    from pipeline.images.finetune import Finetuning
+    from pipeline.images.finetune import Finetuning, Precision
     from pipeline.images.networks import NetworkEncoder
-    from pipeline.images.precision_recall import Precision
+    from pipeline.images.preparation import LabelledImage, RegionSampler
     from pipeline.images.region_features import Classifier
-    from pipeline.images.sampling import LabelledImage, RegionSampler
     from pipeline.storage.manifest import Manifest
 
 log = logging.getLogger(__name__)
@@ -36,12 +35,10 @@ def finetune(run: Run, job: Job, encoder: str) -> None:
     """Train an encoder's network to tell what labelled boxes show; a killed run is resumed."""
     from tqdm import tqdm
 
-    from pipeline.images.descent import DescentSchedule
-    from pipeline.images.finetune import Finetuning
-    from pipeline.images.sampling import batch_samples, schedule_images
+    from pipeline.images.finetune import DescentSchedule, Finetuning
+    from pipeline.images.preparation import batch_samples, schedule_images
     from pipeline.precision import choose_precision
-    from pipeline.storage.checkpoints import Checkpoints
-    from pipeline.storage.parameters import digest_tensors
+    from pipeline.storage.parameters import Checkpoints, digest_tensors
     from pipeline.workers import isolated_map
     from stages.inputs import prepare_start
 
@@ -85,8 +82,8 @@ def _labelled(
     import numpy as np
 
     from pipeline.errors import UsageError
+    from pipeline.images.preparation import LabelledImage
     from pipeline.images.preprocess import Photograph
-    from pipeline.images.sampling import LabelledImage
 
     table, splits = manifest.boxes, manifest.splits
     owners = table["image_id"].to_numpy()
@@ -111,8 +108,7 @@ def _labelled(
 
 def _sampler(run: Run, chosen: "Encoder") -> "RegionSampler":
     from pipeline.images.decode import ImageLimits
-    from pipeline.images.sampling import Proportions, RegionSampler
-    from pipeline.images.warping import Crops
+    from pipeline.images.preparation import Crops, Proportions, RegionSampler
 
     tuning, limits = run.config.finetune, ImageLimits.from_settings(run.config.collection)
     crops = Crops(tuning.side, tuning.context, chosen.mean)
@@ -121,11 +117,10 @@ def _sampler(run: Run, chosen: "Encoder") -> "RegionSampler":
 
 def _judge(run: Run, sampler: "RegionSampler", task: "Finetuning", images: "list[LabelledImage]") -> "Precision":
     """Average precision of what the network finds in held-out images."""
-    from pipeline.images.boxes import NONE
+    from pipeline.images.boxes import LEAST_SCORE, LEAST_SIDE, NONE, Selection, WindowGrid, proposer
     from pipeline.images.extraction import ExtractionPlan
-    from pipeline.images.precision_recall import judge_regions
+    from pipeline.images.finetune import judge_regions
     from pipeline.images.preparation import Cutting, Preparation, Request
-    from pipeline.images.proposals import LEAST_SCORE, LEAST_SIDE, Selection, WindowGrid, proposer
     from pipeline.images.regions import RegionExtractor, describe
     from pipeline.workers import isolated_map
 

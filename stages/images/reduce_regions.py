@@ -10,8 +10,7 @@ def reduce_regions(run: Run, encoder: str) -> Callable[[Job], None]:
     from pipeline.images.region_features import COMPONENTS, PrincipalComponents
     from pipeline.precision import to_float32
     from pipeline.storage.features import to_stored
-    from pipeline.storage.parameters import read_parameters
-    from pipeline.storage.provenance import origin_of
+    from pipeline.storage.parameters import origin_of, read_parameters
     from pipeline.storage.regions import open_regions
 
     stored = read_parameters(run.layout.components(encoder).path, COMPONENTS)

@@ -38,9 +38,9 @@ def build_index(run: Run, job: Job, bundle: str) -> None:
 
 def _is_part(folder: Path, model: str) -> bool:
     """Whether `folder` holds the bundle of the model that this stage has put under its number."""
-    from pipeline.storage.atomic import read_json
-    from pipeline.storage.batch import is_regular
     from pipeline.storage.bundle_folders import CARD
+    from pipeline.storage.files import is_regular
+    from pipeline.storage.json_files import read_json
 
     if not (folder.name.isdecimal() and is_regular(folder / CARD)):
         return False

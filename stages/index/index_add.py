@@ -27,9 +27,9 @@ def command(root: Path | None, other: Path | None, config_path: Path | None, bun
 
     from pipeline.errors import UsageError
     from pipeline.index.opening import open_gallery
+    from pipeline.storage.batch import new_folder
     from pipeline.storage.bundle_folders import numbered
     from pipeline.storage.bundles import Bundles, link_bundle, open_bundle
-    from pipeline.storage.new_folders import new_folder
     from pipeline.storage.revision import KEY_COLUMNS
     from stages.closing import search_command
 
@@ -69,7 +69,7 @@ def command(root: Path | None, other: Path | None, config_path: Path | None, bun
 def _write_new(run: "Run", parts: "Sequence[Bundle]", ids: "Mapping[str, ShardedIds]", folder: Path) -> None:
     """The bundle of the images and sentences `ids` of a run, which stands beside the `parts`."""
     from pipeline.storage.commit import Provenance
-    from pipeline.storage.names import plain
+    from pipeline.storage.files import plain
     from stages.bundled import write_bundle
 
     first, settings = parts[0].card, run.config.index.model_dump()

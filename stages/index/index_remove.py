@@ -101,9 +101,9 @@ def _remove(opened: "Bundle | Bundles", embeddings: "Embeddings | None", named: 
     """Write the bundles to `output` without the images `named`; those that have none of them are links. Raises
     InputError for an image that no bundle has, and where none would be left."""
     from pipeline.errors import InputError, UsageError
+    from pipeline.storage.batch import new_folder
     from pipeline.storage.bundle_folders import numbered
     from pipeline.storage.bundles import link_bundle
-    from pipeline.storage.new_folders import new_folder
 
     known, count = set(), 0
     for group in opened.packed_table("images").groups(["image_id", "sha256"]):

@@ -180,8 +180,8 @@ def _place(folder: Path) -> int:
     """Of a bundle among those of its run, the best model's first; last where the run has no summary that says so."""
     from pipeline.errors import MALFORMED, JointspaceError
     from pipeline.evaluate.summary import ranking
-    from pipeline.storage.atomic import read_json
     from pipeline.storage.bundles import open_bundle
+    from pipeline.storage.json_files import read_json
 
     try:
         ranked = [one["model"] for one in ranking(read_json(folder.absolute().parents[1] / SUMMARY))]

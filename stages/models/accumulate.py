@@ -26,7 +26,7 @@ def accumulate(run: Run, pairs: str) -> Callable[[Job], None]:
     from pipeline.models.linear.views import ImageView
     from pipeline.storage.gather import read_pairs
     from pipeline.storage.moments import write_moments
-    from pipeline.storage.provenance import origin_of
+    from pipeline.storage.parameters import origin_of
 
     config, manifest = run.config, run.manifest
     texts, features = run.texts(_texts(config, run.layout, pairs)), run.features

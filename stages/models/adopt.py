@@ -7,7 +7,7 @@ from stages.texts import sentence_shards
 def adopt(run: Run, job: Job, model: str) -> None:
     """Take the vectors of an encoder of images and of one of text as they are, as the space of MODEL."""
     from pipeline.errors import UsageError
-    from pipeline.storage.provenance import origin_of
+    from pipeline.storage.parameters import origin_of
     from stages.inputs import describe_model
 
     known, layout = run.config.model(model), run.layout

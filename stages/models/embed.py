@@ -40,7 +40,7 @@ def embed(run: Run, model: str) -> Callable[[Job], None]:
 
 def _sentences(run: Run, model: Any) -> Callable[[int], Any]:
     """What reads a shard of the sentences in the form that a model takes."""
-    from pipeline.storage.names import plain
+    from pipeline.storage.files import plain
     from pipeline.storage.text_shards import TokenShards
     from pipeline.storage.trees import TreeShards
     from pipeline.text.sequences import Tokens
@@ -64,7 +64,7 @@ def _sentences(run: Run, model: Any) -> Callable[[int], Any]:
 
 def _regions(run: Run, encoders: Sequence[str], image_id: Any) -> Any:
     """The regions of some images."""
-    from pipeline.storage.names import plain
+    from pipeline.storage.files import plain
     from pipeline.storage.rows import RegionRows
 
     folders = {

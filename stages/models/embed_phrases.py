@@ -25,14 +25,14 @@ def embed_phrases(run: Run, job: Job, model: str, split: str) -> None:
     import numpy as np
     import pyarrow as pa
 
-    from pipeline.storage.names import plain
+    from pipeline.storage.files import plain
     from pipeline.storage.phrases import vectors_column, write_phrases
     from pipeline.storage.records import read_labels
     from pipeline.storage.rows import RegionRows
-    from pipeline.text.heads import list_noun_phrases
+    from pipeline.text.conversions import list_noun_phrases
     from pipeline.text.sequences import encode_tokens
     from pipeline.text.tokens import make_analyzer
-    from pipeline.text.tree_encoding import LabelTable, pack_trees
+    from pipeline.text.trees import LabelTable, pack_trees
     from stages.boxes import read_sentence_trees
     from stages.inputs import read_token_vocabulary, restore_model
 

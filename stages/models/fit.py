@@ -15,7 +15,7 @@ def fit(run: Run, job: Job, model: str) -> None:
     from pipeline.models.linear.tuning import GridTrial
     from pipeline.storage.gather import read_split
     from pipeline.storage.moments import JoinedPairs, PairSet
-    from pipeline.storage.provenance import encoders_of
+    from pipeline.storage.parameters import encoders_of
     from stages.inputs import describe_model
 
     settings, layout, features = run.config, run.layout, run.features

@@ -10,7 +10,7 @@ def join_embeddings(run: Run, model: str) -> Callable[[Job], None]:
     from pipeline.errors import UsageError
     from pipeline.metrics.joining import join_images, join_sentences, joint_rule
     from pipeline.storage.embeddings import write_embeddings
-    from pipeline.storage.names import plain
+    from pipeline.storage.files import plain
 
     folder, parameters = run.layout.model(model).path, run.model(model)
     known = parameters.details

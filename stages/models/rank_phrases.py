@@ -20,9 +20,9 @@ def rank_phrases(run: Run, job: Job, model: str, split: str, boxes: Path | None 
 
     from pipeline.evaluate.phrase_ranking import PhraseSet, RegionSet, measure_phrases
     from pipeline.metrics.retrieval import TIES, Bootstrap
-    from pipeline.storage.evaluations import write_measured
-    from pipeline.storage.fingerprint import fingerprint
+    from pipeline.storage.json_files import fingerprint
     from pipeline.storage.phrases import PhraseVectors
+    from pipeline.storage.records import write_measured
     from stages.boxes import read_gold
 
     log, settings, folder = logging.getLogger(__name__), run.config, run.layout.phrases(model, split).path

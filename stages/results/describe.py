@@ -20,8 +20,8 @@ def describe(run: Run, job: Job, generator: str, subject: str, boxes: Path | Non
     """Describe the images of a split; where the subject is SPLIT.boxes, its boxes with labels, or those that people
     wrote texts for (`describe.region_texts`)."""
     from pipeline.errors import UsageError
-    from pipeline.generate.batches import stored_batches
-    from pipeline.storage.fingerprint import fingerprint
+    from pipeline.generate.describing import stored_batches
+    from pipeline.storage.json_files import fingerprint
     from stages.boxes import gold_of_texts, read_boxes, read_gold, read_region_texts, region_texts_path
     from stages.generators import read_generator, write_descriptions
 

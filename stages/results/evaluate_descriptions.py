@@ -9,7 +9,6 @@ from stages.boxes import label_names
 from stages.generators import space_of
 
 if TYPE_CHECKING:
-    from pipeline.storage.parameters import Parameters
     from stages.inputs import DescribedImages
 
 
@@ -23,9 +22,8 @@ def evaluate_descriptions(run: Run, job: Job, generator: str, subject: str) -> N
 
     from pipeline.errors import UsageError
     from pipeline.generate.metrics import METRICS, judge, variety
-    from pipeline.storage.evaluations import write_measured
-    from pipeline.storage.forms import Descriptions
-    from pipeline.storage.records import read_record
+    from pipeline.storage.commit import read_record
+    from pipeline.storage.records import write_measured
     from pipeline.text.tokens import make_analyzer
     from stages.boxes import read_naming_phrases, read_region_texts, region_texts_path
     from stages.inputs import read_described
@@ -33,7 +31,7 @@ def evaluate_descriptions(run: Run, job: Job, generator: str, subject: str) -> N
     settings, layout, manifest = run.config, run.layout, run.manifest
     split, _, of = subject.partition(".")
     path = layout.descriptions(generator, subject).commit
-    described, parameters = read_record(path, Descriptions), run.generator(generator)
+    described, parameters = read_record(path), run.generator(generator)
     restored = settings.generator(generator).spec.load().from_parts(parameters.settings, parameters.tensors)
     found = read_described(run, restored.encoders, (split,))
     analyze = make_analyzer(found.vocabulary.settings)
@@ -55,7 +53,7 @@ def evaluate_descriptions(run: Run, job: Job, generator: str, subject: str) -> N
     judgement, statistics = judge(candidates, [own for _, own in judged], settings.describe.meteor)
     perplexity = None
     if hasattr(restored, "perplexities") and not of:
-        perplexity = _measure_perplexity(run, generator, restored, parameters, found, split)
+        perplexity = _measure_perplexity(run, generator, restored, found, split)
 
     about = {"generator": generator, "of": of or "images", "split": split}
     value = {
@@ -88,24 +86,12 @@ def _list_sentences(
     return [by_image.get(one["image_id"], []) for one in images]
 
 
-def _measure_perplexity(
-    run: Run, name: str, generator: Any, parameters: "Parameters", found: "DescribedImages", split: str
-) -> Any:
+def _measure_perplexity(run: Run, name: str, generator: Any, found: "DescribedImages", split: str) -> Any:
     """The perplexities of the split's sentences."""
-    from pipeline.generate.material import HeldOut
-    from pipeline.generate.space import JointSpace
-    from pipeline.storage.bundle import Bundle
-    from stages.generators import read_tagged_text
+    from stages.generators import hold_out
 
-    settings, layout = run.config, run.layout
-    gpu, index = run.gpu, space_of(settings, layout, name)
-    space = JointSpace(Bundle(index.path), gpu) if index else None
-    if gpu is not None:
-        generator.to(gpu)
-    treebank = read_tagged_text(settings) if settings.generator(name).spec.treebank else None
-    return generator.perplexities(
-        HeldOut(found.pairs[split], found.texts[split], found.vocabulary, space, treebank, settings.seed)
-    )
+    generator.to(run.device)
+    return generator.perplexities(hold_out(run, name, found.pairs[split], found.texts[split], found.vocabulary))
 
 
 def _keys(config, generator: str, subject: str) -> dict:

@@ -11,8 +11,6 @@ from stages.generators import space_of
 if TYPE_CHECKING:
     import numpy as np
 
-    from pipeline.generate.material import HeldOut
-
 
 def rank_sentences(run: Run, job: Job, generator: str, split: str, protocol: str) -> None:
     """Measure retrieval by the perplexity of every sentence of a split given every image."""
@@ -22,11 +20,11 @@ def rank_sentences(run: Run, job: Job, generator: str, split: str, protocol: str
     import numpy as np
 
     from pipeline.evaluate.summary import headline
-    from pipeline.generate.likelihood import likelihood_scores
+    from pipeline.generate.training import likelihood_scores
     from pipeline.metrics.ranks import rank_scores
     from pipeline.metrics.retrieval import TIES, Bootstrap, evaluate, select_sentences
-    from pipeline.storage.evaluations import write_evaluation
-    from stages.generators import read_generator
+    from pipeline.storage.records import write_evaluation
+    from stages.generators import hold_out, read_generator
     from stages.inputs import read_described
 
     config, stored = run.config, read_generator(run, generator)
@@ -34,7 +32,7 @@ def rank_sentences(run: Run, job: Job, generator: str, split: str, protocol: str
     pairs, bootstrap = found.pairs[split], Bootstrap(config.evaluate.bootstrap, config.seed)
     chosen = select_sentences(pairs.owners, protocol)
     own = replace(pairs, sentences=pairs.sentences.take(chosen), owners=pairs.owners[chosen], names=pairs.names[chosen])
-    given = _held_out(run, stored, found, own, [found.texts[split][i] for i in chosen])
+    given = hold_out(run, generator, own, [found.texts[split][i] for i in chosen], found.vocabulary)
     owners, train = own.owners, found.pairs["train"]
 
     def log_probabilities(features: Any) -> "np.ndarray":
@@ -61,20 +59,6 @@ def rank_sentences(run: Run, job: Job, generator: str, split: str, protocol: str
     write_evaluation(job.path, value, {**vars(ranks), "owners": owners}, job.provenance)
     for line in headline(value):
         logging.getLogger(__name__).info(line)
-
-
-def _held_out(run: Run, stored: Any, found: Any, pairs: Any, texts: list[str]) -> "HeldOut":
-    """What the generator reads."""
-    from pipeline.generate.material import HeldOut
-    from pipeline.generate.space import JointSpace
-    from pipeline.storage.bundle import Bundle
-    from stages.generators import read_tagged_text
-
-    index, space = space_of(run.config, run.layout, stored.name), None
-    if index:
-        space = JointSpace(Bundle(index.path), run.gpu)
-    treebank = read_tagged_text(run.config) if stored.spec.treebank else None
-    return HeldOut(pairs, texts, found.vocabulary, space, treebank, run.config.seed)
 
 
 def _choices(config) -> Iterator[tuple[str, ...]]:

@@ -24,27 +24,25 @@ def report(run: Run, job: Job, form: str = "html") -> None:
     import shlex
     from functools import partial
 
-    from benchmarks.papers.printed import ranking_tables
     from pipeline.images.decode import ImageLimits
+    from pipeline.papers.printed import ranking_tables
     from pipeline.printable import printable_json
     from pipeline.report.examples import ask, compare_generators, draw_map, read_gallery
     from pipeline.report.page import Report, as_values, render
     from pipeline.report.photographs import Photographs, draw_samples, first_sentence, vector_drawing
     from pipeline.report.tables import best_model, count_reasons, shown_split
-    from pipeline.storage.atomic import publish_text
-    from pipeline.storage.evaluations import read_summary
-    from pipeline.storage.forms import Descriptions, JudgementForm
-    from pipeline.storage.phrases import PhraseRanking
-    from pipeline.storage.records import read_record
+    from pipeline.storage.batch import publish_text
+    from pipeline.storage.commit import read_record
+    from pipeline.storage.records import read_summary
     from stages.closing import example_search
     from stages.pictures import draw_alignments, draw_phrases, draw_regions
 
     settings, layout, manifest = run.config, run.layout, run.manifest
     evaluations = read_summary(layout.summary.path)
     bundles = {name: run.bundle(name) for name in settings.models}
-    described = {one.commit: read_record(one.commit, Descriptions) for one in _descriptions(settings, layout)}
-    judged = {one.path: read_record(one.path, JudgementForm) for one in _judged(settings, layout)}
-    phrases = {one.path: read_record(one.path, PhraseRanking) for one in _phrase_rankings(settings, layout)}
+    described = {one.commit: read_record(one.commit) for one in _descriptions(settings, layout)}
+    judged = {one.path: read_record(one.path) for one in _judged(settings, layout)}
+    phrases = {one.path: read_record(one.path) for one in _phrase_rankings(settings, layout)}
     photographs, limits = run.photographs, ImageLimits.from_settings(settings.collection)
     moved = Path(photographs.root) != manifest.root
     show = Photographs(photographs.read, limits, moved, partial(first_sentence, manifest))

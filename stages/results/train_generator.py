@@ -21,11 +21,10 @@ def train_generator(run: Run, job: Job, generator: str) -> None:
     """Train a registered generator; a killed run is resumed."""
     import logging
 
-    from pipeline.generate.material import Material
-    from pipeline.generate.space import JointSpace
+    from pipeline.generate.material import JointSpace, Material
     from pipeline.models.linear.views import ImageView
     from pipeline.storage.bundle import Bundle
-    from stages.generators import read_extra_text, read_tagged_text
+    from stages.generators import read_extra_text, train_tagger
     from stages.inputs import follow_training, read_described
 
     settings, layout, chosen = run.config, run.layout, run.config.generator(generator)
@@ -36,7 +35,7 @@ def train_generator(run: Run, job: Job, generator: str) -> None:
     view = ImageView(encoders, dims, settings.image_view.normalise)
     bundle = Bundle(where.path) if (where := space_of(settings, layout, generator)) else None
     space = JointSpace(bundle, run.gpu) if bundle else None
-    extra, treebank = (read_extra_text(settings), read_tagged_text(settings)) if spec.text else ([], None)
+    extra = read_extra_text(settings) if spec.text else []
     with follow_training(generator, own, job.path / "checkpoints", job.fingerprint) as (checkpoint, after_step):
         learned = spec.load().learn(
             Material(
@@ -46,7 +45,7 @@ def train_generator(run: Run, job: Job, generator: str) -> None:
                 vocabulary=found.vocabulary,
                 space=space,
                 extra=extra,
-                treebank=treebank,
+                tagger=train_tagger(settings, spec, chosen.seed),
                 settings=own,
                 seed=chosen.seed,
                 precision=_precision(run, generator),
@@ -73,7 +72,7 @@ def _read_snippets(run: Run, own: Any, found: "DescribedImages") -> dict[str, An
     import numpy as np
 
     from pipeline.generate.snippets import Snippet, region_pairs
-    from pipeline.storage.alignments import read_alignments
+    from pipeline.storage.records import read_alignments
     from stages.boxes import read_regions
 
     snippets = []
@@ -93,8 +92,8 @@ def _read_ranker(run: Run, model: str) -> "Ranker":
     from pipeline.config.registry.stored import restore
     from pipeline.errors import IntegrityError, UsageError
     from pipeline.generate.material import Ranker
-    from pipeline.generate.ranked import sum_words
-    from pipeline.storage.alignments import read_alignments
+    from pipeline.generate.snippets import sum_words
+    from pipeline.storage.records import read_alignments
 
     embeddings, stored = run.embedded_model(model)
     name, path = stored.details["registered"], run.layout.alignments(model, SNIPPETS_OF[0]).path

@@ -8,10 +8,10 @@ def build_label_table(run: Run, job: Job) -> None:
     import logging
 
     from pipeline.storage.commit import publish_record
-    from pipeline.storage.fingerprint import fingerprint
+    from pipeline.storage.json_files import fingerprint
     from pipeline.storage.trees import ParseShards
     from pipeline.text.tokens import make_analyzer
-    from pipeline.text.tree_encoding import count_labels
+    from pipeline.text.trees import count_labels
     from stages.inputs import read_token_vocabulary, read_trees
 
     manifest, (vocabulary, _) = run.manifest, read_token_vocabulary(run)

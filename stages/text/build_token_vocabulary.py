@@ -8,7 +8,7 @@ def build_token_vocabulary(run: Run, job: Job) -> None:
     import logging
 
     from pipeline.storage.commit import publish_record
-    from pipeline.storage.fingerprint import fingerprint
+    from pipeline.storage.json_files import fingerprint
     from pipeline.text.tokens import TermSettings
     from stages.texts import learn_vocabulary
 

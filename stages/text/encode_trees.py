@@ -12,7 +12,7 @@ def encode_trees(run: Run) -> Callable[[Job], None]:
     from pipeline.storage.records import read_labels
     from pipeline.storage.trees import ParseShards, write_trees
     from pipeline.text.tokens import make_analyzer
-    from pipeline.text.tree_encoding import LabelTable, pack_trees
+    from pipeline.text.trees import LabelTable, pack_trees
     from stages.inputs import read_token_vocabulary, read_trees
 
     vocabulary, _ = read_token_vocabulary(run)

@@ -11,7 +11,7 @@ def prepare_text_encoder(run: Run, job: Job, encoder: str) -> None:
     import logging
 
     from pipeline.storage.parameters import TEXT_ENCODER, write_parameters
-    from pipeline.text.encoders import Centred
+    from pipeline.text.text_encoder import Centred
     from stages.texts import read_text_material
 
     chosen, material = run.config.text_encoder(encoder), read_text_material(run, encoder)

@@ -5,8 +5,7 @@ import pytest
 from made_up_text import make_sentences, make_vocabulary
 from nltk.lm import KneserNeyInterpolated
 
-from pipeline.generate.corpus import Corpus
-from pipeline.generate.trigram import DISCOUNT, Trigram
+from pipeline.generate.corpus import DISCOUNT, Corpus, Trigram
 from pipeline.text.sequences import Tokens, encode_tokens
 from stages.generators import TrainingText
 

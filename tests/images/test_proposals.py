@@ -8,11 +8,22 @@ from torchvision.models import get_model
 from torchvision.ops import box_iou, nms
 
 from pipeline.errors import InputError
-from pipeline.images import proposals
+from pipeline.images import boxes
 from pipeline.images.box_formats import parse_all, parse_boxes
-from pipeline.images.boxes import NONE, Candidates, group, overlaps, suppress, tidy
+from pipeline.images.boxes import (
+    NONE,
+    Candidates,
+    Propose,
+    Selection,
+    WindowGrid,
+    grid_windows,
+    group,
+    overlaps,
+    select,
+    suppress,
+    tidy,
+)
 from pipeline.images.detectors import build_detector, detect
-from pipeline.images.proposals import Propose, Selection, WindowGrid, grid_windows, select
 from pipeline.workers import Failure
 
 GRID = WindowGrid(scales=(0.67, 0.5, 0.33), aspects=(1.0, 2.0, 0.5), overlap=0.5)
@@ -21,7 +32,7 @@ DETECTOR = "fasterrcnn_mobilenet_v3_large_320_fpn"
 
 
 def proposer(method: str) -> Propose:
-    return proposals.proposer(method, GRID)
+    return boxes.proposer(method, GRID)
 
 
 def random_candidates(seed: int, count: int, size: tuple[int, int] = (100, 80)) -> Candidates:

@@ -10,17 +10,14 @@ from PIL import Image
 from torchvision.ops import roi_align
 
 from pipeline.errors import UsageError
-from pipeline.images.boxes import Candidates
+from pipeline.images.boxes import Candidates, Selection, WindowGrid, proposer
 from pipeline.images.decode import ImageLimits
 from pipeline.images.extraction import ExtractionPlan
-from pipeline.images.maps import pool_regions, region_encoder
 from pipeline.images.networks import NetworkEncoder
-from pipeline.images.preparation import Cutting, Preparation, Request
+from pipeline.images.preparation import Crops, Cutting, Preparation, Request, WholeImages
 from pipeline.images.preprocess import Photograph
-from pipeline.images.proposals import Selection, WindowGrid, proposer
 from pipeline.images.region_features import SUMS, Classifier, Scatter, fit_projection, merge, rescore
-from pipeline.images.regions import DescribedRegions, RegionExtractor, describe
-from pipeline.images.warping import Crops, WholeImages
+from pipeline.images.regions import DescribedRegions, RegionExtractor, describe, pool_regions, region_encoder
 from pipeline.mapreduce import map_reduce
 from pipeline.workers import isolated_map
 

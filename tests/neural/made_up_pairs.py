@@ -18,7 +18,7 @@ from pipeline.models.neural.region_views import RegionView
 from pipeline.models.neural.task import TrainingPairs, TrainingTask
 from pipeline.models.neural.training import Checkpoint
 from pipeline.models.neural.word_towers import WordStart
-from pipeline.storage.checkpoints import Checkpoints
+from pipeline.storage.parameters import Checkpoints
 from pipeline.text.sequences import Tokens
 from pipeline.text.wordvectors import random_vectors
 

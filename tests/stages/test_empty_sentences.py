@@ -8,8 +8,8 @@ from made_up_training import add_moments, fit, make_trainable
 from scipy import sparse
 
 from pipeline.errors import IntegrityError
-from pipeline.storage.atomic import read_json
 from pipeline.storage.commit import Provenance, open_commit
+from pipeline.storage.json_files import read_json
 from pipeline.storage.shards import VECTORS
 from pipeline.storage.text_shards import VectorShard, write_vectors
 

@@ -16,7 +16,7 @@ from made_up_blocks import arguments, configure, copy_blocks, extract, make_bloc
 
 from pipeline.errors import InputError, IntegrityError, RejectLimitError, UsageError
 from pipeline.run import Run
-from pipeline.storage.atomic import publish_json, read_json
+from pipeline.storage.json_files import publish_json, read_json
 from pipeline.storage.regions import RegionShard, open_regions
 from pipeline.storage.shards import FEATURES, Shard
 from stages.pictures import draw_regions

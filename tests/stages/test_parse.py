@@ -15,7 +15,7 @@ from pipeline.errors import InputError, IntegrityError
 from pipeline.storage.manifest import Manifest
 from pipeline.storage.text_shards import TokenShards
 from pipeline.storage.trees import ParseShards, TreeShards
-from pipeline.text.conllu import read_conllu
+from pipeline.text.dependencies import read_conllu
 from pipeline.text.trees import Trees
 
 THINGS = ("dog", "cat", "bird", "horse", "boat", "house", "tree", "car")

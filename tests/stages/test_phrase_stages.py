@@ -18,14 +18,15 @@ from pipeline.models.neural.hmlstm import HMLSTM
 from pipeline.models.neural.tree_rnn import SDTRNN
 from pipeline.models.neural.word_models import LSTM
 from pipeline.run import Run
-from pipeline.storage.atomic import read_json
+from pipeline.storage.commit import read_record
 from pipeline.storage.embeddings import write_embeddings
-from pipeline.storage.evaluations import read_measured
 from pipeline.storage.integrity import examine
+from pipeline.storage.json_files import read_json
 from pipeline.storage.manifest import Manifest
 from pipeline.storage.pairs import split_pairs
 from pipeline.storage.parameters import MODEL, read_parameters, write_parameters
-from pipeline.storage.phrases import PhraseRanking, PhraseVectors, read_names, vectors_column, write_phrases
+from pipeline.storage.phrases import PhraseVectors, read_names, vectors_column, write_phrases
+from pipeline.storage.records import read_measured
 from pipeline.storage.shards import write_shard
 from pipeline.storage.trees import TreeShards
 from pipeline.text.sequences import encode_tokens
@@ -152,7 +153,7 @@ def test_a_ranking_beside_chance(run: Path) -> None:
             assert value[direction][scope]["recall@1"] <= value[direction][scope]["recall@10"]
             assert {"recall@5", "median_rank", "mean_rank", "chance", "n"} <= set(value[direction][scope])
     path = run / "evaluation/phrases/hmlstm.test.json"
-    stored, ranks = read_measured(path, PhraseRanking, "ranks")
+    stored, ranks = read_record(path), read_measured(path, "ranks")
     assert stored == value
     measured = value["region_to_phrase"]["split"]
     assert np.mean(ranks["region_to_phrase.split"] <= 5) == pytest.approx(measured["recall@5"] / 100)

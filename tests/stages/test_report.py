@@ -9,9 +9,10 @@ from made_up_sets import add_fragments, write_regions
 
 from pipeline.run.layout import Layout
 from pipeline.run.runner import make
-from pipeline.storage.atomic import CHECK, publish_json, read_json
-from pipeline.storage.evaluations import read_evaluations, write_summary
+from pipeline.storage.commit import read_record
 from pipeline.storage.integrity import examine
+from pipeline.storage.json_files import CHECK, publish_json, read_json
+from pipeline.storage.records import write_summary
 from stages.results.report import STAGE
 
 
@@ -61,7 +62,7 @@ def test_the_best_model_of_one_vector_an_image_is_shown(run: Path, monkeypatch: 
 
 def test_a_run_of_nothing_but_fragments_has_a_report_with_what_they_find(run: Path, tmp_path: Path) -> None:
     own = shutil.copytree(run, tmp_path / "run")
-    write_summary(Layout(own).summary.path, read_evaluations([evaluation(own, "dvsa")]), "", by_hand(own))
+    write_summary(Layout(own).summary.path, [read_record(evaluation(own, "dvsa"))], "", by_hand(own))
     html = " ".join(report(own, {"models": ["dvsa"]}).split())
     assert f"--index {own / 'index/dvsa'}" in html and "What dvsa finds" in html and "A map of the images" not in html
     # Each image has all that its sentences name, so that every query is answered at once.

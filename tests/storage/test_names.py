@@ -5,10 +5,10 @@ from pathlib import Path
 import pytest
 
 from pipeline.errors import IntegrityError, UsageError
-from pipeline.storage.atomic import to_json
 from pipeline.storage.bundle import CARD, Bundle, BundleWriter
 from pipeline.storage.carried_parsers import load_carried_parser
-from pipeline.storage.names import inside
+from pipeline.storage.files import inside
+from pipeline.storage.json_files import to_json
 
 WRONG = [
     "", "/etc/passwd", "..", "../x", "a/../x", "a//b", "a/", "./a", "a/./b", "a\\b", "..\\x", "C:x", "c:/x", "a\0b",
