@@ -99,7 +99,7 @@ def learn_vocabulary(run: "Run", name: str, settings: "TermSettings", **chosen: 
     from tempfile import TemporaryDirectory, gettempdir
 
     from pipeline.mapreduce import map_reduce
-    from pipeline.run.parts import chunks
+    from pipeline.run.run import chunks
     from pipeline.storage.batch import cannot_write
     from pipeline.text import vocabulary
     from pipeline.text.counting import merge_counts
