@@ -201,7 +201,7 @@ class Sentences:
 
 def open_sentences(run: "Run", model: str) -> Sentences:
     """The sentences of a run for one of its trained models."""
-    from pipeline.models.linear.text_views import TextView
+    from pipeline.models.linear.views import TextView
     from pipeline.storage.records import read_labels
     from pipeline.storage.rows import VectorRows, open_rows
     from pipeline.text.sequences import Tokens
