@@ -10,7 +10,7 @@ import torch
 
 from pipeline.config.registry.stored import restore
 from pipeline.errors import InputError, UsageError
-from pipeline.index.asking import QueryForms
+from pipeline.index.queries import QueryForms
 from pipeline.models.linear.views import ImageView
 from pipeline.models.neural.task import TrainingPairs
 from pipeline.models.neural.training import Checkpoint, Training

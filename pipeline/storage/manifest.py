@@ -172,11 +172,11 @@ class Manifest:
         """The sentences of a shard."""
         return self.table("sentences", number)["text"].to_pylist()
 
-    def training_texts(self, shards: range | None = None) -> Iterator[str]:
-        """The sentences of the train split in some shards, or all, read by shard."""
+    def texts_of(self, split: str, shards: range | None = None) -> Iterator[str]:
+        """The sentences of a split in some shards, or all, read by shard."""
         for number in range(self.n_shards) if shards is None else shards:
-            train = self.shard_splits(number) == "train"
-            own = train[self.owners(number) - number * self.shard_size]
+            in_split = self.shard_splits(number) == split
+            own = in_split[self.owners(number) - number * self.shard_size]
             yield from self.table("sentences", number)["text"].filter(own).to_pylist()
 
     def rows(self, name: str, numbers: np.ndarray | Sequence[int]) -> pa.Table:

@@ -35,6 +35,7 @@ class Terms(Form):
     max_ngram: Annotated[int, Field(ge=1, le=3)]
     lemmas: dict[str, str] = {}
     english: bool = True
+    max_characters: Annotated[int, Field(ge=1, le=3)] = 1
 
 
 class VocabularyForm(Form):

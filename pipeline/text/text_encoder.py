@@ -10,7 +10,7 @@ import numpy as np
 
 from pipeline.given_vectors import require_made_by
 from pipeline.text.tokens import TermSettings
-from pipeline.text.vocabulary import Vocabulary
+from pipeline.text.vocabulary import KnownTerms, Vocabulary
 from pipeline.text.wordvectors import WordVectors
 
 if TYPE_CHECKING:
@@ -24,6 +24,8 @@ BLOCK = 4096
 WHITENED = 1e-6
 """Share of the largest variance below which a direction is left out of whitened vectors."""
 CENTRED = "centred"
+POOR = 0.1
+"""Share of dev's sentences without a known word, or of its words that are unknown, above which a person is warned."""
 
 
 class GivenVectors(NamedTuple):
@@ -94,6 +96,10 @@ class TextEncoder:
         """The words of `text` that it does not know, each once."""
         return []
 
+    def count_words(self, text: str) -> tuple[int, int]:
+        """How many words `text` has, and how many of them it does not know."""
+        return len(text.split()), 0
+
     def suggest(self, word: str) -> str | None:
         """The known word that is nearest to `word` by its spelling; None where none is near."""
         return None
@@ -163,6 +169,9 @@ class Centred(TextEncoder):
     def unknown(self, text: str) -> list[str]:
         return self.encoder.unknown(text)
 
+    def count_words(self, text: str) -> tuple[int, int]:
+        return self.encoder.count_words(text)
+
     def suggest(self, word: str) -> str | None:
         return self.encoder.suggest(word)
 
@@ -177,6 +186,37 @@ class Centred(TextEncoder):
     def around(cls, encoder: TextEncoder, tensors: Mapping[str, np.ndarray]) -> "Centred":
         """`encoder` with the mean and matrix among `tensors`."""
         return cls(encoder, tensors[f"{CENTRED}/mean"], tensors.get(f"{CENTRED}/matrix"))
+
+
+@dataclass(frozen=True)
+class Coverage:
+    """How much of some `sentences` a text encoder or a vocabulary knows: in `without` of them it knows no word, and of
+    all their `words` it does not know `unknown`."""
+
+    sentences: int
+    without: int
+    words: int
+    unknown: int
+
+    @classmethod
+    def measure(cls, encoder: TextEncoder | KnownTerms, texts: Iterable[str]) -> "Coverage":
+        sentences = without = words = unknown = 0
+        for text in texts:
+            count, missing = encoder.count_words(text)
+            sentences += 1
+            without += not encoder.knows(text)
+            words += count
+            unknown += missing
+        return cls(sentences, without, words, unknown)
+
+    @property
+    def is_poor(self) -> bool:
+        """Whether more than POOR of the sentences, or of their words, are lost."""
+        return self.without > POOR * self.sentences or self.unknown > POOR * self.words
+
+    def __str__(self) -> str:
+        known = f"{self.without:,} of {self.sentences:,} dev sentences have no known word"
+        return f"{known}; {100 * self.unknown / max(self.words, 1):.1f} % of their words are unknown"
 
 
 def blocks(texts: Iterable[str]) -> Iterator[Sequence[str]]:

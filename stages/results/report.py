@@ -11,6 +11,7 @@ from pipeline.run.layout import Artefact
 
 if TYPE_CHECKING:
     from pipeline.storage.bundle import Bundle
+    from pipeline.text.text_encoder import Coverage
 
 LIBRARIES = ("jointspace", "torch", "torchvision", "faiss-gpu", "faiss-cpu", "numpy", "scipy", "h5py", "snakemake")
 FORMS = click.Choice(["html", "json"])
@@ -65,6 +66,7 @@ def report(run: Run, job: Job, form: str = "html") -> None:
         search=shlex.join(["jointspace", *example]) if (example := example_search(best)) else "",
         manifest=manifest.summary,
         reasons=count_reasons(manifest.each_reject()),
+        coverage=_coverage(run),
         evaluations=evaluations,
         cards=[bundle.card for bundle in bundles.values()],
         models={name: bundle.model().details for name, bundle in bundles.items()},
@@ -104,6 +106,18 @@ def _kinds(bundles: "Mapping[str, Bundle]") -> dict[str, str]:
 
     names = {bundle.card["registered"] for bundle in bundles.values()}
     return {name: " ".join((model_spec(name).load().__doc__ or "").split("\n\n")[0].split()) for name in names}
+
+
+def _coverage(run: Run) -> "dict[str, Coverage]":
+    """What the vocabularies that were learned from the training sentences know of dev's."""
+    from pipeline.storage.records import read_vocabulary
+    from pipeline.text.text_encoder import Coverage
+
+    measured = {name: run.text_encoder(name).details.get("coverage") for name in _text_encoders(run.config)}
+    if _reads_tokens(run.config):
+        measured["tokens"] = read_vocabulary(run.layout.token_vocabulary.path).get("coverage")
+    coverage = {name: Coverage(**counts) for name, counts in measured.items() if counts}
+    return {name: one for name, one in coverage.items() if one.sentences}
 
 
 def _health(run: Run) -> "list[dict[str, Any]]":
@@ -184,19 +198,31 @@ def _phrase_rankings(config, layout) -> list[Artefact]:
     return [layout.phrase_ranking(*names) for names in config.phrase_splits(config.phrases.splits)]
 
 
+def _text_encoders(config) -> list[str]:
+    """Those with a vocabulary that was learned."""
+    return [encoder.name for encoder in config.prepared_text_encoders if encoder.own.learns]
+
+
+def _reads_tokens(config) -> bool:
+    return any(config.model(name).spec.sentences != "vectors" for name in config.models)
+
+
 def _reads(config, layout) -> Inputs:
     read = [layout.index(bundle) for name in config.models for bundle in config.bundle_names(name)]
     read += [*_descriptions(config, layout), *_judged(config, layout), *_phrase_rankings(config, layout)]
     read += [layout.regions(name) for name in config.regions.encoders]
+    read += [layout.text_encoder(name) for name in _text_encoders(config)]
     if aligned := config.aligned_splits(config.align.splits):
-        read += [layout.token_vocabulary, *(layout.embeddings(model) for model, _ in aligned)]
+        read += [*(layout.embeddings(model) for model, _ in aligned)]
+    if aligned or _reads_tokens(config):
+        read.append(layout.token_vocabulary)
     read += [layout.phrases(*names) for names in config.phrase_splits(config.phrases.splits)]
     return {"manifest": layout.manifest, "summary": layout.summary} | {one.name: one for one in read}
 
 
 STAGE = Stage(
     report,
-    version=6,
+    version=7,
     wanted=lambda config: [()],
     keys=lambda config: {
         "collection": config.reproduce.collection,

@@ -15,7 +15,7 @@ from pipeline.models.linear.device_views import stack_on, stack_tensors
 from pipeline.models.linear.moments import Moments
 from pipeline.models.linear.passes import sum_blocks
 from pipeline.models.linear.views import ImageView, TextView
-from pipeline.storage.gather import SplitRows
+from pipeline.storage.pairs import SplitRows
 
 
 def make_blocks(dims: tuple[int, int], terms: int, dense: int = 0) -> list[SplitRows]:

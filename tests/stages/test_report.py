@@ -19,7 +19,8 @@ from stages.results.report import STAGE
 @pytest.fixture(scope="module")
 def run(tmp_path_factory: pytest.TempPathFactory) -> Path:
     run = make_run(tmp_path_factory.mktemp("run"))
-    retell(run / "models/ncca/model.json", "details", "training_log", value={"empty_sentences": {"tfidf": 1234}})
+    coverage = {"sentences": 4567, "without": 1234, "words": 9, "unknown": 1}
+    retell(run / "text/encoders/tfidf/model.json", "details", "coverage", value=coverage)
     make_stage("build_index", run, "ncca")
     add_fragments(run, "dvsa", {"sum": "words", "global_weight": 0})
     inverted = {"exact_limit": 10, "recall_floor": 1.0, "shortlist": {"nearest": 30, "shortlist": 100}}
@@ -56,7 +57,7 @@ def test_the_best_model_of_one_vector_an_image_is_shown(run: Path) -> None:
     for name in ("colour: the best regions", "dvsa, test: words at their best", "dvsa, test: the regions with"):
         assert html.count(f"<figcaption>{name}") == 1
     assert '<th scope="row">dvsa</th><td>test</td>\n<td>' in html and "2.00 <small>(2)</small>" in html
-    assert "1,234 sentences have no word that the text encoder tfidf knows" in html
+    assert "1,234 of 4,567 dev sentences have no known word; 11.1 % of their words are unknown" in html
 
 
 def test_a_run_of_nothing_but_fragments_has_a_report_with_what_they_find(run: Path, tmp_path: Path) -> None:

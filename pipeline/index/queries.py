@@ -1,5 +1,8 @@
-"""Queries, words and photographs, in the joint space of a bundle's model."""
+"""Queries, words and photographs, in the joint space of a bundle's model, encoded as what it indexes was."""
 
+import hashlib
+import json
+from collections import OrderedDict
 from collections.abc import Callable, Collection, Mapping, Sequence
 from functools import cached_property
 from importlib.util import find_spec
@@ -8,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from pipeline.config.registry.stored import restore, restore_text_encoder
+from pipeline.config.registry.stored import restore, restore_encoder, restore_text_encoder
 from pipeline.errors import MALFORMED, InputError, IntegrityError, UsageError, brief
 from pipeline.index.format import REBUILD
 from pipeline.multivectors import Items, MultiVectors, concatenate
@@ -17,7 +20,8 @@ from pipeline.text.tokens import make_analyzer
 from pipeline.text.vocabulary import Vocabulary
 
 if TYPE_CHECKING:
-    from pipeline.index.query import StoredEncoder
+    from PIL.Image import Image
+
     from pipeline.text.text_encoder import TextEncoder
     from pipeline.text.trees import Trees
 
@@ -32,8 +36,9 @@ MOST_SUGGESTED = 8
 """Unknown words of a query for which a known one is looked for, which takes milliseconds each."""
 
 
-class Asker:
-    """The model of a pipeline.storage.bundle.Bundle and what it needs for queries; parts are read when first needed."""
+class QueryEncoder:
+    """Brings queries into the joint space of a pipeline.storage.bundle.Bundle's model; parts are read when first
+    needed."""
 
     def __init__(self, bundle: Any) -> None:
         self.bundle = bundle
@@ -62,8 +67,6 @@ class Asker:
 
     def stored_encoders(self) -> "dict[str, StoredEncoder]":
         """The encoders of photographs, by name. Raises UsageError where one is missing."""
-        from pipeline.index.query import StoredEncoder  # and Pillow, which words do without
-
         self._require_encoders(self.bundle.card["encoders"])
         return {name: StoredEncoder(self.bundle, name) for name in self.encoders}
 
@@ -77,27 +80,32 @@ class Asker:
     def _computed(self, embed: Callable[[], Items]) -> Items:
         """What the model makes of a query. IntegrityError where it does not fit the bundle's vocabulary or encoders."""
         try:
-            found = embed()
-            vectors = found.vectors if isinstance(found, MultiVectors) else found
+            items = embed()
+            vectors = items.vectors if isinstance(items, MultiVectors) else items
         except (*MALFORMED, IntegrityError) as error:
             raise IntegrityError(
                 f"the model in {self.bundle.folder} does not fit its vocabulary or encoders ({brief(error)}); {REBUILD}"
             ) from error
         if vectors.ndim != 2 or not np.isfinite(vectors).all():
             raise IntegrityError(f"the model in {self.bundle.folder} makes vectors that are not finite; {REBUILD}")
-        return found
+        return items
 
     def unknown_words(self, sentence: str) -> list[str]:
         """The words of `sentence` that are in no vocabulary of the model, and so are ignored."""
-        lists, readers = [], self._forms.readers
-        for one in readers:
-            others = [other for other in readers if other is not one]
-            lists.append([word for word in one.unknown(sentence) if all(other.unknown(word) for other in others)])
-        return min(lists, key=len)  # a vocabulary of lemmas may name one that the others know in another form alone
+        readers = self._forms.readers
+        unknown = [
+            [
+                word
+                for word in reader.unknown(sentence)
+                if all(other.unknown(word) for other in readers if other is not reader)
+            ]
+            for reader in readers
+        ]
+        return min(unknown, key=len)  # a vocabulary of lemmas may name one that the others know in another form alone
 
     def suggest(self, word: str) -> str | None:
         """The known word that is nearest to an unknown one by its spelling; None where none is near."""
-        return next(filter(None, (one.suggest(word) for one in self._forms.readers)), None)
+        return next(filter(None, (reader.suggest(word) for reader in self._forms.readers)), None)
 
     def ignored(self, *texts: str) -> dict[str, str | None]:
         """The words of some texts that are ignored, each of the first few with the known one that is spelt like it."""
@@ -117,9 +125,9 @@ class Asker:
         if not sentence.strip():
             raise InputError("the sentence is empty; write some words")
         readers = self._forms.readers
-        if not any(one.searches(sentence) for one in readers):
+        if not any(reader.searches(sentence) for reader in readers):
             words = spell(self.ignored(sentence)) or "it has only stop words and signs"
-            kind = "no word but stop words" if any(one.knows(sentence) for one in readers) else "no word"
+            kind = "no word but stop words" if any(reader.knows(sentence) for reader in readers) else "no word"
             raise InputError(f"{kind} of {sentence!r} is in the vocabulary ({words}); use other words")
 
     @property
@@ -174,7 +182,8 @@ class QueryForms:
                 )
             stored = {name: bundle.text_encoder(name) for name in model.text_encoders}
             self.encoders = {
-                name: restore_text_encoder(one.settings, one.tensors, bundle.folder) for name, one in stored.items()
+                name: restore_text_encoder(parameters.settings, parameters.tensors, bundle.folder)
+                for name, parameters in stored.items()
             }
         words = [view for view in self.views if view != VECTORS]
         parsed = [view for view in words if view in VIEWS]
@@ -184,9 +193,10 @@ class QueryForms:
                 f" search with a photograph (--image), or the index of a model that reads plain words, or {remedy}"
             )
         value = bundle.vocabulary() if words else {}
-        known = {view: value["views"][view] if self.each else value for view in words}
         try:
-            self.vocabularies = {view: Vocabulary.from_dict(one) for view, one in known.items()}
+            self.vocabularies = {
+                view: Vocabulary.from_dict(value["views"][view] if self.each else value) for view in words
+            }
         except MALFORMED as error:
             raise IntegrityError(f"the vocabulary of {bundle.folder} cannot be used: {error}; get it anew") from error
 
@@ -198,7 +208,7 @@ class QueryForms:
     @property
     def terms(self) -> Sequence[str]:
         """The words, and pairs of words, that a text encoder or vocabulary lists; nothing where none does."""
-        return next((one.terms for one in self.readers if one.terms), ())
+        return next((reader.terms for reader in self.readers if reader.terms), ())
 
     def __call__(self, texts: Sequence[str]) -> Any:
         """`texts` in the form that the model takes; trees of a single one."""
@@ -208,7 +218,10 @@ class QueryForms:
     def _form(self, view: str, texts: Sequence[str]) -> Any:
         if view == VECTORS:
             few = len(texts) <= FEW
-            return {name: (one.encode_query if few else one.encode)(texts) for name, one in self.encoders.items()}
+            return {
+                name: (encoder.encode_query if few else encoder.encode)(texts)
+                for name, encoder in self.encoders.items()
+            }
         if view in VIEWS:
             return self._parser.trees(texts[0], view, self.vocabularies[view])
         return encode_tokens(texts, self.vocabularies[view])
@@ -256,3 +269,53 @@ class QueryParser:
 def spell(ignored: Mapping[str, str | None]) -> str:
     """Words that are not known, and what may be meant: `purpel (purple?), zyx`."""
     return ", ".join(f"{word} ({near}?)" if near else word for word, near in ignored.items())
+
+
+class StoredEncoder:
+    """The encoder `name` of a pipeline.storage.bundle.Bundle, which is read when it is opened."""
+
+    def __init__(self, bundle: Any, name: str) -> None:
+        self._bundle, self._name = bundle, name
+        self.settings: Mapping[str, Any] = bundle.card["encoders"][name]
+
+    @property
+    def key(self) -> str:
+        """The same for two that read the same file and have the same settings, whatever their bundles say of them."""
+        about = self._bundle.about(f"encoders/{self._name}/model.safetensors")
+        return f"{about['sha256']}{json.dumps(self.settings, sort_keys=True)}"
+
+    def open(self) -> Any:
+        """What has `encode`, of RGB images, (n, dim) float32."""
+        return restore_encoder(self.settings, self._bundle.encoder(self._name).tensors)
+
+
+def encode_image(image: "Image", encoders: Mapping[str, Any]) -> dict[str, np.ndarray]:
+    """Encoder name -> (1, dim) float32 of an RGB image, by encoders that were opened."""
+    return {name: encoder.encode([image]) for name, encoder in encoders.items()}
+
+
+class SharedEncoders:
+    """Encoders of several bundles: each is opened once, when it is first needed, and the features of the last KEPT
+    photographs are kept, so that several models, or another question, do not encode them again. For one thread."""
+
+    KEPT = 64
+
+    def __init__(self, decode: Callable[[bytes], "Image"]) -> None:
+        self._decode = decode
+        self._opened: dict[str, Any] = {}
+        self._features: OrderedDict[tuple[str, str], np.ndarray] = OrderedDict()
+
+    def __call__(self, data: bytes, encoders: Mapping[str, StoredEncoder]) -> dict[str, np.ndarray]:
+        """Encoder name -> (1, dim) float32 of an encoded image. Two encoders are one where their `key` is the same."""
+        digest = hashlib.sha256(data).hexdigest()
+        keys = {name: encoder.key for name, encoder in encoders.items()}
+        missing = {key: encoders[name] for name, key in keys.items() if (digest, key) not in self._features}
+        image = self._decode(data) if missing else None
+        for key, encoder in missing.items():
+            if key not in self._opened:
+                self._opened[key] = encoder.open()
+            self._features[digest, key] = self._opened[key].encode([image])
+        features = {name: self._features[digest, key] for name, key in keys.items()}
+        while len(self._features) > self.KEPT:
+            self._features.popitem(last=False)
+        return features
