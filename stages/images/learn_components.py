@@ -31,7 +31,7 @@ def sum_regions(part: range, root: Path, encoder: str) -> "Scatter | None":
     import numpy as np
 
     from pipeline.images.region_features import Scatter, absorb
-    from pipeline.storage.regions import open_regions
+    from pipeline.storage.features import open_regions
 
     run, total = Run(root), None
     for number in part:
