@@ -15,7 +15,12 @@ WITHOUT_TINY = {
     "pixels.py": "a whole workflow",
 }
 COMPARISON = {"name", "ours", "reference", "ratio", "pairs", "cpu_over_wall"}
-OTHERS = {"adaptation.py": "recall@10", "listing.py": "form", "million.py": "peak_gib", "serve.py": "requests_per_second"}
+OTHERS = {
+    "adaptation.py": "recall@10",
+    "listing.py": "form",
+    "million.py": "peak_gib",
+    "serve.py": "requests_per_second",
+}
 """What the lines of those have that compare no two ways."""
 SLOW = {"million.py", "sae.py"}
 """They take more than 20 seconds of a processor even so."""
