@@ -231,8 +231,8 @@ class WsabieSGD(LinearModel):
 
     @classmethod
     def fit(cls, task: FitTask) -> Tuned:
-        """The best learning rate and alpha, stopped early on dev: all rates at the middle alpha, then all alphas at the best
-        rate; with `task.chosen`, those, for as many epochs as were best then. UsageError unless training is `target`."""
+        """The learning rate (at the middle alpha), then the alpha that is best, stopped early on dev;
+        with `task.chosen`, those, for as many epochs as were best then. UsageError unless training is `target`."""
         if task.training != "target":
             raise UsageError(f"Wsabie learns from target pairs only, not by training {task.training}; take ncca")
         settings, moments, dev = task.settings, task.sets.target, task.dev
