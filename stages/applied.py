@@ -109,7 +109,7 @@ def apply_bundle(
 
 def _require_whole_images(bundle: "Bundle", asker: "QueryEncoder") -> None:
     """Raises UsageError for a model that sees more of an image than its encoders make of the pixels."""
-    from pipeline.config.registry.stored import stored_kind
+    from pipeline.config.stored import stored_kind
     from pipeline.errors import UsageError
 
     name = bundle.card["model"]
@@ -132,7 +132,7 @@ def _begin(photographs: Path, output: Path, changes: Mapping[str, Any]) -> Run:
 
     from pipeline import config
     from pipeline.collections.detect import detect
-    from pipeline.config.schema.section import SPLITS, as_name
+    from pipeline.config.section import SPLITS, as_name
     from pipeline.errors import UsageError
     from pipeline.storage.batch import publish_text
     from pipeline.storage.json_files import publish_json
@@ -184,7 +184,7 @@ def _ingest(run: Run, stage: Any) -> None:
 
 def _index(run: Run, bundle: "Bundle", asker: "QueryEncoder", name: str) -> Path:
     """Write the bundle; returns its folder."""
-    from pipeline.config.schema.section import SPLITS
+    from pipeline.config.section import SPLITS
     from pipeline.storage.bundle import BundleWriter
     from pipeline.storage.json_files import fingerprint
     from pipeline.storage.pairs import split_ids

@@ -9,7 +9,7 @@ if TYPE_CHECKING:
     import numpy as np
 
     from pipeline.config import Config
-    from pipeline.config.schema.results import IndexSettings
+    from pipeline.config.results import IndexSettings
     from pipeline.run import Run
     from pipeline.run.layout import Artefact, Layout
     from pipeline.storage.bundle import BundleWriter
@@ -27,7 +27,7 @@ def write_bundle(
     provenance: "Provenance",
 ) -> None:
     """Write the bundle of the images and sentences `ids` of a run into `folder`; its card says `about`, too."""
-    from pipeline.config.registry.stored import restore
+    from pipeline.config.stored import restore
     from pipeline.storage.bundle import Bundle, BundleWriter
     from pipeline.storage.card import CARD
     from pipeline.storage.commit import CARRIED, carry

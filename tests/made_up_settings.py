@@ -3,8 +3,8 @@
 from collections.abc import Sequence
 from typing import Any
 
-from pipeline.config.registry.models import model_spec
-from pipeline.config.schema.models import (
+from pipeline.config.registry import model_spec
+from pipeline.config.models import (
     FitSettings,
     KernelsSettings,
     TransferSettings,

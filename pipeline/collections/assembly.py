@@ -22,7 +22,7 @@ from pipeline.collections.ownership import ORDER, OWNERS, find_owners
 from pipeline.collections.records import DIVIDED, Reject
 from pipeline.collections.reject_table import BOXES, DOCUMENTS, FAULTY, SENTENCES, UNUSABLE, to_bytes, to_text
 from pipeline.collections.splits import Division, place
-from pipeline.config.schema.section import SPLITS
+from pipeline.config.section import SPLITS
 from pipeline.disk_tables import WINDOW
 from pipeline.workers import Failure
 

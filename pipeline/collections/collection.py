@@ -10,7 +10,7 @@ import pyarrow as pa
 from pipeline.collections.annotations import are_none
 from pipeline.collections.records import Reject
 from pipeline.collections.reject_table import RejectSummary, to_text
-from pipeline.config.schema.section import SPLITS
+from pipeline.config.section import SPLITS
 from pipeline.errors import InputError, RejectLimitError
 
 HARMLESS = ("empty", "duplicate")

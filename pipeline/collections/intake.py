@@ -30,7 +30,7 @@ from pipeline.collections.records import (
     SentenceRecord,
 )
 from pipeline.collections.reject_table import LISTED, RejectTable, to_bytes
-from pipeline.config.schema.section import SPLITS
+from pipeline.config.section import SPLITS
 from pipeline.disk_tables import DiskTables
 from pipeline.image_names import Readings
 

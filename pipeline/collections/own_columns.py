@@ -16,7 +16,7 @@ import numpy as np
 import pyarrow as pa
 
 from pipeline.collections.field_readings import TYPES, FieldReadings
-from pipeline.config.schema.collection import LONGEST_NAME
+from pipeline.config.collection import LONGEST_NAME
 from pipeline.printable import UNSAFE
 
 MOST_COLUMNS = 100

@@ -13,7 +13,7 @@ def combine(run: Run, job: Job, model: str) -> None:
     A refit has the weights of the ensemble that it refits."""
     import logging
 
-    from pipeline.config.registry.models import combining
+    from pipeline.config.registry import combining
     from pipeline.models.linear.ensemble import Ensemble
     from pipeline.storage.batch import FileBatch
     from pipeline.storage.commit import publish_record
@@ -82,7 +82,7 @@ def _choose(run: Run, ensemble: str, members: Mapping[str, Any]) -> dict[str, An
 
 
 def _member(parameters: Any, weight: float) -> Any:
-    from pipeline.config.registry.stored import restore
+    from pipeline.config.stored import restore
     from pipeline.models.linear.ensemble import EnsembleMember
 
     kind = parameters.details["registered"]

@@ -123,7 +123,7 @@ def _word_file(config, chosen) -> Path:
 
 def _read_start(run: Run, model: str) -> Any:
     """The model that `model` starts from, with the vectors of every word if it reads words and that one vectors."""
-    from pipeline.config.registry.stored import restore, restore_text_encoder
+    from pipeline.config.stored import restore, restore_text_encoder
     from pipeline.models.neural.word_towers import SAMPLE, WordStart
     from stages.texts import read_token_vocabulary
 

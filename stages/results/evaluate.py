@@ -92,7 +92,7 @@ def _measure_cost(bundle, embeddings, pairs, chosen, images, sentences, gpu) -> 
 
 
 def _choices(config) -> Iterator[tuple[str, ...]]:
-    from pipeline.config.schema.section import DESCRIBED, PROTOCOLS
+    from pipeline.config.section import DESCRIBED, PROTOCOLS
 
     return product(config.every_model(), DESCRIBED, PROTOCOLS)
 

@@ -13,7 +13,7 @@ from pipeline.collections.formats import lists
 from pipeline.collections.formats.files import CollectionFolder
 from pipeline.collections.formats.remote_files import open_collection
 from pipeline.collections.records import ImageRecord, Options, Record, Reject, SentenceRecord
-from pipeline.config.schema.section import SPLITS
+from pipeline.config.section import SPLITS
 from pipeline.errors import InputError
 
 FILES = {
