@@ -8,7 +8,7 @@
 import yaml
 
 from pipeline.config import default_path
-from pipeline.storage.atomic import publish_text
+from pipeline.storage.batch import publish_text
 from stages.closing import close
 from stages.requirements import require_all
 

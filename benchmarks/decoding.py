@@ -14,11 +14,10 @@ import torch
 from interleave import compare, parse_options, report
 from PIL import Image
 
-from pipeline.images.backbones import build
 from pipeline.images.decode import ImageLimits, decode
 from pipeline.images.extraction import make_probes
-from pipeline.images.preprocess import Preprocessing, prepare
-from pipeline.images.shared_pixels import shared_map
+from pipeline.images.networks import build
+from pipeline.images.preprocess import Preprocessing, prepare, shared_map
 from pipeline.images.weights import parse
 from pipeline.workers import isolated_map
 

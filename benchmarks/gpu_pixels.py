@@ -20,12 +20,10 @@ from pipeline.device import full_float32, upload
 from pipeline.images.boxes import Candidates
 from pipeline.images.decode import ImageLimits
 from pipeline.images.extraction import Extractor, choose_plan, make_probes
-from pipeline.images.maps import region_encoder
 from pipeline.images.networks import NetworkEncoder, NetworkSpec, untrained
-from pipeline.images.preparation import PreparedImage
+from pipeline.images.preparation import PreparedImage, WholeImages
 from pipeline.images.preprocess import Photograph, Preprocessing, load_all
-from pipeline.images.regions import RegionExtractor
-from pipeline.images.warping import WholeImages
+from pipeline.images.regions import RegionExtractor, region_encoder
 
 MEAN, STD = (0.485, 0.456, 0.406), (0.229, 0.224, 0.225)
 LIMITS = ImageLimits(max_pixels=64_000_000, min_side=8, max_aspect=20)

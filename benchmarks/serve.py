@@ -28,11 +28,10 @@ import pyarrow as pa  # noqa: E402
 
 from pipeline.config.registry.models import model_spec  # noqa: E402
 from pipeline.index.build import build_index  # noqa: E402
-from pipeline.index.requirements import Requirements  # noqa: E402
+from pipeline.index.chooser import Requirements  # noqa: E402
 from pipeline.index.vectors import ArrayVectors  # noqa: E402
 from pipeline.models.linear.projection import Directions  # noqa: E402
-from pipeline.models.linear.text_views import TextView  # noqa: E402
-from pipeline.models.linear.views import ImageView  # noqa: E402
+from pipeline.models.linear.views import ImageView, TextView  # noqa: E402
 from pipeline.storage.bundle import BundleWriter  # noqa: E402
 from pipeline.storage.parameters import MODEL, TEXT_ENCODER, write_parameters  # noqa: E402
 from pipeline.text.tfidf import TfidfEncoder  # noqa: E402
@@ -77,7 +76,7 @@ def make_bundle(folder: Path, count: int, dim: int, candidates: list[str] | str)
     path = folder / "text_encoder" / "model.safetensors"
     write_parameters(path, TEXT_ENCODER, {}, settings=encoder.settings())
     writer.add_parameters(path.parent, "text_encoders/tfidf/")
-    cards = {"images": built.card.to_dict(), "sentences": sentences.card.to_dict()}
+    cards = {"images": built.card, "sentences": sentences.card}
     text_encoders = {"tfidf": {"kind": "tf-idf"}}
     writer.commit({**MADE_UP, "dim": dim, "text_encoders": text_encoders, **cards, "data_root": str(folder)})
     return cards["images"]

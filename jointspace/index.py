@@ -13,7 +13,7 @@ from jointspace.arguments import require_text, to_array, to_count, to_number
 from pipeline import config
 from pipeline.errors import InputError, UsageError
 from pipeline.images.decode import ImageLimits, decode, to_rgb
-from pipeline.index.query import encode_image
+from pipeline.index.queries import encode_image
 from pipeline.index.search import Hit, Photograph, Searcher
 from pipeline.storage.bundles import open_bundle
 

@@ -13,13 +13,10 @@ from pipeline.errors import InputError, Refused
 
 FLAGS = os.O_RDONLY | os.O_NONBLOCK | os.O_NOCTTY | os.O_CLOEXEC
 """Of a file that is opened: a pipe would be waited for, and a terminal become ours."""
-KINDS = (
-    (stat.S_ISDIR, "a folder"),
-    (stat.S_ISFIFO, "a pipe"),
-    (stat.S_ISSOCK, "a socket"),
-    (stat.S_ISCHR, "a device"),
-    (stat.S_ISBLK, "a device"),
-)
+KINDS = {
+    stat.S_IFDIR: "a folder", stat.S_IFIFO: "a pipe", stat.S_IFSOCK: "a socket", stat.S_IFCHR: "a device",
+    stat.S_IFBLK: "a device", stat.S_IFLNK: "a link",
+}  # fmt: skip
 
 LONGEST_LINE = 1 << 24
 """Bytes. A longer line is not text, and would be read into memory all at once."""
@@ -72,9 +69,13 @@ def _open(root: str, path: str, follow_links: bool) -> int:
     return os.open(resolved, FLAGS)
 
 
+def kind_of(mode: int) -> str | None:
+    """What a file of this mode is, as a noun; None for a regular file."""
+    return None if stat.S_ISREG(mode) else KINDS.get(stat.S_IFMT(mode), "something else")
+
+
 def _require_regular(status: os.stat_result, most_bytes: float) -> None:
-    if not stat.S_ISREG(status.st_mode):
-        kind = next((kind for is_kind, kind in KINDS if is_kind(status.st_mode)), "something else")
+    if kind := kind_of(status.st_mode):
         raise UnopenedFile("unreadable", f"not a regular file but {kind}")
     if status.st_size > most_bytes:
         raise UnopenedFile("too-large", f"{status.st_size} bytes, more than {most_bytes:.0f}")

@@ -11,7 +11,7 @@ from stages.catalogue import declared
 if TYPE_CHECKING:
     import numpy as np
 
-    from pipeline.index.asking import Asker
+    from pipeline.index.queries import QueryEncoder
     from pipeline.storage.bundle import Bundle
 
 RECORD = "applied.json"
@@ -22,12 +22,12 @@ def embed_with_bundle(run: Run, bundle: str) -> Callable[[Job], None]:
     """Embed all images, and the sentences where there are some, by the model in the folder `bundle`."""
     import numpy as np
 
-    from pipeline.index.asking import Asker
+    from pipeline.index.queries import QueryEncoder
     from pipeline.storage.bundle import Bundle
     from pipeline.storage.embeddings import write_embeddings
 
     opened = Bundle(Path(bundle))
-    asker, stored = Asker(opened), opened.model()
+    asker, stored = QueryEncoder(opened), opened.model()
     known = stored.details
 
     def make(job: Job) -> None:
@@ -52,7 +52,7 @@ def _reads(_, layout: Layout, bundle: str) -> Inputs:
 
 
 def _writes(layout: Layout, bundle: str) -> Shards:
-    from pipeline.storage.names import plain
+    from pipeline.storage.files import plain
 
     return layout.embeddings(plain(_card(bundle)["model"], bundle))
 
@@ -85,15 +85,15 @@ def apply_bundle(
     What an earlier call has made of the same is kept. Raises UsageError for a model that sees more of an image than its
     encoders make of the pixels, for a folder without photographs, and where another command's run is in `output`.
     """
-    from pipeline.index.asking import Asker
+    from pipeline.index.queries import QueryEncoder
     from pipeline.run.runner import make
     from pipeline.storage.bundle import Bundle
     from pipeline.storage.bundles import open_bundle
-    from pipeline.storage.names import plain
+    from pipeline.storage.files import plain
 
     bundle = open_bundle(source).parts[0]  # each has the model
     bundle.check_rows()
-    asker = Asker(bundle)
+    asker = QueryEncoder(bundle)
     _require_whole_images(bundle, asker)
     encoders = [plain(encoder, bundle.folder) for encoder in asker.encoders]
     run, known = _begin(photographs, output, changes or {}), declared()
@@ -107,7 +107,7 @@ def apply_bundle(
     return Bundle(_index(run, bundle, asker, name or output.absolute().name))
 
 
-def _require_whole_images(bundle: "Bundle", asker: "Asker") -> None:
+def _require_whole_images(bundle: "Bundle", asker: "QueryEncoder") -> None:
     """Raises UsageError for a model that sees more of an image than its encoders make of the pixels."""
     from pipeline.config.registry.stored import stored_kind
     from pipeline.errors import UsageError
@@ -134,7 +134,8 @@ def _begin(photographs: Path, output: Path, changes: Mapping[str, Any]) -> Run:
     from pipeline.collections.detect import detect
     from pipeline.config.schema.section import SPLITS, as_name
     from pipeline.errors import UsageError
-    from pipeline.storage.atomic import publish_json, publish_text
+    from pipeline.storage.batch import publish_text
+    from pipeline.storage.json_files import publish_json
 
     folder = output.absolute()
     layout = Layout(folder)
@@ -173,7 +174,7 @@ def _carry(run: Run, encoder: str, bundle: "Bundle") -> None:
 def _ingest(run: Run, stage: Any) -> None:
     """Make the manifest, unless it was made from the same photographs."""
     from pipeline.run.runner import make
-    from pipeline.storage.atomic import publish_json, read_json
+    from pipeline.storage.json_files import publish_json, read_json
 
     record, digest = run.layout.file(RECORD).path, run.job(stage, ()).fingerprint
     if read_json(record).get("ingest") != digest or not run.layout.manifest.commit.exists():
@@ -181,22 +182,22 @@ def _ingest(run: Run, stage: Any) -> None:
         publish_json(record, {"ingest": digest})
 
 
-def _index(run: Run, bundle: "Bundle", asker: "Asker", name: str) -> Path:
+def _index(run: Run, bundle: "Bundle", asker: "QueryEncoder", name: str) -> Path:
     """Write the bundle; returns its folder."""
     from pipeline.config.schema.section import SPLITS
     from pipeline.storage.bundle import BundleWriter
-    from pipeline.storage.fingerprint import fingerprint
+    from pipeline.storage.json_files import fingerprint
     from pipeline.storage.pairs import split_ids
-    from stages.indices import add_indices
+    from stages.bundled import add_indices
 
     source, manifest, settings = bundle.card, run.manifest, run.config.index
     embeddings, ids = run.embeddings(source["model"]), split_ids(manifest, settings.splits)
     writer = BundleWriter(run.layout.index(source["model"]).path)
     about = add_indices(writer, embeddings, ids, settings, run.gpu, _queries(bundle, asker))
     for modality, rows in ids.items():
-        writer.add_table(f"{modality}.parquet", getattr(manifest, modality).take(rows[:]))
+        writer.add_table(f"{modality}.parquet", getattr(manifest, modality).take(rows))
     own = {file for file in source["files"] if file.partition(".")[0] in ids}
-    writer.copy(bundle, but=own)
+    writer.link(bundle, but=own)
     inputs = {one: digest for one, digest in source["inputs"].items() if not one.startswith("embeddings/")}
     inputs |= {**embeddings.inputs, "bundle": source["fingerprint"]}
     card = {key: value for key, value in source.items() if key not in ("files", "part", *ids)}
@@ -206,7 +207,7 @@ def _index(run: Run, bundle: "Bundle", asker: "Asker", name: str) -> Path:
     return writer.folder
 
 
-def _queries(bundle: "Bundle", asker: "Asker") -> "np.ndarray | None":
+def _queries(bundle: "Bundle", asker: "QueryEncoder") -> "np.ndarray | None":
     """Sentences of the bundle, to measure an index of images with; None where it has none in plain words."""
     from contextlib import suppress
 

@@ -12,7 +12,7 @@ from pipeline.remote.paths import place
 from pipeline.run import Run
 
 if TYPE_CHECKING:
-    from pipeline.index.asking import Asker
+    from pipeline.index.queries import QueryEncoder
     from pipeline.storage.bundle import Bundle
 
 LONGEST, LOOKED_AT = 80, 20
@@ -58,9 +58,9 @@ def results_of(run: Path) -> dict[str, Any]:
     """What the folder `run` has to show: `evaluations`, the best model's first; the path of the `report`; and a
     `search` with that model, as arguments of `jointspace`. Raises IntegrityError for what is damaged."""
     from pipeline.evaluate.summary import ranking
-    from pipeline.storage.atomic import read_json
     from pipeline.storage.bundles import open_bundle
-    from pipeline.storage.names import plain
+    from pipeline.storage.files import plain
+    from pipeline.storage.json_files import read_json
 
     summary, report = run / "evaluation" / "summary.json", run / "report" / "index.html"
     ranked = ranking(values) if summary.exists() and (values := read_json(summary)) else []
@@ -77,9 +77,9 @@ def results_of(run: Path) -> dict[str, Any]:
 def example_search(bundle: "Bundle") -> list[str] | None:
     """A search that the bundle can answer: for a short sentence of its own, all of whose words it knows, else for the
     known words of one, else for one of its photographs; None where it answers vectors alone. It is safe to print."""
-    from pipeline.index.asking import Asker
+    from pipeline.index.queries import QueryEncoder
 
-    asker, words = Asker(bundle), ["search", "--index", str(bundle.folder)]
+    asker, words = QueryEncoder(bundle), ["search", "--index", str(bundle.folder)]
     with suppress(UsageError):
         if sentence := _known_sentence(asker, (*_printable(bundle, "sentences", "text"), FALLBACK)):
             return [*words, sentence]
@@ -94,7 +94,7 @@ def example_search(bundle: "Bundle") -> list[str] | None:
     return None
 
 
-def _known_sentence(asker: "Asker", sentences: Sequence[str]) -> str | None:
+def _known_sentence(asker: "QueryEncoder", sentences: Sequence[str]) -> str | None:
     """The first of some sentences without an unknown word, else the longest run of known words in the first that has
     one."""
     for whole in (True, False):

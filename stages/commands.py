@@ -72,10 +72,10 @@ def output(kind: click.Path, what: str):
     return lock
 
 
-def first_sentence(command: click.Command) -> str:
-    """Of its help; "et al." does not end one, as it does for click."""
-    text = " ".join(cleandoc(command.help or "").partition("\n\n")[0].split())
-    return SENTENCE.match(text)[0]
+def first_sentence(text: str | None) -> str:
+    """Of a docstring; "et al." does not end one, as it does for click."""
+    paragraph = " ".join(cleandoc(text or "").partition("\n\n")[0].split())
+    return SENTENCE.match(paragraph)[0]
 
 
 def command_of(stage: "Stage") -> click.Command:
@@ -130,7 +130,7 @@ def begin(root: Path, config_path: Path | None) -> "Run":
     import yaml
 
     from pipeline import config
-    from pipeline.storage.atomic import publish_text
+    from pipeline.storage.batch import publish_text
 
     run = Run(root, config.load(config_path))
     publish_text(run.layout.config, yaml.safe_dump(config.read_mapping(config_path), sort_keys=False))

@@ -104,13 +104,13 @@ def other_device(request: pytest.FixtureRequest) -> Iterator["torch.device"]:
 def on_device(other_device: "torch.device") -> Iterator["torch.device"]:
     """The same, which commands find to be the one to compute on."""
     from pipeline import device
-    from pipeline.index import shard_search
+    from pipeline.index import exact
 
     def find(_: object) -> "torch.device":
         return other_device
 
     finders = {"find_device": device.find_device, "find_gpu": device.find_gpu}
-    for module in (device, shard_search):
+    for module in (device, exact):
         for name in finders.keys() & vars(module).keys():
             setattr(module, name, find)
     yield other_device

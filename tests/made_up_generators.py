@@ -15,7 +15,9 @@ TAGGED = (
     (("a", "DET"), ("{}", "NOUN")),
 )
 CONLLU = "\n".join(
-    "".join(f"{i}\t{word.format(thing)}\t_\t{tag}\n" for i, (word, tag) in enumerate(sentence, 1))
+    "".join(
+        f"{i}\t{word.format(thing)}\t_\t{tag}\t_\t_\t{i - 1}\tdep\t_\t_\n" for i, (word, tag) in enumerate(sentence, 1)
+    )
     for thing in THINGS
     for sentence in TAGGED
 )

@@ -8,17 +8,15 @@ from made_up import MADE_BY, THINGS, by_hand
 
 from pipeline.models.linear.views import ImageView
 from pipeline.models.neural.fragment_models import DVSA
-from pipeline.models.neural.region_views import RegionView
+from pipeline.models.neural.task import RegionView
 from pipeline.multivectors import MultiVectors, ScoreRule
 from pipeline.run.layout import Layout
 from pipeline.storage.commit import publish_record
 from pipeline.storage.embeddings import write_embeddings
-from pipeline.storage.fingerprint import fingerprint
-from pipeline.storage.gather import shard_path
+from pipeline.storage.json_files import fingerprint
 from pipeline.storage.manifest import Manifest
 from pipeline.storage.parameters import MODEL, write_parameters
-from pipeline.storage.regions import REGIONS
-from pipeline.storage.shards import write_shard
+from pipeline.storage.shards import REGIONS, shard_path, write_shard
 from pipeline.text.tokens import make_analyzer
 from pipeline.text.vocabulary import Vocabulary
 

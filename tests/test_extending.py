@@ -10,7 +10,7 @@ import yaml
 from PIL import Image
 from warm import ROOT
 
-from pipeline.storage.atomic import read_json
+from pipeline.storage.json_files import read_json
 from pipeline.storage.parameters import ENCODER, MODEL, read_parameters
 
 MIRRORED = '''"""The registered model `mirrored`: a normalized CCA whose space is turned round."""
@@ -31,7 +31,7 @@ from dataclasses import asdict
 
 from torch.nn import functional
 
-from pipeline.images.encoders import ImageEncoder
+from pipeline.images.image_encoder import ImageEncoder
 from pipeline.images.preprocess import Preprocessing
 
 
@@ -127,11 +127,11 @@ LINES = {
         '_fitted("mirrored", "mirrored:Mirrored", grid=GRID),\n',
     ),
     "pipeline/config/registry/encoders.py": (
-        '_spec("pooled", "pooled_regions:PooledEncoder", reads="regions"),\n',
+        '_spec("pooled", "regions:PooledEncoder", reads="regions"),\n',
         '_spec("cell-colours", "cell_colours:CellColours", section="pipeline.config.schema.images:Cells"),\n',
     ),
     "stages/rules/results.smk": ("", RULE),
-    "pipeline/images/proposals.py": ("    return known\n", HALVES, 'Propose]] = {\n', '"halves": lambda *_: halve,\n'),
+    "pipeline/images/boxes.py": ("    return known\n", HALVES, 'Propose]] = {\n', '"halves": lambda *_: halve,\n'),
     "pipeline/config/schema/images.py": ('    proposals: Literal["boxes", ', '"halves", ', "", CELLS),
     "pipeline/collections/formats/__init__.py": (
         "formats import (\n", "    reds,\n", "Iterator[Record]]] = {\n", '"reds": reds.read,\n',

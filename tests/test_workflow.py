@@ -134,10 +134,9 @@ def test_a_changed_key_reruns_what_depends_on_it(run: Path, keys: list[str], exp
 
 def copy_of_the_checkout(folder: Path) -> Path:
     """What Snakemake and the commands need of it."""
-    for name in ("pipeline", "stages", "config", "benchmarks/papers", "examples", "docs/captions"):
+    for name in ("pipeline", "stages", "config", "docs/captions"):
         shutil.copytree(ROOT / name, folder / name, ignore=shutil.ignore_patterns("__pycache__"))
-    for name in ("Snakefile", "benchmarks/__init__.py"):
-        shutil.copy(ROOT / name, folder / name)
+    shutil.copy(ROOT / "Snakefile", folder)
     return folder
 
 

@@ -5,6 +5,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
+from pipeline.index.exact import search_exact
 from pipeline.index.gallery import Gallery
 from pipeline.index.vectors import Vectors
 from pipeline.metrics.retrieval import CUTOFFS
@@ -44,7 +45,11 @@ def cost_through(
     most as many answers are considered as the gallery considers.
     """
     depth = min(max(min(DEPTH, gallery.depth or DEPTH), *CUTOFFS), len(gallery))
-    exact, ranks = gallery.search_all(queries, depth, vectors, ids, gpu), {}
+    if gallery.multi_vector:  # whose index has its vectors as they are
+        exact = gallery.search_all(queries, depth)
+    else:
+        exact = search_exact(queries, vectors.blocks(), depth, gallery.metric, gpu).renumber(ids)
+    ranks = {}
     # An index finds more of the first ten when it is asked for more than ten, so each measure has its own search.
     few = depth if gallery.steady else min(max(CUTOFFS), depth)
     for k in {few, depth}:

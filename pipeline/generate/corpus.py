@@ -1,4 +1,4 @@
-"""The training sentences, and their similarity to new ones."""
+"""The training sentences: their similarity to new ones, and a Kneser-Ney trigram model of their words."""
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
@@ -8,6 +8,7 @@ from itertools import pairwise
 import numpy as np
 from scipy import sparse
 
+from pipeline.ragged import offsets_of, runs
 from pipeline.text.sequences import Tokens, encode_tokens
 from pipeline.text.tfidf import unit_rows
 from pipeline.text.tokens import make_analyzer
@@ -15,6 +16,8 @@ from pipeline.text.vocabulary import Vocabulary
 
 BLOCK = 256
 """Sentences compared with all training sentences at once."""
+DISCOUNT = 0.1
+"""Subtracted from every count, as in nltk.lm.KneserNeyInterpolated."""
 
 
 @dataclass(frozen=True)
@@ -30,20 +33,25 @@ class Corpus:
     """m training sentences: `texts` (m,) and their `tokens` over `vocabulary`."""
 
     def __init__(self, texts: Sequence[str], tokens: Tokens, vocabulary: Vocabulary) -> None:
-        self.texts, self.tokens, self.vocabulary = texts, tokens, vocabulary
+        self.texts = texts
+        self.tokens = tokens
+        self.vocabulary = vocabulary
 
     def likeness(self, sentences: Sequence[str]) -> list[Likeness]:
         """The nearest training sentence to each of `sentences`, by the cosine of idf-weighted bags of words."""
         tokens = encode_tokens(sentences, self.vocabulary)
-        queries, found = self._bags(tokens), []
+        queries = self._bags(tokens)
+        nearest = []
         for start in range(0, len(sentences), BLOCK):
             cosines = (queries[start : start + BLOCK] @ self._transposed).tocsr()
             for first, last in pairwise(cosines.indptr):
-                best = first + cosines.data[first:last].argmax() if first < last else None
-                row, cosine = (0, 0.0) if best is None else (cosines.indices[best], cosines.data[best])
-                found.append(Likeness(int(row), float(cosine), False))
-        same = (self._rows.get(ids.tobytes()) for ids in tokens)
-        return [near if row is None else Likeness(row, 1.0, True) for near, row in zip(found, same, strict=True)]
+                if first == last:
+                    nearest.append(Likeness(0, 0.0, False))
+                    continue
+                best = first + cosines.data[first:last].argmax()
+                nearest.append(Likeness(int(cosines.indices[best]), float(cosines.data[best]), False))
+        same = [self._row_of_words.get(ids.tobytes()) for ids in tokens]
+        return [near if row is None else Likeness(row, 1.0, True) for near, row in zip(nearest, same, strict=True)]
 
     @cached_property
     def analyze(self) -> Callable[[str], list[str]]:
@@ -51,7 +59,7 @@ class Corpus:
         return make_analyzer(self.vocabulary.settings)
 
     @cached_property
-    def _rows(self) -> dict[bytes, int]:
+    def _row_of_words(self) -> dict[bytes, int]:
         unknown = len(self.vocabulary.terms)
         return {ids.tobytes(): row for row, ids in enumerate(self.tokens) if unknown not in ids}
 
@@ -77,3 +85,71 @@ class Corpus:
         counts = self._counts(tokens)
         counts.data *= self._weights[counts.indices]
         return unit_rows(counts)
+
+
+def pad(tokens: Tokens, before: int, after: int, value: int) -> Tokens:
+    """Every sentence of `tokens` with `before` and `after` times the id `value` around it."""
+    offsets = offsets_of(tokens.lengths + before + after)
+    ids = np.full(offsets[-1], value, np.int32)
+    ids[runs(offsets[:-1] + before, tokens.lengths)] = tokens.ids[tokens.offsets[0] : tokens.offsets[-1]]
+    return Tokens(ids, offsets)
+
+
+class Trigram:
+    """Interpolated Kneser-Ney, with c the count of a gram, N1+ the number of different words at a dot, d DISCOUNT:
+
+        P(w | u v) = max(c(u v w) - d, 0) / c(u v .) + d N1+(u v .) / c(u v .) P(w | v)
+        P(w | v) = max(N1+(. v w) - d, 0) / N1+(. v .) + d N1+(v .) / N1+(. v .) P(w)
+        P(w) = N1+(. w) / N1+(. .)
+
+    nltk.lm.KneserNeyInterpolated gives the same numbers, word by word. An unseen history falls back to the next shorter
+    one; an unseen word has the probability of one seen in a single context.
+    """
+
+    def __init__(self, tokens: Tokens, boundary: int) -> None:
+        """Counts the sentences `tokens`, whose ids are below `boundary`."""
+        self.base = boundary + 1
+        self.boundary = boundary
+        self.triples = _Counts(self._key(self._grams(tokens)), self.base)
+        self.pairs = _Counts(self.triples.keys % self.base**2, self.base)
+        words, counts = np.unique(self.pairs.keys % self.base, return_counts=True)
+        self.word = np.ones(self.base)
+        self.word[words] = counts
+        self.word /= counts.sum()
+
+    def log_probability(self, tokens: Tokens) -> np.ndarray:
+        """(m,): the natural logarithm of each sentence's probability, END included."""
+        grams = self._grams(tokens)
+        lower = self._interpolate(self.pairs, self._key(grams[:, 1:]), self.word[grams[:, 2]])
+        logs = np.log(self._interpolate(self.triples, self._key(grams), lower))
+        return np.add.reduceat(logs, tokens.offsets[:-1] - tokens.offsets[0] + np.arange(len(tokens)))
+
+    def _interpolate(self, counts: "_Counts", keys: np.ndarray, lower: np.ndarray) -> np.ndarray:
+        histories = keys // self.base
+        total = _look_up(counts.histories, counts.totals, histories)
+        kinds = _look_up(counts.histories, counts.kinds, histories)
+        share = np.maximum(_look_up(counts.keys, counts.counts, keys) - DISCOUNT, 0) + DISCOUNT * kinds * lower
+        return np.where(total > 0, share / np.maximum(total, 1), lower)
+
+    def _grams(self, tokens: Tokens) -> np.ndarray:
+        """(total, 3): every word and END, after the two words before it."""
+        padded = pad(tokens, 2, 1, self.boundary)
+        return padded.ids.astype(np.int64)[runs(padded.offsets[:-1], tokens.lengths + 1)[:, None] + np.arange(3)]
+
+    def _key(self, grams: np.ndarray) -> np.ndarray:
+        return grams @ self.base ** np.arange(grams.shape[1] - 1, -1, -1, dtype=np.int64)
+
+
+class _Counts:
+    """How often each gram occurs; for each history, the sum of the counts and the number of different next words."""
+
+    def __init__(self, grams: np.ndarray, base: int) -> None:
+        self.keys, self.counts = np.unique(grams, return_counts=True)
+        self.histories, starts, self.kinds = np.unique(self.keys // base, return_index=True, return_counts=True)
+        self.totals = np.add.reduceat(self.counts, starts)
+
+
+def _look_up(keys: np.ndarray, values: np.ndarray, wanted: np.ndarray) -> np.ndarray:
+    """The value of each of `wanted` among the ascending `keys`; 0 if it is missing."""
+    places = np.minimum(np.searchsorted(keys, wanted), len(keys) - 1)
+    return np.where(keys[places] == wanted, values[places], 0)

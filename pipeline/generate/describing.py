@@ -1,18 +1,24 @@
-"""Generators' interface: their inputs and their descriptions."""
+"""Describing images: what a generator is and uses, and batches of images with stored features or encoded here."""
 
-from collections.abc import Mapping
+import logging
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from typing import Any, NamedTuple, Protocol
 
 import numpy as np
 import torch
+from PIL import Image
 
+from pipeline.config.registry.stored import restore_encoder
 from pipeline.config.schema.generators import CandidatesSettings
+from pipeline.errors import InputError
 from pipeline.generate.beam import BeamSearch
-from pipeline.generate.corpus import Corpus
-from pipeline.generate.space import JointSpace
-from pipeline.generate.trigram import Trigram
+from pipeline.generate.corpus import Corpus, Trigram
+from pipeline.generate.material import JointSpace
+from pipeline.images.decode import ImageLimits, decode
+from pipeline.images.image_encoder import EncoderParts
+from pipeline.models.neural.task import RowSource
 
 
 class Description(NamedTuple):
@@ -68,32 +74,75 @@ class Generator(Protocol):
     def tensors(self) -> dict[str, np.ndarray]: ...
 
 
-class Told(NamedTuple):
-    """A generated sentence and the training sentence `nearest` to it, by the `cosine` of weighted bags of words;
-    `verbatim`: the two are the same word by word."""
-
-    text: str
-    score: float
-    verbatim: bool
-    nearest: str
-    cosine: float
-
-    def to_dict(self) -> dict[str, Any]:
-        """The entry in descriptions.json."""
-        nearest = {"text": self.nearest, "cosine": self.cosine}
-        return {"text": self.text, "score": self.score, "verbatim": self.verbatim, "nearest": nearest}
-
-
 def describe_images(
     generator: Generator, features: Mapping[str, np.ndarray], sources: Sources, count: int
-) -> list[list[Told]]:
-    """At most `count` sentences, best first, of every image given as encoder -> (n, its dim)."""
-    described, corpus = generator.describe(features, sources, count), sources.corpus
-    likenesses = iter(corpus.likeness([" ".join(one.words) for group in described for one in group]))
-    return [
-        [
-            Told(" ".join(one.words), one.score, near.verbatim, corpus.texts[near.row], near.cosine)
-            for one, near in zip(group, likenesses, strict=False)
-        ]
-        for group in described
-    ]
+) -> list[list[dict[str, Any]]]:
+    """At most `count` sentences, best first, of every image given as encoder -> (n, its dim), as descriptions.json has
+    them: `text` and `score`, the training sentence `nearest` to it by the cosine of weighted bags of words, and whether
+    the two are the same word by word, `verbatim`."""
+    corpus = sources.corpus
+    described = generator.describe(features, sources, count)
+    likenesses = iter(corpus.likeness([" ".join(sentence.words) for image in described for sentence in image]))
+
+    def entry(sentence: Description) -> dict[str, Any]:
+        near = next(likenesses)
+        nearest = {"text": corpus.texts[near.row], "cosine": near.cosine}
+        text = " ".join(sentence.words)
+        return {"text": text, "score": sentence.score, "verbatim": near.verbatim, "nearest": nearest}
+
+    return [[entry(sentence) for sentence in image] for image in described]
+
+
+class ImageBatch(NamedTuple):
+    """`images`: what the descriptions show of each; `features`: encoder -> (n, its dim)."""
+
+    images: Sequence[Mapping[str, Any]]
+    features: Mapping[str, np.ndarray]
+
+
+class QueryPhotograph(NamedTuple):
+    """A photograph, or its part in `box` (x1, y1, x2, y2 in pixels): what its description shows, and its bytes."""
+
+    shown: Mapping[str, Any]
+    box: tuple[float, float, float, float] | None
+    read: Callable[[], bytes]
+
+    def open(self, limits: ImageLimits) -> Image.Image:
+        """Raises InputError for an unusable photograph, and for a box that is not within it."""
+        image = decode(self.read(), limits)
+        if self.box is None:
+            return image
+        x1, y1, x2, y2 = self.box
+        if not (0 <= x1 < x2 <= image.width and 0 <= y1 < y2 <= image.height):
+            raise InputError(f"the box {self.box} is not within its {image.width} x {image.height} pixels")
+        return image.crop(tuple(map(round, self.box)))
+
+
+def stored_batches(
+    rows: Mapping[str, RowSource], shown: Sequence[Mapping[str, Any]], size: int
+) -> Iterator[ImageBatch]:
+    """Batches of `size` images with the features `rows`: encoder -> (n, its dim)."""
+    for start in range(0, len(shown), size):
+        part = np.arange(start, min(start + size, len(shown)))
+        yield ImageBatch(shown[start : start + size], {name: block[part] for name, block in rows.items()})
+
+
+def encode_photographs(
+    photographs: Sequence[QueryPhotograph], encoders: Mapping[str, EncoderParts], limits: ImageLimits, size: int
+) -> Iterator[ImageBatch]:
+    """Batches of `size` photographs, encoded. Warns of each unusable one, and raises InputError if all are."""
+    restored = {name: restore_encoder(parts.settings, parts.tensors) for name, parts in encoders.items()}
+    used = 0
+    for start in range(0, len(photographs), size):
+        shown, images = [], []
+        for photograph in photographs[start : start + size]:
+            try:
+                images.append(photograph.open(limits))
+                shown.append(photograph.shown)
+            except (InputError, OSError) as error:
+                logging.getLogger(__name__).warning("%s is left out: %s", photograph.shown["image"], error)
+        if images:
+            yield ImageBatch(shown, {name: encoder.encode(images) for name, encoder in restored.items()})
+            used += len(images)
+    if not used:
+        raise InputError(f"none of {len(photographs)} photographs can be used; give others")

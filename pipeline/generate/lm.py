@@ -3,7 +3,7 @@
 They describe an image by many candidate sentences, ranked by two feature functions (supplement 5.2).
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass, fields, replace
 from typing import Any, ClassVar
 
@@ -15,7 +15,6 @@ from pipeline.config.schema.generators import CandidatesSettings
 from pipeline.device import place, upload
 from pipeline.generate.beam import BeamSearch, beam_search, sample
 from pipeline.generate.describing import Description, Sources
-from pipeline.generate.framing import log_frequencies, windows
 from pipeline.generate.logbilinear import (
     Additive,
     LogBilinear,
@@ -24,10 +23,8 @@ from pipeline.generate.logbilinear import (
     StructureContent,
     WindowDecoder,
 )
-from pipeline.generate.material import HeldOut, Learned, Material, require_space
-from pipeline.generate.space import JointSpace
-from pipeline.generate.tagging import TAGS, require_tagger
-from pipeline.generate.training import BLOCK, perplexity_of, sums_of, train
+from pipeline.generate.material import TAGS, HeldOut, JointSpace, Learned, Material, Tagger
+from pipeline.generate.training import log_frequencies, log_probabilities, perplexity_of, train, windows
 from pipeline.models.neural.networks import arrays_of
 from pipeline.models.neural.training import seeded
 from pipeline.text.sequences import Tokens, encode_tokens
@@ -49,11 +46,16 @@ class LanguageText:
     tags: Tokens | None
 
     @classmethod
-    def of(cls, texts: Sequence[str], vocabulary: Vocabulary, space: JointSpace) -> "LanguageText":
-        """`texts` with words, with their own vectors and without tags. Names are positions in `texts`."""
+    def of(
+        cls, texts: Sequence[str], vocabulary: Vocabulary, space: JointSpace, tagger: Tagger | None
+    ) -> "LanguageText":
+        """`texts` with words, with their own vectors, and tags where there is a `tagger`. Names are positions in
+        `texts`."""
         tokens = encode_tokens(texts, vocabulary)
-        kept = np.flatnonzero(tokens.lengths)
-        return cls(tokens.take(kept), kept, space.sentences([texts[row] for row in kept]), None)
+        names = np.flatnonzero(tokens.lengths)
+        tokens = tokens.take(names)
+        tags = tagger.tag(tokens, vocabulary.terms) if tagger else None
+        return cls(tokens, names, space.sentences([texts[row] for row in names]), tags)
 
 
 class LanguageModel:
@@ -69,23 +71,24 @@ class LanguageModel:
     @classmethod
     def learn(cls, material: Material) -> Learned:
         """The model trained on the training and extra sentences, embedded in the joint space."""
-        settings, words = material.settings, len(material.vocabulary.terms)
+        settings, vocabulary = material.settings, material.vocabulary
+        tagger = material.tagger if cls.network_type.structured else None
         texts = {"train": [*material.texts["train"], *material.extra], "dev": material.texts["dev"]}
-        space = require_space(material.space)
-        text = {split: LanguageText.of(found, material.vocabulary, space) for split, found in texts.items()}
-        if cls.network_type.structured:
-            tagger = require_tagger(material.treebank, material.seed)
-            terms = material.vocabulary.terms
-            text = {split: replace(one, tags=tagger.tag(one.tokens, terms)) for split, one in text.items()}
+        train_text, dev_text = (
+            LanguageText.of(texts[split], vocabulary, material.space, tagger) for split in ("train", "dev")
+        )
         chosen = {name: getattr(settings, name) for name in CHOSEN}
-        sizes = LogBilinearSizes(condition=text["train"].u.shape[1], tags=len(TAGS), **chosen)
-        frequencies = log_frequencies(text["train"].tokens, words + 2)
+        sizes = LogBilinearSizes(condition=train_text.u.shape[1], tags=len(TAGS), **chosen)
+        frequencies = log_frequencies(train_text.tokens, len(vocabulary.terms) + 2)
         with seeded(material.seed):
             network = cls.network_type(sizes, torch.tensor(frequencies))
-        model = cls(material.view.encoders, network, text["train"].tags).to(material.device)
-        learned, dev = text["train"], text["dev"]
+        model = cls(material.view.encoders, network, train_text.tags).to(material.device)
         log = train(
-            network, lambda rows: model._batch(learned, rows), learned.names, lambda: model.perplexity(dev), material
+            network,
+            lambda rows: model._batch(train_text, rows),
+            train_text.names,
+            lambda: model.perplexity(dev_text),
+            material,
         )
         return Learned(model, log)
 
@@ -107,32 +110,27 @@ class LanguageModel:
 
     def perplexities(self, held_out: HeldOut) -> dict[str, float]:
         """The perplexity of held-out sentences, given their own vectors (as in training) and given their images'."""
-        space, pairs = require_space(held_out.space), held_out.pairs
-        text = LanguageText.of(held_out.texts, held_out.vocabulary, space)
-        if self.network.structured:
-            tagger = require_tagger(held_out.treebank, held_out.seed)
-            text = replace(text, tags=tagger.tag(text.tokens, held_out.vocabulary.terms))
+        space, pairs = held_out.space, held_out.pairs
+        tagger = held_out.tagger if self.network.structured else None
+        text = LanguageText.of(held_out.texts, held_out.vocabulary, space, tagger)
         images = space.images(pairs.images(np.arange(pairs.n_images)))[pairs.owners[text.names]]
         return {"given_sentence": self.perplexity(text), "given_image": self.perplexity(replace(text, u=images))}
 
     def log_probabilities(self, features: Mapping[str, np.ndarray], given: HeldOut) -> np.ndarray:
         """(n, m) float32: as MultimodalRNN's; an image's vector in the joint space takes the place of a sentence's."""
-        sentences, device = given.pairs.sentences, self.network.bias.device
-        images = upload(require_space(given.space).images(features), device)
-        tags = None
-        if self.network.structured:
-            tags = require_tagger(given.treebank, given.seed).tag(sentences, given.vocabulary.terms)
-        text = LanguageText(sentences, np.arange(len(sentences)), np.zeros((len(sentences), images.shape[1])), tags)
-        found = np.empty((len(images), len(sentences)), np.float32)
-        with torch.inference_mode():
-            for start in range(0, len(sentences), BLOCK):
-                rows = np.arange(start, min(start + BLOCK, len(sentences)))
-                context, targets, _, kinds = place(self._batch(text, rows), device)
-                owners = upload(np.repeat(np.arange(len(rows)), sentences.lengths[rows] + 1), device)
-                for image, u in enumerate(images):
-                    losses = self.network.losses(context, targets, u.expand(len(targets), -1), kinds)
-                    found[image, rows] = sums_of(-losses, owners, len(rows))
-        return found
+        sentences, network = given.pairs.sentences, self.network
+        device = network.bias.device
+        images = upload(given.space.images(features), device)
+        tags = given.tagger.tag(sentences, given.vocabulary.terms) if network.structured else None
+        unused = np.zeros((len(sentences), images.shape[1]))
+        text = LanguageText(sentences, np.arange(len(sentences)), unused, tags)
+
+        def open_block(rows: np.ndarray) -> tuple[Tensor, Callable[[int], Tensor]]:
+            context, targets, _, kinds = place(self._batch(text, rows), device)
+            owners = upload(np.repeat(np.arange(len(rows)), sentences.lengths[rows] + 1), device)
+            return owners, lambda image: network.losses(context, targets, images[image].expand(len(targets), -1), kinds)
+
+        return log_probabilities(sentences, len(images), open_block)
 
     def describe(self, features: Mapping[str, np.ndarray], sources: Sources, count: int) -> list[list[Description]]:
         """The best of many candidates for every image; for scores see `score`."""

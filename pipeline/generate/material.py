@@ -1,19 +1,99 @@
-"""The training inputs of generators: pairs of images and sentences, texts, the joint space, and extra text."""
+"""What generators learn from and are judged by: pairs, texts, a joint space, and parts of speech."""
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from functools import cached_property
 from typing import Any, NamedTuple
 
 import numpy as np
 import torch
 
-from pipeline.errors import UsageError
-from pipeline.generate.space import JointSpace
-from pipeline.generate.tagging import Tagged
+from pipeline.config.registry.stored import restore
+from pipeline.errors import InputError, UsageError
+from pipeline.index.queries import QueryForms
 from pipeline.models.linear.views import ImageView
 from pipeline.models.neural.task import TrainingPairs
 from pipeline.models.neural.training import Checkpoint, Training
+from pipeline.text.dependencies import read_conllu
+from pipeline.text.sequences import Tokens
 from pipeline.text.vocabulary import Vocabulary
+
+BLOCK = 8192
+"""Sentences embedded at once."""
+TAGS = (
+    "ADJ", "ADP", "ADV", "AUX", "CCONJ", "DET", "INTJ", "NOUN", "NUM", "PART", "PRON", "PROPN", "SCONJ", "VERB", "X",
+)  # fmt: skip
+"""The universal parts of speech, except punctuation and symbols, which our sentences do not have."""
+UNKNOWN = "-"
+"""The tagger's input for an unknown word."""
+
+
+class JointSpace:
+    """The joint space of a bundle's model: images, sentences and words as unit vectors. Raises UsageError where the
+    model does not compare by cosine."""
+
+    def __init__(self, bundle: Any, gpu: torch.device | None = None) -> None:
+        parameters = bundle.model()
+        self.fingerprint: str = parameters.fingerprint
+        registered = bundle.card["registered"]
+        self.model: Any = restore(registered, parameters.settings, parameters.tensors, where=bundle.folder)
+        if gpu is not None:
+            self.model.to(gpu)
+        if self.model.metric != "inner_product":
+            name = bundle.card["model"]
+            raise UsageError(f"{name} does not compare by cosine; give the index of a model that does, such as ncca")
+        self.forms = QueryForms(bundle, self.model)
+
+    def images(self, features: Mapping[str, np.ndarray]) -> np.ndarray:
+        """(n, c) of images given as encoder -> (n, its dim)."""
+        return self.model.embed_images(features)
+
+    def sentences(self, texts: Sequence[str]) -> np.ndarray:
+        """(m, c) of sentences."""
+        blocks = (texts[start : start + BLOCK] for start in range(0, len(texts), BLOCK))
+        return np.concatenate([self.model.embed_sentences(self.forms(block)) for block in blocks])
+
+    @cached_property
+    def words(self) -> np.ndarray:
+        """(V, c) of every term that the model can list, as a sentence by itself."""
+        return self.sentences(self.forms.terms or [""])
+
+
+class Tagger:
+    """nltk's averaged perceptron, trained on sentences of (word, part of speech)."""
+
+    def __init__(self, treebank: Sequence[Sequence[tuple[str, str]]], seed: int) -> None:
+        """Raises InputError if `treebank` is empty."""
+        import random
+
+        from nltk.tag.perceptron import PerceptronTagger
+
+        if not treebank:
+            raise InputError("the treebank holds no tagged word; give CoNLL-U with parts of speech in column 4")
+        before = random.getstate()
+        random.seed(seed)  # the tagger shuffles with the global generator
+        self._tagger = PerceptronTagger(load=False)
+        self._tagger.train([list(sentence) for sentence in treebank])
+        random.setstate(before)
+
+    def tag(self, tokens: Tokens, terms: Sequence[str]) -> Tokens:
+        """The part of speech, a position in TAGS, of every word of `tokens` over `terms`; X for unknown words."""
+        numbers = {name: number for number, name in enumerate(TAGS)}
+        spellings = [*terms, UNKNOWN]
+        tags = []
+        for ids in tokens:
+            tagged = self._tagger.tag([spellings[i] for i in ids])
+            tags += [numbers["X" if i == len(terms) else tag] for i, (_, tag) in zip(ids, tagged, strict=True)]
+        return Tokens(np.array(tags, np.int32), tokens.offsets - tokens.offsets[0])
+
+
+def read_tagged(lines: Iterable[str], source: str) -> Iterator[list[tuple[str, str]]]:
+    """The sentences of CoNLL-U `lines` as lowercase words with their universal parts of speech, without punctuation.
+    Raises InputError naming `source` and a line, as `read_conllu` does."""
+    for entry in read_conllu(lines, source):
+        words = zip(entry.parse.words, entry.parse.upos, strict=True)
+        if tagged := [(word.lower(), tag) for word, tag in words if tag in TAGS]:
+            yield tagged
 
 
 class Ranker(NamedTuple):
@@ -29,9 +109,9 @@ class Ranker(NamedTuple):
 class Material:
     """`train` and `dev`: images with sentences over `vocabulary`; `texts` has the sentences of both by name.
 
-    `extra` are sentences without images, `treebank` the tagged sentences that a tagger learns from. `settings` is the
-    generator's own section, `precision` the dtype of heavy products. Training resumes from `checkpoint`, on `device`,
-    and calls `after_step` after every batch. `ranker` is for a generator that ranks snippets.
+    `extra` are sentences without images. `settings` is the generator's own section, `precision` the dtype of heavy
+    products. Training resumes from `checkpoint`, on `device`, and calls `after_step` after every batch. `space`,
+    `tagger` and `ranker` are for the generators whose specs say that they need one.
     """
 
     view: ImageView
@@ -41,7 +121,7 @@ class Material:
     vocabulary: Vocabulary
     space: JointSpace | None
     extra: Sequence[str]
-    treebank: Sequence[Sequence[Tagged]] | None
+    tagger: Tagger | None
     settings: Any
     seed: int
     precision: torch.dtype
@@ -51,13 +131,6 @@ class Material:
     ranker: Ranker | None = None
 
 
-def require_space(space: JointSpace | None) -> JointSpace:
-    """`space`; raises UsageError if it is None."""
-    if space is None:
-        raise UsageError("this generator needs a joint space; set describe.space")
-    return space
-
-
 class HeldOut(NamedTuple):
     """Sentences to measure perplexity on: the `pairs` of a split and their `texts`; the rest as in Material."""
 
@@ -65,8 +138,7 @@ class HeldOut(NamedTuple):
     texts: Sequence[str]
     vocabulary: Vocabulary
     space: JointSpace | None
-    treebank: Sequence[Sequence[Tagged]] | None
-    seed: int
+    tagger: Tagger | None
 
 
 class Learned(NamedTuple):

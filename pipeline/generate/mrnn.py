@@ -1,7 +1,6 @@
 """`mrnn`: the multimodal recurrent network of Karpathy and Fei-Fei 2015, section 3.2."""
 
-from collections.abc import Mapping
-from itertools import pairwise
+from collections.abc import Callable, Mapping
 from typing import Any
 
 import numpy as np
@@ -12,24 +11,17 @@ from torch.nn import functional
 from pipeline.device import place
 from pipeline.generate.beam import Hypothesis, State, beam_search, sample
 from pipeline.generate.describing import Description, Sources
-from pipeline.generate.framing import Framed, framed, log_frequencies
 from pipeline.generate.material import HeldOut, Learned, Material
-from pipeline.generate.prefixes import Prefixes, prefixes
-from pipeline.generate.training import perplexity_of, train
+from pipeline.generate.training import Framed, framed, log_frequencies, log_probabilities, perplexity_of, train
 from pipeline.models.linear.device_views import stack_on
 from pipeline.models.linear.views import ImageView
-from pipeline.models.neural.networks import arrays_of
+from pipeline.models.neural.networks import INITIAL, Recurrent, arrays_of
 from pipeline.models.neural.recurrence import Recurrence
-from pipeline.models.neural.sentences import INITIAL, Recurrent
 from pipeline.models.neural.task import TrainingPairs
 from pipeline.models.neural.training import seeded
 
 BLOCK = 512
 """Images processed at once."""
-TREE = 16384
-"""Sentences whose prefixes are read together, the hidden state of each at hand."""
-ROWS, GPU_ROWS = 128, 8192
-"""Prefixes of sentences whose logits are made at once by a processor, and by a GPU."""
 
 
 class DescribingNetwork(Recurrent):
@@ -109,43 +101,10 @@ class RecurrentDecoder:
     def step(self, words: Tensor, state: State) -> tuple[Tensor, State]:
         return self._advance(self.inputs[words], state)
 
-    def log_probabilities(self, tree: Prefixes, image: int) -> Tensor:
-        """(m,) float32 log P of each sentence of the `tree`, END included, given one of the images."""
-        hidden = self.first.new_empty((len(tree.words), self.u.shape[1]), dtype=torch.float32)
-        state = (hidden.new_zeros(1, hidden.shape[1]),) * self.cell.states
-        state = self._read(self.inputs[self.boundary] + self.first[image : image + 1], state)
-        hidden[:1] = state[0]
-        for before, start, end in zip(tree.levels, tree.levels[1:], tree.levels[2:], strict=False):
-            parents = tree.parents[start:end] - before
-            state = self._read(self.inputs[tree.words[start:end]], tuple(part[parents] for part in state))
-            hidden[start:end] = state[0]
-        steps = self._log_steps(hidden.to(self.precision), tree)
-        total = torch.zeros(len(tree.words), device=hidden.device)
-        for start, end in pairwise(tree.levels[1:]):
-            total[start:end] = total[tree.parents[start:end]] + steps[tree.entering[start:end]]
-        return total[tree.ends] + steps[tree.closing]
-
-    def _log_steps(self, hidden: Tensor, tree: Prefixes) -> Tensor:
-        """(s,) log P of each step of the `tree` after the hidden states (b, H) of its prefixes. So few are taken at
-        once that their logits stay in the processor's cache, and these are overwritten."""
-        found, weights = hidden.new_empty(len(tree.origins), dtype=torch.float32), self.output.T
-        rows = ROWS if hidden.device.type == "cpu" else GPU_ROWS
-        bounds = torch.arange(0, len(hidden) + rows, rows, device=hidden.device)
-        for i, (first, last) in enumerate(pairwise(torch.searchsorted(tree.origins, bounds).tolist())):
-            logits = torch.addmm(self.output_bias, hidden[i * rows : (i + 1) * rows], weights).float()
-            origins = tree.origins[first:last] - i * rows
-            own, largest = logits[origins, tree.targets[first:last]], logits.amax(dim=1, keepdim=True)
-            normaliser = logits.sub_(largest).exp_().sum(dim=1).log_() + largest[:, 0]
-            found[first:last] = own - normaliser[origins]
-        return found
-
     def _advance(self, inputs: Tensor, state: State) -> tuple[Tensor, State]:
-        state = self._read(inputs, state)
-        return functional.linear(state[0].to(self.precision), self.output, self.output_bias).float(), state
-
-    def _read(self, inputs: Tensor, state: State) -> State:
         hidden = functional.linear(state[0].to(self.precision), self.u, self.hidden_bias)
-        return self.cell.step(inputs, hidden, state)[0]
+        state = self.cell.step(inputs, hidden, state)[0]
+        return functional.linear(state[0].to(self.precision), self.output, self.output_bias).float(), state
 
 
 class MultimodalRNN:
@@ -200,15 +159,15 @@ class MultimodalRNN:
     def log_probabilities(self, features: Mapping[str, np.ndarray], given: HeldOut) -> np.ndarray:
         """(n, m) float32: log P of each of the held-out sentences, END included, given each image (encoder -> (n, its
         dim))."""
-        device, sentences, decoder = self.network.words.device, given.pairs.sentences, self.decoder(features)
+        sentences, network = given.pairs.sentences, self.network
         with torch.inference_mode():
-            found = np.empty((len(decoder.first), len(sentences)), np.float32)
-            for start in range(0, len(sentences), TREE):
-                rows = slice(start, min(start + TREE, len(sentences)))
-                tree = place(prefixes(sentences.take(np.arange(rows.start, rows.stop)), decoder.boundary), device)
-                for image in range(len(found)):
-                    found[image, rows] = decoder.log_probabilities(tree, image).cpu().numpy()
-        return found
+            biases = network.image_bias(self._stack(features))
+
+        def open_block(rows: np.ndarray) -> tuple[Tensor, Callable[[int], Tensor]]:
+            block = place(framed(sentences.take(rows), len(network.words) - 1), biases.device)
+            return block.targets.owners, lambda image: network.losses(biases[image].expand(len(rows), -1), block)
+
+        return log_probabilities(sentences, len(biases), open_block)
 
     def perplexities(self, held_out: HeldOut) -> dict[str, float]:
         """The perplexity of held-out sentences."""
@@ -218,18 +177,20 @@ class MultimodalRNN:
         """The best sentences of a beam, scored by log P / L ** length_power, or sampled ones, scored by log P."""
         decoder, search = self.decoder(features), sources.search
         if sources.temperature is None:
-            found = [best[:count] for best in beam_search(decoder, search)]
+            power = search.length_power
+            best = [hypotheses[:count] for hypotheses in beam_search(decoder, search)]
         else:
+            power = 0
             random = sources.generator(self.network.words.device)
             drawn = [sample(decoder, search.longest, sources.temperature, random) for _ in range(count)]
-            found = [sorted(group, key=lambda one: -one.log_probability) for group in zip(*drawn, strict=True)]
-        terms, power = sources.corpus.vocabulary.terms, search.length_power if sources.temperature is None else 0
+            best = [sorted(group, key=lambda one: -one.log_probability) for group in zip(*drawn, strict=True)]
+        terms = sources.corpus.vocabulary.terms
 
-        def describe(one: Hypothesis) -> Description:
-            score = one.log_probability / (len(one.words) + 1) ** power
-            return Description(tuple(terms[i] for i in one.words), score)
+        def describe(sentence: Hypothesis) -> Description:
+            score = sentence.log_probability / (len(sentence.words) + 1) ** power
+            return Description(tuple(terms[i] for i in sentence.words), score)
 
-        return [list(map(describe, group)) for group in found]
+        return [list(map(describe, hypotheses)) for hypotheses in best]
 
     def decoder(self, features: Mapping[str, np.ndarray]) -> RecurrentDecoder:
         """The decoder for images given as encoder -> (n, its dim)."""

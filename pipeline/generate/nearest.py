@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 
 from pipeline.generate.describing import Description, Sources
-from pipeline.generate.material import Learned, Material, require_space
+from pipeline.generate.material import Learned, Material
 from pipeline.generate.mrnn import image_moments
 from pipeline.models.linear.views import ImageView
 from pipeline.precision import to_float32
@@ -41,9 +41,9 @@ class Nearest:
         model = cls(by, material.settings.distance, view, mean, np.empty((0, 0), np.float16), rows)
         if by == "joint-sentence":
             model.rows = np.arange(len(pairs.owners))
-            vectors = [require_space(material.space).sentences(material.texts["train"])]
+            vectors = [material.space.sentences(material.texts["train"])]
         else:
-            embed = model.standardise if by == "features" else require_space(material.space).images
+            embed = model.standardise if by == "features" else material.space.images
             starts = range(0, pairs.n_images, BLOCK)
             vectors = [embed(pairs.images(np.arange(s, min(s + BLOCK, pairs.n_images)))) for s in starts]
         model.gallery = np.concatenate([block.astype(np.float16) for block in vectors])

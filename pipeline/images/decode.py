@@ -10,6 +10,7 @@ limit always applies; elsewhere it is checked when Pillow reads the next block, 
 import hashlib
 import io
 import math
+import re
 import time
 import warnings
 import zlib
@@ -22,10 +23,9 @@ from typing import Any, NamedTuple
 from PIL import Image, ImageOps, JpegImagePlugin, PngImagePlugin, UnidentifiedImageError, features
 
 from pipeline.errors import InputError
-from pipeline.images import colour, jpeg
+from pipeline.images import colour
 from pipeline.images.colour import UnreadableImage
-from pipeline.worker_process import Failure, processor_limit
-from pipeline.workers import Worker
+from pipeline.workers import Failure, Worker, processor_limit
 
 # Formats of photographs. Pillow's others include EPS, which starts a PostScript interpreter.
 FORMATS = ("JPEG", "PNG", "WEBP", "GIF", "BMP", "TIFF", "PPM", "AVIF", "JPEG2000")
@@ -90,7 +90,7 @@ def _decode(
         with processor_limit(limits.seconds, str(_too_slow(limits.seconds))), _pillow_limits(limits.max_pixels):
             loaded = _load(data, limits, started, sides)
             image, notes = _to_rgb(loaded.image, colours, loaded.top)
-            images = jpeg.reduce(image, loaded.factors)
+            images = reduce_by(image, loaded.factors)
     except UnreadableImage:
         raise
     except UnidentifiedImageError:
@@ -220,9 +220,9 @@ def _load_file(data: bytes, limits: ImageLimits, started: float, sides: Sequence
     _check_size(image.size, limits)
     factors = [1] * len(sides)
     if image.format == "JPEG":
-        if jpeg.has_more_scans(data, jpeg.MOST_SCANS):
-            raise UnreadableImage("too-slow", f"a JPEG of more than {jpeg.MOST_SCANS} scans")
-        factors = jpeg.draft(image, sides)
+        if has_more_scans(data, MOST_SCANS):
+            raise UnreadableImage("too-slow", f"a JPEG of more than {MOST_SCANS} scans")
+        factors = draft_jpeg(image, sides)
     lower = colour.lower_bytes(image)
     image.load()
     if lower and colour.is_dark(image):
@@ -352,3 +352,51 @@ def _to_rgb(image: Image.Image, colours: bool = True, top: int | None = None) ->
 
 def _in_mode(image: Image.Image, mode: str) -> Image.Image:
     return image if image.mode == mode else image.convert(mode)
+
+
+MOST_SCANS = 100
+"""Each is a pass over all pixels for as few as 14 bytes. Encoders write ten; libtiff has this limit."""
+MARGIN = 2
+"""By how much a JPEG is decoded larger than it is needed, so that the resizing that follows decides how it looks."""
+DRAFTS = (1, 2, 4, 8)
+"""By how much a JPEG can be decoded smaller."""
+SCAN, END = 0xDA, 0xD9
+MARKER = re.compile(rb"\xff([\x02-\xcf\xd8-\xfe])")
+"""A marker that ends a scan's data: neither a stuffed zero nor a restart within it."""
+
+
+def has_more_scans(data: bytes, most: int) -> bool:
+    """Whether a JPEG has more than `most` scans."""
+    if data.count(bytes((0xFF, SCAN))) <= most:  # some may be in a thumbnail or after the end
+        return False
+    at, scans = 2, 0
+    while (found := MARKER.search(data, at)) and found[1][0] != END:
+        at = found.end() + int.from_bytes(data[found.end() : found.end() + 2])
+        scans += found[1][0] == SCAN
+        if scans > most:
+            return True
+    return False
+
+
+def draft_jpeg(image: Image.Image, sides: Sequence[int | None]) -> list[int]:
+    """Have an opened JPEG decoded as small as the largest of `sides` allows (None: whole); returns by how much the
+    decoded image is to be reduced to be as small as each allows."""
+    drafts = [_jpeg_scale(image.size, side) for side in sides]
+    scale, asked = min(drafts)
+    if image.draft(None, asked) is None:
+        return [1] * len(sides)
+    return [one // scale for one, _ in drafts]
+
+
+def reduce_by(image: Image.Image, factors: Sequence[int]) -> list[Image.Image]:
+    """The image reduced by each of `factors`, by averaging its pixels."""
+    made = {factor: image.reduce(factor) if factor > 1 else image for factor in set(factors)}
+    return [made[factor] for factor in factors]
+
+
+def _jpeg_scale(size: tuple[int, int], side: int | None) -> tuple[int, tuple[int, int]]:
+    """By how much a JPEG of this `size` is decoded smaller for `side`, and the size that Pillow is asked for."""
+    least = 1 if side is None else MARGIN * side / min(size)
+    asked = tuple(math.ceil(least * length) for length in size)
+    fits = min(length // part for length, part in zip(size, asked, strict=True))
+    return max(scale for scale in DRAFTS if scale <= max(1, fits)), asked

@@ -1,21 +1,21 @@
-"""Running an encoder over many images: device, precision and batch size."""
+"""Running an encoder over many images: device, precision, batch size, and where the time goes."""
 
 import logging
 import time
+from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from itertools import islice, tee
 from operator import itemgetter
-from typing import TYPE_CHECKING, Any
+from typing import Any, Protocol
 
 import numpy as np
 import torch
 
 from pipeline.device import Arriving, OomBatcher, find_device, full_float32, grow_batch, upload
+from pipeline.images.preprocess import Preprocessing
 from pipeline.precision import fast_at_bfloat16
-
-if TYPE_CHECKING:
-    from pipeline.images.encoders import ImageEncoder
 
 BFLOAT16_COSINE = 0.9997
 """Least cosine between a probe's features in bfloat16 and float32 for which `auto` chooses bfloat16. Photographs were
@@ -24,6 +24,14 @@ PROBES = 8
 """Images on which precisions have to agree."""
 
 log = logging.getLogger(__name__)
+
+
+class Encoder(Protocol):
+    """What extraction asks of an ImageEncoder."""
+
+    preprocessing: Preprocessing
+
+    def optimised(self, device: torch.device, dtype: torch.dtype) -> torch.nn.Module: ...
 
 
 @dataclass(frozen=True)
@@ -39,8 +47,8 @@ class ExtractionPlan:
         return str(self.dtype).removeprefix("torch.")
 
 
-def choose_plan(encoder: "ImageEncoder", device: str, precision: str, batch_size: int) -> ExtractionPlan:
-    """A plan for `device` (auto, cpu, cuda, cuda:N) and `precision` (auto, float32, bfloat16).
+def choose_plan(encoder: Encoder, device: str, precision: str, batch_size: int) -> ExtractionPlan:
+    """A plan for an ImageEncoder, `device` (auto, cpu, cuda, cuda:N) and `precision` (auto, float32, bfloat16).
 
     `auto` is bfloat16 if it is fast on the device and accurate enough for the encoder. Raises UsageError for a missing
     device.
@@ -59,7 +67,7 @@ def _cosine(exact: "Extractor", other: "Extractor", probes: np.ndarray) -> float
     return torch.nn.functional.cosine_similarity(*features).min().item()
 
 
-def bfloat16_cosine(encoder: "ImageEncoder", device: torch.device) -> float:
+def bfloat16_cosine(encoder: Encoder, device: torch.device) -> float:
     """The least cosine, over generated images, between an encoder's features in bfloat16 and in float32."""
     plans = (ExtractionPlan(device, dtype, batch_size=1) for dtype in (torch.float32, torch.bfloat16))
     return _cosine(*(Extractor(encoder, plan) for plan in plans), make_probes(encoder.preprocessing.side))
@@ -83,7 +91,7 @@ class Extractor:
     If a GPU runs out of memory, that batch and all later ones are halved.
     """
 
-    def __init__(self, encoder: "ImageEncoder", plan: ExtractionPlan) -> None:
+    def __init__(self, encoder: Encoder, plan: ExtractionPlan) -> None:
         self.plan = plan
         self.encode = encoder.optimised(plan.device, plan.dtype)
 
@@ -153,3 +161,43 @@ def extract_in_step(pictures: Iterable[Sequence[Any]], extractors: Sequence[Extr
             found[place].append(block)
             done[place] += len(block)
     return list(map(np.concatenate, found))
+
+
+class Stopwatch:
+    """Where the time of an extraction goes; the rest, beside decoding and writing, is the forward pass."""
+
+    def __init__(self) -> None:
+        self._start = time.perf_counter()
+        self._seconds = Counter(decode=0.0, write=0.0)
+
+    def iterate(self, what: str, items: Iterable[Any]) -> Iterator[Any]:
+        """`items`; waiting for each counts as `what`, except for time counted under another name meanwhile."""
+        items = iter(items)
+        while True:
+            with self.measure(what):
+                item = next(items, self)
+            if item is self:
+                return
+            yield item
+
+    @contextmanager
+    def measure(self, what: str) -> Iterator[None]:
+        start, counted = time.perf_counter(), sum(self._seconds.values())
+        try:
+            yield
+        finally:
+            meanwhile = sum(self._seconds.values()) - counted
+            self._seconds[what] += time.perf_counter() - start - meanwhile
+
+    def move(self, source: str, target: str, share: float) -> None:
+        """Count this share of `source` as `target`, which runs in the same processes."""
+        seconds = self._seconds[source] * share
+        self._seconds[source] -= seconds
+        self._seconds[target] += seconds
+
+    def describe(self, images: int) -> str:
+        total = time.perf_counter() - self._start
+        shares = {**self._seconds, "forward": total - sum(self._seconds.values())}
+        parts = ", ".join(f"{what} {seconds / total:.0%}" for what, seconds in shares.items())
+        limit = max(shares, key=shares.__getitem__)
+        return f"{images} images in {total:.1f} s, {images / total:.0f} images/s: {parts}; limited by {limit}"

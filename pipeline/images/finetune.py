@@ -1,13 +1,47 @@
-"""Finetuning a network to classify regions, as in R-CNN (Girshick et al. 2014, section 2.3)."""
+"""Finetuning a network to classify regions, as in R-CNN (Girshick et al. 2014, section 2.3), and its
+average precision."""
+
+import copy
+import math
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import Any, NamedTuple
 
 import numpy as np
 import torch
 from torch import nn
 
-from pipeline.images.descent import DescentSchedule, NetworkTraining
+from pipeline.device import drawn_from, full_float32
+from pipeline.errors import InputError, JointspaceError
+from pipeline.images.boxes import Candidates, overlaps, suppress
 from pipeline.images.networks import NetworkEncoder
+from pipeline.images.preparation import LabelledImage, RegionSample
 from pipeline.images.region_features import Classifier
-from pipeline.images.sampling import RegionSample
+from pipeline.images.regions import DescribedRegions
+
+WARM_UP = 0.1
+"""Share of the iterations in which the learning rate rises to its maximum."""
+MOMENTUM = "momentum_buffer"
+"""What torch calls the velocity that SGD keeps of a parameter."""
+
+
+@dataclass(frozen=True)
+class DescentSchedule:
+    """`iterations` steps; `learning_rate` is the maximum, `body_rate` a factor for the network itself, `clip` the
+    greatest norm of the gradient."""
+
+    iterations: int
+    learning_rate: float
+    body_rate: float
+    clip: float
+
+    def rate(self, iteration: int) -> float:
+        """Linear warm-up, then a half cosine to zero."""
+        warm = max(1, round(WARM_UP * self.iterations))
+        if iteration < warm:
+            return self.learning_rate * (iteration + 1) / warm
+        return self.learning_rate * (1 + math.cos(math.pi * (iteration - warm) / (self.iterations - warm))) / 2
+
 
 LENGTH = 5
 """Root mean square length that a pretrained network's features are scaled to, about that of an untrained network. With
@@ -27,44 +61,199 @@ class Head(nn.Linear):
         return super().forward(self.scale * x)
 
 
-class Finetuning(NetworkTraining):
+class Finetuning:
     """Minimises the cross-entropy of softmax(W f(x) + b) with the class of region x, by gradient descent with
     Nesterov's momentum; class 0 is the background.
 
-    f is the encoder's layer, trained together with W and b. If it is `pretrained`, its features are scaled to the
-    length LENGTH, and batch norms keep their statistics.
+    f is the encoder's layer, `network[0]`, trained together with W and b, the `head`. If it is `pretrained`, its
+    features are scaled to the length LENGTH, and batch norms keep their statistics. Random numbers depend only on the
+    seed and the iteration, so that training can resume from `tensors` and `iteration`.
     """
-
-    section = "finetune"
 
     def __init__(
         self, encoder: NetworkEncoder, classes: int, schedule: DescentSchedule, device: torch.device,
         dtype: torch.dtype, seed: int, pretrained: bool, momentum: float, weight_decay: float,
     ) -> None:  # fmt: skip
-        head = Head(encoder.dim, 1 + classes, seed)
-        super().__init__(encoder, head, schedule, device, dtype, seed, frozen_norms=pretrained)
-        self.pretrained = pretrained
-        self.optimiser = torch.optim.SGD(self.groups(), momentum=momentum, weight_decay=weight_decay, nesterov=True)
+        self.dim, self.spec, self.node = encoder.dim, encoder.spec, encoder.node
+        self.schedule, self.device, self.dtype, self.seed = schedule, device, dtype, seed
+        self.pretrained, self.iteration = pretrained, 0
+        body = NetworkEncoder(replace(encoder.spec, flip=False), copy.deepcopy(encoder.body), encoder.node, {})
+        self.head = Head(encoder.dim, 1 + classes, seed)
+        self.network = nn.ModuleList([body, self.head]).to(device, memory_format=torch.channels_last)
+        groups = [
+            {"params": [p for p in part.parameters() if p.requires_grad], "share": share}
+            for part, share in zip(self.network, (schedule.body_rate, 1), strict=True)
+        ]
+        self.optimiser = torch.optim.SGD(groups, momentum=momentum, weight_decay=weight_decay, nesterov=True)
+
+    def learn(self, batches: Iterable[RegionSample]) -> Iterator[float]:
+        """The loss of each batch, after a gradient step. Raises JointspaceError, before the step, if the loss or the
+        gradient is not finite."""
+        for batch in batches:
+            loss = self._step(batch)
+            self.iteration += 1
+            yield loss
+
+    def _step(self, batch: RegionSample) -> float:
+        self._start_learning()
+        for group in self.optimiser.param_groups:
+            group["lr"] = group["share"] * self.schedule.rate(self.iteration)
+        self.optimiser.zero_grad()
+        with full_float32(), drawn_from((self.seed << 32) + self.iteration, self.device):
+            if self.pretrained and self.iteration == 0:
+                self._scale_head(batch)
+            classes = torch.from_numpy(batch.classes).to(self.device, non_blocking=True)
+            with self._mixed():
+                logits = self.head(self._features(batch.pixels))
+            loss = nn.functional.cross_entropy(logits.float(), classes)
+            loss.backward()
+        norm = nn.utils.clip_grad_norm_(self.network.parameters(), self.schedule.clip)
+        if not (torch.isfinite(loss) and torch.isfinite(norm)):
+            raise JointspaceError(
+                f"training diverged at iteration {self.iteration} (loss {loss.item()}, gradient {norm.item()}); lower"
+                " finetune.learning_rate; the last checkpoint is kept"
+            )
+        self.optimiser.step()
+        return loss.item()
+
+    def _start_learning(self) -> None:
+        self.network.train()
+        for module in self.network.modules() if self.pretrained else ():
+            if isinstance(module, nn.modules.batchnorm._BatchNorm):
+                module.eval()
 
     def _scale_head(self, batch: RegionSample) -> None:
         self.network.eval()
         with torch.inference_mode():
-            features = self.features(batch.pixels)
+            features = self._features(batch.pixels)
         length = features.square().sum(dim=1).mean().sqrt().item()
         self.head.scale.fill_(LENGTH / max(length, np.finfo(np.float32).tiny))
         self._start_learning()
 
-    def _descend(self, batch: RegionSample) -> torch.Tensor:
-        if self.pretrained and self.iteration == 0:
-            self._scale_head(batch)
-        classes = torch.from_numpy(batch.classes).to(self.device, non_blocking=True)
-        with self.mixed():
-            logits = self.head(self.features(batch.pixels))
-        loss = nn.functional.cross_entropy(logits.float(), classes)
-        loss.backward()
-        return loss
+    def _mixed(self) -> torch.autocast:
+        """Within, products are of the dtype of the training."""
+        return torch.autocast(self.device.type, torch.bfloat16, enabled=self.dtype == torch.bfloat16)
+
+    def _features(self, pixels: np.ndarray) -> torch.Tensor:
+        """(n, dim) of pixels (n, side, side, 3) uint8."""
+        with self._mixed():
+            return self.network[0](torch.from_numpy(pixels).to(self.device, non_blocking=True)).float()
+
+    def tensors(self) -> dict[str, np.ndarray]:
+        """Weights and what the optimiser remembers, for `restore`."""
+        state = {f"weights.{name}": tensor for name, tensor in self.network.state_dict().items()}
+        for name, parameter in self.network.named_parameters():
+            if (velocity := self.optimiser.state[parameter].get(MOMENTUM)) is not None:
+                state[f"{MOMENTUM}.{name}"] = velocity
+        return {name: tensor.detach().cpu().numpy().copy() for name, tensor in state.items()}
+
+    def restore(self, tensors: Mapping[str, np.ndarray], iteration: int) -> None:
+        """Resume from what `tensors` returned after that many iterations."""
+        state = self.network.state_dict()
+        self.network.load_state_dict(
+            {name: torch.from_numpy(tensors[f"weights.{name}"]).reshape(t.shape) for name, t in state.items()}
+        )
+        for name, parameter in self.network.named_parameters():
+            if (velocity := tensors.get(f"{MOMENTUM}.{name}")) is not None:
+                self.optimiser.state[parameter][MOMENTUM] = torch.tensor(velocity, device=self.device)
+        self.iteration = iteration
+
+    def encoder(self, weights: Mapping[str, Any]) -> NetworkEncoder:
+        """The current encoder, on the CPU; `weights` says where its weights come from."""
+        body = copy.deepcopy(self.network[0].body).to("cpu", memory_format=torch.contiguous_format).eval()
+        return NetworkEncoder(self.spec, body, self.node, weights)
 
     def classifier(self) -> Classifier:
         """The current classifier."""
         weight, bias = self.head.scale * self.head.weight, self.head.bias
         return Classifier(*(tensor.detach().cpu().numpy().copy() for tensor in (weight, bias)))
+
+
+HIT = 0.5
+"""Least intersection over union of a detection and its object."""
+WEAKEST = 0.01
+"""Least probability of a detection."""
+
+
+class Judged(NamedTuple):
+    """One image: candidate `boxes` (n, 4) with `probabilities` (n, 1 + classes; 0 is the background), and its objects:
+    boxes `truth` (m, 4) of `classes` (m,), from 1."""
+
+    boxes: np.ndarray
+    probabilities: np.ndarray
+    truth: np.ndarray
+    classes: np.ndarray
+
+
+class Precision(NamedTuple):
+    """`mean` of the `average` precisions (classes,), in [0, 1], NaN for classes without objects; `reachable` is the
+    share of objects that some candidate overlaps enough, an upper bound on recall."""
+
+    mean: float
+    average: np.ndarray
+    reachable: float
+
+    def to_dict(self, labels: Sequence[str]) -> dict[str, Any]:
+        """As JSON, with null for NaN."""
+        pairs = zip(labels, self.average.tolist(), strict=True)
+        named = {label: None if math.isnan(value) else value for label, value in pairs}
+        return {"mean_average_precision": self.mean, "reachable": self.reachable, "average_precision": named}
+
+
+def judge_regions(
+    described: DescribedRegions, classifier: Classifier, images: Sequence[LabelledImage], iou: float
+) -> Precision:
+    """The precision of `classifier` on the regions of `images`, against their labelled boxes."""
+    ends = np.cumsum(described.lengths)
+    probabilities = classifier.probabilities(described.features) if len(described.features) else None
+    judged = []
+    for image, start, stop in zip(images, ends - described.lengths, ends, strict=True):
+        if stop > start:
+            judged.append(Judged(described.boxes[start:stop], probabilities[start:stop], image.boxes, image.classes))
+    if not judged:
+        raise InputError("none of the held-out images with boxes could be read; choose another finetune.held_out")
+    return judge_detections(judged, iou)
+
+
+def judge_detections(images: Sequence[Judged], iou: float) -> Precision:
+    """Average precision of each class, after non-maximum suppression at `iou` within the class."""
+    classes = images[0].probabilities.shape[1] - 1
+    average = np.array([_average_precision(images, label, iou) for label in range(1, classes + 1)])
+    reached = [overlaps(image.truth, image.boxes).max(axis=1, initial=0) >= HIT for image in images]
+    known = average[~np.isnan(average)]
+    return Precision(float(known.mean()) if len(known) else 0.0, average, float(np.concatenate(reached).mean()))
+
+
+def _average_precision(images: Sequence[Judged], label: int, iou: float) -> float:
+    scores, hits, objects = [], [], 0
+    for image in images:
+        truth = image.truth[image.classes == label]
+        objects += len(truth)
+        probable = np.flatnonzero(image.probabilities[:, label] >= WEAKEST)
+        found = Candidates(image.boxes[probable], image.probabilities[probable, label])
+        found = found.take(suppress(found, iou, len(probable)))
+        scores.append(found.scores)
+        hits.append(match(found.boxes, truth))
+    if not objects:
+        return float("nan")
+    order = np.argsort(-np.concatenate(scores), kind="stable")
+    return interpolated_precision(np.concatenate(hits)[order], objects)
+
+
+def match(boxes: np.ndarray, truth: np.ndarray) -> np.ndarray:
+    """(n,): whether each detection, best first, finds an object that no better detection found."""
+    overlap = overlaps(boxes, truth)
+    hits, free = np.zeros(len(boxes), bool), np.ones(len(truth), bool)
+    for row in range(len(boxes) if len(truth) else 0):
+        best = overlap[row].argmax()
+        hits[row] = overlap[row, best] >= HIT and free[best]
+        free[best] &= not hits[row]
+    return hits
+
+
+def interpolated_precision(hits: np.ndarray, objects: int) -> float:
+    """The area under the interpolated precision-recall curve of detections `hits` (n,), best first, of `objects`."""
+    found = np.cumsum(hits)
+    precision = found / np.arange(1, len(hits) + 1)
+    best_from_here = np.maximum.accumulate(precision[::-1])[::-1]
+    return float(best_from_here[hits].sum() / objects)

@@ -11,8 +11,7 @@ from torch import nn
 
 from pipeline.errors import MALFORMED, InputError, brief
 from pipeline.hubs import fetching, offline
-from pipeline.images.encoders import EncoderMaterial
-from pipeline.images.modules import ModuleEncoder
+from pipeline.images.image_encoder import EncoderMaterial, ModuleEncoder
 from pipeline.images.preprocess import Preprocessing
 
 PREPROCESSING = ("resize", "crop", "mean", "std", "interpolation")

@@ -1,18 +1,141 @@
-"""Networks as encoders: a backbone cut after a layer, its weights, and their preprocessing."""
+"""Torchvision's classification networks as encoders: cut after one of their layers, with their
+weights and preprocessing."""
 
+import math
+import warnings
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass
 from typing import Any
 
 import numpy as np
 import torch
-from torch import fx
+from torch import fx, nn
+from torch.nn.utils.fusion import fuse_conv_bn_eval
 
-from pipeline.images.backbones import build, cut, find_node, fold_batch_norms
-from pipeline.images.encoders import EncoderMaterial
-from pipeline.images.modules import ModuleEncoder
+from pipeline.errors import UsageError
+from pipeline.images.image_encoder import EncoderMaterial, ModuleEncoder
 from pipeline.images.preprocess import Preprocessing
-from pipeline.images.weights import State, download, parse, select
+from pipeline.images.weights import Download, State, feature_extraction, fetch, models, ops, parse, select
+
+LAYERS = ("average", "fc6", "fc7")
+
+
+def require_known(architecture: str) -> None:
+    """Raises UsageError listing the known architectures."""
+    known = models.list_models(module=models)
+    if architecture not in known:
+        raise UsageError(f"unknown architecture {architecture}; torchvision has {', '.join(known)}")
+
+
+def download(architecture: str) -> Download:
+    """Torchvision's best weights of `architecture`, and their name. Raises InputError if the download fails."""
+    require_known(architecture)
+    return fetch(architecture, "set the encoder's `weights` to file and `file` to its name")
+
+
+def build(architecture: str, seed: int) -> nn.Module:
+    """The whole network in evaluation mode, initialised from `seed`."""
+    require_known(architecture)
+    with torch.random.fork_rng(devices=[]), warnings.catch_warnings():
+        warnings.simplefilter("ignore", FutureWarning)  # googlenet and inception announce a new initialisation
+        torch.default_generator.manual_seed(seed)
+        return models.get_model(architecture, weights=None).eval()
+
+
+def find_node(network: nn.Module, layer: str, side: int) -> str:
+    """The name of the node in the network's graph whose output is `layer`, for images of `side` x `side` pixels.
+
+    `average` is the last activation map (n, channels, height, width) before the classifier, pooled or not; its spatial
+    mean is the feature. `fc6` and `fc7` are the hidden layers of a classifier with three layers, after ReLU.
+    """
+    head = [name for name, child in network.named_children() if _has_parameters(child)][-1]
+    graph, nodes = _trace(network)
+    names = list(nodes)
+    of_head = [i for i, name in enumerate(names) if name == head or name.startswith(f"{head}.")]
+    if layer == "average":
+        return _last_map(network, graph, {name: nodes[name] for name in names[: of_head[0]]}, side)
+    linear = [i for i in of_head if isinstance(_module(network, names[i]), nn.Linear)]
+    if len(linear) != 3 or layer not in LAYERS:
+        raise UsageError(f"{type(network).__name__} has no layer {layer}; use average (fc6, fc7: AlexNet and VGG only)")
+    return names[linear[LAYERS.index(layer) - 1] + 1]
+
+
+def cut(network: nn.Module, node: str) -> fx.GraphModule:
+    """The part of `network` that computes `node`. Shares the network's tensors."""
+    graph, nodes = _trace(network)
+    if node not in nodes:
+        raise ValueError(f"{type(network).__name__} has no node {node}")
+    return _part(network, graph, nodes[node])
+
+
+def _trace(network: nn.Module) -> tuple[fx.Graph, dict[str, fx.Node]]:
+    """The graph of `network` in evaluation mode, and its nodes by torchvision's names for them, in their order.
+
+    `create_feature_extractor` would trace it twice at each call, once for training. The constants that a trace finds
+    are numbered anew, so that they have the same names in every process.
+    """
+    for name in [name for name in vars(network) if name.startswith("_tensor_constant")]:
+        delattr(network, name)
+    leaves = [one for one in vars(ops).values() if isinstance(one, type) and issubclass(one, nn.Module)]
+    tracer = feature_extraction.NodePathTracer(autowrap_modules=(math, ops), leaf_modules=leaves)
+    graph = tracer.trace(network.eval())
+    return graph, {name: node for node, name in tracer.node_to_qualname.items()}
+
+
+def _part(network: nn.Module, graph: fx.Graph, output: fx.Node | tuple[fx.Node, ...]) -> fx.GraphModule:
+    """The part of `network` that computes `output` of its `graph`, which is reduced to that."""
+    graph.erase_node(next(node for node in graph.nodes if node.op == "output"))
+    graph.output(output)
+    fx.GraphModule(network, graph).graph.eliminate_dead_code()
+    return fx.GraphModule(network, graph)
+
+
+def fold_batch_norms(body: fx.GraphModule) -> fx.GraphModule:
+    """`body` with each batch norm that follows a convolution folded into it: the same function in fewer passes."""
+    body = fx.symbolic_trace(body)  # also into torchvision's blocks, which `cut` leaves whole
+    for node in list(body.graph.nodes):
+        convolution = node.args[0] if node.op == "call_module" else None
+        if not (isinstance(convolution, fx.Node) and convolution.op == "call_module" and len(convolution.users) == 1):
+            continue
+        pair = [_module(body, one.target) for one in (convolution, node)]
+        if [type(module) for module in pair] == [nn.Conv2d, nn.BatchNorm2d]:
+            parent, _, name = convolution.target.rpartition(".")
+            setattr(body.get_submodule(parent), name, fuse_conv_bn_eval(*pair))
+            node.replace_all_uses_with(convolution)
+            body.graph.erase_node(node)
+    return fx.GraphModule(body, body.graph)
+
+
+def _last_map(network: nn.Module, graph: fx.Graph, nodes: Mapping[str, fx.Node], side: int) -> str:
+    """The last of `nodes` whose output is a map, not before the last node with parameters."""
+    candidates = []
+    for name in reversed(nodes):
+        candidates.append(name)
+        if _has_parameters(_module(network, name)):
+            break
+    part = _part(network, graph, tuple(nodes[name] for name in candidates))
+    try:
+        with torch.inference_mode():
+            outputs = part(torch.zeros(1, 3, side, side))
+    except (RuntimeError, AssertionError, ValueError) as error:
+        reason = str(error).splitlines()[0]
+        raise UsageError(f"{type(network).__name__} cannot take images of {side} x {side} pixels: {reason}") from error
+    for name, output in zip(candidates, outputs, strict=True):
+        if output.ndim == 4:
+            return name
+    raise UsageError(f"{type(network).__name__} has no map of activations to average; choose a convolutional network")
+
+
+def _module(network: nn.Module, name: str) -> nn.Module | None:
+    """The submodule `name`; None if `name` is another operation of the graph."""
+    try:
+        return network.get_submodule(name)
+    except AttributeError:
+        return None
+
+
+def _has_parameters(module: nn.Module | None) -> bool:
+    return module is not None and any(True for _ in module.parameters())
 
 
 @dataclass(frozen=True)

@@ -10,7 +10,7 @@ import torch
 from google.protobuf.message import DecodeError
 
 from pipeline.errors import MALFORMED, InputError, brief
-from pipeline.images.encoders import EncoderMaterial, ImageEncoder
+from pipeline.images.image_encoder import EncoderMaterial, ImageEncoder
 from pipeline.images.libraries import choose_preprocessing, require_vectors
 from pipeline.images.preprocess import Preprocessing
 from pipeline.onnx_graphs import FILE, explained, open_graph, require_whole

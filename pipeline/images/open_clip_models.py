@@ -10,7 +10,7 @@ from open_clip.model import _build_vision_tower
 from torch import nn
 
 from pipeline.hubs import own_folder
-from pipeline.images.encoders import EncoderMaterial
+from pipeline.images.image_encoder import EncoderMaterial
 from pipeline.images.libraries import FetchedNetwork, LibraryEncoder, only_side
 from pipeline.images.weights import parse
 

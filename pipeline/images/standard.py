@@ -14,10 +14,9 @@ from torch import nn
 
 from pipeline.device import find_device
 from pipeline.errors import UsageError
-from pipeline.images.descriptors import GLOBAL, LOCAL, PatchGrid
-from pipeline.images.encoders import EncoderMaterial, ImageEncoder, Work
+from pipeline.images.descriptors import GLOBAL, LOCAL, Codebook, DescriptorSampler, PatchGrid, StandardDescriber
 from pipeline.images.extraction import ExtractionPlan, Extractor
-from pipeline.images.pooling import Codebook, DescriptorSampler, StandardDescriber
+from pipeline.images.image_encoder import EncoderMaterial, ImageEncoder, Work
 from pipeline.images.preprocess import Preprocessing
 
 KMEANS_BATCH = 4096

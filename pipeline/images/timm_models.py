@@ -8,7 +8,7 @@ import torch
 from torch import nn
 
 from pipeline.hubs import own_folder
-from pipeline.images.encoders import EncoderMaterial
+from pipeline.images.image_encoder import EncoderMaterial
 from pipeline.images.libraries import FetchedNetwork, LibraryEncoder, only_side
 from pipeline.images.weights import parse, select
 

@@ -12,7 +12,7 @@ from transformers import AutoImageProcessor
 from pipeline.errors import InputError, brief
 from pipeline.hubs import own_folder
 from pipeline.hugging_face import build_model, config_of, fetch_model, remove, remove_unused, require_weights
-from pipeline.images.encoders import EncoderMaterial
+from pipeline.images.image_encoder import EncoderMaterial
 from pipeline.images.libraries import PREPROCESSING, FetchedNetwork, LibraryEncoder, only_side
 from pipeline.images.preprocess import Preprocessing, prepare
 

@@ -1,79 +1,47 @@
-"""Building the index that meets the requirements, and its card."""
+"""Building the index that meets the requirements, of one vector an item or of several, and what its card says."""
 
-from dataclasses import asdict, dataclass
+import time
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
 from pipeline.errors import InputError, UsageError
-from pipeline.index.bench import RULE, CandidateTrial
-from pipeline.index.candidates import Built, Progress, build, unwatched
-from pipeline.index.chooser import choose, refusal
-from pipeline.index.exact import search_exact
-from pipeline.index.format import to_bytes
-from pipeline.index.requirements import Requirements
-from pipeline.index.tuning import (
-    EQUALS,
-    NEIGHBOURS,
-    NOWHERE,
-    Operation,
-    Questions,
-    SearchSetting,
-    latency,
-    questions_of,
-    tune,
-)
-from pipeline.index.vectors import Vectors
+from pipeline.index.candidates import FEW, MANY, Progress, build, lists_for, unwatched
+from pipeline.index.chooser import RULE, CandidateTrial, Requirements, choose, refusal
+from pipeline.index.format import from_bytes, to_bytes
+from pipeline.index.gallery import MultiVectorGallery, Shortlist
+from pipeline.index.tuning import NEIGHBOURS, NOWHERE, SearchSetting, ask, latency, tune
+from pipeline.index.vectors import Vectors, evenly_spaced
+from pipeline.multivectors import Comparison, Items, MultiVectors
 from pipeline.precision import require_finite
 
 if TYPE_CHECKING:
     import torch
 
-QUERIES = 1000
-"""Vectors of the other modality that measure an index."""
+QUERIES, SET_QUERIES = 1000, 100
+"""Items of the other modality that measure an index: of one vector, and of several, each of which is also scored with
+everything."""
 FLAT_HEADER = 45
 """Bytes of an exact index beside its vectors."""
 FINALISTS = 3
 """Choices that are built with all vectors, until one meets the requirements there too."""
-
-
-@dataclass(frozen=True)
-class IndexCard:
-    """The properties and measurements of an index.
-
-    `recall` is the share of a query's true `NEIGHBOURS` nearest that it finds on the `queries` that it was tuned with,
-    `queries_per_second` what one core answers of a batch, by processor time, `latency_ms` the 95th percentile of one
-    query alone. `nprobe`,
-    `efSearch` and `k_factor` are what it was tuned to (None: it has no such parameter).
-    """
-
-    factory: str
-    metric: str
-    dim: int
-    count: int
-    bytes: int
-    nprobe: int | None
-    efSearch: int | None  # noqa: N815  FAISS's own name
-    k_factor: int | None
-    recall: float
-    queries: int
-    queries_per_second: float
-    latency_ms: float
-    build_seconds: float
-
-    def to_dict(self) -> dict[str, Any]:
-        values = asdict(self)
-        values[f"recall@{NEIGHBOURS}"] = values.pop("recall")
-        return values
+SLACK = 1e-5
+"""Relative difference of scores that are the same but for rounding."""
 
 
 @dataclass(frozen=True)
 class BuiltIndex:
-    """A FAISS index as bytes, its position i being row i of the vectors, its card, and, where candidates were
-    measured, what they did (`tradeoff`)."""
+    """A FAISS index as bytes, its position i being row i of the vectors; its `card`; and, where candidates were
+    measured, what they did (`tradeoff`).
+
+    On the card, `recall@10` is the share of a query's true nearest that it finds on the `queries` that it was tuned
+    with, `queries_per_second` what one core answers of a batch, by processor time, `latency_ms` the 95th percentile of
+    one query alone; `nprobe`, `efSearch` and `k_factor` are what it was tuned to (None: it has no such parameter).
+    """
 
     data: memoryview
-    card: IndexCard
+    card: dict[str, Any]
     tradeoff: dict[str, Any] | None
 
 
@@ -87,77 +55,130 @@ def build_index(
 ) -> BuiltIndex:
     """The index of `vectors` that meets `requirements`, tuned and measured with `queries` (q, c) of the other modality.
 
-    Their true neighbours are found on `gpu`, where there is one. Raises InputError where there is nothing to index or
-    to ask, IntegrityError for a row that is not finite, and UsageError where no index meets the requirements.
+    Their true neighbours, and the lists of an inverted file, are found on `gpu`, where there is one. Raises InputError
+    where there is nothing to index or to ask, IntegrityError for a row that is not finite, and UsageError where no
+    index meets the requirements.
     """
     require_finite("embeddings", "queries", queries)
     count = vectors.count
     if not count or not len(queries):
         raise InputError("there is nothing to index; put splits that have images and sentences into index.splits")
-    nearest = search_exact(queries, progress(vectors.blocks(), "exact search"), min(EQUALS, count), metric, gpu)
-    questions = questions_of(queries, nearest, count)
-    fits = count * vectors.dim * 4 + FLAT_HEADER <= requirements.bytes
-    if count <= requirements.exact_limit and fits:
-        finished = _finish(build("Flat", vectors, metric, progress=progress), "Flat", questions, requirements)
-        if finished.trial.failure is None:
-            return finished.deliver(vectors, questions, metric, [])
-    trials = choose(vectors, queries, metric, requirements, progress)
-    tried = []
-    for trial in [trial for trial in trials if trial.failure is None][:FINALISTS]:
-        built = build(trial.factory, vectors, metric, progress=progress)
-        finished = _finish(built, trial.factory, questions, requirements, trial.setting)
-        if finished.trial.failure is None:
-            return finished.deliver(vectors, questions, metric, trials)
-        tried.append(finished.trial)
-    raise UsageError(refusal(tried, count, vectors.dim, requirements))
+    questions = ask(queries, progress(vectors.blocks(), "exact search"), count, metric, gpu)
+    trials: list[CandidateTrial] = []
+    failed: list[CandidateTrial] = []
 
-
-@dataclass(frozen=True)
-class _Finished:
-    """An index of all vectors, as bytes, the settings tried on it, and its measurements at the chosen one."""
-
-    data: memoryview
-    operations: list[Operation]
-    trial: CandidateTrial
-
-    def deliver(self, vectors: Vectors, questions: Questions, metric: str, trials: list[CandidateTrial]) -> BuiltIndex:
-        trial, setting = self.trial, self.trial.setting
-        card = IndexCard(
-            factory=trial.factory,
-            metric=metric,
-            dim=vectors.dim,
-            count=vectors.count,
-            bytes=trial.bytes,
-            nprobe=setting.lists,
-            efSearch=setting.vertices,
-            k_factor=setting.k_factor,
-            recall=trial.recall,
-            queries=len(questions.queries),
-            queries_per_second=1 / trial.seconds,
-            latency_ms=trial.latency_ms,
-            build_seconds=trial.build_seconds,
-        )
+    def finish(factory: str, near: SearchSetting = NOWHERE) -> BuiltIndex | None:
+        """The index of all vectors, tuned `near` a setting; None where it misses a requirement."""
+        built = build(factory, vectors, metric, progress=progress, gpu=gpu)
+        operations = tune(built.index, questions, requirements.recall_floor, near=near)
+        best = operations[-1]
+        alone = 1000 * latency(built.index, questions)
+        data = to_bytes(built.index)
+        seconds = built.train_seconds + built.add_seconds
+        failure = requirements.failure(best.recall, len(data), alone)
+        trial = CandidateTrial(factory, best.setting, best.recall, len(data), best.seconds, alone, seconds, failure)
+        if failure:
+            failed.append(trial)
+            return None
         tradeoff = {
             "rule": RULE,
             "chosen": trial.to_dict(),
-            "operations": [operation.to_dict() for operation in self.operations],
+            "operations": [operation.to_dict() for operation in operations],
             "candidates": [candidate.to_dict() for candidate in trials],
         }
-        return BuiltIndex(self.data, card, tradeoff if trials else None)
+        return BuiltIndex(data, _card(trial, vectors, metric, len(queries)), tradeoff if trials else None)
+
+    few = count <= requirements.exact_limit and count * vectors.dim * 4 + FLAT_HEADER <= requirements.bytes
+    if few and (exact := finish("Flat")):
+        return exact
+    trials = choose(vectors, queries, metric, requirements, progress, gpu)
+    for trial in [trial for trial in trials if trial.failure is None][:FINALISTS]:
+        if index := finish(trial.factory, trial.setting):
+            return index
+    raise UsageError(refusal(failed, count, vectors.dim, requirements))
 
 
-def _finish(
-    built: Built,
-    factory: str,
-    questions: Questions,
+def _card(trial: CandidateTrial, vectors: Vectors, metric: str, queries: int) -> dict[str, Any]:
+    return {
+        "factory": trial.factory,
+        "metric": metric,
+        "dim": vectors.dim,
+        "count": vectors.count,
+        "bytes": trial.bytes,
+        "nprobe": trial.setting.lists,
+        "efSearch": trial.setting.vertices,
+        "k_factor": trial.setting.k_factor,
+        "queries": queries,
+        "queries_per_second": 1 / trial.seconds,
+        "latency_ms": trial.latency_ms,
+        "build_seconds": trial.build_seconds,
+        f"recall@{NEIGHBOURS}": trial.recall,
+    }
+
+
+def build_gallery(
+    modality: str,
+    vectors: Vectors,
+    outline: MultiVectors | None,
+    queries: Items,
+    comparison: Comparison,
     requirements: Requirements,
-    near: SearchSetting = NOWHERE,
-) -> _Finished:
-    """Tune an index of all vectors `near` a setting, and measure it."""
-    operations = tune(built.index, questions, requirements.recall_floor, near=near)
-    best, alone = operations[-1], 1000 * latency(built.index, questions)
-    data = to_bytes(built.index)
-    size, seconds = len(data), built.train_seconds + built.add_seconds
-    failure = requirements.failure(best.recall, size, alone)
-    trial = CandidateTrial(factory, best.setting, best.recall, size, best.seconds, alone, seconds, failure)
-    return _Finished(data, operations, trial)
+    shortlist: Shortlist,
+    progress: Progress = unwatched,
+    gpu: "torch.device | None" = None,
+) -> BuiltIndex:
+    """The index of the `vectors` of all `images` or `sentences`, measured with `queries` of the other modality.
+
+    Where items have several, by their `outline`, it gives its vectors back exactly: an exact index, or above
+    `requirements.exact_limit` vectors an inverted file of them, whatever `requirements.candidates` says; the card says
+    what its `shortlist` costs. A shortlist is read off the lists, so that only an inverted file is searched by it.
+    Raises as build_index does.
+    """
+    if outline is None:
+        return build_index(vectors, queries, comparison, requirements, progress, gpu)
+    factories = dict.fromkeys(f"IVF{lists_for(vectors.count, multiple)},Flat" for multiple in (FEW, MANY))
+    requirements = replace(requirements, candidates=tuple(factories))
+    asked = queries.vectors[evenly_spaced(len(queries.vectors), QUERIES)]
+    built = build_index(vectors, asked, "inner_product", requirements, progress, gpu)
+    index = from_bytes(built.data, f"the index of {modality}", built.card)
+    used = None if built.card["factory"] == "Flat" else shortlist
+    gallery = MultiVectorGallery(modality, index, outline, comparison, used)
+    return replace(built, card={**built.card, "shortlist": measure_shortlist(gallery, queries, progress)})
+
+
+def measure_shortlist(
+    gallery: MultiVectorGallery, queries: MultiVectors, progress: Progress = unwatched
+) -> dict[str, Any]:
+    """What the gallery's shortlist costs against scoring everything, as the card of its index says it.
+
+    `recall@10` is the share of each query's ten best items by exact scores that were found, `recall@1` the share of
+    queries whose best one was; `scored` the number of items scored exactly; `exact_queries_per_second` the speed
+    without a shortlist. Found is what scores as well as the true last one, so that equal items may stand for each
+    other.
+    """
+    top, shortlist = min(NEIGHBOURS, len(gallery)), gallery.shortlist
+    vectors = gallery.vectors()
+    shares, firsts, seconds, exact_seconds = [], [], [], []
+    for query in progress(queries.blocks(1), "shortlist" if shortlist else "all items"):
+        start = time.perf_counter()
+        found = gallery.search(query, top).scores[0]
+        middle = time.perf_counter()
+        seconds.append(middle - start)
+        if shortlist is None:
+            continue
+        scores = gallery.score_all(query, vectors)[gallery.there]
+        best = -np.partition(-scores, top - 1)[:top]
+        exact_seconds.append(time.perf_counter() - middle)
+        slack = SLACK * max(abs(float(best.max())), 1)
+        shares.append(np.mean(found >= best.min() - slack))
+        firsts.append(found[0] >= best.max() - slack)
+    return {
+        "nearest": shortlist and shortlist.nearest,
+        "shortlist": shortlist and shortlist.shortlist,
+        f"recall@{NEIGHBOURS}": float(np.mean(shares)) if shortlist else 1.0,
+        "recall@1": float(np.mean(firsts)) if shortlist else 1.0,
+        "scored": gallery.scored(top),
+        "queries": len(queries),
+        "queries_per_second": 1 / float(np.mean(seconds)),
+        "exact_queries_per_second": 1 / float(np.mean(exact_seconds if shortlist else seconds)),
+    }

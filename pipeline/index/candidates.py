@@ -1,21 +1,25 @@
 """Candidate indices: FAISS factory strings for a number of vectors, and what building one of them takes."""
 
+import logging
 import math
 import re
 import time
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
-from typing import Any
+from functools import cache
+from typing import TYPE_CHECKING, Any
 
 import faiss
 import numpy as np
 
 from pipeline.errors import IntegrityError, UsageError
-from pipeline.index.format import METRICS, require_known_types
-from pipeline.index.lists_on_gpu import Adder, train_lists
+from pipeline.index.format import METRICS, parts_of, require_known_types
 from pipeline.index.tuning import stages_of
 from pipeline.index.vectors import Vectors, evenly_spaced
 from pipeline.precision import require_finite
+
+if TYPE_CHECKING:
+    import torch
 
 TRAINING_LEAST, TRAINING_MOST = 39, 50
 """Training vectors for each list; below the first FAISS warns of poor centroids."""
@@ -133,26 +137,14 @@ def build(
     ids: np.ndarray | None = None,
     progress: Progress = unwatched,
     clock: Callable[[], float] = time.perf_counter,
+    gpu: "torch.device | None" = None,
 ) -> Built:
-    """Train an index on at most `TRAINING_MOST` vectors a list and add all, block by block.
+    """Train an index on at most `TRAINING_MOST` vectors a list, its lists on `gpu`, and add all, block by block.
 
     `centroids` (lists, c) stand for the training of the lists; `ids` (n,) are what the index calls the
     vectors, if not by their rows. Raises IntegrityError naming a row that is not finite.
     """
     start = clock()
-    index = train_factory(factory, vectors, metric, centroids)
-    trained = clock()
-    if ids is not None:
-        index = faiss.IndexIDMap(index)
-    adder = Adder(index)
-    for block in progress(vectors.blocks(), f"adding to {factory}"):
-        require_finite("embeddings", "vectors", block)
-        adder.add(block, None if ids is None else ids[index.ntotal : index.ntotal + len(block)])
-    return Built(index, trained - start, clock() - trained)
-
-
-def train_factory(factory: str, vectors: Vectors, metric: str, centroids: np.ndarray | None = None) -> faiss.Index:
-    """The empty index of a factory string, trained as `build` says."""
     index = faiss.index_factory(vectors.dim, factory, METRICS[metric])
     inverted = stages_of(index).inverted
     if inverted is not None and centroids is not None:
@@ -160,29 +152,68 @@ def train_factory(factory: str, vectors: Vectors, metric: str, centroids: np.nda
     if not index.is_trained:
         sample = vectors.take(evenly_spaced(vectors.count, training_rows(factory)))
         require_finite("embeddings", "vectors", sample)
-        train(index, sample)
-    return index
+        _train(index, sample, gpu if centroids is None else None)
+    trained = clock()
+    if ids is not None:
+        index = faiss.IndexIDMap(index)
+    for block in progress(vectors.blocks(), f"adding to {factory}"):
+        require_finite("embeddings", "vectors", block)
+        if ids is None:
+            index.add(block)
+        else:
+            index.add_with_ids(block, ids[index.ntotal : index.ntotal + len(block)])
+    return Built(index, trained - start, clock() - trained)
 
 
-def train(index: faiss.Index, sample: np.ndarray) -> None:
-    """Train `index`, its lists on the GPU in use."""
+def _train(index: faiss.Index, sample: np.ndarray, gpu: "torch.device | None") -> None:
+    for part in parts_of(index):
+        if isinstance(part, faiss.IndexPreTransform):
+            for place in range(part.chain.size()):
+                transform = faiss.downcast_VectorTransform(part.chain.at(place))
+                if isinstance(transform, faiss.OPQMatrix):
+                    transform.niter, transform.max_train_points = ROTATION_STEPS, TRAINING_FLOOR
+        if isinstance(part, faiss.IndexIVFPQ):
+            part.do_polysemous_training = False  # it takes minutes, for a kind of search that is not used
+        if isinstance(part, faiss.IndexIVF):
+            part.cp.max_points_per_centroid = TRAINING_MOST
     inverted = stages_of(index).inverted
-    for rotation in rotations_of(index):
-        rotation.niter, rotation.max_train_points = ROTATION_STEPS, TRAINING_FLOOR
-    if isinstance(inverted, faiss.IndexIVFPQ):
-        inverted.do_polysemous_training = False  # it takes minutes, for a kind of search that is not used
-    if inverted is not None:
-        inverted.cp.max_points_per_centroid = TRAINING_MOST
-    train_lists(index, sample)
-    index.train(sample)
+    assigner = None if gpu is None or inverted is None else flat_on(gpu, inverted.d, inverted.metric_type)
+    if assigner is None:
+        index.train(sample)
+        return
+    inverted.clustering_index = assigner
+    try:
+        index.train(sample)
+    except RuntimeError as error:
+        _warn_of_gpu(str(error))
+        inverted.clustering_index = None
+        index.train(sample)
+    finally:
+        inverted.clustering_index = None
+        assigner.this.own(True)  # the attribute took it over, and would not give its memory back
 
 
-def rotations_of(index: faiss.Index) -> list[faiss.OPQMatrix]:
-    """The rotations that `index` learns."""
-    index = faiss.downcast_index(index)
-    if isinstance(index, faiss.IndexRefine):
-        return rotations_of(index.base_index)
-    if not isinstance(index, faiss.IndexPreTransform):
-        return []
-    transforms = [faiss.downcast_VectorTransform(index.chain.at(i)) for i in range(index.chain.size())]
-    return [transform for transform in transforms if isinstance(transform, faiss.OPQMatrix)]
+def flat_on(gpu: "torch.device", dim: int, metric: int) -> faiss.Index | None:
+    """An empty exact index on `gpu`; None, with a warning, where FAISS cannot use it."""
+    try:
+        config = faiss.GpuIndexFlatConfig()
+        config.device = gpu.index or 0
+        return faiss.GpuIndexFlat(_gpu_resources(), dim, metric, config)
+    except (AttributeError, RuntimeError) as error:  # FAISS without CUDA has no such class
+        _warn_of_gpu(str(error))
+        return None
+
+
+@cache
+def _gpu_resources() -> "faiss.StandardGpuResources":
+    """What FAISS holds on GPUs, once for the process."""
+    if not faiss.get_num_gpus():
+        raise RuntimeError("it sees no GPU")
+    return faiss.StandardGpuResources()
+
+
+@cache
+def _warn_of_gpu(error: str) -> None:
+    """Say once why lists are found on the processor."""
+    reason = (error.splitlines() or [""])[-1]
+    logging.getLogger(__name__).warning("FAISS cannot use the GPU (%s): lists are found on the processor", reason)

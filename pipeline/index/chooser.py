@@ -10,16 +10,249 @@ Time is that of the processor, and the candidates that are near the best take tu
 the time of a query weigh alike, and building decides between what is otherwise equal (`best_of`).
 """
 
+import logging
 import math
+import time
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING, Any
 
+import faiss
 import numpy as np
 
 from pipeline.errors import UsageError
-from pipeline.index.bench import Bench, CandidateTrial
-from pipeline.index.candidates import Progress, candidate_factories, require_known
-from pipeline.index.requirements import MEBI, Requirements
-from pipeline.index.tuning import NEIGHBOURS
-from pipeline.index.vectors import Vectors
+from pipeline.index.candidates import (
+    GRAPH_LINKS,
+    TRAINING_LEAST,
+    Built,
+    Progress,
+    build,
+    candidate_factories,
+    lists_of,
+    require_known,
+    with_lists,
+)
+from pipeline.index.format import code_bytes, to_bytes
+from pipeline.index.tuning import NEIGHBOURS, SearchSetting, ask, latency, stages_of, timed_search, tune
+from pipeline.index.vectors import ArrayVectors, Vectors, evenly_spaced
+
+if TYPE_CHECKING:
+    import torch
+
+MEBI = 1 << 20
+SAMPLE_QUERIES = 300
+"""Queries that measure a candidate on the sample."""
+TENTH = 1.1
+"""What differs by less than a tenth counts as equal."""
+LEAD, MOST_ROUNDS = 5, 25
+"""Rounds that the best candidate must have won more often than any other, and the most that are held."""
+RULE = (
+    "least bytes x seconds of a query wins; within a tenth of it the smallest;"
+    " within a tenth of that what is built soonest"
+)
+"""How a candidate is chosen, as the table of candidates says it."""
+OUT_OF_REACH = 3
+"""Candidates that cost so many times as much as the best one take no part in the rounds."""
+
+
+@dataclass(frozen=True)
+class Requirements:
+    """At most `memory` MiB (None: any), at least `recall_floor` of the true neighbours, one query alone in at most
+    `latency_ms` (None: any). Up to `exact_limit` vectors are searched exactly where that meets the others. `candidates`
+    are factory strings or "auto", tried on `sample` vectors.
+    """
+
+    recall_floor: float
+    memory: int | None
+    latency_ms: float | None
+    exact_limit: int
+    candidates: str | tuple[str, ...]
+    sample: int
+
+    @property
+    def bytes(self) -> float:
+        return math.inf if self.memory is None else self.memory * MEBI
+
+    def failure(self, recall: float, size: int, latency_ms: float) -> str | None:
+        """What an index of `size` bytes misses; None: nothing."""
+        if recall < self.recall_floor:
+            return f"recall below {self.recall_floor:g}"
+        if size > self.bytes:
+            return f"more than {self.memory} MiB"
+        if self.latency_ms is not None and latency_ms > self.latency_ms:
+            return f"slower than {self.latency_ms:g} ms"
+        return None
+
+
+@dataclass(frozen=True)
+class CandidateTrial:
+    """A candidate at the `setting` that reaches the recall floor: `seconds` is the processor time of one query of a
+    batch, on one thread, `latency_ms` the 95th percentile of one alone, `build_seconds` the processor time of building
+    it, `failure` which requirement it misses (None: it meets all)."""
+
+    factory: str
+    setting: SearchSetting
+    recall: float
+    bytes: int
+    seconds: float
+    latency_ms: float
+    build_seconds: float
+    failure: str | None
+
+    @property
+    def cost(self) -> float:
+        """By which candidates are compared: twice the bytes are worth half the time of a query."""
+        return self.bytes * self.seconds
+
+    def to_dict(self) -> dict[str, Any]:
+        values = {**vars(self), **self.setting.to_dict(), f"recall@{NEIGHBOURS}": self.recall}
+        values |= {"queries_per_second": 1 / self.seconds, "bytes_times_seconds": self.cost}
+        return {name: value for name, value in values.items() if name not in ("setting", "seconds", "recall")}
+
+
+def best_of(trials: list[CandidateTrial]) -> CandidateTrial:
+    """The one of least cost; of those within a tenth of it the smallest; of those within a tenth of that, the one that
+    is built soonest. So none wins that is neither faster nor smaller than another by a tenth."""
+    least = min(trial.cost for trial in trials)
+    near = [trial for trial in trials if trial.cost <= TENTH * least]
+    smallest = min(trial.bytes for trial in near)
+    return min((trial for trial in near if trial.bytes <= TENTH * smallest), key=lambda trial: trial.build_seconds)
+
+
+def in_order(trials: list[CandidateTrial]) -> list[CandidateTrial]:
+    """The best, the best of the others, and so on."""
+    left, ordered = list(trials), []
+    while left:
+        ordered.append(best_of(left))
+        left.remove(ordered[-1])
+    return ordered
+
+
+class Bench:
+    """The sample, its questions, and what the trials of candidates share."""
+
+    def __init__(
+        self, vectors: Vectors, queries: np.ndarray, metric: str, requirements: Requirements,
+        gpu: "torch.device | None",
+    ) -> None:  # fmt: skip
+        self.count = vectors.count
+        self.gpu = gpu
+        self.metric = metric
+        self.requirements = requirements
+        self.sample = ArrayVectors(vectors.take(evenly_spaced(vectors.count, requirements.sample)))
+        self.share = self.sample.count / self.count
+        queries = queries[evenly_spaced(len(queries), SAMPLE_QUERIES)]
+        self.questions = ask(queries, self.sample.blocks(), self.sample.count, metric)
+        self.centroids: dict[int, tuple[np.ndarray, float]] = {}
+        self.indices: dict[str, tuple[faiss.Index, float]] = {}
+
+    def hopeful(self, factories: list[str]) -> list[str]:
+        """Those whose codes alone fit into the memory."""
+        sizes = {
+            factory: code_bytes(faiss.index_factory(self.sample.dim, factory)) * self.count for factory in factories
+        }
+        return [factory for factory, size in sizes.items() if size <= self.requirements.bytes]
+
+    def try_out(self, factory: str) -> CandidateTrial:
+        """Build and tune a candidate on the sample."""
+        lists = lists_of(factory)
+        sampled = max(1, min(round(lists * math.sqrt(self.share)), self.sample.count // TRAINING_LEAST))
+        built = self._build(with_lists(factory, sampled), sampled if lists else 0)
+        operation = tune(built.index, self.questions, self.requirements.recall_floor)[-1]
+        growth = self._growth(built.index, sampled, lists, operation.setting.lists)
+        trained, added = self._building_growth(built.index, sampled, lists)
+        latency_ms = 1000 * latency(built.index, self.questions) * growth
+        size = self._bytes(built.index, lists - sampled)
+        trial = CandidateTrial(
+            factory,
+            operation.setting,
+            operation.recall,
+            size,
+            operation.seconds * growth,
+            latency_ms,
+            built.train_seconds * trained + built.add_seconds * added,
+            self.requirements.failure(operation.recall, size, latency_ms),
+        )
+        if trial.failure is None:
+            self.indices[factory] = built.index, growth
+        logging.getLogger(__name__).info(
+            "%s: recall@10 %.3f, %d MiB, %.0f queries/s on a core, built in %.1f s%s",
+            factory, trial.recall, trial.bytes // MEBI, 1 / trial.seconds, trial.build_seconds,
+            f" ({trial.failure})" if trial.failure else "",
+        )  # fmt: skip
+        return trial
+
+    def settle(self, trials: list[CandidateTrial]) -> list[CandidateTrial]:
+        """The `trials` in order, those near the best timed again in turn until one has clearly won the most rounds."""
+        least = min((trial.cost for trial in trials), default=0.0)
+        near = [trial for trial in trials if trial.cost <= OUT_OF_REACH * least]
+        rounds: list[list[float]] = []
+        wins = dict.fromkeys((trial.factory for trial in near), 0)
+        while len(near) > 1 and len(rounds) < MOST_ROUNDS:
+            rounds.append([self._seconds(trial.factory) for trial in near])
+            wins[best_of(_timed(near, rounds[-1])).factory] += 1
+            first, second = sorted(wins.values(), reverse=True)[:2]
+            if first - second >= LEAD:
+                break
+        if rounds:
+            timed = _timed(near, np.median(rounds, axis=0).tolist())
+            trials = timed + [trial for trial in trials if trial not in near]
+        return in_order(trials)
+
+    def _seconds(self, factory: str) -> float:
+        """The processor time of one query, with all vectors."""
+        index, growth = self.indices[factory]
+        return timed_search(index, self.questions)[1] * growth
+
+    def _build(self, factory: str, lists: int) -> Built:
+        """The same lists serve all candidates that have as many of them and see the vectors as they are."""
+        shared = bool(lists) and factory.startswith("IVF")
+        centroids, seconds = self.centroids.get(lists, (None, 0.0)) if shared else (None, 0.0)
+        built = build(factory, self.sample, self.metric, centroids, clock=time.process_time, gpu=self.gpu)
+        if shared and centroids is None:
+            quantizer = stages_of(built.index).inverted.quantizer
+            self.centroids[lists] = quantizer.reconstruct_n(0, lists), built.train_seconds
+        return Built(built.index, built.train_seconds + seconds, built.add_seconds)
+
+    def _growth(self, index: faiss.Index, sampled: int, lists: int, visited: int | None = None) -> float:
+        """How many times longer a query takes with all vectors than with the sample, where it visits some lists."""
+        stages = stages_of(index)
+        if stages.graph is not None:
+            return math.log(self.count) / math.log(self.sample.count)
+        if stages.inverted is None:
+            return 1 / self.share
+        visited = visited or sampled
+        all_lists, sampled_lists = (_compared(stages.inverted, number) for number in (lists, sampled))
+        return (all_lists + visited * self.count / lists) / (sampled_lists + visited * self.sample.count / sampled)
+
+    def _building_growth(self, index: faiss.Index, sampled: int, lists: int) -> tuple[float, float]:
+        """How many times longer training and adding take with all vectors."""
+        stages = stages_of(index)
+        if stages.graph is not None:
+            return 1, math.log(self.count) / math.log(self.sample.count) / self.share
+        if stages.inverted is None:
+            return 1, 1 / self.share
+        assigning = _compared(stages.inverted, lists) / _compared(stages.inverted, sampled)
+        return (lists / sampled) ** 2, max(1, assigning) / self.share
+
+    def _bytes(self, index: faiss.Index, more_lists: int) -> int:
+        """Bytes of the whole index, extrapolated from those of a vector in the sample, and of the lists' centroids."""
+        data = to_bytes(index)
+        empty = faiss.deserialize_index(np.frombuffer(data, np.uint8))
+        empty.reset()
+        fixed = to_bytes(empty).nbytes
+        each = max(0, data.nbytes - fixed) / self.sample.count
+        return round(fixed + max(0, more_lists) * 4 * index.d + each * self.count)
+
+
+def _timed(trials: list[CandidateTrial], seconds: list[float]) -> list[CandidateTrial]:
+    return [replace(trial, seconds=value) for trial, value in zip(trials, seconds, strict=True)]
+
+
+def _compared(inverted: faiss.IndexIVF, lists: int) -> float:
+    """About how many centroids a vector is compared with to find its list."""
+    if not isinstance(faiss.downcast_index(inverted.quantizer), faiss.IndexHNSW):
+        return lists
+    return min(lists, 2 * GRAPH_LINKS * math.log2(max(2, lists)))
 
 
 def choose(
@@ -28,8 +261,9 @@ def choose(
     metric: str,
     requirements: Requirements,
     progress: Progress,
+    gpu: "torch.device | None" = None,
 ) -> list[CandidateTrial]:
-    """All trials, the best first, those that miss a requirement last.
+    """All trials, the best first, those that miss a requirement last; lists are found on `gpu`, where there is one.
 
     Raises UsageError when nothing meets the requirements, naming what comes nearest.
     """
@@ -38,7 +272,7 @@ def choose(
         tiers = candidate_factories(count, vectors.dim)
     else:
         tiers = [require_known(requirements.candidates, vectors.dim)]
-    bench = Bench(vectors, queries, metric, requirements)
+    bench = Bench(vectors, queries, metric, requirements, gpu)
     trials: list[CandidateTrial] = []
     for tier in tiers:
         trials += [bench.try_out(factory) for factory in progress(bench.hopeful(tier), "measuring")]

@@ -7,7 +7,6 @@ as good a one as without a condition, or a better one.
 """
 
 import math
-from collections.abc import Iterator
 from threading import Lock
 
 import faiss
@@ -15,7 +14,7 @@ import numpy as np
 
 from pipeline.errors import UsageError
 from pipeline.index.exact import Neighbours, search_exact
-from pipeline.index.format import METRICS
+from pipeline.index.format import METRICS, parts_of
 from pipeline.index.vectors import BLOCK_ROWS
 
 FEW = 1 << 14
@@ -63,7 +62,7 @@ def reconstruct(index: faiss.Index, ids: np.ndarray) -> np.ndarray:
         order = np.argsort(known)
         return reconstruct(typed.index, order[np.searchsorted(known, ids, sorter=order)])
     with _mapping:  # threads share an index
-        for part in _parts(typed):
+        for part in parts_of(typed):
             if isinstance(part, faiss.IndexIVF) and part.direct_map.no():
                 try:
                     part.make_direct_map()
@@ -80,15 +79,6 @@ def is_exact(index: faiss.Index) -> bool:
     if isinstance(typed, faiss.IndexRefine):
         return is_exact(typed.refine_index)
     return isinstance(typed, faiss.IndexFlat | faiss.IndexIVFFlat | faiss.IndexHNSWFlat)
-
-
-def _parts(index: faiss.Index) -> Iterator[faiss.Index]:
-    """The index, and what it wraps."""
-    index = faiss.downcast_index(index)
-    yield index
-    for name in ("index", "base_index"):
-        if isinstance(inner := getattr(index, name, None), faiss.Index):
-            yield from _parts(inner)
 
 
 def _compare(index: faiss.Index, queries: np.ndarray, top: int, ids: np.ndarray) -> Neighbours:

@@ -133,6 +133,15 @@ def require_known_types(index: faiss.Index, name: str, quantizer: bool = False) 
         require_known_types(getattr(typed, part), name, coarse)
 
 
+def parts_of(index: faiss.Index) -> Iterator[faiss.Index]:
+    """The index and what it wraps, from the outside in, each by its own type; they last as long as `index`."""
+    index = faiss.downcast_index(index)
+    yield index
+    for name in ("index", "base_index"):
+        if isinstance(inner := getattr(index, name, None), faiss.Index):
+            yield from parts_of(inner)
+
+
 def code_bytes(index: faiss.Index) -> int:
     """The least that one vector takes in `index`; 0 where FAISS does not say."""
     try:

@@ -8,27 +8,29 @@ sentence a set of word vectors s_t, and FAISS finds a shortlist, which is ranked
     positive     sum over t and i of max(0, v_i . s_t)                       (Karpathy and Fei-Fei 2015, eq. 7)
 
 plus a weight times the product of one more vector of each, where the model has these globals.
+
+The shortlist: every vector first stands for the mean of its inverted list. The products of a query with these means,
+some hundreds or thousands, are looked up for each vector and added up as the exact score would be. This is the centroid
+interaction of PLAID (Santhanam et al., 2022), with means in place of centroids: FAISS makes those of inner products of
+unit length, and how long a vector is counts as much as where it points. In the sum over the words of a sentence the
+errors of means even out. A word's best region stands out from its list, so where images are found, the regions nearest
+to each word have their own products.
 """
 
-from collections.abc import Mapping
-from dataclasses import replace
-from typing import TYPE_CHECKING, Any, NamedTuple
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, replace
+from typing import Any, NamedTuple
 
 import faiss
 import numpy as np
 
 from pipeline.errors import IntegrityError
-from pipeline.index.exact import Neighbours, search_exact
+from pipeline.index.exact import Neighbours
 from pipeline.index.filtering import reconstruct, search_among
 from pipeline.index.format import METRICS
-from pipeline.index.shortlist import ListMeans, Shortlist, look_up
-from pipeline.index.vectors import Vectors
-from pipeline.multivectors import Comparison, Items, MultiVectors, ScoreRule
+from pipeline.multivectors import Items, MultiVectors, ScoreRule
 from pipeline.precision import require_finite
 from pipeline.ragged import offsets_of
-
-if TYPE_CHECKING:
-    import torch
 
 BLOCK = 1 << 12
 """Items whose estimated products are held at once."""
@@ -42,13 +44,18 @@ class RegionHits(NamedTuple):
     boxes: np.ndarray
 
 
-def make_gallery(
-    modality: str, index: faiss.Index, outline: MultiVectors | None, comparison: Comparison, card: Mapping[str, Any]
-) -> "Gallery":
-    """The gallery of an index and its card; of items of several vectors where there is an `outline` of these."""
-    if outline is None:
-        return Gallery(index)
-    return MultiVectorGallery(modality, index, outline, comparison, Shortlist.from_card(card["shortlist"]))
+@dataclass(frozen=True)
+class Shortlist:
+    """For each word of a query `nearest` regions are looked up, where images are found; the `shortlist` items, images
+    or sentences, that then seem best are scored exactly."""
+
+    nearest: int
+    shortlist: int
+
+    @classmethod
+    def from_card(cls, card: Mapping[str, Any]) -> "Shortlist | None":
+        """The one on an index's card; None where all items are scored."""
+        return None if card["shortlist"] is None else cls(card["nearest"], card["shortlist"])
 
 
 class Gallery:
@@ -78,13 +85,6 @@ class Gallery:
         scores, rows = self.index.search(np.ascontiguousarray(queries, np.float32), min(top, len(self)))
         sign = -1 if self.metric == "euclidean" else 1
         return Neighbours(rows, np.where(rows >= 0, sign * scores, -np.inf))
-
-    def search_all(
-        self, queries: Items, top: int, vectors: Vectors, ids: np.ndarray, gpu: "torch.device | None" = None
-    ) -> Neighbours:
-        """The same by exact search, on `gpu` where there is one, of the `vectors` that the index has under `ids`."""
-        found = search_exact(queries, vectors.blocks(), top, self.metric, gpu)
-        return Neighbours(np.where(found.rows >= 0, ids[found.rows], -1), found.scores)
 
     def reconstruct(self, rows: np.ndarray) -> np.ndarray:
         """(k, c) the vectors of some items. RuntimeError where the index has none to give."""
@@ -126,8 +126,8 @@ class MultiVectorGallery(Gallery):
         items = self.there if allowed is None else self.there[allowed[self.there]]
         return self._stack([self._best(query, top, items) for query in queries.blocks(1)])
 
-    def search_all(self, queries: MultiVectors, top: int, *of_others: Any) -> Neighbours:
-        """The same by the scores of all items, whose vectors it has itself."""
+    def search_all(self, queries: MultiVectors, top: int) -> Neighbours:
+        """The same by the exact scores of all items."""
         vectors, there = self.vectors(), self.there
         return self._stack([self._rank(there, self.score_all(one, vectors)[there], top) for one in queries.blocks(1)])
 
@@ -172,7 +172,7 @@ class MultiVectorGallery(Gallery):
             among *= 4
 
     def _estimate(self, query: MultiVectors, nearest: int) -> np.ndarray:
-        """(n,) about the scores; see pipeline.index.shortlist."""
+        """(n,) about the scores, by the means of lists."""
         products, hits = self.means.means @ query.vectors.T, None  # (lists, q)
         if self.rule.sum == "positive":
             products = np.maximum(products, 0).sum(axis=1, keepdims=True)
@@ -232,3 +232,45 @@ class MultiVectorGallery(Gallery):
     def _rank(items: np.ndarray, scores: np.ndarray, top: int) -> tuple[np.ndarray, np.ndarray]:
         order = np.argsort(-scores, kind="stable")[:top]
         return items[order], scores[order]
+
+
+class Hits(NamedTuple):
+    """The products of some vectors, `rows` (k,) ascending, with some of the query's, `asked` (k,)."""
+
+    rows: np.ndarray
+    asked: np.ndarray
+    products: np.ndarray
+
+    def write(self, products: np.ndarray, first: int) -> None:
+        """Put them into `products` (n, q), which are of the vectors from `first` on."""
+        own = slice(*np.searchsorted(self.rows, [first, first + len(products)]))
+        products[self.rows[own] - first, self.asked[own]] = self.products[own]
+
+
+def look_up(index: faiss.Index, query: np.ndarray, nearest: int) -> Hits:
+    """The `nearest` vectors of `index` for each of `query` (q, c)."""
+    products, rows = index.search(np.ascontiguousarray(query, np.float32), min(nearest, index.ntotal))
+    asked, place = np.nonzero(rows >= 0)
+    order = np.argsort(rows[asked, place], kind="stable")
+    asked, place = asked[order], place[order]
+    return Hits(rows[asked, place], asked, products[asked, place])
+
+
+class ListMeans:
+    """The `means` (l, c) of the lists of an inverted file of whole vectors (IVF,Flat), and the list of each vector,
+    `lists` (n,), by its id; the ids are 0 to n - 1."""
+
+    def __init__(self, index: faiss.IndexIVFFlat) -> None:
+        self.means = np.zeros((index.nlist, index.d), np.float32)
+        self.lists = np.zeros(index.ntotal, np.int32)
+        for number, ids in ids_of_lists(index):
+            codes = faiss.rev_swig_ptr(index.invlists.get_codes(number), len(ids) * index.code_size)
+            self.means[number] = codes.view(np.float32).reshape(len(ids), index.d).mean(axis=0)
+            self.lists[ids] = number
+
+
+def ids_of_lists(index: faiss.IndexIVF) -> Iterator[tuple[int, np.ndarray]]:
+    """The number of each list that is not empty, and its ids, which are the index's own: writing to them changes it."""
+    for number in range(index.nlist):
+        if size := index.invlists.list_size(number):
+            yield number, faiss.rev_swig_ptr(index.invlists.get_ids(number), size)

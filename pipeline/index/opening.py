@@ -1,7 +1,7 @@
 """Opening the indices of a bundle, or of several bundles of one model, whose answers are merged by score."""
 
 from collections.abc import Sequence
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import faiss
 import numpy as np
@@ -9,12 +9,8 @@ import numpy as np
 from pipeline.errors import MALFORMED, IntegrityError, brief
 from pipeline.index.exact import Neighbours
 from pipeline.index.format import REBUILD, from_bytes, view_bytes
-from pipeline.index.gallery import Gallery, RegionHits, make_gallery
-from pipeline.index.vectors import Vectors
+from pipeline.index.gallery import Gallery, MultiVectorGallery, RegionHits, Shortlist
 from pipeline.multivectors import Items, MultiVectors, ScoreRule
-
-if TYPE_CHECKING:
-    import torch
 
 
 def open_index(bundle: Any, name: str) -> faiss.Index:
@@ -51,7 +47,8 @@ def _open_one(bundle: Any, modality: str) -> Gallery:
         return Gallery(open_index(bundle, name))
     index = from_bytes(bundle.index(name), path, card)
     try:
-        return make_gallery(modality, index, outline, ScoreRule.from_dict(bundle.card["score"]), card)
+        shortlist = Shortlist.from_card(card["shortlist"])
+        return MultiVectorGallery(modality, index, outline, ScoreRule.from_dict(bundle.card["score"]), shortlist)
     except (*MALFORMED, IntegrityError) as error:
         raise IntegrityError(f"{path} is not an index of {name} ({brief(error)}); {REBUILD}") from error
 
@@ -75,13 +72,9 @@ class MergedGallery(Gallery):
         """The best of what each bundle finds."""
         return self._merge([gallery.search(queries, top, own) for gallery, own in self._each(allowed)], top)
 
-    def search_all(
-        self, queries: Items, top: int, vectors: Vectors, ids: np.ndarray, gpu: "torch.device | None" = None
-    ) -> Neighbours:
-        """The same by exact search; of multi-vector models each bundle has its own vectors."""
-        if not self.multi_vector:
-            return super().search_all(queries, top, vectors, ids, gpu)
-        return self._merge([gallery.search_all(queries, top, vectors, ids, gpu) for gallery in self.galleries], top)
+    def search_all(self, queries: MultiVectors, top: int) -> Neighbours:
+        """The same by the exact scores of all items of a multi-vector model."""
+        return self._merge([gallery.search_all(queries, top) for gallery in self.galleries], top)
 
     def regions(self, words: np.ndarray, top: int, allowed: np.ndarray | None = None) -> RegionHits:
         """The best of the regions that each bundle finds."""

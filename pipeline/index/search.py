@@ -1,25 +1,28 @@
 """Searching a bundle: images by a sentence, an image or both, regions by a snippet, sentences by an image."""
 
 import hashlib
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from typing import Any
 
 import numpy as np
+import pyarrow as pa
 
 from pipeline.errors import InputError, IntegrityError, UsageError
-from pipeline.index.arithmetic import blend, compose, search_around_mean
 from pipeline.index.format import REBUILD
 from pipeline.index.gallery import Gallery
 from pipeline.index.opening import open_gallery
-from pipeline.index.region_search import nearest_regions
-from pipeline.index.table_reader import TableReader
+from pipeline.index.queries import QueryEncoder
 from pipeline.multivectors import Items, MultiVectors, concatenate
 
 Photograph = Mapping[str, np.ndarray] | bytes
-"""An image in a query: encoder name -> (1, dim) float32, as pipeline.index.query.encode_image makes it; for a
+"""An image in a query: encoder name -> (1, dim) float32, as pipeline.index.queries.encode_image makes it; for a
 multi-vector model the bytes of the file of one of the bundle's images."""
+
+
+MOST_KEPT = 1 << 21
+"""Rows of a table that is kept in memory."""
 
 
 @dataclass(frozen=True)
@@ -31,7 +34,7 @@ class Hit:
     row: Mapping[str, Any]
 
 
-class Searcher(TableReader):
+class Searcher(QueryEncoder):
     """Answers queries from the indices of a bundle, or of several of one model (pipeline.storage.bundles); each part is
     read when it is first needed.
 
@@ -48,6 +51,8 @@ class Searcher(TableReader):
     def __init__(self, bundle: Any) -> None:
         super().__init__(bundle)
         self._opened: dict[str, Gallery] = {}
+        self._packed: dict[str, Any] = {}
+        self._tables: dict[str, pa.Table] = {}
 
     def images(self, sentence: str, top: int, where: str | None = None) -> list[Hit]:
         """The `top` images nearest to `sentence`. Raises InputError when none of its words is known."""
@@ -194,6 +199,60 @@ class Searcher(TableReader):
             self._opened[modality] = open_gallery(self.bundle, modality)
         return self._opened[modality]
 
+    def table(self, modality: str) -> pa.Table:
+        """What the rows of an index are, kept in memory from then on."""
+        if modality not in self._tables:  # combined, since rows are taken slowly from many chunks
+            self._tables[modality] = self.bundle.table(modality).combine_chunks()
+        return self._tables[modality]
+
+    def is_kept(self, modality: str) -> bool:
+        """Whether a table is small enough to stay in memory; of a larger one each answer reads its own rows."""
+        return self.rows(modality).num_rows <= MOST_KEPT
+
+    def _keep(self, modality: str) -> None:
+        """Keep the table in memory, unless it is large."""
+        if self.is_kept(modality):
+            self.table(modality)
+
+    def rows(self, modality: str) -> Any:
+        """The same table as a pipeline.storage.tables.PackedTable, which reads rows on request."""
+        if modality not in self._packed:
+            self._packed[modality] = self.bundle.packed_table(modality)
+        return self._packed[modality]
+
+    def records(self, modality: str, rows: np.ndarray) -> list[dict[str, Any]]:
+        """The `rows` (k,) of a table."""
+        kept = self._tables.get(modality)
+        return self.rows(modality).records(rows) if kept is None else kept.take(rows).to_pylist()
+
+    def groups(self, modality: str) -> Iterator[pa.Table]:
+        """All rows of a table, in order: at once where it is kept in memory."""
+        self._keep(modality)
+        kept = self._tables.get(modality)
+        return self.rows(modality).groups() if kept is None else iter([kept])
+
+    def require_condition(self, where: str | None) -> None:
+        """Raises UsageError where `where` is no condition on the bundle's images."""
+        self.allowed("images", where)
+
+    def allowed(self, modality: str, where: str | None) -> np.ndarray | None:
+        """(n,) bool: which rows of a table are, or belong to, images of which `where` is true; None without it."""
+        if where is None or not where.strip():
+            return None
+        from pipeline.index.conditions import Predicate  # and pyarrow.compute, which other queries do without
+
+        condition, allowed, ids = Predicate(where), [], []
+        for images in self.groups("images"):
+            allowed.append(condition.rows(images) & images["path"].is_valid().to_numpy())  # the others were removed
+            ids.append(images["image_id"].to_numpy()[allowed[-1]])
+        if modality == "images":
+            return np.concatenate(allowed)
+        owned, ids = [], np.concatenate(ids)
+        for sentences in self.groups(modality):
+            known = sentences["text"].is_valid().to_numpy()
+            owned.append(np.isin(sentences["image_id"].to_numpy(), ids) & known)
+        return np.concatenate(owned)
+
     def _list_hits(self, modality: str, rows: np.ndarray, scores: np.ndarray) -> list[Hit]:
         """The `rows` (k,) of a modality's table with their `scores` (k,), ranked as they come."""
         count = self.rows(modality).num_rows
@@ -234,3 +293,59 @@ def _require_direction(queries: Items) -> None:
         raise InputError(
             "the vector of this query is zero, so that nothing is nearer to it than all else; ask for more"
         )
+
+
+def blend(image: np.ndarray, sentence: np.ndarray, weight: float) -> np.ndarray:
+    """(1, c) of unit length, along (1 - weight) `image` + weight `sentence`, (1, c), whose lengths do not count.
+
+    Raises InputError where nothing is left.
+    """
+    return _unit((1 - weight) * _unit(image[0]).astype(np.float64)[0] + weight * _unit(sentence[0])[0])
+
+
+def compose(image: np.ndarray, minus: np.ndarray, plus: np.ndarray) -> np.ndarray:
+    """(1, c) of unit length: (q - w_n + w_p) / |q - w_n + w_p| (Kiros et al. 2014, eq. 15).
+
+    Paper to code: q `image` (1, c); w_n the rows of `minus` (a, c) and w_p those of `plus` (b, c), one for each word;
+    all of unit length. Raises InputError where nothing is left.
+    """
+    query = image[0].astype(np.float64) - minus.sum(axis=0, dtype=float) + plus.sum(axis=0, dtype=float)
+    return _unit(query)
+
+
+def _unit(query: np.ndarray) -> np.ndarray:
+    length = np.linalg.norm(query)
+    if length < np.sqrt(np.finfo(np.float32).eps):
+        raise InputError("the image and the words cancel each other out; use other words")
+    return (query / length).astype(np.float32)[None]
+
+
+def search_around_mean(
+    gallery: Gallery, query: np.ndarray, top: int, among: int, allowed: np.ndarray | None = None
+) -> tuple[np.ndarray, np.ndarray]:
+    """The rows (k,) of the `top` nearest to `query` (1, c), among those that are `allowed`, and their scores (k,).
+
+    The `among` nearest are put in the order of their distance to their own mean, so that the one poor result among
+    good ones comes last of them; 0 leaves all in the order of their scores.
+    """
+    found = gallery.search(query, max(top, among), allowed)
+    kept = found.rows[0] >= 0
+    rows, scores = found.rows[0][kept], found.scores[0][kept]
+    if among > 1 and len(rows):
+        vectors = gallery.reconstruct(rows[:among])
+        order = np.argsort(np.linalg.norm(vectors - vectors.mean(axis=0), axis=1), kind="stable")
+        rows[:among], scores[:among] = rows[order], scores[order]
+    return rows[:top], scores[:top]
+
+
+def nearest_regions(
+    rows: np.ndarray, vectors: np.ndarray, query: np.ndarray, top: int, allowed: np.ndarray | None = None
+) -> tuple[np.ndarray, np.ndarray]:
+    """The places (k,) of the `top` of `vectors` (r, c) with the greatest products with `query` (c,), at most one of
+    each image, and these products; `rows` (r,) has each region's image, of which only those `allowed` (n,) count."""
+    scores = vectors @ query
+    places = np.arange(len(rows)) if allowed is None else np.flatnonzero(allowed[rows])
+    places = places[np.argsort(-scores[places], kind="stable")]
+    _, first = np.unique(rows[places], return_index=True)
+    best = places[np.sort(first)[:top]]
+    return best, scores[best]

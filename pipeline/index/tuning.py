@@ -10,7 +10,8 @@ import faiss
 import numpy as np
 from threadpoolctl import threadpool_limits
 
-from pipeline.index.exact import Neighbours, search_exact
+from pipeline.index.exact import search_exact
+from pipeline.index.format import parts_of
 
 if TYPE_CHECKING:
     import torch
@@ -78,20 +79,11 @@ def ask(
     queries: np.ndarray, blocks: Iterable[np.ndarray], count: int, metric: str, gpu: "torch.device | None" = None
 ) -> Questions:
     """The questions, their right answers found by exact search among all `blocks`, `count` vectors in all."""
-    return questions_of(queries, search_exact(queries, blocks, min(EQUALS, count), metric, gpu), count)
-
-
-def questions_of(queries: np.ndarray, nearest: Neighbours, count: int) -> Questions:
-    """The questions, by the `EQUALS` `nearest` of each among `count` vectors."""
+    nearest = search_exact(queries, blocks, min(EQUALS, count), metric, gpu)
     k = min(NEIGHBOURS, count)
     last = nearest.scores[:, k - 1, None]
     right = nearest.scores >= last - 1e-6 * np.maximum(np.abs(last), 1)
     return Questions(queries, k, np.where(right, nearest.rows, -1)[:, : int(right.sum(axis=1).max())])
-
-
-def index_recall(index: faiss.Index, questions: Questions) -> float:
-    """The share of the k nearest that `index` finds."""
-    return recall_of(index.search(questions.queries, questions.k)[1], questions)
 
 
 def recall_of(rows: np.ndarray, questions: Questions) -> float:
@@ -123,14 +115,9 @@ class Stages:
 
 def stages_of(index: faiss.Index) -> Stages:
     """The parts of `index`, whatever it is wrapped in."""
-    refine, index = None, faiss.downcast_index(index)
-    while isinstance(index, faiss.IndexRefine | faiss.IndexPreTransform | faiss.IndexIDMap):
-        if isinstance(index, faiss.IndexRefine):
-            refine, index = index, faiss.downcast_index(index.base_index)
-        else:
-            index = faiss.downcast_index(index.index)
-    inverted = index if isinstance(index, faiss.IndexIVF) else None
-    return Stages(refine, inverted, index if isinstance(index, faiss.IndexHNSW) else None)
+    parts = list(parts_of(index))
+    kinds = (faiss.IndexRefine, faiss.IndexIVF, faiss.IndexHNSW)
+    return Stages(*(next((part for part in parts if isinstance(part, kind)), None) for kind in kinds))
 
 
 def apply(index: faiss.Index, setting: SearchSetting) -> None:

@@ -13,7 +13,7 @@ import numpy as np
 from pipeline.errors import UsageError
 from pipeline.index.candidates import build
 from pipeline.index.filtering import is_exact, reconstruct
-from pipeline.index.shortlist import ids_of_lists
+from pipeline.index.gallery import ids_of_lists
 from pipeline.index.tuning import SearchSetting, apply
 from pipeline.index.vectors import ArrayVectors, Vectors
 

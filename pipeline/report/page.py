@@ -33,18 +33,19 @@ ASKED = ("by_sentence", "by_image", "successes", "failures")
 @dataclass(frozen=True)
 class Report:
     """What the page shows: `search` is a command to try, if there is one (else ""), `manifest` the manifest's summary,
-    `reasons` why it left out what, `evaluations` the summary of evaluations, `cards` those of the bundles, `models`
-    what is recorded of each, `kinds` a line on each registered model, `health` that of each encoder's stored features,
-    `costs` the rows of pipeline.storage.benchmarks.add_up, `tradeoffs` the drawings of how indices were chosen,
-    `sheets` photographs with their regions, alignments and phrases, `magnitudes` the words of each model and split
-    whose vectors are longest and shortest, `versions` library -> version; `printed` are the tables that papers print
-    of this collection.
+    `reasons` why it left out what, `coverage` each vocabulary's (pipeline.text.text_encoder), `evaluations` the
+    summary of evaluations, `cards` those of the bundles, `models` what is recorded of each, `kinds` a line on each
+    registered model, `health` that of each encoder's stored features, `costs` the rows of
+    pipeline.storage.benchmarks.add_up, `tradeoffs` the drawings of how indices were chosen, `sheets` photographs with
+    their regions, alignments and phrases, `magnitudes` the words of each model and split whose vectors are longest and
+    shortest, `versions` library -> version; `printed` are the tables that papers print of this collection.
     """
 
     title: str
     search: str
     manifest: Mapping[str, Any]
     reasons: Sequence[Reason]
+    coverage: Mapping[str, Any]
     evaluations: Sequence[Mapping[str, Any]]
     cards: Sequence[Mapping[str, Any]]
     models: Mapping[str, Mapping[str, Any]]
@@ -75,7 +76,6 @@ def render(report: Report) -> str:
         contents=_contents(report, bool(comparisons), bool(models), costs is not None),
         shortened=_shortened,
         reasons=report.reasons,
-        empty_sentences=_empty_sentences(report),
         encoders=describe_encoders(report.cards),
         models=models,
         charts=draw_logs({name: model.get("training_log", {}) for name, model in report.models.items()}),
@@ -122,12 +122,6 @@ def _templates() -> Environment:
     return Environment(loader=PackageLoader("pipeline.report"), autoescape=True, undefined=StrictUndefined, **blocks)
 
 
-def _empty_sentences(report: Report) -> dict[str, int]:
-    """Text encoder -> how many sentences it knows no word of, as those models count them that read its vectors."""
-    logs = [model.get("training_log", {}) for model in report.models.values()]
-    return {name: count for log in logs for name, count in log.get("empty_sentences", {}).items()}
-
-
 def as_values(report: Report) -> dict[str, Any]:
     """The figures of the page, without its pictures, as JSON can hold them."""
     examples = report.examples
@@ -138,7 +132,7 @@ def as_values(report: Report) -> dict[str, Any]:
         "search": report.search,
         "collection": {"counts": report.manifest["counts"], "splits": report.manifest["splits"]},
         "rejects": list(map(asdict, report.reasons)),
-        "empty_sentences": _empty_sentences(report),
+        "coverage": {name: vars(coverage) for name, coverage in report.coverage.items()},
         "retrieval": [asdict(comparison) for comparison in compare_models(report.evaluations)],
         "examples": {"split": examples.split, **asked},
         "encoders": [asdict(encoder) for encoder in describe_encoders(report.cards)],

@@ -1,17 +1,14 @@
 """What the API answers, as its documentation at /openapi.json describes it."""
 
 from collections.abc import Mapping, Sequence
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import Any
 from urllib.parse import quote
 
 from pydantic import BaseModel, Field
 
 from pipeline.index.columns import OURS
 from pipeline.index.search import Hit
-from pipeline.serve.overview import Scale
-
-if TYPE_CHECKING:
-    from pipeline.generate.describing import Told
+from pipeline.serve.gallery import Scale
 
 
 class ModelAnswer(BaseModel):
@@ -146,23 +143,16 @@ class ErrorAnswer(BaseModel):
     error: str = Field(description="what is wrong, in one sentence")
 
 
-class Found(NamedTuple):
-    """The hits for some words, those of the words that were `ignored`, each with the known one nearest to it, and a
-    caption of each hit."""
-
-    hits: list[Hit]
-    ignored: Mapping[str, str | None]
-    captions: Sequence[str | None] = ()
-
-
-def list_images(model: str, found: Found, seconds: float) -> ImagesAnswer:
-    captions = found.captions or [None] * len(found.hits)
+def list_images(
+    model: str, hits: Sequence[Hit], ignored: Mapping[str, str | None], captions: Sequence[str | None], seconds: float
+) -> ImagesAnswer:
+    """The answer of some hits, each with its caption; `ignored` words have the known one nearest to each."""
     results = [
         ImageAnswer(rank=hit.rank, score=hit.score, box=hit.row.get("box"), **describe_image(model, hit.row, caption))
-        for hit, caption in zip(found.hits, captions, strict=True)
+        for hit, caption in zip(hits, captions, strict=True)
     ]
-    near = {word: known for word, known in found.ignored.items() if known}
-    return ImagesAnswer(model=model, seconds=seconds, unknown=list(found.ignored), near=near, results=results)
+    near = {word: known for word, known in ignored.items() if known}
+    return ImagesAnswer(model=model, seconds=seconds, unknown=list(ignored), near=near, results=results)
 
 
 def describe_image(model: str, row: Mapping[str, Any], caption: str | None) -> dict[str, Any]:
@@ -176,14 +166,3 @@ def describe_image(model: str, row: Mapping[str, Any], caption: str | None) -> d
         "height": row.get("height"),
         "columns": {name: row[name] for name in row if name not in OURS and row[name] is not None},
     }
-
-
-def list_sentences(model: str, hits: Sequence[Hit], seconds: float) -> SentencesAnswer:
-    keys = ("sentence_id", "image_id", "text")
-    results = [SentenceAnswer(rank=hit.rank, score=hit.score, **{key: hit.row[key] for key in keys}) for hit in hits]
-    return SentencesAnswer(model=model, seconds=seconds, results=results)
-
-
-def list_descriptions(generator: str, sentences: Sequence["Told"], seconds: float) -> DescriptionsAnswer:
-    results = [DescriptionAnswer(rank=rank, **one.to_dict()) for rank, one in enumerate(sentences, 1)]
-    return DescriptionsAnswer(generator=generator, seconds=seconds, results=results)

@@ -11,13 +11,13 @@ from collections.abc import Collection, Mapping
 from dataclasses import dataclass
 from ipaddress import ip_address
 
+from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, generate_latest
 from starlette.datastructures import Headers, MutableHeaders
 from starlette.exceptions import HTTPException
 from starlette.responses import JSONResponse
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from pipeline.errors import UsageError
-from pipeline.serve.metrics import Metrics
 
 ALWAYS = ("/api/health", "/metrics")
 """Paths that are answered however busy the server is."""
@@ -76,6 +76,31 @@ def trusted_hosts(host: str, bound: str, allowed: Collection[str]) -> list[str]:
     if not is_loopback(bound) and not allowed:
         return [ANY]
     return [*LOOPBACK, *map(in_address, (host, *allowed))]
+
+
+class Metrics:
+    """Counts and latencies by route, for Prometheus. Routes are templates of ours, never what a visitor sent."""
+
+    def __init__(self) -> None:
+        self._registry = CollectorRegistry()
+        labels = ("route", "status")
+        self.in_progress = Gauge("jointspace_requests_in_progress", "requests being answered", registry=self._registry)
+        self._requests = Counter("jointspace_requests", "requests answered", labels, registry=self._registry)
+        self._errors = Counter("jointspace_errors", "those of status 400 or more", labels, registry=self._registry)
+        self._seconds = Histogram(
+            "jointspace_request_seconds", "from head to answer", ("route",), registry=self._registry
+        )
+
+    def record(self, route: str, status: int, seconds: float) -> None:
+        """A request of `route` was answered with `status` after `seconds`."""
+        self._requests.labels(route, status).inc()
+        if status >= 400:
+            self._errors.labels(route, status).inc()
+        self._seconds.labels(route).observe(seconds)
+
+    def to_text(self) -> bytes:
+        """All of it, in Prometheus's text format."""
+        return generate_latest(self._registry)
 
 
 class Border:

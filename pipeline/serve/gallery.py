@@ -2,37 +2,53 @@
 
 import hashlib
 import io
+import math
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import Any
 
 import numpy as np
+import pyarrow.compute as pc
 from PIL import Image
 
 from pipeline.errors import InputError, JointspaceError, UsageError
 from pipeline.index.columns import asked_columns
 from pipeline.index.search import Hit, Photograph, Searcher
-from pipeline.serve.overview import Scale, facets, measure_scale, spread
+from pipeline.index.vectors import evenly_spaced
 
 EXAMPLES = 3
 QUALITY = 82
 LARGE_SIDE = 1600
 """Pixels of the longer side of a photograph that is looked at alone."""
 WARM_SIDE = 64
-REMOVED = {"images": "path", "sentences": "text"}
-"""The column that is null in the rows of removed items."""
 CACHED = 2000
 """Thumbnails that are kept in memory, about 10 KB each."""
+SAMPLE = 256
+"""Sentences, with their photographs, that the scale is measured on."""
+MOST_VALUES = 20
+"""Different texts of a column that are offered as a choice."""
+
+
+@dataclass(frozen=True)
+class Scale:
+    """Scores on a sample: `typical`, the median of any sentence with any photograph, and `right`, that of sentences
+    with their own photographs; `typical_image` and `same_image` likewise of photographs with each other and
+    themselves."""
+
+    typical: float
+    right: float
+    typical_image: float
+    same_image: float
 
 
 class ServedGallery:
     """Answers from one bundle. Its parts are all read at once, and threads may share it from then on.
 
-    `features(data)` encodes a photograph's bytes as `Searcher.sentences` takes it, and `read(path, offset, size)` gives
-    the bytes of one in the bundle's table, of which `decode(data)` makes an image. Encoders are loaded for the first
-    photograph: have `sentences`, `similar`, `analogy` and `thumbnail` called by one thread at a time.
+    `features(data)` encodes a photograph's bytes as `Searcher.sentences` takes it, and `read(row)` gives the bytes of
+    one in the bundle's table, of which `decode(data)` makes an image. Encoders are loaded for the first photograph:
+    have `sentences`, `similar`, `analogy` and `thumbnail` called by one thread at a time.
     """
 
     def __init__(
@@ -44,20 +60,25 @@ class ServedGallery:
         side: int,
     ) -> None:
         searcher.open()
-        self.regions, self.ignored = searcher.regions, searcher.ignored
-        self.features, self._searcher, self._read, self._decode, self._side = features, searcher, read, decode, side
+        self._searcher = searcher
+        self._read = read
+        self._decode = decode
+        self._side = side
+        self.features = features
+        self.regions = searcher.regions
+        self.ignored = searcher.ignored
         with suppress(InputError, UsageError):  # where it cannot be searched in words, each request is told so
             for sentence in self.examples[:1]:
                 searcher.require_known(sentence)  # which loads the tokenizer
-        self._rows = searcher.rows("images")
-        self.columns = asked_columns(self._rows.schema.empty_table())
-        self._ids = None
-        if searcher.is_kept("images"):
-            ids = searcher.table("images")["image_id"].to_numpy()
-            self._order = np.argsort(ids, kind="stable")
-            self._ids = ids[self._order]
-        self._small: dict[int, bytes] = {}
-        self._facets: dict[str, dict[str, Any]] | None = None
+        self._table = searcher.rows("images")
+        self.columns = asked_columns(self._table.schema.empty_table())
+        self._sorted: dict[str, tuple[np.ndarray, np.ndarray]] = {}
+        for modality in ("images", "sentences"):
+            if searcher.has(modality) and searcher.is_kept(modality):
+                owners = searcher.table(modality)["image_id"].to_numpy()
+                order = np.argsort(owners, kind="stable")
+                self._sorted[modality] = owners[order], order
+        self._thumbnails: dict[int, bytes] = {}
 
     @property
     def bundle(self) -> Any:
@@ -73,8 +94,8 @@ class ServedGallery:
         if not self._searcher.has("sentences"):
             return []
         table = self._searcher.rows("sentences")
-        rows = np.unique(np.linspace(0, table.num_rows - 1, EXAMPLES + 2).astype(int)[1:-1])
-        return [one["text"] for one in table.records(rows) if one["text"]]
+        rows = np.unique(evenly_spaced(table.num_rows, EXAMPLES + 2)[1:-1])
+        return [record["text"] for record in table.records(rows) if record["text"]]
 
     @property
     def has_regions(self) -> bool:
@@ -87,86 +108,72 @@ class ServedGallery:
         folder = self.bundle.folder.absolute()
         return folder.parent.parent.name if folder.parent.name == "index" else folder.name
 
+    def count(self, modality: str) -> int:
+        """The `images` or `sentences` that can be found."""
+        return len(self._searcher.gallery(modality)) if self._searcher.has(modality) else 0
+
     @cached_property
     def scale(self) -> Scale | None:
-        """How scores compare with those of typical and of right pairs; None where the vectors cannot be had."""
-        return measure_scale(self._searcher)
+        """How scores compare with those of typical and of right pairs; None for a multi-vector model, an index without
+        sentences, or one that is large or cannot give its vectors."""
+        searcher = self._searcher
+        if self.has_regions or not searcher.has("sentences") or not searcher.is_kept("images"):
+            return None
+        sentences = searcher.table("sentences")
+        there = np.flatnonzero(sentences["text"].is_valid())
+        sample = there[evenly_spaced(len(there), SAMPLE)]
+        rows = self._find("images", sentences["image_id"].to_numpy()[sample])
+        if len(np.unique(rows)) < 2:
+            return None
+        try:
+            texts = searcher.gallery("sentences").reconstruct(sample)
+            images = searcher.gallery("images").reconstruct(rows)
+        except RuntimeError:
+            return None
+        euclidean = self.card["metric"] == "euclidean"
+        across = _scores(texts, images, euclidean)
+        among = _scores(images, images, euclidean)
+        apart = rows[:, None] != rows
+        return Scale(
+            typical=float(np.median(across[apart])),
+            right=float(np.median(across.diagonal())),
+            typical_image=float(np.median(among[apart])),
+            same_image=float(np.median(among.diagonal())),
+        )
+
+    @cached_property
+    def facets(self) -> dict[str, dict[str, Any]]:
+        """What a filter can offer of each column that conditions are about: its `kind`, and its `values` where these
+        are few, or `least` and `most`; columns without any value are left out."""
+        kinds = {name: kind for name, kind in self.columns.items() if kind != "nothing"}
+        values: dict[str, set[Any]] = {name: set() for name in kinds}
+        for group in self._searcher.groups("images"):
+            for name, kind in kinds.items():
+                column = group[name].drop_null()
+                if kind in ("text", "truth") and len(values[name]) <= MOST_VALUES:
+                    values[name].update(pc.unique(column).to_pylist())
+                elif kind not in ("text", "truth") and len(column):
+                    ends = [*values[name], *pc.min_max(column).as_py().values()]
+                    values[name] = {min(ends), max(ends)}
+        offers = {name: _facet(values[name], kind) for name, kind in kinds.items() if values[name]}
+        return {name: {"kind": kinds[name], **offer} for name, offer in offers.items() if offer}
 
     def warm(self) -> None:
         """Load what encodes photographs, so that the first one need not wait for it."""
         if not self.has_regions:
             with suppress(JointspaceError):  # of imported features; a request is told so
-                self.features(self._jpeg(Image.new("RGB", (WARM_SIDE, WARM_SIDE))))
+                self.features(_jpeg(Image.new("RGB", (WARM_SIDE, WARM_SIDE))))
 
     def images(self, sentence: str, top: int, where: str | None = None) -> list[Hit]:
         """As Searcher.images; of a multi-vector model each with the `box` of the region that fits the words best."""
         hits = self._searcher.images(sentence, top, where)
         if not self.has_regions:
             return hits
-        words, gallery = self._searcher.embed_sentence(sentence).vectors.sum(axis=0), self._searcher.gallery("images")
-        items = [gallery.item(int(self._row(hit.row["image_id"])[0])) for hit in hits]
+        words = self._searcher.embed_sentence(sentence).vectors.sum(axis=0)
+        gallery = self._searcher.gallery("images")
+        items = [gallery.item(int(row)) for row in self._find("images", [hit.row["image_id"] for hit in hits])]
         boxes = [item.boxes[(item.vectors @ words).argmax()].tolist() for item in items]
         return [replace(hit, row={**hit.row, "box": box}) for hit, box in zip(hits, boxes, strict=True)]
-
-    def browse(self, top: int, where: str | None = None) -> tuple[int, list[tuple[Mapping[str, Any], str | None]]]:
-        """How many images `where` allows, and the rows and captions of at most `top` of them, far from each other in
-        the table; those for a smaller `top` come first."""
-        if where is None or not where.strip():
-            count, places = self.count("images"), spread(self._rows.num_rows, 2 * top)
-        else:
-            allowed = np.flatnonzero(self._searcher.allowed("images", where))
-            count, places = len(allowed), allowed[spread(len(allowed), top)]
-        found = [row for row in self._searcher.records("images", places) if row["path"] is not None][:top]
-        return count, list(zip(found, self._captions([row["image_id"] for row in found]), strict=True))
-
-    def facets(self) -> dict[str, dict[str, Any]]:
-        """What a filter can offer of each column."""
-        if self._facets is None:
-            self._facets = facets(self._rows.schema, self._searcher.groups("images"))
-        return self._facets
-
-    def sentences_of(self, image_id: int) -> list[str]:
-        """The image's own sentences."""
-        return self._sentences([image_id]).get(image_id, [])
-
-    def captions(self, hits: Sequence[Hit]) -> list[str | None]:
-        """Of each hit, its image's first sentence."""
-        return self._captions([hit.row["image_id"] for hit in hits])
-
-    def _captions(self, image_ids: Sequence[int]) -> list[str | None]:
-        found = self._sentences(image_ids)
-        return [next(iter(found.get(image_id, ())), None) for image_id in image_ids]
-
-    def _sentences(self, image_ids: Sequence[int]) -> dict[int, list[str]]:
-        """The sentences of some images, by image_id."""
-        if not self._searcher.has("sentences"):
-            return {}
-        if not self._searcher.is_kept("sentences"):
-            rows = self._searcher.rows("sentences").find("image_id", np.array(image_ids, np.int64))
-        else:
-            owners, order = self._owned
-            spans = np.searchsorted(owners, [[image_id, image_id + 1] for image_id in image_ids]).reshape(-1, 2)
-            rows = np.concatenate([order[:0], *(order[first:last] for first, last in spans)])
-        found: dict[int, list[str]] = {}
-        for sentence in self._searcher.records("sentences", rows):
-            if sentence["text"] is not None:
-                found.setdefault(sentence["image_id"], []).append(sentence["text"])
-        return found
-
-    @cached_property
-    def _owned(self) -> tuple[np.ndarray, np.ndarray]:
-        """The image_ids of all sentences in ascending order, and the row of each."""
-        owners = self._searcher.table("sentences")["image_id"].to_numpy()
-        order = np.argsort(owners, kind="stable")
-        return owners[order], order
-
-    def count(self, modality: str) -> int:
-        """Rows of `images` or `sentences` that were not removed."""
-        if not self._searcher.has(modality):
-            return 0
-        if not self._searcher.is_kept(modality):
-            return self.card[self.bundle.index_name(modality)]["count"]
-        return len(self._searcher.table(modality)) - self._searcher.table(modality)[REMOVED[modality]].null_count
 
     def sentences(self, photograph: bytes, top: int, where: str | None = None) -> list[Hit]:
         """The `top` sentences nearest to an encoded image. Raises UnreadableImage."""
@@ -196,12 +203,56 @@ class ServedGallery:
     def _see(self, photograph: bytes) -> Photograph:
         return photograph if self.has_regions else self.features(photograph)
 
+    def browse(self, top: int, where: str | None = None) -> tuple[int, list[tuple[Mapping[str, Any], str | None]]]:
+        """How many images `where` allows, and the rows and captions of at most `top` of them, far from each other in
+        the table; those for a smaller `top` come first."""
+        if where is None or not where.strip():
+            count = self.count("images")
+            places = spread(self._table.num_rows, 2 * top)
+        else:
+            allowed = np.flatnonzero(self._searcher.allowed("images", where))
+            count = len(allowed)
+            places = allowed[spread(count, top)]
+        rows = [row for row in self._searcher.records("images", places) if row["path"] is not None][:top]
+        return count, list(zip(rows, self.captions([row["image_id"] for row in rows]), strict=True))
+
+    def sentences_of(self, image_id: int) -> list[str]:
+        """The image's own sentences."""
+        return self._sentences([image_id]).get(image_id, [])
+
+    def captions(self, image_ids: Sequence[int]) -> list[str | None]:
+        """The first sentence of each image."""
+        texts = self._sentences(image_ids)
+        return [next(iter(texts.get(image_id, ())), None) for image_id in image_ids]
+
+    def _sentences(self, image_ids: Sequence[int]) -> dict[int, list[str]]:
+        """The sentences of some images, by image_id."""
+        texts: dict[int, list[str]] = {}
+        if self._searcher.has("sentences"):
+            for record in self._searcher.records("sentences", self._find("sentences", image_ids)):
+                if record["text"] is not None:
+                    texts.setdefault(record["image_id"], []).append(record["text"])
+        return texts
+
     def row(self, image_id: int) -> Mapping[str, Any]:
         """The image's row. Raises InputError where the bundle has no such image, or no longer."""
-        row = self._searcher.records("images", self._row(image_id))[0]
+        rows = self._find("images", [image_id])
+        if not len(rows):
+            raise InputError(f"there is no image {image_id}; give the image_id of a result")
+        row = self._searcher.records("images", rows)[0]
         if row["path"] is None:
             raise InputError(f"image {image_id} was removed; give the image_id of a result")
         return row
+
+    def _find(self, modality: str, image_ids: Sequence[int]) -> np.ndarray:
+        """The rows of a table that are, or belong to, some images; in the order of these where it is in memory."""
+        if modality not in self._sorted:
+            return self._searcher.rows(modality).find("image_id", np.array(image_ids, np.int64))
+        owners, order = self._sorted[modality]
+        firsts = np.searchsorted(owners, image_ids)
+        lasts = np.searchsorted(owners, image_ids, "right")
+        spans = zip(firsts, lasts, strict=True)
+        return np.concatenate([order[:0], *(order[first:last] for first, last in spans)])
 
     def original(self, image_id: int) -> bytes:
         """The file of the bundle's image `image_id`. Raises InputError as `row`, and where the photograph cannot be
@@ -216,34 +267,51 @@ class ServedGallery:
         """A small JPEG of an image, made of its pixels alone. Raises InputError as `original`, which is read each time,
         so that a deleted photograph is never shown."""
         data = self.original(image_id)
-        if image_id not in self._small:
-            while len(self._small) >= CACHED:
-                del self._small[next(iter(self._small))]
-            self._small[image_id] = self._shrink(data, self._side)
-        return self._small[image_id]
+        if image_id not in self._thumbnails:
+            while len(self._thumbnails) >= CACHED:
+                del self._thumbnails[next(iter(self._thumbnails))]
+            self._thumbnails[image_id] = self._shrink(data, self._side)
+        return self._thumbnails[image_id]
 
     def large(self, image_id: int) -> bytes:
         """The same of at most LARGE_SIDE pixels a side."""
         return self._shrink(self.original(image_id), LARGE_SIDE)
 
-    def _row(self, image_id: int) -> np.ndarray:
-        """(1,) the row of the table that is the image. Raises InputError where there is none."""
-        if self._ids is None:
-            found = self._rows.find("image_id", np.array([image_id]))
-        else:
-            first, last = np.searchsorted(self._ids, [image_id, image_id + 1])
-            found = self._order[first:last]
-        if not len(found):
-            raise InputError(f"there is no image {image_id}; give the image_id of a result")
-        return found[:1]
-
     def _shrink(self, data: bytes, side: int) -> bytes:
         image = self._decode(data)
         image.thumbnail((side, side))
-        return self._jpeg(image)
+        return _jpeg(image)
 
-    @staticmethod
-    def _jpeg(image: Image.Image) -> bytes:
-        buffer = io.BytesIO()
-        image.save(buffer, "JPEG", quality=QUALITY)
-        return buffer.getvalue()
+
+def _jpeg(image: Image.Image) -> bytes:
+    buffer = io.BytesIO()
+    image.save(buffer, "JPEG", quality=QUALITY)
+    return buffer.getvalue()
+
+
+def _scores(queries: np.ndarray, vectors: np.ndarray, euclidean: bool) -> np.ndarray:
+    """(k, k): products, or minus squared distances."""
+    products = queries @ vectors.T
+    if not euclidean:
+        return products
+    return 2 * products - (queries**2).sum(axis=1)[:, None] - (vectors**2).sum(axis=1)
+
+
+def spread(count: int, top: int) -> np.ndarray:
+    """At most `top` different places among `count`, far from each other; those for a smaller `top` come first.
+
+    Steps of about the golden section of `count`, without a common divisor, so that every place is met once.
+    """
+    step = max(1, round(count * (math.sqrt(5) - 1) / 2))
+    while math.gcd(step, count) > 1:
+        step += 1
+    return np.arange(min(top, count), dtype=np.int64) * step % max(count, 1)
+
+
+def _facet(values: set[Any], kind: str) -> dict[str, Any]:
+    if kind in ("text", "truth"):
+        return {"values": sorted(values) if len(values) <= MOST_VALUES else []}
+    least, most = min(values), max(values)
+    if kind == "dates":
+        return {"least": least.isoformat()[:10], "most": most.isoformat()[:10]}
+    return {"least": least, "most": most} if math.isfinite(least) and math.isfinite(most) else {}

@@ -1,28 +1,76 @@
-"""What the routes share: what can be asked, the threads that work, and what a request hands over, checked."""
+"""What a server shows, each gallery as its bundle is now, and the threads that work for it."""
 
 import asyncio
+import logging
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Hashable, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
-from fastapi import Depends, File, Form, Path, Query, Request, UploadFile
-from starlette.exceptions import HTTPException
 
-from pipeline.errors import InputError
-from pipeline.index.conditions import LONGEST
-from pipeline.serve.border import Limits
+from pipeline.serve.border import Limits, Metrics
 from pipeline.serve.gallery import ServedGallery
-from pipeline.serve.metrics import Metrics
-from pipeline.serve.shelf import Shelf
 
 if TYPE_CHECKING:
-    from pipeline.generate.describing import Generator, Sources, Told
+    from pipeline.generate.describing import Generator, Sources
 
-WHERE = "only images of whose columns this is true, or their sentences: price < 20 and taken >= '2024-01-01'"
-LARGEST_ID = 2**63 - 1
+LOOK_SECONDS = 1.0
+"""How long a gallery is shown before its bundle is checked again."""
+
+
+class Renewal(NamedTuple):
+    """How a gallery is reopened once its bundle is replaced: `stamp()` is another value for every bundle, and None
+    while there is none; `opened` is that of the bundle that is shown."""
+
+    opened: Hashable | None
+    stamp: Callable[[], Hashable | None]
+    open: Callable[[], ServedGallery]
+
+
+class Shelf:
+    """`galleries` by name, those with one of the `renewals` as their bundles are now.
+
+    A bundle is looked at in a thread, at most once a second; requests for its gallery wait for that.
+    """
+
+    def __init__(self, galleries: Mapping[str, ServedGallery], renewals: Mapping[str, Renewal]) -> None:
+        self._galleries = dict(galleries)
+        self._renewals = renewals
+        self._stamps = {name: renewal.opened for name, renewal in renewals.items()}
+        self._looked = dict.fromkeys(galleries, time.monotonic())
+        self._locks = {name: asyncio.Lock() for name in galleries}
+        self._warned: dict[str, str] = {}
+
+    @property
+    def names(self) -> tuple[str, ...]:
+        return tuple(self._galleries)
+
+    async def gallery(self, name: str) -> ServedGallery:
+        """The gallery `name`, as its bundle is now."""
+        async with self._locks[name]:
+            if name in self._renewals and time.monotonic() - self._looked[name] > LOOK_SECONDS:
+                await asyncio.to_thread(self._renew, name)
+                self._looked[name] = time.monotonic()
+            return self._galleries[name]
+
+    def _renew(self, name: str) -> None:
+        """Reopen a gallery whose bundle is another one; what cannot be opened yet is tried again."""
+        stamp = self._renewals[name].stamp()
+        if stamp is None or stamp == self._stamps[name]:
+            return
+        log = logging.getLogger(__name__)
+        try:
+            self._galleries[name] = self._renewals[name].open()
+        except Exception as error:  # whatever is wrong with the new bundle must not end what the old one answers
+            warning = f"{name} was replaced and cannot be opened ({error}); the previous one is served until it can"
+            if self._warned.get(name) != warning:
+                log.warning("%s", warning)
+            self._warned[name] = warning
+        else:
+            self._stamps[name] = stamp
+            log.info("%s was replaced and reopened", name)
 
 
 @dataclass(frozen=True)
@@ -39,7 +87,7 @@ class Describer:
     features: Callable[[bytes], Mapping[str, np.ndarray]]
     top: int
 
-    def describe(self, features: Mapping[str, np.ndarray], top: int) -> list["Told"]:
+    def describe(self, features: Mapping[str, np.ndarray], top: int) -> list[Mapping[str, Any]]:
         """At most `top` sentences, best first, for the photograph that these features, encoder -> (1, dim), are of."""
         from pipeline.generate.describing import describe_images  # and torch, which searches do without
 
@@ -73,77 +121,6 @@ class Service:
         return await asyncio.get_running_loop().run_in_executor(pool, _timed, function, *arguments)
 
 
-def require_sentence(sentence: str, limits: Limits) -> str:
-    """`sentence`, if there is something in it, and not too much. Raises InputError."""
-    if not sentence.strip():
-        raise InputError("the sentence is empty; write some words")
-    if len(sentence) > limits.max_sentence_chars:
-        raise InputError(f"the sentence has {len(sentence)} characters; write at most {limits.max_sentence_chars}")
-    return sentence
-
-
 def _timed(function: Callable[..., Any], *arguments: Any) -> tuple[Any, float]:
     start = time.perf_counter()
     return function(*arguments), time.perf_counter() - start
-
-
-async def _service(request: Request) -> Service:
-    return request.app.state.service
-
-
-async def _gallery(service: Annotated[Service, Depends(_service)], model: Annotated[str, Path()]) -> ServedGallery:
-    if model not in service.shelf.names:
-        raise HTTPException(404, f"there is no model {model[:80]!r}; there are {', '.join(service.shelf.names)}")
-    return await service.shelf.gallery(model)
-
-
-async def _describer(service: Annotated[Service, Depends(_service)], generator: Annotated[str, Path()]) -> Describer:
-    if generator not in service.describers:
-        known = ", ".join(service.describers) or "none"
-        raise HTTPException(404, f"there is no generator {generator[:80]!r}; there are {known}")
-    return service.describers[generator]
-
-
-async def _given_top(
-    service: Annotated[Service, Depends(_service)], top: Annotated[int | None, Query()] = None
-) -> int | None:
-    if top is not None and not 1 <= top <= service.limits.max_top:
-        raise InputError(f"top is {top}; give a number from 1 to {service.limits.max_top}")
-    return top
-
-
-async def _top(
-    service: Annotated[Service, Depends(_service)], given: Annotated[int | None, Depends(_given_top)]
-) -> int:
-    return given or service.limits.top
-
-
-async def _where(where: Annotated[str | None, Query(description=WHERE, max_length=LONGEST)] = None) -> str | None:
-    return where
-
-
-async def _photograph(
-    service: Annotated[Service, Depends(_service)],
-    photograph: Annotated[UploadFile | None, File(description="the file")] = None,
-    image_id: Annotated[int | None, Form(ge=0, le=LARGEST_ID, description="an image of `of`, in place of it")] = None,
-    of: Annotated[str | None, Form(description="the model whose index has the image")] = None,
-) -> bytes:
-    """An uploaded photograph, or one that an index has."""
-    if (photograph is None) == (image_id is None) or (image_id is None) != (of is None):
-        raise InputError("give a photograph, or the image_id of one and the model that has it as `of`")
-    if photograph is None:
-        return (await service.run(service.showing, (await _gallery(service, of)).original, image_id))[0]
-    data = await photograph.read()
-    if len(data) > service.limits.max_upload_bytes:
-        raise HTTPException(413, f"the photograph has more than {service.limits.max_upload_bytes} bytes")
-    await service.run(service.checking, service.check, data)
-    return data
-
-
-Shared = Annotated[Service, Depends(_service)]
-Asked = Annotated[ServedGallery, Depends(_gallery)]
-AskedDescriber = Annotated[Describer, Depends(_describer)]
-GivenTop = Annotated[int | None, Depends(_given_top)]
-Top = Annotated[int, Depends(_top)]
-Where = Annotated[str | None, Depends(_where)]
-Uploaded = Annotated[bytes, Depends(_photograph)]

@@ -1,23 +1,23 @@
-"""Files that become visible together: written under temporary names, then renamed.
+"""Files that become visible together, or not at all: written under temporary names, then renamed.
 
-Each file is written under a temporary name in its own folder, synced, and read back. Only when all of them are there
-does `os.replace` give each its name, so a full disk is noticed before any older file is touched. Plain Python file
-objects do the writing: the writers of numpy, faiss and HDF5 can report success on a full disk.
+Each file is written under a temporary name in its own folder and synced. Only when all of them are there does
+`os.replace` give each its name, so a full disk is noticed before any older file is touched. Plain Python file objects
+do the writing: the writers of numpy, faiss and HDF5 can report success on a full disk.
 """
 
 import errno
+import glob
 import hashlib
 import os
 import re
 import shutil
-import stat
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any
 
-from pipeline.errors import JointspaceError
-from pipeline.storage.reading import file_sha256
+from pipeline.errors import JointspaceError, UsageError
+from pipeline.storage.files import is_regular
 
 OCCUPIED = (errno.EISDIR, errno.ENOTDIR, errno.EACCES, errno.EPERM, errno.ELOOP, errno.EEXIST)
 """Errors that more disk space does not cure."""
@@ -32,49 +32,48 @@ class FileBatch:
         self._commits: list[Path] = []
         self._orphans: dict[Path, dict[str, list[Path]]] = {}  # by folder and name, found when it is first written to
 
-    def add(self, path: Path, data: bytes | memoryview | Iterator[bytes], commit: bool = False) -> str:
-        """Write `data`, or all of it in turn, under a temporary name beside `path`; returns its sha256.
+    def add(self, path: Path, data: bytes | memoryview | Iterator[bytes], commit: bool = False) -> dict[str, Any]:
+        """Write `data`, or all of it in turn, under a temporary name beside `path`; returns the `bytes` and `sha256` of
+        the file, as a commit has them.
 
         A `commit` vouches for files that were added before it. Raises JointspaceError if `data` cannot be written, and
         then removes everything in the batch.
         """
-        path, parts = Path(path), data if isinstance(data, Iterator) else iter([memoryview(data).cast("B")])
-        try:
-            self._sweep(path)
-            self._written[path], sha256 = _write_temporary(path, parts)
-        except BaseException:
-            self.discard()
-            raise
-        self._commits += [path] if commit else []
-        return sha256
-
-    def add_file(self, path: Path, data: bytes | memoryview | Iterator[bytes], commit: bool = False) -> dict[str, Any]:
-        """The same; returns the file's `bytes` and `sha256`, as a commit has them."""
-        sha256 = self.add(path, data, commit)
-        return {"bytes": self._written[Path(path)].stat().st_size, "sha256": sha256}
-
-    def place_for(self, path: Path) -> Path:
-        """The temporary name under which another library writes the file `path`, for `adopt` to take over."""
-        self._sweep(path)
-        return _temporary(path)
-
-    def adopt(self, path: Path, sha256: str | None = None) -> str:
-        """Take over what was written at `place_for(path)`; returns its sha256, unless that is given."""
+        path = Path(path)
         temporary = self._written[path] = _temporary(path)
-        if sha256 is not None:
-            return sha256
-        with open(temporary, "rb") as file:
-            os.fsync(file.fileno())
-        return file_sha256(temporary)
+        parts = data if isinstance(data, Iterator) else iter([memoryview(data).cast("B")])
+        digest = hashlib.sha256()
+        size = 0
+        with self.discarded_on_error():
+            self._sweep(path)
+            try:
+                with open(temporary, "wb", opener=open_no_link) as file:
+                    for part in parts:
+                        size += len(part)
+                        digest.update(part)
+                        file.write(part)
+                    file.flush()
+                    os.fsync(file.fileno())
+            except OSError as error:
+                raise cannot_write(path, size, error) from error
+        if commit:
+            self._commits.append(path)
+        return {"bytes": size, "sha256": digest.hexdigest()}
+
+    def link(self, path: Path, source: Path) -> None:
+        """Add another name of the file `source`. Raises OSError where the file system has no such links."""
+        self._sweep(path)
+        os.link(source, _temporary(path))
+        self._written[path] = _temporary(path)
 
     def _sweep(self, path: Path) -> None:
         """Make the folder of `path`, and remove what dead local processes left of that file."""
         try:
             if path.parent not in self._orphans:
                 path.parent.mkdir(parents=True, exist_ok=True)
-                found = self._orphans[path.parent] = {}
+                orphans = self._orphans[path.parent] = {}
                 for orphan in filter(is_orphan, path.parent.glob(".*.tmp.*")):
-                    found.setdefault(TEMPORARY.fullmatch(orphan.name)["name"], []).append(orphan)
+                    orphans.setdefault(TEMPORARY.fullmatch(orphan.name)["name"], []).append(orphan)
             for orphan in self._orphans[path.parent].pop(path.name, ()):
                 orphan.unlink(missing_ok=True)
         except OSError as error:
@@ -106,8 +105,51 @@ class FileBatch:
 
     def discard(self) -> None:
         for temporary in self._written.values():
-            temporary.unlink(missing_ok=True)
+            with suppress(NotADirectoryError):
+                temporary.unlink(missing_ok=True)
         self._written, self._commits = {}, []
+
+
+def publish_bytes(path: Path, data: bytes | memoryview | Iterator[bytes]) -> None:
+    """Write a file atomically, at once or in parts, without a commit."""
+    batch = FileBatch()
+    batch.add(path, data)
+    batch.publish()
+
+
+def publish_text(path: Path, text: str) -> None:
+    publish_bytes(path, text.encode())
+
+
+@contextmanager
+def new_folder(output: Path) -> Iterator[Path]:
+    """A folder that becomes `output` if the block succeeds, and is removed otherwise. The caller holds the lock of
+    `output`, so what has a temporary name is a killed one's, and is removed.
+
+    Raises UsageError where `output` exists, and JointspaceError if it cannot be written.
+    """
+    if os.path.lexists(output):
+        raise UsageError(f"{output} exists; give --output a new folder")
+    for path in output.parent.glob(f".{glob.escape(output.name)}.tmp.*"):
+        if TEMPORARY.fullmatch(path.name) and path.is_dir() and not path.is_symlink():
+            shutil.rmtree(path)
+    folder = _temporary(output)
+    try:
+        folder.mkdir(parents=True)
+        yield folder
+        for path in _files_below(folder):
+            with open(path, "rb") as file:
+                os.fsync(file.fileno())
+        os.rename(folder, output)
+    except OSError as error:
+        size = sum(path.stat().st_size for path in _files_below(folder))
+        raise cannot_write(output, size, error, "output") from error
+    finally:
+        shutil.rmtree(folder, ignore_errors=True)
+
+
+def _files_below(folder: Path) -> list[Path]:
+    return [path for path in folder.rglob("*") if path.is_file()]
 
 
 def cannot_write(path: Path, size: int, error: OSError, key: str = "results_root") -> JointspaceError:
@@ -128,27 +170,6 @@ def _temporary(path: Path) -> Path:
     return path.with_name(f".{path.name}.tmp.{os.getpid()}")
 
 
-def _write_temporary(path: Path, parts: Iterable[bytes | memoryview]) -> tuple[Path, str]:
-    """The new file, and its sha256."""
-    temporary, digest, size = _temporary(path), hashlib.sha256(), 0
-    try:
-        with open(temporary, "wb", opener=open_no_link) as file:
-            for part in parts:
-                size += len(part)
-                digest.update(part)
-                file.write(part)
-            file.flush()
-            os.fsync(file.fileno())
-        if file_sha256(temporary) != digest.hexdigest():
-            raise OSError("what was read back differs from what was written")
-    except BaseException as error:
-        failure = cannot_write(path, size, error) if isinstance(error, OSError) else error
-        if path.parent.is_dir():
-            temporary.unlink(missing_ok=True)
-        raise failure from error
-    return temporary, digest.hexdigest()
-
-
 def open_no_link(path: str, flags: int) -> int:
     """An `opener` that never writes through a link."""
     return os.open(path, flags | os.O_NOFOLLOW | os.O_CLOEXEC, 0o666)
@@ -163,26 +184,16 @@ def _rename(temporary: Path, path: Path) -> None:
         os.close(folder)
 
 
-def sweep(folder: Path) -> list[Path]:
-    """Remove the temporary files of dead local processes; returns them."""
-    removed = [path for path in Path(folder).glob(".*.tmp.*") if is_orphan(path)]
-    for path in removed:
+def sweep(folder: Path) -> None:
+    """Remove the temporary files of dead local processes."""
+    for path in filter(is_orphan, Path(folder).glob(".*.tmp.*")):
         path.unlink(missing_ok=True)
-    return removed
 
 
 def is_orphan(path: Path) -> bool:
     """Whether `path` is a temporary file of a dead local process."""
     match = TEMPORARY.fullmatch(path.name)
     return match is not None and is_regular(path) and not is_alive(int(match["pid"]))
-
-
-def is_regular(path: Path) -> bool:
-    """Whether `path` is itself a regular file: not a link to one."""
-    try:
-        return stat.S_ISREG(os.lstat(path).st_mode)
-    except OSError:
-        return False
 
 
 def remove_own(folder: Path, names: re.Pattern[str]) -> None:

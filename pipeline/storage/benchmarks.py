@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from pipeline.errors import IntegrityError
-from pipeline.storage.reading import explain, read_bytes, walk
+from pipeline.storage.files import explain, read_bytes, walk
 
 log = logging.getLogger(__name__)
 

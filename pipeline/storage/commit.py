@@ -26,11 +26,9 @@ from types import MappingProxyType
 from typing import Any, NamedTuple
 
 from pipeline.errors import IntegrityError
-from pipeline.storage.atomic import CHECK, Record, read_json, to_json
-from pipeline.storage.batch import FileBatch, is_regular
-from pipeline.storage.fingerprint import canonical_json, fingerprint
-from pipeline.storage.names import plain
-from pipeline.storage.reading import REMEDY, file_sha256, is_there, read_bytes, refusing
+from pipeline.storage.batch import FileBatch
+from pipeline.storage.files import REMEDY, file_sha256, is_regular, is_there, plain, read_bytes, refusing
+from pipeline.storage.json_files import CHECK, Record, canonical_json, fingerprint, read_json, to_json
 
 DRAWING, TABLES = "drawing", "tables"
 """Kinds of artefacts for people, which `report` or `reproduce` includes: pictures, and tables in Markdown."""
@@ -170,7 +168,7 @@ def _write(
 ) -> Commit:
     writer = FileBatch() if batch is None else batch
     files = dict(written)
-    files |= {name: writer.add_file(path.with_name(name), data) for name, data in contents.items()}
+    files |= {name: writer.add(path.with_name(name), data) for name, data in contents.items()}
     commit = seal(path, value, files, provenance)
     writer.add(commit.path, to_json(commit.value), commit=True)
     if batch is None:
@@ -292,6 +290,12 @@ def open_commit(path: Path, kind: str | None = None, hashed: bool = True, anywhe
     for fault in faults:
         raise IntegrityError(f"{fault.path} is {fault.reason}; {REMEDY}")
     return commit
+
+
+def read_record(path: Path, anywhere: bool = False) -> Any:
+    """The JSON object in `path`, which is its own commit. Raises IntegrityError if that is not valid; a part of a
+    bundle may lie `anywhere`, as `open_commit` says."""
+    return open_commit(path, anywhere=anywhere).value
 
 
 def read_verified(path: Path, kind: str) -> tuple[bytes, Commit]:

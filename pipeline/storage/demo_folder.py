@@ -8,10 +8,9 @@ from pathlib import Path
 from typing import Any
 
 from pipeline.errors import IntegrityError, JointspaceError, UsageError
-from pipeline.storage.atomic import publish_json, publish_text, read_json
-from pipeline.storage.batch import cannot_write, is_regular, open_no_link, sweep
-from pipeline.storage.fingerprint import fingerprint
-from pipeline.storage.reading import file_sha256
+from pipeline.storage.batch import cannot_write, open_no_link, publish_text, sweep
+from pipeline.storage.files import file_sha256, is_regular
+from pipeline.storage.json_files import fingerprint, publish_json, read_json
 
 MARK = ".jointspace-demo"  # a folder with this file may be replaced
 IMAGE = re.compile(r"(scene|weak)-\d{5,}\.jpg")  # names of the images

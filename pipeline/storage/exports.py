@@ -10,7 +10,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from pipeline.storage.new_folders import new_folder
+from pipeline.storage.batch import new_folder
 
 VECTOR, OWN = "vector", "own_"
 BATCH = 1000

@@ -8,12 +8,13 @@ from typing import Any
 import numpy as np
 
 from pipeline.errors import InputError, IntegrityError
-from pipeline.storage.bundle import CARD, Bundle
+from pipeline.plain_files import kind_of
+from pipeline.storage.bundle import Bundle
+from pipeline.storage.card import CARD
 from pipeline.storage.commit import commit_path, read_commit
 from pipeline.storage.embeddings import FRAGMENTS
-from pipeline.storage.manifest import Manifest
-from pipeline.storage.reading import explain, is_there, kind_of, read_bytes, walk
-from pipeline.storage.rejects import from_lines
+from pipeline.storage.files import explain, is_there, walk
+from pipeline.storage.manifest import Manifest, read_rejects
 from pipeline.storage.shards import EMBEDDINGS, Shard, shard_path
 from pipeline.storage.tables import MOST_DIGITS
 
@@ -65,12 +66,12 @@ def find_rejects(rejects: list[dict[str, Any]], name: str) -> list[dict[str, Any
     return [reject for reject in rejects if _means(name, reject["file"]) or repr(name) in reject["reason"]]
 
 
-def read_rejects(run: Path) -> list[dict[str, Any]]:
+def read_run_rejects(run: Path) -> list[dict[str, Any]]:
     """The rejects of a collection that was refused as a whole. Raises InputError if there are none, either."""
     path = Path(run) / "rejects.jsonl"
     if not is_there(path):
         raise InputError(f"{run} has neither a manifest nor rejects; give the folder of a run")
-    return list(from_lines(read_bytes(path).split(b"\n"), path))
+    return list(read_rejects(path))
 
 
 def trace(run: Path, manifest: Manifest, image_id: int) -> ImageTrace:

@@ -10,11 +10,10 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from pipeline.errors import IntegrityError
-from pipeline.storage.atomic import CHECK, publish_json, read_json
 from pipeline.storage.batch import remove_own
-from pipeline.storage.fingerprint import canonical_json
-from pipeline.storage.reading import is_there
-from pipeline.worker_process import Failure
+from pipeline.storage.files import is_there
+from pipeline.storage.json_files import CHECK, canonical_json, publish_json, read_json
+from pipeline.workers import Failure
 
 BLOCK = 2048
 """Images that a kill costs at most: on a slow core less than a minute."""

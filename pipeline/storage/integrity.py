@@ -5,13 +5,13 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from pipeline.errors import IntegrityError
-from pipeline.storage.atomic import read_json
-from pipeline.storage.batch import TEMPORARY, is_orphan, is_regular
-from pipeline.storage.bundle_folders import CARD
+from pipeline.plain_files import kind_of
+from pipeline.storage.batch import TEMPORARY, is_orphan
+from pipeline.storage.card import CARD
 from pipeline.storage.commit import CARRIED, Commit, Commits, file_faults, is_described, read_commit
+from pipeline.storage.files import REMEDY, explain, is_regular, plain, walk
+from pipeline.storage.json_files import read_json
 from pipeline.storage.locks import is_held, is_lock
-from pipeline.storage.names import plain
-from pipeline.storage.reading import REMEDY, explain, kind_of, walk
 
 PARTS, CHECKPOINTS = ".parts", "checkpoints"  # folders of unfinished work, which a stage checks when it resumes
 COMMITTED = frozenset({".h5", ".parquet", ".safetensors", ".faiss", ".conllu", ".brackets", ".jsonl", ".npz"})

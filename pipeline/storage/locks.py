@@ -21,7 +21,8 @@ from pathlib import Path
 from filelock import FileLock, Timeout
 
 from pipeline.errors import JointspaceError
-from pipeline.storage.batch import is_alive, is_regular
+from pipeline.storage.batch import is_alive
+from pipeline.storage.files import is_regular
 
 log = logging.getLogger(__name__)
 LOCK = re.compile(r"\..+\.lock", re.DOTALL)

@@ -9,7 +9,9 @@ them, valid. `manifest.json` is written last and vouches for the commits of the 
 its own shards.
 """
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+import json
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from functools import cached_property
 from itertools import chain
@@ -21,12 +23,10 @@ import pyarrow as pa
 
 from pipeline.errors import IntegrityError
 from pipeline.remote.paths import place
+from pipeline.storage.batch import publish_bytes
 from pipeline.storage.commit import file_fault, read_commit
-from pipeline.storage.fingerprint import fingerprint
-from pipeline.storage.forms import ManifestFile, ManifestShard
-from pipeline.storage.reading import open_regular, read_bytes, refusing
-from pipeline.storage.records import require_form
-from pipeline.storage.rejects import from_lines
+from pipeline.storage.files import is_regular, open_regular, read_bytes, refusing
+from pipeline.storage.json_files import canonical_json, fingerprint
 from pipeline.storage.tables import PackedTable, require_columns
 
 VERSION = 3
@@ -56,6 +56,7 @@ OBJECT_TABLE = pa.schema([("path", pa.string()), ("size", pa.int64()), ("sha256"
 OBJECTS, REJECTS = "objects.parquet", "rejects.jsonl"
 Objects = Mapping[str, tuple[int, str]]
 TABLES = {"images": IMAGES, "sentences": SENTENCES, "documents": DOCUMENTS, "boxes": BOXES}
+REJECT_KEYS = {"file", "row", "what", "reason"}
 KEPT_COMMITS = 256
 """Commits of shards, of some 6 kB each, that a manifest keeps; another is read again when it is asked for."""
 REMEDY = "run ingest again"
@@ -92,7 +93,7 @@ class Manifest:
     def __init__(self, folder: Path) -> None:
         self.folder = Path(folder)
         path = self.folder / "manifest.json"
-        self.summary = require_form(read_commit(path).value, ManifestFile, path, REMEDY, "is not a manifest")
+        self.summary: Mapping[str, Any] = read_commit(path).value
         self.fingerprint: str = self.summary["fingerprint"]
         self.root = place(self.summary["root"])
         self.shard_size: int = self.summary["shard_size"]
@@ -101,8 +102,6 @@ class Manifest:
         self._records: dict[int, Mapping[str, Any]] = {}
         self._bounds: dict[str, np.ndarray] = {}
         self._held: dict[str, tuple[int, pa.Table]] = {}
-        if "\0" in str(self.root):
-            raise IntegrityError(f"{path} names a root that no folder has; {REMEDY}")
 
     def table(self, name: str, number: int) -> pa.Table:
         """The rows of one shard in a table of TABLES; those that were read last stay in memory.
@@ -141,8 +140,7 @@ class Manifest:
         """{file, row, what, reason} of everything that was left out, one after another."""
         path = self.folder / REJECTS
         _require_whole(path, self.summary["files"][REJECTS])
-        with refusing(path, REMEDY, MISSING), open_regular(path) as lines:
-            yield from from_lines(lines, path)
+        return read_rejects(path)
 
     @cached_property
     def splits(self) -> np.ndarray:
@@ -174,11 +172,11 @@ class Manifest:
         """The sentences of a shard."""
         return self.table("sentences", number)["text"].to_pylist()
 
-    def training_texts(self, shards: range | None = None) -> Iterator[str]:
-        """The sentences of the train split in some shards, or all, read by shard."""
+    def texts_of(self, split: str, shards: range | None = None) -> Iterator[str]:
+        """The sentences of a split in some shards, or all, read by shard."""
         for number in range(self.n_shards) if shards is None else shards:
-            train = self.shard_splits(number) == "train"
-            own = train[self.owners(number) - number * self.shard_size]
+            in_split = self.shard_splits(number) == split
+            own = in_split[self.owners(number) - number * self.shard_size]
             yield from self.table("sentences", number)["text"].filter(own).to_pylist()
 
     def rows(self, name: str, numbers: np.ndarray | Sequence[int]) -> pa.Table:
@@ -227,10 +225,9 @@ class Manifest:
         if number not in self._records:
             path = shard_commit(self.folder, number)
             _require_whole(path, self.summary["files"][f"shards/{path.name}"])
-            value = require_form(read_commit(path).value, ManifestShard, path, REMEDY)
             if len(self._records) >= KEPT_COMMITS:
                 del self._records[next(iter(self._records))]
-            self._records[number] = value
+            self._records[number] = read_commit(path).value
         return self._records[number]
 
 
@@ -244,3 +241,35 @@ def _read(path: Path, about: Mapping[str, Any], schema: pa.Schema) -> pa.Table:
     packed = PackedTable(read_bytes(path, REMEDY, MISSING), path)
     require_columns(path, packed.schema, schema, REMEDY)
     return packed.unpack()
+
+
+def reject_lines(rejects: Iterable[Mapping[str, Any]]) -> Iterator[bytes]:
+    """The lines of `rejects.jsonl`: what was left out, {file, row, what, reason}; names that are not UTF-8 survive as
+    escapes."""
+    return (canonical_json(dict(reject)) + b"\n" for reject in rejects)
+
+
+def read_rejects(path: Path) -> Iterator[dict[str, Any]]:
+    """What the file `path` says was left out, one after another. Raises IntegrityError naming a line that does not."""
+    with refusing(path, REMEDY, MISSING), open_regular(path) as lines:
+        for number, line in enumerate(lines, start=1):
+            try:
+                reject = json.loads(line)
+                if reject.keys() != REJECT_KEYS:
+                    raise ValueError(f"it has not the keys {', '.join(sorted(REJECT_KEYS))}")
+            except (ValueError, AttributeError, RecursionError) as error:
+                raise IntegrityError(f"{path}, line {number} says of nothing that it was left out ({error})") from error
+            yield reject
+
+
+def write_rejects(path: Path, rejects: Iterable[Mapping[str, Any]]) -> None:
+    publish_bytes(path, reject_lines(rejects))
+
+
+def remove_rejects(path: Path) -> None:
+    """Remove what `write_rejects` wrote, but not another file of that name."""
+    if is_regular(path) and path.stat().st_size:
+        with suppress(IntegrityError, OSError):
+            for _ in read_rejects(path):
+                pass
+            path.unlink()

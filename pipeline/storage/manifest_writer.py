@@ -13,10 +13,10 @@ import pyarrow as pa
 
 from pipeline.errors import IntegrityError
 from pipeline.remote.paths import Place
-from pipeline.storage.atomic import to_json
-from pipeline.storage.batch import FileBatch, is_regular
+from pipeline.storage.batch import FileBatch
 from pipeline.storage.commit import Commit, Provenance, describe_file, open_commit, publish_record, remove_from, seal
-from pipeline.storage.fingerprint import fingerprint
+from pipeline.storage.files import is_regular
+from pipeline.storage.json_files import fingerprint, to_json
 from pipeline.storage.manifest import (
     OBJECT_TABLE,
     OBJECTS,
@@ -24,10 +24,10 @@ from pipeline.storage.manifest import (
     TABLES,
     VERSION,
     Objects,
+    reject_lines,
     shard_commit,
     table_file,
 )
-from pipeline.storage.rejects import to_lines
 from pipeline.storage.tables import to_parquet
 
 DIGEST_ROWS = 1 << 16
@@ -59,7 +59,7 @@ def write_manifest(
     gone: list[Path] = []
     provenance = provenance or Provenance(folder.parent, "", 0)
     with batch.discarded_on_error():
-        files = {REJECTS: batch.add_file(folder / REJECTS, to_lines(rejects))}
+        files = {REJECTS: batch.add(folder / REJECTS, reject_lines(rejects))}
         for number, (rows, tables) in enumerate(divide(parts, shard_size)):
             record = {"shard": number, "rows": rows, **shard_fingerprints(tables)}
             contents.append(record["content"])
@@ -69,7 +69,7 @@ def write_manifest(
         if objects:
             rows = [{"path": name, "size": size, "sha256": digest} for name, (size, digest) in sorted(objects.items())]
             data = to_parquet(pa.Table.from_pylist(rows, OBJECT_TABLE))
-            files[OBJECTS] = batch.add_file(folder / OBJECTS, data)
+            files[OBJECTS] = batch.add(folder / OBJECTS, data)
         value = {
             "fingerprint": fingerprint("manifest", VERSION, [shard_size, *contents]),
             "version": VERSION,
@@ -102,13 +102,13 @@ def _add_shard(
     if before is not None and before.value.get("content") == record["content"]:
         return describe_file(path)
     files = {
-        (file := table_file(record["shard"], name)): batch.add_file(path.with_name(file), to_parquet(table))
+        (file := table_file(record["shard"], name)): batch.add(path.with_name(file), to_parquet(table))
         for name, table in tables.items()
         if table.num_rows
     }
     gone += [path.with_name(name) for name in (before.files if before else ()) if name not in files]
     commit = seal(path, record, files, Provenance(root, "", 0))
-    return batch.add_file(path, to_json(commit.value), commit=True)
+    return batch.add(path, to_json(commit.value), commit=True)
 
 
 def _shard(path: Path) -> Commit | None:

@@ -1,7 +1,15 @@
-"""Learned parameters: `<name>.safetensors` for the tensors, `<name>.json` for all else. No pickle anywhere."""
+"""Learned parameters: `<name>.safetensors` for the tensors, `<name>.json` for all else; what made them, and checkpoints
+of their training. No pickle anywhere.
+
+The origin of an encoder says what turns an image or a sentence into its vectors, so that those that are added later
+get the same: {"encoder": digest}, {"encoder": digest, "projection": digest}, or {"imported": fingerprint}. Details of
+models carry the origins by encoder into bundles, where the run is not.
+"""
 
 import hashlib
-from collections.abc import Mapping
+import re
+import time
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -11,11 +19,18 @@ import safetensors
 import safetensors.numpy
 
 from pipeline.errors import IntegrityError
-from pipeline.storage.batch import FileBatch
-from pipeline.storage.commit import Commit, Provenance, details_of, open_commit, publish
-from pipeline.storage.reading import read_bytes
+from pipeline.storage.batch import FileBatch, remove_own, sweep
+from pipeline.storage.commit import Commit, Commits, Provenance, commit_path, details_of, open_commit, publish
+from pipeline.storage.files import plain, read_bytes
+from pipeline.storage.json_files import fingerprint
 
 MODEL, ENCODER, TEXT_ENCODER, WORDS = "model", "encoder", "text-encoder", "words"
+
+Origin = Mapping[str, str]
+ENCODERS = ("encoders/", "text/encoders/")
+"""Where the commits of encoders lie."""
+CHECKPOINT = "checkpoint"
+CHECKPOINT_FILES = re.compile(r"step-\d{8}\.(safetensors|json)")
 
 
 @dataclass(frozen=True)
@@ -72,3 +87,73 @@ def digest_tensors(tensors: Mapping[str, np.ndarray]) -> str:
         digest.update(f"{name} {tensor.dtype} {tensor.shape}\n".encode())
         digest.update(tensor.data)
     return digest.hexdigest()
+
+
+def origin_of(commit: Commit) -> Origin:
+    """What made the vectors (of images, regions or texts) in a shard."""
+    if "origin" in commit.details:
+        return commit.details["origin"]
+    for place, digest in commit.inputs.items():
+        if place.startswith(ENCODERS):
+            return {"encoder": digest}
+    imported = commit.details.get("encoder", {}).get("imported")
+    return {"imported": fingerprint("imported", 1, imported)} if imported else {}
+
+
+def encoders_of(where: Path | str, known: Mapping[str, Origin], names: Iterable[str]) -> dict[str, Origin]:
+    """The origins of the encoders `names`. Raises IntegrityError for one that is not among the `known` ones of `where`,
+    or whose name is not plain."""
+    names = [plain(name, where) for name in names]
+    if missing := [name for name in names if name not in known]:
+        raise IntegrityError(f"{where} was made without the encoder {missing[0]} ({', '.join(known)}); make it again")
+    return {name: known[name] for name in names}
+
+
+def read_own_encoders(root: Path, origins: Mapping[str, Origin], kind: str = ENCODER) -> dict[str, Parameters]:
+    """The encoders in `root` that made the vectors of `origins`, by name; imported ones have none."""
+    made = [name for name, origin in origins.items() if "encoder" in origin]
+    return {name: read_parameters(Path(root) / name / "model.safetensors", kind) for name in made}
+
+
+class Checkpoints:
+    """The training checkpoints `<folder>/step-00000001.safetensors` of the run with this fingerprint; others are
+    ignored. The newest intact one counts.
+
+    A new file is published before older ones are removed, so a kill at any time leaves an intact one.
+    """
+
+    def __init__(self, folder: Path, fingerprint: str, seconds: float) -> None:
+        self.folder, self.seconds = Path(folder), seconds
+        self._provenance = Provenance(self.folder, CHECKPOINT, 1, {"of": fingerprint})
+        self._last = time.monotonic()
+
+    def latest(self) -> Parameters | None:
+        """The newest intact checkpoint of this training run; None if there is none."""
+        sweep(self.folder)
+        for path in sorted(self._paths(), reverse=True):
+            try:
+                if Commits(self.folder).is_done(commit_path(path), self._provenance):
+                    return read_parameters(path, CHECKPOINT)
+            except IntegrityError:
+                continue
+        return None
+
+    def offer(self, make: Callable[[], tuple[Mapping[str, np.ndarray], Mapping[str, Any]]]) -> None:
+        """Publish the tensors and settings that `make` returns if the last checkpoint is `seconds` old."""
+        if time.monotonic() - self._last < self.seconds:
+            return
+        older = self._paths()
+        number = max((int(path.stem.partition("-")[2]) for path in older), default=0) + 1
+        tensors, settings = make()
+        path = self.folder / f"step-{number:08d}.safetensors"
+        write_parameters(path, CHECKPOINT, tensors, settings=settings, provenance=self._provenance)
+        for old in older:
+            commit_path(old).unlink(missing_ok=True)
+            old.unlink()
+        self._last = time.monotonic()
+
+    def clear(self) -> None:
+        remove_own(self.folder, CHECKPOINT_FILES)
+
+    def _paths(self) -> list[Path]:
+        return [path for path in self.folder.glob("step-*.safetensors") if CHECKPOINT_FILES.fullmatch(path.name)]

@@ -6,16 +6,14 @@ A row of the first is a noun phrase of a sentence: `sentence_id`, `image_id`, it
 """
 
 from pathlib import Path
-from typing import Any, Self
+from typing import Any
 
 import numpy as np
 import pyarrow as pa
-from pydantic import model_validator
 
 from pipeline.errors import InputError
 from pipeline.storage.commit import publish
-from pipeline.storage.forms import Count, Direction, Finite, Form
-from pipeline.storage.reading import read_bytes
+from pipeline.storage.files import read_bytes
 from pipeline.storage.tables import PackedTable, read_table, to_parquet
 
 CORNERS = ("x1", "y1", "x2", "y2")
@@ -75,34 +73,3 @@ def read_names(path: Path) -> dict[str, frozenset[str]]:
         if known:
             found[label.strip()] = known
     return found
-
-
-class PhraseDirection(Form):
-    """Ranks among the regions or phrases of the whole split."""
-
-    split: Direction
-
-
-class Correspondence(Form):
-    right: Finite
-    chance: Finite
-
-
-class PhraseRanking(Form):
-    """What `rank-phrases` writes; `left_out` is why nothing was ranked, and then the rest is not there."""
-
-    model: str
-    split: str
-    left_out: str | None = None
-    n_named: Count = 0
-    n_regions: Count = 0
-    correspondence: Correspondence | None = None
-    phrase_to_region: PhraseDirection | None = None
-    region_to_phrase: PhraseDirection | None = None
-
-    @model_validator(mode="after")
-    def _measured_or_left_out(self) -> Self:
-        measured = self.correspondence, self.phrase_to_region, self.region_to_phrase
-        if self.left_out is None and None in measured:
-            raise ValueError("it has neither what was measured nor why that was left out")
-        return self

@@ -1,76 +1,155 @@
-"""Reading the JSON files that are their own commits.
+"""Results and vocabularies: JSON files that are their own commits, with the arrays that they were measured from.
 
-A record is a valid commit (pipeline.storage.commit) and has the form that its readers need (pipeline.storage.forms).
+Evaluations `<model>.<split>.<protocol>.json`, each with its ranks in `<...>.ranks.npz`, the summary of them all,
+alignments `alignments/<model>/<split>.jsonl`, numbers of a study, vocabularies and label tables. The latter two travel
+in bundles, so that their form is checked.
 """
 
+import io
 import json
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Any
+from typing import Annotated, Any, Self
 
-from pydantic import ValidationError
+import numpy as np
+from pydantic import Field, model_validator
 
 from pipeline.errors import IntegrityError
-from pipeline.storage.atomic import read_json
-from pipeline.storage.commit import open_commit
-from pipeline.storage.forms import Form, JointVocabulary, LabelsFile, StudyCellForm, VocabularyFile
-from pipeline.storage.names import inside
-from pipeline.storage.reading import REMEDY
+from pipeline.storage.commit import Provenance, open_commit, publish, publish_record, read_record, read_verified
+from pipeline.storage.files import inside
+from pipeline.storage.json_files import Count, Finite, Form, read_json, require_form, to_json
+
+ALIGNMENTS, SUMMARY = "alignments", "summary"
+RANKS = ("image_to_sentence", "sentence_to_image", "owners", "sentence_similarity")
+"""Ranks of the n images and the m sentences of a gallery, and which image each sentence is of; the last is left out
+where it was not measured."""
 
 
-def read_record(path: Path, form: type[Form], anywhere: bool = False) -> Any:
-    """The JSON object in `path`. Raises IntegrityError if it is not valid, as `open_commit` says, or has another form;
-    a part of a bundle may lie `anywhere`."""
-    return require_form(open_commit(path, anywhere=anywhere).value, form, path)
+class Terms(Form):
+    """pipeline.text.tokens.TermSettings."""
+
+    lowercase: bool
+    tokenizer: str
+    lemmatise: bool
+    stop_words: list[str]
+    max_ngram: Annotated[int, Field(ge=1, le=3)]
+    lemmas: dict[str, str] = {}
+    english: bool = True
+    max_characters: Annotated[int, Field(ge=1, le=3)] = 1
 
 
-def require_form(value: Any, form: type[Form], path: Path, remedy: str = REMEDY, what: str = "") -> Any:
-    """`value`, the content of `path`, if it has the form. Raises IntegrityError naming the first key that does not."""
-    try:
-        form.model_validate(value)
-    except ValidationError as error:
-        first = error.errors()[0]
-        place = ".".join(map(str, first["loc"])) or "it"
-        reason = first["msg"].removeprefix("Value error, ").removeprefix("Input should be ")
-        detail = reason if reason.startswith("its ") else f"{place}: {reason[:1].lower()}{reason[1:]}"
-        what = what or "has another form than this version reads"
-        raise IntegrityError(f"{path} {what} ({detail}); {remedy}") from None
-    return value
+class VocabularyForm(Form):
+    """pipeline.text.vocabulary.Vocabulary."""
+
+    settings: Terms
+    normalise: bool
+    terms: Annotated[list[str], Field(min_length=1)]
+    idf: list[Finite]
+    n_sentences: Count
+
+    @model_validator(mode="after")
+    def _one_weight_a_term(self) -> Self:
+        if len(self.idf) != len(self.terms) or len(set(self.terms)) != len(self.terms):
+            raise ValueError("its terms are not each once, with one idf each")
+        return self
 
 
-def read_lines(data: bytes, form: type[Form], path: Path, remedy: str) -> list[Any]:
-    """The JSON objects in the lines of `path`. Raises IntegrityError naming the first line without the form."""
-    return list(each_line(data.split(b"\n"), form, path, remedy))
+class VocabularyFile(VocabularyForm):
+    fingerprint: str
 
 
-def each_line(lines: Iterable[bytes], form: type[Form], path: Path, remedy: str) -> Iterator[Any]:
-    """The same of one line after another."""
-    for number, line in enumerate(lines, start=1):
-        if not line.strip(b"\n"):
-            continue
-        try:
-            value = json.loads(line)
-        except (ValueError, RecursionError) as error:
-            raise IntegrityError(f"{path}, line {number} is not JSON ({error}); {remedy}") from error
-        yield require_form(value, form, path, remedy, f"line {number} is not a {form.__name__.lower()}")
+class JointVocabulary(Form):
+    """The vocabularies of an ensemble, by form of sentences."""
+
+    fingerprint: str
+    views: dict[str, VocabularyForm]
+
+
+class LabelsFile(Form):
+    """pipeline.text.trees.LabelTable."""
+
+    fingerprint: str
+    relations: list[str]
+    relation_counts: list[int]
+    phrases: list[str]
+    phrase_counts: list[int]
 
 
 def read_vocabulary(path: Path, anywhere: bool = False) -> Any:
-    """What `build-token-vocabulary` or `combine` wrote."""
-    value = read_json(path)
-    form = JointVocabulary if isinstance(value, Mapping) and "views" in value else VocabularyFile
-    return read_record(path, form, anywhere)
+    """What `build-token-vocabulary` or `combine` wrote; that of a bundle may lie `anywhere`."""
+    value = read_record(path, anywhere)
+    return require_form(value, JointVocabulary if "views" in value else VocabularyFile, path)
 
 
 def read_labels(path: Path, anywhere: bool = False) -> Any:
-    """What `build-label-table` wrote."""
-    return read_record(path, LabelsFile, anywhere)
+    """What `build-label-table` wrote; that of a bundle may lie `anywhere`."""
+    return require_form(read_record(path, anywhere), LabelsFile, path)
 
 
 def read_cell(folder: Path, name: str, key: str) -> Any:
     """One number of the study in `folder`. Raises IntegrityError if it has another `key` or file name."""
     path = inside(Path(folder) / "cells", name, Path(folder) / "study.json")
-    value = read_record(path, StudyCellForm)
+    value = read_record(path)
     if value["key"] != key:
         raise IntegrityError(f"{path} holds another number than study.json says; delete it and run study again")
     return value
+
+
+def write_evaluation(
+    path: Path, value: Mapping[str, Any], ranks: Mapping[str, np.ndarray], provenance: Provenance | None = None
+) -> None:
+    """Publish an evaluation and, beside it, the `ranks` that it was measured from: name -> (n,) or (m,) of RANKS."""
+    arrays = {name: ranks[name].astype(np.int32) for name in RANKS if ranks.get(name) is not None}
+    write_measured(path, value, "ranks", arrays, provenance)
+
+
+def write_measured(
+    path: Path,
+    value: Mapping[str, Any],
+    kind: str,
+    arrays: Mapping[str, np.ndarray],
+    provenance: Provenance | None = None,
+) -> None:
+    """Publish a record and, beside it in `<...>.<kind>.npz`, the `arrays` that it was measured from, by which others
+    compare it with another one image by image."""
+    data = io.BytesIO()
+    np.savez_compressed(data, **arrays)
+    publish_record(path, value, {_beside(path, kind).name: data.getvalue()}, provenance)
+
+
+def read_measured(path: Path, kind: str) -> dict[str, np.ndarray]:
+    """The arrays beside the record in `path`, as `write_measured` has them."""
+    read_record(path)
+    with np.load(_beside(path, kind), allow_pickle=False) as arrays:
+        return {name: arrays[name] for name in arrays}
+
+
+def _beside(path: Path, kind: str) -> Path:
+    return path.with_suffix(f".{kind}.npz")
+
+
+def write_summary(
+    path: Path, evaluations: Sequence[Mapping[str, Any]], table: str, provenance: Provenance | None = None
+) -> None:
+    """Publish the list of `evaluations`, and beside it the same as a `table` in Markdown."""
+    beside = {path.with_suffix(".md").name: table.encode()}
+    data = to_json(list(evaluations))
+    publish(path, data, kind=SUMMARY, rows=len(evaluations), provenance=provenance, beside=beside)
+
+
+def read_summary(path: Path) -> list[dict[str, Any]]:
+    """The evaluations that `summarise` wrote."""
+    open_commit(path, SUMMARY)
+    return read_json(path)
+
+
+def write_alignments(path: Path, segments: Sequence[Mapping[str, Any]], **about: Any) -> None:
+    """Publish which words of the sentences of a split go with which box of their image: {sentence_id, image_id, words,
+    box, score} of each segment, one a line. `about` is the `provenance` and `details`."""
+    lines = "".join(json.dumps(segment, ensure_ascii=False) + "\n" for segment in segments).encode()
+    publish(path, lines, kind=ALIGNMENTS, rows=len(segments), **about)
+
+
+def read_alignments(path: Path) -> list[dict[str, Any]]:
+    """What `align` wrote."""
+    return [json.loads(line) for line in read_verified(path, ALIGNMENTS)[0].splitlines()]

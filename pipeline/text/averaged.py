@@ -3,17 +3,16 @@
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import asdict, replace
-from functools import cached_property
 from itertools import chain, islice
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import scipy  # whose parts it imports when they are used
 
-from pipeline.text.encoders import TextEncoder, TextMaterial
 from pipeline.text.lemmas import is_english
-from pipeline.text.spelling import nearest_word
-from pipeline.text.tokens import TermSettings, make_analyzer, says_something
+from pipeline.text.text_encoder import TextEncoder, TextMaterial
+from pipeline.text.tokens import TermSettings, make_analyzer
+from pipeline.text.vocabulary import KnownTerms
 from pipeline.text.wordvectors import WordVectors
 
 SAMPLE = 10_000
@@ -23,38 +22,13 @@ if TYPE_CHECKING:
     from scipy.sparse import csr_array
 
 
-class WordsEncoder(TextEncoder):
+class WordsEncoder(KnownTerms, TextEncoder):
     """The base of encoders of word vectors: `vectors` (V, d) of the words `terms`, and how a text becomes words."""
 
     def __init__(self, split: TermSettings, known: WordVectors) -> None:
         if known.matrix.ndim != 2 or len(known.words) != len(known.matrix) or len(set(known.words)) != len(known.words):
             raise ValueError("its words are not each once, with one vector each")
         self.split, self.terms, self.vectors = split, known.words, known.matrix.astype(np.float32, copy=False)
-
-    @cached_property
-    def index(self) -> dict[str, int]:
-        """Row of every word."""
-        return {word: row for row, word in enumerate(self.terms)}
-
-    @cached_property
-    def analyze(self) -> Any:
-        return make_analyzer(self.split)
-
-    def rows(self, text: str) -> list[int]:
-        """The rows of the known words of `text`, in order."""
-        return [self.index[word] for word in self.analyze(text) if word in self.index]
-
-    def knows(self, text: str) -> bool:
-        return bool(self.rows(text))
-
-    def searches(self, text: str) -> bool:
-        return any(word in self.index and says_something(word, self.split) for word in self.analyze(text))
-
-    def unknown(self, text: str) -> list[str]:
-        return [word for word in dict.fromkeys(self.analyze(text)) if word not in self.index]
-
-    def suggest(self, word: str) -> str | None:
-        return nearest_word(word, self.terms)
 
     def settings(self) -> dict[str, Any]:
         return {"kind": self.kind, "split": {**asdict(self.split), "stop_words": []}, "words": list(self.terms)}

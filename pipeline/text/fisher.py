@@ -9,7 +9,7 @@ from sklearn.mixture import GaussianMixture
 
 from pipeline.errors import InputError
 from pipeline.text.averaged import WordsEncoder, find_vectors, split_of
-from pipeline.text.encoders import TextMaterial
+from pipeline.text.text_encoder import TextMaterial
 from pipeline.text.tokens import TermSettings
 from pipeline.text.wordvectors import WordVectors
 

@@ -11,7 +11,7 @@ from torch import nn
 
 from pipeline.errors import InputError
 from pipeline.hubs import fetching, offline
-from pipeline.text.encoders import TextEncoder, TextMaterial
+from pipeline.text.text_encoder import TextEncoder, TextMaterial
 from pipeline.text.tokens import normalise_text
 
 BATCH = 64

@@ -8,7 +8,7 @@ from tokenizers import Tokenizer
 
 from pipeline.errors import MALFORMED, InputError, brief
 from pipeline.onnx_graphs import FILE, explained, open_graph
-from pipeline.text.encoders import TextEncoder, TextMaterial
+from pipeline.text.text_encoder import TextEncoder, TextMaterial
 from pipeline.text.tokens import normalise_text
 
 BATCH, LONGEST = 64, 512

@@ -9,8 +9,8 @@ from open_clip.model import _build_text_tower
 from torch import nn
 
 from pipeline.hubs import own_folder
-from pipeline.text.encoders import TextMaterial
 from pipeline.text.libraries import FetchedText, LibraryTextEncoder
+from pipeline.text.text_encoder import TextMaterial
 
 HUB = "hf-hub:"
 

@@ -8,9 +8,9 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import scipy  # whose parts it imports when they are used: queries do without
 
-from pipeline.text.encoders import TextEncoder, TextMaterial
-from pipeline.text.tokens import TermSettings, english_stop_words, make_analyzer
-from pipeline.text.vocabulary import Vocabulary
+from pipeline.text.text_encoder import TextEncoder, TextMaterial
+from pipeline.text.tokens import LONGEST_NGRAM, TermSettings, english_stop_words
+from pipeline.text.vocabulary import KnownTerms, Vocabulary
 
 if TYPE_CHECKING:
     from scipy.sparse import csr_array
@@ -21,7 +21,7 @@ def encode(texts: Iterable[str], vocabulary: Vocabulary) -> "csr_array":
 
     The row of a text without known terms is zero.
     """
-    found = _columns(texts, vocabulary)
+    found = list(map(vocabulary.rows, texts))
     columns = np.fromiter(chain.from_iterable(found), np.int32)
     indptr = np.cumsum([0, *map(len, found)])
     shape = (len(found), len(vocabulary.terms))
@@ -31,19 +31,16 @@ def encode(texts: Iterable[str], vocabulary: Vocabulary) -> "csr_array":
     return unit_rows(matrix) if vocabulary.normalise else matrix
 
 
-def _columns(texts: Iterable[str], vocabulary: Vocabulary) -> list[list[int]]:
-    """The columns of the known terms of each text."""
-    analyze, index = make_analyzer(vocabulary.settings), vocabulary.index
-    return [[index[term] for term in analyze(text) if term in index] for text in texts]
-
-
-class TfidfEncoder(TextEncoder):
+class TfidfEncoder(KnownTerms, TextEncoder):
     """`encode` over a vocabulary."""
 
     kind = "tf-idf"
 
     def __init__(self, vocabulary: Vocabulary) -> None:
-        self.vocabulary, self.terms, self.dim = vocabulary, vocabulary.terms, len(vocabulary.terms)
+        self.vocabulary = vocabulary
+        self.split = vocabulary.settings
+        self.terms = vocabulary.terms
+        self.dim = len(vocabulary.terms)
 
     @classmethod
     def prepare(cls, entry: Any, material: TextMaterial) -> "TfidfEncoder":
@@ -53,7 +50,9 @@ class TfidfEncoder(TextEncoder):
         if given:
             return cls(given)
         stop_words = english_stop_words() if own.stop_words else []
-        settings = TermSettings(own.lowercase, own.tokenizer, own.lemmatise, stop_words, own.max_ngram)
+        settings = TermSettings(
+            own.lowercase, own.tokenizer, own.lemmatise, stop_words, own.max_ngram, max_characters=LONGEST_NGRAM
+        )
         sizes = own.model_dump(include={"size", "min_count", "idf", "normalise"})
         return cls(material.learn_vocabulary(settings, **sizes))
 
@@ -63,7 +62,7 @@ class TfidfEncoder(TextEncoder):
     def encode_query(self, texts: Sequence[str]) -> np.ndarray:
         """Dense: the import of sparse matrices takes a third of a search."""
         rows, idf = np.zeros((len(texts), self.dim), np.float32), np.asarray(self.vocabulary.idf, np.float32)
-        for row, columns in zip(rows, _columns(texts, self.vocabulary), strict=True):
+        for row, columns in zip(rows, map(self.vocabulary.rows, texts), strict=True):
             np.add.at(row, columns, idf[columns])
         lengths = np.linalg.norm(rows, axis=1, keepdims=True)
         return rows / np.where(lengths > 0, lengths, 1) if self.vocabulary.normalise else rows
@@ -71,18 +70,6 @@ class TfidfEncoder(TextEncoder):
     def encode_words(self, words: Sequence[str]) -> "csr_array":
         """As `encode`, but not of unit length."""
         return encode(words, replace(self.vocabulary, normalise=False))
-
-    def knows(self, text: str) -> bool:
-        return self.vocabulary.knows(text)
-
-    def searches(self, text: str) -> bool:
-        return self.vocabulary.searches(text)
-
-    def unknown(self, text: str) -> list[str]:
-        return self.vocabulary.unknown(text)
-
-    def suggest(self, word: str) -> str | None:
-        return self.vocabulary.suggest(word)
 
     def settings(self) -> dict[str, Any]:
         return {"kind": self.kind, **self.vocabulary.to_dict()}

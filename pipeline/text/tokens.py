@@ -1,18 +1,44 @@
 """Texts to terms: normalise, lowercase, tokenise, remove stop words, lemmatise, n-grams; all but the first are
-optional."""
+optional.
+
+Scripts decide, not languages: where a script has spaces between words, terms are words and n-grams of neighbouring
+words; Han, Kana, Thai, Lao, Khmer and Burmese have none, so there characters are the words (a letter with the marks on
+it is one), and terms are n-grams of the characters of a run.
+"""
 
 import re
 import unicodedata
-from collections.abc import Callable, Collection, Mapping
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from functools import lru_cache
-from typing import Any
+from typing import Any, NamedTuple
 
 from pipeline.text.lemmas import STOP_WORDS, make_lemmatiser
 
-WORD = re.compile(r"[^\W_]+(?:['’][^\W_]+)*")
+ASCII_WORD = re.compile(r"[^\W_]+(?:'[^\W_]+)*")
 """Letters and digits, with inner apostrophes: `don't` is one word; punctuation is not a word."""
+_LETTERS = r"[\p{L}\p{N}][\p{L}\p{N}\p{M}\u200d]*"  # a zero-width joiner shapes letters of Hindi
+_SPACELESS = "".join(rf"\p{{scx={script}}}" for script in ("Han", "Hira", "Kana", "Thai", "Laoo", "Khmr", "Mymr"))
 TOKENIZERS, LONGEST_NGRAM = ("treebank", "words"), 3
+
+
+class Patterns(NamedTuple):
+    """Of texts beyond ASCII: a `word`, as ASCII_WORD, with combining marks; a run of a script without spaces between
+    words, `spaceless`; and a `character`, a letter with its marks."""
+
+    word: Any
+    spaceless: Any
+    character: Any
+
+
+@lru_cache(maxsize=1)
+def _patterns() -> Patterns:
+    """By `regex`, which knows scripts and marks; searches in ASCII do without its import."""
+    import regex
+
+    word = rf"{_LETTERS}(?:['\u2019]{_LETTERS})*"
+    spaceless = rf"(?V1)[[{_SPACELESS}]&&[\p{{L}}\p{{N}}\p{{M}}]]+"
+    return Patterns(regex.compile(word), regex.compile(spaceless), regex.compile(r"\X"))
 
 
 def normalise_text(text: str) -> str:
@@ -25,7 +51,8 @@ def normalise_text(text: str) -> str:
 class TermSettings:
     """How a text becomes terms. `stop_words` are removed before and after lemmatising; `lemmas` are those of the words
     that a vocabulary was built from (see `choose_lemmas`), so that they need no dictionary, which takes as long to load
-    as a search. Texts that are not `english` keep their words."""
+    as a search. Texts that are not `english` keep their words. Terms are n-grams of up to `max_ngram` words, or of up
+    to `max_characters` characters where there are no spaces."""
 
     lowercase: bool
     tokenizer: str
@@ -34,6 +61,7 @@ class TermSettings:
     max_ngram: int
     lemmas: Mapping[str, str] = field(default_factory=dict)
     english: bool = True
+    max_characters: int = 1
 
     @property
     def finds_lemmas(self) -> bool:
@@ -48,41 +76,86 @@ class TermSettings:
             raise ValueError("its rules for making terms are none of ours")
         if not all(isinstance(one, str) for pair in found.lemmas.items() for one in pair):
             raise ValueError("its lemmas are not words")
-        if found.max_ngram not in range(1, LONGEST_NGRAM + 1):
-            raise ValueError(f"its max_ngram is not in 1 to {LONGEST_NGRAM}")
+        for longest in (found.max_ngram, found.max_characters):
+            if longest not in range(1, LONGEST_NGRAM + 1):
+                raise ValueError(f"its longest n-gram is not in 1 to {LONGEST_NGRAM}")
         return found
 
 
+class WordRun(NamedTuple):
+    """Neighbouring `words` of a text, each with its term: itself, or its lemma. `between` them there is a space, or
+    nothing: then they are characters."""
+
+    between: str
+    words: list[str]
+    terms: list[str]
+
+
 def make_analyzer(settings: TermSettings) -> Callable[[str], list[str]]:
-    """The function text -> terms: words, then pairs of adjacent words joined by a space, and so on."""
+    """The function text -> terms: words, then pairs of neighbours, and so on."""
     read = make_reader(settings)
-    lengths = range(2, settings.max_ngram + 1)
+    longest = {" ": settings.max_ngram, "": settings.max_characters}
+    lengths = range(1, max(longest.values()) + 1)
 
     def analyze(text: str) -> list[str]:
-        words = [term for _, term in read(text)]
-        return words + [" ".join(words[i : i + n]) for n in lengths for i in range(len(words) - n + 1)]
+        runs = list(read(text))
+        return [
+            between.join(terms[start : start + n])
+            for n in lengths
+            for between, _, terms in runs
+            if n <= longest[between]
+            for start in range(len(terms) - n + 1)
+        ]
 
     return analyze
 
 
-def make_reader(settings: TermSettings) -> Callable[[str], list[tuple[str, str]]]:
-    """The function text -> its words, each with its term: itself, or its lemma."""
-    split = _tokenizer(settings.tokenizer)
+def make_reader(settings: TermSettings) -> Callable[[str], Iterator[WordRun]]:
+    """The function text -> its runs of words, in order."""
+    tokenise = _tokenizer(settings.tokenizer)
     stop = frozenset(settings.stop_words)
     lemmatise = make_lemmatiser(settings.lemmas)
     if not settings.lemmas:
         lemmatise = lru_cache(maxsize=1 << 17)(lemmatise)
 
-    def read(text: str) -> list[tuple[str, str]]:
+    def read(text: str) -> Iterator[WordRun]:
         text = normalise_text(text)
-        words = split(text.lower() if settings.lowercase else text)
-        words = [word for word in words if word.lower() not in stop]
-        if not settings.finds_lemmas:
-            return [(word, word) for word in words]
-        pairs = ((word, lemmatise(word)) for word in words)
-        return [(word, lemma) for word, lemma in pairs if lemma.lower() not in stop]
+        for between, words in _runs(tokenise(text.lower() if settings.lowercase else text)):
+            words = [word for word in words if word.lower() not in stop]
+            terms = words
+            if settings.finds_lemmas:
+                pairs = [(word, lemmatise(word)) for word in words]
+                pairs = [(word, lemma) for word, lemma in pairs if lemma.lower() not in stop]
+                words = [word for word, _ in pairs]
+                terms = [lemma for _, lemma in pairs]
+            yield WordRun(between, words, terms)
 
     return read
+
+
+def _runs(tokens: Iterable[str]) -> Iterator[tuple[str, list[str]]]:
+    """Tokens as runs of words with a space between them, and runs of characters."""
+    spaced: list[str] = []
+    for token in tokens:
+        if token.isascii() or not (spaceless := list(_patterns().spaceless.finditer(token))):
+            spaced.append(token)
+            continue
+        end = 0
+        for match in spaceless:
+            spaced += _patterns().word.findall(token[end : match.start()])
+            if spaced:
+                yield " ", spaced
+                spaced = []
+            yield "", _patterns().character.findall(match[0])
+            end = match.end()
+        spaced += _patterns().word.findall(token[end:])
+    if spaced:
+        yield " ", spaced
+
+
+def words_of(term: str) -> list[str]:
+    """The words that make a term: those between its spaces, or its characters."""
+    return [word for _, words in _runs(term.split(" ")) for word in words]
 
 
 def says_something(term: str, settings: TermSettings) -> bool:
@@ -99,8 +172,8 @@ def english_stop_words() -> list[str]:
 
 def _tokenizer(name: str) -> Callable[[str], list[str]]:
     if name == "words":
-        return WORD.findall
+        return lambda text: ASCII_WORD.findall(text) if text.isascii() else _patterns().word.findall(text)
     from pipeline.text.treebank_words import treebank_tokenizer
 
     treebank = treebank_tokenizer()
-    return lambda text: [token for token in treebank(text) if WORD.search(token)]
+    return lambda text: [token for token in treebank(text) if any(map(str.isalnum, token))]

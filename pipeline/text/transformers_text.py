@@ -10,8 +10,8 @@ from torch import nn
 
 from pipeline.hubs import own_folder
 from pipeline.hugging_face import build_model, config_of, fetch_model, remove, remove_unused, require_weights
-from pipeline.text.encoders import TextMaterial
 from pipeline.text.libraries import FetchedText, LibraryTextEncoder
+from pipeline.text.text_encoder import TextMaterial
 
 LONGEST = 512
 """Tokens, where neither the tokenizer nor the model says how many."""

@@ -1,8 +1,9 @@
 """The vocabulary: the most common terms of the training sentences."""
 
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
 from functools import cached_property
+from itertools import groupby
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import TYPE_CHECKING, Any
@@ -12,7 +13,7 @@ import numpy as np
 from pipeline.errors import InputError
 from pipeline.text.lemmas import choose_lemmas, is_english
 from pipeline.text.spelling import nearest_word
-from pipeline.text.tokens import TermSettings, make_analyzer, make_reader, says_something
+from pipeline.text.tokens import TermSettings, WordRun, make_analyzer, make_reader, says_something, words_of
 
 if TYPE_CHECKING:
     from pipeline.text.counting import TermCounts
@@ -20,8 +21,66 @@ if TYPE_CHECKING:
 LARGEST = float(np.finfo(np.float32).max)
 
 
+class KnownTerms:
+    """Says which words of a text are known: those of its `terms`, which `split` makes of a text."""
+
+    split: TermSettings
+    terms: Sequence[str]
+
+    @cached_property
+    def index(self) -> dict[str, int]:
+        """Row of every term."""
+        return {term: row for row, term in enumerate(self.terms)}
+
+    @cached_property
+    def analyze(self) -> Callable[[str], list[str]]:
+        return make_analyzer(self.split)
+
+    @cached_property
+    def read(self) -> Callable[[str], Iterator[WordRun]]:
+        return make_reader(self.split)
+
+    def rows(self, text: str) -> list[int]:
+        """The rows of the known terms of `text`."""
+        return [self.index[term] for term in self.analyze(text) if term in self.index]
+
+    def knows(self, text: str) -> bool:
+        """Whether a term of `text` is known."""
+        return bool(self.rows(text))
+
+    def searches(self, text: str) -> bool:
+        """Whether a term of `text` is known that is not of English stop words alone."""
+        return any(says_something(self.terms[row], self.split) for row in self.rows(text))
+
+    def suggest(self, word: str) -> str | None:
+        """The known word that is nearest to `word` by its spelling; None where none is near."""
+        return nearest_word(word, frozenset(word for term in self.terms for word in term.split(" ")))
+
+    def unknown(self, text: str) -> list[str]:
+        """The words of `text`, not their lemmas, that are part of no known term, each once; unknown characters that
+        are neighbours are one word. Stop words are not listed."""
+        words: dict[str, None] = {}
+        for between, marked in self._marked(text):
+            for is_known, group in groupby(marked, lambda pair: pair[1]):
+                if not is_known:
+                    strange = [word for word, _ in group]
+                    words |= dict.fromkeys(strange if between else ["".join(strange)])
+        return list(words)
+
+    def count_words(self, text: str) -> tuple[int, int]:
+        """How many words `text` has, and how many of them are part of no known term."""
+        flags = [is_known for _, marked in self._marked(text) for _, is_known in marked]
+        return len(flags), flags.count(False)
+
+    def _marked(self, text: str) -> Iterator[tuple[str, list[tuple[str, bool]]]]:
+        """The runs of words of `text`, each word with whether it is part of a known term of this text."""
+        known = {word for row in self.rows(text) for word in words_of(self.terms[row])}
+        for between, words, terms in self.read(text):
+            yield between, [(word, term in known) for word, term in zip(words, terms, strict=True)]
+
+
 @dataclass(frozen=True)
-class Vocabulary:
+class Vocabulary(KnownTerms):
     """`terms` by falling document frequency (ties alphabetical), and their inverse document frequencies.
 
     idf_i = ln((1 + n) / (1 + df_i)) + 1 over the n training sentences, or 1 without idf. With the settings, this is
@@ -34,34 +93,9 @@ class Vocabulary:
     idf: tuple[float, ...]
     n_sentences: int
 
-    @cached_property
-    def index(self) -> dict[str, int]:
-        """Column of every term."""
-        return {term: column for column, term in enumerate(self.terms)}
-
-    @cached_property
-    def words(self) -> frozenset[str]:
-        """The words of all terms."""
-        return frozenset(word for term in self.terms for word in term.split(" "))
-
-    def knows(self, text: str) -> bool:
-        """Whether a term of `text` is known."""
-        return any(term in self.index for term in make_analyzer(self.settings)(text))
-
-    def searches(self, text: str) -> bool:
-        """Whether a term of `text` is known that is not of English stop words alone."""
-        known = (term for term in make_analyzer(self.settings)(text) if term in self.index)
-        return any(says_something(term, self.settings) for term in known)
-
-    def suggest(self, word: str) -> str | None:
-        """The known word that is nearest to `word` by its spelling; None where none is near."""
-        return nearest_word(word, self.words)
-
-    def unknown(self, text: str) -> list[str]:
-        """The words of `text`, not their lemmas, that are part of no known term; stop words are not listed."""
-        known = {word for term in make_analyzer(self.settings)(text) if term in self.index for word in term.split(" ")}
-        words = (word for word, term in make_reader(self.settings)(text) if term not in known)
-        return list(dict.fromkeys(words))
+    @property
+    def split(self) -> TermSettings:
+        return self.settings
 
     def to_dict(self) -> dict[str, Any]:
         return asdict(self)
@@ -103,13 +137,13 @@ def learn_vocabulary(
     words first, by which lemmas are chosen if the sentences are English. Raises InputError if there are none."""
     from pipeline.text.counting import all_counts, most_common
 
-    plain = replace(settings, lemmatise=False, max_ngram=1)
+    plain = replace(settings, lemmatise=False, max_ngram=1, max_characters=1)
     counts = count(plain)
     words = all_counts(counts)
     settings = replace(settings, english=is_english(words))
     if settings.finds_lemmas:
         settings = replace(settings, lemmas=choose_lemmas(words, settings.stop_words, min_count))
-    if settings.finds_lemmas or settings.max_ngram > 1:
+    if settings.finds_lemmas or settings.max_ngram > 1 or settings.max_characters > 1:
         counts = count(settings)
 
     common = most_common(counts, size, min_count)
@@ -117,6 +151,6 @@ def learn_vocabulary(
         raise InputError(f"no term occurs in {min_count} of the {counts.n} training sentences; lower text.min_count")
     terms, frequencies = zip(*common, strict=True)
     weights = np.log((1 + counts.n) / (1 + np.asarray(frequencies))) + 1 if idf else np.ones(len(terms))
-    kept = {word for term in terms for word in term.split(" ")}.union(settings.stop_words)
+    kept = {word for term in terms for word in words_of(term)}.union(settings.stop_words)
     lemmas = {word: term for word, term in settings.lemmas.items() if term in kept or term.lower() in kept}
     return Vocabulary(replace(settings, lemmas=lemmas), normalise, terms, tuple(weights.tolist()), counts.n)

@@ -42,8 +42,8 @@ def ingest(run: Run, job: Job, processes: int | None = None) -> None:
     from pipeline.plain_files import read_lines
     from pipeline.run.mappers import on_cluster
     from pipeline.storage.inspected import InspectedImages
+    from pipeline.storage.manifest import remove_rejects, write_rejects
     from pipeline.storage.manifest_writer import write_manifest
-    from pipeline.storage.rejects import remove_rejects, write_rejects
     from pipeline.workers import isolated_map
 
     root, settings = run.layout.data_root, run.config.collection

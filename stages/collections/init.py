@@ -161,7 +161,7 @@ def _name_network(weights: Path) -> str:
 def _write(path: Path, values: dict[str, Any]) -> None:
     import yaml
 
-    from pipeline.storage.atomic import publish_text
+    from pipeline.storage.batch import publish_text
 
     head = "# Only what differs from config/default.yaml, where every key has a comment.\n"
     publish_text(path, head + yaml.safe_dump(values, sort_keys=False, default_flow_style=None, allow_unicode=True))

@@ -16,8 +16,8 @@ def make_demo(run: Run, job: Job, processes: int | None = None) -> None:
 
     from tqdm import tqdm
 
-    from examples.demo import VERSION, DrawingSettings, collection_texts, scene_record
     from pipeline import runtime
+    from pipeline.demo import VERSION, DrawingSettings, collection_texts, scene_record
     from pipeline.errors import JointspaceError
     from pipeline.storage.demo_folder import DemoFolder
     from pipeline.workers import Failure, isolated_map

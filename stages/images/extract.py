@@ -21,9 +21,8 @@ def extract(run: Run, *encoders: str) -> Callable[..., None]:
     from tqdm import tqdm
 
     from pipeline.images.decode import ImageLimits
-    from pipeline.images.extraction import extract_in_step
+    from pipeline.images.extraction import Stopwatch, extract_in_step
     from pipeline.images.preprocess import Photograph, load_views
-    from pipeline.images.stopwatch import Stopwatch
     from pipeline.storage.features import UnfinishedShard, to_stored
 
     opened = {name: _open(run, name) for name in encoders}

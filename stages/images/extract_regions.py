@@ -27,14 +27,12 @@ def extract_regions(run: Run, encoder: str) -> Callable[[Job], None]:
 
     from pipeline.config.registry.stored import restore_encoder, stored_kind
     from pipeline.errors import UsageError
-    from pipeline.images.extraction import choose_plan
+    from pipeline.images.extraction import Stopwatch, choose_plan
     from pipeline.images.preparation import Request
     from pipeline.images.preprocess import Photograph
     from pipeline.images.region_features import Classifier
     from pipeline.images.regions import RegionExtractor, describe
-    from pipeline.images.stopwatch import Stopwatch
-    from pipeline.storage.features import to_stored
-    from pipeline.storage.regions import UnfinishedRegions, read_classifier, require_few_rejects
+    from pipeline.storage.features import UnfinishedRegions, read_classifier, require_few_rejects, to_stored
     from pipeline.workers import isolated_map
 
     chosen, extract, manifest = run.config.regions, run.config.extract, run.manifest
@@ -84,7 +82,7 @@ def _known_boxes(run: Run) -> "Callable[[Job], list[Candidates]]":
     from pipeline.images.box_formats import parse_all
     from pipeline.images.boxes import NONE, Candidates, group
     from pipeline.images.matching import some
-    from pipeline.storage.regions import manifest_boxes, read_box_files
+    from pipeline.storage.features import manifest_boxes, read_box_files
 
     chosen, manifest = run.config.regions, run.manifest
     if chosen.proposals != "boxes":

@@ -9,11 +9,10 @@ from pipeline.run import Inputs, Job, Outside, Run, Stage
 if TYPE_CHECKING:
     from pipeline.config.schema.encoders import Encoder
     from pipeline.config.schema.images import FinetuneSettings
-    from pipeline.images.finetune import Finetuning
+    from pipeline.images.finetune import Finetuning, Precision
     from pipeline.images.networks import NetworkEncoder
-    from pipeline.images.precision_recall import Precision
+    from pipeline.images.preparation import LabelledImage, RegionSampler
     from pipeline.images.region_features import Classifier
-    from pipeline.images.sampling import LabelledImage, RegionSampler
     from pipeline.storage.manifest import Manifest
 
 log = logging.getLogger(__name__)
@@ -28,14 +27,12 @@ def finetune(run: Run, job: Job, encoder: str) -> None:
     """Train an encoder's network to tell what labelled boxes show; a killed run is resumed."""
     from tqdm import tqdm
 
-    from pipeline.images.descent import DescentSchedule
-    from pipeline.images.finetune import Finetuning
-    from pipeline.images.sampling import batch_samples, schedule_images
+    from pipeline.images.finetune import DescentSchedule, Finetuning
+    from pipeline.images.preparation import batch_samples, schedule_images
     from pipeline.precision import choose_precision
-    from pipeline.storage.checkpoints import Checkpoints
-    from pipeline.storage.parameters import digest_tensors
+    from pipeline.storage.parameters import Checkpoints, digest_tensors
     from pipeline.workers import isolated_map
-    from stages.inputs import prepare_start
+    from stages.photographs import prepare_start
 
     settings, manifest = run.config, run.manifest
     chosen, tuning = settings.encoder(encoder), settings.finetune
@@ -80,8 +77,8 @@ def _labelled(
     import numpy as np
 
     from pipeline.errors import UsageError
+    from pipeline.images.preparation import LabelledImage
     from pipeline.images.preprocess import Photograph
-    from pipeline.images.sampling import LabelledImage
 
     table, splits = manifest.boxes, manifest.splits
     owners = table["image_id"].to_numpy()
@@ -106,8 +103,7 @@ def _labelled(
 
 def _sampler(run: Run, chosen: "Encoder") -> "RegionSampler":
     from pipeline.images.decode import ImageLimits
-    from pipeline.images.sampling import Proportions, RegionSampler
-    from pipeline.images.warping import Crops
+    from pipeline.images.preparation import Crops, Proportions, RegionSampler
 
     tuning, limits = run.config.finetune, ImageLimits.from_settings(run.config.collection)
     crops = Crops(tuning.side, tuning.context, chosen.mean)
@@ -117,11 +113,10 @@ def _sampler(run: Run, chosen: "Encoder") -> "RegionSampler":
 
 def _judge(run: Run, sampler: "RegionSampler", task: "Finetuning", images: "list[LabelledImage]") -> "Precision":
     """Average precision of what the network finds in held-out images."""
-    from pipeline.images.boxes import NONE
+    from pipeline.images.boxes import NONE, Selection, proposer
     from pipeline.images.extraction import ExtractionPlan
-    from pipeline.images.precision_recall import judge_regions
+    from pipeline.images.finetune import judge_regions
     from pipeline.images.preparation import Cutting, Preparation, Request
-    from pipeline.images.proposals import Selection, proposer
     from pipeline.images.regions import RegionExtractor, describe
     from pipeline.workers import isolated_map
 
@@ -143,8 +138,8 @@ def _publish(job: Job, encoder: "NetworkEncoder", classifier: "Classifier", deta
     from dataclasses import replace
 
     from pipeline.storage.batch import FileBatch
+    from pipeline.storage.features import CLASSIFIER
     from pipeline.storage.parameters import ENCODER, write_parameters
-    from pipeline.storage.regions import CLASSIFIER
 
     batch, provenance, (encoder_of, classifier_of) = FileBatch(), job.provenance, job.outputs
     parts, tensors, path = encoder.settings(), encoder.tensors(), encoder_of.path / "model.safetensors"

@@ -21,7 +21,7 @@ def command(run: Run, model: str, gallery: str, count: int, neighbours: int, out
 
     import numpy as np
 
-    from pipeline.index.shard_search import ShardVectors, search_parts
+    from pipeline.index.exact import ShardVectors, search_shards
     from pipeline.index.vectors import evenly_spaced
     from pipeline.storage.embeddings import read_vectors
     from pipeline.storage.shards import NEIGHBOURS, shard_path, write_shard
@@ -35,7 +35,7 @@ def command(run: Run, model: str, gallery: str, count: int, neighbours: int, out
     ]
 
     where = run.sums, run.config.device
-    found = search_parts(embeddings.read(other, ids), parts, neighbours, embeddings.metric, *where)
+    found = search_shards(embeddings.read(other, ids), parts, neighbours, embeddings.metric, *where)
 
     about = {"gallery": gallery, "queries": len(ids), "neighbours": neighbours}
     write_shard(

@@ -63,8 +63,8 @@ def command(
 ) -> None:
     """Rank the images of an index for SENTENCE, its sentences or images for an image, or its images for both."""
     from pipeline.errors import UsageError
-    from pipeline.index.asking import spell
     from pipeline.index.columns import OURS
+    from pipeline.index.queries import spell
     from pipeline.index.search import Searcher
     from pipeline.printable import printable, printable_json
     from pipeline.storage.bundles import open_bundle
@@ -158,7 +158,7 @@ def _photograph(image_path: Path, searcher: "Searcher", config_path: Path | None
     from pipeline import config
     from pipeline.errors import InputError
     from pipeline.images.decode import DecodingProcess, ImageLimits
-    from pipeline.index.query import encode_image
+    from pipeline.index.queries import encode_image
 
     data = _read(image_path)
     if searcher.multi_vector:

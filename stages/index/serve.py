@@ -15,7 +15,7 @@ if TYPE_CHECKING:
     from PIL import Image
 
     from pipeline.config.root import Config
-    from pipeline.index.shared_encoders import SharedEncoders
+    from pipeline.index.queries import SharedEncoders
     from pipeline.serve.gallery import ServedGallery
     from pipeline.serve.service import Describer
     from pipeline.storage.bundle import Bundle
@@ -74,7 +74,7 @@ def command(
     from pipeline import config, runtime
     from pipeline.errors import UsageError
     from pipeline.images.decode import CheckingProcess, DecodingProcess, ImageLimits
-    from pipeline.index.shared_encoders import SharedEncoders
+    from pipeline.index.queries import SharedEncoders
     from pipeline.storage.bundles import open_bundle
 
     try:
@@ -82,7 +82,7 @@ def command(
 
         from pipeline.serve.app import build_app
         from pipeline.serve.border import ANY, Limits, in_address, is_loopback, trusted_hosts
-        from pipeline.serve.shelf import Renewal
+        from pipeline.serve.service import Renewal
     except ImportError as error:
         raise UsageError(f"serve needs {error.name}; pip install 'jointspace[serve]'") from error
 
@@ -104,7 +104,9 @@ def command(
     uploads, thumbnails = DecodingProcess(image_limits), DecodingProcess(image_limits)  # which end with this process
     shared = images_root, thumbnails, settings, SharedEncoders(uploads)
     openers = {name: partial(_open_gallery, folder, *shared) for name, folder in folders.items()}
-    renew = Renewal({name: partial(_stamp, folder) for name, folder in folders.items()}, openers)
+    renewals = {
+        name: Renewal(_stamp(folder), partial(_stamp, folder), openers[name]) for name, folder in folders.items()
+    }
     galleries = {name: opener() for name, opener in openers.items()}
     describers = _open_describers(run, generators, galleries.values()) if generators else {}
     logging.getLogger("python_multipart").setLevel(logging.ERROR)  # it warns of every bad form
@@ -114,7 +116,7 @@ def command(
         hosts = trusted_hosts(host, bound, allowed)
         originals = settings.serve.originals
         app = build_app(
-            galleries, limits, runtime.threads(), hosts, check, describers, renew,
+            galleries, limits, runtime.threads(), hosts, check, describers, renewals,
             warm=not lazy, originals=is_loopback(bound) and not allowed if originals is None else originals,
         )  # fmt: skip
         server = uvicorn.Server(
@@ -156,7 +158,7 @@ def _listen(host: str, port: int) -> socket.socket:
 def _stamp(folder: Path) -> tuple[tuple[int, ...], ...] | None:
     """A value that changes with every new card of the bundles in a folder; None where there is none."""
     from pipeline.errors import IntegrityError
-    from pipeline.storage.bundle_folders import CARD, bundles_in
+    from pipeline.storage.card import CARD, bundles_in
 
     try:
         cards = [(bundle / CARD).stat() for bundle in bundles_in(folder)]
@@ -180,8 +182,8 @@ def _place(folder: Path) -> int:
     """Of a bundle among those of its run, the best model's first; last where the run has no summary that says so."""
     from pipeline.errors import MALFORMED, JointspaceError
     from pipeline.evaluate.summary import ranking
-    from pipeline.storage.atomic import read_json
     from pipeline.storage.bundles import open_bundle
+    from pipeline.storage.json_files import read_json
 
     try:
         ranked = [one["model"] for one in ranking(read_json(folder.absolute().parents[1] / SUMMARY))]
@@ -197,8 +199,8 @@ def _open_gallery(
     settings: "Config",
     encoders: "SharedEncoders | None" = None,
 ) -> "ServedGallery":
+    from pipeline.index.queries import SharedEncoders
     from pipeline.index.search import Searcher
-    from pipeline.index.shared_encoders import SharedEncoders
     from pipeline.serve.gallery import ServedGallery
     from pipeline.storage.bundles import open_bundle
 
@@ -219,7 +221,7 @@ def _free_name(name: str, taken: Collection[str]) -> str:
 
 def _encoder_of(bundle: "Bundle", encoders: "SharedEncoders") -> Callable[[bytes], Mapping[str, Any]]:
     """Encodes photographs as the bundle's were; its encoders are loaded for the first one."""
-    from pipeline.index.query import StoredEncoder
+    from pipeline.index.queries import StoredEncoder
 
     stored = {name: StoredEncoder(bundle, name) for name in bundle.card["encoders"]}
     return lambda data: encoders(data, stored)

@@ -11,8 +11,8 @@ def align(run: Run, job: Job, model: str, split: str) -> None:
     from tqdm import tqdm
 
     from pipeline.models.neural.alignment import align
-    from pipeline.storage.alignments import write_alignments
-    from stages.inputs import read_analyzer, read_words
+    from pipeline.storage.records import write_alignments
+    from stages.texts import read_analyzer, read_words
 
     embeddings, pairs, beta = run.embeddings(model), run.pairs(split), run.config.align.beta
     analyze = read_analyzer(run)

@@ -91,9 +91,8 @@ def _member(parameters: Any, weight: float) -> Any:
 
 def _join_vocabularies(model: Any, path: Path) -> dict[str, Any]:
     """The vocabulary of every form of tokens or trees that the members take, under its name; with one fingerprint."""
-    from pipeline.storage.fingerprint import fingerprint
-    from pipeline.storage.forms import VocabularyFile
-    from pipeline.storage.records import read_vocabulary
+    from pipeline.storage.json_files import fingerprint
+    from pipeline.storage.records import VocabularyFile, read_vocabulary
 
     value = read_vocabulary(path)
     own = {key: value[key] for key in VocabularyFile.model_fields if key in value}

@@ -10,13 +10,13 @@ def fit(run: Run, job: Job, model: str) -> None:
     from tqdm import tqdm
 
     from pipeline.models.linear.sets import FoldedMoments, Restriction, make_sets
-    from pipeline.models.linear.text_views import weightings
     from pipeline.models.linear.training import FitTask, fit_best
     from pipeline.models.linear.tuning import GridTrial
-    from pipeline.storage.gather import read_split
+    from pipeline.models.linear.views import weightings
     from pipeline.storage.moments import JoinedPairs, PairSet
-    from pipeline.storage.provenance import encoders_of
-    from stages.inputs import describe_model
+    from pipeline.storage.pairs import read_split
+    from pipeline.storage.parameters import encoders_of
+    from stages.training import describe_model
 
     settings, layout, features = run.config, run.layout, run.features
     known = settings.model(model)
@@ -56,14 +56,9 @@ def fit(run: Run, job: Job, model: str) -> None:
     tuned = fit_best(known.spec.load(), map(task, tried))
     tuned = tuned.refitted(chosen) if base else tuned
 
-    empty = {name: sentences.by_encoder[name].count_empty() for name in known.text_encoders}
-    training_log = {**tuned.log(), "empty_sentences": empty}
-    details = {**describe_model(run, model), **learned, "training_log": training_log}
+    details = {**describe_model(run, model), **learned, "training_log": tuned.log()}
     run.write_model(job, tuned.model, details)
     log = logging.getLogger(__name__)
-    for name in filter(empty.get, empty):
-        total = run.manifest.bounds("sentences")[-1]
-        log.warning("%d of %d sentences have no word that %s knows", empty[name], total, name)
     log.info("%s on %d pairs, chosen on %d dev images: %s", model, folded.n, len(dev.image_id), tuned.chosen)
     log.info("mean correlation %.3f in training", tuned.train_correlations.mean())
     if tuned.dev_correlations is not None:
@@ -83,7 +78,7 @@ def _reads(config, layout, model: str) -> Inputs:
 
 STAGE = Stage(
     fit,
-    version=8,
+    version=9,
     gpu=True,
     names=("model",),
     choices=lambda config: [(name,) for name in config.made_by("fit")],

@@ -20,13 +20,12 @@ TRANSFER = "transfer.html"
 
 def reproduce(run: Run, job: Job) -> None:
     """Lay the models of a run below the papers' printed rows; what the data cannot support is named with its reason."""
-    from benchmarks.papers.reproduction import render
-    from benchmarks.papers.systems import systems
-    from benchmarks.papers.tree_sections import tree_sections
     from pipeline.metrics.retrieval import Bootstrap
+    from pipeline.papers.reproduction import render, systems
+    from pipeline.papers.tree_sections import tree_sections
     from pipeline.storage.batch import FileBatch
     from pipeline.storage.commit import TABLES, read_verified
-    from pipeline.storage.evaluations import read_summary
+    from pipeline.storage.records import read_summary
 
     config, layout, files = run.config, run.layout, FileBatch()
     ours = systems(_systems(config))
@@ -60,10 +59,9 @@ def _show_transfer(run: Run) -> str:
     from pipeline.images.decode import ImageLimits
     from pipeline.report.page import render_transfer
     from pipeline.report.photographs import Photographs
-    from pipeline.storage.forms import StudyFile
-    from pipeline.storage.records import read_record
+    from pipeline.storage.commit import read_record
 
-    study, manifest = read_record(run.layout.study.commit, StudyFile), run.manifest
+    study, manifest = read_record(run.layout.study.commit), run.manifest
     show = Photographs(run.photographs.read, ImageLimits.from_settings(run.config.collection))
     return render_transfer(study["transfer"], lambda image_id: show(manifest.pick([image_id])[0]))
 
@@ -76,12 +74,11 @@ def _compare_sentences(run: Run) -> dict[str, Any]:
     from pipeline.evaluate.sentence_pairs import measure_pairs
     from pipeline.metrics.retrieval import Bootstrap
     from pipeline.metrics.similarity import pair_ranks
-    from pipeline.storage.trees import ParseShards
-    from pipeline.text.conllu import read_conllu
+    from pipeline.storage.texts import ParseShard
+    from pipeline.text.dependencies import read_conllu
 
     bootstrap, pairs = Bootstrap(run.config.evaluate.bootstrap, run.config.seed), run.pairs(REPORTED)
-    parses = ParseShards(run.manifest, run.layout.parses.folder)
-    shards = [parses.open(number) for number in range(run.manifest.n_shards)]
+    shards = [ParseShard(run.layout.parses.folder, number) for number in range(run.manifest.n_shards)]
     entries = [entry for shard in shards for entry in read_conllu(shard.conllu, str(shard.path))]
     chosen = [entries[row] for row in pairs.sentence_id]
     verbs = np.array([-1 if "fallback" in entry.comments else int("VERB" in entry.parse.upos) for entry in chosen])
@@ -107,7 +104,7 @@ def _list_relations(run: Run) -> dict[str, list[dict[str, Any]]]:
     import numpy as np
 
     from pipeline.config.registry.stored import restore
-    from pipeline.storage.fingerprint import require_same
+    from pipeline.storage.json_files import require_same
     from pipeline.storage.records import read_labels
 
     models = _relation_models(run.config)
@@ -151,7 +148,7 @@ def _systems(config: "Config") -> list[tuple[str, str, dict[str, Any]]]:
 
 
 def _describe_generator(config: "Config", name: str) -> dict[str, Any]:
-    """The settings of a generator in the words of benchmarks.papers.printed. One that uses a joint space sees images
+    """The settings of a generator in the words of pipeline.papers.printed. One that uses a joint space sees images
     by the encoders of that alone."""
     generator, space = config.generator(name), config.describe.space
     found = {**generator.settings.model_dump(exclude={"checkpoint_seconds"}), "seed": generator.seed}
@@ -164,7 +161,7 @@ def _describe_generator(config: "Config", name: str) -> dict[str, Any]:
 
 
 def _name_encoders(config: "Config", names: Sequence[str]) -> dict[str, str]:
-    """Encoders in the words of benchmarks.papers.printed, and what they stand in place of."""
+    """Encoders in the words of pipeline.papers.printed, and what they stand in place of."""
     stands = [config.reproduce.in_place_of.get(name) for name in names]
     found = {"encoders": ", ".join(_word(config.encoder(name)) for name in names)}
     return found | ({"in place of": ", ".join(stands)} if stands and None not in stands else {})
@@ -175,7 +172,7 @@ def _word(encoder: Any) -> str:
 
 
 def _describe(config: "Config", name: str) -> dict[str, Any]:
-    """The settings of a model in the words of benchmarks.papers.printed."""
+    """The settings of a model in the words of pipeline.papers.printed."""
     model = config.model(name)
     found = {**(model.settings.model_dump(exclude={"checkpoint_seconds"}) if model.settings else {}), **model.named}
     found |= {"seed": model.seed, "scores": "corrected for hubs" if config.scaled(name) else "as they are"}
@@ -204,11 +201,10 @@ def _subjects(config: "Config") -> dict[str, str]:
 
 def _read_descriptions(run: Run, generator: str) -> dict[str, Any]:
     """What a generator's descriptions are worth, as an evaluation of the reported split."""
-    from pipeline.storage.forms import JudgementForm
-    from pipeline.storage.records import read_record
+    from pipeline.storage.commit import read_record
 
     files = {what: run.layout.description_evaluation(generator, one) for what, one in _subjects(run.config).items()}
-    judged = {what: read_record(one.path, JudgementForm) for what, one in files.items()}
+    judged = {what: read_record(one.path) for what, one in files.items()}
     return {
         "model": generator,
         "split": REPORTED,
@@ -220,7 +216,7 @@ def _read_descriptions(run: Run, generator: str) -> dict[str, Any]:
 
 def _phrase_models(config: "Config") -> list[str]:
     """Those that rank phrases and regions, where a table of these is asked for."""
-    from benchmarks.papers.printed import TABLES
+    from pipeline.papers.printed import TABLES
 
     shown = {config.reproduce.collection, *config.reproduce.others}
     asked = any(table.collection in shown and PHRASES in dict(table.columns) for table in TABLES)
@@ -231,11 +227,10 @@ def _read_phrases(run: Run, model: str) -> dict[str, Any]:
     """How a model ranks phrases for regions, as an evaluation of the reported split. Raises InputError where no
     box has a label."""
     from pipeline.errors import InputError
-    from pipeline.storage.phrases import PhraseRanking
-    from pipeline.storage.records import read_record
+    from pipeline.storage.commit import read_record
 
     path = run.layout.phrase_ranking(model, REPORTED).path
-    found = read_record(path, PhraseRanking)
+    found = read_record(path)
     if reason := found.get("left_out"):
         raise InputError(
             f"{path} ranks nothing ({reason}); give boxes labels, or take coco-region out of reproduce.others"
@@ -254,26 +249,24 @@ def _draw(run: Run, system: str, columns: "Columns") -> "Draw":
     from pipeline.evaluate.phrase_ranking import ranked_names
     from pipeline.generate.metrics import Statistics
     from pipeline.metrics.paired import Draw, draw_of_ranks
-    from pipeline.storage.evaluations import read_measured, read_ranks
-    from pipeline.storage.forms import JudgementForm
-    from pipeline.storage.phrases import PhraseRanking
+    from pipeline.storage.records import read_measured
 
     layout, subjects = run.layout, _subjects(run.config)
     direction, metric = columns[0]
     if direction == PHRASES:
         path = layout.phrase_ranking(system, REPORTED).path
         names = ranked_names(PHRASES, "split")
-        arrays = read_measured(path, PhraseRanking, "ranks")[1]
+        arrays = read_measured(path, "ranks")
         ranks, images = (arrays[name] for name in names)
         return draw_of_ranks({PHRASES: ranks}, {PHRASES: images}, columns)
     if direction in subjects:
         path = layout.description_evaluation(system, subjects[direction]).path
         names = ["images", *(field.name for field in fields(Statistics))]
-        arrays = read_measured(path, JudgementForm, "statistics")[1]
+        arrays = read_measured(path, "statistics")
         images, of = np.unique(arrays["images"], return_inverse=True)
         statistics = Statistics(**{name: arrays[name] for name in names[1:]})
         return Draw(images, lambda weights: statistics.measure(metric, weights[of]))
-    found = read_ranks(layout.evaluation(system, REPORTED, _protocol(run.config)).path)
+    found = read_measured(layout.evaluation(system, REPORTED, _protocol(run.config)).path, "ranks")
     owners = found.pop("owners")
     each = {"image_to_sentence": np.arange(len(found["image_to_sentence"]))}
     return draw_of_ranks(found, {side: each.get(side, owners) for side in found}, columns)

@@ -7,8 +7,8 @@ from pipeline.run import Job, Run, Stage
 from stages.studies import describe_text, measure_lengths, read_study, study_keys, study_reads
 
 if TYPE_CHECKING:
-    from benchmarks.papers.gong import GongSetting
     from pipeline.models.linear.study import Study
+    from pipeline.papers.gong import GongSetting
 
 NEAREST, BLOCK = 4, 4096
 """Images of each set that are shown beside a test image, and rows of features in memory at once."""
@@ -20,12 +20,12 @@ def study(run: Run, job: Job) -> None:
 
     from tqdm import tqdm
 
-    from benchmarks.papers import gong
     from pipeline.config.registry.models import model_spec
     from pipeline.models.linear.study import StudyCell, count_draws, pinned
+    from pipeline.papers import gong
     from pipeline.storage.commit import Provenance, describe_file, publish_record
-    from pipeline.storage.fingerprint import fingerprint
-    from pipeline.storage.reading import is_there
+    from pipeline.storage.files import is_there
+    from pipeline.storage.json_files import fingerprint
     from pipeline.storage.records import read_cell
 
     config, layout = run.config, run.layout
@@ -92,8 +92,8 @@ def _lay_beside(
     import pyarrow as pa
     import pyarrow.compute as pc
 
-    from benchmarks.papers import gong
     from pipeline.models.linear.study import draw_folds, nearest_images
+    from pipeline.papers import gong
     from pipeline.text.tfidf import join_fields
     from stages.texts import read_documents
 
@@ -142,7 +142,7 @@ def _lay_beside(
 
 STAGE = Stage(
     study,
-    version=5,
+    version=6,
     gpu=True,
     keys=study_keys,
     reads=study_reads,

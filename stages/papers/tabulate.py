@@ -7,16 +7,15 @@ def tabulate(run: Run, job: Job) -> None:
     """Write Tables 1 to 6, and those of our own, from the numbers that `study` measured."""
     from functools import cache
 
-    from benchmarks.papers import gong
-    from benchmarks.papers.tables import render
     from pipeline.metrics.retrieval import Bootstrap
     from pipeline.models.linear.study import StudyCell
-    from pipeline.storage.commit import TABLES, publish
-    from pipeline.storage.forms import StudyFile
-    from pipeline.storage.records import read_cell, read_record
+    from pipeline.papers import gong
+    from pipeline.papers.gong_report import render
+    from pipeline.storage.commit import TABLES, publish, read_record
+    from pipeline.storage.records import read_cell
 
     config, folder = run.config, run.layout.study.path
-    study = read_record(run.layout.study.commit, StudyFile)
+    study = read_record(run.layout.study.commit)
     setting = gong.GongSetting.from_dict(study["setting"])
 
     @cache

@@ -12,7 +12,7 @@ from pipeline.run import Run
 from stages.commands import FOLDER, PATH, images_option, on_run, output
 
 if TYPE_CHECKING:
-    from pipeline.generate.batches import QueryPhotograph
+    from pipeline.generate.describing import QueryPhotograph
     from pipeline.storage.bundle import Bundle
     from pipeline.storage.sources import ImageSources
 
@@ -43,7 +43,7 @@ def command(
 ) -> None:
     """Describe PATHS, photographs or folders of them, by GENERATOR of a run."""
     from pipeline.errors import UsageError
-    from pipeline.generate.batches import encode_photographs
+    from pipeline.generate.describing import encode_photographs
     from pipeline.images.decode import ImageLimits
     from pipeline.storage.bundles import open_bundle
     from stages.generators import read_bundled_encoders, read_generator, write_descriptions
@@ -65,7 +65,7 @@ def command(
 
 def _of_split(bundle: "Bundle", split: str, source: "ImageSources") -> "Iterator[QueryPhotograph]":
     """The photographs of a split of a bundle."""
-    from pipeline.generate.batches import QueryPhotograph
+    from pipeline.generate.describing import QueryPhotograph
 
     for row in bundle.table("images").to_pylist():
         if row["split"] == split:
@@ -75,7 +75,7 @@ def _of_split(bundle: "Bundle", split: str, source: "ImageSources") -> "Iterator
 
 def _find(paths: tuple[Path, ...], boxes: tuple[Box, ...]) -> "Iterator[QueryPhotograph]":
     """The files `paths` and those of the folders among them, each whole and within each of `boxes`."""
-    from pipeline.generate.batches import QueryPhotograph
+    from pipeline.generate.describing import QueryPhotograph
 
     for path in paths:
         for file in sorted(filter(Path.is_file, path.iterdir())) if path.is_dir() else [path]:

@@ -21,7 +21,7 @@ def evaluate(run: Run, job: Job, model: str, split: str, protocol: str, through_
     from pipeline.metrics.ranks import rank
     from pipeline.metrics.retrieval import TIES, Bootstrap, evaluate, measure, select_sentences
     from pipeline.metrics.similarity import similarity_ranks
-    from pipeline.storage.evaluations import write_evaluation
+    from pipeline.storage.records import write_evaluation
 
     bootstrap = Bootstrap(run.config.evaluate.bootstrap, run.config.seed)
     embeddings, pairs = run.embeddings(model), run.pairs(split)

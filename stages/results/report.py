@@ -11,6 +11,7 @@ from pipeline.run.layout import Artefact
 
 if TYPE_CHECKING:
     from pipeline.storage.bundle import Bundle
+    from pipeline.text.text_encoder import Coverage
 
 LIBRARIES = ("jointspace", "torch", "torchvision", "faiss-gpu", "faiss-cpu", "numpy", "scipy", "h5py", "snakemake")
 FORMS = click.Choice(["html", "json"])
@@ -24,27 +25,25 @@ def report(run: Run, job: Job, form: str = "html") -> None:
     import shlex
     from functools import partial
 
-    from benchmarks.papers.printed import ranking_tables
     from pipeline.images.decode import ImageLimits
+    from pipeline.papers.printed import ranking_tables
     from pipeline.printable import printable_json
     from pipeline.report.examples import ask, compare_generators, draw_map, read_gallery
     from pipeline.report.page import Report, as_values, render
     from pipeline.report.photographs import Photographs, draw_samples, first_sentence, vector_drawing
     from pipeline.report.tables import best_model, count_reasons, shown_split
-    from pipeline.storage.atomic import publish_text
-    from pipeline.storage.evaluations import read_summary
-    from pipeline.storage.forms import Descriptions, JudgementForm
-    from pipeline.storage.phrases import PhraseRanking
-    from pipeline.storage.records import read_record
+    from pipeline.storage.batch import publish_text
+    from pipeline.storage.commit import read_record
+    from pipeline.storage.records import read_summary
     from stages.closing import example_search
     from stages.pictures import draw_alignments, draw_phrases, draw_regions
 
     settings, layout, manifest = run.config, run.layout, run.manifest
     evaluations = read_summary(layout.summary.path)
     bundles = {name: run.bundle(name) for name in settings.models}
-    described = {one.commit: read_record(one.commit, Descriptions) for one in _descriptions(settings, layout)}
-    judged = {one.path: read_record(one.path, JudgementForm) for one in _judged(settings, layout)}
-    phrases = {one.path: read_record(one.path, PhraseRanking) for one in _phrase_rankings(settings, layout)}
+    described = {one.commit: read_record(one.commit) for one in _descriptions(settings, layout)}
+    judged = {one.path: read_record(one.path) for one in _judged(settings, layout)}
+    phrases = {one.path: read_record(one.path) for one in _phrase_rankings(settings, layout)}
     photographs, limits = run.photographs, ImageLimits.from_settings(settings.collection)
     moved = Path(photographs.root) != manifest.root
     show = Photographs(photographs.read, limits, moved, partial(first_sentence, manifest))
@@ -67,6 +66,7 @@ def report(run: Run, job: Job, form: str = "html") -> None:
         search=shlex.join(["jointspace", *example]) if (example := example_search(best)) else "",
         manifest=manifest.summary,
         reasons=count_reasons(manifest.each_reject()),
+        coverage=_coverage(run),
         evaluations=evaluations,
         cards=[bundle.card for bundle in bundles.values()],
         models={name: bundle.model().details for name, bundle in bundles.items()},
@@ -106,6 +106,18 @@ def _kinds(bundles: "Mapping[str, Bundle]") -> dict[str, str]:
 
     names = {bundle.card["registered"] for bundle in bundles.values()}
     return {name: " ".join((model_spec(name).load().__doc__ or "").split("\n\n")[0].split()) for name in names}
+
+
+def _coverage(run: Run) -> "dict[str, Coverage]":
+    """What the vocabularies that were learned from the training sentences know of dev's."""
+    from pipeline.storage.records import read_vocabulary
+    from pipeline.text.text_encoder import Coverage
+
+    measured = {name: run.text_encoder(name).details.get("coverage") for name in _text_encoders(run.config)}
+    if _reads_tokens(run.config):
+        measured["tokens"] = read_vocabulary(run.layout.token_vocabulary.path).get("coverage")
+    coverage = {name: Coverage(**counts) for name, counts in measured.items() if counts}
+    return {name: one for name, one in coverage.items() if one.sentences}
 
 
 def _health(run: Run) -> "list[dict[str, Any]]":
@@ -186,19 +198,31 @@ def _phrase_rankings(config, layout) -> list[Artefact]:
     return [layout.phrase_ranking(*names) for names in config.phrase_splits(config.phrases.splits)]
 
 
+def _text_encoders(config) -> list[str]:
+    """Those with a vocabulary that was learned."""
+    return [encoder.name for encoder in config.prepared_text_encoders if encoder.own.learns]
+
+
+def _reads_tokens(config) -> bool:
+    return any(config.model(name).spec.sentences != "vectors" for name in config.models)
+
+
 def _reads(config, layout) -> Inputs:
     read = [layout.index(bundle) for name in config.models for bundle in config.bundle_names(name)]
     read += [*_descriptions(config, layout), *_judged(config, layout), *_phrase_rankings(config, layout)]
     read += [layout.regions(name) for name in config.regions.encoders]
+    read += [layout.text_encoder(name) for name in _text_encoders(config)]
     if aligned := config.aligned_splits(config.align.splits):
-        read += [layout.token_vocabulary, *(layout.embeddings(model) for model, _ in aligned)]
+        read += [*(layout.embeddings(model) for model, _ in aligned)]
+    if aligned or _reads_tokens(config):
+        read.append(layout.token_vocabulary)
     read += [layout.phrases(*names) for names in config.phrase_splits(config.phrases.splits)]
     return {"manifest": layout.manifest, "summary": layout.summary} | {one.name: one for one in read}
 
 
 STAGE = Stage(
     report,
-    version=6,
+    version=7,
     wanted=lambda config: [()],
     keys=lambda config: {
         "collection": config.reproduce.collection,

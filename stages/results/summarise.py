@@ -6,9 +6,10 @@ from pipeline.run import Job, Run, Stage
 def summarise(run: Run, job: Job) -> None:
     """Put all evaluations of the run into one list and one table."""
     from pipeline.evaluate.summary import markdown
-    from pipeline.storage.evaluations import read_evaluations, write_summary
+    from pipeline.storage.commit import read_record
+    from pipeline.storage.records import write_summary
 
-    values = read_evaluations([run.layout.evaluation(*names).path for names in run.config.evaluations()])
+    values = [read_record(run.layout.evaluation(*names).path) for names in run.config.evaluations()]
     write_summary(job.path, values, markdown(values), job.provenance)
 
 

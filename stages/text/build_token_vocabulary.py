@@ -8,9 +8,9 @@ def build_token_vocabulary(run: Run, job: Job) -> None:
     import logging
 
     from pipeline.storage.commit import publish_record
-    from pipeline.storage.fingerprint import fingerprint
+    from pipeline.storage.json_files import fingerprint
     from pipeline.text.tokens import TermSettings
-    from stages.texts import learn_vocabulary
+    from stages.texts import learn_vocabulary, measure_coverage
 
     tokens = run.config.tokens
     settings = TermSettings(tokens.lowercase, tokens.tokenizer, lemmatise=False, stop_words=(), max_ngram=1)
@@ -19,13 +19,14 @@ def build_token_vocabulary(run: Run, job: Job) -> None:
 
     value = vocabulary.to_dict()
     about = {"fingerprint": fingerprint("tokens", 1, value), "min_count": tokens.min_count}
+    about["coverage"] = measure_coverage(run, "tokens", vocabulary, tokens.remedy)
     publish_record(job.path, {**about, **value}, provenance=job.provenance)
     logging.getLogger(__name__).info("%d words of %d training sentences", len(vocabulary.terms), vocabulary.n_sentences)
 
 
 STAGE = Stage(
     build_token_vocabulary,
-    version=3,
+    version=4,
     keys=lambda config: config.tokens.model_dump(),
     reads=lambda config, layout: {"manifest": layout.manifest},
     writes=lambda layout: layout.token_vocabulary,

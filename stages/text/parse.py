@@ -10,7 +10,7 @@ from pipeline.run import Inputs, Job, Outside, Run, Stage
 if TYPE_CHECKING:
     from pipeline.config import Config
     from pipeline.storage.manifest import ShardRows
-    from pipeline.text.phrases import Parsed
+    from pipeline.text.conversions import Parsed
 
 log = logging.getLogger(__name__)
 
@@ -28,8 +28,8 @@ def parse(run: Run) -> Callable[[Job], None]:
 
     from tqdm import tqdm
 
-    from pipeline.storage.trees import write_parses
-    from pipeline.text.conllu import format_conllu
+    from pipeline.storage.texts import write_parses
+    from pipeline.text.dependencies import format_conllu
 
     engine = ENGINES[run.config.parse.engine](run)
 
@@ -60,10 +60,10 @@ def parse(run: Run) -> Callable[[Job], None]:
 
 
 def _find_in_files(run: Run) -> Engine:
-    from pipeline.storage.trees import text_lines
-    from pipeline.text.brackets import read_brackets
-    from pipeline.text.conllu import read_conllu
-    from pipeline.text.matching import index_parses, index_trees, match, sentence_keys
+    from pipeline.storage.texts import text_lines
+    from pipeline.text.dependencies import read_conllu
+    from pipeline.text.parsing import index_parses, index_trees, match, sentence_keys
+    from pipeline.text.phrase_trees import read_brackets
 
     manifest = run.manifest
     kinds = {"conllu": (read_conllu, index_parses), "brackets": (read_brackets, index_trees)}
@@ -87,8 +87,8 @@ def _run_spacy(run: Run) -> Engine:
     from functools import partial
 
     from pipeline.storage.parsers import load_parser
+    from pipeline.text.conversions import fall_back
     from pipeline.text.parsing import BatchParser
-    from pipeline.text.phrases import fall_back
     from pipeline.workers import Failure, isolated_map
 
     chosen, name = run.config.parse, _spacy_pipeline(run)[0]

@@ -11,16 +11,18 @@ def prepare_text_encoder(run: Run, job: Job, encoder: str) -> None:
     import logging
 
     from pipeline.storage.parameters import TEXT_ENCODER, write_parameters
-    from pipeline.text.encoders import Centred
-    from stages.texts import read_text_material
+    from pipeline.text.text_encoder import Centred
+    from stages.texts import TextMaterial, measure_coverage
 
-    chosen, material = run.config.text_encoder(encoder), read_text_material(run, encoder)
+    chosen, material = run.config.text_encoder(encoder), TextMaterial(run, encoder)
     made = chosen.spec.load().prepare(chosen, material)
     if chosen.centre != "none":
         made = Centred.fit(made, material.texts(), chosen.centre == "whiten")
-    settings, tensors = made.settings(), made.tensors()
-    about = {"settings": settings, "provenance": job.provenance, "details": {"name": encoder, "dim": made.dim}}
-    write_parameters(job.path / "model.safetensors", TEXT_ENCODER, tensors, **about)
+    details = {"name": encoder, "dim": made.dim}
+    if chosen.own.learns:
+        details["coverage"] = measure_coverage(run, encoder, made, chosen.own.remedy)
+    about = {"settings": made.settings(), "provenance": job.provenance, "details": details}
+    write_parameters(job.path / "model.safetensors", TEXT_ENCODER, made.tensors(), **about)
     logging.getLogger(__name__).info("%s: %s, %d dimensions", encoder, chosen.kind, made.dim)
 
 
@@ -55,7 +57,7 @@ def _words(config, encoder: str) -> dict:
 
 STAGE = Stage(
     prepare_text_encoder,
-    version=6,
+    version=7,
     names=("encoder",),
     choices=lambda config: [(one.name,) for one in config.prepared_text_encoders],
     keys=_keys,

@@ -14,9 +14,9 @@ def train_parser(run: Run, job: Job) -> None:
     import shutil
 
     from pipeline.storage.parsers import publish_parser
-    from pipeline.storage.trees import text_lines
-    from pipeline.text.conllu import read_conllu
-    from pipeline.text.parser_training import judge, train, write_corpus
+    from pipeline.storage.texts import text_lines
+    from pipeline.text.dependencies import read_conllu
+    from pipeline.text.parsing import judge, train, write_corpus
 
     settings = run.config
     files = _treebank(settings)

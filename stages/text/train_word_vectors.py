@@ -16,13 +16,12 @@ def train_word_vectors(run: Run, job: Job) -> None:
     from pipeline.storage.parameters import WORDS, write_parameters
     from pipeline.text.sequences import encode_tokens
     from pipeline.text.wordvectors import train_vectors
-    from stages.generators import read_extra_text
-    from stages.inputs import read_token_vocabulary
+    from stages.texts import read_extra_text, read_token_vocabulary
 
     settings = run.config
     chosen, extra = settings.word_vectors, read_extra_text(settings)
     vocabulary, _ = read_token_vocabulary(run)
-    sentences = encode_tokens(chain(run.manifest.training_texts(), extra), vocabulary)
+    sentences = encode_tokens(chain(run.manifest.texts_of("train"), extra), vocabulary)
     about = chosen.model_dump(include=LEARNED)
     tensors = {"words": train_vectors(sentences, vocabulary.terms, **about, seed=settings.seed)}
     details = {"sentences": len(sentences)}
@@ -38,7 +37,7 @@ def _reads(config, layout) -> Inputs:
 
 STAGE = Stage(
     train_word_vectors,
-    version=3,
+    version=4,
     keys=lambda config: {
         "seed": config.seed,
         "text": config.language_text.model_dump(exclude={"treebank"}),

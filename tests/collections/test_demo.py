@@ -7,13 +7,13 @@ import nltk
 import pytest
 from PIL import Image
 
-from examples.demo import DrawingSettings, SceneRecord, scene_record
-from examples.demo.trees import DemoSentence
-from examples.demo.words import (
+from pipeline.demo import DrawingSettings, SceneRecord, scene_record
+from pipeline.demo.trees import DemoSentence
+from pipeline.demo.words import (
     NOUNS,
     plural,
 )
-from examples.demo.world import KINDS
+from pipeline.demo.world import KINDS
 
 SETTINGS = DrawingSettings(train=180, dev=30, test=40, weak=150, seed=5)
 

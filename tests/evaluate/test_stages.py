@@ -8,7 +8,7 @@ import pytest
 from made_up import make_run, make_stage, retell, write_config
 
 from pipeline.errors import InputError, IntegrityError, UsageError
-from pipeline.storage.evaluations import read_ranks
+from pipeline.storage.records import read_measured
 
 
 @pytest.fixture(scope="module")
@@ -38,7 +38,7 @@ def test_an_evaluation_says_what_was_measured_and_on_what(run: Path) -> None:
 
 def test_the_ranks_stand_beside_what_was_measured_from_them(tmp_path: Path) -> None:
     path = evaluate(make_run(tmp_path), "train", "all-sentences")
-    ranks = read_ranks(path)
+    ranks = read_measured(path, "ranks")
     assert ranks["owners"].tolist() == np.repeat(np.arange(16), 2).tolist()
     assert json.loads(path.read_text())["sentence_to_image"]["recall@1"] == 100 * np.mean(
         ranks["sentence_to_image"] <= 1
@@ -46,7 +46,7 @@ def test_the_ranks_stand_beside_what_was_measured_from_them(tmp_path: Path) -> N
     beside = path.with_suffix(".ranks.npz")
     beside.write_bytes(beside.read_bytes()[:-1] + b"x")
     with pytest.raises(IntegrityError, match=r"ranks.npz is changed: .*; run its stage again"):
-        read_ranks(path)
+        read_measured(path, "ranks")
 
 
 def test_the_first_sentence_protocol(run: Path) -> None:

@@ -13,7 +13,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import safetensors.numpy
 
-from pipeline.storage.atomic import CHECK, to_json
+from pipeline.storage.json_files import CHECK, to_json
 
 GONE = object()
 VALUES = (GONE, None, -1, 0, 10**12, 2**70, 1e300, True, "x", "", [], ["a"], {}, {"a": 1})

@@ -19,8 +19,8 @@ from pipeline.collections.records import Options
 from pipeline.config import default_path, merge, read_mapping, validate
 from pipeline.images.box_formats import parse_all, parse_boxes
 from pipeline.storage.foreign import Source, open_foreign
-from pipeline.text.brackets import read_brackets
-from pipeline.text.conllu import read_conllu
+from pipeline.text.dependencies import read_conllu
+from pipeline.text.phrase_trees import read_brackets
 from pipeline.text.wordvectors import read_binary_vectors, read_text_vectors
 
 
@@ -127,7 +127,7 @@ SAMPLE = {"a.jpg": b"jpeg", "a.txt": b"A dog .\nx\n", "a.json": b'{"caption": "x
 
 
 def lines_of(data: bytes) -> list[str]:
-    """As pipeline.storage.trees.text_lines gives them: what is not UTF-8 never comes to the parser."""
+    """As pipeline.storage.texts.text_lines gives them: what is not UTF-8 never comes to the parser."""
     return [line + "\n" for line in data.decode(errors="replace").split("\n")]
 
 

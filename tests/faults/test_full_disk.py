@@ -18,7 +18,7 @@ from nurseries import same
 from writers import ONE_BY_ONE, RESUMED, WITHOUT_LOCK, WRITERS
 
 from pipeline.errors import JointspaceError
-from pipeline.storage.checkpoints import Checkpoints
+from pipeline.storage.parameters import Checkpoints
 
 
 def refusal(write: Callable[[], None], disk: Disk) -> None:

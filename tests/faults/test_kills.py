@@ -15,9 +15,9 @@ from cases import REFUSING, Case, all_cases
 from nurseries import Disturbed, Nursery, compare, run_all
 
 from pipeline.config import merge
-from pipeline.storage.atomic import read_json
 from pipeline.storage.batch import TEMPORARY
 from pipeline.storage.integrity import examine
+from pipeline.storage.json_files import read_json
 from stages.catalogue import COMMANDS, declared
 from stages.cli import cli
 

@@ -10,9 +10,9 @@ from pathlib import Path
 import numpy as np
 import tiny_run
 
-from pipeline.storage.checkpoints import Checkpoints
 from pipeline.storage.commit import Provenance
 from pipeline.storage.features import UnfinishedShard
+from pipeline.storage.parameters import Checkpoints
 
 STAGES = ("ingest", "accumulate", "fit", "embed", "summarise", "build_index")
 """A writer of each kind: of tables, shards, tensors, shards of two sides, JSON, and a folder."""

@@ -77,7 +77,7 @@ def make_material(settings: dict, **more: object) -> Material:
     pairs = {"train": make_pairs(48, 0), "dev": make_pairs(8, 1)}
     values = {
         "view": VIEW, **pairs, "texts": {"train": make_sentences(48)[0], "dev": make_sentences(8)[0]},
-        "vocabulary": make_vocabulary(), "space": Space(), "extra": [], "treebank": None, "settings": kind(**settings),
+        "vocabulary": make_vocabulary(), "space": Space(), "extra": [], "tagger": None, "settings": kind(**settings),
         "seed": 0, "precision": torch.float32, "checkpoint": None, "after_step": lambda training: None,
     }  # fmt: skip
     return Material(**{**values, **more})

@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 import torch
 from made_up_text import LOG_BILINEAR, RECURRENT, Space, make_material, make_pairs, make_sentences, make_vocabulary
-from test_logbilinear import TREEBANK, make_sources
+from test_logbilinear import TAGGER, make_sources
 from test_mrnn import make_sources as make_recurrent_sources
 
 from pipeline.generate.describing import Sources
@@ -41,14 +41,14 @@ def test_it_learns_and_describes_as_on_the_processor(name: str, other_device, pr
     kind, settings = GENERATORS[name]
     settings = {**settings, "epochs": 3, "averaging": 0.5}
     kept: list[Checkpoint] = []
-    material = {"treebank": TREEBANK, "after_step": lambda training: kept.append(training.checkpoint())}
+    material = {"tagger": TAGGER, "after_step": lambda training: kept.append(training.checkpoint())}
     here = kind.learn(make_material(settings, **material)).generator
-    there = kind.learn(make_material(settings, treebank=TREEBANK, device=other_device)).generator
-    resumed = kind.learn(make_material(settings, treebank=TREEBANK, device=other_device, checkpoint=kept[5])).generator
+    there = kind.learn(make_material(settings, tagger=TAGGER, device=other_device)).generator
+    resumed = kind.learn(make_material(settings, tagger=TAGGER, device=other_device, checkpoint=kept[5])).generator
     for found in (there, resumed):
         assert_close(found.tensors(), here.tensors())
     pairs = make_pairs(8, 1)
-    held_out = HeldOut(pairs, make_sentences(8)[0], make_vocabulary(), Space(), TREEBANK, 0)
+    held_out = HeldOut(pairs, make_sentences(8)[0], make_vocabulary(), Space(), TAGGER)
     assert there.perplexities(held_out) == pytest.approx(here.perplexities(held_out), rel=1e-3)
     sources = make_recurrent_sources() if name == "mrnn" else make_sources()
     expected = here.describe(FEATURES, sources, 3)

@@ -17,9 +17,8 @@ from made_up_text import (
 )
 
 from pipeline.generate.beam import BeamSearch
-from pipeline.generate.corpus import Corpus
+from pipeline.generate.corpus import Corpus, Trigram
 from pipeline.generate.describing import Sources
-from pipeline.generate.framing import windows
 from pipeline.generate.lm import (
     AdditiveModel,
     LogBilinearModel,
@@ -35,8 +34,8 @@ from pipeline.generate.logbilinear import (
     StructureContent,
     WindowDecoder,
 )
-from pipeline.generate.tagging import TAGS, Tagged
-from pipeline.generate.trigram import Trigram
+from pipeline.generate.material import TAGS, Tagger
+from pipeline.generate.training import windows
 from pipeline.models.neural.training import seeded
 from pipeline.text.sequences import Tokens
 
@@ -44,13 +43,12 @@ SIZES = LogBilinearSizes(context=3, dimensions=5, factors=4, condition=6, ahead=
 CLASSES, NOUN = 9, TAGS.index("NOUN")
 NETWORKS = [LogBilinear, Additive, Multiplicative, StructureContent]
 MODELS = [LogBilinearModel, AdditiveModel, MultiplicativeModel, StructureContentModel]
-TREEBANK = [
-    [Tagged("a", "DET"), Tagged(thing, "NOUN"), Tagged("is", "AUX"), Tagged("here", "ADV")] for thing in THINGS
-] + [
-    [Tagged("one", "NUM"), Tagged("big", "ADJ"), Tagged(thing, "NOUN")]
-    + [Tagged("by", "ADP"), Tagged("the", "DET"), Tagged("road", "NOUN")]
+SHORT = [[("a", "DET"), (thing, "NOUN"), ("is", "AUX"), ("here", "ADV")] for thing in THINGS]
+LONG = [
+    [("one", "NUM"), ("big", "ADJ"), (thing, "NOUN"), ("by", "ADP"), ("the", "DET"), ("road", "NOUN")]
     for thing in THINGS
 ]
+TAGGER = Tagger([*SHORT, *LONG], 0)
 
 
 def make_network(kind: type, gate_bias: bool = True) -> LogBilinear:
@@ -124,7 +122,7 @@ def test_windows_are_what_stands_before_each_word() -> None:
 
 @pytest.fixture(scope="module", params=MODELS)
 def learned(request: pytest.FixtureRequest):
-    return request.param.learn(make_material({**LOG_BILINEAR, "epochs": 8}, treebank=TREEBANK))
+    return request.param.learn(make_material({**LOG_BILINEAR, "epochs": 8}, tagger=TAGGER))
 
 
 def make_sources() -> Sources:

@@ -16,10 +16,10 @@ from made_up_text import (
 )
 
 from pipeline.generate.beam import BeamSearch
-from pipeline.generate.corpus import Corpus
+from pipeline.generate.corpus import Corpus, pad
 from pipeline.generate.describing import Sources
-from pipeline.generate.framing import framed, log_frequencies, pad
 from pipeline.generate.mrnn import DescribingNetwork, MultimodalRNN, RecurrentDecoder, image_moments
+from pipeline.generate.training import framed, log_frequencies
 from pipeline.models.neural.training import Checkpoint, seeded
 from pipeline.text.sequences import Tokens
 

@@ -11,10 +11,10 @@ from pipeline.generate.beam import BeamSearch
 from pipeline.generate.corpus import Corpus
 from pipeline.generate.describing import Sources
 from pipeline.generate.material import Ranker
-from pipeline.generate.ranked import RankedSnippets, sum_words
+from pipeline.generate.snippets import RankedSnippets, sum_words
 from pipeline.models.linear.views import ImageView
 from pipeline.models.neural.fragment_models import DVSA
-from pipeline.models.neural.region_views import RegionView
+from pipeline.models.neural.task import RegionView
 from pipeline.multivectors import MultiVectors
 from pipeline.text.sequences import encode_tokens
 

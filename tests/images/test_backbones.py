@@ -6,7 +6,7 @@ from pictures import make_pixels, normalise
 from torch import nn
 
 from pipeline.errors import UsageError
-from pipeline.images.backbones import build, cut, find_node, fold_batch_norms
+from pipeline.images.networks import build, cut, find_node, fold_batch_norms
 
 
 def globally(network: nn.Module, images: torch.Tensor) -> torch.Tensor:

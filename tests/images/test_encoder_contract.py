@@ -14,7 +14,7 @@ from pipeline.config.registry.encoders import ENCODERS, EncoderSpec
 from pipeline.config.registry.stored import restore_encoder, stored_kind
 from pipeline.config.schema.section import merge
 from pipeline.errors import IntegrityError, UsageError
-from pipeline.images.encoders import EncoderMaterial, ImageEncoder
+from pipeline.images.image_encoder import EncoderMaterial, ImageEncoder
 from pipeline.images.preprocess import prepare
 
 SIDE = 48

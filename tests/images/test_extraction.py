@@ -12,9 +12,8 @@ import torch
 from pictures import make_encoder, make_pixels, normalise
 
 from pipeline.errors import UsageError
-from pipeline.images.backbones import build
 from pipeline.images.extraction import ExtractionPlan, Extractor, choose_plan, extract_in_step
-from pipeline.images.networks import NetworkEncoder
+from pipeline.images.networks import NetworkEncoder, build
 
 CPU = torch.device("cpu")
 

@@ -11,19 +11,17 @@ from PIL import Image
 from pipeline.errors import InputError, JointspaceError
 from pipeline.images.boxes import overlaps
 from pipeline.images.decode import ImageLimits
-from pipeline.images.descent import DescentSchedule
-from pipeline.images.finetune import Finetuning
+from pipeline.images.finetune import DescentSchedule, Finetuning, Judged, judge_detections
 from pipeline.images.networks import NetworkEncoder
-from pipeline.images.precision_recall import Judged, judge_detections
-from pipeline.images.preprocess import Photograph
-from pipeline.images.sampling import (
+from pipeline.images.preparation import (
+    Crops,
     LabelledImage,
     Proportions,
     RegionSample,
     RegionSampler,
     sample_regions,
 )
-from pipeline.images.warping import Crops
+from pipeline.images.preprocess import Photograph
 
 CPU = torch.device("cpu")
 PROPORTIONS = Proportions(positives=2, background=6, positive_iou=0.5, background_iou=0.5)

@@ -15,7 +15,7 @@ from pipeline.config import default_path, read_mapping, validate
 from pipeline.config.registry.stored import restore_encoder
 from pipeline.config.schema.section import merge
 from pipeline.errors import IntegrityError
-from pipeline.images.encoders import EncoderMaterial
+from pipeline.images.image_encoder import EncoderMaterial
 from pipeline.images.preprocess import Preprocessing
 from pipeline.images.preprocess import prepare as prepare_pixels
 

@@ -7,8 +7,7 @@ import pytest
 import torch
 from pictures import make_encoder, make_pixels, normalise
 
-from pipeline.images.backbones import build
-from pipeline.images.networks import NetworkEncoder
+from pipeline.images.networks import NetworkEncoder, build
 
 
 def encode(encoder: NetworkEncoder, pixels: np.ndarray) -> np.ndarray:

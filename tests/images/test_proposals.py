@@ -9,11 +9,21 @@ from torchvision.ops import box_iou, nms
 
 from pipeline.config.schema.images import GridSettings, SearchSettings
 from pipeline.errors import InputError
-from pipeline.images import proposals
+from pipeline.images import boxes
 from pipeline.images.box_formats import parse_all, parse_boxes
-from pipeline.images.boxes import NONE, Candidates, group, overlaps, suppress, tidy
+from pipeline.images.boxes import (
+    NONE,
+    Candidates,
+    Propose,
+    Selection,
+    grid_windows,
+    group,
+    overlaps,
+    select,
+    suppress,
+    tidy,
+)
 from pipeline.images.detectors import build_detector, detect
-from pipeline.images.proposals import Propose, Selection, grid_windows, select
 from pipeline.workers import Failure
 
 GRID = GridSettings(scales=(0.67, 0.5, 0.33), aspects=(1.0, 2.0, 0.5), overlap=0.5)
@@ -22,7 +32,7 @@ DETECTOR = "fasterrcnn_mobilenet_v3_large_320_fpn"
 
 
 def proposer(method: str) -> Propose:
-    return proposals.proposer(method, GRID, SearchSettings(mode="fast", width=500))
+    return boxes.proposer(method, GRID, SearchSettings(mode="fast", width=500))
 
 
 def random_candidates(seed: int, count: int, size: tuple[int, int] = (100, 80)) -> Candidates:

@@ -6,7 +6,7 @@ import signal
 import numpy as np
 import pytest
 
-from pipeline.images.shared_pixels import shared_map
+from pipeline.images.preprocess import shared_map
 from pipeline.workers import Failure, ahead, isolated_map
 
 SHAPE = (3, 4, 3)

@@ -7,8 +7,18 @@ from pictures import MEAN, STD, make_pixels
 
 pytest.importorskip("cv2")
 
-from pipeline.images.descriptors import GIST_CELLS, LOCAL, PatchGrid, colour_sift, gist, rgb_histogram, rgb_sift
-from pipeline.images.pooling import DescriptorSampler, StandardDescriber, vlad
+from pipeline.images.descriptors import (
+    GIST_CELLS,
+    LOCAL,
+    DescriptorSampler,
+    PatchGrid,
+    StandardDescriber,
+    colour_sift,
+    gist,
+    rgb_histogram,
+    rgb_sift,
+    vlad,
+)
 from pipeline.images.preprocess import Preprocessing
 from pipeline.images.standard import StandardEncoder, StandardSpec, learn_codebooks, learn_projection
 

@@ -10,8 +10,7 @@ from safetensors.torch import save
 
 from pipeline.errors import InputError
 from pipeline.images import weights
-from pipeline.images.backbones import build
-from pipeline.images.networks import trained
+from pipeline.images.networks import build, trained
 
 SPEC = make_spec("squeezenet1_1")
 

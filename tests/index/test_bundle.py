@@ -10,9 +10,9 @@ import pytest
 from made_up import ENCODER_SETTINGS, build_bundle, make_run
 
 from pipeline.errors import IntegrityError
-from pipeline.storage.atomic import CHECK
 from pipeline.storage.bundle import Bundle, BundleWriter
 from pipeline.storage.embeddings import Embeddings
+from pipeline.storage.json_files import CHECK
 from pipeline.storage.manifest import Manifest
 
 FILES = [

@@ -4,9 +4,7 @@ import pytest
 from test_build import clustered, make
 
 from pipeline.errors import UsageError
-from pipeline.index.bench import CandidateTrial, in_order
-from pipeline.index.chooser import choose
-from pipeline.index.requirements import Requirements
+from pipeline.index.chooser import CandidateTrial, Requirements, choose, in_order
 from pipeline.index.tuning import SearchSetting
 from pipeline.index.vectors import ArrayVectors
 
@@ -33,7 +31,7 @@ def test_the_estimates_are_near_the_truth() -> None:
     assert len(found) == 4
     for trial in found:
         built = make(vectors, queries, candidates=(trial.factory,), sample=2000, recall_floor=0.5)
-        assert trial.bytes == pytest.approx(built.card.bytes, rel=0.1), trial.factory
+        assert trial.bytes == pytest.approx(built.card["bytes"], rel=0.1), trial.factory
         assert built.tradeoff["candidates"][0]["factory"] == trial.factory
 
 
@@ -46,8 +44,8 @@ def test_what_misses_a_requirement_comes_last_and_says_so() -> None:
 def test_memory_excludes_what_is_larger() -> None:
     vectors, queries = clustered(40_000, 32)  # 4.9 MiB exact, 1.2 MiB in 8 bits
     built = make(vectors, queries, exact_limit=50_000, memory=2, candidates=("Flat", "SQ8", "IVF200,Flat"), sample=2000)
-    assert built.card.factory == "SQ8" and len(built.data) <= 2 << 20
-    assert make(vectors, queries, exact_limit=50_000, memory=5).card.factory == "Flat"
+    assert built.card["factory"] == "SQ8" and len(built.data) <= 2 << 20
+    assert make(vectors, queries, exact_limit=50_000, memory=5).card["factory"] == "Flat"
 
 
 def test_an_impossible_budget_is_refused_with_the_nearest_possible() -> None:

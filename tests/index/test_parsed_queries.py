@@ -24,10 +24,9 @@ from pipeline.config.registry.models import model_spec
 from pipeline.errors import UsageError
 from pipeline.index.search import Searcher
 from pipeline.models.linear.views import ImageView
-from pipeline.storage.atomic import read_json
 from pipeline.storage.bundle import Bundle
-from pipeline.storage.bundle_regions import read_regions
 from pipeline.storage.embeddings import Embeddings
+from pipeline.storage.json_files import read_json
 from pipeline.storage.manifest import Manifest
 from pipeline.storage.parameters import MODEL, write_parameters
 from pipeline.storage.phrases import PhraseVectors
@@ -59,7 +58,7 @@ def test_a_query_in_words_is_refused_and_a_photograph_is_not(
 def run(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """The made-up run with its sentences parsed by a spaCy pipeline that `train-parser` has made of the demo's."""
     pytest.importorskip("spacy", reason="spaCy is not installed: pip install 'jointspace[parse]'")
-    from examples.demo import DrawingSettings, collection_texts, scene_record
+    from pipeline.demo import DrawingSettings, collection_texts, scene_record
 
     run = make_run(tmp_path_factory.mktemp("run"))
     settings = DrawingSettings(train=20, dev=0, test=0, weak=0, seed=3)
@@ -165,4 +164,4 @@ def test_regions_are_searched_for_in_words(run: Path, tmp_path: Path) -> None:
     run_command("index-remove", "--index", bundle, "--image", gone, "--output", tmp_path / "less")
     left = Searcher(Bundle(tmp_path / "less")).regions("a dog", 4)
     assert [hit.row["image_id"] for hit in left][:3] == [hit["image_id"] for hit in found[1:]]
-    assert len(read_regions(Bundle(tmp_path / "less")).rows) == len(read_regions(Bundle(bundle)).rows) - 2
+    assert len(Bundle(tmp_path / "less").image_regions().rows) == len(Bundle(bundle).image_regions().rows) - 2

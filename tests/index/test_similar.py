@@ -9,8 +9,7 @@ from made_up import build_bundle, features_of, make_run, run_command
 from made_up_sets import add_fragments
 
 from pipeline.errors import InputError, UsageError
-from pipeline.index.arithmetic import blend
-from pipeline.index.search import Searcher
+from pipeline.index.search import Searcher, blend
 from pipeline.storage.bundle import Bundle
 from pipeline.storage.embeddings import Embeddings
 from pipeline.storage.manifest import Manifest

@@ -22,10 +22,10 @@ from pipeline.index.vectors import ArrayVectors
 from pipeline.metrics.multivector_scores import exact_scores
 from pipeline.multivectors import ScoreRule
 from pipeline.run.layout import Layout
-from pipeline.storage.atomic import read_json, to_json
 from pipeline.storage.bundle import Bundle
 from pipeline.storage.bundles import open_bundle
 from pipeline.storage.embeddings import Embeddings
+from pipeline.storage.json_files import read_json, to_json
 from pipeline.storage.manifest import Manifest
 
 KINDS = [("ncca", "Flat"), ("ncca", "IVF3,Flat"), ("dvsa", "Flat"), ("dvsa", "IVF")]

@@ -4,9 +4,9 @@ import numpy as np
 import pytest
 from made_up_settings import TRANSFER
 
-from benchmarks.papers.gong import FIELDS, GongSetting, tables
 from pipeline.models.linear.sets import assign_folds
 from pipeline.models.linear.study import StudyCell, draw_folds, nearest_images
+from pipeline.papers.gong import FIELDS, GongSetting, tables
 
 SPLITS = np.array(["train"] * 10 + ["weak"] * 7 + ["dev"], dtype=object)
 

@@ -15,8 +15,8 @@ from outline import report
 from pipeline.config import Config
 from pipeline.errors import IntegrityError
 from pipeline.run.layout import Layout
-from pipeline.storage.atomic import publish_json, read_json
 from pipeline.storage.commit import publish_record
+from pipeline.storage.json_files import publish_json, read_json
 from pipeline.storage.manifest import Manifest
 from pipeline.storage.phrases import vectors_column, write_phrases
 

@@ -12,9 +12,9 @@ from pipeline.errors import IntegrityError
 from pipeline.images.decode import ImageLimits
 from pipeline.report.photographs import Photographs
 from pipeline.run.layout import Layout
-from pipeline.storage.atomic import CHECK, read_json
-from pipeline.storage.evaluations import write_summary
+from pipeline.storage.json_files import CHECK, read_json
 from pipeline.storage.manifest import Manifest
+from pipeline.storage.records import write_summary
 from pipeline.storage.sources import ImageSource
 
 

@@ -3,14 +3,13 @@
 import numpy as np
 import pytest
 
-from benchmarks.papers.printed import TABLES
-from benchmarks.papers.reproduction import render
-from benchmarks.papers.systems import System, systems
 from pipeline.config.registry.generators import GENERATORS
 from pipeline.config.registry.models import MODELS
 from pipeline.config.schema.results import ReproduceSettings
 from pipeline.metrics.paired import Columns, Draw, draw_of_ranks
 from pipeline.metrics.retrieval import Bootstrap
+from pipeline.papers.printed import TABLES
+from pipeline.papers.reproduction import System, render, systems
 
 BOOTSTRAP = Bootstrap(200, 0)
 KARPATHY, NIU = "Karpathy and Fei-Fei: Table 5, Flickr8K", "Niu et al.: Table 1, Flickr8K"

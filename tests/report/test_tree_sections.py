@@ -1,7 +1,7 @@
 """Sections 6.6 and 6.7 of Socher et al. 2014, from made-up measurements of two seeds."""
 
-from benchmarks.papers.systems import System
-from benchmarks.papers.tree_sections import tree_sections
+from pipeline.papers.reproduction import System
+from pipeline.papers.tree_sections import tree_sections
 
 TREES = System("tree, 2 seeds", ("tree-seed0", "tree-seed1"), "sdtrnn", {})
 

@@ -11,7 +11,7 @@ from made_up import build_bundle, make_run, run_command
 
 from pipeline.errors import IntegrityError
 from pipeline.evaluate.summary import compare_briefly, ranking
-from pipeline.storage.atomic import publish_json
+from pipeline.storage.json_files import publish_json
 from stages.closing import closing_lines
 
 

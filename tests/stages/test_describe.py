@@ -19,7 +19,7 @@ from made_up_generators import (
 
 from pipeline.errors import InputError, IntegrityError, UsageError
 from pipeline.generate.metrics import METRICS
-from pipeline.images.encoders import ImageEncoder
+from pipeline.images.image_encoder import ImageEncoder
 from pipeline.images.preprocess import Preprocessing
 from pipeline.storage.parameters import MODEL, read_parameters
 
@@ -33,12 +33,6 @@ def describe_photographs(run: Path, name: str, *arguments: object) -> list[dict]
     output = run / "descriptions" / "photographs"
     run_command("describe_photographs", train(run, name).name, *arguments, "--run", run, "--output", output)
     return read_descriptions(output)["images"]
-
-
-def test_commands_compute_where_they_are_told_to(run: Path, on_device: torch.device, tmp_path: Path) -> None:
-    images = describe(beside(run, tmp_path / "run", "generators"), "mrnn", "dev")["images"]
-    right = [THINGS[one["image_id"] % 8] in one["sentences"][0]["text"].split() for one in images]
-    assert len(images) == 16 and np.mean(right) > 0.8
 
 
 @pytest.mark.parametrize("name", ["nearest", "mrnn", "lbl", "mnlm", "sc-nlm", "gated"])
@@ -80,7 +74,9 @@ class Eyes(ImageEncoder):
 
 @pytest.fixture
 def eyes(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(importlib.import_module("pipeline.generate.batches"), "restore_encoder", lambda *parts: Eyes())
+    monkeypatch.setattr(
+        importlib.import_module("pipeline.generate.describing"), "restore_encoder", lambda *parts: Eyes()
+    )
 
 
 def test_photographs_and_their_parts_are_described(run: Path, eyes: None) -> None:

@@ -18,16 +18,17 @@ from pipeline.models.neural.hmlstm import HMLSTM
 from pipeline.models.neural.tree_rnn import SDTRNN
 from pipeline.models.neural.word_models import LSTM
 from pipeline.run import Run
-from pipeline.storage.atomic import read_json
+from pipeline.storage.commit import read_record
 from pipeline.storage.embeddings import write_embeddings
-from pipeline.storage.evaluations import read_measured
 from pipeline.storage.integrity import examine
+from pipeline.storage.json_files import read_json
 from pipeline.storage.manifest import Manifest
 from pipeline.storage.pairs import split_pairs
 from pipeline.storage.parameters import MODEL, read_parameters, write_parameters
-from pipeline.storage.phrases import PhraseRanking, PhraseVectors, read_names, vectors_column, write_phrases
+from pipeline.storage.phrases import PhraseVectors, read_names, vectors_column, write_phrases
+from pipeline.storage.records import read_measured
 from pipeline.storage.shards import write_shard
-from pipeline.storage.trees import TreeShards
+from pipeline.storage.texts import TreeShard
 from pipeline.text.sequences import encode_tokens
 from pipeline.text.trees import Trees
 from pipeline.text.vocabulary import Vocabulary
@@ -111,7 +112,7 @@ def test_phrases_and_regions_are_those_of_the_model(run: Path) -> None:
     assert set(found.phrases["image_id"].to_pylist()) == set(pairs.image_id.tolist())
     stored = read_parameters(run / "models/hmlstm/model.safetensors", MODEL)
     model = HMLSTM.from_parts(stored.settings, stored.tensors)
-    trees = Trees(**TreeShards(manifest, run / "text/trees").open(0).phrase).take(pairs.sentence_id)
+    trees = Trees(**TreeShard(run / "text/trees/shard-00000.h5").phrase).take(pairs.sentence_id)
     np.testing.assert_allclose(found.phrase_vectors, model.embed_phrases(trees), atol=1e-6)
     assert len(found.region_vectors) == len(found.boxes) and found.regions["number"].to_pylist().count(0) == 4
 
@@ -152,7 +153,7 @@ def test_a_ranking_beside_chance(run: Path) -> None:
             assert value[direction][scope]["recall@1"] <= value[direction][scope]["recall@10"]
             assert {"recall@5", "median_rank", "mean_rank", "chance", "n"} <= set(value[direction][scope])
     path = run / "evaluation/phrases/hmlstm.test.json"
-    stored, ranks = read_measured(path, PhraseRanking, "ranks")
+    stored, ranks = read_record(path), read_measured(path, "ranks")
     assert stored == value
     measured = value["region_to_phrase"]["split"]
     assert np.mean(ranks["region_to_phrase.split"] <= 5) == pytest.approx(measured["recall@5"] / 100)

@@ -11,7 +11,7 @@ from made_up import ingest, make_stage
 from PIL import Image
 
 from pipeline.run.run import Run
-from pipeline.storage.atomic import publish_json
+from pipeline.storage.json_files import publish_json
 from pipeline.storage.parameters import ENCODER, Parameters, read_parameters
 from pipeline.storage.shards import FEATURES, Shard
 

@@ -9,16 +9,18 @@ from made_up_sets import add_fragments, write_regions
 
 from pipeline.run.layout import Layout
 from pipeline.run.runner import make
-from pipeline.storage.atomic import CHECK, publish_json, read_json
-from pipeline.storage.evaluations import read_evaluations, write_summary
+from pipeline.storage.commit import read_record
 from pipeline.storage.integrity import examine
+from pipeline.storage.json_files import CHECK, publish_json, read_json
+from pipeline.storage.records import write_summary
 from stages.results.report import STAGE
 
 
 @pytest.fixture(scope="module")
 def run(tmp_path_factory: pytest.TempPathFactory) -> Path:
     run = make_run(tmp_path_factory.mktemp("run"))
-    retell(run / "models/ncca/model.json", "details", "training_log", value={"empty_sentences": {"tfidf": 1234}})
+    coverage = {"sentences": 4567, "without": 1234, "words": 9, "unknown": 1}
+    retell(run / "text/encoders/tfidf/model.json", "details", "coverage", value=coverage)
     make_stage("build_index", run, "ncca")
     add_fragments(run, "dvsa", {"sum": "words", "global_weight": 0})
     inverted = {"exact_limit": 10, "recall_floor": 1.0, "shortlist": {"nearest": 30, "shortlist": 100}}
@@ -55,12 +57,12 @@ def test_the_best_model_of_one_vector_an_image_is_shown(run: Path) -> None:
     for name in ("colour: the best regions", "dvsa, test: words at their best", "dvsa, test: the regions with"):
         assert html.count(f"<figcaption>{name}") == 1
     assert '<th scope="row">dvsa</th><td>test</td>\n<td>' in html and "2.00 <small>(2)</small>" in html
-    assert "1,234 sentences have no word that the text encoder tfidf knows" in html
+    assert "1,234 of 4,567 dev sentences have no known word; 11.1 % of their words are unknown" in html
 
 
 def test_a_run_of_nothing_but_fragments_has_a_report_with_what_they_find(run: Path, tmp_path: Path) -> None:
     own = shutil.copytree(run, tmp_path / "run")
-    write_summary(Layout(own).summary.path, read_evaluations([evaluation(own, "dvsa")]), "", by_hand(own))
+    write_summary(Layout(own).summary.path, [read_record(evaluation(own, "dvsa"))], "", by_hand(own))
     html = " ".join(report(own, {"models": ["dvsa"]}).split())
     assert f"--index {own / 'index/dvsa'}" in html and "What dvsa finds" in html and "A map of the images" not in html
     # Each image has all that its sentences name, so that every query is answered at once.

@@ -10,7 +10,7 @@ from made_up import by_hand, make_run, make_stage
 from pipeline.errors import InputError
 from pipeline.run.layout import Layout
 from pipeline.storage.commit import TABLES, publish, publish_record
-from pipeline.storage.evaluations import write_evaluation, write_measured, write_summary
+from pipeline.storage.records import write_evaluation, write_measured, write_summary
 
 VALUES = {"recall@1": 20.0, "recall@5": 41.6, "recall@10": 55.0, "median_rank": 7.0, "mean_rank": 30.5}
 PAPER = {

@@ -15,11 +15,10 @@ from pipeline.errors import InputError, IntegrityError, JointspaceError
 from pipeline.index.exact import search_exact
 from pipeline.index.search import Searcher
 from pipeline.storage.bundle import Bundle
-from pipeline.storage.checkpoints import Checkpoints
 from pipeline.storage.commit import open_commit
 from pipeline.storage.embeddings import Embeddings
 from pipeline.storage.manifest import Manifest
-from pipeline.storage.parameters import MODEL, read_parameters
+from pipeline.storage.parameters import MODEL, Checkpoints, read_parameters
 from pipeline.storage.shards import EMBEDDINGS, FEATURES, NEIGHBOURS, Shard
 
 

@@ -15,8 +15,8 @@ import pytest
 from made_up import make_run, make_stage, write_config
 
 from pipeline.errors import JointspaceError
-from pipeline.storage.atomic import to_json
 from pipeline.storage.commit import Provenance, seal
+from pipeline.storage.json_files import to_json
 from pipeline.storage.locks import hold, is_held, remove_free
 from stages.catalogue import COMMANDS
 from stages.cli import cli

@@ -10,9 +10,8 @@ import pytest
 
 from pipeline.errors import IntegrityError
 from pipeline.storage import batch
-from pipeline.storage.manifest import BOXES, DOCUMENTS, Manifest
+from pipeline.storage.manifest import BOXES, DOCUMENTS, Manifest, write_rejects
 from pipeline.storage.manifest_writer import write_manifest
-from pipeline.storage.rejects import write_rejects
 
 SHARD_SIZE = 4
 
@@ -147,7 +146,7 @@ def test_damaged_and_missing_tables_are_named(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("step", range(0, 10, 3))
-@pytest.mark.parametrize("what", ["_write_temporary", "_rename"])
+@pytest.mark.parametrize("what", ["open_no_link", "_rename"])
 def test_a_run_that_ends_anywhere_leaves_the_old_manifest_or_none(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, what: str, step: int
 ) -> None:

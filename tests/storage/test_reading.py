@@ -8,7 +8,7 @@ import pytest
 
 from pipeline.errors import IntegrityError, JointspaceError
 from pipeline.storage.batch import FileBatch
-from pipeline.storage.reading import file_sha256, open_regular, read_bytes, walk
+from pipeline.storage.files import file_sha256, open_regular, read_bytes, walk
 
 
 def test_the_bytes_of_a_file_or_of_what_a_link_leads_to(tmp_path: Path) -> None:

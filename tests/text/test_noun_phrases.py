@@ -2,8 +2,8 @@
 
 import numpy as np
 
-from pipeline.text.brackets import read_brackets
-from pipeline.text.heads import NounPhrase, list_noun_phrases
+from pipeline.text.conversions import NounPhrase, list_noun_phrases
+from pipeline.text.phrase_trees import read_brackets
 
 
 def tree_of(text: str):

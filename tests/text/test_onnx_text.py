@@ -12,8 +12,8 @@ pytest.importorskip("onnxruntime")
 tokenizers = pytest.importorskip("tokenizers")
 
 from pipeline.config.registry.stored import restore_text_encoder  # noqa: E402
-from pipeline.text.encoders import TextMaterial  # noqa: E402
 from pipeline.text.onnx_text import OnnxTextEncoder  # noqa: E402
+from pipeline.text.text_encoder import TextMaterial  # noqa: E402
 
 WORDS = ("[UNK]", "[PAD]", "a", "dog", "runs")
 TABLE = np.array([[9, 9], [7, 7], [1, 0], [0, 2], [4, 4]], np.float32)

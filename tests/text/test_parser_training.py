@@ -4,11 +4,11 @@ from pathlib import Path
 
 import pytest
 
-from examples.demo import DrawingSettings, collection_texts, scene_record
-from pipeline.text.conllu import Parse, read_conllu
+from pipeline.demo import DrawingSettings, collection_texts, scene_record
+from pipeline.text.dependencies import Parse, read_conllu
 
 pytest.importorskip("spacy", reason="spaCy is not installed: pip install 'jointspace[parse]'")
-from pipeline.text.parser_training import judge, train, write_corpus  # noqa: E402
+from pipeline.text.parsing import judge, train, write_corpus  # noqa: E402
 
 
 @pytest.fixture(scope="module")

@@ -7,11 +7,10 @@ from pathlib import Path
 
 import pytest
 
-from examples.demo import DrawingSettings, collection_texts, scene_record
-from pipeline.text.brackets import PhraseTree, read_brackets
-from pipeline.text.conllu import Parse, projective_heads, read_conllu, tree_fault
-from pipeline.text.heads import derive_dependencies
-from pipeline.text.phrases import derive_phrases
+from pipeline.demo import DrawingSettings, collection_texts, scene_record
+from pipeline.text.conversions import derive_dependencies, derive_phrases
+from pipeline.text.dependencies import Parse, projective_heads, read_conllu, tree_fault
+from pipeline.text.phrase_trees import PhraseTree, read_brackets
 
 
 def parse(*rows: tuple[str, str, str, int, str]) -> Parse:

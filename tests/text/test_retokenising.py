@@ -2,10 +2,10 @@
 
 import random
 
-from pipeline.text.brackets import read_brackets
-from pipeline.text.conllu import Parse, tree_fault
-from pipeline.text.retokenising import align, letters, project_parse, project_phrases
+from pipeline.text.dependencies import Parse, tree_fault
+from pipeline.text.phrase_trees import read_brackets
 from pipeline.text.tokens import TermSettings, make_analyzer
+from pipeline.text.trees import align, letters, project_parse, project_phrases
 
 THEIRS = ("The", "man", "'s", "T", "-", "shirt", "does", "n't", "fit", ".")
 HEADS = (1, 5, 1, 5, 5, 8, 8, 8, -1, 8)

@@ -14,7 +14,7 @@ from pipeline.config.registry.stored import restore_text_encoder
 from pipeline.config.registry.text_encoders import TEXT_ENCODERS
 from pipeline.errors import IntegrityError
 from pipeline.text.averaged import AveragedEncoder
-from pipeline.text.encoders import Centred, TextEncoder, TextMaterial
+from pipeline.text.text_encoder import Centred, TextEncoder, TextMaterial
 from pipeline.text.tokens import TermSettings
 from pipeline.text.vocabulary import build_vocabulary
 from pipeline.text.wordvectors import WordVectors

@@ -12,7 +12,7 @@ from pipeline.config import default_path, read_mapping, validate
 from pipeline.config.registry.stored import restore_text_encoder
 from pipeline.config.schema.section import merge
 from pipeline.errors import IntegrityError
-from pipeline.text.encoders import TextMaterial
+from pipeline.text.text_encoder import TextMaterial
 from pipeline.text.tokens import TermSettings
 
 WIDTH, DIM, LENGTH = 16, 12, 9

@@ -114,6 +114,7 @@ def test_unknown_words_are_those_of_no_known_term() -> None:
     vocabulary = build_vocabulary(sentences, settings, size=20, min_count=2, idf=True, normalise=True)
     assert set(vocabulary.terms) == {"red", "dog", "run", "house", "a", "red dog", "dog run"}
     assert vocabulary.unknown("The red Zebras run to a savannah, to a savannah") == ["zebras", "to", "savannah"]
+    assert vocabulary.count_words("The red Zebras run to a savannah, to a savannah") == (9, 5)
     assert vocabulary.unknown("the dogs") == vocabulary.unknown("... !") == []
     pairs = Vocabulary(settings, True, ("red dog", "house"), (1.0, 1.0), 4)
     assert pairs.unknown("a red dog, a red house") == ["a"]

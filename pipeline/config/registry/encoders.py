@@ -16,11 +16,11 @@ class EncoderSpec(Spec):
     """A kind of image encoder: its class at `place`, and the class of its own settings, `section` (None: it has none),
     which are a key of its entry in a configuration.
 
-    The class is a pipeline.images.encoders.ImageEncoder. `prepare(entry, material)` makes the encoder from its entry
-    and a Material of that module. `settings()` (JSON; `architecture`, `layer` and `weights` with their `origin`, and
-    `kind` if the architecture is not its name) and `tensors()` are what `from_parts(settings, tensors)` turns back into
-    it. `encode(images)` maps n RGB images to (n, dim) float32, and `work(device, precision, batch_size, engine,
-    images)` is the Work by which many are extracted.
+    The class is a pipeline.images.image_encoder.ImageEncoder. `prepare(entry, material)` makes the encoder from its
+    entry and an EncoderMaterial of that module. `settings()` (JSON; `architecture`, `layer` and `weights` with their
+    `origin`, and `kind` if the architecture is not its name) and `tensors()` are what `from_parts(settings, tensors)`
+    turns back into it. `encode(images)` maps n RGB images to (n, dim) float32, and `work(device, precision,
+    batch_size)` is the Work by which many are extracted.
     """
 
     reads: Literal["pixels", "regions", "vectors"] = "pixels"
@@ -70,8 +70,8 @@ ENCODERS: tuple[EncoderSpec, ...] = (
           section="pipeline.config.schema.images:StandardSettings",
           check="pipeline.config.schema.images:check_standard",
           dim=lambda entry: sum(entry.standard.dimensions.model_dump().values())),
-    _spec("pooled", "pooled_regions:PooledEncoder", reads="regions"),
-    _spec("imported", "imported:ImportedEncoder", reads="vectors"),
+    _spec("pooled", "regions:PooledEncoder", reads="regions"),
+    _spec("imported", "image_encoder:ImportedEncoder", reads="vectors"),
     _library("open_clip", "OpenClipEncoder", weights=("hub", "file"), tags=True),
     _library("timm", "TimmEncoder", weights=("hub", "file", "untrained")),
     _library("transformers", "TransformersEncoder", weights=("hub",)),

@@ -31,7 +31,7 @@ GENERATORS: tuple[GeneratorSpec, ...] = (
     _spec("nearest", "nearest:Nearest", "Nearest", defaults=None, likelihood=False),
     _spec("mrnn", "mrnn:MultimodalRNN", "Recurrent"),
     _spec("mrnn-regions", "mrnn:MultimodalRNN", "RegionRecurrent", regions=True, likelihood=False),
-    _spec("ranked-snippets", "ranked:RankedSnippets", "RankedSnippets", defaults=None, regions=True, ranks=True,
+    _spec("ranked-snippets", "snippets:RankedSnippets", "RankedSnippets", defaults=None, regions=True, ranks=True,
           likelihood=False),
     _spec("lbl", "lm:LogBilinearModel", "LogBilinear", text=True),
     _spec("mlbl", "lm:AdditiveModel", "LogBilinear", text=True),

@@ -13,7 +13,7 @@ from pipeline.errors import MALFORMED, IntegrityError, brief
 PREPARE_TEXT = "prepare-text-encoder"
 SCALED = "pipeline.models.linear.csls:Scaled"
 """What scales the scores of any model."""
-CENTRED = "pipeline.text.encoders:Centred"
+CENTRED = "pipeline.text.text_encoder:Centred"
 """What moves the vectors of any text encoder about their mean."""
 
 

@@ -13,8 +13,8 @@ class TextEncoderSpec(Spec):
     """A kind of text encoder: its class at `place`, and the class of its own settings, `section` (None: it has none), a
     pipeline.config.schema.text.TextKindSettings, which is a key of its entry in a configuration.
 
-    The class is a pipeline.text.encoders.TextEncoder. `prepare(entry, material)` makes the encoder from its entry and a
-    TextMaterial of that module; `settings()` (JSON, with its `kind`) and `tensors()` are what
+    The class is a pipeline.text.text_encoder.TextEncoder. `prepare(entry, material)` makes the encoder from its entry
+    and a TextMaterial of that module; `settings()` (JSON, with its `kind`) and `tensors()` are what
     `from_parts(settings, tensors)` turns back into it. `encode(texts)` maps n texts to (n, `dim`) float32, a csr_array
     if the kind is `sparse`, else an ndarray. `unknown(text)`, `knows(text)`, `searches(text)` and `suggest(word)` say
     which words mean something to it.
@@ -49,7 +49,7 @@ TEXT_ENCODERS: tuple[TextEncoderSpec, ...] = (
     _library("sentence-transformers", "transformers_text:SentenceTransformersEncoder"),
     _library("open_clip", "open_clip_text:OpenClipTextEncoder", "OpenClipText"),
     _spec("onnx", "onnx_text:OnnxTextEncoder", "OnnxText", extra="onnx"),
-    _spec("imported", "imported:ImportedTextEncoder", "Imported", reads="vectors"),
+    _spec("imported", "text_encoder:ImportedTextEncoder", "Imported", reads="vectors"),
 )  # fmt: skip
 
 

@@ -1,7 +1,7 @@
 """Sections about sentences: vectors, tokens, trees."""
 
 from pathlib import Path
-from typing import Annotated, Literal
+from typing import Annotated, ClassVar, Literal
 
 from pydantic import Field, model_validator
 
@@ -10,6 +10,9 @@ from pipeline.config.schema.section import Count, Name, Positive, Section, key
 
 class TextKindSettings(Section):
     """What a kind of text encoder is made from, beside its keys."""
+
+    remedy: ClassVar[str] = ""
+    """What may help where many words of dev are unknown to it."""
 
     @property
     def learns(self) -> bool:
@@ -52,6 +55,8 @@ class TextKindSettings(Section):
 
 class WordVectorSource(TextKindSettings):
     """Where the vectors of words come from, of which a text's vector is made."""
+
+    remedy: ClassVar[str] = "use vectors of words in the language of the sentences, or source: corpus"
 
     source: Literal["corpus", "file"] = key("corpus", "corpus (what train-word-vectors learned) | file")
     file: str | None = key(None, "source file: GloVe or word2vec, under weights_root")
@@ -171,15 +176,19 @@ class ImportedSettings(TextKindSettings):
 class TextSettings(TextKindSettings):
     """Terms and how often they occur."""
 
+    remedy: ClassVar[str] = "raise text.size or lower text.min_count"
+
     lowercase: bool = key(True, "before anything else")
-    tokenizer: Literal["treebank", "words"] = key("words", "words (runs of letters and digits) | treebank (nltk)")
+    tokenizer: Literal["treebank", "words"] = key(
+        "words", "words (runs of letters and digits) | treebank (nltk); characters in scripts without spaces"
+    )
     lemmatise: bool = key(
         True,
         "by simplemma, where most words of the training sentences are English; lemmas are words that occur in them",
     )
     stop_words: bool = key(False, "leave out scikit-learn's English stop words ('under' is one of them)")
     max_ngram: Annotated[Positive, Field(le=3)] = key(
-        2, "1 words only; 2 also pairs of neighbouring words; 3 also triples"
+        2, "1 words only; 2 also pairs of neighbouring words; 3 also triples (of characters always up to triples)"
     )
     size: Positive = key(3000, "the most common terms of the training sentences")
     min_count: Positive = key(2, "training sentences that a term must occur in")
@@ -198,8 +207,12 @@ class TextSettings(TextKindSettings):
 
 
 class TokenVocabularySettings(Section):
+    remedy: ClassVar[str] = "raise tokens.size or lower tokens.min_count"
+
     lowercase: bool = key(True, "before anything else")
-    tokenizer: Literal["treebank", "words"] = key("words", "words (runs of letters and digits) | treebank (nltk)")
+    tokenizer: Literal["treebank", "words"] = key(
+        "words", "words (runs of letters and digits) | treebank (nltk); characters in scripts without spaces"
+    )
     size: Positive = key(20_000, "the most common words of the training sentences; all others are one unknown word")
     min_count: Positive = key(2, "training sentences that a word must occur in")
 

@@ -1,1 +1,0 @@
-"""Programs that measure jointspace, each run as `python benchmarks/NAME.py`."""

@@ -1,0 +1,66 @@
+"""From a thing to its sprite: the table of all that can be drawn."""
+
+from collections.abc import Callable
+from functools import partial
+
+import numpy as np
+from PIL import Image
+
+from pipeline.demo import animals, objects, people
+from pipeline.demo.chance import pick
+from pipeline.demo.pen import Look, Pen, mix
+from pipeline.demo.world import COLOURS
+
+DRAWINGS: dict[str, Callable[[Pen, Look, str], None]] = {
+    "dog": partial(animals.quadruped, build=animals.DOG),
+    "cat": partial(animals.quadruped, build=animals.CAT),
+    "horse": partial(animals.quadruped, build=animals.HORSE),
+    "sheep": partial(animals.quadruped, build=animals.SHEEP),
+    "rabbit": partial(animals.quadruped, build=animals.RABBIT),
+    "bird": animals.bird,
+    "duck": animals.duck,
+    "man": partial(people.person, build=people.MAN),
+    "woman": partial(people.person, build=people.WOMAN),
+    "boy": partial(people.person, build=people.BOY),
+    "girl": partial(people.person, build=people.GIRL),
+    "car": objects.car,
+    "bus": objects.bus,
+    "bicycle": objects.bicycle,
+    "boat": objects.boat,
+    "ball": objects.ball,
+    "kite": objects.kite,
+    "balloon": objects.balloon,
+    "tree": objects.tree,
+    "house": objects.house,
+    "bench": objects.bench,
+    "tent": objects.tent,
+    "chair": objects.chair,
+    "lamp": objects.lamp,
+}
+DRAFTS = {"dog": 0.27, "man": 0.6, "woman": 0.6, "boy": 0.5, "girl": 0.5, "duck": 0.03}
+"""How deep the swimmers lie in the water, in units."""
+
+_SKINS = ((250, 216, 186), (236, 188, 150), (196, 140, 100), (142, 94, 62), (98, 64, 44))
+_HAIRS = ((40, 30, 26), (92, 58, 34), (150, 98, 48), (214, 170, 84), (176, 78, 38), (120, 116, 114))
+_TROUSERS = ((52, 62, 92), (70, 66, 62), (112, 96, 74), (84, 104, 138))
+
+
+def draw_figure(kind: str, colour: str, action: str, unit: float, rng: np.random.Generator) -> Image.Image:
+    """An RGBA sprite of one thing that faces right; `unit` in pixels. Its sheet is described in `pen`."""
+    look = choose_look(colour, rng)
+    pen = Pen(unit, draft=DRAFTS[kind] if action == "swim" else 0.0)
+    DRAWINGS[kind](pen, look, action)
+    return pen.lift()
+
+
+def choose_look(colour: str, rng: np.random.Generator) -> Look:
+    """A shade of `colour` that still bears its name, and the colours around it."""
+    main = tuple(int(c) for c in np.clip(np.array(COLOURS[colour]) + rng.integers(-12, 13, 3), 0, 255))
+    return Look(
+        main,
+        shade=mix(main, (20, 16, 34), 0.28),
+        light=mix(main, (255, 252, 240), 0.3),
+        skin=pick(rng, _SKINS),
+        hair=pick(rng, _HAIRS),
+        trousers=pick(rng, _TROUSERS),
+    )

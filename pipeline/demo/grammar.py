@@ -1,0 +1,198 @@
+"""Sentences as people write them about a photograph: short and long, each with a focus of its own, all of them true."""
+
+from collections.abc import Callable
+from dataclasses import dataclass
+
+import numpy as np
+
+from pipeline.demo.chance import pick, pick_usual, pick_weighted
+from pipeline.demo.facts import Facts, Relation
+from pipeline.demo.phrases import (
+    joined,
+    light_phrase,
+    listed_noun_phrase,
+    noun_phrase,
+    of_noun,
+    place_phrase,
+    relation_phrase,
+    verb_phrase,
+)
+from pipeline.demo.scene import Thing
+from pipeline.demo.trees import HEAD, DemoSentence, Node, Phrase, Word, capitalised, phrase
+from pipeline.demo.words import ARE, COMMA, IS, STOP, THERE, VIEWS, WHILE, preposition
+
+SENTENCES = 5  # of an image
+CAPITAL, FULL_STOP = 0.93, 0.9  # how often a sentence has them, as in Flickr8k
+ATTEMPTS = 5  # at saying something new
+DETAILS = (0.35, 0.75, 0.95)  # how often one sentence or another mentions a size or a colour
+
+
+@dataclass(frozen=True)
+class Topic:
+    """What a sentence is about: the facts, one of the things, and one of its relations, if it has any."""
+
+    facts: Facts
+    thing: Thing
+    relation: Relation | None
+    detail: float  # one of DETAILS
+
+    @property
+    def companion(self) -> Thing | None:
+        """Another thing, in the air as this one is, or not in the air as this one."""
+        others = (t for t in self.facts.things if t.kind != self.thing.kind and t.airborne == self.thing.airborne)
+        return next(others, None)
+
+
+def describe(facts: Facts, rng: np.random.Generator) -> tuple[DemoSentence, ...]:
+    """`SENTENCES` sentences, as different from each other as the facts allow."""
+    new: dict[str, DemoSentence] = {}
+    repeated: list[DemoSentence] = []
+    for _ in range(SENTENCES * ATTEMPTS):
+        sentence = say(facts, rng)
+        if sentence.text in new:
+            repeated.append(sentence)
+        else:
+            new[sentence.text] = sentence
+        if len(new) == SENTENCES:
+            break
+    return tuple([*new.values(), *repeated][:SENTENCES])
+
+
+def say(facts: Facts, rng: np.random.Generator) -> DemoSentence:
+    """One true sentence."""
+    if facts.things:
+        topic = _sample_topic(facts, rng)
+        form = pick_weighted(rng, {form: weight for form, weight, fits in FORMS if fits(topic)})
+        tree = form(topic, rng)
+    else:
+        tree = listed_noun_phrase(pick_usual(rng, VIEWS[facts.place]).split())
+    if rng.random() < FULL_STOP:
+        tree = phrase(tree.label, *zip(tree.relations, tree.children, strict=True), ("punct", STOP))
+    return DemoSentence(capitalised(tree) if rng.random() < CAPITAL else tree)
+
+
+def _sample_topic(facts: Facts, rng: np.random.Generator) -> Topic:
+    number = 0 if rng.random() < 0.6 else int(rng.integers(len(facts.things)))
+    relations = [relation for relation in facts.relations if relation.subject == number]
+    relation = pick(rng, relations) if relations else None
+    return Topic(facts, facts.things[number], relation, detail=pick(rng, DETAILS))
+
+
+def _label(topic: Topic, rng: np.random.Generator) -> Phrase:
+    """`a red dog running`"""
+    subject = noun_phrase(topic.thing, rng, 0.95)
+    if rng.random() < 0.3:
+        return subject
+    verb = verb_phrase(topic.thing.action, topic.thing.count > 1, [], rng, finite=False)
+    return phrase("NP", (HEAD, subject), ("acl", verb))
+
+
+def _fragment(topic: Topic, rng: np.random.Generator) -> Phrase:
+    """`a red dog running on the grass`"""
+    subject = noun_phrase(topic.thing, rng, topic.detail)
+    if rng.random() < 0.35:
+        return phrase("NP", (HEAD, subject), *map(of_noun, _adjuncts(topic, rng, moving=False)))
+    verb = verb_phrase(topic.thing.action, topic.thing.count > 1, _adjuncts(topic, rng), rng, finite=False)
+    return phrase("NP", (HEAD, subject), ("acl", verb))
+
+
+def _statement(topic: Topic, rng: np.random.Generator) -> Phrase:
+    """`a red dog runs next to a tree on the grass`"""
+    return _clause(topic, _adjuncts(topic, rng), rng)
+
+
+def _fronted(topic: Topic, rng: np.random.Generator) -> Phrase:
+    """`on the grass , a red dog runs next to a tree`"""
+    first = place_phrase(topic.facts, topic.thing, rng, moving=True)
+    later = [relation_phrase(topic.facts, topic.relation, rng, topic.detail)] if topic.relation else []
+    clause = _clause(topic, later, rng)
+    return phrase("S", first, ("punct", COMMA), *zip(clause.relations, clause.children, strict=True))
+
+
+def _existence(topic: Topic, rng: np.random.Generator) -> Phrase:
+    """`there is a red dog next to a tree`"""
+    several = topic.thing.count > 1
+    verb = Word("are", "be", "VERB", "VBP") if several else Word("is", "be", "VERB", "VBZ")
+    subject = noun_phrase(topic.thing, rng, topic.detail)
+    rest = phrase("VP", (HEAD, verb), ("nsubj", subject), *_adjuncts(topic, rng, moving=False))
+    return phrase("S", ("expl", phrase("NP", (HEAD, THERE))), (HEAD, rest))
+
+
+def _position(topic: Topic, rng: np.random.Generator) -> Phrase:
+    """`a red dog is next to a tree`"""
+    relation, where = relation_phrase(topic.facts, topic.relation, rng, topic.detail)
+    state = phrase("VP", ("cop", ARE if topic.thing.count > 1 else IS), (HEAD, where))
+    return phrase("S", ("nsubj", noun_phrase(topic.thing, rng, topic.detail)), (HEAD, state))
+
+
+def _pair(topic: Topic, rng: np.random.Generator) -> Phrase:
+    """`a red dog and a boy on the grass`"""
+    things = (noun_phrase(thing, rng, topic.detail) for thing in (topic.thing, topic.companion))
+    return phrase("NP", (HEAD, joined(*things)), *map(of_noun, _scenery(topic, rng, moving=False)))
+
+
+def _meanwhile(topic: Topic, rng: np.random.Generator) -> Phrase:
+    """`a red dog runs while a boy sits on the grass`"""
+    other = Topic(topic.facts, topic.companion, None, topic.detail)
+    clause = phrase("SBAR", ("mark", WHILE), (HEAD, _clause(other, _scenery(other, rng), rng)))
+    return _clause(topic, [("advcl", clause)], rng)
+
+
+def _view(topic: Topic, rng: np.random.Generator) -> Phrase:
+    """`a grassy field with a red dog at sunset`"""
+    view = listed_noun_phrase(pick_usual(rng, VIEWS[topic.facts.place]).split())
+    inside = noun_phrase(topic.thing, rng, topic.detail)
+    if topic.companion and rng.random() < 0.4:
+        inside = joined(inside, noun_phrase(topic.companion, rng, topic.detail))
+    parts = [("nmod", phrase("PP", ("case", preposition("with")), (HEAD, inside)))]
+    return phrase("NP", (HEAD, view), *parts, *map(of_noun, _light(topic, rng)))
+
+
+def _clause(topic: Topic, adjuncts: list[tuple[str, Node]], rng: np.random.Generator) -> Phrase:
+    subject = noun_phrase(topic.thing, rng, topic.detail)
+    verb = verb_phrase(topic.thing.action, topic.thing.count > 1, adjuncts, rng, finite=True)
+    return phrase("S", ("nsubj:pass" if "aux:pass" in verb.relations else "nsubj", subject), (HEAD, verb))
+
+
+def _adjuncts(topic: Topic, rng: np.random.Generator, *, moving: bool = True) -> list[tuple[str, Node]]:
+    """The relation, the scenery, or both; `moving` as in `place_phrase`."""
+    if topic.relation is None or rng.random() < 0.35:
+        return _scenery(topic, rng, moving=moving)
+    related = relation_phrase(topic.facts, topic.relation, rng, topic.detail)
+    return [related, *_scenery(topic, rng, moving=moving)] if rng.random() < 0.5 else [related]
+
+
+def _scenery(topic: Topic, rng: np.random.Generator, *, moving: bool = True) -> list[tuple[str, Node]]:
+    """The place, and the light unless it is day."""
+    return [place_phrase(topic.facts, topic.thing, rng, moving=moving), *_light(topic, rng)]
+
+
+def _light(topic: Topic, rng: np.random.Generator) -> list[tuple[str, Node]]:
+    said = topic.facts.light != "day" and rng.random() < 0.45
+    return [light_phrase(topic.facts.light, rng)] if said else []
+
+
+def _always(topic: Topic) -> bool:
+    return True
+
+
+def _related(topic: Topic) -> bool:
+    return topic.relation is not None
+
+
+def _accompanied(topic: Topic) -> bool:
+    return topic.companion is not None
+
+
+FORMS: tuple[tuple[Callable[[Topic, np.random.Generator], Phrase], float, Callable[[Topic], bool]], ...] = (
+    (_label, 1.0, _always),
+    (_fragment, 2.5, _always),
+    (_statement, 4.0, _always),
+    (_fronted, 0.8, _always),
+    (_existence, 0.8, _always),
+    (_position, 0.8, _related),
+    (_pair, 1.0, _accompanied),
+    (_meanwhile, 0.8, _accompanied),
+    (_view, 0.8, _always),
+)
+"""A sentence's form, how often it is taken, and whether a topic has what it needs."""

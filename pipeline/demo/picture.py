@@ -1,0 +1,118 @@
+"""From a scene to its photograph, and where in it each figure can be seen."""
+
+import io
+from dataclasses import dataclass
+
+import numpy as np
+from PIL import Image, ImageDraw, ImageFilter
+
+from pipeline.demo.figures import draw_figure
+from pipeline.demo.pen import HALF_WIDTH, TOP
+from pipeline.demo.places import paint_place
+from pipeline.demo.scene import Figure, Scene
+from pipeline.demo.world import KINDS, MEDIUM
+
+Box = tuple[int, int, int, int]
+JPEG_QUALITY = 88
+FALLING_SNOW = 0.4  # of the scenes in snow
+TINTS = {"day": (1.0, 1.0, 1.0), "sunset": (1.06, 0.88, 0.74), "night": (0.55, 0.6, 0.8)}
+_SOLID = [0] * 128 + [255] * 128
+
+
+@dataclass(frozen=True)
+class Outline:
+    """What can be seen of a figure: boxes x1, y1, x2, y2 in pixels inside the image.
+
+    `extent` is the box of the whole figure, `box` that of what nothing nearer covers (None: nothing), and
+    `visible` the share of its pixels in the image that can be seen.
+    """
+
+    extent: Box
+    box: Box | None
+    visible: float
+
+
+@dataclass(frozen=True)
+class DemoPicture:
+    """`outlines` stand in the order of the scene's figures."""
+
+    jpeg: bytes
+    outlines: tuple[Outline, ...]
+
+
+def draw_picture(scene: Scene, rng: np.random.Generator) -> DemoPicture:
+    """Background, figures from back to front, light, lens and sensor."""
+    background = paint_place(scene.place, scene.light, scene.height, scene.width, scene.horizon, rng)
+    image = Image.fromarray(background.clip(0, 255).astype(np.uint8))
+    cover = Image.new("L", image.size)  # the number of the nearest figure at each pixel, from 1
+    extents, areas = [], []
+    for number, figure in enumerate(scene.figures, start=1):
+        extents.append(_add_figure(image, cover, scene, figure, number, rng))
+        areas.append(cover.histogram()[number])
+    owners = np.asarray(cover)
+    outlines = (_outline(owners == i + 1, extents[i], areas[i]) for i in range(len(areas)))
+    return DemoPicture(_expose(image, scene, rng), tuple(outlines))
+
+
+def _add_figure(
+    image: Image.Image, cover: Image.Image, scene: Scene, figure: Figure, number: int, rng: np.random.Generator
+) -> Box:
+    """Paste one figure and its shadow, in place; returns its extent."""
+    thing = scene.things[figure.thing]
+    sprite = draw_figure(thing.kind, thing.colour, thing.action, figure.unit, rng)
+    if figure.mirrored:
+        sprite = sprite.transpose(Image.Transpose.FLIP_LEFT_RIGHT)
+    if not thing.airborne and figure.seat is None:
+        _add_shadow(image, figure, KINDS[thing.kind].girth[0], MEDIUM.get(thing.action) == "water")
+    corner = (round(figure.x - HALF_WIDTH * figure.unit), round(figure.base - TOP * figure.unit))
+    image.paste(sprite, corner, sprite)
+    alpha = sprite.getchannel("A").point(_SOLID)
+    cover.paste(number, corner, alpha)
+    x1, y1, x2, y2 = alpha.getbbox()
+    dx, dy = corner
+    return max(0, x1 + dx), max(0, y1 + dy), min(image.width, x2 + dx), min(image.height, y2 + dy)
+
+
+def _add_shadow(image: Image.Image, figure: Figure, girth: float, afloat: bool) -> None:
+    """A dim oval on the ground, or bright ripples on the water, in place."""
+    half = max(2, round(0.46 * girth * figure.unit))
+    flat = max(2, round(0.24 * half))
+    mask = Image.new("L", (2 * half + 1, 2 * flat + 1))
+    pen = ImageDraw.Draw(mask)
+    if afloat:
+        pen.ellipse((0, 0, 2 * half, 2 * flat), outline=150)
+        pen.ellipse((half // 4, flat // 4, 2 * half - half // 4, 2 * flat - flat // 4), outline=90)
+    else:
+        pen.ellipse((0, 0, 2 * half, 2 * flat), fill=70)
+        pen.ellipse((half // 4, flat // 4, 2 * half - half // 4, 2 * flat - flat // 4), fill=110)
+    image.paste((236, 246, 250) if afloat else (16, 18, 30), (round(figure.x) - half, round(figure.depth) - flat), mask)
+
+
+def _outline(mask: np.ndarray, extent: Box, area: int) -> Outline:
+    """`mask` (h, w): where the figure can be seen; `area`: its pixels before nearer figures came."""
+    rows, columns = np.flatnonzero(mask.any(axis=1)), np.flatnonzero(mask.any(axis=0))
+    if not len(rows):
+        return Outline(extent, None, 0.0)
+    box = (int(columns[0]), int(rows[0]), int(columns[-1]) + 1, int(rows[-1]) + 1)
+    return Outline(extent, box, np.count_nonzero(mask) / area)
+
+
+def _expose(image: Image.Image, scene: Scene, rng: np.random.Generator) -> bytes:
+    """JPEG bytes after uneven light with a tint, falling snow, a lens not quite sharp, and sensor noise."""
+    if rng.random() < 0.6:
+        image = image.filter(ImageFilter.BoxBlur(rng.uniform(0.15, 0.5)))
+    pixels = np.asarray(image, dtype=np.float32)
+    height, width, _ = pixels.shape
+    slope_y, slope_x = rng.uniform(-0.16, 0.16, 2)
+    field = 1 + slope_y * np.linspace(-1, 1, height)[:, None] + slope_x * np.linspace(-1, 1, width)[None, :]
+    field = (rng.uniform(0.82, 1.12) * field).astype(np.float32)
+    tint = np.asarray(TINTS[scene.light] * rng.uniform(0.95, 1.05, 3), dtype=np.float32)
+    pixels = pixels * field[:, :, None] * tint
+    pixels += (rng.uniform(1.5, 6) * rng.standard_normal((height, width), dtype=np.float32))[:, :, None]
+    if scene.place == "snow" and rng.random() < FALLING_SNOW:
+        flakes = rng.integers(0, (height - 1, width - 1), (90, 2))
+        for dy, dx in ((0, 0), (0, 1), (1, 0), (1, 1)):
+            pixels[flakes[:, 0] + dy, flakes[:, 1] + dx] = 246 * tint
+    buffer = io.BytesIO()
+    Image.fromarray(pixels.clip(0, 255).astype(np.uint8)).save(buffer, "JPEG", quality=JPEG_QUALITY)
+    return buffer.getvalue()

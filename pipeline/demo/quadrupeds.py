@@ -1,0 +1,181 @@
+"""How animals on four legs are drawn: one skeleton in six poses, five builds."""
+
+import math
+from collections.abc import Callable
+from dataclasses import dataclass
+
+from pipeline.demo.pen import INK, Look, Pen, mix
+
+
+@dataclass(frozen=True)
+class Build:
+    """Proportions of a four-legged animal, in units. `neck` leads from the middle of the body to the head."""
+
+    length: float  # half of the body's
+    depth: float  # half of the body's
+    leg: float
+    thickness: float  # of a leg
+    neck: tuple[float, float]
+    collar: float  # thickness of the neck
+    head: Callable[[Pen, Look, float, float, bool], None]
+    tail: Callable[[Pen, Look, float, float], None]
+
+
+def quadruped(pen: Pen, look: Look, action: str, build: Build) -> None:
+    poses = {"sit": _sitting, "sleep": _lying, "jump": _leaping, "run": _running, "graze": _grazing}
+    poses.get(action, _standing)(pen, look, build)
+
+
+def _standing(pen: Pen, look: Look, build: Build) -> None:
+    y = build.leg + 0.6 * build.depth
+    _legs(pen, look, build, y, hind=((-0.06, 0), (0.05, 0)), fore=((-0.05, 0), (0.06, 0)))
+    _trunk(pen, look, build, y)
+    _head(pen, look, build, y, build.neck)
+
+
+def _grazing(pen: Pen, look: Look, build: Build) -> None:
+    y = build.leg + 0.6 * build.depth
+    _legs(pen, look, build, y, hind=((-0.06, 0), (0.05, 0)), fore=((-0.05, 0), (0.06, 0)))
+    _trunk(pen, look, build, y)
+    _head(pen, look, build, y, (build.length + 0.16, 0.09 - y))
+
+
+def _running(pen: Pen, look: Look, build: Build) -> None:
+    y = build.leg + 0.5 * build.depth
+    with pen.tilted(5, (0, y)):
+        _legs(pen, look, build, y, hind=((-0.34, 0.12), (0.16, 0.03)), fore=((-0.12, 0.1), (0.36, 0.14)))
+        _trunk(pen, look, build, y)
+        _head(pen, look, build, y, (build.neck[0] + 0.06, build.neck[1] - 0.06))
+
+
+def _leaping(pen: Pen, look: Look, build: Build) -> None:
+    y = build.leg + 0.6 * build.depth
+    with pen.tilted(24, (0, y)):
+        _legs(pen, look, build, y, hind=((-0.3, 0.1), (-0.2, 0.04)), fore=((0.14, 0.2), (0.26, 0.24)))
+        _trunk(pen, look, build, y)
+        _head(pen, look, build, y, build.neck)
+
+
+def _sitting(pen: Pen, look: Look, build: Build) -> None:
+    length, depth = build.length, build.depth
+    chest = (0.3 * length, build.leg + 0.9 * depth)
+    build.tail(pen, look, -0.75 * length, 0.1)
+    pen.line([(chest[0] - 0.04, chest[1]), (chest[0] + 0.02, 0.03)], build.thickness, look.shade)
+    pen.oval(-0.2 * length, 0.62 * length + 0.05, length, depth * 1.05, look.main, degrees=56)
+    pen.oval(-0.4 * length, depth * 0.95, depth * 1.15, depth, look.shade)
+    pen.oval(-0.36 * length, depth, depth * 1.05, depth * 0.92, look.main)
+    pen.line([(-0.5 * length, 0.03), (-0.05 * length, 0.03)], build.thickness, look.main)
+    pen.line([(chest[0] + 0.04, chest[1]), (chest[0] + 0.1, 0.03)], build.thickness, look.light)
+    x, y = chest[0] + 0.45 * (build.neck[0] - length), chest[1] + build.neck[1] * 0.75
+    pen.line([chest, (x, y)], build.collar, look.main)
+    build.head(pen, look, x, y, False)
+
+
+def _lying(pen: Pen, look: Look, build: Build) -> None:
+    length, depth = build.length, build.depth
+    build.tail(pen, look, -0.9 * length, 0.08)
+    pen.oval(0, depth * 0.9, length * 1.05, depth * 0.95, look.main)
+    pen.oval(-0.55 * length, depth * 0.75, depth * 1.1, depth * 0.75, look.shade)
+    pen.line([(0.5 * length, 0.04), (length + 0.2, 0.04)], build.thickness, look.light)
+    pen.line([(0.7 * length, depth), (length + 0.06, 0.15)], build.collar, look.main)
+    build.head(pen, look, length + 0.1, 0.15, True)
+
+
+def _legs(pen: Pen, look: Look, build: Build, y: float, hind: tuple, fore: tuple) -> None:
+    """Far legs in the shade, then the near ones; `hind` and `fore` give each foot's place beneath its hip."""
+    for i, tone in enumerate((look.shade, look.main)):
+        for hip, feet in ((-0.68 * build.length, hind), (0.68 * build.length, fore)):
+            dx, dy = feet[i]
+            knee = (hip + 0.4 * dx + (0.04 if dy else 0), 0.5 * (y + dy))
+            pen.line([(hip, y), knee, (hip + dx, dy + 0.02)], build.thickness, tone)
+
+
+def _trunk(pen: Pen, look: Look, build: Build, y: float) -> None:
+    build.tail(pen, look, -0.92 * build.length, y + 0.3 * build.depth)
+    pen.oval(0, y, build.length, build.depth, look.main)
+    pen.oval(0.02, y - 0.5 * build.depth, 0.7 * build.length, 0.4 * build.depth, look.shade)
+
+
+def _head(pen: Pen, look: Look, build: Build, y: float, neck: tuple[float, float]) -> None:
+    pen.line([(0.72 * build.length, y + 0.15 * build.depth), (neck[0], y + neck[1])], build.collar, look.main)
+    build.head(pen, look, neck[0], y + neck[1], False)
+
+
+def _dog_head(pen: Pen, look: Look, x: float, y: float, asleep: bool) -> None:
+    pen.oval(x, y, 0.15, 0.14, look.main)
+    pen.oval(x + 0.13, y - 0.04, 0.11, 0.07, look.light)
+    pen.oval(x + 0.23, y - 0.01, 0.035, 0.03, INK)
+    pen.oval(x - 0.09, y - 0.01, 0.055, 0.13, look.shade, degrees=-14)
+    pen.eye(x + 0.05, y + 0.05, 0.036, asleep)
+    if not asleep:
+        pen.line([(x + 0.1, y - 0.1), (x + 0.13, y - 0.15)], 0.045, (226, 92, 104))
+
+
+def _dog_tail(pen: Pen, look: Look, x: float, y: float) -> None:
+    pen.line([(x, y), (x - 0.11, y + 0.07), (x - 0.15, y + 0.19)], 0.06, look.shade)
+
+
+def _cat_head(pen: Pen, look: Look, x: float, y: float, asleep: bool) -> None:
+    for side in (-1, 1):
+        pen.shape([(x + side * 0.03, y + 0.1), (x + side * 0.15, y + 0.04), (x + side * 0.14, y + 0.24)], look.main)
+        pen.shape([(x + side * 0.07, y + 0.1), (x + side * 0.13, y + 0.07), (x + side * 0.125, y + 0.19)], look.light)
+    pen.oval(x, y, 0.165, 0.14, look.main)
+    pen.oval(x, y - 0.06, 0.07, 0.05, look.light)
+    pen.oval(x, y - 0.03, 0.024, 0.018, (226, 110, 120))
+    for side in (-1, 1):
+        pen.eye(x + side * 0.075, y + 0.03, 0.036, asleep)
+        pen.line([(x + side * 0.05, y - 0.05), (x + side * 0.2, y - 0.03)], 0.01, look.shade)
+
+
+def _cat_tail(pen: Pen, look: Look, x: float, y: float) -> None:
+    curve = [(0, 0), (-0.12, 0.03), (-0.2, 0.14), (-0.18, 0.3), (-0.11, 0.36)]
+    pen.line([(x + dx, y + dy) for dx, dy in curve], 0.055, look.shade)
+
+
+def _horse_head(pen: Pen, look: Look, x: float, y: float, asleep: bool) -> None:
+    pen.line([(x - 0.12, y - 0.22), (x - 0.09, y - 0.02), (x - 0.01, y + 0.09)], 0.07, mix(look.shade, INK, 0.45))
+    pen.oval(x + 0.06, y - 0.04, 0.15, 0.075, look.main, degrees=-36)
+    pen.oval(x + 0.16, y - 0.11, 0.06, 0.055, look.light)
+    pen.shape([(x - 0.05, y + 0.04), (x + 0.03, y + 0.05), (x + 0.01, y + 0.16)], look.main)
+    pen.oval(x + 0.18, y - 0.1, 0.014, 0.014, INK)
+    pen.eye(x + 0.04, y + 0.01, 0.026, asleep)
+
+
+def _horse_tail(pen: Pen, look: Look, x: float, y: float) -> None:
+    pen.line([(x, y), (x - 0.1, y - 0.03), (x - 0.14, y - 0.2), (x - 0.12, y - 0.3)], 0.07, mix(look.shade, INK, 0.45))
+
+
+def _sheep_head(pen: Pen, look: Look, x: float, y: float, asleep: bool) -> None:
+    face = mix(INK, look.main, 0.18)
+    pen.oval(x + 0.02, y - 0.01, 0.1, 0.13, face, degrees=24)
+    pen.oval(x - 0.1, y + 0.02, 0.07, 0.03, face, degrees=20)
+    pen.oval(x - 0.01, y + 0.1, 0.1, 0.07, look.light)
+    pen.eye(x + 0.05, y + 0.02, 0.03, asleep)
+
+
+def _fleece(pen: Pen, look: Look, x: float, y: float) -> None:
+    """A tail in name: it puts the curls of the wool around the body, whose left end is (x, y)."""
+    for degrees in range(-162, 180, 36):
+        dx, dy = 0.3 * math.cos(math.radians(degrees)), 0.16 * math.sin(math.radians(degrees))
+        pen.oval(x + 0.3 + dx, y + dy, 0.12, 0.11, look.light if degrees >= 0 else look.shade)
+
+
+def _rabbit_head(pen: Pen, look: Look, x: float, y: float, asleep: bool) -> None:
+    for dx, degrees in ((-0.07, 14), (0.02, -4)):
+        pen.oval(x + dx, y + 0.27, 0.06, 0.2, look.main, degrees)
+        pen.oval(x + dx, y + 0.27, 0.028, 0.15, (244, 180, 186), degrees)
+    pen.oval(x, y, 0.17, 0.15, look.main)
+    pen.oval(x + 0.09, y - 0.05, 0.09, 0.07, look.light)
+    pen.oval(x + 0.165, y - 0.03, 0.026, 0.022, (226, 110, 120))
+    pen.eye(x + 0.06, y + 0.05, 0.034, asleep)
+
+
+def _rabbit_tail(pen: Pen, look: Look, x: float, y: float) -> None:
+    pen.oval(x - 0.02, y + 0.04, 0.09, 0.09, mix(look.light, (255, 255, 255), 0.5))
+
+
+DOG = Build(0.34, 0.16, 0.26, 0.085, (0.4, 0.24), 0.15, _dog_head, _dog_tail)
+CAT = Build(0.32, 0.14, 0.2, 0.075, (0.36, 0.2), 0.13, _cat_head, _cat_tail)
+HORSE = Build(0.34, 0.165, 0.42, 0.07, (0.5, 0.42), 0.14, _horse_head, _horse_tail)
+SHEEP = Build(0.32, 0.2, 0.22, 0.07, (0.44, 0.12), 0.1, _sheep_head, _fleece)
+RABBIT = Build(0.27, 0.18, 0.12, 0.09, (0.27, 0.2), 0.14, _rabbit_head, _rabbit_tail)

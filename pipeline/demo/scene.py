@@ -1,0 +1,202 @@
+"""What a picture shows, before it is drawn: things, and where each of their figures stands."""
+
+from dataclasses import dataclass, replace
+
+import numpy as np
+
+from pipeline.demo.chance import pick, pick_weighted
+from pipeline.demo.world import INDOORS, KINDS, LIFTED, LIGHTS, MEDIUM, PLACES, SEATS, SIZES, TALL
+
+WIDTHS = (160, 200)  # pixels; every image is 4:3
+MAX_FIGURES = 4
+ATTEMPTS = 12  # at finding a spot that hides nothing
+COVERED = 0.45  # share of a figure's extent that a nearer one may take
+LIVELY = 3  # actions up to which a kind is the more frequent the more it can do
+
+
+@dataclass(frozen=True)
+class Thing:
+    """`count` figures alike. Sentences speak of those that are `mentioned`."""
+
+    kind: str
+    colour: str
+    size: str
+    action: str
+    count: int
+    mentioned: bool
+
+    @property
+    def airborne(self) -> bool:
+        return MEDIUM.get(self.action) == "air"
+
+
+@dataclass(frozen=True)
+class Figure:
+    """One drawn thing, in pixels of the image: `base` is the row of its foot, `depth` that of the ground beneath it."""
+
+    thing: int
+    x: float
+    base: float
+    depth: float
+    unit: float
+    mirrored: bool
+    seat: int | None = None  # the thing on which it sits
+
+    def extent(self, thing: Thing) -> tuple[float, float, float, float]:
+        """About its x1, y1, x2, y2."""
+        width, height = KINDS[thing.kind].girth
+        if thing.action in LIFTED:
+            height *= 1.2
+        half = 0.5 * width * self.unit
+        return self.x - half, self.base - height * self.unit, self.x + half, self.base
+
+
+@dataclass(frozen=True)
+class Scene:
+    """`horizon` is the first row of the ground; `figures` stand in order from back to front."""
+
+    width: int
+    height: int
+    horizon: int
+    place: str
+    light: str
+    things: tuple[Thing, ...]
+    figures: tuple[Figure, ...]
+
+
+def sample_scene(rng: np.random.Generator) -> Scene:
+    """A scene of one to four figures, of which at least the first is mentioned."""
+    width = int(rng.integers(WIDTHS[0], WIDTHS[1] + 1))
+    place = pick(rng, tuple(PLACES))
+    light = "day" if place in INDOORS else pick_weighted(rng, LIGHTS)
+    height = round(0.75 * width)
+    horizon = round(height * rng.uniform(*PLACES[place].horizon))
+    empty = Scene(width, height, horizon, place, light, (), ())
+    return _back_to_front(_populate(empty, _sample_things(place, rng), rng))
+
+
+def _sample_things(place: str, rng: np.random.Generator) -> list[Thing]:
+    """One to four candidates of different kinds; the last may be a distractor that no sentence mentions."""
+    mentioned = pick_weighted(rng, {1: 0.2, 2: 0.5, 3: 0.3})
+    distracted = rng.random() < 0.4
+    kinds = [kind for kind in KINDS if place in KINDS[kind].places]
+    weights = np.array([1 + min(len(KINDS[kind].actions), LIVELY) for kind in kinds])
+    chosen = rng.choice(kinds, mentioned + distracted, replace=False, p=weights / weights.sum()).tolist()
+    things = [_sample_thing(kind, place, i < mentioned, rng) for i, kind in enumerate(chosen)]
+    # A seat comes first, for the others to sit on it, unless it is the distractor.
+    return sorted(things, key=lambda thing: not (thing.kind in SEATS and thing.mentioned))
+
+
+def _sample_thing(name: str, place: str, mentioned: bool, rng: np.random.Generator) -> Thing:
+    kind, media = KINDS[name], PLACES[place].media
+    actions = [action for action in kind.actions if MEDIUM.get(action, "ground") in media]
+    colours = [colour for colour in kind.colours if colour not in PLACES[place].hides]
+    several = kind.group and mentioned and rng.random() < 0.18
+    return Thing(
+        name,
+        pick(rng, colours),
+        pick(rng, ("small", "medium", "medium", "large")),
+        pick(rng, actions),
+        int(rng.integers(2, 4)) if several else 1,
+        mentioned,
+    )
+
+
+def _populate(scene: Scene, candidates: list[Thing], rng: np.random.Generator) -> Scene:
+    """Give each candidate its place in turn; what finds no room, or would hide another, stays away."""
+    grown = scene
+    for thing in candidates:
+        grown = _add(grown, thing, rng)
+        if not grown.things:  # the first thing, of which the sentences speak, is too large: make all of them smaller
+            return _populate(scene, [replace(thing, size="small", count=1) for thing in candidates], rng)
+    return grown
+
+
+def _add(scene: Scene, thing: Thing, rng: np.random.Generator) -> Scene:
+    """`scene` with `thing` where it hides nothing, or without it."""
+    if len(scene.figures) + thing.count <= MAX_FIGURES:
+        for _ in range(ATTEMPTS):
+            grown = _place(scene, thing, rng)
+            if _all_in_sight(grown):
+                return grown
+    return scene
+
+
+def _place(scene: Scene, thing: Thing, rng: np.random.Generator) -> Scene:
+    """`scene` with `thing` somewhere in it, its figures side by side."""
+    number = len(scene.things)
+    first = _first_figure(scene, thing, number, rng)
+    figures = [first]
+    for _ in range(1, thing.count):
+        step = KINDS[thing.kind].girth[0] * first.unit * rng.uniform(0.85, 1.15)
+        depth_shift = rng.uniform(-3, 3)
+        last = figures[-1]
+        figures.append(replace(last, x=last.x + step, base=first.base + depth_shift, depth=first.depth + depth_shift))
+    return replace(scene, things=(*scene.things, thing), figures=(*scene.figures, *figures))
+
+
+def _first_figure(scene: Scene, thing: Thing, number: int, rng: np.random.Generator) -> Figure:
+    mirrored = bool(rng.random() < 0.5)
+    anchor = scene.figures[0] if scene.figures else None
+    if anchor is not None and _can_sit(thing, scene.things[0]) and rng.random() < 0.85:
+        seat = anchor.base - SEATS[scene.things[0].kind] * anchor.unit
+        unit = _unit(scene, thing, anchor.depth)
+        return Figure(number, anchor.x + rng.uniform(-3, 3), seat, anchor.depth + 1, unit, mirrored, seat=0)
+    depth, x = _ground_spot(scene, thing, anchor, rng)
+    unit = _unit(scene, thing, depth)
+    base = depth
+    if thing.airborne:
+        base = scene.height * rng.uniform(0.28, 0.55)
+        unit = _unit(scene, thing, 0.5 * (scene.horizon + scene.height))
+    elif thing.action in LIFTED:
+        base = depth - unit * rng.uniform(0.18, 0.4) * (1.0 if thing.action == "jump" else 3.0)
+    return Figure(number, x, base, depth, unit, mirrored)
+
+
+def _ground_spot(scene: Scene, thing: Thing, anchor: Figure | None, rng: np.random.Generator) -> tuple[float, float]:
+    """Depth and x: anywhere, or beside, behind, in front of, or above or below the first figure."""
+    near, far = scene.height - 3, scene.horizon + 0.25 * (scene.height - scene.horizon)
+    depth, x = rng.uniform(far, near), scene.width * rng.uniform(0.12, 0.88)
+    if anchor is None or rng.random() < 0.25:
+        return depth, x
+    if thing.airborne or scene.things[0].airborne:
+        return depth, anchor.x + rng.uniform(-12, 12)
+    widths = [KINDS[t.kind].girth[0] * _unit(scene, t, anchor.depth) for t in (thing, scene.things[0])]
+    side = rng.choice([-1, 1])
+    if rng.random() < 0.5:
+        return anchor.depth + rng.uniform(-4, 4), anchor.x + side * 0.5 * sum(widths) * rng.uniform(0.95, 1.3)
+    return depth, anchor.x + side * 0.5 * max(widths) * rng.uniform(0.2, 0.9)
+
+
+def _unit(scene: Scene, thing: Thing, depth: float) -> float:
+    """The drawing unit in pixels: things further up stand further away."""
+    nearness = (depth - scene.horizon) / (scene.height - scene.horizon)
+    return scene.height * KINDS[thing.kind].unit * SIZES[thing.size] * (0.72 + 0.42 * nearness)
+
+
+def _can_sit(thing: Thing, seat: Thing) -> bool:
+    fits = KINDS[thing.kind].unit <= 1.2 * KINDS[seat.kind].unit and thing.size != "large"
+    still = thing.action in ("sit", "sleep") or (thing.kind == "bird" and thing.action == "stand")
+    return seat.kind in SEATS and seat.count == thing.count == 1 and fits and still
+
+
+def _all_in_sight(scene: Scene) -> bool:
+    """Whether every figure is inside the image for the most part, and none hides too much of another."""
+    figures = _back_to_front(scene).figures
+    extents = [figure.extent(scene.things[figure.thing]) for figure in figures]
+    for i, (x1, y1, x2, y2) in enumerate(extents):
+        headroom = y1 + (0.2 * (y2 - y1) if scene.things[figures[i].thing].kind in TALL else 0)
+        if min(scene.width - x1, x2) < 0.85 * (x2 - x1) or headroom < 0 or y2 > scene.height:
+            return False
+        for nearer in range(i + 1, len(extents)):
+            if figures[nearer].seat is None and _overlap(extents[i], extents[nearer]) > COVERED * (x2 - x1) * (y2 - y1):
+                return False
+    return True
+
+
+def _overlap(a: tuple[float, ...], b: tuple[float, ...]) -> float:
+    return max(0.0, min(a[2], b[2]) - max(a[0], b[0])) * max(0.0, min(a[3], b[3]) - max(a[1], b[1]))
+
+
+def _back_to_front(scene: Scene) -> Scene:
+    return replace(scene, figures=tuple(sorted(scene.figures, key=lambda figure: figure.depth)))

@@ -1,0 +1,214 @@
+"""The demo's words: how kinds, colours, sizes, actions, places and relations are called, the usual word first."""
+
+from dataclasses import dataclass
+
+from pipeline.demo.trees import Word
+
+
+@dataclass(frozen=True)
+class Nouns:
+    """`small`: words said only of a small one."""
+
+    usual: tuple[str, ...]
+    small: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True)
+class Verb:
+    """A verb's forms; one without a `third` person is said with `is` and its participle only, as in `is parked`."""
+
+    lemma: str
+    third: str
+    participle: str
+
+
+NOUNS = {
+    "dog": Nouns(("dog", "hound"), ("puppy",)),
+    "cat": Nouns(("cat",), ("kitten",)),
+    "horse": Nouns(("horse",), ("pony", "foal")),
+    "sheep": Nouns(("sheep",), ("lamb",)),
+    "rabbit": Nouns(("rabbit", "bunny")),
+    "bird": Nouns(("bird",)),
+    "duck": Nouns(("duck",), ("duckling",)),
+    "man": Nouns(("man", "guy", "person")),
+    "woman": Nouns(("woman", "lady", "person")),
+    "boy": Nouns(("boy", "child", "kid")),
+    "girl": Nouns(("girl", "child", "kid")),
+    "car": Nouns(("car", "vehicle")),
+    "bus": Nouns(("bus", "coach")),
+    "bicycle": Nouns(("bicycle", "bike")),
+    "boat": Nouns(("boat",), ("dinghy",)),
+    "ball": Nouns(("ball",)),
+    "kite": Nouns(("kite",)),
+    "balloon": Nouns(("balloon",)),
+    "tree": Nouns(("tree",), ("sapling",)),
+    "house": Nouns(("house", "building"), ("cottage", "hut")),
+    "bench": Nouns(("bench", "seat")),
+    "tent": Nouns(("tent",)),
+    "chair": Nouns(("chair", "seat")),
+    "lamp": Nouns(("lamp", "light")),
+}
+_PLURALS = {"man": "men", "woman": "women", "person": "people", "child": "children", "sheep": "sheep"}
+
+GARMENTS = {
+    "man": ("shirt", "sweater"),
+    "woman": ("dress",),
+    "boy": ("shirt", "sweater", "cap"),
+    "girl": ("dress",),
+}
+"""A person's colour is that of what the person wears."""
+
+SIZE_WORDS = {"small": ("small", "little", "tiny"), "medium": (), "large": ("large", "big", "huge")}
+
+VERBS = {
+    "stand": (Verb("stand", "stands", "standing"),),
+    "run": (
+        Verb("run", "runs", "running"),
+        Verb("sprint", "sprints", "sprinting"),
+        Verb("race", "races", "racing"),
+        Verb("dash", "dashes", "dashing"),
+    ),
+    "jump": (Verb("jump", "jumps", "jumping"), Verb("leap", "leaps", "leaping"), Verb("hop", "hops", "hopping")),
+    "sit": (Verb("sit", "sits", "sitting"), Verb("rest", "rests", "resting")),
+    "sleep": (
+        Verb("sleep", "sleeps", "sleeping"),
+        Verb("lie", "lies", "lying"),
+        Verb("nap", "naps", "napping"),
+        Verb("doze", "dozes", "dozing"),
+    ),
+    "wave": (Verb("wave", "waves", "waving"),),
+    "swim": (Verb("swim", "swims", "swimming"), Verb("paddle", "paddles", "paddling")),
+    "graze": (Verb("graze", "grazes", "grazing"), Verb("eat", "eats", "eating"), Verb("feed", "feeds", "feeding")),
+    "fly": (Verb("fly", "flies", "flying"), Verb("soar", "soars", "soaring"), Verb("glide", "glides", "gliding")),
+    "hover": (Verb("float", "floats", "floating"), Verb("hover", "hovers", "hovering")),
+    "drive": (Verb("drive", "drives", "driving"), Verb("speed", "speeds", "speeding")),
+    "park": (Verb("park", "", "parked"),),
+    "sail": (Verb("sail", "sails", "sailing"),),
+    "float": (Verb("float", "floats", "floating"), Verb("drift", "drifts", "drifting")),
+    "lie": (Verb("lie", "lies", "lying"), Verb("rest", "rests", "resting")),
+    "bounce": (Verb("bounce", "bounces", "bouncing"),),
+}
+ADVERBS = {
+    "run": ("fast", "quickly", "away"),
+    "jump": ("high", "happily"),
+    "sleep": ("quietly", "peacefully"),
+    "sit": ("quietly", "still"),
+    "wave": ("happily",),
+    "fly": ("high", "freely"),
+    "bounce": ("high",),
+    "drive": ("fast", "slowly"),
+    "swim": ("slowly", "happily"),
+    "float": ("slowly", "quietly"),
+    "sail": ("slowly",),
+}
+
+PLACE_WORDS = {
+    "grass": ("on the grass", "in a grassy field", "on a green lawn", "in the park", "in a field"),
+    "meadow": ("in a meadow", "among the flowers/NNS", "in a flowery field", "among colorful flowers/NNS"),
+    "beach": ("on the beach", "on the sand", "on a sandy beach", "near the ocean", "by the sea"),
+    "street": ("on the street", "in the city", "on a city/NN street", "on the road", "in an urban street"),
+    "snow": ("in the snow", "on a snowy field", "in deep snow", "on a snowy hill"),
+    "lake": ("in the water", "in a lake", "in a blue lake", "in calm water"),
+    "forest": ("in the woods/NNS", "in a forest", "in a dark forest", "on the forest/NN floor"),
+    "room": ("in a room", "indoors", "inside", "in a living/NN room", "in a bright room"),
+    "desert": ("in the desert", "on a sand/NN dune", "in a sandy desert", "on the hot sand"),
+    "mountains": ("in the mountains/NNS", "on rocky ground", "near a snowy mountain", "on a rocky hillside"),
+}
+SKY_WORDS = {
+    "grass": ("over a grassy field", "above the grass"),
+    "meadow": ("over a meadow", "above the flowers/NNS"),
+    "beach": ("over the beach", "above the sand", "near the ocean"),
+    "street": ("over the street", "above the road", "in the city"),
+    "snow": ("over a snowy field", "above the snow"),
+    "lake": ("over the water", "above a lake", "over a blue lake"),
+    "forest": ("in the woods/NNS", "in a forest"),
+    "room": ("in a room", "indoors", "in a living/NN room"),
+    "desert": ("over the desert", "above the hot sand"),
+    "mountains": ("in the mountains/NNS", "over rocky ground"),
+}
+"""Where one flies."""
+
+PATH_WORDS = {
+    "grass": ("through the grass", "across a field", "across the lawn"),
+    "meadow": ("through a meadow", "through the flowers/NNS"),
+    "beach": ("along the beach", "across the sand", "along the shore"),
+    "street": ("down the street", "along a road", "through the city"),
+    "snow": ("through the snow", "across a snowy field"),
+    "forest": ("through the woods/NNS", "through a forest"),
+    "room": ("across the room", "through a room"),
+    "desert": ("across the desert", "through the sand"),
+    "mountains": ("over rocky ground", "through the mountains/NNS"),
+}
+"""Where one runs or drives."""
+
+VIEWS = {
+    "grass": ("a grassy field", "a green lawn", "a park"),
+    "meadow": ("a flowery meadow", "a field"),
+    "beach": ("a sandy beach", "the seaside"),
+    "street": ("a city/NN street", "a road"),
+    "snow": ("a snowy landscape", "a white field"),
+    "lake": ("a blue lake", "calm water"),
+    "forest": ("a dark forest", "the woods/NNS"),
+    "room": ("a living/NN room", "a bright room"),
+    "desert": ("a sandy desert", "a hot desert"),
+    "mountains": ("a rocky landscape", "snowy mountains/NNS"),
+}
+LIGHT_WORDS = {
+    "day": (),
+    "sunset": ("at sunset", "at dusk", "in the evening", "under an orange sky"),
+    "night": ("at night", "in the moonlight", "under the stars/NNS", "in the dark"),
+}
+RELATION_WORDS = {
+    "next to": ("next to", "beside", "near", "by", "close to"),
+    "in front of": ("in front of",),
+    "behind": ("behind",),
+    "above": ("above", "over"),
+    "under": ("under", "below", "beneath"),
+    "left of": ("to the left of", "on the left of"),
+    "right of": ("to the right of", "on the right of"),
+    "on": ("on", "on top of"),
+}
+
+A, AN, THE = Word("a", "a", "DET", "DT"), Word("an", "a", "DET", "DT"), Word("the", "the", "DET", "DT")
+IS, ARE = Word("is", "be", "AUX", "VBZ"), Word("are", "be", "AUX", "VBP")
+THERE = Word("there", "there", "PRON", "EX")
+AND, WHILE = Word("and", "and", "CCONJ", "CC"), Word("while", "while", "SCONJ", "IN")
+COMMA, STOP = Word(",", ",", "PUNCT", ","), Word(".", ".", "PUNCT", ".")
+NUMBERS = {2: Word("two", "two", "NUM", "CD"), 3: Word("three", "three", "NUM", "CD")}
+
+
+def noun(lemma: str, several: bool = False) -> Word:
+    return Word(plural(lemma), lemma, "NOUN", "NNS") if several else Word(lemma, lemma, "NOUN", "NN")
+
+
+def adjective(form: str) -> Word:
+    return Word(form, form, "ADJ", "JJ")
+
+
+def adverb(form: str) -> Word:
+    return Word(form, form, "ADV", "RB")
+
+
+def preposition(form: str) -> Word:
+    return Word(form, form, "ADP", "IN")
+
+
+def article(following: Word) -> Word:
+    """`a`, or `an` before a vowel."""
+    return AN if following.form[0] in "aeiou" else A
+
+
+def plural(lemma: str) -> str:
+    if lemma in _PLURALS:
+        return _PLURALS[lemma]
+    if lemma.endswith("y") and lemma[-2] not in "aeiou":
+        return lemma[:-1] + "ies"
+    return lemma + ("es" if lemma.endswith(("s", "ch", "x")) else "s")
+
+
+def kind_names() -> dict[str, list[str]]:
+    """The nouns that a thing of each kind may be called by, one and several."""
+    return {
+        kind: [form for lemma in (*nouns.usual, *nouns.small) for form in dict.fromkeys((lemma, plural(lemma)))]
+        for kind, nouns in NOUNS.items()
+    }

@@ -1,0 +1,171 @@
+"""The base classes of image encoders, and the inputs for making one."""
+
+import copy
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, NamedTuple, Protocol
+
+import numpy as np
+import torch
+from PIL import Image
+from torch import nn
+
+from pipeline.config.registry.stored import restore_encoder
+from pipeline.device import find_device
+from pipeline.given_vectors import require_made_by
+from pipeline.images.decode import ImageLimits
+from pipeline.images.extraction import ExtractionPlan, Extractor, choose_plan
+from pipeline.images.preprocess import Photograph, Preprocessing, load_all, prepare
+
+
+class EncoderParts(Protocol):
+    """What an encoder is restored from."""
+
+    settings: Mapping[str, Any]
+    tensors: Mapping[str, np.ndarray]
+
+
+@dataclass(frozen=True)
+class TrainImages:
+    """The images of the train split: `rows` of the table `images`, in the manifest with the fingerprint `manifest`."""
+
+    images: Any
+    rows: np.ndarray
+    manifest: str
+    read: Callable[..., bytes]
+    limits: ImageLimits
+    processes: int
+
+    def draw(self, count: int, seed: int) -> list[Photograph]:
+        """A random sample of `count`, or all if there are fewer."""
+        rows = np.random.default_rng(seed).permutation(self.rows)[:count]
+        return [Photograph.from_row(row) for row in self.images.take(rows).to_pylist()]
+
+    def describe(
+        self, what: str, photographs: Sequence[Photograph], preprocessing: Preprocessing, describe: Callable
+    ) -> list:
+        """`describe` applied to the pixels of each photograph; `what` labels the progress bar."""
+        from tqdm import tqdm
+
+        made = load_all(photographs, self.read, self.limits, preprocessing, self.processes, describe)
+        return list(tqdm(made, what, len(photographs), unit=" images", disable=None))
+
+
+class GivenFeatures(NamedTuple):
+    """Some RGB images, their names, and the `features` (n, dim) float32 of them that were made elsewhere."""
+
+    images: Sequence[Image.Image]
+    names: Sequence[str]
+    features: np.ndarray
+
+
+@dataclass(frozen=True)
+class EncoderMaterial:
+    """The inputs for making an encoder, beside its entry: the `seed`; `regions`, the settings that define an image's
+    regions; functions that return a file of weights and its SHA-256 (given its name and, if known, its SHA-256), a
+    folder that lies with these by its name (None: there is none), another encoder by name, the images to learn from,
+    and some images with the features that an entry names."""
+
+    seed: int
+    regions: Mapping[str, Any]
+    weights: Callable[[str, str | None], tuple[bytes, str]]
+    folder: Callable[[str], Path | None]
+    encoder: Callable[[str], EncoderParts]
+    train_images: Callable[[], TrainImages]
+    given: Callable[[Any], GivenFeatures]
+
+
+class Work(NamedTuple):
+    """How an encoder extracts features: `describe` processes one picture's pixels in the decoding process (None:
+    nothing), `extractor` batches of the results."""
+
+    describe: Callable[[np.ndarray], np.ndarray] | None
+    extractor: Extractor
+
+
+class ImageEncoder(nn.Module):
+    """Maps pixels (n, side, side, 3) uint8, made by `preprocessing`, to features (n, dim) float32.
+
+    pipeline.config.registry.encoders.EncoderSpec describes the methods that a subclass has beside `forward`.
+    """
+
+    def __init__(self, preprocessing: Preprocessing) -> None:
+        super().__init__()
+        self.preprocessing = preprocessing
+
+    @property
+    def dim(self) -> int:
+        side = self.preprocessing.side
+        with torch.inference_mode():
+            return self(torch.zeros(1, side, side, 3, dtype=torch.uint8)).shape[1]
+
+    def encode(self, images: Sequence[Image.Image]) -> np.ndarray:
+        """(n, dim) float32 of RGB images, on the CPU."""
+        pixels = np.stack([prepare(image, self.preprocessing) for image in images])
+        with torch.inference_mode():
+            return self(torch.from_numpy(pixels)).numpy()
+
+    def work(self, device: str, precision: str, batch_size: int) -> Work:
+        """How to extract images on `device` (auto, cpu, cuda, cuda:N), `batch_size` at once; in float32 where a
+        subclass does not look at `precision`."""
+        return Work(None, Extractor(self, ExtractionPlan(find_device(device), torch.float32, batch_size)))
+
+    def optimised(self, device: torch.device, dtype: torch.dtype) -> nn.Module:
+        """A faster copy on `device`, in `dtype`."""
+        return copy.deepcopy(self).to(device, dtype)
+
+
+class ModuleEncoder(ImageEncoder):
+    """Maps pixels (n, side, side, 3) uint8 to features (n, dim) float32, computed in the dtype of `body`.
+
+    `body` maps normalised images (n, 3, side, side) to features (n, dim), or to maps (n, dim, height, width), whose
+    mean is the feature; `flip` averages over mirror images.
+    """
+
+    def __init__(self, preprocessing: Preprocessing, body: nn.Module, flip: bool) -> None:
+        super().__init__(preprocessing)
+        self.body, self.flip = body, flip
+        self.dtype = next(body.parameters()).dtype
+        for name in ("mean", "std"):
+            values = torch.tensor(getattr(preprocessing, name)).reshape(3, 1, 1) * 255
+            self.register_buffer(name, values, persistent=False)
+
+    def forward(self, pixels: torch.Tensor) -> torch.Tensor:
+        images = self.normalise(pixels)
+        features = self._features(images)
+        return (features + self._features(images.flip(3))) / 2 if self.flip else features
+
+    def normalise(self, pixels: torch.Tensor) -> torch.Tensor:
+        """Pixels (n, height, width, 3) uint8 to the module's input (n, 3, height, width)."""
+        return pixels.permute(0, 3, 1, 2).to(torch.float32).sub_(self.mean).div_(self.std).to(self.dtype)
+
+    def _features(self, images: torch.Tensor) -> torch.Tensor:
+        output = self.body(images)
+        return output.mean((2, 3), dtype=torch.float32) if output.ndim == 4 else output.float()
+
+    def folded(self) -> nn.Module:
+        """A copy of the body that computes the same, in fewer passes where it can."""
+        return copy.deepcopy(self.body)
+
+    def optimised(self, device: torch.device, dtype: torch.dtype) -> "ModuleEncoder":
+        """A faster copy on `device`, in `dtype`, channels last like the pixels."""
+        body = self.folded().to(dtype=dtype, memory_format=torch.channels_last)
+        return ModuleEncoder(self.preprocessing, body, self.flip).to(device)
+
+    def work(self, device: str, precision: str, batch_size: int) -> Work:
+        """See `choose_plan`."""
+        return Work(None, Extractor(self, choose_plan(self, device, precision, batch_size)))
+
+
+class ImportedEncoder:
+    """The kind of features made elsewhere. What is stored of one is the encoder that its entry says has made them."""
+
+    @classmethod
+    def prepare(cls, entry: Any, material: EncoderMaterial) -> ImageEncoder:
+        """The encoder `entry.made_by`. Raises InputError where it describes some images otherwise than was given."""
+        parts = material.encoder(entry.made_by)
+        encoder, given = restore_encoder(parts.settings, parts.tensors), material.given(entry)
+        made = encoder.encode(given.images)
+        require_made_by(given.features, made, given.names, entry.path, entry.name, entry.made_by)
+        return encoder

@@ -1,0 +1,321 @@
+"""Queries, words and photographs, in the joint space of a bundle's model, encoded as what it indexes was."""
+
+import hashlib
+import json
+from collections import OrderedDict
+from collections.abc import Callable, Collection, Mapping, Sequence
+from functools import cached_property
+from importlib.util import find_spec
+from threading import Lock
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from pipeline.config.registry.stored import restore, restore_encoder, restore_text_encoder
+from pipeline.errors import MALFORMED, InputError, IntegrityError, UsageError, brief
+from pipeline.index.format import REBUILD
+from pipeline.multivectors import Items, MultiVectors, concatenate
+from pipeline.text.sequences import encode_tokens
+from pipeline.text.tokens import make_analyzer
+from pipeline.text.vocabulary import Vocabulary
+
+if TYPE_CHECKING:
+    from PIL.Image import Image
+
+    from pipeline.text.text_encoder import TextEncoder
+    from pipeline.text.trees import Trees
+
+VIEWS = ("dependency-trees", "phrase-trees")
+"""The forms of sentences that a QueryParser makes, as `pack_trees` orders them."""
+VECTORS = "vectors"
+"""The form of sentences that text encoders make."""
+
+FEW = 64
+"""Queries whose vectors are encoded as `encode_query` does, which may be dense."""
+MOST_SUGGESTED = 8
+"""Unknown words of a query for which a known one is looked for, which takes milliseconds each."""
+
+
+class QueryEncoder:
+    """Brings queries into the joint space of a pipeline.storage.bundle.Bundle's model; parts are read when first
+    needed."""
+
+    def __init__(self, bundle: Any) -> None:
+        self.bundle = bundle
+
+    @property
+    def multi_vector(self) -> bool:
+        """Whether its images and sentences have several vectors each."""
+        return self.bundle.card.get("kind") == "fragments"
+
+    def embed_sentence(self, sentence: str) -> Items:
+        """`sentence` in the joint space: (1, c) float32, or one item of several vectors."""
+        form = self._encode(sentence)
+        return self._computed(lambda: self._model.embed_sentences(form))
+
+    def embed_sentences(self, sentences: Sequence[str]) -> Items:
+        """One or more `sentences` in the joint space, (n, c) float32 or n items; those that are parsed one by one."""
+        if set(VIEWS) & set(self._forms.views):
+            return concatenate([self.embed_sentence(sentence) for sentence in sentences])
+        forms = self._forms(sentences)
+        return self._computed(lambda: self._model.embed_sentences(forms))
+
+    def embed_image(self, features: Mapping[str, np.ndarray]) -> np.ndarray:
+        """(1, c) float32. Raises UsageError where an encoder of the model is missing among the features."""
+        self._require_encoders(features)
+        return self._computed(lambda: self._model.embed_images(features))
+
+    def stored_encoders(self) -> "dict[str, StoredEncoder]":
+        """The encoders of photographs, by name. Raises UsageError where one is missing."""
+        self._require_encoders(self.bundle.card["encoders"])
+        return {name: StoredEncoder(self.bundle, name) for name in self.encoders}
+
+    def _require_encoders(self, names: Collection[str]) -> None:
+        if missing := [name for name in self.encoders if name not in names]:
+            raise UsageError(
+                f"{self.bundle.folder} has no encoder {missing[0]}, whose features were imported, so it cannot be"
+                " searched with photographs; name the encoder that made them in made_by, and build the index again"
+            )
+
+    def _computed(self, embed: Callable[[], Items]) -> Items:
+        """What the model makes of a query. IntegrityError where it does not fit the bundle's vocabulary or encoders."""
+        try:
+            items = embed()
+            vectors = items.vectors if isinstance(items, MultiVectors) else items
+        except (*MALFORMED, IntegrityError) as error:
+            raise IntegrityError(
+                f"the model in {self.bundle.folder} does not fit its vocabulary or encoders ({brief(error)}); {REBUILD}"
+            ) from error
+        if vectors.ndim != 2 or not np.isfinite(vectors).all():
+            raise IntegrityError(f"the model in {self.bundle.folder} makes vectors that are not finite; {REBUILD}")
+        return items
+
+    def unknown_words(self, sentence: str) -> list[str]:
+        """The words of `sentence` that are in no vocabulary of the model, and so are ignored."""
+        readers = self._forms.readers
+        unknown = [
+            [
+                word
+                for word in reader.unknown(sentence)
+                if all(other.unknown(word) for other in readers if other is not reader)
+            ]
+            for reader in readers
+        ]
+        return min(unknown, key=len)  # a vocabulary of lemmas may name one that the others know in another form alone
+
+    def suggest(self, word: str) -> str | None:
+        """The known word that is nearest to an unknown one by its spelling; None where none is near."""
+        return next(filter(None, (reader.suggest(word) for reader in self._forms.readers)), None)
+
+    def ignored(self, *texts: str) -> dict[str, str | None]:
+        """The words of some texts that are ignored, each of the first few with the known one that is spelt like it."""
+        words = dict.fromkeys(word for text in texts for word in self.unknown_words(text))
+        return {word: self.suggest(word) if place < MOST_SUGGESTED else None for place, word in enumerate(words)}
+
+    def require_words(self, minus: Sequence[str], plus: Sequence[str]) -> None:
+        """Raises InputError where no words are given to change an image, and as `require_known` for each."""
+        if not (*minus, *plus):
+            raise InputError("no words change the image; give a word to take away or to add")
+        for word in (*minus, *plus):
+            self.require_known(word)
+
+    def require_known(self, sentence: str) -> None:
+        """Raises InputError where `sentence` is blank, and naming its words when nothing in the model knows any that is
+        not a stop word."""
+        if not sentence.strip():
+            raise InputError("the sentence is empty; write some words")
+        readers = self._forms.readers
+        if not any(reader.searches(sentence) for reader in readers):
+            words = spell(self.ignored(sentence)) or "it has only stop words and signs"
+            kind = "no word but stop words" if any(reader.knows(sentence) for reader in readers) else "no word"
+            raise InputError(f"{kind} of {sentence!r} is in the vocabulary ({words}); use other words")
+
+    @property
+    def encoders(self) -> tuple[str, ...]:
+        """The encoders whose features `sentences` takes."""
+        return self._model.encoders
+
+    @property
+    def model(self) -> Any:
+        return self._model
+
+    @property
+    def text_encoders(self) -> "dict[str, TextEncoder]":
+        """By name; none for a model that reads words one by one."""
+        return self._forms.encoders
+
+    def _encode(self, sentence: str) -> Any:
+        """`sentence` alone in the form that the model takes."""
+        return self._forms([sentence])
+
+    @cached_property
+    def _forms(self) -> "QueryForms":
+        return QueryForms(self.bundle, self._model)
+
+    @cached_property
+    def _model(self) -> Any:
+        bundle, parameters = self.bundle, self.bundle.model()
+        model = restore(bundle.card["registered"], parameters.settings, parameters.tensors, where=bundle.folder)
+        names = getattr(model, "encoders", ())
+        if not all(isinstance(name, str) for name in names):
+            raise IntegrityError(f"the model in {self.bundle.folder} names its encoders {names}; {REBUILD}")
+        return model
+
+
+class QueryForms:
+    """What turns texts into the form that the `model` of a bundle takes: `encoders`, its text encoders by name, and
+    `vocabularies` by the form of tokens or trees that each is for. Raises UsageError for imported vectors whose encoder
+    is not there, and for trees where there is no parser to make them of a query; IntegrityError for a bundle that lacks
+    a part."""
+
+    def __init__(self, bundle: Any, model: Any) -> None:
+        self.bundle, self.each = bundle, model.sentence_view == "each"
+        self.views = model.views if self.each else (model.sentence_view,)
+        self.encoders: dict[str, TextEncoder] = {}
+        if VECTORS in self.views:
+            if not model.text_encoders:
+                raise IntegrityError(f"the model in {bundle.folder} names no text encoder; {REBUILD}")
+            if missing := [name for name in model.text_encoders if name not in bundle.card.get("text_encoders", {})]:
+                raise UsageError(
+                    f"{bundle.folder} has no text encoder {missing[0]}, whose vectors were imported, so it cannot be"
+                    " searched in words; name the one that made them in made_by, and build the index again"
+                )
+            stored = {name: bundle.text_encoder(name) for name in model.text_encoders}
+            self.encoders = {
+                name: restore_text_encoder(parameters.settings, parameters.tensors, bundle.folder)
+                for name, parameters in stored.items()
+            }
+        words = [view for view in self.views if view != VECTORS]
+        parsed = [view for view in words if view in VIEWS]
+        if parsed and (remedy := missing_parser(bundle.card.get("parse"))):
+            raise UsageError(
+                f"{bundle.card['model']} reads {parsed[0].replace('-', ' ')}, and a query in words is not parsed:"
+                f" search with a photograph (--image), or the index of a model that reads plain words, or {remedy}"
+            )
+        value = bundle.vocabulary() if words else {}
+        try:
+            self.vocabularies = {
+                view: Vocabulary.from_dict(value["views"][view] if self.each else value) for view in words
+            }
+        except MALFORMED as error:
+            raise IntegrityError(f"the vocabulary of {bundle.folder} cannot be used: {error}; get it anew") from error
+
+    @property
+    def readers(self) -> list[Any]:
+        """All that know words, each with `knows`, `searches`, `unknown` and `suggest`."""
+        return [*self.encoders.values(), *self.vocabularies.values()]
+
+    @property
+    def terms(self) -> Sequence[str]:
+        """The words, and pairs of words, that a text encoder or vocabulary lists; nothing where none does."""
+        return next((reader.terms for reader in self.readers if reader.terms), ())
+
+    def __call__(self, texts: Sequence[str]) -> Any:
+        """`texts` in the form that the model takes; trees of a single one."""
+        forms = {view: self._form(view, texts) for view in self.views}
+        return forms if self.each else forms[self.views[0]]
+
+    def _form(self, view: str, texts: Sequence[str]) -> Any:
+        if view == VECTORS:
+            few = len(texts) <= FEW
+            return {
+                name: (encoder.encode_query if few else encoder.encode)(texts)
+                for name, encoder in self.encoders.items()
+            }
+        if view in VIEWS:
+            return self._parser.trees(texts[0], view, self.vocabularies[view])
+        return encode_tokens(texts, self.vocabularies[view])
+
+    @cached_property
+    def _parser(self) -> "QueryParser":
+        return QueryParser(self.bundle.parser(), self.bundle.card["parse"]["max_words"], self.bundle.labels())
+
+
+def missing_parser(parse: Mapping[str, Any] | None) -> str | None:
+    """What to do before queries can be parsed; None where nothing is missing. `parse` is that of the bundle's card."""
+    if parse is None:
+        return "build the index again"
+    if parse["engine"] != "spacy":
+        return "parse with spaCy (parse.engine spacy): its trees come from another parser's files"
+    return None if find_spec("spacy") else "pip install 'jointspace[parse]' for spaCy, which parsed its sentences"
+
+
+class QueryParser:
+    """Trees of sentences, over the words of a vocabulary and the `labels` of a label table.
+
+    `pipeline` is the spaCy pipeline that parsed the bundle's sentences; a sentence of more than `max_words` words
+    becomes a chain, as there. Threads may share it: they take turns.
+    """
+
+    def __init__(self, pipeline: Any, max_words: int, labels: Mapping[str, Any]) -> None:
+        from pipeline.text.parsing import BatchParser, require_spacy  # which plain words do without
+        from pipeline.text.trees import LabelTable
+
+        require_spacy()
+        self._parse = BatchParser(lambda: pipeline, max_words)
+        self._labels = LabelTable.from_dict(labels)
+        self._lock = Lock()
+
+    def trees(self, sentence: str, view: str, vocabulary: Vocabulary) -> "Trees":
+        """One tree of the form `view`."""
+        from pipeline.text.trees import fit_trees, pack_trees
+
+        with self._lock:
+            (parsed,) = self._parse([sentence])
+        fitted = fit_trees([parsed.parse], [parsed.tree], [sentence], make_analyzer(vocabulary.settings))
+        return pack_trees(fitted, vocabulary, self._labels)[VIEWS.index(view)]
+
+
+def spell(ignored: Mapping[str, str | None]) -> str:
+    """Words that are not known, and what may be meant: `purpel (purple?), zyx`."""
+    return ", ".join(f"{word} ({near}?)" if near else word for word, near in ignored.items())
+
+
+class StoredEncoder:
+    """The encoder `name` of a pipeline.storage.bundle.Bundle, which is read when it is opened."""
+
+    def __init__(self, bundle: Any, name: str) -> None:
+        self._bundle, self._name = bundle, name
+        self.settings: Mapping[str, Any] = bundle.card["encoders"][name]
+
+    @property
+    def key(self) -> str:
+        """The same for two that read the same file and have the same settings, whatever their bundles say of them."""
+        about = self._bundle.about(f"encoders/{self._name}/model.safetensors")
+        return f"{about['sha256']}{json.dumps(self.settings, sort_keys=True)}"
+
+    def open(self) -> Any:
+        """What has `encode`, of RGB images, (n, dim) float32."""
+        return restore_encoder(self.settings, self._bundle.encoder(self._name).tensors)
+
+
+def encode_image(image: "Image", encoders: Mapping[str, Any]) -> dict[str, np.ndarray]:
+    """Encoder name -> (1, dim) float32 of an RGB image, by encoders that were opened."""
+    return {name: encoder.encode([image]) for name, encoder in encoders.items()}
+
+
+class SharedEncoders:
+    """Encoders of several bundles: each is opened once, when it is first needed, and the features of the last KEPT
+    photographs are kept, so that several models, or another question, do not encode them again. For one thread."""
+
+    KEPT = 64
+
+    def __init__(self, decode: Callable[[bytes], "Image"]) -> None:
+        self._decode = decode
+        self._opened: dict[str, Any] = {}
+        self._features: OrderedDict[tuple[str, str], np.ndarray] = OrderedDict()
+
+    def __call__(self, data: bytes, encoders: Mapping[str, StoredEncoder]) -> dict[str, np.ndarray]:
+        """Encoder name -> (1, dim) float32 of an encoded image. Two encoders are one where their `key` is the same."""
+        digest = hashlib.sha256(data).hexdigest()
+        keys = {name: encoder.key for name, encoder in encoders.items()}
+        missing = {key: encoders[name] for name, key in keys.items() if (digest, key) not in self._features}
+        image = self._decode(data) if missing else None
+        for key, encoder in missing.items():
+            if key not in self._opened:
+                self._opened[key] = encoder.open()
+            self._features[digest, key] = self._opened[key].encode([image])
+        features = {name: self._features[digest, key] for name, key in keys.items()}
+        while len(self._features) > self.KEPT:
+            self._features.popitem(last=False)
+        return features

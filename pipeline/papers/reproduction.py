@@ -1,0 +1,315 @@
+"""The papers' tables again: the printed numbers, ours below them, and the difference, as Markdown."""
+
+import re
+from collections.abc import Callable, Iterable, Mapping, Sequence, Set
+from dataclasses import dataclass
+from itertools import groupby, product
+from typing import Any
+
+import numpy as np
+
+from pipeline.config.registry.generators import GENERATORS
+from pipeline.evaluate.summary import recall_sum, with_folds
+from pipeline.metrics.paired import Columns, Draw, compare_draws
+from pipeline.metrics.retrieval import PROTOCOLS, Bootstrap
+from pipeline.papers.printed import ELSEWHERE, TABLES
+from pipeline.papers.printed.form import BLEU, PrintedRow, PrintedTable
+
+HEADINGS = {"recall@1": "R@1", "recall@5": "R@5", "recall@10": "R@10", "median_rank": "Med r", "mean_rank": "mean rank"}
+TOLERANCE = 0.02
+"""Share by which a gallery may differ from a printed one, since ingest leaves duplicates out."""
+HEADINGS |= {metric: f"B-{n}" for n, metric in enumerate(BLEU, 1)}
+HEADINGS |= {"meteor": "METEOR", "rouge_l": "ROUGE-L", "cider": "CIDEr"}
+TASKS = {
+    "image_to_sentence": "annotation", "sentence_to_image": "search", "sentence_similarity": "sentences of an image",
+    "region_to_phrase": "region annotation", "images": "images", "boxes": "boxes",
+}  # fmt: skip
+MISSING = {
+    "image_to_sentence": "images that find sentences (no test image has any)",
+    "sentence_to_image": "sentences that find images (no test image has any)",
+    "sentence_similarity": "sentences of one image (some test image has only one)",
+    "region_to_phrase": "regions that find phrases (phrases.models names the models that rank them)",
+    "images": "descriptions of images (generators names those that describe)",
+    "boxes": "descriptions of boxes (describe.boxes: true has them made)",
+}
+"""What a direction measures, and why a run may lack it."""
+WHOLE, FIRST = PROTOCOLS
+GALLERIES = {WHOLE: "every sentence in the gallery", FIRST: "the first sentence of each image in the gallery"}
+Draws = Callable[[str, Columns], Draw]
+"""A system of a run, measured in the gallery of the split by the sum of some columns of a table."""
+SHOWN = (
+    "loss", "negatives", "margin", "score", "sum", "cell", "encoders", "in place of", "space", "regions", "learns from",
+)  # fmt: skip
+"""Settings that are shown of every system of ours that has them."""
+
+
+@dataclass(frozen=True)
+class System:
+    """What a run has trained: models, or a generator, that differ in nothing but their seeds (`names`), under one
+    `label`. `model` is the registered one, `settings` its own in the words of the configuration, with `encoders`,
+    `regions` and `learns from`."""
+
+    label: str
+    names: Sequence[str]
+    model: str
+    settings: Mapping[str, Any]
+
+
+def systems(described: Iterable[tuple[str, str, Mapping[str, Any]]]) -> list[System]:
+    """The systems of models (name, registered model, settings): those that differ in `seed` alone are one."""
+
+    def alike(item: tuple[str, str, Mapping[str, Any]]) -> str:
+        _, model, settings = item
+        return repr((model, sorted((key, value) for key, value in settings.items() if key != "seed")))
+
+    every = list(described)
+    order = {key: number for number, key in reversed(list(enumerate(map(alike, every))))}
+    found = []
+    for _, group in groupby(sorted(every, key=lambda item: order[alike(item)]), alike):
+        names, models, settings = zip(*group, strict=True)
+        found.append(System(_label(names), names, models[0], settings[0]))
+    return found
+
+
+def _label(names: Sequence[str]) -> str:
+    """The name that models have in common, with how many they are."""
+    if len(names) == 1:
+        return names[0]
+    bases = dict.fromkeys(re.sub(r"-seed\d+", "", name) for name in names)
+    return f"{' and '.join(bases)}, {len(names)} seeds"
+
+
+@dataclass(frozen=True)
+class Measured:
+    """A system's `evaluations` in a gallery of a table, one a seed, or of the best seeds on dev alone."""
+
+    system: System
+    evaluations: Sequence[Mapping[str, Any]]
+
+    @property
+    def label(self) -> str:
+        best, all_ = len(self.evaluations), len(self.system.names)
+        return self.system.label + (f", the best {best} on dev" if best < all_ else "")
+
+    def values(self, direction: str, measure: str) -> list[float | None]:
+        return [one[direction][measure] for one in self.evaluations]
+
+
+def render(
+    evaluations: Iterable[Mapping[str, Any]],
+    systems: Sequence[System],
+    collection: str | None,
+    others: Sequence[str],
+    run: str,
+    draws: Draws,
+    bootstrap: Bootstrap,
+    protocol: str,
+) -> str:
+    """Every table of the papers with the `systems` of a run below the printed ones, by its `evaluations` of test by the
+    `protocol`, and paired intervals for the orders that a paper states.
+
+    A difference is given only where the settings are the paper's and every sentence is in the gallery; else they stand
+    below the table. `collection` is what the run's images are (None for one that no paper has): tables of others are
+    named with the reason why they are left out, unless they are among `others`, and so is every printed row without a
+    system of the run. A table that was measured with a gallery of a certain size is laid beside the whole split, or the
+    mean of its folds and the first of them, whichever are of that size. What a generator's descriptions are worth is an
+    evaluation too, with `images` and `boxes` for its directions, and so is the ranking of phrases and regions. `draws`
+    gives what orders are judged by.
+    """
+    every = [one for one in with_folds(evaluations) if one["protocol"].startswith(protocol)]
+    galleries = [one for one in every if one["split"] == "test"]
+    dev = {one["model"]: recall_sum(one) for one in every if one["split"] == "dev" and one["protocol"] == protocol}
+    parts = [
+        f"# The papers' tables on {run}",
+        "Below each printed row stand the systems of this run that are the same model, those nearest to the paper's"
+        " settings first, with the difference in brackets where the settings are the paper's; of several seeds the mean"
+        f" and the standard deviation. Ours is of the test split with {GALLERIES[protocol]}; where a table says so, it"
+        " is the mean over folds of the split.",
+    ]
+    for table in TABLES:
+        elsewhere = table.collection != collection
+        parts.append(f"## {table.seed}: {table.title}")
+        if elsewhere and table.collection not in others:
+            here = f"these images are {collection}" if collection else "reproduce.collection is null"
+            parts.append(f"Left out: it was measured on {table.collection}, and {here}.")
+            continue
+        if elsewhere:
+            parts.append(f"It was measured on {table.collection}, ours on {collection or 'other images'}.")
+        comparable = not elsewhere and protocol == WHOLE
+        parts.append(_table(table, galleries, dev, systems, comparable, draws, bootstrap))
+    parts += [f"## {seed}: {title}\n\nLeft out: {reason}." for (seed, title), reason in ELSEWHERE.items()]
+    return "\n\n".join(parts) + "\n"
+
+
+def _table(
+    table: PrintedTable,
+    galleries: Sequence[Mapping[str, Any]],
+    dev: Mapping[str, float],
+    systems: Sequence[System],
+    comparable: bool,
+    draws: Draws,
+    bootstrap: Bootstrap,
+) -> str:
+    sides = {direction for direction, _ in table.columns}
+    of_kind = [one for one in galleries if sides <= one.keys()]
+    fitting: dict[str, dict[str, Mapping[str, Any]]] = {}
+    for one in of_kind:
+        if _fits(table, one):
+            fitting.setdefault(one["protocol"], {})[one["model"]] = one
+    if of_kind and not fitting:
+        sizes = " and ".join(f"{count:,}" for count in sorted({one["n_images"] for one in of_kind}))
+        return (
+            f"Left out: it was measured with {table.images:,} test images at once, and ours are {sizes}; set"
+            " evaluate.folds so that the folds are of that size."
+        )
+    columns = [f"{TASKS[direction]} {HEADINGS[measure]}" for direction, measure in table.columns]
+    lines = [f"Ours: {protocol}.\n" for protocol in fitting if protocol not in PROTOCOLS]
+    lines += ["| as printed | ours | " + " | ".join(columns) + " |", "|---" * (len(columns) + 2) + "|"]
+    notes, below = [], {}
+    if not of_kind:
+        notes.append(f"Ours: this run has not measured {' or '.join(MISSING[side] for side in sorted(sides))}.")
+    for row in table.rows:
+        found = {protocol: _systems_of(row, table, systems, own, dev) for protocol, own in fitting.items()}
+        below[row.name] = next(iter(found.values()), [])
+        lines.append(_line(row.name, "", ["-" if number is None else f"{number:g}" for number in row.numbers]))
+        told = {}
+        for protocol, ours in found.items():
+            which = "".join(protocol.partition(",")[1:])
+            lines += [_line("", f"`{one.label}`{which}", _cells(table, row, one, comparable)) for one in ours]
+            told |= {one.label: f"- `{one.label}` beside {row.name}: {_tell(row, one)}." for one in ours}
+        notes += told.values()
+        each = (one.get("chance", {}) for own in fitting.values() for one in own.values())
+        expected = next((one for one in each if sides <= one.keys()), None)
+        if row.chance and expected:
+            cells = [f"**{expected[direction][measure]:.1f}**" for direction, measure in table.columns]
+            lines.append(_line("", "a random ranking", cells))
+        elif of_kind and not told:
+            notes.append(f"- {row.name}: none of ours, {row.reason or _absent(row.model, sides)}.")
+    return "\n".join([*lines, "", *notes, *_orders(table, below, draws, bootstrap)])
+
+
+def _absent(model: str | None, sides: Set[str]) -> str:
+    if sides == {"image_to_sentence", "sentence_to_image"} and model in {spec.name for spec in GENERATORS}:
+        return f"`{model}` ranks by perplexity where evaluate.generators names it"
+    return f"`{model}` is not among this run's models with these settings"
+
+
+def _systems_of(
+    row: PrintedRow,
+    table: PrintedTable,
+    systems: Sequence[System],
+    fitting: Mapping[str, Mapping[str, Any]],
+    dev: Mapping[str, float],
+) -> list[Measured]:
+    """The systems that are the row's model, those with the fewest settings that are not the paper's first; of each the
+    table's `top` best by `dev`, the sums of recalls there. A system whose encoders stand in place of the network of one
+    of the table's rows is of that row alone."""
+    found, networks = [], {_network(other) for other in table.rows if other.model == row.model}
+    for one in systems:
+        alike = all(one.settings.get(key) == value for key, value in row.kind.items())
+        stands_for = one.settings.get("in place of")
+        alike = alike and (stands_for not in networks or stands_for == _network(row))
+        if one.model == row.model and alike and all(name in fitting for name in one.names):
+            best = sorted(one.names, key=lambda name: -dev.get(name, 0.0))[: table.top]
+            found.append(Measured(one, [fitting[name] for name in one.names if name in best]))
+    return sorted(found, key=lambda one: len(_other(row, one.system)))
+
+
+def _network(row: PrintedRow) -> str | None:
+    return (row.settings or {}).get("encoders")
+
+
+def _other(row: PrintedRow, system: System) -> list[str]:
+    """The settings of the paper that a system has not."""
+    return [key for key, value in (row.settings or {}).items() if system.settings.get(key) != value]
+
+
+def _tell(row: PrintedRow, one: Measured) -> str:
+    """Its settings, and the paper's where these are others."""
+    theirs, other = row.settings or {}, _other(row, one.system)
+    told = [key for key in dict.fromkeys((*SHOWN, *theirs)) if key in one.system.settings or key in theirs]
+    parts = []
+    for key in told:
+        own = _word(one.system.settings.get(key, "none"))
+        parts.append(f"{key} {own}" + (f" (printed: {_word(theirs[key])})" if key in other else ""))
+    if row.settings is None:
+        parts.append("the paper cites this row and does not give its settings, so no difference is given")
+    elif other:
+        parts.append("no difference is given")
+    return "; ".join(parts)
+
+
+def _word(value: Any) -> str:
+    return f"{value:g}" if isinstance(value, float) else str(value)
+
+
+def _fits(table: PrintedTable, evaluation: Mapping[str, Any]) -> bool:
+    """Whether the gallery is the table's: the whole split where that does not tell its size."""
+    if table.images is None:
+        return evaluation["protocol"] in PROTOCOLS
+    return abs(evaluation["n_images"] - table.images) <= TOLERANCE * table.images
+
+
+def _cells(table: PrintedTable, row: PrintedRow, one: Measured, comparable: bool) -> list[str]:
+    alike = row.settings is not None and comparable and not _other(row, one.system)
+    cells = []
+    for (direction, measure), printed in zip(table.columns, row.numbers, strict=True):
+        values = one.values(direction, measure)
+        if any(value is None for value in values):
+            cells.append("-")
+            continue
+        cell = f"**{np.mean(values):.1f}**" + (f" ± {np.std(values, ddof=1):.1f}" if len(values) > 1 else "")
+        cells.append(cell + (f" ({np.mean(values) - printed:+.1f})" if alike and printed is not None else ""))
+    return cells
+
+
+def _line(first: str, second: str, cells: Sequence[str]) -> str:
+    return f"| {first} | {second} | " + " | ".join(cells) + " |"
+
+
+def _orders(
+    table: PrintedTable, below: Mapping[str, Sequence[Measured]], draws: Draws, bootstrap: Bootstrap
+) -> list[str]:
+    """A table of the orders that the paper states, each between the systems nearest to its own, unless one system
+    stands for both, and of how those further from it stand to these."""
+    named = [(a, b, below[a][0], below[b][0]) for a, b in table.orders if below[a] and below[b]]
+    stated = [(f"{a} above {b}", one, other) for a, b, one, other in named if one.system is not other.system]
+    others = [("", further, nearest) for nearest, *more in filter(None, below.values()) for further in more]
+    pairs = {(printed, one.label, other.label): (printed, one, other) for printed, one, other in (*stated, *others)}
+    compared = [
+        (pair, columns)
+        for pair, columns in product(pairs.values(), table.judged)
+        if all(None not in one.values(*column) for one in pair[1:] for column in columns)
+    ]
+    if not compared or not bootstrap.resamples:
+        return []
+    lines = [
+        "",
+        f"The order as printed, by {_criterion(table)}: ours minus ours among all images of the split, with the paired"
+        " 95% interval over images and seeds. Lines without a printed order compare two of ours below one row.",
+        "",
+        "| printed | ours | difference | held |",
+        "|---|---|---|---|",
+    ]
+    for (printed, one, other), columns in compared:
+        pair = [[draws(name, columns) for name in measured.system.names] for measured in (one, other)]
+        found = compare_draws(*pair, bootstrap)
+        low, high = found["ci95"]
+        cell = f"{found['difference']:+.1f} ({low:+.1f} to {high:+.1f})"
+        if columns[0][1] == "mean_rank":
+            low, high = -high, -low
+        held = "yes" if low > 0 else "no" if high < 0 else "not established"
+        labels = f"`{one.system.label}` - `{other.system.label}`"
+        if len(table.judged) > 1:
+            labels += f", {HEADINGS[columns[0][1]]}"
+        lines.append(_line(printed, labels, [cell, held if printed else ""]))
+    return lines
+
+
+def _criterion(table: PrintedTable) -> str:
+    first, *more = table.judged
+    if first[0][1].startswith("recall"):
+        return "the sum of its recalls, in points"
+    if first[0][1] == "mean_rank":
+        return "the sum of its mean ranks, fewer being better"
+    return " and by ".join(HEADINGS[columns[0][1]] for columns in (first, *more)) + ", in points"

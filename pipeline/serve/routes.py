@@ -1,0 +1,327 @@
+"""Which address asks what, and what a request hands over, checked. /openapi.json describes it."""
+
+import asyncio
+from collections.abc import Callable, Mapping, Sequence
+from concurrent.futures import Executor
+from typing import Annotated, Any
+
+from fastapi import APIRouter, Depends, File, Form, Path, Query, Request, UploadFile
+from fastapi.responses import PlainTextResponse, Response
+from prometheus_client import CONTENT_TYPE_LATEST
+from starlette.exceptions import HTTPException
+
+from pipeline.errors import InputError
+from pipeline.index.conditions import LONGEST
+from pipeline.index.search import Hit
+from pipeline.serve import answers
+from pipeline.serve.border import Limits
+from pipeline.serve.gallery import ServedGallery
+from pipeline.serve.service import Describer, Service
+
+WHERE = "only images of whose columns this is true, or their sentences: price < 20 and taken >= '2024-01-01'"
+LARGEST_ID = 2**63 - 1
+KEPT_SECONDS = 60
+"""For which a browser may show a photograph without asking again, whether it is still there."""
+SHOWN = (
+    (0, b"\xff\xd8\xff", "image/jpeg"), (0, b"\x89PNG\r\n", "image/png"), (0, b"GIF8", "image/gif"),
+    (8, b"WEBP", "image/webp"), (0, b"BM", "image/bmp"),
+)  # fmt: skip
+"""Where which bytes stand in the formats that every browser shows; others are saved."""
+router = APIRouter(responses={status: {"model": answers.ErrorAnswer} for status in (404, 408, 413, 422, 503)})
+
+
+async def _service(request: Request) -> Service:
+    return request.app.state.service
+
+
+Shared = Annotated[Service, Depends(_service)]
+
+
+async def _gallery(service: Shared, model: Annotated[str, Path()]) -> ServedGallery:
+    if model not in service.shelf.names:
+        raise HTTPException(404, f"there is no model {model[:80]!r}; there are {', '.join(service.shelf.names)}")
+    return await service.shelf.gallery(model)
+
+
+async def _describer(service: Shared, generator: Annotated[str, Path()]) -> Describer:
+    if generator not in service.describers:
+        names = ", ".join(service.describers) or "none"
+        raise HTTPException(404, f"there is no generator {generator[:80]!r}; there are {names}")
+    return service.describers[generator]
+
+
+async def _given_top(service: Shared, top: Annotated[int | None, Query()] = None) -> int | None:
+    if top is not None and not 1 <= top <= service.limits.max_top:
+        raise InputError(f"top is {top}; give a number from 1 to {service.limits.max_top}")
+    return top
+
+
+GivenTop = Annotated[int | None, Depends(_given_top)]
+
+
+async def _top(service: Shared, given: GivenTop) -> int:
+    return given or service.limits.top
+
+
+async def _photograph(
+    service: Shared,
+    photograph: Annotated[UploadFile | None, File(description="the file")] = None,
+    image_id: Annotated[int | None, Form(ge=0, le=LARGEST_ID, description="an image of `of`, in place of it")] = None,
+    of: Annotated[str | None, Form(description="the model whose index has the image")] = None,
+) -> bytes:
+    """An uploaded photograph, or one that an index has."""
+    if (photograph is None) == (image_id is None) or (image_id is None) != (of is None):
+        raise InputError("give a photograph, or the image_id of one and the model that has it as `of`")
+    if photograph is None:
+        return (await service.run(service.showing, (await _gallery(service, of)).original, image_id))[0]
+    data = await photograph.read()
+    if len(data) > service.limits.max_upload_bytes:
+        raise HTTPException(413, f"the photograph has more than {service.limits.max_upload_bytes} bytes")
+    await service.run(service.checking, service.check, data)
+    return data
+
+
+Asked = Annotated[ServedGallery, Depends(_gallery)]
+Top = Annotated[int, Depends(_top)]
+Where = Annotated[str | None, Query(description=WHERE, max_length=LONGEST)]
+Uploaded = Annotated[bytes, Depends(_photograph)]
+
+
+def _require_sentence(sentence: str, limits: Limits) -> str:
+    """`sentence`, if there is something in it, and not too much. Raises InputError."""
+    if not sentence.strip():
+        raise InputError("the sentence is empty; write some words")
+    if len(sentence) > limits.max_sentence_chars:
+        raise InputError(f"the sentence has {len(sentence)} characters; write at most {limits.max_sentence_chars}")
+    return sentence
+
+
+@router.get("/api/health")
+async def health(service: Shared) -> dict[str, Any]:
+    """Whether the server answers, and for which models."""
+    return {"status": "ok", "models": list(service.shelf.names)}
+
+
+@router.get("/metrics", response_class=PlainTextResponse)
+async def metrics(service: Shared) -> Response:
+    """Requests, errors and latencies, in Prometheus's text format."""
+    return Response(service.metrics.to_text(), media_type=CONTENT_TYPE_LATEST)
+
+
+@router.get("/api/models")
+async def list_models(service: Shared) -> answers.ModelsAnswer:
+    """The models and generators that can be asked, and the limits of a request."""
+    galleries = {name: await service.shelf.gallery(name) for name in service.shelf.names}
+    measuring = (service.run(service.searching, getattr, gallery, "scale") for gallery in galleries.values())
+    scales = [scale for scale, _ in await asyncio.gather(*measuring)]
+    models = [
+        answers.ModelAnswer(
+            model=name,
+            registered=gallery.card["registered"],
+            metric=gallery.card["metric"],
+            images=gallery.count("images"),
+            sentences=gallery.count("sentences"),
+            encoders=list(gallery.card["encoders"]),
+            collection=gallery.collection,
+            collection_id=gallery.card["inputs"].get("manifest", str(gallery.bundle.folder)),
+            regions=gallery.has_regions,
+            scale=scale,
+            columns=gallery.columns,
+            examples=gallery.examples,
+        )
+        for (name, gallery), scale in zip(galleries.items(), scales, strict=True)
+    ]
+    generators = [
+        answers.GeneratorAnswer(
+            generator=name, registered=describer.registered, encoders=describer.generator.encoders, top=describer.top
+        )
+        for name, describer in service.describers.items()
+    ]
+    keys = ("top", "max_top", "among", "max_sentence_chars", "max_upload_bytes")
+    return answers.ModelsAnswer(
+        models=models, generators=generators, **{key: getattr(service.limits, key) for key in keys}
+    )
+
+
+async def _list_images(
+    service: Service, pool: Executor, model: str, gallery: ServedGallery, words: Sequence[str],
+    search: Callable[..., list[Hit]], *arguments: Any,
+) -> answers.ImagesAnswer:  # fmt: skip
+    """What a `search` with these `arguments` finds in a thread of `pool`, and those of the `words` that are ignored."""
+
+    def find() -> tuple[list[Hit], Mapping[str, str | None], list[str | None]]:
+        hits = search(*arguments)
+        return hits, gallery.ignored(*words), gallery.captions([hit.row["image_id"] for hit in hits])
+
+    found, seconds = await service.run(pool, find)
+    return answers.list_images(model, *found, seconds)
+
+
+@router.get("/api/models/{model}/images")
+async def find_images(
+    service: Shared, model: str, gallery: Asked, top: Top, sentence: Annotated[str, Query()], where: Where = None
+) -> answers.ImagesAnswer:
+    """The photographs nearest to a sentence."""
+    _require_sentence(sentence, service.limits)
+    asked = [sentence], gallery.images, sentence, top, where
+    return await _list_images(service, service.searching, model, gallery, *asked)
+
+
+@router.get("/api/models/{model}/regions")
+async def find_regions(
+    service: Shared, model: str, gallery: Asked, top: Top, snippet: Annotated[str, Query()], where: Where = None
+) -> answers.ImagesAnswer:
+    """The regions nearest to some words, at most one a photograph, of a model that compares regions with words."""
+    _require_sentence(snippet, service.limits)
+    asked = [snippet], gallery.regions, snippet, top, where
+    return await _list_images(service, service.searching, model, gallery, *asked)
+
+
+@router.post("/api/models/{model}/sentences")
+async def find_sentences(
+    service: Shared, model: str, gallery: Asked, top: Top, photograph: Uploaded, where: Where = None
+) -> answers.SentencesAnswer:
+    """The sentences nearest to a photograph: the file `photograph` of a form, or `image_id` and `of`."""
+    hits, seconds = await service.run(service.encoding, gallery.sentences, photograph, top, where)
+    keys = ("sentence_id", "image_id", "text")
+    results = [
+        answers.SentenceAnswer(rank=hit.rank, score=hit.score, **{key: hit.row[key] for key in keys}) for hit in hits
+    ]
+    return answers.SentencesAnswer(model=model, seconds=seconds, results=results)
+
+
+@router.post("/api/models/{model}/similar")
+async def find_similar(
+    service: Shared,
+    model: str,
+    gallery: Asked,
+    top: Top,
+    photograph: Uploaded,
+    where: Where = None,
+    sentence: Annotated[str | None, Form()] = None,
+    weight: Annotated[float, Form(ge=0, le=1)] = 0.5,
+) -> answers.ImagesAnswer:
+    """The photographs nearest to a photograph, or to it and a sentence, which counts for `weight`."""
+    words = [] if sentence is None else [_require_sentence(sentence, service.limits)]
+    asked = words, gallery.similar, photograph, top, sentence, weight, where
+    return await _list_images(service, service.encoding, model, gallery, *asked)
+
+
+@router.post("/api/models/{model}/arithmetic")
+async def find_by_arithmetic(
+    service: Shared,
+    model: str,
+    gallery: Asked,
+    top: Top,
+    photograph: Uploaded,
+    where: Where = None,
+    minus: Annotated[Sequence[str], Form()] = (),
+    plus: Annotated[Sequence[str], Form()] = (),
+) -> answers.ImagesAnswer:
+    """The photographs nearest to a photograph less the words `minus` plus the words `plus`.
+
+    The best of them are in the order of their distance to their mean, so that scores need not fall with rank.
+    """
+    words = [_require_sentence(word, service.limits) for word in (*minus, *plus)]
+    asked = words, gallery.analogy, photograph, minus, plus, top, service.limits.among, where
+    return await _list_images(service, service.encoding, model, gallery, *asked)
+
+
+@router.post("/api/generators/{generator}/descriptions")
+async def describe_photograph(
+    service: Shared,
+    generator: str,
+    describer: Annotated[Describer, Depends(_describer)],
+    top: GivenTop,
+    photograph: Uploaded,
+) -> answers.DescriptionsAnswer:
+    """Sentences that a generator makes for a photograph."""
+    if service.turns.locked():
+        raise HTTPException(503, "too many photographs at once; try again in a second", {"Retry-After": "1"})
+    async with service.turns:
+        features, encoding = await service.run(service.encoding, describer.features, photograph)
+        arguments = features, top or describer.top
+        sentences, describing = await service.run(service.describing, describer.describe, *arguments)
+    results = [answers.DescriptionAnswer(rank=rank, **sentence) for rank, sentence in enumerate(sentences, 1)]
+    return answers.DescriptionsAnswer(generator=generator, seconds=encoding + describing, results=results)
+
+
+@router.get("/api/models/{model}/photographs")
+async def list_photographs(
+    service: Shared, model: str, gallery: Asked, top: Top, where: Where = None
+) -> answers.BrowseAnswer:
+    """Some of the photographs, spread over all, to begin with; a greater `top` lists the same ones first."""
+    (count, rows), _ = await service.run(service.searching, gallery.browse, top, where)
+    results = [answers.PhotographAnswer(**answers.describe_image(model, row, caption)) for row, caption in rows]
+    return answers.BrowseAnswer(model=model, count=count, results=results)
+
+
+@router.get("/api/models/{model}/columns")
+async def list_columns(service: Shared, model: str, gallery: Asked) -> answers.ColumnsAnswer:
+    """The columns that a condition can be about, and what they hold."""
+    columns, _ = await service.run(service.searching, getattr, gallery, "facets")
+    return answers.ColumnsAnswer(model=model, columns=columns)
+
+
+class Pictured:
+    """The image of an address, and the gallery that has it."""
+
+    def __init__(
+        self, service: Shared, model: str, gallery: Asked, image_id: Annotated[int, Path(ge=0, le=LARGEST_ID)]
+    ) -> None:
+        self.service = service
+        self.model = model
+        self.gallery = gallery
+        self.image_id = image_id
+
+    async def ask(self, method: Callable[[int], Any]) -> Any:
+        """What a method of the gallery gives for the image; 404 where there is none to be shown."""
+        try:
+            return (await self.service.run(self.service.showing, method, self.image_id))[0]
+        except InputError as error:
+            raise HTTPException(404, str(error)) from error
+
+
+OfImage = Annotated[Pictured, Depends()]
+
+
+@router.get("/api/models/{model}/photographs/{image_id}", response_class=Response)
+async def show_photograph(image: OfImage) -> Response:
+    """A small JPEG of a photograph of the bundle, by its image_id."""
+    return _jpeg(await image.ask(image.gallery.thumbnail))
+
+
+@router.get("/api/models/{model}/photographs/{image_id}/large", response_class=Response)
+async def show_large_photograph(image: OfImage) -> Response:
+    """A large JPEG of it, of its pixels alone."""
+    return _jpeg(await image.ask(image.gallery.large))
+
+
+@router.get("/api/models/{model}/photographs/{image_id}/original", response_class=Response)
+async def give_original(image: OfImage) -> Response:
+    """Its file, with what a camera wrote into it, where `serve.originals` allows that."""
+    if not image.service.originals:
+        raise HTTPException(404, "this server shows no files as they are; ask for the large photograph")
+    data = await image.ask(image.gallery.original)
+    kind = next((kind for start, mark, kind in SHOWN if data[start : start + len(mark)] == mark), None)
+    headers = {"Cache-Control": "no-store"} | ({} if kind else {"Content-Disposition": "attachment"})
+    return Response(data, media_type=kind or "application/octet-stream", headers=headers)
+
+
+@router.get("/api/models/{model}/photographs/{image_id}/about")
+async def describe_image(image: OfImage) -> answers.AboutAnswer:
+    """What is known of it: its name, its own sentences and columns, and where it can be seen."""
+    row = await image.ask(image.gallery.row)
+    sentences = await image.ask(image.gallery.sentences_of)
+    shown = answers.describe_image(image.model, row, next(iter(sentences), None))
+    return answers.AboutAnswer(
+        **shown,
+        split=row["split"],
+        sentences=sentences,
+        large=f"{shown['photograph']}/large",
+        original=f"{shown['photograph']}/original" if image.service.originals else None,
+    )
+
+
+def _jpeg(data: bytes) -> Response:
+    return Response(data, media_type="image/jpeg", headers={"Cache-Control": f"private, max-age={KEPT_SECONDS}"})

@@ -1,0 +1,175 @@
+"""Reading files: regular files only, by names that lead nowhere else, and every failure is a full sentence.
+
+A pipe would wait for a writer forever, and a device never ends; both are refused without waiting. Names that stand in a
+file, such as a bundle's card or a model's list of encoders, may be a stranger's: joined to a folder unchecked, they
+could lead anywhere.
+"""
+
+import errno
+import hashlib
+import mmap
+import os
+import re
+import stat
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any, BinaryIO
+
+from pipeline.errors import IntegrityError
+from pipeline.plain_files import kind_of
+
+REMEDY = "run its stage again by the command that `jointspace verify` prints for its run"
+REASONS = {
+    errno.EISDIR: "it is a folder, not a file); move it away and",
+    errno.ENOTDIR: "a file stands where a folder of that path should be); move it away and",
+    errno.ELOOP: "links lead in a circle); remove the link and",
+}
+DRIVE = re.compile(r"[A-Za-z]:")
+UNPLAIN = re.compile(r"\\|(?:^|\0)(?:/|[A-Za-z]:|\0|$)|(?:^|[/\0])\.\.(?:[/\0]|$)", re.ASCII)
+"""In names that NUL divides."""
+SHOWN = 120  # characters of a name that an error quotes
+
+
+def open_regular(path: Path) -> BinaryIO:
+    """The file `path`, open for reading. Raises OSError if it is not a regular file, too."""
+    file = open(path, "rb", opener=_without_waiting)  # noqa: SIM115 (the caller closes it)
+    if (other := kind_of(os.fstat(file.fileno()).st_mode)) is not None:
+        file.close()
+        raise OSError(errno.EINVAL, f"it is {other}, not a file", str(path))
+    return file
+
+
+def _without_waiting(path: str, flags: int) -> int:
+    return os.open(path, flags | os.O_NONBLOCK | os.O_CLOEXEC)
+
+
+@contextmanager
+def refusing(path: Path, remedy: str = REMEDY, missing: str | None = None) -> Iterator[None]:
+    """Turn an OSError from reading `path` into an IntegrityError; `missing` replaces the message for no such file."""
+    try:
+        yield
+    except OSError as error:
+        raise IntegrityError(explain(path, error, remedy, missing)) from error
+
+
+def explain(path: Path, error: OSError, remedy: str = REMEDY, missing: str | None = None) -> str:
+    """A sentence for an `error` from reading `path`."""
+    if error.errno == errno.ENOENT:
+        return f"{path} {missing or 'does not exist; run the stage that makes it'}"
+    if error.errno in (errno.EACCES, errno.EPERM):
+        return f"cannot read {path} (permission denied); allow this user to read it"
+    other = f"{error.strerror or error}); check it and its disk, then"
+    return f"cannot read {path} ({REASONS.get(error.errno, other)} {remedy}"
+
+
+def read_bytes(path: Path, remedy: str = REMEDY, missing: str | None = None) -> bytes:
+    """All bytes of a file. Raises IntegrityError."""
+    with refusing(path, remedy, missing), open_regular(path) as file:
+        return file.read()
+
+
+def map_hashed(path: Path) -> tuple[memoryview, str]:
+    """A memory map of a file that is never written again, and its SHA-256. Raises OSError as `open_regular` does.
+
+    The file is read for the hash, since what is read through a map stays in memory.
+    """
+    with open_regular(path) as file:
+        sha256 = hashlib.file_digest(file, "sha256").hexdigest()
+        empty = not os.fstat(file.fileno()).st_size  # cannot be mapped
+        return memoryview(b"" if empty else mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ)), sha256
+
+
+def file_sha256(path: Path) -> str:
+    """The SHA-256 of a file. Raises OSError as `open_regular` does."""
+    with open_regular(path) as file:
+        return hashlib.file_digest(file, "sha256").hexdigest()
+
+
+def is_there(path: Path) -> bool:
+    """Whether `path` exists. Raises IntegrityError if a folder above it is not readable."""
+    with refusing(path):
+        try:
+            os.stat(path)
+        except (FileNotFoundError, NotADirectoryError):
+            return False
+    return True
+
+
+def is_regular(path: Path) -> bool:
+    """Whether `path` is itself a regular file: not a link to one."""
+    try:
+        return stat.S_ISREG(os.lstat(path).st_mode)
+    except OSError:
+        return False
+
+
+def walk(
+    folder: Path, wanted: Callable[[str], bool] = lambda name: True
+) -> Iterator[tuple[Path, os.stat_result | OSError]]:
+    """Everything below `folder` except folders, ordered by name, with its own status (that of a link, not of its
+    target), of regular files those with a `wanted` name; and what cannot be examined, with its error."""
+    waiting = [Path(folder)]
+    while waiting:
+        parent, below = waiting.pop(), []
+        try:
+            entries = sorted(os.scandir(parent), key=lambda entry: entry.name)
+        except OSError as error:
+            yield parent, error
+            continue
+        for entry in entries:
+            try:
+                if not wanted(entry.name) and entry.is_file(follow_symlinks=False):
+                    continue
+                status = entry.stat(follow_symlinks=False)
+            except OSError as error:
+                yield Path(entry.path), error
+                continue
+            if stat.S_ISDIR(status.st_mode):
+                below.append(Path(entry.path))
+            else:
+                yield Path(entry.path), status
+        waiting += reversed(below)
+
+
+def plain(name: Any, source: Path | str) -> str:
+    """`name`, read from the file `source`, if it is relative, with forward slashes and plain parts.
+
+    Raises IntegrityError for an absolute path, `..`, a drive, a backslash, NUL, or a value that is not a string.
+    """
+    usable = isinstance(name, str) and not {"\\", "\0"} & set(name) and not DRIVE.match(name)
+    if not usable or any(part in ("", ".", "..") for part in name.split("/")):
+        raise IntegrityError(f"{source} names {repr(name)[:SHOWN]}, which is not a plain name; get it anew")
+    return name
+
+
+def first_unplain(names: Sequence[str | None]) -> int | None:
+    """The place of the first of the relative paths of photographs `names` that may not be opened or shown: one that is
+    absolute or empty, or has `..`, a drive, a backslash or NUL. None of them: None."""
+    there = [name for name in names if name is not None]
+    joined = "\0".join(there)
+    if there and (joined.count("\0") >= len(there) or UNPLAIN.search(joined)):
+        return next(
+            place for place, name in enumerate(names) if name is not None and ("\0" in name or UNPLAIN.search(name))
+        )
+    return None
+
+
+def inside(folder: Path, name: Any, source: Path | str) -> Path:
+    """The path of the file `name` below `folder`, as the file `source` names it; it need not exist.
+
+    Raises IntegrityError as `plain` does, and for a path that contains a link or leads out of `folder`.
+    """
+    folder = Path(folder)
+    path = folder.joinpath(plain(name, source))
+    below = [path, *path.parents][: len(path.parts) - len(folder.parts)]
+    try:
+        link = next((part for part in below if part.is_symlink()), None)
+        within = path.resolve().is_relative_to(folder.resolve())
+    except (OSError, ValueError, RuntimeError):  # an impossible name, or a circle of links
+        link, within = None, False
+    if link is not None:
+        raise IntegrityError(f"{source} names {repr(name)[:SHOWN]}, but {link} is a link; put the file itself there")
+    if not within:
+        raise IntegrityError(f"{source} names {repr(name)[:SHOWN]}, which cannot lie in {folder}; get it anew")
+    return path

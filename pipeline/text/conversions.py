@@ -1,0 +1,356 @@
+"""Phrase trees from dependencies, and dependencies from phrase trees.
+
+From dependencies, each head with dependents, and each noun or pronoun, becomes a phrase.
+
+Around a head there is one phrase per layer that has a dependent, from the inside out (a bare noun or pronoun is a noun
+phrase too, unless it is part of a name or compound):
+
+* BASE: determiners, adjectives, numbers, compounds, possessors: `a small dog`; NP, or ADJP, ADVP, ...
+* MODIFIED: phrases and clauses after the head: `a dog | with a ball`; the same label
+* JOINED: conjuncts: `a dog | and | a cat`; the same label. Two bare nouns share one phrase: `dogs and cats`
+* PREDICATE: auxiliaries, objects and adjuncts of a verb, or of a noun or adjective with a copula or subject; VP
+* CLAUSE: subjects, and what comes before them or at the end: `a dog | runs on the grass | .`; S
+* MARKED: a preposition or a conjunction: `on | the grass`, `while | a dog runs`; PP or SBAR
+* OUTSIDE: a coordinating conjunction or punctuation at the edge, which goes into the enclosing phrase.
+
+On each side, a dependent's layer is at least that of every dependent nearer to the head. The tree is made projective
+first. Relations are those of Universal Dependencies; others count as adjuncts.
+
+From phrase trees, a short list says for each category which child is the head, like the tables of Magerman and Collins,
+except that heads are content words, as in Universal Dependencies: the verb phrase below an auxiliary, the noun phrase
+below a preposition. Sentences that come with brackets only get their dependencies here.
+"""
+
+import re
+from collections.abc import Sequence
+from dataclasses import dataclass
+from enum import IntEnum
+from functools import lru_cache
+
+from pipeline.text.dependencies import ROOT, ROOT_RELATION, UNSPECIFIED, Parse, chain, depths, projective_heads
+from pipeline.text.phrase_trees import UNKNOWN, PhraseTree, assemble, right_branching, universal
+
+
+class Layer(IntEnum):
+    """How far out a dependent is; see the module docstring."""
+
+    BASE = 0
+    MODIFIED = 1
+    JOINED = 2
+    PREDICATE = 3
+    CLAUSE = 4
+    MARKED = 5
+    OUTSIDE = 6
+
+
+NOMINAL = frozenset({"NOUN", "PROPN", "PRON"})
+VERBAL = frozenset({"VERB", "AUX"})
+LABELS = {
+    **dict.fromkeys(NOMINAL, "NP"),
+    **dict.fromkeys(VERBAL, "VP"),
+    "ADJ": "ADJP",
+    "ADV": "ADVP",
+    "NUM": "QP",
+    "ADP": "PP",
+    "INTJ": "INTJ",
+}
+OTHER = "X"
+SUBJECTS = frozenset({"nsubj", "csubj", "expl"})
+BETWEEN = frozenset({"punct", "cc"})
+CLAUSAL = SUBJECTS | {"cop", "aux"}
+"""Relations that make their head, whatever its part of speech, a clause."""
+OF_NOUN = {
+    **dict.fromkeys(
+        ["det", "amod", "nummod", "compound", "flat", "fixed", "goeswith", "advmod", "nmod:poss"], Layer.BASE
+    ),
+    **dict.fromkeys(["nmod", "acl", "appos", "obl", "obj", "advcl", "ccomp", "xcomp", "list", "dep"], Layer.MODIFIED),
+    "conj": Layer.JOINED,
+}
+"""Relation to a noun, adjective, ... -> layer; the full relation is looked up before its part before the colon."""
+OF_CLAUSE = {
+    **dict.fromkeys(["aux", "cop", "obj", "iobj", "obl", "xcomp", "ccomp", "advcl", "advmod", "conj"], Layer.PREDICATE),
+    **dict.fromkeys([*SUBJECTS, "discourse", "vocative", "parataxis", "dislocated"], Layer.CLAUSE),
+    "mark": Layer.MARKED,
+    "case": Layer.MARKED,
+}
+"""Relation to a verb, or to another predicate -> layer."""
+WITHIN = frozenset({"compound", "flat", "fixed", "goeswith", "nummod", "amod", "det", "cc", "case", "mark", "punct"})
+"""Relations in which a bare noun or pronoun is not a phrase of its own."""
+EMPTY = "no words"
+
+
+@dataclass(frozen=True)
+class Parsed:
+    """A sentence's dependency and phrase tree over the same words; `fallback` is why they are only chains, or None."""
+
+    parse: Parse
+    tree: PhraseTree
+    fallback: str | None
+
+
+def fall_back(text: str, reason: str) -> Parsed:
+    """Chains over the space-separated words of `text`: each the head of the next, and right-branching phrases."""
+    words = text.split()
+    return Parsed(chain(words), right_branching(words), reason)
+
+
+def derive_phrases(parse: Parse) -> PhraseTree:
+    """The phrase tree of a dependency parse."""
+    return _Derivation(parse).tree()
+
+
+class _Derivation:
+    """Builds phrases bottom-up, from the deepest words of the dependency tree."""
+
+    def __init__(self, parse: Parse) -> None:
+        self.parse = parse
+        self.upos = [
+            tag if tag not in ("_", UNKNOWN) else universal(x) for tag, x in zip(parse.upos, parse.xpos, strict=True)
+        ]
+        self.plain = [relation.partition(":")[0] for relation in parse.relations]
+        self.heads = projective_heads(parse.heads)
+        self.dependents: list[list[int]] = [[] for _ in parse.heads]
+        for word, head in enumerate(self.heads):
+            if head != ROOT:
+                self.dependents[head].append(word)
+        self.phrases: list[tuple[str, list[int]]] = []
+
+    def tree(self) -> PhraseTree:
+        built: list[list[int]] = [[]] * len(self.parse)
+        for word in sorted(range(len(self.parse)), key=depths(self.heads).__getitem__, reverse=True):
+            built[word] = self._around(word, built)
+        if self.parse.words:
+            self._gather(built[self.heads.index(ROOT)])
+        tags = [x if x != "_" else u for x, u in zip(self.parse.xpos, self.parse.upos, strict=True)]
+        return assemble(self.parse.words, tags, self.phrases)
+
+    def _gather(self, nodes: list[int]) -> None:
+        """Put what is outside the outermost phrase into it."""
+        outermost = ~(len(self.phrases) - 1)
+        if len(nodes) > 1 and self.phrases and outermost in nodes:
+            place, (label, children) = nodes.index(outermost), self.phrases[-1]
+            self.phrases[-1] = (label, [*nodes[:place], *children, *nodes[place + 1 :]])
+        elif len(nodes) > 1:
+            self.phrases.append((OTHER, nodes))
+
+    def _around(self, word: int, built: list[list[int]]) -> list[int]:
+        """The phrase of `word`, and beside it the nodes that belong further out: words, and phrases as ~p."""
+        before = [d for d in reversed(self.dependents[word]) if d < word]
+        after = [d for d in self.dependents[word] if d > word]
+        left, right = self._layers(word, before), self._layers(word, after)
+        nodes, bare = [word], True
+        for layer in sorted({*left.values(), *right.values()}):
+            first = [node for d in reversed(before) if left[d] == layer for node in built[d]]
+            rest = [node for d in after if right[d] == layer for node in built[d]]
+            if bare and self._begins(word, layer, before + after):
+                nodes = self._phrase(self._label(word), nodes)
+            nodes, bare = [*first, *nodes, *rest], False
+            if layer < Layer.OUTSIDE:
+                nodes = self._phrase(self._layer_label(word, layer, left, right), nodes)
+        if bare and self._is_phrase(word) and not self._bare_conjunct(word):
+            nodes = self._phrase(self._label(word), nodes)
+        return nodes
+
+    def _phrase(self, label: str, nodes: list[int]) -> list[int]:
+        self.phrases.append((label, nodes))
+        return [~(len(self.phrases) - 1)]
+
+    def _layers(self, word: int, side: list[int]) -> dict[int, Layer]:
+        """The layer of each dependent on one `side` of `word`, nearest first."""
+        layers: dict[int, Layer] = {}
+        edge = len(side)
+        while edge and self.plain[side[edge - 1]] in BETWEEN:
+            edge -= 1
+        least = Layer.BASE
+        for place, dependent in enumerate(side):
+            own = self._own_layer(word, dependent) if place < edge else Layer.OUTSIDE
+            least = layers[dependent] = max(own, least)
+        return layers
+
+    def _own_layer(self, word: int, dependent: int) -> Layer:
+        relation = self.parse.relations[dependent]
+        plain = self.plain[dependent]
+        if plain in BETWEEN:
+            return Layer.BASE
+        clausal = any(self.plain[d] in CLAUSAL for d in self.dependents[word])
+        if plain == "case":
+            return Layer.MARKED if dependent < word else Layer.BASE
+        if plain == "mark" and self.parse.xpos[dependent] == "TO":
+            return Layer.PREDICATE
+        if self.upos[word] in VERBAL:
+            return OF_CLAUSE.get(plain, Layer.PREDICATE)
+        nominal = OF_NOUN.get(relation, OF_NOUN.get(plain))
+        if plain in OF_CLAUSE and (clausal and plain != "conj" or nominal is None):
+            return OF_CLAUSE[plain]
+        if self.upos[word] not in NOMINAL:
+            return Layer.BASE if nominal in (None, Layer.MODIFIED) else nominal
+        return Layer.MODIFIED if nominal is None else nominal
+
+    def _is_phrase(self, word: int) -> bool:
+        """Whether `word` alone is a noun phrase."""
+        relation = self.parse.relations[word]
+        possessive = relation == "nmod:poss" and self.upos[word] == "PRON"
+        return self.upos[word] in NOMINAL and self.plain[word] not in WITHIN and not possessive
+
+    def _begins(self, word: int, layer: Layer, dependents: Sequence[int]) -> bool:
+        """Whether `word` gets a phrase of its own inside its first phrase, that of `layer`."""
+        if self.upos[word] in VERBAL:
+            return layer > Layer.PREDICATE
+        joined = [d for d in dependents if self.plain[d] == "conj"]
+        together = layer == Layer.JOINED and all(map(self._bare_conjunct, joined))
+        return layer > Layer.BASE and self._is_phrase(word) and not together and not self._bare_conjunct(word)
+
+    def _bare_conjunct(self, word: int) -> bool:
+        """Whether `word` is a noun without dependents, coordinated with another such noun."""
+        head = self.heads[word]
+        dependents = any(self.plain[d] not in BETWEEN for d in self.dependents[word])
+        if head == ROOT or self.plain[word] != "conj" or dependents:
+            return False
+        own = (self._own_layer(head, d) for d in self.dependents[head] if self.plain[d] not in BETWEEN)
+        return self.upos[head] in NOMINAL and all(layer >= Layer.JOINED for layer in own)
+
+    def _label(self, word: int) -> str:
+        return LABELS.get(self.upos[word], OTHER)
+
+    def _layer_label(self, word: int, layer: Layer, left: dict[int, Layer], right: dict[int, Layer]) -> str:
+        if layer == Layer.MARKED:
+            markers = [d for d, place in (left | right).items() if place == layer]
+            return "SBAR" if any(self.plain[d] == "mark" for d in markers) else "PP"
+        if layer == Layer.CLAUSE:
+            return "S"
+        return "VP" if layer == Layer.PREDICATE else self._label(word)
+
+
+NOUNS = r"NNS?|NNPS?|NML|NX"
+HEADS: dict[str, tuple[str, ...]] = {
+    "NP": (NOUNS, "POS", "NP", r"PRP|WP|EX|DT|CD|QP|JJ.?|VBG|ADJP"),
+    "NML": (NOUNS, "JJ.?"),
+    "NX": (NOUNS,),
+    "WHNP": (NOUNS, "WP|WDT|NP|WHNP"),
+    "PP": ("NP|S|SBAR|WHNP|PP|ADJP|ADVP|NNS?|NNPS?", "IN|TO|RP"),
+    "WHPP": ("WHNP|NP",),
+    "VP": ("VP", "VB.?", "ADJP|NP|PP|ADVP", "MD"),
+    "S": ("VP", "S|SINV|SQ", "ADJP|PP|ADVP", "NP"),
+    "SINV": ("VP", "VB.?|MD"),
+    "SQ": ("VP", "ADJP|NP", "VB.?|MD"),
+    "SBAR": ("S|SINV|SQ|SBAR", "VP"),
+    "SBARQ": ("SQ|S|SINV",),
+    "ADJP": ("JJ.?|VBN|VBG", "ADJP|NN.?|CD"),
+    "ADVP": ("RB.?|WRB", "ADVP|IN|RP|JJ"),
+    "QP": ("CD", r"\$|NN.?"),
+}
+"""Category -> patterns of its head child, best first. Other phrases: the last child that is neither punctuation nor a
+conjunction."""
+
+CLAUSE = r"S|SINV|SQ|SBAR|SBARQ|TOP"
+RELATIONS: tuple[tuple[str, str, str], ...] = (
+    (r".*", r"[.,:]|``|''|-LRB-|-RRB-|HYPH", "punct"),
+    (r".*", r"CC|CONJP", "cc"),
+    (r"NP|WHNP|NML|NX", r"DT|PDT|WDT", "det"),
+    (r"NP|WHNP|NML|NX", r"PRP\$|WP\$", "nmod:poss"),
+    (r"NP", r"POS", "case"),
+    (r"NP|WHNP|NML|NX|QP", r"CD|QP|\$", "nummod"),
+    (r"NP|WHNP|NML|NX", r"JJ.?|ADJP|VBG|VBN|UCP", "amod"),
+    (r"NP|WHNP|NML|NX", r"NN.*|NML|NX", "compound"),
+    (r"NP|WHNP|NML|NX", r"PP|WHPP", "nmod"),
+    (r"NP|WHNP|NML|NX", r"VP|S|SBAR|SBARQ|SINV|RRC", "acl"),
+    (r"NP|WHNP", r"NP", "appos"),
+    (r"PP|WHPP", r"IN|TO|RP|PP|ADVP|VBG", "case"),
+    (r"VP|SQ|SINV", r"MD|VB.?|TO", "aux"),
+    (r"VP|SQ|SINV", r"RP|PRT", "compound:prt"),
+    (r"VP", r"NP|WHNP", "obj"),
+    (CLAUSE, r"NP|EX", "nsubj"),
+    (CLAUSE, r"IN|TO|WHADVP|WHPP|WHNP", "mark"),
+    (r"VP|" + CLAUSE, r"PP|WHPP", "obl"),
+    (r"VP|" + CLAUSE, r"S|SBAR|SINV|SQ|VP|SBARQ", "advcl"),
+    (r".*", r"RB.?|ADVP|WRB|WHADVP|PRT|RP", "advmod"),
+)
+"""Patterns of the phrase and of the dependent in it, and their relation; the first match counts."""
+
+JOINED = r"CC|CONJP"
+CACHED_PAIRS = 1 << 14
+"""Pairs of categories whose result is cached; a treebank has some thousand."""
+NOUN_PHRASE = "NP"
+
+
+@dataclass(frozen=True)
+class NounPhrase:
+    """The words `text`, separated by spaces, one of which is the `head`: `two men in shirts`, `men`."""
+
+    text: str
+    head: str
+
+
+def list_noun_phrases(tree: PhraseTree) -> list[NounPhrase]:
+    """The noun phrases in the sentence, in node order, which is that of `models.neural.hmlstm.noun_phrases`.
+
+    A phrase of all words but punctuation is the sentence itself, and is not listed.
+    """
+    tree = tree.under_one_root()
+    first, last = tree.extents()
+    words, heads = tree.words, head_words(tree)
+    return [
+        NounPhrase(" ".join(words[first[node] : last[node] + 1]), words[heads[node]])
+        for node in range(len(words), len(tree))
+        if tree.labels[node] == NOUN_PHRASE and tree.parents[node] >= 0
+    ]
+
+
+def head_words(tree: PhraseTree) -> list[int]:
+    """The head word of every node; a leaf is its own head."""
+    word_of = list(range(len(tree.words)))
+    for phrase, children in list(enumerate(_children(tree)))[len(tree.words) :]:
+        kinds = [tree.labels[child] for child in children]
+        word_of.append(word_of[children[_head_child(tree.labels[phrase], kinds)]])
+    return word_of
+
+
+def derive_dependencies(tree: PhraseTree) -> Parse:
+    """The dependency parse of a phrase tree."""
+    m, children, word_of = len(tree.words), _children(tree), head_words(tree)
+    heads, relations = [ROOT] * m, [ROOT_RELATION] * m
+    for phrase in range(m, len(tree)):
+        kinds = [tree.labels[child] for child in children[phrase]]
+        chosen = [word_of[child] for child in children[phrase]].index(word_of[phrase])
+        for place, child in enumerate(children[phrase]):
+            if place != chosen:
+                conjunct = _is_joined(kinds) and place > chosen and kinds[place][:2] == kinds[chosen][:2]
+                heads[word_of[child]] = word_of[phrase]
+                relations[word_of[child]] = "conj" if conjunct else _relation(tree.labels[phrase], kinds[place])
+    tags = tree.labels[:m]
+    return Parse(tree.words, tuple(map(universal, tags)), tags, tuple(heads), tuple(relations), (True,) * m)
+
+
+def _children(tree: PhraseTree) -> list[list[int]]:
+    """The children of every node, in word order."""
+    children: list[list[int]] = [[] for _ in tree.labels]
+    first, _ = tree.extents()
+    for node in sorted(range(len(tree)), key=first.__getitem__):
+        if tree.parents[node] != ROOT:
+            children[tree.parents[node]].append(node)
+    return children
+
+
+def _head_child(kind: str, kinds: Sequence[str]) -> int:
+    """The position of the head among children of these `kinds`: the last match, or the first in a coordination."""
+    order = range(len(kinds)) if _is_joined(kinds) else range(len(kinds) - 1, -1, -1)
+    for pattern in HEADS.get(kind, ()):
+        for place in order:
+            if _fits(pattern, kinds[place]):
+                return place
+    return next((place for place in order if universal(kinds[place]) not in ("PUNCT", "CCONJ")), 0)
+
+
+@lru_cache(maxsize=CACHED_PAIRS)
+def _relation(kind: str, dependent: str) -> str:
+    fitting = (relation for phrase, inside, relation in RELATIONS if _fits(phrase, kind) and _fits(inside, dependent))
+    return next(fitting, UNSPECIFIED)
+
+
+def _is_joined(kinds: Sequence[str]) -> bool:
+    return any(_fits(JOINED, other) for other in kinds[1:-1])
+
+
+@lru_cache(maxsize=CACHED_PAIRS)
+def _fits(pattern: str, kind: str) -> bool:
+    return re.fullmatch(pattern, kind) is not None

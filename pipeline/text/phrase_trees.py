@@ -1,0 +1,216 @@
+"""Phrase trees and their text form, the Penn Treebank's brackets: (S (NP (DT a) (NN dog)) (VP (VBZ runs)))."""
+
+import re
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass
+
+from pipeline.errors import InputError
+
+UNKNOWN = "X"
+PENN_TAGS = {
+    "ADJ": "AFX JJ JJR JJS",
+    "ADP": "IN RP",
+    "ADV": "RB RBR RBS WRB",
+    "AUX": "MD",
+    "CCONJ": "CC",
+    "DET": "DT PDT",
+    "INTJ": "UH",
+    "NOUN": "NN NNS",
+    "NUM": "CD",
+    "PART": "POS TO",
+    "PRON": "EX PRP PRP$ WDT WP WP$",
+    "PROPN": "ADD NNP NNPS",
+    "PUNCT": ". , : `` '' -LRB- -RRB- HYPH NFP",
+    "SYM": "$ # SYM",
+    "VERB": "VB VBD VBG VBN VBP VBZ",
+    UNKNOWN: "FW GW LS",
+}
+PENN_TO_UNIVERSAL = {penn: tag for tag, group in PENN_TAGS.items() for penn in group.split()}
+
+
+def universal(tag: str) -> str:
+    """The universal part of speech of a Penn tag; X for any other tag."""
+    return PENN_TO_UNIVERSAL.get(tag, UNKNOWN)
+
+
+TOKEN = re.compile(r"[()]|[^\s()]+")
+TRACE = "-NONE-"
+"""Tag of an empty leaf; such leaves, and phrases of nothing else, are dropped."""
+TOP = "TOP"
+FRAGMENT = "FRAG"
+ESCAPES = {"-LRB-": "(", "-RRB-": ")", "-LSB-": "[", "-RSB-": "]", "-LCB-": "{", "-RCB-": "}"}
+
+
+@dataclass(frozen=True)
+class PhraseTree:
+    """A sentence of m words: `labels` of its nodes (first the m leaves' parts of speech, then the phrases' categories,
+    each phrase after those in it), and `parents` (position from 0, -1: root) of the same nodes."""
+
+    words: tuple[str, ...]
+    labels: tuple[str, ...]
+    parents: tuple[int, ...]
+
+    def __len__(self) -> int:
+        return len(self.labels)
+
+    def spans(self) -> list[tuple[str, int, int]]:
+        """(label, first word, word after the last) of every phrase."""
+        first, last = self.extents()
+        return [(self.labels[node], first[node], last[node] + 1) for node in range(len(self.words), len(self))]
+
+    def extents(self) -> tuple[list[int], list[int]]:
+        """The first and the last word of every node."""
+        m = len(self.words)
+        first, last = list(range(m)) + [m] * (len(self) - m), list(range(m)) + [-1] * (len(self) - m)
+        for node, parent in enumerate(self.parents):
+            if parent >= 0:
+                first[parent], last[parent] = min(first[parent], first[node]), max(last[parent], last[node])
+        return first, last
+
+    def to_brackets(self) -> str:
+        """The tree on one line; empty if there are no words."""
+        first, last = self.extents()
+        opening: list[str] = [""] * len(self.words)
+        closing = [0] * len(self.words)
+        for node in range(len(self) - 1, len(self.words) - 1, -1):  # outermost first
+            opening[first[node]] += f"({self.labels[node]} "
+            closing[last[node]] += 1
+        leaves = zip(opening, map(_escape, self.labels), map(_escape, self.words), closing, strict=False)
+        return " ".join(f"{opened}({tag} {word}){')' * closed}" for opened, tag, word, closed in leaves)
+
+    def with_leaves(self, words: Sequence[str], sources: Sequence[int]) -> "PhraseTree":
+        """The tree over other words: word i takes the tag and place of leaf `sources[i]` (ascending).
+
+        Other leaves are dropped, and so are phrases of nothing else.
+        """
+        m, n = len(self.words), len(words)
+        used = [False] * len(self)
+        for source in sources:
+            used[source] = True
+        for node, parent in enumerate(self.parents):
+            used[parent] |= used[node] and parent >= 0
+        kept = [node for node in range(m, len(self)) if used[node]]
+        rows = {node: n + row for row, node in enumerate(kept)}
+        labels = [*(self.labels[source] for source in sources), *(self.labels[node] for node in kept)]
+        parents = [rows.get(self.parents[node], -1) for node in (*sources, *kept)]
+        return rooted(words, labels, parents)
+
+    def under_one_root(self) -> "PhraseTree":
+        """The tree with all phrases of the whole sentence merged into one root.
+
+        Such a phrase has every word but punctuation: `(ROOT (S (NP (NP a dog) (PP ...)) (. .)))` becomes
+        `(NP (NP a dog) (PP ...) (. .))`. The root takes the label of the innermost.
+        """
+        m = len(self.words)
+        words = [not is_punctuation(label) for label in self.labels[:m]]
+        held = [int(one or not any(words)) for one in words] + [0] * (len(self) - m)  # words below each node
+        for node, parent in enumerate(self.parents):  # children first
+            if parent >= 0:
+                held[parent] += held[node]
+        whole = [node for node in range(m, len(self)) if held[node] == max(held)]
+        if len(whole) < 2:
+            return self
+        rows = {node: row for row, node in enumerate(n for n in range(len(self)) if n not in whole[:-1])}
+        rows |= dict.fromkeys(whole, len(rows) - 1)
+        kept = [node for node in range(len(self)) if node not in whole]
+        labels = [*(self.labels[node] for node in kept), self.labels[whole[0]]]
+        return PhraseTree(self.words, tuple(labels), (*(rows[self.parents[node]] for node in kept), -1))
+
+
+def rooted(words: Sequence[str], labels: list[str], parents: list[int]) -> PhraseTree:
+    """The tree of these nodes; several roots get a common parent."""
+    roots = [node for node, parent in enumerate(parents) if parent < 0]
+    if len(roots) > 1:
+        for root in roots:
+            parents[root] = len(labels)
+        labels, parents = [*labels, FRAGMENT], [*parents, -1]
+    return PhraseTree(tuple(words), tuple(labels), tuple(parents))
+
+
+def is_punctuation(tag: str) -> bool:
+    """Whether `tag`, of the Penn Treebank or universal, is punctuation."""
+    return tag == "PUNCT" or universal(tag) == "PUNCT" or not (tag in PENN_TO_UNIVERSAL or any(map(str.isalnum, tag)))
+
+
+def right_branching(words: Sequence[str]) -> PhraseTree:
+    """(FRAG w1 (FRAG w2 (FRAG w3 w4))): a stand-in for a missing tree."""
+    n = len(words)
+    inner = max(n - 1, 0)  # phrase n + k holds the last k + 2 words
+    parents = [n + max(inner - 1 - word, 0) for word in range(n)] if inner else [-1] * n
+    parents += [n + k + 1 for k in range(inner - 1)] + [-1] * (inner > 0)
+    return PhraseTree(tuple(words), ("X",) * n + (FRAGMENT,) * inner, tuple(parents))
+
+
+def _escape(word: str) -> str:
+    return re.sub(r"\s", "_", word).replace("(", "-LRB-").replace(")", "-RRB-")
+
+
+def read_brackets(lines: Iterable[str], name: str) -> Iterator[tuple[str | None, PhraseTree]]:
+    """The trees in `lines` of the file `name`, each with the sentence id before it (`id TAB (S ...)`) or None.
+
+    A tree may span several lines, as in the Penn Treebank's own files, and be of any depth. Labels are cut to the
+    category (NP-SBJ-1 becomes NP); an outermost bracket without a label is dropped.
+    Raises InputError naming the file and line of a missing or extra bracket, or of text outside brackets.
+    """
+    identity, tokens, depth, first_line = None, [], 0, 0
+    for number, line in enumerate(lines, start=1):
+        if not depth and line.strip() and not line.lstrip().startswith("("):
+            identity, tab, line = line.rstrip("\r\n").partition("\t")
+            if not tab:
+                raise InputError(f"{name}, line {number}: neither a tree nor an id, a tab and a tree; correct the line")
+            if not line.strip():
+                yield identity, PhraseTree((), (), ())
+        for token in TOKEN.findall(line):
+            if not depth:
+                first_line = number
+                if token != "(":
+                    raise InputError(f"{name}, line {number}: {token!r} outside a tree; correct the brackets")
+            depth += {"(": 1, ")": -1}.get(token, 0)
+            tokens.append(token)
+            if not depth:
+                yield identity, _read_tree(tokens, f"{name}, line {number}")
+                identity, tokens = None, []
+    if depth:
+        raise InputError(f"{name}, line {first_line}: {depth} brackets are never closed; correct the tree")
+
+
+def _read_tree(tokens: Sequence[str], where: str) -> PhraseTree:
+    """One tree from its balanced `tokens`, without recursion. An open bracket holds `texts`, its label and perhaps a
+    word, and `nodes`: words, ~p for phrase p, and None for a trace."""
+    words: list[str] = []
+    tags: list[str] = []
+    phrases: list[tuple[str, list[int]]] = []
+    stack: list[tuple[list[str], list[int | None]]] = [([], [])]
+    for token in tokens:
+        texts, nodes = stack[-1]
+        if token == "(":
+            stack.append(([], []))
+        elif token != ")":
+            texts.append(token)
+        else:
+            stack.pop()
+            if len(texts) > 2 or (len(texts) == 2) == bool(nodes):
+                held = " ".join(texts) or "nothing"
+                raise InputError(f"{where}: brackets with {held}, not a tag and a word, nor phrases; correct them")
+            above, children = stack[-1][1], [node for node in nodes if node is not None]
+            if len(texts) == 2 and texts[0] != TRACE:
+                above.append(len(words))
+                words.append(ESCAPES.get(texts[1], texts[1]).replace("\\/", "/"))
+                tags.append(texts[0])
+            elif children and (texts or len(children) > 1):
+                above.append(~len(phrases))
+                category = re.split(r"[-=|]", texts[0], maxsplit=1)[0] or texts[0] if texts else TOP
+                phrases.append((category, children))
+            else:
+                above += children or [None]
+    return assemble(words, tags, phrases)
+
+
+def assemble(words: Sequence[str], tags: Sequence[str], phrases: Sequence[tuple[str, Sequence[int]]]) -> PhraseTree:
+    """The tree of `phrases` (label, children), children first; a child is a word, or ~p for phrase p."""
+    m = len(words)
+    parents = [-1] * (m + len(phrases))
+    for number, (_, children) in enumerate(phrases):
+        for child in children:
+            parents[child if child >= 0 else m + ~child] = m + number
+    return rooted(words, [*tags, *(label for label, _ in phrases)], parents)

@@ -1,0 +1,132 @@
+"""Any script, from the photographs' sentences to a search: the words of a collection are found in its own script."""
+
+import json
+import unicodedata
+from itertools import product
+from pathlib import Path
+
+import numpy as np
+import pytest
+from made_up import ingest, make_stage, write_config
+from PIL import Image
+
+import jointspace
+from pipeline.text.tokens import TermSettings, make_analyzer
+
+CONFIG = {
+    "models": ["ncca"],
+    "encoders": [{"name": "given", "kind": "imported", "path": "vectors.npy"}],
+    "image_view": {"normalise": []},
+    "fit": {"dimensions": [16], "image_ridge": [0.01], "text_ridge": [0.1], "eigenvalue_power": [1]},
+    "evaluate": {"bootstrap": 5, "protocols": ["all-sentences"]},
+}
+SCRIPTS = {
+    "thai": (
+        "{1}สี{0}อยู่{2} / ที่{2}มี{1}สี{0}",
+        "แดง เขียว น้ำเงิน ขาว ดำ เหลือง",
+        "สุนัข แมว ม้า นก รถยนต์ เรือ",
+        "บนหญ้า ริมทะเล ในป่า กลางถนน บนหิมะ ในบ้าน",
+    ),
+    "japanese": (
+        "{2}{0}{1}がいます。 / {0}{1}は{2}います。",
+        "赤い 青い 白い 黒い 黄色い 緑の",
+        "犬 猫 自転車 バス グラウンドホッグ 子ども",
+        "公園に 海辺に 森の中に ビルの前に 雪の上に 家に",
+    ),
+    "chinese": (
+        "一只{0}的{1}在{2}。 / {2}有{0}{1}",
+        "红色 蓝色 白色 黑色 黄色 绿色",
+        "小狗 小猫 自行车 公共汽车 骆驼 孩子",
+        "草地上 海滩 森林里 马路中间 雪地 家里",
+    ),
+    "hindi": (
+        "{2} एक {0} {1} है / यह {0} {1} {2} दिखता है",
+        "लाल नीला सफ़ेद काला पीला हरा",
+        "कुत्ता घोड़ा गाड़ी पक्षी बच्चा बिल्ली",
+        "घास-पर समुद्र-तट-पर जंगल-में सड़क-पर बर्फ़-पर घर-में",
+    ),
+}
+"""Script -> two sentences of every image, and its words: colours, things and places."""
+
+
+def write_collection(folder: Path, script: str) -> list[str]:
+    """200 images of a colour, a thing and a place each; returns the first sentence of each."""
+    sentences, *words = SCRIPTS[script]
+    rng = np.random.default_rng(0)
+    shown = rng.permutation(list(product(range(6), repeat=3)))[:200]
+    vectors = np.concatenate([np.eye(6, dtype=np.float32)[shown[:, part]] for part in range(3)], axis=1)
+    (folder / "images").mkdir(parents=True)
+    names, captions = [f"{number:03d}.png" for number in range(200)], []
+    for name, numbers in zip(names, shown, strict=True):
+        Image.fromarray(rng.integers(0, 255, (8, 8, 3), np.uint8)).save(folder / "images" / name)
+        chosen = [of.split()[number].replace("-", " ") for of, number in zip(words, numbers, strict=True)]
+        captions.append(sentences.format(*chosen).split(" / "))
+    np.save(folder / "vectors.npy", vectors + rng.normal(0, 0.05, vectors.shape).astype(np.float32))
+    (folder / "vectors.txt").write_text("\n".join(names))
+    rows = [
+        f"{name}\t{n}\t{text}\n" for name, texts in zip(names, captions, strict=True) for n, text in enumerate(texts)
+    ]
+    (folder / "captions.tsv").write_text("".join(rows))
+    splits = ["train"] * 120 + ["dev"] * 40 + ["test"] * 40
+    (folder / "splits.tsv").write_text("".join(f"{name}\t{split}\n" for name, split in zip(names, splits, strict=True)))
+    return [texts[0] for texts in captions]
+
+
+def index(folder: Path, data: Path) -> Path:
+    run = folder / "run"
+    run.mkdir()
+    write_config(run, {**CONFIG, "data_root": str(data), "demo": {"generate": False}})
+    ingest(run, data)
+    make_stage("import_features", run, "given")
+    make_stage("prepare_text_encoder", run, "tfidf")
+    make_stage("encode_sentences", run, "tfidf")
+    for pairs in ("target", "dev"):
+        make_stage("accumulate", run, pairs)
+    make_stage("fit", run, "ncca")
+    make_stage("embed", run, "ncca")
+    make_stage("evaluate", run, "ncca", "test", "all-sentences")
+    make_stage("build_index", run, "ncca")
+    return run
+
+
+@pytest.mark.parametrize("script", SCRIPTS)
+def test_a_collection_finds_its_own(script: str, tmp_path: Path) -> None:
+    sentences = write_collection(tmp_path / "data", script)
+    run = index(tmp_path, tmp_path / "data")
+    (path,) = (run / "evaluation").glob("ncca.test.*.json")
+    value = json.loads(path.read_text())
+    for direction in ("image_to_sentence", "sentence_to_image"):
+        assert value[direction]["recall@1"] > 90, value[direction]
+    details = json.loads((run / "text/encoders/tfidf/model.json").read_text())["details"]
+    assert details["coverage"]["sentences"] == 80 and details["coverage"]["unknown"] == 0
+    found = jointspace.load(run / "index/ncca")
+    for number in (3, 170):
+        for form in ("NFC", "NFD", "NFKD"):
+            (hit,) = found.search(unicodedata.normalize(form, sentences[number]), k=1)
+            assert hit.row["path"] == f"images/{number:03d}.png"
+
+
+@pytest.mark.parametrize(
+    ("text", "terms"),
+    [
+        ("小狗跑", "小 狗 跑 小狗 狗跑 小狗跑"),
+        ("小狗，跑", "小 狗 跑 小狗"),
+        ("iPhone手机 red dog", "iphone 手 机 red dog 手机 red_dog"),
+        ("ﾊﾞｽ", "バ ス バス"),
+        ("กินข้าว", "กิ น ข้ า ว กิน นข้ ข้า าว กินข้ นข้า ข้าว"),
+        ("कुत्ता दौड़ा", "कुत्ता दौड़ा कुत्ता_दौड़ा"),
+        ("ｄｏｇ ｒｕｎｓ", "dog runs dog_runs"),
+        ("كلب أسود", "كلب أسود كلب_أسود"),
+        ("한국 개", "한국 개 한국_개"),
+    ],
+)
+def test_terms_are_words_where_there_are_spaces_and_else_characters(text: str, terms: str) -> None:
+    analyze = make_analyzer(TermSettings(True, "words", False, (), 2, max_characters=3))
+    expected = [unicodedata.normalize("NFKC", term.replace("_", " ")) for term in terms.split()]
+    assert sorted(analyze(text)) == sorted(expected)
+    assert analyze(unicodedata.normalize("NFKD", text)) == analyze(text)
+
+
+def test_token_models_read_characters_where_there_are_no_spaces() -> None:
+    analyze = make_analyzer(TermSettings(True, "treebank", False, (), 1))
+    assert analyze("Two dogs . 两只狗。 หมา") == ["two", "dogs", "两", "只", "狗", "ห", "ม", "า"]
