@@ -16,9 +16,9 @@ from PIL import Image
 from pipeline.collections.assembly import Assembly
 from pipeline.collections.collection import Collection
 from pipeline.collections.formats import FORMATS
-from pipeline.collections.remote_files import open_collection
 from pipeline.collections.intake import Intake
 from pipeline.collections.records import Options, Reject
+from pipeline.collections.remote_files import open_collection
 from pipeline.images.decode import ImageLimits, inspect
 from pipeline.storage.sources import ImageSource
 from pipeline.workers import isolated_map
