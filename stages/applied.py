@@ -169,7 +169,7 @@ def _index(run: Run, bundle: Bundle, asker: QueryEncoder, name: str) -> Path:
     about = add_indices(writer, embeddings, ids, settings, run.gpu, _queries(bundle, asker))
     for modality, rows in ids.items():
         writer.add_table(f"{modality}.parquet", getattr(manifest, modality).take(rows))
-    writer.copy(bundle, but={file for file in source["files"] if file.partition(".")[0] in ids})
+    writer.link(bundle, but={file for file in source["files"] if file.partition(".")[0] in ids})
     inputs = {key: digest for key, digest in source["inputs"].items() if not key.startswith("embeddings/")}
     inputs |= {**embeddings.inputs, "bundle": source["fingerprint"]}
     card = {key: value for key, value in source.items() if key not in ("files", "part", *ids)}

@@ -18,16 +18,13 @@ from pipeline.index.vectors import evenly_spaced
 from pipeline.report.figures import draw_tradeoff
 from pipeline.run import Run
 from pipeline.storage.bundle import Bundle, BundleWriter
-from pipeline.storage.bundle_folders import CARD
-from pipeline.storage.bundle_regions import add_regions
-from pipeline.storage.cards import INDEXED
-from pipeline.storage.carried_parsers import CarriedParser, add_parser, find_carried_parser
+from pipeline.storage.card import CARD, INDEXED
 from pipeline.storage.commit import CARRIED, Provenance, carry
 from pipeline.storage.embeddings import Embeddings
 from pipeline.storage.files import plain, read_bytes
-from pipeline.storage.own_code import code_of, remember
 from pipeline.storage.pairs import described_rows
 from pipeline.storage.parameters import ENCODER, TEXT_ENCODER, Parameters, encoders_of, read_own_encoders
+from pipeline.storage.parsers import CarriedParser, code_of, find_carried_parser, remember
 from pipeline.storage.phrases import PhraseVectors
 from pipeline.storage.records import read_vocabulary
 from pipeline.storage.texts import ParseShard
@@ -70,10 +67,10 @@ def write_bundle(
     inputs |= {f"text_encoders/{name}": encoder.fingerprint for name, encoder in text_encoders.items()}
     inputs |= {f"encoders/{name}": encoder.fingerprint for name, encoder in encoders.items()}
     if phrases:
-        add_regions(writer, ids["images"], phrases)
+        writer.add_regions(ids["images"], phrases)
         inputs |= {f"phrases/{vectors.split}": vectors.fingerprint for vectors in phrases}
     if parser:
-        add_parser(writer, parser)
+        parser.add_to(writer.add)
         inputs |= {"parser": parser.digest} if parser.digest else {}
     writer.commit(
         {

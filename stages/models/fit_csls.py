@@ -68,7 +68,7 @@ def _read_items(run: Run, embeddings: Any, modality: str, ids: Any) -> Any:
     import numpy as np
 
     from pipeline.mapreduce import map_reduce
-    from pipeline.run.parts import MOST_CHUNKS
+    from pipeline.run.run import MOST_CHUNKS
 
     if embeddings.multi_vector:
         return embeddings.read(modality, ids)

@@ -75,8 +75,7 @@ def _read_pairs(
 ) -> tuple[Any, Any, dict[str, Any]]:
     """The view of images, that of regions, if `model` needs these, and the pairs of `splits` (use -> splits)."""
     from pipeline.models.linear.views import ImageView
-    from pipeline.models.neural.region_views import RegionView
-    from pipeline.models.neural.task import TrainingPairs
+    from pipeline.models.neural.task import RegionView, TrainingPairs
     from pipeline.storage.features import FeatureRows
     from stages.training import open_region_rows
 
@@ -110,7 +109,7 @@ def _read_noun_phrase(run: Run) -> int:
 
 def _read_words(run: Run, settings: Any) -> Any:
     """The first word vectors, (V + 1, d): from a file, learned on the corpus, or drawn, as `settings` say."""
-    from pipeline.models.neural.sentences import INITIAL
+    from pipeline.models.neural.networks import INITIAL
     from pipeline.text.wordvectors import random_vectors, read_binary_vectors, read_text_vectors
     from stages.texts import opened, read_corpus_vectors, read_token_vocabulary
 
