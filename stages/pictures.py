@@ -25,6 +25,8 @@ COLUMNS, IMAGES, ALIGNED = 6, 24, 12
 """Images side by side on a sheet, on one sheet, and on one that shows each twice."""
 TOP, POINTS = 5, 60
 """Regions drawn in an image, and images whose phrases are in the plane."""
+LEAST_COUNT = 5
+"""Places where a word must stand for the table of magnitudes."""
 WORDS = 20
 """Words listed at each end."""
 
@@ -96,7 +98,7 @@ def _weigh(run: Run, embeddings: Embeddings, split: str) -> SplitWeights:
         best[better] = scores.max(axis=1)[better]
         retrieved[better] = block.sentence_id[scores.argmax(axis=1)[better]]
     terms, ids = np.unique(words, return_inverse=True)
-    table = word_magnitudes(np.concatenate(lengths), ids, run.config.align.least_count)
+    table = word_magnitudes(np.concatenate(lengths), ids, LEAST_COUNT)
     columns = (terms[table.words].tolist(), table.lengths.tolist(), table.counts.tolist())
     ranked = [dict(zip(("word", "magnitude", "count"), row, strict=True)) for row in zip(*columns, strict=True)]
     regions = sorted(regions, key=lambda region: -region[2])[:IMAGES]
