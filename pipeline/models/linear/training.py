@@ -26,6 +26,9 @@ from pipeline.models.linear.projection import EIGENVALUES
 from pipeline.models.linear.tuning import GridTrial, PairArrays, PreparedViews, Tuned, tune
 from pipeline.models.linear.views import ImageView, Rows, TextView, ViewBlock
 
+SAMPLE = 2000
+"""Target images, and sentences, drawn at random, on which sigma of the random Fourier map is measured."""
+
 if TYPE_CHECKING:
     import torch
 
@@ -213,7 +216,7 @@ class _Trainer:
     @cached_property
     def _sample(self) -> tuple[np.ndarray, Rows]:
         """A random sample of target images and one of sentences, on which sigma is measured."""
-        count, seed = self.task.transfer.sample, self.task.seed
+        count, seed = SAMPLE, self.task.seed
         images, sentences = (ReservoirSample(count, np.random.default_rng([seed, side])) for side in (0, 1))
         for block in self.sets.target_blocks():
             images.add(block.x[np.unique(block.owners)])
