@@ -33,7 +33,8 @@ class Tables:
     into `gigabytes` of memory lies in the `folder`, as files that TEMPORARY matches; they are gone when this is closed.
 
     Names and texts of strangers that may not be Unicode are stored as bytes (`to_bytes`, `to_text`). Raises
-    FullDiskError where the folder's disk is full, and JointspaceError where the memory is too little. The rows of no query are in order without ORDER BY.
+    FullDiskError where the folder's disk is full, and JointspaceError where the memory is too little. The rows of no
+    query are in order without ORDER BY.
     """
 
     def __init__(self, folder: Path, schemas: Mapping[str, pa.Schema], gigabytes: float = 1.0) -> None:
