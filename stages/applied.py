@@ -195,9 +195,9 @@ def _index(run: Run, bundle: "Bundle", asker: "QueryEncoder", name: str) -> Path
     writer = BundleWriter(run.layout.index(source["model"]).path)
     about = add_indices(writer, embeddings, ids, settings, run.gpu, _queries(bundle, asker))
     for modality, rows in ids.items():
-        writer.add_table(f"{modality}.parquet", getattr(manifest, modality).take(rows[:]))
+        writer.add_table(f"{modality}.parquet", getattr(manifest, modality).take(rows))
     own = {file for file in source["files"] if file.partition(".")[0] in ids}
-    writer.copy(bundle, but=own)
+    writer.link(bundle, but=own)
     inputs = {one: digest for one, digest in source["inputs"].items() if not one.startswith("embeddings/")}
     inputs |= {**embeddings.inputs, "bundle": source["fingerprint"]}
     card = {key: value for key, value in source.items() if key not in ("files", "part", *ids)}

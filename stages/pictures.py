@@ -17,6 +17,8 @@ COLUMNS, IMAGES, ALIGNED = 6, 24, 12
 """Images side by side on a sheet, on one sheet, and on one that shows each twice."""
 TOP, POINTS = 5, 60
 """Regions drawn in an image, and images whose phrases are in the plane."""
+LEAST_COUNT = 5
+"""Places where a word must stand for the table of magnitudes."""
 WORDS = 20
 """Words listed at each end."""
 
@@ -29,7 +31,7 @@ def draw_regions(run: "Run", encoder: str) -> "ReportPicture":
     from pipeline.index.vectors import evenly_spaced
     from pipeline.report.photographs import SheetPicture, draw_sheet, drawing
     from pipeline.storage.features import open_regions
-    from stages.inputs import open_photographs
+    from stages.photographs import open_photographs
 
     regions = open_regions(run.layout.regions(encoder).folder, 0)
     rows = evenly_spaced(regions.rows, IMAGES)
@@ -62,10 +64,10 @@ def draw_alignments(run: "Run", model: str, split: str) -> "tuple[list[ReportPic
     import numpy as np
 
     from pipeline.report.photographs import SheetPicture, draw_sheet, drawing
-    from stages.inputs import open_photographs
+    from stages.photographs import open_photographs
 
     embeddings = run.embeddings(model)
-    found = _weigh(run, embeddings, run.pairs(split), run.config.align.least_count)
+    found = _weigh(run, embeddings, run.pairs(split), LEAST_COUNT)
     image_id = [region[0] for region in found.regions]
     longest = (
         SheetPicture(image, box[None], np.array([length]), reason or f"{length:.2f}")
@@ -85,7 +87,7 @@ def _weigh(run: "Run", embeddings: "Embeddings", pairs: "SplitPairs", least_coun
     from pipeline.index.vectors import evenly_spaced
     from pipeline.metrics.multivector_scores import multivector_scores
     from pipeline.models.neural.alignment import longest_vectors, word_magnitudes
-    from stages.inputs import read_analyzer, read_words
+    from stages.texts import read_analyzer, read_words
 
     analyze = read_analyzer(run)
     shown = pairs.image_id[evenly_spaced(len(pairs.image_id), ALIGNED)]
@@ -122,7 +124,8 @@ def _aligned(
 ) -> "Iterator[SheetPicture]":
     from pipeline.models.neural.alignment import align, align_alone
     from pipeline.report.photographs import picture_spoken_of
-    from stages.inputs import open_photographs, read_analyzer, read_words
+    from stages.photographs import open_photographs
+    from stages.texts import read_analyzer, read_words
 
     images = embeddings.read("images", image_id)
     sentences = embeddings.read("sentences", sentence_id)
@@ -149,7 +152,7 @@ def draw_phrases(run: "Run", model: str, split: str) -> "list[ReportPicture]":
     from pipeline.report.figures import draw_links, scatter_in_plane
     from pipeline.report.photographs import draw_sheet, drawing, picture_spoken_of
     from pipeline.storage.phrases import PhraseVectors
-    from stages.inputs import open_photographs
+    from stages.photographs import open_photographs
 
     manifest, folder = run.manifest, run.layout.phrases(model, split).path
     stored = PhraseVectors(folder)

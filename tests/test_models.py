@@ -134,7 +134,7 @@ def test_what_was_chosen_makes_the_same_model_again(name: str, training: str) ->
 @pytest.mark.parametrize("name", ["wsabie-sgd", "wsabie-adagrad"])
 def test_wsabie_may_have_fewer_epochs_than_lie_between_two_looks(name: str) -> None:
     task, held_out = make_task(name, "target")
-    tuned = model_spec(name).load().fit(replace(task, settings=task.settings.changed(dict(epochs=2, interval=5))))
+    tuned = model_spec(name).load().fit(replace(task, settings=task.settings.changed(dict(epochs=2))))
     assert tuned.chosen.transfer["epochs"] == 2
     assert tuned.model.embed_images(held_out.features).shape == (60, 4)
 

@@ -29,8 +29,8 @@ def command(root: Path | None, other: Path | None, config_path: Path | None, bun
     from pipeline.errors import UsageError
     from pipeline.index.opening import open_gallery
     from pipeline.storage.batch import new_folder
-    from pipeline.storage.bundle_folders import numbered
     from pipeline.storage.bundles import Bundles, link_bundle, open_bundle
+    from pipeline.storage.card import numbered
     from pipeline.storage.revision import KEY_COLUMNS
     from stages.closing import search_command
 
@@ -108,7 +108,7 @@ def _new_ids(run: "Run", parts: "Sequence[Bundle]") -> "dict[str, np.ndarray]":
     from pipeline.errors import IntegrityError
     from pipeline.storage.pairs import split_ids
     from pipeline.storage.revision import modalities, require_numbering
-    from stages.inputs import read_bundled_embeddings
+    from stages.bundled import read_bundled_embeddings
 
     manifest, embeddings = run.manifest, read_bundled_embeddings(run, parts[0])
     known = {"images": [], "sentences": []}

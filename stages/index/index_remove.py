@@ -41,8 +41,8 @@ def command(
     from pipeline.errors import RejectLimitError, UsageError
     from pipeline.plain_files import read_lines
     from pipeline.storage.bundles import open_bundle
+    from stages.bundled import read_bundled_embeddings
     from stages.closing import search_command
-    from stages.inputs import read_bundled_embeddings
 
     lines = read_lines(list_path, from_pipe=True) if list_path else []
     opened = open_bundle(bundle_folder)
@@ -102,8 +102,8 @@ def _remove(opened: "Bundle | Bundles", embeddings: "Embeddings | None", named: 
     InputError for an image that no bundle has, and where none would be left."""
     from pipeline.errors import InputError, UsageError
     from pipeline.storage.batch import new_folder
-    from pipeline.storage.bundle_folders import numbered
     from pipeline.storage.bundles import link_bundle
+    from pipeline.storage.card import numbered
 
     known, count = set(), 0
     for group in opened.packed_table("images").groups(["image_id", "sha256"]):

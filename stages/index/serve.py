@@ -92,9 +92,9 @@ def command(
     settings = run.config if run else config.load(config_path)
     chosen = settings.serve.model_dump() | {"max_sentence_chars": settings.collection.max_sentence_chars}
     chosen |= {"top": top} if top else {}
-    limits = Limits(**{field.name: chosen[field.name] for field in fields(Limits)})
+    limits = Limits(**{field.name: chosen[field.name] for field in fields(Limits) if field.name in chosen})
     if limits.top > limits.max_top:
-        raise UsageError(f"{limits.top} results are more than serve.max_top allows ({limits.max_top}); ask for fewer")
+        raise UsageError(f"{limits.top} results are more than a request may ask for ({limits.max_top}); ask for fewer")
     for folder in bundles if trust_code else ():
         open_bundle(folder).trust_code()
     folders = _name_all(bundles)
@@ -158,7 +158,7 @@ def _listen(host: str, port: int) -> socket.socket:
 def _stamp(folder: Path) -> tuple[tuple[int, ...], ...] | None:
     """A value that changes with every new card of the bundles in a folder; None where there is none."""
     from pipeline.errors import IntegrityError
-    from pipeline.storage.bundle_folders import CARD, bundles_in
+    from pipeline.storage.card import CARD, bundles_in
 
     try:
         cards = [(bundle / CARD).stat() for bundle in bundles_in(folder)]

@@ -4,13 +4,13 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 from pipeline.run import Inputs, Job, Run, Stage
-from stages.texts import sentence_shards
+from stages.inputs import named, sentence_shards
 
 
 def embed(run: Run, model: str) -> Callable[[Job], None]:
     """Embed all images and sentences."""
     from pipeline.storage.embeddings import write_embeddings
-    from stages.inputs import restore_model
+    from stages.training import restore_model
 
     mapping, parameters = restore_model(run, model)
     known = parameters.details
@@ -73,7 +73,7 @@ def _reads(config, layout, model: str) -> Inputs:
     regions = config.regions.encoders if spec.multi_vector else ()
     return {
         "model": layout.model(model),
-        **sentence_shards(chosen, layout),
+        **named(*sentence_shards(chosen, layout)),
         **{f"features/{name}": layout.features(name) for name in encoders},
         **{f"regions/{name}": layout.regions(name, config.regions.reduced) for name in regions},
     }

@@ -32,8 +32,8 @@ def embed_phrases(run: Run, job: Job, model: str, split: str) -> None:
     from pipeline.text.sequences import encode_tokens
     from pipeline.text.tokens import make_analyzer
     from pipeline.text.trees import LabelTable, pack_trees
-    from stages.boxes import read_sentence_trees
-    from stages.inputs import read_token_vocabulary, restore_model
+    from stages.texts import read_sentence_trees, read_token_vocabulary
+    from stages.training import restore_model
 
     layout, manifest = run.layout, run.manifest
     mapping, _ = restore_model(run, model)
@@ -44,7 +44,7 @@ def embed_phrases(run: Run, job: Job, model: str, split: str) -> None:
     regions = RegionRows(manifest, folders, pairs.image_id)
 
     analyze = make_analyzer(vocabulary.settings)
-    sentences = read_sentence_trees(manifest, layout.parses.folder, analyze, pairs.sentence_id)
+    sentences = read_sentence_trees(run, analyze, pairs.sentence_id)
     phrases = [list_noun_phrases(sentence.tree) for sentence in sentences]
     counts = [len(own) for own in phrases]
     spoken = list(chain.from_iterable(phrases))

@@ -12,9 +12,9 @@ def prepare_text_encoder(run: Run, job: Job, encoder: str) -> None:
 
     from pipeline.storage.parameters import TEXT_ENCODER, write_parameters
     from pipeline.text.text_encoder import Centred
-    from stages.texts import measure_coverage, read_text_material
+    from stages.texts import TextMaterial, measure_coverage
 
-    chosen, material = run.config.text_encoder(encoder), read_text_material(run, encoder)
+    chosen, material = run.config.text_encoder(encoder), TextMaterial(run, encoder)
     made = chosen.spec.load().prepare(chosen, material)
     if chosen.centre != "none":
         made = Centred.fit(made, material.texts(), chosen.centre == "whiten")
@@ -46,13 +46,7 @@ def _reads(config, layout, encoder: str) -> Inputs:
 
 
 def _keys(config, encoder: str) -> dict:
-    return {"seed": config.seed, "encoder": config.text_encoder(encoder).decisive(), "tokens": _words(config, encoder)}
-
-
-def _words(config, encoder: str) -> dict:
-    """How texts become the words that have vectors."""
-    keys = {"lowercase", "tokenizer"} if config.text_encoder(encoder).own.vectors else set()
-    return config.tokens.model_dump(include=keys)
+    return {"seed": config.seed, "encoder": config.text_encoder(encoder).decisive()}
 
 
 STAGE = Stage(

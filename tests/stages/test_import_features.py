@@ -13,7 +13,7 @@ from pipeline.images.preprocess import Preprocessing
 from pipeline.storage.features import Features
 from pipeline.storage.manifest import Manifest
 from pipeline.storage.parameters import ENCODER, digest_tensors, write_parameters
-from stages.inputs import open_photographs
+from stages.photographs import open_photographs
 
 COUNT = 24
 THEIRS = {"name": "theirs", "kind": "imported", "path": "f.npy"}

@@ -14,7 +14,7 @@ TRAININGS: dict[str, tuple[str, ...]] = {
     "text-feature": ("neighbours", "neighbour_share"),
     "stacked": STACKED,
     "sae-linear": (*STACKED, "weight", "second_beta"),
-    "sae": (*STACKED, "weight", "second_beta", "rule", "bandwidth", "features", "sample"),
+    "sae": (*STACKED, "weight", "second_beta", "rule", "bandwidth", "features"),
 }
 """Training -> the keys of `transfer` that matter to it."""
 STACKING = tuple(name for name, keys in TRAININGS.items() if keys[: len(STACKED)] == STACKED)
@@ -119,8 +119,8 @@ MODELS: tuple[ModelSpec, ...] = (
     _fitted("cca", "cca:CCA", metric="euclidean", grid=GRID[:3], trainings=UNSTACKED),
     _fitted("ncca", "cca:NormalizedCCA", grid=GRID, trainings=tuple(TRAININGS)),
     _fitted("kcca", "kernels:KernelCCA", section=KERNELS, grid=GRID),
-    _fitted("wsabie-sgd", "wsabie_models:WsabieSGD", section=WSABIE),
-    _fitted("wsabie-adagrad", "wsabie_models:WsabieAdaGrad", section=ADAGRAD),
+    _fitted("wsabie-sgd", "wsabie:WsabieSGD", section=WSABIE),
+    _fitted("wsabie-adagrad", "wsabie:WsabieAdaGrad", section=ADAGRAD),
     _trained("bow", "word_models:BagOfWords"),
     _trained("devise", "word_models:DeViSE"),
     _trained("rnn", "word_models:RNN", "PlainTrain"),
@@ -133,11 +133,11 @@ MODELS: tuple[ModelSpec, ...] = (
     _trained("dvsa", "fragment_models:DVSA", "WordFragmentTrain", **REGIONS),
     _trained("deptree", "fragment_models:DepTree", "RelationFragmentTrain", "dependency-trees", **REGIONS),
     _trained("defrag", "fragment_models:Defrag", "InstanceTrain", "dependency-trees", **REGIONS),
-    _trained("fragments", "grounded_model:GroundedFragments", "GroundedTrain", starts_from="ncca-recurrent",
+    _trained("fragments", "fragment_models:GroundedFragments", "GroundedTrain", starts_from="ncca-recurrent",
              **REGIONS | {"regions": "its-encoders"}),
     _trained("ncca-refined", "refinement:RefinedCCA", "RefinedTrain", sentences="vectors", starts_from="ncca"),
     _trained("ncca-recurrent", "word_towers:RecurrentCCA", "RecurrentTrain", starts_from="ncca"),
-    ModelSpec(name="zero-shot", place="pipeline.models.linear.zero_shot:ZeroShot", made_by="adopt"),
+    ModelSpec(name="zero-shot", place="pipeline.models.linear.ensemble:ZeroShot", made_by="adopt"),
     ModelSpec(name="ensemble", place="pipeline.models.linear.ensemble:Ensemble", made_by="combine", sentences="each"),
     ModelSpec(name="fragment-ensemble", place="pipeline.models.linear.ensemble:Ensemble", made_by="combine",
               sentences="each", multi_vector=True),
