@@ -3,7 +3,6 @@
 from collections.abc import Sequence
 from typing import Any
 
-from pipeline.config.registry import model_spec
 from pipeline.config.models import (
     FitSettings,
     KernelsSettings,
@@ -11,6 +10,7 @@ from pipeline.config.models import (
     WsabieAdaGradSettings,
     WsabieSettings,
 )
+from pipeline.config.registry import model_spec
 from pipeline.models.linear.views import TextView
 
 OWN = {

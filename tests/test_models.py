@@ -12,11 +12,10 @@ from pipeline.config.stored import restore
 from pipeline.errors import IntegrityError, UsageError
 from pipeline.metrics.ranks import count_ranks
 from pipeline.models.linear.accumulation import MomentsAccumulator
-from pipeline.models.linear.mapped import ViewBlock
 from pipeline.models.linear.moments import Moments
 from pipeline.models.linear.training import FitTask, Sets
 from pipeline.models.linear.tuning import PairArrays
-from pipeline.models.linear.views import ImageView
+from pipeline.models.linear.views import ImageView, ViewBlock
 
 VIEW = ImageView(("one", "two"), (10, 6), ("sqrt", "l2"))
 

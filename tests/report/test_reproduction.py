@@ -3,8 +3,7 @@
 import numpy as np
 import pytest
 
-from pipeline.config.registry import GENERATORS
-from pipeline.config.registry import MODELS
+from pipeline.config.registry import GENERATORS, MODELS
 from pipeline.config.results import ReproduceSettings
 from pipeline.metrics.paired import Columns, Draw, draw_of_ranks
 from pipeline.metrics.retrieval import Bootstrap

@@ -9,18 +9,22 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from pipeline.config.registry import GRID, TRAININGS
 from pipeline.config.models import FitSettings, TransferSettings
+from pipeline.config.registry import GRID, TRAININGS
 from pipeline.errors import UsageError
-from pipeline.models.linear.feature_maps import FeatureMaps
-from pipeline.models.linear.fourier import FourierFeatures, FourierMap, ReservoirSample, bandwidth
-from pipeline.models.linear.mapped import ViewBlock
+from pipeline.models.linear.feature_maps import (
+    FeatureMaps,
+    FourierFeatures,
+    FourierMap,
+    NeighbourText,
+    ReservoirSample,
+    bandwidth,
+)
 from pipeline.models.linear.moments import Expansion, Moments
-from pipeline.models.linear.neighbours import NeighbourText
 from pipeline.models.linear.passes import mapped_moments
 from pipeline.models.linear.projection import EIGENVALUES
 from pipeline.models.linear.tuning import GridTrial, PairArrays, PreparedViews, Tuned, tune
-from pipeline.models.linear.views import ImageView, Rows, TextView
+from pipeline.models.linear.views import ImageView, Rows, TextView, ViewBlock
 
 SAMPLE = 2000
 """Target images, and sentences, drawn at random, on which sigma of the random Fourier map is measured."""
