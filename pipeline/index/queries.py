@@ -112,13 +112,6 @@ class QueryEncoder:
         words = dict.fromkeys(word for text in texts for word in self.unknown_words(text))
         return {word: self.suggest(word) if place < MOST_SUGGESTED else None for place, word in enumerate(words)}
 
-    def require_words(self, minus: Sequence[str], plus: Sequence[str]) -> None:
-        """Raises InputError where no words are given to change an image, and as `require_known` for each."""
-        if not (*minus, *plus):
-            raise InputError("no words change the image; give a word to take away or to add")
-        for word in (*minus, *plus):
-            self.require_known(word)
-
     def require_known(self, sentence: str) -> None:
         """Raises InputError where `sentence` is blank, and naming its words when nothing in the model knows any that is
         not a stop word."""
