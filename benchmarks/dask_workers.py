@@ -39,7 +39,7 @@ from pipeline.storage.shards import (  # noqa: E402
     shard_path,  # noqa: E402
     write_shard,
 )
-from pipeline.storage.text_shards import VectorShard, write_vectors  # noqa: E402
+from pipeline.storage.texts import VectorShard, write_vectors  # noqa: E402
 
 DIMENSIONS = 128
 

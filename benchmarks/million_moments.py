@@ -38,7 +38,7 @@ from pipeline.storage.shards import (  # noqa: E402
     shard_path,  # noqa: E402
     write_shard,
 )
-from pipeline.storage.text_shards import VectorShard, write_vectors  # noqa: E402
+from pipeline.storage.texts import VectorShard, write_vectors  # noqa: E402
 
 DIM_X, DIM_Y, WORDS, HIDDEN = 4096, 3000, 12, 64
 SHARD_ROWS = 1 << 15

@@ -9,8 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from pipeline.errors import InputError, JointspaceError, UnreachableError
-from pipeline.worker_process import Failure
-from pipeline.workers import DIED, Worker
+from pipeline.workers import DIED, Failure, Worker
 
 MOST_BYTES = 1 << 32
 """Of memory that a trial may take."""

@@ -1,29 +1,45 @@
 """A map over worker processes in which whatever happens to one item happens to that item alone."""
 
 import multiprocessing
+import os
 import signal
 import sys
 import threading
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator
-from concurrent.futures import Future
-from contextlib import contextmanager
+from concurrent.futures import Future, ThreadPoolExecutor
+from contextlib import contextmanager, suppress
+from dataclasses import dataclass
 from itertools import islice
 from multiprocessing.connection import Connection
 from multiprocessing.context import SpawnContext, SpawnProcess
-from queue import Empty, SimpleQueue
+from queue import SimpleQueue
 from types import ModuleType
-from typing import Any, NamedTuple
+from typing import Any
 
 from pipeline.errors import JointspaceError, UnreachableError
-from pipeline.worker_process import Excess, Failure, attempt, work
 
 CHUNK = 16
 """Items that travel together."""
 DIED = "its worker process died"
-PENDING = object()
 _PROCESSES = threading.RLock()
 """Held while a child process is started or waited for, which multiprocessing does for one thread at a time."""
+
+
+@dataclass(frozen=True)
+class Failure:
+    """In place of a result: the item's function raised an exception or took too long, or its process died. What is
+    `unreachable` may be there later."""
+
+    reason: str
+    unreachable: bool = False
+
+
+@dataclass(frozen=True)
+class Excess:
+    """Sent before an item is limited: the reason, should it be the last that is heard of this process."""
+
+    reason: str
 
 
 class _PackageProcess(SpawnProcess):
@@ -42,7 +58,8 @@ class _PackageProcess(SpawnProcess):
 
 
 class PackageContext(SpawnContext):
-    """Starts processes that import modules alone; what is defined in a script cannot be sent to them."""
+    """Starts processes that import modules alone; what is defined in a script cannot be sent to them. (A fork would
+    inherit the locks of this process's threads.)"""
 
     Process = _PackageProcess
 
@@ -53,24 +70,44 @@ CONTEXT = PackageContext()
 def isolated_map(function: Callable[[Any], Any], items: Iterable[Any], processes: int) -> Iterator[Any]:
     """`function` of each item, in order, or a Failure; `items` are drawn only a few chunks ahead.
 
-    `function`, its items and its results travel by pickle, to new processes that import only what `function` needs
-    (a fork would inherit the locks of this process's threads). With `processes` 0 everything runs in this process,
-    unprotected. When the iteration ends, for whatever reason, the processes are killed. Raises UnreachableError where
-    `function` did.
+    `function`, its items and its results travel by pickle, to new processes that import only what `function` needs.
+    With `processes` 0 everything runs in this process, unprotected. When the iteration ends, for whatever reason, the
+    processes are killed. Raises UnreachableError where `function` did.
     """
     if not processes:
         for item in items:
             yield _reached(attempt(function, item))
         return
-    items = iter(items)
-    with _Crew(function, processes) as crew:
-        under_way: deque[Future] = deque()
-        while True:
-            while CHUNK * len(under_way) < ahead(processes) and (chunk := list(islice(items, CHUNK))):
-                under_way.append(crew.submit(chunk))
-            if not under_way:
-                return
-            yield from map(_reached, under_way.popleft().result())
+    items, under_way = iter(items), deque[Future]()
+    workers = [Worker(function) for _ in range(processes)]
+    idle: SimpleQueue[Worker] = SimpleQueue()
+    for worker in workers:
+        idle.put(worker)
+
+    def work_on(chunk: list[Any]) -> list[Any]:
+        worker = idle.get()
+        try:
+            return worker.map(chunk)
+        finally:
+            idle.put(worker)
+
+    with ThreadPoolExecutor(processes) as threads:
+        try:
+            while True:
+                while CHUNK * len(under_way) < ahead(processes) and (chunk := list(islice(items, CHUNK))):
+                    under_way.append(threads.submit(work_on, chunk))
+                if not under_way:
+                    return
+                yield from map(_reached, under_way.popleft().result())
+        finally:
+            for worker in workers:
+                worker.close()
+            threads.shutdown(wait=False, cancel_futures=True)
+
+
+def ahead(processes: int) -> int:
+    """How many items `isolated_map` has drawn at most whose results it has not given yet."""
+    return 2 * processes * CHUNK
 
 
 def _reached(outcome: Any) -> Any:
@@ -79,17 +116,11 @@ def _reached(outcome: Any) -> Any:
     return outcome
 
 
-def ahead(processes: int) -> int:
-    """How many items `isolated_map` has drawn at most whose results it has not given yet."""
-    return 2 * processes * CHUNK
-
-
 class Worker:
     """`function` in a process of its own, which is started when it is first needed and replaced when it dies.
 
-    `worker(item)` is `function(item)` or a Failure; of several threads, each waits for its turn. One thread alone may
-    `send` lists of items ahead and `collect` their results. To be closed. Raises JointspaceError where no process can
-    be started.
+    `worker(item)` is `function(item)` or a Failure; of several threads, each waits for its turn. To be closed. Raises
+    JointspaceError where no process can be started, or it was closed.
     """
 
     def __init__(self, function: Callable[[Any], Any]) -> None:
@@ -98,43 +129,33 @@ class Worker:
         self._process: multiprocessing.process.BaseProcess | None = None
         self._connection: Connection | None = None
         self._closed = False
-        self._results: deque[list[Any]] = deque()
-        self._outstanding: deque[_Place] = deque()
-        self._suspect: _Place | None = None
         self._excess = ""
-        # Of the present process: how many items it is done with, and how many results of it are here.
-        self._done, self._received = CONTEXT.RawValue("q"), 0
 
     def __call__(self, item: Any) -> Any:
+        return self.map([item])[0]
+
+    def map(self, items: list[Any]) -> list[Any]:
+        """`function` of each item, or a Failure. An item on which the process dies is tried once more, since that may
+        not have been its fault; one that takes too long is not."""
+        results: list[Any] = []
+        suspect = None
         with self._turn:
-            self.send([item])
-            return self.collect()[0]
-
-    def send(self, items: list[Any]) -> None:
-        results = [PENDING] * len(items)
-        self._results.append(results)
-        self._outstanding.extend(_Place(results, number, item) for number, item in enumerate(items))
-        try:
-            (self._connection or self._start()).send(items)
-        except OSError:
-            self._recover()
-
-    def collect(self) -> list[Any]:
-        """`function` of each item of the first list that was sent and not collected, or a Failure."""
-        while any(result is PENDING for result in self._results[0]):
-            try:
-                message = self._connection.recv()
-            except (EOFError, OSError):
-                self._recover()
-                continue
-            if isinstance(message, Excess):
-                self._excess = message.reason
-                continue
-            self._received += len(message)
-            for result in message:
-                place = self._outstanding.popleft()
-                place.results[place.number] = result
-        return self._results.popleft()
+            while len(results) < len(items):
+                try:
+                    (self._connection or self._start()).send(items[len(results) :])
+                    while len(results) < len(items):
+                        message = self._connection.recv()
+                        if isinstance(message, Excess):
+                            self._excess = message.reason
+                        else:
+                            results.append(message)
+                except (EOFError, OSError):
+                    reason = self._bury()
+                    if reason == DIED and suspect != len(results):
+                        suspect = len(results)
+                    else:
+                        results.append(Failure(reason))
+        return results
 
     def close(self) -> None:
         """Kill the process; what it was doing is lost."""
@@ -150,44 +171,24 @@ class Worker:
     def __exit__(self, *_: object) -> None:
         self.close()
 
-    def _recover(self) -> None:
-        """Find the item on which the process has died, and have a new process go on with the others."""
-        while self._outstanding:
-            reason = self._bury()
-            at = min(self._done.value - self._received, len(self._outstanding) - 1)
-            place = self._outstanding[at]
-            if reason == DIED and place is not self._suspect:
-                self._suspect = place  # it may not have been this item's fault: once more
-            else:
-                place.results[place.number] = Failure(reason)
-                del self._outstanding[at]
-            if self._outstanding:
-                try:
-                    self._start().send([place.item for place in self._outstanding])
-                    return
-                except OSError:
-                    continue
-
     def _start(self) -> Connection:
         connection, theirs = CONTEXT.Pipe()
-        self._done.value = self._received = 0
-        process = CONTEXT.Process(target=work, args=(theirs, self._done, self._function), daemon=True)
+        process = CONTEXT.Process(target=_serve, args=(theirs, self._function), daemon=True)
         with _PROCESSES, _without_interrupts():
             if self._closed:
                 raise JointspaceError("the worker process was stopped")
             process.start()
             self._process = process
         theirs.close()
+        self._connection = connection
         try:
             connection.recv()
         except (EOFError, OSError):
-            connection.close()
             self._bury()
             raise JointspaceError(
                 "worker processes die before they begin, as their messages above say; set their number to 0 to do"
                 " without"
             ) from None
-        self._connection = connection
         return connection
 
     def _bury(self) -> str:
@@ -196,66 +197,11 @@ class Worker:
             self._process.kill()
             self._process.join()
             code = self._process.exitcode
-        if self._connection:
-            self._connection.close()
-            self._connection = None
+        self._connection.close()
+        self._connection = None
         if self._closed:
             raise JointspaceError("the worker process was stopped")
         return self._excess if code == -signal.SIGPROF else DIED
-
-
-class _Place(NamedTuple):
-    """Where the result of an item goes."""
-
-    results: list[Any]
-    number: int
-    item: Any
-
-
-class _Crew:
-    """Several workers, each driven by a thread, so that they go on while this process computes."""
-
-    def __init__(self, function: Callable[[Any], Any], processes: int) -> None:
-        self._workers = [Worker(function) for _ in range(processes)]
-        self._tasks: SimpleQueue[tuple[list[Any], Future] | None] = SimpleQueue()
-
-    def submit(self, chunk: list[Any]) -> Future:
-        future: Future = Future()
-        self._tasks.put((chunk, future))
-        return future
-
-    def __enter__(self) -> "_Crew":
-        for worker in self._workers:
-            threading.Thread(target=self._drive, args=(worker,), daemon=True).start()
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        for worker in self._workers:
-            worker.close()
-            self._tasks.put(None)
-
-    def _drive(self, worker: Worker) -> None:
-        """Have the next chunk at the worker before it is done with the last one."""
-        under_way: deque[Future] = deque()
-        try:
-            while True:
-                while len(under_way) < 2 and (task := self._next(wait=not under_way)):
-                    chunk, future = task
-                    under_way.append(future)
-                    worker.send(chunk)
-                if not under_way:
-                    return
-                results = worker.collect()
-                under_way.popleft().set_result(results)
-        except BaseException as error:
-            for future in under_way:
-                future.set_exception(error)
-
-    def _next(self, wait: bool) -> tuple[list[Any], Future] | None:
-        try:
-            return self._tasks.get(block=wait)
-        except Empty:
-            return None
 
 
 @contextmanager
@@ -266,3 +212,73 @@ def _without_interrupts() -> Iterator[None]:
         yield
     finally:
         signal.pthread_sigmask(signal.SIG_SETMASK, before)
+
+
+# --- inside of a worker process
+
+_parent: Connection | None = None
+_announced = ""
+
+
+def end_with_parent() -> None:
+    """Leave Ctrl-C to the parent of this process, and end when it is gone, even killed."""
+
+    def outlive() -> None:
+        multiprocessing.parent_process().join()
+        os._exit(1)
+
+    signal.signal(signal.SIGINT, signal.SIG_IGN)
+    threading.Thread(target=outlive, daemon=True).start()
+
+
+@contextmanager
+def processor_limit(seconds: float, excess: str) -> Iterator[None]:
+    """Allow the block this much processor time. A worker process that needs more is ended, and the reason `excess` is
+    its item's Failure; elsewhere the block is not limited, since nothing but the end of a process interrupts a decoder.
+
+    Processor time, so that neither a busy machine nor a slow disk is an image's fault.
+    """
+    if _parent is None or seconds == float("inf"):
+        yield
+        return
+    global _announced
+    if excess != _announced:
+        _parent.send(Excess(excess))
+        _announced = excess
+    signal.setitimer(signal.ITIMER_PROF, seconds)  # whose signal ends a process, unlike a thread's timer, even in C
+    try:
+        yield
+    finally:
+        signal.setitimer(signal.ITIMER_PROF, 0)
+
+
+def attempt(function: Callable[[Any], Any], item: Any) -> Any:
+    """`function(item)`, or a Failure."""
+    try:
+        return function(item)
+    except Exception as error:
+        return Failure(_reason(error), isinstance(error, UnreachableError))
+
+
+def _serve(connection: Connection, function: Callable[[Any], Any]) -> None:
+    """Send None, then `function` of each item of the lists that come, in order, until the parent is gone."""
+    global _parent
+    end_with_parent()
+    signal.signal(signal.SIGPROF, signal.SIG_DFL)
+    _parent = connection
+    with suppress(EOFError, OSError):
+        connection.send(None)
+        while True:
+            for item in connection.recv():
+                result = attempt(function, item)
+                try:
+                    connection.send(result)
+                except OSError:
+                    raise
+                except Exception as error:  # it cannot travel
+                    connection.send(Failure(_reason(error)))
+
+
+def _reason(error: Exception) -> str:
+    """Our own errors speak for themselves."""
+    return str(error) if isinstance(error, JointspaceError) else f"{type(error).__name__}: {error}"

@@ -16,13 +16,12 @@ if TYPE_CHECKING:
     from pipeline.storage.commit import Provenance
     from pipeline.storage.embeddings import Embeddings
     from pipeline.storage.parameters import Parameters
-    from pipeline.storage.sharded_ids import ShardedIds
 
 
 def write_bundle(
     run: "Run",
     model: str,
-    ids: "Mapping[str, ShardedIds]",
+    ids: "Mapping[str, np.ndarray]",
     folder: Path,
     about: Mapping[str, Any],
     provenance: "Provenance",
@@ -39,7 +38,7 @@ def write_bundle(
     from pipeline.storage.own_code import code_of, remember
     from pipeline.storage.phrases import PhraseVectors
     from pipeline.storage.records import read_vocabulary
-    from pipeline.storage.trees import ParseShards
+    from pipeline.storage.texts import ParseShard
 
     config, layout, manifest, settings = run.config, run.layout, run.manifest, run.config.index
     source, words = layout.model(model).path, vocabulary_of(config, layout, model)
@@ -56,15 +55,15 @@ def write_bundle(
     if reads_trees(config, model):
         trained = layout.parser.path if trains_parser(config) else None
         named = trained, config.parse.pipeline, Path(config.weights_root)
-        parses = ParseShards(manifest, layout.parses.folder).open(0)
+        parses = ParseShard(layout.parses.folder, 0)
         parse = find_carried_parser(parameters, parses, layout.labels.path, *named)
 
     writer = BundleWriter(folder)
     indices = add_indices(writer, embeddings, ids, settings, run.gpu, _other_sentences(run, embeddings, ids))
     for modality, rows in ids.items():
-        writer.add_table(f"{modality}.parquet", manifest.rows(modality, rows[:]))
+        writer.add_table(f"{modality}.parquet", manifest.rows(modality, rows))
     if phrases := [PhraseVectors(layout.phrases(model, split).path) for split in phrase_splits(config, model)]:
-        add_regions(writer, ids["images"][:], phrases)
+        add_regions(writer, ids["images"], phrases)
     writer.add_parameters(source)
     if words:
         writer.add("vocabulary.json", read_bytes(words.path))
@@ -107,7 +106,7 @@ def write_bundle(
 def add_indices(
     writer: "BundleWriter",
     embeddings: "Embeddings",
-    ids: "Mapping[str, ShardedIds]",
+    ids: "Mapping[str, np.ndarray]",
     settings: "IndexSettings",
     gpu: Any,
     queries: "np.ndarray | None" = None,
@@ -136,13 +135,13 @@ def add_indices(
     silent = not len(ids["sentences"]) and not several
     for modality, other in [("images", "sentences"), ("sentences", "images")][: 1 if silent else 2]:
         other = modality if silent else other
-        outlines[modality] = embeddings.outline(modality, ids[modality][:]) if several else None
+        outlines[modality] = embeddings.outline(modality, ids[modality]) if several else None
         if queries is None or not silent:
             asking = ids[other][evenly_spaced(len(ids[other]), SET_QUERIES if several else QUERIES)]
             queries = embeddings.read(other, asking)
         name = INDEXED[kind][modality]
         built = build_gallery(
-            modality, embeddings.rows_of(modality, ids[modality][:]), outlines[modality], queries,
+            modality, embeddings.rows_of(modality, ids[modality]), outlines[modality], queries,
             embeddings.comparison, requirements, shortlist, lambda items, what: tqdm(items, what, disable=None), gpu,
         )  # fmt: skip
         writer.add(f"{name}.faiss", built.data)
@@ -190,7 +189,14 @@ def describe_training(run: "Run", model: str) -> dict[str, Any]:
     return {"trained_on": details}
 
 
-def _other_sentences(run: "Run", embeddings: "Embeddings", ids: "Mapping[str, ShardedIds]") -> "np.ndarray | None":
+def read_bundled_embeddings(run: "Run", bundle: Any) -> "Embeddings":
+    """The run's embeddings of the model of a bundle."""
+    from pipeline.storage.files import plain
+
+    return run.embeddings(plain(bundle.card["model"], bundle.folder))
+
+
+def _other_sentences(run: "Run", embeddings: "Embeddings", ids: "Mapping[str, np.ndarray]") -> "np.ndarray | None":
     """Sentences to measure an index of images with that has none of its own; None where it has some, or none is."""
     from pipeline.index.build import QUERIES
     from pipeline.index.vectors import evenly_spaced

@@ -53,7 +53,7 @@ class Commands(click.Group):
             titled.setdefault(GROUPS[module.split(".")[1]], []).append(name)
         for title, names in titled.items():
             with formatter.section(title):
-                formatter.write_dl([(name, first_sentence(self.get_command(ctx, name))) for name in names])
+                formatter.write_dl([(name, first_sentence(self.get_command(ctx, name).help)) for name in names])
 
 
 @click.group(cls=Commands, context_settings={"help_option_names": ["-h", "--help"]})

@@ -72,10 +72,10 @@ def output(kind: click.Path, what: str):
     return lock
 
 
-def first_sentence(command: click.Command) -> str:
-    """Of its help; "et al." does not end one, as it does for click."""
-    text = " ".join(cleandoc(command.help or "").partition("\n\n")[0].split())
-    return SENTENCE.match(text)[0]
+def first_sentence(text: str | None) -> str:
+    """Of a docstring; "et al." does not end one, as it does for click."""
+    paragraph = " ".join(cleandoc(text or "").partition("\n\n")[0].split())
+    return SENTENCE.match(paragraph)[0]
 
 
 def command_of(stage: "Stage") -> click.Command:

@@ -28,8 +28,8 @@ def draw_regions(run: "Run", encoder: str) -> "ReportPicture":
     from pipeline.images.preprocess import Photograph
     from pipeline.index.vectors import evenly_spaced
     from pipeline.report.photographs import SheetPicture, draw_sheet, drawing
-    from pipeline.storage.regions import open_regions
-    from stages.inputs import open_photographs
+    from pipeline.storage.features import open_regions
+    from stages.photographs import open_photographs
 
     regions = open_regions(run.layout.regions(encoder).folder, 0)
     rows = evenly_spaced(regions.rows, IMAGES)
@@ -62,7 +62,7 @@ def draw_alignments(run: "Run", model: str, split: str) -> "tuple[list[ReportPic
     import numpy as np
 
     from pipeline.report.photographs import SheetPicture, draw_sheet, drawing
-    from stages.inputs import open_photographs
+    from stages.photographs import open_photographs
 
     embeddings = run.embeddings(model)
     found = _weigh(run, embeddings, run.pairs(split), run.config.align.least_count)
@@ -85,7 +85,7 @@ def _weigh(run: "Run", embeddings: "Embeddings", pairs: "SplitPairs", least_coun
     from pipeline.index.vectors import evenly_spaced
     from pipeline.metrics.multivector_scores import multivector_scores
     from pipeline.models.neural.alignment import longest_vectors, word_magnitudes
-    from stages.inputs import read_analyzer, read_words
+    from stages.texts import read_analyzer, read_words
 
     analyze = read_analyzer(run)
     shown = pairs.image_id[evenly_spaced(len(pairs.image_id), ALIGNED)]
@@ -122,7 +122,8 @@ def _aligned(
 ) -> "Iterator[SheetPicture]":
     from pipeline.models.neural.alignment import align, align_alone
     from pipeline.report.photographs import picture_spoken_of
-    from stages.inputs import open_photographs, read_analyzer, read_words
+    from stages.photographs import open_photographs
+    from stages.texts import read_analyzer, read_words
 
     images = embeddings.read("images", image_id)
     sentences = embeddings.read("sentences", sentence_id)
@@ -149,7 +150,7 @@ def draw_phrases(run: "Run", model: str, split: str) -> "list[ReportPicture]":
     from pipeline.report.figures import draw_links, scatter_in_plane
     from pipeline.report.photographs import draw_sheet, drawing, picture_spoken_of
     from pipeline.storage.phrases import PhraseVectors
-    from stages.inputs import open_photographs
+    from stages.photographs import open_photographs
 
     manifest, folder = run.manifest, run.layout.phrases(model, split).path
     stored = PhraseVectors(folder)

@@ -1,17 +1,18 @@
 """What a configuration names and is not here: said before the first job, all of it at once."""
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping
 from contextlib import suppress
 from importlib.util import find_spec
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from pipeline.errors import JointspaceError, UsageError, meant
+from pipeline.run.layout import Artefact
+from pipeline.run.stage import Names, Outside
 
 if TYPE_CHECKING:
     from pipeline.config import Config
     from pipeline.run import Run, Stage
-    from pipeline.run.stage import Names
 
 MODULES = {
     "standard": "cv2",
@@ -26,8 +27,6 @@ MODULES = {
     "parse": "spacy",
 }
 """Extra of the distribution -> a module that it brings."""
-
-
 SHOWN = 10
 """Of what is missing."""
 
@@ -36,34 +35,15 @@ def require_all(run: "Run", stages: "Mapping[str, Stage]") -> None:
     """Raises UsageError that names every file and extra that the run of `stages` needs and that is not here, and where
     the demo would be drawn into a folder that was not meant for it."""
     _require_demo_folder(run.config)
-    unmade = [(stage, names) for stage, names in _needed(stages, run) if not _is_made(run, stage, names)]
-    missing = list(dict.fromkeys([*_files(run, unmade), *_extras(run.config, unmade)]))
+    missing = {
+        line: None
+        for stage, names in _jobs(stages, run)
+        if not _is_made(run, stage, names)
+        for line in (*_missing_files(run, stage, names), *_missing_extras(run.config, stage, *names))
+    }
     if missing:
         more = [f"and {len(missing) - SHOWN} more"] if len(missing) > SHOWN else []
-        raise UsageError("; ".join([*missing[:SHOWN], *more]))
-
-
-def _needed(stages: "Mapping[str, Stage]", run: "Run") -> "list[tuple[Stage, Names]]":
-    """The stages and names that `all` makes, each after what it reads."""
-    from pipeline.run.stage import Outside
-
-    every = [(stage, tuple(names)) for stage in stages.values() for names in stage.choices(run.config)]
-    makers = {made.name: (stage, names) for stage, names in every for made in stage.outputs(run.layout, *names)}
-    found = {}
-
-    def visit(stage: "Stage", names: "Names") -> None:
-        if (stage.name, names) in found:
-            return
-        with suppress(JointspaceError):  # of a collection that is gone
-            for artefact in stage.reads(run.config, run.layout, *names).values():
-                if not isinstance(artefact, Outside):
-                    visit(*makers[artefact.name])
-        found[stage.name, names] = (stage, names)
-
-    for stage in stages.values():
-        for names in stage.wanted(run.config):
-            visit(stage, tuple(names))
-    return list(found.values())
+        raise UsageError("; ".join([*missing][:SHOWN] + more))
 
 
 def _require_demo_folder(config: "Config") -> None:
@@ -72,64 +52,74 @@ def _require_demo_folder(config: "Config") -> None:
     from pipeline.storage.demo_folder import MARK
 
     usual, root = load(), Path(config.data_root)
-    meant_for_it = root.name == Path(usual.data_root).name or (root / MARK).exists()
-    if not config.demo.generate or meant_for_it or config.demo != usual.demo:
+    is_meant = root.name == Path(usual.data_root).name or (root / MARK).exists()
+    if not config.demo.generate or is_meant or config.demo != usual.demo:
         return
-    beside = (str(one) for one in root.parent.glob("*") if one.is_dir())
-    other = "" if root.exists() else meant(str(root), beside)
+    siblings = (str(folder) for folder in root.parent.glob("*") if folder.is_dir())
+    other = "" if root.exists() else meant(str(root), siblings)
     raise UsageError(
         f"data_root {root} is not the demo's folder, and demo.generate would have the demo drawn into it; {other}for"
         " photographs of your own set demo: {generate: false}"
     )
 
 
-def _files(run: "Run", unmade: "Sequence[tuple[Stage, Names]]") -> Iterator[str]:
-    """What persons have to bring for stages whose results are not there yet."""
-    from pipeline.run.stage import Outside
+def _jobs(stages: "Mapping[str, Stage]", run: "Run") -> "list[tuple[Stage, Names]]":
+    """The stages and names that `all` makes, each after what it reads."""
+    every = [(stage, tuple(names)) for stage in stages.values() for names in stage.choices(run.config)]
+    makers = {output.name: job for job in every for output in job[0].outputs(run.layout, *job[1])}
+    jobs = {}
 
-    data_root = run.layout.data_root
-    for stage, names in unmade:
-        try:
-            reads = stage.reads(run.config, run.layout, *names)
-        except JointspaceError as error:
-            yield str(error)
-            continue
-        for one in reads.values():
-            if not isinstance(one, Outside) or not isinstance(one.path, Path) or one.path.exists():
-                continue
-            if not (run.config.demo.generate and one.path.is_relative_to(data_root)):  # which are drawn
-                yield f"{one.path} does not exist, which {' '.join([stage.command, *names])} reads"
+    def visit(stage: "Stage", names: Names) -> None:
+        if (stage.name, names) in jobs:
+            return
+        with suppress(JointspaceError):  # of a collection that is gone
+            for artefact in stage.reads(run.config, run.layout, *names).values():
+                if not isinstance(artefact, Outside):
+                    visit(*makers[artefact.name])
+        jobs[stage.name, names] = (stage, names)
+
+    for stage in stages.values():
+        for names in stage.wanted(run.config):
+            visit(stage, tuple(names))
+    return list(jobs.values())
 
 
-def _is_made(run: "Run", stage: "Stage", names: tuple[str, ...]) -> bool:
-    from pipeline.run.layout import Artefact
-
+def _is_made(run: "Run", stage: "Stage", names: Names) -> bool:
     outputs = stage.outputs(run.layout, *names)
-    return all((one.commit if isinstance(one, Artefact) else one.part(0)).exists() for one in outputs)
+    return all((output.commit if isinstance(output, Artefact) else output.part(0)).exists() for output in outputs)
 
 
-def _extras(config: "Config", unmade: "Sequence[tuple[Stage, Names]]") -> Iterator[str]:
+def _missing_files(run: "Run", stage: "Stage", names: Names) -> Iterator[str]:
+    """What persons have to bring for a job."""
+    try:
+        reads = stage.reads(run.config, run.layout, *names)
+    except JointspaceError as error:
+        yield str(error)
+        return
+    for file in reads.values():
+        if not isinstance(file, Outside) or not isinstance(file.path, Path) or file.path.exists():
+            continue
+        if not (run.config.demo.generate and file.path.is_relative_to(run.layout.data_root)):  # which is drawn
+            yield f"{file.path} does not exist, which {' '.join([stage.command, *names])} reads"
+
+
+def _missing_extras(config: "Config", stage: "Stage", *names: str) -> Iterator[str]:
     """The extras that are not installed, with what needs them."""
-    for stage, names in unmade:
-        for what, extra in _extras_of(config, stage.name, *names):
-            module = MODULES.get(extra)
-            if module is not None and not _is_installed(module):
-                yield f"{what} needs {module}: pip install 'jointspace[{extra}]'"
-
-
-def _extras_of(config: "Config", stage: str, *names: str) -> Iterator[tuple[str, str | None]]:
-
     from pipeline.config.registry.encoders import encoder_spec
 
-    if stage in ("prepare_encoder", "extract"):
+    needs: dict[str, str | None] = {}
+    if stage.name in ("prepare_encoder", "extract"):
         encoder = config.encoder(names[0])
-        yield f"encoder {encoder.name}", encoder_spec(encoder.kind, encoder.architecture).extra
-    if stage in ("prepare_text_encoder", "encode_sentences"):
-        yield f"text encoder {names[0]}", config.text_encoder(names[0]).spec.extra
-    if stage == "extract_regions" and config.regions.proposals == "selective-search":
-        yield "regions.proposals selective-search", "selective-search"
-    if stage == "parse" and config.parse.engine == "spacy":
-        yield "parse.engine spacy", "parse"
+        needs[f"encoder {encoder.name}"] = encoder_spec(encoder.kind, encoder.architecture).extra
+    elif stage.name in ("prepare_text_encoder", "encode_sentences"):
+        needs[f"text encoder {names[0]}"] = config.text_encoder(names[0]).spec.extra
+    elif stage.name == "extract_regions" and config.regions.proposals == "selective-search":
+        needs["regions.proposals selective-search"] = "selective-search"
+    elif stage.name == "parse" and config.parse.engine == "spacy":
+        needs["parse.engine spacy"] = "parse"
+    for user, extra in needs.items():
+        if extra in MODULES and not _is_installed(MODULES[extra]):
+            yield f"{user} needs {MODULES[extra]}: pip install 'jointspace[{extra}]'"
 
 
 def _is_installed(module: str) -> bool:

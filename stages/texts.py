@@ -1,117 +1,104 @@
-"""Sentences for models, and the text encoders that make vectors of them."""
+"""Texts of a run: their words and trees, the vocabulary, weak texts, text encoders, and sentences for models."""
 
-from collections.abc import Callable, Collection, Iterator, Mapping
+import gzip
+import logging
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass
-from functools import partial
 from pathlib import Path
+from tempfile import TemporaryDirectory, gettempdir
 from typing import TYPE_CHECKING, Any, BinaryIO
 
+import numpy as np
+
+from pipeline.config.registry.stored import restore_text_encoder
+from pipeline.errors import InputError, IntegrityError
+from pipeline.mapreduce import map_reduce
+from pipeline.models.linear.text_views import TextView
+from pipeline.run import Run
+from pipeline.run.parts import chunks
+from pipeline.storage import texts as stored_texts
+from pipeline.storage.batch import cannot_write
+from pipeline.storage.json_files import read_json, require_form
+from pipeline.storage.parameters import WORDS, read_parameters
+from pipeline.storage.records import VocabularyForm, read_labels, read_vocabulary
+from pipeline.storage.tables import read_table
+from pipeline.storage.texts import ParseShard, VectorRows, read_tokens
+from pipeline.text import vocabulary
+from pipeline.text.counting import TermCounts, count_terms, merge_counts
+from pipeline.text.dependencies import read_conllu
+from pipeline.text.phrase_trees import read_brackets
+from pipeline.text.sequences import Tokens
+from pipeline.text.text_encoder import Coverage, GivenVectors, TextEncoder
+from pipeline.text.tokens import LONGEST_NGRAM, TermSettings, make_analyzer
+from pipeline.text.trees import SentenceTrees, Trees, fit_trees
+from pipeline.text.vocabulary import Vocabulary
+from pipeline.text.wordvectors import WordVectors, read_binary_vectors, read_text_vectors
+from stages.given import match_given_sentences
+
 if TYPE_CHECKING:
-    import numpy as np
     import pyarrow as pa
 
+    from pipeline.config import Config
     from pipeline.config.schema.text_encoders import TextEncoderEntry
-    from pipeline.config.schema.variants import Model
-    from pipeline.run import Run
-    from pipeline.run.layout import Layout, Shards
     from pipeline.storage.manifest import ShardRows
-    from pipeline.text.counting import TermCounts
-    from pipeline.text.text_encoder import TextEncoder, TextMaterial
-    from pipeline.text.tokens import TermSettings
-    from pipeline.text.vocabulary import Vocabulary
+
+log = logging.getLogger(__name__)
 
 COMPARED = 16
 """Sentences whose vectors made elsewhere are compared with those of the encoder that they are said to be of."""
 
 
-def read_text_material(run: "Run", encoder: str) -> "TextMaterial":
-    """What a text encoder of the configuration is made from."""
-    from pipeline.storage.json_files import read_json, require_form
-    from pipeline.storage.records import VocabularyForm
-    from pipeline.text.text_encoder import GivenVectors, TextMaterial
-    from pipeline.text.tokens import LONGEST_NGRAM, TermSettings
-    from pipeline.text.vocabulary import Vocabulary
-    from pipeline.text.wordvectors import WordVectors, read_binary_vectors, read_text_vectors
-    from stages.given import match_given_sentences
-    from stages.inputs import read_token_vocabulary
-
-    config = run.config
-    own = config.text_encoder(encoder).own
-    path = own.outside(config.weights_root)
-
-    def vocabulary() -> Vocabulary | None:
-        if path is None:
-            return None
-        value = read_json(path)
-        if isinstance(value, dict) and isinstance(value.get("details"), dict):
-            value = value["details"].get("settings")  # of a text encoder's model.json
-        given = require_form(value, VocabularyForm, path, "correct text.vocabulary")
-        return Vocabulary.from_dict(given)
-
-    def corpus() -> WordVectors:
-        known, _ = read_token_vocabulary(run)
-        return WordVectors(known.terms, read_corpus_vectors(run)[: len(known.terms)])
-
-    def file(wanted: Collection[str]) -> WordVectors:
-        read = read_text_vectors if own.format == "text" else read_binary_vectors
-        with opened(path) as stream:
-            return read(stream, str(path), wanted, own.words)
-
-    def folder(name: str) -> Path | None:
-        return own.folder(config.weights_root)
-
-    def given(entry: "TextEncoderEntry") -> GivenVectors:
-        matched = match_given_sentences(run, entry)
-        rows = range(min(COMPARED, len(matched.labels)))
-        return GivenVectors(run.manifest.rows("sentences", rows)["text"].to_pylist(), matched.features(rows))
-
-    def files() -> list[bytes]:
-        found = []
-        for place in own.files(config.weights_root).values():
-            with opened(place) as stream:
-                found.append(stream.read())
-        return found
-
-    tokens = config.tokens
-    words = TermSettings(
-        tokens.lowercase, tokens.tokenizer, lemmatise=False, stop_words=(), max_ngram=1, max_characters=LONGEST_NGRAM
-    )
-    return TextMaterial(
-        config.seed,
-        words,
-        lambda: run.manifest.texts_of("train"),  # `plan` may have no manifest, and asks for none
-        vocabulary,
-        corpus,
-        file,
-        folder,
-        lambda name: open_text_encoder(run, name),
-        given,
-        files,
-        partial(learn_vocabulary, run, encoder),
-    )
+def read_token_vocabulary(run: Run) -> tuple[Vocabulary, str]:
+    """The vocabulary of words, and its fingerprint."""
+    value = read_vocabulary(run.layout.token_vocabulary.path)
+    return Vocabulary.from_dict(value), value["fingerprint"]
 
 
-def learn_vocabulary(run: "Run", name: str, settings: "TermSettings", **chosen: Any) -> "Vocabulary":
+def read_analyzer(run: Run) -> Callable[[str], list[str]]:
+    """What finds the words of a sentence."""
+    return make_analyzer(read_token_vocabulary(run)[0].settings)
+
+
+def read_words(run: Run, sentence_id: np.ndarray, analyze: Callable[[str], list[str]], vectors: Any) -> list[list[str]]:
+    """The words of some sentences that have one vector for each, `vectors`; a sentence without words has the vector of
+    one unknown word. IntegrityError where there are more or fewer vectors."""
+    words = [analyze(text) or [""] for text in run.manifest.sentences["text"].take(sentence_id).to_pylist()]
+    if not np.array_equal(list(map(len, words)), vectors.lengths):
+        path = run.layout.token_vocabulary.path
+        raise IntegrityError(f"the words of the sentences by {path} do not match their vectors; run embed again")
+    return words
+
+
+def read_trees(run: Run, number: int, analyze: Callable[[str], list[str]]) -> Iterator[SentenceTrees]:
+    """The trees of one shard's sentences, over the words that `analyze` finds in them."""
+    shard = ParseShard(run.layout.parses.folder, number)
+    parses = (entry.parse for entry in read_conllu(shard.conllu, str(shard.path)))
+    trees = (tree for _, tree in read_brackets(shard.brackets, str(shard.brackets_path)))
+    return fit_trees(parses, trees, run.manifest.texts(number), analyze)
+
+
+def read_sentence_trees(run: Run, analyze: Callable[[str], list[str]], sentence_id: np.ndarray) -> list[SentenceTrees]:
+    """The trees of the sentences `sentence_id` (m,), ascending, over the words of `analyze`."""
+    wanted = set(sentence_id.tolist())
+    trees = []
+    for number in range(run.manifest.n_shards):
+        first = run.manifest.shard(number).first_sentence
+        trees += [tree for sentence, tree in enumerate(read_trees(run, number, analyze), first) if sentence in wanted]
+    return trees
+
+
+def learn_vocabulary(run: Run, name: str, settings: TermSettings, **chosen: Any) -> Vocabulary:
     """The vocabulary of the training sentences for the text encoder `name`, or for `tokens`: their terms are counted by
     part, where the run sums. `chosen` is what `learn_vocabulary` of pipeline.text.vocabulary takes. Raises
     JointspaceError where there is no room."""
-    from tempfile import TemporaryDirectory, gettempdir
-
-    from pipeline.mapreduce import map_reduce
-    from pipeline.run.parts import chunks
-    from pipeline.storage.batch import cannot_write
-    from pipeline.text import vocabulary
-    from pipeline.text.counting import merge_counts
-
-    manifest = run.manifest
-    parts = chunks(manifest.n_shards, manifest.shard_size) or [range(0)]
+    parts = chunks(run.manifest.n_shards, run.manifest.shard_size) or [range(0)]
     # Other machines that count see the run's folder alone.
     parent, key = (Path(gettempdir()), "TMPDIR") if run.sums == "local" else (run.root.absolute(), "results_root")
     try:
         with TemporaryDirectory(prefix=f"jointspace-counts-{name}-", dir=parent) as folder:
 
-            def count(settings: "TermSettings") -> "TermCounts":
+            def count(settings: TermSettings) -> TermCounts:
                 shared = run.root.absolute(), settings, Path(folder)
                 return map_reduce(count_part, parts, merge_counts, run.sums, shared)
 
@@ -120,14 +107,14 @@ def learn_vocabulary(run: "Run", name: str, settings: "TermSettings", **chosen: 
         raise cannot_write(parent / f"jointspace-counts-{name}", 0, error, key) from error
 
 
-def measure_coverage(run: "Run", name: str, encoder: "TextEncoder", remedy: str) -> dict[str, int]:
+def count_part(part: range, root: Path, settings: TermSettings, folder: Path) -> TermCounts:
+    """The terms of the training sentences in the shards of a part, in files of the `folder`."""
+    return count_terms(Run(root).manifest.texts_of("train", part), settings, folder)
+
+
+def measure_coverage(run: Run, name: str, encoder: TextEncoder, remedy: str) -> dict[str, int]:
     """How much of dev's sentences a text encoder knows; says so, with a remedy where that is little."""
-    import logging
-
-    from pipeline.text.text_encoder import Coverage
-
     coverage = Coverage.measure(encoder, run.manifest.texts_of("dev"))
-    log = logging.getLogger(__name__)
     if coverage.is_poor:
         log.warning("%s: %s; %s", name, coverage, remedy)
     elif coverage.sentences:
@@ -135,25 +122,14 @@ def measure_coverage(run: "Run", name: str, encoder: "TextEncoder", remedy: str)
     return asdict(coverage)
 
 
-def count_part(part: range, root: Path, settings: "TermSettings", folder: Path) -> "TermCounts":
-    """The terms of the training sentences in the shards of a part, in files of the `folder`."""
-    from pipeline.run import Run
-    from pipeline.text.counting import count_terms
-
-    return count_terms(Run(root).manifest.texts_of("train", part), settings, folder)
-
-
-def read_documents(run: "Run", documents: str) -> "pa.Table":
+def read_documents(run: Run, documents: str) -> "pa.Table":
     """The weak texts that a section of `documents` has: the collection's own, or simulated ones."""
-    from pipeline.storage.tables import read_table
-
     if run.config.documents[documents].simulate is None:
         return run.manifest.documents
-    path = run.layout.simulated(documents).path
-    return read_table(path, "simulated-documents")[0]
+    return read_table(run.layout.simulated(documents).path, "simulated-documents")[0]
 
 
-def open_documents(run: "Run", documents: str) -> "Callable[[ShardRows], tuple[pa.Table, int]]":
+def open_documents(run: Run, documents: str) -> "Callable[[ShardRows], tuple[pa.Table, int]]":
     """What reads those of one shard, and the row of its first one among all."""
     if run.config.documents[documents].simulate is None:
         return lambda rows: (run.manifest.table("documents", rows.number), rows.first_document)
@@ -167,11 +143,90 @@ def open_documents(run: "Run", documents: str) -> "Callable[[ShardRows], tuple[p
     return of_shard
 
 
+def read_extra_text(config: "Config") -> list[str]:
+    """The sentences of `language_text.file`. Raises InputError for a file that cannot be read, and naming a line."""
+    file, column = config.language_text.file, config.language_text.column
+    sentences = []
+    for number, line in enumerate(read_lines(file) if file else [], 1):
+        columns = line.rstrip("\r\n").split("\t")
+        if len(columns) <= column:
+            raise InputError(f"{file}, line {number} has no column {column}; correct language_text.column")
+        sentences.append(columns[column])
+    return sentences
+
+
+def read_lines(name: str) -> list[str]:
+    """The lines of a text, plain or .gz."""
+    opener = gzip.open if name.endswith(".gz") else open
+    try:
+        with opener(name, "rt", encoding="utf-8", newline="\n") as file:
+            return list(file)
+    except (OSError, UnicodeDecodeError) as error:
+        raise InputError(f"cannot read {name} ({error}); correct language_text") from error
+
+
+class TextMaterial:
+    """What the text encoder `name` of a run is made from; see pipeline.text.text_encoder.TextMaterial."""
+
+    def __init__(self, run: Run, name: str) -> None:
+        tokens = run.config.tokens
+        self.run = run
+        self.name = name
+        self.own = run.config.text_encoder(name).own
+        self.seed = run.config.seed
+        self.words = TermSettings(
+            tokens.lowercase, tokens.tokenizer, lemmatise=False, stop_words=(), max_ngram=1,
+            max_characters=LONGEST_NGRAM,
+        )  # fmt: skip
+
+    def texts(self) -> Iterable[str]:
+        return self.run.manifest.texts_of("train")
+
+    def vocabulary(self) -> Vocabulary | None:
+        path = self.own.outside(self.run.config.weights_root)
+        if path is None:
+            return None
+        value = read_json(path)
+        if isinstance(value, dict) and isinstance(value.get("details"), dict):
+            value = value["details"].get("settings")  # of a text encoder's model.json
+        return Vocabulary.from_dict(require_form(value, VocabularyForm, path, "correct text.vocabulary"))
+
+    def learn_vocabulary(self, settings: TermSettings, **chosen: Any) -> Vocabulary:
+        return learn_vocabulary(self.run, self.name, settings, **chosen)
+
+    def corpus(self) -> WordVectors:
+        terms = read_token_vocabulary(self.run)[0].terms
+        return WordVectors(terms, read_corpus_vectors(self.run)[: len(terms)])
+
+    def file(self, wanted: Collection[str]) -> WordVectors:
+        path = self.own.outside(self.run.config.weights_root)
+        read = read_text_vectors if self.own.format == "text" else read_binary_vectors
+        with opened(path) as stream:
+            return read(stream, str(path), wanted, self.own.words)
+
+    def files(self) -> list[bytes]:
+        contents = []
+        for path in self.own.files(self.run.config.weights_root).values():
+            with opened(path) as stream:
+                contents.append(stream.read())
+        return contents
+
+    def folder(self, name: str) -> Path | None:
+        return self.own.folder(self.run.config.weights_root)
+
+    def encoder(self, name: str) -> Any:
+        return open_text_encoder(self.run, name)
+
+    def given(self, entry: "TextEncoderEntry") -> GivenVectors:
+        matched = match_given_sentences(self.run, entry)
+        rows = range(min(COMPARED, len(matched.labels)))
+        texts = self.run.manifest.rows("sentences", rows)["text"].to_pylist()
+        return GivenVectors(texts, matched.features(rows))
+
+
 @contextmanager
 def opened(path: Path) -> Iterator[BinaryIO]:
     """A file that a person brought. Raises InputError where it cannot be read."""
-    from pipeline.errors import InputError
-
     try:
         stream = open(path, "rb")  # noqa: SIM115
     except OSError as error:
@@ -180,27 +235,15 @@ def opened(path: Path) -> Iterator[BinaryIO]:
         yield stream
 
 
-def open_text_encoder(run: "Run", name: str) -> Any:
+def open_text_encoder(run: Run, name: str) -> Any:
     """A text encoder of the run."""
-    from pipeline.config.registry.stored import restore_text_encoder
-
     stored = run.text_encoder(name)
     return restore_text_encoder(stored.settings, stored.tensors, run.layout.text_encoder(name).path)
 
 
-def sentence_shards(model: "Model", layout: "Layout") -> "dict[str, Shards]":
-    """The sentences that a model reads: the vectors of its text encoders, or tokens or trees."""
-    spec = model.spec
-    if spec.sentences == "vectors":
-        return {f"text/{name}": layout.sentences(name) for name in model.text_encoders}
-    return {spec.form: layout.sentences(spec.form)}
-
-
-def read_corpus_vectors(run: "Run") -> "np.ndarray":
+def read_corpus_vectors(run: Run) -> np.ndarray:
     """(V + 1, d) the vectors that train-word-vectors learned for the words of the vocabulary, and one more for all
     others."""
-    from pipeline.storage.parameters import WORDS, read_parameters
-
     return read_parameters(run.layout.word_vectors.path, WORDS).tensors["words"]
 
 
@@ -216,24 +259,21 @@ class Sentences:
     labels: str | None = None
 
 
-def open_sentences(run: "Run", model: str) -> Sentences:
+def open_sentences(run: Run, model: str) -> Sentences:
     """The sentences of a run for one of its trained models."""
-    from pipeline.models.linear.text_views import TextView
-    from pipeline.storage.records import read_labels
-    from pipeline.storage.rows import VectorRows, open_rows
-    from pipeline.text.sequences import Tokens
-    from pipeline.text.trees import Trees
-    from stages.inputs import read_token_vocabulary
-
-    known, layout = run.config.model(model), run.layout
-    spec = known.spec
+    configured, layout = run.config.model(model), run.layout
+    spec = configured.spec
     if spec.sentences != "vectors":
-        rows = open_rows(spec.sentences, run.manifest, layout.sentences(spec.form).folder)
-        forms = Trees(**rows.trees) if spec.trees else Tokens(rows.ids, rows.offsets)
+        folder = layout.sentences(spec.form).folder
+        if spec.trees:
+            forms = Trees(**stored_texts.read_trees(spec.sentences.removesuffix("-trees"), run.manifest, folder))
+        else:
+            forms = Tokens(*read_tokens(run.manifest, folder))
         labels = read_labels(layout.labels.path)["fingerprint"] if spec.trees else None
         return Sentences(forms.take, {"vocabulary": read_token_vocabulary(run)[1]}, labels=labels)
-    every = {name: VectorRows(run.manifest, layout.sentences(name).folder) for name in known.text_encoders}
-    steps = {name: run.config.text_encoder(name).normalise for name in every}
+    encoders = configured.text_encoders
+    every = {name: VectorRows(run.manifest, layout.sentences(name).folder) for name in encoders}
+    steps = {name: run.config.text_encoder(name).normalise for name in encoders}
     return Sentences(
         lambda sentence_id: {name: rows.matrix[sentence_id] for name, rows in every.items()},
         {"text_encoders": {name: rows.origin for name, rows in every.items()}},

@@ -8,9 +8,9 @@ import numpy as np
 from made_up import ingest, make_stage, run_command
 from PIL import Image, ImageDraw
 
-from pipeline.storage.gather import shard_path
+from pipeline.storage.features import RegionShard
 from pipeline.storage.json_files import publish_json
-from pipeline.storage.regions import RegionShard
+from pipeline.storage.shards import shard_path
 
 COUNT, SIDE = 20, 32
 COLOURS = {"red": (220, 40, 40), "blue": (40, 60, 220)}

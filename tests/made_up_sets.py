@@ -13,12 +13,10 @@ from pipeline.multivectors import MultiVectors, ScoreRule
 from pipeline.run.layout import Layout
 from pipeline.storage.commit import publish_record
 from pipeline.storage.embeddings import write_embeddings
-from pipeline.storage.gather import shard_path
 from pipeline.storage.json_files import fingerprint
 from pipeline.storage.manifest import Manifest
 from pipeline.storage.parameters import MODEL, write_parameters
-from pipeline.storage.regions import REGIONS
-from pipeline.storage.shards import write_shard
+from pipeline.storage.shards import REGIONS, shard_path, write_shard
 from pipeline.text.tokens import make_analyzer
 from pipeline.text.vocabulary import Vocabulary
 

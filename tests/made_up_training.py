@@ -8,10 +8,10 @@ from made_up import CONFIG as COLOUR
 from made_up import THINGS, by_colour, features_of, make_run, make_stage, write_config
 
 from pipeline.storage.features import write_features
-from pipeline.storage.gather import shard_path
 from pipeline.storage.manifest import Manifest
 from pipeline.storage.manifest_writer import write_manifest
 from pipeline.storage.parameters import MODEL, Parameters, read_parameters
+from pipeline.storage.shards import shard_path
 
 CONFIG = {
     **COLOUR,

@@ -17,9 +17,8 @@ from PIL import Image
 
 from pipeline.collections.intake import Intake
 from pipeline.collections.records import DocumentRecord, ImageRecord, SentenceRecord
-from pipeline.storage.features import Shard
 from pipeline.storage.manifest import Manifest
-from pipeline.storage.shards import FEATURES
+from pipeline.storage.shards import FEATURES, Shard
 
 ROOT = Path(__file__).parents[1]
 SHARD = 24

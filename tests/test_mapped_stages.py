@@ -14,7 +14,7 @@ from pathlib import Path
 import pytest
 from made_up import make_run, write_config
 
-from pipeline.errors import UsageError
+from pipeline.errors import JointspaceError, UsageError
 from pipeline.run import runner
 from pipeline.run.run import Run
 from pipeline.run.stage import Job
@@ -34,8 +34,6 @@ def encode_sentences(run: Run, encoder: str) -> Callable[[Job], None]:
         (run.root / "told" / str(os.getpid())).write_text(" ".join(said))
         if job.number == 2 and (run.root / "refused").exists():
             raise UsageError("shard 2 names its remedy")
-        if job.number == 2 and (run.root / "deadly").exists():
-            os._exit(1)
         make(job)
 
     return slowly
@@ -90,18 +88,28 @@ def test_shards_are_the_same_wherever_they_are_made(how: dict, address: str, tmp
     assert encoded(run, IN_PROCESS, again=False) == expected
 
 
-@pytest.mark.parametrize("how", [PROCESSES, CLUSTER], ids=["processes", "cluster"])
-def test_a_killed_worker_does_not_change_the_shards(how: dict, tmp_path: Path) -> None:
-    if how == CLUSTER:
-        pytest.importorskip("distributed")
+def test_a_worker_that_is_killed_on_a_cluster_does_not_change_the_shards(tmp_path: Path) -> None:
+    pytest.importorskip("distributed")
     run = make_run(tmp_path, images=200)
     expected = encoded(run, IN_PROCESS)
     shutil.rmtree(run / "text/tfidf")
     shutil.rmtree(run / "begun")
     with killing(run, 4):
-        assert encoded(run, how, again=False) == expected
+        assert encoded(run, CLUSTER, again=False) == expected
     begun = [path.name.split("-")[0] for path in (run / "begun").iterdir()]
     assert len(set(begun)) == 20 and len(begun) <= 21, "only the shard of the killed worker is made again"
+
+
+def test_the_same_command_goes_on_after_a_process_was_killed(tmp_path: Path) -> None:
+    run = make_run(tmp_path, images=200)
+    expected = encoded(run, IN_PROCESS)
+    shutil.rmtree(run / "text/tfidf")
+    shutil.rmtree(run / "begun")
+    with killing(run, 4), pytest.raises(JointspaceError, match="the same command again"):
+        encoded(run, PROCESSES, again=False)
+    assert encoded(run, PROCESSES, again=False) == expected
+    begun = [path.name.split("-")[0] for path in (run / "begun").iterdir()]
+    assert len(set(begun)) == 20 and len(begun) <= 24, "finished shards are kept"
 
 
 CARDS = ["GPU-aa", "GPU-bb", "2", "3"]

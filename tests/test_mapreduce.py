@@ -8,7 +8,6 @@ from functools import partial
 from operator import add
 from pathlib import Path
 from types import SimpleNamespace
-from weakref import WeakSet
 
 import numpy as np
 import pytest
@@ -42,41 +41,10 @@ def linger(item: int, folder: Path) -> np.ndarray:
 @pytest.mark.parametrize("scheduler", ["local", "threads", "workers"])
 def test_results_are_combined_in_the_order_of_the_items(scheduler: str, address: str) -> None:
     scheduler = address if scheduler == "workers" else scheduler
-    text = map_reduce(with_suffix, range(5), append, scheduler, ("!",))
-    assert text == "((0! 1!) (2! (3! 4!)))"
-    runs = [sum(draw(seed) for seed in range(first, first + 3)) for first in range(0, 24, 3)]
-    pairs = [left + right for left, right in zip(runs[::2], runs[1::2], strict=True)]
-    expected = (pairs[0] + pairs[1]) + (pairs[2] + pairs[3])
-    found = map_reduce(draw, iter(range(24)), add, scheduler)
-    assert found.tobytes() == expected.tobytes()
+    assert map_reduce(with_suffix, range(5), append, scheduler, ("!",)) == "((((0! 1!) 2!) 3!) 4!)"
+    expected = sum(sum(draw(seed) for seed in range(first, first + 3)) for first in range(0, 24, 3))
+    assert map_reduce(draw, iter(range(24)), add, scheduler).tobytes() == expected.tobytes()
     assert map_reduce(draw, [3], add, scheduler).tobytes() == draw(3).tobytes()
-
-
-class Counted:
-    """A text in the order in which it was put together, and how many of them there have been at once."""
-
-    alive, most = WeakSet(), 0
-
-    def __init__(self, text: str) -> None:
-        self.text = text
-        Counted.alive.add(self)
-        Counted.most = max(Counted.most, len(Counted.alive))
-
-    def absorb(self, other: "Counted") -> "Counted":
-        self.text = append(self.text, other.text)
-        return self
-
-
-class Written(np.ndarray):
-    """What of a sum goes into its file; nothing of it is left when the next item is mapped."""
-
-    alive, __hash__ = WeakSet(), object.__hash__
-
-
-def to_arrays(total: Counted) -> dict[str, np.ndarray]:
-    arrays = {name: np.frombuffer(total.text.encode(), np.uint8).view(Written) for name in ("text", "again")}
-    Written.alive.update(arrays.values())
-    return arrays
 
 
 def test_a_killed_worker_does_not_change_the_sum(tmp_path: Path) -> None:

@@ -11,8 +11,7 @@ from pathlib import Path
 import pytest
 
 from pipeline.errors import InputError, JointspaceError
-from pipeline.worker_process import processor_limit
-from pipeline.workers import Failure, isolated_map
+from pipeline.workers import Failure, isolated_map, processor_limit
 
 
 def square(item: int) -> int:

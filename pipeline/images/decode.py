@@ -25,8 +25,7 @@ from PIL import Image, ImageOps, JpegImagePlugin, PngImagePlugin, UnidentifiedIm
 from pipeline.errors import InputError
 from pipeline.images import colour
 from pipeline.images.colour import UnreadableImage
-from pipeline.worker_process import Failure, processor_limit
-from pipeline.workers import Worker
+from pipeline.workers import Failure, Worker, processor_limit
 
 # Formats of photographs. Pillow's others include EPS, which starts a PostScript interpreter.
 FORMATS = ("JPEG", "PNG", "WEBP", "GIF", "BMP", "TIFF", "PPM", "AVIF", "JPEG2000")

@@ -6,7 +6,6 @@ import numpy as np
 
 from pipeline.errors import UsageError
 from pipeline.images.boxes import Candidates, suppress
-from pipeline.mapreduce import LargeSums
 
 COMPONENTS = "components"
 """Kind of the stored principal components of an encoder's regions."""
@@ -78,13 +77,6 @@ def absorb(a: Scatter | None, b: Scatter | None) -> Scatter | None:
         products += b.products[row]
         products += apart[row] * shifts
     return Scatter(count, a.mean + apart * (b.count / count), a.products)
-
-
-SUMS = LargeSums(
-    absorb,
-    lambda total: {} if total is None else {name: np.asarray(value) for name, value in total._asdict().items()},
-    lambda arrays: Scatter(**{**arrays, "count": int(arrays["count"])}) if arrays else None,
-)
 
 
 def fit_projection(scatter: Scatter | None, dimensions: int) -> PrincipalComponents:

@@ -5,13 +5,10 @@ made it, so whatever ends a worker costs at most the shard that it was making.
 """
 
 import importlib
-import logging
 import multiprocessing
 import os
-import signal
-import threading
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from concurrent.futures import FIRST_COMPLETED, ProcessPoolExecutor, wait
+from concurrent.futures import ProcessPoolExecutor, as_completed
 from concurrent.futures.process import BrokenProcessPool
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -26,9 +23,8 @@ from pipeline.clusters import connect, import_extra
 from pipeline.errors import JointspaceError, UsageError
 from pipeline.run.run import Run
 from pipeline.run.stage import Stage
-from pipeline.workers import CONTEXT
+from pipeline.workers import CONTEXT, end_with_parent
 
-log = logging.getLogger(__name__)
 LOST_WORKERS = 3
 """A shard is given up after so many of its workers have died."""
 AHEAD = 1024
@@ -100,55 +96,28 @@ def in_process(task: ShardTask, numbers: Sequence[int]) -> Iterator[int]:
 def on_processes(task: ShardTask, numbers: Sequence[int], environments: Sequence[dict[str, str]]) -> Iterator[int]:
     """On one new process for each of `environments`, whose variables it has beside those of this one.
 
-    The shard of a process that dies is given to another one, and a new process takes its place. Raises JointspaceError
-    for a shard on which all of them died; what was committed stays.
+    Raises JointspaceError where a process dies; what was committed stays.
     """
-    waiting, under_way = list(numbers), {}
-    died: dict[int, set[int]] = {number: set() for number in numbers}
-    pools = [_start(environment) for environment in environments]
-    idle = list(range(len(pools)))
-    try:
-        while waiting or under_way:
-            for place in list(idle):
-                if (number := next((one for one in waiting if place not in died[one]), None)) is not None:
-                    waiting.remove(number)
-                    idle.remove(place)
-                    under_way[pools[place].submit(task, number)] = place, number
-            if not under_way:
-                raise JointspaceError(
-                    f"every worker process died on shard {waiting[0]}; its messages above may say why; run the same"
-                    " command again, which resumes after the shards that are finished"
-                )
-            done, _ = wait(under_way, return_when=FIRST_COMPLETED)
-            for future in done:
-                place, number = under_way.pop(future)
-                idle.append(place)
-                try:
-                    yield future.result()
-                except BrokenProcessPool:
-                    log.warning("the process of shard %d died: another takes it", number)
-                    died[number].add(place)
-                    waiting.insert(0, number)
-                    pools[place] = _start(environments[place])
-    finally:
-        for pool in pools:
+    variables = CONTEXT.SimpleQueue()
+    for environment in environments:
+        variables.put(environment)
+    with ProcessPoolExecutor(len(environments), CONTEXT, _enter, (variables,)) as pool:
+        try:
+            for future in as_completed([pool.submit(task, number) for number in numbers]):
+                yield future.result()
+        except BrokenProcessPool as error:
+            raise JointspaceError(
+                "a worker process died; its messages above may say why; run the same command again, which resumes after"
+                " the shards that are finished"
+            ) from error
+        finally:
             pool.shutdown(cancel_futures=True)
 
 
-def _start(environment: dict[str, str]) -> ProcessPoolExecutor:
-    return ProcessPoolExecutor(1, CONTEXT, _enter, (environment,))
-
-
-def _enter(environment: dict[str, str]) -> None:
-    """Start as a worker: with its own environment, ignoring Ctrl-C, which its parent handles, and ending with that."""
-    os.environ.update(environment)
-    signal.signal(signal.SIGINT, signal.SIG_IGN)
-
-    def outlive() -> None:
-        multiprocessing.parent_process().join()
-        os._exit(1)
-
-    threading.Thread(target=outlive, daemon=True).start()
+def _enter(variables: Any) -> None:
+    """Start as a worker with an environment of its own."""
+    os.environ.update(variables.get())
+    end_with_parent()
 
 
 def on_cluster(task: Any, items: Iterable[Any], scheduler: str, chosen: dict[str, Any]) -> Iterator[int]:

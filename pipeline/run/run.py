@@ -20,12 +20,12 @@ if TYPE_CHECKING:
     from pipeline.storage.bundles import Bundles
     from pipeline.storage.commit import Commits
     from pipeline.storage.embeddings import Embeddings
-    from pipeline.storage.gather import Features
+    from pipeline.storage.features import Features
     from pipeline.storage.manifest import Manifest
     from pipeline.storage.pairs import SplitPairs
     from pipeline.storage.parameters import Parameters
     from pipeline.storage.sources import ImageSource
-    from pipeline.storage.text_shards import Texts
+    from pipeline.storage.texts import Texts
 
 
 class Run(Resources):
@@ -100,13 +100,13 @@ class Run(Resources):
 
     @cached_property
     def features(self) -> "Features":
-        from pipeline.storage.gather import Features
+        from pipeline.storage.features import Features
 
         return Features(self.manifest, self.root / "features")
 
     def texts(self, shards: Mapping[str, Shards]) -> "Texts":
         """Sentences or documents as vectors, from the `shards` of each text encoder."""
-        from pipeline.storage.text_shards import Texts
+        from pipeline.storage.texts import Texts
 
         return Texts(self.manifest, {name: one.folder for name, one in shards.items()})
 

@@ -19,7 +19,7 @@ from pipeline.storage.records import read_labels
 if TYPE_CHECKING:
     from pipeline.storage.bundle import Bundle, BundleWriter
     from pipeline.storage.parameters import Parameters
-    from pipeline.storage.trees import ParseShard
+    from pipeline.storage.texts import ParseShard
 
 PACKAGE = re.compile(r"[A-Za-z0-9][A-Za-z0-9_.-]*")
 

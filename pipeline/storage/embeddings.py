@@ -15,16 +15,13 @@ from typing import Any
 
 import numpy as np
 
-from pipeline.errors import IntegrityError, UsageError
-from pipeline.multivectors import SIDES, Comparison, Items, MultiVectors, ScoreRule, read_outline
+from pipeline.errors import UsageError
+from pipeline.multivectors import SIDES, Comparison, Items, MultiVectors, ScoreRule
 from pipeline.ragged import offsets_of, runs
 from pipeline.storage.commit import Commit, Provenance, commit_path, details_of, open_commit
-from pipeline.storage.json_files import require_same
-from pipeline.storage.manifest import Manifest, ShardRows
-from pipeline.storage.sharded_ids import Ids, ShardedIds
-from pipeline.storage.shards import EMBEDDINGS, Chained, OpenedOnUse, Shard, shard_path, write_shard
+from pipeline.storage.manifest import Manifest
+from pipeline.storage.shards import EMBEDDINGS, FRAGMENTS, Chained, OpenedOnUse, Shard, shard_path, write_shard
 
-FRAGMENTS = "fragments"
 BLOCK_ROWS = 65536
 
 
@@ -58,17 +55,16 @@ class Embeddings:
     `comparison` is how its vectors compare, `multi_vector` whether an item has several, `dim` is c; `refits` the model
     that it refits, or None; `vocabulary` that of its sentences. `shards` are opened, and hashed, when they are used.
 
-    Raises IntegrityError if a shard is not valid when it is opened, and if one is of another model than the first.
+    Raises IntegrityError if a shard is not valid when it is opened.
     """
 
     def __init__(self, manifest: Manifest, folder: Path) -> None:
         self.folder, self.manifest = Path(folder), manifest
         first = open_commit(commit_path(shard_path(self.folder, 0)), hashed=False)
-        self.kind, details = first.kind, details_of(first)
+        details = details_of(first)
+        self.kind = first.kind
         self.multi_vector = self.kind == FRAGMENTS
         self.model: str = details["made_of"]
-        self.shards: Sequence[Shard] = OpenedOnUse(manifest.n_shards, self._open)
-        self.rows: Sequence[ShardRows] = OpenedOnUse(manifest.n_shards, manifest.shard)
         self.name: str = details["model"]
         self.vocabulary: str | None = details.get("vocabulary")
         self.registered: str = details["registered"]
@@ -76,12 +72,10 @@ class Embeddings:
         self.metric: str = details["metric"]
         self.dim: int = details["dim"]
         self.score: dict[str, Any] | None = details["score"] if self.multi_vector else None
+        self.shards: Sequence[Shard] = OpenedOnUse(
+            manifest.n_shards, lambda number: Shard(shard_path(self.folder, number), self.kind)
+        )
         self._offsets = {side: self._join_offsets(side) for side in SIDES} if self.multi_vector else {}
-
-    def _open(self, number: int) -> Shard:
-        shard = Shard(shard_path(self.folder, number), self.kind)
-        require_same("model", {str(self.folder): self.model, str(shard.path): shard.details["made_of"]})
-        return shard
 
     @property
     def comparison(self) -> Comparison:
@@ -123,14 +117,12 @@ class Embeddings:
         """The vectors of some `images` or `sentences`, one item after another, not yet read."""
         return EmbeddedRows(self._chained(modality), self._places(modality, ids))
 
-    def parts_of(self, modality: str, ids: np.ndarray | ShardedIds, rows: int) -> "list[EmbeddedPart]":
+    def parts_of(self, modality: str, ids: np.ndarray, rows: int) -> "list[EmbeddedPart]":
         """The vectors of some `images` or `sentences`, in ascending order and of one each, in parts of at most `rows`
         of them, each of which another process can read."""
         bounds, folder = self.manifest.bounds(modality), self.folder.absolute()
-        if isinstance(ids, np.ndarray):
-            ids = ShardedIds.divide(ids, bounds)
-        parts = [(first, ids.part(first, min(first + rows, len(ids)))) for first in range(0, len(ids), rows)]
-        return [EmbeddedPart(folder, modality, first, self.dim, own, bounds[own.numbers]) for first, own in parts]
+        starts = range(0, len(ids), rows)
+        return [EmbeddedPart(folder, modality, at, self.dim, ids[at : at + rows], bounds) for at in starts]
 
     def _places(self, modality: str, ids: np.ndarray) -> np.ndarray:
         """Where their vectors are in the concatenated shards."""
@@ -142,22 +134,11 @@ class Embeddings:
     def _chained(self, name: str) -> Chained:
         """The datasets `name` of all shards."""
         bounds = None if self.multi_vector else self.manifest.bounds(name)
-
-        def open_dataset(number: int) -> np.ndarray:
-            shard = self.shards[number]
-            if bounds is not None and len(shard[name]) != (rows := bounds[number + 1] - bounds[number]):
-                raise IntegrityError(f"{shard.path} has {len(shard[name])} {name}, not {rows}; run embed again")
-            return shard[name]
-
-        return Chained(OpenedOnUse(len(self.shards), open_dataset), np.float32, bounds)
+        arrays = OpenedOnUse(len(self.shards), lambda number: self.shards[number][name])
+        return Chained(arrays, np.float32, bounds)
 
     def _join_offsets(self, modality: str) -> np.ndarray:
-        one, lengths = SIDES[modality], []
-        for shard in self.shards:
-            arrays = {key: shard.get(key) for key in ("boxes", f"{one}_offsets", f"{one}_globals")}
-            outline = read_outline(shard.path, arrays, one, len(shard[f"{one}_id"]), len(shard[modality]))
-            lengths.append(outline.lengths)
-        return offsets_of(np.concatenate(lengths))
+        return offsets_of(np.concatenate([np.diff(shard[f"{SIDES[modality]}_offsets"]) for shard in self.shards]))
 
 
 @dataclass(frozen=True)
@@ -186,16 +167,16 @@ class EmbeddedRows:
 
 @dataclass(frozen=True)
 class EmbeddedPart:
-    """The vectors of `dim` numbers of the `ids` of a `modality`, the first of which is row `first` of all: some rows of
-    some shards of a `folder`, whose first ids are `starts` (s,). Whoever reads them opens the shards one at a time.
-    Raises IntegrityError for a damaged shard."""
+    """The vectors of `dim` numbers of the ascending `ids` (n,) of a `modality`, the first of which is row `first` of
+    all, in the shards of a `folder` that begin with the ids `bounds`. Whoever reads them opens the shards one at a
+    time. Raises IntegrityError for a damaged shard."""
 
     folder: Path
     modality: str
     first: int
     dim: int
-    ids: ShardedIds
-    starts: np.ndarray
+    ids: np.ndarray
+    bounds: np.ndarray
 
     @property
     def count(self) -> int:
@@ -203,28 +184,29 @@ class EmbeddedPart:
 
     def blocks(self) -> Iterator[np.ndarray]:
         """All of them in order, as (n_i, c) float32."""
-        for path, ids, start in self._shards():
-            vectors = Shard(path, EMBEDDINGS)[self.modality]
-            for at in range(0, len(ids), BLOCK_ROWS):
-                own = ids[at : at + BLOCK_ROWS]
-                chosen = slice(own.start - start, own.stop - start) if isinstance(own, range) else own - start
+        for number, first, last in self._shards(self.ids):
+            vectors = self._open(number)
+            for at in range(first, last, BLOCK_ROWS):
+                rows = self.ids[at : min(at + BLOCK_ROWS, last)] - self.bounds[number]
+                gapless = rows[-1] - rows[0] == len(rows) - 1
+                chosen = slice(rows[0], rows[-1] + 1) if gapless else rows  # what a slice has is not copied
                 yield np.asarray(vectors[chosen], np.float32)
 
     def take(self, rows: np.ndarray) -> np.ndarray:
         """(k, c) float32 of the ascending `rows` (k,) of the part."""
-        found, done = np.empty((len(rows), self.dim), np.float32), 0
-        for path, ids, start in self._shards():
-            first, last = np.searchsorted(rows, [done, done + len(ids)])
-            if first < last:
-                chosen = np.asarray(ids)[rows[first:last] - done] - start
-                found[first:last] = Shard(path, EMBEDDINGS)[self.modality][chosen]
-            done += len(ids)
-        return found
+        ids, taken = self.ids[rows], np.empty((len(rows), self.dim), np.float32)
+        for number, first, last in self._shards(ids):
+            taken[first:last] = self._open(number)[ids[first:last] - self.bounds[number]]
+        return taken
 
-    def _shards(self) -> Iterator[tuple[Path, Ids, int]]:
-        """Each shard, the ids that are wanted of it, and its first."""
-        for (number, ids), start in zip(self.ids, self.starts.tolist(), strict=True):
-            yield shard_path(self.folder, number), ids, start
+    def _shards(self, ids: np.ndarray) -> Iterator[tuple[int, int, int]]:
+        """Each shard that has some of the `ids`, and which of them: from the first to before the last."""
+        cuts = np.searchsorted(ids, self.bounds)
+        for number in np.flatnonzero(np.diff(cuts)).tolist():
+            yield number, int(cuts[number]), int(cuts[number + 1])
+
+    def _open(self, number: int) -> np.ndarray:
+        return Shard(shard_path(self.folder, number), EMBEDDINGS)[self.modality]
 
 
 def read_vectors(path: Path, modality: str) -> np.ndarray:

@@ -1,20 +1,42 @@
-"""Feature shards, written part by part so that a killed job loses at most one part; and foreign weights files."""
+"""Features of images and of their regions, in shards that are written part by part, so that a killed job loses at most
+one part.
+
+A feature shard has `features` (n, dim) and `image_id` (n,). A region shard has the regions of all its images, one after
+another: `features` (total, dim), `boxes` (total, 4) float32 x1, y1, x2, y2 in original pixels, `scores` (total,)
+float32, `offsets` (n + 1,) int64 and `image_id` (n,): image i has the rows [offsets[i], offsets[i + 1]), the first of
+which is the whole image. An unreadable image has no rows; its commit's `rejects` give the reason.
+"""
 
 import hashlib
+import logging
 import re
-from collections.abc import Mapping, Sequence
+from collections import Counter
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any
+from typing import Any, ClassVar
 
 import numpy as np
 
-from pipeline.errors import InputError
+from pipeline.errors import InputError, IntegrityError, RejectLimitError, UsageError
+from pipeline.precision import to_float32
+from pipeline.ragged import Ragged, offsets_of, runs
 from pipeline.storage.batch import remove_own, sweep
 from pipeline.storage.commit import Commit, Commits, Provenance, commit_path
-from pipeline.storage.shards import FEATURES, Shard, write_shard
+from pipeline.storage.files import is_there
+from pipeline.storage.manifest import Manifest, ShardRows
+from pipeline.storage.parameters import origin_of, read_parameters
+from pipeline.storage.shards import FEATURES, REGIONS, Chained, OpenedOnUse, Shard, shard_path, write_shard
 
+CLASSIFIER = "classifier"
+COLUMNS = ("features", "boxes", "scores")
 PART = "features-part"
 PARTS = re.compile(r"\d{7}\.h5(\.json)?")  # files in the folder of a shard's parts
+
+log = logging.getLogger(__name__)
+
+
+# --- writing
 
 
 class UnfinishedShard:
@@ -23,30 +45,35 @@ class UnfinishedShard:
     Parts that an earlier process published of the same provenance and rows are kept; `missing()` lists the others.
     """
 
-    kind = FEATURES
-
     def __init__(self, path: Path, provenance: Provenance, image_id: np.ndarray, part_rows: int) -> None:
-        self.path = Path(path)
+        self.path, self.provenance, self.image_id = Path(path), provenance, image_id
         self.folder = _parts_of(self.path)
-        self.provenance, self.image_id, n = provenance, image_id, len(image_id)
-        self._parts = [range(start, min(start + part_rows, n)) for start in range(0, n, part_rows)]
+        self._parts = [
+            range(start, min(start + part_rows, len(image_id))) for start in range(0, len(image_id), part_rows)
+        ]
 
     def missing(self) -> list[range]:
         """The ranges of rows that are not yet written."""
         sweep(self.folder)
-        return [rows for rows in self._parts if not is_unfinished(self._file(rows), self._of(rows))]
+        commits = Commits(self.folder)
+        return [rows for rows in self._parts if not commits.is_done(commit_path(self._file(rows)), self._of(rows))]
 
     def write(self, rows: range, features: np.ndarray) -> None:
         """Publish a part: the `features` (len(rows), dim) of `rows`, in their stored dtype."""
-        arrays = {"features": features, "image_id": self.image_id[rows.start : rows.stop]}
-        write_shard(self._file(rows), PART, arrays, rows=len(rows), provenance=self._of(rows))
+        self._write_part(rows, {"features": features}, {})
 
     def publish(self, details: Mapping[str, Any]) -> Commit:
         """Publish the shard from its parts, then remove them."""
-        features = np.concatenate([Shard(self._file(rows), PART)["features"] for rows in self._parts])
+        features = np.concatenate([part["features"] for part in self._read_parts()])
         commit = write_features(self.path, features, self.image_id, self.provenance, details)
-        remove_own(self.folder, PARTS)
+        remove_unfinished(self.path)
         return commit
+
+    def _write_part(self, rows: range, arrays: Mapping[str, np.ndarray], details: Mapping[str, Any]) -> None:
+        write_shard(self._file(rows), PART, arrays, rows=len(rows), provenance=self._of(rows), details=details)
+
+    def _read_parts(self) -> list[Shard]:
+        return [Shard(self._file(rows), PART) for rows in self._parts]
 
     def _file(self, rows: range) -> Path:
         return self.folder / f"{rows.start:07d}.h5"
@@ -56,13 +83,45 @@ class UnfinishedShard:
         return Provenance(self.folder, PART, 1, {"rows": [rows.start, rows.stop], "of": self.provenance.fingerprint})
 
 
-def is_unfinished(path: Path, provenance: Provenance) -> bool:
-    """Whether what a killed job has left at `path` is whole, and of the same work."""
-    return Commits(provenance.root).is_done(commit_path(path), provenance)
+class UnfinishedRegions(UnfinishedShard):
+    """A region shard in the making."""
+
+    def write_part(
+        self,
+        rows: range,
+        arrays: Mapping[str, np.ndarray],
+        faults: Mapping[int, str],
+        names: Sequence[str],
+        counts: Mapping[str, int],
+    ) -> None:
+        """Publish a part: `features`, `boxes` and `scores` of all regions of the images `rows`, and their `lengths`.
+
+        `faults` says why images have no regions, by their place in the part; `names` are those of all its images;
+        `counts` are numbers of proposals by outcome.
+        """
+        ids = self.image_id[rows.start : rows.stop]
+        rejects = [{"image_id": int(ids[i]), "name": names[i], "reason": faults[i]} for i in sorted(faults)]
+        self._write_part(rows, arrays, {"rejects": rejects, "counts": dict(counts)})
+
+    def publish(self, details: Mapping[str, Any]) -> Commit:
+        """Publish the shard from its parts, then remove them."""
+        parts = self._read_parts()
+        # A part whose images are all unreadable has no dimension.
+        described = [part for part in parts if len(part["scores"])] or parts[:1]
+        arrays = {name: np.concatenate([part[name] for part in described]) for name in COLUMNS}
+        lengths = np.concatenate([part["lengths"] for part in parts])
+        arrays |= {"offsets": offsets_of(lengths), "image_id": self.image_id}
+        counts = sum((Counter(part.details["counts"]) for part in parts), Counter())
+        rejects = [reject for part in parts for reject in part.details["rejects"]]
+        details = {"dim": arrays["features"].shape[1], "counts": counts, "rejects": rejects, **details}
+        about = {"rows": len(lengths), "provenance": self.provenance, "details": details}
+        commit = write_shard(self.path, REGIONS, arrays, **about)
+        remove_unfinished(self.path)
+        return commit
 
 
 def remove_unfinished(path: Path) -> None:
-    """Remove the parts of the published shard `path`, which a kill just after its publication left behind."""
+    """Remove the parts of the published shard `path`; a kill just after its publication leaves them behind."""
     remove_own(_parts_of(Path(path)), PARTS)
 
 
@@ -91,8 +150,7 @@ def to_stored(features: np.ndarray, dtype: str, names: Sequence[str], key: str =
     with np.errstate(over="ignore", under="ignore"):
         stored = features.astype(dtype)
     largest = np.abs(features).max(axis=1, initial=0)
-    limits = np.finfo(dtype)
-    fits = np.isfinite(stored).all(axis=1) & ((largest == 0) | (largest >= limits.tiny))
+    fits = np.isfinite(stored).all(axis=1) & ((largest == 0) | (largest >= np.finfo(dtype).tiny))
     if not fits.all():
         row = np.flatnonzero(~fits)[0]
         raise InputError(
@@ -100,6 +158,20 @@ def to_stored(features: np.ndarray, dtype: str, names: Sequence[str], key: str =
             f" set {key} to float32, or check the encoder's weights"
         )
     return stored
+
+
+def require_few_rejects(path: Path, commit: Commit, limit: float) -> None:
+    """Raises RejectLimitError if more than the share `limit` of a published shard's images have no regions."""
+    if not (rejects := commit.details["rejects"]):
+        return
+    first = f"{rejects[0]['name']}: {rejects[0]['reason']}"
+    message = f"{path}: {len(rejects)} of {commit.rows} images have no regions ({first})"
+    if len(rejects) > limit * commit.rows:
+        raise RejectLimitError(f"{message}; run ingest again, or raise collection.reject_limit")
+    log.warning("%s", message)
+
+
+# --- what a person brings, and what the manifest has
 
 
 def read_weights(path: Path, sha256: str | None) -> tuple[bytes, str]:
@@ -110,7 +182,165 @@ def read_weights(path: Path, sha256: str | None) -> tuple[bytes, str]:
         raise InputError(
             f"cannot read the weights {path} ({error.strerror}); put the file there or change weights_root or `file`"
         ) from error
-    found = hashlib.sha256(data).hexdigest()
-    if sha256 is not None and found != sha256.lower():
-        raise InputError(f"the sha256 of {path} is {found}, not {sha256}; get the right file or correct `sha256`")
-    return data, found
+    digest = hashlib.sha256(data).hexdigest()
+    if sha256 is not None and digest != sha256.lower():
+        raise InputError(f"the sha256 of {path} is {digest}, not {sha256}; get the right file or correct `sha256`")
+    return data, digest
+
+
+def read_box_files(path: Path) -> Iterator[tuple[str, bytes]]:
+    """Name and bytes of the file `path`, or of each file in the folder `path` except hidden ones, ordered by name."""
+    path = Path(path)
+    files = sorted(file for file in path.iterdir() if not file.name.startswith(".")) if path.is_dir() else [path]
+    for file in files:
+        try:
+            yield str(file), file.read_bytes()
+        except OSError as error:
+            raise InputError(f"cannot read the boxes {file} ({error.strerror}); give a file or a folder") from error
+
+
+def read_classifier(folder: Path) -> dict[str, np.ndarray]:
+    """`weight` and `bias` of the classifier in an encoder's folder. Raises UsageError if there is none."""
+    path = Path(folder) / "classifier.safetensors"
+    if not is_there(path):
+        raise UsageError(f"{folder} has no classifier: regions.score classifier is for encoders that finetune made")
+    return dict(read_parameters(path, CLASSIFIER).tensors)
+
+
+def manifest_boxes(manifest: Manifest, rows: ShardRows) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+    """The manifest's boxes of one shard: the images' places in the shard (n,), corners (n, 4), scores (n,)."""
+    part = manifest.table("boxes", rows.number)
+    corners = np.stack([part[name].to_numpy() for name in ("x1", "y1", "x2", "y2")], axis=1)
+    return part["image_id"].to_numpy() - rows.first_image, corners, part["score"].to_numpy()
+
+
+# --- reading
+
+
+class Features:
+    """The feature shards `<root>/<encoder>/shard-00000.h5` of a manifest; the last of each encoder stays open."""
+
+    def __init__(self, manifest: Manifest, root: Path) -> None:
+        self.manifest, self.root = manifest, Path(root)
+        self._computed: dict[str, tuple[Path, str]] = {}
+        self._last: dict[str, tuple[int, Shard]] = {}
+
+    def open(self, encoder: str, number: int) -> Shard:
+        """Shard `number` of `encoder`. Raises IntegrityError where two shards were computed in different precisions."""
+        if self._last.get(encoder, (None,))[0] == number:
+            return self._last[encoder][1]
+        shard = Shard(shard_path(self.root / encoder, number), FEATURES)
+        precision = shard.details.get("encoder", {}).get("precision", "their own")
+        path, first = self._computed.setdefault(encoder, (shard.path, precision))
+        if precision != first:
+            raise IntegrityError(
+                f"{shard.path} was computed in {precision} and {path} in {first}, since precision auto goes by"
+                " the machine; name extract.precision and run extract again"
+            )
+        self._last[encoder] = number, shard
+        return shard
+
+
+class FeatureRows:
+    """One encoder's features (n, dim) for the images `image_id` (n,): `rows[[3, 1]]` reads no other image.
+
+    `origin` is what made them (pipeline.storage.parameters). Raises as `Features.open` does.
+    """
+
+    def __init__(self, features: Features, encoder: str, image_id: np.ndarray) -> None:
+        manifest = features.manifest
+        self.origin = origin_of(features.open(encoder, 0).commit)
+        parts = OpenedOnUse(manifest.n_shards, lambda number: features.open(encoder, number)["features"])
+        self._features, self._image_id = Chained(parts, bounds=manifest.bounds("images")), image_id
+        self.shape = (len(image_id), self._features.shape[1])
+
+    def __getitem__(self, rows: np.ndarray) -> np.ndarray:
+        return self._features[self._image_id[rows]]
+
+
+@dataclass(frozen=True)
+class PackedRegions(Ragged):
+    """Regions of n images: `features` (total, dim), `boxes` (total, 4), `scores` (total,), `offsets` (n + 1,)."""
+
+    features: np.ndarray
+    boxes: np.ndarray
+    scores: np.ndarray
+    offsets: np.ndarray
+
+
+class RegionShard(Shard):
+    """A published region shard."""
+
+    kind: ClassVar[str] = REGIONS
+
+    def __init__(self, path: Path) -> None:
+        super().__init__(path)
+        self.offsets, self.image_id = np.asarray(self["offsets"]), np.asarray(self["image_id"])
+        self.regions = PackedRegions(*(self[name] for name in COLUMNS), self.offsets)
+
+    def packed(self, images: np.ndarray) -> PackedRegions:
+        """The regions of `images` (n,), places in `image_id` in any order, with features as float32."""
+        block = self.regions.take(images)
+        return replace(block, features=to_float32(block.features))
+
+    def with_features(
+        self, path: Path, features: np.ndarray, provenance: Provenance, details: Mapping[str, Any]
+    ) -> Commit:
+        """Publish the same regions with other `features` (total, dim); `details` override this shard's."""
+        arrays = {"features": features, **{name: self[name] for name in ("boxes", "scores", "offsets", "image_id")}}
+        details = {**self.details, "dim": features.shape[1], **details}
+        return write_shard(path, REGIONS, arrays, rows=self.rows, provenance=provenance, details=details)
+
+
+def open_regions(folder: Path, number: int) -> RegionShard:
+    """Shard `number` of `folder`."""
+    return RegionShard(shard_path(folder, number))
+
+
+class RegionRows:
+    """The regions of the images `image_id` (n,), n at least 1: `rows.packed([3, 1])` reads no other image's.
+
+    The features of several encoders stand side by side; `dims` are their dimensions, and `encoders` their origins
+    (pipeline.storage.parameters). Raises IntegrityError if the encoders' regions differ, and, if `complete`, for an
+    image without regions.
+    """
+
+    def __init__(
+        self, manifest: Manifest, folders: Mapping[str, Path], image_id: np.ndarray, complete: bool = True
+    ) -> None:
+        numbers, within = np.divmod(image_id, manifest.shard_size)
+        opened = {number: _open_alike(folders, number) for number in np.unique(numbers).tolist()}
+        by_encoder = dict(zip(folders, zip(*opened.values(), strict=True), strict=True))
+        self.encoders = {name: origin_of(shards[0].commit) for name, shards in by_encoder.items()}
+        self._features = [Chained([shard["features"] for shard in shards]) for shards in by_encoder.values()]
+        self.dims = tuple(features.shape[1] for features in self._features)
+        first = next(iter(by_encoder.values()))
+        self._boxes, self._scores = (Chained([shard[name] for shard in first]) for name in ("boxes", "scores"))
+        self._starts, self._lengths = np.empty((2, len(image_id)), np.int64)
+        for number, start, shard in zip(opened, self._scores.bounds, first, strict=False):
+            here = numbers == number
+            self._starts[here] = start + shard.offsets[within[here]]
+            self._lengths[here] = shard.regions.lengths[within[here]]
+        if complete and not self._lengths.all():
+            missing, folder = image_id[self._lengths.argmin()], first[0].path.parent
+            raise IntegrityError(f"image {missing} has no regions in {folder}; run ingest again, without it")
+
+    def __len__(self) -> int:
+        return len(self._starts)
+
+    def packed(self, rows: np.ndarray) -> PackedRegions:
+        """The regions of the images `rows` (k,), in that order."""
+        lengths = self._lengths[rows]
+        places = runs(self._starts[rows], lengths)
+        features = np.hstack([to_float32(chained[places]) for chained in self._features])
+        return PackedRegions(features, self._boxes[places], self._scores[places], offsets_of(lengths))
+
+
+def _open_alike(folders: Mapping[str, Path], number: int) -> list[RegionShard]:
+    """Shard `number` of each encoder, whose regions have to be the same."""
+    shards = [open_regions(folder, number) for folder in folders.values()]
+    first = shards[0]
+    for shard in shards:
+        if not np.array_equal(first["boxes"], shard["boxes"]) or not np.array_equal(first.offsets, shard.offsets):
+            raise IntegrityError(f"{first.path} and {shard.path} have different regions; extract them again")
+    return shards

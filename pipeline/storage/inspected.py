@@ -13,7 +13,7 @@ from pipeline.errors import IntegrityError
 from pipeline.storage.batch import remove_own
 from pipeline.storage.files import is_there
 from pipeline.storage.json_files import CHECK, canonical_json, publish_json, read_json
-from pipeline.worker_process import Failure
+from pipeline.workers import Failure
 
 BLOCK = 2048
 """Images that a kill costs at most: on a slow core less than a minute."""

@@ -9,12 +9,13 @@ import numpy as np
 
 from pipeline.errors import IntegrityError
 from pipeline.storage.commit import Commits, Provenance, combined, commit_path, open_commit
-from pipeline.storage.gather import Features, SplitRows, read_pairs
+from pipeline.storage.features import Features
 from pipeline.storage.json_files import require_same
 from pipeline.storage.manifest import Manifest
+from pipeline.storage.pairs import SplitRows, read_pairs
 from pipeline.storage.parameters import Origin
 from pipeline.storage.shards import MOMENTS, OpenedOnUse, Shard, shard_path, write_shard
-from pipeline.storage.text_shards import Texts
+from pipeline.storage.texts import Texts
 
 SUM = "sum.h5"  # of the moments of all shards beside it
 NAMES = ("n", "mean_x", "mean_y", "xx", "xy", "yy")

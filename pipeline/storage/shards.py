@@ -9,7 +9,7 @@ import io
 from collections.abc import Callable, Mapping, Sequence
 from functools import lru_cache
 from pathlib import Path
-from typing import Any
+from typing import Any, ClassVar
 
 import h5py
 import numpy as np
@@ -18,11 +18,10 @@ from pipeline.errors import IntegrityError
 from pipeline.precision import require_finite
 from pipeline.storage.commit import Commit, open_commit, publish
 
-FEATURES = "features"
-EMBEDDINGS = "embeddings"
-VECTORS = "text-vectors"
-MOMENTS = "moments"
-NEIGHBOURS = "neighbours"
+FEATURES, REGIONS = "features", "regions"
+VECTORS, TOKENS, PARSES, TREES = "text-vectors", "tokens", "parses", "trees"
+EMBEDDINGS, FRAGMENTS = "embeddings", "fragments"
+MOMENTS, NEIGHBOURS = "moments", "neighbours"
 KEPT_OPEN = 256
 """Files whose memory maps a sequence of shards keeps: a process may have some 65,000."""
 
@@ -51,9 +50,11 @@ class Shard:
     read other files (external or virtual storage, links) or are not contiguous.
     """
 
-    def __init__(self, path: Path, kind: str) -> None:
+    kind: ClassVar[str]
+
+    def __init__(self, path: Path, kind: str | None = None) -> None:
         self.path = Path(path)
-        self.commit = open_commit(self.path, kind)
+        self.commit = open_commit(self.path, kind or self.kind)
         self.rows, self.fingerprint, self.details = self.commit.rows, self.commit.digest, self.commit.details
         try:
             self._arrays = _map_all(self.path)

@@ -32,8 +32,7 @@ def extract_regions(run: Run, encoder: str) -> Callable[[Job], None]:
     from pipeline.images.preprocess import Photograph
     from pipeline.images.region_features import Classifier
     from pipeline.images.regions import RegionExtractor, describe
-    from pipeline.storage.features import to_stored
-    from pipeline.storage.regions import UnfinishedRegions, read_classifier, require_few_rejects
+    from pipeline.storage.features import UnfinishedRegions, read_classifier, require_few_rejects, to_stored
     from pipeline.workers import isolated_map
 
     chosen, extract, manifest = run.config.regions, run.config.extract, run.manifest
@@ -83,7 +82,7 @@ def _known_boxes(run: Run) -> "Callable[[Job], list[Candidates]]":
     from pipeline.images.box_formats import parse_all
     from pipeline.images.boxes import NONE, Candidates, group
     from pipeline.images.matching import some
-    from pipeline.storage.regions import manifest_boxes, read_box_files
+    from pipeline.storage.features import manifest_boxes, read_box_files
 
     chosen, manifest = run.config.regions, run.manifest
     if chosen.proposals != "boxes":

@@ -32,7 +32,7 @@ def finetune(run: Run, job: Job, encoder: str) -> None:
     from pipeline.precision import choose_precision
     from pipeline.storage.parameters import Checkpoints, digest_tensors
     from pipeline.workers import isolated_map
-    from stages.inputs import prepare_start
+    from stages.photographs import prepare_start
 
     settings, manifest = run.config, run.manifest
     chosen, tuning = settings.encoder(encoder), settings.finetune
@@ -138,8 +138,8 @@ def _publish(job: Job, encoder: "NetworkEncoder", classifier: "Classifier", deta
     from dataclasses import replace
 
     from pipeline.storage.batch import FileBatch
+    from pipeline.storage.features import CLASSIFIER
     from pipeline.storage.parameters import ENCODER, write_parameters
-    from pipeline.storage.regions import CLASSIFIER
 
     batch, provenance, (encoder_of, classifier_of) = FileBatch(), job.provenance, job.outputs
     parts, tensors, path = encoder.settings(), encoder.tensors(), encoder_of.path / "model.safetensors"

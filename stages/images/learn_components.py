@@ -14,14 +14,14 @@ BLOCK = 256
 
 def learn_components(run: Run, job: Job, encoder: str) -> None:
     """Learn the principal components of the features of ENCODER's regions in the train split."""
-    from pipeline.images.region_features import COMPONENTS, SUMS, fit_projection, merge
+    from pipeline.images.region_features import COMPONENTS, absorb, fit_projection, merge
     from pipeline.mapreduce import map_reduce
     from pipeline.run.parts import chunks
     from pipeline.storage.parameters import write_parameters
 
     manifest = run.manifest
     parts = chunks(manifest.n_shards, manifest.shard_size)
-    scatter = map_reduce(sum_regions, parts, merge, run.sums, (run.root.absolute(), encoder), large=SUMS)
+    scatter = map_reduce(sum_regions, parts, merge, run.sums, (run.root.absolute(), encoder), absorb=absorb)
     components = fit_projection(scatter, run.config.regions.dimensions)
     write_parameters(job.path, COMPONENTS, components._asdict(), settings={}, provenance=job.provenance)
 
@@ -31,7 +31,7 @@ def sum_regions(part: range, root: Path, encoder: str) -> "Scatter | None":
     import numpy as np
 
     from pipeline.images.region_features import Scatter, absorb
-    from pipeline.storage.regions import open_regions
+    from pipeline.storage.features import open_regions
 
     run, total = Run(root), None
     for number in part:
@@ -45,7 +45,7 @@ def sum_regions(part: range, root: Path, encoder: str) -> "Scatter | None":
 
 STAGE = Stage(
     learn_components,
-    version=2,
+    version=3,
     names=("encoder",),
     choices=lambda config: [(name,) for name in config.regions.encoders if config.regions.reduced],
     keys=lambda config, encoder: {"dimensions": config.regions.dimensions},

@@ -17,9 +17,8 @@ def pool_regions(run: Run, encoder: str) -> Callable[[Job], None]:
     from pipeline.config.registry.stored import stored_kind
     from pipeline.errors import IntegrityError, UsageError
     from pipeline.images.regions import pool
-    from pipeline.storage.features import to_stored, write_features
+    from pipeline.storage.features import open_regions, to_stored, write_features
     from pipeline.storage.json_files import require_same
-    from pipeline.storage.regions import open_regions
 
     storage, parameters = run.config.extract.storage, run.encoder(encoder)
     folder = run.layout.encoder(encoder).path

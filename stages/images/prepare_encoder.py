@@ -14,10 +14,10 @@ def prepare_encoder(run: Run, job: Job, encoder: str) -> None:
     import logging
 
     from pipeline.storage.parameters import ENCODER, write_parameters
-    from stages.inputs import read_material
+    from stages.photographs import EncoderMaterial
 
     chosen = run.config.encoder(encoder)
-    made = chosen.spec.load().prepare(chosen, read_material(run))
+    made = chosen.spec.load().prepare(chosen, EncoderMaterial(run))
     parts, tensors, dim = made.settings(), made.tensors(), made.dim
     details = {"name": encoder, "dim": dim}
     path = job.path / "model.safetensors"

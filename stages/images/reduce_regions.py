@@ -9,9 +9,8 @@ def reduce_regions(run: Run, encoder: str) -> Callable[[Job], None]:
     """Project the features of ENCODER's regions on their principal components, for models to read."""
     from pipeline.images.region_features import COMPONENTS, PrincipalComponents
     from pipeline.precision import to_float32
-    from pipeline.storage.features import to_stored
+    from pipeline.storage.features import open_regions, to_stored
     from pipeline.storage.parameters import origin_of, read_parameters
-    from pipeline.storage.regions import open_regions
 
     stored = read_parameters(run.layout.components(encoder).path, COMPONENTS)
     project, folder = PrincipalComponents(**stored.tensors), run.layout.regions(encoder).folder

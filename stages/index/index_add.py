@@ -9,9 +9,10 @@ import click
 from stages.commands import CONFIG, FOLDER, RUN, begin, bundle, output, say_next
 
 if TYPE_CHECKING:
+    import numpy as np
+
     from pipeline.run import Run
     from pipeline.storage.bundle import Bundle
-    from pipeline.storage.sharded_ids import ShardedIds
 
 
 @click.command("index-add")
@@ -66,7 +67,7 @@ def command(root: Path | None, other: Path | None, config_path: Path | None, bun
     say_next(lambda: search_command(output))
 
 
-def _write_new(run: "Run", parts: "Sequence[Bundle]", ids: "Mapping[str, ShardedIds]", folder: Path) -> None:
+def _write_new(run: "Run", parts: "Sequence[Bundle]", ids: "Mapping[str, np.ndarray]", folder: Path) -> None:
     """The bundle of the images and sentences `ids` of a run, which stands beside the `parts`."""
     from pipeline.storage.commit import Provenance
     from pipeline.storage.files import plain
@@ -94,7 +95,7 @@ def _repeated(parts: "Sequence[Bundle]", added: "Sequence[Bundle]") -> int:
     return len(here & there)
 
 
-def _new_ids(run: "Run", parts: "Sequence[Bundle]") -> "dict[str, ShardedIds]":
+def _new_ids(run: "Run", parts: "Sequence[Bundle]") -> "dict[str, np.ndarray]":
     """The images of `index.splits` that no bundle of the run has, or had before they were removed, and their sentences.
 
     Other bundles may stand beside those of the run. Raises IntegrityError where the first is not of it, or one of the
@@ -107,8 +108,7 @@ def _new_ids(run: "Run", parts: "Sequence[Bundle]") -> "dict[str, ShardedIds]":
     from pipeline.errors import IntegrityError
     from pipeline.storage.pairs import split_ids
     from pipeline.storage.revision import modalities, require_numbering
-    from pipeline.storage.sharded_ids import ShardedIds
-    from stages.inputs import read_bundled_embeddings
+    from stages.bundled import read_bundled_embeddings
 
     manifest, embeddings = run.manifest, read_bundled_embeddings(run, parts[0])
     known = {"images": [], "sentences": []}
@@ -122,7 +122,7 @@ def _new_ids(run: "Run", parts: "Sequence[Bundle]") -> "dict[str, ShardedIds]":
         else:
             for table in tables:
                 known[table.modality].append(table.ids)
-    wanted = {modality: ids[:] for modality, ids in split_ids(manifest, run.config.index.splits).items()}
+    wanted = split_ids(manifest, run.config.index.splits)
     images = np.setdiff1d(wanted["images"], np.concatenate(known["images"]))
     fresh = np.setdiff1d(wanted["sentences"], np.concatenate([wanted["sentences"][:0], *known["sentences"]]))
     sentences = fresh[np.isin(manifest.sentence_images[fresh], images)]
@@ -130,5 +130,4 @@ def _new_ids(run: "Run", parts: "Sequence[Bundle]") -> "dict[str, ShardedIds]":
         logging.getLogger(__name__).warning(
             "%d new sentences are of images that are indexed already, and are left out; run build-index for them", left
         )
-    ids = {"images": images, "sentences": sentences}
-    return {modality: ShardedIds.divide(some, manifest.bounds(modality)) for modality, some in ids.items()}
+    return {"images": images, "sentences": sentences}

@@ -41,8 +41,8 @@ def command(
     from pipeline.errors import RejectLimitError, UsageError
     from pipeline.plain_files import read_lines
     from pipeline.storage.bundles import open_bundle
+    from stages.bundled import read_bundled_embeddings
     from stages.closing import search_command
-    from stages.inputs import read_bundled_embeddings
 
     lines = read_lines(list_path, from_pipe=True) if list_path else []
     opened = open_bundle(bundle_folder)

@@ -24,8 +24,8 @@ def accumulate(run: Run, pairs: str) -> Callable[[Job], None]:
     from pipeline.models.linear.sets import assign_folds
     from pipeline.models.linear.text_views import TextView
     from pipeline.models.linear.views import ImageView
-    from pipeline.storage.gather import read_pairs
     from pipeline.storage.moments import write_moments
+    from pipeline.storage.pairs import read_pairs
     from pipeline.storage.parameters import origin_of
 
     config, manifest = run.config, run.manifest

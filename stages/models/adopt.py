@@ -1,14 +1,14 @@
 """`adopt`: a space that encoders share already, as a model."""
 
 from pipeline.run import Inputs, Job, Run, Stage
-from stages.texts import sentence_shards
+from stages.inputs import named, sentence_shards
 
 
 def adopt(run: Run, job: Job, model: str) -> None:
     """Take the vectors of an encoder of images and of one of text as they are, as the space of MODEL."""
     from pipeline.errors import UsageError
     from pipeline.storage.parameters import origin_of
-    from stages.inputs import describe_model
+    from stages.training import describe_model
 
     known, layout = run.config.model(model), run.layout
     (encoder,), (text_encoder,) = known.encoders, known.text_encoders
@@ -28,7 +28,7 @@ def adopt(run: Run, job: Job, model: str) -> None:
 
 def _reads(config, layout, model: str) -> Inputs:
     known = config.model(model)
-    return {f"features/{name}": layout.features(name) for name in known.encoders} | sentence_shards(known, layout)
+    return named(*map(layout.features, known.encoders), *sentence_shards(known, layout))
 
 
 STAGE = Stage(

@@ -12,7 +12,7 @@ def align(run: Run, job: Job, model: str, split: str) -> None:
 
     from pipeline.models.neural.alignment import align
     from pipeline.storage.records import write_alignments
-    from stages.inputs import read_analyzer, read_words
+    from stages.texts import read_analyzer, read_words
 
     embeddings, pairs, beta = run.embeddings(model), run.pairs(split), run.config.align.beta
     analyze = read_analyzer(run)

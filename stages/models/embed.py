@@ -4,13 +4,13 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 from pipeline.run import Inputs, Job, Run, Stage
-from stages.texts import sentence_shards
+from stages.inputs import named, sentence_shards
 
 
 def embed(run: Run, model: str) -> Callable[[Job], None]:
     """Embed all images and sentences."""
     from pipeline.storage.embeddings import write_embeddings
-    from stages.inputs import restore_model
+    from stages.training import restore_model
 
     mapping, parameters = restore_model(run, model)
     known = parameters.details
@@ -40,23 +40,20 @@ def embed(run: Run, model: str) -> Callable[[Job], None]:
 
 def _sentences(run: Run, model: Any) -> Callable[[int], Any]:
     """What reads a shard of the sentences in the form that a model takes."""
-    from pipeline.storage.files import plain
-    from pipeline.storage.text_shards import TokenShards
-    from pipeline.storage.trees import TreeShards
+    from pipeline.storage.texts import TokenShard, TreeShard
     from pipeline.text.sequences import Tokens
     from pipeline.text.trees import Trees
 
     def tokens(number: int) -> Tokens:
-        opened = TokenShards(run.manifest, run.layout.sentences("tokens").folder).open(number)
+        opened = TokenShard(run.layout.sentences("tokens").shard(number))
         return Tokens(opened.ids, opened.offsets)
 
     def trees(number: int) -> Trees:
-        opened = TreeShards(run.manifest, run.layout.sentences("trees").folder).open(number)
+        opened = TreeShard(run.layout.sentences("trees").shard(number))
         return Trees(**getattr(opened, model.sentence_view.removesuffix("-trees")))
 
     def vectors(number: int) -> dict[str, Any]:
-        names = [plain(name, "the model") for name in model.text_encoders]
-        opened = run.texts({name: run.layout.sentences(name) for name in names}).open(number)
+        opened = run.texts({name: run.layout.sentences(name) for name in model.text_encoders}).open(number)
         return {name: one.matrix for name, one in opened.items()}
 
     return {"tokens": tokens, "vectors": vectors}.get(model.sentence_view, trees)
@@ -64,12 +61,9 @@ def _sentences(run: Run, model: Any) -> Callable[[int], Any]:
 
 def _regions(run: Run, encoders: Sequence[str], image_id: Any) -> Any:
     """The regions of some images."""
-    from pipeline.storage.files import plain
-    from pipeline.storage.rows import RegionRows
+    from pipeline.storage.features import RegionRows
 
-    folders = {
-        name: run.layout.regions(plain(name, "the model"), run.config.regions.reduced).folder for name in encoders
-    }
+    folders = {name: run.layout.regions(name, run.config.regions.reduced).folder for name in encoders}
     return RegionRows(run.manifest, folders, image_id)
 
 
@@ -79,7 +73,7 @@ def _reads(config, layout, model: str) -> Inputs:
     regions = config.regions.encoders if spec.multi_vector else ()
     return {
         "model": layout.model(model),
-        **sentence_shards(chosen, layout),
+        **named(*sentence_shards(chosen, layout)),
         **{f"features/{name}": layout.features(name) for name in encoders},
         **{f"regions/{name}": layout.regions(name, config.regions.reduced) for name in regions},
     }

@@ -8,7 +8,7 @@ if TYPE_CHECKING:
     import numpy as np
     import pyarrow as pa
 
-    from pipeline.storage.rows import RegionRows
+    from pipeline.storage.features import RegionRows
 
 BLOCK = 512
 """Images whose regions are embedded at once."""
@@ -25,27 +25,26 @@ def embed_phrases(run: Run, job: Job, model: str, split: str) -> None:
     import numpy as np
     import pyarrow as pa
 
-    from pipeline.storage.files import plain
+    from pipeline.storage.features import RegionRows
     from pipeline.storage.phrases import vectors_column, write_phrases
     from pipeline.storage.records import read_labels
-    from pipeline.storage.rows import RegionRows
     from pipeline.text.conversions import list_noun_phrases
     from pipeline.text.sequences import encode_tokens
     from pipeline.text.tokens import make_analyzer
     from pipeline.text.trees import LabelTable, pack_trees
-    from stages.boxes import read_sentence_trees
-    from stages.inputs import read_token_vocabulary, restore_model
+    from stages.texts import read_sentence_trees, read_token_vocabulary
+    from stages.training import restore_model
 
-    layout, manifest, folder = run.layout, run.manifest, run.layout.model(model).path
+    layout, manifest = run.layout, run.manifest
     mapping, _ = restore_model(run, model)
     (vocabulary, _), labels = read_token_vocabulary(run), read_labels(layout.labels.path)
     pairs = run.pairs(split)
     looks = getattr(mapping, "region_encoders", mapping.encoders)
-    folders = {name: layout.regions(plain(name, folder), run.config.regions.reduced).folder for name in looks}
+    folders = {name: layout.regions(name, run.config.regions.reduced).folder for name in looks}
     regions = RegionRows(manifest, folders, pairs.image_id)
 
     analyze = make_analyzer(vocabulary.settings)
-    sentences = read_sentence_trees(manifest, layout.parses.folder, analyze, pairs.sentence_id)
+    sentences = read_sentence_trees(run, analyze, pairs.sentence_id)
     phrases = [list_noun_phrases(sentence.tree) for sentence in sentences]
     counts = [len(own) for own in phrases]
     spoken = list(chain.from_iterable(phrases))

@@ -13,10 +13,10 @@ def fit(run: Run, job: Job, model: str) -> None:
     from pipeline.models.linear.text_views import weightings
     from pipeline.models.linear.training import FitTask, fit_best
     from pipeline.models.linear.tuning import GridTrial
-    from pipeline.storage.gather import read_split
     from pipeline.storage.moments import JoinedPairs, PairSet
+    from pipeline.storage.pairs import read_split
     from pipeline.storage.parameters import encoders_of
-    from stages.inputs import describe_model
+    from stages.training import describe_model
 
     settings, layout, features = run.config, run.layout, run.features
     known = settings.model(model)

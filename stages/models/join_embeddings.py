@@ -10,14 +10,13 @@ def join_embeddings(run: Run, model: str) -> Callable[[Job], None]:
     from pipeline.errors import UsageError
     from pipeline.metrics.joining import join_images, join_sentences, joint_rule
     from pipeline.storage.embeddings import write_embeddings
-    from pipeline.storage.files import plain
 
     folder, parameters = run.layout.model(model).path, run.model(model)
     known = parameters.details
     if "weights" not in known:
         raise UsageError(f"{folder} holds {known['registered']}, not an ensemble; run embed for it")
     weights = {name: weight for name, weight in known["weights"].items() if weight}
-    members = {name: run.embeddings(plain(name, folder)) for name in weights}
+    members = {name: run.embeddings(name) for name in weights}
     details = {
         "model": known["model"], "refits": known.get("refits"), "registered": known["registered"],
         "metric": "inner_product", "made_of": parameters.fingerprint,

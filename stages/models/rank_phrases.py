@@ -5,8 +5,8 @@ from pathlib import Path
 import click
 
 from pipeline.run import Job, Run, Stage
-from stages.boxes import label_names
 from stages.commands import PATH
+from stages.inputs import label_names
 
 BOXES = (
     "Boxes with labels, a file or a folder of them, as `extract-regions` reads them; the result goes to"
@@ -36,7 +36,7 @@ def rank_phrases(run: Run, job: Job, model: str, split: str, boxes: Path | None 
     )
     regions = RegionSet(stored.regions["image_id"].to_numpy()[parts], stored.boxes[parts], stored.region_vectors[parts])
     bootstrap, chosen = Bootstrap(settings.evaluate.bootstrap, settings.seed), settings.phrases
-    gold, path, provenance = read_gold(settings, run.manifest, boxes), job.path, job.provenance
+    gold, path, provenance = read_gold(run, boxes), job.path, job.provenance
     if boxes:
         given = [gold.images.tolist(), gold.boxes.tolist(), list(gold.labels)]
         path = run.layout.phrase_ranking(model, split, given=True).path

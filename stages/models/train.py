@@ -5,7 +5,7 @@ from pathlib import Path
 from typing import Any
 
 from pipeline.run import Inputs, Job, Outside, Run, Stage
-from stages.texts import sentence_shards
+from stages.inputs import named, sentence_shards
 
 
 def train(run: Run, job: Job, model: str) -> None:
@@ -16,8 +16,8 @@ def train(run: Run, job: Job, model: str) -> None:
     import logging
 
     from pipeline.models.neural.task import TrainingTask, train
-    from stages.inputs import describe_model, follow_training
     from stages.texts import open_sentences
+    from stages.training import describe_model, follow_training
 
     settings, base = run.config, run.chosen(model)
     known = settings.model(model)
@@ -44,7 +44,7 @@ def train(run: Run, job: Job, model: str) -> None:
         noun_phrase=_read_noun_phrase(run) if spec.sentences == "phrase-trees" else None,
         device=run.device,
     )  # fmt: skip
-    with follow_training(model, own, job.path / "checkpoints", job.fingerprint) as (checkpoint, after_step):
+    with follow_training(model, own, job) as (checkpoint, after_step):
         trained = train(spec.load(), task, checkpoint, after_step)
         details = {
             **describe_model(run, model),
@@ -72,7 +72,7 @@ def _read_pairs(run: Run, model: str, splits: Mapping, stored: Any) -> tuple[Any
     from pipeline.models.linear.views import ImageView
     from pipeline.models.neural.region_views import RegionView
     from pipeline.models.neural.task import TrainingPairs
-    from pipeline.storage.rows import FeatureRows, RegionRows
+    from pipeline.storage.features import FeatureRows, RegionRows
 
     settings, known = run.config, run.config.model(model)
     described = settings.regions.encoders if known.spec.regions != "none" else ()
@@ -106,8 +106,7 @@ def _read_words(run: Run, chosen: Any) -> Any:
     """The first word vectors, (V + 1, d): from the file that is `chosen`, learned on the corpus, or drawn."""
     from pipeline.models.neural.sentences import INITIAL
     from pipeline.text.wordvectors import random_vectors, read_binary_vectors, read_text_vectors
-    from stages.inputs import read_token_vocabulary
-    from stages.texts import read_corpus_vectors
+    from stages.texts import read_corpus_vectors, read_token_vocabulary
 
     settings, terms = run.config, read_token_vocabulary(run)[0].terms
     if chosen.source == "random":
@@ -127,7 +126,7 @@ def _read_start(run: Run, model: str) -> Any:
     """The model that `model` starts from, with the vectors of every word if it reads words and that one vectors."""
     from pipeline.config.registry.stored import restore, restore_text_encoder
     from pipeline.models.neural.word_towers import SAMPLE, WordStart
-    from stages.inputs import read_token_vocabulary
+    from stages.texts import read_token_vocabulary
 
     name = run.config.start(model)
     folder, parameters = run.layout.model(name).path, run.model(name)
@@ -154,7 +153,7 @@ def _keys(config, model: str) -> dict:
 def _reads(config, layout, model: str) -> Inputs:
     known, start, base = config.model(model), config.start(model), config.refitted(model)
     spec, source = known.spec, known.word_vectors.source
-    found: dict = {"manifest": layout.manifest, **sentence_shards(known, layout)}
+    found: dict = {**named(layout.manifest, *sentence_shards(known, layout))}
     found |= {f"features/{name}": layout.features(name) for name in known.encoders}
     if spec.regions != "none":
         found |= {f"regions/{name}": layout.regions(name, config.regions.reduced) for name in config.regions.encoders}

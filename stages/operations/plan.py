@@ -89,11 +89,11 @@ def measure(run: "Run", sample: Sample) -> "Iterator[tuple[str, Speed]]":
     from pipeline.images.decode import ImageLimits
     from pipeline.images.preprocess import View, load
     from pipeline.plan.estimate import Speed
-    from stages.inputs import read_material
+    from stages.photographs import EncoderMaterial
 
     settings = run.config
     limits = ImageLimits.from_settings(settings.collection)
-    material = read_material(run)
+    material = EncoderMaterial(run)
     for entry in settings.encoders:
         if entry.spec.reads != "pixels":
             continue

@@ -74,12 +74,11 @@ def _compare_sentences(run: Run) -> dict[str, Any]:
     from pipeline.evaluate.sentence_pairs import measure_pairs
     from pipeline.metrics.retrieval import Bootstrap
     from pipeline.metrics.similarity import pair_ranks
-    from pipeline.storage.trees import ParseShards
+    from pipeline.storage.texts import ParseShard
     from pipeline.text.dependencies import read_conllu
 
     bootstrap, pairs = Bootstrap(run.config.evaluate.bootstrap, run.config.seed), run.pairs(REPORTED)
-    parses = ParseShards(run.manifest, run.layout.parses.folder)
-    shards = [parses.open(number) for number in range(run.manifest.n_shards)]
+    shards = [ParseShard(run.layout.parses.folder, number) for number in range(run.manifest.n_shards)]
     entries = [entry for shard in shards for entry in read_conllu(shard.conllu, str(shard.path))]
     chosen = [entries[row] for row in pairs.sentence_id]
     verbs = np.array([-1 if "fallback" in entry.comments else int("VERB" in entry.parse.upos) for entry in chosen])

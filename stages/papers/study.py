@@ -142,7 +142,7 @@ def _lay_beside(
 
 STAGE = Stage(
     study,
-    version=5,
+    version=6,
     gpu=True,
     keys=study_keys,
     reads=study_reads,

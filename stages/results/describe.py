@@ -5,10 +5,9 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from pipeline.run import Inputs, Job, Outside, Run, Stage
-from stages.boxes import label_names
+from pipeline.run import Inputs, Job, Run, Stage
 from stages.commands import PATH
-from stages.generators import space_of
+from stages.inputs import generator_inputs, label_names, named, region_texts_path, text_files
 
 if TYPE_CHECKING:
     from stages.generators import StoredGenerator
@@ -22,28 +21,31 @@ def describe(run: Run, job: Job, generator: str, subject: str, boxes: Path | Non
     from pipeline.errors import UsageError
     from pipeline.generate.describing import stored_batches
     from pipeline.storage.json_files import fingerprint
-    from stages.boxes import gold_of_texts, read_boxes, read_gold, read_region_texts, region_texts_path
     from stages.generators import read_generator, write_descriptions
 
-    split, _, of = subject.partition(".")
-    if boxes and not of:
+    split, _, kind = subject.partition(".")
+    if boxes and not kind:
         raise UsageError(f"--boxes belong to the subject {split}.boxes, not to {split}; name that")
-    settings, provenance = run.config, job.provenance
     stored = read_generator(run, generator)
-    if of:
-        texts = None if boxes else region_texts_path(settings)
-        gold = gold_of_texts(read_region_texts(run.manifest, texts)) if texts else None
-        gold = gold or read_gold(settings, run.manifest, boxes)
-        whole = getattr(stored.generator, "whole", False)
-        where = run.root / "regions", stored.encoders, stored.folder
-        features, shown = read_boxes(gold, run.manifest, *where, split, whole)
-    else:
-        features, shown = _read_images(run, stored, split)
+    features, shown = _read_boxes(run, stored, split, boxes) if kind else _read_images(run, stored, split)
+    provenance = job.provenance
     if boxes:
         provenance = provenance.with_keys(boxes=fingerprint("boxes", 1, shown))
-    batches = stored_batches(features, shown, settings.describe.batch_size)
-    about = {"generator": generator, "of": of or "images", "split": split}
+    batches = stored_batches(features, shown, run.config.describe.batch_size)
+    about = {"generator": generator, "of": kind or "images", "split": split}
     write_descriptions(run, stored, batches, job.path, about, provenance)
+
+
+def _read_boxes(
+    run: Run, stored: "StoredGenerator", split: str, boxes: Path | None
+) -> tuple[dict[str, Any], list[dict[str, Any]]]:
+    """The labelled boxes of a split: encoder -> their features (k, dim), and what answers show of each."""
+    from stages.boxes import gold_of_texts, read_boxes, read_gold, read_region_texts
+
+    texts = None if boxes else region_texts_path(run.config)
+    gold = gold_of_texts(read_region_texts(run, texts)) if texts else read_gold(run, boxes)
+    whole = getattr(stored.generator, "whole", False)
+    return read_boxes(run, gold, stored.encoders, split, whole)
 
 
 def _read_images(run: Run, stored: "StoredGenerator", split: str) -> tuple[dict[str, Any], list[dict[str, Any]]]:
@@ -51,36 +53,34 @@ def _read_images(run: Run, stored: "StoredGenerator", split: str) -> tuple[dict[
     import numpy as np
 
     from pipeline.errors import InputError
-    from pipeline.storage.rows import FeatureRows
+    from pipeline.storage.features import FeatureRows
 
     manifest = run.manifest
     ids = np.flatnonzero(manifest.splits == split)
     if not len(ids):
         raise InputError(f"the {split} split of {manifest.folder} has no image; describe another one")
-    rows = {name: FeatureRows(run.features, name, ids) for name in stored.generator.encoders}
+    features = {name: FeatureRows(run.features, name, ids) for name in stored.generator.encoders}
     images = manifest.pick(ids)
-    shown = [{"image_id": row["image_id"], "image": row["path"], "box": None} for row in images]
-    return rows, shown
+    return features, [{"image_id": row["image_id"], "image": row["path"], "box": None} for row in images]
 
 
-def _text(config, generator: str) -> str | None:
-    """The file of further sentences that the trigram counts, of a generator that uses one."""
-    return config.language_text.file if config.generator(generator).spec.text else None
+def _keys(config, generator: str, subject: str) -> dict:
+    text = {"text": config.language_text.model_dump(exclude={"treebank"})}
+    return {
+        "seed": config.seed,
+        "describe": config.describe.model_dump(exclude={"splits", "boxes", "region_texts", "meteor"}),
+        **(text if text_files(config, generator, "text") else {}),
+    }
 
 
 def _reads(config, layout, generator: str, subject: str) -> Inputs:
-    found = {
-        "manifest": layout.manifest,
-        "generator": layout.generator(generator),
-        "vocabulary": layout.token_vocabulary,
-        "tokens": layout.sentences("tokens"),
-    }
-    found |= {"space": space} if (space := space_of(config, layout, generator)) else {}
-    found |= {"text": Outside(Path(text))} if (text := _text(config, generator)) else {}
+    inputs = {**generator_inputs(config, layout, generator), **text_files(config, generator, "text")}
     encoders = config.generator(generator).encoders
     if subject.endswith(".boxes"):
-        return found | label_names(config) | {f"regions/{name}": layout.regions(name) for name in encoders}
-    return found | {f"features/{name}": layout.features(name) for name in encoders}
+        inputs |= label_names(config) | named(*map(layout.regions, encoders))
+    else:
+        inputs |= named(*map(layout.features, encoders))
+    return inputs | named(layout.generator(generator))
 
 
 STAGE = Stage(
@@ -90,11 +90,7 @@ STAGE = Stage(
     names=("generator", "subject"),
     choices=lambda config: config.descriptions(),
     wanted=lambda config: config.descriptions(config.describe.splits),
-    keys=lambda config, generator, subject: {
-        "seed": config.seed,
-        "describe": config.describe.model_dump(exclude={"splits", "boxes", "region_texts", "meteor"}),
-        **({"text": config.language_text.model_dump(exclude={"treebank"})} if _text(config, generator) else {}),
-    },
+    keys=_keys,
     reads=_reads,
     writes=lambda layout, *names: (layout.descriptions(*names), layout.description_page(*names)),
     options=(click.Option(["--boxes"], type=PATH, help=BOXES),),

@@ -2,14 +2,10 @@
 
 from collections.abc import Iterator
 from itertools import product
-from typing import TYPE_CHECKING, Any
 
 from pipeline.config.registry.generators import ranker
-from pipeline.run import Inputs, Job, Outside, Run, Stage
-from stages.generators import space_of
-
-if TYPE_CHECKING:
-    import numpy as np
+from pipeline.run import Inputs, Job, Run, Stage
+from stages.inputs import generator_inputs, named, text_files
 
 
 def rank_sentences(run: Run, job: Job, generator: str, split: str, protocol: str) -> None:
@@ -24,26 +20,24 @@ def rank_sentences(run: Run, job: Job, generator: str, split: str, protocol: str
     from pipeline.metrics.ranks import rank_scores
     from pipeline.metrics.retrieval import TIES, Bootstrap, evaluate, select_sentences
     from pipeline.storage.records import write_evaluation
-    from stages.generators import hold_out, read_generator
-    from stages.inputs import read_described
+    from stages.generators import hold_out, read_described, read_generator
 
-    config, stored = run.config, read_generator(run, generator)
-    found = read_described(run, stored.generator.encoders, ("train", split))
-    pairs, bootstrap = found.pairs[split], Bootstrap(config.evaluate.bootstrap, config.seed)
+    settings = run.config.evaluate
+    stored = read_generator(run, generator)
+    people = read_described(run, stored.generator.encoders, ("train", split))
+    train, pairs = people.pairs["train"], people.pairs[split]
     chosen = select_sentences(pairs.owners, protocol)
-    own = replace(pairs, sentences=pairs.sentences.take(chosen), owners=pairs.owners[chosen], names=pairs.names[chosen])
-    given = hold_out(run, generator, own, [found.texts[split][i] for i in chosen], found.vocabulary)
-    owners, train = own.owners, found.pairs["train"]
-
-    def log_probabilities(features: Any) -> "np.ndarray":
-        return stored.generator.log_probabilities(features, given)
+    owners = pairs.owners[chosen]
+    asked = replace(pairs, sentences=pairs.sentences.take(chosen), owners=owners, names=pairs.names[chosen])
+    held_out = hold_out(run, generator, asked, [people.texts[split][i] for i in chosen], people.vocabulary)
 
     prior = None
-    if count := min(config.evaluate.prior_images, train.n_images):
-        drawn = np.random.default_rng(config.seed).choice(train.n_images, count, replace=False)
-        prior = log_probabilities(train.images(np.sort(drawn)))
-    made = log_probabilities(pairs.images(np.arange(pairs.n_images)))
-    ranks = rank_scores(likelihood_scores(made, own.sentences.lengths + 1, prior), owners)
+    if count := min(settings.prior_images, train.n_images):
+        drawn = np.random.default_rng(run.config.seed).choice(train.n_images, count, replace=False)
+        prior = stored.generator.log_probabilities(train.images(np.sort(drawn)), held_out)
+    likelihoods = stored.generator.log_probabilities(pairs.images(np.arange(pairs.n_images)), held_out)
+    ranks = rank_scores(likelihood_scores(likelihoods, asked.sentences.lengths + 1, prior), owners)
+    bootstrap = Bootstrap(settings.bootstrap, run.config.seed)
     value = {
         "model": ranker(generator),
         "split": split,
@@ -68,16 +62,9 @@ def _choices(config) -> Iterator[tuple[str, ...]]:
 
 
 def _reads(config, layout, generator: str, split: str, protocol: str) -> Inputs:
-    found: dict = {
-        "manifest": layout.manifest,
-        "generator": layout.generator(generator),
-        "vocabulary": layout.token_vocabulary,
-        "tokens": layout.sentences("tokens"),
-        **{f"features/{name}": layout.features(name) for name in config.generator(generator).encoders},
-    }
-    found |= {"space": space} if (space := space_of(config, layout, generator)) else {}
-    tagged = config.generator(generator).spec.treebank
-    return found | ({"treebank": Outside(config.language_text.treebank)} if tagged else {})
+    features = map(layout.features, config.generator(generator).encoders)
+    inputs = {**named(layout.generator(generator), *features), **generator_inputs(config, layout, generator)}
+    return {**inputs, **text_files(config, generator, "treebank")}
 
 
 STAGE = Stage(
@@ -93,4 +80,4 @@ STAGE = Stage(
     },
     reads=_reads,
     writes=lambda layout, generator, *names: layout.evaluation(ranker(generator), *names),
-)  # fmt: skip
+)

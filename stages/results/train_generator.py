@@ -1,16 +1,16 @@
 """`train-generator`: a generator of descriptions from stored features and training sentences."""
 
-from pathlib import Path
+from itertools import pairwise
 from typing import TYPE_CHECKING, Any
 
-from pipeline.run import Inputs, Job, Outside, Run, Stage
-from stages.generators import space_of
+from pipeline.run import Inputs, Job, Run, Stage
+from stages.inputs import generator_inputs, named, text_files
 
 if TYPE_CHECKING:
     import torch
 
     from pipeline.generate.material import Ranker
-    from stages.inputs import DescribedImages
+    from stages.generators import DescribedImages
 
 SNIPPETS_OF = ("train", "dev")
 BLOCK = 1024
@@ -21,44 +21,41 @@ def train_generator(run: Run, job: Job, generator: str) -> None:
     """Train a registered generator; a killed run is resumed."""
     import logging
 
-    from pipeline.generate.material import JointSpace, Material
+    from pipeline.generate.material import Material
     from pipeline.models.linear.views import ImageView
-    from pipeline.storage.bundle import Bundle
-    from stages.generators import read_extra_text, train_tagger
-    from stages.inputs import follow_training, read_described
+    from stages.generators import open_space, read_described, train_tagger
+    from stages.texts import read_extra_text
+    from stages.training import follow_training
 
-    settings, layout, chosen = run.config, run.layout, run.config.generator(generator)
-    spec, own, encoders = chosen.spec, chosen.settings, chosen.encoders
-    found = read_described(run, encoders, ("train", "dev"))
-    pairs = _read_snippets(run, own, found) if spec.regions else dict(found.pairs)
+    config, configured = run.config, run.config.generator(generator)
+    spec, settings, encoders = configured.spec, configured.settings, configured.encoders
+    people = read_described(run, encoders, SNIPPETS_OF)
+    pairs = _read_snippets(run, settings, people) if spec.regions else people.pairs
     dims = tuple(rows.shape[1] for rows in pairs["train"].features.values())
-    view = ImageView(encoders, dims, settings.image_view.normalise)
-    bundle = Bundle(where.path) if (where := space_of(settings, layout, generator)) else None
-    space = JointSpace(bundle, run.gpu) if bundle else None
-    extra = read_extra_text(settings) if spec.text else []
-    with follow_training(generator, own, job.path / "checkpoints", job.fingerprint) as (checkpoint, after_step):
+    space = open_space(run, generator)
+    with follow_training(generator, settings, job) as (checkpoint, after_step):
         learned = spec.load().learn(
             Material(
-                view,
+                ImageView(encoders, dims, config.image_view.normalise),
                 **pairs,
-                texts=found.texts,
-                vocabulary=found.vocabulary,
+                texts=people.texts,
+                vocabulary=people.vocabulary,
                 space=space,
-                extra=extra,
-                tagger=train_tagger(settings, spec, chosen.seed),
-                settings=own,
-                seed=chosen.seed,
+                extra=read_extra_text(config) if spec.text else [],
+                tagger=train_tagger(config, spec, configured.seed),
+                settings=settings,
+                seed=configured.seed,
                 precision=_precision(run, generator),
                 checkpoint=checkpoint,
                 after_step=after_step,
                 device=run.device,
-                ranker=_read_ranker(run, own.snippets) if spec.ranks else None,
+                ranker=_read_ranker(run, settings.snippets) if spec.ranks else None,
             )
         )
         details = {
             "generator": spec.name,
-            "encoders": found.encoders,
-            "vocabulary": found.vocabulary_fingerprint,
+            "encoders": people.encoders,
+            "vocabulary": people.vocabulary_fingerprint,
             "space": space.fingerprint if learned.generator.in_space else None,
             "training_log": learned.log,
         }
@@ -67,8 +64,8 @@ def train_generator(run: Run, job: Job, generator: str) -> None:
     log.info("%s on %d sentences: %s", generator, learned.log["sentences"], learned.log["chosen"])
 
 
-def _read_snippets(run: Run, own: Any, found: "DescribedImages") -> dict[str, Any]:
-    """The pairs of regions with snippets of their images' sentences, as the model `own.snippets` aligns them."""
+def _read_snippets(run: Run, settings: Any, people: "DescribedImages") -> dict[str, Any]:
+    """The pairs of regions with snippets of their images' sentences, as the model `settings.snippets` aligns them."""
     import numpy as np
 
     from pipeline.generate.snippets import Snippet, region_pairs
@@ -77,11 +74,12 @@ def _read_snippets(run: Run, own: Any, found: "DescribedImages") -> dict[str, An
 
     snippets = []
     for split in SNIPPETS_OF:
-        segments = read_alignments(run.layout.alignments(own.snippets, split).path)
-        snippets += [Snippet(*(one[name] for name in Snippet._fields)) for one in segments]
+        segments = read_alignments(run.layout.alignments(settings.snippets, split).path)
+        snippets += [Snippet(*(segment[name] for name in Snippet._fields)) for segment in segments]
     image_id = np.unique(np.array([snippet.image_id for snippet in snippets], np.int64))
-    regions = read_regions(run.manifest, run.root / "regions", found.encoders, run.root / "features", image_id)
-    return region_pairs(snippets, regions, run.manifest.splits, found.vocabulary, getattr(own, "whole", False))
+    regions = read_regions(run, people.encoders, image_id)
+    whole = getattr(settings, "whole", False)
+    return region_pairs(snippets, regions, run.manifest.splits, people.vocabulary, whole)
 
 
 def _read_ranker(run: Run, model: str) -> "Ranker":
@@ -96,14 +94,16 @@ def _read_ranker(run: Run, model: str) -> "Ranker":
     from pipeline.storage.records import read_alignments
 
     embeddings, stored = run.embedded_model(model)
-    name, path = stored.details["registered"], run.layout.alignments(model, SNIPPETS_OF[0]).path
+    name, path = stored.details["registered"], run.layout.alignments(model, "train").path
     restored = restore(name, stored.settings, stored.tensors, run.layout.model(model).path)
     if restored.encoders or restored.region_view.geometry:
         raise UsageError(f"{model} also reads whole images or the places of regions; rank snippets by a plain dvsa")
     segments = read_alignments(path)
-    ids, lengths = np.array([one["sentence_id"] for one in segments]), np.array([len(one["words"]) for one in segments])
-    sums, bounds = [], [*np.flatnonzero(np.diff(ids, prepend=-1))[::BLOCK].tolist(), len(ids)]
-    for first, last in zip(bounds, bounds[1:], strict=False):
+    ids = np.array([segment["sentence_id"] for segment in segments])
+    lengths = np.array([len(segment["words"]) for segment in segments])
+    starts = np.flatnonzero(np.diff(ids, prepend=-1))[::BLOCK].tolist()
+    sums = []
+    for first, last in pairwise([*starts, len(ids)]):
         words = embeddings.read("sentences", np.unique(ids[first:last]))
         if words.offsets[-1] != lengths[first:last].sum():
             raise IntegrityError(f"{path} and {embeddings.folder} are of other words; run align again")
@@ -112,25 +112,24 @@ def _read_ranker(run: Run, model: str) -> "Ranker":
 
 
 def _keys(config, generator: str) -> dict:
-    chosen = config.generator(generator)
-    own = {"generator": chosen.spec.name, **chosen.settings.model_dump(exclude={"checkpoint_seconds"})}
-    text = config.language_text.model_dump() if chosen.spec.text else {}
-    return {"seed": chosen.seed, "image_view": config.image_view.model_dump(), "text": text, "own": own}
+    configured = config.generator(generator)
+    own = {"generator": configured.spec.name, **configured.settings.model_dump(exclude={"checkpoint_seconds"})}
+    text = config.language_text.model_dump() if configured.spec.text else {}
+    return {"seed": configured.seed, "image_view": config.image_view.model_dump(), "text": text, "own": own}
 
 
 def _reads(config, layout, generator: str) -> Inputs:
-    chosen = config.generator(generator)
-    spec, own, encoders = chosen.spec, chosen.settings, chosen.encoders
-    found = {"manifest": layout.manifest, "vocabulary": layout.token_vocabulary, "tokens": layout.sentences("tokens")}
-    found |= {f"features/{name}": layout.features(name) for name in encoders}
+    configured = config.generator(generator)
+    spec, encoders = configured.spec, configured.encoders
+    read = [*map(layout.features, encoders)]
     if spec.regions:
-        found |= {f"regions/{name}": layout.regions(name) for name in encoders}
-        found |= {f"snippets/{split}": layout.alignments(own.snippets, split) for split in SNIPPETS_OF}
+        snippets = configured.settings.snippets
+        read += map(layout.regions, encoders)
+        read += [layout.alignments(snippets, split) for split in SNIPPETS_OF]
     if spec.ranks:
-        found |= {"ranker": layout.model(own.snippets), "vectors": layout.embeddings(own.snippets)}
-    found |= {"space": space} if (space := space_of(config, layout, generator)) else {}
-    text = {"text": config.language_text.file, "treebank": config.language_text.treebank} if spec.text else {}
-    return found | {name: Outside(Path(file)) for name, file in text.items() if file}
+        read += [layout.model(snippets), layout.embeddings(snippets)]
+    texts = text_files(config, generator, "text", "treebank")
+    return {**named(*read), **generator_inputs(config, layout, generator), **texts}
 
 
 def _precision(run: Run, generator: str) -> "torch.dtype":

@@ -1,6 +1,7 @@
 """`build-label-table`: the relations and phrases in the trees of the training sentences, with their counts."""
 
 from pipeline.run import Job, Run, Stage
+from stages.inputs import named
 
 
 def build_label_table(run: Run, job: Job) -> None:
@@ -9,23 +10,17 @@ def build_label_table(run: Run, job: Job) -> None:
 
     from pipeline.storage.commit import publish_record
     from pipeline.storage.json_files import fingerprint
-    from pipeline.storage.trees import ParseShards
-    from pipeline.text.tokens import make_analyzer
     from pipeline.text.trees import count_labels
-    from stages.inputs import read_token_vocabulary, read_trees
+    from stages.texts import read_analyzer, read_trees
 
-    manifest, (vocabulary, _) = run.manifest, read_token_vocabulary(run)
-    analyze = make_analyzer(vocabulary.settings)
-    parses = ParseShards(manifest, run.layout.parses.folder)
-    training = iter(manifest.among(["train"])[manifest.sentence_images])
-
+    manifest, analyze = run.manifest, read_analyzer(run)
+    is_training = iter(manifest.among(["train"])[manifest.sentence_images])
     table = count_labels(
         sentence
         for number in range(manifest.n_shards)
-        for sentence in read_trees(parses.open(number), manifest.texts(number), analyze)
-        if next(training)
+        for sentence in read_trees(run, number, analyze)
+        if next(is_training)
     )
-
     value = table.to_dict()
     publish_record(job.path, {"fingerprint": fingerprint("labels", 1, value), **value}, provenance=job.provenance)
     logging.getLogger(__name__).info("%d relations, %d phrases", len(table.relations), len(table.phrases))
@@ -34,10 +29,6 @@ def build_label_table(run: Run, job: Job) -> None:
 STAGE = Stage(
     build_label_table,
     version=4,
-    reads=lambda config, layout: {
-        "manifest": layout.manifest,
-        "vocabulary": layout.token_vocabulary,
-        "parses": layout.parses,
-    },
+    reads=lambda config, layout: named(layout.manifest, layout.token_vocabulary, layout.parses),
     writes=lambda layout: layout.labels,
 )

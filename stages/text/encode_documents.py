@@ -10,7 +10,7 @@ def encode_documents(run: Run, documents: str, encoder: str) -> Callable[[Job], 
     """Encode the fields of weak texts that a section of `documents` has, by a text encoder."""
     import numpy as np
 
-    from pipeline.storage.text_shards import write_vectors
+    from pipeline.storage.texts import write_vectors
     from pipeline.text.tfidf import join_fields
     from stages.texts import open_documents, open_text_encoder
 

@@ -7,7 +7,7 @@ from pipeline.run import Job, Run, Stage
 
 def encode_sentences(run: Run, encoder: str) -> Callable[[Job], None]:
     """Encode the sentences by a text encoder."""
-    from pipeline.storage.text_shards import write_vectors
+    from pipeline.storage.texts import write_vectors
     from stages.texts import open_text_encoder
 
     made, manifest, storage = open_text_encoder(run, encoder), run.manifest, run.config.text_encoder(encoder).storage

@@ -3,6 +3,7 @@
 from collections.abc import Callable
 
 from pipeline.run import Job, Run, Stage
+from stages.inputs import named
 
 
 def encode_trees(run: Run) -> Callable[[Job], None]:
@@ -10,27 +11,27 @@ def encode_trees(run: Run) -> Callable[[Job], None]:
     import logging
 
     from pipeline.storage.records import read_labels
-    from pipeline.storage.trees import ParseShards, write_trees
+    from pipeline.storage.texts import write_trees
     from pipeline.text.tokens import make_analyzer
     from pipeline.text.trees import LabelTable, pack_trees
-    from stages.inputs import read_token_vocabulary, read_trees
+    from stages.texts import read_token_vocabulary, read_trees
 
     vocabulary, _ = read_token_vocabulary(run)
-    labels, analyze = LabelTable.from_dict(read_labels(run.layout.labels.path)), make_analyzer(vocabulary.settings)
-    manifest, parses = run.manifest, ParseShards(run.manifest, run.layout.parses.folder)
+    labels = LabelTable.from_dict(read_labels(run.layout.labels.path))
+    analyze = make_analyzer(vocabulary.settings)
 
     def make(job: Job) -> None:
-        sentences = list(read_trees(parses.open(job.number), manifest.texts(job.number), analyze))
-        packed = pack_trees(sentences, vocabulary, labels)
-        for trees in packed:
+        sentences = list(read_trees(run, job.number, analyze))
+        dependency, phrase = pack_trees(sentences, vocabulary, labels)
+        for trees in (dependency, phrase):
             trees.check()
-        kinds = dict(zip(("dependency", "phrase"), map(vars, packed), strict=True))
+        kinds = {"dependency": vars(dependency), "phrase": vars(phrase)}
         misfits = sum(not sentence.fits for sentence in sentences)
+        owners = run.manifest.owners(job.number)
         details = {"n_misfits": misfits}
-        owners = manifest.owners(job.number)
         write_trees(job.path, kinds, job.sentence_id, owners, provenance=job.provenance, details=details)
-        found = "%d sentences; %d chains where words did not fit"
-        logging.getLogger(__name__).info(found, len(sentences), misfits)
+        message = "%d sentences; %d chains where words did not fit"
+        logging.getLogger(__name__).info(message, len(sentences), misfits)
 
     return make
 
@@ -39,11 +40,7 @@ STAGE = Stage(
     encode_trees,
     version=5,
     sharded=True,
-    reads=lambda config, layout: {
-        "parses": layout.parses,
-        "vocabulary": layout.token_vocabulary,
-        "labels": layout.labels,
-    },
+    reads=lambda config, layout: named(layout.parses, layout.token_vocabulary, layout.labels),
     columns=("sentences",),
     writes=lambda layout: layout.sentences("trees"),
 )

@@ -7,7 +7,7 @@ from pipeline.run import Inputs, Job, Run, Stage
 
 def import_sentences(run: Run, encoder: str) -> Callable[[Job], None]:
     """Match vectors made elsewhere with the run's sentences, by image and number, by their words or by their order."""
-    from pipeline.storage.text_shards import storage_key, write_vectors
+    from pipeline.storage.texts import storage_key, write_vectors
     from stages.given import match_given_sentences
 
     chosen = run.config.text_encoder(encoder)

@@ -28,7 +28,7 @@ def parse(run: Run) -> Callable[[Job], None]:
 
     from tqdm import tqdm
 
-    from pipeline.storage.trees import write_parses
+    from pipeline.storage.texts import write_parses
     from pipeline.text.dependencies import format_conllu
 
     engine = ENGINES[run.config.parse.engine](run)
@@ -60,7 +60,7 @@ def parse(run: Run) -> Callable[[Job], None]:
 
 
 def _find_in_files(run: Run) -> Engine:
-    from pipeline.storage.trees import text_lines
+    from pipeline.storage.texts import text_lines
     from pipeline.text.dependencies import read_conllu
     from pipeline.text.parsing import index_parses, index_trees, match, sentence_keys
     from pipeline.text.phrase_trees import read_brackets

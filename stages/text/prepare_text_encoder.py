@@ -12,9 +12,9 @@ def prepare_text_encoder(run: Run, job: Job, encoder: str) -> None:
 
     from pipeline.storage.parameters import TEXT_ENCODER, write_parameters
     from pipeline.text.text_encoder import Centred
-    from stages.texts import measure_coverage, read_text_material
+    from stages.texts import TextMaterial, measure_coverage
 
-    chosen, material = run.config.text_encoder(encoder), read_text_material(run, encoder)
+    chosen, material = run.config.text_encoder(encoder), TextMaterial(run, encoder)
     made = chosen.spec.load().prepare(chosen, material)
     if chosen.centre != "none":
         made = Centred.fit(made, material.texts(), chosen.centre == "whiten")

@@ -14,7 +14,7 @@ def train_parser(run: Run, job: Job) -> None:
     import shutil
 
     from pipeline.storage.parsers import publish_parser
-    from pipeline.storage.trees import text_lines
+    from pipeline.storage.texts import text_lines
     from pipeline.text.dependencies import read_conllu
     from pipeline.text.parsing import judge, train, write_corpus
 

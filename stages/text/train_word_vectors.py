@@ -16,8 +16,7 @@ def train_word_vectors(run: Run, job: Job) -> None:
     from pipeline.storage.parameters import WORDS, write_parameters
     from pipeline.text.sequences import encode_tokens
     from pipeline.text.wordvectors import train_vectors
-    from stages.generators import read_extra_text
-    from stages.inputs import read_token_vocabulary
+    from stages.texts import read_extra_text, read_token_vocabulary
 
     settings = run.config
     chosen, extra = settings.word_vectors, read_extra_text(settings)

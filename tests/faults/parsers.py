@@ -127,7 +127,7 @@ SAMPLE = {"a.jpg": b"jpeg", "a.txt": b"A dog .\nx\n", "a.json": b'{"caption": "x
 
 
 def lines_of(data: bytes) -> list[str]:
-    """As pipeline.storage.trees.text_lines gives them: what is not UTF-8 never comes to the parser."""
+    """As pipeline.storage.texts.text_lines gives them: what is not UTF-8 never comes to the parser."""
     return [line + "\n" for line in data.decode(errors="replace").split("\n")]
 
 

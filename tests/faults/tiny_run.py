@@ -11,9 +11,8 @@ from PIL import Image
 from pipeline.run.layout import Artefact, Layout, Shards
 from pipeline.storage.commit import Provenance
 from pipeline.storage.parameters import ENCODER, write_parameters
-from pipeline.storage.regions import REGIONS
-from pipeline.storage.shards import write_shard
-from pipeline.storage.trees import FIELDS, KINDS, write_parses, write_trees
+from pipeline.storage.shards import REGIONS, write_shard
+from pipeline.storage.texts import FIELDS, KINDS, write_parses, write_trees
 from stages.catalogue import declared
 from stages.cli import cli
 

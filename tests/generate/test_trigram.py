@@ -1,5 +1,8 @@
 """The Kneser-Ney trigram against nltk's."""
 
+from pathlib import Path
+from types import SimpleNamespace
+
 import numpy as np
 import pytest
 from made_up_text import make_sentences, make_vocabulary
@@ -41,12 +44,18 @@ def test_probabilities_after_a_history_sum_to_one() -> None:
     assert ours._interpolate(ours.triples, ours._key(grams), lower).sum() == pytest.approx(1)
 
 
-def test_a_run_counts_its_further_text_too() -> None:
+def test_a_run_counts_its_further_text_too(tmp_path: Path) -> None:
     vocabulary, further = make_vocabulary(), ["one big road", "a dog by the boat"]
+    (tmp_path / "text.tsv").write_text("".join(f"{i}\t{text}\n" for i, text in enumerate(further)))
     texts = make_sentences(4)[0]
     corpus = Corpus(texts, encode_tokens(texts, vocabulary), vocabulary)
     asked = encode_tokens(["a dog by the boat", "a cat is here"], vocabulary)
+
+    def log_probability(file: str | None) -> np.ndarray:
+        config = SimpleNamespace(language_text=SimpleNamespace(file=file, column=1))
+        return TrainingText(corpus, "", config).trigram.log_probability(asked)
+
     together = Trigram(encode_tokens([*texts, *further], vocabulary), len(vocabulary.terms) + 1)
-    found = TrainingText(corpus, {}, lambda: further).trigram.log_probability(asked)
+    found = log_probability(str(tmp_path / "text.tsv"))
     np.testing.assert_allclose(found, together.log_probability(asked))
-    assert found[0] > TrainingText(corpus, {}, list).trigram.log_probability(asked)[0] + 0.5
+    assert found[0] > log_probability(None)[0] + 0.5

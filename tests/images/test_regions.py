@@ -17,7 +17,7 @@ from pipeline.images.extraction import ExtractionPlan
 from pipeline.images.networks import NetworkEncoder
 from pipeline.images.preparation import Crops, Cutting, Preparation, Request, WholeImages
 from pipeline.images.preprocess import Photograph
-from pipeline.images.region_features import SUMS, Classifier, Scatter, fit_projection, merge, rescore
+from pipeline.images.region_features import Classifier, Scatter, absorb, fit_projection, merge, rescore
 from pipeline.images.regions import DescribedRegions, RegionExtractor, describe, pool_regions, region_encoder
 from pipeline.mapreduce import map_reduce
 from pipeline.workers import isolated_map
@@ -200,7 +200,7 @@ def test_principal_components_are_scikit_learns() -> None:
     scatter = map_reduce(Scatter.of, np.split(features, [1, 3, 100, 290]), merge)
     for count in (1, 5, 30):
         blocks = np.split(features, count)
-        here, there = (map_reduce(Scatter.of, blocks, merge, large=large) for large in (SUMS, None))
+        here, there = (map_reduce(Scatter.of, blocks, merge, absorb=how) for how in (absorb, None))
         assert here.count == 300 and here.mean.tobytes() == there.mean.tobytes()
         assert here.products.tobytes() == there.products.tobytes()
     projected, expected = fit_projection(scatter, 4)(features), PCA(4).fit_transform(features)

@@ -16,7 +16,7 @@ from pipeline.models.linear.moments import Moments
 from pipeline.models.linear.passes import sum_blocks
 from pipeline.models.linear.text_views import TextView
 from pipeline.models.linear.views import ImageView
-from pipeline.storage.gather import SplitRows
+from pipeline.storage.pairs import SplitRows
 
 
 def make_blocks(dims: tuple[int, int], terms: int, dense: int = 0) -> list[SplitRows]:

@@ -10,7 +10,7 @@ from pipeline.errors import UsageError
 from pipeline.storage.embeddings import Embeddings
 from pipeline.storage.features import write_features
 from pipeline.storage.manifest import Manifest
-from pipeline.storage.text_shards import write_vectors
+from pipeline.storage.texts import write_vectors
 
 TEXT = {"name": "theirs", "kind": "transformers", "transformers": {"architecture": "x"}}
 DIM = 6

@@ -17,10 +17,9 @@ from PIL import Image
 
 from pipeline.errors import InputError
 from pipeline.images import decode, preprocess
-from pipeline.storage.gather import shard_path
 from pipeline.storage.json_files import publish_json
 from pipeline.storage.parameters import ENCODER, read_parameters
-from pipeline.storage.shards import FEATURES, Shard
+from pipeline.storage.shards import FEATURES, Shard, shard_path
 
 COUNT, SIDE = 22, 48
 SETTINGS = {

@@ -16,8 +16,8 @@ from made_up_blocks import arguments, configure, copy_blocks, extract, make_bloc
 
 from pipeline.errors import InputError, IntegrityError, RejectLimitError, UsageError
 from pipeline.run import Run
+from pipeline.storage.features import RegionShard, open_regions
 from pipeline.storage.json_files import publish_json, read_json
-from pipeline.storage.regions import RegionShard, open_regions
 from pipeline.storage.shards import FEATURES, Shard
 from stages.pictures import draw_regions
 
@@ -93,7 +93,7 @@ def test_a_killed_run_is_taken_up(run: Path) -> None:
     written = part.stat().st_mtime_ns
     seen = []
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr("pipeline.storage.regions.remove_own", lambda folder, names: seen.append(folder))
+        patch.setattr("pipeline.storage.features.remove_own", lambda folder, names: seen.append(folder))
         patch.setattr("pipeline.run.runner.remove_unfinished", lambda path: None)  # when the part is committed
         assert extract(run).commit.made_by == whole.commit.made_by
     assert seen == [part.parent] and part.stat().st_mtime_ns == written

@@ -9,8 +9,8 @@ from click.testing import CliRunner
 from made_up import make_stage, run_command
 from made_up_blocks import arguments, configure, copy_blocks, extract, make_blocks
 
+from pipeline.storage.features import CLASSIFIER
 from pipeline.storage.parameters import ENCODER, read_parameters
-from pipeline.storage.regions import CLASSIFIER
 from stages.cli import cli
 
 

@@ -12,8 +12,7 @@ from pipeline.config.registry.models import model_spec
 from pipeline.storage.embeddings import Embeddings
 from pipeline.storage.features import write_features
 from pipeline.storage.manifest import Manifest
-from pipeline.storage.regions import REGIONS
-from pipeline.storage.shards import write_shard
+from pipeline.storage.shards import REGIONS, write_shard
 
 OWN = {
     "regions": {"encoders": ["colour"]},

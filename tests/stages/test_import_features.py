@@ -10,10 +10,10 @@ from made_up import by_hand, make_run, make_stage, open_run, write_config
 from pipeline.errors import InputError, UsageError
 from pipeline.images.networks import NetworkSpec, untrained
 from pipeline.images.preprocess import Preprocessing
-from pipeline.storage.gather import Features
+from pipeline.storage.features import Features
 from pipeline.storage.manifest import Manifest
 from pipeline.storage.parameters import ENCODER, digest_tensors, write_parameters
-from stages.inputs import open_photographs
+from stages.photographs import open_photographs
 
 COUNT = 24
 THEIRS = {"name": "theirs", "kind": "imported", "path": "f.npy"}

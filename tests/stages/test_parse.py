@@ -12,9 +12,7 @@ from made_up import make_run, make_stage
 from made_up_training import encode_parses
 
 from pipeline.errors import InputError, IntegrityError
-from pipeline.storage.manifest import Manifest
-from pipeline.storage.text_shards import TokenShards
-from pipeline.storage.trees import ParseShards, TreeShards
+from pipeline.storage.texts import ParseShard, TokenShard, TreeShard
 from pipeline.text.dependencies import read_conllu
 from pipeline.text.trees import Trees
 
@@ -65,21 +63,19 @@ def parse(run: Path, part: int = 0, **settings: object) -> Path:
     return run / f"text/parses/shard-{part:05d}.conllu"
 
 
-def encode(run: Path) -> tuple[TreeShards, TokenShards]:
-    """All that follows `parse`."""
+def encode(run: Path, number: int = 0) -> tuple[TreeShard, TokenShard]:
+    """All that follows `parse`, of one shard."""
     encode_parses(run)
-    manifest = Manifest(run / "manifest")
-    return TreeShards(manifest, run / "text/trees"), TokenShards(manifest, run / "text/tokens")
+    return TreeShard(run / f"text/trees/shard-{number:05d}.h5"), TokenShard(run / f"text/tokens/shard-{number:05d}.h5")
 
 
 def test_files_become_trees_over_our_words(run: Path) -> None:
     for shard in range(3):
         parse(run, shard, conllu="p.conllu", brackets=None)
-    trees, tokens = encode(run)
+    shard, words = encode(run, 2)
     table = json.loads((run / "text/labels.json").read_text())
     assert table["relations"] == ["det", "nummod", "root"] and table["relation_counts"] == [48, 32, 32]
     assert table["phrases"][:2] == ["X", "NOUN"] and "NP" in table["phrases"]
-    shard, words = trees.open(2), tokens.open(2)
     dependency, phrase = Trees(**shard.dependency), Trees(**shard.phrase)
     np.testing.assert_array_equal(dependency.words, words.ids)
     np.testing.assert_array_equal(dependency.offsets, words.offsets)
@@ -87,7 +83,7 @@ def test_files_become_trees_over_our_words(run: Path) -> None:
     assert dependency.parents[:7].tolist() == [1, -1, 2, 2, -1, 2, 2]
     assert [table["relations"][label] for label in dependency.labels[:2]] == ["det", "root"]
     assert table["phrases"][phrase.labels[2]] == "NP" and phrase.parents[:3].tolist() == [2, 2, -1]
-    assert shard.sentence_id.tolist() == list(range(40, 48))
+    assert shard["sentence_id"].tolist() == list(range(40, 48))
 
 
 def test_missing_sentences_and_other_words_become_chains(run: Path, caplog: pytest.LogCaptureFixture) -> None:
@@ -104,7 +100,7 @@ def test_missing_sentences_and_other_words_become_chains(run: Path, caplog: pyte
         "sentence 0: no parse of this id" in caplog.text and "6 other words: the big cat number 1 more" in caplog.text
     )
     assert "20 sentences, 2 of them stored as chains" in caplog.text
-    entries = list(read_conllu(ParseShards(Manifest(run / "manifest"), run / "text/parses").open(0).conllu, "f"))
+    entries = list(read_conllu(ParseShard(run / "text/parses", 0).conllu, "f"))
     assert [entry.parse.heads for entry in entries[:4]] == [(-1, 0), (2, 2, -1, 2, 2), (1, -1), (-1, 0, 1, 2, 3)]
     assert [number for number, entry in enumerate(entries) if "fallback" in entry.comments] == [0, 3]
 
@@ -173,6 +169,7 @@ def test_spacy_parses_whatever_stands_in_the_sentences(run: Path, parser: Path) 
     parse(run, 2, engine="spacy", workers=0)
     trees, _ = encode(run)
     assert trees.open(0).rows == 20 and trees.open(0).details["n_misfits"] == 0
+    assert trees.rows == 20 and trees.details["n_misfits"] == 0
 
 
 def test_a_changed_parser_is_refused(run: Path, parser: Path) -> None:

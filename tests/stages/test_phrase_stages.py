@@ -28,7 +28,7 @@ from pipeline.storage.parameters import MODEL, read_parameters, write_parameters
 from pipeline.storage.phrases import PhraseVectors, read_names, vectors_column, write_phrases
 from pipeline.storage.records import read_measured
 from pipeline.storage.shards import write_shard
-from pipeline.storage.trees import TreeShards
+from pipeline.storage.texts import TreeShard
 from pipeline.text.sequences import encode_tokens
 from pipeline.text.trees import Trees
 from pipeline.text.vocabulary import Vocabulary
@@ -112,7 +112,7 @@ def test_phrases_and_regions_are_those_of_the_model(run: Path) -> None:
     assert set(found.phrases["image_id"].to_pylist()) == set(pairs.image_id.tolist())
     stored = read_parameters(run / "models/hmlstm/model.safetensors", MODEL)
     model = HMLSTM.from_parts(stored.settings, stored.tensors)
-    trees = Trees(**TreeShards(manifest, run / "text/trees").open(0).phrase).take(pairs.sentence_id)
+    trees = Trees(**TreeShard(run / "text/trees/shard-00000.h5").phrase).take(pairs.sentence_id)
     np.testing.assert_allclose(found.phrase_vectors, model.embed_phrases(trees), atol=1e-6)
     assert len(found.region_vectors) == len(found.boxes) and found.regions["number"].to_pylist().count(0) == 4
 

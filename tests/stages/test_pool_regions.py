@@ -9,9 +9,9 @@ from made_up import make_stage, run_command
 from made_up_blocks import arguments, configure, copy_blocks, extract, make_blocks
 
 from pipeline.errors import UsageError
+from pipeline.storage.features import RegionShard, open_regions
 from pipeline.storage.manifest import Manifest
 from pipeline.storage.parameters import ENCODER, read_parameters
-from pipeline.storage.regions import RegionShard, open_regions
 from pipeline.storage.shards import FEATURES, Shard
 
 

@@ -15,7 +15,7 @@ from pipeline.storage.embeddings import Embeddings
 from pipeline.storage.manifest import Manifest
 from pipeline.storage.pairs import split_pairs
 from pipeline.storage.shards import FEATURES, Shard
-from pipeline.storage.text_shards import VectorShard
+from pipeline.storage.texts import VectorShard
 
 GRID = {"dimensions": [3, 5], "image_ridge": [0.01, 1], "text_ridge": [0.01, 1], "eigenvalue_power": [0, 1]}
 ROWS = {

@@ -9,10 +9,9 @@ from made_up import make_run
 
 from pipeline.multivectors import MultiVectors, ScoreRule
 from pipeline.storage.embeddings import Embeddings, write_embeddings
+from pipeline.storage.features import RegionRows
 from pipeline.storage.manifest import Manifest
-from pipeline.storage.regions import REGIONS
-from pipeline.storage.rows import RegionRows
-from pipeline.storage.shards import write_shard
+from pipeline.storage.shards import REGIONS, write_shard
 
 COUNT = 25
 

@@ -11,7 +11,7 @@ import pytest
 from pipeline.images.decode import Inspection
 from pipeline.storage import inspected
 from pipeline.storage.inspected import InspectedImages
-from pipeline.worker_process import Failure
+from pipeline.workers import Failure
 
 NAMES = [f"{number}.jpg" for number in range(10)]
 

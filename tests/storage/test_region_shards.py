@@ -8,12 +8,8 @@ from made_up import make_run
 
 from pipeline.errors import RejectLimitError
 from pipeline.storage.commit import Provenance
+from pipeline.storage.features import RegionShard, UnfinishedRegions, require_few_rejects
 from pipeline.storage.manifest import Manifest
-from pipeline.storage.regions import (
-    RegionShard,
-    UnfinishedRegions,
-    require_few_rejects,
-)
 
 DIM = 6
 

@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 from scipy import sparse
 
-from pipeline.mapreduce import LOCAL, LargeSums, map_reduce
+from pipeline.mapreduce import LOCAL, map_reduce
 from pipeline.models.linear.mapped import ViewBlock
 from pipeline.models.linear.moments import Moments, sum_moments
 from pipeline.models.linear.text_views import TextView
@@ -104,19 +104,12 @@ class FoldedMoments:
 
 def add_up(readers: Sequence[Callable[[], dict[str, np.ndarray]]], scheduler: str) -> Moments:
     """The sum of the moments whose arrays the functions read, added where `scheduler` says (see `map_reduce`)."""
-    return map_reduce(load_moments, readers, add, scheduler, large=SUMS)
+    return map_reduce(load_moments, readers, add, scheduler, absorb=Moments.absorb)
 
 
 def load_moments(read: Callable[[], dict[str, np.ndarray]]) -> Moments:
     """The moments whose arrays a function reads."""
     return Moments.from_arrays(read())
-
-
-SUMS = LargeSums(
-    Moments.absorb,
-    lambda total: {**vars(total), "n": np.array(total.n)},
-    lambda arrays: Moments(**{**arrays, "n": float(arrays["n"])}),
-)
 
 
 def make_sets(

@@ -1,0 +1,212 @@
+"""Shards of sentences or documents: vectors `text/<text encoder>`, token numbers `text/tokens`, parses `text/parses`
+(`shard-00000.conllu` and `.brackets`) and the trees `text/trees` that are made from them.
+
+All but parses have `sentence_id` (m,) and `image_id` (m,).
+"""
+
+import gzip
+from collections.abc import Iterator, Mapping, Sequence
+from pathlib import Path
+from typing import Any, ClassVar
+
+import numpy as np
+from scipy import sparse
+
+from pipeline.errors import InputError
+from pipeline.ragged import offsets_of
+from pipeline.storage.commit import Provenance, open_commit, publish
+from pipeline.storage.features import to_stored
+from pipeline.storage.files import read_bytes
+from pipeline.storage.manifest import Manifest
+from pipeline.storage.parameters import origin_of
+from pipeline.storage.shards import PARSES, TOKENS, TREES, VECTORS, Shard, shard_path, write_shard
+
+KINDS = ("dependency", "phrase")
+FIELDS = ("parents", "words", "labels", "offsets")
+"""The packed arrays of pipeline.text.trees.Trees."""
+Matrix = np.ndarray | sparse.csr_array
+
+
+# --- writing
+
+
+def write_vectors(
+    path: Path,
+    vectors: Matrix,
+    sentence_id: np.ndarray,
+    image_id: np.ndarray,
+    *,
+    provenance: Provenance | None = None,
+    encoder: str,
+    storage: str = "float32",
+    documents: str | None = None,
+    imported: Mapping[str, str] | None = None,
+) -> None:
+    """Publish the vectors (m, d) of texts by the text encoder `encoder`, and the ids (m,) of sentences and images;
+    `documents` is the name of weak texts, `imported` the files (name -> fingerprint) of vectors made elsewhere. Dense
+    vectors are stored as the dtype `storage`."""
+    if sparse.issparse(vectors):
+        arrays = {"data": vectors.data, "indices": vectors.indices, "indptr": vectors.indptr.astype(np.int64)}
+    else:
+        names = [f"sentence {number}" for number in sentence_id.tolist()]
+        arrays = {"vectors": to_stored(vectors, storage, names, storage_key(encoder))}
+    arrays |= {"sentence_id": sentence_id, "image_id": image_id}
+    details = {"dim": vectors.shape[1], "encoder": {"name": encoder}}
+    if imported:
+        details["encoder"]["imported"] = imported
+    if documents:
+        details["documents"] = documents
+    write_shard(path, VECTORS, arrays, rows=vectors.shape[0], provenance=provenance, details=details)
+
+
+def storage_key(encoder: str) -> str:
+    """What the configuration calls the dtype of a text encoder's dense vectors."""
+    return f"`storage` of the text encoder {encoder}"
+
+
+def write_tokens(
+    path: Path,
+    ids: np.ndarray,
+    offsets: np.ndarray,
+    sentence_id: np.ndarray,
+    image_id: np.ndarray,
+    *,
+    provenance: Provenance | None = None,
+) -> None:
+    """Publish m sentences with their ids and those of their images; sentence i has the words
+    ids[offsets[i] : offsets[i + 1]], numbered as in `text/tokens.json`."""
+    arrays = {"ids": ids, "offsets": offsets, "sentence_id": sentence_id, "image_id": image_id}
+    write_shard(path, TOKENS, arrays, rows=len(sentence_id), provenance=provenance)
+
+
+def write_parses(path: Path, conllu: str, brackets: str, rows: int, **about: Any) -> None:
+    """Publish a shard's parses: CoNLL-U at `path`, brackets beside it; `about` has `provenance` and `details`."""
+    beside = {path.with_suffix(".brackets").name: brackets.encode()}
+    publish(path, conllu.encode(), kind=PARSES, rows=rows, beside=beside, **about)
+
+
+def write_trees(
+    path: Path,
+    trees: Mapping[str, Mapping[str, np.ndarray]],
+    sentence_id: np.ndarray,
+    image_id: np.ndarray,
+    **about: Any,
+) -> None:
+    """Publish the `dependency` and `phrase` trees of m sentences, each as packed arrays by their names in FIELDS;
+    `about` has the `provenance` and `details`."""
+    arrays = {f"{kind}_{field}": trees[kind][field] for kind in KINDS for field in FIELDS}
+    arrays |= {"sentence_id": sentence_id, "image_id": image_id}
+    write_shard(path, TREES, arrays, rows=len(sentence_id), **about)
+
+
+# --- reading a shard
+
+
+class VectorShard(Shard):
+    """`matrix` (m, d): a csr_array, or a memory map of dense vectors as stored."""
+
+    kind: ClassVar[str] = VECTORS
+
+    def __init__(self, path: Path) -> None:
+        super().__init__(path)
+        self.sentence_id, self.image_id = self["sentence_id"], self["image_id"]
+        if "vectors" in self:
+            self.matrix: Matrix = self["vectors"]
+        else:
+            shape = (self.rows, self.details["dim"])
+            self.matrix = sparse.csr_array((self["data"], self["indices"], self["indptr"]), shape=shape)
+
+
+class TokenShard(Shard):
+    """`ids` (total,) and `offsets` (m + 1,)."""
+
+    kind: ClassVar[str] = TOKENS
+
+    def __init__(self, path: Path) -> None:
+        super().__init__(path)
+        self.ids, self.offsets = self["ids"], self["offsets"]
+
+
+class TreeShard(Shard):
+    """`dependency` and `phrase`: packed arrays by name, the fields of pipeline.text.trees.Trees."""
+
+    kind: ClassVar[str] = TREES
+
+    def __init__(self, path: Path) -> None:
+        super().__init__(path)
+        self.dependency, self.phrase = ({name: self[f"{kind}_{name}"] for name in FIELDS} for kind in KINDS)
+
+
+class ParseShard:
+    """The lines of shard `number`'s two files in a folder."""
+
+    def __init__(self, folder: Path, number: int) -> None:
+        self.path = shard_path(folder, number).with_suffix(".conllu")
+        self.brackets_path = self.path.with_suffix(".brackets")
+        commit = open_commit(self.path, PARSES)
+        self.conllu = read_bytes(self.path).decode().split("\n")
+        self.brackets = read_bytes(self.brackets_path).decode().split("\n")
+        self.rows, self.details = commit.rows, commit.details
+
+
+# --- reading all shards of a manifest
+
+
+class Texts:
+    """The vectors of a manifest's sentences or documents by several text encoders: `folders` text encoder -> folder."""
+
+    def __init__(self, manifest: Manifest, folders: Mapping[str, Path]) -> None:
+        self.manifest, self.folders = manifest, dict(folders)
+
+    def open(self, number: int) -> dict[str, VectorShard]:
+        """Shard `number` of each encoder."""
+        return {name: VectorShard(shard_path(folder, number)) for name, folder in self.folders.items()}
+
+    def select(self, names: Sequence[str]) -> "Texts":
+        """Those of some of the encoders."""
+        return Texts(self.manifest, {name: self.folders[name] for name in names})
+
+
+class VectorRows:
+    """`matrix` (m, d) of all sentences by one text encoder, and its `origin` (pipeline.storage.parameters)."""
+
+    def __init__(self, manifest: Manifest, folder: Path) -> None:
+        shards = [VectorShard(shard_path(folder, number)) for number in range(manifest.n_shards)]
+        self.origin = origin_of(shards[0].commit)
+        self.matrix = stack_rows([shard.matrix for shard in shards])
+
+
+def read_tokens(manifest: Manifest, folder: Path) -> tuple[np.ndarray, np.ndarray]:
+    """`ids` (total,) and `offsets` (m + 1,) of the tokens of all sentences."""
+    shards = [TokenShard(shard_path(folder, number)) for number in range(manifest.n_shards)]
+    lengths = np.concatenate([np.diff(shard.offsets) for shard in shards])
+    return np.concatenate([shard.ids for shard in shards]), offsets_of(lengths)
+
+
+def read_trees(kind: str, manifest: Manifest, folder: Path) -> dict[str, np.ndarray]:
+    """The trees of a kind of all sentences, as the packed arrays of pipeline.text.trees.Trees by name."""
+    shards = (TreeShard(shard_path(folder, number)) for number in range(manifest.n_shards))
+    packed = [getattr(shard, kind) for shard in shards]
+    trees = {name: np.concatenate([arrays[name] for arrays in packed]) for name in FIELDS}
+    return {**trees, "offsets": offsets_of(np.concatenate([np.diff(arrays["offsets"]) for arrays in packed]))}
+
+
+def stack_rows(parts: Sequence[Matrix]) -> Matrix:
+    """The rows of all `parts`, one after another."""
+    return sparse.vstack(parts, format="csr") if sparse.issparse(parts[0]) else np.concatenate(parts)
+
+
+def text_lines(path: Path) -> Iterator[str]:
+    """The lines of a user's UTF-8 file, unpacked if its name ends in .gz. Only a line feed ends a line, since sentences
+    may contain other separators. Raises InputError if the file cannot be read or decoded."""
+    path, number = Path(path), 0
+    try:
+        with gzip.open(path, "rb") if path.suffix == ".gz" else open(path, "rb") as stream:
+            for line in stream:
+                number += 1
+                yield line.decode("utf-8")
+    except UnicodeDecodeError as error:
+        raise InputError(f"{path}, line {number}: not UTF-8 ({error.reason}); convert the file") from error
+    except (OSError, EOFError) as error:
+        reason = getattr(error, "strerror", None) or error
+        raise InputError(f"cannot read {path} ({reason}); correct its name in the section parse") from error

@@ -1,0 +1,79 @@
+"""Photographs of a run, and what its image encoders are made from."""
+
+from collections.abc import Iterator
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+from PIL import Image
+
+from pipeline.errors import InputError
+from pipeline.images.decode import ImageLimits
+from pipeline.images.preprocess import Photograph, open_photograph
+from pipeline.run import Run
+from pipeline.storage.features import read_weights
+from stages.given import match_given
+
+if TYPE_CHECKING:
+    from pipeline.config.schema.encoders import Encoder
+    from pipeline.images.image_encoder import GivenFeatures, TrainImages
+    from pipeline.images.networks import NetworkEncoder
+    from pipeline.storage.parameters import Parameters
+
+COMPARED = 4
+"""Images on which features made elsewhere are compared with what the encoder named for them makes."""
+
+
+class EncoderMaterial:
+    """What image encoders of a run are made from; see pipeline.images.image_encoder.EncoderMaterial."""
+
+    def __init__(self, run: Run) -> None:
+        self.run = run
+        self.seed = run.config.seed
+        self.regions = run.config.regions.decisive()
+
+    def weights(self, file: str, sha256: str | None) -> tuple[bytes, str]:
+        return read_weights(Path(self.run.config.weights_root) / file, sha256)
+
+    def folder(self, name: str) -> Path | None:
+        path = Path(self.run.config.weights_root) / name
+        return path if path.is_dir() else None
+
+    def encoder(self, name: str) -> "Parameters":
+        return self.run.encoder(name)
+
+    def train_images(self) -> "TrainImages":
+        from pipeline.images.image_encoder import TrainImages
+
+        run, manifest = self.run, self.run.manifest
+        rows = np.flatnonzero(manifest.splits == "train")
+        limits = ImageLimits.from_settings(run.config.collection)
+        return TrainImages(manifest.images, rows, manifest.fingerprint, run.images.read, limits, run.decoders)
+
+    def given(self, entry: "Encoder") -> "GivenFeatures":
+        from pipeline.images.image_encoder import GivenFeatures
+
+        matched = match_given(self.run, entry)
+        rows = range(min(COMPARED, len(matched.labels)))
+        images, reasons = zip(*open_photographs(self.run, list(rows)), strict=True)
+        if any(reasons):
+            raise InputError(f"{max(reasons)}; it could be used before: run ingest again")
+        return GivenFeatures(images, matched.names(rows), matched.features(rows))
+
+
+def prepare_start(run: Run, encoder: "Encoder", training: Any) -> "NetworkEncoder":
+    """The network that the training of an encoder begins with: with the weights that `training`, a section with
+    `start`, `file` and `sha256`, names."""
+    weights = {"weights": training.start, "file": training.file, "sha256": training.sha256}
+    return encoder.spec.load().prepare(encoder.model_copy(update=weights), EncoderMaterial(run))
+
+
+def open_photographs(run: Run, image_id: np.ndarray | list[int]) -> Iterator[tuple[Image.Image | None, str]]:
+    """The photographs `image_id` (k,), each with an empty text, or None and the reason where one cannot be read."""
+    limits, read = ImageLimits.from_settings(run.config.collection), run.photographs.read
+    for row in run.manifest.pick(image_id):
+        photograph = Photograph.from_row(row)
+        try:
+            yield open_photograph(read, limits, photograph), ""
+        except InputError as error:
+            yield None, f"{photograph.name}: {error}"

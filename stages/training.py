@@ -1,0 +1,60 @@
+"""Models of a run: restoring one, what their details say, and following a training with checkpoints."""
+
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from typing import TYPE_CHECKING, Any
+
+from pipeline.config.registry.stored import restore
+from pipeline.run import Job, Run
+from pipeline.storage.parameters import Checkpoints
+
+if TYPE_CHECKING:
+    from pipeline.models.neural.training import Checkpoint, Training
+    from pipeline.storage.parameters import Parameters
+
+
+def describe_model(run: Run, name: str) -> dict[str, Any]:
+    """What the details of a fitted or trained model say of its place in the configuration."""
+    model = run.config.model(name)
+    return {
+        "model": name,
+        "refits": run.config.refitted(name),
+        "registered": model.spec.name,
+        "hyperparameters": model.hyperparameters,
+        "named": model.named,
+        "training": model.training,
+    }
+
+
+def restore_model(run: Run, name: str) -> "tuple[Any, Parameters]":
+    """A model of the run, on its GPU where it has one, and what is stored of it."""
+    stored = run.model(name)
+    model = restore(stored.details["registered"], stored.settings, stored.tensors, run.layout.model(name).path)
+    if (gpu := run.gpu) is not None:
+        model.to(gpu)
+    return model, stored
+
+
+@contextmanager
+def follow_training(
+    name: str, settings: Any, job: Job
+) -> "Iterator[tuple[Checkpoint | None, Callable[[Training], None]]]":
+    """The checkpoint to resume the training of a job from, and what to call after each step: it moves a bar and saves
+    a checkpoint as often as `settings` say. They are removed when the block succeeds."""
+    from tqdm import tqdm
+
+    from pipeline.models.neural.training import Checkpoint
+
+    seconds = getattr(settings, "checkpoint_seconds", 0)
+    checkpoints = Checkpoints(job.path / "checkpoints", job.fingerprint, seconds)
+    latest = checkpoints.latest()
+    with tqdm(desc=f"train {name}", unit="batch", disable=None) as bar:
+
+        def after_step(training: "Training") -> None:
+            bar.total = training.steps * settings.epochs
+            bar.n = training.steps_done
+            bar.update(0)
+            checkpoints.offer(lambda: vars(training.checkpoint()).values())
+
+        yield Checkpoint(latest.tensors, latest.settings) if latest else None, after_step
+    checkpoints.clear()
