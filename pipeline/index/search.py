@@ -94,7 +94,7 @@ class Searcher(QueryEncoder):
             rows, scores, boxes = self._require_fit("images", words).regions(words.vectors, top, allowed)
         else:
             stored, form = self._image_regions, self._encode(snippet)
-            query = self._computed(lambda: self._model.embed_snippets(form))[0]
+            query = self._computed(lambda: self.model.embed_snippets(form))[0]
             products = stored.vectors @ query
             places = np.arange(len(products)) if allowed is None else np.flatnonzero(allowed[stored.rows])
             places = places[np.argsort(-products[places], kind="stable")]
@@ -205,7 +205,7 @@ class Searcher(QueryEncoder):
 
     def open(self) -> None:
         """Read the model, the indices and their tables now; threads may share the searcher from then on."""
-        _ = self._model
+        _ = self.model
         for modality in ("images", "sentences"):
             if self.has(modality):
                 self.gallery(modality)

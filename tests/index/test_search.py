@@ -86,7 +86,11 @@ def test_words_that_nothing_is_searched_for_are_named_with_the_answer(bundle: Pa
     (tmp_path / "batch.txt").write_text("a purple dog\na dog\na unicorn\n")
     answers = [json.loads(line) for line in search("--batch", tmp_path / "batch.txt")[0].splitlines()]
     assert [answer.get("unknown") for answer in answers] == [["purple"], [], None]
-    assert "no word of 'a unicorn'" in answers[2]["error"]
+    assert "no word of 'a unicorn'" in answers[2]["error"] and "results" not in answers[2]
+    assert answers[1]["results"] == json.loads(search("a dog", "--json")[0]) and answers[1]["query"] == "a dog"
+    (tmp_path / "batch.txt").write_bytes(b"\xff\xfe")
+    with pytest.raises(InputError, match="cannot read .*batch.txt"):
+        run_command("search", "--index", bundle, "--batch", tmp_path / "batch.txt")
     with pytest.raises(InputError, match=r"in the vocabulary \(hors \(horse\?\), unicorn\); use other words"):
         searcher.images("the hors, a unicorn", 1)
 
