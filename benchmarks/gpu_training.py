@@ -14,8 +14,7 @@ from pairs import DIM_X
 from pipeline.config.registry.models import model_spec
 from pipeline.config.registry.spec import import_place
 from pipeline.models.linear.views import ImageView
-from pipeline.models.neural.region_views import RegionView
-from pipeline.models.neural.task import TrainingPairs, TrainingTask
+from pipeline.models.neural.task import RegionView, TrainingPairs, TrainingTask
 from pipeline.models.neural.training import Training
 from pipeline.precision import choose_precision, to_float32
 from pipeline.text.sequences import Tokens

@@ -26,8 +26,11 @@ from tree_shapes import WORDS, draw_dependencies, draw_phrases  # noqa: E402
 
 from pipeline.models.neural.losses import Objective  # noqa: E402
 from pipeline.models.neural.networks import JointNetwork  # noqa: E402
-from pipeline.models.neural.schedules import TrainingSchedule  # noqa: E402
-from pipeline.models.neural.training import Training, seeded  # noqa: E402
+from pipeline.models.neural.training import (  # noqa: E402
+    Training,
+    TrainingSchedule,  # noqa: E402
+    seeded,
+)
 from pipeline.models.neural.tree_rnn import ConstituencyRNN, PositionRNN, RelationRNN, TreeRNN  # noqa: E402
 from pipeline.precision import choose_precision  # noqa: E402
 from pipeline.text.trees import Trees, pack  # noqa: E402

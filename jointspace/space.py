@@ -21,10 +21,9 @@ from pipeline.metrics.retrieval import CUTOFFS
 from pipeline.models.linear.accumulation import BLOCK_ROWS, MomentsAccumulator
 from pipeline.models.linear.cca import NormalizedCCA
 from pipeline.models.linear.moments import Moments
-from pipeline.models.linear.text_views import TextView
 from pipeline.models.linear.training import FitTask, Sets
 from pipeline.models.linear.tuning import PairArrays
-from pipeline.models.linear.views import STEPS, ImageView
+from pipeline.models.linear.views import STEPS, ImageView, TextView
 from pipeline.precision import to_numpy
 from pipeline.storage.parameters import MODEL, read_parameters, write_parameters
 

@@ -178,12 +178,10 @@ def _index(run: Run, bundle: Bundle, queries: QueryEncoder, title: str) -> Path:
     writer = BundleWriter(run.layout.index(source["model"]).path)
     about = add_indices(writer, embeddings, ids, settings, run.gpu, _sentences(bundle, queries))
     for modality, rows in ids.items():
-        writer.add_table(f"{modality}.parquet", getattr(manifest, modality).take(rows[:]))
+        writer.add_table(f"{modality}.parquet", getattr(manifest, modality).take(rows))
     own = {file for file in source["files"] if file.partition(".")[0] in ids}
-    writer.copy(bundle, but=own)
-    inputs = {
-        artefact: digest for artefact, digest in source["inputs"].items() if not artefact.startswith("embeddings/")
-    }
+    writer.link(bundle, but=own)
+    inputs = {name: digest for name, digest in source["inputs"].items() if not name.startswith("embeddings/")}
     inputs |= {**embeddings.inputs, "bundle": source["fingerprint"]}
     card = {key: value for key, value in source.items() if key not in ("files", "part", *ids)}
     digest = fingerprint("applied", 1, {"splits": SPLITS, "index": settings.model_dump()}, inputs)

@@ -29,13 +29,11 @@ def write_bundle(
     """Write the bundle of the images and sentences `ids` of a run into `folder`; its card says `about`, too."""
     from pipeline.config.registry.stored import restore
     from pipeline.storage.bundle import Bundle, BundleWriter
-    from pipeline.storage.bundle_folders import CARD
-    from pipeline.storage.bundle_regions import add_regions
-    from pipeline.storage.carried_parsers import add_parser, find_carried_parser
+    from pipeline.storage.card import CARD
     from pipeline.storage.commit import CARRIED, carry
     from pipeline.storage.files import read_bytes
     from pipeline.storage.json_files import require_same
-    from pipeline.storage.own_code import code_of, remember
+    from pipeline.storage.parsers import code_of, find_carried_parser, remember
     from pipeline.storage.phrases import PhraseVectors
     from pipeline.storage.records import read_vocabulary
     from pipeline.storage.texts import ParseShard
@@ -63,7 +61,7 @@ def write_bundle(
     for modality, rows in ids.items():
         writer.add_table(f"{modality}.parquet", manifest.rows(modality, rows))
     if phrases := [PhraseVectors(layout.phrases(model, split).path) for split in phrase_splits(config, model)]:
-        add_regions(writer, ids["images"], phrases)
+        writer.add_regions(ids["images"], phrases)
     writer.add_parameters(source)
     if words:
         writer.add("vocabulary.json", read_bytes(words.path))
@@ -72,7 +70,7 @@ def write_bundle(
     for name in texts:
         writer.add_parameters(layout.text_encoder(name).path, f"text_encoders/{name}/")
     if parse:
-        add_parser(writer, parse)
+        parse.add_to(writer.add)
 
     inputs = {**embeddings.inputs, "model": parameters.fingerprint}
     inputs |= {"vocabulary": vocabulary} if vocabulary else {}
@@ -126,7 +124,7 @@ def add_indices(
     from pipeline.index.gallery import Shortlist
     from pipeline.index.vectors import evenly_spaced
     from pipeline.report.figures import draw_tradeoff
-    from pipeline.storage.cards import INDEXED
+    from pipeline.storage.card import INDEXED
 
     model, several, log = embeddings.name, embeddings.multi_vector, logging.getLogger(__name__)
     requirements = Requirements(**settings.model_dump(include={field.name for field in fields(Requirements)}))

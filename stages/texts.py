@@ -14,9 +14,9 @@ import numpy as np
 from pipeline.config.registry.stored import restore_text_encoder
 from pipeline.errors import InputError, IntegrityError
 from pipeline.mapreduce import map_reduce
-from pipeline.models.linear.text_views import TextView
+from pipeline.models.linear.views import TextView
 from pipeline.run import Run
-from pipeline.run.parts import chunks
+from pipeline.run.run import chunks
 from pipeline.storage import texts as stored_texts
 from pipeline.storage.batch import cannot_write
 from pipeline.storage.json_files import read_json, require_form

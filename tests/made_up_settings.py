@@ -11,7 +11,7 @@ from pipeline.config.schema.models import (
     WsabieAdaGradSettings,
     WsabieSettings,
 )
-from pipeline.models.linear.text_views import TextView
+from pipeline.models.linear.views import TextView
 
 OWN = {
     "KernelsSettings": KernelsSettings(

@@ -9,7 +9,6 @@ from typing import NamedTuple
 
 ROOT = Path(__file__).parents[1]
 GROUND = {
-    "arrow_tables",
     "clusters",
     "config",
     "device",
@@ -56,7 +55,6 @@ SHARED_BY_STAGES = {path.stem for path in (ROOT / "stages").glob("*.py")} - {"cl
 """What stages may import of `stages`: no other stage."""
 ABOVE = {"stages", "benchmarks", "examples", "jointspace"}
 CIRCLES = [
-    {"pipeline.storage.bundle", "pipeline.storage.bundle_regions", "pipeline.storage.carried_parsers"},
     {f"pipeline.config.{name}" for name in
      ("checks", "generator_checks", "phrase_checks", "places", "root", "text_checks")},
 ]  # fmt: skip

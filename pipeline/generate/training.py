@@ -11,9 +11,8 @@ from torch import Tensor, nn
 from pipeline.device import place
 from pipeline.generate.corpus import pad
 from pipeline.generate.material import Material
-from pipeline.models.neural.packing import Packed, pack
-from pipeline.models.neural.schedules import TrainingSchedule
-from pipeline.models.neural.training import Training
+from pipeline.models.neural.recurrence import Packed, pack
+from pipeline.models.neural.training import Training, TrainingSchedule
 from pipeline.ragged import runs
 from pipeline.text.sequences import Tokens
 

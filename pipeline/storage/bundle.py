@@ -8,9 +8,11 @@
     text_encoders/<name>/model.safetensors + .json  turn sentences into vectors
     vocabulary.json                            the words of models that read tokens or trees
     labels.json        parser/...              for models of trees: their labels and spaCy pipeline
-                                               (pipeline.storage.carried_parsers)
+                                               (pipeline.storage.parsers)
     encoders/<name>/model.safetensors + .json  turns images into features
-    image_regions.parquet                      regions, of a model of phrases (pipeline.storage.bundle_regions)
+    image_regions.parquet                      regions, of a model of phrases. A row is a region: the `row` of its
+                                               image in the table, its corners `x1`, `y1`, `x2`, `y2` in original
+                                               pixels, and its `vector` (c,) float32
     card.json                                  size and sha256 of every file, and what was measured
 
 A gallery of many millions is several such bundles, each of some shards, in `index/<model>/00/` and so on; see
@@ -32,8 +34,8 @@ A multi-vector model (the card's `kind` is `fragments`) has, in place of the two
 
 import json
 import logging
-import os
-from collections.abc import Callable, Collection, Mapping
+from collections.abc import Collection, Mapping, Sequence
+from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -46,22 +48,40 @@ from pipeline.errors import IntegrityError, UsageError
 from pipeline.multivectors import SIDES, MultiVectors, read_outline
 from pipeline.remote.paths import Place, is_url, place
 from pipeline.storage.batch import FileBatch
-from pipeline.storage.bundle_folders import CARD, only_bundle, remove_former
-from pipeline.storage.bundle_regions import BundleRegions, read_regions
-from pipeline.storage.bundle_rows import IDS, PLACES, require_distinct, require_plain_rows
-from pipeline.storage.cards import COLUMNS, INDEXED, NUMBER, Card
-from pipeline.storage.carried_parsers import load_carried_parser
-from pipeline.storage.files import file_sha256, inside, map_hashed, read_bytes, refusing
-from pipeline.storage.json_files import read_json, require_form, to_json
-from pipeline.storage.own_code import ONNX, PARSER, code_of, is_own, remember
+from pipeline.storage.card import (
+    CARD,
+    COLUMNS,
+    IDS,
+    INDEXED,
+    NUMBER,
+    PLACES,
+    only_bundle,
+    read_card,
+    remove_former,
+    require_distinct,
+    require_plain_rows,
+)
+from pipeline.storage.files import inside, map_hashed, read_bytes, refusing
+from pipeline.storage.json_files import to_json
 from pipeline.storage.parameters import ENCODER, MODEL, TEXT_ENCODER, Parameters, load_tensors, read_parameters
+from pipeline.storage.parsers import ONNX, PARSER, code_of, is_own, load_carried_parser, remember
+from pipeline.storage.phrases import CORNERS, PhraseVectors, vectors_column
 from pipeline.storage.records import read_labels, read_vocabulary
 from pipeline.storage.sources import ImageSources
 from pipeline.storage.tables import PackedTable, require_columns, to_parquet
 
-OUTLINES = "fragments.safetensors"
+OUTLINES, REGIONS = "fragments.safetensors", "image_regions.parquet"
 log = logging.getLogger(__name__)
 REBUILD = "run build-index again"
+
+
+@dataclass(frozen=True)
+class BundleRegions:
+    """The image's row (r,), the `boxes` (r, 4) and the `vectors` (r, c) of each region."""
+
+    rows: np.ndarray
+    boxes: np.ndarray
+    vectors: np.ndarray
 
 
 class BundleWriter:
@@ -95,14 +115,27 @@ class BundleWriter:
         for name in ("model.safetensors", "model.json"):
             self.add(prefix + name, read_bytes(Path(source) / name))
 
-    def copy(self, bundle: "Bundle", but: Collection[str]) -> None:
-        """Copy and check all files of another bundle except `but`."""
-        for name in bundle.card["files"]:
-            if name not in but:
-                self.add(name, bundle.read(name))
+    def add_regions(self, image_id: np.ndarray, embedded: Sequence[PhraseVectors]) -> None:
+        """Write the regions, without whole images, of those of the bundle's images `image_id` (n,), ascending, that
+        are among `embedded`."""
+        tables = []
+        for phrases in embedded:
+            owners = phrases.regions["image_id"].to_numpy()
+            chosen = np.flatnonzero(np.isin(owners, image_id) & (phrases.regions["number"].to_numpy() > 0))
+            columns = dict(zip(CORNERS, phrases.boxes[chosen].astype(np.float32).T, strict=True))
+            vectors = vectors_column(phrases.region_vectors[chosen])
+            tables.append(pa.table({"row": np.searchsorted(image_id, owners[chosen]), **columns, "vector": vectors}))
+        self.add_table(REGIONS, pa.concat_tables(tables))
+
+    def keep_regions(self, bundle: "Bundle", gone: np.ndarray) -> None:
+        """Write the regions of `bundle`, if it has any, without the rows `gone` (k,) of its images."""
+        if REGIONS in bundle.card["files"]:
+            table = bundle.region_table()
+            self.add_table(REGIONS, table.filter(pa.array(~np.isin(table["row"].to_numpy(), gone))))
 
     def link(self, bundle: "Bundle", but: Collection[str] = ()) -> None:
-        """The same without reading them, where the file system has links: readers check them against the card."""
+        """Add all files of another bundle except `but`, without reading them where the file system has links: readers
+        check them against the card."""
         for name, about in bundle.card["files"].items():
             if name in but:
                 continue
@@ -132,11 +165,7 @@ class Bundle:
 
     def __init__(self, folder: Path) -> None:
         self.folder = only_bundle(Path(folder))
-        path = self.folder / CARD
-        remedy = "give a folder that build-index wrote, or run it again"
-        self.card: dict[str, Any] = require_form(read_json(path), Card, path, remedy, "is not a bundle's card")
-        for name in self.card["files"]:
-            self._path(name)
+        self.card: dict[str, Any] = read_card(self.folder)
 
     @property
     def parts(self) -> "list[Bundle]":
@@ -155,32 +184,24 @@ class Bundle:
         return bytes(self.map(name))
 
     def map(self, name: str) -> memoryview:
-        """A memory map of the file `name`."""
-        return self._check(name, map_hashed, lambda found: (len(found[0]), found[1]))[0]
-
-    def require_whole(self, name: str) -> Path:
-        """The path of the file `name`, after its bytes were checked."""
-        return self._check(name, Path, lambda path: (os.stat(path).st_size, file_sha256(path)))
-
-    def _check(self, name: str, opened: Callable[[Path], Any], measure: Callable[[Any], tuple[int, str]]) -> Any:
-        """`opened(path)` of the file, if its size and sha256 are those of the card."""
-        path, expected = self._path(name), self.about(name)
+        """A memory map of the file `name`, after its bytes were checked."""
+        path, about = self._path(name), self.about(name)
         with refusing(path, REBUILD, f"is missing although its card lists it; {REBUILD}"):
-            found = opened(path)
-            whole = measure(found) == (expected["bytes"], expected["sha256"])
-        if not whole:
-            raise IntegrityError(f"{path} is not what its card says: it was changed or damaged; run build-index again")
-        return found
+            data, sha256 = map_hashed(path)
+        if (len(data), sha256) != (about["bytes"], about["sha256"]):
+            raise IntegrityError(f"{path} is not what its card says: it was changed or damaged; {REBUILD}")
+        return data
 
     def about(self, name: str) -> Mapping[str, Any]:
         """What the card says of a file: its `bytes` and `sha256`."""
         if name not in self.card["files"]:
-            raise IntegrityError(f"{self.folder / CARD} lists no {name}; run build-index again")
+            raise IntegrityError(f"{self.folder / CARD} lists no {name}; {REBUILD}")
         return self.card["files"][name]
 
     def check(self) -> None:
+        """Raises IntegrityError for any file that is missing or changed."""
         for name in self.card["files"]:
-            self.require_whole(name)
+            self.map(name)
 
     def index_name(self, modality: str) -> str:
         """The name of the index for `images` or `sentences`: `regions` or `words` for a multi-vector model."""
@@ -240,10 +261,13 @@ class Bundle:
         carried, and not one's own."""
         if self.card["parse"]["package"] is None:
             self._require_own(PARSER)
-        return load_carried_parser(self)
+            for name in self.card["files"]:
+                if name.startswith(PARSER):
+                    self.map(name)
+        return load_carried_parser(self.folder, self.card)
 
     def trust_code(self) -> None:
-        """From now on, have the code that the bundle carries be one's own (pipeline.storage.own_code)."""
+        """From now on, have the code that the bundle carries be one's own (pipeline.storage.parsers)."""
         remember(code_of(self.card).values())
 
     def _require_own(self, part: str) -> None:
@@ -255,8 +279,30 @@ class Bundle:
             )
 
     def image_regions(self) -> BundleRegions | None:
-        """The regions of the images, one vector each; None where it has none."""
-        return read_regions(self)
+        """The regions of the images, one vector each; None where it has none. Raises IntegrityError for those that do
+        not fit its images."""
+        if REGIONS not in self.card["files"]:
+            return None
+        table = self.region_table()
+        rows = table["row"].to_numpy()
+        vectors = table["vector"].combine_chunks().flatten().to_numpy().reshape(len(rows), self.card["dim"])
+        boxes = np.stack([table[name].to_numpy() for name in CORNERS], axis=1)
+        if len(rows) and not (0 <= rows.min() <= rows.max() < self.packed_table("images").num_rows):
+            raise IntegrityError(f"{self.folder / REGIONS} names rows beyond those of the images; {REBUILD}")
+        if not (np.isfinite(vectors).all() and np.isfinite(boxes).all()):
+            raise IntegrityError(f"{self.folder / REGIONS} has numbers that are not finite; {REBUILD}")
+        return BundleRegions(rows, boxes, vectors)
+
+    def region_table(self) -> pa.Table:
+        """The table of the regions."""
+        packed = PackedTable(self.map(REGIONS), self.folder / REGIONS)
+        vector = pa.list_(pa.float32(), self.card["dim"])
+        needed = [("row", pa.int64()), *((name, pa.float32()) for name in CORNERS), ("vector", vector)]
+        require_columns(packed.path, packed.schema, pa.schema(needed), REBUILD)
+        table = packed.unpack()
+        if any(column.null_count for column in table.columns):
+            raise IntegrityError(f"{packed.path} has empty cells; {REBUILD}")
+        return table
 
     def model(self) -> Parameters:
         return self._parameters("", MODEL)

@@ -5,7 +5,9 @@ too is raised, with all ids of its bundle, above those of the bundles before; re
 does not change what an id means. All else, such as the model, is that of the first bundle.
 """
 
-from collections.abc import Mapping, Sequence
+import bisect
+import itertools
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from functools import cached_property
 from pathlib import Path
 from typing import Any
@@ -16,14 +18,12 @@ import pyarrow as pa
 from pipeline.errors import IntegrityError, UsageError
 from pipeline.multivectors import MultiVectors
 from pipeline.remote.paths import Place, place
-from pipeline.storage.bundle import Bundle, BundleWriter
-from pipeline.storage.bundle_folders import bundles_in, several
-from pipeline.storage.bundle_regions import BundleRegions
-from pipeline.storage.cards import COLUMNS, INDEXED, NUMBER
-from pipeline.storage.chained_tables import ChainedTables
+from pipeline.storage.bundle import Bundle, BundleRegions, BundleWriter
+from pipeline.storage.card import COLUMNS, INDEXED, NUMBER, bundles_in, several
 from pipeline.storage.commit import CARRIED
 from pipeline.storage.json_files import fingerprint
-from pipeline.storage.sources import ImageSources
+from pipeline.storage.sources import BUNDLE, ImageSources
+from pipeline.storage.tables import PackedTable
 
 ALIKE = ("kind", "metric", "dim")
 
@@ -98,7 +98,7 @@ class Bundles:
             shifts.append(shift)
         return shifts
 
-    def packed_table(self, modality: str) -> ChainedTables:
+    def packed_table(self, modality: str) -> "ChainedTables":
         """The tables of all, with a column `bundle`, the number of each row's from 0."""
         columns = COLUMNS[modality].names
         shifts = [{name: shift for name, shift in each.items() if name in columns} for each in self.shifts]
@@ -170,3 +170,73 @@ def _merged_card(bundles: Sequence[Bundle]) -> dict[str, Any]:
     card["splits"] = list(dict.fromkeys(split for bundle in bundles for split in bundle.card["splits"]))
     card["fingerprint"] = fingerprint("bundles", 1, [bundle.card["fingerprint"] for bundle in bundles])
     return card
+
+
+class ChainedTables:
+    """Several PackedTables one after another, with the interface of one.
+
+    `shifts[i]` (column -> number) is added to the ids of `tables[i]`, so that no two rows have the same, and the column
+    `bundle` says which table has the row. A column that a table lacks is null there. Raises UsageError for a column of
+    types that cannot be reconciled.
+    """
+
+    def __init__(self, tables: Sequence[PackedTable], shifts: Sequence[Mapping[str, int]]) -> None:
+        self.tables, self._shifts = tables, shifts
+        self._ends = list(itertools.accumulate(table.num_rows for table in tables))
+        schemas = [pa.schema([field for field in table.schema if field.name != BUNDLE]) for table in tables]
+        try:
+            schema = pa.unify_schemas(schemas, promote_options="permissive")
+        except (pa.ArrowInvalid, pa.ArrowTypeError) as error:
+            names = " and ".join(str(table.path) for table in tables)
+            raise UsageError(f"{names} have a column of different types ({error}); search them one by one") from error
+        self.schema: pa.Schema = schema.append(pa.field(BUNDLE, pa.int64()))
+
+    @property
+    def num_rows(self) -> int:
+        return self._ends[-1]
+
+    @property
+    def path(self) -> Path:
+        return self.tables[0].path
+
+    def unpack(self) -> pa.Table:
+        return pa.concat_tables([self.schema.empty_table(), *self.groups()])
+
+    def groups(self, columns: Sequence[str] | None = None) -> Iterator[pa.Table]:
+        """All rows in order, of all columns or some, a few thousand at a time."""
+        schema = pa.schema([self.schema.field(name) for name in columns or self.schema.names])
+        for number, table in enumerate(self.tables):
+            stored = [name for name in schema.names if name in table.schema.names and name != BUNDLE]
+            for group in table.groups(stored or table.schema.names[:1]):
+                for name, shift in self._shifts[number].items():
+                    if shift and name in group.column_names:
+                        ids = pa.array(group[name].to_numpy() + shift)
+                        group = group.set_column(group.column_names.index(name), name, ids)
+                if BUNDLE in schema.names:
+                    group = group.append_column(BUNDLE, pa.array(np.full(group.num_rows, number)))
+                yield _with_columns(group, schema)
+
+    def records(self, rows: Iterable[int]) -> list[dict[str, Any]]:
+        """Some rows, in the given order."""
+        records = []
+        for number, chosen in itertools.groupby(map(int, rows), lambda row: bisect.bisect_right(self._ends, row)):
+            first = self._ends[number] - self.tables[number].num_rows
+            for record in self.tables[number].records(row - first for row in chosen):
+                ids = {name: record[name] + shift for name, shift in self._shifts[number].items()}
+                records.append({**dict.fromkeys(self.schema.names), **record, **ids, BUNDLE: number})
+        return records
+
+    def find(self, column: str, values: np.ndarray) -> np.ndarray:
+        """(k,) the rows whose `column` has one of the whole numbers `values`."""
+        rows = [
+            table.find(column, values - shifts.get(column, 0)) + end - table.num_rows
+            for table, shifts, end in zip(self.tables, self._shifts, self._ends, strict=True)
+        ]
+        return np.concatenate(rows)
+
+
+def _with_columns(table: pa.Table, schema: pa.Schema) -> pa.Table:
+    """`table` with the columns of `schema` alone, in their order and of their types; one that it lacks is null."""
+    columns = {field.name: pa.nulls(table.num_rows, field.type) for field in schema}
+    columns |= {name: table[name].cast(schema.field(name).type) for name in table.column_names if name in columns}
+    return pa.table(columns, schema=schema)

@@ -9,7 +9,8 @@ import numpy as np
 
 from pipeline.errors import InputError, IntegrityError
 from pipeline.plain_files import kind_of
-from pipeline.storage.bundle import CARD, Bundle
+from pipeline.storage.bundle import Bundle
+from pipeline.storage.card import CARD
 from pipeline.storage.commit import commit_path, read_commit
 from pipeline.storage.embeddings import FRAGMENTS
 from pipeline.storage.files import explain, is_there, walk

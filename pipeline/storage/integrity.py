@@ -7,7 +7,7 @@ from pathlib import Path
 from pipeline.errors import IntegrityError
 from pipeline.plain_files import kind_of
 from pipeline.storage.batch import TEMPORARY, is_orphan
-from pipeline.storage.bundle_folders import CARD
+from pipeline.storage.card import CARD
 from pipeline.storage.commit import CARRIED, Commit, Commits, file_faults, is_described, read_commit
 from pipeline.storage.files import REMEDY, explain, is_regular, plain, walk
 from pipeline.storage.json_files import read_json

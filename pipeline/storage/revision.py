@@ -10,9 +10,8 @@ import pyarrow as pa
 from pipeline.errors import IntegrityError, UsageError
 from pipeline.multivectors import MultiVectors
 from pipeline.storage.bundle import Bundle, BundleWriter
-from pipeline.storage.bundle_regions import keep_regions
 from pipeline.storage.bundles import Bundles
-from pipeline.storage.cards import NUMBER
+from pipeline.storage.card import NUMBER
 from pipeline.storage.embeddings import Embeddings
 from pipeline.storage.json_files import fingerprint, require_same
 
@@ -96,7 +95,7 @@ class Revision:
         self.writer.add(f"{part.name}.faiss", data)
         self.writer.add_table(f"{part.modality}.parquet", part.table)
         if part.modality == "images":
-            keep_regions(self.writer, self.bundle, np.flatnonzero(is_removed(part.table)))
+            self.writer.keep_regions(self.bundle, np.flatnonzero(is_removed(part.table)))
         self.cards[part.name] = {**part.card, "count": len(part.numbers), "bytes": len(data), "factory": factory}
         if part.outline is not None:
             self.outlines[part.modality] = part.outline

@@ -13,8 +13,8 @@ if TYPE_CHECKING:
 def build_index(run: Run, job: Job, bundle: str) -> None:
     """Index images and sentences, measure the indices, and put beside them what a query needs."""
     from pipeline.errors import InputError
-    from pipeline.run.parts import share
-    from pipeline.storage.bundle_folders import CARD, numbered, remove_bundle
+    from pipeline.run.run import share
+    from pipeline.storage.card import CARD, numbered, remove_bundle
     from pipeline.storage.pairs import split_ids
     from stages.bundled import write_bundle
 
@@ -38,7 +38,7 @@ def build_index(run: Run, job: Job, bundle: str) -> None:
 
 def _is_part(folder: Path, model: str) -> bool:
     """Whether `folder` holds the bundle of the model that this stage has put under its number."""
-    from pipeline.storage.bundle_folders import CARD
+    from pipeline.storage.card import CARD
     from pipeline.storage.files import is_regular
     from pipeline.storage.json_files import read_json
 

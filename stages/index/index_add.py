@@ -29,8 +29,8 @@ def command(root: Path | None, other: Path | None, config_path: Path | None, bun
     from pipeline.errors import UsageError
     from pipeline.index.opening import open_gallery
     from pipeline.storage.batch import new_folder
-    from pipeline.storage.bundle_folders import numbered
     from pipeline.storage.bundles import Bundles, link_bundle, open_bundle
+    from pipeline.storage.card import numbered
     from pipeline.storage.revision import KEY_COLUMNS
     from stages.closing import search_command
 

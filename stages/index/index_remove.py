@@ -102,8 +102,8 @@ def _remove(opened: "Bundle | Bundles", embeddings: "Embeddings | None", named: 
     InputError for an image that no bundle has, and where none would be left."""
     from pipeline.errors import InputError, UsageError
     from pipeline.storage.batch import new_folder
-    from pipeline.storage.bundle_folders import numbered
     from pipeline.storage.bundles import link_bundle
+    from pipeline.storage.card import numbered
 
     known, count = set(), 0
     for group in opened.packed_table("images").groups(["image_id", "sha256"]):

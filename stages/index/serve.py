@@ -160,7 +160,7 @@ def _listen(host: str, port: int) -> socket.socket:
 def _stamp(folder: Path) -> tuple[tuple[int, ...], ...] | None:
     """A value that changes with every new card of the bundles in a folder; None where there is none."""
     from pipeline.errors import IntegrityError
-    from pipeline.storage.bundle_folders import CARD, bundles_in
+    from pipeline.storage.card import CARD, bundles_in
 
     try:
         cards = [(bundle / CARD).stat() for bundle in bundles_in(folder)]

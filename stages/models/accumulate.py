@@ -22,8 +22,7 @@ def accumulate(run: Run, pairs: str) -> Callable[[Job], None]:
     from pipeline.models.linear.accumulation import BLOCK_ROWS
     from pipeline.models.linear.passes import sum_blocks
     from pipeline.models.linear.sets import assign_folds
-    from pipeline.models.linear.text_views import TextView
-    from pipeline.models.linear.views import ImageView
+    from pipeline.models.linear.views import ImageView, TextView
     from pipeline.storage.moments import write_moments
     from pipeline.storage.pairs import read_pairs
     from pipeline.storage.parameters import origin_of

@@ -10,9 +10,9 @@ def fit(run: Run, job: Job, model: str) -> None:
     from tqdm import tqdm
 
     from pipeline.models.linear.sets import FoldedMoments, Restriction, make_sets
-    from pipeline.models.linear.text_views import weightings
     from pipeline.models.linear.training import FitTask, fit_best
     from pipeline.models.linear.tuning import GridTrial
+    from pipeline.models.linear.views import weightings
     from pipeline.storage.moments import JoinedPairs, PairSet
     from pipeline.storage.pairs import read_split
     from pipeline.storage.parameters import encoders_of

@@ -43,7 +43,7 @@ def _read_items(embeddings: Any, modality: str, ids: Any, scheduler: str) -> Any
     import numpy as np
 
     from pipeline.mapreduce import map_reduce
-    from pipeline.run.parts import MOST_CHUNKS
+    from pipeline.run.run import MOST_CHUNKS
 
     if embeddings.multi_vector:
         return embeddings.read(modality, ids)

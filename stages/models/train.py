@@ -70,8 +70,7 @@ def _precision(run: Run, model: str) -> Any:
 def _read_pairs(run: Run, model: str, splits: Mapping, stored: Any) -> tuple[Any, Any, dict]:
     """The view of images, that of regions, if `model` needs these, and the pairs of `splits` (use -> splits)."""
     from pipeline.models.linear.views import ImageView
-    from pipeline.models.neural.region_views import RegionView
-    from pipeline.models.neural.task import TrainingPairs
+    from pipeline.models.neural.task import RegionView, TrainingPairs
     from pipeline.storage.features import FeatureRows, RegionRows
 
     settings, known = run.config, run.config.model(model)
@@ -104,7 +103,7 @@ def _read_noun_phrase(run: Run) -> int:
 
 def _read_words(run: Run, chosen: Any) -> Any:
     """The first word vectors, (V + 1, d): from the file that is `chosen`, learned on the corpus, or drawn."""
-    from pipeline.models.neural.sentences import INITIAL
+    from pipeline.models.neural.networks import INITIAL
     from pipeline.text.wordvectors import random_vectors, read_binary_vectors, read_text_vectors
     from stages.texts import read_corpus_vectors, read_token_vocabulary
 

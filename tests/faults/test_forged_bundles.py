@@ -39,7 +39,7 @@ from made_up_sets import add_fragments
 
 from pipeline.errors import InputError, IntegrityError, UsageError
 from pipeline.index.search import Searcher
-from pipeline.storage import commit, own_code
+from pipeline.storage import commit, parsers
 from pipeline.storage.bundle import Bundle
 from pipeline.storage.bundles import open_bundle
 
@@ -266,9 +266,9 @@ CONFIGURATION = b"[nlp]\nlang = 'en'\n"
 def test_code_is_run_only_if_it_is_ones_own(colours: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """What lies in a bundle cannot vouch for it, and a changed part is another one."""
     monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path / "state"))
-    monkeypatch.setattr(own_code, "_here", set())
+    monkeypatch.setattr(parsers, "_trusted_here", set())
     loaded = []
-    monkeypatch.setattr("pipeline.storage.carried_parsers.load_parser", loaded.append)
+    monkeypatch.setattr("pipeline.storage.parsers.load_parser", loaded.append)
     forged = shutil.copytree(colours / "bundle", tmp_path / "run/index/ncca")
     (forged / "parser").mkdir()
     (forged / "parser/config.cfg").write_bytes(CONFIGURATION)
@@ -280,7 +280,7 @@ def test_code_is_run_only_if_it_is_ones_own(colours: Path, tmp_path: Path, monke
         Bundle(forged).parser()
     shutil.copytree(forged, tmp_path / "elsewhere")
     Bundle(forged).trust_code()
-    own_code._here.clear()  # as in another process
+    parsers._trusted_here.clear()  # as in another process
     Bundle(tmp_path / "elsewhere").parser()
     assert loaded == [str(tmp_path / "elsewhere/parser")]
     (forged / "parser/config.cfg").write_bytes(CONFIGURATION + b"# changed")

@@ -13,8 +13,8 @@ import jointspace
 from pipeline.errors import InputError, IntegrityError, UsageError
 from pipeline.index.search import Hit, Searcher
 from pipeline.storage.bundle import Bundle
-from pipeline.storage.bundle_folders import CARD
 from pipeline.storage.bundles import open_bundle
+from pipeline.storage.card import CARD
 
 MODELS = ["ncca", "cca", "dvsa"]
 

@@ -25,7 +25,6 @@ from pipeline.errors import UsageError
 from pipeline.index.search import Searcher
 from pipeline.models.linear.views import ImageView
 from pipeline.storage.bundle import Bundle
-from pipeline.storage.bundle_regions import read_regions
 from pipeline.storage.embeddings import Embeddings
 from pipeline.storage.json_files import read_json
 from pipeline.storage.manifest import Manifest
@@ -165,4 +164,4 @@ def test_regions_are_searched_for_in_words(run: Path, tmp_path: Path) -> None:
     run_command("index-remove", "--index", bundle, "--image", gone, "--output", tmp_path / "less")
     left = Searcher(Bundle(tmp_path / "less")).regions("a dog", 4)
     assert [hit.row["image_id"] for hit in left][:3] == [hit["image_id"] for hit in found[1:]]
-    assert len(read_regions(Bundle(tmp_path / "less")).rows) == len(read_regions(Bundle(bundle)).rows) - 2
+    assert len(Bundle(tmp_path / "less").image_regions().rows) == len(Bundle(bundle).image_regions().rows) - 2

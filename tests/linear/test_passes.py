@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 
-from pipeline.models.linear.blas import add_gram
+from pipeline.models.linear.accumulation import add_gram
 
 
 @pytest.mark.parametrize("dtype", [np.float32, np.float64])

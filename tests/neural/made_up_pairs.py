@@ -14,8 +14,7 @@ from pipeline.config.registry.spec import import_place
 from pipeline.config.schema.models import TrainSettings
 from pipeline.models.linear.projection import Directions
 from pipeline.models.linear.views import ImageView
-from pipeline.models.neural.region_views import RegionView
-from pipeline.models.neural.task import TrainingPairs, TrainingTask
+from pipeline.models.neural.task import RegionView, TrainingPairs, TrainingTask
 from pipeline.models.neural.training import Checkpoint
 from pipeline.models.neural.word_towers import WordStart
 from pipeline.storage.parameters import Checkpoints

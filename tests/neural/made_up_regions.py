@@ -12,8 +12,7 @@ from pipeline.config.registry.models import model_spec
 from pipeline.config.registry.spec import import_place
 from pipeline.config.schema.models import RecurrentTrainSettings
 from pipeline.models.linear.views import ImageView
-from pipeline.models.neural.region_views import RegionView
-from pipeline.models.neural.task import TrainingPairs, TrainingTask
+from pipeline.models.neural.task import RegionView, TrainingPairs, TrainingTask
 from pipeline.models.neural.word_towers import RecurrentCCA
 from pipeline.text.sequences import Tokens
 from pipeline.text.wordvectors import random_vectors

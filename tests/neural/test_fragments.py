@@ -7,7 +7,7 @@ import torch
 from pipeline.metrics.multivector_scores import multivector_scores
 from pipeline.models.neural.fragments import RectifiedBRNN
 from pipeline.models.neural.losses import MultipleInstance, Objective, ScoredFragments
-from pipeline.models.neural.packing import pack
+from pipeline.models.neural.recurrence import pack
 from pipeline.models.neural.word_towers import BiGRU
 from pipeline.multivectors import MultiVectors, ScoreRule
 from pipeline.text.sequences import Tokens

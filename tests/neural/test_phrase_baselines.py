@@ -7,7 +7,7 @@ from made_up_pairs import VIEW, WORDS, make_task
 
 from pipeline.metrics.multivector_scores import multivector_scores
 from pipeline.models.neural.fragment_models import DVSA
-from pipeline.models.neural.region_views import RegionView
+from pipeline.models.neural.task import RegionView
 from pipeline.multivectors import MultiVectors
 from pipeline.ragged import offsets_of
 from pipeline.text.sequences import Tokens

@@ -4,7 +4,7 @@ import numpy as np
 import torch
 from made_up_trees import draw_dependencies
 
-from pipeline.models.neural.relations import RelationNetwork, learn_relations
+from pipeline.models.neural.fragments import RelationNetwork, learn_relations
 from pipeline.text.trees import Trees, pack
 
 LENGTHS, WORDS, LABELS = [4, 1, 0, 9, 2], 12, 5

@@ -9,8 +9,7 @@ from made_up import make_run, make_stage, write_config
 from pipeline.config import load
 from pipeline.errors import UsageError
 from pipeline.run.layout import Layout, Shards
-from pipeline.run.parts import chunks, share
-from pipeline.run.run import Run
+from pipeline.run.run import Run, chunks, share
 from pipeline.storage.json_files import read_json
 from stages.catalogue import declared
 from stages.cli import cli

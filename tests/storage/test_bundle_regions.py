@@ -10,8 +10,7 @@ from made_up import build_bundle, make_run, run_command
 
 from pipeline.errors import IntegrityError
 from pipeline.index.search import Searcher
-from pipeline.storage.bundle import Bundle, BundleWriter
-from pipeline.storage.bundle_regions import NAME, add_regions
+from pipeline.storage.bundle import REGIONS, Bundle, BundleWriter
 from pipeline.storage.phrases import CORNERS, vectors_column
 
 
@@ -23,7 +22,7 @@ def plain(tmp_path_factory: pytest.TempPathFactory) -> Path:
 def rewrite(plain: Path, folder: Path, add) -> Bundle:
     """The bundle `plain` with what `add(writer)` writes too."""
     bundle, writer = Bundle(plain), BundleWriter(folder)
-    writer.copy(bundle, but=())
+    writer.link(bundle)
     add(writer)
     writer.commit({name: value for name, value in bundle.card.items() if name != "files"})
     return Bundle(folder)
@@ -41,7 +40,7 @@ def test_they_are_those_of_the_bundles_images_without_whole_ones(plain: Path, tm
     dim = Bundle(plain).card["dim"]
     ids = Bundle(plain).table("images")["image_id"].to_numpy()[2:]  # as of a bundle without the first two
     one, two = embedded([0, 2, 2, 3], [1, 0, 1, 1], dim), embedded([5], [2], dim)
-    found = rewrite(plain, tmp_path / "made", lambda writer: add_regions(writer, ids, [one, two])).image_regions()
+    found = rewrite(plain, tmp_path / "made", lambda writer: writer.add_regions(ids, [one, two])).image_regions()
     assert found.rows.tolist() == [0, 1, 3]
     np.testing.assert_array_equal(found.boxes, np.concatenate([one.boxes[2:], two.boxes]))
     np.testing.assert_array_equal(found.vectors, np.concatenate([one.region_vectors[2:], two.region_vectors]))
@@ -51,13 +50,13 @@ def test_they_go_with_their_image_and_with_the_bundle_that_had_them(plain: Path,
     bundle = Bundle(plain)
     ids = bundle.table("images")["image_id"].to_numpy()
     regions = embedded([4, 4, 7], [1, 2, 1], bundle.card["dim"])
-    made = rewrite(plain, tmp_path / "made", lambda writer: add_regions(writer, ids, [regions]))
+    made = rewrite(plain, tmp_path / "made", lambda writer: writer.add_regions(ids, [regions]))
     run_command("index-remove", "--index", made.folder, "--image", 4, "--output", tmp_path / "less")
     assert Bundle(tmp_path / "less").image_regions().rows.tolist() == [7]
     run_command("index-remove", "--index", tmp_path / "less", "--image", 7, "--output", tmp_path / "none")
     assert len(Bundle(tmp_path / "none").image_regions().vectors) == 0
     former = rewrite(plain, made.folder, lambda writer: None)
-    assert former.image_regions() is None and not (made.folder / NAME).exists()
+    assert former.image_regions() is None and not (made.folder / REGIONS).exists()
 
 
 @pytest.mark.parametrize(
@@ -74,6 +73,6 @@ def test_forged_ones_are_refused(plain: Path, tmp_path: Path, change: dict, said
     corners = {name: pa.array([0.0], pa.float32()) for name in CORNERS}
     vector = vectors_column(np.ones((1, Bundle(plain).card["dim"])))
     table = pa.table({"row": pa.array([0]), **corners, "vector": vector, **change})
-    bundle = rewrite(plain, tmp_path / "forged", lambda writer: writer.add_table(NAME, table))
+    bundle = rewrite(plain, tmp_path / "forged", lambda writer: writer.add_table(REGIONS, table))
     with pytest.raises(IntegrityError, match=said):
         Searcher(bundle).regions("a dog", 3)

@@ -5,10 +5,11 @@ from pathlib import Path
 import pytest
 
 from pipeline.errors import IntegrityError, UsageError
-from pipeline.storage.bundle import CARD, Bundle, BundleWriter
-from pipeline.storage.carried_parsers import load_carried_parser
+from pipeline.storage.bundle import Bundle, BundleWriter
+from pipeline.storage.card import CARD
 from pipeline.storage.files import inside
 from pipeline.storage.json_files import to_json
+from pipeline.storage.parsers import load_carried_parser
 
 WRONG = [
     "", "/etc/passwd", "..", "../x", "a/../x", "a//b", "a/", "./a", "a/./b", "a\\b", "..\\x", "C:x", "c:/x", "a\0b",
@@ -86,20 +87,20 @@ def carry(tmp_path: Path, listed: list[str], package: str | None = None) -> Bund
 
 def test_spacy_is_given_no_file_that_the_card_does_not_list(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     loaded = []
-    monkeypatch.setattr("pipeline.storage.carried_parsers.load_parser", loaded.append)
+    monkeypatch.setattr("pipeline.storage.parsers.load_parser", loaded.append)
     bundle = carry(tmp_path, ["parser/config.cfg", "parser/vocab/strings.json"])
-    load_carried_parser(bundle)
+    load_carried_parser(bundle.folder, bundle.card)
     (bundle.folder / "parser/vocab/more").write_text("unlisted")
     with pytest.raises(IntegrityError, match="parser/vocab/more is not in the card"):
-        load_carried_parser(bundle)
+        load_carried_parser(bundle.folder, bundle.card)
     assert loaded == [str(bundle.folder / "parser/")]
 
 
 @pytest.mark.parametrize("package", ["../evil", "/tmp/evil", "evil", "a b", "", "no-such-package-anywhere"])
 def test_a_card_names_a_package_and_no_folder(package: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("pipeline.storage.carried_parsers.load_parser", lambda name: pytest.fail(f"loads {name}"))
+    monkeypatch.setattr("pipeline.storage.parsers.load_parser", lambda name: pytest.fail(f"loads {name}"))
     bundle = carry(tmp_path, [], package)
     (tmp_path / "evil").mkdir()
     (bundle.folder / "evil").mkdir()
     with pytest.raises(UsageError, match="install it"):
-        load_carried_parser(bundle)
+        load_carried_parser(bundle.folder, bundle.card)

@@ -1,6 +1,5 @@
 """Tables that are unpacked row by row, against the whole."""
 
-import datetime
 from pathlib import Path
 
 import numpy as np
@@ -8,7 +7,6 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
-from pipeline.arrow_tables import append_rows
 from pipeline.errors import IntegrityError
 from pipeline.storage.tables import GROUP_ROWS, PackedTable, to_parquet
 
@@ -33,15 +31,6 @@ def test_a_row_that_cannot_be_unpacked_is_refused_by_name() -> None:
         packed.records([0])
     with pytest.raises(IntegrityError, match="x.parquet is not a readable Parquet file"):
         PackedTable(b"PAR1", Path("x.parquet"))
-
-
-def test_rows_of_other_columns_and_types_are_appended() -> None:
-    first = pa.table({"id": [0, 1], "price": [1, 2], "shop": ["a", None], "on": pa.array([1, 2], pa.date32())})
-    more = pa.table({"id": [2], "price": [2.5], "shop": [7], "stock": [3]})
-    assert append_rows(first, more).to_pydict() == {
-        "id": [0, 1, 2], "price": [1.0, 2.0, 2.5], "shop": ["a", None, "7"],
-        "on": [datetime.date(1970, 1, 2), datetime.date(1970, 1, 3), None], "stock": [None, None, 3],
-    }  # fmt: skip
 
 
 def test_a_text_that_stands_in_many_rows_counts_in_each() -> None:

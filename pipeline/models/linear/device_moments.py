@@ -17,12 +17,11 @@ from pipeline.models.linear.accumulation import (
     scale_rows,
     sum_by_owner,
 )
-from pipeline.models.linear.columns import Rows, map_parts, parts_of, spans
 from pipeline.models.linear.device_views import rows_on, sparse_on, stack_tensors
 from pipeline.models.linear.feature_maps import FeatureMaps
 from pipeline.models.linear.mapped import MappedAccumulator, ViewBlock
 from pipeline.models.linear.moments import Moments
-from pipeline.models.linear.views import ImageView
+from pipeline.models.linear.views import ImageView, Rows, map_parts, parts_of, spans
 
 STRIP = 1024
 """Columns of X'X in one product; the part above the diagonal follows by symmetry and is left out."""

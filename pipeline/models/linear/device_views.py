@@ -9,7 +9,7 @@ from scipy.sparse import issparse
 from torch import Tensor
 
 from pipeline.device import OomBatcher, full_float32, upload
-from pipeline.models.linear.columns import Rows, map_parts, parts_of
+from pipeline.models.linear.views import Rows, map_parts, parts_of
 
 if TYPE_CHECKING:
     from scipy import sparse

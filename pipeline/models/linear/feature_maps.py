@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any, ClassVar, Protocol
 import numpy as np
 import scipy  # whose parts it imports when they are used: dense views do without
 
-from pipeline.models.linear.columns import Rows, is_sparse, parts_of
+from pipeline.models.linear.views import Rows, is_sparse, parts_of
 
 if TYPE_CHECKING:
     from scipy.sparse import csr_array

@@ -9,7 +9,7 @@ import numpy as np
 
 from pipeline.device import upload
 from pipeline.errors import InputError
-from pipeline.models.linear.columns import Rows, stack_blocks
+from pipeline.models.linear.views import Rows, stack_blocks
 
 if TYPE_CHECKING:
     import torch

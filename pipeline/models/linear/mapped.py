@@ -6,9 +6,9 @@ import numpy as np
 from scipy.linalg.blas import ssyrk
 
 from pipeline.models.linear.accumulation import sum_by_owner
-from pipeline.models.linear.columns import Rows, cross
 from pipeline.models.linear.feature_maps import FeatureMap, FeatureMaps
 from pipeline.models.linear.moments import Moments, mirror
+from pipeline.models.linear.views import Rows, cross
 
 OUTER_ROWS = 256
 """Rows of an outer product subtracted at once: they fit in the cache."""

@@ -7,9 +7,9 @@ import numpy as np
 from scipy import sparse
 
 from pipeline.models.linear.accumulation import sum_by_owner
-from pipeline.models.linear.columns import Rows, as_sparse
 from pipeline.models.linear.feature_maps import from_sparse_parts, sparse_parts
 from pipeline.models.linear.mapped import ViewBlock
+from pipeline.models.linear.views import Rows, as_sparse
 
 
 class NeighbourText:

@@ -8,8 +8,7 @@ from pipeline.models.linear.accumulation import MomentsAccumulator
 from pipeline.models.linear.feature_maps import FeatureMaps
 from pipeline.models.linear.mapped import MappedAccumulator, ViewBlock
 from pipeline.models.linear.moments import Moments
-from pipeline.models.linear.text_views import TextView
-from pipeline.models.linear.views import ImageView
+from pipeline.models.linear.views import ImageView, TextView
 
 if TYPE_CHECKING:
     import torch

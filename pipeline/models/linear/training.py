@@ -12,7 +12,6 @@ import numpy as np
 from pipeline.config.registry.models import GRID, TRAININGS
 from pipeline.config.schema.models import FitSettings, TransferSettings
 from pipeline.errors import UsageError
-from pipeline.models.linear.columns import Rows
 from pipeline.models.linear.feature_maps import FeatureMaps
 from pipeline.models.linear.fourier import FourierFeatures, FourierMap, ReservoirSample, bandwidth
 from pipeline.models.linear.mapped import ViewBlock
@@ -20,9 +19,8 @@ from pipeline.models.linear.moments import Expansion, Moments
 from pipeline.models.linear.neighbours import NeighbourText
 from pipeline.models.linear.passes import mapped_moments
 from pipeline.models.linear.projection import EIGENVALUES
-from pipeline.models.linear.text_views import TextView
 from pipeline.models.linear.tuning import GridTrial, PairArrays, PreparedViews, Tuned, tune
-from pipeline.models.linear.views import ImageView
+from pipeline.models.linear.views import ImageView, Rows, TextView
 
 if TYPE_CHECKING:
     import torch

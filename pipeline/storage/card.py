@@ -1,0 +1,285 @@
+"""What a bundle says of itself, whoever made it: the form of its card, what every row of its tables must be, and the
+folders in which bundles lie.
+
+A path is relative and plain, so that it names a photograph below the folder of the photographs and nothing else. An id
+is a name and no size: it is below ID_LIMIT, and whoever looks rows up by id does not count up to the largest.
+"""
+
+import os
+import re
+from collections.abc import Collection
+from contextlib import suppress
+from pathlib import Path
+from typing import Annotated, Any, Literal, Self
+
+import numpy as np
+import pyarrow as pa
+from pydantic import Field, model_validator
+
+from pipeline.config.registry.models import MODELS
+from pipeline.errors import IntegrityError, meant
+from pipeline.storage.files import SHOWN, first_unplain, inside, is_regular
+from pipeline.storage.json_files import Count, Digits, Finite, Form, read_json, require_form
+
+CARD = "card.json"
+OWN = re.compile(
+    r"(images|sentences)\.(faiss|parquet)|(regions|words)\.faiss|fragments\.safetensors|image_regions\.parquet"
+)
+"""Indices and tables, with what tells of the items in them."""
+INDEXED = {
+    "global": {"images": "images", "sentences": "sentences"},
+    "fragments": {"images": "regions", "sentences": "words"},
+}
+"""Kind of bundle -> modality -> its index's name."""
+COLUMNS = {
+    "images": pa.schema(
+        [
+            ("image_id", pa.int64()), ("path", pa.string()), ("split", pa.string()), ("sha256", pa.string()),
+            ("member", pa.string()), ("offset", pa.int64()), ("size", pa.int64()),
+        ]
+    ),
+    "sentences": pa.schema([("sentence_id", pa.int64()), ("image_id", pa.int64()), ("text", pa.string())]),
+}  # fmt: skip
+"""The columns that readers need; a collection's own columns may follow."""
+NUMBER = {"images": "image_id", "sentences": "sentence_id"}
+"""The column of each row's id."""
+ID_LIMIT, SIZE_LIMIT = 1 << 31, 1 << 62
+IDS, PLACES = ("image_id", "sentence_id"), ("path", "member")
+DISTRUST = "get the bundle anew from somebody whom you trust"
+
+Dimensions = Annotated[int, Field(gt=0, le=1 << 24)]
+Positive = Annotated[int, Field(gt=0, lt=1 << 31)]
+Measure = Annotated[float, Field(ge=0, allow_inf_nan=False)]
+Share = Annotated[float, Field(ge=0, le=1)]
+Metric = Literal["inner_product", "euclidean"]
+
+
+# --- the card
+
+
+class File(Form):
+    bytes: Count
+    sha256: Digits
+
+
+class ShortlistForm(Form):
+    nearest: Positive | None
+    shortlist: Positive | None
+    recall: Share = Field(alias="recall@10")
+
+
+class WeightsForm(Form):
+    origin: str
+
+
+class EncoderForm(Form):
+    """The keys that `report` shows; the others are the encoder's `settings`."""
+
+    architecture: str
+    layer: str
+    weights: WeightsForm
+
+
+class TextEncoderForm(Form):
+    kind: str
+
+
+class IndexForm(Form):
+    factory: str
+    metric: Metric
+    dim: Dimensions
+    count: Annotated[int, Field(ge=0, lt=1 << 40)]
+    bytes: Count
+    nprobe: Positive | None
+    efSearch: Positive | None  # noqa: N815  FAISS's own name
+    k_factor: Positive | None
+    queries_per_second: Measure
+    latency_ms: Measure
+    build_seconds: Measure
+    recall: Share = Field(alias="recall@10")
+    shortlist: ShortlistForm | None = None
+
+
+class Score(Form):
+    sum: str
+    global_weight: Finite
+
+
+class ParseForm(Form):
+    engine: str
+    max_words: Positive | None = None
+    package: str | None = None
+
+
+class TrainedOn(Form):
+    """`images` are those with `sentences`, of the `splits` of the run `run`, whose manifest has this fingerprint."""
+
+    run: str
+    splits: list[str]
+    images: Count
+    sentences: Count
+    manifest: str
+
+
+class PartForm(Form):
+    """Which of how many bundles that were built together."""
+
+    number: Count
+    of: Annotated[int, Field(gt=0, le=1 << 16)]
+
+
+class Card(Form):
+    kind: Literal["global", "fragments"] = "global"
+    model: str
+    registered: str
+    metric: Metric
+    dim: Dimensions
+    files: dict[str, File]
+    inputs: dict[str, str]
+    fingerprint: str
+    splits: list[str]
+    data_root: str
+    part: PartForm | None = None
+    name: str | None = None
+    trained_on: TrainedOn | None = None
+    encoders: dict[str, EncoderForm]
+    text_encoders: dict[str, TextEncoderForm] = {}
+    images: IndexForm | None = None
+    sentences: IndexForm | None = None
+    regions: IndexForm | None = None
+    words: IndexForm | None = None
+    score: Score | None = None
+    parse: ParseForm | None = None
+
+    @model_validator(mode="after")
+    def _whole(self) -> Self:
+        indices = [getattr(self, name) for name in INDEXED[self.kind].values()]
+        needed = [self.images]
+        if self.kind == "fragments":
+            needed = [*indices, self.score, *(index and index.shortlist for index in indices)]
+        if None in needed:
+            raise ValueError(f"its kind is {self.kind}, and a part of that is missing")
+        if any((index.dim, index.metric) != (self.dim, self.metric) for index in indices if index):
+            raise ValueError("its indices are of other dimensions or another metric")
+        if self.registered not in {spec.name for spec in MODELS}:
+            raise ValueError(f"its model {self.registered} is not a registered one")
+        parsed = self.parse is not None and self.parse.engine == "spacy"
+        if parsed and (self.parse.max_words is None or "parser" not in self.inputs):
+            raise ValueError("its parser is not named")
+        return self
+
+
+def read_card(folder: Path) -> dict[str, Any]:
+    """The card of the bundle in `folder`. Raises IntegrityError for one without the form of Card, or that names a file
+    outside of the folder."""
+    path = folder / CARD
+    remedy = "give a folder that build-index wrote, or run it again"
+    card = require_form(read_json(path), Card, path, remedy, "is not a bundle's card")
+    for name in card["files"]:
+        inside(folder, name, path)
+    return card
+
+
+# --- rows
+
+
+def require_plain_rows(path: Path, rows: pa.Table, first: int) -> None:
+    """Raises IntegrityError naming the first row of the table at `path` that is not as it must be; `rows` are some of
+    its columns, from row `first` on."""
+    limits = {**dict.fromkeys(IDS, ID_LIMIT), "offset": SIZE_LIMIT, "size": SIZE_LIMIT}
+    for name in limits.keys() & set(rows.column_names):
+        numbers = rows[name].to_numpy()  # of a column with nulls, floats with NaN
+        missing = np.isnan(numbers) if rows[name].null_count else np.zeros(len(numbers), bool)
+        wrong = (numbers < 0) | (numbers >= limits[name]) | (missing if name in IDS else False)
+        if wrong.any():
+            row = int(np.flatnonzero(wrong)[0])
+            value = "null" if missing[row] else int(numbers[row])
+            raise IntegrityError(
+                f"{path} row {first + row}: its {name} is {value}, not from 0 to {limits[name] - 1}; {DISTRUST}"
+            )
+    for name in set(PLACES) & set(rows.column_names):
+        names = rows[name].to_pylist()
+        if (place := first_unplain(names)) is not None:
+            raise IntegrityError(
+                f"{path} row {first + place}: its {name} {repr(names[place])[:SHOWN]} is not a plain relative name;"
+                f" {DISTRUST}"
+            )
+
+
+def require_distinct(path: Path, table: pa.Table, name: str) -> None:
+    """Raises IntegrityError naming a row whose id in the column `name` another row has too."""
+    ids = table[name].to_numpy()
+    first = np.unique(ids, return_index=True)[1]
+    if len(first) < len(ids):
+        row = int(np.setdiff1d(np.arange(len(ids)), first)[0])
+        raise IntegrityError(f"{path} row {row}: its {name} {ids[row]} is that of another row; {DISTRUST}")
+
+
+# --- folders
+
+
+def numbered(folder: Path, number: int) -> Path:
+    """The folder of one of several bundles in `folder`."""
+    return folder / f"{number:02d}"
+
+
+def remove_former(folder: Path, kept: Collection[str]) -> None:
+    """Remove the indices and tables of a former bundle whose names are not among those `kept`."""
+    for path in folder.iterdir():
+        if OWN.fullmatch(path.name) and path.name not in kept and is_regular(path):
+            path.unlink()
+
+
+def remove_bundle(folder: Path) -> None:
+    """Remove the bundle in `folder`, the card first, and then the files that it lists; what else is there stays."""
+    card = folder / CARD
+    if not is_regular(card):
+        return
+    files = [inside(folder, name, card) for name in read_json(card)["files"]]
+    card.unlink(missing_ok=True)
+    for path in files:
+        path.unlink(missing_ok=True)
+    folders = {parent for path in files for parent in path.parents if folder in (parent, *parent.parents)}
+    for parent in sorted(folders, reverse=True):
+        with suppress(OSError):  # not empty
+            parent.rmdir()
+
+
+def bundles_in(folder: Path) -> list[Path]:
+    """`folder`, or the bundles below it, in the order of their numbers or names. Raises IntegrityError where there is
+    none."""
+    if os.path.lexists(folder / CARD):
+        return [folder]
+    if below := [card.parent for card in _below(folder)]:
+        return below
+    reason = f"is not a bundle: it has no {CARD}" if folder.is_dir() else "does not exist"
+    near = [card.parent for above in folder.absolute().parents[:2] for card in _near(above)]
+    known = {str(path) if folder.is_absolute() else os.path.relpath(path) for path in near}
+    remedy = meant(str(folder), known) or f"did you mean {min(known)}? " if known else ""
+    raise IntegrityError(f"{folder} {reason}; {remedy}give a folder that build-index wrote")
+
+
+def only_bundle(folder: Path) -> Path:
+    """The same where there is one. Raises IntegrityError for several."""
+    bundles = bundles_in(folder)
+    if len(bundles) > 1:
+        raise several(folder, bundles)
+    return bundles[0]
+
+
+def several(folder: Path, bundles: Collection[Path]) -> IntegrityError:
+    """The error for a folder with `bundles` of which one has to be chosen."""
+    names = sorted(bundle.relative_to(folder).as_posix() for bundle in bundles)
+    return IntegrityError(f"{folder} is not a bundle; it holds bundles: {', '.join(names)}: give {folder / names[-1]}")
+
+
+def _below(folder: Path) -> list[Path]:
+    """The cards of the bundles of a run, of a folder of bundles, or of several bundles of one model."""
+    cards = {card for pattern in ("*", "*/*", "index/*/*") for card in folder.glob(f"{pattern}/{CARD}")}
+    shown = [card for card in cards if not any(part.startswith(".") for part in card.relative_to(folder).parts)]
+    return sorted(shown, key=lambda card: [(len(part) if part.isdecimal() else 0, part) for part in card.parts])
+
+
+def _near(folder: Path) -> list[Path]:
+    """The card in `folder`, or those of the bundles below it."""
+    return [folder / CARD] if (folder / CARD).is_file() else _below(folder)
