@@ -17,6 +17,8 @@ COLUMNS, IMAGES, ALIGNED = 6, 24, 12
 """Images side by side on a sheet, on one sheet, and on one that shows each twice."""
 TOP, POINTS = 5, 60
 """Regions drawn in an image, and images whose phrases are in the plane."""
+LEAST_COUNT = 5
+"""Places where a word must stand for the table of magnitudes."""
 WORDS = 20
 """Words listed at each end."""
 
@@ -65,7 +67,7 @@ def draw_alignments(run: "Run", model: str, split: str) -> "tuple[list[ReportPic
     from stages.photographs import open_photographs
 
     embeddings = run.embeddings(model)
-    found = _weigh(run, embeddings, run.pairs(split), run.config.align.least_count)
+    found = _weigh(run, embeddings, run.pairs(split), LEAST_COUNT)
     image_id = [region[0] for region in found.regions]
     longest = (
         SheetPicture(image, box[None], np.array([length]), reason or f"{length:.2f}")

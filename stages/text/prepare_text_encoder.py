@@ -46,13 +46,7 @@ def _reads(config, layout, encoder: str) -> Inputs:
 
 
 def _keys(config, encoder: str) -> dict:
-    return {"seed": config.seed, "encoder": config.text_encoder(encoder).decisive(), "tokens": _words(config, encoder)}
-
-
-def _words(config, encoder: str) -> dict:
-    """How texts become the words that have vectors."""
-    keys = {"lowercase", "tokenizer"} if config.text_encoder(encoder).own.vectors else set()
-    return config.tokens.model_dump(include=keys)
+    return {"seed": config.seed, "encoder": config.text_encoder(encoder).decisive()}
 
 
 STAGE = Stage(

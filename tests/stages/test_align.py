@@ -95,7 +95,8 @@ def test_the_longest_words_and_regions_are_listed_and_drawn(run: Path, monkeypat
     sheets: list[list] = []
     monkeypatch.setattr("pipeline.report.photographs.draw_sheet", lambda pictures, _: sheets.append(list(pictures)))
     monkeypatch.setattr("pipeline.report.photographs.drawing", lambda name, sheet: name)
-    opened = open_run(run, REGIONS, {"align": {"least_count": 2}})
+    monkeypatch.setattr("stages.pictures.LEAST_COUNT", 2)
+    opened = open_run(run, REGIONS)
     for block in (5, 1024):
         monkeypatch.setattr("stages.pictures.BLOCK", block)
         _, words = draw_alignments(opened, "dvsa", "train")
