@@ -38,36 +38,33 @@ RECORD = "applied.json"
 def embed_with_bundle(run: Run, bundle: str) -> Callable[[Job], None]:
     """Embed all images, and the sentences where there are some, by the model in the folder `bundle`."""
     opened = Bundle(Path(bundle))
-    queries = QueryEncoder(opened)
-    model = opened.model().details
+    asker, stored = QueryEncoder(opened), opened.model()
+    kept = {key: stored.details[key] for key in ("model", "registered", "vocabulary") if key in stored.details}
+    details = {
+        **kept,
+        "refits": stored.details.get("refits"),
+        "metric": opened.card["metric"],
+        "made_of": opened.card["inputs"]["model"],
+    }
 
-    def embed(job: Job) -> None:
-        shards = {name: run.features.open(name, job.number) for name in queries.encoders}
-        images = queries.embed_image({name: shard["features"] for name, shard in shards.items()})
+    def make(job: Job) -> None:
+        shards = {name: run.features.open(name, job.number) for name in asker.encoders}
+        images = asker.embed_image({name: shard["features"] for name, shard in shards.items()})
         texts = run.manifest.texts(job.number)
-        sides = {"images": images, "sentences": queries.embed_sentences(texts) if texts else images[:0]}
-        ids = {"images": job.image_id, "sentences": job.sentence_id}
-        details = {
-            "model": model["model"], "refits": model.get("refits"), "registered": model["registered"],
-            "metric": opened.card["metric"], "made_of": opened.card["inputs"]["model"],
-            **({"vocabulary": model["vocabulary"]} if "vocabulary" in model else {}),
-        }  # fmt: skip
+        sides = {"images": images, "sentences": asker.embed_sentences(texts) if texts else images[:0]}
         sides = {name: np.ascontiguousarray(side, np.float32) for name, side in sides.items()}
+        ids = {"images": job.image_id, "sentences": job.sentence_id}
         write_embeddings(job.path, sides, ids, details, provenance=job.provenance)
 
-    return embed
+    return make
 
 
 def _reads(_, layout: Layout, bundle: str) -> Inputs:
-    return {f"features/{name}": layout.features(name) for name in _card(bundle)["encoders"]}
+    return {f"features/{name}": layout.features(name) for name in Bundle(Path(bundle)).card["encoders"]}
 
 
 def _writes(layout: Layout, bundle: str) -> Shards:
-    return layout.embeddings(plain(_card(bundle)["model"], bundle))
-
-
-def _card(bundle: str) -> dict:
-    return Bundle(Path(bundle)).card
+    return layout.embeddings(plain(Bundle(Path(bundle)).card["model"], bundle))
 
 
 STAGE = Stage(
@@ -77,7 +74,7 @@ STAGE = Stage(
     names=("bundle",),
     sharded=True,
     reads=_reads,
-    also=lambda _, bundle: {"model": _card(bundle)["inputs"]["model"]},
+    also=lambda _, bundle: {"model": Bundle(Path(bundle)).card["inputs"]["model"]},
     columns=("images", "sentences"),
     writes=_writes,
 )
@@ -94,30 +91,28 @@ def apply_bundle(
     """
     bundle = open_bundle(source).parts[0]  # each has the model
     bundle.check_rows()
-    queries = QueryEncoder(bundle)
-    _require_whole_images(bundle, queries)
-    encoders = [plain(encoder, bundle.folder) for encoder in queries.encoders]
-    run = _begin(photographs, output, changes or {})
-    stages = declared()
+    asker = QueryEncoder(bundle)
+    _require_whole_images(bundle, asker)
+    encoders = [plain(encoder, bundle.folder) for encoder in asker.encoders]
+    run, stages = _begin(photographs, output, changes or {}), declared()
     for encoder in encoders:
-        bundle.encoder(encoder)  # one that is code has to be one's own
         _carry(run, encoder, bundle)
     _ingest(run, stages["ingest"])
     for number, encoder in enumerate(encoders):
         make(run, stages["extract"], (encoder,), others=[] if number else [(other,) for other in encoders[1:]])
     make(run, STAGE, (str(bundle.folder.absolute()),))
-    return Bundle(_index(run, bundle, queries, name or output.absolute().name))
+    return Bundle(_index(run, bundle, asker, name or output.absolute().name))
 
 
-def _require_whole_images(bundle: Bundle, queries: QueryEncoder) -> None:
+def _require_whole_images(bundle: Bundle, asker: QueryEncoder) -> None:
     """Raises UsageError for a model that sees more of an image than its encoders make of the pixels."""
     name = bundle.card["model"]
-    if queries.multi_vector:
+    if asker.multi_vector:
         raise UsageError(
             f"{name} compares regions, and a bundle does not say how to find these; apply the bundle of a model with"
             " one vector an image"
         )
-    for encoder, stored in queries.stored_encoders().items():
+    for encoder, stored in asker.stored_encoders().items():
         if stored_kind(stored.settings).reads != "pixels":
             raise UsageError(
                 f"the encoder {encoder} of {name} takes regions; apply a model on encoders of whole images"
@@ -132,69 +127,62 @@ def _begin(photographs: Path, output: Path, changes: Mapping[str, Any]) -> Run:
     record = layout.file(RECORD).path
     if not record.exists() and (layout.config.exists() or layout.manifest.commit.exists()):
         raise UsageError(f"{output} holds a run of its own; choose another --output")
-    detected = detect(photographs.absolute())
+    collection = detect(photographs.absolute())
     values: dict[str, Any] = {
         "name": as_name(folder.name),
-        "data_root": str(detected.root),
+        "data_root": str(collection.root),
         "results_root": str(folder.parent),
         "demo": {"generate": False},
-        "collection": {**detected.settings(), "default_split": "gallery", "reject_limit": 1.0},
+        "collection": {**collection.settings(), "default_split": "gallery", "reject_limit": 1.0},
         "index": {"splits": list(SPLITS)},
     }
     values = config.merge(values, changes)
-    chosen = config.validate(config.merge(config.read_mapping(config.default_path()), values))
+    settings = config.validate(config.merge(config.read_mapping(config.default_path()), values))
     if not record.exists():
         publish_json(record, {"ingest": ""})
     publish_text(layout.config, yaml.safe_dump(values, sort_keys=False))
-    return Run(folder, chosen)
+    return Run(folder, settings)
 
 
 def _carry(run: Run, encoder: str, bundle: Bundle) -> None:
-    """Put an encoder of the bundle into the run, unless it is there."""
-    stored = bundle.encoder(encoder)
-    artefact = run.layout.encoder(encoder)
+    """Put an encoder of the bundle into the run, unless it is there; one that is code has to be one's own."""
+    stored, artefact = bundle.encoder(encoder), run.layout.encoder(encoder)
     provenance = Provenance(run.root, "apply", 1, {"encoder": stored.fingerprint})
     if not Commits(run.root).is_done(artefact.commit, provenance):
         about = {"settings": stored.settings, "details": stored.details, "provenance": provenance}
         write_parameters(artefact.path / "model.safetensors", ENCODER, stored.tensors, **about)
 
 
-def _ingest(run: Run, stage: Any) -> None:
+def _ingest(run: Run, stage: Stage) -> None:
     """Make the manifest, unless it was made from the same photographs."""
-    record = run.layout.file(RECORD).path
-    digest = run.job(stage, ()).fingerprint
+    record, digest = run.layout.file(RECORD).path, run.job(stage, ()).fingerprint
     if read_json(record).get("ingest") != digest or not run.layout.manifest.commit.exists():
         make(run, stage)
         publish_json(record, {"ingest": digest})
 
 
-def _index(run: Run, bundle: Bundle, queries: QueryEncoder, title: str) -> Path:
+def _index(run: Run, bundle: Bundle, asker: QueryEncoder, name: str) -> Path:
     """Write the bundle; returns its folder."""
-    source = bundle.card
-    manifest = run.manifest
-    settings = run.config.index
-    embeddings = run.embeddings(source["model"])
-    ids = split_ids(manifest, settings.splits)
+    source, manifest, settings = bundle.card, run.manifest, run.config.index
+    embeddings, ids = run.embeddings(source["model"]), split_ids(manifest, settings.splits)
     writer = BundleWriter(run.layout.index(source["model"]).path)
-    about = add_indices(writer, embeddings, ids, settings, run.gpu, _sentences(bundle, queries))
+    about = add_indices(writer, embeddings, ids, settings, run.gpu, _queries(bundle, asker))
     for modality, rows in ids.items():
         writer.add_table(f"{modality}.parquet", getattr(manifest, modality).take(rows))
-    own = {file for file in source["files"] if file.partition(".")[0] in ids}
-    writer.link(bundle, but=own)
-    inputs = {name: digest for name, digest in source["inputs"].items() if not name.startswith("embeddings/")}
+    writer.link(bundle, but={file for file in source["files"] if file.partition(".")[0] in ids})
+    inputs = {key: digest for key, digest in source["inputs"].items() if not key.startswith("embeddings/")}
     inputs |= {**embeddings.inputs, "bundle": source["fingerprint"]}
     card = {key: value for key, value in source.items() if key not in ("files", "part", *ids)}
     digest = fingerprint("applied", 1, {"splits": SPLITS, "index": settings.model_dump()}, inputs)
-    about |= {"splits": list(settings.splits), "data_root": str(manifest.root), "name": title}
+    about |= {"splits": list(settings.splits), "data_root": str(manifest.root), "name": name}
     writer.commit({**card, **about, "inputs": inputs, "fingerprint": digest})
     return writer.folder
 
 
-def _sentences(bundle: Bundle, queries: QueryEncoder) -> np.ndarray | None:
+def _queries(bundle: Bundle, asker: QueryEncoder) -> np.ndarray | None:
     """Sentences of the bundle, to measure an index of images with; None where it has none in plain words."""
     table = bundle.packed_table("sentences")
-    records = table.records(evenly_spaced(table.num_rows, QUERIES))
-    texts = [record["text"] for record in records if record["text"]]
+    texts = [row["text"] for row in table.records(evenly_spaced(table.num_rows, QUERIES)) if row["text"]]
     with suppress(UsageError):
-        return queries.embed_sentences(texts) if texts else None
+        return asker.embed_sentences(texts) if texts else None
     return None
