@@ -130,7 +130,7 @@ LINES = {
     ),
     "stages/rules/results.smk": ("", RULE),
     "pipeline/images/boxes.py": ("    return known\n", HALVES, 'Propose]] = {\n', '"halves": lambda *_: halve,\n'),
-    "pipeline/config/images.py": ('    proposals: Literal["boxes", ', '"halves", ', "", CELLS),
+    "pipeline/config/images.py": ('    proposals: Literal["boxes", ', '"halves", ', "l2 | (none)\"\n    )\n", CELLS),
     "pipeline/collections/formats/__init__.py": (
         "formats import (\n", "    reds,\n", "Iterator[Record]]] = {\n", '"reds": reds.read,\n',
     ),
