@@ -22,7 +22,7 @@ from pipeline.text.sequences import Tokens
 WORDS, WORD_DIM, SENTENCES, REGIONS, WARM = 8000, 300, 5, 20, 10
 SETTINGS = {
     "dimensions": 512, "loss": "info-nce", "score": "cosine", "negatives": "all", "reduction": "mean",
-    "contrastive": 1, "resampled": "batch", "margin": 0.2, "temperature": 0.1, "optimiser": "adam", "adagrad_reset": 5,
+    "contrastive": 1, "resampled": "batch", "margin": 0.2, "temperature": 0.1, "optimiser": "adam",
     "learning_rate": 0.001, "decay": 1.0, "weight_decay": 0.0, "penalty": 0.0, "averaging": 0.98, "dropout": 0.3,
     "encoder_dropout": 0.0, "clip": 2.0, "batch_size": 100, "epochs": 10**6, "patience": 10**6, "precision": "auto",
     "checkpoint_seconds": 60,

@@ -84,7 +84,7 @@ def time_epoch(trees: Trees, dimensions: int) -> dict:
     images = torch.from_numpy(rng.standard_normal((len(trees) // 5 + 1, IMAGE_DIM), dtype=np.float32))
     owners = np.arange(len(trees)) // 5
     schedule = TrainingSchedule(
-        optimiser="adagrad", adagrad_reset=5, learning_rate=0.01, decay=1, weight_decay=0, penalty=0, averaging=0,
+        optimiser="adagrad", learning_rate=0.01, decay=1, weight_decay=0, penalty=0, averaging=0,
         clip=2, batch_size=BATCH, epochs=1, patience=1, resampled="batch", seed=0,
     )  # fmt: skip
     training = Training(

@@ -169,15 +169,13 @@ class TextMaterial:
     """What the text encoder `name` of a run is made from; see pipeline.text.text_encoder.TextMaterial."""
 
     def __init__(self, run: Run, name: str) -> None:
-        tokens = run.config.tokens
         self.run = run
         self.name = name
         self.own = run.config.text_encoder(name).own
         self.seed = run.config.seed
         self.words = TermSettings(
-            tokens.lowercase, tokens.tokenizer, lemmatise=False, stop_words=(), max_ngram=1,
-            max_characters=LONGEST_NGRAM,
-        )  # fmt: skip
+            True, "words", lemmatise=False, stop_words=(), max_ngram=1, max_characters=LONGEST_NGRAM
+        )
 
     def texts(self) -> Iterable[str]:
         return self.run.manifest.texts_of("train")

@@ -31,7 +31,6 @@ TINY = {
     "demo": {"train": 90, "dev": 20, "test": 20, "weak": 30},
     "fit": {"dimensions": [8, 16], "image_ridge": [0.1, 1], "text_ridge": [1], "eigenvalue_power": [0, 1]},
     "transfer": {"beta": [0.3], "auxiliary_dimensions": [8], "features": 40, "neighbours": 5},
-    "kcca": {"landmarks": 60},
     "wsabie_sgd": {"learning_rate": [1], "max_norm": [10], "dimensions": 8, "epochs": 5},
     "wsabie_adagrad": {"max_norm": [10], "dimensions": 8, "epochs": 5},
     "study": {

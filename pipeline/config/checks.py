@@ -136,7 +136,7 @@ def _variants(config: "Config") -> Iterator[str]:
             yield str(error)
             continue
         spec = model_spec(variant.model)
-        shared = {"dim", "window", "epochs"} if words.source == "corpus" else set()
+        shared = {"dim"} if words.source == "corpus" else set()
         for part, used in (
             ("fit", spec.fit_keys),
             ("transfer", TRAININGS[variant.training]),

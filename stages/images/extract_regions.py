@@ -116,7 +116,7 @@ def _detector(run: Run, preparation: "Preparation") -> "Callable[[list[Photograp
         state, source = states.parse(data, chosen.file), chosen.file
     else:
         state, source = download_detector(chosen.architecture)
-    network = build_detector(chosen.architecture, state, source, settings.regions.min_score)
+    network = build_detector(chosen.architecture, state, source)
     device = run.device
 
     def find(photographs: "list[Photograph]") -> "Iterator[Candidates]":

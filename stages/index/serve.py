@@ -92,9 +92,9 @@ def command(
     settings = run.config if run else config.load(config_path)
     chosen = settings.serve.model_dump() | {"max_sentence_chars": settings.collection.max_sentence_chars}
     chosen |= {"top": top} if top else {}
-    limits = Limits(**{field.name: chosen[field.name] for field in fields(Limits)})
+    limits = Limits(**{field.name: chosen[field.name] for field in fields(Limits) if field.name in chosen})
     if limits.top > limits.max_top:
-        raise UsageError(f"{limits.top} results are more than serve.max_top allows ({limits.max_top}); ask for fewer")
+        raise UsageError(f"{limits.top} results are more than a request may ask for ({limits.max_top}); ask for fewer")
     for folder in bundles if trust_code else ():
         open_bundle(folder).trust_code()
     folders = _name_all(bundles)

@@ -156,7 +156,7 @@ def _describe_generator(config: "Config", name: str) -> dict[str, Any]:
     found |= _name_encoders(config, config.model(space).encoders if inside else generator.encoders)
     found |= {"space": space} if inside else {}
     further = config.language_text.file if generator.spec.text else None
-    found |= {"candidates": config.describe.candidates.count} if generator.spec.text else {}
+    found |= {"candidates": config.describe.candidates} if generator.spec.text else {}
     return {**found, "learns from": f"train and {Path(further).name}" if further else "train"}
 
 

@@ -13,7 +13,7 @@ def build_token_vocabulary(run: Run, job: Job) -> None:
     from stages.texts import learn_vocabulary, measure_coverage
 
     tokens = run.config.tokens
-    settings = TermSettings(tokens.lowercase, tokens.tokenizer, lemmatise=False, stop_words=(), max_ngram=1)
+    settings = TermSettings(True, "words", lemmatise=False, stop_words=(), max_ngram=1)
     chosen = {"size": tokens.size, "min_count": tokens.min_count, "idf": False, "normalise": False}
     vocabulary = learn_vocabulary(run, "tokens", settings, **chosen)
 

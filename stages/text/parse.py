@@ -96,7 +96,7 @@ def _run_spacy(run: Run) -> Engine:
 
     def engine(rows: "ShardRows", texts: list[str]) -> "Iterator[Parsed]":
         batches = [texts[at : at + BATCH] for at in range(0, len(texts), BATCH)]
-        outcomes = isolated_map(BatchParser(partial(load_parser, name), chosen.max_words), batches, chosen.workers)
+        outcomes = isolated_map(BatchParser(partial(load_parser, name)), batches, chosen.workers)
         for batch, outcome in zip(batches, outcomes, strict=True):
             if isinstance(outcome, Failure):
                 outcome = [fall_back(text, f"its batch could not be parsed: {outcome.reason}") for text in batch]
@@ -131,7 +131,9 @@ def _engine_keys(config: "Config") -> dict:
     """What decides the parses beside the sentences and the parser."""
     if config.parse.engine == "files":
         return {"engine": "files"}
-    return {"engine": "spacy", **config.parse.model_dump(include={"pipeline", "max_words"})}
+    from pipeline.text.parsing import MAX_WORDS
+
+    return {"engine": "spacy", "pipeline": config.parse.pipeline, "max_words": MAX_WORDS}
 
 
 def _reads(config, layout) -> Inputs:

@@ -46,18 +46,12 @@ def _reads(config, layout, encoder: str) -> Inputs:
 
 
 def _keys(config, encoder: str) -> dict:
-    return {"seed": config.seed, "encoder": config.text_encoder(encoder).decisive(), "tokens": _words(config, encoder)}
-
-
-def _words(config, encoder: str) -> dict:
-    """How texts become the words that have vectors."""
-    keys = {"lowercase", "tokenizer"} if config.text_encoder(encoder).own.vectors else set()
-    return config.tokens.model_dump(include=keys)
+    return {"seed": config.seed, "encoder": config.text_encoder(encoder).decisive()}
 
 
 STAGE = Stage(
     prepare_text_encoder,
-    version=7,
+    version=8,
     names=("encoder",),
     choices=lambda config: [(one.name,) for one in config.prepared_text_encoders],
     keys=_keys,

@@ -4,7 +4,7 @@ from pathlib import Path
 
 from pipeline.run import Inputs, Job, Outside, Run, Stage
 
-LEARNED = {"dim", "window", "epochs", "predicts"}
+LEARNED = {"dim", "predicts"}
 """The settings that decide the vectors."""
 
 

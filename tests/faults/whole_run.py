@@ -21,21 +21,20 @@ NETWORK = {
     "extract": {"precision": "float32", "batch_size": 4, "checkpoint_images": 4, "decode_workers": 0},
     "regions": {"encoders": ["tuned"], "count": 2, "context": 2, "checkpoint_images": 4, "dimensions": 4},
     "finetune": {
-        "splits": ["train"], "side": 32, "context": 2, "iterations": 5, "images": 2, "held_out_images": 2,
-        "candidates": 4, "precision": "float32", "checkpoint_seconds": 0,
+        "splits": ["train"], "side": 32, "context": 2, "iterations": 5, "images": 2,
+        "precision": "float32", "checkpoint_seconds": 0,
     },
     "parse": {
         "treebank": dict.fromkeys(("train", "dev", "test"), "treebank.conllu"),
         "training": {"epochs": 2},
     },
     "tokens": {"min_count": 2},
-    "word_vectors": {"dim": 8, "epochs": 2},
+    "word_vectors": {"dim": 8},
     "train_defaults": SMALL,
     "hmlstm": {"simplified_epochs": 1, "correspondence_epochs": 1},
     "dvsa": {"hidden": 6, **SMALL},
     "variants": {"gru-csls": {"model": "gru", "csls": True}, "dvsa-csls": {"model": "dvsa", "csls": True}},
     "ensembles": {"both": {"members": ["ncca", "gru"]}},
-    "align": {"least_count": 1},
     "language_defaults": {**{key: SMALL[key] for key in SMALL if key != "dimensions"}, "averaging": 0},
     "mrnn": {"dimensions": 8, "word_dim": 8},
     "mrnn_regions": {"dimensions": 8, "word_dim": 8, "snippets": "dvsa"},
@@ -82,11 +81,10 @@ CONFIGS = {
                 }
             },
             "transfer": {
-                "beta": [0.3], "auxiliary_dimensions": [4], "features": 12, "sample": 20, "neighbours": 3,
+                "beta": [0.3], "auxiliary_dimensions": [4], "features": 12, "neighbours": 3,
             },
-            "kcca": {"landmarks": 20},
             **dict.fromkeys(
-                ("wsabie_sgd", "wsabie_adagrad"), {"max_norm": [10], "dimensions": 4, "epochs": 2, "interval": 1}
+                ("wsabie_sgd", "wsabie_adagrad"), {"max_norm": [10], "dimensions": 4, "epochs": 2}
             ),
             "study": {
                 "folds": 3, "draws": 1, "further_draws": 1, "sizes": [1, 1, 1], "transfer_sizes": [1, 1, 1],

@@ -11,10 +11,9 @@ from scipy.linalg import eigh
 
 from pipeline.config.registry.models import model_spec
 from pipeline.models.linear.accumulation import MomentsAccumulator
-from pipeline.models.linear.mapped import ViewBlock
 from pipeline.models.linear.training import FitTask, Sets
 from pipeline.models.linear.tuning import PairArrays, Tuned
-from pipeline.models.linear.views import ImageView
+from pipeline.models.linear.views import ImageView, ViewBlock
 
 D, TERMS, C, C1, IMAGE_RIDGE, TEXT_RIDGE = 9, 12, 4, 3, 0.05, 0.2
 VIEW = ImageView(("net",), (D,), ())

@@ -7,13 +7,18 @@ from sklearn.metrics.pairwise import rbf_kernel
 
 from pipeline.models.linear.accumulation import MomentsAccumulator
 from pipeline.models.linear.cca import CCASolver
-from pipeline.models.linear.feature_maps import FeatureMaps, mapped_columns
-from pipeline.models.linear.fourier import FourierFeatures, FourierMap, bandwidth
+from pipeline.models.linear.feature_maps import (
+    FeatureMaps,
+    FourierFeatures,
+    FourierMap,
+    NeighbourText,
+    bandwidth,
+    mapped_columns,
+)
 from pipeline.models.linear.kernels import KernelFeatures
-from pipeline.models.linear.mapped import ViewBlock
 from pipeline.models.linear.moments import Expansion, Moments
-from pipeline.models.linear.neighbours import NeighbourText
 from pipeline.models.linear.passes import mapped_moments
+from pipeline.models.linear.views import ViewBlock
 
 
 def make_block(seed: int, n: int = 90, dim_x: int = 12, dim_y: int = 9) -> ViewBlock:

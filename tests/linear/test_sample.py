@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 from scipy import sparse
 
-from pipeline.models.linear.fourier import ReservoirSample
+from pipeline.models.linear.feature_maps import ReservoirSample
 
 ROWS = np.arange(60, dtype=np.float32)[:, None] * np.ones(3, np.float32)
 

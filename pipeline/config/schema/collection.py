@@ -45,8 +45,6 @@ class CollectionSettings(Section):
     )
     max_sentence_chars: Positive = key(2000, "longer sentences, and fields of documents, are rejected")
     max_image_pixels: Positive = key(64_000_000, "larger images are rejected before they are decoded")
-    min_image_side: Positive = key(8, "pixels")
-    max_aspect_ratio: Positive = key(20, "longer side over shorter")
     decode_seconds: AboveZero = key(
         10, "of a processor, that decoding one image may take; one that takes longer is rejected"
     )
@@ -57,6 +55,7 @@ class CollectionSettings(Section):
         " (docs/own-data.md)",
     )
     takedown: str | None = key(None, "a list of images, one name a line, that the run must hold no trace of")
+    memory_gb: AboveZero = key(1, "of tables that `ingest` sorts and joins in memory; more of them lies on the disk")
     reject_limit: Share = key(0.05, "exit code 3 when a larger share of the images, or of the sentences, is rejected")
 
     @property

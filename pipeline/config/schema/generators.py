@@ -19,7 +19,6 @@ from pipeline.config.schema.section import (
     Section,
     Seed,
     Seeds,
-    Share,
     key,
 )
 
@@ -103,27 +102,6 @@ class ExtraTextSettings(Section):
     treebank: str | None = key(None, "CoNLL-U that sc-nlm's tagger learns from; null: sc-nlm cannot be trained")
 
 
-class CandidatesSettings(Section):
-    """How lbl, mnlm and sc-nlm make and rank candidates (Kiros et al. 2014, supplement 5.2).
-
-    `count` of them for every image, each from one of the conditioning vectors: the image's embedding, and the mean of
-    its `neighbours` nearest words and as many sentences. Words are drawn at `temperature` where no parts of speech
-    guide them. Structures are those of training sentences of `shortest` to `longest` words. A candidate's score is its
-    cosine with the image, times `repeat_penalty` for every repetition of a word that is no stop word (see
-    `candidates.penalise` for a negative one), plus `language_weight` times the trigram's log probability a word.
-    """
-
-    count: Positive = key(300, "for each image; the paper makes 1000")
-    neighbours: Positive = key(5, "words and sentences whose mean is the second conditioning vector")
-    temperature: AboveZero = key(0.7, "lbl, mnlm: at which words are drawn")
-    shortest: Positive = key(4, "words of a structure at least")
-    longest: Positive = key(12, "words at most")
-    repeat_penalty: Share = key(
-        0.8, "what a repeated word, unless a stop word, leaves of a positive cosine; a negative one falls as far"
-    )
-    language_weight: NonNegative = key(0.2, "of the trigram's log probability a word")
-
-
 class DescribeSettings(Section):
     splits: tuple[Described, ...] = key(("test",), "described and judged one by one")
     boxes: bool = key(False, "likewise the boxes with labels, by the noun phrases that name them (docs/trees.md)")
@@ -134,14 +112,11 @@ class DescribeSettings(Section):
     top: Positive = key(5, "descriptions of an image, best first; the first one is judged")
     beam: Positive = key(7, "mrnn: hypotheses kept; 1 is greedy")
     length_power: NonNegative = key(0.7, "mrnn: log probabilities are divided by length ** this")
-    longest: Positive = key(20, "mrnn: words of a sentence at most")
     temperature: AboveZero | None = key(
         None, "mrnn: null seeks the best sentence; a number draws some at this temperature"
     )
-    batch_size: Positive = key(256, "images described at once")
-    shown: Positive = key(200, "images on the page, the first ones; the lists have all")
-    candidates: CandidatesSettings = key(
-        CandidatesSettings, "lbl, mnlm, sc-nlm: sentences that the best are chosen from"
+    candidates: Positive = key(
+        300, "lbl, mnlm, sc-nlm: sentences for each image, of which the best are taken; 1000 in Kiros et al. 2014"
     )
     meteor: bool = key(True, "where there is Java; it and BLEU, ROUGE-L, CIDEr need jointspace[metrics]")
 

@@ -6,13 +6,10 @@ from pydantic import Field, model_validator
 
 from pipeline.config.schema.section import (
     AboveZero,
-    BelowOne,
     Count,
     Name,
     NonNegative,
-    Number,
     Positive,
-    PositiveShare,
     Precision,
     Section,
     Share,
@@ -69,24 +66,6 @@ class ExtractSettings(Section):
         return self.model_dump(include={"precision", "storage"})
 
 
-class GridSettings(Section):
-    """Windows at several scales: each of `scales` (of the image's sides), `aspects` (width / height, times the
-    image's own), and neighbours sharing `overlap` of their sides."""
-
-    scales: Annotated[tuple[PositiveShare, ...], Field(min_length=1)] = key((0.67, 0.5, 0.33), "of the image's sides")
-    aspects: Annotated[tuple[AboveZero, ...], Field(min_length=1)] = key(
-        (1, 2, 0.5), "width over height, times the image's own"
-    )
-    overlap: BelowOne = key(0.5, "of neighbouring windows, of their sides")
-
-
-class SearchSettings(Section):
-    """Selective search: `mode` is fast or quality; wider images are made `width` pixels wide first."""
-
-    mode: Literal["fast", "quality"] = key("fast", "fast | quality")
-    width: Positive = key(500, "pixels; wider images are made narrower first")
-
-
 class DetectorSettings(Section):
     architecture: str = key(
         "fasterrcnn_mobilenet_v3_large_320_fpn", "torchvision's detectors that begin with fasterrcnn"
@@ -111,23 +90,17 @@ class RegionsSettings(Section):
     )
     boxes: str | None = key(None, "a file of boxes under data_root, or a folder of them; null: the collection's")
     count: Positive = key(19, "regions of an image beside the whole image (Karpathy and Fei-Fei 2015, Niu et al. 2017)")
-    min_score: Number = key(0.0, "of a proposal")
-    min_side: Annotated[Number, Field(ge=1)] = key(4, "pixels; smaller proposals are left out")
     iou: Share = key(0.7, "of two proposals that overlap more, the one of lower score is left out")
     fill: bool = key(True, "make up the number with windows of the grid")
-    grid: GridSettings = key(GridSettings, "windows of proposals grid, and those that fill up")
-    search: SearchSettings = key(SearchSettings, "selective-search; needs jointspace[selective-search]")
     detector: DetectorSettings = key(DetectorSettings, "faster-rcnn")
     features: Literal["crops", "roi-align"] = key(
         "crops", "crops (every region through the network) | roi-align (one map an image)"
     )
     crop_side: Positive | None = key(None, "crops: pixels that a region is warped to; null for the encoder's own side")
     context: Count = key(16, "crops: of these, from around the box on each side")
-    map_side: Positive = key(384, "roi-align: pixels of the image's shorter side")
     score: Literal["proposal", "classifier"] = key(
         "proposal", "proposal | classifier (highest foreground probability; encoders of finetune)"
     )
-    candidates: Positive = key(60, "score classifier: proposals that are judged, of which `count` remain")
     dimensions: Positive | None = key(
         None, "principal components that models read in place of a region's features; null: the features"
     )
@@ -145,11 +118,6 @@ class RegionsSettings(Section):
         )
 
 
-class FinetuneGridSettings(GridSettings):
-    scales: Annotated[tuple[PositiveShare, ...], Field(min_length=1)] = key((0.5, 0.35, 0.25, 0.18), "as in regions")
-    aspects: Annotated[tuple[AboveZero, ...], Field(min_length=1)] = key((1, 0.5), "as in regions")
-
-
 class FinetuneSettings(Section):
     start: Literal["untrained", "torchvision", "file"] = key(
         "untrained", "untrained (drawn from `seed`) | torchvision (downloaded) | file"
@@ -157,30 +125,19 @@ class FinetuneSettings(Section):
     file: str | None = key(None, "start: file; safetensors or a state dict, under weights_root")
     sha256: str | None = key(None, "of that file; null accepts any and records it")
     splits: Annotated[tuple[Split, ...], Field(min_length=1)] = key(("train", "weak"), "whose boxes are learned from")
-    held_out: Split = key("dev", "whose boxes the mean average precision is of")
     side: Positive = key(64, "pixels that regions are warped to")
     context: Count = key(8, "of these, from around the box on each side")
     iterations: Positive = key(300, "steps of gradient descent")
     images: Positive = key(32, "in a batch")
-    positives: Positive = key(1, "regions of an object from each")
-    background: Positive = key(3, "regions of none from each")
-    positive_iou: PositiveShare = key(0.5, "least overlap of the former with an object's box")
-    background_iou: PositiveShare = key(0.5, "the latter overlap every object's box by less")
     learning_rate: AboveZero = key(
         0.03, "at its highest; it rises for a tenth of the iterations, then falls by a cosine"
     )
     body_rate: NonNegative = key(0.1, "times it: that of weights that begin as torchvision's or a file's")
-    momentum: BelowOne = key(0.9, "of gradient descent")
-    weight_decay: NonNegative = key(0.0005, "likewise")
-    clip: AboveZero = key(100, "greatest norm of the gradient")
     precision: Precision = key("auto", "auto (bfloat16 where the hardware has it) | float32 | bfloat16")
     checkpoint_seconds: NonNegative = key(30, "a killed job repeats at most about this long")
-    held_out_images: Positive = key(50, "the first ones of the held-out split that have boxes")
     proposals: Literal["grid", "selective-search"] = key(
         "grid", "grid | selective-search: where objects are sought in these"
     )
-    grid: FinetuneGridSettings = key(FinetuneGridSettings, "as in regions")
-    candidates: Positive = key(300, "the most places in an image where objects are sought")
 
     @model_validator(mode="after")
     def _file_goes_with_start(self) -> "FinetuneSettings":

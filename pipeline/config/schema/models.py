@@ -60,7 +60,7 @@ class TransferSettings(Section):
     none: 0). `auxiliary_dimensions` is c1 and `auxiliary_power` the t of the auxiliary CCA,
     of `auxiliary_eigenvalues`. `weight` is the length of
     the stacked columns relative to that of the original ones. `rule` and `bandwidth` (in multiples of sigma),
-    `features` (m) and `sample` (rows that sigma is measured on) make the random Fourier map; `neighbours` is k of
+    and `features` (m) make the random Fourier map; `neighbours` is k of
     text-feature and `neighbour_share` the total variance of its mean texts over that of the image view.
     """
 
@@ -77,9 +77,6 @@ class TransferSettings(Section):
     )
     bandwidth: AboveZeros = key((1,), "sae: multiples of sigma, the mean distance to the 50th neighbour")
     features: Positive = key(3000, "sae: dimensions of the random Fourier map")
-    sample: Annotated[Positive, Field(ge=2)] = key(
-        2000, "sae: target images, and sentences, that sigma is measured on, drawn at random"
-    )
     neighbours: Positive = key(50, "text-feature: k")
     neighbour_share: NonNegatives = key(
         (0.03, 0.1, 0.3, 1), "text-feature: total variance of the mean texts, as a share of the image view's"
@@ -97,9 +94,6 @@ class KernelsSettings(Section):
 
     image_kernel: Kernel = key("rbf", "linear | rbf | laplacian | cosine | polynomial, as scikit-learn has them")
     text_kernel: Kernel = key("cosine", "likewise")
-    image_gamma: AboveZero = key(0.5, "of rbf and laplacian, in units of one over the view's total variance")
-    text_gamma: AboveZero = key(0.5, "likewise")
-    landmarks: Positive = key(2000, "exact for fewer training rows; Nystroem's approximation above")
     score: Literal["cosine", "product", "distance"] = key(
         "cosine", "cosine (Gong et al. 2014, equation 2) | product | distance (Socher et al. 2014, section 5)"
     )
@@ -112,13 +106,8 @@ class WsabieSettings(Section):
     max_norm: AboveZeros = key(
         (10, 20, 50, 100, 200), "alpha, the greatest squared length of a column; the paper's are 50 to 200"
     )
-    search: Literal["lines", "grid"] = key("lines", "lines (every rate, then every alpha) | grid (every pair of them)")
     dimensions: Positive = key(96, "c")
     epochs: Positive = key(300, "at most")
-    batch: Positive = key(256, "pairs a step")
-    max_samples: Positive = key(1000, "negatives sampled for a pair before it counts as fulfilled")
-    interval: Positive = key(2, "epochs between two looks at dev")
-    patience: Positive = key(5, "looks without a better one, after which training stops")
 
 
 class WsabieAdaGradSettings(WsabieSettings):
@@ -147,7 +136,6 @@ class TrainSettings(Section):
     margin: NonNegative = key(0.2, "ranking: alpha")
     temperature: AboveZero = key(0.05, "info-nce")
     optimiser: Optimiser = key("adam", "adam | sgd | momentum (sgd with a momentum of 0.9) | adagrad")
-    adagrad_reset: Positive = key(5, "adagrad: epochs after which its sums begin again")
     learning_rate: AboveZero = key(0.001, "at the beginning")
     decay: PositiveShare = key(0.85, "of the learning rate, every epoch")
     weight_decay: NonNegative = key(0, "pull towards zero (what starts from an ncca: to there; trees: the identity)")

@@ -43,7 +43,6 @@ class StudySettings(Section):
     encoders: tuple[Encoder, ...] = key(
         (), "further encoders beside the run's, as Table 1 compares them; keys as above"
     )
-    protocol: Protocol = key("first-sentence", "as in Gong et al. 2014")
     sizes: tuple[Positive, Positive, Positive] = key((1, 3, 5), "target sets of Tables 1, 2 and 4, in folds")
     transfer_sizes: tuple[Positive, Positive, Positive] = key((1, 3, 5), "target sets of Table 5, in folds")
     weak_sizes: tuple[Positive, Positive, Positive, Positive] = key((1, 2, 3, 5), "auxiliary sets of Table 6, in folds")
@@ -75,7 +74,6 @@ class PhrasesSettings(Section):
 class AlignSettings(Section):
     splits: tuple[Described, ...] = key(("test",), "whose sentences are aligned with their images")
     beta: NonNegative = key(0.1, "gain of neighbouring words in one region, in units of a word's product with it")
-    least_count: Positive = key(5, "places where a word must stand for the table of magnitudes")
 
 
 class CslsSettings(Section):
@@ -103,7 +101,6 @@ class IndexSettings(Section):
     candidates: Literal["auto"] | Annotated[tuple[str, ...], Field(min_length=1)] = key(
         "auto", "what is measured above exact_limit, or a list: [HNSW32, 'IVF1024,SQ8', ...]"
     )
-    sample: Annotated[Positive, Field(ge=1000)] = key(50_000, "vectors that candidates are measured on")
     shortlist: ShortlistSettings = key(
         ShortlistSettings, "multi-vector models above exact_limit; these have IVF,Flat, whatever candidates says"
     )
@@ -145,18 +142,12 @@ class ReproduceSettings(Section):
 
 class ServeSettings(Section):
     top: Positive = key(12, "results of a request that names no number")
-    max_top: Positive = key(200, "most results that a request may ask for")
     among: Count = key(
         0, "arithmetic: the nearest that are re-sorted by distance to their mean (Kiros et al. 2014: 4); 0 for none"
     )
-    max_upload_bytes: Positive = key(
-        20_000_000, "of a photograph; larger ones are refused before they have all arrived"
-    )
     max_upload_pixels: Positive = key(50_000_000, "of a photograph that is uploaded, by its header")
-    upload_seconds: AboveZero = key(30, "in which a request must have arrived, from the end of its headers")
     max_connections: Positive = key(1000, "uvicorn's limit_concurrency: open at a time; more are answered with 503")
     max_requests: Positive = key(64, "answered or waiting at a time, half of them uploads; more are refused with 503")
-    max_descriptions: Positive = key(16, "photographs being described or waiting for it; more are refused with 503")
     originals: bool | None = key(
         None,
         "give photographs' files with what cameras wrote into them: true | false; null: where only this machine"

@@ -178,10 +178,6 @@ class TextSettings(TextKindSettings):
 
     remedy: ClassVar[str] = "raise text.size or lower text.min_count"
 
-    lowercase: bool = key(True, "before anything else")
-    tokenizer: Literal["treebank", "words"] = key(
-        "words", "words (runs of letters and digits) | treebank (nltk); characters in scripts without spaces"
-    )
     lemmatise: bool = key(
         True,
         "by simplemma, where most words of the training sentences are English; lemmas are words that occur in them",
@@ -209,10 +205,6 @@ class TextSettings(TextKindSettings):
 class TokenVocabularySettings(Section):
     remedy: ClassVar[str] = "raise tokens.size or lower tokens.min_count"
 
-    lowercase: bool = key(True, "before anything else")
-    tokenizer: Literal["treebank", "words"] = key(
-        "words", "words (runs of letters and digits) | treebank (nltk); characters in scripts without spaces"
-    )
     size: Positive = key(20_000, "the most common words of the training sentences; all others are one unknown word")
     min_count: Positive = key(2, "training sentences that a word must occur in")
 
@@ -224,8 +216,6 @@ class WordVectorsSettings(Section):
     file: str | None = key(None, "source file: GloVe or word2vec, under weights_root")
     format: Literal["text", "binary"] = key("text", "of that file: text | binary (word2vec)")
     dim: Positive = key(300, "of vectors that are drawn or learned; a file has its own")
-    window: Positive = key(5, "source corpus: words on each side that a word is to predict")
-    epochs: Positive = key(10, "likewise: passes over the sentences")
     predicts: Literal["context", "word"] = key(
         "context", "likewise: a word its context (skip-gram), or the context the word (CBOW; Kiros et al. 2014)"
     )
@@ -255,7 +245,6 @@ class ParseSettings(Section):
     )
     brackets: str | None = key("trees.brackets", "files: phrase trees under data_root; null: phrases from dependencies")
     pipeline: str | None = key(None, "spacy: an installed package, or folder under weights_root; null: train-parser's")
-    max_words: Positive = key(100, "spacy: longer sentences become chains")
     workers: Count = key(2, "spacy: processes that parse; 0 for none")
     treebank: TreebankSettings = key(
         TreebankSettings, "CoNLL-U that train-parser learns from, under weights_root, plain or .gz"

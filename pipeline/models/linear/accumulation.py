@@ -11,7 +11,7 @@ from scipy import sparse
 from scipy.linalg.blas import get_blas_funcs
 
 from pipeline.models.linear.moments import Moments, mirror
-from pipeline.models.linear.views import Rows, map_parts, parts_of, spans
+from pipeline.models.linear.views import Rows, map_parts, parts_of, spans, sum_by_owner
 
 BLOCK_ROWS = 4096
 """Images in one block: enough for BLAS, few enough for single precision."""
@@ -159,23 +159,9 @@ class MomentsAccumulator:
                 self._yy[columns, rows] = self._yy[rows, columns].T
 
 
-def sum_by_owner(y: Rows, owners: np.ndarray, n: int) -> Rows:
-    """(n, d): the sum of the rows of y of each owner."""
-    if len(owners) == n and (owners == np.arange(n)).all():
-        return y
-    left = owner_matrix(owners, n)
-    return map_parts(y, lambda part: left @ part)
-
-
 def scale_rows(part: Any, factors: np.ndarray) -> Any:
     """Row i of `part`, dense or sparse, times factors[i]."""
     return sparse.csr_array(part.multiply(factors[:, None])) if sparse.issparse(part) else part * factors[:, None]
-
-
-def owner_matrix(owners: np.ndarray, n: int) -> sparse.csr_array:
-    """(n, m) with a 1 at (owners[j], j)."""
-    ones = np.ones(len(owners), np.float32)
-    return sparse.csr_array((ones, (owners, np.arange(len(owners)))), shape=(n, len(owners)))
 
 
 LETTERS = {np.dtype(np.float32): ("s", ctypes.c_float), np.dtype(np.float64): ("d", ctypes.c_double)}

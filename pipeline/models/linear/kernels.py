@@ -16,6 +16,11 @@ from pipeline.models.linear.training import FitTask
 from pipeline.models.linear.tuning import PreparedViews, Tuned, tune
 from pipeline.models.linear.views import Rows, one_matrix, stack_blocks
 
+GAMMA = 0.5
+"""Of the kernels rbf and laplacian, in units of one over the view's total variance."""
+LANDMARKS = 2000
+"""With fewer training rows the kernels are exact."""
+
 
 class KernelFeatures:
     """Rows in the feature space of a kernel: k(row, landmarks) K^-1/2, whose inner products are the kernel on them.
@@ -90,8 +95,8 @@ class KernelCCA(NormalizedCCA):
         x = np.concatenate([block.x for block in blocks])
         y = one_matrix(stack_blocks([block.y for block in blocks]))
         maps = FeatureMaps(
-            KernelFeatures.fit(x, settings.image_kernel, settings.image_gamma, settings.landmarks, task.seed),
-            KernelFeatures.fit(y, settings.text_kernel, settings.text_gamma, settings.landmarks, task.seed),
+            KernelFeatures.fit(x, settings.image_kernel, GAMMA, LANDMARKS, task.seed),
+            KernelFeatures.fit(y, settings.text_kernel, GAMMA, LANDMARKS, task.seed),
         )
         prepared = PreparedViews(mapped_moments(task.sets.target, blocks, maps), maps)
         return tune(SCORES[settings.score], task.view, task.text, prepared, task.dev, task.own_grid, task.progress)

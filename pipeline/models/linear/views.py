@@ -283,3 +283,33 @@ def weightings(tried: Mapping[str, Sequence[float]]) -> list[dict[str, float]]:
     """Every combination of the weights `tried` of each text encoder, but for those without a positive one."""
     every = [dict(zip(tried, values, strict=True)) for values in product(*tried.values())]
     return [one for one in every if any(one.values())]
+
+
+@dataclass(frozen=True)
+class ViewBlock:
+    """Pairs: images x (b, D) float32, their sentences y (m, d), and owners (m,), the row of x of each."""
+
+    x: np.ndarray
+    y: Rows
+    owners: np.ndarray
+
+    def images(self, rows: slice) -> "ViewBlock":
+        """The images `rows`, from a start to a stop, with their sentences."""
+        if rows == slice(0, len(self.x)):
+            return self
+        inside = (self.owners >= rows.start) & (self.owners < rows.stop)
+        return ViewBlock(self.x[rows], self.y[inside], self.owners[inside] - rows.start)
+
+
+def sum_by_owner(y: Rows, owners: np.ndarray, n: int) -> Rows:
+    """(n, d): the sum of the rows of y of each owner."""
+    if len(owners) == n and (owners == np.arange(n)).all():
+        return y
+    left = owner_matrix(owners, n)
+    return map_parts(y, lambda part: left @ part)
+
+
+def owner_matrix(owners: np.ndarray, n: int) -> "csr_array":
+    """(n, m) with a 1 at (owners[j], j)."""
+    ones = np.ones(len(owners), np.float32)
+    return scipy.sparse.csr_array((ones, (owners, np.arange(len(owners)))), shape=(n, len(owners)))

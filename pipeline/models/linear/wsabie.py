@@ -1,7 +1,6 @@
 """Wsabie: a ranking loss over sampled negatives, by SGD or AdaGrad (Gong et al. 2014, section 3, eq. 3 and 4): the
 registered models `wsabie-sgd` and `wsabie-adagrad`, with learning rate and alpha chosen on dev."""
 
-import itertools
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import ClassVar
@@ -20,6 +19,10 @@ from pipeline.models.linear.views import as_sparse, stack_blocks
 
 TINY = np.finfo(np.float32).tiny
 """Keeps AdaGrad from dividing by zero before the first gradient."""
+INTERVAL = 2
+"""Epochs between two looks at dev."""
+PATIENCE = 5
+"""Looks at dev without a better one, after which training stops."""
 
 
 @dataclass(frozen=True)
@@ -31,13 +34,13 @@ class WsabieSchedule:
     """
 
     epochs: int
-    batch: int
     learning_rate: float
     max_norm: float
     adaptive: bool
     dimensions: int
     seed: int
-    max_samples: int
+    batch: int = 256
+    max_samples: int = 1000
 
 
 def train(
@@ -228,9 +231,8 @@ class WsabieSGD(LinearModel):
 
     @classmethod
     def fit(cls, task: FitTask) -> Tuned:
-        """The best learning rate and alpha, stopped early on dev: of all pairs or, by `search` lines, of all rates at
-        the middle alpha and then all alphas at the best rate; with `task.chosen`, those, for as many epochs as were
-        best then. UsageError unless training is `target`."""
+        """The learning rate (at the middle alpha), then the alpha that is best, stopped early on dev;
+        with `task.chosen`, those, for as many epochs as were best then. UsageError unless training is `target`."""
         if task.training != "target":
             raise UsageError(f"Wsabie learns from target pairs only, not by training {task.training}; take ncca")
         settings, moments, dev = task.settings, task.sets.target, task.dev
@@ -245,8 +247,8 @@ class WsabieSGD(LinearModel):
             return recall_sum(count_ranks(*map(unit_rows, embed(found)), dev.owners, cls.metric))
 
         rates, norms = settings.learning_rate, settings.max_norm
-        tried = list(itertools.product(rates, norms if settings.search == "grid" else [norms[len(norms) // 2]]))
-        epochs, interval = settings.epochs, settings.interval
+        tried = [(rate, norms[len(norms) // 2]) for rate in rates]
+        epochs, interval = settings.epochs, INTERVAL
         if task.chosen:
             tried = [(task.chosen.transfer["learning_rate"], task.chosen.transfer["max_norm"])]
             epochs = interval = task.chosen.transfer["epochs"]  # only the last epoch is scored
@@ -255,10 +257,8 @@ class WsabieSGD(LinearModel):
 
         def attempt(rate: float, norm: float) -> None:
             nonlocal best
-            schedule = WsabieSchedule(
-                epochs, settings.batch, rate, norm, cls.adaptive, settings.dimensions, task.seed, settings.max_samples
-            )
-            watch = EarlyStopping(score, interval, settings.patience, epochs)
+            schedule = WsabieSchedule(epochs, rate, norm, cls.adaptive, settings.dimensions, task.seed)
+            watch = EarlyStopping(score, interval, PATIENCE, epochs)
             train(images, sentences, owners, schedule, watch=watch)
             chosen = {"learning_rate": rate, "max_norm": norm, "epochs": watch.best_epoch}
             score_at_best, weights = watch.scores[watch.best_epoch], task.text.weight_of
@@ -268,7 +268,7 @@ class WsabieSGD(LinearModel):
 
         for rate, norm in task.progress(tried):
             attempt(rate, norm)
-        if settings.search == "lines" and not task.chosen:
+        if not task.chosen:
             rate = best[0].transfer["learning_rate"]
             for norm in task.progress([norm for norm in norms if (rate, norm) not in tried]):
                 attempt(rate, norm)

@@ -17,13 +17,15 @@ from pipeline.models.neural.losses import Objective
 
 MOMENTUM = 0.9
 """Of the optimiser `momentum` (Karpathy and Fei-Fei 2015, section 3.3)."""
+ADAGRAD_RESET = 5
+"""Epochs after which the sums of the optimiser `adagrad` begin again (Socher et al. 2014, section 5)."""
 
 
 @dataclass(frozen=True)
 class TrainingSchedule:
     """How long and how fast. The learning rate falls by the factor `decay` every epoch, step by step.
 
-    Every `adagrad_reset` epochs AdaGrad's sums of squared gradients are set back to 1, their initial value (Socher et
+    Every ADAGRAD_RESET epochs AdaGrad's sums of squared gradients are set back to 1, their initial value (Socher et
     al. 2014, section 5). `weight_decay`, decoupled from the gradient, pulls every parameter towards its anchor in
     `Training`; `penalty` weighs what `Training` calls its regulariser, a part of the loss. `clip` is the largest norm
     of the whole gradient. What is judged and kept are running averages of the parameters; every step replaces the share
@@ -34,7 +36,6 @@ class TrainingSchedule:
     """
 
     optimiser: str
-    adagrad_reset: int
     learning_rate: float
     decay: float
     weight_decay: float
@@ -165,7 +166,7 @@ class Training:
         return self.progress.history
 
     def _reset_adagrad(self) -> None:
-        if self.schedule.optimiser == "adagrad" and self.progress.epoch % self.schedule.adagrad_reset == 0:
+        if self.schedule.optimiser == "adagrad" and self.progress.epoch % ADAGRAD_RESET == 0:
             for state in self.optimiser.state.values():
                 state["sum"].fill_(1)
 
