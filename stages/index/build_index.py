@@ -62,7 +62,7 @@ def _keys(config, bundle: str) -> dict:
 
 
 def _reads(config, layout, bundle: str) -> Inputs:
-    from stages.bundled import phrase_splits, reads_trees, trains_parser
+    from stages.inputs import phrase_splits, reads_trees, trains_parser
 
     model, _ = _split(bundle)
     chosen, words = config.model(model), {}

@@ -9,7 +9,10 @@ from pipeline.run import Job, Run, Stage
 
 
 def evaluate(run: Run, job: Job, model: str, split: str, protocol: str, through_index: bool = False) -> None:
-    """Measure retrieval in both directions, by the protocol all-sentences (Karpathy) or first-sentence (Gong)."""
+    """Measure retrieval in both directions, by the protocol all-sentences (Karpathy) or first-sentence (Gong).
+
+    Photographs without any sentence have an evaluation of 0 images.
+    """
     import logging
     from dataclasses import replace
 
@@ -22,6 +25,12 @@ def evaluate(run: Run, job: Job, model: str, split: str, protocol: str, through_
     from pipeline.metrics.retrieval import TIES, Bootstrap, evaluate, measure, select_sentences
     from pipeline.metrics.similarity import similarity_ranks
     from pipeline.storage.records import write_evaluation
+
+    if not run.manifest.bounds("sentences")[-1]:
+        nothing = {"model": model, "split": split, "protocol": protocol, "n_images": 0, "n_sentences": 0}
+        write_evaluation(job.path, nothing, {}, job.provenance)
+        logging.getLogger(__name__).info("no photograph has a sentence, so there is nothing to evaluate")
+        return
 
     bootstrap = Bootstrap(run.config.evaluate.bootstrap, run.config.seed)
     embeddings, pairs = run.embeddings(model), run.pairs(split)

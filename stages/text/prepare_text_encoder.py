@@ -51,7 +51,7 @@ def _keys(config, encoder: str) -> dict:
 
 STAGE = Stage(
     prepare_text_encoder,
-    version=7,
+    version=8,
     names=("encoder",),
     choices=lambda config: [(one.name,) for one in config.prepared_text_encoders],
     keys=_keys,
