@@ -18,7 +18,7 @@ def rank_phrases(run: Run, job: Job, model: str, split: str, boxes: Path | None 
     """Rank regions for noun phrases and noun phrases for regions, and count right correspondences."""
     import logging
 
-    from pipeline.evaluate.phrase_ranking import PhraseSet, RegionSet, measure_phrases
+    from pipeline.evaluate.phrases import PhraseSet, RegionSet, measure_phrases
     from pipeline.metrics.retrieval import TIES, Bootstrap
     from pipeline.storage.json_files import fingerprint
     from pipeline.storage.phrases import PhraseVectors
