@@ -12,7 +12,6 @@ GROUND = {
     "clusters",
     "config",
     "device",
-    "disk_tables",
     "errors",
     "given_vectors",
     "hubs",

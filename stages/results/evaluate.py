@@ -11,7 +11,10 @@ from stages.inputs import named
 
 
 def evaluate(run: Run, job: Job, model: str, split: str, protocol: str, through_index: bool = False) -> None:
-    """Measure retrieval in both directions, by the protocol all-sentences (Karpathy) or first-sentence (Gong)."""
+    """Measure retrieval in both directions, by the protocol all-sentences (Karpathy) or first-sentence (Gong).
+
+    Photographs without any sentence have an evaluation of 0 images.
+    """
     import logging
     from dataclasses import replace
 
@@ -25,6 +28,11 @@ def evaluate(run: Run, job: Job, model: str, split: str, protocol: str, through_
     from pipeline.metrics.similarity import similarity_ranks
     from pipeline.storage.records import write_evaluation
 
+    if not run.manifest.bounds("sentences")[-1]:
+        nothing = {"model": model, "split": split, "protocol": protocol, "n_images": 0, "n_sentences": 0}
+        write_evaluation(job.path, nothing, {}, job.provenance)
+        logging.getLogger(__name__).info("no photograph has a sentence, so there is nothing to evaluate")
+        return
     config, embeddings, pairs = run.config.evaluate, run.embeddings(model), run.pairs(split)
     embeddings.require_unseen(split)
     bootstrap = Bootstrap(config.bootstrap, run.config.seed)

@@ -16,6 +16,8 @@ if TYPE_CHECKING:
 
 LIBRARIES = ("jointspace", "torch", "torchvision", "faiss-gpu", "faiss-cpu", "numpy", "scipy", "h5py", "snakemake")
 FORMS = click.Choice(["html", "json"])
+MAPPED = 1000
+"""Photographs on the map, where none has a sentence."""
 SHARDS, ROWS = 4, 512
 """How many shards of features are sampled, evenly spaced, and how many rows of each."""
 
@@ -35,6 +37,7 @@ def report(run: Run, job: Job, form: str = "html") -> None:
     from pipeline.report.tables import best_model, count_reasons, shown_split
     from pipeline.storage.batch import publish_text
     from pipeline.storage.commit import read_record
+    from pipeline.storage.pairs import undescribed
     from pipeline.storage.records import read_summary
     from stages.closing import example_search
     from stages.pictures import draw_alignments, draw_phrases, draw_regions
@@ -50,9 +53,16 @@ def report(run: Run, job: Job, form: str = "html") -> None:
     show = Photographs(photographs.read, limits, moved, partial(first_sentence, manifest))
     # A multi-vector model must score all pairs, so it is shown only where there is no other.
     single = {name: bundle for name, bundle in bundles.items() if bundle.index_name("images") == "images"}
-    name = best_model(evaluations, single or bundles)
-    best, split = bundles[name], shown_split(evaluations)
-    gallery = read_gallery(run.embeddings(name), run.pairs(split), split)
+    if evaluations:
+        name = best_model(evaluations, single or bundles)
+        split = shown_split(evaluations)
+        pairs = run.pairs(split)
+    else:
+        name = next(iter(single or bundles))
+        split = next(iter(manifest.summary["splits"]))
+        pairs = undescribed(manifest, split, MAPPED)
+    best = bundles[name]
+    gallery = read_gallery(run.embeddings(name), pairs, split)
     sheets = [draw_regions(run, encoder) for encoder in settings.regions.encoders]
     magnitudes = []
     for names in settings.aligned_splits(settings.align.splits):

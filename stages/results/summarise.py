@@ -11,6 +11,7 @@ def summarise(run: Run, job: Job) -> None:
     from pipeline.storage.records import write_summary
 
     values = [read_record(run.layout.evaluation(*names).path) for names in run.config.evaluations()]
+    values = [value for value in values if value["n_images"]]
     write_summary(job.path, values, markdown(values), job.provenance)
 
 

@@ -55,6 +55,7 @@ class CollectionSettings(Section):
         " (docs/own-data.md)",
     )
     takedown: str | None = key(None, "a list of images, one name a line, that the run must hold no trace of")
+    memory_gb: AboveZero = key(1, "of tables that `ingest` sorts and joins in memory; more of them lies on the disk")
     reject_limit: Share = key(0.05, "exit code 3 when a larger share of the images, or of the sentences, is rejected")
 
     @property

@@ -3,37 +3,22 @@
 import os
 import posixpath
 from collections.abc import Iterator, Mapping
+from functools import cached_property
 from pathlib import Path
 from typing import BinaryIO
 
+from pipeline.collections.exclusion import Exclusion
 from pipeline.collections.records import Options
-from pipeline.collections.system_files import Exclusion
 from pipeline.errors import InputError, UsageError
+from pipeline.image_names import Readings, Spelling, is_plain
 from pipeline.plain_files import UnopenedFile, open_plain
 from pipeline.remote import stores
 from pipeline.remote.paths import Place, RemotePath, below, is_url
 from pipeline.remote.stores import Version
 
 IMAGE_SUFFIXES = frozenset(
-    {
-        ".jpg",
-        ".jpeg",
-        ".jpe",
-        ".jif",
-        ".jfif",
-        ".png",
-        ".webp",
-        ".gif",
-        ".bmp",
-        ".tif",
-        ".tiff",
-        ".ppm",
-        ".pgm",
-        ".avif",
-        ".jp2",
-        ".heic",
-        ".heif",
-    }
+    (".jpg", ".jpeg", ".jpe", ".jif", ".jfif", ".png", ".webp", ".gif", ".bmp", ".tif", ".tiff")
+    + (".ppm", ".pgm", ".avif", ".jp2", ".heic", ".heif")
 )
 LIST_SUFFIXES = (".txt", ".tsv", ".csv", ".json", ".jsonl", ".parquet", ".token", ".tar")
 LARGEST_LIST = 8 << 30  # bytes of a list that is read line by line; what is read whole has a limit of its own
@@ -44,7 +29,9 @@ class CollectionFolder:
 
     def __init__(self, root: Place, options: Options) -> None:
         self.root = root
-        self._given, self._follow_links, self._scratch = options.files, options.follow_links, options.scratch
+        self._given = options.files
+        self._follow_links = options.follow_links
+        self._scratch = options.scratch
         self.exclusion = Exclusion(options.exclude)
         self._begin()
 
@@ -66,6 +53,23 @@ class CollectionFolder:
 
     def is_file(self, path: Place) -> bool:
         return path.is_file() if isinstance(path, Path) else not self.is_dir(path)
+
+    @cached_property
+    def readings(self) -> Readings:
+        """How lists may spell the names of its photographs."""
+        return Readings(self.root)
+
+    def has(self, name: str) -> bool:
+        """Whether there is a file of exactly this name, relative to the root."""
+        try:
+            os.lstat(f"{self.root}/{name}")
+        except (OSError, ValueError):
+            return False
+        return is_plain(name) and not name.startswith("/")
+
+    def spellings(self) -> Iterator[Spelling]:
+        """All files that are not left out, as `readings` looks for them."""
+        return (Spelling(name, name) for name, left_out in self.files() if left_out is None)
 
     def state(self, name: str) -> str:
         """What changes with the content of a file, without opening it."""

@@ -6,9 +6,9 @@ from functools import cached_property
 from pathlib import Path
 from typing import BinaryIO
 
-from pipeline.collections.formats.files import CollectionFolder
+from pipeline.collections.exclusion import path_expression
+from pipeline.collections.files import CollectionFolder
 from pipeline.collections.records import Options
-from pipeline.collections.system_files import path_expression
 from pipeline.errors import UsageError
 from pipeline.remote import stores
 from pipeline.remote.paths import WEB, Place, RemotePath, is_url
@@ -81,6 +81,10 @@ class RemoteFolder(CollectionFolder):
         for folders, names in self._folders.items():
             if folders[: len(above)] == above:
                 yield "/".join(folders[len(above) :]), names
+
+    def has(self, name: str) -> bool:
+        """Of a server that lists nothing, it is not known and not doubted."""
+        return not self.objects or name in self.objects
 
     def files(self) -> Iterator[tuple[str, str | None]]:
         for name in self.objects:
