@@ -32,8 +32,8 @@ def test_the_map_is_that_of_numpy(device: torch.device, rule: str) -> None:
 
 
 @pytest.mark.parametrize("room", [1000, 7])
-@pytest.mark.parametrize("maps", ON_DEVICES.values(), ids=ON_DEVICES)
-def test_the_second_pass_is_that_of_numpy(device, room: int, maps, monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize("maps", list(ON_DEVICES.values())[:2])
+def test_the_second_pass_is_that_of_the_processor(device, room: int, maps, monkeypatch: pytest.MonkeyPatch) -> None:
     known, done = moments_of(*BLOCKS), []
     monkeypatch.setattr(OomBatcher, "map", full_beyond(room, done))
     found = mapped_moments(known, BLOCKS, maps, device)
