@@ -246,7 +246,7 @@ def _draw(run: Run, system: str, columns: "Columns") -> "Draw":
 
     import numpy as np
 
-    from pipeline.evaluate.phrase_ranking import ranked_names
+    from pipeline.evaluate.phrases import ranked_names
     from pipeline.generate.metrics import Statistics
     from pipeline.metrics.paired import Draw, draw_of_ranks
     from pipeline.storage.records import read_measured
