@@ -26,12 +26,11 @@ from pipeline.metrics.ranks import rank_scores  # noqa: E402
 from pipeline.models.linear.accumulation import MomentsAccumulator  # noqa: E402
 from pipeline.models.linear.cca import NormalizedCCA  # noqa: E402
 from pipeline.models.linear.csls import Bank, choose_scaling, extend  # noqa: E402
+from pipeline.models.linear.ensemble import ZeroShot  # noqa: E402
 from pipeline.models.linear.sets import Sets  # noqa: E402
-from pipeline.models.linear.text_views import TextView  # noqa: E402
 from pipeline.models.linear.training import FitTask  # noqa: E402
 from pipeline.models.linear.tuning import PairArrays  # noqa: E402
-from pipeline.models.linear.views import ImageView  # noqa: E402
-from pipeline.models.linear.zero_shot import ZeroShot  # noqa: E402
+from pipeline.models.linear.views import ImageView, TextView  # noqa: E402
 
 PAIRS, TEST = (100, 300, 1000, 3000, 10_000), 1000
 DIM, LATENT, PRIVATE = 256, 48, 24

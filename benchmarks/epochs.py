@@ -28,13 +28,11 @@ from scipy import sparse  # noqa: E402
 from tree_shapes import draw_dependencies, draw_phrases  # noqa: E402
 
 from pipeline.config import load  # noqa: E402
-from pipeline.config.registry.models import model_spec  # noqa: E402
+from pipeline.config.registry import model_spec  # noqa: E402
 from pipeline.models.linear.cca import NormalizedCCA  # noqa: E402
 from pipeline.models.linear.projection import Directions  # noqa: E402
-from pipeline.models.linear.text_views import TextView  # noqa: E402
-from pipeline.models.linear.views import ImageView  # noqa: E402
-from pipeline.models.neural.region_views import RegionView  # noqa: E402
-from pipeline.models.neural.task import TrainingPairs, TrainingTask  # noqa: E402
+from pipeline.models.linear.views import ImageView, TextView  # noqa: E402
+from pipeline.models.neural.task import RegionView, TrainingPairs, TrainingTask  # noqa: E402
 from pipeline.models.neural.training import Training  # noqa: E402
 from pipeline.precision import choose_precision  # noqa: E402
 from pipeline.text.sequences import Tokens  # noqa: E402
@@ -115,7 +113,7 @@ def as_before(run: Callable[[], None]) -> Callable[[], None]:
     """`run`, in which torch draws what is dropped out."""
 
     def wrapped() -> None:
-        with patch("pipeline.models.neural.dropout._draws_as_torch", lambda: False):
+        with patch("pipeline.models.neural.networks._draws_as_torch", lambda: False):
             run()
 
     return wrapped

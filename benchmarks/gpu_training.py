@@ -11,11 +11,9 @@ import torch
 from gpu_pixels import finished
 from pairs import DIM_X
 
-from pipeline.config.registry.models import model_spec
-from pipeline.config.registry.spec import import_place
+from pipeline.config.registry import import_place, model_spec
 from pipeline.models.linear.views import ImageView
-from pipeline.models.neural.region_views import RegionView
-from pipeline.models.neural.task import TrainingPairs, TrainingTask
+from pipeline.models.neural.task import RegionView, TrainingPairs, TrainingTask
 from pipeline.models.neural.training import Training
 from pipeline.precision import choose_precision, to_float32
 from pipeline.text.sequences import Tokens
@@ -23,7 +21,7 @@ from pipeline.text.sequences import Tokens
 WORDS, WORD_DIM, SENTENCES, REGIONS, WARM = 8000, 300, 5, 20, 10
 SETTINGS = {
     "dimensions": 512, "loss": "info-nce", "score": "cosine", "negatives": "all", "reduction": "mean",
-    "contrastive": 1, "resampled": "batch", "margin": 0.2, "temperature": 0.1, "optimiser": "adam", "adagrad_reset": 5,
+    "contrastive": 1, "resampled": "batch", "margin": 0.2, "temperature": 0.1, "optimiser": "adam",
     "learning_rate": 0.001, "decay": 1.0, "weight_decay": 0.0, "penalty": 0.0, "averaging": 0.98, "dropout": 0.3,
     "encoder_dropout": 0.0, "clip": 2.0, "batch_size": 100, "epochs": 10**6, "patience": 10**6, "precision": "auto",
     "checkpoint_seconds": 60,

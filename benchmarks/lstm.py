@@ -20,9 +20,8 @@ import torch  # noqa: E402
 from torch import nn  # noqa: E402
 
 from pipeline.models.neural.losses import Objective  # noqa: E402
-from pipeline.models.neural.networks import JointNetwork  # noqa: E402
-from pipeline.models.neural.packing import Packed, pack  # noqa: E402
-from pipeline.models.neural.sentences import Recurrent  # noqa: E402
+from pipeline.models.neural.networks import JointNetwork, Recurrent  # noqa: E402
+from pipeline.models.neural.recurrence import Packed, pack  # noqa: E402
 from pipeline.models.neural.training import seeded  # noqa: E402
 from pipeline.precision import choose_precision  # noqa: E402
 from pipeline.text.sequences import Tokens  # noqa: E402

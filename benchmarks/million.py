@@ -1,6 +1,6 @@
 """A million image-sentence pairs at feature level through the Snakefile's own rules, from shards to a searchable index.
 
-    python benchmarks/million.py [--images 1000000] [--dim 4096] [--folder million] [--cores 2]
+    python benchmarks/million.py [--images 1000000] [--dim 4096] [--folder million] [--cores 2] [--tiny]
 
 Makes seeded features and sentences as after `ingest` and `extract` (8 GB for a million images of 4,096 dimensions),
 then runs vocabulary, moments, ncca, sae, embedding, index and evaluation by `snakemake`, and searches. Prints a
@@ -22,11 +22,12 @@ runtime.configure()
 import numpy as np  # noqa: E402  after the BLAS kernels are chosen
 import pyarrow as pa  # noqa: E402
 import yaml  # noqa: E402
+from interleave import parse_options  # noqa: E402
 
 from pipeline.run.layout import Layout  # noqa: E402
 from pipeline.run.runner import commit_part  # noqa: E402
 from pipeline.storage.benchmarks import read_benchmarks  # noqa: E402
-from pipeline.storage.commit import commit_path  # noqa: E402
+from pipeline.storage.commit import Provenance, commit_path  # noqa: E402
 from pipeline.storage.features import write_features  # noqa: E402
 from pipeline.storage.manifest import BOXES, IMAGES, Manifest  # noqa: E402
 from pipeline.storage.manifest_writer import write_manifest  # noqa: E402
@@ -93,10 +94,14 @@ def _word(number: int) -> str:
 
 def write_shards(run: Path, topics: np.ndarray, dim: int) -> None:
     """Features as after a ReLU, about a quarter of them not zero, and an encoder to have made them."""
-    manifest, digest, shards = Manifest(run / "manifest"), "made", Layout(run).features("made")
+    manifest, shards = Manifest(run / "manifest"), Layout(run).features("made")
     settings = {"architecture": "made", "layer": "average", "weights": {"origin": "untrained", "seed": 0}}
     tensors = {"nothing": np.zeros(1, np.float32)}
-    write_parameters(run / "encoders/made/model.safetensors", ENCODER, tensors, settings=settings)
+    by_hand = Provenance(run, "by hand", 1)
+    encoder = write_parameters(
+        run / "encoders/made/model.safetensors", ENCODER, tensors, settings=settings, provenance=by_hand
+    )
+    by_encoder = Provenance(run, "by hand", 1, inputs={encoder.place: encoder.digest})
     shared = np.random.default_rng(1)
     mixing = shared.standard_normal((HIDDEN, dim), np.float32) / 8
     noise = shared.standard_normal((BLOCK, dim), np.float32)
@@ -114,10 +119,9 @@ def write_shards(run: Path, topics: np.ndarray, dim: int) -> None:
             block = hidden @ mixing
             block += np.roll(noise[: len(part)], int(rng.integers(dim)), axis=1)
             features[first : first + BLOCK] = np.maximum(block - 0.9, 0)
-        inputs = {"encoder": digest, "images": rows.fingerprints["images"]}
         ids = np.arange(rows.first_image, rows.last_image)
-        write_features(path, features, ids, f"made {number}", {"encoder": {"name": "made"}, "inputs": inputs})
-    commit_part(shards, 0, range(manifest.n_shards))
+        write_features(path, features, ids, by_encoder, {"encoder": {"name": "made"}})
+    commit_part(shards, 0, range(manifest.n_shards), by_hand, ())
 
 
 def run_rules(folder: Path, cores: int) -> float:
@@ -154,7 +158,7 @@ def main() -> None:
     parser.add_argument("--folder", type=Path, default=Path("million"))
     parser.add_argument("--cores", type=int, default=2)
     parser.add_argument("--shard-size", type=int, default=32768)
-    given = parser.parse_args()
+    given = parse_options(parser, globals(), images=2000, dim=16, shard_size=1000, folder=Path("tiny"))
     run = given.folder / "results/million"
     (given.folder / "data").mkdir(parents=True, exist_ok=True)
     config = {
@@ -162,7 +166,7 @@ def main() -> None:
         "encoders": [{"name": "made", "architecture": "alexnet", "layer": "fc7", "weights": "untrained"}],
         "models": ["ncca", "sae"], "shard_size": given.shard_size, "text": {"lemmatise": False, "max_ngram": 1},
         "fit": {"dimensions": [96], "image_ridge": [0.1, 1], "text_ridge": [0.1], "eigenvalue_power": [1]},
-        "documents": {"all": {"fields": ["tags"], "simulate": None}}, 
+        "documents": {"all": {"fields": ["tags"], "simulate": None}},
         "evaluate": {"bootstrap": 100, "splits": ["test"], "protocols": ["all-sentences"]},
     }  # fmt: skip
     (given.folder / "million.yaml").write_text(yaml.safe_dump(config))

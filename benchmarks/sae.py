@@ -23,11 +23,10 @@ from sklearn.kernel_approximation import RBFSampler  # noqa: E402
 
 from pipeline.models.linear.accumulation import MomentsAccumulator  # noqa: E402
 from pipeline.models.linear.cca import CCASolver  # noqa: E402
-from pipeline.models.linear.feature_maps import FeatureMaps  # noqa: E402
-from pipeline.models.linear.fourier import FourierFeatures, FourierMap  # noqa: E402
-from pipeline.models.linear.mapped import ViewBlock  # noqa: E402
+from pipeline.models.linear.feature_maps import FeatureMaps, FourierFeatures, FourierMap  # noqa: E402
 from pipeline.models.linear.moments import Moments, mirror  # noqa: E402
 from pipeline.models.linear.passes import mapped_moments  # noqa: E402
+from pipeline.models.linear.views import ViewBlock  # noqa: E402
 
 C1, FEATURES, DIMENSIONS = 128, 3000, 96
 RIDGE = 0.1

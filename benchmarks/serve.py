@@ -26,13 +26,12 @@ CLIENTS, REQUESTS, DIM, VECTORS = 8, 10_000, 128, 1_000_000
 import numpy as np  # noqa: E402  after `index` has chosen the BLAS kernels
 import pyarrow as pa  # noqa: E402
 
-from pipeline.config.registry.models import model_spec  # noqa: E402
+from pipeline.config.registry import model_spec  # noqa: E402
 from pipeline.index.build import build_index  # noqa: E402
 from pipeline.index.chooser import Requirements  # noqa: E402
 from pipeline.index.vectors import ArrayVectors  # noqa: E402
 from pipeline.models.linear.projection import Directions  # noqa: E402
-from pipeline.models.linear.text_views import TextView  # noqa: E402
-from pipeline.models.linear.views import ImageView  # noqa: E402
+from pipeline.models.linear.views import ImageView, TextView  # noqa: E402
 from pipeline.storage.bundle import BundleWriter  # noqa: E402
 from pipeline.storage.parameters import MODEL, TEXT_ENCODER, write_parameters  # noqa: E402
 from pipeline.text.tfidf import TfidfEncoder  # noqa: E402

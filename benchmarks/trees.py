@@ -26,8 +26,11 @@ from tree_shapes import WORDS, draw_dependencies, draw_phrases  # noqa: E402
 
 from pipeline.models.neural.losses import Objective  # noqa: E402
 from pipeline.models.neural.networks import JointNetwork  # noqa: E402
-from pipeline.models.neural.schedules import TrainingSchedule  # noqa: E402
-from pipeline.models.neural.training import Training, seeded  # noqa: E402
+from pipeline.models.neural.training import (  # noqa: E402
+    Training,
+    TrainingSchedule,  # noqa: E402
+    seeded,
+)
 from pipeline.models.neural.tree_rnn import ConstituencyRNN, PositionRNN, RelationRNN, TreeRNN  # noqa: E402
 from pipeline.precision import choose_precision  # noqa: E402
 from pipeline.text.trees import Trees, pack  # noqa: E402
@@ -81,7 +84,7 @@ def time_epoch(trees: Trees, dimensions: int) -> dict:
     images = torch.from_numpy(rng.standard_normal((len(trees) // 5 + 1, IMAGE_DIM), dtype=np.float32))
     owners = np.arange(len(trees)) // 5
     schedule = TrainingSchedule(
-        optimiser="adagrad", adagrad_reset=5, learning_rate=0.01, decay=1, weight_decay=0, penalty=0, averaging=0,
+        optimiser="adagrad", learning_rate=0.01, decay=1, weight_decay=0, penalty=0, averaging=0,
         clip=2, batch_size=BATCH, epochs=1, patience=1, resampled="batch", seed=0,
     )  # fmt: skip
     training = Training(

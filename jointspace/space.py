@@ -14,17 +14,16 @@ from scipy import sparse
 
 from jointspace.arguments import to_count, to_rows
 from pipeline import config, runtime
-from pipeline.config.registry.models import GRID
+from pipeline.config.registry import GRID
 from pipeline.errors import InputError, UsageError
 from pipeline.metrics.ranks import count_ranks
 from pipeline.metrics.retrieval import CUTOFFS
 from pipeline.models.linear.accumulation import BLOCK_ROWS, MomentsAccumulator
 from pipeline.models.linear.cca import NormalizedCCA
 from pipeline.models.linear.moments import Moments
-from pipeline.models.linear.text_views import TextView
 from pipeline.models.linear.training import FitTask, Sets
 from pipeline.models.linear.tuning import PairArrays
-from pipeline.models.linear.views import STEPS, ImageView
+from pipeline.models.linear.views import STEPS, ImageView, TextView
 from pipeline.precision import to_numpy
 from pipeline.storage.parameters import MODEL, read_parameters, write_parameters
 
@@ -104,7 +103,7 @@ class FittedSpace:
     @classmethod
     def load(cls, folder: str | Path) -> "FittedSpace":
         """What `save` wrote. Raises IntegrityError where it was damaged."""
-        from pipeline.config.registry.stored import restore
+        from pipeline.config.stored import restore
 
         stored = read_parameters(Path(folder) / FILE, MODEL)
         model = restore(NAME, stored.settings, stored.tensors, folder)

@@ -1,18 +1,35 @@
 """Any photographs in the space of a trained bundle: `apply`, and its stage, which no rule makes."""
 
 from collections.abc import Callable, Mapping
+from contextlib import suppress
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
+import numpy as np
+import yaml
+
+from pipeline import config
+from pipeline.collections.detect import detect
+from pipeline.config.section import SPLITS, as_name
+from pipeline.config.stored import stored_kind
+from pipeline.errors import UsageError
+from pipeline.index.build import QUERIES
+from pipeline.index.queries import QueryEncoder
+from pipeline.index.vectors import evenly_spaced
 from pipeline.run import Inputs, Job, Run, Stage
 from pipeline.run.layout import Layout, Shards
+from pipeline.run.runner import make
+from pipeline.storage.batch import publish_text
+from pipeline.storage.bundle import Bundle, BundleWriter
+from pipeline.storage.bundles import open_bundle
+from pipeline.storage.commit import Commits, Provenance
+from pipeline.storage.embeddings import write_embeddings
+from pipeline.storage.files import plain
+from pipeline.storage.json_files import fingerprint, publish_json, read_json
+from pipeline.storage.pairs import split_ids
+from pipeline.storage.parameters import ENCODER, write_parameters
+from stages.bundled import add_indices
 from stages.catalogue import declared
-
-if TYPE_CHECKING:
-    import numpy as np
-
-    from pipeline.index.queries import QueryEncoder
-    from pipeline.storage.bundle import Bundle
 
 RECORD = "applied.json"
 """In the folder of a run that `apply` made: what its manifest was made from."""
@@ -20,47 +37,34 @@ RECORD = "applied.json"
 
 def embed_with_bundle(run: Run, bundle: str) -> Callable[[Job], None]:
     """Embed all images, and the sentences where there are some, by the model in the folder `bundle`."""
-    import numpy as np
-
-    from pipeline.index.queries import QueryEncoder
-    from pipeline.storage.bundle import Bundle
-    from pipeline.storage.embeddings import write_embeddings
-
     opened = Bundle(Path(bundle))
     asker, stored = QueryEncoder(opened), opened.model()
-    known = stored.details
+    kept = {key: stored.details[key] for key in ("model", "registered", "vocabulary") if key in stored.details}
+    details = {
+        **kept,
+        "refits": stored.details.get("refits"),
+        "metric": opened.card["metric"],
+        "made_of": opened.card["inputs"]["model"],
+    }
 
     def make(job: Job) -> None:
         shards = {name: run.features.open(name, job.number) for name in asker.encoders}
-        images = asker.embed_image({name: one["features"] for name, one in shards.items()})
+        images = asker.embed_image({name: shard["features"] for name, shard in shards.items()})
         texts = run.manifest.texts(job.number)
         sides = {"images": images, "sentences": asker.embed_sentences(texts) if texts else images[:0]}
-        ids = {"images": job.image_id, "sentences": job.sentence_id}
-        details = {
-            "model": known["model"], "refits": known.get("refits"), "registered": known["registered"],
-            "metric": opened.card["metric"], "made_of": opened.card["inputs"]["model"],
-            **({"vocabulary": known["vocabulary"]} if "vocabulary" in known else {}),
-        }  # fmt: skip
         sides = {name: np.ascontiguousarray(side, np.float32) for name, side in sides.items()}
+        ids = {"images": job.image_id, "sentences": job.sentence_id}
         write_embeddings(job.path, sides, ids, details, provenance=job.provenance)
 
     return make
 
 
 def _reads(_, layout: Layout, bundle: str) -> Inputs:
-    return {f"features/{name}": layout.features(name) for name in _card(bundle)["encoders"]}
+    return {f"features/{name}": layout.features(name) for name in Bundle(Path(bundle)).card["encoders"]}
 
 
 def _writes(layout: Layout, bundle: str) -> Shards:
-    from pipeline.storage.files import plain
-
-    return layout.embeddings(plain(_card(bundle)["model"], bundle))
-
-
-def _card(bundle: str) -> dict:
-    from pipeline.storage.bundle import Bundle
-
-    return Bundle(Path(bundle)).card
+    return layout.embeddings(plain(Bundle(Path(bundle)).card["model"], bundle))
 
 
 STAGE = Stage(
@@ -70,7 +74,7 @@ STAGE = Stage(
     names=("bundle",),
     sharded=True,
     reads=_reads,
-    also=lambda _, bundle: {"model": _card(bundle)["inputs"]["model"]},
+    also=lambda _, bundle: {"model": Bundle(Path(bundle)).card["inputs"]["model"]},
     columns=("images", "sentences"),
     writes=_writes,
 )
@@ -78,40 +82,30 @@ STAGE = Stage(
 
 def apply_bundle(
     source: Path, photographs: Path, output: Path, name: str | None = None, changes: Mapping[str, Any] | None = None
-) -> "Bundle":
+) -> Bundle:
     """The bundle of `photographs` (a folder, a tar shard or a table of them) by the model of the bundle `source`, in
     the run `output`; the card calls them `name`. `changes` are laid over the run's configuration.
 
     What an earlier call has made of the same is kept. Raises UsageError for a model that sees more of an image than its
     encoders make of the pixels, for a folder without photographs, and where another command's run is in `output`.
     """
-    from pipeline.index.queries import QueryEncoder
-    from pipeline.run.runner import make
-    from pipeline.storage.bundle import Bundle
-    from pipeline.storage.bundles import open_bundle
-    from pipeline.storage.files import plain
-
     bundle = open_bundle(source).parts[0]  # each has the model
     bundle.check_rows()
     asker = QueryEncoder(bundle)
     _require_whole_images(bundle, asker)
     encoders = [plain(encoder, bundle.folder) for encoder in asker.encoders]
-    run, known = _begin(photographs, output, changes or {}), declared()
+    run, stages = _begin(photographs, output, changes or {}), declared()
     for encoder in encoders:
-        bundle.encoder(encoder)  # one that is code has to be one's own
         _carry(run, encoder, bundle)
-    _ingest(run, known["ingest"])
+    _ingest(run, stages["ingest"])
     for number, encoder in enumerate(encoders):
-        make(run, known["extract"], (encoder,), others=[] if number else [(other,) for other in encoders[1:]])
+        make(run, stages["extract"], (encoder,), others=[] if number else [(other,) for other in encoders[1:]])
     make(run, STAGE, (str(bundle.folder.absolute()),))
     return Bundle(_index(run, bundle, asker, name or output.absolute().name))
 
 
-def _require_whole_images(bundle: "Bundle", asker: "QueryEncoder") -> None:
+def _require_whole_images(bundle: Bundle, asker: QueryEncoder) -> None:
     """Raises UsageError for a model that sees more of an image than its encoders make of the pixels."""
-    from pipeline.config.registry.stored import stored_kind
-    from pipeline.errors import UsageError
-
     name = bundle.card["model"]
     if asker.multi_vector:
         raise UsageError(
@@ -128,42 +122,30 @@ def _require_whole_images(bundle: "Bundle", asker: "QueryEncoder") -> None:
 def _begin(photographs: Path, output: Path, changes: Mapping[str, Any]) -> Run:
     """The run in `output`, with a configuration that fits the photographs. Raises UsageError where there is a run that
     another command made."""
-    import yaml
-
-    from pipeline import config
-    from pipeline.collections.detect import detect
-    from pipeline.config.schema.section import SPLITS, as_name
-    from pipeline.errors import UsageError
-    from pipeline.storage.batch import publish_text
-    from pipeline.storage.json_files import publish_json
-
     folder = output.absolute()
     layout = Layout(folder)
     record = layout.file(RECORD).path
     if not record.exists() and (layout.config.exists() or layout.manifest.commit.exists()):
         raise UsageError(f"{output} holds a run of its own; choose another --output")
-    found = detect(photographs.absolute())
+    collection = detect(photographs.absolute())
     values: dict[str, Any] = {
         "name": as_name(folder.name),
-        "data_root": str(found.root),
+        "data_root": str(collection.root),
         "results_root": str(folder.parent),
         "demo": {"generate": False},
-        "collection": {**found.settings(), "default_split": "gallery", "reject_limit": 1.0},
+        "collection": {**collection.settings(), "default_split": "gallery", "reject_limit": 1.0},
         "index": {"splits": list(SPLITS)},
     }
     values = config.merge(values, changes)
-    chosen = config.validate(config.merge(config.read_mapping(config.default_path()), values))
+    settings = config.validate(config.merge(config.read_mapping(config.default_path()), values))
     if not record.exists():
         publish_json(record, {"ingest": ""})
     publish_text(layout.config, yaml.safe_dump(values, sort_keys=False))
-    return Run(folder, chosen)
+    return Run(folder, settings)
 
 
-def _carry(run: Run, encoder: str, bundle: "Bundle") -> None:
-    """Put an encoder of the bundle into the run, unless it is there."""
-    from pipeline.storage.commit import Commits, Provenance
-    from pipeline.storage.parameters import ENCODER, write_parameters
-
+def _carry(run: Run, encoder: str, bundle: Bundle) -> None:
+    """Put an encoder of the bundle into the run, unless it is there; one that is code has to be one's own."""
     stored, artefact = bundle.encoder(encoder), run.layout.encoder(encoder)
     provenance = Provenance(run.root, "apply", 1, {"encoder": stored.fingerprint})
     if not Commits(run.root).is_done(artefact.commit, provenance):
@@ -171,34 +153,24 @@ def _carry(run: Run, encoder: str, bundle: "Bundle") -> None:
         write_parameters(artefact.path / "model.safetensors", ENCODER, stored.tensors, **about)
 
 
-def _ingest(run: Run, stage: Any) -> None:
+def _ingest(run: Run, stage: Stage) -> None:
     """Make the manifest, unless it was made from the same photographs."""
-    from pipeline.run.runner import make
-    from pipeline.storage.json_files import publish_json, read_json
-
     record, digest = run.layout.file(RECORD).path, run.job(stage, ()).fingerprint
     if read_json(record).get("ingest") != digest or not run.layout.manifest.commit.exists():
         make(run, stage)
         publish_json(record, {"ingest": digest})
 
 
-def _index(run: Run, bundle: "Bundle", asker: "QueryEncoder", name: str) -> Path:
+def _index(run: Run, bundle: Bundle, asker: QueryEncoder, name: str) -> Path:
     """Write the bundle; returns its folder."""
-    from pipeline.config.schema.section import SPLITS
-    from pipeline.storage.bundle import BundleWriter
-    from pipeline.storage.json_files import fingerprint
-    from pipeline.storage.pairs import split_ids
-    from stages.bundled import add_indices
-
     source, manifest, settings = bundle.card, run.manifest, run.config.index
     embeddings, ids = run.embeddings(source["model"]), split_ids(manifest, settings.splits)
     writer = BundleWriter(run.layout.index(source["model"]).path)
     about = add_indices(writer, embeddings, ids, settings, run.gpu, _queries(bundle, asker))
     for modality, rows in ids.items():
         writer.add_table(f"{modality}.parquet", getattr(manifest, modality).take(rows))
-    own = {file for file in source["files"] if file.partition(".")[0] in ids}
-    writer.link(bundle, but=own)
-    inputs = {one: digest for one, digest in source["inputs"].items() if not one.startswith("embeddings/")}
+    writer.link(bundle, but={file for file in source["files"] if file.partition(".")[0] in ids})
+    inputs = {key: digest for key, digest in source["inputs"].items() if not key.startswith("embeddings/")}
     inputs |= {**embeddings.inputs, "bundle": source["fingerprint"]}
     card = {key: value for key, value in source.items() if key not in ("files", "part", *ids)}
     digest = fingerprint("applied", 1, {"splits": SPLITS, "index": settings.model_dump()}, inputs)
@@ -207,16 +179,10 @@ def _index(run: Run, bundle: "Bundle", asker: "QueryEncoder", name: str) -> Path
     return writer.folder
 
 
-def _queries(bundle: "Bundle", asker: "QueryEncoder") -> "np.ndarray | None":
+def _queries(bundle: Bundle, asker: QueryEncoder) -> np.ndarray | None:
     """Sentences of the bundle, to measure an index of images with; None where it has none in plain words."""
-    from contextlib import suppress
-
-    from pipeline.errors import UsageError
-    from pipeline.index.build import QUERIES
-    from pipeline.index.vectors import evenly_spaced
-
     table = bundle.packed_table("sentences")
-    texts = [one["text"] for one in table.records(evenly_spaced(table.num_rows, QUERIES)) if one["text"]]
+    texts = [row["text"] for row in table.records(evenly_spaced(table.num_rows, QUERIES)) if row["text"]]
     with suppress(UsageError):
         return asker.embed_sentences(texts) if texts else None
     return None

@@ -64,8 +64,11 @@ def results_of(run: Path) -> dict[str, Any]:
 
     summary, report = run / "evaluation" / "summary.json", run / "report" / "index.html"
     ranked = ranking(values) if summary.exists() and (values := read_json(summary)) else []
-    best = run / "index" / plain(ranked[0]["model"], summary) if ranked else run
-    search = example_search(open_bundle(best)) if ranked and best.exists() else None
+    if ranked:
+        bundles = [run / "index" / plain(ranked[0]["model"], summary)]
+    else:
+        bundles = sorted(card.parent for card in (run / "index").glob("*/card.json"))
+    search = example_search(open_bundle(bundles[0])) if bundles and bundles[0].exists() else None
     return {
         "run": str(run),
         "evaluations": ranked,

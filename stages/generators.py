@@ -9,11 +9,11 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import numpy as np
 from tqdm import tqdm
 
-from pipeline.config.registry.generators import GeneratorSpec, generator_spec
+from pipeline.config.registry import GeneratorSpec, generator_spec
 from pipeline.errors import InputError, UsageError
 from pipeline.generate.beam import BeamSearch
 from pipeline.generate.corpus import Corpus, Trigram
-from pipeline.generate.describing import Generator, ImageBatch, Sources, describe_images
+from pipeline.generate.describing import Candidates, Generator, ImageBatch, Sources, describe_images
 from pipeline.generate.material import HeldOut, JointSpace, Tagger, read_tagged
 from pipeline.images.decode import ImageLimits
 from pipeline.models.neural.task import TrainingPairs
@@ -34,6 +34,14 @@ from stages.texts import read_extra_text, read_lines, read_token_vocabulary
 
 if TYPE_CHECKING:
     from pipeline.config import Config
+
+
+BATCH = 256
+"""Images that are described at once."""
+LONGEST = 20
+"""Words of a sentence at most."""
+SHOWN = 200
+"""The first so many images are on the page; the lists have all."""
 
 
 class StoredGenerator(NamedTuple):
@@ -163,8 +171,10 @@ def gather_sources(run: Run, stored: StoredGenerator, text: TrainingText, bundle
         space, trigram = JointSpace(bundle, run.gpu), text.trigram
         require_same("joint space", {str(stored.folder): stored.space, str(bundle.folder): space.fingerprint})
     settings = run.config.describe
-    search = BeamSearch(settings.beam, settings.length_power, settings.longest)
-    return Sources(text.corpus, search, settings.temperature, settings.candidates, run.config.seed, space, trigram)
+    search = BeamSearch(settings.beam, settings.length_power, LONGEST)
+    return Sources(
+        text.corpus, search, settings.temperature, Candidates(settings.candidates), run.config.seed, space, trigram
+    )
 
 
 def read_bundled_encoders(stored: StoredGenerator, bundle: Bundle) -> dict[str, Parameters]:
@@ -201,7 +211,7 @@ def write_descriptions(
         sentences = describe_images(stored.generator, batch.features, sources, settings.top)
         described += [{**image, "sentences": own} for image, own in zip(batch.images, sentences, strict=True)]
     value = {**about, "settings": settings.model_dump(), "precision": stored.precision, "images": described}
-    page = render_descriptions(value, _thumbnails(run, described[: settings.shown]))
+    page = render_descriptions(value, _thumbnails(run, described[:SHOWN]))
     beside = {"index.html": page.encode(), "descriptions.txt": descriptions_as_text(value).encode()}
     publish_record(folder / "descriptions.json", value, beside, provenance)
 

@@ -1,15 +1,23 @@
 """What the report draws of regions, alignments and phrases: contact sheets, a plane, and the words that weigh most."""
 
 from collections.abc import Iterator
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import Any, NamedTuple
 
-if TYPE_CHECKING:
-    import numpy as np
+import numpy as np
 
-    from pipeline.report.photographs import ReportPicture, SheetPicture
-    from pipeline.run import Run
-    from pipeline.storage.embeddings import Embeddings
-    from pipeline.storage.pairs import SplitPairs
+from pipeline.evaluate.phrases import best_within
+from pipeline.images.preprocess import Photograph
+from pipeline.index.vectors import evenly_spaced
+from pipeline.metrics.multivector_scores import multivector_scores
+from pipeline.models.neural.alignment import align, align_alone, longest_vectors, word_magnitudes
+from pipeline.report.figures import draw_links, scatter_in_plane
+from pipeline.report.photographs import ReportPicture, SheetPicture, draw_sheet, drawing, picture_spoken_of
+from pipeline.run import Run
+from pipeline.storage.embeddings import Embeddings
+from pipeline.storage.features import open_regions
+from pipeline.storage.phrases import PhraseVectors
+from stages.photographs import open_photographs
+from stages.texts import read_analyzer, read_words
 
 BLOCK = 1024
 """Images whose vectors are in memory at once."""
@@ -17,31 +25,44 @@ COLUMNS, IMAGES, ALIGNED = 6, 24, 12
 """Images side by side on a sheet, on one sheet, and on one that shows each twice."""
 TOP, POINTS = 5, 60
 """Regions drawn in an image, and images whose phrases are in the plane."""
+LEAST_COUNT = 5
+"""Places where a word must stand for the table of magnitudes."""
 WORDS = 20
 """Words listed at each end."""
 
 
-def draw_regions(run: "Run", encoder: str) -> "ReportPicture":
+def draw_regions(run: Run, encoder: str) -> ReportPicture:
     """The best regions of some images of the first shard, spread evenly over it."""
-    import numpy as np
-
-    from pipeline.images.preprocess import Photograph
-    from pipeline.index.vectors import evenly_spaced
-    from pipeline.report.photographs import SheetPicture, draw_sheet, drawing
-    from pipeline.storage.features import open_regions
-    from stages.photographs import open_photographs
-
     regions = open_regions(run.layout.regions(encoder).folder, 0)
     rows = evenly_spaced(regions.rows, IMAGES)
     image_id, best = regions.image_id[rows], slice(1, 1 + TOP)  # region 0 is the whole image
     names = [Photograph.from_row(row).name for row in run.manifest.pick(image_id)]
 
-    def pictures() -> "Iterator[SheetPicture]":
+    def pictures() -> Iterator[SheetPicture]:
         for row, name, (image, reason) in zip(rows, names, open_photographs(run, image_id), strict=True):
             block = regions.packed(np.array([row]))
             yield SheetPicture(image, block.boxes[best], block.scores[best], reason or name)
 
     return drawing(f"{encoder}: the best regions and their scores", draw_sheet(pictures(), COLUMNS))
+
+
+def draw_alignments(run: Run, model: str, split: str) -> tuple[list[ReportPicture], dict[str, Any]]:
+    """Some images with the sentence that each retrieves, twice: every word at its own best region, with the product,
+    and the segments of the chain (Karpathy and Fei-Fei 2015, Figure 5); the regions with the longest vectors (Figure
+    8); and the words with the longest and shortest ones (Table 4)."""
+    embeddings = run.embeddings(model)
+    weights = _weigh(run, embeddings, split)
+    photographs = open_photographs(run, [image_id for image_id, _, _ in weights.regions])
+    longest = (
+        SheetPicture(image, box[None], np.array([length]), reason or f"{length:.2f}")
+        for (_, box, length), (image, reason) in zip(weights.regions, photographs, strict=True)
+    )
+    sheets = {
+        "words at their best regions, then segments": _aligned(run, embeddings, weights.shown, weights.retrieved),
+        "the regions with the longest vectors": longest,
+    }
+    drawn = [drawing(f"{model}, {split}: {name}", draw_sheet(pictures, COLUMNS)) for name, pictures in sheets.items()]
+    return drawn, {"model": model, "split": split, **weights.magnitudes}
 
 
 class SplitWeights(NamedTuple):
@@ -50,81 +71,41 @@ class SplitWeights(NamedTuple):
     the sentence that each retrieves."""
 
     magnitudes: dict[str, Any]
-    regions: "list[tuple[int, np.ndarray, float]]"
-    shown: "np.ndarray"
-    retrieved: "np.ndarray"
+    regions: list[tuple[int, np.ndarray, float]]
+    shown: np.ndarray
+    retrieved: np.ndarray
 
 
-def draw_alignments(run: "Run", model: str, split: str) -> "tuple[list[ReportPicture], dict[str, Any]]":
-    """Some images with the sentence that each retrieves, twice: every word at its own best region, with the product,
-    and the segments of the chain (Karpathy and Fei-Fei 2015, Figure 5); the regions with the longest vectors (Figure
-    8); and the words with the longest and shortest ones (Table 4)."""
-    import numpy as np
-
-    from pipeline.report.photographs import SheetPicture, draw_sheet, drawing
-    from stages.photographs import open_photographs
-
-    embeddings = run.embeddings(model)
-    found = _weigh(run, embeddings, run.pairs(split), run.config.align.least_count)
-    image_id = [region[0] for region in found.regions]
-    longest = (
-        SheetPicture(image, box[None], np.array([length]), reason or f"{length:.2f}")
-        for (_, box, length), (image, reason) in zip(found.regions, open_photographs(run, image_id), strict=True)
-    )
-    sheets = {
-        "words at their best regions, then segments": _aligned(run, embeddings, found.shown, found.retrieved),
-        "the regions with the longest vectors": longest,
-    }
-    drawn = [drawing(f"{model}, {split}: {name}", draw_sheet(pictures, COLUMNS)) for name, pictures in sheets.items()]
-    return drawn, {"model": model, "split": split, **found.magnitudes}
-
-
-def _weigh(run: "Run", embeddings: "Embeddings", pairs: "SplitPairs", least_count: int) -> SplitWeights:
-    import numpy as np
-
-    from pipeline.index.vectors import evenly_spaced
-    from pipeline.metrics.multivector_scores import multivector_scores
-    from pipeline.models.neural.alignment import longest_vectors, word_magnitudes
-    from stages.texts import read_analyzer, read_words
-
-    analyze = read_analyzer(run)
+def _weigh(run: Run, embeddings: Embeddings, split: str) -> SplitWeights:
+    pairs, analyze = run.pairs(split), read_analyzer(run)
     shown = pairs.image_id[evenly_spaced(len(pairs.image_id), ALIGNED)]
-    queries, best, retrieved = embeddings.read("images", shown), np.full(len(shown), -np.inf), np.zeros_like(shown)
+    queries = embeddings.read("images", shown)
+    best, retrieved = np.full(len(shown), -np.inf), np.zeros_like(shown)
     words: list[str] = []
     lengths: list[np.ndarray] = []
     regions: list[tuple[int, np.ndarray, float]] = []
     for block in pairs.blocks(BLOCK):
         images = embeddings.read("images", block.image_id)
         sentences = embeddings.read("sentences", block.sentence_id)
-        spoken = read_words(run, block.sentence_id, analyze, sentences)
-        words += (word for sentence in spoken for word in sentence)
+        for sentence in read_words(run, block.sentence_id, analyze, sentences):
+            words += sentence
         lengths.append(np.linalg.norm(sentences.vectors, axis=1))
         for row in longest_vectors(images.vectors, images.owners, IMAGES):
             image_id = int(block.image_id[images.owners[row]])
             regions.append((image_id, images.boxes[row], float(np.linalg.norm(images.vectors[row]))))
         scores = multivector_scores(queries, sentences, embeddings.comparison).numpy()
         better = scores.max(axis=1) > best
-        best[better], retrieved[better] = scores.max(axis=1)[better], block.sentence_id[scores.argmax(axis=1)[better]]
+        best[better] = scores.max(axis=1)[better]
+        retrieved[better] = block.sentence_id[scores.argmax(axis=1)[better]]
     terms, ids = np.unique(words, return_inverse=True)
-    table = word_magnitudes(np.concatenate(lengths), ids, least_count)
-    ranked = [
-        {"word": word, "magnitude": length, "count": count}
-        for word, length, count in zip(
-            terms[table.words].tolist(), table.lengths.tolist(), table.counts.tolist(), strict=True
-        )
-    ]
+    table = word_magnitudes(np.concatenate(lengths), ids, LEAST_COUNT)
+    columns = (terms[table.words].tolist(), table.lengths.tolist(), table.counts.tolist())
+    ranked = [dict(zip(("word", "magnitude", "count"), row, strict=True)) for row in zip(*columns, strict=True)]
     regions = sorted(regions, key=lambda region: -region[2])[:IMAGES]
     return SplitWeights({"highest": ranked[::-1][:WORDS], "lowest": ranked[:WORDS]}, regions, shown, retrieved)
 
 
-def _aligned(
-    run: "Run", embeddings: "Embeddings", image_id: "np.ndarray", sentence_id: "np.ndarray"
-) -> "Iterator[SheetPicture]":
-    from pipeline.models.neural.alignment import align, align_alone
-    from pipeline.report.photographs import picture_spoken_of
-    from stages.photographs import open_photographs
-    from stages.texts import read_analyzer, read_words
-
+def _aligned(run: Run, embeddings: Embeddings, image_id: np.ndarray, sentence_id: np.ndarray) -> Iterator[SheetPicture]:
     images = embeddings.read("images", image_id)
     sentences = embeddings.read("sentences", sentence_id)
     spoken = read_words(run, sentence_id, read_analyzer(run), sentences)
@@ -134,53 +115,41 @@ def _aligned(
     for number, (chain, (image, reason)) in enumerate(zip(chains, open_photographs(run, image_id), strict=True)):
         boxes = images.between(number, number + 1).boxes
         for name, segments in (("words", align_alone(words[number], regions[number])), ("segments", chain)):
-            labels = [f"{' '.join(spoken[number][one.first : one.last])} {one.score:.1f}" for one in segments]
-            scores = [one.score for one in segments]
+            labels = [f"{' '.join(spoken[number][part.first : part.last])} {part.score:.1f}" for part in segments]
+            scores = [part.score for part in segments]
             line = reason or f"{name}: {texts[number]}"
-            yield picture_spoken_of(image, line, boxes[[one.region for one in segments]], labels, scores, TOP)
+            yield picture_spoken_of(image, line, boxes[[part.region for part in segments]], labels, scores, TOP)
 
 
-def draw_phrases(run: "Run", model: str, split: str) -> "list[ReportPicture]":
+def draw_phrases(run: Run, model: str, split: str) -> list[ReportPicture]:
     """The noun phrases of the first sentence of some images at the regions that they speak of, and phrases and regions
     in a plane (after Niu et al. 2017, Figure 8); nothing where no phrase's image has regions."""
-    import numpy as np
-
-    from pipeline.evaluate.phrases import best_within
-    from pipeline.index.vectors import evenly_spaced
-    from pipeline.report.figures import draw_links, scatter_in_plane
-    from pipeline.report.photographs import draw_sheet, drawing, picture_spoken_of
-    from pipeline.storage.phrases import PhraseVectors
-    from stages.photographs import open_photographs
-
-    manifest, folder = run.manifest, run.layout.phrases(model, split).path
-    stored = PhraseVectors(folder)
+    manifest = run.manifest
+    stored = PhraseVectors(run.layout.phrases(model, split).path)
     parts = np.flatnonzero(stored.regions["number"].to_numpy() > 0)
     owners, sentences = (stored.phrases[name].to_numpy() for name in ("image_id", "sentence_id"))
-    best, scores = best_within(
-        owners, stored.phrase_vectors, stored.regions["image_id"].to_numpy()[parts], stored.region_vectors[parts]
-    )
+    region_images, region_vectors = stored.regions["image_id"].to_numpy()[parts], stored.region_vectors[parts]
+    best, scores = best_within(owners, stored.phrase_vectors, region_images, region_vectors)
     first = np.unique(owners, return_index=True)[1]
     spoken = np.flatnonzero(np.isin(sentences, sentences[first]) & (best >= 0))
     if not len(spoken):
         return []
     texts = np.array(stored.phrases["text"].to_pylist(), object)
-
     every = np.unique(sentences[spoken])
     shown = every[evenly_spaced(len(every), IMAGES)]
     lines = manifest.sentences["text"].take(shown).to_pylist()
 
-    def pictures() -> "Iterator[SheetPicture]":
+    def pictures() -> Iterator[SheetPicture]:
         photographs = open_photographs(run, manifest.sentence_images[shown])
         for sentence_id, line, (image, reason) in zip(shown, lines, photographs, strict=True):
             rows = spoken[sentences[spoken] == sentence_id]
-            yield picture_spoken_of(
-                image, reason or line, stored.boxes[parts[best[rows]]], texts[rows], scores[rows], TOP
-            )
+            boxes = stored.boxes[parts[best[rows]]]
+            yield picture_spoken_of(image, reason or line, boxes, texts[rows], scores[rows], TOP)
 
     drawn = [drawing(f"{model}, {split}: phrases at their regions", draw_sheet(pictures(), COLUMNS))]
     rows = spoken[np.isin(sentences[spoken], every[evenly_spaced(len(every), POINTS)])]
     regions, links = np.unique(best[rows], return_inverse=True)
-    vectors = np.concatenate([stored.phrase_vectors[rows], stored.region_vectors[parts[regions]]])
+    vectors = np.concatenate([stored.phrase_vectors[rows], region_vectors[regions]])
     if len(vectors) >= 5:
         places = scatter_in_plane(vectors, run.config.seed)
         groups = np.unique(owners[rows], return_inverse=True)[1]

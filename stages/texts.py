@@ -11,12 +11,12 @@ from typing import TYPE_CHECKING, Any, BinaryIO
 
 import numpy as np
 
-from pipeline.config.registry.stored import restore_text_encoder
+from pipeline.config.stored import restore_text_encoder
 from pipeline.errors import InputError, IntegrityError
 from pipeline.mapreduce import map_reduce
-from pipeline.models.linear.text_views import TextView
+from pipeline.models.linear.views import TextView
 from pipeline.run import Run
-from pipeline.run.parts import chunks
+from pipeline.run.run import chunks
 from pipeline.storage import texts as stored_texts
 from pipeline.storage.batch import cannot_write
 from pipeline.storage.json_files import read_json, require_form
@@ -40,7 +40,7 @@ if TYPE_CHECKING:
     import pyarrow as pa
 
     from pipeline.config import Config
-    from pipeline.config.schema.text_encoders import TextEncoderEntry
+    from pipeline.config.text import TextEncoderEntry
     from pipeline.storage.manifest import ShardRows
 
 log = logging.getLogger(__name__)
@@ -169,15 +169,13 @@ class TextMaterial:
     """What the text encoder `name` of a run is made from; see pipeline.text.text_encoder.TextMaterial."""
 
     def __init__(self, run: Run, name: str) -> None:
-        tokens = run.config.tokens
         self.run = run
         self.name = name
         self.own = run.config.text_encoder(name).own
         self.seed = run.config.seed
         self.words = TermSettings(
-            tokens.lowercase, tokens.tokenizer, lemmatise=False, stop_words=(), max_ngram=1,
-            max_characters=LONGEST_NGRAM,
-        )  # fmt: skip
+            True, "words", lemmatise=False, stop_words=(), max_ngram=1, max_characters=LONGEST_NGRAM
+        )
 
     def texts(self) -> Iterable[str]:
         return self.run.manifest.texts_of("train")

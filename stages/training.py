@@ -1,15 +1,18 @@
 """Models of a run: restoring one, what their details say, and following a training with checkpoints."""
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any
 
-from pipeline.config.registry.stored import restore
+from pipeline.config.stored import restore
 from pipeline.run import Job, Run
 from pipeline.storage.parameters import Checkpoints
 
 if TYPE_CHECKING:
+    import numpy as np
+
     from pipeline.models.neural.training import Checkpoint, Training
+    from pipeline.storage.features import RegionRows
     from pipeline.storage.parameters import Parameters
 
 
@@ -33,6 +36,21 @@ def restore_model(run: Run, name: str) -> "tuple[Any, Parameters]":
     if (gpu := run.gpu) is not None:
         model.to(gpu)
     return model, stored
+
+
+def describe_embeddings(stored: "Parameters", metric: str) -> dict[str, Any]:
+    """What the details of embeddings say of the model that made them."""
+    details = {key: stored.details.get(key) for key in ("model", "refits", "registered")}
+    vocabulary = {"vocabulary": stored.details["vocabulary"]} if stored.details.get("vocabulary") else {}
+    return {**details, "metric": metric, "made_of": stored.fingerprint, **vocabulary}
+
+
+def open_region_rows(run: Run, encoders: Iterable[str], image_id: "np.ndarray") -> "RegionRows":
+    """The regions of some images, as models read them."""
+    from pipeline.storage.features import RegionRows
+
+    folders = {name: run.layout.regions(name, run.config.regions.reduced).folder for name in encoders}
+    return RegionRows(run.manifest, folders, image_id)
 
 
 @contextmanager

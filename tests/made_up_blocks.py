@@ -23,7 +23,7 @@ SETTINGS = {
         {"name": "tuned", "architecture": "shufflenet_v2_x0_5", "weights": "finetuned", "resize": SIDE, "crop": None},
     ],
     "extract": {"batch_size": 7, "decode_workers": 0, "precision": "float32", "storage": "float32"},
-    "regions": {"encoders": ["plain"], "count": 5, "context": 4, "map_side": 64, "checkpoint_images": 4},
+    "regions": {"encoders": ["plain"], "count": 5, "context": 4, "checkpoint_images": 4},
     "finetune": {
         "side": SIDE,
         "context": 4,
@@ -31,8 +31,6 @@ SETTINGS = {
         "learning_rate": 0.05,
         "images": 6,
         "precision": "float32",
-        "held_out_images": 4,
-        "candidates": 60,
     },
 }
 

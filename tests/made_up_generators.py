@@ -32,7 +32,7 @@ FAST = {
     "describe": {
         "top": 2,
         "beam": 3,
-        "candidates": {"count": 40, "shortest": 2, "language_weight": 0.05},
+        "candidates": 40,
         "meteor": False,
     },
 }

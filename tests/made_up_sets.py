@@ -8,7 +8,7 @@ from made_up import MADE_BY, THINGS, by_hand
 
 from pipeline.models.linear.views import ImageView
 from pipeline.models.neural.fragment_models import DVSA
-from pipeline.models.neural.region_views import RegionView
+from pipeline.models.neural.task import RegionView
 from pipeline.multivectors import MultiVectors, ScoreRule
 from pipeline.run.layout import Layout
 from pipeline.storage.commit import publish_record

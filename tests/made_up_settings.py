@@ -3,41 +3,33 @@
 from collections.abc import Sequence
 from typing import Any
 
-from pipeline.config.registry.models import model_spec
-from pipeline.config.schema.models import (
+from pipeline.config.models import (
     FitSettings,
     KernelsSettings,
     TransferSettings,
     WsabieAdaGradSettings,
     WsabieSettings,
 )
-from pipeline.models.linear.text_views import TextView
+from pipeline.config.registry import model_spec
+from pipeline.models.linear.views import TextView
 
 OWN = {
     "KernelsSettings": KernelsSettings(
         image_kernel="rbf",
         text_kernel="cosine",
-        image_gamma=0.5,
-        text_gamma=0.5,
-        landmarks=100,
         score="cosine",
     ),
     "WsabieSettings": WsabieSettings(
         learning_rate=[0.1],
         max_norm=[100],
-        search="grid",
         dimensions=4,
         epochs=10,
-        batch=64,
-        max_samples=200,
-        interval=5,
-        patience=2,
     ),
 }
 OWN["WsabieAdaGradSettings"] = WsabieAdaGradSettings(**OWN["WsabieSettings"].model_dump())
 TRANSFER = TransferSettings(
     beta=[0.3], auxiliary_dimensions=[4], auxiliary_power=[1], auxiliary_eigenvalues=["correlation"], weight=[1],
-    second_beta=[0.1], rule=["cosine-sine"], bandwidth=[1], features=30, sample=200, neighbours=5,
+    second_beta=[0.1], rule=["cosine-sine"], bandwidth=[1], features=30, neighbours=5,
     neighbour_share=[0.3],
 )  # fmt: skip
 

@@ -7,16 +7,15 @@ import pytest
 from made_up_settings import TRANSFER, make_grid, own_settings, text_view
 from scipy import sparse
 
-from pipeline.config.registry.models import MODELS, TRAININGS, made_by, model_spec
-from pipeline.config.registry.stored import restore
+from pipeline.config.registry import MODELS, TRAININGS, made_by, model_spec
+from pipeline.config.stored import restore
 from pipeline.errors import IntegrityError, UsageError
 from pipeline.metrics.ranks import count_ranks
 from pipeline.models.linear.accumulation import MomentsAccumulator
-from pipeline.models.linear.mapped import ViewBlock
 from pipeline.models.linear.moments import Moments
 from pipeline.models.linear.training import FitTask, Sets
 from pipeline.models.linear.tuning import PairArrays
-from pipeline.models.linear.views import ImageView
+from pipeline.models.linear.views import ImageView, ViewBlock
 
 VIEW = ImageView(("one", "two"), (10, 6), ("sqrt", "l2"))
 
@@ -134,7 +133,7 @@ def test_what_was_chosen_makes_the_same_model_again(name: str, training: str) ->
 @pytest.mark.parametrize("name", ["wsabie-sgd", "wsabie-adagrad"])
 def test_wsabie_may_have_fewer_epochs_than_lie_between_two_looks(name: str) -> None:
     task, held_out = make_task(name, "target")
-    tuned = model_spec(name).load().fit(replace(task, settings=task.settings.changed(dict(epochs=2, interval=5))))
+    tuned = model_spec(name).load().fit(replace(task, settings=task.settings.changed(dict(epochs=2))))
     assert tuned.chosen.transfer["epochs"] == 2
     assert tuned.model.embed_images(held_out.features).shape == (60, 4)
 

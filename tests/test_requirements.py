@@ -39,6 +39,10 @@ def test_all_that_is_missing_is_named_in_one_error(tmp_path: Path, monkeypatch: 
     for name in ("w.safetensors", "jointspace[timm]", "photos/vectors.txt", "gone.txt"):
         assert said.count(name) == 1, name
     assert "vectors.npy" not in said
+    (tmp_path / "photos/vectors.npy.txt").touch()  # the names may lie here, too
+    with pytest.raises(UsageError) as caught:
+        require_all(run_of(tmp_path, **{**OWN, "encoders": encoders}), declared())
+    assert "vectors" not in str(caught.value)
 
 
 def test_what_is_made_needs_nothing_more(tmp_path: Path) -> None:

@@ -13,6 +13,7 @@ import json
 import marshal
 import os
 import pkgutil
+import runpy
 import select
 import shlex
 import signal
@@ -31,7 +32,7 @@ LONGEST = 900
 """Seconds after which a run is killed."""
 IMPORTED = (
     "snakemake.assets", "snakemake.cli", "snakemake.report.html_reporter", "snakemake.storage", "smart_open",
-    "pyarrow.parquet", "pipeline.collections.formats", "pipeline.collections.watching", "pipeline.run.runner",
+    "pyarrow.parquet", "pipeline.collections.formats", "pipeline.collections.inventory", "pipeline.run.runner",
     "stages.closing",
 )  # fmt: skip
 """What Snakemake, our rules and the end of a run import late."""
@@ -54,6 +55,11 @@ def snakemake(folder: Path, *arguments: object, root: Path = ROOT) -> subprocess
 def jointspace(folder: Path, *arguments: object, root: Path = ROOT) -> subprocess.CompletedProcess:
     """What the command `jointspace` does with these arguments in `folder`, by the checkout `root`."""
     return _ask("jointspace", folder, arguments, root)
+
+
+def python(folder: Path, *arguments: object) -> subprocess.CompletedProcess:
+    """What `python` does with a script and its arguments in `folder`."""
+    return _ask("python", folder, arguments, ROOT)
 
 
 def _ask(program: str, folder: Path, arguments: tuple[object, ...], root: Path) -> subprocess.CompletedProcess:
@@ -193,12 +199,22 @@ def limit_threads(count: int | None = None) -> None:
         torch.set_num_threads(count)
 
 
-RUNS = {"snakemake": run_snakemake, "jointspace": call_jointspace}
+def call_script(arguments: list[str]) -> int:
+    """A script of Python in this process."""
+    from pipeline import runtime
+
+    runtime.configure = limit_threads
+    sys.argv, sys.path[0] = arguments, str(Path(arguments[0]).parent)
+    return code_of(lambda: runpy.run_path(arguments[0], run_name="__main__"))
+
+
+RUNS = {"snakemake": run_snakemake, "jointspace": call_jointspace, "python": call_script}
 
 
 def runs_commands(program: str, arguments: list[str], **_: object) -> bool:
-    """Whether a request may run many commands: Snakemake's do for `all` by a configuration, but not in a dry run."""
-    return {"all", "--configfile"} <= set(arguments) and not {"-n", "--unlock"} & set(arguments)
+    """Whether a request needs most of our modules: a script, and Snakemake for `all` by a configuration, but for a dry
+    run."""
+    return program == "python" or {"all", "--configfile"} <= set(arguments) and not {"-n", "--unlock"} & set(arguments)
 
 
 @cache

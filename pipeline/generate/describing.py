@@ -10,8 +10,7 @@ import numpy as np
 import torch
 from PIL import Image
 
-from pipeline.config.registry.stored import restore_encoder
-from pipeline.config.schema.generators import CandidatesSettings
+from pipeline.config.stored import restore_encoder
 from pipeline.errors import InputError
 from pipeline.generate.beam import BeamSearch
 from pipeline.generate.corpus import Corpus, Trigram
@@ -29,6 +28,26 @@ class Description(NamedTuple):
 
 
 @dataclass(frozen=True)
+class Candidates:
+    """How lbl, mnlm and sc-nlm make and rank candidates (Kiros et al. 2014, supplement 5.2).
+
+    `count` of them for every image, each from one of the conditioning vectors: the image's embedding, and the mean of
+    its `neighbours` nearest words and as many sentences. Words are drawn at `temperature` where no parts of speech
+    guide them. Structures are those of training sentences of `shortest` to `longest` words. A candidate's score is its
+    cosine with the image, times `repeat_penalty` for every repetition of a word that is no stop word (see
+    `lm.penalise` for a negative one), plus `language_weight` times the trigram's log probability a word.
+    """
+
+    count: int
+    neighbours: int = 5
+    temperature: float = 0.7
+    shortest: int = 4
+    longest: int = 12
+    repeat_penalty: float = 0.8
+    language_weight: float = 0.2
+
+
+@dataclass(frozen=True)
 class Sources:
     """The inputs of generators: the training sentences, search settings, and for some the joint space and a trigram.
 
@@ -38,7 +57,7 @@ class Sources:
     corpus: Corpus
     search: BeamSearch
     temperature: float | None
-    candidates: CandidatesSettings
+    candidates: Candidates
     seed: int
     space: JointSpace | None
     trigram: Trigram | None

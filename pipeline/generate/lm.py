@@ -11,10 +11,9 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from pipeline.config.schema.generators import CandidatesSettings
 from pipeline.device import place, upload
 from pipeline.generate.beam import BeamSearch, beam_search, sample
-from pipeline.generate.describing import Description, Sources
+from pipeline.generate.describing import Candidates, Description, Sources
 from pipeline.generate.logbilinear import (
     Additive,
     LogBilinear,
@@ -210,7 +209,7 @@ def conditioning(images: np.ndarray, sources: Sources) -> np.ndarray:
 
 
 def propose(
-    network: LogBilinear, structures: Tokens | None, u: Tensor, settings: CandidatesSettings, random: torch.Generator
+    network: LogBilinear, structures: Tokens | None, u: Tensor, settings: Candidates, random: torch.Generator
 ) -> list[tuple[int, ...]]:
     """Different sentences, as word ids, for one image: half from each of the conditioning vectors `u` (2, c).
 

@@ -13,7 +13,7 @@ from torch.nn import functional
 
 from pipeline.device import upload
 from pipeline.generate.beam import State
-from pipeline.models.neural.sentences import INITIAL
+from pipeline.models.neural.networks import INITIAL
 from pipeline.text.sequences import Tokens
 
 

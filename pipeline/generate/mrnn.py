@@ -15,9 +15,8 @@ from pipeline.generate.material import HeldOut, Learned, Material
 from pipeline.generate.training import Framed, framed, log_frequencies, log_probabilities, perplexity_of, train
 from pipeline.models.linear.device_views import stack_on
 from pipeline.models.linear.views import ImageView
-from pipeline.models.neural.networks import arrays_of
+from pipeline.models.neural.networks import INITIAL, Recurrent, arrays_of
 from pipeline.models.neural.recurrence import Recurrence
-from pipeline.models.neural.sentences import INITIAL, Recurrent
 from pipeline.models.neural.task import TrainingPairs
 from pipeline.models.neural.training import seeded
 

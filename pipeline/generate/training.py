@@ -11,9 +11,8 @@ from torch import Tensor, nn
 from pipeline.device import place
 from pipeline.generate.corpus import pad
 from pipeline.generate.material import Material
-from pipeline.models.neural.packing import Packed, pack
-from pipeline.models.neural.schedules import TrainingSchedule
-from pipeline.models.neural.training import Training
+from pipeline.models.neural.recurrence import Packed, pack
+from pipeline.models.neural.training import Training, TrainingSchedule
 from pipeline.ragged import runs
 from pipeline.text.sequences import Tokens
 
@@ -97,8 +96,7 @@ def train(
             parameter.register_hook(lambda gradient: gradient.clamp(-settings.clip, settings.clip))
     schedule = settings.model_dump(include={field.name for field in fields(TrainingSchedule)})
     # The elements of the gradient are clipped, not its norm.
-    schedule |= {"clip": float("inf"), "penalty": 0, "seed": material.seed}
-    schedule |= {"adagrad_reset": settings.epochs, "resampled": "batch"}
+    schedule |= {"clip": float("inf"), "penalty": 0, "seed": material.seed, "resampled": "batch"}
     rows = np.arange(len(names))
     network.precision = material.precision
     training = Training(

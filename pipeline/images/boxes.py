@@ -10,7 +10,6 @@ from typing import NamedTuple
 
 import numpy as np
 
-from pipeline.config.schema.images import GridSettings, SearchSettings
 from pipeline.errors import UsageError
 
 
@@ -90,8 +89,28 @@ def group(image: np.ndarray, candidates: Candidates, count: int) -> list[Candida
 
 Propose = Callable[[np.ndarray, Candidates], Candidates]
 """(pixels (height, width, 3) uint8, known boxes) -> proposals."""
+LEAST_SCORE = 0.0
+"""Of a proposal that may become a region."""
+LEAST_SIDE = 4
+"""Pixels of its shorter side."""
+SEARCH_WIDTH = 500
+"""Pixels; wider images are made narrower before selective search."""
 WHOLE_SCORE = 1.0
 WINDOW_SCORE = 0.0
+
+
+@dataclass(frozen=True)
+class WindowGrid:
+    """Windows at several `scales` (of the image's sides) and `aspects` (width over height, times the image's own);
+    neighbours share `overlap` of their sides."""
+
+    scales: tuple[float, ...]
+    aspects: tuple[float, ...]
+    overlap: float = 0.5
+
+
+GRID = WindowGrid((0.67, 0.5, 0.33), (1, 2, 0.5))
+"""The windows of proposals `grid`, and those that make up the number of regions."""
 
 
 @dataclass(frozen=True)
@@ -104,10 +123,10 @@ class Selection:
     iou: float
     count: int
     fill: bool
-    grid: GridSettings
+    grid: WindowGrid
 
 
-def grid_windows(size: tuple[int, int], grid: GridSettings) -> np.ndarray:
+def grid_windows(size: tuple[int, int], grid: WindowGrid) -> np.ndarray:
     """(n, 4) float32 windows in an image of `size`: by scale as given, the most central first."""
     windows = [_windows(size, scale, aspect, grid.overlap) for scale in grid.scales for aspect in grid.aspects]
     return np.concatenate([np.empty((0, 4)), *windows]).astype(np.float32)
@@ -123,7 +142,7 @@ def _windows(size: tuple[int, int], scale: float, aspect: float, overlap: float)
     return np.hstack([corners, corners + shape])
 
 
-def propose_windows(grid: GridSettings, pixels: np.ndarray, known: Candidates) -> Candidates:
+def propose_windows(grid: WindowGrid, pixels: np.ndarray, known: Candidates) -> Candidates:
     """The windows of `grid`, with score 0, in the order of `grid_windows`."""
     boxes = grid_windows((pixels.shape[1], pixels.shape[0]), grid)
     return Candidates(boxes, np.full(len(boxes), WINDOW_SCORE, np.float32))
@@ -134,22 +153,22 @@ def keep_known(pixels: np.ndarray, known: Candidates) -> Candidates:
     return known
 
 
-def search_selectively(search: SearchSettings, pixels: np.ndarray, known: Candidates) -> Candidates:
+def search_selectively(pixels: np.ndarray, known: Candidates) -> Candidates:
     """Selective search (Uijlings et al. 2013; [32] in Niu et al. 2017) by OpenCV; scores fall evenly from 1 by rank.
 
     Raises UsageError if OpenCV's contributed modules are not installed.
     """
     segmentation = _import_ximgproc()
     height, width = pixels.shape[:2]
-    scale = min(1.0, search.width / width)
+    scale = min(1.0, SEARCH_WIDTH / width)
     if scale < 1:
         import cv2
 
-        size = (search.width, max(1, round(height * scale)))
+        size = (SEARCH_WIDTH, max(1, round(height * scale)))
         pixels = cv2.resize(pixels, size, interpolation=cv2.INTER_AREA)
     engine = segmentation.createSelectiveSearchSegmentation()
     engine.setBaseImage(np.ascontiguousarray(pixels[:, :, ::-1]))
-    {"fast": engine.switchToSelectiveSearchFast, "quality": engine.switchToSelectiveSearchQuality}[search.mode]()
+    engine.switchToSelectiveSearchFast()
     # OpenCV ranks with the C library's rand(); an image must get the same order in every process.
     if srand := getattr(ctypes.CDLL(None), "srand", None):
         srand(0)
@@ -172,22 +191,22 @@ def _import_ximgproc():
     return segmentation
 
 
-METHODS: Mapping[str, Callable[[GridSettings, SearchSettings], Propose]] = {
-    "selective-search": lambda grid, search: partial(search_selectively, search),
-    "faster-rcnn": lambda grid, search: keep_known,
-    "grid": lambda grid, search: partial(propose_windows, grid),
-    "boxes": lambda grid, search: keep_known,
+METHODS: Mapping[str, Callable[[WindowGrid], Propose]] = {
+    "selective-search": lambda grid: search_selectively,
+    "faster-rcnn": lambda grid: keep_known,
+    "grid": lambda grid: partial(propose_windows, grid),
+    "boxes": lambda grid: keep_known,
 }
 """Sources of proposals. A detector, which runs on many images and a GPU, has run before: see detectors.py."""
 
 
-def proposer(method: str, grid: GridSettings, search: SearchSettings) -> Propose:
+def proposer(method: str, grid: WindowGrid) -> Propose:
     """The function of `method`, which can be pickled. Raises UsageError listing the known methods."""
     if method not in METHODS:
         raise UsageError(f"unknown proposals {method}; there are {', '.join(METHODS)}")
     if method == "selective-search":
         _import_ximgproc()  # a missing package fails here, once, not in another process for every image
-    return METHODS[method](grid, search)
+    return METHODS[method](grid)
 
 
 def select(given: Candidates, size: tuple[int, int], selection: Selection) -> tuple[Candidates, Counter[str]]:

@@ -44,6 +44,10 @@ SHORT = 100
 """Bytes of a chunk that hold the name of a profile, and little of the profile."""
 BLOCK = 1 << 10
 """Bytes; smaller reads are of a header."""
+LEAST_SIDE = 8
+"""Pixels of the shorter side of an image that a collection may have."""
+GREATEST_ASPECT = 20
+"""Its longer side over its shorter."""
 
 
 @dataclass(frozen=True)
@@ -59,8 +63,7 @@ class ImageLimits:
     @classmethod
     def from_settings(cls, collection: Any) -> "ImageLimits":
         """The limits in the section `collection` of a configuration."""
-        pixels, side = collection.max_image_pixels, collection.min_image_side
-        return cls(pixels, side, collection.max_aspect_ratio, collection.decode_seconds)
+        return cls(collection.max_image_pixels, LEAST_SIDE, GREATEST_ASPECT, collection.decode_seconds)
 
 
 def decode(data: bytes, limits: ImageLimits, side: int | None = None) -> Image.Image:

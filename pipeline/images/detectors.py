@@ -14,7 +14,7 @@ from torchvision.models.detection.rpn import concat_box_prediction_layers
 
 from pipeline.device import OomBatcher, full_float32, upload
 from pipeline.errors import InputError, UsageError
-from pipeline.images.boxes import NONE, Candidates
+from pipeline.images.boxes import LEAST_SCORE, NONE, Candidates
 from pipeline.images.weights import Download, State, fetch, select
 from pipeline.workers import Failure
 
@@ -35,7 +35,7 @@ def download_detector(architecture: str) -> Download:
     return fetch(architecture, "name it in regions.detector.file")
 
 
-def build_detector(architecture: str, state: State, source: str, min_score: float) -> nn.Module:
+def build_detector(architecture: str, state: State, source: str) -> nn.Module:
     """A detector with the classes of `state`. Raises InputError naming `source` if they do not fit together."""
     require_detector(architecture)
     if missing := [name for name in (CLASSES, CORNERS) if name not in state]:
@@ -48,7 +48,7 @@ def build_detector(architecture: str, state: State, source: str, min_score: floa
     with warnings.catch_warnings(), torch.random.fork_rng(devices=[]):
         warnings.simplefilter("ignore")
         network = get_model(
-            architecture, weights=None, weights_backbone=None, num_classes=classes, box_score_thresh=min_score
+            architecture, weights=None, weights_backbone=None, num_classes=classes, box_score_thresh=LEAST_SCORE
         ).eval()
     known = network.state_dict()
     network.load_state_dict(select(state, known, known, source))

@@ -23,6 +23,7 @@ WARM_UP = 0.1
 """Share of the iterations in which the learning rate rises to its maximum."""
 MOMENTUM = "momentum_buffer"
 """What torch calls the velocity that SGD keeps of a parameter."""
+WEIGHT_DECAY = 0.0005
 
 
 @dataclass(frozen=True)
@@ -72,7 +73,7 @@ class Finetuning:
 
     def __init__(
         self, encoder: NetworkEncoder, classes: int, schedule: DescentSchedule, device: torch.device,
-        dtype: torch.dtype, seed: int, pretrained: bool, momentum: float, weight_decay: float,
+        dtype: torch.dtype, seed: int, pretrained: bool,
     ) -> None:  # fmt: skip
         self.dim, self.spec, self.node = encoder.dim, encoder.spec, encoder.node
         self.schedule, self.device, self.dtype, self.seed = schedule, device, dtype, seed
@@ -84,7 +85,7 @@ class Finetuning:
             {"params": [p for p in part.parameters() if p.requires_grad], "share": share}
             for part, share in zip(self.network, (schedule.body_rate, 1), strict=True)
         ]
-        self.optimiser = torch.optim.SGD(groups, momentum=momentum, weight_decay=weight_decay, nesterov=True)
+        self.optimiser = torch.optim.SGD(groups, momentum=0.9, weight_decay=WEIGHT_DECAY, nesterov=True)
 
     def learn(self, batches: Iterable[RegionSample]) -> Iterator[float]:
         """The loss of each batch, after a gradient step. Raises JointspaceError, before the step, if the loss or the
@@ -211,7 +212,7 @@ def judge_regions(
         if stop > start:
             judged.append(Judged(described.boxes[start:stop], probabilities[start:stop], image.boxes, image.classes))
     if not judged:
-        raise InputError("none of the held-out images with boxes could be read; choose another finetune.held_out")
+        raise InputError("none of the held-out images with boxes could be read; those of the split dev judge")
     return judge_detections(judged, iou)
 
 

@@ -11,9 +11,18 @@ from typing import Any, NamedTuple
 import numpy as np
 from PIL import Image
 
-from pipeline.config.schema.images import GridSettings, SearchSettings
 from pipeline.errors import InputError
-from pipeline.images.boxes import Candidates, Propose, Selection, overlaps, proposer, select
+from pipeline.images.boxes import (
+    GRID,
+    LEAST_SCORE,
+    LEAST_SIDE,
+    Candidates,
+    Propose,
+    Selection,
+    overlaps,
+    proposer,
+    select,
+)
 from pipeline.images.decode import ImageLimits
 from pipeline.images.preprocess import Photograph, Preprocessing, open_photograph, prepare
 from pipeline.workers import Failure
@@ -75,6 +84,10 @@ class WholeImages:
         return np.asarray(image.resize(self.size(image.size), Image.Resampling.BILINEAR))
 
 
+JUDGED = 60
+"""Proposals of an image that the classifier judges, where regions are scored by it."""
+MAP_SIDE = 384
+"""Pixels of the shorter side of a whole image from whose map regions are pooled."""
 MAP_STEP = 32
 """The longer side of a map is a multiple of this, so that images share a batch."""
 MAP_ASPECT = 2.5
@@ -121,15 +134,12 @@ class Cutting:
     @classmethod
     def from_settings(cls, settings: Mapping[str, Any], preprocessing: Preprocessing) -> "Cutting":
         """The cutting that the section `regions` of a configuration defines, for a network with `preprocessing`."""
-        grid = GridSettings(**settings["grid"])
-        chosen = {name: settings[name] for name in ("min_score", "min_side", "iou", "count", "fill")}
-        if settings["score"] == "classifier":
-            chosen["count"] = settings["candidates"]  # the classifier chooses among them
+        count = JUDGED if settings["score"] == "classifier" else settings["count"]
         crops = Crops(settings["crop_side"] or preprocessing.side, settings["context"], preprocessing.mean)
-        maps = WholeImages(settings["map_side"], MAP_STEP, MAP_ASPECT)
+        maps = WholeImages(MAP_SIDE, MAP_STEP, MAP_ASPECT)
         return cls(
-            proposer(settings["proposals"], grid, SearchSettings(**settings["search"])),
-            Selection(grid=grid, **chosen),
+            proposer(settings["proposals"], GRID),
+            Selection(LEAST_SCORE, LEAST_SIDE, settings["iou"], count, settings["fill"], GRID),
             crops if settings["features"] == "crops" else maps,
         )
 
@@ -180,12 +190,12 @@ class RegionSample(NamedTuple):
 @dataclass(frozen=True)
 class Proportions:
     """Regions per image: `positives` with an overlap of at least `positive_iou` with an object, `background` with less
-    than `background_iou` with every object (R-CNN's 32 and 96 per batch are 1 and 3 of each of 32 images)."""
+    than `background_iou` with every object. By default R-CNN's 32 and 96 per batch of 32 images."""
 
-    positives: int
-    background: int
-    positive_iou: float
-    background_iou: float
+    positives: int = 1
+    background: int = 3
+    positive_iou: float = 0.5
+    background_iou: float = 0.5
 
 
 @dataclass(frozen=True)

@@ -66,7 +66,7 @@ class Requirements:
     latency_ms: float | None
     exact_limit: int
     candidates: str | tuple[str, ...]
-    sample: int
+    sample: int = 50_000
 
     @property
     def bytes(self) -> float:

@@ -109,6 +109,8 @@ def ask(gallery: SplitGallery, picture: Callable[[Mapping[str, Any]], ReportPict
     """Queries at even distances through the gallery, good ones, and the worst of all. `picture` shows a row of the
     images."""
     n, m = gallery.images.num_rows, len(gallery.owners)
+    if not m:
+        return Examples(gallery.model, gallery.split, n, 0, (), (), (), ())
     ranks = gallery.ranks().sentence_to_image
     worst, best = (_one_an_image(np.argsort(sign * ranks, kind="stable"), gallery.owners) for sign in (-1, 1))
     good = np.sort(best[: max(FAILURES, int((ranks[best] == ranks[best[0]]).sum()))])

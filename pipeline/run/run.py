@@ -1,18 +1,22 @@
 """A run, opened: its configuration, its manifest, and the artefacts that its stages make and read."""
 
+import math
+import os
 from collections.abc import Mapping
 from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from pipeline.errors import InputError, UsageError
+from pipeline import runtime
+from pipeline.device import BATCH, GPU_BATCH, find_device, find_gpu
+from pipeline.errors import InputError, UsageError, meant
 from pipeline.remote.paths import Place, place
 from pipeline.run.layout import Artefact, Layout, Shards
-from pipeline.run.nearby import near_run
-from pipeline.run.resources import Resources
 from pipeline.run.stage import Input, Job, Names, Outside, Stage
 
 if TYPE_CHECKING:
+    import torch
+
     from pipeline.config import Config
     from pipeline.remote.scratch import Scratch
     from pipeline.storage.batch import FileBatch
@@ -28,7 +32,13 @@ if TYPE_CHECKING:
     from pipeline.storage.texts import Texts
 
 
-class Run(Resources):
+DECODERS = 2
+"""Processes that decode beside a processor that computes, and threads that a GPU's own process needs."""
+IMAGES_TOGETHER = 1 << 16
+MOST_CHUNKS = 64
+
+
+class Run:
     """The run in the folder `root`. Everything is read when first used.
 
         run = Run("results/demo")
@@ -62,7 +72,7 @@ class Run(Resources):
         path = Layout(self.root).config
         if not path.exists():
             raise UsageError(
-                f"{self.root} holds no run (there is no {path}); {near_run(self.root)}name the folder of one, or start"
+                f"{self.root} holds no run (there is no {path}); {_near_run(self.root)}name the folder of one, or start"
                 " one there with --config FILE"
             )
         return load(path)
@@ -170,6 +180,46 @@ class Run(Resources):
         base = self.config.refitted(name)
         return self.model(base) if base else None
 
+    # --- what it computes with
+
+    @cached_property
+    def parts(self) -> list[range]:
+        """The shards of each part; none of some where there are fewer shards than parts."""
+        return [share(self.manifest.n_shards, part, self.config.parts) for part in range(self.config.parts)]
+
+    @property
+    def sums(self) -> str:
+        """Where `pipeline.mapreduce` computes for a whole stage: at the Dask scheduler that the configuration gives the
+        address of, or here."""
+        scheduler = self.config.scheduler
+        return scheduler if scheduler and "://" in scheduler else "local"
+
+    @property
+    def device(self) -> "torch.device":
+        """The device that networks run on."""
+        return find_device(self.config.device)
+
+    @property
+    def gpu(self) -> "torch.device | None":
+        """The GPU for products of matrices; None where they are computed on the processor."""
+        return find_gpu(self.config.device)
+
+    @property
+    def batch_size(self) -> int:
+        """Images in one forward pass of an encoder."""
+        return self.config.extract.batch_size or (BATCH if self.gpu is None else GPU_BATCH)
+
+    @property
+    def decoders(self) -> int:
+        """Processes that decode images: few beside a processor that computes, as many as there is room for beside a
+        GPU."""
+        chosen = self.config.extract.decode_workers
+        if chosen is not None:
+            return chosen
+        return DECODERS if self.gpu is None else max(DECODERS, runtime.threads() - DECODERS)
+
+    # --- its jobs
+
     def job(self, stage: Stage, names: Names, number: int | None = None) -> Job:
         """What a call of the stage's function makes, and from what; `number` is the shard of a sharded stage.
 
@@ -242,3 +292,30 @@ def _digest(path: Place) -> str:
         return file_sha256(path)
     except OSError as error:
         raise InputError(f"cannot read {path} ({error}); correct its name in the configuration") from error
+
+
+def share(shards: int, part: int, parts: int) -> range:
+    """The shards of part number `part` of `parts`, which differ by one shard at most."""
+    return range(-(-part * shards // parts), -(-(part + 1) * shards // parts))
+
+
+def chunks(shards: int, shard_size: int) -> list[range]:
+    """Ranges of shards of about IMAGES_TOGETHER images, at most MOST_CHUNKS, whatever the number of parts: what is
+    summed over them does not depend on where it was computed."""
+    size = max(IMAGES_TOGETHER // shard_size, math.ceil(shards / MOST_CHUNKS), 1)
+    return [range(first, min(first + size, shards)) for first in range(0, shards, size)]
+
+
+def _near_run(folder: Path) -> str:
+    """`did you mean FOLDER? ` for a run around or below `folder`, or beside it under a name that is spelt like it."""
+    around = [above for above in folder.absolute().parents[:3] if _is_run(above)]
+    below = [one for kind in ("*", "results/*") for one in sorted(folder.glob(kind)) if _is_run(one)]
+    if found := [*around, *below]:
+        return f"did you mean {found[0] if folder.is_absolute() else os.path.relpath(found[0])}? "
+    return meant(str(folder), [str(one) for one in folder.parent.glob("*") if _is_run(one)])
+
+
+def _is_run(folder: Path) -> bool:
+    """Other programs have a file of the configuration's name, too."""
+    layout = Layout(folder)
+    return layout.config.is_file() and (layout.manifest.path.is_dir() or (folder / "index").is_dir())

@@ -45,13 +45,13 @@ class Limits:
     """
 
     top: int
-    max_top: int
     among: int
     max_sentence_chars: int
-    max_upload_bytes: int
-    upload_seconds: float
     max_requests: int
-    max_descriptions: int
+    max_top: int = 200
+    max_upload_bytes: int = 20_000_000
+    upload_seconds: float = 30
+    max_descriptions: int = 16
 
 
 def is_loopback(address: str) -> bool:

@@ -1,7 +1,8 @@
 """Text networks of other libraries as encoders: fetched by `prepare-text-encoder`, then restored from what it kept."""
 
+import string
 from abc import abstractmethod
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -17,6 +18,7 @@ from pipeline.text.tokens import normalise_text
 BATCH = 64
 """Texts in one forward pass."""
 BODY, TOKENIZER = "body/", "tokenizer"
+PUNCTUATION = str.maketrans("_", " ", string.punctuation.replace("_", ""))
 
 
 @dataclass(frozen=True)
@@ -28,6 +30,39 @@ class FetchedText:
     tokenizer: str | None
     config: Mapping[str, Any]
     weights: Mapping[str, Any]
+
+
+def canonical(text: str) -> str:
+    """As SigLIP's own processor cleans a text: lower case without ASCII punctuation, one space between words."""
+    return " ".join(text.translate(PUNCTUATION).lower().split())
+
+
+CLEANERS: dict[str, Callable[[str], str]] = {"none": str, "lower": str.lower, "canonicalize": canonical}
+"""How a text is cleaned before it is divided into tokens."""
+
+
+def tokenize_by(tokenizer: str, config: Mapping[str, Any]) -> Callable[[Sequence[str]], tuple[torch.Tensor, ...]]:
+    """The function texts -> ids (n, t) and mask (n, t) of a `tokenizer` of the library tokenizers (JSON): cut after
+    `length` tokens, and padded to the longest text, or to `length` if `full`."""
+    from tokenizers import Tokenizer
+
+    tokens = Tokenizer.from_str(tokenizer)
+    tokens.enable_truncation(config["length"])
+    tokens.enable_padding(**config["padding"], length=config["length"] if config["full"] else None)
+    clean = CLEANERS[config["clean"]]
+
+    def split(texts: Sequence[str]) -> tuple[torch.Tensor, ...]:
+        encoded = tokens.encode_batch(list(map(clean, texts)))
+        return torch.tensor([text.ids for text in encoded]), torch.tensor([text.attention_mask for text in encoded])
+
+    return split
+
+
+def padding_of(tokenizer: Any, full: bool) -> dict[str, Any]:
+    """How a tokenizer of transformers pads; texts of varying length always at their end."""
+    padding = {"pad_id": tokenizer.pad_token_id, "pad_token": tokenizer.pad_token}
+    padding |= {"direction": tokenizer.padding_side} if full else {}
+    return {name: value for name, value in padding.items() if value is not None}
 
 
 class LibraryTextEncoder(TextEncoder):

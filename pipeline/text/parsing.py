@@ -18,6 +18,8 @@ if TYPE_CHECKING:
 
 
 FURTHER_ROOT = "parataxis"
+MAX_WORDS = 100
+"""Longer sentences become chains."""
 """Relation of a second sentence's root to the first's, if the parser splits a text into two sentences."""
 
 
@@ -36,7 +38,7 @@ class BatchParser:
     """Texts to trees with the spaCy pipeline from `load`; texts of more than `max_words` words become chains."""
 
     load: "Callable[[], Language]"
-    max_words: int
+    max_words: int = MAX_WORDS
 
     def __call__(self, texts: Sequence[str]) -> list[Parsed]:
         pipeline = self.load()

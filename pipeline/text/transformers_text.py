@@ -5,16 +5,16 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import torch
-from tokenizers import Tokenizer
 from torch import nn
 
 from pipeline.hubs import own_folder
 from pipeline.hugging_face import build_model, config_of, fetch_model, remove, remove_unused, require_weights
-from pipeline.text.libraries import FetchedText, LibraryTextEncoder
+from pipeline.text.libraries import FetchedText, LibraryTextEncoder, padding_of, tokenize_by
 from pipeline.text.text_encoder import TextMaterial
 
 LONGEST = 512
 """Tokens, where neither the tokenizer nor the model says how many."""
+SIGLIP = ("siglip", "siglip2")
 SHARED = "shared"
 """The pooling of a model of images and text: its text's vector in the shared space."""
 ACTIVATIONS = {"Identity": nn.Identity, "Tanh": nn.Tanh, "ReLU": nn.ReLU, "GELU": nn.GELU}
@@ -54,7 +54,7 @@ class TransformersTextEncoder(LibraryTextEncoder):
 
     @staticmethod
     def fetch(entry: Any, material: TextMaterial) -> FetchedText:
-        from transformers import AutoTokenizer
+        from transformers import AutoTokenizer, PreTrainedTokenizerFast
 
         folder, weights = own_folder(entry.own.architecture, material.folder)
         place = folder or entry.own.architecture
@@ -62,7 +62,12 @@ class TransformersTextEncoder(LibraryTextEncoder):
         require_weights(missing)
         shared = hasattr(model, "get_text_features")
         about = {"pooling": SHARED if shared else "mean", "dense": [], "full": shared}
-        return assemble(model, AutoTokenizer.from_pretrained(place, trust_remote_code=False), about, weights)
+        tokenizer = AutoTokenizer.from_pretrained(place, trust_remote_code=False)
+        if model.config.model_type in SIGLIP:  # its own tokenizer cleans texts, and it was trained without masks
+            about |= {"clean": "canonicalize", "masked": False}
+            if not hasattr(tokenizer, "backend_tokenizer"):
+                tokenizer = PreTrainedTokenizerFast.from_pretrained(place)
+        return assemble(model, tokenizer, about, weights)
 
     @staticmethod
     def build(config: Mapping[str, Any]) -> nn.Module:
@@ -72,15 +77,8 @@ class TransformersTextEncoder(LibraryTextEncoder):
 
     @staticmethod
     def make_split(config: Mapping[str, Any], tokenizer: str | None) -> Split:
-        known = Tokenizer.from_str(tokenizer)
-        known.enable_truncation(config["length"])
-        known.enable_padding(**config["padding"], length=config["length"] if config["full"] else None)
-
-        def split(texts: Sequence[str]) -> tuple[torch.Tensor, torch.Tensor]:
-            found = known.encode_batch([text.lower() if config["lower"] else text for text in texts])
-            return torch.tensor([one.ids for one in found]), torch.tensor([one.attention_mask for one in found])
-
-        return split
+        before = "lower" if config.get("lower") else "none"  # as it was stored once
+        return tokenize_by(tokenizer, {"clean": before, **config})
 
 
 class SentenceTransformersEncoder(TransformersTextEncoder):
@@ -112,7 +110,12 @@ class SentenceTransformersEncoder(TransformersTextEncoder):
             }
             for layer in kept
         ]
-        about = {"pooling": pooling.pooling_mode, "dense": dense, "full": False, "lower": first.do_lower_case}
+        about = {
+            "pooling": pooling.pooling_mode,
+            "dense": dense,
+            "full": False,
+            "clean": "lower" if first.do_lower_case else "none",
+        }
         about |= {"length": first.max_seq_length} if first.max_seq_length else {}
         found = assemble(first.auto_model.float().eval(), first.tokenizer, about, weights)
         for layer, own in zip(kept, found.body.dense[::2], strict=True):
@@ -126,12 +129,11 @@ def assemble(model: nn.Module, tokenizer: Any, about: Mapping[str, Any], weights
         raise ValueError("it has no tokenizer.json")
     sides = getattr(model.config, "text_config", model.config)
     limits = (tokenizer.model_max_length, getattr(sides, "max_position_embeddings", LONGEST), LONGEST)
-    pad = {"pad_id": tokenizer.pad_token_id, "pad_token": tokenizer.pad_token}
-    padding = {name: value for name, value in pad.items() if value is not None}
+    padding = padding_of(tokenizer, about["full"])
     masked = "attention_mask" in tokenizer.model_input_names
     masked = masked and "attention_mask" in inspect.signature(model.forward).parameters
     config = {"model": config_of(model), "length": int(min(limits)), "padding": padding, "masked": masked}
-    config |= {"lower": False, **about}
+    config |= {"clean": "none", **about}
     body = PooledText(model, config).eval()
     text = backend.to_str()
     split = TransformersTextEncoder.make_split(config, text)

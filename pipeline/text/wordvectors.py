@@ -8,6 +8,9 @@ import numpy as np
 
 from pipeline.errors import InputError, UsageError
 
+WINDOW, EPOCHS = 5, 10
+"""Of word2vec: words on each side that a word is to predict, and passes over the sentences."""
+
 LARGEST_DIM, LONGEST_SIZE = 1 << 16, 12
 """The most dimensions of a vector, and the most digits of a count or a dimension."""
 
@@ -154,8 +157,6 @@ def train_vectors(
     sentences: Iterable[np.ndarray],
     terms: Sequence[str],
     dim: int,
-    window: int,
-    epochs: int,
     seed: int,
     predicts: str = "context",
 ) -> np.ndarray:
@@ -176,8 +177,8 @@ def train_vectors(
     corpus = [words for words in known if len(words) > 1]
     if not corpus:
         raise InputError("no sentence has two words of the vocabulary; lower tokens.min_count, or draw the vectors")
-    sizes = {"vector_size": dim, "window": window, "min_count": 1, "sample": 1e-4, "sg": int(predicts == "context")}
-    model = Word2Vec(corpus, **sizes, workers=1, epochs=epochs, seed=seed + 1)  # gensim takes no seed of 0
+    sizes = {"vector_size": dim, "window": WINDOW, "min_count": 1, "sample": 1e-4, "sg": int(predicts == "context")}
+    model = Word2Vec(corpus, **sizes, workers=1, epochs=EPOCHS, seed=seed + 1)  # gensim takes no seed of 0
     table = np.tile(model.wv.vectors.mean(axis=0), (len(terms) + 1, 1))
     table[[int(word) for word in model.wv.index_to_key]] = model.wv.vectors
     return table.astype(np.float32)

@@ -4,7 +4,7 @@ import shlex
 from collections.abc import Iterator
 from contextlib import closing
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import click
 
@@ -21,14 +21,38 @@ SHOWN = 3
 """Rejected rows that are printed."""
 
 
+class DualEncoder(NamedTuple):
+    """A pretrained model of images and text that OpenCLIP names: how many megabytes of weights are downloaded, once,
+    and the extras that it needs."""
+
+    architecture: str
+    weights: str
+    megabytes: int
+    extras: str
+
+
+DUAL_ENCODERS = {
+    "clip": DualEncoder("ViT-B-32", "laion2b_s34b_b79k", 605, "open-clip"),
+    "siglip": DualEncoder("ViT-B-16-SigLIP", "webli", 813, "open-clip,transformers"),
+}
+
+
 @click.command("init")
 @click.argument("photographs", type=PATH, metavar="PHOTOS")
+@click.option(
+    "--encoder", type=click.Choice(list(DUAL_ENCODERS)), help="A pretrained model to search with; needs no captions."
+)
 @click.option("--output", type=FILE, help="The configuration to write. [default: the folder's name .yaml]")
 @click.option("--weights", type=FILE, help="Weights of a network that is here. [default: ResNet-50's, downloaded]")
 @click.option("--architecture", help="Of --weights, as torchvision calls it. [default: as the file is called]")
 @json_option
 def command(
-    photographs: Path, output: Path | None, weights: Path | None, architecture: str | None, as_json: bool
+    photographs: Path,
+    encoder: str | None,
+    output: Path | None,
+    weights: Path | None,
+    architecture: str | None,
+    as_json: bool,
 ) -> None:
     """Say what is in PHOTOS, a folder, a tar shard or a table, and write the shortest configuration that fits.
 
@@ -41,6 +65,8 @@ def command(
     from pipeline.errors import UsageError
     from pipeline.printable import printable
 
+    if encoder and (weights or architecture):
+        raise UsageError("--encoder brings its own weights; leave out --weights and --architecture")
     found = detect(photographs.absolute())
     intake, tally = _read(found)
     with closing(intake):
@@ -55,25 +81,29 @@ def command(
             "rejects": [{"file": one.file, "row": one.row, "reason": one.reason} for one in intake.rejects],
         }
     if not as_json:
-        click.echo("\n".join(map(printable, _lines(seen))))
+        click.echo("\n".join(map(printable, _lines(seen, encoder))))
     path = None
-    following = ["jointspace", "apply", "BUNDLE", str(photographs), "--output", "results/NAME"]
-    if "train" in splits:
-        values = _configure(found, "weak" in splits, weights, architecture, output)
+    commands = [
+        ["jointspace", "init", str(photographs), "--encoder", "clip"],
+        ["jointspace", "apply", "BUNDLE", str(photographs), "--output", "results/NAME"],
+    ]
+    if encoder or "train" in splits:
+        values = _configure(found, splits, encoder, weights, architecture, output)
         path = output or Path(f"{values['name']}.yaml")
         if path.exists():
             raise UsageError(f"{path} exists; name another file as --output, or remove it")
         _write(path, values)
-        following = ["jointspace", "run", str(path)]
+        commands = [["jointspace", "run", str(path)]]
     if as_json:
-        click.echo(json.dumps({**seen, "configuration": path and str(path), "next": following}, default=str))
+        click.echo(json.dumps({**seen, "configuration": path and str(path), "next": commands[0]}, default=str))
         return
     if path:
         click.echo(printable(f"wrote {path}; next:"))
-    click.echo(printable(shlex.join(following)))
+    for command_line in commands:
+        click.echo(printable(shlex.join(command_line)))
 
 
-def _lines(seen: dict[str, Any]) -> Iterator[str]:
+def _lines(seen: dict[str, Any], encoder: str | None) -> Iterator[str]:
     """What was found, in words."""
     parts = [f"{count:,} {what}" for what, count in seen["counts"].items()]
     yield f"{seen['root']}: {', '.join(parts)} (format {seen['format']})"
@@ -84,8 +114,14 @@ def _lines(seen: dict[str, Any]) -> Iterator[str]:
     yield from (f"  left out: {one['file']} {one['row'] or ''}: {one['reason']}" for one in rejects[:SHOWN])
     if len(rejects) > SHOWN:
         yield f"  left out: {len(rejects) - SHOWN:,} more, which `ingest` lists"
+    if encoder:
+        dual = DUAL_ENCODERS[encoder]
+        yield f"{encoder} is OpenCLIP's {dual.architecture}, {dual.weights}: pip install 'jointspace[{dual.extras}]'"
+        yield f"the first run downloads {dual.megabytes} MB of weights from Hugging Face; later ones need no network"
     if "train" not in splits:
-        yield "no image has a sentence to learn from; what was learned from others finds them:"
+        if not encoder:
+            yield "None of these photos has a caption to train on. To search them with a pretrained model (605 MB), or"
+            yield "with an index that you built from other photos, run one of these:"
         return
     if missing := [split for split in ("dev", "test") if split not in splits]:
         yield f"no image is of {' or '.join(missing)}: name some in the collection's list of splits"
@@ -100,37 +136,48 @@ def _read(found: "Detected") -> "tuple[Intake, Tally]":
 
     from pipeline import config
     from pipeline.collections.formats import FORMATS
-    from pipeline.collections.formats.remote_files import open_collection
     from pipeline.collections.intake import Intake
     from pipeline.collections.inventory import count_files
-    from pipeline.collections.naming import ImageFiles
     from pipeline.collections.records import DIVIDED, Options
+    from pipeline.collections.remote_files import open_collection
 
     options = Options(found.files, found.columns, DIVIDED if found.described else "gallery")
     records = FORMATS[found.format](found.root, options)
     limit = config.load().collection.max_sentence_chars
-    photographs = ImageFiles(open_collection(found.root, options))
-    intake = Intake(limit, photographs=photographs).add(tqdm(records, "read", unit=" records", disable=None))
+    folder = open_collection(found.root, options)
+    intake = Intake(limit, folder=folder).add(tqdm(records, "read", unit=" records", disable=None))
     count_files(found.root, found.format, options, intake.tables)
     return intake, options.tally
 
 
 def _configure(
-    found: "Detected", weak: bool, weights: Path | None, architecture: str | None, output: Path | None
+    found: "Detected",
+    splits: dict[str, int],
+    encoder: str | None,
+    weights: Path | None,
+    architecture: str | None,
+    output: Path | None,
 ) -> dict[str, Any]:
     """What differs from config/default.yaml. Raises UsageError where that cannot be a configuration."""
     from pipeline import config
-    from pipeline.config.schema.section import as_name
+    from pipeline.config.section import as_name
 
     name = as_name(output.stem if output else found.root.name)
     values: dict[str, Any] = {"name": name, "data_root": str(found.root), "demo": {"generate": False}}
     if Path.cwd().resolve().is_relative_to(found.root.resolve()):
         values["results_root"] = str(found.root.parent / "results")
-    if not weak:  # of which sae learns too
+    if encoder:
+        values["models"] = ["zero-shot", "ncca"] if "train" in splits else ["zero-shot"]
+    elif "weak" not in splits:  # of which sae learns too
         values["models"] = ["cca", "ncca"]
     if section := {key: value for key, value in found.settings().items() if (key, value) != ("format", "folder")}:
         values["collection"] = section
-    if weights is None:
+    if encoder:
+        dual = DUAL_ENCODERS[encoder]
+        named = {"architecture": dual.architecture, "weights": dual.weights}
+        values["encoders"] = [{"name": encoder, "kind": "open_clip", **named}]
+        values["text_encoders"] = [{"name": f"{encoder}-text", "kind": "open_clip", "open_clip": named}]
+    elif weights is None:
         values["encoders"] = [{"name": "resnet50", "architecture": "resnet50"}]
     else:
         network = architecture or _name_network(weights)

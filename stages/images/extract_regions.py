@@ -25,7 +25,7 @@ def extract_regions(run: Run, encoder: str) -> Callable[[Job], None]:
 
     from tqdm import tqdm
 
-    from pipeline.config.registry.stored import restore_encoder, stored_kind
+    from pipeline.config.stored import restore_encoder, stored_kind
     from pipeline.errors import UsageError
     from pipeline.images.extraction import Stopwatch, choose_plan
     from pipeline.images.preparation import Request
@@ -116,7 +116,7 @@ def _detector(run: Run, preparation: "Preparation") -> "Callable[[list[Photograp
         state, source = states.parse(data, chosen.file), chosen.file
     else:
         state, source = download_detector(chosen.architecture)
-    network = build_detector(chosen.architecture, state, source, settings.regions.min_score)
+    network = build_detector(chosen.architecture, state, source)
     device = run.device
 
     def find(photographs: "list[Photograph]") -> "Iterator[Candidates]":

@@ -7,8 +7,7 @@ from typing import TYPE_CHECKING
 from pipeline.run import Inputs, Job, Outside, Run, Stage
 
 if TYPE_CHECKING:
-    from pipeline.config.schema.encoders import Encoder
-    from pipeline.config.schema.images import FinetuneSettings
+    from pipeline.config.images import Encoder, FinetuneSettings
     from pipeline.images.finetune import Finetuning, Precision
     from pipeline.images.networks import NetworkEncoder
     from pipeline.images.preparation import LabelledImage, RegionSampler
@@ -21,6 +20,14 @@ SUPPRESSION_IOU = 0.3
 """Of two detections of a class that overlap more, the weaker is left out (Girshick et al. 2014)."""
 RECENT = 50
 """Iterations over which the loss that is reported is averaged."""
+CLIP = 100
+"""Greatest norm of the gradient."""
+JUDGED = 50
+"""The first so many dev images that have boxes are those whose mean average precision is measured."""
+CANDIDATES = 300
+"""The most places in an image where objects are sought."""
+WINDOWS = (0.5, 0.35, 0.25, 0.18), (1, 0.5)
+"""Scales and aspects of the windows of proposals `grid`, which are smaller than those of regions."""
 
 
 def finetune(run: Run, job: Job, encoder: str) -> None:
@@ -42,12 +49,9 @@ def finetune(run: Run, job: Job, encoder: str) -> None:
 
     pretrained = tuning.start != "untrained"
     body_rate = tuning.body_rate if pretrained else 1
-    schedule = DescentSchedule(tuning.iterations, tuning.learning_rate, body_rate, tuning.clip)
+    schedule = DescentSchedule(tuning.iterations, tuning.learning_rate, body_rate, CLIP)
     precision = choose_precision(tuning.precision, run.device)
-    task = Finetuning(
-        start, len(labels), schedule, run.device, precision, settings.seed, pretrained, tuning.momentum,
-        tuning.weight_decay,
-    )  # fmt: skip
+    task = Finetuning(start, len(labels), schedule, run.device, precision, settings.seed, pretrained)
     checkpoints, losses = Checkpoints(job.path / "checkpoints", job.fingerprint, tuning.checkpoint_seconds), []
     if (before := checkpoints.latest()) is not None:
         losses = list(before.settings["losses"])
@@ -97,8 +101,8 @@ def _labelled(
         parts = np.split(rows, np.flatnonzero(np.diff(owners[rows])) + 1)  # a manifest has its boxes image by image
         return [LabelledImage(p, corners[part], classes[part]) for p, part in zip(photographs, parts, strict=False)]
 
-    held_out = images((splits[owners] == tuning.held_out) & (classes > 0))
-    return labels, images(learned), held_out[: tuning.held_out_images]
+    held_out = images((splits[owners] == "dev") & (classes > 0))
+    return labels, images(learned), held_out[:JUDGED]
 
 
 def _sampler(run: Run, chosen: "Encoder") -> "RegionSampler":
@@ -107,13 +111,12 @@ def _sampler(run: Run, chosen: "Encoder") -> "RegionSampler":
 
     tuning, limits = run.config.finetune, ImageLimits.from_settings(run.config.collection)
     crops = Crops(tuning.side, tuning.context, chosen.mean)
-    proportions = Proportions(tuning.positives, tuning.background, tuning.positive_iou, tuning.background_iou)
-    return RegionSampler(run.images.read, limits, crops, proportions, run.config.seed)
+    return RegionSampler(run.images.read, limits, crops, Proportions(), run.config.seed)
 
 
 def _judge(run: Run, sampler: "RegionSampler", task: "Finetuning", images: "list[LabelledImage]") -> "Precision":
     """Average precision of what the network finds in held-out images."""
-    from pipeline.images.boxes import NONE, Selection, proposer
+    from pipeline.images.boxes import LEAST_SCORE, LEAST_SIDE, NONE, Selection, WindowGrid, proposer
     from pipeline.images.extraction import ExtractionPlan
     from pipeline.images.finetune import judge_regions
     from pipeline.images.preparation import Cutting, Preparation, Request
@@ -121,9 +124,9 @@ def _judge(run: Run, sampler: "RegionSampler", task: "Finetuning", images: "list
     from pipeline.workers import isolated_map
 
     settings, tuning = run.config, run.config.finetune
-    grid, search = tuning.grid, settings.regions.search
-    propose = proposer(tuning.proposals, grid, search)
-    selection = Selection(0, settings.regions.min_side, settings.regions.iou, tuning.candidates, False, grid)
+    grid = WindowGrid(*WINDOWS)
+    propose = proposer(tuning.proposals, grid)
+    selection = Selection(LEAST_SCORE, LEAST_SIDE, settings.regions.iou, CANDIDATES, False, grid)
     preparation = Preparation(sampler.read, sampler.limits, Cutting(propose, selection, sampler.crops))
     requests = [Request(image.photograph, NONE) for image in images]
     prepared = isolated_map(preparation, requests, run.decoders)
@@ -154,7 +157,7 @@ def _publish(job: Job, encoder: "NetworkEncoder", classifier: "Classifier", deta
 
 def _keys(config, encoder: str) -> dict:
     tuning = config.finetune.model_dump(exclude={"checkpoint_seconds"})
-    judged = config.regions.model_dump(include={"search", "min_side", "iou"})
+    judged = config.regions.model_dump(include={"iou"})
     chosen = config.encoder(encoder).decisive()
     return {"seed": config.seed, "finetune": tuning, "encoder": chosen, "judged": judged}
 

@@ -16,7 +16,7 @@ def learn_components(run: Run, job: Job, encoder: str) -> None:
     """Learn the principal components of the features of ENCODER's regions in the train split."""
     from pipeline.images.region_features import COMPONENTS, absorb, fit_projection, merge
     from pipeline.mapreduce import map_reduce
-    from pipeline.run.parts import chunks
+    from pipeline.run.run import chunks
     from pipeline.storage.parameters import write_parameters
 
     manifest = run.manifest

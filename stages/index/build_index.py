@@ -13,7 +13,7 @@ if TYPE_CHECKING:
 def build_index(run: Run, job: Job, bundle: str) -> None:
     """Index images and sentences, measure the indices, and put beside them what a query needs."""
     from pipeline.errors import InputError
-    from pipeline.run.parts import share
+    from pipeline.run.run import share
     from pipeline.storage.card import CARD, numbered, remove_bundle
     from pipeline.storage.pairs import split_ids
     from stages.bundled import write_bundle
@@ -62,7 +62,7 @@ def _keys(config, bundle: str) -> dict:
 
 
 def _reads(config, layout, bundle: str) -> Inputs:
-    from stages.bundled import phrase_splits, reads_trees, trains_parser
+    from stages.inputs import phrase_splits, reads_trees, trains_parser
 
     model, _ = _split(bundle)
     chosen, words = config.model(model), {}

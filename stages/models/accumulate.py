@@ -5,6 +5,7 @@ from pathlib import Path
 from typing import Any
 
 from pipeline.run import Inputs, Job, Run, Stage
+from stages.inputs import named
 
 STUDY, AUXILIARY = "study/", "auxiliary/"
 """Prefixes of the names of pairs that are summed in folds, and of pairs of images and weak texts."""
@@ -22,42 +23,45 @@ def accumulate(run: Run, pairs: str) -> Callable[[Job], None]:
     from pipeline.models.linear.accumulation import BLOCK_ROWS
     from pipeline.models.linear.passes import sum_blocks
     from pipeline.models.linear.sets import assign_folds
-    from pipeline.models.linear.text_views import TextView
-    from pipeline.models.linear.views import ImageView
+    from pipeline.models.linear.views import ImageView, TextView
     from pipeline.storage.moments import write_moments
     from pipeline.storage.pairs import read_pairs
     from pipeline.storage.parameters import origin_of
 
-    config, manifest = run.config, run.manifest
-    texts, features = run.texts(_texts(config, run.layout, pairs)), run.features
-    summed, names = _keys(config, pairs), _encoders(config, pairs)
-    folds = summed["folds"]["count"]
-    assigned = assign_folds(manifest.splits, folds, config.study.order, config.seed) if folds > 1 else None
-    gpu = run.gpu
+    config, manifest, features, gpu = run.config, run.manifest, run.features, run.gpu
+    texts = run.texts(_texts(config, run.layout, pairs))
+    keys, encoders = _keys(config, pairs), _encoders(config, pairs)
+    fold_of = np.zeros(manifest.n_images, np.int64)
+    if keys["folds"]["count"] > 1:
+        fold_of = assign_folds(manifest.splits, keys["folds"]["count"], config.study.order, config.seed)
 
     def make(job: Job) -> None:
-        shards, vectors = {name: features.open(name, job.number) for name in names}, texts.open(job.number)
-        dims = tuple(opened["features"].shape[1] for opened in shards.values())
+        shards = {name: features.open(name, job.number) for name in encoders}
+        vectors = texts.open(job.number)
+        dims = tuple(shard["features"].shape[1] for shard in shards.values())
         view = ImageView(tuple(shards), dims, config.image_view.normalise)
-        text = TextView.of({name: one.matrix for name, one in vectors.items()}, summed["text"])
+        text = TextView.of({name: shard.matrix for name, shard in vectors.items()}, keys["text"])
         first = next(iter(vectors.values()))
-        span = slice(job.rows.first_image, job.rows.last_image)
-        wanted = np.isin(manifest.shard_splits(job.number).astype(str), summed["splits"])
-        own = np.zeros(len(wanted), np.int64) if assigned is None else assigned[span]
-        rows, parts = np.unique(first.image_id - span.start), {}
+        start, stop = job.rows.first_image, job.rows.last_image
+        folds = fold_of[start:stop]
+        wanted = np.isin(manifest.shard_splits(job.number).astype(str), keys["splits"])
+        rows = np.unique(first.image_id - start)
         rows = rows[wanted[rows]]
-        for fold in np.unique(own[rows]).tolist():
-            of_fold = {job.number: lambda fold=fold: wanted & (own == fold)}
+        sums = {}
+        for fold in np.unique(folds[rows]).tolist():
+            of_fold = {job.number: lambda fold=fold: wanted & (folds == fold)}
             blocks = read_pairs(features, texts, view.encoders, of_fold, BLOCK_ROWS)
-            parts[fold] = sum_blocks(blocks, view, text, runtime.threads(), gpu).to_arrays()
-        details = {"view": vars(view), "text": text.to_dict()}
-        details |= {key: summed[key] for key in ("pairs", "splits", "folds")}
-        details |= {"documents": first.details["documents"]} if "documents" in first.details else {}
-        for key, opened in (("encoders", shards), ("text_encoders", vectors)):
-            details[key] = {name: origin_of(one.commit) for name, one in opened.items()}
-        details["range"] = [span.start, span.stop]
-        made = {"provenance": job.provenance, "details": details}
-        write_moments(job.path, parts, rows + span.start, own[rows], **made)
+            sums[fold] = sum_blocks(blocks, view, text, runtime.threads(), gpu).to_arrays()
+        details = {
+            "view": vars(view),
+            "text": text.to_dict(),
+            **{key: keys[key] for key in ("pairs", "splits", "folds")},
+            **({"documents": first.details["documents"]} if "documents" in first.details else {}),
+            "encoders": {name: origin_of(shard.commit) for name, shard in shards.items()},
+            "text_encoders": {name: origin_of(shard.commit) for name, shard in vectors.items()},
+            "range": [start, stop],
+        }
+        write_moments(job.path, sums, rows + start, folds[rows], provenance=job.provenance, details=details)
 
     return make
 
@@ -84,21 +88,16 @@ def _texts(config, layout, pairs: str) -> dict[str, Any]:
 
 def _keys(config, pairs: str) -> dict:
     kind, study = pairs.removeprefix(STUDY).partition("/")[0], config.study
-    splits = {"target": ("train",), "dev": ("dev",), "auxiliary": config.auxiliary.splits}[kind]
-    folds = (
-        {"count": study.folds, "order": study.order, "seed": config.seed} if pairs.startswith(STUDY) else {"count": 1}
-    )
-    steps = {
-        "normalise": config.image_view.normalise,
-        "text": {one.name: one.normalise for one in config.text_encoders},
-    }
-    return {"pairs": kind, "splits": list(splits), "folds": folds, **steps}
+    splits = {"target": ["train"], "dev": ["dev"], "auxiliary": list(config.auxiliary.splits)}[kind]
+    folds = {"count": 1}
+    if pairs.startswith(STUDY):
+        folds = {"count": study.folds, "order": study.order, "seed": config.seed}
+    text = {encoder.name: encoder.normalise for encoder in config.text_encoders}
+    return {"pairs": kind, "splits": splits, "folds": folds, "normalise": config.image_view.normalise, "text": text}
 
 
 def _reads(config, layout, pairs: str) -> Inputs:
-    features = {f"features/{name}": layout.features(name) for name in _encoders(config, pairs)}
-    texts = _texts(config, layout, pairs)
-    return {**{f"text/{name}": shards for name, shards in texts.items()}, **features}
+    return named(*_texts(config, layout, pairs).values(), *map(layout.features, _encoders(config, pairs)))
 
 
 def _add_up(run: Run, pairs: str) -> list[Path]:

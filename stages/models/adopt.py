@@ -10,25 +10,26 @@ def adopt(run: Run, job: Job, model: str) -> None:
     from pipeline.storage.parameters import origin_of
     from stages.training import describe_model
 
-    known, layout = run.config.model(model), run.layout
-    (encoder,), (text_encoder,) = known.encoders, known.text_encoders
-    features, vectors = run.features.open(encoder, 0), run.texts({text_encoder: layout.sentences(text_encoder)}).open(0)
-    sentences = vectors[text_encoder]
-    dims = features["features"].shape[1], sentences.matrix.shape[1]
-    if dims[0] != dims[1]:
+    configured = run.config.model(model)
+    (encoder,), (text_encoder,) = configured.encoders, configured.text_encoders
+    features = run.features.open(encoder, 0)
+    sentences = run.texts({text_encoder: run.layout.sentences(text_encoder)}).open(0)[text_encoder]
+    dim, text_dim = features["features"].shape[1], sentences.matrix.shape[1]
+    if dim != text_dim:
         raise UsageError(
-            f"{model}: features of {encoder} have {dims[0]} dimensions, vectors of {text_encoder} {dims[1]}; name two"
+            f"{model}: features of {encoder} have {dim} dimensions, vectors of {text_encoder} {text_dim}; name two"
             " sides of one shared space, or take ncca"
         )
-    origins = {"encoders": {encoder: origin_of(features.commit)}}
-    origins["text_encoders"] = {text_encoder: origin_of(sentences.commit)}
-    details = {**describe_model(run, model), **origins}
-    run.write_model(job, known.spec.load()(encoder, text_encoder), details)
+    origins = {
+        "encoders": {encoder: origin_of(features.commit)},
+        "text_encoders": {text_encoder: origin_of(sentences.commit)},
+    }
+    run.write_model(job, configured.spec.load()(encoder, text_encoder), {**describe_model(run, model), **origins})
 
 
 def _reads(config, layout, model: str) -> Inputs:
-    known = config.model(model)
-    return named(*map(layout.features, known.encoders), *sentence_shards(known, layout))
+    configured = config.model(model)
+    return named(*map(layout.features, configured.encoders), *sentence_shards(configured, layout))
 
 
 STAGE = Stage(

@@ -1,6 +1,7 @@
 """`align`: which words of a sentence describe which region of its image, by the embeddings of a multi-vector model."""
 
 from pipeline.run import Job, Run, Stage
+from stages.inputs import named
 
 BLOCK = 1024
 """Images whose vectors are in memory at once."""
@@ -44,10 +45,8 @@ STAGE = Stage(
     choices=lambda config: config.aligned_splits(),
     wanted=lambda config: config.aligned_splits(config.align.splits),
     keys=lambda config, model, split: {"beta": config.align.beta},
-    reads=lambda config, layout, model, split: {
-        "manifest": layout.manifest,
-        "embeddings": layout.embeddings(model),
-        "vocabulary": layout.token_vocabulary,
-    },
+    reads=lambda config, layout, model, split: named(
+        layout.manifest, layout.embeddings(model), layout.token_vocabulary
+    ),
     writes=lambda layout, model, split: layout.alignments(model, split),
 )

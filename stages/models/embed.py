@@ -1,82 +1,57 @@
 """`embed`: images and sentences in the joint space of a model."""
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from typing import Any
 
 from pipeline.run import Inputs, Job, Run, Stage
-from stages.inputs import named, sentence_shards
+from stages.inputs import named, region_shards, sentence_shards
 
 
 def embed(run: Run, model: str) -> Callable[[Job], None]:
     """Embed all images and sentences."""
     from pipeline.storage.embeddings import write_embeddings
-    from stages.training import restore_model
+    from stages.training import describe_embeddings, open_region_rows, restore_model
 
     mapping, parameters = restore_model(run, model)
-    known = parameters.details
-    sentences = _sentences(run, mapping)
-    about = {
-        "model": known["model"], "refits": known.get("refits"), "registered": known["registered"],
-        "metric": mapping.metric, "made_of": parameters.fingerprint,
-        **({"vocabulary": known["vocabulary"]} if known.get("vocabulary") else {}),
-    }  # fmt: skip
+    details = describe_embeddings(parameters, mapping.metric)
+    rule = mapping.rule if mapping.multi_vector else None
 
     def make(job: Job) -> None:
-        opened = {name: run.features.open(name, job.number) for name in mapping.encoders}
-        blocks = {name: stored["features"] for name, stored in opened.items()}
-        ids = {"images": job.image_id, "sentences": job.sentence_id}
-        given = ()
+        features = {name: run.features.open(name, job.number)["features"] for name in mapping.encoders}
+        regions = []
         if mapping.multi_vector:
-            given = (_regions(run, mapping.region_encoders, ids["images"]),)
+            regions = [open_region_rows(run, mapping.region_encoders, job.image_id)]
         sides = {
-            "images": mapping.embed_images(blocks, *given),
-            "sentences": mapping.embed_sentences(sentences(job.number)),
+            "images": mapping.embed_images(features, *regions),
+            "sentences": mapping.embed_sentences(_read_sentences(run, mapping, job.number)),
         }
-        rule = mapping.rule if mapping.multi_vector else None
-        write_embeddings(job.path, sides, ids, about, rule, provenance=job.provenance)
+        ids = {"images": job.image_id, "sentences": job.sentence_id}
+        write_embeddings(job.path, sides, ids, details, rule, provenance=job.provenance)
 
     return make
 
 
-def _sentences(run: Run, model: Any) -> Callable[[int], Any]:
-    """What reads a shard of the sentences in the form that a model takes."""
+def _read_sentences(run: Run, model: Any, number: int) -> Any:
+    """A shard of the sentences in the form that a model takes."""
     from pipeline.storage.texts import TokenShard, TreeShard
     from pipeline.text.sequences import Tokens
     from pipeline.text.trees import Trees
 
-    def tokens(number: int) -> Tokens:
-        opened = TokenShard(run.layout.sentences("tokens").shard(number))
-        return Tokens(opened.ids, opened.offsets)
-
-    def trees(number: int) -> Trees:
-        opened = TreeShard(run.layout.sentences("trees").shard(number))
-        return Trees(**getattr(opened, model.sentence_view.removesuffix("-trees")))
-
-    def vectors(number: int) -> dict[str, Any]:
-        opened = run.texts({name: run.layout.sentences(name) for name in model.text_encoders}).open(number)
-        return {name: one.matrix for name, one in opened.items()}
-
-    return {"tokens": tokens, "vectors": vectors}.get(model.sentence_view, trees)
-
-
-def _regions(run: Run, encoders: Sequence[str], image_id: Any) -> Any:
-    """The regions of some images."""
-    from pipeline.storage.features import RegionRows
-
-    folders = {name: run.layout.regions(name, run.config.regions.reduced).folder for name in encoders}
-    return RegionRows(run.manifest, folders, image_id)
+    layout, form = run.layout, model.sentence_view
+    if form == "vectors":
+        texts = run.texts({name: layout.sentences(name) for name in model.text_encoders})
+        return {name: shard.matrix for name, shard in texts.open(number).items()}
+    if form == "tokens":
+        shard = TokenShard(layout.sentences("tokens").shard(number))
+        return Tokens(shard.ids, shard.offsets)
+    return Trees(**getattr(TreeShard(layout.sentences("trees").shard(number)), form.removesuffix("-trees")))
 
 
 def _reads(config, layout, model: str) -> Inputs:
-    chosen = config.model(model)
-    spec, encoders = chosen.spec, chosen.encoders
-    regions = config.regions.encoders if spec.multi_vector else ()
-    return {
-        "model": layout.model(model),
-        **named(*sentence_shards(chosen, layout)),
-        **{f"features/{name}": layout.features(name) for name in encoders},
-        **{f"regions/{name}": layout.regions(name, config.regions.reduced) for name in regions},
-    }
+    configured = config.model(model)
+    regions = region_shards(config, layout) if configured.spec.multi_vector else []
+    features = map(layout.features, configured.encoders)
+    return named(layout.model(model), *sentence_shards(configured, layout), *features, *regions)
 
 
 STAGE = Stage(

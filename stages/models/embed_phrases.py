@@ -1,8 +1,9 @@
 """`embed-phrases`: the noun phrases of a split and the regions of its images in the joint space of a model."""
 
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from pipeline.run import Inputs, Job, Run, Stage
+from stages.inputs import named, region_shards
 
 if TYPE_CHECKING:
     import numpy as np
@@ -25,7 +26,6 @@ def embed_phrases(run: Run, job: Job, model: str, split: str) -> None:
     import numpy as np
     import pyarrow as pa
 
-    from pipeline.storage.features import RegionRows
     from pipeline.storage.phrases import vectors_column, write_phrases
     from pipeline.storage.records import read_labels
     from pipeline.text.conversions import list_noun_phrases
@@ -33,44 +33,35 @@ def embed_phrases(run: Run, job: Job, model: str, split: str) -> None:
     from pipeline.text.tokens import make_analyzer
     from pipeline.text.trees import LabelTable, pack_trees
     from stages.texts import read_sentence_trees, read_token_vocabulary
-    from stages.training import restore_model
+    from stages.training import open_region_rows, restore_model
 
-    layout, manifest = run.layout, run.manifest
     mapping, _ = restore_model(run, model)
-    (vocabulary, _), labels = read_token_vocabulary(run), read_labels(layout.labels.path)
+    vocabulary, _ = read_token_vocabulary(run)
     pairs = run.pairs(split)
-    looks = getattr(mapping, "region_encoders", mapping.encoders)
-    folders = {name: layout.regions(name, run.config.regions.reduced).folder for name in looks}
-    regions = RegionRows(manifest, folders, pairs.image_id)
-
-    analyze = make_analyzer(vocabulary.settings)
-    sentences = read_sentence_trees(run, analyze, pairs.sentence_id)
+    sentences = read_sentence_trees(run, make_analyzer(vocabulary.settings), pairs.sentence_id)
     phrases = [list_noun_phrases(sentence.tree) for sentence in sentences]
-    counts = [len(own) for own in phrases]
+    counts = list(map(len, phrases))
     spoken = list(chain.from_iterable(phrases))
     if mapping.sentence_view == "tokens":
         vectors = mapping.embed_phrases(encode_tokens([phrase.text for phrase in spoken], vocabulary))
     else:
-        vectors = mapping.embed_phrases(pack_trees(sentences, vocabulary, LabelTable.from_dict(labels))[1])
-    write_phrases(
-        job.path,
-        _embed_regions(mapping, regions, pairs.image_id),
-        pa.table(
-            {
-                "sentence_id": np.repeat(pairs.sentence_id, counts),
-                "image_id": np.repeat(pairs.image_id[pairs.owners], counts),
-                "text": [phrase.text for phrase in spoken],
-                "head": [phrase.head for phrase in spoken],
-                "vector": vectors_column(vectors),
-            }
-        ),
-        provenance=job.provenance,
-        details={"model": model, "split": split, "dim": vectors.shape[1]},
-    )
+        labels = LabelTable.from_dict(read_labels(run.layout.labels.path))
+        vectors = mapping.embed_phrases(pack_trees(sentences, vocabulary, labels)[1])
+    phrase_table = {
+        "sentence_id": np.repeat(pairs.sentence_id, counts),
+        "image_id": np.repeat(pairs.image_id[pairs.owners], counts),
+        "text": [phrase.text for phrase in spoken],
+        "head": [phrase.head for phrase in spoken],
+        "vector": vectors_column(vectors),
+    }
+    encoders = getattr(mapping, "region_encoders", mapping.encoders)
+    regions = _embed_regions(mapping, open_region_rows(run, encoders, pairs.image_id), pairs.image_id)
+    details = {"model": model, "split": split, "dim": vectors.shape[1]}
+    write_phrases(job.path, regions, pa.table(phrase_table), provenance=job.provenance, details=details)
     logging.getLogger(__name__).info("%d noun phrases in %d sentences of %s", len(spoken), len(sentences), split)
 
 
-def _embed_regions(model: object, regions: "RegionRows", image_id: "np.ndarray") -> "pa.Table":
+def _embed_regions(model: Any, regions: "RegionRows", image_id: "np.ndarray") -> "pa.Table":
     """The table of all regions of the images `image_id` (n,)."""
     import numpy as np
     import pyarrow as pa
@@ -92,14 +83,8 @@ def _embed_regions(model: object, regions: "RegionRows", image_id: "np.ndarray")
 
 
 def _reads(config, layout, model: str, split: str) -> Inputs:
-    return {
-        "manifest": layout.manifest,
-        "model": layout.model(model),
-        "parses": layout.parses,
-        "vocabulary": layout.token_vocabulary,
-        "labels": layout.labels,
-        **{f"regions/{name}": layout.regions(name, config.regions.reduced) for name in config.regions.encoders},
-    }
+    sentences = [layout.parses, layout.token_vocabulary, layout.labels]
+    return named(layout.manifest, layout.model(model), *sentences, *region_shards(config, layout))
 
 
 STAGE = Stage(

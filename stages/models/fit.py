@@ -1,6 +1,7 @@
 """`fit`: a linear model, its parameters chosen on the dev split."""
 
 from pipeline.run import Inputs, Job, Run, Stage
+from stages.inputs import named
 
 
 def fit(run: Run, job: Job, model: str) -> None:
@@ -10,70 +11,73 @@ def fit(run: Run, job: Job, model: str) -> None:
     from tqdm import tqdm
 
     from pipeline.models.linear.sets import FoldedMoments, Restriction, make_sets
-    from pipeline.models.linear.text_views import weightings
     from pipeline.models.linear.training import FitTask, fit_best
     from pipeline.models.linear.tuning import GridTrial
+    from pipeline.models.linear.views import weightings
     from pipeline.storage.moments import JoinedPairs, PairSet
     from pipeline.storage.pairs import read_split
     from pipeline.storage.parameters import encoders_of
     from stages.training import describe_model
 
-    settings, layout, features = run.config, run.layout, run.features
-    known = settings.model(model)
-    sentences = run.texts({name: layout.sentences(name) for name in known.text_encoders})
-    target, weak = PairSet(features, sentences, layout.moments("target").folder), None
-    if known.training != "target":
-        documents = run.texts({name: layout.documents(known.documents, name) for name in known.text_encoders})
-        weak = PairSet(features, documents, layout.moments(f"auxiliary/{known.documents}").folder)
-    base, source, dev_pairs, chosen = run.chosen(model), target, None, None
+    configured, layout, features, base = run.config.model(model), run.layout, run.features, run.chosen(model)
+    sentences = run.texts({name: layout.sentences(name) for name in configured.text_encoders})
+    target = PairSet(features, sentences, layout.moments("target").folder)
+    source, chosen, weak = target, None, None
     if base:
         dev_pairs = PairSet(features, sentences, layout.moments("dev").folder)
-        source, chosen = JoinedPairs(target, dev_pairs), GridTrial(**base.details["training_log"]["chosen"])
-    keys = ("encoders", "text_encoders")
-    learned = {key: encoders_of(target.folder, getattr(target, key), getattr(known, key)) for key in keys}
-    folded, weakly = FoldedMoments(source, run.sums), FoldedMoments(weak, run.sums) if weak else None
-    dev = read_split(features, sentences, known.encoders, "dev", known.fit.dev_images)
+        source = JoinedPairs(target, dev_pairs)
+        chosen = GridTrial(**base.details["training_log"]["chosen"])
+    if configured.training != "target":
+        documents = {name: layout.documents(configured.documents, name) for name in configured.text_encoders}
+        folder = layout.moments(f"auxiliary/{configured.documents}").folder
+        weak = PairSet(features, run.texts(documents), folder)
+    moments = FoldedMoments(source, run.sums)
+    weak_moments = FoldedMoments(weak, run.sums) if weak else None
+    dev = read_split(features, sentences, configured.encoders, "dev", configured.fit.dev_images)
 
     def task(weights: dict[str, float]) -> FitTask:
-        restriction = Restriction(known.encoders, weights)
+        restriction = Restriction(configured.encoders, weights)
         weak_folds = range(weak.n_folds if weak else 0)
         return FitTask(
-            known.training,
-            folded.view.select(known.encoders),
-            restriction.text(folded.text),
-            make_sets(folded, range(source.n_folds), weakly, weak_folds, restriction),
+            configured.training,
+            moments.view.select(configured.encoders),
+            restriction.text(moments.text),
+            make_sets(moments, range(source.n_folds), weak_moments, weak_folds, restriction),
             restriction.pairs(dev),
-            known.fit,
-            known.transfer,
-            known.settings,
-            known.seed,
+            configured.fit,
+            configured.transfer,
+            configured.settings,
+            configured.seed,
             progress=lambda trials: tqdm(trials, desc=f"fit {model}", unit="trial", disable=None),
             device=run.gpu,
             chosen=chosen,
         )
 
-    tried = [chosen.text_weights] if base else weightings(known.text_weights)
-    tuned = fit_best(known.spec.load(), map(task, tried))
+    weightings_tried = [chosen.text_weights] if base else weightings(configured.text_weights)
+    tuned = fit_best(configured.spec.load(), map(task, weightings_tried))
     tuned = tuned.refitted(chosen) if base else tuned
-
-    details = {**describe_model(run, model), **learned, "training_log": tuned.log()}
-    run.write_model(job, tuned.model, details)
+    origins = {
+        "encoders": encoders_of(target.folder, target.encoders, configured.encoders),
+        "text_encoders": encoders_of(target.folder, target.text_encoders, configured.text_encoders),
+    }
+    run.write_model(job, tuned.model, {**describe_model(run, model), **origins, "training_log": tuned.log()})
     log = logging.getLogger(__name__)
-    log.info("%s on %d pairs, chosen on %d dev images: %s", model, folded.n, len(dev.image_id), tuned.chosen)
+    log.info("%s on %d pairs, chosen on %d dev images: %s", model, moments.n, len(dev.image_id), tuned.chosen)
     log.info("mean correlation %.3f in training", tuned.train_correlations.mean())
     if tuned.dev_correlations is not None:
         log.info("mean correlation %.3f held out", tuned.dev_correlations.mean())
 
 
 def _reads(config, layout, model: str) -> Inputs:
-    known, base = config.model(model), config.refitted(model)
-    found: dict = {"target": layout.moments("target")}
-    found |= {f"text/{name}": layout.sentences(name) for name in known.text_encoders}
-    found |= {f"features/{name}": layout.features(name) for name in known.encoders}
-    if known.training != "target":
-        found["auxiliary"] = layout.moments(f"auxiliary/{known.documents}")
-        found |= {f"documents/{name}": layout.documents(known.documents, name) for name in known.text_encoders}
-    return found | ({"chosen": layout.model(base), "dev": layout.moments("dev")} if base else {})
+    configured, base = config.model(model), config.refitted(model)
+    texts, documents = configured.text_encoders, configured.documents
+    read = [layout.moments("target"), *map(layout.sentences, texts), *map(layout.features, configured.encoders)]
+    if configured.training != "target":
+        read.append(layout.moments(f"auxiliary/{documents}"))
+        read += [layout.documents(documents, name) for name in texts]
+    if base:
+        read += [layout.model(base), layout.moments("dev")]
+    return named(*read)
 
 
 STAGE = Stage(

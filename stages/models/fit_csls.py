@@ -3,6 +3,7 @@
 from typing import Any
 
 from pipeline.run import Inputs, Job, Run, Stage
+from stages.inputs import named
 
 BANK_OF_SETS = 2000
 """Images, and sentences, in the bank of a model of fragments: their sets take more room than vectors."""
@@ -12,43 +13,67 @@ def fit_csls(run: Run, job: Job, model: str) -> None:
     """Make MODEL, which has `csls`, of the same model without it and its embeddings."""
     import logging
 
-    from pipeline.config.registry.stored import restore
+    from pipeline.config.stored import restore
     from pipeline.models.linear.csls import Scaled
 
-    settings, layout = run.config, run.layout
-    plain, refits, base = settings.scaled(model), settings.refitted(model), run.chosen(model)
-    (embeddings, parameters), folder = run.embedded_model(plain), layout.model(plain).path
-    learned = run.pairs(*(("train", "dev") if refits else ("train",)))
-    bank = _draw_bank(embeddings, learned, settings, run.sums)
-    if base:
-        log = base.details["training_log"]
-    else:
-        embeddings.require_unseen("dev")
-        dev = run.pairs("dev").first(settings.fit.dev_images)
-        trials = _try_all(embeddings, dev, bank, settings, run.sums)
-        log = {
-            "criterion": "sum of recall@1, @5 and @10 of both directions on dev", "chosen": trials[0], "trials": trials
-        }  # fmt: skip
-    registered, (weight, k) = parameters.details["registered"], (log["chosen"][key] for key in ("weight", "neighbours"))
-    scaled = Scaled(restore(registered, parameters.settings, parameters.tensors, folder), weight, k, bank)
-
-    details = {**parameters.details, "model": model, "refits": refits, "training_log": log}
-    run.write_model(job, scaled, details)
+    config, base = run.config, run.chosen(model)
+    plain, refits = config.scaled(model), config.refitted(model)
+    embeddings, stored = run.embedded_model(plain)
+    bank = _draw_bank(run, embeddings, ("train", "dev") if refits else ("train",))
+    log = base.details["training_log"] if base else _choose(run, embeddings, bank)
+    weight, neighbours = log["chosen"]["weight"], log["chosen"]["neighbours"]
+    mapping = restore(stored.details["registered"], stored.settings, stored.tensors, run.layout.model(plain).path)
+    details = {**stored.details, "model": model, "refits": refits, "training_log": log}
+    run.write_model(job, Scaled(mapping, weight, neighbours, bank), details)
     logging.getLogger(__name__).info("%s: %s", model, log["chosen"])
 
 
-def _read_items(embeddings: Any, modality: str, ids: Any, scheduler: str) -> Any:
+def _draw_bank(run: Run, embeddings: Any, splits: tuple[str, ...]) -> Any:
+    """Some images and some sentences of the splits."""
+    import numpy as np
+
+    from pipeline.models.linear.csls import Bank
+
+    pairs, rng = run.pairs(*splits), np.random.default_rng(run.config.seed)
+    most = BANK_OF_SETS if embeddings.multi_vector else run.config.csls.bank
+    sides = []
+    for modality, ids in (("images", pairs.image_id), ("sentences", pairs.sentence_id)):
+        drawn = np.sort(rng.choice(len(ids), min(most, len(ids)), replace=False))
+        sides.append(_read_items(run, embeddings, modality, ids[drawn]))
+    return Bank(*sides, embeddings.comparison)
+
+
+def _choose(run: Run, embeddings: Any, bank: Any) -> dict[str, Any]:
+    """The weight and the number of neighbours that are best on dev, and all others."""
+    from pipeline.metrics.ranks import score
+    from pipeline.models.linear.csls import choose_scaling
+
+    embeddings.require_unseen("dev")
+    settings, pairs = run.config.csls, run.pairs("dev").first(run.config.fit.dev_images)
+    images = _read_items(run, embeddings, "images", pairs.image_id)
+    sentences = _read_items(run, embeddings, "sentences", pairs.sentence_id)
+    near_images = bank.near_images(images, settings.neighbours)
+    near_sentences = bank.near_sentences(sentences, settings.neighbours)
+    scores = score(images, sentences, embeddings.comparison)
+    trials = choose_scaling(
+        scores, near_images, near_sentences, pairs.owners, settings.neighbours, settings.weight
+    )  # fmt: skip
+    criterion = "sum of recall@1, @5 and @10 of both directions on dev"
+    return {"criterion": criterion, "chosen": trials[0], "trials": trials}
+
+
+def _read_items(run: Run, embeddings: Any, modality: str, ids: Any) -> Any:
     """The `images` or `sentences` with the ascending `ids` (k,), which lie all over the shards: read in parts, where
-    the scheduler says, but for the sets of multi-vector models."""
+    the run sums, but for the sets of multi-vector models."""
     import numpy as np
 
     from pipeline.mapreduce import map_reduce
-    from pipeline.run.parts import MOST_CHUNKS
+    from pipeline.run.run import MOST_CHUNKS
 
     if embeddings.multi_vector:
         return embeddings.read(modality, ids)
     parts = embeddings.parts_of(modality, ids, -(-len(ids) // MOST_CHUNKS))
-    return map_reduce(_read_part, parts, lambda *vectors: np.concatenate(vectors), scheduler)
+    return map_reduce(_read_part, parts, lambda *vectors: np.concatenate(vectors), run.sums)
 
 
 def _read_part(part: Any) -> Any:
@@ -57,41 +82,11 @@ def _read_part(part: Any) -> Any:
     return np.concatenate(list(part.blocks()))
 
 
-def _draw_bank(embeddings: Any, pairs: Any, settings: Any, scheduler: str) -> Any:
-    """Some images and some sentences of `pairs`."""
-    import numpy as np
-
-    from pipeline.models.linear.csls import Bank
-
-    rng, sides = np.random.default_rng(settings.seed), []
-    most = BANK_OF_SETS if embeddings.multi_vector else settings.csls.bank
-    for modality, ids in (("images", pairs.image_id), ("sentences", pairs.sentence_id)):
-        drawn = rng.choice(len(ids), min(most, len(ids)), replace=False)
-        sides.append(_read_items(embeddings, modality, ids[np.sort(drawn)], scheduler))
-    return Bank(*sides, embeddings.comparison)
-
-
-def _try_all(embeddings: Any, pairs: Any, bank: Any, settings: Any, scheduler: str) -> list[dict[str, float]]:
-    """Every weight and number of neighbours on `pairs`, the best first."""
-    from pipeline.metrics.ranks import score
-    from pipeline.models.linear.csls import choose_scaling
-
-    ks = settings.csls.neighbours
-    images = _read_items(embeddings, "images", pairs.image_id, scheduler)
-    sentences = _read_items(embeddings, "sentences", pairs.sentence_id, scheduler)
-    near = bank.near_images(images, ks), bank.near_sentences(sentences, ks)
-    scores = score(images, sentences, embeddings.comparison)
-    return choose_scaling(scores, *near, pairs.owners, ks, settings.csls.weight)
-
-
 def _reads(config, layout, model: str) -> Inputs:
     plain, base = config.scaled(model), config.refitted(model)
-    return {
-        "manifest": layout.manifest,
-        "model": layout.model(plain),
-        "embeddings": layout.embeddings(plain),
-        **({"chosen": layout.model(base)} if base else {}),
-    }
+    return named(
+        layout.manifest, layout.model(plain), layout.embeddings(plain), *([layout.model(base)] if base else [])
+    )
 
 
 STAGE = Stage(

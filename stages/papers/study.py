@@ -20,7 +20,7 @@ def study(run: Run, job: Job) -> None:
 
     from tqdm import tqdm
 
-    from pipeline.config.registry.models import model_spec
+    from pipeline.config.registry import model_spec
     from pipeline.models.linear.study import StudyCell, count_draws, pinned
     from pipeline.papers import gong
     from pipeline.storage.commit import Provenance, describe_file, publish_record
@@ -39,7 +39,7 @@ def study(run: Run, job: Job) -> None:
             inputs["auxiliary"] = study.auxiliary(cell.documents).source.digest
         own = study.own(cell.model)
         grids = [chosen.fit.model_dump(), config.transfer.model_dump(), own and own.model_dump()]
-        digest = fingerprint("study", 3, [cell.key, draw, chosen.protocol, config.seed, *grids], inputs)
+        digest = fingerprint("study", 3, [cell.key, draw, config.seed, *grids], inputs)
         name = f"{digest[:20]}.json"
         if not is_there(job.path / "cells" / name):
             of = Provenance(run.root, job.provenance.stage, job.provenance.version, {"cell": digest})

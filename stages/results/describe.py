@@ -21,7 +21,7 @@ def describe(run: Run, job: Job, generator: str, subject: str, boxes: Path | Non
     from pipeline.errors import UsageError
     from pipeline.generate.describing import stored_batches
     from pipeline.storage.json_files import fingerprint
-    from stages.generators import read_generator, write_descriptions
+    from stages.generators import BATCH, read_generator, write_descriptions
 
     split, _, kind = subject.partition(".")
     if boxes and not kind:
@@ -31,7 +31,7 @@ def describe(run: Run, job: Job, generator: str, subject: str, boxes: Path | Non
     provenance = job.provenance
     if boxes:
         provenance = provenance.with_keys(boxes=fingerprint("boxes", 1, shown))
-    batches = stored_batches(features, shown, run.config.describe.batch_size)
+    batches = stored_batches(features, shown, BATCH)
     about = {"generator": generator, "of": kind or "images", "split": split}
     write_descriptions(run, stored, batches, job.path, about, provenance)
 

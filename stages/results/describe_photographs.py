@@ -46,7 +46,7 @@ def command(
     from pipeline.generate.describing import encode_photographs
     from pipeline.images.decode import ImageLimits
     from pipeline.storage.bundles import open_bundle
-    from stages.generators import read_bundled_encoders, read_generator, write_descriptions
+    from stages.generators import BATCH, read_bundled_encoders, read_generator, write_descriptions
 
     if bool(paths) == bool(split) or (boxes and len(paths) != 1):
         raise UsageError("give photographs (one with --box), or a --split of --index")
@@ -59,7 +59,7 @@ def command(
     photographs = list(
         _find(paths, boxes) if paths else _of_split(bundle, split, bundle.photographs(images_root, links))
     )
-    batches = encode_photographs(photographs, encoders, limits, settings.describe.batch_size)
+    batches = encode_photographs(photographs, encoders, limits, BATCH)
     write_descriptions(run, stored, batches, output, {**about, "bundle": bundle.card["fingerprint"]})
 
 

@@ -1,6 +1,7 @@
 """`summarise`: all evaluations of a run in one list, and as a table to read."""
 
 from pipeline.run import Job, Run, Stage
+from stages.inputs import named
 
 
 def summarise(run: Run, job: Job) -> None:
@@ -10,6 +11,7 @@ def summarise(run: Run, job: Job) -> None:
     from pipeline.storage.records import write_summary
 
     values = [read_record(run.layout.evaluation(*names).path) for names in run.config.evaluations()]
+    values = [value for value in values if value["n_images"]]
     write_summary(job.path, values, markdown(values), job.provenance)
 
 
@@ -17,8 +19,6 @@ STAGE = Stage(
     summarise,
     version=2,
     wanted=lambda config: [()],
-    reads=lambda config, layout: {
-        f"evaluation/{'.'.join(names)}": layout.evaluation(*names) for names in config.evaluations()
-    },
+    reads=lambda config, layout: named(*(layout.evaluation(*names) for names in config.evaluations())),
     writes=lambda layout: (layout.summary, layout.summary_table),
 )

@@ -50,11 +50,27 @@ def test_what_it_writes_reads_what_it_says(photos: Path, tmp_path: Path, kind: s
     assert all(defaults.get(key) != value for key, value in written.items())
 
 
+@pytest.mark.parametrize("encoder", ["clip", "siglip"])
+def test_photographs_without_sentences_are_searched_with_a_pretrained_model(photos: Path, encoder: str) -> None:
+    *_, first, second = run_command("init", photos).splitlines()
+    assert first.endswith("--encoder clip") and second.startswith("jointspace apply BUNDLE")
+    assert not list(Path.cwd().iterdir())
+    said = run_command("init", photos, "--encoder", encoder)
+    assert "pip install 'jointspace[open-clip" in said and " MB of weights" in said
+    chosen = config.load(Path("my-photos.yaml"))
+    (image,), (text,) = chosen.encoders, chosen.text_encoders
+    assert chosen.models == ("zero-shot",) and image.architecture == text.own.architecture
+    caption(photos, "folder")
+    run_command("init", photos, "--encoder", encoder, "--output", "both.yaml")
+    assert config.load(Path("both.yaml")).models == ("zero-shot", "ncca")
+
+
 def test_what_it_refuses(photos: Path, tmp_path: Path) -> None:
     caption(photos, "folder")
     (tmp_path / "net.pt").touch()
     for arguments, match in [
         (["--weights", tmp_path / "none.pt"], "none.pt is not a file"),
+        (["--weights", tmp_path / "net.pt", "--encoder", "clip"], "brings its own weights"),
         (["--weights", tmp_path / "net.pt"], "give its --architecture"),
         (["--weights", tmp_path / "net.pt", "--architecture", "resnet5000"], "resnet5000"),
     ]:

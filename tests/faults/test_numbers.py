@@ -9,13 +9,12 @@ import pytest
 from made_up_settings import TRANSFER, make_grid, own_settings, text_view
 from scipy import sparse
 
-from pipeline.config.registry.models import model_spec
+from pipeline.config.registry import model_spec
 from pipeline.errors import JointspaceError
 from pipeline.models.linear.accumulation import MomentsAccumulator
-from pipeline.models.linear.mapped import ViewBlock
 from pipeline.models.linear.training import FitTask, Sets
 from pipeline.models.linear.tuning import PairArrays
-from pipeline.models.linear.views import ImageView
+from pipeline.models.linear.views import ImageView, ViewBlock
 
 DIM, TERMS, TRAIN, DEV = 10, 12, 90, 30
 VIEW = ImageView(("one",), (DIM,), ())

@@ -3,12 +3,12 @@
 import numpy as np
 import torch
 
-from pipeline.config.schema.generators import (
-    CandidatesSettings,
+from pipeline.config.generators import (
     LogBilinearSettings,
     NearestSettings,
     RecurrentSettings,
 )
+from pipeline.generate.describing import Candidates
 from pipeline.generate.material import Material
 from pipeline.models.linear.views import ImageView
 from pipeline.models.neural.task import TrainingPairs
@@ -83,6 +83,6 @@ def make_material(settings: dict, **more: object) -> Material:
     return Material(**{**values, **more})
 
 
-def make_candidates(*values: float) -> CandidatesSettings:
+def make_candidates(*values: float) -> Candidates:
     """By the order of the fields: count, neighbours, temperature, shortest, longest, penalty and weight."""
-    return CandidatesSettings(**dict(zip(CandidatesSettings.model_fields, values, strict=True)))
+    return Candidates(*values)

@@ -14,7 +14,7 @@ from pipeline.generate.material import Ranker
 from pipeline.generate.snippets import RankedSnippets, sum_words
 from pipeline.models.linear.views import ImageView
 from pipeline.models.neural.fragment_models import DVSA
-from pipeline.models.neural.region_views import RegionView
+from pipeline.models.neural.task import RegionView
 from pipeline.multivectors import MultiVectors
 from pipeline.text.sequences import encode_tokens
 

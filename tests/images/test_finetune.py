@@ -50,8 +50,7 @@ def start(
 ) -> Finetuning:
     encoder = encoder or make_encoder("shufflenet_v2_x0_5", side=32)
     schedule = DescentSchedule(iterations, rate, body_rate, clip=1e6)
-    descent = {"momentum": 0.9, "weight_decay": 5e-4}
-    return Finetuning(encoder, 2, schedule, CPU, torch.float32, seed=3, pretrained=pretrained, **descent)
+    return Finetuning(encoder, 2, schedule, CPU, torch.float32, seed=3, pretrained=pretrained)
 
 
 @pytest.mark.parametrize("size", [(200, 150), (40, 300), (9, 9)])

@@ -9,9 +9,8 @@ from pictures import MEAN, encode_jpeg, make_encoder, make_image, normalise
 from PIL import Image
 from torchvision.ops import roi_align
 
-from pipeline.config.schema.images import GridSettings, SearchSettings
 from pipeline.errors import UsageError
-from pipeline.images.boxes import Candidates, Selection, proposer
+from pipeline.images.boxes import Candidates, Selection, WindowGrid, proposer
 from pipeline.images.decode import ImageLimits
 from pipeline.images.extraction import ExtractionPlan
 from pipeline.images.networks import NetworkEncoder
@@ -22,7 +21,7 @@ from pipeline.images.regions import DescribedRegions, RegionExtractor, describe,
 from pipeline.mapreduce import map_reduce
 from pipeline.workers import isolated_map
 
-GRID = GridSettings(scales=(0.67, 0.5), aspects=(1.0, 2.0), overlap=0.5)
+GRID = WindowGrid(scales=(0.67, 0.5), aspects=(1.0, 2.0), overlap=0.5)
 SELECTION = Selection(min_score=0.0, min_side=1, iou=0.7, count=4, fill=True, grid=GRID)
 SIZES = [(90, 70), (70, 90), (64, 64), (90, 70), (200, 30), (1, 1), (90, 70), (3, 300)]
 VIEWS = {"crops": Crops(64, 8, MEAN), "roi-align": WholeImages(96, 32, 2.5)}
@@ -47,7 +46,7 @@ def make_requests(sizes: list = SIZES) -> tuple[dict, list[Request]]:
 def make_preparation(files: dict, view: Crops | WholeImages, **changes: object) -> Preparation:
     from dataclasses import replace
 
-    propose = proposer("boxes", GRID, SearchSettings(mode="fast", width=500))
+    propose = proposer("boxes", GRID)
     limits = ImageLimits(1 << 20, 1, 1 << 20)
     return Preparation(partial(_read, files), limits, Cutting(propose, replace(SELECTION, **changes), view))
 

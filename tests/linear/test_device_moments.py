@@ -14,8 +14,7 @@ from pipeline.models.linear.accumulation import SMALL
 from pipeline.models.linear.device_views import stack_on, stack_tensors
 from pipeline.models.linear.moments import Moments
 from pipeline.models.linear.passes import sum_blocks
-from pipeline.models.linear.text_views import TextView
-from pipeline.models.linear.views import ImageView
+from pipeline.models.linear.views import ImageView, TextView
 from pipeline.storage.pairs import SplitRows
 
 

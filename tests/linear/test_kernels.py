@@ -8,8 +8,8 @@ from made_up_settings import make_grid
 from scipy.linalg import inv, sqrtm, svd
 from test_models import VIEW, make_task
 
-from pipeline.config.registry.models import model_spec
-from pipeline.config.registry.stored import restore
+from pipeline.config.registry import model_spec
+from pipeline.config.stored import restore
 
 RIDGE, COUNT, POWER = 0.1, 4, 1.0
 
@@ -27,7 +27,7 @@ def dense_cca(x: np.ndarray, y: np.ndarray, ridges: tuple[float, float]) -> tupl
 @pytest.mark.parametrize(("score", "metric"), [("product", "inner_product"), ("distance", "euclidean")])
 def test_linear_kernels_are_cca_whose_vectors_keep_their_length(score: str, metric: str) -> None:
     task, pairs = make_task("kcca", "target")
-    linear = {"image_kernel": "linear", "text_kernel": "linear", "landmarks": 2000, "score": score}
+    linear = {"image_kernel": "linear", "text_kernel": "linear", "score": score}
     grid = make_grid([COUNT], [RIDGE], [RIDGE], [POWER])
     model = model_spec("kcca").load().fit(replace(task, grid=grid, settings=task.settings.changed(linear))).model
     assert model.metric == metric

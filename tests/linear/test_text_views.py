@@ -7,17 +7,14 @@ import pytest
 from made_up_settings import TRANSFER, make_grid, own_settings
 from scipy import sparse
 
-from pipeline.config.registry.models import made_by, model_spec
+from pipeline.config.registry import made_by, model_spec
 from pipeline.errors import IntegrityError
 from pipeline.models.linear.accumulation import MomentsAccumulator
-from pipeline.models.linear.columns import as_sparse, one_matrix
-from pipeline.models.linear.mapped import ViewBlock
 from pipeline.models.linear.moments import Moments
 from pipeline.models.linear.sets import Restriction
-from pipeline.models.linear.text_views import TextView, weightings
 from pipeline.models.linear.training import FitTask, Sets, fit_best
 from pipeline.models.linear.tuning import PairArrays
-from pipeline.models.linear.views import ImageView
+from pipeline.models.linear.views import ImageView, TextView, ViewBlock, as_sparse, one_matrix, weightings
 
 DIMS = {"terms": 30, "words": 7, "more": 5, "rare": 11}
 SPARSE = {"terms", "rare"}

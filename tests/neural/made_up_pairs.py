@@ -9,13 +9,11 @@ from made_up_settings import text_view
 from made_up_trees import NOUN_PHRASE, Shown, grow
 from scipy import sparse
 
-from pipeline.config.registry.models import model_spec
-from pipeline.config.registry.spec import import_place
-from pipeline.config.schema.models import TrainSettings
+from pipeline.config.models import TrainSettings
+from pipeline.config.registry import import_place, model_spec
 from pipeline.models.linear.projection import Directions
 from pipeline.models.linear.views import ImageView
-from pipeline.models.neural.region_views import RegionView
-from pipeline.models.neural.task import TrainingPairs, TrainingTask
+from pipeline.models.neural.task import RegionView, TrainingPairs, TrainingTask
 from pipeline.models.neural.training import Checkpoint
 from pipeline.models.neural.word_towers import WordStart
 from pipeline.storage.parameters import Checkpoints
@@ -27,7 +25,7 @@ WORDS = 20
 SETTINGS = {
     "dimensions": 16, "loss": "info-nce", "score": "cosine", "negatives": "all", "reduction": "mean", "contrastive": 8,
     "resampled": "batch", "margin": 0.2, "temperature": 0.1,
-    "optimiser": "adam", "adagrad_reset": 2, "learning_rate": 0.01, "decay": 0.9, "weight_decay": 0.0, "penalty": 0.0,
+    "optimiser": "adam", "learning_rate": 0.01, "decay": 0.9, "weight_decay": 0.0, "penalty": 0.0,
     "averaging": 0.0, "dropout": 0.1, "encoder_dropout": 0.2, "clip": 2.0,
     "batch_size": 32, "epochs": 4, "patience": 4, "precision": "float32", "checkpoint_seconds": 0,
 }  # fmt: skip

@@ -8,11 +8,10 @@ import pytest
 from made_up_pairs import VIEW, WORDS, make_task, make_task_of
 from scipy import sparse
 
-from pipeline.config.registry.models import made_by, model_spec
+from pipeline.config.registry import made_by, model_spec
 from pipeline.metrics.ranks import count_ranks
-from pipeline.models.linear.columns import one_matrix
 from pipeline.models.linear.projection import unit_rows
-from pipeline.models.linear.text_views import TextView
+from pipeline.models.linear.views import TextView, one_matrix
 from pipeline.models.neural.task import train
 from pipeline.models.neural.word_towers import WordStart
 from pipeline.text.averaged import AveragedEncoder

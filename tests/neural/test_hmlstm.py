@@ -9,10 +9,18 @@ from made_up_pairs import make_task_of
 from made_up_trees import NOUN_PHRASE, draw_phrases
 from torch import Tensor
 
-from pipeline.config.registry.models import model_spec
-from pipeline.models.neural.branches import DenseObjective, Normalisation, PhrasePairs, Scores, TwoBranches
-from pipeline.models.neural.hlstm import HierarchicalLSTM
-from pipeline.models.neural.hmlstm import match, noun_phrases, phrase_rows
+from pipeline.config.registry import model_spec
+from pipeline.models.neural.hmlstm import (
+    DenseObjective,
+    HierarchicalLSTM,
+    Normalisation,
+    PhrasePairs,
+    Scores,
+    TwoBranches,
+    match,
+    noun_phrases,
+    phrase_rows,
+)
 from pipeline.models.neural.losses import Objective
 from pipeline.models.neural.task import train
 from pipeline.text.trees import Trees, pack

@@ -6,10 +6,8 @@ import numpy as np
 import pytest
 import torch
 
-from pipeline.models.neural.packing import pack
-from pipeline.models.neural.peepholes import PeepholeRecurrence
-from pipeline.models.neural.recurrence import CELLS, Recurrence
-from pipeline.models.neural.sentences import MeanOfWords, PlainRecurrent, Recurrent
+from pipeline.models.neural.networks import MeanOfWords, PlainRecurrent, Recurrent
+from pipeline.models.neural.recurrence import CELLS, PeepholeRecurrence, Recurrence, pack
 from pipeline.text.sequences import Tokens
 
 LENGTHS = [3, 0, 7, 1, 7, 2]

@@ -5,7 +5,7 @@ from made_up_regions import draw_boxes
 from made_up_trees import Block
 
 from pipeline.models.linear.views import ImageView
-from pipeline.models.neural.region_views import WHOLE, RegionView, locate
+from pipeline.models.neural.task import WHOLE, RegionView, locate
 
 LENGTHS = (4, 1, 0, 7)
 FEATURES = ImageView(("one", "two"), (3, 2), ("sqrt", "l2"))

@@ -13,27 +13,23 @@ import sys
 import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
+from dataclasses import replace
 from pathlib import Path
 
 import httpx
 import pyarrow as pa
 import pytest
+from fastapi.testclient import TestClient
 from PIL import Image
 from servers import FaultyServer
+from visiting import CHECK, LIMITS, PIXELS, make_client, photograph, see, serve
 
 from pipeline.errors import UsageError
 from pipeline.index.search import Searcher
+from pipeline.serve.app import build_app
+from pipeline.serve.gallery import ServedGallery
 from pipeline.storage.bundle import Bundle
 from pipeline.storage.sources import ImageSources
-
-for extra in ("fastapi", "python_multipart", "prometheus_client", "uvicorn"):
-    pytest.importorskip(extra, reason=f"{extra} is not installed: pip install 'jointspace[serve]'")
-from fastapi.testclient import TestClient  # noqa: E402
-from visiting import CHECK, LIMITS, PIXELS, make_client, photograph, see, serve  # noqa: E402
-
-from pipeline.serve.app import build_app  # noqa: E402
-from pipeline.serve.border import Limits  # noqa: E402
-from pipeline.serve.gallery import ServedGallery  # noqa: E402
 
 SENTENCES = "/api/models/ncca/sentences"
 THUMBNAIL = "/api/models/ncca/photographs/3"
@@ -156,7 +152,7 @@ def test_an_upload_holds_up_neither_thumbnails_nor_questions_nor_refusals(galler
         return see(data)
 
     gallery.features = features
-    app = make_client(gallery, Limits(5, 20, 0, 100, 10_000, 60, 6, 2)).app
+    app = make_client(gallery, replace(LIMITS, upload_seconds=60, max_requests=6)).app
 
     async def crowd() -> tuple[list[httpx.Response], list[httpx.Response]]:
         async with httpx.AsyncClient(transport=httpx.ASGITransport(app), base_url="http://testserver") as client:
@@ -221,7 +217,7 @@ def test_uploads_are_bounded_whether_they_say_their_size_or_not(client: TestClie
 
 
 def test_bodies_that_never_end_leave_room_for_questions_and_are_given_up(gallery: ServedGallery) -> None:
-    app = make_client(gallery, Limits(5, 20, 0, 100, 10_000, 1.5, 4, 2)).app
+    app = make_client(gallery, replace(LIMITS, upload_seconds=1.5)).app
 
     async def endless() -> Iterator[bytes]:
         yield PART

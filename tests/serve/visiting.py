@@ -17,7 +17,7 @@ from pipeline.serve.gallery import ServedGallery
 SIZES = ImageLimits(max_pixels=1_000_000, min_side=8, max_aspect=20)
 PIXELS = partial(decode, limits=SIZES)
 CHECK = partial(check_header, limits=SIZES)
-LIMITS = Limits(5, 20, 0, 100, 10_000, 5, 4, 2)
+LIMITS = Limits(5, 0, 100, 4, max_top=20, max_upload_bytes=10_000, upload_seconds=5, max_descriptions=2)
 
 
 def colour_of(thing: int) -> tuple[int, ...]:

@@ -61,7 +61,7 @@ def test_images_are_drawn_with_the_sentence_that_they_retrieve(run: Path, monkey
         sheets.append(list(pictures))
         return Image.new("RGB", (8, 8))
 
-    monkeypatch.setattr("pipeline.report.photographs.draw_sheet", draw)
+    monkeypatch.setattr("stages.pictures.draw_sheet", draw)
     draw_alignments(open_run(run, REGIONS), "dvsa", "test")
     pictures, _ = sheets
     texts = Manifest(run / "manifest").sentences["text"].to_pylist()
@@ -93,9 +93,10 @@ def test_without_affinity_a_word_of_no_meaning_takes_the_whole_image(run: Path) 
 def test_the_longest_words_and_regions_are_listed_and_drawn(run: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Over several blocks as over one."""
     sheets: list[list] = []
-    monkeypatch.setattr("pipeline.report.photographs.draw_sheet", lambda pictures, _: sheets.append(list(pictures)))
-    monkeypatch.setattr("pipeline.report.photographs.drawing", lambda name, sheet: name)
-    opened = open_run(run, REGIONS, {"align": {"least_count": 2}})
+    monkeypatch.setattr("stages.pictures.draw_sheet", lambda pictures, _: sheets.append(list(pictures)))
+    monkeypatch.setattr("stages.pictures.drawing", lambda name, sheet: name)
+    monkeypatch.setattr("stages.pictures.LEAST_COUNT", 2)
+    opened = open_run(run, REGIONS)
     for block in (5, 1024):
         monkeypatch.setattr("stages.pictures.BLOCK", block)
         _, words = draw_alignments(opened, "dvsa", "train")

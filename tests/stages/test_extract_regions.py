@@ -139,7 +139,7 @@ def test_boxes_of_a_file_take_the_place_of_the_manifests(run: Path) -> None:
 def test_proposals_without_boxes(run: Path, proposals: str) -> None:
     if proposals == "selective-search":
         pytest.importorskip("cv2.ximgproc", reason="OpenCV's contributed modules are not installed")
-    shard = extract(run, proposals=proposals, min_side=10)
+    shard = extract(run, proposals=proposals)
     assert np.diff(shard.offsets).tolist() == [6] * 12
     if proposals == "selective-search":
         block = np.array([int(v) for v in (run / "data/boxes.tsv").read_text().split("\n")[1].split("\t")[1:5]])

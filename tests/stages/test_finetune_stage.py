@@ -36,7 +36,7 @@ def test_finetune_makes_an_encoder_like_any_other(run: Path) -> None:
     assert classifier.tensors["weight"].shape == (3, 1024) and classifier.settings["labels"] == ["blue", "red"]
     # `extract` takes it unchanged, and so do regions, which its classifier may then choose.
     run_command("extract", *arguments(run, encoder="tuned"))
-    shard = extract(run, encoder="tuned", encoders=["tuned"], score="classifier", proposals="grid", candidates=12)
+    shard = extract(run, encoder="tuned", encoders=["tuned"], score="classifier", proposals="grid")
     assert np.diff(shard.offsets).max() == 6
     scores = shard["scores"][shard.offsets[0] + 1 : shard.offsets[1]]
     assert (np.diff(scores) <= 0).all() and 0 < scores[-1] < scores[0] < 1

@@ -159,9 +159,13 @@ def test_a_trained_parser_says_how_good_it_is(parser: Path) -> None:
     assert not any(path.suffix in (".pkl", ".pickle") for path in parser.rglob("*"))
 
 
-def test_spacy_parses_whatever_stands_in_the_sentences(run: Path, parser: Path) -> None:
+def test_spacy_parses_whatever_stands_in_the_sentences(
+    run: Path, parser: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     shutil.copytree(parser, run / "parser")
-    path = parse(run, 0, engine="spacy", workers=0, max_words=4)
+    with monkeypatch.context() as patch:
+        patch.setattr("pipeline.text.parsing.BatchParser.__init__.__defaults__", (4,))
+        path = parse(run, 0, engine="spacy", workers=0)
     sidecar = json.loads(path.with_name(path.name + ".json").read_text())["details"]
     assert sidecar["n_fallbacks"] == 10 and "more than 4 words" in sidecar["fallbacks"][0]["reason"]
     by_name = parse(run, 1, engine="spacy", workers=0, pipeline=str(parser / "pipeline"))

@@ -25,7 +25,7 @@ def run(tmp_path_factory: pytest.TempPathFactory) -> Path:
     add_fragments(run, "dvsa", {"sum": "words", "global_weight": 0})
     inverted = {"exact_limit": 10, "recall_floor": 1.0, "shortlist": {"nearest": 30, "shortlist": 100}}
     chosen = {"splits": ["test"], "protocols": ["all-sentences"]}
-    shown = {"regions": {"encoders": ["colour"]}, "align": {"splits": ["test"], "least_count": 2}}
+    shown = {"regions": {"encoders": ["colour"]}, "align": {"splits": ["test"]}}
     write_config(run, {"models": ["ncca", "dvsa"], "evaluate": chosen, "index": inverted, **shown})
     make_stage("build_index", run, "dvsa")
     write_regions(run)
@@ -47,7 +47,8 @@ def report(run: Path, *settings: dict) -> str:
     return Layout(run).report.path.read_text()
 
 
-def test_the_best_model_of_one_vector_an_image_is_shown(run: Path) -> None:
+def test_the_best_model_of_one_vector_an_image_is_shown(run: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("stages.pictures.LEAST_COUNT", 2)
     html = report(run)
     assert "What ncca finds" in html
     assert f"--index {run / 'index/ncca'}" in html and f"--index {run / 'index/dvsa'}" not in html

@@ -9,8 +9,8 @@ import pytest
 import torch
 
 from pipeline.config import default_path, read_mapping, validate
-from pipeline.config.registry.stored import restore_text_encoder
-from pipeline.config.schema.section import merge
+from pipeline.config.section import merge
+from pipeline.config.stored import restore_text_encoder
 from pipeline.errors import IntegrityError
 from pipeline.text.text_encoder import TextMaterial
 from pipeline.text.tokens import TermSettings
@@ -121,6 +121,50 @@ def test_the_text_side_of_open_clip_is_what_it_is_there(tmp_path: Path) -> None:
         expected = model.encode_text(open_clip.get_tokenizer(f"local-dir:{folder}")(TEXTS))
     np.testing.assert_allclose(encoder.encode(TEXTS), expected, rtol=1e-4, atol=1e-5)
     assert not [name for name in encoder.tensors() if "visual" in name]
+
+
+SHOUTED = ["A RED dog!", "The dog: runs_on the beach.", "", "a dog on the red beach runs a dog on the red beach runs"]
+"""SigLIP was trained on lower case without punctuation, padded to its full length, without a mask."""
+
+
+def test_siglip_reads_texts_as_its_own_processor_does(tmp_path: Path) -> None:
+    transformers = pytest.importorskip("transformers")
+    torch.manual_seed(0)
+    text = {**SIDES, "vocab_size": len(WORDS), "max_position_embeddings": LENGTH, "pad_token_id": 0, "eos_token_id": 3}
+    vision = {**SIDES, "image_size": 32, "patch_size": 8}
+    config = transformers.SiglipConfig(text_config=text, vision_config=vision)
+    model, tokenizer = transformers.SiglipModel(config).eval(), make_tokenizer()
+    model.save_pretrained(tmp_path / "siglip")
+    tokenizer.save_pretrained(tmp_path / "siglip")
+    encoder = prepare(tmp_path, "transformers", architecture="siglip")
+    cleaned = ["a red dog", "the dog runs on the beach", *SHOUTED[2:]]
+    ids = tokenizer(cleaned, return_tensors="pt", truncation=True, padding="max_length", max_length=LENGTH)["input_ids"]
+    with torch.inference_mode():
+        expected = model.get_text_features(input_ids=ids).pooler_output
+    np.testing.assert_allclose(encoder.encode(SHOUTED), expected, rtol=1e-4, atol=1e-5)
+
+
+def test_siglip_of_open_clip_reads_texts_as_it_does_there(tmp_path: Path) -> None:
+    pytest.importorskip("transformers")
+    open_clip = pytest.importorskip("open_clip")
+    from safetensors.torch import save_file
+
+    torch.manual_seed(0)
+    vision = {"image_size": 32, "layers": 1, "width": WIDTH, "head_width": 8, "patch_size": 8}
+    text = {"context_length": LENGTH, "vocab_size": len(WORDS), "width": WIDTH, "heads": 2, "layers": 2}
+    text |= {"hf_tokenizer_name": "nobody/nothing", "tokenizer_kwargs": {"clean": "canonicalize"}}
+    text |= {"no_causal_mask": True, "proj_bias": True, "pool_type": "last"}
+    config = {"embed_dim": DIM, "custom_text": True, "vision_cfg": vision, "text_cfg": text}
+    (folder := tmp_path / "oc").mkdir()
+    (folder / "open_clip_config.json").write_text(json.dumps({"model_cfg": config, "preprocess_cfg": {}}))
+    model = open_clip.CustomTextCLIP(**{key: value for key, value in config.items() if key != "custom_text"}).eval()
+    save_file(model.state_dict(), folder / "open_clip_model.safetensors")
+    make_tokenizer().save_pretrained(folder)
+    encoder = prepare(tmp_path, "open_clip", architecture="oc")
+    with torch.inference_mode():
+        expected = model.encode_text(open_clip.get_tokenizer(f"local-dir:{folder}")(SHOUTED))
+    np.testing.assert_allclose(encoder.encode(SHOUTED), expected, rtol=1e-4, atol=1e-5)
+    np.testing.assert_allclose(encoder.encode(SHOUTED[:1]), encoder.encode(["a red dog"]), rtol=1e-4, atol=1e-5)
 
 
 def test_what_is_stored_can_fetch_nothing(tmp_path: Path) -> None:

@@ -9,6 +9,7 @@ a module with such a function, and add it and its lists here, and its name to `p
 from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 
+from pipeline.collections.exclusion import Exclusion
 from pipeline.collections.formats import (
     coco,
     flickr_token,
@@ -21,7 +22,6 @@ from pipeline.collections.formats import (
     webdataset,
 )
 from pipeline.collections.records import Options, Record
-from pipeline.collections.system_files import Exclusion
 from pipeline.remote.paths import Place
 
 FORMATS: Mapping[str, Callable[[Path, Options], Iterator[Record]]] = {

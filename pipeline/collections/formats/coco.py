@@ -9,11 +9,11 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
+from pipeline.collections.files import CollectionFolder
 from pipeline.collections.formats import lists
-from pipeline.collections.formats.files import CollectionFolder
-from pipeline.collections.formats.remote_files import open_collection
 from pipeline.collections.records import ImageRecord, Options, Record, Reject, SentenceRecord
-from pipeline.config.schema.section import SPLITS
+from pipeline.collections.remote_files import open_collection
+from pipeline.config.section import SPLITS
 from pipeline.errors import InputError
 
 FILES = {

@@ -14,9 +14,8 @@ import posixpath
 from collections.abc import Collection, Iterator
 from pathlib import Path
 
+from pipeline.collections.files import CollectionFolder, is_image
 from pipeline.collections.formats import lists
-from pipeline.collections.formats.files import CollectionFolder, is_image
-from pipeline.collections.formats.remote_files import open_collection
 from pipeline.collections.formats.rows import column_names, further, read_rows
 from pipeline.collections.records import (
     BoxRecord,
@@ -28,6 +27,7 @@ from pipeline.collections.records import (
     Reject,
     SentenceRecord,
 )
+from pipeline.collections.remote_files import open_collection
 
 FILES = {
     "images": ("images", "."),

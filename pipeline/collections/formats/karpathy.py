@@ -5,8 +5,8 @@ from collections.abc import Iterator
 from pathlib import Path
 
 from pipeline.collections.formats import lists
-from pipeline.collections.formats.remote_files import open_collection
 from pipeline.collections.records import ImageRecord, Options, Record, Reject, SentenceRecord
+from pipeline.collections.remote_files import open_collection
 from pipeline.errors import InputError
 
 FILES = {

@@ -9,9 +9,8 @@ import re
 from collections.abc import Iterator
 from pathlib import Path
 
+from pipeline.collections.files import CollectionFolder
 from pipeline.collections.formats import lists
-from pipeline.collections.formats.files import CollectionFolder
-from pipeline.collections.formats.remote_files import open_collection
 from pipeline.collections.formats.rows import further, photographs_in, read_rows
 from pipeline.collections.formats.table import COLUMNS, DOCUMENT
 from pipeline.collections.records import (
@@ -24,7 +23,8 @@ from pipeline.collections.records import (
     Reject,
     SentenceRecord,
 )
-from pipeline.config.schema.section import SPLITS
+from pipeline.collections.remote_files import open_collection
+from pipeline.config.section import SPLITS
 from pipeline.errors import InputError, UsageError
 
 SHARDS = "**/*.parquet"

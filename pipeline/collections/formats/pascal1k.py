@@ -9,8 +9,8 @@ from itertools import groupby
 from pathlib import Path
 
 from pipeline.collections.formats import lists
-from pipeline.collections.formats.remote_files import open_collection
 from pipeline.collections.records import ImageRecord, Options, Record, SentenceRecord
+from pipeline.collections.remote_files import open_collection
 from pipeline.errors import InputError
 
 PAGES = ("index.html", "pascal-sentences.html")

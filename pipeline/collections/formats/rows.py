@@ -12,9 +12,9 @@ from typing import Any, BinaryIO, NamedTuple
 import pyarrow as pa
 import pyarrow.parquet as pq
 
+from pipeline.collections.files import CollectionFolder
 from pipeline.collections.formats import lists
 from pipeline.collections.formats.arrow_values import plain_column, stored_type
-from pipeline.collections.formats.files import CollectionFolder
 from pipeline.collections.own_columns import Field
 from pipeline.errors import InputError, UsageError
 from pipeline.parquet_photographs import photograph_column

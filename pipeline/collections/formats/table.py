@@ -10,9 +10,9 @@ from collections.abc import Iterator
 from pathlib import Path
 
 from pipeline.collections.formats import lists
-from pipeline.collections.formats.remote_files import open_collection
 from pipeline.collections.formats.rows import further, is_text, read_rows
 from pipeline.collections.records import LISTED, ColumnsRecord, ImageRecord, Options, Record, Reject, SentenceRecord
+from pipeline.collections.remote_files import open_collection
 from pipeline.errors import UsageError
 
 FILES = {"table": ("*.csv", "*.tsv", "*.jsonl", "*.parquet"), "images": (".",)}

@@ -13,9 +13,9 @@ import re
 from collections.abc import Iterator
 from pathlib import Path
 
+from pipeline.collections.exclusion import Exclusion
+from pipeline.collections.files import IMAGE_SUFFIXES, CollectionFolder, is_image
 from pipeline.collections.formats import lists
-from pipeline.collections.formats.files import IMAGE_SUFFIXES, CollectionFolder, is_image
-from pipeline.collections.formats.remote_files import open_collection
 from pipeline.collections.records import (
     DIVIDED,
     LISTED,
@@ -27,9 +27,9 @@ from pipeline.collections.records import (
     SentenceRecord,
     Tally,
 )
-from pipeline.collections.system_files import Exclusion
+from pipeline.collections.remote_files import open_collection
 from pipeline.collections.tars import DamagedTar, TarMember, members
-from pipeline.config.schema.section import SPLITS
+from pipeline.config.section import SPLITS
 from pipeline.errors import InputError
 
 DOCUMENT = ("title", "tags", "description")

@@ -1,16 +1,17 @@
 """Moments of blocks of pairs, in one pass."""
 
+import ctypes
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
+from functools import cache
 from typing import Any
 
 import numpy as np
 from scipy import sparse
 from scipy.linalg.blas import get_blas_funcs
 
-from pipeline.models.linear.blas import add_gram
-from pipeline.models.linear.columns import Rows, map_parts, parts_of, spans
 from pipeline.models.linear.moments import Moments, mirror
+from pipeline.models.linear.views import Rows, map_parts, parts_of, spans, sum_by_owner
 
 BLOCK_ROWS = 4096
 """Images in one block: enough for BLAS, few enough for single precision."""
@@ -158,20 +159,36 @@ class MomentsAccumulator:
                 self._yy[columns, rows] = self._yy[rows, columns].T
 
 
-def sum_by_owner(y: Rows, owners: np.ndarray, n: int) -> Rows:
-    """(n, d): the sum of the rows of y of each owner."""
-    if len(owners) == n and (owners == np.arange(n)).all():
-        return y
-    left = owner_matrix(owners, n)
-    return map_parts(y, lambda part: left @ part)
-
-
 def scale_rows(part: Any, factors: np.ndarray) -> Any:
     """Row i of `part`, dense or sparse, times factors[i]."""
     return sparse.csr_array(part.multiply(factors[:, None])) if sparse.issparse(part) else part * factors[:, None]
 
 
-def owner_matrix(owners: np.ndarray, n: int) -> sparse.csr_array:
-    """(n, m) with a 1 at (owners[j], j)."""
-    ones = np.ones(len(owners), np.float32)
-    return sparse.csr_array((ones, (owners, np.arange(len(owners)))), shape=(n, len(owners)))
+LETTERS = {np.dtype(np.float32): ("s", ctypes.c_float), np.dtype(np.float64): ("d", ctypes.c_double)}
+
+
+def add_gram(total: np.ndarray, z: np.ndarray, factor: float = 1.0) -> None:
+    """Add factor z'z to the upper triangle of `total` (D, D), in Fortran order and of the type of z (n, D)."""
+    size = total.shape[0]
+    if total.shape != (size, z.shape[1]) or total.dtype != z.dtype or not total.flags.f_contiguous:
+        raise ValueError(f"cannot add the products of {z.shape} {z.dtype} to {total.shape} {total.dtype}")
+    real = LETTERS[total.dtype][1]
+    n, k = ctypes.c_int(size), ctypes.c_int(len(z))
+    alpha, beta, z = real(float(factor)), real(1), np.ascontiguousarray(z)
+    if z.size:  # z' is (D, n) in Fortran order
+        _syrk(total.dtype)(b"U", b"N", n, k, alpha, z.ctypes.data, n, beta, total.ctypes.data, n)
+
+
+@cache
+def _syrk(dtype: np.dtype) -> Callable[..., None]:
+    from scipy.linalg import cython_blas
+
+    letter, real = LETTERS[dtype]
+    capsule = cython_blas.__pyx_capi__[f"{letter}syrk"]
+    name = ctypes.pythonapi.PyCapsule_GetName
+    name.argtypes, name.restype = [ctypes.py_object], ctypes.c_char_p
+    pointer = ctypes.pythonapi.PyCapsule_GetPointer
+    pointer.argtypes, pointer.restype = [ctypes.py_object, ctypes.c_char_p], ctypes.c_void_p
+    whole, some, array = ctypes.POINTER(ctypes.c_int), ctypes.POINTER(real), ctypes.c_void_p
+    of = [ctypes.c_char_p, ctypes.c_char_p, whole, whole, some, array, whole, some, array, whole]
+    return ctypes.CFUNCTYPE(None, *of)(pointer(capsule, name(capsule)))

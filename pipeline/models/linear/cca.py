@@ -1,12 +1,29 @@
 """Canonical correlation analysis on moments: the registered models `cca` and `ncca` (Gong et al. 2014, section 3)."""
 
+from typing import TYPE_CHECKING
+
 import numpy as np
 import scipy  # whose parts it imports when they are used: embedding does without
 
 from pipeline.errors import InputError
 from pipeline.models.linear.moments import Moments
-from pipeline.models.linear.on_moments import MomentsModel
-from pipeline.models.linear.projection import Directions, unit_rows
+from pipeline.models.linear.projection import Directions, LinearModel, unit_rows
+
+if TYPE_CHECKING:
+    from pipeline.models.linear.training import FitTask
+    from pipeline.models.linear.tuning import Tuned
+
+
+class MomentsModel(LinearModel):
+    """Its fit is that of pipeline.models.linear.training, imported for it alone: queries do without."""
+
+    @classmethod
+    def fit(cls, task: "FitTask") -> "Tuned":
+        """The best on dev, by `task.training`."""
+        from pipeline.models.linear.training import fit_on_moments
+
+        return fit_on_moments(cls, task)
+
 
 RANK_TOLERANCE = 1e-3
 """Correlations below this share of the largest are noise of the single-precision solve and are cut off."""

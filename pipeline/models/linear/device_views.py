@@ -5,11 +5,11 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import torch
-from scipy.sparse import issparse
+from scipy.sparse import csr_array, issparse
 from torch import Tensor
 
 from pipeline.device import OomBatcher, full_float32, upload
-from pipeline.models.linear.columns import Rows, map_parts, parts_of
+from pipeline.models.linear.views import Rows, map_parts, parts_of
 
 if TYPE_CHECKING:
     from scipy import sparse
@@ -51,6 +51,11 @@ def sparse_on(matrix: "sparse.csr_array", device: torch.device) -> Tensor:
     rows = np.repeat(np.arange(matrix.shape[0]), np.diff(matrix.indptr))
     places, values = upload(np.stack([rows, matrix.indices]), device), upload(matrix.data, device)
     return torch.sparse_coo_tensor(places, values, matrix.shape, is_coalesced=True, check_invariants=False)
+
+
+def transposed_on(part: Any, device: torch.device) -> Tensor:
+    """(d, n): the transpose of `part` (n, d), dense or sparse, on `device`."""
+    return sparse_on(csr_array(part.T), device) if issparse(part) else upload(part, device).T
 
 
 def rows_on(rows: Rows, device: torch.device) -> Any:

@@ -1,17 +1,22 @@
-"""Feature maps: columns that a view gains by a map that is not linear, so that moments alone cannot give them."""
+"""Feature maps: columns that a view gains by a map that is not linear, so that moments alone cannot give them. Random
+Fourier features (Gong et al. 2014, section 4.1) and the text of the nearest auxiliary images (section 4.2)."""
 
 import importlib
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, ClassVar, Protocol
 
 import numpy as np
 import scipy  # whose parts it imports when they are used: dense views do without
 
-from pipeline.models.linear.columns import Rows, is_sparse, parts_of
+from pipeline.device import upload
+from pipeline.errors import InputError
+from pipeline.models.linear.views import Rows, ViewBlock, as_sparse, is_sparse, parts_of, stack_blocks, sum_by_owner
 
 if TYPE_CHECKING:
+    import torch
     from scipy.sparse import csr_array
+    from torch import Tensor
 
 
 class FeatureMap(Protocol):
@@ -29,9 +34,9 @@ class FeatureMap(Protocol):
 
 
 MAPS: dict[str, str] = {
-    "fourier": "pipeline.models.linear.fourier:FourierFeatures",
+    "fourier": "pipeline.models.linear.feature_maps:FourierFeatures",
     "kernel": "pipeline.models.linear.kernels:KernelFeatures",
-    "neighbours": "pipeline.models.linear.neighbours:NeighbourText",
+    "neighbours": "pipeline.models.linear.feature_maps:NeighbourText",
 }
 """Kind of feature map -> module:class."""
 
@@ -102,3 +107,209 @@ def project(columns: Sequence[Any], mean: np.ndarray, matrix: np.ndarray) -> np.
             total += (block - mean[part]) @ matrix[part]
         start = part.stop
     return total
+
+
+MANY = 1024
+"""Rows that make the import of torch worth its time."""
+PIECE = 2048
+"""Rows in one product."""
+NEIGHBOUR = 50
+"""Its distance is sigma, in the paper."""
+
+
+@dataclass(frozen=True)
+class FourierMap:
+    """phi(z) = sqrt(2) cos(zR + b) (m columns) with fixed random R and b.
+
+    `frequencies` are R (c1, m) and `phases` b (m,). Without phases, `frequencies` are (c1, m / 2) and used twice, with
+    b = 0 and with b = -pi / 2: cosines, then sines.
+    """
+
+    frequencies: np.ndarray
+    phases: np.ndarray | None = None
+
+    @classmethod
+    def draw(cls, rule: str, dim: int, features: int, sigma: float, rng: np.random.Generator) -> "FourierMap":
+        """A map of `dim` values to `features` (even for `cosine-sine`); `sigma` is a distance.
+
+        `cosine-sine`: cosines and sines of half as many frequencies, R ~ Normal(0, 1 / sigma^2) (Rahimi and Recht
+        2007): phi(z) phi(z')' / m estimates the Gaussian kernel exp(-|z - z'|^2 / (2 sigma^2)), exactly for z = z'.
+        `paper`: R ~ Normal(0, sigma^2), b ~ Unif[0, 1], as printed in Gong et al. 2014: the frequencies grow with the
+        distance between rows, and the phases cover a sixth of the circle.
+        """
+        if rule == "cosine-sine":
+            return cls(rng.standard_normal((dim, features // 2), np.float32) / np.float32(sigma))
+        normal = rng.standard_normal((dim, features), np.float32)
+        return cls(normal * np.float32(sigma), rng.random(features, np.float32))
+
+    @property
+    def dim(self) -> int:
+        """m"""
+        return self.frequencies.shape[1] * (2 if self.phases is None else 1)
+
+    def __call__(self, z: np.ndarray, scale: float = 1.0) -> np.ndarray:
+        """`scale` times phi(z) (n, m) from z (n, c1) float32."""
+        return _map_many(z, self, scale) if len(z) >= MANY else _map_few(z, self, scale)
+
+
+def _map_few(z: np.ndarray, drawn: FourierMap, scale: float) -> np.ndarray:
+    angles = z @ drawn.frequencies
+    out = np.hstack([np.cos(angles), np.sin(angles)]) if drawn.phases is None else np.cos(angles + drawn.phases)
+    out *= np.float32(scale * np.sqrt(2))
+    return out
+
+
+def _map_many(z: np.ndarray, drawn: FourierMap, scale: float) -> np.ndarray:
+    """The same with torch, whose cosines use every thread, and with the phases as one more row of the product."""
+    import torch  # takes seconds to import, too long for a query
+
+    frequencies, rows = drawn.frequencies, z
+    if drawn.phases is not None:
+        frequencies, rows = np.vstack([frequencies, drawn.phases]), np.hstack([z, np.ones((len(z), 1), np.float32)])
+    factors, inputs = torch.from_numpy(frequencies), torch.from_numpy(rows)
+    out = torch.empty(len(z), drawn.dim)
+    for start in range(0, len(z), PIECE):
+        piece = out[start : start + PIECE]
+        if drawn.phases is not None:
+            torch.mm(inputs[start : start + PIECE], factors, out=piece).cos_()
+        else:
+            angles, half = inputs[start : start + PIECE] @ factors, factors.shape[1]
+            torch.cos(angles, out=piece[:, :half])
+            torch.sin(angles, out=piece[:, half:])
+        piece.mul_(scale * 2**0.5)
+    return out.numpy()
+
+
+class FourierFeatures:
+    """phi(xA) beside x: a row gains the columns `weight` * phi((row - mean) A).
+
+    A `matrix` (D, c1) is the auxiliary projection, its columns scaled by the t-th power of their eigenvalues; `offset`
+    (c1,) is mean A. `weight` balances the new columns against the old ones.
+    """
+
+    kind: ClassVar[str] = "fourier"
+    keep = True
+
+    def __init__(self, matrix: np.ndarray, offset: np.ndarray, fourier: FourierMap, weight: float) -> None:
+        self.matrix, self.offset, self.fourier, self.weight = matrix, offset, fourier, weight
+        self.dim = fourier.dim
+
+    def __call__(self, rows: Rows) -> np.ndarray:
+        return self.fourier(rows @ self.matrix - self.offset, self.weight)
+
+    def on(self, device: "torch.device") -> "Callable[[Tensor], Tensor]":
+        """The same map for tensors on `device`, dense or sparse."""
+        import torch
+
+        parts = {name: upload(part, device) for name, part in self.tensors().items()}
+
+        def mapped(rows: "Tensor") -> "Tensor":
+            z = rows @ parts["matrix"] - parts["offset"]
+            if "phases" in parts:
+                columns = parts["phases"].addmm(z, parts["frequencies"]).cos_()
+            else:
+                angles = z @ parts["frequencies"]
+                columns = torch.cat((angles.cos(), angles.sin()), dim=1)
+            return columns.mul_(self.weight * 2**0.5)
+
+        return mapped
+
+    def settings(self) -> dict[str, Any]:
+        return {"weight": float(self.weight)}
+
+    def tensors(self) -> dict[str, np.ndarray]:
+        drawn = {name: value for name, value in vars(self.fourier).items() if value is not None}
+        return {"matrix": self.matrix, "offset": self.offset, **drawn}
+
+    @classmethod
+    def from_parts(cls, settings: Mapping[str, Any], tensors: Mapping[str, np.ndarray]) -> "FourierFeatures":
+        fourier = FourierMap(tensors["frequencies"], tensors.get("phases"))
+        return cls(tensors["matrix"], tensors["offset"], fourier, settings["weight"])
+
+
+def bandwidth(z: np.ndarray) -> float:
+    """sigma: the mean distance to the 50th nearest neighbour among the rows of z (n, c1). InputError for one row."""
+    from sklearn.neighbors import NearestNeighbors  # takes a second to import, and only a fit needs it
+
+    if len(z) < 2:
+        raise InputError(f"sae needs at least 2 images and sentences in the train split, not {len(z)}; add some")
+    neighbour = min(NEIGHBOUR, len(z) - 1)
+    distances, _ = NearestNeighbors(n_neighbors=neighbour).fit(z).kneighbors()
+    return float(distances[:, -1].mean())
+
+
+class ReservoirSample:
+    """`count` of all rows added, or all of them, each row with equal probability; depends on `rng` and the order of the
+    rows, not on where blocks end."""
+
+    def __init__(self, count: int, rng: np.random.Generator) -> None:
+        self.count, self._rng = count, rng
+        self._keys = np.zeros(0)
+        self._kept: Rows | None = None
+
+    def add(self, rows: Rows) -> None:
+        """Add the rows (n, d) of a block, dense or sparse."""
+        keys = np.concatenate([self._keys, self._rng.random(rows.shape[0])])
+        chosen, before = np.arange(len(keys)), len(self._keys)
+        if self._kept is None:
+            self._kept = rows[:0]
+        if len(keys) > self.count:
+            chosen = np.sort(np.argpartition(keys, self.count - 1)[: self.count])
+        old, new = chosen[chosen < before], chosen[chosen >= before] - before
+        if len(new):
+            self._kept = stack_blocks([self._kept[old], rows[new]])
+            self._keys = keys[chosen]
+
+    def rows(self) -> Rows:
+        """(at most `count`, d), in the order in which they were added; ValueError if no block was added."""
+        if self._kept is None:
+            raise ValueError("a sample of no block")
+        return self._kept
+
+
+class NeighbourText:
+    """`weight` * T^(x) beside x: T^ is the mean vector of the documents of the k auxiliary images nearest to x.
+
+    FAISS finds the nearest by exact Euclidean distance in the image view. The model holds the auxiliary images
+    `gallery` (n, D) float16 and their `texts` (n, d) sparse, so that it can embed new images.
+    """
+
+    kind: ClassVar[str] = "neighbours"
+    keep = True
+
+    def __init__(self, gallery: np.ndarray, texts: "csr_array", neighbours: int, weight: float = 1.0) -> None:
+        self.gallery, self.texts, self.weight = gallery, texts, weight
+        self.neighbours, self.dim = min(neighbours, len(gallery)), texts.shape[1]
+
+    @classmethod
+    def build(cls, blocks: Iterable[ViewBlock], neighbours: int) -> "NeighbourText":
+        """With the images of `blocks` as the gallery; several documents of one image are summed."""
+        galleries, texts = [], []
+        for block in blocks:
+            galleries.append(block.x.astype(np.float16))
+            texts.append(as_sparse(sum_by_owner(block.y, block.owners, len(block.x))))
+        return cls(np.concatenate(galleries), scipy.sparse.vstack(texts, format="csr"), neighbours)
+
+    def weighted(self, weight: float) -> "NeighbourText":
+        """The same map with another weight."""
+        return NeighbourText(self.gallery, self.texts, self.neighbours, weight)
+
+    def __call__(self, rows: Rows) -> np.ndarray:
+        import faiss
+
+        _, nearest = faiss.knn(np.ascontiguousarray(rows, np.float32), self.gallery.astype(np.float32), self.neighbours)
+        pointers = np.arange(0, nearest.size + 1, self.neighbours)
+        weights = np.full(nearest.size, self.weight / self.neighbours, np.float32)
+        mean = scipy.sparse.csr_array((weights, nearest.ravel(), pointers), shape=(len(nearest), len(self.gallery)))
+        return (mean @ self.texts).toarray()
+
+    def settings(self) -> dict[str, Any]:
+        return {"neighbours": self.neighbours, "terms": self.dim, "weight": float(self.weight)}
+
+    def tensors(self) -> dict[str, np.ndarray]:
+        return {"gallery": self.gallery, **sparse_parts(self.texts)}
+
+    @classmethod
+    def from_parts(cls, settings: Mapping[str, Any], tensors: Mapping[str, np.ndarray]) -> "NeighbourText":
+        texts = from_sparse_parts(tensors, (len(tensors["gallery"]), settings["terms"]))
+        return cls(tensors["gallery"], texts, settings["neighbours"], settings["weight"])

@@ -10,11 +10,16 @@ from sklearn.metrics.pairwise import pairwise_kernels
 
 from pipeline.errors import InputError, UsageError
 from pipeline.models.linear.cca import NormalizedCCA
-from pipeline.models.linear.columns import Rows, one_matrix, stack_blocks
 from pipeline.models.linear.feature_maps import FeatureMaps, from_sparse_parts, sparse_parts
 from pipeline.models.linear.passes import mapped_moments
 from pipeline.models.linear.training import FitTask
 from pipeline.models.linear.tuning import PreparedViews, Tuned, tune
+from pipeline.models.linear.views import Rows, one_matrix, stack_blocks
+
+GAMMA = 0.5
+"""Of the kernels rbf and laplacian, in units of one over the view's total variance."""
+LANDMARKS = 2000
+"""With fewer training rows the kernels are exact."""
 
 
 class KernelFeatures:
@@ -90,8 +95,8 @@ class KernelCCA(NormalizedCCA):
         x = np.concatenate([block.x for block in blocks])
         y = one_matrix(stack_blocks([block.y for block in blocks]))
         maps = FeatureMaps(
-            KernelFeatures.fit(x, settings.image_kernel, settings.image_gamma, settings.landmarks, task.seed),
-            KernelFeatures.fit(y, settings.text_kernel, settings.text_gamma, settings.landmarks, task.seed),
+            KernelFeatures.fit(x, settings.image_kernel, GAMMA, LANDMARKS, task.seed),
+            KernelFeatures.fit(y, settings.text_kernel, GAMMA, LANDMARKS, task.seed),
         )
         prepared = PreparedViews(mapped_moments(task.sets.target, blocks, maps), maps)
         return tune(SCORES[settings.score], task.view, task.text, prepared, task.dev, task.own_grid, task.progress)

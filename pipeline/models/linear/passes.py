@@ -6,10 +6,8 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 from pipeline.models.linear.accumulation import MomentsAccumulator
 from pipeline.models.linear.feature_maps import FeatureMaps
-from pipeline.models.linear.mapped import MappedAccumulator, ViewBlock
 from pipeline.models.linear.moments import Moments
-from pipeline.models.linear.text_views import TextView
-from pipeline.models.linear.views import ImageView
+from pipeline.models.linear.views import ImageView, TextView, ViewBlock
 
 if TYPE_CHECKING:
     import torch
@@ -49,17 +47,17 @@ def ahead(items: Iterable[Item]) -> Iterator[Item]:
 def mapped_moments(
     known: Moments, blocks: Iterable[ViewBlock], maps: FeatureMaps, device: "torch.device | None" = None
 ) -> Moments:
-    """The moments of the mapped views of the pairs in `blocks`, whose own moments are `known`.
+    """The moments of the mapped views of the pairs in `blocks`, whose own moments are `known`, computed on `device`, or
+    on the processor if it is None.
 
     Of [x, P] and [y, Q], only the products with P or Q are computed, y's part of them by sparse products. Mapped rows
-    exist for one block at a time. Computed on `device` if there is one and all maps have `on`.
+    exist for one block at a time.
     """
-    if device is not None and maps.fit_devices():
-        from pipeline.models.linear.device_moments import DeviceMappedAccumulator  # torch
+    import torch  # takes seconds, and only a fit with feature maps needs it
 
-        accumulator: MappedAccumulator = DeviceMappedAccumulator(known, maps, device)
-    else:
-        accumulator = MappedAccumulator(known, maps)
+    from pipeline.models.linear.device_moments import MappedAccumulator
+
+    accumulator = MappedAccumulator(known, maps, device or torch.device("cpu"))
     for block in blocks:
         accumulator.add(block)
     return accumulator.result()

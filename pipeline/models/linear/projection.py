@@ -7,8 +7,7 @@ from typing import TYPE_CHECKING, Any, ClassVar
 import numpy as np
 
 from pipeline.models.linear.feature_maps import FeatureMaps, mapped_columns, project
-from pipeline.models.linear.text_views import TextView
-from pipeline.models.linear.views import ImageView
+from pipeline.models.linear.views import ImageView, TextView
 
 if TYPE_CHECKING:
     import torch

@@ -4,8 +4,8 @@ import numpy as np
 import scipy  # whose parts it imports when they are used: embedding does without
 
 from pipeline.errors import InputError
+from pipeline.models.linear.cca import MomentsModel
 from pipeline.models.linear.moments import Moments
-from pipeline.models.linear.on_moments import MomentsModel
 from pipeline.models.linear.projection import Directions
 
 

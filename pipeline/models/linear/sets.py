@@ -9,12 +9,10 @@ import numpy as np
 from scipy import sparse
 
 from pipeline.mapreduce import LOCAL, map_reduce
-from pipeline.models.linear.mapped import ViewBlock
 from pipeline.models.linear.moments import Moments, sum_moments
-from pipeline.models.linear.text_views import TextView
 from pipeline.models.linear.training import Sets
 from pipeline.models.linear.tuning import PairArrays
-from pipeline.models.linear.views import ImageView
+from pipeline.models.linear.views import ImageView, TextView, ViewBlock
 
 MAPPED_ROWS = 1024
 """Images in one block of a second pass, which holds the mapped rows of all their sentences in memory."""

@@ -9,20 +9,25 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from pipeline.config.registry.models import GRID, TRAININGS
-from pipeline.config.schema.models import FitSettings, TransferSettings
+from pipeline.config.models import FitSettings, TransferSettings
+from pipeline.config.registry import GRID, TRAININGS
 from pipeline.errors import UsageError
-from pipeline.models.linear.columns import Rows
-from pipeline.models.linear.feature_maps import FeatureMaps
-from pipeline.models.linear.fourier import FourierFeatures, FourierMap, ReservoirSample, bandwidth
-from pipeline.models.linear.mapped import ViewBlock
+from pipeline.models.linear.feature_maps import (
+    FeatureMaps,
+    FourierFeatures,
+    FourierMap,
+    NeighbourText,
+    ReservoirSample,
+    bandwidth,
+)
 from pipeline.models.linear.moments import Expansion, Moments
-from pipeline.models.linear.neighbours import NeighbourText
 from pipeline.models.linear.passes import mapped_moments
 from pipeline.models.linear.projection import EIGENVALUES
-from pipeline.models.linear.text_views import TextView
 from pipeline.models.linear.tuning import GridTrial, PairArrays, PreparedViews, Tuned, tune
-from pipeline.models.linear.views import ImageView
+from pipeline.models.linear.views import ImageView, Rows, TextView, ViewBlock
+
+SAMPLE = 2000
+"""Target images, and sentences, drawn at random, on which sigma of the random Fourier map is measured."""
 
 if TYPE_CHECKING:
     import torch
@@ -211,7 +216,7 @@ class _Trainer:
     @cached_property
     def _sample(self) -> tuple[np.ndarray, Rows]:
         """A random sample of target images and one of sentences, on which sigma is measured."""
-        count, seed = self.task.transfer.sample, self.task.seed
+        count, seed = SAMPLE, self.task.seed
         images, sentences = (ReservoirSample(count, np.random.default_rng([seed, side])) for side in (0, 1))
         for block in self.sets.target_blocks():
             images.add(block.x[np.unique(block.owners)])

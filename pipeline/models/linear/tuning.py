@@ -7,14 +7,13 @@ from typing import Any
 
 import numpy as np
 
-from pipeline.config.schema.models import FitSettings
+from pipeline.config.models import FitSettings
 from pipeline.metrics.ranks import count_ranks
 from pipeline.metrics.retrieval import recall_sum
 from pipeline.models.linear.feature_maps import FeatureMaps, mapped_columns, project
 from pipeline.models.linear.moments import Expansion, Moments
 from pipeline.models.linear.projection import EIGENVALUES, Directions, LinearModel
-from pipeline.models.linear.text_views import TextView
-from pipeline.models.linear.views import ImageView
+from pipeline.models.linear.views import ImageView, TextView
 
 
 @dataclass(frozen=True)

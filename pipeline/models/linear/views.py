@@ -1,12 +1,102 @@
-"""The image view: the features of one or several encoders side by side, each normalised separately."""
+"""The views of a linear model: the features of image encoders, and the vectors of text encoders, side by side, each
+normalised on its own; sparse and dense, without a copy."""
 
-from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import asdict, dataclass, fields, replace
+from itertools import product
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
+import scipy  # whose parts it imports when they are used: dense views do without
 
 from pipeline.errors import IntegrityError
 from pipeline.precision import to_float32
+from pipeline.text.tfidf import unit_rows
+
+if TYPE_CHECKING:
+    from scipy.sparse import csr_array
+
+
+class Columns:
+    """Matrices `parts`, each (n, d_k), dense or sparse, of numpy or of torch: one view of d columns."""
+
+    def __init__(self, parts: Sequence[Any]) -> None:
+        self.parts = tuple(parts)
+        self.shape = (self.parts[0].shape[0], sum(part.shape[1] for part in self.parts))
+
+    def __getitem__(self, rows: Any) -> "Columns":
+        """The rows `rows`, a slice or an array."""
+        return self.map(lambda part: part[rows])
+
+    def map(self, function: Callable[[Any], Any]) -> "Columns":
+        """`function` of each part."""
+        return Columns([function(part) for part in self.parts])
+
+    def __matmul__(self, matrix: Any) -> Any:
+        """(n, c): the product with `matrix` (d, c)."""
+        return sum(part @ matrix[columns] for columns, part in spans(self))
+
+
+Rows = "np.ndarray | csr_array | Columns"
+"""Images (n, D) dense, or sentences (n, d) sparse, dense, or both side by side."""
+
+
+def is_sparse(part: Any) -> bool:
+    """Whether a matrix of numpy or scipy is sparse."""
+    return not isinstance(part, np.ndarray)
+
+
+def parts_of(rows: Any) -> Sequence[Any]:
+    """The matrices that `rows` consist of, from left to right."""
+    return rows.parts if isinstance(rows, Columns) else (rows,)
+
+
+def spans(rows: Any) -> Iterator[tuple[slice, Any]]:
+    """Each matrix with its columns."""
+    start = 0
+    for part in parts_of(rows):
+        yield slice(start, start + part.shape[1]), part
+        start += part.shape[1]
+
+
+def side_by_side(parts: Sequence[Any]) -> Any:
+    """`parts` as one view; a single one as it is."""
+    return parts[0] if len(parts) == 1 else Columns(parts)
+
+
+def map_parts(rows: Rows, function: Callable[[Any], Any]) -> Rows:
+    """`function` of each matrix, side by side."""
+    return side_by_side([function(part) for part in parts_of(rows)])
+
+
+def stack_blocks(blocks: Sequence[Rows]) -> Rows:
+    """The rows of all `blocks`, one after another."""
+    return side_by_side([_stacked(parts) for parts in zip(*map(parts_of, blocks), strict=True)])
+
+
+def _stacked(parts: Sequence[Any]) -> Any:
+    return scipy.sparse.vstack(parts, format="csr") if is_sparse(parts[0]) else np.concatenate(parts)
+
+
+def cross(rows: Rows, other: np.ndarray) -> np.ndarray:
+    """(d, c): rows' other, for `other` (n, c)."""
+    return np.concatenate([part.T @ other for part in parts_of(rows)])
+
+
+def one_matrix(rows: Rows) -> "np.ndarray | csr_array":
+    """The same values in one matrix, which is sparse where a part of it is."""
+    parts = parts_of(rows)
+    if len(parts) == 1:
+        return parts[0]
+    if any(map(is_sparse, parts)):
+        return scipy.sparse.hstack([scipy.sparse.csr_array(part) for part in parts], format="csr")
+    return np.concatenate(parts, axis=1)
+
+
+def as_sparse(rows: Rows) -> "csr_array":
+    """The same values in one sparse matrix."""
+    return scipy.sparse.csr_array(one_matrix(rows))
+
 
 STEPS = ("sqrt", "l2")
 """What can be done to the features of an image, in `normalise`."""
@@ -80,3 +170,146 @@ def normalise(x: np.ndarray, steps: Sequence[str]) -> np.ndarray:
         else:
             raise ValueError(f"unknown step {step}")
     return x
+
+
+@dataclass(frozen=True)
+class TextView:
+    """`encoders` in order; of each the `dims` of its vectors, whether they are `sparse`, the `steps` (`sqrt`, `l2`) of
+    their normalisation, and the `weights` by which its columns are multiplied then."""
+
+    encoders: tuple[str, ...]
+    dims: tuple[int, ...]
+    sparse: tuple[bool, ...]
+    steps: tuple[tuple[str, ...], ...]
+    weights: tuple[float, ...]
+
+    @classmethod
+    def of(cls, sentences: Mapping[str, Any], steps: Mapping[str, Sequence[str]] | None = None) -> "TextView":
+        """That of `sentences`, text encoder -> (n, its dim), each by its `steps` and with the weight 1."""
+        dims, kinds = zip(*((block.shape[1], is_sparse(block)) for block in sentences.values()), strict=True)
+        own = tuple(tuple((steps or {}).get(name, ())) for name in sentences)
+        return cls(tuple(sentences), dims, kinds, own, (1.0,) * len(dims))
+
+    @classmethod
+    def from_dict(cls, value: Mapping[str, Sequence]) -> "TextView":
+        """From JSON's lists; ignores other keys."""
+        steps = tuple(map(tuple, value["steps"]))
+        return cls(**{**{one.name: tuple(value[one.name]) for one in fields(cls)}, "steps": steps})
+
+    def to_dict(self) -> dict[str, Any]:
+        return asdict(self)
+
+    @property
+    def dim(self) -> int:
+        return sum(self.dims)
+
+    @property
+    def weight_of(self) -> dict[str, float]:
+        """The weight of each encoder's columns."""
+        return dict(zip(self.encoders, self.weights, strict=True))
+
+    def stack(self, sentences: Mapping[str, Any]) -> Rows:
+        """(n, dim) from `sentences`, text encoder -> (n, its dim), sparse or dense; sparse ones stay sparse.
+
+        Raises IntegrityError when an encoder is missing or has another dimension.
+        """
+        return side_by_side(list(self._blocks(sentences)))
+
+    def _blocks(self, sentences: Mapping[str, Any]) -> Iterator[Any]:
+        n = next(iter(sentences.values())).shape[0] if sentences else 0
+        for name, dim, steps, weight in zip(self.encoders, self.dims, self.steps, self.weights, strict=True):
+            if name not in sentences:
+                raise IntegrityError(f"vectors of text encoder {name} are missing (given: {', '.join(sentences)})")
+            if sentences[name].shape != (n, dim):
+                raise IntegrityError(
+                    f"vectors of text encoder {name} have shape {sentences[name].shape}, not {(n, dim)}"
+                )
+            yield _prepared(sentences[name], steps, weight)
+
+    def select(self, encoders: Sequence[str]) -> "TextView":
+        """The view of some of the encoders, in this view's order."""
+        if missing := set(encoders) - set(self.encoders):
+            raise IntegrityError(f"no vectors of text encoder {min(missing)} (there are {', '.join(self.encoders)})")
+        kept = [i for i, name in enumerate(self.encoders) if name in encoders]
+        return TextView(*(tuple(value[i] for i in kept) for value in vars(self).values()))
+
+    def columns(self, part: "TextView") -> np.ndarray:
+        """The columns of another view, `part`, which has some of the encoders and the first columns of each."""
+        starts = dict(zip(self.encoders, np.cumsum([0, *self.dims[:-1]]), strict=True))
+        chosen = zip(part.encoders, part.dims, strict=True)
+        return np.concatenate([np.arange(starts[name], starts[name] + dim) for name, dim in chosen])
+
+    def is_part_of(self, view: "TextView") -> bool:
+        """Whether it is `view`, perhaps weighted or without some encoders."""
+        known = set(self.encoders) <= set(view.encoders)
+        return known and view.select(self.encoders).weighted(self.weight_of) == self
+
+    def weighted(self, weights: Mapping[str, float]) -> "TextView":
+        """This view with other weights, without the encoders whose weight is 0."""
+        view = self.select([name for name in self.encoders if weights.get(name, 1.0)])
+        return replace(view, weights=tuple(float(weights.get(name, 1.0)) for name in view.encoders))
+
+    @property
+    def unnormalised(self) -> "TextView":
+        """This view without its steps."""
+        return replace(self, steps=((),) * len(self.encoders))
+
+    def first_terms(self, terms: int | None) -> "TextView":
+        """This view with at most the first `terms` columns of each sparse block; None: all."""
+        if terms is None:
+            return self
+        dims = (min(dim, terms) if one else dim for dim, one in zip(self.dims, self.sparse, strict=True))
+        return replace(self, dims=tuple(dims))
+
+    def factors(self) -> np.ndarray:
+        """(dim,) the weight of each column."""
+        return np.repeat(self.weights, self.dims)
+
+
+def _prepared(block: Any, steps: Sequence[str], weight: float) -> Any:
+    """The vectors (n, d) of one encoder, normalised and weighted."""
+    if is_sparse(block):
+        for step in steps:
+            block = unit_rows(block) if step == "l2" else block.sign() * abs(block).sqrt()
+        return block if weight == 1 else block * np.float32(weight)
+    if not steps and weight == 1 and block.dtype == np.float32:
+        return block
+    block = normalise(to_float32(block), steps)
+    block *= np.float32(weight)
+    return block
+
+
+def weightings(tried: Mapping[str, Sequence[float]]) -> list[dict[str, float]]:
+    """Every combination of the weights `tried` of each text encoder, but for those without a positive one."""
+    every = [dict(zip(tried, values, strict=True)) for values in product(*tried.values())]
+    return [one for one in every if any(one.values())]
+
+
+@dataclass(frozen=True)
+class ViewBlock:
+    """Pairs: images x (b, D) float32, their sentences y (m, d), and owners (m,), the row of x of each."""
+
+    x: np.ndarray
+    y: Rows
+    owners: np.ndarray
+
+    def images(self, rows: slice) -> "ViewBlock":
+        """The images `rows`, from a start to a stop, with their sentences."""
+        if rows == slice(0, len(self.x)):
+            return self
+        inside = (self.owners >= rows.start) & (self.owners < rows.stop)
+        return ViewBlock(self.x[rows], self.y[inside], self.owners[inside] - rows.start)
+
+
+def sum_by_owner(y: Rows, owners: np.ndarray, n: int) -> Rows:
+    """(n, d): the sum of the rows of y of each owner."""
+    if len(owners) == n and (owners == np.arange(n)).all():
+        return y
+    left = owner_matrix(owners, n)
+    return map_parts(y, lambda part: left @ part)
+
+
+def owner_matrix(owners: np.ndarray, n: int) -> "csr_array":
+    """(n, m) with a 1 at (owners[j], j)."""
+    ones = np.ones(len(owners), np.float32)
+    return scipy.sparse.csr_array((ones, (owners, np.arange(len(owners)))), shape=(n, len(owners)))

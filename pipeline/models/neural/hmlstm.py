@@ -2,23 +2,237 @@
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 import torch
-from torch import Tensor
+from torch import Tensor, nn
+from torch.nn import functional
 
 from pipeline.device import place, upload
 from pipeline.errors import UsageError
-from pipeline.models.neural.branches import DenseObjective, PhrasePairs, TwoBranches
-from pipeline.models.neural.hlstm import HierarchicalLSTM
-from pipeline.models.neural.networks import Score
-from pipeline.models.neural.region_views import RegionBlock, RegionView
-from pipeline.models.neural.task import RegionSource, TrainingTask
-from pipeline.models.neural.tree_levels import Levels
+from pipeline.models.neural.losses import Objective
+from pipeline.models.neural.networks import Score, dropout, initial
+from pipeline.models.neural.task import WHOLE, RegionBlock, RegionSource, RegionView, TrainingTask
+from pipeline.models.neural.tree_levels import Levels, forest, level
+from pipeline.models.neural.tree_rnn import by_kind
 from pipeline.models.neural.word_models import BLOCK, GlobalModel
 from pipeline.ragged import Ragged, runs
 from pipeline.text.trees import Trees
+
+
+class HierarchicalRecurrence(torch.autograd.Function):
+    """The hidden states (total, K) float32 of all nodes, rows as in `levels`.
+
+    apply(levels, inputs, u): `inputs` (total, 4 K) float32 are W x_j + b of the gates i, o, u, f side by side; u[1]
+    (4 K, K) multiplies the states of children that are noun phrases, u[0] those of the others. Products are computed in
+    the dtype of `u`, all else in float32. A child's product is added to its parent's sums at once, so that h-hat and
+    h-bar of eq. 2 are never stored.
+    """
+
+    @staticmethod
+    def forward(ctx: Any, levels: Levels, inputs: Tensor, u: Tensor) -> Tensor:
+        k = u.shape[2]
+        gates, turned = inputs[:, : 3 * k].clone(), u.mT.unbind()
+        cells, hidden, forgets = (inputs.new_zeros(len(inputs), k) for _ in range(3))
+        for start, joined, stop, groups in levels.levels:
+            rows, edges = slice(start, stop), slice(start, joined)
+            gates[rows, : 2 * k].sigmoid_()
+            gates[rows, 2 * k :].tanh_()
+            i, o, new = gates[rows].chunk(3, dim=1)
+            cells[rows] += i * new
+            hidden[rows] = o * cells[rows].tanh()
+            if groups:
+                above = levels.parents[edges]
+                sums = by_kind(hidden[edges], turned, groups, u.dtype)
+                forgets[edges] = (inputs[above, 3 * k :] + sums[:, 3 * k :]).sigmoid_()
+                gates.index_add_(0, above, sums[:, : 3 * k])
+                cells.index_add_(0, above, forgets[edges] * cells[edges])
+        ctx.save_for_backward(u, gates, cells, hidden, forgets)
+        ctx.levels = levels
+        return hidden
+
+    @staticmethod
+    def backward(ctx: Any, d_states: Tensor) -> tuple[Tensor | None, ...]:
+        (u, gates, cells, hidden, forgets), levels = ctx.saved_tensors, ctx.levels
+        k, straight = u.shape[2], u.unbind()
+        d_hidden, d_cells = d_states.clone(), torch.zeros_like(cells)
+        d_inputs, d_sums = gates.new_zeros(len(gates), 4 * k), gates.new_empty(len(gates), 4 * k)
+        d_gates = d_inputs[:, : 3 * k]
+        for start, joined, stop, groups in reversed(levels.levels):
+            rows, edges = slice(start, stop), slice(start, joined)
+            if groups:
+                above, f = levels.parents[edges], forgets[edges]
+                d_above = d_cells[above]
+                d_forgets = d_above * cells[edges] * f * (1 - f)
+                d_sums[edges, : 3 * k], d_sums[edges, 3 * k :] = d_gates[above], d_forgets
+                d_inputs[:, 3 * k :].index_add_(0, above, d_forgets)
+                d_hidden[edges] += by_kind(d_sums[edges], straight, groups, u.dtype)
+                d_cells[edges] = d_above * f
+            i, o, new = gates[rows].chunk(3, dim=1)
+            through = cells[rows].tanh()
+            d_cells[rows] += d_hidden[rows] * o * (1 - through.square())
+            d_gates[rows, :k] = d_cells[rows] * new * i * (1 - i)
+            d_gates[rows, k : 2 * k] = d_hidden[rows] * through * o * (1 - o)
+            d_gates[rows, 2 * k :] = d_cells[rows] * i * (1 - new.square())
+        d_u = torch.zeros_like(u)
+        for kind, rows in levels.kinds:
+            torch.mm(d_sums[rows].to(u.dtype).T, hidden[rows].to(u.dtype), out=d_u[kind])
+        return None, d_inputs, d_u
+
+
+class HierarchicalLSTM(nn.Module):
+    """The states of all nodes of phrase trees; words enter at the leaves.
+
+    Niu et al. 2017 to code: W_w `words`, W `w` (4 K, d), b `bias`, U-bar `u`[0], U-hat `u`[1]; the gates are in the
+    order i, o, u, f. A child with the label `noun_phrase` is a noun phrase.
+    """
+
+    def __init__(self, words: Tensor, dimensions: int, dropout: float, noun_phrase: int) -> None:
+        """`words` (V + 1, d): the word vectors, the unknown word's last."""
+        super().__init__()
+        self.dropout, self.noun_phrase, self.precision = dropout, noun_phrase, torch.float32
+        self.words = nn.Parameter(words)
+        self.w, self.u = initial(4 * dimensions, words.shape[1]), initial(2, 4 * dimensions, dimensions)
+        self.bias = nn.Parameter(torch.zeros(4 * dimensions))
+
+    def arrange(self, trees: Trees) -> Levels:
+        """`trees` in the form that `forward` takes."""
+        nodes = forest(trees, len(self.words) - 1)
+        return level(nodes, (nodes.labels == self.noun_phrase).astype(int), counts=None)
+
+    def forward(self, levels: Levels) -> Tensor:
+        """(total, K) float32."""
+        leaves = levels.words[: levels.levels[0].stop] if levels.levels else levels.words
+        words = dropout(functional.embedding(leaves, self.words), self.dropout, self.training)
+        inner = self.bias.expand(len(levels.words) - len(leaves), -1)
+        first = (words.to(self.precision) @ self.w.T.to(self.precision)).float() + self.bias
+        return HierarchicalRecurrence.apply(levels, torch.cat([first, inner]), self.u.to(self.precision))
+
+
+class PhrasePairs(NamedTuple):
+    """Noun phrases of a batch with their regions: `rows` (p,) of the phrases in Levels, `regions` (p, D) features,
+    `weights` (p,) w_{d,k} of eq. 10, `owners` (p,) their images, `chosen` (p,) the number of the region in the batch,
+    equal for phrases of one region."""
+
+    rows: Tensor
+    regions: Tensor
+    weights: Tensor
+    owners: Tensor
+    chosen: Tensor
+
+
+class Scores(NamedTuple):
+    """`sentences` (n, n) of images by sentences; `phrases` (p, p) of regions by noun phrases, with their pairs."""
+
+    sentences: Tensor
+    phrases: Tensor
+    pairs: PhrasePairs
+
+
+@dataclass(frozen=True)
+class DenseObjective:
+    """Eq. 10: `objective` of the sentences plus `share` times the weighted one of the noun phrases, both divided by the
+    number of sentences where its reduction is the mean.
+
+    `contrasts` are the phrases h_{d,l} and regions v_{d,l} of eq. 9: those of the batch's `other-images`; all of the
+    `batch`; or those of its `own-image` d alone, as the index says. Phrases of one region never contrast.
+    """
+
+    objective: Objective
+    share: float
+    contrasts: str
+    drawn = 0
+
+    def __call__(self, scores: Scores, owners: Tensor) -> Tensor:
+        loss, pairs = self.objective(scores.sentences, owners), scores.pairs
+        if not len(pairs.rows) or not pairs.weights.any():
+            return loss
+        phrases = self.objective(scores.phrases, pairs.chosen, pairs.weights, self.legal(pairs))
+        if self.objective.reduction == "mean":
+            phrases = phrases * len(pairs.rows) / len(owners)
+        return loss + self.share * phrases
+
+    def legal(self, pairs: PhrasePairs) -> Tensor:
+        """(p, p) bool: which phrases and regions contrast."""
+        same, others = (one[:, None] == one for one in (pairs.owners, pairs.chosen))
+        return {"other-images": ~same, "batch": ~others, "own-image": same & ~others}[self.contrasts]
+
+
+class Normalisation(nn.Module):
+    """Batch normalisation with separate statistics for wholes (images, sentences) and parts (regions, phrases), because
+    features of crops and of whole images have different means, but one gain and shift."""
+
+    def __init__(self, dimensions: int) -> None:
+        super().__init__()
+        self.gain, self.shift = nn.Parameter(torch.ones(dimensions)), nn.Parameter(torch.zeros(dimensions))
+        self.wholes, self.parts = (nn.BatchNorm1d(dimensions, affine=False) for _ in range(2))
+
+    def forward(self, x: Tensor, wholes: int) -> Tensor:
+        """x (n, K), of which the first `wholes` are whole."""
+        sides = ((self.wholes, x[:wholes]), (self.parts, x[wholes:]))
+        normalised = [norm(part) for norm, part in sides if len(part)]
+        return torch.cat(normalised) * self.gain + self.shift if normalised else x
+
+
+class TwoBranches(nn.Module):
+    """Each branch is a linear map, batch normalisation and unit length (Niu et al. 2017, section 3.2.2); s = v . h.
+
+    Paper to code: W_m `image_map` (K, D), for both images and regions; W_t `text_map` (K, K), for the states of roots
+    and noun phrases. The biases are those of the normalisation. Our addition: with `geometry`, W_m is (K, D + 7) and
+    also maps a region's geometry minus that of the whole image.
+    """
+
+    score = "cosine"
+
+    def __init__(
+        self, mean: Tensor, sentences: HierarchicalLSTM, dimensions: int, dropout: float, geometry: bool
+    ) -> None:
+        super().__init__()
+        self.register_buffer("mean", mean)
+        self.sentences, self.dropout = sentences, dropout
+        whole = torch.from_numpy(WHOLE) if geometry else mean.new_zeros(0)
+        self.register_buffer("whole", whole, persistent=False)
+        inputs = len(mean) + len(self.whole)
+        self.image_map = nn.Parameter(torch.empty(dimensions, inputs).uniform_(-1, 1) / inputs**0.5)
+        self.text_map = nn.Parameter(torch.eye(dimensions))
+        self.image_norm, self.text_norm = Normalisation(dimensions), Normalisation(dimensions)
+
+    def embed_images(self, x: Tensor) -> Tensor:
+        """(n, K) of unit length from stacked features (n, D)."""
+        return self._embed_views(self._centre_images(x), len(x))
+
+    def embed_regions(self, x: Tensor) -> Tensor:
+        """(r, K) of unit length from the region view (r, D), or (r, D + 7) with `geometry`."""
+        return self._embed_views(self._centre_regions(x), 0)
+
+    def _centre_images(self, x: Tensor) -> Tensor:
+        return functional.pad(x - self.mean, (0, len(self.whole)))
+
+    def _centre_regions(self, x: Tensor) -> Tensor:
+        return x - torch.cat([self.mean, self.whole])
+
+    def _embed_views(self, x: Tensor, images: int) -> Tensor:
+        """(n, K) of unit length from centred features, of `images` images and then of regions."""
+        x = dropout(x, self.dropout, self.training)
+        return functional.normalize(self.image_norm(x @ self.image_map.T, images), dim=1)
+
+    def embed_nodes(self, levels: Levels, rows: Tensor, roots: int) -> Tensor:
+        """(p, K) of unit length: the nodes in `rows` (p,) of `levels`, of which the first `roots` are roots."""
+        states = dropout(self.sentences(levels)[rows], self.dropout, self.training)
+        return functional.normalize(self.text_norm(states @ self.text_map.T, roots), dim=1)
+
+    def embed_sentences(self, levels: Levels) -> Tensor:
+        """(n, K) of unit length: the roots."""
+        return self.embed_nodes(levels, levels.roots, len(levels.roots))
+
+    def forward(self, x: Tensor, levels: Levels, pairs: PhrasePairs) -> Scores:
+        """The scores of n images and sentences, and of the noun phrases' pairs."""
+        n = len(x)
+        h = self.embed_nodes(levels, torch.cat([levels.roots, pairs.rows]), n)
+        v = self._embed_views(torch.cat([self._centre_images(x), self._centre_regions(pairs.regions)]), n)
+        return Scores(v[:n] @ h[:n].T, v[n:] @ h[n:].T, pairs)
+
 
 REGIONS = 1 << 16
 """Regions embedded at once."""

@@ -1,6 +1,9 @@
-"""What models of one torch network share, and the network of the global models."""
+"""What models of one torch network share, the network of the global models, and encoders from packed words to one
+vector a sentence (Kiros et al. 2014, section 2.2)."""
 
+import math
 from collections.abc import Mapping
+from functools import cache
 from typing import Any, ClassVar, Literal, Self, TypeVar
 
 import numpy as np
@@ -8,7 +11,42 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional
 
-from pipeline.models.neural.dropout import dropout
+from pipeline.models.neural.recurrence import CELLS, Packed, PeepholeRecurrence, Recurrence, plain_cell
+
+BITS, DRAWN = 53, 1 << 16
+"""Random bits of an entry, and how many entries are drawn at once, so that they stay in the cache."""
+
+
+def dropout(x: Tensor, share: float, training: bool) -> Tensor:
+    """`torch.nn.functional.dropout`: the same bits, and the same random numbers are left.
+
+    Where torch turns 53 random bits into a double for each entry, to see whether that is below 1 - share, the bits
+    themselves are compared. Where it draws otherwise, as by MKL on Intel's processors, it is left to do so.
+    """
+    plain = x.device.type == "cpu" and x.dtype == torch.float32 and type(x) is Tensor and x.is_contiguous()
+    if not (training and 0 < share < 1 and plain and _draws_as_torch()):
+        return functional.dropout(x, share, training)
+    kept = draw_kept(x.shape, 1 - share).div_(1 - share)
+    return x * kept if x.requires_grad else kept.mul_(x)
+
+
+def draw_kept(shape: torch.Size, share: float, generator: torch.Generator | None = None) -> Tensor:
+    """Float32 of this shape: 1 with the probability `share`, else 0, as `bernoulli_` on most processors."""
+    kept, below = torch.empty(shape), math.ceil(share * (1 << BITS))
+    for part in kept.view(-1).split(DRAWN):
+        bits = torch.empty(len(part), dtype=torch.int64).random_(generator=generator)
+        part.copy_(bits.bitwise_and_((1 << BITS) - 1).lt_(below))
+    return kept
+
+
+@cache
+def _draws_as_torch() -> bool:
+    """Whether `bernoulli_` makes the same of the same random numbers here, and leaves the same."""
+    ours, theirs = torch.Generator().manual_seed(0), torch.Generator().manual_seed(0)
+    shape = torch.Size([2, 999])
+    equal = torch.equal(draw_kept(shape, 0.7, ours), torch.empty(shape).bernoulli_(0.7, generator=theirs))
+    return equal and torch.equal(ours.get_state(), theirs.get_state())
+
 
 Network = TypeVar("Network", bound=nn.Module)
 Score = Literal["cosine", "product", "distance"]
@@ -98,3 +136,94 @@ class JointNetwork(nn.Module):
         """(n, n) scores of n images by n sentences."""
         v, y = self.embed_images(x), self.embed_sentences(sentences)
         return -(v[:, None] - y).square().sum(dim=2) if self.score == "distance" else v @ y.T
+
+
+INITIAL = 0.08
+"""Initial weights are uniform in [-INITIAL, INITIAL] (Kiros et al. 2014, section 3.1)."""
+
+
+def initial(*shape: int) -> nn.Parameter:
+    return nn.Parameter(torch.empty(shape).uniform_(-INITIAL, INITIAL))
+
+
+class MeanOfWords(nn.Module):
+    """v = mean of the sentence's word vectors, which are vectors of the joint space themselves.
+
+    The mean is computed in float32, whatever `precision` says.
+    """
+
+    def __init__(self, words: Tensor, dimensions: int | None, dropout: float) -> None:
+        """`words` (V + 1, K): the word vectors, the unknown word's last. K is the dimension of the joint space."""
+        super().__init__()
+        self.words, self.dropout, self.precision = nn.Parameter(words), dropout, torch.float32
+
+    def forward(self, packed: Packed) -> Tensor:
+        """(n, K) float32, not of unit length."""
+        starts = packed.lengths.cumsum(0) - packed.lengths
+        mean = functional.embedding_bag(packed.ids[packed.rows], self.words, starts, mode="mean")
+        return dropout(mean, self.dropout, self.training)
+
+
+class LinearOfWords(MeanOfWords):
+    """v = W mean of the sentence's word vectors, W (K, d) `projection`."""
+
+    def __init__(self, words: Tensor, dimensions: int, dropout: float) -> None:
+        super().__init__(words, dimensions, dropout)
+        self.projection = initial(dimensions, words.shape[1])
+
+    def forward(self, packed: Packed) -> Tensor:
+        return super().forward(packed) @ self.projection.T
+
+
+class Recurrent(nn.Module):
+    """v = the hidden state after the sentence's last word, of the cell `rnn`, `gru` or `lstm`.
+
+    Kiros et al. 2014 to code: W_T `words`, W_x `w`, W_h `u`, K the dimension of the hidden state. `precision` is the
+    dtype of the products; weights are float32.
+    """
+
+    def __init__(self, cell: str, words: Tensor, dimensions: int, dropout: float) -> None:
+        """`words` (V + 1, d): the word vectors, the unknown word's last."""
+        super().__init__()
+        self.cell, self.dropout, self.precision = CELLS[cell], dropout, torch.float32
+        rows = self.cell.gates * dimensions
+        self.words = nn.Parameter(words)
+        self.w, self.u = initial(rows, words.shape[1]), initial(rows, dimensions)
+        self.bias, self.hidden_bias = (nn.Parameter(torch.zeros(rows)) for _ in range(2))
+
+    def states(self, packed: Packed) -> Tensor:
+        """(total, K) float32: the hidden state after every word, in packed order."""
+        words = dropout(functional.embedding(packed.ids, self.words), self.dropout, self.training)
+        parts = (words, self.w, self.u, self.bias, self.hidden_bias)
+        return Recurrence.apply(self.cell, packed.sizes, *(part.to(self.precision) for part in parts))
+
+    def forward(self, packed: Packed) -> Tensor:
+        """(n, K) float32, not of unit length."""
+        return dropout(self.states(packed)[packed.last], self.dropout, self.training)
+
+
+class PlainRecurrent(Recurrent):
+    """h_t = f(W_h h_(t-1) + W_x x_t), and v the last of these (Socher et al. 2014, section 6); with `bias` f's argument
+    has one. Paper to code: W_x `w`, W_h `u`, f `activation`."""
+
+    def __init__(self, words: Tensor, dimensions: int, dropout: float, activation: str, bias: bool) -> None:
+        super().__init__("rnn", words, dimensions, dropout)
+        self.cell = plain_cell(activation)
+        for one in (self.bias, self.hidden_bias):
+            one.requires_grad_(bias)
+
+
+class LongShortTerm(Recurrent):
+    """The last hidden state of an LSTM (Kiros et al. 2014, eq. 1 to 5). With `peepholes` its gates see the cell, by
+    W_ci, W_cf and W_co, transposed, in `p` (3 K, K)."""
+
+    def __init__(self, words: Tensor, dimensions: int, dropout: float, peepholes: bool = False) -> None:
+        super().__init__("lstm", words, dimensions, dropout)
+        self.p = initial(3 * dimensions, dimensions) if peepholes else None
+
+    def states(self, packed: Packed) -> Tensor:
+        if self.p is None:
+            return super().states(packed)
+        words = dropout(functional.embedding(packed.ids, self.words), self.dropout, self.training)
+        parts = (words, self.w, self.u, self.p, self.bias + self.hidden_bias)
+        return PeepholeRecurrence.apply(packed.sizes, *(part.to(self.precision) for part in parts))

@@ -13,13 +13,10 @@ from pipeline.device import place
 from pipeline.errors import UsageError
 from pipeline.metrics.ranks import count_ranks
 from pipeline.metrics.retrieval import recall_sum
-from pipeline.models.linear.columns import Rows, parts_of
 from pipeline.models.linear.device_views import stack_on
 from pipeline.models.linear.projection import Directions, LinearModel, unit_rows
-from pipeline.models.linear.text_views import TextView
-from pipeline.models.linear.views import ImageView
-from pipeline.models.neural.dropout import dropout
-from pipeline.models.neural.networks import arrays_of
+from pipeline.models.linear.views import ImageView, Rows, TextView, parts_of
+from pipeline.models.neural.networks import arrays_of, dropout
 from pipeline.models.neural.task import Trainer, TrainingTask
 
 SENTENCE_LENGTH = 3.0

@@ -8,8 +8,8 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional
 
-from pipeline.models.neural.activations import ACTIVATIONS
-from pipeline.models.neural.dropout import dropout
+from pipeline.models.neural.networks import dropout
+from pipeline.models.neural.recurrence import ACTIVATIONS
 from pipeline.models.neural.task import TrainingTask
 from pipeline.models.neural.tree_levels import Levels, binary, forest, level, positions, word_counts
 from pipeline.models.neural.word_models import GlobalModel

@@ -13,11 +13,19 @@ from pipeline.metrics.ranks import count_ranks
 from pipeline.metrics.retrieval import recall_sum
 from pipeline.models.linear.device_views import stack_on
 from pipeline.models.linear.views import ImageView
-from pipeline.models.neural.networks import JointNetwork, NetworkModel, Score, load_arrays
-from pipeline.models.neural.packing import pack
-from pipeline.models.neural.region_views import RegionBlock
-from pipeline.models.neural.sentences import LinearOfWords, LongShortTerm, MeanOfWords, PlainRecurrent, Recurrent
-from pipeline.models.neural.task import Trainer, TrainingPairs, TrainingTask
+from pipeline.models.neural.networks import (
+    JointNetwork,
+    LinearOfWords,
+    LongShortTerm,
+    MeanOfWords,
+    NetworkModel,
+    PlainRecurrent,
+    Recurrent,
+    Score,
+    load_arrays,
+)
+from pipeline.models.neural.recurrence import pack
+from pipeline.models.neural.task import RegionBlock, Trainer, TrainingPairs, TrainingTask
 from pipeline.models.neural.training import seeded
 
 BLOCK = 512

@@ -10,14 +10,10 @@ from torch import Tensor, nn
 from torch.nn import functional
 
 from pipeline.errors import UsageError
-from pipeline.models.linear.columns import Rows, side_by_side
-from pipeline.models.linear.views import ImageView
-from pipeline.models.neural.dropout import dropout
-from pipeline.models.neural.networks import load_arrays
-from pipeline.models.neural.packing import Packed
-from pipeline.models.neural.recurrence import CELLS, Recurrence
+from pipeline.models.linear.views import ImageView, Rows, side_by_side
+from pipeline.models.neural.networks import dropout, initial, load_arrays
+from pipeline.models.neural.recurrence import CELLS, Packed, Recurrence
 from pipeline.models.neural.refinement import SENTENCE_LENGTH
-from pipeline.models.neural.sentences import initial
 from pipeline.models.neural.task import TrainingTask
 from pipeline.models.neural.training import seeded
 from pipeline.models.neural.word_models import GlobalModel

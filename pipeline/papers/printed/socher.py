@@ -5,7 +5,7 @@ from pipeline.papers.printed.form import Column, PrintedRow, PrintedTable
 PAPER, COLLECTION, IMAGES = "Socher et al.", "pascal1k", 100
 LE = {"encoders": "the network of Le et al. 2012, 4,096 dimensions"}
 TRAINED = {
-    "reduction": "sum", "penalty": 0.08, "optimiser": "adagrad", "adagrad_reset": 5, "learning_rate": 0.0001,
+    "reduction": "sum", "penalty": 0.08, "optimiser": "adagrad", "learning_rate": 0.0001,
     "dimensions": 50, "word vectors": "Huang et al. 2012, 50 dimensions, fixed", **LE,
 }  # fmt: skip
 """Sections 5 and 6. The minibatch, if there was one, and the epochs are not given."""

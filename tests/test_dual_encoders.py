@@ -1,0 +1,144 @@
+"""Photographs without sentences under a model of images and text: `jointspace run` ends well, with an index that finds
+them; and what is wrong with its configuration is said before any job."""
+
+import json
+import shlex
+from itertools import product
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+import warm
+import yaml
+from made_up import ingest, make_stage, run_command
+from made_up_colours import COLOURS, draw
+
+import jointspace
+from pipeline.errors import UsageError
+from stages.closing import closing_lines
+
+SIDE, WORDS = 16, ("[PAD]", "[UNK]", "[CLS]", "[SEP]", "a", "picture", *COLOURS)
+PIXELS = {"resize": SIDE, "crop": SIDE, "interpolation": "bilinear", "mean": [0.5] * 3, "std": [0.5] * 3}
+
+
+def store_onnx(weights: Path) -> dict[str, object]:
+    """A graph that gives an image its mean colour, and one that gives a text that of its words; the two encoders."""
+    pytest.importorskip("onnxruntime")
+    onnx = pytest.importorskip("onnx")
+    tokenizers = pytest.importorskip("tokenizers")
+    helper = onnx.helper
+    table = np.zeros((len(WORDS), 3), np.float32)
+    table[-len(COLOURS) :] = np.sign(np.array(list(COLOURS.values())) - 127)
+
+    def save(name: str, node: object, given: object, output: list[object], array: np.ndarray) -> None:
+        found = helper.make_tensor_value_info("found", onnx.TensorProto.FLOAT, output)
+        graph = helper.make_graph([node], "graph", [given], [found], [onnx.numpy_helper.from_array(array, "array")])
+        model = helper.make_model(graph, opset_imports=[helper.make_opsetid("", 18)], ir_version=9)
+        (weights / name).write_bytes(model.SerializeToString())
+
+    pixels = helper.make_tensor_value_info("pixels", onnx.TensorProto.FLOAT, ["n", 3, SIDE, SIDE])
+    mean = helper.make_node("ReduceMean", ["pixels", "array"], ["found"], keepdims=0)
+    save("image.onnx", mean, pixels, ["n", 3], np.array([2, 3]))
+    ids = helper.make_tensor_value_info("input_ids", onnx.TensorProto.INT64, ["n", "t"])
+    save("text.onnx", helper.make_node("Gather", ["array", "input_ids"], ["found"]), ids, ["n", "t", 3], table)
+    made = tokenizers.Tokenizer(tokenizers.models.WordLevel({word: i for i, word in enumerate(WORDS)}, "[UNK]"))
+    made.pre_tokenizer = tokenizers.pre_tokenizers.Whitespace()
+    made.enable_padding(pad_id=0, pad_token="[PAD]")
+    (weights / "tokenizer.json").write_text(made.to_str())
+    return {
+        "encoders": [{"name": "dual", "kind": "onnx", "file": "image.onnx", **PIXELS}],
+        "text_encoders": [{"name": "dual-text", "kind": "onnx", "onnx": {"file": "text.onnx"}}],
+    }
+
+
+def store_clip(weights: Path) -> dict[str, object]:
+    """A tiny CLIP of transformers with random weights in a folder; its two sides as encoders."""
+    transformers = pytest.importorskip("transformers")
+    import tokenizers
+
+    torch.manual_seed(0)
+    sides = {"hidden_size": 16, "intermediate_size": 32, "num_hidden_layers": 1, "num_attention_heads": 2}
+    text = {**sides, "vocab_size": len(WORDS), "bos_token_id": 2, "eos_token_id": 3, "max_position_embeddings": 9}
+    vision = {**sides, "image_size": SIDE, "patch_size": 8}
+    config = transformers.CLIPConfig(text_config=text, vision_config=vision, projection_dim=8)
+    transformers.CLIPModel(config).save_pretrained(weights / "clip")
+    geometry = {"size": {"shortest_edge": SIDE}, "crop_size": {"height": SIDE, "width": SIDE}}
+    transformers.CLIPImageProcessor(**geometry).save_pretrained(weights / "clip")
+    made = tokenizers.Tokenizer(tokenizers.models.WordLevel({word: i for i, word in enumerate(WORDS)}, "[UNK]"))
+    made.pre_tokenizer = tokenizers.pre_tokenizers.Whitespace()
+    ends = [("[CLS]", 2), ("[SEP]", 3)]
+    made.post_processor = tokenizers.processors.TemplateProcessing(single="[CLS] $A [SEP]", special_tokens=ends)
+    names = {"pad_token": "[PAD]", "unk_token": "[UNK]", "model_max_length": 9}
+    transformers.PreTrainedTokenizerFast(tokenizer_object=made, **names).save_pretrained(weights / "clip")
+    named = {"kind": "transformers", "architecture": "clip"}
+    return {
+        "encoders": [{"name": "dual", **named}],
+        "text_encoders": [{"name": "dual-text", "kind": "transformers", "transformers": {"architecture": "clip"}}],
+    }
+
+
+@pytest.fixture
+def folder(tmp_path: Path) -> Path:
+    draw(tmp_path / "photos", 40, 0)
+    (tmp_path / "weights").mkdir()
+    return tmp_path
+
+
+def write_config(folder: Path, encoders: dict[str, object]) -> None:
+    values = {"name": "alone", "data_root": "photos", "weights_root": str(folder / "weights"), "models": ["zero-shot"]}
+    (folder / "alone.yaml").write_text(yaml.safe_dump({**values, "demo": {"generate": False}, **encoders}))
+
+
+def test_photographs_without_sentences_are_indexed_and_found(folder: Path) -> None:
+    """By the stages of `run`, one after the other."""
+    run = folder / "results/alone"
+    run.mkdir(parents=True)
+    write_config(folder, store_onnx(folder / "weights"))
+    (folder / "alone.yaml").rename(run / "config.yaml")
+    ingest(run, folder / "photos")
+    for stage, *names in (
+        ("prepare_encoder", "dual"),
+        ("extract", "dual"),
+        ("prepare_text_encoder", "dual-text"),
+        ("encode_sentences", "dual-text"),
+        ("adopt", "zero-shot"),
+        ("embed", "zero-shot"),
+        *(("evaluate", "zero-shot", *names) for names in product(("dev", "test"), ("all-sentences", "first-sentence"))),
+        ("summarise",),
+        ("build_index", "zero-shot"),
+        ("report",),
+    ):
+        make_stage(stage, run, *names)
+    hits = jointspace.load(run / "index/zero-shot").search("a red picture", k=10)
+    assert len(hits) == 10 and all("red-" in hit.row["path"] for hit in hits)
+    assert json.loads((run / "evaluation/zero-shot.test.all-sentences.json").read_text())["n_images"] == 0
+    assert json.loads((run / "evaluation/summary.json").read_text()) == []
+    report, search = closing_lines(run, Path("jointspace"))
+    assert report == f"report: {run}/report/index.html" and f"search --index {run}/index/zero-shot" in search
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("store", [store_onnx, store_clip])
+def test_a_run_of_photographs_without_sentences_ends_well(folder: Path, store) -> None:
+    write_config(folder, store(folder / "weights"))
+    done = warm.jointspace(folder, "run", "alone.yaml", "--cores", "1")
+    assert done.returncode == 0, done.stderr
+    search = shlex.split(done.stdout.splitlines()[-1].removeprefix("search: "))
+    assert len(warm.jointspace(folder, *search[1:]).stdout.splitlines()) >= 10
+
+
+@pytest.mark.parametrize(
+    ("values", "match"),
+    [
+        ({"encodres": []}, "encodres"),
+        ({"models": ["ncca"], "encoders": [{"name": "given", "kind": "imported", "path": "here.npy"}]}, r"here\.txt"),
+    ],
+)
+def test_what_is_wrong_is_said_before_any_job(folder: Path, values: dict, match: str, monkeypatch) -> None:
+    monkeypatch.chdir(folder)
+    np.save("photos/here.npy", np.ones((40, 8), np.float32))
+    write_config(folder, values)
+    with pytest.raises(UsageError, match=match):
+        run_command("run", "alone.yaml")
+    assert not Path("results").exists()
