@@ -25,7 +25,6 @@ GROUND = {
     "plain_files",
     "precision",
     "printable",
-    "private_folders",
     "ragged",
     "remote",
     "runtime",
