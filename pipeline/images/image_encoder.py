@@ -60,20 +60,27 @@ class GivenFeatures(NamedTuple):
     features: np.ndarray
 
 
-@dataclass(frozen=True)
-class EncoderMaterial:
-    """The inputs for making an encoder, beside its entry: the `seed`; `regions`, the settings that define an image's
-    regions; functions that return a file of weights and its SHA-256 (given its name and, if known, its SHA-256), a
-    folder that lies with these by its name (None: there is none), another encoder by name, the images to learn from,
-    and some images with the features that an entry names."""
+class EncoderMaterial(Protocol):
+    """What an encoder is made from, beside its entry in the configuration."""
 
     seed: int
     regions: Mapping[str, Any]
-    weights: Callable[[str, str | None], tuple[bytes, str]]
-    folder: Callable[[str], Path | None]
-    encoder: Callable[[str], EncoderParts]
-    train_images: Callable[[], TrainImages]
-    given: Callable[[Any], GivenFeatures]
+    """The settings that define an image's regions."""
+
+    def weights(self, file: str, sha256: str | None) -> tuple[bytes, str]:
+        """The bytes of a file below weights_root, which has this SHA-256 if it is known, and their SHA-256."""
+
+    def folder(self, name: str) -> Path | None:
+        """The folder `name` below weights_root, if there is one."""
+
+    def encoder(self, name: str) -> EncoderParts:
+        """Another encoder of the run."""
+
+    def train_images(self) -> TrainImages:
+        """The images to learn from."""
+
+    def given(self, entry: Any) -> GivenFeatures:
+        """Some images with the features that the entry names."""
 
 
 class Work(NamedTuple):

@@ -1,10 +1,10 @@
 """The base class of text encoders, the inputs for making one, and what stands around one."""
 
-from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import islice
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, ClassVar, NamedTuple
+from typing import TYPE_CHECKING, Any, ClassVar, NamedTuple, Protocol
 
 import numpy as np
 
@@ -35,26 +35,39 @@ class GivenVectors(NamedTuple):
     vectors: np.ndarray
 
 
-@dataclass(frozen=True)
-class TextMaterial:
-    """The inputs for making a text encoder, beside its entry: the `seed`; how a text becomes its `words`; and functions
-    that return the training sentences, a vocabulary that a person brought (None: there is none), the run's own word
-    vectors with the words that they are of, and the vectors in the entry's file of its first words and those given, a
-    folder that lies with the weights by its name (None: there is none), another text encoder by name, some
-    sentences with the vectors that an entry names, the bytes of the entry's files, and the vocabulary of the training
-    sentences (see `learn_vocabulary`)."""
+class TextMaterial(Protocol):
+    """What a text encoder is made from, beside its entry in the configuration."""
 
     seed: int
     words: TermSettings
-    texts: Callable[[], Iterable[str]]
-    vocabulary: Callable[[], Vocabulary | None]
-    corpus: Callable[[], WordVectors]
-    file: Callable[[Collection[str]], WordVectors]
-    folder: Callable[[str], Path | None] = lambda name: None
-    encoder: Callable[[str], "TextEncoder"] | None = None
-    given: Callable[[Any], GivenVectors] | None = None
-    files: Callable[[], Sequence[bytes]] | None = None
-    learn_vocabulary: Callable[..., Vocabulary] | None = None
+    """How a text becomes words."""
+
+    def texts(self) -> Iterable[str]:
+        """The training sentences."""
+
+    def vocabulary(self) -> Vocabulary | None:
+        """That which a person brought, if there is one."""
+
+    def learn_vocabulary(self, settings: TermSettings, **sizes: Any) -> Vocabulary:
+        """That of the training sentences; `sizes` as pipeline.text.vocabulary.learn_vocabulary takes them."""
+
+    def corpus(self) -> WordVectors:
+        """The vectors that the run has trained on its own sentences."""
+
+    def file(self, wanted: Collection[str]) -> WordVectors:
+        """The vectors of the `wanted` words, and of the first words, in the entry's file."""
+
+    def files(self) -> Sequence[bytes]:
+        """The bytes of the entry's files."""
+
+    def folder(self, name: str) -> Path | None:
+        """The folder `name` below weights_root, if there is one."""
+
+    def encoder(self, name: str) -> "TextEncoder":
+        """Another text encoder of the run."""
+
+    def given(self, entry: Any) -> GivenVectors:
+        """Some sentences with the vectors that the entry names."""
 
 
 class TextEncoder:
