@@ -99,7 +99,7 @@ def _measure_cost(
 
 
 def _choices(config) -> Iterator[tuple[str, ...]]:
-    from pipeline.config.schema.section import DESCRIBED, PROTOCOLS
+    from pipeline.config.section import DESCRIBED, PROTOCOLS
 
     return product(config.every_model(), DESCRIBED, PROTOCOLS)
 

@@ -113,7 +113,7 @@ def report(run: Run, job: Job, form: str = "html") -> None:
 
 def _kinds(bundles: "Mapping[str, Bundle]") -> dict[str, str]:
     """Of each registered model among those of some bundles, what its class says that it is."""
-    from pipeline.config.registry.models import model_spec
+    from pipeline.config.registry import model_spec
 
     names = {bundle.card["registered"] for bundle in bundles.values()}
     return {name: " ".join((model_spec(name).load().__doc__ or "").split("\n\n")[0].split()) for name in names}

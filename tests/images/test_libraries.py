@@ -12,8 +12,8 @@ from pictures import MEAN, STD, make_image
 from PIL import Image
 
 from pipeline.config import default_path, read_mapping, validate
-from pipeline.config.registry.stored import restore_encoder
-from pipeline.config.schema.section import merge
+from pipeline.config.section import merge
+from pipeline.config.stored import restore_encoder
 from pipeline.errors import IntegrityError
 from pipeline.images.image_encoder import EncoderMaterial
 from pipeline.images.preprocess import Preprocessing

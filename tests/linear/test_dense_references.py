@@ -9,7 +9,7 @@ from made_up_settings import TRANSFER, make_grid, text_view
 from scipy import sparse
 from scipy.linalg import eigh
 
-from pipeline.config.registry.models import model_spec
+from pipeline.config.registry import model_spec
 from pipeline.models.linear.accumulation import MomentsAccumulator
 from pipeline.models.linear.training import FitTask, Sets
 from pipeline.models.linear.tuning import PairArrays, Tuned

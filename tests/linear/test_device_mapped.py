@@ -7,7 +7,7 @@ from devices import full_beyond
 from test_feature_maps import BLOCKS, MAPS, make_fourier, moments_of
 from test_models import make_task
 
-from pipeline.config.registry.models import model_spec
+from pipeline.config.registry import model_spec
 from pipeline.device import OomBatcher
 from pipeline.models.linear.device_views import sparse_on
 from pipeline.models.linear.passes import mapped_moments

@@ -9,7 +9,7 @@ from made_up_pairs import VIEW, WORDS, through_a_file
 from made_up_pairs import make_task as make_pairs_task
 from made_up_regions import REGION_VIEW, MadeUpRegions, draw_boxes, make_task
 
-from pipeline.config.registry.models import model_spec
+from pipeline.config.registry import model_spec
 from pipeline.metrics.multivector_scores import multivector_scores
 from pipeline.metrics.ranks import rank_scores
 from pipeline.models.neural.fragment_models import DVSA

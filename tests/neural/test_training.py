@@ -9,7 +9,7 @@ import pytest
 import torch
 from made_up_pairs import make_task, make_task_of, through_a_file
 
-from pipeline.config.registry.models import model_spec
+from pipeline.config.registry import model_spec
 from pipeline.errors import JointspaceError
 from pipeline.models.neural.task import train
 from pipeline.models.neural.training import Checkpoint, Training, seeded
