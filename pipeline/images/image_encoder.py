@@ -61,26 +61,31 @@ class GivenFeatures(NamedTuple):
 
 
 class EncoderMaterial(Protocol):
-    """What an encoder is made from, beside its entry in the configuration."""
+    """The inputs for making an encoder, beside its entry: the `seed`, and the settings that define an image's
+    `regions`."""
 
     seed: int
     regions: Mapping[str, Any]
-    """The settings that define an image's regions."""
 
     def weights(self, file: str, sha256: str | None) -> tuple[bytes, str]:
-        """The bytes of a file below weights_root, which has this SHA-256 if it is known, and their SHA-256."""
+        """A file of weights, and its SHA-256, which is to be `sha256` where that is known."""
+        ...
 
     def folder(self, name: str) -> Path | None:
-        """The folder `name` below weights_root, if there is one."""
+        """A folder that lies with the weights; None where there is none."""
+        ...
 
     def encoder(self, name: str) -> EncoderParts:
         """Another encoder of the run."""
+        ...
 
     def train_images(self) -> TrainImages:
         """The images to learn from."""
+        ...
 
     def given(self, entry: Any) -> GivenFeatures:
-        """Some images with the features that the entry names."""
+        """Some images with the features that an entry names."""
+        ...
 
 
 class Work(NamedTuple):

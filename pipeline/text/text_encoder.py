@@ -36,38 +36,46 @@ class GivenVectors(NamedTuple):
 
 
 class TextMaterial(Protocol):
-    """What a text encoder is made from, beside its entry in the configuration."""
+    """The inputs for making a text encoder, beside its entry: the `seed`, and how a text becomes its `words`."""
 
     seed: int
     words: TermSettings
-    """How a text becomes words."""
 
     def texts(self) -> Iterable[str]:
         """The training sentences."""
+        ...
+
+    def learn_vocabulary(self, settings: TermSettings, **chosen: Any) -> Vocabulary:
+        """The vocabulary of the training sentences; see pipeline.text.vocabulary.learn_vocabulary."""
+        ...
 
     def vocabulary(self) -> Vocabulary | None:
-        """That which a person brought, if there is one."""
-
-    def learn_vocabulary(self, settings: TermSettings, **sizes: Any) -> Vocabulary:
-        """That of the training sentences; `sizes` as pipeline.text.vocabulary.learn_vocabulary takes them."""
+        """A vocabulary that a person brought; None where there is none."""
+        ...
 
     def corpus(self) -> WordVectors:
-        """The vectors that the run has trained on its own sentences."""
+        """The run's own word vectors."""
+        ...
 
     def file(self, wanted: Collection[str]) -> WordVectors:
-        """The vectors of the `wanted` words, and of the first words, in the entry's file."""
+        """The vectors in the entry's file, of its first words and of those that are `wanted`."""
+        ...
 
     def files(self) -> Sequence[bytes]:
-        """The bytes of the entry's files."""
+        """The contents of the entry's files."""
+        ...
 
     def folder(self, name: str) -> Path | None:
-        """The folder `name` below weights_root, if there is one."""
+        """A folder that lies with the weights; None where there is none."""
+        ...
 
     def encoder(self, name: str) -> "TextEncoder":
         """Another text encoder of the run."""
+        ...
 
     def given(self, entry: Any) -> GivenVectors:
-        """Some sentences with the vectors that the entry names."""
+        """Some sentences with the vectors that an entry names."""
+        ...
 
 
 class TextEncoder:

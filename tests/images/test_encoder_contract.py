@@ -67,8 +67,11 @@ def make(spec: EncoderSpec, root: Path) -> ImageEncoder:
         made = network.prepare(config.encoder(name), material)
         return SimpleNamespace(settings=made.settings(), tensors=made.tensors())
 
-    given = {"seed": 0, "regions": config.regions.decisive(), "encoder": other, "train_images": DrawnImages}
-    material = SimpleNamespace(**given, **stored_in(root))
+    weights, folder = stored_in(root)
+    regions = config.regions.decisive()
+    material = SimpleNamespace(
+        seed=0, regions=regions, weights=weights, folder=folder, encoder=other, train_images=DrawnImages
+    )
     entry = config.encoder(spec.name)
     assert entry.spec is spec
     made = spec.load().prepare(entry, material)

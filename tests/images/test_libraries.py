@@ -33,7 +33,9 @@ def prepare(root: Path, kind: str, **keys: Any) -> Any:
     """The encoder of an entry, restored from what is stored of it."""
     pytest.importorskip(kind)
     entry = entry_of(kind, **keys)
-    made = entry.spec.load().prepare(entry, SimpleNamespace(seed=0, **stored_in(root)))
+    weights, folder = stored_in(root)
+    material = SimpleNamespace(seed=0, weights=weights, folder=folder)
+    made = entry.spec.load().prepare(entry, material)
     return restore_encoder(json.loads(json.dumps(made.settings())), made.tensors())
 
 

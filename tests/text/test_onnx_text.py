@@ -50,7 +50,8 @@ def make_tokenizer(pad: bool = True) -> bytes:
 def prepare(graph: bytes, tokenizer: bytes, **own: Any) -> OnnxTextEncoder:
     """The encoder of an entry, restored from what is stored of it."""
     entry = SimpleNamespace(own=SimpleNamespace(**{"file": "x.onnx", "length": None, "output": None, **own}))
-    made = OnnxTextEncoder.prepare(entry, SimpleNamespace(files=lambda: [graph, tokenizer]))
+    material = SimpleNamespace(files=lambda: [graph, tokenizer])
+    made = OnnxTextEncoder.prepare(entry, material)
     return restore_text_encoder(made.settings(), made.tensors())
 
 

@@ -34,7 +34,6 @@ MATERIAL = SimpleNamespace(
     file=lambda wanted: WordVectors(WORDS, VECTORS),
     learn_vocabulary=partial(build_vocabulary, TEXTS),
 )
-"""Stands for TextMaterial."""
 
 
 def entry_of(kind: str, **own: object) -> Any:
@@ -150,7 +149,8 @@ def test_the_mean_is_weighted_by_inverse_document_frequency() -> None:
     known = WordVectors(("dog", "runs"), np.array([[1, 0], [0, 1]], np.float32))
     entry = SimpleNamespace(own=SimpleNamespace(corpus=True, idf=True))
     texts = ["dog dog", "dog runs", "dog", "cat"]
-    made = AveragedEncoder.prepare(entry, SimpleNamespace(words=PLAIN, texts=lambda: texts, corpus=lambda: known))
+    material = SimpleNamespace(words=PLAIN, texts=lambda: texts, corpus=lambda: known)
+    made = AveragedEncoder.prepare(entry, material)
     dog, runs = np.log(5 / 4) + 1, np.log(5 / 2) + 1
     found = made.encode(["Dog dog runs cat", "runs", "cat"])
     np.testing.assert_allclose(

@@ -13,6 +13,7 @@ from pipeline.config import default_path, read_mapping, validate
 from pipeline.config.section import merge
 from pipeline.config.stored import restore_text_encoder
 from pipeline.errors import IntegrityError
+from pipeline.text.tokens import TermSettings
 
 WIDTH, DIM, LENGTH = 16, 12, 9
 SIDES = {"hidden_size": WIDTH, "intermediate_size": 32, "num_hidden_layers": 2, "num_attention_heads": 2}
@@ -26,8 +27,9 @@ def prepare(root: Path, kind: str, **own: Any) -> Any:
     pytest.importorskip(key)
     values = {"text_encoders": [{"name": "theirs", "kind": kind, key: own}]}
     entry = validate(merge(read_mapping(default_path()), values)).text_encoder("theirs")
+    words = TermSettings(True, "words", False, (), 1)
     folder = lambda name: root / name if (root / name).is_dir() else None  # noqa: E731
-    made = entry.spec.load().prepare(entry, SimpleNamespace(folder=folder))
+    made = entry.spec.load().prepare(entry, SimpleNamespace(seed=0, words=words, folder=folder))
     restored = restore_text_encoder(json.loads(json.dumps(made.settings())), made.tensors())
     np.testing.assert_allclose(restored.encode(TEXTS), made.encode(TEXTS), rtol=1e-5, atol=1e-6)
     return restored
