@@ -134,7 +134,7 @@ LINES = {
     "pipeline/images/boxes.py": ("    return known\n", HALVES, 'Propose]] = {\n', '"halves": lambda *_: halve,\n'),
     "pipeline/config/schema/images.py": ('    proposals: Literal["boxes", ', '"halves", ', "", CELLS),
     "pipeline/collections/formats/__init__.py": (
-        "formats import (\n", "    reds,\n", "Iterator[Record]]] = {\n", '"reds": reds.read,\n',
+        "formats import folder", ", reds", "Iterator[Record]]] = {\n", '"reds": reds.read,\n',
     ),
     "pipeline/config/schema/collection.py": ('    format: Literal[\n        "folder", ', '"reds", '),
 }  # fmt: skip
