@@ -30,7 +30,7 @@ from pipeline.collections.records import (
     Tally,
 )
 from pipeline.collections.remote_files import open_collection
-from pipeline.config.schema.section import SPLITS
+from pipeline.config.section import SPLITS
 from pipeline.errors import InputError
 
 DOCUMENT = ("title", "tags", "description")
