@@ -13,8 +13,7 @@ from snakemake.cli import get_argument_parser, parse_config
 
 from pipeline import config
 from pipeline.config.loading import default_path, merge, read_mapping, validate
-from pipeline.config.registry.encoders import ENCODERS
-from pipeline.config.registry.text_encoders import TEXT_ENCODERS
+from pipeline.config.registry import ENCODERS, TEXT_ENCODERS
 from pipeline.plan import machine
 from pipeline.run.layout import Layout
 from stages.catalogue import COMMANDS, declared

@@ -16,7 +16,7 @@ from pipeline.collections.intake import LARGEST_NUMBER, Intake
 from pipeline.collections.records import DIVIDED
 from pipeline.collections.rejects import BOXES, DOCUMENTS, FAULTY, SENTENCES, UNUSABLE
 from pipeline.collections.tables import to_text
-from pipeline.config.schema.section import SPLITS
+from pipeline.config.section import SPLITS
 from pipeline.workers import Failure
 
 DUPLICATE = "duplicate"  # first word of the reason to leave out any duplicate

@@ -29,7 +29,7 @@ from pipeline.collections.records import (
 )
 from pipeline.collections.rejects import REJECTS, Rejects
 from pipeline.collections.tables import Tables, to_bytes
-from pipeline.config.schema.section import SPLITS
+from pipeline.config.section import SPLITS
 from pipeline.image_names import Readings, Takedown
 
 LARGEST_NUMBER = (1 << 31) - 1

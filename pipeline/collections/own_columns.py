@@ -17,7 +17,7 @@ import pyarrow as pa
 
 from pipeline.collections.field_readings import TYPES, FieldReadings
 from pipeline.collections.records import is_unicode
-from pipeline.config.schema.collection import LONGEST_NAME
+from pipeline.config.collection import LONGEST_NAME
 from pipeline.printable import UNSAFE
 
 MOST_COLUMNS = 100

@@ -11,7 +11,7 @@ import torch
 from PIL import Image
 from torch import nn
 
-from pipeline.config.registry.stored import restore_encoder
+from pipeline.config.stored import restore_encoder
 from pipeline.device import find_device
 from pipeline.given_vectors import require_made_by
 from pipeline.images.decode import ImageLimits
@@ -87,7 +87,7 @@ class Work(NamedTuple):
 class ImageEncoder(nn.Module):
     """Maps pixels (n, side, side, 3) uint8, made by `preprocessing`, to features (n, dim) float32.
 
-    pipeline.config.registry.encoders.EncoderSpec describes the methods that a subclass has beside `forward`.
+    pipeline.config.registry.EncoderSpec describes the methods that a subclass has beside `forward`.
     """
 
     def __init__(self, preprocessing: Preprocessing) -> None:

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from pipeline.config.registry.stored import restore, restore_encoder, restore_text_encoder
+from pipeline.config.stored import restore, restore_encoder, restore_text_encoder
 from pipeline.errors import MALFORMED, InputError, IntegrityError, UsageError, brief
 from pipeline.index.format import REBUILD
 from pipeline.multivectors import Items, MultiVectors, concatenate

@@ -59,7 +59,7 @@ class TextMaterial:
 
 class TextEncoder:
     """Texts to vectors of `dim` values. This base knows every word; the rest is in
-    pipeline.config.registry.text_encoders."""
+    pipeline.config.registry."""
 
     kind: ClassVar[str]
     dim: int

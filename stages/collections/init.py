@@ -160,7 +160,7 @@ def _configure(
 ) -> dict[str, Any]:
     """What differs from config/default.yaml. Raises UsageError where that cannot be a configuration."""
     from pipeline import config
-    from pipeline.config.schema.section import as_name
+    from pipeline.config.section import as_name
 
     name = as_name(output.stem if output else found.root.name)
     values: dict[str, Any] = {"name": name, "data_root": str(found.root), "demo": {"generate": False}}

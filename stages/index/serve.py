@@ -16,7 +16,7 @@ from stages.commands import FOLDER, config_option, images_option, trust_option
 if TYPE_CHECKING:
     from PIL import Image
 
-    from pipeline.config.root import Config
+    from pipeline.config.names import Config
     from pipeline.index.queries import SharedEncoders
     from pipeline.serve.gallery import ServedGallery
     from pipeline.serve.service import Describer

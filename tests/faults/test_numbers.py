@@ -9,7 +9,7 @@ import pytest
 from made_up_settings import TRANSFER, make_grid, own_settings, text_view
 from scipy import sparse
 
-from pipeline.config.registry.models import model_spec
+from pipeline.config.registry import model_spec
 from pipeline.errors import JointspaceError
 from pipeline.models.linear.accumulation import MomentsAccumulator
 from pipeline.models.linear.training import FitTask, Sets

@@ -10,9 +10,9 @@ from libraries import store, stored_in
 from pictures import MEAN, STD, make_image
 
 from pipeline.config import default_path, read_mapping, validate
-from pipeline.config.registry.encoders import ENCODERS, EncoderSpec
-from pipeline.config.registry.stored import restore_encoder, stored_kind
-from pipeline.config.schema.section import merge
+from pipeline.config.registry import ENCODERS, EncoderSpec
+from pipeline.config.section import merge
+from pipeline.config.stored import restore_encoder, stored_kind
 from pipeline.errors import IntegrityError, UsageError
 from pipeline.images.image_encoder import EncoderMaterial, ImageEncoder
 from pipeline.images.preprocess import prepare

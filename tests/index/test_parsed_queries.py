@@ -20,7 +20,7 @@ from made_up import (
 )
 from made_up_training import encode_parses
 
-from pipeline.config.registry.models import model_spec
+from pipeline.config.registry import model_spec
 from pipeline.errors import UsageError
 from pipeline.index.search import Searcher
 from pipeline.models.linear.views import ImageView

@@ -10,7 +10,7 @@ import torch
 from made_up import THINGS, build_bundle, features_of, make_stage
 from made_up_training import make_trainable, train
 
-from pipeline.config.registry.models import model_spec
+from pipeline.config.registry import model_spec
 from pipeline.errors import InputError, IntegrityError, JointspaceError
 from pipeline.index.exact import search_exact
 from pipeline.index.search import Searcher

@@ -11,7 +11,7 @@ onnx = pytest.importorskip("onnx")
 pytest.importorskip("onnxruntime")
 tokenizers = pytest.importorskip("tokenizers")
 
-from pipeline.config.registry.stored import restore_text_encoder  # noqa: E402
+from pipeline.config.stored import restore_text_encoder  # noqa: E402
 from pipeline.text.onnx_text import OnnxTextEncoder  # noqa: E402
 from pipeline.text.text_encoder import TextMaterial  # noqa: E402
 

@@ -9,9 +9,8 @@ import pytest
 from scipy import sparse
 
 from pipeline.config import default_path, merge, read_mapping, validate
-from pipeline.config.registry.spec import import_place
-from pipeline.config.registry.stored import restore_text_encoder
-from pipeline.config.registry.text_encoders import TEXT_ENCODERS
+from pipeline.config.registry import TEXT_ENCODERS, import_place
+from pipeline.config.stored import restore_text_encoder
 from pipeline.errors import IntegrityError
 from pipeline.text.averaged import AveragedEncoder
 from pipeline.text.text_encoder import Centred, TextEncoder, TextMaterial

@@ -9,8 +9,8 @@ import pytest
 import torch
 
 from pipeline.config import default_path, read_mapping, validate
-from pipeline.config.registry.stored import restore_text_encoder
-from pipeline.config.schema.section import merge
+from pipeline.config.section import merge
+from pipeline.config.stored import restore_text_encoder
 from pipeline.errors import IntegrityError
 from pipeline.text.text_encoder import TextMaterial
 from pipeline.text.tokens import TermSettings

@@ -13,7 +13,7 @@ from pipeline.collections.files import CollectionFolder
 from pipeline.collections.formats import lists
 from pipeline.collections.records import ImageRecord, Options, Record, Reject, SentenceRecord
 from pipeline.collections.remote_files import open_collection
-from pipeline.config.schema.section import SPLITS
+from pipeline.config.section import SPLITS
 from pipeline.errors import InputError
 
 FILES = {

@@ -24,7 +24,7 @@ from pipeline.collections.records import (
     SentenceRecord,
 )
 from pipeline.collections.remote_files import open_collection
-from pipeline.config.schema.section import SPLITS
+from pipeline.config.section import SPLITS
 from pipeline.errors import InputError, UsageError
 
 SHARDS = "**/*.parquet"

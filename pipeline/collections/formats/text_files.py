@@ -8,7 +8,7 @@ from pipeline.collections.files import CollectionFolder, is_image
 from pipeline.collections.formats import lists
 from pipeline.collections.records import ImageRecord, Options, Record, Reject, SentenceRecord
 from pipeline.collections.remote_files import open_collection
-from pipeline.config.schema.section import SPLITS
+from pipeline.config.section import SPLITS
 from pipeline.errors import InputError
 
 FILES = {**{split: (split,) for split in SPLITS}, "dev": ("dev", "val")}

@@ -29,7 +29,7 @@ from pipeline.collections.records import (
 )
 from pipeline.collections.remote_files import open_collection
 from pipeline.collections.tars import DamagedTar, TarMember, members
-from pipeline.config.schema.section import SPLITS
+from pipeline.config.section import SPLITS
 from pipeline.errors import InputError
 
 DOCUMENT = ("title", "tags", "description")

@@ -1,14 +1,18 @@
-"""Sections about models and how they are trained."""
+"""Sections about models and how they are trained, and variants of them."""
 
-from typing import Annotated, Literal
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Annotated, Any, Literal
 
-from pydantic import Field, model_validator
+from pydantic import ConfigDict, Field, model_validator
 
-from pipeline.config.schema.section import (
+from pipeline.config.registry import MODELS, TRAININGS, ModelSpec
+from pipeline.config.section import (
     AboveZero,
     BelowOne,
     Count,
     Name,
+    Names,
     NonNegative,
     NonNegatives,
     Number,
@@ -17,8 +21,12 @@ from pipeline.config.schema.section import (
     PositiveShare,
     Precision,
     Section,
+    Seed,
+    Seeds,
+    Share,
     key,
 )
+from pipeline.config.text import WordVectorsSettings
 
 AboveZeros = Annotated[tuple[AboveZero, ...], Field(min_length=1)]
 Eigenvalues = Annotated[tuple[Literal["correlation", "gong"], ...], Field(min_length=1)]
@@ -110,8 +118,8 @@ class WsabieSettings(Section):
     epochs: Positive = key(300, "at most")
 
 
-class WsabieAdaGradSettings(WsabieSettings):
-    learning_rate: AboveZeros = key((0.2, 0.4, 0.6, 0.8, 1), "as for wsabie_sgd, and so on")
+class WsabieAdaGradSettings(WsabieSettings, learning_rate=(0.2, 0.4, 0.6, 0.8, 1)):
+    """by AdaGrad"""
 
 
 class TrainSettings(Section):
@@ -179,15 +187,10 @@ class RelationTrainSettings(TreeTrainSettings):
     rare: Positive = key(100, "dependency relations of fewer training words share one matrix")
 
 
-class RefinedTrainSettings(TrainSettings):
+class RefinedTrainSettings(
+    TrainSettings, temperature=0.07, averaging=0.98, encoder_dropout=0.5, batch_size=512, decay=0.9, epochs=12
+):
     """strong ridges in `fit` leave it more to refine"""
-
-    temperature: AboveZero = key(0.07, "info-nce")
-    averaging: BelowOne = key(0.98, "share")
-    encoder_dropout: BelowOne = key(0.5, "share")
-    batch_size: Annotated[Positive, Field(ge=2)] = key(512, "pairs")
-    decay: PositiveShare = key(0.9, "of the learning rate")
-    epochs: Positive = key(12, "at most")
 
 
 class RecurrentTrainSettings(RefinedTrainSettings):
@@ -220,52 +223,120 @@ class FragmentTrainSettings(TrainSettings):
     element_clip: AboveZero | None = key(5, "greatest size of any entry of the gradient; null for no such limit")
 
 
-class WordFragmentTrainSettings(FragmentTrainSettings):
+class WordFragmentTrainSettings(
+    FragmentTrainSettings,
+    clip=1_000_000, temperature=0.1, averaging=0.98, dropout=0.2, batch_size=100, epochs=15,
+):  # fmt: skip
     """needs regions; Karpathy and Fei-Fei 2015: sum words, loss ranking, margin 1, optimiser momentum"""
 
     hidden: Positive = key(300, "of the bidirectional network")
-    clip: AboveZero = key(1_000_000, "no limit beside element_clip")
-    temperature: AboveZero = key(0.1, "info-nce")
-    averaging: BelowOne = key(0.98, "share")
-    dropout: BelowOne = key(0.2, "share")
-    batch_size: Annotated[Positive, Field(ge=2)] = key(100, "pairs")
-    epochs: Positive = key(15, "at most")
 
 
-class RelationFragmentTrainSettings(FragmentTrainSettings):
+class RelationFragmentTrainSettings(
+    FragmentTrainSettings,
+    sum="words", clip=1_000_000, loss="ranking", reduction="sum", margin=1, optimiser="momentum", learning_rate=4e-5,
+    dropout=0.1, batch_size=100, epochs=15,
+):  # fmt: skip
     """needs regions; the relations of dependency trees in place of words ("DepTree edges")"""
 
-    least_share: Annotated[NonNegative, Field(le=1)] = key(
+    least_share: Share = key(
         0.01, "of all words with a head; relations that fewer have are left out (Karpathy et al. 2014)"
     )
-    sum: FragmentSum = key("words", "as for dvsa")
-    clip: AboveZero = key(1_000_000, "no limit beside element_clip")
-    loss: Loss = key("ranking", "of the scores")
-    reduction: Literal["mean", "sum"] = key("sum", "over the pairs of a batch")
-    margin: NonNegative = key(1, "alpha")
-    optimiser: Optimiser = key("momentum", "as in train_defaults")
-    learning_rate: AboveZero = key(4e-5, "at the beginning")
-    dropout: BelowOne = key(0.1, "share")
-    batch_size: Annotated[Positive, Field(ge=2)] = key(100, "pairs")
-    epochs: Positive = key(15, "at most")
 
 
-class InstanceTrainSettings(RelationFragmentTrainSettings):
+class InstanceTrainSettings(RelationFragmentTrainSettings, sum="positive"):
     """with the multiple-instance objective of Karpathy et al. 2014"""
 
-    sum: FragmentSum = key("positive", "as for dvsa")
     instance_weight: NonNegative = key(100, "of the multiple-instance objective beside the ranking")
 
 
-class GroundedTrainSettings(FragmentTrainSettings):
+class GroundedTrainSettings(
+    FragmentTrainSettings,
+    global_weight=2, element_clip=None, temperature=0.1, learning_rate=0.0003, decay=0.7, averaging=0.98,
+    encoder_dropout=0.5, batch_size=256, epochs=3,
+):  # fmt: skip
     """begins from an ncca-recurrent on encoders that have regions"""
 
-    global_weight: NonNegative = key(2, "of the product of the whole image and the whole sentence")
-    element_clip: AboveZero | None = key(None, "as for dvsa")
-    temperature: AboveZero = key(0.1, "info-nce")
-    learning_rate: AboveZero = key(0.0003, "at the beginning")
-    decay: PositiveShare = key(0.7, "of the learning rate")
-    averaging: BelowOne = key(0.98, "share")
-    encoder_dropout: BelowOne = key(0.5, "share, of whole images")
-    batch_size: Annotated[Positive, Field(ge=2)] = key(256, "pairs")
-    epochs: Positive = key(3, "at most")
+
+class Variant(Seeds):
+    """Keys beside these are settings of its model."""
+
+    model_config = ConfigDict(extra="allow")
+    model: Literal[tuple(spec.name for spec in MODELS if spec.made_by != "combine")] = key(..., "a registered model")
+    encoders: Names | None = key(None, "some of the above; null: all of them, side by side")
+    text_encoders: Names | None = key(None, "likewise, of text_encoders")
+    training: Literal[tuple(TRAININGS)] = key(
+        "target", "target | auxiliary | joint | text-feature | stacked | sae-linear | sae"
+    )
+    documents: Name = key("all", "the weak texts that training uses")
+    seed: Seed | None = key(
+        None, "of the model's random numbers; null: `seed`, so that variants differ in what they name"
+    )
+    csls: bool = key(False, "scores corrected for hubs (section csls)")
+    refit: bool = key(False, "fitted again to train and dev, by what the same model without it chose on dev")
+    fit: dict[str, Any] = key({}, "any keys of the section fit")
+    transfer: dict[str, Any] = key({}, "any keys of the section transfer")
+    word_vectors: dict[str, Any] = key({}, "any keys of the section word_vectors")
+
+    @property
+    def named(self) -> dict[str, Any]:
+        """The hyperparameters that it names, by their paths."""
+        parts = {"fit": self.fit, "transfer": self.transfer, "word_vectors": self.word_vectors}
+        return {
+            **self.model_extra, **{f"{part}.{key}": value for part, of in parts.items() for key, value in of.items()}
+        }  # fmt: skip
+
+
+@dataclass(frozen=True)
+class Model:
+    """What the name of a model means: the registered one, on which encoders of images and of text (each with the
+    weights of its block that are tried), learning from what, with which `settings` of its own (None: it has none), by
+    which grids of `fit` and `transfer`, and on which first word vectors where it reads words."""
+
+    spec: ModelSpec
+    encoders: tuple[str, ...]
+    text_encoders: tuple[str, ...]
+    text_weights: Mapping[str, tuple[float, ...]]
+    training: str
+    documents: str
+    seed: int
+    settings: Any
+    fit: FitSettings
+    transfer: TransferSettings
+    word_vectors: WordVectorsSettings
+    named: Mapping[str, Any] = field(compare=False)
+    """Those of its hyperparameters that the variant itself names, by their paths."""
+
+    def learns_like(self, other: "Model") -> bool:
+        """Whether it learns from the same features as `other`, in the same way."""
+        ours, theirs = ((one.encoders, one.text_encoders, one.training) for one in (self, other))
+        return ours == theirs
+
+    @property
+    def unit(self) -> bool:
+        """Whether it compares unit vectors."""
+        own = self.settings.model_dump() if self.settings else {}
+        cosine = own.get("loss") != "squared" and own.get("score", "cosine") == "cosine"
+        return self.spec.metric == "inner_product" and cosine
+
+    @property
+    def hyperparameters(self) -> dict[str, Any]:
+        """All that decides how it is made beside what it reads, as JSON values."""
+        found = {"model": self.spec.name, "encoders": self.encoders, "training": self.training, "seed": self.seed}
+        if self.spec.sentences == "vectors":
+            found["text_encoders"] = self.text_encoders
+        if self.training != "target":
+            found["documents"] = self.documents
+            found["transfer"] = self.transfer.model_dump(include=set(TRAININGS[self.training]))
+        if self.spec.made_by == "fit":
+            found["fit"] = self.fit.model_dump(include=self.spec.fit_keys - {"text_weights"})
+            found["text_weights"] = self.text_weights
+        return found | ({"settings": self.settings.model_dump(exclude={"checkpoint_seconds"})} if self.settings else {})
+
+
+class EnsembleSettings(Section):
+    members: Annotated[Names, Field(min_length=2)] = key(..., "models whose scores are added up")
+    refit: bool = key(False, "of refits of its members, with the weights that the same ensemble without it has")
+    weights: NonNegatives = key(
+        (0, 0.25, 0.5, 1), "grid for a member's scores, divided by their standard deviation; 0 leaves it out"
+    )

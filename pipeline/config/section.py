@@ -75,6 +75,15 @@ def key(default: Any, description: str, title: str | None = None) -> Any:
 class Section(BaseModel):
     model_config = ConfigDict(extra="forbid", frozen=True, allow_inf_nan=False, defer_build=True, validate_default=True)
 
+    def __init_subclass__(cls, **defaults: Any) -> None:
+        super().__init_subclass__()
+
+    @classmethod
+    def __pydantic_init_subclass__(cls, **defaults: Any) -> None:
+        """`class Longer(Shorter, epochs=20)` differs in the default of a key."""
+        for name, value in defaults.items():
+            cls.model_fields[name].default = value
+
     def changed(self, values: Mapping[str, Any]) -> Self:
         """This section with `values` laid over it. Raises pydantic's ValidationError where one is wrong."""
         return type(self).model_validate(merge(self.model_dump(), values))

@@ -5,8 +5,8 @@ from typing import Any, ClassVar, Literal
 
 from pydantic import ConfigDict
 
-from pipeline.config.registry.generators import GENERATORS, GeneratorSpec
-from pipeline.config.schema.section import (
+from pipeline.config.registry import GENERATORS, GeneratorSpec
+from pipeline.config.section import (
     AboveZero,
     BelowOne,
     Count,
@@ -83,7 +83,7 @@ class RankedSnippetsSettings(Section):
     snippets: str | None = key(None, "the multi-vector model among `models` whose snippets it ranks; dvsa")
 
 
-class LogBilinearSettings(OptimisationSettings):
+class LogBilinearSettings(OptimisationSettings, dropout=0.2, epochs=6):
     """log-bilinear models; see Kiros et al. 2014"""
 
     in_space: ClassVar[bool] = True
@@ -92,8 +92,6 @@ class LogBilinearSettings(OptimisationSettings):
     factors: Positive = key(200, "F of mnlm and sc-nlm; the paper has 100")
     ahead: Count = key(2, "k of sc-nlm: parts of speech after the next word's own")
     gate_bias: bool = key(True, "of mnlm and sc-nlm; the paper's gates have none")
-    dropout: BelowOne = key(0.2, "of word vectors, and of factors")
-    epochs: Positive = key(6, "at most")
 
 
 class ExtraTextSettings(Section):

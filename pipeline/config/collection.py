@@ -4,7 +4,7 @@ from typing import Annotated, Literal
 
 from pydantic import AfterValidator, Field, model_validator
 
-from pipeline.config.schema.section import AboveZero, Count, Positive, Section, Seed, Share, Split, key
+from pipeline.config.section import AboveZero, Count, Positive, Section, Seed, Share, Split, key
 from pipeline.printable import UNSAFE
 
 LONGEST_NAME = 64

@@ -7,16 +7,19 @@ import pytest
 import torch
 
 from pipeline.errors import UsageError
-from pipeline.evaluate.phrase_ranking import Gold, PhraseSet, RegionSet, measure_phrases
 from pipeline.evaluate.phrases import (
-    Similarities,
+    Gold,
+    PhraseSet,
+    RegionSet,
     best_within,
     judge_pairs,
+    measure_phrases,
     named_boxes,
     overlap,
     pairs_within,
     rank_among_all,
     rank_within,
+    scores_of,
 )
 from pipeline.metrics.retrieval import Bootstrap
 from pipeline.models.neural.hmlstm import match
@@ -57,9 +60,9 @@ def test_pairs_within_images_and_which_are_right() -> None:
 def test_ranks_are_those_of_loops() -> None:
     rng = np.random.default_rng(1)
     a, b = unit(rng, 300), unit(rng, 90)
-    similarities, scores = Similarities(a, b), a.astype(float) @ b.T
+    scores = a.astype(float) @ b.T
     together = np.unique(rng.integers(0, [290, 90], (500, 2)), axis=0)
-    ranks = rank_among_all(similarities, together)
+    ranks = rank_among_all(a, b, together)
     right = np.zeros((300, 90), bool)
     right[tuple(together.T)] = True
     for i in range(300):
@@ -67,7 +70,7 @@ def test_ranks_are_those_of_loops() -> None:
         assert ranks[i] == (1 + (wrong >= scores[i][right[i]].max()).sum() if right[i].any() else 0)
     pairs = np.unique(rng.integers(0, [300, 90], (2000, 2)), axis=0)
     chosen = rng.random(len(pairs)) < 0.3
-    near = rank_within(similarities.of(pairs), chosen, pairs[:, 1], 90)
+    near = rank_within(scores_of(pairs, a, b), chosen, pairs[:, 1], 90)
     for j in range(90):
         own = pairs[:, 1] == j
         values = scores[pairs[:, 0], j]
@@ -76,9 +79,9 @@ def test_ranks_are_those_of_loops() -> None:
 
 
 def test_ties_count_against_the_model() -> None:
-    same = Similarities(np.ones((2, 3), np.float32), np.ones((5, 3), np.float32))
-    assert rank_among_all(same, np.array([[0, 0], [0, 1], [1, 4]])).tolist() == [4, 5]
-    scores = same.of(np.array([[0, 0], [0, 1], [0, 2]]))
+    a, b = np.ones((2, 3), np.float32), np.ones((5, 3), np.float32)
+    assert rank_among_all(a, b, np.array([[0, 0], [0, 1], [1, 4]])).tolist() == [4, 5]
+    scores = scores_of(np.array([[0, 0], [0, 1], [0, 2]]), a, b)
     assert rank_within(scores, np.array([False, True, False]), np.zeros(3, int), 2).tolist() == [3, 0]
 
 

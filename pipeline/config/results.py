@@ -4,9 +4,9 @@ from typing import Annotated, Literal
 
 from pydantic import Field
 
-from pipeline.config.schema.encoders import Encoder
-from pipeline.config.schema.models import Eigenvalues, FitSettings
-from pipeline.config.schema.section import (
+from pipeline.config.images import Encoder
+from pipeline.config.models import FitSettings
+from pipeline.config.section import (
     AboveZero,
     Count,
     Described,
@@ -23,12 +23,12 @@ from pipeline.config.schema.section import (
 )
 
 
-class StudyFitSettings(FitSettings):
-    dimensions: Positives = key((96, 128), "c")
-    image_ridge: NonNegatives = key((0.3, 1, 3, 10), "relative")
-    text_ridge: NonNegatives = key((0.3, 1, 3), "relative")
-    eigenvalue_power: NonNegatives = key((1, 4), "t")
-    eigenvalues: Eigenvalues = key(("correlation", "gong"), "lambda")
+class StudyFitSettings(
+    FitSettings,
+    dimensions=(96, 128), image_ridge=(0.3, 1, 3, 10), text_ridge=(0.3, 1, 3), eigenvalue_power=(1, 4),
+    eigenvalues=("correlation", "gong"),
+):  # fmt: skip
+    """as the section fit, which tries more; rows of the paper have its t, lambda and c"""
 
 
 class StudySettings(Section):

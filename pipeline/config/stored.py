@@ -4,10 +4,7 @@ from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from typing import Any
 
-from pipeline.config.registry.encoders import EncoderSpec, encoder_spec
-from pipeline.config.registry.models import model_spec
-from pipeline.config.registry.spec import import_place
-from pipeline.config.registry.text_encoders import text_encoder_spec
+from pipeline.config.registry import EncoderSpec, encoder_spec, import_place, model_spec, text_encoder_spec
 from pipeline.errors import MALFORMED, IntegrityError, brief
 
 PREPARE_TEXT = "prepare-text-encoder"
