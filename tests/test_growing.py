@@ -77,14 +77,18 @@ def fitted(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 @pytest.mark.slow
-def test_a_new_shard_recomputes_that_shard_and_the_sums(fitted: Path) -> None:
+def test_a_new_shard_is_computed_alone_and_the_sums_anew(fitted: Path) -> None:
     add_images(fitted / "data", range(2 * SHARD, 3 * SHARD))
     snakemake(fitted, "results/grow/manifest/manifest.json")
     table = snakemake(fitted, "all", "-n").partition("Job stats:")[2].partition("total")[0]
     planned = {rule: int(count) for rule, count in re.findall(r"^(\w+) +(\d+)$", table, flags=re.M)}
-    once = dict.fromkeys(("extract", "encode_sentences", "accumulate"), 1)
-    sums = {"fit": 1, "embed": 3, "evaluate": 1, "summarise": 1, "build_index": 1, "report": 1}
-    assert planned == once | sums | {"all": 1}
+    parts = dict.fromkeys(("extract", "encode_sentences", "embed"), 2)
+    sums = dict.fromkeys(("accumulate", "fit", "evaluate", "summarise", "build_index", "report", "all"), 1)
+    assert planned == parts | sums
+    old = [fitted / f"results/grow/features/untrained/shard-{number:05d}.h5" for number in range(2)]
+    times = [path.stat().st_mtime_ns for path in old]
+    snakemake(fitted, "all")
+    assert [path.stat().st_mtime_ns for path in old] == times
 
 
 @pytest.mark.slow
