@@ -24,7 +24,6 @@ GROUND = {
     "plain_files",
     "precision",
     "printable",
-    "private_folders",
     "ragged",
     "remote",
     "runtime",
