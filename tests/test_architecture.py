@@ -19,7 +19,7 @@ ROOMS = {
     "images": set(),
     "text": set(),
     "models": {"metrics", "text"},
-    "index": {"metrics", "text", "images"},
+    "index": {"text"},
     "evaluate": {"metrics", "index"},
     "generate": {"images", "text", "models", "index"},
     "plan": set(),
