@@ -92,7 +92,7 @@ class ServedGallery:
         if not self.searcher.has("sentences"):
             return []
         table = self.searcher.rows("sentences")
-        rows = np.unique(evenly_spaced(table.num_rows, EXAMPLES + 2)[1:-1])
+        rows = np.unique(np.linspace(0, table.num_rows - 1, EXAMPLES + 2).astype(int)[1:-1])
         return [record["text"] for record in table.records(rows) if record["text"]]
 
     @property
