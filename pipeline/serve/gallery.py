@@ -118,9 +118,10 @@ class ServedGallery:
         if self.has_regions or not searcher.has("sentences") or not searcher.is_kept("images"):
             return None
         sentences = searcher.table("sentences")
-        there = np.flatnonzero(sentences["text"].is_valid())
+        owners = sentences["image_id"].to_numpy()
+        there = np.flatnonzero(sentences["text"].is_valid().to_numpy() & np.isin(owners, self._sorted["images"][0]))
         sample = there[evenly_spaced(len(there), SAMPLE)]
-        rows = self._find("images", sentences["image_id"].to_numpy()[sample])
+        rows = self._find("images", owners[sample])
         if len(np.unique(rows)) < 2:
             return None
         try:
