@@ -15,7 +15,7 @@ SCORES = IMAGES @ SENTENCES.T
 
 
 def test_they_are_those_of_vectors(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(module, "SCORE_ROWS", 16)
+    monkeypatch.setattr(module, "BLOCK", (16, 32))
     expected, found = count_ranks(IMAGES, SENTENCES, OWNERS, "inner_product"), rank_scores(SCORES, OWNERS)
     np.testing.assert_array_equal(found.image_to_sentence, expected.image_to_sentence)
     np.testing.assert_array_equal(found.sentence_to_image, expected.sentence_to_image)

@@ -45,7 +45,7 @@ def runs(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
 
 def bundle_of(run: Path, factory: str, model: str = "ncca", bundles: int = 1) -> Path:
     limit = 1000 if factory == "Flat" else 10
-    index = {"exact_limit": limit, "sample": 1000, "recall_floor": 0.7, "bundles": bundles}
+    index = {"exact_limit": limit, "recall_floor": 0.7, "bundles": bundles}
     index |= {"candidates": [factory]} if model == "ncca" else {}
     write_config(run, {"index": index})
     return build_bundle(run, model=model)
