@@ -132,7 +132,7 @@ LINES = {
     "pipeline/images/boxes.py": ("    return known\n", HALVES, 'Propose]] = {\n', '"halves": lambda *_: halve,\n'),
     "pipeline/config/images.py": ('    proposals: Literal["boxes", ', '"halves", ', "l2 | (none)\"\n    )\n", CELLS),
     "pipeline/collections/formats/__init__.py": (
-        "formats import (\n", "    reds,\n", "Iterator[Record]]] = {\n", '"reds": reds.read,\n',
+        "formats import folder", ", reds", "Iterator[Record]]] = {\n", '"reds": reds.read,\n',
     ),
     "pipeline/config/collection.py": ('    format: Literal[\n        "folder", ', '"reds", '),
 }  # fmt: skip

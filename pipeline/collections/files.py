@@ -89,6 +89,10 @@ class CollectionFolder:
             found |= {path for path in self.root.glob(_any_case(pattern)) if path.is_file()}
         return sorted(path for path in found if not self._left_out(self.label(path), pattern))
 
+    def shards(self, pattern: str) -> list[Place]:
+        """As `glob`; nothing for an absolute path, for which pathlib raises an exception of its own."""
+        return [] if Path(pattern).is_absolute() else self.glob(pattern)
+
     def _left_out(self, path: str, pattern: str) -> bool:
         named = pattern.split("/")
         return any(part not in named and self.exclusion.of_name(part) for part in path.split("/")) or (

@@ -38,7 +38,7 @@ def make_pairs(n: int, c: int, rng: np.random.Generator) -> tuple[np.ndarray, np
 
 
 @pytest.mark.parametrize("metric", ["inner_product", "euclidean"])
-@pytest.mark.parametrize("n", [1, 2, 37, 300])
+@pytest.mark.parametrize("n", [1, 300])
 def test_ranks_equal_sorting(metric: str, n: int) -> None:
     images, sentences, owners = make_pairs(n, 16, np.random.default_rng(n))
     expected = naive_ranks(exact_scores(images, sentences, metric), owners)

@@ -2,6 +2,7 @@
 
 import json
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -15,7 +16,6 @@ from pipeline.config import default_path, read_mapping, validate
 from pipeline.config.section import merge
 from pipeline.config.stored import restore_encoder
 from pipeline.errors import IntegrityError
-from pipeline.images.image_encoder import EncoderMaterial
 from pipeline.images.preprocess import Preprocessing
 from pipeline.images.preprocess import prepare as prepare_pixels
 
@@ -33,7 +33,8 @@ def prepare(root: Path, kind: str, **keys: Any) -> Any:
     """The encoder of an entry, restored from what is stored of it."""
     pytest.importorskip(kind)
     entry = entry_of(kind, **keys)
-    material = EncoderMaterial(0, {}, *stored_in(root), None, None, None)
+    weights, folder = stored_in(root)
+    material = SimpleNamespace(seed=0, weights=weights, folder=folder)
     made = entry.spec.load().prepare(entry, material)
     return restore_encoder(json.loads(json.dumps(made.settings())), made.tensors())
 

@@ -27,7 +27,7 @@ from pipeline.storage.embeddings import Embeddings
 from pipeline.storage.json_files import read_json, to_json
 from pipeline.storage.manifest import Manifest
 
-KINDS = [("ncca", "Flat"), ("ncca", "IVF3,Flat"), ("dvsa", "Flat"), ("dvsa", "IVF")]
+KINDS = [("ncca", "Flat", 1), ("ncca", "IVF3,Flat", 2), ("dvsa", "Flat", 2), ("dvsa", "IVF", 1)]
 GONE = (3, 79)
 ROOT = Path(__file__).parents[2]
 
@@ -59,8 +59,7 @@ def traces(bundle: Path, vectors: list[np.ndarray], paths: list[str]) -> list[st
     return [*found, *names.intersection(paths)]
 
 
-@pytest.mark.parametrize("bundles", [1, 2])
-@pytest.mark.parametrize(("model", "factory"), KINDS)
+@pytest.mark.parametrize(("model", "factory", "bundles"), KINDS)
 def test_removed_then_added(runs: dict[str, Path], tmp_path: Path, model: str, factory: str, bundles: int) -> None:
     """What is removed leaves no trace and does not come back, what is new is one bundle more, ids keep their meaning,
     and the answers are those of all vectors compared one by one."""
@@ -114,12 +113,15 @@ def test_bundles_without_the_image_are_links(runs: dict[str, Path], tmp_path: Pa
     assert same == [True, False, True]
 
 
-def test_a_bundle_of_others_keeps_its_place_beside_those_of_the_run(runs: dict[str, Path], tmp_path: Path) -> None:
+def test_a_bundle_of_others_keeps_its_place_beside_those_of_the_run(
+    runs: dict[str, Path], tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
     """Ids that two bundles have are raised, what both have is counted, and the run still adds what is new in it."""
     start = bundle_of(runs["small"], "Flat")
     other = make_run(tmp_path / "other", images=24)
     stranger = build_bundle(other)
     run_command("index_add", "--index", start, "--from", stranger, "--output", tmp_path / "both")
+    assert "24 photographs" in caplog.text
     run_command("index_add", "--index", tmp_path / "both", "--run", runs["large"], "--output", tmp_path / "all")
     images = open_bundle(tmp_path / "all").table("images")
     assert images["image_id"].to_pylist() == [*range(104), *range(184, 200)]
@@ -129,15 +131,6 @@ def test_a_bundle_of_others_keeps_its_place_beside_those_of_the_run(runs: dict[s
     assert less.parts[1].table("images")["path"][3].as_py() is None
     assert less.table("sentences").filter(pc.field("text").is_null())["image_id"].to_pylist() == [83, 83]
     assert {hit.row["image_id"] for hit in Searcher(less).images("horse", 14)} >= {3, 91, 99}
-
-
-def test_what_both_bundles_have_is_counted(
-    runs: dict[str, Path], tmp_path: Path, caplog: pytest.LogCaptureFixture
-) -> None:
-    start = bundle_of(runs["small"], "Flat")
-    run_command("index_add", "--index", start, "--from", start, "--output", tmp_path / "twice")
-    assert "80 photographs" in caplog.text
-    assert len(open_bundle(tmp_path / "twice").parts) == 2
 
 
 def test_all_of_one_bundle_can_be_removed(runs: dict[str, Path], tmp_path: Path) -> None:

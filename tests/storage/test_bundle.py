@@ -1,4 +1,4 @@
-"""Regions in a bundle: those that were embedded, without what was removed; and what is refused of them."""
+"""Bundles: nothing outside of their folder, no unlisted code, and regions that fit their images."""
 
 from pathlib import Path
 from types import SimpleNamespace
@@ -8,10 +8,83 @@ import pyarrow as pa
 import pytest
 from made_up import build_bundle, make_run, run_command
 
-from pipeline.errors import IntegrityError
+from pipeline.errors import IntegrityError, UsageError
 from pipeline.index.search import Searcher
 from pipeline.storage.bundle import REGIONS, Bundle, BundleWriter
+from pipeline.storage.card import CARD
+from pipeline.storage.json_files import to_json
+from pipeline.storage.parsers import load_carried_parser
 from pipeline.storage.phrases import CORNERS, vectors_column
+
+INDEX = {
+    "factory": "Flat", "metric": "inner_product", "dim": 1, "count": 0, "bytes": 0, "nprobe": None, "efSearch": None,
+    "k_factor": None, "recall@10": 1.0, "queries": 1, "queries_per_second": 1.0, "latency_ms": 1.0,
+    "build_seconds": 1.0,
+}  # fmt: skip
+SOUND = {
+    "model": "ncca", "registered": "ncca", "metric": "inner_product", "dim": 1, "inputs": {"parser": "p"},
+    "fingerprint": "f", "splits": [], "data_root": "/", "encoders": {}, "images": INDEX, "sentences": INDEX,
+}  # fmt: skip
+"""A card that has all that a card has."""
+
+
+def forge(folder: Path, name: str) -> Path:
+    """A bundle whose card names `name`, an empty file."""
+    nothing = "e3b0c44298fc1c149afbf4c8996fb92427ae41e4649b934ca495991b7852b855"
+    folder.mkdir(parents=True)
+    (folder / CARD).write_bytes(to_json({**SOUND, "files": {name: {"bytes": 0, "sha256": nothing}}}))
+    return folder
+
+
+@pytest.mark.parametrize("name", ["../secret", "k/../../secret", "k/secret"])
+def test_a_foreign_card_opens_no_file_outside(name: str, tmp_path: Path) -> None:
+    bundle = forge(tmp_path / "bundle", name)
+    (tmp_path / "secret").touch()
+    (bundle / "k").symlink_to(tmp_path)
+    with pytest.raises(IntegrityError, match="card.json names '"):
+        Bundle(bundle).check()
+
+
+@pytest.mark.parametrize("name", ["../secret", "k/secret"])
+def test_no_bundle_is_written_outside_its_folder(name: str, tmp_path: Path) -> None:
+    (tmp_path / "new").mkdir()
+    (tmp_path / "new/k").symlink_to(tmp_path)
+    (tmp_path / "secret").write_text("precious")
+    writer = BundleWriter(tmp_path / "new")
+    with pytest.raises(IntegrityError, match="names"):
+        writer.add(name, b"evil")
+    assert (tmp_path / "secret").read_text() == "precious"
+
+
+def carry(tmp_path: Path, listed: list[str], package: str | None = None) -> Bundle:
+    """A bundle with spaCy's files `listed` in its card."""
+    writer = BundleWriter(tmp_path / "bundle")
+    for name in listed:
+        writer.add(name, b"part of a pipeline")
+    told = {"engine": "spacy", "package": package, "max_words": 9, "spacy": "3.8"}
+    writer.commit({**SOUND, "parse": told})
+    return Bundle(tmp_path / "bundle")
+
+
+def test_spacy_is_given_no_file_that_the_card_does_not_list(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    loaded = []
+    monkeypatch.setattr("pipeline.storage.parsers.load_parser", loaded.append)
+    bundle = carry(tmp_path, ["parser/config.cfg", "parser/vocab/strings.json"])
+    load_carried_parser(bundle.folder, bundle.card)
+    (bundle.folder / "parser/vocab/more").write_text("unlisted")
+    with pytest.raises(IntegrityError, match="parser/vocab/more is not in the card"):
+        load_carried_parser(bundle.folder, bundle.card)
+    assert loaded == [str(bundle.folder / "parser/")]
+
+
+@pytest.mark.parametrize("package", ["../evil", "/tmp/evil", "evil", "a b", "", "no-such-package-anywhere"])
+def test_a_card_names_a_package_and_no_folder(package: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("pipeline.storage.parsers.load_parser", lambda name: pytest.fail(f"loads {name}"))
+    bundle = carry(tmp_path, [], package)
+    (tmp_path / "evil").mkdir()
+    (bundle.folder / "evil").mkdir()
+    with pytest.raises(UsageError, match="install it"):
+        load_carried_parser(bundle.folder, bundle.card)
 
 
 @pytest.fixture(scope="module")

@@ -1,7 +1,8 @@
-"""Publishing: whole or not at all, and nothing damaged is read."""
+"""Files: written whole or not at all, read only if they are whole files, and by names that lead nowhere else."""
 
 import os
 import re
+import socket
 import subprocess
 import sys
 from pathlib import Path
@@ -10,8 +11,9 @@ import pytest
 
 from pipeline.errors import IntegrityError, JointspaceError
 from pipeline.storage import batch
-from pipeline.storage.batch import sweep
+from pipeline.storage.batch import FileBatch, sweep
 from pipeline.storage.commit import commit_path, open_commit, publish, read_verified
+from pipeline.storage.files import inside, open_regular, read_bytes, walk
 from pipeline.storage.json_files import publish_json, read_json
 
 
@@ -63,21 +65,6 @@ def test_a_file_that_is_replaced_within_a_process_is_checked_again(tmp_path: Pat
     os.utime(path, ns=(moved, moved))
     with pytest.raises(IntegrityError, match=r"numbers\.bin"):
         open_commit(path, "thing")
-
-
-def test_a_failed_write_leaves_the_old_artefact(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    path = tmp_path / "x.bin"
-    put(path)
-
-    def full(descriptor: int) -> None:
-        raise OSError(28, "No space left on device")
-
-    monkeypatch.setattr(batch.os, "fsync", full)
-    with pytest.raises(JointspaceError, match="x.bin.*No space left.*make room"):
-        put(path, b"new")
-    monkeypatch.undo()
-    assert read_verified(path, "thing")[0] == b"some bytes"
-    assert {item.name for item in tmp_path.iterdir()} == {"x.bin", "x.bin.json"}
 
 
 @pytest.mark.skipif(os.name != "posix" or os.geteuid() != 0, reason="mounting a small tmpfs needs root")
@@ -138,14 +125,6 @@ def test_kill_at_every_step_leaves_old_new_or_nothing_committed(tmp_path: Path) 
     assert outcomes == {1, "uncommitted", 2}
 
 
-def test_sweep_spares_the_living(tmp_path: Path) -> None:
-    alive, dead = tmp_path / f".x.tmp.{os.getpid()}", tmp_path / ".x.tmp.999999999"
-    for path in (alive, dead, tmp_path / "x.tmp.5"):
-        path.write_text("")
-    sweep(tmp_path)
-    assert alive.exists() and not dead.exists() and (tmp_path / "x.tmp.5").exists()
-
-
 @pytest.mark.parametrize("value", [{"n": 1, "text": "Ünïcode"}, [{"n": 1}, {"n": 2}]])
 def test_a_changed_json_file_is_refused(tmp_path: Path, value: object) -> None:
     path = tmp_path / "value.json"
@@ -190,3 +169,71 @@ def test_only_own_names_are_removed_from_a_folder(tmp_path: Path) -> None:
     put(tmp_path / "all/0000000.h5")
     batch.remove_own(tmp_path / "all", names)
     assert not (tmp_path / "all").exists()
+
+
+def bind(path: Path) -> None:
+    with socket.socket(socket.AF_UNIX) as listener:
+        os.chdir(path.parent)  # the name of a socket is short
+        listener.bind(path.name)
+
+
+ODD = {
+    "a folder": (Path.mkdir, "it is a folder, not a file"),
+    "a pipe": (os.mkfifo, "it is a pipe, not a file"),
+    "a socket": (bind, "cannot read"),
+    "a device": (lambda path: path.symlink_to("/dev/zero"), "it is a device, not a file"),
+    "a circle": (lambda path: path.symlink_to(path), "links lead in a circle"),
+    "nothing": (lambda path: None, "does not exist; run the stage that makes it"),
+    "a link to nothing": (lambda path: path.symlink_to("nowhere"), "does not exist"),
+}
+
+
+@pytest.mark.parametrize("odd", ODD)
+def test_what_is_no_file_is_refused_at_once(odd: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    make, said = ODD[odd]
+    make(tmp_path / "x")
+    with pytest.raises(IntegrityError, match=f"{tmp_path}/x.*{said}|{said}.*"):
+        read_bytes(tmp_path / "x")
+    with pytest.raises(OSError):
+        open_regular(tmp_path / "x")
+
+
+def test_a_walk_names_everything_that_is_no_folder_and_follows_nothing(tmp_path: Path) -> None:
+    for name in ("b/c/d", "a", ".hidden/x"):
+        (tmp_path / name).parent.mkdir(parents=True, exist_ok=True)
+        (tmp_path / name).write_text("")
+    (tmp_path / "b/up").symlink_to(tmp_path)
+    os.mkfifo(tmp_path / "b/pipe")
+    found = [path.relative_to(tmp_path).as_posix() for path, _ in walk(tmp_path)]
+    assert found == ["a", ".hidden/x", "b/pipe", "b/up", "b/c/d"]
+
+
+def test_a_folder_in_the_place_of_what_is_written_is_one_sentence(tmp_path: Path) -> None:
+    (tmp_path / "x.json").mkdir()
+    batch = FileBatch()
+    batch.add(tmp_path / "x", b"1")
+    batch.add(tmp_path / "x.json", b"2", commit=True)
+    with pytest.raises(JointspaceError, match=r"cannot write .*x\.json \(Is a directory\); move away what is there"):
+        batch.publish()
+    assert [path.name for path in tmp_path.iterdir()] == ["x.json"]
+
+
+WRONG = [
+    "", "/etc/passwd", "..", "../x", "a/../x", "a//b", "a/", "./a", "a/./b", "a\\b", "..\\x", "C:x", "c:/x", "a\0b",
+    None, 3, ["a"], {"a": 1}, "\ud800", "x" * 300,
+]  # fmt: skip
+
+
+@pytest.mark.parametrize("name", WRONG, ids=repr)
+def test_any_other_is_refused_by_the_files_name(name: object, tmp_path: Path) -> None:
+    with pytest.raises(IntegrityError, match=r"^the/card\.json names .{1,400}; get it anew$"):
+        inside(tmp_path, name, Path("the/card.json"))
+
+
+@pytest.mark.parametrize("link", ["k", "k/l", "k/l/file"])
+def test_no_part_of_it_may_be_a_link(link: str, tmp_path: Path) -> None:
+    (tmp_path / link).parent.mkdir(parents=True, exist_ok=True)
+    (tmp_path / link).symlink_to(tmp_path)  # which does not even lead out
+    with pytest.raises(IntegrityError, match=f"card names 'k/l/file', but .*/{link} is a link"):
+        inside(tmp_path, "k/l/file", "card")

@@ -1,4 +1,4 @@
-"""Shards of sets, and regions of chosen images: what is read is what was written, and damage is named."""
+"""Embeddings by id: of one vector each, in parts that another process reads, and of several."""
 
 from dataclasses import replace
 from pathlib import Path
@@ -11,7 +11,8 @@ from pipeline.multivectors import MultiVectors, ScoreRule
 from pipeline.storage.embeddings import Embeddings, write_embeddings
 from pipeline.storage.features import RegionRows
 from pipeline.storage.manifest import Manifest
-from pipeline.storage.shards import REGIONS, write_shard
+from pipeline.storage.pairs import split_ids
+from pipeline.storage.shards import EMBEDDINGS, REGIONS, Shard, shard_path, write_shard
 
 COUNT = 25
 
@@ -93,3 +94,32 @@ def test_sets_come_back_by_id(manifest: Manifest, tmp_path: Path, wholes: bool) 
                 np.testing.assert_array_equal(found.globals[k], sides[name].globals[row])
         assert (found.globals is None) != wholes and (found.boxes is None) == (name == "sentences")
     assert len(fragments.read("images", np.zeros(0, np.int64)).vectors) == 0
+
+
+@pytest.fixture(scope="module")
+def run(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """47 images in shards of ten, every third of which is of the split test."""
+    return make_run(tmp_path_factory.mktemp("run"), images=47)
+
+
+@pytest.mark.parametrize("splits", [["train"], ["train", "test"], ["dev"]])
+@pytest.mark.parametrize("modality", ["images", "sentences"])
+@pytest.mark.parametrize("rows", [1, 7, 1000])
+def test_their_vectors_are_those_of_the_shards(run: Path, splits: list[str], modality: str, rows: int) -> None:
+    embeddings = Embeddings(Manifest(run / "manifest"), run / "embeddings/ncca")
+    every = np.concatenate([Shard(shard_path(embeddings.folder, n), EMBEDDINGS)[modality] for n in range(5)])
+    of_test = np.arange(47) % 3 == 2
+    wanted = np.flatnonzero(np.where(of_test, "test" in splits, "train" in splits))
+    if modality == "sentences":  # two an image
+        wanted = np.stack([2 * wanted, 2 * wanted + 1], axis=1).ravel()
+
+    ids = split_ids(embeddings.manifest, splits)[modality]
+    parts = embeddings.parts_of(modality, ids, rows)
+    assert ids[:].tolist() == wanted.tolist() and [part.first for part in parts] == [*range(0, len(wanted), rows)]
+    for own in (parts, embeddings.parts_of(modality, wanted, rows)):
+        for part in own:
+            expected = every[wanted[part.first : part.first + rows]]
+            np.testing.assert_array_equal(np.concatenate(list(part.blocks())), expected)
+            chosen = np.arange(0, part.count, 3)
+            np.testing.assert_array_equal(part.take(chosen), expected[chosen])
+            assert part.count == len(expected)
