@@ -16,9 +16,10 @@ from pipeline.config import Config
 from pipeline.errors import IntegrityError
 from pipeline.run.layout import Layout
 from pipeline.storage.commit import publish_record
+from pipeline.storage.embeddings import write_phrases
 from pipeline.storage.json_files import publish_json, read_json
 from pipeline.storage.manifest import Manifest
-from pipeline.storage.phrases import vectors_column, write_phrases
+from pipeline.storage.tables import vectors_column
 
 
 def test_the_first_lines_say_what_there_is_and_how_to_search_it(run: Path) -> None:
@@ -227,7 +228,7 @@ def test_how_phrases_and_regions_find_each_other_stands_in_a_table(
     assert dev == ["ncca", "dev", "no box has a label"]
     assert test == ["ncca", "test", "1,234", "800", "4.0", "14.3", "22.0", "6.1", "14.3", "22.0", "47.6", "24.3"]
     publish_record(ranking, {**made, "split": "test"}, provenance=by_hand(own))
-    with pytest.raises(IntegrityError, match="it has neither what was measured nor why that was left out"):
+    with pytest.raises(IntegrityError, match="ncca.test.json has no key n_named"):
         report(own)
 
 
