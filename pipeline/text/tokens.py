@@ -19,6 +19,11 @@ ASCII_WORD = re.compile(r"[^\W_]+(?:'[^\W_]+)*")
 """Letters and digits, with inner apostrophes: `don't` is one word; punctuation is not a word."""
 _LETTERS = r"[\p{L}\p{N}][\p{L}\p{N}\p{M}\u200d]*"  # a zero-width joiner shapes letters of Hindi
 _SPACELESS = "".join(rf"\p{{scx={script}}}" for script in ("Han", "Hira", "Kana", "Thai", "Laoo", "Khmr", "Mymr"))
+_HEBREW_POINTS = (*range(0x591, 0x5BE), 0x5BF, 0x5C1, 0x5C2, 0x5C4, 0x5C5, 0x5C7)
+_ARABIC_SIGNS = (0x640, *range(0x610, 0x61B), *range(0x64E, 0x653), *range(0x656, 0x660), 0x670)
+VOWEL_SIGNS = dict.fromkeys((*_HEBREW_POINTS, *_ARABIC_SIGNS)) | dict.fromkeys(range(0x64B, 0x64E), " ")
+"""What is rarely written, and so left out of words, and the stretching of Arabic letters with it. Tanwin, the ending of
+a case, ends the word before it, so that the stem is found with and without it."""
 TOKENIZERS, LONGEST_NGRAM = ("treebank", "words"), 3
 
 
@@ -120,6 +125,7 @@ def make_reader(settings: TermSettings) -> Callable[[str], Iterator[WordRun]]:
 
     def read(text: str) -> Iterator[WordRun]:
         text = normalise_text(text)
+        text = text if text.isascii() else text.translate(VOWEL_SIGNS)
         for between, words in _runs(tokenise(text.lower() if settings.lowercase else text)):
             words = [word for word in words if word.lower() not in stop]
             terms = words
