@@ -28,7 +28,7 @@ from scipy import sparse  # noqa: E402
 from tree_shapes import draw_dependencies, draw_phrases  # noqa: E402
 
 from pipeline.config import load  # noqa: E402
-from pipeline.config.registry.models import model_spec  # noqa: E402
+from pipeline.config.registry import model_spec  # noqa: E402
 from pipeline.models.linear.cca import NormalizedCCA  # noqa: E402
 from pipeline.models.linear.projection import Directions  # noqa: E402
 from pipeline.models.linear.views import ImageView, TextView  # noqa: E402

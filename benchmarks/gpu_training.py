@@ -11,8 +11,7 @@ import torch
 from gpu_pixels import finished
 from pairs import DIM_X
 
-from pipeline.config.registry.models import model_spec
-from pipeline.config.registry.spec import import_place
+from pipeline.config.registry import import_place, model_spec
 from pipeline.models.linear.views import ImageView
 from pipeline.models.neural.task import RegionView, TrainingPairs, TrainingTask
 from pipeline.models.neural.training import Training

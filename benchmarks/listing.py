@@ -25,8 +25,8 @@ from interleave import parse_options
 
 from pipeline.collections.detect import detect
 from pipeline.collections.formats import FORMATS
+from pipeline.collections.inventory import describe_state
 from pipeline.collections.records import Options
-from pipeline.collections.watching import describe_state
 
 BATCH = 1 << 20
 """Rows that are written at once."""

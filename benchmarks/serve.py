@@ -26,7 +26,7 @@ CLIENTS, REQUESTS, DIM, VECTORS = 8, 10_000, 128, 1_000_000
 import numpy as np  # noqa: E402  after `index` has chosen the BLAS kernels
 import pyarrow as pa  # noqa: E402
 
-from pipeline.config.registry.models import model_spec  # noqa: E402
+from pipeline.config.registry import model_spec  # noqa: E402
 from pipeline.index.build import build_index  # noqa: E402
 from pipeline.index.chooser import Requirements  # noqa: E402
 from pipeline.index.vectors import ArrayVectors  # noqa: E402

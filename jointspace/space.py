@@ -14,7 +14,7 @@ from scipy import sparse
 
 from jointspace.arguments import to_count, to_rows
 from pipeline import config, runtime
-from pipeline.config.registry.models import GRID
+from pipeline.config.registry import GRID
 from pipeline.errors import InputError, UsageError
 from pipeline.metrics.ranks import count_ranks
 from pipeline.metrics.retrieval import CUTOFFS
@@ -103,7 +103,7 @@ class FittedSpace:
     @classmethod
     def load(cls, folder: str | Path) -> "FittedSpace":
         """What `save` wrote. Raises IntegrityError where it was damaged."""
-        from pipeline.config.registry.stored import restore
+        from pipeline.config.stored import restore
 
         stored = read_parameters(Path(folder) / FILE, MODEL)
         model = restore(NAME, stored.settings, stored.tensors, folder)

@@ -48,6 +48,10 @@ class Match(NamedTuple):
         """Whether it may be one photograph or another; those of one name are all meant."""
         return min(len(self.targets), len(self.spelt)) > 1
 
+    @property
+    def choice(self) -> str:
+        return f"may be {' or '.join(map(repr, self.spelt[:2]))}"
+
 
 class Readings:
     """The forms of names of photographs below the folder `root`, which may be written with or without it."""
@@ -88,6 +92,36 @@ class Readings:
             for name, forms in wanted.items():
                 if found := _first_agreeing(forms, alike[forms[-1]]):
                     yield name, found
+
+
+class Takedown:
+    """The `lines` of a takedown list; empty lines and comments (#) name nothing, but a photograph may be named so."""
+
+    def __init__(self, lines: Iterable[str], readings: Readings) -> None:
+        self.readings = readings
+        self.lines = [line for line in dict.fromkeys(lines) if line.strip()]
+        self._unmet = {line: "" for line in self.lines if not line.lstrip().startswith("#")}
+        self._forms = {readings(line)[-1]: line for line in self._unmet}
+
+    def meets(self, line: str, match: Match) -> bool:
+        """Whether the images of this match are to be taken down."""
+        if match.ambiguous:
+            self._unmet[line] = f" (it {match.choice})"
+            return False
+        self._unmet.pop(line, None)
+        return True
+
+    def names(self, name: str) -> bool:
+        """Whether a line names what is no image's name."""
+        line = self._forms.get(self.readings(name)[-1])
+        if line is None or self._unmet.get(line):
+            return False
+        self._unmet.pop(line, None)
+        return True
+
+    def unmet(self) -> list[str]:
+        """The lines that have named nothing, and why."""
+        return [f"{line!r}{why}" for line, why in self._unmet.items()]
 
 
 def describe(reading: int, count: int, of: int, what: str) -> str:

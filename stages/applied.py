@@ -10,8 +10,8 @@ import yaml
 
 from pipeline import config
 from pipeline.collections.detect import detect
-from pipeline.config.registry.stored import stored_kind
-from pipeline.config.schema.section import SPLITS, as_name
+from pipeline.config.section import SPLITS, as_name
+from pipeline.config.stored import stored_kind
 from pipeline.errors import UsageError
 from pipeline.index.build import QUERIES
 from pipeline.index.queries import QueryEncoder

@@ -8,8 +8,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from pipeline.errors import InputError
-from pipeline.evaluate.phrase_ranking import Gold
-from pipeline.evaluate.phrases import named_boxes
+from pipeline.evaluate.phrases import Gold, named_boxes
 from pipeline.images.box_formats import Matched, match_boxes
 from pipeline.images.matching import some
 from pipeline.remote.paths import place

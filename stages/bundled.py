@@ -9,8 +9,8 @@ from typing import Any
 import numpy as np
 from tqdm import tqdm
 
-from pipeline.config.registry.stored import restore
-from pipeline.config.schema.results import IndexSettings
+from pipeline.config.results import IndexSettings
+from pipeline.config.stored import restore
 from pipeline.index.build import QUERIES, SET_QUERIES, build_gallery
 from pipeline.index.chooser import Requirements
 from pipeline.index.gallery import Shortlist

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import numpy as np
 from tqdm import tqdm
 
-from pipeline.config.registry.generators import GeneratorSpec, generator_spec
+from pipeline.config.registry import GeneratorSpec, generator_spec
 from pipeline.errors import InputError, UsageError
 from pipeline.generate.beam import BeamSearch
 from pipeline.generate.corpus import Corpus, Trigram

@@ -18,8 +18,8 @@ from pipeline.storage.foreign import ForeignFeatures, Source, foreign_files, ope
 
 if TYPE_CHECKING:
     from pipeline.config import Config
-    from pipeline.config.schema.encoders import Encoder
-    from pipeline.config.schema.text_encoders import TextEncoderEntry
+    from pipeline.config.images import Encoder
+    from pipeline.config.text import TextEncoderEntry
 
 log = logging.getLogger(__name__)
 

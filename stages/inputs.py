@@ -8,7 +8,7 @@ from pipeline.run import Inputs, Outside
 
 if TYPE_CHECKING:
     from pipeline.config import Config
-    from pipeline.config.schema.variants import Model
+    from pipeline.config.models import Model
     from pipeline.run.layout import Artefact, Layout, Shards
 
 

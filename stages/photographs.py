@@ -15,7 +15,7 @@ from pipeline.storage.features import read_weights
 from stages.given import match_given
 
 if TYPE_CHECKING:
-    from pipeline.config.schema.encoders import Encoder
+    from pipeline.config.images import Encoder
     from pipeline.images.image_encoder import GivenFeatures, TrainImages
     from pipeline.images.networks import NetworkEncoder
     from pipeline.storage.parameters import Parameters

@@ -105,7 +105,7 @@ def _missing_files(run: "Run", stage: "Stage", names: Names) -> Iterator[str]:
 
 def _missing_extras(config: "Config", stage: "Stage", *names: str) -> Iterator[str]:
     """The extras that are not installed, with what needs them."""
-    from pipeline.config.registry.encoders import encoder_spec
+    from pipeline.config.registry import encoder_spec
 
     needs: dict[str, str | None] = {}
     if stage.name in ("prepare_encoder", "extract"):

@@ -18,7 +18,7 @@ DOCUMENTS = ("all", "title", "tags", "description")
 
 def read_study(run: "Run") -> "Study":
     """The stored pairs in folds, with the dev and test rows and the grids that `study` and `sweep` measure with."""
-    from pipeline.config.registry.models import model_spec
+    from pipeline.config.registry import model_spec
     from pipeline.models.linear.sets import FoldedMoments
     from pipeline.models.linear.study import Study
     from pipeline.storage.moments import PairSet
@@ -83,7 +83,7 @@ def describe_text(config: "Config") -> str:
 
 def study_keys(config: "Config") -> Mapping[str, Any]:
     """The sections that decide what is measured."""
-    from pipeline.config.registry.models import made_by
+    from pipeline.config.registry import made_by
 
     fitted = [spec.key for spec in made_by("fit") if spec.section]
     sections = {name: getattr(config, name).model_dump() for name in ("study", "transfer", "auxiliary", *fitted)}

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any, BinaryIO
 
 import numpy as np
 
-from pipeline.config.registry.stored import restore_text_encoder
+from pipeline.config.stored import restore_text_encoder
 from pipeline.errors import InputError, IntegrityError
 from pipeline.mapreduce import map_reduce
 from pipeline.models.linear.views import TextView
@@ -40,7 +40,7 @@ if TYPE_CHECKING:
     import pyarrow as pa
 
     from pipeline.config import Config
-    from pipeline.config.schema.text_encoders import TextEncoderEntry
+    from pipeline.config.text import TextEncoderEntry
     from pipeline.storage.manifest import ShardRows
 
 log = logging.getLogger(__name__)

@@ -4,7 +4,7 @@ from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any
 
-from pipeline.config.registry.stored import restore
+from pipeline.config.stored import restore
 from pipeline.run import Job, Run
 from pipeline.storage.parameters import Checkpoints
 

@@ -16,7 +16,7 @@ from made_up_settings import text_view
 from PIL import Image
 
 from pipeline.config import default_path, merge, read_mapping, validate
-from pipeline.config.registry.models import model_spec
+from pipeline.config.registry import model_spec
 from pipeline.models.linear.projection import Directions, LinearModel
 from pipeline.models.linear.views import ImageView
 from pipeline.report.photographs import ReportPicture

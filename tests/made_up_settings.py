@@ -3,14 +3,14 @@
 from collections.abc import Sequence
 from typing import Any
 
-from pipeline.config.registry.models import model_spec
-from pipeline.config.schema.models import (
+from pipeline.config.models import (
     FitSettings,
     KernelsSettings,
     TransferSettings,
     WsabieAdaGradSettings,
     WsabieSettings,
 )
+from pipeline.config.registry import model_spec
 from pipeline.models.linear.views import TextView
 
 OWN = {

@@ -11,10 +11,10 @@ import yaml
 from pages import blocks
 
 from pipeline.config import Config, default_path, load, merge, read_mapping, validate
-from pipeline.config.architectures import COMMON, DETECTORS, HIDDEN_LAYERS, WITHOUT_MAPS
+from pipeline.config.images import COMMON, DETECTORS, HIDDEN_LAYERS, WITHOUT_MAPS
 from pipeline.config.keys import OWN
 from pipeline.config.reference import default_yaml, page, rows
-from pipeline.config.registry.models import MODELS
+from pipeline.config.registry import MODELS
 from pipeline.errors import UsageError
 
 ROOT = Path(__file__).parents[1]

@@ -10,6 +10,8 @@ import pytest
 from made_up import build_bundle, make_run
 
 from pipeline.storage.shards import FEATURES, write_shard
+from stages.catalogue import COMMANDS
+from stages.reference import render
 
 ROOT = Path(__file__).parents[1]
 PROGRAMS = re.findall(r"^## (.+?)\n+```python\n(.+?)```", (ROOT / "docs" / "artefacts.md").read_text(), re.S | re.M)
@@ -33,7 +35,9 @@ def run(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 @pytest.mark.parametrize(("title", "program"), PROGRAMS, ids=[title for title, _ in PROGRAMS])
-def test_the_programs_of_the_documentation_run(run: Path, tmp_path: Path, title: str, program: str) -> None:
+def test_the_programs_of_the_documentation_run(
+    run: Path, title: str, program: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture
+) -> None:
     places = {
         "Features": "features",
         "Which": "manifest",
@@ -42,11 +46,15 @@ def test_the_programs_of_the_documentation_run(run: Path, tmp_path: Path, title:
         "Several": "several",
     }
     folder = next(run / place for first, place in places.items() if title.startswith(first))
-    (tmp_path / "program.py").write_text(program)
-    command = [sys.executable, str(tmp_path / "program.py"), str(folder)]
-    result = subprocess.run(command, capture_output=True, text=True, cwd=tmp_path)
-    assert result.returncode == 0, result.stderr
-    assert result.stdout.startswith(ANSWERS[title])
+    monkeypatch.setattr(sys, "argv", ["program.py", str(folder)])
+    exec(program, {"__name__": "__main__"})  # noqa: S102
+    assert capsys.readouterr().out.startswith(ANSWERS[title])
+
+
+def test_the_page_of_stages_is_what_its_generator_prints_and_has_every_command() -> None:
+    page = (ROOT / "docs/stages.md").read_text()
+    assert render() == page
+    assert sorted(re.findall(r"^\| `([\w-]+)`", page, flags=re.M)) == sorted(COMMANDS)
 
 
 def test_links_inside_the_documentation_lead_somewhere() -> None:
@@ -59,17 +67,8 @@ def test_the_documentation_is_a_site_without_a_broken_link(tmp_path: Path) -> No
     """Anchors too; every page is in the navigation."""
     pytest.importorskip("mkdocs", reason="the extra `docs` is not installed")
     built = tmp_path / "site"
-    command = [
-        sys.executable,
-        "-m",
-        "mkdocs",
-        "build",
-        "--strict",
-        "--config-file",
-        str(ROOT / "mkdocs.yml"),
-        "-d",
-        built,
-    ]
+    words = ["build", "--strict", "--config-file", str(ROOT / "mkdocs.yml"), "-d", str(built)]
+    command = [sys.executable, "-m", "mkdocs", *words]
     result = subprocess.run(command, capture_output=True, text=True)
     assert result.returncode == 0, result.stderr
     assert "not included in the" not in result.stderr, result.stderr

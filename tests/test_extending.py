@@ -122,21 +122,19 @@ rule count_lengths:
     shell: jointspace("count-lengths")
 """
 LINES = {
-    "pipeline/config/registry/models.py": (
+    "pipeline/config/registry.py": (
         "MODELS: tuple[ModelSpec, ...] = (\n",
         '_fitted("mirrored", "mirrored:Mirrored", grid=GRID),\n',
-    ),
-    "pipeline/config/registry/encoders.py": (
-        '_spec("pooled", "regions:PooledEncoder", reads="regions"),\n',
-        '_spec("cell-colours", "cell_colours:CellColours", section="pipeline.config.schema.images:Cells"),\n',
+        '_encoder("pooled", "regions:PooledEncoder", reads="regions"),\n',
+        '_encoder("cell-colours", "cell_colours:CellColours", section="pipeline.config.images:Cells"),\n',
     ),
     "stages/rules/results.smk": ("", RULE),
     "pipeline/images/boxes.py": ("    return known\n", HALVES, 'Propose]] = {\n', '"halves": lambda *_: halve,\n'),
-    "pipeline/config/schema/images.py": ('    proposals: Literal["boxes", ', '"halves", ', "", CELLS),
+    "pipeline/config/images.py": ('    proposals: Literal["boxes", ', '"halves", ', "l2 | (none)\"\n    )\n", CELLS),
     "pipeline/collections/formats/__init__.py": (
-        "formats import (\n", "    reds,\n", "Iterator[Record]]] = {\n", '"reds": reds.read,\n',
+        "formats import folder", ", reds", "Iterator[Record]]] = {\n", '"reds": reds.read,\n',
     ),
-    "pipeline/config/schema/collection.py": ('    format: Literal[\n        "folder", ', '"reds", '),
+    "pipeline/config/collection.py": ('    format: Literal[\n        "folder", ', '"reds", '),
 }  # fmt: skip
 """File -> what stands in it, and what is added behind that; behind nothing: at the end."""
 TINY = {

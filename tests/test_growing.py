@@ -146,5 +146,5 @@ def test_a_takedown_knows_an_image_by_any_of_its_names() -> None:
     with closing(Intake(99, takedown=["# comment", "", "images/a.jpg", "  b.jpg ", "gone.jpg", "d.jpg"])) as intake:
         intake.add(records)
         assert {what: count for what, count in intake.given.items() if count} == {"images": 1, "sentences": 1}
-        assert intake.tables.window("images", "seq", 0)["path"].to_pylist() == ["images/c.jpg"]
+        assert list(intake.tables.rows("SELECT path FROM images")) == [("images/c.jpg",)]
         assert list(intake.rejects) == [] and intake.takedown.unmet() == ["'d.jpg'"]

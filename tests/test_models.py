@@ -7,8 +7,8 @@ import pytest
 from made_up_settings import TRANSFER, make_grid, own_settings, text_view
 from scipy import sparse
 
-from pipeline.config.registry.models import MODELS, TRAININGS, made_by, model_spec
-from pipeline.config.registry.stored import restore
+from pipeline.config.registry import MODELS, TRAININGS, made_by, model_spec
+from pipeline.config.stored import restore
 from pipeline.errors import IntegrityError, UsageError
 from pipeline.metrics.ranks import count_ranks
 from pipeline.models.linear.accumulation import MomentsAccumulator

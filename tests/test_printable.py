@@ -2,16 +2,16 @@
 
 import json
 import logging
-import subprocess
 import sys
 import unicodedata
 from pathlib import Path
 
 import pytest
-from made_up import build_bundle, make_run
+from made_up import make_run
 
+from pipeline import runtime
 from pipeline.printable import printable, printable_json
-from stages.cli import OneLine
+from stages.cli import OneLine, main
 
 FOUL = "a\x1b]0;title\x07 dog\rgone\x9b2J\x7f \u202egpj.exe\u2066\u2028\n \ud800"
 """Sets a title, overwrites the line, clears the screen, turns the order of letters, and is not UTF-8."""
@@ -42,32 +42,18 @@ def test_json_means_the_same() -> None:
     assert KEPT.split()[1] in printable_json(KEPT)
 
 
-@pytest.fixture(scope="module")
-def run(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    folder = make_run(tmp_path_factory.mktemp("run"))
-    build_bundle(folder)
-    return folder
-
-
-def test_errors_and_messages_quote_what_they_were_given(run: Path, tmp_path: Path) -> None:
+def test_errors_and_messages_quote_what_they_were_given(
+    tmp_path: Path, capsys: pytest.CaptureFixture, monkeypatch: pytest.MonkeyPatch
+) -> None:
     name = "x\x1b]0;t\x07\r\x9b\u202e"
-    (tmp_path / name).write_bytes(b"left by a writer")
-    commands = [
-        ("search", "--index", run / "bundle", name),
-        ("search", "--index", tmp_path / name, "dog"),
-        ("search", "--index", run / "bundle", "--image", tmp_path / name / "photograph"),
-        ("explain", name, "--run", run),
-        ("verify", tmp_path / name),
-        (name,),
-    ]
-    code = "import sys, json; from pipeline import runtime; from stages.cli import main\n"
-    code += "runtime.configure = lambda threads: None  # which is for once in a process\n"
-    code += "for one in json.loads(sys.argv[1]):\n"
-    code += "    sys.argv = ['jointspace', *one]\n    try: main()\n    except SystemExit as end: assert end.code, one\n"
-    given = json.dumps([list(map(str, one)) for one in commands])
-    result = subprocess.run([sys.executable, "-c", code, given], capture_output=True, check=False)
-    told = result.stdout.decode() + result.stderr.decode()
-    assert result.returncode == 0, told
-    assert is_harmless(told) and told.count("\\x1b]0;t") >= len(commands), told
+    run = make_run(tmp_path / "run")
+    monkeypatch.setattr(runtime, "configure", lambda threads: None)  # which is for once in a process
+    commands = [("search", "--index", run / name, "dog"), ("explain", name, "--run", run), ("verify", run / name)]
+    for words in [*commands, (name,)]:
+        monkeypatch.setattr("sys.argv", ["jointspace", *map(str, words)])
+        with pytest.raises(SystemExit) as ended:
+            main()
+        told = "".join(capsys.readouterr())
+        assert ended.value.code and is_harmless(told) and "\\x1b]0;t" in told, told
     record = logging.LogRecord("pipeline", logging.INFO, "", 0, "%s", (FOUL,), None)
     assert is_harmless(OneLine("%(message)s").format(record)) and "\n" not in OneLine("%(message)s").format(record)

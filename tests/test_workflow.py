@@ -1,11 +1,19 @@
-"""The whole path on a tiny demo: one command, then nothing to do, then exactly what a changed key asks for."""
+"""The whole path on a tiny demo: one command, then nothing to do, then exactly what a changed key asks for; and the
+same bytes after kills, and on workers of a Dask cluster."""
 
+import base64
+import contextlib
 import json
+import os
 import re
 import shlex
 import shutil
+import signal
 import subprocess
+import time
+import zipfile
 from pathlib import Path
+from random import Random
 
 import pytest
 import warm
@@ -16,13 +24,18 @@ from workflow import (
     MINE,
     RESULTS,
     ROOT,
+    TINY,
+    command,
     faults_of,
     planned,
-    planned_by,
     printed_after_a_hard_kill,
+    result_files,
+    rules_of,
     run_tiny,
     snakemake,
-)
+)  # fmt: skip
+
+KILLS, SHARDS = 3, 4
 
 
 @pytest.fixture(scope="module")
@@ -99,55 +112,34 @@ def test_a_second_run_does_nothing(run: Path) -> None:
     assert planned(run) == set()
 
 
+AFTER_FIT = {"embed", "fit_csls", "evaluate", "summarise", "build_index", "report"}
+
+
 @pytest.mark.parametrize(
-    ("keys", "expected"),
+    ("key", "expected"),
     [
-        (
-            ["evaluate={bootstrap: 60}", "index={recall_floor: 0.9}"],
-            {"evaluate", "summarise", "build_index", "report"},
-        ),
-        (
-            ["fit={text_ridge: [2]}"],
-            {"fit", "fit_csls", "embed", "evaluate", "summarise", "build_index", "report"},
-        ),
-        (
-            ["image_view={normalise: [l2]}"],
-            {
-                "accumulate",
-                "fit",
-                "fit_csls",
-                "embed",
-                "evaluate",
-                "summarise",
-                "build_index",
-                "report",
-            },
-        ),
-        (["extract={batch_size: 7}", "transfer={beta: [2]}"], set()),
-        (["csls={bank: 30}"], {"fit_csls", "embed", "evaluate", "summarise", "build_index", "report"}),
-        (["models=[ncca]"], {"summarise", "report"}),
+        ("evaluate={bootstrap: 60}", {"evaluate", "summarise", "report"}),
+        ("fit={text_ridge: [2]}", {"fit"} | AFTER_FIT),
+        ("image_view={normalise: [l2]}", {"accumulate", "fit"} | AFTER_FIT),
+        ("extract={batch_size: 7}", set()),
+        ("csls={bank: 30}", AFTER_FIT),
+        ("models=[ncca]", {"summarise", "report"}),
     ],
 )
-def test_a_changed_key_reruns_what_depends_on_it(run: Path, keys: list[str], expected: set[str]) -> None:
-    assert planned(run, "--config", *keys) == expected
-
-
-def copy_of_the_checkout(folder: Path) -> Path:
-    """What Snakemake and the commands need of it."""
-    for name in ("pipeline", "stages", "config", "docs/captions"):
-        shutil.copytree(ROOT / name, folder / name, ignore=shutil.ignore_patterns("__pycache__"))
-    shutil.copy(ROOT / "Snakefile", folder)
-    return folder
+def test_a_changed_key_reruns_what_depends_on_it(run: Path, key: str, expected: set[str]) -> None:
+    assert planned(run, "--config", key) == expected
 
 
 def test_a_changed_version_reruns_its_stage_and_what_depends_on_it(run: Path, tmp_path: Path) -> None:
-    copy = copy_of_the_checkout(tmp_path / "copy")
-    assert planned_by(copy, run) == set()
-    stage = copy / "stages/models/embed.py"
+    for name in ("pipeline", "stages", "config", "docs/captions"):
+        shutil.copytree(ROOT / name, tmp_path / name, ignore=shutil.ignore_patterns("__pycache__"))
+    shutil.copy(ROOT / "Snakefile", tmp_path)
+    stage = tmp_path / "stages/models/embed.py"
     text, count = re.subn(r"version=(\d+)", lambda found: f"version={int(found[1]) + 1}", stage.read_text())
     assert count == 1
     stage.write_text(text)
-    assert planned_by(copy, run) == {"embed", "fit_csls", "evaluate", "summarise", "build_index", "report"}
+    words = ["-s", tmp_path / "Snakefile", "all", "-n", "--cores", 2, "--configfile", "tiny.yaml"]
+    assert rules_of(warm.snakemake(run, *words, root=tmp_path)) == AFTER_FIT
 
 
 @pytest.mark.parametrize("key", ["fit: {dimensions: [8]}", "seed: 7"])
@@ -170,3 +162,92 @@ def test_an_ensemble_of_scaled_rows_is_refitted_from_its_members_own_rows(run: P
     members = {"ncca-refined-csls", "ncca-recurrent", "bow-csls"}
     plain = {"ncca-refined", "bow", *members, "best"}
     assert made == plain | {f"{row}-refit" for row in plain}  # but for ncca and its refit, which the run has
+
+
+@pytest.mark.slow
+def test_snakemake_reports_on_a_run(run: Path) -> None:
+    snakemake(run, "all", "--report", "report.zip", "--configfile", "tiny.yaml")
+    with zipfile.ZipFile(run / "report.zip") as archive:
+        texts = {Path(name).name: archive.read(name).decode() for name in archive.namelist()}
+    assert "ncca" in texts["summary.md"] and "What it has cost" in texts["index.html"]
+    snakemake(run, "all", "--report", "report.html", "--configfile", "tiny.yaml")
+    page = (run / "report.html").read_text()
+    for caption in ("what the best model finds", "median and mean rank of every model"):
+        assert caption in texts["report.html"] and caption in page
+    embedded = [base64.b64decode(data).decode() for data in re.findall('"data_uri": "[^,]*;base64,([^"]+)"', page)]
+    assert sorted(embedded) == sorted([texts["summary.md"], texts["index.html"]])
+    assert not re.search(r"<(?:script|img|iframe)[^>]* src=.https?:|<link[^>]* href=.https?:", page)  # nothing to fetch
+
+
+@pytest.mark.slow
+def test_a_run_that_is_killed_again_and_again_ends_with_the_same_bytes(run: Path, tmp_path: Path) -> None:
+    """Its lives end at random shares of its files; every second time its jobs live on when snakemake is killed."""
+    (tmp_path / "tiny.yaml").write_text(yaml.safe_dump(TINY))
+    rng, quiet = Random(6), {"stdout": subprocess.DEVNULL, "stderr": subprocess.DEVNULL}
+    count = int((run / "count").read_text())
+    for number, files in enumerate(sorted(rng.sample(range(int(0.9 * count)), KILLS))):
+        whole = command("all", "--cores", "2", "--configfile", "tiny.yaml")
+        process = subprocess.Popen(whole, cwd=tmp_path, env=environment(), start_new_session=True, **quiet)
+        while len(result_files(tmp_path)) < files and process.poll() is None:
+            time.sleep(0.05)
+        time.sleep(rng.uniform(0, 2))
+        assert process.poll() is None, "the run must be killed while it is under way"
+        os.kill(process.pid, signal.SIGKILL)
+        if number % 2 == 0:
+            os.killpg(process.pid, signal.SIGKILL)
+        process.wait()
+        wait_for_orphans(process.pid)
+        snakemake(tmp_path, "--unlock", "--configfile", "tiny.yaml")
+        assert {fault.reason.split(":")[0] for fault in faults_of(tmp_path)} <= {"uncommitted", "missing", "mixed"}
+    snakemake(tmp_path, "all", "--configfile", "tiny.yaml")
+    assert not faults_of(tmp_path)
+    ours, theirs = (result_files(folder) for folder in (tmp_path, run))
+    assert len(ours) == count
+    different = [name for name, path in ours.items() if path.read_bytes() != theirs[name].read_bytes()]
+    assert different == ["manifest/manifest.json"]  # which names the folder that it lies in
+
+
+@pytest.mark.slow
+def test_two_workers_of_a_cluster_of_which_one_is_killed_make_the_same_bytes(run: Path, tmp_path: Path) -> None:
+    """Every job over shards on a Dask cluster of its own; a worker dies when the first shard of features is there."""
+    pytest.importorskip("distributed")
+    (tmp_path / "tiny.yaml").write_text(yaml.safe_dump({**TINY, "scheduler": "local", "cluster": {"workers": 2}}))
+    with (tmp_path / "output").open("w") as output:
+        whole = command("all", "--cores", "2", "--configfile", "tiny.yaml")
+        process = subprocess.Popen(whole, cwd=tmp_path, env=environment(), stdout=output, stderr=output)
+        kept = kill_a_worker(process, "extract", tmp_path / RESULTS / "features/squeezenet-untrained")
+        assert process.wait(timeout=900) == 0, (tmp_path / "output").read_text()[-6000:]
+    assert {path: path.stat().st_mtime_ns for path in kept} == kept, "a whole shard was made again"
+    assert "Restarting worker" in (tmp_path / "output").read_text() and not faults_of(tmp_path)
+    ours, theirs = (result_files(folder) for folder in (tmp_path, run))
+    different = [name for name, path in ours.items() if path.read_bytes() != theirs[name].read_bytes()]
+    assert ours.keys() == theirs.keys()
+    assert sorted(different) == ["config.yaml", "manifest/manifest.json"]  # which name the scheduler and the folder
+
+
+def kill_a_worker(process: subprocess.Popen, stage: str, folder: Path) -> dict[Path, int]:
+    """Kill a worker of the command `stage` as soon as `folder` has a shard; which shards it had then, and their times.
+
+    One at least is missing then, which a worker is making.
+    """
+    import psutil
+
+    while not (kept := {path: path.stat().st_mtime_ns for path in folder.glob("shard-*.h5.json")}):
+        assert process.poll() is None, "the run ends too early"
+        time.sleep(0.02)
+    assert len(kept) < SHARDS, "too late"
+    (job,) = (one for one in psutil.Process(process.pid).children(recursive=True) if stage in one.cmdline())
+    workers = [one for one in job.children() if any("spawn_main" in word for word in one.cmdline())]
+    assert len(workers) == 2
+    workers[0].kill()
+    return kept
+
+
+def wait_for_orphans(group: int) -> None:
+    """Until no process of a process group is left."""
+    deadline = time.monotonic() + 120
+    with contextlib.suppress(ProcessLookupError):
+        while time.monotonic() < deadline:
+            os.killpg(group, 0)
+            time.sleep(0.1)
+        pytest.fail("the jobs of a killed snakemake do not end")

@@ -47,8 +47,8 @@ TIMED = ("index", "report", "benchmarks", "logs", "study", "photographs")
 """Of a run: what holds measured times, what shows them, and what only some tests make."""
 
 
-def command(*arguments: str, root: Path = ROOT) -> list[str]:
-    return [sys.executable, "-m", "snakemake", "-s", str(root / "Snakefile"), *arguments]
+def command(*arguments: str) -> list[str]:
+    return [sys.executable, "-m", "snakemake", "-s", str(ROOT / "Snakefile"), *arguments]
 
 
 def snakemake(folder: Path, *arguments: str, check: bool = True) -> subprocess.CompletedProcess:
@@ -66,13 +66,6 @@ def run_as_printed(folder: Path, *arguments: str, check: bool = True) -> subproc
 def planned(folder: Path, *arguments: str) -> set[str]:
     """The rules that a dry run would run."""
     return rules_of(snakemake(folder, "all", "-n", "--configfile", "tiny.yaml", *arguments))
-
-
-def planned_by(root: Path, folder: Path) -> set[str]:
-    """The same by the checkout `root`."""
-    given = command("all", "-n", "--cores", "2", "--configfile", "tiny.yaml", root=root)
-    theirs = {**environment(), "PYTHONPATH": str(root)}
-    return rules_of(subprocess.run(given, cwd=folder, env=theirs, capture_output=True, text=True, timeout=900))
 
 
 def rules_of(dry_run: subprocess.CompletedProcess) -> set[str]:

@@ -1,260 +1,277 @@
 """The second half of ingest: which images can be used, and the tables of a manifest.
 
 Everything is either kept, rejected with a reason, or a duplicate. Of images with the same bytes the first is kept, and
-with it the sentences of the others that it has not. What else belongs to an image shares its fate. Images are settled
-some thousand at a time, each time with what belongs to them, so that nothing here grows with the collection.
+with it the sentences of the others that it has not. What else belongs to an image shares its fate.
 """
 
 from collections import Counter
-from collections.abc import Iterable, Iterator, Mapping
-from dataclasses import dataclass
+from collections.abc import Iterable, Iterator
 from typing import Any
 
 import numpy as np
 import pyarrow as pa
-import pyarrow.compute as pc
 
-from pipeline.collections import annotations
-from pipeline.collections.annotations import IMAGE_DUPLICATE, IMAGE_REJECTED, Belongings, Images, are_none
-from pipeline.collections.collection import Collection, Summaries
+from pipeline.collections.collection import Collection, SplitSummary
 from pipeline.collections.intake import LARGEST_NUMBER, Intake
-from pipeline.collections.ownership import ORDER, OWNERS, find_owners
-from pipeline.collections.records import DIVIDED, Reject
-from pipeline.collections.reject_table import BOXES, DOCUMENTS, FAULTY, SENTENCES, UNUSABLE, to_bytes, to_text
-from pipeline.collections.splits import Division, place
-from pipeline.config.schema.section import SPLITS
-from pipeline.disk_tables import WINDOW
+from pipeline.collections.records import DIVIDED
+from pipeline.collections.rejects import BOXES, DOCUMENTS, FAULTY, SENTENCES, UNUSABLE
+from pipeline.collections.tables import to_text
+from pipeline.config.section import SPLITS
 from pipeline.workers import Failure
 
 DUPLICATE = "duplicate"  # first word of the reason to leave out any duplicate
-OWNED = {
-    "sentences": (annotations.sentences, SENTENCES),
-    "documents": (annotations.documents, DOCUMENTS),
-    "boxes": (annotations.boxes, BOXES),
-}
-"""How each is settled, and its stage among the rejects."""
-MADE = {
-    "placed": pa.schema([("seq", pa.int64()), ("asked", pa.string()), ("split", pa.string())]),
-    "outcomes": pa.schema(
-        [("seq", pa.int64()), ("width", pa.int32()), ("height", pa.int32())]
-        + [("sha256", pa.string()), ("failure", pa.binary())]
-    ),
-    "duplicates": pa.schema([("seq", pa.int64()), ("original", pa.string())]),
-}
-"""The split of each image according to the collection, and the actual one; what its inspection gave; the images whose
-bytes are those of one before, and the name of the first of these."""
+OUTCOMES = pa.schema(
+    [("seq", pa.int64()), ("width", pa.int32()), ("height", pa.int32()), ("sha256", pa.string())]
+    + [("failure", pa.string())]
+)
+"""What the inspection of an image gave."""
+WINDOW = 1 << 15
+"""Images of which the rows of all tables are in memory together."""
+MOST_HELD_OUT = 1000
 
+PLACE = f"""
+    CREATE TABLE placed AS
+    WITH known AS (
+        SELECT seq, split, fault IS NULL AS usable,
+            seq IN (SELECT owner FROM sentences) AS said, seq IN (SELECT owner FROM documents) AS documented
+        FROM images
+    ), numbered AS (
+        SELECT seq, row_number() OVER (ORDER BY seq) - 1 AS number FROM known
+        WHERE split = '{DIVIDED}' AND usable AND said
+        AND NOT EXISTS (FROM images WHERE split IN ('dev', 'test'))
+    ), divided AS (
+        SELECT known.*, CASE
+            WHEN split IS DISTINCT FROM '{DIVIDED}' THEN split
+            WHEN usable AND NOT said AND documented THEN 'weak'
+            WHEN usable AND NOT said THEN 'gallery'
+            WHEN number < {10 * MOST_HELD_OUT} AND number % 10 = 4 THEN 'dev'
+            WHEN number < {10 * MOST_HELD_OUT} AND number % 10 = 9 THEN 'test'
+            ELSE 'train' END AS asked
+        FROM known LEFT JOIN numbered USING (seq)
+    )
+    SELECT seq, usable, split = '{DIVIDED}' AS drawn, asked,
+        CASE WHEN usable AND NOT said AND NOT (asked = 'weak' AND documented) THEN 'gallery' ELSE asked END AS split
+    FROM divided
+"""
+"""The split of each image according to the collection (`asked`), and the actual one. Where the collection divides its
+images itself, all that it puts nowhere are for training. Else, of every ten usable images in order, the fifth goes to
+dev and the tenth to test, so that images added at the end change nothing. An image without a sentence is kept, too: in
+`weak` if it has a document and the collection names no other split, else in `gallery`."""
 
+TWINS = """
+    CREATE TABLE twins AS SELECT seq, original FROM (
+        SELECT seq, min(seq) OVER (PARTITION BY sha256) AS original FROM outcomes WHERE sha256 IS NOT NULL
+    ) WHERE original < seq
+"""
+"""Images whose bytes are those of one before: the same bytes have the same hash."""
 SPLIT_OF_COPY = """
     UPDATE placed SET asked = copy.asked, split = copy.split FROM (
-        SELECT twins.owner, arg_min(placed.asked, twins.seq) AS asked, arg_min(placed.split, twins.seq) AS split
+        SELECT twins.original, arg_min(placed.asked, twins.seq) AS asked, arg_min(placed.split, twins.seq) AS split
         FROM twins JOIN placed ON placed.seq = twins.seq
-        WHERE twins.seq IN (SELECT owner FROM sentences) GROUP BY twins.owner
+        WHERE twins.seq IN (SELECT owner FROM sentences) GROUP BY twins.original
     ) AS copy
-    WHERE placed.seq = copy.owner AND placed.seq NOT IN (SELECT owner FROM sentences)
+    WHERE placed.seq = copy.original AND placed.seq NOT IN (SELECT owner FROM sentences)
 """
+"""The split of an image without sentences whose copy has some."""
 SENTENCES_OF_COPY = f"""
-    UPDATE sentences SET owner = moved.owner, number = moved.number FROM (
-        SELECT said.seq, twins.owner, {LARGEST_NUMBER + 1} + said.seq AS number
+    UPDATE sentences SET owner = moved.original, number = moved.number FROM (
+        SELECT said.seq, twins.original, {LARGEST_NUMBER + 1} + said.seq AS number
         FROM sentences AS said JOIN twins ON said.owner = twins.seq
-        WHERE NOT EXISTS (FROM sentences AS before WHERE before.owner = twins.owner AND before.text = said.text)
-        QUALIFY row_number() OVER (PARTITION BY twins.owner, said.text ORDER BY said.seq) = 1
+        WHERE NOT EXISTS (FROM sentences AS before WHERE before.owner = twins.original AND before.text = said.text)
+        QUALIFY row_number() OVER (PARTITION BY twins.original, said.text ORDER BY said.seq) = 1
     ) AS moved
     WHERE sentences.seq = moved.seq
 """
-"""What `_share_sentences` changes: the split of an image without sentences whose copy has some, and the owner of
-sentences; their numbers come after all that a collection gives."""
-
-
-@dataclass(frozen=True)
-class _Settled:
-    """Some images in order: their rows of the tables `given` and `placed`, the `reasons` why each is left out (n,) or
-    None, their sha256, and `owned` by table with the rows that are given (`belongings`) and what became of them."""
-
-    given: pa.Table
-    placed: pa.Table
-    images: Images
-    reasons: np.ndarray
-    sha256: np.ndarray
-    belongings: dict[str, pa.Table]
-    owned: dict[str, Belongings]
-
-    @property
-    def kept(self) -> np.ndarray:
-        return np.flatnonzero(are_none(self.reasons))
+"""The owner of sentences that only a copy has; their numbers come after all that a collection gives."""
+JUDGE = f"""
+    CREATE TABLE judged AS
+    WITH named AS (SELECT seq, path || coalesce('/' || member, '') AS name FROM images),
+    reasons AS (
+        SELECT images.seq, coalesce(
+            fault, failure, CASE WHEN first.seq IS NOT NULL THEN '{DUPLICATE}: the same bytes as ' || first.name END
+        ) AS reason, asked, placed.split, drawn, width, height, sha256
+        FROM images JOIN placed USING (seq) LEFT JOIN outcomes USING (seq) LEFT JOIN twins USING (seq)
+        LEFT JOIN named AS first ON first.seq = twins.original
+    )
+    SELECT seq, reason, asked, split, drawn, width, height, sha256,
+        CASE WHEN reason LIKE '{DUPLICATE}%' THEN 'duplicate image' WHEN reason IS NOT NULL THEN 'image rejected' END
+            AS fate,
+        CASE WHEN reason IS NULL THEN row_number() OVER (PARTITION BY reason IS NULL ORDER BY seq) - 1 END AS image_id
+    FROM reasons
+"""
+"""For each image its split, the `reason` to leave it out, or its `image_id`, and the `fate` of what belongs to it."""
+KEEP_IMAGES = """
+    CREATE TABLE kept_images AS
+    SELECT image_id, path, member, "offset", size, judged.split, width, height, sha256, packed
+    FROM judged JOIN images USING (seq)
+    LEFT JOIN own_columns ON own_columns.owner = judged.seq
+    WHERE image_id IS NOT NULL ORDER BY image_id
+"""
+REJECT_IMAGES = f"""
+    INSERT INTO rejects SELECT
+        seq + CASE WHEN fault IS NULL THEN {UNUSABLE} ELSE {FAULTY} END, 'images', reason, NULL,
+        CASE WHEN fault IS NULL THEN encode(path || coalesce('/' || member, '')) ELSE file END,
+        CASE WHEN fault IS NOT NULL THEN "row" END
+    FROM judged JOIN images USING (seq) WHERE reason IS NOT NULL
+"""
+"""A rejected image is listed under its own name, or under its row in a list if that is at fault."""
+SUMMARISE = f"""
+    WITH told AS (
+        SELECT seq, file, reason, reason IS NULL AS used, split,
+            -- No list asks for dev or test where images were drawn: these may be without them.
+            CASE WHEN drawn AND reason IS NOT NULL AND asked <> 'train' THEN '' ELSE asked END AS asked
+        FROM judged JOIN (SELECT seq, file FROM images) USING (seq)
+    ), counted AS (
+        SELECT name, told.*, asked = name AS given, used AND split = name AS kept,
+            asked = name AND used AND split <> name AS silent
+        FROM (SELECT unnest({list(SPLITS)}) AS name) JOIN told ON asked = name OR (used AND split = name)
+    )
+    SELECT name, count(*) FILTER (given), count(*) FILTER (kept), count(*) FILTER (silent), first(file ORDER BY seq),
+        first(CASE WHEN silent THEN 'no sentence' ELSE reason END ORDER BY seq)
+    FROM counted GROUP BY name
+"""
+JUDGE_OWNED = {
+    "sentences": (
+        SENTENCES,
+        "number, seq",
+        """WITH repeated AS (
+            SELECT seq FROM sentences QUALIFY row_number() OVER (PARTITION BY owner, number ORDER BY seq) > 1
+        ) SELECT seq, file, "row", image_id, number, text, coalesce(fate, CASE WHEN seq IN (FROM repeated)
+            THEN 'repeated: this image has another sentence of this number' END) AS reason""",
+    ),
+    "documents": (
+        DOCUMENTS,
+        "seq",
+        """WITH repeated AS (
+            SELECT seq FROM documents QUALIFY row_number() OVER (PARTITION BY owner ORDER BY seq) > 1
+        ) SELECT seq, file, "row", image_id, title, tags, description, coalesce(fate, CASE WHEN seq IN (FROM repeated)
+            THEN 'repeated: this image has another document' END) AS reason""",
+    ),
+    "boxes": (
+        BOXES,
+        "seq",
+        f"""SELECT seq, file, "row", image_id, label, score,
+            TRY_CAST(greatest(least(x1, width), 0) AS FLOAT) AS left_x,
+            TRY_CAST(greatest(least(y1, height), 0) AS FLOAT) AS top_y,
+            TRY_CAST(greatest(least(x2, width), 0) AS FLOAT) AS right_x,
+            TRY_CAST(greatest(least(y2, height), 0) AS FLOAT) AS bottom_y,
+            coalesce(fate, CASE
+                WHEN NOT (isfinite(x1) AND isfinite(y1) AND isfinite(x2) AND isfinite(y2)
+                    AND abs(score) <= {np.finfo(np.float32).max}::DOUBLE) THEN 'not finite'
+                WHEN x2 <= x1 OR y2 <= y1 THEN 'no area: x2 and y2 must exceed x1 and y1'
+                WHEN right_x <= left_x OR bottom_y <= top_y THEN 'outside of the image'
+            END) AS reason""",
+    ),
+}
+"""What belongs to images, its place among the rejects, its order within an image, and the `reason` to leave each out.
+Of two sentences of an image with the same number, and of two documents, the first counts; boxes are clipped."""
+COLUMNS = {
+    "sentences": "image_id, text",
+    "documents": "image_id, title, tags, description",
+    "boxes": "image_id, left_x AS x1, top_y AS y1, right_x AS x2, bottom_y AS y2, score::FLOAT AS score, label",
+}
 
 
 class Assembly:
     """Images between intake and manifest: inspect those at `locations()`, then pass the outcomes to `collect`."""
 
     def __init__(self, intake: Intake) -> None:
-        self._intake, self._tables = intake, intake.tables
-        for name, schema in MADE.items():
-            self._tables.create(name, schema)
-        self._counts: Counter[str] = Counter()
-        self._read_as: Counter[str] = Counter()
-        self._place()
-
-    @property
-    def splits(self) -> dict[str, int]:
+        self._intake = intake
+        self._tables = intake.tables
+        self._tables.create("outcomes", OUTCOMES)
+        self._tables.run(PLACE)
+        counts = dict(self._tables.rows("SELECT split, count(*) FROM placed WHERE usable GROUP BY split"))
+        self.splits = {split: counts[split] for split in SPLITS if split in counts}
         """Split -> its images, if all of them turn out to be usable."""
-        return {split: self._counts[split] for split in SPLITS if self._counts[split]}
 
     def __len__(self) -> int:
-        return self._counts.total()
+        return sum(self.splits.values())
 
     def locations(self) -> Iterator[tuple[str, int | None, int | None]]:
         """Path, offset and size of each image to inspect."""
-        for _, given in self._tables.windows("images", "seq"):
-            wanted = given.filter(given["fault"].is_null())
-            yield from zip(*(wanted[name].to_pylist() for name in ("path", "offset", "size")), strict=True)
+        return self._tables.rows('SELECT path, "offset", size FROM images WHERE fault IS NULL ORDER BY seq')
 
     def collect(self, outcomes: Iterable[Any]) -> Collection:
         """The collection, given an Inspection or a Failure for each of `locations()`."""
-        for seq, outcome in zip(self._wanted(), outcomes, strict=True):
+        read_as: Counter[str] = Counter()
+        wanted = self._tables.rows("SELECT seq FROM images WHERE fault IS NULL ORDER BY seq")
+        for (seq,), outcome in zip(wanted, outcomes, strict=True):
             if isinstance(outcome, Failure):
-                self._tables.append("outcomes", (seq, None, None, None, to_bytes(outcome.reason)))
+                reason = outcome.reason.encode("utf-8", "backslashreplace").decode()
+                self._tables.append("outcomes", (seq, None, None, None, reason))
             else:
                 self._tables.append("outcomes", (seq, outcome.width, outcome.height, outcome.sha256, None))
-                self._read_as.update(outcome.notes)
-        self._find_duplicates()
-        shared = self._share_sentences()
-        kept, summaries, tars = Counter(images=0, **dict.fromkeys(OWNED, 0)), Summaries(), set()
-        for settled in self._settle():
-            self._list_rejects(settled)
-            used = are_none(settled.reasons)
-            asked, split = (to_objects(settled.placed[name]) for name in ("asked", "split"))
-            drawn = to_objects(settled.given["split"]) == DIVIDED
-            asked[drawn & ~used & (asked != "train")] = ""  # no list asks for dev or test, which may be without it
-            summaries.add(asked, split, settled.reasons, settled.given["file"])
-            kept["images"] += int(used.sum())
-            kept.update({what: belongings.kept.num_rows for what, belongings in settled.owned.items()})
-            in_tars = settled.given.filter(pa.array(used)).filter(pc.field("offset").is_valid())
-            tars.update(in_tars["path"].unique().to_pylist())
-        left_out, counts = self._intake.rejects.summarise(not kept["images"]), {}
-        for what, number in kept.items():
+                read_as.update(outcome.notes)
+        self._tables.run(TWINS)
+        self._tables.run(SPLIT_OF_COPY)
+        shared = self._tables.run(SENTENCES_OF_COPY)
+        self._tables.run(JUDGE)
+        counts_kept = {"images": self._tables.run(KEEP_IMAGES)}
+        self._tables.run(REJECT_IMAGES)
+        splits = {
+            name: SplitSummary(given, kept, silent, to_text(file), reason)
+            for name, given, kept, silent, file, reason in self._tables.rows(SUMMARISE)
+        }
+        for what in JUDGE_OWNED:
+            counts_kept[what] = self._keep(what)
+        tars = self._tables.rows('SELECT DISTINCT path FROM kept_images WHERE "offset" IS NOT NULL')
+        left_out = self._intake.rejects.summarise(not counts_kept["images"])
+        counts = {}
+        for what, number in counts_kept.items():
             twice = left_out.of(what, DUPLICATE)
             fates = {"kept": number, "rejected": left_out.of(what, "") - twice, "duplicate": twice}
             counts[what] = {"given": self._intake.given[what], **fates}
-        notes = [f"{count} images {note}" for note, count in self._read_as.most_common()]
-        notes += [*self._intake.naming.notes, *self._intake.own.describe()]
+        notes = [f"{count} images {note}" for note, count in read_as.most_common()]
+        notes += [*self._intake.notes, *self._intake.own.describe()]
         if shared:
             notes.append(f"{shared} sentences of exact copies are kept, with the photograph of which they are copies")
-        return Collection(self._parts, self._intake.rejects, left_out, counts, summaries.by_split(), tars, notes)
+        return Collection(
+            self._parts,
+            self._intake.rejects,
+            left_out,
+            counts,
+            {split: splits[split] for split in SPLITS if split in splits},
+            {path for (path,) in tars},
+            notes,
+        )
 
-    def _find_duplicates(self) -> None:
-        """Fill the table `duplicates`: the same bytes have the same hash."""
-        hashes = "SELECT sha256, seq, true AS image FROM outcomes WHERE sha256 IS NOT NULL"
-        rows = self._tables.together(hashes, "sha256", "seq") if self._tables.has_rows("outcomes") else ()
-        self._tables.create("twins", OWNERS)
-        for found in find_owners(rows):
-            self._tables.insert("twins", found.filter(pc.less(found["owner"], found["seq"])))
-        self._tables.sort("twins", ("owner",))
-        for first, twins in self._tables.windows("twins", "owner"):
-            images = self._tables.window("images", "seq", first)
-            originals = images.take(np.searchsorted(images["seq"], twins["owner"].to_numpy())).to_pylist()
-            names = pa.array(map(_name, originals), pa.string())
-            self._tables.insert("duplicates", pa.table([twins["seq"], names], schema=MADE["duplicates"]))
-        self._tables.sort("duplicates", ("seq",))
-
-    def _share_sentences(self) -> int:
-        """Give the first of some images with the same bytes the sentences of the others that it has not, and where it
-        had none, their split; returns the number of these sentences."""
-        if not (self._tables.has_rows("twins") and self._tables.has_rows("sentences")):
-            return 0
-        self._tables.update(SPLIT_OF_COPY)
-        return self._tables.update(SENTENCES_OF_COPY)
-
-    def _place(self) -> None:
-        """Fill the table `placed`."""
-        held_out = "SELECT 1 FROM images WHERE split IN ('dev', 'test') LIMIT 1"
-        division = Division(self._tables.has_rows("images") and len(self._tables.ask(held_out)) > 0)
-        for first, given in self._tables.windows("images", "seq"):
-            has = {
-                what: np.isin(given["seq"], self._tables.window(what, "owner", first)["owner"])
-                for what in ("sentences", "documents")
-            }
-            usable = given["fault"].is_null().to_numpy()
-            asked, split = place(division, to_objects(given["split"]), usable, has["sentences"], has["documents"])
-            self._counts.update(split[usable])
-            columns = [given["seq"], pa.array(asked, pa.string()), pa.array(split, pa.string())]
-            self._tables.insert("placed", pa.table(columns, schema=MADE["placed"]))
-
-    def _wanted(self) -> Iterator[int]:
-        """The numbers of the images at `locations()`."""
-        for _, given in self._tables.windows("images", "seq"):
-            yield from given["seq"].filter(given["fault"].is_null()).to_pylist()
-
-    def _settle(self) -> Iterator[_Settled]:
-        """All images, some thousand at a time, and what belongs to them."""
-        count = 0
-        for first, given in self._tables.windows("images", "seq"):
-            owners, reasons = given["seq"].to_numpy(), to_objects(given["fault"])
-            wanted, outcomes = are_none(reasons), self._tables.window("outcomes", "seq", first)
-            reasons[wanted] = [reason and to_text(reason) for reason in outcomes["failure"].to_pylist()]
-            for again in self._tables.window("duplicates", "seq", first).to_pylist():
-                same = f"{DUPLICATE}: the same bytes as {again['original']}"
-                reasons[np.searchsorted(owners, again["seq"])] = same
-            sizes, sha256 = np.zeros((len(owners), 2), np.int32), np.full(len(owners), None, object)
-            sizes[wanted] = np.stack([outcomes[side].fill_null(0).to_numpy() for side in ("width", "height")], axis=1)
-            sha256[wanted] = to_objects(outcomes["sha256"])
-            ids = np.full(len(owners), -1)
-            kept = are_none(reasons)
-            ids[kept] = count + np.arange(kept.sum())
-            count += kept.sum()
-            fates = [r and (IMAGE_DUPLICATE if r.startswith(DUPLICATE) else IMAGE_REJECTED) for r in reasons]
-            images = Images(owners, ids, sizes, np.array(fates, dtype=object))
-            belongings = {what: self._tables.window(what, "owner", first, ORDER[what]) for what in OWNED}
-            owned = {what: OWNED[what][0](rows, images) for what, rows in belongings.items()}
-            yield _Settled(
-                given, self._tables.window("placed", "seq", first), images, reasons, sha256, belongings, owned
-            )
+    def _keep(self, what: str) -> int:
+        """Make the table of what is kept of a kind, in the manifest's order, and list the rest; returns its rows."""
+        place, order, judge = JUDGE_OWNED[what]
+        self._tables.run(
+            f"CREATE VIEW judged_{what} AS {judge} FROM {what} JOIN (SELECT seq AS owner, image_id, fate, width, height"
+            " FROM judged) USING (owner)"
+        )
+        self._tables.run(
+            f"""INSERT INTO rejects SELECT {place} + seq, '{what}', reason, NULL, file, "row" FROM judged_{what}
+            WHERE reason IS NOT NULL"""
+        )
+        return self._tables.run(
+            f"CREATE TABLE kept_{what} AS SELECT {COLUMNS[what]}, {order} FROM judged_{what} WHERE reason IS NULL"
+            f" ORDER BY image_id, {order}"
+        )
 
     def _parts(self) -> Iterator[dict[str, pa.Table]]:
         """The tables of the manifest, in parts."""
         count = 0
-        for settled in self._settle():
-            tables = {what: belongings.kept for what, belongings in settled.owned.items()}
-            sentence_id = count + np.arange(len(tables["sentences"]))
+        for first in range(0, max(1, self._tables.value("SELECT count(*) FROM kept_images")), WINDOW):
+            part = {
+                what: self._tables.fetch(
+                    f"SELECT * EXCLUDE ({order}) FROM kept_{what} WHERE image_id >= ? AND image_id < ?"
+                    f" ORDER BY image_id, {order}",
+                    first,
+                    first + WINDOW,
+                )
+                for what, (_, order, _) in JUDGE_OWNED.items()
+            }
+            images = self._tables.fetch(
+                "FROM kept_images WHERE image_id >= ? AND image_id < ? ORDER BY image_id", first, first + WINDOW
+            )
+            sentence_id = count + np.arange(len(part["sentences"]))
             count += len(sentence_id)
-            tables["sentences"] = tables["sentences"].add_column(0, "sentence_id", pa.array(sentence_id))
-            yield {"images": self._kept_images(settled), **tables}
-
-    def _kept_images(self, settled: _Settled) -> pa.Table:
-        rows, owners = settled.kept, settled.images.owners
-        said = self._tables.window("own", "owner", int(owners[0]) // WINDOW * WINDOW, ("place",))
-        own = self._intake.own.restore(owners, said).take(rows)
-        width, height = settled.images.sizes[rows].T
-        columns = {
-            "image_id": settled.images.ids[rows],
-            **{name: settled.given[name].take(rows) for name in ("path", "member", "offset", "size")},
-            "split": settled.placed["split"].take(rows),
-            "width": width,
-            "height": height,
-            "sha256": pa.array(settled.sha256[rows], pa.string()),
-        }
-        return pa.table({**columns, **{name: own[name] for name in own.column_names}})
-
-    def _list_rejects(self, settled: _Settled) -> None:
-        """A rejected image is listed under its own name, or under its row in a list if that is at fault."""
-        left_out = settled.given.take(np.flatnonzero(~are_none(settled.reasons))).to_pylist()
-        for image, reason in zip(left_out, settled.reasons[~are_none(settled.reasons)], strict=True):
-            faulty = image["fault"] is not None
-            file, row = (to_text(image["file"]), image["row"]) if faulty else (_name(image), None)
-            self._reject(image["seq"], FAULTY if faulty else UNUSABLE, file, row, "images", reason)
-        for what, (_, stage) in OWNED.items():
-            left_out = ~are_none(settled.owned[what].reasons)
-            rows = settled.belongings[what].take(np.flatnonzero(left_out))
-            for row, reason in zip(rows.to_pylist(), settled.owned[what].reasons[left_out], strict=True):
-                self._reject(row["seq"], stage, to_text(row["file"]), row["row"], what, reason)
-
-    def _reject(self, seq: int, stage: int, *reject: Any) -> None:
-        self._intake.rejects.add(seq, Reject(*reject), stage=stage)
-
-
-def _name(image: Mapping[str, Any]) -> str:
-    return image["path"] if image["member"] is None else f"{image['path']}/{image['member']}"
-
-
-def to_objects(column: pa.ChunkedArray) -> np.ndarray:
-    return np.array(column.to_pylist(), dtype=object)
+            part["sentences"] = part["sentences"].add_column(0, "sentence_id", pa.array(sentence_id))
+            own = self._intake.own.table(images["packed"].to_pylist())
+            images = images.drop_columns("packed")
+            for field in own.schema:
+                images = images.append_column(field, own[field.name])
+            yield {"images": images, **part}

@@ -4,13 +4,10 @@ from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence, Set
 from dataclasses import dataclass
 
-import numpy as np
 import pyarrow as pa
 
-from pipeline.collections.annotations import are_none
 from pipeline.collections.records import Reject
-from pipeline.collections.reject_table import RejectSummary, to_text
-from pipeline.config.schema.section import SPLITS
+from pipeline.collections.rejects import RejectSummary
 from pipeline.errors import InputError, RejectLimitError
 
 HARMLESS = ("empty", "duplicate")
@@ -27,30 +24,6 @@ class SplitSummary:
     silent: int
     file: str
     reason: str | None
-
-
-class Summaries:
-    """A SplitSummary of each split, of images that are added in order."""
-
-    def __init__(self) -> None:
-        self._found: dict[str, SplitSummary] = {}
-
-    def add(self, asked: np.ndarray, splits: np.ndarray, reasons: np.ndarray, files: pa.ChunkedArray) -> None:
-        """Of some images (n,) the split according to the collection, the actual one, why it is left out (None: it is
-        not), and the file that names it."""
-        used = are_none(reasons)
-        for split in SPLITS:
-            given, kept = asked == split, used & (splits == split)
-            if len(rows := np.flatnonzero(given | kept)):
-                silent = given & used & (splits != split)
-                reason = "no sentence" if silent[rows[0]] else reasons[rows[0]]
-                first = SplitSummary(0, 0, 0, to_text(files[int(rows[0])].as_py()), reason)
-                old = self._found.get(split, first)
-                counts = (old.given + int(given.sum()), old.kept + int(kept.sum()), old.silent + int(silent.sum()))
-                self._found[split] = SplitSummary(*counts, old.file, old.reason)
-
-    def by_split(self) -> dict[str, SplitSummary]:
-        return {split: self._found[split] for split in SPLITS if split in self._found}
 
 
 @dataclass(frozen=True)

@@ -9,8 +9,8 @@ from dataclasses import dataclass, field, replace
 from itertools import islice
 from pathlib import Path
 
+from pipeline.collections.files import LIST_SUFFIXES, CollectionFolder, is_image
 from pipeline.collections.formats import FORMATS, NAMED, rows
-from pipeline.collections.formats.files import LIST_SUFFIXES, CollectionFolder, is_image
 from pipeline.collections.formats.folder import KEYS, usual_names
 from pipeline.collections.formats.webdataset import DOCUMENT
 from pipeline.collections.records import DIVIDED, ImageRecord, Options

@@ -1,8 +1,6 @@
 """The first half of ingest: a collection's records in tables, with faults that need no look at the images.
 
-A million images bring millions of sentences, and a hundred million do not fit into memory: the tables are DuckDB's,
-which sorts and joins them on the disk. Who owns a text is therefore decided once all records are there
-(`ownership`).
+Whose a text is is decided once all records are there (`ownership`).
 """
 
 from collections import Counter
@@ -12,11 +10,10 @@ from tempfile import gettempdir
 from typing import Any
 from uuid import uuid4
 
-import numpy as np
 import pyarrow as pa
 
-from pipeline.collections.naming import ImageFiles, Naming, Takedown
-from pipeline.collections.own_columns import ROWS, OwnColumns
+from pipeline.collections.files import CollectionFolder
+from pipeline.collections.own_columns import OwnColumns
 from pipeline.collections.ownership import Ownership
 from pipeline.collections.records import (
     DIVIDED,
@@ -28,18 +25,19 @@ from pipeline.collections.records import (
     Record,
     Reject,
     SentenceRecord,
+    is_unicode,
 )
-from pipeline.collections.reject_table import LISTED, RejectTable, to_bytes
-from pipeline.config.schema.section import SPLITS
-from pipeline.disk_tables import DiskTables
-from pipeline.image_names import Readings
+from pipeline.collections.rejects import REJECTS, Rejects
+from pipeline.collections.tables import Tables, to_bytes
+from pipeline.config.section import SPLITS
+from pipeline.image_names import Readings, Takedown
 
 LARGEST_NUMBER = (1 << 31) - 1
 GIVEN = {"seq": pa.int64(), "key": pa.binary()}
 SOURCE = {"file": pa.binary(), "row": pa.int64()}
-PLACE = {"path": pa.string(), "member": pa.string(), "offset": pa.int64(), "size": pa.int64()}
+LOCATION = {"path": pa.string(), "member": pa.string(), "offset": pa.int64(), "size": pa.int64()}
 OWN_FIELDS = {
-    "images": {"implied": pa.bool_(), "there": pa.bool_(), **PLACE, "split": pa.string(), "fault": pa.string()},
+    "images": {"implied": pa.bool_(), "there": pa.bool_(), **LOCATION, "split": pa.string(), "fault": pa.string()},
     "sentences": {"fault": pa.string(), "number": pa.int64(), "text": pa.string()},
     "documents": {
         **{"implied": pa.bool_(), "fault": pa.string()},
@@ -50,37 +48,36 @@ OWN_FIELDS = {
         **dict.fromkeys(("x1", "y1", "x2", "y2", "score"), pa.float64()),
         "label": pa.string(),
     },
-    "told": {"packed": pa.string()},
+    "own_columns": {"packed": pa.string()},
 }
-SCHEMAS = {what: pa.schema([*(GIVEN | fields | SOURCE).items()]) for what, fields in OWN_FIELDS.items()}
+SCHEMAS = {what: pa.schema([*(GIVEN | fields | SOURCE).items()]) for what, fields in OWN_FIELDS.items()} | REJECTS
 """`seq` numbers all records of a collection, `file` and `row` say where one stands, `fault` why it cannot be used;
 `there` is false of an image whose file is not there under its name. An `implied` image, and the document that comes
 next, count only where the image was not named before."""
 
 
 class Intake:
-    """What a collection gives: `tables` of its images and of what they own, its `rejects` so far, and how many of each
-    kind were `given`; the user's `own` columns of the images (those `chosen`; None: all). What does not fit into memory
-    lies in the `folder`. To be closed.
+    """What a collection gives: `tables` of its images and of what they own, its `rejects` so far, how many of each kind
+    were `given`, and `notes` on how names were read; the user's `own` columns of the images (those `chosen`; None:
+    all). What exceeds `gigabytes` of memory lies in the folder `scratch`. To be closed.
 
-    Names are those of `photographs` in whatever spelling; without these, as they are given. The images that the lines
-    `takedown` name are left out with all that belongs to them, as if they had never been there: a line is an image's
-    key in the collection, its path relative to the data root, or its name in a tar shard.
+    Names are those of photographs in `folder` in whatever spelling; without it, as they are given. The images that the
+    lines `takedown` name are left out with all that belongs to them, as if they had never been there: a line is an
+    image's key in the collection, its path relative to the data root, or its name in a tar shard.
     """
 
     def __init__(
-        self, max_chars: int, chosen: Collection[str] | None = None, folder: Path | None = None,
-        photographs: ImageFiles | None = None, takedown: Iterable[str] = (),
+        self, max_chars: int, chosen: Collection[str] | None = None, scratch: Path | None = None,
+        folder: CollectionFolder | None = None, takedown: Iterable[str] = (), gigabytes: float = 1.0,
     ) -> None:  # fmt: skip
         self.max_chars = max_chars
         self.own = OwnColumns(max_chars, chosen)
         self.given: Counter[str] = Counter()
-        folder = folder or Path(gettempdir()) / f"jointspace-{uuid4().hex}"
-        self.tables = DiskTables(folder, {**SCHEMAS, **LISTED})
-        self.rejects = RejectTable(self.tables)
-        self._photographs = photographs
-        self.takedown = Takedown(takedown, photographs.readings if photographs else Readings())
-        self.naming = Naming(self.tables, photographs, self.takedown)
+        self.notes: list[str] = []
+        self.tables = Tables(scratch or Path(gettempdir()) / f"jointspace-{uuid4().hex}", SCHEMAS, gigabytes)
+        self.rejects = Rejects(self.tables)
+        self.folder = folder
+        self.takedown = Takedown(takedown, folder.readings if folder else Readings())
         self._seq = 0
 
     def add(self, records: Iterable[Record]) -> "Intake":
@@ -97,33 +94,20 @@ class Intake:
                 case BoxRecord():
                     self._add_owned("boxes", record, record[1:-2], _text_fault(record.label))
                 case ColumnsRecord():
-                    self._append("told", record, (self.own.pack(record.values),))
+                    self._append("own_columns", record, (self.own.pack(record.values),))
                 case Reject():
                     self.given[record.what] += 1
                     self.rejects.add(self._seq, record)
-        if strangers := Ownership(self.tables, self.rejects, self.given, self.naming).assign().strangers:
-            self.own.leave_out("of an unknown image", strangers)
-        self._fill_own_columns()
+        ownership = Ownership(self.tables, self.given, self.folder, self.takedown)
+        ownership.assign()
+        self.notes += ownership.notes
+        if ownership.strangers:
+            self.own.leave_out("of an unknown image", ownership.strangers)
+        self.own.see(packed for _, packed in self.tables.rows("SELECT seq, packed FROM own_columns ORDER BY seq"))
         return self
 
     def close(self) -> None:
         self.tables.close()
-
-    def _fill_own_columns(self) -> None:
-        """The table `own` (owner, place of the column, value as text) of the first that was said of each image."""
-        self.tables.create("firsts", pa.schema([("seq", pa.int64()), ("owner", pa.int64()), ("packed", pa.string())]))
-        for _, rows in self.tables.windows("told", "owner", ("seq",)):
-            owners = rows["owner"].to_numpy()
-            first = np.concatenate([np.ones(1, bool), owners[1:] != owners[:-1]])
-            self.tables.insert("firsts", rows.select(["seq", "owner", "packed"]).filter(pa.array(first)))
-        self.tables.create("own", ROWS)
-        for _, rows in self.tables.windows("firsts", "seq"):
-            for owner, packed in zip(rows["owner"].to_pylist(), rows["packed"].to_pylist(), strict=True):
-                self.own.add(owner, packed)
-            self.tables.insert("own", self.own.drain())
-        for done in ("told", "firsts"):
-            self.tables.drop(done)
-        self.tables.sort("own", ("owner", "place"))
 
     def _append(self, what: str, record: Any, fields: tuple[Any, ...]) -> None:
         self.tables.append(what, (self._seq, to_bytes(record.key), *fields, to_bytes(record.file), record.row))
@@ -131,17 +115,17 @@ class Intake:
     def _add_image(self, image: ImageRecord) -> None:
         self.given["images"] += 1
         fault = self._path_fault(image.path) or (image.member is not None and _name_fault(image.member)) or None
-        looked_at = not (self._photographs is None or image.row is None or image.member is not None or fault)
-        there = not looked_at or self._photographs.has(image.path)
-        place = (None,) * len(PLACE) if fault else (image.path, image.member, image.offset, image.size)
+        looked_at = not (self.folder is None or image.row is None or image.member is not None or fault)
+        there = not looked_at or self.folder.has(image.path)
+        location = (None,) * len(LOCATION) if fault else (image.path, image.member, image.offset, image.size)
         split = image.split if image.split in SPLITS or image.split == DIVIDED else None
         if split is None:
             fault = fault or f"unknown split {image.split!r}; there are {', '.join(SPLITS)}"
-        self._append("images", image, (image.implied, there, *place, split, fault))
+        self._append("images", image, (image.implied, there, *location, split, fault))
 
     def _path_fault(self, path: str) -> str | None:
         """An absolute path may lie inside of the collection."""
-        return _name_fault(path.lstrip("/") if self._photographs and path.startswith("/") else path)
+        return _name_fault(path.lstrip("/") if self.folder and path.startswith("/") else path)
 
     def _add_document(self, document: DocumentRecord) -> None:
         """Its fault counts only with it."""
@@ -176,23 +160,15 @@ def _text_fault(text: str, max_chars: int | None = None) -> str | None:
         return f"too long: {len(text)} characters, more than {max_chars}"
     if "\0" in text:
         return "NUL character"
-    return None if text.isascii() or _is_unicode(text) else f"{NOT_UTF8}: lone surrogate"
+    return None if text.isascii() or is_unicode(text) else f"{NOT_UTF8}: lone surrogate"
 
 
 def _name_fault(name: str) -> str | None:
     """Why `name`, relative to the root or inside a shard, must not be opened; None if it may."""
     if not name or "\0" in name:
         return f"no file name: {name!r}"
-    if not _is_unicode(name):
+    if not is_unicode(name):
         return f"{NOT_UTF8}: {name!r}"
     if name.startswith("/") or ".." in name.split("/"):
         return f"outside: {name!r} leads out of the collection; use names relative to it"
     return None
-
-
-def _is_unicode(text: str) -> bool:
-    try:
-        text.encode()
-    except UnicodeEncodeError:
-        return False
-    return True

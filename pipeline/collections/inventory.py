@@ -1,47 +1,76 @@
-"""Every file that lies in a collection, counted: it is read, or left out for a reason."""
+"""The files of a collection: their state, by which a change is noticed, and what becomes of each."""
 
+import hashlib
 import os
+from collections.abc import Mapping
 from pathlib import Path
 
-import numpy as np
 import pyarrow as pa
 
-from pipeline.collections.formats import SHARDS
-from pipeline.collections.formats.files import is_image
-from pipeline.collections.formats.remote_files import open_collection
-from pipeline.collections.ownership import NOBODY, find_owners
+from pipeline.collections.files import CollectionFolder, is_image
+from pipeline.collections.formats import NAMED, SHARDS
 from pipeline.collections.records import Options
-from pipeline.collections.watching import is_read, lists_and_shards
-from pipeline.disk_tables import DiskTables
+from pipeline.collections.remote_files import open_collection
+from pipeline.collections.tables import Tables
+from pipeline.errors import UsageError
 from pipeline.remote.paths import Place
+from pipeline.remote.scratch import Scratch
 
 UNNAMED = "photographs that no list names"
 BESIDE = "photographs beside the shards that the format reads"
-PHOTOGRAPHS = pa.schema([("seq", pa.int64()), ("path", pa.binary())])
 LONGEST_SUFFIX = 10
 """Characters; a longer one is no kind of file."""
 
 
-def count_files(root: Place, form: str, options: Options, tables: DiskTables, takedown: bool = False) -> None:
-    """Add the files below `root` to the tally of the `options`; `tables` are those of an intake, whose images are the
-    photographs that a list or the format names. Those of a `takedown` are gone from there."""
+def list_files(root: Place, form: str, given: Mapping[str, str], scratch: Scratch | None = None) -> list[Place]:
+    """The lists of a collection in the format `form`, wherever they are. `given` is collection.files; `scratch` is for
+    what is remote.
+
+    Raises UsageError as the format's reader does.
+    """
+    return _lists(open_collection(root, Options(given, {}, "train", scratch=scratch)), form) if form in NAMED else []
+
+
+def describe_state(
+    root: Place, form: str, given: Mapping[str, str], scratch: Scratch | None = None, exclude: tuple[str, ...] = ()
+) -> str:
+    """The number of a collection's files, and a digest of their names, sizes and modification times, or, of what is
+    remote, the tags that its store gives. No file is opened.
+
+    These are its photographs and lists, the texts of `text-files`, and the shards of `webdataset`, without what is left
+    out. As in `ingest`, links to folders are followed only directly under the root. Raises UsageError and
+    InputError as the format's reader does.
+    """
+    folder = open_collection(root, Options(given, {}, "train", scratch=scratch, exclude=exclude))
+    names = _lists_and_shards(folder, form, given)
+    names |= {name for name, left_out in folder.files() if not left_out and _is_read(name, form)}
+    digest = hashlib.sha256()
+    for name in sorted(names):
+        digest.update(os.fsencode(f"{name}\0{folder.state(name)}\0"))
+    return f"{len(names)} files, {digest.hexdigest()[:16]}"
+
+
+def count_files(root: Place, form: str, options: Options, tables: Tables, takedown: bool = False) -> None:
+    """Add every file below `root` to the tally of the `options`: it is read, or left out for a reason. `tables` are
+    those of an intake, whose images are the photographs that a list or the format names; those of a `takedown` are gone
+    from there."""
     folder, tally = open_collection(root, options), options.tally
-    named = lists_and_shards(folder, form, options.files)
+    named = _lists_and_shards(folder, form, options.files)
     if form in SHARDS and options.files and not any("*" in pattern for pattern in options.files.values()):
         for _ in named:  # shards by name are the collection, whatever lies beside them
             tally.add(None)
         return
-    tables.create("photographs", PHOTOGRAPHS)
-    count = 0
+    tables.create("photographs", pa.schema([("path", pa.binary())]))
     for path, reason in folder.files():
-        if reason is not None or path in named or (not is_image(path) and is_read(path, form)):
+        if reason is not None or path in named or (not is_image(path) and _is_read(path, form)):
             tally.add(reason)
         elif is_image(path) and form not in SHARDS:
-            tables.append("photographs", (count, os.fsencode(path)))
-            count += 1
+            tables.append("photographs", (os.fsencode(path),))
         else:
             tally.add(BESIDE if is_image(path) else _not_read(path))
-    unnamed = _count_unnamed(tables)
+    count = tables.value("SELECT count(*) FROM photographs")
+    named_paths = "SELECT encode(path) FROM images WHERE path IS NOT NULL"
+    unnamed = tables.value(f"SELECT count(*) FROM photographs WHERE path NOT IN ({named_paths})")
     tally.given += count
     tally.read += count - unnamed
     if unnamed:
@@ -54,12 +83,24 @@ def _not_read(path: str) -> str:
     return f"neither photographs nor lists that the format reads ({kind})"
 
 
-def _count_unnamed(tables: DiskTables) -> int:
-    """How many of the photographs are no image of the tables."""
-    if not tables.has_rows("photographs"):
-        return 0
-    both = "SELECT path AS key, seq, false AS image FROM photographs"
-    if tables.has_rows("images"):
-        both += " UNION ALL SELECT encode(path), -1, true FROM images WHERE path IS NOT NULL"
-    owners = (found["owner"].to_numpy() for found in find_owners(tables.together(both, "key", "seq")))
-    return sum(int(np.sum(owner == NOBODY)) for owner in owners)
+def _lists(folder: CollectionFolder, form: str) -> list[Place]:
+    return [path for path in folder.locate(NAMED[form]).values() if path and folder.is_file(path)]
+
+
+def _lists_and_shards(folder: CollectionFolder, form: str, given: Mapping[str, str]) -> set[str]:
+    """The names of the files that the format reads beside photographs and the texts of `text-files`."""
+    if form in NAMED:
+        return {folder.label(path) for path in _lists(folder, form)}
+    shards: set[str] = set()
+    for pattern in (given.values() or [SHARDS[form]]) if form in SHARDS else ():
+        if Path(pattern).is_absolute():  # for which pathlib raises an exception of its own
+            raise UsageError(f"collection.files: {pattern} must be a pattern under {folder.root}; leave out the folder")
+        shards |= {folder.label(path) for path in folder.glob(pattern)}
+    return shards
+
+
+def _is_read(name: str, form: str) -> bool:
+    """Whether the format reads the file of this name as a photograph or a text."""
+    if form in SHARDS:
+        return False
+    return is_image(name) or (form == "text-files" and name.lower().endswith(".txt"))

@@ -7,16 +7,17 @@ column of them has one that fits all its fields, or else is text (`field_reading
 import json
 import math
 from collections import Counter
-from collections.abc import Collection, Iterator, Mapping
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from datetime import UTC, date, datetime
 from decimal import Decimal
+from itertools import chain, islice
 from typing import Any
 
-import numpy as np
 import pyarrow as pa
 
 from pipeline.collections.field_readings import TYPES, FieldReadings
-from pipeline.config.schema.collection import LONGEST_NAME
+from pipeline.collections.records import is_unicode
+from pipeline.config.collection import LONGEST_NAME
 from pipeline.printable import UNSAFE
 
 MOST_COLUMNS = 100
@@ -29,7 +30,8 @@ PREFIX = "own_"
 FROM_ISO = {"date": date.fromisoformat, "time": datetime.fromisoformat, "zoned": datetime.fromisoformat}
 HOSTILE = "hostile"
 """Of a value that is left out."""
-ROWS = pa.schema([("owner", pa.int64()), ("place", pa.int64()), ("value", pa.string())])
+BLOCK = 1 << 15
+"""Images that are seen together."""
 
 
 class Field(str):
@@ -42,17 +44,17 @@ class OwnColumns:
     """Columns that are filled image by image; `chosen` names those that are kept, None keeps all. Values of a mapping
     are what these are called here.
 
-    What is said of an image is packed into a text, added once it is known whose it is, and drained as rows (owner,
-    place of the column, value as text), of which `restore` makes columns when all types are known. A name that is ours
-    gets PREFIX before it. What is left out is counted in `left_out`, by its reason.
+    What is said of an image is packed into a text. All of these are seen once, for the columns and their types, before
+    any becomes a row of a `table`. A name that is ours gets PREFIX before it. What is left out is counted in
+    `left_out`, by its reason.
     """
 
     def __init__(self, longest: int, chosen: Collection[str] | None = None) -> None:
-        self.longest, self.chosen = longest, chosen
+        self.longest = longest
+        self.chosen = chosen
         self._names = chosen if isinstance(chosen, Mapping) else {}
         self.left_out: Counter[str] = Counter()
         self._columns: dict[str, _Column] = {}
-        self._waiting: dict[tuple[int, str], tuple[list[int], list[Any]]] = {}
 
     def leave_out(self, reason: str, count: int = 1) -> None:
         self.left_out[reason] += count
@@ -64,22 +66,26 @@ class OwnColumns:
 
     def _plain(self, value: Any) -> tuple[str, Any]:
         kind, value = _typed(value)
-        if isinstance(value, str) and (len(value) > self.longest or not _is_plain(value)):
+        if isinstance(value, str) and (len(value) > self.longest or "\0" in value or not is_unicode(value)):
             return HOSTILE, None
         return kind, value.isoformat() if isinstance(value, date) else value
 
-    def add(self, owner: int, packed: str) -> None:
-        """What the collection says first of the image `owner`."""
-        for name, kind, value in json.loads(packed):
-            if (column := self._column(name)) is None:
-                continue
-            if kind == HOSTILE:
-                self.leave_out(f"longer than {self.longest} characters, or not Unicode")
-            elif value is not None:
-                column.kinds.add(kind)
-                owners, values = self._waiting.setdefault((column.place, kind), ([], []))
-                owners.append(owner)
-                values.append(FROM_ISO[kind](value) if kind in FROM_ISO else value)
+    def see(self, packed: Iterable[str]) -> None:
+        """All that the collection says, in its order."""
+        packed = iter(packed)
+        while block := list(islice(packed, BLOCK)):
+            fields: dict[str, list[str]] = {}
+            for name, kind, value in chain.from_iterable(map(json.loads, block)):
+                if (column := self._column(name)) is None:
+                    continue
+                if kind == HOSTILE:
+                    self.leave_out(f"longer than {self.longest} characters, or not Unicode")
+                elif value is not None:
+                    column.kinds.add(kind)
+                    if kind == "field":
+                        fields.setdefault(name, []).append(value)
+            for name, texts in fields.items():
+                self._columns[name].readings.narrow(pa.array(texts, pa.string()))
 
     def _column(self, name: str) -> "_Column | None":
         if name in self._columns:
@@ -90,31 +96,19 @@ class OwnColumns:
         elif len(self._columns) >= MOST_COLUMNS:
             self.leave_out(f"in more columns than {MOST_COLUMNS}")
         else:
-            return self._columns.setdefault(name, _Column(len(self._columns)))
+            return self._columns.setdefault(name, _Column())
         return None
 
-    def drain(self) -> pa.Table:
-        """The rows of what was added since the last time."""
-        columns, tables = list(self._columns.values()), [ROWS.empty_table()]
-        for (place, kind), (owners, values) in self._waiting.items():
-            texts = pa.array(values, TYPES[kind]).cast(pa.string())
-            if kind == "field":
-                columns[place].readings.narrow(texts)
-            tables.append(pa.table([owners, np.full(len(owners), place), texts], schema=ROWS))
-        self._waiting = {}
-        return pa.concat_tables(tables)
-
-    def restore(self, owners: np.ndarray, rows: pa.Table) -> pa.Table:
-        """The columns of the images `owners` (n,), ascending, in the order in which they were named first, with null
-        where there is no value; `rows` are those of these images."""
-        place, row = rows["place"].to_numpy(), np.searchsorted(owners, rows["owner"].to_numpy())
-        arrays = []
-        for column in self._columns.values():
-            own = np.flatnonzero(place == column.place)
-            at = np.full(len(owners), -1)
-            at[row[own]] = np.arange(len(own))
-            arrays.append(column.values(rows["value"].take(own)).take(pa.array(at, mask=at < 0)))
-        return pa.table(arrays, schema=self.schema()) if arrays else pa.table({"": pa.nulls(len(owners))}).select([])
+    def table(self, packed: Sequence[str | None]) -> pa.Table:
+        """A row for each image, of what is said of it: the columns in the order in which they were named first, with
+        null where there is no value."""
+        cells: dict[str, list[tuple[str, Any]]] = {name: [("text", None)] * len(packed) for name in self._columns}
+        for row, text in enumerate(packed):
+            for name, kind, value in json.loads(text) if text else ():
+                if name in cells and kind != HOSTILE:
+                    cells[name][row] = kind, value
+        arrays = [column.array(cells[name]) for name, column in self._columns.items()]
+        return pa.table(arrays, schema=self.schema()) if arrays else pa.table({})
 
     def schema(self) -> pa.Schema:
         fields: dict[str, pa.DataType] = {}
@@ -147,8 +141,7 @@ class OwnColumns:
 class _Column:
     """The kinds of a column's values, and how those of its fields that have no type can be read."""
 
-    def __init__(self, place: int) -> None:
-        self.place = place
+    def __init__(self) -> None:
         self.kinds: set[str] = set()
         self.readings = FieldReadings()
 
@@ -160,8 +153,17 @@ class _Column:
             return self.readings.kind
         return next(iter(self.kinds)) if len(self.kinds) == 1 else "text"
 
-    def values(self, texts: pa.ChunkedArray) -> pa.ChunkedArray:
-        return self.readings.read(texts) if self.kinds == {"field"} else texts.cast(TYPES[self.kind])
+    def array(self, cells: Sequence[tuple[str, Any]]) -> pa.Array:
+        """The values of some images, each with its kind."""
+        texts: list[str | None] = [None] * len(cells)
+        for kind in self.kinds:
+            rows = [row for row, (cell, value) in enumerate(cells) if cell == kind and value is not None]
+            restore = FROM_ISO.get(kind, lambda value: value)
+            values = pa.array([restore(cells[row][1]) for row in rows], TYPES[kind])
+            for row, text in zip(rows, values.cast(pa.string()).to_pylist(), strict=True):
+                texts[row] = text
+        column = pa.array(texts, pa.string())
+        return self.readings.read(column) if self.kinds == {"field"} else column.cast(TYPES[self.kind])
 
 
 def _typed(value: Any) -> tuple[str, Any]:
@@ -183,13 +185,3 @@ def _typed(value: Any) -> tuple[str, Any]:
     if isinstance(value, list | dict):
         return "text", json.dumps(value, ensure_ascii=False, default=str)
     return "text", str(value)
-
-
-def _is_plain(text: str) -> bool:
-    if "\0" in text:
-        return False
-    try:
-        text.encode()
-    except UnicodeEncodeError:
-        return False
-    return True

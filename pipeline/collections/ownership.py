@@ -1,131 +1,179 @@
 """Which image a sentence, document, box or row of own columns belongs to, by the keys in the tables of intake.
 
-An image is known by the `seq` of the record that named it first: its `owner` number, from here on. Keys find each other
-where they are sorted, since those of an image then stand together. (Joins that hash would need memory for all keys.)
+An image is known by the `seq` of the record that named it first: its `owner` number, from here on. A name that is no
+photograph's exactly is looked for among all photographs by the rules of `image_names`.
 """
 
 from collections import Counter
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Iterator
 
-import numpy as np
 import pyarrow as pa
-import pyarrow.compute as pc
 
-from pipeline.collections.naming import GONE, Naming
-from pipeline.collections.records import Reject
-from pipeline.collections.reject_table import RejectTable, to_text
-from pipeline.disk_tables import DiskTables
+from pipeline.collections.files import CollectionFolder
+from pipeline.collections.tables import Tables, to_bytes, to_text
+from pipeline.image_names import CASE, Spelling, Takedown, describe
+from pipeline.remote.paths import is_url
 
-ORDER = {"sentences": ("number", "seq"), "documents": ("seq",), "boxes": ("seq",), "told": ("seq",)}
-"""What images own, and its order within an image: of two sentences with the same number, or of two documents, the first
-counts."""
-NOBODY = np.iinfo(np.int64).max
-OWNERS = pa.schema([("seq", pa.int64()), ("owner", pa.int64())])
+OWNED = {
+    "sentences": "sentences",
+    "documents": "documents",
+    "boxes": "boxes",
+    "own_columns": "rows of own columns",
+}
+"""What images own, and what it is called in notes."""
+MATCHES = {
+    "respelt": pa.schema(
+        [("path", pa.string()), ("file", pa.string()), ("fault", pa.string()), ("reading", pa.int64())]
+    ),
+    "renamed": pa.schema([("key", pa.binary()), ("image", pa.int64()), ("reading", pa.int64())]),
+    "ambiguous": pa.schema([("key", pa.binary()), ("reason", pa.string())]),
+    "taken": pa.schema([("image", pa.int64())]),
+    "taken_names": pa.schema([("key", pa.binary())]),
+}
+"""What names turn out to mean: names of files, and why they cannot be used; keys of images; keys that may be one image
+or another; images that are taken down, and names of none that the takedown list names."""
+
+OWNERS_BY_FILE = """
+    UPDATE owners SET image = files.image
+    FROM images, (
+        SELECT path, min(seq) AS image FROM images WHERE path IN (SELECT file FROM respelt) GROUP BY path
+    ) AS files
+    WHERE owners.image = images.seq AND images.path = files.path
+"""
+WITHOUT_IMPLIED = """
+    DELETE FROM documents WHERE implied
+    AND NOT EXISTS (FROM images WHERE images.seq = documents.seq - 1 AND images.owner = images.seq)
+"""
+"""An implied document counts with the image that is named in the record before it."""
 
 
 class Ownership:
-    """Of the `tables` of an intake, its `rejects` and how many of each kind are `given`."""
+    """Assigns owners in the `tables` of an intake, of which so many of each kind are `given`; names are those of
+    photographs in the `folder`, if any. `notes` say how names were read that did not match exactly, `strangers` how
+    many rows of own columns are of an unknown image."""
 
-    def __init__(self, tables: DiskTables, rejects: RejectTable, given: Counter[str], naming: Naming) -> None:
-        self._tables, self._rejects, self._given, self._naming = tables, rejects, given, naming
+    def __init__(
+        self, tables: Tables, given: Counter[str], folder: CollectionFolder | None, takedown: Takedown
+    ) -> None:
+        self._tables = tables
+        self._given = given
+        self._folder = folder
+        self._takedown = takedown
+        self.notes: list[str] = []
         self.strangers = 0
-        """Rows of own columns of an unknown image."""
+        for name, schema in MATCHES.items():
+            tables.create(name, schema)
 
-    def assign(self) -> "Ownership":
-        """Leave out images that were named before and what belongs to no image; give the rest its `owner`, and order it
-        by that.
+    def assign(self) -> None:
+        """Leave out images that were named before and what belongs to no image; give the rest its `owner`.
 
         Images that are only implied are left out without a word, and with them their documents; they are not `given`.
         Nor are images that are taken down and what belongs to them.
         """
-        self._naming.find_files()
-        kinds = [what for what in ("images", *ORDER) if self._tables.has_rows(what)]
-        keys = " UNION ALL ".join(f"SELECT key, seq, {what == 'images'} AS image FROM {what}" for what in kinds)
-        self._tables.create("owners", OWNERS)
-        for found in find_owners(self._tables.together(keys, "key", "seq") if kinds else ()):
-            self._tables.insert("owners", found)
-        self._tables.sort("owners", ("seq",))
-        self._naming.join_files()
-        self._naming.find_images([*ORDER], self._given)
-        self._naming.take_down()
-        for what, settle in {**dict.fromkeys(ORDER, self._own), "documents": self._own_documents}.items():
-            self._settle(what, settle)
-            self._tables.sort(what, ("owner", *ORDER[what]))
-        self._settle("images", self._name_images)
-        self._tables.drop("owners")
-        return self
+        if self._folder is not None:
+            self._find_files()
+        self._tables.run("CREATE TABLE owners AS SELECT key, min(seq) AS image FROM images GROUP BY key")
+        self._tables.run(OWNERS_BY_FILE)
+        for what in ("images", *OWNED):
+            self._tables.run(
+                f"CREATE OR REPLACE TABLE {what} AS SELECT {what}.*, owners.image AS owner FROM {what}"
+                f" LEFT JOIN owners ON {what}.key = owners.key AND owners.image <= {what}.seq"
+            )
+        self._find_images()
+        self._given["documents"] -= self._tables.run(WITHOUT_IMPLIED)
+        self._take_down()
+        self.strangers = self._tables.run("DELETE FROM own_columns WHERE owner IS NULL")
+        for what in ("sentences", "documents", "boxes"):
+            self._reject(
+                f"""SELECT seq, '{what}', coalesce(ambiguous.reason, fault, 'unknown image: {{!r}}'),
+                CASE WHEN ambiguous.reason IS NULL AND fault IS NULL THEN key END, file, "row"
+                FROM {what} LEFT JOIN ambiguous USING (key) WHERE fault IS NOT NULL OR owner IS NULL"""
+            )
+            self._tables.run(f"DELETE FROM {what} WHERE fault IS NOT NULL OR owner IS NULL")
+        self._given["images"] -= self._tables.run("DELETE FROM images WHERE owner < seq AND implied")
+        self._reject(
+            """SELECT seq, 'images', 'duplicate: {!r} was named before', key, file, "row"
+            FROM images WHERE owner < seq"""
+        )
+        self._tables.run("DELETE FROM images WHERE owner < seq")
+        self._tables.run("DELETE FROM own_columns WHERE seq NOT IN (SELECT min(seq) FROM own_columns GROUP BY owner)")
+        self._tables.run("DROP TABLE owners")
 
-    def _settle(self, what: str, settle: Callable[..., pa.Table]) -> None:
-        """Put the rows of a table that `settle` keeps, with their owners, in its place."""
-        done = {"key"} if what == "images" else {"key", "fault"}
-        fields = [field for field in self._tables.schemas[what] if field.name not in done]
-        self._tables.create("owned", pa.schema([*fields, OWNERS.field("owner")]))
-        for first, rows in self._tables.windows(what, "seq"):
-            # From the record before the first: a document's image may be the last of the window before this one.
-            owners = self._tables.window("owners", "seq", first, before=1)
-            self._tables.insert("owned", settle(what, rows, *(column.to_numpy() for column in owners.columns)))
-        self._tables.replace(what, "owned")
+    def _find_files(self) -> None:
+        """Give images the file that is there, in place of one that differs from it in its spelling; a name that may be
+        several files, or lies outside, is a fault of the image."""
+        lost = self._values("SELECT DISTINCT path FROM images WHERE NOT there AND path IS NOT NULL")
+        matches = dict(self._folder.readings.match(lost, self._folder.spellings))
+        for path in lost:
+            match = matches.get(path)
+            if match is None and (path.startswith("/") or is_url(path)):
+                fault = f"outside: {path!r} leads out of the collection; use names relative to it"
+                self._tables.append("respelt", (path, None, fault, None))
+            elif match and match.ambiguous:
+                self._tables.append("respelt", (path, None, f"ambiguous: {path!r} {match.choice}", None))
+            elif match:
+                self._tables.append("respelt", (path, match.spelt[0], None, match.reading))
+        # Lists that name a photograph exactly mean another one by the same name in another case.
+        exact = 'SELECT path FROM images WHERE there AND "row" IS NOT NULL AND path IS NOT NULL'
+        self._tables.run(f"DELETE FROM respelt WHERE reading = {CASE} AND file IN ({exact})")
+        total = self._tables.value('SELECT count(DISTINCT path) FROM images WHERE "row" IS NOT NULL')
+        self._note("FROM respelt WHERE file IS NOT NULL", total, "files")
+        self._tables.run(
+            "UPDATE images SET path = coalesce(respelt.file, images.path), fault = coalesce(images.fault,"
+            " respelt.fault) FROM respelt WHERE images.path = respelt.path"
+        )
 
-    def _name_images(self, what: str, rows: pa.Table, seqs: np.ndarray, owners: np.ndarray) -> pa.Table:
-        rows = self._without_gone(what, _with_owner(rows, seqs, owners))
-        again = rows.filter(pc.less(rows["owner"], rows["seq"]))
-        self._given["images"] -= pc.sum(again["implied"]).as_py() or 0
-        self._reject("images", again.filter(pc.invert(again["implied"])), "duplicate: {key!r} was named before")
-        return rows.filter(pc.equal(rows["owner"], rows["seq"]))
+    def _find_images(self) -> None:
+        """What belongs to no image by its key gets the one that the key means."""
+        unknown = self._unknown_keys()
+        for name, match in self._takedown.readings.match(map(to_text, unknown), self._images):
+            if len(match.targets) > 1:
+                self._tables.append("ambiguous", (to_bytes(name), f"ambiguous image: {name!r} {match.choice}"))
+            else:
+                self._tables.append("renamed", (to_bytes(name), match.targets[0], match.reading))
+        for what, called in OWNED.items() if unknown else ():
+            means = f"{what}.key = renamed.key AND owner IS NULL AND image < seq"
+            self._note(f"FROM {what} JOIN renamed ON {means}", self._given[what], called)
+            self._tables.run(f"UPDATE {what} SET owner = image FROM renamed WHERE {means}")
 
-    def _own_documents(self, what: str, rows: pa.Table, seqs: np.ndarray, owners: np.ndarray) -> pa.Table:
-        before = np.searchsorted(seqs, rows["seq"].to_numpy()) - 1
-        counted = pa.array(~rows["implied"].to_numpy() | (owners[before] == seqs[before]))
-        self._given[what] -= len(rows) - len(rows := rows.filter(counted))
-        return self._own(what, rows, seqs, owners)
+    def _take_down(self) -> None:
+        """Remove images that are taken down and what belongs to them, also under names of no image."""
+        if not self._takedown.lines:
+            return
+        for line, match in self._takedown.readings.match(self._takedown.lines, self._every_name):
+            if self._takedown.meets(line, match):
+                for image in match.targets:
+                    self._tables.append("taken", (image,))
+        for key in self._unknown_keys():
+            if self._takedown.names(to_text(key)):
+                self._tables.append("taken_names", (key,))
+        for what in ("images", *OWNED):
+            self._given[what] -= self._tables.run(
+                f"DELETE FROM {what} WHERE owner IN (FROM taken) OR (owner IS NULL AND key IN (FROM taken_names))"
+            )
 
-    def _own(self, what: str, rows: pa.Table, seqs: np.ndarray, owners: np.ndarray) -> pa.Table:
-        rows = self._without_gone(what, _with_owner(rows, seqs, owners))
-        if "fault" in rows.column_names and rows["fault"].null_count < len(rows):
-            sound = rows["fault"].is_null()
-            self._reject(what, rows.filter(pc.invert(sound)), "{fault}")
-            rows = rows.filter(sound)
-        unknown = pc.greater(rows["owner"], rows["seq"])
-        if what == "told":
-            self.strangers += pc.sum(unknown).as_py() or 0
-        else:
-            self._reject(what, rows.filter(unknown), "unknown image: {key!r}")
-        return rows.filter(pc.invert(unknown))
+    def _unknown_keys(self) -> list[bytes]:
+        return self._values(" UNION ".join(f"SELECT key FROM {what} WHERE owner IS NULL" for what in OWNED))
 
-    def _without_gone(self, what: str, rows: pa.Table) -> pa.Table:
-        """The rows but those of images that are taken down, and those of no image that the takedown list names."""
-        gone = pc.equal(rows["owner"], GONE)
-        unknown = pc.greater(rows["owner"], rows["seq"])
-        if self._naming.takedown.lines and pc.any(unknown).as_py():
-            named = {key: self._naming.takedown.names(to_text(key)) for key in rows.filter(unknown)["key"].to_pylist()}
-            gone = pc.or_(gone, pa.array([named.get(key, False) for key in rows["key"].to_pylist()]))
-        if not pc.any(gone).as_py():
-            return rows
-        if what != "told":
-            self._given[what] -= pc.sum(gone).as_py()
-        return rows.filter(pc.invert(gone))
+    def _images(self) -> Iterator[Spelling]:
+        """The images' keys, and their paths."""
+        for key, path, owner in self._tables.rows("SELECT key, path, owner FROM images ORDER BY seq"):
+            yield Spelling(to_text(key), owner)
+            if path is not None and path != to_text(key):
+                yield Spelling(path, owner, from_root=True)
 
-    def _reject(self, what: str, rows: pa.Table, reason: str) -> None:
-        for row in rows.to_pylist():
-            text = reason.format(key=to_text(row["key"]), fault=row.get("fault"))
-            if may_be := self._naming.ambiguous.get(row["key"]):
-                text = f"ambiguous image: {to_text(row['key'])!r} {may_be}"
-            self._rejects.add(row["seq"], Reject(to_text(row["file"]), row["row"], what, text))
+    def _every_name(self) -> Iterator[Spelling]:
+        """All names by which images may be taken down: keys, paths of files and shards, names in a shard."""
+        for key, path, member, owner in self._tables.rows("SELECT key, path, member, owner FROM images ORDER BY seq"):
+            inside = f"{path}/{member}" if member else None
+            yield from (Spelling(name, owner) for name in {to_text(key), path, member, inside} if name is not None)
 
+    def _note(self, matches: str, total: int, what: str) -> None:
+        counts = self._tables.rows(f"SELECT reading, count(*) {matches} GROUP BY reading ORDER BY reading")
+        self.notes += [describe(reading, count, total, f"names of {what}") for reading, count in counts]
 
-def find_owners(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.Table]:
-    """For records (key, seq, whether it is an image), those of a key together and in their order, the `seq` of the
-    first image of that key, or NOBODY. One that comes later than the record does not own it."""
-    last, owner = None, NOBODY
-    for keys, seq, image in (batch.columns for batch in batches):
-        new = np.concatenate([[keys[0] != last], pc.not_equal(keys[1:], keys[:-1]).to_numpy(zero_copy_only=False)])
-        group, seq = np.cumsum(new), seq.to_numpy()
-        firsts = np.full(group[-1] + 1, NOBODY)
-        firsts[0] = owner  # of the key with which the batch before ended
-        np.minimum.at(firsts, group, np.where(image.to_numpy(zero_copy_only=False), seq, NOBODY))
-        last, owner = keys[-1], firsts[-1]
-        yield pa.table([seq, firsts[group]], schema=OWNERS)
+    def _reject(self, rejects: str) -> None:
+        self._tables.run(f"INSERT INTO rejects {rejects}")
 
-
-def _with_owner(rows: pa.Table, seqs: np.ndarray, owners: np.ndarray) -> pa.Table:
-    return rows.append_column("owner", pa.array(owners[np.searchsorted(seqs, rows["seq"].to_numpy())]))
+    def _values(self, sql: str) -> list:
+        return [value for (value,) in self._tables.rows(sql)]

@@ -7,7 +7,7 @@ import numpy as np
 import pyarrow as pa
 from sklearn.feature_extraction.text import ENGLISH_STOP_WORDS
 
-from pipeline.config.schema.collection import SimulationSettings
+from pipeline.config.collection import SimulationSettings
 from pipeline.errors import InputError
 
 TITLE_WORDS = (2, 6)  # fewest and most words of a title

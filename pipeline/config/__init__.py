@@ -10,14 +10,14 @@ if TYPE_CHECKING:
     from pipeline.config.loading import load as load
     from pipeline.config.loading import read_mapping as read_mapping
     from pipeline.config.loading import validate as validate
-    from pipeline.config.root import Config as Config
-    from pipeline.config.schema.section import merge as merge
+    from pipeline.config.names import Config as Config
+    from pipeline.config.section import merge as merge
 
 HOMES = {
-    "Config": "root",
+    "Config": "names",
     "default_path": "loading",
     "load": "loading",
-    "merge": "schema.section",
+    "merge": "section",
     "read_mapping": "loading",
     "validate": "loading",
 }

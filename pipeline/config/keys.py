@@ -4,20 +4,17 @@ from typing import Annotated, Any
 
 from pydantic import Field, create_model
 
-from pipeline.config.registry.generators import GENERATORS
-from pipeline.config.registry.models import MODELS
-from pipeline.config.registry.spec import import_place
-from pipeline.config.schema.collection import AuxiliarySettings, CollectionSettings, DemoSettings, DocumentsSettings
-from pipeline.config.schema.encoders import Encoder
-from pipeline.config.schema.generators import (
+from pipeline.config.collection import AuxiliarySettings, CollectionSettings, DemoSettings, DocumentsSettings
+from pipeline.config.generators import (
     DescribeSettings,
     ExtraTextSettings,
     GeneratorVariant,
     OptimisationSettings,
 )
-from pipeline.config.schema.images import ExtractSettings, FinetuneSettings, ImageViewSettings, RegionsSettings
-from pipeline.config.schema.models import FitSettings, TrainSettings, TransferSettings
-from pipeline.config.schema.results import (
+from pipeline.config.images import Encoder, ExtractSettings, FinetuneSettings, ImageViewSettings, RegionsSettings
+from pipeline.config.models import EnsembleSettings, FitSettings, TrainSettings, TransferSettings, Variant
+from pipeline.config.registry import GENERATORS, MODELS, import_place
+from pipeline.config.results import (
     AlignSettings,
     CslsSettings,
     EvaluateSettings,
@@ -27,10 +24,14 @@ from pipeline.config.schema.results import (
     ServeSettings,
     StudySettings,
 )
-from pipeline.config.schema.section import AboveZero, Device, Name, Names, Positive, Section, Seed, key
-from pipeline.config.schema.text import ParseSettings, TextSettings, TokenVocabularySettings, WordVectorsSettings
-from pipeline.config.schema.text_encoders import TextEncoderEntry
-from pipeline.config.schema.variants import EnsembleSettings, Variant
+from pipeline.config.section import AboveZero, Device, Name, Names, Positive, Section, Seed, key
+from pipeline.config.text import (
+    ParseSettings,
+    TextEncoderEntry,
+    TextSettings,
+    TokenVocabularySettings,
+    WordVectorsSettings,
+)
 
 SCHEDULER = r"^(local|slurm|kubernetes|\w+://.+)$"
 DEMO_ENCODER = {

@@ -1,7 +1,7 @@
-"""Reading a configuration, and saying what is wrong with it."""
+"""Reading a configuration: a mapping of YAML over the defaults, what is inherited and written in short laid out."""
 
 import sysconfig
-from collections.abc import Hashable, Mapping
+from collections.abc import Hashable, Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -10,10 +10,9 @@ from pydantic import ValidationError
 
 from pipeline.config.keys import OWN, Keys
 from pipeline.config.messages import explain
-from pipeline.config.registry.spec import import_place
-from pipeline.config.root import Config
-from pipeline.config.schema.section import Section, merge
-from pipeline.config.seeds import write_out
+from pipeline.config.names import Config
+from pipeline.config.registry import import_place
+from pipeline.config.section import Section, merge
 from pipeline.errors import UsageError, meant
 
 NAMED = {name: Keys.model_fields[name].default for name in ("documents", "variants")}
@@ -69,29 +68,36 @@ def load(path: Path | None = None) -> Config:
 
 def validate(values: Mapping[str, Any], source: Path | str = "configuration") -> Config:
     """`values` over the defaults. Raises UsageError that says all that is wrong, each with its key."""
-    named = {name: values.get(name, {}) for name in NAMED}
-    named = {name: merge(NAMED[name], own) if isinstance(own, Mapping) else own for name, own in named.items()}
-    full = _with_inherited(write_out({**values, **named}))
+    full = dict(values)
+    for name, default in NAMED.items():
+        if isinstance(values.get(name, {}), Mapping):
+            full[name] = merge(default, values.get(name, {}))
     try:
-        return Config.model_validate(full)
+        return Config.model_validate(_inherit(_write_out(full)))
     except ValidationError as error:
         raise UsageError(f"{source}: {explain(error, Config, values)}") from error
 
 
-def _with_inherited(values: Mapping[str, Any]) -> dict[str, Any]:
+def _inherit(values: dict[str, Any]) -> dict[str, Any]:
     """`values` with what `train_defaults` and `language_defaults` give the models and generators below them, and `text`
-    the tf-idf encoders; what is not a mapping is left for validation."""
-    found = dict(values)
+    the tf-idf encoders; what has another form is left for validation, here and below."""
+    full = dict(values)
     for name, spec in OWN.items():
         below, own = values.get(spec.defaults or ""), values.get(name, {})
         if isinstance(below, Mapping) and isinstance(own, Mapping):
             section, base = import_place(spec.section), Keys.model_fields[spec.defaults].annotation
-            found[name] = {key: below[key] for key in inherited(section, base) if key in below} | dict(own)
+            full[name] = {key: below[key] for key in inherited(section, base) if key in below} | dict(own)
+    text = values.get("text")
     for name in ("text_encoders", "query_text_encoders"):
         entries = values.get(name, Keys.model_fields[name].default)
-        if isinstance(entries, list | tuple) and isinstance(values.get("text"), Mapping):
-            found[name] = [_below(entry, values["text"]) for entry in entries]
-    return found
+        if isinstance(text, Mapping) and isinstance(entries, list | tuple):
+            full[name] = [
+                {**entry, "tf_idf": {**text, **entry.get("tf_idf", {})}}
+                if isinstance(entry, Mapping) and entry.get("kind") == "tf-idf" and _maps(entry, "tf_idf")
+                else entry
+                for entry in entries
+            ]
+    return full
 
 
 def inherited(section: type[Section], base: type[Section]) -> list[str]:
@@ -99,8 +105,56 @@ def inherited(section: type[Section], base: type[Section]) -> list[str]:
     return [key for key, field in base.model_fields.items() if section.model_fields[key].default == field.default]
 
 
-def _below(entry: Any, text: Mapping[str, Any]) -> Any:
-    own = entry.get("tf_idf", {}) if isinstance(entry, Mapping) else None
-    if not isinstance(own, Mapping) or entry.get("kind") != "tf-idf":
-        return entry
-    return {**entry, "tf_idf": {**text, **own}}
+def _maps(values: Mapping[str, Any], name: str) -> bool:
+    return isinstance(values.get(name, {}), Mapping)
+
+
+def _write_out(values: dict[str, Any]) -> dict[str, Any]:
+    """`values` with what is written in short: a variant, or an ensemble, for each mapping in `models`; and a variant
+    for each seed of one that has `seeds`, also wherever it is named."""
+    full = dict(values)
+    models = full.get("models")
+    if isinstance(models, list | tuple):
+        for model in models:
+            section = "ensembles" if isinstance(model, Mapping) and "members" in model else "variants"
+            if isinstance(model, Mapping) and isinstance(model.get("name"), str) and _maps(full, section):
+                rest = {key: value for key, value in model.items() if key != "name"}
+                full[section] = {**full.get(section, {}), model["name"]: rest}
+        full["models"] = [model.get("name", model) if isinstance(model, Mapping) else model for model in models]
+    ensembles = full["ensembles"] if _maps(full, "ensembles") and "ensembles" in full else {}
+    named_in = {
+        "variants": (("models",), ("phrases", "models"), *(("ensembles", name, "members") for name in ensembles)),
+        "generator_variants": (("generators",), ("evaluate", "generators")),
+    }
+    for section, lists in named_in.items():
+        if not _maps(full, section):
+            continue
+        variants, names = {}, {}
+        for name, variant in full.get(section, {}).items():
+            seeds = list(_seeds(variant))
+            names[name] = [f"{name}-seed{seed}" for seed in seeds] or [name]
+            variants |= {f"{name}-seed{seed}": {**variant, "seed": seed, "seeds": []} for seed in seeds}
+            if not seeds:
+                variants[name] = variant
+        full[section] = variants
+        for path in lists:
+            full = _spread(full, path, names)
+    return full
+
+
+def _seeds(variant: Any) -> Iterator[int]:
+    """The seeds of a variant, also as text, which Snakemake's --config makes of the numbers of a list; nothing where
+    they have another form."""
+    seeds = variant.get("seeds") if isinstance(variant, Mapping) else None
+    texts = list(map(str, seeds)) if isinstance(seeds, list | tuple) else []
+    if all(text.isdecimal() for text in texts) and len(set(texts)) == len(texts):
+        yield from map(int, texts)
+
+
+def _spread(values: Any, path: tuple[str, ...], names: Mapping[str, list[str]]) -> Any:
+    """`values` where the list at `path` has the `names` in place of each that has several."""
+    if path and isinstance(values, Mapping) and path[0] in values:
+        return {**values, path[0]: _spread(values[path[0]], path[1:], names)}
+    if path or not isinstance(values, list | tuple):
+        return values
+    return [other for name in values for other in (names.get(name, [name]) if isinstance(name, str) else [name])]

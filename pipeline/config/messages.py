@@ -1,10 +1,9 @@
-"""What is wrong with a configuration: a sentence for each key."""
+"""What is wrong with a configuration: pydantic's errors as sentences with the key and the nearest name."""
 
 import json
 import textwrap
-import types
 from collections.abc import Iterator, Mapping, Sequence
-from typing import Annotated, Any, Union, get_args, get_origin
+from typing import Any, get_args
 
 from pydantic import BaseModel, ValidationError
 
@@ -25,26 +24,33 @@ def explain(
     where: str = "",
     beside: Sequence[str] = (),
 ) -> str:
-    """All that is wrong by `schema`, which stands at the key `where` with the legal keys `beside` its own. A value that
-    a section only inherits, and that is not `given` there, is wrong where it is given."""
-    errors = [one for one in error.errors(include_url=False) if one["type"] != "too_short" or not one["input"]]
-    own = [one for one in errors if given is None or one["type"] == "missing" or _stands(given, schema, one["loc"])]
-    places: dict[tuple[str, ...], list[Mapping[str, Any]]] = {}
-    for one in own or errors:
-        unlike = one["type"] in ("extra_forbidden", "value_error")  # one sentence each
-        places.setdefault(tuple(map(str, one["loc"])) if unlike else tuple(_walk(schema, one["loc"])[0]), []).append(
-            one
-        )
-    problems = [line for alike in places.values() for line in _sentences(alike, schema, where, beside)]
-    return join(list(dict.fromkeys(problems)))
-
-
-def join(problems: Sequence[str]) -> str:
-    """The problems as one line, numbered where there are several."""
-    if len(problems) == 1:
-        return problems[0]
-    shown = "; ".join(f"({number}) {problem}" for number, problem in enumerate(problems[:LISTED], 1))
-    return f"{len(problems)} problems: {shown}" + ("; and more" if len(problems) > LISTED else "")
+    """All that is wrong by `schema`, which stands at the key `where` with the legal keys `beside` its own, as one line,
+    numbered where it is several. A value that a section only inherits, and that is not `given` there, is wrong where it
+    is given."""
+    faults = [fault for fault in error.errors(include_url=False) if fault["type"] != "too_short" or not fault["input"]]
+    stated = [fault for fault in faults if given is None or fault["type"] == "missing" or _stands(given, fault["loc"])]
+    problems: dict[tuple[str, str], list[str]] = {}
+    for fault in stated or faults:
+        path = [str(part) for part in fault["loc"] if "[" not in str(part)]  # others are the branches of a union
+        key = ".".join([where, *path] if where else path)
+        if fault["type"] == "extra_forbidden":
+            legal = [*_legal(schema, path[:-1]), *(beside if len(path) == 1 else ())]
+            problems[f"unknown key {key}; {suggest(path[-1], legal, 'legal here:')}", ""] = []
+        elif fault["type"] == "missing":
+            problems[f"key {key} is missing", ""] = []
+        elif fault["type"] == "value_error":
+            name = fault["input"].get("name") if isinstance(fault["input"], Mapping) and path else None
+            above = f"{key} ({name}): " if name else f"{key}: " if key else ""
+            problems |= {(above + line, ""): [] for line in str(fault["ctx"]["error"]).splitlines()}
+        else:
+            value = textwrap.shorten(json.dumps(fault["input"], default=str), LONGEST, placeholder=" ...")
+            message = AS_YAML.get(fault["type"], fault["msg"].replace("Input should be ", ""))
+            problems.setdefault((f"key {key or 'configuration'}: must be ", f", not {value}"), []).append(message)
+    lines = [before + " or ".join(dict.fromkeys(messages)) + after for (before, after), messages in problems.items()]
+    if len(lines) == 1:
+        return lines[0]
+    shown = "; ".join(f"({number}) {line}" for number, line in enumerate(lines[:LISTED], 1))
+    return f"{len(lines)} problems: {shown}" + ("; and more" if len(lines) > LISTED else "")
 
 
 def suggest(name: str, legal: Sequence[str], heading: str) -> str:
@@ -55,77 +61,28 @@ def suggest(name: str, legal: Sequence[str], heading: str) -> str:
     return f"{heading} {listed}"
 
 
-def _sentences(
-    alike: Sequence[Mapping[str, Any]], schema: type[BaseModel], where: str, beside: Sequence[str]
-) -> Iterator[str]:
-    """Of the errors at one place, one for each kind of value that is legal there."""
-    first = alike[0]
-    names, annotations = _walk(schema, first["loc"])
-    key = ".".join([*filter(None, [where]), *names]) or "configuration"
-    if first["type"] == "value_error":
-        name = first["input"].get("name") if isinstance(first["input"], Mapping) and names else None
-        above = f"{key} ({name}): " if name else f"{key}: " if names or where else ""
-        yield from (above + line for line in str(first["ctx"]["error"]).splitlines())
-    elif first["type"] == "extra_forbidden":
-        legal = [name for one in annotations if _is_section(one) for name in one.model_fields]
-        legal += beside if not names else ()
-        unknown = str(first["loc"][-1])
-        path = ".".join([*filter(None, [where]), *names, unknown])
-        yield f"unknown key {path}; {suggest(unknown, legal, 'legal here:')}"
-    elif first["type"] == "missing":
-        yield f"key {key} is missing"
-    else:
-        messages = dict.fromkeys(AS_YAML.get(one["type"], one["msg"].replace("Input should be ", "")) for one in alike)
-        value = textwrap.shorten(json.dumps(first["input"], default=str), LONGEST, placeholder=" ...")
-        yield f"key {key}: must be {' or '.join(messages)}, not {value}"
-
-
-def _stands(values: Any, schema: type[BaseModel], location: Sequence[str | int]) -> bool:
+def _stands(values: Any, location: Sequence[str | int]) -> bool:
     """Whether there is a value at `location`."""
-    for name in _walk(schema, location)[0]:
-        if isinstance(values, Mapping) and name in values:
-            values = values[name]
-        elif isinstance(values, list | tuple) and name.isdecimal() and int(name) < len(values):
-            values = values[int(name)]
-        else:
-            return False
+    for part in location:
+        try:
+            values = values[part]
+        except (KeyError, IndexError, TypeError):
+            if "[" not in str(part):
+                return False
     return True
 
 
-def _walk(schema: type[BaseModel], location: Sequence[str | int]) -> tuple[list[str], list[Any]]:
-    """The keys and places along `location`, and what the schema has at its end. pydantic names the branches of a union
-    on its way too; these are left out, as is an unknown key."""
-    names, annotations = [], [schema]
-    for part in location:
-        below = [found for annotation in annotations for found in _below(annotation, part)]
-        if below:
-            names.append(str(part))
-            annotations = [one for found in below for one in _branches(found)]
-    return names, annotations
+def _legal(schema: type[BaseModel], path: Sequence[str]) -> list[str]:
+    """The names of the keys at `path`. Names of the user's and places in lists are of the section above them."""
+    sections = [schema]
+    for part in path:
+        fields = [section.model_fields[part] for section in sections if part in section.model_fields]
+        sections = [below for field in fields for below in _sections(field.annotation)] or sections
+    return [name for section in sections for name in section.model_fields]
 
 
-def _below(annotation: Any, part: str | int) -> Iterator[Any]:
-    """What `annotation` has at the key or place `part`, if anything."""
-    if _is_section(annotation):
-        if part in annotation.model_fields:
-            yield annotation.model_fields[part].annotation
-    elif get_origin(annotation) is dict:
-        yield get_args(annotation)[1]
-    elif get_origin(annotation) is tuple and isinstance(part, int):
-        kinds = get_args(annotation)
-        yield kinds[0] if kinds[-1] is Ellipsis else kinds[min(part, len(kinds) - 1)]
-
-
-def _branches(annotation: Any) -> Iterator[Any]:
-    """The kinds of value that `annotation` allows, without their constraints."""
-    if get_origin(annotation) is Annotated:
-        yield from _branches(get_args(annotation)[0])
-    elif get_origin(annotation) in (Union, types.UnionType):
-        for one in get_args(annotation):
-            yield from _branches(one)
-    else:
+def _sections(annotation: Any) -> Iterator[type[BaseModel]]:
+    if isinstance(annotation, type) and issubclass(annotation, BaseModel):
         yield annotation
-
-
-def _is_section(annotation: Any) -> bool:
-    return isinstance(annotation, type) and issubclass(annotation, BaseModel)
+    for part in get_args(annotation):
+        yield from _sections(part)

@@ -12,7 +12,7 @@ from pydantic_core import PydanticUndefined
 
 from pipeline.config.keys import OWN, Keys, OwnKeys
 from pipeline.config.loading import default_path, inherited
-from pipeline.config.schema.section import Section
+from pipeline.config.section import Section
 
 BELOW = {
     "fit": [name for name, spec in OWN.items() if getattr(spec, "made_by", "") == "fit"],
@@ -57,15 +57,19 @@ def rows() -> Iterator[Row]:
 
 
 def _rows(path: tuple[str, ...], field: FieldInfo, shown: dict[type, str], entry: bool = False) -> Iterator[Row]:
-    """A key and those below it; of a section that is like one that is `shown` already, what it has otherwise."""
+    """A key and those below it; of a section that is like one that is `shown` already, those that it has beside, with
+    what it has otherwise in its sentence."""
     whole = _is_section(field.annotation)
     place, section = (path, field.annotation) if whole else _entries(path, field.annotation)
     like = next((kind for kind in section.__mro__ if kind in shown), None) if section else None
-    left = inherited(section, like) if like else []
+    left = like.model_fields if like else {}
     below = {name: part for name, part in section.model_fields.items() if name not in left} if section else {}
     sentence = field.description or ""
     if like:
-        sentence = "; ".join(filter(None, [sentence, f"defaults as {shown[like]}"]))
+        same = inherited(section, like)
+        changed = [f"{name}: {_written(section.model_fields[name].default)}" for name in left if name not in same]
+        alike = f"defaults as {shown[like]}" + (f", but {', '.join(changed)}" if changed else "")
+        sentence = "; ".join(filter(None, [sentence, alike]))
     if section:
         shown.setdefault(section, ".".join(place))
     default = (None if below else "{}") if whole else None if field.is_required() else _written(field.default)

@@ -10,7 +10,7 @@ import numpy as np
 import torch
 from PIL import Image
 
-from pipeline.config.registry.stored import restore_encoder
+from pipeline.config.stored import restore_encoder
 from pipeline.errors import InputError
 from pipeline.generate.beam import BeamSearch
 from pipeline.generate.corpus import Corpus, Trigram

@@ -8,7 +8,7 @@ from typing import Any, NamedTuple
 import numpy as np
 import torch
 
-from pipeline.config.registry.stored import restore
+from pipeline.config.stored import restore
 from pipeline.errors import InputError, UsageError
 from pipeline.index.queries import QueryForms
 from pipeline.models.linear.views import ImageView

@@ -7,7 +7,7 @@ from typing import Any, NamedTuple
 import numpy as np
 import torch
 
-from pipeline.config.registry.models import model_spec
+from pipeline.config.registry import model_spec
 from pipeline.errors import InputError
 from pipeline.generate.describing import Description, Sources
 from pipeline.generate.material import Learned, Material

@@ -11,7 +11,7 @@ import torch
 from PIL import Image
 from torch import nn
 
-from pipeline.config.registry.stored import restore_encoder
+from pipeline.config.stored import restore_encoder
 from pipeline.device import find_device
 from pipeline.given_vectors import require_made_by
 from pipeline.images.decode import ImageLimits
@@ -60,20 +60,32 @@ class GivenFeatures(NamedTuple):
     features: np.ndarray
 
 
-@dataclass(frozen=True)
-class EncoderMaterial:
-    """The inputs for making an encoder, beside its entry: the `seed`; `regions`, the settings that define an image's
-    regions; functions that return a file of weights and its SHA-256 (given its name and, if known, its SHA-256), a
-    folder that lies with these by its name (None: there is none), another encoder by name, the images to learn from,
-    and some images with the features that an entry names."""
+class EncoderMaterial(Protocol):
+    """The inputs for making an encoder, beside its entry: the `seed`, and the settings that define an image's
+    `regions`."""
 
     seed: int
     regions: Mapping[str, Any]
-    weights: Callable[[str, str | None], tuple[bytes, str]]
-    folder: Callable[[str], Path | None]
-    encoder: Callable[[str], EncoderParts]
-    train_images: Callable[[], TrainImages]
-    given: Callable[[Any], GivenFeatures]
+
+    def weights(self, file: str, sha256: str | None) -> tuple[bytes, str]:
+        """A file of weights, and its SHA-256, which is to be `sha256` where that is known."""
+        ...
+
+    def folder(self, name: str) -> Path | None:
+        """A folder that lies with the weights; None where there is none."""
+        ...
+
+    def encoder(self, name: str) -> EncoderParts:
+        """Another encoder of the run."""
+        ...
+
+    def train_images(self) -> TrainImages:
+        """The images to learn from."""
+        ...
+
+    def given(self, entry: Any) -> GivenFeatures:
+        """Some images with the features that an entry names."""
+        ...
 
 
 class Work(NamedTuple):
@@ -87,7 +99,7 @@ class Work(NamedTuple):
 class ImageEncoder(nn.Module):
     """Maps pixels (n, side, side, 3) uint8, made by `preprocessing`, to features (n, dim) float32.
 
-    pipeline.config.registry.encoders.EncoderSpec describes the methods that a subclass has beside `forward`.
+    pipeline.config.registry.EncoderSpec describes the methods that a subclass has beside `forward`.
     """
 
     def __init__(self, preprocessing: Preprocessing) -> None:

@@ -20,6 +20,9 @@ SEEN, EXAMPLES = 1000, 3
 """Values of a column of text that are looked at for an error, and as many different ones that it shows."""
 
 
+LIKE = {"numbers": "1234.5", "dates": "2024-01-31", "truth": "true"}
+
+
 class Column(NamedTuple):
     name: str
 
@@ -39,8 +42,8 @@ def values_of(table: pa.Table, column: Column, kind: str | None = None) -> pa.Ch
 
 def asked_columns(table: pa.Table) -> dict[str, str]:
     """What a condition on a table of images can be about: name -> kind, the user's own columns first."""
-    own = [name for name in table.column_names if name not in OURS]
-    names = [*own, *(name for name in ASKED if name in table.column_names)]
+    users = [name for name in table.column_names if name not in OURS]
+    names = [*users, *(name for name in ASKED if name in table.column_names)]
     return {name: kind_of(table.schema.field(name).type) for name in names}
 
 
@@ -55,50 +58,47 @@ def kind_of(data: pa.DataType) -> str:
     return "text" if pa.types.is_string(data) or pa.types.is_large_string(data) else "nothing"
 
 
-def comparable(table: pa.Table, left: Any, right: Any) -> tuple[Any, Any]:
+def comparable(table: pa.Table, left: Any, right: Any) -> list[Any]:
     """Two operands, at least one of them a column, as Arrow values of one type."""
-    columns = [values_of(table, one) for one in (left, right) if isinstance(one, Column)]
-    kind = kind_of(columns[0].type)
-    sides = []
-    for one, other in ((left, right), (right, left)):
-        if isinstance(one, Column):
-            sides.append(values_of(table, one, kind))
-        else:
-            sides.append(_scalar(one, kind, other.name, columns[0]))
+    column = left if isinstance(left, Column) else right
+    values = values_of(table, column)
+    kind = kind_of(values.type)
+    sides = [
+        values_of(table, side, kind) if isinstance(side, Column) else _scalar(side, kind, column.name, values)
+        for side in (left, right)
+    ]
     if kind == "dates":
-        return tuple(side.cast(TIME) for side in sides)
+        return [side.cast(TIME) for side in sides]
     if kind == "numbers" and any(pa.types.is_floating(side.type) for side in sides):
-        return tuple(side.cast(pa.float64(), safe=False) for side in sides)  # a whole number may need more digits
-    return sides[0], sides[1]
+        return [side.cast(pa.float64(), safe=False) for side in sides]  # a whole number may need more digits
+    return sides
 
 
 def _scalar(value: Any, kind: str, column: str, values: pa.ChunkedArray) -> pa.Scalar:
     """A literal that is compared with a column of this kind, which has these values."""
-    found = {bool: "truth", str: "text"}.get(type(value), "numbers")
-    if kind == "dates" and found == "text":
+    literal = {bool: "truth", str: "text"}.get(type(value), "numbers")
+    if kind == "dates" and literal == "text":
         try:
-            given = datetime.fromisoformat(value)
-            given = given.astimezone(UTC).replace(tzinfo=None) if given.tzinfo else given
+            date = datetime.fromisoformat(value)
+            return pa.scalar(date.astimezone(UTC).replace(tzinfo=None) if date.tzinfo else date, TIME)
         except (ValueError, OverflowError):
             raise UsageError(f"{value[:40]!r} is not a date like '2024-01-31'; {column} holds dates") from None
-        return pa.scalar(given, TIME)
-    if found != kind:
-        raise _mismatch(column, values, found, value)
+    if literal != kind:
+        raise _mismatch(column, values, literal)
     return pa.scalar(value)
 
 
-def _mismatch(column: str, values: pa.ChunkedArray, kind: str, value: Any = None) -> UsageError:
-    """For a column with these values that is compared with the `value` of another kind, or with a column of one."""
-    own = kind_of(values.type)
-    if own != "text":
-        suited = {"numbers": "a number", "truth": "true or false", "dates": "a date like '2024-01-31'"}
-        other = f"{kind}, as {value!r} is" if value is not None else kind
-        return UsageError(f"the column {column} holds {own}, not {other}; compare it with {suited.get(own, 'null')}")
+def _mismatch(column: str, values: pa.ChunkedArray, kind: str) -> UsageError:
+    """For a column with these values that is compared with values of another kind."""
+    holds = kind_of(values.type)
+    if holds != "text":
+        return UsageError(
+            f"the column {column} holds {holds}, not {kind}; compare it with one like {LIKE.get(holds, 'null')}"
+        )
     texts = dict.fromkeys(filter(None, values.slice(0, SEEN).to_pylist()))
-    examples = ", ".join(repr(text[:40]) for text in islice(texts, EXAMPLES))
-    written = {"numbers": "like 1234.5", "dates": "like 2024-01-31", "truth": "as true or false"}
+    examples = ", ".join(repr(text[:40]) for text in islice(texts, EXAMPLES)) or "nothing"
     return UsageError(
-        f"the column {column} holds text such as {examples or 'nothing'}, so it cannot be compared with {kind}; if its"
-        f" values are {kind}, write all of them {written.get(kind, 'alike')} in the collection and run ingest again,"
-        " which says how it reads each column"
+        f"the column {column} holds text such as {examples}, not {kind}; if its values are {kind}, write all of them"
+        f" like {LIKE.get(kind, 'the first')} in the collection and run ingest again, which says how it reads each"
+        " column"
     )

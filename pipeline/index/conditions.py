@@ -134,13 +134,13 @@ class Predicate:
         self._refuse(f"has {self._show(node)} where a column or a value should be")
 
 
-def _as_python(found: re.Match) -> str:
+def _as_python(match: re.Match) -> str:
     """A text with doubled quotation marks, or a single `=`, as Python writes it; texts in parentheses, so that two
     beside each other are not joined, and letters before one mean nothing."""
-    if not found["text"]:
-        return "==" if found[0] == "=" else " "
-    quote = found[0][0]
-    return f"({found[0][1:-1].replace(2 * quote, quote)!r})"
+    if not match["text"]:
+        return "==" if match[0] == "=" else " "
+    quote = match[0][0]
+    return f"({match[0][1:-1].replace(2 * quote, quote)!r})"
 
 
 def _number(value: float) -> float:
@@ -149,5 +149,5 @@ def _number(value: float) -> float:
 
 
 def _is_in(table: pa.Table, column: Column, values: list[Any], inverse: bool) -> Any:
-    found = reduce(pc.or_kleene, (pc.equal(*comparable(table, column, value)) for value in values))
-    return pc.invert(found) if inverse else found
+    equal = reduce(pc.or_kleene, (pc.equal(*comparable(table, column, value)) for value in values))
+    return pc.invert(equal) if inverse else equal

@@ -43,6 +43,11 @@ class Neighbours:
         best = np.lexsort((rows, -scores))[:, : self.rows.shape[1]]
         return Neighbours(np.take_along_axis(rows, best, axis=1), np.take_along_axis(scores, best, axis=1))
 
+    def of(self, query: int) -> tuple[np.ndarray, np.ndarray]:
+        """The rows (n,) and scores (n,) of one query, n being at most k: those that are there."""
+        there = self.rows[query] >= 0
+        return self.rows[query][there], self.scores[query][there]
+
     def renumber(self, ids: np.ndarray) -> "Neighbours":
         """The same with `ids[row]` in place of each row that is there."""
         return Neighbours(np.where(self.rows >= 0, ids[self.rows], -1), self.scores)
@@ -65,11 +70,14 @@ def search_exact(
 
         def search(rows: slice, block=block, first=first) -> Neighbours:
             part = block[rows]
-            found = _by_faiss(queries, part, k, metric) if gpu is None else _by_torch(queries, part, k, metric, gpu)
-            return Neighbours(found[0] + first + rows.start, found[1])
+            if gpu is None:
+                places, scores = _by_faiss(queries, part, k, metric)
+            else:
+                places, scores = _by_torch(queries, part, k, metric, gpu)
+            return Neighbours(places + first + rows.start, scores)
 
-        for found in batches.map(search, len(block)):
-            best = best.merge(found)
+        for neighbours in batches.map(search, len(block)):
+            best = best.merge(neighbours)
         first += len(block)
     return best
 
@@ -88,8 +96,9 @@ def _by_torch(
     queries: np.ndarray, vectors: np.ndarray, k: int, metric: str, gpu: "torch.device"
 ) -> tuple[np.ndarray, np.ndarray]:
     """The same on a GPU."""
-    there, found = upload(vectors, gpu), []
+    there = upload(vectors, gpu)
     lengths = there.square().sum(dim=1)
+    rows, values = [], []
     for start in range(0, len(queries), QUERY_ROWS):
         asked = upload(queries[start : start + QUERY_ROWS], gpu)
         with full_float32():
@@ -97,9 +106,9 @@ def _by_torch(
         if metric == "euclidean":
             scores.mul_(2).sub_(asked.square().sum(dim=1, keepdim=True)).sub_(lengths)
         best = scores.topk(min(k, len(vectors)), dim=1)
-        found.append((best.indices.cpu().numpy(), best.values.cpu().numpy()))
-    rows, scores = zip(*found, strict=True)
-    return np.concatenate(rows), np.concatenate(scores)
+        rows.append(best.indices.cpu().numpy())
+        values.append(best.values.cpu().numpy())
+    return np.concatenate(rows), np.concatenate(values)
 
 
 class ShardVectors(NamedTuple):
@@ -127,5 +136,5 @@ def search_shards(
 
 
 def _search_shard(shard: ShardVectors, queries: np.ndarray, k: int, metric: str, device: str) -> Neighbours:
-    found = search_exact(queries, [shard.read()], k, metric, find_gpu(device))
-    return Neighbours(np.where(found.rows >= 0, found.rows + shard.first, -1), found.scores)
+    vectors = shard.read()
+    return search_exact(queries, [vectors], k, metric, find_gpu(device)).renumber(shard.first + np.arange(len(vectors)))

@@ -31,36 +31,36 @@ def search_among(index: faiss.Index, queries: np.ndarray, top: int, allowed: np.
     typed = faiss.downcast_index(index)  # which lasts as long as `index`
     if type(typed) is faiss.IndexIDMap:  # whose conditions FAISS does not pass on to what it wraps
         ids = faiss.vector_to_array(typed.id_map)
-        found = search_among(typed.index, queries, top, allowed[ids])
-        return Neighbours(np.where(found.rows >= 0, ids[found.rows], -1), found.scores)
+        return search_among(typed.index, queries, top, allowed[ids]).renumber(ids)
     ids, queries = np.flatnonzero(allowed), np.ascontiguousarray(queries, np.float32)
     top = min(top, len(ids))
     if not top:
-        return Neighbours(np.empty((len(queries), 0), np.int64), np.empty((len(queries), 0), np.float32))
+        return Neighbours.none(len(queries), 0)
     coarse = "RaBitQ" in type(typed).__name__  # the vectors that it gives are worse than its products
-    found = None
+    neighbours = None
     if isinstance(typed, faiss.IndexFlat) or len(ids) > FEW or coarse:
-        found = _skip(typed, queries, top, allowed, len(ids), whole=len(ids) <= FEW)
-        if found is not None and (found.rows >= 0).all():
-            return found
+        neighbours = _skip(typed, queries, top, allowed, len(ids), whole=len(ids) <= FEW)
+        if neighbours is not None and (neighbours.rows >= 0).all():
+            return neighbours
     try:
         return _compare(typed, queries, top, ids)
     except RuntimeError as error:
-        if (whole := found or _skip(typed, queries, top, allowed, len(ids), whole=True)) is None:
+        neighbours = neighbours or _skip(typed, queries, top, allowed, len(ids), whole=True)
+        if neighbours is None:
             raise UsageError(
                 f"an index of the type {type(typed).__name__} cannot be searched with a condition; build it with"
                 " another of index.candidates"
             ) from error
-        return whole
+        return neighbours
 
 
 def reconstruct(index: faiss.Index, ids: np.ndarray) -> np.ndarray:
     """(k, c) float32: the vectors that the index has under `ids`. RuntimeError where it has none to give."""
     typed = faiss.downcast_index(index)  # which lasts as long as `index`
     if type(typed) is faiss.IndexIDMap:  # which cannot look them up
-        known = faiss.vector_to_array(typed.id_map)
-        order = np.argsort(known)
-        return reconstruct(typed.index, order[np.searchsorted(known, ids, sorter=order)])
+        names = faiss.vector_to_array(typed.id_map)
+        order = np.argsort(names)
+        return reconstruct(typed.index, order[np.searchsorted(names, ids, sorter=order)])
     with _mapping:  # threads share an index
         for part in parts_of(typed):
             if isinstance(part, faiss.IndexIVF) and part.direct_map.no():
@@ -85,8 +85,7 @@ def _compare(index: faiss.Index, queries: np.ndarray, top: int, ids: np.ndarray)
     """The exact answer among `ids`, by the vectors as the index has them."""
     metric = next(name for name, kind in METRICS.items() if kind == index.metric_type)
     blocks = (reconstruct(index, ids[start : start + BLOCK_ROWS]) for start in range(0, len(ids), BLOCK_ROWS))
-    found = search_exact(queries, blocks, top, metric)
-    return Neighbours(np.where(found.rows >= 0, ids[found.rows], -1), found.scores)
+    return search_exact(queries, blocks, top, metric).renumber(ids)
 
 
 def _skip(

@@ -48,46 +48,28 @@ def from_bytes(data: bytes | memoryview, name: str, card: Mapping[str, Any]) -> 
 
     Raises IntegrityError, which calls it `name`, where the bytes are not an index, or not the one of the card.
     """
-    require_no_files(data, name)
-    return _read(lambda: faiss.deserialize_index(np.frombuffer(data, np.uint8), AS_IT_IS), len(data), name, card)
+    return _read(lambda bytes_: faiss.deserialize_index(bytes_, AS_IT_IS), data, name, card)
 
 
 def view_bytes(data: bytes | memoryview, name: str, card: Mapping[str, Any]) -> faiss.Index:
     """The same index, its codes, lists and links left where they are in `data`: for searching only, since FAISS ends
     the process that adds to it or takes something out."""
-    require_no_files(data, name)
-    return _read(lambda: _view(np.frombuffer(data, np.uint8)), len(data), name, card)
+
+    def view(bytes_: np.ndarray) -> faiss.Index:
+        index = faiss.read_index(faiss.ZeroCopyIOReader(faiss.swig_ptr(bytes_), len(bytes_)), AS_IT_IS)
+        faiss.class_wrappers.add_to_referenced_objects(index, bytes_)  # which has to last as long
+        return index
+
+    return _read(view, data, name, card)
 
 
-def mapped_file(data: bytes | memoryview) -> str | None:
-    """The first file that FAISS could map as inverted lists while it reads `data`, found without FAISS."""
-    data = memoryview(data)
-    for match in ON_DISK.finditer(data):
-        place = match.end() + 16
-        try:
-            (lists,) = struct.unpack_from("<Q", data, place)
-            place += 8 + 24 * lists
-            (slots,) = struct.unpack_from("<Q", data, place)
-            place += 8 + 16 * slots
-            (length,) = struct.unpack_from("<Q", data, place)
-            (name, _) = struct.unpack_from(f"<{min(length, len(data))}sQ", data, place + 8)
-            return os.fsdecode(name)
-        except (struct.error, ValueError, OverflowError):
-            continue  # FAISS would not get as far as the file's name: these are four bytes of a code
-    return None
-
-
-def _view(data: np.ndarray) -> faiss.Index:
-    index = faiss.read_index(faiss.ZeroCopyIOReader(faiss.swig_ptr(data), len(data)), AS_IT_IS)
-    faiss.class_wrappers.add_to_referenced_objects(index, data)  # which has to last as long
-    return index
-
-
-def _read(read: Callable[[], faiss.Index], size: int, name: str, card: Mapping[str, Any]) -> faiss.Index:
-    """What `read` reads, checked against its card."""
+def _read(
+    read: Callable[[np.ndarray], faiss.Index], data: bytes | memoryview, name: str, card: Mapping[str, Any]
+) -> faiss.Index:
+    _require_no_files(data, name)
     try:
-        with byte_limit(2 * size + 4096):
-            index = read()
+        with byte_limit(2 * len(data) + 4096):
+            index = read(np.frombuffer(data, np.uint8))
         require_known_types(index, name)
         _compute_tables(index)
     except (RuntimeError, MemoryError) as error:
@@ -108,10 +90,23 @@ def _compute_tables(index: faiss.Index) -> None:
         inverted.precompute_table()
 
 
-def require_no_files(data: bytes | memoryview, name: str) -> None:
+def _require_no_files(data: bytes | memoryview, name: str) -> None:
     """Raises IntegrityError for an index that would have FAISS map a file, and write to it what is added."""
-    if (file := mapped_file(data)) is not None:
-        raise IntegrityError(f"{name} has its lists in the file {file!r}, which is not of its bundle; {REBUILD}")
+    data = memoryview(data)
+    for match in ON_DISK.finditer(data):
+        place = match.end() + 16
+        try:
+            (lists,) = struct.unpack_from("<Q", data, place)
+            place += 8 + 24 * lists
+            (slots,) = struct.unpack_from("<Q", data, place)
+            place += 8 + 16 * slots
+            (length,) = struct.unpack_from("<Q", data, place)
+            (file, _) = struct.unpack_from(f"<{min(length, len(data))}sQ", data, place + 8)
+        except (struct.error, ValueError, OverflowError):
+            continue  # FAISS would not get as far as the file's name: these are four bytes of a code
+        raise IntegrityError(
+            f"{name} has its lists in the file {os.fsdecode(file)!r}, which is not of its bundle; {REBUILD}"
+        )
 
 
 def require_known_types(index: faiss.Index, name: str, quantizer: bool = False) -> None:

@@ -129,7 +129,9 @@ class MultiVectorGallery(Gallery):
     def search_all(self, queries: MultiVectors, top: int) -> Neighbours:
         """The same by the exact scores of all items."""
         vectors, there = self.vectors(), self.there
-        return self._stack([self._rank(there, self.score_all(one, vectors)[there], top) for one in queries.blocks(1)])
+        return self._stack(
+            [self._rank(there, self.score_all(query, vectors)[there], top) for query in queries.blocks(1)]
+        )
 
     def scored(self, top: int) -> int:
         """How many items a search for `top` scores exactly."""
@@ -161,11 +163,10 @@ class MultiVectorGallery(Gallery):
         """The `top` regions for a snippet's `words` (q, c), at most one an image: those with the greatest sum of
         products with all words, which is one product with the words' sum. Only images that are `allowed` count."""
         query = np.ascontiguousarray(words.sum(axis=0, keepdims=True, dtype=np.float32))
-        own = None if allowed is None else allowed[self.owners]
+        allowed_regions = None if allowed is None else allowed[self.owners]
         top, among = min(top, len(self) if allowed is None else int(allowed[self.there].sum())), 4 * top
         while True:
-            found = Gallery(self.index).search(query, among, own)
-            scores, rows = found.scores[0][found.rows[0] >= 0], found.rows[0][found.rows[0] >= 0]
+            rows, scores = Gallery(self.index).search(query, among, allowed_regions).of(0)
             first = np.sort(np.unique(self.owners[rows], return_index=True)[1])[:top]
             if len(first) == top or among >= self.index.ntotal:
                 return RegionHits(self.owners[rows[first]], scores[first], self.outline.boxes[rows[first]])
@@ -183,10 +184,10 @@ class MultiVectorGallery(Gallery):
         scores = np.empty(len(self.outline.offsets) - 1, np.float32)
         for start in range(0, len(scores), BLOCK):
             offsets = self.outline.offsets[start : start + BLOCK + 1]
-            own = products[self.means.lists[offsets[0] : offsets[-1]]]
+            estimates = products[self.means.lists[offsets[0] : offsets[-1]]]
             if hits:
-                hits.write(own, int(offsets[0]))
-            scores[start : start + BLOCK] = self._add_up(own, offsets - offsets[0])
+                hits.write(estimates, int(offsets[0]))
+            scores[start : start + BLOCK] = self._add_up(estimates, offsets - offsets[0])
         return scores + self._global_scores(query, slice(None))
 
     def _add_up(self, products: np.ndarray, offsets: np.ndarray) -> np.ndarray:
@@ -225,8 +226,8 @@ class MultiVectorGallery(Gallery):
         return self.index.reconstruct_batch(places) if len(places) else np.empty((0, self.index.d), np.float32)
 
     @staticmethod
-    def _stack(found: list[tuple[np.ndarray, np.ndarray]]) -> Neighbours:
-        return Neighbours(*map(np.array, zip(*found, strict=True)))
+    def _stack(answers: list[tuple[np.ndarray, np.ndarray]]) -> Neighbours:
+        return Neighbours(*map(np.array, zip(*answers, strict=True)))
 
     @staticmethod
     def _rank(items: np.ndarray, scores: np.ndarray, top: int) -> tuple[np.ndarray, np.ndarray]:
@@ -243,8 +244,8 @@ class Hits(NamedTuple):
 
     def write(self, products: np.ndarray, first: int) -> None:
         """Put them into `products` (n, q), which are of the vectors from `first` on."""
-        own = slice(*np.searchsorted(self.rows, [first, first + len(products)]))
-        products[self.rows[own] - first, self.asked[own]] = self.products[own]
+        part = slice(*np.searchsorted(self.rows, [first, first + len(products)]))
+        products[self.rows[part] - first, self.asked[part]] = self.products[part]
 
 
 def look_up(index: faiss.Index, query: np.ndarray, nearest: int) -> Hits:

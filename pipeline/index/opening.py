@@ -70,7 +70,7 @@ class MergedGallery(Gallery):
 
     def search(self, queries: Items, top: int, allowed: np.ndarray | None = None) -> Neighbours:
         """The best of what each bundle finds."""
-        return self._merge([gallery.search(queries, top, own) for gallery, own in self._each(allowed)], top)
+        return self._merge([gallery.search(queries, top, part) for gallery, part in self._each(allowed)], top)
 
     def search_all(self, queries: MultiVectors, top: int) -> Neighbours:
         """The same by the exact scores of all items of a multi-vector model."""
@@ -78,7 +78,7 @@ class MergedGallery(Gallery):
 
     def regions(self, words: np.ndarray, top: int, allowed: np.ndarray | None = None) -> RegionHits:
         """The best of the regions that each bundle finds."""
-        hits = [gallery.regions(words, top, own) for gallery, own in self._each(allowed)]
+        hits = [gallery.regions(words, top, part) for gallery, part in self._each(allowed)]
         scores = np.concatenate([hit.scores for hit in hits])
         rows = np.concatenate([hit.rows + first for hit, first in zip(hits, self.firsts, strict=True)])
         order = np.argsort(-scores, kind="stable")[:top]

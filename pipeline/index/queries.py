@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from pipeline.config.registry.stored import restore, restore_encoder, restore_text_encoder
+from pipeline.config.stored import restore, restore_encoder, restore_text_encoder
 from pipeline.errors import MALFORMED, InputError, IntegrityError, UsageError, brief
 from pipeline.index.format import REBUILD
 from pipeline.multivectors import Items, MultiVectors, concatenate
@@ -51,19 +51,19 @@ class QueryEncoder:
     def embed_sentence(self, sentence: str) -> Items:
         """`sentence` in the joint space: (1, c) float32, or one item of several vectors."""
         form = self._encode(sentence)
-        return self._computed(lambda: self._model.embed_sentences(form))
+        return self._computed(lambda: self.model.embed_sentences(form))
 
     def embed_sentences(self, sentences: Sequence[str]) -> Items:
         """One or more `sentences` in the joint space, (n, c) float32 or n items; those that are parsed one by one."""
         if set(VIEWS) & set(self._forms.views):
             return concatenate([self.embed_sentence(sentence) for sentence in sentences])
         forms = self._forms(sentences)
-        return self._computed(lambda: self._model.embed_sentences(forms))
+        return self._computed(lambda: self.model.embed_sentences(forms))
 
     def embed_image(self, features: Mapping[str, np.ndarray]) -> np.ndarray:
         """(1, c) float32. Raises UsageError where an encoder of the model is missing among the features."""
         self._require_encoders(features)
-        return self._computed(lambda: self._model.embed_images(features))
+        return self._computed(lambda: self.model.embed_images(features))
 
     def stored_encoders(self) -> "dict[str, StoredEncoder]":
         """The encoders of photographs, by name. Raises UsageError where one is missing."""
@@ -112,13 +112,6 @@ class QueryEncoder:
         words = dict.fromkeys(word for text in texts for word in self.unknown_words(text))
         return {word: self.suggest(word) if place < MOST_SUGGESTED else None for place, word in enumerate(words)}
 
-    def require_words(self, minus: Sequence[str], plus: Sequence[str]) -> None:
-        """Raises InputError where no words are given to change an image, and as `require_known` for each."""
-        if not (*minus, *plus):
-            raise InputError("no words change the image; give a word to take away or to add")
-        for word in (*minus, *plus):
-            self.require_known(word)
-
     def require_known(self, sentence: str) -> None:
         """Raises InputError where `sentence` is blank, and naming its words when nothing in the model knows any that is
         not a stop word."""
@@ -133,16 +126,7 @@ class QueryEncoder:
     @property
     def encoders(self) -> tuple[str, ...]:
         """The encoders whose features `sentences` takes."""
-        return self._model.encoders
-
-    @property
-    def model(self) -> Any:
-        return self._model
-
-    @property
-    def text_encoders(self) -> "dict[str, TextEncoder]":
-        """By name; none for a model that reads words one by one."""
-        return self._forms.encoders
+        return self.model.encoders
 
     def _encode(self, sentence: str) -> Any:
         """`sentence` alone in the form that the model takes."""
@@ -150,10 +134,10 @@ class QueryEncoder:
 
     @cached_property
     def _forms(self) -> "QueryForms":
-        return QueryForms(self.bundle, self._model)
+        return QueryForms(self.bundle, self.model)
 
     @cached_property
-    def _model(self) -> Any:
+    def model(self) -> Any:
         bundle, parameters = self.bundle, self.bundle.model()
         model = restore(bundle.card["registered"], parameters.settings, parameters.tensors, where=bundle.folder)
         names = getattr(model, "encoders", ())

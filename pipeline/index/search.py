@@ -1,7 +1,7 @@
 """Searching a bundle: images by a sentence, an image or both, regions by a snippet, sentences by an image."""
 
 import hashlib
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from typing import Any
@@ -16,11 +16,11 @@ from pipeline.index.opening import open_gallery
 from pipeline.index.queries import QueryEncoder
 from pipeline.multivectors import Items, MultiVectors, concatenate
 
-Photograph = Mapping[str, np.ndarray] | bytes
+Encoded = Mapping[str, np.ndarray] | bytes
+Photograph = Encoded | Callable[[], Encoded]
 """An image in a query: encoder name -> (1, dim) float32, as pipeline.index.queries.encode_image makes it; for a
-multi-vector model the bytes of the file of one of the bundle's images."""
-
-
+multi-vector model the bytes of the file of one of the bundle's images. Or a function that makes one of these, which
+takes long: it is called when there is nothing wrong with the rest of the query."""
 MOST_KEPT = 1 << 21
 """Rows of a table that is kept in memory."""
 
@@ -75,8 +75,8 @@ class Searcher(QueryEncoder):
                 embedded.append(query)
         if embedded:
             self._keep("images")  # whose parts would be unpacked again for each answer
-            found = iter(self.nearest("images", concatenate(embedded), top, where))
-            answers = [answer if isinstance(answer, InputError) else next(found) for answer in answers]
+            hits = iter(self.nearest("images", concatenate(embedded), top, where))
+            answers = [answer if isinstance(answer, InputError) else next(hits) for answer in answers]
         return answers
 
     def regions(self, snippet: str, top: int, where: str | None = None) -> list[Hit]:
@@ -94,9 +94,13 @@ class Searcher(QueryEncoder):
             rows, scores, boxes = self._require_fit("images", words).regions(words.vectors, top, allowed)
         else:
             stored, form = self._image_regions, self._encode(snippet)
-            query = self._computed(lambda: self._model.embed_snippets(form))
-            places, scores = nearest_regions(stored.rows, stored.vectors, query[0], top, allowed)
-            rows, boxes = stored.rows[places], stored.boxes[places]
+            query = self._computed(lambda: self.model.embed_snippets(form))[0]
+            products = stored.vectors @ query
+            places = np.arange(len(products)) if allowed is None else np.flatnonzero(allowed[stored.rows])
+            places = places[np.argsort(-products[places], kind="stable")]
+            _, first = np.unique(stored.rows[places], return_index=True)
+            best = places[np.sort(first)[:top]]
+            rows, scores, boxes = stored.rows[best], products[best], stored.boxes[best]
         hits = self._list_hits("images", rows, scores)
         return [
             Hit(hit.rank, hit.score, {**hit.row, "box": box}) for hit, box in zip(hits, boxes.tolist(), strict=True)
@@ -118,7 +122,8 @@ class Searcher(QueryEncoder):
         """The `top` sentences nearest to an image. Raises UsageError where the index has none."""
         if not self.has("sentences"):
             raise UsageError(f"{self.bundle.folder} has no sentences; search its images: `--similar`")
-        return self.nearest("sentences", self._embed(photograph), top, where)[0]
+        allowed = self.allowed("sentences", where)
+        return self._rank("sentences", self._embed(photograph), top, allowed)[0]
 
     def similar(
         self, photograph: Photograph, top: int, sentence: str | None = None, weight: float = 0.5,
@@ -130,14 +135,16 @@ class Searcher(QueryEncoder):
         Of a multi-vector model, an image's regions take the place of a sentence's words. Raises InputError when no word
         of the sentence is known, and UsageError where its vector cannot be added to the image's.
         """
-        if sentence is None:
-            return self.nearest("images", self._embed(photograph), top, where)[0]
-        if not 0 <= weight <= 1:
-            raise UsageError(f"the weight of the words is {weight:g}; give one from 0 to 1")
-        self.require_known(sentence)
-        self.require_sums()
-        query = blend(self._embed(photograph), self.embed_sentence(sentence), weight)
-        return self.nearest("images", query, top, where)[0]
+        if sentence is not None:
+            if not 0 <= weight <= 1:
+                raise UsageError(f"the weight of the words is {weight:g}; give one from 0 to 1")
+            self.require_known(sentence)
+            self._require_sums()
+        allowed = self.allowed("images", where)
+        query = self._embed(photograph)
+        if sentence is not None:
+            query = blend(query, self.embed_sentence(sentence), weight)
+        return self._rank("images", query, top, allowed)[0]
 
     def has(self, modality: str) -> bool:
         """Whether there is any of the `images` or `sentences` to be found."""
@@ -146,6 +153,8 @@ class Searcher(QueryEncoder):
 
     def _embed(self, photograph: Photograph) -> Items:
         """Raises InputError where the bundle of a multi-vector model has no such image, and as `embed_image`."""
+        if callable(photograph):
+            photograph = photograph()
         if not self.multi_vector:
             return self.embed_image(photograph)
         rows = np.flatnonzero(self.table("images")["sha256"].to_numpy() == hashlib.sha256(photograph).hexdigest())
@@ -156,7 +165,7 @@ class Searcher(QueryEncoder):
             )
         return self.gallery("images").item(int(rows[0]))
 
-    def require_sums(self) -> None:
+    def _require_sums(self) -> None:
         """Raises UsageError where the vectors of images and of words cannot be added."""
         model = self.bundle.card["model"]
         if self.multi_vector:
@@ -173,21 +182,30 @@ class Searcher(QueryEncoder):
     ) -> list[Hit]:  # fmt: skip
         """The `top` images for an image less the words `minus` plus the words `plus` (Kiros et al. 2014, section 3.2).
 
-        The `among` nearest are re-sorted by their distance to their mean. Raises as `require_words`, and UsageError for
-        models whose vectors words are not added to.
+        The `among` nearest are put in the order of their distance to their own mean, so that the one poor result among
+        good ones comes last of them; 0 leaves all in the order of their scores. Raises InputError where no words are
+        given or one is unknown, and UsageError for models whose vectors words are not added to.
         """
-        self.require_words(minus, plus)
-        self.require_sums()
+        if not (*minus, *plus):
+            raise InputError("no words change the image; give a word to take away or to add")
+        for word in (*minus, *plus):
+            self.require_known(word)
+        self._require_sums()
+        allowed = self.allowed("images", where)
         image = self._embed(photograph)
-        words = [np.concatenate([image[:0], *map(self.embed_sentence, chosen)]) for chosen in (minus, plus)]
-        query = compose(image, *words)
-        gallery, allowed = self._require_fit("images", query), self.allowed("images", where)
-        rows, scores = search_around_mean(gallery, query, top, among, allowed)
-        return self._list_hits("images", rows, scores)
+        taken, added = (np.concatenate([image[:0], *map(self.embed_sentence, words)]) for words in (minus, plus))
+        query = compose(image, taken, added)
+        gallery = self._require_fit("images", query)
+        rows, scores = gallery.search(query, max(top, among), allowed).of(0)
+        if among > 1 and len(rows):
+            vectors = gallery.reconstruct(rows[:among])
+            order = np.argsort(np.linalg.norm(vectors - vectors.mean(axis=0), axis=1), kind="stable")
+            rows[:among], scores[:among] = rows[order], scores[order]
+        return self._list_hits("images", rows[:top], scores[:top])
 
     def open(self) -> None:
         """Read the model, the indices and their tables now; threads may share the searcher from then on."""
-        _ = self._model
+        _ = self.model
         for modality in ("images", "sentences"):
             if self.has(modality):
                 self.gallery(modality)
@@ -231,10 +249,6 @@ class Searcher(QueryEncoder):
         kept = self._tables.get(modality)
         return self.rows(modality).groups() if kept is None else iter([kept])
 
-    def require_condition(self, where: str | None) -> None:
-        """Raises UsageError where `where` is no condition on the bundle's images."""
-        self.allowed("images", where)
-
     def allowed(self, modality: str, where: str | None) -> np.ndarray | None:
         """(n,) bool: which rows of a table are, or belong to, images of which `where` is true; None without it."""
         if where is None or not where.strip():
@@ -247,11 +261,13 @@ class Searcher(QueryEncoder):
             ids.append(images["image_id"].to_numpy()[allowed[-1]])
         if modality == "images":
             return np.concatenate(allowed)
-        owned, ids = [], np.concatenate(ids)
-        for sentences in self.groups(modality):
-            known = sentences["text"].is_valid().to_numpy()
-            owned.append(np.isin(sentences["image_id"].to_numpy(), ids) & known)
-        return np.concatenate(owned)
+        ids = np.concatenate(ids)
+        return np.concatenate(
+            [
+                np.isin(sentences["image_id"].to_numpy(), ids) & sentences["text"].is_valid().to_numpy()
+                for sentences in self.groups(modality)
+            ]
+        )
 
     def _list_hits(self, modality: str, rows: np.ndarray, scores: np.ndarray) -> list[Hit]:
         """The `rows` (k,) of a modality's table with their `scores` (k,), ranked as they come."""
@@ -280,11 +296,11 @@ class Searcher(QueryEncoder):
 
     def nearest(self, modality: str, queries: Items, top: int, where: str | None = None) -> list[list[Hit]]:
         """The hits of each of the vectors `queries` among the `images` or `sentences` that `where` allows."""
-        found = self._require_fit(modality, queries).search(queries, top, self.allowed(modality, where))
-        kept = found.rows >= 0  # an inverted file pads with -1 when the lists that it visits hold too few
-        return [
-            self._list_hits(modality, found.rows[i][kept[i]], found.scores[i][kept[i]]) for i in range(len(queries))
-        ]
+        return self._rank(modality, queries, top, self.allowed(modality, where))
+
+    def _rank(self, modality: str, queries: Items, top: int, allowed: np.ndarray | None) -> list[list[Hit]]:
+        neighbours = self._require_fit(modality, queries).search(queries, top, allowed)
+        return [self._list_hits(modality, *neighbours.of(query)) for query in range(len(queries))]
 
 
 def _require_direction(queries: Items) -> None:
@@ -318,34 +334,3 @@ def _unit(query: np.ndarray) -> np.ndarray:
     if length < np.sqrt(np.finfo(np.float32).eps):
         raise InputError("the image and the words cancel each other out; use other words")
     return (query / length).astype(np.float32)[None]
-
-
-def search_around_mean(
-    gallery: Gallery, query: np.ndarray, top: int, among: int, allowed: np.ndarray | None = None
-) -> tuple[np.ndarray, np.ndarray]:
-    """The rows (k,) of the `top` nearest to `query` (1, c), among those that are `allowed`, and their scores (k,).
-
-    The `among` nearest are put in the order of their distance to their own mean, so that the one poor result among
-    good ones comes last of them; 0 leaves all in the order of their scores.
-    """
-    found = gallery.search(query, max(top, among), allowed)
-    kept = found.rows[0] >= 0
-    rows, scores = found.rows[0][kept], found.scores[0][kept]
-    if among > 1 and len(rows):
-        vectors = gallery.reconstruct(rows[:among])
-        order = np.argsort(np.linalg.norm(vectors - vectors.mean(axis=0), axis=1), kind="stable")
-        rows[:among], scores[:among] = rows[order], scores[order]
-    return rows[:top], scores[:top]
-
-
-def nearest_regions(
-    rows: np.ndarray, vectors: np.ndarray, query: np.ndarray, top: int, allowed: np.ndarray | None = None
-) -> tuple[np.ndarray, np.ndarray]:
-    """The places (k,) of the `top` of `vectors` (r, c) with the greatest products with `query` (c,), at most one of
-    each image, and these products; `rows` (r,) has each region's image, of which only those `allowed` (n,) count."""
-    scores = vectors @ query
-    places = np.arange(len(rows)) if allowed is None else np.flatnonzero(allowed[rows])
-    places = places[np.argsort(-scores[places], kind="stable")]
-    _, first = np.unique(rows[places], return_index=True)
-    best = places[np.sort(first)[:top]]
-    return best, scores[best]

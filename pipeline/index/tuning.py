@@ -137,7 +137,8 @@ def tune(index: faiss.Index, questions: Questions, floor: float, near: SearchSet
     The least effort that reaches it is sought for each refinement, and these are then compared in turn. The search
     begins `near` a setting that is likely, from a quarter of its refinement and half of its lists or vertices on.
     """
-    stages, tried = stages_of(index), []
+    stages = stages_of(index)
+    tried: list[Operation] = []
     factors = [factor for factor in REFINED if 4 * factor >= (near.k_factor or 0)]
 
     def operate(setting: SearchSetting) -> Operation:
@@ -152,11 +153,15 @@ def tune(index: faiss.Index, questions: Questions, floor: float, near: SearchSet
     for k_factor in factors if stages.refine is not None else (None,):
         worth = min((2 * operation.seconds for operation in reached()), default=np.inf)
         if stages.inverted is not None:
-            efforts = Efforts(lambda n, k=k_factor: operate(SearchSetting(n, None, k)), 1, stages.inverted.nlist)
-            efforts.find_least(floor, worth, (near.lists or 0) // 2)
+            find_least(
+                lambda lists, k=k_factor: operate(SearchSetting(lists, None, k)),
+                1, stages.inverted.nlist, floor, worth, (near.lists or 0) // 2,
+            )  # fmt: skip
         elif stages.graph is not None:
-            efforts = Efforts(lambda n, k=k_factor: operate(SearchSetting(None, n, k)), questions.k, MOST_SEARCHED)
-            efforts.find_least(floor, worth, (near.vertices or 0) // 2)
+            find_least(
+                lambda vertices, k=k_factor: operate(SearchSetting(None, vertices, k)),
+                questions.k, MOST_SEARCHED, floor, worth, (near.vertices or 0) // 2,
+            )  # fmt: skip
         else:
             operate(SearchSetting(None, None, k_factor))
         if reached() and tried[-1].seconds > 2 * min(operation.seconds for operation in reached()):
@@ -190,31 +195,26 @@ def medians_in_turn(measurements: list[Callable[[], float]], repeats: int) -> li
     return np.median(rounds, axis=0).tolist()
 
 
-@dataclass(frozen=True)
-class Efforts:
-    """Whole numbers from `least` to `most` of which more give more recall and take longer."""
-
-    operate: Callable[[int], Operation]
-    least: int
-    most: int
-
-    def find_least(self, floor: float, limit: float, start: int = 0) -> None:
-        """Try them from `start` on, halved until the recall is below `floor`, then doubled until it reaches it, stalls,
-        or takes longer than `limit`; then bisected to the smallest that reaches it, to within an eighth."""
-        operate = cache(self.operate)
-        effort = min(max(start, self.least), self.most)
-        while effort > self.least and operate(effort).recall >= floor:
-            effort = max(effort // 2, self.least)
-        last = operate(effort)
-        while last.recall < floor and effort < self.most and last.seconds < limit:
-            effort = min(2 * effort, self.most)
-            before, last = last, operate(effort)
-            if last.recall < floor and effort > 8 * self.least and last.recall - before.recall < STALLED:
-                return
-        low, high = effort // 2 + 1, effort
-        while last.recall >= floor and effort > self.least and low < high and high - low >= high // 8:
-            middle = (low + high) // 2
-            low, high = (low, middle) if operate(middle).recall >= floor else (middle + 1, high)
+def find_least(
+    operate: Callable[[int], Operation], least: int, most: int, floor: float, limit: float, start: int = 0
+) -> None:
+    """Try efforts, whole numbers from `least` to `most` of which more give more recall and take longer: from `start`
+    on, halved until the recall is below `floor`, then doubled until it reaches it, stalls, or takes longer than
+    `limit`; then bisected to the smallest that reaches it, to within an eighth."""
+    operate = cache(operate)
+    effort = min(max(start, least), most)
+    while effort > least and operate(effort).recall >= floor:
+        effort = max(effort // 2, least)
+    last = operate(effort)
+    while last.recall < floor and effort < most and last.seconds < limit:
+        effort = min(2 * effort, most)
+        before, last = last, operate(effort)
+        if last.recall < floor and effort > 8 * least and last.recall - before.recall < STALLED:
+            return
+    low, high = effort // 2 + 1, effort
+    while last.recall >= floor and effort > least and low < high and high - low >= high // 8:
+        middle = (low + high) // 2
+        low, high = (low, middle) if operate(middle).recall >= floor else (middle + 1, high)
 
 
 def latency(index: faiss.Index, questions: Questions) -> float:

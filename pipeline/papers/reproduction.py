@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 
-from pipeline.config.registry.generators import GENERATORS
+from pipeline.config.registry import GENERATORS
 from pipeline.evaluate.summary import recall_sum, with_folds
 from pipeline.metrics.paired import Columns, Draw, compare_draws
 from pipeline.metrics.retrieval import PROTOCOLS, Bootstrap

@@ -6,7 +6,7 @@ import math
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, replace
-from functools import cached_property
+from functools import cached_property, partial
 from typing import Any
 
 import numpy as np
@@ -46,9 +46,9 @@ class Scale:
 class ServedGallery:
     """Answers from one bundle. Its parts are all read at once, and threads may share it from then on.
 
-    `features(data)` encodes a photograph's bytes as `Searcher.sentences` takes it, and `read(row)` gives the bytes of
-    one in the bundle's table, of which `decode(data)` makes an image. Encoders are loaded for the first photograph:
-    have `sentences`, `similar`, `analogy` and `thumbnail` called by one thread at a time.
+    `features(data)` encodes a photograph's bytes as a Searcher takes it, and `read(row)` gives the bytes of one in the
+    bundle's table, of which `decode(data)` makes an image. Encoders are loaded for the first photograph: have all that
+    look at photographs called by one thread at a time.
     """
 
     def __init__(
@@ -60,13 +60,11 @@ class ServedGallery:
         side: int,
     ) -> None:
         searcher.open()
-        self._searcher = searcher
+        self.searcher = searcher
         self._read = read
         self._decode = decode
         self._side = side
         self.features = features
-        self.regions = searcher.regions
-        self.ignored = searcher.ignored
         with suppress(InputError, UsageError):  # where it cannot be searched in words, each request is told so
             for sentence in self.examples[:1]:
                 searcher.require_known(sentence)  # which loads the tokenizer
@@ -82,7 +80,7 @@ class ServedGallery:
 
     @property
     def bundle(self) -> Any:
-        return self._searcher.bundle
+        return self.searcher.bundle
 
     @property
     def card(self) -> Mapping[str, Any]:
@@ -91,16 +89,16 @@ class ServedGallery:
     @cached_property
     def examples(self) -> list[str]:
         """Some of the bundle's own sentences, evenly spaced."""
-        if not self._searcher.has("sentences"):
+        if not self.searcher.has("sentences"):
             return []
-        table = self._searcher.rows("sentences")
+        table = self.searcher.rows("sentences")
         rows = np.unique(evenly_spaced(table.num_rows, EXAMPLES + 2)[1:-1])
         return [record["text"] for record in table.records(rows) if record["text"]]
 
     @property
     def has_regions(self) -> bool:
         """Whether its model compares regions with words."""
-        return self._searcher.multi_vector
+        return self.searcher.multi_vector
 
     @property
     def collection(self) -> str:
@@ -110,13 +108,13 @@ class ServedGallery:
 
     def count(self, modality: str) -> int:
         """The `images` or `sentences` that can be found."""
-        return len(self._searcher.gallery(modality)) if self._searcher.has(modality) else 0
+        return len(self.searcher.gallery(modality)) if self.searcher.has(modality) else 0
 
     @cached_property
     def scale(self) -> Scale | None:
         """How scores compare with those of typical and of right pairs; None for a multi-vector model, an index without
         sentences, or one that is large or cannot give its vectors."""
-        searcher = self._searcher
+        searcher = self.searcher
         if self.has_regions or not searcher.has("sentences") or not searcher.is_kept("images"):
             return None
         sentences = searcher.table("sentences")
@@ -147,7 +145,7 @@ class ServedGallery:
         are few, or `least` and `most`; columns without any value are left out."""
         kinds = {name: kind for name, kind in self.columns.items() if kind != "nothing"}
         values: dict[str, set[Any]] = {name: set() for name in kinds}
-        for group in self._searcher.groups("images"):
+        for group in self.searcher.groups("images"):
             for name, kind in kinds.items():
                 column = group[name].drop_null()
                 if kind in ("text", "truth") and len(values[name]) <= MOST_VALUES:
@@ -166,42 +164,18 @@ class ServedGallery:
 
     def images(self, sentence: str, top: int, where: str | None = None) -> list[Hit]:
         """As Searcher.images; of a multi-vector model each with the `box` of the region that fits the words best."""
-        hits = self._searcher.images(sentence, top, where)
+        hits = self.searcher.images(sentence, top, where)
         if not self.has_regions:
             return hits
-        words = self._searcher.embed_sentence(sentence).vectors.sum(axis=0)
-        gallery = self._searcher.gallery("images")
+        words = self.searcher.embed_sentence(sentence).vectors.sum(axis=0)
+        gallery = self.searcher.gallery("images")
         items = [gallery.item(int(row)) for row in self._find("images", [hit.row["image_id"] for hit in hits])]
         boxes = [item.boxes[(item.vectors @ words).argmax()].tolist() for item in items]
         return [replace(hit, row={**hit.row, "box": box}) for hit, box in zip(hits, boxes, strict=True)]
 
-    def sentences(self, photograph: bytes, top: int, where: str | None = None) -> list[Hit]:
-        """The `top` sentences nearest to an encoded image. Raises UnreadableImage."""
-        self._searcher.require_condition(where)  # before the photograph is encoded, which takes longer
-        return self._searcher.sentences(self._see(photograph), top, where)
-
-    def similar(
-        self, photograph: bytes, top: int, sentence: str | None, weight: float, where: str | None = None
-    ) -> list[Hit]:
-        """The `top` images nearest to an encoded image, and to a sentence if there is one; see Searcher.similar."""
-        self._searcher.require_condition(where)
-        if sentence is not None:
-            self._searcher.require_known(sentence)
-            self._searcher.require_sums()
-        return self._searcher.similar(self._see(photograph), top, sentence, weight, where)
-
-    def analogy(
-        self, photograph: bytes, minus: Sequence[str], plus: Sequence[str], top: int, among: int,
-        where: str | None = None,
-    ) -> list[Hit]:  # fmt: skip
-        """The `top` images for an encoded image less some words plus others; see Searcher.analogy."""
-        self._searcher.require_condition(where)
-        self._searcher.require_words(minus, plus)
-        self._searcher.require_sums()
-        return self._searcher.analogy(self._see(photograph), minus, plus, top, among, where)
-
-    def _see(self, photograph: bytes) -> Photograph:
-        return photograph if self.has_regions else self.features(photograph)
+    def see(self, photograph: bytes) -> Photograph:
+        """An encoded image as the searcher takes it. UnreadableImage is raised once it is looked at."""
+        return photograph if self.has_regions else partial(self.features, photograph)
 
     def browse(self, top: int, where: str | None = None) -> tuple[int, list[tuple[Mapping[str, Any], str | None]]]:
         """How many images `where` allows, and the rows and captions of at most `top` of them, far from each other in
@@ -210,10 +184,10 @@ class ServedGallery:
             count = self.count("images")
             places = spread(self._table.num_rows, 2 * top)
         else:
-            allowed = np.flatnonzero(self._searcher.allowed("images", where))
+            allowed = np.flatnonzero(self.searcher.allowed("images", where))
             count = len(allowed)
             places = allowed[spread(count, top)]
-        rows = [row for row in self._searcher.records("images", places) if row["path"] is not None][:top]
+        rows = [row for row in self.searcher.records("images", places) if row["path"] is not None][:top]
         return count, list(zip(rows, self.captions([row["image_id"] for row in rows]), strict=True))
 
     def sentences_of(self, image_id: int) -> list[str]:
@@ -228,8 +202,8 @@ class ServedGallery:
     def _sentences(self, image_ids: Sequence[int]) -> dict[int, list[str]]:
         """The sentences of some images, by image_id."""
         texts: dict[int, list[str]] = {}
-        if self._searcher.has("sentences"):
-            for record in self._searcher.records("sentences", self._find("sentences", image_ids)):
+        if self.searcher.has("sentences"):
+            for record in self.searcher.records("sentences", self._find("sentences", image_ids)):
                 if record["text"] is not None:
                     texts.setdefault(record["image_id"], []).append(record["text"])
         return texts
@@ -239,7 +213,7 @@ class ServedGallery:
         rows = self._find("images", [image_id])
         if not len(rows):
             raise InputError(f"there is no image {image_id}; give the image_id of a result")
-        row = self._searcher.records("images", rows)[0]
+        row = self.searcher.records("images", rows)[0]
         if row["path"] is None:
             raise InputError(f"image {image_id} was removed; give the image_id of a result")
         return row
@@ -247,7 +221,7 @@ class ServedGallery:
     def _find(self, modality: str, image_ids: Sequence[int]) -> np.ndarray:
         """The rows of a table that are, or belong to, some images; in the order of these where it is in memory."""
         if modality not in self._sorted:
-            return self._searcher.rows(modality).find("image_id", np.array(image_ids, np.int64))
+            return self.searcher.rows(modality).find("image_id", np.array(image_ids, np.int64))
         owners, order = self._sorted[modality]
         firsts = np.searchsorted(owners, image_ids)
         lasts = np.searchsorted(owners, image_ids, "right")

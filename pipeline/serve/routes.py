@@ -151,10 +151,10 @@ async def _list_images(
 
     def find() -> tuple[list[Hit], Mapping[str, str | None], list[str | None]]:
         hits = search(*arguments)
-        return hits, gallery.ignored(*words), gallery.captions([hit.row["image_id"] for hit in hits])
+        return hits, gallery.searcher.ignored(*words), gallery.captions([hit.row["image_id"] for hit in hits])
 
-    found, seconds = await service.run(pool, find)
-    return answers.list_images(model, *found, seconds)
+    (hits, ignored, captions), seconds = await service.run(pool, find)
+    return answers.list_images(model, hits, ignored, captions, seconds)
 
 
 @router.get("/api/models/{model}/images")
@@ -173,7 +173,7 @@ async def find_regions(
 ) -> answers.ImagesAnswer:
     """The regions nearest to some words, at most one a photograph, of a model that compares regions with words."""
     _require_sentence(snippet, service.limits)
-    asked = [snippet], gallery.regions, snippet, top, where
+    asked = [snippet], gallery.searcher.regions, snippet, top, where
     return await _list_images(service, service.searching, model, gallery, *asked)
 
 
@@ -182,7 +182,7 @@ async def find_sentences(
     service: Shared, model: str, gallery: Asked, top: Top, photograph: Uploaded, where: Where = None
 ) -> answers.SentencesAnswer:
     """The sentences nearest to a photograph: the file `photograph` of a form, or `image_id` and `of`."""
-    hits, seconds = await service.run(service.encoding, gallery.sentences, photograph, top, where)
+    hits, seconds = await service.run(service.encoding, gallery.searcher.sentences, gallery.see(photograph), top, where)
     keys = ("sentence_id", "image_id", "text")
     results = [
         answers.SentenceAnswer(rank=hit.rank, score=hit.score, **{key: hit.row[key] for key in keys}) for hit in hits
@@ -203,7 +203,7 @@ async def find_similar(
 ) -> answers.ImagesAnswer:
     """The photographs nearest to a photograph, or to it and a sentence, which counts for `weight`."""
     words = [] if sentence is None else [_require_sentence(sentence, service.limits)]
-    asked = words, gallery.similar, photograph, top, sentence, weight, where
+    asked = words, gallery.searcher.similar, gallery.see(photograph), top, sentence, weight, where
     return await _list_images(service, service.encoding, model, gallery, *asked)
 
 
@@ -223,7 +223,8 @@ async def find_by_arithmetic(
     The best of them are in the order of their distance to their mean, so that scores need not fall with rank.
     """
     words = [_require_sentence(word, service.limits) for word in (*minus, *plus)]
-    asked = words, gallery.analogy, photograph, minus, plus, top, service.limits.among, where
+    among = service.limits.among
+    asked = words, gallery.searcher.analogy, gallery.see(photograph), minus, plus, top, among, where
     return await _list_images(service, service.encoding, model, gallery, *asked)
 
 

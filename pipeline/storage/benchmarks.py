@@ -4,7 +4,6 @@ These files are Snakemake's and have no commit: a damaged one is left out with a
 """
 
 import csv
-import io
 import logging
 import math
 from collections.abc import Mapping, Sequence
@@ -12,7 +11,6 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from pipeline.errors import IntegrityError
-from pipeline.storage.files import explain, read_bytes, walk
 
 log = logging.getLogger(__name__)
 
@@ -27,13 +25,13 @@ class MeasuredJob(NamedTuple):
 
 def read_benchmarks(folder: Path) -> dict[str, list[MeasuredJob]]:
     """Rule -> its jobs that have run. Raises IntegrityError if there are none."""
-    found: dict[str, list[MeasuredJob]] = {}
-    for path in _files(Path(folder)):
-        if jobs := _jobs(path):
-            found.setdefault(path.relative_to(folder).parts[0], []).extend(jobs)
-    if not found:
+    rules: dict[str, list[MeasuredJob]] = {}
+    for path in sorted(Path(folder).rglob("*.tsv")):
+        if jobs := _read_jobs(path):
+            rules.setdefault(path.relative_to(folder).parts[0], []).extend(jobs)
+    if not rules:
         raise IntegrityError(f"{folder} holds no benchmark; give the folder benchmarks/ of a run that has begun")
-    return found
+    return rules
 
 
 def add_up(recorded: Mapping[str, Sequence[MeasuredJob]]) -> list[dict[str, Any]]:
@@ -52,35 +50,22 @@ def add_up(recorded: Mapping[str, Sequence[MeasuredJob]]) -> list[dict[str, Any]
 
 def read_part_jobs(folder: Path) -> dict[str, list[MeasuredJob]]:
     """Name -> the jobs that made its parts, from `<folder>/<name>.<part>.tsv`."""
-    found: dict[str, list[MeasuredJob]] = {}
-    for path in _files(Path(folder)):
-        if path.parent == Path(folder) and path.name.count(".") > 1:
-            found.setdefault(path.name.rsplit(".", 2)[0], []).extend(_jobs(path))
-    return found
+    parts: dict[str, list[MeasuredJob]] = {}
+    for path in sorted(Path(folder).glob("*.*.tsv")):
+        parts.setdefault(path.name.rsplit(".", 2)[0], []).extend(_read_jobs(path))
+    return parts
 
 
-def _files(folder: Path) -> list[Path]:
-    """The .tsv files under `folder`; logs a warning for each unreadable folder."""
-    found = []
-    for path, status in walk(folder):
-        if isinstance(status, OSError):
-            log.warning("%s; its benchmarks are left out", explain(path, status))
-        elif path.suffix == ".tsv":
-            found.append(path)
-    return sorted(found)
-
-
-def _jobs(path: Path) -> list[MeasuredJob]:
+def _read_jobs(path: Path) -> list[MeasuredJob]:
     """The jobs in one file; none, and a warning, if it cannot be read."""
     try:
-        text = read_bytes(path, "delete it").decode("utf-8")
-        rows = list(csv.DictReader(io.StringIO(text, newline=""), delimiter="\t"))
+        with open(path, encoding="utf-8", newline="") as file:
+            rows = list(csv.DictReader(file, delimiter="\t"))
         if not rows:
             raise ValueError("it has no job")
         return [MeasuredJob(*(_number(row[column]) for column in ("s", "cpu_time", "max_rss"))) for row in rows]
-    except (IntegrityError, csv.Error, KeyError, TypeError, ValueError) as error:
-        reason = str(error) if isinstance(error, IntegrityError) else f"{path} is not a benchmark of Snakemake's"
-        log.warning("%s; it is left out, delete it", reason)
+    except (OSError, csv.Error, KeyError, TypeError, ValueError) as error:
+        log.warning("%s is not a benchmark of Snakemake's (%s); it is left out, delete it", path, error)
         return []
 
 

@@ -16,7 +16,7 @@ import numpy as np
 import pyarrow as pa
 from pydantic import Field, model_validator
 
-from pipeline.config.registry.models import MODELS
+from pipeline.config.registry import MODELS
 from pipeline.errors import IntegrityError, meant
 from pipeline.storage.files import SHOWN, first_unplain, inside, is_regular
 from pipeline.storage.json_files import Count, Digits, Finite, Form, read_json, require_form

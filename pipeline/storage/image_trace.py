@@ -7,15 +7,12 @@ from typing import Any
 
 import numpy as np
 
-from pipeline.errors import InputError, IntegrityError
-from pipeline.plain_files import kind_of
+from pipeline.errors import IntegrityError
 from pipeline.storage.bundle import Bundle
 from pipeline.storage.card import CARD
 from pipeline.storage.commit import commit_path, read_commit
-from pipeline.storage.embeddings import FRAGMENTS
-from pipeline.storage.files import explain, is_there, walk
-from pipeline.storage.manifest import Manifest, read_rejects
-from pipeline.storage.shards import EMBEDDINGS, Shard, shard_path
+from pipeline.storage.manifest import Manifest
+from pipeline.storage.shards import EMBEDDINGS, FRAGMENTS, Shard, shard_path
 from pipeline.storage.tables import MOST_DIGITS
 
 
@@ -42,72 +39,42 @@ class ImageTrace:
     places: list[TraceRows]
 
 
-def find_manifest(run: Path) -> Manifest | None:
-    """The manifest under the folder `run`; None if there is none."""
-    if is_there(own := Path(run) / "manifest" / "manifest.json"):
-        return Manifest(own.parent)
-    found = sorted(path for path, _ in walk(run) if path.name == "manifest.json")
-    return Manifest(found[0].parent) if found else None
-
-
 def find_images(manifest: Manifest, name: str) -> list[int]:
     """The ids of the images that match `name`: an id, a path or member, or the end of one after a slash."""
     if name.isdecimal() and len(name) <= MOST_DIGITS and int(name) < manifest.n_images:
         return [int(name)]
-    found = []
+    ids = []
     for number in range(manifest.n_shards):
         images, first = manifest.table("images", number), number * manifest.shard_size
         names = zip(images["path"].to_pylist(), images["member"].to_pylist(), strict=True)
-        found += [first + row for row, own in enumerate(names) if any(_means(name, one) for one in own)]
-    return found
+        ids += [first + row for row, (path, member) in enumerate(names) if _means(name, path) or _means(name, member)]
+    return ids
 
 
 def find_rejects(rejects: list[dict[str, Any]], name: str) -> list[dict[str, Any]]:
     return [reject for reject in rejects if _means(name, reject["file"]) or repr(name) in reject["reason"]]
 
 
-def read_run_rejects(run: Path) -> list[dict[str, Any]]:
-    """The rejects of a collection that was refused as a whole. Raises InputError if there are none, either."""
-    path = Path(run) / "rejects.jsonl"
-    if not is_there(path):
-        raise InputError(f"{run} has neither a manifest nor rejects; give the folder of a run")
-    return list(read_rejects(path))
-
-
 def trace(run: Path, manifest: Manifest, image_id: int) -> ImageTrace:
-    """Follow an image through all artefacts under `run`. Damaged and unreadable ones become places with a note."""
-    number, own = image_id // manifest.shard_size, {}
+    """Follow an image through all artefacts under `run`. Damaged ones become places with a note."""
+    number, tables = image_id // manifest.shard_size, {}
     for name in ("sentences", "documents", "boxes"):
         table = manifest.table(name, number)
         first, last = np.searchsorted(table["image_id"].to_numpy(), [image_id, image_id + 1]).tolist()
-        own[name] = table.slice(first, last - first)
-    sentence_id = own["sentences"]["sentence_id"].to_pylist()
-    shard = shard_path(run, number).name
-    files, places = _list_files(run, {shard, CARD})
-    for path in (path for path in files if path.name == shard):
+        tables[name] = table.slice(first, last - first)
+    sentence_id = tables["sentences"]["sentence_id"].to_pylist()
+    places = []
+    for path in sorted(run.rglob(shard_path(run, number).name)):
         places += _in_shard(path, image_id, sentence_id)
-    for card in (path for path in files if path.name == CARD):
+    for card in sorted(run.rglob(CARD)):
         places += _in_bundle(card.parent, image_id, sentence_id)
-    (image,) = manifest.pick(np.array([image_id]))
-    sentences, documents = own["sentences"].to_pylist(), own["documents"].to_pylist()
-    return ImageTrace(image, sentences, documents, own["boxes"].num_rows, number, places)
+    (image,) = manifest.pick([image_id])
+    sentences, documents = tables["sentences"].to_pylist(), tables["documents"].to_pylist()
+    return ImageTrace(image, sentences, documents, tables["boxes"].num_rows, number, places)
 
 
-def _means(name: str, found: str | None) -> bool:
-    return found is not None and (found == name or found.endswith(f"/{name}"))
-
-
-def _list_files(run: Path, names: set[str]) -> tuple[list[Path], list[TraceRows]]:
-    """The regular files of these `names` under `run`, and a place with a note for what is no regular file."""
-    files, others = [], []
-    for path, status in walk(run, names.__contains__):
-        if isinstance(status, OSError):
-            others.append(TraceRows(path, "unread", (), explain(path, status)))
-        elif kind := kind_of(status.st_mode):
-            others.append(TraceRows(path, "unread", (), f"it is {kind}, which is not looked into"))
-        else:
-            files.append(path)
-    return sorted(files), others
+def _means(name: str, other: str | None) -> bool:
+    return other is not None and (other == name or other.endswith(f"/{name}"))
 
 
 def _in_shard(path: Path, image_id: int, sentences: Sequence[int]) -> Iterator[TraceRows]:

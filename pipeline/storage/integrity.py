@@ -68,9 +68,8 @@ def examine(run: Path, hashed: bool = True, progress: Callable[[list[Path]], Ite
         if path in vouched or path in records:
             continue
         if path.suffix in COMMITTED and path.name != "rejects.jsonl":
-            result.faults.append(
-                FaultyFile(path, "uncommitted: no commit vouches for it, so its writer never finished", path)
-            )
+            reason = "uncommitted: no commit vouches for it, so its writer never finished"
+            result.faults.append(FaultyFile(path, reason, path))
         else:
             result.unvouched.append(path)
     result.unvouched = [path for path in result.unvouched if path not in vouched]

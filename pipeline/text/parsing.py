@@ -1,7 +1,7 @@
 """Parses of texts: by spaCy, or from another parser's files; and the training of a spaCy parser."""
 
 import logging
-from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -52,14 +52,6 @@ class BatchParser:
             else:
                 found.append(fall_back(text, f"more than {self.max_words} words" if len(doc) else EMPTY))
         return found
-
-
-def parse_words(pipeline: "Language", sentences: Iterable[Sequence[str]]) -> Iterator[Parse]:
-    """The parse of each sentence, given as words."""
-    from spacy.tokens import Doc
-
-    docs = (Doc(pipeline.vocab, words=list(words)) for words in sentences)
-    return map(_to_parse, pipeline.pipe(docs))
 
 
 def _to_parse(doc: "Doc") -> Parse:

@@ -1,10 +1,10 @@
 """The base class of text encoders, the inputs for making one, and what stands around one."""
 
-from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import islice
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, ClassVar, NamedTuple
+from typing import TYPE_CHECKING, Any, ClassVar, NamedTuple, Protocol
 
 import numpy as np
 
@@ -35,31 +35,52 @@ class GivenVectors(NamedTuple):
     vectors: np.ndarray
 
 
-@dataclass(frozen=True)
-class TextMaterial:
-    """The inputs for making a text encoder, beside its entry: the `seed`; how a text becomes its `words`; and functions
-    that return the training sentences, a vocabulary that a person brought (None: there is none), the run's own word
-    vectors with the words that they are of, and the vectors in the entry's file of its first words and those given, a
-    folder that lies with the weights by its name (None: there is none), another text encoder by name, some
-    sentences with the vectors that an entry names, the bytes of the entry's files, and the vocabulary of the training
-    sentences (see `learn_vocabulary`)."""
+class TextMaterial(Protocol):
+    """The inputs for making a text encoder, beside its entry: the `seed`, and how a text becomes its `words`."""
 
     seed: int
     words: TermSettings
-    texts: Callable[[], Iterable[str]]
-    vocabulary: Callable[[], Vocabulary | None]
-    corpus: Callable[[], WordVectors]
-    file: Callable[[Collection[str]], WordVectors]
-    folder: Callable[[str], Path | None] = lambda name: None
-    encoder: Callable[[str], "TextEncoder"] | None = None
-    given: Callable[[Any], GivenVectors] | None = None
-    files: Callable[[], Sequence[bytes]] | None = None
-    learn_vocabulary: Callable[..., Vocabulary] | None = None
+
+    def texts(self) -> Iterable[str]:
+        """The training sentences."""
+        ...
+
+    def learn_vocabulary(self, settings: TermSettings, **chosen: Any) -> Vocabulary:
+        """The vocabulary of the training sentences; see pipeline.text.vocabulary.learn_vocabulary."""
+        ...
+
+    def vocabulary(self) -> Vocabulary | None:
+        """A vocabulary that a person brought; None where there is none."""
+        ...
+
+    def corpus(self) -> WordVectors:
+        """The run's own word vectors."""
+        ...
+
+    def file(self, wanted: Collection[str]) -> WordVectors:
+        """The vectors in the entry's file, of its first words and of those that are `wanted`."""
+        ...
+
+    def files(self) -> Sequence[bytes]:
+        """The contents of the entry's files."""
+        ...
+
+    def folder(self, name: str) -> Path | None:
+        """A folder that lies with the weights; None where there is none."""
+        ...
+
+    def encoder(self, name: str) -> "TextEncoder":
+        """Another text encoder of the run."""
+        ...
+
+    def given(self, entry: Any) -> GivenVectors:
+        """Some sentences with the vectors that an entry names."""
+        ...
 
 
 class TextEncoder:
     """Texts to vectors of `dim` values. This base knows every word; the rest is in
-    pipeline.config.registry.text_encoders."""
+    pipeline.config.registry."""
 
     kind: ClassVar[str]
     dim: int

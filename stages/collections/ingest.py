@@ -33,11 +33,10 @@ def ingest(run: Run, job: Job, processes: int | None = None) -> None:
     from pipeline import runtime
     from pipeline.collections import formats
     from pipeline.collections.assembly import Assembly
-    from pipeline.collections.formats.remote_files import open_collection
     from pipeline.collections.intake import Intake
     from pipeline.collections.inventory import count_files
-    from pipeline.collections.naming import ImageFiles
     from pipeline.collections.records import Options
+    from pipeline.collections.remote_files import open_collection
     from pipeline.errors import JointspaceError
     from pipeline.images.decode import Inspection
     from pipeline.plain_files import read_lines
@@ -65,10 +64,10 @@ def ingest(run: Run, job: Job, processes: int | None = None) -> None:
         return tqdm(found, "check", unit=" blocks", disable=None)
 
     more = (elsewhere,) if run.config.scheduler else ()
-    photographs, longest = ImageFiles(collection_folder), settings.max_sentence_chars
+    longest = settings.max_sentence_chars
     with (
         _tables_in(parts / TABLES) as folder,
-        closing(Intake(longest, own, folder, photographs, takedown)) as intake,
+        closing(Intake(longest, own, folder, collection_folder, takedown, settings.memory_gb)) as intake,
     ):
         assembly = Assembly(intake.add(records))
         for line in intake.takedown.unmet():
@@ -104,7 +103,7 @@ def ingest(run: Run, job: Job, processes: int | None = None) -> None:
 def _tables_in(folder: Path) -> Iterator[Path]:
     """The folder of what does not fit into memory, emptied of what a killed ingest left. Raises JointspaceError where
     its disk is full."""
-    from pipeline.disk_tables import TEMPORARY, FullDiskError
+    from pipeline.collections.tables import TEMPORARY, FullDiskError
     from pipeline.storage.batch import cannot_write, remove_own
 
     remove_own(folder, TEMPORARY)
@@ -187,20 +186,20 @@ def _scratch(config) -> "Scratch | None":
 
 def _keys(config) -> dict:
     """`state` changes with the collection, whose photographs are too many to be inputs; a demo has its commit."""
-    from pipeline.collections.watching import describe_state
+    from pipeline.collections.inventory import describe_state
     from pipeline.remote.paths import place
 
     chosen, state = config.collection, ""
     if not config.demo.generate:
         root, scratch = place(config.data_root), _scratch(config)
         state = describe_state(root, chosen.format, chosen.files, scratch, chosen.exclude)
-    collection = chosen.model_dump()
+    collection = chosen.model_dump(exclude={"memory_gb"})
     return {"data_root": config.data_root, "collection": collection, "shard_size": config.shard_size, "state": state}
 
 
 def _reads(config, layout) -> Inputs:
     """The demo, or the lists of the collection; and the list of what is to be taken down."""
-    from pipeline.collections.watching import list_files
+    from pipeline.collections.inventory import list_files
 
     chosen = config.collection
     taken = {"takedown": Outside(Path(chosen.takedown))} if chosen.takedown else {}

@@ -136,17 +136,16 @@ def _read(found: "Detected") -> "tuple[Intake, Tally]":
 
     from pipeline import config
     from pipeline.collections.formats import FORMATS
-    from pipeline.collections.formats.remote_files import open_collection
     from pipeline.collections.intake import Intake
     from pipeline.collections.inventory import count_files
-    from pipeline.collections.naming import ImageFiles
     from pipeline.collections.records import DIVIDED, Options
+    from pipeline.collections.remote_files import open_collection
 
     options = Options(found.files, found.columns, DIVIDED if found.described else "gallery")
     records = FORMATS[found.format](found.root, options)
     limit = config.load().collection.max_sentence_chars
-    photographs = ImageFiles(open_collection(found.root, options))
-    intake = Intake(limit, photographs=photographs).add(tqdm(records, "read", unit=" records", disable=None))
+    folder = open_collection(found.root, options)
+    intake = Intake(limit, folder=folder).add(tqdm(records, "read", unit=" records", disable=None))
     count_files(found.root, found.format, options, intake.tables)
     return intake, options.tally
 
@@ -161,7 +160,7 @@ def _configure(
 ) -> dict[str, Any]:
     """What differs from config/default.yaml. Raises UsageError where that cannot be a configuration."""
     from pipeline import config
-    from pipeline.config.schema.section import as_name
+    from pipeline.config.section import as_name
 
     name = as_name(output.stem if output else found.root.name)
     values: dict[str, Any] = {"name": name, "data_root": str(found.root), "demo": {"generate": False}}

@@ -76,7 +76,7 @@ class OpenedEncoder(NamedTuple):
 
 
 def _open(run: Run, name: str) -> OpenedEncoder:
-    from pipeline.config.registry.stored import restore_encoder
+    from pipeline.config.stored import restore_encoder
     from pipeline.images.preprocess import View
 
     settings = run.config.extract

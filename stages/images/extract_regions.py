@@ -25,7 +25,7 @@ def extract_regions(run: Run, encoder: str) -> Callable[[Job], None]:
 
     from tqdm import tqdm
 
-    from pipeline.config.registry.stored import restore_encoder, stored_kind
+    from pipeline.config.stored import restore_encoder, stored_kind
     from pipeline.errors import UsageError
     from pipeline.images.extraction import Stopwatch, choose_plan
     from pipeline.images.preparation import Request

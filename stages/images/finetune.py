@@ -7,8 +7,7 @@ from typing import TYPE_CHECKING
 from pipeline.run import Inputs, Job, Outside, Run, Stage
 
 if TYPE_CHECKING:
-    from pipeline.config.schema.encoders import Encoder
-    from pipeline.config.schema.images import FinetuneSettings
+    from pipeline.config.images import Encoder, FinetuneSettings
     from pipeline.images.finetune import Finetuning, Precision
     from pipeline.images.networks import NetworkEncoder
     from pipeline.images.preparation import LabelledImage, RegionSampler

@@ -14,7 +14,7 @@ def pool_regions(run: Run, encoder: str) -> Callable[[Job], None]:
 
     import numpy as np
 
-    from pipeline.config.registry.stored import stored_kind
+    from pipeline.config.stored import stored_kind
     from pipeline.errors import IntegrityError, UsageError
     from pipeline.images.regions import pool
     from pipeline.storage.features import open_regions, to_stored, write_features

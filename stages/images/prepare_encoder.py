@@ -2,7 +2,7 @@
 
 from pathlib import Path
 
-from pipeline.config.registry.encoders import TRAINED
+from pipeline.config.registry import TRAINED
 from pipeline.run import Inputs, Job, Outside, Run, Stage, outside_files
 
 

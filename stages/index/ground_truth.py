@@ -35,13 +35,17 @@ def command(run: Run, model: str, gallery: str, count: int, neighbours: int, out
     ]
 
     where = run.sums, run.config.device
-    found = search_shards(embeddings.read(other, ids), parts, neighbours, embeddings.metric, *where)
+    nearest = search_shards(embeddings.read(other, ids), parts, neighbours, embeddings.metric, *where)
 
     about = {"gallery": gallery, "queries": len(ids), "neighbours": neighbours}
     write_shard(
         output,
         NEIGHBOURS,
-        {"query_id": ids, "ids": found.rows, "scores": np.nan_to_num(found.scores, neginf=np.finfo(np.float32).min)},
+        {
+            "query_id": ids,
+            "ids": nearest.rows,
+            "scores": np.nan_to_num(nearest.scores, neginf=np.finfo(np.float32).min),
+        },
         rows=len(ids),
         details={**about, "metric": embeddings.metric, "inputs": embeddings.inputs},
     )

@@ -66,8 +66,7 @@ def _find_listed(bundle: "Bundle | Bundles", lines: list[str]) -> tuple[set[int]
     if it is a number without leading zeros, else a path, a name in a shard, or a sample's key there."""
     from posixpath import join, split
 
-    from pipeline.collections.naming import Takedown
-    from pipeline.image_names import Readings, Spelling
+    from pipeline.image_names import Readings, Spelling, Takedown
 
     takedown = Takedown(lines, Readings(bundle.card.get("data_root")))
 

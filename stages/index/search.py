@@ -10,7 +10,7 @@ from pipeline import runtime
 from stages.commands import FILE, FOLDER, config_option, trust_option
 
 if TYPE_CHECKING:
-    from pipeline.index.search import Hit, Photograph, Searcher
+    from pipeline.index.search import Encoded, Hit, Searcher
 
 
 @click.command("search")
@@ -62,6 +62,8 @@ def command(
     config_path: Path | None,
 ) -> None:
     """Rank the images of an index for SENTENCE, its sentences or images for an image, or its images for both."""
+    from functools import partial
+
     from pipeline.errors import UsageError
     from pipeline.index.columns import OURS
     from pipeline.index.queries import spell
@@ -95,23 +97,15 @@ def command(
     if image_path and not (similar or changed or text is not None or searcher.has("sentences")):
         similar = True
         click.echo("the index has no sentences, so these are the images like it", err=True)
+    photograph = partial(_encode, image_path, searcher, config_path)
     if sentence is not None:
         hits = (searcher.regions if regions else searcher.images)(sentence, top, where)
-    else:  # what is wrong with the words is said before the photograph is encoded, which takes longer
-        if changed:
-            searcher.require_words(minus, plus)
-        elif text is not None:
-            searcher.require_known(text)
-        if changed or text is not None:
-            searcher.require_sums()
-        searcher.require_condition(where)
-        photograph = _photograph(image_path, searcher, config_path)
-        if changed:
-            hits = searcher.analogy(photograph, minus, plus, top, among, where)
-        elif similar or text is not None:
-            hits = searcher.similar(photograph, top, text, weight, where)
-        else:
-            hits = searcher.sentences(photograph, top, where)
+    elif changed:
+        hits = searcher.analogy(photograph, minus, plus, top, among, where)
+    elif similar or text is not None:
+        hits = searcher.similar(photograph, top, text, weight, where)
+    else:
+        hits = searcher.sentences(photograph, top, where)
 
     asked = [words for words in (sentence, text, *changed) if words is not None]
     if ignored := searcher.ignored(*asked):
@@ -120,11 +114,11 @@ def command(
         click.echo(printable_json([_shown(hit) for hit in hits], str))
         return
     for hit in hits:
-        what = hit.row["text"] if "text" in hit.row else "::".join(filter(None, (hit.row["path"], hit.row["member"])))
-        own = {name: hit.row[name] for name in hit.row if name not in (*OURS, "sentence_id", "text")}
-        what += "".join(f"  {name}={value}" for name, value in own.items() if value is not None)
+        name = hit.row["text"] if "text" in hit.row else "::".join(filter(None, (hit.row["path"], hit.row["member"])))
+        columns = {key: hit.row[key] for key in hit.row if key not in (*OURS, "sentence_id", "text")}
+        values = "".join(f"  {key}={value}" for key, value in columns.items() if value is not None)
         box = "  " + " ".join(f"{side:.0f}" for side in hit.row["box"]) if regions else ""
-        click.echo(printable(f"{hit.rank:>4}  {hit.score:>8.4f}  {what}{box}"))
+        click.echo(printable(f"{hit.rank:>4}  {hit.score:>8.4f}  {name}{values}{box}"))
 
 
 def _shown(hit: "Hit") -> dict:
@@ -151,34 +145,22 @@ def _answer_each(searcher: "Searcher", path: Path, top: int, where: str | None) 
         click.echo(printable_json({"query": sentence, **found}, str))
 
 
-def _photograph(image_path: Path, searcher: "Searcher", config_path: Path | None) -> "Photograph":
-    """The photograph as the searcher takes it. InputError names a file that cannot be used."""
-    from concurrent.futures import ThreadPoolExecutor
-
+def _encode(image_path: Path, searcher: "Searcher", config_path: Path | None) -> "Encoded":
+    """A photograph as the model takes it. InputError names a file that cannot be used."""
     from pipeline import config
     from pipeline.errors import InputError
-    from pipeline.images.decode import DecodingProcess, ImageLimits
+    from pipeline.images.decode import ImageLimits, decode
     from pipeline.index.queries import encode_image
 
-    data = _read(image_path)
+    try:
+        data = image_path.read_bytes()
+    except OSError as error:
+        raise InputError(f"cannot read {image_path} ({error.strerror}); give another image") from error
     if searcher.multi_vector:
         return data
-    limits = ImageLimits.from_settings(config.load(config_path).collection)
-    with DecodingProcess(limits) as decode, ThreadPoolExecutor(1) as thread:
-        stored = searcher.stored_encoders()
-        opened = thread.submit(lambda: {name: one.open() for name, one in stored.items()})  # which takes as long
-        try:
-            image = decode(data)
-        except InputError as error:
-            raise InputError(f"{image_path}: {error}; give another image") from error
-        return encode_image(image, opened.result())
-
-
-def _read(path: Path) -> bytes:
-    """The bytes of a photograph's file."""
-    from pipeline.errors import InputError
-
+    stored = searcher.stored_encoders()
     try:
-        return path.read_bytes()
-    except OSError as error:
-        raise InputError(f"cannot read {path} ({error.strerror}); give another image") from error
+        image = decode(data, ImageLimits.from_settings(config.load(config_path).collection))
+    except InputError as error:
+        raise InputError(f"{image_path}: {error}; give another image") from error
+    return encode_image(image, {name: encoder.open() for name, encoder in stored.items()})

@@ -1,7 +1,9 @@
 """`serve`: bundles, and generators of descriptions, behind a page and a JSON API."""
 
+import math
 import socket
 from collections.abc import Callable, Collection, Mapping
+from itertools import chain, count
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -14,7 +16,7 @@ from stages.commands import FOLDER, config_option, images_option, trust_option
 if TYPE_CHECKING:
     from PIL import Image
 
-    from pipeline.config.root import Config
+    from pipeline.config.names import Config
     from pipeline.index.queries import SharedEncoders
     from pipeline.serve.gallery import ServedGallery
     from pipeline.serve.service import Describer
@@ -23,7 +25,7 @@ if TYPE_CHECKING:
 
 THUMBNAIL_SIDE = 320
 """Pixels of the longer side of photographs as the page shows them."""
-SUMMARY, LAST = Path("evaluation", "summary.json"), 1 << 30
+SUMMARY = Path("evaluation", "summary.json")
 HEAD_BYTES = 1 << 14
 """Of a request's head beside the sentence in it."""
 SENT_BYTES = 12
@@ -170,26 +172,28 @@ def _stamp(folder: Path) -> tuple[tuple[int, ...], ...] | None:
 def _name_all(bundles: tuple[Path, ...]) -> dict[str, Path]:
     """The bundles by the names of their models, those that their run has evaluated first, the best before the others;
     one of a name that is taken gets a number."""
-    from pipeline.storage.bundles import open_bundle
-
-    folders: dict[str, Path] = {}
-    for folder in sorted(bundles, key=_place):
-        folders[_free_name(open_bundle(folder).card["model"], folders)] = folder
-    return folders
-
-
-def _place(folder: Path) -> int:
-    """Of a bundle among those of its run, the best model's first; last where the run has no summary that says so."""
     from pipeline.errors import MALFORMED, JointspaceError
     from pipeline.evaluate.summary import ranking
     from pipeline.storage.bundles import open_bundle
     from pipeline.storage.json_files import read_json
 
-    try:
-        ranked = [one["model"] for one in ranking(read_json(folder.absolute().parents[1] / SUMMARY))]
-        return ranked.index(open_bundle(folder).card["model"])
-    except (OSError, IndexError, JointspaceError, *MALFORMED):
-        return LAST
+    def place(folder: Path) -> float:
+        try:
+            evaluations = ranking(read_json(folder.absolute().parents[1] / SUMMARY))
+            return [evaluation["model"] for evaluation in evaluations].index(open_bundle(folder).card["model"])
+        except (OSError, IndexError, JointspaceError, *MALFORMED):
+            return math.inf
+
+    folders: dict[str, Path] = {}
+    for folder in sorted(bundles, key=place):
+        folders[_free_name(open_bundle(folder).card["model"], folders)] = folder
+    return folders
+
+
+def _free_name(name: str, taken: Collection[str]) -> str:
+    """`name`, with a number behind it where it is taken."""
+    names = chain([name], (f"{name}-{number}" for number in count(2)))
+    return next(free for free in names if free not in taken)
 
 
 def _open_gallery(
@@ -209,14 +213,6 @@ def _open_gallery(
     source = bundle.photographs(images_root, settings.collection.follow_links)
     features = _encoder_of(bundle, encoders or SharedEncoders(decode))
     return ServedGallery(Searcher(bundle), features, source.read, decode, THUMBNAIL_SIDE)
-
-
-def _free_name(name: str, taken: Collection[str]) -> str:
-    """`name`, with a number behind it where it is taken."""
-    free, number = name, 2
-    while free in taken:
-        free, number = f"{name}-{number}", number + 1
-    return free
 
 
 def _encoder_of(bundle: "Bundle", encoders: "SharedEncoders") -> Callable[[bytes], Mapping[str, Any]]:
@@ -242,9 +238,9 @@ def _open_describers(
         learned_from = stored.vocabulary, stored.space
         if learned_from not in sources:  # which take memory
             sources[learned_from] = gather_sources(run, stored, text, _bundle_of_space(stored, galleries))
-        told, top = sources[learned_from], run.config.describe.top
-        describer = Describer(stored.spec.name, stored.generator, told, features, top)
-        describers[_free_name(stored.name, describers)] = describer
+        describers[_free_name(stored.name, describers)] = Describer(
+            stored.spec.name, stored.generator, sources[learned_from], features, run.config.describe.top
+        )
     return describers
 
 

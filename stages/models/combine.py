@@ -16,7 +16,7 @@ def combine(run: Run, job: Job, model: str) -> None:
     A refit has the weights of the ensemble that it refits."""
     import logging
 
-    from pipeline.config.registry.models import combining
+    from pipeline.config.registry import combining
     from pipeline.storage.batch import FileBatch
     from pipeline.storage.commit import publish_record
 
@@ -80,7 +80,7 @@ def _choose_weights(run: Run, ensemble: str) -> dict[str, Any]:
 
 
 def _join(members: "dict[str, Parameters]", weights: dict[str, float]) -> "Ensemble":
-    from pipeline.config.registry.stored import restore
+    from pipeline.config.stored import restore
     from pipeline.models.linear.ensemble import Ensemble, EnsembleMember
 
     parts = []

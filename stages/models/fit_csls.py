@@ -13,7 +13,7 @@ def fit_csls(run: Run, job: Job, model: str) -> None:
     """Make MODEL, which has `csls`, of the same model without it and its embeddings."""
     import logging
 
-    from pipeline.config.registry.stored import restore
+    from pipeline.config.stored import restore
     from pipeline.models.linear.csls import Scaled
 
     config, base = run.config, run.chosen(model)

@@ -6,7 +6,7 @@ import click
 
 from pipeline.run import Job, Run, Stage
 from stages.commands import PATH
-from stages.inputs import label_names
+from stages.inputs import label_names, named
 
 BOXES = (
     "Boxes with labels, a file or a folder of them, as `extract-regions` reads them; the result goes to"
@@ -18,7 +18,7 @@ def rank_phrases(run: Run, job: Job, model: str, split: str, boxes: Path | None 
     """Rank regions for noun phrases and noun phrases for regions, and count right correspondences."""
     import logging
 
-    from pipeline.evaluate.phrase_ranking import PhraseSet, RegionSet, measure_phrases
+    from pipeline.evaluate.phrases import PhraseSet, RegionSet, measure_phrases
     from pipeline.metrics.retrieval import TIES, Bootstrap
     from pipeline.storage.json_files import fingerprint
     from pipeline.storage.phrases import PhraseVectors
@@ -69,8 +69,7 @@ STAGE = Stage(
         "phrases": config.phrases.model_dump(exclude={"splits"}),
     },
     reads=lambda config, layout, model, split: {
-        "manifest": layout.manifest,
-        "phrases": layout.phrases(model, split),
+        **named(layout.manifest, layout.phrases(model, split)),
         **label_names(config),
     },
     writes=lambda layout, model, split: layout.phrase_ranking(model, split),

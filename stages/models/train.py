@@ -130,7 +130,7 @@ def _word_file(config, settings: Any) -> Path:
 
 def _read_start(run: Run, model: str) -> Any:
     """The model that `model` starts from, with the vectors of every word if it reads words and that one vectors."""
-    from pipeline.config.registry.stored import restore
+    from pipeline.config.stored import restore
     from pipeline.models.neural.word_towers import SAMPLE, WordStart
     from stages.texts import open_text_encoder, read_token_vocabulary
 

@@ -22,11 +22,19 @@ def command(image: str, run: Path, as_json: bool) -> None:
 
     from pipeline.errors import InputError
     from pipeline.printable import printable, printable_json
-    from pipeline.storage.image_trace import find_images, find_manifest, find_rejects, read_rejects, trace
+    from pipeline.run.layout import Layout
+    from pipeline.storage.image_trace import find_images, find_rejects, trace
+    from pipeline.storage.manifest import Manifest, read_rejects
 
-    manifest = find_manifest(run)
-    rejects = find_rejects(manifest.rejects if manifest else read_rejects(run), image)
-    found = [trace(run, manifest, image_id) for image_id in (find_images(manifest, image) if manifest else ())]
+    found, left_out = [], run / "rejects.jsonl"  # of a collection that was refused as a whole
+    if (manifest_file := Layout(run).manifest.commit).exists():
+        manifest = Manifest(manifest_file.parent)
+        rejects = find_rejects(manifest.rejects, image)
+        found = [trace(run, manifest, image_id) for image_id in find_images(manifest, image)]
+    elif left_out.exists():
+        rejects = find_rejects(list(read_rejects(left_out)), image)
+    else:
+        raise InputError(f"{run} has neither a manifest nor rejects; give the folder of a run")
     if not found and not rejects:
         raise InputError(f"{run} knows nothing of {image}; give the name as the collection has it, or an image_id")
 

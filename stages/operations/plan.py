@@ -85,7 +85,7 @@ def measure(run: "Run", sample: Sample) -> "Iterator[tuple[str, Speed]]":
     from time import perf_counter
 
     from pipeline import runtime
-    from pipeline.config.registry.stored import restore_encoder
+    from pipeline.config.stored import restore_encoder
     from pipeline.images.decode import ImageLimits
     from pipeline.images.preprocess import View, load
     from pipeline.plan.estimate import Speed

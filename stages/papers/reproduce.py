@@ -4,7 +4,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from pipeline.config.registry.generators import ranker
+from pipeline.config.registry import ranker
 from pipeline.run import Inputs, Job, Run, Stage
 
 if TYPE_CHECKING:
@@ -103,7 +103,7 @@ def _list_relations(run: Run) -> dict[str, list[dict[str, Any]]]:
     (Socher et al. 2014, section 6.7)."""
     import numpy as np
 
-    from pipeline.config.registry.stored import restore
+    from pipeline.config.stored import restore
     from pipeline.storage.json_files import require_same
     from pipeline.storage.records import read_labels
 
@@ -129,7 +129,7 @@ def _relation_models(config: "Config") -> list[str]:
 
 def _protocol(config: "Config") -> str:
     """That of the papers, all sentences, where the run has it."""
-    from pipeline.config.schema.section import PROTOCOLS
+    from pipeline.config.section import PROTOCOLS
 
     return next((one for one in PROTOCOLS if one in config.evaluate.protocols), PROTOCOLS[0])
 
@@ -246,7 +246,7 @@ def _draw(run: Run, system: str, columns: "Columns") -> "Draw":
 
     import numpy as np
 
-    from pipeline.evaluate.phrase_ranking import ranked_names
+    from pipeline.evaluate.phrases import ranked_names
     from pipeline.generate.metrics import Statistics
     from pipeline.metrics.paired import Draw, draw_of_ranks
     from pipeline.storage.records import read_measured

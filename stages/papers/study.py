@@ -20,7 +20,7 @@ def study(run: Run, job: Job) -> None:
 
     from tqdm import tqdm
 
-    from pipeline.config.registry.models import model_spec
+    from pipeline.config.registry import model_spec
     from pipeline.models.linear.study import StudyCell, count_draws, pinned
     from pipeline.papers import gong
     from pipeline.storage.commit import Provenance, describe_file, publish_record

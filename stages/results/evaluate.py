@@ -2,10 +2,12 @@
 
 from collections.abc import Iterator
 from itertools import product
+from typing import Any
 
 import click
 
 from pipeline.run import Job, Run, Stage
+from stages.inputs import named
 
 
 def evaluate(run: Run, job: Job, model: str, split: str, protocol: str, through_index: bool = False) -> None:
@@ -21,7 +23,7 @@ def evaluate(run: Run, job: Job, model: str, split: str, protocol: str, through_
     from pipeline.evaluate.summary import headline, with_folds
     from pipeline.metrics.chance import chance
     from pipeline.metrics.folds import divide, measure_folds
-    from pipeline.metrics.ranks import rank
+    from pipeline.metrics.ranks import Ranks, rank
     from pipeline.metrics.retrieval import TIES, Bootstrap, evaluate, measure, select_sentences
     from pipeline.metrics.similarity import similarity_ranks
     from pipeline.storage.records import write_evaluation
@@ -31,77 +33,73 @@ def evaluate(run: Run, job: Job, model: str, split: str, protocol: str, through_
         write_evaluation(job.path, nothing, {}, job.provenance)
         logging.getLogger(__name__).info("no photograph has a sentence, so there is nothing to evaluate")
         return
-
-    bootstrap = Bootstrap(run.config.evaluate.bootstrap, run.config.seed)
-    embeddings, pairs = run.embeddings(model), run.pairs(split)
+    config, embeddings, pairs = run.config.evaluate, run.embeddings(model), run.pairs(split)
     embeddings.require_unseen(split)
+    bootstrap = Bootstrap(config.bootstrap, run.config.seed)
     chosen = select_sentences(pairs.owners, protocol)
+    owners = pairs.owners[chosen]
     images = embeddings.read("images", pairs.image_id)
     sentences = embeddings.read("sentences", pairs.sentence_id[chosen])
+    several_each = not embeddings.multi_vector and np.bincount(owners).min() > 1
 
-    owners = pairs.owners[chosen]
-    folds = divide(owners, run.config.evaluate.folds) if run.config.evaluate.folds > 1 else []
+    def rank_all(images: Any, sentences: Any, owners: np.ndarray) -> Ranks:
+        ranks = rank(images, sentences, owners, embeddings.comparison, run.sums)
+        if not several_each:
+            return ranks
+        return replace(ranks, sentence_similarity=similarity_ranks(sentences, owners, embeddings.metric))
 
-    comparison, similarity, through = embeddings.comparison, {}, {}
-    alike = not embeddings.multi_vector and np.bincount(owners).min() > 1
-
-    def ranked(images, sentences, owners):
-        found = rank(images, sentences, owners, comparison, run.sums)
-        own = similarity_ranks(sentences, owners, embeddings.metric) if alike else None
-        return replace(found, sentence_similarity=own)
-
-    ranks = ranked(images, sentences, owners)
-    measured = evaluate(ranks, owners, bootstrap)
-    each = [ranked(images[one.images], sentences[one.sentences], one.owners) for one in folds]
-    if alike:
-        similarity = {"sentence_similarity": measure(ranks.sentence_similarity, owners, bootstrap)}
-
-    if through_index:
-        through = _measure_cost(run.bundle(model), embeddings, pairs, chosen, images, sentences, run.gpu)
-
-    about = {"split": split, "protocol": protocol, "ties": TIES, "bootstrap": vars(bootstrap)}
-    about |= {"folds": len(folds)} if folds else {}
+    ranks = rank_all(images, sentences, owners)
     value = {
         "model": embeddings.name,
-        **about,
+        "split": split,
+        "protocol": protocol,
+        "ties": TIES,
+        "bootstrap": vars(bootstrap),
         "n_images": len(pairs.image_id),
         "n_sentences": len(chosen),
-        **vars(measured),
-        **(measure_folds(folds, each, bootstrap) if folds else {}),
-        **similarity,
-        "chance": chance(owners),
-        **through,
-        "metric": embeddings.metric,
+        **vars(evaluate(ranks, owners, bootstrap)),
     }
+    if config.folds > 1:
+        folds = divide(owners, config.folds)
+        each = [rank_all(images[fold.images], sentences[fold.sentences], fold.owners) for fold in folds]
+        value |= {"folds": len(folds), **measure_folds(folds, each, bootstrap)}
+    if several_each:
+        value["sentence_similarity"] = measure(ranks.sentence_similarity, owners, bootstrap)
+    value |= {"chance": chance(owners), "metric": embeddings.metric}
+    if through_index:
+        queries = {"images": sentences, "sentences": images}
+        image_id = {"images": pairs.image_id[owners], "sentences": pairs.image_id}
+        value["through_index"] = _measure_cost(run, model, embeddings, queries, image_id)
     write_evaluation(job.path, value, {**vars(ranks), "owners": owners}, job.provenance)
     for gallery in with_folds([value]):
         for line in headline(gallery):
             logging.getLogger(__name__).info(line)
 
 
-def _measure_cost(bundle, embeddings, pairs, chosen, images, sentences, gpu) -> dict:
-    """What retrieval loses in both directions by the bundle's indices."""
+def _measure_cost(
+    run: Run, model: str, embeddings: Any, queries: dict[str, Any], image_id: dict[str, Any]
+) -> dict[str, Any]:
+    """What retrieval loses in both directions by the bundle's indices; `queries` of each gallery, and their images."""
     from pipeline.evaluate.through_index import cost_through
     from pipeline.index.opening import open_gallery
     from pipeline.storage.revision import modalities, require_numbering
 
-    require_numbering(bundle, parts := modalities(bundle), embeddings)
-    owners = pairs.image_id[pairs.owners[chosen]]
-    asked = {
-        "images": ("sentence_to_image", sentences, owners),
-        "sentences": ("image_to_sentence", images, pairs.image_id),
-    }
+    bundle = run.bundle(model)
+    parts = modalities(bundle)
+    require_numbering(bundle, parts, embeddings)
     costs = {}
     for part in parts:
-        direction, queries, of = asked[part.modality]
-        gallery, vectors = open_gallery(bundle, part.modality), embeddings.rows_of(part.modality, part.ids[part.alive])
-        cost = cost_through(gallery, vectors, part.numbers, part.owners, queries, of, gpu)
+        gallery = open_gallery(bundle, part.modality)
+        vectors = embeddings.rows_of(part.modality, part.ids[part.alive])
+        asked = queries[part.modality], image_id[part.modality]
+        cost = cost_through(gallery, vectors, part.numbers, part.owners, *asked, run.gpu)
+        direction = {"images": "sentence_to_image", "sentences": "image_to_sentence"}[part.modality]
         costs[direction] = {"factory": part.card["factory"], **vars(cost)}
-    return {"through_index": {**costs, "bundle": bundle.card["fingerprint"]}}
+    return {**costs, "bundle": bundle.card["fingerprint"]}
 
 
 def _choices(config) -> Iterator[tuple[str, ...]]:
-    from pipeline.config.schema.section import DESCRIBED, PROTOCOLS
+    from pipeline.config.section import DESCRIBED, PROTOCOLS
 
     return product(config.every_model(), DESCRIBED, PROTOCOLS)
 
@@ -113,10 +111,7 @@ STAGE = Stage(
     choices=_choices,
     wanted=lambda config: [names for names in config.evaluations() if names[0] in config.models],
     keys=lambda config, *names: {"seed": config.seed, **config.evaluate.model_dump(include={"bootstrap", "folds"})},
-    reads=lambda config, layout, model, *names: {
-        "manifest": layout.manifest,
-        f"embeddings/{model}": layout.embeddings(model),
-    },
+    reads=lambda config, layout, model, *names: named(layout.manifest, layout.embeddings(model)),
     writes=lambda layout, *names: layout.evaluation(*names),
     options=(
         click.Option(

@@ -3,7 +3,7 @@
 from collections.abc import Iterator
 from itertools import product
 
-from pipeline.config.registry.generators import ranker
+from pipeline.config.registry import ranker
 from pipeline.run import Inputs, Job, Run, Stage
 from stages.inputs import generator_inputs, named, text_files
 
@@ -56,7 +56,7 @@ def rank_sentences(run: Run, job: Job, generator: str, split: str, protocol: str
 
 
 def _choices(config) -> Iterator[tuple[str, ...]]:
-    from pipeline.config.schema.section import DESCRIBED, PROTOCOLS
+    from pipeline.config.section import DESCRIBED, PROTOCOLS
 
     return product(config.evaluate.generators, DESCRIBED, PROTOCOLS)
 

@@ -8,6 +8,7 @@ import click
 
 from pipeline.run import Inputs, Job, Run, Stage
 from pipeline.run.layout import Artefact
+from stages.inputs import named
 
 if TYPE_CHECKING:
     from pipeline.storage.bundle import Bundle
@@ -44,9 +45,9 @@ def report(run: Run, job: Job, form: str = "html") -> None:
     settings, layout, manifest = run.config, run.layout, run.manifest
     evaluations = read_summary(layout.summary.path)
     bundles = {name: run.bundle(name) for name in settings.models}
-    described = {one.commit: read_record(one.commit) for one in _descriptions(settings, layout)}
-    judged = {one.path: read_record(one.path) for one in _judged(settings, layout)}
-    phrases = {one.path: read_record(one.path) for one in _phrase_rankings(settings, layout)}
+    described = [read_record(artefact.commit) for artefact in _descriptions(settings, layout)]
+    judged = [read_record(artefact.path) for artefact in _judged(settings, layout)]
+    phrases = [read_record(artefact.path) for artefact in _phrase_rankings(settings, layout)]
     photographs, limits = run.photographs, ImageLimits.from_settings(settings.collection)
     moved = Path(photographs.root) != manifest.root
     show = Photographs(photographs.read, limits, moved, partial(first_sentence, manifest))
@@ -93,9 +94,9 @@ def report(run: Run, job: Job, form: str = "html") -> None:
         ],
         sheets=sheets,
         magnitudes=magnitudes,
-        generated=compare_generators(list(described.values()), manifest.pick, show),
-        judged=list(judged.values()),
-        phrases=list(phrases.values()),
+        generated=compare_generators(described, manifest.pick, show),
+        judged=judged,
+        phrases=phrases,
         versions=_versions(),
         printed=ranking_tables(settings.reproduce.collection),
     )
@@ -112,7 +113,7 @@ def report(run: Run, job: Job, form: str = "html") -> None:
 
 def _kinds(bundles: "Mapping[str, Bundle]") -> dict[str, str]:
     """Of each registered model among those of some bundles, what its class says that it is."""
-    from pipeline.config.registry.models import model_spec
+    from pipeline.config.registry import model_spec
 
     names = {bundle.card["registered"] for bundle in bundles.values()}
     return {name: " ".join((model_spec(name).load().__doc__ or "").split("\n\n")[0].split()) for name in names}
@@ -218,16 +219,17 @@ def _reads_tokens(config) -> bool:
 
 
 def _reads(config, layout) -> Inputs:
-    read = [layout.index(bundle) for name in config.models for bundle in config.bundle_names(name)]
+    aligned = config.aligned_splits(config.align.splits)
+    read = [layout.manifest, layout.summary]
+    read += [layout.index(bundle) for name in config.models for bundle in config.bundle_names(name)]
     read += [*_descriptions(config, layout), *_judged(config, layout), *_phrase_rankings(config, layout)]
+    read += [layout.phrases(*names) for names in config.phrase_splits(config.phrases.splits)]
     read += [layout.regions(name) for name in config.regions.encoders]
     read += [layout.text_encoder(name) for name in _text_encoders(config)]
-    if aligned := config.aligned_splits(config.align.splits):
-        read += [*(layout.embeddings(model) for model, _ in aligned)]
+    read += [layout.embeddings(model) for model, _ in aligned]
     if aligned or _reads_tokens(config):
         read.append(layout.token_vocabulary)
-    read += [layout.phrases(*names) for names in config.phrase_splits(config.phrases.splits)]
-    return {"manifest": layout.manifest, "summary": layout.summary} | {one.name: one for one in read}
+    return named(*read)
 
 
 STAGE = Stage(

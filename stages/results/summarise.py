@@ -1,6 +1,7 @@
 """`summarise`: all evaluations of a run in one list, and as a table to read."""
 
 from pipeline.run import Job, Run, Stage
+from stages.inputs import named
 
 
 def summarise(run: Run, job: Job) -> None:
@@ -18,8 +19,6 @@ STAGE = Stage(
     summarise,
     version=2,
     wanted=lambda config: [()],
-    reads=lambda config, layout: {
-        f"evaluation/{'.'.join(names)}": layout.evaluation(*names) for names in config.evaluations()
-    },
+    reads=lambda config, layout: named(*(layout.evaluation(*names) for names in config.evaluations())),
     writes=lambda layout: (layout.summary, layout.summary_table),
 )

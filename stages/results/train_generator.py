@@ -87,7 +87,7 @@ def _read_ranker(run: Run, model: str) -> "Ranker":
     reads whole images or the places of regions, IntegrityError where its sentences have other words."""
     import numpy as np
 
-    from pipeline.config.registry.stored import restore
+    from pipeline.config.stored import restore
     from pipeline.errors import IntegrityError, UsageError
     from pipeline.generate.material import Ranker
     from pipeline.generate.snippets import sum_words

@@ -1,6 +1,7 @@
 """`build-token-vocabulary`: the words of the training sentences that neural models know."""
 
 from pipeline.run import Job, Run, Stage
+from stages.inputs import named
 
 
 def build_token_vocabulary(run: Run, job: Job) -> None:
@@ -14,9 +15,8 @@ def build_token_vocabulary(run: Run, job: Job) -> None:
 
     tokens = run.config.tokens
     settings = TermSettings(True, "words", lemmatise=False, stop_words=(), max_ngram=1)
-    chosen = {"size": tokens.size, "min_count": tokens.min_count, "idf": False, "normalise": False}
-    vocabulary = learn_vocabulary(run, "tokens", settings, **chosen)
-
+    sizes = {"size": tokens.size, "min_count": tokens.min_count}
+    vocabulary = learn_vocabulary(run, "tokens", settings, **sizes, idf=False, normalise=False)
     value = vocabulary.to_dict()
     about = {"fingerprint": fingerprint("tokens", 1, value), "min_count": tokens.min_count}
     about["coverage"] = measure_coverage(run, "tokens", vocabulary, tokens.remedy)
@@ -28,6 +28,6 @@ STAGE = Stage(
     build_token_vocabulary,
     version=4,
     keys=lambda config: config.tokens.model_dump(),
-    reads=lambda config, layout: {"manifest": layout.manifest},
+    reads=lambda config, layout: named(layout.manifest),
     writes=lambda layout: layout.token_vocabulary,
 )

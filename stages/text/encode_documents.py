@@ -4,6 +4,7 @@ from collections.abc import Callable
 
 from pipeline.errors import UsageError
 from pipeline.run import Inputs, Job, Run, Stage
+from stages.inputs import named
 
 
 def encode_documents(run: Run, documents: str, encoder: str) -> Callable[[Job], None]:
@@ -14,17 +15,17 @@ def encode_documents(run: Run, documents: str, encoder: str) -> Callable[[Job], 
     from pipeline.text.tfidf import join_fields
     from stages.texts import open_documents, open_text_encoder
 
-    chosen, read = run.config.documents[documents], open_documents(run, documents)
-    made = open_text_encoder(run, encoder)
-    kept = {"encoder": encoder, "storage": run.config.text_encoder(encoder).storage, "documents": documents}
+    encoder_of_texts, read_shard = open_text_encoder(run, encoder), open_documents(run, documents)
+    fields = run.config.documents[documents].fields
+    about = {"encoder": encoder, "storage": run.config.text_encoder(encoder).storage, "documents": documents}
 
     def make(job: Job) -> None:
-        table, first = read(job.rows)
-        texts = join_fields(table.to_pylist(), chosen.fields)
+        table, first = read_shard(job.rows)
+        texts = join_fields(table.to_pylist(), fields)
         present = np.flatnonzero([bool(text) for text in texts])
-        vectors, owners = made.encode([texts[row] for row in present]), table["image_id"].to_numpy()[present]
-        about = {"provenance": job.provenance, **kept}
-        write_vectors(job.path, vectors, first + present, owners, **about)
+        vectors = encoder_of_texts.encode([texts[row] for row in present])
+        owners = table["image_id"].to_numpy()[present]
+        write_vectors(job.path, vectors, first + present, owners, provenance=job.provenance, **about)
 
     return make
 
@@ -35,11 +36,8 @@ def _reads(config, layout, documents: str, encoder: str) -> Inputs:
             f"the text encoder {encoder} has vectors of sentences only, and {documents} are to be encoded too; name the"
             " encoder that made them in its made_by"
         )
-    simulated = config.documents[documents].simulate is not None
-    return {
-        "text_encoder": layout.text_encoder(encoder),
-        **({"simulated": layout.simulated(documents)} if simulated else {}),
-    }
+    simulated = [] if config.documents[documents].simulate is None else [layout.simulated(documents)]
+    return named(layout.text_encoder(encoder), *simulated)
 
 
 STAGE = Stage(

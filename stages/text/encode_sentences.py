@@ -3,6 +3,7 @@
 from collections.abc import Callable
 
 from pipeline.run import Job, Run, Stage
+from stages.inputs import named
 
 
 def encode_sentences(run: Run, encoder: str) -> Callable[[Job], None]:
@@ -10,12 +11,13 @@ def encode_sentences(run: Run, encoder: str) -> Callable[[Job], None]:
     from pipeline.storage.texts import write_vectors
     from stages.texts import open_text_encoder
 
-    made, manifest, storage = open_text_encoder(run, encoder), run.manifest, run.config.text_encoder(encoder).storage
+    text_encoder = open_text_encoder(run, encoder)
+    about = {"encoder": encoder, "storage": run.config.text_encoder(encoder).storage}
 
     def make(job: Job) -> None:
-        vectors, owners = made.encode(manifest.texts(job.number)), manifest.owners(job.number)
-        about = {"provenance": job.provenance, "encoder": encoder, "storage": storage}
-        write_vectors(job.path, vectors, job.sentence_id, owners, **about)
+        vectors = text_encoder.encode(run.manifest.texts(job.number))
+        owners = run.manifest.owners(job.number)
+        write_vectors(job.path, vectors, job.sentence_id, owners, provenance=job.provenance, **about)
 
     return make
 
@@ -27,7 +29,7 @@ STAGE = Stage(
     sharded=True,
     choices=lambda config: [(one.name,) for one in config.text_encoders if one.spec.reads == "texts"],
     keys=lambda config, encoder: {"storage": config.text_encoder(encoder).storage},
-    reads=lambda config, layout, encoder: {"text_encoder": layout.text_encoder(encoder)},
+    reads=lambda config, layout, encoder: named(layout.text_encoder(encoder)),
     columns=("sentences",),
     writes=lambda layout, encoder: layout.sentences(encoder),
 )

@@ -3,6 +3,7 @@
 from collections.abc import Callable
 
 from pipeline.run import Inputs, Job, Run, Stage
+from stages.inputs import named
 
 
 def import_sentences(run: Run, encoder: str) -> Callable[[Job], None]:
@@ -10,16 +11,15 @@ def import_sentences(run: Run, encoder: str) -> Callable[[Job], None]:
     from pipeline.storage.texts import storage_key, write_vectors
     from stages.given import match_given_sentences
 
-    chosen = run.config.text_encoder(encoder)
-    matched, storage = match_given_sentences(run, chosen), chosen.storage
-    matched.require_stored(storage, storage_key(encoder))  # before the first shard is written
+    entry, matched = run.config.text_encoder(encoder), match_given_sentences(run, run.config.text_encoder(encoder))
+    matched.require_stored(entry.storage, storage_key(encoder))  # before the first shard is written
 
     def make(job: Job) -> None:
         vectors = matched.features(range(job.rows.first_sentence, job.rows.last_sentence))
         files = {name: digest for name, digest in job.inputs.items() if name.startswith("source/")}
-        about = {"provenance": job.provenance, "encoder": encoder, "imported": files}
+        about = {"encoder": encoder, "imported": files, "storage": entry.storage}
         owners = run.manifest.owners(job.number)
-        write_vectors(job.path, vectors, job.sentence_id, owners, **about, storage=storage)
+        write_vectors(job.path, vectors, job.sentence_id, owners, provenance=job.provenance, **about)
 
     return make
 
@@ -27,9 +27,8 @@ def import_sentences(run: Run, encoder: str) -> Callable[[Job], None]:
 def _reads(config, layout, encoder: str) -> Inputs:
     from stages.given import given_inputs
 
-    chosen = config.text_encoder(encoder)
-    made_by = {"text_encoder": layout.text_encoder(encoder)} if chosen.prepared else {}
-    return given_inputs(config, chosen) | made_by
+    entry = config.text_encoder(encoder)
+    return {**given_inputs(config, entry), **named(*([layout.text_encoder(encoder)] if entry.prepared else []))}
 
 
 STAGE = Stage(

@@ -6,6 +6,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from pipeline.run import Inputs, Job, Outside, Run, Stage
+from stages.inputs import named
 
 if TYPE_CHECKING:
     from pipeline.config import Config
@@ -38,18 +39,18 @@ def parse(run: Run) -> Callable[[Job], None]:
         conllu, brackets, fallbacks = [], [], []
         ids = range(rows.first_sentence, rows.last_sentence)
         progress = tqdm(engine(rows, texts), "parse", len(texts), unit=" sentences", disable=None)
-        for sentence_id, text, found in zip(ids, texts, progress, strict=True):
+        for sentence_id, text, parsed in zip(ids, texts, progress, strict=True):
             comments = {"sent_id": sentence_id, "text": " ".join(text.split())}
-            if found.fallback:
-                fallbacks.append({"sentence_id": sentence_id, "reason": found.fallback})
-                comments["fallback"] = " ".join(found.fallback.split())
-            conllu.append(format_conllu(found.parse, comments.items()))
-            brackets.append(f"{sentence_id}\t{found.tree.to_brackets()}\n")
+            if parsed.fallback:
+                fallbacks.append({"sentence_id": sentence_id, "reason": parsed.fallback})
+                comments["fallback"] = " ".join(parsed.fallback.split())
+            conllu.append(format_conllu(parsed.parse, comments.items()))
+            brackets.append(f"{sentence_id}\t{parsed.tree.to_brackets()}\n")
         parser = {name: job.inputs[name] for name in ("parser", "spacy") if name in job.inputs}
         details = {"engine": _engine_keys(run.config), **parser, "n_fallbacks": len(fallbacks)}
         details["fallbacks"] = fallbacks[:LISTED]
-        made = {"provenance": job.provenance, "details": details}
-        write_parses(job.path, "".join(conllu), "".join(brackets), len(texts), **made)
+        written = "".join(conllu), "".join(brackets), len(texts)
+        write_parses(job.path, *written, provenance=job.provenance, details=details)
         for fallback in fallbacks[:SHOWN]:
             log.warning("sentence %(sentence_id)d: %(reason)s", fallback)
         log.info("%d sentences, %d of them stored as chains because they were not parsed", len(texts), len(fallbacks))
@@ -69,15 +70,16 @@ def _find_in_files(run: Run) -> Engine:
     kinds = {"conllu": (read_conllu, index_parses), "brackets": (read_brackets, index_trees)}
 
     def engine(rows: "ShardRows", texts: list[str]) -> "Iterator[Parsed]":
-        owners, images = manifest.owners(rows.number).tolist(), manifest.table("images", rows.number)
-        pairs = zip(*(images[column].to_pylist() for column in ("member", "path")), strict=True)
-        names = [member or path for member, path in pairs]
+        images = manifest.table("images", rows.number).select(["member", "path"]).to_pylist()
+        names = [image["member"] or image["path"] for image in images]
+        owners = manifest.owners(rows.number).tolist()
         keys = sentence_keys([names[owner - rows.first_image] for owner in owners], rows.first_sentence)
-        wanted, found = {key for own in keys for key in own}, {}
+        wanted = {key for sentence_keys in keys for key in sentence_keys}
+        indexed = {}
         for kind, path in _files(run.config).items():
             read, index = kinds[kind]
-            found[kind] = index(read(text_lines(run.scratch.local(path)), str(path)), wanted, str(path))
-        parses, trees = (found.get(kind, {}) for kind in FILES)
+            indexed[kind] = index(read(text_lines(run.scratch.local(path)), str(path)), wanted, str(path))
+        parses, trees = (indexed.get(kind, {}) for kind in FILES)
         return (match(text, own, parses, trees) for text, own in zip(texts, keys, strict=True))
 
     return engine
@@ -121,10 +123,10 @@ ENGINES = {"files": _find_in_files, "spacy": _run_spacy}
 
 def _files(config: "Config") -> dict[str, Path]:
     """The files of another parser, by their kind."""
-    named = {kind: getattr(config.parse, kind) for kind in FILES}
     from pipeline.remote.paths import below, place
 
-    return {kind: below(place(config.data_root), name) for kind, name in named.items() if name is not None}
+    files = {kind: getattr(config.parse, kind) for kind in FILES}
+    return {kind: below(place(config.data_root), name) for kind, name in files.items() if name is not None}
 
 
 def _engine_keys(config: "Config") -> dict:
@@ -139,7 +141,7 @@ def _engine_keys(config: "Config") -> dict:
 def _reads(config, layout) -> Inputs:
     if config.parse.engine == "files":
         return {kind: Outside(path) for kind, path in _files(config).items()}
-    return {"trained": layout.parser} if config.parse.pipeline is None else {}
+    return named(layout.parser) if config.parse.pipeline is None else {}
 
 
 def _parser(run: Run) -> dict[str, str]:

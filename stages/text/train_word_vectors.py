@@ -3,6 +3,7 @@
 from pathlib import Path
 
 from pipeline.run import Inputs, Job, Outside, Run, Stage
+from stages.inputs import named
 
 LEARNED = {"dim", "predicts"}
 """The settings that decide the vectors."""
@@ -18,21 +19,20 @@ def train_word_vectors(run: Run, job: Job) -> None:
     from pipeline.text.wordvectors import train_vectors
     from stages.texts import read_extra_text, read_token_vocabulary
 
-    settings = run.config
-    chosen, extra = settings.word_vectors, read_extra_text(settings)
+    config = run.config
     vocabulary, _ = read_token_vocabulary(run)
-    sentences = encode_tokens(chain(run.manifest.texts_of("train"), extra), vocabulary)
-    about = chosen.model_dump(include=LEARNED)
-    tensors = {"words": train_vectors(sentences, vocabulary.terms, **about, seed=settings.seed)}
+    sentences = encode_tokens(chain(run.manifest.texts_of("train"), read_extra_text(config)), vocabulary)
+    settings = config.word_vectors.model_dump(include=LEARNED)
+    tensors = {"words": train_vectors(sentences, vocabulary.terms, **settings, seed=config.seed)}
     details = {"sentences": len(sentences)}
-    write_parameters(job.path, WORDS, tensors, settings=about, provenance=job.provenance, details=details)
+    write_parameters(job.path, WORDS, tensors, settings=settings, provenance=job.provenance, details=details)
     logging.getLogger(__name__).info("%d words learned from %d sentences", len(vocabulary.terms), len(sentences))
 
 
 def _reads(config, layout) -> Inputs:
-    text = config.language_text.file
-    more = {"text": Outside(Path(text))} if text else {}
-    return {"manifest": layout.manifest, "vocabulary": layout.token_vocabulary, **more}
+    file = config.language_text.file
+    text = {"text": Outside(Path(file))} if file else {}
+    return {**named(layout.manifest, layout.token_vocabulary), **text}
 
 
 STAGE = Stage(

@@ -4,18 +4,21 @@ import json
 import subprocess
 import sys
 import time
-from collections.abc import Callable
+from collections import Counter
+from collections.abc import Callable, Iterator
+from contextlib import closing
 from pathlib import Path
 
-import numpy as np
 import pytest
 import yaml
 from hostile import many_scans, slow_image
 from made_up import ingest
 
-from pipeline.collections.records import DIVIDED, Reject
-from pipeline.collections.splits import Division
+from pipeline.collections.assembly import Assembly
+from pipeline.collections.intake import Intake
+from pipeline.collections.records import DIVIDED, ImageRecord, Reject, SentenceRecord
 from pipeline.errors import RejectLimitError
+from pipeline.images.decode import Inspection
 from pipeline.storage.manifest import Manifest
 from pipeline.storage.sources import ImageSource
 
@@ -113,16 +116,27 @@ def test_a_killed_ingest_leaves_a_whole_manifest_or_none(root: Path, tmp_path: P
     assert Manifest(run / "manifest").images.num_rows == 20
 
 
+def divided(count: int, silent: tuple[int, ...] = ()) -> list[str]:
+    """The splits of so many images that no list puts anywhere, each with a sentence but the `silent` ones."""
+
+    def records() -> Iterator[ImageRecord | SentenceRecord]:
+        for number in range(count):
+            yield ImageRecord(f"{number}.jpg", f"{number}.jpg", DIVIDED, "t.csv", number)
+            if number not in silent:
+                yield SentenceRecord(f"{number}.jpg", 0, "A dog .", "t.csv", number)
+
+    with closing(Intake(200).add(records())) as intake:
+        assembly = Assembly(intake)
+        outcomes = (Inspection(9, 9, path) for path, *_ in assembly.locations())
+        parts = assembly.collect(outcomes).parts()
+        return [split for part in parts for split in part["images"]["split"].to_pylist()]
+
+
 def test_images_in_no_split_are_divided() -> None:
-    """The fifth and the tenth of every ten that can be used, up to a thousand; images at the end change nothing."""
-    splits, usable = np.full(25, DIVIDED, object), np.ones(25, bool)
-    usable[[0, 7]] = False
-    found = Division(False)(splits, usable)
-    assert np.flatnonzero(found == "dev").tolist() == [5, 16] and np.flatnonzero(found == "test").tolist() == [11, 21]
-    assert set(found) == {"train", "dev", "test"}
-    assert (Division(False)(splits[:20], usable[:20]) == found[:20]).all()
-    division = Division(False)
-    parts = [division(splits[first:last], usable[first:last]) for first, last in ((0, 3), (3, 3), (3, 17), (17, 25))]
-    assert np.concatenate(parts).tolist() == found.tolist()
-    many = Division(False)(np.full(30_000, DIVIDED, object), np.ones(30_000, bool))
-    assert [(many == split).sum() for split in ("dev", "test")] == [1000, 1000]
+    """The fifth and the tenth of every ten that have a sentence, up to a thousand; images at the end change nothing."""
+    splits = divided(25, silent=(0, 7))
+    assert [row for row, split in enumerate(splits) if split == "dev"] == [5, 16]
+    assert [row for row, split in enumerate(splits) if split == "test"] == [11, 21]
+    assert Counter(splits) == {"train": 19, "dev": 2, "test": 2, "gallery": 2}
+    assert divided(20, silent=(0, 7)) == splits[:20]
+    assert Counter(divided(30_000)) == {"train": 28_000, "dev": 1000, "test": 1000}

@@ -5,11 +5,11 @@ import re
 from datetime import date, datetime
 from pathlib import Path
 
-import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
+from pipeline.collections import own_columns
 from pipeline.collections.own_columns import MOST_COLUMNS, Field, OwnColumns
 from pipeline.storage.manifest import IMAGES, Manifest
 from pipeline.storage.manifest_writer import write_manifest
@@ -75,13 +75,10 @@ def test_columns_go_through_the_manifest_and_change_no_shard(collection: Path, g
 
 
 def made(columns: OwnColumns, *images: dict) -> pa.Table:
-    """The columns of images of which this is said, drained in two parts."""
-    rows = []
-    for row, values in enumerate(images):
-        columns.add(row, columns.pack(values))
-        rows += [columns.drain()] if row == 1 else []
-    rows = pa.concat_tables([*rows, columns.drain()]).sort_by([("owner", "ascending"), ("place", "ascending")])
-    return columns.restore(np.arange(len(images)), rows)
+    """The columns of images of which this is said."""
+    packed = [columns.pack(values) for values in images]
+    columns.see(packed)
+    return columns.table(packed)
 
 
 def fill(*values: object, longest: int = 20) -> tuple[pa.Table, str]:
@@ -127,9 +124,10 @@ def test_fields_without_types_have_the_type_that_fits_all(fields: list[str], kin
 )  # fmt: skip
 @pytest.mark.parametrize("parts", [1, 2])
 def test_fields_as_countries_write_them_are_read_by_one_convention_of_the_column(
-    fields: list[str], values: list | None, parts: int
+    fields: list[str], values: list | None, parts: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    images = [*fields, *fields] if parts == 2 else fields  # the second part is drained by itself
+    monkeypatch.setattr(own_columns, "BLOCK", len(fields))  # the second part is seen by itself
+    images = fields * parts
     table, said = fill(*map(Field, images), longest=40)
     assert table["x"].to_pylist() == (values or fields) * parts
     if values and values != [1.25, 2.5]:

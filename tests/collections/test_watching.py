@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from pipeline.collections.watching import describe_state
+from pipeline.collections.inventory import describe_state
 
 
 def touch(root: Path, *names: str) -> None:

@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 
 from pipeline.collections.weakening import simulate
-from pipeline.config.schema.collection import SimulationSettings
+from pipeline.config.collection import SimulationSettings
 
 THINGS = [f"thing{chr(97 + i // 26)}{chr(97 + i % 26)}" for i in range(200)]
 

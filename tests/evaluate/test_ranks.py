@@ -40,7 +40,7 @@ def make_pairs(n: int, c: int, rng: np.random.Generator) -> tuple[np.ndarray, np
 
 
 @pytest.mark.parametrize("metric", ["inner_product", "euclidean"])
-@pytest.mark.parametrize("n", [1, 2, 37, 300])
+@pytest.mark.parametrize("n", [1, 300])
 @pytest.mark.parametrize("few", [0, counting.FEW, 1])  # no score is looked at alone, some are, all are
 def test_ranks_equal_sorting(metric: str, n: int, few: float, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(counting, "FEW", few)

@@ -43,10 +43,6 @@ def test_the_ranks_stand_beside_what_was_measured_from_them(tmp_path: Path) -> N
     assert json.loads(path.read_text())["sentence_to_image"]["recall@1"] == 100 * np.mean(
         ranks["sentence_to_image"] <= 1
     )
-    beside = path.with_suffix(".ranks.npz")
-    beside.write_bytes(beside.read_bytes()[:-1] + b"x")
-    with pytest.raises(IntegrityError, match=r"ranks.npz is changed: .*; run its stage again"):
-        read_measured(path, "ranks")
 
 
 def test_the_first_sentence_protocol(run: Path) -> None:

@@ -16,7 +16,7 @@ import safetensors.numpy
 from pipeline.storage.json_files import CHECK, to_json
 
 GONE = object()
-VALUES = (GONE, None, -1, 0, 10**12, 2**70, 1e300, True, "x", "", [], ["a"], {}, {"a": 1})
+VALUES = (GONE, None, -1, 10**12, 2**70, 1e300, True, "x", "", [], ["a"], {})
 """What a value of a JSON file is replaced by."""
 JSON = (
     "card.json", "model.json", "vocabulary.json", "text_encoders/tfidf/model.json", "encoders/colour/model.json",
@@ -25,8 +25,6 @@ ARRAYS: dict[str, Callable[[np.ndarray], np.ndarray]] = {
     "half": lambda x: np.atleast_1d(x)[: x.size // 2], "flat": lambda x: x.reshape(-1), "more axes": lambda x: x[None],
     "nothing": lambda x: np.empty(0, x.dtype), "not a number": lambda x: np.full(x.shape, np.nan, np.float32),
     "twice": lambda x: np.concatenate([np.atleast_1d(x)] * 2), "negative": lambda x: -x,
-    "backwards": lambda x: np.atleast_1d(x)[::-1],
-    "small": lambda x: x.astype(np.int8),
 }  # fmt: skip
 
 Forgery = Callable[[Path], object]
@@ -193,9 +191,9 @@ def all_forgeries(bundle: Path) -> dict[str, Forgery]:
     return found
 
 
-def _put_index(folder: Path, index: faiss.Index, data: bytes | None = None) -> None:
+def _put_index(folder: Path, index: faiss.Index) -> None:
     """Have `index` be that of the images, by the card too."""
-    (folder / "images.faiss").write_bytes(bytes(faiss.serialize_index(index)) if data is None else data)
+    (folder / "images.faiss").write_bytes(bytes(faiss.serialize_index(index)))
     told(folder, "card.json", ("images", "count"), index.ntotal)
     seal(folder, "images.faiss")
 
@@ -226,17 +224,18 @@ def lists_elsewhere(folder: Path, victim: Path) -> None:
 
 def hidden_lists(folder: Path, victim: Path) -> None:
     """Inside of a type in which nobody looks for them."""
-    index = on_disk(folder, victim)
-    outer = faiss.IndexIVFIndependentQuantizer(index.quantizer, index)
-    outer.ntotal = index.ntotal
-    _put_index(folder, outer)
+    _put_index(folder, _wrapped(on_disk(folder, victim)))
 
 
 def unknown_type(folder: Path, victim: Path) -> None:
-    index = inverted(folder)
+    _put_index(folder, _wrapped(inverted(folder)))
+
+
+def _wrapped(index: faiss.IndexIVFFlat) -> faiss.Index:
     outer = faiss.IndexIVFIndependentQuantizer(index.quantizer, index)
     outer.ntotal = index.ntotal
-    _put_index(folder, outer)
+    faiss.class_wrappers.add_to_referenced_objects(outer, index)
+    return outer
 
 
 def cell(modality: str, column: str, value: object, row: int = 3) -> Callable[[Path, Path], None]:

@@ -29,7 +29,7 @@ from pipeline.storage.shards import Shard  # noqa: E402
 from pipeline.storage.tables import read_table  # noqa: E402
 
 IMPORTED = (
-    "pipeline.config.root", "pipeline.index.opening", "pipeline.index.search", "pipeline.index.upkeep",
+    "pipeline.config.names", "pipeline.index.opening", "pipeline.index.search", "pipeline.index.upkeep",
     "pipeline.models.linear.cca", "pipeline.serve.gallery", "pipeline.storage.exports", "pipeline.storage.revision",
     "stages.applied", "stages.cli", "stages.index.serve",
 )  # fmt: skip

@@ -1,4 +1,4 @@
-"""One tiny run for all tests of faults, and one of every command for the long ones."""
+"""One tiny run for all tests of faults."""
 
 import sys
 from collections.abc import Iterator
@@ -6,10 +6,7 @@ from pathlib import Path
 
 import pytest
 import tiny_run
-import whole_run
-from cases import all_cases
 from disks import Disk, mounted
-from nurseries import Disturbed, Nursery, run_all
 
 sys.path.append(str(Path(__file__).parents[1] / "neural"))  # the pairs that the tests of its models are made with
 
@@ -40,24 +37,3 @@ def run(finished: Path, tmp_path: Path) -> Path:
 @pytest.fixture
 def disk(tmp_path: Path) -> Iterator[Disk]:
     yield from mounted(tmp_path / "disk")
-
-
-@pytest.fixture(scope="session")
-def whole_nursery() -> Iterator[Nursery]:
-    nursery = Nursery(whole=True)
-    yield nursery
-    nursery.close()
-
-
-@pytest.fixture(scope="session")
-def whole(tmp_path_factory: pytest.TempPathFactory) -> Disturbed:
-    """A run of every command, made by another nursery than the one that kills, and so with another seed of hashes."""
-    root = tmp_path_factory.mktemp("whole") / "data"
-    whole_run.make_collection(root)
-    place, expected = root.parent / "place", root.parent / "expected"
-    tiny_run.make_encoder(place / "run")
-    cases, nursery = all_cases(root, place), Nursery(whole=True)
-    times = run_all(nursery, {name: case for name, case in cases.items() if case.possible})
-    nursery.close()
-    tiny_run.copy(place, expected)
-    return Disturbed(place, place / "run", expected, cases, times)

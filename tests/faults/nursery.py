@@ -1,10 +1,9 @@
-"""A process that has imported everything once and forks a child for each command, so that kills fall on its work.
+"""A process that has imported everything once and forks a child for each command, which kills itself at a write.
 
-    python nursery.py [whole] < requests        one JSON object, the arguments of `attempt`, a line
+    python nursery.py < requests    a JSON list, a command, its arguments and the number of a write (or null), a line
 
-Each child runs one command, on one thread. For each request it prints a JSON object: `killed`, or the exit `code`; the
-`seconds` that passed, and those before the first file was `writing` (null: none was); what the error `said`, if any.
-With `whole`, what only the slow commands need is imported too.
+A write is a file that is opened to be written, renamed or removed below the working folder. For each request it prints
+a JSON list: the child's exit code (that of a signal is negative), and how many writes it began.
 """
 
 import contextlib
@@ -12,122 +11,66 @@ import importlib
 import json
 import os
 import pkgutil
-import select
 import signal
 import sys
-import time
 import traceback
 
 from pipeline import runtime
 
 runtime.configure(1)
 ROOMS = (
-    "stages",
-    *(
-        f"pipeline.{room}"
-        for room in ("storage", "text", "metrics", "models.linear", "collections", "evaluate", "index")
-    ),
-)
-FURTHER = (
-    "torch", "matplotlib.figure", "sklearn.feature_extraction.text", "simplemma", "tqdm", "pipeline.images.decode",
-    "pipeline.images.matching",
+    "stages", "pipeline.storage", "pipeline.text", "pipeline.metrics", "pipeline.models.linear",
+    "pipeline.collections", "pipeline.evaluate", "pipeline.index",
 )  # fmt: skip
-SLOW_ROOMS = tuple(f"pipeline.{room}" for room in ("images", "models.neural", "generate", "report"))
-SLOW = ("torch.optim", "torchvision", "matplotlib.backends.backend_agg", "sklearn.manifold", "spacy", "gensim.models")
-MARK = b"\0"
-"""What a child tells its parent when it begins to write."""
+FURTHER = ("matplotlib.figure", "sklearn.feature_extraction.text", "pipeline.images.decode")
+CHANGES = ("os.rename", "os.remove", "os.link")
 
 
-def preload(rooms: tuple[str, ...], further: tuple[str, ...]) -> None:
-    for room in rooms:
-        package = importlib.import_module(room)
-        for module in pkgutil.walk_packages(package.__path__, f"{room}."):
-            with contextlib.suppress(ImportError):  # of an extra that is not installed
-                importlib.import_module(module.name)
-    for name in further:
-        with contextlib.suppress(ImportError):
+def preload() -> None:
+    names = list(FURTHER)
+    for room in ROOMS:
+        names += [module.name for module in pkgutil.walk_packages(importlib.import_module(room).__path__, f"{room}.")]
+    for name in names:
+        with contextlib.suppress(ImportError):  # of an extra that is not installed
             importlib.import_module(name)
     importlib.import_module("simplemma").lemmatize("dogs", lang="en")  # which loads its dictionary
 
 
-def tell_of_writing(folder: str, told: int) -> None:
-    """Write MARK to `told` when the first file under `folder` that is no lock is opened to be written."""
-    waiting = [True]
-
-    def watch(event: str, arguments: tuple) -> None:
-        if event != "open" or not waiting:
-            return
-        path, _, flags = arguments
-        ours = isinstance(path, str) and path.startswith(folder) and not path.endswith(".lock")
-        if ours and flags & (os.O_WRONLY | os.O_RDWR):
-            waiting.clear()
-            os.write(told, MARK)
-
-    sys.addaudithook(watch)
-
-
-def child(stage: str, arguments: list[str], told: int) -> None:
+def child(command: str, arguments: list[str], last: int | None, counted: int) -> None:
     import tiny_run
 
-    from pipeline.errors import JointspaceError
+    folder = str(tiny_run.run_of(arguments))
 
-    tell_of_writing(str(tiny_run.place_of(stage, arguments).parent), told)
+    def watch(event: str, given: tuple) -> None:
+        writes = event in CHANGES or (event == "open" and isinstance(given[2], int) and given[2] & os.O_ACCMODE)
+        if writes and str(given[0]).startswith(folder):
+            watch.count += 1
+            if watch.count == last:
+                os.kill(os.getpid(), signal.SIGKILL)
+
+    watch.count = 0
+    sys.addaudithook(watch)
+    code = 0
     try:
-        tiny_run.call(stage, arguments)
-    except JointspaceError as error:
-        os.write(told, str(error).encode())
-        os._exit(error.exit_code)
+        tiny_run.call(command, arguments)
     except BaseException:
         traceback.print_exc()
-        os._exit(70)
-    os._exit(0)
-
-
-def attempt(stage: str, arguments: list[str], seconds: float | None = None, since_writing: bool = False) -> dict:
-    """Run a command; kill it with SIGKILL after `seconds`, unless these are null, from its beginning or from when it
-    begins to write."""
-    told, own = os.pipe()
-    start = time.monotonic()
-    process = os.fork()
-    if not process:
-        os.close(told)
-        child(stage, arguments, own)
-    os.close(own)
-    ended, writing, said = os.pidfd_open(process), None, b""
-    waiting = [told, ended]
-    while ended in waiting:
-        began = writing if since_writing else start
-        left = None if seconds is None or began is None else max(0, began + seconds - time.monotonic())
-        ready = select.select(waiting, [], [], left)[0]
-        if not ready:
-            os.kill(process, signal.SIGKILL)
-            seconds = None
-        elif told in ready:
-            data = os.read(told, 1 << 16)
-            if data.startswith(MARK):
-                writing = time.monotonic()
-            said += data.removeprefix(MARK)
-            waiting = waiting if data else [ended]
-        else:
-            waiting = []
-    os.close(told)
-    os.close(ended)
-    code = os.waitstatus_to_exitcode(os.waitpid(process, 0)[1])
-    return {
-        "killed": code == -signal.SIGKILL,
-        "code": code,
-        "seconds": time.monotonic() - start,
-        "writing": None if writing is None else writing - start,
-        "said": said.decode(),
-    }
+        code = 70
+    os.write(counted, str(watch.count).encode())
+    os._exit(code)
 
 
 def main() -> None:
-    preload(ROOMS, FURTHER)
-    if "whole" in sys.argv[1:]:
-        preload(SLOW_ROOMS, SLOW)
+    preload()
     for line in sys.stdin:
-        print(json.dumps(attempt(**json.loads(line))), flush=True)
+        reading, writing = os.pipe()
+        if not (process := os.fork()):
+            os.close(reading)
+            child(*json.loads(line), writing)
+        os.close(writing)
+        with open(reading) as pipe:
+            count = int(pipe.read() or 0)
+        print(json.dumps([os.waitstatus_to_exitcode(os.waitpid(process, 0)[1]), count]), flush=True)
 
 
 if __name__ == "__main__":

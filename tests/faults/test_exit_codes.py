@@ -5,11 +5,9 @@ import os
 import signal
 import subprocess
 import sys
-from collections.abc import Callable
 from pathlib import Path
 
 import interrupting
-import pytest
 import tiny_run
 
 
@@ -23,10 +21,6 @@ def spoil(root: Path) -> None:
         (root / f"images/0{number}.png").write_bytes(b"")
 
 
-def test_0_done(run: Path) -> None:
-    assert jointspace("verify", run).returncode == 0
-
-
 def test_1_failed(run: Path) -> None:
     os.truncate(run / "models/ncca/model.safetensors", 9)
     result = jointspace("--quiet", "verify", run)
@@ -34,30 +28,24 @@ def test_1_failed(run: Path) -> None:
     assert "model.safetensors: truncated" in result.stdout
 
 
-@pytest.mark.parametrize(
-    ("arguments", "said"),
-    [
-        (["serch", "a dog"], "unknown command serch; did you mean search?"),
-        (["verify"], "Missing argument"),
-    ],
-)  # fmt: skip
-def test_2_wrong_use(arguments: list[str], said: str) -> None:
-    result = jointspace(*arguments)
-    assert result.returncode == 2 and said in result.stderr and "Traceback" not in result.stderr
+def test_2_wrong_use() -> None:
+    result = jointspace("serch", "a dog")
+    assert result.returncode == 2 and "unknown command serch; did you mean search?" in result.stderr
+    assert "Traceback" not in result.stderr
 
 
-def begin_to_read(folder: Path, take_interrupts: Callable[[], None]) -> tuple[subprocess.Popen, int]:
+def begin_to_read(folder: Path) -> tuple[subprocess.Popen, int]:
     """A command that waits for what it reads, a pipe, and the end of it that is written to."""
     os.mkfifo(folder / "pipe")
     given = [part for name in ("index", "run", "output") for part in (f"--{name}", folder / name)]
     program = [sys.executable, "-m", "stages.cli", "index-remove", "--list", folder / "pipe", *given]
-    process = subprocess.Popen(program, stderr=subprocess.PIPE, text=True, preexec_fn=take_interrupts)
+    process = subprocess.Popen(program, stderr=subprocess.PIPE, text=True, preexec_fn=interrupting.heed)
     return process, os.open(folder / "pipe", os.O_WRONLY)  # which takes until it opens it, too
 
 
 def test_130_interrupted(tmp_path: Path) -> None:
     """Ctrl-C while the command waits for what it reads."""
-    process, writer = begin_to_read(tmp_path, interrupting.heed)
+    process, writer = begin_to_read(tmp_path)
     for _ in range(10):  # as Python does not see a signal that comes just before it waits in a read
         process.send_signal(signal.SIGINT)
         with contextlib.suppress(subprocess.TimeoutExpired):
@@ -67,17 +55,6 @@ def test_130_interrupted(tmp_path: Path) -> None:
     assert process.returncode == 130 and said.strip() == "jointspace: interrupted"
     os.close(writer)
     assert [path.name for path in tmp_path.iterdir()] == ["pipe"]
-
-
-def test_a_command_that_was_told_to_ignore_interrupts_goes_on(tmp_path: Path) -> None:
-    """As in the background of a shell without job control, where Ctrl-C is meant for another."""
-    process, writer = begin_to_read(tmp_path, interrupting.ignore)
-    for _ in range(3):
-        process.send_signal(signal.SIGINT)
-    with os.fdopen(writer, "w") as pipe:
-        pipe.write("0\n")
-    said = process.communicate(timeout=300)[1]
-    assert process.returncode == 1 and "give a folder that build-index wrote" in said
 
 
 def test_3_more_rejects_than_the_limit(collection: Path, tmp_path: Path) -> None:

@@ -13,8 +13,7 @@ from pathlib import Path
 
 import pytest
 import tiny_run
-from disks import Disk, contents, files_of, pages
-from nurseries import same
+from disks import Disk, contents, files_of, pages, same
 from writers import ONE_BY_ONE, RESUMED, WITHOUT_LOCK, WRITERS
 
 from pipeline.errors import JointspaceError

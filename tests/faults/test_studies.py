@@ -4,24 +4,45 @@ import json
 from pathlib import Path
 
 import tiny_run
-import whole_run
-from cases import all_cases
+import yaml
 
-NEEDED = ("ingest", "import_features", "prepare_text_encoder", "encode_sentences", "encode_documents")
+from pipeline.config import merge
+
+DOCUMENTS = ("title", "tags", "description")
+STUDY = {
+    "auxiliary": {"splits": ["train"]},
+    "transfer": {"beta": [0.3], "auxiliary_dimensions": [4], "features": 12, "sample": 20, "neighbours": 3},
+    "kcca": {"landmarks": 20},
+    **dict.fromkeys(
+        ("wsabie_sgd", "wsabie_adagrad"), {"max_norm": [10], "dimensions": 4, "epochs": 2, "interval": 1}
+    ),
+    "study": {
+        "folds": 3, "draws": 1, "further_draws": 1, "sizes": [1, 1, 1], "transfer_sizes": [1, 1, 1],
+        "weak_sizes": [1, 1, 1, 1], "terms": [6, 8, 10], "fit": tiny_run.CONFIG["fit"],
+    },
+}  # fmt: skip
 
 
 def test_every_table_has_its_numbers_and_none_is_measured_again(tmp_path: Path) -> None:
-    root, place = tmp_path / "data", tmp_path / "place"
-    whole_run.make_collection(root)
-    tiny_run.make_encoder(place / "run")
-    cases = all_cases(root, place)
+    root, results = tmp_path / "data", tmp_path / "run"
+    tiny_run.make_collection(root)
+    tiny_run.make_encoder(results)
+    config = yaml.safe_load((root / "config.yaml").read_text())
+    (root / "study.yaml").write_text(yaml.safe_dump(merge(config, STUDY)))
 
-    def run(*names: str) -> None:
-        for name in names:
-            tiny_run.call_all(cases[name].stage, cases[name].calls)
+    def call(command: str, *names: str, config: str = "study.yaml") -> None:
+        tiny_run.call(command, [*names, "--run", str(results), "--config", str(root / config)])
 
-    run(*NEEDED, "encode_fields", "accumulate_folds", "accumulate_auxiliary", "study", "tabulate")
-    study = place / "run/study"
+    for command in ("ingest", "import_features", "prepare_text_encoder", "encode_sentences", "encode_documents"):
+        tiny_run.call_all(command, tiny_run.stages(root, results)[command][0])
+    for name in DOCUMENTS:
+        call("encode_documents", name, "tfidf")
+    call("accumulate", "study/target")
+    for name in ("all", *DOCUMENTS):
+        call("accumulate", f"study/auxiliary/{name}")
+    call("study")
+    call("tabulate")
+    study = results / "study"
     text = (study / "tables.md").read_text()
     for number in range(1, 7):
         assert f"## Table {number}." in text
@@ -42,9 +63,10 @@ def test_every_table_has_its_numbers_and_none_is_measured_again(tmp_path: Path) 
     assert {image["text"] for case in shown for image in case["nearest"]["auxiliary set"]} - {""}
     before = {path: path.stat().st_mtime_ns for path in (study / "cells").iterdir()}
     (study / "study.json").unlink()
-    run("study", "sweep")
+    call("study")
+    call("sweep", "ncca")
     assert {path: path.stat().st_mtime_ns for path in (study / "cells").iterdir()} == before
-    swept = place / "run/sweeps/ncca"
+    swept = results / "sweeps/ncca"
     found = json.loads((swept / "sweep.json").read_text())
     assert [cell["target_folds"] for cell in found["cells"]] == [1, 2, 3]
     assert len((swept / "sweep.csv").read_text().splitlines()) == found["combinations"] + 1

@@ -12,7 +12,7 @@ import sys
 from pathlib import Path
 from pipeline.storage.commit import publish
 who = sys.argv[2]
-for number in range(60):
+for number in range(30):
     publish(Path(sys.argv[1]), who.encode() * 5000, kind="thing", rows=1, details={"who": who})
 """
 

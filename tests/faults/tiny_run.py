@@ -141,6 +141,16 @@ def elsewhere(stage: str, arguments: list[str], folder: Path) -> list[str]:
     return given[:at] + given[at + 2 :]
 
 
+def run_of(arguments: list[str]) -> Path:
+    """The folder of the run of a call."""
+    return Path(_value(arguments, "--run"))
+
+
+def root_of(arguments: list[str]) -> Path:
+    """The folder of the collection of a call."""
+    return Path(_value(arguments, "--config")).parent
+
+
 def _value(arguments: list[str], option: str) -> str:
     return arguments[arguments.index(option) + 1]
 

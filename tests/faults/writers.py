@@ -14,8 +14,8 @@ from pipeline.storage.commit import Provenance
 from pipeline.storage.features import UnfinishedShard
 from pipeline.storage.parameters import Checkpoints
 
-STAGES = ("ingest", "accumulate", "fit", "embed", "summarise", "build_index")
-"""A writer of each kind: of tables, shards, tensors, shards of two sides, JSON, and a folder."""
+STAGES = ("ingest", "fit", "embed", "summarise", "build_index")
+"""A writer of each kind: of tables, tensors, shards of two sides, JSON, and a folder."""
 
 
 def stage(name: str) -> Callable[[Path, Path, Path], None]:
@@ -26,11 +26,6 @@ def stage(name: str) -> Callable[[Path, Path, Path], None]:
         tiny_run.call(name, tiny_run.elsewhere(name, calls[0], folder))
 
     return write
-
-
-def report(folder: Path, run: Path, collection: Path) -> None:
-    call = ["--run", str(run), "--config", str(collection / "config.yaml")]
-    tiny_run.call("report", tiny_run.elsewhere("report", call, folder))
 
 
 def demo(folder: Path, run: Path, collection: Path) -> None:
@@ -60,9 +55,9 @@ def export(folder: Path, run: Path, collection: Path) -> None:
 
 WRITERS = {
     **{name: stage(name) for name in STAGES},
-    **{one.__name__: one for one in (report, demo, unfinished, checkpoint, export)},
+    **{one.__name__: one for one in (demo, unfinished, checkpoint, export)},
 }
-ONE_BY_ONE = {"unfinished", "demo", "accumulate", "embed"}
+ONE_BY_ONE = {"unfinished", "demo", "embed"}
 """Writers of several artefacts, or of parts, each of which is whole or not there."""
 RESUMED = {"unfinished", "demo", "export"}
 """Writers that leave alone, or refuse, what is there already."""

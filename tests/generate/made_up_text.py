@@ -3,7 +3,7 @@
 import numpy as np
 import torch
 
-from pipeline.config.schema.generators import (
+from pipeline.config.generators import (
     LogBilinearSettings,
     NearestSettings,
     RecurrentSettings,

@@ -8,15 +8,13 @@ from test_logbilinear import TAGGER, make_sources
 from test_mrnn import make_sources as make_recurrent_sources
 
 from pipeline.generate.describing import Sources
-from pipeline.generate.lm import LogBilinearModel, MultiplicativeModel, StructureContentModel
+from pipeline.generate.lm import StructureContentModel
 from pipeline.generate.material import HeldOut
 from pipeline.generate.mrnn import MultimodalRNN
 from pipeline.models.neural.training import Checkpoint
 
 GENERATORS = {
     "mrnn": (MultimodalRNN, RECURRENT),
-    "lbl": (LogBilinearModel, LOG_BILINEAR),
-    "mnlm": (MultiplicativeModel, LOG_BILINEAR),
     "sc-nlm": (StructureContentModel, LOG_BILINEAR),
 }
 FEATURES = {"eyes": np.eye(6, dtype=np.float32)[:4]}

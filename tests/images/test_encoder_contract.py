@@ -10,11 +10,11 @@ from libraries import store, stored_in
 from pictures import MEAN, STD, make_image
 
 from pipeline.config import default_path, read_mapping, validate
-from pipeline.config.registry.encoders import ENCODERS, EncoderSpec
-from pipeline.config.registry.stored import restore_encoder, stored_kind
-from pipeline.config.schema.section import merge
+from pipeline.config.registry import ENCODERS, EncoderSpec
+from pipeline.config.section import merge
+from pipeline.config.stored import restore_encoder, stored_kind
 from pipeline.errors import IntegrityError, UsageError
-from pipeline.images.image_encoder import EncoderMaterial, ImageEncoder
+from pipeline.images.image_encoder import ImageEncoder
 from pipeline.images.preprocess import prepare
 
 SIDE = 48
@@ -67,7 +67,11 @@ def make(spec: EncoderSpec, root: Path) -> ImageEncoder:
         made = network.prepare(config.encoder(name), material)
         return SimpleNamespace(settings=made.settings(), tensors=made.tensors())
 
-    material = EncoderMaterial(0, config.regions.decisive(), *stored_in(root), other, DrawnImages, None)
+    weights, folder = stored_in(root)
+    regions = config.regions.decisive()
+    material = SimpleNamespace(
+        seed=0, regions=regions, weights=weights, folder=folder, encoder=other, train_images=DrawnImages
+    )
     entry = config.encoder(spec.name)
     assert entry.spec is spec
     made = spec.load().prepare(entry, material)

@@ -2,6 +2,7 @@
 
 import json
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -12,10 +13,9 @@ from pictures import MEAN, STD, make_image
 from PIL import Image
 
 from pipeline.config import default_path, read_mapping, validate
-from pipeline.config.registry.stored import restore_encoder
-from pipeline.config.schema.section import merge
+from pipeline.config.section import merge
+from pipeline.config.stored import restore_encoder
 from pipeline.errors import IntegrityError
-from pipeline.images.image_encoder import EncoderMaterial
 from pipeline.images.preprocess import Preprocessing
 from pipeline.images.preprocess import prepare as prepare_pixels
 
@@ -33,7 +33,8 @@ def prepare(root: Path, kind: str, **keys: Any) -> Any:
     """The encoder of an entry, restored from what is stored of it."""
     pytest.importorskip(kind)
     entry = entry_of(kind, **keys)
-    material = EncoderMaterial(0, {}, *stored_in(root), None, None, None)
+    weights, folder = stored_in(root)
+    material = SimpleNamespace(seed=0, weights=weights, folder=folder)
     made = entry.spec.load().prepare(entry, material)
     return restore_encoder(json.loads(json.dumps(made.settings())), made.tensors())
 
@@ -88,7 +89,7 @@ def test_timm_is_what_it_is_there_from_a_folder_and_from_a_file(tmp_path: Path) 
     assert same.settings()["weights"]["origin"] == "net.safetensors"
 
 
-@pytest.mark.parametrize("batch", [None, 1, 2])
+@pytest.mark.parametrize("batch", [None, 2])
 def test_an_onnx_file_makes_what_the_network_made_that_it_was_exported_from(tmp_path: Path, batch: int | None) -> None:
     pytest.importorskip("onnx")
     save_onnx(network := tiny_network(), SIDE, tmp_path / "network.onnx", batch)
@@ -122,8 +123,6 @@ def test_what_is_stored_can_name_no_hub_and_no_file(tmp_path: Path) -> None:
     [
         ("CLIP", {}, 224, 224),
         ("ConvNext", {"size": {"shortest_edge": 224}}, 256, 224),
-        ("ConvNext", {"size": {"shortest_edge": 384}}, 384, None),
-        ("PoolFormer", {}, 248, 224),
         ("Flava", {}, 224, None),
         ("ViT", {"do_normalize": False}, 224, None),
     ],

@@ -152,22 +152,22 @@ def test_boxes_of_each_form(source: str, data: bytes, score: float, label: str) 
 
 
 @pytest.mark.parametrize(
-    ("source", "data", "said"),
+    ("source", "data", "where"),
     [
-        ("a.csv", TABLE, r"a\.csv: boxes must be \.xml"),
-        ("a.xml", XML[:-20], r"a\.xml is not valid XML"),
-        ("a.xml", b"<!DOCTYPE a [<!ENTITY b 'c'>]><annotation/>", r"a\.xml declares XML entities"),
-        ("a.xml", XML.replace(b"<xmax>30</xmax>", b""), r"a\.xml: object 0 has a value that is not a number"),
-        ("a.xml", b"<annotation/>", "has no <filename>"),
-        ("a.json", b"{}", r"a\.json is not COCO JSON \(KeyError"),
-        ("a.json", b'[{"bbox": [1, 2]}]', "annotation 0 has no bbox of four numbers"),
-        ("a.tsv", TABLE.replace(b"30", b"x"), "row 2 has a value that is not a number"),
-        ("a.tsv", TABLE[10:], "does not name the column file"),
-        ("a.tsv", b"file\tx1\n\xff", "line 2 is not UTF-8"),
+        ("a.csv", TABLE, ""),
+        ("a.xml", XML[:-20], ""),
+        ("a.xml", b"<!DOCTYPE a [<!ENTITY b 'c'>]><annotation/>", ""),
+        ("a.xml", XML.replace(b"<xmax>30</xmax>", b""), "object 0"),
+        ("a.xml", b"<annotation/>", ""),
+        ("a.json", b"{}", ""),
+        ("a.json", b'[{"bbox": [1, 2]}]', "annotation 0"),
+        ("a.tsv", TABLE.replace(b"30", b"x"), "row 2"),
+        ("a.tsv", TABLE[10:], "file"),
+        ("a.tsv", b"file\tx1\n\xff", "line 2"),
     ],
 )
-def test_unreadable_boxes_name_the_file_and_the_row(source: str, data: bytes, said: str) -> None:
-    with pytest.raises(InputError, match=said):
+def test_unreadable_boxes_name_the_file_and_the_row(source: str, data: bytes, where: str) -> None:
+    with pytest.raises(InputError, match=f"{source}.*{where}"):
         list(parse_boxes(data, source))
 
 

@@ -61,19 +61,16 @@ def test_the_card_says_what_is_in_it(run: Path) -> None:
     assert {"manifest", "model", "text_encoders/tfidf", "encoders/colour", "embeddings/00000"} <= set(card["inputs"])
 
 
-@pytest.mark.parametrize("name", FILES)
 @pytest.mark.parametrize("harm", ["change", "cut", "remove"])
-def test_a_tampered_file_is_refused_by_name(run: Path, tmp_path: Path, name: str, harm: str) -> None:
-    path = run / "bundle" / name
-    data = path.read_bytes()
-    try:
-        if harm == "remove":
-            path.unlink()
-        else:
+def test_a_tampered_file_is_refused_by_name(run: Path, harm: str) -> None:
+    for name in FILES:
+        path = run / "bundle" / name
+        data = path.read_bytes()
+        path.unlink()
+        if harm != "remove":
             path.write_bytes(data[:-1] if harm == "cut" else data[:-1] + bytes([data[-1] ^ 1]))
         with pytest.raises(IntegrityError, match=name):
             Bundle(run / "bundle").check()
-    finally:
         path.write_bytes(data)
     Bundle(run / "bundle").check()
 

@@ -9,7 +9,7 @@ import pytest
 from made_up import THINGS, build_bundle, make_run, run_command
 from made_up_sets import OTHER, THING, add_fragments
 
-from pipeline.errors import IntegrityError
+from pipeline.errors import IntegrityError, UsageError
 from pipeline.index.search import Searcher
 from pipeline.multivectors import MultiVectors
 from pipeline.storage.bundle import Bundle
@@ -51,7 +51,7 @@ def worded(folder: Path) -> Searcher:
     searcher = Searcher(Bundle(folder))
     index = searcher._forms.vocabularies["tokens"].index
     model = Worded({index[thing]: 2 * np.eye(8)[k] for k, thing in enumerate(THINGS)})
-    searcher._model = model
+    searcher.model = model
     model.sentence_view = "tokens"
     return searcher
 
@@ -114,3 +114,9 @@ def test_damage_and_mixtures_are_refused(bundle: Path, inverted: Path, tmp_path:
     other.arrays = lambda name: {**Bundle.arrays(other, name), "image_offsets": np.arange(25)}
     with pytest.raises(IntegrityError, match="fragments.safetensors: its offsets are not of 24 images"):
         Searcher(other).images("dog", 3)
+
+
+def test_a_bundle_of_regions_is_not_applied(run: Path, bundle: Path, tmp_path: Path) -> None:
+    with pytest.raises(UsageError, match="dvsa compares regions, and a bundle does not say how to find these"):
+        run_command("apply", bundle, run / "data", "--output", tmp_path / "out")
+    assert not (tmp_path / "out").exists()

@@ -20,7 +20,7 @@ from made_up import (
 )
 from made_up_training import encode_parses
 
-from pipeline.config.registry.models import model_spec
+from pipeline.config.registry import model_spec
 from pipeline.errors import UsageError
 from pipeline.index.search import Searcher
 from pipeline.models.linear.views import ImageView
@@ -45,7 +45,7 @@ def test_a_query_in_words_is_refused_and_a_photograph_is_not(
         encoders=("colour",),
         embed_images=lambda features: np.asarray(features["colour"], np.float32),
     )
-    monkeypatch.setattr(Searcher, "_model", model)
+    monkeypatch.setattr(Searcher, "model", model)
     said = f"ncca reads {view.replace('-', ' ')}, and a query in words is not parsed: search with a photograph"
     with pytest.raises(UsageError, match=said):
         run_command("search", "--index", bundle, "a dog")

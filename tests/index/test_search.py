@@ -9,30 +9,47 @@ import numpy as np
 import pytest
 from click.testing import CliRunner
 from made_up import build_bundle, features_of, make_run, run_command
+from made_up_sets import add_fragments
 
-from pipeline.errors import InputError
-from pipeline.index.search import Searcher
+from pipeline.errors import InputError, UsageError
+from pipeline.index.search import Searcher, blend, compose
 from pipeline.storage.bundle import Bundle
+from pipeline.storage.embeddings import Embeddings
+from pipeline.storage.manifest import Manifest
 from stages.index.search import command
 
 # The images of things 0 and 1 by closeness to "dog": image i is 0.01 i off its axis, towards the next thing's.
 DOGS = ["dog-0.png", "dog-8.png", "dog-16.png"]
 
 
-@pytest.fixture(scope="module", params=["ncca", "cca"])
-def bundle(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Path:
-    return build_bundle(make_run(tmp_path_factory.mktemp("run"), request.param), model=request.param)
+@pytest.fixture(scope="module")
+def run(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    folder = make_run(tmp_path_factory.mktemp("run"))
+    build_bundle(folder)
+    return folder
 
 
-def test_images_for_a_sentence(bundle: Path) -> None:
+@pytest.fixture(scope="module")
+def by_distance(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return build_bundle(make_run(tmp_path_factory.mktemp("run"), "cca"), model="cca")
+
+
+@pytest.fixture
+def bundle(run: Path) -> Path:
+    return run / "bundle"
+
+
+@pytest.mark.parametrize("metric", ["inner_product", "euclidean"])
+def test_images_for_a_sentence(bundle: Path, by_distance: Path, metric: str) -> None:
+    bundle = by_distance if metric == "euclidean" else bundle
     hits = Searcher(Bundle(bundle)).images("the dog", 5)
     assert [hit.row["path"] for hit in hits[:3]] == DOGS
     assert [hit.rank for hit in hits] == [1, 2, 3, 4, 5]
     scores = [hit.score for hit in hits]
     assert scores == sorted(scores, reverse=True)
-    euclidean = Bundle(bundle).card["metric"] == "euclidean"
-    assert scores[0] == pytest.approx(0 if euclidean else 1)
-    assert scores[1] == pytest.approx(-(0.08**2) if euclidean else 1 / (1 + 0.08**2) ** 0.5, rel=1e-4)
+    assert Bundle(bundle).card["metric"] == metric
+    best = [0, -(0.08**2)] if metric == "euclidean" else [1, 1 / (1 + 0.08**2) ** 0.5]
+    assert scores[:2] == pytest.approx(best, rel=1e-4)
 
 
 def test_sentences_for_an_image(bundle: Path) -> None:
@@ -69,7 +86,11 @@ def test_words_that_nothing_is_searched_for_are_named_with_the_answer(bundle: Pa
     (tmp_path / "batch.txt").write_text("a purple dog\na dog\na unicorn\n")
     answers = [json.loads(line) for line in search("--batch", tmp_path / "batch.txt")[0].splitlines()]
     assert [answer.get("unknown") for answer in answers] == [["purple"], [], None]
-    assert "no word of 'a unicorn'" in answers[2]["error"]
+    assert "no word of 'a unicorn'" in answers[2]["error"] and "results" not in answers[2]
+    assert answers[1]["results"] == json.loads(search("a dog", "--json")[0]) and answers[1]["query"] == "a dog"
+    (tmp_path / "batch.txt").write_bytes(b"\xff\xfe")
+    with pytest.raises(InputError, match="cannot read .*batch.txt"):
+        run_command("search", "--index", bundle, "--batch", tmp_path / "batch.txt")
     with pytest.raises(InputError, match=r"in the vocabulary \(hors \(horse\?\), unicorn\); use other words"):
         searcher.images("the hors, a unicorn", 1)
 
@@ -90,10 +111,70 @@ def test_a_query_of_zeros_is_refused_and_costs_no_other_answer(bundle: Path, mon
     monkeypatch.setattr(searcher, "embed_sentence", lambda text: embed(text) * ("cat" not in text))
     refused, answered = searcher.batch(["a cat", "a dog"], 2)
     assert isinstance(refused, InputError) and len(answered) == 2
-    monkeypatch.setattr(searcher, "embed_image", lambda features: np.zeros((1, embed("a dog").shape[1]), np.float32))
-    for ask in (lambda: searcher.images("a cat", 2), lambda: searcher.similar(features_of("dog"), 2)):
-        with pytest.raises(InputError, match="is zero"):
+    with pytest.raises(InputError, match="is zero"):
+        searcher.images("a cat", 2)
+
+
+def test_a_sum_is_of_unit_length_and_goes_from_one_to_the_other() -> None:
+    image, sentence = np.eye(3, dtype=np.float32)[[0]], np.eye(3, dtype=np.float32)[[1]]
+    np.testing.assert_allclose(blend(image, sentence, 0.2), np.array([[0.8, 0.2, 0]]) / np.hypot(0.8, 0.2), rtol=1e-6)
+    np.testing.assert_allclose(blend(image, sentence, 0), image)
+    np.testing.assert_allclose(blend(image, sentence, 1), sentence)
+    image, minus, plus = np.eye(4, dtype=np.float32)[[0]], np.eye(4)[[1]], np.eye(4)[[2, 3]]
+    np.testing.assert_allclose(compose(image, minus, plus), [[0.5, -0.5, 0.5, 0.5]])
+    np.testing.assert_allclose(compose(image, minus[:0], plus[:0]), image)
+    for cancelled in (lambda: blend(image, -image, 0.5), lambda: compose(image, image, plus[:0])):
+        with pytest.raises(InputError, match="cancel each other out"):
+            cancelled()
+
+
+@pytest.mark.parametrize(("sentence", "weight"), [(None, 0.5), ("a cat", 0.0), ("a cat", 0.3), ("a cat", 1.0)])
+def test_images_are_ranked_by_their_products_with_the_sum(run: Path, sentence: str | None, weight: float) -> None:
+    stored = Embeddings(Manifest(run / "manifest"), run / "embeddings/ncca").read("images", np.arange(24))
+    images = stored.astype(float)
+    query = np.eye(8)[0] if sentence is None else (1 - weight) * np.eye(8)[0] + weight * np.eye(8)[1]
+    scores = images @ (query / np.linalg.norm(query))
+    hits = Searcher(Bundle(run / "bundle")).similar(features_of("dog"), 24, sentence, weight)
+    np.testing.assert_allclose([hit.score for hit in hits], np.sort(scores)[::-1], atol=1e-5)
+    np.testing.assert_allclose(scores[[hit.row["image_id"] for hit in hits]], [hit.score for hit in hits], atol=1e-5)
+
+
+def test_a_dog_less_dog_plus_cat_is_a_cat(run: Path) -> None:
+    searcher = Searcher(Bundle(run / "bundle"))
+    hits = searcher.analogy(features_of("dog"), ["dog"], ["cat"], 3, 0)
+    assert [hit.row["path"] for hit in hits] == ["cat-1.png", "cat-9.png", "cat-17.png"]
+    assert hits[0].score == pytest.approx(1, abs=1e-3)
+    both = searcher.analogy(features_of("dog"), [], ["cat"], 6, 0)
+    assert {hit.row["path"].partition("-")[0] for hit in both} == {"dog", "cat"}
+    middle = searcher.analogy(features_of("dog"), ["dog"], ["cat"], 1, 3)
+    assert middle[0].row["path"] == "cat-9.png"  # the one between the other two
+
+
+def test_what_is_wrong_with_the_words_is_said_before_the_photograph_is_encoded(run: Path) -> None:
+    searcher = Searcher(Bundle(run / "bundle"))
+
+    def photograph() -> None:
+        raise AssertionError("encoded")
+
+    for error, said, ask in (
+        (InputError, "no word of 'unicorn'", lambda: searcher.analogy(photograph, ["dog"], ["unicorn"], 3, 0)),
+        (InputError, "no words change", lambda: searcher.analogy(photograph, [], [], 3, 0)),
+        (InputError, "no word of 'unicorn'", lambda: searcher.similar(photograph, 3, "unicorn")),
+        (UsageError, "no column 'price'", lambda: searcher.similar(photograph, 3, where="price < 3")),
+        (UsageError, "no column 'price'", lambda: searcher.sentences(photograph, 3, "price < 3")),
+    ):
+        with pytest.raises(error, match=said):
             ask()
+
+
+def test_a_bundled_photograph_finds_images_with_the_same_regions(run: Path) -> None:
+    add_fragments(run, "dvsa", {"sum": "words", "global_weight": 0})
+    folder = build_bundle(run, model="dvsa", output="several")
+    photograph = run / "data" / "horse-3.png"
+    found = json.loads(run_command("search", "--index", folder, "--image", photograph, "--similar", "--json"))
+    assert {hit["path"] for hit in found[:3]} == {"horse-3.png", "horse-11.png", "horse-19.png"}
+    with pytest.raises(UsageError, match="words are added to one vector an image, and dvsa has one a region"):
+        run_command("search", "--index", folder, "--image", photograph, "--text", "a dog")
 
 
 def test_a_sentence_needs_no_torch(bundle: Path) -> None:

@@ -9,7 +9,7 @@ from made_up_settings import TRANSFER, make_grid, text_view
 from scipy import sparse
 from scipy.linalg import eigh
 
-from pipeline.config.registry.models import model_spec
+from pipeline.config.registry import model_spec
 from pipeline.models.linear.accumulation import MomentsAccumulator
 from pipeline.models.linear.training import FitTask, Sets
 from pipeline.models.linear.tuning import PairArrays, Tuned
@@ -48,7 +48,7 @@ def fitted(training: str, power: float, eigenvalues: str, **transfer: Any) -> Tu
         return accumulator.result()
 
     grid = make_grid([C], [IMAGE_RIDGE], [TEXT_RIDGE], [power]).changed({"eigenvalues": [eigenvalues]})
-    chosen = {name: value if name in ("features", "sample") else [value] for name, value in transfer.items()}
+    chosen = {name: value if name == "features" else [value] for name, value in transfer.items()}
     sets = Sets(moments(TARGET), moments(WEAK), lambda: [TARGET.block], lambda: [WEAK.block])
     dev = PairArrays({"net": NEW.block.x}, {"tfidf": NEW.block.y}, NEW.block.owners)
     settings = TRANSFER.changed({"auxiliary_dimensions": [C1], "second_beta": [0], **chosen})
@@ -154,9 +154,7 @@ def fiftieth_distance(z: np.ndarray) -> float:
 @pytest.mark.parametrize("rule", ["paper", "cosine-sine"])
 def test_nonlinear_sae(rule: str) -> None:
     """X^ = [X, phi(XA)], Y^ = [Y, phi(YB)] (eq. 5), phi(z) = sqrt(2) cos(zR + b) with the R and b that were drawn."""
-    tuned = fitted(
-        "sae", 4, "gong", auxiliary_power=4, auxiliary_eigenvalues="gong", rule=rule, features=100, sample=999
-    )
+    tuned = fitted("sae", 4, "gong", auxiliary_power=4, auxiliary_eigenvalues="gong", rule=rule, features=100)
     views: dict[str, list[np.ndarray]] = {"train": [], "new": []}
     a, b, mean_x, mean_y = projections(POWERS["gong"])
     for drawn, matrix, mean, rows, train, new in (

@@ -7,7 +7,7 @@ from devices import full_beyond
 from test_feature_maps import BLOCKS, MAPS, make_fourier, moments_of
 from test_models import make_task
 
-from pipeline.config.registry.models import model_spec
+from pipeline.config.registry import model_spec
 from pipeline.device import OomBatcher
 from pipeline.models.linear.device_views import sparse_on
 from pipeline.models.linear.passes import mapped_moments
@@ -32,8 +32,8 @@ def test_the_map_is_that_of_numpy(device: torch.device, rule: str) -> None:
 
 
 @pytest.mark.parametrize("room", [1000, 7])
-@pytest.mark.parametrize("maps", ON_DEVICES.values(), ids=ON_DEVICES)
-def test_the_second_pass_is_that_of_numpy(device, room: int, maps, monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize("maps", list(ON_DEVICES.values())[:2])
+def test_the_second_pass_is_that_of_the_processor(device, room: int, maps, monkeypatch: pytest.MonkeyPatch) -> None:
     known, done = moments_of(*BLOCKS), []
     monkeypatch.setattr(OomBatcher, "map", full_beyond(room, done))
     found = mapped_moments(known, BLOCKS, maps, device)

@@ -8,8 +8,8 @@ from made_up_settings import make_grid
 from scipy.linalg import inv, sqrtm, svd
 from test_models import VIEW, make_task
 
-from pipeline.config.registry.models import model_spec
-from pipeline.config.registry.stored import restore
+from pipeline.config.registry import model_spec
+from pipeline.config.stored import restore
 
 RIDGE, COUNT, POWER = 0.1, 4, 1.0
 

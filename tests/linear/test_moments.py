@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 from scipy import sparse
 
-from pipeline.models.linear.accumulation import MomentsAccumulator
+from pipeline.models.linear.accumulation import MomentsAccumulator, add_gram
 from pipeline.models.linear.moments import Moments, pack, sum_moments, unpack
 
 
@@ -101,3 +101,16 @@ def test_packing_keeps_a_symmetric_matrix(n: int) -> None:
     full = np.random.default_rng(n).standard_normal((n, n)).astype(np.float32)
     full += full.T.copy()
     np.testing.assert_array_equal(unpack(pack(full), n), full)
+
+
+@pytest.mark.parametrize("dtype", [np.float32, np.float64])
+@pytest.mark.parametrize("shape", [(1, 1), (0, 5), (7, 3), (40, 65)])
+def test_the_upper_triangle_gains_the_products(dtype: type, shape: tuple[int, int]) -> None:
+    rng = np.random.default_rng(0)
+    z, before = rng.standard_normal(shape).astype(dtype), rng.standard_normal((shape[1], shape[1])).astype(dtype)
+    for rows in (z, np.asfortranarray(z), z[::-1]):
+        total = np.array(before, order="F")
+        add_gram(total, rows, 3)
+        expected = before.astype(np.float64) + 3 * (z.astype(np.float64).T @ z.astype(np.float64))
+        np.testing.assert_allclose(np.triu(total), np.triu(expected), rtol=1e-4, atol=1e-4)
+        assert (np.tril(total, -1) == np.tril(before, -1)).all()

@@ -7,7 +7,7 @@ import pytest
 from made_up_settings import TRANSFER, make_grid, own_settings
 from scipy import sparse
 
-from pipeline.config.registry.models import made_by, model_spec
+from pipeline.config.registry import made_by, model_spec
 from pipeline.errors import IntegrityError
 from pipeline.models.linear.accumulation import MomentsAccumulator
 from pipeline.models.linear.moments import Moments

@@ -9,9 +9,8 @@ from made_up_settings import text_view
 from made_up_trees import NOUN_PHRASE, Shown, grow
 from scipy import sparse
 
-from pipeline.config.registry.models import model_spec
-from pipeline.config.registry.spec import import_place
-from pipeline.config.schema.models import TrainSettings
+from pipeline.config.models import TrainSettings
+from pipeline.config.registry import import_place, model_spec
 from pipeline.models.linear.projection import Directions
 from pipeline.models.linear.views import ImageView
 from pipeline.models.neural.task import RegionView, TrainingPairs, TrainingTask

@@ -8,9 +8,8 @@ import torch
 from made_up_pairs import SETTINGS, VIEW, WORDS, make_start
 from made_up_trees import Block, grow
 
-from pipeline.config.registry.models import model_spec
-from pipeline.config.registry.spec import import_place
-from pipeline.config.schema.models import RecurrentTrainSettings
+from pipeline.config.models import RecurrentTrainSettings
+from pipeline.config.registry import import_place, model_spec
 from pipeline.models.linear.views import ImageView
 from pipeline.models.neural.task import RegionView, TrainingPairs, TrainingTask
 from pipeline.models.neural.word_towers import RecurrentCCA

@@ -5,7 +5,7 @@ import torch
 from torch import Tensor
 from torch.nn import functional
 
-from pipeline.models.neural.networks import draw_kept, dropout
+from pipeline.models.neural.networks import dropout
 
 SHAPES = [(3, 7), (1, 1), (700, 100), (0, 5)]
 
@@ -28,8 +28,3 @@ def test_it_is_torchs_to_the_last_bit(shape: tuple[int, int], share: float) -> N
         for ours, theirs in zip(done(dropout, one, share), done(functional.dropout, one, share), strict=True):
             assert torch.equal(ours, theirs)
     assert dropout(x, share, False) is x
-
-
-def test_the_share_is_kept() -> None:
-    kept = draw_kept(torch.Size([400, 500]), 0.3, torch.Generator().manual_seed(0))
-    assert set(kept.unique().tolist()) == {0.0, 1.0} and abs(kept.mean().item() - 0.3) < 0.005

@@ -5,14 +5,18 @@ from pathlib import Path
 import numpy as np
 import pytest
 import torch
-from made_up_pairs import WORDS, through_a_file
+from made_up_pairs import VIEW, WORDS, through_a_file
+from made_up_pairs import make_task as make_pairs_task
 from made_up_regions import REGION_VIEW, MadeUpRegions, draw_boxes, make_task
 
-from pipeline.config.registry.models import model_spec
+from pipeline.config.registry import model_spec
 from pipeline.metrics.multivector_scores import multivector_scores
 from pipeline.metrics.ranks import rank_scores
-from pipeline.models.neural.task import train
+from pipeline.models.neural.fragment_models import DVSA
+from pipeline.models.neural.task import RegionView, train
 from pipeline.models.neural.training import Checkpoint, Training
+from pipeline.multivectors import MultiVectors
+from pipeline.ragged import offsets_of
 from pipeline.text.sequences import Tokens
 from pipeline.text.trees import pack as pack_trees
 
@@ -96,7 +100,7 @@ def chain(words: np.ndarray) -> list[tuple[int, int, int]]:
     return [(place - 1, word, 1) for place, word in enumerate(words.tolist())]
 
 
-@pytest.mark.parametrize("name", OWN)
+@pytest.mark.parametrize("name", ["dvsa", "fragments"])
 def test_a_killed_training_goes_on_to_the_same_model(name: str, tmp_path: Path) -> None:
     task = make_task(name, train=60, dev=20, **{**OWN[name], "epochs": 2, "averaging": 0.9, "optimiser": "momentum"})
     kept: list[Checkpoint] = []
@@ -133,3 +137,22 @@ def test_fragments_begin_where_an_ncca_that_reads_words_in_order_has_ended() -> 
     np.testing.assert_allclose(
         sentences.between(0, 1).vectors, first / np.linalg.norm(first, axis=1, keepdims=True), atol=1e-5
     )
+
+
+PHRASES = Tokens(np.array([3, 7, 1, 4, 4, 0, 9], np.int32), np.array([0, 2, 3, 3, 7]))
+
+
+def make_dvsa(rule: str) -> DVSA:
+    words = np.random.default_rng(0).standard_normal((WORDS + 1, 6), dtype=np.float32)
+    shape = {"dimensions": 8, "hidden": 5, "dropout": 0.0, "sum": rule}
+    return DVSA.build(RegionView(VIEW, geometry=False), np.full(16, 0.1, np.float32), 0.5, words, shape, seed=0)
+
+
+@pytest.mark.parametrize("rule", ["words", "mean-words"])
+def test_a_product_is_the_score_of_a_region_alone_with_a_phrase(rule: str) -> None:
+    model, block = make_dvsa(rule), make_pairs_task("tokens", train=3).train.regions.packed(np.arange(3))
+    phrases, regions = model.embed_phrases(PHRASES), model.embed_regions(block)
+    alone = MultiVectors(torch.from_numpy(regions), offsets_of(np.ones(len(regions), int)))
+    words = model.embed_sentences(PHRASES)
+    scores = multivector_scores(alone, MultiVectors(torch.from_numpy(words.vectors), words.offsets), model.rule)
+    np.testing.assert_allclose(regions @ phrases.T, scores.numpy(), rtol=1e-4, atol=1e-5)

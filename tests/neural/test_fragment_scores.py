@@ -1,4 +1,5 @@
-"""Scores of sets against naive loops over the paper's sums, in any blocks, with and without gradients."""
+"""Scores of sets against naive loops over the paper's sums, in any blocks, with and without gradients; scaled by their
+neighbours, and of joined models."""
 
 from dataclasses import replace
 
@@ -7,7 +8,9 @@ import pytest
 import torch
 
 from pipeline.metrics import multivector_scores as module
+from pipeline.metrics.joining import join_images, join_sentences, joint_rule
 from pipeline.metrics.multivector_scores import multivector_scores
+from pipeline.models.linear.csls import Bank, Scaled
 from pipeline.multivectors import SUMS, MultiVectors, ScoreRule
 
 REGIONS, WORDS = [3, 1, 20, 4, 0, 2], [1, 7, 2, 0, 500, 3, 1]
@@ -25,15 +28,16 @@ def naive(images: MultiVectors, sentences: MultiVectors, rule: ScoreRule) -> np.
     """Equation 7 or 8, pair by pair and word by word."""
     scores = np.zeros((len(images), len(sentences)))
     for k in range(len(images)):
-        regions = images.between(k, k + 1).vectors.numpy().astype(float)
+        regions = np.asarray(images.between(k, k + 1).vectors, float)
         for j in range(len(sentences)):
-            words = sentences.between(j, j + 1).vectors.numpy().astype(float)
+            words = np.asarray(sentences.between(j, j + 1).vectors, float)
             for s in words if len(regions) else ():
                 products = [float(v @ s) for v in regions]
                 scores[k, j] += sum(max(0, p) for p in products) if rule.sum == "positive" else max(products)
             if rule.sum == "mean-words":
                 scores[k, j] /= max(1, len(words))
-            scores[k, j] += rule.global_weight * float(images.globals[k] @ sentences.globals[j])
+            if rule.global_weight:
+                scores[k, j] += rule.global_weight * float(images.globals[k] @ sentences.globals[j])
     return scores
 
 
@@ -59,3 +63,75 @@ def test_gradients_are_those_of_the_function(rule: str) -> None:
 
     parts = (images.vectors.clone().requires_grad_(), sentences.vectors.clone().requires_grad_())
     assert torch.autograd.gradcheck(scores, parts)
+
+
+def draw_sets(n: int, globals_: bool, seed: int) -> MultiVectors:
+    rng = np.random.default_rng(seed)
+    offsets = np.concatenate([[0], np.cumsum(rng.integers(1, 5, n))])
+    vectors = rng.standard_normal((offsets[-1], 6)).astype(np.float32)
+    return MultiVectors(vectors, offsets, rng.standard_normal((n, 3)).astype(np.float32) if globals_ else None)
+
+
+class Given:
+    """A model that gives the vectors it was given."""
+
+    multi_vector = True
+
+    def __init__(self, images: MultiVectors, sentences: MultiVectors, rule: ScoreRule) -> None:
+        self.images, self.sentences, self.rule = images, sentences, rule
+
+    def embed_images(self, features: None, regions: None) -> MultiVectors:
+        return self.images
+
+    def embed_sentences(self, sentences: None) -> MultiVectors:
+        return self.sentences
+
+
+@pytest.mark.parametrize("global_weight", [0.0, 0.3])
+@pytest.mark.parametrize("how", SUMS)
+def test_scores_are_the_models_less_those_of_the_neighbours(how: str, global_weight: float) -> None:
+    rule, whole = ScoreRule(how, global_weight), global_weight > 0
+    images, sentences = draw_sets(300, whole, 1), draw_sets(9, whole, 2)
+    bank = Bank(draw_sets(12, whole, 3), draw_sets(15, whole, 4), rule)
+    model = Scaled(Given(images, sentences, rule), 0.75, 4, bank)
+    found = multivector_scores(model.embed_images(None, None), model.embed_sentences(None), model.rule).numpy()
+
+    near_images = np.sort(multivector_scores(images, bank.sentences, rule).numpy(), axis=1)[:, -4:].mean(axis=1)
+    near_sentences = np.sort(multivector_scores(bank.images, sentences, rule).numpy(), axis=0)[-4:].mean(axis=0)
+    expected = multivector_scores(images, sentences, rule).numpy() - 0.75 * (near_images[:, None] + near_sentences)
+    np.testing.assert_allclose(found, expected, rtol=1e-4, atol=1e-4)
+
+
+def random_sets(rng: np.random.Generator, lengths: np.ndarray, dim: int, wide: int | None) -> MultiVectors:
+    offsets = np.concatenate([[0], np.cumsum(lengths)])
+    whole = rng.standard_normal((len(lengths), wide)).astype(np.float32) if wide else None
+    return MultiVectors(rng.standard_normal((offsets[-1], dim)).astype(np.float32), offsets, whole)
+
+
+RULES = [
+    [ScoreRule("mean-words", 1.0)],
+    [ScoreRule("words", 0)],
+    [ScoreRule("words", 0.3), ScoreRule("mean-words", 0)],
+    [ScoreRule("positive", 0), ScoreRule("positive", 2.0)],
+]
+
+
+@pytest.mark.parametrize("rules", RULES)
+@pytest.mark.parametrize("vectors", [0, 2])
+def test_joined_sets_score_the_weighted_sum_of_all_members(rules: list[ScoreRule], vectors: int) -> None:
+    rng = np.random.default_rng(0)
+    regions, words = rng.integers(1, 6, 7), rng.integers(1, 9, 15)
+    images: list = [rng.standard_normal((7, 4 + k)).astype(np.float32) for k in range(vectors)]
+    sentences: list = [rng.standard_normal((15, 4 + k)).astype(np.float32) for k in range(vectors)]
+    weights = rng.random(vectors + len(rules)).tolist()
+    expected = sum((w * x @ y.T for w, x, y in zip(weights, images, sentences, strict=False)), np.zeros((7, 15)))
+    each = [None] * vectors + rules
+    for k, rule in enumerate(rules):
+        wide = 3 if rule.global_weight else None
+        images.append(random_sets(rng, regions, 5 + k, wide))
+        sentences.append(random_sets(rng, words, 5 + k, wide))
+        expected = expected + weights[vectors + k] * naive(images[-1], sentences[-1], rule)
+    joined = join_images(images, weights, each), join_sentences(sentences, weights, each)
+    np.testing.assert_allclose(naive(*joined, joint_rule(rules)), expected, atol=1e-4)
+    np.testing.assert_array_equal(joined[0].lengths, regions)
+    np.testing.assert_array_equal(joined[1].lengths, len(rules) * words)

@@ -8,7 +8,7 @@ import pytest
 from made_up_pairs import VIEW, WORDS, make_task, make_task_of
 from scipy import sparse
 
-from pipeline.config.registry.models import made_by, model_spec
+from pipeline.config.registry import made_by, model_spec
 from pipeline.metrics.ranks import count_ranks
 from pipeline.models.linear.projection import unit_rows
 from pipeline.models.linear.views import TextView, one_matrix

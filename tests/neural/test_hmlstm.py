@@ -9,7 +9,7 @@ from made_up_pairs import make_task_of
 from made_up_trees import NOUN_PHRASE, draw_phrases
 from torch import Tensor
 
-from pipeline.config.registry.models import model_spec
+from pipeline.config.registry import model_spec
 from pipeline.models.neural.hmlstm import (
     DenseObjective,
     HierarchicalLSTM,

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 import torch
 
-from pipeline.config.registry.models import made_by, model_spec
+from pipeline.config.registry import made_by, model_spec
 from pipeline.metrics.multivector_scores import multivector_scores
 from pipeline.models.neural.task import Trained, TrainingTask, train
 from pipeline.models.neural.training import Checkpoint

@@ -12,7 +12,7 @@ from made_up_regions import make_task as make_region_task
 from made_up_settings import make_grid
 from test_models import make_task
 
-from pipeline.config.registry.models import MODELS, TRAININGS, made_by, model_spec
+from pipeline.config.registry import MODELS, TRAININGS, made_by, model_spec
 from pipeline.models.linear.csls import Bank, Scaled
 from pipeline.models.linear.ensemble import Ensemble, EnsembleMember
 from pipeline.models.linear.views import ViewBlock

@@ -6,7 +6,7 @@ import numpy as np
 import torch
 from made_up_pairs import make_task_of
 
-from pipeline.config.registry.models import model_spec
+from pipeline.config.registry import model_spec
 from pipeline.models.neural.task import train
 from pipeline.models.neural.training import Training
 

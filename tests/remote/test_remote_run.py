@@ -12,7 +12,7 @@ import yaml
 from PIL import Image
 from servers import FaultyServer, S3Server
 
-from pipeline.collections.watching import describe_state
+from pipeline.collections.inventory import describe_state
 from pipeline.config import load
 from pipeline.errors import UnreachableError
 from pipeline.remote.paths import place

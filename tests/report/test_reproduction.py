@@ -3,9 +3,8 @@
 import numpy as np
 import pytest
 
-from pipeline.config.registry.generators import GENERATORS
-from pipeline.config.registry.models import MODELS
-from pipeline.config.schema.results import ReproduceSettings
+from pipeline.config.registry import GENERATORS, MODELS
+from pipeline.config.results import ReproduceSettings
 from pipeline.metrics.paired import Columns, Draw, draw_of_ranks
 from pipeline.metrics.retrieval import Bootstrap
 from pipeline.papers.printed import TABLES

@@ -4,7 +4,7 @@ import re
 from pathlib import Path
 
 import pytest
-from made_up import make_run, make_stage, write_config
+from made_up import make_run, make_stage, open_run, write_config
 
 from pipeline.config import load
 from pipeline.errors import UsageError
@@ -79,6 +79,17 @@ def test_a_folder_around_or_inside_a_run_or_spelt_like_it_leads_to_it(folder: st
     (tmp_path / "results" / "demo" / "config.yaml").write_text("name: demo\n")
     with pytest.raises(UsageError, match=rf"did you mean {tmp_path / 'results/demo'}\?"):
         _ = Run(tmp_path / folder).config
+
+
+def test_ingest_depends_on_the_files_of_its_collection(tmp_path: Path) -> None:
+    """So that Snakemake runs it again; which changes are seen is the matter of collections/test_watching.py."""
+    (tmp_path / "photos").mkdir()
+    (tmp_path / "photos/1.jpg").write_bytes(b"one")
+    config = open_run(tmp_path / "run", {"data_root": str(tmp_path / "photos"), "demo": {"generate": False}}).config
+    before = STAGES["ingest"].depends(config)
+    assert STAGES["ingest"].depends(config) == before
+    (tmp_path / "photos/1.jpg").write_bytes(b"other")
+    assert STAGES["ingest"].depends(config) != before
 
 
 def test_parts_are_made_one_by_one_and_what_is_there_stays(tmp_path: Path) -> None:

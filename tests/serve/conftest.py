@@ -1,19 +1,16 @@
-"""A made-up bundle, and a visitor of it. FastAPI is an extra, so it is imported where it is there."""
+"""A made-up bundle, and a visitor of it."""
 
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 import pytest
+from fastapi.testclient import TestClient
 from made_up import build_bundle, make_run
+from visiting import PIXELS, make_client, see
 
 from pipeline.index.search import Searcher
+from pipeline.serve.gallery import ServedGallery
 from pipeline.storage.bundle import Bundle
 from pipeline.storage.sources import ImageSources
-
-if TYPE_CHECKING:
-    from fastapi.testclient import TestClient
-
-    from pipeline.serve.gallery import ServedGallery
 
 
 @pytest.fixture(scope="module")
@@ -24,16 +21,10 @@ def run(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 @pytest.fixture
-def gallery(run: Path) -> "ServedGallery":
-    from visiting import PIXELS, see
-
-    from pipeline.serve.gallery import ServedGallery
-
+def gallery(run: Path) -> ServedGallery:
     return ServedGallery(Searcher(Bundle(run / "bundle")), see, ImageSources([run / "data"]).read, PIXELS, 32)
 
 
 @pytest.fixture
-def client(gallery: "ServedGallery") -> "TestClient":
-    from visiting import make_client
-
+def client(gallery: ServedGallery) -> TestClient:
     return make_client(gallery)

@@ -6,21 +6,17 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from fastapi.testclient import TestClient
 from made_up import THINGS, build_bundle, make_run
 from made_up_sets import OTHER, THING, add_fragments
 from PIL import Image
+from prometheus_client.parser import text_string_to_metric_families
+from visiting import LIMITS, PIXELS, colour_of, make_client, photograph, see
 
 from pipeline.index.search import Searcher
+from pipeline.serve.gallery import ServedGallery
 from pipeline.storage.bundle import Bundle
 from pipeline.storage.sources import ImageSources
-
-for extra in ("fastapi", "python_multipart", "prometheus_client"):
-    pytest.importorskip(extra, reason=f"{extra} is not installed: pip install 'jointspace[serve]'")
-from fastapi.testclient import TestClient  # noqa: E402
-from prometheus_client.parser import text_string_to_metric_families  # noqa: E402
-from visiting import LIMITS, PIXELS, colour_of, make_client, photograph, see  # noqa: E402
-
-from pipeline.serve.gallery import ServedGallery  # noqa: E402
 
 DOGS = ["dog-0.png", "dog-8.png", "dog-16.png"]
 

@@ -19,21 +19,17 @@ from pathlib import Path
 import httpx
 import pyarrow as pa
 import pytest
+from fastapi.testclient import TestClient
 from PIL import Image
 from servers import FaultyServer
+from visiting import CHECK, LIMITS, PIXELS, make_client, photograph, see, serve
 
 from pipeline.errors import UsageError
 from pipeline.index.search import Searcher
+from pipeline.serve.app import build_app
+from pipeline.serve.gallery import ServedGallery
 from pipeline.storage.bundle import Bundle
 from pipeline.storage.sources import ImageSources
-
-for extra in ("fastapi", "python_multipart", "prometheus_client", "uvicorn"):
-    pytest.importorskip(extra, reason=f"{extra} is not installed: pip install 'jointspace[serve]'")
-from fastapi.testclient import TestClient  # noqa: E402
-from visiting import CHECK, LIMITS, PIXELS, make_client, photograph, see, serve  # noqa: E402
-
-from pipeline.serve.app import build_app  # noqa: E402
-from pipeline.serve.gallery import ServedGallery  # noqa: E402
 
 SENTENCES = "/api/models/ncca/sentences"
 THUMBNAIL = "/api/models/ncca/photographs/3"

@@ -13,9 +13,6 @@ from typing import Any
 import pytest
 from made_up import build_bundle, make_run
 
-pytest.importorskip("fastapi", reason="FastAPI is not installed: pip install 'jointspace[serve]'")
-pytest.importorskip("uvicorn", reason="uvicorn is not installed: pip install 'jointspace[serve]'")
-pytest.importorskip("prometheus_client", reason="pip install 'jointspace[serve]'")
 playwright = pytest.importorskip("playwright.sync_api", reason="playwright is not installed: pip install playwright")
 pytestmark = pytest.mark.nightly
 DOGS = ["a dog"] * 3

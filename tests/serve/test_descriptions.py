@@ -7,18 +7,13 @@ from pathlib import Path
 import httpx
 import pytest
 import yaml
+from fastapi import FastAPI
+from fastapi.testclient import TestClient
 from made_up import THINGS
 from made_up_generators import describe, make_described_run, train
+from visiting import photograph, serve_generators
 
-pytest.importorskip("fastapi", reason="FastAPI is not installed: pip install 'jointspace[serve]'")
-pytest.importorskip("uvicorn", reason="uvicorn is not installed: pip install 'jointspace[serve]'")
-pytest.importorskip("python_multipart", reason="python-multipart is not installed: pip install 'jointspace[serve]'")
-pytest.importorskip("prometheus_client", reason="pip install 'jointspace[serve]'")
-from fastapi import FastAPI  # noqa: E402
-from fastapi.testclient import TestClient  # noqa: E402
-from visiting import photograph, serve_generators  # noqa: E402
-
-from pipeline.serve.service import Describer  # noqa: E402
+from pipeline.serve.service import Describer
 
 HERE = "http://127.0.0.1"
 DESCRIPTIONS = "/api/generators/{}/descriptions"

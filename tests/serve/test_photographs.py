@@ -4,22 +4,17 @@ import io
 from pathlib import Path
 
 import pytest
+from fastapi.testclient import TestClient
 from made_up import build_bundle, make_run
 from made_up_sets import OTHER, THING, add_fragments
 from PIL import Image
+from visiting import CHECK, LIMITS, PIXELS, make_client, see
 
 from pipeline.index.search import Searcher
+from pipeline.serve.app import build_app
+from pipeline.serve.gallery import ServedGallery
 from pipeline.storage.bundle import Bundle
 from pipeline.storage.sources import ImageSources
-
-pytest.importorskip("fastapi", reason="FastAPI is not installed: pip install 'jointspace[serve]'")
-pytest.importorskip("prometheus_client", reason="pip install 'jointspace[serve]'")
-pytest.importorskip("python_multipart", reason="python-multipart is not installed: pip install 'jointspace[serve]'")
-from fastapi.testclient import TestClient  # noqa: E402
-from visiting import CHECK, LIMITS, PIXELS, make_client, see  # noqa: E402
-
-from pipeline.serve.app import build_app  # noqa: E402
-from pipeline.serve.gallery import ServedGallery  # noqa: E402
 
 ONE = "/api/models/ncca/photographs/3"
 

@@ -5,14 +5,10 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytest
+from fastapi.testclient import TestClient
 from made_up import build_bundle, make_run, make_stage
 from PIL import Image
-
-pytest.importorskip("fastapi", reason="FastAPI is not installed: pip install 'jointspace[serve]'")
-pytest.importorskip("prometheus_client", reason="pip install 'jointspace[serve]'")
-pytest.importorskip("uvicorn", reason="uvicorn is not installed: pip install 'jointspace[serve]'")
-from fastapi.testclient import TestClient  # noqa: E402
-from visiting import serve  # noqa: E402
+from visiting import serve
 
 PATIENT = 30
 """Seconds within which a bundle must have been looked at again."""

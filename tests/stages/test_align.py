@@ -12,7 +12,6 @@ from PIL import Image
 
 from pipeline.errors import IntegrityError
 from pipeline.run import Run
-from pipeline.storage.integrity import examine
 from pipeline.storage.manifest import Manifest
 from pipeline.storage.records import read_alignments
 from stages.pictures import draw_alignments
@@ -112,20 +111,3 @@ def test_a_vocabulary_of_other_words_is_refused(run: Path) -> None:
     with pytest.raises(IntegrityError, match="the sentences by .*tokens.json do not match"):
         align(run)
     assert not (run / "alignments/dvsa/test.jsonl").exists()
-
-
-def test_half_a_file_of_alignments_is_refused_and_found(run: Path) -> None:
-    """Snippets that are cut off are not learned from."""
-    given, path = align(run), run / "alignments/dvsa/test.jsonl"
-    segments = read_alignments(path)
-    assert len(segments) == 16 and segments == given
-    assert not [fault for fault in examine(run).faults if fault.path.parent == path.parent]
-    lines = path.read_text().splitlines(keepends=True)
-    path.write_text("".join(lines[:8]))
-    with pytest.raises(IntegrityError, match=r"test\.jsonl is truncated"):
-        read_alignments(path)
-    (fault,) = examine(run).faults
-    assert (fault.path.name, fault.target.name) == ("test.jsonl", "test.jsonl.json")  # as its rule has it
-    path.with_name("test.jsonl.json").unlink()
-    with pytest.raises(IntegrityError, match=r"test\.jsonl\.json does not exist"):
-        read_alignments(path)

@@ -11,6 +11,7 @@ from pipeline.errors import UsageError
 from pipeline.index.search import Searcher
 from pipeline.models.linear.csls import Bank, choose_scaling
 from pipeline.storage.bundle import Bundle
+from pipeline.storage.bundles import open_bundle
 from pipeline.storage.embeddings import Embeddings
 from pipeline.storage.manifest import Manifest
 from pipeline.storage.pairs import split_pairs
@@ -96,3 +97,12 @@ def test_a_query_is_scaled_by_the_bank_that_its_bundle_carries(run: Path) -> Non
     products = images @ embeddings.read("sentences", np.array([asked]))[0]
     hit = searcher.images(texts[asked], 1)[0]
     assert hit.score == pytest.approx(products.max(), abs=1e-5)
+
+
+def test_several_bundles_of_scaled_vectors_answer_as_one(run: Path) -> None:
+    whole = Searcher(Bundle(build_bundle(run, model="ncca-csls", output="whole")))
+    several = Searcher(open_bundle(build_bundle(run, {"index": {"bundles": 2}}, model="ncca-csls", output="several")))
+    assert len(several.bundle.parts) == 2
+    for thing in THINGS:
+        ours, theirs = (searcher.images(f"a {thing}", 9) for searcher in (several, whole))
+        assert [hit.score for hit in ours] == pytest.approx([hit.score for hit in theirs], abs=1e-5)

@@ -8,7 +8,7 @@ import pytest
 from made_up import THINGS, by_colour, features_of, make_run, make_stage, write_config
 from made_up_training import CONFIG, build_tokens, read_model, with_dev
 
-from pipeline.config.registry.models import model_spec
+from pipeline.config.registry import model_spec
 from pipeline.storage.embeddings import Embeddings
 from pipeline.storage.features import write_features
 from pipeline.storage.manifest import Manifest

@@ -52,7 +52,7 @@ def test_pooled_regions_are_features_of_images(run: Path, pooling: str) -> None:
 
 
 def test_search_pools_the_same_regions(run: Path) -> None:
-    from pipeline.config.registry.stored import restore_encoder
+    from pipeline.config.stored import restore_encoder
     from pipeline.images.decode import ImageLimits, decode
 
     pooled = pool(run, "mean", proposals="grid")  # of which all is known of a photograph alone

@@ -90,7 +90,7 @@ def extract(run: Path, workers: int = 0, again: bool = False) -> Shard:
 
 
 def test_features_are_those_of_the_encoder_alone(run: Path) -> None:
-    from pipeline.config.registry.stored import restore_encoder
+    from pipeline.config.stored import restore_encoder
 
     published = extract(run)
     parameters = read_parameters(run / "encoders/plain/model.safetensors", ENCODER)

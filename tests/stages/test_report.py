@@ -10,7 +10,6 @@ from made_up_sets import add_fragments, write_regions
 from pipeline.run.layout import Layout
 from pipeline.run.runner import make
 from pipeline.storage.commit import read_record
-from pipeline.storage.integrity import examine
 from pipeline.storage.json_files import CHECK, publish_json, read_json
 from pipeline.storage.records import write_summary
 from stages.results.report import STAGE
@@ -69,8 +68,3 @@ def test_a_run_of_nothing_but_fragments_has_a_report_with_what_they_find(run: Pa
     # Each image has all that its sentences name, so that every query is answered at once.
     assert read_json(evaluation(run, "dvsa"))["sentence_to_image"]["recall@1"] == 100
     assert html.count("its image comes first") == 5 and "comes at rank" not in html
-
-
-def test_evaluations_and_bundles_of_fragments_are_of_their_embeddings(run: Path) -> None:
-    mixed = {fault.path for fault in examine(run).faults if fault.reason.startswith("mixed")}
-    assert not mixed & {evaluation(run, "dvsa"), evaluation(run, "ncca"), Layout(run).index("dvsa").commit}

@@ -6,20 +6,15 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-import torch
 from made_up import THINGS, build_bundle, features_of, make_stage
 from made_up_training import make_trainable, train
 
-from pipeline.config.registry.models import model_spec
+from pipeline.config.registry import model_spec
 from pipeline.errors import InputError, IntegrityError, JointspaceError
-from pipeline.index.exact import search_exact
 from pipeline.index.search import Searcher
 from pipeline.storage.bundle import Bundle
 from pipeline.storage.commit import open_commit
-from pipeline.storage.embeddings import Embeddings
-from pipeline.storage.manifest import Manifest
 from pipeline.storage.parameters import MODEL, Checkpoints, read_parameters
-from pipeline.storage.shards import EMBEDDINGS, FEATURES, NEIGHBOURS, Shard
 
 
 class Killed(Exception):
@@ -49,27 +44,6 @@ def test_a_trained_model_is_embedded_indexed_and_searched(run: Path) -> None:
         assert thing in searcher.sentences(features_of(thing), 1)[0].row["text"]
     with pytest.raises(InputError, match="no word of 'zebra' is in the vocabulary"):
         searcher.images("zebra", 1)
-
-
-def test_commands_compute_where_they_are_told_to(run: Path, on_device: torch.device, tmp_path: Path) -> None:
-    """Training, embedding and exact search on another device, read again by the processor."""
-    models = {"there": "lstm", "refined": "ncca-refined"}
-    run = shutil.copytree(run, tmp_path / "run")
-    own = {"variants": {name: {"model": registered} for name, registered in models.items()}}
-    for name, registered in models.items():
-        folder = train(run, name, own)
-        make_stage("embed", run, name)
-        stored = read_parameters(folder / "model.safetensors", MODEL)
-        model = model_spec(registered).load().from_parts(stored.settings, stored.tensors)
-        shard = Shard(run / "embeddings" / name / "shard-00000.h5", EMBEDDINGS)
-        features = Shard(run / "features/colour/shard-00000.h5", FEATURES)["features"]
-        np.testing.assert_allclose(shard["images"], model.embed_images({"colour": features}), atol=1e-5)
-    asked = ("--gallery", "images", "--queries", 9, "--neighbours", 4, "--output", tmp_path / "nearest.h5")
-    make_stage("ground_truth", run, "there", *asked)
-    nearest = Shard(tmp_path / "nearest.h5", NEIGHBOURS)
-    embeddings = Embeddings(Manifest(run / "manifest"), run / "embeddings/there")
-    queries, images = embeddings.read("sentences", nearest["query_id"]), embeddings.read("images", np.arange(48))
-    np.testing.assert_array_equal(search_exact(queries, [images], 4, "inner_product").rows, nearest["ids"])
 
 
 def test_ncca_refined_starts_from_a_fitted_model(run: Path, tmp_path: Path) -> None:

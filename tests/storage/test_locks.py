@@ -1,6 +1,5 @@
 """Two runs of one command: the second is refused and told who the first is; the dead hold nothing."""
 
-import json
 import os
 import re
 import socket
@@ -126,39 +125,3 @@ def test_a_stage_over_shards_locks_its_part_and_no_other(tmp_path: Path) -> None
         make_stage("encode_sentences", run, "--part", 0)
         with pytest.raises(JointspaceError, match="00001.json is being written by"):
             make_stage("encode_sentences", run, "--part", 1)
-
-
-SNAKEFILE = """
-rule summarise:
-    output: "out.json", "out.md"
-    shell: "{python} {waiting} summarise pipe --output out.json"
-"""
-
-
-def snakemake(folder: Path, *arguments: str) -> list[str]:
-    return [sys.executable, "-m", "snakemake", "-s", folder / "Snakefile", "-d", folder, "--cores", "1", *arguments]
-
-
-@pytest.mark.slow
-def test_an_orphan_of_a_killed_snakemake_keeps_the_next_run_away(tmp_path: Path) -> None:
-    os.mkfifo(tmp_path / "pipe")
-    (tmp_path / "Snakefile").write_text(SNAKEFILE.format(python=sys.executable, waiting=WAITING[1]))
-    quiet = {"env": ENVIRONMENT, "stdout": subprocess.DEVNULL, "stderr": subprocess.DEVNULL}
-    first = subprocess.Popen(snakemake(tmp_path), **quiet)
-    wait_until_signed(lock := tmp_path / ".out.json.lock")
-    orphan = json.loads(lock.read_text())["pid"]
-    first.kill()
-    first.wait()
-    subprocess.run(snakemake(tmp_path, "--unlock"), check=True, **quiet)
-    again = snakemake(tmp_path, "--rerun-incomplete")
-    second = subprocess.run(again, env=ENVIRONMENT, capture_output=True, text=True)
-    assert second.returncode == 1 and f"out.json is being written by process {orphan} on" in second.stderr
-    assert not (tmp_path / "out.json").exists()
-    (tmp_path / "pipe").write_bytes(evaluation())
-    deadline = time.monotonic() + 300
-    while lock.exists() and time.monotonic() < deadline:
-        time.sleep(0.02)
-    expected = (tmp_path / "out.json").read_bytes()
-    assert json.loads(expected)[0]["model"] == "m" and not lock.exists()
-    subprocess.run(again, check=True, **quiet)
-    assert (tmp_path / "out.json").read_bytes() == expected

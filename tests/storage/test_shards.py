@@ -10,7 +10,7 @@ from pipeline.errors import IntegrityError
 from pipeline.precision import to_float32
 from pipeline.storage.commit import publish
 from pipeline.storage.parameters import MODEL, read_parameters, write_parameters
-from pipeline.storage.shards import FEATURES, Shard, write_shard
+from pipeline.storage.shards import FEATURES, Chained, Shard, write_shard
 
 
 def forge(path: Path) -> None:
@@ -33,12 +33,6 @@ def test_arrays_come_back_as_memory_maps(tmp_path: Path) -> None:
     assert isinstance(shard["features"], np.memmap)
     with pytest.raises(IntegrityError, match="no dataset boxes"):
         shard["boxes"]
-
-
-def test_the_same_arrays_make_the_same_bytes(tmp_path: Path) -> None:
-    for name in ("a.h5", "b.h5"):
-        write_shard(tmp_path / name, FEATURES, {"x": np.arange(9.0)}, rows=9)
-    assert (tmp_path / "a.h5").read_bytes() == (tmp_path / "b.h5").read_bytes()
 
 
 def test_writing_to_the_map_does_not_reach_the_file(tmp_path: Path) -> None:
@@ -104,3 +98,12 @@ def test_parameters_come_back(tmp_path: Path) -> None:
     assert read.tensors["n"].shape == () and read.tensors["n"] == 7
     assert (read.settings, read.details) == ({"c": 2}, {"log": [1]})
     assert {item.name for item in tmp_path.iterdir()} == {"model.safetensors", "model.json"}
+
+
+@pytest.mark.parametrize("rows", [[], [0], [6, 0, 3, 3, 2], [1, 2, 3], [6, 5], [2, 2, 6]])
+def test_rows_are_those_of_the_whole(rows: list[int]) -> None:
+    parts = [np.arange(4).reshape(2, 2), np.empty((0, 2), int), 10 + np.arange(10).reshape(5, 2)]
+    chained, rows = Chained(parts), np.array(rows, int)
+    np.testing.assert_array_equal(chained[rows], np.concatenate(parts)[rows])
+    assert chained.shape == (7, 2) and chained[rows].dtype == parts[0].dtype
+    assert Chained(parts, np.float32)[rows].dtype == np.float32

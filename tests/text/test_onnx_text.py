@@ -11,9 +11,8 @@ onnx = pytest.importorskip("onnx")
 pytest.importorskip("onnxruntime")
 tokenizers = pytest.importorskip("tokenizers")
 
-from pipeline.config.registry.stored import restore_text_encoder  # noqa: E402
+from pipeline.config.stored import restore_text_encoder  # noqa: E402
 from pipeline.text.onnx_text import OnnxTextEncoder  # noqa: E402
-from pipeline.text.text_encoder import TextMaterial  # noqa: E402
 
 WORDS = ("[UNK]", "[PAD]", "a", "dog", "runs")
 TABLE = np.array([[9, 9], [7, 7], [1, 0], [0, 2], [4, 4]], np.float32)
@@ -51,7 +50,7 @@ def make_tokenizer(pad: bool = True) -> bytes:
 def prepare(graph: bytes, tokenizer: bytes, **own: Any) -> OnnxTextEncoder:
     """The encoder of an entry, restored from what is stored of it."""
     entry = SimpleNamespace(own=SimpleNamespace(**{"file": "x.onnx", "length": None, "output": None, **own}))
-    material = TextMaterial(0, None, None, None, None, None, files=lambda: [graph, tokenizer])
+    material = SimpleNamespace(files=lambda: [graph, tokenizer])
     made = OnnxTextEncoder.prepare(entry, material)
     return restore_text_encoder(made.settings(), made.tensors())
 

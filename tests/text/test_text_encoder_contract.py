@@ -9,12 +9,11 @@ import pytest
 from scipy import sparse
 
 from pipeline.config import default_path, merge, read_mapping, validate
-from pipeline.config.registry.spec import import_place
-from pipeline.config.registry.stored import restore_text_encoder
-from pipeline.config.registry.text_encoders import TEXT_ENCODERS
+from pipeline.config.registry import TEXT_ENCODERS, import_place
+from pipeline.config.stored import restore_text_encoder
 from pipeline.errors import IntegrityError
 from pipeline.text.averaged import AveragedEncoder
-from pipeline.text.text_encoder import Centred, TextEncoder, TextMaterial
+from pipeline.text.text_encoder import Centred, TextEncoder
 from pipeline.text.tokens import TermSettings
 from pipeline.text.vocabulary import build_vocabulary
 from pipeline.text.wordvectors import WordVectors
@@ -26,13 +25,13 @@ VECTORS = np.random.default_rng(0).standard_normal((len(WORDS), 6)).astype(np.fl
 SMALL = {
     "text": {"lemmatise": False, "min_count": 1},
 }
-MATERIAL = TextMaterial(
-    0,
-    PLAIN,
-    lambda: TEXTS,
-    lambda: None,
-    lambda: WordVectors(WORDS, VECTORS),
-    lambda wanted: WordVectors(WORDS, VECTORS),
+MATERIAL = SimpleNamespace(
+    seed=0,
+    words=PLAIN,
+    texts=lambda: TEXTS,
+    vocabulary=lambda: None,
+    corpus=lambda: WordVectors(WORDS, VECTORS),
+    file=lambda wanted: WordVectors(WORDS, VECTORS),
     learn_vocabulary=partial(build_vocabulary, TEXTS),
 )
 
@@ -150,7 +149,8 @@ def test_the_mean_is_weighted_by_inverse_document_frequency() -> None:
     known = WordVectors(("dog", "runs"), np.array([[1, 0], [0, 1]], np.float32))
     entry = SimpleNamespace(own=SimpleNamespace(corpus=True, idf=True))
     texts = ["dog dog", "dog runs", "dog", "cat"]
-    made = AveragedEncoder.prepare(entry, TextMaterial(0, PLAIN, lambda: texts, None, lambda: known, None))
+    material = SimpleNamespace(words=PLAIN, texts=lambda: texts, corpus=lambda: known)
+    made = AveragedEncoder.prepare(entry, material)
     dog, runs = np.log(5 / 4) + 1, np.log(5 / 2) + 1
     found = made.encode(["Dog dog runs cat", "runs", "cat"])
     np.testing.assert_allclose(

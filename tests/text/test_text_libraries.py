@@ -2,6 +2,7 @@
 
 import json
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -9,10 +10,9 @@ import pytest
 import torch
 
 from pipeline.config import default_path, read_mapping, validate
-from pipeline.config.registry.stored import restore_text_encoder
-from pipeline.config.schema.section import merge
+from pipeline.config.section import merge
+from pipeline.config.stored import restore_text_encoder
 from pipeline.errors import IntegrityError
-from pipeline.text.text_encoder import TextMaterial
 from pipeline.text.tokens import TermSettings
 
 WIDTH, DIM, LENGTH = 16, 12, 9
@@ -29,7 +29,7 @@ def prepare(root: Path, kind: str, **own: Any) -> Any:
     entry = validate(merge(read_mapping(default_path()), values)).text_encoder("theirs")
     words = TermSettings(True, "words", False, (), 1)
     folder = lambda name: root / name if (root / name).is_dir() else None  # noqa: E731
-    made = entry.spec.load().prepare(entry, TextMaterial(0, words, None, None, None, None, folder))
+    made = entry.spec.load().prepare(entry, SimpleNamespace(seed=0, words=words, folder=folder))
     restored = restore_text_encoder(json.loads(json.dumps(made.settings())), made.tensors())
     np.testing.assert_allclose(restored.encode(TEXTS), made.encode(TEXTS), rtol=1e-5, atol=1e-6)
     return restored

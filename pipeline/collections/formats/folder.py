@@ -8,15 +8,16 @@
 
 Every image that a table names or the folder contains belongs to the collection. An image without a split goes to `weak`
 if only weak.tsv names it, else to collection.default_split. Photographs alone, without any list, are a collection too.
+
+And the format `text-files`: photographs at any depth, with a `.txt` of the same stem beside each, one sentence a line.
 """
 
 import posixpath
 from collections.abc import Collection, Iterator
 from pathlib import Path
 
+from pipeline.collections.files import CollectionFolder, is_image
 from pipeline.collections.formats import lists
-from pipeline.collections.formats.files import CollectionFolder, is_image
-from pipeline.collections.formats.remote_files import open_collection
 from pipeline.collections.formats.rows import column_names, further, read_rows
 from pipeline.collections.records import (
     BoxRecord,
@@ -28,8 +29,11 @@ from pipeline.collections.records import (
     Reject,
     SentenceRecord,
 )
+from pipeline.collections.remote_files import open_collection
+from pipeline.config.section import SPLITS
+from pipeline.errors import InputError
 
-FILES = {
+FOLDER = {
     "images": ("images", "."),
     "captions": ("captions.tsv",),
     "splits": ("splits.tsv",),
@@ -42,18 +46,21 @@ KEYS = (
     *("image_name", "imagename", "img_name", "image_file", "image_filename", "photo_name", "img_path"),
 )
 """The usual names, as `usual_names` spells them, of a column that names images; the first that there is does."""
+TEXT_FILES = {**{split: (split,) for split in SPLITS}, "dev": ("dev", "val")}
+"""The splits' folders; images outside them go to the default split."""
+LARGEST_TEXT = 1 << 24  # bytes of the sentences of one photograph
 DOCUMENT = ("file", "title", "tags", "description")
 BOX = ("file", "x1", "y1", "x2", "y2", "score", "label")
 
 
-def read(root: Path, options: Options) -> Iterator[Record]:
+def read_folder(root: Path, options: Options) -> Iterator[Record]:
     """The records of a folder; images in the order of splits.tsv, captions.tsv, weak.tsv, then of their names."""
     folder = open_collection(root, options)
-    where = folder.locate(FILES)
+    where = folder.locate(FOLDER)
     listed = where["captions"] or where["weak"] or where["metadata"]
     if not (listed or options.default_split == "gallery" or folder.only_photographs()):
         remedy = "write it, a row for each sentence (file, number, sentence, between tabs)"
-        folder.require(None, "captions", FILES["captions"], remedy)
+        folder.require(None, "captions", FOLDER["captions"], remedy)
     images, prefix = where["images"], folder.image_prefix(where["images"])
 
     def image(name: str, split: str, file: str, row: int | None, implied: bool = False) -> ImageRecord:
@@ -109,3 +116,48 @@ def _box(name: str, *fields: str | int) -> BoxRecord:
         return BoxRecord(name, *map(float, numbers), text, file, row)
     except ValueError:
         raise ValueError(f"not five numbers: {', '.join(numbers)}") from None
+
+
+def read_text_files(root: Path, options: Options) -> Iterator[Record]:
+    """The records of a folder in the order of the paths. Hidden files are skipped."""
+    folder = open_collection(root, options)
+    splits = {folder.label(path): split for split, path in folder.locate(TEXT_FILES).items() if path}
+    for below, names in folder.walk():
+        split = next((splits[path] for path in _with_parents(below) if path in splits), options.default_split)
+        yield from _read_folder(folder, below, names, split)
+
+
+def _with_parents(path: str) -> Iterator[str]:
+    while path:
+        yield path
+        path = posixpath.dirname(path)
+
+
+def _read_folder(folder: CollectionFolder, below: str, names: list[str], split: str) -> Iterator[Record]:
+    beside = [name for name in names if name.lower().endswith(".txt")]
+    texts = {posixpath.splitext(name)[0]: posixpath.join(below, name) for name in beside}
+    unused = dict(texts)
+    for name in names:
+        stem = posixpath.splitext(name)[0]
+        if is_image(name):
+            path = posixpath.join(below, name)
+            yield ImageRecord(path, path, split, path)
+            if stem in texts:
+                yield from _beside(folder, path, texts[stem])
+                unused.pop(stem, None)
+    for file in unused.values():
+        yield Reject(file, None, "sentences", "unknown image: none of this stem")
+
+
+def _beside(folder: CollectionFolder, key: str, file: str) -> Iterator[SentenceRecord | Reject]:
+    number = 0
+    try:
+        with folder.open_below(file, LARGEST_TEXT) as text:
+            for row, line in lists.lines(text, file):
+                if isinstance(line, bytes):
+                    yield Reject(file, row, "sentences", lists.not_utf8(line))
+                else:
+                    yield SentenceRecord(key, number, line, file, row)
+                    number += 1
+    except InputError as error:
+        yield Reject(file, None, "sentences", str(error))

@@ -8,7 +8,7 @@ from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
 from typing import Any, BinaryIO
 
-from pipeline.collections.formats.files import CollectionFolder
+from pipeline.collections.files import CollectionFolder
 from pipeline.collections.records import NOT_UTF8, DocumentRecord, ImageRecord, Record, Reject
 from pipeline.errors import InputError
 from pipeline.plain_files import each_line

@@ -4,17 +4,18 @@ import csv
 import math
 import os
 from collections import deque
-from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterator, Mapping
 from contextlib import contextmanager, suppress
+from datetime import date
 from pathlib import Path
 from typing import Any, BinaryIO, NamedTuple
 
 import pyarrow as pa
+import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
+from pipeline.collections.files import CollectionFolder
 from pipeline.collections.formats import lists
-from pipeline.collections.formats.arrow_values import plain_column, stored_type
-from pipeline.collections.formats.files import CollectionFolder
 from pipeline.collections.own_columns import Field
 from pipeline.errors import InputError, UsageError
 from pipeline.parquet_photographs import photograph_column
@@ -22,7 +23,6 @@ from pipeline.plain_files import LONGEST_LINE, each_line
 from pipeline.trial import try_first
 
 BATCH = 1 << 13  # rows of a Parquet file in memory at once
-PORTION = 1 << 20  # rows that are tried before the first of them is read, but always whole row groups
 LARGEST_GROUP = 1 << 32  # bytes that a row group may claim to unpack to
 FEW_ROWS, ROWS_PER_BYTE = 1_000_000, 8
 """Rows that a Parquet file may claim at any size, plus those for each byte: names and sentences take over a bit."""
@@ -30,6 +30,15 @@ PLAIN = (
     pa.types.is_boolean, pa.types.is_integer, pa.types.is_floating, pa.types.is_decimal, pa.types.is_date,
     pa.types.is_timestamp, pa.types.is_string, pa.types.is_large_string, pa.types.is_string_view,
 )  # fmt: skip
+LARGEST_BATCH = 1 << 28
+"""Bytes of text in one column of a batch: a dictionary can hold a long text once and refer to it in every row."""
+MOST_VALUES = 1 << 22  # values in one column of a batch, whose rows may hold lists
+LISTS = (pa.types.is_list, pa.types.is_large_list, pa.types.is_fixed_size_list)
+TEXTS = (pa.types.is_string, pa.types.is_large_string, pa.types.is_binary, pa.types.is_large_binary)
+DAYS = (date.min.toordinal() - date(1970, 1, 1).toordinal(), date.max.toordinal() - date(1970, 1, 1).toordinal() + 1)
+"""The first day that Python has and the one after the last, from 1970 on."""
+UNITS = {"s": 1, "ms": 10**3, "us": 10**6, "ns": 10**9}
+"""Of a timestamp, in a second."""
 DELIMITERS, UNQUOTED = ",;\t|", "\t|"
 Names = Collection[str]
 
@@ -54,8 +63,9 @@ def read_rows(
     if reader is None:
         raise UsageError(f"{path} is not a table that can be read here; known kinds are {', '.join(READERS)}")
     if (own is None or own) and reader is _read_parquet:
-        try_first(path, _parquet_columns, folder, path, True)
-        plain = _parquet_columns(folder, path, plain=True)
+        schema = _schema(folder, path)
+        _check_columns(path, schema.names, ())
+        plain = [field.name for field in schema if any(is_plain(stored_type(field.type)) for is_plain in PLAIN)]
         columns = dict.fromkeys([*columns, *(name for name in plain if own is None or name in own)])
     return reader(folder, path, columns, needed)
 
@@ -71,8 +81,9 @@ def further(values: Mapping[str, Any], path: Path, ours: Names) -> dict[str, Any
 def column_names(folder: CollectionFolder, path: Path) -> list[str]:
     """The columns of the table `path`, of JSON lines those of the first. Raises as `read_rows`."""
     if path.suffix.lower() == ".parquet":
-        try_first(path, _parquet_columns, folder, path)
-        return _parquet_columns(folder, path)
+        names = _schema(folder, path).names
+        _check_columns(path, names, ())
+        return names
     return list(next((row.values for row in read_rows(folder, path, (), ()) if row.values), ()))
 
 
@@ -84,21 +95,18 @@ def is_text(path: Path) -> bool:
 
 def photographs_in(folder: CollectionFolder, path: Path) -> str | None:
     """The column of a Parquet file that holds photographs, if any. Raises InputError."""
-    try_first(path, _photographs_in, folder, path)
-    return _photographs_in(folder, path)
+    return photograph_column(_schema(folder, path))
 
 
-def _photographs_in(folder: CollectionFolder, path: Path) -> str | None:
+def _schema(folder: CollectionFolder, path: Path) -> pa.Schema:
+    """Of a Parquet file, after a trial. Raises InputError."""
+    try_first(path, _read_schema, folder, path)
+    return _read_schema(folder, path)
+
+
+def _read_schema(folder: CollectionFolder, path: Path) -> pa.Schema:
     with _refusing(path), folder.open(path, math.inf) as file:
-        return photograph_column(pq.read_metadata(file).schema.to_arrow_schema())
-
-
-def _parquet_columns(folder: CollectionFolder, path: Path, plain: bool = False) -> list[str]:
-    """The names of all columns, or only of those that hold plain values."""
-    with _refusing(path), folder.open(path, math.inf) as file:
-        schema = pq.read_metadata(file).schema.to_arrow_schema()
-        _check_columns(path, schema.names, ())
-        return [field.name for field in schema if not plain or any(one(stored_type(field.type)) for one in PLAIN)]
+        return pq.read_metadata(file).schema.to_arrow_schema()
 
 
 def _check_columns(path: Path, present: Names, needed: Names) -> None:
@@ -204,41 +212,15 @@ def _read_jsonl(folder: CollectionFolder, path: Path, columns: Names, needed: Na
 
 
 def _read_parquet(folder: CollectionFolder, path: Path, columns: Names, needed: Names) -> Iterator[TableRow]:
+    """Bytes that are not UTF-8 become lone surrogates, as in CSV: in a column of the user's they cost the value."""
     arguments = folder, path, columns, needed
-    try_first(path, _exhaust, *arguments, Portion([], 0))
-    for portion in _portions(_group_rows(folder, path)):
-        try_first(path, _exhaust, *arguments, portion)
-        number = portion.before
-        for names, arrays in _batches(*arguments, portion):
-            for row in zip(*(array.to_pylist() for array in arrays), strict=True):
-                number += 1
-                yield _decoded(number, dict(zip(names, row, strict=True)))
-
-
-class Portion(NamedTuple):
-    """Row `groups` of a Parquet file that are read together, and the number of rows before them."""
-
-    groups: list[int]
-    before: int
-
-
-def _portions(rows: Iterable[int]) -> Iterator[Portion]:
-    """Portions of about PORTION rows, of groups with so many `rows`: what comes first is there before all is tried."""
-    groups, before, held = [], 0, 0
-    for number, count in enumerate(rows):
-        groups.append(number)
-        held += count
-        if held >= PORTION:
-            yield Portion(groups, before)
-            groups, before, held = [], before + held, 0
-    if groups:
-        yield Portion(groups, before)
-
-
-def _group_rows(folder: CollectionFolder, path: Path) -> list[int]:
-    with _refusing(path), folder.open(path, math.inf) as file:
-        metadata = pq.read_metadata(file)
-        return [metadata.row_group(number).num_rows for number in range(metadata.num_row_groups)]
+    try_first(path, _exhaust, *arguments)
+    number = 0
+    for names, arrays in _batches(*arguments):
+        for row in zip(*(array.to_pylist() for array in arrays), strict=True):
+            number += 1
+            values = (v.decode("utf-8", "surrogateescape") if isinstance(v, bytes) else v for v in row)
+            yield TableRow(number, dict(zip(names, values, strict=True)))
 
 
 def _exhaust(*arguments: Any) -> None:
@@ -246,7 +228,7 @@ def _exhaust(*arguments: Any) -> None:
 
 
 def _batches(
-    folder: CollectionFolder, path: Path, columns: Names, needed: Names, portion: Portion
+    folder: CollectionFolder, path: Path, columns: Names, needed: Names
 ) -> Iterator[tuple[list[str], list[pa.Array]]]:
     """For some rows at a time, the names of the columns, and each as `plain_column` has it."""
     with _refusing(path), folder.open(path, math.inf) as file:
@@ -256,8 +238,8 @@ def _batches(
         names = [name for name in columns if name in present or name.removesuffix(".path") in present]
         texts = _check_claims(path, os.fstat(file.fileno()).st_size, metadata, names)
         table = pq.ParquetFile(file, metadata=metadata, read_dictionary=texts)
-        number = portion.before
-        for group in portion.groups:  # lists of texts whose dictionaries differ are not read together
+        number = 0
+        for group in range(metadata.num_row_groups):  # lists of texts whose dictionaries differ are not read together
             for batch in table.iter_batches(BATCH, row_groups=[group], columns=names):
                 yield batch.schema.names, [plain_column(path, number, column) for column in batch.columns]
                 number += batch.num_rows
@@ -284,10 +266,51 @@ def _check_claims(path: Path, size: int, metadata: pq.FileMetaData, names: Names
     return [leaf.path for leaf in leaves if leaf.path.partition(".")[0] in names and leaf.physical_type == "BYTE_ARRAY"]
 
 
-def _decoded(number: int, values: Mapping[str, Any]) -> TableRow:
-    """Bytes that are not UTF-8 become lone surrogates, as in CSV: in a column of the user's they cost the value."""
-    decoded = {name: v.decode("utf-8", "surrogateescape") if isinstance(v, bytes) else v for name, v in values.items()}
-    return TableRow(number, decoded)
+def plain_column(path: Path, before: int, column: pa.Array) -> pa.Array:
+    """A column of the rows after the first `before`, with values that Python has; text as bytes, so that a bad sentence
+    costs only its own row. Raises InputError if its texts are too long to be unpacked."""
+    if isinstance(column, pa.ExtensionArray):
+        column = column.storage
+    flat = column
+    while any(is_list(flat.type) for is_list in LISTS):
+        flat = flat.flatten()
+    rows = f"{path}: rows {before + 1} to {before + len(column)}"
+    if len(flat) > MOST_VALUES:
+        raise InputError(f"{rows} have lists of {len(flat)} values, more than {MOST_VALUES}")
+    texts = pa.types.is_dictionary(flat.type) and any(is_text(flat.type.value_type) for is_text in TEXTS)
+    if texts:
+        total = pc.sum(pc.binary_length(flat.dictionary).take(flat.indices)).as_py() or 0
+        if total > LARGEST_BATCH:
+            raise InputError(f"{rows} have {total} bytes of text, more than {LARGEST_BATCH}")
+    if pa.types.is_dictionary(column.type):
+        values = column.dictionary.take(column.indices)
+        return values.cast(pa.large_binary()) if texts else _as_python_has(values)
+    return _as_python_has(column)
+
+
+def stored_type(kind: pa.DataType) -> pa.DataType:
+    """The type of a column's values: of a tensor that of its lists, of a dictionary (a category) of its entries."""
+    kind = kind.storage_type if isinstance(kind, pa.BaseExtensionType) else kind
+    return kind.value_type if pa.types.is_dictionary(kind) else kind
+
+
+def _as_python_has(column: pa.Array) -> pa.Array:
+    """Dates in days, and times in microseconds, of UTC where they have a zone: as Python has them, and null what lies
+    outside the years 1 to 9999. Other columns as they are."""
+    kind = column.type
+    if pa.types.is_date(kind):
+        per_day, zone, wanted = 1 if kind == pa.date32() else 86_400_000, None, pa.date32()
+    elif pa.types.is_timestamp(kind):
+        zone = "UTC" if kind.tz else None
+        per_day, wanted = 86_400 * UNITS[kind.unit], pa.timestamp("us", zone)
+        kind = pa.timestamp(kind.unit, zone)
+    else:
+        return column
+    integer = pa.int32() if kind == pa.date32() else pa.int64()
+    counts = column.view(integer)
+    first, last = max(DAYS[0] * per_day, -(2**63)), min(DAYS[1] * per_day, 2**63) - 1
+    known = pc.and_(pc.greater_equal(counts, first), pc.less_equal(counts, last))
+    return pc.if_else(known, counts, pa.scalar(None, integer)).view(kind).cast(wanted, safe=False)
 
 
 READERS: Mapping[str, Callable[..., Iterator[TableRow]]] = {

@@ -1,4 +1,5 @@
-"""A CSV, TSV, JSONL or Parquet table with named columns, one row a sentence or an image.
+"""A table with named columns: CSV, TSV, JSONL or Parquet, one row a sentence or an image; or Parquet files with the
+photographs in them.
 
 collection.columns renames columns; the default names are `file` (relative to the images' folder), `sentence` (a text or
 a list of texts), and optionally `split`, `title`, `tags` and `description`. All others are the user's own.
@@ -9,27 +10,39 @@ import re
 from collections.abc import Iterator
 from pathlib import Path
 
+from pipeline.collections.files import CollectionFolder
 from pipeline.collections.formats import lists
-from pipeline.collections.formats.remote_files import open_collection
-from pipeline.collections.formats.rows import further, is_text, read_rows
-from pipeline.collections.records import LISTED, ColumnsRecord, ImageRecord, Options, Record, Reject, SentenceRecord
-from pipeline.errors import UsageError
+from pipeline.collections.formats.rows import further, is_text, photographs_in, read_rows
+from pipeline.collections.records import (
+    DIVIDED,
+    LISTED,
+    ColumnsRecord,
+    ImageRecord,
+    Options,
+    Record,
+    Reject,
+    SentenceRecord,
+)
+from pipeline.collections.remote_files import open_collection
+from pipeline.config.section import SPLITS
+from pipeline.errors import InputError, UsageError
 
-FILES = {"table": ("*.csv", "*.tsv", "*.jsonl", "*.parquet"), "images": (".",)}
+TABLE = {"table": ("*.csv", "*.tsv", "*.jsonl", "*.parquet"), "images": (".",)}
+SHARDS = "**/*.parquet"
 COLUMNS = ("file", "sentence", "split", "title", "tags", "description")
 DOCUMENT = COLUMNS[3:]
 SURROGATE = re.compile("[\udc80-\udcff]")
 """In place of a byte that is not UTF-8."""
+NUMBERED = re.compile(r"[-_.].*", re.DOTALL)
+"""What follows the split in the name of a shard: `train-00000-of-00002.parquet`."""
 
 
-def read(root: Path, options: Options) -> Iterator[Record]:
+def read_table(root: Path, options: Options) -> Iterator[Record]:
     """The records of a table in its order; an image takes its split, weak text and own columns from its first row."""
     folder = open_collection(root, options)
-    where = folder.locate(FILES)
-    path = folder.require(where["table"], "table", FILES["table"])
-    if unknown := set(options.columns) - set(COLUMNS):
-        raise UsageError(f"collection.columns: unknown key {min(unknown)}; there are {', '.join(COLUMNS)}")
-    names = {column: options.columns.get(column, column) for column in COLUMNS}
+    where = folder.locate(TABLE)
+    path = folder.require(where["table"], "table", TABLE["table"])
+    names = _column_names(options, COLUMNS)
     if is_text(path):
         names = {column: name.strip() for column, name in names.items()}
     needed = {names[column] for column in (*options.columns, "file")}
@@ -53,3 +66,57 @@ def read(root: Path, options: Options) -> Iterator[Record]:
             else:
                 yield SentenceRecord(name, None, text, file, row)
         last = name
+
+
+def read_parquet(root: Path, options: Options) -> Iterator[Record]:
+    """Parquet files as the Hugging Face hub has them, read in place, in the order of their names: a row is an image,
+    of which a column has the photograph, as `{bytes, path}` or as bytes.
+
+    collection.files may name a pattern of shards for each split, or for `divided`; by default all are read, each in the
+    split with which its name begins, as the hub has them, unless that is `train` for all of them.
+    """
+    folder = open_collection(root, options)
+    folder.check_keys((*SPLITS, DIVIDED))
+    names = _column_names(options, COLUMNS[1:])
+    splits: dict[Path, str] = {}
+    for split, pattern in (options.files or {None: SHARDS}).items():
+        shards = folder.shards(pattern)
+        if not shards:
+            raise folder.lacks(f"Parquet files {pattern}", f"correct collection.files.{split or DIVIDED} or data_root")
+        for path in shards:
+            named = lists.split_name(NUMBERED.sub("", path.name.lower()))
+            splits[path] = split or (named if named in SPLITS else options.default_split)
+    if not options.files and set(splits.values()) == {"train"}:
+        splits = dict.fromkeys(splits, options.default_split)
+    for path, split in splits.items():
+        try:
+            yield from _read_shard(folder, path, split, names, options)
+        except InputError as error:
+            yield Reject(folder.label(path), None, "images", str(error))
+
+
+def _column_names(options: Options, ours: tuple[str, ...]) -> dict[str, str]:
+    if unknown := set(options.columns) - set(ours):
+        raise UsageError(f"collection.columns: unknown key {min(unknown)}; there are {', '.join(ours)}")
+    return {column: options.columns.get(column, column) for column in ours}
+
+
+def _read_shard(
+    folder: CollectionFolder, path: Path, split: str, names: dict[str, str], options: Options
+) -> Iterator[Record]:
+    column, shard = photographs_in(folder, path), folder.label(path)
+    if column is None:
+        raise InputError(f"{path} has no column of photographs (bytes, or structs of bytes and path)")
+    needed = [names[ours] for ours in options.columns]
+    for row, values, _ in read_rows(folder, path, (f"{column}.path", *names.values()), needed, options.own_columns):
+        photograph = values.get(column)
+        name = photograph.get("path") if isinstance(photograph, dict) else None
+        member = posixpath.basename((name or "").replace("\\", "/")) or f"row {row}"
+        key, asked = f"{shard}/{row}", lists.split_name(str(values.get(names["split"]) or split))
+        yield ImageRecord(key, shard, asked, shard, row, member, row - 1)
+        yield from lists.document(key, [values.get(names[ours]) for ours in DOCUMENT], shard, row)
+        yield ColumnsRecord(key, further(values, path, (column, *names.values())), shard, row)
+        sentences, in_text = lists.sentences(values.get(names["sentence"]))
+        options.tally.notes[LISTED] += in_text
+        for text in sentences:
+            yield SentenceRecord(key, None, text, shard, row)

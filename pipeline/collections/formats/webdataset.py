@@ -10,12 +10,14 @@ import math
 import os
 import posixpath
 import re
+import tarfile
 from collections.abc import Iterator
 from pathlib import Path
+from typing import NamedTuple
 
+from pipeline.collections.exclusion import Exclusion
+from pipeline.collections.files import IMAGE_SUFFIXES, CollectionFolder, is_image
 from pipeline.collections.formats import lists
-from pipeline.collections.formats.files import IMAGE_SUFFIXES, CollectionFolder, is_image
-from pipeline.collections.formats.remote_files import open_collection
 from pipeline.collections.records import (
     DIVIDED,
     LISTED,
@@ -27,9 +29,8 @@ from pipeline.collections.records import (
     SentenceRecord,
     Tally,
 )
-from pipeline.collections.system_files import Exclusion
-from pipeline.collections.tars import DamagedTar, TarMember, members
-from pipeline.config.schema.section import SPLITS
+from pipeline.collections.remote_files import open_collection
+from pipeline.config.section import SPLITS
 from pipeline.errors import InputError
 
 DOCUMENT = ("title", "tags", "description")
@@ -40,6 +41,73 @@ DIGITS = re.compile(r"\d+")
 LONGEST_SUFFIX = 24
 LINE_END = re.compile(r"\r\n|\r|\n")
 LARGEST_TEXT = 1 << 24
+LARGEST_HEADER = 1 << 16
+"""Bytes of a header that extends another one; a path has at most 4,096."""
+LARGEST_NAMES = LARGEST_HEADER * 8
+"""Bytes of all headers before one member: GNU tar writes up to two, pax one or two."""
+
+
+class TarMember(NamedTuple):
+    """A member: its name, the offset and number of its bytes, and its kind: `file`, `folder`, or `other` (a link, a
+    device, a file with holes)."""
+
+    name: str
+    offset: int
+    size: int
+    kind: str
+
+
+class DamagedTar(InputError):
+    """Why a tar cannot be read any further."""
+
+
+class _Headers:
+    """The tar in an open file, as tarfile reads its headers, which it trusts: what they say is bounded here."""
+
+    def __init__(self, descriptor: int) -> None:
+        self._descriptor = descriptor
+        self._position = 0
+        self.since_member = 0
+
+    def tell(self) -> int:
+        return self._position
+
+    def seek(self, position: int) -> None:
+        self._position = position
+
+    def read(self, size: int) -> bytes:
+        self.since_member += size
+        if not 0 <= size <= LARGEST_HEADER or self.since_member > LARGEST_NAMES:
+            raise DamagedTar(f"damaged: the headers at byte {self._position} are too many or too long for one member")
+        data = os.pread(self._descriptor, size, self._position)
+        self._position += len(data)
+        return data
+
+
+def members(descriptor: int) -> Iterator[TarMember]:
+    """The members of the tar in an open file, in order. Raises DamagedTar where there is no header and no end."""
+    length, headers, at = os.fstat(descriptor).st_size, _Headers(descriptor), 0
+    try:
+        with tarfile.TarFile(fileobj=headers, encoding="utf-8", errors="surrogateescape") as tar:
+            while header := tar.next():
+                headers.since_member = 0
+                tar.members = []  # which it would keep
+                stored = header.isreg() or header.type not in tarfile.SUPPORTED_TYPES  # else its size is of other data
+                size = header.size if stored else 0
+                if size < 0 or header.offset_data + size > length:
+                    raise DamagedTar(f"truncated: the shard ends inside of {header.name[:99]!r}")
+                plain = header.isreg() and not header.issparse()
+                kind = "file" if plain else "folder" if header.isdir() else "other"
+                yield TarMember(header.name, header.offset_data, size, kind)
+                at = tar.offset
+            at = tar.offset
+    except tarfile.TarError as error:
+        if at:
+            raise DamagedTar(f"damaged: {error} after byte {at}") from error
+        start = os.pread(descriptor, 16, 0).hex(" ") or "nothing"
+        raise DamagedTar(f"not an uncompressed tar shard ({error}): it starts with {start}") from error
+    if os.pread(descriptor, tarfile.BLOCKSIZE, at) != bytes(tarfile.BLOCKSIZE):
+        raise DamagedTar(f"damaged: no header and no end of the shard at byte {at}")
 
 
 def read(root: Path, options: Options) -> Iterator[Record]:
@@ -51,8 +119,7 @@ def read(root: Path, options: Options) -> Iterator[Record]:
     folder = open_collection(root, options)
     folder.check_keys((*SPLITS, DIVIDED))
     for split, pattern in (options.files or {options.default_split: SHARDS}).items():
-        # Patterns match under the root; for an absolute one, pathlib raises an exception of its own.
-        shards = [] if Path(pattern).is_absolute() else folder.glob(pattern)
+        shards = folder.shards(pattern)
         if not shards:
             raise folder.lacks(f"tar shards {pattern}", f"correct collection.files.{split} or data_root")
         for path in shards:

@@ -9,6 +9,7 @@ from scipy.sparse import csr_array, issparse
 from torch import Tensor
 
 from pipeline.device import OomBatcher, full_float32, upload
+from pipeline.models.linear.feature_maps import project
 from pipeline.models.linear.views import Rows, map_parts, parts_of
 
 if TYPE_CHECKING:
@@ -63,51 +64,40 @@ def rows_on(rows: Rows, device: torch.device) -> Any:
     return map_parts(rows, lambda part: sparse_on(part, device) if issparse(part) else upload(part, device))
 
 
-class DeviceProjection:
-    """`feature_maps.project` of one view on `device`, by its `mean` (p,), its `matrix` (p, c) and its `feature_map`,
-    which has `on`, or None."""
-
-    def __init__(self, mean: np.ndarray, matrix: np.ndarray, feature_map: Any, device: torch.device) -> None:
-        self.mean, self.matrix = upload(mean, device), upload(matrix, device)
-        self.keep = feature_map is None or feature_map.keep
-        self.map = feature_map.on(device) if feature_map else None
-
-    def __call__(self, rows: Any) -> Tensor:
-        """(n, c) of images (n, D), or of sentences (n, d), by `rows_on`."""
-        columns = [*(parts_of(rows) if self.keep else ()), *([self.map(rows)] if self.map else ())]
-        total, start = self.matrix.new_zeros(rows.shape[0], self.matrix.shape[1]), 0
-        for block in columns:
-            part = slice(start, start + block.shape[1])
-            mean, matrix = self.mean[part], self.matrix[part]
-            # A sparse block stays sparse: its mean is subtracted after the product.
-            total += block @ matrix - mean @ matrix if block.is_sparse else (block - mean) @ matrix
-            start = part.stop
-        return total
-
-
 class Projections:
-    """Both views of a linear model on `device`."""
+    """The projections of both views of `model`, a LinearModel, on `device`."""
 
-    def __init__(
-        self, view: "ImageView", image: DeviceProjection, text: DeviceProjection, device: torch.device
-    ) -> None:
-        self._view, self._image, self._text, self._device = view, image, text, device
+    def __init__(self, model: Any, device: torch.device) -> None:
+        self._view, self._device, self._dim = model.view, device, model.directions.w.shape[1]
+        self._image = self._side(model.mean_x, model.directions.w, model.maps.image)
+        self._text = self._side(model.mean_y, model.directions.u, model.maps.text)
         self._batcher = OomBatcher(ROWS, "row")
+
+    def _side(self, mean: np.ndarray, matrix: np.ndarray, feature_map: Any) -> Callable[[Any], Tensor]:
+        """From rows of a view, by `rows_on`, to their projections (n, c)."""
+        mean, matrix = upload(mean, self._device), upload(matrix, self._device)
+        mapped = feature_map and feature_map.on(self._device)
+
+        def side(rows: Any) -> Tensor:
+            columns = list(parts_of(rows)) if feature_map is None or feature_map.keep else []
+            return project([*columns, mapped(rows)] if mapped else columns, mean, matrix)
+
+        return side
 
     def images(self, features: Mapping[str, np.ndarray]) -> np.ndarray:
         """(n, c) float32 from `features`, encoder -> (n, its dim) as stored."""
 
-        def project(rows: slice) -> Tensor:
+        def embed(rows: slice) -> Tensor:
             part = {name: block[rows] for name, block in features.items()}
             return self._image(stack_tensors(self._view, part, self._device))
 
-        return self._join(project, len(next(iter(features.values()))))
+        return self._join(embed, len(next(iter(features.values()))))
 
     def sentences(self, y: Rows) -> np.ndarray:
         """(m, c) float32 from stacked vectors (m, d)."""
         return self._join(lambda rows: self._text(rows_on(y[rows], self._device)), y.shape[0])
 
-    def _join(self, project: Callable[[slice], Tensor], count: int) -> np.ndarray:
+    def _join(self, embed: Callable[[slice], Tensor], count: int) -> np.ndarray:
         with full_float32():
-            parts = self._batcher.map(lambda rows: project(rows).cpu().numpy(), count)
-        return np.concatenate(parts) if parts else np.empty((0, self._image.matrix.shape[1]), np.float32)
+            parts = self._batcher.map(lambda rows: embed(rows).cpu().numpy(), count)
+        return np.concatenate(parts) if parts else np.empty((0, self._dim), np.float32)

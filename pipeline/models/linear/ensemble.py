@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any, ClassVar
 
 import numpy as np
 
-from pipeline.config.registry.stored import restore
+from pipeline.config.stored import restore
 from pipeline.errors import UsageError
 from pipeline.metrics.joining import Rules, join_images, join_sentences, joint_rule
 from pipeline.models.linear.projection import unit_rows

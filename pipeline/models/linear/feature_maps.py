@@ -94,19 +94,19 @@ def mapped_columns(rows: Rows, feature_map: FeatureMap | None) -> list[Any]:
     return [*(parts_of(rows) if feature_map.keep else ()), feature_map(rows)]
 
 
-def project(columns: Sequence[Any], mean: np.ndarray, matrix: np.ndarray) -> np.ndarray:
-    """(n, c): (columns - mean) matrix, for the blocks `columns` of a view with `mean` (p,) and `matrix` (p, c)."""
-    total = np.zeros((columns[0].shape[0], matrix.shape[1]), np.float32)
-    start = 0
+def project(columns: Sequence[Any], mean: Any, matrix: Any) -> Any:
+    """(n, c): (columns - mean) matrix, for the blocks `columns` of a view with `mean` (p,) and `matrix` (p, c), all of
+    numpy or all tensors of one device."""
+    products, start = [], 0
     for block in columns:
         part = slice(start, start + block.shape[1])
         # A sparse block stays sparse: its mean is subtracted after the product.
         if is_sparse(block):
-            total += block @ matrix[part] - mean[part] @ matrix[part]
+            products.append(block @ matrix[part] - mean[part] @ matrix[part])
         else:
-            total += (block - mean[part]) @ matrix[part]
+            products.append((block - mean[part]) @ matrix[part])
         start = part.stop
-    return total
+    return sum(products[1:], start=products[0])
 
 
 MANY = 1024

@@ -69,11 +69,9 @@ class LinearModel:
     def to(self, device: "torch.device") -> "LinearModel":
         """This model, which embeds on `device` with torch from now on, unless one of its maps needs numpy."""
         if self.maps.fit_devices():
-            from pipeline.models.linear.device_views import DeviceProjection, Projections
+            from pipeline.models.linear.device_views import Projections
 
-            image = DeviceProjection(self.mean_x, self.directions.w, self.maps.image, device)
-            text = DeviceProjection(self.mean_y, self.directions.u, self.maps.text, device)
-            self._projections = Projections(self.view, image, text, device)
+            self._projections = Projections(self, device)
         return self
 
     @staticmethod

@@ -7,8 +7,8 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from pipeline.config.registry.models import model_spec
-from pipeline.config.schema.models import FitSettings, TransferSettings
+from pipeline.config.models import FitSettings, TransferSettings
+from pipeline.config.registry import model_spec
 from pipeline.metrics.ranks import count_ranks
 from pipeline.metrics.retrieval import CUTOFFS, select_sentences
 from pipeline.models.linear.sets import FoldedMoments, Restriction, make_sets

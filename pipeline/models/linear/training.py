@@ -9,8 +9,8 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from pipeline.config.registry.models import GRID, TRAININGS
-from pipeline.config.schema.models import FitSettings, TransferSettings
+from pipeline.config.models import FitSettings, TransferSettings
+from pipeline.config.registry import GRID, TRAININGS
 from pipeline.errors import UsageError
 from pipeline.models.linear.feature_maps import (
     FeatureMaps,

@@ -7,7 +7,7 @@ from typing import Any
 
 import numpy as np
 
-from pipeline.config.schema.models import FitSettings
+from pipeline.config.models import FitSettings
 from pipeline.metrics.ranks import count_ranks
 from pipeline.metrics.retrieval import recall_sum
 from pipeline.models.linear.feature_maps import FeatureMaps, mapped_columns, project

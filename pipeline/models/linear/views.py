@@ -42,8 +42,8 @@ Rows = "np.ndarray | csr_array | Columns"
 
 
 def is_sparse(part: Any) -> bool:
-    """Whether a matrix of numpy or scipy is sparse."""
-    return not isinstance(part, np.ndarray)
+    """Whether a matrix of numpy, scipy or torch is sparse."""
+    return not isinstance(part, np.ndarray) and getattr(part, "is_sparse", True)
 
 
 def parts_of(rows: Any) -> Sequence[Any]:

@@ -9,7 +9,7 @@ import numpy as np
 import torch
 from torch import nn
 
-from pipeline.config.schema.models import TrainSettings
+from pipeline.config.models import TrainSettings
 from pipeline.device import upload
 from pipeline.models.linear.device_views import stack_on
 from pipeline.models.linear.views import ImageView, TextView

@@ -1,0 +1,266 @@
+"""The folder of a collection: what it contains, and the only place where its files are opened."""
+
+import os
+import posixpath
+from collections.abc import Iterator, Mapping
+from functools import cached_property
+from pathlib import Path
+from typing import BinaryIO
+
+from pipeline.collections.exclusion import Exclusion
+from pipeline.collections.records import Options
+from pipeline.errors import InputError, UsageError
+from pipeline.image_names import Readings, Spelling, is_plain
+from pipeline.plain_files import UnopenedFile, open_plain
+from pipeline.remote import stores
+from pipeline.remote.paths import Place, RemotePath, below, is_url
+from pipeline.remote.stores import Version
+
+IMAGE_SUFFIXES = frozenset(
+    (".jpg", ".jpeg", ".jpe", ".jif", ".jfif", ".png", ".webp", ".gif", ".bmp", ".tif", ".tiff")
+    + (".ppm", ".pgm", ".avif", ".jp2", ".heic", ".heif")
+)
+LIST_SUFFIXES = (".txt", ".tsv", ".csv", ".json", ".jsonl", ".parquet", ".token", ".tar")
+LARGEST_LIST = 8 << 30  # bytes of a list that is read line by line; what is read whole has a limit of its own
+
+
+class CollectionFolder:
+    """The folder `root` of a collection and the files that `options` name in it."""
+
+    def __init__(self, root: Place, options: Options) -> None:
+        self.root = root
+        self._given = options.files
+        self._follow_links = options.follow_links
+        self._scratch = options.scratch
+        self.exclusion = Exclusion(options.exclude)
+        self._begin()
+
+    def _begin(self) -> None:
+        """Raises UsageError where there is no collection."""
+        if not self.root.is_dir():
+            raise UsageError(f"{self.root} is not a folder; set data_root to that of your collection")
+
+    def exists(self, path: Place) -> bool:
+        if isinstance(path, Path):
+            return path.exists()
+        try:
+            return stores.look(path) is not None
+        except UnopenedFile:
+            return False
+
+    def is_dir(self, path: Place) -> bool:
+        return isinstance(path, Path) and path.is_dir()
+
+    def is_file(self, path: Place) -> bool:
+        return path.is_file() if isinstance(path, Path) else not self.is_dir(path)
+
+    @cached_property
+    def readings(self) -> Readings:
+        """How lists may spell the names of its photographs."""
+        return Readings(self.root)
+
+    def has(self, name: str) -> bool:
+        """Whether there is a file of exactly this name, relative to the root."""
+        try:
+            os.lstat(f"{self.root}/{name}")
+        except (OSError, ValueError):
+            return False
+        return is_plain(name) and not name.startswith("/")
+
+    def spellings(self) -> Iterator[Spelling]:
+        """All files that are not left out, as `readings` looks for them."""
+        return (Spelling(name, name) for name, left_out in self.files() if left_out is None)
+
+    def state(self, name: str) -> str:
+        """What changes with the content of a file, without opening it."""
+        if is_url(name):
+            return str(stores.look(RemotePath(name)))
+        try:
+            status = os.stat(os.path.join(self.root, name))
+        except (OSError, ValueError):
+            return "unreadable"
+        return f"{status.st_size} {status.st_mtime_ns}"
+
+    def glob(self, pattern: str) -> list[Place]:
+        """What is below the root under names of this pattern, sorted, without what `exclusion` leaves out unless the
+        pattern names it. The case of a file's name matters only where both spellings exist."""
+        found = {*self.root.glob(pattern)}
+        if not found or "*" in pattern:
+            found |= {path for path in self.root.glob(_any_case(pattern)) if path.is_file()}
+        return sorted(path for path in found if not self._left_out(self.label(path), pattern))
+
+    def shards(self, pattern: str) -> list[Place]:
+        """As `glob`; nothing for an absolute path, for which pathlib raises an exception of its own."""
+        return [] if Path(pattern).is_absolute() else self.glob(pattern)
+
+    def _left_out(self, path: str, pattern: str) -> bool:
+        named = pattern.split("/")
+        return any(part not in named and self.exclusion.of_name(part) for part in path.split("/")) or (
+            path != pattern and self.exclusion.excludes(path) is not None
+        )
+
+    def locate(self, usual: Mapping[str, tuple[str, ...]]) -> dict[str, Place | None]:
+        """The file or folder of each key of `usual`: from collection.files, else the first of its usual names (patterns
+        under the root) that exists, else None.
+
+        Raises UsageError for an unknown key, a name that does not exist, and a pattern that several files match.
+        """
+        self.check_keys(usual)
+        return {key: self._locate_one(key, names) for key, names in usual.items()}
+
+    def check_keys(self, known: Mapping[str, object] | tuple[str, ...]) -> None:
+        """Raises UsageError if collection.files has a key that is not `known`."""
+        if unknown := set(self._given) - set(known):
+            raise UsageError(f"collection.files: unknown key {min(unknown)}; this format has {', '.join(known)}")
+
+    def _locate_one(self, key: str, usual: tuple[str, ...]) -> Place | None:
+        given = self._given.get(key)
+        if given is not None:
+            path = below(self.root, given)
+            if not self.exists(path):
+                if isinstance(path, Path) and not Path(given).is_absolute() and len(found := self.glob(given)) == 1:
+                    return found[0]
+                raise UsageError(f"{path} does not exist; correct collection.files.{key}")
+            return path
+        for pattern in usual:
+            found = self.glob(pattern) if pattern != "." else [self.root]
+            if len(found) > 1:
+                names = ", ".join(path.name for path in found[:5])
+                raise UsageError(f"{self.root} has several files {pattern} ({names}): set collection.files.{key}")
+            if found:
+                return found[0]
+        return None
+
+    def require(self, path: Place | None, key: str, usual: tuple[str, ...], remedy: str = "put it there") -> Path:
+        """The `path` that `locate` found for `key`. Raises UsageError if it found none."""
+        if path is None:
+            raise self.lacks(" or ".join(usual), f"{remedy}, or name yours as collection.files.{key}")
+        return path
+
+    def lacks(self, what: str, remedy: str) -> UsageError:
+        """The error for a folder that contains no `what`; it says what is there instead."""
+        return UsageError(f"{self.root} holds {self._contents()} and no {what}: {remedy}")
+
+    def _contents(self) -> str:
+        """How many photographs and lists of each kind the folder contains, at any depth."""
+        photographs, lists = self._count()
+        found = [f"{count} {suffix}" for suffix, count in lists.items() if count]
+        return ", ".join([f"{photographs or 'no'} photograph{'s' * (photographs != 1)}", *found])
+
+    def only_photographs(self) -> bool:
+        """Whether the folder contains photographs, and no list that could be about them."""
+        photographs, lists = self._count()
+        return bool(photographs) and not any(lists.values())
+
+    def _count(self) -> tuple[int, dict[str, int]]:
+        photographs, lists = 0, dict.fromkeys(LIST_SUFFIXES, 0)
+        for _, names in self.walk():
+            for name in names:
+                photographs += is_image(name)
+                suffix = os.path.splitext(name)[1].lower()
+                if suffix in lists:
+                    lists[suffix] += 1
+        return photographs, lists
+
+    def label(self, path: Place) -> str:
+        """A file's name in rejects: relative to the root, with forward slashes."""
+        if isinstance(path, RemotePath) or isinstance(self.root, RemotePath):
+            return str(path.relative_to(self.root) if path.is_relative_to(self.root) else path)
+        return Path(os.path.relpath(path, self.root)).as_posix()
+
+    def image_prefix(self, folder: Place | None) -> str:
+        """The prefix that makes names of images in `folder` (None: the root) relative to the root."""
+        prefix = "" if folder is None else self.label(folder)
+        if prefix.startswith(".."):
+            raise UsageError(f"the images' folder {folder} lies outside {self.root}; set data_root to one above both")
+        return "" if prefix == "." else prefix
+
+    def walk(self, folder: Place | None = None) -> Iterator[tuple[str, list[str]]]:
+        """Each folder under `folder` (None: the root), relative to it ("" for itself), with the names of its files,
+        both sorted and without what `exclusion` leaves out. Raises InputError for a folder that cannot be read."""
+        folder = folder or self.root
+        prefix = self.label(folder)
+        for inside, names in self._walk(folder, "" if prefix == "." else prefix):
+            yield inside, [name for name, reason in names if reason is None]
+
+    def files(self) -> Iterator[tuple[str, str | None]]:
+        """Every file below the root, relative to it, and why it is left out; None if it is not. Links to folders are
+        followed only directly under the root, as in `ingest`."""
+        linked = [entry.name for entry in os.scandir(self.root) if entry.is_symlink() and entry.is_dir()]
+        for top in ("", *linked):
+            reason = self.exclusion.of_path(top) if top else None
+            for inside, names in self._walk(os.path.join(self.root, top), top, everything=True, above=reason):
+                for name, why in names:
+                    if top or inside or name not in linked:
+                        yield posixpath.join(top, inside, name), why
+
+    def _walk(
+        self, folder: Place | str, prefix: str, everything: bool = False, above: str | None = None
+    ) -> Iterator[tuple[str, list[tuple[str, str | None]]]]:
+        """The folders under `folder`, which is at `prefix`, with the names of their files and why each is left out:
+        for its own name, its path, or for the folders `above`. With `everything`, folders that are left out and links
+        to folders too."""
+        reasons: dict[str, str | None] = {os.fspath(folder): above}
+        closed: list[tuple[str, str | None]] = []  # of what is left out
+
+        def fail(error: OSError) -> None:
+            if not (reason := reasons.get(error.filename)):
+                raise InputError(f"{error.filename} cannot be read: {error.strerror}") from error
+            closed.append((os.path.relpath(error.filename, folder), reason))
+
+        for parent, folders, names in os.walk(folder, onerror=fail):
+            inside = os.path.relpath(parent, folder)
+            inside = "" if inside == "." else inside
+            whole = posixpath.join(prefix, inside)
+            reason = reasons.pop(parent, None)
+            into = {name: reason or self.exclusion.of_path(posixpath.join(whole, name)) for name in folders}
+            folders[:] = sorted(name for name in folders if everything or into[name] is None)
+            files = [(name, reason or self.exclusion.of_path(posixpath.join(whole, name))) for name in sorted(names)]
+            if everything:
+                links = [name for name in folders if os.path.islink(os.path.join(parent, name))]
+                files += [(name, into[name] or "a link to a folder, which is not followed") for name in links]
+                reasons |= {os.path.join(parent, name): into[name] for name in folders if into[name]}
+            yield inside, files
+        if closed:
+            yield "", closed
+
+    def open(self, path: Place, most_bytes: float = LARGEST_LIST) -> BinaryIO:
+        """Open a list, text or shard for reading. Raises InputError unless it is a regular file of at most
+        `most_bytes`, and, without collection.follow_links, if links lead out of the folder."""
+        name = self.label(path)
+        try:
+            if isinstance(path, RemotePath):
+                return self._open_remote(path, most_bytes)
+            outside = name.startswith("../") or isinstance(self.root, RemotePath)
+            if outside:  # only the user's own collection.files can name it
+                return os.fdopen(open_plain(str(path.parent), path.name, most_bytes, True), "rb")
+            return self.open_below(name, most_bytes)
+        except UnopenedFile as error:
+            raise InputError(f"{path} cannot be read: {error.detail}") from error
+
+    def open_below(self, name: str, most_bytes: float) -> BinaryIO:
+        """As `open`, for a name relative to the root; raises UnopenedFile, the reason to reject this file alone."""
+        return os.fdopen(open_plain(os.fspath(self.root), name, most_bytes, self._follow_links), "rb")
+
+    def version(self, path: RemotePath) -> Version | None:
+        """What is known of an object before it is fetched."""
+        return None
+
+    def _open_remote(self, path: RemotePath, most_bytes: float) -> BinaryIO:
+        """A copy of an object, which is fetched."""
+        version = self.version(path) or stores.look(path)
+        if version.size is not None and version.size > most_bytes:
+            raise UnopenedFile("too-large", f"{version.size} bytes, more than {most_bytes:.0f}")
+        return os.fdopen(self._scratch.open(path, version), "rb")
+
+
+def _any_case(pattern: str) -> str:
+    """`pattern` for files whose names have its letters in any case."""
+    folder, slash, name = pattern.rpartition("/")
+    if "." not in name or "[" in name:
+        return pattern
+    return folder + slash + "".join(f"[{c.lower()}{c.upper()}]" if c.isalpha() and c.isascii() else c for c in name)
+
+
+def is_image(name: str) -> bool:
+    return os.path.splitext(name)[1].lower() in IMAGE_SUFFIXES

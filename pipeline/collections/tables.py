@@ -1,0 +1,131 @@
+"""The records of a collection as tables of DuckDB in this process, which joins and sorts them: in memory up to a limit,
+beyond that on the disk."""
+
+import errno
+import os
+import re
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import duckdb
+import pyarrow as pa
+
+from pipeline import runtime
+from pipeline.errors import JointspaceError
+
+THREADS = 4
+"""At most: each has buffers of its own."""
+BATCH = 1 << 15
+"""Rows that are added, or read, together."""
+TEMPORARY = re.compile(r"duckdb_temp_[\w-]+(\.\w+)?")
+FULL = ("No space left", "Could not write", "max_temp_directory_size", "failed to offload")
+"""What DuckDB says where the disk is full."""
+
+
+class FullDiskError(OSError):
+    """The disk has no room for a table."""
+
+
+class Tables:
+    """Tables with these `schemas`, by name, to be filled row by row, and others made of them by SQL. What does not fit
+    into `gigabytes` of memory lies in the `folder`, as files that TEMPORARY matches; they are gone when this is closed.
+
+    Names and texts of strangers that may not be Unicode are stored as bytes (`to_bytes`, `to_text`). Raises
+    FullDiskError where the folder's disk is full, and JointspaceError where the memory is too little. The rows of no
+    query are in order without ORDER BY.
+    """
+
+    def __init__(self, folder: Path, schemas: Mapping[str, pa.Schema], gigabytes: float = 1.0) -> None:
+        self._folder = folder
+        self._gigabytes = gigabytes
+        self._schemas: dict[str, pa.Schema] = {}
+        self._waiting: dict[str, list[tuple[Any, ...]]] = {}
+        settings = {
+            "threads": min(runtime.threads(), THREADS),
+            "memory_limit": f"{round(gigabytes * 1000)}MB",
+            "temp_directory": str(folder),
+            "autoinstall_known_extensions": False,
+            "autoload_known_extensions": False,
+            "python_enable_replacements": False,
+        }
+        self._connection = duckdb.connect(":memory:", config=settings)
+        self._connection.execute(
+            "SET enable_progress_bar = false; SET enable_external_access = false; SET lock_configuration = true"
+        )
+        for name, schema in schemas.items():
+            self.create(name, schema)
+
+    def create(self, name: str, schema: pa.Schema) -> None:
+        self._schemas[name] = schema
+        self._insert(f"CREATE TABLE {name} AS", schema.empty_table())
+
+    def append(self, name: str, row: tuple[Any, ...]) -> None:
+        rows = self._waiting.setdefault(name, [])
+        rows.append(row)
+        if len(rows) == BATCH:
+            self._flush(name)
+
+    def run(self, sql: str) -> int:
+        """Change tables; returns the number of rows that are changed or made."""
+        self._flush_all()
+        with self._refusing():
+            row = self._connection.execute(sql).fetchone()
+        return row[0] if row else 0
+
+    def value(self, sql: str) -> Any:
+        """The only value that a query gives."""
+        return self.fetch(sql)[0][0].as_py()
+
+    def fetch(self, sql: str, *values: Any) -> pa.Table:
+        """The rows of a query that gives few."""
+        self._flush_all()
+        with self._refusing():
+            return self._connection.sql(sql, params=values or None).to_arrow_table()
+
+    def rows(self, sql: str) -> Iterator[tuple]:
+        """The rows of a query that may give many."""
+        self._flush_all()
+        with self._connection.cursor() as cursor, self._refusing():
+            for batch in cursor.sql(sql).to_arrow_reader(BATCH):
+                yield from zip(*(column.to_pylist() for column in batch.columns), strict=True)
+
+    def close(self) -> None:
+        self._connection.close()
+
+    def _flush_all(self) -> None:
+        for name in list(self._waiting):
+            self._flush(name)
+
+    def _flush(self, name: str) -> None:
+        schema = self._schemas[name]
+        columns = zip(zip(*self._waiting.pop(name), strict=True), schema, strict=True)
+        table = pa.table([pa.array(values, field.type) for values, field in columns], schema=schema)
+        self._insert(f"INSERT INTO {name}", table)
+
+    def _insert(self, begin: str, table: pa.Table) -> None:
+        with self._refusing():
+            self._connection.register("added", table)
+            self._connection.execute(f"{begin} FROM added")
+            self._connection.unregister("added")
+
+    @contextmanager
+    def _refusing(self) -> Iterator[None]:
+        try:
+            yield
+        except (duckdb.IOException, duckdb.OutOfMemoryException) as error:
+            if any(words in str(error) for words in FULL):
+                raise FullDiskError(errno.ENOSPC, os.strerror(errno.ENOSPC), str(self._folder)) from error
+            if not isinstance(error, duckdb.OutOfMemoryException):
+                raise
+            remedy = f"more than {self._gigabytes:g} GB; raise collection.memory_gb"
+            raise JointspaceError(f"the tables of the collection need {remedy}") from error
+
+
+def to_bytes(text: str) -> bytes:
+    return text.encode("utf-8", "surrogatepass")
+
+
+def to_text(data: bytes) -> str:
+    return data.decode("utf-8", "surrogatepass")

@@ -1,0 +1,100 @@
+"""Sections about the collection and its texts."""
+
+from typing import Annotated, Literal
+
+from pydantic import AfterValidator, Field, model_validator
+
+from pipeline.config.section import AboveZero, Count, Positive, Section, Seed, Share, Split, key
+from pipeline.printable import UNSAFE
+
+LONGEST_NAME = 64
+"""Characters of a column's name."""
+
+
+def _name_column(value: str) -> str:
+    if not value.strip() or UNSAFE.search(value):
+        raise ValueError("a column's name is printable, and not empty")
+    return value
+
+
+OwnName = Annotated[str, Field(max_length=LONGEST_NAME), AfterValidator(_name_column)]
+
+
+class DemoSettings(Section):
+    generate: bool = key(True, "draw the demo collection into data_root first; false for data of your own")
+    train: Positive = key(1500, "target images, five sentences each")
+    dev: Positive = key(250, "likewise, to choose parameters on")
+    test: Positive = key(250, "likewise, to report on")
+    weak: Count = key(6000, "weakly annotated images: title, tags, description, each partial or missing")
+    seed: Seed = key(0, "another seed draws another collection")
+
+
+class CollectionSettings(Section):
+    format: Literal[
+        "folder", "flickr-token", "karpathy", "coco", "pascal1k", "table", "text-files", "webdataset", "parquet"
+    ] = key("folder", "folder | flickr-token | karpathy | coco | pascal1k | table | text-files | webdataset | parquet")
+    files: dict[str, str] = key({}, "named files of the format where they do not have their usual names")
+    columns: dict[str, str] = key(
+        {}, "formats table and parquet: which column holds file, sentence, split, title, tags, description"
+    )
+    own_columns: tuple[str, ...] | dict[OwnName, str] | None = key(
+        None, "further columns of tables and metadata that are kept: their names, or {our name: yours}; null: all"
+    )
+    default_split: Split | Literal["divided"] = key(
+        "divided", "of images in no split: train | dev | test | weak | gallery | divided (docs/own-data.md)"
+    )
+    max_sentence_chars: Positive = key(2000, "longer sentences, and fields of documents, are rejected")
+    max_image_pixels: Positive = key(64_000_000, "larger images are rejected before they are decoded")
+    decode_seconds: AboveZero = key(
+        10, "of a processor, that decoding one image may take; one that takes longer is rejected"
+    )
+    follow_links: bool = key(False, "read files through links that lead out of data_root; else these are rejected")
+    exclude: tuple[str, ...] = key(
+        (),
+        "patterns of files and folders that are left out and counted: masks, '*_small.jpg', 'raw/2019/*'"
+        " (docs/own-data.md)",
+    )
+    takedown: str | None = key(None, "a list of images, one name a line, that the run must hold no trace of")
+    memory_gb: AboveZero = key(1, "of tables that `ingest` sorts and joins in memory; more of them lies on the disk")
+    reject_limit: Share = key(0.05, "exit code 3 when a larger share of the images, or of the sentences, is rejected")
+
+    @property
+    def kept_columns(self) -> dict[str, str] | None:
+        """The user's own columns that are kept, by their names in the collection, with ours; None: all."""
+        own = self.own_columns
+        if own is None:
+            return None
+        return {theirs: ours for ours, theirs in (own.items() if isinstance(own, dict) else zip(own, own, strict=True))}
+
+    @model_validator(mode="after")
+    def _one_name_a_column(self) -> "CollectionSettings":
+        if len(self.kept_columns or ()) < len(self.own_columns or ()):
+            raise ValueError("own_columns names a column twice")
+        return self
+
+
+class SimulationSettings(Section):
+    """How weak simulated text is.
+
+    Of the `tag_words` words of a tag list `true_words` are from the image's own sentences, the others from sentences of
+    other images; a title (a few words of a sentence) and a description (a whole one) are of another image with
+    probability `wrong`; each of the three fields is missing with probability `missing`.
+    """
+
+    tag_words: Positive = key(..., "words of a tag list")
+    true_words: Count = key(..., "those of them from the image's own sentences, the rest from other images'")
+    wrong: Share = key(..., "share of titles and of descriptions that are of another image")
+    missing: Share = key(..., "share of each field that is missing")
+
+
+class DocumentsSettings(Section):
+    fields: Annotated[tuple[Literal["title", "tags", "description"], ...], Field(min_length=1)] = key(
+        ("title", "tags", "description"), "of each document, joined"
+    )
+    simulate: SimulationSettings | None = key(None, "null: the collection's own; else made from sentences, see below")
+
+
+class AuxiliarySettings(Section):
+    splits: Annotated[tuple[Split, ...], Field(min_length=1)] = key(
+        ("weak",), "whose images have weak texts to learn from"
+    )

@@ -1,0 +1,316 @@
+"""Sections about encoders of images and regions."""
+
+import re
+from collections.abc import Mapping
+from typing import Annotated, Any, Literal
+
+from pydantic import Field, create_model, model_validator
+
+from pipeline.config.messages import suggest
+from pipeline.config.registry import ENCODERS, TRAINED, EncoderSpec, encoder_spec, import_place
+from pipeline.config.section import (
+    AboveZero,
+    Count,
+    Name,
+    NonNegative,
+    Number,
+    Positive,
+    Precision,
+    Section,
+    Share,
+    Split,
+    key,
+)
+
+COMMON = re.compile(r"(resnet(18|34|50|101|152)|mobilenet_v2|squeezenet1_[01]|alexnet|vgg1[1369](_bn)?)")
+DETECTORS = re.compile(r"fasterrcnn_(resnet50_fpn(_v2)?|mobilenet_v3_large_(320_)?fpn)")
+HIDDEN_LAYERS = ("alexnet", "vgg")
+"""How the networks begin that have the layers fc6 and fc7."""
+WITHOUT_MAPS = ("vit_",)
+"""How the networks begin that have no map of activations."""
+
+
+def check_network(encoder: Any) -> None:
+    """ValueError names the nearest network, or says why the encoder's has no such layer."""
+    name, hidden = encoder.architecture, encoder.layer != "average"
+    if not COMMON.fullmatch(name):
+        _require(name, "architecture")
+    if hidden and not name.startswith(HIDDEN_LAYERS):
+        raise ValueError(f"{name} has no layer {encoder.layer}, only AlexNet and VGG do; set layer to average")
+    if not hidden and name.startswith(WITHOUT_MAPS):
+        raise ValueError(f"{name} has no map of activations to average; choose a convolutional network")
+
+
+def require_detector(name: str) -> None:
+    """ValueError names the nearest detector."""
+    if not DETECTORS.fullmatch(name):
+        _require(name, "detector")
+
+
+def _require(name: str, kind: str) -> None:
+    from torchvision import models
+
+    module, beginning = (models.detection, "fasterrcnn") if kind == "detector" else (models, "")
+    installed = [one for one in models.list_models(module=module) if one.startswith(beginning)]
+    if name not in installed:
+        raise ValueError(f"unknown {kind} {name}; {suggest(name, installed, 'torchvision has')}")
+
+
+class StandardDimensionsSettings(Section):
+    gist: Positive = key(500, "of 960")
+    rgb: Positive = key(500, "of 512")
+    csift: Positive = key(1000, "of descriptor_dim x codebook")
+    rgbsift: Positive = key(1000, "likewise")
+    hog: Positive = key(1000, "of (descriptor_dim, at most 36) x codebook")
+
+
+class StandardSettings(Section):
+    """GIST, colours, VLAD of CSIFT, RGBSIFT and HOG."""
+
+    images: Annotated[Positive, Field(ge=2)] = key(4000, "train images that the reductions are learned from")
+    codebook_images: Positive = key(1000, "those of them whose local descriptors the codebooks are learned from")
+    descriptors: Positive = key(100, "of each kind from each of these")
+    grid_step: Positive = key(8, "pixels between local descriptors")
+    patch: Annotated[Positive, Field(ge=4, multiple_of=2)] = key(
+        16, "side of the square that one describes, in pixels; even"
+    )
+    descriptor_dim: Positive = key(64, "dimensions that local descriptors are reduced to before the codebook")
+    codebook: Positive = key(100, "words; a VLAD has descriptor_dim x codebook dimensions")
+    dimensions: StandardDimensionsSettings = key(
+        StandardDimensionsSettings, "that each part is reduced to; at most one fewer than images"
+    )
+
+
+def check_standard(encoder: Any) -> None:
+    """ValueError for descriptors that are larger than the picture."""
+    side = encoder.crop or encoder.resize
+    if encoder.standard.patch > side:
+        raise ValueError(f"standard.patch {encoder.standard.patch} exceeds the side {side}")
+
+
+class ExtractSettings(Section):
+    precision: Precision = key("auto", "auto (bfloat16 where it is fast and changes little) | float32 | bfloat16")
+    batch_size: Positive | None = key(
+        None, "images in one forward pass; null: 32 on a processor; on a GPU 256, doubled while that is faster and fits"
+    )
+    checkpoint_images: Positive = key(1024, "a killed job repeats at most this many images")
+    decode_workers: Count | None = key(
+        None, "processes that decode; each one's death costs one image; null: 2, beside a GPU the job's threads less 2"
+    )
+    storage: Literal["float16", "float32"] = key("float16", "float16 | float32")
+
+    def decisive(self) -> dict[str, Any]:
+        """The keys that decide the features. What `auto` takes follows from the machine: the shards' cards say it."""
+        return self.model_dump(include={"precision", "storage"})
+
+
+class DetectorSettings(Section):
+    architecture: str = key(
+        "fasterrcnn_mobilenet_v3_large_320_fpn", "torchvision's detectors that begin with fasterrcnn"
+    )
+    weights: Literal["torchvision", "file"] = key("torchvision", "torchvision (downloaded) | file")
+    file: str | None = key(None, "weights: file; safetensors or a state dict, under weights_root")
+    sha256: str | None = key(None, "of that file; null accepts any and records it")
+    stage: Literal["detections", "rpn"] = key("detections", "detections | rpn (the region proposal network alone)")
+
+    @model_validator(mode="after")
+    def _file_goes_with_weights(self) -> "DetectorSettings":
+        if (self.weights == "file") != (self.file is not None):
+            raise ValueError("regions.detector: give `file` exactly when `weights` is file")
+        return self
+
+
+class RegionsSettings(Section):
+    encoders: tuple[Name, ...] = key((), "encoders whose features of regions are wanted, each in a folder of its name")
+    geometry: bool = key(False, "tell models that look at regions where in the image each lies, and how large it is")
+    proposals: Literal["boxes", "grid", "selective-search", "faster-rcnn"] = key(
+        "boxes", "boxes (the collection's or a file's) | grid | selective-search | faster-rcnn"
+    )
+    boxes: str | None = key(None, "a file of boxes under data_root, or a folder of them; null: the collection's")
+    count: Positive = key(19, "regions of an image beside the whole image (Karpathy and Fei-Fei 2015, Niu et al. 2017)")
+    iou: Share = key(0.7, "of two proposals that overlap more, the one of lower score is left out")
+    fill: bool = key(True, "make up the number with windows of the grid")
+    detector: DetectorSettings = key(DetectorSettings, "faster-rcnn")
+    features: Literal["crops", "roi-align"] = key(
+        "crops", "crops (every region through the network) | roi-align (one map an image)"
+    )
+    crop_side: Positive | None = key(None, "crops: pixels that a region is warped to; null for the encoder's own side")
+    context: Count = key(16, "crops: of these, from around the box on each side")
+    score: Literal["proposal", "classifier"] = key(
+        "proposal", "proposal | classifier (highest foreground probability; encoders of finetune)"
+    )
+    dimensions: Positive | None = key(
+        None, "principal components that models read in place of a region's features; null: the features"
+    )
+    checkpoint_images: Positive = key(256, "a killed job repeats at most this many images")
+
+    @property
+    def reduced(self) -> bool:
+        """Whether models read the features of regions in fewer dimensions."""
+        return self.dimensions is not None
+
+    def decisive(self) -> dict[str, Any]:
+        """The keys that decide which regions an image has and what their features are."""
+        return self.model_dump(
+            mode="json", exclude={"encoders", "boxes", "geometry", "dimensions", "checkpoint_images"}
+        )
+
+
+class FinetuneSettings(Section):
+    start: Literal["untrained", "torchvision", "file"] = key(
+        "untrained", "untrained (drawn from `seed`) | torchvision (downloaded) | file"
+    )
+    file: str | None = key(None, "start: file; safetensors or a state dict, under weights_root")
+    sha256: str | None = key(None, "of that file; null accepts any and records it")
+    splits: Annotated[tuple[Split, ...], Field(min_length=1)] = key(("train", "weak"), "whose boxes are learned from")
+    side: Positive = key(64, "pixels that regions are warped to")
+    context: Count = key(8, "of these, from around the box on each side")
+    iterations: Positive = key(300, "steps of gradient descent")
+    images: Positive = key(32, "in a batch")
+    learning_rate: AboveZero = key(
+        0.03, "at its highest; it rises for a tenth of the iterations, then falls by a cosine"
+    )
+    body_rate: NonNegative = key(0.1, "times it: that of weights that begin as torchvision's or a file's")
+    precision: Precision = key("auto", "auto (bfloat16 where the hardware has it) | float32 | bfloat16")
+    checkpoint_seconds: NonNegative = key(30, "a killed job repeats at most about this long")
+    proposals: Literal["grid", "selective-search"] = key(
+        "grid", "grid | selective-search: where objects are sought in these"
+    )
+
+    @model_validator(mode="after")
+    def _file_goes_with_start(self) -> "FinetuneSettings":
+        if (self.start == "file") != (self.file is not None):
+            raise ValueError("finetune: give `file` exactly when `start` is file")
+        return self
+
+
+class ImageViewSettings(Section):
+    normalise: tuple[Literal["sqrt", "l2"], ...] = key(
+        ("sqrt", "l2"), "of each encoder's features, in this order: sqrt (signed) | l2 | (none)"
+    )
+
+
+OWN = {spec.key: import_place(spec.section) for spec in ENCODERS if spec.section}
+"""Key of an entry -> the section of the kind of encoder whose settings it holds."""
+
+MODELS_OWN = ("weights", "resize", "crop", "mean", "std", "interpolation")
+"""Keys that another library's model says itself, unless its entry does."""
+IMPORTED = {"path", "features", "names", "made_by"}
+"""Keys of features made elsewhere."""
+
+
+class EveryKind(Section):
+    kind: Literal[tuple(spec.name for spec in ENCODERS)] | None = Field(
+        None,
+        exclude=True,
+        description="network | standard (descriptors) | pooled (regions) | imported | open_clip, timm, transformers,"
+        " onnx; "
+        "null: as its architecture tells",
+    )
+    weights: str | None = key(
+        "torchvision",
+        "networks: untrained (drawn from `seed`) | torchvision (downloaded) | file | finetuned (on boxes)",
+    )
+    resize: Positive | None = key(256, "shorter side in pixels, before the crop")
+    crop: Positive | None = key(224, "side of the central square; null squashes the whole image to resize x resize")
+    mean: tuple[Number, Number, Number] | None = key((0.485, 0.456, 0.406), "networks: of the channels, in [0, 1]")
+    std: tuple[Number, Number, Number] | None = key((0.229, 0.224, 0.225), "likewise")
+    interpolation: Literal["bilinear", "bicubic", "lanczos", "nearest"] | None = key(
+        "bilinear", "bilinear | bicubic | lanczos | nearest, with antialiasing"
+    )
+    layer: Literal["average", "fc6", "fc7"] = key(
+        "average", "networks: average (the last average pooling) | fc6 | fc7 (AlexNet and VGG)"
+    )
+    file: str | None = key(None, "weights: file; safetensors or a state dict, under weights_root")
+    sha256: str | None = key(None, "of that file; null accepts any and records it")
+    flip: bool = key(False, "average the features of the image and of its mirror image")
+    of: Name | None = key(None, "architecture pooled: the encoder, one of regions.encoders, whose regions are pooled")
+    pooling: Literal["mean", "max"] = key("mean", "likewise: mean | max, over the regions of an image")
+    path: str | None = key(
+        None,
+        "kind imported: features made elsewhere, under data_root: .npy, .npz, .pt, .safetensors, Parquet, HDF5,"
+        " clip-retrieval's folder",
+    )
+    features: str | None = key(None, "likewise: the column, array or dataset of the features; null: the only one")
+    names: str | None = key(
+        None, "likewise: of the images' names; or a text file beside it; null: FILE.txt, or the only one"
+    )
+    made_by: Name | None = key(
+        None, "likewise: the encoder that made them, for queries by photograph; null: there are none"
+    )
+
+
+WithKinds = create_model(
+    "WithKinds",
+    __base__=EveryKind,
+    **{
+        name: (section, key(section, f"kind {name.replace('_', '-')}: {section.__doc__}"))
+        for name, section in OWN.items()
+    },
+)
+
+
+class Encoder(WithKinds):
+    name: Name = key(..., "free; names the folder of its features")
+    architecture: str = key(
+        ..., "any torchvision classification model, or the name of another kind of encoder: standard, pooled"
+    )
+
+    @property
+    def spec(self) -> EncoderSpec:
+        return encoder_spec(self.kind, self.architecture)
+
+    @property
+    def prepared(self) -> bool:
+        """Whether it can describe an image; features made elsewhere are all that there is of some."""
+        return self.spec.reads != "vectors" or self.made_by is not None
+
+    def decisive(self) -> dict[str, Any]:
+        """The keys that decide what it is: none of other kinds', and `kind` where the architecture implies another."""
+        spec = self.spec
+        kind = {} if spec is encoder_spec(None, self.architecture) else {"kind": spec.name}
+        if spec.reads == "regions":
+            return kind | self.model_dump(include={"of", "pooling", spec.key})
+        if spec.reads == "vectors":
+            return self.model_dump(include=IMPORTED)
+        return kind | self.model_dump(exclude={"of", "pooling", *IMPORTED, *OWN} - {spec.key})
+
+    @model_validator(mode="before")
+    @classmethod
+    def _named_by_its_kind(cls, values: Any) -> Any:
+        """The architecture of most kinds is their name; weights that are not said are the file that is."""
+        if not isinstance(values, Mapping):
+            return values
+        if any(spec.own_defaults and spec.name == values.get("kind") for spec in ENCODERS):
+            values = {**dict.fromkeys(MODELS_OWN), **values}
+        if values.get("weights", "") is None:
+            values = {**values, "weights": "file" if values.get("file") else "hub"}
+        if "architecture" in values:
+            return values
+        named = [spec.name for spec in ENCODERS if spec.name == values.get("kind") and not spec.architectures]
+        return {**values, "architecture": named[0]} if named else values
+
+    @model_validator(mode="after")
+    def _is_of_its_kind(self) -> "Encoder":
+        spec = self.spec
+        if self.crop is not None and self.crop > (self.resize or 0):
+            raise ValueError(f"crop {self.crop} is no part of a shorter side of {self.resize}; give a larger `resize`")
+        if not spec.architectures and self.architecture != spec.name:
+            raise ValueError(f"kind {spec.name} has no architecture {self.architecture}; leave one of them out")
+        for name in () if spec.own_defaults else MODELS_OWN:
+            if getattr(self, name) is None and name != "crop":
+                raise ValueError(f"kind {spec.name} needs `{name}`; do not set it to null")
+        known = self.weights in spec.weights or spec.tags
+        if not known and (spec.weights or self.weights in ("file", *TRAINED)):
+            known = f"one of {', '.join(spec.weights)}" if spec.weights else "none"
+            raise ValueError(f"kind {spec.name} has no weights {self.weights}; give {known} as `weights`")
+        if (self.weights == "file") != (self.file is not None):
+            raise ValueError("give `file` exactly when `weights` is file")
+        if (spec.reads == "regions") != (self.of is not None):
+            pooling = " or ".join(one.name for one in ENCODERS if one.reads == "regions")
+            raise ValueError(f"give `of` exactly when `architecture` is {pooling}")
+        if (spec.reads == "vectors") != (self.path is not None):
+            raise ValueError("give `path` exactly when `kind` is imported")
+        if spec.check:
+            import_place(spec.check)(self)
+        return self

@@ -1,0 +1,342 @@
+"""Sections about models and how they are trained, and variants of them."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Annotated, Any, Literal
+
+from pydantic import ConfigDict, Field, model_validator
+
+from pipeline.config.registry import MODELS, TRAININGS, ModelSpec
+from pipeline.config.section import (
+    AboveZero,
+    BelowOne,
+    Count,
+    Name,
+    Names,
+    NonNegative,
+    NonNegatives,
+    Number,
+    Positive,
+    Positives,
+    PositiveShare,
+    Precision,
+    Section,
+    Seed,
+    Seeds,
+    Share,
+    key,
+)
+from pipeline.config.text import WordVectorsSettings
+
+AboveZeros = Annotated[tuple[AboveZero, ...], Field(min_length=1)]
+Eigenvalues = Annotated[tuple[Literal["correlation", "gong"], ...], Field(min_length=1)]
+FragmentSum = Literal["words", "mean-words", "positive"]
+Loss = Literal["info-nce", "ranking", "squared"]
+Optimiser = Literal["adam", "sgd", "momentum", "adagrad"]
+Kernel = Literal["linear", "rbf", "laplacian", "cosine", "polynomial"]
+
+
+class FitSettings(Section):
+    """The values to try.
+
+    By `search` grid every pair of ridges is tried; by `lines` all image ridges at one text ridge, then all text ridges
+    at the best of these, and so on in turn until no ridge changes. All else is tried in every combination.
+    """
+
+    dimensions: Positives = key(
+        (32, 64, 96, 128, 192), "c, the dimensions of the joint space; chosen on dev, as are the next three"
+    )
+    image_ridge: NonNegatives = key(
+        (0.01, 0.1, 0.3, 1, 3, 10), "relative to the mean of the diagonal of the view's covariance"
+    )
+    text_ridge: NonNegatives = key((0.01, 0.1, 0.3, 1, 3, 10), "likewise")
+    eigenvalue_power: NonNegatives = key((0, 0.5, 1, 2, 4), "t of Gong et al. 2014, equation 2")
+    eigenvalues: Eigenvalues = key(
+        ("correlation",), "lambda there: correlation (rho) | gong (1 + rho, as in the published code)"
+    )
+    search: Literal["grid", "lines"] = key(
+        "lines", "lines (one ridge at a time, in turn) | grid (every pair of ridges)"
+    )
+    dev_images: Positive = key(1000, "dev images (the first ones) on which the grid is judged")
+    text_weights: dict[Name, NonNegatives] = key({}, "text encoder -> weights that are tried, in place of its entry's")
+
+
+class TransferSettings(Section):
+    """How auxiliary pairs enter; sequences are axes of which every combination is tried on dev.
+
+    `beta` scales the auxiliary rows in joint training, `second_beta` those of the second CCA of SAE (the paper has
+    none: 0). `auxiliary_dimensions` is c1 and `auxiliary_power` the t of the auxiliary CCA,
+    of `auxiliary_eigenvalues`. `weight` is the length of
+    the stacked columns relative to that of the original ones. `rule` and `bandwidth` (in multiples of sigma),
+    and `features` (m) make the random Fourier map; `neighbours` is k of
+    text-feature and `neighbour_share` the total variance of its mean texts over that of the image view.
+    """
+
+    beta: NonNegatives = key((0.1, 0.3, 1), "joint: auxiliary rows are scaled by it")
+    auxiliary_dimensions: Positives = key((128,), "c1 of stacked, sae-linear and sae")
+    auxiliary_power: NonNegatives = key((1,), "t of the auxiliary projection")
+    auxiliary_eigenvalues: Eigenvalues = key(("correlation",), "lambda of it, as in fit")
+    weight: NonNegatives = key((1,), "length of the stacked columns relative to the original ones")
+    second_beta: NonNegatives = key(
+        (0,), "sae, sae-linear: scale of the auxiliary rows in the second CCA; 0 as in the paper"
+    )
+    rule: Annotated[tuple[Literal["cosine-sine", "paper"], ...], Field(min_length=1)] = key(
+        ("cosine-sine",), "sae: how R and b are drawn, cosine-sine | paper"
+    )
+    bandwidth: AboveZeros = key((1,), "sae: multiples of sigma, the mean distance to the 50th neighbour")
+    features: Positive = key(3000, "sae: dimensions of the random Fourier map")
+    neighbours: Positive = key(50, "text-feature: k")
+    neighbour_share: NonNegatives = key(
+        (0.03, 0.1, 0.3, 1), "text-feature: total variance of the mean texts, as a share of the image view's"
+    )
+
+    @model_validator(mode="after")
+    def _frequencies_are_whole(self) -> "TransferSettings":
+        if "cosine-sine" in self.rule and self.features % 2:
+            raise ValueError("features: must be even for the rule cosine-sine, which uses every frequency twice")
+        return self
+
+
+class KernelsSettings(Section):
+    """kernels by the names of scikit-learn"""
+
+    image_kernel: Kernel = key("rbf", "linear | rbf | laplacian | cosine | polynomial, as scikit-learn has them")
+    text_kernel: Kernel = key("cosine", "likewise")
+    score: Literal["cosine", "product", "distance"] = key(
+        "cosine", "cosine (Gong et al. 2014, equation 2) | product | distance (Socher et al. 2014, section 5)"
+    )
+
+
+class WsabieSettings(Section):
+    """as models.linear.wsabie says"""
+
+    learning_rate: AboveZeros = key((0.5, 1, 2, 4, 8), "of the mean gradient of a batch; chosen on dev, as is the next")
+    max_norm: AboveZeros = key(
+        (10, 20, 50, 100, 200), "alpha, the greatest squared length of a column; the paper's are 50 to 200"
+    )
+    dimensions: Positive = key(96, "c")
+    epochs: Positive = key(300, "at most")
+
+
+class WsabieAdaGradSettings(WsabieSettings, learning_rate=(0.2, 0.4, 0.6, 0.8, 1)):
+    """by AdaGrad"""
+
+
+class TrainSettings(Section):
+    dimensions: Positive = key(512, "K, of the joint space (bow: the word vectors'; ncca-refined: the start's)")
+    loss: Loss = key(
+        "info-nce", "info-nce | ranking (Kiros et al. 2014, equation 6) | squared (Socher et al. 2014, section 5)"
+    )
+    score: Literal["cosine", "product"] = key(
+        "cosine", "cosine | product (of vectors of any length; Socher et al. 2014, equation 5); squared: distance"
+    )
+    negatives: Literal["all", "distinct", "hardest", "sampled"] = key(
+        "all",
+        "all (of the batch) | distinct (each image of it once) | hardest (of it) | sampled (from the training set)",
+    )
+    reduction: Literal["mean", "sum"] = key(
+        "mean", "mean (over the pairs of a batch) | sum, as the papers print their losses"
+    )
+    contrastive: Positive = key(100, "negatives sampled: how many for a batch")
+    resampled: Literal["batch", "epoch"] = key(
+        "batch", "negatives sampled: drawn anew every batch | epoch (Kiros et al. 2014)"
+    )
+    margin: NonNegative = key(0.2, "ranking: alpha")
+    temperature: AboveZero = key(0.05, "info-nce")
+    optimiser: Optimiser = key("adam", "adam | sgd | momentum (sgd with a momentum of 0.9) | adagrad")
+    learning_rate: AboveZero = key(0.001, "at the beginning")
+    decay: PositiveShare = key(0.85, "of the learning rate, every epoch")
+    weight_decay: NonNegative = key(0, "pull towards zero (what starts from an ncca: to there; trees: the identity)")
+    penalty: NonNegative = key(0, "lambda of the objective's penalty on the parameters (Socher et al. 2014, section 5)")
+    averaging: BelowOne = key(0, "share that the judged average of the parameters keeps in a step; 0 judges the last")
+    dropout: BelowOne = key(0.3, "of image dimensions, words, and sentence dimensions")
+    encoder_dropout: BelowOne = key(
+        0, "share of images whose features of an encoder are left out, each encoder's for itself"
+    )
+    clip: AboveZero = key(2, "greatest norm of the gradient")
+    batch_size: Annotated[Positive, Field(ge=2)] = key(128, "pairs")
+    epochs: Positive = key(10, "at most")
+    patience: Positive = key(3, "epochs without a better recall sum on dev, after which training stops")
+    precision: Precision = key(
+        "auto", "of the recurrent products: auto (bfloat16 where it is fast) | float32 | bfloat16"
+    )
+    checkpoint_seconds: NonNegative = key(60, "a killed job repeats at most this much")
+
+    @model_validator(mode="after")
+    def _hardest_is_of_the_ranking_loss(self) -> "TrainSettings":
+        if self.loss == "info-nce" and self.negatives == "hardest":
+            raise ValueError("negatives: hardest goes with loss: ranking; choose all or sampled for info-nce")
+        return self
+
+
+class LongShortTermTrainSettings(TrainSettings):
+    peepholes: bool = key(False, "whether gates see the cell (Kiros et al. 2014, equations 1, 2 and 4)")
+
+
+class TreeTrainSettings(TrainSettings):
+    activation: Literal["tanh", "relu", "sigmoid", "identity"] = key(
+        "tanh", "f of the states: tanh | relu | sigmoid | identity (Socher et al. 2014 try all four)"
+    )
+
+
+class PlainTrainSettings(TreeTrainSettings):
+    bias: bool = key(True, "whether the recurrence adds a bias")
+
+
+class RelationTrainSettings(TreeTrainSettings):
+    rare: Positive = key(100, "dependency relations of fewer training words share one matrix")
+
+
+class RefinedTrainSettings(
+    TrainSettings, temperature=0.07, averaging=0.98, encoder_dropout=0.5, batch_size=512, decay=0.9, epochs=12
+):
+    """strong ridges in `fit` leave it more to refine"""
+
+
+class RecurrentTrainSettings(RefinedTrainSettings):
+    """ncca-refined whose sentence tower also reads the words in order"""
+
+    hidden: Positive = key(128, "of each direction of the network that reads words")
+
+
+class DenseTrainSettings(TrainSettings):
+    """needs regions of the model's encoders"""
+
+    simplified_epochs: Count = key(3, "that learn from whole sentences alone, before phrases are given regions")
+    correspondence_epochs: Positive = key(2, "between two choices of every phrase's region")
+    phrase_share: NonNegative = key(0.3, "weight of the phrases' loss against the sentences'")
+    phrase_contrasts: Literal["other-images", "batch", "own-image"] = key(
+        "other-images",
+        "of a phrase and its region: other-images (of the batch) | batch (its own image too) | own-image (alone: Niu"
+        " et al. 2017, equation 9, by its index)",
+    )
+    forget_bias: Number = key(
+        0, "of the forget gates at the beginning; 0 halves what a word leaves at every phrase above it"
+    )
+
+
+class FragmentTrainSettings(TrainSettings):
+    sum: FragmentSum = key(
+        "mean-words", "words (the best region of each, summed) | mean-words | positive (all positive products)"
+    )
+    global_weight: NonNegative = key(0, "of the product of the whole image and the whole sentence; fragments only")
+    element_clip: AboveZero | None = key(5, "greatest size of any entry of the gradient; null for no such limit")
+
+
+class WordFragmentTrainSettings(
+    FragmentTrainSettings,
+    clip=1_000_000, temperature=0.1, averaging=0.98, dropout=0.2, batch_size=100, epochs=15,
+):  # fmt: skip
+    """needs regions; Karpathy and Fei-Fei 2015: sum words, loss ranking, margin 1, optimiser momentum"""
+
+    hidden: Positive = key(300, "of the bidirectional network")
+
+
+class RelationFragmentTrainSettings(
+    FragmentTrainSettings,
+    sum="words", clip=1_000_000, loss="ranking", reduction="sum", margin=1, optimiser="momentum", learning_rate=4e-5,
+    dropout=0.1, batch_size=100, epochs=15,
+):  # fmt: skip
+    """needs regions; the relations of dependency trees in place of words ("DepTree edges")"""
+
+    least_share: Share = key(
+        0.01, "of all words with a head; relations that fewer have are left out (Karpathy et al. 2014)"
+    )
+
+
+class InstanceTrainSettings(RelationFragmentTrainSettings, sum="positive"):
+    """with the multiple-instance objective of Karpathy et al. 2014"""
+
+    instance_weight: NonNegative = key(100, "of the multiple-instance objective beside the ranking")
+
+
+class GroundedTrainSettings(
+    FragmentTrainSettings,
+    global_weight=2, element_clip=None, temperature=0.1, learning_rate=0.0003, decay=0.7, averaging=0.98,
+    encoder_dropout=0.5, batch_size=256, epochs=3,
+):  # fmt: skip
+    """begins from an ncca-recurrent on encoders that have regions"""
+
+
+class Variant(Seeds):
+    """Keys beside these are settings of its model."""
+
+    model_config = ConfigDict(extra="allow")
+    model: Literal[tuple(spec.name for spec in MODELS if spec.made_by != "combine")] = key(..., "a registered model")
+    encoders: Names | None = key(None, "some of the above; null: all of them, side by side")
+    text_encoders: Names | None = key(None, "likewise, of text_encoders")
+    training: Literal[tuple(TRAININGS)] = key(
+        "target", "target | auxiliary | joint | text-feature | stacked | sae-linear | sae"
+    )
+    documents: Name = key("all", "the weak texts that training uses")
+    seed: Seed | None = key(
+        None, "of the model's random numbers; null: `seed`, so that variants differ in what they name"
+    )
+    csls: bool = key(False, "scores corrected for hubs (section csls)")
+    refit: bool = key(False, "fitted again to train and dev, by what the same model without it chose on dev")
+    fit: dict[str, Any] = key({}, "any keys of the section fit")
+    transfer: dict[str, Any] = key({}, "any keys of the section transfer")
+    word_vectors: dict[str, Any] = key({}, "any keys of the section word_vectors")
+
+    @property
+    def named(self) -> dict[str, Any]:
+        """The hyperparameters that it names, by their paths."""
+        parts = {"fit": self.fit, "transfer": self.transfer, "word_vectors": self.word_vectors}
+        return {
+            **self.model_extra, **{f"{part}.{key}": value for part, of in parts.items() for key, value in of.items()}
+        }  # fmt: skip
+
+
+@dataclass(frozen=True)
+class Model:
+    """What the name of a model means: the registered one, on which encoders of images and of text (each with the
+    weights of its block that are tried), learning from what, with which `settings` of its own (None: it has none), by
+    which grids of `fit` and `transfer`, and on which first word vectors where it reads words."""
+
+    spec: ModelSpec
+    encoders: tuple[str, ...]
+    text_encoders: tuple[str, ...]
+    text_weights: Mapping[str, tuple[float, ...]]
+    training: str
+    documents: str
+    seed: int
+    settings: Any
+    fit: FitSettings
+    transfer: TransferSettings
+    word_vectors: WordVectorsSettings
+    named: Mapping[str, Any] = field(compare=False)
+    """Those of its hyperparameters that the variant itself names, by their paths."""
+
+    def learns_like(self, other: "Model") -> bool:
+        """Whether it learns from the same features as `other`, in the same way."""
+        ours, theirs = ((one.encoders, one.text_encoders, one.training) for one in (self, other))
+        return ours == theirs
+
+    @property
+    def unit(self) -> bool:
+        """Whether it compares unit vectors."""
+        own = self.settings.model_dump() if self.settings else {}
+        cosine = own.get("loss") != "squared" and own.get("score", "cosine") == "cosine"
+        return self.spec.metric == "inner_product" and cosine
+
+    @property
+    def hyperparameters(self) -> dict[str, Any]:
+        """All that decides how it is made beside what it reads, as JSON values."""
+        found = {"model": self.spec.name, "encoders": self.encoders, "training": self.training, "seed": self.seed}
+        if self.spec.sentences == "vectors":
+            found["text_encoders"] = self.text_encoders
+        if self.training != "target":
+            found["documents"] = self.documents
+            found["transfer"] = self.transfer.model_dump(include=set(TRAININGS[self.training]))
+        if self.spec.made_by == "fit":
+            found["fit"] = self.fit.model_dump(include=self.spec.fit_keys - {"text_weights"})
+            found["text_weights"] = self.text_weights
+        return found | ({"settings": self.settings.model_dump(exclude={"checkpoint_seconds"})} if self.settings else {})
+
+
+class EnsembleSettings(Section):
+    members: Annotated[Names, Field(min_length=2)] = key(..., "models whose scores are added up")
+    refit: bool = key(False, "of refits of its members, with the weights that the same ensemble without it has")
+    weights: NonNegatives = key(
+        (0, 0.25, 0.5, 1), "grid for a member's scores, divided by their standard deviation; 0 leaves it out"
+    )

@@ -1,0 +1,375 @@
+"""The literal lists of models, trainings, encoders of images and of text, and generators: the only place that names
+them. What else must know of one asks its spec, which costs no import of the class, nor of pydantic."""
+
+import importlib
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass
+from typing import Any, Literal, TypeVar
+
+from pipeline.errors import UsageError, meant
+from pipeline.hubs import extra_of
+
+
+@dataclass(frozen=True, kw_only=True)
+class Spec:
+    """Something registered: its class is at `place`, that of its own settings, if it has any, at `section`; `extra` is
+    the extra of the distribution that it needs, or None."""
+
+    name: str
+    place: str
+    section: str | None = None
+    extra: str | None = None
+
+    @property
+    def key(self) -> str:
+        """Of its own settings in a configuration, or in its entry there."""
+        return self.name.replace("-", "_")
+
+    def load(self) -> Any:
+        """Its class. UsageError names the extra that is not installed."""
+        try:
+            return import_place(self.place)
+        except ModuleNotFoundError as error:
+            if self.extra is None:
+                raise
+            remedy = f"pip install 'jointspace[{self.extra}]'"
+            raise UsageError(f"{self.name} needs {error.name}; {remedy}") from error
+
+
+AnySpec = TypeVar("AnySpec", bound=Spec)
+
+
+def find(what: str, name: str, specs: Iterable[AnySpec]) -> AnySpec:
+    """The one of `specs` whose `name` this is. UsageError lists the known ones, calling them `what`."""
+    known = {spec.name: spec for spec in specs}
+    if name not in known:
+        raise UsageError(f"unknown {what} {name}; {meant(name, known)}there are {', '.join(known)}")
+    return known[name]
+
+
+def import_place(place: str) -> Any:
+    """What stands at `module:name`."""
+    module, _, attribute = place.partition(":")
+    return getattr(importlib.import_module(module), attribute)
+
+
+@dataclass(frozen=True, kw_only=True)
+class EncoderSpec(Spec):
+    """A kind of image encoder; its own settings are a key of its entry in a configuration.
+
+    The class is a pipeline.images.image_encoder.ImageEncoder. `prepare(entry, material)` makes the encoder from its
+    entry and an EncoderMaterial of that module. `settings()` (JSON; `architecture`, `layer` and `weights` with their
+    `origin`, and `kind` if the architecture is not its name) and `tensors()` are what `from_parts(settings, tensors)`
+    turns back into it. `encode(images)` maps n RGB images to (n, dim) float32, and `work(device, precision,
+    batch_size)` is the Work by which many are extracted.
+    """
+
+    reads: Literal["pixels", "regions", "vectors"] = "pixels"
+    """What it takes of an image; `regions`: those that another encoder, its entry's `of`, has described; `vectors`:
+    features that were made elsewhere."""
+    architectures: bool = False
+    """Whether `architecture` says which of several it is; of all others it is the name of the kind."""
+    weights: tuple[str, ...] = ()
+    """What `weights` of its entry may be; nothing: it has none from elsewhere."""
+    tags: bool = False
+    """Whether `weights` may be a name that its library has for weights, too."""
+    own_defaults: bool = False
+    """Whether the model itself says what its entry does not: size, colours, interpolation and weights."""
+    learned: bool = False
+    """Whether it is learned from the images of the train split."""
+    regions: bool = False
+    """Whether it describes regions of images too."""
+    check: str | None = None
+    """The place of a function that raises ValueError for an entry that cannot be."""
+    dim: Callable[[Any], int | None] = lambda entry: None
+    """The dimension of its features by its entry, or None."""
+
+
+WIDTHS = {"squeezenet": 512, "resnet18": 512, "resnet34": 512, "mobilenet_v2": 1280, "vgg": 512, "alexnet": 256}
+"""How torchvision's networks begin -> the channels that their average pooling has."""
+
+
+def _network_dim(entry: Any) -> int | None:
+    if entry.layer != "average":
+        return 4096
+    return next((width for name, width in WIDTHS.items() if entry.architecture.startswith(name)), None)
+
+
+def _encoder(name: str, place: str, **more: Any) -> EncoderSpec:
+    return EncoderSpec(name=name, place=f"pipeline.images.{place}", **more)
+
+
+def _library(name: str, place: str, **more: Any) -> EncoderSpec:
+    """Networks of another library, which is an extra."""
+    more = {"architectures": True, "extra": extra_of(name), "own_defaults": True, **more}
+    return _encoder(name, f"{name}_models:{place}", **more)
+
+
+IMAGES = "pipeline.config.images"
+TRAINED = ("finetuned",)
+"""Weights that a stage of the run makes: `finetune` on labelled boxes."""
+ENCODERS: tuple[EncoderSpec, ...] = (
+    _encoder("network", "networks:NetworkEncoder", architectures=True, regions=True, dim=_network_dim,
+             weights=("untrained", "torchvision", "file", *TRAINED), check=f"{IMAGES}:check_network"),
+    _encoder("standard", "standard:StandardEncoder", learned=True, extra="standard",
+             section=f"{IMAGES}:StandardSettings", check=f"{IMAGES}:check_standard",
+             dim=lambda entry: sum(entry.standard.dimensions.model_dump().values())),
+    _encoder("pooled", "regions:PooledEncoder", reads="regions"),
+    _encoder("imported", "image_encoder:ImportedEncoder", reads="vectors"),
+    _library("open_clip", "OpenClipEncoder", weights=("hub", "file"), tags=True),
+    _library("timm", "TimmEncoder", weights=("hub", "file", "untrained")),
+    _library("transformers", "TransformersEncoder", weights=("hub",)),
+    _library("onnx", "OnnxEncoder", architectures=False, weights=("file",)),
+)  # fmt: skip
+"""The first is the kind of every architecture that is not the name of a kind."""
+
+
+def encoder_spec(kind: str | None, architecture: str) -> EncoderSpec:
+    """The `kind`, or where it is None the one that the architecture implies; UsageError lists the known ones."""
+    if kind is not None:
+        return find("kind of encoder", kind, ENCODERS)
+    return next((spec for spec in ENCODERS if spec.name == architecture), ENCODERS[0])
+
+
+@dataclass(frozen=True, kw_only=True)
+class TextEncoderSpec(Spec):
+    """A kind of text encoder; its own settings, a pipeline.config.text.TextKindSettings, are a key of its entry in a
+    configuration.
+
+    The class is a pipeline.text.text_encoder.TextEncoder. `prepare(entry, material)` makes the encoder from its entry
+    and a TextMaterial of that module; `settings()` (JSON, with its `kind`) and `tensors()` are what
+    `from_parts(settings, tensors)` turns back into it. `encode(texts)` maps n texts to (n, `dim`) float32, a csr_array
+    if the kind is `sparse`, else an ndarray. `unknown(text)`, `knows(text)`, `searches(text)` and `suggest(word)` say
+    which words mean something to it.
+    """
+
+    sparse: bool = False
+    reads: Literal["texts", "vectors"] = "texts"
+    """What it takes of a sentence; `vectors`: its vector that was made elsewhere."""
+    adds_words: bool = False
+    """Whether the vector of a sentence is the sum of those of its words (see `encode_words`), but for a factor."""
+    dim: Callable[[Any, int], int | None] = lambda entry, word: None
+    """The most dimensions that its vectors have by its entry and the dimensions of a `word`'s vector, or None."""
+
+
+def _text(name: str, place: str, section: str, **more: Any) -> TextEncoderSpec:
+    section = f"pipeline.config.text:{section}Settings"
+    return TextEncoderSpec(name=name, place=f"pipeline.text.{place}", section=section, **more)
+
+
+TEXT_ENCODERS: tuple[TextEncoderSpec, ...] = (
+    _text("tf-idf", "tfidf:TfidfEncoder", "Text", sparse=True, adds_words=True,
+          dim=lambda entry, word: entry.tf_idf.size),
+    _text("averaged", "averaged:AveragedEncoder", "Averaged", adds_words=True, dim=lambda entry, word: word),
+    _text("fisher", "fisher:FisherEncoder", "Fisher", extra="fisher",
+          dim=lambda entry, word: entry.fisher.components * (2 * (entry.fisher.principal or word) + 1)),
+    _text("transformers", "transformers_text:TransformersTextEncoder", "Library", extra=extra_of("transformers")),
+    _text("sentence-transformers", "transformers_text:SentenceTransformersEncoder", "Library",
+          extra=extra_of("sentence-transformers")),
+    _text("open_clip", "open_clip_text:OpenClipTextEncoder", "OpenClipText", extra=extra_of("open_clip")),
+    _text("onnx", "onnx_text:OnnxTextEncoder", "OnnxText", extra="onnx"),
+    _text("imported", "text_encoder:ImportedTextEncoder", "Imported", reads="vectors"),
+)  # fmt: skip
+
+
+def text_encoder_spec(kind: str) -> TextEncoderSpec:
+    """The `kind`; UsageError lists the known ones."""
+    return find("kind of text encoder", kind, TEXT_ENCODERS)
+
+
+@dataclass(frozen=True, kw_only=True)
+class GeneratorSpec(Spec):
+    """A generator: its class at `place` (see pipeline.generate.describing.Generator), the class of its settings,
+    `section`, with `defaults` below them; whether it learns from `regions` with the snippets that were aligned with
+    them and `ranks` these by the model that did, from `text` without images, and needs a `treebank` of parts of speech;
+    whether it says how probable a sentence of an image is (`log_probabilities`, `likelihood`), so that it can rank
+    them."""
+
+    defaults: str | None = "language_defaults"
+    regions: bool = False
+    ranks: bool = False
+    text: bool = False
+    treebank: bool = False
+    likelihood: bool = True
+
+
+def _generator(name: str, place: str, section: str, **more: Any) -> GeneratorSpec:
+    place, section = f"pipeline.generate.{place}", f"pipeline.config.generators:{section}Settings"
+    return GeneratorSpec(name=name, place=place, section=section, **more)
+
+
+GENERATORS: tuple[GeneratorSpec, ...] = (
+    _generator("nearest", "nearest:Nearest", "Nearest", defaults=None, likelihood=False),
+    _generator("mrnn", "mrnn:MultimodalRNN", "Recurrent"),
+    _generator("mrnn-regions", "mrnn:MultimodalRNN", "RegionRecurrent", regions=True, likelihood=False),
+    _generator("ranked-snippets", "snippets:RankedSnippets", "RankedSnippets", defaults=None, regions=True, ranks=True,
+          likelihood=False),
+    _generator("lbl", "lm:LogBilinearModel", "LogBilinear", text=True),
+    _generator("mlbl", "lm:AdditiveModel", "LogBilinear", text=True),
+    _generator("mnlm", "lm:MultiplicativeModel", "LogBilinear", text=True),
+    _generator("sc-nlm", "lm:StructureContentModel", "LogBilinear", text=True, treebank=True),
+)  # fmt: skip
+
+
+def generator_spec(name: str) -> GeneratorSpec:
+    """The generator `name`; UsageError lists the known ones."""
+    return find("generator", name, GENERATORS)
+
+
+def ranker(name: str) -> str:
+    """The name of a generator among evaluated models, where it ranks by perplexity."""
+    return f"{name}-perplexity"
+
+
+STACKED = ("auxiliary_dimensions", "auxiliary_power", "auxiliary_eigenvalues")
+"""The keys of `transfer` that make the projection of the auxiliary pairs, a normalized CCA."""
+TRAININGS: dict[str, tuple[str, ...]] = {
+    "target": (),
+    "auxiliary": (),
+    "joint": ("beta",),
+    "text-feature": ("neighbours", "neighbour_share"),
+    "stacked": STACKED,
+    "sae-linear": (*STACKED, "weight", "second_beta"),
+    "sae": (*STACKED, "weight", "second_beta", "rule", "bandwidth", "features"),
+}
+"""Training -> the keys of `transfer` that matter to it."""
+STACKING = tuple(name for name, keys in TRAININGS.items() if keys[: len(STACKED)] == STACKED)
+"""The trainings that stack a normalized CCA of the auxiliary pairs."""
+UNSTACKED = tuple(name for name in TRAININGS if name not in STACKING)
+GRID = ("dimensions", "image_ridge", "text_ridge", "eigenvalue_power", "eigenvalues")
+"""The keys of `fit` whose values are tried on dev."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class ModelSpec(Spec):
+    """A registered model: its class is at `place`, made by the stage `made_by`, which takes `section`, the class of its
+    own settings (None: it has none), with `defaults`, a key of the configuration, below them.
+
+    The class has `settings()` and `tensors()`, which `from_parts(settings, tensors)` turns back into the model; `to`,
+    by which it computes on a torch.device; and, as stated here, `sentence_view`, `metric` and `multi_vector`.
+    `embed_images(features)` maps encoder -> (n, dim) float32 to (n, c) float32, `embed_sentences(sentences)` n
+    sentences in their form to (n, c) float32. A `multi_vector` model has a vector for every region and word instead:
+    `embed_images(features, regions)` and `embed_sentences` make MultiVectors, and `rule` says how these score. One with
+    `phrases` has `embed_phrases(trees)` and `embed_regions(block)` too, and one that is trained on words
+    `embed_phrases(tokens)`, each phrase on its own; both have `embed_snippets(sentences)` for words that regions are
+    searched for. What is fitted has `fit(task)` of a pipeline.models.linear.training.FitTask, what is trained
+    `trainer(task)` of a pipeline.models.neural.task.TrainingTask, which returns a Trainer.
+    """
+
+    made_by: Literal["fit", "train", "adopt", "combine"]
+    defaults: str | None = None
+    sentences: Literal["vectors", "tokens", "dependency-trees", "phrase-trees", "each"] = "vectors"
+    """The form that it takes: `vectors`, text encoder -> (n, its dim); `each`: those of its members."""
+    metric: Literal["inner_product", "euclidean"] = "inner_product"
+    """What compares images with sentences: the product of unit vectors, or the distance."""
+    grid: tuple[str, ...] = ()
+    """Those of GRID that matter to it."""
+    trainings: tuple[str, ...] = ("target",)
+    starts_from: str | None = None
+    """The registered model that training starts from, on the same encoders."""
+    regions: Literal["none", "any", "its-encoders", "all-encoders"] = "none"
+    """Whose regions it learns from: of any encoder, of some of its own, or of all of its own."""
+    multi_vector: bool = False
+    phrases: bool = False
+    relations: bool = False
+    """Whether it has a matrix for each relation of dependency trees."""
+
+    @property
+    def form(self) -> str:
+        """The folder of the sentences that it reads, unless these are vectors."""
+        return "trees" if self.trees else self.sentences
+
+    @property
+    def trees(self) -> bool:
+        return self.sentences.endswith("-trees")
+
+    @property
+    def words(self) -> bool:
+        """Whether it reads sentences word by word, over the token vocabulary."""
+        return self.trees or self.sentences == "tokens"
+
+    @property
+    def starts_from_terms(self) -> bool:
+        """Whether it reads words and starts from a model of terms."""
+        return self.starts_from is not None and self.words and not model_spec(self.starts_from).words
+
+    @property
+    def aligned(self) -> bool:
+        """Whether each word of a sentence has a vector, which alignments show beside the words."""
+        return self.multi_vector and self.sentences == "tokens"
+
+    @property
+    def fit_keys(self) -> set[str]:
+        """The keys of `fit` that matter to it."""
+        if self.made_by != "fit":
+            return set()
+        return {"dev_images", "text_weights", *self.grid, *(["search"] if self.grid else [])}
+
+    @property
+    def own_score(self) -> bool:
+        """Whether training asks nothing but its class how images and sentences are compared."""
+        return self.made_by == "train" and bool(self.multi_vector or self.phrases or self.starts_from)
+
+    @property
+    def joint_space(self) -> bool:
+        """Whether any image and any words have a cosine by it."""
+        return self.metric == "inner_product" and not (self.multi_vector or self.trees or self.made_by == "combine")
+
+
+def _fitted(name: str, place: str, **more: Any) -> ModelSpec:
+    return ModelSpec(name=name, place=f"pipeline.models.linear.{place}", made_by="fit", **more)
+
+
+def _trained(name: str, place: str, section: str = "Train", sentences: Any = "tokens", **more: Any) -> ModelSpec:
+    section = section if ":" in section else f"pipeline.config.models:{section}Settings"
+    more = {"section": section, "defaults": "train_defaults", "sentences": sentences, **more}
+    return ModelSpec(name=name, place=f"pipeline.models.neural.{place}", made_by="train", **more)
+
+
+WSABIE = "pipeline.config.models:WsabieSettings"
+ADAGRAD = "pipeline.config.models:WsabieAdaGradSettings"
+KERNELS = "pipeline.config.models:KernelsSettings"
+REGIONS: dict[str, Any] = {"regions": "any", "multi_vector": True}
+MODELS: tuple[ModelSpec, ...] = (
+    _fitted("ridge", "ridge:RidgeRegression", metric="euclidean", grid=GRID[:2], trainings=UNSTACKED),
+    _fitted("cca", "cca:CCA", metric="euclidean", grid=GRID[:3], trainings=UNSTACKED),
+    _fitted("ncca", "cca:NormalizedCCA", grid=GRID, trainings=tuple(TRAININGS)),
+    _fitted("kcca", "kernels:KernelCCA", section=KERNELS, grid=GRID),
+    _fitted("wsabie-sgd", "wsabie:WsabieSGD", section=WSABIE),
+    _fitted("wsabie-adagrad", "wsabie:WsabieAdaGrad", section=ADAGRAD),
+    _trained("bow", "word_models:BagOfWords"),
+    _trained("devise", "word_models:DeViSE"),
+    _trained("rnn", "word_models:RNN", "PlainTrain"),
+    _trained("gru", "word_models:GRU"),
+    _trained("lstm", "word_models:LSTM", "LongShortTermTrain"),
+    _trained("ctrnn", "tree_rnn:CTRNN", "TreeTrain", "phrase-trees"),
+    _trained("dtrnn", "tree_rnn:DTRNN", "TreeTrain", "dependency-trees"),
+    _trained("sdtrnn", "tree_rnn:SDTRNN", "RelationTrain", "dependency-trees", relations=True),
+    _trained("hmlstm", "hmlstm:HMLSTM", "DenseTrain", "phrase-trees", regions="all-encoders", phrases=True),
+    _trained("dvsa", "fragment_models:DVSA", "WordFragmentTrain", **REGIONS),
+    _trained("deptree", "fragment_models:DepTree", "RelationFragmentTrain", "dependency-trees", **REGIONS),
+    _trained("defrag", "fragment_models:Defrag", "InstanceTrain", "dependency-trees", **REGIONS),
+    _trained("fragments", "fragment_models:GroundedFragments", "GroundedTrain", starts_from="ncca-recurrent",
+             **REGIONS | {"regions": "its-encoders"}),
+    _trained("ncca-refined", "refinement:RefinedCCA", "RefinedTrain", sentences="vectors", starts_from="ncca"),
+    _trained("ncca-recurrent", "word_towers:RecurrentCCA", "RecurrentTrain", starts_from="ncca"),
+    ModelSpec(name="zero-shot", place="pipeline.models.linear.ensemble:ZeroShot", made_by="adopt"),
+    ModelSpec(name="ensemble", place="pipeline.models.linear.ensemble:Ensemble", made_by="combine", sentences="each"),
+    ModelSpec(name="fragment-ensemble", place="pipeline.models.linear.ensemble:Ensemble", made_by="combine",
+              sentences="each", multi_vector=True),
+)  # fmt: skip
+
+
+def model_spec(name: str) -> ModelSpec:
+    """The registered model `name`; UsageError lists the known ones."""
+    return find("model", name, MODELS)
+
+
+def made_by(stage: str) -> tuple[ModelSpec, ...]:
+    """The models that a stage makes."""
+    return tuple(spec for spec in MODELS if spec.made_by == stage)
+
+
+def combining(multi_vector: bool) -> ModelSpec:
+    """The model that `combine` makes of members, where one of these is multi-vector or none is."""
+    return next(spec for spec in made_by("combine") if spec.multi_vector == multi_vector)

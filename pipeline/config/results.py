@@ -1,0 +1,155 @@
+"""Sections about what is made of models: indices, measures, pages, papers."""
+
+from typing import Annotated, Literal
+
+from pydantic import Field
+
+from pipeline.config.images import Encoder
+from pipeline.config.models import FitSettings
+from pipeline.config.section import (
+    AboveZero,
+    Count,
+    Described,
+    Name,
+    NonNegative,
+    NonNegatives,
+    Positive,
+    Positives,
+    PositiveShare,
+    Protocol,
+    Section,
+    Split,
+    key,
+)
+
+
+class StudyFitSettings(
+    FitSettings,
+    dimensions=(96, 128), image_ridge=(0.3, 1, 3, 10), text_ridge=(0.3, 1, 3), eigenvalue_power=(1, 4),
+    eigenvalues=("correlation", "gong"),
+):  # fmt: skip
+    """as the section fit, which tries more; rows of the paper have its t, lambda and c"""
+
+
+class StudySettings(Section):
+    folds: Annotated[Positive, Field(ge=2)] = key(
+        5, "parts of every split's images; one is the smallest target set, and each a draw"
+    )
+    order: Literal["listed", "shuffled"] = key(
+        "shuffled", "which images a part has: shuffled (by seed) | listed (the first ones first)"
+    )
+    draws: Positive = key(5, "of the smallest target set, over which a number is averaged; at most folds")
+    further_draws: Positive = key(2, "of larger target sets, and of the smallest one for each level of noise")
+    encoders: tuple[Encoder, ...] = key(
+        (), "further encoders beside the run's, as Table 1 compares them; keys as above"
+    )
+    sizes: tuple[Positive, Positive, Positive] = key((1, 3, 5), "target sets of Tables 1, 2 and 4, in folds")
+    transfer_sizes: tuple[Positive, Positive, Positive] = key((1, 3, 5), "target sets of Table 5, in folds")
+    weak_sizes: tuple[Positive, Positive, Positive, Positive] = key((1, 2, 3, 5), "auxiliary sets of Table 6, in folds")
+    terms: tuple[Positive, Positive, Positive] = key(
+        (300, 1000, 3000), "dictionary sizes of Table 2; the middle one is used in the other tables"
+    )
+    noise: tuple[Name, ...] = key((), "documents by rising noise, for a table of our own")
+    weights: NonNegatives = key(
+        (0, 0.3, 1), "transfer.weight that the row of our own tries: 0 is joint training, 1 the paper's"
+    )
+    fit: StudyFitSettings = key(
+        StudyFitSettings, "as the section fit, which tries more; rows of the paper have its t, lambda and c"
+    )
+
+
+class PhrasesSettings(Section):
+    splits: tuple[Described, ...] = key(("test",), "whose noun phrases are compared with the regions of their images")
+    models: tuple[Name, ...] | None = key(
+        None, "whose vectors are compared; null: models that learn from phrases. Others have each as a sentence"
+    )
+    names: str | None = key(
+        "names.tsv", "under data_root, if it is there: label of a box <TAB> head nouns or phrases, ..."
+    )
+    least_overlap: PositiveShare = key(
+        0.5, "of a region with a box that a phrase names (intersection over union), to be right"
+    )
+
+
+class AlignSettings(Section):
+    splits: tuple[Described, ...] = key(("test",), "whose sentences are aligned with their images")
+    beta: NonNegative = key(0.1, "gain of neighbouring words in one region, in units of a word's product with it")
+
+
+class CslsSettings(Section):
+    neighbours: Positives = key((10, 20, 50, 100, 200), "k, in the bank")
+    weight: NonNegatives = key((0, 0.25, 0.5, 0.75, 1), "w: of each mean of k products; 0.5 is the paper's")
+    bank: Positive = key(5000, "images, and sentences, of train (of train and dev for a refit)")
+
+
+class ShortlistSettings(Section):
+    nearest: Positive = key(1000, "regions that are looked up for each word of a sentence, to find images")
+    shortlist: Positive = key(1000, "images (or sentences) that are then scored exactly")
+
+
+class IndexSettings(Section):
+    splits: tuple[Split, ...] = key(
+        ("train", "dev", "test", "weak", "gallery"), "whose images and sentences can be found"
+    )
+    exact_limit: Positive = key(200_000, "vectors up to which the index is exact, if that fits memory and latency_ms")
+    recall_floor: PositiveShare = key(0.95, "least index recall@10 against exact search of any other index")
+    memory: Positive | None = key(None, "most MiB that one index may take; null: any")
+    bundles: Annotated[Positive, Field(le=10_000)] = key(
+        1, "of a model's index, each of a share of the shards and made by its own job; a search merges them"
+    )
+    latency_ms: AboveZero | None = key(None, "most milliseconds of one query alone (95th percentile); null: any")
+    candidates: Literal["auto"] | Annotated[tuple[str, ...], Field(min_length=1)] = key(
+        "auto", "what is measured above exact_limit, or a list: [HNSW32, 'IVF1024,SQ8', ...]"
+    )
+    shortlist: ShortlistSettings = key(
+        ShortlistSettings, "multi-vector models above exact_limit; these have IVF,Flat, whatever candidates says"
+    )
+
+
+class EvaluateSettings(Section):
+    splits: tuple[Described, ...] = key(("dev", "test"), "evaluated one by one")
+    protocols: tuple[Protocol, ...] = key(
+        ("all-sentences", "first-sentence"), "gallery: every sentence of the split, or one an image"
+    )
+    bootstrap: Count = key(1000, "resamples of the images for the 95% intervals")
+    folds: Positive = key(1, "averages too over so many galleries of consecutive images of a split (COCO: 5)")
+    generators: tuple[Name, ...] = key(
+        (),
+        "those of `generators` that rank sentences and images by perplexity (m-RNN): mrnn | lbl | mlbl | mnlm | sc-nlm",
+    )
+    prior_images: Count = key(
+        32, "train images whose mean probability of a sentence is divided out; 0: the plain perplexity"
+    )
+
+
+PaperCollection = Literal["flickr8k", "flickr30k", "coco", "coco-region", "pascal1k", "sbu"]
+
+
+class ReproduceSettings(Section):
+    collection: PaperCollection | None = key(
+        None,
+        "what the images are: flickr8k | flickr30k | coco | coco-region (Niu et al.) | pascal1k | sbu; null: no seed's",
+    )
+    others: tuple[PaperCollection, ...] = key(
+        (), "further ones whose tables are shown too, beside ours and without differences"
+    )
+    gong: bool = key(True, "measure Gong et al.'s tables too, which need weak texts (rule study)")
+    trees: bool = key(False, "Socher et al.'s sections 6.6 and 6.7 too, which need parses")
+    in_place_of: dict[str, str] = key(
+        {}, "{encoder: a paper's}: only below rows of that network, where a table has rows of several"
+    )
+
+
+class ServeSettings(Section):
+    top: Positive = key(12, "results of a request that names no number")
+    among: Count = key(
+        0, "arithmetic: the nearest that are re-sorted by distance to their mean (Kiros et al. 2014: 4); 0 for none"
+    )
+    max_upload_pixels: Positive = key(50_000_000, "of a photograph that is uploaded, by its header")
+    max_connections: Positive = key(1000, "uvicorn's limit_concurrency: open at a time; more are answered with 503")
+    max_requests: Positive = key(64, "answered or waiting at a time, half of them uploads; more are refused with 503")
+    originals: bool | None = key(
+        None,
+        "give photographs' files with what cameras wrote into them: true | false; null: where only this machine"
+        " reaches the server",
+    )

@@ -1,1 +1,0 @@
-"""Sections of the configuration: the settings that computation takes. Their values stand in config/default.yaml."""

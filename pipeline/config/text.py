@@ -1,0 +1,325 @@
+"""Sections about sentences: vectors, tokens, trees; the entries of text encoders."""
+
+from pathlib import Path
+from typing import Annotated, Any, ClassVar, Literal
+
+from pydantic import BeforeValidator, Field, create_model, model_validator
+
+from pipeline.config.registry import TEXT_ENCODERS, TextEncoderSpec, import_place, text_encoder_spec
+from pipeline.config.section import Count, Name, NonNegative, Positive, Section, key
+
+
+class TextKindSettings(Section):
+    """What a kind of text encoder is made from, beside its keys."""
+
+    remedy: ClassVar[str] = ""
+    """What may help where many words of dev are unknown to it."""
+
+    @property
+    def learns(self) -> bool:
+        """Whether from the training sentences."""
+        return False
+
+    @property
+    def vectors(self) -> bool:
+        """Whether from vectors of words."""
+        return False
+
+    @property
+    def corpus(self) -> bool:
+        """Whether these are the run's own."""
+        return False
+
+    def outside(self, weights_root: str) -> Path | None:
+        """The file that a person brought for it."""
+        return None
+
+    def files(self, weights_root: str) -> dict[str, Path]:
+        """All such files, by their names as inputs."""
+        path = self.outside(weights_root)
+        return {"file": path} if path else {}
+
+    def folder(self, weights_root: str) -> Path | None:
+        """The folder of a model that a person brought for it."""
+        return None
+
+    @property
+    def maker(self) -> str | None:
+        """The text encoder that made its vectors, where these were made elsewhere."""
+        return None
+
+    @property
+    def lacks(self) -> str | None:
+        """The key that an entry of the kind has to have and does not."""
+        return None
+
+
+class WordVectorSource(TextKindSettings):
+    """Where the vectors of words come from, of which a text's vector is made."""
+
+    remedy: ClassVar[str] = "use vectors of words in the language of the sentences, or source: corpus"
+
+    source: Literal["corpus", "file"] = key("corpus", "corpus (what train-word-vectors learned) | file")
+    file: str | None = key(None, "source file: GloVe or word2vec, under weights_root")
+    format: Literal["text", "binary"] = key("text", "of that file: text | binary (word2vec)")
+    words: Positive = key(
+        50_000, "source file: the first so many words are kept, beside those of the training sentences"
+    )
+
+    @property
+    def learns(self) -> bool:
+        return True
+
+    @property
+    def vectors(self) -> bool:
+        return True
+
+    @property
+    def corpus(self) -> bool:
+        return self.source == "corpus"
+
+    def outside(self, weights_root: str) -> Path | None:
+        return Path(weights_root) / self.file if self.file else None
+
+    @model_validator(mode="after")
+    def _file_goes_with_source(self) -> "WordVectorSource":
+        if (self.source == "file") != (self.file is not None):
+            raise ValueError("give `file` exactly when `source` is file")
+        return self
+
+
+class AveragedSettings(WordVectorSource):
+    """The mean vector of a text's words."""
+
+    idf: bool = key(True, "weight words by inverse document frequency")
+
+
+class FisherSettings(WordVectorSource):
+    """The Fisher vector of a text's words; needs jointspace[fisher]."""
+
+    components: Annotated[Positive, Field(ge=2)] = key(
+        16, "of the Gaussian mixture; a vector has this times (twice the word vector's dimensions + 1)"
+    )
+    principal: Positive | None = key(
+        50, "principal components of word vectors that are taken first; null: the vectors themselves"
+    )
+    sample: Positive = key(200_000, "words of the training sentences that the mixture is fitted to")
+
+
+class LibrarySettings(TextKindSettings):
+    """A model of another library: its name on the hub, or a folder."""
+
+    architecture: str | None = key(None, "a model on Hugging Face's hub, or a folder under weights_root")
+
+    def folder(self, weights_root: str) -> Path | None:
+        place = Path(weights_root) / (self.architecture or "")
+        return place if self.architecture and place.is_dir() else None
+
+    @property
+    def lacks(self) -> str | None:
+        return None if self.architecture else "architecture"
+
+
+class OpenClipTextSettings(LibrarySettings):
+    """The text side of a model of OpenCLIP's: its name, hf-hub:NAME, or a folder."""
+
+    weights: str | None = key(None, "OpenCLIP's name for its pretrained weights")
+
+
+class OnnxTextSettings(TextKindSettings):
+    """An ONNX file, and the JSON file of its tokenizer."""
+
+    file: str | None = key(None, "under weights_root")
+    tokenizer: str | None = key(None, "the JSON file of its tokenizer, likewise; null: tokenizer.json beside it")
+    length: Positive | None = key(
+        None, "tokens of a text that are read; null: as many as the graph or the tokenizer says, or 512"
+    )
+    output: str | None = key(None, "its output that has the vectors, by name; null: the first")
+
+    def outside(self, weights_root: str) -> Path | None:
+        return Path(weights_root) / self.file if self.file else None
+
+    def files(self, weights_root: str) -> dict[str, Path]:
+        found = super().files(weights_root)
+        if not found:
+            return found
+        beside = found["file"].with_name("tokenizer.json")
+        return found | {"tokenizer": Path(weights_root) / self.tokenizer if self.tokenizer else beside}
+
+    @property
+    def lacks(self) -> str | None:
+        return None if self.file else "file"
+
+
+class ImportedSettings(TextKindSettings):
+    """Vectors of the run's sentences that were made elsewhere."""
+
+    path: str | None = key(
+        None, "under data_root: .npy, .npz, .pt, .safetensors, Parquet, HDF5, clip-retrieval's folder"
+    )
+    features: str | None = key(None, "the column, array or dataset of the vectors; null: the only one")
+    names: str | None = key(
+        None,
+        "likewise of the names, IMAGE#k or the words; or a text file beside it; null: FILE.txt, the only one, or the"
+        " manifest's order",
+    )
+    made_by: Name | None = key(None, "the text encoder that made them, for queries in words; null: there are none")
+
+    @property
+    def maker(self) -> str | None:
+        return self.made_by
+
+    @property
+    def lacks(self) -> str | None:
+        return None if self.path else "path"
+
+
+class TextSettings(TextKindSettings):
+    """Terms and how often they occur."""
+
+    remedy: ClassVar[str] = "raise text.size or lower text.min_count"
+
+    lemmatise: bool = key(
+        True,
+        "by simplemma, where most words of the training sentences are English; lemmas are words that occur in them",
+    )
+    stop_words: bool = key(False, "leave out scikit-learn's English stop words ('under' is one of them)")
+    max_ngram: Annotated[Positive, Field(le=3)] = key(
+        2, "1 words only; 2 also pairs of neighbouring words; 3 also triples (of characters always up to triples)"
+    )
+    size: Positive = key(3000, "the most common terms of the training sentences")
+    min_count: Positive = key(2, "training sentences that a term must occur in")
+    idf: bool = key(True, "weight terms by inverse document frequency")
+    normalise: bool = key(True, "every sentence to unit length")
+    vocabulary: str | None = key(
+        None, "the model.json of a tf-idf encoder to keep instead, so that a collection can grow"
+    )
+
+    @property
+    def learns(self) -> bool:
+        return self.vocabulary is None
+
+    def outside(self, weights_root: str) -> Path | None:
+        return Path(self.vocabulary) if self.vocabulary else None
+
+
+class TokenVocabularySettings(Section):
+    remedy: ClassVar[str] = "raise tokens.size or lower tokens.min_count"
+
+    size: Positive = key(20_000, "the most common words of the training sentences; all others are one unknown word")
+    min_count: Positive = key(2, "training sentences that a word must occur in")
+
+
+class WordVectorsSettings(Section):
+    source: Literal["random", "corpus", "file"] = key(
+        "random", "random | corpus (word2vec on the training sentences and language_text) | file"
+    )
+    file: str | None = key(None, "source file: GloVe or word2vec, under weights_root")
+    format: Literal["text", "binary"] = key("text", "of that file: text | binary (word2vec)")
+    dim: Positive = key(300, "of vectors that are drawn or learned; a file has its own")
+    predicts: Literal["context", "word"] = key(
+        "context", "likewise: a word its context (skip-gram), or the context the word (CBOW; Kiros et al. 2014)"
+    )
+    train: bool = key(True, "go on learning them; false keeps them as they are")
+
+    @model_validator(mode="after")
+    def _file_goes_with_source(self) -> "WordVectorsSettings":
+        if (self.source == "file") != (self.file is not None):
+            raise ValueError("word_vectors: give `file` exactly when `source` is file")
+        return self
+
+
+class TreebankSettings(Section):
+    train: str | None = key(None, "learned from")
+    dev: str | None = key(None, "decides when to stop")
+    test: str | None = key(None, "reported on")
+
+
+class ParserSettings(Section):
+    epochs: Positive = key(14, "at most")
+
+
+class ParseSettings(Section):
+    engine: Literal["files", "spacy"] = key("files", "files (of another parser, or the demo's) | spacy")
+    conllu: str | None = key(
+        "trees.conllu", "files: CoNLL-U under data_root, plain or .gz; null: dependencies from brackets"
+    )
+    brackets: str | None = key("trees.brackets", "files: phrase trees under data_root; null: phrases from dependencies")
+    pipeline: str | None = key(None, "spacy: an installed package, or folder under weights_root; null: train-parser's")
+    workers: Count = key(2, "spacy: processes that parse; 0 for none")
+    treebank: TreebankSettings = key(
+        TreebankSettings, "CoNLL-U that train-parser learns from, under weights_root, plain or .gz"
+    )
+    training: ParserSettings = key(ParserSettings, "of train-parser, by spaCy")
+
+    @model_validator(mode="after")
+    def _files_are_given(self) -> "ParseSettings":
+        if self.engine == "files" and self.conllu is None and self.brackets is None:
+            raise ValueError("parse.engine is files: name one in parse.conllu or parse.brackets, or set spacy")
+        return self
+
+
+OWN = {spec.key: import_place(spec.section) for spec in TEXT_ENCODERS if spec.section}
+"""Key of an entry -> the section of the kind of text encoder whose settings it holds."""
+RESERVED = ("documents", "encoders", "labels", "parses", "simulated", "tokens", "trees", "word-vectors")
+"""Names that something else has in a run's folder `text`, with or without an ending."""
+
+
+def _listed(value: Any) -> Any:
+    return value if isinstance(value, list | tuple) else [value]
+
+
+Weights = Annotated[tuple[NonNegative, ...], Field(min_length=1), BeforeValidator(_listed)]
+
+
+class EveryTextKind(Section):
+    normalise: tuple[Literal["sqrt", "l2"], ...] = key(
+        ("l2",), "of each text's vector, in this order: sqrt (signed) | l2 | (none)"
+    )
+    centre: Literal["none", "mean", "whiten"] = key(
+        "none", "dense vectors: none | mean (subtract that of the training sentences) | whiten (then decorrelate)"
+    )
+    weight: Weights = key((1,), "factor of its block against the others; of several the best on dev is chosen")
+    storage: Literal["float16", "float32"] = key("float16", "of dense vectors: float16 | float32")
+
+
+WithTextKinds = create_model(
+    "WithTextKinds",
+    __base__=EveryTextKind,
+    **{
+        name: (section, key(section, f"kind {name.replace('_', '-')}: {section.__doc__}"))
+        for name, section in OWN.items()
+    },
+)
+
+
+class TextEncoderEntry(WithTextKinds):
+    name: Name = key(..., "a name of your own: artefacts and models refer to it")
+    kind: Literal[tuple(spec.name for spec in TEXT_ENCODERS)] = key(
+        ...,
+        "tf-idf | averaged (word vectors) | fisher (vectors of word vectors) | transformers, sentence-transformers,"
+        " open_clip, onnx | imported",
+    )
+
+    @property
+    def spec(self) -> TextEncoderSpec:
+        return text_encoder_spec(self.kind)
+
+    @property
+    def own(self) -> TextKindSettings:
+        """The settings of its kind."""
+        return getattr(self, self.spec.key) if self.spec.section else TextKindSettings()
+
+    @property
+    def learns(self) -> bool:
+        """Whether it is made from the training sentences."""
+        return self.own.learns or self.centre != "none"
+
+    @property
+    def prepared(self) -> bool:
+        """Whether it can encode a text; vectors made elsewhere are all that there is of some."""
+        return self.spec.reads == "texts" or self.own.maker is not None
+
+    def decisive(self) -> dict[str, Any]:
+        """The keys that decide what it is."""
+        return {"kind": self.kind, "centre": self.centre, "settings": self.own.model_dump()}

@@ -1,0 +1,124 @@
+"""Phrases and regions against plain loops, and in a world where all is known."""
+
+from dataclasses import replace
+
+import numpy as np
+import pytest
+import torch
+
+from pipeline.errors import UsageError
+from pipeline.evaluate.phrases import (
+    Gold,
+    PhraseSet,
+    RegionSet,
+    best_within,
+    judge_pairs,
+    measure_phrases,
+    named_boxes,
+    overlap,
+    pairs_within,
+    rank_among_all,
+    rank_within,
+    scores_of,
+)
+from pipeline.metrics.retrieval import Bootstrap
+from pipeline.models.neural.hmlstm import match
+
+IMAGES, KINDS = 30, 12
+
+
+def unit(rng: np.random.Generator, n: int, dim: int = 8) -> np.ndarray:
+    x = rng.standard_normal((n, dim)).astype(np.float32)
+    return x / np.linalg.norm(x, axis=1, keepdims=True)
+
+
+def test_labels_name_phrases_by_head_or_words_in_their_own_image() -> None:
+    texts, heads = ["a red dog", "two hounds", "two dogs", "a big cat"], ["dog", "hounds", "dogs", "cat"]
+    names = {"dog": frozenset({"dog", "hounds"}), "17": frozenset({"a big cat", "cats"})}
+    labels, box_images = ["dog", "17", "dogs", "dog"], np.array([3, 4, 4, 5])
+    found = named_boxes(texts, heads, np.array([3, 3, 4, 4]), labels, box_images, names)
+    assert found.tolist() == [[0, 0], [1, 0], [2, 2], [3, 1]]
+    assert named_boxes(["a dog"], ["dog"], np.array([9]), labels, box_images, names).shape == (0, 2)
+
+
+def test_pairs_within_images_and_which_are_right() -> None:
+    rng = np.random.default_rng(0)
+    images, region_images = np.array([2, 2, 5, 7, 9]), np.array([2, 2, 2, 5, 6, 9, 9])
+    pairs = pairs_within(images, region_images)
+    assert pairs.tolist() == [[i, j] for i in range(5) for j in range(7) if images[i] == region_images[j]]
+    corners = rng.uniform(0, 10, (2, 11, 2))
+    boxes = np.concatenate([corners.min(axis=0), corners.max(axis=0)], axis=1)
+    boxes, gold = boxes[:7], boxes[7:]
+    named = np.array([[0, 0], [0, 1], [2, 2], [3, 3], [4, 1]])
+    right = judge_pairs(pairs, boxes, named, gold, 0.05)
+    assert 0 < right.sum() < len(right)
+    for (phrase, region), judged in zip(pairs, right, strict=True):
+        own = [overlap(boxes[[region]], gold[[g]])[0] for p, g in named if p == phrase]
+        assert judged == (max(own, default=0) >= 0.05)
+
+
+def test_ranks_are_those_of_loops() -> None:
+    rng = np.random.default_rng(1)
+    a, b = unit(rng, 300), unit(rng, 90)
+    scores = a.astype(float) @ b.T
+    together = np.unique(rng.integers(0, [290, 90], (500, 2)), axis=0)
+    ranks = rank_among_all(a, b, together)
+    right = np.zeros((300, 90), bool)
+    right[tuple(together.T)] = True
+    for i in range(300):
+        wrong = scores[i][~right[i]]
+        assert ranks[i] == (1 + (wrong >= scores[i][right[i]].max()).sum() if right[i].any() else 0)
+    pairs = np.unique(rng.integers(0, [300, 90], (2000, 2)), axis=0)
+    chosen = rng.random(len(pairs)) < 0.3
+    near = rank_within(scores_of(pairs, a, b), chosen, pairs[:, 1], 90)
+    for j in range(90):
+        own = pairs[:, 1] == j
+        values = scores[pairs[:, 0], j]
+        best = values[own & chosen].max(initial=-np.inf)
+        assert near[j] == (1 + (values[own & ~chosen] >= best).sum() if (own & chosen).any() else 0)
+
+
+def test_ties_count_against_the_model() -> None:
+    a, b = np.ones((2, 3), np.float32), np.ones((5, 3), np.float32)
+    assert rank_among_all(a, b, np.array([[0, 0], [0, 1], [1, 4]])).tolist() == [4, 5]
+    scores = scores_of(np.array([[0, 0], [0, 1], [0, 2]]), a, b)
+    assert rank_within(scores, np.array([False, True, False]), np.zeros(3, int), 2).tolist() == [3, 0]
+
+
+def test_best_regions_are_those_of_training() -> None:
+    rng = np.random.default_rng(2)
+    offsets, images = np.array([0, 4, 6, 13]), np.array([0, 2, 1, 0, 2])
+    phrases, regions = unit(rng, 5), unit(rng, 13)
+    chosen, confidence = match(torch.from_numpy(phrases), images, torch.from_numpy(regions), offsets)
+    parts = np.setdiff1d(np.arange(13), offsets[:-1])
+    owners = np.repeat(np.arange(3), np.diff(offsets))
+    best, similarity = best_within(images, phrases, owners[parts], regions[parts])
+    np.testing.assert_array_equal(parts[best] - offsets[:-1][images], chosen)
+    np.testing.assert_allclose(similarity, confidence, atol=1e-6)
+    assert best_within(np.array([8]), phrases[:1], owners[parts], regions[parts])[0].tolist() == [-1]
+
+
+def make_world(seed: int) -> tuple[PhraseSet, RegionSet, Gold]:
+    """Every image shows three of the kinds in boxes of their own, which are regions, and says so, twice each."""
+    rng = np.random.default_rng(seed)
+    shown = np.stack([rng.permutation(KINDS)[:3] for _ in range(IMAGES)])
+    looks, images = unit(rng, KINDS, 16), np.repeat(np.arange(IMAGES), 3)
+    corners = np.tile([[0, 0], [20, 0], [0, 20]], (IMAGES, 1))
+    boxes = np.concatenate([corners, corners + 10], axis=1).astype(np.float32)
+    heads = [f"kind{kind}" for kind in np.repeat(shown, 2, axis=1).ravel()]
+    phrases = PhraseSet(
+        [f"a {head}" for head in heads], heads, np.repeat(np.arange(IMAGES), 6), looks[np.repeat(shown, 2)]
+    )
+    gold = Gold(images, boxes, [f"kind{kind}" for kind in shown.ravel()], {})
+    return phrases, RegionSet(images, boxes, looks[shown.ravel()]), gold
+
+
+def test_phrases_without_a_right_region_are_wrong_and_a_world_without_names_is_refused() -> None:
+    phrases, regions, gold = make_world(2)
+    away = replace(gold, boxes=gold.boxes + np.where(gold.images < 10, 1000, 0)[:, None])
+    found, ranks = measure_phrases(phrases, regions, away, 0.5, Bootstrap(0, 0))
+    assert len(ranks["phrase_to_region.image"]) == 120  # what has no right region has no rank
+    assert found["n_without_right_region"] == 60
+    assert found["correspondence"]["right"] == pytest.approx(200 / 3)
+    with pytest.raises(UsageError, match=r"correct phrases\.names"):
+        measure_phrases(phrases, regions, replace(gold, labels=["thing"] * 90), 0.5, Bootstrap(0, 0))

@@ -1,0 +1,125 @@
+"""Embeddings by id: of one vector each, in parts that another process reads, and of several."""
+
+from dataclasses import replace
+from pathlib import Path
+
+import numpy as np
+import pytest
+from made_up import make_run
+
+from pipeline.multivectors import MultiVectors, ScoreRule
+from pipeline.storage.embeddings import Embeddings, write_embeddings
+from pipeline.storage.features import RegionRows
+from pipeline.storage.manifest import Manifest
+from pipeline.storage.pairs import split_ids
+from pipeline.storage.shards import EMBEDDINGS, REGIONS, Shard, shard_path, write_shard
+
+COUNT = 25
+
+
+@pytest.fixture(scope="module")
+def manifest(tmp_path_factory: pytest.TempPathFactory) -> Manifest:
+    return Manifest(make_run(tmp_path_factory.mktemp("run"), images=COUNT) / "manifest")
+
+
+def regions_of(image: int, dim: int) -> np.ndarray:
+    """1 + image % 4 regions, whose numbers say which they are."""
+    return np.arange(1 + image % 4)[:, None] + 10 * image + np.linspace(0, 0.5, dim)
+
+
+def write_regions(folder: Path, manifest: Manifest, dim: int, shift: float = 0) -> None:
+    for number in range(manifest.n_shards):
+        rows = manifest.shard(number)
+        ids = range(rows.first_image, rows.last_image)
+        features = np.concatenate([regions_of(i, dim) for i in ids]).astype(np.float16)
+        offsets = np.cumsum([0, *(1 + i % 4 for i in ids)])
+        arrays = {
+            "features": features, "boxes": np.full((len(features), 4), shift, np.float32),
+            "scores": np.ones(len(features), np.float32), "offsets": offsets, "image_id": np.array(ids),
+        }  # fmt: skip
+        write_shard(folder / f"shard-{number:05d}.h5", REGIONS, arrays, rows=len(ids))
+
+
+def test_regions_come_in_the_order_asked_with_encoders_side_by_side(manifest: Manifest, tmp_path: Path) -> None:
+    folders = {"one": tmp_path / "one", "two": tmp_path / "two"}
+    for (_, folder), dim in zip(folders.items(), (3, 2), strict=True):
+        write_regions(folder, manifest, dim)
+    image_id = np.array([1, 2, 5, 11, 20, 24])
+    rows = RegionRows(manifest, folders, image_id)
+    assert len(rows) == 6 and rows.dims == (3, 2)
+    chosen = np.array([4, 0, 3, 0])
+    block = rows.packed(chosen)
+    expected = np.concatenate([np.hstack([regions_of(i, 3), regions_of(i, 2)]) for i in image_id[chosen]])
+    np.testing.assert_allclose(block.features, expected, atol=0.2)
+    assert block.features.dtype == np.float32 and block.offsets.tolist() == [0, 1, 3, 7, 9]
+
+
+def make_sets(ids: np.ndarray, seed: int, wholes: bool) -> MultiVectors:
+    rng = np.random.default_rng(seed)
+    offsets = np.cumsum([0, *(1 + ids % 3)])
+    whole = rng.random((len(ids), 3)).astype(np.float32) if wholes else None
+    return MultiVectors(rng.random((offsets[-1], 4)).astype(np.float32), offsets, whole)
+
+
+@pytest.mark.parametrize("wholes", [False, True])
+def test_sets_come_back_by_id(manifest: Manifest, tmp_path: Path, wholes: bool) -> None:
+    written = []
+    for number in range(manifest.n_shards):
+        rows = manifest.shard(number)
+        ids = {
+            "images": np.arange(rows.first_image, rows.last_image),
+            "sentences": np.arange(rows.first_sentence, rows.last_sentence),
+        }
+        sides = {name: make_sets(own, 7 * number + len(name), wholes) for name, own in ids.items()}
+        boxes = np.repeat(np.arange(len(sides["images"].vectors))[:, None], 4, axis=1)
+        sides["images"] = replace(sides["images"], boxes=boxes)
+        details = {"model": "row", "registered": "dvsa", "metric": "inner_product", "made_of": "m"}
+        path, rule = tmp_path / f"shard-{number:05d}.h5", ScoreRule("words", float(wholes))
+        write_embeddings(path, sides, ids, details, rule)
+        written.append((ids, sides, boxes))
+    fragments = Embeddings(manifest, tmp_path)
+    assert fragments.multi_vector and fragments.name == "row" and fragments.score["sum"] == "words"
+    for name in ("images", "sentences"):
+        chosen = np.array([0, 3, 11, 12, 24])
+        found = fragments.read(name, chosen)
+        for k, wanted in enumerate(chosen):
+            ids, sides, boxes = next(each for each in written if wanted in each[0][name])
+            row = int(wanted - ids[name][0])
+            part = slice(found.offsets[k], found.offsets[k + 1])
+            expected = slice(sides[name].offsets[row], sides[name].offsets[row + 1])
+            np.testing.assert_array_equal(found.vectors[part], sides[name].vectors[expected])
+            if name == "images":
+                np.testing.assert_array_equal(found.boxes[part], boxes[expected])
+            if wholes:
+                np.testing.assert_array_equal(found.globals[k], sides[name].globals[row])
+        assert (found.globals is None) != wholes and (found.boxes is None) == (name == "sentences")
+    assert len(fragments.read("images", np.zeros(0, np.int64)).vectors) == 0
+
+
+@pytest.fixture(scope="module")
+def run(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """47 images in shards of ten, every third of which is of the split test."""
+    return make_run(tmp_path_factory.mktemp("run"), images=47)
+
+
+@pytest.mark.parametrize("splits", [["train"], ["train", "test"], ["dev"]])
+@pytest.mark.parametrize("modality", ["images", "sentences"])
+@pytest.mark.parametrize("rows", [1, 7, 1000])
+def test_their_vectors_are_those_of_the_shards(run: Path, splits: list[str], modality: str, rows: int) -> None:
+    embeddings = Embeddings(Manifest(run / "manifest"), run / "embeddings/ncca")
+    every = np.concatenate([Shard(shard_path(embeddings.folder, n), EMBEDDINGS)[modality] for n in range(5)])
+    of_test = np.arange(47) % 3 == 2
+    wanted = np.flatnonzero(np.where(of_test, "test" in splits, "train" in splits))
+    if modality == "sentences":  # two an image
+        wanted = np.stack([2 * wanted, 2 * wanted + 1], axis=1).ravel()
+
+    ids = split_ids(embeddings.manifest, splits)[modality]
+    parts = embeddings.parts_of(modality, ids, rows)
+    assert ids[:].tolist() == wanted.tolist() and [part.first for part in parts] == [*range(0, len(wanted), rows)]
+    for own in (parts, embeddings.parts_of(modality, wanted, rows)):
+        for part in own:
+            expected = every[wanted[part.first : part.first + rows]]
+            np.testing.assert_array_equal(np.concatenate(list(part.blocks())), expected)
+            chosen = np.arange(0, part.count, 3)
+            np.testing.assert_array_equal(part.take(chosen), expected[chosen])
+            assert part.count == len(expected)

@@ -1,0 +1,239 @@
+"""Files: written whole or not at all, read only if they are whole files, and by names that lead nowhere else."""
+
+import os
+import re
+import socket
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from pipeline.errors import IntegrityError, JointspaceError
+from pipeline.storage import batch
+from pipeline.storage.batch import FileBatch, sweep
+from pipeline.storage.commit import commit_path, open_commit, publish, read_verified
+from pipeline.storage.files import inside, open_regular, read_bytes, walk
+from pipeline.storage.json_files import publish_json, read_json
+
+
+def put(path: Path, data: bytes = b"some bytes") -> None:
+    publish(path, data, kind="thing", rows=1, details={"a": 1})
+
+
+def test_what_is_published_is_read_back(tmp_path: Path) -> None:
+    put(tmp_path / "deep" / "x.bin")
+    data, sidecar = read_verified(tmp_path / "deep" / "x.bin", "thing")
+    assert data == b"some bytes" and sidecar.bytes == 10 and sidecar.details == {"a": 1}
+    assert {path.name for path in (tmp_path / "deep").iterdir()} == {"x.bin", "x.bin.json"}
+
+
+def test_sidecar_of_safetensors_takes_its_stem() -> None:
+    assert commit_path(Path("m/model.safetensors")) == Path("m/model.json")
+
+
+@pytest.mark.parametrize("damage", ["truncate", "flip", "empty", "gone", "other kind", "no sidecar", "bad sidecar"])
+def test_damage_is_refused_by_name(tmp_path: Path, damage: str) -> None:
+    path = tmp_path / "x.bin"
+    put(path, bytes(range(200)))
+    data = path.read_bytes()
+    if damage == "truncate":
+        path.write_bytes(data[:-1])
+    elif damage == "flip":
+        path.write_bytes(data[:50] + bytes([data[50] ^ 1]) + data[51:])
+    elif damage == "empty":
+        path.write_bytes(b"")
+    elif damage == "gone":
+        path.unlink()
+    elif damage == "no sidecar":
+        commit_path(path).unlink()
+    elif damage == "bad sidecar":
+        commit_path(path).write_text('{"kind": "thing"')
+    kind = "else" if damage == "other kind" else "thing"
+    with pytest.raises(IntegrityError, match="x.bin"):
+        open_commit(path, kind)
+
+
+@pytest.mark.parametrize("change", ["size", "time"])
+def test_a_file_that_is_replaced_within_a_process_is_checked_again(tmp_path: Path, change: str) -> None:
+    path = tmp_path / "numbers.bin"
+    put(path, b"right")
+    open_commit(path, "thing")
+    before = path.stat()
+    path.write_bytes(b"wrong" if change == "time" else b"wrong as well")
+    moved = before.st_mtime_ns + (change == "time") * 10**9
+    os.utime(path, ns=(moved, moved))
+    with pytest.raises(IntegrityError, match=r"numbers\.bin"):
+        open_commit(path, "thing")
+
+
+@pytest.mark.skipif(os.name != "posix" or os.geteuid() != 0, reason="mounting a small tmpfs needs root")
+@pytest.mark.parametrize("shortfall", [40, 5000])
+def test_a_full_disk_is_reported_and_leaves_nothing(tmp_path: Path, shortfall: int) -> None:
+    size = 1 << 20
+    if subprocess.run(["mount", "-t", "tmpfs", "-o", f"size={size}", "tmpfs", tmp_path]).returncode:
+        pytest.skip("this machine does not allow mounting a tmpfs")
+    try:
+        put(tmp_path / "old.bin")
+        free = os.statvfs(tmp_path).f_bavail * os.statvfs(tmp_path).f_bsize
+        with pytest.raises(JointspaceError, match="big.bin.*make room"):
+            put(tmp_path / "big.bin", b"x" * (free + shortfall))
+        assert {item.name for item in tmp_path.iterdir()} == {"old.bin", "old.bin.json"}
+        assert read_verified(tmp_path / "old.bin", "thing")[0] == b"some bytes"
+    finally:
+        subprocess.run(["umount", tmp_path], check=True)
+
+
+KILLED = """
+import os, signal, sys
+from pathlib import Path
+from pipeline.storage import batch, commit
+step, path = int(sys.argv[1]), Path(sys.argv[2])
+count = 0
+def counted(function):
+    def call(*args, **kwargs):
+        global count
+        if count == step:
+            os.kill(os.getpid(), signal.SIGKILL)
+        count += 1
+        return function(*args, **kwargs)
+    return call
+for name in ("fsync", "replace", "open"):
+    setattr(batch.os, name, counted(getattr(os, name)))
+commit.publish(path, b"second" * 1000, kind="thing", rows=1, details={"a": 2})
+print("finished")
+"""
+
+
+def test_kill_at_every_step_leaves_old_new_or_nothing_committed(tmp_path: Path) -> None:
+    outcomes = set()
+    for step in range(20):
+        path = tmp_path / str(step) / "x.bin"
+        put(path, b"first")
+        result = subprocess.run([sys.executable, "-c", KILLED, str(step), str(path)], capture_output=True, text=True)
+        if "finished" in result.stdout:
+            assert open_commit(path, "thing").details == {"a": 2}
+            break
+        if commit_path(path).exists():
+            outcomes.add(open_commit(path, "thing").details["a"])
+        else:
+            outcomes.add("uncommitted")
+        sweep(path.parent)
+        assert not list(path.parent.glob(".*.tmp.*"))
+    else:
+        pytest.fail("the writer never finished")
+    assert outcomes == {1, "uncommitted", 2}
+
+
+@pytest.mark.parametrize("value", [{"n": 1, "text": "Ünïcode"}, [{"n": 1}, {"n": 2}]])
+def test_a_changed_json_file_is_refused(tmp_path: Path, value: object) -> None:
+    path = tmp_path / "value.json"
+    parts = value if isinstance(value, list) else []
+    for number, part in enumerate(parts):
+        publish_json(tmp_path / f"{number}.json", part)
+    publish_json(path, [read_json(tmp_path / f"{number}.json") for number in range(len(parts))] or value)
+    read_json(path)
+    path.write_text(path.read_text().replace('"n": 1', '"n": 3'))
+    with pytest.raises(IntegrityError, match="value.json is damaged or was edited"):
+        read_json(path)
+
+
+def test_the_next_writer_sweeps_what_a_dead_one_left(tmp_path: Path) -> None:
+    for name in (".x.bin.tmp.999999999", ".y.bin.tmp.999999999", f".x.bin.tmp.{os.getppid()}"):
+        (tmp_path / name).write_text("half")
+    put(tmp_path / "x.bin")
+    left = {path.name for path in tmp_path.iterdir()}
+    assert left == {"x.bin", "x.bin.json", ".y.bin.tmp.999999999", f".x.bin.tmp.{os.getppid()}"}
+
+
+def test_nothing_is_written_through_a_link(tmp_path: Path) -> None:
+    (tmp_path / "precious").write_text("precious")
+    (tmp_path / f".x.bin.tmp.{os.getpid()}").symlink_to(tmp_path / "precious")
+    with pytest.raises(JointspaceError, match="cannot write .*x.bin"):
+        put(tmp_path / "x.bin")
+    assert (tmp_path / "precious").read_text() == "precious"
+
+
+def test_only_own_names_are_removed_from_a_folder(tmp_path: Path) -> None:
+    folder = tmp_path / "parts"
+    put(folder / "0000000.h5")
+    for name in ("0000001.h5.bak", "x.h5", "00000000.h5"):
+        (folder / name).write_text("precious")
+    (folder / "0000002.h5").symlink_to(folder / "x.h5")
+    (tmp_path / "link").symlink_to(folder)
+    names = re.compile(r"\d{7}\.h5(\.json)?")
+    batch.remove_own(tmp_path / "link", names)
+    assert (folder / "0000000.h5").exists()
+    batch.remove_own(folder, names)
+    assert {path.name for path in folder.iterdir()} == {"0000001.h5.bak", "x.h5", "00000000.h5", "0000002.h5"}
+    put(tmp_path / "all/0000000.h5")
+    batch.remove_own(tmp_path / "all", names)
+    assert not (tmp_path / "all").exists()
+
+
+def bind(path: Path) -> None:
+    with socket.socket(socket.AF_UNIX) as listener:
+        os.chdir(path.parent)  # the name of a socket is short
+        listener.bind(path.name)
+
+
+ODD = {
+    "a folder": (Path.mkdir, "it is a folder, not a file"),
+    "a pipe": (os.mkfifo, "it is a pipe, not a file"),
+    "a socket": (bind, "cannot read"),
+    "a device": (lambda path: path.symlink_to("/dev/zero"), "it is a device, not a file"),
+    "a circle": (lambda path: path.symlink_to(path), "links lead in a circle"),
+    "nothing": (lambda path: None, "does not exist; run the stage that makes it"),
+    "a link to nothing": (lambda path: path.symlink_to("nowhere"), "does not exist"),
+}
+
+
+@pytest.mark.parametrize("odd", ODD)
+def test_what_is_no_file_is_refused_at_once(odd: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    make, said = ODD[odd]
+    make(tmp_path / "x")
+    with pytest.raises(IntegrityError, match=f"{tmp_path}/x.*{said}|{said}.*"):
+        read_bytes(tmp_path / "x")
+    with pytest.raises(OSError):
+        open_regular(tmp_path / "x")
+
+
+def test_a_walk_names_everything_that_is_no_folder_and_follows_nothing(tmp_path: Path) -> None:
+    for name in ("b/c/d", "a", ".hidden/x"):
+        (tmp_path / name).parent.mkdir(parents=True, exist_ok=True)
+        (tmp_path / name).write_text("")
+    (tmp_path / "b/up").symlink_to(tmp_path)
+    os.mkfifo(tmp_path / "b/pipe")
+    found = [path.relative_to(tmp_path).as_posix() for path, _ in walk(tmp_path)]
+    assert found == ["a", ".hidden/x", "b/pipe", "b/up", "b/c/d"]
+
+
+def test_a_folder_in_the_place_of_what_is_written_is_one_sentence(tmp_path: Path) -> None:
+    (tmp_path / "x.json").mkdir()
+    batch = FileBatch()
+    batch.add(tmp_path / "x", b"1")
+    batch.add(tmp_path / "x.json", b"2", commit=True)
+    with pytest.raises(JointspaceError, match=r"cannot write .*x\.json \(Is a directory\); move away what is there"):
+        batch.publish()
+    assert [path.name for path in tmp_path.iterdir()] == ["x.json"]
+
+
+WRONG = [
+    "", "/etc/passwd", "..", "../x", "a/../x", "a//b", "a/", "./a", "a/./b", "a\\b", "..\\x", "C:x", "c:/x", "a\0b",
+    None, 3, ["a"], {"a": 1}, "\ud800", "x" * 300,
+]  # fmt: skip
+
+
+@pytest.mark.parametrize("name", WRONG, ids=repr)
+def test_any_other_is_refused_by_the_files_name(name: object, tmp_path: Path) -> None:
+    with pytest.raises(IntegrityError, match=r"^the/card\.json names .{1,400}; get it anew$"):
+        inside(tmp_path, name, Path("the/card.json"))
+
+
+@pytest.mark.parametrize("link", ["k", "k/l", "k/l/file"])
+def test_no_part_of_it_may_be_a_link(link: str, tmp_path: Path) -> None:
+    (tmp_path / link).parent.mkdir(parents=True, exist_ok=True)
+    (tmp_path / link).symlink_to(tmp_path)  # which does not even lead out
+    with pytest.raises(IntegrityError, match=f"card names 'k/l/file', but .*/{link} is a link"):
+        inside(tmp_path, "k/l/file", "card")

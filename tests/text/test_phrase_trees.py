@@ -1,0 +1,153 @@
+"""Brackets there and back, spans against nltk's, and what is refused."""
+
+import zipfile
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import numpy as np
+import pytest
+
+from pipeline.errors import InputError
+from pipeline.text.conversions import NounPhrase, list_noun_phrases
+from pipeline.text.phrase_trees import PhraseTree, read_brackets, right_branching
+
+if TYPE_CHECKING:
+    from nltk import Tree  # whose import takes a second, which only these tests need
+
+TREE = "(S (NP (DT a) (NN dog)) (VP (VBZ runs) (ADVP (RB away))) (. .))"
+
+
+def read(text: str) -> PhraseTree:
+    ((_, tree),) = read_brackets(text.split("\n"), "f")
+    return tree
+
+
+def spans_of(tree: "Tree") -> list[tuple[str, int, int]]:
+    """Spans of an nltk tree's phrases."""
+    spans = []
+    for place in tree.treepositions():
+        node = tree[place]
+        if not isinstance(node, str) and node.height() > 2:
+            before = [leaf for leaf in tree.treepositions("leaves") if leaf < place]
+            spans.append((node.label(), len(before), len(before) + len(node.leaves())))
+    return spans
+
+
+def test_leaves_come_first_and_phrases_after_what_is_in_them() -> None:
+    tree = read(TREE)
+    assert tree.words == ("a", "dog", "runs", "away", ".")
+    assert tree.labels == ("DT", "NN", "VBZ", "RB", ".", "NP", "ADVP", "VP", "S")
+    assert tree.parents == (5, 5, 7, 6, 8, 8, 7, 8, -1)
+    assert tree.to_brackets() == TREE
+    (expected,) = _nltk_trees(TREE)
+    assert sorted(tree.spans()) == sorted(spans_of(expected))
+
+
+def test_the_treebanks_own_form_is_read() -> None:
+    text = """
+( (S (NP-SBJ-1 (-NONE- *) )
+    (VP=2 (VB see)
+      (NP (-LRB- -LRB-) (NN him\\/her) (-RRB- -RRB-) )) ))
+"""
+    assert read(text).to_brackets() == "(S (VP (VB see) (NP (-LRB- -LRB-) (NN him/her) (-RRB- -RRB-))))"
+    assert read(text).words == ("see", "(", "him/her", ")")
+
+
+def test_ten_thousand_brackets_within_each_other() -> None:
+    deep = "(S " * 10_000 + "(NN x)" + ")" * 10_000
+    assert read(deep).to_brackets() == deep
+    with pytest.raises(InputError, match="f, line 1: 1 brackets are never closed"):
+        read(deep[:-1])
+
+
+@pytest.mark.parametrize(
+    ("text", "line"),
+    [
+        ("\n(S (NN a)", 2),
+        ("(S (NN a)))", 1),
+        ("(S (NP))", 1),
+        ("()", 1),
+        ("(S (NN a b c))", 1),
+        ("(S\n(NN a) b)", 2),
+        ("(S (NN a (X b)))", 1),
+        ("dogs run", 1),
+    ],
+)
+def test_bad_brackets_are_named(text: str, line: int) -> None:
+    with pytest.raises(InputError, match=f"^f, line {line}: "):
+        list(read_brackets(text.split("\n"), "f"))
+
+
+@pytest.mark.parametrize("n", range(6))
+def test_right_branching(n: int) -> None:
+    words = [f"w{k}" for k in range(n)]
+    tree = right_branching(words)
+    assert tree.words == tuple(words) and len(tree) == max(2 * n - 1, 0)
+    assert {span[1:] for span in tree.spans()} == {(k, n) for k in range(n - 1)}
+    if n:
+        assert read(tree.to_brackets()) == tree
+
+
+def test_the_penn_sample_is_read_as_nltk_reads_it(real_data: Path) -> None:
+    count = 0
+    with zipfile.ZipFile(real_data / "treebanks/ptb_sample.zip") as archive:
+        for name in sorted(archive.namelist()):
+            if name.endswith(".mrg"):
+                for _, tree in read_brackets(archive.read(name).decode().split("\n"), name):
+                    assert read(tree.to_brackets()) == tree
+                    count += 1
+        name = "treebank/combined/wsj_0003.mrg"
+        text = archive.read(name).decode()
+    assert count == 3914
+    for (_, ours), theirs in zip(read_brackets(text.split("\n"), name), _nltk_trees(text), strict=True):
+        assert list(ours.words) == [word for word, tag in theirs.pos() if tag != "-NONE-"]
+
+
+def _nltk_trees(text: str) -> list["Tree"]:
+    from nltk import Tree
+
+    return list(Tree.fromstring(f"(ALL {text})", remove_empty_top_bracketing=True))
+
+
+def test_heads_are_the_nouns_that_phrases_are_about() -> None:
+    men = "(NP (NP (CD two) (NNS men)) (PP (IN in) (NP (JJ blue) (NNS shirts))))"
+    animals = "(NP (NP (DT a) (NN dog)) (CC and) (NP (DT a) (NN cat)))"
+    text = f"(S {men} (VP (VBP see) {animals}))"
+    assert list_noun_phrases(read(text)) == [
+        NounPhrase("two men", "men"),
+        NounPhrase("blue shirts", "shirts"),
+        NounPhrase("two men in blue shirts", "men"),
+        NounPhrase("a dog", "dog"),
+        NounPhrase("a cat", "cat"),
+        NounPhrase("a dog and a cat", "dog"),
+    ]
+    assert list_noun_phrases(read("(NP (DT a) (NN dog))")) == []
+
+
+LEAVES = (("DT", "a"), ("NN", "dog"), (".", "."), (",", ","), ("PUNCT", "-"), ("?", "?"), ("SYM", "$"))
+
+
+def grow(rng: np.random.Generator, depth: int) -> str:
+    """A random phrase in brackets."""
+    parts = [grow(rng, depth - 1) if depth and rng.random() < 0.5 else leaf(rng) for _ in range(rng.integers(1, 4))]
+    return f"({rng.choice(['NP', 'S', 'ROOT', 'PP'])} {' '.join(parts)})"
+
+
+def leaf(rng: np.random.Generator) -> str:
+    return "({} {})".format(*LEAVES[rng.integers(len(LEAVES))])
+
+
+def test_the_others_are_all_noun_phrases_that_lack_a_word() -> None:
+    """Against nltk's nodes and their leaves."""
+    from nltk import Tree
+
+    rng, several = np.random.default_rng(0), 0
+    for _ in range(400):
+        text = grow(rng, 4)
+        tree = Tree.fromstring(text)
+        spoken = {"DT", "NN", "SYM"} & {tag for _, tag in tree.pos()} or {tag for tag, _ in LEAVES}
+        counts = [(node, sum(tag in spoken for _, tag in node.pos())) for node in tree.subtrees()]
+        expected = [" ".join(node.leaves()) for node, n in counts if node.label() == "NP" and n < counts[0][1]]
+        assert sorted(phrase.text for phrase in list_noun_phrases(read(text))) == sorted(expected)
+        several += len(expected) > 1
+    assert several > 50
