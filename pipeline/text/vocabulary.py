@@ -135,18 +135,16 @@ def learn_vocabulary(
 ) -> Vocabulary:
     """The `size` most common terms that at least `min_count` of the sentences contain whose terms `count` counts: their
     words first, by which lemmas are chosen if the sentences are English. Raises InputError if there are none."""
-    from pipeline.text.counting import all_counts, most_common
-
     plain = replace(settings, lemmatise=False, max_ngram=1, max_characters=1)
     counts = count(plain)
-    words = all_counts(counts)
+    words = counts.all()
     settings = replace(settings, english=is_english(words))
     if settings.finds_lemmas:
         settings = replace(settings, lemmas=choose_lemmas(words, settings.stop_words, min_count))
     if settings.finds_lemmas or settings.max_ngram > 1 or settings.max_characters > 1:
         counts = count(settings)
 
-    common = most_common(counts, size, min_count)
+    common = counts.most_common(size, min_count)
     if not common:
         raise InputError(f"no term occurs in {min_count} of the {counts.n} training sentences; lower text.min_count")
     terms, frequencies = zip(*common, strict=True)
