@@ -7,13 +7,14 @@ lost worker held is computed again elsewhere, from the same items. And no worker
 before. One process alone holds three results: the sum so far, that of the run, and the next one.
 """
 
+import importlib
 from collections.abc import Callable, Iterable, Iterator
+from contextlib import contextmanager
 from functools import reduce
 from itertools import islice
 from typing import Any, TypeVar
 
 from pipeline import runtime
-from pipeline.clusters import connect, import_extra
 from pipeline.errors import UsageError
 
 Item = TypeVar("Item")
@@ -22,6 +23,8 @@ Result = TypeVar("Result")
 LOCAL, THREADS = "local", "threads"
 RUNS = 8
 """At most so many sums are taken independently of each other."""
+CONNECT_SECONDS = 10
+"""Within which a Dask scheduler must answer."""
 
 
 def map_reduce(
@@ -78,3 +81,26 @@ def _in_order(results: Iterator, count: int, combine: Callable) -> Any:
     length = -(-count // RUNS)
     runs = (reduce(combine, islice(results, length)) for _ in range(0, count, length))
     return reduce(combine, runs)
+
+
+@contextmanager
+def connect(cluster: Any, name: str) -> Iterator[Any]:
+    """A client of `cluster`, an address or one of Dask's clusters, which `name` names in the message.
+
+    Raises UsageError where none answers.
+    """
+    distributed = import_extra("distributed", "cluster")
+    try:
+        client = distributed.Client(cluster, timeout=CONNECT_SECONDS, set_as_default=False)
+    except (OSError, TimeoutError, ValueError) as error:
+        raise UsageError(f"no Dask scheduler answers at {name}; start one with `dask scheduler`") from error
+    with client:
+        yield client
+
+
+def import_extra(module: str, extra: str) -> Any:
+    """`module`, which comes with jointspace[extra]. Raises UsageError where it is not installed."""
+    try:
+        return importlib.import_module(module)
+    except ImportError as error:
+        raise UsageError(f"this scheduler needs {module}: pip install 'jointspace[{extra}]'") from error

@@ -9,7 +9,6 @@ from typing import NamedTuple
 
 ROOT = Path(__file__).parents[1]
 GROUND = {
-    "clusters",
     "config",
     "device",
     "errors",

@@ -33,14 +33,6 @@ def snakemake(folder: Path, *arguments: str) -> str:
     return result.stdout + result.stderr
 
 
-def run_by(folder: Path, profile: dict, rules: str) -> None:
-    """Run a workflow of its own in `folder` by a profile of Snakemake."""
-    (folder / "Snakefile").write_text(rules)
-    (folder / "profile").mkdir()
-    (folder / "profile/config.yaml").write_text(yaml.safe_dump(profile))
-    snakemake(folder, "all", "-s", "Snakefile", "--profile", "profile")
-
-
 def test_profiles_hold_options_of_snakemake() -> None:
     help_text = subprocess.run([sys.executable, "-m", "snakemake", "--help"], capture_output=True, text=True).stdout
     known = set(re.findall(r"--([a-z-]+)", help_text))
@@ -48,10 +40,6 @@ def test_profiles_hold_options_of_snakemake() -> None:
     assert {path.parent.name for path in profiles} >= {"local", "gpu", "slurm", "kubernetes"}
     for path in profiles:
         assert yaml.safe_load(path.read_text()).keys() <= known, path
-
-
-def profile_of(name: str) -> dict:
-    return yaml.safe_load((ROOT / f"profiles/{name}/config.yaml").read_text())
 
 
 def dask_profile(name: str) -> dict:

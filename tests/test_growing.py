@@ -1,26 +1,24 @@
 """A collection that grows by a shard, and one from which images are taken down."""
 
 import json
-import os
 import re
 import shutil
-import subprocess
-import sys
 from contextlib import closing
 from pathlib import Path
 
 import numpy as np
 import pyarrow.parquet as pq
 import pytest
+import warm
 import yaml
 from PIL import Image
+from warm import ROOT
 
 from pipeline.collections.intake import Intake
 from pipeline.collections.records import DocumentRecord, ImageRecord, SentenceRecord
 from pipeline.storage.manifest import Manifest
 from pipeline.storage.shards import FEATURES, Shard
 
-ROOT = Path(__file__).parents[1]
 SHARD = 24
 CONFIG = {
     "name": "grow",
@@ -53,17 +51,12 @@ def add_images(data: Path, numbers: range) -> None:
             splits.write(f"img-{i:04d}.png\t{('train', 'train', 'dev', 'test')[i % 4]}\n")
 
 
-def snakemake(folder: Path, *arguments: str) -> str:
-    (folder / "grow.yaml").write_text(yaml.safe_dump(CONFIG | {"collection": {"takedown": TAKEDOWN.get(folder)}}))
-    command = [sys.executable, "-m", "snakemake", "-s", str(ROOT / "Snakefile"), "--cores", "2"]
-    command += [*arguments, "--configfile", "grow.yaml"]
-    environment = {**os.environ, "PYTHONPATH": str(ROOT)}
-    result = subprocess.run(command, cwd=folder, env=environment, capture_output=True, text=True, timeout=900)
+def snakemake(folder: Path, *arguments: str, takedown: str | None = None) -> str:
+    (folder / "grow.yaml").write_text(yaml.safe_dump(CONFIG | {"collection": {"takedown": takedown}}))
+    words = ["-s", ROOT / "Snakefile", "--cores", 2, *arguments, "--configfile", "grow.yaml"]
+    result = warm.snakemake(folder, *words)
     assert result.returncode == 0, result.stdout[-2000:] + result.stderr[-4000:]
     return result.stdout
-
-
-TAKEDOWN: dict[Path, str] = {}
 
 
 @pytest.fixture(scope="module")
@@ -71,7 +64,6 @@ def fitted(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A run on two shards, its vocabulary frozen."""
     folder = tmp_path_factory.mktemp("grow")
     add_images(folder / "data", range(2 * SHARD))
-    (folder / "frozen.json").write_text(json.dumps({}))
     vocabulary = {
         "settings": {"lowercase": True, "tokenizer": "words", "lemmatise": False, "stop_words": [], "max_ngram": 1},
         "normalise": True,
@@ -85,14 +77,18 @@ def fitted(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 @pytest.mark.slow
-def test_a_new_shard_recomputes_that_shard_and_the_sums(fitted: Path) -> None:
+def test_a_new_shard_is_computed_alone_and_the_sums_anew(fitted: Path) -> None:
     add_images(fitted / "data", range(2 * SHARD, 3 * SHARD))
     snakemake(fitted, "results/grow/manifest/manifest.json")
     table = snakemake(fitted, "all", "-n").partition("Job stats:")[2].partition("total")[0]
     planned = {rule: int(count) for rule, count in re.findall(r"^(\w+) +(\d+)$", table, flags=re.M)}
-    once = dict.fromkeys(("extract", "encode_sentences", "accumulate"), 1)
-    sums = {"fit": 1, "embed": 3, "evaluate": 1, "summarise": 1, "build_index": 1, "report": 1}
-    assert planned == once | sums | {"all": 1}
+    parts = dict.fromkeys(("extract", "encode_sentences", "embed"), 2)
+    sums = dict.fromkeys(("accumulate", "fit", "evaluate", "summarise", "build_index", "report", "all"), 1)
+    assert planned == parts | sums
+    old = [fitted / f"results/grow/features/untrained/shard-{number:05d}.h5" for number in range(2)]
+    times = [path.stat().st_mtime_ns for path in old]
+    snakemake(fitted, "all")
+    assert [path.stat().st_mtime_ns for path in old] == times
 
 
 @pytest.mark.slow
@@ -111,9 +107,8 @@ def test_what_is_taken_down_leaves_no_trace(fitted: Path, tmp_path: Path) -> Non
     assert {trace for trace in traces if not found(trace, run / "results")} == set()
     last = [f"img-{i:04d}.png" for i in range(SHARD, 2 * SHARD) if i % 4 or i == GONE]
     (run / "takedown.txt").write_text("# asked for by their owner\n" + "\n".join([*last, name]) + "\n")
-    TAKEDOWN[run] = "takedown.txt"
     add_images(run / "data", range(4 * SHARD, 4 * SHARD + 4))
-    snakemake(run, "all")
+    snakemake(run, "all", takedown="takedown.txt")
     counts = json.loads((run / "results/grow/manifest/manifest.json").read_text())["counts"]
     assert counts["images"]["given"] == counts["images"]["kept"]
     assert not (run / "results/grow/manifest/rejects.jsonl").read_text()

@@ -115,24 +115,24 @@ def test_a_program_without_a_main_guard_is_run_once(way: str, tmp_path: Path) ->
     assert result.stdout.splitlines() == ["once", str([abs(n) for n in range(-9, 9)]), "Local"], result.stderr
 
 
-def test_workers_end_with_their_parent(tmp_path) -> None:
-    program = tmp_path / "parent.py"
-    program.write_text(
+def start(program: str, folder: Path) -> subprocess.Popen:
+    """A program in a file of its own, which finds this module."""
+    (folder / "parent.py").write_text(program)
+    path = os.pathsep.join([os.path.dirname(__file__), os.path.dirname(os.path.dirname(__file__))])
+    return subprocess.Popen(
+        [sys.executable, str(folder / "parent.py")], env={**os.environ, "PYTHONPATH": path}, stdout=subprocess.PIPE,
+        stderr=subprocess.DEVNULL, text=True,
+    )  # fmt: skip
+
+
+def test_workers_end_with_their_parent(tmp_path: Path) -> None:
+    program = (
         "import os, signal\nfrom test_workers import process_of\nfrom pipeline.workers import isolated_map\n"
         "if __name__ == '__main__':\n"
-        "    results = isolated_map(process_of, range(1000), 1)\n"
-        "    print(next(results), flush=True)\n"
+        "    print(next(isolated_map(process_of, range(1000), 1)), flush=True)\n"
         "    os.kill(os.getpid(), signal.SIGKILL)\n"
     )
-    path = os.pathsep.join([os.path.dirname(__file__), os.path.dirname(os.path.dirname(__file__))])
-    result = subprocess.run(
-        [sys.executable, str(program)],
-        stdout=subprocess.PIPE,
-        text=True,
-        timeout=300,
-        env={**os.environ, "PYTHONPATH": path},
-    )
-    worker = int(result.stdout)
+    worker = int(start(program, tmp_path).communicate(timeout=300)[0])
     for _ in range(3000):
         if not _runs(worker):
             return
@@ -140,22 +140,14 @@ def test_workers_end_with_their_parent(tmp_path) -> None:
     pytest.fail(f"worker {worker} outlived its parent")
 
 
-def test_an_interruption_ends_what_is_under_way(tmp_path) -> None:
-    program = tmp_path / "parent.py"
-    program.write_text(
+def test_an_interruption_ends_what_is_under_way(tmp_path: Path) -> None:
+    program = (
         "import signal\nfrom test_workers import stay\nfrom pipeline.workers import isolated_map\n"
         "if __name__ == '__main__':\n"
         "    signal.signal(signal.SIGINT, signal.default_int_handler)\n"
         "    list(isolated_map(stay, range(9), 1))\n"
     )
-    path = os.pathsep.join([os.path.dirname(__file__), os.path.dirname(os.path.dirname(__file__))])
-    process = subprocess.Popen(
-        [sys.executable, str(program)],
-        stdout=subprocess.PIPE,
-        stderr=subprocess.DEVNULL,
-        text=True,
-        env={**os.environ, "PYTHONPATH": path},
-    )
+    process = start(program, tmp_path)
     try:
         worker = int(process.stdout.readline())
         process.send_signal(signal.SIGINT)

@@ -50,7 +50,9 @@ class Neighbours:
 
     def renumber(self, ids: np.ndarray) -> "Neighbours":
         """The same with `ids[row]` in place of each row that is there."""
-        return Neighbours(np.where(self.rows >= 0, ids[self.rows], -1), self.scores)
+        rows, there = self.rows.copy(), self.rows >= 0
+        rows[there] = ids[rows[there]]
+        return Neighbours(rows, self.scores)
 
 
 def search_exact(

@@ -1,25 +1,86 @@
-"""Running a stage: as a whole, or mapped over the shards of a part."""
+"""Running a stage: as a whole, or mapped over the shards of a part: in this process, on processes of this machine, on
+its GPUs, or on a Dask cluster.
 
+A worker opens the stage once and keeps it open for all shards that it is given. Every shard is committed by whoever
+made it, so whatever ends a worker costs at most the shard that it was making.
+"""
+
+import importlib
 import itertools
 import logging
+import multiprocessing
 import os
-from collections.abc import Iterator, Sequence
-from contextlib import ExitStack
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from concurrent.futures import ProcessPoolExecutor, as_completed
+from concurrent.futures.process import BrokenProcessPool
+from contextlib import ExitStack, contextmanager
+from dataclasses import dataclass
+from functools import lru_cache
+from itertools import islice
 from pathlib import Path
-from typing import Any
+from typing import Any, ClassVar
+from uuid import uuid4
 
 from pipeline import runtime
 from pipeline.device import visible_gpus
-from pipeline.errors import UsageError
+from pipeline.errors import JointspaceError, UsageError
+from pipeline.mapreduce import connect, import_extra
 from pipeline.run.layout import Shards
-from pipeline.run.mappers import ShardTask, in_process, on_cluster, on_processes
 from pipeline.run.run import Run
 from pipeline.run.stage import Names, Stage
 from pipeline.storage.commit import Provenance, describe_file, publish_record, remove_from
 from pipeline.storage.features import has_unfinished, remove_unfinished
 from pipeline.storage.locks import hold
+from pipeline.workers import CONTEXT, end_with_parent
 
 log = logging.getLogger(__name__)
+LOST_WORKERS = 3
+"""A shard is given up after so many of its workers have died."""
+AHEAD = 1024
+"""Items that a Dask scheduler knows of at a time."""
+NAMED_CLUSTERS = {
+    "local": ("distributed", "LocalCluster", "cluster"),
+    "slurm": ("dask_jobqueue", "SLURMCluster", "slurm"),
+    "kubernetes": ("dask_kubernetes.operator", "KubeCluster", "kubernetes"),
+}
+"""`scheduler` -> module and class of its cluster, and the extra that brings it."""
+
+
+@dataclass(frozen=True)
+class ShardTask:
+    """One stage on one run, in a form that can be pickled: `module` is where the stage is declared, `every` of what it
+    makes (several for a stage that makes these together), `again` whether existing shards are made anew, and `call` is
+    unique to a call of the runner, so that a worker that outlives it opens everything anew for the next."""
+
+    module: str
+    root: Path
+    every: tuple[tuple[str, ...], ...]
+    again: bool
+    call: str
+    what: ClassVar[str] = "shard"
+
+    @classmethod
+    def of(cls, stage: Stage, run: Run, every: Sequence[tuple[str, ...]], again: bool) -> "ShardTask":
+        return cls(stage.function.__module__, run.root.absolute(), tuple(every), again, uuid4().hex)
+
+    @property
+    def names(self) -> list[str]:
+        """What the stage's function is called with."""
+        return [name for names in self.every for name in names]
+
+    def key(self, number: int) -> str:
+        """What Dask calls the task of a shard; its pages show the stage and its names, which end before the call's."""
+        label = " ".join([self.module.rpartition(".")[2], *self.names]).replace("-", "_")
+        return f"{label}-{self.call}-{number}"
+
+    def __call__(self, number: int) -> int:
+        """Make one shard, unless a worker that died has committed it; returns its number."""
+        run, stage, make = _opened(self)
+        jobs = [run.job(stage, names, number) for names in self.every]
+        jobs = [job for job in jobs if self.again or not run.is_done(job)]
+        if jobs:
+            make(*jobs)
+        return number
 
 
 def make(
@@ -117,3 +178,101 @@ def _progress(task: ShardTask, made: Iterator[int], count: int) -> Iterator[int]
 
     label = " ".join([task.module.rpartition(".")[2].replace("_", "-"), *task.names])
     return tqdm(made, label, count, unit=" shards", disable=None if count > 1 else True)
+
+
+@lru_cache(maxsize=1)
+def _opened(task: ShardTask) -> tuple[Run, Stage, Callable[[Any], None]]:
+    """What a process keeps open from one shard to the next."""
+    # Dask's workers are daemons, which may start no processes; stages decode images in some, which end with this one.
+    multiprocessing.current_process().daemon = False
+    stage = importlib.import_module(task.module).STAGE
+    run = Run(task.root)
+    with runtime.without_collection():  # torch is imported here
+        return run, stage, stage.function(run, *task.names)
+
+
+def in_process(task: ShardTask, numbers: Sequence[int]) -> Iterator[int]:
+    """One after another, in this process."""
+    try:
+        yield from map(task, numbers)
+    finally:
+        _opened.cache_clear()
+
+
+def on_processes(task: ShardTask, numbers: Sequence[int], environments: Sequence[dict[str, str]]) -> Iterator[int]:
+    """On one new process for each of `environments`, whose variables it has beside those of this one.
+
+    Raises JointspaceError where a process dies; what was committed stays.
+    """
+    variables = CONTEXT.SimpleQueue()
+    for environment in environments:
+        variables.put(environment)
+    with ProcessPoolExecutor(len(environments), CONTEXT, _enter, (variables,)) as pool:
+        try:
+            for future in as_completed([pool.submit(task, number) for number in numbers]):
+                yield future.result()
+        except BrokenProcessPool as error:
+            raise JointspaceError(
+                "a worker process died; its messages above may say why; run the same command again, which resumes after"
+                " the shards that are finished"
+            ) from error
+        finally:
+            pool.shutdown(cancel_futures=True)
+
+
+def _enter(variables: Any) -> None:
+    """Start as a worker with an environment of its own."""
+    os.environ.update(variables.get())
+    end_with_parent()
+
+
+def on_cluster(task: Any, items: Iterable[Any], scheduler: str, chosen: dict[str, Any]) -> Iterator[int]:
+    """`task(item)` of each item, which `task.key(item)` names, on the workers of a Dask cluster, which see the same
+    files under the same names and have this package. Items are drawn as they are worked on.
+
+    `scheduler` is an address, or names a cluster that is started for this as `chosen`, its section, says. Raises
+    UsageError where it cannot be reached or started, JointspaceError for an item that no worker survives.
+    """
+    distributed = import_extra("distributed", "cluster")
+    with _cluster(scheduler, chosen) as cluster, connect(cluster, scheduler) as client:
+        futures = (client.submit(task, item, key=task.key(item), pure=False, retries=0) for item in items)
+        done = distributed.as_completed(islice(futures, AHEAD), loop=client.loop)
+        for future in done:
+            try:
+                yield future.result()
+                future.release()  # else Dask makes it again when the worker that made it dies
+            except distributed.scheduler.KilledWorker as error:
+                raise JointspaceError(
+                    f"{LOST_WORKERS + 1} workers died on one {task.what} ({error}); see their logs, or give them more"
+                    " memory"
+                ) from error
+            done.update(islice(futures, 1))
+
+
+@contextmanager
+def _cluster(scheduler: str, chosen: dict[str, Any]) -> Iterator[Any]:
+    """The address of a scheduler, or a cluster that ends with the block."""
+    if "://" in scheduler:
+        yield scheduler
+        return
+    module, name, extra = NAMED_CLUSTERS[scheduler]
+    dask, workers, options = import_extra("dask", "cluster"), chosen["workers"], chosen["options"]
+    threads = max(1, runtime.threads() // workers) if scheduler == "local" else 1
+    variables = dict.fromkeys(runtime.THREAD_VARIABLES, str(threads))
+    if scheduler == "local":
+        options = {"n_workers": workers, "threads_per_worker": 1, "dashboard_address": "127.0.0.1:0", **options}
+    settings = {
+        "distributed.nanny.pre-spawn-environ": variables,
+        "distributed.scheduler.allowed-failures": LOST_WORKERS,
+    }
+    with dask.config.set(settings):
+        try:
+            cluster = getattr(import_extra(module, extra), name)(**options)
+        except (OSError, ValueError, TypeError, RuntimeError) as error:
+            raise UsageError(
+                f"cannot start the scheduler {scheduler} ({error}); correct the section cluster"
+            ) from error
+        with cluster:
+            if scheduler != "local":
+                cluster.scale(workers)
+            yield cluster

@@ -3,6 +3,7 @@
 import asyncio
 from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import Executor
+from functools import partial
 from typing import Annotated, Any
 
 from fastapi import APIRouter, Depends, File, Form, Path, Query, Request, UploadFile
@@ -14,7 +15,6 @@ from pipeline.errors import InputError
 from pipeline.index.conditions import LONGEST
 from pipeline.index.search import Hit
 from pipeline.serve import answers
-from pipeline.serve.border import Limits
 from pipeline.serve.gallery import ServedGallery
 from pipeline.serve.service import Describer, Service
 
@@ -87,13 +87,40 @@ Where = Annotated[str | None, Query(description=WHERE, max_length=LONGEST)]
 Uploaded = Annotated[bytes, Depends(_photograph)]
 
 
-def _require_sentence(sentence: str, limits: Limits) -> str:
-    """`sentence`, if there is something in it, and not too much. Raises InputError."""
-    if not sentence.strip():
-        raise InputError("the sentence is empty; write some words")
-    if len(sentence) > limits.max_sentence_chars:
-        raise InputError(f"the sentence has {len(sentence)} characters; write at most {limits.max_sentence_chars}")
-    return sentence
+class Question:
+    """What all searches have in common: the model and its gallery, how many results, and the condition on them."""
+
+    def __init__(self, service: Shared, model: str, gallery: Asked, top: Top, where: Where = None) -> None:
+        self.service = service
+        self.model = model
+        self.gallery = gallery
+        self.asked = {"top": top, "where": where}
+
+    def require_words(self, *texts: str) -> None:
+        """Raises InputError where there is nothing in one of the texts, or too much."""
+        most = self.service.limits.max_sentence_chars
+        for text in texts:
+            if not text.strip():
+                raise InputError("the sentence is empty; write some words")
+            if len(text) > most:
+                raise InputError(f"the sentence has {len(text)} characters; write at most {most}")
+
+    async def find_images(
+        self, pool: Executor, words: Sequence[str], search: Callable[..., list[Hit]], *arguments: Any
+    ) -> answers.ImagesAnswer:
+        """What a `search` with these `arguments` finds in a thread of `pool`, and those of the `words` that are
+        ignored."""
+
+        def find() -> tuple[list[Hit], Mapping[str, str | None], list[str | None]]:
+            hits = search(*arguments, **self.asked)
+            captions = self.gallery.captions([hit.row["image_id"] for hit in hits])
+            return hits, self.gallery.searcher.ignored(*words), captions
+
+        (hits, ignored, captions), seconds = await self.service.run(pool, find)
+        return answers.list_images(self.model, hits, ignored, captions, seconds)
+
+
+Asking = Annotated[Question, Depends()]
 
 
 @router.get("/api/health")
@@ -143,78 +170,53 @@ async def list_models(service: Shared) -> answers.ModelsAnswer:
     )
 
 
-async def _list_images(
-    service: Service, pool: Executor, model: str, gallery: ServedGallery, words: Sequence[str],
-    search: Callable[..., list[Hit]], *arguments: Any,
-) -> answers.ImagesAnswer:  # fmt: skip
-    """What a `search` with these `arguments` finds in a thread of `pool`, and those of the `words` that are ignored."""
-
-    def find() -> tuple[list[Hit], Mapping[str, str | None], list[str | None]]:
-        hits = search(*arguments)
-        return hits, gallery.searcher.ignored(*words), gallery.captions([hit.row["image_id"] for hit in hits])
-
-    (hits, ignored, captions), seconds = await service.run(pool, find)
-    return answers.list_images(model, hits, ignored, captions, seconds)
-
-
 @router.get("/api/models/{model}/images")
-async def find_images(
-    service: Shared, model: str, gallery: Asked, top: Top, sentence: Annotated[str, Query()], where: Where = None
-) -> answers.ImagesAnswer:
+async def find_images(question: Asking, sentence: Annotated[str, Query()]) -> answers.ImagesAnswer:
     """The photographs nearest to a sentence."""
-    _require_sentence(sentence, service.limits)
-    asked = [sentence], gallery.images, sentence, top, where
-    return await _list_images(service, service.searching, model, gallery, *asked)
+    question.require_words(sentence)
+    return await question.find_images(question.service.searching, [sentence], question.gallery.images, sentence)
 
 
 @router.get("/api/models/{model}/regions")
-async def find_regions(
-    service: Shared, model: str, gallery: Asked, top: Top, snippet: Annotated[str, Query()], where: Where = None
-) -> answers.ImagesAnswer:
+async def find_regions(question: Asking, snippet: Annotated[str, Query()]) -> answers.ImagesAnswer:
     """The regions nearest to some words, at most one a photograph, of a model that compares regions with words."""
-    _require_sentence(snippet, service.limits)
-    asked = [snippet], gallery.searcher.regions, snippet, top, where
-    return await _list_images(service, service.searching, model, gallery, *asked)
+    question.require_words(snippet)
+    search = question.gallery.searcher.regions
+    return await question.find_images(question.service.searching, [snippet], search, snippet)
 
 
 @router.post("/api/models/{model}/sentences")
-async def find_sentences(
-    service: Shared, model: str, gallery: Asked, top: Top, photograph: Uploaded, where: Where = None
-) -> answers.SentencesAnswer:
+async def find_sentences(question: Asking, photograph: Uploaded) -> answers.SentencesAnswer:
     """The sentences nearest to a photograph: the file `photograph` of a form, or `image_id` and `of`."""
-    hits, seconds = await service.run(service.encoding, gallery.searcher.sentences, gallery.see(photograph), top, where)
+    gallery = question.gallery
+    search = partial(gallery.searcher.sentences, gallery.see(photograph), **question.asked)
+    hits, seconds = await question.service.run(question.service.encoding, search)
     keys = ("sentence_id", "image_id", "text")
     results = [
         answers.SentenceAnswer(rank=hit.rank, score=hit.score, **{key: hit.row[key] for key in keys}) for hit in hits
     ]
-    return answers.SentencesAnswer(model=model, seconds=seconds, results=results)
+    return answers.SentencesAnswer(model=question.model, seconds=seconds, results=results)
 
 
 @router.post("/api/models/{model}/similar")
 async def find_similar(
-    service: Shared,
-    model: str,
-    gallery: Asked,
-    top: Top,
+    question: Asking,
     photograph: Uploaded,
-    where: Where = None,
     sentence: Annotated[str | None, Form()] = None,
     weight: Annotated[float, Form(ge=0, le=1)] = 0.5,
 ) -> answers.ImagesAnswer:
     """The photographs nearest to a photograph, or to it and a sentence, which counts for `weight`."""
-    words = [] if sentence is None else [_require_sentence(sentence, service.limits)]
-    asked = words, gallery.searcher.similar, gallery.see(photograph), top, sentence, weight, where
-    return await _list_images(service, service.encoding, model, gallery, *asked)
+    words = [] if sentence is None else [sentence]
+    question.require_words(*words)
+    search = partial(question.gallery.searcher.similar, sentence=sentence, weight=weight)
+    image = question.gallery.see(photograph)
+    return await question.find_images(question.service.encoding, words, search, image)
 
 
 @router.post("/api/models/{model}/arithmetic")
 async def find_by_arithmetic(
-    service: Shared,
-    model: str,
-    gallery: Asked,
-    top: Top,
+    question: Asking,
     photograph: Uploaded,
-    where: Where = None,
     minus: Annotated[Sequence[str], Form()] = (),
     plus: Annotated[Sequence[str], Form()] = (),
 ) -> answers.ImagesAnswer:
@@ -222,10 +224,11 @@ async def find_by_arithmetic(
 
     The best of them are in the order of their distance to their mean, so that scores need not fall with rank.
     """
-    words = [_require_sentence(word, service.limits) for word in (*minus, *plus)]
-    among = service.limits.among
-    asked = words, gallery.searcher.analogy, gallery.see(photograph), minus, plus, top, among, where
-    return await _list_images(service, service.encoding, model, gallery, *asked)
+    words = [*minus, *plus]
+    question.require_words(*words)
+    search = partial(question.gallery.searcher.analogy, among=question.service.limits.among)
+    image = question.gallery.see(photograph)
+    return await question.find_images(question.service.encoding, words, search, image, minus, plus)
 
 
 @router.post("/api/generators/{generator}/descriptions")
@@ -248,11 +251,10 @@ async def describe_photograph(
 
 
 @router.get("/api/models/{model}/photographs")
-async def list_photographs(
-    service: Shared, model: str, gallery: Asked, top: Top, where: Where = None
-) -> answers.BrowseAnswer:
+async def list_photographs(question: Asking) -> answers.BrowseAnswer:
     """Some of the photographs, spread over all, to begin with; a greater `top` lists the same ones first."""
-    (count, rows), _ = await service.run(service.searching, gallery.browse, top, where)
+    service, model = question.service, question.model
+    (count, rows), _ = await service.run(service.searching, partial(question.gallery.browse, **question.asked))
     results = [answers.PhotographAnswer(**answers.describe_image(model, row, caption)) for row, caption in rows]
     return answers.BrowseAnswer(model=model, count=count, results=results)
 

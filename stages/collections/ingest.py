@@ -40,7 +40,7 @@ def ingest(run: Run, job: Job, processes: int | None = None) -> None:
     from pipeline.errors import JointspaceError
     from pipeline.images.decode import Inspection
     from pipeline.plain_files import read_lines
-    from pipeline.run.mappers import on_cluster
+    from pipeline.run.runner import on_cluster
     from pipeline.storage.inspected import InspectedImages
     from pipeline.storage.manifest import remove_rejects, write_rejects
     from pipeline.storage.manifest_writer import write_manifest

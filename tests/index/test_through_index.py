@@ -34,7 +34,7 @@ def costs(run: Path, model: str, index: dict) -> dict:
 
 
 def test_the_cost_of_approximation(run: Path) -> None:
-    index = {"sample": 1000, "recall_floor": 0.7, "candidates": ["IVF3,Flat"]}
+    index = {"recall_floor": 0.7, "candidates": ["IVF3,Flat"]}
     exact, rough = (costs(run, "ncca", index | {"exact_limit": limit}) for limit in (1000, 10))
     for direction, gallery in (("sentence_to_image", 40), ("image_to_sentence", 80)):
         assert exact[direction]["by_exact_search"] == exact[direction]["through_index"]

@@ -27,7 +27,7 @@ from pipeline.storage.embeddings import Embeddings
 from pipeline.storage.json_files import read_json, to_json
 from pipeline.storage.manifest import Manifest
 
-KINDS = [("ncca", "Flat"), ("ncca", "IVF3,Flat"), ("dvsa", "Flat"), ("dvsa", "IVF")]
+KINDS = [("ncca", "Flat", 1), ("ncca", "IVF3,Flat", 2), ("dvsa", "Flat", 2), ("dvsa", "IVF", 1)]
 GONE = (3, 79)
 ROOT = Path(__file__).parents[2]
 
@@ -45,7 +45,7 @@ def runs(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
 
 def bundle_of(run: Path, factory: str, model: str = "ncca", bundles: int = 1) -> Path:
     limit = 1000 if factory == "Flat" else 10
-    index = {"exact_limit": limit, "sample": 1000, "recall_floor": 0.7, "bundles": bundles}
+    index = {"exact_limit": limit, "recall_floor": 0.7, "bundles": bundles}
     index |= {"candidates": [factory]} if model == "ncca" else {}
     write_config(run, {"index": index})
     return build_bundle(run, model=model)
@@ -59,8 +59,7 @@ def traces(bundle: Path, vectors: list[np.ndarray], paths: list[str]) -> list[st
     return [*found, *names.intersection(paths)]
 
 
-@pytest.mark.parametrize("bundles", [1, 2])
-@pytest.mark.parametrize(("model", "factory"), KINDS)
+@pytest.mark.parametrize(("model", "factory", "bundles"), KINDS)
 def test_removed_then_added(runs: dict[str, Path], tmp_path: Path, model: str, factory: str, bundles: int) -> None:
     """What is removed leaves no trace and does not come back, what is new is one bundle more, ids keep their meaning,
     and the answers are those of all vectors compared one by one."""
