@@ -12,7 +12,7 @@ from urllib.parse import quote
 from filelock import FileLock, Timeout
 
 from pipeline.device import VISIBLE, visible_names
-from pipeline.private_folders import private_folder
+from pipeline.plain_files import private_folder
 
 log = logging.getLogger(__name__)
 _held: list[FileLock] = []

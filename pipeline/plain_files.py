@@ -6,10 +6,11 @@ import errno
 import os
 import stat
 from collections.abc import Iterator
+from contextlib import suppress
 from pathlib import Path
 from typing import BinaryIO
 
-from pipeline.errors import InputError, Refused
+from pipeline.errors import InputError, Refused, UsageError
 
 FLAGS = os.O_RDONLY | os.O_NONBLOCK | os.O_NOCTTY | os.O_CLOEXEC
 """Of a file that is opened: a pipe would be waited for, and a terminal become ours."""
@@ -123,3 +124,17 @@ def read_lines(path: Path, most_bytes: float = 1 << 30, from_pipe: bool = False)
             return [decode_text(line, path, number) for number, line in enumerate(each_line(file, path), 1)]
     except (UnopenedFile, OSError) as error:
         raise InputError(f"{path} cannot be read ({error}); put a text file there") from error
+
+
+def private_folder(folder: Path, remedy: str) -> Path:
+    """`folder`, made if it is not there. Raises UsageError, with the `remedy`, if it is a link or another user's, or
+    cannot be made."""
+    try:
+        with suppress(FileExistsError):
+            folder.mkdir(mode=0o700, parents=True)
+        status = folder.lstat()
+    except OSError as error:
+        raise UsageError(f"{folder} cannot be made ({error.strerror}); {remedy}") from error
+    if not stat.S_ISDIR(status.st_mode) or (hasattr(os, "getuid") and status.st_uid != os.getuid()):
+        raise UsageError(f"{folder} is not a folder of yours; remove it, or {remedy}")
+    return folder

@@ -20,9 +20,9 @@ GROUPS = {
 }
 """Folder of this package -> what `--help` calls its commands, in its order."""
 COMMANDS = {
-    found.name.replace("_", "-"): f"stages.{group}.{found.name}"
+    module.name.replace("_", "-"): f"stages.{group}.{module.name}"
     for group in GROUPS
-    for found in pkgutil.iter_modules([str(Path(__file__).parent / group)])
+    for module in pkgutil.iter_modules([str(Path(__file__).parent / group)])
 }
 """Command -> its module, in the order of the groups."""
 

@@ -36,8 +36,8 @@ class Commands(click.Group):
         module = COMMANDS.get(name.replace("_", "-"))
         if module is None:
             return None
-        found = importlib.import_module(module)
-        return found.command if hasattr(found, "command") else command_of(found.STAGE)
+        command = importlib.import_module(module)
+        return command.command if hasattr(command, "command") else command_of(command.STAGE)
 
     def resolve_command(
         self, ctx: click.Context, args: list[str]

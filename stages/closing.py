@@ -1,5 +1,7 @@
 """The end of a run: removing leftovers, and printing what was found."""
 
+import os
+import shlex
 import sys
 from collections.abc import Iterator, Sequence
 from contextlib import suppress
@@ -27,8 +29,8 @@ def close(run: Run, started: float) -> Iterator[str]:
 
     for path in run.root.rglob(".*.lock"):
         remove_free(path)
-    made = (run.layout.summary.path, run.layout.report.path)
-    if any(path.exists() and path.stat().st_mtime >= started for path in made):
+    results = (run.layout.summary.path, run.layout.report.path)
+    if any(path.exists() and path.stat().st_mtime >= started for path in results):
         try:
             print("\n".join(closing_lines(run.root, Path(sys.executable).with_name("jointspace"))), flush=True)
         except JointspaceError as error:
@@ -38,19 +40,16 @@ def close(run: Run, started: float) -> Iterator[str]:
 def closing_lines(run: Path, program: Path) -> list[str]:
     """The recalls of each model, the report's path, and a search with the best model, as far as the folder `run` has
     these; `program` is the command `jointspace`. Raises IntegrityError for what is damaged."""
-    import os
-    import shlex
-
     from pipeline.evaluate.summary import compare_briefly
 
-    found = results_of(run)
-    lines = compare_briefly(found["evaluations"]) if found["evaluations"] else []
-    if found["report"]:
-        lines.append(f"report: {found['report']}")
-    if found["search"]:
-        near = os.path.relpath(program)
-        command = str(program) if near.startswith("..") else near
-        lines.append(f"search: {shlex.join([command, *found['search']])}")
+    results = results_of(run)
+    lines = compare_briefly(results["evaluations"]) if results["evaluations"] else []
+    if results["report"]:
+        lines.append(f"report: {results['report']}")
+    if results["search"]:
+        nearby = os.path.relpath(program)
+        command = str(program) if nearby.startswith("..") else nearby
+        lines.append(f"search: {shlex.join([command, *results['search']])}")
     return lines
 
 
@@ -63,17 +62,16 @@ def results_of(run: Path) -> dict[str, Any]:
     from pipeline.storage.json_files import read_json
 
     summary, report = run / "evaluation" / "summary.json", run / "report" / "index.html"
-    ranked = ranking(values) if summary.exists() and (values := read_json(summary)) else []
+    evaluations = read_json(summary) if summary.exists() else []
+    ranked = ranking(evaluations) if evaluations else []
+    bundle = next((card.parent for card in sorted((run / "index").glob("*/card.json"))), run / "index")
     if ranked:
-        bundles = [run / "index" / plain(ranked[0]["model"], summary)]
-    else:
-        bundles = sorted(card.parent for card in (run / "index").glob("*/card.json"))
-    search = example_search(open_bundle(bundles[0])) if bundles and bundles[0].exists() else None
+        bundle = run / "index" / plain(ranked[0]["model"], summary)
     return {
         "run": str(run),
         "evaluations": ranked,
         "report": str(report) if report.exists() else None,
-        "search": search,
+        "search": example_search(open_bundle(bundle)) if bundle != run / "index" and bundle.exists() else None,
     }
 
 
@@ -82,42 +80,35 @@ def example_search(bundle: "Bundle") -> list[str] | None:
     known words of one, else for one of its photographs; None where it answers vectors alone. It is safe to print."""
     from pipeline.index.queries import QueryEncoder
 
-    asker, words = QueryEncoder(bundle), ["search", "--index", str(bundle.folder)]
+    encoder, command = QueryEncoder(bundle), ["search", "--index", str(bundle.folder)]
     with suppress(UsageError):
-        if sentence := _known_sentence(asker, (*_printable(bundle, "sentences", "text"), FALLBACK)):
-            return [*words, sentence]
+        if sentence := _known_sentence(encoder, [*_printable(bundle, "sentences", "text"), FALLBACK]):
+            return [*command, sentence]
     with suppress(UsageError):
-        asker.stored_encoders()
+        encoder.stored_encoders()  # imported features have none
         root = place(bundle.card["data_root"])
-        found = (root / path for path in _printable(bundle, "images", "path"))
-        if photograph := next(
-            (path for path in found if path.suffix != ".tar" and isinstance(path, Path) and path.is_file()), None
-        ):
-            return [*words, "--image", str(photograph)]
+        for photograph in (root / path for path in _printable(bundle, "images", "path")):
+            if photograph.suffix != ".tar" and isinstance(photograph, Path) and photograph.is_file():
+                return [*command, "--image", str(photograph)]
     return None
 
 
-def _known_sentence(asker: "QueryEncoder", sentences: Sequence[str]) -> str | None:
+def _known_sentence(encoder: "QueryEncoder", sentences: Sequence[str]) -> str | None:
     """The first of some sentences without an unknown word, else the longest run of known words in the first that has
     one."""
-    for whole in (True, False):
-        for sentence in sentences:
-            words = sentence.split()
-            runs = (
-                [words] if whole else [list(run) for is_new, run in groupby(words, asker.unknown_words) if not is_new]
-            )
-            known = " ".join(max(runs, key=len, default=[]))
-            with suppress(InputError):
-                asker.require_known(known)
-                if not asker.unknown_words(known):
-                    return known
+    split = [sentence.split() for sentence in sentences]
+    runs = [[list(run) for is_new, run in groupby(words, encoder.unknown_words) if not is_new] for words in split]
+    for words in [*split, *(max(known, key=len, default=[]) for known in runs)]:
+        sentence = " ".join(words)
+        with suppress(InputError):
+            encoder.require_known(sentence)
+            if not encoder.unknown_words(sentence):
+                return sentence
     return None
 
 
 def search_command(folder: Path) -> str | None:
     """The same as a command on the bundle in `folder`."""
-    import shlex
-
     from pipeline.storage.bundles import open_bundle
 
     example = example_search(open_bundle(folder))

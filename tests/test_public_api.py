@@ -82,35 +82,27 @@ def test_it_indexes_other_photographs(bundle: Path, tmp_path: Path) -> None:
 
 
 def test_what_is_no_question_is_refused(bundle: Path, tmp_path: Path) -> None:
-    index = jointspace.load(bundle)
+    index, photograph = jointspace.load(bundle), bundle.parent / "data/blue-02.png"
     vector = index.embed_text("a red picture")
     tensor = torch.nn.Parameter(torch.from_numpy(vector)[None])
     assert index.search(vector=tensor, k=1) == index.search(vector=vector, k=1)
-    for wrong in ({}, {"text": "a", "vector": np.ones(3)}):
-        with pytest.raises(UsageError, match="search for a text, an image, both, or a vector"):
-            index.search(**wrong)
-    for vector in (np.ones(7), np.array([np.nan] * index.card["dim"])):
-        with pytest.raises(InputError, match="finite numbers"):
-            index.search(vector=vector)
-    with pytest.raises(InputError, match="is zero"):
-        index.search(vector=np.zeros(index.card["dim"]))
-    for k in (0, -1):
-        for ask in (index.search, index.sentences):
-            with pytest.raises(UsageError, match=f"k is {k}; give at least 1"):
-                ask(image=bundle.parent / "data/blue-02.png", k=k)
-    wrong = [{"k": k} for k in (2.5, "3", True, np.float64(3), None)]
-    wrong += [{"weight": weight} for weight in ("1", None, True)] + [{"where": 3}, {"where": b"width > 1"}]
-    for arguments in wrong:
-        (name,) = arguments
-        with pytest.raises(UsageError, match=name):
-            index.search("a red picture", image=bundle.parent / "data/blue-02.png", **arguments)
-    for name, ask in {"text": index.search, "image": index.sentences}.items():
-        with pytest.raises(UsageError, match=name):
-            ask(7)
     (tmp_path / "no.jpg").write_text("no photograph")
-    for path in ("no.jpg", "missing.jpg"):
-        with pytest.raises(InputError, match=path):
-            index.search(image=tmp_path / path)
+    asked = {"text": "a red picture", "image": photograph}
+    refused = [
+        (UsageError, "a text, an image, both, or a vector", {}),
+        (UsageError, "a text, an image, both, or a vector", {"text": "a", "vector": np.ones(3)}),
+        *((InputError, "finite numbers", {"vector": wrong}) for wrong in (np.ones(7), np.full(len(vector), np.nan))),
+        (InputError, "is zero", {"vector": np.zeros(len(vector))}),
+        *((UsageError, "^k is", {**asked, "k": k}) for k in (0, -1, 2.5, "3", True, None)),
+        *((UsageError, "weight", {**asked, "weight": weight}) for weight in ("1", None, True)),
+        (UsageError, "where", {**asked, "where": b"width > 1"}),
+        (UsageError, "text", {"text": 7}),
+        (UsageError, "image", {"image": 7}),
+        *((InputError, name, {"image": tmp_path / name}) for name in ("no.jpg", "missing.jpg")),
+    ]
+    for error, said, arguments in refused:
+        with pytest.raises(error, match=said):
+            index.search(**arguments)
     with pytest.raises(IntegrityError, match="does not exist"):
         jointspace.load(tmp_path / "nowhere")
     with pytest.raises(AttributeError, match="there are FittedSpace"):
@@ -184,21 +176,19 @@ def test_dense_sparse_and_several_texts_an_image_are_the_same_space() -> None:
 
 
 @pytest.mark.parametrize(
-    "vectors, said",
+    ("vectors", "said"),
     [
-        (np.array([[1.0, 2.0]] * 3 + [[1.0, np.nan], [np.inf, 0.0]]), r"image vectors: row 3 is not finite \(2 such"),
-        (np.full((5, 2), 1e300), "image vectors: row 0 is not finite"),
-        (sparse.csr_array(np.array([[0.0, 1.0], [0.0, -np.inf]])), "image vectors: row 1 is not finite"),
-        (np.ones((5, 2)) + 1j, "image vectors are of complex128; give real numbers"),
-        (sparse.csr_array(np.ones((5, 2)) + 1j), "image vectors are of complex128; give real numbers"),
-        ([["a", "b"]] * 5, "image vectors are of <U1; give real numbers"),
-        ([["a", None]] * 5, "image vectors are no table of numbers"),
-        ([[1.0], [1.0, 2.0]], "image vectors are no table of numbers"),
-        (np.ones((5, 2, 1)), r"image vectors must be of shape \(n, d\), not \(5, 2, 1\)"),
+        (np.array([[1.0, 2.0]] * 3 + [[1.0, np.nan], [np.inf, 0.0]]), r"row 3 is not finite \(2 such"),
+        (np.full((5, 2), 1e300), "row 0 is not finite"),
+        (sparse.csr_array(np.array([[0.0, 1.0], [0.0, -np.inf]])), "row 1 is not finite"),
+        (sparse.csr_array(np.ones((5, 2)) + 1j), "complex128"),
+        ([["a", "b"]] * 5, "give real numbers"),
+        ([[1.0], [1.0, 2.0]], "no table of numbers"),
+        (np.ones((5, 2, 1)), r"\(n, d\), not \(5, 2, 1\)"),
     ],
 )
 def test_what_is_no_table_of_numbers_is_refused_with_its_row(vectors: Any, said: str) -> None:
-    with pytest.raises(InputError, match=said):
+    with pytest.raises(InputError, match=f"^image vectors.*{said}"):
         jointspace.fit(vectors, np.ones((5, 3)))
 
 
@@ -216,27 +206,14 @@ def test_encoders_side_by_side_are_one_view() -> None:
 
 def test_what_cannot_be_fitted_is_refused_in_a_sentence() -> None:
     x, y = correlated(30)
-    bad = x.copy()
-    bad[3, 4] = np.nan
-    for arguments in (
-        (x[:5], y[:5]),
-        (bad, y),
-        (x, y[:20], np.arange(21)),
-        (x[:20], y),
-        (x, y[:20]),
-        (x, y, np.full(30, -1)),
-        (x[0], y),
-    ):
+    for arguments in ((x[:5], y[:5]), (x, y[:20], np.arange(21)), (x[:20], y), (x, y, np.full(30, -1)), (x[0], y)):
         with pytest.raises(InputError):
             jointspace.fit(*arguments)
-    for grid in ({"dimension": [3]}, {"dimensions": []}, {"image_ridge": ["much"]}):
-        with pytest.raises(UsageError, match=f"fit: {next(iter(grid))}.* there are dimensions"):
-            jointspace.fit(x, y, **grid)
-    for seed in ("0", 1.5, -1, None):
-        with pytest.raises(UsageError, match="seed"):
-            jointspace.fit(x, y, seed=seed)
-    for normalise in ("l2", ("l1",)):
-        with pytest.raises(UsageError, match="give a tuple of steps, of sqrt, l2"):
-            jointspace.fit(x, y, normalise=normalise)
+    wrong = [{"dimension": [3]}, {"dimensions": []}, {"image_ridge": ["much"]}]
+    wrong += [{"seed": seed} for seed in ("0", 1.5, -1, None)] + [{"normalise": "l2"}, {"normalise": ("l1",)}]
+    for settings in wrong:
+        (name,) = settings
+        with pytest.raises(UsageError, match="steps" if name == "normalise" else name):
+            jointspace.fit(x, y, **settings)
     with pytest.raises(InputError, match="not"):
         jointspace.fit(x, y).embed_images(x[:, :7])

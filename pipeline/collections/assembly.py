@@ -14,8 +14,7 @@ import pyarrow as pa
 from pipeline.collections.collection import Collection, SplitSummary
 from pipeline.collections.intake import LARGEST_NUMBER, Intake
 from pipeline.collections.records import DIVIDED
-from pipeline.collections.rejects import BOXES, DOCUMENTS, FAULTY, SENTENCES, UNUSABLE
-from pipeline.collections.tables import to_text
+from pipeline.collections.tables import BOXES, DOCUMENTS, FAULTY, SENTENCES, UNUSABLE, to_text
 from pipeline.config.section import SPLITS
 from pipeline.workers import Failure
 

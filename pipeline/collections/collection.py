@@ -7,7 +7,7 @@ from dataclasses import dataclass
 import pyarrow as pa
 
 from pipeline.collections.records import Reject
-from pipeline.collections.rejects import RejectSummary
+from pipeline.collections.tables import RejectSummary
 from pipeline.errors import InputError, RejectLimitError
 
 HARMLESS = ("empty", "duplicate")

@@ -82,23 +82,18 @@ def _detect_file(path: Path) -> Detected:
 
 def _with_photographs(folder: CollectionFolder, path: Path, column: str, files: dict[str, str]) -> Detected:
     """Parquet files like the one at `path`, whose `column` holds photographs."""
-    present = usual_names(rows.column_names(folder, path))
-    columns = {
-        ours: next((present[one] for one in COLUMNS[ours] if one in present), None) for ours in list(COLUMNS)[1:]
-    }
-    renamed = {ours: theirs for ours, theirs in columns.items() if theirs not in (None, ours)}
+    columns = _usual_columns(folder, path)
+    columns.pop("file", None)
     note = f"{folder.label(path)} has its photographs in the column {column}"
-    if columns["sentence"]:
+    if "sentence" in columns:
         note += f", its sentences in {columns['sentence']}"
-    return Detected(folder.root, "parquet", files, renamed, columns["sentence"] is not None, (note,))
+    return Detected(folder.root, "parquet", files, _renamed(columns), "sentence" in columns, (note,))
 
 
 def _as_table(path: Path, columns: dict[str, str], notes: tuple[str, ...] = ()) -> Detected:
     used = ", ".join(f"column {theirs} as {ours}" for ours, theirs in columns.items())
-    renamed = {ours: theirs for ours, theirs in columns.items() if theirs != ours}
-    return Detected(
-        path.parent, "table", {"table": path.name}, renamed, notes=(f"{path.name} is read as a table: {used}", *notes)
-    )
+    notes = (f"{path.name} is read as a table: {used}", *notes)
+    return Detected(path.parent, "table", {"table": path.name}, _renamed(columns), notes=notes)
 
 
 def _detect_folder(folder: CollectionFolder) -> Detected:
@@ -178,9 +173,18 @@ def _is_table(name: str) -> bool:
 def _columns(folder: CollectionFolder, path: Path) -> dict[str, str]:
     """The columns of a table that have a use here, by our names. Raises InputError where none holds the names of files,
     and for a table that cannot be read."""
-    present = usual_names(rows.column_names(folder, path))
-    found = {ours: next((present[one] for one in usual if one in present), None) for ours, usual in COLUMNS.items()}
-    if found["file"] is None:
+    columns = _usual_columns(folder, path)
+    if "file" not in columns:
         known = ", ".join(COLUMNS["file"])
         raise InputError(f"{path} has no column of file names ({known}); rename the one that has them to file")
-    return {ours: theirs for ours, theirs in found.items() if theirs is not None}
+    return columns
+
+
+def _usual_columns(folder: CollectionFolder, path: Path) -> dict[str, str]:
+    present = usual_names(rows.column_names(folder, path))
+    usual = {ours: next((present[name] for name in names if name in present), None) for ours, names in COLUMNS.items()}
+    return {ours: theirs for ours, theirs in usual.items() if theirs is not None}
+
+
+def _renamed(columns: dict[str, str]) -> dict[str, str]:
+    return {ours: theirs for ours, theirs in columns.items() if theirs != ours}

@@ -27,8 +27,7 @@ from pipeline.collections.records import (
     SentenceRecord,
     is_unicode,
 )
-from pipeline.collections.rejects import REJECTS, Rejects
-from pipeline.collections.tables import Tables, to_bytes
+from pipeline.collections.tables import REJECTS, Rejects, Tables, to_bytes
 from pipeline.config.section import SPLITS
 from pipeline.image_names import Readings, Takedown
 

@@ -18,8 +18,7 @@ from typing import Any
 from filelock import FileLock, Timeout
 
 from pipeline.errors import UnreachableError
-from pipeline.plain_files import UnopenedFile
-from pipeline.private_folders import private_folder
+from pipeline.plain_files import UnopenedFile, private_folder
 from pipeline.remote import stores
 from pipeline.remote.paths import WEB, Place, RemotePath
 from pipeline.remote.stores import Version

@@ -28,7 +28,7 @@ from typing import Any, NamedTuple
 from pipeline.errors import IntegrityError
 from pipeline.storage.batch import FileBatch
 from pipeline.storage.files import REMEDY, file_sha256, is_regular, is_there, plain, read_bytes, refusing
-from pipeline.storage.json_files import CHECK, Record, canonical_json, fingerprint, read_json, to_json
+from pipeline.storage.json_files import CHECK, canonical_json, fingerprint, read_json, to_json
 
 DRAWING, TABLES = "drawing", "tables"
 """Kinds of artefacts for people, which `report` or `reproduce` includes: pictures, and tables in Markdown."""
@@ -460,8 +460,3 @@ def file_fault(path: Path, about: Mapping[str, Any], hashed: bool = True) -> str
 @lru_cache(KEPT)
 def _sha256(name: str, *_: int) -> str:
     return file_sha256(Path(name))
-
-
-def details_of(commit: Commit) -> Record:
-    """The details of a commit; a missing key raises an IntegrityError that names the file."""
-    return Record(commit.details, commit.path)

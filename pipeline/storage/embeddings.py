@@ -18,7 +18,7 @@ import numpy as np
 from pipeline.errors import UsageError
 from pipeline.multivectors import SIDES, Comparison, Items, MultiVectors, ScoreRule
 from pipeline.ragged import offsets_of, runs
-from pipeline.storage.commit import Commit, Provenance, commit_path, details_of, open_commit
+from pipeline.storage.commit import Commit, Provenance, commit_path, open_commit
 from pipeline.storage.manifest import Manifest
 from pipeline.storage.shards import EMBEDDINGS, FRAGMENTS, Chained, OpenedOnUse, Shard, shard_path, write_shard
 
@@ -61,7 +61,7 @@ class Embeddings:
     def __init__(self, manifest: Manifest, folder: Path) -> None:
         self.folder, self.manifest = Path(folder), manifest
         first = open_commit(commit_path(shard_path(self.folder, 0)), hashed=False)
-        details = details_of(first)
+        details = first.details
         self.kind = first.kind
         self.multi_vector = self.kind == FRAGMENTS
         self.model: str = details["made_of"]

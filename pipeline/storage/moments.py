@@ -3,12 +3,11 @@
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from functools import cached_property, partial
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any
 
 import numpy as np
 
-from pipeline.errors import IntegrityError
-from pipeline.storage.commit import Commits, Provenance, combined, commit_path, open_commit
+from pipeline.storage.commit import Commit, Commits, Provenance, combined, commit_path, open_commit
 from pipeline.storage.features import Features
 from pipeline.storage.json_files import require_same
 from pipeline.storage.manifest import Manifest
@@ -48,49 +47,48 @@ def read_moments(path: Path, fold: int) -> dict[str, np.ndarray]:
     return {name: shard[name][place] for name in NAMES}
 
 
-class Stored(NamedTuple):
-    """A file of the moments of some `folds`: of a shard, or the sum of all."""
-
-    path: Path
-    root: Path
-    digest: str
-    rows: int
-    folds: Sequence[int]
-
-
-def stored_moments(path: Path) -> Stored:
-    """What the commit of a file says of it."""
-    commit = open_commit(path, MOMENTS, hashed=False)
-    return Stored(path, commit.root, commit.digest, commit.rows, commit.details["stored"])
-
-
 def sum_path(folder: Path) -> Path:
     return Path(folder) / SUM
-
-
-def _sum_of(shards: Sequence[Stored]) -> Provenance:
-    """What makes the sum of these shards."""
-    return Provenance(shards[0].root, "sum of moments", 1, {"shards": [shard.digest for shard in shards]})
-
-
-def _is_summed(shards: Sequence[Stored]) -> bool:
-    path = commit_path(sum_path(shards[0].path.parent))
-    return Commits(path.parent).is_done(path, _sum_of(shards))
 
 
 def write_sum(folder: Path, numbers: range, add_up: Callable[[list[Callable]], Mapping]) -> None:
     """Publish the sum of the moments of the shards, unless it is there. `add_up` makes the arrays of one fold from
     functions that read those of its shards."""
-    shards = [stored_moments(shard_path(folder, number)) for number in numbers]
+    shards = [_open(shard_path(folder, number)) for number in numbers]
     if _is_summed(shards):
         return
-    readers = {
-        fold: [partial(read_moments, shard.path.absolute(), fold) for shard in shards if fold in shard.folds]
-        for fold in sorted({fold for shard in shards for fold in shard.folds})
-    }
-    folds = {fold: add_up(each) for fold, each in readers.items()}
+    folds = {fold: add_up(_readers(shards, [fold])) for fold in sorted({fold for s in shards for fold in _folds(s)})}
     none = np.empty(0, np.int64)
     write_moments(sum_path(folder), folds, none, none, provenance=_sum_of(shards), details={})
+
+
+def _open(path: Path) -> Commit:
+    return open_commit(path, MOMENTS, hashed=False)
+
+
+def _folds(stored: Commit) -> Sequence[int]:
+    """Those of which the file of a commit has moments."""
+    return stored.details["stored"]
+
+
+def _readers(stored: Sequence[Commit], folds: Sequence[int]) -> list[Callable[[], dict[str, np.ndarray]]]:
+    """Functions that read the moments of `folds`, fold by fold; they can be pickled."""
+    return [
+        partial(read_moments, commit.path.with_suffix("").absolute(), fold)
+        for fold in folds
+        for commit in stored
+        if fold in _folds(commit)
+    ]
+
+
+def _sum_of(shards: Sequence[Commit]) -> Provenance:
+    """What makes the sum of these shards."""
+    return Provenance(shards[0].root, "sum of moments", 1, {"shards": [shard.digest for shard in shards]})
+
+
+def _is_summed(shards: Sequence[Commit]) -> bool:
+    path = commit_path(sum_path(shards[0].path.parent))
+    return Commits(path.parent).is_done(path, _sum_of(shards))
 
 
 class PairSet:
@@ -103,14 +101,14 @@ class PairSet:
     def __init__(self, features: Features, texts: Texts, folder: Path) -> None:
         self._features, self._texts = features, texts
         self.folder = Path(folder)
-        count, first = features.manifest.n_shards, open_commit(shard_path(folder, 0), MOMENTS, hashed=False)
-        self.view: Mapping[str, Any] = first.details["view"]
-        self.text: Mapping[str, Any] = first.details["text"]
-        self.n_folds: int = first.details["folds"]["count"]
-        self.encoders: Mapping[str, Origin] = first.details["encoders"]
-        self.text_encoders: Mapping[str, Origin] = first.details["text_encoders"]
-        self._files = [stored_moments(shard_path(self.folder, number)) for number in range(count)]
-        self._shards = OpenedOnUse(count, lambda number: Shard(self._files[number].path, MOMENTS))
+        self._stored = [_open(shard_path(self.folder, number)) for number in range(features.manifest.n_shards)]
+        details = self._stored[0].details
+        self.view: Mapping[str, Any] = details["view"]
+        self.text: Mapping[str, Any] = details["text"]
+        self.n_folds: int = details["folds"]["count"]
+        self.encoders: Mapping[str, Origin] = details["encoders"]
+        self.text_encoders: Mapping[str, Origin] = details["text_encoders"]
+        self._shards = OpenedOnUse(len(self._stored), lambda number: Shard(shard_path(self.folder, number), MOMENTS))
 
     @property
     def manifest(self) -> Manifest:
@@ -119,33 +117,22 @@ class PairSet:
     @property
     def fold_images(self) -> int:
         """Images in a fold, on average."""
-        return sum(shard.rows for shard in self._files) // self.n_folds
+        return sum(shard.rows for shard in self._stored) // self.n_folds
 
     @property
     def digest(self) -> str:
         """Of all shards."""
-        return combined(shard.digest for shard in self._files)
+        return combined(shard.digest for shard in self._stored)
 
     def moments(self, folds: Sequence[int]) -> list[Callable[[], dict[str, np.ndarray]]]:
-        """Functions that read the moments of `folds`: of their sum over all shards, or one for each shard with pairs in
-        them; they can be pickled.
-
-        Raises IntegrityError for an unknown fold.
-        """
-        for fold in folds:
-            if not 0 <= fold < self.n_folds:
-                raise IntegrityError(f"{self._files[0].path} has {self.n_folds} folds and no fold {fold}")
-        return [
-            partial(read_moments, stored.path.absolute(), fold)
-            for fold in folds
-            for stored in self._summed
-            if fold in stored.folds
-        ]
+        """Functions that read the moments of `folds`: of their sum over all shards where that is there, or else one for
+        each shard with pairs in them; they can be pickled."""
+        return _readers(self._summed, folds)
 
     @cached_property
-    def _summed(self) -> list[Stored]:
-        """The files that add up to all moments: the sum of these shards, or the shards where there is none of them."""
-        return [stored_moments(sum_path(self.folder))] if _is_summed(self._files) else self._files
+    def _summed(self) -> list[Commit]:
+        """The files that add up to all moments."""
+        return [_open(sum_path(self.folder))] if _is_summed(self._stored) else self._stored
 
     def blocks(
         self, folds: Sequence[int], encoders: tuple[str, ...], text_encoders: tuple[str, ...], rows: int

@@ -20,9 +20,9 @@ import safetensors.numpy
 
 from pipeline.errors import IntegrityError
 from pipeline.storage.batch import FileBatch, remove_own, sweep
-from pipeline.storage.commit import Commit, Commits, Provenance, commit_path, details_of, open_commit, publish
+from pipeline.storage.commit import Commit, Commits, Provenance, commit_path, open_commit, publish
 from pipeline.storage.files import plain, read_bytes
-from pipeline.storage.json_files import fingerprint
+from pipeline.storage.json_files import Record, fingerprint
 
 MODEL, ENCODER, TEXT_ENCODER, WORDS = "model", "encoder", "text-encoder", "words"
 
@@ -64,7 +64,7 @@ def write_parameters(
 def read_parameters(path: Path, kind: str, anywhere: bool = False) -> Parameters:
     """What `write_parameters` published. Raises IntegrityError as `open_commit` does, and without settings."""
     commit = open_commit(path, kind, anywhere=anywhere)
-    details = details_of(commit)
+    details = Record(commit.details, commit.path)
     if not isinstance(details.get("settings"), dict):
         raise IntegrityError(f"{commit.path} has no settings; run its stage again")
     sha256 = commit.files[path.name]["sha256"]

@@ -46,34 +46,45 @@ def ingest(run: Run, job: Job, processes: int | None = None) -> None:
     from pipeline.storage.manifest_writer import write_manifest
     from pipeline.workers import isolated_map
 
-    root, settings = run.layout.data_root, run.config.collection
-    files, columns, split, own = settings.files, settings.columns, settings.default_split, settings.kept_columns
-    scratch = run.scratch if _scratch(run.config) else None
-    options = Options(files, columns, split, settings.follow_links, own, scratch, settings.exclude)
+    root = run.layout.data_root
+    settings = run.config.collection
+    options = Options(
+        settings.files,
+        settings.columns,
+        settings.default_split,
+        settings.follow_links,
+        settings.kept_columns,
+        run.scratch if _scratch(run.config) else None,
+        settings.exclude,
+    )
     records = tqdm(formats.read(settings.format, root, options), "read", unit=" records", disable=None)
     takedown = read_lines(Path(settings.takedown)) if settings.takedown else ()
-    parts, collection_folder = job.path.with_name(PARTS), open_collection(root, options)
-    known = InspectedImages(parts, collection_folder.state, _limits(run))
+    parts = job.path.with_name(PARTS)
+    folder = open_collection(root, options)
+    inspected = InspectedImages(parts, folder.state, _limits(run))
     inspector = BlockInspector(run.root.absolute(), uuid4().hex)
-    at_once = runtime.threads() if processes is None else processes
-    look = lambda wanted: isolated_map(inspector.look(run), wanted, at_once)  # noqa: E731
+    if processes is None:
+        processes = runtime.threads()
+
+    def here(locations: Iterator[Any]) -> Iterator[Any]:
+        return isolated_map(inspector.look(run), locations, processes)
 
     def elsewhere(blocks: "Iterator[Block]") -> Iterator[int]:
         items = ((block, _tars(run, (path for path, _, _ in block.locations))) for block in blocks)
-        found = on_cluster(inspector, items, run.config.scheduler, run.config.cluster.model_dump())
-        return tqdm(found, "check", unit=" blocks", disable=None)
+        numbers = on_cluster(inspector, items, run.config.scheduler, run.config.cluster.model_dump())
+        return tqdm(numbers, "check", unit=" blocks", disable=None)
 
     more = (elsewhere,) if run.config.scheduler else ()
-    longest = settings.max_sentence_chars
+    longest, own = settings.max_sentence_chars, settings.kept_columns
     with (
-        _tables_in(parts / TABLES) as folder,
-        closing(Intake(longest, own, folder, collection_folder, takedown, settings.memory_gb)) as intake,
+        _tables_in(parts / TABLES) as scratch,
+        closing(Intake(longest, own, scratch, folder, takedown, settings.memory_gb)) as intake,
     ):
         assembly = Assembly(intake.add(records))
         for line in intake.takedown.unmet():
             logger.warning("%s names %s, which no photograph of %s is called", settings.takedown, line, root)
         count_files(root, settings.format, options, intake.tables, settings.takedown is not None)
-        outcomes = known.resume(assembly.locations, look, Inspection._make, *more)
+        outcomes = inspected.resume(assembly.locations, here, Inspection._make, *more)
         collection = assembly.collect(tqdm(outcomes, "check", len(assembly), unit=" images", disable=None))
 
         rejects = (reject._asdict() for reject in collection.rejects)
@@ -85,11 +96,18 @@ def ingest(run: Run, job: Job, processes: int | None = None) -> None:
             if collection.left_out.counts:
                 write_rejects(report, rejects)  # outside of the manifest, which is not written
             raise
-        resolved, objects = root.resolve() if isinstance(root, Path) else root, _tars(run, collection.tars)
-        counts = {**collection.counts, "files": options.tally.counts()}
-        size, left_out = run.config.shard_size, options.tally.left_out
-        write_manifest(job.path, resolved, collection.parts(), rejects, counts, size, objects, left_out, job.provenance)
-    known.clear()
+        write_manifest(
+            job.path,
+            root.resolve() if isinstance(root, Path) else root,
+            collection.parts(),
+            rejects,
+            {**collection.counts, "files": options.tally.counts()},
+            run.config.shard_size,
+            _tars(run, collection.tars),
+            options.tally.left_out,
+            job.provenance,
+        )
+    inspected.clear()
     for line in (*collection.describe(), *options.tally.describe()):
         logger.info(line)
     if not collection.counts["sentences"]["kept"] and settings.default_split != "gallery":

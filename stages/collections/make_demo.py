@@ -48,7 +48,7 @@ def make_demo(run: Run, job: Job, processes: int | None = None) -> None:
 
 STAGE = Stage(
     make_demo,
-    version=1,
+    version=2,
     choices=lambda config: [()] if config.demo.generate else [],
     keys=lambda config: config.demo.model_dump(),
     writes=lambda layout: layout.demo,

@@ -147,9 +147,11 @@ def _answer_each(searcher: "Searcher", path: Path, top: int, where: str | None) 
 
 def _encode(image_path: Path, searcher: "Searcher", config_path: Path | None) -> "Encoded":
     """A photograph as the model takes it. InputError names a file that cannot be used."""
+    from concurrent.futures import ThreadPoolExecutor
+
     from pipeline import config
     from pipeline.errors import InputError
-    from pipeline.images.decode import ImageLimits, decode
+    from pipeline.images.decode import DecodingProcess, ImageLimits
     from pipeline.index.queries import encode_image
 
     try:
@@ -158,9 +160,12 @@ def _encode(image_path: Path, searcher: "Searcher", config_path: Path | None) ->
         raise InputError(f"cannot read {image_path} ({error.strerror}); give another image") from error
     if searcher.multi_vector:
         return data
-    stored = searcher.stored_encoders()
-    try:
-        image = decode(data, ImageLimits.from_settings(config.load(config_path).collection))
-    except InputError as error:
-        raise InputError(f"{image_path}: {error}; give another image") from error
-    return encode_image(image, {name: encoder.open() for name, encoder in stored.items()})
+    limits = ImageLimits.from_settings(config.load(config_path).collection)
+    with DecodingProcess(limits) as decode, ThreadPoolExecutor(1) as thread:
+        stored = searcher.stored_encoders()
+        opened = thread.submit(lambda: {name: encoder.open() for name, encoder in stored.items()})  # takes as long
+        try:
+            image = decode(data)
+        except InputError as error:
+            raise InputError(f"{image_path}: {error}; give another image") from error
+        return encode_image(image, opened.result())

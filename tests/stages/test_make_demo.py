@@ -34,7 +34,7 @@ def test_leaves_a_collection_and_its_commit(tmp_path: Path) -> None:
     commit = json.loads(files["demo.json"])
     assert commit["settings"] == {"train": 4, "dev": 2, "test": 2, "weak": 4, "seed": 0}
     assert commit["images"] == 12 and commit["lines"]["captions.tsv"] == 40
-    assert set(commit["sha256"]) == TEXTS | {"images"}
+    assert set(commit["files"]) == TEXTS | images
 
 
 def test_worker_processes_change_nothing(tmp_path: Path) -> None:
