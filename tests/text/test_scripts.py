@@ -109,7 +109,8 @@ def test_a_collection_finds_its_own(script: str, tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("text", "terms"),
     [
-        ("小狗跑", "小 狗 跑 小狗 狗跑 小狗跑"),
+        ("小狗跑", "小 狗 跑 小狗 狗跑"),
+        ("犬がいる", "犬 が い る 犬が がい いる 犬がい がいる"),
         ("小狗，跑", "小 狗 跑 小狗"),
         ("iPhone手机 red dog", "iphone 手 机 red dog 手机 red_dog"),
         ("ﾊﾞｽ", "バ ス バス"),
