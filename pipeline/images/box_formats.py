@@ -28,9 +28,9 @@ class Known(NamedTuple):
 def parse_all(files: Iterable[tuple[str, bytes]], images: Sequence[str], root: Path | str | None = None) -> Known:
     """The boxes in `files` (name, bytes) of the images with the paths `images` below `root`, as `match_boxes` has
     them."""
-    known = match_boxes(files, images, root)
-    boxes = Candidates(known.corners, np.array([box.score for box in known.boxes], np.float32))
-    return Known(group(known.images, boxes, len(images)), known.unmatched)
+    matched = match_boxes(files, images, root)
+    boxes = Candidates(matched.corners, np.array([box.score for box in matched.boxes], np.float32))
+    return Known(group(matched.images, boxes, len(images)), matched.unmatched)
 
 
 class Box(NamedTuple):

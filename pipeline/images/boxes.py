@@ -26,14 +26,14 @@ class Candidates(NamedTuple):
 NONE = Candidates(np.empty((0, 4), np.float32), np.empty(0, np.float32))
 
 
-def tidy(given: Candidates, size: tuple[int, int], min_side: float) -> tuple[Candidates, Counter[str]]:
+def tidy(candidates: Candidates, size: tuple[int, int], min_side: float) -> tuple[Candidates, Counter[str]]:
     """The usable candidates, clipped to an image of `size` (width, height), and counts of the faults.
 
     The counter says how many were `clipped`, and how many dropped because they are `not-finite`, in the `wrong-order`
     (x2 < x1 or y2 < y1), `outside` the image, or `too-small` (a side below `min_side` pixels).
     """
-    boxes = np.asarray(given.boxes, np.float64).reshape(-1, 4)
-    scores = np.asarray(given.scores, np.float32)
+    boxes = np.asarray(candidates.boxes, np.float64).reshape(-1, 4)
+    scores = np.asarray(candidates.scores, np.float32)
     finite = np.isfinite(boxes).all(axis=1) & np.isfinite(scores)
     boxes = np.where(finite[:, None], boxes, 0)
     ordered = (boxes[:, 2:] >= boxes[:, :2]).all(axis=1)
@@ -172,8 +172,8 @@ def search_selectively(pixels: np.ndarray, known: Candidates) -> Candidates:
     # OpenCV ranks with the C library's rand(); an image must get the same order in every process.
     if srand := getattr(ctypes.CDLL(None), "srand", None):
         srand(0)
-    found = np.asarray(engine.process(), np.float32).reshape(-1, 4)
-    boxes = np.hstack([found[:, :2], found[:, :2] + found[:, 2:]]) / np.float32(scale)
+    corners = np.asarray(engine.process(), np.float32).reshape(-1, 4)
+    boxes = np.hstack([corners[:, :2], corners[:, :2] + corners[:, 2:]]) / np.float32(scale)
     return Candidates(boxes, np.linspace(1, 0, len(boxes), endpoint=False, dtype=np.float32))
 
 
@@ -209,12 +209,12 @@ def proposer(method: str, grid: WindowGrid) -> Propose:
     return METHODS[method](grid)
 
 
-def select(given: Candidates, size: tuple[int, int], selection: Selection) -> tuple[Candidates, Counter[str]]:
+def select(candidates: Candidates, size: tuple[int, int], selection: Selection) -> tuple[Candidates, Counter[str]]:
     """The regions of an image of `size` (width, height), and counts of proposals clipped, dropped (and why) and filled.
 
     Row 0 is the whole image, with score 1; the others follow by falling score, then the windows that fill up.
     """
-    chosen, counts = tidy(given, size, selection.min_side)
+    chosen, counts = tidy(candidates, size, selection.min_side)
     counts["low-score"] = int((chosen.scores < selection.min_score).sum())
     chosen = chosen.take(chosen.scores >= selection.min_score)
     chosen = chosen.take(suppress(chosen, selection.iou, selection.count))

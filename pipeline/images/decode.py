@@ -373,9 +373,9 @@ def has_more_scans(data: bytes, most: int) -> bool:
     if data.count(bytes((0xFF, SCAN))) <= most:  # some may be in a thumbnail or after the end
         return False
     at, scans = 2, 0
-    while (found := MARKER.search(data, at)) and found[1][0] != END:
-        at = found.end() + int.from_bytes(data[found.end() : found.end() + 2])
-        scans += found[1][0] == SCAN
+    while (marker := MARKER.search(data, at)) and marker[1][0] != END:
+        at = marker.end() + int.from_bytes(data[marker.end() : marker.end() + 2])
+        scans += marker[1][0] == SCAN
         if scans > most:
             return True
     return False
@@ -388,13 +388,13 @@ def draft_jpeg(image: Image.Image, sides: Sequence[int | None]) -> list[int]:
     scale, asked = min(drafts)
     if image.draft(None, asked) is None:
         return [1] * len(sides)
-    return [one // scale for one, _ in drafts]
+    return [wanted // scale for wanted, _ in drafts]
 
 
 def reduce_by(image: Image.Image, factors: Sequence[int]) -> list[Image.Image]:
     """The image reduced by each of `factors`, by averaging its pixels."""
-    made = {factor: image.reduce(factor) if factor > 1 else image for factor in set(factors)}
-    return [made[factor] for factor in factors]
+    reduced = {factor: image.reduce(factor) if factor > 1 else image for factor in set(factors)}
+    return [reduced[factor] for factor in factors]
 
 
 def _jpeg_scale(size: tuple[int, int], side: int | None) -> tuple[int, tuple[int, int]]:

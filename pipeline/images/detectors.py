@@ -24,9 +24,9 @@ CORNERS = "roi_heads.box_predictor.bbox_pred.weight"
 
 def require_detector(architecture: str) -> None:
     """Raises UsageError listing the known detectors."""
-    known = [name for name in list_models(module=detection) if name.startswith("fasterrcnn")]
-    if architecture not in known:
-        raise UsageError(f"unknown detector {architecture}; torchvision has {', '.join(known)}")
+    detectors = [name for name in list_models(module=detection) if name.startswith("fasterrcnn")]
+    if architecture not in detectors:
+        raise UsageError(f"unknown detector {architecture}; torchvision has {', '.join(detectors)}")
 
 
 def download_detector(architecture: str) -> Download:
@@ -50,8 +50,8 @@ def build_detector(architecture: str, state: State, source: str) -> nn.Module:
         network = get_model(
             architecture, weights=None, weights_backbone=None, num_classes=classes, box_score_thresh=LEAST_SCORE
         ).eval()
-    known = network.state_dict()
-    network.load_state_dict(select(state, known, known, source))
+    needed = network.state_dict()
+    network.load_state_dict(select(state, needed, needed, source))
     return network
 
 
@@ -68,7 +68,7 @@ def detect(
     network = network.to(device)
     batcher, waiting = OomBatcher(most, "image"), iter(images)
     while block := list(islice(waiting, most)):
-        found = [NONE] * len(block)
+        proposals = [NONE] * len(block)
         shapes = defaultdict(list)
         for place, pixels in enumerate(block):
             if _is_seen(network, pixels):
@@ -80,8 +80,8 @@ def detect(
                 return _look(network, pixels.permute(0, 3, 1, 2).float() / 255, stage)
 
             for place, candidates in zip(places, chain.from_iterable(batcher.map(look, len(places))), strict=True):
-                found[place] = candidates
-        yield from found
+                proposals[place] = candidates
+        yield from proposals
 
 
 def _is_seen(network: nn.Module, pixels: np.ndarray | Failure) -> bool:
@@ -96,11 +96,11 @@ def _look(network: nn.Module, images: torch.Tensor, stage: str) -> list[Candidat
     """What is in each of `images` (n, 3, height, width) in [0, 1]."""
     with torch.inference_mode(), full_float32():
         if stage == "rpn":
-            found = _objects(network, images)
+            detections = _objects(network, images)
         else:
-            found = list(map(itemgetter("boxes", "scores"), network(list(images))))
+            detections = list(map(itemgetter("boxes", "scores"), network(list(images))))
     ordered = []
-    for boxes, scores in found:
+    for boxes, scores in detections:
         order = scores.argsort(descending=True, stable=True)
         ordered.append(Candidates(boxes[order].cpu().numpy(), scores[order].float().cpu().numpy()))
     return ordered

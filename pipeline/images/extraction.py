@@ -63,7 +63,7 @@ def choose_plan(encoder: Encoder, device: str, precision: str, batch_size: int) 
 
 
 def _cosine(exact: "Extractor", other: "Extractor", probes: np.ndarray) -> float:
-    features = (torch.from_numpy(np.concatenate(list(one(probes)))) for one in (exact, other))
+    features = (torch.from_numpy(np.concatenate(list(extractor(probes)))) for extractor in (exact, other))
     return torch.nn.functional.cosine_similarity(*features).min().item()
 
 
@@ -149,18 +149,18 @@ def extract_in_step(pictures: Iterable[Sequence[Any]], extractors: Sequence[Extr
     """
     copies = tee(pictures, len(extractors))
     views = [map(itemgetter(place), copy) for place, copy in enumerate(copies)]
-    blocks = [extractor(own) for extractor, own in zip(extractors, views, strict=True)]
+    blocks = [extractor(taken) for extractor, taken in zip(extractors, views, strict=True)]
     del copies, views  # or the first pictures stay until the last
-    found: list[list[np.ndarray]] = [[] for _ in extractors]
+    features: list[list[np.ndarray]] = [[] for _ in extractors]
     done = dict.fromkeys(range(len(extractors)), 0)
     while done:
         place = min(done, key=done.__getitem__)
         if (block := next(blocks[place], None)) is None:
             del done[place]
         else:
-            found[place].append(block)
+            features[place].append(block)
             done[place] += len(block)
-    return list(map(np.concatenate, found))
+    return list(map(np.concatenate, features))
 
 
 class Stopwatch:
@@ -170,24 +170,24 @@ class Stopwatch:
         self._start = time.perf_counter()
         self._seconds = Counter(decode=0.0, write=0.0)
 
-    def iterate(self, what: str, items: Iterable[Any]) -> Iterator[Any]:
-        """`items`; waiting for each counts as `what`, except for time counted under another name meanwhile."""
+    def iterate(self, task: str, items: Iterable[Any]) -> Iterator[Any]:
+        """`items`; waiting for each counts as `task`, except for time counted under another name meanwhile."""
         items = iter(items)
         while True:
-            with self.measure(what):
+            with self.measure(task):
                 item = next(items, self)
             if item is self:
                 return
             yield item
 
     @contextmanager
-    def measure(self, what: str) -> Iterator[None]:
+    def measure(self, task: str) -> Iterator[None]:
         start, counted = time.perf_counter(), sum(self._seconds.values())
         try:
             yield
         finally:
             meanwhile = sum(self._seconds.values()) - counted
-            self._seconds[what] += time.perf_counter() - start - meanwhile
+            self._seconds[task] += time.perf_counter() - start - meanwhile
 
     def move(self, source: str, target: str, share: float) -> None:
         """Count this share of `source` as `target`, which runs in the same processes."""
@@ -198,6 +198,6 @@ class Stopwatch:
     def describe(self, images: int) -> str:
         total = time.perf_counter() - self._start
         shares = {**self._seconds, "forward": total - sum(self._seconds.values())}
-        parts = ", ".join(f"{what} {seconds / total:.0%}" for what, seconds in shares.items())
+        parts = ", ".join(f"{task} {seconds / total:.0%}" for task, seconds in shares.items())
         limit = max(shares, key=shares.__getitem__)
         return f"{images} images in {total:.1f} s, {images / total:.0f} images/s: {parts}; limited by {limit}"

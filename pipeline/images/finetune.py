@@ -221,8 +221,9 @@ def judge_detections(images: Sequence[Judged], iou: float) -> Precision:
     classes = images[0].probabilities.shape[1] - 1
     average = np.array([_average_precision(images, label, iou) for label in range(1, classes + 1)])
     reached = [overlaps(image.truth, image.boxes).max(axis=1, initial=0) >= HIT for image in images]
-    known = average[~np.isnan(average)]
-    return Precision(float(known.mean()) if len(known) else 0.0, average, float(np.concatenate(reached).mean()))
+    with_objects = average[~np.isnan(average)]
+    mean = float(with_objects.mean()) if len(with_objects) else 0.0
+    return Precision(mean, average, float(np.concatenate(reached).mean()))
 
 
 def _average_precision(images: Sequence[Judged], label: int, iou: float) -> float:
@@ -231,10 +232,10 @@ def _average_precision(images: Sequence[Judged], label: int, iou: float) -> floa
         truth = image.truth[image.classes == label]
         objects += len(truth)
         probable = np.flatnonzero(image.probabilities[:, label] >= WEAKEST)
-        found = Candidates(image.boxes[probable], image.probabilities[probable, label])
-        found = found.take(suppress(found, iou, len(probable)))
-        scores.append(found.scores)
-        hits.append(match(found.boxes, truth))
+        detections = Candidates(image.boxes[probable], image.probabilities[probable, label])
+        detections = detections.take(suppress(detections, iou, len(probable)))
+        scores.append(detections.scores)
+        hits.append(match(detections.boxes, truth))
     if not objects:
         return float("nan")
     order = np.argsort(-np.concatenate(scores), kind="stable")
@@ -254,7 +255,7 @@ def match(boxes: np.ndarray, truth: np.ndarray) -> np.ndarray:
 
 def interpolated_precision(hits: np.ndarray, objects: int) -> float:
     """The area under the interpolated precision-recall curve of detections `hits` (n,), best first, of `objects`."""
-    found = np.cumsum(hits)
-    precision = found / np.arange(1, len(hits) + 1)
+    cumulated = np.cumsum(hits)
+    precision = cumulated / np.arange(1, len(hits) + 1)
     best_from_here = np.maximum.accumulate(precision[::-1])[::-1]
     return float(best_from_here[hits].sum() / objects)

@@ -48,8 +48,8 @@ class TrainImages:
         """`describe` applied to the pixels of each photograph; `what` labels the progress bar."""
         from tqdm import tqdm
 
-        made = load_all(photographs, self.read, self.limits, preprocessing, self.processes, describe)
-        return list(tqdm(made, what, len(photographs), unit=" images", disable=None))
+        described = load_all(photographs, self.read, self.limits, preprocessing, self.processes, describe)
+        return list(tqdm(described, what, len(photographs), unit=" images", disable=None))
 
 
 class GivenFeatures(NamedTuple):
@@ -178,6 +178,6 @@ class ImportedEncoder:
         """The encoder `entry.made_by`. Raises InputError where it describes some images otherwise than was given."""
         parts = material.encoder(entry.made_by)
         encoder, given = restore_encoder(parts.settings, parts.tensors), material.given(entry)
-        made = encoder.encode(given.images)
-        require_made_by(given.features, made, given.names, entry.path, entry.name, entry.made_by)
+        ours = encoder.encode(given.images)
+        require_made_by(given.features, ours, given.names, entry.path, entry.name, entry.made_by)
         return encoder

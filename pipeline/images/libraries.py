@@ -53,11 +53,11 @@ class LibraryEncoder(ModuleEncoder):
     def prepare(cls, entry: Any, material: EncoderMaterial) -> "LibraryEncoder":
         """Raises InputError where the network cannot be had, or takes no images."""
         with fetching(entry.name, entry.architecture, cls.kind):
-            found = cls.fetch(entry, material)
-            body = found.body.float().eval()
-        preprocessing = choose_preprocessing(entry, found.preprocessing)
-        about = {"architecture": entry.architecture, "layer": "output", "weights": found.weights, "flip": entry.flip}
-        encoder = cls(preprocessing, body, about, found.config)
+            fetched = cls.fetch(entry, material)
+            body = fetched.body.float().eval()
+        preprocessing = choose_preprocessing(entry, fetched.preprocessing)
+        about = {"architecture": entry.architecture, "layer": "output", "weights": fetched.weights, "flip": entry.flip}
+        encoder = cls(preprocessing, body, about, fetched.config)
         require_vectors(encoder, entry.name)
         return encoder
 
@@ -97,9 +97,9 @@ def require_vectors(encoder: Any, name: str) -> None:
     side = encoder.preprocessing.side
     try:
         with torch.inference_mode():
-            found = encoder(torch.zeros(2, side, side, 3, dtype=torch.uint8))
-        reason = "" if found.ndim == 2 and len(found) == 2 else f"it makes {tuple(found.shape)} of two images"
-        reason = reason or ("" if torch.isfinite(found).all() else "its features are not finite")
+            vectors = encoder(torch.zeros(2, side, side, 3, dtype=torch.uint8))
+        reason = "" if vectors.ndim == 2 and len(vectors) == 2 else f"it makes {tuple(vectors.shape)} of two images"
+        reason = reason or ("" if torch.isfinite(vectors).all() else "its features are not finite")
     except MALFORMED as error:
         reason = brief(error)
     if reason:

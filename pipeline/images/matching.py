@@ -107,14 +107,14 @@ def find_names(names: Sequence[str], images: Sequence[str], root: Path | str | N
     that is unique in both, first exactly and then as READINGS allow; a name without a suffix is taken for the key of a
     webdataset's sample. An image that has been found does not answer to another case of its name."""
     readings = Readings(root)
-    found = _find_exactly(names, images)
-    taken = set(found.values())
+    matched = _find_exactly(names, images)
+    taken = set(matched.values())
     counts: Counter[int] = Counter()
     ambiguous: dict[str, list[str]] = {}
     distinct = list(dict.fromkeys(names))
     for short, shorten in ((str, str), (_file, basename), (_key, _stem)):
         unique = {file: distinct[at] for file, at in _unique(distinct, short).items()}
-        wanted = {file: name for file, name in unique.items() if file and name not in found}
+        wanted = {file: name for file, name in unique.items() if file and name not in matched}
         if not wanted:
             continue
         shortened = [Spelling(shorten(image), at) for at, image in enumerate(images)]
@@ -124,10 +124,10 @@ def find_names(names: Sequence[str], images: Sequence[str], root: Path | str | N
             if others:
                 ambiguous[name] = [images[image], images[others[0]]]
             elif match.reading < CASE or image not in taken:
-                found[name] = image
+                matched[name] = image
                 counts[match.reading] += 1
-        taken.update(found.values())
-    return Lookup([found.get(name) for name in names], counts, ambiguous)
+        taken.update(matched.values())
+    return Lookup([matched.get(name) for name in names], counts, ambiguous)
 
 
 def _find_exactly(names: Sequence[str], images: Sequence[str]) -> dict[str, int]:
@@ -135,14 +135,14 @@ def _find_exactly(names: Sequence[str], images: Sequence[str]) -> dict[str, int]
     place = {image: i for i, image in enumerate(images)}
     by_file, by_stem = _unique(images, basename), _unique(images, _stem)
     unique = _unique(dict.fromkeys(names), basename)
-    found = {}
+    matched = {}
     for name in names:
         image = place.get(name)
         if image is None and (file := basename(name)) in unique:
             image = (by_file if splitext(file)[1] else by_stem).get(file)
         if image is not None:
-            found[name] = image
-    return found
+            matched[name] = image
+    return matched
 
 
 def _put(rows: np.ndarray, place: int, row: int, names: Sequence[str], labels: Sequence[str]) -> None:

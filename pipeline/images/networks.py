@@ -22,9 +22,9 @@ LAYERS = ("average", "fc6", "fc7")
 
 def require_known(architecture: str) -> None:
     """Raises UsageError listing the known architectures."""
-    known = models.list_models(module=models)
-    if architecture not in known:
-        raise UsageError(f"unknown architecture {architecture}; torchvision has {', '.join(known)}")
+    architectures = models.list_models(module=models)
+    if architecture not in architectures:
+        raise UsageError(f"unknown architecture {architecture}; torchvision has {', '.join(architectures)}")
 
 
 def download(architecture: str) -> Download:
@@ -76,7 +76,7 @@ def _trace(network: nn.Module) -> tuple[fx.Graph, dict[str, fx.Node]]:
     """
     for name in [name for name in vars(network) if name.startswith("_tensor_constant")]:
         delattr(network, name)
-    leaves = [one for one in vars(ops).values() if isinstance(one, type) and issubclass(one, nn.Module)]
+    leaves = [module for module in vars(ops).values() if isinstance(module, type) and issubclass(module, nn.Module)]
     tracer = feature_extraction.NodePathTracer(autowrap_modules=(math, ops), leaf_modules=leaves)
     graph = tracer.trace(network.eval())
     return graph, {name: node for node, name in tracer.node_to_qualname.items()}
@@ -97,7 +97,7 @@ def fold_batch_norms(body: fx.GraphModule) -> fx.GraphModule:
         convolution = node.args[0] if node.op == "call_module" else None
         if not (isinstance(convolution, fx.Node) and convolution.op == "call_module" and len(convolution.users) == 1):
             continue
-        pair = [_module(body, one.target) for one in (convolution, node)]
+        pair = [_module(body, part.target) for part in (convolution, node)]
         if [type(module) for module in pair] == [nn.Conv2d, nn.BatchNorm2d]:
             parent, _, name = convolution.target.rpartition(".")
             setattr(body.get_submodule(parent), name, fuse_conv_bn_eval(*pair))

@@ -26,9 +26,9 @@ class OnnxEncoder(ImageEncoder):
         super().__init__(preprocessing)
         self.data, self.weights = data, weights
         self.session = open_graph(data, device)
-        (given,), (_,) = self.session.get_inputs(), self.session.get_outputs()
-        self.input, self.shape = given.name, given.shape
-        self.mean, self.std = (np.array(one, np.float32) * 255 for one in (preprocessing.mean, preprocessing.std))
+        (images,), (_,) = self.session.get_inputs(), self.session.get_outputs()
+        self.input, self.shape = images.name, images.shape
+        self.mean, self.std = (np.array(values, np.float32) * 255 for values in (preprocessing.mean, preprocessing.std))
 
     def forward(self, pixels: torch.Tensor) -> torch.Tensor:
         images = (pixels.cpu().numpy().astype(np.float32) - self.mean) / self.std
@@ -43,8 +43,8 @@ class OnnxEncoder(ImageEncoder):
 
     def _run(self, images: np.ndarray) -> np.ndarray:
         with explained():
-            (found,) = self.session.run(None, {self.input: images})
-        return found
+            (features,) = self.session.run(None, {self.input: images})
+        return features
 
     def optimised(self, device: torch.device, dtype: torch.dtype) -> "OnnxEncoder":
         """On `device`, where onnxruntime can use it; always in float32."""
@@ -70,15 +70,15 @@ class OnnxEncoder(ImageEncoder):
         try:
             require_whole(data)
             graph = onnx.load_model_from_string(data).graph
-            weighed = {one.name for one in graph.initializer}
-            given = [one for one in graph.input if one.name not in weighed]
-            if len(given) != 1 or len(graph.output) != 1:
-                raise ValueError(f"it has {len(given)} inputs and {len(graph.output)} outputs, not one of each")
-            shape = [one.dim_value or None for one in given[0].type.tensor_type.shape.dim]
+            weighed = {part.name for part in graph.initializer}
+            inputs = [part for part in graph.input if part.name not in weighed]
+            if len(inputs) != 1 or len(graph.output) != 1:
+                raise ValueError(f"it has {len(inputs)} inputs and {len(graph.output)} outputs, not one of each")
+            shape = [part.dim_value or None for part in inputs[0].type.tensor_type.shape.dim]
             if len(shape) != 4 or shape[1] not in (3, None) or shape[2] != shape[3]:
                 raise ValueError(f"its input {shape} is not (n, 3, side, side)")
-            own = {"resize": shape[2], "crop": shape[2]} if shape[2] else {}
-            encoder = cls(choose_preprocessing(entry, own), data, weights)
+            geometry = {"resize": shape[2], "crop": shape[2]} if shape[2] else {}
+            encoder = cls(choose_preprocessing(entry, geometry), data, weights)
         except (*MALFORMED, DecodeError) as error:
             raise InputError(
                 f"{entry.file} cannot be used as an encoder ({brief(error)}); export one image input (n, 3, side, side)"

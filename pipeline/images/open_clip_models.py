@@ -25,8 +25,8 @@ class ImageTower(nn.Module):
         self.visual = visual
 
     def forward(self, images: torch.Tensor) -> torch.Tensor:
-        found = self.visual(images)
-        return found[0] if isinstance(found, tuple) else found
+        output = self.visual(images)
+        return output[0] if isinstance(output, tuple) else output
 
 
 class OpenClipEncoder(LibraryEncoder):
@@ -50,7 +50,7 @@ class OpenClipEncoder(LibraryEncoder):
         else:
             model, weights = open_clip.create_model(name, pretrained=tag), {"origin": f"{name}, {tag}"}
         cfg = _config(folder, entry.architecture)
-        quick = any(isinstance(one, open_clip.transformer.QuickGELU) for one in model.visual.modules())
+        quick = any(isinstance(module, open_clip.transformer.QuickGELU) for module in model.visual.modules())
         config = {"embed_dim": cfg["embed_dim"], "vision": cfg["vision_cfg"], "quick_gelu": quick}
         return FetchedNetwork(ImageTower(model.visual), config, _preprocessing(model.visual.preprocess_cfg), weights)
 

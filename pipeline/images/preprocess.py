@@ -89,8 +89,8 @@ def load_all(
     describe: Callable[[np.ndarray], Any] | None = None,
 ) -> Iterator[Any]:
     """One view of each photograph; see `load_views`."""
-    for (made,) in load_views(photographs, read, limits, [View(preprocessing, describe)], processes):
-        yield made
+    for (view,) in load_views(photographs, read, limits, [View(preprocessing, describe)], processes):
+        yield view
 
 
 def load_views(
@@ -118,9 +118,9 @@ def load_views(
         yield outcome if not by_pixels else list(map(np.reshape, np.split(outcome, bounds[:-1]), shapes))
 
 
-def _load_joined(*given: Any) -> np.ndarray:
+def _load_joined(*arguments: Any) -> np.ndarray:
     """The pixels of `load`, one after the other."""
-    return np.concatenate([pixels.reshape(-1) for pixels in load(*given)])
+    return np.concatenate([pixels.reshape(-1) for pixels in load(*arguments)])
 
 
 def load(read: Callable[..., bytes], limits: ImageLimits, views: Sequence[View], photograph: Photograph) -> list[Any]:
@@ -131,7 +131,7 @@ def load(read: Callable[..., bytes], limits: ImageLimits, views: Sequence[View],
     sides = [view.preprocessing.resize for view in views]
     images = decode_each(_unchanged(read, photograph), limits, sides)
     pixels = [prepare(image, view.preprocessing) for image, view in zip(images, views, strict=True)]
-    return [view.describe(one) if view.describe else one for one, view in zip(pixels, views, strict=True)]
+    return [view.describe(picture) if view.describe else picture for picture, view in zip(pixels, views, strict=True)]
 
 
 def open_photograph(

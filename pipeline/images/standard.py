@@ -157,7 +157,7 @@ def learn_projection(
     """
     parts, short = {}, []
     for part in (*GLOBAL, *LOCAL):
-        stacked = np.stack([one[part] for one in described]).astype(np.float64)
+        stacked = np.stack([picture[part] for picture in described]).astype(np.float64)
         n, size = stacked.shape
         with threadpool_limits(1):
             pca = PCA(min(dims[part], n - 1, size), random_state=seed).fit(stacked)

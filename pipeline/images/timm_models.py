@@ -25,8 +25,8 @@ class TimmEncoder(LibraryEncoder):
             body = timm.create_model(name, pretrained=entry.weights == "hub", num_classes=0)
         if entry.weights == "file":
             data, sha256 = material.weights(entry.file, entry.sha256)
-            state, known = parse(data, entry.file), timm.create_model(name, pretrained=False).state_dict()
-            body.load_state_dict(select(state, body.state_dict(), known, entry.file))
+            state, whole = parse(data, entry.file), timm.create_model(name, pretrained=False).state_dict()
+            body.load_state_dict(select(state, body.state_dict(), whole, entry.file))
             weights = {"origin": entry.file, "sha256": sha256}
         elif entry.weights == "untrained":
             weights = {"origin": "untrained", "seed": material.seed}
@@ -38,16 +38,21 @@ class TimmEncoder(LibraryEncoder):
     def build(config: Mapping[str, Any]) -> nn.Module:
         if not timm.is_model(name := config["name"]):  # which could name a hub, or a folder
             raise ValueError(f"timm has no model {name}")
-        given = {"pretrained": False, "pretrained_cfg": None, "pretrained_cfg_overlay": None, "checkpoint_path": None}
-        return timm.create_model(name, **given, num_classes=0, **config["arguments"])
+        untrained = {
+            "pretrained": False,
+            "pretrained_cfg": None,
+            "pretrained_cfg_overlay": None,
+            "checkpoint_path": None,
+        }
+        return timm.create_model(name, **untrained, num_classes=0, **config["arguments"])
 
 
 def _preprocessing(body: nn.Module) -> dict[str, Any]:
-    found = timm.data.resolve_data_config({}, model=body)
-    side = only_side(found["input_size"][1:])
-    if found["crop_mode"] not in ("center", "squash"):
-        raise ValueError(f"its crop_mode {found['crop_mode']} is not known here")
+    data = timm.data.resolve_data_config({}, model=body)
+    side = only_side(data["input_size"][1:])
+    if data["crop_mode"] not in ("center", "squash"):
+        raise ValueError(f"its crop_mode {data['crop_mode']} is not known here")
     geometry = {"resize": side, "crop": None}
-    if found["crop_mode"] == "center":
-        geometry = {"resize": int(side / found["crop_pct"]), "crop": side}
-    return {**geometry, **{key: found[key] for key in ("mean", "std", "interpolation")}}
+    if data["crop_mode"] == "center":
+        geometry = {"resize": int(side / data["crop_pct"]), "crop": side}
+    return {**geometry, **{key: data[key] for key in ("mean", "std", "interpolation")}}

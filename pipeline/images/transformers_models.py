@@ -34,10 +34,10 @@ class ImageFeatures(nn.Module):
 
     def forward(self, images: torch.Tensor) -> torch.Tensor:
         if hasattr(self.model, "get_image_features"):
-            found = self.model.get_image_features(pixel_values=images)
-            return found if isinstance(found, torch.Tensor) else found.pooler_output
-        found = self.model(pixel_values=images)
-        pooled = found.pooler_output if self.pooled else found.last_hidden_state[:, 0]
+            output = self.model.get_image_features(pixel_values=images)
+            return output if isinstance(output, torch.Tensor) else output.pooler_output
+        output = self.model(pixel_values=images)
+        pooled = output.pooler_output if self.pooled else output.last_hidden_state[:, 0]
         return pooled.flatten(1)
 
 
@@ -51,9 +51,9 @@ class TransformersEncoder(LibraryEncoder):
         model, missing = fetch_model(place)
         require_weights(missing)
         pooled = not missing and _has_pooler(model)
-        given = {name: getattr(entry, name) for name in PREPROCESSING}
-        preprocessing = given
-        if None in [value for name, value in given.items() if name != "crop"]:
+        stated = {name: getattr(entry, name) for name in PREPROCESSING}
+        preprocessing = stated
+        if None in [value for name, value in stated.items() if name != "crop"]:
             preprocessing = _own_preprocessing(place, entry.name)
         body, side = ImageFeatures(model, pooled), preprocessing["crop"] or preprocessing["resize"]
         unused = remove_unused(body, lambda: body(torch.zeros(1, 3, side, side)))
@@ -78,14 +78,14 @@ def _own_preprocessing(place: Any, name: str) -> dict[str, Any]:
     """That of the model at `place`. Raises InputError where it cannot be said as ours is."""
     processor = AutoImageProcessor.from_pretrained(place, trust_remote_code=False)
     try:
-        found = _preprocessing(processor.to_dict())
-        _require_same(processor, found)
+        preprocessing = _preprocessing(processor.to_dict())
+        _require_same(processor, preprocessing)
     except (KeyError, TypeError, ValueError, RuntimeError) as error:
         raise InputError(
             f"encoder {name}: the model's images are not resized, cropped and normalised as ours are ({brief(error)});"
             " take another model, or give resize, crop, mean, std and interpolation yourself"
         ) from error
-    return found
+    return preprocessing
 
 
 def _require_same(processor: Any, preprocessing: Mapping[str, Any]) -> None:

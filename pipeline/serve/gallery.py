@@ -92,7 +92,7 @@ class ServedGallery:
         if not self.searcher.has("sentences"):
             return []
         table = self.searcher.rows("sentences")
-        rows = np.unique(evenly_spaced(table.num_rows, EXAMPLES + 2)[1:-1])
+        rows = np.unique(np.linspace(0, table.num_rows - 1, EXAMPLES + 2).astype(int)[1:-1])
         return [record["text"] for record in table.records(rows) if record["text"]]
 
     @property
@@ -118,9 +118,10 @@ class ServedGallery:
         if self.has_regions or not searcher.has("sentences") or not searcher.is_kept("images"):
             return None
         sentences = searcher.table("sentences")
-        there = np.flatnonzero(sentences["text"].is_valid())
+        owners = sentences["image_id"].to_numpy()
+        there = np.flatnonzero(sentences["text"].is_valid().to_numpy() & np.isin(owners, self._sorted["images"][0]))
         sample = there[evenly_spaced(len(there), SAMPLE)]
-        rows = self._find("images", sentences["image_id"].to_numpy()[sample])
+        rows = self._find("images", owners[sample])
         if len(np.unique(rows)) < 2:
             return None
         try:

@@ -25,10 +25,11 @@ if TYPE_CHECKING:
 class WordsEncoder(KnownTerms, TextEncoder):
     """The base of encoders of word vectors: `vectors` (V, d) of the words `terms`, and how a text becomes words."""
 
-    def __init__(self, split: TermSettings, known: WordVectors) -> None:
-        if known.matrix.ndim != 2 or len(known.words) != len(known.matrix) or len(set(known.words)) != len(known.words):
+    def __init__(self, split: TermSettings, vectors: WordVectors) -> None:
+        count = len(vectors.words)
+        if vectors.matrix.ndim != 2 or len(vectors.matrix) != count or len(set(vectors.words)) != count:
             raise ValueError("its words are not each once, with one vector each")
-        self.split, self.terms, self.vectors = split, known.words, known.matrix.astype(np.float32, copy=False)
+        self.split, self.terms, self.vectors = split, vectors.words, vectors.matrix.astype(np.float32, copy=False)
 
     def settings(self) -> dict[str, Any]:
         return {"kind": self.kind, "split": {**asdict(self.split), "stop_words": []}, "words": list(self.terms)}
@@ -75,8 +76,8 @@ class AveragedEncoder(WordsEncoder):
 
     kind = "averaged"
 
-    def __init__(self, split: TermSettings, known: WordVectors, idf: np.ndarray | None = None) -> None:
-        super().__init__(split, known)
+    def __init__(self, split: TermSettings, vectors: WordVectors, idf: np.ndarray | None = None) -> None:
+        super().__init__(split, vectors)
         self.idf = np.ones(len(self.terms), np.float32) if idf is None else idf
         if self.idf.shape != (len(self.terms),) or not ((self.idf > 0) & np.isfinite(self.idf)).all():
             raise ValueError("its words have not one positive idf each")
@@ -85,10 +86,10 @@ class AveragedEncoder(WordsEncoder):
     @classmethod
     def prepare(cls, entry: Any, material: TextMaterial) -> "AveragedEncoder":
         """Raises InputError and UsageError as the readers of word vectors do."""
-        made = cls(split_of(material), find_vectors(entry, material))
+        encoder = cls(split_of(material), find_vectors(entry, material))
         if entry.own.idf:
-            made.idf = inverse_frequencies(material.texts(), made)
-        return made
+            encoder.idf = inverse_frequencies(material.texts(), encoder)
+        return encoder
 
     def encode(self, texts: Sequence[str]) -> np.ndarray:
         bags = self._bags(texts)
@@ -100,10 +101,10 @@ class AveragedEncoder(WordsEncoder):
 
     def _bags(self, texts: Sequence[str]) -> "csr_array":
         """(n, V) float32: the idf of every word of each text."""
-        found = [self.rows(text) for text in texts]
-        columns = np.fromiter(chain.from_iterable(found), np.int64)
-        indptr = np.cumsum([0, *map(len, found)])
-        return scipy.sparse.csr_array((self.idf[columns], columns, indptr), shape=(len(found), len(self.terms)))
+        rows = [self.rows(text) for text in texts]
+        columns = np.fromiter(chain.from_iterable(rows), np.int64)
+        indptr = np.cumsum([0, *map(len, rows)])
+        return scipy.sparse.csr_array((self.idf[columns], columns, indptr), shape=(len(rows), len(self.terms)))
 
     def tensors(self) -> dict[str, np.ndarray]:
         return {**super().tensors(), "idf": self.idf}

@@ -163,8 +163,8 @@ class _Derivation:
             edge -= 1
         least = Layer.BASE
         for place, dependent in enumerate(side):
-            own = self._own_layer(word, dependent) if place < edge else Layer.OUTSIDE
-            least = layers[dependent] = max(own, least)
+            layer = self._own_layer(word, dependent) if place < edge else Layer.OUTSIDE
+            least = layers[dependent] = max(layer, least)
         return layers
 
     def _own_layer(self, word: int, dependent: int) -> Layer:
@@ -206,8 +206,8 @@ class _Derivation:
         dependents = any(self.plain[d] not in BETWEEN for d in self.dependents[word])
         if head == ROOT or self.plain[word] != "conj" or dependents:
             return False
-        own = (self._own_layer(head, d) for d in self.dependents[head] if self.plain[d] not in BETWEEN)
-        return self.upos[head] in NOMINAL and all(layer >= Layer.JOINED for layer in own)
+        layers = (self._own_layer(head, d) for d in self.dependents[head] if self.plain[d] not in BETWEEN)
+        return self.upos[head] in NOMINAL and all(layer >= Layer.JOINED for layer in layers)
 
     def _label(self, word: int) -> str:
         return LABELS.get(self.upos[word], OTHER)

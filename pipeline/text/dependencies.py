@@ -117,17 +117,17 @@ def tree_fault(heads: Sequence[int]) -> str | None:
 
 def depths(heads: Sequence[int]) -> list[int]:
     """The number of arcs between each word and the root. ValueError for a cycle."""
-    found = [0 if head == ROOT else -1 for head in heads]
+    steps_to_root = [0 if head == ROOT else -1 for head in heads]
     for word in range(len(heads)):
         path = []
-        while found[word] < 0:
+        while steps_to_root[word] < 0:
             path.append(word)
             word = heads[word]
             if len(path) > len(heads):
                 raise ValueError(f"word {word + 1} is on a cycle")
         for steps, passed in enumerate(reversed(path), start=1):
-            found[passed] = found[word] + steps
-    return found
+            steps_to_root[passed] = steps_to_root[word] + steps
+    return steps_to_root
 
 
 def projective_heads(heads: Sequence[int]) -> list[int]:

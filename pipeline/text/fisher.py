@@ -26,9 +26,9 @@ class FisherEncoder(WordsEncoder):
     kind = "fisher"
 
     def __init__(
-        self, split: TermSettings, known: WordVectors, weights: np.ndarray, means: np.ndarray, variances: np.ndarray
+        self, split: TermSettings, vectors: WordVectors, weights: np.ndarray, means: np.ndarray, variances: np.ndarray
     ) -> None:
-        super().__init__(split, known)
+        super().__init__(split, vectors)
         shape = (*weights.shape, self.vectors.shape[1])
         positive = (variances > 0).all() and (weights > 0).all()
         finite = all(np.isfinite(part).all() for part in (weights, means, variances))
@@ -44,37 +44,38 @@ class FisherEncoder(WordsEncoder):
         """The mixture is fitted to the word vectors of the training sentences' words, each as often as it occurs, or to
         a sample of them. Raises InputError where there are fewer of them than components, and as the readers of word
         vectors do."""
-        own, known = entry.own, find_vectors(entry, material)
-        words = WordsEncoder(material.words, known)
+        settings, known_vectors = entry.own, find_vectors(entry, material)
+        words = WordsEncoder(material.words, known_vectors)
         rows = np.fromiter((row for text in material.texts() for row in words.rows(text)), np.int32)
         order = np.arange(len(rows), dtype=np.min_scalar_type(len(rows)))
         np.random.default_rng(material.seed).shuffle(order)
-        rows = rows[np.sort(order[: own.sample])]
-        if len(np.unique(rows)) <= own.components:
+        rows = rows[np.sort(order[: settings.sample])]
+        if len(np.unique(rows)) <= settings.components:
             raise InputError(
-                f"text encoder {entry.name} has {len(np.unique(rows))} words to learn {own.components} components from;"
-                " lower fisher.components"
+                f"text encoder {entry.name} has {len(np.unique(rows))} words to learn {settings.components} components"
+                " from; lower fisher.components"
             )
-        matrix = known.matrix
-        if own.principal and own.principal < matrix.shape[1]:
-            matrix = _reduce(matrix, matrix[rows], own.principal)
+        matrix = known_vectors.matrix
+        if settings.principal and settings.principal < matrix.shape[1]:
+            matrix = _reduce(matrix, matrix[rows], settings.principal)
         sample = matrix[rows].astype(np.float64)
-        mixture = GaussianMixture(own.components, covariance_type="diag", random_state=material.seed, reg_covar=1e-6)
+        options = {"covariance_type": "diag", "random_state": material.seed, "reg_covar": 1e-6}
+        mixture = GaussianMixture(settings.components, **options)
         mixture.fit(sample)
         parts = (mixture.weights_, mixture.means_, mixture.covariances_)
-        return cls(split_of(material), WordVectors(known.words, matrix), *parts)
+        return cls(split_of(material), WordVectors(known_vectors.words, matrix), *parts)
 
     def encode(self, texts: Sequence[str]) -> np.ndarray:
-        found = np.zeros((len(texts), self.dim), np.float32)
+        vectors = np.zeros((len(texts), self.dim), np.float32)
         for number, text in enumerate(texts):
             if rows := self.rows(text):
-                found[number] = fisher_vector(self.vectors[rows].astype(np.float64), self.mixture, improved=True)
-        return found
+                vectors[number] = fisher_vector(self.vectors[rows].astype(np.float64), self.mixture, improved=True)
+        return vectors
 
     def tensors(self) -> dict[str, np.ndarray]:
         mixture = self.mixture
-        own = {"weights": mixture.weights_, "means": mixture.means_, "variances": mixture.covariances_}
-        return {**super().tensors(), **own}
+        parts = {"weights": mixture.weights_, "means": mixture.means_, "variances": mixture.covariances_}
+        return {**super().tensors(), **parts}
 
     @classmethod
     def from_parts(cls, settings: Mapping[str, Any], tensors: Mapping[str, np.ndarray]) -> "FisherEncoder":

@@ -68,8 +68,8 @@ def padding_of(tokenizer: Any, full: bool) -> dict[str, Any]:
 class LibraryTextEncoder(TextEncoder):
     """`body` maps what `tokens` makes of n texts to (n, dim). Computes in float32 on the processor."""
 
-    def __init__(self, found: FetchedText) -> None:
-        self.body, self.tokenizer, self.config, self.weights = vars(found).values()
+    def __init__(self, fetched: FetchedText) -> None:
+        self.body, self.tokenizer, self.config, self.weights = vars(fetched).values()
         self.split = self.make_split(self.config, self.tokenizer)
         self.dim = self.encode(["a"]).shape[1]
 
@@ -99,17 +99,17 @@ class LibraryTextEncoder(TextEncoder):
         return {"kind": self.kind, "config": dict(self.config), "weights": dict(self.weights)}
 
     def tensors(self) -> dict[str, np.ndarray]:
-        own = {BODY + name: tensor.numpy() for name, tensor in self.body.state_dict().items()}
-        return own | ({TOKENIZER: np.frombuffer(self.tokenizer.encode(), np.uint8)} if self.tokenizer else {})
+        body = {BODY + name: tensor.numpy() for name, tensor in self.body.state_dict().items()}
+        return body | ({TOKENIZER: np.frombuffer(self.tokenizer.encode(), np.uint8)} if self.tokenizer else {})
 
     @classmethod
     def prepare(cls, entry: Any, material: TextMaterial) -> "LibraryTextEncoder":
         """Raises InputError where the network cannot be had, or makes no finite vectors of texts."""
         with fetching(entry.name, entry.own.architecture, cls.kind):
-            made = cls(cls.fetch(entry, material))
-            if not np.isfinite(made.encode(["a", "two words"])).all():
+            encoder = cls(cls.fetch(entry, material))
+            if not np.isfinite(encoder.encode(["a", "two words"])).all():
                 raise InputError(f"text encoder {entry.name} makes vectors that are not finite; get its weights again")
-        return made
+        return encoder
 
     @classmethod
     def from_parts(cls, settings: Mapping[str, Any], tensors: Mapping[str, np.ndarray]) -> "LibraryTextEncoder":

@@ -32,11 +32,11 @@ class OnnxTextEncoder(TextEncoder):
     ) -> None:
         self.data, self.tokenizer, self.weights, self.given = data, tokenizer, weights, {"length": length}
         self.session = open_graph(data)
-        shapes = {one.name: one.shape for one in self.session.get_inputs()}
+        shapes = {part.name: part.shape for part in self.session.get_inputs()}
         if "input_ids" not in shapes or not shapes.keys() <= GIVEN.keys():
             raise ValueError(f"its inputs are {', '.join(shapes)}, not input_ids with or without attention_mask")
         self.inputs, self.output = tuple(shapes), output or self.session.get_outputs()[0].name
-        self.size, fixed = (one if isinstance(one, int) else None for one in shapes["input_ids"])
+        self.size, fixed = (part if isinstance(part, int) else None for part in shapes["input_ids"])
         self.split = Tokenizer.from_str(tokenizer)
         self.split.enable_truncation(fixed or length or (self.split.truncation or {}).get("max_length", LONGEST))
         padding = self.split.padding or {}
@@ -50,7 +50,7 @@ class OnnxTextEncoder(TextEncoder):
             return np.empty((0, self.dim), np.float32)
         size, order, cuts = self.size or BATCH, np.arange(len(texts)), np.array([], np.int64)
         if "attention_mask" not in self.inputs and self.padded is None:
-            lengths = np.array([sum(one.attention_mask) for one in self.split.encode_batch(texts)])
+            lengths = np.array([sum(tokens.attention_mask) for tokens in self.split.encode_batch(texts)])
             order = np.argsort(lengths, kind="stable")
             cuts = np.flatnonzero(np.diff(lengths[order])) + 1
         parts = [
@@ -63,17 +63,19 @@ class OnnxTextEncoder(TextEncoder):
     def _run(self, texts: list[str]) -> np.ndarray:
         blank = [""] * ((self.size or 0) - len(texts))
         split = self.split.encode_batch([*texts, *blank])
-        tokens = {name: np.array([getattr(one, key) for one in split], np.int64) for name, key in GIVEN.items()}
+        tokens = {
+            name: np.array([getattr(encoding, key) for encoding in split], np.int64) for name, key in GIVEN.items()
+        }
         if not tokens["input_ids"].size:  # no text has a token, and graphs take at least one
             tokens = {name: np.zeros((len(split), 1), np.int64) for name in GIVEN}
         with explained():
-            (found,) = self.session.run([self.output], {name: tokens[name] for name in self.inputs})
-        if found.dtype.kind != "f" or found.ndim not in (2, 3) or len(found) != len(split):
-            raise ValueError(f"its output {self.output} is {found.dtype} {found.shape}, not vectors")
-        if found.ndim == 3:
+            (output,) = self.session.run([self.output], {name: tokens[name] for name in self.inputs})
+        if output.dtype.kind != "f" or output.ndim not in (2, 3) or len(output) != len(split):
+            raise ValueError(f"its output {self.output} is {output.dtype} {output.shape}, not vectors")
+        if output.ndim == 3:
             mask = tokens["attention_mask"].astype(np.float32)[:, :, None]
-            found = (found * mask).sum(axis=1) / np.maximum(mask.sum(axis=1), 1)
-        return found[: len(texts)].astype(np.float32)
+            output = (output * mask).sum(axis=1) / np.maximum(mask.sum(axis=1), 1)
+        return output[: len(texts)].astype(np.float32)
 
     def settings(self) -> dict[str, Any]:
         return {
@@ -86,7 +88,7 @@ class OnnxTextEncoder(TextEncoder):
 
     def tensors(self) -> dict[str, np.ndarray]:
         parts = {FILE: self.data, TOKENIZER: self.tokenizer.encode()}
-        return {name: np.frombuffer(one, np.uint8) for name, one in parts.items()}
+        return {name: np.frombuffer(part, np.uint8) for name, part in parts.items()}
 
     @classmethod
     def from_parts(cls, settings: Mapping[str, Any], tensors: Mapping[str, np.ndarray]) -> "OnnxTextEncoder":
@@ -105,12 +107,12 @@ class OnnxTextEncoder(TextEncoder):
         try:
             settings = {"length": own.length, "output": own.output, "weights": {"origin": own.file}}
             tensors = {FILE: np.frombuffer(data, np.uint8), TOKENIZER: np.frombuffer(tokenizer, np.uint8)}
-            made = cls.from_parts(settings, tensors)
-            if not np.isfinite(made.encode(["a", "two words"])).all():
+            encoder = cls.from_parts(settings, tensors)
+            if not np.isfinite(encoder.encode(["a", "two words"])).all():
                 raise ValueError("its vectors are not finite")
         except MALFORMED as error:
             raise InputError(
                 f"{own.file} cannot be used as a text encoder ({brief(error)}); export input_ids, with or without"
                 " attention_mask, to vectors (n, dim) or states (n, tokens, dim), with its tokenizer.json"
             ) from error
-        return made
+        return encoder

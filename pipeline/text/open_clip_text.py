@@ -35,7 +35,7 @@ class OpenClipTextEncoder(LibraryTextEncoder):
             raise ValueError("its text side is of transformers; name that model, kind transformers")
         place = f"local-dir:{folder}" if folder else name
         model = open_clip.create_model(place, pretrained=tag, require_pretrained=True).float().eval()
-        quick = any(isinstance(one, open_clip.transformer.QuickGELU) for one in model.modules())
+        quick = any(isinstance(module, open_clip.transformer.QuickGELU) for module in model.modules())
         config = {"embed_dim": cfg["embed_dim"], "text": cfg["text_cfg"], "quick_gelu": quick}
         body, whole = OpenClipTextEncoder.build(config), getattr(model, "text", model).state_dict()
         body.load_state_dict({key: whole[key] for key in body.state_dict()})
@@ -55,9 +55,9 @@ class OpenClipTextEncoder(LibraryTextEncoder):
         if tokenizer is not None:
             tokenize = tokenize_by(tokenizer, config["tokens"])
             return lambda texts: tokenize(texts)[:1]
-        given = config["text"].get("tokenizer_kwargs") or {}
+        options = config["text"].get("tokenizer_kwargs") or {}
         length = config["text"].get("context_length", open_clip.tokenizer.DEFAULT_CONTEXT_LENGTH)
-        known = open_clip.SimpleTokenizer(context_length=length, **{"clean": given.get("clean", "lower")})
+        known = open_clip.SimpleTokenizer(context_length=length, **{"clean": options.get("clean", "lower")})
         return lambda texts: (known(texts),)
 
 

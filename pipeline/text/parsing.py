@@ -44,14 +44,14 @@ class BatchParser:
         pipeline = self.load()
         docs = [pipeline.make_doc(" ".join(text.split())) for text in texts]
         parses = map(_to_parse, pipeline.pipe([doc for doc in docs if 0 < len(doc) <= self.max_words]))
-        found = []
+        parsed = []
         for text, doc in zip(texts, docs, strict=True):
             if 0 < len(doc) <= self.max_words:
                 parse = next(parses)
-                found.append(Parsed(parse, derive_phrases(parse), None))
+                parsed.append(Parsed(parse, derive_phrases(parse), None))
             else:
-                found.append(fall_back(text, f"more than {self.max_words} words" if len(doc) else EMPTY))
-        return found
+                parsed.append(fall_back(text, f"more than {self.max_words} words" if len(doc) else EMPTY))
+        return parsed
 
 
 def _to_parse(doc: "Doc") -> Parse:
@@ -99,9 +99,9 @@ def index_trees(
     return _index(((str(n) if key is None else key, tree) for n, (key, tree) in enumerate(trees)), wanted, name)
 
 
-def _index(found: Iterable[tuple[str | None, object]], wanted: Collection[str], name: str) -> dict:
+def _index(pairs: Iterable[tuple[str | None, object]], wanted: Collection[str], name: str) -> dict:
     index, seen = {}, set()
-    for number, (key, value) in enumerate(found, start=1):
+    for number, (key, value) in enumerate(pairs, start=1):
         if key is None:
             raise InputError(f"{name}: sentence {number} has no comment '# {ID} = ...'; add one")
         if key in seen:
@@ -126,9 +126,9 @@ def match(text: str, keys: Iterable[str], parses: Mapping[str, Parse], trees: Ma
         return fall_back(text, EMPTY)
     if parse is None and tree is None:
         return fall_back(text, "no parse of this id")
-    for found in (parse, tree):
-        if found is not None and letters("".join(found.words)) != letters(text):
-            return fall_back(text, f"{len(found.words)} other words: {' '.join(found.words)[:SHOWN]}")
+    for parsed in (parse, tree):
+        if parsed is not None and letters("".join(parsed.words)) != letters(text):
+            return fall_back(text, f"{len(parsed.words)} other words: {' '.join(parsed.words)[:SHOWN]}")
     parse = derive_dependencies(tree) if parse is None else parse
     return Parsed(parse, derive_phrases(parse) if tree is None else tree, None)
 

@@ -103,7 +103,7 @@ class PhraseTree:
         """
         m = len(self.words)
         words = [not is_punctuation(label) for label in self.labels[:m]]
-        held = [int(one or not any(words)) for one in words] + [0] * (len(self) - m)  # words below each node
+        held = [int(is_word or not any(words)) for is_word in words] + [0] * (len(self) - m)  # words below each node
         for node, parent in enumerate(self.parents):  # children first
             if parent >= 0:
                 held[parent] += held[node]

@@ -200,8 +200,8 @@ class Centred(TextEncoder):
         return {**self.encoder.settings(), CENTRED: True}
 
     def tensors(self) -> dict[str, np.ndarray]:
-        own = {"mean": self.mean} | ({} if self.matrix is None else {"matrix": self.matrix})
-        return {**self.encoder.tensors(), **{f"{CENTRED}/{name}": value for name, value in own.items()}}
+        parts = {"mean": self.mean} | ({} if self.matrix is None else {"matrix": self.matrix})
+        return {**self.encoder.tensors(), **{f"{CENTRED}/{name}": value for name, value in parts.items()}}
 
     @classmethod
     def around(cls, encoder: TextEncoder, tensors: Mapping[str, np.ndarray]) -> "Centred":
@@ -254,6 +254,6 @@ class ImportedTextEncoder:
         """The text encoder `made_by`. Raises InputError where it encodes some sentences otherwise than was given."""
         own = entry.own
         encoder, given = material.encoder(own.made_by), material.given(entry)
-        made = encoder.encode(given.texts)
-        require_made_by(given.vectors, made, given.texts, own.path, entry.name, own.made_by)
+        ours = encoder.encode(given.texts)
+        require_made_by(given.vectors, ours, given.texts, own.path, entry.name, own.made_by)
         return encoder

@@ -28,15 +28,17 @@ class PooledText(nn.Module):
     def __init__(self, model: nn.Module, config: Mapping[str, Any]) -> None:
         super().__init__()
         self.model, self.pooling, self.masked = model, config["pooling"], config["masked"]
-        layers = [(nn.Linear(*one["shape"], one["bias"]), ACTIVATIONS[one["activation"]]()) for one in config["dense"]]
-        self.dense = nn.Sequential(*(layer for pair in layers for layer in pair))
+        self.dense = nn.Sequential()
+        for layer in config["dense"]:
+            self.dense.append(nn.Linear(*layer["shape"], layer["bias"]))
+            self.dense.append(ACTIVATIONS[layer["activation"]]())
 
     def forward(self, ids: torch.Tensor, mask: torch.Tensor) -> torch.Tensor:
-        given = {"input_ids": ids} | ({"attention_mask": mask} if self.masked else {})
+        arguments = {"input_ids": ids} | ({"attention_mask": mask} if self.masked else {})
         if self.pooling == SHARED:
-            found = self.model.get_text_features(**given)
-            return self.dense(found if isinstance(found, torch.Tensor) else found.pooler_output)
-        states = self.model(**given).last_hidden_state
+            vectors = self.model.get_text_features(**arguments)
+            return self.dense(vectors if isinstance(vectors, torch.Tensor) else vectors.pooler_output)
+        states = self.model(**arguments).last_hidden_state
         return self.dense(POOLINGS[self.pooling](states, mask[:, :, None]))
 
 
@@ -95,7 +97,7 @@ class SentenceTransformersEncoder(TransformersTextEncoder):
         place = str(folder or entry.own.architecture)
         whole = SentenceTransformer(place, device="cpu", model_kwargs={"use_safetensors": True})
         first, pooling, *rest = whole
-        kept = [one for one in rest if not isinstance(one, Normalize)]
+        kept = [module for module in rest if not isinstance(module, Normalize)]
         if not isinstance(first, Transformer) or not isinstance(pooling, Pooling) or len(kept) > 1:
             raise ValueError("it is not a transformer, a pooling and at most one dense layer")
         if kept and not isinstance(kept[0], Dense):
@@ -117,10 +119,10 @@ class SentenceTransformersEncoder(TransformersTextEncoder):
             "clean": "lower" if first.do_lower_case else "none",
         }
         about |= {"length": first.max_seq_length} if first.max_seq_length else {}
-        found = assemble(first.auto_model.float().eval(), first.tokenizer, about, weights)
-        for layer, own in zip(kept, found.body.dense[::2], strict=True):
-            own.load_state_dict(layer.linear.state_dict())
-        return found
+        fetched = assemble(first.auto_model.float().eval(), first.tokenizer, about, weights)
+        for layer, copy in zip(kept, fetched.body.dense[::2], strict=True):
+            copy.load_state_dict(layer.linear.state_dict())
+        return fetched
 
 
 def assemble(model: nn.Module, tokenizer: Any, about: Mapping[str, Any], weights: dict[str, Any]) -> FetchedText:

@@ -28,11 +28,11 @@ class WordVectors:
         A term without a vector gets a normal sample with the mean and deviation of those found, by dimension.
         """
         rows = {word: row for row, word in enumerate(self.words)}
-        known = [term for term in terms if term in rows]
-        found = self.matrix[[rows[term] for term in known]] if known else self.matrix
-        drawn = np.random.default_rng(seed).standard_normal((len(terms) + 1, found.shape[1]), dtype=np.float32)
-        table = found.mean(axis=0) + drawn * found.std(axis=0)
-        table[-1] = found.mean(axis=0)
+        present = [term for term in terms if term in rows]
+        vectors = self.matrix[[rows[term] for term in present]] if present else self.matrix
+        drawn = np.random.default_rng(seed).standard_normal((len(terms) + 1, vectors.shape[1]), dtype=np.float32)
+        table = vectors.mean(axis=0) + drawn * vectors.std(axis=0)
+        table[-1] = vectors.mean(axis=0)
         for row, term in enumerate(terms):
             if term in rows:
                 table[row] = self.matrix[rows[term]]
@@ -58,9 +58,9 @@ def read_text_vectors(lines: Iterable[bytes], source: str, wanted: Collection[st
             count, dim = _sizes(parts, source)
             continue
         dim = dim or len(parts) - 1
-        found = len(parts) - 1 + _trailing_numbers(parts[0])
-        if dim < 1 or found != dim:
-            raise reader.error(number, f"holds a vector of {found} numbers, not {max(dim, 1)}")
+        numbers = len(parts) - 1 + _trailing_numbers(parts[0])
+        if dim < 1 or numbers != dim:
+            raise reader.error(number, f"holds a vector of {numbers} numbers, not {max(dim, 1)}")
         try:
             vector = np.array(parts[1:], dtype=bytes).astype(np.float32)
         except ValueError:
@@ -124,8 +124,8 @@ class _VectorReader:
         self.words: list[str] = []
         self.vectors: list[np.ndarray] = []
 
-    def error(self, number: int, what: str) -> InputError:
-        return InputError(f"{self.source}, {self.place} {number} {what}; get the file again or repair it")
+    def error(self, number: int, fault: str) -> InputError:
+        return InputError(f"{self.source}, {self.place} {number} {fault}; get the file again or repair it")
 
     def add(self, number: int, word: bytes, vector: np.ndarray) -> None:
         first = self.seen.setdefault(word, number)
@@ -173,8 +173,8 @@ def train_vectors(
         raise UsageError(
             "word_vectors.source corpus needs gensim: pip install 'jointspace[words]', or choose another source"
         ) from error
-    known = ([str(i) for i in ids.tolist() if i != len(terms)] for ids in sentences)
-    corpus = [words for words in known if len(words) > 1]
+    sentences_of_terms = ([str(i) for i in ids.tolist() if i != len(terms)] for ids in sentences)
+    corpus = [words for words in sentences_of_terms if len(words) > 1]
     if not corpus:
         raise InputError("no sentence has two words of the vocabulary; lower tokens.min_count, or draw the vectors")
     sizes = {"vector_size": dim, "window": WINDOW, "min_count": 1, "sample": 1e-4, "sg": int(predicts == "context")}

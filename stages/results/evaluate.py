@@ -82,7 +82,7 @@ def _measure_cost(
     """What retrieval loses in both directions by the bundle's indices; `queries` of each gallery, and their images."""
     from pipeline.evaluate.through_index import cost_through
     from pipeline.index.opening import open_gallery
-    from pipeline.storage.revision import modalities, require_numbering
+    from pipeline.storage.bundles import modalities, require_numbering
 
     bundle = run.bundle(model)
     parts = modalities(bundle)

@@ -25,11 +25,10 @@ from pipeline.errors import UsageError
 from pipeline.index.search import Searcher
 from pipeline.models.linear.views import ImageView
 from pipeline.storage.bundle import Bundle
-from pipeline.storage.embeddings import Embeddings
+from pipeline.storage.embeddings import Embeddings, PhraseVectors
 from pipeline.storage.json_files import read_json
 from pipeline.storage.manifest import Manifest
 from pipeline.storage.parameters import MODEL, write_parameters
-from pipeline.storage.phrases import PhraseVectors
 from pipeline.storage.shards import FEATURES, write_shard
 
 SHARDS = 3

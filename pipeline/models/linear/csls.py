@@ -42,18 +42,18 @@ class Bank:
     def near_images(self, x: Items, neighbours: Sequence[int]) -> np.ndarray:
         """(n, len(neighbours)) r of the n images x, for each k in `neighbours`."""
         scores = (score(block, self.sentences, self.comparison) for block in self._blocks(x))
-        return np.concatenate([means_of_greatest(one, neighbours) for one in scores])
+        return np.concatenate([means_of_greatest(products, neighbours) for products in scores])
 
     def near_sentences(self, y: Items, neighbours: Sequence[int]) -> np.ndarray:
         """(m, len(neighbours)) r of the m sentences y, likewise."""
         scores = (score(self.images, block, self.comparison).T for block in self._blocks(y))
-        return np.concatenate([means_of_greatest(one, neighbours) for one in scores])
+        return np.concatenate([means_of_greatest(products, neighbours) for products in scores])
 
     def tensors(self) -> dict[str, np.ndarray]:
         sides = {"images": self.images, "sentences": self.sentences}
         if isinstance(self.comparison, str):
             return sides
-        named = {f"{side}/{name}": getattr(own, name) for side, own in sides.items() for name in PARTS}
+        named = {f"{side}/{name}": getattr(items, name) for side, items in sides.items() for name in PARTS}
         return {name: array for name, array in named.items() if array is not None}
 
     @classmethod
@@ -64,9 +64,9 @@ class Bank:
         sides = (MultiVectors(*(tensors.get(f"{side}/{name}") for name in PARTS)) for side in ("images", "sentences"))
         return cls(*sides, model.rule)
 
-    def _blocks(self, own: Items) -> Iterator[Items]:
+    def _blocks(self, items: Items) -> Iterator[Items]:
         size = BLOCK_ROWS if isinstance(self.comparison, str) else BLOCK_ITEMS
-        return (own[start : start + size] for start in range(0, max(1, len(own)), size))
+        return (items[start : start + size] for start in range(0, max(1, len(items)), size))
 
 
 class Scaled:
@@ -89,8 +89,8 @@ class Scaled:
     @property
     def rule(self) -> ScoreRule:
         """Of a multi-vector model."""
-        own = self.model.rule
-        return own._replace(global_weight=own.global_weight or 1.0)
+        rule = self.model.rule
+        return rule._replace(global_weight=rule.global_weight or 1.0)
 
     def embed_images(self, features: Mapping[str, np.ndarray], *regions: Any) -> Items:
         """The model's, with four more columns, or two more columns of the globals."""
@@ -118,8 +118,8 @@ class Scaled:
     def from_parts(cls, registered: Any, settings: Mapping[str, Any], tensors: Mapping[str, np.ndarray]) -> "Scaled":
         """The scaled model of the class `registered` that `settings` and `tensors` came from."""
         bank = {name.removeprefix("csls/"): tensor for name, tensor in tensors.items() if name.startswith("csls/")}
-        own = {name: tensor for name, tensor in tensors.items() if not name.startswith("csls/")}
-        model = registered.from_parts({name: value for name, value in settings.items() if name != "csls"}, own)
+        of_model = {name: tensor for name, tensor in tensors.items() if not name.startswith("csls/")}
+        model = registered.from_parts({name: value for name, value in settings.items() if name != "csls"}, of_model)
         return cls(model, **settings["csls"], bank=Bank.from_tensors(bank, model))
 
 

@@ -91,9 +91,9 @@ class DeviceAccumulator(MomentsAccumulator):
     def result(self) -> Moments:
         """The moments of all blocks; the accumulator must not be used afterwards."""
         if self._shift is not None:
-            found = {name: tensor.cpu().numpy() for name, tensor in self._on_device.items()}
+            sums = {name: tensor.cpu().numpy() for name, tensor in self._on_device.items()}
             self._shift = self._shift.cpu().numpy()
-            self._xx, self._yx, self._sum_x = found["xx"].T, found["yx"], found["sum_x"]
+            self._xx, self._yx, self._sum_x = sums["xx"].T, sums["yx"], sums["sum_x"]
             for (left, right), square in self._squares.items():
                 self._yy[self._columns[left][0], self._columns[right][0]] = square.cpu().numpy()
         return super().result()
@@ -111,11 +111,11 @@ class MappedAccumulator:
     all else, on `device`. A map without `on` makes its rows on the processor."""
 
     def __init__(self, known: Moments, maps: FeatureMaps, device: torch.device) -> None:
-        p, q = (one.dim if one else 0 for one in (maps.image, maps.text))
+        p, q = (feature_map.dim if feature_map else 0 for feature_map in (maps.image, maps.text))
         dim_x, dim_y = len(known.mean_x), len(known.mean_y)
         self._known, self._maps, self._device = known, maps, device
         self._batcher = OomBatcher(MAPPED_ROWS, "image")
-        self._image, self._text = (self._placed(one) for one in (maps.image, maps.text))
+        self._image, self._text = (self._placed(feature_map) for feature_map in (maps.image, maps.text))
         self._center = upload(known.mean_x.astype(np.float32), device)
         self._shifts: tuple[Tensor, Tensor] | None = None
         self._n = 0.0
@@ -194,7 +194,9 @@ class MappedAccumulator:
         yp, yq = (_subtract_outer(sums[f"y_{of}"], root * known.mean_y, mean) for of, mean in (("p", p), ("q", q)))
         pp, qq = (_subtract_outer(mirror(sums[name].T), mean, mean) for name, mean in (("pp", p), ("qq", q)))
         pq = _subtract_outer(sums["pq"], p, q)
-        keep_x, keep_y = (one is None or one.keep for one in (self._maps.image, self._maps.text))
+        keep_x, keep_y = (
+            feature_map is None or feature_map.keep for feature_map in (self._maps.image, self._maps.text)
+        )
         shift_p, shift_q = (shift.cpu().numpy() for shift in self._shifts)
         mean_p, mean_q = shift_p + p / root, shift_q + q / root
         return Moments(

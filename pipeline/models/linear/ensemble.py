@@ -118,10 +118,10 @@ class Ensemble:
     @property
     def region_encoders(self) -> tuple[str, ...]:
         """Raises UsageError if members take regions of different encoders."""
-        found = {member.model.region_encoders for member in self.members if member.model.multi_vector}
-        if len(found) > 1:
+        encoders = {member.model.region_encoders for member in self.members if member.model.multi_vector}
+        if len(encoders) > 1:
             raise UsageError("the multi-vector members take regions of different encoders; train them on the same ones")
-        return found.pop()
+        return encoders.pop()
 
     @property
     def views(self) -> tuple[str, ...]:
@@ -161,7 +161,7 @@ class Ensemble:
         members = []
         for number, value in enumerate(settings["members"]):
             prefix = f"{number}/"
-            own = {name.removeprefix(prefix): array for name, array in tensors.items() if name.startswith(prefix)}
-            model = restore(value["registered"], value["settings"], own)
+            of_member = {name.removeprefix(prefix): array for name, array in tensors.items() if name.startswith(prefix)}
+            model = restore(value["registered"], value["settings"], of_member)
             members.append(EnsembleMember(value["registered"], model, value["weight"]))
         return cls(members)

@@ -65,9 +65,9 @@ class FeatureMaps:
         """The maps that `settings` and `tensors` came from; ignores other tensors."""
         maps = {}
         for side, value in settings.items():
-            own = {name.removeprefix(f"{side}."): t for name, t in tensors.items() if name.startswith(f"{side}.")}
+            of_map = {name.removeprefix(f"{side}."): t for name, t in tensors.items() if name.startswith(f"{side}.")}
             module, _, attribute = MAPS[value["kind"]].partition(":")
-            maps[side] = getattr(importlib.import_module(module), attribute).from_parts(value, own)
+            maps[side] = getattr(importlib.import_module(module), attribute).from_parts(value, of_map)
         return cls(**maps)
 
     def fit_devices(self) -> bool:

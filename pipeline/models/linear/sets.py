@@ -64,7 +64,7 @@ class Restriction:
 
 
 class FoldedMoments:
-    """The moments of the folds of `source`, a pipeline.storage.moments.PairSet; each is read once, where `scheduler`
+    """The moments of the folds of `source`, a pipeline.storage.pairs.PairSet; each is read once, where `scheduler`
     says (see `map_reduce`)."""
 
     def __init__(self, source: Any, scheduler: str = LOCAL) -> None:
@@ -84,9 +84,9 @@ class FoldedMoments:
         columns, text = self.view.columns(restriction.encoders), restriction.text(self.text)
 
         def part(fold: int) -> Moments:
-            found = self._fold(fold)
-            found = found.select_x(columns) if len(columns) < self.view.dim else found
-            return found.select_y(self.text.columns(text)) if text.dim < self.text.dim else found
+            moments = self._fold(fold)
+            moments = moments.select_x(columns) if len(columns) < self.view.dim else moments
+            return moments.select_y(self.text.columns(text)) if text.dim < self.text.dim else moments
 
         total = sum_moments(map(part, folds))
         return total if set(text.weights) == {1.0} else total.scaled_y(text.factors())

@@ -101,7 +101,7 @@ class Study:
         """The cell's model in one draw, chosen on dev."""
         folds = draw_folds(cell, draw, self.target.source.n_folds, self.overlap)
         weak = self.auxiliary(cell.documents) if cell.training != "target" else None
-        own = self.own(cell.model)
+        settings = self.own(cell.model)
 
         def task(weights: Mapping[str, float]) -> FitTask:
             restriction = Restriction(cell.encoders, weights, cell.terms)
@@ -115,7 +115,7 @@ class Study:
                 restriction.pairs(self.dev),
                 grid,
                 self.transfer.changed(cell.transfer),
-                own and own.changed(cell.settings),
+                settings and settings.changed(cell.settings),
                 self.seed,
                 memory=self.memories.setdefault(key, {}),
                 device=self.device,
@@ -198,12 +198,12 @@ def sweep_cells(cell: StudyCell, folds: int, overlap: bool) -> list[StudyCell]:
 def sweep_rows(measured: Sequence[Mapping[str, Any]]) -> list[dict[str, Any]]:
     """A flat row for every trial of every measurement; those chosen on dev have their test recalls."""
     rows = []
-    for one in measured:
-        for trial in one["trials"]:
-            row = {"target_folds": one["target_folds"], "auxiliary_folds": one["auxiliary_folds"], **trial}
-            row |= {"dev_recall_sum": row.pop("recall_sum"), "chosen": trial == one["chosen"], **row.pop("transfer")}
+    for cell in measured:
+        for trial in cell["trials"]:
+            row = {"target_folds": cell["target_folds"], "auxiliary_folds": cell["auxiliary_folds"], **trial}
+            row |= {"dev_recall_sum": row.pop("recall_sum"), "chosen": trial == cell["chosen"], **row.pop("transfer")}
             for direction in ("image_to_sentence", "sentence_to_image"):
-                for name, value in one[direction].items():
+                for name, value in cell[direction].items():
                     row[f"test_{direction}_{name}"] = value if row["chosen"] else None
             rows.append(row)
     return rows

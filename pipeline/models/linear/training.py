@@ -85,8 +85,8 @@ class FitTask:
 def fit_best(model: type, tasks: Iterable[FitTask]) -> Tuned:
     """The best `model` on dev over `tasks`, which differ in the weights of the text view; at least one."""
     tuned = [model.fit(task) for task in tasks]
-    best = max(tuned, key=lambda one: one.chosen.merit)
-    return replace(best, trials=tuple(trial for one in tuned for trial in one.trials))
+    best = max(tuned, key=lambda result: result.chosen.merit)
+    return replace(best, trials=tuple(trial for result in tuned for trial in result.trials))
 
 
 def fit_on_moments(model: type, task: FitTask) -> Tuned:
@@ -99,8 +99,8 @@ def fit_on_moments(model: type, task: FitTask) -> Tuned:
         )
     trainer = _Trainer(model, task)
     tuned = [trainer.tune(chosen) for chosen in task.combinations]
-    best = max(tuned, key=lambda one: one.chosen.merit)
-    return replace(best, trials=tuple(trial for one in tuned for trial in one.trials))
+    best = max(tuned, key=lambda result: result.chosen.merit)
+    return replace(best, trials=tuple(trial for result in tuned for trial in result.trials))
 
 
 class _Trainer:
@@ -179,8 +179,8 @@ class _Trainer:
         task, most = self.task, max(self.task.transfer.auxiliary_dimensions)
         if (self.model, most) not in task.memory:
             grid = task.grid.model_copy(update={"dimensions": (most,)})
-            found = tune(self.model, task.view, task.text, self._auxiliary(), task.dev, grid, task.progress)
-            task.memory[self.model, most] = found
+            embedding = tune(self.model, task.view, task.text, self._auxiliary(), task.dev, grid, task.progress)
+            task.memory[self.model, most] = embedding
         return task.memory[self.model, most]
 
     def _projections(

@@ -64,8 +64,8 @@ class PreparedViews:
         (x, y), expanded = self.expansions, kind(self.moments.expanded(*self.expansions))
 
         def solve(image_ridge: float, text_ridge: float, dimensions: int) -> Directions:
-            found = expanded.solve(image_ridge, text_ridge, dimensions)
-            return Directions(x.pull_back(found.w), y.pull_back(found.u), found.values)
+            directions = expanded.solve(image_ridge, text_ridge, dimensions)
+            return Directions(x.pull_back(directions.w), y.pull_back(directions.u), directions.values)
 
         return solve
 

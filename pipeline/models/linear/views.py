@@ -187,14 +187,14 @@ class TextView:
     def of(cls, sentences: Mapping[str, Any], steps: Mapping[str, Sequence[str]] | None = None) -> "TextView":
         """That of `sentences`, text encoder -> (n, its dim), each by its `steps` and with the weight 1."""
         dims, kinds = zip(*((block.shape[1], is_sparse(block)) for block in sentences.values()), strict=True)
-        own = tuple(tuple((steps or {}).get(name, ())) for name in sentences)
-        return cls(tuple(sentences), dims, kinds, own, (1.0,) * len(dims))
+        of_encoders = tuple(tuple((steps or {}).get(name, ())) for name in sentences)
+        return cls(tuple(sentences), dims, kinds, of_encoders, (1.0,) * len(dims))
 
     @classmethod
     def from_dict(cls, value: Mapping[str, Sequence]) -> "TextView":
         """From JSON's lists; ignores other keys."""
         steps = tuple(map(tuple, value["steps"]))
-        return cls(**{**{one.name: tuple(value[one.name]) for one in fields(cls)}, "steps": steps})
+        return cls(**{**{entry.name: tuple(value[entry.name]) for entry in fields(cls)}, "steps": steps})
 
     def to_dict(self) -> dict[str, Any]:
         return asdict(self)
@@ -241,8 +241,8 @@ class TextView:
 
     def is_part_of(self, view: "TextView") -> bool:
         """Whether it is `view`, perhaps weighted or without some encoders."""
-        known = set(self.encoders) <= set(view.encoders)
-        return known and view.select(self.encoders).weighted(self.weight_of) == self
+        included = set(self.encoders) <= set(view.encoders)
+        return included and view.select(self.encoders).weighted(self.weight_of) == self
 
     def weighted(self, weights: Mapping[str, float]) -> "TextView":
         """This view with other weights, without the encoders whose weight is 0."""
@@ -258,7 +258,7 @@ class TextView:
         """This view with at most the first `terms` columns of each sparse block; None: all."""
         if terms is None:
             return self
-        dims = (min(dim, terms) if one else dim for dim, one in zip(self.dims, self.sparse, strict=True))
+        dims = (min(dim, terms) if is_sparse else dim for dim, is_sparse in zip(self.dims, self.sparse, strict=True))
         return replace(self, dims=tuple(dims))
 
     def factors(self) -> np.ndarray:
@@ -282,7 +282,7 @@ def _prepared(block: Any, steps: Sequence[str], weight: float) -> Any:
 def weightings(tried: Mapping[str, Sequence[float]]) -> list[dict[str, float]]:
     """Every combination of the weights `tried` of each text encoder, but for those without a positive one."""
     every = [dict(zip(tried, values, strict=True)) for values in product(*tried.values())]
-    return [one for one in every if any(one.values())]
+    return [weights for weights in every if any(weights.values())]
 
 
 @dataclass(frozen=True)

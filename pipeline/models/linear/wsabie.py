@@ -166,8 +166,8 @@ def _step(
     projected = images @ weights.w
     scores = projected @ (y[pool] @ weights.u).T
     targets = np.einsum("ic,ic->i", projected, positive @ weights.u)
-    own = owners[pairs][:, None] == owners[pool]
-    columns, samples = find_violators(scores, targets, own, rng.integers(len(pool), size=len(pairs)))
+    same_image = owners[pairs][:, None] == owners[pool]
+    columns, samples = find_violators(scores, targets, same_image, rng.integers(len(pool), size=len(pairs)))
     moved = np.flatnonzero(samples)
     if len(moved):
         difference = y[pool[columns[moved]]] - positive[moved]
@@ -240,11 +240,11 @@ class WsabieSGD(LinearModel):
         images, sentences, owners = _gather(task, mean_x)
         dev_x, dev_y = task.view.stack(dev.features), as_sparse(task.text.stack(dev.sentences))
 
-        def embed(found: Directions) -> tuple[np.ndarray, np.ndarray]:
-            return project([dev_x], mean_x, found.w), project([dev_y], mean_y, found.u)
+        def embed(directions: Directions) -> tuple[np.ndarray, np.ndarray]:
+            return project([dev_x], mean_x, directions.w), project([dev_y], mean_y, directions.u)
 
-        def score(found: Directions) -> float:
-            return recall_sum(count_ranks(*map(unit_rows, embed(found)), dev.owners, cls.metric))
+        def score(directions: Directions) -> float:
+            return recall_sum(count_ranks(*map(unit_rows, embed(directions)), dev.owners, cls.metric))
 
         rates, norms = settings.learning_rate, settings.max_norm
         tried = [(rate, norms[len(norms) // 2]) for rate in rates]
@@ -272,11 +272,12 @@ class WsabieSGD(LinearModel):
             rate = best[0].transfer["learning_rate"]
             for norm in task.progress([norm for norm in norms if (rate, norm) not in tried]):
                 attempt(rate, norm)
-        chosen, found = best
-        a, b = project([images], np.zeros_like(mean_x), found.w)[owners], project([sentences], mean_y, found.u)
-        dev_a, dev_b = embed(found)
+        chosen, directions = best
+        a = project([images], np.zeros_like(mean_x), directions.w)[owners]
+        b = project([sentences], mean_y, directions.u)
+        dev_a, dev_b = embed(directions)
         correlations = paired_correlations(a, b), paired_correlations(dev_a[dev.owners], dev_b)
-        return Tuned(cls(task.view, task.text, mean_x, mean_y, found), chosen, tuple(trials), *correlations)
+        return Tuned(cls(task.view, task.text, mean_x, mean_y, directions), chosen, tuple(trials), *correlations)
 
 
 class WsabieAdaGrad(WsabieSGD):

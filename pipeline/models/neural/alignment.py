@@ -57,12 +57,12 @@ def align(words: Sequence[np.ndarray], regions: Sequence[np.ndarray], beta: floa
     for start in range(0, len(words), BATCH):
         pairs = [(w, r) for w, r in zip(words[start : start + BATCH], regions[start : start + BATCH], strict=True)]
         full = [number for number, pair in enumerate(pairs) if all(map(len, pair))]
-        found: dict[int, list[Segment]] = {}
+        segments: dict[int, list[Segment]] = {}
         if full:
             scores, lengths = _products([pairs[number] for number in full])
             decoded = decode_chains(scores, lengths, beta)
-            found = {number: _runs(decoded[row, : lengths[row]], scores[row]) for row, number in enumerate(full)}
-        yield from (found.get(number, []) for number in range(len(pairs)))
+            segments = {number: _runs(decoded[row, : lengths[row]], scores[row]) for row, number in enumerate(full)}
+        yield from (segments.get(number, []) for number in range(len(pairs)))
 
 
 def align_alone(words: np.ndarray, regions: np.ndarray) -> list[Segment]:
@@ -83,11 +83,11 @@ def _products(pairs: Sequence[tuple[np.ndarray, np.ndarray]]) -> tuple[np.ndarra
 
 def _runs(regions: np.ndarray, scores: np.ndarray) -> list[Segment]:
     """The segments of one sentence from the region of each word (n,) and the `scores` (at least n, m)."""
-    own = scores[np.arange(len(regions)), regions]
+    products = scores[np.arange(len(regions)), regions]
     starts = np.flatnonzero(np.diff(regions, prepend=-1))
     stops = np.append(starts[1:], len(regions))
     return [
-        Segment(int(first), int(last), int(regions[first]), float(own[first:last].sum(dtype=np.float64)))
+        Segment(int(first), int(last), int(regions[first]), float(products[first:last].sum(dtype=np.float64)))
         for first, last in zip(starts, stops, strict=True)
     ]
 

@@ -89,9 +89,9 @@ class FragmentModel(NetworkModel):
         if self.rule.sum == "positive":
             raise UsageError("a model whose sum is positive has no vector of a phrase; leave it out of phrases.models")
         words = self.embed_sentences(phrases)
-        found = np.zeros((len(phrases), words.vectors.shape[1]), np.float32)
-        np.add.at(found, words.owners, words.vectors)
-        return found / words.lengths[:, None] if self.rule.sum == "mean-words" else found
+        sums = np.zeros((len(phrases), words.vectors.shape[1]), np.float32)
+        np.add.at(sums, words.owners, words.vectors)
+        return sums / words.lengths[:, None] if self.rule.sum == "mean-words" else sums
 
     def embed_regions(self, block: RegionBlock) -> np.ndarray:
         """(r, c) float32 of regions whose features are of the model's encoders, in its order."""

@@ -162,8 +162,8 @@ def learn_relations(trees: Trees, least_share: float) -> list[int]:
 def edges_of(trees: Trees, matrix_of: Sequence[int], unknown: int) -> Edges:
     """The root of each tree and its relations that have a matrix, in word order; a tree without nodes is one root,
     `unknown`."""
-    known = np.append(np.asarray(matrix_of, np.int64), -1)
-    kinds = np.where(trees.parents < 0, ROOT, known[np.minimum(trees.labels, len(matrix_of))])
+    matrices = np.append(np.asarray(matrix_of, np.int64), -1)
+    kinds = np.where(trees.parents < 0, ROOT, matrices[np.minimum(trees.labels, len(matrix_of))])
     sentences = trees.owners
     heads = np.where(trees.parents < 0, -1, trees.words[trees.offsets[:-1][sentences] + trees.parents])
     empty = np.flatnonzero(trees.lengths == 0)

@@ -155,7 +155,7 @@ class DenseObjective:
 
     def legal(self, pairs: PhrasePairs) -> Tensor:
         """(p, p) bool: which phrases and regions contrast."""
-        same, others = (one[:, None] == one for one in (pairs.owners, pairs.chosen))
+        same, others = (column[:, None] == column for column in (pairs.owners, pairs.chosen))
         return {"other-images": ~same, "batch": ~others, "own-image": same & ~others}[self.contrasts]
 
 
@@ -344,19 +344,19 @@ class HMLSTM(GlobalModel):
         self, sentences: Trees, owners: np.ndarray, regions: RegionSource, view: RegionView
     ) -> Correspondences:
         """The best region of each noun phrase of `sentences` (m,) in their images `owners` (m,)."""
-        found = self.no_correspondences(sentences)
+        matches = self.no_correspondences(sentences)
         with torch.inference_mode():
             for start in range(0, len(sentences), BLOCK):
                 rows = np.arange(start, min(start + BLOCK, len(sentences)))
-                images, own = np.unique(owners[rows], return_inverse=True)
+                images, image_of = np.unique(owners[rows], return_inverse=True)
                 block = regions.packed(images)
                 vectors = upload(self.embed_regions(block, view), self.device)
                 phrases = upload(self.embed_phrases(sentences.take(rows)), self.device)
-                places = slice(found.offsets[rows[0]], found.offsets[rows[-1] + 1])
-                found.chosen[places], found.confidence[places] = match(
-                    phrases, np.repeat(own, found.lengths[rows]), vectors, block.offsets
+                places = slice(matches.offsets[rows[0]], matches.offsets[rows[-1] + 1])
+                matches.chosen[places], matches.confidence[places] = match(
+                    phrases, np.repeat(image_of, matches.lengths[rows]), vectors, block.offsets
                 )
-        return found
+        return matches
 
 
 def phrase_rows(levels: Levels, trees: Trees, encoder: HierarchicalLSTM) -> Tensor:
@@ -364,8 +364,8 @@ def phrase_rows(levels: Levels, trees: Trees, encoder: HierarchicalLSTM) -> Tens
     row = torch.empty_like(levels.nodes)
     row[levels.nodes] = torch.arange(len(row))
     empty = np.cumsum(trees.lengths == 0)  # `levels` has a node for each empty tree
-    found = noun_phrases(trees, encoder.noun_phrase)
-    return row[torch.from_numpy(found + np.repeat(empty, trees.lengths)[found])]
+    phrases = noun_phrases(trees, encoder.noun_phrase)
+    return row[torch.from_numpy(phrases + np.repeat(empty, trees.lengths)[phrases])]
 
 
 def _or_any(chosen: np.ndarray, counts: np.ndarray) -> np.ndarray:
@@ -391,18 +391,18 @@ class HierarchicalTrainer:
         )  # fmt: skip
 
     def _draw(self, rows: np.ndarray) -> tuple[Tensor, Levels, PhrasePairs]:
-        task, found = self.task, self.found
+        task, matches = self.task, self.found
         trees, owners = task.train.sentences.take(rows), task.train.owners[rows]
         levels = self.model.arrange(trees)
-        images, own = np.unique(owners, return_inverse=True)
+        images, image_of = np.unique(owners, return_inverse=True)
         block = task.train.regions.packed(images)
-        places, counts = found.places(rows), found.lengths[rows]
-        image = np.repeat(own, counts)
-        chosen = block.offsets[image] + _or_any(found.chosen[places].numpy(), np.diff(block.offsets)[image])
+        places, counts = matches.places(rows), matches.lengths[rows]
+        image = np.repeat(image_of, counts)
+        chosen = block.offsets[image] + _or_any(matches.chosen[places].numpy(), np.diff(block.offsets)[image])
         pairs = PhrasePairs(
             phrase_rows(levels, trees, self.model.network.sentences),
             torch.from_numpy(task.region_view.stack(block, chosen, task.view)),
-            found.confidence[places].clamp(min=0),
+            matches.confidence[places].clamp(min=0),
             torch.from_numpy(np.repeat(owners, counts)),
             torch.from_numpy(chosen),
         )

@@ -56,7 +56,9 @@ class Objective:
             return -(weights * positive).sum() / divisor
         once = first_of(owners) if self.negatives == "distinct" else True
         directions = ((scores, legal), (scores.T, legal & once))
-        terms = (weights * self._direction(positive, *(part[:anchors] for part in one)) for one in directions)
+        terms = (
+            weights * self._direction(positive, *(part[:anchors] for part in direction)) for direction in directions
+        )
         return sum(term.sum() for term in terms) / divisor
 
     def _direction(self, positive: Tensor, against: Tensor, legal: Tensor) -> Tensor:
@@ -100,10 +102,10 @@ class MultipleInstance:
     def drawn(self) -> int:
         return self.ranking.drawn
 
-    def __call__(self, made: ScoredFragments, owners: Tensor) -> Tensor:
+    def __call__(self, batch: ScoredFragments, owners: Tensor) -> Tensor:
         """A scalar; `owners` (n,) are the images of the batch's pairs."""
-        loss = self.ranking(made.scores, owners)
-        return loss + self.weight * self.align(made.images, made.sentences, owners) if self.weight else loss
+        loss = self.ranking(batch.scores, owners)
+        return loss + self.weight * self.align(batch.images, batch.sentences, owners) if self.weight else loss
 
     def align(self, images: MultiVectors, sentences: MultiVectors, owners: Tensor) -> Tensor:
         """The fragment alignment objective, a scalar."""

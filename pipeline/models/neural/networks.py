@@ -209,8 +209,8 @@ class PlainRecurrent(Recurrent):
     def __init__(self, words: Tensor, dimensions: int, dropout: float, activation: str, bias: bool) -> None:
         super().__init__("rnn", words, dimensions, dropout)
         self.cell = plain_cell(activation)
-        for one in (self.bias, self.hidden_bias):
-            one.requires_grad_(bias)
+        for parameter in (self.bias, self.hidden_bias):
+            parameter.requires_grad_(bias)
 
 
 class LongShortTerm(Recurrent):

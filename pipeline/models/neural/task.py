@@ -141,14 +141,14 @@ class TrainingTask:
 
     @property
     def objective(self) -> Objective:
-        return Objective(**self.settings.model_dump(include={one.name for one in fields(Objective)}))
+        return Objective(**self.settings.model_dump(include={entry.name for entry in fields(Objective)}))
 
     def training(
         self, network: nn.Module, draw: Callable, judge: Callable, objective: Callable | None = None, **more: Any
     ) -> Training:
         """The training loop of `network` on the training pairs; `more` as in `Training`, `objective` by default the
         task's."""
-        kept = {one.name for one in fields(TrainingSchedule)}
+        kept = {entry.name for entry in fields(TrainingSchedule)}
         schedule = TrainingSchedule(seed=self.seed, **self.settings.model_dump(include=kept))
         pairs = self.train
         return Training(network, draw, pairs.owners, pairs.names, objective or self.objective, schedule, judge, **more)

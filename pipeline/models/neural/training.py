@@ -201,8 +201,8 @@ class Training:
 
     def _penalty(self) -> Tensor | float:
         squares = (p.square().sum() for p in self.trained.values())
-        weight, own = self.schedule.penalty, getattr(self.module, "regulariser", lambda: sum(squares))
-        return weight * own() if weight else 0.0
+        weight, regulariser = self.schedule.penalty, getattr(self.module, "regulariser", lambda: sum(squares))
+        return weight * regulariser() if weight else 0.0
 
     def _draw_ahead(self, rows: np.ndarray | None) -> None:
         """On a GPU, draw the arguments for `rows` of the next step. The module draws from the GPU's random numbers, so
@@ -216,14 +216,14 @@ class Training:
         ahead, self._ahead = self._ahead, None
         return ahead[1] if ahead and ahead[0] is rows else None
 
-    def _require_finite(self, rows: np.ndarray, **found: Tensor) -> float:
-        """The first of `found`, scalars by name. All are read at once, because each read waits for the GPU."""
-        values = torch.stack(list(found.values())).tolist()
-        for what, value in zip(found, values, strict=True):
+    def _require_finite(self, rows: np.ndarray, **values_by_name: Tensor) -> float:
+        """The first of `values_by_name`, scalars by name. All are read at once, because each read waits for the GPU."""
+        values = torch.stack(list(values_by_name.values())).tolist()
+        for quantity, value in zip(values_by_name, values, strict=True):
             if not math.isfinite(value):
                 state, ids = self.progress, ", ".join(map(str, self.pair_ids[rows][:5]))
                 raise JointspaceError(
-                    f"the {what} is {value} in epoch {state.epoch}, batch {state.step} (sentences {ids}, ...);"
+                    f"the {quantity} is {value} in epoch {state.epoch}, batch {state.step} (sentences {ids}, ...);"
                     " lower the learning rate or check these sentences' features; the last checkpoint is kept"
                 )
         return values[0]
@@ -273,17 +273,17 @@ class Training:
 
     def resume(self, checkpoint: Checkpoint) -> None:
         """Resume from `checkpoint`, of whatever device. Raises IntegrityError if it is of another model."""
-        found: dict[str, dict[str, Tensor]] = {"now": {}, "average": {}, "best": {}, "moment": {}}
+        groups: dict[str, dict[str, Tensor]] = {"now": {}, "average": {}, "best": {}, "moment": {}}
         for path, array in checkpoint.tensors.items():
             group, _, name = path.partition("/")
-            found[group][name] = torch.from_numpy(array.copy())
-        if {n: t.shape for n, t in found["now"].items()} != {n: t.shape for n, t in self.state.items()}:
+            groups[group][name] = torch.from_numpy(array.copy())
+        if {n: t.shape for n, t in groups["now"].items()} != {n: t.shape for n, t in self.state.items()}:
             raise IntegrityError("the checkpoint is of another model; remove it and train from the beginning")
-        self._put(found["now"])
-        for own, kept in ((self.average, found["average"]), (self.best, found["best"])):
-            own.update({name: tensor.to(own[name].device) for name, tensor in kept.items()})
+        self._put(groups["now"])
+        for ours, kept in ((self.average, groups["average"]), (self.best, groups["best"])):
+            ours.update({name: tensor.to(ours[name].device) for name, tensor in kept.items()})
         moments: dict[int, dict[str, Tensor]] = {}
-        for path, tensor in found["moment"].items():
+        for path, tensor in groups["moment"].items():
             index, _, key = path.partition("/")
             moments.setdefault(int(index), {})[key] = tensor
         self.optimiser.load_state_dict({**self.optimiser.state_dict(), "state": moments})

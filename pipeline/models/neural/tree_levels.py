@@ -27,15 +27,15 @@ class Forest(NamedTuple):
         """The nodes by height: the leaves, then the nodes whose children are all leaves, and so on."""
         inner = self.parents[self.parents >= 0]
         waiting = np.bincount(inner, minlength=len(self.parents))
-        ready, found = np.flatnonzero(waiting == 0), []
+        ready, by_height = np.flatnonzero(waiting == 0), []
         while len(ready):
-            found.append(ready)
+            by_height.append(ready)
             above = self.parents[ready]
             above = above[above >= 0]
             np.subtract.at(waiting, above, 1)
             above = np.unique(above)
             ready = above[waiting[above] == 0]
-        return found
+        return by_height
 
 
 def forest(trees: Trees, unknown: int) -> Forest:
@@ -61,16 +61,16 @@ def positions(parents: np.ndarray) -> np.ndarray:
     first = np.searchsorted(heads, heads, "left")
     before = np.bincount(heads[nodes < heads], minlength=len(parents))[heads]
     place = np.arange(len(nodes)) - first - before
-    found = np.zeros(len(parents), np.int64)
-    found[nodes] = place + (place >= 0)
-    return found
+    position = np.zeros(len(parents), np.int64)
+    position[nodes] = place + (place >= 0)
+    return position
 
 
 def word_counts(nodes: Forest) -> np.ndarray:
     """(total,) l(i) of Socher et al. 2014, eq. 4: words at and under every node."""
     counts = (nodes.words >= 0).astype(np.int64)
-    for found in nodes.heights():
-        below = found[nodes.parents[found] >= 0]
+    for rows in nodes.heights():
+        below = rows[nodes.parents[rows] >= 0]
         np.add.at(counts, nodes.parents[below], counts[below])
     return counts
 
@@ -79,8 +79,8 @@ def in_order(nodes: Forest) -> np.ndarray:
     """The nodes of phrase trees that have a parent, ordered by parent, then by their first word."""
     parents, total = nodes.parents, len(nodes.parents)
     first = np.where(nodes.words >= 0, np.arange(total), total)
-    for found in nodes.heights():
-        below = found[parents[found] >= 0]
+    for rows in nodes.heights():
+        below = rows[parents[rows] >= 0]
         np.minimum.at(first, parents[below], first[below])
     children = np.flatnonzero(parents >= 0)
     return children[np.lexsort((first[children], parents[children]))]
@@ -153,8 +153,8 @@ def level(nodes: Forest, kinds: np.ndarray, counts: np.ndarray | None) -> Levels
     """
     parents, heights = nodes.parents, nodes.heights()
     height = np.zeros(len(parents), np.int64)
-    for number, found in enumerate(heights):
-        height[found] = number
+    for number, rows_of_height in enumerate(heights):
+        height[rows_of_height] = number
     rooted = parents < 0
     order = np.lexsort((kinds, rooted, height))
     row = np.empty(len(order), np.int64)
@@ -163,8 +163,8 @@ def level(nodes: Forest, kinds: np.ndarray, counts: np.ndarray | None) -> Levels
     joined = above >= 0
     changes = np.flatnonzero(np.diff(kind) != 0) + 1
     levels, start = [], 0
-    for found in heights:
-        stop = start + len(found)
+    for rows_of_height in heights:
+        stop = start + len(rows_of_height)
         end = start + int(joined[start:stop].sum())
         cuts = changes[np.searchsorted(changes, start, "right") : np.searchsorted(changes, end, "left")]
         edges = [start, *cuts.tolist(), end] if end > start else []
@@ -178,8 +178,8 @@ def level(nodes: Forest, kinds: np.ndarray, counts: np.ndarray | None) -> Levels
         own = 1 / counts[order]
     children = np.flatnonzero(joined)
     children = children[np.argsort(kind[children], kind="stable")]
-    found, first = np.unique(kind[children], return_index=True)
-    by_kind = np.split(children, first[1:]) if len(found) else []
+    kinds_used, first = np.unique(kind[children], return_index=True)
+    by_kind = np.split(children, first[1:]) if len(kinds_used) else []
     column = [torch.from_numpy(array.astype(np.float32))[:, None] for array in (weights, own)]
     return Levels(
         levels,
@@ -188,5 +188,5 @@ def level(nodes: Forest, kinds: np.ndarray, counts: np.ndarray | None) -> Levels
         torch.from_numpy(np.where(joined, row[above], NOTHING)),
         *column,
         torch.from_numpy(row[nodes.roots()]),
-        [(int(k), torch.from_numpy(rows)) for k, rows in zip(found, by_kind, strict=True)],
+        [(int(k), torch.from_numpy(rows)) for k, rows in zip(kinds_used, by_kind, strict=True)],
     )

@@ -67,15 +67,15 @@ class TreeRecurrence(torch.autograd.Function):
 
 def by_kind(rows: Tensor, matrices: Sequence[Tensor], groups: Sequence[tuple], dtype: torch.dtype) -> Tensor:
     """(k, L) float32: each of `rows` (k, K) times the matrix (K, L) of its kind; `groups` are (kind, start, stop)."""
-    first, given = groups[0][1], rows.to(dtype)
-    made = given.new_empty(len(given), matrices[0].shape[1] if matrices else given.shape[1])
+    first, states = groups[0][1], rows.to(dtype)
+    products = states.new_empty(len(states), matrices[0].shape[1] if matrices else states.shape[1])
     for kind, start, stop in groups:
         part = slice(start - first, stop - first)
         if kind < 0:
-            made[part] = given[part]
+            products[part] = states[part]
         else:
-            torch.mm(given[part], matrices[kind], out=made[part])
-    return made.float()
+            torch.mm(states[part], matrices[kind], out=products[part])
+    return products.float()
 
 
 def block_identity(rows: int, columns: int) -> Tensor:
@@ -161,13 +161,13 @@ class PositionRNN(DependencyRNN):
     @staticmethod
     def learn(trees: Trees) -> dict[str, Any]:
         """k_l and k_r: the most children that any word of the training sentences has on its left and on its right."""
-        found = positions(forest(trees, 0).parents)
-        return {"left": int(-found.min(initial=0)), "right": int(found.max(initial=0))}
+        position = positions(forest(trees, 0).parents)
+        return {"left": int(-position.min(initial=0)), "right": int(position.max(initial=0))}
 
     def kinds(self, parents: np.ndarray, labels: np.ndarray) -> np.ndarray:
-        found = positions(parents)
-        kinds = np.where(found < 0, -found - 1, self.left + found - 1)
-        return np.where((found < -self.left) | (found > self.right) | (found == 0), -1, kinds)
+        position = positions(parents)
+        kinds = np.where(position < 0, -position - 1, self.left + position - 1)
+        return np.where((position < -self.left) | (position > self.right) | (position == 0), -1, kinds)
 
 
 class RelationRNN(DependencyRNN):
@@ -184,8 +184,8 @@ class RelationRNN(DependencyRNN):
     def learn(trees: Trees, rare: int) -> dict[str, Any]:
         """The matrix of each relation; relations seen fewer than `rare` times in training share the last one."""
         counts = np.bincount(trees.labels[trees.parents >= 0])
-        own = counts >= rare
-        matrix_of = np.where(own, np.cumsum(own) - 1, np.where(counts > 0, own.sum(), -1))
+        frequent = counts >= rare
+        matrix_of = np.where(frequent, np.cumsum(frequent) - 1, np.where(counts > 0, frequent.sum(), -1))
         return {"matrix_of": matrix_of.tolist()}
 
     def kinds(self, parents: np.ndarray, labels: np.ndarray) -> np.ndarray:
