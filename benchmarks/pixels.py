@@ -25,7 +25,7 @@ import numpy as np  # noqa: E402  after the BLAS kernels are chosen
 import yaml  # noqa: E402
 from PIL import Image  # noqa: E402
 
-from pipeline.storage.benchmarks import read_benchmarks  # noqa: E402
+from pipeline.storage.records import read_benchmarks  # noqa: E402
 
 ROOT = Path(__file__).parents[1]
 MILLION, IN_A_TAR, HELD_OUT = 1_000_000, 5000, 1000

@@ -13,8 +13,9 @@ from pipeline.images.box_formats import Matched, match_boxes
 from pipeline.images.matching import some
 from pipeline.remote.paths import place
 from pipeline.run import Run
+from pipeline.storage.embeddings import read_names
 from pipeline.storage.features import RegionRows, read_box_files
-from pipeline.storage.phrases import CORNERS, read_names
+from pipeline.storage.tables import CORNERS
 from pipeline.text.conversions import list_noun_phrases
 
 if TYPE_CHECKING:

@@ -20,12 +20,11 @@ from pipeline.run import Run
 from pipeline.storage.bundle import Bundle, BundleWriter
 from pipeline.storage.card import CARD, INDEXED
 from pipeline.storage.commit import CARRIED, Provenance, carry
-from pipeline.storage.embeddings import Embeddings
+from pipeline.storage.embeddings import Embeddings, PhraseVectors
 from pipeline.storage.files import plain, read_bytes
 from pipeline.storage.pairs import described_rows
 from pipeline.storage.parameters import ENCODER, TEXT_ENCODER, Parameters, encoders_of, read_own_encoders
 from pipeline.storage.parsers import CarriedParser, code_of, find_carried_parser, remember
-from pipeline.storage.phrases import PhraseVectors
 from pipeline.storage.records import read_vocabulary
 from pipeline.storage.texts import ParseShard
 from stages.inputs import phrase_splits, reads_trees, trains_parser, vocabulary_of

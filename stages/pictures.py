@@ -13,9 +13,8 @@ from pipeline.models.neural.alignment import align, align_alone, longest_vectors
 from pipeline.report.figures import draw_links, scatter_in_plane
 from pipeline.report.photographs import ReportPicture, SheetPicture, draw_sheet, drawing, picture_spoken_of
 from pipeline.run import Run
-from pipeline.storage.embeddings import Embeddings
+from pipeline.storage.embeddings import Embeddings, PhraseVectors
 from pipeline.storage.features import open_regions
-from pipeline.storage.phrases import PhraseVectors
 from stages.photographs import open_photographs
 from stages.texts import read_analyzer, read_words
 

@@ -21,8 +21,7 @@ def read_study(run: "Run") -> "Study":
     from pipeline.config.registry import model_spec
     from pipeline.models.linear.sets import FoldedMoments
     from pipeline.models.linear.study import Study
-    from pipeline.storage.moments import PairSet
-    from pipeline.storage.pairs import read_split
+    from pipeline.storage.pairs import PairSet, read_split
 
     settings, layout, features = run.config, run.layout, run.features
     names = [encoder.name for encoder in settings.text_encoders]

@@ -14,7 +14,7 @@ from workflow import NETWORK, planned, snakemake
 import jointspace
 from pipeline.errors import UsageError
 from pipeline.run import Run
-from pipeline.storage.integrity import examine
+from pipeline.storage.verify import examine
 
 pytestmark = pytest.mark.slow
 EYES = {"name": "eyes", **NETWORK}

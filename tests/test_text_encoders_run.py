@@ -10,7 +10,7 @@ from workflow import TINY, planned, snakemake
 
 from pipeline.index.search import Searcher
 from pipeline.storage.bundle import Bundle
-from pipeline.storage.integrity import examine
+from pipeline.storage.verify import examine
 
 pytestmark = pytest.mark.slow
 WORDS = ("dog", "cat", "bus", "boat", "red", "blue", "beach", "forest", "girl", "boy", "puppy")

@@ -14,7 +14,7 @@ import yaml
 from warm import ROOT, environment
 
 from pipeline.errors import IntegrityError
-from pipeline.storage.integrity import FaultyFile, examine
+from pipeline.storage.verify import FaultyFile, examine
 
 NETWORK = {"architecture": "squeezenet1_1", "weights": "untrained", "resize": 128, "crop": 128}
 RESULTS = "it's results/tiny"

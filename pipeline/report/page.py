@@ -36,7 +36,7 @@ class Report:
     `reasons` why it left out what, `coverage` each vocabulary's (pipeline.text.text_encoder), `evaluations` the
     summary of evaluations, `cards` those of the bundles, `models` what is recorded of each, `kinds` a line on each
     registered model, `health` that of each encoder's stored features, `costs` the rows of
-    pipeline.storage.benchmarks.add_up, `tradeoffs` the drawings of how indices were chosen, `sheets` photographs with
+    pipeline.storage.records.add_up, `tradeoffs` the drawings of how indices were chosen, `sheets` photographs with
     their regions, alignments and phrases, `magnitudes` the words of each model and split whose vectors are longest and
     shortest, `versions` library -> version; `printed` are the tables that papers print of this collection.
     """

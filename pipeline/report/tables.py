@@ -235,7 +235,7 @@ class CostTable:
 
 
 def cost_table(rows: Sequence[Mapping[str, Any]]) -> CostTable | None:
-    """The rows of pipeline.storage.benchmarks.add_up as a page shows them; None where nothing has run."""
+    """The rows of pipeline.storage.records.add_up as a page shows them; None where nothing has run."""
     if not rows:
         return None
     total = {key: sum(row[key] for row in rows) for key in ("jobs", "seconds", "processor")}

@@ -38,7 +38,7 @@ from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import pyarrow as pa
@@ -65,10 +65,12 @@ from pipeline.storage.files import inside, map_hashed, read_bytes, refusing
 from pipeline.storage.json_files import to_json
 from pipeline.storage.parameters import ENCODER, MODEL, TEXT_ENCODER, Parameters, load_tensors, read_parameters
 from pipeline.storage.parsers import ONNX, PARSER, code_of, is_own, load_carried_parser, remember
-from pipeline.storage.phrases import CORNERS, PhraseVectors, vectors_column
 from pipeline.storage.records import read_labels, read_vocabulary
 from pipeline.storage.sources import ImageSources
-from pipeline.storage.tables import PackedTable, require_columns, to_parquet
+from pipeline.storage.tables import CORNERS, PackedTable, require_columns, to_parquet, vectors_column
+
+if TYPE_CHECKING:
+    from pipeline.storage.embeddings import PhraseVectors
 
 OUTLINES, REGIONS = "fragments.safetensors", "image_regions.parquet"
 log = logging.getLogger(__name__)
@@ -115,7 +117,7 @@ class BundleWriter:
         for name in ("model.safetensors", "model.json"):
             self.add(prefix + name, read_bytes(Path(source) / name))
 
-    def add_regions(self, image_id: np.ndarray, embedded: Sequence[PhraseVectors]) -> None:
+    def add_regions(self, image_id: np.ndarray, embedded: "Sequence[PhraseVectors]") -> None:
         """Write the regions, without whole images, of those of the bundle's images `image_id` (n,), ascending, that
         are among `embedded`."""
         tables = []

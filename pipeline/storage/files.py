@@ -11,7 +11,7 @@ import mmap
 import os
 import re
 import stat
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, BinaryIO
@@ -104,11 +104,9 @@ def is_regular(path: Path) -> bool:
         return False
 
 
-def walk(
-    folder: Path, wanted: Callable[[str], bool] = lambda name: True
-) -> Iterator[tuple[Path, os.stat_result | OSError]]:
+def walk(folder: Path) -> Iterator[tuple[Path, os.stat_result | OSError]]:
     """Everything below `folder` except folders, ordered by name, with its own status (that of a link, not of its
-    target), of regular files those with a `wanted` name; and what cannot be examined, with its error."""
+    target); and what cannot be examined, with its error."""
     waiting = [Path(folder)]
     while waiting:
         parent, below = waiting.pop(), []
@@ -119,8 +117,6 @@ def walk(
             continue
         for entry in entries:
             try:
-                if not wanted(entry.name) and entry.is_file(follow_symlinks=False):
-                    continue
                 status = entry.stat(follow_symlinks=False)
             except OSError as error:
                 yield Path(entry.path), error

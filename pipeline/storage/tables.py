@@ -17,6 +17,8 @@ from pipeline.errors import IntegrityError
 from pipeline.storage.commit import Commit, publish, read_verified
 from pipeline.storage.files import REMEDY
 
+CORNERS = ("x1", "y1", "x2", "y2")
+"""The columns of a box."""
 MOST_UNPACKED, SPARE_BYTES = 100, 1 << 27  # a table may unpack to MOST_UNPACKED times its size plus SPARE_BYTES
 GROUP_ROWS = 8192  # rows that are unpacked together
 MOST_DIGITS = 18  # of a foreign number: as many as always fit into 64 bits
@@ -39,6 +41,12 @@ def to_parquet(table: pa.Table) -> memoryview:
     buffer = io.BytesIO()
     pq.write_table(table, buffer, compression="zstd", row_group_size=GROUP_ROWS)
     return buffer.getbuffer()
+
+
+def vectors_column(vectors: np.ndarray) -> pa.Array:
+    """`vectors` (n, c) as the column `vector`."""
+    flat = pa.array(np.ascontiguousarray(vectors, np.float32).ravel())
+    return pa.FixedSizeListArray.from_arrays(flat, vectors.shape[1])
 
 
 def to_csv(rows: Sequence[Mapping[str, Any]]) -> str:

@@ -17,7 +17,7 @@ from pipeline.run import Inputs, Job, Outside, Run, Stage
 
 if TYPE_CHECKING:
     from pipeline.remote.scratch import Scratch
-    from pipeline.storage.inspected import Block
+    from pipeline.storage.manifest_writer import Block
 
 PARTS = "manifest.parts"
 """Folder beside the manifest with what was found out about images so far, and within it"""
@@ -41,9 +41,8 @@ def ingest(run: Run, job: Job, processes: int | None = None) -> None:
     from pipeline.images.decode import Inspection
     from pipeline.plain_files import read_lines
     from pipeline.run.runner import on_cluster
-    from pipeline.storage.inspected import InspectedImages
     from pipeline.storage.manifest import remove_rejects, write_rejects
-    from pipeline.storage.manifest_writer import write_manifest
+    from pipeline.storage.manifest_writer import InspectedImages, write_manifest
     from pipeline.workers import isolated_map
 
     root = run.layout.data_root
@@ -149,7 +148,7 @@ class BlockInspector:
 
     def __call__(self, item: "tuple[Block, dict[str, tuple[int, str]]]") -> int:
         """Inspect a block, whose remote tar shards have these sizes and sha256; returns its number."""
-        from pipeline.storage.inspected import InspectedImages
+        from pipeline.storage.manifest_writer import InspectedImages
         from pipeline.workers import isolated_map
 
         (number, digest, locations), objects = item

@@ -49,8 +49,8 @@ def _read(bundle: "Bundle | Bundles", modality: str) -> "ExportedSide":
 
     from pipeline.index.filtering import is_exact
     from pipeline.index.opening import open_gallery, open_index
+    from pipeline.storage.bundles import is_removed
     from pipeline.storage.exports import ExportedSide
-    from pipeline.storage.revision import is_removed
 
     table, log = bundle.table(modality), logging.getLogger(__name__)
     rows = np.flatnonzero(~is_removed(table))

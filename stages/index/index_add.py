@@ -29,9 +29,8 @@ def command(root: Path | None, other: Path | None, config_path: Path | None, bun
     from pipeline.errors import UsageError
     from pipeline.index.opening import open_gallery
     from pipeline.storage.batch import new_folder
-    from pipeline.storage.bundles import Bundles, link_bundle, open_bundle
+    from pipeline.storage.bundles import KEY_COLUMNS, Bundles, link_bundle, open_bundle
     from pipeline.storage.card import numbered
-    from pipeline.storage.revision import KEY_COLUMNS
     from stages.closing import search_command
 
     if (root is None) == (other is None):
@@ -106,8 +105,8 @@ def _new_ids(run: "Run", parts: "Sequence[Bundle]") -> "dict[str, np.ndarray]":
     import numpy as np
 
     from pipeline.errors import IntegrityError
+    from pipeline.storage.bundles import modalities, require_numbering
     from pipeline.storage.pairs import split_ids
-    from pipeline.storage.revision import modalities, require_numbering
     from stages.bundled import read_bundled_embeddings
 
     manifest, embeddings = run.manifest, read_bundled_embeddings(run, parts[0])

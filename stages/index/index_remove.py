@@ -133,7 +133,7 @@ def _remove_from(bundle: "Bundle", embeddings: "Embeddings | None", named: set[i
 
     from pipeline.index.format import from_bytes, to_bytes
     from pipeline.index.upkeep import drop, exact_vectors, remove
-    from pipeline.storage.revision import Revision, modalities, require_numbering
+    from pipeline.storage.bundles import Revision, modalities, require_numbering
 
     gone = np.array(sorted(named), np.int64)
     if not len(bundle.packed_table("images").find("image_id", gone)):

@@ -24,8 +24,7 @@ def accumulate(run: Run, pairs: str) -> Callable[[Job], None]:
     from pipeline.models.linear.passes import sum_blocks
     from pipeline.models.linear.sets import assign_folds
     from pipeline.models.linear.views import ImageView, TextView
-    from pipeline.storage.moments import write_moments
-    from pipeline.storage.pairs import read_pairs
+    from pipeline.storage.pairs import read_pairs, write_moments
     from pipeline.storage.parameters import origin_of
 
     config, manifest, features, gpu = run.config, run.manifest, run.features, run.gpu
@@ -104,7 +103,7 @@ def _add_up(run: Run, pairs: str) -> list[Path]:
     """Sum the moments of all shards, in their order; returns the commit of the sum, if there is one."""
     from pipeline.models.linear.sets import add_up
     from pipeline.storage.commit import commit_path, remove_artefact
-    from pipeline.storage.moments import sum_path, write_sum
+    from pipeline.storage.pairs import sum_path, write_sum
 
     shards, folder = run.manifest.n_shards, run.layout.moments(pairs).folder
     commit = commit_path(sum_path(folder))

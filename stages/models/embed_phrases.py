@@ -26,8 +26,9 @@ def embed_phrases(run: Run, job: Job, model: str, split: str) -> None:
     import numpy as np
     import pyarrow as pa
 
-    from pipeline.storage.phrases import vectors_column, write_phrases
+    from pipeline.storage.embeddings import write_phrases
     from pipeline.storage.records import read_labels
+    from pipeline.storage.tables import vectors_column
     from pipeline.text.conversions import list_noun_phrases
     from pipeline.text.sequences import encode_tokens
     from pipeline.text.tokens import make_analyzer
@@ -66,7 +67,7 @@ def _embed_regions(model: Any, regions: "RegionRows", image_id: "np.ndarray") ->
     import numpy as np
     import pyarrow as pa
 
-    from pipeline.storage.phrases import CORNERS, vectors_column
+    from pipeline.storage.tables import CORNERS, vectors_column
 
     parts = []
     for start in range(0, len(image_id), BLOCK):

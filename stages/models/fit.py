@@ -14,8 +14,7 @@ def fit(run: Run, job: Job, model: str) -> None:
     from pipeline.models.linear.training import FitTask, fit_best
     from pipeline.models.linear.tuning import GridTrial
     from pipeline.models.linear.views import weightings
-    from pipeline.storage.moments import JoinedPairs, PairSet
-    from pipeline.storage.pairs import read_split
+    from pipeline.storage.pairs import JoinedPairs, PairSet, read_split
     from pipeline.storage.parameters import encoders_of
     from stages.training import describe_model
 

@@ -9,7 +9,7 @@ import click
 from stages.commands import FOLDER
 
 if TYPE_CHECKING:
-    from pipeline.storage.image_trace import ImageTrace
+    from pipeline.storage.verify import ImageTrace
 
 
 @click.command("explain")
@@ -23,8 +23,8 @@ def command(image: str, run: Path, as_json: bool) -> None:
     from pipeline.errors import InputError
     from pipeline.printable import printable, printable_json
     from pipeline.run.layout import Layout
-    from pipeline.storage.image_trace import find_images, find_rejects, trace
     from pipeline.storage.manifest import Manifest, read_rejects
+    from pipeline.storage.verify import find_images, find_rejects, trace
 
     found, left_out = [], run / "rejects.jsonl"  # of a collection that was refused as a whole
     if (manifest_file := Layout(run).manifest.commit).exists():

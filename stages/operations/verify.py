@@ -25,8 +25,8 @@ def command(run: Path, sweep: bool, quick: bool, as_json: bool) -> None:
 
     from pipeline.errors import IntegrityError
     from pipeline.printable import printable, printable_json
-    from pipeline.storage.integrity import examine
     from pipeline.storage.locks import is_lock, remove_free
+    from pipeline.storage.verify import examine
 
     shown = partial(tqdm, desc="verify", unit=" commits", disable=None)
     found = examine(run, not quick, shown)

@@ -141,7 +141,7 @@ def _health(run: Run) -> "list[dict[str, Any]]":
 
     from pipeline.index.vectors import evenly_spaced
     from pipeline.report.tables import measure_rows
-    from pipeline.storage.benchmarks import read_part_jobs
+    from pipeline.storage.records import read_part_jobs
 
     jobs: dict[str, Any] = {}
     for folder in (run.layout.benchmarks / rule for rule in ("extract", "pool_regions")):
@@ -176,7 +176,7 @@ def _costs(run: Run) -> "list[dict[str, Any]]":
     import logging
 
     from pipeline.errors import IntegrityError
-    from pipeline.storage.benchmarks import add_up, read_benchmarks
+    from pipeline.storage.records import add_up, read_benchmarks
 
     folder = run.layout.benchmarks
     if not folder.is_dir():

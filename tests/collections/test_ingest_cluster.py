@@ -10,7 +10,8 @@ from pathlib import Path
 import pytest
 from made_up import ingest, write_config
 
-from pipeline.storage import inspected
+from pipeline.storage import manifest_writer
+from pipeline.storage.json_files import read_json
 
 IMAGES, BLOCK = 24, 4
 
@@ -46,7 +47,7 @@ def files(run: Path) -> dict[str, bytes]:
 
 def test_a_lost_worker_costs_its_block(root: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     distributed = pytest.importorskip("distributed")
-    monkeypatch.setattr(inspected, "BLOCK", BLOCK)
+    monkeypatch.setattr(manifest_writer, "BLOCK", BLOCK)
     ingest(configured(tmp_path / "alone", root), root)
     parts, written = tmp_path / "shared/manifest.parts", []
 
@@ -64,5 +65,5 @@ def test_a_lost_worker_costs_its_block(root: Path, tmp_path: Path, monkeypatch: 
         killer.join(10)
     assert len(written) == 2, "no worker was killed"
     assert files(tmp_path / "shared") == files(tmp_path / "alone")
-    counts = inspected.read_json(tmp_path / "shared/manifest/manifest.json")["counts"]["images"]
+    counts = read_json(tmp_path / "shared/manifest/manifest.json")["counts"]["images"]
     assert counts == {"given": IMAGES, "kept": IMAGES - 2, "rejected": 1, "duplicate": 1}

@@ -27,7 +27,7 @@ from pipeline.errors import InputError, JointspaceError  # noqa: E402
 
 IMPORTED = (
     "pipeline.config", "pipeline.index.opening", "pipeline.index.search", "pipeline.index.upkeep",
-    "pipeline.models.linear.cca", "pipeline.serve.gallery", "pipeline.storage.exports", "pipeline.storage.revision",
+    "pipeline.models.linear.cca", "pipeline.serve.gallery", "pipeline.storage.exports", "pipeline.storage.bundles",
     "stages.applied", "stages.cli", "stages.index.serve",
 )  # fmt: skip
 MEMORY, SECONDS = 12 << 30, 300

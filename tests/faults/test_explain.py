@@ -10,8 +10,8 @@ from made_up import make_run
 from made_up_sets import add_fragments
 
 from pipeline.errors import InputError
-from pipeline.storage.image_trace import trace
 from pipeline.storage.manifest import Manifest
+from pipeline.storage.verify import trace
 from stages.operations.explain import command
 
 

@@ -17,8 +17,8 @@ from disks import files_of, same
 
 from pipeline.config import merge
 from pipeline.storage.batch import TEMPORARY
-from pipeline.storage.integrity import examine
 from pipeline.storage.json_files import read_json
+from pipeline.storage.verify import examine
 
 UNDER_WAY = ("uncommitted", "missing", "mixed")
 """What a killed stage may leave for its next run to finish: nothing truncated, nothing changed."""

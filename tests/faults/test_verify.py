@@ -16,8 +16,8 @@ from click.testing import CliRunner
 
 from pipeline.errors import IntegrityError
 from pipeline.storage.commit import commit_path, publish
-from pipeline.storage.integrity import examine
 from pipeline.storage.locks import hold
+from pipeline.storage.verify import examine
 from stages.operations.verify import command
 
 UNVOUCHED = ["config.yaml"]

@@ -25,11 +25,10 @@ from pipeline.errors import UsageError
 from pipeline.index.search import Searcher
 from pipeline.models.linear.views import ImageView
 from pipeline.storage.bundle import Bundle
-from pipeline.storage.embeddings import Embeddings
+from pipeline.storage.embeddings import Embeddings, PhraseVectors
 from pipeline.storage.json_files import read_json
 from pipeline.storage.manifest import Manifest
 from pipeline.storage.parameters import MODEL, write_parameters
-from pipeline.storage.phrases import PhraseVectors
 from pipeline.storage.shards import FEATURES, write_shard
 
 SHARDS = 3
@@ -64,7 +63,7 @@ def run(tmp_path_factory: pytest.TempPathFactory) -> Path:
     settings = DrawingSettings(train=20, dev=0, test=0, weak=0, seed=3)
     texts = collection_texts([scene_record(settings, index) for index in range(settings.images)])
     (run / "bank.conllu").write_text(texts["trees.conllu"])
-    parsing = {"engine": "spacy", "workers": 0, "max_words": 9, "training": {"epochs": 2}}
+    parsing = {"engine": "spacy", "workers": 0, "training": {"epochs": 2}}
     parsing["treebank"] = dict.fromkeys(("train", "dev", "test"), "bank.conllu")
     rows = {"models": ["dtrnn", "hmlstm"], "regions": {"encoders": ["colour"]}}
     write_config(run, {"parse": parsing, "tokens": {"min_count": 1}, "weights_root": str(run), **rows})

@@ -16,9 +16,10 @@ from pipeline.config import Config
 from pipeline.errors import IntegrityError
 from pipeline.run.layout import Layout
 from pipeline.storage.commit import publish_record
+from pipeline.storage.embeddings import write_phrases
 from pipeline.storage.json_files import publish_json, read_json
 from pipeline.storage.manifest import Manifest
-from pipeline.storage.phrases import vectors_column, write_phrases
+from pipeline.storage.tables import vectors_column
 
 
 def test_the_first_lines_say_what_there_is_and_how_to_search_it(run: Path) -> None:

@@ -7,7 +7,7 @@ import pytest
 from click.testing import CliRunner
 from made_up import make_run, make_stage
 
-from pipeline.storage.integrity import examine
+from pipeline.storage.verify import examine
 from stages.cli import cli
 
 

@@ -19,14 +19,14 @@ from pipeline.models.neural.tree_rnn import SDTRNN
 from pipeline.models.neural.word_models import LSTM
 from pipeline.run import Run
 from pipeline.storage.commit import read_record
-from pipeline.storage.embeddings import write_embeddings
+from pipeline.storage.embeddings import PhraseVectors, read_names, write_embeddings, write_phrases
 from pipeline.storage.json_files import read_json
 from pipeline.storage.manifest import Manifest
 from pipeline.storage.pairs import split_pairs
 from pipeline.storage.parameters import MODEL, read_parameters, write_parameters
-from pipeline.storage.phrases import PhraseVectors, read_names, vectors_column, write_phrases
 from pipeline.storage.records import read_measured
 from pipeline.storage.shards import write_shard
+from pipeline.storage.tables import vectors_column
 from pipeline.storage.texts import TreeShard
 from pipeline.text.sequences import encode_tokens
 from pipeline.text.trees import Trees

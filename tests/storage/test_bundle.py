@@ -14,7 +14,7 @@ from pipeline.storage.bundle import REGIONS, Bundle, BundleWriter
 from pipeline.storage.card import CARD
 from pipeline.storage.json_files import to_json
 from pipeline.storage.parsers import load_carried_parser
-from pipeline.storage.phrases import CORNERS, vectors_column
+from pipeline.storage.tables import CORNERS, vectors_column
 
 INDEX = {
     "factory": "Flat", "metric": "inner_product", "dim": 1, "count": 0, "bytes": 0, "nprobe": None, "efSearch": None,

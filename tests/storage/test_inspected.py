@@ -9,8 +9,8 @@ from pathlib import Path
 import pytest
 
 from pipeline.images.decode import Inspection
-from pipeline.storage import inspected
-from pipeline.storage.inspected import InspectedImages
+from pipeline.storage import manifest_writer
+from pipeline.storage.manifest_writer import InspectedImages
 from pipeline.workers import Failure
 
 NAMES = [f"{number}.jpg" for number in range(10)]
@@ -18,7 +18,7 @@ NAMES = [f"{number}.jpg" for number in range(10)]
 
 @pytest.fixture(autouse=True)
 def small(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    monkeypatch.setattr(inspected, "BLOCK", 4)
+    monkeypatch.setattr(manifest_writer, "BLOCK", 4)
     for name in NAMES:
         (tmp_path / name).write_text(name)
 

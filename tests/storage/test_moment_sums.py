@@ -9,9 +9,9 @@ import pytest
 from made_up import make_run, make_stage, open_run, write_config, write_feature_shards
 
 from pipeline.models.linear.moments import Moments
-from pipeline.storage.integrity import examine
 from pipeline.storage.manifest import Manifest
-from pipeline.storage.moments import PairSet
+from pipeline.storage.pairs import PairSet
+from pipeline.storage.verify import examine
 
 
 @pytest.fixture

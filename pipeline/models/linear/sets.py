@@ -64,7 +64,7 @@ class Restriction:
 
 
 class FoldedMoments:
-    """The moments of the folds of `source`, a pipeline.storage.moments.PairSet; each is read once, where `scheduler`
+    """The moments of the folds of `source`, a pipeline.storage.pairs.PairSet; each is read once, where `scheduler`
     says (see `map_reduce`)."""
 
     def __init__(self, source: Any, scheduler: str = LOCAL) -> None:
