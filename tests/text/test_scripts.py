@@ -109,7 +109,8 @@ def test_a_collection_finds_its_own(script: str, tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("text", "terms"),
     [
-        ("小狗跑", "小 狗 跑 小狗 狗跑 小狗跑"),
+        ("小狗跑", "小 狗 跑 小狗 狗跑"),
+        ("犬がいる", "犬 が い る 犬が がい いる 犬がい がいる"),
         ("小狗，跑", "小 狗 跑 小狗"),
         ("iPhone手机 red dog", "iphone 手 机 red dog 手机 red_dog"),
         ("ﾊﾞｽ", "バ ス バス"),
@@ -117,6 +118,9 @@ def test_a_collection_finds_its_own(script: str, tmp_path: Path) -> None:
         ("कुत्ता दौड़ा", "कुत्ता दौड़ा कुत्ता_दौड़ा"),
         ("ｄｏｇ ｒｕｎｓ", "dog runs dog_runs"),
         ("كلب أسود", "كلب أسود كلب_أسود"),
+        ("كَلْبٌ أَسْوَد", "كلب أسود كلب_أسود"),
+        ("صورًا", "صور ا صور_ا"),
+        ("כֶּלֶב", "כלב"),
         ("한국 개", "한국 개 한국_개"),
     ],
 )
