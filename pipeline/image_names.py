@@ -60,10 +60,10 @@ class Readings:
         roots = set() if root is None else {str(root)}
         if roots and "://" not in str(root):
             roots |= {os.path.abspath(root), os.path.realpath(root)}
-            roots |= {f"file://{one}" for one in roots if os.path.isabs(one)}
-        plain = (_plain(_composed(one).replace("\\", "/")) for one in roots)
-        self._roots = sorted((f"{one.rstrip('/')}/" for one in plain if one.strip("/")), key=len, reverse=True)
-        self._folded = [_composed(one.casefold()) for one in self._roots]
+            roots |= {f"file://{path}" for path in roots if os.path.isabs(path)}
+        plain = (_plain(_composed(path).replace("\\", "/")) for path in roots)
+        self._roots = sorted((f"{path.rstrip('/')}/" for path in plain if path.strip("/")), key=len, reverse=True)
+        self._folded = [_composed(path.casefold()) for path in self._roots]
 
     def __call__(self, name: str) -> tuple[str, ...]:
         """A form for each of READINGS; names that agree in one agree in all later ones."""
@@ -85,13 +85,13 @@ class Readings:
         for first in range(0, len(names), TOGETHER):
             wanted = {name: self(name) for name in names[first : first + TOGETHER]}
             alike: dict[str, list[tuple[tuple[str, ...], Spelling]]] = {forms[-1]: [] for forms in wanted.values()}
-            for one in photographs():
-                forms = self(one.name)
+            for spelling in photographs():
+                forms = self(spelling.name)
                 if forms[-1] in alike:
-                    alike[forms[-1]].append((forms, one))
+                    alike[forms[-1]].append((forms, spelling))
             for name, forms in wanted.items():
-                if found := _first_agreeing(forms, alike[forms[-1]]):
-                    yield name, found
+                if match := _first_agreeing(forms, alike[forms[-1]]):
+                    yield name, match
 
 
 class Takedown:
@@ -131,12 +131,13 @@ def describe(reading: int, count: int, of: int, what: str) -> str:
 
 def _first_agreeing(forms: tuple[str, ...], alike: list[tuple[tuple[str, ...], Spelling]]) -> Match | None:
     for reading, form in enumerate(forms):
-        found = [
-            one for theirs, one in alike if theirs[reading] == form and (reading >= FROM_ROOT or not one.from_root)
-        ]
-        if found:
-            targets, spelt = (dict.fromkeys(getattr(one, field) for one in found) for field in ("target", "name"))
-            return Match(reading, tuple(targets), tuple(spelt))
+        agreeing = [spelling for theirs, spelling in alike if theirs[reading] == form]
+        if reading < FROM_ROOT:
+            agreeing = [spelling for spelling in agreeing if not spelling.from_root]
+        if agreeing:
+            targets = dict.fromkeys(spelling.target for spelling in agreeing)
+            names = dict.fromkeys(spelling.name for spelling in agreeing)
+            return Match(reading, tuple(targets), tuple(names))
     return None
 
 

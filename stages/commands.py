@@ -22,11 +22,13 @@ SENTENCE = re.compile(r".*?(?<!\bal)\.(?= |$)|.*")
 PATH = click.Path(path_type=Path)
 FOLDER = click.Path(path_type=Path, file_okay=False)
 FILE = click.Path(path_type=Path, dir_okay=False)
-RUN = ["--run", "root"], {"type": FOLDER, "required": True, "help": "Folder of the run."}
-CONFIG = (
-    ["--config", "config_path"],
-    {"type": FILE, "help": "Configuration that the run has from now on. [default: the one that it has]"},
-)
+run_option = click.option("--run", "root", type=FOLDER, required=True, help="Folder of the run.")
+part_option = click.option("--part", type=click.IntRange(min=0), help="One range of shards. [default: all]")
+again_option = click.option("--again", is_flag=True, help="Make again what was made from the same inputs.")
+run_config_option = click.option(
+    "--config", "config_path", type=FILE,
+    help="Configuration that the run has from now on. [default: the one that it has]",
+)  # fmt: skip
 config_option = click.option(
     "--config", "config_path", type=FILE, help="Configuration laid over config/default.yaml. [default: none]"
 )
@@ -81,28 +83,28 @@ def first_sentence(text: str | None) -> str:
 def command_of(stage: "Stage") -> click.Command:
     """The command of a stage: `jointspace embed ncca --run results/demo` does what its rule does."""
 
-    def callback(root: Path, config_path: Path | None, again: bool, **given: Any) -> None:
+    def callback(root: Path, config_path: Path | None, again: bool, **options: Any) -> None:
         from pipeline.run.runner import make, make_shards
 
         run = begin(root, config_path)
-        names = [name for name in map(given.pop, stage.names) if name is not None]
-        every = stage.select(run.config, names)
+        names = [name for name in map(options.pop, stage.names) if name is not None]
+        jobs = stage.select(run.config, names)
         if stage.together:
-            make_shards(run, stage, every, given["part"], again)
+            make_shards(run, stage, jobs, options["part"], again)
         else:
             source = click.get_current_context().get_parameter_source
             again |= any(source(option.name) == ParameterSource.COMMANDLINE for option in stage.options)
-            for chosen in every:
-                make(run, stage, chosen, again=again, **given)
-        say_next(lambda: stage.then(run, *every[-1]) or shlex.join(["jointspace", "run", str(run.layout.config)]))
+            for job in jobs:
+                make(run, stage, job, again=again, **options)
+        say_next(lambda: stage.then(run, *jobs[-1]) or shlex.join(["jointspace", "run", str(run.layout.config)]))
 
-    params: list[click.Parameter] = [click.Argument([name], required=False) for name in stage.names]
-    params.append(click.Option(RUN[0], **RUN[1]))
-    if stage.sharded:
-        params.append(click.Option(["--part"], type=click.IntRange(min=0), help="One range of shards. [default: all]"))
-    params.append(click.Option(["--again"], is_flag=True, help="Make again what was made from the same inputs."))
-    params += [*stage.options, click.Option(CONFIG[0], **CONFIG[1])]
-    return click.Command(stage.command, callback=callback, params=params, help=stage.function.__doc__)
+    arguments = [click.argument(name, required=False) for name in stage.names]
+    part = [part_option] if stage.sharded else []
+    for decorate in reversed([*arguments, run_option, *part, again_option, run_config_option]):
+        callback = decorate(callback)
+    command = click.command(stage.command, help=stage.function.__doc__)(callback)
+    command.params += stage.options
+    return command
 
 
 def say_next(following: Callable[[], str | None]) -> None:
@@ -114,11 +116,13 @@ def say_next(following: Callable[[], str | None]) -> None:
 def on_run(function: Callable[..., None]) -> Callable[..., None]:
     """The same options for a command without a rule, whose function takes the opened `run`."""
 
+    @run_option
+    @run_config_option
     @wraps(function)
-    def opened(root: Path, config_path: Path | None, **given: Any) -> None:
-        function(run=begin(root, config_path), **given)
+    def opened(root: Path, config_path: Path | None, **options: Any) -> None:
+        function(run=begin(root, config_path), **options)
 
-    return click.option(*RUN[0], **RUN[1])(click.option(*CONFIG[0], **CONFIG[1])(opened))
+    return opened
 
 
 def begin(root: Path, config_path: Path | None) -> "Run":

@@ -1,10 +1,11 @@
 """What `study` and `sweep` measure with: moments in folds, and the grids of the configuration."""
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 from functools import lru_cache
 from typing import TYPE_CHECKING, Any
 
 from pipeline.run import Inputs
+from stages.inputs import named
 
 if TYPE_CHECKING:
     from pipeline.config import Config
@@ -51,54 +52,25 @@ def read_study(run: "Run") -> "Study":
     )
 
 
-def measure_lengths(run: "Run", names: Iterable[str]) -> dict[str, float]:
-    """Documents -> their mean number of words over the images that have some, of the auxiliary splits."""
-    import re
-
-    import numpy as np
-
-    from pipeline.text.tfidf import join_fields
-    from stages.texts import read_documents
-
-    splits, lengths = run.manifest.splits, {}
-    for name in names:
-        table = read_documents(run, name)
-        texts = join_fields(table.to_pylist(), run.config.documents[name].fields)
-        learned = np.isin(splits[table["image_id"].to_numpy()], run.config.auxiliary.splits)
-        words = [len(re.findall(r"\w+", text)) for text, wanted in zip(texts, learned, strict=True) if wanted and text]
-        lengths[name] = float(np.mean(words)) if words else 0.0
-    return lengths
-
-
-def describe_text(config: "Config") -> str:
-    """What the text view is."""
-    keys = ("max_ngram", "stop_words", "lemmatise")
-    settings = [{key: getattr(one.own, key) for key in keys if hasattr(one.own, key)} for one in config.text_encoders]
-    return "; ".join(
-        f"{one.kind} ({', '.join(f'{key} {value}' for key, value in own.items())})" if own else one.kind
-        for one, own in zip(config.text_encoders, settings, strict=True)
-    )
-
-
 def study_keys(config: "Config") -> Mapping[str, Any]:
     """The sections that decide what is measured."""
     from pipeline.config.registry import made_by
 
     fitted = [spec.key for spec in made_by("fit") if spec.section]
     sections = {name: getattr(config, name).model_dump() for name in ("study", "transfer", "auxiliary", *fitted)}
-    weights = {"text_weights": {one.name: one.weight for one in config.text_encoders}}
+    weights = {"text_weights": {encoder.name: encoder.weight for encoder in config.text_encoders}}
     documents = {name: config.documents[name].model_dump() for name in (*DOCUMENTS, *config.study.noise)}
     return {"seed": config.seed, "documents": documents, **sections, **weights}
 
 
 def study_reads(config: "Config", layout: "Layout") -> Inputs:
     """What `read_study` reads."""
-    documents, texts = [*DOCUMENTS, *config.study.noise], [one.name for one in config.text_encoders]
-    return {
-        "manifest": layout.manifest,
-        **{f"text/{one}": layout.sentences(one) for one in texts},
-        "moments/study/target": layout.moments("study/target"),
-        **{f"features/{one.name}": layout.features(one.name) for one in config.every_encoder},
-        **{f"documents/{name}/{one}": layout.documents(name, one) for name in documents for one in texts},
-        **{f"moments/study/{name}": layout.moments(f"study/auxiliary/{name}") for name in documents},
-    }
+    documents, texts = [*DOCUMENTS, *config.study.noise], [encoder.name for encoder in config.text_encoders]
+    return named(
+        layout.manifest,
+        layout.moments("study/target"),
+        *map(layout.sentences, texts),
+        *(layout.features(encoder.name) for encoder in config.every_encoder),
+        *(layout.documents(name, text) for name in documents for text in texts),
+        *(layout.moments(f"study/auxiliary/{name}") for name in documents),
+    )

@@ -5,6 +5,7 @@ import logging
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass
+from operator import add
 from pathlib import Path
 from tempfile import TemporaryDirectory, gettempdir
 from typing import TYPE_CHECKING, Any, BinaryIO
@@ -25,7 +26,7 @@ from pipeline.storage.records import VocabularyForm, read_labels, read_vocabular
 from pipeline.storage.tables import read_table
 from pipeline.storage.texts import ParseShard, VectorRows, read_tokens
 from pipeline.text import vocabulary
-from pipeline.text.counting import TermCounts, count_terms, merge_counts
+from pipeline.text.counting import TermCounts, count_terms
 from pipeline.text.dependencies import read_conllu
 from pipeline.text.phrase_trees import read_brackets
 from pipeline.text.sequences import Tokens
@@ -100,7 +101,7 @@ def learn_vocabulary(run: Run, name: str, settings: TermSettings, **chosen: Any)
 
             def count(settings: TermSettings) -> TermCounts:
                 shared = run.root.absolute(), settings, Path(folder)
-                return map_reduce(count_part, parts, merge_counts, run.sums, shared)
+                return map_reduce(count_part, parts, add, run.sums, shared)
 
             return vocabulary.learn_vocabulary(count, settings, **chosen)
     except OSError as error:

@@ -63,8 +63,8 @@ def detect(path: Path) -> Detected:
     Raises UsageError for anything else, and for a folder with no photograph that could be read; InputError as the
     reader of a table does.
     """
-    found = _detect_folder(CollectionFolder(path, PLAIN)) if path.is_dir() else _detect_file(path)
-    return replace(found, files={**found.files, **_place_of_images(found)})
+    detected = _detect_folder(CollectionFolder(path, PLAIN)) if path.is_dir() else _detect_file(path)
+    return replace(detected, files={**detected.files, **_place_of_images(detected)})
 
 
 def _detect_file(path: Path) -> Detected:
@@ -126,9 +126,10 @@ def _detect_folder(folder: CollectionFolder) -> Detected:
             unused[name] = str(error)
             continue
         if "sentence" in columns or name not in NAMED["folder"]["metadata"]:
-            others = {one: unused.get(one, "one table is read") for one in filter(_is_table, lists) if one != name}
-            found = _as_table(folder.root / name, columns, _name_unused(others))
-            return found if any("/" not in one for one in others) else replace(found, files={})
+            tables = [other for other in filter(_is_table, lists) if other != name]
+            others = {other: unused.get(other, "one table is read") for other in tables}
+            detected = _as_table(folder.root / name, columns, _name_unused(others))
+            return detected if any("/" not in other for other in tables) else replace(detected, files={})
     if not kinds["photographs"]:
         if kinds["shards"]:
             return Detected(folder.root, "webdataset")
@@ -147,21 +148,21 @@ def _name_unused(lists: dict[str, str]) -> tuple[str, ...]:
     return (*(f"not used: {name} ({reason})" for name, reason in islice(lists.items(), MOST_NAMED)), *more)
 
 
-def _place_of_images(found: Detected) -> dict[str, str]:
+def _place_of_images(detected: Detected) -> dict[str, str]:
     """The key of collection.files for the folder of the photographs that a list names, where the format would look for
     them in vain."""
-    if "images" not in NAMED.get(found.format, {}) or "images" in found.files:
+    if "images" not in NAMED.get(detected.format, {}) or "images" in detected.files:
         return {}
-    records = FORMATS[found.format](found.root, Options(found.files, found.columns, "gallery"))
+    records = FORMATS[detected.format](detected.root, Options(detected.files, detected.columns, "gallery"))
+    images = (record for record in records if isinstance(record, ImageRecord) and record.row is not None)
     first: list[ImageRecord] = []
     with suppress(JointspaceError):  # which `ingest` explains
-        first += islice((one for one in records if isinstance(one, ImageRecord) and one.row is not None), LOOKED_AT)
-    if not first or any(
-        os.path.exists(found.root / one.path) for one in first
-    ):  # Path's method fails on too long a name
+        first += islice(images, LOOKED_AT)
+    # Path's own method fails on too long a name.
+    if not first or any(os.path.exists(detected.root / image.path) for image in first):
         return {}
-    for below, _ in CollectionFolder(found.root, PLAIN).walk():
-        if any(os.path.isfile(found.root / below / one.key) for one in first):
+    for below, _ in CollectionFolder(detected.root, PLAIN).walk():
+        if any(os.path.isfile(detected.root / below / image.key) for image in first):
             return {"images": below}
     return {}
 

@@ -37,6 +37,7 @@ PATTERNS = {
 MATCHING = tuple((re.compile(fnmatch.translate(pattern)), f"{pattern} ({who})") for pattern, who in PATTERNS.items())
 SUSPECT = re.compile(r"^[.~s]|@")
 """What is found in all that MATCHING or HIDDEN may be of: nearly no name of a photograph has it."""
+BY_PATTERN = "collection.exclude "
 HIDDEN = "hidden (a name that begins with a dot)"
 
 
@@ -45,8 +46,13 @@ class Exclusion:
     name of each file and folder, one with a slash with the path from the collection's root."""
 
     def __init__(self, patterns: Sequence[str] = ()) -> None:
-        self._names = [(one, re.compile(fnmatch.translate(one))) for one in patterns if "/" not in one.strip("/")]
-        self._paths = [(one, re.compile(path_expression(one.strip("/")))) for one in patterns if "/" in one.strip("/")]
+        self._names: dict[str, re.Pattern] = {}
+        self._paths: dict[str, re.Pattern] = {}
+        for pattern in patterns:
+            if "/" in pattern.strip("/"):
+                self._paths[pattern] = re.compile(path_expression(pattern.strip("/")))
+            else:
+                self._names[pattern] = re.compile(fnmatch.translate(pattern))
 
     def of_name(self, name: str) -> str | None:
         """Why a file or folder of this name is left out, whatever folder it is in; None if it is not."""
@@ -58,16 +64,16 @@ class Exclusion:
                 return reason
             if name.startswith("."):
                 return HIDDEN
-        if not self._names:
-            return None
-        return next((_by_pattern(one) for one, expression in self._names if expression.match(name)), None)
+        return next(
+            (BY_PATTERN + pattern for pattern, expression in self._names.items() if expression.match(name)), None
+        )
 
     def of_path(self, path: str) -> str | None:
         """Why the file or folder at `path`, relative to the root, is left out if the folders above are not."""
-        reason = self.of_name(path.rpartition("/")[2])
-        if reason or not self._paths:
+        if reason := self.of_name(path.rpartition("/")[2]):
             return reason
-        return next((_by_pattern(one) for one, expression in self._paths if expression.fullmatch(path)), None)
+        patterns = (pattern for pattern, expression in self._paths.items() if expression.fullmatch(path))
+        return next((BY_PATTERN + pattern for pattern in patterns), None)
 
     def of_whole_path(self, path: str) -> str | None:
         """Why the file at `path` is left out, for itself or for a folder above it."""
@@ -77,7 +83,7 @@ class Exclusion:
     def excludes(self, path: str) -> str | None:
         """The reason if it is a pattern of the user's that leaves out the file at `path`."""
         reason = self.of_whole_path(path) if self._names or self._paths else None
-        return reason if reason and reason.startswith("collection.exclude") else None
+        return reason if reason and reason.startswith(BY_PATTERN) else None
 
     def without_excluded(self, records: Iterable[Record], tally: Tally) -> Iterator[Record]:
         """`records` without the images that a list names although a pattern of the user's leaves them out, and without
@@ -102,10 +108,6 @@ def path_expression(pattern: str) -> str:
         if part == "**":
             parts.append("(?:.*/)?")
             continue
-        one = fnmatch.translate(part).removeprefix("(?s:").removesuffix(r")\Z")
-        parts.append(one.replace(".*", "[^/]*") + "/")
+        expression = fnmatch.translate(part).removeprefix("(?s:").removesuffix(r")\Z")
+        parts.append(expression.replace(".*", "[^/]*") + "/")
     return "".join(parts).removesuffix("/")
-
-
-def _by_pattern(pattern: str) -> str:
-    return f"collection.exclude {pattern}"

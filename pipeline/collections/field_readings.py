@@ -113,16 +113,16 @@ class FieldReadings:
 
     def narrow(self, fields: pa.Array) -> None:
         """See further fields (n,), none of them null."""
-        values = {reading: found for reading in self._fitting if (found := _read_all(reading, fields)) is not None}
+        values = {reading: array for reading in self._fitting if (array := _read_all(reading, fields)) is not None}
         self._fitting = list(values)
         self._typical = self._typical or fields[0].as_py()
         if not self._odd:
             odd = fields.filter(pc.invert(pc.match_substring_regex(fields, f"^(?:{PLAIN})$")))
             self._odd = odd[0].as_py() if len(odd) else ""
-        of_convention = {reading.convention: found for reading, found in values.items()}
-        for (one, left), (other, right) in combinations(of_convention.items(), 2):
+        of_convention = {reading.convention: array for reading, array in values.items()}
+        for (first, left), (second, right) in combinations(of_convention.items(), 2):
             if not _as_comparable(left).equals(_as_comparable(right)):
-                self._differing.add((one, other))
+                self._differing.add((first, second))
 
     @property
     def _rivals(self) -> list[FieldReading]:

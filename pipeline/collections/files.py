@@ -84,10 +84,10 @@ class CollectionFolder:
     def glob(self, pattern: str) -> list[Place]:
         """What is below the root under names of this pattern, sorted, without what `exclusion` leaves out unless the
         pattern names it. The case of a file's name matters only where both spellings exist."""
-        found = {*self.root.glob(pattern)}
-        if not found or "*" in pattern:
-            found |= {path for path in self.root.glob(_any_case(pattern)) if path.is_file()}
-        return sorted(path for path in found if not self._left_out(self.label(path), pattern))
+        paths = {*self.root.glob(pattern)}
+        if not paths or "*" in pattern:
+            paths |= {path for path in self.root.glob(_any_case(pattern)) if path.is_file()}
+        return sorted(path for path in paths if not self._left_out(self.label(path), pattern))
 
     def shards(self, pattern: str) -> list[Place]:
         """As `glob`; nothing for an absolute path, for which pathlib raises an exception of its own."""
@@ -118,17 +118,17 @@ class CollectionFolder:
         if given is not None:
             path = below(self.root, given)
             if not self.exists(path):
-                if isinstance(path, Path) and not Path(given).is_absolute() and len(found := self.glob(given)) == 1:
-                    return found[0]
+                if isinstance(path, Path) and not Path(given).is_absolute() and len(paths := self.glob(given)) == 1:
+                    return paths[0]
                 raise UsageError(f"{path} does not exist; correct collection.files.{key}")
             return path
         for pattern in usual:
-            found = self.glob(pattern) if pattern != "." else [self.root]
-            if len(found) > 1:
-                names = ", ".join(path.name for path in found[:5])
+            paths = self.glob(pattern) if pattern != "." else [self.root]
+            if len(paths) > 1:
+                names = ", ".join(path.name for path in paths[:5])
                 raise UsageError(f"{self.root} has several files {pattern} ({names}): set collection.files.{key}")
-            if found:
-                return found[0]
+            if paths:
+                return paths[0]
         return None
 
     def require(self, path: Place | None, key: str, usual: tuple[str, ...], remedy: str = "put it there") -> Path:
@@ -144,8 +144,8 @@ class CollectionFolder:
     def _contents(self) -> str:
         """How many photographs and lists of each kind the folder contains, at any depth."""
         photographs, lists = self._count()
-        found = [f"{count} {suffix}" for suffix, count in lists.items() if count]
-        return ", ".join([f"{photographs or 'no'} photograph{'s' * (photographs != 1)}", *found])
+        counts = [f"{count} {suffix}" for suffix, count in lists.items() if count]
+        return ", ".join([f"{photographs or 'no'} photograph{'s' * (photographs != 1)}", *counts])
 
     def only_photographs(self) -> bool:
         """Whether the folder contains photographs, and no list that could be about them."""

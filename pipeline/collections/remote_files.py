@@ -42,12 +42,12 @@ class RemoteFolder(CollectionFolder):
     @cached_property
     def _folders(self) -> dict[tuple[str, ...], list[str]]:
         """The names in each folder without what is left out, in the order in which a folder is walked."""
-        found: dict[tuple[str, ...], list[str]] = {}
+        names_in: dict[tuple[str, ...], list[str]] = {}
         for name, reason in self.files():
             if reason is None:
                 *folders, last = name.split("/")
-                found.setdefault(tuple(folders), []).append(last)
-        return {folders: sorted(found[folders]) for folders in sorted(found)}
+                names_in.setdefault(tuple(folders), []).append(last)
+        return {folders: sorted(names_in[folders]) for folders in sorted(names_in)}
 
     def exists(self, path: Place) -> bool:
         if isinstance(path, Path) or not path.is_relative_to(self.root) or not self._listed:
@@ -64,13 +64,13 @@ class RemoteFolder(CollectionFolder):
     def glob(self, pattern: str) -> list[Place]:
         if not self._listed:
             names = _expanded(pattern)
-            found = names if len(names) > 1 else [one for one in names if self._is_named(one)]
-            return [self.root / name for name in found]
+            names = names if len(names) > 1 else [name for name in names if self._is_named(name)]
+            return [self.root / name for name in names]
         folders = {"/".join(parts[:depth]) for parts in self._folders for depth in range(1, len(parts) + 1)}
-        found = set(filter(re.compile(path_expression(pattern)).fullmatch, {*self.objects, *folders}))
-        if not found or "*" in pattern:
-            found |= set(filter(re.compile(path_expression(pattern), re.IGNORECASE).fullmatch, self.objects))
-        return sorted(self.root / name for name in found if not self._left_out(name, pattern))
+        names = set(filter(re.compile(path_expression(pattern)).fullmatch, {*self.objects, *folders}))
+        if not names or "*" in pattern:
+            names |= set(filter(re.compile(path_expression(pattern), re.IGNORECASE).fullmatch, self.objects))
+        return sorted(self.root / name for name in names if not self._left_out(name, pattern))
 
     def _is_named(self, name: str) -> bool:
         """Whether a web server has what a format usually names so; folders it does not show."""
@@ -113,10 +113,10 @@ class RemoteFolder(CollectionFolder):
 
 def _expanded(pattern: str) -> list[str]:
     """The names that a range in braces stands for. Raises UsageError for too many."""
-    if (found := BRACES.search(pattern)) is None:
+    if (braces := BRACES.search(pattern)) is None:
         return [pattern]
-    first, last = int(found[1]), int(found[2])
+    first, last = int(braces[1]), int(braces[2])
     if last - first >= MOST_SHARDS:
         raise UsageError(f"collection.files: {pattern} names more than {MOST_SHARDS} shards; name fewer")
-    width = len(found[1])
-    return [f"{pattern[: found.start()]}{n:0{width}d}{pattern[found.end() :]}" for n in range(first, last + 1)]
+    width = len(braces[1])
+    return [f"{pattern[: braces.start()]}{n:0{width}d}{pattern[braces.end() :]}" for n in range(first, last + 1)]

@@ -177,7 +177,7 @@ class ImportedSettings(TextKindSettings):
 class TextSettings(TextKindSettings):
     """Terms and how often they occur."""
 
-    remedy: ClassVar[str] = "raise text.size or lower text.min_count"
+    remedy: ClassVar[str] = "raise text.size, lower text.min_count, or add a text encoder that knows the language"
 
     lemmatise: bool = key(
         True,
@@ -185,7 +185,7 @@ class TextSettings(TextKindSettings):
     )
     stop_words: bool = key(False, "leave out scikit-learn's English stop words ('under' is one of them)")
     max_ngram: Annotated[Positive, Field(le=3)] = key(
-        2, "1 words only; 2 also pairs of neighbouring words; 3 also triples (of characters always up to triples)"
+        2, "1 words only; 2 also pairs of neighbouring words; 3 also triples (of characters, see docs/own-data.md)"
     )
     size: Positive = key(3000, "the most common terms of the training sentences")
     min_count: Positive = key(2, "training sentences that a term must occur in")

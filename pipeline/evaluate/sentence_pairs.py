@@ -23,7 +23,7 @@ def measure_pairs(
 ) -> dict[str, Any]:  # fmt: skip
     """The mean rank of sentences of one image among the neighbours of each other, by their verbs and lengths.
 
-    `pairs` (p, 2) and `ranks` (p,) as pipeline.metrics.similarity.pair_ranks gives them, `owners` (m,) the image of
+    `pairs` (p, 2) and `ranks` (p,) as pipeline.metrics.ranks.pair_ranks gives them, `owners` (m,) the image of
     each sentence, `verbs` (m,) 1 for a sentence with a verb, 0 for one without, -1 where that is not known, whose pairs
     are left out; `lengths` (m,) in words. Intervals resample images. `one_minus_both` is the mean rank of pairs with
     one verb minus that of pairs with two, as compare_draws has it, where there are pairs of both kinds. `worst` counts,

@@ -18,21 +18,6 @@ from pipeline.plain_files import decode_text
 COLUMNS = ("file", "x1", "y1", "x2", "y2")
 
 
-class Known(NamedTuple):
-    """The `candidates` of each image, and the file names that match no image."""
-
-    candidates: list[Candidates]
-    unmatched: list[str]
-
-
-def parse_all(files: Iterable[tuple[str, bytes]], images: Sequence[str], root: Path | str | None = None) -> Known:
-    """The boxes in `files` (name, bytes) of the images with the paths `images` below `root`, as `match_boxes` has
-    them."""
-    matched = match_boxes(files, images, root)
-    boxes = Candidates(matched.corners, np.array([box.score for box in matched.boxes], np.float32))
-    return Known(group(matched.images, boxes, len(images)), matched.unmatched)
-
-
 class Box(NamedTuple):
     """Corners in pixels of the image `file`, a score, and a label (may be empty)."""
 
@@ -53,6 +38,11 @@ class Matched(NamedTuple):
     def corners(self) -> np.ndarray:
         """(n, 4) float32."""
         return np.array([box.corners for box in self.boxes], np.float32).reshape(-1, 4)
+
+    def candidates(self, count: int) -> list[Candidates]:
+        """The boxes of each of `count` images."""
+        scores = np.array([box.score for box in self.boxes], np.float32)
+        return group(self.images, Candidates(self.corners, scores), count)
 
 
 def match_boxes(files: Iterable[tuple[str, bytes]], images: Sequence[str], root: Path | str | None = None) -> Matched:

@@ -93,7 +93,8 @@ def _decode(
         with processor_limit(limits.seconds, str(_too_slow(limits.seconds))), _pillow_limits(limits.max_pixels):
             loaded = _load(data, limits, started, sides)
             image, notes = _to_rgb(loaded.image, colours, loaded.top)
-            images = reduce_by(image, loaded.factors)
+            reduced = {factor: image.reduce(factor) if factor > 1 else image for factor in set(loaded.factors)}
+            images = [reduced[factor] for factor in loaded.factors]
     except UnreadableImage:
         raise
     except UnidentifiedImageError:
@@ -389,12 +390,6 @@ def draft_jpeg(image: Image.Image, sides: Sequence[int | None]) -> list[int]:
     if image.draft(None, asked) is None:
         return [1] * len(sides)
     return [wanted // scale for wanted, _ in drafts]
-
-
-def reduce_by(image: Image.Image, factors: Sequence[int]) -> list[Image.Image]:
-    """The image reduced by each of `factors`, by averaging its pixels."""
-    reduced = {factor: image.reduce(factor) if factor > 1 else image for factor in set(factors)}
-    return [reduced[factor] for factor in factors]
 
 
 def _jpeg_scale(size: tuple[int, int], side: int | None) -> tuple[int, tuple[int, int]]:

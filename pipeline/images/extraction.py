@@ -62,15 +62,13 @@ def choose_plan(encoder: Encoder, device: str, precision: str, batch_size: int) 
     return ExtractionPlan(chosen, dtype, batch_size)
 
 
-def _cosine(exact: "Extractor", other: "Extractor", probes: np.ndarray) -> float:
-    features = (torch.from_numpy(np.concatenate(list(extractor(probes)))) for extractor in (exact, other))
-    return torch.nn.functional.cosine_similarity(*features).min().item()
-
-
 def bfloat16_cosine(encoder: Encoder, device: torch.device) -> float:
     """The least cosine, over generated images, between an encoder's features in bfloat16 and in float32."""
-    plans = (ExtractionPlan(device, dtype, batch_size=1) for dtype in (torch.float32, torch.bfloat16))
-    return _cosine(*(Extractor(encoder, plan) for plan in plans), make_probes(encoder.preprocessing.side))
+    probes, features = make_probes(encoder.preprocessing.side), []
+    for dtype in (torch.float32, torch.bfloat16):
+        extractor = Extractor(encoder, ExtractionPlan(device, dtype, batch_size=1))
+        features.append(torch.from_numpy(np.concatenate(list(extractor(probes)))))
+    return torch.nn.functional.cosine_similarity(*features).min().item()
 
 
 def make_probes(side: int) -> np.ndarray:

@@ -50,7 +50,8 @@ class TransformersEncoder(LibraryEncoder):
         place = folder or entry.architecture
         model, missing = fetch_model(place)
         require_weights(missing)
-        pooled = not missing and _has_pooler(model)
+        # A vision transformer without a pooling layer has None for it.
+        pooled = not missing and getattr(model, "pooler", True) is not None
         stated = {name: getattr(entry, name) for name in PREPROCESSING}
         preprocessing = stated
         if None in [value for name, value in stated.items() if name != "crop"]:
@@ -67,11 +68,6 @@ class TransformersEncoder(LibraryEncoder):
         body = ImageFeatures(build_model(config["model"]), config["pooled"])
         remove(body, config["unused"])
         return body
-
-
-def _has_pooler(model: nn.Module) -> bool:
-    """Whether it is said to pool: a vision transformer without a pooling layer returns None for it."""
-    return not hasattr(model, "pooler") or model.pooler is not None
 
 
 def _own_preprocessing(place: Any, name: str) -> dict[str, Any]:

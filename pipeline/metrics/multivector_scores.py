@@ -1,13 +1,13 @@
 """Scores of multi-vector images and sentences: Karpathy and Fei-Fei 2015, eq. 7 and 8."""
 
 from collections.abc import Iterator
+from dataclasses import replace
 
 import numpy as np
 import torch
 from torch import Tensor
 
 from pipeline.device import upload
-from pipeline.metrics.lattice import to_lattice, unit_of
 from pipeline.multivectors import MultiVectors, ScoreRule
 from pipeline.ragged import offsets_of
 
@@ -15,8 +15,6 @@ PRODUCTS = 1 << 22
 """Products of regions and words held at once, 16 MB in float32; one image with one sentence may have more."""
 WORDS = 1 << 14
 """Words in a block: enough for fast products, few enough to leave room for several images."""
-EXACT = 53
-"""Double precision adds whole numbers up to 2**53 without rounding."""
 
 
 def multivector_scores(images: MultiVectors, sentences: MultiVectors, rule: ScoreRule) -> Tensor:
@@ -43,26 +41,13 @@ def multivector_scores(images: MultiVectors, sentences: MultiVectors, rule: Scor
 
 
 def exact_scores(images: MultiVectors, sentences: MultiVectors, rule: ScoreRule) -> np.ndarray:
-    """(n, m) float64 scores, equal for equal pairs wherever they are, so that ties are ties (see
-    pipeline.metrics.lattice; here sums of many products are exact too)."""
-    longest = max(1, int(sentences.lengths.max(initial=0)))
-    if rule.sum == "positive":
-        longest *= max(1, int(images.lengths.max(initial=0)))
-    bits = (EXACT - int(np.ceil(np.log2(longest)))) // 2
-    sides = (images, sentences)
-    (left, one), (right, other) = (_rounded(side.vectors, bits) for side in sides)
-    whole = MultiVectors(left, images.offsets), MultiVectors(right, sentences.offsets)
-    scores = multivector_scores(*whole, ScoreRule(rule.sum, 0)).numpy() * (one * other)
-    if rule.global_weight:
-        (left, one), (right, other) = (_rounded(side.globals, EXACT // 2) for side in sides)
-        scores += rule.global_weight * one * other * (left @ right.T)
-    return scores
+    """(n, m) scores in double precision."""
+    return multivector_scores(_doubled(images), _doubled(sentences), rule).numpy()
 
 
-def _rounded(x: Tensor | np.ndarray, bits: int) -> tuple[np.ndarray, float]:
-    """The rows of x as whole numbers of a length up to 2**bits, and their unit."""
-    unit = unit_of(np.asarray(x), bits)
-    return to_lattice(np.asarray(x), unit), unit
+def _doubled(items: MultiVectors) -> MultiVectors:
+    wholes = None if items.globals is None else np.asarray(items.globals, np.float64)
+    return replace(items, vectors=np.asarray(items.vectors, np.float64), globals=wholes)
 
 
 def _runs(lengths: np.ndarray, most: int) -> Iterator[tuple[int, int]]:

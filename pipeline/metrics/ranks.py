@@ -1,9 +1,11 @@
-"""Ranks in both directions by counting, never by sorting, and exactly.
+"""Ranks by counting, never by sorting, of blocks of scores in double precision.
 
-Scores are exact (see pipeline.metrics.lattice): ranks do not depend on the BLAS, the threads, the blocks or the order
-of the gallery, and a target has the same score wherever it is computed.
+A product of matrices gives equal vectors scores that differ in the last bits, depending on their position, so that
+chance would break ties. So scores that differ by no more than rounding may be taken as equal, which those of different
+vectors, stored in single precision, hardly ever do.
 """
 
+from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from functools import cache
@@ -13,15 +15,18 @@ from threadpoolctl import ThreadpoolController
 
 from pipeline import runtime
 from pipeline.errors import InputError
-from pipeline.mapreduce import LOCAL, map_reduce
-from pipeline.metrics.counting import SENTENCE_ROWS, SETTLED, blocks_of, count, score_pairs, sides
 from pipeline.multivectors import Comparison, Items
 from pipeline.precision import require_finite
 
-SCORE_ROWS = 256
-"""Images whose scores are compared at once."""
-SHARES = 64
-"""Parts of the sentences for other processes, at most."""
+ROUNDING = 2.0**-52
+"""Times the number of products, and the greatest sum of their sizes: the most by which the scores of equal vectors may
+differ (Higham, Accuracy and Stability of Numerical Algorithms, 2002, section 3.1)."""
+PRODUCTS = 4096
+"""Counted for a score of several vectors, whose products are summed word by word."""
+BLOCK = 256, 512
+"""Images and sentences whose scores are compared at once; they stay in the cache."""
+PAIRS = 4096
+"""Pairs whose scores are computed at once, each for itself."""
 
 
 @dataclass(frozen=True)
@@ -38,38 +43,62 @@ class Ranks:
     sentence_similarity: np.ndarray | None = None
 
 
-def count_ranks(
-    images: np.ndarray, sentences: np.ndarray, owners: np.ndarray, metric: str, scheduler: str = LOCAL
-) -> Ranks:
-    """Ranks of images (n, c) and sentences (m, c), where sentence j is of image `owners[j]`.
-
-    On other processes (see `map_reduce`), every worker holds all vectors and its counts. `metric` is `inner_product` or
-    `euclidean`. Raises IntegrityError naming a row that is not finite, and InputError naming an image without a
-    sentence.
-    """
-    n, m = len(images), len(sentences)
+def count_ranks(images: np.ndarray, sentences: np.ndarray, owners: np.ndarray, metric: str) -> Ranks:
+    """Ranks of images (n, c) and sentences (m, c), where sentence j is of image `owners[j]`; `metric` is
+    `inner_product` or `euclidean`. Raises IntegrityError naming a row that is not finite, and InputError naming an
+    image without a sentence."""
     require_finite("embeddings", "images", images)
     require_finite("embeddings", "sentences", sentences)
-    _require_sentences(owners, n)
-    left, right = sides(images, sentences, metric)
-    threads = runtime.threads()
-    with _products().limit(limits=1, user_api="blas"), ThreadPoolExecutor(threads) as pool:
-        each = pool.map(lambda part: score_pairs(left, right, owners[part], part), blocks_of(m, SETTLED))
-        targets = np.concatenate(list(each))
-        best, own_best = _best_of_own(targets, owners, n)
-        if scheduler != LOCAL:
-            blocks = blocks_of(m, SENTENCE_ROWS)
-            shares = [blocks[first::SHARES] for first in range(min(SHARES, len(blocks)))]
-            counts = map_reduce(count, shares, _add_counts, scheduler, (left, right, owners, best, targets))
-            image_to_sentence, sentence_to_image = counts
-        else:
-            sentence_to_image, blocks = np.zeros(m, np.int64), iter(blocks_of(m, SENTENCE_ROWS, threads))
-            found = pool.map(  # each thread takes the next block when it is done with its last one
-                lambda _: count(blocks, left, right, owners, best, targets, sentence_to_image), range(threads)
-            )
-            image_to_sentence = sum(above for above, _ in found)
+    a, b, tie = _as_products(images, sentences, metric)
+    rows = [np.arange(start, min(start + PAIRS, len(b))) for start in range(0, len(b), PAIRS)]
+    targets = np.concatenate([np.einsum("ij,ij->i", a[owners[part]], b[part]) for part in rows])
+    return _count(lambda i, j, out: np.matmul(a[i], b[j].T, out=out), targets, owners, len(a), tie)
+
+
+def rank_scores(scores: np.ndarray, owners: np.ndarray, tie: float = 0) -> Ranks:
+    """Ranks from `scores` (n, m) of n images by m sentences, where sentence j is of image `owners[j]`; those that
+    differ by at most `tie` are equal. Raises as `count_ranks`."""
+    require_finite("scores", "images", scores)
+    targets = scores[owners, np.arange(scores.shape[1])]
+    return _count(lambda i, j, out: scores[i, j], targets, owners, len(scores), tie)
+
+
+def _count(
+    scores_of: Callable[[slice, slice, np.ndarray], np.ndarray],
+    targets: np.ndarray,
+    owners: np.ndarray,
+    n: int,
+    tie: float,
+) -> Ranks:
+    """Ranks of n images and m sentences by the blocks `scores_of(images, sentences, memory)` of their scores, and by
+    those of each sentence with its own image, the `targets` (m,)."""
+    if (without := np.bincount(owners, minlength=n) == 0).any():
+        raise InputError(f"image row {without.argmax()} has no sentence; leave such images out of the evaluation")
+    m, best = len(targets), np.full(n, -np.inf)
+    np.maximum.at(best, owners, targets)
+    least_of_image, least_of_sentence = best - tie, targets - tie
+
+    def count(rows: slice) -> tuple[np.ndarray, np.ndarray]:
+        above_best, above_target, memory = 0, np.empty(m, np.int64), np.empty(BLOCK)
+        for columns in _slices(m, BLOCK[1]):
+            scores = scores_of(rows, columns, memory[: rows.stop - rows.start, : columns.stop - columns.start])
+            above_best += (scores >= least_of_image[rows, None]).sum(axis=1)
+            # as bytes, which are added up faster: there are at most 256 rows, and the first is added on its own
+            higher = (scores >= least_of_sentence[columns]).view(np.uint8)
+            above_target[columns] = higher[1:].sum(axis=0, dtype=np.uint8)
+            above_target[columns] += higher[0]
+        return above_best, above_target
+
+    with _products().limit(limits=1, user_api="blas"), ThreadPoolExecutor(runtime.threads()) as pool:
+        counts = list(pool.map(count, _slices(n, BLOCK[0])))
     # The counts include the targets: one image for a sentence, all its best sentences for an image.
-    return Ranks(image_to_sentence - own_best + 1, sentence_to_image)
+    own_best = np.bincount(owners[targets >= least_of_image[owners]], minlength=n)
+    image_to_sentence = np.concatenate([above_best for above_best, _ in counts]) - own_best + 1
+    return Ranks(image_to_sentence, sum(above_target for _, above_target in counts))
+
+
+def _slices(count: int, size: int) -> Iterator[slice]:
+    return (slice(start, min(start + size, count)) for start in range(0, count, size))
 
 
 @cache
@@ -78,16 +107,20 @@ def _products() -> ThreadpoolController:
     return ThreadpoolController()
 
 
-def _require_sentences(owners: np.ndarray, n: int) -> None:
-    if (without := np.bincount(owners, minlength=n) == 0).any():
-        raise InputError(f"image row {without.argmax()} has no sentence; leave such images out of the evaluation")
-
-
-def _best_of_own(targets: np.ndarray, owners: np.ndarray, n: int) -> tuple[np.ndarray, np.ndarray]:
-    """Of each of n images the best score with a sentence of its own (n,), and how many of these have it (n,)."""
-    best = np.full(n, -np.inf, targets.dtype)
-    np.maximum.at(best, owners, targets)
-    return best, np.bincount(owners[targets == best[owners]], minlength=n)
+def _as_products(x: np.ndarray, y: np.ndarray, metric: str) -> tuple[np.ndarray, np.ndarray, float]:
+    """Vectors (n, c') and (m, c') float64 whose inner products are the scores of x (n, c) and y (m, c) by the `metric`,
+    and the difference of scores that are equal."""
+    x, y = x.astype(np.float64), y.astype(np.float64)
+    squares = [np.einsum("ij,ij->i", side, side)[:, None] for side in (x, y)]
+    longest = [float(np.sqrt(square.max(initial=0))) for square in squares]
+    if metric == "inner_product":
+        return x, y, ROUNDING * x.shape[1] * longest[0] * longest[1]
+    if metric != "euclidean":
+        raise ValueError(f"unknown metric {metric}; there are inner_product and euclidean")
+    # -|a - b|**2 as an inner product: (2a, -|a|**2, 1) . (b, 1, -|b|**2)
+    a = np.hstack([2 * x, -squares[0], np.ones_like(squares[0])])
+    b = np.hstack([y, np.ones_like(squares[1]), -squares[1]])
+    return a, b, ROUNDING * a.shape[1] * sum(longest) ** 2
 
 
 def score(images: Items, sentences: Items, comparison: Comparison) -> np.ndarray:
@@ -103,34 +136,54 @@ def score(images: Items, sentences: Items, comparison: Comparison) -> np.ndarray
     return multivector_scores(images, sentences, comparison).numpy()
 
 
-def rank(images: Items, sentences: Items, owners: np.ndarray, comparison: Comparison, scheduler: str = LOCAL) -> Ranks:
+def rank(images: Items, sentences: Items, owners: np.ndarray, comparison: Comparison) -> Ranks:
     """Ranks of images and sentences of one vector each, or of several, by their `comparison`."""
     if isinstance(comparison, str):
-        return count_ranks(images, sentences, owners, comparison, scheduler)
+        return count_ranks(images, sentences, owners, comparison)
     from pipeline.metrics.multivector_scores import exact_scores  # torch
 
-    return rank_scores(exact_scores(images, sentences, comparison), owners)
+    scores = exact_scores(images, sentences, comparison)
+    return rank_scores(scores, owners, ROUNDING * PRODUCTS * float(np.abs(scores).max(initial=0)))
 
 
-def rank_scores(scores: np.ndarray, owners: np.ndarray) -> Ranks:
-    """Ranks from `scores` (n, m) of n images by m sentences, where sentence j is of image `owners[j]`.
+def similarity_ranks(sentences: np.ndarray, owners: np.ndarray, metric: str) -> np.ndarray:
+    """(m,) the rank, from 1, of each sentence's nearest sentence of the same image among all others: the mean of these
+    is that of Socher et al. 2014, section 6.1.
 
-    Raises IntegrityError naming a row that is not finite, and InputError naming an image without a sentence.
+    sentences (m, c), owners (m,) the image of each; `metric` as in `count_ranks`, which says what else is raised. Ties
+    count against the model. InputError names a sentence that is the only one of its image.
     """
-    n, m = scores.shape
-    require_finite("scores", "images", scores)
-    _require_sentences(owners, n)
-    targets = scores[owners, np.arange(m)]
-    best, own_best = _best_of_own(targets, owners, n)
-    image_to_sentence, sentence_to_image = np.empty(n, np.int64), np.zeros(m, np.int64)
-    for start in range(0, n, SCORE_ROWS):
-        block = scores[start : start + SCORE_ROWS]
-        image_to_sentence[start : start + SCORE_ROWS] = (block >= best[start : start + SCORE_ROWS, None]).sum(axis=1)
-        sentence_to_image += (block >= targets).sum(axis=0)
-    return Ranks(image_to_sentence - own_best + 1, sentence_to_image)
+    if (alone := np.bincount(owners)[owners] < 2).any():
+        raise InputError(f"sentence row {alone.argmax()} is the only one of its image; leave such sentences out")
+    ranks = np.empty(len(owners), np.int64)
+    for rows, scores, same, tie in _among_sentences(sentences, owners, metric):
+        others = same & (rows[:, None] != np.arange(len(owners)))
+        best = np.where(others, scores, -np.inf).max(axis=1)
+        ranks[rows] = 1 + ((scores >= best[:, None] - tie) & ~same).sum(axis=1)
+    return ranks
 
 
-def _add_counts(
-    one: tuple[np.ndarray, np.ndarray], other: tuple[np.ndarray, np.ndarray]
-) -> tuple[np.ndarray, np.ndarray]:
-    return one[0] + other[0], one[1] + other[1]
+def pair_ranks(sentences: np.ndarray, owners: np.ndarray, metric: str) -> tuple[np.ndarray, np.ndarray]:
+    """Pairs (p, 2) of two sentences of one image, each in both orders, and the rank (p,), from 1, of the second among
+    the neighbours of the first that are of other images; else as `similarity_ranks`."""
+    pairs, ranks = [], []
+    for rows, scores, same, tie in _among_sentences(sentences, owners, metric):
+        first, second = np.nonzero(same & (rows[:, None] != np.arange(len(owners))))
+        ordered = np.sort(np.where(same, -np.inf, scores), axis=1)
+        least = scores[first, second] - tie
+        below = np.array([np.searchsorted(ordered[row], value) for row, value in zip(first, least, strict=True)], int)
+        pairs.append(np.stack([rows[first], second], axis=1))
+        ranks.append(1 + len(owners) - below)
+    return np.concatenate(pairs), np.concatenate(ranks)
+
+
+def _among_sentences(
+    sentences: np.ndarray, owners: np.ndarray, metric: str
+) -> Iterator[tuple[np.ndarray, np.ndarray, np.ndarray, float]]:
+    """Rows (b,), their scores (b, m) with all sentences, which of these are of the same image (b, m), and the
+    difference of scores that are equal."""
+    require_finite("embeddings", "sentences", sentences)
+    a, b, tie = _as_products(sentences, sentences, metric)
+    for block in _slices(len(b), 2 * BLOCK[0]):
+        rows = np.arange(block.start, block.stop)
+        yield rows, a[rows] @ b.T, owners[rows][:, None] == owners, tie

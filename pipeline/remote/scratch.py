@@ -102,14 +102,14 @@ class Scratch:
         self._make_room(path, version.size or 0)
         part, before = self.folder / PART, self.fetched.get(str(path))
         try:
-            found = stores.fetch(path, part, version)
+            fetched = stores.fetch(path, part, version)
         except UnopenedFile:  # it was there when it was listed
             raise stores.changed(path) from None
-        if found != (digest or (before[1] if before else found)):
+        if fetched != (digest or (before[1] if before else fetched)):
             raise stores.changed(path)
         if before is None:
             with open(self.folder / LOG, "a", encoding="utf-8") as log:
-                log.write(json.dumps([str(path), part.stat().st_size, found]) + "\n")
+                log.write(json.dumps([str(path), part.stat().st_size, fetched]) + "\n")
         os.replace(part, target)
 
     def _make_room(self, path: RemotePath, size: int) -> None:
@@ -117,7 +117,7 @@ class Scratch:
         files = [file for file in self.folder.rglob("*") if file.is_file()]
         there = {file: file.stat() for file in files}
         taken = sum(status.st_size for status in there.values())
-        for file in sorted(there, key=lambda one: there[one].st_mtime_ns):
+        for file in sorted(there, key=lambda file: there[file].st_mtime_ns):
             if taken + size > self.bytes and file.parent == self.folder and not file.suffix:
                 file.unlink()
                 taken -= there[file].st_size

@@ -56,9 +56,9 @@ def find(root: RemotePath) -> dict[str, Version]:
             f"{root}: a web server does not say what it holds; name its lists or tar shards in collection.files"
             " (train: shard-{00000..00099}.tar)"
         )
-    found = _insist(lambda files: files.find(str(root), detail=True), root)
+    objects = _insist(lambda files: files.find(str(root), detail=True), root)
     prefix = file_system(root.scheme)._strip_protocol(str(root)).rstrip("/") + "/"
-    below = {name[len(prefix) :]: about for name, about in found.items() if name.startswith(prefix)}
+    below = {name[len(prefix) :]: about for name, about in objects.items() if name.startswith(prefix)}
     return {name: _version(below[name]) for name in sorted(below) if name and not name.endswith("/")}
 
 
@@ -67,9 +67,9 @@ def state(path: RemotePath) -> list[Any]:
     try:
         return list(look(path))
     except UnopenedFile:
-        if path.scheme in WEB or not (found := find(path)):
+        if path.scheme in WEB or not (objects := find(path)):
             raise
-        return [[name, *version] for name, version in found.items()]
+        return [[name, *version] for name, version in objects.items()]
 
 
 def fetch(path: RemotePath, target: Path, version: Version) -> str:
@@ -158,7 +158,7 @@ def _passes(error: BaseException) -> bool:
 
 def _version(info: dict[str, Any]) -> Version:
     size = info.get("size")
-    return Version(None if size is None else int(size), next((str(info[one]) for one in TAGS if info.get(one)), ""))
+    return Version(None if size is None else int(size), next((str(info[tag]) for tag in TAGS if info.get(tag)), ""))
 
 
 def _address(path: RemotePath) -> str:

@@ -3,7 +3,7 @@ optional.
 
 Scripts decide, not languages: where a script has spaces between words, terms are words and n-grams of neighbouring
 words; Han, Kana, Thai, Lao, Khmer and Burmese have none, so there characters are the words (a letter with the marks on
-it is one), and terms are n-grams of the characters of a run.
+it is one), and terms are n-grams of the characters of a run: pairs of Han, and triples where others are among them.
 """
 
 import re
@@ -11,6 +11,7 @@ import unicodedata
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from functools import lru_cache
+from itertools import filterfalse, groupby
 from typing import Any, NamedTuple
 
 from pipeline.text.lemmas import STOP_WORDS, make_lemmatiser
@@ -19,15 +20,23 @@ ASCII_WORD = re.compile(r"[^\W_]+(?:'[^\W_]+)*")
 """Letters and digits, with inner apostrophes: `don't` is one word; punctuation is not a word."""
 _LETTERS = r"[\p{L}\p{N}][\p{L}\p{N}\p{M}\u200d]*"  # a zero-width joiner shapes letters of Hindi
 _SPACELESS = "".join(rf"\p{{scx={script}}}" for script in ("Han", "Hira", "Kana", "Thai", "Laoo", "Khmr", "Mymr"))
+_HEBREW_POINTS = (*range(0x591, 0x5BE), 0x5BF, 0x5C1, 0x5C2, 0x5C4, 0x5C5, 0x5C7)
+_ARABIC_SIGNS = (0x640, *range(0x610, 0x61B), *range(0x64E, 0x653), *range(0x656, 0x660), 0x670)
+VOWEL_SIGNS = dict.fromkeys((*_HEBREW_POINTS, *_ARABIC_SIGNS)) | dict.fromkeys(range(0x64B, 0x64E), " ")
+"""What is rarely written, and so left out of words, and the stretching of Arabic letters with it. Tanwin, the ending of
+a case, ends the word before it, so that the stem is found with and without it."""
 TOKENIZERS, LONGEST_NGRAM = ("treebank", "words"), 3
+LONGEST_HAN = 2
+"""Characters in an n-gram of Han alone: they are morphemes, and two make most words of Chinese; others are letters."""
 
 
 class Patterns(NamedTuple):
     """Of texts beyond ASCII: a `word`, as ASCII_WORD, with combining marks; a run of a script without spaces between
-    words, `spaceless`; and a `character`, a letter with its marks."""
+    words, `spaceless`, and of `han` alone; and a `character`, a letter with its marks."""
 
     word: Any
     spaceless: Any
+    han: Any
     character: Any
 
 
@@ -38,7 +47,7 @@ def _patterns() -> Patterns:
 
     word = rf"{_LETTERS}(?:['\u2019]{_LETTERS})*"
     spaceless = rf"(?V1)[[{_SPACELESS}]&&[\p{{L}}\p{{N}}\p{{M}}]]+"
-    return Patterns(regex.compile(word), regex.compile(spaceless), regex.compile(r"\X"))
+    return Patterns(*map(regex.compile, (word, spaceless, r"\p{scx=Han}+", r"\X")))
 
 
 def normalise_text(text: str) -> str:
@@ -99,13 +108,13 @@ def make_analyzer(settings: TermSettings) -> Callable[[str], list[str]]:
 
     def analyze(text: str) -> list[str]:
         runs = list(read(text))
-        return [
-            between.join(terms[start : start + n])
-            for n in lengths
-            for between, _, terms in runs
-            if n <= longest[between]
-            for start in range(len(terms) - n + 1)
-        ]
+        found = []
+        for n in lengths:
+            for between, _, terms in runs:
+                if n <= longest[between]:
+                    ngrams = (between.join(terms[start : start + n]) for start in range(len(terms) - n + 1))
+                    found += ngrams if between or n <= LONGEST_HAN else filterfalse(_patterns().han.fullmatch, ngrams)
+        return found
 
     return analyze
 
@@ -120,6 +129,7 @@ def make_reader(settings: TermSettings) -> Callable[[str], Iterator[WordRun]]:
 
     def read(text: str) -> Iterator[WordRun]:
         text = normalise_text(text)
+        text = text if text.isascii() else text.translate(VOWEL_SIGNS)
         for between, words in _runs(tokenise(text.lower() if settings.lowercase else text)):
             words = [word for word in words if word.lower() not in stop]
             terms = words
@@ -153,9 +163,18 @@ def _runs(tokens: Iterable[str]) -> Iterator[tuple[str, list[str]]]:
         yield " ", spaced
 
 
+def _is_spaceless(word: str) -> bool:
+    return not word.isascii() and bool(_patterns().spaceless.fullmatch(word))
+
+
 def words_of(term: str) -> list[str]:
     """The words that make a term: those between its spaces, or its characters."""
     return [word for _, words in _runs(term.split(" ")) for word in words]
+
+
+def join_words(words: Iterable[str]) -> str:
+    """The text that is read as these words: characters of scripts without spaces stand together."""
+    return " ".join(("" if spaceless else " ").join(group) for spaceless, group in groupby(words, _is_spaceless))
 
 
 def says_something(term: str, settings: TermSettings) -> bool:

@@ -125,11 +125,6 @@ def project_parse(parse: Parse, ours: Sequence[str], spans: Spans) -> Parse:
     return Parse(*map(tuple, (ours, upos, xpos, heads, relations)), (True,) * len(ours))
 
 
-def project_phrases(tree: PhraseTree, ours: Sequence[str], spans: Spans) -> PhraseTree:
-    """The phrases over `ours`: each replaces the first of the parser's words that share letters with it."""
-    return tree.with_leaves(ours, [first for first, _ in spans])
-
-
 @dataclass(frozen=True)
 class LabelTable:
     """The labels in the training sentences' trees, the most common first, and their counts.
@@ -170,7 +165,8 @@ def fit_trees(
         if spans is None or places is None:
             yield SentenceTrees(chain(words), right_branching(words), False)
         else:
-            phrases = project_phrases(tree, words, places)
+            # A word takes the place of the first of the parser's words that share letters with it.
+            phrases = tree.with_leaves(words, [first for first, _ in places])
             yield SentenceTrees(project_parse(parse, words, spans), phrases.under_one_root(), True)
 
 

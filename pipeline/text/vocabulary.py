@@ -2,6 +2,7 @@
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
+from difflib import get_close_matches
 from functools import cached_property
 from itertools import groupby
 from pathlib import Path
@@ -12,13 +13,14 @@ import numpy as np
 
 from pipeline.errors import InputError
 from pipeline.text.lemmas import choose_lemmas, is_english
-from pipeline.text.spelling import nearest_word
 from pipeline.text.tokens import TermSettings, WordRun, make_analyzer, make_reader, says_something, words_of
 
 if TYPE_CHECKING:
     from pipeline.text.counting import TermCounts
 
 LARGEST = float(np.finfo(np.float32).max)
+LENGTHS = 2
+"""Letters by which a word may be longer or shorter than one that is suggested for it."""
 
 
 class KnownTerms:
@@ -53,8 +55,11 @@ class KnownTerms:
         return any(says_something(self.terms[row], self.split) for row in self.rows(text))
 
     def suggest(self, word: str) -> str | None:
-        """The known word that is nearest to `word` by its spelling; None where none is near."""
-        return nearest_word(word, frozenset(word for term in self.terms for word in term.split(" ")))
+        """The known word that is nearest to `word` by its spelling, of those that begin alike and have about its
+        length; None where none is near."""
+        known = {other for term in self.terms for other in term.split(" ")}
+        alike = [other for other in known if other[:1] == word[:1] and abs(len(other) - len(word)) <= LENGTHS]
+        return next(iter(get_close_matches(word, sorted(alike), n=1)), None)
 
     def unknown(self, text: str) -> list[str]:
         """The words of `text`, not their lemmas, that are part of no known term, each once; unknown characters that
@@ -135,18 +140,16 @@ def learn_vocabulary(
 ) -> Vocabulary:
     """The `size` most common terms that at least `min_count` of the sentences contain whose terms `count` counts: their
     words first, by which lemmas are chosen if the sentences are English. Raises InputError if there are none."""
-    from pipeline.text.counting import all_counts, most_common
-
     plain = replace(settings, lemmatise=False, max_ngram=1, max_characters=1)
     counts = count(plain)
-    words = all_counts(counts)
+    words = counts.all()
     settings = replace(settings, english=is_english(words))
     if settings.finds_lemmas:
         settings = replace(settings, lemmas=choose_lemmas(words, settings.stop_words, min_count))
     if settings.finds_lemmas or settings.max_ngram > 1 or settings.max_characters > 1:
         counts = count(settings)
 
-    common = most_common(counts, size, min_count)
+    common = counts.most_common(size, min_count)
     if not common:
         raise InputError(f"no term occurs in {min_count} of the {counts.n} training sentences; lower text.min_count")
     terms, frequencies = zip(*common, strict=True)

@@ -79,7 +79,7 @@ def extract_regions(run: Run, encoder: str) -> Callable[[Job], None]:
 
 def _known_boxes(run: Run) -> "Callable[[Job], list[Candidates]]":
     """What reads the known boxes of each image of a shard."""
-    from pipeline.images.box_formats import parse_all
+    from pipeline.images.box_formats import match_boxes
     from pipeline.images.boxes import NONE, Candidates, group
     from pipeline.images.matching import some
     from pipeline.storage.features import manifest_boxes, read_box_files
@@ -95,10 +95,11 @@ def _known_boxes(run: Run) -> "Callable[[Job], list[Candidates]]":
 
         return of_manifest
     path = below(place(run.config.data_root), chosen.boxes)
-    everything = parse_all(read_box_files(run.scratch.local(path)), manifest.images["path"].to_pylist(), manifest.root)
-    if everything.unmatched:
-        log.warning("%s has boxes for images that the run does not have: %s", path, some(everything.unmatched))
-    return lambda job: everything.candidates[job.rows.first_image : job.rows.last_image]
+    matched = match_boxes(read_box_files(run.scratch.local(path)), manifest.images["path"].to_pylist(), manifest.root)
+    if matched.unmatched:
+        log.warning("%s has boxes for images that the run does not have: %s", path, some(matched.unmatched))
+    candidates = matched.candidates(len(manifest.images))
+    return lambda job: candidates[job.rows.first_image : job.rows.last_image]
 
 
 def _detector(run: Run, preparation: "Preparation") -> "Callable[[list[Photograph]], Iterator[Candidates]] | None":

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 
 import click
 
-from stages.commands import CONFIG, FOLDER, RUN, begin, bundle, output, say_next
+from stages.commands import FOLDER, begin, bundle, output, run_config_option, say_next
 
 if TYPE_CHECKING:
     import numpy as np
@@ -17,9 +17,9 @@ if TYPE_CHECKING:
 
 @click.command("index-add")
 @bundle
-@click.option(*RUN[0], **RUN[1] | {"required": False, "help": "Folder of the bundle's run, which has grown."})
+@click.option("--run", "root", type=FOLDER, help="Folder of the bundle's run, which has grown.")
 @click.option("--from", "other", type=FOLDER, help="Another bundle of the same model instead, such as `apply` makes.")
-@click.option(*CONFIG[0], **CONFIG[1])
+@run_config_option
 @output(FOLDER, "New folder of all bundles, links to the files of the old ones; these stay as they are.")
 def command(root: Path | None, other: Path | None, config_path: Path | None, bundle_folder: Path, output: Path) -> None:
     """Put one more bundle beside others of its model: of the images that are new in their run, with their sentences, or

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 import click
 
-from stages.commands import CONFIG, FILE, FOLDER, RUN, begin, bundle, output, say_next
+from stages.commands import FILE, FOLDER, begin, bundle, output, run_config_option, say_next
 
 if TYPE_CHECKING:
     from pipeline.storage.bundle import Bundle
@@ -25,11 +25,8 @@ NUMBER = re.compile(r"0|[1-9][0-9]*")
     help="File with an image_id or a photograph's name on each line. Lines that match nothing are named, the others"
     " obeyed, and the exit code is 3.",
 )  # fmt: skip
-@click.option(
-    *RUN[0],
-    **RUN[1] | {"required": False, "help": "Folder of the bundle's run. [default: take the bundle's own vectors]"},
-)
-@click.option(*CONFIG[0], **CONFIG[1])
+@click.option("--run", "root", type=FOLDER, help="Folder of the bundle's run. [default: take the bundle's own vectors]")
+@run_config_option
 @output(FOLDER, "Folder of the new bundle; the old one stays as it is.")
 def command(
     root: Path | None, config_path: Path | None, bundle_folder: Path, images: tuple[int, ...], list_path: Path | None,

@@ -5,7 +5,7 @@ from typing import TYPE_CHECKING, NamedTuple
 
 import click
 
-from stages.commands import CONFIG, FOLDER, json_option
+from stages.commands import FOLDER, json_option, run_config_option
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -31,7 +31,7 @@ class Sample(NamedTuple):
 @click.option("--sentences", type=click.FloatRange(min=0), help="Of each image. [default: the run's, else 1]")
 @click.option("--sample", type=click.IntRange(min=8), default=64, show_default=True, help="Photographs encoded here.")
 @json_option
-@click.option(*CONFIG[0], **CONFIG[1])
+@run_config_option
 def command(
     root: Path | None,
     config_path: Path | None,

@@ -72,8 +72,8 @@ def _compare_sentences(run: Run) -> dict[str, Any]:
     import numpy as np
 
     from pipeline.evaluate.sentence_pairs import measure_pairs
+    from pipeline.metrics.ranks import pair_ranks
     from pipeline.metrics.retrieval import Bootstrap
-    from pipeline.metrics.similarity import pair_ranks
     from pipeline.storage.texts import ParseShard
     from pipeline.text.dependencies import read_conllu
 

@@ -1,12 +1,13 @@
 """`study`: every number of the tables of Gong et al. 2014, each measured on test in several draws of the target set."""
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from typing import TYPE_CHECKING, Any
 
 from pipeline.run import Job, Run, Stage
-from stages.studies import describe_text, measure_lengths, read_study, study_keys, study_reads
+from stages.studies import read_study, study_keys, study_reads
 
 if TYPE_CHECKING:
+    from pipeline.config import Config
     from pipeline.models.linear.study import Study
     from pipeline.papers.gong import GongSetting
 
@@ -52,8 +53,8 @@ def study(run: Run, job: Job) -> None:
         fold_images=target.fold_images,
         weak_fold_images=study.auxiliary("all").source.fold_images,
         betas=config.transfer.beta,
-        lengths=measure_lengths(run, gong.FIELDS),
-        text=describe_text(config),
+        lengths=_measure_lengths(run, gong.FIELDS),
+        text=_describe_text(config),
         **chosen.model_dump(
             include={"sizes", "transfer_sizes", "weak_sizes", "terms", "noise", "draws", "further_draws", "weights"}
         ),
@@ -138,6 +139,35 @@ def _lay_beside(
                 "auxiliary set": [{"image_id": other, "text": weak_texts.get(other, "")} for other in auxiliary[row]],
             },
         }
+
+
+def _measure_lengths(run: Run, names: Iterable[str]) -> dict[str, float]:
+    """Documents -> their mean number of words over the images that have some, of the auxiliary splits."""
+    import re
+
+    import numpy as np
+
+    from pipeline.text.tfidf import join_fields
+    from stages.texts import read_documents
+
+    lengths = {}
+    for name in names:
+        table = read_documents(run, name)
+        texts = join_fields(table.to_pylist(), run.config.documents[name].fields)
+        learned = np.isin(run.manifest.splits[table["image_id"].to_numpy()], run.config.auxiliary.splits)
+        words = [len(re.findall(r"\w+", text)) for text, wanted in zip(texts, learned, strict=True) if wanted and text]
+        lengths[name] = float(np.mean(words)) if words else 0.0
+    return lengths
+
+
+def _describe_text(config: "Config") -> str:
+    """What the text view is."""
+    keys = ("max_ngram", "stop_words", "lemmatise")
+    views = []
+    for encoder in config.text_encoders:
+        settings = [f"{key} {getattr(encoder.own, key)}" for key in keys if hasattr(encoder.own, key)]
+        views.append(f"{encoder.kind} ({', '.join(settings)})" if settings else encoder.kind)
+    return "; ".join(views)
 
 
 STAGE = Stage(

@@ -23,9 +23,8 @@ def evaluate(run: Run, job: Job, model: str, split: str, protocol: str, through_
     from pipeline.evaluate.summary import headline, with_folds
     from pipeline.metrics.chance import chance
     from pipeline.metrics.folds import divide, measure_folds
-    from pipeline.metrics.ranks import Ranks, rank
+    from pipeline.metrics.ranks import Ranks, rank, similarity_ranks
     from pipeline.metrics.retrieval import TIES, Bootstrap, evaluate, measure, select_sentences
-    from pipeline.metrics.similarity import similarity_ranks
     from pipeline.storage.records import write_evaluation
 
     if not run.manifest.bounds("sentences")[-1]:
@@ -43,7 +42,7 @@ def evaluate(run: Run, job: Job, model: str, split: str, protocol: str, through_
     several_each = not embeddings.multi_vector and np.bincount(owners).min() > 1
 
     def rank_all(images: Any, sentences: Any, owners: np.ndarray) -> Ranks:
-        ranks = rank(images, sentences, owners, embeddings.comparison, run.sums)
+        ranks = rank(images, sentences, owners, embeddings.comparison)
         if not several_each:
             return ranks
         return replace(ranks, sentence_similarity=similarity_ranks(sentences, owners, embeddings.metric))

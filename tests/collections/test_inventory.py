@@ -1,6 +1,7 @@
 """Everything that lies in a collection is read, rejected or left out for a reason, and counted."""
 
 import io
+import os
 import tarfile
 from collections import Counter
 from collections.abc import Callable
@@ -13,6 +14,7 @@ from made_up import ingest
 from made_up_everything import EXCLUDED, FORMS, check_everything, everything, summary_of, write
 
 from pipeline.collections.detect import detect
+from pipeline.collections.inventory import describe_state
 from pipeline.errors import InputError
 
 
@@ -108,3 +110,55 @@ def test_photographs_in_parquet_are_read_in_place(photograph, gather: Callable, 
     assert Counter(result.tables["images"]["split"].to_pylist()) == {"train": 60, "dev": 10}
     assert result.tables["images"]["label"].to_pylist() == list(range(70))
     assert result.counts["sentences"]["kept"] == 140
+
+
+def touch(root: Path, *names: str) -> None:
+    for name in names:
+        (root / name).parent.mkdir(parents=True, exist_ok=True)
+        (root / name).write_text(name)
+
+
+def edit(path: Path) -> None:
+    """Other bytes, as many as before, written later."""
+    time = path.stat().st_mtime_ns
+    path.write_bytes(bytes(path.stat().st_size))
+    os.utime(path, ns=(time + 1_000_000, time + 1_000_000))
+
+
+CHANGES: dict[str, Callable[[Path], None]] = {
+    "an edited image": lambda root: edit(root / "images/a.jpg"),
+    "a new image": lambda root: touch(root, "images/deep/c.png"),
+    "a renamed image": lambda root: (root / "images/a.jpg").rename(root / "images/z.jpg"),
+    "an image behind a linked folder": lambda root: edit(root / "linked/d.jpg"),
+    "a deleted list": lambda root: (root / "captions.tsv").unlink(),
+    "a list put back to an older one": lambda root: os.utime(root / "captions.tsv", (0, 0)),
+}
+
+
+@pytest.fixture
+def watched(tmp_path: Path) -> Path:
+    root = tmp_path / "data"
+    touch(
+        root, "images/a.jpg", "images/b.jpg", "images/a.txt", "captions.tsv", "x/00000.tar", "README", ".hidden/e.jpg"
+    )
+    touch(tmp_path, "elsewhere/d.jpg")
+    (root / "linked").symlink_to(tmp_path / "elsewhere")
+    return root
+
+
+@pytest.mark.parametrize("change", CHANGES)
+def test_a_change_of_a_folder_is_seen(watched: Path, change: str) -> None:
+    before = describe_state(watched, "folder", {})
+    assert describe_state(watched, "folder", {}) == before and before.startswith("4 files, ")
+    CHANGES[change](watched)
+    assert describe_state(watched, "folder", {}) != before
+
+
+@pytest.mark.parametrize(
+    ("form", "seen"), [("folder", set()), ("text-files", {"images/a.txt"}), ("webdataset", {"x/00000.tar"})]
+)
+def test_only_what_the_format_reads_counts(watched: Path, form: str, seen: set[str]) -> None:
+    for name in ("images/a.txt", "x/00000.tar", "README", ".hidden/e.jpg"):
+        before = describe_state(watched, form, {})
+        edit(watched / name)
+        assert (describe_state(watched, form, {}) != before) == (name in seen), name

@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 
-from pipeline.metrics.similarity import similarity_ranks
+from pipeline.metrics.ranks import similarity_ranks
 
 
 @pytest.mark.parametrize("metric", ["inner_product", "euclidean"])

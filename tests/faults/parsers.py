@@ -17,7 +17,7 @@ from pipeline.collections.formats import FORMATS
 from pipeline.collections.intake import Intake
 from pipeline.collections.records import Options
 from pipeline.config import default_path, merge, read_mapping, validate
-from pipeline.images.box_formats import parse_all, parse_boxes
+from pipeline.images.box_formats import match_boxes, parse_boxes
 from pipeline.storage.foreign import Source, open_foreign
 from pipeline.text.dependencies import read_conllu
 from pipeline.text.phrase_trees import read_brackets
@@ -57,7 +57,7 @@ def saved(function: Callable[[Path], object], name: str) -> Callable[[bytes, Pat
 
 def boxes(ending: str) -> Callable[[bytes, Path], object]:
     def read(data: bytes, folder: Path) -> object:
-        return list(parse_boxes(data, f"boxes.{ending}")), parse_all([(f"boxes.{ending}", data)], ["images/a.jpg"])
+        return list(parse_boxes(data, f"boxes.{ending}")), match_boxes([(f"boxes.{ending}", data)], ["images/a.jpg"])
 
     return read
 

@@ -63,7 +63,7 @@ def run(tmp_path_factory: pytest.TempPathFactory) -> Path:
     settings = DrawingSettings(train=20, dev=0, test=0, weak=0, seed=3)
     texts = collection_texts([scene_record(settings, index) for index in range(settings.images)])
     (run / "bank.conllu").write_text(texts["trees.conllu"])
-    parsing = {"engine": "spacy", "workers": 0, "max_words": 9, "training": {"epochs": 2}}
+    parsing = {"engine": "spacy", "workers": 0, "training": {"epochs": 2}}
     parsing["treebank"] = dict.fromkeys(("train", "dev", "test"), "bank.conllu")
     rows = {"models": ["dtrnn", "hmlstm"], "regions": {"encoders": ["colour"]}}
     write_config(run, {"parse": parsing, "tokens": {"min_count": 1}, "weights_root": str(run), **rows})

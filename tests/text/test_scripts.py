@@ -11,7 +11,7 @@ from made_up import ingest, make_stage, write_config
 from PIL import Image
 
 import jointspace
-from pipeline.text.tokens import TermSettings, make_analyzer
+from pipeline.text.tokens import TermSettings, join_words, make_analyzer
 
 CONFIG = {
     "models": ["ncca"],
@@ -106,10 +106,25 @@ def test_a_collection_finds_its_own(script: str, tmp_path: Path) -> None:
             assert hit.row["path"] == f"images/{number:03d}.png"
 
 
+def test_a_vocabulary_that_does_not_know_dev_is_a_warning(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    write_collection(tmp_path / "data", "hindi")
+    captions = tmp_path / "data/captions.tsv"
+    lines = captions.read_text().splitlines()
+    foreign = [f"{line.rpartition(chr(9))[0]}\twords that nobody knows" for line in lines[240:320:2]]
+    captions.write_text("\n".join([*lines[:240], *foreign, *lines[241:320:2], *lines[320:]]))
+    (run := tmp_path / "run").mkdir()
+    write_config(run, {**CONFIG, "data_root": str(tmp_path / "data"), "demo": {"generate": False}})
+    ingest(run, tmp_path / "data")
+    make_stage("prepare_text_encoder", run, "tfidf")
+    (warning,) = [record.getMessage() for record in caplog.records if record.levelname == "WARNING"]
+    assert "40 of 80 dev sentences have no known word" in warning and "text.min_count" in warning
+
+
 @pytest.mark.parametrize(
     ("text", "terms"),
     [
-        ("小狗跑", "小 狗 跑 小狗 狗跑 小狗跑"),
+        ("小狗跑", "小 狗 跑 小狗 狗跑"),
+        ("犬がいる", "犬 が い る 犬が がい いる 犬がい がいる"),
         ("小狗，跑", "小 狗 跑 小狗"),
         ("iPhone手机 red dog", "iphone 手 机 red dog 手机 red_dog"),
         ("ﾊﾞｽ", "バ ス バス"),
@@ -117,6 +132,9 @@ def test_a_collection_finds_its_own(script: str, tmp_path: Path) -> None:
         ("कुत्ता दौड़ा", "कुत्ता दौड़ा कुत्ता_दौड़ा"),
         ("ｄｏｇ ｒｕｎｓ", "dog runs dog_runs"),
         ("كلب أسود", "كلب أسود كلب_أسود"),
+        ("كَلْبٌ أَسْوَد", "كلب أسود كلب_أسود"),
+        ("صورًا", "صور ا صور_ا"),
+        ("כֶּלֶב", "כלב"),
         ("한국 개", "한국 개 한국_개"),
     ],
 )
@@ -129,4 +147,6 @@ def test_terms_are_words_where_there_are_spaces_and_else_characters(text: str, t
 
 def test_token_models_read_characters_where_there_are_no_spaces() -> None:
     analyze = make_analyzer(TermSettings(True, "treebank", False, (), 1))
-    assert analyze("Two dogs . 两只狗。 หมา") == ["two", "dogs", "两", "只", "狗", "ห", "ม", "า"]
+    words = analyze("Two dogs . 两只狗。 หมา")
+    assert words == ["two", "dogs", "两", "只", "狗", "ห", "ม", "า"]
+    assert join_words(words[:5]) == "two dogs 两只狗" and join_words([]) == ""

@@ -4,6 +4,7 @@ import json
 import unicodedata
 from collections import Counter
 from functools import reduce
+from operator import add
 from pathlib import Path
 
 import numpy as np
@@ -126,16 +127,15 @@ def test_terms_in_many_files_are_counted_as_in_memory(
 ) -> None:
     """Against a Counter; a thousand sentences in five parts, of which each writes a file after `held` terms."""
     monkeypatch.setattr(counting, "HELD", held)
-    monkeypatch.setattr(counting, "ROWS", 50)
     rng = np.random.default_rng(0)
     sentences = [" ".join(f"word{n % 300}s" for n in row) for row in rng.zipf(1.4, (1000, 5))]
     settings = TermSettings(True, "words", True, (), 2)
     parts = [counting.count_terms(sentences[part::5], settings, tmp_path) for part in range(5)]
-    merged = reduce(counting.merge_counts, parts)
+    merged = reduce(add, parts)
     analyze = make_analyzer(settings)
     expected = Counter(term for sentence in sentences for term in set(analyze(sentence)))
     assert merged.n == len(sentences)
-    assert dict(counting.most_common(merged, 10**6, 1)) == expected
+    assert dict(merged.most_common(10**6, 1)) == expected
     wanted = sorted((item for item in expected.items() if item[1] >= 3), key=lambda item: (-item[1], item[0]))[:50]
-    assert counting.most_common(merged, 50, 3) == wanted
-    assert list(counting.all_counts(merged).items()) == sorted(expected.items())
+    assert merged.most_common(50, 3) == wanted
+    assert list(merged.all().items()) == sorted(expected.items())

@@ -90,7 +90,7 @@ def read_folder(root: Path, options: Options) -> Iterator[Record]:
 def _metadata(folder: CollectionFolder, path: Path, own: Collection[str] | None) -> Iterator[ColumnsRecord | Reject]:
     """Raises InputError where no column names images."""
     present = usual_names(column_names(folder, path))
-    key = next((present[one] for one in KEYS if one in present), KEYS[0])
+    key = next((present[name] for name in KEYS if name in present), KEYS[0])
     file = folder.label(path)
     for row, values, fault in read_rows(folder, path, (key,), (key,), own):
         if isinstance(name := values.get(key), str) and name:

@@ -205,12 +205,12 @@ def _read_sample(
     for suffix in members_by_suffix:
         ambiguous = used["image"] is None and suffix in images[:1]  # which is rejected for all
         tally.add(None if ambiguous or suffix in used.values() else _why_unused(suffix, suffix in images))
-    found = {part: members_by_suffix.get(suffix) for part, suffix in used.items()}
-    if image := found["image"]:
+    parts = {part: members_by_suffix.get(suffix) for part, suffix in used.items()}
+    if image := parts["image"]:
         yield ImageRecord(key, shard, split, shard, None, image.name, image.offset, image.size)
-    if text := found["text"]:
+    if text := parts["text"]:
         yield from _read_text(descriptor, key, f"{shard}/{text.name}", text)
-    if description := found["json"]:
+    if description := parts["json"]:
         yield from _read_json(descriptor, key, f"{shard}/{description.name}", description, None if text else tally)
 
 
@@ -256,7 +256,7 @@ def _read_json(descriptor: int, key: str, file: str, member: TarMember, tally: T
         for number, text in enumerate(text for text in captions if text is not None):
             yield SentenceRecord(key, number, text, file)
     yield from lists.document(key, [value.get(name) for name in DOCUMENT], file)
-    if own := {name: one for name, one in value.items() if name not in ("caption", *DOCUMENT)}:
+    if own := {name: field for name, field in value.items() if name not in ("caption", *DOCUMENT)}:
         yield ColumnsRecord(key, own, file)
 
 
