@@ -177,7 +177,7 @@ class ImportedSettings(TextKindSettings):
 class TextSettings(TextKindSettings):
     """Terms and how often they occur."""
 
-    remedy: ClassVar[str] = "raise text.size or lower text.min_count"
+    remedy: ClassVar[str] = "raise text.size, lower text.min_count, or add a text encoder that knows the language"
 
     lemmatise: bool = key(
         True,

@@ -106,6 +106,20 @@ def test_a_collection_finds_its_own(script: str, tmp_path: Path) -> None:
             assert hit.row["path"] == f"images/{number:03d}.png"
 
 
+def test_a_vocabulary_that_does_not_know_dev_is_a_warning(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    write_collection(tmp_path / "data", "hindi")
+    captions = tmp_path / "data/captions.tsv"
+    lines = captions.read_text().splitlines()
+    foreign = [f"{line.rpartition(chr(9))[0]}\twords that nobody knows" for line in lines[240:320:2]]
+    captions.write_text("\n".join([*lines[:240], *foreign, *lines[241:320:2], *lines[320:]]))
+    (run := tmp_path / "run").mkdir()
+    write_config(run, {**CONFIG, "data_root": str(tmp_path / "data"), "demo": {"generate": False}})
+    ingest(run, tmp_path / "data")
+    make_stage("prepare_text_encoder", run, "tfidf")
+    (warning,) = [record.getMessage() for record in caplog.records if record.levelname == "WARNING"]
+    assert "40 of 80 dev sentences have no known word" in warning and "text.min_count" in warning
+
+
 @pytest.mark.parametrize(
     ("text", "terms"),
     [
