@@ -236,8 +236,14 @@ def kill_a_worker(process: subprocess.Popen, stage: str, folder: Path) -> dict[P
         assert process.poll() is None, "the run ends too early"
         time.sleep(0.02)
     assert len(kept) < SHARDS, "too late"
-    (job,) = (one for one in psutil.Process(process.pid).children(recursive=True) if stage in one.cmdline())
-    workers = [one for one in job.children() if any("spawn_main" in word for word in one.cmdline())]
+
+    def words(child: psutil.Process) -> list[str]:
+        with contextlib.suppress(psutil.Error):  # it has ended meanwhile
+            return child.cmdline()
+        return []
+
+    (job,) = (one for one in psutil.Process(process.pid).children(recursive=True) if stage in words(one))
+    workers = [one for one in job.children() if any("spawn_main" in word for word in words(one))]
     assert len(workers) == 2
     workers[0].kill()
     return kept
