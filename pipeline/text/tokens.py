@@ -11,7 +11,7 @@ import unicodedata
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from functools import lru_cache
-from itertools import filterfalse
+from itertools import filterfalse, groupby
 from typing import Any, NamedTuple
 
 from pipeline.text.lemmas import STOP_WORDS, make_lemmatiser
@@ -163,9 +163,18 @@ def _runs(tokens: Iterable[str]) -> Iterator[tuple[str, list[str]]]:
         yield " ", spaced
 
 
+def _is_spaceless(word: str) -> bool:
+    return not word.isascii() and bool(_patterns().spaceless.fullmatch(word))
+
+
 def words_of(term: str) -> list[str]:
     """The words that make a term: those between its spaces, or its characters."""
     return [word for _, words in _runs(term.split(" ")) for word in words]
+
+
+def join_words(words: Iterable[str]) -> str:
+    """The text that is read as these words: characters of scripts without spaces stand together."""
+    return " ".join(("" if spaceless else " ").join(group) for spaceless, group in groupby(words, _is_spaceless))
 
 
 def says_something(term: str, settings: TermSettings) -> bool:

@@ -11,7 +11,7 @@ from made_up import ingest, make_stage, write_config
 from PIL import Image
 
 import jointspace
-from pipeline.text.tokens import TermSettings, make_analyzer
+from pipeline.text.tokens import TermSettings, join_words, make_analyzer
 
 CONFIG = {
     "models": ["ncca"],
@@ -147,4 +147,6 @@ def test_terms_are_words_where_there_are_spaces_and_else_characters(text: str, t
 
 def test_token_models_read_characters_where_there_are_no_spaces() -> None:
     analyze = make_analyzer(TermSettings(True, "treebank", False, (), 1))
-    assert analyze("Two dogs . 两只狗。 หมา") == ["two", "dogs", "两", "只", "狗", "ห", "ม", "า"]
+    words = analyze("Two dogs . 两只狗。 หมา")
+    assert words == ["two", "dogs", "两", "只", "狗", "ห", "ม", "า"]
+    assert join_words(words[:5]) == "two dogs 两只狗" and join_words([]) == ""
