@@ -214,7 +214,8 @@ def test_two_workers_of_a_cluster_of_which_one_is_killed_make_the_same_bytes(run
     (tmp_path / "tiny.yaml").write_text(yaml.safe_dump({**TINY, "scheduler": "local", "cluster": {"workers": 2}}))
     with (tmp_path / "output").open("w") as output:
         whole = command("all", "--cores", "2", "--configfile", "tiny.yaml")
-        process = subprocess.Popen(whole, cwd=tmp_path, env=environment(), stdout=output, stderr=output)
+        spawning = {**environment(), "DASK_DISTRIBUTED__WORKER__MULTIPROCESSING_METHOD": "spawn"}  # to know its workers
+        process = subprocess.Popen(whole, cwd=tmp_path, env=spawning, stdout=output, stderr=output)
         kept = kill_a_worker(process, "extract", tmp_path / RESULTS / "features/squeezenet-untrained")
         assert process.wait(timeout=900) == 0, (tmp_path / "output").read_text()[-6000:]
     assert {path: path.stat().st_mtime_ns for path in kept} == kept, "a whole shard was made again"
