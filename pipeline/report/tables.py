@@ -49,24 +49,24 @@ class Comparison:
 
 def compare_models(evaluations: Iterable[Mapping[str, Any]]) -> list[Comparison]:
     """A comparison for each split and protocol: the test split first, then in the order given."""
-    groups = reported_first(with_folds(evaluations))
-    return [_compare(split, protocol, group) for (split, protocol), group in groups]
-
-
-def _compare(split: str, protocol: str, group: Sequence[Mapping[str, Any]]) -> Comparison:
-    n, m = group[0]["n_images"], group[0]["n_sentences"]
-    cells: dict[str, dict[str, dict[str, ReportCell]]] = {}
-    for evaluation in group:
-        cells[evaluation["model"]] = {
-            direction: {name: _cell(evaluation, group, direction, name) for name in COLUMNS} for direction in DIRECTIONS
+    comparisons = []
+    for (split, protocol), group in reported_first(with_folds(evaluations)):
+        n, m = group[0]["n_images"], group[0]["n_sentences"]
+        cells = {
+            evaluation["model"]: {
+                side: {name: _cell(evaluation[side], [other[side] for other in group], name) for name in COLUMNS}
+                for side in DIRECTIONS
+            }
+            for evaluation in group
         }
-    return Comparison(split, protocol, n, m, cells, _chance(n, m))
+        comparisons.append(Comparison(split, protocol, n, m, cells, _chance(n, m)))
+    return comparisons
 
 
-def _cell(evaluation: Mapping[str, Any], group: Iterable[Mapping[str, Any]], direction: str, name: str) -> ReportCell:
-    values = [other[direction][name] for other in group]
+def _cell(measures: Mapping[str, Any], others: Sequence[Mapping[str, Any]], name: str) -> ReportCell:
+    value, values = measures[name], [other[name] for other in others]
     best = min(values) if name == "median_rank" else max(values)
-    value, interval = evaluation[direction][name], evaluation[direction].get(f"{name}_ci95")
+    interval = measures.get(f"{name}_ci95")
     return ReportCell(value, tuple(interval) if interval else None, value == best)
 
 
