@@ -139,14 +139,14 @@ def test_a_vocabulary_that_does_not_know_dev_is_a_warning(tmp_path: Path, caplog
     ],
 )
 def test_terms_are_words_where_there_are_spaces_and_else_characters(text: str, terms: str) -> None:
-    analyze = make_analyzer(TermSettings(True, "words", False, (), 2, max_characters=3))
+    analyze = make_analyzer(TermSettings(False, (), 2, max_characters=3))
     expected = [unicodedata.normalize("NFKC", term.replace("_", " ")) for term in terms.split()]
     assert sorted(analyze(text)) == sorted(expected)
     assert analyze(unicodedata.normalize("NFKD", text)) == analyze(text)
 
 
 def test_token_models_read_characters_where_there_are_no_spaces() -> None:
-    analyze = make_analyzer(TermSettings(True, "treebank", False, (), 1))
+    analyze = make_analyzer(TermSettings(False, (), 1))
     words = analyze("Two dogs . 两只狗。 หมา")
     assert words == ["two", "dogs", "两", "只", "狗", "ห", "ม", "า"]
     assert join_words(words[:5]) == "two dogs 两只狗" and join_words([]) == ""
