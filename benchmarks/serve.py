@@ -39,7 +39,7 @@ from pipeline.text.tokens import TermSettings  # noqa: E402
 from pipeline.text.vocabulary import build_vocabulary  # noqa: E402
 
 WORDS = [a + b + c for a in "bdfgklmnprst" for b in "aeiou" for c in ("lan", "mir", "tok", "vud", "zep")]
-TERMS = TermSettings(True, "words", True, (), 1)
+TERMS = TermSettings(True, (), 1)
 
 
 def make_bundle(folder: Path, count: int, dim: int, candidates: list[str] | str) -> dict:

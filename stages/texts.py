@@ -174,9 +174,7 @@ class TextMaterial:
         self.name = name
         self.own = run.config.text_encoder(name).own
         self.seed = run.config.seed
-        self.words = TermSettings(
-            True, "words", lemmatise=False, stop_words=(), max_ngram=1, max_characters=LONGEST_NGRAM
-        )
+        self.words = TermSettings(lemmatise=False, stop_words=(), max_ngram=1, max_characters=LONGEST_NGRAM)
 
     def texts(self) -> Iterable[str]:
         return self.run.manifest.texts_of("train")

@@ -100,26 +100,6 @@ def other_device(request: pytest.FixtureRequest) -> Iterator["torch.device"]:
     yield from _offer(request.param)
 
 
-@pytest.fixture
-def on_device(other_device: "torch.device") -> Iterator["torch.device"]:
-    """The same, which commands find to be the one to compute on."""
-    from pipeline import device
-    from pipeline.index import exact
-
-    def find(_: object) -> "torch.device":
-        return other_device
-
-    finders = {"find_device": device.find_device, "find_gpu": device.find_gpu}
-    for module in (device, exact):
-        for name in finders.keys() & vars(module).keys():
-            setattr(module, name, find)
-    yield other_device
-    for module in list(sys.modules.values()):  # also those that were first imported meanwhile
-        for name, own in finders.items():
-            if vars(module).get(name) is find:
-                setattr(module, name, own)
-
-
 def _offer(name: str) -> Iterator["torch.device"]:
     import torch
     from pretended import pretending

@@ -58,7 +58,7 @@ def make_run(folder: Path, registered: str = "ncca", images: int = 24, held_out:
     write_config(folder)
     vocabulary = build_vocabulary(
         manifest.sentences["text"].to_pylist(),
-        TermSettings(True, "words", False, ("a", "the", "big", "number"), 1),
+        TermSettings(False, ("a", "the", "big", "number"), 1),
         size=8,
         min_count=3,
         idf=False,

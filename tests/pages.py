@@ -43,14 +43,6 @@ class Command(Code):
                 found[-1].append(word)
         return [words[: words.index(">")] if ">" in words else words for words in found]
 
-    @property
-    def is_mention(self) -> bool:
-        """Whether it is a span of one of our two programs and one word, `snakemake all`, which names a thing more than
-        it starts it."""
-        (program, *words), *_ = self.calls
-        ours = self.language is None and program in ("snakemake", "jointspace")
-        return ours and len(words) == 1 and not words[0].startswith("-")
-
 
 def code(page: Path) -> Iterator[Code]:
     """The blocks and spans of a page."""

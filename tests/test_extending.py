@@ -88,12 +88,6 @@ STAGE = Stage(
     writes=lambda layout: layout.file("lengths.json"),
 )
 '''
-HALVES = """
-
-def halve(pixels: np.ndarray, known: Candidates) -> Candidates:
-    boxes = np.array([[0, 0, 20, 20], [20, 0, 40, 20]], np.float32)
-    return Candidates(boxes, np.array([1, 0.5], np.float32))
-"""
 REDS = '''"""A collection of red photographs."""
 
 from pipeline.collections.records import ImageRecord, SentenceRecord
@@ -129,8 +123,7 @@ LINES = {
         '_encoder("cell-colours", "cell_colours:CellColours", section="pipeline.config.images:Cells"),\n',
     ),
     "stages/rules/results.smk": ("", RULE),
-    "pipeline/images/boxes.py": ("    return known\n", HALVES, 'Propose]] = {\n', '"halves": lambda *_: halve,\n'),
-    "pipeline/config/images.py": ('    proposals: Literal["boxes", ', '"halves", ', "l2 | (none)\"\n    )\n", CELLS),
+    "pipeline/config/images.py": ("l2 | (none)\"\n    )\n", CELLS),
     "pipeline/collections/formats/__init__.py": (
         "formats import folder", ", reds", "Iterator[Record]]] = {\n", '"reds": reds.read,\n',
     ),

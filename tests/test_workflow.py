@@ -214,7 +214,8 @@ def test_two_workers_of_a_cluster_of_which_one_is_killed_make_the_same_bytes(run
     (tmp_path / "tiny.yaml").write_text(yaml.safe_dump({**TINY, "scheduler": "local", "cluster": {"workers": 2}}))
     with (tmp_path / "output").open("w") as output:
         whole = command("all", "--cores", "2", "--configfile", "tiny.yaml")
-        process = subprocess.Popen(whole, cwd=tmp_path, env=environment(), stdout=output, stderr=output)
+        spawning = {**environment(), "DASK_DISTRIBUTED__WORKER__MULTIPROCESSING_METHOD": "spawn"}  # to know its workers
+        process = subprocess.Popen(whole, cwd=tmp_path, env=spawning, stdout=output, stderr=output)
         kept = kill_a_worker(process, "extract", tmp_path / RESULTS / "features/squeezenet-untrained")
         assert process.wait(timeout=900) == 0, (tmp_path / "output").read_text()[-6000:]
     assert {path: path.stat().st_mtime_ns for path in kept} == kept, "a whole shard was made again"
@@ -236,8 +237,14 @@ def kill_a_worker(process: subprocess.Popen, stage: str, folder: Path) -> dict[P
         assert process.poll() is None, "the run ends too early"
         time.sleep(0.02)
     assert len(kept) < SHARDS, "too late"
-    (job,) = (one for one in psutil.Process(process.pid).children(recursive=True) if stage in one.cmdline())
-    workers = [one for one in job.children() if any("spawn_main" in word for word in one.cmdline())]
+
+    def words(child: psutil.Process) -> list[str]:
+        with contextlib.suppress(psutil.Error):  # it has ended meanwhile
+            return child.cmdline()
+        return []
+
+    (job,) = (one for one in psutil.Process(process.pid).children(recursive=True) if stage in words(one))
+    workers = [one for one in job.children() if any("spawn_main" in word for word in words(one))]
     assert len(workers) == 2
     workers[0].kill()
     return kept

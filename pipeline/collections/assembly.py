@@ -6,7 +6,7 @@ with it the sentences of the others that it has not. What else belongs to an ima
 
 from collections import Counter
 from collections.abc import Iterable, Iterator
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 import pyarrow as pa
@@ -129,24 +129,38 @@ SUMMARISE = f"""
         first(CASE WHEN silent THEN 'no sentence' ELSE reason END ORDER BY seq)
     FROM counted GROUP BY name
 """
-JUDGE_OWNED = {
-    "sentences": (
+
+
+class OwnedRows(NamedTuple):
+    """What belongs to images: its first `place` among the rejects, its `order` within an image, the query that finds
+    the `reason` to leave each out, and its `columns` in the manifest."""
+
+    place: int
+    order: str
+    judge: str
+    columns: str
+
+
+OWNED = {
+    "sentences": OwnedRows(
         SENTENCES,
         "number, seq",
         """WITH repeated AS (
             SELECT seq FROM sentences QUALIFY row_number() OVER (PARTITION BY owner, number ORDER BY seq) > 1
         ) SELECT seq, file, "row", image_id, number, text, coalesce(fate, CASE WHEN seq IN (FROM repeated)
             THEN 'repeated: this image has another sentence of this number' END) AS reason""",
+        "image_id, text",
     ),
-    "documents": (
+    "documents": OwnedRows(
         DOCUMENTS,
         "seq",
         """WITH repeated AS (
             SELECT seq FROM documents QUALIFY row_number() OVER (PARTITION BY owner ORDER BY seq) > 1
         ) SELECT seq, file, "row", image_id, title, tags, description, coalesce(fate, CASE WHEN seq IN (FROM repeated)
             THEN 'repeated: this image has another document' END) AS reason""",
+        "image_id, title, tags, description",
     ),
-    "boxes": (
+    "boxes": OwnedRows(
         BOXES,
         "seq",
         f"""SELECT seq, file, "row", image_id, label, score,
@@ -160,15 +174,10 @@ JUDGE_OWNED = {
                 WHEN x2 <= x1 OR y2 <= y1 THEN 'no area: x2 and y2 must exceed x1 and y1'
                 WHEN right_x <= left_x OR bottom_y <= top_y THEN 'outside of the image'
             END) AS reason""",
+        "image_id, left_x AS x1, top_y AS y1, right_x AS x2, bottom_y AS y2, score::FLOAT AS score, label",
     ),
 }
-"""What belongs to images, its place among the rejects, its order within an image, and the `reason` to leave each out.
-Of two sentences of an image with the same number, and of two documents, the first counts; boxes are clipped."""
-COLUMNS = {
-    "sentences": "image_id, text",
-    "documents": "image_id, title, tags, description",
-    "boxes": "image_id, left_x AS x1, top_y AS y1, right_x AS x2, bottom_y AS y2, score::FLOAT AS score, label",
-}
+"""Of two sentences of an image with the same number, and of two documents, the first counts; boxes are clipped."""
 
 
 class Assembly:
@@ -211,8 +220,8 @@ class Assembly:
             name: SplitSummary(given, kept, silent, to_text(file), reason)
             for name, given, kept, silent, file, reason in self._tables.rows(SUMMARISE)
         }
-        for what in JUDGE_OWNED:
-            counts_kept[what] = self._keep(what)
+        for what, owned in OWNED.items():
+            counts_kept[what] = self._keep(what, owned)
         tars = self._tables.rows('SELECT DISTINCT path FROM kept_images WHERE "offset" IS NOT NULL')
         left_out = self._intake.rejects.summarise(not counts_kept["images"])
         counts = {}
@@ -234,38 +243,31 @@ class Assembly:
             notes,
         )
 
-    def _keep(self, what: str) -> int:
+    def _keep(self, what: str, owned: OwnedRows) -> int:
         """Make the table of what is kept of a kind, in the manifest's order, and list the rest; returns its rows."""
-        place, order, judge = JUDGE_OWNED[what]
         self._tables.run(
-            f"CREATE VIEW judged_{what} AS {judge} FROM {what} JOIN (SELECT seq AS owner, image_id, fate, width, height"
-            " FROM judged) USING (owner)"
+            f"CREATE VIEW judged_{what} AS {owned.judge} FROM {what}"
+            " JOIN (SELECT seq AS owner, image_id, fate, width, height FROM judged) USING (owner)"
         )
         self._tables.run(
-            f"""INSERT INTO rejects SELECT {place} + seq, '{what}', reason, NULL, file, "row" FROM judged_{what}
+            f"""INSERT INTO rejects SELECT {owned.place} + seq, '{what}', reason, NULL, file, "row" FROM judged_{what}
             WHERE reason IS NOT NULL"""
         )
         return self._tables.run(
-            f"CREATE TABLE kept_{what} AS SELECT {COLUMNS[what]}, {order} FROM judged_{what} WHERE reason IS NULL"
-            f" ORDER BY image_id, {order}"
+            f"CREATE TABLE kept_{what} AS SELECT {owned.columns}, {owned.order} FROM judged_{what}"
+            f" WHERE reason IS NULL ORDER BY image_id, {owned.order}"
         )
 
     def _parts(self) -> Iterator[dict[str, pa.Table]]:
         """The tables of the manifest, in parts."""
         count = 0
         for first in range(0, max(1, self._tables.value("SELECT count(*) FROM kept_images")), WINDOW):
+            window = f"WHERE image_id >= {first} AND image_id < {first + WINDOW} ORDER BY image_id"
+            images = self._tables.fetch(f"FROM kept_images {window}")
             part = {
-                what: self._tables.fetch(
-                    f"SELECT * EXCLUDE ({order}) FROM kept_{what} WHERE image_id >= ? AND image_id < ?"
-                    f" ORDER BY image_id, {order}",
-                    first,
-                    first + WINDOW,
-                )
-                for what, (_, order, _) in JUDGE_OWNED.items()
+                what: self._tables.fetch(f"SELECT * EXCLUDE ({owned.order}) FROM kept_{what} {window}, {owned.order}")
+                for what, owned in OWNED.items()
             }
-            images = self._tables.fetch(
-                "FROM kept_images WHERE image_id >= ? AND image_id < ? ORDER BY image_id", first, first + WINDOW
-            )
             sentence_id = count + np.arange(len(part["sentences"]))
             count += len(sentence_id)
             part["sentences"] = part["sentences"].add_column(0, "sentence_id", pa.array(sentence_id))

@@ -93,11 +93,11 @@ class Tables:
         """The only value that a query gives."""
         return self.fetch(sql)[0][0].as_py()
 
-    def fetch(self, sql: str, *values: Any) -> pa.Table:
+    def fetch(self, sql: str) -> pa.Table:
         """The rows of a query that gives few."""
         self._flush_all()
         with self._refusing():
-            return self._connection.sql(sql, params=values or None).to_arrow_table()
+            return self._connection.sql(sql).to_arrow_table()
 
     def rows(self, sql: str) -> Iterator[tuple]:
         """The rows of a query that may give many."""

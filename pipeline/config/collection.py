@@ -45,9 +45,7 @@ class CollectionSettings(Section):
     )
     max_sentence_chars: Positive = key(2000, "longer sentences, and fields of documents, are rejected")
     max_image_pixels: Positive = key(64_000_000, "larger images are rejected before they are decoded")
-    decode_seconds: AboveZero = key(
-        10, "of a processor, that decoding one image may take; one that takes longer is rejected"
-    )
+    decode_seconds: AboveZero = key(10, "of a processor, in which an image must be decoded; others are rejected")
     follow_links: bool = key(False, "read files through links that lead out of data_root; else these are rejected")
     exclude: tuple[str, ...] = key(
         (),
@@ -95,6 +93,4 @@ class DocumentsSettings(Section):
 
 
 class AuxiliarySettings(Section):
-    splits: Annotated[tuple[Split, ...], Field(min_length=1)] = key(
-        ("weak",), "whose images have weak texts to learn from"
-    )
+    splits: Annotated[tuple[Split, ...], Field(min_length=1)] = key(("weak",), "whose images have weak texts")

@@ -68,12 +68,8 @@ class RecurrentSettings(OptimisationSettings):
 
 
 class RegionRecurrentSettings(RecurrentSettings):
-    snippets: str | None = key(
-        None, "the multi-vector model among `models` whose alignments of train and dev it learns from"
-    )
-    whole: bool = key(
-        False, "features of the whole image beside the region's (Karpathy and Fei-Fei 2015, supplement 6.4)"
-    )
+    snippets: str | None = key(None, "the multi-vector model of `models` whose alignments it learns from")
+    whole: bool = key(False, "the whole image's features too (Karpathy and Fei-Fei 2015, supplement 6.4)")
 
 
 class RankedSnippetsSettings(Section):
@@ -110,9 +106,7 @@ class DescribeSettings(Section):
     top: Positive = key(5, "descriptions of an image, best first; the first one is judged")
     beam: Positive = key(7, "mrnn: hypotheses kept; 1 is greedy")
     length_power: NonNegative = key(0.7, "mrnn: log probabilities are divided by length ** this")
-    temperature: AboveZero | None = key(
-        None, "mrnn: null seeks the best sentence; a number draws some at this temperature"
-    )
+    temperature: AboveZero | None = key(None, "mrnn: sentences are drawn at this temperature; null seeks the best")
     candidates: Positive = key(
         300, "lbl, mnlm, sc-nlm: sentences for each image, of which the best are taken; 1000 in Kiros et al. 2014"
     )

@@ -71,9 +71,7 @@ class StandardSettings(Section):
     codebook_images: Positive = key(1000, "those of them whose local descriptors the codebooks are learned from")
     descriptors: Positive = key(100, "of each kind from each of these")
     grid_step: Positive = key(8, "pixels between local descriptors")
-    patch: Annotated[Positive, Field(ge=4, multiple_of=2)] = key(
-        16, "side of the square that one describes, in pixels; even"
-    )
+    patch: Annotated[Positive, Field(ge=4, multiple_of=2)] = key(16, "side of the square that one describes; even")
     descriptor_dim: Positive = key(64, "dimensions that local descriptors are reduced to before the codebook")
     codebook: Positive = key(100, "words; a VLAD has descriptor_dim x codebook dimensions")
     dimensions: StandardDimensionsSettings = key(
@@ -105,9 +103,7 @@ class ExtractSettings(Section):
 
 
 class DetectorSettings(Section):
-    architecture: str = key(
-        "fasterrcnn_mobilenet_v3_large_320_fpn", "torchvision's detectors that begin with fasterrcnn"
-    )
+    architecture: str = key("fasterrcnn_mobilenet_v3_large_320_fpn", "torchvision's that begin with fasterrcnn")
     weights: Literal["torchvision", "file"] = key("torchvision", "torchvision (downloaded) | file")
     file: str | None = key(None, "weights: file; safetensors or a state dict, under weights_root")
     sha256: str | None = key(None, "of that file; null accepts any and records it")
@@ -132,7 +128,7 @@ class RegionsSettings(Section):
     fill: bool = key(True, "make up the number with windows of the grid")
     detector: DetectorSettings = key(DetectorSettings, "faster-rcnn")
     features: Literal["crops", "roi-align"] = key(
-        "crops", "crops (every region through the network) | roi-align (one map an image)"
+        "crops", "crops (each region through the network) | roi-align (of one map)"
     )
     crop_side: Positive | None = key(None, "crops: pixels that a region is warped to; null for the encoder's own side")
     context: Count = key(16, "crops: of these, from around the box on each side")
@@ -167,15 +163,11 @@ class FinetuneSettings(Section):
     context: Count = key(8, "of these, from around the box on each side")
     iterations: Positive = key(300, "steps of gradient descent")
     images: Positive = key(32, "in a batch")
-    learning_rate: AboveZero = key(
-        0.03, "at its highest; it rises for a tenth of the iterations, then falls by a cosine"
-    )
+    learning_rate: AboveZero = key(0.03, "at its highest, after a tenth of the iterations; then it falls by a cosine")
     body_rate: NonNegative = key(0.1, "times it: that of weights that begin as torchvision's or a file's")
     precision: Precision = key("auto", "auto (bfloat16 where the hardware has it) | float32 | bfloat16")
     checkpoint_seconds: NonNegative = key(30, "a killed job repeats at most about this long")
-    proposals: Literal["grid", "selective-search"] = key(
-        "grid", "grid | selective-search: where objects are sought in these"
-    )
+    proposals: Literal["grid", "selective-search"] = key("grid", "where objects are sought: grid | selective-search")
 
     @model_validator(mode="after")
     def _file_goes_with_start(self) -> "FinetuneSettings":
@@ -232,12 +224,8 @@ class EveryKind(Section):
         " clip-retrieval's folder",
     )
     features: str | None = key(None, "likewise: the column, array or dataset of the features; null: the only one")
-    names: str | None = key(
-        None, "likewise: of the images' names; or a text file beside it; null: FILE.txt, or the only one"
-    )
-    made_by: Name | None = key(
-        None, "likewise: the encoder that made them, for queries by photograph; null: there are none"
-    )
+    names: str | None = key(None, "likewise: of the images' names, or a text file; null: FILE.txt, or the only one")
+    made_by: Name | None = key(None, "likewise: the encoder that made them, for queries by photograph")
 
 
 WithKinds = create_model(
@@ -252,9 +240,7 @@ WithKinds = create_model(
 
 class Encoder(WithKinds):
     name: Name = key(..., "free; names the folder of its features")
-    architecture: str = key(
-        ..., "any torchvision classification model, or the name of another kind of encoder: standard, pooled"
-    )
+    architecture: str = key(..., "a classification network of torchvision's, or another kind: standard, pooled")
 
     @property
     def spec(self) -> EncoderSpec:

@@ -49,7 +49,7 @@ OWN = {spec.key: spec for spec in (*MODELS, *GENERATORS) if spec.section}
 class ClusterSettings(Section):
     workers: Positive = key(2, "of the cluster")
     options: dict[str, Any] = key(
-        {}, "for dask's LocalCluster, dask_jobqueue's SLURMCluster, dask_kubernetes' KubeCluster"
+        {}, "of dask's LocalCluster, dask_jobqueue's SLURMCluster, dask_kubernetes' KubeCluster"
     )
 
 
@@ -79,12 +79,8 @@ class Keys(Section):
     scheduler: Annotated[str, Field(pattern=SCHEDULER)] | None = key(
         None, "null: shards are made here | local, slurm, kubernetes: on a Dask cluster | tcp://HOST:PORT"
     )
-    cluster: ClusterSettings = key(
-        ClusterSettings, "a Dask cluster that scheduler names: it is started for a job and ends with it"
-    )
-    remote: RemoteSettings = key(
-        RemoteSettings, "where data_root, or another place, is s3:// or https:// (docs/own-data.md)"
-    )
+    cluster: ClusterSettings = key(ClusterSettings, "the Dask cluster that is started for each job")
+    remote: RemoteSettings = key(RemoteSettings, "places that are s3:// or https:// (docs/own-data.md)")
     demo: DemoSettings = key(DemoSettings, "the made-up collection", title="make-demo")
     collection: CollectionSettings = key(CollectionSettings, "what lies in data_root", title="ingest")
     encoders: Annotated[tuple[Encoder, ...], Field(min_length=1)] = key(
@@ -92,9 +88,7 @@ class Keys(Section):
         "image encoders; their features stand side by side in the image view",
         title="prepare-encoder, extract",
     )  # fmt: skip
-    query_encoders: tuple[Encoder, ...] = key(
-        (), "encoders that are prepared, but describe no image of the run: for made_by"
-    )
+    query_encoders: tuple[Encoder, ...] = key((), "encoders of queries alone, for made_by")
     extract: ExtractSettings = key(ExtractSettings, "how photographs go through the encoders")
     regions: RegionsSettings = key(RegionsSettings, "parts of photographs", title="extract-regions")
     finetune: FinetuneSettings = key(
@@ -111,14 +105,10 @@ class Keys(Section):
         ({"name": "tfidf", "kind": "tf-idf", "normalise": []},),
         "sentences as vectors: all blocks side by side are the text view",
     )
-    query_text_encoders: tuple[TextEncoderEntry, ...] = key(
-        (), "text encoders that are prepared, but encode no sentence of the run: for made_by"
-    )
+    query_text_encoders: tuple[TextEncoderEntry, ...] = key((), "text encoders of queries alone, for made_by")
     image_view: ImageViewSettings = key(ImageViewSettings, "what models of whole images see", title="accumulate, fit")
     fit: FitSettings = key(FitSettings, "values that are tried on dev")
-    parse: ParseSettings = key(
-        ParseSettings, "sentences to trees, for models that take them as trees", title="train-parser, parse"
-    )
+    parse: ParseSettings = key(ParseSettings, "sentences as trees", title="train-parser, parse")
     tokens: TokenVocabularySettings = key(
         TokenVocabularySettings,
         "words as the neural models see them, one by one",
@@ -175,9 +165,7 @@ class Keys(Section):
         {}, "NAME: {generator: one of these, any of its own settings, any of the keys below}"
     )
     language_defaults: OptimisationSettings = key(OptimisationSettings, "keys that a generator below does not name")
-    language_text: ExtraTextSettings = key(
-        ExtraTextSettings, "further text for lbl, mlbl, mnlm, sc-nlm and their trigram"
-    )
+    language_text: ExtraTextSettings = key(ExtraTextSettings, "further text for lbl, mlbl, mnlm and sc-nlm")
     describe: DescribeSettings = key(DescribeSettings, "what is described, and how")
     serve: ServeSettings = key(ServeSettings, "the server's limits", title="serve")
     reproduce: ReproduceSettings = key(ReproduceSettings, "the papers' tables", title="reproduce")

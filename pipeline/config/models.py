@@ -43,20 +43,14 @@ class FitSettings(Section):
     at the best of these, and so on in turn until no ridge changes. All else is tried in every combination.
     """
 
-    dimensions: Positives = key(
-        (32, 64, 96, 128, 192), "c, the dimensions of the joint space; chosen on dev, as are the next three"
-    )
-    image_ridge: NonNegatives = key(
-        (0.01, 0.1, 0.3, 1, 3, 10), "relative to the mean of the diagonal of the view's covariance"
-    )
+    dimensions: Positives = key((32, 64, 96, 128, 192), "c, of the joint space; chosen on dev, as are the next three")
+    image_ridge: NonNegatives = key((0.01, 0.1, 0.3, 1, 3, 10), "relative to the mean variance of the view's columns")
     text_ridge: NonNegatives = key((0.01, 0.1, 0.3, 1, 3, 10), "likewise")
     eigenvalue_power: NonNegatives = key((0, 0.5, 1, 2, 4), "t of Gong et al. 2014, equation 2")
     eigenvalues: Eigenvalues = key(
-        ("correlation",), "lambda there: correlation (rho) | gong (1 + rho, as in the published code)"
+        ("correlation",), "lambda there: correlation (rho) | gong (1 + rho, as they published)"
     )
-    search: Literal["grid", "lines"] = key(
-        "lines", "lines (one ridge at a time, in turn) | grid (every pair of ridges)"
-    )
+    search: Literal["grid", "lines"] = key("lines", "lines (one ridge at a time) | grid (every pair of ridges)")
     dev_images: Positive = key(1000, "dev images (the first ones) on which the grid is judged")
     text_weights: dict[Name, NonNegatives] = key({}, "text encoder -> weights that are tried, in place of its entry's")
 
@@ -78,7 +72,7 @@ class TransferSettings(Section):
     auxiliary_eigenvalues: Eigenvalues = key(("correlation",), "lambda of it, as in fit")
     weight: NonNegatives = key((1,), "length of the stacked columns relative to the original ones")
     second_beta: NonNegatives = key(
-        (0,), "sae, sae-linear: scale of the auxiliary rows in the second CCA; 0 as in the paper"
+        (0,), "sae, sae-linear: scale of auxiliary rows in the second CCA; the paper's is 0"
     )
     rule: Annotated[tuple[Literal["cosine-sine", "paper"], ...], Field(min_length=1)] = key(
         ("cosine-sine",), "sae: how R and b are drawn, cosine-sine | paper"
@@ -111,9 +105,7 @@ class WsabieSettings(Section):
     """as models.linear.wsabie says"""
 
     learning_rate: AboveZeros = key((0.5, 1, 2, 4, 8), "of the mean gradient of a batch; chosen on dev, as is the next")
-    max_norm: AboveZeros = key(
-        (10, 20, 50, 100, 200), "alpha, the greatest squared length of a column; the paper's are 50 to 200"
-    )
+    max_norm: AboveZeros = key((10, 20, 50, 100, 200), "alpha, the greatest squared length of a column")
     dimensions: Positive = key(96, "c")
     epochs: Positive = key(300, "at most")
 
@@ -134,12 +126,10 @@ class TrainSettings(Section):
         "all",
         "all (of the batch) | distinct (each image of it once) | hardest (of it) | sampled (from the training set)",
     )
-    reduction: Literal["mean", "sum"] = key(
-        "mean", "mean (over the pairs of a batch) | sum, as the papers print their losses"
-    )
+    reduction: Literal["mean", "sum"] = key("mean", "of a batch's losses: mean | sum, as the papers print it")
     contrastive: Positive = key(100, "negatives sampled: how many for a batch")
     resampled: Literal["batch", "epoch"] = key(
-        "batch", "negatives sampled: drawn anew every batch | epoch (Kiros et al. 2014)"
+        "batch", "negatives sampled: anew every batch | epoch (Kiros et al. 2014)"
     )
     margin: NonNegative = key(0.2, "ranking: alpha")
     temperature: AboveZero = key(0.05, "info-nce")
@@ -150,16 +140,12 @@ class TrainSettings(Section):
     penalty: NonNegative = key(0, "lambda of the objective's penalty on the parameters (Socher et al. 2014, section 5)")
     averaging: BelowOne = key(0, "share that the judged average of the parameters keeps in a step; 0 judges the last")
     dropout: BelowOne = key(0.3, "of image dimensions, words, and sentence dimensions")
-    encoder_dropout: BelowOne = key(
-        0, "share of images whose features of an encoder are left out, each encoder's for itself"
-    )
+    encoder_dropout: BelowOne = key(0, "share of images whose features of an encoder are left out")
     clip: AboveZero = key(2, "greatest norm of the gradient")
     batch_size: Annotated[Positive, Field(ge=2)] = key(128, "pairs")
     epochs: Positive = key(10, "at most")
     patience: Positive = key(3, "epochs without a better recall sum on dev, after which training stops")
-    precision: Precision = key(
-        "auto", "of the recurrent products: auto (bfloat16 where it is fast) | float32 | bfloat16"
-    )
+    precision: Precision = key("auto", "of recurrent products: auto (bfloat16 where it is fast) | float32 | bfloat16")
     checkpoint_seconds: NonNegative = key(60, "a killed job repeats at most this much")
 
     @model_validator(mode="after")
@@ -239,9 +225,7 @@ class RelationFragmentTrainSettings(
 ):  # fmt: skip
     """needs regions; the relations of dependency trees in place of words ("DepTree edges")"""
 
-    least_share: Share = key(
-        0.01, "of all words with a head; relations that fewer have are left out (Karpathy et al. 2014)"
-    )
+    least_share: Share = key(0.01, "of words with a head that a relation must have (Karpathy et al. 2014)")
 
 
 class InstanceTrainSettings(RelationFragmentTrainSettings, sum="positive"):
@@ -269,9 +253,7 @@ class Variant(Seeds):
         "target", "target | auxiliary | joint | text-feature | stacked | sae-linear | sae"
     )
     documents: Name = key("all", "the weak texts that training uses")
-    seed: Seed | None = key(
-        None, "of the model's random numbers; null: `seed`, so that variants differ in what they name"
-    )
+    seed: Seed | None = key(None, "of the model's random numbers; null: `seed`")
     csls: bool = key(False, "scores corrected for hubs (section csls)")
     refit: bool = key(False, "fitted again to train and dev, by what the same model without it chose on dev")
     fit: dict[str, Any] = key({}, "any keys of the section fit")

@@ -28,21 +28,19 @@ class StudyFitSettings(
     dimensions=(96, 128), image_ridge=(0.3, 1, 3, 10), text_ridge=(0.3, 1, 3), eigenvalue_power=(1, 4),
     eigenvalues=("correlation", "gong"),
 ):  # fmt: skip
-    """as the section fit, which tries more; rows of the paper have its t, lambda and c"""
+    """as fit; rows of the paper have its t, lambda and c"""
 
 
 class StudySettings(Section):
     folds: Annotated[Positive, Field(ge=2)] = key(
-        5, "parts of every split's images; one is the smallest target set, and each a draw"
+        5, "parts of each split; one is the smallest target set, and each a draw"
     )
     order: Literal["listed", "shuffled"] = key(
         "shuffled", "which images a part has: shuffled (by seed) | listed (the first ones first)"
     )
     draws: Positive = key(5, "of the smallest target set, over which a number is averaged; at most folds")
     further_draws: Positive = key(2, "of larger target sets, and of the smallest one for each level of noise")
-    encoders: tuple[Encoder, ...] = key(
-        (), "further encoders beside the run's, as Table 1 compares them; keys as above"
-    )
+    encoders: tuple[Encoder, ...] = key((), "further encoders, as Table 1 compares them; keys as above")
     sizes: tuple[Positive, Positive, Positive] = key((1, 3, 5), "target sets of Tables 1, 2 and 4, in folds")
     transfer_sizes: tuple[Positive, Positive, Positive] = key((1, 3, 5), "target sets of Table 5, in folds")
     weak_sizes: tuple[Positive, Positive, Positive, Positive] = key((1, 2, 3, 5), "auxiliary sets of Table 6, in folds")
@@ -50,12 +48,8 @@ class StudySettings(Section):
         (300, 1000, 3000), "dictionary sizes of Table 2; the middle one is used in the other tables"
     )
     noise: tuple[Name, ...] = key((), "documents by rising noise, for a table of our own")
-    weights: NonNegatives = key(
-        (0, 0.3, 1), "transfer.weight that the row of our own tries: 0 is joint training, 1 the paper's"
-    )
-    fit: StudyFitSettings = key(
-        StudyFitSettings, "as the section fit, which tries more; rows of the paper have its t, lambda and c"
-    )
+    weights: NonNegatives = key((0, 0.3, 1), "transfer.weight of our own row: 0 is joint training, 1 the paper's")
+    fit: StudyFitSettings = key(StudyFitSettings, "as fit; rows of the paper have its t, lambda and c")
 
 
 class PhrasesSettings(Section):
@@ -63,12 +57,8 @@ class PhrasesSettings(Section):
     models: tuple[Name, ...] | None = key(
         None, "whose vectors are compared; null: models that learn from phrases. Others have each as a sentence"
     )
-    names: str | None = key(
-        "names.tsv", "under data_root, if it is there: label of a box <TAB> head nouns or phrases, ..."
-    )
-    least_overlap: PositiveShare = key(
-        0.5, "of a region with a box that a phrase names (intersection over union), to be right"
-    )
+    names: str | None = key("names.tsv", "under data_root, if it is there: label <TAB> head nouns or phrases, ...")
+    least_overlap: PositiveShare = key(0.5, "IoU of a region with a box that a phrase names, to be right")
 
 
 class AlignSettings(Section):
@@ -88,9 +78,7 @@ class ShortlistSettings(Section):
 
 
 class IndexSettings(Section):
-    splits: tuple[Split, ...] = key(
-        ("train", "dev", "test", "weak", "gallery"), "whose images and sentences can be found"
-    )
+    splits: tuple[Split, ...] = key(("train", "dev", "test", "weak", "gallery"), "that can be searched")
     exact_limit: Positive = key(200_000, "vectors up to which the index is exact, if that fits memory and latency_ms")
     recall_floor: PositiveShare = key(0.95, "least index recall@10 against exact search of any other index")
     memory: Positive | None = key(None, "most MiB that one index may take; null: any")
@@ -109,7 +97,7 @@ class IndexSettings(Section):
 class EvaluateSettings(Section):
     splits: tuple[Described, ...] = key(("dev", "test"), "evaluated one by one")
     protocols: tuple[Protocol, ...] = key(
-        ("all-sentences", "first-sentence"), "gallery: every sentence of the split, or one an image"
+        ("all-sentences", "first-sentence"), "every sentence of a split | one an image"
     )
     bootstrap: Count = key(1000, "resamples of the images for the 95% intervals")
     folds: Positive = key(1, "averages too over so many galleries of consecutive images of a split (COCO: 5)")
@@ -117,9 +105,7 @@ class EvaluateSettings(Section):
         (),
         "those of `generators` that rank sentences and images by perplexity (m-RNN): mrnn | lbl | mlbl | mnlm | sc-nlm",
     )
-    prior_images: Count = key(
-        32, "train images whose mean probability of a sentence is divided out; 0: the plain perplexity"
-    )
+    prior_images: Count = key(32, "train images whose mean probability is divided out; 0: the plain perplexity")
 
 
 PaperCollection = Literal["flickr8k", "flickr30k", "coco", "coco-region", "pascal1k", "sbu"]
@@ -130,9 +116,7 @@ class ReproduceSettings(Section):
         None,
         "what the images are: flickr8k | flickr30k | coco | coco-region (Niu et al.) | pascal1k | sbu; null: no seed's",
     )
-    others: tuple[PaperCollection, ...] = key(
-        (), "further ones whose tables are shown too, beside ours and without differences"
-    )
+    others: tuple[PaperCollection, ...] = key((), "further ones whose tables are shown beside ours")
     gong: bool = key(True, "measure Gong et al.'s tables too, which need weak texts (rule study)")
     trees: bool = key(False, "Socher et al.'s sections 6.6 and 6.7 too, which need parses")
     in_place_of: dict[str, str] = key(

@@ -62,9 +62,7 @@ class WordVectorSource(TextKindSettings):
     source: Literal["corpus", "file"] = key("corpus", "corpus (what train-word-vectors learned) | file")
     file: str | None = key(None, "source file: GloVe or word2vec, under weights_root")
     format: Literal["text", "binary"] = key("text", "of that file: text | binary (word2vec)")
-    words: Positive = key(
-        50_000, "source file: the first so many words are kept, beside those of the training sentences"
-    )
+    words: Positive = key(50_000, "source file: the first so many are kept, and the training sentences' words")
 
     @property
     def learns(self) -> bool:
@@ -100,9 +98,7 @@ class FisherSettings(WordVectorSource):
     components: Annotated[Positive, Field(ge=2)] = key(
         16, "of the Gaussian mixture; a vector has this times (twice the word vector's dimensions + 1)"
     )
-    principal: Positive | None = key(
-        50, "principal components of word vectors that are taken first; null: the vectors themselves"
-    )
+    principal: Positive | None = key(50, "principal components of word vectors; null: the vectors themselves")
     sample: Positive = key(200_000, "words of the training sentences that the mixture is fitted to")
 
 
@@ -154,9 +150,7 @@ class OnnxTextSettings(TextKindSettings):
 class ImportedSettings(TextKindSettings):
     """Vectors of the run's sentences that were made elsewhere."""
 
-    path: str | None = key(
-        None, "under data_root: .npy, .npz, .pt, .safetensors, Parquet, HDF5, clip-retrieval's folder"
-    )
+    path: str | None = key(None, "under data_root: .npy, .npz, .pt, .safetensors, Parquet, HDF5, clip-retrieval's")
     features: str | None = key(None, "the column, array or dataset of the vectors; null: the only one")
     names: str | None = key(
         None,
@@ -177,7 +171,7 @@ class ImportedSettings(TextKindSettings):
 class TextSettings(TextKindSettings):
     """Terms and how often they occur."""
 
-    remedy: ClassVar[str] = "raise text.size or lower text.min_count"
+    remedy: ClassVar[str] = "raise text.size, lower text.min_count, or add a text encoder that knows the language"
 
     lemmatise: bool = key(
         True,
@@ -191,9 +185,7 @@ class TextSettings(TextKindSettings):
     min_count: Positive = key(2, "training sentences that a term must occur in")
     idf: bool = key(True, "weight terms by inverse document frequency")
     normalise: bool = key(True, "every sentence to unit length")
-    vocabulary: str | None = key(
-        None, "the model.json of a tf-idf encoder to keep instead, so that a collection can grow"
-    )
+    vocabulary: str | None = key(None, "the model.json of a tf-idf encoder that is kept as a collection grows")
 
     @property
     def learns(self) -> bool:
@@ -241,15 +233,11 @@ class ParserSettings(Section):
 
 class ParseSettings(Section):
     engine: Literal["files", "spacy"] = key("files", "files (of another parser, or the demo's) | spacy")
-    conllu: str | None = key(
-        "trees.conllu", "files: CoNLL-U under data_root, plain or .gz; null: dependencies from brackets"
-    )
+    conllu: str | None = key("trees.conllu", "files: CoNLL-U under data_root; null: dependencies from brackets")
     brackets: str | None = key("trees.brackets", "files: phrase trees under data_root; null: phrases from dependencies")
     pipeline: str | None = key(None, "spacy: an installed package, or folder under weights_root; null: train-parser's")
     workers: Count = key(2, "spacy: processes that parse; 0 for none")
-    treebank: TreebankSettings = key(
-        TreebankSettings, "CoNLL-U that train-parser learns from, under weights_root, plain or .gz"
-    )
+    treebank: TreebankSettings = key(TreebankSettings, "CoNLL-U of train-parser, under weights_root, plain or .gz")
     training: ParserSettings = key(ParserSettings, "of train-parser, by spaCy")
 
     @model_validator(mode="after")
@@ -274,7 +262,7 @@ Weights = Annotated[tuple[NonNegative, ...], Field(min_length=1), BeforeValidato
 
 class EveryTextKind(Section):
     normalise: tuple[Literal["sqrt", "l2"], ...] = key(
-        ("l2",), "of each text's vector, in this order: sqrt (signed) | l2 | (none)"
+        ("l2",), "of each vector, in this order: sqrt (signed) | l2 | (none)"
     )
     centre: Literal["none", "mean", "whiten"] = key(
         "none", "dense vectors: none | mean (subtract that of the training sentences) | whiten (then decorrelate)"

@@ -18,6 +18,7 @@ from pipeline.generate.material import JointSpace
 from pipeline.images.decode import ImageLimits, decode
 from pipeline.images.image_encoder import EncoderParts
 from pipeline.models.neural.task import RowSource
+from pipeline.text.tokens import join_words
 
 
 class Description(NamedTuple):
@@ -106,7 +107,7 @@ def describe_images(
     def entry(sentence: Description) -> dict[str, Any]:
         near = next(likenesses)
         nearest = {"text": corpus.texts[near.row], "cosine": near.cosine}
-        text = " ".join(sentence.words)
+        text = join_words(sentence.words)
         return {"text": text, "score": sentence.score, "verbatim": near.verbatim, "nearest": nearest}
 
     return [[entry(sentence) for sentence in image] for image in described]

@@ -50,7 +50,7 @@ class TfidfEncoder(KnownTerms, TextEncoder):
         if given:
             return cls(given)
         stop_words = english_stop_words() if own.stop_words else []
-        settings = TermSettings(True, "words", own.lemmatise, stop_words, own.max_ngram, max_characters=LONGEST_NGRAM)
+        settings = TermSettings(own.lemmatise, stop_words, own.max_ngram, max_characters=LONGEST_NGRAM)
         sizes = own.model_dump(include={"size", "min_count", "idf", "normalise"})
         return cls(material.learn_vocabulary(settings, **sizes))
 

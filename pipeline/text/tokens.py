@@ -1,4 +1,4 @@
-"""Texts to terms: normalise, lowercase, tokenise, remove stop words, lemmatise, n-grams; all but the first are
+"""Texts to terms: normalise, lowercase, split into words, remove stop words, lemmatise, n-grams; the last three are
 optional.
 
 Scripts decide, not languages: where a script has spaces between words, terms are words and n-grams of neighbouring
@@ -11,7 +11,7 @@ import unicodedata
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from functools import lru_cache
-from itertools import filterfalse
+from itertools import filterfalse, groupby
 from typing import Any, NamedTuple
 
 from pipeline.text.lemmas import STOP_WORDS, make_lemmatiser
@@ -25,7 +25,7 @@ _ARABIC_SIGNS = (0x640, *range(0x610, 0x61B), *range(0x64E, 0x653), *range(0x656
 VOWEL_SIGNS = dict.fromkeys((*_HEBREW_POINTS, *_ARABIC_SIGNS)) | dict.fromkeys(range(0x64B, 0x64E), " ")
 """What is rarely written, and so left out of words, and the stretching of Arabic letters with it. Tanwin, the ending of
 a case, ends the word before it, so that the stem is found with and without it."""
-TOKENIZERS, LONGEST_NGRAM = ("treebank", "words"), 3
+LONGEST_NGRAM = 3
 LONGEST_HAN = 2
 """Characters in an n-gram of Han alone: they are morphemes, and two make most words of Chinese; others are letters."""
 
@@ -63,8 +63,6 @@ class TermSettings:
     as a search. Texts that are not `english` keep their words. Terms are n-grams of up to `max_ngram` words, or of up
     to `max_characters` characters where there are no spaces."""
 
-    lowercase: bool
-    tokenizer: str
     lemmatise: bool
     stop_words: Collection[str]
     max_ngram: int
@@ -78,10 +76,14 @@ class TermSettings:
 
     @classmethod
     def from_dict(cls, value: Mapping[str, Any]) -> "TermSettings":
-        """From JSON. ValueError where that holds something else."""
-        found = cls(**value)
-        flags = all(isinstance(flag, bool) for flag in (found.lowercase, found.lemmatise, found.english))
-        if not flags or found.tokenizer not in TOKENIZERS or not all(isinstance(one, str) for one in found.stop_words):
+        """From JSON. ValueError where that holds something else, as where an earlier version kept capital letters or
+        split by nltk's tokenizer."""
+        rules = dict(value)
+        if rules.pop("lowercase", True) is not True or rules.pop("tokenizer", "words") != "words":
+            raise ValueError("its texts are split otherwise than into lowercase words, which this version does not do")
+        found = cls(**rules)
+        flags = isinstance(found.lemmatise, bool) and isinstance(found.english, bool)
+        if not flags or not all(isinstance(word, str) for word in found.stop_words):
             raise ValueError("its rules for making terms are none of ours")
         if not all(isinstance(one, str) for pair in found.lemmas.items() for one in pair):
             raise ValueError("its lemmas are not words")
@@ -121,7 +123,6 @@ def make_analyzer(settings: TermSettings) -> Callable[[str], list[str]]:
 
 def make_reader(settings: TermSettings) -> Callable[[str], Iterator[WordRun]]:
     """The function text -> its runs of words, in order."""
-    tokenise = _tokenizer(settings.tokenizer)
     stop = frozenset(settings.stop_words)
     lemmatise = make_lemmatiser(settings.lemmas)
     if not settings.lemmas:
@@ -130,7 +131,7 @@ def make_reader(settings: TermSettings) -> Callable[[str], Iterator[WordRun]]:
     def read(text: str) -> Iterator[WordRun]:
         text = normalise_text(text)
         text = text if text.isascii() else text.translate(VOWEL_SIGNS)
-        for between, words in _runs(tokenise(text.lower() if settings.lowercase else text)):
+        for between, words in _runs(_words(text.lower())):
             words = [word for word in words if word.lower() not in stop]
             terms = words
             if settings.finds_lemmas:
@@ -141,6 +142,10 @@ def make_reader(settings: TermSettings) -> Callable[[str], Iterator[WordRun]]:
             yield WordRun(between, words, terms)
 
     return read
+
+
+def _words(text: str) -> list[str]:
+    return ASCII_WORD.findall(text) if text.isascii() else _patterns().word.findall(text)
 
 
 def _runs(tokens: Iterable[str]) -> Iterator[tuple[str, list[str]]]:
@@ -163,9 +168,18 @@ def _runs(tokens: Iterable[str]) -> Iterator[tuple[str, list[str]]]:
         yield " ", spaced
 
 
+def _is_spaceless(word: str) -> bool:
+    return not word.isascii() and bool(_patterns().spaceless.fullmatch(word))
+
+
 def words_of(term: str) -> list[str]:
     """The words that make a term: those between its spaces, or its characters."""
     return [word for _, words in _runs(term.split(" ")) for word in words]
+
+
+def join_words(words: Iterable[str]) -> str:
+    """The text that is read as these words: characters of scripts without spaces stand together."""
+    return " ".join(("" if spaceless else " ").join(group) for spaceless, group in groupby(words, _is_spaceless))
 
 
 def says_something(term: str, settings: TermSettings) -> bool:
@@ -178,12 +192,3 @@ def english_stop_words() -> list[str]:
     from sklearn.feature_extraction.text import ENGLISH_STOP_WORDS
 
     return sorted(ENGLISH_STOP_WORDS)
-
-
-def _tokenizer(name: str) -> Callable[[str], list[str]]:
-    if name == "words":
-        return lambda text: ASCII_WORD.findall(text) if text.isascii() else _patterns().word.findall(text)
-    from pipeline.text.treebank_words import treebank_tokenizer
-
-    treebank = treebank_tokenizer()
-    return lambda text: [token for token in treebank(text) if any(map(str.isalnum, token))]

@@ -14,7 +14,7 @@ def build_token_vocabulary(run: Run, job: Job) -> None:
     from stages.texts import learn_vocabulary, measure_coverage
 
     tokens = run.config.tokens
-    settings = TermSettings(True, "words", lemmatise=False, stop_words=(), max_ngram=1)
+    settings = TermSettings(lemmatise=False, stop_words=(), max_ngram=1)
     sizes = {"size": tokens.size, "min_count": tokens.min_count}
     vocabulary = learn_vocabulary(run, "tokens", settings, **sizes, idf=False, normalise=False)
     value = vocabulary.to_dict()
@@ -26,7 +26,7 @@ def build_token_vocabulary(run: Run, job: Job) -> None:
 
 STAGE = Stage(
     build_token_vocabulary,
-    version=4,
+    version=5,
     keys=lambda config: config.tokens.model_dump(),
     reads=lambda config, layout: named(layout.manifest),
     writes=lambda layout: layout.token_vocabulary,

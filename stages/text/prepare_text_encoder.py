@@ -47,7 +47,7 @@ def _reads(config, layout, encoder: str) -> Inputs:
 
 STAGE = Stage(
     prepare_text_encoder,
-    version=8,
+    version=9,
     names=("encoder",),
     choices=lambda config: [(entry.name,) for entry in config.prepared_text_encoders],
     keys=lambda config, encoder: {"seed": config.seed, "encoder": config.text_encoder(encoder).decisive()},

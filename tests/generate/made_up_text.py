@@ -43,7 +43,7 @@ def make_sentences(count: int) -> tuple[list[str], np.ndarray]:
 
 
 def make_vocabulary() -> Vocabulary:
-    settings = TermSettings(True, "words", False, (), 1)
+    settings = TermSettings(False, (), 1)
     return build_vocabulary(make_sentences(4)[0], settings, size=50, min_count=1, idf=False, normalise=False)
 
 

@@ -20,7 +20,7 @@ from pipeline.text.tokens import TermSettings
 from pipeline.text.vocabulary import Vocabulary
 
 TERMS = ("dog", "cat", "runs", "sits")
-PLAIN = TermSettings(True, "words", False, (), 1)
+PLAIN = TermSettings(False, (), 1)
 
 
 @pytest.fixture(scope="module")

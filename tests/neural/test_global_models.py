@@ -95,7 +95,7 @@ def test_words_of_a_start_weigh_as_the_blocks_of_its_text_view_do() -> None:
     """Summed, they point where the vectors of sentences do, however long the vectors of words are."""
     names, rng = [f"w{number}" for number in range(WORDS)], np.random.default_rng(0)
     texts = [" ".join(rng.choice(names, rng.integers(3, 9))) for _ in range(200)]
-    plain = TermSettings(True, "words", False, (), 1)
+    plain = TermSettings(False, (), 1)
     vectors = WordVectors(tuple(names), 50 * rng.standard_normal((WORDS, 8)).astype(np.float32))
     idf = rng.uniform(1, 5, WORDS).astype(np.float32)
     encoders = {

@@ -117,7 +117,7 @@ def test_the_encoder_that_made_them_is_kept_for_queries_if_it_makes_the_same(mad
     configure(made, {"query_text_encoders": [MAKER]}, made_by="maker")
     things = sorted({text.split()[1] for text in open_run(made).manifest.sentences["text"].to_pylist()[::2]})
     vectors = np.random.default_rng(0).standard_normal((len(things), 4)).astype(np.float32)
-    words = TermSettings(True, "words", False, (), 1)
+    words = TermSettings(False, (), 1)
     maker = AveragedEncoder(words, WordVectors(things, vectors))
     folder = open_run(made).layout.text_encoder("maker").path
     about = {"settings": maker.settings(), "provenance": by_hand(made), "details": {"name": "maker", "dim": 4}}

@@ -10,7 +10,7 @@ SENTENCES = ["A dog and a dog", "a cat", "the dog"]
 
 
 def test_words_keep_their_order_and_unknown_ones_their_place() -> None:
-    settings = TermSettings(True, "words", False, (), 1)
+    settings = TermSettings(False, (), 1)
     vocabulary = build_vocabulary(SENTENCES, settings, size=2, min_count=2, idf=False, normalise=False)
     assert vocabulary.terms == ("a", "dog")
     tokens = encode_tokens(["Dog, a ZEBRA; dog", "", "...", "zebra"], vocabulary)

@@ -19,7 +19,7 @@ from pipeline.text.vocabulary import build_vocabulary
 from pipeline.text.wordvectors import WordVectors
 
 WORDS = ("dog", "cat", "horse", "red", "blue", "green", "runs", "sits")
-PLAIN = TermSettings(True, "words", False, (), 1)
+PLAIN = TermSettings(False, (), 1)
 TEXTS = [f"A {WORDS[3 + i % 3]} {WORDS[i % 3]} {WORDS[6 + i % 2]}." for i in range(60)]
 VECTORS = np.random.default_rng(0).standard_normal((len(WORDS), 6)).astype(np.float32)
 SMALL = {

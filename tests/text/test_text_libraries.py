@@ -27,7 +27,7 @@ def prepare(root: Path, kind: str, **own: Any) -> Any:
     pytest.importorskip(key)
     values = {"text_encoders": [{"name": "theirs", "kind": kind, key: own}]}
     entry = validate(merge(read_mapping(default_path()), values)).text_encoder("theirs")
-    words = TermSettings(True, "words", False, (), 1)
+    words = TermSettings(False, (), 1)
     folder = lambda name: root / name if (root / name).is_dir() else None  # noqa: E731
     made = entry.spec.load().prepare(entry, SimpleNamespace(seed=0, words=words, folder=folder))
     restored = restore_text_encoder(json.loads(json.dumps(made.settings())), made.tensors())

@@ -24,16 +24,15 @@ SENTENCES = [
     "A girl rides her bicycle past the house .",
     "Geese swim ; a dog barks at the geese !",
 ]
-PLAIN = TermSettings(True, "words", False, (), 1)
+PLAIN = TermSettings(False, (), 1)
 
 
 def test_steps_can_be_left_out_one_by_one() -> None:
     text = "The Dogs aren't running"
     assert make_analyzer(PLAIN)(text) == ["the", "dogs", "aren't", "running"]
-    assert make_analyzer(TermSettings(False, "words", False, (), 1))(text) == ["The", "Dogs", "aren't", "running"]
-    assert make_analyzer(TermSettings(True, "words", True, (), 1))("the geese ate") == ["the", "goose", "eat"]
-    assert make_analyzer(TermSettings(True, "words", False, english_stop_words(), 1))("the dog is here") == ["dog"]
-    assert make_analyzer(TermSettings(True, "words", False, ("the",), 2))("the red dog runs") == [
+    assert make_analyzer(TermSettings(True, (), 1))("the geese ate") == ["the", "goose", "eat"]
+    assert make_analyzer(TermSettings(False, english_stop_words(), 1))("the dog is here") == ["dog"]
+    assert make_analyzer(TermSettings(False, ("the",), 2))("the red dog runs") == [
         "red",
         "dog",
         "runs",
@@ -45,7 +44,7 @@ def test_steps_can_be_left_out_one_by_one() -> None:
 @pytest.mark.parametrize("max_ngram", [1, 2])
 @pytest.mark.parametrize("idf", [True, False])
 def test_vectors_equal_scikit_learn(max_ngram: int, idf: bool) -> None:
-    settings = TermSettings(True, "words", False, (), max_ngram)
+    settings = TermSettings(False, (), max_ngram)
     vocabulary = build_vocabulary(SENTENCES, settings, size=1000, min_count=1, idf=idf, normalise=True)
     analyzer = make_analyzer(settings)
     oracle = TfidfVectorizer(analyzer=analyzer, use_idf=idf, vocabulary=list(vocabulary.terms)).fit(SENTENCES)
@@ -63,7 +62,7 @@ def test_the_most_common_terms_come_first_and_ties_are_alphabetical() -> None:
 def test_lemmas_are_words_of_the_collection() -> None:
     """The dictionary has `playe` for `playing`, and `goose`, `eat` and `sunglass`, which nobody has written here."""
     sentences = ["two geese were playing", "geese play and ate", "he plays , and had eaten", "sunglasses eaten", "ate"]
-    settings = TermSettings(True, "words", True, ("have",), 2)
+    settings = TermSettings(True, ("have",), 2)
     vocabulary = build_vocabulary(sentences, settings, size=99, min_count=1, idf=True, normalise=True)
     words = {term for term in vocabulary.terms if " " not in term}
     assert words == {"two", "geese", "were", "play", "and", "ate", "he", "sunglasses"}
@@ -75,7 +74,7 @@ def test_lemmas_are_words_of_the_collection() -> None:
 
 
 def test_queries_have_the_terms_of_the_sentences_that_were_learned_from() -> None:
-    settings = TermSettings(True, "words", True, ("have",), 2)
+    settings = TermSettings(True, ("have",), 2)
     vocabulary = build_vocabulary(["two geese ate", "a goose eats", "he had mice"], settings, size=3, min_count=2,
                                   idf=True, normalise=True)  # fmt: skip
     assert set(vocabulary.terms) == {"goose", "ate", "goose ate"}
@@ -93,24 +92,31 @@ GERMAN = ["Zwei Hunde spielen im Wasser", "Ein Mann am Strand hat einen Hund", "
 def test_only_english_is_lemmatised() -> None:
     """The dictionary has `be` for `am`, a German preposition, and `tur` is another word than `tür`."""
     assert is_english(dict.fromkeys(" ".join(SENTENCES).lower().split(), 1)) and is_english({"1865": 3, "№": 1})
-    settings = TermSettings(True, "words", True, (), 1)
+    settings = TermSettings(True, (), 1)
     vocabulary = build_vocabulary(GERMAN, settings, size=99, min_count=1, idf=True, normalise=True)
     assert not vocabulary.settings.english and vocabulary.searches("am")
     read = make_analyzer(Vocabulary.from_dict(json.loads(json.dumps(vocabulary.to_dict()))).settings)
     assert read("Hunde am Strand") == ["hunde", "am", "strand"]
 
 
+def test_rules_that_an_earlier_version_stored_are_read_where_they_are_still_ours() -> None:
+    rules = {"lemmatise": False, "stop_words": [], "max_ngram": 1}
+    assert TermSettings.from_dict({"lowercase": True, "tokenizer": "words", **rules}) == TermSettings(False, [], 1)
+    for other in ({"lowercase": False}, {"tokenizer": "treebank"}):
+        with pytest.raises(ValueError, match="lowercase words"):
+            TermSettings.from_dict({**rules, **other})
+
+
 @pytest.mark.parametrize("text", ["ein Café an der Tür", "naïve ÅNGSTRÖM", "한국 がぎ", "ﬁne ｄｏｇ ２"])
-@pytest.mark.parametrize("tokenizer", ["words", "treebank"])
-def test_every_spelling_of_a_text_has_the_same_terms(text: str, tokenizer: str) -> None:
-    analyze = make_analyzer(TermSettings(True, tokenizer, False, (), 2))
+def test_every_spelling_of_a_text_has_the_same_terms(text: str) -> None:
+    analyze = make_analyzer(TermSettings(False, (), 2))
     spellings = [unicodedata.normalize(form, text) for form in ("NFC", "NFD", "NFKC", "NFKD")]
     first, *others = map(analyze, spellings)
     assert all(other == first for other in others) and len(first) == 2 * len(text.split()) - 1
 
 
 def test_unknown_words_are_those_of_no_known_term() -> None:
-    settings = TermSettings(True, "words", True, ("the",), 2)
+    settings = TermSettings(True, ("the",), 2)
     sentences = ["red dogs run", "a red dog runs", "the red house", "a house"]
     vocabulary = build_vocabulary(sentences, settings, size=20, min_count=2, idf=True, normalise=True)
     assert set(vocabulary.terms) == {"red", "dog", "run", "house", "a", "red dog", "dog run"}
@@ -129,7 +135,7 @@ def test_terms_in_many_files_are_counted_as_in_memory(
     monkeypatch.setattr(counting, "HELD", held)
     rng = np.random.default_rng(0)
     sentences = [" ".join(f"word{n % 300}s" for n in row) for row in rng.zipf(1.4, (1000, 5))]
-    settings = TermSettings(True, "words", True, (), 2)
+    settings = TermSettings(True, (), 2)
     parts = [counting.count_terms(sentences[part::5], settings, tmp_path) for part in range(5)]
     merged = reduce(add, parts)
     analyze = make_analyzer(settings)

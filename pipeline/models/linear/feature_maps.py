@@ -95,8 +95,8 @@ def mapped_columns(rows: Rows, feature_map: FeatureMap | None) -> list[Any]:
 
 
 def project(columns: Sequence[Any], mean: Any, matrix: Any) -> Any:
-    """(n, c): (columns - mean) matrix, for the blocks `columns` of a view with `mean` (p,) and `matrix` (p, c), all of
-    numpy or all tensors of one device."""
+    """(n, c) float32: (columns - mean) matrix, for the blocks `columns` of a view with `mean` (p,) and `matrix` (p, c),
+    all of numpy or all tensors of one device."""
     products, start = [], 0
     for block in columns:
         part = slice(start, start + block.shape[1])
@@ -106,7 +106,8 @@ def project(columns: Sequence[Any], mean: Any, matrix: Any) -> Any:
         else:
             products.append((block - mean[part]) @ matrix[part])
         start = part.stop
-    return sum(products[1:], start=products[0])
+    total = sum(products[1:], start=products[0])
+    return total.astype(np.float32, copy=False) if isinstance(total, np.ndarray) else total
 
 
 MANY = 1024

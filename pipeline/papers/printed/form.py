@@ -12,6 +12,13 @@ RANKING: tuple[Column, ...] = tuple(
     for measure in ("recall@1", "recall@5", "recall@10", "median_rank")
 )
 """Columns of an image-sentence ranking table: annotation, then search."""
+R_CNN = {"encoders": "R-CNN (finetuned for detection), fc7", "regions": "19 detections and the whole image"}
+RANKED = {"loss": "ranking", "negatives": "all"}
+ALIGNED = {**RANKED, "margin": 1.0, "sum": "words", **R_CNN}
+"""Settings of Karpathy and Fei-Fei's model, which Niu et al. print too."""
+NIC = (
+    "a generator that ranks by the likelihood of a sentence, trained with its own network, of which there is none here"
+)
 BLEU = tuple(f"bleu_{n}" for n in range(1, 5))
 
 

@@ -1,15 +1,9 @@
 """Karpathy and Fei-Fei 2015."""
 
-from pipeline.papers.printed.form import BLEU, RANKING, PrintedRow, PrintedTable
+from pipeline.papers.printed.form import ALIGNED, BLEU, NIC, R_CNN, RANKED, RANKING, PrintedRow, PrintedTable
 
-R_CNN = {"encoders": "R-CNN (finetuned for detection), fc7", "regions": "19 detections and the whole image"}
-RANKED = {"loss": "ranking", "negatives": "all"}
-NIC = (
-    "a generator that ranks by the likelihood of a sentence, trained with its own network, of which there is none here"
-)
 PUBLISHED = "the same system as published by its authors; the paper's own training of it is a row of its own"
 DONAHUE = "a generator (LRCN) of which there is none here"
-ALIGNED = {**RANKED, "margin": 1.0, "sum": "words", **R_CNN}
 DEFRAG = {**RANKED, "sum": "positive", **R_CNN}
 CITED = "another generator, of which there is none here"
 AGREEMENT = "how well annotators agree; the paper does not say which of their boxes were taken for the same one"

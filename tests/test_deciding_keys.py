@@ -1,0 +1,120 @@
+"""A key that is changed makes some job run again, but for those that decide no result."""
+
+import json
+from collections.abc import Iterator
+from pathlib import Path
+from types import UnionType
+from typing import Annotated, Any, Literal, Union, get_args, get_origin
+
+from pipeline.config import Config, merge, validate
+from pipeline.config.keys import OWN, Keys, OwnKeys
+from pipeline.config.registry import GENERATORS, MODELS
+from pipeline.config.results import ServeSettings
+from pipeline.config.section import Section
+from pipeline.errors import JointspaceError
+from stages.catalogue import declared
+
+EVERYTHING = {
+    "models": [
+        *(spec.name for spec in MODELS if spec.made_by not in ("adopt", "combine")),
+        "scaled",
+        "by-joint",
+        "by-text-feature",
+        "by-sae",
+    ],
+    "text": {"vocabulary": None},
+    "regions": {"encoders": ["squeezenet-boxes"], "proposals": "faster-rcnn"},
+    "word_vectors": {"source": "corpus"},
+    "mrnn_regions": {"snippets": "dvsa"},
+    "ranked_snippets": {"snippets": "dvsa"},
+    "language_text": {"file": "more.txt", "treebank": "bank.conllu"},
+    "generators": [spec.name for spec in GENERATORS],
+    "evaluate": {"generators": ["mrnn"]},
+    "describe": {"boxes": True},
+    "variants": {
+        "scaled": {"model": "ncca", "csls": True},
+        **{f"by-{training}": {"model": "ncca", "training": training} for training in ("joint", "text-feature", "sae")},
+    },
+    "parse": {"engine": "spacy", "treebank": dict.fromkeys(("train", "dev", "test"), "bank.conllu")},
+}
+"""A configuration that uses every section."""
+
+
+DECIDE_NOTHING = {
+    "where things lie, whose contents decide": {
+        "weights_root", "results_root", "regions.boxes", "parse.conllu", "parse.brackets", "parse.treebank.train",
+        "parse.treebank.dev", "parse.treebank.test", "describe.region_texts",
+    },
+    "how it is computed": {
+        "parts", "workers", "cluster.workers", "remote.scratch", "remote.scratch_gb", "collection.memory_gb",
+        "extract.batch_size", "extract.checkpoint_images", "extract.decode_workers", "regions.checkpoint_images",
+        "finetune.checkpoint_seconds", "train_defaults.checkpoint_seconds", "language_defaults.checkpoint_seconds",
+        "parse.workers",
+    },
+    "which jobs there are": {"evaluate.splits", "evaluate.protocols"},
+    "the server": {f"serve.{name}" for name in ServeSettings.model_fields},
+}  # fmt: skip
+
+
+def leaves(section: type[Section], path: tuple[str, ...] = ()) -> Iterator[tuple[tuple[str, ...], Any]]:
+    """The path and the annotation of each key that has no keys below it; of a registered model those that only it
+    has."""
+    for name, field in section.model_fields.items():
+        spec = OWN.get(name) if not path else None
+        inherited = Keys.model_fields[spec.defaults].annotation.model_fields if spec and spec.defaults else {}
+        if isinstance(field.annotation, type) and issubclass(field.annotation, Section):
+            below = leaves(field.annotation, (*path, name))
+            yield from (leaf for leaf in below if leaf[0][-1] not in inherited)
+        else:
+            yield (*path, name), field.annotation
+
+
+def others(annotation: Any, value: Any) -> Iterator[Any]:
+    """Values of a key beside the one that it has."""
+    if get_origin(annotation) in (Annotated, Union, UnionType):
+        for kind in get_args(annotation)[: 1 if get_origin(annotation) is Annotated else None]:
+            yield from others(kind, value)
+    elif get_origin(annotation) is Literal:
+        yield from (choice for choice in get_args(annotation) if choice != value)
+    elif annotation is bool:
+        yield not value
+    elif annotation is int:
+        yield from ((value or 0) + 1, (value or 0) - 1)
+    elif annotation is float:
+        yield from ((value or 0) + 1, (value or 1) / 2)
+    elif annotation is str:
+        yield f"{value or ''}x"
+    elif get_origin(annotation) is tuple:
+        for other in others(get_args(annotation)[0], value[0] if value else None):
+            yield [other, *(value or ())[1:]]
+
+
+def decided(config: Config) -> str:
+    """What decides the results of all jobs of all stages, as one text."""
+    found = {}
+    for name, stage in declared().items():
+        for names in stage.choices(config):
+            found[f"{name} {names}"] = stage.keys(config, *names)
+    return json.dumps(found, sort_keys=True, default=str)
+
+
+def test_a_changed_key_makes_a_job_run_again_unless_it_decides_no_result(tmp_path: Path) -> None:
+    everything = {**EVERYTHING, "data_root": str(tmp_path)}
+    config = validate(everything)
+    before, idle, tried = decided(config), set(), 0
+    for path, annotation in leaves(OwnKeys):
+        value: Any = config
+        for part in path:
+            value = getattr(value, part)
+        for change in others(annotation, value):
+            for part in reversed(path):
+                change = {part: change}
+            try:
+                after = decided(validate(merge(everything, change)))
+            except JointspaceError:
+                continue  # this one cannot be done
+            tried += 1
+            if after == before:
+                idle.add(".".join(path))
+            break
+    assert idle == set.union(*DECIDE_NOTHING.values()) and tried > 200
