@@ -4,8 +4,8 @@
 #   bash benchmarks/gpu_all.sh --output DIR [--wheels FOLDER] [--budget SECONDS] [--device cpu] [--tiny] [PART...]
 #
 # Each part (all by default, in the order of benchmarks/gpu_parts.py) is one process with a time limit: what fails, or
-# cannot be imported, does not end the rest. DIR receives gpu.jsonl (a line for each result), log.txt, tests.txt, table.txt,
-# and where there is a GPU machine.txt and dmon.txt, its utilisation each second. --wheels names a folder of
+# cannot be imported, does not end the rest. DIR receives gpu.jsonl (a line for each result), log.txt, tests.txt,
+# table.txt, and where there is a GPU machine.txt and dmon.txt, its utilisation each second. --wheels names a folder of
 # wheels of modules that this machine lacks. The exit code is 1 without the device or with wrong options, else 0.
 root=$(cd "$(dirname "${BASH_SOURCE[0]}")/.." && pwd) || exit 1
 output="" wheels="" budget=470 device=cuda tiny="" parts=()
@@ -26,7 +26,7 @@ done
 mkdir -p "$output" && output=$(cd "$output" && pwd) || exit 1
 work=$(mktemp -d) || exit 1
 trap 'rm -rf "$work"; [ -z "$monitor" ] || kill "$monitor"' EXIT
-export PYTHONPATH="$root${PYTHONPATH:+:$PYTHONPATH}" PYTHONUNBUFFERED=1 PYTHONDONTWRITEBYTECODE=1 TMPDIR="$work"
+export PYTHONPATH="$root${PYTHONPATH:+:$PYTHONPATH}" PYTHONUNBUFFERED=1 TMPDIR="$work"
 if [ -n "$wheels" ]; then
     python3 -m pip install -q --no-index --no-deps --no-compile --no-cache-dir --upgrade --target "$work/site" \
         "$wheels"/*.whl >>"$output/log.txt" 2>&1 || echo "the wheels cannot be installed; see $output/log.txt" >&2
@@ -51,7 +51,7 @@ while read -r name seconds <&3; do
     ( export TMPDIR="$work/$name" && mkdir "$TMPDIR" && cd "$TMPDIR" &&
         timeout -k 5 "$seconds" python3 "$root/benchmarks/gpu_parts.py" run "$name" --output "$output" \
             --device "$device" $tiny ) </dev/null >>"$output/log.txt" 2>&1
-    note "$name" "\"name\": \"ended\", \"rc\": $?, \"seconds\": $((SECONDS - begun))"
+    note "$name" "\"name\": \"ended\", \"rc\": $?, \"seconds\": $((SECONDS - begun)), \"at\": \"$(date +%T)\""
     rm -rf "${work:?}/$name"
 done 3<<<"$listed"
 gpu_parts table | tee "$output/table.txt"

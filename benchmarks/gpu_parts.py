@@ -193,7 +193,8 @@ def tests(bench: Bench) -> None:
     def run() -> dict[str, Any]:
         files = [path for path in (ROOT / "tests").rglob("test_*.py") if DEVICE_TESTS.search(path.read_text())]
         command = [sys.executable, "-m", "pytest", "-m", "gpu", "-p", "no:cacheprovider", "-rfE", "--tb=short"]
-        command += ["-n", "6"] if find_spec("xdist") and bench.on_gpu else []
+        for module, option in (("xdist", "-n6"), ("pytest_timeout", "--timeout=40")):
+            command += [option] if bench.on_gpu and find_spec(module) else []
         command += sorted(files) if bench.on_gpu else ["--collect-only", *sorted(files)[:2]]
         output = bench.path.with_name("tests.txt")
         with output.open("w") as file:
@@ -214,7 +215,7 @@ def table(path: Path) -> None:
         values = {key: f"{value:.4g}" if isinstance(value, float) else value for key, value in line.items()}
         part, name = values.pop("part"), values.pop("name")
         shown = (f"{key} {value}" for key, value in values.items() if key != "card" and value is not None)
-        print(f"{part} | {name} | {', '.join(shown)}"[:230])
+        print(f"{part} | {name} | {', '.join(shown)}"[:200])
     if len(lines) > TABLE_LINES - 2:
         print(f"{len(lines) - TABLE_LINES + 2} more in {path.name}")
 
