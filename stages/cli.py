@@ -106,7 +106,7 @@ def _fail(message: str, code: int) -> None:
     if "--debug" in sys.argv:
         raise
     for handler in logging.getLogger().handlers:
-        if isinstance(handler, logging.FileHandler):
+        if isinstance(handler, logging.FileHandler) and handler.stream:
             handler.stream.write(f"jointspace: {printable(message)}\n")
     plain = "NO_COLOR" in os.environ  # click leaves colours out wherever there is no terminal
     click.echo(f"{'jointspace:' if plain else click.style('jointspace:', fg='red')} {printable(message)}", err=True)

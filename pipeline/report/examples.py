@@ -1,15 +1,15 @@
 """Examples for people to look at: what queries find, where images lie on a map, and what generators say of the same
 photographs."""
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Self
 
 import numpy as np
 import pyarrow as pa
 
 from pipeline.index.vectors import evenly_spaced
-from pipeline.metrics.ranks import Ranks, rank, score
+from pipeline.metrics.ranks import rank, score
 from pipeline.multivectors import Comparison, Items
 from pipeline.report.photographs import ReportPicture
 
@@ -65,103 +65,6 @@ class Examples:
 
 
 @dataclass(frozen=True)
-class SplitGallery:
-    """The images of a split and their sentences in the space of `model`: rows of the manifest's tables, and vectors,
-    one or several of each; sentence j belongs to image `owners[j]`."""
-
-    model: str
-    split: str
-    comparison: Comparison
-    images: pa.Table
-    sentences: pa.Table
-    image_vectors: Items
-    sentence_vectors: Items
-    owners: np.ndarray
-
-    def ranks(self) -> Ranks:
-        return rank(self.image_vectors, self.sentence_vectors, self.owners, self.comparison)
-
-    def of_sentence(self, row: int) -> np.ndarray:
-        """(n,) how well each image answers the sentence, the greater the better."""
-        return score(self.image_vectors, self.sentence_vectors[row : row + 1], self.comparison)[:, 0]
-
-    def of_image(self, row: int) -> np.ndarray:
-        """(m,) how well each sentence answers the image."""
-        return score(self.image_vectors[row : row + 1], self.sentence_vectors, self.comparison)[0]
-
-
-def read_gallery(stored: Any, pairs: Any, split: str) -> SplitGallery:
-    """The Embeddings `stored` of the SplitPairs of `split`, with their rows of the manifest; both classes are of
-    pipeline.storage."""
-    return SplitGallery(
-        stored.name,
-        split,
-        stored.comparison,
-        stored.manifest.rows("images", pairs.image_id),
-        stored.manifest.rows("sentences", pairs.sentence_id),
-        stored.read("images", pairs.image_id),
-        stored.read("sentences", pairs.sentence_id),
-        pairs.owners,
-    )
-
-
-def ask(gallery: SplitGallery, picture: Callable[[Mapping[str, Any]], ReportPicture]) -> Examples:
-    """Queries at even distances through the gallery, good ones, and the worst of all. `picture` shows a row of the
-    images."""
-    n, m = gallery.images.num_rows, len(gallery.owners)
-    if not m:
-        return Examples(gallery.model, gallery.split, n, 0, (), (), (), ())
-    ranks = gallery.ranks().sentence_to_image
-    worst, best = (_one_an_image(np.argsort(sign * ranks, kind="stable"), gallery.owners) for sign in (-1, 1))
-    good = np.sort(best[: max(FAILURES, int((ranks[best] == ranks[best[0]]).sum()))])
-    return Examples(
-        gallery.model, gallery.split, n, m,
-        by_sentence=[_ask_sentence(gallery, row, picture) for row in evenly_spaced(m, QUERIES)],
-        by_image=[_ask_image(gallery, row, picture) for row in evenly_spaced(n, QUERIES)],
-        successes=[_ask_sentence(gallery, row, picture) for row in good[evenly_spaced(len(good), FAILURES)]],
-        failures=[_ask_sentence(gallery, row, picture) for row in worst[:FAILURES]],
-    )  # fmt: skip
-
-
-def _one_an_image(rows: np.ndarray, owners: np.ndarray) -> np.ndarray:
-    """Of some `rows` of sentences the first of each image, in their order."""
-    _, first = np.unique(owners[rows], return_index=True)
-    return rows[np.sort(first)]
-
-
-def _ask_sentence(gallery: SplitGallery, row: int, picture: Callable[[Mapping[str, Any]], ReportPicture]) -> Example:
-    scores = gallery.of_sentence(row)
-    right = np.arange(len(scores)) == gallery.owners[row]
-    query = gallery.sentences["text"][row].as_py()
-    return _ask(query, scores, right, lambda found: map(picture, gallery.images.take(found).to_pylist()))
-
-
-def _ask_image(gallery: SplitGallery, row: int, picture: Callable[[Mapping[str, Any]], ReportPicture]) -> Example:
-    scores = gallery.of_image(row)
-    query = picture(gallery.images.slice(row, 1).to_pylist()[0])
-    return _ask(query, scores, gallery.owners == row, lambda found: gallery.sentences["text"].take(found).to_pylist())
-
-
-def _ask(
-    query: ReportPicture | str,
-    scores: np.ndarray,
-    right: np.ndarray,
-    show: Callable[[np.ndarray], Iterable[ReportPicture | str]],
-) -> Example:
-    """The example of one query from the `scores` of the gallery (g,) and which of it is `right` (g,)."""
-    best_right = np.flatnonzero(right)[scores[right].argmax()]
-    rank = 1 + int((scores[~right] >= scores[best_right]).sum())
-    order = np.lexsort((right, -scores))  # a wrong answer comes before a right one of equal score
-    shown = order[:TOP] if right[order[:TOP]].any() else np.append(order[:TOP], best_right)
-    places = [*range(1, TOP + 1), rank]
-    answers = [
-        Answer(what, place, float(scores[row]), bool(right[row]))
-        for row, what, place in zip(shown, show(shown), places, strict=False)
-    ]
-    return Example(query, answers, rank)
-
-
-@dataclass(frozen=True)
 class AtlasPoint:
     """A photograph on the map; x and y in percent from the left and from the top."""
 
@@ -179,24 +82,106 @@ class Atlas:
     shown: float
 
 
-def draw_map(gallery: SplitGallery, picture: Callable[[Mapping[str, Any]], ReportPicture]) -> Atlas | None:
-    """The images of `gallery` by principal components; None where there are fewer than three."""
-    x = gallery.image_vectors
-    if len(x) < 3:
-        return None
-    centred = x - x.mean(axis=0)
-    values, vectors = np.linalg.eigh(centred.T @ centred)
-    if values[-1] <= 0:
-        return None
-    flat = centred @ vectors[:, :-3:-1]
-    # Ranks rather than values: a map of what lies beside what, without a heap in the middle.
-    spread = np.argsort(np.argsort(flat, axis=0), axis=0) / (len(flat) - 1)
-    percent = np.round(100 * spread, 1).tolist()
-    rows = evenly_spaced(len(flat), PLACES)
-    pictures = map(picture, gallery.images.take(rows).to_pylist())
-    places = [AtlasPoint(what, *percent[row]) for what, row in zip(pictures, rows, strict=True)]
-    dots = [tuple(percent[row]) for row in evenly_spaced(len(flat), DOTS)]
-    return Atlas(places, dots, float(100 * values[-2:].sum() / values.sum()))
+@dataclass(frozen=True)
+class SplitGallery:
+    """The images of a split and their sentences in the space of `model`: rows of the manifest's tables, and vectors,
+    one or several of each; sentence j belongs to image `owners[j]`. `picture` shows a row of the images."""
+
+    model: str
+    split: str
+    comparison: Comparison
+    images: pa.Table
+    sentences: pa.Table
+    image_vectors: Items
+    sentence_vectors: Items
+    owners: np.ndarray
+    picture: Callable[[Mapping[str, Any]], ReportPicture]
+
+    @classmethod
+    def read(cls, stored: Any, pairs: Any, split: str, picture: Callable[[Mapping[str, Any]], ReportPicture]) -> Self:
+        """The Embeddings `stored` of the SplitPairs of `split`, with their rows of the manifest; both classes are of
+        pipeline.storage."""
+        return cls(
+            stored.name,
+            split,
+            stored.comparison,
+            stored.manifest.rows("images", pairs.image_id),
+            stored.manifest.rows("sentences", pairs.sentence_id),
+            stored.read("images", pairs.image_id),
+            stored.read("sentences", pairs.sentence_id),
+            pairs.owners,
+            picture,
+        )
+
+    def examples(self) -> Examples:
+        """Queries at even distances through the gallery, good ones, and the worst of all."""
+        n, m = self.images.num_rows, len(self.owners)
+        if not m:
+            return Examples(self.model, self.split, n, 0, (), (), (), ())
+        ranks = rank(self.image_vectors, self.sentence_vectors, self.owners, self.comparison).sentence_to_image
+        worst, best = (self._one_an_image(np.argsort(sign * ranks, kind="stable")) for sign in (-1, 1))
+        good = np.sort(best[: max(FAILURES, int((ranks[best] == ranks[best[0]]).sum()))])
+        return Examples(
+            self.model, self.split, n, m,
+            by_sentence=[self._of_sentence(row) for row in evenly_spaced(m, QUERIES)],
+            by_image=[self._of_image(row) for row in evenly_spaced(n, QUERIES)],
+            successes=[self._of_sentence(row) for row in good[evenly_spaced(len(good), FAILURES)]],
+            failures=[self._of_sentence(row) for row in worst[:FAILURES]],
+        )  # fmt: skip
+
+    def _one_an_image(self, rows: np.ndarray) -> np.ndarray:
+        """Of some `rows` of sentences the first of each image, in their order."""
+        _, first = np.unique(self.owners[rows], return_index=True)
+        return rows[np.sort(first)]
+
+    def _of_sentence(self, row: int) -> Example:
+        scores = score(self.image_vectors, self.sentence_vectors[row : row + 1], self.comparison)[:, 0]
+        right = np.arange(len(scores)) == self.owners[row]
+        return _ask(self.sentences["text"][row].as_py(), scores, right, self._pictures)
+
+    def _of_image(self, row: int) -> Example:
+        scores = score(self.image_vectors[row : row + 1], self.sentence_vectors, self.comparison)[0]
+        (query,) = self._pictures([row])
+        return _ask(query, scores, self.owners == row, lambda rows: self.sentences["text"].take(rows).to_pylist())
+
+    def _pictures(self, rows: Sequence[int] | np.ndarray) -> list[ReportPicture]:
+        return list(map(self.picture, self.images.take(rows).to_pylist()))
+
+    def atlas(self) -> Atlas | None:
+        """The images by principal components; None where there are fewer than three."""
+        if len(self.image_vectors) < 3:
+            return None
+        centred = self.image_vectors - self.image_vectors.mean(axis=0)
+        values, vectors = np.linalg.eigh(centred.T @ centred)
+        if values[-1] <= 0:
+            return None
+        flat = centred @ vectors[:, :-3:-1]
+        # Ranks rather than values: a map of what lies beside what, without a heap in the middle.
+        spread = np.argsort(np.argsort(flat, axis=0), axis=0) / (len(flat) - 1)
+        percent = np.round(100 * spread, 1).tolist()
+        rows = evenly_spaced(len(flat), PLACES)
+        places = [AtlasPoint(what, *percent[row]) for what, row in zip(self._pictures(rows), rows, strict=True)]
+        dots = [tuple(percent[row]) for row in evenly_spaced(len(flat), DOTS)]
+        return Atlas(places, dots, float(100 * values[-2:].sum() / values.sum()))
+
+
+def _ask(
+    query: ReportPicture | str,
+    scores: np.ndarray,
+    right: np.ndarray,
+    show: Callable[[np.ndarray], Sequence[ReportPicture | str]],
+) -> Example:
+    """The example of one query from the `scores` of the gallery (g,) and which of it is `right` (g,)."""
+    best_right = np.flatnonzero(right)[scores[right].argmax()]
+    rank = 1 + int((scores[~right] >= scores[best_right]).sum())
+    order = np.lexsort((right, -scores))  # a wrong answer comes before a right one of equal score
+    shown = order[:TOP] if right[order[:TOP]].any() else np.append(order[:TOP], best_right)
+    places = [*range(1, TOP + 1), rank]
+    answers = [
+        Answer(what, place, float(scores[row]), bool(right[row]))
+        for row, what, place in zip(shown, show(shown), places, strict=False)
+    ]
+    return Example(query, answers, rank)
 
 
 @dataclass(frozen=True)

@@ -2,92 +2,72 @@
 say, and what transfer finds."""
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import asdict, dataclass
 from typing import Any
 
 from jinja2 import Environment, PackageLoader, StrictUndefined
 
 from pipeline.evaluate.summary import spoken
-from pipeline.printable import printable
+from pipeline.printable import printable, printable_json
 from pipeline.report.charts import draw_bars, draw_intervals, draw_logs
-from pipeline.report.examples import Answer, Atlas, Example, Examples, Generated
-from pipeline.report.photographs import CollectionSample, ReportPicture
+from pipeline.report.examples import Answer, Example
+from pipeline.report.photographs import ReportPicture
 from pipeline.report.tables import (
     COLUMNS,
     DIRECTIONS,
     JUDGEMENTS,
     Comparison,
-    Reason,
-    compare_models,
-    cost_table,
-    describe_encoders,
-    describe_models,
     duration,
     explain_dashes,
+    with_total,
 )
 
 ASKED = ("by_sentence", "by_image", "successes", "failures")
 """The examples of an Examples."""
+INDEXED = ("images", "sentences", "regions", "words")
 
 
-@dataclass(frozen=True)
-class Report:
-    """What the page shows: `search` is a command to try, if there is one (else ""), `manifest` the manifest's summary,
-    `reasons` why it left out what, `coverage` each vocabulary's (pipeline.text.text_encoder), `evaluations` the
-    summary of evaluations, `cards` those of the bundles, `models` what is recorded of each, `kinds` a line on each
-    registered model, `health` that of each encoder's stored features, `costs` the rows of
-    pipeline.storage.records.add_up, `tradeoffs` the drawings of how indices were chosen, `sheets` photographs with
-    their regions, alignments and phrases, `magnitudes` the words of each model and split whose vectors are longest and
-    shortest, `versions` library -> version; `printed` are the tables that papers print of this collection.
-    """
-
-    title: str
-    search: str
-    manifest: Mapping[str, Any]
-    reasons: Sequence[Reason]
-    coverage: Mapping[str, Any]
-    evaluations: Sequence[Mapping[str, Any]]
-    cards: Sequence[Mapping[str, Any]]
-    models: Mapping[str, Mapping[str, Any]]
-    kinds: Mapping[str, str]
-    examples: Examples
-    samples: Sequence[CollectionSample]
-    health: Sequence[Mapping[str, Any]]
-    atlas: Atlas | None
-    costs: Sequence[Mapping[str, Any]]
-    tradeoffs: Sequence[ReportPicture]
-    sheets: Sequence[ReportPicture]
-    magnitudes: Sequence[Mapping[str, Any]]
-    generated: Sequence[Generated]
-    judged: Sequence[Mapping[str, Any]]
-    phrases: Sequence[Mapping[str, Any]]
-    versions: Mapping[str, str]
-    printed: Sequence[Any]
-
-
-def render(report: Report) -> str:
-    """The page. Every text from outside is escaped."""
+def render(report: Any) -> str:
+    """The page of a run, of which `report` (stages.run_report.RunReport) gives the sections. Every text from outside is
+    escaped."""
     environment = _templates()
     environment.filters |= {"spoken": spoken, "thousands": "{:,}".format, "size": _size, "figure": _figure}
-    comparisons, models = compare_models(report.evaluations), describe_models(report.models, report.kinds)
-    costs = cost_table(report.costs)
+    environment.filters |= {"duration": duration, "with_total": with_total}
     return environment.get_template("page.html").render(
         report=report,
-        contents=_contents(report, bool(comparisons), bool(models), costs is not None),
         shortened=_shortened,
-        reasons=report.reasons,
-        encoders=describe_encoders(report.cards),
-        models=models,
-        charts=draw_logs({name: model.get("training_log", {}) for name, model in report.models.items()}),
-        comparisons=comparisons,
-        recall_chart=_recalls(comparisons[0]) if comparisons else "",
+        charts=draw_logs({name: details.get("training_log", {}) for name, details in report.details.items()}),
+        recall_chart=_recalls(report.comparisons[0]) if report.comparisons else "",
         time_chart=_times(report.costs),
         columns=COLUMNS,
         directions=DIRECTIONS,
-        costs=costs,
+        indexed=INDEXED,
         judgements=JUDGEMENTS,
         unmeasured=explain_dashes(report.judged),
     )
+
+
+def as_json(report: Any) -> str:
+    """The figures of the page, without its pictures."""
+    values = {
+        "name": report.title,
+        "best_model": report.examples.model,
+        "search": report.search,
+        "collection": {"counts": report.manifest["counts"], "splits": report.manifest["splits"]},
+        "rejects": report.reasons,
+        "coverage": report.coverage,
+        "retrieval": report.comparisons,
+        "examples": {"split": report.examples.split, **{name: getattr(report.examples, name) for name in ASKED}},
+        "encoders": report.encoders,
+        "features": report.health,
+        "indices": {card["model"]: {name: card[name] for name in INDEXED if name in card} for card in report.cards},
+        "models": report.models,
+        "judged": report.judged,
+        "magnitudes": report.magnitudes,
+        "phrases": report.phrases,
+        "costs": report.costs,
+        "versions": report.versions,
+    }
+    return printable_json(values, lambda value: value.name if isinstance(value, ReportPicture) else vars(value))
 
 
 def render_descriptions(value: Mapping[str, Any], pictures: Sequence[str | None]) -> str:
@@ -120,64 +100,6 @@ def _templates() -> Environment:
     """The templates of this package, which escape every text from outside."""
     blocks = {"trim_blocks": True, "lstrip_blocks": True}
     return Environment(loader=PackageLoader("pipeline.report"), autoescape=True, undefined=StrictUndefined, **blocks)
-
-
-def as_values(report: Report) -> dict[str, Any]:
-    """The figures of the page, without its pictures, as JSON can hold them."""
-    examples = report.examples
-    asked = {name: list(map(_example, getattr(examples, name))) for name in ASKED}
-    return {
-        "name": report.title,
-        "best_model": examples.model,
-        "search": report.search,
-        "collection": {"counts": report.manifest["counts"], "splits": report.manifest["splits"]},
-        "rejects": list(map(asdict, report.reasons)),
-        "coverage": {name: vars(coverage) for name, coverage in report.coverage.items()},
-        "retrieval": [asdict(comparison) for comparison in compare_models(report.evaluations)],
-        "examples": {"split": examples.split, **asked},
-        "encoders": [asdict(encoder) for encoder in describe_encoders(report.cards)],
-        "features": list(map(dict, report.health)),
-        "indices": {
-            card["model"]: {name: card[name] for name in ("images", "sentences", "regions", "words") if name in card}
-            for card in report.cards
-        },
-        "models": [asdict(model) for model in describe_models(report.models, report.kinds)],
-        "judged": list(map(dict, report.judged)),
-        "magnitudes": list(map(dict, report.magnitudes)),
-        "phrases": list(map(dict, report.phrases)),
-        "costs": list(map(dict, report.costs)),
-        "versions": dict(report.versions),
-    }
-
-
-def _example(example: Example) -> dict[str, Any]:
-    answers = [
-        {"what": _name(one.what), "rank": one.rank, "score": one.score, "right": one.right} for one in example.answers
-    ]
-    return {"query": _name(example.query), "rank": example.rank, "answers": answers}
-
-
-def _name(what: ReportPicture | str) -> str:
-    return what.name if isinstance(what, ReportPicture) else what
-
-
-def _contents(report: Report, compared: bool, models: bool, costs: bool) -> list[tuple[str, str]]:
-    """The anchors of the parts that the page has, with their titles."""
-    parts = [
-        ("retrieval", "Retrieval", compared),
-        ("answers", f"What {report.examples.model} finds", report.examples.by_sentence),
-        ("map", "Map", report.atlas),
-        ("collection", "Collection", True),
-        ("encoders", "Encoders", True),
-        ("indices", "Indices", True),
-        ("models", "Models", models),
-        ("regions", "Regions", report.sheets),
-        ("phrases", "Phrases", report.phrases),
-        ("generated", "Generated sentences", report.generated),
-        ("judged", "Judged sentences", report.judged),
-        ("costs", "Cost", costs),
-    ]
-    return [(anchor, title) for anchor, title, there in parts if there]
 
 
 def _shortened(example: Example) -> list[Answer]:

@@ -47,59 +47,26 @@ class Comparison:
     chance: Mapping[str, Mapping[str, float]]
 
 
-@dataclass(frozen=True)
-class Reason:
-    """A reason of rejection, how often it was given, and some of the files."""
-
-    what: str
-    reason: str
-    count: int
-    files: Sequence[str]
-
-
-@dataclass(frozen=True)
-class EncoderNote:
-    """An encoder, its network up to which layer, where its weights come from, and whether they are random."""
-
-    name: str
-    network: str
-    weights: str
-    untrained: bool
-
-
-@dataclass(frozen=True)
-class ModelNote:
-    """A model: the registered one that it is and its own settings, what that is in a line, what was chosen for it on
-    dev, and, of a fitted one, the mean correlation of its dimensions on train and on dev."""
-
-    name: str
-    registered: str
-    about: str
-    chosen: str
-    train_correlation: float | None
-    dev_correlation: float | None
-
-
 def compare_models(evaluations: Iterable[Mapping[str, Any]]) -> list[Comparison]:
     """A comparison for each split and protocol: the test split first, then in the order given."""
-    groups = reported_first(with_folds(evaluations))
-    return [_compare(split, protocol, group) for (split, protocol), group in groups]
-
-
-def _compare(split: str, protocol: str, group: Sequence[Mapping[str, Any]]) -> Comparison:
-    n, m = group[0]["n_images"], group[0]["n_sentences"]
-    cells: dict[str, dict[str, dict[str, ReportCell]]] = {}
-    for evaluation in group:
-        cells[evaluation["model"]] = {
-            direction: {name: _cell(evaluation, group, direction, name) for name in COLUMNS} for direction in DIRECTIONS
+    comparisons = []
+    for (split, protocol), group in reported_first(with_folds(evaluations)):
+        n, m = group[0]["n_images"], group[0]["n_sentences"]
+        cells = {
+            evaluation["model"]: {
+                side: {name: _cell(evaluation[side], [other[side] for other in group], name) for name in COLUMNS}
+                for side in DIRECTIONS
+            }
+            for evaluation in group
         }
-    return Comparison(split, protocol, n, m, cells, _chance(n, m))
+        comparisons.append(Comparison(split, protocol, n, m, cells, _chance(n, m)))
+    return comparisons
 
 
-def _cell(evaluation: Mapping[str, Any], group: Iterable[Mapping[str, Any]], direction: str, name: str) -> ReportCell:
-    values = [other[direction][name] for other in group]
+def _cell(measures: Mapping[str, Any], others: Sequence[Mapping[str, Any]], name: str) -> ReportCell:
+    value, values = measures[name], [other[name] for other in others]
     best = min(values) if name == "median_rank" else max(values)
-    value, interval = evaluation[direction][name], evaluation[direction].get(f"{name}_ci95")
+    interval = measures.get(f"{name}_ci95")
     return ReportCell(value, tuple(interval) if interval else None, value == best)
 
 
@@ -112,11 +79,6 @@ def _chance(n: int, m: int) -> dict[str, dict[str, float]]:
     }
 
 
-def shown_split(evaluations: Sequence[Mapping[str, Any]]) -> str:
-    """The split whose figures come first."""
-    return compare_models(evaluations)[0].split
-
-
 def best_model(evaluations: Sequence[Mapping[str, Any]], models: Collection[str]) -> str:
     """The one of `models` with the greatest sum of recalls on dev, or on the first split where there is no dev."""
     known = [evaluation for evaluation in evaluations if evaluation["model"] in models]
@@ -126,8 +88,9 @@ def best_model(evaluations: Sequence[Mapping[str, Any]], models: Collection[str]
     return max(group, key=recall_sum)["model"]
 
 
-def count_reasons(rejects: Iterable[Mapping[str, Any]]) -> list[Reason]:
-    """How often each reason was given, the most common first. What follows a reason's colon is of one file alone."""
+def count_reasons(rejects: Iterable[Mapping[str, Any]]) -> list[dict[str, Any]]:
+    """`what` was rejected for which `reason`, the `count`, the most common first, and some of the `files`. What follows
+    a reason's colon is of one file alone."""
     counts: Counter[tuple[str, str]] = Counter()
     files: defaultdict[tuple[str, str], list[str]] = defaultdict(list)
     for reject in rejects:
@@ -135,47 +98,55 @@ def count_reasons(rejects: Iterable[Mapping[str, Any]]) -> list[Reason]:
         counts[key] += 1
         if len(files[key]) < EXAMPLES:
             files[key].append(str(reject["file"]))
-    return [Reason(*key, count, files[key]) for key, count in counts.most_common()]
-
-
-def describe_models(models: Mapping[str, Mapping[str, Any]], kinds: Mapping[str, str]) -> list[ModelNote]:
-    """A note on every model whose training log says what was chosen, from what is recorded of each; `kinds` has a line
-    on each registered model."""
-    logs = {name: details.get("training_log", {}) for name, details in models.items()}
     return [
-        ModelNote(
-            name,
-            ", ".join(filter(None, [models[name].get("registered", name), _in_words(models[name].get("named", {}))])),
-            kinds.get(models[name].get("registered", ""), ""),
-            _in_words({**log["chosen"], **log["chosen"].get("transfer", {})}),
-            _mean(log.get("train_correlations")),
-            _mean(log.get("dev_correlations")),
-        )
-        for name, log in logs.items()
-        if "chosen" in log
+        {"what": what, "reason": reason, "count": count, "files": files[what, reason]}
+        for (what, reason), count in counts.most_common()
     ]
+
+
+def describe_models(models: Mapping[str, Mapping[str, Any]], kinds: Mapping[str, str]) -> list[dict[str, Any]]:
+    """Of every model whose training log says what was chosen for it on dev: the `registered` one that it is with its
+    own settings, a line `about` that (of `kinds`), what was `chosen`, and, of a fitted one, the mean correlation of its
+    dimensions on train and on dev. `models` has what is recorded of each."""
+    notes = []
+    for name, details in models.items():
+        log, registered = details.get("training_log", {}), details.get("registered", name)
+        if "chosen" not in log:
+            continue
+        notes.append(
+            {
+                "name": name,
+                "registered": ", ".join(filter(None, [registered, _in_words(details.get("named", {}))])),
+                "about": kinds.get(registered, ""),
+                "chosen": _in_words({**log["chosen"], **log["chosen"].get("transfer", {})}),
+                "train_correlation": _mean(log.get("train_correlations")),
+                "dev_correlation": _mean(log.get("dev_correlations")),
+            }
+        )
+    return notes
 
 
 def _mean(values: Sequence[float] | None) -> float | None:
     return float(np.mean(values)) if values else None
 
 
-def describe_encoders(cards: Iterable[Mapping[str, Any]]) -> list[EncoderNote]:
-    """A note on every encoder that the bundles carry. IntegrityError where two bundles differ on one."""
+def describe_encoders(cards: Iterable[Mapping[str, Any]]) -> list[dict[str, Any]]:
+    """Of every encoder that the bundles carry its `network` and layer, where its `weights` come from, and whether it is
+    `untrained`. IntegrityError where two bundles differ on one."""
     merged: dict[str, Mapping[str, Any]] = {}
     for card in cards:
         for name, settings in card["encoders"].items():
             if merged.setdefault(name, settings) != settings:
                 raise IntegrityError(f"the indices carry different encoders {name}; build the older one again")
-    return [_describe(name, settings) for name, settings in merged.items()]
-
-
-def _describe(name: str, settings: Mapping[str, Any]) -> EncoderNote:
-    weights = dict(settings["weights"])
-    origin = weights.pop("origin")
-    details = [f"{key} {shorten(str(value))}" for key, value in weights.items() if value is not None]
-    layer = f"{settings['architecture']}, layer {settings['layer']}"
-    return EncoderNote(name, layer, ", ".join([origin, *details]), origin == "untrained")
+    notes = []
+    for name, settings in merged.items():
+        weights = dict(settings["weights"])
+        origin = weights.pop("origin")
+        details = [f"{key} {shorten(str(value))}" for key, value in weights.items() if value is not None]
+        network = f"{settings['architecture']}, layer {settings['layer']}"
+        described = {"network": network, "weights": ", ".join([origin, *details]), "untrained": origin == "untrained"}
+        notes.append({"name": name, **described})
+    return notes
 
 
 def shorten(value: str) -> str:
@@ -191,30 +162,18 @@ def _in_words(chosen: Mapping[str, Any]) -> str:
     )
 
 
-@dataclass(frozen=True)
-class RowHealth:
-    """Of `sampled` rows of features: their mean `length` and its standard deviation `spread`, how many are `zero`, how
-    many `equal` to another, and how many columns are `constant`."""
-
-    sampled: int
-    length: float
-    spread: float
-    zero: int
-    equal: int
-    constant: int
-
-
-def measure_rows(rows: np.ndarray) -> RowHealth:
-    """The health of rows (n, dim), at least one."""
+def measure_rows(rows: np.ndarray) -> dict[str, float]:
+    """Of rows of features (n, dim), at least one, which are `sampled`: their mean `length` and its standard deviation
+    `spread`, how many are `zero`, how many `equal` to another, and how many columns are `constant`."""
     lengths = np.linalg.norm(rows, axis=1)
-    return RowHealth(
-        sampled=len(rows),
-        length=float(lengths.mean()),
-        spread=float(lengths.std()),
-        zero=int((lengths == 0).sum()),
-        equal=len(rows) - len(np.unique(rows, axis=0)),
-        constant=int((rows.min(axis=0) == rows.max(axis=0)).sum()) if len(rows) > 1 else 0,
-    )
+    return {
+        "sampled": len(rows),
+        "length": float(lengths.mean()),
+        "spread": float(lengths.std()),
+        "zero": int((lengths == 0).sum()),
+        "equal": len(rows) - len(np.unique(rows, axis=0)),
+        "constant": int((rows.min(axis=0) == rows.max(axis=0)).sum()) if len(rows) > 1 else 0,
+    }
 
 
 def explain_dashes(judged: Sequence[Mapping[str, Any]]) -> list[tuple[list[str], str]]:
@@ -226,33 +185,10 @@ def explain_dashes(judged: Sequence[Mapping[str, Any]]) -> list[tuple[list[str],
     return [(list(names), reason) for reason, names in reasons.items()]
 
 
-@dataclass(frozen=True)
-class CostTable:
-    """For each rule its name and cells; the last of `lines` is the total."""
-
-    headings: Sequence[str]
-    lines: Sequence[tuple[str, Sequence[str]]]
-
-
-def cost_table(rows: Sequence[Mapping[str, Any]]) -> CostTable | None:
-    """The rows of pipeline.storage.records.add_up as a page shows them; None where nothing has run."""
-    if not rows:
-        return None
-    total = {key: sum(row[key] for row in rows) for key in ("jobs", "seconds", "processor")}
-    total |= {"rule": "total", "memory_mb": max(row["memory_mb"] for row in rows)}
-    return CostTable(
-        ("jobs", "took", "processor", "largest job"),
-        [(row["rule"].replace("_", "-"), _cells(row)) for row in (*rows, total)],
-    )
-
-
-def _cells(row: Mapping[str, Any]) -> Sequence[str]:
-    return (
-        f"{row['jobs']:,}",
-        duration(row["seconds"]),
-        duration(row["processor"]),
-        f"{row['memory_mb']:,.0f} MB",
-    )
+def with_total(costs: Sequence[Mapping[str, Any]]) -> list[Mapping[str, Any]]:
+    """The rows of pipeline.storage.records.add_up, at least one, and below them their total."""
+    total = {key: sum(row[key] for row in costs) for key in ("jobs", "seconds", "processor")}
+    return [*costs, {"rule": "total", **total, "memory_mb": max(row["memory_mb"] for row in costs)}]
 
 
 def duration(seconds: float) -> str:

@@ -1,6 +1,7 @@
 """Example queries on a made-up bundle."""
 
 from collections.abc import Iterable
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -8,17 +9,7 @@ import pytest
 from made_up import make_run
 
 from pipeline.multivectors import MultiVectors, ScoreRule
-from pipeline.report.examples import (
-    DESCRIBED,
-    FAILURES,
-    PLACES,
-    TOP,
-    SplitGallery,
-    ask,
-    compare_generators,
-    draw_map,
-    read_gallery,
-)
+from pipeline.report.examples import DESCRIBED, FAILURES, PLACES, TOP, SplitGallery, compare_generators
 from pipeline.report.photographs import ReportPicture
 from pipeline.storage.embeddings import Embeddings
 from pipeline.storage.manifest import Manifest
@@ -32,21 +23,23 @@ def name_only(row: dict) -> ReportPicture:
 def gallery_of(run: Path, split: str) -> SplitGallery:
     manifest = Manifest(run / "manifest")
     embeddings = Embeddings(manifest, run / "embeddings/ncca")
-    return read_gallery(embeddings, split_pairs(manifest, split), split)
+    return SplitGallery.read(embeddings, split_pairs(manifest, split), split, name_only)
 
 
-def test_a_gallery_is_the_split_as_it_was_embedded(tmp_path: Path) -> None:
-    run = make_run(tmp_path, images=240)
-    gallery = gallery_of(run, "test")
-    embeddings = Embeddings(Manifest(run / "manifest"), run / "embeddings/ncca")
-    pairs = split_pairs(embeddings.manifest, "test")
-    np.testing.assert_array_equal(gallery.images["image_id"].to_numpy(), pairs.image_id)
-    np.testing.assert_array_equal(gallery.image_vectors, embeddings.read("images", pairs.image_id))
-    np.testing.assert_array_equal(gallery.sentence_vectors, embeddings.read("sentences", pairs.sentence_id))
+def rolled(run: Path, shift: int = 3) -> SplitGallery:
+    """The train split, each image with the vector of the one `shift` places before it."""
+    gallery = gallery_of(run, "train")
+    return replace(gallery, image_vectors=np.roll(gallery.image_vectors, shift, axis=0))
+
+
+def ranks_of(gallery: SplitGallery) -> np.ndarray:
+    """(m,) of each sentence's own image."""
+    scores = gallery.sentence_vectors @ gallery.image_vectors.T
+    return (scores >= scores[np.arange(len(scores)), gallery.owners][:, None]).sum(axis=1)
 
 
 def test_right_answers_are_marked_and_ranked(tmp_path: Path) -> None:
-    examples = ask(gallery_of(make_run(tmp_path), "train"), name_only)
+    examples = gallery_of(make_run(tmp_path), "train").examples()
     assert (examples.model, examples.split, examples.n_images, examples.n_sentences) == ("ncca", "train", 16, 32)
     first, last = examples.by_sentence[0], examples.by_sentence[-1]
     # dog-0 is exactly on its axis, and first; horse-19 is farther off than horse-3, and second.
@@ -63,56 +56,44 @@ def test_right_answers_are_marked_and_ranked(tmp_path: Path) -> None:
 
 
 def test_a_right_answer_that_comes_late_is_shown_last(tmp_path: Path) -> None:
-    gallery = gallery_of(make_run(tmp_path), "train")
-    shuffled = type(gallery)(**{**vars(gallery), "image_vectors": np.roll(gallery.image_vectors, 3, axis=0)})
-    example = ask(shuffled, name_only).by_sentence[0]
+    example = rolled(make_run(tmp_path)).examples().by_sentence[0]
     assert example.rank > TOP and len(example.answers) == TOP + 1
     assert [answer.right for answer in example.answers] == [False] * TOP + [True]
     assert example.answers[-1].rank == example.rank
 
 
-def test_failures_are_the_sentences_whose_images_come_last(tmp_path: Path) -> None:
-    gallery = gallery_of(make_run(tmp_path), "train")
-    shuffled = type(gallery)(**{**vars(gallery), "image_vectors": np.roll(gallery.image_vectors, 3, axis=0)})
-    failures = ask(shuffled, name_only).failures
-    scores = shuffled.sentence_vectors @ shuffled.image_vectors.T
-    own = scores[np.arange(len(scores)), shuffled.owners]
-    ranks = (scores >= own[:, None]).sum(axis=1)
-    assert [failure.rank for failure in failures][0] == ranks.max()
-    assert len({failure.answers[-1].what.name for failure in failures}) == len(failures) == FAILURES
-
-
-def test_successes_are_sentences_of_different_images_that_come_as_near_first_as_any(tmp_path: Path) -> None:
-    gallery = gallery_of(make_run(tmp_path), "train")
-    for shift in (0, 3):
-        shuffled = type(gallery)(**{**vars(gallery), "image_vectors": np.roll(gallery.image_vectors, shift, axis=0)})
-        scores = shuffled.sentence_vectors @ shuffled.image_vectors.T
-        ranks = (scores >= scores[np.arange(len(scores)), shuffled.owners][:, None]).sum(axis=1)
-        found = ask(shuffled, name_only).successes
-        lowest = sorted(min(ranks[shuffled.owners == image]) for image in range(len(shuffled.image_vectors)))
-        assert max(one.rank for one in found) <= lowest[FAILURES - 1]
-        assert len({one.query for one in found}) == FAILURES
+@pytest.mark.parametrize("shift", [0, 3])
+def test_failures_come_last_and_successes_as_near_first_as_any_each_of_another_image(
+    shift: int, tmp_path: Path
+) -> None:
+    gallery = rolled(make_run(tmp_path), shift)
+    ranks, examples = ranks_of(gallery), gallery.examples()
+    assert examples.failures[0].rank == ranks.max()
+    owners = dict(zip(gallery.sentences["text"].to_pylist(), gallery.owners, strict=True))
+    assert len({owners[failure.query] for failure in examples.failures}) == len(examples.failures) == FAILURES
+    lowest = sorted(min(ranks[gallery.owners == image]) for image in range(len(gallery.image_vectors)))
+    assert max(success.rank for success in examples.successes) <= lowest[FAILURES - 1]
+    assert len({success.query for success in examples.successes}) == FAILURES
 
 
 def test_a_map_shows_photographs_inside_its_frame(tmp_path: Path) -> None:
     gallery = gallery_of(make_run(tmp_path, images=240), "train")
-    atlas = draw_map(gallery, name_only)
+    atlas = gallery.atlas()
     assert len(atlas.places) == PLACES
     assert all(0 <= value <= 100 for place in atlas.places for value in (place.x, place.y))
     centred = gallery.image_vectors - gallery.image_vectors.mean(axis=0)
     values = np.linalg.svd(centred, compute_uv=False) ** 2
     assert atlas.shown == pytest.approx(100 * values[:2].sum() / values.sum(), rel=1e-4)
-    assert draw_map(type(gallery)(**{**vars(gallery), "image_vectors": np.ones((160, 4))}), name_only) is None
+    assert replace(gallery, image_vectors=np.ones((160, 4))).atlas() is None
 
 
 def test_items_of_one_of_several_vectors_are_shown_as_vectors_are(tmp_path: Path) -> None:
     gallery = gallery_of(make_run(tmp_path, images=48), "train")
-    assert gallery.comparison == "inner_product"
-    given = vars(gallery) | {"comparison": ScoreRule("words", 0)}
-    for name in ("image_vectors", "sentence_vectors"):
-        given[name] = MultiVectors(given[name], np.arange(len(given[name]) + 1))
-    shown, again = ask(gallery, name_only), ask(SplitGallery(**given), name_only)
-    assert (shown.n_images, shown.n_sentences) == (again.n_images, again.n_sentences)
+    several = {
+        name: MultiVectors(vars(gallery)[name], np.arange(len(vars(gallery)[name]) + 1))
+        for name in ("image_vectors", "sentence_vectors")
+    }
+    shown, again = gallery.examples(), replace(gallery, comparison=ScoreRule("words", 0), **several).examples()
     for one, other in zip(shown.by_sentence + shown.by_image, again.by_sentence + again.by_image, strict=True):
         assert one.query == other.query
         assert [a.score for a in one.answers] == pytest.approx([a.score for a in other.answers], abs=1e-5)
@@ -129,8 +110,8 @@ def test_the_best_sentence_of_each_generator_stands_beside_the_photograph() -> N
         return [{"image_id": i, "path": f"{i}.png"} for i in ids]
 
     told = [description("nearest", list(range(12))), description("mrnn", list(range(3, 15)))]
-    found = compare_generators(told, pick, lambda row: ReportPicture(row["path"], None))
+    found = compare_generators(told, pick, name_only)
     assert [one.what.name for one in found][0] == "3.png" and [one.what.name for one in found][-1] == "11.png"
     assert len(found) == DESCRIBED
     assert all(one.sentences == [("nearest", "nearest says", True), ("mrnn", "mrnn says", False)] for one in found)
-    assert compare_generators([], pick, lambda row: ReportPicture(row["path"], None)) == []
+    assert compare_generators([], pick, name_only) == []

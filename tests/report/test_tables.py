@@ -1,9 +1,17 @@
 """What the report's tables hold, by hand."""
 
+import numpy as np
 import pytest
 
 from pipeline.errors import IntegrityError
-from pipeline.report.tables import best_model, compare_models, count_reasons, describe_encoders, describe_models
+from pipeline.report.tables import (
+    best_model,
+    compare_models,
+    count_reasons,
+    describe_encoders,
+    describe_models,
+    measure_rows,
+)
 
 
 def evaluation(model: str, split: str, recall: float, protocol: str = "all-sentences") -> dict:
@@ -50,13 +58,8 @@ def test_reasons_are_counted() -> None:
     ]
     rejects.append({"file": "x.tsv", "row": 3, "what": "sentence", "reason": "empty"})
     first, second = count_reasons(rejects)
-    assert (first.what, first.reason, first.count, first.files) == (
-        "image",
-        "truncated",
-        5,
-        ["0.jpg", "1.jpg", "2.jpg"],
-    )
-    assert (second.reason, second.count) == ("empty", 1)
+    assert first == {"what": "image", "reason": "truncated", "count": 5, "files": ["0.jpg", "1.jpg", "2.jpg"]}
+    assert (second["reason"], second["count"]) == ("empty", 1)
     assert count_reasons([]) == []
 
 
@@ -71,8 +74,8 @@ def test_untrained_encoders_are_told_apart() -> None:
         },
     ]
     a, b = describe_encoders(cards)
-    assert (a.network, a.weights, a.untrained) == ("vgg16, layer fc7", "untrained, seed 3", True)
-    assert (b.weights, b.untrained) == ("vgg16.safetensors, sha256 0123456789ab…", False)
+    assert (a["network"], a["weights"], a["untrained"]) == ("vgg16, layer fc7", "untrained, seed 3", True)
+    assert (b["weights"], b["untrained"]) == ("vgg16.safetensors, sha256 0123456789ab…", False)
     cards[1]["encoders"]["a"] = {**settings, "weights": {"origin": "other"}}
     with pytest.raises(IntegrityError, match="different encoders a"):
         describe_encoders(cards)
@@ -86,6 +89,20 @@ def test_models_without_a_choice_are_left_out() -> None:
     }
     recorded = {"registered": "ncca", "named": {"fit.eigenvalue_power": [4]}, "training_log": log}
     (note,) = describe_models({"ours": recorded, "other": {}}, {"ncca": "Normalized CCA."})
-    assert (note.name, note.chosen) == ("ours", "image ridge 0.1, dimensions 96")
-    assert note.registered == "ncca, fit.eigenvalue power [4]" and "Normalized CCA." in tuple(vars(note).values())
-    assert (note.train_correlation, note.dev_correlation) == (pytest.approx(0.7), pytest.approx(0.3))
+    assert (note["name"], note["chosen"]) == ("ours", "image ridge 0.1, dimensions 96")
+    assert (note["registered"], note["about"]) == ("ncca, fit.eigenvalue power [4]", "Normalized CCA.")
+    assert (note["train_correlation"], note["dev_correlation"]) == (pytest.approx(0.7), pytest.approx(0.3))
+
+
+def test_what_is_wrong_with_rows_of_features_is_counted() -> None:
+    rows = np.random.default_rng(0).standard_normal((20, 5)).astype(np.float32)
+    health, lengths = measure_rows(rows), np.sqrt((rows.astype(float) ** 2).sum(axis=1))
+    assert [health[fault] for fault in ("sampled", "zero", "equal", "constant")] == [20, 0, 0, 0]
+    assert (health["length"], health["spread"]) == (pytest.approx(lengths.mean()), pytest.approx(lengths.std()))
+    rows[:, 3] = 2
+    rows[[5, 9]] = rows[4]
+    rows[0] = 0
+    health = measure_rows(rows)
+    assert [health[fault] for fault in ("zero", "equal", "constant")] == [1, 2, 0]
+    assert measure_rows(rows[1:])["constant"] == 1
+    assert measure_rows(rows[:1])["constant"] == 0

@@ -1,0 +1,227 @@
+"""The sections of a run's report, each read and drawn when the page asks for it."""
+
+import logging
+import shlex
+from collections.abc import Mapping, Sequence
+from contextlib import suppress
+from functools import cached_property, partial
+from importlib.metadata import PackageNotFoundError, version
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from pipeline.config.registry import model_spec
+from pipeline.errors import IntegrityError
+from pipeline.images.decode import ImageLimits
+from pipeline.index.vectors import evenly_spaced
+from pipeline.papers.printed import ranking_tables
+from pipeline.report.examples import Atlas, Examples, Generated, SplitGallery, compare_generators
+from pipeline.report.photographs import (
+    CollectionSample,
+    Photographs,
+    ReportPicture,
+    draw_samples,
+    first_sentence,
+    vector_drawing,
+)
+from pipeline.report.tables import (
+    best_model,
+    compare_models,
+    count_reasons,
+    describe_encoders,
+    describe_models,
+    measure_rows,
+)
+from pipeline.run import Run
+from pipeline.storage.commit import read_record
+from pipeline.storage.pairs import undescribed
+from pipeline.storage.records import add_up, read_benchmarks, read_part_jobs, read_summary, read_vocabulary
+from pipeline.text.text_encoder import Coverage
+from stages.closing import example_search
+from stages.pictures import draw_alignments, draw_phrases, draw_regions
+
+if TYPE_CHECKING:
+    from pipeline.run.layout import Artefact
+
+LIBRARIES = ("jointspace", "torch", "torchvision", "faiss-gpu", "faiss-cpu", "numpy", "scipy", "h5py", "snakemake")
+MAPPED = 1000
+"""Photographs on the map, where none has a sentence."""
+SHARDS, ROWS = 4, 512
+"""How many shards of features are sampled, evenly spaced, and how many rows of each."""
+
+
+class RunReport:
+    """What pipeline.report.page shows of a run; `artefacts` are the records of which it has a section: what generators
+    have `described`, how this is `judged`, and the rankings of `phrases`; and the `vocabulary` of tokens.
+
+    `manifest` is the manifest's summary, `bundles` are the models' indices, `best` is the one whose answers are shown,
+    `picture` shows a row of the images, and `printed` are the tables that papers print of this collection.
+    """
+
+    def __init__(self, run: Run, artefacts: "Mapping[str, Sequence[Artefact]]") -> None:
+        self.run, self.title, self.manifest = run, run.config.name, run.manifest.summary
+        self.described, self.judged, self.phrases = (
+            [read_record(artefact.commit) for artefact in artefacts[name]]
+            for name in ("described", "judged", "phrases")
+        )
+        self.vocabularies = artefacts["vocabulary"]
+        self.evaluations = read_summary(run.layout.summary.path)
+        self.comparisons = compare_models(self.evaluations)
+        self.printed = ranking_tables(run.config.reproduce.collection)
+        self.bundles = {name: run.bundle(name) for name in run.config.models}
+        self.cards = [bundle.card for bundle in self.bundles.values()]
+        # A multi-vector model must score all pairs, so it is shown only where there is no other.
+        single = [name for name, bundle in self.bundles.items() if bundle.index_name("images") == "images"]
+        self.has_map = bool(single)
+        candidates = single or list(self.bundles)
+        self.best_name = best_model(self.evaluations, candidates) if self.evaluations else candidates[0]
+        self.best = self.bundles[self.best_name]
+        limits, moved = (
+            ImageLimits.from_settings(run.config.collection),
+            Path(run.photographs.root) != run.manifest.root,
+        )
+        self.picture = Photographs(run.photographs.read, limits, moved, partial(first_sentence, run.manifest))
+
+    @cached_property
+    def search(self) -> str:
+        """A command to try; "" where there is none."""
+        example = example_search(self.best)
+        return shlex.join(["jointspace", *example]) if example else ""
+
+    @cached_property
+    def reasons(self) -> list[dict[str, Any]]:
+        return count_reasons(self.run.manifest.each_reject())
+
+    @cached_property
+    def coverage(self) -> dict[str, Coverage]:
+        """What the vocabularies that were learned from the training sentences know of dev's."""
+        learned = [entry.name for entry in self.run.config.prepared_text_encoders if entry.own.learns]
+        measured = {name: self.run.text_encoder(name).details.get("coverage") for name in learned}
+        for artefact in self.vocabularies:
+            measured["tokens"] = read_vocabulary(artefact.path).get("coverage")
+        coverage = {name: Coverage(**counts) for name, counts in measured.items() if counts}
+        return {name: share for name, share in coverage.items() if share.sentences}
+
+    @cached_property
+    def gallery(self) -> SplitGallery:
+        """The split whose figures come first in the space of the best model; without evaluations the first split."""
+        manifest = self.run.manifest
+        if self.comparisons:
+            split = self.comparisons[0].split
+            pairs = self.run.pairs(split)
+        else:
+            split = next(iter(manifest.summary["splits"]))
+            pairs = undescribed(manifest, split, MAPPED)
+        return SplitGallery.read(self.run.embeddings(self.best_name), pairs, split, self.picture)
+
+    @cached_property
+    def examples(self) -> Examples:
+        return self.gallery.examples()
+
+    @cached_property
+    def atlas(self) -> Atlas | None:
+        return self.gallery.atlas() if self.has_map else None
+
+    @cached_property
+    def samples(self) -> list[CollectionSample]:
+        return draw_samples(self.run.manifest, self.picture)
+
+    @cached_property
+    def encoders(self) -> list[dict[str, Any]]:
+        return describe_encoders(self.cards)
+
+    @cached_property
+    def health(self) -> list[dict[str, Any]]:
+        """The state of the stored features of every encoder that the run has features of.
+
+        ROWS rows of each of SHARDS shards are sampled (shards are checked against their sha256), and their
+        bytes are extrapolated to all. `rate` is of the jobs that wrote all parts, None where some of these are unknown.
+        """
+        run, jobs = self.run, {}
+        for folder in (run.layout.benchmarks / rule for rule in ("extract", "pool_regions")):
+            jobs |= read_part_jobs(folder) if folder.is_dir() else {}
+        n_images, n_shards = run.manifest.n_images, run.manifest.n_shards
+        health = []
+        for name in (encoder.name for encoder in run.config.encoders):
+            if not run.layout.features(name).folder.is_dir():
+                continue
+            shards = [run.features.open(name, int(number)) for number in evenly_spaced(n_shards, SHARDS)]
+            sample = np.concatenate([shard["features"][evenly_spaced(shard.rows, ROWS)] for shard in shards])
+            bytes_a_row = sum(shard.commit.bytes for shard in shards) / sum(shard.rows for shard in shards)
+            seconds = sum(job.seconds for job in jobs.get(name, []))
+            is_timed = seconds and len(jobs[name]) == len(run.parts)
+            health.append(
+                {
+                    "encoder": name,
+                    "rows": n_images,
+                    "shards": n_shards,
+                    "dim": sample.shape[1],
+                    "dtype": str(sample.dtype),
+                    "bytes": round(bytes_a_row * n_images),
+                    "rate": n_images / seconds if is_timed else None,
+                    **measure_rows(sample.astype(np.float32)),
+                }
+            )
+        return health
+
+    @cached_property
+    def tradeoffs(self) -> list[ReportPicture]:
+        """How the indices of the best model were chosen."""
+        suffix = ".tradeoff.svg"
+        names = sorted(name for name in self.best.card["files"] if name.endswith(suffix))
+        return [vector_drawing(name.removesuffix(suffix), self.best.read(name)) for name in names]
+
+    @cached_property
+    def details(self) -> dict[str, Mapping[str, Any]]:
+        """What is recorded of each model."""
+        return {name: bundle.model().details for name, bundle in self.bundles.items()}
+
+    @cached_property
+    def models(self) -> list[dict[str, Any]]:
+        classes = {name: model_spec(name).load() for name in {card["registered"] for card in self.cards}}
+        about = {name: " ".join((it.__doc__ or "").split("\n\n")[0].split()) for name, it in classes.items()}
+        return describe_models(self.details, about)
+
+    @cached_property
+    def alignments(self) -> list[tuple[list[ReportPicture], dict[str, Any]]]:
+        config = self.run.config
+        return [draw_alignments(self.run, *names) for names in config.aligned_splits(config.align.splits)]
+
+    @cached_property
+    def sheets(self) -> list[ReportPicture]:
+        """Photographs with their regions, alignments and phrases."""
+        config = self.run.config
+        sheets = [draw_regions(self.run, encoder) for encoder in config.regions.encoders]
+        sheets += [sheet for drawn, _ in self.alignments for sheet in drawn]
+        return sheets + [
+            sheet for names in config.phrase_splits(config.phrases.splits) for sheet in draw_phrases(self.run, *names)
+        ]
+
+    @cached_property
+    def magnitudes(self) -> list[dict[str, Any]]:
+        """The words of each model and split whose vectors are longest and shortest."""
+        return [words for _, words in self.alignments]
+
+    @cached_property
+    def generated(self) -> list[Generated]:
+        return compare_generators(self.described, self.run.manifest.pick, self.picture)
+
+    @cached_property
+    def costs(self) -> list[dict[str, Any]]:
+        """What each rule took; empty where no job was measured."""
+        folder = self.run.layout.benchmarks
+        try:
+            return add_up(read_benchmarks(folder)) if folder.is_dir() else []
+        except IntegrityError as error:
+            logging.getLogger(__name__).warning("%s; what the run took is not shown", error)
+            return []
+
+    @property
+    def versions(self) -> dict[str, str]:
+        """The installed versions of the libraries that results depend on."""
+        versions = {}
+        for library in LIBRARIES:
+            with suppress(PackageNotFoundError):
+                versions[library] = version(library)
+        return versions
