@@ -42,7 +42,7 @@ trust_option = click.option(
 def _photographs(text: str) -> Place:
     """Raises ValueError for a URL that cannot be read."""
     if is_url(text):
-        check_url("--images", text)
+        check_url(text)
     return place(text)
 
 

@@ -180,7 +180,7 @@ class RunTextMaterial:
         return self.run.manifest.texts_of("train")
 
     def vocabulary(self) -> Vocabulary | None:
-        path = self.own.outside(self.run.config.weights_root)
+        path = self._files().get("file")
         if path is None:
             return None
         value = read_json(path)
@@ -196,17 +196,20 @@ class RunTextMaterial:
         return WordVectors(terms, read_corpus_vectors(self.run)[: len(terms)])
 
     def file(self, wanted: Collection[str]) -> WordVectors:
-        path = self.own.outside(self.run.config.weights_root)
+        path = self._files()["file"]
         read = read_text_vectors if self.own.format == "text" else read_binary_vectors
         with opened(path) as stream:
             return read(stream, str(path), wanted, self.own.words)
 
     def files(self) -> list[bytes]:
         contents = []
-        for path in self.own.files(self.run.config.weights_root).values():
+        for path in self._files().values():
             with opened(path) as stream:
                 contents.append(stream.read())
         return contents
+
+    def _files(self) -> dict[str, Path]:
+        return self.own.files(self.run.config.weights_root)
 
     def folder(self, name: str) -> Path | None:
         return self.own.folder(self.run.config.weights_root)

@@ -1,29 +1,25 @@
 """Checks of a configuration whose keys are legal one by one: what would fail, or mean nothing, hours later."""
 
-import os
-import unicodedata
 from collections.abc import Iterable, Iterator, Mapping
-from typing import TYPE_CHECKING, Any
+from pathlib import Path
+from typing import Any
 
 from pipeline.config.generators import ChosenGenerator
-from pipeline.config.images import require_detector
 from pipeline.config.models import Model, Variant
+from pipeline.config.names import Config
 from pipeline.config.registry import GENERATORS, MODELS, TRAINED, TRAININGS, model_spec
 from pipeline.config.text import RESERVED
 from pipeline.errors import UsageError, meant
-from pipeline.remote.paths import check_url, is_url
-
-if TYPE_CHECKING:
-    from pipeline.config.names import Config
+from pipeline.remote.paths import is_url
 
 
-def problems(config: "Config") -> list[str]:
+def problems(config: Config) -> list[str]:
     """What `config` cannot do, a sentence each. Where names mean nothing, only these are looked at."""
     named = [*_names(config), *_encoders(config), *_text_encoders(config), *_regions(config), *_variants(config)]
-    return named or [*_models(config), *_generators(config)]
+    return [*_places(config), *(named or [*_models(config), *_generators(config)])]
 
 
-def _names(config: "Config") -> Iterator[str]:
+def _names(config: Config) -> Iterator[str]:
     """Each list of names that refer to other names."""
     models, encoders = [*config.single, *config.ensembles], [one.name for one in config.encoders]
     texts, fit = [one.name for one in config.text_encoders], [config.fit, config.study.fit]
@@ -49,8 +45,6 @@ def _names(config: "Config") -> Iterator[str]:
                 f"ensembles.{name}: {refits[0]} has learned from dev, on which weights are chosen; take what it refits,"
                 " and give the ensemble `refit: true`"
             )
-        if not any(ensemble.weights):
-            yield f"ensembles.{name}: no weight is positive; put one into weights"
     registered = [*(spec.name for spec in GENERATORS), *config.generator_variants]
     yield from _unknown("generators", "generator", config.generators, registered)
     yield from _unknown("evaluate.generators", "generator", config.evaluate.generators, config.generators)
@@ -66,7 +60,7 @@ def _unknown(where: str, kind: str, names: Iterable[str], known: Iterable[str], 
             yield f"{where}: unknown {kind} {name}; {meant(name, known)}there are {there}{more}"
 
 
-def _encoders(config: "Config") -> Iterator[str]:
+def _encoders(config: Config) -> Iterator[str]:
     names = [encoder.name for encoder in (*config.encoders, *config.query_encoders)]
     if len(set(names)) < len(names):
         yield f"two encoders of one name among {', '.join(names)}"
@@ -85,7 +79,7 @@ def _maker(where: str, name: str, kind: str, makers: list[str]) -> Iterator[str]
     yield f"{where}: made_by {name} is no {kind}; name one of {known}"
 
 
-def _text_encoders(config: "Config") -> Iterator[str]:
+def _text_encoders(config: Config) -> Iterator[str]:
     every = (*config.text_encoders, *config.query_text_encoders)
     names = [encoder.name for encoder in every]
     if len(set(names)) < len(names):
@@ -95,8 +89,8 @@ def _text_encoders(config: "Config") -> Iterator[str]:
         where = f"text encoder {encoder.name}"
         if encoder.name.partition(".")[0].lower() in RESERVED:
             yield f"{where}: this is the name of something else among a run's texts; choose another"
-        if encoder.own.lacks:
-            yield f"{where} needs {encoder.spec.key}.{encoder.own.lacks}; give it"
+        if encoder.own.needs and not getattr(encoder.own, encoder.own.needs):
+            yield f"{where} needs {encoder.spec.key}.{encoder.own.needs}; give it"
         if encoder.centre != "none" and (encoder.spec.sparse or encoder.spec.reads == "vectors"):
             yield f"{where}: vectors that are sparse, or made elsewhere, are not centred; set centre to none"
         if encoder.own.maker not in (None, *makers):
@@ -106,7 +100,7 @@ def _text_encoders(config: "Config") -> Iterator[str]:
             yield f"query_text_encoders: {encoder.name} encodes no text; give it among text_encoders"
 
 
-def _regions(config: "Config") -> Iterator[str]:
+def _regions(config: Config) -> Iterator[str]:
     regions = config.regions
     for encoder in config.encoders:
         if encoder.of is not None and encoder.of not in regions.encoders:
@@ -121,14 +115,9 @@ def _regions(config: "Config") -> Iterator[str]:
             yield f"regions.features: roi-align needs layer average, not {encoder.layer} of {encoder.name}"
         elif regions.score == "classifier" and encoder.weights != "finetuned":
             yield f"regions.score: finetune makes the classifier; set weights of {encoder.name} to finetuned"
-    if regions.encoders and regions.proposals == "faster-rcnn":
-        try:
-            require_detector(regions.detector.architecture)
-        except ValueError as error:
-            yield f"regions.detector: {error}"
 
 
-def _variants(config: "Config") -> Iterator[str]:
+def _variants(config: Config) -> Iterator[str]:
     """Settings that a variant's model, or generator, does not have or does not use."""
     for name, variant in config.variants.items():
         try:
@@ -153,7 +142,7 @@ def _variants(config: "Config") -> Iterator[str]:
             yield str(error)
 
 
-def _models(config: "Config") -> Iterator[str]:
+def _models(config: Config) -> Iterator[str]:
     try:
         models = {name: config.model(name) for name in config.every_model()}
     except UsageError as error:
@@ -171,7 +160,7 @@ def _weights(name: str, weights: Mapping[str, Iterable[float]]) -> Iterator[str]
         yield f"{name}: no text encoder has a positive weight; give one to {' or '.join(weights)}"
 
 
-def _model(config: "Config", name: str, model: Model) -> Iterator[str]:
+def _model(config: Config, name: str, model: Model) -> Iterator[str]:
     spec, described = model.spec, config.regions.encoders
     yield from _unknown(f"{name}: fit.text_weights", "text encoder", model.fit.text_weights, _texts(config))
     yield from _weights(name, model.text_weights)
@@ -205,11 +194,11 @@ def _model(config: "Config", name: str, model: Model) -> Iterator[str]:
         yield f"{name} contrasts within the batch; set its loss to info-nce or ranking, negatives to all"
 
 
-def _texts(config: "Config") -> list[str]:
+def _texts(config: Config) -> list[str]:
     return [one.name for one in config.text_encoders]
 
 
-def _training(config: "Config", name: str, model: Model) -> Iterator[str]:
+def _training(config: Config, name: str, model: Model) -> Iterator[str]:
     missing = [one.name for one in config.text_encoders if not one.prepared]
     if model.training != "target" and missing:
         yield (
@@ -221,7 +210,7 @@ def _training(config: "Config", name: str, model: Model) -> Iterator[str]:
         yield f"{name}: {model.spec.name} learns by training {known}, not {model.training}; take ncca"
 
 
-def _members(config: "Config", name: str) -> Iterator[str]:
+def _members(config: Config, name: str) -> Iterator[str]:
     members = {member: config.model(member) for member in config.members(name)}
     if others := [member for member, model in members.items() if not model.unit]:
         yield f"{name}: {others[0]} does not compare by cosine; leave it out"
@@ -230,7 +219,7 @@ def _members(config: "Config", name: str) -> Iterator[str]:
         yield f"{name} joins members that score by words or by positive products, but not both"
 
 
-def _phrases(config: "Config", models: Mapping[str, Model]) -> Iterator[str]:
+def _phrases(config: Config, models: Mapping[str, Model]) -> Iterator[str]:
     for name in config.phrases.models or ():
         spec, own = models[name].spec, models[name].encoders
         reads_words = spec.made_by == "train" and spec.sentences == "tokens" and not spec.starts_from
@@ -242,7 +231,7 @@ def _phrases(config: "Config", models: Mapping[str, Model]) -> Iterator[str]:
             yield f"phrases.models: {name} looks at regions as images; add {min(missing)} to regions.encoders"
 
 
-def _parser(config: "Config", models: Iterable[Model]) -> Iterator[str]:
+def _parser(config: Config, models: Iterable[Model]) -> Iterator[str]:
     parse = config.parse
     described = config.generators and config.describe.boxes and not config.describe.region_texts
     parsed = any(model.spec.trees for model in models) or config.phrases.models or described
@@ -252,7 +241,7 @@ def _parser(config: "Config", models: Iterable[Model]) -> Iterator[str]:
                 yield f"parse.treebank.{part} is null; name a CoNLL-U file, or set parse.pipeline"
 
 
-def _generators(config: "Config") -> Iterator[str]:
+def _generators(config: Config) -> Iterator[str]:
     generators = {name: config.generator(name) for name in config.generators}
     for name in config.evaluate.generators:
         if not generators[name].spec.likelihood:
@@ -268,7 +257,7 @@ def _generators(config: "Config") -> Iterator[str]:
             yield f"describe.space: {space.spec.name} has no cosine of an image and words; take one such as ncca"
 
 
-def _generator(config: "Config", models: Mapping[str, Any], name: str, generator: ChosenGenerator) -> Iterator[str]:
+def _generator(config: Config, models: Mapping[str, Any], name: str, generator: ChosenGenerator) -> Iterator[str]:
     spec = generator.spec
     missing = [one for one in generator.encoders if one not in config.regions.encoders]
     if (spec.regions or config.describe.boxes) and missing:
@@ -282,20 +271,8 @@ def _generator(config: "Config", models: Mapping[str, Any], name: str, generator
         yield f"{name} needs parts of speech; name a CoNLL-U file in language_text.treebank"
 
 
-if TYPE_CHECKING:
-    from pipeline.config.names import Config
-
-
-def check_places(config: "Config") -> Iterator[str]:
-    """A sentence for each key that is wrong."""
-    for key, place in _places(config):
-        if is_url(place):
-            try:
-                check_url(key, place)
-            except ValueError as error:
-                yield str(error)
-        ranged = key.startswith("collection.files.") and is_url(config.data_root)
-        yield from _text(key, place.replace("{", "").replace("}", "") if ranged else place)
+def _places(config: Config) -> Iterator[str]:
+    """Where the run and its collection lie: not in each other, and the run on this machine."""
     for key in ("weights_root", "results_root"):
         if is_url(getattr(config, key)):
             yield f"{key}: must be a folder of this machine; `aws s3 sync` or rclone takes a run to a store"
@@ -303,50 +280,14 @@ def check_places(config: "Config") -> Iterator[str]:
         if config.demo.generate:
             yield "data_root: the demo is drawn into a folder of this machine; set demo.generate to false"
         return
-    run = os.path.realpath(os.path.join(config.results_root, config.name).replace("\0", ""))
-    data = os.path.realpath(config.data_root.replace("\0", ""))
-    if _is_below(data, run):
-        yield (f"data_root: {config.data_root} lies in the run's own folder {run}; choose another results_root or name")
-    elif _is_below(run, data):
+    for name, file in config.collection.files.items():
+        if "{" in file or "}" in file:
+            yield f"collection.files.{name}: {file!r} may name several files in a store only; rename it"
+    run, data = Path(config.results_root, config.name).resolve(), Path(config.data_root).resolve()
+    if data.is_relative_to(run):
+        yield f"data_root: {config.data_root} lies in the run's own folder {run}; choose another results_root or name"
+    elif run.is_relative_to(data):
         yield (
             f"results_root: the run's folder {run} would lie in the collection, data_root {config.data_root}; choose a"
             " results_root outside of it"
         )
-
-
-def _places(config: "Config") -> Iterator[tuple[str, str]]:
-    """Key and value of what becomes a path of a rule."""
-    for key in ("data_root", "weights_root", "results_root"):
-        yield key, getattr(config, key)
-    optional = {
-        "collection.takedown": config.collection.takedown,
-        "text.vocabulary": config.text.vocabulary,
-        "language_text.file": config.language_text.file,
-        "parse.conllu": config.parse.conllu,
-        "parse.brackets": config.parse.brackets,
-        "phrases.names": config.phrases.names,
-        **{f"encoder {one.name}: path": one.path for one in config.every_encoder},
-        **{f"parse.treebank.{part}": name for part, name in config.parse.treebank.model_dump().items()},
-        **{f"collection.files.{what}": name for what, name in config.collection.files.items()},
-    }
-    for encoder in (*config.text_encoders, *config.query_text_encoders):
-        places = encoder.own.files(config.weights_root)
-        optional |= {f"text encoder {encoder.name}: {what}": str(place) for what, place in places.items()}
-        optional[f"text encoder {encoder.name}: path"] = getattr(encoder.own, "path", None)
-    yield from ((key, place) for key, place in optional.items() if place is not None)
-
-
-def _text(key: str, place: str) -> Iterator[str]:
-    """Brackets are Snakemake's own; a `~` would be a folder of that name, and a dash an option of a command."""
-    odd = [one for one in place if one in "{}<>" or unicodedata.category(one) in ("Cc", "Cs")]
-    if not place:
-        yield f"{key}: must not be empty"
-    elif place[0] in "-~" or place != place.strip():
-        yield f"{key}: {place!r} must not begin with - or ~, nor begin or end with a space; write it in full"
-    elif odd:
-        yield f"{key}: {place!r} holds {odd[0]!r}, which Snakemake does not allow in a path; rename it"
-
-
-def _is_below(path: str, folder: str) -> bool:
-    """Whether the real path `path` is `folder` or lies in it."""
-    return os.path.commonpath([path, folder]) == folder

@@ -4,7 +4,7 @@ from typing import Annotated, Literal
 
 from pydantic import AfterValidator, Field, model_validator
 
-from pipeline.config.section import AboveZero, Count, Positive, Section, Seed, Share, Split, key
+from pipeline.config.section import AboveZero, Count, Files, Place, Positive, Section, Seed, Share, Split, key
 from pipeline.printable import UNSAFE
 
 LONGEST_NAME = 64
@@ -33,7 +33,7 @@ class CollectionSettings(Section):
     format: Literal[
         "folder", "flickr-token", "karpathy", "coco", "pascal1k", "table", "text-files", "webdataset", "parquet"
     ] = key("folder", "folder | flickr-token | karpathy | coco | pascal1k | table | text-files | webdataset | parquet")
-    files: dict[str, str] = key({}, "named files of the format where they do not have their usual names")
+    files: dict[str, Files] = key({}, "named files of the format where they do not have their usual names")
     columns: dict[str, str] = key(
         {}, "formats table and parquet: which column holds file, sentence, split, title, tags, description"
     )
@@ -52,7 +52,7 @@ class CollectionSettings(Section):
         "patterns of files and folders that are left out and counted: masks, '*_small.jpg', 'raw/2019/*'"
         " (docs/own-data.md)",
     )
-    takedown: str | None = key(None, "a list of images, one name a line, that the run must hold no trace of")
+    takedown: Place | None = key(None, "a list of images, one name a line, that the run must hold no trace of")
     memory_gb: AboveZero = key(1, "of tables that `ingest` sorts and joins in memory; more of them lies on the disk")
     reject_limit: Share = key(0.05, "exit code 3 when a larger share of the images, or of the sentences, is rejected")
 
@@ -72,12 +72,7 @@ class CollectionSettings(Section):
 
 
 class SimulationSettings(Section):
-    """How weak simulated text is.
-
-    Of the `tag_words` words of a tag list `true_words` are from the image's own sentences, the others from sentences of
-    other images; a title (a few words of a sentence) and a description (a whole one) are of another image with
-    probability `wrong`; each of the three fields is missing with probability `missing`.
-    """
+    """How weak simulated text is: a title is a few words of a sentence, a description a whole one."""
 
     tag_words: Positive = key(..., "words of a tag list")
     true_words: Count = key(..., "those of them from the image's own sentences, the rest from other images'")

@@ -13,6 +13,7 @@ from pipeline.config.section import (
     Described,
     Names,
     NonNegative,
+    Place,
     Positive,
     PositiveShare,
     Precision,
@@ -91,15 +92,15 @@ class LogBilinearSettings(OptimisationSettings, dropout=0.2, epochs=6):
 
 
 class ExtraTextSettings(Section):
-    file: str | None = key(None, "sentences without images, one a line, plain or .gz; null: none")
+    file: Place | None = key(None, "sentences without images, one a line, plain or .gz; null: none")
     column: Count = key(0, "of a line divided by tabs, the one that holds the sentence")
-    treebank: str | None = key(None, "CoNLL-U that sc-nlm's tagger learns from; null: sc-nlm cannot be trained")
+    treebank: Place | None = key(None, "CoNLL-U that sc-nlm's tagger learns from; null: sc-nlm cannot be trained")
 
 
 class DescribeSettings(Section):
     splits: tuple[Described, ...] = key(("test",), "described and judged one by one")
     boxes: bool = key(False, "likewise the boxes with labels, by the noun phrases that name them (docs/trees.md)")
-    region_texts: str | None = key(
+    region_texts: Place | None = key(
         None, "file under data_root: texts that people wrote for boxes, which `boxes` then means (docs/own-data.md)"
     )
     space: str = key("ncca", "the one of `models` whose joint space mnlm, sc-nlm, lbl and nearest use")

@@ -4,7 +4,7 @@ import re
 from collections.abc import Mapping
 from typing import Annotated, Any, Literal
 
-from pydantic import Field, create_model, model_validator
+from pydantic import Field, field_validator, model_validator
 
 from pipeline.config.messages import suggest
 from pipeline.config.registry import ENCODERS, TRAINED, EncoderSpec, encoder_spec, import_place
@@ -14,12 +14,15 @@ from pipeline.config.section import (
     Name,
     NonNegative,
     Number,
+    Place,
     Positive,
     Precision,
     Section,
     Share,
     Split,
+    file_goes_with,
     key,
+    with_kinds,
 )
 
 COMMON = re.compile(r"(resnet(18|34|50|101|152)|mobilenet_v2|squeezenet1_[01]|alexnet|vgg1[1369](_bn)?)")
@@ -39,12 +42,6 @@ def check_network(encoder: Any) -> None:
         raise ValueError(f"{name} has no layer {encoder.layer}, only AlexNet and VGG do; set layer to average")
     if not hidden and name.startswith(WITHOUT_MAPS):
         raise ValueError(f"{name} has no map of activations to average; choose a convolutional network")
-
-
-def require_detector(name: str) -> None:
-    """ValueError names the nearest detector."""
-    if not DETECTORS.fullmatch(name):
-        _require(name, "detector")
 
 
 def _require(name: str, kind: str) -> None:
@@ -105,15 +102,18 @@ class ExtractSettings(Section):
 class DetectorSettings(Section):
     architecture: str = key("fasterrcnn_mobilenet_v3_large_320_fpn", "torchvision's that begin with fasterrcnn")
     weights: Literal["torchvision", "file"] = key("torchvision", "torchvision (downloaded) | file")
-    file: str | None = key(None, "weights: file; safetensors or a state dict, under weights_root")
+    file: Place | None = key(None, "weights: file; safetensors or a state dict, under weights_root")
     sha256: str | None = key(None, "of that file; null accepts any and records it")
     stage: Literal["detections", "rpn"] = key("detections", "detections | rpn (the region proposal network alone)")
 
-    @model_validator(mode="after")
-    def _file_goes_with_weights(self) -> "DetectorSettings":
-        if (self.weights == "file") != (self.file is not None):
-            raise ValueError("regions.detector: give `file` exactly when `weights` is file")
-        return self
+    _file = file_goes_with("weights")
+
+    @field_validator("architecture")
+    @classmethod
+    def _is_known(cls, name: str) -> str:
+        if not DETECTORS.fullmatch(name):
+            _require(name, "detector")
+        return name
 
 
 class RegionsSettings(Section):
@@ -122,7 +122,7 @@ class RegionsSettings(Section):
     proposals: Literal["boxes", "grid", "selective-search", "faster-rcnn"] = key(
         "boxes", "boxes (the collection's or a file's) | grid | selective-search | faster-rcnn"
     )
-    boxes: str | None = key(None, "a file of boxes under data_root, or a folder of them; null: the collection's")
+    boxes: Place | None = key(None, "a file of boxes under data_root, or a folder of them; null: the collection's")
     count: Positive = key(19, "regions of an image beside the whole image (Karpathy and Fei-Fei 2015, Niu et al. 2017)")
     iou: Share = key(0.7, "of two proposals that overlap more, the one of lower score is left out")
     fill: bool = key(True, "make up the number with windows of the grid")
@@ -156,7 +156,7 @@ class FinetuneSettings(Section):
     start: Literal["untrained", "torchvision", "file"] = key(
         "untrained", "untrained (drawn from `seed`) | torchvision (downloaded) | file"
     )
-    file: str | None = key(None, "start: file; safetensors or a state dict, under weights_root")
+    file: Place | None = key(None, "start: file; safetensors or a state dict, under weights_root")
     sha256: str | None = key(None, "of that file; null accepts any and records it")
     splits: Annotated[tuple[Split, ...], Field(min_length=1)] = key(("train", "weak"), "whose boxes are learned from")
     side: Positive = key(64, "pixels that regions are warped to")
@@ -169,11 +169,7 @@ class FinetuneSettings(Section):
     checkpoint_seconds: NonNegative = key(30, "a killed job repeats at most about this long")
     proposals: Literal["grid", "selective-search"] = key("grid", "where objects are sought: grid | selective-search")
 
-    @model_validator(mode="after")
-    def _file_goes_with_start(self) -> "FinetuneSettings":
-        if (self.start == "file") != (self.file is not None):
-            raise ValueError("finetune: give `file` exactly when `start` is file")
-        return self
+    _file = file_goes_with("start")
 
 
 class ImageViewSettings(Section):
@@ -181,9 +177,6 @@ class ImageViewSettings(Section):
         ("sqrt", "l2"), "of each encoder's features, in this order: sqrt (signed) | l2 | (none)"
     )
 
-
-OWN = {spec.key: import_place(spec.section) for spec in ENCODERS if spec.section}
-"""Key of an entry -> the section of the kind of encoder whose settings it holds."""
 
 MODELS_OWN = ("weights", "resize", "crop", "mean", "std", "interpolation")
 """Keys that another library's model says itself, unless its entry does."""
@@ -213,12 +206,12 @@ class EveryKind(Section):
     layer: Literal["average", "fc6", "fc7"] = key(
         "average", "networks: average (the last average pooling) | fc6 | fc7 (AlexNet and VGG)"
     )
-    file: str | None = key(None, "weights: file; safetensors or a state dict, under weights_root")
+    file: Place | None = key(None, "weights: file; safetensors or a state dict, under weights_root")
     sha256: str | None = key(None, "of that file; null accepts any and records it")
     flip: bool = key(False, "average the features of the image and of its mirror image")
     of: Name | None = key(None, "architecture pooled: the encoder, one of regions.encoders, whose regions are pooled")
     pooling: Literal["mean", "max"] = key("mean", "likewise: mean | max, over the regions of an image")
-    path: str | None = key(
+    path: Place | None = key(
         None,
         "kind imported: features made elsewhere, under data_root: .npy, .npz, .pt, .safetensors, Parquet, HDF5,"
         " clip-retrieval's folder",
@@ -228,19 +221,11 @@ class EveryKind(Section):
     made_by: Name | None = key(None, "likewise: the encoder that made them, for queries by photograph")
 
 
-WithKinds = create_model(
-    "WithKinds",
-    __base__=EveryKind,
-    **{
-        name: (section, key(section, f"kind {name.replace('_', '-')}: {section.__doc__}"))
-        for name, section in OWN.items()
-    },
-)
-
-
-class Encoder(WithKinds):
+class Encoder(with_kinds(EveryKind, ENCODERS, "kind {}: ")):
     name: Name = key(..., "free; names the folder of its features")
     architecture: str = key(..., "a classification network of torchvision's, or another kind: standard, pooled")
+
+    _file = file_goes_with("weights")
 
     @property
     def spec(self) -> EncoderSpec:
@@ -259,7 +244,8 @@ class Encoder(WithKinds):
             return kind | self.model_dump(include={"of", "pooling", spec.key})
         if spec.reads == "vectors":
             return self.model_dump(include=IMPORTED)
-        return kind | self.model_dump(exclude={"of", "pooling", *IMPORTED, *OWN} - {spec.key})
+        others = {other.key for other in ENCODERS if other is not spec}
+        return kind | self.model_dump(exclude={"of", "pooling", *IMPORTED, *others})
 
     @model_validator(mode="before")
     @classmethod
@@ -290,8 +276,6 @@ class Encoder(WithKinds):
         if not known and (spec.weights or self.weights in ("file", *TRAINED)):
             known = f"one of {', '.join(spec.weights)}" if spec.weights else "none"
             raise ValueError(f"kind {spec.name} has no weights {self.weights}; give {known} as `weights`")
-        if (self.weights == "file") != (self.file is not None):
-            raise ValueError("give `file` exactly when `weights` is file")
         if (spec.reads == "regions") != (self.of is not None):
             pooling = " or ".join(one.name for one in ENCODERS if one.reads == "regions")
             raise ValueError(f"give `of` exactly when `architecture` is {pooling}")

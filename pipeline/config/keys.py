@@ -2,7 +2,7 @@
 
 from typing import Annotated, Any
 
-from pydantic import Field, create_model
+from pydantic import Field
 
 from pipeline.config.collection import AuxiliarySettings, CollectionSettings, DemoSettings, DocumentsSettings
 from pipeline.config.generators import (
@@ -13,7 +13,7 @@ from pipeline.config.generators import (
 )
 from pipeline.config.images import Encoder, ExtractSettings, FinetuneSettings, ImageViewSettings, RegionsSettings
 from pipeline.config.models import EnsembleSettings, FitSettings, TrainSettings, TransferSettings, Variant
-from pipeline.config.registry import GENERATORS, MODELS, import_place
+from pipeline.config.registry import GENERATORS, MODELS
 from pipeline.config.results import (
     AlignSettings,
     CslsSettings,
@@ -24,7 +24,7 @@ from pipeline.config.results import (
     ServeSettings,
     StudySettings,
 )
-from pipeline.config.section import AboveZero, Device, Name, Names, Positive, Section, Seed, key
+from pipeline.config.section import AboveZero, Device, Name, Names, Place, Positive, Section, Seed, key, with_kinds
 from pipeline.config.text import (
     ParseSettings,
     TextEncoderEntry,
@@ -60,12 +60,12 @@ class RemoteSettings(Section):
 
 class Keys(Section):
     name: Name = key("demo", "results lie under results_root/name", title="the run")
-    data_root: str = key(
+    data_root: Place = key(
         "results/demo-collection",
         "the photographs and their texts: a folder, or s3://, https:// or what else fsspec reads",
     )
-    weights_root: str = key(".", "weight files below are relative to this folder")
-    results_root: str = key("results", "where runs are kept")
+    weights_root: Place = key(".", "weight files below are relative to this folder")
+    results_root: Place = key("results", "where runs are kept")
     models: Names = key(
         ("cca", "ncca", "sae"), "registered models, variants and ensembles; or {name: ..., and the keys of a variant}"
     )
@@ -171,10 +171,5 @@ class Keys(Section):
     reproduce: ReproduceSettings = key(ReproduceSettings, "the papers' tables", title="reproduce")
 
 
-def _own(spec: Any) -> tuple[type[Section], Any]:
-    section = import_place(spec.section)
-    return section, key(section, " ".join((section.__doc__ or "").split()))
-
-
-OwnKeys = create_model("OwnKeys", __base__=Keys, **{name: _own(spec) for name, spec in OWN.items()})
+OwnKeys = with_kinds(Keys, OWN.values())
 """With the section of every registered model and generator that has settings of its own."""

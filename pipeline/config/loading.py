@@ -8,8 +8,9 @@ from typing import Any
 import yaml
 from pydantic import ValidationError
 
+from pipeline.config.checks import problems
 from pipeline.config.keys import OWN, Keys
-from pipeline.config.messages import explain
+from pipeline.config.messages import explain, listed
 from pipeline.config.names import Config
 from pipeline.config.registry import import_place
 from pipeline.config.section import Section, merge
@@ -73,9 +74,12 @@ def validate(values: Mapping[str, Any], source: Path | str = "configuration") ->
         if isinstance(values.get(name, {}), Mapping):
             full[name] = merge(default, values.get(name, {}))
     try:
-        return Config.model_validate(_inherit(_write_out(full)))
+        config = Config.model_validate(_inherit(_write_out(full)))
     except ValidationError as error:
         raise UsageError(f"{source}: {explain(error, Config, values)}") from error
+    if found := problems(config):
+        raise UsageError(f"{source}: {listed(found)}")
+    return config
 
 
 def _inherit(values: dict[str, Any]) -> dict[str, Any]:

@@ -46,7 +46,11 @@ def explain(
             value = textwrap.shorten(json.dumps(fault["input"], default=str), LONGEST, placeholder=" ...")
             message = AS_YAML.get(fault["type"], fault["msg"].replace("Input should be ", ""))
             problems.setdefault((f"key {key or 'configuration'}: must be ", f", not {value}"), []).append(message)
-    lines = [before + " or ".join(dict.fromkeys(messages)) + after for (before, after), messages in problems.items()]
+    return listed([before + " or ".join(dict.fromkeys(parts)) + after for (before, after), parts in problems.items()])
+
+
+def listed(lines: Sequence[str]) -> str:
+    """Problems as one line, numbered where they are several."""
     if len(lines) == 1:
         return lines[0]
     shown = "; ".join(f"({number}) {line}" for number, line in enumerate(lines[:LISTED], 1))

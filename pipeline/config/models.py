@@ -4,7 +4,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Annotated, Any, Literal
 
-from pydantic import ConfigDict, Field, model_validator
+from pydantic import ConfigDict, Field, field_validator, model_validator
 
 from pipeline.config.registry import MODELS, TRAININGS, ModelSpec
 from pipeline.config.section import (
@@ -56,15 +56,7 @@ class FitSettings(Section):
 
 
 class TransferSettings(Section):
-    """How auxiliary pairs enter; sequences are axes of which every combination is tried on dev.
-
-    `beta` scales the auxiliary rows in joint training, `second_beta` those of the second CCA of SAE (the paper has
-    none: 0). `auxiliary_dimensions` is c1 and `auxiliary_power` the t of the auxiliary CCA,
-    of `auxiliary_eigenvalues`. `weight` is the length of
-    the stacked columns relative to that of the original ones. `rule` and `bandwidth` (in multiples of sigma),
-    and `features` (m) make the random Fourier map; `neighbours` is k of
-    text-feature and `neighbour_share` the total variance of its mean texts over that of the image view.
-    """
+    """How auxiliary pairs enter; sequences are axes of which every combination is tried on dev."""
 
     beta: NonNegatives = key((0.1, 0.3, 1), "joint: auxiliary rows are scaled by it")
     auxiliary_dimensions: Positives = key((128,), "c1 of stacked, sae-linear and sae")
@@ -322,3 +314,10 @@ class EnsembleSettings(Section):
     weights: NonNegatives = key(
         (0, 0.25, 0.5, 1), "grid for a member's scores, divided by their standard deviation; 0 leaves it out"
     )
+
+    @field_validator("weights")
+    @classmethod
+    def _some_are_positive(cls, weights: tuple[float, ...]) -> tuple[float, ...]:
+        if not any(weights):
+            raise ValueError("no weight is positive; give one that is")
+        return weights

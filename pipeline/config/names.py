@@ -5,9 +5,8 @@ from functools import cached_property
 from itertools import product
 from typing import Any
 
-from pydantic import ValidationError, model_validator
+from pydantic import ValidationError
 
-from pipeline.config.checks import check_places, problems
 from pipeline.config.generators import ChosenGenerator, GeneratorVariant
 from pipeline.config.images import Encoder
 from pipeline.config.keys import OWN, OwnKeys
@@ -19,8 +18,8 @@ from pipeline.config.text import TextEncoderEntry
 from pipeline.errors import UsageError, meant
 
 
-class Names(OwnKeys):
-    """What the names of models and generators mean.
+class Config(OwnKeys):
+    """All keys, and what the names of models and generators mean.
 
     A model with `csls` is made of the same one without, and one with `refit` learns by what the same one without has
     chosen on dev. Each of these is the variant, or registered model, that is written so, or else one that is added.
@@ -205,24 +204,6 @@ class Names(OwnKeys):
             return False
         return self.meaning("", one) == self.meaning("", other)
 
-
-def laid(section: Section | None, values: Mapping[str, Any], where: str, beside: tuple[str, ...] = ()) -> Any:
-    """`section` with `values` over it. UsageError names the key, by the place `where` these stand."""
-    if not values:
-        return section
-    try:
-        return (section or Section()).changed(values)
-    except ValidationError as error:
-        raise UsageError(explain(error, type(section or Section()), where=where, beside=beside)) from error
-
-
-class Config(Names):
-    @model_validator(mode="after")
-    def _can_be_done(self) -> "Config":
-        if found := [*check_places(self), *problems(self)]:
-            raise ValueError("\n".join(found))
-        return self
-
     def judged_splits(self, name: str) -> tuple[str, ...]:
         """The splits that a model is evaluated on; not on dev for a refit, which has learned from it."""
         return tuple(split for split in self.evaluate.splits if split != "dev" or not self.refits(name))
@@ -277,3 +258,13 @@ class Config(Names):
     def prepared_text_encoders(self) -> tuple[TextEncoderEntry, ...]:
         """Those that can encode a text, with those that only queries use."""
         return tuple(one for one in (*self.text_encoders, *self.query_text_encoders) if one.prepared)
+
+
+def laid(section: Section | None, values: Mapping[str, Any], where: str, beside: tuple[str, ...] = ()) -> Any:
+    """`section` with `values` over it. UsageError names the key, by the place `where` these stand."""
+    if not values:
+        return section
+    try:
+        return (section or Section()).changed(values)
+    except ValidationError as error:
+        raise UsageError(explain(error, type(section or Section()), where=where, beside=beside)) from error

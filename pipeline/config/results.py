@@ -13,6 +13,7 @@ from pipeline.config.section import (
     Name,
     NonNegative,
     NonNegatives,
+    Place,
     Positive,
     Positives,
     PositiveShare,
@@ -57,7 +58,7 @@ class PhrasesSettings(Section):
     models: tuple[Name, ...] | None = key(
         None, "whose vectors are compared; null: models that learn from phrases. Others have each as a sentence"
     )
-    names: str | None = key("names.tsv", "under data_root, if it is there: label <TAB> head nouns or phrases, ...")
+    names: Place | None = key("names.tsv", "under data_root, if it is there: label <TAB> head nouns or phrases, ...")
     least_overlap: PositiveShare = key(0.5, "IoU of a region with a box that a phrase names, to be right")
 
 

@@ -1,11 +1,15 @@
 """What all sections of the configuration share."""
 
 import re
-from collections.abc import Mapping
+import unicodedata
+from collections.abc import Iterable, Mapping
 from typing import Annotated, Any, Literal, Self, get_args
 
-from pydantic import AfterValidator, BaseModel, BeforeValidator, ConfigDict, Field
+from pydantic import AfterValidator, BaseModel, BeforeValidator, ConfigDict, Field, create_model, model_validator
 from pydantic_core import PydanticCustomError
+
+from pipeline.config.registry import import_place
+from pipeline.remote.paths import check_url, is_url
 
 LARGEST = 2**63 - 1
 """Counts are stored, and given to libraries, as 64-bit integers."""
@@ -24,6 +28,24 @@ def _name_device(value: str) -> str:
     if not re.fullmatch(r"auto|cpu|cuda(:\d+)?", value):
         raise PydanticCustomError("device", "Input should be auto, cpu, cuda or cuda:N")
     return value
+
+
+def _require_place(text: str) -> str:
+    """Brackets are Snakemake's own; a `~` would be a folder of that name, and a dash an option of a command."""
+    if not text:
+        raise ValueError("must not be empty")
+    if is_url(text):
+        check_url(text)
+    if text[0] in "-~" or text != text.strip():
+        raise ValueError(f"{text!r} must not begin with - or ~, nor begin or end with a space; write it in full")
+    if odd := [sign for sign in text if sign in "{}<>" or unicodedata.category(sign) in ("Cc", "Cs")]:
+        raise ValueError(f"{text!r} holds {odd[0]!r}, which Snakemake does not allow in a path; rename it")
+    return text
+
+
+def _require_files(text: str) -> str:
+    _require_place(re.sub("[{}]", "", text))
+    return text
 
 
 Device = Annotated[str, AfterValidator(_name_device)]
@@ -48,6 +70,10 @@ Split = Literal[Described, "weak", "gallery"]
 Protocol = Literal["all-sentences", "first-sentence"]
 DESCRIBED, SPLITS, PROTOCOLS = get_args(Described), get_args(Split), get_args(Protocol)
 Name = Annotated[str, Field(pattern=r"^[A-Za-z0-9][A-Za-z0-9_.+-]*$")]
+Place = Annotated[str, AfterValidator(_require_place)]
+"""A file or folder, or a URL, that a rule of Snakemake names."""
+Files = Annotated[str, AfterValidator(_require_files)]
+"""The same, or several in a store: `part-{000..127}.tar`."""
 
 
 def each_once(values: tuple[Any, ...]) -> tuple[Any, ...]:
@@ -87,6 +113,29 @@ class Section(BaseModel):
     def changed(self, values: Mapping[str, Any]) -> Self:
         """This section with `values` laid over it. Raises pydantic's ValidationError where one is wrong."""
         return type(self).model_validate(merge(self.model_dump(), values))
+
+
+def file_goes_with(name: str) -> Any:
+    """The validator of a section whose key `file` is given exactly when its key `name` is `file`."""
+
+    @model_validator(mode="after")
+    def check(section: Section) -> Section:
+        if (getattr(section, name) == "file") != (section.file is not None):
+            raise ValueError(f"give `file` exactly when `{name}` is file")
+        return section
+
+    return check
+
+
+def with_kinds(base: type[Section], specs: Iterable[Any], heading: str = "") -> type[Section]:
+    """`base` with a key for each of `specs`, registered ones, that has a section: that of its own settings. Its
+    sentence is the docstring, behind `heading` with the name of the spec in it."""
+    own = {spec.key: (spec.name, import_place(spec.section)) for spec in specs if spec.section}
+    keys = {
+        name: (section, key(section, heading.format(kind) + " ".join((section.__doc__ or "").split())))
+        for name, (kind, section) in own.items()
+    }
+    return create_model(base.__name__, __base__=base, **keys)
 
 
 class Seeds(Section):

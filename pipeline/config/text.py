@@ -3,10 +3,10 @@
 from pathlib import Path
 from typing import Annotated, Any, ClassVar, Literal
 
-from pydantic import BeforeValidator, Field, create_model, model_validator
+from pydantic import BeforeValidator, Field, model_validator
 
-from pipeline.config.registry import TEXT_ENCODERS, TextEncoderSpec, import_place, text_encoder_spec
-from pipeline.config.section import Count, Name, NonNegative, Positive, Section, key
+from pipeline.config.registry import TEXT_ENCODERS, TextEncoderSpec, text_encoder_spec
+from pipeline.config.section import Count, Name, NonNegative, Place, Positive, Section, file_goes_with, key, with_kinds
 
 
 class TextKindSettings(Section):
@@ -14,43 +14,25 @@ class TextKindSettings(Section):
 
     remedy: ClassVar[str] = ""
     """What may help where many words of dev are unknown to it."""
+    needs: ClassVar[str] = ""
+    """The key that an entry of the kind has to have."""
+    corpus: ClassVar[bool] = False
+    """Whether it is made from the run's own vectors of words."""
+    maker: ClassVar[str | None] = None
+    """The text encoder that made its vectors, where these were made elsewhere."""
 
     @property
     def learns(self) -> bool:
         """Whether from the training sentences."""
         return False
 
-    @property
-    def vectors(self) -> bool:
-        """Whether from vectors of words."""
-        return False
-
-    @property
-    def corpus(self) -> bool:
-        """Whether these are the run's own."""
-        return False
-
-    def outside(self, weights_root: str) -> Path | None:
-        """The file that a person brought for it."""
-        return None
-
     def files(self, weights_root: str) -> dict[str, Path]:
-        """All such files, by their names as inputs."""
-        path = self.outside(weights_root)
-        return {"file": path} if path else {}
+        """The files that a person brought for it, by their names as inputs."""
+        file = getattr(self, "file", None)
+        return {"file": Path(weights_root, file)} if file else {}
 
     def folder(self, weights_root: str) -> Path | None:
         """The folder of a model that a person brought for it."""
-        return None
-
-    @property
-    def maker(self) -> str | None:
-        """The text encoder that made its vectors, where these were made elsewhere."""
-        return None
-
-    @property
-    def lacks(self) -> str | None:
-        """The key that an entry of the kind has to have and does not."""
         return None
 
 
@@ -60,7 +42,7 @@ class WordVectorSource(TextKindSettings):
     remedy: ClassVar[str] = "use vectors of words in the language of the sentences, or source: corpus"
 
     source: Literal["corpus", "file"] = key("corpus", "corpus (what train-word-vectors learned) | file")
-    file: str | None = key(None, "source file: GloVe or word2vec, under weights_root")
+    file: Place | None = key(None, "source file: GloVe or word2vec, under weights_root")
     format: Literal["text", "binary"] = key("text", "of that file: text | binary (word2vec)")
     words: Positive = key(50_000, "source file: the first so many are kept, and the training sentences' words")
 
@@ -69,21 +51,10 @@ class WordVectorSource(TextKindSettings):
         return True
 
     @property
-    def vectors(self) -> bool:
-        return True
-
-    @property
     def corpus(self) -> bool:
         return self.source == "corpus"
 
-    def outside(self, weights_root: str) -> Path | None:
-        return Path(weights_root) / self.file if self.file else None
-
-    @model_validator(mode="after")
-    def _file_goes_with_source(self) -> "WordVectorSource":
-        if (self.source == "file") != (self.file is not None):
-            raise ValueError("give `file` exactly when `source` is file")
-        return self
+    _file = file_goes_with("source")
 
 
 class AveragedSettings(WordVectorSource):
@@ -105,15 +76,13 @@ class FisherSettings(WordVectorSource):
 class LibrarySettings(TextKindSettings):
     """A model of another library: its name on the hub, or a folder."""
 
+    needs: ClassVar[str] = "architecture"
+
     architecture: str | None = key(None, "a model on Hugging Face's hub, or a folder under weights_root")
 
     def folder(self, weights_root: str) -> Path | None:
         place = Path(weights_root) / (self.architecture or "")
         return place if self.architecture and place.is_dir() else None
-
-    @property
-    def lacks(self) -> str | None:
-        return None if self.architecture else "architecture"
 
 
 class OpenClipTextSettings(LibrarySettings):
@@ -125,32 +94,27 @@ class OpenClipTextSettings(LibrarySettings):
 class OnnxTextSettings(TextKindSettings):
     """An ONNX file, and the JSON file of its tokenizer."""
 
-    file: str | None = key(None, "under weights_root")
-    tokenizer: str | None = key(None, "the JSON file of its tokenizer, likewise; null: tokenizer.json beside it")
+    needs: ClassVar[str] = "file"
+
+    file: Place | None = key(None, "under weights_root")
+    tokenizer: Place | None = key(None, "the JSON file of its tokenizer, likewise; null: tokenizer.json beside it")
     length: Positive | None = key(
         None, "tokens of a text that are read; null: as many as the graph or the tokenizer says, or 512"
     )
     output: str | None = key(None, "its output that has the vectors, by name; null: the first")
 
-    def outside(self, weights_root: str) -> Path | None:
-        return Path(weights_root) / self.file if self.file else None
-
     def files(self, weights_root: str) -> dict[str, Path]:
-        found = super().files(weights_root)
-        if not found:
-            return found
-        beside = found["file"].with_name("tokenizer.json")
-        return found | {"tokenizer": Path(weights_root) / self.tokenizer if self.tokenizer else beside}
-
-    @property
-    def lacks(self) -> str | None:
-        return None if self.file else "file"
+        graph = Path(weights_root, self.file or "")
+        beside = graph.with_name("tokenizer.json")
+        return {"file": graph, "tokenizer": Path(weights_root, self.tokenizer) if self.tokenizer else beside}
 
 
 class ImportedSettings(TextKindSettings):
     """Vectors of the run's sentences that were made elsewhere."""
 
-    path: str | None = key(None, "under data_root: .npy, .npz, .pt, .safetensors, Parquet, HDF5, clip-retrieval's")
+    needs: ClassVar[str] = "path"
+
+    path: Place | None = key(None, "under data_root: .npy, .npz, .pt, .safetensors, Parquet, HDF5, clip-retrieval's")
     features: str | None = key(None, "the column, array or dataset of the vectors; null: the only one")
     names: str | None = key(
         None,
@@ -162,10 +126,6 @@ class ImportedSettings(TextKindSettings):
     @property
     def maker(self) -> str | None:
         return self.made_by
-
-    @property
-    def lacks(self) -> str | None:
-        return None if self.path else "path"
 
 
 class TextSettings(TextKindSettings):
@@ -185,14 +145,14 @@ class TextSettings(TextKindSettings):
     min_count: Positive = key(2, "training sentences that a term must occur in")
     idf: bool = key(True, "weight terms by inverse document frequency")
     normalise: bool = key(True, "every sentence to unit length")
-    vocabulary: str | None = key(None, "the model.json of a tf-idf encoder that is kept as a collection grows")
+    vocabulary: Place | None = key(None, "the model.json of a tf-idf encoder that is kept as a collection grows")
 
     @property
     def learns(self) -> bool:
         return self.vocabulary is None
 
-    def outside(self, weights_root: str) -> Path | None:
-        return Path(self.vocabulary) if self.vocabulary else None
+    def files(self, weights_root: str) -> dict[str, Path]:
+        return {"file": Path(self.vocabulary)} if self.vocabulary else {}
 
 
 class TokenVocabularySettings(Section):
@@ -206,7 +166,7 @@ class WordVectorsSettings(Section):
     source: Literal["random", "corpus", "file"] = key(
         "random", "random | corpus (word2vec on the training sentences and language_text) | file"
     )
-    file: str | None = key(None, "source file: GloVe or word2vec, under weights_root")
+    file: Place | None = key(None, "source file: GloVe or word2vec, under weights_root")
     format: Literal["text", "binary"] = key("text", "of that file: text | binary (word2vec)")
     dim: Positive = key(300, "of vectors that are drawn or learned; a file has its own")
     predicts: Literal["context", "word"] = key(
@@ -214,17 +174,13 @@ class WordVectorsSettings(Section):
     )
     train: bool = key(True, "go on learning them; false keeps them as they are")
 
-    @model_validator(mode="after")
-    def _file_goes_with_source(self) -> "WordVectorsSettings":
-        if (self.source == "file") != (self.file is not None):
-            raise ValueError("word_vectors: give `file` exactly when `source` is file")
-        return self
+    _file = file_goes_with("source")
 
 
 class TreebankSettings(Section):
-    train: str | None = key(None, "learned from")
-    dev: str | None = key(None, "decides when to stop")
-    test: str | None = key(None, "reported on")
+    train: Place | None = key(None, "learned from")
+    dev: Place | None = key(None, "decides when to stop")
+    test: Place | None = key(None, "reported on")
 
 
 class ParserSettings(Section):
@@ -233,8 +189,10 @@ class ParserSettings(Section):
 
 class ParseSettings(Section):
     engine: Literal["files", "spacy"] = key("files", "files (of another parser, or the demo's) | spacy")
-    conllu: str | None = key("trees.conllu", "files: CoNLL-U under data_root; null: dependencies from brackets")
-    brackets: str | None = key("trees.brackets", "files: phrase trees under data_root; null: phrases from dependencies")
+    conllu: Place | None = key("trees.conllu", "files: CoNLL-U under data_root; null: dependencies from brackets")
+    brackets: Place | None = key(
+        "trees.brackets", "files: phrase trees under data_root; null: phrases from dependencies"
+    )
     pipeline: str | None = key(None, "spacy: an installed package, or folder under weights_root; null: train-parser's")
     workers: Count = key(2, "spacy: processes that parse; 0 for none")
     treebank: TreebankSettings = key(TreebankSettings, "CoNLL-U of train-parser, under weights_root, plain or .gz")
@@ -247,8 +205,6 @@ class ParseSettings(Section):
         return self
 
 
-OWN = {spec.key: import_place(spec.section) for spec in TEXT_ENCODERS if spec.section}
-"""Key of an entry -> the section of the kind of text encoder whose settings it holds."""
 RESERVED = ("documents", "encoders", "labels", "parses", "simulated", "tokens", "trees", "word-vectors")
 """Names that something else has in a run's folder `text`, with or without an ending."""
 
@@ -271,17 +227,7 @@ class EveryTextKind(Section):
     storage: Literal["float16", "float32"] = key("float16", "of dense vectors: float16 | float32")
 
 
-WithTextKinds = create_model(
-    "WithTextKinds",
-    __base__=EveryTextKind,
-    **{
-        name: (section, key(section, f"kind {name.replace('_', '-')}: {section.__doc__}"))
-        for name, section in OWN.items()
-    },
-)
-
-
-class TextEncoderEntry(WithTextKinds):
+class TextEncoderEntry(with_kinds(EveryTextKind, TEXT_ENCODERS, "kind {}: ")):
     name: Name = key(..., "a name of your own: artefacts and models refer to it")
     kind: Literal[tuple(spec.name for spec in TEXT_ENCODERS)] = key(
         ...,

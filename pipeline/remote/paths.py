@@ -41,16 +41,16 @@ def below(root: Place, name: str) -> Place:
     return Path(name) if name.startswith("/") else root / name
 
 
-def check_url(key: str, text: str) -> None:
-    """Raises ValueError, naming the configuration's `key`, for a URL that cannot be used."""
+def check_url(text: str) -> None:
+    """Raises ValueError for a URL that cannot be used."""
     scheme, rest = URL.match(text)[1], URL.sub("", text, count=1)
     if scheme in LOCAL:
-        raise ValueError(f"{key}: {scheme}:// is no place of a server; name a folder, s3://, https:// or another store")
+        raise ValueError(f"{scheme}:// is no place of a server; name a folder, s3://, https:// or another store")
     bucket, *names = rest.rstrip("/").split("/")
     if not bucket or any(name in ("", ".", "..") for name in names):
-        raise ValueError(f"{key}: {text} must name a bucket or a server, and plain names below it")
+        raise ValueError(f"{text} must name a bucket or a server, and plain names below it")
     if "@" in bucket or "?" in rest or "#" in rest:
         raise ValueError(
-            f"{key}: the URL must hold no credentials, query or fragment; set the variables that its library reads"
+            "the URL must hold no credentials, query or fragment; set the variables that its library reads"
             " (docs/own-data.md)"
         )

@@ -44,30 +44,27 @@ class Chart:
     @property
     def svg(self) -> str:
         """The chart without its title and legend."""
-        return _draw(self)
-
-
-def _draw(chart: Chart) -> str:
-    xs = [x for line in chart.lines for x, _ in line.points]
-    ys = [y for line in chart.lines for _, y in line.points]
-    x_ticks, y_ticks = _decades(xs) if chart.logarithmic else _ticks(xs), _ticks(ys)
-    scale = math.log10 if chart.logarithmic else float
-    across = _scale([scale(x) for x in [*xs, *x_ticks]], LEFT, WIDTH - RIGHT)
-    up = _scale([*ys, *y_ticks], HEIGHT - BOTTOM, TOP)
-    parts = [f'<svg class="chart" viewBox="0 0 {WIDTH} {HEIGHT}" role="img" aria-label="{escape(chart.title)}">']
-    for tick in y_ticks:
-        parts.append(f'<path class="grid" d="M{LEFT} {up(tick):.1f}H{WIDTH - RIGHT}"/>')
-        parts.append(f'<text class="y" x="{LEFT - 6}" y="{up(tick) + 3.5:.1f}">{tick:g}</text>')
-    for tick in x_ticks:
-        parts.append(f'<text class="x" x="{across(scale(tick)):.1f}" y="{HEIGHT - BOTTOM + 15}">{tick:g}</text>')
-    parts.append(f'<text class="x" x="{(LEFT + WIDTH - RIGHT) / 2}" y="{HEIGHT - 6}">{escape(chart.x)}</text>')
-    for number, line in enumerate(chart.lines):
-        points = [(across(scale(x)), up(y)) for x, y in line.points]
-        path = "L".join(f"{x:.1f} {y:.1f}" for x, y in points)
-        parts.append(f'<path class="line line-{number % COLOURS}" d="M{path}"/>')
-        if len(points) <= 2 * TICKS:
-            parts += [f'<circle class="line-{number % COLOURS}" cx="{x:.1f}" cy="{y:.1f}" r="2.5"/>' for x, y in points]
-    return "".join([*parts, "</svg>"])
+        xs = [x for line in self.lines for x, _ in line.points]
+        ys = [y for line in self.lines for _, y in line.points]
+        x_ticks = _decades(xs) if self.logarithmic else _ticks(xs)
+        y_ticks = _ticks(ys)
+        scale = math.log10 if self.logarithmic else float
+        across = _scale([scale(x) for x in [*xs, *x_ticks]], LEFT, WIDTH - RIGHT)
+        up = _scale([*ys, *y_ticks], HEIGHT - BOTTOM, TOP)
+        parts = []
+        for tick in y_ticks:
+            parts.append(f'<path class="grid" d="M{LEFT} {up(tick):.1f}H{WIDTH - RIGHT}"/>')
+            parts.append(_text("y", LEFT - 6, up(tick) + 3.5, f"{tick:g}"))
+        parts += [_text("x", across(scale(tick)), HEIGHT - BOTTOM + 15, f"{tick:g}") for tick in x_ticks]
+        parts.append(_text("x", (LEFT + WIDTH - RIGHT) / 2, HEIGHT - 6, self.x))
+        for number, line in enumerate(self.lines):
+            colour = f"line-{number % COLOURS}"
+            points = [(across(scale(x)), up(y)) for x, y in line.points]
+            path = "L".join(f"{x:.1f} {y:.1f}" for x, y in points)
+            parts.append(f'<path class="line {colour}" d="M{path}"/>')
+            if len(points) <= 2 * TICKS:
+                parts += [f'<circle class="{colour}" cx="{x:.1f}" cy="{y:.1f}" r="2.5"/>' for x, y in points]
+        return _svg(self.title, WIDTH, HEIGHT, parts)
 
 
 def _scale(values: Sequence[float], start: float, end: float):
@@ -93,95 +90,78 @@ def _decades(values: Sequence[float]) -> list[float]:
 
 
 def draw_logs(logs: Mapping[str, Mapping[str, Any]]) -> list[Chart]:
-    """Charts of the training logs, model -> log, of what the logs have numbers for."""
-    return [*_ridges(logs), *_correlations(logs), *_histories(logs)]
-
-
-def _ridges(logs: Mapping[str, Mapping[str, Any]]) -> list[Chart]:
-    """The best recall sum on dev at every image ridge, whatever the other choices."""
-    lines = []
+    """Charts of the training logs, model -> log, of what the logs have numbers for: the best recall sum on dev at every
+    image ridge, whatever the other choices; for each model the correlation of every dimension in training and held out;
+    and the recall sum on dev after every epoch."""
+    charts, ridges, curves = [], [], []
     for name, log in logs.items():
         best: dict[float, float] = {}
         for trial in log.get("trials", ()):
             if ridge := trial.get("image_ridge"):
                 best[ridge] = max(best.get(ridge, 0.0), trial["recall_sum"])
         if len(best) > 1:
-            lines.append(Line(name, sorted(best.items())))
-    title = "The effect of the image ridge"
-    return [Chart(title, "image ridge, relative", "recall sum on dev", lines, logarithmic=True)] if lines else []
-
-
-def _correlations(logs: Mapping[str, Mapping[str, Any]]) -> list[Chart]:
-    """The correlation of every dimension in training and held out, a chart for each model."""
-    charts = []
-    for name, log in logs.items():
+            ridges.append(Line(name, sorted(best.items())))
         if len(log.get("train_correlations", ())) > 1:
-            lines = [
-                Line(label, list(enumerate(log[key], start=1)))
-                for label, key in (("training", "train_correlations"), ("held out", "dev_correlations"))
-                if log[key]
-            ]
+            sides = {"training": log["train_correlations"], "held out": log["dev_correlations"]}
+            lines = [Line(side, list(enumerate(values, start=1))) for side, values in sides.items() if values]
             charts.append(Chart(f"Correlations of {name}", "dimension", "correlation", lines))
+        history = log.get("history", ())
+        if len(history) > 1 and "dev" in history[0]:  # a refit is judged by nothing
+            curves.append(Line(name, [(epoch["epoch"] + 1, epoch["dev"]) for epoch in history]))
+    if ridges:
+        title = "The effect of the image ridge"
+        charts.insert(0, Chart(title, "image ridge, relative", "recall sum on dev", ridges, logarithmic=True))
+    if curves:
+        charts.append(Chart("Learning curves", "epoch", "recall sum on dev", curves))
     return charts
-
-
-def _histories(logs: Mapping[str, Mapping[str, Any]]) -> list[Chart]:
-    """The recall sum on dev after every epoch."""
-    lines = [
-        Line(name, [(epoch["epoch"] + 1, epoch["dev"]) for epoch in log["history"]])
-        for name, log in logs.items()
-        if len(log.get("history", ())) > 1 and "dev" in log["history"][0]  # a refit is judged by nothing
-    ]
-    return [Chart("Learning curves", "epoch", "recall sum on dev", lines)] if lines else []
 
 
 def draw_intervals(title: str, rows: Mapping[str, Sequence[Measured]], lines: Sequence[str]) -> str:
     """Dots with their intervals from 0 to 100 percent: for each name a dot in the colour of each of `lines`, which
-    stand in a legend elsewhere."""
-    parts, height = [], HEAD + STEP * len(rows)
+    stand in a legend elsewhere, and the values in figures."""
+    height, across = HEAD + STEP * len(rows), _scale([0, 100], NAMES, ROW_WIDTH - EDGE)
+    parts = []
     for tick in PERCENTS:
-        x = _across(tick / 100)
-        parts.append(
-            f'<path class="grid" d="M{x:.1f} {HEAD - 6}V{height}"/><text class="x" x="{x:.1f}" y="12">{tick}</text>'
-        )
+        parts.append(f'<path class="grid" d="M{across(tick):.1f} {HEAD - 6}V{height}"/>')
+        parts.append(_text("x", across(tick), 12, str(tick)))
     for place, (name, values) in enumerate(rows.items()):
         parts.append(_name(name, place))
         for number, (value, interval) in enumerate(values):
             y = HEAD + STEP * (place + (number + 1) / (len(values) + 1))
             parts.append(f'<g class="line-{number}">')
             if interval is not None:
-                low, high = (_across(min(max(end, 0.0), 100.0) / 100) for end in interval)
+                low, high = (across(min(max(end, 0.0), 100.0)) for end in interval)
                 parts.append(f'<path class="line" d="M{low:.1f} {y:.1f}H{high:.1f}"/>')
-            parts.append(f'<circle cx="{_across(value / 100):.1f}" cy="{y:.1f}" r="3.5"><title>')
-            parts.append(escape(f"{name}, {lines[number]}: {value:.1f}") + "</title></circle></g>")
-            if number == len(values) - 1:
-                best = " / ".join(f"{one:.0f}" for one, _ in values)
-                parts.append(f'<text x="{ROW_WIDTH - EDGE + 6}" y="{HEAD + STEP * (place + 0.65):.1f}">{best}</text>')
-    return _svg(title, height, parts)
+            said = escape(f"{name}, {lines[number]}: {value:.1f}")
+            parts.append(f'<circle cx="{across(value):.1f}" cy="{y:.1f}" r="3.5"><title>{said}</title></circle></g>')
+        figures = " / ".join(f"{value:.0f}" for value, _ in values)
+        parts.append(_text("", ROW_WIDTH - EDGE + 6, HEAD + STEP * (place + 0.65), figures))
+    return _svg(title, ROW_WIDTH, height, parts)
 
 
 def draw_bars(title: str, rows: Mapping[str, tuple[float, str]]) -> str:
     """A bar for each name, as long as its value beside the greatest, with what is written beside it."""
-    greatest = max((value for value, _ in rows.values()), default=0.0) or 1.0
+    across = _scale([0, *(value for value, _ in rows.values())], NAMES, ROW_WIDTH - EDGE)
     parts = []
     for place, (name, (value, text)) in enumerate(rows.items()):
-        length, y = (_across(1) - NAMES) * value / greatest, HEAD + STEP * place - 12
+        y, width = HEAD + STEP * place - 12, across(value) - NAMES
         parts.append(_name(name, place - 0.45))
-        parts.append(f'<rect class="bar" x="{NAMES}" y="{y:.1f}" width="{length:.1f}" height="{STEP - 10}"/>')
-        parts.append(f'<text x="{NAMES + length + 6:.1f}" y="{y + 12.5:.1f}">{escape(text)}</text>')
-    return _svg(title, STEP * len(rows) + 12, parts)
-
-
-def _across(share: float) -> float:
-    return NAMES + share * (ROW_WIDTH - NAMES - EDGE)
+        parts.append(f'<rect class="bar" x="{NAMES}" y="{y:.1f}" width="{width:.1f}" height="{STEP - 10}"/>')
+        parts.append(_text("", across(value) + 6, y + 12.5, text))
+    return _svg(title, ROW_WIDTH, STEP * len(rows) + 12, parts)
 
 
 def _name(name: str, place: float) -> str:
     short = name if len(name) <= LONGEST_NAME else f"{name[: LONGEST_NAME - 1]}…"
-    text = f"{escape(short)}<title>{escape(name)}</title>"
-    return f'<text class="y" x="{NAMES - 8}" y="{HEAD + STEP * (place + 0.65):.1f}">{text}</text>'
+    return _text("y", NAMES - 8, HEAD + STEP * (place + 0.65), short, name)
 
 
-def _svg(title: str, height: float, parts: Sequence[str]) -> str:
-    head = f'<svg class="chart" viewBox="0 0 {ROW_WIDTH} {height:.0f}" role="img" aria-label="{escape(title)}">'
+def _text(kind: str, x: float, y: float, text: str, whole: str = "") -> str:
+    """`whole` is shown where a pointer rests on the text; the class `kind` says how it stands at (x, y)."""
+    title = f"<title>{escape(whole)}</title>" if whole else ""
+    return f'<text class="{kind}" x="{x:.1f}" y="{y:.1f}">{escape(text)}{title}</text>'
+
+
+def _svg(title: str, width: int, height: int, parts: Sequence[str]) -> str:
+    head = f'<svg class="chart" viewBox="0 0 {width} {height}" role="img" aria-label="{escape(title)}">'
     return "".join([head, *parts, "</svg>"])

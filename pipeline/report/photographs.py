@@ -116,38 +116,27 @@ class CollectionSample:
 
 
 def draw_samples(manifest: Any, picture: Callable[[Mapping[str, Any]], ReportPicture]) -> list[CollectionSample]:
-    """Images at even distances among those with sentences, then among those with weak text, of a
-    pipeline.storage.manifest.Manifest, which is read by shard."""
+    """Images of sentences at even distances, then of weak texts, of a pipeline.storage.manifest.Manifest, of which only
+    the shards of these are read."""
     samples = []
     for name in ("sentences", "documents"):
-        for image in manifest.pick(_evenly_spaced_owners(manifest, name)):
-            own = _of(manifest, name, image["image_id"])
-            said = [row["text"] for row in own[:SENTENCES]] if name == "sentences" else []
-            weak = own[0] if name == "documents" else {}
+        rows = evenly_spaced(int(manifest.bounds(name)[-1]), SAMPLES)
+        for image in manifest.pick(pc.unique(manifest.rows(name, rows)["image_id"]).to_numpy()):
+            texts = _rows_of(manifest, name, image["image_id"])
+            sentences = [row["text"] for row in texts[:SENTENCES]] if name == "sentences" else []
+            weak = texts[0] if name == "documents" else {}
             document = {key: weak[key] for key in ("title", "tags", "description") if weak.get(key)}
-            samples.append(CollectionSample(picture(image), image["split"], said, document))
+            samples.append(CollectionSample(picture(image), image["split"], sentences, document))
     return samples
 
 
 def first_sentence(manifest: Any, image_id: int) -> str | None:
     """Of an image; None where it has none."""
-    found = _of(manifest, "sentences", image_id)
-    return found[0]["text"] if found else None
+    sentences = _rows_of(manifest, "sentences", image_id)
+    return sentences[0]["text"] if sentences else None
 
 
-def _evenly_spaced_owners(manifest: Any, name: str) -> np.ndarray:
-    """(k,) the ids of images at even distances among those that have a row in a table."""
-    ends = np.cumsum([len(pc.unique(manifest.table(name, shard)["image_id"])) for shard in range(manifest.n_shards)])
-    places = evenly_spaced(int(ends[-1]), SAMPLES)
-    found = [np.empty(0, np.int64)]
-    for shard in np.unique(np.searchsorted(ends, places, "right")).tolist():
-        owners = pc.unique(manifest.table(name, shard)["image_id"]).to_numpy()
-        own = places - (ends[shard] - len(owners))
-        found.append(owners[own[(own >= 0) & (own < len(owners))]])
-    return np.concatenate(found)
-
-
-def _of(manifest: Any, name: str, image_id: int) -> list[dict[str, Any]]:
+def _rows_of(manifest: Any, name: str, image_id: int) -> list[dict[str, Any]]:
     """The rows of an image in a table."""
     table = manifest.table(name, image_id // manifest.shard_size)
     return table.filter(pc.equal(table["image_id"], image_id)).to_pylist()

@@ -36,7 +36,7 @@ class ReportCell:
 class Comparison:
     """Models evaluated on the same queries: `cells[model][direction][measure]`.
 
-    `chance[direction]` is the recall@K, by measure, of a random order.
+    `chance[direction]` has the measures of a random order, where these are recorded.
     """
 
     split: str
@@ -49,34 +49,26 @@ class Comparison:
 
 def compare_models(evaluations: Iterable[Mapping[str, Any]]) -> list[Comparison]:
     """A comparison for each split and protocol: the test split first, then in the order given."""
-    groups = reported_first(with_folds(evaluations))
-    return [_compare(split, protocol, group) for (split, protocol), group in groups]
-
-
-def _compare(split: str, protocol: str, group: Sequence[Mapping[str, Any]]) -> Comparison:
-    n, m = group[0]["n_images"], group[0]["n_sentences"]
-    cells: dict[str, dict[str, dict[str, ReportCell]]] = {}
-    for evaluation in group:
-        cells[evaluation["model"]] = {
-            direction: {name: _cell(evaluation, group, direction, name) for name in COLUMNS} for direction in DIRECTIONS
+    comparisons = []
+    for (split, protocol), group in reported_first(with_folds(evaluations)):
+        n, m = group[0]["n_images"], group[0]["n_sentences"]
+        cells = {
+            evaluation["model"]: {
+                side: {name: _cell(evaluation[side], [other[side] for other in group], name) for name in COLUMNS}
+                for side in DIRECTIONS
+            }
+            for evaluation in group
         }
-    return Comparison(split, protocol, n, m, cells, _chance(n, m))
+        chance = next((one["chance"] for one in group if "chance" in one), {})
+        comparisons.append(Comparison(split, protocol, n, m, cells, chance))
+    return comparisons
 
 
-def _cell(evaluation: Mapping[str, Any], group: Iterable[Mapping[str, Any]], direction: str, name: str) -> ReportCell:
-    values = [other[direction][name] for other in group]
+def _cell(measures: Mapping[str, Any], others: Sequence[Mapping[str, Any]], name: str) -> ReportCell:
+    value, values = measures[name], [other[name] for other in others]
     best = min(values) if name == "median_rank" else max(values)
-    value, interval = evaluation[direction][name], evaluation[direction].get(f"{name}_ci95")
+    interval = measures.get(f"{name}_ci95")
     return ReportCell(value, tuple(interval) if interval else None, value == best)
-
-
-def _chance(n: int, m: int) -> dict[str, dict[str, float]]:
-    """Recall@K of a random order of m sentences, m / n of which are right, and of n images, one of which is."""
-    cutoffs = {name: int(name.removeprefix("recall@")) for name in COLUMNS if name.startswith("recall@")}
-    return {
-        "image_to_sentence": {name: 100 * (1 - (1 - min(k / m, 1)) ** (m / n)) for name, k in cutoffs.items()},
-        "sentence_to_image": {name: 100 * min(k / n, 1) for name, k in cutoffs.items()},
-    }
 
 
 def best_model(evaluations: Sequence[Mapping[str, Any]], models: Collection[str]) -> str:

@@ -21,8 +21,7 @@ def evaluate(run: Run, job: Job, model: str, split: str, protocol: str, through_
     import numpy as np
 
     from pipeline.evaluate.summary import headline, with_folds
-    from pipeline.metrics.chance import chance
-    from pipeline.metrics.folds import divide, measure_folds
+    from pipeline.metrics.folds import chance, divide, measure_folds
     from pipeline.metrics.ranks import Ranks, rank, similarity_ranks
     from pipeline.metrics.retrieval import TIES, Bootstrap, evaluate, measure, select_sentences
     from pipeline.storage.records import write_evaluation

@@ -59,7 +59,7 @@ def _reads(config, layout) -> Inputs:
 
 STAGE = Stage(
     report,
-    version=7,
+    version=8,
     wanted=lambda config: [()],
     keys=lambda config: {
         "collection": config.reproduce.collection,

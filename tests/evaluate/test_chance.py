@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 
-from pipeline.metrics.chance import chance, random_measures
+from pipeline.metrics.folds import chance, random_measures
 
 
 def test_one_right_of_n_is_in_the_middle() -> None:

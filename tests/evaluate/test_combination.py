@@ -5,8 +5,7 @@ import itertools
 import numpy as np
 import pytest
 
-from pipeline.metrics.combination import choose_weights, judge_scores
-from pipeline.metrics.joining import join_vectors
+from pipeline.metrics.combination import choose_weights, join_vectors, judge_scores
 from pipeline.metrics.ranks import count_ranks
 from pipeline.metrics.retrieval import recall_sum
 

@@ -8,7 +8,7 @@ import pytest
 import torch
 
 from pipeline.metrics import multivector_scores as module
-from pipeline.metrics.joining import join_images, join_sentences, joint_rule
+from pipeline.metrics.combination import join_images, join_sentences, joint_rule
 from pipeline.metrics.multivector_scores import multivector_scores
 from pipeline.models.linear.csls import Bank, Scaled
 from pipeline.multivectors import SUMS, MultiVectors, ScoreRule

@@ -42,8 +42,8 @@ def copy_of(scratch: Scratch, path: RemotePath, *known: object) -> bytes:
     ],
 )
 def test_urls_that_cannot_be_used_are_refused(text: str) -> None:
-    with pytest.raises(ValueError, match="data_root"):
-        check_url("data_root", text)
+    with pytest.raises(ValueError, match="name|must"):
+        check_url(text)
 
 
 def test_a_store_lists_what_it_holds_and_gives_it_whole_or_by_range(s3: S3Server, scratch: Scratch) -> None:

@@ -10,7 +10,7 @@ import numpy as np
 
 from pipeline.config.stored import restore
 from pipeline.errors import UsageError
-from pipeline.metrics.joining import Rules, join_images, join_sentences, joint_rule
+from pipeline.metrics.combination import Rules, join_images, join_sentences, joint_rule
 from pipeline.models.linear.projection import unit_rows
 from pipeline.multivectors import Items, ScoreRule
 from pipeline.precision import require_finite
@@ -71,7 +71,7 @@ class EnsembleMember:
 class Ensemble:
     """s(x, y) = sum over members k of weight_k s_k(x, y).
 
-    Its vectors are the members' side by side (see pipeline.metrics.joining); it is multi-vector if a member is.
+    Its vectors are the members' side by side (see pipeline.metrics.combination); it is multi-vector if a member is.
     Sentences are a mapping of `sentence_view` -> sentences, with every form that a member takes.
     """
 
