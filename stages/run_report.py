@@ -60,7 +60,9 @@ class RunReport:
     """
 
     def __init__(self, run: Run, artefacts: "Mapping[str, Sequence[Artefact]]") -> None:
-        self.run, self.title, self.manifest = run, run.config.name, run.manifest.summary
+        self.run = run
+        self.title = run.config.name
+        self.manifest = run.manifest.summary
         self.described, self.judged, self.phrases = (
             [read_record(artefact.commit) for artefact in artefacts[name]]
             for name in ("described", "judged", "phrases")
@@ -77,10 +79,8 @@ class RunReport:
         candidates = single or list(self.bundles)
         self.best_name = best_model(self.evaluations, candidates) if self.evaluations else candidates[0]
         self.best = self.bundles[self.best_name]
-        limits, moved = (
-            ImageLimits.from_settings(run.config.collection),
-            Path(run.photographs.root) != run.manifest.root,
-        )
+        limits = ImageLimits.from_settings(run.config.collection)
+        moved = Path(run.photographs.root) != run.manifest.root
         self.picture = Photographs(run.photographs.read, limits, moved, partial(first_sentence, run.manifest))
 
     @cached_property
@@ -138,7 +138,8 @@ class RunReport:
         ROWS rows of each of SHARDS shards are sampled (shards are checked against their sha256), and their
         bytes are extrapolated to all. `rate` is of the jobs that wrote all parts, None where some of these are unknown.
         """
-        run, jobs = self.run, {}
+        run = self.run
+        jobs = {}
         for folder in (run.layout.benchmarks / rule for rule in ("extract", "pool_regions")):
             jobs |= read_part_jobs(folder) if folder.is_dir() else {}
         n_images, n_shards = run.manifest.n_images, run.manifest.n_shards

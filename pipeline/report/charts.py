@@ -119,7 +119,8 @@ def draw_logs(logs: Mapping[str, Mapping[str, Any]]) -> list[Chart]:
 def draw_intervals(title: str, rows: Mapping[str, Sequence[Measured]], lines: Sequence[str]) -> str:
     """Dots with their intervals from 0 to 100 percent: for each name a dot in the colour of each of `lines`, which
     stand in a legend elsewhere, and the values in figures."""
-    height, across = HEAD + STEP * len(rows), _scale([0, 100], NAMES, ROW_WIDTH - EDGE)
+    height = HEAD + STEP * len(rows)
+    across = _scale([0, 100], NAMES, ROW_WIDTH - EDGE)
     parts = []
     for tick in PERCENTS:
         parts.append(f'<path class="grid" d="M{across(tick):.1f} {HEAD - 6}V{height}"/>')
@@ -144,7 +145,8 @@ def draw_bars(title: str, rows: Mapping[str, tuple[float, str]]) -> str:
     across = _scale([0, *(value for value, _ in rows.values())], NAMES, ROW_WIDTH - EDGE)
     parts = []
     for place, (name, (value, text)) in enumerate(rows.items()):
-        y, width = HEAD + STEP * place - 12, across(value) - NAMES
+        y = HEAD + STEP * place - 12
+        width = across(value) - NAMES
         parts.append(_name(name, place - 0.45))
         parts.append(f'<rect class="bar" x="{NAMES}" y="{y:.1f}" width="{width:.1f}" height="{STEP - 10}"/>')
         parts.append(_text("", across(value) + 6, y + 12.5, text))

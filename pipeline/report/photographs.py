@@ -15,6 +15,7 @@ from PIL import Image, ImageDraw
 
 from pipeline.errors import InputError
 from pipeline.images.decode import ImageLimits, decode
+from pipeline.images.preprocess import Photograph
 from pipeline.index.vectors import evenly_spaced
 
 SIDE = 240
@@ -70,25 +71,25 @@ class Photographs:
 
     def __call__(self, row: Mapping[str, Any]) -> ReportPicture:
         """The photograph of a row; without its address where it cannot be read."""
-        name, address = "::".join(filter(None, (row["path"], row["member"]))), None
+        photograph, address = Photograph.from_row(row), None
         with suppress(InputError):
-            data = self._read(row["path"], row["offset"], row["size"])
-            if not self._moved or hashlib.sha256(data).hexdigest() == row["sha256"]:
+            data = self._read(*photograph.location)
+            if not self._moved or hashlib.sha256(data).hexdigest() == photograph.sha256:
                 address = thumbnail(data, self._limits)
         self.shown[row["image_id"]] = address is not None
-        return ReportPicture(name, address, self._caption(row["image_id"]))
+        return ReportPicture(photograph.name, address, self._caption(row["image_id"]))
 
 
 def drawing(name: str, image: Image.Image) -> ReportPicture:
     """A drawing of our own, as a JPEG no wider than DRAWING_SIDE."""
     image = image.convert("RGB")
     image.thumbnail((DRAWING_SIDE, image.height))
-    return ReportPicture(name, _address(image))
+    return ReportPicture(name, _jpeg_address(image))
 
 
 def vector_drawing(name: str, data: bytes) -> ReportPicture:
     """An SVG drawing of our own as it is."""
-    return ReportPicture(name, "data:image/svg+xml;base64," + base64.b64encode(data).decode("ascii"))
+    return ReportPicture(name, _address("image/svg+xml", data))
 
 
 def thumbnail(data: bytes, limits: ImageLimits, box: Sequence[float] | None = None) -> str:
@@ -98,13 +99,17 @@ def thumbnail(data: bytes, limits: ImageLimits, box: Sequence[float] | None = No
     if box is not None:
         image = image.crop(tuple(map(round, box)))
     image.thumbnail((SIDE, SIDE))
-    return _address(image)
+    return _jpeg_address(image)
 
 
-def _address(image: Image.Image) -> str:
+def _jpeg_address(image: Image.Image) -> str:
     buffer = io.BytesIO()
     image.save(buffer, "JPEG", quality=QUALITY)
-    return "data:image/jpeg;base64," + base64.b64encode(buffer.getvalue()).decode("ascii")
+    return _address("image/jpeg", buffer.getvalue())
+
+
+def _address(kind: str, data: bytes) -> str:
+    return f"data:{kind};base64,{base64.b64encode(data).decode('ascii')}"
 
 
 @dataclass(frozen=True)

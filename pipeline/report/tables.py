@@ -51,7 +51,6 @@ def compare_models(evaluations: Iterable[Mapping[str, Any]]) -> list[Comparison]
     """A comparison for each split and protocol: the test split first, then in the order given."""
     comparisons = []
     for (split, protocol), group in reported_first(with_folds(evaluations)):
-        n, m = group[0]["n_images"], group[0]["n_sentences"]
         cells = {
             evaluation["model"]: {
                 side: {name: _cell(evaluation[side], [other[side] for other in group], name) for name in COLUMNS}
@@ -60,12 +59,13 @@ def compare_models(evaluations: Iterable[Mapping[str, Any]]) -> list[Comparison]
             for evaluation in group
         }
         chance = next((one["chance"] for one in group if "chance" in one), {})
-        comparisons.append(Comparison(split, protocol, n, m, cells, chance))
+        comparisons.append(Comparison(split, protocol, group[0]["n_images"], group[0]["n_sentences"], cells, chance))
     return comparisons
 
 
 def _cell(measures: Mapping[str, Any], others: Sequence[Mapping[str, Any]], name: str) -> ReportCell:
-    value, values = measures[name], [other[name] for other in others]
+    value = measures[name]
+    values = [other[name] for other in others]
     best = min(values) if name == "median_rank" else max(values)
     interval = measures.get(f"{name}_ci95")
     return ReportCell(value, tuple(interval) if interval else None, value == best)
