@@ -41,12 +41,12 @@ class Part(NamedTuple):
 
 
 PARTS = {
-    "versions": Part("gpu_parts", 10),
+    "versions": Part("gpu_parts", 20),
     "ceilings": Part("gpu_parts", 20),
-    "tests": Part("gpu_parts", 70),
+    "tests": Part("gpu_parts", 65),
     "parity_pixels": Part("gpu_pixels", 30),
     "parity_products": Part("gpu_products", 38),
-    "end_to_end": Part("gpu_pixels", 90),
+    "end_to_end": Part("gpu_pixels", 85),
     "pieces": Part("gpu_pixels", 35),
     "forward": Part("gpu_pixels", 30),
     "moments": Part("gpu_products", 20),
