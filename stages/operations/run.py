@@ -89,7 +89,7 @@ def command(config_path: Path | None, further: tuple[str, ...], cores: int | Non
 
 def find_snakefile() -> Path:
     """The Snakefile of the checkout, or of the installed distribution."""
-    from pipeline.config import default_path
+    from pipeline.config.loading import default_path
 
     return default_path().parents[1] / "Snakefile"
 
