@@ -11,18 +11,18 @@ With `--profile`, the operations of torch that take most time come instead of th
 import argparse
 from collections.abc import Callable
 from contextlib import suppress
-from typing import Any
+from typing import Any, NamedTuple
 from unittest.mock import patch
 
 from interleave import compare, parse_options, report
 
 from pipeline import runtime
 
-runtime.configure()
+if __name__ == "__main__":  # else whoever imports this has done so
+    runtime.configure()
 
 import numpy as np  # noqa: E402  after the BLAS kernels are chosen
 import torch  # noqa: E402
-from gpu_training import SENTENCES, WORD_DIM, WORDS, Enough, MadeUpRegions, make_features  # noqa: E402
 from pairs import DIM_X  # noqa: E402
 from scipy import sparse  # noqa: E402
 from tree_shapes import draw_dependencies, draw_phrases  # noqa: E402
@@ -33,14 +33,46 @@ from pipeline.models.linear.cca import NormalizedCCA  # noqa: E402
 from pipeline.models.linear.projection import Directions  # noqa: E402
 from pipeline.models.linear.views import ImageView, TextView  # noqa: E402
 from pipeline.models.neural.task import RegionView, TrainingPairs, TrainingTask  # noqa: E402
-from pipeline.models.neural.training import Training  # noqa: E402
-from pipeline.precision import choose_precision  # noqa: E402
+from pipeline.models.neural.training import CPU, Training  # noqa: E402
+from pipeline.precision import choose_precision, to_float32  # noqa: E402
 from pipeline.text.sequences import Tokens  # noqa: E402
 from pipeline.text.trees import pack  # noqa: E402
 
 MODELS = ("lstm", "ncca-refined", "dvsa", "hmlstm", "sdtrnn")
 TERMS, SPACE, IMAGES, NOUN_PHRASE = 5000, 512, 400, 0
+WORDS, WORD_DIM, SENTENCES, REGIONS = 8000, 300, 5, 20
 VIEW = ImageView(("made-up",), (DIM_X,), ("l2",))
+
+
+class RegionBlock(NamedTuple):
+    features: np.ndarray
+    boxes: np.ndarray
+    scores: np.ndarray
+    offsets: np.ndarray
+
+
+class MadeUpRegions:
+    """REGIONS regions of each of n images, stored in halves."""
+
+    def __init__(self, n: int) -> None:
+        self.features = make_features(n * REGIONS).reshape(n, REGIONS, DIM_X)
+
+    def __len__(self) -> int:
+        return len(self.features)
+
+    def packed(self, rows: np.ndarray) -> RegionBlock:
+        count = len(rows) * REGIONS
+        features = to_float32(self.features[rows].reshape(count, DIM_X))
+        return RegionBlock(features, np.zeros((count, 4)), np.zeros(count), np.arange(0, count + 1, REGIONS))
+
+
+class Enough(Exception):
+    """As many steps as are timed."""
+
+
+def make_features(n: int) -> np.ndarray:
+    some = np.maximum(np.random.default_rng(0).standard_normal((min(n, 512), DIM_X), dtype=np.float32), 0)
+    return np.resize(some.astype(np.float16), (n, DIM_X))
 
 
 def make_start() -> NormalizedCCA:
@@ -71,24 +103,25 @@ def _with_noun_phrases(rng: np.random.Generator, nodes: list[tuple[int, int, int
     return [(up, word, int(word >= 0 or rng.random() > 1 / 3)) for up, word, _ in nodes]
 
 
-def make_task(name: str) -> TrainingTask:
+def make_task(name: str, device: torch.device = CPU, **settings: object) -> TrainingTask:
     known = load().model(name)
     sentences, owners = make_sentences(known.spec.sentences), np.repeat(np.arange(IMAGES), SENTENCES)
     regions = None if known.spec.regions == "none" else MadeUpRegions(IMAGES)
     features, m = {"made-up": make_features(IMAGES)}, len(owners)
     pairs = TrainingPairs(features, sentences, owners, np.arange(m), regions)
     words = np.random.default_rng(0).standard_normal((WORDS + 1, WORD_DIM), dtype=np.float32) * np.float32(0.1)
+    section = known.settings.model_copy(update={"epochs": 10**6, "patience": 10**6, **settings})
     return TrainingTask(
-        VIEW, pairs, pairs, known.settings.model_copy(update={"epochs": 10**6, "patience": 10**6}), seed=0,
-        precision=choose_precision("auto", torch.device("cpu")), train_words=True, words=words, start=make_start(),
-        region_view=RegionView(VIEW, geometry=False), noun_phrase=NOUN_PHRASE,
+        VIEW, pairs, pairs, section, seed=0, precision=choose_precision(section.precision, device),
+        train_words=True, words=words, start=make_start(),
+        region_view=RegionView(VIEW, geometry=False), noun_phrase=NOUN_PHRASE, device=device,
         text=TextView(("tfidf",), (TERMS,), (True,), ((),), (1.0,)),
     )  # fmt: skip
 
 
-def make_loop(name: str) -> Training:
+def make_loop(name: str, device: torch.device = CPU, **settings: object) -> Training:
     """The training of the registered model `name`; dev is judged at no cost."""
-    loop = model_spec(name).load().trainer(make_task(name)).training
+    loop = model_spec(name).load().trainer(make_task(name, device, **settings)).training
     loop.judge = lambda: 0.0
     return loop
 

@@ -29,7 +29,7 @@ import numpy as np  # noqa: E402
 import pyarrow as pa  # noqa: E402
 import torch  # noqa: E402, F401  exact search uses it where it is loaded
 
-from pipeline.index.build import build_index  # noqa: E402
+from pipeline.index.build import choose_and_build  # noqa: E402
 from pipeline.index.chooser import Requirements  # noqa: E402
 from pipeline.index.exact import Neighbours, search_exact  # noqa: E402
 from pipeline.index.format import from_bytes, view_bytes  # noqa: E402
@@ -136,7 +136,7 @@ def main() -> None:
 
     start = time.perf_counter()
     asked = Requirements(FLOOR, MEMORY, None, 1000, "auto", given.sample)
-    built = build_index(ArrayVectors(vectors), queries, "inner_product", asked)
+    built = choose_and_build(ArrayVectors(vectors), queries, "inner_product", asked)
     chosen, card = time.perf_counter() - start, built.card
     report({"name": "chosen index", "chosen_in": chosen, **card})
     with tempfile.TemporaryDirectory() as name:

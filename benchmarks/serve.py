@@ -27,7 +27,7 @@ import numpy as np  # noqa: E402  after `index` has chosen the BLAS kernels
 import pyarrow as pa  # noqa: E402
 
 from pipeline.config.registry import model_spec  # noqa: E402
-from pipeline.index.build import build_index  # noqa: E402
+from pipeline.index.build import choose_and_build  # noqa: E402
 from pipeline.index.chooser import Requirements  # noqa: E402
 from pipeline.index.vectors import ArrayVectors  # noqa: E402
 from pipeline.models.linear.projection import Directions  # noqa: E402
@@ -50,9 +50,9 @@ def make_bundle(folder: Path, count: int, dim: int, candidates: list[str] | str)
     writer = BundleWriter(folder / "bundle")
     exact = 200_000 if candidates == "auto" else 1
     asked = Requirements(0.95, None, None, exact, candidates, 50_000)
-    built = build_index(ArrayVectors(images), queries[:1000], "inner_product", asked)
+    built = choose_and_build(ArrayVectors(images), queries[:1000], "inner_product", asked)
     writer.add("images.faiss", built.data)
-    sentences = build_index(
+    sentences = choose_and_build(
         ArrayVectors(queries), images[:1000], "inner_product", Requirements(0.95, None, None, count, "auto", 1000)
     )
     writer.add("sentences.faiss", sentences.data)

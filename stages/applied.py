@@ -18,7 +18,7 @@ from pipeline.index.queries import QueryEncoder
 from pipeline.index.vectors import evenly_spaced
 from pipeline.run import Inputs, Job, Run, Stage
 from pipeline.run.layout import Layout, Shards
-from pipeline.run.runner import make
+from pipeline.run.runner import run_stage
 from pipeline.storage.batch import publish_text
 from pipeline.storage.bundle import Bundle, BundleWriter
 from pipeline.storage.bundles import open_bundle
@@ -99,8 +99,8 @@ def apply_bundle(
         _carry(run, encoder, bundle)
     _ingest(run, stages["ingest"])
     for number, encoder in enumerate(encoders):
-        make(run, stages["extract"], (encoder,), others=[] if number else [(other,) for other in encoders[1:]])
-    make(run, STAGE, (str(bundle.folder.absolute()),))
+        run_stage(run, stages["extract"], (encoder,), others=[] if number else [(other,) for other in encoders[1:]])
+    run_stage(run, STAGE, (str(bundle.folder.absolute()),))
     return Bundle(_index(run, bundle, asker, name or output.absolute().name))
 
 
@@ -157,7 +157,7 @@ def _ingest(run: Run, stage: Stage) -> None:
     """Make the manifest, unless it was made from the same photographs."""
     record, digest = run.layout.file(RECORD).path, run.job(stage, ()).fingerprint
     if read_json(record).get("ingest") != digest or not run.layout.manifest.commit.exists():
-        make(run, stage)
+        run_stage(run, stage)
         publish_json(record, {"ingest": digest})
 
 

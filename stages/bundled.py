@@ -15,7 +15,7 @@ from pipeline.index.build import QUERIES, SET_QUERIES, build_gallery
 from pipeline.index.chooser import Requirements
 from pipeline.index.gallery import Shortlist
 from pipeline.index.vectors import evenly_spaced
-from pipeline.report.figures import draw_tradeoff
+from pipeline.report.figures import draw_tradeoff, to_svg
 from pipeline.run import Run
 from pipeline.storage.bundle import Bundle, BundleWriter
 from pipeline.storage.card import CARD, INDEXED
@@ -127,7 +127,7 @@ def add_indices(
         writer.add(f"{name}.faiss", built.data)
         if built.tradeoff:
             writer.add_json(f"{name}.tradeoff.json", built.tradeoff)
-            writer.add(f"{name}.tradeoff.svg", draw_tradeoff(built.tradeoff, f"{model}, {name}"))
+            writer.add(f"{name}.tradeoff.svg", to_svg(draw_tradeoff(built.tradeoff, f"{model}, {name}")))
         card = cards[name] = built.card
         log.info(
             "%s: %d %s in %s, index recall@10 %.3f, %.0f queries/s on a core",

@@ -84,7 +84,7 @@ def command_of(stage: "Stage") -> click.Command:
     """The command of a stage: `jointspace embed ncca --run results/demo` does what its rule does."""
 
     def callback(root: Path, config_path: Path | None, again: bool, **options: Any) -> None:
-        from pipeline.run.runner import make, make_shards
+        from pipeline.run.runner import make_shards, run_stage
 
         run = begin(root, config_path)
         names = [name for name in map(options.pop, stage.names) if name is not None]
@@ -95,7 +95,7 @@ def command_of(stage: "Stage") -> click.Command:
             source = click.get_current_context().get_parameter_source
             again |= any(source(option.name) == ParameterSource.COMMANDLINE for option in stage.options)
             for job in jobs:
-                make(run, stage, job, again=again, **options)
+                run_stage(run, stage, job, again=again, **options)
         say_next(lambda: stage.then(run, *jobs[-1]) or shlex.join(["jointspace", "run", str(run.layout.config)]))
 
     arguments = [click.argument(name, required=False) for name in stage.names]

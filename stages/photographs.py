@@ -24,7 +24,7 @@ COMPARED = 4
 """Images on which features made elsewhere are compared with what the encoder named for them makes."""
 
 
-class EncoderMaterial:
+class RunEncoderMaterial:
     """What image encoders of a run are made from; see pipeline.images.image_encoder.EncoderMaterial."""
 
     def __init__(self, run: Run) -> None:
@@ -65,7 +65,7 @@ def prepare_start(run: Run, encoder: "Encoder", training: Any) -> "NetworkEncode
     """The network that the training of an encoder begins with: with the weights that `training`, a section with
     `start`, `file` and `sha256`, names."""
     weights = {"weights": training.start, "file": training.file, "sha256": training.sha256}
-    return encoder.spec.load().prepare(encoder.model_copy(update=weights), EncoderMaterial(run))
+    return encoder.spec.load().prepare(encoder.model_copy(update=weights), RunEncoderMaterial(run))
 
 
 def open_photographs(run: Run, image_id: np.ndarray | list[int]) -> Iterator[tuple[Image.Image | None, str]]:

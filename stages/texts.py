@@ -166,7 +166,7 @@ def read_lines(name: str) -> list[str]:
         raise InputError(f"cannot read {name} ({error}); correct language_text") from error
 
 
-class TextMaterial:
+class RunTextMaterial:
     """What the text encoder `name` of a run is made from; see pipeline.text.text_encoder.TextMaterial."""
 
     def __init__(self, run: Run, name: str) -> None:

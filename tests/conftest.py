@@ -29,6 +29,7 @@ LONG = (
 """Modules that take longest: first, so that no worker of `-n auto` is left alone with one at the end."""
 
 
+@pytest.hookimpl(optionalhook=True)
 def pytest_xdist_auto_num_workers(config: pytest.Config) -> int:
     """One more than cores: many tests wait for a process of their own, a server's clock or a signal."""
     return runtime.threads() + 1

@@ -22,7 +22,7 @@ from pipeline.models.linear.views import ImageView
 from pipeline.report.photographs import ReportPicture
 from pipeline.run.layout import Layout
 from pipeline.run.run import Run
-from pipeline.run.runner import make
+from pipeline.run.runner import run_stage
 from pipeline.storage.commit import Commit, Provenance, read_commit
 from pipeline.storage.features import write_features
 from pipeline.storage.json_files import CHECK, to_json
@@ -220,7 +220,7 @@ def build_bundle(run: Path, *settings: dict, model: str = "ncca", output: str = 
     over the run's configuration for it alone."""
     opened = open_run(run, *settings)
     for bundle in opened.config.bundle_names(model):
-        make(opened, STAGE, (bundle,), **options)
+        run_stage(opened, STAGE, (bundle,), **options)
     shutil.rmtree(run / output, ignore_errors=True)
     return opened.layout.index(model).path.rename(run / output)
 
@@ -235,7 +235,7 @@ def open_run(run: Path, *settings: dict) -> Run:
 def ingest(run: Path, data: Path, *settings: dict, processes: int = 0) -> None:
     """The manifest of the collection in `data` by the run's configuration, if it has one, with `settings` over it."""
     collection = {"data_root": str(data), "demo": {"generate": False}}
-    make(open_run(run, collection, *settings), INGEST, processes=processes)
+    run_stage(open_run(run, collection, *settings), INGEST, processes=processes)
 
 
 def decoded(picture: ReportPicture) -> Image.Image:

@@ -66,6 +66,35 @@ class Cells(Section):
 
     cells: Positive = 2
 '''
+LETTERS = '''"""The text encoder `letters`: how often each letter stands in a text."""
+
+import numpy as np
+
+from pipeline.text.text_encoder import TextEncoder
+
+
+class LetterCounts(TextEncoder):
+    kind = "letters"
+    dim = 26
+
+    def encode(self, texts):
+        counts = [[text.lower().count(letter) for letter in "abcdefghijklmnopqrstuvwxyz"] for text in texts]
+        return np.array(counts, np.float32).reshape(len(texts), 26)
+
+    def settings(self):
+        return {"kind": "letters"}
+
+    def tensors(self):
+        return {}
+
+    @classmethod
+    def prepare(cls, entry, material):
+        return cls()
+
+    @classmethod
+    def from_parts(cls, settings, tensors):
+        return cls()
+'''
 LENGTHS = '''"""`count-lengths`: how many words the sentences have."""
 
 from pipeline.run.run import Run
@@ -100,6 +129,7 @@ def read(root, options):
 FILES = {
     "pipeline/models/linear/mirrored.py": MIRRORED,
     "pipeline/images/cell_colours.py": COLOURS,
+    "pipeline/text/letters.py": LETTERS,
     "stages/results/count_lengths.py": LENGTHS,
     "pipeline/collections/formats/reds.py": REDS,
 }
@@ -121,6 +151,8 @@ LINES = {
         '_fitted("mirrored", "mirrored:Mirrored", grid=GRID),\n',
         '_encoder("pooled", "regions:PooledEncoder", reads="regions"),\n',
         '_encoder("cell-colours", "cell_colours:CellColours", section="pipeline.config.images:Cells"),\n',
+        "TEXT_ENCODERS: tuple[TextEncoderSpec, ...] = (\n",
+        '_text("letters", "letters:LetterCounts"),\n',
     ),
     "stages/rules/results.smk": ("", RULE),
     "pipeline/config/images.py": ("l2 | (none)\"\n    )\n", CELLS),
@@ -134,6 +166,7 @@ TINY = {
     "name": "tiny",
     "models": ["mirrored", "ncca"],
     "encoders": [{"name": "colours", "kind": "cell-colours", "resize": 32, "crop": 32, "cell_colours": {"cells": 3}}],
+    "text_encoders": [{"name": "tfidf", "kind": "tf-idf"}, {"name": "letters", "kind": "letters"}],
     "shard_size": 40,
     "demo": {"train": 50, "dev": 10, "test": 10, "weak": 0},
     "data_root": "data",
@@ -175,6 +208,7 @@ def test_a_model_an_encoder_and_a_stage_are_files_and_a_line_each(checkout: Path
     results = tmp_path / "results/tiny"
     assert read_parameters(results / "encoders/colours/model.safetensors", ENCODER).details["dim"] == 27
     assert len(list((results / "features/colours").glob("shard-*.h5"))) == 2
+    assert len(list((results / "text/letters").glob("shard-*.h5"))) == 2
     assert read_parameters(results / "models/mirrored/model.safetensors", MODEL).details["registered"] == "mirrored"
     ours, theirs = (read_json(results / f"evaluation/{name}.test.all-sentences.json") for name in TINY["models"])
     for direction in ("image_to_sentence", "sentence_to_image"):

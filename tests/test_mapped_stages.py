@@ -47,7 +47,7 @@ IN_PROCESS, PROCESSES, CLUSTER = {}, {"workers": 2}, {"scheduler": "local", "clu
 def encoded(run: Path, how: dict, again: bool = True) -> dict[str, bytes]:
     """The shards of sentences and their sidecars, made as the configuration `how` says."""
     write_config(run, how)
-    runner.make(Run(run), STAGE, ("tfidf",), again=again)
+    runner.run_stage(Run(run), STAGE, ("tfidf",), again=again)
     return {path.name: path.read_bytes() for path in sorted((run / "text/tfidf").glob("shard-*"))}
 
 
@@ -84,7 +84,7 @@ def test_shards_are_the_same_wherever_they_are_made(how: dict, tmp_path: Path) -
     assert others, "nothing was made elsewhere"
     for part in range(5):
         write_config(run, {"parts": 5})
-        runner.make(Run(run), STAGE, ("tfidf",), part=part, again=True)
+        runner.run_stage(Run(run), STAGE, ("tfidf",), part=part, again=True)
     assert encoded(run, IN_PROCESS, again=False) == expected
 
 
@@ -125,7 +125,7 @@ def test_each_of_two_cards_has_one_process_and_all_shards_are_made(
     monkeypatch.setattr(runner, "visible_gpus", lambda: CARDS)
     monkeypatch.setenv("OMP_NUM_THREADS", "8")
     write_config(run, {"device": "auto"})
-    runner.make(Run(run), ON_CARDS, ("tfidf",), again=True)
+    runner.run_stage(Run(run), ON_CARDS, ("tfidf",), again=True)
     assert {path.name: path.read_bytes() for path in sorted((run / "text/tfidf").glob("shard-*"))} == expected
     seen = [path.name.split("-")[1] for path in (run / "begun").iterdir()]
     assert len(seen) == 10 and len(set(seen)) == 2 and str(os.getpid()) not in seen

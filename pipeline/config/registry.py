@@ -139,8 +139,8 @@ class TextEncoderSpec(Spec):
     The class is a pipeline.text.text_encoder.TextEncoder. `prepare(entry, material)` makes the encoder from its entry
     and a TextMaterial of that module; `settings()` (JSON, with its `kind`) and `tensors()` are what
     `from_parts(settings, tensors)` turns back into it. `encode(texts)` maps n texts to (n, `dim`) float32, a csr_array
-    if the kind is `sparse`, else an ndarray. `unknown(text)`, `knows(text)`, `searches(text)` and `suggest(word)` say
-    which words mean something to it.
+    if the kind is `sparse`, else an ndarray. `unknown(text)`, `knows(text)`, `searches(text)`, `suggest(word)` and
+    `count_words(text)` say which words mean something to it; the base class knows every word.
     """
 
     sparse: bool = False
@@ -152,8 +152,8 @@ class TextEncoderSpec(Spec):
     """The most dimensions that its vectors have by its entry and the dimensions of a `word`'s vector, or None."""
 
 
-def _text(name: str, place: str, section: str, **more: Any) -> TextEncoderSpec:
-    section = f"pipeline.config.text:{section}Settings"
+def _text(name: str, place: str, section: str | None = None, **more: Any) -> TextEncoderSpec:
+    section = section and f"pipeline.config.text:{section}Settings"
     return TextEncoderSpec(name=name, place=f"pipeline.text.{place}", section=section, **more)
 
 

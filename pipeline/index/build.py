@@ -45,7 +45,7 @@ class BuiltIndex:
     tradeoff: dict[str, Any] | None
 
 
-def build_index(
+def choose_and_build(
     vectors: Vectors,
     queries: np.ndarray,
     metric: str,
@@ -132,14 +132,14 @@ def build_gallery(
     Where items have several, by their `outline`, it gives its vectors back exactly: an exact index, or above
     `requirements.exact_limit` vectors an inverted file of them, whatever `requirements.candidates` says; the card says
     what its `shortlist` costs. A shortlist is read off the lists, so that only an inverted file is searched by it.
-    Raises as build_index does.
+    Raises as choose_and_build does.
     """
     if outline is None:
-        return build_index(vectors, queries, comparison, requirements, progress, gpu)
+        return choose_and_build(vectors, queries, comparison, requirements, progress, gpu)
     factories = dict.fromkeys(f"IVF{lists_for(vectors.count, multiple)},Flat" for multiple in (FEW, MANY))
     requirements = replace(requirements, candidates=tuple(factories))
     asked = queries.vectors[evenly_spaced(len(queries.vectors), QUERIES)]
-    built = build_index(vectors, asked, "inner_product", requirements, progress, gpu)
+    built = choose_and_build(vectors, asked, "inner_product", requirements, progress, gpu)
     index = from_bytes(built.data, f"the index of {modality}", built.card)
     used = None if built.card["factory"] == "Flat" else shortlist
     gallery = MultiVectorGallery(modality, index, outline, comparison, used)

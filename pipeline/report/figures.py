@@ -21,7 +21,7 @@ GOLDEN = 0.381966
 """Of the colour circle, from one image to the next."""
 
 
-def draw_sweep(rows: Sequence[Mapping[str, Any]], title: str, fold_images: int) -> bytes:
+def draw_sweep(rows: Sequence[Mapping[str, Any]], title: str, fold_images: int) -> Figure:
     """Recall@10 on test of the combinations chosen on dev, over target images, a line for each auxiliary-set size.
 
     `rows` are those of `linear.sweep.sweep_rows`; `fold_images` is the number of target images in a fold.
@@ -40,10 +40,10 @@ def draw_sweep(rows: Sequence[Mapping[str, Any]], title: str, fold_images: int) 
     if axes[0].get_legend_handles_labels()[1]:
         axes[0].legend(frameon=False)
     figure.suptitle(title)
-    return _to_svg(figure)
+    return figure
 
 
-def draw_tradeoff(tradeoff: Mapping[str, Any], title: str) -> bytes:
+def draw_tradeoff(tradeoff: Mapping[str, Any], title: str) -> Figure:
     """Queries per second of a core over index recall of candidates, as measured on the sample and carried over, and the
     chosen index's own curve with all vectors.
 
@@ -65,7 +65,7 @@ def draw_tradeoff(tradeoff: Mapping[str, Any], title: str) -> bytes:
     axes.set_ylabel("queries per second of a core")
     _frame(axes, title, "index recall@10")
     axes.legend(frameon=False, title=tradeoff["rule"], title_fontsize=7)
-    return _to_svg(figure)
+    return figure
 
 
 def scatter_in_plane(vectors: np.ndarray, seed: int) -> np.ndarray:
@@ -102,7 +102,7 @@ def _frame(axes: Axes, title: str, x: str) -> None:
     axes.spines[["top", "right"]].set_visible(False)
 
 
-def _to_svg(figure: Figure) -> bytes:
+def to_svg(figure: Figure) -> bytes:
     """The same bytes for the same figure: without a salt matplotlib names a file's parts at random."""
     buffer = io.BytesIO()
     with matplotlib.rc_context({"svg.hashsalt": "jointspace"}):

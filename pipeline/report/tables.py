@@ -36,7 +36,7 @@ class ReportCell:
 class Comparison:
     """Models evaluated on the same queries: `cells[model][direction][measure]`.
 
-    `chance[direction]` is the recall@K, by measure, of a random order.
+    `chance[direction]` has the measures of a random order, where these are recorded.
     """
 
     split: str
@@ -59,7 +59,8 @@ def compare_models(evaluations: Iterable[Mapping[str, Any]]) -> list[Comparison]
             }
             for evaluation in group
         }
-        comparisons.append(Comparison(split, protocol, n, m, cells, _chance(n, m)))
+        chance = next((one["chance"] for one in group if "chance" in one), {})
+        comparisons.append(Comparison(split, protocol, n, m, cells, chance))
     return comparisons
 
 
@@ -68,15 +69,6 @@ def _cell(measures: Mapping[str, Any], others: Sequence[Mapping[str, Any]], name
     best = min(values) if name == "median_rank" else max(values)
     interval = measures.get(f"{name}_ci95")
     return ReportCell(value, tuple(interval) if interval else None, value == best)
-
-
-def _chance(n: int, m: int) -> dict[str, dict[str, float]]:
-    """Recall@K of a random order of m sentences, m / n of which are right, and of n images, one of which is."""
-    cutoffs = {name: int(name.removeprefix("recall@")) for name in COLUMNS if name.startswith("recall@")}
-    return {
-        "image_to_sentence": {name: 100 * (1 - (1 - min(k / m, 1)) ** (m / n)) for name, k in cutoffs.items()},
-        "sentence_to_image": {name: 100 * min(k / n, 1) for name, k in cutoffs.items()},
-    }
 
 
 def best_model(evaluations: Sequence[Mapping[str, Any]], models: Collection[str]) -> str:

@@ -44,7 +44,7 @@ class Run:
         run = Run("results/demo")
         run.model("ncca").details["training_log"]
 
-    A configuration that is given is the run's from now on.
+    A `config` that is given is used in place of the stored one; it is not written.
     """
 
     def __init__(self, root: Path | str, config: "Config | None" = None) -> None:
@@ -189,8 +189,7 @@ class Run:
 
     @property
     def sums(self) -> str:
-        """Where `pipeline.mapreduce` computes for a whole stage: at the Dask scheduler that the configuration gives the
-        address of, or here."""
+        """Where sums over all shards are computed: the address of a Dask scheduler, or `local`."""
         scheduler = self.config.scheduler
         return scheduler if scheduler and "://" in scheduler else "local"
 

@@ -48,9 +48,10 @@ NAMED_CLUSTERS = {
 
 @dataclass(frozen=True)
 class ShardTask:
-    """One stage on one run, in a form that can be pickled: `module` is where the stage is declared, `every` of what it
-    makes (several for a stage that makes these together), `again` whether existing shards are made anew, and `call` is
-    unique to a call of the runner, so that a worker that outlives it opens everything anew for the next."""
+    """One stage on one run, in a form that can be pickled: `module` is where the stage is declared, `every` has the
+    names to make (one tuple, or several if the stage makes them together), `again` whether existing shards are made
+    anew, and `call` is unique to a call of the runner, so that a worker that outlives it opens everything anew for the
+    next."""
 
     module: str
     root: Path
@@ -83,7 +84,7 @@ class ShardTask:
         return number
 
 
-def make(
+def run_stage(
     run: Run, stage: Stage, names: Names = (), part: int | None = None, again: bool = False, **options: Any
 ) -> None:
     """Make what `stage` writes of `names`; of a sharded stage one part, or all of them.
@@ -105,7 +106,7 @@ def make(
 
 
 def make_shards(run: Run, stage: Stage, every: Sequence[Names], part: int | None = None, again: bool = False) -> None:
-    """The same of each of `every` of a sharded stage, which makes them together if there are several."""
+    """As `run_stage`, for a sharded stage: `every` lists the names to make, all in one pass."""
     outputs = [stage.outputs(run.layout, *names)[0] for names in every]
     parts = [range(run.manifest.n_shards)] if outputs[0].whole else run.parts
     if part is not None and part >= len(parts):

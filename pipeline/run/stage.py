@@ -1,8 +1,8 @@
 """The declaration of a stage: what its rule, commit, command, scheduler and documentation are made from.
 
 A stage is one function. `Stage` says once what the function depends on (keys of the configuration, columns of the
-manifest, other artefacts), what it writes and what a job of it asks for; `pipeline.run.runner` calls it,
-`pipeline.run.workflow` makes it a rule and `stages.commands` a command.
+manifest, other artefacts), and what it writes. `pipeline.run.runner` calls it; the rules in `stages/rules` ask
+`common.smk` for its inputs; `stages.commands` makes its command.
 """
 
 from collections.abc import Callable, Mapping, Sequence
@@ -101,19 +101,19 @@ class Stage:
     """A stage: `function(run, job, *names)`, or, where it is `sharded`, `function(run, *names)`, which opens what all
     shards share and returns the function of one `job`.
 
-    `version` rises whenever the same inputs would give other results: commits record it, so that older results are made
-    again. `names` are what one job is of, such as `("model", "split")`; `choices(config)` lists all that the
-    configuration knows, and `wanted(config)` those that `all` makes, and a command that is given no names.
-    `keys(config, *names)` is the part of the configuration that decides the result. `reads(config, layout, *names)`
-    are the artefacts and files that it is made from, by name; `columns` are those of the manifest (`images`,
-    `splits`, `sentences`, `documents`, `boxes`) on which a shard depends; `also(run, *names)` are fingerprints of
-    whatever else decides, found once for all shards. `writes(layout, *names)` is what it makes, first of all what
-    others read. `gpu` says whether a job computes on one. `options` are of the command alone, click's, and are
-    passed to the function of a stage without shards. `then(run, *names)` is what a person may type next; None for
-    the rest of the run. `finish(run, *names)` is called when all shards of a whole artefact are made, before its
-    commit, and returns further commits for which that vouches. A sharded stage may make several `together` that
-    share their work: `function(run, *names)` opens several names of one word, and what it returns takes a job of
-    each that is to be made.
+    Raise `version` when the same inputs give other results. Results of an older version are made again; what was made
+    from them only if the new files differ. `names` are what one job is of, such as `("model", "split")`;
+    `choices(config)` lists all that the configuration knows, and `wanted(config)` those that `all` makes, and a command
+    that is given no names. `keys(config, *names)` is the part of the configuration that decides the result.
+    `reads(config, layout, *names)` are the artefacts and files that it is made from, by name; `columns` are those of
+    the manifest (`images`, `splits`, `sentences`, `documents`, `boxes`) on which a shard depends; `also(run, *names)`
+    are fingerprints of whatever else decides, found once for all shards. `writes(layout, *names)` is what it makes,
+    first of all what others read. `gpu` says whether a job computes on one. `options` are of the command alone,
+    click's, and are passed to the function of a stage without shards. `then(run, *names)` is what a person may type
+    next; None for the rest of the run. `finish(run, *names)` runs after the last shard and before the commit of a whole
+    artefact, which also vouches for the commits whose paths it returns. With `together`, a sharded stage shares the
+    work of several names, each of one word: `function(run, *names)` gets them all and returns a function of one job for
+    each that is still to be made.
     """
 
     function: Callable[..., Any]

@@ -10,8 +10,8 @@ The commit of an artefact is a JSON file beside it, or the artefact itself where
     digest     of all that readers get: the files and everything else here but `made_by` and `inputs`
 
 A commit is valid if it lies at its place, its files are as they were written, and its inputs are what is there now. An
-artefact is written under temporary names, its commit last; without that it does not exist. An input that is gone with
-its folder was given up, which does not make wrong what was made from it.
+artefact is written under temporary names, its commit last; without that it does not exist. If the whole folder of an
+input is gone, somebody has deleted it on purpose; what was made from it stays valid.
 """
 
 import hashlib

@@ -59,9 +59,10 @@ def write_embeddings(
 
 
 class Embeddings:
-    """The shards `<folder>/shard-00000.h5`. `name` is the model's, `registered` its class and `model` its digest;
-    `comparison` is how its vectors compare, `multi_vector` whether an item has several, `dim` is c; `refits` the model
-    that it refits, or None; `vocabulary` that of its sentences. `shards` are opened, and hashed, when they are used.
+    """The shards `<folder>/shard-00000.h5`. `name` is the model's in the configuration, `registered` its name in the
+    registry, `model` the digest of its files; `comparison` is how its vectors compare, `multi_vector` whether an item
+    has several, `dim` is c; `refits` the model that it refits, or None; `vocabulary` that of its sentences. `shards`
+    are opened, and hashed, when they are used.
 
     Raises IntegrityError if a shard is not valid when it is opened.
     """
@@ -126,8 +127,8 @@ class Embeddings:
         return EmbeddedRows(self._chained(modality), self._places(modality, ids))
 
     def parts_of(self, modality: str, ids: np.ndarray, rows: int) -> "list[EmbeddedPart]":
-        """The vectors of some `images` or `sentences`, in ascending order and of one each, in parts of at most `rows`
-        of them, each of which another process can read."""
+        """The vectors of ascending `ids`, one vector an item, cut into parts of at most `rows`; each part can be
+        pickled and read in another process."""
         bounds, folder = self.manifest.bounds(modality), self.folder.absolute()
         starts = range(0, len(ids), rows)
         return [EmbeddedPart(folder, modality, at, self.dim, ids[at : at + rows], bounds) for at in starts]

@@ -71,9 +71,9 @@ class InspectedImages:
         restore: Callable[[list], Any],
         elsewhere: Callable[[Iterator[Block]], Iterable[int]] = lambda blocks: (),
     ) -> Iterator[Any]:
-        """For each of `locations()` what `inspect` gives for it, or gave before it was killed: a tuple of plain values,
-        which `restore` makes of a list of them, or a Failure. Others may do blocks first: `elsewhere` has them `write`
-        what they found, and gives the numbers of these blocks."""
+        """One outcome for each of `locations()`, in order: a tuple of plain values or a Failure. Outcomes of a killed
+        run are read and rebuilt by `restore`; the others come from `inspect`. `elsewhere`, if given, may inspect and
+        `write` whole blocks first and yields their numbers."""
         digests = [self._digest(block) for block in _blocks(locations())]
         kept = [self._read(number, digest) is not None for number, digest in enumerate(digests)]
         blocks = zip(range(len(kept)), digests, _blocks(locations()), tuple(kept), strict=True)

@@ -79,8 +79,11 @@ class TextMaterial(Protocol):
 
 
 class TextEncoder:
-    """Texts to vectors of `dim` values. This base knows every word; the rest is in
-    pipeline.config.registry."""
+    """Texts to vectors of `dim` values; this base knows every word.
+
+    A kind has `kind`, `dim`, `encode`, `settings`, `tensors`, `prepare` and `from_parts`. One that does not know every
+    word has `knows`, `searches`, `unknown`, `count_words` and `suggest` too, and zeros for a text of unknown words.
+    """
 
     kind: ClassVar[str]
     dim: int
@@ -88,7 +91,7 @@ class TextEncoder:
     """The words, and pairs of words, of which it knows the meaning, if these can be listed."""
 
     def encode(self, texts: Sequence[str]) -> "Rows":
-        """(n, dim) float32; zeros for a text in which the encoder knows no word."""
+        """(n, dim) float32."""
         raise NotImplementedError
 
     def encode_query(self, texts: Sequence[str]) -> "Rows":

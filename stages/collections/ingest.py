@@ -20,9 +20,9 @@ if TYPE_CHECKING:
     from pipeline.storage.manifest_writer import Block
 
 PARTS = "manifest.parts"
-"""Folder beside the manifest with what was found out about images so far, and within it"""
+"""Folder beside the manifest: the results of inspection so far."""
 TABLES = "tables"
-"""that of records that do not fit into memory."""
+"""Folder in PARTS: records that do not fit into memory."""
 logger = logging.getLogger(__name__)
 
 
@@ -66,7 +66,7 @@ def ingest(run: Run, job: Job, processes: int | None = None) -> None:
         processes = runtime.threads()
 
     def here(locations: Iterator[Any]) -> Iterator[Any]:
-        return isolated_map(inspector.look(run), locations, processes)
+        return isolated_map(inspector.of_image(run), locations, processes)
 
     def elsewhere(blocks: "Iterator[Block]") -> Iterator[int]:
         items = ((block, _tars(run, (path for path, _, _ in block.locations))) for block in blocks)
@@ -154,11 +154,13 @@ class BlockInspector:
         (number, digest, locations), objects = item
         run = _opened(self)
         known = InspectedImages(run.layout.manifest.path.with_name(PARTS), str, _limits(run))
-        known.write(number, digest, isolated_map(self.look(run, objects), locations, 1))
+        known.write(number, digest, isolated_map(self.of_image(run, objects), locations, 1))
         return number
 
-    def look(self, run: Run, objects: "Mapping[str, tuple[int, str]]" = MappingProxyType({})) -> "Callable[..., Any]":
-        """What inspects an image, given where it is."""
+    def of_image(
+        self, run: Run, objects: "Mapping[str, tuple[int, str]]" = MappingProxyType({})
+    ) -> "Callable[..., Any]":
+        """The function that inspects one image, given its location."""
         from functools import partial
 
         from pipeline.images.decode import ImageLimits, inspect

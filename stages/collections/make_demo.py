@@ -62,7 +62,7 @@ STAGE = Stage(
 @click.option("--processes", type=click.IntRange(min=0), help="Processes that draw; 0 for none. [default: --threads]")
 def command(root: Path | None, output: Path | None, config_path: Path | None, processes: int | None) -> None:
     from pipeline.config.loading import load
-    from pipeline.run.runner import make
+    from pipeline.run.runner import run_stage
 
     if (root is None) == (output is None):
         raise click.UsageError("give either --run or --output")
@@ -71,4 +71,4 @@ def command(root: Path | None, output: Path | None, config_path: Path | None, pr
         STAGE.select(run.config, [])
     else:
         run = Run(output, load(config_path).model_copy(update={"data_root": str(output)}))
-    make(run, STAGE, processes=processes)
+    run_stage(run, STAGE, processes=processes)

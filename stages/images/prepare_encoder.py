@@ -14,10 +14,10 @@ def prepare_encoder(run: Run, job: Job, encoder: str) -> None:
     import logging
 
     from pipeline.storage.parameters import ENCODER, write_parameters
-    from stages.photographs import EncoderMaterial
+    from stages.photographs import RunEncoderMaterial
 
     chosen = run.config.encoder(encoder)
-    made = chosen.spec.load().prepare(chosen, EncoderMaterial(run))
+    made = chosen.spec.load().prepare(chosen, RunEncoderMaterial(run))
     parts, tensors, dim = made.settings(), made.tensors(), made.dim
     details = {"name": encoder, "dim": dim}
     path = job.path / "model.safetensors"

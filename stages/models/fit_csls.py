@@ -10,7 +10,7 @@ BANK_OF_SETS = 2000
 
 
 def fit_csls(run: Run, job: Job, model: str) -> None:
-    """Make MODEL, which has `csls`, of the same model without it and its embeddings."""
+    """Make MODEL, a variant with `csls: true`, from the same model without `csls` and from that one's embeddings."""
     import logging
 
     from pipeline.config.stored import restore

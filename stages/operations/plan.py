@@ -89,11 +89,11 @@ def measure(run: "Run", sample: Sample) -> "Iterator[tuple[str, Speed]]":
     from pipeline.images.decode import ImageLimits
     from pipeline.images.preprocess import View, load
     from pipeline.plan.estimate import Speed
-    from stages.photographs import EncoderMaterial
+    from stages.photographs import RunEncoderMaterial
 
     settings = run.config
     limits = ImageLimits.from_settings(settings.collection)
-    material = EncoderMaterial(run)
+    material = RunEncoderMaterial(run)
     for entry in settings.encoders:
         if entry.spec.reads != "pixels":
             continue

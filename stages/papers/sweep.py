@@ -12,7 +12,7 @@ def sweep(run: Run, job: Job, model: str) -> None:
     from tqdm import tqdm
 
     from pipeline.models.linear.study import StudyCell, sweep_cells, sweep_rows
-    from pipeline.report.figures import draw_sweep
+    from pipeline.report.figures import draw_sweep, to_svg
     from pipeline.storage.commit import publish_record
     from pipeline.storage.tables import to_csv
 
@@ -29,7 +29,7 @@ def sweep(run: Run, job: Job, model: str) -> None:
 
     value = {"model": model, "seconds": seconds, "combinations": len(rows), "cells": measured}
     drawn = draw_sweep(rows, model, study.target.source.fold_images)
-    beside = {"sweep.csv": to_csv(rows).encode(), "sweep.svg": drawn}
+    beside = {"sweep.csv": to_csv(rows).encode(), "sweep.svg": to_svg(drawn)}
     publish_record(job.path / "sweep.json", value, beside, job.provenance)
     logging.getLogger(__name__).info("%s: %d combinations in %.0f s", model, len(rows), seconds)
 

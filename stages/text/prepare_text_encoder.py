@@ -13,9 +13,9 @@ def prepare_text_encoder(run: Run, job: Job, encoder: str) -> None:
 
     from pipeline.storage.parameters import TEXT_ENCODER, write_parameters
     from pipeline.text.text_encoder import Centred
-    from stages.texts import TextMaterial, measure_coverage
+    from stages.texts import RunTextMaterial, measure_coverage
 
-    entry, material = run.config.text_encoder(encoder), TextMaterial(run, encoder)
+    entry, material = run.config.text_encoder(encoder), RunTextMaterial(run, encoder)
     prepared = entry.spec.load().prepare(entry, material)
     if entry.centre != "none":
         prepared = Centred.fit(prepared, material.texts(), entry.centre == "whiten")

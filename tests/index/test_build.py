@@ -9,7 +9,7 @@ import pytest
 
 from pipeline.errors import InputError, IntegrityError, UsageError
 from pipeline.index import candidates
-from pipeline.index.build import BuiltIndex, build_index
+from pipeline.index.build import BuiltIndex, choose_and_build
 from pipeline.index.candidates import build, candidate_factories, lists_of
 from pipeline.index.chooser import Requirements
 from pipeline.index.format import from_bytes, to_bytes, view_bytes
@@ -35,7 +35,7 @@ def clustered(n: int, dim: int, seed: int = 0) -> tuple[np.ndarray, np.ndarray]:
 
 
 def make(vectors: np.ndarray, queries: np.ndarray, metric: str = "inner_product", **asked: object) -> BuiltIndex:
-    return build_index(ArrayVectors(vectors), queries, metric, Requirements(**{**ANY, **asked}))
+    return choose_and_build(ArrayVectors(vectors), queries, metric, Requirements(**{**ANY, **asked}))
 
 
 def nearest(vectors: np.ndarray, queries: np.ndarray, metric: str) -> np.ndarray:

@@ -17,7 +17,7 @@ from pipeline.config.loading import load
 from pipeline.errors import UnreachableError
 from pipeline.remote.paths import place
 from pipeline.run import Run
-from pipeline.run.runner import make
+from pipeline.run.runner import run_stage
 from stages.catalogue import declared
 
 TARS, EACH = 3, 6
@@ -69,7 +69,7 @@ def start(folder: Path, name: str, data_root: str, **changes: Any) -> Run:
 
 def make_all(run: Run, *steps: tuple[str, tuple[str, ...]]) -> Run:
     for name, names in steps:
-        make(run, declared()[name], names, **({"processes": 0} if name == "ingest" else {}))
+        run_stage(run, declared()[name], names, **({"processes": 0} if name == "ingest" else {}))
     return run
 
 

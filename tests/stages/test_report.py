@@ -8,7 +8,7 @@ from made_up import by_hand, make_run, make_stage, open_run, retell, write_confi
 from made_up_sets import add_fragments, write_regions
 
 from pipeline.run.layout import Layout
-from pipeline.run.runner import make
+from pipeline.run.runner import run_stage
 from pipeline.storage.commit import read_record
 from pipeline.storage.json_files import CHECK, publish_json, read_json
 from pipeline.storage.records import write_summary
@@ -42,7 +42,7 @@ def evaluation(run: Path, model: str) -> Path:
 
 
 def report(run: Path, *settings: dict) -> str:
-    make(open_run(run, *settings), STAGE)
+    run_stage(open_run(run, *settings), STAGE)
     return Layout(run).report.path.read_text()
 
 

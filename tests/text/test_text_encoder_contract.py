@@ -1,5 +1,6 @@
 """The contract of every registered text encoder, and what each stands for."""
 
+from contextlib import suppress
 from functools import partial
 from types import SimpleNamespace
 from typing import Any
@@ -9,9 +10,9 @@ import pytest
 from scipy import sparse
 
 from pipeline.config.loading import default_path, merge, read_mapping, validate
-from pipeline.config.registry import TEXT_ENCODERS, import_place
+from pipeline.config.registry import TEXT_ENCODERS, TextEncoderSpec
 from pipeline.config.stored import restore_text_encoder
-from pipeline.errors import IntegrityError
+from pipeline.errors import IntegrityError, JointspaceError
 from pipeline.text.averaged import AveragedEncoder
 from pipeline.text.text_encoder import Centred, TextEncoder
 from pipeline.text.tokens import TermSettings
@@ -41,11 +42,14 @@ def entry_of(kind: str, **own: object) -> Any:
     return validate(merge(merge(read_mapping(default_path()), SMALL), {"text_encoders": [entry]})).text_encoder("one")
 
 
-FETCHED = [
-    spec.name for spec in TEXT_ENCODERS if {"architecture", "output"} & import_place(spec.section).model_fields.keys()
-]
-"""Networks of other libraries."""
-LEARNED = [spec.name for spec in TEXT_ENCODERS if spec.name not in FETCHED and spec.reads == "texts"]
+def looks_up_words(spec: TextEncoderSpec) -> bool:
+    """Whether it does not know every word; kinds whose library is not here do."""
+    with suppress(JointspaceError):
+        return getattr(spec.load(), "unknown", TextEncoder.unknown) is not TextEncoder.unknown
+    return False
+
+
+LEARNED = [spec.name for spec in TEXT_ENCODERS if looks_up_words(spec)]
 
 
 def prepare(kind: str, **own: object) -> TextEncoder:
