@@ -1,17 +1,21 @@
 """What the report draws of regions, alignments and phrases: contact sheets, a plane, and the words that weigh most."""
 
+import io
 from collections.abc import Iterator
 from typing import Any, NamedTuple
 
 import numpy as np
+from matplotlib import colormaps
+from matplotlib.figure import Figure
+from PIL import Image
+from sklearn.manifold import TSNE
 
 from pipeline.evaluate.phrases import best_within
 from pipeline.images.preprocess import Photograph
 from pipeline.index.vectors import evenly_spaced
 from pipeline.metrics.multivector_scores import multivector_scores
 from pipeline.models.neural.alignment import align, align_alone, longest_vectors, word_magnitudes
-from pipeline.report.figures import draw_links, scatter_in_plane
-from pipeline.report.photographs import ReportPicture, SheetPicture, draw_sheet, drawing, picture_spoken_of
+from pipeline.report.photographs import GOLDEN, ReportPicture, SheetPicture, draw_sheet, drawing, picture_spoken_of
 from pipeline.run import Run
 from pipeline.storage.embeddings import Embeddings, PhraseVectors
 from pipeline.storage.features import open_regions
@@ -28,6 +32,9 @@ LEAST_COUNT = 5
 """Places where a word must stand for the table of magnitudes."""
 WORDS = 20
 """Words listed at each end."""
+LEAST_PLACES = 5
+"""Phrases and regions that t-SNE needs."""
+INK = "#222222"
 
 
 def draw_regions(run: Run, encoder: str) -> ReportPicture:
@@ -149,9 +156,30 @@ def draw_phrases(run: Run, model: str, split: str) -> list[ReportPicture]:
     rows = spoken[np.isin(sentences[spoken], every[evenly_spaced(len(every), POINTS)])]
     regions, links = np.unique(best[rows], return_inverse=True)
     vectors = np.concatenate([stored.phrase_vectors[rows], region_vectors[regions]])
-    if len(vectors) >= 5:
-        places = scatter_in_plane(vectors, run.config.seed)
+    if len(vectors) >= LEAST_PLACES:
         groups = np.unique(owners[rows], return_inverse=True)[1]
-        plane = draw_links(texts[rows], places[: len(rows)], places[len(rows) :], links, groups)
+        plane = _draw_plane(vectors, texts[rows], links, groups, run.config.seed)
         drawn.append(drawing(f"{model}, {split}: phrases and regions in a plane", plane))
     return drawn
+
+
+def _draw_plane(
+    vectors: np.ndarray, texts: np.ndarray, links: np.ndarray, groups: np.ndarray, seed: int
+) -> Image.Image:
+    """The `vectors` (p + r, c) of p phrases and r regions by t-SNE: what is near there is near here, and distances
+    between groups mean little. Each phrase is written at its place, with a line to a square at the region `links` (p,)
+    that it speaks of, in the colour of its image `groups` (p,); after Niu et al. 2017, Figure 8."""
+    perplexity = min(30, (len(vectors) - 1) / 3)
+    places = TSNE(perplexity=perplexity, init="random", random_state=seed).fit_transform(vectors).astype(np.float64)
+    figure = Figure(figsize=(12, 9), layout="constrained")
+    axes = figure.subplots()
+    colours = colormaps["hsv"](groups * GOLDEN % 1)
+    for text, place, region, colour in zip(texts, places, places[len(texts) + links], colours, strict=False):
+        axes.plot(*zip(place, region, strict=True), color=colour, linewidth=0.8)
+        axes.scatter(*region, marker="s", s=22, color=[colour], edgecolors=INK, linewidths=0.4, zorder=5)
+        axes.annotate(text, place, color=INK, fontsize=6.5, ha="center", va="center", zorder=10)
+    axes.set(xticks=[], yticks=[], xlabel="t-SNE; squares are regions, colours images")
+    axes.margins(0.05)
+    buffer = io.BytesIO()
+    figure.savefig(buffer, format="png", dpi=110)
+    return Image.open(buffer)

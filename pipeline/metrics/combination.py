@@ -83,27 +83,22 @@ def combine_scores(
     of any scale; `after_trial` is called after each trial."""
     deviations = [float(part.std(dtype=np.float64)) or 1.0 for part in scores]
     scaled = [part / np.float32(deviation) for part, deviation in zip(scores, deviations, strict=True)]
-    judge = judge_scores(scaled, owners)
-
-    def judge_and_report(weights: tuple[float, ...]) -> float:
-        worth = judge(weights)
-        after_trial()
-        return worth
-
-    found = choose_weights(judge_and_report, len(scores), grid)
-    values = [value / deviation for value, deviation in zip(found.values, deviations, strict=True)]
-    return MemberWeights(_scaled(values), found.judged, found.trials)
+    chosen = choose_weights(judge_scores(scaled, owners, after_trial), len(scores), grid)
+    values = [value / deviation for value, deviation in zip(chosen.values, deviations, strict=True)]
+    return replace(chosen, values=_scaled(values))
 
 
-def judge_scores(scores: Sequence[np.ndarray], owners: np.ndarray) -> Judge:
-    """The recall sum of both directions for a weighted sum of `scores`, each (n, m) of n images by m sentences,
-    sentence j being of image `owners[j]`."""
+def judge_scores(
+    scores: Sequence[np.ndarray], owners: np.ndarray, after_trial: Callable[[], Any] = lambda: None
+) -> Judge:
+    """The recall sum of both directions for a weighted sum of `scores`, as `combine_scores` has them."""
 
     def judge(weights: tuple[float, ...]) -> float:
         total = np.zeros(scores[0].shape, np.float32)
         for weight, part in zip(weights, scores, strict=True):
             if weight:
                 total += np.float32(weight) * part
+        after_trial()
         return recall_sum(rank_scores(total, owners))
 
     return judge

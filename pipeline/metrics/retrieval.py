@@ -31,20 +31,14 @@ class Bootstrap:
     seed: int
 
 
-@dataclass(frozen=True)
-class Retrieval:
-    """The measures of each direction, name -> value; with a bootstrap also name_ci95 -> [low, high]."""
-
-    image_to_sentence: Mapping[str, float | list[float]]
-    sentence_to_image: Mapping[str, float | list[float]]
-
-
-def evaluate(ranks: Ranks, owners: np.ndarray, bootstrap: Bootstrap) -> Retrieval:
-    """The measures of `ranks`, where sentence j is of image `owners[j]`."""
+def evaluate(ranks: Ranks, owners: np.ndarray, bootstrap: Bootstrap) -> dict[str, dict[str, float | list[float]]]:
+    """The measures of each direction of `ranks`, where sentence j is of image `owners[j]`: name -> value, and with a
+    bootstrap also name_ci95 -> [low, high]."""
     each = np.arange(len(ranks.image_to_sentence))
-    return Retrieval(
-        measure(ranks.image_to_sentence, each, bootstrap), measure(ranks.sentence_to_image, owners, bootstrap)
-    )
+    return {
+        "image_to_sentence": measure(ranks.image_to_sentence, each, bootstrap),
+        "sentence_to_image": measure(ranks.sentence_to_image, owners, bootstrap),
+    }
 
 
 def recall_sum(ranks: Ranks) -> float:

@@ -1,24 +1,15 @@
-"""Figures by matplotlib: recall over the sizes of the training sets, the trade-off of candidate indices, and phrases
-and regions in a plane."""
+"""Figures by matplotlib: recall over the sizes of the training sets, and the trade-off of candidate indices."""
 
 import io
 from collections.abc import Mapping, Sequence
 from typing import Any
 
 import matplotlib
-import numpy as np
-from matplotlib import colormaps
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
-from matplotlib.lines import Line2D
-from PIL import Image
-from sklearn.manifold import TSNE
 
 MEBI = 1 << 20
 GOOD, MISSED, CHOSEN = "#1b7f4d", "#9a9a9a", "#b3261e"
-INK = "#222222"
-GOLDEN = 0.381966
-"""Of the colour circle, from one image to the next."""
 
 
 def draw_sweep(rows: Sequence[Mapping[str, Any]], title: str, fold_images: int) -> Figure:
@@ -66,33 +57,6 @@ def draw_tradeoff(tradeoff: Mapping[str, Any], title: str) -> Figure:
     _frame(axes, title, "index recall@10")
     axes.legend(frameon=False, title=tradeoff["rule"], title_fontsize=7)
     return figure
-
-
-def scatter_in_plane(vectors: np.ndarray, seed: int) -> np.ndarray:
-    """(n, 2), places of the rows of `vectors` (n, c), at least five, by t-SNE: what is near there is near here, and
-    distances between groups mean little."""
-    perplexity = min(30, (len(vectors) - 1) / 3)
-    return TSNE(perplexity=perplexity, init="random", random_state=seed).fit_transform(vectors).astype(np.float64)
-
-
-def draw_links(
-    phrases: Sequence[str], phrase_places: np.ndarray, region_places: np.ndarray, links: np.ndarray, groups: np.ndarray
-) -> Image.Image:
-    """Each of the `phrases` at its place (p, 2), a square at each region's (r, 2), and a line from each phrase to the
-    region `links` (p,) that it speaks of, in the colour of its image `groups` (p,); after Niu et al. 2017, Figure 8."""
-    figure = Figure(figsize=(12, 9), layout="constrained")
-    axes = figure.subplots()
-    colours = colormaps["hsv"](groups * GOLDEN % 1)
-    for text, place, region, colour in zip(phrases, phrase_places, region_places[links], colours, strict=True):
-        axes.add_line(Line2D(*np.stack([place, region], axis=1), color=colour, linewidth=0.8))
-        axes.scatter(*region, marker="s", s=22, color=[colour], edgecolors=INK, linewidths=0.4, zorder=5)
-        axes.annotate(text, place, color=INK, fontsize=6.5, ha="center", va="center", zorder=10)
-    axes.set(xticks=[], yticks=[], xlabel="t-SNE; squares are regions, colours images")
-    axes.margins(0.05)
-    axes.autoscale_view()
-    buffer = io.BytesIO()
-    figure.savefig(buffer, format="png", dpi=110)
-    return Image.open(buffer)
 
 
 def _frame(axes: Axes, title: str, x: str) -> None:

@@ -30,6 +30,8 @@ CELL = 256
 """Side in pixels of the square for an image on a contact sheet."""
 LINE = 14
 """Height in pixels of the line of text below it."""
+GOLDEN = 0.381966
+"""Of the colour circle, from one hue to the next, which keeps neighbours far apart."""
 DARK, LIGHT = (24, 24, 28), (235, 235, 235)
 
 
@@ -195,8 +197,7 @@ def _draw(picture: SheetPicture) -> Image.Image:
             x1, y1, x2, y2 = picture.boxes[number] * np.tile(np.divide(size, (width, height)), 2)
             opposite = (left + max(x1, min(x2, size[0] - 1)), top + max(y1, min(y2, size[1] - 1)))
             text = picture.labels[number] if picture.labels else f"{picture.scores[number]:.2f}"
-            hue = number * 0.382 % 1  # the golden angle, which keeps successive hues far apart
-            colour = tuple(round(255 * part) for part in colorsys.hsv_to_rgb(hue, 0.7, 1))
+            colour = tuple(round(255 * part) for part in colorsys.hsv_to_rgb(number * GOLDEN % 1, 0.7, 1))
             pen.rectangle((left + x1, top + y1, *opposite), outline=colour, width=2)
             at = (left + x1 + 2, top + y1)
             pen.rectangle(pen.textbbox(at, text), fill=colour)

@@ -55,7 +55,7 @@ def evaluate(run: Run, job: Job, model: str, split: str, protocol: str, through_
         "bootstrap": vars(bootstrap),
         "n_images": len(pairs.image_id),
         "n_sentences": len(chosen),
-        **vars(evaluate(ranks, owners, bootstrap)),
+        **evaluate(ranks, owners, bootstrap),
     }
     if config.folds > 1:
         folds = divide(owners, config.folds)

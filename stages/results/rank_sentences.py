@@ -47,7 +47,7 @@ def rank_sentences(run: Run, job: Job, generator: str, split: str, protocol: str
         "prior_images": count,
         "n_images": pairs.n_images,
         "n_sentences": len(chosen),
-        **vars(evaluate(ranks, owners, bootstrap)),
+        **evaluate(ranks, owners, bootstrap),
         "metric": "perplexity",
     }
     write_evaluation(job.path, value, {**vars(ranks), "owners": owners}, job.provenance)

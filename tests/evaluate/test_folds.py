@@ -51,7 +51,7 @@ def test_the_mean_is_that_of_each_subset_evaluated_alone() -> None:
             )
         )
     for direction in DIRECTIONS:
-        values = [vars(one)[direction] for one in alone]
+        values = [one[direction] for one in alone]
         assert [{name: fold[direction][name] for name in values[0]} for fold in found["each_fold"]] == values
         for name in values[0]:
             mean = np.mean([value[name] for value in values])

@@ -30,20 +30,18 @@ def test_points_lie_inside_the_frame_in_their_order(values: tuple[float, ...]) -
     assert (np.argsort(points[:, 1], kind="stable") == np.argsort(-np.array(values), kind="stable")).all()
 
 
-def test_ticks_are_round_and_around_the_values() -> None:
-    svg = Chart("a", "x", "y", [Line("l", [(0, 0.13), (10, 0.58)])]).svg
-    ticks = [float(t) for t in re.findall(r'<text class="y"[^>]*>([^<]+)</text>', svg)]
-    assert ticks[0] <= 0.13 and ticks[-1] >= 0.58 and len(ticks) <= 7
-    assert np.allclose(np.diff(ticks), ticks[1] - ticks[0])
-
-
-def test_a_logarithmic_axis_has_decades_as_ticks() -> None:
-    svg = Chart("a", "ridge", "y", [Line("l", [(0.03, 1), (0.3, 2), (30, 3)])], logarithmic=True).svg
-    assert re.findall(r'<text class="x"[^>]*>([^<]+)</text>', svg)[:-1] == ["0.01", "0.1", "1", "10", "100"]
+@pytest.mark.parametrize(
+    ("xs", "logarithmic", "ticks"),
+    [((0.13, 0.58), False, [0, 0.2, 0.4, 0.6]), ((0.03, 0.3, 30), True, [0.01, 0.1, 1, 10, 100])],
+)
+def test_ticks_are_round_and_around_the_values(xs: tuple[float, ...], logarithmic: bool, ticks: list[float]) -> None:
+    svg = Chart("a", "ridge", "y", [Line("l", [(x, x) for x in xs])], logarithmic).svg
+    assert list(map(float, re.findall(r'<text class="x"[^>]*>([^<]+)</text>', svg)[:-1])) == ticks
 
 
 def test_labels_are_escaped() -> None:
     assert "<script" not in Chart("<script>", "<script>", "y", [Line("l", [(0, 1), (1, 2)])]).svg
+    assert "<b>" not in draw_bars("<b>", {"<b>": (1.0, "<b>")})
 
 
 def test_logs_are_drawn_as_far_as_they_go() -> None:
@@ -78,5 +76,4 @@ def test_the_longest_bar_is_of_the_greatest_value() -> None:
     assert [float(width) / PLOT for width in re.findall('width="([0-9.]+)" height', svg)] == pytest.approx(
         [1, 1 / 3, 0], abs=1e-3
     )
-    assert "30.0 s" in svg
     assert "<svg" in draw_bars("Nothing", {"fit": (0.0, "0.0 s")})

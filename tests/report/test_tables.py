@@ -21,14 +21,11 @@ def evaluation(model: str, split: str, recall: float, protocol: str = "all-sente
     return {**about, "image_to_sentence": values, "sentence_to_image": values, "chance": {"image_to_sentence": {}}}
 
 
+GIVEN = [evaluation(*about) for about in (("a", "test", 20), ("a", "dev", 1), ("b", "test", 10), ("b", "dev", 2))]
+
+
 def test_rows_are_compared_within_a_split_and_protocol() -> None:
-    given = [
-        evaluation("a", "dev", 1),
-        evaluation("a", "test", 20),
-        evaluation("b", "dev", 2),
-        evaluation("b", "test", 10),
-    ]
-    test, dev = compare_models(given)
+    test, dev = compare_models(GIVEN)
     assert (test.split, dev.split) == ("test", "dev")
     a, b = (test.cells[model]["image_to_sentence"] for model in ("a", "b"))
     assert (a["recall@1"].value, a["recall@1"].interval, a["recall@1"].best) == (20, (19, 21), True)
@@ -38,17 +35,11 @@ def test_rows_are_compared_within_a_split_and_protocol() -> None:
 
 
 def test_the_best_model_is_chosen_on_dev() -> None:
-    given = [
-        evaluation("a", "test", 20),
-        evaluation("a", "dev", 1),
-        evaluation("b", "test", 10),
-        evaluation("b", "dev", 2),
-    ]
-    assert best_model(given, ["a", "b"]) == "b"
-    assert best_model([e for e in given if e["split"] == "test"], ["a", "b"]) == "a"
-    assert best_model(given, ["a"]) == "a"
+    assert best_model(GIVEN, ["a", "b"]) == "b"
+    assert best_model([e for e in GIVEN if e["split"] == "test"], ["a", "b"]) == "a"
+    assert best_model(GIVEN, ["a"]) == "a"
     with pytest.raises(IntegrityError, match="no evaluation of c"):
-        best_model(given, ["c"])
+        best_model(GIVEN, ["c"])
 
 
 def test_reasons_are_counted() -> None:
