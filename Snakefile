@@ -7,7 +7,7 @@
 
 import yaml
 
-from pipeline.config import default_path
+from pipeline.config.loading import default_path
 from pipeline.storage.batch import publish_text
 from stages.closing import close
 from stages.requirements import require_all

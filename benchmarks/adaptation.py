@@ -21,7 +21,7 @@ runtime.configure()
 
 import numpy as np  # noqa: E402  after the BLAS kernels are chosen
 
-from pipeline.config import load  # noqa: E402
+from pipeline.config.loading import load  # noqa: E402
 from pipeline.metrics.ranks import rank_scores  # noqa: E402
 from pipeline.models.linear.accumulation import MomentsAccumulator  # noqa: E402
 from pipeline.models.linear.cca import NormalizedCCA  # noqa: E402

@@ -27,7 +27,7 @@ from pairs import DIM_X  # noqa: E402
 from scipy import sparse  # noqa: E402
 from tree_shapes import draw_dependencies, draw_phrases  # noqa: E402
 
-from pipeline.config import load  # noqa: E402
+from pipeline.config.loading import load  # noqa: E402
 from pipeline.config.registry import model_spec  # noqa: E402
 from pipeline.models.linear.cca import NormalizedCCA  # noqa: E402
 from pipeline.models.linear.projection import Directions  # noqa: E402

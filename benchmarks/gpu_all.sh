@@ -27,9 +27,14 @@ mkdir -p "$output" && output=$(cd "$output" && pwd) || exit 1
 work=$(mktemp -d) || exit 1
 trap 'rm -rf "$work"; [ -z "$monitor" ] || kill "$monitor"' EXIT
 export PYTHONPATH="$root${PYTHONPATH:+:$PYTHONPATH}" PYTHONUNBUFFERED=1 TMPDIR="$work"
+install() {
+    python3 -m pip install -q --no-index --no-deps --no-compile --no-cache-dir --upgrade --target "$work/site" "$@" \
+        >>"$output/log.txt" 2>&1
+}
 if [ -n "$wheels" ]; then
-    python3 -m pip install -q --no-index --no-deps --no-compile --no-cache-dir --upgrade --target "$work/site" \
-        "$wheels"/*.whl >>"$output/log.txt" 2>&1 || echo "the wheels cannot be installed; see $output/log.txt" >&2
+    install "$wheels"/*.whl || for wheel in "$wheels"/*.whl; do
+        install "$wheel" || echo "cannot install $wheel; see $output/log.txt" >&2
+    done
     export PYTHONPATH="$work/site:$PYTHONPATH"
 fi
 gpu_parts() { python3 "$root/benchmarks/gpu_parts.py" "$@" --output "$output" --device "$device" $tiny; }

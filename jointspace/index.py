@@ -10,7 +10,6 @@ import numpy as np
 from PIL import Image
 
 from jointspace.arguments import require_text, to_array, to_count, to_number
-from pipeline import config
 from pipeline.errors import InputError, UsageError
 from pipeline.images.decode import ImageLimits, decode, to_rgb
 from pipeline.index.queries import encode_image
@@ -129,7 +128,9 @@ class Index:
 
     @cached_property
     def _limits(self) -> ImageLimits:
-        return ImageLimits.from_settings(config.load().collection)
+        from pipeline.config import loading
+
+        return ImageLimits.from_settings(loading.load().collection)
 
     def _photograph(self, image: str | Path | Image.Image) -> Photograph:
         """The image as the model takes it: its features, or for a multi-vector model the bytes of its file."""

@@ -13,7 +13,8 @@ from pydantic import ValidationError
 from scipy import sparse
 
 from jointspace.arguments import to_count, to_rows
-from pipeline import config, runtime
+from pipeline import runtime
+from pipeline.config import loading
 from pipeline.config.registry import GRID
 from pipeline.errors import InputError, UsageError
 from pipeline.metrics.ranks import count_ranks
@@ -155,7 +156,7 @@ def fit(
         )
     if (count := len(np.unique(pairs.owners))) < FEWEST:
         raise InputError(f"{count} images with a text are too few to choose anything by; give at least {FEWEST}")
-    values = config.load()
+    values = loading.load()
     try:
         settings = values.fit.changed({name: np.atleast_1d(value).tolist() for name, value in grid.items()})
     except ValidationError as error:

@@ -8,7 +8,6 @@ from typing import Any
 import numpy as np
 import yaml
 
-from pipeline import config
 from pipeline.collections.detect import detect
 from pipeline.config.section import SPLITS, as_name
 from pipeline.config.stored import stored_kind
@@ -136,8 +135,10 @@ def _begin(photographs: Path, output: Path, changes: Mapping[str, Any]) -> Run:
         "collection": {**collection.settings(), "default_split": "gallery", "reject_limit": 1.0},
         "index": {"splits": list(SPLITS)},
     }
-    values = config.merge(values, changes)
-    settings = config.validate(config.merge(config.read_mapping(config.default_path()), values))
+    from pipeline.config import loading
+
+    values = loading.merge(values, changes)
+    settings = loading.validate(loading.merge(loading.read_mapping(loading.default_path()), values))
     if not record.exists():
         publish_json(record, {"ingest": ""})
     publish_text(layout.config, yaml.safe_dump(values, sort_keys=False))

@@ -19,7 +19,7 @@ from pipeline.storage.tables import CORNERS
 from pipeline.text.conversions import list_noun_phrases
 
 if TYPE_CHECKING:
-    from pipeline.config import Config
+    from pipeline.config.names import Config
     from pipeline.generate.snippets import SnippetRegions
 
 log = logging.getLogger(__name__)

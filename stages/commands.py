@@ -133,9 +133,9 @@ def begin(root: Path, config_path: Path | None) -> "Run":
         return Run(root)
     import yaml
 
-    from pipeline import config
+    from pipeline.config import loading
     from pipeline.storage.batch import publish_text
 
-    run = Run(root, config.load(config_path))
-    publish_text(run.layout.config, yaml.safe_dump(config.read_mapping(config_path), sort_keys=False))
+    run = Run(root, loading.load(config_path))
+    publish_text(run.layout.config, yaml.safe_dump(loading.read_mapping(config_path), sort_keys=False))
     return run

@@ -33,7 +33,7 @@ from stages.inputs import joint_space
 from stages.texts import read_extra_text, read_lines, read_token_vocabulary
 
 if TYPE_CHECKING:
-    from pipeline.config import Config
+    from pipeline.config.names import Config
 
 
 BATCH = 256

@@ -17,8 +17,8 @@ from pipeline.storage.features import to_stored
 from pipeline.storage.foreign import ForeignFeatures, Source, foreign_files, open_foreign
 
 if TYPE_CHECKING:
-    from pipeline.config import Config
     from pipeline.config.images import Encoder
+    from pipeline.config.names import Config
     from pipeline.config.text import TextEncoderEntry
 
 log = logging.getLogger(__name__)

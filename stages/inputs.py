@@ -7,8 +7,8 @@ from pipeline.remote.paths import place
 from pipeline.run import Inputs, Outside
 
 if TYPE_CHECKING:
-    from pipeline.config import Config
     from pipeline.config.models import Model
+    from pipeline.config.names import Config
     from pipeline.run.layout import Artefact, Layout, Shards
 
 

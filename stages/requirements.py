@@ -11,7 +11,7 @@ from pipeline.run.layout import Artefact
 from pipeline.run.stage import Names, Outside
 
 if TYPE_CHECKING:
-    from pipeline.config import Config
+    from pipeline.config.names import Config
     from pipeline.run import Run, Stage
 
 MODULES = {
@@ -48,7 +48,7 @@ def require_all(run: "Run", stages: "Mapping[str, Stage]") -> None:
 
 def _require_demo_folder(config: "Config") -> None:
     """The demo is drawn into its own folder, into one that has it, or where the section `demo` says which demo."""
-    from pipeline.config import load
+    from pipeline.config.loading import load
     from pipeline.storage.demo_folder import MARK
 
     usual, root = load(), Path(config.data_root)

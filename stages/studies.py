@@ -8,7 +8,7 @@ from pipeline.run import Inputs
 from stages.inputs import named
 
 if TYPE_CHECKING:
-    from pipeline.config import Config
+    from pipeline.config.names import Config
     from pipeline.models.linear.study import Study
     from pipeline.run import Run
     from pipeline.run.layout import Layout

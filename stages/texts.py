@@ -40,7 +40,7 @@ from stages.given import match_given_sentences
 if TYPE_CHECKING:
     import pyarrow as pa
 
-    from pipeline.config import Config
+    from pipeline.config.names import Config
     from pipeline.config.text import TextEncoderEntry
     from pipeline.storage.manifest import ShardRows
 

@@ -15,7 +15,7 @@ from click.testing import CliRunner
 from made_up_settings import text_view
 from PIL import Image
 
-from pipeline.config import default_path, merge, read_mapping, validate
+from pipeline.config.loading import default_path, merge, read_mapping, validate
 from pipeline.config.registry import model_spec
 from pipeline.models.linear.projection import Directions, LinearModel
 from pipeline.models.linear.views import ImageView

@@ -12,7 +12,7 @@ import warm
 import yaml
 from warm import ROOT
 
-from pipeline.config import default_path, merge, read_mapping, validate
+from pipeline.config.loading import default_path, merge, read_mapping, validate
 
 ENCODER = {"name": "untrained", "architecture": "squeezenet1_1", "weights": "untrained", "resize": 64, "crop": 64}
 SMALL = {

@@ -10,9 +10,9 @@ import pytest
 import yaml
 from pages import blocks
 
-from pipeline.config import Config, default_path, load, merge, read_mapping, validate
 from pipeline.config.images import COMMON, DETECTORS, HIDDEN_LAYERS, WITHOUT_MAPS
 from pipeline.config.keys import OWN
+from pipeline.config.loading import Config, default_path, load, merge, read_mapping, validate
 from pipeline.config.reference import default_yaml, page, rows
 from pipeline.config.registry import MODELS
 from pipeline.errors import UsageError
@@ -220,6 +220,8 @@ def test_all_problems_are_listed_and_what_is_inherited_only_where_it_is_given() 
         ("generators: [lbl]\nmodels: [lstm]", ["describe.space: unknown model ncca"]),
         ("generators: [mrnn-regions]", ["mrnn_regions.snippets"]),
         ("models: [sdtrnn]\nparse: {engine: spacy}", ["parse.treebank.train"]),
+        ("ensembles: {b: {members: [ncca, gru], weights: [0]}}", ["ensembles.b.weights", "positive"]),
+        ("collection: {format: webdataset, files: {shards: 'a-{00..03}.tar'}}", ["collection.files.shards", "store"]),
         ("device: gpu", ["key device"]),
         ("collection: {format: foldr}", ["key collection.format", "'folder'"]),
     ],
@@ -235,7 +237,9 @@ def test_odd_paths_are_taken(path: str) -> None:
 
 
 @pytest.mark.parametrize("path", ["a{b}", "<x>", "a\nb", "a\x00b", "~/x", "-x", " x", ""])
-@pytest.mark.parametrize("key", ["data_root", "results_root", "collection.takedown", "parse.treebank.dev"])
+@pytest.mark.parametrize(
+    "key", ["data_root", "results_root", "collection.takedown", "parse.treebank.dev", "text.vocabulary"]
+)
 def test_paths_that_snakemake_cannot_carry_are_named(key: str, path: str) -> None:
     values: Any = path
     for part in reversed(key.split(".")):
@@ -316,6 +320,8 @@ def test_a_spec_says_what_its_class_does(spec: Any) -> None:
 
 def test_reading_a_configuration_imports_nothing_heavy() -> None:
     heavy = ["torch", "torchvision", "faiss", "h5py", "snakemake", "scipy", "numpy"]
-    code = f"import sys; from pipeline.config import load; load(); print([n for n in {heavy} if n in sys.modules])"
+    code = (
+        f"import sys; from pipeline.config.loading import load; load(); print([n for n in {heavy} if n in sys.modules])"
+    )
     found = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True, cwd=ROOT)
     assert found.stdout.strip() == "[]"

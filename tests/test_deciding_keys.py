@@ -6,8 +6,8 @@ from pathlib import Path
 from types import UnionType
 from typing import Annotated, Any, Literal, Union, get_args, get_origin
 
-from pipeline.config import Config, merge, validate
 from pipeline.config.keys import OWN, Keys, OwnKeys
+from pipeline.config.loading import Config, merge, validate
 from pipeline.config.registry import GENERATORS, MODELS
 from pipeline.config.results import ServeSettings
 from pipeline.config.section import Section

@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from pipeline.config import default_path, load, merge, read_mapping, validate
+from pipeline.config.loading import default_path, load, merge, read_mapping, validate
 
 FOLDER = Path(__file__).parents[1] / "config/papers"
 PAPERS = [path for path in sorted(FOLDER.glob("*.yaml")) if path.stem != "pascal1k"]

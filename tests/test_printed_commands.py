@@ -11,7 +11,7 @@ import yaml
 from pages import PLACEHOLDER, ROOT, blocks, commands, spans
 from snakemake.cli import get_argument_parser, parse_config
 
-from pipeline import config
+from pipeline.config import loading
 from pipeline.config.loading import default_path, merge, read_mapping, validate
 from pipeline.config.registry import ENCODERS, TEXT_ENCODERS
 from pipeline.plan import machine
@@ -113,7 +113,7 @@ def test_every_printed_configuration_is_valid(tmp_path: Path) -> None:
     assert len(blocks("yaml")) > 9
     for block in blocks("yaml"):
         (tmp_path / "printed.yaml").write_text(block.text)
-        config.load(tmp_path / "printed.yaml")
+        loading.load(tmp_path / "printed.yaml")
 
 
 def test_printed_options_and_modules_are_there() -> None:

@@ -4,7 +4,7 @@ from pathlib import Path
 
 import pytest
 
-from pipeline import config
+from pipeline.config import loading
 from pipeline.errors import UsageError
 from pipeline.run import Run
 from pipeline.storage.demo_folder import MARK
@@ -19,7 +19,7 @@ def run_of(folder: Path, **values: object) -> Run:
     (folder / "photos").mkdir(exist_ok=True)
     values = {"data_root": str(folder / "photos"), "results_root": str(folder / "results"), **values}
     return Run(
-        folder / "results/demo", config.validate(config.merge(config.read_mapping(config.default_path()), values))
+        folder / "results/demo", loading.validate(loading.merge(loading.read_mapping(loading.default_path()), values))
     )
 
 

@@ -233,7 +233,7 @@ def main() -> None:
     runtime.configure()
     for name in IMPORTED:
         importlib.import_module(name)
-    from pipeline.config import load
+    from pipeline.config.loading import load
     from stages.catalogue import declared
 
     load()  # pydantic makes its validators when they are first used

@@ -1,5 +1,6 @@
 """Checks of a configuration whose keys are legal one by one: what would fail, or mean nothing, hours later."""
 
+import os
 from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
 from typing import Any
@@ -61,9 +62,7 @@ def _unknown(where: str, kind: str, names: Iterable[str], known: Iterable[str], 
 
 
 def _encoders(config: Config) -> Iterator[str]:
-    names = [encoder.name for encoder in (*config.encoders, *config.query_encoders)]
-    if len(set(names)) < len(names):
-        yield f"two encoders of one name among {', '.join(names)}"
+    yield from _each_once("encoders", (*config.encoders, *config.query_encoders))
     for key, encoders in (("study.encoders", config.study.encoders), ("query_encoders", config.query_encoders)):
         for encoder in encoders:
             if encoder.of is not None or encoder.weights in TRAINED:
@@ -74,6 +73,12 @@ def _encoders(config: Config) -> Iterator[str]:
             yield from _maker(f"encoder {encoder.name}", encoder.made_by, "encoder of photographs", sorted(makers))
 
 
+def _each_once(kind: str, encoders: Iterable[Any]) -> Iterator[str]:
+    names = [encoder.name for encoder in encoders]
+    if len(set(names)) < len(names):
+        yield f"two {kind} of one name among {', '.join(names)}"
+
+
 def _maker(where: str, name: str, kind: str, makers: list[str]) -> Iterator[str]:
     known = ", ".join(makers) or "query encoders, where there is none"
     yield f"{where}: made_by {name} is no {kind}; name one of {known}"
@@ -81,9 +86,7 @@ def _maker(where: str, name: str, kind: str, makers: list[str]) -> Iterator[str]
 
 def _text_encoders(config: Config) -> Iterator[str]:
     every = (*config.text_encoders, *config.query_text_encoders)
-    names = [encoder.name for encoder in every]
-    if len(set(names)) < len(names):
-        yield f"two text encoders of one name among {', '.join(names)}"
+    yield from _each_once("text encoders", every)
     makers = [one.name for one in every if one.spec.reads == "texts" and not one.spec.sparse]
     for encoder in every:
         where = f"text encoder {encoder.name}"
@@ -150,7 +153,7 @@ def _models(config: Config) -> Iterator[str]:
         return
     for name, model in models.items():
         yield from _model(config, name, model)
-    yield from _weights("study", {one.name: one.weight for one in config.text_encoders} | config.study.fit.text_weights)
+    yield from _weights("study", config.study_text_weights)
     yield from _phrases(config, models)
     yield from _parser(config, models.values())
 
@@ -283,10 +286,10 @@ def _places(config: Config) -> Iterator[str]:
     for name, file in config.collection.files.items():
         if "{" in file or "}" in file:
             yield f"collection.files.{name}: {file!r} may name several files in a store only; rename it"
-    run, data = Path(config.results_root, config.name).resolve(), Path(config.data_root).resolve()
-    if data.is_relative_to(run):
+    run, data = map(os.path.realpath, (os.path.join(config.results_root, config.name), config.data_root))
+    if Path(data).is_relative_to(run):
         yield f"data_root: {config.data_root} lies in the run's own folder {run}; choose another results_root or name"
-    elif run.is_relative_to(data):
+    elif Path(run).is_relative_to(data):
         yield (
             f"results_root: the run's folder {run} would lie in the collection, data_root {config.data_root}; choose a"
             " results_root outside of it"

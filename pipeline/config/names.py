@@ -1,6 +1,7 @@
 """The whole configuration, and what the names of models and generators in it mean."""
 
 from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from functools import cached_property
 from itertools import product
 from typing import Any
@@ -12,17 +13,20 @@ from pipeline.config.images import Encoder
 from pipeline.config.keys import OWN, OwnKeys
 from pipeline.config.messages import explain
 from pipeline.config.models import EnsembleSettings, Model, Variant
-from pipeline.config.registry import GENERATORS, MODELS, combining, find, generator_spec, model_spec, ranker
+from pipeline.config.registry import MODELS, combining, find, generator_spec, model_spec, ranker
 from pipeline.config.section import DESCRIBED, Section
 from pipeline.config.text import TextEncoderEntry
 from pipeline.errors import UsageError, meant
+
+OPTIONS = ("csls", "refit")
+"""Keys of a variant; an ensemble has the second."""
 
 
 class Config(OwnKeys):
     """All keys, and what the names of models and generators mean.
 
     A model with `csls` is made of the same one without, and one with `refit` learns by what the same one without has
-    chosen on dev. Each of these is the variant, or registered model, that is written so, or else one that is added.
+    chosen on dev. That is the variant, or registered model, that is written so, or else one that is added.
     """
 
     def model(self, name: str) -> Model:
@@ -43,13 +47,12 @@ class Config(OwnKeys):
     def meaning(self, name: str, variant: Variant) -> Model:
         """What `variant` means, of this name."""
         spec, where = model_spec(variant.model), f"variants.{name}"
-        texts = variant.text_encoders
-        texts = tuple(one.name for one in self.text_encoders) if texts is None else texts
+        texts = _listed(variant.text_encoders, self.text_encoders)
         fit = laid(self.fit, variant.fit, f"{where}.fit")
         weights = {one.name: one.weight for one in self.text_encoders} | fit.text_weights
         return Model(
             spec,
-            encoders=tuple(one.name for one in self.encoders) if variant.encoders is None else variant.encoders,
+            encoders=_listed(variant.encoders, self.encoders),
             text_encoders=texts,
             text_weights={name: weights[name] for name in texts if name in weights},
             training=variant.training,
@@ -91,8 +94,10 @@ class Config(OwnKeys):
         model = self.model(name)
         if model.spec.starts_from is None or self.scaled(name):
             return None
-        if found := self._find_start(self._models, model):
-            return self._twin(found, refit=self.refits(name))
+        for other, one in self._models.items():
+            plain = isinstance(one, Variant) and one.model == model.spec.starts_from and not (one.csls or one.refit)
+            if plain and self.meaning(other, one).learns_like(model):
+                return self._twin(other, refit=self.refits(name))
         raise UsageError(
             f"{name} starts from a model of {model.spec.starts_from} on the same encoders; add one to variants"
         )
@@ -101,9 +106,12 @@ class Config(OwnKeys):
         """`models`, and those that these start from, add up, refit or correct, and so on. Raises as `start`."""
         found = list(self.models)
         for name in found:  # which grows meanwhile
-            needed = (*self.members(name), self.refitted(name), self.scaled(name), self.start(name))
-            found += [other for other in dict.fromkeys(needed) if other and other not in found]
+            found += [other for other in self._needed(name) if other not in found]
         return found
+
+    def _needed(self, name: str) -> list[str]:
+        needed = (*self.members(name), self.refitted(name), self.scaled(name), self.start(name))
+        return [other for other in dict.fromkeys(needed) if other]
 
     def made_by(self, stage: str) -> list[str]:
         """Those of `every_model` that the stage `fit`, `train` or `combine` makes; `fit-csls` makes all corrected."""
@@ -117,15 +125,12 @@ class Config(OwnKeys):
     def generator(self, name: str) -> ChosenGenerator:
         """What the generator `name` means: a variant, or a registered one on all encoders. UsageError for a name that
         is neither, and for settings that it does not have."""
-        registered = [spec.name for spec in GENERATORS]
-        if name not in (known := [*registered, *self.generator_variants]):
-            raise UsageError(f"unknown generator {name}; {meant(name, known)}there are {', '.join(known)}")
-        chosen = self.generator_variants.get(name) or GeneratorVariant(generator=name)
+        chosen = self.generator_variants.get(name) or GeneratorVariant(generator=generator_spec(name).name)
         spec = generator_spec(chosen.generator)
         where, beside = f"generator_variants.{name}", tuple(GeneratorVariant.model_fields)
         return ChosenGenerator(
             spec,
-            encoders=tuple(one.name for one in self.encoders) if chosen.encoders is None else chosen.encoders,
+            encoders=_listed(chosen.encoders, self.encoders),
             seed=self.seed if chosen.seed is None else chosen.seed,
             settings=laid(self.section(spec), chosen.model_extra or {}, where, beside),
         )
@@ -146,55 +151,33 @@ class Config(OwnKeys):
 
     @cached_property
     def _models(self) -> dict[str, Variant | EnsembleSettings]:
-        """Every model by its name: those that are written, and those that `csls` and `refit` of these need."""
-        models = {**self.single, **self.ensembles}
-        waiting = list(models)
-        for name in waiting:  # which grows meanwhile
-            one, before = models[name], len(models)
-            if isinstance(one, Variant):
-                if one.csls:
-                    self._add_twin(models, name, csls=False, refit=one.refit)
-                if one.refit:
-                    self._add_twin(models, name, csls=one.csls, refit=False)
-                start = model_spec(one.model).starts_from and one.refit and not one.csls
-                if start and (found := self._find_start(models, self.meaning(name, one))):
-                    self._add_twin(models, found, csls=False, refit=True)
-            elif one.refit:
-                self._add_twin(models, name, refit=False)
-                for member in one.members:
-                    self._add_twin(models, member, csls=models[member].csls, refit=True)
-            waiting += list(models)[before:]
+        """Every model by its name: those that are written, and those that these need."""
+        models = self.__dict__["_models"] = {**self.single, **self.ensembles}  # which grows by what is asked below
+        names = list(models)
+        for name in names:
+            before = len(models)
+            with suppress(UsageError):  # which who asks for this one meets
+                self._needed(name)
+            names += list(models)[before:]
         return models
 
-    def _find_start(self, models: Mapping[str, Any], model: Model) -> str | None:
-        for name, one in models.items():
-            alike = isinstance(one, Variant) and one.model == model.spec.starts_from and not (one.csls or one.refit)
-            if alike and self.meaning(name, one).learns_like(model):
-                return name
-        return None
-
     def _twin(self, name: str, **options: bool) -> str:
-        """The model that is as `name` but for these of its options, `csls` and `refit`."""
+        """The model that is as `name` but for these of its options, `csls` and `refit`: the first that is written so;
+        where there is none, one is added."""
         one = self._written(name)
-        kept = {"csls": one.csls} if isinstance(one, Variant) else {}
-        return self._add_twin(self._models, name, **kept | {"refit": one.refit} | options)
-
-    def _add_twin(self, models: dict[str, Any], name: str, **options: bool) -> str:
-        """The first of `models` that is as `name` with these `options`; one is added where there is none."""
-        one = models[name]
         twin = one.model_copy(update=options)
         if twin == one:
             return name
-        for other, found in models.items():
+        for other, found in self._models.items():
             if type(found) is type(twin) and self._alike(found, twin):
                 return other
-        plain = name if not any(getattr(one, key) for key in options) else ""
-        if not plain and any(options.values()):
-            plain = self._add_twin(models, name, **dict.fromkeys(options, False))
-        new = f"{plain or name}{''.join(f'-{key}' for key, is_on in options.items() if is_on) or '-plain'}"
-        while new in models:
+        new = f"{name}-plain"
+        if on := [key for key in OPTIONS if getattr(twin, key, False)]:
+            plain = self._twin(name, **{key: False for key in OPTIONS if hasattr(one, key)})
+            new = "-".join([plain, *on])
+        while new in self._models:
             new += "_"
-        models[new] = twin
+        self._models[new] = twin
         return new
 
     def _alike(self, one: Variant | EnsembleSettings, other: Variant | EnsembleSettings) -> bool:
@@ -258,6 +241,11 @@ class Config(OwnKeys):
     def prepared_text_encoders(self) -> tuple[TextEncoderEntry, ...]:
         """Those that can encode a text, with those that only queries use."""
         return tuple(one for one in (*self.text_encoders, *self.query_text_encoders) if one.prepared)
+
+
+def _listed(names: tuple[str, ...] | None, entries: Sequence[Any]) -> tuple[str, ...]:
+    """The `names` of some of the `entries`; of all where they are None."""
+    return tuple(entry.name for entry in entries) if names is None else names
 
 
 def laid(section: Section | None, values: Mapping[str, Any], where: str, beside: tuple[str, ...] = ()) -> Any:

@@ -1,14 +1,14 @@
 """config/default.yaml and the page of all keys, made from the fields: `python -m pipeline.config.reference`."""
 
 import sys
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from pathlib import Path
 from types import UnionType
 from typing import Annotated, Any, NamedTuple, Union, get_args, get_origin
 
 import yaml
 from pydantic.fields import FieldInfo
-from pydantic_core import PydanticUndefined
+from pydantic_core import PydanticUndefined, to_jsonable_python
 
 from pipeline.config.keys import OWN, Keys, OwnKeys
 from pipeline.config.loading import default_path, inherited
@@ -102,14 +102,8 @@ def _is_section(annotation: Any) -> bool:
 def _written(value: Any) -> str:
     if value is PydanticUndefined:
         return ""
-    text = yaml.safe_dump(_plain(value), default_flow_style=True, width=10**6, sort_keys=False)
+    text = yaml.safe_dump(to_jsonable_python(value), default_flow_style=True, width=10**6, sort_keys=False)
     return text.removesuffix("\n").removesuffix("\n...")
-
-
-def _plain(value: Any) -> Any:
-    if isinstance(value, Mapping):
-        return {key: _plain(part) for key, part in value.items()}
-    return [_plain(part) for part in value] if isinstance(value, tuple | list) else value
 
 
 def default_yaml() -> str:

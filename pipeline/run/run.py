@@ -17,7 +17,7 @@ from pipeline.run.stage import Input, Job, Names, Outside, Stage
 if TYPE_CHECKING:
     import torch
 
-    from pipeline.config import Config
+    from pipeline.config.names import Config
     from pipeline.remote.scratch import Scratch
     from pipeline.storage.batch import FileBatch
     from pipeline.storage.bundle import Bundle
@@ -67,7 +67,7 @@ class Run:
     @cached_property
     def config(self) -> "Config":
         """Raises UsageError where the folder holds no run."""
-        from pipeline.config import load
+        from pipeline.config.loading import load
 
         path = Layout(self.root).config
         if not path.exists():

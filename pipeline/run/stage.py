@@ -17,7 +17,7 @@ from pipeline.run.layout import Artefact, Layout, Shards
 if TYPE_CHECKING:
     import numpy as np
 
-    from pipeline.config import Config
+    from pipeline.config.names import Config
     from pipeline.storage.commit import Provenance
     from pipeline.storage.manifest import ShardRows
 

@@ -134,16 +134,16 @@ def _read(found: "Detected") -> "tuple[Intake, Tally]":
     """The collection's records, counted and checked but for the images themselves, and its files."""
     from tqdm import tqdm
 
-    from pipeline import config
     from pipeline.collections.formats import FORMATS
     from pipeline.collections.intake import Intake
     from pipeline.collections.inventory import count_files
     from pipeline.collections.records import DIVIDED, Options
     from pipeline.collections.remote_files import open_collection
+    from pipeline.config import loading
 
     options = Options(found.files, found.columns, DIVIDED if found.described else "gallery")
     records = FORMATS[found.format](found.root, options)
-    limit = config.load().collection.max_sentence_chars
+    limit = loading.load().collection.max_sentence_chars
     folder = open_collection(found.root, options)
     intake = Intake(limit, folder=folder).add(tqdm(records, "read", unit=" records", disable=None))
     count_files(found.root, found.format, options, intake.tables)
@@ -159,7 +159,7 @@ def _configure(
     output: Path | None,
 ) -> dict[str, Any]:
     """What differs from config/default.yaml. Raises UsageError where that cannot be a configuration."""
-    from pipeline import config
+    from pipeline.config import loading
     from pipeline.config.section import as_name
 
     name = as_name(output.stem if output else found.root.name)
@@ -184,7 +184,7 @@ def _configure(
         values["weights_root"] = str(weights.absolute().parent)
         entry = {"name": network, "architecture": network, "weights": "file", "file": weights.name}
         values["encoders"] = [entry]
-    config.validate(config.merge(config.read_mapping(config.default_path()), values), "init")
+    loading.validate(loading.merge(loading.read_mapping(loading.default_path()), values), "init")
     return values
 
 

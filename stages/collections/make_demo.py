@@ -61,7 +61,7 @@ STAGE = Stage(
 @config_option
 @click.option("--processes", type=click.IntRange(min=0), help="Processes that draw; 0 for none. [default: --threads]")
 def command(root: Path | None, output: Path | None, config_path: Path | None, processes: int | None) -> None:
-    from pipeline.config import load
+    from pipeline.config.loading import load
     from pipeline.run.runner import run_stage
 
     if (root is None) == (output is None):

@@ -9,7 +9,7 @@ from pipeline.remote.paths import below, place
 from pipeline.run import Inputs, Job, Outside, Run, Stage
 
 if TYPE_CHECKING:
-    from pipeline.config import Config
+    from pipeline.config.names import Config
     from pipeline.images.boxes import Candidates
     from pipeline.images.preparation import Preparation
     from pipeline.images.preprocess import Photograph, Preprocessing

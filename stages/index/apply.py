@@ -32,14 +32,14 @@ def command(
     import json
     import logging
 
-    from pipeline import config
+    from pipeline.config import loading
     from pipeline.storage.bundles import open_bundle
     from stages.applied import apply_bundle
     from stages.closing import example_search, search_command
 
     if trust_code:
         open_bundle(bundle_folder).trust_code()
-    changes = config.read_mapping(config_path) if config_path else {}
+    changes = loading.read_mapping(config_path) if config_path else {}
     bundle = apply_bundle(bundle_folder, photographs, output, name, changes)
     logging.getLogger(__name__).info("%d photographs", bundle.card["images"]["count"])
     if as_json:

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 from pipeline.run import Inputs, Job, Run, Stage
 
 if TYPE_CHECKING:
-    from pipeline.config import Config
+    from pipeline.config.names import Config
 
 
 def build_index(run: Run, job: Job, bundle: str) -> None:

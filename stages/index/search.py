@@ -149,7 +149,7 @@ def _encode(image_path: Path, searcher: "Searcher", config_path: Path | None) ->
     """A photograph as the model takes it. InputError names a file that cannot be used."""
     from concurrent.futures import ThreadPoolExecutor
 
-    from pipeline import config
+    from pipeline.config import loading
     from pipeline.errors import InputError
     from pipeline.images.decode import DecodingProcess, ImageLimits
     from pipeline.index.queries import encode_image
@@ -160,7 +160,7 @@ def _encode(image_path: Path, searcher: "Searcher", config_path: Path | None) ->
         raise InputError(f"cannot read {image_path} ({error.strerror}); give another image") from error
     if searcher.multi_vector:
         return data
-    limits = ImageLimits.from_settings(config.load(config_path).collection)
+    limits = ImageLimits.from_settings(loading.load(config_path).collection)
     with DecodingProcess(limits) as decode, ThreadPoolExecutor(1) as thread:
         stored = searcher.stored_encoders()
         opened = thread.submit(lambda: {name: encoder.open() for name, encoder in stored.items()})  # takes as long

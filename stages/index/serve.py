@@ -73,7 +73,8 @@ def command(
     from dataclasses import fields, replace
     from functools import partial
 
-    from pipeline import config, runtime
+    from pipeline import runtime
+    from pipeline.config import loading
     from pipeline.errors import UsageError
     from pipeline.images.decode import CheckingProcess, DecodingProcess, ImageLimits
     from pipeline.index.queries import SharedEncoders
@@ -90,8 +91,8 @@ def command(
 
     if generators and root is None:
         raise UsageError("generators belong to a run; give --run too")
-    run = Run(root, config.load(config_path) if config_path else None) if root else None
-    settings = run.config if run else config.load(config_path)
+    run = Run(root, loading.load(config_path) if config_path else None) if root else None
+    settings = run.config if run else loading.load(config_path)
     chosen = settings.serve.model_dump() | {"max_sentence_chars": settings.collection.max_sentence_chars}
     chosen |= {"top": top} if top else {}
     limits = Limits(**{field.name: chosen[field.name] for field in fields(Limits) if field.name in chosen})

@@ -15,11 +15,11 @@ def command(folder: Path | None, as_json: bool, config_path: Path | None) -> Non
     """Check devices, BLAS, faiss, free disk and memory, and extras; exit code 1 when something needed is missing."""
     import sys
 
-    from pipeline import config
+    from pipeline.config import loading
     from pipeline.plan.machine import examine
     from pipeline.printable import printable_json
 
-    findings = examine(folder or Path(config.load(config_path).results_root))
+    findings = examine(folder or Path(loading.load(config_path).results_root))
     missing = [finding.what for finding in findings if finding.mark == "MISS"]
     if as_json:
         click.echo(printable_json([vars(finding) for finding in findings]))

@@ -46,7 +46,7 @@ def command(
     """
     from dataclasses import asdict
 
-    from pipeline import config
+    from pipeline.config import loading
     from pipeline.errors import UsageError
     from pipeline.plan.estimate import estimate, lines_of
     from pipeline.printable import printable_json
@@ -54,7 +54,7 @@ def command(
 
     if config_path is None and root is None:
         raise UsageError("plan: give a configuration by --config, or a run by --run")
-    chosen = config.load(config_path) if config_path else Run(root).config
+    chosen = loading.load(config_path) if config_path else Run(root).config
     run = Run(root or Path(chosen.results_root) / chosen.name, chosen)
     ingested = run.layout.manifest.commit.exists()
     if images is None and not ingested:

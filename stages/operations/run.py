@@ -58,7 +58,8 @@ def command(config_path: Path | None, further: tuple[str, ...], cores: int | Non
     import shlex
     import sys
 
-    from pipeline import config, runtime
+    from pipeline import runtime
+    from pipeline.config import loading
     from pipeline.run import Run
     from pipeline.storage.locks import hold
     from stages.catalogue import declared
@@ -67,7 +68,7 @@ def command(config_path: Path | None, further: tuple[str, ...], cores: int | Non
 
     if config_path is not None and str(config_path).startswith("-"):
         config_path, further = None, (str(config_path), *further)
-    chosen = config.load(config_path)
+    chosen = loading.load(config_path)
     folder = Path(chosen.results_root) / chosen.name
     root = Path(chosen.data_root)
     if not (is_url(chosen.data_root) or chosen.demo.generate or root.exists()):
@@ -89,7 +90,7 @@ def command(config_path: Path | None, further: tuple[str, ...], cores: int | Non
 
 def find_snakefile() -> Path:
     """The Snakefile of the checkout, or of the installed distribution."""
-    from pipeline.config import default_path
+    from pipeline.config.loading import default_path
 
     return default_path().parents[1] / "Snakefile"
 

@@ -8,7 +8,7 @@ from pipeline.config.registry import ranker
 from pipeline.run import Inputs, Job, Run, Stage
 
 if TYPE_CHECKING:
-    from pipeline.config import Config
+    from pipeline.config.names import Config
     from pipeline.metrics.paired import Columns, Draw
 
 REPORTED = "test"

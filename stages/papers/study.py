@@ -7,7 +7,7 @@ from pipeline.run import Job, Run, Stage
 from stages.studies import read_study, study_keys, study_reads
 
 if TYPE_CHECKING:
-    from pipeline.config import Config
+    from pipeline.config.names import Config
     from pipeline.models.linear.study import Study
     from pipeline.papers.gong import GongSetting
 

@@ -11,7 +11,7 @@ from pathlib import Path
 
 from snakemake.exceptions import WorkflowError
 
-from pipeline.config import read_mapping, validate
+from pipeline.config.loading import read_mapping, validate
 from pipeline.errors import JointspaceError
 from pipeline.run import Outside, Run
 from pipeline.run.layout import Shards

@@ -9,7 +9,7 @@ from pipeline.run import Inputs, Job, Outside, Run, Stage
 from stages.inputs import named
 
 if TYPE_CHECKING:
-    from pipeline.config import Config
+    from pipeline.config.names import Config
     from pipeline.storage.manifest import ShardRows
     from pipeline.text.conversions import Parsed
 

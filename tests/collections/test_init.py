@@ -7,7 +7,7 @@ import pytest
 import yaml
 from made_up import ingest, run_command
 
-from pipeline import config
+from pipeline.config import loading
 from pipeline.errors import UsageError
 from pipeline.storage.manifest import Manifest
 
@@ -41,12 +41,12 @@ def test_what_it_writes_reads_what_it_says(photos: Path, tmp_path: Path, kind: s
     said = run_command("init", photos)
     assert f"20 images, 20 sentences (format {kind})" in said and "train 16, dev 2, test 2" in said
     assert said.splitlines()[-1] == "jointspace run my-photos.yaml"
-    chosen = config.load(Path("my-photos.yaml"))
+    chosen = loading.load(Path("my-photos.yaml"))
     assert (chosen.data_root, chosen.collection.format, chosen.models) == (str(photos), kind, ("cca", "ncca"))
     written = yaml.safe_load(Path("my-photos.yaml").read_text())
     ingest(tmp_path / "run", photos, {"collection": written.get("collection", {})})
     assert Manifest(tmp_path / "run/manifest").summary["splits"] == {"train": 16, "dev": 2, "test": 2}
-    defaults = config.read_mapping(config.default_path())
+    defaults = loading.read_mapping(loading.default_path())
     assert all(defaults.get(key) != value for key, value in written.items())
 
 
@@ -57,12 +57,12 @@ def test_photographs_without_sentences_are_searched_with_a_pretrained_model(phot
     assert not list(Path.cwd().iterdir())
     said = run_command("init", photos, "--encoder", encoder)
     assert "pip install 'jointspace[open-clip" in said and " MB of weights" in said
-    chosen = config.load(Path("my-photos.yaml"))
+    chosen = loading.load(Path("my-photos.yaml"))
     (image,), (text,) = chosen.encoders, chosen.text_encoders
     assert chosen.models == ("zero-shot",) and image.architecture == text.own.architecture
     caption(photos, "folder")
     run_command("init", photos, "--encoder", encoder, "--output", "both.yaml")
-    assert config.load(Path("both.yaml")).models == ("zero-shot", "ncca")
+    assert loading.load(Path("both.yaml")).models == ("zero-shot", "ncca")
 
 
 def test_what_it_refuses(photos: Path, tmp_path: Path) -> None:

@@ -16,7 +16,7 @@ import pyarrow.parquet as pq
 from pipeline.collections.formats import FORMATS
 from pipeline.collections.intake import Intake
 from pipeline.collections.records import Options
-from pipeline.config import default_path, merge, read_mapping, validate
+from pipeline.config.loading import default_path, merge, read_mapping, validate
 from pipeline.images.box_formats import match_boxes, parse_boxes
 from pipeline.storage.foreign import Source, open_foreign
 from pipeline.text.dependencies import read_conllu
@@ -68,7 +68,7 @@ def defaults() -> dict:
 
 
 def config(path: Path) -> object:
-    """What `pipeline.config.load` does, which reads the defaults for every file anew."""
+    """What `pipeline.config.loading.load` does, which reads the defaults for every file anew."""
     return validate(merge(defaults(), read_mapping(path)), source=path)
 
 

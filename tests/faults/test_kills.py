@@ -15,7 +15,7 @@ import tiny_run
 import yaml
 from disks import files_of, same
 
-from pipeline.config import merge
+from pipeline.config.loading import merge
 from pipeline.storage.batch import TEMPORARY
 from pipeline.storage.json_files import read_json
 from pipeline.storage.verify import examine

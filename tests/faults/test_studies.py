@@ -6,7 +6,7 @@ from pathlib import Path
 import tiny_run
 import yaml
 
-from pipeline.config import merge
+from pipeline.config.loading import merge
 
 DOCUMENTS = ("title", "tags", "description")
 STUDY = {

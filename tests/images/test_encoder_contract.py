@@ -9,7 +9,7 @@ import pytest
 from libraries import store, stored_in
 from pictures import MEAN, STD, make_image
 
-from pipeline.config import default_path, read_mapping, validate
+from pipeline.config.loading import default_path, read_mapping, validate
 from pipeline.config.registry import ENCODERS, EncoderSpec
 from pipeline.config.section import merge
 from pipeline.config.stored import restore_encoder, stored_kind

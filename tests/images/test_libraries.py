@@ -12,7 +12,7 @@ from libraries import CLIP_MEAN, DIM, save_onnx, store, stored_in, tiny_network
 from pictures import MEAN, STD, make_image
 from PIL import Image
 
-from pipeline.config import default_path, read_mapping, validate
+from pipeline.config.loading import default_path, read_mapping, validate
 from pipeline.config.section import merge
 from pipeline.config.stored import restore_encoder
 from pipeline.errors import IntegrityError

@@ -13,7 +13,7 @@ from PIL import Image
 from servers import FaultyServer, S3Server
 
 from pipeline.collections.inventory import describe_state
-from pipeline.config import load
+from pipeline.config.loading import load
 from pipeline.errors import UnreachableError
 from pipeline.remote.paths import place
 from pipeline.run import Run

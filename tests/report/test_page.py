@@ -13,7 +13,7 @@ from made_up import by_hand, make_stage, write_feature_shards
 from made_up_sets import write_regions
 from outline import Outline, report
 
-from pipeline.config import Config
+from pipeline.config.names import Config
 from pipeline.errors import IntegrityError
 from pipeline.run.layout import Layout
 from pipeline.storage.commit import publish_record

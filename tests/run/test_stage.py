@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 from made_up import make_run, make_stage, open_run, write_config
 
-from pipeline.config import load
+from pipeline.config.loading import load
 from pipeline.errors import UsageError
 from pipeline.run.layout import Layout, Shards
 from pipeline.run.run import Run, chunks, share

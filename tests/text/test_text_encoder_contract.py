@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 from scipy import sparse
 
-from pipeline.config import default_path, merge, read_mapping, validate
+from pipeline.config.loading import default_path, merge, read_mapping, validate
 from pipeline.config.registry import TEXT_ENCODERS, TextEncoderSpec
 from pipeline.config.stored import restore_text_encoder
 from pipeline.errors import IntegrityError, JointspaceError

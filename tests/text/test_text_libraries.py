@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 import torch
 
-from pipeline.config import default_path, read_mapping, validate
+from pipeline.config.loading import default_path, read_mapping, validate
 from pipeline.config.section import merge
 from pipeline.config.stored import restore_text_encoder
 from pipeline.errors import IntegrityError

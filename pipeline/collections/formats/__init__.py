@@ -3,7 +3,7 @@
 A reader `read(root, options)` yields the records of the collection in the folder `root`, each image before its texts
 and boxes. It does not read images, and opens files only through `CollectionFolder`. It raises InputError for a file
 that is useless as a whole, and UsageError for wrong `collection.files` or `collection.columns`. To add a format, write
-such a function, and add it and its lists here, and its name to `pipeline.config.Collection.format`.
+such a function, and add it and its lists here, and its name to `pipeline.config.collection`.
 """
 
 from collections.abc import Callable, Iterator, Mapping
