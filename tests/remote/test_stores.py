@@ -160,7 +160,7 @@ def test_what_a_web_server_packs_or_sends_without_end_stays_small(web: FaultySer
     assert stores.read(place(f"{web.root}/long.jpg"), 5, 10, most=1_000_000) == bytes(10)
 
 
-def test_a_redirect_to_a_file_of_this_machine_is_not_followed(web: FaultyServer) -> None:
+def test_a_redirect_to_a_file_of_this_machine_is_not_followed(web: FaultyServer, impatient: None) -> None:
     web.objects = {"x.jpg": b"x"}
     web.redirect = "file:///etc/passwd"
     with pytest.raises(UnreachableError, match=r"x\.jpg"):
