@@ -78,11 +78,6 @@ def _stacked(parts: Sequence[Any]) -> Any:
     return scipy.sparse.vstack(parts, format="csr") if is_sparse(parts[0]) else np.concatenate(parts)
 
 
-def cross(rows: Rows, other: np.ndarray) -> np.ndarray:
-    """(d, c): rows' other, for `other` (n, c)."""
-    return np.concatenate([part.T @ other for part in parts_of(rows)])
-
-
 def one_matrix(rows: Rows) -> "np.ndarray | csr_array":
     """The same values in one matrix, which is sparse where a part of it is."""
     parts = parts_of(rows)
