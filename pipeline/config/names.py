@@ -114,7 +114,7 @@ class Config(OwnKeys):
         return [other for other in dict.fromkeys(needed) if other]
 
     def made_by(self, stage: str) -> list[str]:
-        """Those of `every_model` that the stage `fit`, `train` or `combine` makes; corrected ones are `fit-hubness`'s."""
+        """Those of `every_model` that the stage `fit`, `train` or `combine` makes; none that is corrected for hubs."""
         every = self.every_model()
         return [name for name in every if self.model(name).spec.made_by == stage and not self.uncorrected(name)]
 
