@@ -27,7 +27,7 @@ logger = logging.getLogger(__name__)
 
 
 def ingest(run: Run, job: Job, processes: int | None = None) -> None:
-    """Read a collection, check every image, and write the manifest of what can be used; a killed run is resumed."""
+    """Read a collection, check every photo and write the manifest of those that can be used. Resumable."""
     from tqdm import tqdm
 
     from pipeline import runtime

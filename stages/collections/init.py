@@ -40,11 +40,11 @@ DUAL_ENCODERS = {
 @click.command("init")
 @click.argument("photographs", type=PATH, metavar="PHOTOS")
 @click.option(
-    "--encoder", type=click.Choice(list(DUAL_ENCODERS)), help="A pretrained model to search with; needs no captions."
+    "--encoder", type=click.Choice(list(DUAL_ENCODERS)), help="Search with this pretrained model; needs no captions."
 )
 @click.option("--output", type=FILE, help="The configuration to write. [default: the folder's name .yaml]")
-@click.option("--weights", type=FILE, help="Weights of a network that is here. [default: ResNet-50's, downloaded]")
-@click.option("--architecture", help="Of --weights, as torchvision calls it. [default: as the file is called]")
+@click.option("--weights", type=FILE, help="A local file with a network's weights. [default: download ResNet-50's]")
+@click.option("--architecture", help="torchvision's name for the network of --weights. [default: the file's name]")
 @json_option
 def command(
     photographs: Path,
@@ -54,7 +54,7 @@ def command(
     architecture: str | None,
     as_json: bool,
 ) -> None:
-    """Say what is in PHOTOS, a folder, a tar shard or a table, and write the shortest configuration that fits.
+    """Inspect PHOTOS (a folder, tar shard or table) and write a minimal configuration.
 
     No photograph is opened: those that cannot be read are found by `ingest`.
     """

@@ -85,7 +85,7 @@ function describeCollections(models) {
     const sentences = one.sentences ? ` and ${one.sentences.toLocaleString()} sentences` : "";
     return `${one.collection}: ${one.images.toLocaleString()} photographs${sentences}`;
   });
-  return `${each.join("; ")}. Models: ${models.map((one) => one.model).join(", ")}. A photograph that you give stays in this browser, and goes to this server to be compared.`;
+  return `${each.join("; ")}. Models: ${models.map((one) => one.model).join(", ")}. Photos you upload are kept in this browser only; the server receives them to search and does not store them.`;
 }
 
 function start(overview) {
