@@ -111,8 +111,8 @@ def ingest(run: Run, job: Job, processes: int | None = None) -> None:
         logger.info(line)
     if not collection.counts["sentences"]["kept"] and settings.default_split != "gallery":
         logger.warning(
-            "no image has a sentence, so that there is nothing to learn from; `jointspace apply BUNDLE %s --output DIR`"
-            " indexes these photographs by what was learned from others", root,
+            "no photo has a caption, so there is nothing to train on; to search them with an index built from"
+            " other photos: `jointspace apply BUNDLE %s --output DIR`", root,
         )  # fmt: skip
 
 

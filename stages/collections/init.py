@@ -124,10 +124,10 @@ def _lines(seen: dict[str, Any], encoder: str | None) -> Iterator[str]:
             yield "with an index that you built from other photos, run one of these:"
         return
     if missing := [split for split in ("dev", "test") if split not in splits]:
-        yield f"no image is of {' or '.join(missing)}: name some in the collection's list of splits"
+        yield f"no photo is in the split {' or '.join(missing)}: name some in the collection's list of splits"
     described = sum(splits.get(split, 0) for split in ("train", "dev", "test"))
     if described < FEW:
-        yield f"with {described} images that have sentences, the figures of the report will mean little"
+        yield f"only {described} photos have captions: the figures in the report will not mean much"
 
 
 def _read(found: "Detected") -> "tuple[Intake, Tally]":

@@ -109,7 +109,7 @@ def command(
 
     asked = [words for words in (sentence, text, *changed) if words is not None]
     if ignored := searcher.ignored(*asked):
-        click.echo(printable(f"not in the vocabulary, so ignored: {spell(ignored)}"), err=True)
+        click.echo(printable(f"ignored, since the model does not know them: {spell(ignored)}"), err=True)
     if as_json:
         click.echo(printable_json([_shown(hit) for hit in hits], str))
         return
