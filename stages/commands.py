@@ -50,8 +50,10 @@ images_option = click.option(
     "--images", "images_root", type=_photographs, metavar="FOLDER|URL",
     help="Where the photographs are. [default: the folder that the bundle was made from, never a URL]",
 )  # fmt: skip
-bundle = click.option(
-    "--index", "bundle_folder", type=FOLDER, required=True, help="Bundle that `build-index` wrote, to start from."
+
+
+copy_option = click.option(
+    "--output", type=FOLDER, help="New folder of links to the files of INDEX that is changed, and INDEX left as it is."
 )
 
 
