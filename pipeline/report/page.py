@@ -112,7 +112,7 @@ def render_compared(rows: Sequence[Mapping[str, Any]], reference: ComparedSystem
 
 
 def compared_as_text(rows: Sequence[Mapping[str, Any]]) -> str:
-    """A heading, and a line for each system: its six recalls, their sum, and the difference from the reference with its interval."""
+    """A heading, and a line for each system: its recalls, their sum, and its difference with the interval."""
     names = [printable(f"{row['system'].name} ({row['system'].source})") for row in rows]
     lines = [
         "recall@1, 5, 10 image-to-sentence and sentence-to-image, their sum, and its difference from the reference:"
