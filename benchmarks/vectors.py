@@ -27,8 +27,8 @@ import yaml
 from interleave import parse_options
 
 PAIRS, DIM, LATENT, QUERIES = 100_000, 768, 64, 1000
-NOISE = 6.0
-"""Of a value, in standard deviations of what a latent value adds to it."""
+NOISE = 25.0
+"""Standard deviation of what each value has beside its latent part, whose own is the root of LATENT."""
 LOOK_SECONDS = 0.1
 K = 10
 PROGRAM = """
@@ -56,9 +56,7 @@ def draw(pairs: int) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
     fixed, rng = np.random.default_rng(0), np.random.default_rng(1)
     latent = rng.standard_normal((pairs, LATENT), np.float32)
     matrices = [fixed.standard_normal((LATENT, DIM)).astype(np.float32) for _ in range(2)]
-    images, texts = (
-        latent @ matrix + NOISE * rng.standard_normal((pairs, DIM), np.float32) for matrix in matrices
-    )
+    images, texts = (latent @ matrix + NOISE * rng.standard_normal((pairs, DIM), np.float32) for matrix in matrices)
     return images, texts, _likelihood_ratios(images, texts[-QUERIES:], *matrices)
 
 
@@ -206,7 +204,8 @@ def main() -> None:
         }
         recalls = {"recall@10": round(found, 4), "allowed": round(allowed, 4), "share": round(found / allowed, 3)}
         line = {"name": f"vectors by {name}", "pairs": given.pairs, **recalls, **middle, "runs": given.runs}
-        print(json.dumps({**line, "slowest": round(max(run["seconds"] for run in runs), 2), "stages": stages}), flush=True)
+        line["slowest"] = round(max(run["seconds"] for run in runs), 2)
+        print(json.dumps({**line, "stages": stages}), flush=True)
     if given.folder is None:
         shutil.rmtree(folder)
 

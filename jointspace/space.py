@@ -2,7 +2,7 @@
 
 import hashlib
 import warnings
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
 from itertools import pairwise
 from pathlib import Path
@@ -128,7 +128,7 @@ class FittedSpace:
         items = Items(
             [names[row] for row in distinct.first],
             distinct.digests,
-            self.model.embed_images({name: block[distinct.first] for name, block in x.items()}),
+            _in_blocks(self.model.embed_images, x, distinct.first),
         )
         if text_vectors is not None:
             y = to_views(text_vectors, TEXT, _dims(self.model.text))
@@ -139,7 +139,7 @@ class FittedSpace:
                 items,
                 owners=distinct.places[rows][order],
                 words=[words[row] for row in order],
-                texts=self.model.embed_sentences({name: block[order] for name, block in y.items()}),
+                texts=_in_blocks(self.model.embed_sentences, y, order),
             )
         write_bundle(Path(folder), self.save, items)
         return Index(folder)
@@ -221,19 +221,19 @@ def fit(
     described = np.unique(pairs.owners)
     drawn = np.random.default_rng(seed).permutation(described)[: min(max(len(described) // HELD_OUT, 2), MOST_HELD_OUT)]
     held_out = np.isin(np.arange(pairs.count), drawn)
-    dev, train = pairs.of(held_out), _moments(view, text, pairs.of(~held_out))
+    dev, whole = pairs.of(held_out), _moments(view, text, pairs)
     training, arrays = "joint" if weak is not None else "target", PairArrays(dev.images, dev.texts, dev.owners)
 
     def task(moments: Moments, chosen: Any = None) -> FitTask:
         sets = Sets(moments, auxiliary, tuple, tuple)
         return FitTask(training, view, text, sets, arrays, settings, values.transfer, None, seed, chosen=chosen)
 
-    tuned = NormalizedCCA.fit(task(train))
+    tuned = NormalizedCCA.fit(task(whole - _moments(view, text, dev)))
     recalls = _recall(tuned.model, dev)
     if tuple(image_dims.values()) == text.dims and text.sparse == (False,):
         recalls["zero_shot"] = _recall(ZeroShot(*image_dims, *text.encoders), dev)
-    whole = NormalizedCCA.fit(task(train + _moments(view, text, dev), tuned.chosen))
-    return FittedSpace(whole.model, asdict(tuned.chosen), {"images": dev.count, **recalls})
+    refitted = NormalizedCCA.fit(task(whole, tuned.chosen))
+    return FittedSpace(refitted.model, asdict(tuned.chosen), {"images": dev.count, **recalls})
 
 
 def _recall(model: NormalizedCCA | ZeroShot, pairs: Pairs) -> dict[str, Any]:
@@ -244,6 +244,15 @@ def _recall(model: NormalizedCCA | ZeroShot, pairs: Pairs) -> dict[str, Any]:
         direction: {f"recall@{k}": 100 * float(np.mean(getattr(ranks, direction) <= k)) for k in CUTOFFS}
         for direction in ("image_to_sentence", "sentence_to_image")
     }
+
+
+def _in_blocks(
+    embed: Callable[[Mapping[str, Any]], np.ndarray], vectors: Mapping[str, Any], rows: np.ndarray
+) -> np.ndarray:
+    """(k, c) float32 of the `rows` (k,) of the vectors, of which only a block is copied at a time."""
+    starts = range(0, len(rows), BLOCK_ROWS)
+    chosen = (rows[start : start + BLOCK_ROWS] for start in starts)
+    return np.concatenate([embed({name: block[part] for name, block in vectors.items()}) for part in chosen])
 
 
 def _dims(view: ImageView | TextView) -> dict[str, int]:
@@ -260,7 +269,10 @@ def _pairs(
     x, y = to_views(images, IMAGE, image_dims, dense=True), to_views(texts, TEXT, text_dims)
     distinct = Distinct.of(x)
     owners = distinct.places[_owners(owners, len(distinct.places), _count(y))]
-    return Pairs(x, y, owners).rows(distinct.first, owners, np.argsort(owners, kind="stable"))
+    # Without copies where no row is repeated and the texts are in the order of their images.
+    first = distinct.first if len(distinct.first) < len(distinct.places) else slice(None)
+    order = slice(None) if (np.diff(owners) >= 0).all() else np.argsort(owners, kind="stable")
+    return Pairs(x, y, owners).rows(first, owners, order)
 
 
 def _owners(owners: np.ndarray | None, n: int, m: int) -> np.ndarray:
