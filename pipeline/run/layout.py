@@ -182,9 +182,8 @@ class Layout:
     def summary_table(self) -> Artefact:
         return self.file("evaluation/summary.md")
 
-    def phrase_ranking(self, model: str, split: str, given: bool = False) -> Artefact:
-        """The ranking by the boxes of the manifest, or by those that a person has `given`."""
-        return self.file(f"evaluation/phrases/{model}.{split}{'.boxes' * given}.json")
+    def phrase_ranking(self, model: str, split: str) -> Artefact:
+        return self.file(f"evaluation/phrases/{model}.{split}.json")
 
     # --- descriptions: `subject` is a split, or `<split>.boxes`
 

@@ -59,10 +59,6 @@ class Provenance:
         """By which unfinished work of the same is known."""
         return fingerprint(self.stage, self.version, self.keys, self.inputs)
 
-    def with_keys(self, **keys: Any) -> "Provenance":
-        """The same where more decides, such as a file that a person has given."""
-        return replace(self, keys={**self.keys, **keys})
-
     def __reduce__(self) -> tuple:
         return Provenance, (self.root, self.stage, self.version, dict(self.keys), dict(self.inputs))
 
