@@ -25,7 +25,7 @@ def sentence_shards(model: "Model", layout: "Layout") -> "list[Shards]":
 
 def region_shards(config: "Config", layout: "Layout") -> "list[Shards]":
     """The regions that models read."""
-    return [layout.regions(name, config.regions.reduced) for name in config.regions.encoders]
+    return list(map(layout.regions, config.regions.encoders))
 
 
 def joint_space(config: "Config", layout: "Layout", generator: str) -> "Artefact | None":
