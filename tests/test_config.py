@@ -209,7 +209,7 @@ def test_all_problems_are_listed_and_what_is_inherited_only_where_it_is_given() 
         ("encoders: [{name: net, architecture: alexnet, resize: 100, crop: 200}]", ["(net)", "`resize`"]),
         ("text_encoders: [{name: tokens, kind: tf-idf}]", ["text encoder tokens"]),
         ("text_encoders: [{name: one, kind: tf-idf, centre: mean}]", ["text encoder one", "centre"]),
-        ("text_encoders: [{name: one, kind: onnx}]", ["text encoder one needs onnx.file"]),
+        ("text_encoders: [{name: one, kind: transformers}]", ["text encoder one needs transformers.architecture"]),
         ("text_encoders: [{name: one, kind: tf-idf, weight: 0}]", ["no text encoder has a positive weight"]),
         (f"{ONE}\nregions: {{encoders: [net], proposals: faster-rcnn, detector: {{architecture: fasterrcnn_res}}}}",
          ["regions.detector", "fasterrcnn_resnet50_fpn?"]),

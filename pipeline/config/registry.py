@@ -167,7 +167,6 @@ TEXT_ENCODERS: tuple[TextEncoderSpec, ...] = (
     _text("sentence-transformers", "transformers_text:SentenceTransformersEncoder", "Library",
           extra=extra_of("sentence-transformers")),
     _text("open_clip", "open_clip_text:OpenClipTextEncoder", "OpenClipText", extra=extra_of("open_clip")),
-    _text("onnx", "onnx_text:OnnxTextEncoder", "OnnxText", extra="onnx"),
     _text("imported", "text_encoder:ImportedTextEncoder", "Imported", reads="vectors"),
 )  # fmt: skip
 

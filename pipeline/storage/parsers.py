@@ -189,11 +189,10 @@ def code_of(card: Mapping[str, Any]) -> dict[str, str]:
     parts = {}
     if parser := sorted((name, about["sha256"]) for name, about in files.items() if name.startswith(PARSER)):
         parts[PARSER] = hashlib.sha256(json.dumps(parser).encode()).hexdigest()
-    for folder, kind in (("encoders", "architecture"), ("text_encoders", "kind")):
-        for name, about in card.get(folder, {}).items():
-            file = f"{folder}/{name}/model.safetensors"
-            if about[kind] == ONNX and file in files:
-                parts[file] = files[file]["sha256"]
+    for name, about in card["encoders"].items():
+        file = f"encoders/{name}/model.safetensors"
+        if about["architecture"] == ONNX and file in files:
+            parts[file] = files[file]["sha256"]
     return parts
 
 

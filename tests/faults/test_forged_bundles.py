@@ -276,7 +276,6 @@ def test_code_is_run_only_if_it_is_ones_own(colours: Path, tmp_path: Path, monke
     (forged / "parser/config.cfg").write_bytes(CONFIGURATION)
     told(forged, "card.json", ("inputs", "parser"), "0")
     told(forged, "card.json", ("parse",), {"engine": "spacy", "max_words": 9, "package": None, "spacy": "3"})
-    told(forged, "card.json", ("text_encoders", "tfidf", "kind"), "onnx")
     seal(forged, "parser/config.cfg")
     with pytest.raises(UsageError, match="forged/|parser is a spaCy pipeline, .*--trust-code"):
         Bundle(forged).parser()
