@@ -33,10 +33,6 @@ config_option = click.option(
     "--config", "config_path", type=FILE, help="Configuration laid over config/default.yaml. [default: none]"
 )
 json_option = click.option("--json", "as_json", is_flag=True, help="Print JSON instead of lines.")
-trust_option = click.option(
-    "--trust-code", is_flag=True,
-    help="Run, from now on, the spaCy pipeline and ONNX graphs that the bundle carries, whoever made them.",
-)  # fmt: skip
 
 
 def _photographs(text: str) -> Place:

@@ -20,7 +20,6 @@ MODULES = {
     "timm": "timm",
     "transformers": "transformers",
     "sentence-transformers": "sentence_transformers",
-    "onnx": "onnxruntime",
     "fisher": "skimage",
     "words": "gensim",
     "parse": "spacy",

@@ -87,12 +87,13 @@ def test_a_configuration_names_only_what_differs(tmp_path: Path) -> None:
     path = tmp_path / "mine.yaml"
     path.write_text(
         "name: mine\nfit: {dimensions: [7]}\ntext: {size: 9}\n"
-        "encoders: [{name: a, architecture: alexnet, layer: fc7}, {name: b, kind: onnx, weights: null, file: x.onnx}]\n"
+        "encoders:\n"
+        "  - {name: a, architecture: alexnet, layer: fc7}\n  - {name: b, kind: timm, architecture: x, weights: null}\n"
         "text_encoders: [{name: t, kind: tf-idf, tf_idf: {idf: false}}]\n"
     )
     config = load(path)
     assert (config.name, config.fit.dimensions, config.fit.image_ridge) == ("mine", (7,), load().fit.image_ridge)
-    assert (config.encoder("a").resize, config.encoder("b").resize, config.encoder("b").weights) == (256, None, "file")
+    assert (config.encoder("a").resize, config.encoder("b").resize, config.encoder("b").weights) == (256, None, "hub")
     own = config.text_encoder("t").tf_idf
     assert (own.size, own.idf, own.min_count) == (9, False, load().text.min_count)
     assert config.model("ncca").encoders == ("a", "b") and "sae" in config.variants

@@ -174,9 +174,8 @@ class EveryKind(Section):
     kind: Literal[tuple(spec.name for spec in ENCODERS)] | None = Field(
         None,
         exclude=True,
-        description="network | standard (descriptors) | pooled (regions) | imported | open_clip, timm, transformers,"
-        " onnx; "
-        "null: as its architecture tells",
+        description="network | standard (descriptors) | pooled (regions) | imported | open_clip, timm, transformers;"
+        " null: as its architecture tells",
     )
     weights: str | None = key(
         "torchvision",

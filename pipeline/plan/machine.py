@@ -20,7 +20,6 @@ EXTRAS = {
     "timm": ("timm", "image encoders of timm"),
     "transformers": ("transformers", "image and text encoders of Hugging Face's transformers"),
     "sentence-transformers": ("sentence-transformers", "text encoders of sentence-transformers"),
-    "onnx": ("onnxruntime", "image encoders in ONNX files"),
     "cluster": ("distributed", "Dask schedulers, and Snakemake on any queue"),
     "serve": ("fastapi", "the page and the JSON API"),
     "parse": ("spacy", "parse trees by spaCy"),

@@ -11,7 +11,7 @@ import click
 
 from pipeline.remote.paths import Place
 from pipeline.run import Run
-from stages.commands import FOLDER, config_option, images_option, trust_option
+from stages.commands import FOLDER, config_option, images_option
 
 if TYPE_CHECKING:
     from PIL import Image
@@ -49,7 +49,6 @@ LAST_SECONDS = 5
 @click.option("--port", type=click.IntRange(0, 65535), default=8000, show_default=True, help="0 takes a free one.")
 @click.option("--top", type=click.IntRange(min=1), help="Number of results shown at first. [default: serve.top]")
 @click.option("--lazy", is_flag=True, help="Load what encodes photographs for the first one, not at the start.")
-@trust_option
 @config_option
 def command(
     bundles: tuple[Path, ...],
@@ -61,7 +60,6 @@ def command(
     port: int,
     top: int | None,
     lazy: bool,
-    trust_code: bool,
     config_path: Path | None,
 ) -> None:
     """Answer sentences and photographs from one or several bundles in a browser, and as JSON for programs.
@@ -78,7 +76,6 @@ def command(
     from pipeline.errors import UsageError
     from pipeline.images.decode import CheckingProcess, DecodingProcess, ImageLimits
     from pipeline.index.queries import SharedEncoders
-    from pipeline.storage.bundles import open_bundle
 
     try:
         import uvicorn
@@ -98,8 +95,6 @@ def command(
     limits = Limits(**{field.name: chosen[field.name] for field in fields(Limits) if field.name in chosen})
     if limits.top > limits.max_top:
         raise UsageError(f"{limits.top} results are more than a request may ask for ({limits.max_top}); ask for fewer")
-    for folder in bundles if trust_code else ():
-        open_bundle(folder).trust_code()
     folders = _name_all(bundles)
     image_limits = ImageLimits.from_settings(settings.collection)
     upload_limits = replace(image_limits, max_pixels=settings.serve.max_upload_pixels)
