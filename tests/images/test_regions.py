@@ -61,7 +61,7 @@ def run(
 ) -> DescribedRegions:
     plan = ExtractionPlan(torch.device("cpu"), torch.float32, batch)
     images = isolated_map(make_preparation(files, view, **changes), requests, 0)
-    return describe(images, RegionExtractor(encoder, plan, view), None, 0.7, 4)
+    return describe(images, RegionExtractor(encoder, plan, view))
 
 
 def test_a_crop_is_the_box_with_its_context() -> None:
