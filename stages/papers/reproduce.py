@@ -175,7 +175,7 @@ def _describe(config: "Config", name: str) -> dict[str, Any]:
     """The settings of a model in the words of pipeline.papers.printed."""
     model = config.model(name)
     found = {**(model.settings.model_dump(exclude={"checkpoint_seconds"}) if model.settings else {}), **model.named}
-    found |= {"seed": model.seed, "scores": "corrected for hubs" if config.scaled(name) else "as they are"}
+    found |= {"seed": model.seed, "scores": "corrected for hubs" if config.uncorrected(name) else "as they are"}
     found |= _name_encoders(config, model.encoders)
     if model.spec.sentences == "vectors":
         found["text encoders"] = ", ".join(model.text_encoders)
