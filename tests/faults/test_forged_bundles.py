@@ -24,7 +24,6 @@ from bundle_forgeries import (
     hidden_lists,
     lists_elsewhere,
     long_texts,
-    lying_metadata,
     told,
     unknown_type,
     wide_bytes,
@@ -160,7 +159,6 @@ IMAGES = {
     "a huge sentence_id": (cell("sentences", "sentence_id", -7), "sentences.parquet row 3", ("export",)),
     "long texts": (long_texts, "claims to unpack to", ("serve", "apply")),
     "wide bytes": (wide_bytes, "claims to unpack to", ("serve",)),
-    "metadata that lies": (lying_metadata, "claims to unpack to", ("serve",)),
 }
 """What is forged, what every reader says of it, and the commands that read it."""
 
