@@ -20,7 +20,7 @@ CLIP = 100
 
 
 def finetune(run: Run, job: Job, encoder: str) -> None:
-    """Train an encoder's network to tell what labelled boxes show; a killed run is resumed."""
+    """Finetune an encoder's network to classify labelled boxes. Resumable."""
     from tqdm import tqdm
 
     from pipeline.images.finetune import DescentSchedule, Finetuning

@@ -5,7 +5,7 @@ from stages.inputs import label_names, named
 
 
 def rank_phrases(run: Run, job: Job, model: str, split: str) -> None:
-    """Rank regions for noun phrases and noun phrases for regions, and count right correspondences."""
+    """Rank regions for noun phrases and the reverse, and count correct correspondences."""
     import logging
 
     from pipeline.evaluate.phrases import PhraseSet, RegionSet, measure_phrases
