@@ -11,7 +11,7 @@ import click
 
 from pipeline.remote.paths import Place
 from pipeline.run import Run
-from stages.commands import FOLDER, config_option, images_option, trust_option
+from stages.commands import FOLDER, config_option, images_option
 
 if TYPE_CHECKING:
     from PIL import Image
@@ -38,18 +38,15 @@ LAST_SECONDS = 5
 @click.argument("bundles", nargs=-1, required=True, metavar="BUNDLE...", type=FOLDER)
 @images_option
 @click.option("--run", "root", type=FOLDER, help="Folder of the run that has the generators. [default: none]")
-@click.option(
-    "--generator", "generators", multiple=True, help="Generator of --run that describes photographs; may be repeated."
-)
+@click.option("--generator", "generators", multiple=True, help="Caption generator of --run; may be repeated.")
 @click.option("--host", default="127.0.0.1", show_default=True, help="Address to listen on; 0.0.0.0 lets everyone in.")
 @click.option(
     "--allow-host", "allowed", multiple=True, metavar="NAME",
-    help="A name by which browsers reach it; all others are refused. [default: any where --host lets others in]",
+    help="A host name that browsers use; requests for others are refused. [default: any, if --host lets others in]",
 )  # fmt: skip
 @click.option("--port", type=click.IntRange(0, 65535), default=8000, show_default=True, help="0 takes a free one.")
 @click.option("--top", type=click.IntRange(min=1), help="Number of results shown at first. [default: serve.top]")
-@click.option("--lazy", is_flag=True, help="Load what encodes photographs for the first one, not at the start.")
-@trust_option
+@click.option("--lazy", is_flag=True, help="Load the image encoders when the first photo arrives, not at start-up.")
 @config_option
 def command(
     bundles: tuple[Path, ...],
@@ -61,10 +58,9 @@ def command(
     port: int,
     top: int | None,
     lazy: bool,
-    trust_code: bool,
     config_path: Path | None,
 ) -> None:
-    """Answer sentences and photographs from one or several bundles in a browser, and as JSON for programs.
+    """Start a search page and a JSON API for one or more indexes.
 
     With generators it describes photographs in sentences of their own, encoded by the encoders of the bundles.
     Whoever reaches the address can see the photographs; by default that is this machine alone.
@@ -78,7 +74,6 @@ def command(
     from pipeline.errors import UsageError
     from pipeline.images.decode import CheckingProcess, DecodingProcess, ImageLimits
     from pipeline.index.queries import SharedEncoders
-    from pipeline.storage.bundles import open_bundle
 
     try:
         import uvicorn
@@ -98,8 +93,6 @@ def command(
     limits = Limits(**{field.name: chosen[field.name] for field in fields(Limits) if field.name in chosen})
     if limits.top > limits.max_top:
         raise UsageError(f"{limits.top} results are more than a request may ask for ({limits.max_top}); ask for fewer")
-    for folder in bundles if trust_code else ():
-        open_bundle(folder).trust_code()
     folders = _name_all(bundles)
     image_limits = ImageLimits.from_settings(settings.collection)
     upload_limits = replace(image_limits, max_pixels=settings.serve.max_upload_pixels)
@@ -161,10 +154,11 @@ def _listen(host: str, port: int) -> socket.socket:
 def _stamp(folder: Path) -> tuple[tuple[int, ...], ...] | None:
     """A value that changes with every new card of the bundles in a folder; None where there is none."""
     from pipeline.errors import IntegrityError
-    from pipeline.storage.card import CARD, bundles_in
+    from pipeline.storage.card import CARD, added_to, bundles_in, home_of
 
     try:
-        cards = [(bundle / CARD).stat() for bundle in bundles_in(folder)]
+        bundles = bundles_in(folder)
+        cards = [(bundle / CARD).stat() for bundle in (*bundles, *added_to(home_of(bundles)))]
     except (OSError, IntegrityError):
         return None
     return tuple((card.st_ino, card.st_mtime_ns, card.st_size) for card in cards)

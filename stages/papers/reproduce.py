@@ -19,7 +19,8 @@ TRANSFER = "transfer.html"
 
 
 def reproduce(run: Run, job: Job) -> None:
-    """Lay the models of a run below the papers' printed rows; what the data cannot support is named with its reason."""
+    """Compare a run's models with the rows printed in the papers; rows that the data cannot support are listed with the
+    reason."""
     from pipeline.metrics.retrieval import Bootstrap
     from pipeline.papers.reproduction import render, systems
     from pipeline.papers.tree_sections import tree_sections

@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from libraries import CLIP_MEAN, DIM, save_onnx, store, stored_in, tiny_network
+from libraries import CLIP_MEAN, DIM, store, stored_in
 from pictures import MEAN, STD, make_image
 from PIL import Image
 
@@ -87,18 +87,6 @@ def test_timm_is_what_it_is_there_from_a_folder_and_from_a_file(tmp_path: Path) 
     same = prepare(tmp_path, "timm", architecture="test_resnet", file="net.safetensors")
     np.testing.assert_allclose(same.encode(IMAGES), encoder.encode(IMAGES), rtol=1e-4, atol=1e-5)
     assert same.settings()["weights"]["origin"] == "net.safetensors"
-
-
-@pytest.mark.parametrize("batch", [None, 2])
-def test_an_onnx_file_makes_what_the_network_made_that_it_was_exported_from(tmp_path: Path, batch: int | None) -> None:
-    pytest.importorskip("onnx")
-    save_onnx(network := tiny_network(), SIDE, tmp_path / "network.onnx", batch)
-    encoder = prepare(tmp_path, "onnx", file="network.onnx", **GIVEN)
-    pixels = torch.from_numpy(np.stack([np.asarray(one.resize((SIDE, SIDE))) for one in IMAGES]))
-    images = (pixels.permute(0, 3, 1, 2) / 255 - torch.tensor(MEAN)[:, None, None]) / torch.tensor(STD)[:, None, None]
-    with torch.inference_mode():
-        np.testing.assert_allclose(encoder(pixels), network(images), rtol=1e-4, atol=1e-5)
-    assert (encoder.preprocessing.resize, encoder.preprocessing.crop) == (SIDE, SIDE)
 
 
 def test_what_is_stored_can_name_no_hub_and_no_file(tmp_path: Path) -> None:
