@@ -101,8 +101,8 @@ def match_given(run: Run, encoder: "Encoder") -> MatchedFeatures:
     features, images = _open(run, encoder), _image_names(run)
     with _naming(encoder.path):
         matching = match_names(_names_of_images(run, features), images, run.layout.data_root)
-    _require_all(matching, images, encoder.path, "image")
     _require_alike(matching, features, encoder.path, "name")
+    _require_all(matching, images, encoder.path, "image")
     return MatchedFeatures(images, matching.rows, features)
 
 
