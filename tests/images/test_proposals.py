@@ -18,6 +18,7 @@ from pipeline.images.boxes import (
     group,
     overlaps,
     propose_windows,
+    search_selectively,
     select,
     suppress,
     tidy,
@@ -170,3 +171,13 @@ def test_boxes_find_their_images() -> None:
     assert first.boxes.tolist() == [[0, 0, 5, 5]]
     assert second.scores.tolist() == [0.5, np.float32(0.9)]
     assert [len(part.scores) for part in group(np.array([2, 0, 2]), random_candidates(0, 3), 4)] == [1, 0, 2, 0]
+
+
+def test_selective_search_finds_a_block() -> None:
+    pytest.importorskip("cv2.ximgproc", reason="OpenCV's contributed modules are not installed")
+    pixels = np.full((120, 160, 3), 200, np.uint8)
+    pixels[30:80, 40:110] = (200, 30, 30)
+    found = search_selectively(pixels)
+    assert np.abs(found.boxes - [40, 30, 110, 80]).max(axis=1).min() <= 3
+    assert (found.boxes >= 0).all() and (found.boxes <= [160, 120, 160, 120]).all()
+    assert (np.diff(found.scores) < 0).all()

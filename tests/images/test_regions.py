@@ -15,7 +15,14 @@ from pipeline.images.extraction import ExtractionPlan
 from pipeline.images.networks import NetworkEncoder
 from pipeline.images.preparation import Crops, Cutting, Preparation, Request, WholeImages
 from pipeline.images.preprocess import Photograph
-from pipeline.images.regions import DescribedRegions, RegionExtractor, describe, pool_regions, region_encoder
+from pipeline.images.regions import (
+    Classifier,
+    DescribedRegions,
+    RegionExtractor,
+    describe,
+    pool_regions,
+    region_encoder,
+)
 from pipeline.workers import isolated_map
 
 GRID = WindowGrid(scales=(0.67, 0.5), aspects=(1.0, 2.0), overlap=0.5)
@@ -44,7 +51,7 @@ def make_preparation(files: dict, view: Crops | WholeImages, **changes: object) 
     from dataclasses import replace
 
     limits = ImageLimits(1 << 20, 1, 1 << 20)
-    return Preparation(partial(_read, files), limits, Cutting(False, replace(SELECTION, **changes), view))
+    return Preparation(partial(_read, files), limits, Cutting("boxes", replace(SELECTION, **changes), view))
 
 
 def _read(files: dict, name: str) -> bytes:
@@ -173,3 +180,15 @@ def test_one_bad_image_hinders_no_other(features: str) -> None:
     kept = np.repeat(~np.isin(np.arange(len(SIZES)), [0, 3]), whole.lengths)
     np.testing.assert_allclose(rest.features, whole.features[kept], rtol=1e-3, atol=1e-5)
     assert len(rest.names([f"{i}.jpg" for i in range(len(SIZES))])) == len(rest.features)
+
+
+def test_a_classifier_chooses_as_its_probabilities_say() -> None:
+    boxes = np.float32([[0, 0, 90, 70], [0, 0, 20, 20], [0, 0, 20, 19], [40, 40, 60, 60], [60, 0, 80, 20]])
+    regions = Candidates(boxes, np.float32([1, 0.9, 0.8, 0.7, 0.6]))
+    features = np.float32([[0, 0], [1, 0], [3, 0], [0, 4], [0, 0.1]])
+    classifier = Classifier(np.float32([[0, 0], [1, 0], [0, 1]]), np.float32([0.5, 0, 0]), 0.5, 3)
+    chosen, rows = classifier.keep_best(regions, features)
+    assert np.array_equal(rows, features[[0, 3, 2, 4]]) and np.array_equal(chosen.boxes, boxes[[0, 3, 2, 4]])
+    exponents = np.exp(features @ classifier.weight.T + classifier.bias)
+    expected = (exponents / exponents.sum(axis=1, keepdims=True))[:, 1:].max(axis=1)
+    np.testing.assert_allclose(chosen.scores, [1, *expected[[3, 2, 4]]], rtol=1e-5)

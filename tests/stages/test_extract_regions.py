@@ -139,6 +139,14 @@ def test_proposals_without_boxes(run: Path) -> None:
     assert np.diff(extract(run, proposals="grid").offsets).tolist() == [6] * 12
 
 
+def test_regions_are_scored_by_what_finetune_learned(run: Path) -> None:
+    with pytest.raises(UsageError, match="finetune makes the classifier; set weights of plain to finetuned"):
+        extract(run, score="classifier")
+    make_stage("finetune", run, "tuned")
+    shard = extract(run, encoder="tuned", encoders=["tuned"], proposals="grid", score="classifier", count=3)
+    assert (np.diff(shard.offsets) <= 4).all() and (shard["scores"][shard.offsets[:-1]] == 1).all()
+
+
 def test_a_detector_from_a_file(run: Path) -> None:
     import torch
     from torchvision.models import get_model
