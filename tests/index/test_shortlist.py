@@ -64,22 +64,22 @@ def naive_scores(what: str, sets: MultiVectors, query: MultiVectors, rule: Score
 @pytest.mark.parametrize("what", ["images", "sentences"])
 def test_everything_on_the_shortlist_is_exact_search(what: str, rule: ScoreRule) -> None:
     rng = np.random.default_rng(0)
-    sets, queries = make_sets(rng, 50, 7), make_sets(rng, 8, 6)
+    sets, queries = make_sets(rng, 30, 7), make_sets(rng, 5, 6)
     gallery = make_gallery(what, sets, rule)
     for row in range(len(queries)):
         query = queries.between(row, row + 1)
         expected = naive_scores(what, sets, query, rule)
-        found = search(gallery, query, 5, Shortlist(3, 50))
+        found = search(gallery, query, 5, Shortlist(3, 30))
         assert found.rows.tolist() == np.argsort(-expected)[:5].tolist()
         np.testing.assert_allclose(found.scores, expected[found.rows], rtol=1e-4, atol=1e-4)
-        assert gallery.scored(5) == 50
+        assert gallery.scored(5) == 30
 
 
 @pytest.mark.parametrize("rule", RULES)
 @pytest.mark.parametrize("what", ["images", "sentences"])
 def test_what_is_found_is_scored_exactly_and_more_lists_find_more(what: str, rule: ScoreRule) -> None:
     rng = np.random.default_rng(1)
-    sets, queries = make_sets(rng, 300, 5), make_sets(rng, 40, 4)
+    sets, queries = make_sets(rng, 150, 5), make_sets(rng, 12, 4)
     recalls = []
     for lists in (1, len(sets.vectors)):  # at last nearly every fragment is alone in its list, and is its mean
         gallery, shares = make_gallery(what, sets, rule, f"IVF{lists},Flat"), []
