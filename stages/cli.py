@@ -57,11 +57,11 @@ class Commands(click.Group):
 
 
 @click.group(cls=Commands, context_settings={"help_option_names": ["-h", "--help"]})
-@click.option("--threads", type=click.IntRange(min=1), help="Threads of all libraries together. [default: all cores]")
+@click.option("--threads", type=click.IntRange(min=1), help="Total threads of all libraries. [default: all cores]")
 @click.option(
-    "--cards", type=click.IntRange(min=0), help="GPUs to compute on, which no other job has. [default: all visible]"
+    "--cards", type=click.IntRange(min=0), help="GPUs that this job may use on its own. [default: all visible]"
 )
-@click.option("--log", type=click.Path(dir_okay=False), help="File for the messages, beside the terminal.")
+@click.option("--log", type=click.Path(dir_okay=False), help="Also write messages to this file.")
 @click.option("--debug", is_flag=True, help="Show the traceback of an error.")
 @click.option("--quiet", is_flag=True, help="Show warnings and errors only.")
 @click.version_option(package_name="jointspace")

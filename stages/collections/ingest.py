@@ -27,7 +27,7 @@ logger = logging.getLogger(__name__)
 
 
 def ingest(run: Run, job: Job, processes: int | None = None) -> None:
-    """Read a collection, check every image, and write the manifest of what can be used; a killed run is resumed."""
+    """Read a collection, check every photo and write the manifest of those that can be used. Resumable."""
     from tqdm import tqdm
 
     from pipeline import runtime
@@ -111,8 +111,8 @@ def ingest(run: Run, job: Job, processes: int | None = None) -> None:
         logger.info(line)
     if not collection.counts["sentences"]["kept"] and settings.default_split != "gallery":
         logger.warning(
-            "no image has a sentence, so that there is nothing to learn from; `jointspace apply BUNDLE %s --output DIR`"
-            " indexes these photographs by what was learned from others", root,
+            "no photo has a caption, so there is nothing to train on; to search them with an index built from"
+            " other photos: `jointspace apply BUNDLE %s --output DIR`", root,
         )  # fmt: skip
 
 

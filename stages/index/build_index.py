@@ -11,7 +11,7 @@ if TYPE_CHECKING:
 
 
 def build_index(run: Run, job: Job, bundle: str) -> None:
-    """Index images and sentences, measure the indices, and put beside them what a query needs."""
+    """Build the image and caption indexes, measure them, and add the encoders that queries need."""
     from pipeline.errors import InputError
     from pipeline.run.run import share
     from pipeline.storage.card import CARD, numbered, remove_bundle
