@@ -22,8 +22,10 @@ OTHERS = {
     "serve.py": "requests_per_second",
 }
 """What the lines of those have that compare no two ways."""
-SLOW = {"million.py", "sae.py"}
-"""They take more than 20 seconds of a processor even so."""
+SLOW = {
+    "adaptation.py", "chooser.py", "dask_workers.py", "decoding.py", "epochs.py", "index.py", "million.py", "sae.py",
+}  # fmt: skip
+"""They take more than four seconds of a processor even so."""
 SCRIPTS = [path.name for path in sorted((ROOT / "benchmarks").glob("*.py")) if "__main__" in path.read_text()]
 
 

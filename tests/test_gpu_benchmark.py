@@ -41,6 +41,7 @@ def test_every_part_is_there_and_all_fit_into_the_budget() -> None:
     assert sum(part.seconds for part in PARTS.values()) <= BUDGET
 
 
+@pytest.mark.slow
 @pytest.mark.skipif(torch.cuda.is_available(), reason="there is a CUDA device here")
 def test_without_a_gpu_it_says_so_in_one_sentence(tmp_path: Path) -> None:
     result, lines = run(tmp_path)
@@ -48,6 +49,7 @@ def test_without_a_gpu_it_says_so_in_one_sentence(tmp_path: Path) -> None:
     assert result.stderr == "There is no CUDA device here that torch can use; run this on a machine with a GPU.\n"
 
 
+@pytest.mark.slow
 def test_parts_without_time_are_skipped_and_named(tmp_path: Path) -> None:
     result, lines = run(tmp_path, "--device", "cpu", "--tiny", "--budget", "1")
     tiny = [name for name, part in PARTS.items() if part.tiny]
@@ -55,6 +57,7 @@ def test_parts_without_time_are_skipped_and_named(tmp_path: Path) -> None:
     assert all("budget" in line["skipped"] and line["part"] in result.stdout for line in lines)
 
 
+@pytest.mark.slow
 def test_what_cannot_be_imported_is_skipped_with_the_reason(tmp_path: Path) -> None:
     absent = (*ABSENT, "pydantic", "duckdb", "faiss")
     result, lines = run(tmp_path, "--device", "cpu", "--tiny", "versions", "training", absent=absent)

@@ -3,10 +3,6 @@
 import colorsys
 import json
 import shutil
-import signal
-import subprocess
-import sys
-import time
 from pathlib import Path
 
 import numpy as np
@@ -15,6 +11,7 @@ from made_up import decoded, make_stage, run_command
 from made_up_blocks import arguments, configure, copy_blocks, extract, make_blocks
 
 from pipeline.errors import InputError, IntegrityError, RejectLimitError, UsageError
+from pipeline.images import preparation
 from pipeline.run import Run
 from pipeline.storage.features import RegionShard, open_regions
 from pipeline.storage.json_files import publish_json, read_json
@@ -70,25 +67,24 @@ def test_batches_and_workers_change_nothing(run: Path, features: str) -> None:
     assert relative(features, alone["features"]).max() < 1e-3
 
 
+class Killed(BaseException):
+    """Stands for the end of the process."""
+
+
 def test_a_killed_run_is_taken_up(run: Path) -> None:
     whole = extract(run)
     expected = {name: whole[name][:] for name in ("features", "boxes", "scores", "offsets", "image_id")}
     shutil.rmtree(run / "regions")
-    code = (
-        "import sys, time, pipeline.images.preparation as r; opened = r.open_photograph\n"
-        "def slowly(read, limits, photograph):\n"
-        "    time.sleep(3600 if photograph.name.endswith('06.png') else 0)\n"
-        "    return opened(read, limits, photograph)\n"
-        "r.open_photograph = slowly\n"
-        "from stages.cli import cli; cli.get_command(None, 'extract_regions')(sys.argv[1:])"
-    )
-    process = subprocess.Popen([sys.executable, "-c", code, *arguments(run)])
-    part = Path(f"{whole.path}.parts/0000000.h5")
-    while not part.with_name(f"{part.name}.json").exists():
-        assert process.poll() is None
-        time.sleep(0.1)
-    process.send_signal(signal.SIGKILL)
-    process.wait()
+    opened, part = preparation.open_photograph, Path(f"{whole.path}.parts/0000000.h5")
+
+    def until_the_second_part(*given: object) -> object:
+        if part.with_name(f"{part.name}.json").exists():
+            raise Killed
+        return opened(*given)
+
+    with pytest.MonkeyPatch.context() as patch, pytest.raises(Killed):
+        patch.setattr(preparation, "open_photograph", until_the_second_part)
+        extract(run)
     assert not whole.path.exists()
     written = part.stat().st_mtime_ns
     seen = []
