@@ -4,18 +4,13 @@ import os
 import signal
 import threading
 import time
-from functools import partial
 from operator import add
 from pathlib import Path
-from types import SimpleNamespace
 
 import numpy as np
 import pytest
-from scipy import sparse
 
 from pipeline.mapreduce import map_reduce
-from pipeline.models.linear.accumulation import MomentsAccumulator
-from pipeline.models.linear.sets import FoldedMoments, Restriction
 
 
 def draw(seed: int) -> np.ndarray:
@@ -64,27 +59,3 @@ def test_a_killed_worker_does_not_change_the_sum(tmp_path: Path) -> None:
         killer.join()
     assert len(list(tmp_path.iterdir())) > 40, "what the killed worker held must have been done again"
     assert found.tobytes() == expected.tobytes()
-
-
-def test_moments_of_many_shards_are_summed_anywhere(address: str) -> None:
-    rng = np.random.default_rng(2)
-    arrays = []
-    for _ in range(5):
-        accumulator = MomentsAccumulator(4, 3, 1)
-        y = sparse.csr_array(rng.random((20, 3), np.float32))
-        accumulator.add(rng.standard_normal((20, 4)).astype(np.float32), y, np.arange(20))
-        arrays.append(accumulator.result().to_arrays())
-    source = SimpleNamespace(
-        view={"encoders": ["made"], "dims": [4], "steps": []},
-        text={"encoders": ["tfidf"], "dims": [3], "sparse": [True], "steps": [[]], "weights": [1.0]},
-        n_folds=1,
-        moments=lambda folds: [partial(dict, part) for part in arrays],
-    )
-    sums = [
-        FoldedMoments(source, where).sum([0], Restriction(("made",), {"tfidf": 1.0}))
-        for where in ("local", "threads", address)
-    ]
-    for other in sums[1:]:
-        assert sums[0].n == other.n == 100
-        for name in ("mean_x", "mean_y", "xx", "xy", "yy"):
-            assert getattr(sums[0], name).tobytes() == getattr(other, name).tobytes()

@@ -33,17 +33,6 @@ def costs(run: Path, model: str, index: dict) -> dict:
     return json.loads(Layout(run).evaluation(model, "test", "all-sentences").path.read_text())["through_index"]
 
 
-def test_the_cost_of_approximation(run: Path) -> None:
-    index = {"recall_floor": 0.7, "candidates": ["IVF3,Flat"]}
-    exact, rough = (costs(run, "ncca", index | {"exact_limit": limit}) for limit in (1000, 10))
-    for direction, gallery in (("sentence_to_image", 40), ("image_to_sentence", 80)):
-        assert exact[direction]["by_exact_search"] == exact[direction]["through_index"]
-        assert (exact[direction]["factory"], exact[direction]["gallery"]) == ("Flat", gallery)
-        assert rough[direction]["by_exact_search"] == exact[direction]["by_exact_search"]
-        assert rough[direction]["through_index"]["recall@10"] <= exact[direction]["through_index"]["recall@10"]
-        assert rough[direction]["factory"] == "IVF3,Flat"
-
-
 def test_the_cost_of_a_shortlist(run: Path) -> None:
     shortlist = {"shortlist": {"nearest": 30, "shortlist": 12}}
     told = {

@@ -86,19 +86,6 @@ def test_photographs_and_their_parts_are_described(run: Path, eyes: None) -> Non
     assert all("cat" in one["sentences"][0]["text"].split() for one in found)
 
 
-def test_a_folder_is_described_and_what_is_no_photograph_left_out(
-    run: Path, eyes: None, tmp_path: Path, caplog
-) -> None:
-    for name in ("dog-0.png", "boat-4.png"):
-        (tmp_path / name).write_bytes((run / "data" / name).read_bytes())
-    (tmp_path / "notes.txt").write_text("no photograph")
-    found = describe_photographs(run, "mrnn", tmp_path)
-    assert [Path(one["image"]).name for one in found] == ["boat-4.png", "dog-0.png"]
-    assert "notes.txt is left out: not-an-image" in caplog.text
-    with pytest.raises(InputError, match="none of 1 photographs can be used"):
-        describe_photographs(run, "mrnn", tmp_path / "notes.txt")
-
-
 def test_the_images_of_an_index_are_described(run: Path, eyes: None) -> None:
     found = describe_photographs(run, "mrnn", "--split", "dev", "--index", run / "bundle")
     assert len(found) == 16 and all(THINGS[one["image_id"] % 8] in one["sentences"][0]["text"] for one in found)

@@ -115,9 +115,9 @@ ENCODERS = [
 ]
 
 
-def configure_both(run: Path, **changes: object) -> list[str]:
+def configure_both(run: Path) -> list[str]:
     """A configuration of two encoders at two resolutions; returns the arguments that make what is of the first."""
-    settings = {**SETTINGS, "encoders": ENCODERS, "extract": {**SETTINGS["extract"], **changes}}
+    settings = {**SETTINGS, "encoders": ENCODERS}
     (run / "config.yaml").write_text(json.dumps(settings))
     return ["small", "--run", str(run), "--part", "0"]
 
@@ -126,21 +126,20 @@ def shard_of(run: Path, encoder: str) -> Shard:
     return Shard(shard_path(run / "features" / encoder, 0), FEATURES)
 
 
-@pytest.mark.parametrize("workers", [0, 1])
 def test_two_encoders_decode_each_photograph_once_and_each_keeps_its_own(
-    run: Path, workers: int, monkeypatch: pytest.MonkeyPatch
+    run: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    given = configure_both(run, decode_workers=workers)
+    given = configure_both(run)
     make_stage("prepare_encoder", run, "large")
     for encoder in ("small", "large"):
         run_command("extract", encoder, *given[1:])
     alone = {name: shard_of(run, name)["features"][:] for name in ("small", "large")}
     shutil.rmtree(run / "features")
     decoded = []
-    for module in (preprocess, decode):  # in this process; those that decode elsewhere have their own
+    for module in (preprocess, decode):
         monkeypatch.setattr(module, "decode_each", lambda *p, f=decode.decode_each: decoded.append(p) or f(*p))
     run_command("extract", *given[1:])
-    assert len(decoded) == (0 if workers else 16)
+    assert len(decoded) == 16
     for name, features in alone.items():
         shard = shard_of(run, name)
         assert shard.details["encoder"]["name"] == name

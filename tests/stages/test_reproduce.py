@@ -40,42 +40,6 @@ def reproduce(folder: Path, *names: str, protocol: str = "all-sentences", **chan
     return layout.reproduction.path.read_text()
 
 
-def test_the_papers_own_settings_give_a_difference(tmp_path: Path) -> None:
-    text = reproduce(tmp_path, "lstm")
-    assert "|  | `lstm` | **20.0** (+2.0) |" in text
-    (note,) = [line for line in text.splitlines() if line.startswith("- `lstm` beside LSTM, OxfordNet")]
-    assert "learns from train" in note and "no difference" not in note
-
-
-@pytest.mark.parametrize(
-    ("changes", "said"),
-    [
-        ({"lstm": {}}, "loss info-nce (printed: ranking); negatives all (printed: sampled)"),
-        ({"lstm": {**PAPER["lstm"], "margin": 0.3}}, "margin 0.3 (printed: 0.2)"),
-        ({"encoders": [{"name": "net", "architecture": "resnet50"}]}, "encoders resnet50 average (printed: vgg19 fc7)"),
-    ],
-)
-def test_other_settings_are_told_in_place_of_a_difference(tmp_path: Path, changes: dict, said: str) -> None:
-    text = reproduce(tmp_path, "lstm", **changes)
-    (note,) = [line for line in text.splitlines() if line.startswith("- `lstm` beside LSTM, OxfordNet")]
-    assert said in note and "no difference is given" in note
-    assert "(+2.0)" not in text
-
-
-def test_seeds_of_a_variant_are_one_system_and_orders_are_judged_by_their_ranks(tmp_path: Path) -> None:
-    variants = {"tree": {"model": "sdtrnn", "seeds": [3, 4]}, "flat": {"model": "dtrnn", "seeds": [3, 4]}}
-    models = {"models": ["tree", "flat"], "variants": variants}
-    text = reproduce(
-        tmp_path,
-        *("tree-seed3", "tree-seed4", "flat-seed3", "flat-seed4"),
-        **models,
-        reproduce={"collection": "pascal1k", "gong": False},
-    )
-    assert "|  | `tree, 2 seeds` | **30.5** ± 0.0 |" in text
-    search, describing = [line for line in text.splitlines() if line.startswith("| SDT-RNN above DT-RNN |")]
-    assert search == describing and search.endswith("| -22.0 (-33.0 to -11.0) | yes |")  # 11 or 22 less 33 or 44
-
-
 def test_phrases_and_regions_are_compared_by_the_images_of_the_regions(tmp_path: Path) -> None:
     variants = {"tree": {"model": "hmlstm", "seeds": [0, 1]}, "sets": {"model": "dvsa", "encoders": ["oxford"]}}
     names, chance = ("tree-seed0", "tree-seed1", "sets"), {**VALUES, "recall@1": 0.5}

@@ -6,7 +6,7 @@ from types import SimpleNamespace
 import numpy as np
 import pyarrow as pa
 import pytest
-from made_up import build_bundle, make_run, run_command
+from made_up import build_bundle, make_run
 
 from pipeline.errors import IntegrityError, UsageError
 from pipeline.index.search import Searcher
@@ -107,29 +107,6 @@ def embedded(image_id: list[int], number: list[int], dim: int) -> SimpleNamespac
     vectors = np.random.default_rng(0).standard_normal((len(image_id), dim), dtype=np.float32)
     regions = pa.table({"image_id": image_id, "number": number})
     return SimpleNamespace(regions=regions, boxes=boxes, region_vectors=vectors)
-
-
-def test_they_are_those_of_the_bundles_images_without_whole_ones(plain: Path, tmp_path: Path) -> None:
-    dim = Bundle(plain).card["dim"]
-    ids = Bundle(plain).table("images")["image_id"].to_numpy()[2:]  # as of a bundle without the first two
-    one, two = embedded([0, 2, 2, 3], [1, 0, 1, 1], dim), embedded([5], [2], dim)
-    found = rewrite(plain, tmp_path / "made", lambda writer: writer.add_regions(ids, [one, two])).image_regions()
-    assert found.rows.tolist() == [0, 1, 3]
-    np.testing.assert_array_equal(found.boxes, np.concatenate([one.boxes[2:], two.boxes]))
-    np.testing.assert_array_equal(found.vectors, np.concatenate([one.region_vectors[2:], two.region_vectors]))
-
-
-def test_they_go_with_their_image_and_with_the_bundle_that_had_them(plain: Path, tmp_path: Path) -> None:
-    bundle = Bundle(plain)
-    ids = bundle.table("images")["image_id"].to_numpy()
-    regions = embedded([4, 4, 7], [1, 2, 1], bundle.card["dim"])
-    made = rewrite(plain, tmp_path / "made", lambda writer: writer.add_regions(ids, [regions]))
-    run_command("index-remove", "--index", made.folder, "--image", 4, "--output", tmp_path / "less")
-    assert Bundle(tmp_path / "less").image_regions().rows.tolist() == [7]
-    run_command("index-remove", "--index", tmp_path / "less", "--image", 7, "--output", tmp_path / "none")
-    assert len(Bundle(tmp_path / "none").image_regions().vectors) == 0
-    former = rewrite(plain, made.folder, lambda writer: None)
-    assert former.image_regions() is None and not (made.folder / REGIONS).exists()
 
 
 @pytest.mark.parametrize(
