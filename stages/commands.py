@@ -50,8 +50,8 @@ images_option = click.option(
     "--images", "images_root", type=_photographs, metavar="FOLDER|URL",
     help="Where the photos are. [default: the folder that the bundle was made from, never a URL]",
 )  # fmt: skip
-bundle = click.option(
-    "--index", "bundle_folder", type=FOLDER, required=True, help="The index to start from, as `build-index` wrote it."
+copy_option = click.option(
+    "--output", type=FOLDER, help="New folder of links to the files of INDEX that is changed, and INDEX left as it is."
 )
 
 

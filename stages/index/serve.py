@@ -159,10 +159,11 @@ def _listen(host: str, port: int) -> socket.socket:
 def _stamp(folder: Path) -> tuple[tuple[int, ...], ...] | None:
     """A value that changes with every new card of the bundles in a folder; None where there is none."""
     from pipeline.errors import IntegrityError
-    from pipeline.storage.card import CARD, bundles_in
+    from pipeline.storage.card import CARD, added_to, bundles_in, home_of
 
     try:
-        cards = [(bundle / CARD).stat() for bundle in bundles_in(folder)]
+        bundles = bundles_in(folder)
+        cards = [(bundle / CARD).stat() for bundle in (*bundles, *added_to(home_of(bundles)))]
     except (OSError, IntegrityError):
         return None
     return tuple((card.st_ino, card.st_mtime_ns, card.st_size) for card in cards)

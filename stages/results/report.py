@@ -59,7 +59,7 @@ def _reads(config, layout) -> Inputs:
 
 STAGE = Stage(
     report,
-    version=8,
+    version=9,
     wanted=lambda config: [()],
     keys=lambda config: {
         "collection": config.reproduce.collection,

@@ -109,6 +109,19 @@ def embedded(image_id: list[int], number: list[int], dim: int) -> SimpleNamespac
     return SimpleNamespace(regions=regions, boxes=boxes, region_vectors=vectors)
 
 
+def test_they_go_with_their_image_and_with_the_bundle_that_had_them(plain: Path, tmp_path: Path) -> None:
+    bundle = Bundle(plain)
+    ids = bundle.table("images")["image_id"].to_numpy()
+    regions = embedded([4, 4, 7], [1, 2, 1], bundle.card["dim"])
+    made = rewrite(plain, tmp_path / "made", lambda writer: writer.add_regions(ids, [regions]))
+    run_command("remove", made.folder, 4, "--output", tmp_path / "less")
+    assert Bundle(tmp_path / "less").image_regions().rows.tolist() == [7]
+    run_command("remove", tmp_path / "less", 7, "--output", tmp_path / "none")
+    assert len(Bundle(tmp_path / "none").image_regions().vectors) == 0
+    former = rewrite(plain, made.folder, lambda writer: None)
+    assert former.image_regions() is None and not (made.folder / REGIONS).exists()
+
+
 @pytest.mark.parametrize(
     ("change", "said"),
     [
