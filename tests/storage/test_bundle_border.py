@@ -6,7 +6,7 @@ from types import SimpleNamespace
 import numpy as np
 import pyarrow as pa
 import pytest
-from made_up import build_bundle, make_run
+from made_up import build_bundle, make_run, run_command
 
 from pipeline.errors import IntegrityError, UsageError
 from pipeline.index.search import Searcher
