@@ -281,6 +281,12 @@ def test_every_answer_has_the_headers(client: TestClient) -> None:
         assert policy.startswith("default-src 'none'; script-src 'sha256-") and "unsafe" not in policy
 
 
+@pytest.mark.parametrize("name", ["24", "9" * 11, "-1", str(2**64), "..", "dog-0.png", "..%2f..%2fetc%2fpasswd", "1.5"])
+def test_photographs_are_found_by_their_ids_alone(client: TestClient, name: str) -> None:
+    answer = client.get(f"/api/models/ncca/photographs/{name}")
+    assert answer.status_code in (404, 422) and "root:" not in answer.text
+
+
 def test_a_bundle_cannot_lead_out_of_the_collection(run: Path) -> None:
     Image.new("RGB", (40, 40)).save(run / "secret.png")
 
