@@ -33,9 +33,8 @@ def linger(item: int, folder: Path) -> np.ndarray:
     return draw(item)
 
 
-@pytest.mark.parametrize("scheduler", ["local", "threads", "workers"])
-def test_results_are_combined_in_the_order_of_the_items(scheduler: str, address: str) -> None:
-    scheduler = address if scheduler == "workers" else scheduler
+@pytest.mark.parametrize("scheduler", ["local", "threads"])
+def test_results_are_combined_in_the_order_of_the_items(scheduler: str) -> None:
     assert map_reduce(with_suffix, range(5), append, scheduler, ("!",)) == "((((0! 1!) 2!) 3!) 4!)"
     expected = sum(sum(draw(seed) for seed in range(first, first + 3)) for first in range(0, 24, 3))
     assert map_reduce(draw, iter(range(24)), add, scheduler).tobytes() == expected.tobytes()
