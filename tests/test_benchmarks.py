@@ -23,8 +23,8 @@ OTHERS = {
 }
 """What the lines of those have that compare no two ways."""
 SLOW = {
-    "adaptation.py", "chooser.py", "dask_workers.py", "decoding.py", "epochs.py", "index.py", "million.py", "moments.py",
-    "sae.py", "serve.py",
+    "adaptation.py", "chooser.py", "dask_workers.py", "decoding.py", "epochs.py", "index.py", "million.py",
+    "moments.py", "sae.py", "serve.py",
 }  # fmt: skip
 """They take more than three seconds of a processor even so."""
 SCRIPTS = [path.name for path in sorted((ROOT / "benchmarks").glob("*.py")) if "__main__" in path.read_text()]
