@@ -7,8 +7,6 @@ import pytest
 
 from pipeline.errors import InputError
 from pipeline.text.dependencies import Parse, tree_fault
-from pipeline.text.phrase_trees import read_brackets
-from pipeline.text.tokens import TermSettings, make_analyzer
 from pipeline.text.trees import Trees, align, letters, pack, project_parse
 
 
@@ -73,13 +71,6 @@ def test_dependencies_are_carried_over() -> None:
     assert found.xpos == tuple("ABDFGI")
 
 
-def test_phrases_are_carried_over() -> None:
-    ((_, tree),) = read_brackets([TREE], "f")
-    found = tree.with_leaves(OURS, [first for first, _ in align(tree.words, OURS)])
-    expected = "(S (NP (NP (A the) (B man's)) (D t) (F shirt)) (VP (G doesn't) (VP (I fit))))"
-    assert found.to_brackets() == expected
-
-
 def test_any_splitting_of_any_tree_gives_a_tree() -> None:
     chance = random.Random(0)
     for _ in range(500):
@@ -96,15 +87,3 @@ def test_any_splitting_of_any_tree_gives_a_tree() -> None:
         assert tree_fault(found.heads) is None and len(found) == len(ours)
         if tuple(ours) == words:
             assert found.heads == parse.heads
-
-
-def test_our_tokens_have_all_the_letters_of_their_text() -> None:
-    texts = [
-        "Don't stop: 50% of A_B's ½-size T-shirts!",
-        'He said "can\'t" (twice) — Straße, ΣΑΣ.',
-        "",
-        "...",
-        "cannot gonna I'd",
-    ]
-    analyze = make_analyzer(TermSettings(False, (), 1))
-    assert all(align(text.split(), analyze(text)) is not None for text in texts)
