@@ -9,16 +9,13 @@ from pictures import MEAN, encode_jpeg, make_encoder, make_image, normalise
 from PIL import Image
 from torchvision.ops import roi_align
 
-from pipeline.errors import UsageError
-from pipeline.images.boxes import Candidates, Selection, WindowGrid, proposer
+from pipeline.images.boxes import Candidates, Selection, WindowGrid
 from pipeline.images.decode import ImageLimits
 from pipeline.images.extraction import ExtractionPlan
 from pipeline.images.networks import NetworkEncoder
 from pipeline.images.preparation import Crops, Cutting, Preparation, Request, WholeImages
 from pipeline.images.preprocess import Photograph
-from pipeline.images.region_features import Classifier, Scatter, absorb, fit_projection, merge, rescore
 from pipeline.images.regions import DescribedRegions, RegionExtractor, describe, pool_regions, region_encoder
-from pipeline.mapreduce import map_reduce
 from pipeline.workers import isolated_map
 
 GRID = WindowGrid(scales=(0.67, 0.5), aspects=(1.0, 2.0), overlap=0.5)
@@ -46,9 +43,8 @@ def make_requests(sizes: list = SIZES) -> tuple[dict, list[Request]]:
 def make_preparation(files: dict, view: Crops | WholeImages, **changes: object) -> Preparation:
     from dataclasses import replace
 
-    propose = proposer("boxes", GRID)
     limits = ImageLimits(1 << 20, 1, 1 << 20)
-    return Preparation(partial(_read, files), limits, Cutting(propose, replace(SELECTION, **changes), view))
+    return Preparation(partial(_read, files), limits, Cutting(False, replace(SELECTION, **changes), view))
 
 
 def _read(files: dict, name: str) -> bytes:
@@ -65,7 +61,7 @@ def run(
 ) -> DescribedRegions:
     plan = ExtractionPlan(torch.device("cpu"), torch.float32, batch)
     images = isolated_map(make_preparation(files, view, **changes), requests, 0)
-    return describe(images, RegionExtractor(encoder, plan, view), None, 0.7, 4)
+    return describe(images, RegionExtractor(encoder, plan, view))
 
 
 def test_a_crop_is_the_box_with_its_context() -> None:
@@ -137,6 +133,7 @@ def test_crops_are_those_of_the_plain_loop() -> None:
     np.testing.assert_allclose(described.features, np.concatenate(features), rtol=1e-3, atol=1e-4)
 
 
+<<<<<<< HEAD
 def test_a_classifier_chooses_as_its_probabilities_say() -> None:
     boxes = np.float32([[0, 0, 90, 70], [0, 0, 20, 20], [0, 0, 20, 19], [40, 40, 60, 60], [60, 0, 80, 20]])
     regions = Candidates(boxes, np.float32([1, 0.9, 0.8, 0.7, 0.6]))
@@ -168,3 +165,16 @@ def test_principal_components_are_scikit_learns() -> None:
     near = merge(merge(None, Scatter.of(features + 1e4)), None)  # far from zero, squares would lose the variance
     np.testing.assert_allclose(np.diag(near.products) / 300, features.var(axis=0, dtype=np.float64), rtol=1e-3)
     np.testing.assert_allclose(np.abs(projected), np.abs(expected), rtol=1e-3, atol=1e-3)
+=======
+@pytest.mark.parametrize("features", ["crops", "roi-align"])
+def test_one_bad_image_hinders_no_other(features: str) -> None:
+    files, requests = make_requests()
+    whole = run(make_encoder(), VIEWS[features], requests, files)
+    files["3.jpg"], files["0.jpg"] = files["3.jpg"][:40], b""
+    rest = run(make_encoder(), VIEWS[features], requests, files)
+    assert sorted(rest.faults) == [0, 3] and "changed" in rest.faults[3]
+    assert rest.lengths[[0, 3]].tolist() == [0, 0]
+    kept = np.repeat(~np.isin(np.arange(len(SIZES)), [0, 3]), whole.lengths)
+    np.testing.assert_allclose(rest.features, whole.features[kept], rtol=1e-3, atol=1e-5)
+    assert len(rest.names([f"{i}.jpg" for i in range(len(SIZES))])) == len(rest.features)
+>>>>>>> main

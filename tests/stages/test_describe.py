@@ -1,38 +1,27 @@
 """From stored features to judged descriptions, by the commands."""
 
-import importlib
 import json
 from importlib.util import find_spec
 from pathlib import Path
 
 import numpy as np
 import pytest
-import torch
-from made_up import THINGS, make_stage, run_command
+from made_up import THINGS, make_stage
 from made_up_generators import (
     beside,
     describe,
     make_described_run,
-    read_descriptions,
     train,
 )
 
 from pipeline.errors import InputError, IntegrityError, UsageError
 from pipeline.generate.metrics import METRICS
-from pipeline.images.image_encoder import ImageEncoder
-from pipeline.images.preprocess import Preprocessing
 from pipeline.storage.parameters import MODEL, read_parameters
 
 
 @pytest.fixture(scope="module")
 def run(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return make_described_run(tmp_path_factory.mktemp("describe") / "run")
-
-
-def describe_photographs(run: Path, name: str, *arguments: object) -> list[dict]:
-    output = run / "descriptions" / "photographs"
-    run_command("describe_photographs", train(run, name).name, *arguments, "--run", run, "--output", output)
-    return read_descriptions(output)["images"]
 
 
 @pytest.mark.parametrize("name", ["nearest", "mrnn", "lbl", "mnlm", "sc-nlm", "gated"])
@@ -60,6 +49,7 @@ def test_a_variant_of_a_generator_is_of_its_own_cell(run: Path) -> None:
     assert (gated.settings["cell"], usual.settings["cell"]) == ("gru", "lstm")
 
 
+<<<<<<< HEAD
 class Eyes(ImageEncoder):
     """An encoder that knows the made-up photographs by their mean colour."""
 
@@ -95,10 +85,11 @@ def test_what_does_not_go_together_is_refused_with_the_remedy(run: Path, tmp_pat
     for given in ([], [run / "data" / "cat-1.png", "--split", "dev"], ["--split", "dev", "--box", 0, 0, 9, 9]):
         with pytest.raises(UsageError, match=r"give photographs \(one with --box\), or a --split of --index"):
             describe_photographs(run, "mrnn", *given)
+=======
+def test_what_is_not_there_is_refused(run: Path, tmp_path: Path) -> None:
+>>>>>>> main
     with pytest.raises(UsageError, match="has no subject weak; there are train, dev, test"):
         describe(run, "mrnn", "weak")
-    with pytest.raises(UsageError, match=r"--boxes belong to the subject dev\.boxes, not to dev"):
-        describe(run, "mrnn", "dev", "--boxes", tmp_path)
     with pytest.raises(InputError, match="the test split .* has no image"):
         describe(run, "mrnn", "test")
     with pytest.raises(IntegrityError, match=r"colour/shard-.*does not exist; run its stage"):

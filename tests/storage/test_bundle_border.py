@@ -1,20 +1,13 @@
-"""Bundles: nothing outside of their folder, no unlisted code, and regions that fit their images."""
+"""Bundles: nothing outside of their folder."""
 
 from pathlib import Path
-from types import SimpleNamespace
 
-import numpy as np
-import pyarrow as pa
 import pytest
-from made_up import build_bundle, make_run, run_command
 
-from pipeline.errors import IntegrityError, UsageError
-from pipeline.index.search import Searcher
-from pipeline.storage.bundle import REGIONS, Bundle, BundleWriter
+from pipeline.errors import IntegrityError
+from pipeline.storage.bundle import Bundle, BundleWriter
 from pipeline.storage.card import CARD
 from pipeline.storage.json_files import to_json
-from pipeline.storage.parsers import load_carried_parser
-from pipeline.storage.tables import CORNERS, vectors_column
 
 INDEX = {
     "factory": "Flat", "metric": "inner_product", "dim": 1, "count": 0, "bytes": 0, "nprobe": None, "efSearch": None,
@@ -54,6 +47,7 @@ def test_no_bundle_is_written_outside_its_folder(name: str, tmp_path: Path) -> N
     with pytest.raises(IntegrityError, match="names"):
         writer.add(name, b"evil")
     assert (tmp_path / "secret").read_text() == "precious"
+<<<<<<< HEAD
 
 
 def carry(tmp_path: Path, listed: list[str], package: str | None = None) -> Bundle:
@@ -139,3 +133,5 @@ def test_forged_ones_are_refused(plain: Path, tmp_path: Path, change: dict, said
     bundle = rewrite(plain, tmp_path / "forged", lambda writer: writer.add_table(REGIONS, table))
     with pytest.raises(IntegrityError, match=said):
         Searcher(bundle).regions("a dog", 3)
+=======
+>>>>>>> main
