@@ -117,9 +117,6 @@ AFTER_FIT = {"embed", "fit_hubness", "evaluate", "summarise", "build_index", "re
         ("evaluate={bootstrap: 60}", {"evaluate", "summarise", "report"}),
         ("fit={text_ridge: [2]}", {"fit"} | AFTER_FIT),
         ("extract={batch_size: 7}", set()),
-<<<<<<< HEAD
-=======
->>>>>>> main
         ("models=[ncca]", {"summarise", "report"}),
     ],
 )

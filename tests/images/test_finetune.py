@@ -8,12 +8,7 @@ import torch
 from pictures import make_encoder
 
 from pipeline.images.boxes import overlaps
-<<<<<<< HEAD
-from pipeline.images.finetune import DescentSchedule, Finetuning, Judged, judge_detections
-=======
-from pipeline.images.decode import ImageLimits
 from pipeline.images.finetune import DescentSchedule, Finetuning
->>>>>>> main
 from pipeline.images.networks import NetworkEncoder
 from pipeline.images.preparation import (
     Proportions,
@@ -97,53 +92,3 @@ def test_training_goes_on_exactly() -> None:
     restored = second.tensors()
     for name, tensor in whole.tensors().items():
         np.testing.assert_allclose(restored[name], tensor, rtol=1e-3, atol=1e-5)
-
-
-<<<<<<< HEAD
-def naive_average_precision(images: list[Judged], label: int) -> float:
-    """The area by its definition: the best precision at each recall or beyond it."""
-    rows = []
-    for number, image in enumerate(images):
-        rows += [(p, number, box) for p, box in zip(image.probabilities[:, label], image.boxes, strict=True)]
-    rows.sort(key=lambda row: -row[0])
-    objects = sum((image.classes == label).sum() for image in images)
-    taken, points, hits = set(), [], 0
-    for rank, (_, number, box) in enumerate(rows, start=1):
-        truth = images[number].truth[images[number].classes == label]
-        iou = overlaps(box[None], truth)[0]
-        if len(iou) and iou.max() >= 0.5 and (number, iou.argmax()) not in taken:
-            taken.add((number, iou.argmax()))
-            hits += 1
-        points.append((hits / objects, hits / rank))
-    steps = sorted({recall for recall, _ in points if recall})
-    return sum(max(p for r, p in points if r >= recall) for recall in steps) / objects
-
-
-def make_judged(seed: int) -> Judged:
-    rng = np.random.default_rng(seed)
-    corners = rng.random((6, 2, 2)) * 100
-    truth = np.hstack([corners.min(1), corners.max(1) + 5]).astype(np.float32)
-    boxes = (truth[rng.integers(6, size=20)] + rng.normal(0, 4, (20, 4))).astype(np.float32)
-    probabilities = rng.dirichlet(np.ones(3), 20)
-    return Judged(boxes, probabilities, truth, rng.integers(1, 3, 6))
-
-
-def test_average_precision_is_the_definitions() -> None:
-    images = [make_judged(seed) for seed in range(5)]
-    # Nothing overlaps by more than 1: no suppression. All probabilities that are looked at are above the threshold.
-    images = [image._replace(probabilities=np.maximum(image.probabilities, 0.02)) for image in images]
-    found = judge_detections(images, iou=1.0)
-    expected = [naive_average_precision(images, label) for label in (1, 2)]
-    np.testing.assert_allclose(found.average, expected)
-    assert found.mean == pytest.approx(np.mean(expected)) and 0 < found.mean < 1
-    assert 0 < found.reachable <= 1
-=======
-def test_training_that_comes_apart_says_so_and_changes_nothing_more() -> None:
-    task, before = start(4, rate=1e30), {}
-    with pytest.raises(JointspaceError, match="diverged at iteration .* lower finetune.learning_rate"):
-        for _ in task.learn(make_batch(seed) for seed in range(4)):
-            before = task.tensors()
-    after = task.tensors()
-    for name in (name for name, _ in task.network.named_parameters()):
-        np.testing.assert_array_equal(after[f"weights.{name}"], before[f"weights.{name}"])
->>>>>>> main

@@ -8,12 +8,7 @@ from torchvision.models import get_model
 from torchvision.ops import box_iou, nms
 
 from pipeline.errors import InputError
-<<<<<<< HEAD
-from pipeline.images import boxes
 from pipeline.images.box_formats import parse_boxes
-=======
-from pipeline.images.box_formats import match_boxes, parse_boxes
->>>>>>> main
 from pipeline.images.boxes import (
     NONE,
     Candidates,

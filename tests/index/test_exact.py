@@ -40,15 +40,6 @@ def test_rows_are_those_of_double_precision(metric: str, device, monkeypatch: py
     products = np.einsum("qc,qkc->qk", queries.astype(float), vectors[right])
     expected = products if metric == "inner_product" else -differences.sum(axis=2)
     np.testing.assert_allclose(found.scores, expected, atol=1e-5)
-<<<<<<< HEAD
-    monkeypatch.setattr(exact, "find_gpu", lambda name: gpu)
-    shards = [
-        ShardVectors(first, lambda block=block: block)
-        for first, block in zip((0, 1, 350, 600), [*blocks, vectors[:0]], strict=True)
-    ]
-    np.testing.assert_array_equal(search_shards(queries, shards, 10, metric).rows, right)
-=======
->>>>>>> main
     few = search_exact(queries[:3], [vectors[:2], vectors[2:5]], 7, metric, gpu)
     np.testing.assert_array_equal(few.rows[:, :5], naive(vectors[:5], queries[:3], 5, metric))
     assert (few.rows[:, 5:] == -1).all() and np.isneginf(few.scores[:, 5:]).all()

@@ -120,32 +120,6 @@ def test_a_detector_from_a_file(run: Path) -> None:
         extract(run, proposals="faster-rcnn", detector=detector)
 
 
-<<<<<<< HEAD
-=======
-def test_what_cannot_be_done_is_said(run: Path) -> None:
-    with pytest.raises(UsageError, match="finetune: the configuration has no encoder plain; there are tuned"):
-        make_stage("finetune", run, "plain")
-    configure(run, "finetune", splits=["weak"])
-    with pytest.raises(UsageError, match="no image of the splits weak has a labelled box"):
-        make_stage("finetune", run, "tuned")
-    with pytest.raises(IntegrityError, match=r"encoders/tuned/model\.json does not exist; run its stage first"):
-        extract(run, encoder="tuned", encoders=["tuned"])
-    with pytest.raises(UsageError, match="regions.detector: give `file` exactly when"):
-        extract(run, detector={"weights": "file"})
-    with pytest.raises(UsageError, match="unknown encoder nobody; there are plain, tuned"):
-        extract(run, encoders=["nobody"])
-
-
-def test_an_encoder_of_whole_images_is_refused_by_name(run: Path) -> None:
-    stored = run / "encoders/plain/model.json"
-    value = read_json(stored)
-    value["details"]["settings"]["architecture"] = "standard"
-    publish_json(stored, value)
-    with pytest.raises(UsageError, match="plain describes whole images only"):
-        extract(run)
-
-
->>>>>>> main
 def test_a_sheet_shows_boxes_and_what_is_missing(run: Path) -> None:
     for part in range(2):
         extract(run, part)
