@@ -6,10 +6,10 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from made_up import decoded, run_command
+from made_up import decoded, make_stage, run_command
 from made_up_blocks import arguments, copy_blocks, extract, make_blocks
 
-from pipeline.errors import InputError, RejectLimitError
+from pipeline.errors import InputError, RejectLimitError, UsageError
 from pipeline.run import Run
 from pipeline.storage.features import RegionShard, open_regions
 from pipeline.storage.shards import FEATURES, Shard
