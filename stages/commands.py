@@ -33,10 +33,6 @@ config_option = click.option(
     "--config", "config_path", type=FILE, help="Configuration that overrides config/default.yaml. [default: none]"
 )
 json_option = click.option("--json", "as_json", is_flag=True, help="Print JSON.")
-trust_option = click.option(
-    "--trust-code", is_flag=True,
-    help="Trust this bundle: run the spaCy pipeline and ONNX graphs in it, now and later.",
-)  # fmt: skip
 
 
 def _photographs(text: str) -> Place:
@@ -50,8 +46,8 @@ images_option = click.option(
     "--images", "images_root", type=_photographs, metavar="FOLDER|URL",
     help="Where the photos are. [default: the folder that the bundle was made from, never a URL]",
 )  # fmt: skip
-bundle = click.option(
-    "--index", "bundle_folder", type=FOLDER, required=True, help="The index to start from, as `build-index` wrote it."
+copy_option = click.option(
+    "--output", type=FOLDER, help="New folder of links to the files of INDEX that is changed, and INDEX left as it is."
 )
 
 

@@ -87,19 +87,11 @@ class Layout:
     def encoder(self, name: str) -> Artefact:
         return self._folder(f"encoders/{name}", "model.json")
 
-    def classifier(self, encoder: str) -> Artefact:
-        """The classifier of regions on an encoder that `finetune` made."""
-        return self._parameters(f"encoders/{encoder}/classifier")
-
     def features(self, encoder: str) -> Shards:
         return self._shards(f"features/{encoder}")
 
-    def regions(self, encoder: str, reduced: bool = False) -> Shards:
-        return self._shards(f"{'reduced' if reduced else 'regions'}/{encoder}")
-
-    def components(self, encoder: str) -> Artefact:
-        """The principal components of an encoder's regions."""
-        return self._parameters(f"reduced/{encoder}/components")
+    def regions(self, encoder: str) -> Shards:
+        return self._shards(f"regions/{encoder}")
 
     # --- text
 
@@ -160,6 +152,11 @@ class Layout:
         """The bundle of a model; `<model>/00` and so on where it has several."""
         return self._folder(f"index/{bundle}", "card.json")
 
+    @property
+    def removed(self) -> list[Path]:
+        """The lists of what `remove` has taken out of the indices of this run."""
+        return sorted(path for depth in ("*", "*/*") for path in self.root.glob(f"index/{depth}/removed.txt"))
+
     # --- alignments and phrases of multi-vector models
 
     def alignments(self, model: str, split: str) -> Artefact:
@@ -182,9 +179,8 @@ class Layout:
     def summary_table(self) -> Artefact:
         return self.file("evaluation/summary.md")
 
-    def phrase_ranking(self, model: str, split: str, given: bool = False) -> Artefact:
-        """The ranking by the boxes of the manifest, or by those that a person has `given`."""
-        return self.file(f"evaluation/phrases/{model}.{split}{'.boxes' * given}.json")
+    def phrase_ranking(self, model: str, split: str) -> Artefact:
+        return self.file(f"evaluation/phrases/{model}.{split}.json")
 
     # --- descriptions: `subject` is a split, or `<split>.boxes`
 

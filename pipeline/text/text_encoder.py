@@ -61,10 +61,6 @@ class TextMaterial(Protocol):
         """The vectors in the entry's file, of its first words and of those that are `wanted`."""
         ...
 
-    def files(self) -> Sequence[bytes]:
-        """The contents of the entry's files."""
-        ...
-
     def folder(self, name: str) -> Path | None:
         """A folder that lies with the weights; None where there is none."""
         ...
@@ -176,10 +172,14 @@ class Centred(TextEncoder):
         return cls(encoder, mean.astype(np.float32), matrix)
 
     def encode(self, texts: Sequence[str]) -> np.ndarray:
-        rows = self.encoder.encode(texts) - self.mean
-        rows = rows if self.matrix is None else rows @ self.matrix
+        rows = self.shift(self.encoder.encode(texts))
         rows[[not self.knows(text) for text in texts]] = 0
         return rows
+
+    def shift(self, rows: np.ndarray) -> np.ndarray:
+        """(n, dim) from vectors (n, dim) of the other encoder."""
+        shifted = rows - self.mean
+        return shifted if self.matrix is None else shifted @ self.matrix
 
     def word_factors(self, words: Sequence[str]) -> np.ndarray:
         return self.encoder.word_factors(words)

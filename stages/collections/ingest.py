@@ -33,17 +33,19 @@ def ingest(run: Run, job: Job, processes: int | None = None) -> None:
     from pipeline import runtime
     from pipeline.collections import formats
     from pipeline.collections.assembly import Assembly
+    from pipeline.collections.formats.vectors import FORMAT
     from pipeline.collections.intake import Intake
     from pipeline.collections.inventory import count_files
     from pipeline.collections.records import Options
     from pipeline.collections.remote_files import open_collection
-    from pipeline.errors import JointspaceError
+    from pipeline.errors import InputError, JointspaceError
     from pipeline.images.decode import Inspection
     from pipeline.plain_files import read_lines
     from pipeline.run.runner import on_cluster
     from pipeline.storage.manifest import remove_rejects, write_rejects
     from pipeline.storage.manifest_writer import InspectedImages, write_manifest
     from pipeline.workers import isolated_map
+    from stages.given import inspect_vectors
 
     root = run.layout.data_root
     settings = run.config.collection
@@ -57,7 +59,8 @@ def ingest(run: Run, job: Job, processes: int | None = None) -> None:
         settings.exclude,
     )
     records = tqdm(formats.read(settings.format, root, options), "read", unit=" records", disable=None)
-    takedown = read_lines(Path(settings.takedown)) if settings.takedown else ()
+    lists = _takedown_lists(run.config, run.layout)
+    takedown = [line for path in lists.values() for line in read_lines(path)]
     parts = job.path.with_name(PARTS)
     folder = open_collection(root, options)
     inspected = InspectedImages(parts, folder.state, _limits(run))
@@ -75,15 +78,22 @@ def ingest(run: Run, job: Job, processes: int | None = None) -> None:
 
     more = (elsewhere,) if run.config.scheduler else ()
     longest, own = settings.max_sentence_chars, settings.kept_columns
+    photographs = None if settings.format == FORMAT else folder
     with (
         _tables_in(parts / TABLES) as scratch,
-        closing(Intake(longest, own, scratch, folder, takedown, settings.memory_gb)) as intake,
+        closing(Intake(longest, own, scratch, photographs, takedown, settings.memory_gb)) as intake,
     ):
         assembly = Assembly(intake.add(records))
-        for line in intake.takedown.unmet():
-            logger.warning("%s names %s, which no photograph of %s is called", settings.takedown, line, root)
-        count_files(root, settings.format, options, intake.tables, settings.takedown is not None)
-        outcomes = inspected.resume(assembly.locations, here, Inspection._make, *more)
+        where, unmet = " and ".join(map(str, lists.values())), intake.takedown.unmet()
+        if not len(assembly) and len(unmet) < len(intake.takedown.lines):
+            raise InputError(f"{where} takes down every photograph of {root}, so that no run is left; take lines out")
+        for line in unmet:
+            logger.warning("%s names %s, which no photograph of %s is called", where, line, root)
+        count_files(root, settings.format, options, intake.tables, bool(lists))
+        if photographs is None:
+            outcomes = inspect_vectors(root, options, (path for path, _, _ in assembly.locations()))
+        else:
+            outcomes = inspected.resume(assembly.locations, here, Inspection._make, *more)
         collection = assembly.collect(tqdm(outcomes, "check", len(assembly), unit=" images", disable=None))
 
         rejects = (reject._asdict() for reject in collection.rejects)
@@ -216,12 +226,18 @@ def _keys(config) -> dict:
     return {"data_root": config.data_root, "collection": collection, "shard_size": config.shard_size, "state": state}
 
 
+def _takedown_lists(config, layout) -> dict[str, Path]:
+    """The list of what is to be taken down, and those of what `remove` has taken out of an index."""
+    given = {"takedown": Path(config.collection.takedown)} if config.collection.takedown else {}
+    return given | {path.relative_to(layout.root).as_posix(): path for path in layout.removed}
+
+
 def _reads(config, layout) -> Inputs:
-    """The demo, or the lists of the collection; and the list of what is to be taken down."""
+    """The demo, or the lists of the collection; and the lists of what is to be taken down."""
     from pipeline.collections.inventory import list_files
 
     chosen = config.collection
-    taken = {"takedown": Outside(Path(chosen.takedown))} if chosen.takedown else {}
+    taken = {name: Outside(path) for name, path in _takedown_lists(config, layout).items()}
     if config.demo.generate:
         return {"demo": layout.demo, **taken}
     lists = list_files(layout.data_root, chosen.format, chosen.files, _scratch(config))
