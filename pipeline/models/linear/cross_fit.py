@@ -25,7 +25,7 @@ from scipy.sparse import coo_array
 from scipy.sparse.csgraph import connected_components
 
 from pipeline.models.linear.cca import NormalizedCCA
-from pipeline.models.linear.hubness import means_of_greatest
+from pipeline.models.linear.hubness import mean_of_greatest
 from pipeline.models.linear.moments import sum_moments
 from pipeline.models.linear.passes import sum_blocks
 from pipeline.models.linear.projection import unit_rows
@@ -113,7 +113,7 @@ def score_rivals(
     products = x @ y.T
     others = products.copy()
     others[owners, captions] = -1
-    near_x, near_y = (means_of_greatest(rivals, [NEIGHBOURS])[:, 0] for rivals in (others, others.T))
+    near_x, near_y = (mean_of_greatest(rivals, min(NEIGHBOURS, rivals.shape[1])) for rivals in (others, others.T))
     scores = 2 * products - near_x[:, None] - near_y
     others = scores.copy()
     others[owners, captions] = -np.inf
