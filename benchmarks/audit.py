@@ -52,12 +52,12 @@ def read_train(run: Run) -> tuple[Any, ImageView, TextView]:
 
 def exchange(rows: Any, share: float, whole: bool, seed: int) -> tuple[np.ndarray, np.ndarray]:
     """(m,) the order in which captions are given to photographs, and (n,) or (m,) which have another's."""
-    rng, order, count = np.random.default_rng(seed), np.arange(len(rows.owners)), len(rows.image_id)
-    groups = np.split(order, np.flatnonzero(np.diff(rows.owners)) + 1) if whole else [[i] for i in order]
+    rng, captions, count = np.random.default_rng(seed), np.arange(len(rows.owners)), len(rows.image_id)
+    groups = np.split(captions, np.flatnonzero(np.diff(rows.owners)) + 1) if whole else captions[:, None]
     moved = rng.choice(len(groups), round(share * len(groups)), replace=False)
-    equal = {i: len(groups[i]) for i in moved}
+    order = captions.copy()
     for one, other in zip(moved, np.roll(moved, 1), strict=True):
-        if equal[one] == equal[other]:
+        if len(groups[one]) == len(groups[other]):
             order[groups[one]] = groups[other]
     wrong = rows.owners[order] != rows.owners
     return order, np.bincount(rows.owners[wrong], minlength=count) > 0 if whole else wrong

@@ -70,9 +70,9 @@ def audit(run: Run, job: Job) -> None:
         {"kind": "copy", "image_id": first, "other_image_id": second, "score": score, "threshold": SAME}
         for (first, second), score in zip(pairs.tolist(), correlations.tolist(), strict=True)
     ]
-    described = len(set(run.manifest.sentence_images.tolist()))
     texts = _texts(run.config, run.layout)
-    if described >= LEAST_PHOTOGRAPHS and texts:
+    described = len(set(run.manifest.sentence_images.tolist())) if texts else 0
+    if described >= LEAST_PHOTOGRAPHS:
         findings += _worst_captions(*_score_captions(run, texts, pairs))
     fields = {
         **dict.fromkeys(("kind", "image", "split"), pa.string()),
@@ -82,7 +82,7 @@ def audit(run: Run, job: Job) -> None:
         **dict.fromkeys(("score", "threshold"), pa.float64()),
     }
     table = pa.Table.from_pylist(list(_name(run, findings)), pa.schema(list(fields.items())))
-    write_table(job.path, "audit", table, provenance=job.provenance, details={"described": described if texts else 0})
+    write_table(job.path, "audit", table, provenance=job.provenance, details={"scored": described >= LEAST_PHOTOGRAPHS})
 
 
 def _find_copies(run: Run) -> "tuple[np.ndarray, np.ndarray]":

@@ -94,6 +94,8 @@ def cross_fit(
             + (model.embed_images(block.features), model.embed_sentences(block.sentences))
             for block in blocks(fold)
         ]
+        if not embedded:
+            continue
         image_id, sentence_id, sentence_images, x, y = map(np.concatenate, zip(*embedded, strict=True))
         for rows in np.array_split(np.arange(len(image_id)), -(-len(image_id) // RIVALS)):
             first, last = np.searchsorted(sentence_images, [image_id[rows[0]], image_id[rows[-1]] + 1])
