@@ -21,7 +21,7 @@ FINE, COARSE = 0.8, 3.0
 """Standard deviations in pixels between which details lie."""
 NOISE = 1.0
 """Grey levels of details that say nothing: a plain sky resembles no other."""
-SAME = 0.8
+SAME = 0.85
 """Least correlation of a copy."""
 NEIGHBOURS = 3
 LEAST_COSINE = 0.5
