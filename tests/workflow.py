@@ -106,7 +106,7 @@ def run_tiny(folder: Path) -> Path:
 
 def wait_for(path: Path, process: subprocess.Popen) -> None:
     """Until `path` is there, which `process` makes."""
-    deadline = time.monotonic() + 300
+    deadline = time.monotonic() + 1500
     while not path.exists():
         assert process.poll() is None and time.monotonic() < deadline, f"nobody makes {path}"
         time.sleep(0.05)
