@@ -112,6 +112,8 @@ def _regions(config: Config) -> Iterator[str]:
             continue
         if not encoder.spec.regions:
             yield f"regions.encoders: {encoder.name} describes whole images only; name a network"
+        elif regions.features == "roi-align" and encoder.spec.own_defaults:
+            yield f"regions.features: roi-align needs a network of torchvision's, not {encoder.name}; choose crops"
         elif regions.features == "roi-align" and encoder.layer != "average":
             yield f"regions.features: roi-align needs layer average, not {encoder.layer} of {encoder.name}"
 
