@@ -56,7 +56,7 @@ GRIDS = {
     "learning_rate": (0.0003, 0.001, 0.003),
     "dropout": (0.1, 0.3, 0.5),
 }
-RIDGES = (0.03, 0.1, 0.3, 1, 3, 10, 30)
+RIDGES = (0.03, 0.1, 0.3, 1, 3, 10, 30, 100, 300)
 OURS = FitSettings(
     dimensions=(32, 64, 128, 256), eigenvalue_power=(0.5, 1, 2, 4), image_ridge=RIDGES, text_ridge=RIDGES
 )  # fmt: skip
@@ -327,9 +327,11 @@ def make_up() -> dict[str, Pairs]:
     return splits
 
 
-def measure_all(splits: Mapping[str, Pairs], seeds: Sequence[int], methods: Sequence[str]) -> Iterator[dict[str, Any]]:
+def measure_all(
+    splits: Mapping[str, Pairs], counts: Sequence[int], seeds: Sequence[int], methods: Sequence[str]
+) -> Iterator[dict[str, Any]]:
     """A line of each method, number of pairs and seed."""
-    for count, seed in itertools.product(PAIRS, seeds):
+    for count, seed in itertools.product(counts, seeds):
         rows = np.random.default_rng([seed, count]).permutation(len(splits["train"].x))[:count]
         train = Pairs(splits["train"].x[rows], splits["train"].y[rows], np.arange(len(rows)))
         for name in methods:
@@ -365,11 +367,12 @@ def main() -> None:
     parser.add_argument("--encoder", help="Image encoder whose features are read.")
     parser.add_argument("--text-encoder", help="Text encoder whose vectors are read; not a sparse one.")
     parser.add_argument("--methods", nargs="+", choices=list(METHODS), default=list(METHODS), metavar="NAME")
+    parser.add_argument("--pairs", type=int, nargs="+", default=PAIRS, help="Numbers of training pairs.")
     parser.add_argument("--seeds", type=int, nargs="+", default=[0, 1, 2])
-    given = parse_options(parser, globals(), run=None, seeds=[0], PAIRS=(40,), EPOCHS=2)
+    given = parse_options(parser, globals(), run=None, seeds=[0], pairs=[40], EPOCHS=2)
     splits = read(Run(given.run), given.encoder, given.text_encoder) if given.run else make_up()
     lines = []
-    for line in measure_all(splits, given.seeds, given.methods):
+    for line in measure_all(splits, given.pairs, given.seeds, given.methods):
         print(json.dumps(line, default=float), flush=True)
         lines.append(line)
     print("\n" + tabulate(lines))
