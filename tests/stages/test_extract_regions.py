@@ -10,12 +10,8 @@ import pytest
 from made_up import decoded, make_stage, run_command
 from made_up_blocks import arguments, copy_blocks, extract, make_blocks
 
-<<<<<<< HEAD
 from pipeline.errors import InputError, RejectLimitError, UsageError
-=======
-from pipeline.errors import InputError, RejectLimitError
 from pipeline.images import preparation
->>>>>>> main
 from pipeline.run import Run
 from pipeline.storage.features import RegionShard, open_regions
 from pipeline.storage.shards import FEATURES, Shard
@@ -138,11 +134,11 @@ def test_proposals_without_boxes(run: Path) -> None:
 
 
 def test_regions_are_scored_by_what_finetune_learned(run: Path) -> None:
-    with pytest.raises(UsageError, match="finetune makes the classifier; set weights of plain to finetuned"):
-        extract(run, score="classifier")
     make_stage("finetune", run, "tuned")
     shard = extract(run, encoder="tuned", encoders=["tuned"], proposals="grid", score="classifier", count=3)
     assert (np.diff(shard.offsets) <= 4).all() and (shard["scores"][shard.offsets[:-1]] == 1).all()
+    with pytest.raises(UsageError, match="finetune makes the classifier; set weights of plain to finetuned"):
+        extract(run, score="classifier")
 
 
 def test_a_detector_from_a_file(run: Path) -> None:
