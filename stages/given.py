@@ -3,7 +3,7 @@
 import logging
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -11,7 +11,6 @@ import numpy as np
 
 from pipeline.errors import InputError
 from pipeline.images.matching import Matching, match_names, match_sentences, some
-from pipeline.remote.paths import below, place
 from pipeline.run import Inputs, Outside, Run
 from pipeline.storage.features import to_stored
 from pipeline.storage.foreign import ForeignFeatures, Source, foreign_files, open_foreign
@@ -63,7 +62,7 @@ class MatchedFeatures:
 def given_source(config: "Config", encoder: "Encoder | TextEncoderEntry") -> Source:
     """Where the vectors of an imported encoder are."""
     own, kind = (encoder.own, "sentences") if hasattr(encoder, "own") else (encoder, "images")
-    return Source(below(place(config.data_root), own.path), own.features, own.names, kind)
+    return Source(Path(config.data_root) / own.path, own.features, own.names, kind)
 
 
 def given_inputs(config: "Config", encoder: "Encoder | TextEncoderEntry") -> Inputs:
@@ -71,18 +70,9 @@ def given_inputs(config: "Config", encoder: "Encoder | TextEncoderEntry") -> Inp
     return {f"source/{file.name}": Outside(file) for file in foreign_files(given_source(config, encoder))}
 
 
-def _open(run: Run, encoder: "Encoder | TextEncoderEntry") -> ForeignFeatures:
-    """The vectors; what is remote is copied first."""
-    source = given_source(run.config, encoder)
-    if not isinstance(source.path, Path):
-        for file in foreign_files(source):
-            run.scratch.local(file)  # the names' beside the features'
-    return open_foreign(replace(source, path=run.scratch.local(source.path)))
-
-
 def match_given(run: Run, encoder: "Encoder") -> MatchedFeatures:
     """The features of an imported encoder for all images of the run. Raises InputError where some have none."""
-    features, images = _open(run, encoder), _image_names(run)
+    features, images = open_foreign(given_source(run.config, encoder)), _image_names(run)
     with _naming(encoder.path):
         matching = match_names(features.names, images, run.layout.data_root)
     _require_all(matching, images, encoder.path, "image")
@@ -93,7 +83,8 @@ def match_given_sentences(run: Run, encoder: "TextEncoderEntry") -> MatchedFeatu
     """The vectors of an imported text encoder for all sentences of the run. Raises InputError where some have none, and
     where two rows of the same words differ."""
     path = encoder.own.path
-    vectors, images, owners = _open(run, encoder), _image_names(run), run.manifest.sentence_images
+    vectors = open_foreign(given_source(run.config, encoder))
+    images, owners = _image_names(run), run.manifest.sentence_images
     numbers = np.arange(len(owners)) - np.searchsorted(owners, owners)
     labels = [f"{images[owner]}#{number}" for owner, number in zip(owners, numbers, strict=True)]
     if vectors.names is None:

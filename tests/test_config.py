@@ -208,6 +208,7 @@ def test_all_problems_are_listed_and_what_is_inherited_only_where_it_is_given() 
         ("encoders: [{name: net, architecture: vit_b_16}]", ["(net)", "no map of activations"]),
         ("encoders: [{name: net, architecture: alexnet, weights: file}]", ["(net)", "`file`"]),
         ("encoders: [{name: net, architecture: alexnet, resize: 100, crop: 200}]", ["(net)", "`resize`"]),
+        ("data_root: s3://bucket/photos", ["data_root", "must be a folder or file of this machine"]),
         ("text_encoders: [{name: tokens, kind: tf-idf}]", ["text encoder tokens"]),
         ("text_encoders: [{name: one, kind: tf-idf, centre: mean}]", ["text encoder one", "centre"]),
         ("text_encoders: [{name: one, kind: transformers}]", ["text encoder one needs transformers.architecture"]),

@@ -25,7 +25,6 @@ import pyarrow as pa
 from pipeline.errors import IntegrityError, UsageError
 from pipeline.multivectors import MultiVectors
 from pipeline.plain_files import read_lines
-from pipeline.remote.paths import Place, place
 from pipeline.storage.batch import new_folder
 from pipeline.storage.bundle import Bundle, BundleWriter
 from pipeline.storage.card import (
@@ -160,14 +159,11 @@ class Bundles:
         for bundle in self.parts:
             bundle.check_rows()
 
-    def photographs(self, named: Place | None = None, follow_links: bool = False) -> ImageSources:
+    def photographs(self, named: Path | None = None, follow_links: bool = False) -> ImageSources:
         """Reads the photographs of the rows as Bundle.photographs; what a command has `named` is the folder of those
         that were in that of the first bundle."""
         roots = [bundle.card["data_root"] for bundle in self.parts]
-        for bundle in self.parts:
-            bundle.warn_of_url(named if bundle.card["data_root"] == roots[0] else None)
-        places = [named if named and root == roots[0] else place(root) for root in roots]
-        return ImageSources(places, follow_links, named)
+        return ImageSources([named if named and root == roots[0] else Path(root) for root in roots], follow_links)
 
     def __getattr__(self, name: str) -> Any:
         """The model, encoders, vocabulary, labels and parser of the first, which have those of all."""

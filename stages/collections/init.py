@@ -134,17 +134,17 @@ def _read(found: "Detected") -> "tuple[Intake, Tally]":
     """The collection's records, counted and checked but for the images themselves, and its files."""
     from tqdm import tqdm
 
+    from pipeline.collections.files import CollectionFolder
     from pipeline.collections.formats import FORMATS
     from pipeline.collections.intake import Intake
     from pipeline.collections.inventory import count_files
     from pipeline.collections.records import DIVIDED, Options
-    from pipeline.collections.remote_files import open_collection
     from pipeline.config import loading
 
     options = Options(found.files, found.columns, DIVIDED if found.described else "gallery")
     records = FORMATS[found.format](found.root, options)
     limit = loading.load().collection.max_sentence_chars
-    folder = open_collection(found.root, options)
+    folder = CollectionFolder(found.root, options)
     intake = Intake(limit, folder=folder).add(tqdm(records, "read", unit=" records", disable=None))
     count_files(found.root, found.format, options, intake.tables)
     return intake, options.tally
