@@ -100,7 +100,8 @@ def test_a_configuration_names_only_what_differs(tmp_path: Path) -> None:
 
 
 def test_numbers_may_come_as_text_from_the_command_line() -> None:
-    assert validate({"csls": {"weight": ["0.5"]}, "seed": "3"}).csls.weight == (0.5,)
+    assert validate({"hubness": {"weight": ["0.5"]}, "seed": "3"}).hubness.weight == (0.5,)
+    assert validate({"csls": {"bank": "30"}}).hubness.bank == 30  # as the section was called
 
 
 def test_a_variant_has_any_hyperparameter_of_its_model() -> None:
@@ -129,7 +130,7 @@ ensembles:
 """
 
 
-def test_csls_and_refit_are_made_of_the_same_model_without_them() -> None:
+def test_corrected_models_and_refits_are_made_of_the_same_model_without_them() -> None:
     config = read(f"models: [fine-scaled, two-refit]\n{FINE}")
     assert config.uncorrected("fine-scaled") == "fine-refit" and config.refitted("fine-scaled") == "fine-csls"
     assert config.uncorrected("fine-csls") == "fine" == config.refitted("fine-refit")
@@ -142,6 +143,8 @@ def test_csls_and_refit_are_made_of_the_same_model_without_them() -> None:
     added = {"fine-refit", "fine-csls", "small-refit", "gru-csls-refit", "gru-refit", "gru"}
     written = {"fine-scaled", "two-refit", "two", "fine", "small", "gru-csls"}
     assert set(config.every_model()) == written | added
+    asked = read("models: [{name: x, model: ncca, hubness: auto, refit: true}]")
+    assert asked.uncorrected("x") == "ncca-refit" and asked.refitted("x") == "ncca-auto"
     assert config.judged_splits("two") == ("dev", "test") and config.judged_splits("two-refit") == ("test",)
 
 
@@ -201,6 +204,7 @@ def test_all_problems_are_listed_and_what_is_inherited_only_where_it_is_given() 
         ("variants: {v: {model: gru, seeds: [2, 2]}}", ["variants.v.seeds", "twice"]),
         ("variants: {x y: {model: gru}}", ["variants"]),
         ("models: [b]\nensembles: {b: {members: [ncca, ridge]}}", ["ridge does not compare by cosine"]),
+        ("variants: {x: {model: ncca, csls: perhaps}}", ["csls must be true or false", "perhaps"]),
         (f"models: [two-x]\n{FINE}".replace("two-refit: {members: [fine,", "two-x: {members: [fine-scaled,"), ["dev"]),
         ("models: [x]\nvariants: {x: {model: cca, csls: true}}", ["x: cca does not compare by cosine"]),
         ("encoders: [{name: net, architecture: resnet5}]", ["encoders.0 (net)", "did you mean resnet50?"]),

@@ -111,6 +111,8 @@ def _regions(config: Config) -> Iterator[str]:
             continue
         if not encoder.spec.regions:
             yield f"regions.encoders: {encoder.name} describes whole images only; name a network"
+        elif regions.features == "roi-align" and encoder.spec.own_defaults:
+            yield f"regions.features: roi-align needs a network of torchvision's, not {encoder.name}; choose crops"
         elif regions.features == "roi-align" and encoder.layer != "average":
             yield f"regions.features: roi-align needs layer average, not {encoder.layer} of {encoder.name}"
 
@@ -178,6 +180,12 @@ def _model(config: Config, name: str, model: Model) -> Iterator[str]:
         )
     if config.uncorrected(name) and not model.unit:
         yield f"{name}: {spec.name} does not compare by cosine, and cannot be corrected for hubs; take ncca"
+    if config.hubness_method(name) == "dual-softmax" and spec.multi_vector:
+        yield f"{name}: {spec.name} does not compare images with images, as dual-softmax does; take sinkhorn"
+    if config.hubness.queries and config.uncorrected(name):
+        imported = [text for text in model.text_encoders if not config.text_encoder(text).prepared]
+        if spec.trees or (spec.sentences == "vectors" and imported):
+            yield f"{name}: queries of hubness.queries have no trees and no imported vectors; leave them out"
     if spec.own_score and model.settings.score != "cosine":
         yield f"{name}: {spec.name} has a score of its own; leave out score: {model.settings.score}"
     if spec.regions != "none" and not described:

@@ -101,7 +101,7 @@ def _encoder(name: str, place: str, **more: Any) -> EncoderSpec:
 
 def _library(name: str, place: str, **more: Any) -> EncoderSpec:
     """Networks of another library, which is an extra."""
-    more = {"architectures": True, "extra": extra_of(name), "own_defaults": True, **more}
+    more = {"architectures": True, "extra": extra_of(name), "own_defaults": True, "regions": True, **more}
     return _encoder(name, f"{name}_models:{place}", **more)
 
 

@@ -12,10 +12,11 @@ from torch import fx, nn
 from torch.fx.passes.shape_prop import ShapeProp
 from torch.nn import functional
 
+from pipeline.config.stored import restore_encoder
 from pipeline.errors import UsageError
 from pipeline.images.boxes import NONE, Candidates
 from pipeline.images.extraction import ExtractionPlan, Extractor
-from pipeline.images.image_encoder import EncoderMaterial, ImageEncoder, Work
+from pipeline.images.image_encoder import EncoderMaterial, ImageEncoder, ModuleEncoder, Work
 from pipeline.images.networks import NetworkEncoder, fold_batch_norms
 from pipeline.images.preparation import Crops, Cutting, PreparedImage, WholeImages
 from pipeline.workers import Failure
@@ -208,10 +209,10 @@ def describe(images: Iterable[PreparedImage | Failure], extract: "RegionExtracto
 class RegionExtractor:
     """An encoder prepared for a plan, for regions rendered by `view`."""
 
-    def __init__(self, encoder: NetworkEncoder, plan: ExtractionPlan, view: Crops | WholeImages) -> None:
+    def __init__(self, encoder: ModuleEncoder, plan: ExtractionPlan, view: Crops | WholeImages) -> None:
         self._by_map = isinstance(view, WholeImages)
         self.extractor = Extractor(region_encoder(encoder) if self._by_map else encoder, plan)
-        self._crop_pixels = encoder.spec.preprocessing.side**2
+        self._crop_pixels = encoder.preprocessing.side**2
 
     def __call__(self, images: Iterable[PreparedImage]) -> list[np.ndarray]:
         """The features (regions, dim) float32 of each image; `images` are read as the network needs them.
@@ -284,7 +285,7 @@ class PooledEncoder(ImageEncoder):
     A query image has no boxes from a file or detector; its regions are then the grid windows that fill up.
     """
 
-    def __init__(self, network: NetworkEncoder, regions: Mapping[str, Any], pooling: str) -> None:
+    def __init__(self, network: ModuleEncoder, regions: Mapping[str, Any], pooling: str) -> None:
         super().__init__(network.preprocessing)
         self.network, self.regions, self.pooling = network, regions, pooling
         self._cutting = Cutting.from_settings(regions, network.preprocessing)
@@ -320,10 +321,10 @@ class PooledEncoder(ImageEncoder):
 
     @classmethod
     def from_parts(cls, settings: Mapping[str, Any], tensors: Mapping[str, np.ndarray]) -> "PooledEncoder":
-        return cls(NetworkEncoder.from_parts(settings["network"], tensors), settings["regions"], settings["pooling"])
+        return cls(restore_encoder(settings["network"], tensors), settings["regions"], settings["pooling"])
 
     @classmethod
     def prepare(cls, entry: Any, material: EncoderMaterial) -> "PooledEncoder":
         """The encoder of a configuration entry, on the network of the encoder `entry.of`."""
         network = material.encoder(entry.of)
-        return cls(NetworkEncoder.from_parts(network.settings, network.tensors), material.regions, entry.pooling)
+        return cls(restore_encoder(network.settings, network.tensors), material.regions, entry.pooling)

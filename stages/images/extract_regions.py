@@ -27,6 +27,7 @@ def extract_regions(run: Run, encoder: str) -> Callable[[Job], None]:
     from pipeline.config.stored import restore_encoder, stored_kind
     from pipeline.errors import UsageError
     from pipeline.images.extraction import Stopwatch, choose_plan
+    from pipeline.images.libraries import require_vectors
     from pipeline.images.preparation import Request
     from pipeline.images.preprocess import Photograph
     from pipeline.images.regions import RegionExtractor, describe
@@ -40,6 +41,8 @@ def extract_regions(run: Run, encoder: str) -> Callable[[Job], None]:
     network = restore_encoder(parameters.settings, parameters.tensors)
     preparation = _preparation(run, network.preprocessing)
     view = preparation.cutting.view
+    if chosen.features == "crops":
+        require_vectors(network, encoder, view.side)
     plan = choose_plan(network, run.config.device, extract.precision, run.batch_size)
     extractor = RegionExtractor(network, plan, view)
     described_as = {"name": encoder, "sha256": parameters.sha256, **parameters.settings, "precision": plan.precision}
