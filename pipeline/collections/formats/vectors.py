@@ -80,7 +80,7 @@ def nameless(images: Sequence[str]) -> list[str]:
 
 def _metadata(folder: CollectionFolder, images: Source, options: Options) -> Iterator[Mapping[str, Any]]:
     """What clip-retrieval's metadata say of each row beside its name and caption; of a file nothing."""
-    if not (isinstance(images.path, Path) and images.path.is_dir()):
+    if not images.path.is_dir():
         yield from repeat({})
         return
     ours = [column for _, column in CLIP_RETRIEVAL.values()]
