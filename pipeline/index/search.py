@@ -14,13 +14,15 @@ from pipeline.index.format import REBUILD
 from pipeline.index.gallery import Gallery
 from pipeline.index.opening import open_gallery
 from pipeline.index.queries import QueryEncoder
-from pipeline.multivectors import Items, MultiVectors, concatenate
+from pipeline.multivectors import Items, MultiVectors
+from pipeline.runtime import without_collection
 
 Encoded = Mapping[str, np.ndarray] | bytes
 Photograph = Encoded | Callable[[], Encoded]
 """An image in a query: encoder name -> (1, dim) float32, as pipeline.index.queries.encode_image makes it; for a
 multi-vector model the bytes of the file of one of the bundle's images. Or a function that makes one of these, which
 takes long: it is called when there is nothing wrong with the rest of the query."""
+NO_DIRECTION = "the vector of this query is zero, so that nothing is nearer to it than all else; ask for more"
 MOST_KEPT = 1 << 21
 """Rows of a table that is kept in memory."""
 
@@ -32,6 +34,18 @@ class Hit:
     rank: int
     score: float
     row: Mapping[str, Any]
+
+
+class Answer(list[Hit]):
+    """The hits of one of several queries, the best first; `error` says why there are none."""
+
+    error: str | None = None
+
+    @classmethod
+    def refused(cls, error: InputError) -> "Answer":
+        answer = cls()
+        answer.error = str(error)
+        return answer
 
 
 class Searcher(QueryEncoder):
@@ -59,25 +73,29 @@ class Searcher(QueryEncoder):
         self.require_known(sentence)
         return self.nearest("images", self.embed_sentence(sentence), top, where)[0]
 
-    def batch(self, sentences: Sequence[str], top: int, where: str | None = None) -> list[list[Hit] | InputError]:
-        """The answers of `images` to many sentences in one search; what it would raise stands in its place."""
-        answers: list[list[Hit] | InputError] = []
-        embedded = []
-        for sentence in sentences:
-            try:
-                self.require_known(sentence)
-                query = self.embed_sentence(sentence)
-                _require_direction(query)
-            except InputError as error:
-                answers.append(error)
-            else:
-                answers.append([])
-                embedded.append(query)
-        if embedded:
-            self._keep("images")  # whose parts would be unpacked again for each answer
-            hits = iter(self.nearest("images", concatenate(embedded), top, where))
-            answers = [answer if isinstance(answer, InputError) else next(hits) for answer in answers]
-        return answers
+    def batch(self, sentences: Sequence[str], top: int, where: str | None = None) -> list[Answer]:
+        """The answers of `images` to many sentences, which are encoded together, in one pass over the index; what it
+        would raise is the `error` of an empty one."""
+        answers = {place: self._refusal(sentence) for place, sentence in enumerate(sentences)}
+        places = [place for place, refusal in answers.items() if refusal is None]
+        if places:
+            queries = self.embed_sentences([sentences[place] for place in places])
+            directed = np.ones(len(places), bool) if self.multi_vector else queries.any(axis=1)
+            refused = Answer.refused(InputError(NO_DIRECTION))
+            answers |= {places[row]: refused for row in np.flatnonzero(~directed)}
+            if directed.any():
+                self._keep("images")  # whose parts would be unpacked again by the next batch
+                hits = self.nearest("images", queries if directed.all() else queries[directed], top, where)
+                answers |= zip(np.array(places)[directed].tolist(), hits, strict=True)
+        return list(answers.values())
+
+    def _refusal(self, sentence: str) -> Answer | None:
+        """The answer to a sentence that `require_known` refuses."""
+        try:
+            self.require_known(sentence)
+        except InputError as error:
+            return Answer.refused(error)
+        return None
 
     def regions(self, snippet: str, top: int, where: str | None = None) -> list[Hit]:
         """The `top` regions for some words, at most one an image: those with the greatest sum of products with all
@@ -101,7 +119,7 @@ class Searcher(QueryEncoder):
             _, first = np.unique(stored.rows[places], return_index=True)
             best = places[np.sort(first)[:top]]
             rows, scores, boxes = stored.rows[best], products[best], stored.boxes[best]
-        hits = self._list_hits("images", rows, scores)
+        (hits,) = self._list_hits("images", [(rows, scores)])
         return [
             Hit(hit.rank, hit.score, {**hit.row, "box": box}) for hit, box in zip(hits, boxes.tolist(), strict=True)
         ]
@@ -201,7 +219,7 @@ class Searcher(QueryEncoder):
             vectors = gallery.reconstruct(rows[:among])
             order = np.argsort(np.linalg.norm(vectors - vectors.mean(axis=0), axis=1), kind="stable")
             rows[:among], scores[:among] = rows[order], scores[order]
-        return self._list_hits("images", rows[:top], scores[:top])
+        return self._list_hits("images", [(rows[:top], scores[:top])])[0]
 
     def open(self) -> None:
         """Read the model, the indices and their tables now; threads may share the searcher from then on."""
@@ -269,17 +287,20 @@ class Searcher(QueryEncoder):
             ]
         )
 
-    def _list_hits(self, modality: str, rows: np.ndarray, scores: np.ndarray) -> list[Hit]:
-        """The `rows` (k,) of a modality's table with their `scores` (k,), ranked as they come."""
-        count = self.rows(modality).num_rows
-        if len(rows) and not 0 <= min(rows) <= max(rows) < count:
+    def _list_hits(self, modality: str, answers: Sequence[tuple[np.ndarray, np.ndarray]]) -> list[Answer]:
+        """For each answer, the rows (k,) of a modality's table and their scores (k,), its hits, ranked as they come."""
+        count, rows = self.rows(modality).num_rows, np.concatenate([rows for rows, _ in answers])
+        if len(rows) and not 0 <= rows.min() <= rows.max() < count:
             raise IntegrityError(
                 f"the index of {modality} in {self.bundle.folder} has ids beyond the {count} rows of"
                 f" {modality}.parquet; {REBUILD}"
             )
-        records = self.records(modality, rows)
-        ranked = enumerate(zip(scores, records, strict=True), 1)
-        return [Hit(rank, float(score), record) for rank, (score, record) in ranked]
+        with without_collection():  # which many small objects call for, and none is garbage
+            records = iter(self.records(modality, rows))  # of all answers at once: a table is read once
+            return [
+                Answer(Hit(rank, score, next(records)) for rank, score in enumerate(scores.tolist(), 1))
+                for _, scores in answers
+            ]
 
     def _require_fit(self, modality: str, queries: Items) -> Gallery:
         """The gallery of a modality. Raises IntegrityError where the model's `queries` are not of its dimensions, and
@@ -294,21 +315,19 @@ class Searcher(QueryEncoder):
         _require_direction(queries)
         return gallery
 
-    def nearest(self, modality: str, queries: Items, top: int, where: str | None = None) -> list[list[Hit]]:
+    def nearest(self, modality: str, queries: Items, top: int, where: str | None = None) -> list[Answer]:
         """The hits of each of the vectors `queries` among the `images` or `sentences` that `where` allows."""
         return self._rank(modality, queries, top, self.allowed(modality, where))
 
-    def _rank(self, modality: str, queries: Items, top: int, allowed: np.ndarray | None) -> list[list[Hit]]:
+    def _rank(self, modality: str, queries: Items, top: int, allowed: np.ndarray | None) -> list[Answer]:
         neighbours = self._require_fit(modality, queries).search(queries, top, allowed)
-        return [self._list_hits(modality, *neighbours.of(query)) for query in range(len(queries))]
+        return self._list_hits(modality, [neighbours.of(query) for query in range(len(queries))])
 
 
 def _require_direction(queries: Items) -> None:
     """Raises InputError for a query whose one vector is zero."""
     if not isinstance(queries, MultiVectors) and not queries.any(axis=1).all():
-        raise InputError(
-            "the vector of this query is zero, so that nothing is nearer to it than all else; ask for more"
-        )
+        raise InputError(NO_DIRECTION)
 
 
 def blend(image: np.ndarray, sentence: np.ndarray, weight: float) -> np.ndarray:
