@@ -12,6 +12,11 @@ _SURROGATES = r"\ud800-\udfff"  # bytes of a path that are not UTF-8, which no t
 UNSAFE = re.compile(f"[{_CONTROL}{_ORDER}{_SURROGATES}]")
 
 
+def tidy(caption: str) -> str:
+    """A caption whose punctuation stands apart from its words, as tokenisers leave it, as people write it."""
+    return re.sub(r"(?<=\S) +([.,;:!?])(?=\s|$)", r"\1", caption)
+
+
 def printable(text: object) -> str:
     """`text` on one line, with what a terminal would obey written as in Python: \\x1b, \\r, \\u202e."""
     return UNSAFE.sub(lambda found: found[0].encode("unicode_escape").decode(), str(text))

@@ -1,6 +1,7 @@
 """Any photographs in the space of a trained bundle: `apply`, and its stage, which no rule makes."""
 
-from collections.abc import Callable, Mapping
+import logging
+from collections.abc import Callable, Collection, Mapping
 from contextlib import suppress
 from pathlib import Path
 from typing import Any
@@ -11,7 +12,7 @@ import yaml
 from pipeline.collections.detect import detect
 from pipeline.config.section import SPLITS, as_name
 from pipeline.config.stored import stored_kind
-from pipeline.errors import UsageError
+from pipeline.errors import JointspaceError, UsageError
 from pipeline.index.build import QUERIES
 from pipeline.index.queries import QueryEncoder
 from pipeline.index.vectors import evenly_spaced
@@ -20,18 +21,20 @@ from pipeline.run.layout import Layout, Shards
 from pipeline.run.runner import run_stage
 from pipeline.storage.batch import publish_text
 from pipeline.storage.bundle import Bundle, BundleWriter
-from pipeline.storage.bundles import open_bundle
+from pipeline.storage.bundles import open_bundle, photographs_of
+from pipeline.storage.card import ADDED, added_to, new_addition, remove_bundle
 from pipeline.storage.commit import Commits, Provenance
 from pipeline.storage.embeddings import write_embeddings
 from pipeline.storage.files import plain
-from pipeline.storage.json_files import fingerprint, publish_json, read_json
+from pipeline.storage.json_files import CHECK, fingerprint, publish_json, read_json
 from pipeline.storage.pairs import split_ids
 from pipeline.storage.parameters import ENCODER, write_parameters
 from stages.bundled import add_indices
 from stages.catalogue import declared
 
 RECORD = "applied.json"
-"""In the folder of a run that `apply` made: what its manifest was made from."""
+"""In the folder of a run that `apply` made: the photographs, and what its manifest was made from."""
+log = logging.getLogger(__name__)
 
 
 def embed_with_bundle(run: Run, bundle: str) -> Callable[[Job], None]:
@@ -80,15 +83,21 @@ STAGE = Stage(
 
 
 def apply_bundle(
-    source: Path, photographs: Path, output: Path, name: str | None = None, changes: Mapping[str, Any] | None = None
-) -> Bundle:
+    source: Path,
+    photographs: Path,
+    output: Path,
+    name: str | None = None,
+    changes: Mapping[str, Any] | None = None,
+    known: Collection[str] = (),
+) -> Bundle | None:
     """The bundle of `photographs` (a folder, a tar shard or a table of them) by the model of the bundle `source`, in
     the run `output`; the card calls them `name`. `changes` are laid over the run's configuration.
 
-    What an earlier call has made of the same is kept. Raises UsageError for a model that sees more of an image than its
+    What an earlier call has made of the same is kept. Photographs whose sha256 is `known` are left out; None where
+    these are all. Raises UsageError for a model that sees more of an image than its
     encoders make of the pixels, for a folder without photographs, and where another command's run is in `output`.
     """
-    bundle = open_bundle(source).parts[0]  # each has the model
+    bundle = open_bundle(source, added=False).parts[0]  # each has the model
     bundle.check_rows()
     asker = QueryEncoder(bundle)
     _require_whole_images(bundle, asker)
@@ -100,7 +109,32 @@ def apply_bundle(
     for number, encoder in enumerate(encoders):
         run_stage(run, stages["extract"], (encoder,), others=[] if number else [(other,) for other in encoders[1:]])
     run_stage(run, STAGE, (str(bundle.folder.absolute()),))
-    return Bundle(_index(run, bundle, asker, name or output.absolute().name))
+    return _index(run, bundle, asker, name or output.absolute().name, known)
+
+
+def added_run(home: Path, photographs: Path) -> Path:
+    """The folder of the run in which photographs are added to the index in the folder `home`."""
+    for record in sorted((home / ADDED).glob(f"*/{RECORD}")):
+        if read_json(record)["photographs"] == str(photographs.absolute()):
+            return record.parent
+    return new_addition(home, as_name(photographs.absolute().name))
+
+
+def refresh_additions(home: Path) -> None:
+    """Have what was added to the index in the folder `home` follow its model, and remove what that has itself now: the
+    photographs of its run, when this had grown."""
+    own = open_bundle(home, added=False).parts
+    for folder in added_to(home):
+        card, run = Bundle(folder).card, folder.parents[1]
+        if card["data_root"] == own[0].card["data_root"]:
+            remove_bundle(folder)
+        elif card["inputs"]["model"] != own[0].card["inputs"]["model"] and (run / RECORD).exists():
+            others = [*own, *(Bundle(path) for path in added_to(home) if run not in path.parents)]
+            photographs = Path(read_json(run / RECORD)["photographs"])
+            try:
+                apply_bundle(home, photographs, run, card["name"], known=photographs_of(others))
+            except JointspaceError as error:
+                log.warning("%s cannot follow the new model: %s", run, error)
 
 
 def _require_whole_images(bundle: Bundle, asker: QueryEncoder) -> None:
@@ -140,7 +174,7 @@ def _begin(photographs: Path, output: Path, changes: Mapping[str, Any]) -> Run:
     values = loading.merge(values, changes)
     settings = loading.validate(loading.merge(loading.read_mapping(loading.default_path()), values))
     if not record.exists():
-        publish_json(record, {"ingest": ""})
+        publish_json(record, {"photographs": str(photographs.absolute()), "ingest": ""})
     publish_text(layout.config, yaml.safe_dump(values, sort_keys=False))
     return Run(folder, settings)
 
@@ -157,15 +191,23 @@ def _carry(run: Run, encoder: str, bundle: Bundle) -> None:
 def _ingest(run: Run, stage: Stage) -> None:
     """Make the manifest, unless it was made from the same photographs."""
     record, digest = run.layout.file(RECORD).path, run.job(stage, ()).fingerprint
-    if read_json(record).get("ingest") != digest or not run.layout.manifest.commit.exists():
+    said = {key: value for key, value in read_json(record).items() if key != CHECK}
+    if said.get("ingest") != digest or not run.layout.manifest.commit.exists():
         run_stage(run, stage)
-        publish_json(record, {"ingest": digest})
+        publish_json(record, {**said, "ingest": digest})
 
 
-def _index(run: Run, bundle: Bundle, asker: QueryEncoder, name: str) -> Path:
-    """Write the bundle; returns its folder."""
+def _index(run: Run, bundle: Bundle, asker: QueryEncoder, name: str, known: Collection[str]) -> Bundle | None:
+    """Write the bundle of all photographs that are not `known`; None where there are none."""
     source, manifest, settings = bundle.card, run.manifest, run.config.index
     embeddings, ids = run.embeddings(source["model"]), split_ids(manifest, settings.splits)
+    if known:
+        digests = manifest.rows("images", ids["images"])["sha256"].to_pylist()
+        images = ids["images"][[digest not in known for digest in digests]]
+        owners = manifest.sentence_images[ids["sentences"]]
+        ids = {"images": images, "sentences": ids["sentences"][np.isin(owners, images)]}
+        if not len(images):
+            return None
     writer = BundleWriter(run.layout.index(source["model"]).path)
     about = add_indices(writer, embeddings, ids, settings, run.gpu, _queries(bundle, asker))
     for modality, rows in ids.items():
@@ -177,7 +219,7 @@ def _index(run: Run, bundle: Bundle, asker: QueryEncoder, name: str) -> Path:
     digest = fingerprint("applied", 1, {"splits": SPLITS, "index": settings.model_dump()}, inputs)
     about |= {"splits": list(settings.splits), "data_root": str(manifest.root), "name": name}
     writer.commit({**card, **about, "inputs": inputs, "fingerprint": digest})
-    return writer.folder
+    return Bundle(writer.folder)
 
 
 def _queries(bundle: Bundle, asker: QueryEncoder) -> np.ndarray | None:

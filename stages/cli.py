@@ -14,8 +14,12 @@ from pipeline.printable import printable
 from stages.catalogue import COMMANDS, GROUPS
 from stages.commands import command_of, first_sentence
 
-FIRST = ("init", "run", "search", "serve", "apply", "plan", "verify", "doctor")
+FIRST = ("init", "run", "search", "serve", "apply", "add", "remove", "plan", "verify", "doctor")
 """The commands that a user needs first."""
+
+
+FORMER = {"index-add": "add", "index-remove": "remove"}
+"""Former names of commands, which go with the next release."""
 
 
 class OneLine(logging.Formatter):
@@ -42,6 +46,8 @@ class Commands(click.Group):
     def resolve_command(
         self, ctx: click.Context, args: list[str]
     ) -> tuple[str | None, click.Command | None, list[str]]:
+        if args and args[0].replace("_", "-") in FORMER:
+            args = _translate(args[0].replace("_", "-"), args[1:])
         if args and not args[0].startswith("-") and args[0].replace("_", "-") not in COMMANDS:
             raise UsageError(f"unknown command {args[0]}; {meant(args[0], COMMANDS)}`jointspace --help` lists them all")
         return super().resolve_command(ctx, args)
@@ -56,12 +62,26 @@ class Commands(click.Group):
                 formatter.write_dl([(name, first_sentence(self.get_command(ctx, name).help)) for name in names])
 
 
+def _translate(former: str, args: list[str]) -> list[str]:
+    """`index-add --index A --from B --output C` as `add A B --output C`."""
+    words = [part for word in args for part in (word.split("=", 1) if word.startswith("--") else [word])]
+    given = list(zip(words[::2], words[1::2], strict=False))
+    named = ("--image",) if former == "index-remove" else ("--from", "--run")
+    kept = [word for option, value in given if option in ("--output", "--list") for word in (option, value)]
+    first = [value for option, value in given if option == "--index"]
+    translated = [FORMER[former], *first, *(value for option, value in given if option in named), *kept]
+    logging.getLogger(__name__).warning(
+        "%s is called %s now, as in: jointspace %s", former, translated[0], " ".join(translated)
+    )
+    return translated
+
+
 @click.group(cls=Commands, context_settings={"help_option_names": ["-h", "--help"]})
-@click.option("--threads", type=click.IntRange(min=1), help="Threads of all libraries together. [default: all cores]")
+@click.option("--threads", type=click.IntRange(min=1), help="Total threads of all libraries. [default: all cores]")
 @click.option(
-    "--cards", type=click.IntRange(min=0), help="GPUs to compute on, which no other job has. [default: all visible]"
+    "--cards", type=click.IntRange(min=0), help="GPUs that this job may use on its own. [default: all visible]"
 )
-@click.option("--log", type=click.Path(dir_okay=False), help="File for the messages, beside the terminal.")
+@click.option("--log", type=click.Path(dir_okay=False), help="Also write messages to this file.")
 @click.option("--debug", is_flag=True, help="Show the traceback of an error.")
 @click.option("--quiet", is_flag=True, help="Show warnings and errors only.")
 @click.version_option(package_name="jointspace")

@@ -22,20 +22,20 @@ SENTENCE = re.compile(r".*?(?<!\bal)\.(?= |$)|.*")
 PATH = click.Path(path_type=Path)
 FOLDER = click.Path(path_type=Path, file_okay=False)
 FILE = click.Path(path_type=Path, dir_okay=False)
-run_option = click.option("--run", "root", type=FOLDER, required=True, help="Folder of the run.")
-part_option = click.option("--part", type=click.IntRange(min=0), help="One range of shards. [default: all]")
-again_option = click.option("--again", is_flag=True, help="Make again what was made from the same inputs.")
+run_option = click.option("--run", "root", type=FOLDER, required=True, help="The run's folder.")
+part_option = click.option("--part", type=click.IntRange(min=0), help="Process one part of the shards. [default: all]")
+again_option = click.option("--again", is_flag=True, help="Repeat finished work.")
 run_config_option = click.option(
     "--config", "config_path", type=FILE,
-    help="Configuration that the run has from now on. [default: the one that it has]",
+    help="New configuration of the run, kept from now on. [default: the run's present one]",
 )  # fmt: skip
 config_option = click.option(
-    "--config", "config_path", type=FILE, help="Configuration laid over config/default.yaml. [default: none]"
+    "--config", "config_path", type=FILE, help="Configuration that overrides config/default.yaml. [default: none]"
 )
-json_option = click.option("--json", "as_json", is_flag=True, help="Print JSON instead of lines.")
+json_option = click.option("--json", "as_json", is_flag=True, help="Print JSON.")
 trust_option = click.option(
     "--trust-code", is_flag=True,
-    help="Run, from now on, the spaCy pipeline and ONNX graphs that the bundle carries, whoever made them.",
+    help="Trust this bundle: run the spaCy pipeline and ONNX graphs in it, now and later.",
 )  # fmt: skip
 
 
@@ -48,10 +48,10 @@ def _photographs(text: str) -> Place:
 
 images_option = click.option(
     "--images", "images_root", type=_photographs, metavar="FOLDER|URL",
-    help="Where the photographs are. [default: the folder that the bundle was made from, never a URL]",
+    help="Where the photos are. [default: the folder that the bundle was made from, never a URL]",
 )  # fmt: skip
-bundle = click.option(
-    "--index", "bundle_folder", type=FOLDER, required=True, help="Bundle that `build-index` wrote, to start from."
+copy_option = click.option(
+    "--output", type=FOLDER, help="New folder of links to the files of INDEX that is changed, and INDEX left as it is."
 )
 
 

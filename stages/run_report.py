@@ -4,6 +4,7 @@ import logging
 import shlex
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
+from datetime import date
 from functools import cached_property, partial
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
@@ -217,6 +218,14 @@ class RunReport:
         except IntegrityError as error:
             logging.getLogger(__name__).warning("%s; what the run took is not shown", error)
             return []
+
+    @property
+    def provenance(self) -> list[str]:
+        """When the manifest and, where there are any, the figures were made, and from which configuration."""
+        layout = self.run.layout
+        made = (layout.summary if self.evaluations else layout.manifest).path.stat().st_mtime
+        seed = f"seed {self.run.config.seed}"
+        return [f"{date.fromtimestamp(made):%d %B %Y}", seed, layout.config.name]
 
     @property
     def versions(self) -> dict[str, str]:

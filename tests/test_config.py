@@ -130,14 +130,14 @@ ensembles:
 
 def test_csls_and_refit_are_made_of_the_same_model_without_them() -> None:
     config = read(f"models: [fine-scaled, two-refit]\n{FINE}")
-    assert config.scaled("fine-scaled") == "fine-refit" and config.refitted("fine-scaled") == "fine-csls"
-    assert config.scaled("fine-csls") == "fine" == config.refitted("fine-refit")
+    assert config.uncorrected("fine-scaled") == "fine-refit" and config.refitted("fine-scaled") == "fine-csls"
+    assert config.uncorrected("fine-csls") == "fine" == config.refitted("fine-refit")
     assert config.model("fine-scaled") == config.model("fine") == config.model("fine-refit")
     assert config.start("fine-refit") == "small-refit" and config.start("fine") == "small"
-    assert config.start("fine-csls") is None and config.scaled("fine") is None
+    assert config.start("fine-csls") is None and config.uncorrected("fine") is None
     assert config.refitted("two-refit") == "two" and config.members("two") == ("fine", "gru-csls")
     assert config.members("two-refit") == ("fine-refit", "gru-csls-refit")
-    assert config.scaled("gru-csls-refit") == "gru-refit" and config.refitted("gru-csls-refit") == "gru-csls"
+    assert config.uncorrected("gru-csls-refit") == "gru-refit" and config.refitted("gru-csls-refit") == "gru-csls"
     added = {"fine-refit", "fine-csls", "small-refit", "gru-csls-refit", "gru-refit", "gru"}
     written = {"fine-scaled", "two-refit", "two", "fine", "small", "gru-csls"}
     assert set(config.every_model()) == written | added
@@ -149,7 +149,7 @@ def test_models_may_hold_variants_and_ensembles_in_full() -> None:
         "models: [ncca, {name: x, model: ncca, csls: true}, {name: both, members: [x, gru]}]\n"
         "ensembles: {other: {members: [gru, lstm]}}"
     )
-    assert config.models == ("ncca", "x", "both") and config.scaled("x") == "ncca"
+    assert config.models == ("ncca", "x", "both") and config.uncorrected("x") == "ncca"
     assert config.ensemble("both").weights == config.ensemble("other").weights
     assert "name" in fault({"models": [{"model": "ncca"}]}) or "models.0" in fault({"models": [{"model": "ncca"}]})
 
@@ -173,7 +173,7 @@ def test_a_variant_with_seeds_is_one_a_seed_wherever_it_is_named(seeds: list) ->
     )
     assert config.models == ("ncca", "deep-seed7", "deep-seed0", "deep-csls-seed7", "deep-csls-seed0", "all")
     assert config.ensembles["all"].members == ("gru", "deep-csls-seed7", "deep-csls-seed0")
-    assert config.scaled("deep-csls-seed7") == "deep-seed7" and config.model("deep-seed7").seed == 7
+    assert config.uncorrected("deep-csls-seed7") == "deep-seed7" and config.model("deep-seed7").seed == 7
     assert config.phrases.models == ("deep-seed7", "deep-seed0")
     assert config.generators == ("plain-seed7", "plain-seed0", "lbl") and config.generator("plain-seed0").seed == 0
     assert ("plain-seed0-perplexity", "test", "all-sentences") in config.evaluations()

@@ -112,7 +112,7 @@ def test_a_second_run_does_nothing(run: Path) -> None:
     assert planned(run) == set()
 
 
-AFTER_FIT = {"embed", "fit_csls", "evaluate", "summarise", "build_index", "report"}
+AFTER_FIT = {"embed", "fit_hubness", "evaluate", "summarise", "build_index", "report"}
 
 
 @pytest.mark.parametrize(

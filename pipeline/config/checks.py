@@ -176,13 +176,13 @@ def _model(config: Config, name: str, model: Model) -> Iterator[str]:
             " one of each in a variant's encoders and text_encoders"
         )
     whole = [one for one in model.text_encoders if not config.text_encoder(one).spec.adds_words]
-    if spec.starts_from_terms and not config.scaled(name) and whole:
+    if spec.starts_from_terms and not config.uncorrected(name) and whole:
         yield (
             f"{name} starts from what each word adds to a sentence's vector, and those of {whole[0]} are not sums of"
             f" words; make it a variant, and {spec.starts_from} another, with text_encoders without {whole[0]}"
         )
-    if config.scaled(name) and not model.unit:
-        yield f"{name}: {spec.name} does not compare by cosine, and cannot be scaled; take ncca"
+    if config.uncorrected(name) and not model.unit:
+        yield f"{name}: {spec.name} does not compare by cosine, and cannot be corrected for hubs; take ncca"
     if spec.own_score and model.settings.score != "cosine":
         yield f"{name}: {spec.name} has a score of its own; leave out score: {model.settings.score}"
     if spec.regions != "none" and not described:
@@ -226,7 +226,7 @@ def _phrases(config: Config, models: Mapping[str, Model]) -> Iterator[str]:
     for name in config.phrases.models or ():
         spec, own = models[name].spec, models[name].encoders
         reads_words = spec.made_by == "train" and spec.sentences == "tokens" and not spec.starts_from
-        if config.scaled(name) or not (spec.phrases or reads_words):
+        if config.uncorrected(name) or not (spec.phrases or reads_words):
             yield f"phrases.models: {name} has no vectors of phrases and regions; take one such as hmlstm, dvsa or lstm"
         elif spec.multi_vector and models[name].settings.sum == "positive":
             yield f"phrases.models: {name} adds up positive products, so a phrase has no vector; leave it out"

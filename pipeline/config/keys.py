@@ -145,7 +145,7 @@ class Keys(Section):
     csls: CslsSettings = key(
         CslsSettings,
         "hubness correction: the score minus the mean similarity to each side's k nearest neighbours",
-        title="fit-csls",
+        title="fit-hubness",
     )
     align: AlignSettings = key(AlignSettings, "words and regions", title="align: multi-vector models")
     phrases: PhrasesSettings = key(

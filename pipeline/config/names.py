@@ -73,7 +73,7 @@ class Config(OwnKeys):
         """The model that the model `name` is a refit of; None for all others."""
         return self._twin(name, refit=False) if self.refits(name) else None
 
-    def scaled(self, name: str) -> str | None:
+    def uncorrected(self, name: str) -> str | None:
         """The model whose scores the model `name` corrects, a refit for a refit; None for all others."""
         one = self._written(name)
         return self._twin(name, csls=False) if isinstance(one, Variant) and one.csls else None
@@ -92,7 +92,7 @@ class Config(OwnKeys):
         """The model on the same encoders that the model `name` starts from, a refit for a refit; None where it starts
         from none. UsageError where there is no such model."""
         model = self.model(name)
-        if model.spec.starts_from is None or self.scaled(name):
+        if model.spec.starts_from is None or self.uncorrected(name):
             return None
         for other, one in self._models.items():
             plain = isinstance(one, Variant) and one.model == model.spec.starts_from and not (one.csls or one.refit)
@@ -110,13 +110,13 @@ class Config(OwnKeys):
         return found
 
     def _needed(self, name: str) -> list[str]:
-        needed = (*self.members(name), self.refitted(name), self.scaled(name), self.start(name))
+        needed = (*self.members(name), self.refitted(name), self.uncorrected(name), self.start(name))
         return [other for other in dict.fromkeys(needed) if other]
 
     def made_by(self, stage: str) -> list[str]:
-        """Those of `every_model` that the stage `fit`, `train` or `combine` makes; `fit-csls` makes all corrected."""
+        """Those of `every_model` that the stage `fit`, `train` or `combine` makes; none that is corrected for hubs."""
         every = self.every_model()
-        return [name for name in every if self.model(name).spec.made_by == stage and not self.scaled(name)]
+        return [name for name in every if self.model(name).spec.made_by == stage and not self.uncorrected(name)]
 
     def section(self, spec: Any) -> Any:
         """The settings that only the registered model or generator has; None where it has none."""

@@ -8,20 +8,20 @@ from pipeline.config.registry import EncoderSpec, encoder_spec, import_place, mo
 from pipeline.errors import MALFORMED, IntegrityError, brief
 
 PREPARE_TEXT = "prepare-text-encoder"
-SCALED = "pipeline.models.linear.csls:Scaled"
-"""What scales the scores of any model."""
+CORRECTED = "pipeline.models.linear.hubness:HubCorrected"
+"""What corrects the scores of any model for hubs."""
 CENTRED = "pipeline.text.text_encoder:Centred"
 """What moves the vectors of any text encoder about their mean."""
 
 
 def restore(name: str, settings: Mapping[str, Any], tensors: Mapping[str, Any], where: object = "") -> Any:
     """The registered model `name` from the `settings` and `tensors` that were stored (`where`, for errors), its scores
-    scaled where these say so (models.linear.csls). IntegrityError where their form is not that of its class."""
+    corrected for hubs where these say so. IntegrityError where their form is not that of its class."""
     spec = model_spec(name)
     registered = spec.load()
     with _known_form(f"{name} in {where}" if where else name, spec.made_by):
         if "csls" in settings:
-            return import_place(SCALED).from_parts(registered, settings, tensors)
+            return import_place(CORRECTED).from_parts(registered, settings, tensors)
         return registered.from_parts(settings, tensors)
 
 

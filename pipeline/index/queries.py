@@ -116,12 +116,12 @@ class QueryEncoder:
         """Raises InputError where `sentence` is blank, and naming its words when nothing in the model knows any that is
         not a stop word."""
         if not sentence.strip():
-            raise InputError("the sentence is empty; write some words")
+            raise InputError("the query is empty; write some words")
         readers = self._forms.readers
         if not any(reader.searches(sentence) for reader in readers):
-            words = spell(self.ignored(sentence)) or "it has only stop words and signs"
-            kind = "no word but stop words" if any(reader.knows(sentence) for reader in readers) else "no word"
-            raise InputError(f"{kind} of {sentence!r} is in the vocabulary ({words}); use other words")
+            words = spell(self.ignored(sentence)) or "nothing but stop words and punctuation"
+            kind = "only stop words" if any(reader.knows(sentence) for reader in readers) else "none of the words"
+            raise InputError(f"the model knows {kind} of {sentence!r} ({words}); try other words")
 
     @property
     def encoders(self) -> tuple[str, ...]:

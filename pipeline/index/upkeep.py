@@ -44,7 +44,9 @@ def exact_vectors(index: faiss.Index, ids: np.ndarray, name: str) -> ArrayVector
     """The vectors that `index` has under `ids` (k,). Raises UsageError, which calls it `name`, where it has rounded
     them."""
     if not is_exact(index):
-        raise UsageError(f"{name} has rounded its vectors; name the run that has them (--run)")
+        raise UsageError(
+            f"{name} has rounded its vectors; the run that has them has to be around it: name the index there"
+        )
     return ArrayVectors(reconstruct(index, ids))
 
 

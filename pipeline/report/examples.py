@@ -114,12 +114,13 @@ class SplitGallery:
         )
 
     def examples(self) -> Examples:
-        """Queries at even distances through the gallery, good ones, and the worst of all."""
+        """Queries at even distances through the gallery, good ones, and the worst whose first answer is wrong."""
         n, m = self.images.num_rows, len(self.owners)
         if not m:
             return Examples(self.model, self.split, n, 0, (), (), (), ())
         ranks = rank(self.image_vectors, self.sentence_vectors, self.owners, self.comparison).sentence_to_image
         worst, best = (self._one_an_image(np.argsort(sign * ranks, kind="stable")) for sign in (-1, 1))
+        worst = worst[ranks[worst] > 1]
         good = np.sort(best[: max(FAILURES, int((ranks[best] == ranks[best[0]]).sum()))])
         return Examples(
             self.model, self.split, n, m,

@@ -7,7 +7,7 @@ from typing import Any
 from jinja2 import Environment, PackageLoader, StrictUndefined
 
 from pipeline.evaluate.summary import spoken
-from pipeline.printable import printable, printable_json
+from pipeline.printable import printable, printable_json, tidy
 from pipeline.report.charts import draw_bars, draw_intervals, draw_logs
 from pipeline.report.examples import Answer, Example
 from pipeline.report.photographs import ReportPicture
@@ -30,7 +30,13 @@ def render(report: Any) -> str:
     """The page of a run, of which `report` (stages.run_report.RunReport) gives the sections. Every text from outside is
     escaped."""
     environment = _templates()
-    environment.filters |= {"spoken": spoken, "thousands": "{:,}".format, "size": _size, "figure": _figure}
+    environment.filters |= {
+        "spoken": spoken,
+        "thousands": "{:,}".format,
+        "size": _size,
+        "figure": _figure,
+        "tidy": tidy,
+    }
     environment.filters |= {"duration": duration, "with_total": with_total}
     return environment.get_template("page.html").render(
         report=report,

@@ -160,6 +160,11 @@ class Layout:
         """The bundle of a model; `<model>/00` and so on where it has several."""
         return self._folder(f"index/{bundle}", "card.json")
 
+    @property
+    def removed(self) -> list[Path]:
+        """The lists of what `remove` has taken out of the indices of this run."""
+        return sorted(path for depth in ("*", "*/*") for path in self.root.glob(f"index/{depth}/removed.txt"))
+
     # --- alignments and phrases of multi-vector models
 
     def alignments(self, model: str, split: str) -> Artefact:

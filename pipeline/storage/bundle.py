@@ -137,9 +137,12 @@ class BundleWriter:
 
     def link(self, bundle: "Bundle", but: Collection[str] = ()) -> None:
         """Add all files of another bundle except `but`, without reading them where the file system has links: readers
-        check them against the card."""
+        check them against the card. Those of a bundle in the same folder are there."""
         for name, about in bundle.card["files"].items():
             if name in but:
+                continue
+            if bundle.folder == self.folder:
+                self.files[name] = dict(about)
                 continue
             try:
                 self._batch.link(self._path(name), inside(bundle.folder, name, bundle.folder / CARD))

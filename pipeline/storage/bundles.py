@@ -4,12 +4,16 @@ Their rows are numbered through, in the order of the bundles, and so are their i
 too is raised, with all ids of its bundle, above those of the bundles before; removed rows keep their ids, so that this
 does not change what an id means. All else, such as the model, is that of the first bundle.
 
-A revision is a bundle made from another by removing images and their sentences; the first stays as it is.
+An index is a bundle, or several, and what was added to it (`card.ADDED`). A revision is a bundle from which images and
+their sentences are removed; what it replaces stays whole until then.
 """
 
 import bisect
 import itertools
+import logging
+import shutil
 from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from functools import cached_property, partial
 from pathlib import Path
@@ -20,11 +24,24 @@ import pyarrow as pa
 
 from pipeline.errors import IntegrityError, UsageError
 from pipeline.multivectors import MultiVectors
+from pipeline.plain_files import read_lines
 from pipeline.remote.paths import Place, place
+from pipeline.storage.batch import new_folder
 from pipeline.storage.bundle import Bundle, BundleRegions, BundleWriter
-from pipeline.storage.card import COLUMNS, INDEXED, NUMBER, bundles_in, several
+from pipeline.storage.card import (
+    CARD,
+    COLUMNS,
+    INDEXED,
+    NUMBER,
+    REMOVED,
+    added_to,
+    bundles_in,
+    home_of,
+    several,
+)
 from pipeline.storage.commit import CARRIED
 from pipeline.storage.json_files import fingerprint, require_same
+from pipeline.storage.locks import hold
 from pipeline.storage.sources import BUNDLE, ImageSources
 from pipeline.storage.tables import PackedTable
 
@@ -34,8 +51,10 @@ if TYPE_CHECKING:
 ALIKE = ("kind", "metric", "dim")
 
 
-def open_bundle(*folders: Path) -> "Bundle | Bundles":
-    """The bundle in a folder; all in it, if these are of one model, and all in several folders.
+def open_bundle(*folders: Path, added: bool = True) -> "Bundle | Bundles":
+    """The bundle in a folder; all in it, if these are of one model, and all in several folders; with what was `added`.
+
+    What was added to an earlier model is left out with a warning.
 
     Raises IntegrityError as Bundle, for a folder with bundles of several models and for one that lacks some of the
     bundles that were built together, and UsageError for folders of different models.
@@ -48,6 +67,14 @@ def open_bundle(*folders: Path) -> "Bundle | Bundles":
         if len(below) > 1 or below[0].folder.parent == Path(folder):
             _require_complete(Path(folder), below)
         opened += below
+        for bundle in map(Bundle, added_to(home_of([bundle.folder for bundle in below])) if added else ()):
+            if bundle.card["inputs"].get("model") == below[0].card["inputs"].get("model"):
+                opened.append(bundle)
+            else:
+                logging.getLogger(__name__).warning(
+                    "%d photographs in %s were added to an earlier model and are left out; `jointspace add` them again",
+                    bundle.card["images"]["count"], bundle.folder,
+                )  # fmt: skip
     return opened[0] if len(opened) == 1 else Bundles(opened, Path(folders[0]))
 
 
@@ -313,13 +340,60 @@ def require_numbering(bundle: Bundle | Bundles, parts: list[Modality], embedding
             )
 
 
+@dataclass(frozen=True)
+class Change:
+    """An `index` that is changed: what lies below the folder `home` is written below `root`."""
+
+    index: Bundle | Bundles
+    home: Path
+    root: Path
+
+    def folder(self, part: Bundle) -> Path:
+        """Where a part is written to."""
+        return self.root / part.folder.relative_to(self.home)
+
+
+@contextmanager
+def changing(folder: Path, output: Path | None) -> Iterator[Change]:
+    """The index in `folder`, held against other processes and changed in place; or links to its files in the new folder
+    `output`, which appears when the block has changed them."""
+    index, home = open_bundle(folder), home_of(bundles_in(folder))
+    if output is None:
+        with hold(home):
+            yield Change(index, home, home)
+        return
+    with hold(output), new_folder(output) as root:
+        change = Change(index, home, root)
+        yield change
+        for part in index.parts:
+            if not (change.folder(part) / CARD).exists():
+                link_bundle(part, change.folder(part))
+                if (part.folder / REMOVED).is_file():
+                    shutil.copy(part.folder / REMOVED, change.folder(part))
+
+
+def photographs_of(bundles: Iterable[Bundle | Bundles]) -> set[str]:
+    """The sha256 of all photographs in some bundles."""
+    groups = (group for bundle in bundles for group in bundle.packed_table("images").groups(["sha256"]))
+    return {digest for group in groups for digest in group["sha256"].to_pylist() if digest}
+
+
+def names_of(images: pa.Table) -> list[str]:
+    """What lists call the images in some rows: the path, and behind it the name in that shard."""
+    rows = images.select(["path", "member"]).to_pylist()
+    return ["/".join(filter(None, row.values())) for row in rows]
+
+
+def read_removed(bundle: Bundle) -> list[str]:
+    """The names of what was removed from a bundle."""
+    path = bundle.folder / REMOVED
+    return read_lines(path) if path.exists() else []
+
+
 class Revision:
-    """A `bundle`, to be written to the folder `output` with other indices and tables. Raises UsageError where that is
-    the bundle itself."""
+    """A `bundle`, to be written to the folder `output` with other indices and tables."""
 
     def __init__(self, bundle: Bundle, output: Path) -> None:
-        if output.resolve() == bundle.folder.resolve():
-            raise UsageError(f"{output} is the bundle to start from; give --output another folder")
         self.bundle, self.writer = bundle, BundleWriter(output)
         self.cards: dict[str, dict[str, Any]] = {}
         self.outlines: dict[str, MultiVectors] = {}

@@ -7,7 +7,7 @@ is a name and no size: it is below ID_LIMIT, and whoever looks rows up by id doe
 
 import os
 import re
-from collections.abc import Collection
+from collections.abc import Collection, Sequence
 from contextlib import suppress
 from pathlib import Path
 from typing import Annotated, Any, Literal, Self
@@ -22,6 +22,10 @@ from pipeline.storage.files import SHOWN, first_unplain, inside, is_regular
 from pipeline.storage.json_files import Count, Digits, Finite, Form, read_json, require_form
 
 CARD = "card.json"
+ADDED = "added"
+"""Folder of an index: the bundles, or runs of `apply`, that `add` has put there, each in a folder `<number>-<name>`."""
+REMOVED = "removed.txt"
+"""In a bundle's folder: the photographs that `remove` has taken out, one a line, which `ingest` leaves out."""
 OWN = re.compile(
     r"(images|sentences)\.(faiss|parquet)|(regions|words)\.faiss|fragments\.safetensors|image_regions\.parquet"
 )
@@ -259,6 +263,29 @@ def bundles_in(folder: Path) -> list[Path]:
     raise IntegrityError(f"{folder} {reason}; {remedy}give a folder that build-index wrote")
 
 
+def home_of(bundles: Sequence[Path]) -> Path:
+    """The folder of the index whose own bundles are in these folders: that of one, or that which holds several."""
+    return bundles[0] if len(bundles) == 1 else bundles[0].parent
+
+
+def added_to(home: Path) -> list[Path]:
+    """The bundles that were added to the index in the folder `home`, in the order of their numbers."""
+    folders = [folder for folder in (home / ADDED).glob("*-*") if folder.name.partition("-")[0].isdecimal()]
+    folders.sort(key=lambda folder: int(folder.name.partition("-")[0]))
+    return [bundle for folder in folders if is_index(folder) for bundle in bundles_in(folder)]
+
+
+def is_index(folder: Path) -> bool:
+    """Whether there is a bundle in `folder` or below."""
+    return bool(_near(folder))
+
+
+def new_addition(home: Path, name: str) -> Path:
+    """The folder of one more addition."""
+    numbers = [int(folder.name.partition("-")[0]) for folder in (home / ADDED).glob("[0-9]*-*")]
+    return home / ADDED / f"{max(numbers, default=-1) + 1:02d}-{name}"
+
+
 def only_bundle(folder: Path) -> Path:
     """The same where there is one. Raises IntegrityError for several."""
     bundles = bundles_in(folder)
@@ -276,7 +303,11 @@ def several(folder: Path, bundles: Collection[Path]) -> IntegrityError:
 def _below(folder: Path) -> list[Path]:
     """The cards of the bundles of a run, of a folder of bundles, or of several bundles of one model."""
     cards = {card for pattern in ("*", "*/*", "index/*/*") for card in folder.glob(f"{pattern}/{CARD}")}
-    shown = [card for card in cards if not any(part.startswith(".") for part in card.relative_to(folder).parts)]
+    shown = [
+        card
+        for card in cards
+        if not any(part.startswith(".") or part == ADDED for part in card.relative_to(folder).parts)
+    ]
     return sorted(shown, key=lambda card: [(len(part) if part.isdecimal() else 0, part) for part in card.parts])
 
 

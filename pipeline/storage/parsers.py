@@ -9,7 +9,7 @@ A spaCy pipeline calls the functions that its configuration names while it is lo
 memory and time. So they are run only if they were put into a bundle here, by this user, or if a command was told to
 trust them (`--trust-code`). What is remembered is the SHA-256 of such a part, as an empty file in the user's own folder
 of state: nothing that lies in a bundle, or beside it, can vouch for it. Copies of a bundle, and those that `apply`,
-`index-add` and `index-remove` make, carry the same parts, and so are as much, or as little, one's own.
+`add` and `remove` make, carry the same parts, and so are as much, or as little, one's own.
 """
 
 import hashlib

@@ -15,7 +15,7 @@ from pipeline.errors import IntegrityError
 from pipeline.plain_files import kind_of
 from pipeline.storage.batch import TEMPORARY, is_orphan
 from pipeline.storage.bundle import Bundle
-from pipeline.storage.card import CARD
+from pipeline.storage.card import ADDED, CARD
 from pipeline.storage.commit import CARRIED, Commit, Commits, commit_path, file_faults, is_described, read_commit
 from pipeline.storage.files import REMEDY, explain, is_regular, plain, walk
 from pipeline.storage.json_files import read_json
@@ -92,6 +92,8 @@ def _sort(run: Path, result: Examination) -> Iterable[Path]:
     """The files of finished work; all others are noted."""
     for path, status in walk(run):
         above = path.relative_to(run).parts[:-1]
+        if ADDED in above:  # runs of their own
+            continue
         if isinstance(status, OSError):
             result.faults.append(FaultyFile(path, f"unread: {explain(path, status)}", None))
         elif kind := kind_of(status.st_mode):
@@ -192,13 +194,18 @@ def trace(run: Path, manifest: Manifest, image_id: int) -> ImageTrace:
         tables[name] = table.slice(first, last - first)
     sentence_id = tables["sentences"]["sentence_id"].to_pylist()
     places = []
-    for path in sorted(run.rglob(shard_path(run, number).name)):
+    for path in _within(run, shard_path(run, number).name):
         places += _in_shard(path, image_id, sentence_id)
-    for card in sorted(run.rglob(CARD)):
+    for card in _within(run, CARD):
         places += _in_bundle(card.parent, image_id, sentence_id)
     (image,) = manifest.pick([image_id])
     sentences, documents = tables["sentences"].to_pylist(), tables["documents"].to_pylist()
     return ImageTrace(image, sentences, documents, tables["boxes"].num_rows, number, places)
+
+
+def _within(run: Path, name: str) -> list[Path]:
+    """The files of this name, but for those of the runs that were added to an index."""
+    return sorted(path for path in run.rglob(name) if ADDED not in path.relative_to(run).parts)
 
 
 def _means(name: str, other: str | None) -> bool:

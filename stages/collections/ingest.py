@@ -27,7 +27,7 @@ logger = logging.getLogger(__name__)
 
 
 def ingest(run: Run, job: Job, processes: int | None = None) -> None:
-    """Read a collection, check every image, and write the manifest of what can be used; a killed run is resumed."""
+    """Read a collection, check every photo and write the manifest of those that can be used. Resumable."""
     from tqdm import tqdm
 
     from pipeline import runtime
@@ -37,7 +37,7 @@ def ingest(run: Run, job: Job, processes: int | None = None) -> None:
     from pipeline.collections.inventory import count_files
     from pipeline.collections.records import Options
     from pipeline.collections.remote_files import open_collection
-    from pipeline.errors import JointspaceError
+    from pipeline.errors import InputError, JointspaceError
     from pipeline.images.decode import Inspection
     from pipeline.plain_files import read_lines
     from pipeline.run.runner import on_cluster
@@ -57,7 +57,8 @@ def ingest(run: Run, job: Job, processes: int | None = None) -> None:
         settings.exclude,
     )
     records = tqdm(formats.read(settings.format, root, options), "read", unit=" records", disable=None)
-    takedown = read_lines(Path(settings.takedown)) if settings.takedown else ()
+    lists = _takedown_lists(run.config, run.layout)
+    takedown = [line for path in lists.values() for line in read_lines(path)]
     parts = job.path.with_name(PARTS)
     folder = open_collection(root, options)
     inspected = InspectedImages(parts, folder.state, _limits(run))
@@ -80,9 +81,12 @@ def ingest(run: Run, job: Job, processes: int | None = None) -> None:
         closing(Intake(longest, own, scratch, folder, takedown, settings.memory_gb)) as intake,
     ):
         assembly = Assembly(intake.add(records))
-        for line in intake.takedown.unmet():
-            logger.warning("%s names %s, which no photograph of %s is called", settings.takedown, line, root)
-        count_files(root, settings.format, options, intake.tables, settings.takedown is not None)
+        where, unmet = " and ".join(map(str, lists.values())), intake.takedown.unmet()
+        if not len(assembly) and len(unmet) < len(intake.takedown.lines):
+            raise InputError(f"{where} takes down every photograph of {root}, so that no run is left; take lines out")
+        for line in unmet:
+            logger.warning("%s names %s, which no photograph of %s is called", where, line, root)
+        count_files(root, settings.format, options, intake.tables, bool(lists))
         outcomes = inspected.resume(assembly.locations, here, Inspection._make, *more)
         collection = assembly.collect(tqdm(outcomes, "check", len(assembly), unit=" images", disable=None))
 
@@ -111,8 +115,8 @@ def ingest(run: Run, job: Job, processes: int | None = None) -> None:
         logger.info(line)
     if not collection.counts["sentences"]["kept"] and settings.default_split != "gallery":
         logger.warning(
-            "no image has a sentence, so that there is nothing to learn from; `jointspace apply BUNDLE %s --output DIR`"
-            " indexes these photographs by what was learned from others", root,
+            "no photo has a caption, so there is nothing to train on; to search them with an index built from"
+            " other photos: `jointspace apply BUNDLE %s --output DIR`", root,
         )  # fmt: skip
 
 
@@ -216,12 +220,18 @@ def _keys(config) -> dict:
     return {"data_root": config.data_root, "collection": collection, "shard_size": config.shard_size, "state": state}
 
 
+def _takedown_lists(config, layout) -> dict[str, Path]:
+    """The list of what is to be taken down, and those of what `remove` has taken out of an index."""
+    given = {"takedown": Path(config.collection.takedown)} if config.collection.takedown else {}
+    return given | {path.relative_to(layout.root).as_posix(): path for path in layout.removed}
+
+
 def _reads(config, layout) -> Inputs:
-    """The demo, or the lists of the collection; and the list of what is to be taken down."""
+    """The demo, or the lists of the collection; and the lists of what is to be taken down."""
     from pipeline.collections.inventory import list_files
 
     chosen = config.collection
-    taken = {"takedown": Outside(Path(chosen.takedown))} if chosen.takedown else {}
+    taken = {name: Outside(path) for name, path in _takedown_lists(config, layout).items()}
     if config.demo.generate:
         return {"demo": layout.demo, **taken}
     lists = list_files(layout.data_root, chosen.format, chosen.files, _scratch(config))

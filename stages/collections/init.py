@@ -40,11 +40,11 @@ DUAL_ENCODERS = {
 @click.command("init")
 @click.argument("photographs", type=PATH, metavar="PHOTOS")
 @click.option(
-    "--encoder", type=click.Choice(list(DUAL_ENCODERS)), help="A pretrained model to search with; needs no captions."
+    "--encoder", type=click.Choice(list(DUAL_ENCODERS)), help="Search with this pretrained model; needs no captions."
 )
 @click.option("--output", type=FILE, help="The configuration to write. [default: the folder's name .yaml]")
-@click.option("--weights", type=FILE, help="Weights of a network that is here. [default: ResNet-50's, downloaded]")
-@click.option("--architecture", help="Of --weights, as torchvision calls it. [default: as the file is called]")
+@click.option("--weights", type=FILE, help="A local file with a network's weights. [default: download ResNet-50's]")
+@click.option("--architecture", help="torchvision's name for the network of --weights. [default: the file's name]")
 @json_option
 def command(
     photographs: Path,
@@ -54,7 +54,7 @@ def command(
     architecture: str | None,
     as_json: bool,
 ) -> None:
-    """Say what is in PHOTOS, a folder, a tar shard or a table, and write the shortest configuration that fits.
+    """Inspect PHOTOS (a folder, tar shard or table) and write a minimal configuration.
 
     No photograph is opened: those that cannot be read are found by `ingest`.
     """
@@ -124,10 +124,10 @@ def _lines(seen: dict[str, Any], encoder: str | None) -> Iterator[str]:
             yield "with an index that you built from other photos, run one of these:"
         return
     if missing := [split for split in ("dev", "test") if split not in splits]:
-        yield f"no image is of {' or '.join(missing)}: name some in the collection's list of splits"
+        yield f"no photo is in the split {' or '.join(missing)}: name some in the collection's list of splits"
     described = sum(splits.get(split, 0) for split in ("train", "dev", "test"))
     if described < FEW:
-        yield f"with {described} images that have sentences, the figures of the report will mean little"
+        yield f"only {described} photos have captions: the figures in the report will not mean much"
 
 
 def _read(found: "Detected") -> "tuple[Intake, Tally]":

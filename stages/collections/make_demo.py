@@ -10,7 +10,7 @@ from stages.commands import FOLDER, begin, config_option
 
 
 def make_demo(run: Run, job: Job, processes: int | None = None) -> None:
-    """Draw the demo collection: images, sentences and their trees, boxes, weak text."""
+    """Draw the demo collection: images, captions and their trees, boxes and weak text."""
     from dataclasses import asdict, replace
     from functools import partial
 

@@ -4,7 +4,7 @@ from pipeline.run import Job, Run, Stage
 
 
 def simulate_documents(run: Run, job: Job, documents: str) -> None:
-    """Make titles, tags and descriptions from sentences, as noisy as `documents.NAME.simulate` says."""
+    """Simulate titles, tags and descriptions from captions, with the noise of `documents.NAME.simulate`."""
     from pipeline.collections.weakening import simulate
     from pipeline.storage.tables import write_table
 

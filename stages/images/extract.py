@@ -14,8 +14,7 @@ log = logging.getLogger(__name__)
 
 
 def extract(run: Run, *encoders: str) -> Callable[..., None]:
-    """Extract the features of images by all encoders, or by one; a photograph is decoded once, and a killed run is
-    resumed."""
+    """Extract image features with every encoder, or with one; each photo is decoded once. Resumable."""
     from itertools import groupby, islice
 
     from tqdm import tqdm

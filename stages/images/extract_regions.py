@@ -20,7 +20,7 @@ log = logging.getLogger(__name__)
 
 
 def extract_regions(run: Run, encoder: str) -> Callable[[Job], None]:
-    """Find the regions of images and describe them; a killed run is resumed."""
+    """Find regions in images and extract their features. Resumable."""
     from itertools import islice
 
     from tqdm import tqdm

@@ -31,7 +31,7 @@ WINDOWS = (0.5, 0.35, 0.25, 0.18), (1, 0.5)
 
 
 def finetune(run: Run, job: Job, encoder: str) -> None:
-    """Train an encoder's network to tell what labelled boxes show; a killed run is resumed."""
+    """Finetune an encoder's network to classify labelled boxes. Resumable."""
     from tqdm import tqdm
 
     from pipeline.images.finetune import DescentSchedule, Finetuning

@@ -6,7 +6,7 @@ from pipeline.run import Inputs, Job, Run, Stage
 
 
 def import_features(run: Run, encoder: str) -> Callable[[Job], None]:
-    """Match features made elsewhere with the run's images, by path or by file name."""
+    """Match imported features to the run's images by path or file name."""
     from pipeline.storage.features import to_stored, write_features
     from stages.given import match_given
 

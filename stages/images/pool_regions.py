@@ -9,7 +9,7 @@ BLOCK = 256
 
 
 def pool_regions(run: Run, encoder: str) -> Callable[[Job], None]:
-    """Pool the features of each image's regions into one vector of the image."""
+    """Pool the features of each image's regions into one vector per image."""
     import json
 
     import numpy as np

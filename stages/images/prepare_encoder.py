@@ -7,7 +7,7 @@ from pipeline.run import Inputs, Job, Outside, Run, Stage, outside_files
 
 
 def prepare_encoder(run: Run, job: Job, encoder: str) -> None:
-    """Check an encoder's weights and keep those that its layer needs, or learn it from the train split.
+    """Check an encoder's weights and keep those its layer needs, or learn the encoder from the train split.
 
     Of features made elsewhere it is the encoder that made them, compared with them on some photographs.
     """

@@ -24,10 +24,9 @@ def command(
     trust_code: bool,
     as_json: bool,
 ) -> None:
-    """Index PHOTOS, a folder of them, tar shards or a table, in the space of the model in BUNDLE.
+    """Index PHOTOS (a folder, tar shards or a table) with the model in BUNDLE, an index that a run has made.
 
-    Nothing is learned, and no sentence is needed. A command that was stopped goes on where it was when it is given
-    again; photographs that were added meanwhile are indexed too.
+    Nothing is trained and no caption is needed. Run the same command again to resume, or to index photos added since.
     """
     import json
     import logging

@@ -11,11 +11,12 @@ if TYPE_CHECKING:
 
 
 def build_index(run: Run, job: Job, bundle: str) -> None:
-    """Index images and sentences, measure the indices, and put beside them what a query needs."""
+    """Build the image and caption indexes, measure them, and add the encoders that queries need."""
     from pipeline.errors import InputError
     from pipeline.run.run import share
-    from pipeline.storage.card import CARD, numbered, remove_bundle
+    from pipeline.storage.card import ADDED, CARD, numbered, remove_bundle
     from pipeline.storage.pairs import split_ids
+    from stages.applied import refresh_additions
     from stages.bundled import write_bundle
 
     (model, number), count = _split(bundle), run.config.index.bundles
@@ -34,6 +35,8 @@ def build_index(run: Run, job: Job, bundle: str) -> None:
         for former in (folder, *folder.iterdir()):  # of another number of bundles; a user's own beside them stay
             if former not in every and (former == folder or _is_part(former, model)):
                 remove_bundle(former)
+        if (folder / ADDED).exists():
+            refresh_additions(folder)
 
 
 def _is_part(folder: Path, model: str) -> bool:

@@ -20,7 +20,7 @@ KINDS = ("npy", "parquet")
 @click.option("--to", "kind", type=click.Choice(KINDS), required=True, help="The format.")
 @output(FOLDER, "The new folder that it writes.")
 def command(bundle_folder: Path, kind: str, output: Path) -> None:
-    """Write the vectors of BUNDLE, or of all bundles in it, with ids, paths, texts and your own columns."""
+    """Export the vectors of BUNDLE with ids, paths, captions and your own columns."""
     import logging
 
     from pipeline.errors import UsageError

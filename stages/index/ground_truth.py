@@ -16,7 +16,7 @@ from stages.commands import FILE, on_run, output
 @on_run
 @output(FILE, "The neighbours' ids and scores, an HDF5 file.")
 def command(run: Run, model: str, gallery: str, count: int, neighbours: int, output: Path) -> None:
-    """Search all shards of MODEL exactly, one at a time or many at once, to compare an index with."""
+    """Search the embeddings of MODEL exactly, shard by shard, as ground truth for an index."""
     from functools import partial
 
     import numpy as np

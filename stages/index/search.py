@@ -19,18 +19,18 @@ if TYPE_CHECKING:
 @click.argument("sentence", nargs=-1, metavar="[SENTENCE]")
 @click.option(
     "--index", "bundle_folders", type=FOLDER, required=True, multiple=True,
-    help="Folder that `build-index` wrote; several of one model are searched as one.",
+    help="The index to search; several of one model are searched as one.",
 )  # fmt: skip
-@click.option("--image", "image_path", type=FILE, help="Rank sentences for this image instead.")
-@click.option("--similar", is_flag=True, help="With --image: rank images like it.")
-@click.option("--text", help="With --image: rank images that are like it and fit these words.")
+@click.option("--image", "image_path", type=FILE, help="Search by this photo: rank captions for it.")
+@click.option("--similar", is_flag=True, help="With --image: find similar photos instead of captions.")
+@click.option("--text", help="With --image: find photos that are similar and match these words.")
 @click.option(
     "--weight", type=click.FloatRange(0, 1), default=0.5, show_default=True,
     help="With --text: how much the words count; the image counts for the rest.",
 )  # fmt: skip
 @click.option("--regions", is_flag=True, help="Rank regions of images, with their boxes; for models of regions.")
-@click.option("--minus", multiple=True, metavar="WORD", help="With --image: rank images for it less this word.")
-@click.option("--plus", multiple=True, metavar="WORD", help="With --image: rank images for it plus this word.")
+@click.option("--minus", multiple=True, metavar="WORD", help="With --image: find similar photos without this word.")
+@click.option("--plus", multiple=True, metavar="WORD", help="With --image: find similar photos with this word added.")
 @click.option(
     "--among", type=click.IntRange(min=0), default=20, show_default=True,
     help="With --minus or --plus: the nearest that are re-sorted by distance to their mean; 0 for none.",
@@ -44,7 +44,7 @@ if TYPE_CHECKING:
 @click.option("--top", type=click.IntRange(min=1), default=10, show_default=True, help="Number of results.")
 @click.option(
     "--json", "as_json", is_flag=True,
-    help="Print a JSON list instead of a table; with --file, one JSON object a line.",
+    help="Print JSON instead of a table; with --file, one JSON object per line.",
 )  # fmt: skip
 @trust_option
 @config_option
@@ -68,7 +68,7 @@ def command(
     trust_code: bool,
     config_path: Path | None,
 ) -> None:
-    """Rank the images of an index for SENTENCE, its sentences or images for an image, or its images for both."""
+    """Search an index by SENTENCE, by a photo, or by both."""
     from functools import partial
 
     from pipeline.errors import UsageError
@@ -115,7 +115,7 @@ def command(
 
     asked = [words for words in (sentence, text, *changed) if words is not None]
     if ignored := searcher.ignored(*asked):
-        click.echo(printable(f"not in the vocabulary, so ignored: {spell(ignored)}"), err=True)
+        click.echo(printable(f"ignored, since the model does not know them: {spell(ignored)}"), err=True)
     if as_json:
         click.echo(printable_json([_shown(hit) for hit in hits], str))
         return
@@ -157,7 +157,7 @@ def _answer_each(searcher: "Searcher", path: Path, top: int, where: str | None, 
             click.echo(printable_json(value, str))
             continue
         click.echo(printable(sentence) if number == 0 else f"\n{printable(sentence)}")
-        if remark := answer.error or (ignored and f"not in the vocabulary, so ignored: {spell(ignored)}"):
+        if remark := answer.error or (ignored and f"ignored, since the model does not know them: {spell(ignored)}"):
             click.echo(printable(f"      {remark}"))
         _print_table(answer)
 

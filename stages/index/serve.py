@@ -38,17 +38,15 @@ LAST_SECONDS = 5
 @click.argument("bundles", nargs=-1, required=True, metavar="BUNDLE...", type=FOLDER)
 @images_option
 @click.option("--run", "root", type=FOLDER, help="Folder of the run that has the generators. [default: none]")
-@click.option(
-    "--generator", "generators", multiple=True, help="Generator of --run that describes photographs; may be repeated."
-)
+@click.option("--generator", "generators", multiple=True, help="Caption generator of --run; may be repeated.")
 @click.option("--host", default="127.0.0.1", show_default=True, help="Address to listen on; 0.0.0.0 lets everyone in.")
 @click.option(
     "--allow-host", "allowed", multiple=True, metavar="NAME",
-    help="A name by which browsers reach it; all others are refused. [default: any where --host lets others in]",
+    help="A host name that browsers use; requests for others are refused. [default: any, if --host lets others in]",
 )  # fmt: skip
 @click.option("--port", type=click.IntRange(0, 65535), default=8000, show_default=True, help="0 takes a free one.")
 @click.option("--top", type=click.IntRange(min=1), help="Number of results shown at first. [default: serve.top]")
-@click.option("--lazy", is_flag=True, help="Load what encodes photographs for the first one, not at the start.")
+@click.option("--lazy", is_flag=True, help="Load the image encoders when the first photo arrives, not at start-up.")
 @trust_option
 @config_option
 def command(
@@ -64,7 +62,7 @@ def command(
     trust_code: bool,
     config_path: Path | None,
 ) -> None:
-    """Answer sentences and photographs from one or several bundles in a browser, and as JSON for programs.
+    """Start a search page and a JSON API for one or more indexes.
 
     With generators it describes photographs in sentences of their own, encoded by the encoders of the bundles.
     Whoever reaches the address can see the photographs; by default that is this machine alone.
@@ -161,10 +159,11 @@ def _listen(host: str, port: int) -> socket.socket:
 def _stamp(folder: Path) -> tuple[tuple[int, ...], ...] | None:
     """A value that changes with every new card of the bundles in a folder; None where there is none."""
     from pipeline.errors import IntegrityError
-    from pipeline.storage.card import CARD, bundles_in
+    from pipeline.storage.card import CARD, added_to, bundles_in, home_of
 
     try:
-        cards = [(bundle / CARD).stat() for bundle in bundles_in(folder)]
+        bundles = bundles_in(folder)
+        cards = [(bundle / CARD).stat() for bundle in (*bundles, *added_to(home_of(bundles)))]
     except (OSError, IntegrityError):
         return None
     return tuple((card.st_ino, card.st_mtime_ns, card.st_size) for card in cards)

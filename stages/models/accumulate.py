@@ -12,7 +12,7 @@ STUDY, AUXILIARY = "study/", "auxiliary/"
 
 
 def accumulate(run: Run, pairs: str) -> Callable[[Job], None]:
-    """Sum the moments of pairs, over the features of all encoders of images and the vectors of all of text.
+    """Sum the moments of image-caption pairs over the features of all image and text encoders.
 
     PAIRS are target (images of the train split, with their sentences), dev (likewise), auxiliary/NAME (images of
     auxiliary.splits with the documents NAME), or one of these in folds: study/target, study/auxiliary/NAME.

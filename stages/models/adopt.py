@@ -5,7 +5,7 @@ from stages.inputs import named, sentence_shards
 
 
 def adopt(run: Run, job: Job, model: str) -> None:
-    """Take the vectors of an encoder of images and of one of text as they are, as the space of MODEL."""
+    """Use the vectors of an image encoder and a text encoder, unchanged, as the space of MODEL."""
     from pipeline.errors import UsageError
     from pipeline.storage.parameters import origin_of
     from stages.training import describe_model

@@ -8,7 +8,7 @@ BLOCK = 1024
 
 
 def align(run: Run, job: Job, model: str, split: str) -> None:
-    """Write each sentence's segments in a split with the boxes they match, one a line."""
+    """Write the segments of each caption in a split and the boxes they match, one caption per line."""
     from tqdm import tqdm
 
     from pipeline.models.neural.alignment import align

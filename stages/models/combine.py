@@ -11,7 +11,7 @@ if TYPE_CHECKING:
 
 
 def combine(run: Run, job: Job, model: str) -> None:
-    """Choose the weights of MODEL, one of the configuration's ensembles, and put its members into one model.
+    """Choose the weights of the ensemble MODEL on dev and join its members into one model.
 
     A refit has the weights of the ensemble that it refits."""
     import logging

@@ -8,7 +8,7 @@ from stages.inputs import named, region_shards, sentence_shards
 
 
 def embed(run: Run, model: str) -> Callable[[Job], None]:
-    """Embed all images and sentences."""
+    """Embed all images and captions in the joint space of MODEL."""
     from pipeline.storage.embeddings import write_embeddings
     from stages.training import describe_embeddings, open_region_rows, restore_model
 

@@ -16,7 +16,7 @@ BLOCK = 512
 
 
 def embed_phrases(run: Run, job: Job, model: str, split: str) -> None:
-    """Embed every noun phrase within a sentence of a split, and every region of its images.
+    """Embed the noun phrases of a split's captions and the regions of its images.
 
     A model of whole sentences takes each phrase as one, and one of whole images each region.
     """

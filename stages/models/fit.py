@@ -5,7 +5,7 @@ from stages.inputs import named
 
 
 def fit(run: Run, job: Job, model: str) -> None:
-    """Fit MODEL: a registered model, one of the configuration's variants, or a refit of either."""
+    """Fit MODEL in closed form: a registered model, a variant from the configuration, or a refit of either."""
     import logging
 
     from tqdm import tqdm

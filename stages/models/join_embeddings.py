@@ -7,7 +7,7 @@ from stages.inputs import named
 
 
 def join_embeddings(run: Run, model: str) -> Callable[[Job], None]:
-    """Put the vectors of an ensemble's members side by side, weighted."""
+    """Concatenate the weighted embeddings of an ensemble's members."""
     from pipeline.errors import UsageError
     from pipeline.metrics.combination import join_images, join_sentences, joint_rule
     from pipeline.storage.embeddings import write_embeddings

@@ -15,7 +15,7 @@ BOXES = (
 
 
 def rank_phrases(run: Run, job: Job, model: str, split: str, boxes: Path | None = None) -> None:
-    """Rank regions for noun phrases and noun phrases for regions, and count right correspondences."""
+    """Rank regions for noun phrases and the reverse, and count correct correspondences."""
     import logging
 
     from pipeline.evaluate.phrases import PhraseSet, RegionSet, measure_phrases

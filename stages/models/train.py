@@ -12,7 +12,7 @@ if TYPE_CHECKING:
 
 
 def train(run: Run, job: Job, model: str) -> None:
-    """Train MODEL: a registered neural model, one of the configuration's variants, or a refit of either.
+    """Train MODEL: a registered neural model, a variant from the configuration, or a refit of either.
 
     A killed training is resumed from its last checkpoint.
     """

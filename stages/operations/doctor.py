@@ -8,11 +8,11 @@ from stages.commands import PATH, config_option, json_option
 
 
 @click.command("doctor")
-@click.option("--folder", type=PATH, help="Folder on the disk whose free space is checked. [default: results_root]")
+@click.option("--folder", type=PATH, help="Check the free space of this folder's disk. [default: results_root]")
 @json_option
 @config_option
 def command(folder: Path | None, as_json: bool, config_path: Path | None) -> None:
-    """Check devices, BLAS, faiss, free disk and memory, and extras; exit code 1 when something needed is missing."""
+    """Check devices, BLAS, faiss, free disk and memory, and extras; exits with 1 if something needed is missing."""
     import sys
 
     from pipeline.config import loading

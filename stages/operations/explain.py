@@ -15,9 +15,9 @@ if TYPE_CHECKING:
 @click.command("explain")
 @click.argument("image")
 @click.option("--run", type=FOLDER, required=True, help="Folder of the run, such as results/demo.")
-@click.option("--json", "as_json", is_flag=True, help="Print a JSON object instead of lines.")
+@click.option("--json", "as_json", is_flag=True, help="Print JSON.")
 def command(image: str, run: Path, as_json: bool) -> None:
-    """Follow IMAGE, a file name or an image_id, from the manifest to the indices, or say why it was left out."""
+    """Trace IMAGE (a file name or image_id) from the manifest to the indexes, or say why it was left out."""
     from dataclasses import asdict
 
     from pipeline.errors import InputError

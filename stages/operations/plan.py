@@ -27,9 +27,11 @@ class Sample(NamedTuple):
 
 @click.command("plan")
 @click.option("--run", "root", type=FOLDER, help="Folder of the run.")
-@click.option("--images", type=click.FloatRange(min=10), help="How many, such as 100e6. [default: the run's]")
-@click.option("--sentences", type=click.FloatRange(min=0), help="Of each image. [default: the run's, else 1]")
-@click.option("--sample", type=click.IntRange(min=8), default=64, show_default=True, help="Photographs encoded here.")
+@click.option("--images", type=click.FloatRange(min=10), help="Number of photos, e.g. 100e6. [default: the run's]")
+@click.option("--sentences", type=click.FloatRange(min=0), help="Captions per photo. [default: the run's, else 1]")
+@click.option(
+    "--sample", type=click.IntRange(min=8), default=64, show_default=True, help="Photos to encode as a measurement."
+)
 @json_option
 @run_config_option
 def command(
@@ -40,7 +42,7 @@ def command(
     sample: int,
     as_json: bool,
 ) -> None:
-    """Encode a few photographs here, then say the hours, bytes and memory of a run.
+    """Encode a few photos on this machine, then estimate the hours, disk and memory of a run.
 
     By the run's own photographs once they are ingested, else by made-up ones; then --images says how many there are.
     """

@@ -47,12 +47,12 @@ class _Dashed(click.Command):
 @click.command("run", cls=_Dashed, context_settings={"ignore_unknown_options": True})
 @click.argument("config_path", metavar="[CONFIG]", required=False, type=click.Path(path_type=Path, dir_okay=False))
 @click.argument("further", nargs=-1, type=click.UNPROCESSED, metavar="[-- SNAKEMAKE OPTIONS...]")
-@click.option("--cores", type=click.IntRange(min=1), help="Of this machine, for the run. [default: all]")
+@click.option("--cores", type=click.IntRange(min=1), help="Cores of this machine to use. [default: all]")
 @json_option
 def command(config_path: Path | None, further: tuple[str, ...], cores: int | None, as_json: bool) -> None:
-    """Run everything that CONFIG asks for, by default the demo; what is made already is kept.
+    """Run everything that CONFIG asks for (by default, the demo); finished work is kept.
 
-    Options and targets of Snakemake's own follow two dashes, such as `-- --keep-going`; then its output is shown.
+    Pass Snakemake options and targets after `--`, e.g. `-- --keep-going`; this also shows Snakemake's output.
     """
     import json
     import shlex

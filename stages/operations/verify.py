@@ -9,11 +9,11 @@ from stages.commands import FOLDER, json_option
 
 @click.command("verify")
 @click.argument("run", type=FOLDER)
-@click.option("--sweep", is_flag=True, help="Remove temporary files and locks whose writer on this machine is gone.")
-@click.option("--quick", is_flag=True, help="Compare sizes, and hash nothing.")
+@click.option("--sweep", is_flag=True, help="Also remove temporary files and locks that dead processes left.")
+@click.option("--quick", is_flag=True, help="Compare file sizes only.")
 @json_option
 def command(run: Path, sweep: bool, quick: bool, as_json: bool) -> None:
-    """Hash all artefacts of RUN, a folder such as results/demo, and say what is wrong and how to repair it.
+    """Check every file of RUN (a folder such as results/demo) against its hash and say how to repair what is wrong.
 
     Exit code 0 where every artefact is what its commit says and was made from this run's others, 1 otherwise.
     """

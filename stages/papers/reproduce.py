@@ -19,7 +19,8 @@ TRANSFER = "transfer.html"
 
 
 def reproduce(run: Run, job: Job) -> None:
-    """Lay the models of a run below the papers' printed rows; what the data cannot support is named with its reason."""
+    """Compare a run's models with the rows printed in the papers; rows that the data cannot support are listed with the
+    reason."""
     from pipeline.metrics.retrieval import Bootstrap
     from pipeline.papers.reproduction import render, systems
     from pipeline.papers.tree_sections import tree_sections
@@ -175,7 +176,7 @@ def _describe(config: "Config", name: str) -> dict[str, Any]:
     """The settings of a model in the words of pipeline.papers.printed."""
     model = config.model(name)
     found = {**(model.settings.model_dump(exclude={"checkpoint_seconds"}) if model.settings else {}), **model.named}
-    found |= {"seed": model.seed, "scores": "corrected for hubs" if config.scaled(name) else "as they are"}
+    found |= {"seed": model.seed, "scores": "corrected for hubs" if config.uncorrected(name) else "as they are"}
     found |= _name_encoders(config, model.encoders)
     if model.spec.sentences == "vectors":
         found["text encoders"] = ", ".join(model.text_encoders)

@@ -5,7 +5,7 @@ from stages.studies import read_study, study_keys, study_reads
 
 
 def sweep(run: Run, job: Job, model: str) -> None:
-    """Try every combination of set sizes, ridges, dimensions, powers and what the training of a model has."""
+    """Try every combination of training-set sizes, ridges, dimensions, powers and training settings."""
     import logging
     import time
 

@@ -11,8 +11,8 @@ if TYPE_CHECKING:
 
 
 def evaluate_descriptions(run: Run, job: Job, generator: str, subject: str) -> None:
-    """Judge descriptions of a split by its sentences; of SPLIT.boxes, by what people wrote for these
-    (`describe.region_texts`), or else by the noun phrases that name them."""
+    """Score generated captions of a split against its own captions; of SPLIT.boxes, against `describe.region_texts`
+    or the noun phrases that name the boxes."""
     import logging
     from dataclasses import asdict
 

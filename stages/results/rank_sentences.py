@@ -9,7 +9,7 @@ from stages.inputs import generator_inputs, named, text_files
 
 
 def rank_sentences(run: Run, job: Job, generator: str, split: str, protocol: str) -> None:
-    """Measure retrieval by the perplexity of every sentence of a split given every image."""
+    """Measure retrieval by the perplexity of every caption of a split given every image."""
     import logging
     from dataclasses import replace
 

@@ -10,7 +10,7 @@ FORMS = click.Choice(["html", "json"])
 
 
 def report(run: Run, job: Job, form: str = "html") -> None:
-    """Show a run: its figures, its collection, and what the best of its models finds."""
+    """Write the report of a run: its figures, its collection, and what its best model finds."""
     import logging
 
     from pipeline.report.page import as_json, render
@@ -59,7 +59,7 @@ def _reads(config, layout) -> Inputs:
 
 STAGE = Stage(
     report,
-    version=8,
+    version=9,
     wanted=lambda config: [()],
     keys=lambda config: {
         "collection": config.reproduce.collection,

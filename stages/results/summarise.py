@@ -5,7 +5,7 @@ from stages.inputs import named
 
 
 def summarise(run: Run, job: Job) -> None:
-    """Put all evaluations of the run into one list and one table."""
+    """Collect all evaluations of the run in one list and one table."""
     from pipeline.evaluate.summary import markdown
     from pipeline.storage.commit import read_record
     from pipeline.storage.records import write_summary

@@ -18,7 +18,7 @@ BLOCK = 1024
 
 
 def train_generator(run: Run, job: Job, generator: str) -> None:
-    """Train a registered generator; a killed run is resumed."""
+    """Train a registered caption generator. Resumable."""
     import logging
 
     from pipeline.generate.material import Material

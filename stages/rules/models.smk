@@ -109,16 +109,16 @@ rule train:
     shell: on_gpu("train {wildcards.model:q}")
 
 
-rule fit_csls:
-    input: reads("fit_csls")
+rule fit_hubness:
+    input: reads("fit_hubness")
     output: LAYOUT.model("{model}").commit
-    wildcard_constraints: model=any_of("fit_csls", "model")
-    params: decides=decides("fit_csls")
-    log: LOGS / "fit_csls.{model}.log"
-    benchmark: BENCHMARKS / "fit_csls/{model}.tsv"
+    wildcard_constraints: model=any_of("fit_hubness", "model")
+    params: decides=decides("fit_hubness")
+    log: LOGS / "fit_hubness.{model}.log"
+    benchmark: BENCHMARKS / "fit_hubness/{model}.tsv"
     threads: 1
     resources: mem_mb=megabytes(4000)
-    shell: jointspace("fit-csls {wildcards.model:q}")
+    shell: jointspace("fit-hubness {wildcards.model:q}")
 
 
 rule combine:

@@ -5,7 +5,7 @@ from stages.inputs import named
 
 
 def build_label_table(run: Run, job: Job) -> None:
-    """Count the labels of the training sentences' dependency and phrase trees."""
+    """Count the labels in the dependency and phrase trees of the training captions."""
     import logging
 
     from pipeline.storage.commit import publish_record

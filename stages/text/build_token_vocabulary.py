@@ -5,7 +5,7 @@ from stages.inputs import named
 
 
 def build_token_vocabulary(run: Run, job: Job) -> None:
-    """Count the words of the training sentences and keep the most common."""
+    """Count the words of the training captions and keep the most frequent."""
     import logging
 
     from pipeline.storage.commit import publish_record

@@ -7,7 +7,7 @@ from stages.inputs import named
 
 
 def encode_sentences(run: Run, encoder: str) -> Callable[[Job], None]:
-    """Encode the sentences by a text encoder."""
+    """Encode the captions with a text encoder."""
     from pipeline.storage.texts import write_vectors
     from stages.texts import open_text_encoder
 

@@ -7,7 +7,7 @@ from stages.inputs import named
 
 
 def encode_tokens(run: Run) -> Callable[[Job], None]:
-    """Encode the sentences word by word."""
+    """Encode the captions as sequences of tokens."""
     from pipeline.storage.texts import write_tokens
     from pipeline.text.sequences import encode_tokens
     from stages.texts import read_token_vocabulary

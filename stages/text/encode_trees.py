@@ -7,7 +7,7 @@ from stages.inputs import named
 
 
 def encode_trees(run: Run) -> Callable[[Job], None]:
-    """Encode the dependency and phrase trees of the sentences."""
+    """Encode the dependency and phrase trees of the captions."""
     import logging
 
     from pipeline.storage.records import read_labels

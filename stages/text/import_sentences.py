@@ -7,7 +7,7 @@ from stages.inputs import named
 
 
 def import_sentences(run: Run, encoder: str) -> Callable[[Job], None]:
-    """Match vectors made elsewhere with the run's sentences, by image and number, by their words or by their order."""
+    """Match imported text vectors to the run's captions by image and number, by text or by order."""
     from pipeline.storage.texts import storage_key, write_vectors
     from stages.given import match_given_sentences
 

@@ -24,7 +24,7 @@ Engine = Callable[["ShardRows", list[str]], "Iterator[Parsed]"]
 
 
 def parse(run: Run) -> Callable[[Job], None]:
-    """Parse the sentences, or find their parses in files."""
+    """Parse the captions, or read their parses from files."""
     from collections import Counter
 
     from tqdm import tqdm

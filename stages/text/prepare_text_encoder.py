@@ -5,7 +5,7 @@ from stages.inputs import named
 
 
 def prepare_text_encoder(run: Run, job: Job, encoder: str) -> None:
-    """Make a text encoder, from the training sentences, word vectors or what a person brought.
+    """Prepare a text encoder from the training captions, word vectors or files of your own.
 
     Of vectors made elsewhere it is the encoder that made them, compared with them on some sentences.
     """

@@ -36,8 +36,7 @@ def test_2_wrong_use() -> None:
 def begin_to_read(folder: Path) -> tuple[subprocess.Popen, int]:
     """A command that waits for what it reads, a pipe, and the end of it that is written to."""
     os.mkfifo(folder / "pipe")
-    given = [part for name in ("index", "run", "output") for part in (f"--{name}", folder / name)]
-    program = [sys.executable, "-m", "stages.cli", "index-remove", "--list", folder / "pipe", *given]
+    program = [sys.executable, "-m", "stages.cli", "remove", folder / "index", "--list", folder / "pipe"]
     process = subprocess.Popen(
         program, stderr=subprocess.PIPE, text=True,
         preexec_fn=lambda: signal.signal(signal.SIGINT, signal.SIG_DFL),  # which CI may have us ignore

@@ -197,10 +197,10 @@ def arguments(command: str, bundle: Path, colours: Path, output: Path) -> list[o
         "serve": ["serve", bundle],
         "apply": ["apply", bundle, colours / "photos", "--output", output],
         "export": ["export", bundle, "--to", "parquet", "--output", output],
-        "add": ["index-add", "--index", sound, "--from", bundle, "--output", output],
-        "add to": ["index-add", "--index", bundle, "--from", sound, "--output", output],
-        "run": ["index-add", "--index", bundle, "--run", colours, "--output", output],
-        "remove": ["index-remove", "--index", bundle, "--image", 1, "--output", output],
+        "add": ["add", sound, bundle, "--output", output],
+        "add to": ["add", bundle, sound, "--output", output],
+        "run": ["add", bundle, colours, "--output", output],
+        "remove": ["remove", bundle, 1, "--output", output],
     }[command]
 
 

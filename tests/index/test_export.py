@@ -85,7 +85,7 @@ def test_the_lines_of_the_documentation_read_the_parquet(bundle: Path, tmp_path:
 
 
 def test_removed_rows_are_left_out(run: Path, bundle: Path, tmp_path: Path) -> None:
-    run_command("index-remove", "--index", bundle, "--image", 0, "--run", run, "--output", tmp_path / "less")
+    run_command("remove", bundle, 0, "--output", tmp_path / "less")
     run_command("export", tmp_path / "less", "--to", "npy", "--output", tmp_path / "out")
     rows = [json.loads(line) for line in (tmp_path / "out/images.jsonl").read_text().splitlines()]
     assert [row["image_id"] for row in rows] == list(range(1, 24))

@@ -160,7 +160,7 @@ def test_regions_are_searched_for_in_words(run: Path, tmp_path: Path) -> None:
     assert "  4 0 8 8" in run_command("search", "--index", bundle, "a dog", "--regions", "--top", len(expected))
 
     gone = found[0]["image_id"]
-    run_command("index-remove", "--index", bundle, "--image", gone, "--output", tmp_path / "less")
+    run_command("remove", bundle, gone, "--output", tmp_path / "less")
     left = Searcher(Bundle(tmp_path / "less")).regions("a dog", 4)
     assert [hit.row["image_id"] for hit in left][:3] == [hit["image_id"] for hit in found[1:]]
     assert len(Bundle(tmp_path / "less").image_regions().rows) == len(Bundle(bundle).image_regions().rows) - 2

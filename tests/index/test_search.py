@@ -59,9 +59,9 @@ def test_sentences_for_an_image(bundle: Path) -> None:
 
 def test_unknown_words_are_named(bundle: Path) -> None:
     searcher = Searcher(Bundle(bundle))
-    with pytest.raises(InputError, match=r"no word of 'the purple unicorn' is in the vocabulary \(purple, unicorn\)"):
+    with pytest.raises(InputError, match=r"none of the words of 'the purple unicorn' \(purple, unicorn\)"):
         searcher.images("the purple unicorn", 3)
-    with pytest.raises(InputError, match="it has only stop words"):
+    with pytest.raises(InputError, match="nothing but stop words"):
         searcher.images("the big", 3)
     assert searcher.images("a purple dog", 1)[0].row["path"] == "dog-0.png"
 
@@ -76,12 +76,12 @@ def test_words_that_nothing_is_searched_for_are_named_with_the_answer(bundle: Pa
         assert result.exit_code == 0, result.output
         return result.stdout, result.stderr
 
-    told = "not in the vocabulary, so ignored: purple, unicorn\n"
+    told = "ignored, since the model does not know them: purple, unicorn\n"
     table, said = search("a purple dog, a unicorn")
     assert said == told and table.split()[0::2] == ["1", "dog-0.png"]
     listed, said = search("a purple dog, a unicorn", "--json")
     assert said == told and [hit["path"] for hit in json.loads(listed)] == ["dog-0.png"]
-    assert search("a dog, a hors")[1] == "not in the vocabulary, so ignored: hors (horse?)\n"
+    assert search("a dog, a hors")[1] == "ignored, since the model does not know them: hors (horse?)\n"
     assert search("a dog")[1] == search("the dog", "--json")[1] == ""
     queries = tmp_path / "queries.txt"
     queries.write_bytes(b"\xef\xbb\xbfa purple dog\r\n\r\na dog\n  \na unicorn")
@@ -89,16 +89,16 @@ def test_words_that_nothing_is_searched_for_are_named_with_the_answer(bundle: Pa
     assert printed == search("--batch", queries)[0]
     answers = [json.loads(line) for line in printed.splitlines()]
     assert [answer.get("unknown") for answer in answers] == [["purple"], [], None]
-    assert "no word of 'a unicorn'" in answers[2]["error"] and "results" not in answers[2]
+    assert "none of the words of 'a unicorn'" in answers[2]["error"] and "results" not in answers[2]
     assert answers[1]["results"] == json.loads(search("a dog", "--json")[0]) and answers[1]["query"] == "a dog"
     tables = [table.splitlines() for table in search("--file", queries)[0].split("\n\n")]
     assert [table[0] for table in tables] == ["a purple dog", "a dog", "a unicorn"]
-    assert "so ignored: purple" in tables[0][1] and tables[1][1:] == search("a dog")[0].splitlines()
-    assert "no word of 'a unicorn'" in tables[2][1] and len(tables[2]) == 2
+    assert "know them: purple" in tables[0][1] and tables[1][1:] == search("a dog")[0].splitlines()
+    assert "none of the words of 'a unicorn'" in tables[2][1] and len(tables[2]) == 2
     queries.write_bytes(b"\xff\xfe")
     with pytest.raises(InputError, match="queries.txt is UTF-16"):
         run_command("search", "--index", bundle, "--file", queries)
-    with pytest.raises(InputError, match=r"in the vocabulary \(hors \(horse\?\), unicorn\); use other words"):
+    with pytest.raises(InputError, match=r"\(hors \(horse\?\), unicorn\); try other words"):
         searcher.images("the hors, a unicorn", 1)
 
 
@@ -164,9 +164,9 @@ def test_what_is_wrong_with_the_words_is_said_before_the_photograph_is_encoded(r
         raise AssertionError("encoded")
 
     for error, said, ask in (
-        (InputError, "no word of 'unicorn'", lambda: searcher.analogy(photograph, ["dog"], ["unicorn"], 3, 0)),
+        (InputError, "the words of 'unicorn'", lambda: searcher.analogy(photograph, ["dog"], ["unicorn"], 3, 0)),
         (InputError, "no words change", lambda: searcher.analogy(photograph, [], [], 3, 0)),
-        (InputError, "no word of 'unicorn'", lambda: searcher.similar(photograph, 3, "unicorn")),
+        (InputError, "the words of 'unicorn'", lambda: searcher.similar(photograph, 3, "unicorn")),
         (UsageError, "no column 'price'", lambda: searcher.similar(photograph, 3, where="price < 3")),
         (UsageError, "no column 'price'", lambda: searcher.sentences(photograph, 3, "price < 3")),
     ):

@@ -6,6 +6,7 @@ import subprocess
 import sys
 from pathlib import Path
 
+import click
 import faiss
 import numpy as np
 import pyarrow.compute as pc
@@ -22,10 +23,11 @@ from pipeline.index.vectors import ArrayVectors
 from pipeline.metrics.multivector_scores import exact_scores
 from pipeline.multivectors import MultiVectors, ScoreRule
 from pipeline.storage.bundle import Bundle
-from pipeline.storage.bundles import open_bundle
+from pipeline.storage.bundles import open_bundle, read_removed
 from pipeline.storage.embeddings import Embeddings
 from pipeline.storage.json_files import read_json, to_json
 from pipeline.storage.manifest import Manifest
+from stages.cli import cli
 
 KINDS = [("ncca", "Flat", 1), ("ncca", "IVF3,Flat", 2), ("dvsa", "Flat", 2), ("dvsa", "IVF", 1)]
 GONE = (3, 79)
@@ -69,11 +71,9 @@ def test_removed_then_added(runs: dict[str, Path], tmp_path: Path, model: str, f
     gone += [np.array([0, 0, 60 + image, 40], np.float32) for image in GONE]  # the boxes of whole images
     paths = embeddings.manifest.images["path"].take(list(GONE)).to_pylist()
     assert traces(start, gone, paths)
-    chosen = [part for image in GONE for part in ("--image", image)]
-    run = ("--run", runs["small"]) if bundles == 1 else ()
-    run_command("index_remove", "--index", start, *run, *chosen, "--output", tmp_path / "less")
+    run_command("remove", start, *GONE, "--output", tmp_path / "less")
     assert not traces(tmp_path / "less", gone, paths)
-    run_command("index_add", "--index", tmp_path / "less", "--run", runs["large"], "--output", tmp_path / "more")
+    run_command("add", tmp_path / "less", runs["large"], "--output", tmp_path / "more")
     before, less, more = (open_bundle(folder) for folder in (start, tmp_path / "less", tmp_path / "more"))
     more.check()
     assert [len(bundle.parts) for bundle in (before, less, more)] == [bundles, bundles, bundles + 1]
@@ -102,7 +102,7 @@ def test_removed_then_added(runs: dict[str, Path], tmp_path: Path, model: str, f
 
 def test_bundles_without_the_image_are_links(runs: dict[str, Path], tmp_path: Path) -> None:
     start = bundle_of(runs["small"], "Flat", bundles=3)
-    run_command("index_remove", "--index", start, "--image", 40, "--output", tmp_path / "less")
+    run_command("remove", start, 40, "--output", tmp_path / "less")
     same = [
         all(
             (start / number / name).samefile(tmp_path / "less" / number / name)
@@ -117,26 +117,50 @@ def test_a_bundle_of_others_keeps_its_place_beside_those_of_the_run(
     runs: dict[str, Path], tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     """Ids that two bundles have are raised, what both have is counted, and the run still adds what is new in it."""
-    start = bundle_of(runs["small"], "Flat")
-    other = make_run(tmp_path / "other", images=24)
-    stranger = build_bundle(other)
-    run_command("index_add", "--index", start, "--from", stranger, "--output", tmp_path / "both")
-    assert "24 photographs" in caplog.text
-    run_command("index_add", "--index", tmp_path / "both", "--run", runs["large"], "--output", tmp_path / "all")
+    caplog.set_level("INFO")
+    start, less = bundle_of(runs["small"], "Flat"), tmp_path / "less"
+    run_command("remove", start, *range(8), "--output", less)
+    stranger = build_bundle(make_run(tmp_path / "other", images=24))
+    run_command("add", less, stranger, "--output", tmp_path / "both")
+    assert "8 of 24 photographs" in caplog.text and "16 photographs" in caplog.text
+    run_command("add", tmp_path / "both", runs["large"], "--output", tmp_path / "all")
     images = open_bundle(tmp_path / "all").table("images")
     assert images["image_id"].to_pylist() == [*range(104), *range(184, 200)]
     assert images["bundle"].to_pylist() == [0] * 80 + [1] * 24 + [2] * 16
-    run_command("index_remove", "--index", tmp_path / "all", "--image", 83, "--output", tmp_path / "less")
-    less = open_bundle(tmp_path / "less")
+    run_command("remove", tmp_path / "all", 83)
+    less = open_bundle(tmp_path / "all")
     assert less.parts[1].table("images")["path"][3].as_py() is None
-    assert less.table("sentences").filter(pc.field("text").is_null())["image_id"].to_pylist() == [83, 83]
-    assert {hit.row["image_id"] for hit in Searcher(less).images("horse", 14)} >= {3, 91, 99}
+    assert less.table("sentences").filter(pc.field("text").is_null())["image_id"].to_pylist()[16:] == [83, 83]
+    assert {hit.row["image_id"] for hit in Searcher(less).images("horse", 14)} >= {11, 91, 99}
+
+
+def test_in_place(runs: dict[str, Path], tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    """By the former names of the commands too; what is there already is counted, and nothing is left over."""
+    caplog.set_level("INFO")
+    start = shutil.copytree(bundle_of(runs["small"], "Flat"), tmp_path / "index")
+    files = {path.name for path in start.rglob("*")}
+    for source in (runs["small"], start):
+        run_command("add", start, source)
+        assert f"0 of 80 photographs of {source} added; 80 are in {start} already" in caplog.messages
+    assert {path.name for path in start.rglob("*")} == files
+    for former, named in (("index-add", "--from"), ("index-remove", "--image")):
+        words = [former, named, "5", "--index", str(start), f"--output={tmp_path / 'less'}"]
+        name, _, translated = cli.resolve_command(click.Context(cli), words)
+        assert (name, translated) == (former[6:], [str(start), "5", "--output", str(tmp_path / "less")])
+    run_command(name, *translated)
+    run_command("remove", start, "5", "dog-0.png")
+    assert [len(read_removed(Bundle(folder))) for folder in (start, tmp_path / "less")] == [2, 1]
+    assert {path.name for path in start.rglob("*")} == {*files, "removed.txt"}
+    run_command("add", start, runs["small"])  # not what was removed
+    assert "0 of 78 photographs" in caplog.text
+    run_command("add", start, runs["large"])
+    assert open_bundle(start).card["images"]["count"] == 94
+    open_bundle(start).check()
 
 
 def test_all_of_one_bundle_can_be_removed(runs: dict[str, Path], tmp_path: Path) -> None:
     start = bundle_of(runs["small"], "Flat", bundles=4)
-    chosen = [part for image in range(20, 40) for part in ("--image", image)]
-    run_command("index_remove", "--index", start, *chosen, "--output", tmp_path / "less")
+    run_command("remove", start, *range(20, 40), "--output", tmp_path / "less")
     hits = Searcher(open_bundle(tmp_path / "less")).images("a dog", 80)
     assert sorted(hit.row["image_id"] for hit in hits) == [*range(20), *range(40, 80)]
 
@@ -152,28 +176,22 @@ def test_what_cannot_be_done_is_named(runs: dict[str, Path], tmp_path: Path, mod
     foreign = shutil.copytree(start, tmp_path / "foreign")
     retell(foreign / "card.json", "inputs", "model", value="another")
     for error, named, arguments in (
-        *((InputError, f"image {number}", ["--image", number]) for number in (80, 10**23, int("9" * 4000))),
-        (InputError, "no image would be left", ["--list", everything]),
-        (UsageError, "no image of", []),
-        (UsageError, "no image of", ["--list", nothing]),
+        *((UsageError, "no photograph of", [number]) for number in (80, 10**23, "9" * 4000)),
+        (InputError, "all 80 photographs of .*delete that folder", ["--list", everything]),
+        (UsageError, "no photograph of", []),
+        (UsageError, "no photograph of", ["--list", nothing]),
     ):
         with pytest.raises(error, match=named):
-            run_command("index_remove", "--index", start, *arguments, "--output", tmp_path / "a")
-    with pytest.raises(UsageError, match="another folder"):
-        run_command("index_remove", "--index", start, "--image", 3, "--output", start)
-    for error, named, arguments in (
-        (UsageError, "--run", []),
-        (UsageError, "--run", ["--run", runs["large"], "--from", start]),
-        (IntegrityError, "numbers its images otherwise|model of .* differ", ["--run", other]),
-        (UsageError, "another model", ["--from", foreign]),
+            run_command("remove", start, *arguments, "--output", tmp_path / "a")
+    for error, named, source in (
+        (UsageError, "another model", foreign),
+        *([(IntegrityError, "model of .* differ", other)] if model == "dvsa" else []),
     ):
         with pytest.raises(error, match=named):
-            run_command("index_add", "--index", start, *arguments, "--output", tmp_path / "a")
+            run_command("add", start, source, "--output", tmp_path / "a")
     with pytest.raises(UsageError, match="exists"):
-        run_command("index_add", "--index", start, "--run", runs["large"], "--output", start)
+        run_command("add", start, runs["large"], "--output", start)
     assert not (tmp_path / "a").exists()
-    run_command("index_add", "--index", start, "--run", runs["small"], "--output", tmp_path / "a")  # nothing is new
-    assert open_bundle(tmp_path / "a").card["fingerprint"] == Bundle(start).card["fingerprint"]
     Bundle(start).check()
 
 
@@ -187,16 +205,16 @@ def test_a_list_is_obeyed_but_for_the_lines_that_it_names(
     lines = ["# asked for", "5", paths[6], f".\\{paths[7]}", f"{bundle.card['data_root']}/{paths[8]}", paths[9].upper()]
     strangers = ["80", "007", "9" * 50, "nobody.png"]
     (tmp_path / "gone.txt").write_bytes(("\ufeff" + "\r\n".join([*lines, *strangers, ""])).encode())
-    with pytest.raises(RejectLimitError, match=r"is written, but 4 lines of .*gone\.txt") as failure:
-        run_command("index_remove", "--index", start, "--list", tmp_path / "gone.txt", "--output", tmp_path / "less")
+    with pytest.raises(RejectLimitError, match=r"4 names match no photograph") as failure:
+        run_command("remove", start, "--list", tmp_path / "gone.txt", "--output", tmp_path / "less")
     assert failure.value.exit_code == 3
     gone = Bundle(tmp_path / "less").table("images")["path"].to_pylist()
     assert [row for row, path in enumerate(gone) if path is None] == [5, 6, 7, 8, 9]
     assert all(repr(line) in caplog.text for line in strangers)
 
 
-@pytest.mark.parametrize("command", [("index_remove", "--image", 3), ("index_add",)], ids=lambda command: command[0])
-def test_a_foreign_bundle_overwrites_nothing(runs: dict[str, Path], tmp_path: Path, command: tuple) -> None:
+@pytest.mark.parametrize("command", ["remove", "add"])
+def test_a_foreign_bundle_overwrites_nothing(runs: dict[str, Path], tmp_path: Path, command: str) -> None:
     """Its card names a file that, through a link in the output, would be somebody's `.bashrc`."""
     bundle, home, output = tmp_path / "bundle", tmp_path / "home", tmp_path / "work" / "new"
     shutil.copytree(bundle_of(runs["small"], "Flat"), bundle)
@@ -211,8 +229,7 @@ def test_a_foreign_bundle_overwrites_nothing(runs: dict[str, Path], tmp_path: Pa
     card["files"][name] = {"bytes": len(evil), "sha256": hashlib.sha256(evil).hexdigest()}
     (bundle / "card.json").write_bytes(to_json(card))
     with pytest.raises(IntegrityError, match="card.json names 'k/../../.bashrc', which is not a plain name"):
-        run_command(*command[:1], "--index", bundle, "--run", runs["large" if len(command) == 1 else "small"],
-                    *command[1:], "--output", output)  # fmt: skip
+        run_command(command, bundle, 3 if command == "remove" else runs["large"], "--output", output)
     assert (home / ".bashrc").read_text() == "precious"
 
 

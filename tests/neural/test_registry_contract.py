@@ -1,4 +1,4 @@
-"""What holds of every registered model, scaled or not, on the smallest shards: of no image, of no sentence, of one."""
+"""What holds of every registered model, corrected for hubs or not, on the smallest shards: of no item and of one."""
 
 from dataclasses import dataclass, replace
 from functools import cache
@@ -13,8 +13,8 @@ from made_up_settings import make_grid
 from test_models import make_task
 
 from pipeline.config.registry import MODELS, TRAININGS, made_by, model_spec
-from pipeline.models.linear.csls import Bank, Scaled
 from pipeline.models.linear.ensemble import Ensemble, EnsembleMember
+from pipeline.models.linear.hubness import Bank, HubCorrected
 from pipeline.models.linear.views import ViewBlock
 from pipeline.models.neural.task import train
 from pipeline.multivectors import MultiVectors
@@ -22,7 +22,7 @@ from pipeline.multivectors import MultiVectors
 NAMES = [spec.name for spec in MODELS]
 FITTED = [spec.name for spec in made_by("fit")]
 TRANSFERRED = [f"ncca, {training}" for training in TRAININGS if training != "target"]
-SCALED = [f"{spec.name}-csls" for spec in MODELS if spec.made_by != "combine"]
+CORRECTED = [f"{spec.name}-csls" for spec in MODELS if spec.made_by != "combine"]
 
 
 @dataclass(frozen=True)
@@ -75,7 +75,7 @@ def make_case(name: str) -> Case:
 def scale(case: Case) -> Case:
     images, texts = case.images(np.arange(12)), case.texts(np.arange(12))
     comparison = case.model.rule if case.model.multi_vector else "inner_product"
-    return replace(case, model=Scaled(case.model, 0.5, 3, Bank(images, texts, comparison)))
+    return replace(case, model=HubCorrected(case.model, 0.5, 3, Bank(images, texts, comparison)))
 
 
 def combine(kind: str) -> Case:
@@ -94,7 +94,7 @@ def parts(found: np.ndarray | MultiVectors) -> list[np.ndarray]:
 
 
 @pytest.mark.parametrize("side", ["images", "texts"])
-@pytest.mark.parametrize("name", [*NAMES, *TRANSFERRED, *SCALED])
+@pytest.mark.parametrize("name", [*NAMES, *TRANSFERRED, *CORRECTED])
 def test_no_row_is_an_empty_block_and_one_is_what_it_is_among_many(name: str, side: str) -> None:
     case = make_case(name)
     embed = getattr(case, side)

@@ -83,13 +83,13 @@ def test_retrieval_is_what_was_evaluated(page: Outline, run: Path) -> None:
         assert float(ncca["median"].split()[0]) == measured["median_rank"]
     summary = page.below("The best model: ncca")
     assert f"{evaluation['sentence_to_image']['recall@10']:.1f} % R@10, sentence-to-image" in summary
-    assert "The encoder colour has learned nothing" in summary
+    assert "The encoder colour is untrained" in summary
 
 
 def test_the_collection_is_counted_and_its_rejects_are_explained(page: Outline) -> None:
     counts = {"given": "25", "kept": "24", "rejected": "1", "duplicate": "0", "left out": "0"}
     assert page.rows("Collection")[0] == {"": "images", **counts}
-    (left_out,) = page.rows("What was left out, and why")
+    (left_out,) = page.rows("What was left out and why")
     assert left_out == {"what": "image", "reason": "truncated", "how often": "1", "for example": "broken.png"}
 
 
@@ -146,7 +146,7 @@ def test_judged_sentences_stand_in_a_table_with_dashes_and_their_reasons(own: Pa
         "regions": {"encoders": ["colour"]},
         "describe": {"splits": ["test"], "boxes": True},
     }
-    page, heading = report(own, shown), "Generated sentences, judged"
+    page, heading = report(own, shown), "Scores of generated captions"
     images, boxes = page.lines(heading)[1:]
     assert images == ["mrnn", "8 images", "test", "51.2", "40.0", "30.0", "20.0", "45.0", "99.0", "–", "5.0", "2.6"]
     assert boxes[:4] == ["mrnn", "21 boxes", "test", "51.2"]

@@ -43,7 +43,7 @@ def test_arithmetic(client: TestClient, run: Path) -> None:
     assert all(result["name"].startswith("cat") for result in answer["results"])
     words["plus"] = ["unicorn"]
     told = client.post("/api/models/ncca/arithmetic", files=photograph(run), data=words)
-    assert told.status_code == 422 and "no word of 'unicorn'" in told.json()["error"]
+    assert told.status_code == 422 and "none of the words of 'unicorn'" in told.json()["error"]
     for nothing in ({}, {"plus": ""}, {"minus": ["dog", " "]}):
         told = client.post("/api/models/ncca/arithmetic", files=photograph(run), data=nothing)
         assert told.status_code == 422 and re.search("no words change the image|is empty", told.json()["error"])
@@ -125,8 +125,8 @@ def test_a_photograph_is_shown_small(client: TestClient) -> None:
         ("ncca/images?sentence=%20%09", 422, "the sentence is empty"),
         ("ncca/images", 422, "sentence: Field required"),
         ("ncca/images?sentence=" + "dog+" * 26, 422, "has 104 characters; write at most 100"),
-        ("ncca/images?sentence=the+big", 422, "only stop words"),
-        ("ncca/images?sentence=%00%ff%fe", 422, "in the vocabulary"),
+        ("ncca/images?sentence=the+big", 422, "nothing but stop words"),
+        ("ncca/images?sentence=%00%ff%fe", 422, "try other words"),
         ("ncca/images?sentence=dog&top=0", 422, "from 1 to 20"),
         ("ncca/images?sentence=dog&top=21", 422, "from 1 to 20"),
         ("ncca/images?sentence=dog&top=many", 422, "top: "),

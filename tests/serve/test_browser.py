@@ -121,7 +121,7 @@ def test_a_photograph_is_looked_at_and_asked_about(page: Any, address: str) -> N
     page.goto(link)
     original = page.request.get(address + dialog.locator("a.button").get_attribute("href"))
     assert original.headers["content-type"] == "image/png"
-    dialog.get_by_text("Photographs like it").first.click()
+    dialog.get_by_text("Similar photos").first.click()
     playwright.expect(page.locator("#answers .given img")).to_be_visible()
     assert captions(page, 3) == DOGS and "like=" in page.url
 

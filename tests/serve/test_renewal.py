@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 from fastapi.testclient import TestClient
-from made_up import build_bundle, make_run, make_stage
+from made_up import build_bundle, make_run, run_command
 from PIL import Image
 from visiting import serve
 
@@ -39,22 +39,9 @@ def comes(done: Callable[[], bool]) -> bool:
     return done()
 
 
-def without(run: Path, image: int) -> Path:
-    """Another bundle, less one image."""
-    given = ("--index", run / "bundle", "--image", image, "--output", run / "less")
-    make_stage("index_remove", run, *given)
-    return run / "less"
-
-
-def put_in_place(run: Path, other: Path) -> None:
-    """`other` where the bundle was, as `mv` does it."""
-    (run / "bundle").rename(run / "old")
-    other.rename(run / "bundle")
-
-
 def test_what_was_removed_is_no_longer_shown(run: Path, client: TestClient) -> None:
     assert found(client) == [0, 8, 16] and client.get("/api/models/ncca/photographs/0").status_code == 200
-    put_in_place(run, without(run, 0))
+    run_command("remove", run / "bundle", 0)
     assert comes(lambda: 0 not in found(client)) and found(client)[:2] == [8, 16]
     answer = client.get("/api/models/ncca/photographs/0")
     assert answer.status_code == 404 and "image 0 was removed" in answer.json()["error"]

@@ -8,7 +8,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 import yaml
-from made_up import run_command
+from made_up import retell, run_command
 from made_up_colours import COLOURS, CONFIG, draw, make_colours
 
 from pipeline.errors import UsageError
@@ -17,6 +17,7 @@ from pipeline.storage.bundle import Bundle
 from pipeline.storage.bundles import open_bundle
 from pipeline.storage.embeddings import Embeddings
 from pipeline.storage.manifest import Manifest
+from stages.applied import refresh_additions
 
 
 @pytest.fixture(scope="module")
@@ -93,8 +94,7 @@ def test_again_it_makes_only_what_is_missing(source: Path, applied: Path) -> Non
 
 @pytest.fixture(scope="module")
 def joined(source: Path, applied: Path) -> Path:
-    arguments = ["--index", source / "bundle", "--from", applied / "out", "--output", applied / "joined"]
-    run_command("index_add", *arguments)
+    run_command("add", source / "bundle", applied / "out", "--output", applied / "joined")
     return applied / "joined"
 
 
@@ -103,12 +103,34 @@ def test_what_was_applied_stands_beside_the_first(source: Path, applied: Path, j
     bundle.check()
     assert (bundle.card["images"]["count"], bundle.card["sentences"]["count"]) == (64, 40)
     assert bundle.table("images")["image_id"].to_pylist() == list(range(64))
-    for number, folder in (("00", source / "bundle"), ("01", applied / "out/index/ncca")):
-        assert (joined / number / "images.faiss").samefile(folder / "images.faiss")
+    for own, folder in ((".", source / "bundle"), ("added/00-out", applied / "out/index/ncca")):
+        assert (joined / own / "images.faiss").samefile(folder / "images.faiss")
     for colour in COLOURS:
         hits = Searcher(bundle).images(f"a {colour} picture", 16)
         assert {hit.row["path"].rpartition("/")[2].partition("-")[0] for hit in hits} == {colour}
         assert {hit.row["bundle"] for hit in hits} == {0, 1}
+
+
+def test_photographs_are_added_in_place(source: Path, tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    """Those that are there already are counted and left out, new ones of a folder follow it, and so does what was added
+    a new model of the index; what was removed does not come back."""
+    caplog.set_level("INFO")
+    index, photos = shutil.copytree(source / "bundle", tmp_path / "index"), tmp_path / "photos"
+    shutil.copytree(source / "data", photos)
+    run_command("add", index, photos)
+    assert "0 of 40 photographs" in caplog.text and "40 are in" in caplog.text and not list(index.glob("added/*"))
+    draw(photos / "new", 8, 2)
+    run_command("add", index, photos)
+    run_command("remove", index, "new/red-00.png")
+    draw(photos / "newer", 4, 3)
+    run_command("add", index, photos)
+    assert "8 of 48 photographs" in caplog.text and "4 of 51 photographs" in caplog.text
+    assert open_bundle(index).card["images"]["count"] == 51
+    open_bundle(index).check()
+    retell(index / "added/00-photos/index/ncca/card.json", "inputs", "model", value="an earlier one")
+    assert open_bundle(index).card["images"]["count"] == 40 and "11 photographs" in caplog.text
+    refresh_additions(index)
+    assert open_bundle(index).card["images"]["count"] == 51
 
 
 def test_photographs_of_both_are_read_where_they_are(joined: Path) -> None:

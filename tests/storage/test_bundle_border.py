@@ -124,9 +124,9 @@ def test_they_go_with_their_image_and_with_the_bundle_that_had_them(plain: Path,
     ids = bundle.table("images")["image_id"].to_numpy()
     regions = embedded([4, 4, 7], [1, 2, 1], bundle.card["dim"])
     made = rewrite(plain, tmp_path / "made", lambda writer: writer.add_regions(ids, [regions]))
-    run_command("index-remove", "--index", made.folder, "--image", 4, "--output", tmp_path / "less")
+    run_command("remove", made.folder, 4, "--output", tmp_path / "less")
     assert Bundle(tmp_path / "less").image_regions().rows.tolist() == [7]
-    run_command("index-remove", "--index", tmp_path / "less", "--image", 7, "--output", tmp_path / "none")
+    run_command("remove", tmp_path / "less", 7, "--output", tmp_path / "none")
     assert len(Bundle(tmp_path / "none").image_regions().vectors) == 0
     former = rewrite(plain, made.folder, lambda writer: None)
     assert former.image_regions() is None and not (made.folder / REGIONS).exists()

@@ -57,13 +57,13 @@ function explain(params) {
   const signed = (name) => words(params, name).map((word) => ` ${name} “${word}”`.replace("minus", "less")).join("");
   const order = about.among > 1
     ? ` The first ${about.among} stand in the order of their distance to their own mean, so that an odd one comes last of them; their scores need not fall.` : "";
-  return `Your photograph${signed("minus")}${signed("plus")}: their vectors are added up, and the photographs nearest to the sum follow.${order}`;
+  return `Your photo${signed("minus")}${signed("plus")}: the photos nearest to the sum of their vectors.${order}`;
 }
 
 function emptyOf(params, kind) {
   const filtered = conditionOf(params) !== "";
-  const what = kind === "sentences" ? "sentence" : "photograph";
-  const text = filtered ? `No ${what} passes the filter.` : `There is no ${what} to be found.`;
+  const what = kind === "sentences" ? "caption" : "photo";
+  const text = filtered ? `No ${what} matches the filter.` : `No ${what} found.`;
   return element("p", { className: "nothing" }, text, " ", ...(filtered ? [button("Clear the filter", clearFilters, { className: "text" })] : []));
 }
 
@@ -93,7 +93,7 @@ class Answer {
 
   show(params, answer, wanted, signal) {
     const { results } = answer, fresh = results.slice(this.shown);
-    if ("count" in answer) this.state.textContent = `${answer.count.toLocaleString()} photographs`;
+    if ("count" in answer) this.state.textContent = `${answer.count.toLocaleString()} photos`;
     else this.state.textContent = `${(1000 * answer.seconds).toFixed(answer.seconds < 0.01 ? 1 : 0)} ms`;
     if (!results.length) this.node.append(emptyOf(params, this.kind));
     else if (fresh.length) {
@@ -118,7 +118,7 @@ class Answer {
     }
     if (answer.unknown?.length) {
       const ignored = answer.unknown.map((word) => (answer.near[word] ? `${word} (${answer.near[word]}?)` : word));
-      note(`not in the vocabulary, so ignored: ${ignored.join(", ")}`, this.title);
+      note(`ignored, since the model does not know them: ${ignored.join(", ")}`, this.title);
     }
   }
 }
@@ -150,7 +150,7 @@ async function ask(params) {
   if (params.get("photograph") && !file && !ADDRESS.test(params.get("photograph"))) {
     columns = [];
     at("answers").replaceChildren();
-    note("this address is of a photograph that was given in another browser, or long ago; choose it again");
+    note("This link points to a photo that is no longer stored in this browser. Please choose it again.");
     return;
   }
   const models = chosenModels(params), several = grouped(about.models.map((model) => ({ model }))).length > 1;

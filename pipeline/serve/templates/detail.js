@@ -25,8 +25,8 @@ function factsOf(known) {
 
 function actsOf(known, model) {
   const acts = element("div", { className: "acts" });
-  if (model.sentences) acts.append(button("Sentences that fit it", () => question({ photograph: known.photograph })));
-  acts.append(button("Photographs like it", () => question({ photograph: known.photograph, like: "" })));
+  if (model.sentences) acts.append(button("Matching captions", () => question({ photograph: known.photograph })));
+  acts.append(button("Similar photos", () => question({ photograph: known.photograph, like: "" })));
   const link = button("Copy link", () => copy(link));
   acts.append(link);
   const original = known.original || known.large;
@@ -51,10 +51,10 @@ async function look(address) {
     const image = element("img", { src: known.large, alt: caption });
     image.addEventListener("error", () => image.replaceWith(element("span", { className: "missing" }, "not readable")));
     at("large").replaceChildren(image);
-    const sentences = known.sentences.map((text) => element("li", {}, button(text, () => question({ q: text }), { className: "text", title: "Photographs for it" })));
+    const sentences = known.sentences.map((text) => element("li", {}, button(text, () => question({ q: text }), { className: "text", title: "Find photos for it" })));
     at("facts").replaceChildren(
       element("ol", { className: "lines" }, ...sentences),
-      ...(sentences.length ? [] : [element("p", { className: "quiet" }, "It has no sentence of its own.")]),
+      ...(sentences.length ? [] : [element("p", { className: "quiet" }, "No caption")]),
       actsOf(known, model), factsOf(known),
     );
     at("previous").disabled = !beside(-1);
@@ -76,7 +76,7 @@ async function alike(known, model, signal) {
   try {
     const { results } = await fetchJson(address, { ...options, signal });
     const others = results.filter((one) => one.photograph !== known.photograph).slice(0, 8);
-    if (others.length) at("alike").replaceChildren(element("h3", {}, "Photographs like it"), listOf(others, scaleOf(model, "similar", others)));
+    if (others.length) at("alike").replaceChildren(element("h3", {}, "Similar photos"), listOf(others, scaleOf(model, "similar", others)));
   } catch {
     // Some models cannot compare photographs; the rest of what is known is there.
   }

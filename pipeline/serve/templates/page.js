@@ -1,6 +1,6 @@
 // The page as a whole: what is typed becomes an address, and what the address says is shown.
 function textOf(params) {
-  return params.get("q") || (params.get("photograph") ? "a photograph" : "");
+  return params.get("q") || (params.get("photograph") ? "a photo" : "");
 }
 
 async function showPhotograph(params) {
@@ -45,7 +45,7 @@ async function render() {
 function takeSentence(text) {
   if (text.trim()) question({ q: text.trim() });
   else if (textOf(state())) question({});
-  else refuse("write some words to search for", "sentence");
+  else refuse("type some words to search for", "sentence");
 }
 
 async function takePhotograph(file) {
@@ -82,16 +82,16 @@ function offer(kind, names, act) {
 function describeCollections(models) {
   const collections = new Map(models.map((one) => [one.collection_id, one]));
   const each = [...collections.values()].map((one) => {
-    const sentences = one.sentences ? ` and ${one.sentences.toLocaleString()} sentences` : "";
-    return `${one.collection}: ${one.images.toLocaleString()} photographs${sentences}`;
+    const sentences = one.sentences ? ` and ${one.sentences.toLocaleString()} captions` : "";
+    return `${one.collection}: ${one.images.toLocaleString()} photos${sentences}`;
   });
-  return `${each.join("; ")}. Models: ${models.map((one) => one.model).join(", ")}. A photograph that you give stays in this browser, and goes to this server to be compared.`;
+  return `${each.join("; ")}. Models: ${models.map((one) => one.model).join(", ")}. Photos you upload are kept in this browser only; the server receives them to search and does not store them.`;
 }
 
 function start(overview) {
   about = overview;
   const [first] = overview.models;
-  offer("models", overview.models.map((one) => [one.model, `${one.registered}, ${one.images.toLocaleString()} photographs of ${one.collection}`, false]), () => {
+  offer("models", overview.models.map((one) => [one.model, `${one.registered}, ${one.images.toLocaleString()} photos of ${one.collection}`, false]), () => {
     const chosen = [...at("models").querySelectorAll("input:checked")].map((box) => box.value);
     go({ model: chosen.length ? chosen : null });
   });
@@ -153,4 +153,4 @@ function listen() {
 listen();
 listenToDetail();
 listenToFilters();
-fetchJson("/api/models").then(start).catch((error) => note(`the server does not answer: ${error.message}`));
+fetchJson("/api/models").then(start).catch((error) => note(`The server does not answer: ${error.message}`));

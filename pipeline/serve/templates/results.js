@@ -32,10 +32,10 @@ function scoreOf(score, scale) {
 function scaleOf(model, kind, results) {
   const scale = model?.scale, best = Math.max(...results.map((one) => one.score ?? 0));
   if (scale && (kind === "images" || kind === "sentences")) {
-    return [scale.typical, scale.right, `a full bar is as near as sentences are to their own photographs (${scale.right.toFixed(3)}), an empty one as any two (${scale.typical.toFixed(3)})`];
+    return [scale.typical, scale.right, `a full bar is as near as captions are to their own photos (${scale.right.toFixed(3)}), an empty one as any two (${scale.typical.toFixed(3)})`];
   }
   if (scale && kind === "similar") {
-    return [scale.typical_image, scale.same_image, "a full bar is the same photograph, an empty one any other"];
+    return [scale.typical_image, scale.same_image, "a full bar is the same photo, an empty one any other"];
   }
   return [0, best, "a full bar is the best score of this answer"];
 }
@@ -58,8 +58,8 @@ function photographOf(result, scale) {
 
 // The photograph that was asked about, before its answers.
 function givenTile() {
-  const image = element("img", { src: at("preview").src, alt: "The photograph that you ask about" });
-  const caption = element("figcaption", {}, element("span", { className: "own" }, "your photograph"));
+  const image = element("img", { src: at("preview").src, alt: "The photo you are searching with" });
+  const caption = element("figcaption", {}, element("span", { className: "own" }, "your photo"));
   return element("li", { className: "given" }, element("figure", {}, element("span", { className: "tile" }, image), caption));
 }
 
@@ -71,8 +71,8 @@ function sentenceOf(result, scale, ...more) {
 function descriptionOf(result) {
   const { text, cosine } = result.nearest;
   const near = result.verbatim
-    ? element("span", { className: "copied" }, "copied from a training sentence")
-    : `nearest training sentence (${cosine.toFixed(2)}): ${text}`;
+    ? element("span", { className: "copied" }, "copied from a training caption")
+    : `nearest training caption (${cosine.toFixed(2)}): ${text}`;
   return sentenceOf(result, [0, 0], element("span", { className: "near" }, near));
 }
 

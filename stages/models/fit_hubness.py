@@ -1,4 +1,4 @@
-"""`fit-csls`: a model whose scores are corrected for hubs, by the weight that is best on dev."""
+"""`fit-hubness`: a model whose scores are corrected for hubs, by what is best on dev."""
 
 from typing import Any
 
@@ -9,22 +9,22 @@ BANK_OF_SETS = 2000
 """Images, and sentences, in the bank of a model of fragments: their sets take more room than vectors."""
 
 
-def fit_csls(run: Run, job: Job, model: str) -> None:
+def fit_hubness(run: Run, job: Job, model: str) -> None:
     """Make MODEL, a variant with `csls: true`, from the same model without `csls` and from that one's embeddings."""
     import logging
 
     from pipeline.config.stored import restore
-    from pipeline.models.linear.csls import Scaled
+    from pipeline.models.linear.hubness import HubCorrected
 
     config, base = run.config, run.chosen(model)
-    plain, refits = config.scaled(model), config.refitted(model)
+    plain, refits = config.uncorrected(model), config.refitted(model)
     embeddings, stored = run.embedded_model(plain)
     bank = _draw_bank(run, embeddings, ("train", "dev") if refits else ("train",))
     log = base.details["training_log"] if base else _choose(run, embeddings, bank)
     weight, neighbours = log["chosen"]["weight"], log["chosen"]["neighbours"]
     mapping = restore(stored.details["registered"], stored.settings, stored.tensors, run.layout.model(plain).path)
     details = {**stored.details, "model": model, "refits": refits, "training_log": log}
-    run.write_model(job, Scaled(mapping, weight, neighbours, bank), details)
+    run.write_model(job, HubCorrected(mapping, weight, neighbours, bank), details)
     logging.getLogger(__name__).info("%s: %s", model, log["chosen"])
 
 
@@ -32,7 +32,7 @@ def _draw_bank(run: Run, embeddings: Any, splits: tuple[str, ...]) -> Any:
     """Some images and some sentences of the splits."""
     import numpy as np
 
-    from pipeline.models.linear.csls import Bank
+    from pipeline.models.linear.hubness import Bank
 
     pairs, rng = run.pairs(*splits), np.random.default_rng(run.config.seed)
     most = BANK_OF_SETS if embeddings.multi_vector else run.config.csls.bank
@@ -46,7 +46,7 @@ def _draw_bank(run: Run, embeddings: Any, splits: tuple[str, ...]) -> Any:
 def _choose(run: Run, embeddings: Any, bank: Any) -> dict[str, Any]:
     """The weight and the number of neighbours that are best on dev, and all others."""
     from pipeline.metrics.ranks import score
-    from pipeline.models.linear.csls import choose_scaling
+    from pipeline.models.linear.hubness import choose_correction
 
     embeddings.require_unseen("dev")
     settings, pairs = run.config.csls, run.pairs("dev").first(run.config.fit.dev_images)
@@ -55,7 +55,7 @@ def _choose(run: Run, embeddings: Any, bank: Any) -> dict[str, Any]:
     near_images = bank.near_images(images, settings.neighbours)
     near_sentences = bank.near_sentences(sentences, settings.neighbours)
     scores = score(images, sentences, embeddings.comparison)
-    trials = choose_scaling(
+    trials = choose_correction(
         scores, near_images, near_sentences, pairs.owners, settings.neighbours, settings.weight
     )  # fmt: skip
     criterion = "sum of recall@1, @5 and @10 of both directions on dev"
@@ -83,17 +83,17 @@ def _read_part(part: Any) -> Any:
 
 
 def _reads(config, layout, model: str) -> Inputs:
-    plain, base = config.scaled(model), config.refitted(model)
+    plain, base = config.uncorrected(model), config.refitted(model)
     return named(
         layout.manifest, layout.model(plain), layout.embeddings(plain), *([layout.model(base)] if base else [])
     )
 
 
 STAGE = Stage(
-    fit_csls,
+    fit_hubness,
     version=4,
     names=("model",),
-    choices=lambda config: [(name,) for name in config.every_model() if config.scaled(name)],
+    choices=lambda config: [(name,) for name in config.every_model() if config.uncorrected(name)],
     keys=lambda config, model: {
         "csls": config.csls.model_dump(),
         "seed": config.seed,

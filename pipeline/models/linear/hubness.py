@@ -69,7 +69,7 @@ class Bank:
         return (items[start : start + size] for start in range(0, max(1, len(items)), size))
 
 
-class Scaled:
+class HubCorrected:
     """A registered `model` with hubness correction by `weight` and `neighbours`: the same but for longer vectors or
     globals."""
 
@@ -81,7 +81,7 @@ class Scaled:
             raise AttributeError(name)
         return getattr(self.model, name)
 
-    def to(self, device: Any) -> "Scaled":
+    def to(self, device: Any) -> "HubCorrected":
         """This model, which embeds on `device` from now on; the bank stays on the processor."""
         self.model.to(device)
         return self
@@ -115,8 +115,10 @@ class Scaled:
         return {**self.model.tensors(), **{f"csls/{name}": tensor for name, tensor in self.bank.tensors().items()}}
 
     @classmethod
-    def from_parts(cls, registered: Any, settings: Mapping[str, Any], tensors: Mapping[str, np.ndarray]) -> "Scaled":
-        """The scaled model of the class `registered` that `settings` and `tensors` came from."""
+    def from_parts(
+        cls, registered: Any, settings: Mapping[str, Any], tensors: Mapping[str, np.ndarray]
+    ) -> "HubCorrected":
+        """The corrected model of the class `registered` that `settings` and `tensors` came from."""
         bank = {name.removeprefix("csls/"): tensor for name, tensor in tensors.items() if name.startswith("csls/")}
         of_model = {name: tensor for name, tensor in tensors.items() if not name.startswith("csls/")}
         model = registered.from_parts({name: value for name, value in settings.items() if name != "csls"}, of_model)
@@ -143,19 +145,19 @@ def extend_globals(items: MultiVectors, near: np.ndarray, weight: float, own: in
     return replace(items, globals=more if items.globals is None else np.hstack([items.globals, more]))
 
 
-def choose_scaling(
+def choose_correction(
     scores: np.ndarray, near_images: np.ndarray, near_sentences: np.ndarray, owners: np.ndarray,
     neighbours: Sequence[int], weights: Sequence[float],
 ) -> list[dict[str, float]]:  # fmt: skip
     """A trial for each weight and k, with its recall sum (at most 600), the best first; equal ones in the grid's order.
 
-    `scores` (n, m) are the unscaled ones of n images by m sentences, sentence j being of image `owners[j]`;
+    `scores` (n, m) are the uncorrected ones of n images by m sentences, sentence j being of image `owners[j]`;
     `near_images` and `near_sentences` have a column for each of `neighbours`.
     """
     trials = []
     for weight, (column, k) in itertools.product(weights, enumerate(neighbours)):
-        scaled = scores - np.float32(weight) * (near_images[:, column, None] + near_sentences[:, column])
-        trials.append({"weight": weight, "neighbours": k, "recall_sum": recall_sum(rank_scores(scaled, owners))})
+        corrected = scores - np.float32(weight) * (near_images[:, column, None] + near_sentences[:, column])
+        trials.append({"weight": weight, "neighbours": k, "recall_sum": recall_sum(rank_scores(corrected, owners))})
     return sorted(trials, key=lambda trial: -trial["recall_sum"])
 
 

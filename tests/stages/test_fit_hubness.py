@@ -1,4 +1,4 @@
-"""`fit-csls`: rows whose scores are scaled, alone, refitted, and in ensembles."""
+"""`fit-hubness`: models whose scores are corrected for hubs, alone, refitted, and in ensembles."""
 
 from pathlib import Path
 
@@ -9,7 +9,7 @@ from made_up_training import add_moments, fit, make_trainable, read_model
 
 from pipeline.errors import UsageError
 from pipeline.index.search import Searcher
-from pipeline.models.linear.csls import Bank, choose_scaling
+from pipeline.models.linear.hubness import Bank, choose_correction
 from pipeline.storage.bundle import Bundle
 from pipeline.storage.bundles import open_bundle
 from pipeline.storage.embeddings import Embeddings
@@ -31,7 +31,7 @@ ROWS = {
 
 
 def scale(run: Path, row: str) -> Parameters:
-    make_stage("fit_csls", run, row)
+    make_stage("fit_hubness", run, row)
     return read_model(run, row)
 
 
@@ -56,7 +56,7 @@ def test_what_is_best_on_dev_is_chosen_and_embedded(run: Path) -> None:
     x, y = plain.read("images", dev.image_id), plain.read("sentences", dev.sentence_id)
     ks, weights = ROWS["csls"]["neighbours"], ROWS["csls"]["weight"]
     near = bank.near_images(x, ks), bank.near_sentences(y, ks)
-    assert log["chosen"] == choose_scaling(x @ y.T, *near, dev.owners, ks, weights)[0]
+    assert log["chosen"] == choose_correction(x @ y.T, *near, dev.owners, ks, weights)[0]
     assert found.settings["csls"] == {name: log["chosen"][name] for name in ("weight", "neighbours")}
     train = split_pairs(manifest, "train").image_id
     assert {tuple(row) for row in bank.images} <= {tuple(row) for row in plain.read("images", train)}
@@ -79,13 +79,13 @@ def test_a_refit_takes_what_was_chosen_and_a_bank_of_both_splits(run: Path) -> N
         make_stage("evaluate", run, "ncca-csls-refit", "dev", "all-sentences")
 
 
-def test_an_ensemble_takes_scaled_members(run: Path) -> None:
+def test_an_ensemble_takes_corrected_members(run: Path) -> None:
     make_stage("combine", run, "both")
     details = read_model(run, "both").details
     assert set(details["weights"]) == {"ncca-csls", "other"}
 
 
-def test_a_query_is_scaled_by_the_bank_that_its_bundle_carries(run: Path) -> None:
+def test_a_query_is_corrected_by_the_bank_that_its_bundle_carries(run: Path) -> None:
     searcher = Searcher(Bundle(build_bundle(run, model="ncca-csls")))
     embeddings = Embeddings(Manifest(run / "manifest"), run / "embeddings/ncca-csls")
     for thing in THINGS:
@@ -99,7 +99,7 @@ def test_a_query_is_scaled_by_the_bank_that_its_bundle_carries(run: Path) -> Non
     assert hit.score == pytest.approx(products.max(), abs=1e-5)
 
 
-def test_several_bundles_of_scaled_vectors_answer_as_one(run: Path) -> None:
+def test_several_bundles_of_corrected_vectors_answer_as_one(run: Path) -> None:
     whole = Searcher(Bundle(build_bundle(run, model="ncca-csls", output="whole")))
     several = Searcher(open_bundle(build_bundle(run, {"index": {"bundles": 2}}, model="ncca-csls", output="several")))
     assert len(several.bundle.parts) == 2

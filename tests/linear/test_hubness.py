@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 
 from pipeline.metrics.ranks import count_ranks
-from pipeline.models.linear.csls import Bank, choose_scaling, extend
+from pipeline.models.linear.hubness import Bank, choose_correction, extend
 from pipeline.models.linear.projection import unit_rows
 
 RNG = np.random.default_rng(0)
@@ -64,7 +64,7 @@ def test_the_best_trial_comes_first_and_is_what_its_vectors_reach() -> None:
     x, y = draw(30), draw(60)
     owners, ks = np.repeat(np.arange(30), 2), (3, 9)
     near = BANK.near_images(x, ks), BANK.near_sentences(y, ks)
-    trials = choose_scaling(x @ y.T, *near, owners, ks, (0, 0.5))
+    trials = choose_correction(x @ y.T, *near, owners, ks, (0, 0.5))
     assert len(trials) == 4 and trials[0]["recall_sum"] == max(trial["recall_sum"] for trial in trials)
     for trial in trials:
         column = ks.index(trial["neighbours"])

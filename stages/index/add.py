@@ -1,0 +1,127 @@
+"""`add`: more photographs into an index, in place."""
+
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import click
+
+from stages.commands import FOLDER, PATH, copy_option, say_next
+
+if TYPE_CHECKING:
+    from pipeline.run import Run
+    from pipeline.storage.bundles import Change
+
+
+@click.command("add")
+@click.argument("index", type=FOLDER)
+@click.argument("source", type=PATH, metavar="FOLDER")
+@copy_option
+def command(index: Path, source: Path, output: Path | None) -> None:
+    """Put the photographs of FOLDER, with their sentences, into INDEX; those that it has already are counted and left
+    out.
+
+    FOLDER holds photographs (or is a tar shard or a table of them), which the model of INDEX embeds; or another bundle
+    of that model; or a run of it that has grown. A running `serve` follows. A command that was stopped goes on where it
+    was when it is given again.
+    """
+    import logging
+
+    from pipeline.run import Run
+    from pipeline.run.layout import Layout
+    from pipeline.storage.bundles import changing
+    from pipeline.storage.card import is_index
+    from stages.applied import RECORD
+    from stages.closing import search_command
+
+    with changing(index, output) as change:
+        change.index.check_rows()
+        if Layout(source).config.is_file() and not (source / RECORD).exists():
+            total, new = _add_run(change, Run(source))
+        elif is_index(source):
+            total, new = _add_bundles(change, source)
+        else:
+            total, new = _add_photographs(change, source)
+    logging.getLogger(__name__).info(
+        "%d of %d photographs of %s added%s", new, total, source,
+        f"; {total - new} are in {index} already" if total > new else "",
+    )  # fmt: skip
+    say_next(lambda: search_command(output or index))
+
+
+def _add_photographs(change: "Change", source: Path) -> tuple[int, int]:
+    """Apply the index to photographs; returns how many there are, and how many are new."""
+    import shutil
+
+    from pipeline.run import Run
+    from pipeline.storage.bundles import photographs_of
+    from stages.applied import added_run, apply_bundle
+
+    folder = added_run(change.root, source)
+    others = [part for part in change.index.parts if folder not in part.folder.parents]
+    before = sum(part.card["images"]["count"] for part in change.index.parts if part not in others)
+    bundle = apply_bundle(change.home, source, folder, source.absolute().name, known=photographs_of(others))
+    total = Run(folder).manifest.n_images
+    if bundle is None and not before:
+        shutil.rmtree(folder)
+    return total, bundle.card["images"]["count"] - before if bundle else 0
+
+
+def _add_bundles(change: "Change", source: Path) -> tuple[int, int]:
+    """Link other bundles; returns how many photographs they have, and how many of the bundles that are not there as a
+    whole."""
+    import logging
+
+    from pipeline.index.opening import open_gallery
+    from pipeline.storage.bundles import KEY_COLUMNS, Bundles, link_bundle, open_bundle, photographs_of
+    from pipeline.storage.card import new_addition
+
+    known, total, new = photographs_of(change.index.parts), 0, 0
+    parts = open_bundle(source).parts
+    Bundles([*change.index.parts, *parts], change.home).check_rows()  # which refuses another model
+    for part in parts:
+        for modality in KEY_COLUMNS:
+            if part.card.get(part.index_name(modality)):
+                open_gallery(part, modality)  # which refuses what is not an index of ours
+        photographs = photographs_of([part])
+        total += len(photographs)
+        if not photographs <= known:
+            link_bundle(part, new_addition(change.root, source.absolute().name))
+            new += len(photographs - known)
+            if repeated := len(photographs & known):
+                logging.getLogger(__name__).warning(
+                    "%d photographs of %s are found twice now; `jointspace remove` takes one of them out",
+                    repeated, part.folder,
+                )  # fmt: skip
+    return total, new
+
+
+def _add_run(change: "Change", run: "Run") -> tuple[int, int]:
+    """Write a bundle of those images of a run, with their sentences, that are new in it; returns how many it has, and
+    how many are new."""
+    import numpy as np
+
+    from pipeline.storage.bundles import names_of, photographs_of, read_removed
+    from pipeline.storage.card import new_addition
+    from pipeline.storage.commit import Provenance
+    from pipeline.storage.files import plain
+    from pipeline.storage.json_files import require_same
+    from pipeline.storage.pairs import split_ids
+    from stages.bundled import write_bundle
+
+    first, manifest = change.index.parts[0], run.manifest
+    model = plain(first.card["model"], first.folder)
+    models = {str(first.folder): first.card["inputs"]["model"], str(run.root): run.model(model).fingerprint}
+    require_same("model", models)
+    of_run = [part for part in change.index.parts if part.card["name"] == run.config.name]
+    removed = {name for part in of_run for name in read_removed(part)}
+    ids, known = split_ids(manifest, run.config.index.splits), photographs_of(change.index.parts)
+    rows = manifest.rows("images", ids["images"])
+    wanted = ~np.isin(names_of(rows), list(removed))
+    new = ids["images"][wanted & [digest not in known for digest in rows["sha256"].to_pylist()]]
+    if len(new):
+        sentences = ids["sentences"][np.isin(manifest.sentence_images[ids["sentences"]], new)]
+        folder, before = new_addition(change.root, run.config.name), change.index.card["fingerprint"]
+        keys = {"settings": run.config.index.model_dump(), "beside": before, "manifest": manifest.fingerprint}
+        made_by = Provenance(folder.parent, "add", 1, keys)
+        write_bundle(run, model, {"images": new, "sentences": sentences}, folder, {}, made_by)
+    return int(wanted.sum()), len(new)
