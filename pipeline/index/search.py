@@ -3,13 +3,14 @@
 import hashlib
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from functools import cached_property
+from functools import cached_property, partial
 from typing import Any
 
 import numpy as np
 import pyarrow as pa
 
 from pipeline.errors import InputError, IntegrityError, UsageError
+from pipeline.index.calibration import Calibration, Judgement
 from pipeline.index.format import REBUILD
 from pipeline.index.gallery import Gallery
 from pipeline.index.opening import open_gallery
@@ -37,14 +38,24 @@ class Hit:
 
 
 class Answer(list[Hit]):
-    """The hits of one of several queries, the best first; `error` says why there are none."""
+    """The hits of a query, the best first. `error` says why one of several queries has none. `judgement` says of a
+    sentence how many are `likely` and whether it is `off_topic`, by a bundle's calibration; None where there is none.
+    It is worked out when it is first asked for."""
 
     error: str | None = None
+    _judge: Callable[[Sequence[float]], Judgement | None] | None = None
+
+    @cached_property
+    def judgement(self) -> Judgement | None:
+        return self._judge and self._judge([hit.score for hit in self])
+
+    def __getstate__(self) -> dict[str, Any]:
+        return {"error": self.error, "judgement": self.judgement}
 
     @classmethod
-    def refused(cls, error: InputError) -> "Answer":
+    def refused(cls, error: str) -> "Answer":
         answer = cls()
-        answer.error = str(error)
+        answer.error = error
         return answer
 
 
@@ -68,10 +79,27 @@ class Searcher(QueryEncoder):
         self._packed: dict[str, Any] = {}
         self._tables: dict[str, pa.Table] = {}
 
-    def images(self, sentence: str, top: int, where: str | None = None) -> list[Hit]:
+    def images(self, sentence: str, top: int, where: str | None = None) -> Answer:
         """The `top` images nearest to `sentence`. Raises InputError when none of its words is known."""
         self.require_known(sentence)
-        return self.nearest("images", self.embed_sentence(sentence), top, where)[0]
+        return self._answer([sentence], self.embed_sentence(sentence), top, where)[0]
+
+    def _answer(self, sentences: Sequence[str], queries: Items, top: int, where: str | None) -> list[Answer]:
+        """The images nearest to sentences, whose vectors are `queries`."""
+        answers = self.nearest("images", queries, top, where)
+        if self.bundle.card.get("calibration"):
+            for place, (sentence, answer) in enumerate(zip(sentences, answers, strict=True)):
+                answer._judge = partial(self._judge, sentence, queries[place : place + 1], where)
+        return answers
+
+    def _judge(self, sentence: str, query: np.ndarray, where: str | None, scores: Sequence[float]) -> Judgement:
+        count = None if where and where.strip() else len(self.gallery("images"))
+        return self.calibration.judge(query, scores, count, self.count_words(sentence))
+
+    @cached_property
+    def calibration(self) -> Calibration | None:
+        """What says which answers are likely; None where dev could not."""
+        return Calibration.from_bundle(self.bundle)
 
     def batch(self, sentences: Sequence[str], top: int, where: str | None = None) -> list[Answer]:
         """The answers of `images` to many sentences, which are encoded together, in one pass over the index; what it
@@ -81,12 +109,13 @@ class Searcher(QueryEncoder):
         if places:
             queries = self.embed_sentences([sentences[place] for place in places])
             directed = np.ones(len(places), bool) if self.multi_vector else queries.any(axis=1)
-            refused = Answer.refused(InputError(NO_DIRECTION))
-            answers |= {places[row]: refused for row in np.flatnonzero(~directed)}
+            answers |= {places[row]: Answer.refused(NO_DIRECTION) for row in np.flatnonzero(~directed)}
             if directed.any():
                 self._keep("images")  # whose parts would be unpacked again by the next batch
-                hits = self.nearest("images", queries if directed.all() else queries[directed], top, where)
-                answers |= zip(np.array(places)[directed].tolist(), hits, strict=True)
+                places = np.array(places)[directed].tolist()
+                queries = queries if directed.all() else queries[directed]
+                found = self._answer([sentences[place] for place in places], queries, top, where)
+                answers |= zip(places, found, strict=True)
         return list(answers.values())
 
     def _refusal(self, sentence: str) -> Answer | None:
@@ -94,10 +123,10 @@ class Searcher(QueryEncoder):
         try:
             self.require_known(sentence)
         except InputError as error:
-            return Answer.refused(error)
+            return Answer.refused(str(error))
         return None
 
-    def regions(self, snippet: str, top: int, where: str | None = None) -> list[Hit]:
+    def regions(self, snippet: str, top: int, where: str | None = None) -> Answer:
         """The `top` regions for some words, at most one an image: those with the greatest sum of products with all
         words, or product with their vector where the bundle has one a region. A hit's row is the image's, with its
         `box` x1, y1, x2, y2 in original pixels.
@@ -120,9 +149,9 @@ class Searcher(QueryEncoder):
             best = places[np.sort(first)[:top]]
             rows, scores, boxes = stored.rows[best], products[best], stored.boxes[best]
         (hits,) = self._list_hits("images", [(rows, scores)])
-        return [
+        return Answer(
             Hit(hit.rank, hit.score, {**hit.row, "box": box}) for hit, box in zip(hits, boxes.tolist(), strict=True)
-        ]
+        )
 
     def require_regions(self) -> None:
         """Raises UsageError where the bundle has no regions."""
@@ -136,7 +165,7 @@ class Searcher(QueryEncoder):
     def _image_regions(self) -> Any:
         return self.bundle.image_regions()
 
-    def sentences(self, photograph: Photograph, top: int, where: str | None = None) -> list[Hit]:
+    def sentences(self, photograph: Photograph, top: int, where: str | None = None) -> Answer:
         """The `top` sentences nearest to an image. Raises UsageError where the index has none."""
         if not self.has("sentences"):
             raise UsageError(f"{self.bundle.folder} has no sentences; search its images: `--similar`")
@@ -146,7 +175,7 @@ class Searcher(QueryEncoder):
     def similar(
         self, photograph: Photograph, top: int, sentence: str | None = None, weight: float = 0.5,
         where: str | None = None,
-    ) -> list[Hit]:  # fmt: skip
+    ) -> Answer:  # fmt: skip
         """The `top` images nearest to an image, or to it and a `sentence`: to the sum of their unit vectors, the
         sentence's times `weight` and the image's times 1 - `weight`.
 
@@ -197,7 +226,7 @@ class Searcher(QueryEncoder):
     def analogy(
         self, photograph: Photograph, minus: Sequence[str], plus: Sequence[str], top: int, among: int,
         where: str | None = None,
-    ) -> list[Hit]:  # fmt: skip
+    ) -> Answer:  # fmt: skip
         """The `top` images for an image less the words `minus` plus the words `plus` (Kiros et al. 2014, section 3.2).
 
         The `among` nearest are put in the order of their distance to their own mean, so that the one poor result among
@@ -223,7 +252,7 @@ class Searcher(QueryEncoder):
 
     def open(self) -> None:
         """Read the model, the indices and their tables now; threads may share the searcher from then on."""
-        _ = self.model
+        _ = self.model, self.calibration
         for modality in ("images", "sentences"):
             if self.has(modality):
                 self.gallery(modality)

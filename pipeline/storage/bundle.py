@@ -13,6 +13,7 @@
     image_regions.parquet                      regions, of a model of phrases. A row is a region: the `row` of its
                                                image in the table, its corners `x1`, `y1`, `x2`, `y2` in original
                                                pixels, and its `vector` (c,) float32
+    background.safetensors                     what scores are compared with (pipeline.index.calibration)
     card.json                                  size and sha256 of every file, and what was measured
 
 A gallery of many millions is several such bundles, each of some shards, in `index/<model>/00/` and so on; see

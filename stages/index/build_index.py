@@ -61,7 +61,7 @@ def _keys(config, bundle: str) -> dict:
     """Only multi-vector models have a shortlist."""
     model, number = _split(bundle)
     unused = set() if config.model(model).spec.multi_vector else {"shortlist"}
-    return {**config.index.model_dump(exclude=unused), "bundle": number}
+    return {**config.index.model_dump(exclude=unused), "dev_images": config.fit.dev_images, "bundle": number}
 
 
 def _reads(config, layout, bundle: str) -> Inputs:
@@ -104,7 +104,7 @@ def _bundles(config: "Config", models: Iterable[str]) -> list[tuple[str]]:
 
 STAGE = Stage(
     build_index,
-    version=10,
+    version=11,
     gpu=True,
     names=("bundle",),
     choices=lambda config: _bundles(config, config.every_model()),

@@ -10,8 +10,9 @@ from pipeline import runtime
 from stages.commands import FILE, FOLDER, config_option, trust_option
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable
+    from collections.abc import Sequence
 
+    from pipeline.index.calibration import Judgement
     from pipeline.index.search import Encoded, Hit, Searcher
 
 
@@ -116,27 +117,40 @@ def command(
     asked = [words for words in (sentence, text, *changed) if words is not None]
     if ignored := searcher.ignored(*asked):
         click.echo(printable(f"ignored, since the model does not know them: {spell(ignored)}"), err=True)
+    judgement = getattr(hits, "judgement", None)
+    if judgement and judgement.warning:
+        click.echo(judgement.warning, err=True)
+    if sentence is not None and "calibration" not in bundle.card:
+        click.echo("this bundle does not say where likely answers end: run build-index again", err=True)
     if as_json:
-        click.echo(printable_json([_shown(hit) for hit in hits], str))
+        click.echo(printable_json(_listed(hits, judgement), str))
         return
-    _print_table(hits)
+    _print_table(hits, judgement)
 
 
-def _shown(hit: "Hit") -> dict:
-    return {"rank": hit.rank, "score": hit.score, **hit.row}
+def _listed(hits: "Sequence[Hit]", judgement: "Judgement | None") -> list[dict]:
+    """The hits as JSON has them; those of a sentence say whether they are likely, where that is known."""
+    values = [{"rank": hit.rank, "score": hit.score, **hit.row} for hit in hits]
+    return [{**value, "likely": value["rank"] <= judgement.likely} for value in values] if judgement else values
 
 
-def _print_table(hits: "Iterable[Hit]") -> None:
-    """A line for each hit: its rank, score and name, the collection's own columns, and the box of a region."""
+def _print_table(hits: "Sequence[Hit]", judgement: "Judgement | None") -> None:
+    """A line for each hit: its rank, score and name, the collection's own columns, and the box of a region. Under the
+    last likely one a line says so."""
     from pipeline.index.columns import OURS
     from pipeline.printable import printable
 
+    remark = f"----  {judgement.remark}" if judgement else None
     for hit in hits:
+        if remark and hit.rank == judgement.likely + 1:
+            click.echo(remark)
         name = hit.row["text"] if "text" in hit.row else "::".join(filter(None, (hit.row["path"], hit.row["member"])))
         columns = {key: hit.row[key] for key in hit.row if key not in (*OURS, "sentence_id", "text")}
         values = "".join(f"  {key}={value}" for key, value in columns.items() if value is not None)
         box = "  " + " ".join(f"{side:.0f}" for side in hit.row["box"]) if "box" in hit.row else ""
         click.echo(printable(f"{hit.rank:>4}  {hit.score:>8.4f}  {name}{values}{box}"))
+    if remark and judgement.likely >= len(hits):
+        click.echo(remark)
 
 
 def _answer_each(searcher: "Searcher", path: Path, top: int, where: str | None, as_json: bool) -> None:
@@ -152,14 +166,18 @@ def _answer_each(searcher: "Searcher", path: Path, top: int, where: str | None, 
         ignored = {} if answer.error else searcher.ignored(sentence)
         if as_json:
             near = {word: known for word, known in ignored.items() if known}
-            results = {"unknown": list(ignored), "near": near, "results": [_shown(hit) for hit in answer]}
+            results = {"unknown": list(ignored), "near": near, "results": _listed(answer, answer.judgement)}
+            if answer.judgement:
+                results["off_topic"] = answer.judgement.off_topic
             value = {"query": sentence, **({"error": answer.error} if answer.error else results)}
             click.echo(printable_json(value, str))
             continue
         click.echo(printable(sentence) if number == 0 else f"\n{printable(sentence)}")
+        if answer.judgement and answer.judgement.warning:
+            click.echo(f"      {answer.judgement.warning}")
         if remark := answer.error or (ignored and f"ignored, since the model does not know them: {spell(ignored)}"):
             click.echo(printable(f"      {remark}"))
-        _print_table(answer)
+        _print_table(answer, answer.judgement)
 
 
 def _encode(image_path: Path, searcher: "Searcher", config_path: Path | None) -> "Encoded":
