@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 import click
 
 from pipeline import runtime
-from stages.commands import FILE, FOLDER, config_option, trust_option
+from stages.commands import FILE, FOLDER, config_option
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -47,7 +47,6 @@ if TYPE_CHECKING:
     "--json", "as_json", is_flag=True,
     help="Print JSON instead of a table; with --file, one JSON object per line.",
 )  # fmt: skip
-@trust_option
 @config_option
 @runtime.without_collection()  # the process ends with the answer
 def command(
@@ -66,7 +65,6 @@ def command(
     batch_path: Path | None,
     top: int,
     as_json: bool,
-    trust_code: bool,
     config_path: Path | None,
 ) -> None:
     """Search an index by SENTENCE, by a photo, or by both."""
@@ -91,8 +89,6 @@ def command(
     if changed and (similar or text is not None):
         raise UsageError("--minus and --plus rank images already; leave out --similar and --text")
     bundle = open_bundle(*bundle_folders)
-    if trust_code:
-        bundle.trust_code()
     searcher = Searcher(bundle)
     if regions:
         if sentence is None:
