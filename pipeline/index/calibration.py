@@ -111,21 +111,21 @@ class Judgement:
         """Where the likely answers end, in words."""
         share = f"{100 * self.coverage:.0f} %"
         if not self.likely:
-            return f"nothing here is likely: a photograph that is meant scores higher in {share} of all cases"
+            return f"nothing here is likely: in {share} of searches, the photo that is meant scores higher"
         if self.likely < self.shown or self.expected is None:
             these = f"among these {self.likely}" if self.likely > 1 else "this one"
-            return f"with {share}, the photograph that is meant is {these}, if it is here at all"
-        count = f"about {max(self.expected, self.likely):,} photographs are as likely as these"
-        return f"{count}; with {share}, the one that is meant is among them, if it is here at all"
+            return f"the photo you mean, if it is here, is {these} in {share} of searches"
+        count = f"about {max(self.expected, self.likely):,} photos are as likely as these"
+        return f"{count}; the one you mean, if it is here, is among them in {share} of searches"
 
     @property
     def warning(self) -> str | None:
         """That the sentence is off the collection, in words."""
         if self.unknown and 2 * self.unknown >= self.words:
-            return f"this seems to be off the collection: {self.unknown} of its {self.words} words are not known"
+            return f"this seems off the collection: {self.unknown} of its {self.words} words are unknown"
         if self.far:
             share = f"{100 * (1 - FALSE_ALARMS):.0f} %"
-            return f"this seems to be off the collection: {share} of its own sentences are nearer to photographs"
+            return f"this seems off the collection: {share} of its own captions match photos better"
         return None
 
 

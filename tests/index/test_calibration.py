@@ -56,7 +56,7 @@ def test_a_score_stands_against_all_of_the_background_but_its_own_photograph() -
     assert calibration.nearness == pytest.approx(np.quantile(nearness, 0.05), rel=1e-4)
     assert calibration.judge(0.01 * sentences[:1], [], 60, (4, 0)).off_topic
     assert not calibration.judge(9 * sentences[:1], [], 60, (4, 1)).off_topic
-    assert calibration.judge(9 * sentences[:1], [], 60, (4, 2)).warning.endswith("2 of its 4 words are not known")
+    assert calibration.judge(9 * sentences[:1], [], 60, (4, 2)).warning.endswith("2 of its 4 words are unknown")
     assert Calibration.fit(images, sentences[:5], owners[:5], "inner_product", 0.9).score < -1e30, "too few to miss one"
 
 
@@ -77,8 +77,9 @@ def test_a_search_says_where_likely_answers_end(folder: Path, tmp_path: Path) ->
     judged = answer.judgement
     assert (judged.likely, judged.shown, judged.off_topic) == (3, 6, False) and "among these 3" in judged.remark
     assert pickle.loads(pickle.dumps(answer)).judgement == judged
-    assert index.search("a dog", k=2).judgement.remark.startswith("about 3 photographs")
-    assert index.search("a dog", k=2, where="path != 'dog-0.png'").judgement.remark.startswith("with 90 %")
+    assert index.search("a dog", k=2).judgement.remark.startswith("about 3 photos")
+    others = index.search("a dog", k=2, where="path != 'dog-0.png'")
+    assert others.judgement.remark.endswith("among these 2 in 90 % of searches")
     assert index.search("a dog", k=6, where="path = 'cat-1.png'").judgement.remark.startswith("nothing here is likely")
     assert "1 of its 2 words" in index.search("unicorn dog").judgement.warning
     assert index.search(["a dog", "a zebra"], k=6)[0].judgement == judged
