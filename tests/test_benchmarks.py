@@ -8,6 +8,7 @@ import warm
 
 ROOT = Path(__file__).parents[1]
 WITHOUT_TINY = {
+    "audit.py": "it takes a run of photographs; tests/stages/test_audit.py",
     "gpu_parts.py": "tests/test_gpu_benchmark.py runs it",
     "million_moments.py": "dense_pairs.py and moments.py compute the same from memory",
     "parts.py": "a process a shard, each of which starts for seconds",
