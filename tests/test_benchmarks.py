@@ -18,6 +18,8 @@ WITHOUT_TINY = {
 COMPARISON = {"name", "ours", "reference", "ratio", "pairs", "cpu_over_wall"}
 OTHERS = {
     "adaptation.py": "recall@10",
+    "baselines.py": "recall_sum",
+    "hubness.py": "recall_sum",
     "listing.py": "form",
     "million.py": "peak_gib",
     "serve.py": "requests_per_second",
