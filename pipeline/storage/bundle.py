@@ -8,6 +8,7 @@
     text_encoders/<name>/model.safetensors + .json  turn sentences into vectors
     vocabulary.json                            the words of models that read tokens or trees
     encoders/<name>/model.safetensors + .json  turns images into features
+    background.safetensors                     what scores are compared with (pipeline.index.calibration)
     card.json                                  size and sha256 of every file, and what was measured
 
 A gallery of many millions is several such bundles, each of some shards, in `index/<model>/00/` and so on; see
