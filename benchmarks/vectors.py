@@ -28,7 +28,7 @@ from interleave import parse_options
 PAIRS, DIM, LATENT, QUERIES = 100_000, 768, 64, 1000
 NOISE = 25.0
 """Standard deviation of what each value has beside its latent part, whose own is the root of LATENT."""
-LOOK_SECONDS = 0.25
+LOOK_SECONDS = 0.5
 K = 10
 PROGRAM = """
 import sys, time
