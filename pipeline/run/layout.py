@@ -87,6 +87,10 @@ class Layout:
     def encoder(self, name: str) -> Artefact:
         return self._folder(f"encoders/{name}", "model.json")
 
+    def feature_map(self, encoder: str) -> Artefact:
+        """The map of another encoder's features to those of this one."""
+        return self._parameters(f"encoders/{encoder}/map")
+
     def classifier(self, encoder: str) -> Artefact:
         """The classifier of regions on an encoder that `finetune` made."""
         return self._parameters(f"encoders/{encoder}/classifier")

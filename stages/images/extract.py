@@ -1,12 +1,14 @@
 """`extract`: features of images."""
 
 import logging
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from pipeline.run import Job, Run, Stage
 
 if TYPE_CHECKING:
+    from pipeline.config.images import Encoder
+    from pipeline.config.names import Config
     from pipeline.images.extraction import Extractor
     from pipeline.images.preprocess import View
 
@@ -24,7 +26,7 @@ def extract(run: Run, *encoders: str) -> Callable[..., None]:
     from pipeline.images.preprocess import Photograph, load_views
     from pipeline.storage.features import UnfinishedShard, to_stored
 
-    opened = {name: _open(run, name) for name in encoders}
+    opened = {name: open_encoder(run, name) for name in encoders}
     settings = run.config.extract
     limits = ImageLimits.from_settings(run.config.collection)
     read = run.images.read
@@ -74,7 +76,8 @@ class OpenedEncoder(NamedTuple):
     described: dict[str, Any]
 
 
-def _open(run: Run, name: str) -> OpenedEncoder:
+def open_encoder(run: Run, name: str) -> OpenedEncoder:
+    """An encoder of the run, on its device."""
     from pipeline.config.stored import restore_encoder
     from pipeline.images.preprocess import View
 
@@ -89,14 +92,19 @@ def _open(run: Run, name: str) -> OpenedEncoder:
     return OpenedEncoder(View(network.preprocessing, work.describe), work.extractor, described)
 
 
+def _extracted(config: "Config", encoders: "Iterable[Encoder]") -> list[tuple[str]]:
+    """Those of the encoders that read photographs, and whose features are not mapped from others."""
+    return [(one.name,) for one in encoders if one.spec.reads == "pixels" and one.name not in config.extract.mapped]
+
+
 STAGE = Stage(
     extract,
     version=5,
     gpu=True,
     names=("encoder",),
     sharded=True,
-    choices=lambda config: [(one.name,) for one in config.every_encoder if one.spec.reads == "pixels"],
-    wanted=lambda config: [(one.name,) for one in config.encoders if one.spec.reads == "pixels"],
+    choices=lambda config: _extracted(config, config.every_encoder),
+    wanted=lambda config: _extracted(config, config.encoders),
     keys=lambda config, encoder: config.extract.decisive(),
     reads=lambda config, layout, encoder: {"encoder": layout.encoder(encoder)},
     columns=("images",),

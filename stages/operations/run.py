@@ -12,7 +12,7 @@ from stages.commands import json_option
 
 if TYPE_CHECKING:
     import subprocess
-    from collections.abc import Iterator
+    from collections.abc import Iterator, Mapping, Sequence
 
 STEPS = re.compile(r"(\d+) of (\d+) steps \(\S+ done")
 RULE = re.compile(r"(?:local)?rule (\w+):")
@@ -54,21 +54,37 @@ def command(config_path: Path | None, further: tuple[str, ...], cores: int | Non
 
     Pass Snakemake options and targets after `--`, e.g. `-- --keep-going`; this also shows Snakemake's output.
     """
+    if config_path is not None and str(config_path).startswith("-"):
+        config_path, further = None, (str(config_path), *further)
+    run_workflow(config_path, further, cores, as_json)
+
+
+def run_workflow(
+    config_path: Path | None,
+    further: "Sequence[str]" = (),
+    cores: int | None = None,
+    as_json: bool = False,
+    changes: "Mapping[str, Any] | None" = None,
+) -> None:
+    """Run the workflow by the configuration in `config_path`, with `changes` laid over it, and print what it has made.
+    Raises UsageError for what is not there, and RunFailure where a job fails."""
     import json
     import shlex
     import sys
 
+    import yaml
+
     from pipeline import runtime
     from pipeline.config import loading
     from pipeline.run import Run
+    from pipeline.storage.batch import publish_text
     from pipeline.storage.locks import hold
     from stages.catalogue import declared
     from stages.closing import closing_lines, results_of
     from stages.requirements import require_all
 
-    if config_path is not None and str(config_path).startswith("-"):
-        config_path, further = None, (str(config_path), *further)
-    chosen = loading.load(config_path)
+    values = loading.merge(loading.read_mapping(config_path) if config_path else {}, changes or {})
+    chosen = loading.validate(values, config_path or loading.default_path())
     folder = Path(chosen.results_root) / chosen.name
     root = Path(chosen.data_root)
     if not (is_url(chosen.data_root) or chosen.demo.generate or root.exists()):
@@ -76,9 +92,13 @@ def command(config_path: Path | None, further: tuple[str, ...], cores: int | Non
         raise UsageError(f"data_root {root} does not exist; {meant(str(root), beside)}correct it in {config_path}")
     require_all(Run(folder, chosen), declared())
     words = [sys.executable, "-m", "snakemake", "-s", str(find_snakefile()), "--cores", str(cores or runtime.threads())]
-    words += ["--configfile", str(config_path)] if config_path else []
-    log = folder / "run.log"
+    log, changed = folder / "run.log", folder / "changes.yaml"
     with hold(log):
+        files = [config_path] if config_path else []
+        if changes:
+            publish_text(changed, yaml.safe_dump(changes))
+            files.append(changed)
+        words += ["--configfile", *map(str, files)] if files else []
         code = _watch([*words, *further], log, shown=bool(further))
     if code:
         raise _explain(log, code, shlex.join(["jointspace", "run", *([str(config_path)] if config_path else [])]))
