@@ -26,7 +26,7 @@ from pipeline.metrics.ranks import rank_scores  # noqa: E402
 from pipeline.models.linear.accumulation import MomentsAccumulator  # noqa: E402
 from pipeline.models.linear.cca import NormalizedCCA  # noqa: E402
 from pipeline.models.linear.ensemble import ZeroShot  # noqa: E402
-from pipeline.models.linear.hubness import Bank, choose_correction, extend  # noqa: E402
+from pipeline.models.linear.hubness import Bank, choose_correction  # noqa: E402
 from pipeline.models.linear.sets import Sets  # noqa: E402
 from pipeline.models.linear.training import FitTask  # noqa: E402
 from pipeline.models.linear.tuning import PairArrays  # noqa: E402
@@ -80,12 +80,8 @@ def fit(train: Sides, dev: Sides) -> NormalizedCCA:
 
 def correct(train: Sides, dev: Sides, test: Sides) -> Sides:
     """The embedded `test` pairs with the hubness correction that is best on `dev`, against `train`."""
-    chosen, bank = load().csls, Bank(*train)
-    near = bank.near_images(dev[0], chosen.neighbours), bank.near_sentences(dev[1], chosen.neighbours)
-    best = choose_correction(dev[0] @ dev[1].T, *near, np.arange(len(dev[0])), chosen.neighbours, chosen.weight)[0]
-    weight, k = best["weight"], [best["neighbours"]]
-    near = bank.near_images(test[0], k)[:, 0], bank.near_sentences(test[1], k)[:, 0]
-    return extend(test[0], near[0], weight, 0), extend(test[1], near[1], weight, 1)
+    correction, _ = choose_correction("csls", Bank(*train), *dev, np.arange(len(dev[0])), load().hubness)
+    return correction.extend("images", test[0]), correction.extend("sentences", test[1])
 
 
 def measure(pairs: int, seed: int) -> dict[str, float]:

@@ -17,17 +17,13 @@ from pipeline.index.search import Hit, Photograph, Searcher
 from pipeline.storage.bundles import open_bundle
 
 
-def load(*bundles: str | Path, trust_code: bool = False) -> "Index":
+def load(*bundles: str | Path) -> "Index":
     """The bundle in a folder that `snakemake`, `jointspace apply` or Index.apply wrote. Several bundles of one model,
     in one folder or in several, are searched as one.
 
-    A spaCy pipeline or an ONNX graph in it is run only if you made it on this machine, or if you `trust_code`.
     Raises IntegrityError where there is no bundle, or where it was damaged, and UsageError for different models.
     """
-    index = Index(*bundles)
-    if trust_code:
-        index.bundle.trust_code()
-    return index
+    return Index(*bundles)
 
 
 class Index:

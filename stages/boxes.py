@@ -9,7 +9,7 @@ import numpy as np
 
 from pipeline.errors import InputError
 from pipeline.evaluate.phrases import Gold, named_boxes
-from pipeline.images.box_formats import Matched, match_boxes
+from pipeline.images.box_formats import match_boxes
 from pipeline.images.matching import some
 from pipeline.remote.paths import place
 from pipeline.run import Run
@@ -28,34 +28,24 @@ Corners = tuple[float, ...]
 """x1, y1, x2, y2 of a box, as float32 has them."""
 
 
-def read_gold(run: Run, boxes_path: Path | None) -> Gold:
-    """The boxes that have a label, the manifest's or those in `boxes_path`, and what labels may be called."""
-    if boxes_path is None:
-        table = run.manifest.boxes
-        images, labels = table["image_id"].to_numpy(), table["label"].to_pylist()
-        corners = np.stack([table[name].to_numpy() for name in CORNERS], axis=1)
-    else:
-        matched = _match_boxes(run, boxes_path)
-        images, corners, labels = matched.images, matched.corners, [box.label for box in matched.boxes]
+def read_gold(run: Run) -> Gold:
+    """The boxes of the manifest that have a label, and what labels may be called."""
+    table = run.manifest.boxes
+    labels = table["label"].to_pylist()
+    corners = np.stack([table[name].to_numpy() for name in CORNERS], axis=1)
     labelled = [row for row, label in enumerate(labels) if label]
     names = [labels[row].lower() for row in labelled]
-    return Gold(images[labelled], corners[labelled], names, read_label_names(run.config))
-
-
-def _match_boxes(run: Run, path: Path) -> Matched:
-    """The boxes in a file, or a folder of them, of the run's images."""
-    manifest = run.manifest
-    matched = match_boxes(read_box_files(path), manifest.images["path"].to_pylist(), manifest.root)
-    if matched.unmatched:
-        log.warning("%s has boxes for images that the run does not have: %s", path, some(matched.unmatched))
-    return matched
+    return Gold(table["image_id"].to_numpy()[labelled], corners[labelled], names, read_label_names(run.config))
 
 
 def read_region_texts(run: Run, path: Path) -> dict[tuple[int, Corners], list[str]]:
     """The texts of each box in a file of boxes whose labels are texts, by the box's image and corners. Raises
     InputError where there is none."""
     texts: dict[tuple[int, Corners], list[str]] = {}
-    matched = _match_boxes(run, path)
+    manifest = run.manifest
+    matched = match_boxes(read_box_files(path), manifest.images["path"].to_pylist(), manifest.root)
+    if matched.unmatched:
+        log.warning("%s has boxes for images that the run does not have: %s", path, some(matched.unmatched))
     for image, corners, box in zip(matched.images.tolist(), matched.corners.tolist(), matched.boxes, strict=True):
         if box.label.strip():
             texts.setdefault((image, tuple(corners)), []).append(box.label)

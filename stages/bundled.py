@@ -21,14 +21,12 @@ from pipeline.run import Run
 from pipeline.storage.bundle import Bundle, BundleWriter
 from pipeline.storage.card import CARD, INDEXED
 from pipeline.storage.commit import CARRIED, Provenance, carry, read_commit
-from pipeline.storage.embeddings import Embeddings, PhraseVectors
+from pipeline.storage.embeddings import Embeddings
 from pipeline.storage.files import plain, read_bytes
 from pipeline.storage.pairs import described_rows
 from pipeline.storage.parameters import ENCODER, TEXT_ENCODER, Parameters, encoders_of, read_own_encoders
-from pipeline.storage.parsers import CarriedParser, code_of, find_carried_parser, remember
 from pipeline.storage.records import read_vocabulary
-from pipeline.storage.texts import ParseShard
-from stages.inputs import phrase_splits, reads_trees, trains_parser, vocabulary_of
+from stages.inputs import vocabulary_of
 
 log = logging.getLogger(__name__)
 
@@ -48,8 +46,6 @@ def write_bundle(
     mapping = restore(embeddings.registered, parameters.settings, parameters.tensors, source)
     encoders = _read_encoders(run, mapping, parameters, source)
     text_encoders = _read_text_encoders(run, mapping, parameters, source)
-    parser = _find_parser(run, parameters) if reads_trees(config, model) else None
-    phrases = [PhraseVectors(layout.phrases(model, split).path) for split in phrase_splits(config, model)]
 
     writer = BundleWriter(folder)
     indices = add_indices(writer, embeddings, ids, settings, run.gpu, _other_sentences(run, embeddings, ids))
@@ -69,12 +65,6 @@ def write_bundle(
         inputs["vocabulary"] = read_vocabulary(vocabulary.path)["fingerprint"]
     inputs |= {f"text_encoders/{name}": encoder.fingerprint for name, encoder in text_encoders.items()}
     inputs |= {f"encoders/{name}": encoder.fingerprint for name, encoder in encoders.items()}
-    if phrases:
-        writer.add_regions(ids["images"], phrases)
-        inputs |= {f"phrases/{vectors.split}": vectors.fingerprint for vectors in phrases}
-    if parser:
-        parser.add_to(writer.add)
-        inputs |= {"parser": parser.digest} if parser.digest else {}
     writer.commit(
         {
             "model": embeddings.name,
@@ -89,13 +79,11 @@ def write_bundle(
             "data_root": str(run.manifest.root),
             "encoders": {name: encoder.settings for name, encoder in encoders.items()},
             "text_encoders": {name: {"kind": encoder.settings["kind"]} for name, encoder in text_encoders.items()},
-            **({"parse": parser.metadata} if parser else {}),
             "inputs": inputs,
             "fingerprint": provenance.fingerprint,
             CARRIED: carry(provenance, folder / CARD, provenance.fingerprint),
         }
     )
-    remember(code_of(Bundle(writer.folder).card).values())
 
 
 def add_indices(
@@ -194,15 +182,6 @@ def _other_sentences(run: Run, embeddings: Embeddings, ids: Mapping[str, np.ndar
     if embeddings.multi_vector or len(ids["sentences"]) or not count:
         return None
     return embeddings.read("sentences", evenly_spaced(count, QUERIES))
-
-
-def _find_parser(run: Run, parameters: Parameters) -> CarriedParser:
-    """The parser of the trees that the model learned from."""
-    config, layout = run.config, run.layout
-    trained = layout.parser.path if trains_parser(config) else None
-    parses = ParseShard(layout.parses.folder, 0)
-    root = Path(config.weights_root)
-    return find_carried_parser(parameters, parses, layout.labels.path, trained, config.parse.pipeline, root)
 
 
 def _read_encoders(run: Run, model: Any, parameters: Parameters, source: Path) -> dict[str, Parameters]:

@@ -33,10 +33,6 @@ config_option = click.option(
     "--config", "config_path", type=FILE, help="Configuration that overrides config/default.yaml. [default: none]"
 )
 json_option = click.option("--json", "as_json", is_flag=True, help="Print JSON.")
-trust_option = click.option(
-    "--trust-code", is_flag=True,
-    help="Trust this bundle: run the spaCy pipeline and ONNX graphs in it, now and later.",
-)  # fmt: skip
 
 
 def _photographs(text: str) -> Place:

@@ -177,32 +177,15 @@ def gather_sources(run: Run, stored: StoredGenerator, text: TrainingText, bundle
     )
 
 
-def read_bundled_encoders(stored: StoredGenerator, bundle: Bundle) -> dict[str, Parameters]:
-    """The encoders of a bundle that make what the generator takes. UsageError where it lacks one, IntegrityError where
-    one is not what made the features that the generator learned from."""
-    encoders = {}
-    for name, origin in stored.encoders.items():
-        if name not in bundle.card["encoders"]:
-            raise UsageError(
-                f"{bundle.folder} has no encoder {name}, which the generator needs (it has"
-                f" {', '.join(bundle.card['encoders'])}); name the index of a model on all of its encoders"
-            )
-        encoders[name] = bundle.encoder(name)
-        made_by = {str(stored.folder): origin.get("encoder", ""), str(bundle.folder): encoders[name].fingerprint}
-        require_same(f"the encoder {name}", made_by)
-    return encoders
-
-
 def write_descriptions(
     run: Run,
     stored: StoredGenerator,
     batches: Iterable[ImageBatch],
     folder: Path,
     about: dict[str, Any],
-    provenance: Provenance | None = None,
+    provenance: Provenance,
 ) -> None:
-    """Describe `batches` and write that into `folder`: `about` says what they are; without `provenance` it is not a
-    part of the run."""
+    """Describe `batches` and write that into `folder`: `about` says what they are."""
     settings = run.config.describe
     space = joint_space(run.config, run.layout, stored.name)
     sources = gather_sources(run, stored, read_training_text(run), Bundle(space.path) if space else None)
@@ -219,14 +202,12 @@ def write_descriptions(
 def _thumbnails(run: Run, described: list[dict]) -> list[str | None]:
     """A `data:` address of a thumbnail of each described image or box; None where it cannot be read."""
     limits, source = ImageLimits.from_settings(run.config.collection), run.photographs
-    rows = {}
-    if any(image["image_id"] is not None for image in described):
-        rows = {row["image_id"]: row for row in run.manifest.images.to_pylist()}
+    rows = {row["image_id"]: row for row in run.manifest.images.to_pylist()}
     addresses: list[str | None] = []
     for image in described:
         try:
-            row = rows.get(image["image_id"])
-            data = source.read(row["path"], row["offset"], row["size"]) if row else Path(image["image"]).read_bytes()
+            row = rows[image["image_id"]]
+            data = source.read(row["path"], row["offset"], row["size"])
             addresses.append(thumbnail(data, limits, image["box"]))
         except (InputError, OSError):
             addresses.append(None)

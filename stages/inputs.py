@@ -25,7 +25,7 @@ def sentence_shards(model: "Model", layout: "Layout") -> "list[Shards]":
 
 def region_shards(config: "Config", layout: "Layout") -> "list[Shards]":
     """The regions that models read."""
-    return [layout.regions(name, config.regions.reduced) for name in config.regions.encoders]
+    return list(map(layout.regions, config.regions.encoders))
 
 
 def joint_space(config: "Config", layout: "Layout", generator: str) -> "Artefact | None":
@@ -65,11 +65,6 @@ def label_names(config: "Config") -> Inputs:
     return {"names": Outside(path)} if isinstance(path, Path) and path.is_file() else {}
 
 
-def reads_trees(config: "Config", model: str) -> bool:
-    """Whether a model, or a member of an ensemble, takes sentences as trees."""
-    return any(config.model(member).spec.trees for member in config.members(model) or [model])
-
-
 def trains_parser(config: "Config") -> bool:
     return config.parse.engine == "spacy" and config.parse.pipeline is None
 
@@ -80,11 +75,3 @@ def vocabulary_of(config: "Config", layout: "Layout", model: str) -> "Artefact |
     if not any(config.model(member).spec.words for member in members or [model]):
         return None
     return layout.model_vocabulary(model) if members else layout.token_vocabulary
-
-
-def phrase_splits(config: "Config", model: str) -> list[str]:
-    """The splits whose regions go into the index of a model that embeds them one by one."""
-    if config.model(model).spec.multi_vector:
-        return []
-    pairs = config.phrase_splits(config.phrases.splits)
-    return [split for name, split in pairs if name == model and split in config.index.splits]

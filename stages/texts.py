@@ -201,13 +201,6 @@ class RunTextMaterial:
         with opened(path) as stream:
             return read(stream, str(path), wanted, self.own.words)
 
-    def files(self) -> list[bytes]:
-        contents = []
-        for path in self._files().values():
-            with opened(path) as stream:
-                contents.append(stream.read())
-        return contents
-
     def _files(self) -> dict[str, Path]:
         return self.own.files(self.run.config.weights_root)
 

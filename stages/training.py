@@ -49,7 +49,7 @@ def open_region_rows(run: Run, encoders: Iterable[str], image_id: "np.ndarray") 
     """The regions of some images, as models read them."""
     from pipeline.storage.features import RegionRows
 
-    folders = {name: run.layout.regions(name, run.config.regions.reduced).folder for name in encoders}
+    folders = {name: run.layout.regions(name).folder for name in encoders}
     return RegionRows(run.manifest, folders, image_id)
 
 

@@ -87,19 +87,21 @@ def test_a_configuration_names_only_what_differs(tmp_path: Path) -> None:
     path = tmp_path / "mine.yaml"
     path.write_text(
         "name: mine\nfit: {dimensions: [7]}\ntext: {size: 9}\n"
-        "encoders: [{name: a, architecture: alexnet, layer: fc7}, {name: b, kind: onnx, weights: null, file: x.onnx}]\n"
+        "encoders:\n"
+        "  - {name: a, architecture: alexnet, layer: fc7}\n  - {name: b, kind: timm, architecture: x, weights: null}\n"
         "text_encoders: [{name: t, kind: tf-idf, tf_idf: {idf: false}}]\n"
     )
     config = load(path)
     assert (config.name, config.fit.dimensions, config.fit.image_ridge) == ("mine", (7,), load().fit.image_ridge)
-    assert (config.encoder("a").resize, config.encoder("b").resize, config.encoder("b").weights) == (256, None, "file")
+    assert (config.encoder("a").resize, config.encoder("b").resize, config.encoder("b").weights) == (256, None, "hub")
     own = config.text_encoder("t").tf_idf
     assert (own.size, own.idf, own.min_count) == (9, False, load().text.min_count)
     assert config.model("ncca").encoders == ("a", "b") and "sae" in config.variants
 
 
 def test_numbers_may_come_as_text_from_the_command_line() -> None:
-    assert validate({"csls": {"weight": ["0.5"]}, "seed": "3"}).csls.weight == (0.5,)
+    assert validate({"hubness": {"weight": ["0.5"]}, "seed": "3"}).hubness.weight == (0.5,)
+    assert validate({"csls": {"bank": "30"}}).hubness.bank == 30  # as the section was called
 
 
 def test_a_variant_has_any_hyperparameter_of_its_model() -> None:
@@ -128,7 +130,7 @@ ensembles:
 """
 
 
-def test_csls_and_refit_are_made_of_the_same_model_without_them() -> None:
+def test_corrected_models_and_refits_are_made_of_the_same_model_without_them() -> None:
     config = read(f"models: [fine-scaled, two-refit]\n{FINE}")
     assert config.uncorrected("fine-scaled") == "fine-refit" and config.refitted("fine-scaled") == "fine-csls"
     assert config.uncorrected("fine-csls") == "fine" == config.refitted("fine-refit")
@@ -141,6 +143,8 @@ def test_csls_and_refit_are_made_of_the_same_model_without_them() -> None:
     added = {"fine-refit", "fine-csls", "small-refit", "gru-csls-refit", "gru-refit", "gru"}
     written = {"fine-scaled", "two-refit", "two", "fine", "small", "gru-csls"}
     assert set(config.every_model()) == written | added
+    asked = read("models: [{name: x, model: ncca, hubness: auto, refit: true}]")
+    assert asked.uncorrected("x") == "ncca-refit" and asked.refitted("x") == "ncca-auto"
     assert config.judged_splits("two") == ("dev", "test") and config.judged_splits("two-refit") == ("test",)
 
 
@@ -200,6 +204,7 @@ def test_all_problems_are_listed_and_what_is_inherited_only_where_it_is_given() 
         ("variants: {v: {model: gru, seeds: [2, 2]}}", ["variants.v.seeds", "twice"]),
         ("variants: {x y: {model: gru}}", ["variants"]),
         ("models: [b]\nensembles: {b: {members: [ncca, ridge]}}", ["ridge does not compare by cosine"]),
+        ("variants: {x: {model: ncca, csls: perhaps}}", ["csls must be true or false", "perhaps"]),
         (f"models: [two-x]\n{FINE}".replace("two-refit: {members: [fine,", "two-x: {members: [fine-scaled,"), ["dev"]),
         ("models: [x]\nvariants: {x: {model: cca, csls: true}}", ["x: cca does not compare by cosine"]),
         ("encoders: [{name: net, architecture: resnet5}]", ["encoders.0 (net)", "did you mean resnet50?"]),
@@ -209,7 +214,7 @@ def test_all_problems_are_listed_and_what_is_inherited_only_where_it_is_given() 
         ("encoders: [{name: net, architecture: alexnet, resize: 100, crop: 200}]", ["(net)", "`resize`"]),
         ("text_encoders: [{name: tokens, kind: tf-idf}]", ["text encoder tokens"]),
         ("text_encoders: [{name: one, kind: tf-idf, centre: mean}]", ["text encoder one", "centre"]),
-        ("text_encoders: [{name: one, kind: onnx}]", ["text encoder one needs onnx.file"]),
+        ("text_encoders: [{name: one, kind: transformers}]", ["text encoder one needs transformers.architecture"]),
         ("text_encoders: [{name: one, kind: tf-idf, weight: 0}]", ["no text encoder has a positive weight"]),
         (f"{ONE}\nregions: {{encoders: [net], proposals: faster-rcnn, detector: {{architecture: fasterrcnn_res}}}}",
          ["regions.detector", "fasterrcnn_resnet50_fpn?"]),

@@ -17,7 +17,7 @@ from stages.catalogue import declared
 EVERYTHING = {
     "models": [
         *(spec.name for spec in MODELS if spec.made_by not in ("adopt", "combine")),
-        "scaled",
+        "corrected",
         "by-joint",
         "by-text-feature",
         "by-sae",
@@ -32,7 +32,7 @@ EVERYTHING = {
     "evaluate": {"generators": ["mrnn"]},
     "describe": {"boxes": True},
     "variants": {
-        "scaled": {"model": "ncca", "csls": True},
+        "corrected": {"model": "ncca", "csls": True},
         **{f"by-{training}": {"model": "ncca", "training": training} for training in ("joint", "text-feature", "sae")},
     },
     "parse": {"engine": "spacy", "treebank": dict.fromkeys(("train", "dev", "test"), "bank.conllu")},
@@ -43,7 +43,7 @@ EVERYTHING = {
 DECIDE_NOTHING = {
     "where things lie, whose contents decide": {
         "weights_root", "results_root", "regions.boxes", "parse.conllu", "parse.brackets", "parse.treebank.train",
-        "parse.treebank.dev", "parse.treebank.test", "describe.region_texts",
+        "parse.treebank.dev", "parse.treebank.test", "describe.region_texts", "hubness.queries",
     },
     "how it is computed": {
         "parts", "workers", "cluster.workers", "remote.scratch", "remote.scratch_gb", "collection.memory_gb",

@@ -122,7 +122,7 @@ AFTER_FIT = {"embed", "fit_hubness", "evaluate", "summarise", "build_index", "re
         ("fit={text_ridge: [2]}", {"fit"} | AFTER_FIT),
         ("image_view={normalise: [l2]}", {"accumulate", "fit"} | AFTER_FIT),
         ("extract={batch_size: 7}", set()),
-        ("csls={bank: 30}", AFTER_FIT),
+        ("hubness={bank: 30}", AFTER_FIT),
         ("models=[ncca]", {"summarise", "report"}),
     ],
 )

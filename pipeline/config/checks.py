@@ -108,16 +108,14 @@ def _regions(config: Config) -> Iterator[str]:
     for encoder in config.encoders:
         if encoder.of is not None and encoder.of not in regions.encoders:
             yield f"encoder {encoder.name}: {encoder.of} is not in regions.encoders; add it"
-        if encoder.of is not None and regions.score == "classifier":
-            yield f"encoder {encoder.name} pools regions; set regions.score to proposal"
         if encoder.name not in regions.encoders:
             continue
         if not encoder.spec.regions:
             yield f"regions.encoders: {encoder.name} describes whole images only; name a network"
+        elif regions.features == "roi-align" and encoder.spec.own_defaults:
+            yield f"regions.features: roi-align needs a network of torchvision's, not {encoder.name}; choose crops"
         elif regions.features == "roi-align" and encoder.layer != "average":
             yield f"regions.features: roi-align needs layer average, not {encoder.layer} of {encoder.name}"
-        elif regions.score == "classifier" and encoder.weights != "finetuned":
-            yield f"regions.score: finetune makes the classifier; set weights of {encoder.name} to finetuned"
 
 
 def _variants(config: Config) -> Iterator[str]:
@@ -183,14 +181,18 @@ def _model(config: Config, name: str, model: Model) -> Iterator[str]:
         )
     if config.uncorrected(name) and not model.unit:
         yield f"{name}: {spec.name} does not compare by cosine, and cannot be corrected for hubs; take ncca"
+    if config.hubness_method(name) == "dual-softmax" and spec.multi_vector:
+        yield f"{name}: {spec.name} does not compare images with images, as dual-softmax does; take sinkhorn"
+    if config.hubness.queries and config.uncorrected(name):
+        imported = [text for text in model.text_encoders if not config.text_encoder(text).prepared]
+        if spec.trees or (spec.sentences == "vectors" and imported):
+            yield f"{name}: queries of hubness.queries have no trees and no imported vectors; leave them out"
     if spec.own_score and model.settings.score != "cosine":
         yield f"{name}: {spec.name} has a score of its own; leave out score: {model.settings.score}"
     if spec.regions != "none" and not described:
         yield f"{name} needs regions; name their encoders in regions.encoders"
     if spec.regions == "all-encoders" and (missing := set(model.encoders) - set(described)):
         yield f"{name} maps images and regions alike; add {min(missing)} to regions.encoders"
-    if spec.regions == "all-encoders" and config.regions.reduced:
-        yield f"{name} maps images and regions alike; set regions.dimensions to null"
     if spec.regions == "its-encoders" and (others := set(described) - set(model.encoders)):
         yield f"{name} takes regions of its own encoders; add {min(others)} to them, or take dvsa"
     if spec.phrases and (model.settings.loss == "squared" or model.settings.negatives == "sampled"):

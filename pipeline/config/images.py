@@ -123,8 +123,8 @@ class DetectorSettings(Section):
 class RegionsSettings(Section):
     encoders: tuple[Name, ...] = key((), "encoders whose features of regions are wanted, each in a folder of its name")
     geometry: bool = key(False, "tell models that look at regions where in the image each lies, and how large it is")
-    proposals: Literal["boxes", "grid", "selective-search", "faster-rcnn"] = key(
-        "boxes", "boxes (the collection's or a file's) | grid | selective-search | faster-rcnn"
+    proposals: Literal["boxes", "grid", "faster-rcnn"] = key(
+        "boxes", "boxes (the collection's or a file's) | grid | faster-rcnn"
     )
     boxes: Place | None = key(None, "a file of boxes under data_root, or a folder of them; null: the collection's")
     count: Positive = key(19, "regions of an image beside the whole image (Karpathy and Fei-Fei 2015, Niu et al. 2017)")
@@ -136,24 +136,11 @@ class RegionsSettings(Section):
     )
     crop_side: Positive | None = key(None, "crops: pixels that a region is warped to; null for the encoder's own side")
     context: Count = key(16, "crops: of these, from around the box on each side")
-    score: Literal["proposal", "classifier"] = key(
-        "proposal", "proposal | classifier (highest foreground probability; encoders of finetune)"
-    )
-    dimensions: Positive | None = key(
-        None, "principal components that models read in place of a region's features; null: the features"
-    )
     checkpoint_images: Positive = key(256, "a killed job repeats at most this many images")
-
-    @property
-    def reduced(self) -> bool:
-        """Whether models read the features of regions in fewer dimensions."""
-        return self.dimensions is not None
 
     def decisive(self) -> dict[str, Any]:
         """The keys that decide which regions an image has and what their features are."""
-        return self.model_dump(
-            mode="json", exclude={"encoders", "boxes", "geometry", "dimensions", "checkpoint_images"}
-        )
+        return self.model_dump(mode="json", exclude={"encoders", "boxes", "geometry", "checkpoint_images"})
 
 
 class FinetuneSettings(Section):
@@ -171,7 +158,6 @@ class FinetuneSettings(Section):
     body_rate: NonNegative = key(0.1, "times it: that of weights that begin as torchvision's or a file's")
     precision: Precision = key("auto", "auto (bfloat16 where the hardware has it) | float32 | bfloat16")
     checkpoint_seconds: NonNegative = key(30, "a killed job repeats at most about this long")
-    proposals: Literal["grid", "selective-search"] = key("grid", "where objects are sought: grid | selective-search")
 
     _file = file_goes_with("start")
 
@@ -192,9 +178,8 @@ class EveryKind(Section):
     kind: Literal[tuple(spec.name for spec in ENCODERS)] | None = Field(
         None,
         exclude=True,
-        description="network | standard (descriptors) | pooled (regions) | imported | open_clip, timm, transformers,"
-        " onnx; "
-        "null: as its architecture tells",
+        description="network | standard (descriptors) | pooled (regions) | imported | open_clip, timm, transformers;"
+        " null: as its architecture tells",
     )
     weights: str | None = key(
         "torchvision",

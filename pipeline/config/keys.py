@@ -12,11 +12,17 @@ from pipeline.config.generators import (
     OptimisationSettings,
 )
 from pipeline.config.images import Encoder, ExtractSettings, FinetuneSettings, ImageViewSettings, RegionsSettings
-from pipeline.config.models import EnsembleSettings, FitSettings, TrainSettings, TransferSettings, Variant
+from pipeline.config.models import (
+    EnsembleSettings,
+    FitSettings,
+    HubnessSettings,
+    TrainSettings,
+    TransferSettings,
+    Variant,
+)
 from pipeline.config.registry import GENERATORS, MODELS
 from pipeline.config.results import (
     AlignSettings,
-    CslsSettings,
     EvaluateSettings,
     IndexSettings,
     PhrasesSettings,
@@ -142,10 +148,8 @@ class Keys(Section):
     ensembles: dict[Name, EnsembleSettings] = key(
         {}, "NAME: {members: [models], weights: ...}, scores added up; best: {members: [ncca-refined, lstm]}"
     )
-    csls: CslsSettings = key(
-        CslsSettings,
-        "hubness correction: the score minus the mean similarity to each side's k nearest neighbours",
-        title="fit-hubness",
+    hubness: HubnessSettings = key(
+        HubnessSettings, "hubness correction: what is tried on dev, beside none", title="fit-hubness"
     )
     align: AlignSettings = key(AlignSettings, "words and regions", title="align: multi-vector models")
     phrases: PhrasesSettings = key(

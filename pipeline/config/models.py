@@ -16,6 +16,7 @@ from pipeline.config.section import (
     NonNegative,
     NonNegatives,
     Number,
+    Place,
     Positive,
     Positives,
     PositiveShare,
@@ -234,6 +235,24 @@ class GroundedTrainSettings(
     """begins from an ncca-recurrent on encoders that have regions"""
 
 
+HUBNESS = ("csls", "nnn", "inverted-softmax", "dual-softmax", "sinkhorn")
+"""Methods of hubness correction (models.linear.hubness)."""
+
+
+class HubnessSettings(Section):
+    neighbours: Positives = key((10, 20, 50, 100, 200), "k of csls and nnn, in the bank")
+    weight: NonNegatives = key(
+        (0, 0.25, 0.5, 0.75, 1), "w of csls and alpha of nnn: of each mean of k products; 0.5 is the paper's of csls"
+    )
+    sharpness: Annotated[tuple[AboveZero, ...], Field(min_length=1)] = key(
+        (0.5, 1, 2, 4, 8), "beta of the softmaxes and of sinkhorn, times the scores' standard deviation"
+    )
+    bank: Positive = key(5000, "images, and sentences, of train (of train and dev for a refit)")
+    queries: Place | None = key(
+        None, "text file, a query a line: what people ask, which stands for the queries in place of train's sentences"
+    )
+
+
 class Variant(Seeds):
     """Keys beside these are settings of its model."""
 
@@ -246,11 +265,26 @@ class Variant(Seeds):
     )
     documents: Name = key("all", "the weak texts that training uses")
     seed: Seed | None = key(None, "of the model's random numbers; null: `seed`")
-    csls: bool = key(False, "scores corrected for hubs (section csls)")
+    hubness: Literal[("none", "auto", *HUBNESS)] = key(
+        "none",
+        "scores corrected for hubs (section hubness): none | csls | nnn | inverted-softmax | dual-softmax | sinkhorn |"
+        " auto (the best on dev, each direction for itself); `csls: true` is short for csls",
+    )
     refit: bool = key(False, "fitted again to train and dev, by what the same model without it chose on dev")
     fit: dict[str, Any] = key({}, "any keys of the section fit")
     transfer: dict[str, Any] = key({}, "any keys of the section transfer")
     word_vectors: dict[str, Any] = key({}, "any keys of the section word_vectors")
+
+    @model_validator(mode="before")
+    @classmethod
+    def _write_out_csls(cls, values: Any) -> Any:
+        if not isinstance(values, Mapping) or "csls" not in values:
+            return values
+        written = str(values["csls"]).lower()
+        if written not in ("true", "false"):
+            raise ValueError(f"csls must be true or false, not {values['csls']}; hubness names other methods")
+        rest = {key: value for key, value in values.items() if key != "csls"}
+        return {"hubness": "csls" if written == "true" else "none", **rest}
 
     @property
     def named(self) -> dict[str, Any]:

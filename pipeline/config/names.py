@@ -18,14 +18,11 @@ from pipeline.config.section import DESCRIBED, Section
 from pipeline.config.text import TextEncoderEntry
 from pipeline.errors import UsageError, meant
 
-OPTIONS = ("csls", "refit")
-"""Keys of a variant; an ensemble has the second."""
-
 
 class Config(OwnKeys):
     """All keys, and what the names of models and generators mean.
 
-    A model with `csls` is made of the same one without, and one with `refit` learns by what the same one without has
+    A model with `hubness` is made of the same one without, and one with `refit` learns by what the same one without has
     chosen on dev. That is the variant, or registered model, that is written so, or else one that is added.
     """
 
@@ -73,10 +70,13 @@ class Config(OwnKeys):
         """The model that the model `name` is a refit of; None for all others."""
         return self._twin(name, refit=False) if self.refits(name) else None
 
+    def hubness_method(self, name: str) -> str:
+        """How the model's scores are corrected for hubs; `none` for an ensemble, whose members may be."""
+        return getattr(self._written(name), "hubness", "none")
+
     def uncorrected(self, name: str) -> str | None:
         """The model whose scores the model `name` corrects, a refit for a refit; None for all others."""
-        one = self._written(name)
-        return self._twin(name, csls=False) if isinstance(one, Variant) and one.csls else None
+        return self._twin(name, hubness="none") if self.hubness_method(name) != "none" else None
 
     def members(self, name: str) -> tuple[str, ...]:
         """The models that the ensemble `name` adds up, refits for a refit; nothing for a model of another kind."""
@@ -95,8 +95,8 @@ class Config(OwnKeys):
         if model.spec.starts_from is None or self.uncorrected(name):
             return None
         for other, one in self._models.items():
-            plain = isinstance(one, Variant) and one.model == model.spec.starts_from and not (one.csls or one.refit)
-            if plain and self.meaning(other, one).learns_like(model):
+            begins = isinstance(one, Variant) and one.model == model.spec.starts_from and not one.refit
+            if begins and one.hubness == "none" and self.meaning(other, one).learns_like(model):
                 return self._twin(other, refit=self.refits(name))
         raise UsageError(
             f"{name} starts from a model of {model.spec.starts_from} on the same encoders; add one to variants"
@@ -161,8 +161,8 @@ class Config(OwnKeys):
             names += list(models)[before:]
         return models
 
-    def _twin(self, name: str, **options: bool) -> str:
-        """The model that is as `name` but for these of its options, `csls` and `refit`: the first that is written so;
+    def _twin(self, name: str, **options: bool | str) -> str:
+        """The model that is as `name` but for `options`, of `hubness` and `refit`: the first that is written so;
         where there is none, one is added."""
         one = self._written(name)
         twin = one.model_copy(update=options)
@@ -172,9 +172,10 @@ class Config(OwnKeys):
             if type(found) is type(twin) and self._alike(found, twin):
                 return other
         new = f"{name}-plain"
-        if on := [key for key in OPTIONS if getattr(twin, key, False)]:
-            plain = self._twin(name, **{key: False for key in OPTIONS if hasattr(one, key)})
-            new = "-".join([plain, *on])
+        method = getattr(twin, "hubness", "none")
+        if endings := [*([method] if method != "none" else []), *(["refit"] if twin.refit else [])]:
+            plain = {"hubness": "none"} if isinstance(one, Variant) else {}
+            new = "-".join([self._twin(name, refit=False, **plain), *endings])
         while new in self._models:
             new += "_"
         self._models[new] = twin
@@ -183,7 +184,7 @@ class Config(OwnKeys):
     def _alike(self, one: Variant | EnsembleSettings, other: Variant | EnsembleSettings) -> bool:
         if isinstance(one, EnsembleSettings):
             return one == other
-        if (one.model, one.csls, one.refit) != (other.model, other.csls, other.refit):
+        if (one.model, one.hubness, one.refit) != (other.model, other.hubness, other.refit):
             return False
         return self.meaning("", one) == self.meaning("", other)
 

@@ -101,7 +101,7 @@ def _encoder(name: str, place: str, **more: Any) -> EncoderSpec:
 
 def _library(name: str, place: str, **more: Any) -> EncoderSpec:
     """Networks of another library, which is an extra."""
-    more = {"architectures": True, "extra": extra_of(name), "own_defaults": True, **more}
+    more = {"architectures": True, "extra": extra_of(name), "own_defaults": True, "regions": True, **more}
     return _encoder(name, f"{name}_models:{place}", **more)
 
 
@@ -119,7 +119,6 @@ ENCODERS: tuple[EncoderSpec, ...] = (
     _library("open_clip", "OpenClipEncoder", weights=("hub", "file"), tags=True),
     _library("timm", "TimmEncoder", weights=("hub", "file", "untrained")),
     _library("transformers", "TransformersEncoder", weights=("hub",)),
-    _library("onnx", "OnnxEncoder", architectures=False, weights=("file",)),
 )  # fmt: skip
 """The first is the kind of every architecture that is not the name of a kind."""
 
@@ -167,7 +166,6 @@ TEXT_ENCODERS: tuple[TextEncoderSpec, ...] = (
     _text("sentence-transformers", "transformers_text:SentenceTransformersEncoder", "Library",
           extra=extra_of("sentence-transformers")),
     _text("open_clip", "open_clip_text:OpenClipTextEncoder", "OpenClipText", extra=extra_of("open_clip")),
-    _text("onnx", "onnx_text:OnnxTextEncoder", "OnnxText", extra="onnx"),
     _text("imported", "text_encoder:ImportedTextEncoder", "Imported", reads="vectors"),
 )  # fmt: skip
 
@@ -251,9 +249,9 @@ class ModelSpec(Spec):
     sentences in their form to (n, c) float32. A `multi_vector` model has a vector for every region and word instead:
     `embed_images(features, regions)` and `embed_sentences` make MultiVectors, and `rule` says how these score. One with
     `phrases` has `embed_phrases(trees)` and `embed_regions(block)` too, and one that is trained on words
-    `embed_phrases(tokens)`, each phrase on its own; both have `embed_snippets(sentences)` for words that regions are
-    searched for. What is fitted has `fit(task)` of a pipeline.models.linear.training.FitTask, what is trained
-    `trainer(task)` of a pipeline.models.neural.task.TrainingTask, which returns a Trainer.
+    `embed_phrases(tokens)`, each phrase on its own. What is fitted has `fit(task)` of a
+    pipeline.models.linear.training.FitTask, what is trained `trainer(task)` of a
+    pipeline.models.neural.task.TrainingTask, which returns a Trainer.
     """
 
     made_by: Literal["fit", "train", "adopt", "combine"]

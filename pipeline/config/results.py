@@ -15,7 +15,6 @@ from pipeline.config.section import (
     NonNegatives,
     Place,
     Positive,
-    Positives,
     PositiveShare,
     Protocol,
     Section,
@@ -65,12 +64,6 @@ class PhrasesSettings(Section):
 class AlignSettings(Section):
     splits: tuple[Described, ...] = key(("test",), "whose sentences are aligned with their images")
     beta: NonNegative = key(0.1, "gain of neighbouring words in one region, in units of a word's product with it")
-
-
-class CslsSettings(Section):
-    neighbours: Positives = key((10, 20, 50, 100, 200), "k, in the bank")
-    weight: NonNegatives = key((0, 0.25, 0.5, 0.75, 1), "w: of each mean of k products; 0.5 is the paper's")
-    bank: Positive = key(5000, "images, and sentences, of train (of train and dev for a refit)")
 
 
 class ShortlistSettings(Section):

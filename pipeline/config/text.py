@@ -91,24 +91,6 @@ class OpenClipTextSettings(LibrarySettings):
     weights: str | None = key(None, "OpenCLIP's name for its pretrained weights")
 
 
-class OnnxTextSettings(TextKindSettings):
-    """An ONNX file, and the JSON file of its tokenizer."""
-
-    needs: ClassVar[str] = "file"
-
-    file: Place | None = key(None, "under weights_root")
-    tokenizer: Place | None = key(None, "the JSON file of its tokenizer, likewise; null: tokenizer.json beside it")
-    length: Positive | None = key(
-        None, "tokens of a text that are read; null: as many as the graph or the tokenizer says, or 512"
-    )
-    output: str | None = key(None, "its output that has the vectors, by name; null: the first")
-
-    def files(self, weights_root: str) -> dict[str, Path]:
-        graph = Path(weights_root, self.file or "")
-        beside = graph.with_name("tokenizer.json")
-        return {"file": graph, "tokenizer": Path(weights_root, self.tokenizer) if self.tokenizer else beside}
-
-
 class ImportedSettings(TextKindSettings):
     """Vectors of the run's sentences that were made elsewhere."""
 
@@ -232,7 +214,7 @@ class TextEncoderEntry(with_kinds(EveryTextKind, TEXT_ENCODERS, "kind {}: ")):
     kind: Literal[tuple(spec.name for spec in TEXT_ENCODERS)] = key(
         ...,
         "tf-idf | averaged (word vectors) | fisher (vectors of word vectors) | transformers, sentence-transformers,"
-        " open_clip, onnx | imported",
+        " open_clip | imported",
     )
 
     @property

@@ -1,22 +1,16 @@
-"""Describing images: what a generator is and uses, and batches of images with stored features or encoded here."""
+"""Describing images: what a generator is and uses, and batches of images with stored features."""
 
-import logging
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from typing import Any, NamedTuple, Protocol
 
 import numpy as np
 import torch
-from PIL import Image
 
-from pipeline.config.stored import restore_encoder
-from pipeline.errors import InputError
 from pipeline.generate.beam import BeamSearch
 from pipeline.generate.corpus import Corpus, Trigram
 from pipeline.generate.material import JointSpace
-from pipeline.images.decode import ImageLimits, decode
-from pipeline.images.image_encoder import EncoderParts
 from pipeline.models.neural.task import RowSource
 from pipeline.text.tokens import join_words
 
@@ -120,24 +114,6 @@ class ImageBatch(NamedTuple):
     features: Mapping[str, np.ndarray]
 
 
-class QueryPhotograph(NamedTuple):
-    """A photograph, or its part in `box` (x1, y1, x2, y2 in pixels): what its description shows, and its bytes."""
-
-    shown: Mapping[str, Any]
-    box: tuple[float, float, float, float] | None
-    read: Callable[[], bytes]
-
-    def open(self, limits: ImageLimits) -> Image.Image:
-        """Raises InputError for an unusable photograph, and for a box that is not within it."""
-        image = decode(self.read(), limits)
-        if self.box is None:
-            return image
-        x1, y1, x2, y2 = self.box
-        if not (0 <= x1 < x2 <= image.width and 0 <= y1 < y2 <= image.height):
-            raise InputError(f"the box {self.box} is not within its {image.width} x {image.height} pixels")
-        return image.crop(tuple(map(round, self.box)))
-
-
 def stored_batches(
     rows: Mapping[str, RowSource], shown: Sequence[Mapping[str, Any]], size: int
 ) -> Iterator[ImageBatch]:
@@ -145,24 +121,3 @@ def stored_batches(
     for start in range(0, len(shown), size):
         part = np.arange(start, min(start + size, len(shown)))
         yield ImageBatch(shown[start : start + size], {name: block[part] for name, block in rows.items()})
-
-
-def encode_photographs(
-    photographs: Sequence[QueryPhotograph], encoders: Mapping[str, EncoderParts], limits: ImageLimits, size: int
-) -> Iterator[ImageBatch]:
-    """Batches of `size` photographs, encoded. Warns of each unusable one, and raises InputError if all are."""
-    restored = {name: restore_encoder(parts.settings, parts.tensors) for name, parts in encoders.items()}
-    used = 0
-    for start in range(0, len(photographs), size):
-        shown, images = [], []
-        for photograph in photographs[start : start + size]:
-            try:
-                images.append(photograph.open(limits))
-                shown.append(photograph.shown)
-            except (InputError, OSError) as error:
-                logging.getLogger(__name__).warning("%s is left out: %s", photograph.shown["image"], error)
-        if images:
-            yield ImageBatch(shown, {name: encoder.encode(images) for name, encoder in restored.items()})
-            used += len(images)
-    if not used:
-        raise InputError(f"none of {len(photographs)} photographs can be used; give others")

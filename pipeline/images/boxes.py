@@ -1,16 +1,11 @@
 """Boxes (n, 4): x1, y1, x2, y2 in pixels of the upright image, x to the right, y down, x2 and y2 exclusive; sources of
 proposals, and the selection of regions among them."""
 
-import ctypes
 from collections import Counter
-from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from functools import partial
 from typing import NamedTuple
 
 import numpy as np
-
-from pipeline.errors import UsageError
 
 
 class Candidates(NamedTuple):
@@ -87,14 +82,10 @@ def group(image: np.ndarray, candidates: Candidates, count: int) -> list[Candida
     return [candidates.take(order[ends[i] : ends[i + 1]]) for i in range(count)]
 
 
-Propose = Callable[[np.ndarray, Candidates], Candidates]
-"""(pixels (height, width, 3) uint8, known boxes) -> proposals."""
 LEAST_SCORE = 0.0
 """Of a proposal that may become a region."""
 LEAST_SIDE = 4
 """Pixels of its shorter side."""
-SEARCH_WIDTH = 500
-"""Pixels; wider images are made narrower before selective search."""
 WHOLE_SCORE = 1.0
 WINDOW_SCORE = 0.0
 
@@ -142,71 +133,10 @@ def _windows(size: tuple[int, int], scale: float, aspect: float, overlap: float)
     return np.hstack([corners, corners + shape])
 
 
-def propose_windows(grid: WindowGrid, pixels: np.ndarray, known: Candidates) -> Candidates:
+def propose_windows(size: tuple[int, int], grid: WindowGrid) -> Candidates:
     """The windows of `grid`, with score 0, in the order of `grid_windows`."""
-    boxes = grid_windows((pixels.shape[1], pixels.shape[0]), grid)
+    boxes = grid_windows(size, grid)
     return Candidates(boxes, np.full(len(boxes), WINDOW_SCORE, np.float32))
-
-
-def keep_known(pixels: np.ndarray, known: Candidates) -> Candidates:
-    """The boxes from a file or a detector."""
-    return known
-
-
-def search_selectively(pixels: np.ndarray, known: Candidates) -> Candidates:
-    """Selective search (Uijlings et al. 2013; [32] in Niu et al. 2017) by OpenCV; scores fall evenly from 1 by rank.
-
-    Raises UsageError if OpenCV's contributed modules are not installed.
-    """
-    segmentation = _import_ximgproc()
-    height, width = pixels.shape[:2]
-    scale = min(1.0, SEARCH_WIDTH / width)
-    if scale < 1:
-        import cv2
-
-        size = (SEARCH_WIDTH, max(1, round(height * scale)))
-        pixels = cv2.resize(pixels, size, interpolation=cv2.INTER_AREA)
-    engine = segmentation.createSelectiveSearchSegmentation()
-    engine.setBaseImage(np.ascontiguousarray(pixels[:, :, ::-1]))
-    engine.switchToSelectiveSearchFast()
-    # OpenCV ranks with the C library's rand(); an image must get the same order in every process.
-    if srand := getattr(ctypes.CDLL(None), "srand", None):
-        srand(0)
-    corners = np.asarray(engine.process(), np.float32).reshape(-1, 4)
-    boxes = np.hstack([corners[:, :2], corners[:, :2] + corners[:, 2:]]) / np.float32(scale)
-    return Candidates(boxes, np.linspace(1, 0, len(boxes), endpoint=False, dtype=np.float32))
-
-
-def _import_ximgproc():
-    try:
-        import cv2
-
-        segmentation = cv2.ximgproc.segmentation
-    except (ImportError, AttributeError) as error:
-        raise UsageError(
-            "selective-search needs OpenCV's contributed modules: pip install 'jointspace[selective-search]', or choose"
-            " another of regions.proposals"
-        ) from error
-    cv2.setNumThreads(1)  # the processes share the cores already
-    return segmentation
-
-
-METHODS: Mapping[str, Callable[[WindowGrid], Propose]] = {
-    "selective-search": lambda grid: search_selectively,
-    "faster-rcnn": lambda grid: keep_known,
-    "grid": lambda grid: partial(propose_windows, grid),
-    "boxes": lambda grid: keep_known,
-}
-"""Sources of proposals. A detector, which runs on many images and a GPU, has run before: see detectors.py."""
-
-
-def proposer(method: str, grid: WindowGrid) -> Propose:
-    """The function of `method`, which can be pickled. Raises UsageError listing the known methods."""
-    if method not in METHODS:
-        raise UsageError(f"unknown proposals {method}; there are {', '.join(METHODS)}")
-    if method == "selective-search":
-        _import_ximgproc()  # a missing package fails here, once, not in another process for every image
-    return METHODS[method](grid)
 
 
 def select(candidates: Candidates, size: tuple[int, int], selection: Selection) -> tuple[Candidates, Counter[str]]:

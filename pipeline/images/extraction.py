@@ -187,12 +187,6 @@ class Stopwatch:
             meanwhile = sum(self._seconds.values()) - counted
             self._seconds[task] += time.perf_counter() - start - meanwhile
 
-    def move(self, source: str, target: str, share: float) -> None:
-        """Count this share of `source` as `target`, which runs in the same processes."""
-        seconds = self._seconds[source] * share
-        self._seconds[source] -= seconds
-        self._seconds[target] += seconds
-
     def describe(self, images: int) -> str:
         total = time.perf_counter() - self._start
         shares = {**self._seconds, "forward": total - sum(self._seconds.values())}

@@ -1,23 +1,19 @@
-"""Finetuning a network to classify regions, as in R-CNN (Girshick et al. 2014, section 2.3), and its
-average precision."""
+"""Finetuning a network to classify regions, as in R-CNN (Girshick et al. 2014, section 2.3)."""
 
 import copy
 import math
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, replace
-from typing import Any, NamedTuple
+from typing import Any
 
 import numpy as np
 import torch
 from torch import nn
 
 from pipeline.device import drawn_from, full_float32
-from pipeline.errors import InputError, JointspaceError
-from pipeline.images.boxes import Candidates, overlaps, suppress
+from pipeline.errors import JointspaceError
 from pipeline.images.networks import NetworkEncoder
-from pipeline.images.preparation import LabelledImage, RegionSample
-from pipeline.images.region_features import Classifier
-from pipeline.images.regions import DescribedRegions
+from pipeline.images.preparation import RegionSample
 
 WARM_UP = 0.1
 """Share of the iterations in which the learning rate rises to its maximum."""
@@ -163,99 +159,3 @@ class Finetuning:
         """The current encoder, on the CPU; `weights` says where its weights come from."""
         body = copy.deepcopy(self.network[0].body).to("cpu", memory_format=torch.contiguous_format).eval()
         return NetworkEncoder(self.spec, body, self.node, weights)
-
-    def classifier(self) -> Classifier:
-        """The current classifier."""
-        weight, bias = self.head.scale * self.head.weight, self.head.bias
-        return Classifier(*(tensor.detach().cpu().numpy().copy() for tensor in (weight, bias)))
-
-
-HIT = 0.5
-"""Least intersection over union of a detection and its object."""
-WEAKEST = 0.01
-"""Least probability of a detection."""
-
-
-class Judged(NamedTuple):
-    """One image: candidate `boxes` (n, 4) with `probabilities` (n, 1 + classes; 0 is the background), and its objects:
-    boxes `truth` (m, 4) of `classes` (m,), from 1."""
-
-    boxes: np.ndarray
-    probabilities: np.ndarray
-    truth: np.ndarray
-    classes: np.ndarray
-
-
-class Precision(NamedTuple):
-    """`mean` of the `average` precisions (classes,), in [0, 1], NaN for classes without objects; `reachable` is the
-    share of objects that some candidate overlaps enough, an upper bound on recall."""
-
-    mean: float
-    average: np.ndarray
-    reachable: float
-
-    def to_dict(self, labels: Sequence[str]) -> dict[str, Any]:
-        """As JSON, with null for NaN."""
-        pairs = zip(labels, self.average.tolist(), strict=True)
-        named = {label: None if math.isnan(value) else value for label, value in pairs}
-        return {"mean_average_precision": self.mean, "reachable": self.reachable, "average_precision": named}
-
-
-def judge_regions(
-    described: DescribedRegions, classifier: Classifier, images: Sequence[LabelledImage], iou: float
-) -> Precision:
-    """The precision of `classifier` on the regions of `images`, against their labelled boxes."""
-    ends = np.cumsum(described.lengths)
-    probabilities = classifier.probabilities(described.features) if len(described.features) else None
-    judged = []
-    for image, start, stop in zip(images, ends - described.lengths, ends, strict=True):
-        if stop > start:
-            judged.append(Judged(described.boxes[start:stop], probabilities[start:stop], image.boxes, image.classes))
-    if not judged:
-        raise InputError("none of the held-out images with boxes could be read; those of the split dev judge")
-    return judge_detections(judged, iou)
-
-
-def judge_detections(images: Sequence[Judged], iou: float) -> Precision:
-    """Average precision of each class, after non-maximum suppression at `iou` within the class."""
-    classes = images[0].probabilities.shape[1] - 1
-    average = np.array([_average_precision(images, label, iou) for label in range(1, classes + 1)])
-    reached = [overlaps(image.truth, image.boxes).max(axis=1, initial=0) >= HIT for image in images]
-    with_objects = average[~np.isnan(average)]
-    mean = float(with_objects.mean()) if len(with_objects) else 0.0
-    return Precision(mean, average, float(np.concatenate(reached).mean()))
-
-
-def _average_precision(images: Sequence[Judged], label: int, iou: float) -> float:
-    scores, hits, objects = [], [], 0
-    for image in images:
-        truth = image.truth[image.classes == label]
-        objects += len(truth)
-        probable = np.flatnonzero(image.probabilities[:, label] >= WEAKEST)
-        detections = Candidates(image.boxes[probable], image.probabilities[probable, label])
-        detections = detections.take(suppress(detections, iou, len(probable)))
-        scores.append(detections.scores)
-        hits.append(match(detections.boxes, truth))
-    if not objects:
-        return float("nan")
-    order = np.argsort(-np.concatenate(scores), kind="stable")
-    return interpolated_precision(np.concatenate(hits)[order], objects)
-
-
-def match(boxes: np.ndarray, truth: np.ndarray) -> np.ndarray:
-    """(n,): whether each detection, best first, finds an object that no better detection found."""
-    overlap = overlaps(boxes, truth)
-    hits, free = np.zeros(len(boxes), bool), np.ones(len(truth), bool)
-    for row in range(len(boxes) if len(truth) else 0):
-        best = overlap[row].argmax()
-        hits[row] = overlap[row, best] >= HIT and free[best]
-        free[best] &= not hits[row]
-    return hits
-
-
-def interpolated_precision(hits: np.ndarray, objects: int) -> float:
-    """The area under the interpolated precision-recall curve of detections `hits` (n,), best first, of `objects`."""
-    cumulated = np.cumsum(hits)
-    precision = cumulated / np.arange(1, len(hits) + 1)
-    best_from_here = np.maximum.accumulate(precision[::-1])[::-1]
-    return float(best_from_here[hits].sum() / objects)

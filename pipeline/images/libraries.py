@@ -92,9 +92,9 @@ def choose_preprocessing(entry: Any, own: Mapping[str, Any]) -> Preprocessing:
     return Preprocessing.from_dict({name: chosen[name] for name in PREPROCESSING})
 
 
-def require_vectors(encoder: Any, name: str) -> None:
-    """Raises InputError unless an encoder makes one finite vector of an image."""
-    side = encoder.preprocessing.side
+def require_vectors(encoder: Any, name: str, side: int | None = None) -> None:
+    """Raises InputError unless an encoder makes one finite vector of an image, of its own or another `side`."""
+    side = side or encoder.preprocessing.side
     try:
         with torch.inference_mode():
             vectors = encoder(torch.zeros(2, side, side, 3, dtype=torch.uint8))
@@ -105,7 +105,7 @@ def require_vectors(encoder: Any, name: str) -> None:
     if reason:
         raise InputError(
             f"encoder {name}: the model does not map images of {side} x {side} pixels to vectors ({reason}); name one"
-            " that describes images, or correct resize and crop"
+            " that describes images, or correct resize and crop, or regions.crop_side"
         )
 
 

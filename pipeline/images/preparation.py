@@ -1,7 +1,6 @@
 """A photograph to the regions that a network takes: proposals, selection, pixels; and training
 regions of labelled photographs."""
 
-import time
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass
@@ -17,10 +16,9 @@ from pipeline.images.boxes import (
     LEAST_SCORE,
     LEAST_SIDE,
     Candidates,
-    Propose,
     Selection,
     overlaps,
-    proposer,
+    propose_windows,
     select,
 )
 from pipeline.images.decode import ImageLimits
@@ -84,8 +82,6 @@ class WholeImages:
         return np.asarray(image.resize(self.size(image.size), Image.Resampling.BILINEAR))
 
 
-JUDGED = 60
-"""Proposals of an image that the classifier judges, where regions are scored by it."""
 MAP_SIDE = 384
 """Pixels of the shorter side of a whole image from whose map regions are pooled."""
 MAP_STEP = 32
@@ -102,44 +98,37 @@ class Request(NamedTuple):
 
 
 class PreparedImage(NamedTuple):
-    """An image ready for the network: its regions, the view's pixels, (width, height), and the counts of `select`.
-
-    `seconds` is the time spent on it, of which `proposal_seconds` on its proposals.
-    """
+    """An image ready for the network: its regions, the view's pixels, (width, height), and the counts of `select`."""
 
     regions: Candidates
     pixels: np.ndarray
     size: tuple[int, int]
     counts: Counter[str]
-    seconds: float
-    proposal_seconds: float
 
 
 @dataclass(frozen=True)
 class Cutting:
-    """How an image is cut into regions: proposals, selection, and rendering by `view`."""
+    """How an image is cut into regions: proposals, which are known boxes or, `by_grid`, windows; selection, and
+    rendering by `view`."""
 
-    propose: Propose
+    by_grid: bool
     selection: Selection
     view: Crops | WholeImages
 
     def __call__(self, image: Image.Image, known: Candidates) -> PreparedImage:
         """The regions of an RGB image with the `known` boxes."""
-        started = time.perf_counter()
-        regions, counts = select(self.propose(np.asarray(image), known), image.size, self.selection)
-        proposed = time.perf_counter()
-        pixels = self.view.render(image, regions.boxes)
-        return PreparedImage(regions, pixels, image.size, counts, time.perf_counter() - started, proposed - started)
+        proposals = propose_windows(image.size, self.selection.grid) if self.by_grid else known
+        regions, counts = select(proposals, image.size, self.selection)
+        return PreparedImage(regions, self.view.render(image, regions.boxes), image.size, counts)
 
     @classmethod
     def from_settings(cls, settings: Mapping[str, Any], preprocessing: Preprocessing) -> "Cutting":
         """The cutting that the section `regions` of a configuration defines, for a network with `preprocessing`."""
-        count = JUDGED if settings["score"] == "classifier" else settings["count"]
         crops = Crops(settings["crop_side"] or preprocessing.side, settings["context"], preprocessing.mean)
         maps = WholeImages(MAP_SIDE, MAP_STEP, MAP_ASPECT)
         return cls(
-            proposer(settings["proposals"], GRID),
-            Selection(LEAST_SCORE, LEAST_SIDE, settings["iou"], count, settings["fill"], GRID),
+            settings["proposals"] == "grid",
+            Selection(LEAST_SCORE, LEAST_SIDE, settings["iou"], settings["count"], settings["fill"], GRID),
             crops if settings["features"] == "crops" else maps,
         )
 
@@ -158,11 +147,8 @@ class Preparation:
 
     def __call__(self, request: Request) -> PreparedImage:
         """Raises InputError saying what is wrong with the image."""
-        started = time.perf_counter()
         image = open_photograph(self.read, self.limits, request.photograph)
-        opened = time.perf_counter() - started
-        prepared = self.cutting(image, request.known)
-        return prepared._replace(seconds=prepared.seconds + opened)
+        return self.cutting(image, request.known)
 
 
 TRIES = 20

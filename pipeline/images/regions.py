@@ -12,13 +12,13 @@ from torch import fx, nn
 from torch.fx.passes.shape_prop import ShapeProp
 from torch.nn import functional
 
+from pipeline.config.stored import restore_encoder
 from pipeline.errors import UsageError
 from pipeline.images.boxes import NONE, Candidates
 from pipeline.images.extraction import ExtractionPlan, Extractor
-from pipeline.images.image_encoder import EncoderMaterial, ImageEncoder, Work
+from pipeline.images.image_encoder import EncoderMaterial, ImageEncoder, ModuleEncoder, Work
 from pipeline.images.networks import NetworkEncoder, fold_batch_norms
 from pipeline.images.preparation import Crops, Cutting, PreparedImage, WholeImages
-from pipeline.images.region_features import Classifier, rescore
 from pipeline.workers import Failure
 
 PROBE_SIDE = 224
@@ -157,7 +157,7 @@ class DescribedRegions(NamedTuple):
     """Regions of n images, image by image: `features` (total, dim) float32, `boxes` (total, 4), `scores` (total,), and
     `lengths` (n,), 0 for the images in `faults` (number -> reason).
 
-    `counts` sums those of `select`; `proposal_share` is the proposals' share of the time before the network.
+    `counts` sums those of `select`.
     """
 
     features: np.ndarray
@@ -166,7 +166,6 @@ class DescribedRegions(NamedTuple):
     lengths: np.ndarray
     faults: dict[int, str]
     counts: Counter[str]
-    proposal_share: float
 
     def names(self, images: Sequence[str]) -> list[str]:
         """The name of each row's image; `images` (n,) are all names."""
@@ -177,22 +176,12 @@ class DescribedRegions(NamedTuple):
         return {"features": stored, "boxes": self.boxes, "scores": self.scores, "lengths": self.lengths}
 
 
-def describe(
-    images: Iterable[PreparedImage | Failure],
-    extract: "RegionExtractor",
-    classifier: Classifier | None,
-    iou: float,
-    count: int,
-) -> DescribedRegions:
-    """Every image's regions and their features; an image that could not be prepared has none.
-
-    With a classifier, only the best `count` regions of each image after rescoring and suppression at `iou`.
-    """
+def describe(images: Iterable[PreparedImage | Failure], extract: "RegionExtractor") -> DescribedRegions:
+    """Every image's regions and their features; an image that could not be prepared has none."""
     faults: dict[int, str] = {}
     places: list[int] = []
     regions: list[Candidates] = []
     counts: Counter[str] = Counter()
-    seconds = [1e-9, 0.0]
 
     def usable() -> Iterator[PreparedImage]:
         for place, image in enumerate(images):
@@ -202,34 +191,28 @@ def describe(
             places.append(place)
             regions.append(image.regions)
             counts.update(image.counts)
-            seconds[0] += image.seconds
-            seconds[1] += image.proposal_seconds
             yield image
 
     features = extract(usable())
-    finished = list(zip(regions, features, strict=True))
-    if classifier is not None:
-        finished = [rescore(*pair, classifier, iou, count) for pair in finished]
     lengths = np.zeros(len(places) + len(faults), np.int64)
-    lengths[places] = [len(part.scores) for part, _ in finished]
+    lengths[places] = [len(part.scores) for part in regions]
     return DescribedRegions(
-        np.concatenate([rows for _, rows in finished] or [np.empty((0, 0), np.float32)]),
-        np.concatenate([part.boxes for part, _ in finished] or [NONE.boxes]),
-        np.concatenate([part.scores for part, _ in finished] or [NONE.scores]),
+        np.concatenate(features or [np.empty((0, 0), np.float32)]),
+        np.concatenate([part.boxes for part in regions] or [NONE.boxes]),
+        np.concatenate([part.scores for part in regions] or [NONE.scores]),
         lengths,
         faults,
         counts,
-        seconds[1] / seconds[0],
     )
 
 
 class RegionExtractor:
     """An encoder prepared for a plan, for regions rendered by `view`."""
 
-    def __init__(self, encoder: NetworkEncoder, plan: ExtractionPlan, view: Crops | WholeImages) -> None:
+    def __init__(self, encoder: ModuleEncoder, plan: ExtractionPlan, view: Crops | WholeImages) -> None:
         self._by_map = isinstance(view, WholeImages)
         self.extractor = Extractor(region_encoder(encoder) if self._by_map else encoder, plan)
-        self._crop_pixels = encoder.spec.preprocessing.side**2
+        self._crop_pixels = encoder.preprocessing.side**2
 
     def __call__(self, images: Iterable[PreparedImage]) -> list[np.ndarray]:
         """The features (regions, dim) float32 of each image; `images` are read as the network needs them.
@@ -302,7 +285,7 @@ class PooledEncoder(ImageEncoder):
     A query image has no boxes from a file or detector; its regions are then the grid windows that fill up.
     """
 
-    def __init__(self, network: NetworkEncoder, regions: Mapping[str, Any], pooling: str) -> None:
+    def __init__(self, network: ModuleEncoder, regions: Mapping[str, Any], pooling: str) -> None:
         super().__init__(network.preprocessing)
         self.network, self.regions, self.pooling = network, regions, pooling
         self._cutting = Cutting.from_settings(regions, network.preprocessing)
@@ -338,10 +321,10 @@ class PooledEncoder(ImageEncoder):
 
     @classmethod
     def from_parts(cls, settings: Mapping[str, Any], tensors: Mapping[str, np.ndarray]) -> "PooledEncoder":
-        return cls(NetworkEncoder.from_parts(settings["network"], tensors), settings["regions"], settings["pooling"])
+        return cls(restore_encoder(settings["network"], tensors), settings["regions"], settings["pooling"])
 
     @classmethod
     def prepare(cls, entry: Any, material: EncoderMaterial) -> "PooledEncoder":
         """The encoder of a configuration entry, on the network of the encoder `entry.of`."""
         network = material.encoder(entry.of)
-        return cls(NetworkEncoder.from_parts(network.settings, network.tensors), material.regions, entry.pooling)
+        return cls(restore_encoder(network.settings, network.tensors), material.regions, entry.pooling)

@@ -1,18 +1,17 @@
-"""Exact search without an index, over blocks of vectors or over shards: the truth that an index is measured against.
+"""Exact search without an index, over blocks of vectors: the truth that an index is measured against.
 
 Each block is one product of matrices in single precision, by FAISS or on a GPU, of which the best k are kept. Scores
 that differ by less than single precision resolves may change places. Equal ones come by ascending row; which of them
 are the last of the k is left open.
 """
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Iterable
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING
 
 import numpy as np
 
-from pipeline.device import OomBatcher, find_gpu, full_float32, upload
-from pipeline.mapreduce import LOCAL, map_reduce
+from pipeline.device import OomBatcher, full_float32, upload
 from pipeline.precision import require_finite
 
 if TYPE_CHECKING:
@@ -111,32 +110,3 @@ def _by_torch(
         rows.append(best.indices.cpu().numpy())
         values.append(best.values.cpu().numpy())
     return np.concatenate(rows), np.concatenate(values)
-
-
-class ShardVectors(NamedTuple):
-    """The vectors that `read` gives, (n, c) float32, the first of which is row `first` of all."""
-
-    first: int
-    read: Callable[[], np.ndarray]
-
-
-def search_shards(
-    queries: np.ndarray,
-    shards: Sequence[ShardVectors],
-    k: int,
-    metric: str,
-    scheduler: str = LOCAL,
-    device: str = "cpu",
-) -> Neighbours:
-    """The `k` nearest of each of the `queries` (q, c) among the rows of all `shards`, where `scheduler` says.
-
-    A worker holds the queries, the vectors of one shard, and two lists of neighbours; its memory does not grow with
-    the number of shards. It computes on what `device` (auto, cpu, cuda, cuda:N) is there. Raises as `search_exact`,
-    `find_gpu` and `map_reduce` do.
-    """
-    return map_reduce(_search_shard, shards, Neighbours.merge, scheduler, (queries, k, metric, device))
-
-
-def _search_shard(shard: ShardVectors, queries: np.ndarray, k: int, metric: str, device: str) -> Neighbours:
-    vectors = shard.read()
-    return search_exact(queries, [vectors], k, metric, find_gpu(device)).renumber(shard.first + np.arange(len(vectors)))

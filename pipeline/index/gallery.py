@@ -61,10 +61,6 @@ class Shortlist:
 class Gallery:
     """Items of one vector each, under their ids in `index`."""
 
-    depth: int | None = None
-    """The most answers that a search considers, where there is such a limit."""
-    steady = False
-    """Whether the first answers are the same however many are asked for."""
     multi_vector = False
 
     def __init__(self, index: faiss.Index) -> None:
@@ -100,7 +96,7 @@ class MultiVectorGallery(Gallery):
     An item without vectors was removed, and is never found. Raises IntegrityError for another index.
     """
 
-    steady = multi_vector = True
+    multi_vector = True
 
     def __init__(
         self, modality: str, index: faiss.Index, outline: MultiVectors, rule: ScoreRule, shortlist: Shortlist | None
@@ -115,7 +111,6 @@ class MultiVectorGallery(Gallery):
         self.of_images = modality == "images"
         self.outline, self.rule, self.shortlist = outline, rule, shortlist
         self.owners, self.there = outline.owners, np.flatnonzero(outline.lengths)
-        self.depth = shortlist and shortlist.shortlist
 
     def __len__(self) -> int:
         return len(self.there)
@@ -125,13 +120,6 @@ class MultiVectorGallery(Gallery):
         require_finite("query", "vectors", queries.vectors)
         items = self.there if allowed is None else self.there[allowed[self.there]]
         return self._stack([self._best(query, top, items) for query in queries.blocks(1)])
-
-    def search_all(self, queries: MultiVectors, top: int) -> Neighbours:
-        """The same by the exact scores of all items."""
-        vectors, there = self.vectors(), self.there
-        return self._stack(
-            [self._rank(there, self.score_all(query, vectors)[there], top) for query in queries.blocks(1)]
-        )
 
     def scored(self, top: int) -> int:
         """How many items a search for `top` scores exactly."""

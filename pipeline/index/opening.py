@@ -60,9 +60,6 @@ class MergedGallery(Gallery):
     def __init__(self, galleries: Sequence[Gallery], firsts: Sequence[int], lasts: Sequence[int]) -> None:
         self.galleries, self.firsts, self.lasts = galleries, firsts, lasts
         self.metric, self.dim = galleries[0].metric, galleries[0].dim
-        depths = [gallery.depth for gallery in galleries if gallery.depth]
-        self.depth = min(depths) if depths else None
-        self.steady = all(gallery.steady for gallery in galleries)
         self.multi_vector = galleries[0].multi_vector
 
     def __len__(self) -> int:
@@ -71,10 +68,6 @@ class MergedGallery(Gallery):
     def search(self, queries: Items, top: int, allowed: np.ndarray | None = None) -> Neighbours:
         """The best of what each bundle finds."""
         return self._merge([gallery.search(queries, top, part) for gallery, part in self._each(allowed)], top)
-
-    def search_all(self, queries: MultiVectors, top: int) -> Neighbours:
-        """The same by the exact scores of all items of a multi-vector model."""
-        return self._merge([gallery.search_all(queries, top) for gallery in self.galleries], top)
 
     def regions(self, words: np.ndarray, top: int, allowed: np.ndarray | None = None) -> RegionHits:
         """The best of the regions that each bundle finds."""

@@ -5,8 +5,6 @@ import json
 from collections import OrderedDict
 from collections.abc import Callable, Collection, Mapping, Sequence
 from functools import cached_property
-from importlib.util import find_spec
-from threading import Lock
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -14,19 +12,17 @@ import numpy as np
 from pipeline.config.stored import restore, restore_encoder, restore_text_encoder
 from pipeline.errors import MALFORMED, InputError, IntegrityError, UsageError, brief
 from pipeline.index.format import REBUILD
-from pipeline.multivectors import Items, MultiVectors, concatenate
+from pipeline.multivectors import Items, MultiVectors
 from pipeline.text.sequences import encode_tokens
-from pipeline.text.tokens import make_analyzer
 from pipeline.text.vocabulary import Vocabulary
 
 if TYPE_CHECKING:
     from PIL.Image import Image
 
     from pipeline.text.text_encoder import TextEncoder
-    from pipeline.text.trees import Trees
 
-VIEWS = ("dependency-trees", "phrase-trees")
-"""The forms of sentences that a QueryParser makes, as `pack_trees` orders them."""
+TREES = ("dependency-trees", "phrase-trees")
+"""The forms of sentences that are parsed."""
 VECTORS = "vectors"
 """The form of sentences that text encoders make."""
 
@@ -50,13 +46,10 @@ class QueryEncoder:
 
     def embed_sentence(self, sentence: str) -> Items:
         """`sentence` in the joint space: (1, c) float32, or one item of several vectors."""
-        form = self._encode(sentence)
-        return self._computed(lambda: self.model.embed_sentences(form))
+        return self.embed_sentences([sentence])
 
     def embed_sentences(self, sentences: Sequence[str]) -> Items:
-        """One or more `sentences` in the joint space, (n, c) float32 or n items; those that are parsed one by one."""
-        if set(VIEWS) & set(self._forms.views):
-            return concatenate([self.embed_sentence(sentence) for sentence in sentences])
+        """One or more `sentences` in the joint space, (n, c) float32 or n items."""
         forms = self._forms(sentences)
         return self._computed(lambda: self.model.embed_sentences(forms))
 
@@ -128,10 +121,6 @@ class QueryEncoder:
         """The encoders whose features `sentences` takes."""
         return self.model.encoders
 
-    def _encode(self, sentence: str) -> Any:
-        """`sentence` alone in the form that the model takes."""
-        return self._forms([sentence])
-
     @cached_property
     def _forms(self) -> "QueryForms":
         return QueryForms(self.bundle, self.model)
@@ -149,8 +138,7 @@ class QueryEncoder:
 class QueryForms:
     """What turns texts into the form that the `model` of a bundle takes: `encoders`, its text encoders by name, and
     `vocabularies` by the form of tokens or trees that each is for. Raises UsageError for imported vectors whose encoder
-    is not there, and for trees where there is no parser to make them of a query; IntegrityError for a bundle that lacks
-    a part."""
+    is not there, and for a model that reads trees; IntegrityError for a bundle that lacks a part."""
 
     def __init__(self, bundle: Any, model: Any) -> None:
         self.bundle, self.each = bundle, model.sentence_view == "each"
@@ -170,11 +158,10 @@ class QueryForms:
                 for name, parameters in stored.items()
             }
         words = [view for view in self.views if view != VECTORS]
-        parsed = [view for view in words if view in VIEWS]
-        if parsed and (remedy := missing_parser(bundle.card.get("parse"))):
+        if parsed := [view for view in words if view in TREES]:
             raise UsageError(
                 f"{bundle.card['model']} reads {parsed[0].replace('-', ' ')}, and a query in words is not parsed:"
-                f" search with a photograph (--image), or the index of a model that reads plain words, or {remedy}"
+                " search with a photograph (--image), or the index of a model that reads plain words"
             )
         value = bundle.vocabulary() if words else {}
         try:
@@ -195,7 +182,7 @@ class QueryForms:
         return next((reader.terms for reader in self.readers if reader.terms), ())
 
     def __call__(self, texts: Sequence[str]) -> Any:
-        """`texts` in the form that the model takes; trees of a single one."""
+        """`texts` in the form that the model takes."""
         forms = {view: self._form(view, texts) for view in self.views}
         return forms if self.each else forms[self.views[0]]
 
@@ -206,48 +193,7 @@ class QueryForms:
                 name: (encoder.encode_query if few else encoder.encode)(texts)
                 for name, encoder in self.encoders.items()
             }
-        if view in VIEWS:
-            return self._parser.trees(texts[0], view, self.vocabularies[view])
         return encode_tokens(texts, self.vocabularies[view])
-
-    @cached_property
-    def _parser(self) -> "QueryParser":
-        return QueryParser(self.bundle.parser(), self.bundle.card["parse"]["max_words"], self.bundle.labels())
-
-
-def missing_parser(parse: Mapping[str, Any] | None) -> str | None:
-    """What to do before queries can be parsed; None where nothing is missing. `parse` is that of the bundle's card."""
-    if parse is None:
-        return "build the index again"
-    if parse["engine"] != "spacy":
-        return "parse with spaCy (parse.engine spacy): its trees come from another parser's files"
-    return None if find_spec("spacy") else "pip install 'jointspace[parse]' for spaCy, which parsed its sentences"
-
-
-class QueryParser:
-    """Trees of sentences, over the words of a vocabulary and the `labels` of a label table.
-
-    `pipeline` is the spaCy pipeline that parsed the bundle's sentences; a sentence of more than `max_words` words
-    becomes a chain, as there. Threads may share it: they take turns.
-    """
-
-    def __init__(self, pipeline: Any, max_words: int, labels: Mapping[str, Any]) -> None:
-        from pipeline.text.parsing import BatchParser, require_spacy  # which plain words do without
-        from pipeline.text.trees import LabelTable
-
-        require_spacy()
-        self._parse = BatchParser(lambda: pipeline, max_words)
-        self._labels = LabelTable.from_dict(labels)
-        self._lock = Lock()
-
-    def trees(self, sentence: str, view: str, vocabulary: Vocabulary) -> "Trees":
-        """One tree of the form `view`."""
-        from pipeline.text.trees import fit_trees, pack_trees
-
-        with self._lock:
-            (parsed,) = self._parse([sentence])
-        fitted = fit_trees([parsed.parse], [parsed.tree], [sentence], make_analyzer(vocabulary.settings))
-        return pack_trees(fitted, vocabulary, self._labels)[VIEWS.index(view)]
 
 
 def spell(ignored: Mapping[str, str | None]) -> str:

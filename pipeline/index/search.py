@@ -3,7 +3,6 @@
 import hashlib
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from functools import cached_property
 from typing import Any
 
 import numpy as np
@@ -81,26 +80,15 @@ class Searcher(QueryEncoder):
 
     def regions(self, snippet: str, top: int, where: str | None = None) -> list[Hit]:
         """The `top` regions for some words, at most one an image: those with the greatest sum of products with all
-        words, or product with their vector where the bundle has one a region. A hit's row is the image's, with its
-        `box` x1, y1, x2, y2 in original pixels.
+        words. A hit's row is the image's, with its `box` x1, y1, x2, y2 in original pixels.
 
         Raises InputError when no word is known, and UsageError where the bundle has no regions.
         """
         self.require_regions()
         self.require_known(snippet)
-        allowed = self.allowed("images", where)
-        if self.multi_vector:
-            words = self.embed_sentence(snippet)
-            rows, scores, boxes = self._require_fit("images", words).regions(words.vectors, top, allowed)
-        else:
-            stored, form = self._image_regions, self._encode(snippet)
-            query = self._computed(lambda: self.model.embed_snippets(form))[0]
-            products = stored.vectors @ query
-            places = np.arange(len(products)) if allowed is None else np.flatnonzero(allowed[stored.rows])
-            places = places[np.argsort(-products[places], kind="stable")]
-            _, first = np.unique(stored.rows[places], return_index=True)
-            best = places[np.sort(first)[:top]]
-            rows, scores, boxes = stored.rows[best], products[best], stored.boxes[best]
+        words = self.embed_sentence(snippet)
+        gallery, allowed = self._require_fit("images", words), self.allowed("images", where)
+        rows, scores, boxes = gallery.regions(words.vectors, top, allowed)
         hits = self._list_hits("images", rows, scores)
         return [
             Hit(hit.rank, hit.score, {**hit.row, "box": box}) for hit, box in zip(hits, boxes.tolist(), strict=True)
@@ -108,15 +96,8 @@ class Searcher(QueryEncoder):
 
     def require_regions(self) -> None:
         """Raises UsageError where the bundle has no regions."""
-        if not self.multi_vector and self._image_regions is None:
-            raise UsageError(
-                f"{self.bundle.folder} has no regions; ask a multi-vector model, such as dvsa, or one of phrases.models"
-                " with the splits of its index in phrases.splits"
-            )
-
-    @cached_property
-    def _image_regions(self) -> Any:
-        return self.bundle.image_regions()
+        if not self.multi_vector:
+            raise UsageError(f"{self.bundle.folder} has no regions; ask a multi-vector model, such as dvsa")
 
     def sentences(self, photograph: Photograph, top: int, where: str | None = None) -> list[Hit]:
         """The `top` sentences nearest to an image. Raises UsageError where the index has none."""

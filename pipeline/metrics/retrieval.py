@@ -47,6 +47,14 @@ def recall_sum(ranks: Ranks) -> float:
     return float(sum(100 * np.mean(direction <= k) for direction in directions for k in CUTOFFS))
 
 
+def recall_sums(ranks: Ranks) -> dict[str, float]:
+    """The sum of each direction: 300 at best."""
+    return {
+        direction: float(sum(100 * np.mean(getattr(ranks, direction) <= k) for k in CUTOFFS))
+        for direction in ("image_to_sentence", "sentence_to_image")
+    }
+
+
 def measure(ranks: np.ndarray, owners: np.ndarray, bootstrap: Bootstrap) -> dict[str, float | list[float]]:
     """The measures of `ranks` (k,), where rank j is of image `owners[j]`; every image from 0 on has at least one."""
     return average([(ranks, owners)], bootstrap)

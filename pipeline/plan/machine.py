@@ -15,12 +15,11 @@ LEAST_MEMORY, LEAST_DISK = 3 * GIB, 2 * GIB
 """Bytes that the demo needs free; a collection of your own is `plan`'s matter."""
 NEEDED = ("click", "h5py", "numpy", "Pillow", "pyarrow", "pydantic", "PyYAML", "safetensors", "scipy", "snakemake")
 EXTRAS = {
-    "standard": ("opencv-contrib-python-headless", "standard features and selective search"),
+    "standard": ("opencv-contrib-python-headless", "standard features"),
     "open-clip": ("open_clip_torch", "image and text encoders of OpenCLIP"),
     "timm": ("timm", "image encoders of timm"),
     "transformers": ("transformers", "image and text encoders of Hugging Face's transformers"),
     "sentence-transformers": ("sentence-transformers", "text encoders of sentence-transformers"),
-    "onnx": ("onnxruntime", "image encoders in ONNX files"),
     "cluster": ("distributed", "Dask schedulers, and Snakemake on any queue"),
     "serve": ("fastapi", "the page and the JSON API"),
     "parse": ("spacy", "parse trees by spaCy"),

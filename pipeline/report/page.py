@@ -9,6 +9,7 @@ from jinja2 import Environment, PackageLoader, StrictUndefined
 from pipeline.evaluate.summary import spoken
 from pipeline.printable import printable, printable_json, tidy
 from pipeline.report.charts import draw_bars, draw_intervals, draw_logs
+from pipeline.report.compared import ComparedSystem
 from pipeline.report.examples import Answer, Example
 from pipeline.report.photographs import ReportPicture
 from pipeline.report.tables import (
@@ -100,6 +101,28 @@ def render_transfer(cases: Sequence[Mapping[str, Any]], picture: Callable[[int],
     """The page of the `transfer` that `study` has recorded (Gong et al. 2014, Figures 3 and 4); `picture` shows an
     image by its id."""
     return _templates().get_template("transfer.html").render(cases=cases, picture=picture)
+
+
+def render_compared(rows: Sequence[Mapping[str, Any]], reference: ComparedSystem, split: str, protocol: str) -> str:
+    """The page of what `compare_systems` gives."""
+    environment = _templates()
+    environment.filters["spoken"] = spoken
+    values = {"rows": rows, "reference": reference, "split": split, "protocol": protocol, "directions": DIRECTIONS}
+    return environment.get_template("compared.html").render(values)
+
+
+def compared_as_text(rows: Sequence[Mapping[str, Any]]) -> str:
+    """A heading, and a line for each system: its recalls, their sum, and its difference with the interval."""
+    names = [printable(f"{row['system'].name} ({row['system'].source})") for row in rows]
+    lines = [
+        "recall@1, 5, 10 image-to-sentence and sentence-to-image, their sum, and its difference from the reference:"
+    ]
+    for name, row in zip(names, rows, strict=True):
+        cells = ["    -" if value is None else f"{value:5.1f}" for value in (*row["system"].recalls, row["system"].sum)]
+        difference = f"  {row['minus']['difference']:+.1f}" if row["minus"] else ""
+        interval = "  ({:+.1f} to {:+.1f})".format(*row["minus"]["ci95"]) if "ci95" in row["minus"] else ""
+        lines.append(f"{name:{max(map(len, names))}}  {' '.join(cells)}{difference}{interval}")
+    return "\n".join(lines)
 
 
 def _templates() -> Environment:

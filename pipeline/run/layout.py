@@ -91,19 +91,11 @@ class Layout:
         """The map of another encoder's features to those of this one."""
         return self._parameters(f"encoders/{encoder}/map")
 
-    def classifier(self, encoder: str) -> Artefact:
-        """The classifier of regions on an encoder that `finetune` made."""
-        return self._parameters(f"encoders/{encoder}/classifier")
-
     def features(self, encoder: str) -> Shards:
         return self._shards(f"features/{encoder}")
 
-    def regions(self, encoder: str, reduced: bool = False) -> Shards:
-        return self._shards(f"{'reduced' if reduced else 'regions'}/{encoder}")
-
-    def components(self, encoder: str) -> Artefact:
-        """The principal components of an encoder's regions."""
-        return self._parameters(f"reduced/{encoder}/components")
+    def regions(self, encoder: str) -> Shards:
+        return self._shards(f"regions/{encoder}")
 
     # --- text
 
@@ -191,9 +183,8 @@ class Layout:
     def summary_table(self) -> Artefact:
         return self.file("evaluation/summary.md")
 
-    def phrase_ranking(self, model: str, split: str, given: bool = False) -> Artefact:
-        """The ranking by the boxes of the manifest, or by those that a person has `given`."""
-        return self.file(f"evaluation/phrases/{model}.{split}{'.boxes' * given}.json")
+    def phrase_ranking(self, model: str, split: str) -> Artefact:
+        return self.file(f"evaluation/phrases/{model}.{split}.json")
 
     # --- descriptions: `subject` is a split, or `<split>.boxes`
 

@@ -7,12 +7,7 @@
     model.safetensors  model.json              the model that embeds queries
     text_encoders/<name>/model.safetensors + .json  turn sentences into vectors
     vocabulary.json                            the words of models that read tokens or trees
-    labels.json        parser/...              for models of trees: their labels and spaCy pipeline
-                                               (pipeline.storage.parsers)
     encoders/<name>/model.safetensors + .json  turns images into features
-    image_regions.parquet                      regions, of a model of phrases. A row is a region: the `row` of its
-                                               image in the table, its corners `x1`, `y1`, `x2`, `y2` in original
-                                               pixels, and its `vector` (c,) float32
     card.json                                  size and sha256 of every file, and what was measured
 
 A gallery of many millions is several such bundles, each of some shards, in `index/<model>/00/` and so on; see
@@ -34,8 +29,7 @@ A multi-vector model (the card's `kind` is `fragments`) has, in place of the two
 
 import json
 import logging
-from collections.abc import Collection, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Collection, Mapping
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -44,7 +38,7 @@ import numpy as np
 import pyarrow as pa
 import safetensors.numpy
 
-from pipeline.errors import IntegrityError, UsageError
+from pipeline.errors import IntegrityError
 from pipeline.multivectors import SIDES, MultiVectors, read_outline
 from pipeline.remote.paths import Place, is_url, place
 from pipeline.storage.batch import FileBatch
@@ -64,26 +58,16 @@ from pipeline.storage.card import (
 from pipeline.storage.files import inside, map_hashed, read_bytes, refusing
 from pipeline.storage.json_files import to_json
 from pipeline.storage.parameters import ENCODER, MODEL, TEXT_ENCODER, Parameters, load_tensors, read_parameters
-from pipeline.storage.parsers import ONNX, PARSER, code_of, is_own, load_carried_parser, remember
-from pipeline.storage.records import read_labels, read_vocabulary
+from pipeline.storage.records import read_vocabulary
 from pipeline.storage.sources import ImageSources
-from pipeline.storage.tables import CORNERS, PackedTable, require_columns, to_parquet, vectors_column
+from pipeline.storage.tables import PackedTable, require_columns, to_parquet
 
 if TYPE_CHECKING:
-    from pipeline.storage.embeddings import PhraseVectors
+    pass
 
-OUTLINES, REGIONS = "fragments.safetensors", "image_regions.parquet"
+OUTLINES = "fragments.safetensors"
 log = logging.getLogger(__name__)
 REBUILD = "run build-index again"
-
-
-@dataclass(frozen=True)
-class BundleRegions:
-    """The image's row (r,), the `boxes` (r, 4) and the `vectors` (r, c) of each region."""
-
-    rows: np.ndarray
-    boxes: np.ndarray
-    vectors: np.ndarray
 
 
 class BundleWriter:
@@ -116,24 +100,6 @@ class BundleWriter:
         """Copy `model.safetensors` and `model.json` from the folder `source`."""
         for name in ("model.safetensors", "model.json"):
             self.add(prefix + name, read_bytes(Path(source) / name))
-
-    def add_regions(self, image_id: np.ndarray, embedded: "Sequence[PhraseVectors]") -> None:
-        """Write the regions, without whole images, of those of the bundle's images `image_id` (n,), ascending, that
-        are among `embedded`."""
-        tables = []
-        for phrases in embedded:
-            owners = phrases.regions["image_id"].to_numpy()
-            chosen = np.flatnonzero(np.isin(owners, image_id) & (phrases.regions["number"].to_numpy() > 0))
-            columns = dict(zip(CORNERS, phrases.boxes[chosen].astype(np.float32).T, strict=True))
-            vectors = vectors_column(phrases.region_vectors[chosen])
-            tables.append(pa.table({"row": np.searchsorted(image_id, owners[chosen]), **columns, "vector": vectors}))
-        self.add_table(REGIONS, pa.concat_tables(tables))
-
-    def keep_regions(self, bundle: "Bundle", gone: np.ndarray) -> None:
-        """Write the regions of `bundle`, if it has any, without the rows `gone` (k,) of its images."""
-        if REGIONS in bundle.card["files"]:
-            table = bundle.region_table()
-            self.add_table(REGIONS, table.filter(pa.array(~np.isin(table["row"].to_numpy(), gone))))
 
     def link(self, bundle: "Bundle", but: Collection[str] = ()) -> None:
         """Add all files of another bundle except `but`, without reading them where the file system has links: readers
@@ -257,58 +223,6 @@ class Bundle:
         self.read("vocabulary.json")
         return read_vocabulary(self.folder / "vocabulary.json", anywhere=True)
 
-    def labels(self) -> dict[str, Any]:
-        self.read("labels.json")
-        return read_labels(self.folder / "labels.json", anywhere=True)
-
-    def parser(self) -> Any:
-        """The spaCy pipeline that parsed the sentences; see `load_carried_parser`. Raises UsageError for one that is
-        carried, and not one's own."""
-        if self.card["parse"]["package"] is None:
-            self._require_own(PARSER)
-            for name in self.card["files"]:
-                if name.startswith(PARSER):
-                    self.map(name)
-        return load_carried_parser(self.folder, self.card)
-
-    def trust_code(self) -> None:
-        """From now on, have the code that the bundle carries be one's own (pipeline.storage.parsers)."""
-        remember(code_of(self.card).values())
-
-    def _require_own(self, part: str) -> None:
-        if not is_own(code_of(self.card).get(part, "")):
-            what = "a spaCy pipeline" if part == PARSER else "an ONNX graph"
-            raise UsageError(
-                f"{self.folder / part} is {what}, which is code, and was not put there by you on this machine; if you"
-                " trust whoever made it, give --trust-code once (from Python: jointspace.load(..., trust_code=True))"
-            )
-
-    def image_regions(self) -> BundleRegions | None:
-        """The regions of the images, one vector each; None where it has none. Raises IntegrityError for those that do
-        not fit its images."""
-        if REGIONS not in self.card["files"]:
-            return None
-        table = self.region_table()
-        rows = table["row"].to_numpy()
-        vectors = table["vector"].combine_chunks().flatten().to_numpy().reshape(len(rows), self.card["dim"])
-        boxes = np.stack([table[name].to_numpy() for name in CORNERS], axis=1)
-        if len(rows) and not (0 <= rows.min() <= rows.max() < self.packed_table("images").num_rows):
-            raise IntegrityError(f"{self.folder / REGIONS} names rows beyond those of the images; {REBUILD}")
-        if not (np.isfinite(vectors).all() and np.isfinite(boxes).all()):
-            raise IntegrityError(f"{self.folder / REGIONS} has numbers that are not finite; {REBUILD}")
-        return BundleRegions(rows, boxes, vectors)
-
-    def region_table(self) -> pa.Table:
-        """The table of the regions."""
-        packed = PackedTable(self.map(REGIONS), self.folder / REGIONS)
-        vector = pa.list_(pa.float32(), self.card["dim"])
-        needed = [("row", pa.int64()), *((name, pa.float32()) for name in CORNERS), ("vector", vector)]
-        require_columns(packed.path, packed.schema, pa.schema(needed), REBUILD)
-        table = packed.unpack()
-        if any(column.null_count for column in table.columns):
-            raise IntegrityError(f"{packed.path} has empty cells; {REBUILD}")
-        return table
-
     def model(self) -> Parameters:
         return self._parameters("", MODEL)
 
@@ -320,10 +234,7 @@ class Bundle:
 
     def _parameters(self, prefix: str, kind: str) -> Parameters:
         self.read(prefix + "model.json")  # which in turn vouches for the tensors
-        parameters = read_parameters(self._path(f"{prefix}model.safetensors"), kind, anywhere=True)
-        if ONNX in parameters.tensors:
-            self._require_own(f"{prefix}model.safetensors")
-        return parameters
+        return read_parameters(self._path(f"{prefix}model.safetensors"), kind, anywhere=True)
 
     def photographs(self, named: Place | None = None, follow_links: bool = False) -> ImageSources:
         """Reads the photographs of the rows: in the place that a command has `named`, else in the folder of the card.

@@ -27,7 +27,7 @@ from pipeline.multivectors import MultiVectors
 from pipeline.plain_files import read_lines
 from pipeline.remote.paths import Place, place
 from pipeline.storage.batch import new_folder
-from pipeline.storage.bundle import Bundle, BundleRegions, BundleWriter
+from pipeline.storage.bundle import Bundle, BundleWriter
 from pipeline.storage.card import (
     CARD,
     COLUMNS,
@@ -151,19 +151,6 @@ class Bundles:
         outlines = [bundle.outline(modality) for bundle in self.parts]
         return None if outlines[0] is None else MultiVectors.concatenate(outlines)
 
-    def image_regions(self) -> BundleRegions | None:
-        """The regions of all that have some."""
-        bounds = self.bounds("images")
-        pairs = [(bundle.image_regions(), first) for bundle, first in zip(self.parts, bounds[:-1], strict=True)]
-        some = [(regions, first) for regions, first in pairs if regions is not None]
-        if not some:
-            return None
-        return BundleRegions(
-            np.concatenate([regions.rows + first for regions, first in some]),
-            np.concatenate([regions.boxes for regions, _ in some]),
-            np.concatenate([regions.vectors for regions, _ in some]),
-        )
-
     def check(self) -> None:
         for bundle in self.parts:
             bundle.check()
@@ -171,10 +158,6 @@ class Bundles:
     def check_rows(self) -> None:
         for bundle in self.parts:
             bundle.check_rows()
-
-    def trust_code(self) -> None:
-        for bundle in self.parts:
-            bundle.trust_code()
 
     def photographs(self, named: Place | None = None, follow_links: bool = False) -> ImageSources:
         """Reads the photographs of the rows as Bundle.photographs; what a command has `named` is the folder of those
@@ -413,8 +396,6 @@ class Revision:
         """Write an index and the table of `part`."""
         self.writer.add(f"{part.name}.faiss", data)
         self.writer.add_table(f"{part.modality}.parquet", part.table)
-        if part.modality == "images":
-            self.writer.keep_regions(self.bundle, np.flatnonzero(is_removed(part.table)))
         self.cards[part.name] = {**part.card, "count": len(part.numbers), "bytes": len(data), "factory": factory}
         if part.outline is not None:
             self.outlines[part.modality] = part.outline

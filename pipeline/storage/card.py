@@ -109,12 +109,6 @@ class Score(Form):
     global_weight: Finite
 
 
-class ParseForm(Form):
-    engine: str
-    max_words: Positive | None = None
-    package: str | None = None
-
-
 class TrainedOn(Form):
     """`images` are those with `sentences`, of the `splits` of the run `run`, whose manifest has this fingerprint."""
 
@@ -153,7 +147,6 @@ class Card(Form):
     regions: IndexForm | None = None
     words: IndexForm | None = None
     score: Score | None = None
-    parse: ParseForm | None = None
 
     @model_validator(mode="after")
     def _whole(self) -> Self:
@@ -167,9 +160,6 @@ class Card(Form):
             raise ValueError("its indices are of other dimensions or another metric")
         if self.registered not in {spec.name for spec in MODELS}:
             raise ValueError(f"its model {self.registered} is not a registered one")
-        parsed = self.parse is not None and self.parse.engine == "spacy"
-        if parsed and (self.parse.max_words is None or "parser" not in self.inputs):
-            raise ValueError("its parser is not named")
         return self
 
 

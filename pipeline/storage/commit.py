@@ -18,7 +18,7 @@ import hashlib
 import json
 import os
 from collections.abc import Callable, Iterable, Iterator, Mapping
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from functools import cached_property, lru_cache
 from itertools import count, takewhile
 from pathlib import Path
@@ -58,10 +58,6 @@ class Provenance:
     def fingerprint(self) -> str:
         """By which unfinished work of the same is known."""
         return fingerprint(self.stage, self.version, self.keys, self.inputs)
-
-    def with_keys(self, **keys: Any) -> "Provenance":
-        """The same where more decides, such as a file that a person has given."""
-        return replace(self, keys={**self.keys, **keys})
 
     def __reduce__(self) -> tuple:
         return Provenance, (self.root, self.stage, self.version, dict(self.keys), dict(self.inputs))

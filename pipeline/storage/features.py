@@ -18,17 +18,15 @@ from typing import Any, ClassVar
 
 import numpy as np
 
-from pipeline.errors import InputError, IntegrityError, RejectLimitError, UsageError
+from pipeline.errors import InputError, IntegrityError, RejectLimitError
 from pipeline.precision import to_float32
 from pipeline.ragged import Ragged, offsets_of, runs
 from pipeline.storage.batch import remove_own, sweep
 from pipeline.storage.commit import Commit, Commits, Provenance, commit_path
-from pipeline.storage.files import is_there
 from pipeline.storage.manifest import Manifest, ShardRows
-from pipeline.storage.parameters import origin_of, read_parameters
+from pipeline.storage.parameters import origin_of
 from pipeline.storage.shards import FEATURES, REGIONS, Chained, OpenedOnUse, Shard, shard_path, write_shard
 
-CLASSIFIER = "classifier"
 COLUMNS = ("features", "boxes", "scores")
 PART = "features-part"
 PARTS = re.compile(r"\d{7}\.h5(\.json)?")  # files in the folder of a shard's parts
@@ -199,14 +197,6 @@ def read_box_files(path: Path) -> Iterator[tuple[str, bytes]]:
             raise InputError(f"cannot read the boxes {file} ({error.strerror}); give a file or a folder") from error
 
 
-def read_classifier(folder: Path) -> dict[str, np.ndarray]:
-    """`weight` and `bias` of the classifier in an encoder's folder. Raises UsageError if there is none."""
-    path = Path(folder) / "classifier.safetensors"
-    if not is_there(path):
-        raise UsageError(f"{folder} has no classifier: regions.score classifier is for encoders that finetune made")
-    return dict(read_parameters(path, CLASSIFIER).tensors)
-
-
 def manifest_boxes(manifest: Manifest, rows: ShardRows) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
     """The manifest's boxes of one shard: the images' places in the shard (n,), corners (n, 4), scores (n,)."""
     part = manifest.table("boxes", rows.number)
@@ -282,14 +272,6 @@ class RegionShard(Shard):
         """The regions of `images` (n,), places in `image_id` in any order, with features as float32."""
         block = self.regions.take(images)
         return replace(block, features=to_float32(block.features))
-
-    def with_features(
-        self, path: Path, features: np.ndarray, provenance: Provenance, details: Mapping[str, Any]
-    ) -> Commit:
-        """Publish the same regions with other `features` (total, dim); `details` override this shard's."""
-        arrays = {"features": features, **{name: self[name] for name in ("boxes", "scores", "offsets", "image_id")}}
-        details = {**self.details, "dim": features.shape[1], **details}
-        return write_shard(path, REGIONS, arrays, rows=self.rows, provenance=provenance, details=details)
 
 
 def open_regions(folder: Path, number: int) -> RegionShard:

@@ -21,7 +21,7 @@ from pipeline.storage.commit import Commit, open_commit, publish
 FEATURES, REGIONS = "features", "regions"
 VECTORS, TOKENS, PARSES, TREES = "text-vectors", "tokens", "parses", "trees"
 EMBEDDINGS, FRAGMENTS = "embeddings", "fragments"
-MOMENTS, NEIGHBOURS = "moments", "neighbours"
+MOMENTS = "moments"
 KEPT_OPEN = 256
 """Files whose memory maps a sequence of shards keeps: a process may have some 65,000."""
 

@@ -24,12 +24,6 @@ GROUP_ROWS = 8192  # rows that are unpacked together
 MOST_DIGITS = 18  # of a foreign number: as many as always fit into 64 bits
 WIDTHS = {"BOOLEAN": 0.125, "INT32": 4, "FLOAT": 4, "BYTE_ARRAY": 4}
 """Bytes that a value of a physical type takes in memory at least; 8 for other types without a length of their own."""
-UNPACKED, PACKED, VALUES = 2, 3, 1
-"""Fields of a page's header: its bytes unpacked and packed; and of its inner header, the number of its values."""
-INNER = (5, 7, 8)
-"""Fields of a page's header that are inner headers: of data, of a dictionary, and of data in the second version."""
-STOP, TRUE, FALSE, BYTE, INTEGERS, DOUBLE, BINARY, STRUCT = 0, 1, 2, 3, (4, 5, 6), 7, 8, 12
-"""Types of Thrift's compact protocol, without collections, which no header of a page has."""
 
 
 def write_table(path: Path, kind: str, table: pa.Table, **about: Any) -> Commit:
@@ -87,7 +81,7 @@ class PackedTable:
         self, data: bytes | memoryview, path: Path, check: Callable[[pa.Table, int], None] = lambda rows, first: None
     ) -> None:
         self.path = path
-        self._data, self._check = memoryview(data), check
+        self._check = check
         self._most = SPARE_BYTES + MOST_UNPACKED * len(data)
         with self._refusing():
             plain = pq.ParquetFile(pa.BufferReader(data))
@@ -100,7 +94,6 @@ class PackedTable:
             self.num_rows: int = about.num_rows
             sizes = [about.row_group(number).num_rows for number in range(about.num_row_groups)]
             unpacked = unpacked_bytes(about)
-            self._widths = [width_of(schema, number) for number in range(about.num_columns)]
         self._require_modest(unpacked)
         if max(sizes, default=0) > GROUP_ROWS or min(sizes, default=0) < 0 or sum(sizes) != self.num_rows:
             raise IntegrityError(f"{path} has its rows in other groups than this project's writer makes; {REMEDY}")
@@ -162,10 +155,6 @@ class PackedTable:
         if not about.num_rows:  # which has no pages
             return pa.schema([self.schema.field(name) for name in columns or self.schema.names]).empty_table()
         with self._refusing():
-            chunks = [(about.column(place), width) for place, width in enumerate(self._widths)]
-            if columns is not None:  # an element of a list has a path below its column's
-                chunks = [one for one in chunks if _belongs(one[0].path_in_schema, columns)]
-            self._require_modest(before + sum(claimed_bytes(self._data, *one) for one in chunks))
             # Arrow's threads abort some processes that end while they are still starting.
             group = self._file.read_row_group(number, columns, use_threads=False)
             group.validate(full=True)
@@ -197,10 +186,6 @@ def _spell_out(group: pa.Table, schema: pa.Schema) -> pa.Table:
     return pa.Table.from_arrays(columns, schema=schema)
 
 
-def _belongs(path: str, columns: Sequence[str]) -> bool:
-    return any(path == name or path.startswith(f"{name}.") for name in columns)
-
-
 def _chunks(table: pa.Table) -> Iterator[pa.Array]:
     return (chunk for column in table.columns for chunk in column.chunks)
 
@@ -216,28 +201,10 @@ def unpacked_bytes(about: pq.FileMetaData) -> int:
     return max(values, sum(column.total_uncompressed_size for column, _ in columns))
 
 
-# --- what the pages of a Parquet file unpack to by their own headers, since the metadata at its end may say anything
-
-
 def width_of(schema: pq.ParquetSchema, column: int) -> float:
     """Bytes that a value of a column takes in memory at least."""
     field = schema.column(column)
     return field.length if field.physical_type == "FIXED_LEN_BYTE_ARRAY" else WIDTHS.get(field.physical_type, 8)
-
-
-def claimed_bytes(data: memoryview, chunk: pq.ColumnChunkMetaData, width: float) -> int:
-    """Bytes that the pages of a column's chunk claim to unpack to. Raises ValueError for headers that cannot be."""
-    place = chunk.data_page_offset
-    if chunk.dictionary_page_offset:
-        place = min(place, chunk.dictionary_page_offset)
-    end, claimed = place + chunk.total_compressed_size, 0.0
-    while place < end:
-        header, place = _read_struct(data, place)
-        if min(header.get(UNPACKED, -1), header.get(PACKED, -1)) < 0:
-            raise ValueError("a page does not say how long it is")
-        claimed += header[UNPACKED] + width * sum(header.get(field, {}).get(VALUES, 0) for field in INNER)
-        place += header[PACKED]
-    return int(claimed)
 
 
 def dictionary_bytes(column: pa.Array) -> int:
@@ -263,45 +230,3 @@ def _spelt_out(column: pa.DictionaryArray) -> int:
     if column.null_count:  # which makes floats of them
         rows = rows[~np.isnan(rows)].astype(np.int64)
     return int(lengths[rows].sum()) + 4 * len(column)
-
-
-def _read_struct(data: memoryview, place: int) -> tuple[dict[int, Any], int]:
-    """The whole numbers and structs of a struct by their fields, and where it ends."""
-    found: dict[int, Any] = {}
-    field = 0
-    while (byte := data[place]) != STOP:
-        place += 1
-        kind = byte & 15
-        if byte >> 4:
-            field += byte >> 4
-        else:
-            field, place = _read_integer(data, place)
-        if kind == STRUCT:
-            found[field], place = _read_struct(data, place)
-        elif kind in INTEGERS:
-            found[field], place = _read_integer(data, place)
-        elif kind == BINARY:
-            length, place = _read_varint(data, place)
-            place += length
-        elif kind in (BYTE, DOUBLE):
-            place += 8 if kind == DOUBLE else 1
-        elif kind not in (TRUE, FALSE):
-            raise ValueError(f"a page's header has a field of type {kind}")
-    return found, place + 1
-
-
-def _read_integer(data: memoryview, place: int) -> tuple[int, int]:
-    value, place = _read_varint(data, place)
-    return (value >> 1) ^ -(value & 1), place
-
-
-def _read_varint(data: memoryview, place: int) -> tuple[int, int]:
-    value = shift = 0
-    while shift < 70:
-        byte = data[place]
-        place += 1
-        value |= (byte & 127) << shift
-        if byte < 128:
-            return value, place
-        shift += 7
-    raise ValueError("a page's header has a number that is too long")

@@ -61,10 +61,6 @@ class TextMaterial(Protocol):
         """The vectors in the entry's file, of its first words and of those that are `wanted`."""
         ...
 
-    def files(self) -> Sequence[bytes]:
-        """The contents of the entry's files."""
-        ...
-
     def folder(self, name: str) -> Path | None:
         """A folder that lies with the weights; None where there is none."""
         ...

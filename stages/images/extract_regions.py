@@ -28,11 +28,11 @@ def extract_regions(run: Run, encoder: str) -> Callable[[Job], None]:
     from pipeline.config.stored import restore_encoder, stored_kind
     from pipeline.errors import UsageError
     from pipeline.images.extraction import Stopwatch, choose_plan
+    from pipeline.images.libraries import require_vectors
     from pipeline.images.preparation import Request
     from pipeline.images.preprocess import Photograph
-    from pipeline.images.region_features import Classifier
     from pipeline.images.regions import RegionExtractor, describe
-    from pipeline.storage.features import UnfinishedRegions, read_classifier, require_few_rejects, to_stored
+    from pipeline.storage.features import UnfinishedRegions, require_few_rejects, to_stored
     from pipeline.workers import isolated_map
 
     chosen, extract, manifest = run.config.regions, run.config.extract, run.manifest
@@ -40,10 +40,10 @@ def extract_regions(run: Run, encoder: str) -> Callable[[Job], None]:
     if not stored_kind(parameters.settings).regions:
         raise UsageError(f"{folder} describes whole images only; name an encoder that is a network")
     network = restore_encoder(parameters.settings, parameters.tensors)
-    judged = chosen.score == "classifier"
-    judge = Classifier(**read_classifier(folder)) if judged else None
     preparation = _preparation(run, network.preprocessing)
     view = preparation.cutting.view
+    if chosen.features == "crops":
+        require_vectors(network, encoder, view.side)
     plan = choose_plan(network, run.config.device, extract.precision, run.batch_size)
     extractor = RegionExtractor(network, plan, view)
     described_as = {"name": encoder, "sha256": parameters.sha256, **parameters.settings, "precision": plan.precision}
@@ -52,7 +52,7 @@ def extract_regions(run: Run, encoder: str) -> Callable[[Job], None]:
     def make(job: Job) -> None:
         photographs = [Photograph.from_row(row) for row in manifest.table("images", job.number).to_pylist()]
         unfinished = UnfinishedRegions(job.path, job.provenance, job.image_id, chosen.checkpoint_images)
-        known, missing, stopwatch, share = known_boxes(job), unfinished.missing(), Stopwatch(), 0.0
+        known, missing, stopwatch = known_boxes(job), unfinished.missing(), Stopwatch()
         places = [row for part in missing for row in part]
         candidates = (known[row] for row in places)
         if detect is not None:
@@ -62,14 +62,12 @@ def extract_regions(run: Run, encoder: str) -> Callable[[Job], None]:
         images = tqdm(images, "extract-regions", len(places), unit=" images", disable=None)
         images = stopwatch.iterate("decode", images)
         for part in missing:
-            described = describe(islice(images, len(part)), extractor, judge, chosen.iou, chosen.count)
-            share += described.proposal_share * len(part) / len(places)
+            described = describe(islice(images, len(part)), extractor)
             names = [photographs[row].name for row in part]
             with stopwatch.measure("write"):
                 stored = to_stored(described.features, extract.storage, described.names(names))
                 unfinished.write_part(part, described.arrays(stored), described.faults, names, described.counts)
         commit = unfinished.publish({"encoder": described_as, "regions": _keys(run.config)})
-        stopwatch.move("decode", "proposals", share)
         log.info("shard %d: %s", job.number, stopwatch.describe(len(places)))
         log.info("proposals: %s", ", ".join(f"{count} {what}" for what, count in commit.details["counts"].items()))
         require_few_rejects(job.path, commit, run.config.collection.reject_limit)
@@ -142,8 +140,6 @@ def _keys(config: "Config", *_: str) -> dict:
 def _reads(config: "Config", layout, encoder: str) -> Inputs:
     chosen, weights = config.regions, config.regions.detector
     found: dict = {"encoder": layout.encoder(encoder)}
-    if chosen.score == "classifier":
-        found["classifier"] = layout.classifier(encoder)
     if chosen.proposals == "faster-rcnn" and weights.weights == "file":
         found["detector"] = Outside(Path(config.weights_root) / weights.file)
     if chosen.proposals == "boxes" and chosen.boxes is not None:

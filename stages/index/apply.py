@@ -4,7 +4,7 @@ from pathlib import Path
 
 import click
 
-from stages.commands import FILE, FOLDER, PATH, json_option, output, say_next, trust_option
+from stages.commands import FILE, FOLDER, PATH, json_option, output, say_next
 
 
 @click.command("apply")
@@ -13,7 +13,6 @@ from stages.commands import FILE, FOLDER, PATH, json_option, output, say_next, t
 @output(FOLDER, "Folder of the new bundle and of what it is made from; `search --index` takes it.")
 @click.option("--name", help="What the bundle's card calls the photographs. [default: the name of --output]")
 @click.option("--config", "config_path", type=FILE, help="Configuration to lay over what the command chooses.")
-@trust_option
 @json_option
 def command(
     bundle_folder: Path,
@@ -21,7 +20,6 @@ def command(
     output: Path,
     name: str | None,
     config_path: Path | None,
-    trust_code: bool,
     as_json: bool,
 ) -> None:
     """Index PHOTOS (a folder, tar shards or a table) with the model in BUNDLE, an index that a run has made.
@@ -32,12 +30,9 @@ def command(
     import logging
 
     from pipeline.config import loading
-    from pipeline.storage.bundles import open_bundle
     from stages.applied import apply_bundle
     from stages.closing import example_search, search_command
 
-    if trust_code:
-        open_bundle(bundle_folder).trust_code()
     changes = loading.read_mapping(config_path) if config_path else {}
     bundle = apply_bundle(bundle_folder, photographs, output, name, changes)
     logging.getLogger(__name__).info("%d photographs", bundle.card["images"]["count"])

@@ -65,8 +65,6 @@ def _keys(config, bundle: str) -> dict:
 
 
 def _reads(config, layout, bundle: str) -> Inputs:
-    from stages.inputs import phrase_splits, reads_trees, trains_parser
-
     model, _ = _split(bundle)
     chosen, words = config.model(model), {}
     if not config.members(model) and chosen.spec.words:
@@ -75,9 +73,6 @@ def _reads(config, layout, bundle: str) -> Inputs:
         if member.spec.sentences == "vectors":
             texts = [name for name in member.text_encoders if config.text_encoder(name).prepared]
             words |= {f"text_encoders/{name}": layout.text_encoder(name) for name in texts}
-    if reads_trees(config, model):
-        words |= {"parses": layout.parses, "labels": layout.labels}
-        words |= {"parser": layout.parser} if trains_parser(config) else {}
     regions = config.regions.encoders if chosen.spec.multi_vector else ()
     given = {one.name for one in config.encoders if not one.prepared}
     prepared = [name for name in chosen.encoders if name not in given]
@@ -87,7 +82,6 @@ def _reads(config, layout, bundle: str) -> Inputs:
         f"embeddings/{model}": layout.embeddings(model),
         **{f"encoders/{name}": layout.encoder(name) for name in (*prepared, *regions)},
         **words,
-        **{f"phrases/{split}": layout.phrases(model, split) for split in phrase_splits(config, model)},
     }
 
 
@@ -104,7 +98,7 @@ def _bundles(config: "Config", models: Iterable[str]) -> list[tuple[str]]:
 
 STAGE = Stage(
     build_index,
-    version=10,
+    version=11,
     gpu=True,
     names=("bundle",),
     choices=lambda config: _bundles(config, config.every_model()),

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 import click
 
 from pipeline import runtime
-from stages.commands import FILE, FOLDER, config_option, trust_option
+from stages.commands import FILE, FOLDER, config_option
 
 if TYPE_CHECKING:
     from pipeline.index.search import Encoded, Hit, Searcher
@@ -40,7 +40,6 @@ if TYPE_CHECKING:
 @click.option("--batch", "batch_path", type=FILE, help="Answer each line of this file, one JSON object per line.")
 @click.option("--top", type=click.IntRange(min=1), default=10, show_default=True, help="Number of results.")
 @click.option("--json", "as_json", is_flag=True, help="Print JSON instead of a table.")
-@trust_option
 @config_option
 @runtime.without_collection()  # the process ends with the answer
 def command(
@@ -58,7 +57,6 @@ def command(
     batch_path: Path | None,
     top: int,
     as_json: bool,
-    trust_code: bool,
     config_path: Path | None,
 ) -> None:
     """Search an index by SENTENCE, by a photo, or by both."""
@@ -84,8 +82,6 @@ def command(
     if changed and (similar or text is not None):
         raise UsageError("--minus and --plus rank images already; leave out --similar and --text")
     bundle = open_bundle(*bundle_folders)
-    if trust_code:
-        bundle.trust_code()
     searcher = Searcher(bundle)
     if regions:
         if sentence is None:

@@ -11,7 +11,7 @@ import click
 
 from pipeline.remote.paths import Place
 from pipeline.run import Run
-from stages.commands import FOLDER, config_option, images_option, trust_option
+from stages.commands import FOLDER, config_option, images_option
 
 if TYPE_CHECKING:
     from PIL import Image
@@ -47,7 +47,6 @@ LAST_SECONDS = 5
 @click.option("--port", type=click.IntRange(0, 65535), default=8000, show_default=True, help="0 takes a free one.")
 @click.option("--top", type=click.IntRange(min=1), help="Number of results shown at first. [default: serve.top]")
 @click.option("--lazy", is_flag=True, help="Load the image encoders when the first photo arrives, not at start-up.")
-@trust_option
 @config_option
 def command(
     bundles: tuple[Path, ...],
@@ -59,7 +58,6 @@ def command(
     port: int,
     top: int | None,
     lazy: bool,
-    trust_code: bool,
     config_path: Path | None,
 ) -> None:
     """Start a search page and a JSON API for one or more indexes.
@@ -76,7 +74,6 @@ def command(
     from pipeline.errors import UsageError
     from pipeline.images.decode import CheckingProcess, DecodingProcess, ImageLimits
     from pipeline.index.queries import SharedEncoders
-    from pipeline.storage.bundles import open_bundle
 
     try:
         import uvicorn
@@ -96,8 +93,6 @@ def command(
     limits = Limits(**{field.name: chosen[field.name] for field in fields(Limits) if field.name in chosen})
     if limits.top > limits.max_top:
         raise UsageError(f"{limits.top} results are more than a request may ask for ({limits.max_top}); ask for fewer")
-    for folder in bundles if trust_code else ():
-        open_bundle(folder).trust_code()
     folders = _name_all(bundles)
     image_limits = ImageLimits.from_settings(settings.collection)
     upload_limits = replace(image_limits, max_pixels=settings.serve.max_upload_pixels)

@@ -1,65 +1,76 @@
 """`fit-hubness`: a model whose scores are corrected for hubs, by what is best on dev."""
 
+from pathlib import Path
 from typing import Any
 
-from pipeline.run import Inputs, Job, Run, Stage
-from stages.inputs import named
+from pipeline.run import Inputs, Job, Outside, Run, Stage
+from stages.inputs import named, vocabulary_of
 
 BANK_OF_SETS = 2000
 """Images, and sentences, in the bank of a model of fragments: their sets take more room than vectors."""
 
 
 def fit_hubness(run: Run, job: Job, model: str) -> None:
-    """Make MODEL, a variant with `csls: true`, from the same model without `csls` and from that one's embeddings."""
+    """Make MODEL, a variant with `hubness`, from the same model without `hubness` and from that one's embeddings."""
     import logging
 
     from pipeline.config.stored import restore
-    from pipeline.models.linear.hubness import HubCorrected
+    from pipeline.models.linear.hubness import HubCorrected, HubnessCorrection, choose_correction
 
     config, base = run.config, run.chosen(model)
     plain, refits = config.uncorrected(model), config.refitted(model)
     embeddings, stored = run.embedded_model(plain)
-    bank = _draw_bank(run, embeddings, ("train", "dev") if refits else ("train",))
-    log = base.details["training_log"] if base else _choose(run, embeddings, bank)
-    weight, neighbours = log["chosen"]["weight"], log["chosen"]["neighbours"]
     mapping = restore(stored.details["registered"], stored.settings, stored.tensors, run.layout.model(plain).path)
+    bank = _draw_bank(run, embeddings, mapping, ("train", "dev") if refits else ("train",))
+    if base:
+        log = base.details["training_log"]
+        correction = HubnessCorrection.among(bank, base.settings["hubness"])
+    else:
+        embeddings.require_unseen("dev")
+        pairs = run.pairs("dev").first(config.fit.dev_images)
+        images = _read_items(run, embeddings, "images", pairs.image_id)
+        sentences = _read_items(run, embeddings, "sentences", pairs.sentence_id)
+        method = config.hubness_method(model)
+        correction, log = choose_correction(method, bank, images, sentences, pairs.owners, config.hubness)
+        log["criterion"] = "sum of recall@1, @5 and @10 of a direction on dev; of both for csls"
     details = {**stored.details, "model": model, "refits": refits, "training_log": log}
-    run.write_model(job, HubCorrected(mapping, weight, neighbours, bank), details)
+    run.write_model(job, HubCorrected(mapping, correction), details)
     logging.getLogger(__name__).info("%s: %s", model, log["chosen"])
 
 
-def _draw_bank(run: Run, embeddings: Any, splits: tuple[str, ...]) -> Any:
-    """Some images and some sentences of the splits."""
+def _draw_bank(run: Run, embeddings: Any, model: Any, splits: tuple[str, ...]) -> Any:
+    """Some images and some sentences of the splits, and the queries of `hubness.queries`."""
     import numpy as np
 
     from pipeline.models.linear.hubness import Bank
 
     pairs, rng = run.pairs(*splits), np.random.default_rng(run.config.seed)
-    most = BANK_OF_SETS if embeddings.multi_vector else run.config.csls.bank
+    most = BANK_OF_SETS if embeddings.multi_vector else run.config.hubness.bank
     sides = []
     for modality, ids in (("images", pairs.image_id), ("sentences", pairs.sentence_id)):
         drawn = np.sort(rng.choice(len(ids), min(most, len(ids)), replace=False))
         sides.append(_read_items(run, embeddings, modality, ids[drawn]))
-    return Bank(*sides, embeddings.comparison)
+    return Bank(*sides, embeddings.comparison, queries=_embed_queries(run, model, most, rng))
 
 
-def _choose(run: Run, embeddings: Any, bank: Any) -> dict[str, Any]:
-    """The weight and the number of neighbours that are best on dev, and all others."""
-    from pipeline.metrics.ranks import score
-    from pipeline.models.linear.hubness import choose_correction
+def _embed_queries(run: Run, model: Any, most: int, rng: Any) -> Any:
+    """At most `most` of the queries of `hubness.queries` in the joint space; None where there are none."""
+    from pipeline.config.stored import restore_text_encoder
+    from pipeline.errors import InputError
+    from pipeline.plain_files import read_lines
+    from pipeline.text.sequences import encode_tokens
+    from stages.texts import read_token_vocabulary
 
-    embeddings.require_unseen("dev")
-    settings, pairs = run.config.csls, run.pairs("dev").first(run.config.fit.dev_images)
-    images = _read_items(run, embeddings, "images", pairs.image_id)
-    sentences = _read_items(run, embeddings, "sentences", pairs.sentence_id)
-    near_images = bank.near_images(images, settings.neighbours)
-    near_sentences = bank.near_sentences(sentences, settings.neighbours)
-    scores = score(images, sentences, embeddings.comparison)
-    trials = choose_correction(
-        scores, near_images, near_sentences, pairs.owners, settings.neighbours, settings.weight
-    )  # fmt: skip
-    criterion = "sum of recall@1, @5 and @10 of both directions on dev"
-    return {"criterion": criterion, "chosen": trials[0], "trials": trials}
+    if (file := run.config.hubness.queries) is None:
+        return None
+    if not (queries := [line.strip() for line in read_lines(Path(file)) if line.strip()]):
+        raise InputError(f"{file} has no query; write one a line, or leave hubness.queries out")
+    queries = [queries[row] for row in sorted(rng.choice(len(queries), min(most, len(queries)), replace=False))]
+    if model.sentence_view == "tokens":
+        return model.embed_sentences(encode_tokens(queries, read_token_vocabulary(run)[0]))
+    stored = {name: run.text_encoder(name) for name in model.text_encoders}
+    encoders = {name: restore_text_encoder(one.settings, one.tensors, name) for name, one in stored.items()}
+    return model.embed_sentences({name: encoder.encode(queries) for name, encoder in encoders.items()})
 
 
 def _read_items(run: Run, embeddings: Any, modality: str, ids: Any) -> Any:
@@ -84,18 +95,24 @@ def _read_part(part: Any) -> Any:
 
 def _reads(config, layout, model: str) -> Inputs:
     plain, base = config.uncorrected(model), config.refitted(model)
-    return named(
-        layout.manifest, layout.model(plain), layout.embeddings(plain), *([layout.model(base)] if base else [])
-    )
+    read = [layout.manifest, layout.model(plain), layout.embeddings(plain), *([layout.model(base)] if base else [])]
+    if (queries := config.hubness.queries) is None:
+        return named(*read)
+    reader = config.model(plain)
+    encoders = reader.text_encoders if reader.spec.sentences == "vectors" else ()
+    vocabulary = vocabulary_of(config, layout, plain)
+    read += [*map(layout.text_encoder, encoders), *([vocabulary] if vocabulary else [])]
+    return {**named(*read), "queries": Outside(Path(queries))}
 
 
 STAGE = Stage(
     fit_hubness,
-    version=4,
+    version=5,
     names=("model",),
     choices=lambda config: [(name,) for name in config.every_model() if config.uncorrected(name)],
     keys=lambda config, model: {
-        "csls": config.csls.model_dump(),
+        "method": config.hubness_method(model),
+        "hubness": config.hubness.model_dump(exclude={"queries"}),
         "seed": config.seed,
         "dev_images": config.fit.dev_images,
     },

@@ -1,27 +1,16 @@
 """`rank-phrases`: how well the noun phrases and the regions of a split find each other."""
 
-from pathlib import Path
-
-import click
-
 from pipeline.run import Job, Run, Stage
-from stages.commands import PATH
 from stages.inputs import label_names, named
 
-BOXES = (
-    "Boxes with labels, a file or a folder of them, as `extract-regions` reads them; the result goes to"
-    " MODEL.SPLIT.boxes.json. [default: the manifest's]"
-)
 
-
-def rank_phrases(run: Run, job: Job, model: str, split: str, boxes: Path | None = None) -> None:
+def rank_phrases(run: Run, job: Job, model: str, split: str) -> None:
     """Rank regions for noun phrases and the reverse, and count correct correspondences."""
     import logging
 
     from pipeline.evaluate.phrases import PhraseSet, RegionSet, measure_phrases
     from pipeline.metrics.retrieval import TIES, Bootstrap
     from pipeline.storage.embeddings import PhraseVectors
-    from pipeline.storage.json_files import fingerprint
     from pipeline.storage.records import write_measured
     from stages.boxes import read_gold
 
@@ -36,20 +25,15 @@ def rank_phrases(run: Run, job: Job, model: str, split: str, boxes: Path | None 
     parts = stored.regions["number"].to_numpy() > 0  # region 0 is the whole image
     regions = RegionSet(stored.regions["image_id"].to_numpy()[parts], stored.boxes[parts], stored.region_vectors[parts])
     bootstrap, least_overlap = Bootstrap(settings.evaluate.bootstrap, settings.seed), settings.phrases.least_overlap
-    gold, path, provenance = read_gold(run, boxes), job.path, job.provenance
-    if boxes:
-        labelled = [gold.images.tolist(), gold.boxes.tolist(), list(gold.labels)]
-        path = run.layout.phrase_ranking(model, split, given=True).path
-        provenance = provenance.with_keys(boxes=fingerprint("boxes", 1, labelled))
-    unlabelled = boxes is None and not gold.labels
-    if unlabelled:  # a collection may have no labels; given boxes must be ranked
+    gold = read_gold(run)
+    if not gold.labels:
         measured, ranks = {"left_out": "no box of the manifest has a label"}, {}
     else:
         measured, ranks = measure_phrases(phrases, regions, gold, least_overlap, bootstrap)
     about = {"split": split, "ties": TIES, "least_overlap": least_overlap, "bootstrap": vars(bootstrap)}
-    write_measured(path, {"model": model, **about, **measured}, "ranks", ranks, provenance)
-    if unlabelled:
-        log.warning("%s: nothing was ranked: %s; give boxes with labels as --boxes", model, measured["left_out"])
+    write_measured(job.path, {"model": model, **about, **measured}, "ranks", ranks, job.provenance)
+    if not gold.labels:
+        log.warning("%s: nothing was ranked: %s; give the collection boxes with labels", model, measured["left_out"])
         return
     log.info(
         "%s: %.1f %% of %d named phrases have the right region, %.1f %% by chance", model,
@@ -73,5 +57,4 @@ STAGE = Stage(
         **label_names(config),
     },
     writes=lambda layout, model, split: layout.phrase_ranking(model, split),
-    options=(click.Option(["--boxes"], type=PATH, help=BOXES),),
 )

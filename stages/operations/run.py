@@ -1,7 +1,9 @@
 """`run`: a whole run by Snakemake, with one line of progress, and what to do next at its end."""
 
 import re
+from contextlib import closing
 from pathlib import Path
+from statistics import median
 from typing import TYPE_CHECKING, Any
 
 import click
@@ -14,7 +16,9 @@ if TYPE_CHECKING:
     import subprocess
     from collections.abc import Iterator, Mapping, Sequence
 
-STEPS = re.compile(r"(\d+) of (\d+) steps \(\S+ done")
+JOBS = re.compile(r"(\w+) {2,}(\d+)$")
+"""A line of Snakemake's table of jobs, of which the last is their total."""
+DONE = re.compile(r"Finished jobid: \d+ \(Rule: (\w+)\)")
 RULE = re.compile(r"(?:local)?rule (\w+):")
 FAILED = re.compile(r"Error in rule (\w+)")
 REFUSED = re.compile(r"^\w+(Exception|Error)\b", flags=re.M)
@@ -122,8 +126,6 @@ def _watch(words: list[str], log: Path, shown: bool) -> int:
     import subprocess
     import threading
 
-    from tqdm import tqdm
-
     def interrupt(*_: Any) -> None:
         raise KeyboardInterrupt
 
@@ -131,7 +133,7 @@ def _watch(words: list[str], log: Path, shown: bool) -> int:
         for number in (signal.SIGTERM, signal.SIGHUP):
             if signal.getsignal(number) is signal.SIG_DFL:  # nohup has the latter ignored
                 signal.signal(number, interrupt)
-    with open(log, "wb") as output, tqdm(desc="starting", unit=" steps", disable=True if shown else None) as bar:
+    with open(log, "wb") as output, closing(_Progress(log.parent / "benchmarks", shown)) as progress:
         process = subprocess.Popen(
             words, stdout=output, stderr=subprocess.STDOUT, stdin=subprocess.DEVNULL, start_new_session=True,
             preexec_fn=lambda: signal.signal(signal.SIGINT, signal.SIG_DFL),  # which may be ignored here
@@ -140,15 +142,55 @@ def _watch(words: list[str], log: Path, shown: bool) -> int:
             for line in _follow(log, process):
                 if shown:
                     click.echo(line, nl=False, err=True)
-                elif found := STEPS.match(line):
-                    bar.total, bar.n = int(found[2]), int(found[1])
-                elif found := RULE.match(line):
-                    bar.set_description_str(found[1].replace("_", "-"), refresh=False)
-                bar.refresh()
+                else:
+                    progress.read(line)
         except BaseException:
             _end(process, signal.SIGINT)
             raise
         return process.wait()
+
+
+class _Progress:
+    """One line that says how much of the run is done and how long the rest will take: by the seconds that a job of each
+    rule has taken before, as `benchmarks` has them, or by the number of jobs where a rule has none."""
+
+    def __init__(self, benchmarks: Path, hidden: bool) -> None:
+        from tqdm import tqdm
+
+        form = "{desc}: {percentage:3.0f}%|{bar:30}|{postfix} [{elapsed}<{remaining}]"
+        self._bar = tqdm(desc="starting", total=1, bar_format=form, disable=True if hidden else None)
+        self._benchmarks, self._jobs, self._weights, self._ended = benchmarks, {}, {}, 0
+
+    def read(self, line: str) -> None:
+        """A line of Snakemake's output, or an empty one while there is none."""
+        if found := RULE.match(line):
+            self._bar.set_description_str(found[1].replace("_", "-"), refresh=False)
+        elif found := DONE.match(line):
+            self._ended += 1
+            self._bar.set_postfix_str(f"{self._ended} of {sum(self._jobs.values())} jobs", refresh=False)
+            self._bar.update(self._weights.get(found[1], 0))
+        elif not self._weights and (found := JOBS.match(line)):
+            if found[1] not in ("all", "total"):
+                self._jobs[found[1]] = int(found[2])
+            elif found[1] == "total":
+                self._weights = self._weigh()
+                self._bar.total = sum(self._weights[rule] * count for rule, count in self._jobs.items())
+        self._bar.refresh()
+
+    def _weigh(self) -> dict[str, float]:
+        from pipeline.errors import IntegrityError
+        from pipeline.storage.records import read_benchmarks
+
+        try:
+            before = {
+                rule: median(job.seconds for job in jobs) for rule, jobs in read_benchmarks(self._benchmarks).items()
+            }
+        except (IntegrityError, OSError):
+            before = {}
+        return before if self._jobs.keys() <= before.keys() else dict.fromkeys(self._jobs, 1.0)
+
+    def close(self) -> None:
+        self._bar.close()
 
 
 def _follow(log: Path, process: "subprocess.Popen") -> "Iterator[str]":
@@ -192,5 +234,5 @@ def _explain(log: Path, code: int, again: str) -> RunFailure:
         reason = " ".join(text[at:].split()) or "no output"
         return RunFailure(f"Snakemake ended with exit code {code} ({reason}); see {log}", code)
     status = STATUS.findall(text)
-    reason = said[-1] if said else f"it ended without a word of its own; {again} goes on where it was"
+    reason = said[-1] if said else f"it ended without a message; resume with: {again}"
     return RunFailure(f"{stage[1].replace('_', '-')}: {reason} (details: {log})", int(status[-1]) if status else code)

@@ -1,49 +1,34 @@
 """`describe`: sentences for the images of a split, or for its boxes with labels."""
 
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-import click
-
 from pipeline.run import Inputs, Job, Run, Stage
-from stages.commands import PATH
 from stages.inputs import generator_inputs, label_names, named, region_texts_path, text_files
 
 if TYPE_CHECKING:
     from stages.generators import StoredGenerator
 
-BOXES = "Boxes with labels, as `rank-phrases` takes them, for a subject such as test.boxes. [default: the manifest's]"
 
-
-def describe(run: Run, job: Job, generator: str, subject: str, boxes: Path | None = None) -> None:
+def describe(run: Run, job: Job, generator: str, subject: str) -> None:
     """Describe the images of a split; where the subject is SPLIT.boxes, its boxes with labels, or those that people
     wrote texts for (`describe.region_texts`)."""
-    from pipeline.errors import UsageError
     from pipeline.generate.describing import stored_batches
-    from pipeline.storage.json_files import fingerprint
     from stages.generators import BATCH, read_generator, write_descriptions
 
     split, _, kind = subject.partition(".")
-    if boxes and not kind:
-        raise UsageError(f"--boxes belong to the subject {split}.boxes, not to {split}; name that")
     stored = read_generator(run, generator)
-    features, shown = _read_boxes(run, stored, split, boxes) if kind else _read_images(run, stored, split)
-    provenance = job.provenance
-    if boxes:
-        provenance = provenance.with_keys(boxes=fingerprint("boxes", 1, shown))
+    features, shown = _read_boxes(run, stored, split) if kind else _read_images(run, stored, split)
     batches = stored_batches(features, shown, BATCH)
     about = {"generator": generator, "of": kind or "images", "split": split}
-    write_descriptions(run, stored, batches, job.path, about, provenance)
+    write_descriptions(run, stored, batches, job.path, about, job.provenance)
 
 
-def _read_boxes(
-    run: Run, stored: "StoredGenerator", split: str, boxes: Path | None
-) -> tuple[dict[str, Any], list[dict[str, Any]]]:
+def _read_boxes(run: Run, stored: "StoredGenerator", split: str) -> tuple[dict[str, Any], list[dict[str, Any]]]:
     """The labelled boxes of a split: encoder -> their features (k, dim), and what answers show of each."""
     from stages.boxes import gold_of_texts, read_boxes, read_gold, read_region_texts
 
-    texts = None if boxes else region_texts_path(run.config)
-    gold = gold_of_texts(read_region_texts(run, texts)) if texts else read_gold(run, boxes)
+    texts = region_texts_path(run.config)
+    gold = gold_of_texts(read_region_texts(run, texts)) if texts else read_gold(run)
     whole = getattr(stored.generator, "whole", False)
     return read_boxes(run, gold, stored.encoders, split, whole)
 
@@ -93,5 +78,4 @@ STAGE = Stage(
     keys=_keys,
     reads=_reads,
     writes=lambda layout, *names: (layout.descriptions(*names), layout.description_page(*names)),
-    options=(click.Option(["--boxes"], type=PATH, help=BOXES),),
 )

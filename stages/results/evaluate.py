@@ -4,13 +4,11 @@ from collections.abc import Iterator
 from itertools import product
 from typing import Any
 
-import click
-
 from pipeline.run import Job, Run, Stage
 from stages.inputs import named
 
 
-def evaluate(run: Run, job: Job, model: str, split: str, protocol: str, through_index: bool = False) -> None:
+def evaluate(run: Run, job: Job, model: str, split: str, protocol: str) -> None:
     """Measure retrieval in both directions, by protocol all-sentences (Karpathy) or first-sentence (Gong).
 
     Photographs without any sentence have an evaluation of 0 images.
@@ -64,36 +62,10 @@ def evaluate(run: Run, job: Job, model: str, split: str, protocol: str, through_
     if several_each:
         value["sentence_similarity"] = measure(ranks.sentence_similarity, owners, bootstrap)
     value |= {"chance": chance(owners), "metric": embeddings.metric}
-    if through_index:
-        queries = {"images": sentences, "sentences": images}
-        image_id = {"images": pairs.image_id[owners], "sentences": pairs.image_id}
-        value["through_index"] = _measure_cost(run, model, embeddings, queries, image_id)
     write_evaluation(job.path, value, {**vars(ranks), "owners": owners}, job.provenance)
     for gallery in with_folds([value]):
         for line in headline(gallery):
             logging.getLogger(__name__).info(line)
-
-
-def _measure_cost(
-    run: Run, model: str, embeddings: Any, queries: dict[str, Any], image_id: dict[str, Any]
-) -> dict[str, Any]:
-    """What retrieval loses in both directions by the bundle's indices; `queries` of each gallery, and their images."""
-    from pipeline.evaluate.through_index import cost_through
-    from pipeline.index.opening import open_gallery
-    from pipeline.storage.bundles import modalities, require_numbering
-
-    bundle = run.bundle(model)
-    parts = modalities(bundle)
-    require_numbering(bundle, parts, embeddings)
-    costs = {}
-    for part in parts:
-        gallery = open_gallery(bundle, part.modality)
-        vectors = embeddings.rows_of(part.modality, part.ids[part.alive])
-        asked = queries[part.modality], image_id[part.modality]
-        cost = cost_through(gallery, vectors, part.numbers, part.owners, *asked, run.gpu)
-        direction = {"images": "sentence_to_image", "sentences": "image_to_sentence"}[part.modality]
-        costs[direction] = {"factory": part.card["factory"], **vars(cost)}
-    return {**costs, "bundle": bundle.card["fingerprint"]}
 
 
 def _choices(config) -> Iterator[tuple[str, ...]]:
@@ -111,9 +83,4 @@ STAGE = Stage(
     keys=lambda config, *names: {"seed": config.seed, **config.evaluate.model_dump(include={"bootstrap", "folds"})},
     reads=lambda config, layout, model, *names: named(layout.manifest, layout.embeddings(model)),
     writes=lambda layout, *names: layout.evaluation(*names),
-    options=(
-        click.Option(
-            ["--through-index"], is_flag=True, help="Measure what the indices lose, among all that they hold."
-        ),
-    ),
 )

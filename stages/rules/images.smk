@@ -15,9 +15,7 @@ rule prepare_encoder:
 
 rule finetune:
     input: reads("finetune")
-    output:
-        LAYOUT.encoder("{encoder}").commit,
-        LAYOUT.classifier("{encoder}").commit,
+    output: LAYOUT.encoder("{encoder}").commit
     wildcard_constraints: encoder=any_of("finetune", "encoder")
     params: decides=decides("finetune")
     log: LOGS / "finetune.{encoder}.log"
@@ -113,27 +111,3 @@ rule pool_regions:
     threads: 1
     resources: mem_mb=megabytes(3000)
     shell: jointspace("pool-regions {wildcards.encoder:q} --part {wildcards.part}")
-
-
-rule learn_components:
-    input: reads("learn_components")
-    output: LAYOUT.components("{encoder}").commit
-    wildcard_constraints: encoder=any_of("learn_components", "encoder")
-    params: decides=decides("learn_components")
-    log: LOGS / "learn_components.{encoder}.log"
-    benchmark: BENCHMARKS / "learn_components/{encoder}.tsv"
-    threads: 8
-    resources: mem_mb=megabytes(3000)
-    shell: jointspace("learn-components {wildcards.encoder:q}")
-
-
-rule reduce_regions:
-    input: reads("reduce_regions")
-    output: LAYOUT.regions("{encoder}", reduced=True).part("{part}")
-    wildcard_constraints: encoder=any_of("reduce_regions", "encoder")
-    params: decides=decides("reduce_regions")
-    log: LOGS / "reduce_regions.{encoder}.{part}.log"
-    benchmark: BENCHMARKS / "reduce_regions/{encoder}.{part}.tsv"
-    threads: 1
-    resources: mem_mb=megabytes(8000)
-    shell: jointspace("reduce-regions {wildcards.encoder:q} --part {wildcards.part}")

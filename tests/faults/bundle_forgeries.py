@@ -275,28 +275,3 @@ def wide_bytes(folder: Path, victim: Path) -> None:
     """200 MB of bytes of a fixed width in 500 rows, in a column of the sender's own."""
     once = pa.array([b"x" * 400_000], pa.binary(400_000))
     _bomb(folder, "own", pa.DictionaryArray.from_arrays(pa.array(np.zeros(500, np.int32)), once))
-
-
-def lying_metadata(folder: Path, victim: Path) -> None:
-    """A page of 200 MB of spaces, of which the metadata says 1,000 bytes."""
-    texts = pa.array(["red picture" + " " * 400_000] * 500)
-    _bomb(folder, "text", texts, use_dictionary=False, data_page_size=(1 << 31) - 1)
-    data = bytearray((folder / "sentences.parquet").read_bytes())
-    about = pq.read_metadata(folder / "sentences.parquet").row_group(0)
-    end = len(data) - 8 - int.from_bytes(data[-8:-4], "little")
-    for size in (about.column(2).total_uncompressed_size, about.total_byte_size):
-        length, footer = len(_varint(2 * size)), bytes(data[end:])
-        assert _varint(2 * size) in footer
-        data[end:] = footer.replace(_varint(2 * size), _varint(2000, length))
-    (folder / "sentences.parquet").write_bytes(data)
-    assert pq.read_metadata(folder / "sentences.parquet").row_group(0).column(2).total_uncompressed_size == 1000
-    seal(folder, "sentences.parquet")
-
-
-def _varint(value: int, length: int = 0) -> bytes:
-    """As Thrift writes it, in at least `length` bytes."""
-    found = []
-    while value or len(found) < max(length, 1):
-        found.append(value & 127 | 128)
-        value >>= 7
-    return bytes([*found[:-1], found[-1] & 127])

@@ -24,8 +24,6 @@ from bundle_forgeries import (
     hidden_lists,
     lists_elsewhere,
     long_texts,
-    lying_metadata,
-    seal,
     told,
     unknown_type,
     wide_bytes,
@@ -39,7 +37,7 @@ from made_up_sets import add_fragments
 
 from pipeline.errors import InputError, IntegrityError, UsageError
 from pipeline.index.search import Searcher
-from pipeline.storage import commit, parsers
+from pipeline.storage import commit
 from pipeline.storage.bundle import Bundle
 from pipeline.storage.bundles import open_bundle
 
@@ -161,7 +159,6 @@ IMAGES = {
     "a huge sentence_id": (cell("sentences", "sentence_id", -7), "sentences.parquet row 3", ("export",)),
     "long texts": (long_texts, "claims to unpack to", ("serve", "apply")),
     "wide bytes": (wide_bytes, "claims to unpack to", ("serve",)),
-    "metadata that lies": (lying_metadata, "claims to unpack to", ("serve",)),
 }
 """What is forged, what every reader says of it, and the commands that read it."""
 
@@ -260,35 +257,6 @@ def test_a_url_in_a_card_is_not_asked(more: bool, colours: Path, ask: Ask, tmp_p
             bundle.photographs(named).read(row)
     first = table.records([0])[0]
     assert bundle.photographs(colours / "data").read(first)
-
-
-CONFIGURATION = b"[nlp]\nlang = 'en'\n"
-
-
-def test_code_is_run_only_if_it_is_ones_own(colours: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """What lies in a bundle cannot vouch for it, and a changed part is another one."""
-    monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path / "state"))
-    monkeypatch.setattr(parsers, "_trusted_here", set())
-    loaded = []
-    monkeypatch.setattr("pipeline.storage.parsers.load_parser", loaded.append)
-    forged = shutil.copytree(colours / "bundle", tmp_path / "run/index/ncca")
-    (forged / "parser").mkdir()
-    (forged / "parser/config.cfg").write_bytes(CONFIGURATION)
-    told(forged, "card.json", ("inputs", "parser"), "0")
-    told(forged, "card.json", ("parse",), {"engine": "spacy", "max_words": 9, "package": None, "spacy": "3"})
-    told(forged, "card.json", ("text_encoders", "tfidf", "kind"), "onnx")
-    seal(forged, "parser/config.cfg")
-    with pytest.raises(UsageError, match="forged/|parser is a spaCy pipeline, .*--trust-code"):
-        Bundle(forged).parser()
-    shutil.copytree(forged, tmp_path / "elsewhere")
-    Bundle(forged).trust_code()
-    parsers._trusted_here.clear()  # as in another process
-    Bundle(tmp_path / "elsewhere").parser()
-    assert loaded == [str(tmp_path / "elsewhere/parser")]
-    (forged / "parser/config.cfg").write_bytes(CONFIGURATION + b"# changed")
-    seal(forged, "parser/config.cfg")
-    with pytest.raises(UsageError, match="spaCy pipeline"):
-        Bundle(forged).parser()
 
 
 @pytest.mark.parametrize("kind", ["bundle", "sets"])

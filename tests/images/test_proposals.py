@@ -8,17 +8,16 @@ from torchvision.models import get_model
 from torchvision.ops import box_iou, nms
 
 from pipeline.errors import InputError
-from pipeline.images import boxes
 from pipeline.images.box_formats import match_boxes, parse_boxes
 from pipeline.images.boxes import (
     NONE,
     Candidates,
-    Propose,
     Selection,
     WindowGrid,
     grid_windows,
     group,
     overlaps,
+    propose_windows,
     select,
     suppress,
     tidy,
@@ -29,10 +28,6 @@ from pipeline.workers import Failure
 GRID = WindowGrid(scales=(0.67, 0.5, 0.33), aspects=(1.0, 2.0, 0.5), overlap=0.5)
 SELECTION = Selection(min_score=0.1, min_side=4, iou=0.5, count=19, fill=True, grid=GRID)
 DETECTOR = "fasterrcnn_mobilenet_v3_large_320_fpn"
-
-
-def proposer(method: str) -> Propose:
-    return boxes.proposer(method, GRID)
 
 
 def random_candidates(seed: int, count: int, size: tuple[int, int] = (100, 80)) -> Candidates:
@@ -94,13 +89,9 @@ def test_regions_are_the_whole_image_then_the_best_then_windows() -> None:
     assert among[~np.eye(19, dtype=bool)].max() <= 0.5
 
 
-@pytest.mark.parametrize("method", ["grid", "boxes", "faster-rcnn", "selective-search"])
 @pytest.mark.parametrize("size", [(90, 70), (1, 1), (3, 200)])
-def test_every_method_proposes_inside_the_image(method: str, size: tuple[int, int]) -> None:
-    if method == "selective-search":
-        pytest.importorskip("cv2.ximgproc", reason="OpenCV's contributed modules are not installed")
-    known = random_candidates(5, 3, size)
-    found = proposer(method)(np.asarray(make_image(1, size)), known)
+def test_windows_are_proposed_inside_the_image(size: tuple[int, int]) -> None:
+    found = propose_windows(size, GRID)
     assert found.boxes.shape == (len(found.scores), 4) and found.boxes.dtype == found.scores.dtype == np.float32
     kept, counts = tidy(found, size, 0)
     assert set(counts) <= {"too-small"} and len(kept.boxes) + counts["too-small"] == len(found.boxes)

@@ -9,16 +9,13 @@ from pictures import MEAN, encode_jpeg, make_encoder, make_image, normalise
 from PIL import Image
 from torchvision.ops import roi_align
 
-from pipeline.errors import UsageError
-from pipeline.images.boxes import Candidates, Selection, WindowGrid, proposer
+from pipeline.images.boxes import Candidates, Selection, WindowGrid
 from pipeline.images.decode import ImageLimits
 from pipeline.images.extraction import ExtractionPlan
 from pipeline.images.networks import NetworkEncoder
 from pipeline.images.preparation import Crops, Cutting, Preparation, Request, WholeImages
 from pipeline.images.preprocess import Photograph
-from pipeline.images.region_features import Classifier, Scatter, absorb, fit_projection, merge, rescore
 from pipeline.images.regions import DescribedRegions, RegionExtractor, describe, pool_regions, region_encoder
-from pipeline.mapreduce import map_reduce
 from pipeline.workers import isolated_map
 
 GRID = WindowGrid(scales=(0.67, 0.5), aspects=(1.0, 2.0), overlap=0.5)
@@ -46,9 +43,8 @@ def make_requests(sizes: list = SIZES) -> tuple[dict, list[Request]]:
 def make_preparation(files: dict, view: Crops | WholeImages, **changes: object) -> Preparation:
     from dataclasses import replace
 
-    propose = proposer("boxes", GRID)
     limits = ImageLimits(1 << 20, 1, 1 << 20)
-    return Preparation(partial(_read, files), limits, Cutting(propose, replace(SELECTION, **changes), view))
+    return Preparation(partial(_read, files), limits, Cutting(False, replace(SELECTION, **changes), view))
 
 
 def _read(files: dict, name: str) -> bytes:
@@ -65,7 +61,7 @@ def run(
 ) -> DescribedRegions:
     plan = ExtractionPlan(torch.device("cpu"), torch.float32, batch)
     images = isolated_map(make_preparation(files, view, **changes), requests, 0)
-    return describe(images, RegionExtractor(encoder, plan, view), None, 0.7, 4)
+    return describe(images, RegionExtractor(encoder, plan, view))
 
 
 def test_a_crop_is_the_box_with_its_context() -> None:
@@ -177,36 +173,3 @@ def test_one_bad_image_hinders_no_other(features: str) -> None:
     kept = np.repeat(~np.isin(np.arange(len(SIZES)), [0, 3]), whole.lengths)
     np.testing.assert_allclose(rest.features, whole.features[kept], rtol=1e-3, atol=1e-5)
     assert len(rest.names([f"{i}.jpg" for i in range(len(SIZES))])) == len(rest.features)
-
-
-def test_a_classifier_chooses_as_its_probabilities_say() -> None:
-    boxes = np.float32([[0, 0, 90, 70], [0, 0, 20, 20], [0, 0, 20, 19], [40, 40, 60, 60], [60, 0, 80, 20]])
-    regions = Candidates(boxes, np.float32([1, 0.9, 0.8, 0.7, 0.6]))
-    features = np.float32([[0, 0], [1, 0], [3, 0], [0, 4], [0, 0.1]])
-    classifier = Classifier(np.float32([[0, 0], [1, 0], [0, 1]]), np.float32([0.5, 0, 0]))
-    chosen, rows = rescore(regions, features, classifier, 0.5, 3)
-    assert np.array_equal(rows, features[[0, 3, 2, 4]]) and np.array_equal(chosen.boxes, boxes[[0, 3, 2, 4]])
-    logits = torch.from_numpy(features @ classifier.weight.T + classifier.bias)
-    expected = logits.softmax(1)[:, 1:].max(1).values.numpy()
-    np.testing.assert_allclose(chosen.scores, [1, *expected[[3, 2, 4]]], rtol=1e-5)
-
-
-def test_principal_components_are_scikit_learns() -> None:
-    from sklearn.decomposition import PCA
-
-    rng = np.random.default_rng(0)
-    features = (rng.standard_normal((300, 12)) * np.linspace(1, 6, 12) + 5).astype(np.float32)
-    scatter = map_reduce(Scatter.of, np.split(features, [1, 3, 100, 290]), merge)
-    for count in (1, 5, 30):
-        blocks = np.split(features, count)
-        here, there = (map_reduce(Scatter.of, blocks, merge, absorb=how) for how in (absorb, None))
-        assert here.count == 300 and here.mean.tobytes() == there.mean.tobytes()
-        assert here.products.tobytes() == there.products.tobytes()
-    projected, expected = fit_projection(scatter, 4)(features), PCA(4).fit_transform(features)
-    with pytest.raises(UsageError, match="13 principal components of 300 regions of 12 dimensions"):
-        fit_projection(scatter, 13)
-    with pytest.raises(UsageError, match="1 principal components of no regions"):
-        fit_projection(merge(None, None), 1)
-    near = merge(merge(None, Scatter.of(features + 1e4)), None)  # far from zero, squares would lose the variance
-    np.testing.assert_allclose(np.diag(near.products) / 300, features.var(axis=0, dtype=np.float64), rtol=1e-3)
-    np.testing.assert_allclose(np.abs(projected), np.abs(expected), rtol=1e-3, atol=1e-3)

@@ -6,8 +6,7 @@ from devices import full_beyond
 
 from pipeline.device import OomBatcher
 from pipeline.errors import IntegrityError
-from pipeline.index import exact
-from pipeline.index.exact import ShardVectors, search_exact, search_shards
+from pipeline.index.exact import search_exact
 
 
 def naive(vectors: np.ndarray, queries: np.ndarray, k: int, metric: str) -> np.ndarray:
@@ -27,7 +26,7 @@ def cloud(n: int, dim: int, seed: int) -> np.ndarray:
 
 @pytest.mark.parametrize("metric", ["inner_product", "euclidean"])
 def test_rows_are_those_of_double_precision(metric: str, device, monkeypatch: pytest.MonkeyPatch) -> None:
-    """In blocks of any size, in shards, where a GPU has room for a part of a block only, and beyond all vectors."""
+    """In blocks of any size, where a GPU has room for a part of a block only, and beyond all vectors."""
     done: list[int] = []
     gpu = None if device.type == "cpu" else device
     monkeypatch.setattr(OomBatcher, "map", full_beyond(400, done))
@@ -41,12 +40,6 @@ def test_rows_are_those_of_double_precision(metric: str, device, monkeypatch: py
     products = np.einsum("qc,qkc->qk", queries.astype(float), vectors[right])
     expected = products if metric == "inner_product" else -differences.sum(axis=2)
     np.testing.assert_allclose(found.scores, expected, atol=1e-5)
-    monkeypatch.setattr(exact, "find_gpu", lambda name: gpu)
-    shards = [
-        ShardVectors(first, lambda block=block: block)
-        for first, block in zip((0, 1, 700, 1200), [*blocks, vectors[:0]], strict=True)
-    ]
-    np.testing.assert_array_equal(search_shards(queries, shards, 10, metric).rows, right)
     few = search_exact(queries[:3], [vectors[:2], vectors[2:5]], 7, metric, gpu)
     np.testing.assert_array_equal(few.rows[:, :5], naive(vectors[:5], queries[:3], 5, metric))
     assert (few.rows[:, 5:] == -1).all() and np.isneginf(few.scores[:, 5:]).all()

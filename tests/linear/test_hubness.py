@@ -1,13 +1,16 @@
-"""Cross-domain similarity local scaling: its scores, its vectors, and the models that have it."""
+"""Hubness correction: its numbers as the papers write them, its vectors, and what is chosen on dev."""
 
 import numpy as np
 import pytest
 
+from pipeline.config.models import HUBNESS, HubnessSettings
 from pipeline.metrics.ranks import count_ranks
-from pipeline.models.linear.hubness import Bank, choose_correction, extend
+from pipeline.models.linear.ensemble import ZeroShot
+from pipeline.models.linear.hubness import Bank, HubCorrected, HubnessCorrection, Term, choose_correction
 from pipeline.models.linear.projection import unit_rows
 
 RNG = np.random.default_rng(0)
+NOTHING = {"images": [], "sentences": []}
 
 
 def draw(n: int, c: int = 6) -> np.ndarray:
@@ -15,62 +18,125 @@ def draw(n: int, c: int = 6) -> np.ndarray:
 
 
 BANK = Bank(draw(40), draw(50))
+LOG = Bank(BANK.images, BANK.sentences, queries=draw(30))
+"""A bank with queries of its own."""
 
 
-def slow_scores(x: np.ndarray, y: np.ndarray, bank: Bank, k: int) -> np.ndarray:
-    """CSLS as the paper writes it, pair by pair."""
-    scores = np.empty((len(x), len(y)))
-    for i, image in enumerate(x.astype(float)):
-        near_image = np.mean(sorted(bank.sentences @ image)[-k:])
-        for j, sentence in enumerate(y.astype(float)):
-            near_sentence = np.mean(sorted(bank.images @ sentence)[-k:])
-            scores[i, j] = 2 * image @ sentence - near_image - near_sentence
-    return scores
+def queries_of(bank: Bank) -> np.ndarray:
+    """Those that look for images."""
+    return bank.sentences if bank.queries is None else bank.queries
 
 
-def test_products_of_extended_unit_vectors_are_the_papers_scores() -> None:
-    x, y, k = draw(9), draw(12), 5
-    images = extend(x, BANK.near_images(x, [k])[:, 0], 0.5, own=0)
-    sentences = extend(y, BANK.near_sentences(y, [k])[:, 0], 0.5, own=1)
-    np.testing.assert_allclose(np.linalg.norm(np.vstack([images, sentences]), axis=1), 1, atol=1e-6)
-    expected = slow_scores(x, y, BANK, k)
-    np.testing.assert_allclose(images @ sentences.T * 2 * (2 + 0.5**2), expected, atol=1e-5)
+def csls(scores: np.ndarray, x: np.ndarray, y: np.ndarray, bank: Bank) -> np.ndarray:
+    """Conneau et al. 2018, pair by pair, with k = 5, over the factor 2."""
+    nearest_images = [np.mean(sorted(queries_of(bank) @ image)[-5:]) for image in x]
+    nearest_sentences = [np.mean(sorted(bank.images @ sentence)[-5:]) for sentence in y]
+    return scores - np.add.outer(nearest_images, nearest_sentences) / 2
+
+
+def inverted_softmax(scores: np.ndarray, x: np.ndarray, y: np.ndarray, bank: Bank, beta: float = 7.0) -> np.ndarray:
+    """Bogolin et al. 2022: exp(beta s) over its sum over the queries of the bank; its logarithm over beta."""
+    return np.log(np.exp(beta * scores) / np.exp(beta * x @ queries_of(bank).T).sum(axis=1)[:, None]) / beta
+
+
+def dual_softmax(scores: np.ndarray, x: np.ndarray, y: np.ndarray, bank: Bank) -> np.ndarray:
+    """Wang et al. 2023: the product of the inverted softmaxes over queries (beta 7) and over images (beta 3)."""
+    product = np.exp(7 * inverted_softmax(scores, x, y, bank))
+    product *= np.exp(3 * scores) / np.exp(3 * x @ bank.images.T).sum(axis=1)[:, None]
+    return np.log(product) / 10
+
+
+def sinkhorn(scores: np.ndarray, x: np.ndarray, y: np.ndarray, bank: Bank) -> np.ndarray:
+    """Pan et al. 2025: the matrix of the bank's exponentials, its rows and columns divided by their sums in turn; then
+    each image of x a further row of it."""
+    queries = queries_of(bank)
+    exponentials = np.exp(7 * bank.images.astype(float) @ queries.T)
+    balanced = exponentials.copy()
+    for _ in range(10):
+        balanced /= balanced.sum(axis=1, keepdims=True)
+        balanced /= balanced.sum(axis=0, keepdims=True)
+    of_queries = balanced[0] / exponentials[0]
+    return scores - np.log(np.exp(7 * x @ queries.T) @ of_queries)[:, None] / 7
+
+
+@pytest.mark.parametrize("bank", [BANK, LOG], ids=["train", "log"])
+@pytest.mark.parametrize(
+    ("terms", "paper"),
+    [
+        (([Term(1, "softmax", 7.0)], []), inverted_softmax),
+        (([Term(0.7, "softmax", 7.0), Term(0.3, "gallery", 3.0)], []), dual_softmax),
+        (([Term(1, "balanced", 7.0)], []), sinkhorn),
+        (([Term(0.5, "nearest", 5)], [Term(0.5, "nearest", 5)]), csls),
+    ],
+    ids=["inverted-softmax", "dual-softmax", "sinkhorn", "csls"],
+)
+def test_products_of_corrected_unit_vectors_are_the_papers_scores(terms: tuple, paper: object, bank: Bank) -> None:
+    x, y = draw(9), draw(12)
+    correction = HubnessCorrection.among(bank, dict(zip(NOTHING, terms, strict=True)))
+    images, sentences = correction.extend("images", x), correction.extend("sentences", y)
+    np.testing.assert_allclose(np.linalg.norm(images, axis=1), 1, atol=1e-6)
+    np.testing.assert_allclose(np.linalg.norm(sentences, axis=1), 1, atol=1e-6)
+    expected = paper(x.astype(float) @ y.T, x.astype(float), y.astype(float), bank)
+    a, b = images @ sentences.T, expected - expected.mean()  # up to a factor and a number for all pairs
+    a = (a - a.mean()) * (b.std() / a.std())
+    np.testing.assert_allclose(a, b, atol=1e-5)
+    stored = HubnessCorrection.from_parts(correction.settings(), correction.tensors(), Plain())
+    np.testing.assert_array_equal(stored.extend("images", x), images)
+
+
+class Plain:
+    multi_vector = False
 
 
 def test_how_images_compare_with_images_hardly_changes() -> None:
     x = draw(200)
-    images = extend(x, BANK.near_images(x, [5])[:, 0], 0.75, own=0)
-    before, after = x @ x.T, images @ images.T
-    above = np.triu_indices(len(x), 1)
-    assert np.corrcoef(before[above], after[above])[0, 1] > 0.99
+    for term in (Term(0.75, "nearest", 5), Term(1, "balanced", 7.0)):
+        correction = HubnessCorrection.among(BANK, {**NOTHING, "images": [term]})
+        images = correction.extend("images", x)
+        before, after = x @ x.T, images @ images.T
+        above = np.triu_indices(len(x), 1)
+        assert np.corrcoef(before[above], after[above])[0, 1] > 0.99
 
 
-def test_a_hub_no_longer_hides_what_is_meant() -> None:
+@pytest.mark.parametrize("method", [*HUBNESS, "auto"])
+def test_a_hub_no_longer_hides_what_is_meant(method: str) -> None:
     c = 16
     queries = np.eye(c, dtype=np.float32)
     right = unit_rows(queries + 0.7 * np.roll(queries, 1, axis=0))
     hub = unit_rows(np.ones((1, c), np.float32))
     spread = unit_rows(queries + 0.3)  # everything leans towards the hub
-    gallery = np.vstack([hub, right])
+    gallery = np.vstack([right, hub])
     bank = Bank(gallery, spread)
     before = spread @ gallery.T
-    assert (before.argmax(axis=1) == 0).all()
-    images = extend(gallery, bank.near_images(gallery, [8])[:, 0], 0.5, own=0)
-    sentences = extend(spread, bank.near_sentences(spread, [8])[:, 0], 0.5, own=1)
-    np.testing.assert_array_equal((sentences @ images.T).argmax(axis=1), np.arange(c) + 1)
+    assert (before.argmax(axis=1) == c).all()
+    owners = np.append(np.arange(c), c)  # the hub's own sentence lies anywhere
+    sentences = np.vstack([spread, unit_rows(np.ones((1, c), np.float32))])
+    correction, log = choose_correction(method, bank, gallery, sentences, owners, HubnessSettings(neighbours=(4, 8)))
+    images, asked = correction.extend("images", gallery), correction.extend("sentences", spread)
+    np.testing.assert_array_equal((asked @ images.T).argmax(axis=1), np.arange(c))
+    assert log["chosen"]["sentence_to_image"] > 290
 
 
-def test_the_best_trial_comes_first_and_is_what_its_vectors_reach() -> None:
+@pytest.mark.parametrize("method", [*HUBNESS, "auto"])
+def test_what_is_chosen_is_what_its_vectors_reach_and_never_less_than_nothing(method: str) -> None:
     x, y = draw(30), draw(60)
-    owners, ks = np.repeat(np.arange(30), 2), (3, 9)
-    near = BANK.near_images(x, ks), BANK.near_sentences(y, ks)
-    trials = choose_correction(x @ y.T, *near, owners, ks, (0, 0.5))
-    assert len(trials) == 4 and trials[0]["recall_sum"] == max(trial["recall_sum"] for trial in trials)
-    for trial in trials:
-        column = ks.index(trial["neighbours"])
-        images = extend(x, near[0][:, column], trial["weight"], own=0)
-        sentences = extend(y, near[1][:, column], trial["weight"], own=1)
-        ranks = count_ranks(images, sentences, owners, "inner_product")
-        both = (ranks.image_to_sentence, ranks.sentence_to_image)
-        reached = sum(100 * np.mean(one <= k) for one in both for k in (1, 5, 10))
-        assert reached == pytest.approx(trial["recall_sum"], abs=4)  # ties of single precision
+    owners = np.repeat(np.arange(30), 2)
+    grid = HubnessSettings(neighbours=(3, 9), weight=(0, 0.5), sharpness=(1, 3))
+    correction, log = choose_correction(method, BANK, x, y, owners, grid)
+    nothing = next(trial for trial in log["trials"] if trial["method"] == "none")
+    assert len(log["trials"]) == {"csls": 3, "nnn": 3, "dual-softmax": 5, "auto": 11}.get(method, 3)
+    ranks = count_ranks(correction.extend("images", x), correction.extend("sentences", y), owners, "inner_product")
+    for direction in ("image_to_sentence", "sentence_to_image"):
+        reached = sum(100 * np.mean(getattr(ranks, direction) <= k) for k in (1, 5, 10))
+        assert reached == pytest.approx(log["chosen"][direction], abs=4)  # ties of single precision
+        assert method == "csls" or log["chosen"][direction] == max(trial[direction] for trial in log["trials"])
+    assert log["chosen"]["recall_sum"] >= nothing["recall_sum"]
+
+
+def test_a_model_that_an_earlier_version_stored_is_read() -> None:
+    tensors = {"csls/images": BANK.images, "csls/sentences": BANK.sentences}
+    settings = {"encoder": "eyes", "text_encoder": "words", "csls": {"weight": 0.75, "neighbours": 3}}
+    model = HubCorrected.from_parts(ZeroShot, settings, tensors)
+    x = draw(4)
+    expected = HubnessCorrection(BANK, {**NOTHING, "images": [Term(0.75, "nearest", 3)]}).extend("images", x)
+    np.testing.assert_allclose(model.embed_images({"eyes": x}), expected, atol=1e-6)

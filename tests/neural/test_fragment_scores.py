@@ -10,7 +10,7 @@ import torch
 from pipeline.metrics import multivector_scores as module
 from pipeline.metrics.combination import join_images, join_sentences, joint_rule
 from pipeline.metrics.multivector_scores import multivector_scores
-from pipeline.models.linear.hubness import Bank, HubCorrected
+from pipeline.models.linear.hubness import SIDES, Bank, HubCorrected, HubnessCorrection, Term
 from pipeline.multivectors import SUMS, MultiVectors, ScoreRule
 
 REGIONS, WORDS = [3, 1, 20, 4, 0, 2], [1, 7, 2, 0, 500, 3, 1]
@@ -93,7 +93,9 @@ def test_scores_are_the_models_less_those_of_the_neighbours(how: str, global_wei
     rule, whole = ScoreRule(how, global_weight), global_weight > 0
     images, sentences = draw_sets(300, whole, 1), draw_sets(9, whole, 2)
     bank = Bank(draw_sets(12, whole, 3), draw_sets(15, whole, 4), rule)
-    model = HubCorrected(Given(images, sentences, rule), 0.75, 4, bank)
+    model = HubCorrected(
+        Given(images, sentences, rule), HubnessCorrection(bank, dict.fromkeys(SIDES, [Term(0.75, "nearest", 4)]))
+    )
     found = multivector_scores(model.embed_images(None, None), model.embed_sentences(None), model.rule).numpy()
 
     near_images = np.sort(multivector_scores(images, bank.sentences, rule).numpy(), axis=1)[:, -4:].mean(axis=1)

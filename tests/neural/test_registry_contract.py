@@ -14,7 +14,7 @@ from test_models import make_task
 
 from pipeline.config.registry import MODELS, TRAININGS, made_by, model_spec
 from pipeline.models.linear.ensemble import Ensemble, EnsembleMember
-from pipeline.models.linear.hubness import Bank, HubCorrected
+from pipeline.models.linear.hubness import Bank, HubCorrected, HubnessCorrection, Term
 from pipeline.models.linear.views import ViewBlock
 from pipeline.models.neural.task import train
 from pipeline.multivectors import MultiVectors
@@ -75,7 +75,9 @@ def make_case(name: str) -> Case:
 def scale(case: Case) -> Case:
     images, texts = case.images(np.arange(12)), case.texts(np.arange(12))
     comparison = case.model.rule if case.model.multi_vector else "inner_product"
-    return replace(case, model=HubCorrected(case.model, 0.5, 3, Bank(images, texts, comparison)))
+    terms = {"images": [Term(0.5, "nearest", 3)], "sentences": [Term(1, "balanced", 2.0)]}
+    correction = HubnessCorrection.among(Bank(images, texts, comparison), terms)
+    return replace(case, model=HubCorrected(case.model, correction))
 
 
 def combine(kind: str) -> Case:

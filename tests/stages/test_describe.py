@@ -1,38 +1,27 @@
 """From stored features to judged descriptions, by the commands."""
 
-import importlib
 import json
 from importlib.util import find_spec
 from pathlib import Path
 
 import numpy as np
 import pytest
-import torch
-from made_up import THINGS, make_stage, run_command
+from made_up import THINGS, make_stage
 from made_up_generators import (
     beside,
     describe,
     make_described_run,
-    read_descriptions,
     train,
 )
 
 from pipeline.errors import InputError, IntegrityError, UsageError
 from pipeline.generate.metrics import METRICS
-from pipeline.images.image_encoder import ImageEncoder
-from pipeline.images.preprocess import Preprocessing
 from pipeline.storage.parameters import MODEL, read_parameters
 
 
 @pytest.fixture(scope="module")
 def run(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return make_described_run(tmp_path_factory.mktemp("describe") / "run")
-
-
-def describe_photographs(run: Path, name: str, *arguments: object) -> list[dict]:
-    output = run / "descriptions" / "photographs"
-    run_command("describe_photographs", train(run, name).name, *arguments, "--run", run, "--output", output)
-    return read_descriptions(output)["images"]
 
 
 @pytest.mark.parametrize("name", ["nearest", "mrnn", "lbl", "mnlm", "sc-nlm", "gated"])
@@ -60,58 +49,9 @@ def test_a_variant_of_a_generator_is_of_its_own_cell(run: Path) -> None:
     assert (gated.settings["cell"], usual.settings["cell"]) == ("gru", "lstm")
 
 
-class Eyes(ImageEncoder):
-    """An encoder that knows the made-up photographs by their mean colour."""
-
-    def __init__(self) -> None:
-        super().__init__(Preprocessing(8, None, (0, 0, 0), (1, 1, 1)))
-
-    def forward(self, pixels: torch.Tensor) -> torch.Tensor:
-        colours = torch.stack([torch.tensor(np.random.default_rng(i).integers(256, size=3)) for i in range(8)])
-        distance = (pixels.float().mean(dim=(1, 2))[:, None] - colours.float()).abs().sum(dim=2)
-        return torch.nn.functional.one_hot(distance.argmin(dim=1), 8).float()
-
-
-@pytest.fixture
-def eyes(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(
-        importlib.import_module("pipeline.generate.describing"), "restore_encoder", lambda *parts: Eyes()
-    )
-
-
-def test_photographs_and_their_parts_are_described(run: Path, eyes: None) -> None:
-    box = ("--box", 1, 1, 30, 30, "--box", 0, 0, 20, 40)
-    found = describe_photographs(run, "mrnn", run / "data" / "cat-1.png", *box)
-    assert [one["box"] for one in found] == [None, [1, 1, 30, 30], [0, 0, 20, 40]]
-    assert all("cat" in one["sentences"][0]["text"].split() for one in found)
-
-
-def test_a_folder_is_described_and_what_is_no_photograph_left_out(
-    run: Path, eyes: None, tmp_path: Path, caplog
-) -> None:
-    for name in ("dog-0.png", "boat-4.png"):
-        (tmp_path / name).write_bytes((run / "data" / name).read_bytes())
-    (tmp_path / "notes.txt").write_text("no photograph")
-    found = describe_photographs(run, "mrnn", tmp_path)
-    assert [Path(one["image"]).name for one in found] == ["boat-4.png", "dog-0.png"]
-    assert "notes.txt is left out: not-an-image" in caplog.text
-    with pytest.raises(InputError, match="none of 1 photographs can be used"):
-        describe_photographs(run, "mrnn", tmp_path / "notes.txt")
-
-
-def test_the_images_of_an_index_are_described(run: Path, eyes: None) -> None:
-    found = describe_photographs(run, "mrnn", "--split", "dev", "--index", run / "bundle")
-    assert len(found) == 16 and all(THINGS[one["image_id"] % 8] in one["sentences"][0]["text"] for one in found)
-
-
-def test_what_does_not_go_together_is_refused_with_the_remedy(run: Path, tmp_path: Path) -> None:
-    for given in ([], [run / "data" / "cat-1.png", "--split", "dev"], ["--split", "dev", "--box", 0, 0, 9, 9]):
-        with pytest.raises(UsageError, match=r"give photographs \(one with --box\), or a --split of --index"):
-            describe_photographs(run, "mrnn", *given)
+def test_what_is_not_there_is_refused(run: Path, tmp_path: Path) -> None:
     with pytest.raises(UsageError, match="has no subject weak; there are train, dev, test"):
         describe(run, "mrnn", "weak")
-    with pytest.raises(UsageError, match=r"--boxes belong to the subject dev\.boxes, not to dev"):
-        describe(run, "mrnn", "dev", "--boxes", tmp_path)
     with pytest.raises(InputError, match="the test split .* has no image"):
         describe(run, "mrnn", "test")
     with pytest.raises(IntegrityError, match=r"colour/shard-.*does not exist; run its stage"):

@@ -9,7 +9,6 @@ from click.testing import CliRunner
 from made_up import make_stage, run_command
 from made_up_blocks import arguments, configure, copy_blocks, extract, make_blocks
 
-from pipeline.storage.features import CLASSIFIER
 from pipeline.storage.parameters import ENCODER, read_parameters
 from stages.cli import cli
 
@@ -29,17 +28,11 @@ def test_finetune_makes_an_encoder_like_any_other(run: Path) -> None:
     made = read_parameters(run / "encoders/tuned/model.safetensors", ENCODER)
     losses = made.details["losses"]
     assert len(losses) == 25 and np.mean(losses[-5:]) < 0.9 * np.log(3)
-    assert made.details["labels"] == ["blue", "red"] and 0 <= made.details["mean_average_precision"] <= 1
+    assert made.details["labels"] == ["blue", "red"]
     assert made.settings["weights"]["origin"] == "finetuned" and made.details["dim"] == 1024
     assert not (run / "encoders/tuned/checkpoints").exists()
-    classifier = read_parameters(run / "encoders/tuned/classifier.safetensors", CLASSIFIER)
-    assert classifier.tensors["weight"].shape == (3, 1024) and classifier.settings["labels"] == ["blue", "red"]
-    # `extract` takes it unchanged, and so do regions, which its classifier may then choose.
-    run_command("extract", *arguments(run, encoder="tuned"))
-    shard = extract(run, encoder="tuned", encoders=["tuned"], score="classifier", proposals="grid")
-    assert np.diff(shard.offsets).max() == 6
-    scores = shard["scores"][shard.offsets[0] + 1 : shard.offsets[1]]
-    assert (np.diff(scores) <= 0).all() and 0 < scores[-1] < scores[0] < 1
+    run_command("extract", *arguments(run, encoder="tuned"))  # which takes it unchanged, as regions do
+    assert np.diff(extract(run, encoder="tuned", encoders=["tuned"], proposals="grid").offsets).max() == 6
     before = (run / "encoders/tuned/model.safetensors").read_bytes()
     assert make_stage("finetune", run, "tuned") == ""
     assert (run / "encoders/tuned/model.safetensors").read_bytes() == before

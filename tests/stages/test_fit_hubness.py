@@ -4,33 +4,38 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from made_up import THINGS, build_bundle, make_stage
+from made_up import THINGS, build_bundle, make_stage, open_run
 from made_up_training import add_moments, fit, make_trainable, read_model
 
+from pipeline.config.models import HubnessSettings
 from pipeline.errors import UsageError
 from pipeline.index.search import Searcher
 from pipeline.models.linear.hubness import Bank, choose_correction
+from pipeline.run.runner import run_stage
 from pipeline.storage.bundle import Bundle
 from pipeline.storage.bundles import open_bundle
 from pipeline.storage.embeddings import Embeddings
 from pipeline.storage.manifest import Manifest
 from pipeline.storage.pairs import split_pairs
 from pipeline.storage.parameters import Parameters
+from stages.models.fit_hubness import STAGE
 
 ROWS = {
     "fit": {"dimensions": [5], "image_ridge": [0.1], "text_ridge": [0.1], "eigenvalue_power": [1]},
-    "csls": {"neighbours": [2, 4], "weight": [0.25, 0.5], "bank": 20},
+    "hubness": {"neighbours": [2, 4], "weight": [0.25, 0.5], "sharpness": [1, 3], "bank": 20},
     "variants": {
         "other": {"model": "ncca"},
         "ncca-csls": {"model": "ncca", "csls": True},
         "ncca-csls-refit": {"model": "ncca", "csls": True, "refit": True},
+        "ncca-auto": {"model": "ncca", "hubness": "auto"},
+        "ncca-sinkhorn-refit": {"model": "ncca", "hubness": "sinkhorn", "refit": True},
     },
     "ensembles": {"both": {"members": ["ncca-csls", "other"]}},
-    "models": ["both", "ncca-csls-refit"],
+    "models": ["both", "ncca-csls-refit", "ncca-auto", "ncca-sinkhorn-refit", "bow"],
 }
 
 
-def scale(run: Path, row: str) -> Parameters:
+def correct(run: Path, row: str) -> Parameters:
     make_stage("fit_hubness", run, row)
     return read_model(run, row)
 
@@ -42,37 +47,55 @@ def run(tmp_path_factory: pytest.TempPathFactory) -> Path:
     for row in ("ncca", "other", "ncca-refit"):
         fit(run, row)
         make_stage("embed", run, row)
-    scale(run, "ncca-csls")
+    correct(run, "ncca-csls")
     make_stage("embed", run, "ncca-csls")
     return run
 
 
 def test_what_is_best_on_dev_is_chosen_and_embedded(run: Path) -> None:
     found = read_model(run, "ncca-csls")
-    log, bank = found.details["training_log"], Bank(found.tensors["csls/images"], found.tensors["csls/sentences"])
-    assert len(bank.images) == len(bank.sentences) == 20 and len(log["trials"]) == 4
+    log, bank = found.details["training_log"], Bank(found.tensors["hubness/images"], found.tensors["hubness/sentences"])
+    assert len(bank.images) == len(bank.sentences) == 20 and len(log["trials"]) == 5
     manifest = Manifest(run / "manifest")
     plain, dev = Embeddings(manifest, run / "embeddings/ncca"), split_pairs(manifest, "dev")
     x, y = plain.read("images", dev.image_id), plain.read("sentences", dev.sentence_id)
-    ks, weights = ROWS["csls"]["neighbours"], ROWS["csls"]["weight"]
-    near = bank.near_images(x, ks), bank.near_sentences(y, ks)
-    assert log["chosen"] == choose_correction(x @ y.T, *near, dev.owners, ks, weights)[0]
-    assert found.settings["csls"] == {name: log["chosen"][name] for name in ("weight", "neighbours")}
+    correction, again = choose_correction("csls", bank, x, y, dev.owners, HubnessSettings(**ROWS["hubness"]))
+    assert log["chosen"] == again["chosen"] and found.settings["hubness"] == correction.settings()
     train = split_pairs(manifest, "train").image_id
     assert {tuple(row) for row in bank.images} <= {tuple(row) for row in plain.read("images", train)}
 
-    scaled = Embeddings(manifest, run / "embeddings/ncca-csls")
-    assert (scaled.name, scaled.registered, scaled.dim) == ("ncca-csls", "ncca", plain.dim + 4)
-    weight, column = log["chosen"]["weight"], ks.index(log["chosen"]["neighbours"])
-    expected = x @ y.T - weight * (near[0][:, column, None] + near[1][:, column])
-    products = scaled.read("images", dev.image_id) @ scaled.read("sentences", dev.sentence_id).T
-    np.testing.assert_allclose(products * (2 + weight**2), expected, atol=1e-5)
+    corrected = Embeddings(manifest, run / "embeddings/ncca-csls")
+    assert (corrected.name, corrected.registered, corrected.dim) == ("ncca-csls", "ncca", plain.dim + 4)
+    for side, vectors, ids in (("images", x, dev.image_id), ("sentences", y, dev.sentence_id)):
+        np.testing.assert_allclose(corrected.read(side, ids), correction.extend(side, vectors), atol=1e-6)
+
+
+def test_the_best_method_of_each_direction_is_refitted_with_a_new_bank(run: Path) -> None:
+    correct(run, "ncca-auto")
+    make_stage("embed", run, "ncca-auto")
+    chosen, refit = (correct(run, name) for name in ("ncca-sinkhorn", "ncca-sinkhorn-refit"))
+    assert refit.settings["hubness"] == chosen.settings["hubness"]
+
+
+@pytest.mark.parametrize("model", ["ncca", "bow"])
+def test_a_log_of_queries_stands_for_trains_sentences(run: Path, model: str, tmp_path: Path) -> None:
+    (tmp_path / "log.txt").write_text(f"a {THINGS[0]}\n\n  the {THINGS[1]} and a {THINGS[2]}\n")
+    if model == "bow":
+        make_stage("train", run, model)
+        make_stage("embed", run, model)
+    logged = {
+        "hubness": {"queries": str(tmp_path / "log.txt")},
+        "variants": {"asked": {"model": model, "hubness": "nnn"}},
+    }
+    opened = open_run(run, logged, {"models": ["asked"]})
+    run_stage(opened, STAGE, ("asked",))
+    assert len(opened.model("asked").tensors["hubness/queries"]) == 2
 
 
 def test_a_refit_takes_what_was_chosen_and_a_bank_of_both_splits(run: Path) -> None:
     chosen = read_model(run, "ncca-csls")
-    refit = scale(run, "ncca-csls-refit")
-    assert refit.settings["csls"] == chosen.settings["csls"]
+    refit = correct(run, "ncca-csls-refit")
+    assert refit.settings["hubness"] == chosen.settings["hubness"]
     assert refit.details["refits"] == "ncca-csls" and refit.details["model"] == "ncca-csls-refit"
     make_stage("embed", run, "ncca-csls-refit")
     with pytest.raises(UsageError, match="ncca-csls-refit has learned from the dev split"):

@@ -12,7 +12,7 @@ import yaml
 from made_up import MADE_BY, by_colour, by_hand, decoded, make_stage, open_run
 from made_up_training import encode_parses
 
-from pipeline.errors import InputError, UsageError
+from pipeline.errors import InputError
 from pipeline.models.linear.views import ImageView
 from pipeline.models.neural.hmlstm import HMLSTM
 from pipeline.models.neural.tree_rnn import SDTRNN
@@ -160,22 +160,6 @@ def test_a_ranking_beside_chance(run: Path) -> None:
     know(run)
     known = rank(run)
     assert known["correspondence"]["right"] > 85 > known["correspondence"]["chance"]
-
-
-def test_boxes_of_a_file_and_labels_that_name_nothing(run: Path, tmp_path: Path) -> None:
-    found = PhraseVectors(run / PHRASES)
-    row = found.regions.filter(pa.array(found.regions["number"].to_numpy() == 1)).to_pylist()[0]
-    image = Manifest(run / "manifest").images["path"][row["image_id"]].as_py()
-    said = found.phrases.filter(pa.array(found.phrases["image_id"].to_numpy() == row["image_id"]))["text"][0].as_py()
-    corners = "\t".join(str(row[name]) for name in ("x1", "y1", "x2", "y2"))
-    (tmp_path / "boxes.tsv").write_text(f"file\tx1\ty1\tx2\ty2\tlabel\n{image}\t{corners}\t{said.upper()}\n")
-    own = rank(run)
-    value = rank(run, "--boxes", tmp_path / "boxes.tsv", result="hmlstm.test.boxes.json")
-    assert value["n_named"] >= 1 and value["n_texts"] == 1 and value["digest"] != own["digest"]
-    assert json.loads((run / "evaluation/phrases/hmlstm.test.json").read_text()) == own
-    (tmp_path / "boxes.tsv").write_text(f"file\tx1\ty1\tx2\ty2\tlabel\n{image}\t{corners}\tunicorn\n")
-    with pytest.raises(UsageError, match="no region is right for any noun phrase"):
-        rank(run, "--boxes", tmp_path / "boxes.tsv")
 
 
 def test_a_collection_without_names_or_labels_is_no_error(run: Path, monkeypatch: pytest.MonkeyPatch) -> None:

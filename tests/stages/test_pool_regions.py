@@ -1,4 +1,4 @@
-"""pool-regions, learn-components and reduce-regions by hand."""
+"""pool-regions by hand."""
 
 import json
 from pathlib import Path
@@ -6,11 +6,9 @@ from pathlib import Path
 import numpy as np
 import pytest
 from made_up import make_stage, run_command
-from made_up_blocks import arguments, configure, copy_blocks, extract, make_blocks
+from made_up_blocks import arguments, copy_blocks, extract, make_blocks
 
-from pipeline.errors import UsageError
-from pipeline.storage.features import RegionShard, open_regions
-from pipeline.storage.manifest import Manifest
+from pipeline.storage.features import RegionShard
 from pipeline.storage.parameters import ENCODER, read_parameters
 from pipeline.storage.shards import FEATURES, Shard
 
@@ -60,24 +58,3 @@ def test_search_pools_the_same_regions(run: Path) -> None:
     image = decode((run / "data/images/04.png").read_bytes(), ImageLimits(10**6, 1, 99))
     features = restore_encoder(stored.settings, stored.tensors).encode([image])
     np.testing.assert_allclose(features, pooled["features"][4:5], rtol=1e-3, atol=1e-4)
-
-
-def test_regions_in_fewer_dimensions(run: Path) -> None:
-    for shard in range(2):
-        extract(run, shard)
-    with pytest.raises(UsageError, match="reduce-regions: the configuration has no encoder to make"):
-        make_stage("reduce_regions", run)
-    make_stage("learn_components", run, "plain", "--config", configure(run, dimensions=8))
-    make_stage("reduce_regions", run, "plain")
-    manifest = Manifest(run / "manifest")
-    places = (run / "regions/plain", run / "reduced/plain")
-    whole, reduced = ([open_regions(folder, shard) for shard in range(2)] for folder in places)
-    assert [shard["features"].shape[1] for shard in reduced] == [8, 8]
-    assert reduced[0].commit.digest != whole[0].commit.digest
-    for name in ("boxes", "scores", "offsets", "image_id"):
-        assert np.array_equal(reduced[1][name], whole[1][name])
-    rows = np.repeat(manifest.splits == "train", 6)
-    features = [np.concatenate([shard["features"] for shard in part])[rows] for part in (whole, reduced)]
-    assert np.abs(features[1].mean(0)).max() < 1e-3  # centred on the train split's regions
-    values = np.linalg.svd(features[0] - features[0].mean(0), compute_uv=False)[:8]
-    np.testing.assert_allclose(np.linalg.norm(features[1], axis=0), values, rtol=1e-2)

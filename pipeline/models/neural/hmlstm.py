@@ -325,15 +325,6 @@ class HMLSTM(GlobalModel):
 
         return self.in_blocks(embed, len(sentences), "sentence")
 
-    def embed_snippets(self, snippets: Trees) -> np.ndarray:
-        """(q, c) float32 of words that regions are searched for: the root of each tree, as a phrase and no sentence."""
-
-        def embed(rows: slice) -> Tensor:
-            levels = self.arrange(snippets.take(np.arange(rows.start, rows.stop)))
-            return self.network.embed_nodes(*place((levels, levels.roots), self.device), roots=0)
-
-        return self.in_blocks(embed, len(snippets), "snippet")
-
     def no_correspondences(self, sentences: Trees) -> Correspondences:
         """The initial ones: no region yet (-1), with no confidence."""
         nodes = noun_phrases(sentences, self.network.sentences.noun_phrase)

@@ -145,10 +145,6 @@ class GlobalModel(NetworkModel):
         """(p, c) float32 of noun phrases, each as a sentence of its own (Niu et al. 2017, section 5.2)."""
         return self.embed_sentences(phrases)
 
-    def embed_snippets(self, snippets: Any) -> np.ndarray:
-        """(q, c) float32 of words that regions are searched for: each sentence as one phrase."""
-        return self.embed_sentences(snippets)
-
     def embed_regions(self, block: RegionBlock) -> np.ndarray:
         """(r, c) float32 of regions, each as an image of its own; their features are of the model's encoders, in its
         order."""

@@ -1,0 +1,54 @@
+"""`compare`: the models of runs beside each other, and beside a table of somebody else's."""
+
+import shutil
+from pathlib import Path
+
+import numpy as np
+import pytest
+from click.testing import CliRunner
+
+from pipeline.errors import InputError
+from pipeline.metrics.retrieval import Bootstrap
+from pipeline.report.compared import COLUMNS, HEADINGS, compare_systems, measured_system, read_figures
+from stages.results.compare import command
+
+
+def system(name: str, better: int, photos: list[str], seed: int = 0):
+    """One whose answers for the first `better` of the photos come first, for the others anywhere."""
+    rng, n = np.random.default_rng(seed), len(photos)
+    order = [int(photo) for photo in photos]
+    ranks = np.where(np.arange(n) < better, 1, rng.integers(1, n, n))[order].astype(np.int32)
+    found = {"image_to_sentence": ranks, "sentence_to_image": ranks, "owners": np.arange(n, dtype=np.int32)}
+    recalls = {m: 100 * float((ranks <= int(m.partition("@")[2])).mean()) for _, m in COLUMNS}
+    return measured_system("run", {"model": name, **dict.fromkeys(dict(COLUMNS), recalls)}, found, photos)
+
+
+def test_photos_are_paired_whatever_their_order() -> None:
+    photos = [str(number) for number in range(200)]
+    first, same = system("a", 150, photos), system("b", 150, photos[::-1])
+    (_, row) = compare_systems([first, same], Bootstrap(200, 0))
+    assert row["minus"]["difference"] == 0 and row["minus"]["ci95"] == [0, 0]
+    worse = compare_systems([first, system("c", 20, photos)], Bootstrap(200, 0))[1]["minus"]
+    assert worse["difference"] < worse["ci95"][1] < 0
+    assert "ci95" not in compare_systems([first, system("d", 20, photos[:100])], Bootstrap(200, 0))[1]["minus"]
+
+
+def test_a_table_of_others_needs_names_and_percentages(tmp_path: Path) -> None:
+    path = tmp_path / "others.csv"
+    path.write_text(f"model,{','.join(HEADINGS)}\nSCAN,52.2,81,89.2,38.3,67.8,78.9\nm-RNN,14.5,-,48.5,,,\n")
+    scan, mrnn = read_figures(path)
+    assert scan.sum == pytest.approx(407.4) and mrnn.sum is None and mrnn.recalls[:3] == [14.5, None, 48.5]
+    path.write_text(f"model,{HEADINGS[0]}\nSCAN,many\n")
+    with pytest.raises(InputError, match="row 2"):
+        read_figures(path)
+
+
+def test_a_run_beside_itself_and_a_table(run: Path, tmp_path: Path) -> None:
+    other, table = tmp_path / "other", tmp_path / "others.csv"
+    shutil.copytree(run, other)
+    table.write_text(f"model,{','.join(HEADINGS)}\n<SCAN>,52.2,81,89.2,38.3,67.8,78.9\n")
+    output = tmp_path / "page.html"
+    done = CliRunner().invoke(command, [str(run), str(other), str(table), "--output", str(output)])
+    assert done.exit_code == 0, done.output
+    assert "+0.0  (+0.0 to +0.0)" in done.output and "407.4" in done.output
+    assert "reference" in output.read_text() and "&lt;SCAN&gt;" in output.read_text()
