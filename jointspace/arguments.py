@@ -2,6 +2,7 @@
 Python, numpy or torch."""
 
 import operator
+from collections.abc import Iterable, Mapping
 from typing import Any
 
 import numpy as np
@@ -10,6 +11,9 @@ from scipy import sparse
 from pipeline.errors import InputError, UsageError
 from pipeline.precision import to_numpy
 
+Rows = np.ndarray | sparse.sparray | sparse.spmatrix
+Views = Rows | Mapping[str, Rows]
+"""Vectors, one a row; or those of several encoders, by name, which stand side by side."""
 NUMBERS = "biuf"
 """NumPy's kinds of dtype that are real numbers."""
 
@@ -43,6 +47,16 @@ def require_text(value: Any, name: str) -> None:
         raise UsageError(f"{name} is a {type(value).__name__}; give a str")
 
 
+def to_strings(values: Iterable[str], name: str, count: int) -> list[str]:
+    """`count` strings. Raises InputError for another number of them, and UsageError for what is no str."""
+    strings = list(values)
+    if len(strings) != count:
+        raise InputError(f"there are {len(strings)} {name} for {count} vectors; give one each")
+    for string in strings:
+        require_text(string, name)
+    return strings
+
+
 def to_rows(vectors: Any, name: str, dim: int | None = None, keep_sparse: bool = False) -> Any:
     """The `vectors` (n, d) as float32, an array; sparse ones as a csr_array if `keep_sparse`.
 
@@ -59,6 +73,20 @@ def to_rows(vectors: Any, name: str, dim: int | None = None, keep_sparse: bool =
             f"{name} vectors: row {bad[0]} is not finite ({len(bad)} such rows); remove or repair their source"
         )
     return rows
+
+
+def to_views(vectors: Views, name: str, dims: Mapping[str, int | None] | None, dense: bool = False) -> dict[str, Any]:
+    """The vectors of each encoder, those of a single one under `name` or its own. Raises InputError where they are not
+    finite, not of `dims`, or not as many."""
+    alone = next(iter(dims)) if dims and len(dims) == 1 else name
+    blocks = vectors if isinstance(vectors, Mapping) else {alone: vectors}
+    if dims is not None and blocks.keys() != dims.keys():
+        raise InputError(f"{name} vectors of {', '.join(dims)} are needed, not of {', '.join(blocks)}")
+    dims = dims or {}
+    views = {key: to_rows(block, key, dims.get(key), keep_sparse=not dense) for key, block in blocks.items()}
+    if len({block.shape[0] for block in views.values()}) != 1:
+        raise InputError(f"{name} vectors of each encoder must be as many: {[one.shape[0] for one in views.values()]}")
+    return views
 
 
 def to_array(vectors: Any, name: str) -> np.ndarray:

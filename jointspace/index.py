@@ -1,7 +1,7 @@
 """A bundle, opened to be searched from a program."""
 
 import os
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from functools import cached_property
 from pathlib import Path
 from typing import Any
@@ -9,12 +9,14 @@ from typing import Any
 import numpy as np
 from PIL import Image
 
-from jointspace.arguments import require_text, to_array, to_count, to_number
-from pipeline.errors import InputError, UsageError
+from jointspace.arguments import Views, require_text, to_array, to_count, to_number, to_views
+from pipeline.config.stored import restore_text_encoder
+from pipeline.errors import InputError, IntegrityError, UsageError
 from pipeline.images.decode import ImageLimits, decode, to_rgb
-from pipeline.index.queries import encode_image
+from pipeline.index.queries import VECTORS, encode_image
 from pipeline.index.search import Hit, Photograph, Searcher
 from pipeline.storage.bundles import open_bundle
+from pipeline.text.text_encoder import CENTRED, Centred
 
 
 def load(*bundles: str | Path) -> "Index":
@@ -62,17 +64,23 @@ class Index:
         *,
         image: str | Path | Image.Image | None = None,
         vector: np.ndarray | None = None,
+        text_vector: np.ndarray | None = None,
         k: int = 10,
         where: str | None = None,
         weight: float = 0.5,
     ) -> list[Hit]:
-        """The `k` images nearest to a text, to an image, to both (the text counts for `weight`), or to a vector (c,) of
-        the joint space, among those of whose columns `where` is true.
+        """The `k` images nearest to a text, to an image, to both (the text counts for `weight`), to a `vector` (c,) of
+        the joint space, or to the vector of a text (d,) that `embed` would take, among those of whose columns `where`
+        is true.
 
         Each hit has `rank`, `score` and `row`, the image's line in the bundle's table. Raises InputError where no word
         is known or the image cannot be read, UsageError for a condition that cannot be, for an argument of another
         kind, and where nothing is asked.
         """
+        if text_vector is not None and vector is None:
+            vector = self.embed(text_vectors=np.atleast_2d(to_array(text_vector, "text")))
+        elif text_vector is not None:
+            raise UsageError("search for a vector or a text_vector")
         if (vector is None) == (text is None and image is None):
             raise UsageError("search for a text, an image, both, or a vector")
         k = to_count(k, "k")
@@ -104,6 +112,44 @@ class Index:
         """(c,) float32, the image in the joint space."""
         self._require_vectors()
         return self._searcher.embed_image(self._photograph(image))[0]
+
+    def embed(self, *, image_vectors: Views | None = None, text_vectors: Views | None = None) -> np.ndarray:
+        """(n, c) float32, new vectors of the encoders that the model was fitted to, in the joint space: those of images
+        (n, D) or of texts (n, d), by the encoders' names where there are several.
+
+        Raises UsageError for both or neither, and for a model that takes no such vectors; InputError for vectors of
+        other encoders, of another dimension, or that are not finite.
+        """
+        if (image_vectors is None) == (text_vectors is None):
+            raise UsageError("embed image_vectors or text_vectors")
+        self._require_vectors()
+        model = self._searcher.model
+        if image_vectors is not None:
+            views = to_views(image_vectors, "image", dict.fromkeys(model.encoders), dense=True)
+            return self._embedded(model.embed_images, views)
+        if model.sentence_view != VECTORS:
+            raise UsageError(f"{self.card['model']} reads {model.sentence_view}, not the vectors of texts; give texts")
+        views = to_views(text_vectors, "text", dict.fromkeys(model.text_encoders))
+        centred = {name: encoder.shift(views[name]) for name, encoder in self._centring.items() if name in views}
+        return self._embedded(model.embed_sentences, {**views, **centred})
+
+    @cached_property
+    def _centring(self) -> dict[str, Centred]:
+        """The text encoders of the bundle that subtract a mean from their vectors."""
+        stored = {name: self.bundle.text_encoder(name) for name in self.card.get("text_encoders", {})}
+        return {
+            name: restore_text_encoder(parameters.settings, parameters.tensors, self.bundle.folder)
+            for name, parameters in stored.items()
+            if CENTRED in parameters.settings
+        }
+
+    def _embedded(self, embed: Callable[[Mapping[str, Any]], np.ndarray], views: Mapping[str, Any]) -> np.ndarray:
+        """InputError where the views are of other dimensions than the model's."""
+        try:
+            return embed(views)
+        except IntegrityError as error:
+            model = self.card["model"]
+            raise InputError(f"{error}; give vectors of the encoders that {model} was fitted to") from error
 
     def apply(self, photographs: str | Path, output: str | Path, name: str | None = None) -> "Index":
         """The index of a folder of other photographs, a tar shard or a table of them, by this bundle's model, written

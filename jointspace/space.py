@@ -2,25 +2,28 @@
 
 import hashlib
 import warnings
-from collections.abc import Iterator, Mapping
-from dataclasses import asdict, dataclass
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import asdict, dataclass, replace
 from itertools import pairwise
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 from pydantic import ValidationError
 from scipy import sparse
 
-from jointspace.arguments import to_count, to_rows
+from jointspace.arguments import Views, to_count, to_strings, to_views
 from pipeline import runtime
+from pipeline.collections.formats.vectors import nameless
 from pipeline.config import loading
 from pipeline.config.registry import GRID
 from pipeline.errors import InputError, UsageError
+from pipeline.image_names import relative_name
 from pipeline.metrics.ranks import count_ranks
 from pipeline.metrics.retrieval import CUTOFFS
 from pipeline.models.linear.accumulation import BLOCK_ROWS, MomentsAccumulator
 from pipeline.models.linear.cca import NormalizedCCA
+from pipeline.models.linear.ensemble import ZeroShot
 from pipeline.models.linear.moments import Moments
 from pipeline.models.linear.training import FitTask, Sets
 from pipeline.models.linear.tuning import PairArrays
@@ -28,9 +31,9 @@ from pipeline.models.linear.views import STEPS, ImageView, TextView
 from pipeline.precision import to_numpy
 from pipeline.storage.parameters import MODEL, read_parameters, write_parameters
 
-Rows = np.ndarray | sparse.sparray | sparse.spmatrix
-Views = Rows | Mapping[str, Rows]
-"""Vectors, one a row; or those of several encoders, by name, which stand side by side."""
+if TYPE_CHECKING:
+    from jointspace.index import Index
+
 FILE, NAME, IMAGE, TEXT = "model.safetensors", "ncca", "image", "text"
 FEWEST, HELD_OUT, MOST_HELD_OUT = 10, 10, 1000
 """Images that a fit needs; one in so many is held out, and at most so many are."""
@@ -52,7 +55,7 @@ class Pairs:
 
     def shared_texts(self) -> int:
         """How many texts are equal to a text of another image."""
-        _, numbers = _distinct(self.texts)
+        numbers = Distinct.of(self.texts).places
         pairs = np.unique(np.stack([numbers, self.owners]), axis=1)
         images = np.bincount(pairs[0])
         return int((images[numbers] > 1).sum())
@@ -73,7 +76,8 @@ class FittedSpace:
     """Normalized CCA (Gong et al. 2014, eq. 2) of image and text vectors; `fit` makes one.
 
     `held_out` has recall@1, @5 and @10 in percent on the part that chose `choice` (ridges, dimensions, the power of the
-    eigenvalues), by direction; the space itself is then fitted to all pairs.
+    eigenvalues), by direction; the space itself is then fitted to all pairs. Under `zero_shot` it has the same of the
+    cosine of the vectors as they are, where those of images and texts have the same dimensions.
     """
 
     def __init__(self, model: NormalizedCCA, choice: Mapping[str, Any], held_out: Mapping[str, Any]) -> None:
@@ -86,14 +90,59 @@ class FittedSpace:
 
     def embed_images(self, vectors: Views) -> np.ndarray:
         """(n, c) float32 of unit length, from image vectors (n, D) as they were fitted to."""
-        view = self.model.view
-        dims = dict(zip(view.encoders, view.dims, strict=True))
-        return self.model.embed_images(_views(vectors, IMAGE, dims, dense=True))
+        return self.model.embed_images(to_views(vectors, IMAGE, _dims(self.model.view), dense=True))
 
     def embed_texts(self, vectors: Views) -> np.ndarray:
         """(m, c) float32 of unit length, from text vectors (m, d) as they were fitted to."""
-        view = self.model.text
-        return self.model.embed_sentences(_views(vectors, TEXT, dict(zip(view.encoders, view.dims, strict=True))))
+        return self.model.embed_sentences(to_views(vectors, TEXT, _dims(self.model.text)))
+
+    def index(
+        self,
+        folder: str | Path,
+        image_vectors: Views,
+        text_vectors: Views | None = None,
+        owners: np.ndarray | None = None,
+        *,
+        names: Sequence[str] | None = None,
+        texts: Sequence[str] | None = None,
+    ) -> "Index":
+        """The bundle of images, and of texts, in this space, written into a folder; `jointspace.load`, `search` and
+        `serve` open it. Vectors and `owners` are as those of `fit`; rows with equal image vectors are one image.
+
+        `names` (n,) are what the images are called, such as their paths, by default the numbers of their rows; `texts`
+        (m,) are the words of the text vectors, by default IMAGE#k. Raises InputError as `fit`, and where names or texts
+        are not as many as their vectors.
+
+        >>> rng = np.random.default_rng(0)
+        >>> images, texts = rng.normal(size=(2, 40, 8))
+        >>> index = fit(images, texts).index(folder, images, texts, names=[f"{row}.jpg" for row in range(40)])
+        >>> [hit.row["path"] for hit in index.search(text_vector=texts[3], k=40)].count("3.jpg")
+        1
+        """
+        from jointspace.index import Index
+        from jointspace.writing import Items, write_bundle
+
+        x = to_views(image_vectors, IMAGE, _dims(self.model.view), dense=True)
+        n, distinct = _count(x), Distinct.of(x)
+        names = [relative_name(name) for name in to_strings(map(str, range(n)) if names is None else names, "names", n)]
+        items = Items(
+            [names[row] for row in distinct.first],
+            distinct.digests,
+            _in_blocks(self.model.embed_images, x, distinct.first),
+        )
+        if text_vectors is not None:
+            y = to_views(text_vectors, TEXT, _dims(self.model.text))
+            rows = _owners(owners, n, _count(y))
+            words = nameless([names[row] for row in rows]) if texts is None else to_strings(texts, "texts", len(rows))
+            order = np.argsort(distinct.places[rows], kind="stable")
+            items = replace(
+                items,
+                owners=distinct.places[rows][order],
+                words=[words[row] for row in order],
+                texts=_in_blocks(self.model.embed_sentences, y, order),
+            )
+        write_bundle(Path(folder), self.save, items)
+        return Index(folder)
 
     def save(self, folder: str | Path) -> None:
         """Write it into a folder, from which FittedSpace.load reads it."""
@@ -172,22 +221,42 @@ def fit(
     described = np.unique(pairs.owners)
     drawn = np.random.default_rng(seed).permutation(described)[: min(max(len(described) // HELD_OUT, 2), MOST_HELD_OUT)]
     held_out = np.isin(np.arange(pairs.count), drawn)
-    dev, train = pairs.of(held_out), _moments(view, text, pairs.of(~held_out))
+    dev, whole = pairs.of(held_out), _moments(view, text, pairs)
     training, arrays = "joint" if weak is not None else "target", PairArrays(dev.images, dev.texts, dev.owners)
 
     def task(moments: Moments, chosen: Any = None) -> FitTask:
         sets = Sets(moments, auxiliary, tuple, tuple)
         return FitTask(training, view, text, sets, arrays, settings, values.transfer, None, seed, chosen=chosen)
 
-    tuned = NormalizedCCA.fit(task(train))
-    sides = tuned.model.embed_images(dev.images), tuned.model.embed_sentences(dev.texts)
-    ranks = count_ranks(*sides, dev.owners, NormalizedCCA.metric)
-    recall = {
+    tuned = NormalizedCCA.fit(task(whole - _moments(view, text, dev)))
+    recalls = _recall(tuned.model, dev)
+    if tuple(image_dims.values()) == text.dims and text.sparse == (False,):
+        recalls["zero_shot"] = _recall(ZeroShot(*image_dims, *text.encoders), dev)
+    refitted = NormalizedCCA.fit(task(whole, tuned.chosen))
+    return FittedSpace(refitted.model, asdict(tuned.chosen), {"images": dev.count, **recalls})
+
+
+def _recall(model: NormalizedCCA | ZeroShot, pairs: Pairs) -> dict[str, Any]:
+    """Direction -> recall@1, @5 and @10 in percent."""
+    sides = model.embed_images(pairs.images), model.embed_sentences(pairs.texts)
+    ranks = count_ranks(*sides, pairs.owners, model.metric)
+    return {
         direction: {f"recall@{k}": 100 * float(np.mean(getattr(ranks, direction) <= k)) for k in CUTOFFS}
         for direction in ("image_to_sentence", "sentence_to_image")
     }
-    whole = NormalizedCCA.fit(task(train + _moments(view, text, dev), tuned.chosen))
-    return FittedSpace(whole.model, asdict(tuned.chosen), {"images": dev.count, **recall})
+
+
+def _in_blocks(
+    embed: Callable[[Mapping[str, Any]], np.ndarray], vectors: Mapping[str, Any], rows: np.ndarray
+) -> np.ndarray:
+    """(k, c) float32 of the `rows` (k,) of the vectors, of which only a block is copied at a time."""
+    starts = range(0, len(rows), BLOCK_ROWS)
+    chosen = (rows[start : start + BLOCK_ROWS] for start in starts)
+    return np.concatenate([embed({name: block[part] for name, block in vectors.items()}) for part in chosen])
+
+
+def _dims(view: ImageView | TextView) -> dict[str, int]:
+    return dict(zip(view.encoders, view.dims, strict=True))
 
 
 def _pairs(
@@ -197,27 +266,47 @@ def _pairs(
     image_dims: Mapping[str, int] | None = None,
     text_dims: Mapping[str, int] | None = None,
 ) -> Pairs:
-    x, y = _views(images, IMAGE, image_dims, dense=True), _views(texts, TEXT, text_dims)
-    n, m = (next(iter(blocks.values())).shape[0] for blocks in (x, y))
+    x, y = to_views(images, IMAGE, image_dims, dense=True), to_views(texts, TEXT, text_dims)
+    distinct = Distinct.of(x)
+    owners = distinct.places[_owners(owners, len(distinct.places), _count(y))]
+    # Without copies where no row is repeated and the texts are in the order of their images.
+    first = distinct.first if len(distinct.first) < len(distinct.places) else slice(None)
+    order = slice(None) if (np.diff(owners) >= 0).all() else np.argsort(owners, kind="stable")
+    return Pairs(x, y, owners).rows(first, owners, order)
+
+
+def _owners(owners: np.ndarray | None, n: int, m: int) -> np.ndarray:
+    """(m,) the image row of each text. Raises InputError for what is not that, and where there are none and n != m."""
     if owners is None and n != m:
         raise InputError(f"{n} images and {m} texts are no pairs; give owners: for each text the row of its image")
     owners = np.arange(m) if owners is None else to_numpy(owners)
     if owners.shape != (m,) or owners.dtype.kind not in "iu" or not ((owners >= 0) & (owners < n)).all():
         raise InputError(f"{m} texts of {n} images need owners: for each text the row of its image, from 0")
-    first, numbers = _distinct(x)
-    owners = numbers[owners]
-    return Pairs(x, y, owners).rows(first, owners, np.argsort(owners, kind="stable"))
+    return owners
 
 
-def _distinct(blocks: Mapping[str, Any]) -> tuple[np.ndarray, np.ndarray]:
-    """The first of all equal rows, ascending, and for each row the number of its own among these."""
-    digests = [hashlib.sha256() for _ in range(next(iter(blocks.values())).shape[0])]
-    for block in blocks.values():
-        for digest, row in zip(digests, _row_bytes(block), strict=True):
-            digest.update(row)
-    numbers: dict[bytes, int] = {}
-    places = np.array([numbers.setdefault(digest.digest(), len(numbers)) for digest in digests])
-    return np.unique(places, return_index=True)[1], places
+def _count(blocks: Mapping[str, Any]) -> int:
+    return next(iter(blocks.values())).shape[0]
+
+
+@dataclass(frozen=True)
+class Distinct:
+    """Rows some of which may be equal: the `first` of all equal ones, ascending, with their SHA-256 `digests`, and for
+    each row the number of its own among these, `places`."""
+
+    first: np.ndarray
+    digests: list[str]
+    places: np.ndarray
+
+    @classmethod
+    def of(cls, blocks: Mapping[str, Any]) -> "Distinct":
+        digests = [hashlib.sha256() for _ in range(_count(blocks))]
+        for block in blocks.values():
+            for digest, row in zip(digests, _row_bytes(block), strict=True):
+                digest.update(row)
+        numbers: dict[str, int] = {}
+        places = np.array([numbers.setdefault(digest.hexdigest(), len(numbers)) for digest in digests], np.int64)
+        return cls(np.unique(places, return_index=True)[1], list(numbers), places)
 
 
 def _row_bytes(block: Any) -> Iterator[bytes]:
@@ -231,18 +320,6 @@ def _row_bytes(block: Any) -> Iterator[bytes]:
     indices = block.indices.astype(np.int64)
     for first, last in pairwise(block.indptr):
         yield indices[first:last].tobytes() + block.data[first:last].tobytes()
-
-
-def _views(vectors: Views, name: str, dims: Mapping[str, int] | None, dense: bool = False) -> dict[str, Any]:
-    """The vectors of each encoder. Raises InputError where they are not finite, not of `dims`, or not as many."""
-    blocks = vectors if isinstance(vectors, Mapping) else {name: vectors}
-    if dims is not None and blocks.keys() != dims.keys():
-        raise InputError(f"{name} vectors of {', '.join(dims)} are needed, not of {', '.join(blocks)}")
-    dims = dims or {}
-    found = {one: to_rows(block, one, dims.get(one), keep_sparse=not dense) for one, block in blocks.items()}
-    if len({block.shape[0] for block in found.values()}) != 1:
-        raise InputError(f"{name} vectors of each encoder must be as many: {[one.shape[0] for one in found.values()]}")
-    return found
 
 
 def _moments(view: ImageView, text: TextView, pairs: Pairs) -> Moments:

@@ -208,8 +208,6 @@ class OomBatcher:
         It must change nothing before it has all the memory that it needs. Raises UsageError where there is not enough
         for one row.
         """
-        import torch
-
         results: list[Result] = []
         start = 0
         while start < count:
@@ -223,6 +221,8 @@ class OomBatcher:
                     raise
                 if rows.stop - rows.start == 1:
                     raise UsageError(f"the GPU has no memory for even one {self.what}; set device to cpu") from error
+            import torch  # which is not imported where there is no GPU
+
             # Only here has the error let go of what the failed attempt held.
             torch.cuda.empty_cache()
             self.size = (rows.stop - rows.start) // 2

@@ -5,6 +5,8 @@ program that writes whole paths. Every list of names is read by these rules and 
 """
 
 import os
+import posixpath
+import re
 import unicodedata
 from collections.abc import Callable, Collection, Hashable, Iterable, Iterator
 from pathlib import Path
@@ -21,11 +23,20 @@ READINGS = (
 )
 """How a name may be read. Each reading allows for all before it; of the photographs that a name may mean, those count
 that agree in the first one."""
+DRIVE = re.compile(r"[A-Za-z]:")
 CASE = len(READINGS) - 1
 FROM_ROOT = CASE - 1
 """The reading from which on paths relative to data_root are names, too, where a list has others."""
 TOGETHER = 200_000
 """Names that did not match exactly and are looked for in one pass over the photographs."""
+
+
+def relative_name(name: str) -> str:
+    """The name of an image that is not on this machine as a path below some folder: `/data/a.jpg`, `C:\\data\\a.jpg`
+    and `../data/a.jpg` are `data/a.jpg`."""
+    path = name.replace("\\", "/")
+    path = path[2:] if DRIVE.match(path) else path
+    return posixpath.normpath(f"/{path}").lstrip("/")
 
 
 class Spelling(NamedTuple):

@@ -161,6 +161,8 @@ def _begin(photographs: Path, output: Path, changes: Mapping[str, Any]) -> Run:
     if not record.exists() and (layout.config.exists() or layout.manifest.commit.exists()):
         raise UsageError(f"{output} holds a run of its own; choose another --output")
     collection = detect(photographs.absolute())
+    if collection.format == "vectors":
+        raise UsageError(f"{photographs} has vectors and no photographs; embed them: jointspace.load(...).embed")
     values: dict[str, Any] = {
         "name": as_name(folder.name),
         "data_root": str(collection.root),

@@ -1,20 +1,27 @@
 """Vectors made elsewhere, as the configuration names them, matched with the images or sentences of a run."""
 
+import hashlib
 import logging
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
+from itertools import islice
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
 
+from pipeline.collections.formats.vectors import FORMAT, nameless, sources
+from pipeline.collections.records import Options
+from pipeline.collections.remote_files import open_collection
 from pipeline.errors import InputError
+from pipeline.image_names import relative_name
 from pipeline.images.matching import Matching, match_names, match_sentences, some
 from pipeline.remote.paths import below, place
 from pipeline.run import Inputs, Outside, Run
 from pipeline.storage.features import to_stored
 from pipeline.storage.foreign import ForeignFeatures, Source, foreign_files, open_foreign
+from pipeline.workers import Failure
 
 if TYPE_CHECKING:
     from pipeline.config.images import Encoder
@@ -28,6 +35,15 @@ BLOCK = 1 << 14
 SAME = 0.01
 """Largest difference of two vectors of the same words, of the longer one's length: what half precision and another
 batch may change."""
+
+
+class VectorInspection(NamedTuple):
+    """A row of which no photograph is here, as pipeline.images.decode.Inspection has one."""
+
+    sha256: str
+    width: None = None
+    height: None = None
+    notes: Sequence[str] = ()
 
 
 @dataclass(frozen=True)
@@ -84,9 +100,33 @@ def match_given(run: Run, encoder: "Encoder") -> MatchedFeatures:
     """The features of an imported encoder for all images of the run. Raises InputError where some have none."""
     features, images = _open(run, encoder), _image_names(run)
     with _naming(encoder.path):
-        matching = match_names(features.names, images, run.layout.data_root)
+        matching = match_names(_names_of_images(run, features), images, run.layout.data_root)
+    _require_alike(matching, features, encoder.path, "name")
     _require_all(matching, images, encoder.path, "image")
     return MatchedFeatures(images, matching.rows, features)
+
+
+def _names_of_images(run: Run, features: ForeignFeatures) -> list[str]:
+    """The names of the rows, where there are no photographs as these are called in the manifest."""
+    without_photographs = run.config.collection.format == FORMAT
+    return list(map(relative_name, features.names)) if without_photographs else features.names
+
+
+def inspect_vectors(root: Path, options: Options, paths: Iterable[str]) -> Iterator[VectorInspection | Failure]:
+    """What ingest needs to know of the images `paths` of a collection of vectors: a hash of the first vector of each,
+    in place of one of its file, or why it cannot be used."""
+    source, _ = sources(open_collection(root, options))
+    features = open_foreign(source)
+    rows: dict[str, int] = {}
+    for row, name in enumerate(features.names):
+        rows.setdefault(relative_name(name), row)
+    remaining = iter(paths)
+    while block := list(islice(remaining, BLOCK)):
+        for vector in features.take(np.array([rows[path] for path in block])):
+            if np.isfinite(vector).all():
+                yield VectorInspection(hashlib.sha256(vector).hexdigest())
+            else:
+                yield Failure("its vector is not finite (NaN or infinity)")
 
 
 def match_given_sentences(run: Run, encoder: "TextEncoderEntry") -> MatchedFeatures:
@@ -96,7 +136,11 @@ def match_given_sentences(run: Run, encoder: "TextEncoderEntry") -> MatchedFeatu
     vectors, images, owners = _open(run, encoder), _image_names(run), run.manifest.sentence_images
     numbers = np.arange(len(owners)) - np.searchsorted(owners, owners)
     labels = [f"{images[owner]}#{number}" for owner, number in zip(owners, numbers, strict=True)]
-    if vectors.names is None:
+    names = vectors.names
+    if names is None and run.config.collection.format == FORMAT:
+        source, _ = sources(open_collection(run.layout.data_root, Options(run.config.collection.files, {}, "train")))
+        names = nameless(open_foreign(source).names)
+    if names is None:
         if len(vectors) != len(owners):
             raise InputError(
                 f"{path} has {len(vectors)} rows and the run {len(owners)} sentences; give one row a sentence, in the"
@@ -105,9 +149,9 @@ def match_given_sentences(run: Run, encoder: "TextEncoderEntry") -> MatchedFeatu
         return MatchedFeatures(labels, np.arange(len(owners)), vectors)
     texts = run.manifest.sentences["text"].to_pylist()
     with _naming(path):
-        matching = match_sentences(vectors.names, images, owners, texts, labels, run.layout.data_root)
+        matching = match_sentences(names, images, owners, texts, labels, run.layout.data_root)
     _require_all(matching, labels, path, "sentence")
-    _require_alike(matching, vectors, path)
+    _require_alike(matching, vectors, path, "words")
     return MatchedFeatures(labels, matching.rows, vectors)
 
 
@@ -139,14 +183,14 @@ def _require_all(matching: Matching, labels: Sequence[str], path: str, kind: str
         )
 
 
-def _require_alike(matching: Matching, vectors: ForeignFeatures, path: str) -> None:
-    """Raises InputError for two rows of the same words whose vectors differ."""
+def _require_alike(matching: Matching, vectors: ForeignFeatures, path: str, what: str) -> None:
+    """Raises InputError for two rows of the same name or words, as `what` says, whose vectors differ."""
     for start in range(0, len(matching.repeats), BLOCK):
         pairs = np.array(matching.repeats[start : start + BLOCK])
         first, second = vectors.take(pairs[:, 0]), vectors.take(pairs[:, 1])
         lengths = np.maximum(np.linalg.norm(first, axis=1), np.linalg.norm(second, axis=1))
         for pair in pairs[np.linalg.norm(first - second, axis=1) > SAME * lengths][:1]:
             raise InputError(
-                f"{path}: rows {pair[0]} and {pair[1]} have the same words and different vectors; name the rows"
-                " IMAGE#k, or remove one of them"
+                f"{path}: rows {pair[0]} and {pair[1]} have the same {what} and different vectors;"
+                f"{' name the rows IMAGE#k, or' if what == 'words' else ''} remove one of them"
             )

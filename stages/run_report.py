@@ -40,7 +40,6 @@ from pipeline.storage.pairs import undescribed
 from pipeline.storage.records import add_up, read_benchmarks, read_part_jobs, read_summary, read_vocabulary
 from pipeline.text.text_encoder import Coverage
 from stages.closing import example_search
-from stages.pictures import draw_alignments, draw_phrases, draw_regions
 
 if TYPE_CHECKING:
     from pipeline.run.layout import Artefact
@@ -187,18 +186,25 @@ class RunReport:
 
     @cached_property
     def alignments(self) -> list[tuple[list[ReportPicture], dict[str, Any]]]:
-        config = self.run.config
-        return [draw_alignments(self.run, *names) for names in config.aligned_splits(config.align.splits)]
+        aligned = self.run.config.aligned_splits(self.run.config.align.splits)
+        if not aligned:
+            return []
+        from stages.pictures import draw_alignments  # and torch, which other models do without
+
+        return [draw_alignments(self.run, *names) for names in aligned]
 
     @cached_property
     def sheets(self) -> list[ReportPicture]:
         """Photographs with their regions, alignments and phrases."""
         config = self.run.config
+        phrases = config.phrase_splits(config.phrases.splits)
+        if not (config.regions.encoders or phrases):
+            return []
+        from stages.pictures import draw_phrases, draw_regions
+
         sheets = [draw_regions(self.run, encoder) for encoder in config.regions.encoders]
         sheets += [sheet for drawn, _ in self.alignments for sheet in drawn]
-        return sheets + [
-            sheet for names in config.phrase_splits(config.phrases.splits) for sheet in draw_phrases(self.run, *names)
-        ]
+        return sheets + [sheet for names in phrases for sheet in draw_phrases(self.run, *names)]
 
     @cached_property
     def magnitudes(self) -> list[dict[str, Any]]:

@@ -34,9 +34,9 @@ def bundle(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return make_colours(tmp_path_factory.mktemp("api") / "colours") / "bundle"
 
 
-def test_the_examples_in_its_docstrings(bundle: Path) -> None:
+def test_the_examples_in_its_docstrings(bundle: Path, tmp_path: Path) -> None:
     for module in (jointspace.index, jointspace.space):
-        found = doctest.testmod(module, extraglobs={"bundle": bundle, "np": np})
+        found = doctest.testmod(module, extraglobs={"bundle": bundle, "np": np, "folder": tmp_path / "fitted"})
         assert found.attempted and not found.failed
 
 

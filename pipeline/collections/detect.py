@@ -10,11 +10,12 @@ from itertools import islice
 from pathlib import Path
 
 from pipeline.collections.files import LIST_SUFFIXES, CollectionFolder, is_image
-from pipeline.collections.formats import FORMATS, NAMED, rows
+from pipeline.collections.formats import FORMATS, NAMED, rows, vectors
 from pipeline.collections.formats.folder import KEYS, usual_names
 from pipeline.collections.formats.webdataset import DOCUMENT
 from pipeline.collections.records import DIVIDED, ImageRecord, Options
 from pipeline.errors import InputError, JointspaceError, UsageError
+from pipeline.storage.foreign import CLIP_RETRIEVAL
 
 LISTS = {
     "folder": ("captions", "weak"),
@@ -31,6 +32,12 @@ COLUMNS = {
     **{name: (name,) for name in DOCUMENT},
 }
 """Column of a table -> its usual names, in lower case; the first is ours."""
+OF_VECTORS = {
+    "images": ("image", "img", "photo", "picture", "visual", "vision"),
+    "texts": ("text", "txt", "caption", "sentence", "title"),
+}
+"""Key of collection.files -> what a file of vectors may be called."""
+VECTOR_SUFFIXES = (".npy", ".npz", ".safetensors", ".pt", ".pth", ".h5", ".hdf5")
 PLAIN = Options({}, {}, "gallery")
 LOOKED_AT = 20
 """Photographs that are looked for."""
@@ -133,6 +140,8 @@ def _detect_folder(folder: CollectionFolder) -> Detected:
     if not kinds["photographs"]:
         if kinds["shards"]:
             return Detected(folder.root, "webdataset")
+        if files := _files_of_vectors(folder):
+            return Detected(folder.root, vectors.FORMAT, files, described="texts" in files)
         raise folder.lacks("tar shard or table of them", "give the folder that has the photographs")
     if kinds["texts"]:
         return Detected(folder.root, "text-files", notes=_name_unused(unused))
@@ -140,6 +149,24 @@ def _detect_folder(folder: CollectionFolder) -> Detected:
     remedy = f"a table of sentences ends in {', '.join(rows.READERS)}"
     unused |= {name: remedy for name in lists if "/" not in name and not _is_table(name)}
     return Detected(folder.root, "folder", files, described=False, notes=_name_unused(unused))
+
+
+def _files_of_vectors(folder: CollectionFolder) -> dict[str, str]:
+    """The keys of collection.files for vectors without photographs: of a folder that clip-retrieval wrote, or of files
+    whose names end with what they are of, such as `photo_text.npy`. Raises UsageError for several of one kind."""
+    if folder.is_dir(folder.root / CLIP_RETRIEVAL["images"][0]):
+        there = (folder.is_dir(folder.root / parts) for parts, _ in CLIP_RETRIEVAL.values())
+        return {key: "." for key, is_there in zip(OF_VECTORS, there, strict=True) if is_there}
+    named: dict[str, list[str]] = {}
+    for path in sorted(folder.root.iterdir()):
+        if path.suffix.lower() in VECTOR_SUFFIXES:
+            last = {key: max(map(path.stem.lower().rfind, marks)) for key, marks in OF_VECTORS.items()}
+            if max(last.values()) >= 0:
+                named.setdefault(max(last, key=last.__getitem__), []).append(path.name)
+    for key, names in named.items():
+        if len(names) > 1:
+            raise UsageError(f"{folder.root} has several files of vectors of {key}: {', '.join(names)}; keep one there")
+    return {key: name for key, (name,) in named.items()} if "images" in named else {}
 
 
 def _name_unused(lists: dict[str, str]) -> tuple[str, ...]:

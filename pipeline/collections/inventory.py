@@ -8,7 +8,7 @@ from pathlib import Path
 import pyarrow as pa
 
 from pipeline.collections.files import CollectionFolder, is_image
-from pipeline.collections.formats import NAMED, SHARDS
+from pipeline.collections.formats import NAMED, SHARDS, vectors
 from pipeline.collections.records import Options
 from pipeline.collections.remote_files import open_collection
 from pipeline.collections.tables import Tables
@@ -84,6 +84,8 @@ def _not_read(path: str) -> str:
 
 
 def _lists(folder: CollectionFolder, form: str) -> list[Place]:
+    if form == vectors.FORMAT:
+        return vectors.list_files(folder)
     return [path for path in folder.locate(NAMED[form]).values() if path and folder.is_file(path)]
 
 

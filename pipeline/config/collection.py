@@ -31,8 +31,21 @@ class DemoSettings(Section):
 
 class CollectionSettings(Section):
     format: Literal[
-        "folder", "flickr-token", "karpathy", "coco", "pascal1k", "table", "text-files", "webdataset", "parquet"
-    ] = key("folder", "folder | flickr-token | karpathy | coco | pascal1k | table | text-files | webdataset | parquet")
+        "folder",
+        "flickr-token",
+        "karpathy",
+        "coco",
+        "pascal1k",
+        "table",
+        "text-files",
+        "webdataset",
+        "parquet",
+        "vectors",
+    ] = key(  # fmt: skip
+        "folder",
+        "folder | flickr-token | karpathy | coco | pascal1k | table | text-files | webdataset | parquet | vectors"
+        " (made elsewhere; no photographs)",
+    )
     files: dict[str, Files] = key({}, "named files of the format where they do not have their usual names")
     columns: dict[str, str] = key(
         {}, "formats table and parquet: which column holds file, sentence, split, title, tags, description"

@@ -29,7 +29,7 @@ class Lookup:
 @dataclass(frozen=True)
 class Matching:
     """`rows` (n,) int64: the row of each image or sentence, or -1; `unmatched`: names that match none; `repeats`: pairs
-    of rows of the same text; `lookup`: how the names were found."""
+    of rows of the same name or text; `lookup`: how the names were found."""
 
     rows: np.ndarray
     unmatched: list[str]
@@ -48,18 +48,21 @@ class Matching:
 
 
 def match_names(names: Sequence[str], images: Sequence[str], root: Path | str | None = None) -> Matching:
-    """Match the rows' `names` to the paths `images` below the folder `root`, as `find_names` does.
+    """Match the rows' `names` to the paths `images` below the folder `root`, as `find_names` does. Rows of one name are
+    `repeats`.
 
-    Raises InputError naming an image with several rows.
+    Raises InputError naming an image with rows of several names.
     """
     rows = np.full(len(images), -1, np.int64)
-    unmatched, lookup = [], find_names(names, images, root)
+    unmatched, repeats, lookup = [], [], find_names(names, images, root)
     for row, (name, image) in enumerate(zip(names, lookup.places, strict=True)):
         if image is None:
             unmatched.append(name)
+        elif (before := rows[image]) >= 0 and names[before] == name:
+            repeats.append((int(before), row))
         else:
             _put(rows, image, row, names, images)
-    return Matching(rows, unmatched, lookup)
+    return Matching(rows, unmatched, lookup, repeats)
 
 
 def match_sentences(

@@ -172,10 +172,14 @@ class Centred(TextEncoder):
         return cls(encoder, mean.astype(np.float32), matrix)
 
     def encode(self, texts: Sequence[str]) -> np.ndarray:
-        rows = self.encoder.encode(texts) - self.mean
-        rows = rows if self.matrix is None else rows @ self.matrix
+        rows = self.shift(self.encoder.encode(texts))
         rows[[not self.knows(text) for text in texts]] = 0
         return rows
+
+    def shift(self, rows: np.ndarray) -> np.ndarray:
+        """(n, dim) from vectors (n, dim) of the other encoder."""
+        shifted = rows - self.mean
+        return shifted if self.matrix is None else shifted @ self.matrix
 
     def word_factors(self, words: Sequence[str]) -> np.ndarray:
         return self.encoder.word_factors(words)

@@ -33,6 +33,7 @@ def ingest(run: Run, job: Job, processes: int | None = None) -> None:
     from pipeline import runtime
     from pipeline.collections import formats
     from pipeline.collections.assembly import Assembly
+    from pipeline.collections.formats.vectors import FORMAT
     from pipeline.collections.intake import Intake
     from pipeline.collections.inventory import count_files
     from pipeline.collections.records import Options
@@ -44,6 +45,7 @@ def ingest(run: Run, job: Job, processes: int | None = None) -> None:
     from pipeline.storage.manifest import remove_rejects, write_rejects
     from pipeline.storage.manifest_writer import InspectedImages, write_manifest
     from pipeline.workers import isolated_map
+    from stages.given import inspect_vectors
 
     root = run.layout.data_root
     settings = run.config.collection
@@ -76,9 +78,10 @@ def ingest(run: Run, job: Job, processes: int | None = None) -> None:
 
     more = (elsewhere,) if run.config.scheduler else ()
     longest, own = settings.max_sentence_chars, settings.kept_columns
+    photographs = None if settings.format == FORMAT else folder
     with (
         _tables_in(parts / TABLES) as scratch,
-        closing(Intake(longest, own, scratch, folder, takedown, settings.memory_gb)) as intake,
+        closing(Intake(longest, own, scratch, photographs, takedown, settings.memory_gb)) as intake,
     ):
         assembly = Assembly(intake.add(records))
         where, unmet = " and ".join(map(str, lists.values())), intake.takedown.unmet()
@@ -87,7 +90,10 @@ def ingest(run: Run, job: Job, processes: int | None = None) -> None:
         for line in unmet:
             logger.warning("%s names %s, which no photograph of %s is called", where, line, root)
         count_files(root, settings.format, options, intake.tables, bool(lists))
-        outcomes = inspected.resume(assembly.locations, here, Inspection._make, *more)
+        if photographs is None:
+            outcomes = inspect_vectors(root, options, (path for path, _, _ in assembly.locations()))
+        else:
+            outcomes = inspected.resume(assembly.locations, here, Inspection._make, *more)
         collection = assembly.collect(tqdm(outcomes, "check", len(assembly), unit=" images", disable=None))
 
         rejects = (reject._asdict() for reject in collection.rejects)

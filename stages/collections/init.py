@@ -17,6 +17,8 @@ if TYPE_CHECKING:
 
 FEW = 200
 """Images with sentences below which the figures of a report mean little."""
+VECTORS = "vectors"
+"""The format of a collection without photographs."""
 SHOWN = 3
 """Rejected rows that are printed."""
 
@@ -83,10 +85,9 @@ def command(
     if not as_json:
         click.echo("\n".join(map(printable, _lines(seen, encoder))))
     path = None
-    commands = [
-        ["jointspace", "init", str(photographs), "--encoder", "clip"],
-        ["jointspace", "apply", "BUNDLE", str(photographs), "--output", "results/NAME"],
-    ]
+    commands = [["jointspace", "init", str(photographs), "--encoder", "clip"]]
+    if found.format != VECTORS:
+        commands.append(["jointspace", "apply", "BUNDLE", str(photographs), "--output", "results/NAME"])
     if encoder or "train" in splits:
         values = _configure(found, splits, encoder, weights, architecture, output)
         path = output or Path(f"{values['name']}.yaml")
@@ -120,6 +121,9 @@ def _lines(seen: dict[str, Any], encoder: str | None) -> Iterator[str]:
         yield f"the first run downloads {dual.megabytes} MB of weights from Hugging Face; later ones need no network"
     if "train" not in splits:
         if not encoder:
+            if seen["format"] == VECTORS:
+                yield "There are no vectors of texts. If CLIP's ViT-B-32 made the images' vectors, search in words:"
+                return
             yield "None of these photos has a caption to train on. To search them with a pretrained model (605 MB), or"
             yield "with an index that you built from other photos, run one of these:"
         return
@@ -145,7 +149,8 @@ def _read(found: "Detected") -> "tuple[Intake, Tally]":
     records = FORMATS[found.format](found.root, options)
     limit = loading.load().collection.max_sentence_chars
     folder = open_collection(found.root, options)
-    intake = Intake(limit, folder=folder).add(tqdm(records, "read", unit=" records", disable=None))
+    photographs = None if found.format == VECTORS else folder
+    intake = Intake(limit, folder=photographs).add(tqdm(records, "read", unit=" records", disable=None))
     count_files(found.root, found.format, options, intake.tables)
     return intake, options.tally
 
@@ -166,26 +171,56 @@ def _configure(
     values: dict[str, Any] = {"name": name, "data_root": str(found.root), "demo": {"generate": False}}
     if Path.cwd().resolve().is_relative_to(found.root.resolve()):
         values["results_root"] = str(found.root.parent / "results")
-    if encoder:
-        values["models"] = ["zero-shot", "ncca"] if "train" in splits else ["zero-shot"]
-    elif "weak" not in splits:  # of which sae learns too
-        values["models"] = ["cca", "ncca"]
     if section := {key: value for key, value in found.settings().items() if (key, value) != ("format", "folder")}:
         values["collection"] = section
-    if encoder:
-        dual = DUAL_ENCODERS[encoder]
-        named = {"architecture": dual.architecture, "weights": dual.weights}
-        values["encoders"] = [{"name": encoder, "kind": "open_clip", **named}]
-        values["text_encoders"] = [{"name": f"{encoder}-text", "kind": "open_clip", "open_clip": named}]
-    elif weights is None:
-        values["encoders"] = [{"name": "resnet50", "architecture": "resnet50"}]
+    if found.format == VECTORS:
+        values |= _name_vectors(found, encoder)
+    elif encoder:
+        images, texts = _name_dual(encoder)
+        values["models"] = ["zero-shot", "ncca"] if "train" in splits else ["zero-shot"]
+        values |= {"encoders": [images], "text_encoders": [texts]}
     else:
-        network = architecture or _name_network(weights)
-        values["weights_root"] = str(weights.absolute().parent)
-        entry = {"name": network, "architecture": network, "weights": "file", "file": weights.name}
+        if "weak" not in splits:  # of which sae learns too
+            values["models"] = ["cca", "ncca"]
+        entry = {"name": "resnet50", "architecture": "resnet50"}
+        if weights is not None:
+            network = architecture or _name_network(weights)
+            values["weights_root"] = str(weights.absolute().parent)
+            entry = {"name": network, "architecture": network, "weights": "file", "file": weights.name}
         values["encoders"] = [entry]
     loading.validate(loading.merge(loading.read_mapping(loading.default_path()), values), "init")
     return values
+
+
+def _name_dual(encoder: str) -> tuple[dict[str, Any], dict[str, Any]]:
+    """The two sides of a dual encoder, as encoders of images and of texts."""
+    dual = DUAL_ENCODERS[encoder]
+    named = {"architecture": dual.architecture, "weights": dual.weights}
+    texts = {"name": f"{encoder}-text", "kind": "open_clip", "open_clip": named}
+    return {"name": encoder, "kind": "open_clip", **named}, texts
+
+
+def _name_vectors(found: "Detected", encoder: str | None) -> dict[str, Any]:
+    """The encoders and models of a collection of vectors, which the dual `encoder` made, if it is known."""
+    from pipeline.collections.formats.vectors import sources
+    from pipeline.collections.records import Options
+    from pipeline.collections.remote_files import open_collection
+    from pipeline.storage.foreign import open_foreign
+
+    given = [open_foreign(one) for one in sources(open_collection(found.root, Options(found.files, {}, ""))) if one]
+    images: dict[str, Any] = {"name": "images", "kind": "imported", "path": found.files["images"]}
+    texts: dict[str, Any] = {"name": "texts", "kind": "imported", "imported": {"path": found.files.get("texts")}}
+    values: dict[str, Any] = {"models": ["zero-shot", "ncca"]}
+    if encoder:
+        by_images, by_texts = _name_dual(encoder)
+        if found.described:
+            texts["imported"]["made_by"] = by_texts["name"]
+            values["query_text_encoders"] = [by_texts]
+        else:
+            texts, values["models"] = by_texts, ["zero-shot"]
+    elif len({side.dim for side in given}) > 1:
+        values["models"] = ["ncca"]
+    return {**values, "encoders": [images], "text_encoders": [texts], "image_view": {"normalise": ["l2"]}}
 
 
 def _name_network(weights: Path) -> str:

@@ -23,7 +23,8 @@ def report(run: Run, job: Job, form: str = "html") -> None:
         return
     publish_text(job.path, render(shown))
     photographs = shown.picture.shown
-    if missing := list(photographs.values()).count(False):
+    missing = list(photographs.values()).count(False)
+    if missing and run.config.collection.format != "vectors":  # which has none
         logging.getLogger(__name__).warning(
             "%d of %d photographs are not shown: they cannot be read in %s; set data_root to where they are",
             missing, len(photographs), run.photographs.root,

@@ -85,12 +85,12 @@ def test_a_row_that_is_no_number_names_its_image_and_no_shard_is_written(made: P
     assert not list((made / "features").rglob("*.h5"))
 
 
-def test_an_image_with_two_rows_is_named(made: Path, source: Path) -> None:
+def test_an_image_with_two_vectors_is_named(made: Path, source: Path) -> None:
     names = source.with_suffix(".txt")
     names.write_text(
         names.read_text().replace("/elsewhere/dog-0.png", "dog-0.png").replace("/elsewhere/cat-1.png", "dog-0.png")
     )
-    with pytest.raises(InputError, match=r"\.npy: rows 22 and 23 are both of dog-0\.png; remove one of them"):
+    with pytest.raises(InputError, match=r"\.npy: rows 22 and 23 have the same name and different vectors"):
         import_features(made)
 
 

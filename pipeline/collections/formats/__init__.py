@@ -10,7 +10,7 @@ from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 
 from pipeline.collections.exclusion import Exclusion
-from pipeline.collections.formats import folder, published, table, webdataset
+from pipeline.collections.formats import folder, published, table, vectors, webdataset
 from pipeline.collections.records import Options, Record
 from pipeline.remote.paths import Place
 
@@ -24,6 +24,7 @@ FORMATS: Mapping[str, Callable[[Path, Options], Iterator[Record]]] = {
     "text-files": folder.read_text_files,
     "webdataset": webdataset.read,
     "parquet": table.read_parquet,
+    vectors.FORMAT: vectors.read,
 }
 NAMED: Mapping[str, Mapping[str, tuple[str, ...]]] = {
     "folder": folder.FOLDER,
@@ -32,6 +33,7 @@ NAMED: Mapping[str, Mapping[str, tuple[str, ...]]] = {
     "coco": published.COCO,
     "pascal1k": published.PASCAL1K,
     "table": table.TABLE,
+    vectors.FORMAT: vectors.VECTORS,
 }
 """Format -> key of collection.files -> its usual names, for formats that read lists."""
 SHARDS: Mapping[str, str] = {"webdataset": webdataset.SHARDS, "parquet": table.SHARDS}

@@ -1,0 +1,214 @@
+"""From two `.npy` files of planted pairs to a searched bundle: by `jointspace run` and by `jointspace.fit`.
+
+    python benchmarks/vectors.py [--pairs 100000] [--runs 5] [--folder FILES]
+
+Images and texts of DIM values share a latent vector of LATENT, each shown through a matrix of its side's own, with
+noise. Every run is cold, in processes of its own. A line of JSON for each way has the median of the wall-clock and the
+processor seconds, in all and by stage, the most memory that all processes had at once (proportional set sizes), and
+recall@10 of QUERIES texts that nothing was fitted to among all images, beside what the planted model allows: that of
+the true likelihood ratio of each pair.
+"""
+
+import argparse
+import json
+import os
+import resource
+import shutil
+import statistics
+import subprocess
+import sys
+import tempfile
+import threading
+import time
+from pathlib import Path
+
+import numpy as np
+import yaml
+from interleave import parse_options
+
+PAIRS, DIM, LATENT, QUERIES = 100_000, 768, 64, 1000
+NOISE = 25.0
+"""Standard deviation of what each value has beside its latent part, whose own is the root of LATENT."""
+LOOK_SECONDS = 0.1
+K = 10
+PROGRAM = """
+import sys, time
+start = time.time()
+import numpy as np
+import jointspace
+from jointspace import space
+folder, queries = sys.argv[1], int(sys.argv[2])
+images, texts = (np.load(f"{folder}/data/{name}.npy") for name in ("images", "texts"))
+names = open(f"{folder}/data/images.txt").read().split()
+imported = time.time()
+fitted = jointspace.fit(images[:-queries], texts[:-queries])
+done = time.time()
+index = fitted.index(f"{folder}/bundle", images, texts, names=names)
+indexed = time.time()
+index.search(text_vector=texts[-1])
+print("import", imported - start, "fit", done - imported, "index", indexed - done, "search", time.time() - indexed)
+"""
+
+
+def draw(pairs: int) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+    """(pairs, DIM) float32 images and texts, and the true log likelihood ratios of the last QUERIES texts with all
+    images, (QUERIES, pairs)."""
+    fixed, rng = np.random.default_rng(0), np.random.default_rng(1)
+    latent = rng.standard_normal((pairs, LATENT), np.float32)
+    matrices = [fixed.standard_normal((LATENT, DIM)).astype(np.float32) for _ in range(2)]
+    images, texts = (latent @ matrix + NOISE * rng.standard_normal((pairs, DIM), np.float32) for matrix in matrices)
+    return images, texts, _likelihood_ratios(images, texts[-QUERIES:], *matrices)
+
+
+def _likelihood_ratios(x: np.ndarray, y: np.ndarray, a: np.ndarray, b: np.ndarray) -> np.ndarray:
+    """log p(x, y) / p(x) p(y) of each of y (q, DIM) with each of x (n, DIM), up to what is the same for all x, in the
+    canonical variables of the true covariances: sum over k of (rho u v - rho^2 (u^2 + v^2) / 2) / (1 - rho^2)."""
+    xx, yy = (m.T.astype(float) @ m + NOISE**2 * np.eye(DIM) for m in (a, b))
+    lx, ly = np.linalg.cholesky(xx), np.linalg.cholesky(yy)
+    t = np.linalg.solve(ly, np.linalg.solve(lx, a.T.astype(float) @ b).T).T
+    left, rho, right = np.linalg.svd(t)
+    rho = rho[:LATENT]
+    u = x @ np.linalg.solve(lx.T, left[:, :LATENT]).astype(np.float32)
+    v = y @ np.linalg.solve(ly.T, right[:LATENT].T).astype(np.float32)
+    shape = rho / (1 - rho**2)
+    return (v * shape).astype(np.float32) @ u.T - (u**2 @ (rho * shape / 2)).astype(np.float32)
+
+
+def recall(scores: np.ndarray, owners: np.ndarray) -> float:
+    """Share of the rows whose own column is among the K greatest."""
+    own = scores[np.arange(len(scores)), owners]
+    return float(np.mean((scores > own[:, None]).sum(axis=1) < K))
+
+
+def make(folder: Path, pairs: int) -> float:
+    """Write the files; returns the recall that the planted model allows."""
+    data = folder / "data"
+    data.mkdir(parents=True, exist_ok=True)
+    images, texts, ratios = draw(pairs)
+    np.save(data / "images.npy", images)
+    np.save(data / "texts.npy", texts)
+    (data / "images.txt").write_text("".join(f"{row:06d}.jpg\n" for row in range(pairs)))
+    (data / "texts.txt").write_text("".join(f"the {row}th text\n" for row in range(pairs)))
+    return recall(ratios, np.arange(pairs - len(ratios), pairs))
+
+
+def measure(words: list[str], folder: Path) -> dict[str, object]:
+    """Run a command; its seconds, its memory and what it prints."""
+    before, start = resource.getrusage(resource.RUSAGE_CHILDREN), time.perf_counter()
+    process = subprocess.Popen(words, cwd=folder, stdout=subprocess.PIPE, text=True, env={**os.environ})
+    peak = [0]
+
+    def watch() -> None:
+        while process.poll() is None:
+            peak[0] = max(peak[0], memory(process.pid))
+            time.sleep(LOOK_SECONDS)
+
+    watcher = threading.Thread(target=watch)
+    watcher.start()
+    output, _ = process.communicate()
+    watcher.join()
+    if process.returncode:
+        raise SystemExit(f"{words} has failed")
+    after = resource.getrusage(resource.RUSAGE_CHILDREN)
+    processor = after.ru_utime + after.ru_stime - before.ru_utime - before.ru_stime
+    seconds = time.perf_counter() - start
+    return {"seconds": seconds, "processor_seconds": processor, "peak_gib": peak[0] / 2**20, "output": output}
+
+
+def memory(top: int) -> int:
+    """KiB of a process and of all below it; what several share counts once."""
+    parents, total = {}, 0
+    for status in Path("/proc").glob("[0-9]*/stat"):
+        try:
+            parents[int(status.parent.name)] = int(status.read_text().rpartition(")")[2].split()[1])
+        except OSError:
+            continue
+    for process in parents:
+        above = process
+        while above not in (top, 0):
+            above = parents.get(above, 0)
+        if above == top:
+            try:
+                lines = Path(f"/proc/{process}/smaps_rollup").read_text().splitlines()
+            except OSError:
+                continue
+            total += next((int(line.split()[1]) for line in lines if line.startswith("Pss:")), 0)
+    return total
+
+
+def by_command(folder: Path) -> dict[str, object]:
+    """`init`, `run` and `search`, timed by the jobs of the run."""
+    program = str(Path(sys.executable).with_name("jointspace"))
+    shutil.rmtree(folder / "results", ignore_errors=True)
+    (folder / "data.yaml").unlink(missing_ok=True)
+    parts = {"init": measure([program, "init", "data"], folder)}
+    configuration = yaml.safe_load((folder / "data.yaml").read_text())
+    (folder / "data.yaml").write_text(yaml.safe_dump({**configuration, "models": ["ncca"]}))
+    parts["run"] = measure([program, "run", "data.yaml"], folder)
+    stages: dict[str, float] = {}
+    for path in (folder / "results/data/benchmarks").glob("*/*.tsv"):
+        header, values = (line.split("\t") for line in path.read_text().splitlines())
+        stage = path.parent.name
+        stages[stage] = stages.get(stage, 0.0) + float(dict(zip(header, values, strict=True))["s"])
+    return {
+        **{name: sum(part[name] for part in parts.values()) for name in ("seconds", "processor_seconds")},
+        "peak_gib": max(part["peak_gib"] for part in parts.values()),
+        "stages": {"init": parts["init"]["seconds"], **stages},
+        "bundle": folder / "results/data/index/ncca",
+    }
+
+
+def by_python(folder: Path) -> dict[str, object]:
+    """`fit`, `index` and `search` in one program."""
+    shutil.rmtree(folder / "bundle", ignore_errors=True)
+    found = measure([sys.executable, "-c", PROGRAM, str(folder), str(QUERIES)], folder)
+    words = found.pop("output").split()
+    return {**found, "stages": dict(zip(words[::2], map(float, words[1::2]), strict=True)), "bundle": folder / "bundle"}
+
+
+def search(bundle: Path, folder: Path, pairs: int) -> float:
+    """Recall@10 of the texts that nothing was fitted to, through the index."""
+    import jointspace
+
+    index = jointspace.load(bundle)
+    texts = np.load(folder / "data/texts.npy", mmap_mode="r")
+    table = index.bundle.table("images")
+    split = np.array(table["split"].to_pylist())
+    rows = np.flatnonzero(split == "test") if "test" in split else np.arange(pairs - QUERIES, pairs)
+    numbers = [int(path.removesuffix(".jpg")) for path in table["path"].take(rows).to_pylist()]
+    embedded = index.embed(text_vectors=texts[numbers])
+    hits = index._searcher.nearest("images", embedded, K)
+    own = table["path"].take(rows).to_pylist()
+    return float(np.mean([path in [hit.row["path"] for hit in few] for path, few in zip(own, hits, strict=True)]))
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--pairs", type=int, default=PAIRS)
+    parser.add_argument("--runs", type=int, default=5)
+    parser.add_argument("--way", choices=("command", "python"), help="One of the two. [default: both]")
+    parser.add_argument("--folder", type=Path, help="Where the files are written, and stay.")
+    given = parse_options(parser, globals(), pairs=400, runs=1, way="python", DIM=16, LATENT=8, QUERIES=40, NOISE=1.0)
+    folder = (given.folder or Path(tempfile.mkdtemp())).absolute()
+    allowed = make(folder, given.pairs)
+    ways = {"command": by_command, "python": by_python}
+    for name in [given.way] if given.way else ways:
+        runs = [ways[name](folder) for _ in range(given.runs)]
+        found = search(runs[-1]["bundle"], folder, given.pairs)
+        middle = {
+            key: round(statistics.median(run[key] for run in runs), 2)
+            for key in ("seconds", "processor_seconds", "peak_gib")
+        }
+        stages = {
+            stage: round(statistics.median(run["stages"][stage] for run in runs), 2) for stage in runs[0]["stages"]
+        }
+        recalls = {"recall@10": round(found, 4), "allowed": round(allowed, 4), "share": round(found / allowed, 3)}
+        line = {"name": f"vectors by {name}", "pairs": given.pairs, **recalls, **middle, "runs": given.runs}
+        line["slowest"] = round(max(run["seconds"] for run in runs), 2)
+        print(json.dumps({**line, "stages": stages}), flush=True)
+    if given.folder is None:
+        shutil.rmtree(folder)
+
+
+if __name__ == "__main__":
+    main()

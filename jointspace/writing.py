@@ -1,0 +1,91 @@
+"""The bundle of vectors that a program has embedded itself, which no run has made."""
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, fields
+from pathlib import Path
+from tempfile import TemporaryDirectory
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+
+from pipeline.config import loading
+from pipeline.index.build import QUERIES, choose_and_build
+from pipeline.index.chooser import Requirements
+from pipeline.index.vectors import ArrayVectors, evenly_spaced
+from pipeline.storage.bundle import BundleWriter
+from pipeline.storage.card import COLUMNS
+from pipeline.storage.json_files import fingerprint
+from pipeline.storage.parameters import MODEL, digest_tensors, read_parameters
+
+SPLIT = "gallery"
+
+
+@dataclass(frozen=True)
+class Items:
+    """Images by their `names` (n,), the `digests` (n,) of their vectors, and `images` (n, c), in the joint space; their
+    texts by `words` (m,), `texts` (m, c), and the image of each, `owners` (m,), ascending."""
+
+    names: Sequence[str]
+    digests: Sequence[str]
+    images: np.ndarray
+    owners: np.ndarray | None = None
+    words: Sequence[str] = ()
+    texts: np.ndarray | None = None
+
+    def tables(self) -> dict[str, pa.Table]:
+        """The rows of the bundle."""
+        n = len(self.names)
+        columns = {
+            "image_id": np.arange(n), "path": self.names, "split": [SPLIT] * n, "sha256": self.digests,
+            **dict.fromkeys(("member", "offset", "size"), [None] * n),
+        }  # fmt: skip
+        sentences = {"sentence_id": np.arange(len(self.words)), "image_id": self.owners, "text": self.words}
+        if self.owners is None:
+            sentences["image_id"] = sentences["sentence_id"]
+        return {
+            modality: pa.table(values, schema=COLUMNS[modality])
+            for modality, values in (("images", columns), ("sentences", sentences))
+        }
+
+
+def write_bundle(folder: Path, save: Callable[[Path], None], items: Items) -> None:
+    """Write the bundle of some items, under the cosine, and of the model that `save` writes into a folder."""
+    settings = loading.load().index
+    requirements = Requirements(**settings.model_dump(include={field.name for field in fields(Requirements)}))
+    sides = {"images": items.images} | ({} if items.texts is None else {"sentences": items.texts})
+    writer, cards = BundleWriter(folder), {}
+    for modality, vectors in sides.items():
+        others = items.images if modality == "sentences" or items.texts is None else items.texts
+        queries = others[evenly_spaced(len(others), QUERIES)]
+        built = choose_and_build(ArrayVectors(vectors), queries, "inner_product", requirements)
+        writer.add(f"{modality}.faiss", built.data)
+        if built.tradeoff:
+            writer.add_json(f"{modality}.tradeoff.json", built.tradeoff)
+        cards[modality] = built.card
+    for modality, table in items.tables().items():
+        writer.add_table(f"{modality}.parquet", table)
+    with TemporaryDirectory() as temporary:
+        save(Path(temporary))
+        model = read_parameters(Path(temporary) / "model.safetensors", MODEL)
+        writer.add_parameters(Path(temporary))
+    writer.commit(_card(folder, model, sides, cards))
+
+
+def _card(folder: Path, model: Any, sides: dict[str, np.ndarray], cards: dict[str, Any]) -> dict[str, Any]:
+    inputs = {"model": model.fingerprint, "vectors": digest_tensors(sides)}
+    return {
+        "kind": "global",
+        "model": model.details["registered"],
+        "registered": model.details["registered"],
+        "metric": "inner_product",
+        "dim": sides["images"].shape[1],
+        **cards,
+        "splits": [SPLIT],
+        "name": folder.absolute().name,
+        "data_root": str(folder.absolute()),
+        "encoders": {},
+        "text_encoders": {},
+        "inputs": inputs,
+        "fingerprint": fingerprint("fitted", 1, None, inputs),
+    }

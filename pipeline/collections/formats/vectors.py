@@ -1,0 +1,90 @@
+"""Vectors made elsewhere, without photographs: each row of a file, or of the folder that clip-retrieval wrote, is an
+image, and each row of another a sentence."""
+
+from collections.abc import Iterator, Mapping, Sequence
+from itertools import repeat
+from pathlib import Path
+from typing import Any
+
+from pipeline.collections.files import CollectionFolder
+from pipeline.collections.formats import lists
+from pipeline.collections.formats.rows import further, read_rows
+from pipeline.collections.records import ColumnsRecord, ImageRecord, Options, Record, Reject, SentenceRecord
+from pipeline.collections.remote_files import open_collection
+from pipeline.image_names import relative_name
+from pipeline.storage.foreign import CLIP_RETRIEVAL, Source, foreign_files, open_foreign
+
+FORMAT = "vectors"
+VECTORS: Mapping[str, tuple[str, ...]] = {"images": (), "texts": ()}
+SPLIT = "split"
+
+
+def sources(folder: CollectionFolder) -> tuple[Source, Source | None]:
+    """Where the vectors of the images are, and those of their texts, if there are any. Raises UsageError where
+    collection.files names no images."""
+    where = folder.locate(VECTORS)
+    images = folder.require(where["images"], "images", ("file of vectors",))
+    texts = where["texts"]
+    return Source(images, None, None), texts and Source(texts, None, None, "sentences")
+
+
+def list_files(folder: CollectionFolder) -> list[Path]:
+    """All files that the format reads."""
+    return [file for source in filter(None, sources(folder)) for file in foreign_files(source)]
+
+
+def read(root: Path, options: Options) -> Iterator[Record]:
+    """The images in the order of their rows, each with the user's own columns that clip-retrieval's metadata have of
+    it, then the sentences. An image whose name has several rows is one, with the texts of all of them."""
+    folder = open_collection(root, options)
+    images, texts = sources(folder)
+    raw_names = open_foreign(images).names
+    names = list(map(relative_name, raw_names))
+    file = folder.label(images.path)
+    for row, (name, values) in enumerate(zip(names, _metadata(folder, images, options), strict=False), 1):
+        split = lists.split_name(str(values.get(SPLIT) or options.default_split))
+        yield ImageRecord(name, name, split, file, row, implied=True)
+        if own := {column: value for column, value in values.items() if column != SPLIT}:
+            yield ColumnsRecord(name, own, file, row)
+    if texts is None:
+        return
+    file = folder.label(texts.path)
+    vectors = open_foreign(texts)
+    words = vectors.names or nameless(raw_names)
+    if vectors.names is None and len(vectors) != len(names):
+        yield Reject(file, None, "sentences", f"{len(vectors)} rows for {len(names)} images; name the rows IMAGE#k")
+        return
+    numbers = dict(zip(raw_names, range(len(names)), strict=True))
+    in_order = len(words) == len(names)
+    for row, text in enumerate(words):
+        head, _, number = text.rpartition("#")
+        owner = numbers.get(head) if number.isdecimal() else None
+        if owner is None and in_order:
+            owner = row
+        if owner is None:
+            reason = f"{len(words)} texts for {len(names)} images, and no image is named; name the rows IMAGE#k"
+            yield Reject(file, row + 1, "sentences", reason)
+        else:
+            yield SentenceRecord(names[owner], None, text, file, row + 1)
+
+
+def nameless(images: Sequence[str]) -> list[str]:
+    """Names for texts without words, of which row i is of the image whose name is `images[i]`: IMAGE#k."""
+    counts: dict[str, int] = {}
+    names = []
+    for image in images:
+        number = counts.get(image, 0)
+        counts[image] = number + 1
+        names.append(f"{image}#{number}")
+    return names
+
+
+def _metadata(folder: CollectionFolder, images: Source, options: Options) -> Iterator[Mapping[str, Any]]:
+    """What clip-retrieval's metadata say of each row beside its name and caption; of a file nothing."""
+    if not (isinstance(images.path, Path) and images.path.is_dir()):
+        yield from repeat({})
+        return
+    ours = [column for _, column in CLIP_RETRIEVAL.values()]
+    for path in foreign_files(images)[1::2]:
+        for row in read_rows(folder, path, (SPLIT,), (), options.own_columns):
+            yield further(row.values, path, ours)

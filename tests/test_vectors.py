@@ -1,0 +1,170 @@
+"""Vectors of images and texts, without photographs: from files to a bundle that is searched, by `run` and by Python."""
+
+import json
+import re
+from pathlib import Path
+from types import SimpleNamespace
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+import yaml
+from made_up import make_stage, run_command
+
+import jointspace
+from pipeline.errors import InputError, UsageError
+from pipeline.image_names import relative_name
+from pipeline.storage.manifest import Manifest
+
+ROOT = Path(__file__).parents[1]
+PAIRS, DIM = 120, 24
+GRID = {"dimensions": [6], "image_ridge": [0.01], "text_ridge": [0.01], "eigenvalue_power": [1]}
+
+
+@pytest.fixture(scope="module")
+def planted() -> SimpleNamespace:
+    """`images` (120, 24) and `texts` (120, 24) that share six values, the `names` of the images, and the `words`."""
+    rng = np.random.default_rng(0)
+    shared = rng.normal(size=(PAIRS, 6))
+    images, texts = (shared @ rng.normal(size=(6, DIM)) + 0.1 * rng.normal(size=(PAIRS, DIM)) for _ in range(2))
+    names = [f"/elsewhere/{row:03d}.jpg" for row in range(PAIRS)]
+    words = [f"text {row}" for row in range(PAIRS)]
+    return SimpleNamespace(images=images.astype("f4"), texts=texts.astype("f4"), names=names, words=words)
+
+
+def write_npy(folder: Path, planted: SimpleNamespace, texts: list[str] | None) -> None:
+    folder.mkdir()
+    np.save(folder / "images.npy", planted.images)
+    np.save(folder / "texts.npy", planted.texts)
+    (folder / "images.txt").write_text("\n".join(planted.names))
+    if texts is not None:
+        (folder / "texts.npy.txt").write_text("\n".join(texts))
+
+
+def write_words(folder: Path, planted: SimpleNamespace) -> None:
+    write_npy(folder, planted, planted.words)
+
+
+def write_no_words(folder: Path, planted: SimpleNamespace) -> None:
+    write_npy(folder, planted, None)
+
+
+def write_image_names(folder: Path, planted: SimpleNamespace) -> None:
+    """The rows of the texts in another order than the images."""
+    order = np.random.default_rng(1).permutation(PAIRS)
+    shuffled = SimpleNamespace(**{**vars(planted), "texts": planted.texts[order]})
+    write_npy(folder, shuffled, [f"{planted.names[row]}#0" for row in order])
+
+
+def write_clip_retrieval(folder: Path, planted: SimpleNamespace) -> None:
+    """In two parts; every image stands in a second row with another text, for which its vector is the same."""
+    for name in ("img_emb", "text_emb", "metadata"):
+        (folder / name).mkdir(parents=True)
+    rows = np.repeat(np.arange(PAIRS), 2)
+    words = [f"{planted.words[row]} again" if number % 2 else planted.words[row] for number, row in enumerate(rows)]
+    table = pa.table({"image_path": [planted.names[row] for row in rows], "caption": words, "price": rows})
+    for part, half in enumerate((slice(0, PAIRS), slice(PAIRS, None))):
+        np.save(folder / f"img_emb/img_emb_{part}.npy", planted.images[rows[half]])
+        np.save(folder / f"text_emb/text_emb_{part}.npy", planted.texts[rows[half]])
+        pq.write_table(table[half], folder / f"metadata/metadata_{part}.parquet")
+
+
+def begin(folder: Path, data: Path) -> Path:
+    """The folder of a run with the configuration that `init` writes."""
+    run_command("init", data, "--output", folder / "found.yaml")
+    values = yaml.safe_load((folder / "found.yaml").read_text())
+    assert values["models"] == ["zero-shot", "ncca"]
+    run = folder / "results/found"
+    run.mkdir(parents=True)
+    (run / "config.yaml").write_text(yaml.safe_dump({**values, "fit": GRID, "evaluate": {"bootstrap": 5}}))
+    return run
+
+
+def make_bundle(run: Path) -> jointspace.Index:
+    for stage, *names in (
+        ("ingest",),
+        ("import_features", "images"),
+        ("import_sentences", "texts"),
+        ("accumulate", "target"),
+        ("fit", "ncca"),
+        ("embed", "ncca"),
+        ("build_index", "ncca"),
+    ):
+        make_stage(stage, run, *names)
+    return jointspace.load(run / "index/ncca")
+
+
+@pytest.mark.parametrize("write", [write_words, write_no_words, write_image_names, write_clip_retrieval])
+def test_a_folder_of_vectors_becomes_an_index(planted: SimpleNamespace, tmp_path: Path, write) -> None:
+    write(tmp_path / "data", planted)
+    run = begin(tmp_path, tmp_path / "data")
+    index = make_bundle(run)
+    paths = list(map(relative_name, planted.names))
+    assert Manifest(run / "manifest").images["path"].to_pylist() == paths
+    for row in range(0, PAIRS, 7):
+        (hit,) = index.search(text_vector=planted.texts[row], k=1)
+        assert hit.row["path"] == paths[row]
+    sentences = index.bundle.table("sentences")
+    owned = list(zip(sentences["image_id"].to_pylist(), sentences["text"].to_pylist(), strict=True))
+    if write is write_clip_retrieval:
+        assert owned[6:8] == [(3, "text 3"), (3, "text 3 again")] and len(owned) == 2 * PAIRS
+        assert [hit.row["price"] for hit in index.search(text_vector=planted.texts[0], where="price = 5")] == [5]
+    else:
+        names = planted.words if write is write_words else [f"{name}#0" for name in planted.names]
+        assert owned == list(enumerate(names))
+
+
+def test_what_is_wrong_with_vectors_is_said(planted: SimpleNamespace, tmp_path: Path) -> None:
+    data = tmp_path / "data"
+    write_npy(data, planted, planted.words)
+    np.save(data / "images.npy", np.where(np.arange(PAIRS)[:, None] == 5, np.nan, planted.images))
+    run = begin(tmp_path, data)
+    make_stage("ingest", run)
+    (reject,) = map(json.loads, (run / "manifest/rejects.jsonl").read_text().splitlines()[:1])
+    assert "not finite" in reject["reason"] and len(Manifest(run / "manifest").images) == PAIRS - 1
+    (data / "images.txt").unlink()
+    with pytest.raises(InputError, match=r"images\.txt"):
+        run_command("init", data, "--output", tmp_path / "other.yaml")
+    np.save(data / "more-images.npy", planted.images)
+    with pytest.raises(UsageError, match=r"images\.npy, more-images\.npy"):
+        run_command("init", data, "--output", tmp_path / "other.yaml")
+
+
+@pytest.mark.parametrize("normalise", [("l2",), ("sqrt", "l2")])
+def test_a_fitted_space_is_an_index_too(planted: SimpleNamespace, tmp_path: Path, normalise: tuple[str, ...]) -> None:
+    held = slice(PAIRS - 20, PAIRS)
+    space = jointspace.fit(planted.images[: held.start], planted.texts[: held.start], normalise=normalise, **GRID)
+    assert space.held_out["zero_shot"]["sentence_to_image"]["recall@10"] <= 100
+    rows = np.repeat(np.arange(PAIRS), 2)
+    names = [planted.names[row] for row in rows]
+    index = space.index(tmp_path / "bundle", planted.images[rows], planted.texts[rows], names=names)
+    found = [index.search(text_vector=vector, k=1)[0].row["path"] for vector in planted.texts[held]]
+    assert found == list(map(relative_name, planted.names))[held]
+    assert index.card["images"]["count"] == PAIRS and index.card["sentences"]["count"] == 2 * PAIRS
+    np.testing.assert_array_equal(index.embed(image_vectors=planted.images), space.embed_images(planted.images))
+    np.testing.assert_array_equal(index.embed(text_vectors=planted.texts), space.embed_texts(planted.texts))
+    alone = space.index(tmp_path / "alone", planted.images)
+    assert alone.search(text_vector=planted.texts[3], k=1)[0].row["path"] == "3" and "sentences" not in alone.card
+    for wrong in ({}, {"image_vectors": planted.images, "text_vectors": planted.texts}):
+        with pytest.raises(UsageError):
+            index.embed(**wrong)
+    with pytest.raises(InputError, match="23"):
+        index.embed(text_vectors=planted.texts[:, :23])
+    with pytest.raises(InputError, match="names"):
+        space.index(tmp_path / "bundle", planted.images, names=["a"])
+
+
+@pytest.mark.parametrize("normalise", [("l2",), ("sqrt", "l2")])
+def test_the_lines_of_numpy_in_the_documentation(
+    planted: SimpleNamespace, tmp_path: Path, normalise: tuple[str, ...], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A service that has only NumPy and safetensors."""
+    monkeypatch.chdir(tmp_path)
+    space = jointspace.fit(planted.images, planted.texts, normalise=normalise, **GRID)
+    index = space.index("results/holiday/index/ncca", planted.images, planted.texts)
+    (code,) = re.findall(r"```python\n(import json\n.*?)```", (ROOT / "docs/searching.md").read_text(), re.DOTALL)
+    names = {"image_vectors": planted.images, "text_vectors": planted.texts}
+    exec(code, names)  # noqa: S102
+    np.testing.assert_allclose(names["images"], index.embed(image_vectors=planted.images), rtol=0, atol=1e-5)
+    np.testing.assert_allclose(names["texts"], index.embed(text_vectors=planted.texts), rtol=0, atol=1e-5)
