@@ -23,8 +23,8 @@ IN_MEMORY, ROOM = Path("/dev/shm"), 4 << 30
 
 STATE: list[tempfile.TemporaryDirectory] = []
 LONG = (
-    "test_workflow.py", "test_mapped_stages.py", "test_mapreduce.py", "test_extending.py",
-    "test_train.py", "test_cluster.py", "test_kills.py", "test_run_command.py",
+    "test_workflow.py", "test_extending.py", "test_benchmarks.py", "test_forged_bundles.py", "test_mapped_stages.py",
+    "test_kills.py", "test_run_command.py", "test_mapreduce.py",
 )  # fmt: skip
 """Modules that take longest: first, so that no worker of `-n auto` is left alone with one at the end."""
 
@@ -121,11 +121,3 @@ def real_data() -> Path:
     if not folder:
         pytest.skip("JOINTSPACE_DATA is not set: no real data here")
     return Path(folder)
-
-
-@pytest.fixture(scope="module")
-def address() -> Iterator[str]:
-    """The address of a Dask cluster of two processes."""
-    distributed = pytest.importorskip("distributed")
-    with distributed.LocalCluster(2, threads_per_worker=1, dashboard_address=None) as cluster:
-        yield cluster.scheduler_address

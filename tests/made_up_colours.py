@@ -31,10 +31,10 @@ def draw(folder: Path, count: int, seed: int) -> list[str]:
     return names
 
 
-def make_colours(folder: Path) -> Path:
-    """The run in `folder`: 40 pictures with a sentence each; its bundle is in `bundle`."""
-    names = draw(folder / "data", 40, 0)
-    captions = (f"{name}\t0\ta {name.partition('-')[0]} picture\n" for name in names)
+def make_colours(folder: Path, silent: int = 0) -> Path:
+    """The run in `folder`: 40 pictures with a sentence each, then `silent` ones without; its bundle is in `bundle`."""
+    names = draw(folder / "data", 40 + silent, 0)
+    captions = (f"{name}\t0\ta {name.partition('-')[0]} picture\n" for name in names[:40])
     (folder / "data/captions.tsv").write_text("".join(captions))
     (folder / "config.yaml").write_text(yaml.safe_dump(CONFIG))
     ingest(folder, folder / "data")

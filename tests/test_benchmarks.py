@@ -24,8 +24,11 @@ OTHERS = {
     "vectors.py": "share",
 }
 """What the lines of those have that compare no two ways."""
-SLOW = {"million.py", "sae.py"}
-"""They take more than 20 seconds of a processor even so."""
+SLOW = {
+    "adaptation.py", "chooser.py", "dask_workers.py", "decoding.py", "epochs.py", "index.py", "million.py",
+    "moments.py", "sae.py", "serve.py",
+}  # fmt: skip
+"""They take more than three seconds of a processor even so."""
 SCRIPTS = [path.name for path in sorted((ROOT / "benchmarks").glob("*.py")) if "__main__" in path.read_text()]
 
 

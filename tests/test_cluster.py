@@ -4,7 +4,6 @@ import json
 import os
 import re
 import subprocess
-import sys
 from pathlib import Path
 
 import pytest
@@ -33,8 +32,8 @@ def snakemake(folder: Path, *arguments: str) -> str:
     return result.stdout + result.stderr
 
 
-def test_profiles_hold_options_of_snakemake() -> None:
-    help_text = subprocess.run([sys.executable, "-m", "snakemake", "--help"], capture_output=True, text=True).stdout
+def test_profiles_hold_options_of_snakemake(tmp_path: Path) -> None:
+    help_text = warm.snakemake(tmp_path, "--help").stdout
     known = set(re.findall(r"--([a-z-]+)", help_text))
     profiles = sorted((ROOT / "profiles").glob("*/config.yaml"))
     assert {path.parent.name for path in profiles} >= {"local", "gpu", "slurm", "kubernetes"}

@@ -10,7 +10,6 @@ import pytest
 import yaml
 from pages import blocks
 
-from pipeline.config.images import COMMON, DETECTORS, HIDDEN_LAYERS, WITHOUT_MAPS
 from pipeline.config.keys import OWN
 from pipeline.config.loading import Config, default_path, load, merge, read_mapping, validate
 from pipeline.config.reference import default_yaml, page, rows
@@ -292,22 +291,6 @@ def test_anchors_and_merged_mappings_are_legal(tmp_path: Path) -> None:
     path = tmp_path / "mine.yaml"
     path.write_text("variants:\n  one: &one {model: ncca, training: joint}\n  two: {<<: *one, training: sae}\n")
     assert load(path).model("two").training == "sae" and load(path).model("one").training == "joint"
-
-
-@pytest.mark.parametrize("name", ["alexnet", "vgg11", "resnet18", "mobilenet_v2", "squeezenet1_1", "vit_b_32"])
-def test_networks_without_hidden_layers_or_maps_are_told_by_their_names(name: str) -> None:
-    """Against the modules: a classifier of three linear layers has two hidden ones; a transformer has no map."""
-    import torch
-    from torch import nn
-    from torchvision import models
-
-    with torch.device("meta"):
-        network = models.get_model(name, weights=None)
-    linear = sum(isinstance(module, nn.Linear) for module in list(network.children())[-1].modules())
-    assert (linear == 3) == name.startswith(HIDDEN_LAYERS)
-    assert isinstance(network, models.VisionTransformer) == name.startswith(WITHOUT_MAPS)
-    assert COMMON.fullmatch(name) or name == "vit_b_32"
-    assert all(DETECTORS.fullmatch(one) for one in models.list_models(models.detection) if one.startswith("faster"))
 
 
 @pytest.mark.parametrize("spec", MODELS, ids=lambda spec: spec.name)

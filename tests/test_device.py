@@ -1,9 +1,5 @@
 """The choice of a device, with GPUs that are made up, and what is done when one of them is full."""
 
-from dataclasses import dataclass
-from typing import NamedTuple
-
-import numpy as np
 import pytest
 import torch
 
@@ -12,8 +8,6 @@ from pipeline.device import (
     drawn_from,
     find_device,
     find_gpu,
-    place,
-    upload,
 )
 from pipeline.errors import UsageError
 
@@ -25,28 +19,6 @@ def test_a_device_that_is_not_there_is_refused() -> None:
         for find in (find_device, find_gpu):
             with pytest.raises(UsageError, match=f"^device {name} cannot be used here .*; choose auto"):
                 find(name)
-
-
-class Both(NamedTuple):
-    left: object
-    right: object
-
-
-@dataclass(frozen=True)
-class Kept:
-    vectors: torch.Tensor
-    offsets: np.ndarray
-
-
-def test_tensors_are_placed_wherever_they_are() -> None:
-    offsets, meta = np.arange(3), torch.device("meta")
-    value = Both([torch.zeros(2), 5], (Kept(torch.ones(3), offsets), None))
-    placed = place(value, meta)
-    assert isinstance(placed, Both) and placed.left[0].device == meta and placed.left[1] == 5
-    assert placed.right[0].vectors.device == meta and placed.right[0].offsets is offsets and placed.right[1] is None
-    assert place(value, CPU) is value
-    array = np.arange(6, dtype=np.float16).reshape(2, 3)
-    np.testing.assert_array_equal(upload(array, CPU), array)
 
 
 FULL = [

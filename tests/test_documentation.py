@@ -63,6 +63,7 @@ def test_links_inside_the_documentation_lead_somewhere() -> None:
             assert target.startswith("http") or (page.parent / target).exists(), f"{page.name}: {target}"
 
 
+@pytest.mark.slow
 def test_the_documentation_is_a_site_without_a_broken_link(tmp_path: Path) -> None:
     """Anchors too; every page is in the navigation."""
     pytest.importorskip("mkdocs", reason="the extra `docs` is not installed")

@@ -6,16 +6,14 @@ import shlex
 from itertools import product
 from pathlib import Path
 
-import numpy as np
 import pytest
 import torch
 import warm
 import yaml
-from made_up import ingest, make_stage, run_command
+from made_up import ingest, make_stage
 from made_up_colours import COLOURS, draw
 
 import jointspace
-from pipeline.errors import UsageError
 from stages.closing import closing_lines
 
 SIDE, WORDS = 16, ("[PAD]", "[UNK]", "[CLS]", "[SEP]", "a", "picture", *COLOURS)
@@ -94,19 +92,3 @@ def test_a_run_of_photographs_without_sentences_ends_well(folder: Path) -> None:
     assert done.returncode == 0, done.stderr
     search = shlex.split(done.stdout.splitlines()[-1].removeprefix("search: "))
     assert len(warm.jointspace(folder, *search[1:]).stdout.splitlines()) >= 10
-
-
-@pytest.mark.parametrize(
-    ("values", "match"),
-    [
-        ({"encodres": []}, "encodres"),
-        ({"models": ["ncca"], "encoders": [{"name": "given", "kind": "imported", "path": "here.npy"}]}, r"here\.txt"),
-    ],
-)
-def test_what_is_wrong_is_said_before_any_job(folder: Path, values: dict, match: str, monkeypatch) -> None:
-    monkeypatch.chdir(folder)
-    np.save("photos/here.npy", np.ones((40, 8), np.float32))
-    write_config(folder, values)
-    with pytest.raises(UsageError, match=match):
-        run_command("run", "alone.yaml")
-    assert not Path("results").exists()

@@ -8,11 +8,10 @@ import sys
 from pathlib import Path
 
 import pytest
-import torch
 
 ROOT = Path(__file__).parents[1]
 sys.path.insert(0, str(ROOT / "benchmarks"))
-from gpu_parts import CARRIED, PARTS, TABLE_LINES  # noqa: E402
+from gpu_parts import PARTS, TABLE_LINES  # noqa: E402
 
 ABSENT = (
     "snakemake", "dask", "distributed", "simplemma", "matplotlib", "fastapi", "starlette", "uvicorn",
@@ -39,29 +38,6 @@ def test_every_part_is_there_and_all_fit_into_the_budget() -> None:
         module = ast.parse((ROOT / f"benchmarks/{part.module}.py").read_text())
         assert name in {node.name for node in module.body if isinstance(node, ast.FunctionDef)}
     assert sum(part.seconds for part in PARTS.values()) <= BUDGET
-
-
-@pytest.mark.skipif(torch.cuda.is_available(), reason="there is a CUDA device here")
-def test_without_a_gpu_it_says_so_in_one_sentence(tmp_path: Path) -> None:
-    result, lines = run(tmp_path)
-    assert result.returncode == 1 and result.stdout == "" and not lines
-    assert result.stderr == "There is no CUDA device here that torch can use; run this on a machine with a GPU.\n"
-
-
-def test_parts_without_time_are_skipped_and_named(tmp_path: Path) -> None:
-    result, lines = run(tmp_path, "--device", "cpu", "--tiny", "--budget", "1")
-    tiny = [name for name, part in PARTS.items() if part.tiny]
-    assert result.returncode == 0 and [line["part"] for line in lines] == tiny
-    assert all("budget" in line["skipped"] and line["part"] in result.stdout for line in lines)
-
-
-def test_what_cannot_be_imported_is_skipped_with_the_reason(tmp_path: Path) -> None:
-    absent = (*ABSENT, "pydantic", "duckdb", "faiss")
-    result, lines = run(tmp_path, "--device", "cpu", "--tiny", "versions", "training", absent=absent)
-    assert result.returncode == 0 and [line.get("rc") for line in lines if line["name"] == "ended"] == [0, 0]
-    versions, skipped = (line for line in lines if line["name"] != "ended")
-    assert set(versions["missing"]) == {"pydantic", "duckdb", "faiss"} <= set(CARRIED)
-    assert skipped["part"] == "training" and "pydantic" in skipped["skipped"] and skipped["skipped"] in result.stdout
 
 
 def test_a_decoder_started_by_a_program_with_torch_does_not_import_it() -> None:

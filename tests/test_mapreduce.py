@@ -4,18 +4,13 @@ import os
 import signal
 import threading
 import time
-from functools import partial
 from operator import add
 from pathlib import Path
-from types import SimpleNamespace
 
 import numpy as np
 import pytest
-from scipy import sparse
 
 from pipeline.mapreduce import map_reduce
-from pipeline.models.linear.accumulation import MomentsAccumulator
-from pipeline.models.linear.sets import FoldedMoments, Restriction
 
 
 def draw(seed: int) -> np.ndarray:
@@ -38,9 +33,8 @@ def linger(item: int, folder: Path) -> np.ndarray:
     return draw(item)
 
 
-@pytest.mark.parametrize("scheduler", ["local", "threads", "workers"])
-def test_results_are_combined_in_the_order_of_the_items(scheduler: str, address: str) -> None:
-    scheduler = address if scheduler == "workers" else scheduler
+@pytest.mark.parametrize("scheduler", ["local", "threads"])
+def test_results_are_combined_in_the_order_of_the_items(scheduler: str) -> None:
     assert map_reduce(with_suffix, range(5), append, scheduler, ("!",)) == "((((0! 1!) 2!) 3!) 4!)"
     expected = sum(sum(draw(seed) for seed in range(first, first + 3)) for first in range(0, 24, 3))
     assert map_reduce(draw, iter(range(24)), add, scheduler).tobytes() == expected.tobytes()
@@ -64,27 +58,3 @@ def test_a_killed_worker_does_not_change_the_sum(tmp_path: Path) -> None:
         killer.join()
     assert len(list(tmp_path.iterdir())) > 40, "what the killed worker held must have been done again"
     assert found.tobytes() == expected.tobytes()
-
-
-def test_moments_of_many_shards_are_summed_anywhere(address: str) -> None:
-    rng = np.random.default_rng(2)
-    arrays = []
-    for _ in range(5):
-        accumulator = MomentsAccumulator(4, 3, 1)
-        y = sparse.csr_array(rng.random((20, 3), np.float32))
-        accumulator.add(rng.standard_normal((20, 4)).astype(np.float32), y, np.arange(20))
-        arrays.append(accumulator.result().to_arrays())
-    source = SimpleNamespace(
-        view={"encoders": ["made"], "dims": [4], "steps": []},
-        text={"encoders": ["tfidf"], "dims": [3], "sparse": [True], "steps": [[]], "weights": [1.0]},
-        n_folds=1,
-        moments=lambda folds: [partial(dict, part) for part in arrays],
-    )
-    sums = [
-        FoldedMoments(source, where).sum([0], Restriction(("made",), {"tfidf": 1.0}))
-        for where in ("local", "threads", address)
-    ]
-    for other in sums[1:]:
-        assert sums[0].n == other.n == 100
-        for name in ("mean_x", "mean_y", "xx", "xy", "yy"):
-            assert getattr(sums[0], name).tobytes() == getattr(other, name).tobytes()

@@ -130,26 +130,6 @@ def test_what_was_chosen_makes_the_same_model_again(name: str, training: str) ->
         np.testing.assert_allclose(again.model.tensors()[part], tensor, rtol=1e-5, atol=1e-6, err_msg=part)
 
 
-@pytest.mark.parametrize("name", ["wsabie-sgd", "wsabie-adagrad"])
-def test_wsabie_may_have_fewer_epochs_than_lie_between_two_looks(name: str) -> None:
-    task, held_out = make_task(name, "target")
-    tuned = model_spec(name).load().fit(replace(task, settings=task.settings.changed(dict(epochs=2))))
-    assert tuned.chosen.transfer["epochs"] == 2
-    assert tuned.model.embed_images(held_out.features).shape == (60, 4)
-
-
-@pytest.mark.parametrize("share", [0.1, 1.0])
-def test_mean_texts_of_neighbours_have_a_share_of_the_features_variance(share: float) -> None:
-    """Found by the plain variances of the training rows, each image counted once a sentence."""
-    task, _ = make_task("ncca", "text-feature")
-    tuned = model_spec("ncca").load().fit(replace(task, transfer=task.transfer.changed(dict(neighbour_share=(share,)))))
-    (block,) = task.sets.target_blocks()
-    own, texts = block.x[block.owners], tuned.model.maps.image(block.x)[block.owners]
-    assert texts.shape == (len(block.owners), 20)
-    assert texts.var(axis=0).sum() == pytest.approx(share * own.var(axis=0).sum(), rel=1e-4)
-    assert tuned.chosen.transfer == {"neighbour_share": share}
-
-
 def test_a_model_refuses_a_training_that_the_table_does_not_give_it() -> None:
     for name in FITTED:
         for training in {"joint", "stacked"} - set(model_spec(name).trainings):

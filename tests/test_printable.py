@@ -29,8 +29,8 @@ def is_harmless(text: str) -> bool:
 
 
 def test_every_character_is_printed_or_escaped() -> None:
-    for code in range(sys.maxunicode + 1):
-        shown = printable(chr(code))
+    for first in range(0, sys.maxunicode + 1, 256):
+        shown = printable("".join(map(chr, range(first, first + 256))))
         assert is_harmless(shown) and "\n" not in shown and shown.encode()
     assert printable(KEPT) == KEPT and printable("\x1b[31m\r") == "\\x1b[31m\\r"
 

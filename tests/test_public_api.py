@@ -5,8 +5,6 @@ import doctest
 import json
 import pickle
 import shutil
-from concurrent.futures import ProcessPoolExecutor
-from multiprocessing import get_context
 from pathlib import Path
 from typing import Any
 
@@ -122,8 +120,6 @@ def test_an_index_travels_after_it_was_searched(bundle: Path, monkeypatch: pytes
     assert len(data) < 1000
     monkeypatch.chdir("/")
     assert _paths(pickle.loads(data), "a red picture") == _paths(copy.deepcopy(index), "a red picture") == found  # noqa: S301
-    with ProcessPoolExecutor(1, get_context("spawn")) as pool:
-        assert pool.submit(_paths, index, "a red picture").result() == found
 
 
 def correlated(n: int, seed: int = 0) -> tuple[np.ndarray, np.ndarray]:

@@ -5,6 +5,7 @@ import subprocess
 import sys
 from pathlib import Path
 
+import pytest
 import yaml
 from warm import environment
 from workflow import DATA, ROOT, TINY, snakemake
@@ -17,6 +18,7 @@ def test_a_key_that_is_given_twice_is_one_sentence(tmp_path: Path) -> None:
     assert "the key seed is given twice" in result.stdout + result.stderr
 
 
+@pytest.mark.slow
 def test_the_checkout_too_may_lie_in_a_folder_of_any_name(tmp_path: Path) -> None:
     """Its Snakefile, and the environment whose programs the rules call."""
     (tmp_path / "a b'c {x}").mkdir()

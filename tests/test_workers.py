@@ -100,12 +100,10 @@ UNGUARDED = (
 )
 
 
-@pytest.mark.parametrize("way", ["script", "stdin"])
-def test_a_program_without_a_main_guard_is_run_once(way: str, tmp_path: Path) -> None:
+def test_a_program_without_a_main_guard_is_run_once(tmp_path: Path) -> None:
     (tmp_path / "my program.py").write_text(UNGUARDED)
     result = subprocess.run(
-        [sys.executable, "my program.py" if way == "script" else "-"],
-        input=UNGUARDED,
+        [sys.executable, "my program.py"],
         capture_output=True,
         text=True,
         timeout=300,

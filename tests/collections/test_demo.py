@@ -15,7 +15,7 @@ from pipeline.demo.words import (
 )
 from pipeline.demo.world import KINDS
 
-SETTINGS = DrawingSettings(train=180, dev=30, test=40, weak=150, seed=5)
+SETTINGS = DrawingSettings(train=60, dev=10, test=15, weak=35, seed=5)
 
 
 @pytest.fixture(scope="module")
@@ -46,7 +46,7 @@ KINDS_BY_NOUN = _kinds_by_noun()
 
 
 def test_splits_have_the_sizes_asked_for(records: list[SceneRecord]) -> None:
-    assert Counter(record.split for record in records) == {"train": 180, "dev": 30, "test": 40, "weak": 150}
+    assert Counter(record.split for record in records) == {"train": 60, "dev": 10, "test": 15, "weak": 35}
     assert len({record.name for record in records}) == SETTINGS.images
     assert all(len(record.sentences) == (0 if record.split == "weak" else 5) for record in records)
     assert all((record.document is not None) == (record.split == "weak") for record in records)

@@ -1,16 +1,12 @@
 """The command: what it publishes, and that it publishes nothing of a collection that it refuses."""
 
 import json
-import subprocess
-import sys
-import time
 from collections import Counter
 from collections.abc import Callable, Iterator
 from contextlib import closing
 from pathlib import Path
 
 import pytest
-import yaml
 from hostile import many_scans, slow_image
 from made_up import ingest
 
@@ -94,26 +90,6 @@ def test_too_many_rejects_publish_nothing_but_the_reasons(root: Path, tmp_path: 
     ingest(tmp_path, root, {"collection": {"reject_limit": 0.1}})
     assert Manifest(tmp_path / "manifest").n_shards == 1
     assert not (tmp_path / "rejects.jsonl").exists()
-
-
-def command(root: Path, run: Path) -> list[str]:
-    """The command, of a run that it begins."""
-    config = run.with_suffix(".yaml")
-    config.write_text(yaml.safe_dump({"data_root": str(root), "demo": {"generate": False}}))
-    return [sys.executable, "-m", "stages.cli", "--quiet", "ingest", "--run", str(run), "--config", str(config)]
-
-
-@pytest.mark.parametrize("delay", [0.3, 0.6, 0.9])
-def test_a_killed_ingest_leaves_a_whole_manifest_or_none(root: Path, tmp_path: Path, delay: float) -> None:
-    run = tmp_path / "run"
-    process = subprocess.Popen(command(root, run))
-    time.sleep(delay)
-    process.kill()
-    process.wait()
-    if (run / "manifest/manifest.json").exists():
-        assert Manifest(run / "manifest").images.num_rows == 20
-    ingest(run, root)
-    assert Manifest(run / "manifest").images.num_rows == 20
 
 
 def divided(count: int, silent: tuple[int, ...] = ()) -> list[str]:

@@ -54,11 +54,6 @@ def test_all_members_of_a_shard_are_accounted_for(photograph, tmp_path: Path) ->
     assert "further images of a sample of a shard, which has one photograph (.mask_*.png)" in summary["left_out"]
 
 
-def test_what_init_says_is_what_ingest_says(tmp_path: Path) -> None:
-    found = detect(write(tmp_path / "data", everything()))
-    assert (found.format, found.files) == ("table", {})
-
-
 TABLES = {
     "unquoted.tsv": ('file\tsentence\n1.jpg\t"a dog said\n2.jpg\t"b"\n3.jpg\tit is 5" long\n4.jpg\tend"\n', 4),
     "quoted.tsv": ('file\tsentence\n1.jpg\t"a dog\nsits"\n2.jpg\t"a ""big"" cat"\n', 2),

@@ -22,8 +22,8 @@ WORDS = "a brown dog runs over the green grass by the sea and a child throws it 
 
 
 def test_tables_larger_than_memory_lie_on_the_disk(tmp_path: Path) -> None:
-    """120 MB are sorted in 50 MB."""
-    count = 800_000
+    """75 MB are sorted in 50 MB."""
+    count = 500_000
     owners = np.random.default_rng(7).integers(0, count // 2, count)
     schema = pa.schema([("seq", pa.int64()), ("owner", pa.int64()), ("text", pa.string())])
     with closing(Tables(tmp_path / "tables", {"given": schema}, gigabytes=0.05)) as tables:

@@ -7,8 +7,6 @@ import subprocess
 import sys
 from pathlib import Path
 
-import tiny_run
-
 
 def jointspace(*arguments: object) -> subprocess.CompletedProcess:
     program = [sys.executable, "-m", "stages.cli", *map(str, arguments)]
@@ -56,12 +54,3 @@ def test_130_interrupted(tmp_path: Path) -> None:
     assert process.returncode == 130 and said.strip() == "jointspace: interrupted"
     os.close(writer)
     assert [path.name for path in tmp_path.iterdir()] == ["pipe"]
-
-
-def test_3_more_rejects_than_the_limit(collection: Path, tmp_path: Path) -> None:
-    root = tiny_run.copy_collection(collection, tmp_path / "data")
-    spoil(root)
-    ((arguments,), _) = tiny_run.stages(root, tmp_path / "run")["ingest"]
-    result = jointspace("ingest", *arguments)
-    assert result.returncode == 3 and result.stderr.count("\n") == 1 and "reject_limit" in result.stderr
-    assert not (tmp_path / "run/manifest").exists() and (tmp_path / "run/rejects.jsonl").exists()

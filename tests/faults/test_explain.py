@@ -6,12 +6,8 @@ from pathlib import Path
 import pytest
 import tiny_run
 from click.testing import CliRunner
-from made_up import make_run
-from made_up_sets import add_fragments
 
 from pipeline.errors import InputError
-from pipeline.storage.manifest import Manifest
-from pipeline.storage.verify import trace
 from stages.operations.explain import command
 
 
@@ -35,15 +31,6 @@ def test_an_image_is_followed_to_every_row(run: Path, name: str) -> None:
     assert places["moments/target/shard-00002.h5", "image"] == []
     assert places["index/ncca/images.parquet", "images"] == [35]
     assert places["index/ncca/sentences.parquet", "sentences"] == [70, 71]
-
-
-def test_the_vectors_of_a_multi_vector_model_are_followed(tmp_path: Path) -> None:
-    add_fragments(make_run(tmp_path), "dvsa", {"sum": "words", "global_weight": 0})
-    found = trace(tmp_path, Manifest(tmp_path / "manifest"), 13)
-    places = {
-        place.of: place.rows for place in found.places if place.file == tmp_path / "embeddings/dvsa/shard-00001.h5"
-    }
-    assert places == {"image": (3,), "sentences": (6, 7)}
 
 
 def test_a_reject_has_its_reason(run: Path) -> None:

@@ -41,7 +41,7 @@ from pipeline.storage import commit
 from pipeline.storage.bundle import Bundle
 from pipeline.storage.bundles import open_bundle
 
-SECONDS, SAMPLE = 20, 100
+SECONDS, SAMPLE = 20, 40
 """After which a forgery counts as a hang, and how many forgeries are tried of each bundle."""
 
 
@@ -147,17 +147,17 @@ Ask = Callable[..., tuple[int, str]]
 GIGABYTE = 1 << 30
 ALL = ("search", "serve", "apply", "export", "add", "add to", "run", "remove")
 IMAGES = {
-    "lists elsewhere": (lists_elsewhere, "images.faiss has its lists in", ("search", "add")),
-    "hidden lists": (hidden_lists, "images.faiss has its lists in", ("serve", "export", "remove")),
+    "lists elsewhere": (lists_elsewhere, "images.faiss has its lists in", ("search",)),
+    "hidden lists": (hidden_lists, "images.faiss has its lists in", ("serve",)),
     "an unknown type": (unknown_type, "images.faiss holds an IndexIVFIndependentQuantizer", ("search",)),
     "a path outside": (cell("images", "path", "../../etc/passwd"), "images.parquet row 3: its path", ALL),
     "an absolute path": (cell("images", "path", "/etc/passwd"), "images.parquet row 3: its path", ("serve",)),
     "a member outside": (cell("images", "member", "a/../../b"), "images.parquet row 3: its member", ("export",)),
     "a negative offset": (cell("images", "offset", -1), "images.parquet row 3: its offset", ("serve",)),
-    "a huge id": (cell("images", "image_id", 3 * 10**9), "images.parquet row 3: its image_id", ("apply", "remove")),
-    "an id twice": (cell("images", "image_id", 2), "its image_id 2 is that of another row", ("add", "remove")),
+    "a huge id": (cell("images", "image_id", 3 * 10**9), "images.parquet row 3: its image_id", ("remove",)),
+    "an id twice": (cell("images", "image_id", 2), "its image_id 2 is that of another row", ("add",)),
     "a huge sentence_id": (cell("sentences", "sentence_id", -7), "sentences.parquet row 3", ("export",)),
-    "long texts": (long_texts, "claims to unpack to", ("serve", "apply")),
+    "long texts": (long_texts, "claims to unpack to", ("serve",)),
     "wide bytes": (wide_bytes, "claims to unpack to", ("serve",)),
 }
 """What is forged, what every reader says of it, and the commands that read it."""

@@ -4,15 +4,11 @@ The least that such a disk can be short of is one page. That a shortfall of 40 b
 `publish` in tests/storage/test_atomic.py.
 """
 
-import os
 import re
-import subprocess
-import sys
 from collections.abc import Callable
 from pathlib import Path
 
 import pytest
-import tiny_run
 from disks import Disk, contents, files_of, pages, same
 from writers import ONE_BY_ONE, RESUMED, WITHOUT_LOCK, WRITERS
 
@@ -79,15 +75,3 @@ def test_an_old_artefact_stays(name: str, disk: Disk, finished: Path, collection
         assert Checkpoints(disk.root / "checkpoints", "f", 0).latest().settings == {"step": 1}
     disk.ballast.unlink()
     WRITERS[name](disk.root, finished, collection)
-
-
-def test_the_command_ends_with_1_and_one_line(disk: Disk, finished: Path, collection: Path) -> None:
-    (call,), _ = tiny_run.stages(collection, finished)["summarise"]
-    arguments = tiny_run.elsewhere("summarise", call, disk.root)
-    disk.leave(0)
-    environment = {**os.environ, "PYTHONPATH": str(Path(__file__).parents[2])}
-    command = [sys.executable, "-m", "stages.cli", "summarise", *arguments]
-    result = subprocess.run(command, env=environment, capture_output=True, text=True)
-    assert result.returncode == 1 and result.stderr.count("\n") == 1
-    assert result.stderr.startswith(f"jointspace: cannot write {disk.root}/evaluation/summary.json (")
-    assert list(disk.files()) == []

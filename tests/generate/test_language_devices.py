@@ -34,7 +34,7 @@ def processors_numbers(monkeypatch: pytest.MonkeyPatch, other_device: torch.devi
         monkeypatch.setattr(Sources, "generator", lambda self, device: torch.Generator().manual_seed(self.seed))
 
 
-@pytest.mark.parametrize("name", GENERATORS)
+@pytest.mark.parametrize("name", ["mrnn", pytest.param("sc-nlm", marks=pytest.mark.gpu)])
 def test_it_learns_and_describes_as_on_the_processor(name: str, other_device, processors_numbers: None) -> None:
     kind, settings = GENERATORS[name]
     settings = {**settings, "epochs": 3, "averaging": 0.5}

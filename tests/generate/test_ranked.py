@@ -11,21 +11,13 @@ from pipeline.generate.beam import BeamSearch
 from pipeline.generate.corpus import Corpus
 from pipeline.generate.describing import Sources
 from pipeline.generate.material import Ranker
-from pipeline.generate.snippets import RankedSnippets, sum_words
+from pipeline.generate.snippets import RankedSnippets
 from pipeline.models.linear.views import ImageView
 from pipeline.models.neural.fragment_models import DVSA
 from pipeline.models.neural.task import RegionView
-from pipeline.multivectors import MultiVectors
 from pipeline.text.sequences import encode_tokens
 
 SHAPE = {"dimensions": 4, "hidden": 3, "dropout": 0, "sum": "words"}
-
-
-def test_a_snippet_is_the_sum_of_its_own_words() -> None:
-    vectors = np.arange(14, dtype=np.float32).reshape(7, 2)
-    words = MultiVectors(vectors, np.array([0, 3, 7]))
-    expected = [vectors[:2].sum(axis=0), vectors[2], vectors[3:4].sum(axis=0), vectors[4:].sum(axis=0)]
-    np.testing.assert_array_equal(sum_words(words, [2, 1, 1, 3]), expected)
 
 
 def test_the_best_snippet_has_the_greatest_sum_of_products() -> None:

@@ -114,18 +114,6 @@ def test_colours_of_a_profile_become_those_of_srgb(kind: str, options: dict, pri
         assert np.abs(np.asarray(image) - right).mean() < 1.5
 
 
-def test_transparent_and_palette_images_have_profiles_too() -> None:
-    own = of_primaries(ADOBE_RGB, 2.2)
-    image = Image.new("RGB", (16, 16), (40, 200, 60))
-    right = to_srgb(np.array([40, 200, 60]), ADOBE_RGB, 2.2)
-    clear = image.copy()
-    clear.putalpha(Image.linear_gradient("L").resize((16, 16)).point(lambda value: 255 * (value > 127)))
-    for one in (image.quantize(4), clear):
-        pixels = np.asarray(decode(encoded(one, "PNG", icc_profile=own), LIMITS)).astype(float)
-        assert np.abs(pixels[-1] - right).max() < 3
-    assert (pixels[0] == 255).all()
-
-
 def test_grey_and_inks_by_their_profiles() -> None:
     linear = profile(b"GRAY", {b"wtpt": xyz(D50), b"kTRC": curve(1)})
     grey = Image.new("L", (16, 16), 55)  # 21.6 % of the light
@@ -151,15 +139,6 @@ def test_a_broken_profile_costs_no_image_and_is_counted(broken: bytes) -> None:
     data = encoded(Image.fromarray(COLOURS), "TIFF", icc_profile=broken)
     assert np.array_equal(np.asarray(decode(data, LIMITS)), COLOURS)
     assert inspect(lambda: data, LIMITS, ()).notes == [colour.BROKEN]
-
-
-def test_a_profile_of_srgb_changes_nothing() -> None:
-    from PIL import ImageCms
-
-    for same in (ImageCms.ImageCmsProfile(ImageCms.createProfile("sRGB")).tobytes(), b""):
-        data = encoded(Image.fromarray(COLOURS), "PNG", icc_profile=same)
-        assert np.array_equal(np.asarray(decode(data, LIMITS)), COLOURS)
-        assert not inspect(lambda data=data: data, LIMITS, ()).notes
 
 
 @pytest.mark.parametrize(("top", "noted"), [(4095, True), (16383, True), (65535, False)])

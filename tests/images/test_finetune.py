@@ -5,23 +5,16 @@ from functools import partial
 import numpy as np
 import pytest
 import torch
-from pictures import MEAN, encode_jpeg, make_encoder
-from PIL import Image
+from pictures import make_encoder
 
-from pipeline.errors import InputError, JointspaceError
 from pipeline.images.boxes import overlaps
-from pipeline.images.decode import ImageLimits
 from pipeline.images.finetune import DescentSchedule, Finetuning
 from pipeline.images.networks import NetworkEncoder
 from pipeline.images.preparation import (
-    Crops,
-    LabelledImage,
     Proportions,
     RegionSample,
-    RegionSampler,
     sample_regions,
 )
-from pipeline.images.preprocess import Photograph
 
 CPU = torch.device("cpu")
 PROPORTIONS = Proportions(positives=2, background=6, positive_iou=0.5, background_iou=0.5)
@@ -69,25 +62,6 @@ def test_regions_overlap_as_their_classes_say(size: tuple[int, int]) -> None:
     assert len(np.unique(np.concatenate(seen), axis=0)) == 400
 
 
-def test_an_image_gives_the_same_sample_in_any_process() -> None:
-    import hashlib
-
-    image = Image.new("RGB", (80, 60), (128, 128, 128))
-    image.paste(COLOURS[0], (10, 10, 40, 50))
-    data = encode_jpeg(image)
-    photograph = Photograph("a.jpg", hashlib.sha256(data).hexdigest(), ("a.jpg",))
-    sampler = RegionSampler(
-        {"a.jpg": data}.__getitem__, ImageLimits(1 << 20, 1, 100), Crops(32, 4, MEAN), PROPORTIONS, 5
-    )
-    labelled = LabelledImage(photograph, np.float32([[10, 10, 40, 50]]), np.array([1]))
-    first, again, other = sampler((7, labelled)), sampler((7, labelled)), sampler((8, labelled))
-    assert np.array_equal(first.pixels, again.pixels) and first.pixels.shape == (8, 32, 32, 3)
-    assert not np.array_equal(first.pixels, other.pixels)
-    assert (first.pixels[:2, 16, 16, 0] > 180).all()  # red in the middle of both positives
-    with pytest.raises(InputError, match="changed"):
-        sampler((7, labelled._replace(photograph=photograph._replace(sha256="0"))))
-
-
 def test_a_network_learns_what_boxes_show() -> None:
     encoder = make_encoder("shufflenet_v2_x0_5", side=32)
     before = {name: tensor.copy() for name, tensor in encoder.tensors().items()}
@@ -118,13 +92,3 @@ def test_training_goes_on_exactly() -> None:
     restored = second.tensors()
     for name, tensor in whole.tensors().items():
         np.testing.assert_allclose(restored[name], tensor, rtol=1e-3, atol=1e-5)
-
-
-def test_training_that_comes_apart_says_so_and_changes_nothing_more() -> None:
-    task, before = start(4, rate=1e30), {}
-    with pytest.raises(JointspaceError, match="diverged at iteration .* lower finetune.learning_rate"):
-        for _ in task.learn(make_batch(seed) for seed in range(4)):
-            before = task.tensors()
-    after = task.tensors()
-    for name in (name for name, _ in task.network.named_parameters()):
-        np.testing.assert_array_equal(after[f"weights.{name}"], before[f"weights.{name}"])

@@ -8,14 +8,13 @@ from torchvision.models import get_model
 from torchvision.ops import box_iou, nms
 
 from pipeline.errors import InputError
-from pipeline.images.box_formats import match_boxes, parse_boxes
+from pipeline.images.box_formats import parse_boxes
 from pipeline.images.boxes import (
     NONE,
     Candidates,
     Selection,
     WindowGrid,
     grid_windows,
-    group,
     overlaps,
     propose_windows,
     select,
@@ -160,13 +159,3 @@ def test_boxes_of_each_form(source: str, data: bytes, score: float, label: str) 
 def test_unreadable_boxes_name_the_file_and_the_row(source: str, data: bytes, where: str) -> None:
     with pytest.raises(InputError, match=f"{source}.*{where}"):
         list(parse_boxes(data, source))
-
-
-def test_boxes_find_their_images() -> None:
-    table = TABLE + b"9.jpg\t0\t0\t1\t1\t0.1\tcat\nimages/8.jpg\t0\t0\t5\t5\t0.2\tcat\n7.jpg\t0\t0\t6\t6\t0.9\tcat\n"
-    matched = match_boxes([("a.tsv", table)], ["images/8.jpg", "images/7.jpg"])
-    assert matched.unmatched == ["9.jpg"]
-    first, second = matched.candidates(2)
-    assert first.boxes.tolist() == [[0, 0, 5, 5]]
-    assert second.scores.tolist() == [0.5, np.float32(0.9)]
-    assert [len(part.scores) for part in group(np.array([2, 0, 2]), random_candidates(0, 3), 4)] == [1, 0, 2, 0]

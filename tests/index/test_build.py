@@ -8,7 +8,6 @@ import numpy as np
 import pytest
 
 from pipeline.errors import InputError, IntegrityError, UsageError
-from pipeline.index import candidates
 from pipeline.index.build import BuiltIndex, choose_and_build
 from pipeline.index.candidates import build, candidate_factories, lists_of
 from pipeline.index.chooser import Requirements
@@ -111,28 +110,6 @@ def test_every_automatic_candidate_can_be_built_and_saved() -> None:
         again = faiss.deserialize_index(np.frombuffer(to_bytes(index), np.uint8))
         assert again.ntotal == 3000 and (again.search(queries, 10)[1] == index.search(queries, 10)[1]).all(), factory
         assert lists_of(factory) <= 3000 / 39
-
-
-@pytest.mark.parametrize("factory", ["IVF55,SQ8", "IVF50_HNSW8,SQ8", "IVF55,RaBitQ4", "PCA16,IVF50,PQ8x4fs,RFlat"])
-def test_lists_that_a_gpu_finds_are_those_that_the_index_finds(factory: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    """An exact index of the processor stands for that of the GPU; where it fails, the processor does it."""
-    vectors, queries = clustered(3000, 24)
-    began: list[faiss.Index] = []
-
-    def flat(gpu: str, dim: int, metric: int) -> faiss.Index:
-        began.append(faiss.IndexFlat(dim, metric))
-        return began[-1]
-
-    monkeypatch.setattr(candidates, "flat_on", flat)
-    found = build(factory, ArrayVectors(vectors), "inner_product", gpu="a GPU").index
-    alone = build(factory, ArrayVectors(vectors), "inner_product").index
-    monkeypatch.setattr(candidates, "flat_on", lambda gpu, dim, metric: faiss.IndexFlat(dim + 1, metric))
-    failed = build(factory, ArrayVectors(vectors), "inner_product", gpu="a GPU").index
-    assert len(began) == 1 and began[0].ntotal == lists_of(factory)
-    for index in (found, alone, failed):
-        stages_of(index).inverted.nprobe = 8
-    ours, theirs, last = (index.search(queries, 10)[1] for index in (found, alone, failed))
-    assert overlap(ours, theirs) >= 0.99 and overlap(last, theirs) >= 0.99
 
 
 @pytest.mark.parametrize("from_bytes", [from_bytes, view_bytes])

@@ -29,13 +29,13 @@ def test_rows_are_those_of_double_precision(metric: str, device, monkeypatch: py
     """In blocks of any size, where a GPU has room for a part of a block only, and beyond all vectors."""
     done: list[int] = []
     gpu = None if device.type == "cpu" else device
-    monkeypatch.setattr(OomBatcher, "map", full_beyond(400, done))
-    vectors, queries = cloud(1200, 24, 0), cloud(1030, 24, 1)
+    monkeypatch.setattr(OomBatcher, "map", full_beyond(200, done))
+    vectors, queries = cloud(600, 24, 0), cloud(130, 24, 1)
     right = naive(vectors, queries, 10, metric)
-    blocks = [vectors[:1], vectors[1:700], vectors[700:]]
+    blocks = [vectors[:1], vectors[1:350], vectors[350:]]
     found = search_exact(queries, blocks, 10, metric, gpu)
     np.testing.assert_array_equal(found.rows, right)
-    assert sum(done) == 1200 and max(done) <= 400
+    assert sum(done) == 600 and max(done) <= 200
     differences = (queries[:, None].astype(float) - vectors[right]) ** 2
     products = np.einsum("qc,qkc->qk", queries.astype(float), vectors[right])
     expected = products if metric == "inner_product" else -differences.sum(axis=2)

@@ -14,9 +14,7 @@ from made_up import build_bundle, features_of, make_run, run_command
 from pipeline.index.search import Searcher
 from pipeline.storage.bundle import Bundle
 from pipeline.storage.embeddings import Embeddings
-from pipeline.storage.exports import EXPORTS
 from pipeline.storage.manifest import Manifest
-from stages.index.export import KINDS
 
 
 @pytest.fixture(scope="module")
@@ -45,10 +43,6 @@ def query(bundle: Path) -> np.ndarray:
 def right(bundle: Path) -> list[str]:
     """The paths of the images nearest to the query."""
     return [hit.row["path"] for hit in Searcher(Bundle(bundle)).similar(features_of("dog"), 3)]
-
-
-def test_every_kind_can_be_named() -> None:
-    assert tuple(EXPORTS) == KINDS
 
 
 def test_arrays_and_lines(run: Path, bundle: Path, query: np.ndarray, right: list[str], tmp_path: Path) -> None:
@@ -82,12 +76,3 @@ def test_the_lines_of_the_documentation_read_the_parquet(bundle: Path, tmp_path:
         table = pq.read_table(tmp_path / "clip/metadata/metadata_0.parquet")
         assert table["image_path"].to_pylist()[0] == "dog-0.png"
         assert np.load(tmp_path / "clip/img_emb/img_emb_0.npy").shape == (24, 8)
-
-
-def test_removed_rows_are_left_out(run: Path, bundle: Path, tmp_path: Path) -> None:
-    run_command("remove", bundle, 0, "--output", tmp_path / "less")
-    run_command("export", tmp_path / "less", "--to", "npy", "--output", tmp_path / "out")
-    rows = [json.loads(line) for line in (tmp_path / "out/images.jsonl").read_text().splitlines()]
-    assert [row["image_id"] for row in rows] == list(range(1, 24))
-    stored = Embeddings(Manifest(run / "manifest"), run / "embeddings/ncca").read("images", np.arange(1, 24))
-    np.testing.assert_array_equal(np.load(tmp_path / "out/images.npy"), stored)

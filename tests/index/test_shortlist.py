@@ -64,22 +64,22 @@ def naive_scores(what: str, sets: MultiVectors, query: MultiVectors, rule: Score
 @pytest.mark.parametrize("what", ["images", "sentences"])
 def test_everything_on_the_shortlist_is_exact_search(what: str, rule: ScoreRule) -> None:
     rng = np.random.default_rng(0)
-    sets, queries = make_sets(rng, 50, 7), make_sets(rng, 8, 6)
+    sets, queries = make_sets(rng, 30, 7), make_sets(rng, 5, 6)
     gallery = make_gallery(what, sets, rule)
     for row in range(len(queries)):
         query = queries.between(row, row + 1)
         expected = naive_scores(what, sets, query, rule)
-        found = search(gallery, query, 5, Shortlist(3, 50))
+        found = search(gallery, query, 5, Shortlist(3, 30))
         assert found.rows.tolist() == np.argsort(-expected)[:5].tolist()
         np.testing.assert_allclose(found.scores, expected[found.rows], rtol=1e-4, atol=1e-4)
-        assert gallery.scored(5) == 50
+        assert gallery.scored(5) == 30
 
 
 @pytest.mark.parametrize("rule", RULES)
 @pytest.mark.parametrize("what", ["images", "sentences"])
 def test_what_is_found_is_scored_exactly_and_more_lists_find_more(what: str, rule: ScoreRule) -> None:
     rng = np.random.default_rng(1)
-    sets, queries = make_sets(rng, 300, 5), make_sets(rng, 40, 4)
+    sets, queries = make_sets(rng, 150, 5), make_sets(rng, 12, 4)
     recalls = []
     for lists in (1, len(sets.vectors)):  # at last nearly every fragment is alone in its list, and is its mean
         gallery, shares = make_gallery(what, sets, rule, f"IVF{lists},Flat"), []
@@ -104,22 +104,3 @@ def test_planted_answers_are_found_with_a_short_list() -> None:
     gallery = make_gallery("images", MultiVectors(images.vectors, images.offsets), ScoreRule("words", 0), "IVF20,Flat")
     for row in range(20):
         assert search(gallery, queries.between(row, row + 1), 1, Shortlist(10, 10)).rows.tolist() == [100 * row]
-
-
-def test_the_cost_is_measured_against_rule_everything() -> None:
-    rng = np.random.default_rng(3)
-    sets, queries, rule = make_sets(rng, 400, 5), make_sets(rng, 30, 4), ScoreRule("words", 0.2)
-    gallery = make_gallery("images", sets, rule)
-    cost = measure(gallery, queries, Shortlist(5, 40))
-    shares = []
-    for row in range(len(queries)):
-        expected = np.argsort(-naive_scores("images", sets, queries.between(row, row + 1), rule))[:10]
-        shares.append(
-            np.isin(expected, search(gallery, queries.between(row, row + 1), 10, Shortlist(5, 40)).rows).mean()
-        )
-    assert cost["recall@10"] == pytest.approx(np.mean(shares)) and 0.1 < cost["recall@10"] < 1
-    assert cost["scored"] == 40 and cost["queries_per_second"] > 0 and cost["exact_queries_per_second"] > 0
-    everything = measure(gallery, queries, Shortlist(5, 400))
-    assert (everything["recall@10"], everything["recall@1"]) == (1, 1)
-    flat = measure_shortlist(make_gallery("images", sets, rule, "Flat"), queries)
-    assert [flat[key] for key in ("recall@10", "recall@1", "scored", "shortlist")] == [1, 1, 400, None]

@@ -21,7 +21,7 @@ from pipeline.index.search import Searcher
 from pipeline.index.upkeep import drop, remove
 from pipeline.index.vectors import ArrayVectors
 from pipeline.metrics.multivector_scores import exact_scores
-from pipeline.multivectors import MultiVectors, ScoreRule
+from pipeline.multivectors import ScoreRule
 from pipeline.storage.bundle import Bundle
 from pipeline.storage.bundles import open_bundle, read_removed
 from pipeline.storage.embeddings import Embeddings
@@ -269,17 +269,3 @@ def test_fragments_are_numbered_anew_in_their_order(factory: str) -> None:
     if factory != "Flat":
         index.make_direct_map()
     np.testing.assert_array_equal(index.reconstruct_n(0, index.ntotal), np.delete(vectors, gone, axis=0))
-
-
-def test_sets_of_a_model_with_globals_grow_and_shrink() -> None:
-    rng = np.random.default_rng(0)
-    sets = MultiVectors(None, np.array([0, 2, 5, 6]), rng.random((3, 4)), rng.random((6, 4)))
-    less = sets.without(np.array([1]))
-    assert less.offsets.tolist() == [0, 2, 2, 3] and sets.places(np.array([1])).tolist() == [2, 3, 4]
-    np.testing.assert_array_equal(less.boxes, sets.boxes[[0, 1, 5]])
-    np.testing.assert_array_equal(less.globals, sets.globals * [[1], [0], [1]])
-    fresh = MultiVectors(None, np.array([0, 1, 3]), rng.random((2, 4)), rng.random((3, 4)))
-    more = MultiVectors.concatenate([less, fresh])
-    assert more.offsets.tolist() == [0, 2, 2, 3, 4, 6]
-    np.testing.assert_array_equal(more.globals, np.concatenate([less.globals, fresh.globals]))
-    np.testing.assert_array_equal(more.boxes, np.concatenate([less.boxes, fresh.boxes]))

@@ -49,17 +49,6 @@ def test_correlations_equal_the_float64_reference(ridges: tuple[float, float]) -
     np.testing.assert_allclose(solution.values, reference_correlations(x, y, *ridges), atol=1e-6)
 
 
-def test_large_views_in_single_precision_agree_too() -> None:
-    ridges = (0.1, 0.1)
-    rng = np.random.default_rng(0)
-    hidden = 0.1 * rng.standard_normal((3000, 30))
-    x, y = (hidden @ rng.standard_normal((30, dim)) + rng.standard_normal((3000, dim)) for dim in (700, 400))
-    x, y = np.maximum(x, 0).astype(np.float32), np.maximum(y, 0).astype(np.float32)
-    assert moments_of(x, y).xx.dtype == np.float32
-    solution = CCASolver(moments_of(x, y)).solve(*ridges, 96)
-    np.testing.assert_allclose(solution.values, reference_correlations(x, y, *ridges)[:96], atol=1e-6)
-
-
 def test_fewer_images_than_dimensions_are_solved_in_their_span() -> None:
     x, y = make_views(n=120, dim_x=300, dim_y=40)
     solver = CCASolver(moments_of(x, y))

@@ -1,23 +1,17 @@
 """An ensemble of models that take different forms of sentences."""
 
-from pathlib import Path
-
 import numpy as np
 import pytest
 from made_up_settings import text_view
 from scipy import sparse
 
-from pipeline.index.search import Searcher
 from pipeline.models.linear.cca import NormalizedCCA
 from pipeline.models.linear.ensemble import Ensemble, EnsembleMember
 from pipeline.models.linear.projection import Directions
 from pipeline.models.linear.views import ImageView
 from pipeline.models.neural.word_models import BagOfWords
-from pipeline.storage.parameters import Parameters
-from pipeline.text.sequences import Tokens, encode_tokens
-from pipeline.text.tfidf import TfidfEncoder, encode
+from pipeline.text.sequences import Tokens
 from pipeline.text.tokens import TermSettings
-from pipeline.text.vocabulary import Vocabulary
 
 TERMS = ("dog", "cat", "runs", "sits")
 PLAIN = TermSettings(False, (), 1)
@@ -57,31 +51,3 @@ def test_its_score_is_the_weighted_sum_of_its_members_scores(ensemble: Ensemble)
     assert images.dtype == texts.dtype == np.float32 and images.shape == (9, 10)
     assert (ensemble.encoders, ensemble.views) == (("one", "two"), ("vectors", "tokens"))
     assert ensemble.text_encoders == ("tfidf",)
-
-
-class Parts:
-    """A bundle without indices."""
-
-    card = {"registered": "ensemble", "metric": "inner_product", "text_encoders": {"tfidf": {}}}
-
-    def __init__(self, ensemble: Ensemble, words: TermSettings = PLAIN, *more: str) -> None:
-        self.ensemble, self.folder = ensemble, Path("nowhere")
-        self.terms = Vocabulary(words, True, TERMS, (1.0,) * 4, 10)
-        self.tokens = Vocabulary(PLAIN, False, (*TERMS[::-1], *more), (1.0,) * (4 + len(more)), 10)
-
-    def vocabulary(self) -> dict:
-        return {"views": {"tokens": self.tokens.to_dict()}}
-
-    def text_encoder(self, name: str) -> Parameters:
-        assert name == "tfidf"
-        return Parameters({}, TfidfEncoder(self.terms).settings(), "", {})
-
-    def model(self) -> Parameters:
-        return Parameters(self.ensemble.tensors(), self.ensemble.settings(), "", {})
-
-
-def test_a_searcher_gives_each_member_its_own_form_of_a_sentence(ensemble: Ensemble) -> None:
-    parts = Parts(ensemble)
-    text = ["A dog sits"]
-    forms = {"vectors": {"tfidf": encode(text, parts.terms)}, "tokens": encode_tokens(text, parts.tokens)}
-    np.testing.assert_allclose(Searcher(parts).embed_sentence(text[0]), ensemble.embed_sentences(forms), atol=1e-6)

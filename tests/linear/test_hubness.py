@@ -88,16 +88,6 @@ class Plain:
     multi_vector = False
 
 
-def test_how_images_compare_with_images_hardly_changes() -> None:
-    x = draw(200)
-    for term in (Term(0.75, "nearest", 5), Term(1, "balanced", 7.0)):
-        correction = HubnessCorrection.among(BANK, {**NOTHING, "images": [term]})
-        images = correction.extend("images", x)
-        before, after = x @ x.T, images @ images.T
-        above = np.triu_indices(len(x), 1)
-        assert np.corrcoef(before[above], after[above])[0, 1] > 0.99
-
-
 @pytest.mark.parametrize("method", [*HUBNESS, "auto"])
 def test_a_hub_no_longer_hides_what_is_meant(method: str) -> None:
     c = 16

@@ -5,7 +5,7 @@ import pytest
 from scipy import sparse
 
 from pipeline.models.linear.accumulation import MomentsAccumulator, add_gram
-from pipeline.models.linear.moments import Moments, pack, sum_moments, unpack
+from pipeline.models.linear.moments import Moments, sum_moments
 
 
 def make_pairs(seed: int, n: int, dim_x: int = 12, dim_y: int = 9) -> tuple[np.ndarray, sparse.csr_array, np.ndarray]:
@@ -75,18 +75,6 @@ def test_scaled_addition_weights_the_auxiliary_pairs() -> None:
     np.testing.assert_allclose(joint.xx, (a * weights[:, None]).T @ a, atol=1e-3)
 
 
-def test_selected_columns_are_the_moments_of_these_columns() -> None:
-    x, y, owners = make_pairs(8, 100)
-    columns = np.array([1, 2, 7])
-    assert_same(accumulate((x, y, owners)).select_x(columns), dense(x[:, columns], y, owners))
-
-
-def test_scaled_columns_are_the_moments_of_scaled_rows() -> None:
-    x, y, owners = make_pairs(9, 100)
-    factors = np.linspace(0.1, 7, 12)
-    assert_same(accumulate((x, y, owners)).scaled_x(factors), dense(x * factors, y, owners))
-
-
 def test_a_distant_mean_does_not_cost_the_variance() -> None:
     rng = np.random.default_rng(9)
     x = (100 + 0.1 * rng.standard_normal((5000, 3))).astype(np.float32)
@@ -94,13 +82,6 @@ def test_a_distant_mean_does_not_cost_the_variance() -> None:
     blocks = [(x[i : i + 500], y[i : i + 500], np.arange(500)) for i in range(0, 5000, 500)]
     variance = np.diag(accumulate(*blocks).xx) / 5000
     np.testing.assert_allclose(variance, x.astype(np.float64).var(axis=0), rtol=1e-4)
-
-
-@pytest.mark.parametrize("n", [1, 2, 255, 256, 257, 600])
-def test_packing_keeps_a_symmetric_matrix(n: int) -> None:
-    full = np.random.default_rng(n).standard_normal((n, n)).astype(np.float32)
-    full += full.T.copy()
-    np.testing.assert_array_equal(unpack(pack(full), n), full)
 
 
 @pytest.mark.parametrize("dtype", [np.float32, np.float64])

@@ -5,7 +5,7 @@ import pytest
 from made_up_settings import TRANSFER
 
 from pipeline.models.linear.sets import assign_folds
-from pipeline.models.linear.study import StudyCell, draw_folds, nearest_images
+from pipeline.models.linear.study import StudyCell, draw_folds
 from pipeline.papers.gong import FIELDS, GongSetting, tables
 
 SPLITS = np.array(["train"] * 10 + ["weak"] * 7 + ["dev"], dtype=object)
@@ -53,16 +53,3 @@ def test_rows_of_the_papers_names_have_its_settings_whatever_the_configuration_s
             kept = TRANSFER.changed(cell.transfer)
             assert (kept.auxiliary_power, kept.auxiliary_eigenvalues) == ((4,), ("gong",))
             assert (kept.features, kept.neighbours, kept.second_beta, kept.weight) == (3000, 50, (0,), (1,))
-
-
-@pytest.mark.parametrize("size", [1, 7, 40])
-def test_the_nearest_images_are_those_of_a_plain_sort_whatever_the_blocks(size: int) -> None:
-    rng = np.random.default_rng(0)
-    queries, gallery, ids = rng.standard_normal((3, 5)), rng.standard_normal((40, 5)), rng.permutation(100)[:40]
-    blocks = [(ids[i : i + size], gallery[i : i + size].astype(np.float32)) for i in range(0, 40, size)]
-    for query, found in zip(queries, nearest_images(queries, blocks, 4), strict=True):
-        assert found.tolist() == ids[np.argsort(np.linalg.norm(gallery - query, axis=1))[:4]].tolist()
-
-
-def test_a_small_gallery_has_fewer() -> None:
-    assert nearest_images(np.ones((2, 3)), [(np.array([5, 9]), np.eye(3)[:2])], 4).shape == (2, 2)

@@ -12,9 +12,9 @@ from pipeline.errors import IntegrityError
 from pipeline.models.linear.accumulation import MomentsAccumulator
 from pipeline.models.linear.moments import Moments
 from pipeline.models.linear.sets import Restriction
-from pipeline.models.linear.training import FitTask, Sets, fit_best
+from pipeline.models.linear.training import FitTask, Sets
 from pipeline.models.linear.tuning import PairArrays
-from pipeline.models.linear.views import ImageView, TextView, ViewBlock, as_sparse, one_matrix, weightings
+from pipeline.models.linear.views import ImageView, TextView, ViewBlock, as_sparse, one_matrix
 
 DIMS = {"terms": 30, "words": 7, "more": 5, "rare": 11}
 SPARSE = {"terms", "rare"}
@@ -140,16 +140,6 @@ CASES = [
 
 
 @pytest.mark.parametrize(("name", "training"), CASES, ids="-".join)
-def test_a_block_of_weight_zero_changes_nothing(name: str, training: str) -> None:
-    registered = model_spec(name).load()
-    alone = make_task(name, training, {"terms": 1.0}, ("terms",))
-    beside = make_task(name, training, {"terms": 1.0, "words": 0.0}, ("terms", "words"))
-    assert beside.text == alone.text
-    found, expected = (registered.fit(task).model.embed_sentences(task.dev.sentences) for task in (beside, alone))
-    np.testing.assert_allclose(found, expected, atol=1e-4 * np.abs(expected).max())
-
-
-@pytest.mark.parametrize(("name", "training"), CASES, ids="-".join)
 @pytest.mark.parametrize("names", [("terms", "words"), ("words", "more")], ids="-".join)
 def test_every_model_and_training_takes_sparse_and_dense_blocks(
     name: str, training: str, names: tuple[str, ...]
@@ -178,12 +168,3 @@ def test_weights_from_moments_are_weights_of_the_columns(training: str) -> None:
     np.testing.assert_allclose(
         ours.model.embed_sentences(weighted.dev.sentences), theirs.model.embed_sentences(named), atol=1e-5
     )
-
-
-def test_the_best_weights_on_dev_are_chosen_and_told() -> None:
-    tried = weightings({"terms": (1.0,), "words": (0.0, 1.0)})
-    tasks = [make_task("ncca", "target", weights, ("terms", "words")) for weights in tried]
-    best = fit_best(model_spec("ncca").load(), tasks)
-    each = [model_spec("ncca").load().fit(task).chosen.recall_sum for task in tasks]
-    assert best.chosen.recall_sum == max(each) and len(best.trials) == 2 * 4
-    assert best.chosen.text_weights == best.model.text.weight_of

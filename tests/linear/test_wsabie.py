@@ -140,27 +140,6 @@ def test_a_batch_of_one_is_the_step_of_the_paper(adaptive: bool) -> None:
     assert min(outcomes) < 1e-5 and not np.allclose(done.w, begun.w, atol=1e-3)
 
 
-@pytest.mark.parametrize("schedule", [SGD, ADAGRAD], ids=["sgd", "adagrad"])
-def test_no_column_is_longer_than_alpha_allows(schedule: WsabieSchedule) -> None:
-    x, y, owners = make_pairs(100)
-    directions = train(x, y, owners, replace(schedule, max_norm=3, epochs=5))
-    lengths = np.concatenate([(directions.w**2).sum(axis=0), (directions.u**2).sum(axis=0)])
-    assert (lengths <= 3 * (1 + 1e-5)).all() and lengths.max() > 2.9  # the constraint is felt
-    assert directions.w.shape == (16, 8) and directions.u.shape == (20, 8) and (directions.values == 1).all()
-    assert directions.w.dtype == directions.u.dtype == np.float32
-
-
-def test_sentences_of_one_image_are_refused() -> None:
-    x, y, _ = make_pairs(10)
-    with pytest.raises(InputError, match="fewer than 2 images.*put more images into the train split"):
-        train(x[:1], y[:3], np.zeros(3, np.int64), SGD)
-
-
-def test_a_diverging_learning_rate_is_named() -> None:
-    with np.errstate(all="ignore"), pytest.raises(InputError, match="learning rate 1e\\+30; lower the learning rate"):
-        train(*make_pairs(60), replace(SGD, learning_rate=1e30))
-
-
 def test_features_that_are_not_finite_are_named() -> None:
     x, y, owners = make_pairs(60)
     x[7, 3] = np.nan

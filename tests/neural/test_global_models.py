@@ -27,7 +27,7 @@ from pipeline.text.wordvectors import WordVectors
 def trained(request: pytest.FixtureRequest):
     """A registered model, and the dev pairs it was judged on."""
     model = model_spec(request.param).load()
-    task = make_task_of(request.param, epochs=8)
+    task = make_task_of(request.param, epochs=4, learning_rate=0.02)
     return train(model, task, None, lambda training: None).model, task.dev
 
 
@@ -67,7 +67,7 @@ def test_nothing_to_go_by_is_still_a_finite_vector(trained) -> None:
 
 
 def test_fixed_word_vectors_stay() -> None:
-    task = replace(make_task_of("lstm", epochs=1), train_words=False)
+    task = replace(make_task_of("lstm", train=40, epochs=1), train_words=False)
     model = train(model_spec("lstm").load(), task, None, lambda training: None).model
     np.testing.assert_array_equal(model.tensors()["sentences.words"], task.words)
 

@@ -20,6 +20,8 @@ OWN = {
     "defrag": {"loss": "ranking", "margin": 1.0},
     "fragments": {"sum": "mean-words", "global_weight": 1.0},
 }
+FAMILIES = ("lstm", "ncca-refined", "sdtrnn", "hmlstm", "dvsa")
+"""Of each kind of computation one, on the pretended device; a GPU trains them all."""
 SMALL = {"train": 48, "dev": 16, "epochs": 2, "dropout": 0.0, "averaging": 0.5, "weight_decay": 0.1}
 
 
@@ -57,7 +59,10 @@ def embed(model, pairs) -> dict[str, np.ndarray]:
     return made
 
 
-@pytest.mark.parametrize("name", [spec.name for spec in made_by("train")])
+@pytest.mark.parametrize(
+    "name",
+    [pytest.param(spec.name, marks=[pytest.mark.gpu] * (spec.name not in FAMILIES)) for spec in made_by("train")],
+)
 def test_training_and_embedding_are_those_of_the_processor(name: str, other_device: torch.device) -> None:
     task = make_task(name)
     expected = run(name, task)

@@ -66,7 +66,7 @@ def make_case(name: str) -> Case:
     task = (
         make_region_task(name, train=40, dev=12, epochs=1)
         if model_spec(name).multi_vector
-        else make_task_of(name, epochs=1)
+        else make_task_of(name, train=40, dev=12, epochs=1)
     )
     model = train(model_spec(name).load(), task, None, lambda training: None).model
     return Case(model, task.dev.features, {model.sentence_view: task.dev.sentences}, task.dev.regions)

@@ -34,12 +34,11 @@ def make_trees(kind: str, seed: int = 0) -> Trees:
 
 @pytest.mark.parametrize("kind", ["ctrnn", "dtrnn", "sdtrnn"])
 @pytest.mark.parametrize("activation", ["tanh", "relu", "sigmoid", "identity"])
-@pytest.mark.parametrize("seed", range(3))
-def test_heights_are_the_recursion_and_its_gradients(kind: str, activation: str, seed: int) -> None:
-    encoder, trees = make_encoder(kind, activation=activation), make_trees(kind, seed)
+def test_heights_are_the_recursion_and_its_gradients(kind: str, activation: str) -> None:
+    encoder, trees = make_encoder(kind, activation=activation), make_trees(kind)
     found, expected = encoder(encoder.arrange(trees)), recursion(encoder, trees)
     torch.testing.assert_close(found, expected, rtol=0, atol=1e-5)
-    weights = torch.randn(found.shape, generator=torch.Generator().manual_seed(seed))
+    weights = torch.randn(found.shape, generator=torch.Generator().manual_seed(0))
     parameters = list(encoder.parameters())
     ours, theirs = (torch.autograd.grad((states * weights).sum(), parameters) for states in (found, expected))
     for a, b in zip(ours, theirs, strict=True):

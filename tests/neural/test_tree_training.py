@@ -19,7 +19,9 @@ def test_adagrad_begins_again_at_one() -> None:
             state = training.optimiser.state[training.module.image_map]["sum"]
             sums.append(float(state.max()) - 1)
 
-    task = make_task_of("dtrnn", epochs=ADAGRAD_RESET + 1, patience=ADAGRAD_RESET, optimiser="adagrad")
+    task = make_task_of(
+        "dtrnn", train=64, dev=16, epochs=ADAGRAD_RESET + 1, patience=ADAGRAD_RESET, optimiser="adagrad"
+    )
     train(model_spec("dtrnn").load(), task, None, after_step)
     first, last = sums[::2], sums[1::2]
     assert sums[:-2] == sorted(sums[:-2]) and first[ADAGRAD_RESET] < last[ADAGRAD_RESET - 1] / 4
@@ -69,7 +71,9 @@ def test_a_step_of_adagrad_on_the_papers_objective() -> None:
     rate, penalty = 0.5, 0.3
     settings = {"loss": "ranking", "score": "product", "negatives": "distinct", "reduction": "sum", "margin": 3.0}
     settings |= {"optimiser": "adagrad", "learning_rate": rate, "decay": 1.0, "penalty": penalty, "clip": 1e12}
-    task = make_task_of("dtrnn", dropout=0.0, encoder_dropout=0.0, batch_size=600, epochs=1, **settings)
+    task = make_task_of(
+        "dtrnn", train=40, dev=12, dropout=0.0, encoder_dropout=0.0, batch_size=80, epochs=1, **settings
+    )
     training = model_spec("dtrnn").load().trainer(replace(task, train_words=False)).training
     assert training.steps == 1 and "sentences.words" not in training.trained
     before = {name: p.detach().clone() for name, p in training.trained.items()}

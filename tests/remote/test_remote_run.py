@@ -30,6 +30,8 @@ CONFIG = {
     "extract": {"decode_workers": 1},
 }
 
+pytestmark = pytest.mark.slow
+
 
 def jpeg(seed: int) -> bytes:
     data = io.BytesIO()

@@ -7,7 +7,6 @@ import numpy as np
 import pytest
 from made_up import make_run
 
-from pipeline.multivectors import MultiVectors, ScoreRule
 from pipeline.report.examples import DESCRIBED, FAILURES, TOP, SplitGallery, compare_generators
 from pipeline.report.photographs import ReportPicture
 from pipeline.storage.embeddings import Embeddings
@@ -68,26 +67,6 @@ def test_failures_come_last_and_successes_as_near_first_as_any(shift: int, galle
         assert len({owners[example.query] for example in shown}) == len(shown) == FAILURES
     lowest = sorted(min(ranks[gallery.owners == image]) for image in range(len(gallery.image_vectors)))
     assert max(success.rank for success in examples.successes) <= lowest[FAILURES - 1]
-
-
-def test_a_map_shows_photographs_inside_its_frame(gallery: SplitGallery, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("pipeline.report.examples.PLACES", 7)
-    atlas = gallery.atlas()
-    assert (len(atlas.places), len(atlas.dots)) == (7, 16)
-    assert all(0 <= value <= 100 for place in atlas.places for value in (place.x, place.y))
-    centred = gallery.image_vectors - gallery.image_vectors.mean(axis=0)
-    values = np.linalg.svd(centred, compute_uv=False) ** 2
-    assert atlas.shown == pytest.approx(100 * values[:2].sum() / values.sum(), rel=1e-4)
-    assert replace(gallery, image_vectors=np.ones((16, 4))).atlas() is None
-
-
-def test_items_of_one_of_several_vectors_are_shown_as_vectors_are(gallery: SplitGallery) -> None:
-    sides = ("image_vectors", "sentence_vectors")
-    several = {side: MultiVectors(vars(gallery)[side], np.arange(len(vars(gallery)[side]) + 1)) for side in sides}
-    shown, again = gallery.examples(), replace(gallery, comparison=ScoreRule("words", 0), **several).examples()
-    for one, other in zip(shown.by_sentence + shown.by_image, again.by_sentence + again.by_image, strict=True):
-        assert one.query == other.query
-        assert [a.score for a in one.answers] == pytest.approx([a.score for a in other.answers], abs=1e-5)
 
 
 def description(name: str, ids: list[int]) -> dict:

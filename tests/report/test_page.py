@@ -1,7 +1,5 @@
 """The page of a made-up run: what it says, and that it needs nothing else."""
 
-import base64
-import hashlib
 import json
 import re
 from pathlib import Path
@@ -9,7 +7,7 @@ from pathlib import Path
 import numpy as np
 import pyarrow as pa
 import pytest
-from made_up import by_hand, make_stage, write_feature_shards
+from made_up import by_hand, make_stage
 from made_up_sets import write_regions
 from outline import Outline, report
 
@@ -18,8 +16,7 @@ from pipeline.errors import IntegrityError
 from pipeline.run.layout import Layout
 from pipeline.storage.commit import publish_record
 from pipeline.storage.embeddings import write_phrases
-from pipeline.storage.json_files import publish_json, read_json
-from pipeline.storage.manifest import Manifest
+from pipeline.storage.json_files import read_json
 from pipeline.storage.tables import vectors_column
 
 
@@ -109,26 +106,6 @@ def test_printed_figures_of_the_collection_stand_beside_ours(page: Outline, own:
     lines = flickr.lines("As printed: Karpathy and Fei-Fei, Table 5, Flickr8K")
     assert ["BRNN", "16.5", "40.6", "54.2", "7.6", "11.8", "32.1", "44.7", "12.4"] in lines
     assert not [above for above, _ in flickr.tables if "Flickr30K" in above]
-
-
-def test_stored_features_are_looked_at(own: Path) -> None:
-    write_feature_shards(Manifest(own / "manifest"), own / "features" / "colour")
-    (own / "benchmarks" / "extract").mkdir(parents=True)
-    (own / "benchmarks/extract/colour.00000.tsv").write_text("s\tcpu_time\tmax_rss\n6.0\t1.0\t10\n")
-    (row,) = report(own).rows("Encoders")
-    assert [row[key] for key in ("encoder", "images", "shards", "dim")] == ["colour", "24", "3", "5"]
-    assert (row["zero"], row["equal"], row["constant"], row["images/s"]) == ("1", "1", "0", "4")
-
-
-def test_how_an_index_was_chosen_is_drawn(own: Path) -> None:
-    card, drawing, data = own / "index/ncca/card.json", own / "index/ncca/images.tradeoff.svg", b"<svg/>"
-    drawing.write_bytes(data)
-    files = {drawing.name: {"bytes": len(data), "sha256": hashlib.sha256(data).hexdigest()}}
-    publish_json(card, {**read_json(card), "files": read_json(card)["files"] | files})
-    assert base64.b64encode(data).decode() in "".join(report(own).addresses)
-    drawing.write_bytes(b"<xml/>")
-    with pytest.raises(IntegrityError, match="images.tradeoff.svg is not what its card says"):
-        report(own)
 
 
 def test_judged_sentences_stand_in_a_table_with_dashes_and_their_reasons(own: Path) -> None:

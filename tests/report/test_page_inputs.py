@@ -52,31 +52,6 @@ def test_an_index_of_another_manifest_is_refused(own: Path, tmp_path: Path) -> N
         report(own)
 
 
-DAMAGED = {
-    "empty": b"", "cut": b"s\tcpu_ti", "noise": bytes(range(256)), "nul": b"s\tcpu_time\tmax_rss\n\0\t1\t1\n",
-    "words": b"s\tcpu_time\tmax_rss\nnan\tinf\ttwo\n", "one column": b"s\n1\n",
-    "long": b"s\tcpu_time\tmax_rss\n" + b"9" * 200_000 + b"\t1\t1\n",
-}  # fmt: skip
-
-
-@pytest.mark.parametrize("others", [True, False])
-def test_damaged_benchmarks_are_left_out_with_a_warning(
-    others: bool, own: Path, caplog: pytest.LogCaptureFixture
-) -> None:
-    folder = own / "benchmarks/fit"
-    folder.mkdir(parents=True)
-    for name, data in DAMAGED.items():
-        (folder / f"{name}.00000.tsv").write_bytes(data)
-    if others:
-        (folder / "sound.tsv").write_text("s\tcpu_time\tmax_rss\n12345.0\t1.0\t10\n")
-    page = report(own)
-    assert ("What it has cost" in page.text) == others
-    assert not others or "205 min 45 s" in page.below("What it has cost")
-    for name in DAMAGED:
-        assert f"{folder / name}.00000.tsv is not a benchmark of Snakemake's" in caplog.text
-    assert others or "holds no benchmark" in caplog.text
-
-
 def test_photographs_of_a_moved_collection_are_found_in_data_root(
     run: Path, tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:

@@ -4,7 +4,6 @@ import numpy as np
 import pytest
 
 from pipeline.config.registry import GENERATORS, MODELS
-from pipeline.config.results import ReproduceSettings
 from pipeline.metrics.paired import Columns, Draw, draw_of_ranks
 from pipeline.metrics.retrieval import Bootstrap
 from pipeline.papers.printed import TABLES
@@ -71,18 +70,6 @@ def test_seeds_are_one_system_with_mean_and_deviation() -> None:
     evaluations = [evaluation("brnn-seed0"), evaluation("brnn-seed11", image_to_sentence=values)]
     (line,) = lines_of(tables(evaluations, found[:1])[KARPATHY], "|  | `brnn, 2 seeds` |")
     assert line.startswith("|  | `brnn, 2 seeds` | **21.5** ± 2.1 (+5.0) | **41.6** ± 0.0 (+1.0) |")
-
-
-def test_of_more_seeds_than_the_paper_averages_the_best_on_dev_are_shown() -> None:
-    """Seven seeds, of which the paper's five are those with the highest sums of recalls on dev, whatever test says."""
-    names = [f"brnn-seed{seed}" for seed in range(7)]
-    ours = [system("brnn, 7 seeds", "dvsa", *names, **PRINTED["BRNN"])]
-    found = []
-    for seed, name in enumerate(names):
-        on_dev, on_test = {**VALUES, "recall@1": 10.0 + seed}, {**VALUES, "recall@1": 30.0 - seed}
-        found += [evaluation(name, split="dev", image_to_sentence=on_dev), evaluation(name, image_to_sentence=on_test)]
-    (line,) = lines_of(tables(found, ours)[KARPATHY], "|  | `brnn, 7 seeds")
-    assert line.startswith("|  | `brnn, 7 seeds, the best 5 on dev` | **26.0** ± 1.6 (+9.5) |")
 
 
 def test_descriptions_stand_below_the_printed_ones() -> None:
@@ -191,9 +178,3 @@ def test_every_row_is_complete_and_has_a_model_or_a_reason() -> None:
         assert all((row.model in registered) != bool(row.reason or row.chance) for row in rows.values()), table.title
         assert all(len(row.numbers) == len(table.columns) for row in rows.values())
         assert {name for order in table.orders for name in order} <= set(rows)
-
-
-@pytest.mark.parametrize("collection", sorted({table.collection for table in TABLES}))
-def test_every_collection_can_be_named_in_the_configuration(collection: str) -> None:
-    found = ReproduceSettings(collection=collection, others=[collection], gong=False, trees=False, in_place_of={})
-    assert found.collection == collection

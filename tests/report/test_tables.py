@@ -7,8 +7,6 @@ from pipeline.errors import IntegrityError
 from pipeline.report.tables import (
     best_model,
     compare_models,
-    count_reasons,
-    describe_encoders,
     describe_models,
     measure_rows,
 )
@@ -40,35 +38,6 @@ def test_the_best_model_is_chosen_on_dev() -> None:
     assert best_model(GIVEN, ["a"]) == "a"
     with pytest.raises(IntegrityError, match="no evaluation of c"):
         best_model(GIVEN, ["c"])
-
-
-def test_reasons_are_counted() -> None:
-    rejects = [
-        {"file": f"{i}.jpg", "row": None, "what": "image", "reason": f"truncated: ends at byte {i}"} for i in range(5)
-    ]
-    rejects.append({"file": "x.tsv", "row": 3, "what": "sentence", "reason": "empty"})
-    first, second = count_reasons(rejects)
-    assert first == {"what": "image", "reason": "truncated", "count": 5, "files": ["0.jpg", "1.jpg", "2.jpg"]}
-    assert (second["reason"], second["count"]) == ("empty", 1)
-    assert count_reasons([]) == []
-
-
-def test_untrained_encoders_are_told_apart() -> None:
-    settings = {"architecture": "vgg16", "layer": "fc7"}
-    cards = [
-        {"encoders": {"a": {**settings, "weights": {"origin": "untrained", "seed": 3}}}},
-        {
-            "encoders": {
-                "b": {**settings, "weights": {"origin": "vgg16.safetensors", "sha256": "0123456789ab" + 52 * "c"}}
-            }
-        },
-    ]
-    a, b = describe_encoders(cards)
-    assert (a["network"], a["weights"], a["untrained"]) == ("vgg16, layer fc7", "untrained, seed 3", True)
-    assert (b["weights"], b["untrained"]) == ("vgg16.safetensors, sha256 0123456789ab…", False)
-    cards[1]["encoders"]["a"] = {**settings, "weights": {"origin": "other"}}
-    with pytest.raises(IntegrityError, match="different encoders a"):
-        describe_encoders(cards)
 
 
 def test_models_without_a_choice_are_left_out() -> None:

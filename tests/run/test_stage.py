@@ -73,14 +73,6 @@ def test_a_folder_without_a_run_is_named(tmp_path: Path) -> None:
         make_stage("embed", tmp_path, "ncca")
 
 
-@pytest.mark.parametrize("folder", ["results/demo/index/ncca", ".", "results/dmo"])
-def test_a_folder_around_or_inside_a_run_or_spelt_like_it_leads_to_it(folder: str, tmp_path: Path) -> None:
-    (tmp_path / "results" / "demo" / "index" / "ncca").mkdir(parents=True)
-    (tmp_path / "results" / "demo" / "config.yaml").write_text("name: demo\n")
-    with pytest.raises(UsageError, match=rf"did you mean {tmp_path / 'results/demo'}\?"):
-        _ = Run(tmp_path / folder).config
-
-
 def test_ingest_depends_on_the_files_of_its_collection(tmp_path: Path) -> None:
     """So that Snakemake runs it again; which changes are seen is the matter of collections/test_watching.py."""
     (tmp_path / "photos").mkdir()

@@ -102,15 +102,6 @@ def test_regions_for_words(tmp_path: Path) -> None:
         assert answer.status_code == 422 and "region" in answer.json()["error"]
 
 
-def test_what_there_is(client: TestClient) -> None:
-    answer = client.get("/api/models").json()
-    assert [(one["model"], one["images"], one["sentences"]) for one in answer["models"]] == [
-        ("ncca", 24, 48), ("other", 24, 48),
-    ]  # fmt: skip
-    assert (answer["top"], answer["max_top"]) == (5, 20) and len(answer["models"][0]["examples"]) == 3
-    assert client.get("/api/health").json() == {"status": "ok", "models": ["ncca", "other"]}
-
-
 def test_a_photograph_is_shown_small(client: TestClient) -> None:
     answer = client.get("/api/models/ncca/photographs/3")
     image = Image.open(io.BytesIO(answer.content))

@@ -44,14 +44,6 @@ def client(app: FastAPI) -> TestClient:
     return TestClient(app, base_url=HERE)
 
 
-def test_what_describes(client: TestClient) -> None:
-    told = client.get("/api/models").json()["generators"]
-    assert [(one["generator"], one["registered"]) for one in told] == [
-        ("mrnn", "mrnn"), ("nearest", "nearest"), ("joint", "nearest"),
-    ]  # fmt: skip
-    assert all(one["encoders"] == ["colour"] and one["top"] == 2 for one in told)
-
-
 def test_a_photograph_is_described_as_the_command_describes_it(client: TestClient, run: Path) -> None:
     for image in describe(run, "mrnn", "dev")["images"][:8]:
         answer = client.post(DESCRIPTIONS.format("mrnn"), files=photograph(run, image["image"])).json()

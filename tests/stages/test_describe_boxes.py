@@ -22,7 +22,7 @@ from pipeline.storage.tables import CORNERS
 
 MEASURED = find_spec("pycocoevalcap") is not None
 SETTINGS = {
-    "demo": {"train": 60, "dev": 10, "test": 12, "weak": 0},
+    "demo": {"train": 40, "dev": 5, "test": 8, "weak": 0},
     "encoders": [{"name": "eyes", "architecture": "squeezenet1_1", "weights": "untrained"}],
     "image_view": {"normalise": []},
     "tokens": {"min_count": 1},

@@ -2,10 +2,6 @@
 
 import json
 import shutil
-import signal
-import subprocess
-import sys
-import time
 from pathlib import Path
 
 import numpy as np
@@ -119,9 +115,9 @@ ENCODERS = [
 ]
 
 
-def configure_both(run: Path, **changes: object) -> list[str]:
+def configure_both(run: Path) -> list[str]:
     """A configuration of two encoders at two resolutions; returns the arguments that make what is of the first."""
-    settings = {**SETTINGS, "encoders": ENCODERS, "extract": {**SETTINGS["extract"], **changes}}
+    settings = {**SETTINGS, "encoders": ENCODERS}
     (run / "config.yaml").write_text(json.dumps(settings))
     return ["small", "--run", str(run), "--part", "0"]
 
@@ -130,21 +126,20 @@ def shard_of(run: Path, encoder: str) -> Shard:
     return Shard(shard_path(run / "features" / encoder, 0), FEATURES)
 
 
-@pytest.mark.parametrize("workers", [0, 1])
 def test_two_encoders_decode_each_photograph_once_and_each_keeps_its_own(
-    run: Path, workers: int, monkeypatch: pytest.MonkeyPatch
+    run: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    given = configure_both(run, decode_workers=workers)
+    given = configure_both(run)
     make_stage("prepare_encoder", run, "large")
     for encoder in ("small", "large"):
         run_command("extract", encoder, *given[1:])
     alone = {name: shard_of(run, name)["features"][:] for name in ("small", "large")}
     shutil.rmtree(run / "features")
     decoded = []
-    for module in (preprocess, decode):  # in this process; those that decode elsewhere have their own
+    for module in (preprocess, decode):
         monkeypatch.setattr(module, "decode_each", lambda *p, f=decode.decode_each: decoded.append(p) or f(*p))
     run_command("extract", *given[1:])
-    assert len(decoded) == (0 if workers else 16)
+    assert len(decoded) == 16
     for name, features in alone.items():
         shard = shard_of(run, name)
         assert shard.details["encoder"]["name"] == name
@@ -153,26 +148,24 @@ def test_two_encoders_decode_each_photograph_once_and_each_keeps_its_own(
     assert (run / "features/large/part-00000.json").exists()
 
 
+class Killed(BaseException):
+    """Stands for the end of the process."""
+
+
 def test_a_killed_run_is_taken_up(run: Path) -> None:
     whole = extract(run)
     features, image_id = whole["features"][:], whole["image_id"][:]
     shutil.rmtree(run / "features")
-    # The eighth image hangs: two of the four parts, at most, are there when the process is killed.
-    code = (
-        "import sys, time, pipeline.images.preprocess as p; load = p.load\n"
-        "def slowly(*parts, **more):\n"
-        "    time.sleep(3600 if parts[-1].name == '08.png' else 0)\n"
-        "    return load(*parts, **more)\n"
-        "p.load = slowly\n"
-        "from stages.cli import cli; cli.get_command(None, 'extract')(sys.argv[1:])"
-    )
-    process = subprocess.Popen([sys.executable, "-c", code, *arguments(run)])
-    part = Path(f"{whole.path}.parts/0000000.h5")
-    while not part.with_name(f"{part.name}.json").exists():
-        assert process.poll() is None
-        time.sleep(0.1)
-    process.send_signal(signal.SIGKILL)
-    process.wait()
+    load, part = preprocess.load, Path(f"{whole.path}.parts/0000000.h5")
+
+    def until_the_second_part(*given: object, **more: object) -> object:
+        if part.with_name(f"{part.name}.json").exists():
+            raise Killed
+        return load(*given, **more)
+
+    with pytest.MonkeyPatch.context() as patch, pytest.raises(Killed):
+        patch.setattr(preprocess, "load", until_the_second_part)
+        extract(run)
     assert not whole.path.exists() and sorted(p.name for p in part.parent.glob("*.h5")) == [part.name]
     written = part.stat().st_mtime_ns
 

@@ -2,22 +2,16 @@
 
 import colorsys
 import json
-import shutil
-import signal
-import subprocess
-import sys
-import time
 from pathlib import Path
 
 import numpy as np
 import pytest
-from made_up import decoded, make_stage, run_command
-from made_up_blocks import arguments, configure, copy_blocks, extract, make_blocks
+from made_up import decoded, run_command
+from made_up_blocks import arguments, copy_blocks, extract, make_blocks
 
-from pipeline.errors import InputError, IntegrityError, RejectLimitError, UsageError
+from pipeline.errors import InputError, RejectLimitError
 from pipeline.run import Run
 from pipeline.storage.features import RegionShard, open_regions
-from pipeline.storage.json_files import publish_json, read_json
 from pipeline.storage.shards import FEATURES, Shard
 from stages.pictures import draw_regions
 
@@ -56,9 +50,8 @@ def test_shards_hold_regions_of_every_image(run: Path, features: str) -> None:
         assert relative(whole, Shard(run / "features/plain/shard-00000.h5", FEATURES)["features"]).max() < 1e-4
 
 
-@pytest.mark.parametrize("features", ["crops", "roi-align"])
-def test_batches_and_workers_change_nothing(run: Path, features: str) -> None:
-    plain = extract(run, features=features)
+def test_batches_and_workers_change_nothing(run: Path) -> None:
+    plain = extract(run, features="roi-align")
     settings = json.loads((run / "config.yaml").read_text())
     settings["extract"] |= {"batch_size": 1, "decode_workers": 2}
     settings["regions"] |= {"checkpoint_images": 100}
@@ -68,38 +61,6 @@ def test_batches_and_workers_change_nothing(run: Path, features: str) -> None:
     alone = RegionShard(plain.path)
     assert alone.commit.made_by == plain.commit.made_by and np.array_equal(alone["boxes"], boxes)
     assert relative(features, alone["features"]).max() < 1e-3
-
-
-def test_a_killed_run_is_taken_up(run: Path) -> None:
-    whole = extract(run)
-    expected = {name: whole[name][:] for name in ("features", "boxes", "scores", "offsets", "image_id")}
-    shutil.rmtree(run / "regions")
-    code = (
-        "import sys, time, pipeline.images.preparation as r; opened = r.open_photograph\n"
-        "def slowly(read, limits, photograph):\n"
-        "    time.sleep(3600 if photograph.name.endswith('06.png') else 0)\n"
-        "    return opened(read, limits, photograph)\n"
-        "r.open_photograph = slowly\n"
-        "from stages.cli import cli; cli.get_command(None, 'extract_regions')(sys.argv[1:])"
-    )
-    process = subprocess.Popen([sys.executable, "-c", code, *arguments(run)])
-    part = Path(f"{whole.path}.parts/0000000.h5")
-    while not part.with_name(f"{part.name}.json").exists():
-        assert process.poll() is None
-        time.sleep(0.1)
-    process.send_signal(signal.SIGKILL)
-    process.wait()
-    assert not whole.path.exists()
-    written = part.stat().st_mtime_ns
-    seen = []
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr("pipeline.storage.features.remove_own", lambda folder, names: seen.append(folder))
-        patch.setattr("pipeline.run.runner.remove_unfinished", lambda path: None)  # when the part is committed
-        assert extract(run).commit.made_by == whole.commit.made_by
-    assert seen == [part.parent] and part.stat().st_mtime_ns == written
-    found = RegionShard(whole.path)
-    np.testing.assert_allclose(found["features"], expected.pop("features"), rtol=2e-3, atol=1e-5)  # threads round
-    assert all(np.array_equal(found[name], values) for name, values in expected.items())
 
 
 def test_a_bad_image_has_no_regions_and_a_reason(run: Path) -> None:
@@ -157,29 +118,6 @@ def test_a_detector_from_a_file(run: Path) -> None:
     torch.save(state, run / "detector.pt")
     with pytest.raises(InputError, match=r"detector\.pt: its head scores 4 classes but places boxes for 3"):
         extract(run, proposals="faster-rcnn", detector=detector)
-
-
-def test_what_cannot_be_done_is_said(run: Path) -> None:
-    with pytest.raises(UsageError, match="finetune: the configuration has no encoder plain; there are tuned"):
-        make_stage("finetune", run, "plain")
-    configure(run, "finetune", splits=["weak"])
-    with pytest.raises(UsageError, match="no image of the splits weak has a labelled box"):
-        make_stage("finetune", run, "tuned")
-    with pytest.raises(IntegrityError, match=r"encoders/tuned/model\.json does not exist; run its stage first"):
-        extract(run, encoder="tuned", encoders=["tuned"])
-    with pytest.raises(UsageError, match="regions.detector: give `file` exactly when"):
-        extract(run, detector={"weights": "file"})
-    with pytest.raises(UsageError, match="unknown encoder nobody; there are plain, tuned"):
-        extract(run, encoders=["nobody"])
-
-
-def test_an_encoder_of_whole_images_is_refused_by_name(run: Path) -> None:
-    stored = run / "encoders/plain/model.json"
-    value = read_json(stored)
-    value["details"]["settings"]["architecture"] = "standard"
-    publish_json(stored, value)
-    with pytest.raises(UsageError, match="plain describes whole images only"):
-        extract(run)
 
 
 def test_a_sheet_shows_boxes_and_what_is_missing(run: Path) -> None:

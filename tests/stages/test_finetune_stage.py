@@ -41,14 +41,14 @@ def test_finetune_makes_an_encoder_like_any_other(run: Path) -> None:
 def test_interrupted_finetuning_goes_on(run: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     import pipeline.images.finetune as module
 
-    configure(run, "finetune", checkpoint_seconds=0, iterations=8)
+    configure(run, "finetune", checkpoint_seconds=0, iterations=4)
     make_stage("finetune", run, "tuned")
     whole = read_parameters(run / "encoders/tuned/model.safetensors", ENCODER)
     shutil.rmtree(run / "encoders/tuned")
     step = module.Finetuning._step
 
     def interrupted(self, batch):
-        if self.iteration == 5:
+        if self.iteration == 2:
             raise KeyboardInterrupt
         return step(self, batch)
 
@@ -59,7 +59,7 @@ def test_interrupted_finetuning_goes_on(run: Path, monkeypatch: pytest.MonkeyPat
     calls = []
     monkeypatch.setattr(module.Finetuning, "_step", lambda self, batch: calls.append(1) or step(self, batch))
     make_stage("finetune", run, "tuned")
-    assert len(calls) == 3
+    assert len(calls) == 2
     again = read_parameters(taken_up / "model.safetensors", ENCODER)
     np.testing.assert_allclose(again.details["losses"], whole.details["losses"], rtol=1e-4)
     for name, tensor in whole.tensors.items():

@@ -43,24 +43,6 @@ def test_worker_processes_change_nothing(tmp_path: Path) -> None:
     assert contents(tmp_path / "alone") == contents(tmp_path / "many")
 
 
-def test_a_complete_demo_is_left_alone(tmp_path: Path) -> None:
-    demo = tmp_path / "demo"
-    make_demo(demo)
-    before = {path: path.stat().st_mtime_ns for path in demo.rglob("*") if path.is_file()}
-    make_demo(demo)
-    assert {path: path.stat().st_mtime_ns for path in demo.rglob("*") if path.is_file()} == before
-
-
-@pytest.mark.parametrize(("damage", "gone"), [("images/scene-00001.jpg", True), ("trees.conllu", False)])
-def test_a_damaged_demo_is_made_again(tmp_path: Path, damage: str, gone: bool) -> None:
-    demo = tmp_path / "demo"
-    make_demo(demo)
-    whole = contents(demo)
-    (demo / damage).unlink() if gone else (demo / damage).write_bytes(b"[]")
-    make_demo(demo)
-    assert contents(demo) == whole
-
-
 def test_refuses_a_folder_of_somebody_else(tmp_path: Path) -> None:
     theirs = tmp_path / "photographs"
     theirs.mkdir()

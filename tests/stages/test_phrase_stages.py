@@ -5,21 +5,15 @@ import shutil
 from pathlib import Path
 
 import numpy as np
-import pyarrow as pa
 import pytest
-import torch
 import yaml
-from made_up import MADE_BY, by_colour, by_hand, decoded, make_stage, open_run
+from made_up import MADE_BY, by_colour, by_hand, make_stage
 from made_up_training import encode_parses
 
-from pipeline.errors import InputError
 from pipeline.models.linear.views import ImageView
 from pipeline.models.neural.hmlstm import HMLSTM
-from pipeline.models.neural.tree_rnn import SDTRNN
-from pipeline.models.neural.word_models import LSTM
-from pipeline.run import Run
 from pipeline.storage.commit import read_record
-from pipeline.storage.embeddings import PhraseVectors, read_names, write_embeddings, write_phrases
+from pipeline.storage.embeddings import PhraseVectors, read_names, write_phrases
 from pipeline.storage.json_files import read_json
 from pipeline.storage.manifest import Manifest
 from pipeline.storage.pairs import split_pairs
@@ -28,11 +22,7 @@ from pipeline.storage.records import read_measured
 from pipeline.storage.shards import write_shard
 from pipeline.storage.tables import vectors_column
 from pipeline.storage.texts import TreeShard
-from pipeline.text.sequences import encode_tokens
 from pipeline.text.trees import Trees
-from pipeline.text.vocabulary import Vocabulary
-from stages.papers.reproduce import _compare_sentences, _list_relations
-from stages.pictures import draw_phrases
 
 DIM = 12
 PHRASES = "phrases/hmlstm/test"
@@ -160,89 +150,3 @@ def test_a_ranking_beside_chance(run: Path) -> None:
     know(run)
     known = rank(run)
     assert known["correspondence"]["right"] > 85 > known["correspondence"]["chance"]
-
-
-def test_a_collection_without_names_or_labels_is_no_error(run: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    known, settings = rank(run), yaml.safe_load((run / "config.yaml").read_text())
-    (run / "config.yaml").write_text(yaml.safe_dump({**settings, "phrases": {"names": "nowhere.tsv"}}))
-    assert 0 < rank(run)["n_named"] < known["n_named"]  # dogs are no hounds
-    boxes = Manifest(run / "manifest").boxes
-    unlabelled = boxes.set_column(boxes.schema.get_field_index("label"), "label", pa.nulls(len(boxes), pa.string()))
-    monkeypatch.setattr(Manifest, "boxes", unlabelled)
-    assert rank(run, "--again")["left_out"] == "no box of the manifest has a label"
-
-
-def test_phrases_are_drawn_at_their_regions_and_in_a_plane(run: Path) -> None:
-    know(run)
-    sheet, plane = (decoded(drawn) for drawn in draw_phrases(Run(run), "hmlstm", "test"))
-    assert sheet.size == (6 * 256, 270)
-    assert plane.width > plane.height > 800
-    colours = np.asarray(plane).astype(int)
-    assert (np.ptp(colours, axis=2) > 100).sum() > 500  # lines and squares in the images' colours
-    assert [drawn.name.split(":")[0] for drawn in draw_phrases(Run(run), "hmlstm", "test")] == ["hmlstm, test"] * 2
-
-
-def test_a_line_without_names_is_refused(run: Path, tmp_path: Path) -> None:
-    (tmp_path / "names.tsv").write_text("dog\tdog, hound\ncat\n")
-    with pytest.raises(InputError, match="line 2"):
-        read_names(tmp_path / "names.tsv")
-    assert read_names(run / "data" / "names.tsv")["sheep"] == {"sheep", "lamb", "lambs"}
-
-
-def test_a_model_of_whole_sentences_takes_each_phrase_as_one(run: Path) -> None:
-    settings = yaml.safe_load((run / "config.yaml").read_text())
-    chosen = {"models": ["hmlstm", "lstm"], "phrases": {"models": ["lstm"]}}
-    (run / "config.yaml").write_text(yaml.safe_dump(settings | chosen))
-    vocabulary = read_json(run / "text/tokens.json")
-    vectors = np.random.default_rng(0).standard_normal((len(vocabulary["terms"]) + 1, 8), dtype=np.float32)
-    view = ImageView(("eyes",), (DIM,), ("l2",))
-    model = LSTM.build(view, np.zeros(DIM, np.float32), vectors, 16, 0.0, 0, {}, score="cosine")
-    about = {
-        "model": "lstm",
-        "registered": "lstm",
-        "vocabulary": vocabulary["fingerprint"],
-        "encoders": {"eyes": MADE_BY},
-    }
-    path = run / "models/lstm/model.safetensors"
-    write_parameters(path, MODEL, model.tensors(), settings=model.settings(), provenance=by_hand(run), details=about)
-    make_stage("embed_phrases", run, "lstm", "test")
-    make_stage("rank_phrases", run, "lstm", "test")
-    found, own = PhraseVectors(run / "phrases/lstm/test"), PhraseVectors(run / PHRASES)
-    assert found.phrases.equals(own.phrases) and found.regions.equals(own.regions)
-    words = encode_tokens(found.phrases["text"].to_pylist(), Vocabulary.from_dict(vocabulary))
-    np.testing.assert_allclose(found.phrase_vectors, model.embed_sentences(words), atol=1e-6)
-    assert json.loads((run / "evaluation/phrases/lstm.test.json").read_text())["n_named"] > 10
-
-
-def test_sentences_of_an_image_and_matrices_of_relations_are_measured(run: Path) -> None:
-    """Socher et al. 2014, sections 6.6 and 6.7, of an untrained model whose sentences lie at random."""
-    manifest, table = Manifest(run / "manifest"), read_json(run / "text/labels.json")
-    rng, rows = np.random.default_rng(0), manifest.shard(0)
-    learned = {"activation": "tanh", "matrix_of": list(range(len(table["relations"])))}
-    vectors = rng.standard_normal((5, 8), dtype=np.float32)
-    view = ImageView(("eyes",), (DIM,), ("l2",))
-    model = SDTRNN.build(view, np.zeros(DIM, np.float32), vectors, 16, 0.0, 0, learned, score="cosine")
-    model.network.sentences.matrices.data += 0.1 * torch.randn(model.network.sentences.matrices.shape)
-    about = {"model": "sdtrnn", "registered": "sdtrnn", "labels": table["fingerprint"], "encoders": {"eyes": MADE_BY}}
-    path = run / "models/sdtrnn/model.safetensors"
-    stored = write_parameters(
-        path, MODEL, model.tensors(), settings=model.settings(), provenance=by_hand(run), details=about
-    )
-    ids = {"images": np.arange(rows.last_image), "sentences": np.arange(rows.last_sentence)}
-    sides = {name: rng.standard_normal((len(own), 16), dtype=np.float32) for name, own in ids.items()}
-    details = {"model": "sdtrnn", "registered": "sdtrnn", "metric": "inner_product", "made_of": stored.digest}
-    write_embeddings(run / "embeddings/sdtrnn/shard-00000.h5", sides, ids, details, provenance=by_hand(run))
-    opened = open_run(run, {"models": ["sdtrnn"]})
-
-    (listed,) = _list_relations(opened).values()
-    assert {row["relation"]: row["count"] for row in listed} == dict(
-        zip(table["relations"], table["relation_counts"], strict=True)
-    )
-    norms = [row["norm"] for row in listed]
-    own = model.network.sentences.matrices.detach().numpy()
-    np.testing.assert_allclose(norms, np.sort(np.sqrt((own**2).sum(axis=(1, 2))))[::-1], rtol=1e-5)
-    (measured,) = _compare_sentences(opened).values()
-    owners = split_pairs(manifest, "test").owners
-    pairs = sum(n * (n - 1) for n in np.bincount(owners))
-    assert measured["n_pairs"] + measured["n_unknown"] == pairs
-    assert sum(group["n"] for group in measured["verbs"].values()) == measured["n_pairs"] > 0

@@ -6,13 +6,12 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-import torch
 from made_up import ingest, make_stage
 from PIL import Image
 
 from pipeline.run.run import Run
 from pipeline.storage.json_files import publish_json
-from pipeline.storage.parameters import ENCODER, Parameters, read_parameters
+from pipeline.storage.parameters import Parameters
 from pipeline.storage.shards import FEATURES, Shard
 
 pytest.importorskip("cv2")
@@ -87,24 +86,6 @@ def extract(run: Path, workers: int = 0, again: bool = False) -> Shard:
     configure(run, workers=workers)
     make_stage("extract", run, "plain", *["--again"] * again)
     return Shard(run / "features/plain/shard-00000.h5", FEATURES)
-
-
-def test_features_are_those_of_the_encoder_alone(run: Path) -> None:
-    from pipeline.config.stored import restore_encoder
-
-    published = extract(run)
-    parameters = read_parameters(run / "encoders/plain/model.safetensors", ENCODER)
-    encoder = restore_encoder(parameters.settings, parameters.tensors)
-    images = [Image.open(run / f"data/images/{i:02d}.png").convert("RGB") for i in range(COUNT)]
-    pixels = [np.asarray(image.resize((SIDE, SIDE), Image.Resampling.BILINEAR)) for image in images]
-    expected = encoder(torch.from_numpy(np.stack(pixels)))
-    assert published["features"].shape == (COUNT, 24) and published["features"].dtype == np.float32
-    np.testing.assert_allclose(published["features"], expected, rtol=1e-3, atol=1e-4)
-    assert published["image_id"].tolist() == list(range(COUNT))
-    noted = published.details["encoder"]
-    assert (noted["name"], noted["architecture"], noted["precision"]) == ("plain", "standard", "float32")
-    assert noted["layer"] == "gist + rgb + csift + rgbsift + hog" and noted["weights"]["images"] == 9
-    assert parameters.details["dim"] == published.details["dim"] == 24
 
 
 def test_only_the_train_split_is_learned_from(run: Path) -> None:

@@ -3,11 +3,9 @@
 from pathlib import Path
 
 import numpy as np
-import pytest
 import yaml
 from made_up import by_hand, make_run, make_stage
 
-from pipeline.errors import InputError
 from pipeline.run.layout import Layout
 from pipeline.storage.commit import TABLES, publish, publish_record
 from pipeline.storage.records import write_evaluation, write_measured, write_summary
@@ -38,70 +36,6 @@ def reproduce(folder: Path, *names: str, protocol: str = "all-sentences", **chan
     layout.config.write_text(yaml.safe_dump({**PAPER, **changes}))
     make_stage("reproduce", folder)
     return layout.reproduction.path.read_text()
-
-
-def test_the_papers_own_settings_give_a_difference(tmp_path: Path) -> None:
-    text = reproduce(tmp_path, "lstm")
-    assert "|  | `lstm` | **20.0** (+2.0) |" in text
-    (note,) = [line for line in text.splitlines() if line.startswith("- `lstm` beside LSTM, OxfordNet")]
-    assert "learns from train" in note and "no difference" not in note
-
-
-@pytest.mark.parametrize(
-    ("changes", "said"),
-    [
-        ({"lstm": {}}, "loss info-nce (printed: ranking); negatives all (printed: sampled)"),
-        ({"lstm": {**PAPER["lstm"], "margin": 0.3}}, "margin 0.3 (printed: 0.2)"),
-        ({"encoders": [{"name": "net", "architecture": "resnet50"}]}, "encoders resnet50 average (printed: vgg19 fc7)"),
-    ],
-)
-def test_other_settings_are_told_in_place_of_a_difference(tmp_path: Path, changes: dict, said: str) -> None:
-    text = reproduce(tmp_path, "lstm", **changes)
-    (note,) = [line for line in text.splitlines() if line.startswith("- `lstm` beside LSTM, OxfordNet")]
-    assert said in note and "no difference is given" in note
-    assert "(+2.0)" not in text
-
-
-def test_seeds_of_a_variant_are_one_system_and_orders_are_judged_by_their_ranks(tmp_path: Path) -> None:
-    variants = {"tree": {"model": "sdtrnn", "seeds": [3, 4]}, "flat": {"model": "dtrnn", "seeds": [3, 4]}}
-    models = {"models": ["tree", "flat"], "variants": variants}
-    text = reproduce(
-        tmp_path,
-        *("tree-seed3", "tree-seed4", "flat-seed3", "flat-seed4"),
-        **models,
-        reproduce={"collection": "pascal1k", "gong": False},
-    )
-    assert "|  | `tree, 2 seeds` | **30.5** ± 0.0 |" in text
-    search, describing = [line for line in text.splitlines() if line.startswith("| SDT-RNN above DT-RNN |")]
-    assert search == describing and search.endswith("| -22.0 (-33.0 to -11.0) | yes |")  # 11 or 22 less 33 or 44
-
-
-def test_phrases_and_regions_are_compared_by_the_images_of_the_regions(tmp_path: Path) -> None:
-    variants = {"tree": {"model": "hmlstm", "seeds": [0, 1]}, "sets": {"model": "dvsa", "encoders": ["oxford"]}}
-    names, chance = ("tree-seed0", "tree-seed1", "sets"), {**VALUES, "recall@1": 0.5}
-    run = {"models": ["tree", "sets"], "variants": variants, "phrases": {"models": ["tree", "sets"]}}
-    run |= {"regions": {"encoders": ["oxford"]}}
-    ranks = {"tree-seed0": [1, 1, 1, 9], "tree-seed1": [1, 1, 9, 9], "sets": [9, 9, 9, 9]}
-    layout = Layout(tmp_path)
-    for name in names:
-        both = dict.fromkeys(("phrase_to_region", "region_to_phrase"), {"split": {**VALUES, "chance": chance}})
-        value = {"model": name, "split": "test", "n_named": 9, "n_regions": 4, **both}
-        value["correspondence"] = {"right": 40.0, "chance": 20.0}
-        arrays = {"region_to_phrase.split": np.array(ranks[name]), "region_to_phrase.split.images": np.arange(4)}
-        write_measured(layout.phrase_ranking(name, "test").path, value, "ranks", arrays, by_hand(layout.root))
-    papers = {"collection": "flickr8k", "gong": False}
-    assert "Left out: it was measured on coco-region" in reproduce(tmp_path, *names, **run, reproduce=papers)
-    text = reproduce(tmp_path, *names, **run, reproduce={**papers, "others": ["coco-region"]})
-    table = text.split("Table 4, region-phrase ranking")[1]
-    assert "| Random |  | 0.02 | 0.12 | 0.24 | 3133 |\n|  | a random ranking | **0.5** |" in table
-    assert "|  | `tree, 2 seeds` | **20.0** ± 0.0 |" in table
-    (line,) = [line for line in table.splitlines() if line.startswith("| HM-LSTM above DeepVS |")]
-    assert "| +125.0 (" in line  # three and two of four regions at 1 and at 5, and nothing at 10
-
-    left_out = {"model": "sets", "split": "test", "left_out": "no box of the manifest has a label"}
-    write_measured(layout.phrase_ranking("sets", "test").path, left_out, "ranks", {}, by_hand(layout.root))
-    with pytest.raises(InputError, match=r"ranks nothing \(no box .* or take coco-region out of reproduce.others"):
-        reproduce(tmp_path, *names, **run, reproduce={**papers, "others": ["coco-region"]})
 
 
 def test_descriptions_are_compared_image_by_image(tmp_path: Path) -> None:

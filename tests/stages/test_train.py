@@ -84,18 +84,6 @@ def test_a_killed_training_goes_on_to_the_same_bytes(run: Path, monkeypatch: pyt
     assert len(steps) == 20 * 4 - 8
 
 
-def test_a_checkpoint_of_other_settings_or_damaged_is_left_alone(tmp_path: Path) -> None:
-    ours, other = Checkpoints(tmp_path, "ours", 0), Checkpoints(tmp_path, "other", 0)
-    tensors = {"a": np.arange(3.0)}
-    assert ours.latest() is None
-    ours.offer(lambda: (tensors, {"step": 1}))
-    assert other.latest() is None and ours.latest().settings == {"step": 1}
-    path = next(tmp_path.glob("*.safetensors"))
-    path.write_bytes(path.read_bytes()[:-1])
-    assert ours.latest() is None
-    Checkpoints(tmp_path, "ours", 1000).offer(lambda: pytest.fail("too soon"))
-
-
 def test_a_diverging_training_keeps_its_checkpoint(run: Path) -> None:
     diverging = {"model": "lstm", "optimiser": "sgd", "learning_rate": 1e38, "clip": 1e30}
     with pytest.raises(JointspaceError, match=r"in epoch 0, batch \d+ \(sentences .* lower the learning rate"):

@@ -131,13 +131,6 @@ def test_an_input_of_an_input_counts_for_a_job(run: Path) -> None:
         Commits(run).require("models/m/model.json")
 
 
-def test_an_input_that_is_gone_with_its_folder_was_given_up(run: Path) -> None:
-    shutil.rmtree(run / "features/e")
-    assert reasons(run) == {}
-    with pytest.raises(IntegrityError, match="does not exist; run its stage first"):
-        Commits(run).require("features/e/shard-00000.h5.json")
-
-
 @pytest.mark.parametrize("key", ["place", "digest", "inputs", "files", "check"])
 def test_a_commit_without_one_of_its_keys_or_that_was_edited_is_refused(key: str, run: Path) -> None:
     path = run / "models/m/model.json"
@@ -161,15 +154,6 @@ def test_a_job_is_done_if_it_was_made_like_this_from_what_is_there(change: dict,
     assert Commits(run).is_done(path, Provenance(run, "fit", **about)) is done
     os.truncate(run / "models/m/model.safetensors", 2)
     assert not Commits(run).is_done(path, Provenance(run, "fit", **about))
-
-
-def test_the_digest_is_of_what_readers_get(tmp_path: Path) -> None:
-    """Made again from other inputs to the same bytes, it leaves what was made of it valid."""
-    about = {"kind": "k", "rows": 1}
-    first = publish(tmp_path / "x.h5", b"x", **about, provenance=of(tmp_path, "one", a="1")).digest
-    assert publish(tmp_path / "x.h5", b"x", **about, provenance=of(tmp_path, "two", b="2")).digest == first
-    assert publish(tmp_path / "x.h5", b"y", **about, provenance=of(tmp_path, "one", a="1")).digest != first
-    assert publish(tmp_path / "x.h5", b"x", **about, details={"b": 1}, provenance=of(tmp_path, "one")).digest != first
 
 
 def test_only_what_a_commit_vouches_for_is_removed(tmp_path: Path) -> None:

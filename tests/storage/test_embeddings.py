@@ -9,7 +9,6 @@ from made_up import make_run
 
 from pipeline.multivectors import MultiVectors, ScoreRule
 from pipeline.storage.embeddings import Embeddings, write_embeddings
-from pipeline.storage.features import RegionRows
 from pipeline.storage.manifest import Manifest
 from pipeline.storage.pairs import split_ids
 from pipeline.storage.shards import EMBEDDINGS, REGIONS, Shard, shard_path, write_shard
@@ -38,20 +37,6 @@ def write_regions(folder: Path, manifest: Manifest, dim: int, shift: float = 0) 
             "scores": np.ones(len(features), np.float32), "offsets": offsets, "image_id": np.array(ids),
         }  # fmt: skip
         write_shard(folder / f"shard-{number:05d}.h5", REGIONS, arrays, rows=len(ids))
-
-
-def test_regions_come_in_the_order_asked_with_encoders_side_by_side(manifest: Manifest, tmp_path: Path) -> None:
-    folders = {"one": tmp_path / "one", "two": tmp_path / "two"}
-    for (_, folder), dim in zip(folders.items(), (3, 2), strict=True):
-        write_regions(folder, manifest, dim)
-    image_id = np.array([1, 2, 5, 11, 20, 24])
-    rows = RegionRows(manifest, folders, image_id)
-    assert len(rows) == 6 and rows.dims == (3, 2)
-    chosen = np.array([4, 0, 3, 0])
-    block = rows.packed(chosen)
-    expected = np.concatenate([np.hstack([regions_of(i, 3), regions_of(i, 2)]) for i in image_id[chosen]])
-    np.testing.assert_allclose(block.features, expected, atol=0.2)
-    assert block.features.dtype == np.float32 and block.offsets.tolist() == [0, 1, 3, 7, 9]
 
 
 def make_sets(ids: np.ndarray, seed: int, wholes: bool) -> MultiVectors:

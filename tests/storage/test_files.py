@@ -1,7 +1,6 @@
 """Files: written whole or not at all, read only if they are whole files, and by names that lead nowhere else."""
 
 import os
-import re
 import socket
 import subprocess
 import sys
@@ -10,10 +9,9 @@ from pathlib import Path
 import pytest
 
 from pipeline.errors import IntegrityError, JointspaceError
-from pipeline.storage import batch
 from pipeline.storage.batch import FileBatch, sweep
 from pipeline.storage.commit import commit_path, open_commit, publish, read_verified
-from pipeline.storage.files import inside, open_regular, read_bytes, walk
+from pipeline.storage.files import inside, open_regular, read_bytes
 from pipeline.storage.json_files import publish_json, read_json
 
 
@@ -26,32 +24,6 @@ def test_what_is_published_is_read_back(tmp_path: Path) -> None:
     data, sidecar = read_verified(tmp_path / "deep" / "x.bin", "thing")
     assert data == b"some bytes" and sidecar.bytes == 10 and sidecar.details == {"a": 1}
     assert {path.name for path in (tmp_path / "deep").iterdir()} == {"x.bin", "x.bin.json"}
-
-
-def test_sidecar_of_safetensors_takes_its_stem() -> None:
-    assert commit_path(Path("m/model.safetensors")) == Path("m/model.json")
-
-
-@pytest.mark.parametrize("damage", ["truncate", "flip", "empty", "gone", "other kind", "no sidecar", "bad sidecar"])
-def test_damage_is_refused_by_name(tmp_path: Path, damage: str) -> None:
-    path = tmp_path / "x.bin"
-    put(path, bytes(range(200)))
-    data = path.read_bytes()
-    if damage == "truncate":
-        path.write_bytes(data[:-1])
-    elif damage == "flip":
-        path.write_bytes(data[:50] + bytes([data[50] ^ 1]) + data[51:])
-    elif damage == "empty":
-        path.write_bytes(b"")
-    elif damage == "gone":
-        path.unlink()
-    elif damage == "no sidecar":
-        commit_path(path).unlink()
-    elif damage == "bad sidecar":
-        commit_path(path).write_text('{"kind": "thing"')
-    kind = "else" if damage == "other kind" else "thing"
-    with pytest.raises(IntegrityError, match="x.bin"):
-        open_commit(path, kind)
 
 
 @pytest.mark.parametrize("change", ["size", "time"])
@@ -154,23 +126,6 @@ def test_nothing_is_written_through_a_link(tmp_path: Path) -> None:
     assert (tmp_path / "precious").read_text() == "precious"
 
 
-def test_only_own_names_are_removed_from_a_folder(tmp_path: Path) -> None:
-    folder = tmp_path / "parts"
-    put(folder / "0000000.h5")
-    for name in ("0000001.h5.bak", "x.h5", "00000000.h5"):
-        (folder / name).write_text("precious")
-    (folder / "0000002.h5").symlink_to(folder / "x.h5")
-    (tmp_path / "link").symlink_to(folder)
-    names = re.compile(r"\d{7}\.h5(\.json)?")
-    batch.remove_own(tmp_path / "link", names)
-    assert (folder / "0000000.h5").exists()
-    batch.remove_own(folder, names)
-    assert {path.name for path in folder.iterdir()} == {"0000001.h5.bak", "x.h5", "00000000.h5", "0000002.h5"}
-    put(tmp_path / "all/0000000.h5")
-    batch.remove_own(tmp_path / "all", names)
-    assert not (tmp_path / "all").exists()
-
-
 def bind(path: Path) -> None:
     with socket.socket(socket.AF_UNIX) as listener:
         os.chdir(path.parent)  # the name of a socket is short
@@ -197,16 +152,6 @@ def test_what_is_no_file_is_refused_at_once(odd: str, tmp_path: Path, monkeypatc
         read_bytes(tmp_path / "x")
     with pytest.raises(OSError):
         open_regular(tmp_path / "x")
-
-
-def test_a_walk_names_everything_that_is_no_folder_and_follows_nothing(tmp_path: Path) -> None:
-    for name in ("b/c/d", "a", ".hidden/x"):
-        (tmp_path / name).parent.mkdir(parents=True, exist_ok=True)
-        (tmp_path / name).write_text("")
-    (tmp_path / "b/up").symlink_to(tmp_path)
-    os.mkfifo(tmp_path / "b/pipe")
-    found = [path.relative_to(tmp_path).as_posix() for path, _ in walk(tmp_path)]
-    assert found == ["a", ".hidden/x", "b/pipe", "b/up", "b/c/d"]
 
 
 def test_a_folder_in_the_place_of_what_is_written_is_one_sentence(tmp_path: Path) -> None:

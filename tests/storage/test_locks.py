@@ -11,7 +11,6 @@ from pathlib import Path
 
 import click
 import pytest
-from made_up import make_run, make_stage, write_config
 
 from pipeline.errors import JointspaceError
 from pipeline.storage.commit import Provenance, seal
@@ -116,12 +115,3 @@ def test_every_command_locks_its_output(tmp_path: Path) -> None:
         arguments |= {"root": tmp_path} if "root" in arguments else {}
         with hold(tmp_path / "x"), pytest.raises(JointspaceError, match="is being written by"):
             command.callback(**{**arguments, "output": tmp_path / "x"})
-
-
-def test_a_stage_over_shards_locks_its_part_and_no_other(tmp_path: Path) -> None:
-    run = make_run(tmp_path)
-    write_config(run, {"parts": 2})
-    with hold(run / "text/tfidf/part-00001.json"):
-        make_stage("encode_sentences", run, "--part", 0)
-        with pytest.raises(JointspaceError, match="00001.json is being written by"):
-            make_stage("encode_sentences", run, "--part", 1)

@@ -61,16 +61,6 @@ def test_what_is_written_is_read(tmp_path: Path) -> None:
     assert set(manifest.splits) == {"train"} and manifest.summary["splits"] == {"train": 10}
 
 
-def test_rows_of_shards(tmp_path: Path) -> None:
-    manifest = write(tmp_path)
-    rows = [manifest.shard(number) for number in range(3)]
-    assert [(r.first_image, r.last_image) for r in rows] == [(0, 4), (4, 8), (8, 10)]
-    assert [(r.first_sentence, r.last_sentence) for r in rows] == [(0, 8), (8, 16), (16, 20)]
-    for number in (-1, 3):
-        with pytest.raises(IntegrityError, match="shards 0 to 2"):
-            manifest.shard(number)
-
-
 def test_images_added_at_the_end_leave_whole_shards_alone(tmp_path: Path) -> None:
     write(tmp_path, 9)
     times = {path.name: path.stat().st_mtime_ns for path in (tmp_path / "shards").iterdir()}
@@ -90,22 +80,6 @@ def test_shards_that_are_no_more_are_removed(tmp_path: Path) -> None:
     assert set(shard_files(tmp_path)) == names(0) - {"00000.sentences.parquet"} | {"00002.images.parquet"}
 
 
-def test_a_damaged_shard_is_written_again(tmp_path: Path) -> None:
-    write(tmp_path)
-    before = shard_files(tmp_path)
-    (tmp_path / "shards" / "00001.sentences.parquet").unlink()
-    write(tmp_path)
-    assert shard_files(tmp_path) == before
-
-
-def test_fingerprints_follow_what_they_cover(tmp_path: Path) -> None:
-    one = write(tmp_path / "one").shard(0).fingerprints
-    other_split = write(tmp_path / "two", split="dev").shard(0).fingerprints
-    other_text = write(tmp_path / "three", sentences_each=1).shard(0).fingerprints
-    assert {key for key in one if one[key] != other_split[key]} == {"splits"}
-    assert {key for key in one if one[key] != other_text[key]} == {"sentences"}
-
-
 def test_counts_that_do_not_add_up_publish_nothing(tmp_path: Path) -> None:
     counts = {"images": {"given": 11, "kept": 10, "rejected": 0, "duplicate": 0}}
     with pytest.raises(IntegrityError, match="images are not conserved"):
@@ -118,15 +92,6 @@ def test_rejects_are_lines_of_json_whatever_the_name(tmp_path: Path) -> None:
     write_rejects(tmp_path / "rejects.jsonl", [reject, reject])
     lines = (tmp_path / "rejects.jsonl").read_bytes().split(b"\n")
     assert [json.loads(line) for line in lines[:2]] == [reject, reject] and lines[2:] == [b""]
-
-
-def test_tables_of_another_manifest_are_refused(tmp_path: Path) -> None:
-    write(tmp_path / "one")
-    write(tmp_path / "two", sentences_each=3)
-    for name in names(1):
-        (tmp_path / "one" / "shards" / name).write_bytes((tmp_path / "two" / "shards" / name).read_bytes())
-    with pytest.raises(IntegrityError, match=r"00001\.json is changed: .*; run ingest again"):
-        _ = Manifest(tmp_path / "one").sentences
 
 
 def test_damaged_and_missing_tables_are_named(tmp_path: Path) -> None:

@@ -21,18 +21,6 @@ def test_some_rows_are_those_of_the_whole_table() -> None:
     assert packed.records([]) == []
 
 
-def test_a_row_that_cannot_be_unpacked_is_refused_by_name() -> None:
-    table = pa.table({"text": [str(i) for i in range(2 * GROUP_ROWS)]})
-    data = bytearray(to_parquet(table))
-    data[len(data) // 4 : len(data) // 4 + 999] = bytes(999)
-    packed = PackedTable(bytes(data), Path("x.parquet"))
-    assert packed.records([GROUP_ROWS])[0] == {"text": str(GROUP_ROWS)}
-    with pytest.raises(IntegrityError, match="x.parquet is not a readable Parquet file"):
-        packed.records([0])
-    with pytest.raises(IntegrityError, match="x.parquet is not a readable Parquet file"):
-        PackedTable(b"PAR1", Path("x.parquet"))
-
-
 def test_a_text_that_stands_in_many_rows_counts_in_each() -> None:
     once = pa.array(["x" * (1 << 20)])
     for rows, refused in ((100, False), (300, True)):

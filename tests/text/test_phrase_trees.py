@@ -4,7 +4,6 @@ import zipfile
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-import numpy as np
 import pytest
 
 from pipeline.errors import InputError
@@ -122,32 +121,3 @@ def test_heads_are_the_nouns_that_phrases_are_about() -> None:
         NounPhrase("a dog and a cat", "dog"),
     ]
     assert list_noun_phrases(read("(NP (DT a) (NN dog))")) == []
-
-
-LEAVES = (("DT", "a"), ("NN", "dog"), (".", "."), (",", ","), ("PUNCT", "-"), ("?", "?"), ("SYM", "$"))
-
-
-def grow(rng: np.random.Generator, depth: int) -> str:
-    """A random phrase in brackets."""
-    parts = [grow(rng, depth - 1) if depth and rng.random() < 0.5 else leaf(rng) for _ in range(rng.integers(1, 4))]
-    return f"({rng.choice(['NP', 'S', 'ROOT', 'PP'])} {' '.join(parts)})"
-
-
-def leaf(rng: np.random.Generator) -> str:
-    return "({} {})".format(*LEAVES[rng.integers(len(LEAVES))])
-
-
-def test_the_others_are_all_noun_phrases_that_lack_a_word() -> None:
-    """Against nltk's nodes and their leaves."""
-    from nltk import Tree
-
-    rng, several = np.random.default_rng(0), 0
-    for _ in range(400):
-        text = grow(rng, 4)
-        tree = Tree.fromstring(text)
-        spoken = {"DT", "NN", "SYM"} & {tag for _, tag in tree.pos()} or {tag for tag, _ in LEAVES}
-        counts = [(node, sum(tag in spoken for _, tag in node.pos())) for node in tree.subtrees()]
-        expected = [" ".join(node.leaves()) for node, n in counts if node.label() == "NP" and n < counts[0][1]]
-        assert sorted(phrase.text for phrase in list_noun_phrases(read(text))) == sorted(expected)
-        several += len(expected) > 1
-    assert several > 50

@@ -144,29 +144,6 @@ def test_siglip_reads_texts_as_its_own_processor_does(tmp_path: Path) -> None:
     np.testing.assert_allclose(encoder.encode(SHOUTED), expected, rtol=1e-4, atol=1e-5)
 
 
-def test_siglip_of_open_clip_reads_texts_as_it_does_there(tmp_path: Path) -> None:
-    pytest.importorskip("transformers")
-    open_clip = pytest.importorskip("open_clip")
-    from safetensors.torch import save_file
-
-    torch.manual_seed(0)
-    vision = {"image_size": 32, "layers": 1, "width": WIDTH, "head_width": 8, "patch_size": 8}
-    text = {"context_length": LENGTH, "vocab_size": len(WORDS), "width": WIDTH, "heads": 2, "layers": 2}
-    text |= {"hf_tokenizer_name": "nobody/nothing", "tokenizer_kwargs": {"clean": "canonicalize"}}
-    text |= {"no_causal_mask": True, "proj_bias": True, "pool_type": "last"}
-    config = {"embed_dim": DIM, "custom_text": True, "vision_cfg": vision, "text_cfg": text}
-    (folder := tmp_path / "oc").mkdir()
-    (folder / "open_clip_config.json").write_text(json.dumps({"model_cfg": config, "preprocess_cfg": {}}))
-    model = open_clip.CustomTextCLIP(**{key: value for key, value in config.items() if key != "custom_text"}).eval()
-    save_file(model.state_dict(), folder / "open_clip_model.safetensors")
-    make_tokenizer().save_pretrained(folder)
-    encoder = prepare(tmp_path, "open_clip", architecture="oc")
-    with torch.inference_mode():
-        expected = model.encode_text(open_clip.get_tokenizer(f"local-dir:{folder}")(SHOUTED))
-    np.testing.assert_allclose(encoder.encode(SHOUTED), expected, rtol=1e-4, atol=1e-5)
-    np.testing.assert_allclose(encoder.encode(SHOUTED[:1]), encoder.encode(["a red dog"]), rtol=1e-4, atol=1e-5)
-
-
 def test_what_is_stored_can_fetch_nothing(tmp_path: Path) -> None:
     for kind, key, value in (
         ("transformers", "model", {"model_type": "evil"}),

@@ -7,8 +7,6 @@ import pytest
 
 from pipeline.errors import InputError
 from pipeline.text.dependencies import Parse, tree_fault
-from pipeline.text.phrase_trees import read_brackets
-from pipeline.text.tokens import TermSettings, make_analyzer
 from pipeline.text.trees import Trees, align, letters, pack, project_parse
 
 
@@ -57,18 +55,6 @@ def test_what_is_not_a_tree_is_named(parents: list[int], fault: str) -> None:
         trees.take(np.array([0, 1])).check()
 
 
-def test_a_cycle_beside_a_long_branch_is_found() -> None:
-    parents = [*range(-1, 99), 102, 100, 101]
-    with pytest.raises(InputError, match="sentence 0 .*cycle"):
-        pack([[(parent, 0, 0) for parent in parents]]).check()
-
-
-def test_arrays_that_do_not_fit_are_refused() -> None:
-    trees = pack([[(-1, 0, 0)]])
-    with pytest.raises(InputError, match="do not fit"):
-        Trees(trees.parents, trees.words[:0], trees.labels, trees.offsets).check()
-
-
 THEIRS = ("The", "man", "'s", "T", "-", "shirt", "does", "n't", "fit", ".")
 HEADS = (1, 5, 1, 5, 5, 8, 8, 8, -1, 8)
 RELATIONS = ("det", "nmod:poss", "case", "compound", "punct", "nsubj", "aux", "advmod", "root", "punct")
@@ -77,35 +63,12 @@ TREE = "(S (NP (NP (A The) (B man) (C 's)) (D T) (E -) (F shirt)) (VP (G does) (
 OURS = ["the", "man's", "t", "shirt", "doesn't", "fit"]
 
 
-def test_words_are_matched_by_their_letters() -> None:
-    assert align(THEIRS, OURS) == [(0, 0), (1, 2), (3, 3), (5, 5), (6, 7), (8, 8)]
-    assert align(("T-shirts",), ["t", "shirts"]) == [(0, 0), (0, 0)]
-    assert align((".", "!"), []) == []
-    assert align(THEIRS, OURS[:-1]) is None
-    assert align(THEIRS, [*OURS[:-1], "fits"]) is None
-
-
 def test_dependencies_are_carried_over() -> None:
     found = project_parse(PARSE, OURS, align(THEIRS, OURS))
     assert found.words == tuple(OURS)
     assert found.heads == (1, 3, 3, 5, 5, -1)
     assert found.relations == ("det", "nmod:poss", "compound", "nsubj", "aux", "root")
     assert found.xpos == tuple("ABDFGI")
-
-
-def test_a_word_that_is_several_of_ours_is_headed_by_its_last() -> None:
-    words = ("a", "ping-pong", "ball")
-    parse = Parse(words, ("X",) * 3, ("X",) * 3, (2, 2, -1), ("det", "compound", "root"), (True,) * 3)
-    ours = ["a", "ping", "pong", "ball"]
-    found = project_parse(parse, ours, align(words, ours))
-    assert found.heads == (3, 2, 3, -1) and found.relations == ("det", "compound", "compound", "root")
-
-
-def test_phrases_are_carried_over() -> None:
-    ((_, tree),) = read_brackets([TREE], "f")
-    found = tree.with_leaves(OURS, [first for first, _ in align(tree.words, OURS)])
-    expected = "(S (NP (NP (A the) (B man's)) (D t) (F shirt)) (VP (G doesn't) (VP (I fit))))"
-    assert found.to_brackets() == expected
 
 
 def test_any_splitting_of_any_tree_gives_a_tree() -> None:
@@ -124,15 +87,3 @@ def test_any_splitting_of_any_tree_gives_a_tree() -> None:
         assert tree_fault(found.heads) is None and len(found) == len(ours)
         if tuple(ours) == words:
             assert found.heads == parse.heads
-
-
-def test_our_tokens_have_all_the_letters_of_their_text() -> None:
-    texts = [
-        "Don't stop: 50% of A_B's ½-size T-shirts!",
-        'He said "can\'t" (twice) — Straße, ΣΑΣ.',
-        "",
-        "...",
-        "cannot gonna I'd",
-    ]
-    analyze = make_analyzer(TermSettings(False, (), 1))
-    assert all(align(text.split(), analyze(text)) is not None for text in texts)

@@ -99,14 +99,6 @@ def test_only_english_is_lemmatised() -> None:
     assert read("Hunde am Strand") == ["hunde", "am", "strand"]
 
 
-def test_rules_that_an_earlier_version_stored_are_read_where_they_are_still_ours() -> None:
-    rules = {"lemmatise": False, "stop_words": [], "max_ngram": 1}
-    assert TermSettings.from_dict({"lowercase": True, "tokenizer": "words", **rules}) == TermSettings(False, [], 1)
-    for other in ({"lowercase": False}, {"tokenizer": "treebank"}):
-        with pytest.raises(ValueError, match="lowercase words"):
-            TermSettings.from_dict({**rules, **other})
-
-
 @pytest.mark.parametrize("text", ["ein Café an der Tür", "naïve ÅNGSTRÖM", "한국 がぎ", "ﬁne ｄｏｇ ２"])
 def test_every_spelling_of_a_text_has_the_same_terms(text: str) -> None:
     analyze = make_analyzer(TermSettings(False, (), 2))
