@@ -2,15 +2,13 @@
 
 import logging
 from collections.abc import Callable, Iterable
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING
 
 from pipeline.run import Job, Run, Stage
 
 if TYPE_CHECKING:
     from pipeline.config.images import Encoder
     from pipeline.config.names import Config
-    from pipeline.images.extraction import Extractor
-    from pipeline.images.preprocess import View
 
 log = logging.getLogger(__name__)
 
@@ -25,6 +23,7 @@ def extract(run: Run, *encoders: str) -> Callable[..., None]:
     from pipeline.images.extraction import Stopwatch, extract_in_step
     from pipeline.images.preprocess import Photograph, load_views
     from pipeline.storage.features import UnfinishedShard, to_stored
+    from stages.opened import open_encoder
 
     opened = {name: open_encoder(run, name) for name in encoders}
     settings = run.config.extract
@@ -66,30 +65,6 @@ def extract(run: Run, *encoders: str) -> Callable[..., None]:
         log.info("shard %d: %s", jobs[0].number, stopwatch.describe(sum(map(len, missing))))
 
     return make
-
-
-class OpenedEncoder(NamedTuple):
-    """What an encoder takes of a photograph, what makes features of that, and what a shard's card says of it."""
-
-    view: "View"
-    extractor: "Extractor"
-    described: dict[str, Any]
-
-
-def open_encoder(run: Run, name: str) -> OpenedEncoder:
-    """An encoder of the run, on its device."""
-    from pipeline.config.stored import restore_encoder
-    from pipeline.images.preprocess import View
-
-    settings = run.config.extract
-    parameters = run.encoder(name)
-    network = restore_encoder(parameters.settings, parameters.tensors)
-    work = network.work(run.config.device, settings.precision, run.batch_size)
-    if settings.batch_size is None:
-        work.extractor.grow(network.preprocessing.side)
-    precision = {"precision": work.extractor.plan.precision}
-    described = {"name": name, "sha256": parameters.sha256, **parameters.settings, **precision}
-    return OpenedEncoder(View(network.preprocessing, work.describe), work.extractor, described)
 
 
 def _extracted(config: "Config", encoders: "Iterable[Encoder]") -> list[tuple[str]]:

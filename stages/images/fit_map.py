@@ -2,8 +2,6 @@
 
 from pipeline.run import Job, Run, Stage
 
-MAP = "feature-map"
-
 
 def fit_map(run: Run, job: Job, encoder: str) -> None:
     """Encode a sample of photos, and fit the map of another encoder's features to those of the encoder."""
@@ -17,8 +15,8 @@ def fit_map(run: Run, job: Job, encoder: str) -> None:
     from pipeline.models.linear.mapping import fit_feature_map
     from pipeline.precision import to_float32
     from pipeline.storage.features import FeatureRows
-    from pipeline.storage.parameters import write_parameters
-    from stages.images.extract import open_encoder
+    from pipeline.storage.parameters import FEATURE_MAP, write_parameters
+    from stages.opened import open_encoder
 
     settings, manifest, opened = run.config.extract, run.manifest, open_encoder(run, encoder)
     count = min(settings.mapping_images, manifest.n_images)
@@ -34,7 +32,7 @@ def fit_map(run: Run, job: Job, encoder: str) -> None:
     tensors |= {"image_id": image_id, "vectors": vectors}
     details = {"from": old, "images": count, "ridge": fitted.ridge, "loss": fitted.loss, "encoder": opened.described}
     write_parameters(
-        job.path, MAP, tensors, settings={"roots": fitted.roots}, provenance=job.provenance, details=details
+        job.path, FEATURE_MAP, tensors, settings={"roots": fitted.roots}, provenance=job.provenance, details=details
     )
     logging.getLogger(__name__).info(
         "%s to %s: %.0f %% of the variance is left unexplained, by %d photos", old, encoder, 100 * fitted.loss, count

@@ -12,16 +12,18 @@ def map_features(run: Run, encoder: str) -> Callable[[Job], None]:
     from pipeline.models.linear.mapping import FeatureMap
     from pipeline.precision import to_float32
     from pipeline.storage.features import to_stored, write_features
-    from pipeline.storage.parameters import read_parameters
-    from stages.images import extract, fit_map
+    from pipeline.storage.parameters import FEATURE_MAP, read_parameters
+    from stages.catalogue import declared
 
-    stored = read_parameters(run.layout.feature_map(encoder).path, fit_map.MAP)
+    stored = read_parameters(run.layout.feature_map(encoder).path, FEATURE_MAP)
     arrays, about = stored.tensors, stored.details
     sampled, weights = arrays["image_id"], (arrays[name] for name in ("weight", "mean_x", "mean_y"))
     mapping = FeatureMap(*weights, stored.settings["roots"], about["ridge"], about["loss"])
 
+    extract = declared()["extract"]
+
     def make(job: Job) -> None:
-        if run.is_done(run.job(extract.STAGE, (encoder,), job.number)):
+        if run.is_done(run.job(extract, (encoder,), job.number)):
             return
         features = mapping(to_float32(run.features.open(about["from"], job.number)["features"]))
         here = np.flatnonzero(np.isin(job.image_id, sampled))

@@ -22,7 +22,7 @@ def command(old: str, new: str, config_path: Path | None, images: int, cores: in
     from pipeline.config import loading
     from pipeline.errors import UsageError, meant
     from pipeline.run import Run
-    from stages.operations.run import run_workflow
+    from stages.workflow import run_workflow
 
     config = loading.load(config_path)
     encoders = [encoder.name for encoder in config.encoders if encoder.spec.reads == "pixels"]
