@@ -218,6 +218,10 @@ class Layout:
         return self.file("reproduction.md")
 
     @property
+    def audit(self) -> Artefact:
+        return self._sidecar("audit/audit.parquet")
+
+    @property
     def report(self) -> Artefact:
         return self.file("report/index.html")
 
