@@ -8,11 +8,13 @@ from typing import Any
 
 import numpy as np
 import pyarrow as pa
+import safetensors.numpy
 from tqdm import tqdm
 
 from pipeline.config.results import IndexSettings
 from pipeline.config.stored import restore
 from pipeline.index.build import QUERIES, SET_QUERIES, build_gallery
+from pipeline.index.calibration import BACKGROUND, FEWEST, Calibration
 from pipeline.index.chooser import Requirements
 from pipeline.index.gallery import Shortlist
 from pipeline.index.vectors import evenly_spaced
@@ -65,6 +67,9 @@ def write_bundle(
         inputs["vocabulary"] = read_vocabulary(vocabulary.path)["fingerprint"]
     inputs |= {f"text_encoders/{name}": encoder.fingerprint for name, encoder in text_encoders.items()}
     inputs |= {f"encoders/{name}": encoder.fingerprint for name, encoder in encoders.items()}
+    calibration = _calibrate(run, embeddings)
+    if calibration:
+        writer.add(BACKGROUND, safetensors.numpy.save({"images": calibration.background}))
     writer.commit(
         {
             "model": embeddings.name,
@@ -76,6 +81,7 @@ def write_bundle(
             "splits": list(settings.splits),
             "name": config.name,
             **describe_training(run, model),
+            "calibration": calibration and calibration.card(),
             "data_root": str(run.manifest.root),
             "encoders": {name: encoder.settings for name, encoder in encoders.items()},
             "text_encoders": {name: {"kind": encoder.settings["kind"]} for name, encoder in text_encoders.items()},
@@ -174,6 +180,24 @@ def _mapped_from(run: Run, encoders: Iterable[str], image_id: np.ndarray) -> pa.
                 rows = np.arange(bounds[number], bounds[number + 1])
                 names[np.delete(rows, mapped["but_for"])] = mapped["from"]
     return pa.array(names[image_id], pa.string())
+
+
+def _calibrate(run: Run, embeddings: Embeddings) -> Calibration | None:
+    """From the first images of dev, and all their sentences; None where these cannot say what is likely."""
+    if embeddings.multi_vector:
+        reason = "its photographs have several vectors each"
+    elif embeddings.refits:
+        reason = "it has learned from dev"
+    else:
+        count = sum(len(np.unique(image_id)) for _, image_id in described_rows(run.manifest, ["dev"]))
+        reason = f"of {count} photographs of dev with sentences, of {FEWEST} at least" if count < FEWEST else None
+    if reason:
+        log.info("%s: searches do not say where likely answers end (%s)", embeddings.name, reason)
+        return None
+    pairs = run.pairs("dev").first(run.config.fit.dev_images)
+    images = embeddings.read("images", pairs.image_id)
+    sentences = embeddings.read("sentences", pairs.sentence_id)
+    return Calibration.fit(images, sentences, pairs.owners, embeddings.metric, run.config.index.coverage)
 
 
 def _other_sentences(run: Run, embeddings: Embeddings, ids: Mapping[str, np.ndarray]) -> np.ndarray | None:

@@ -9,7 +9,6 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from pipeline.errors import JointspaceError, UsageError, meant
-from pipeline.remote.paths import is_url
 
 if TYPE_CHECKING:
     import subprocess
@@ -65,7 +64,7 @@ def run_workflow(
     chosen = loading.validate(values, config_path or loading.default_path())
     folder = Path(chosen.results_root) / chosen.name
     root = Path(chosen.data_root)
-    if not (is_url(chosen.data_root) or chosen.demo.generate or root.exists()):
+    if not (chosen.demo.generate or root.exists()):
         beside = (str(one) for one in root.parent.glob("*") if one.is_dir())
         raise UsageError(f"data_root {root} does not exist; {meant(str(root), beside)}correct it in {config_path}")
     require_all(Run(folder, chosen), declared())
