@@ -33,6 +33,7 @@ from pipeline.index.build import choose_and_build  # noqa: E402
 from pipeline.index.chooser import Requirements  # noqa: E402
 from pipeline.index.exact import Neighbours, search_exact  # noqa: E402
 from pipeline.index.format import from_bytes, view_bytes  # noqa: E402
+from pipeline.index.search import Searcher  # noqa: E402
 from pipeline.index.tuning import ask, tune  # noqa: E402
 from pipeline.index.vectors import ArrayVectors  # noqa: E402
 from pipeline.storage.bundle import Bundle, BundleWriter  # noqa: E402
@@ -147,6 +148,11 @@ def main() -> None:
         writer.commit({**MADE_UP, "dim": given.dim, "images": card, "data_root": name})
         load = partial(load_and_ask, folder / "bundle", queries[:1])
         report({**compare("load a bundle and answer, over 3 seconds", load, partial(time.sleep, 3), 3)})
+        searcher = Searcher(Bundle(folder / "bundle"))
+        searcher.table("images")
+        hits = partial(searcher.nearest, "images", queries, 10)
+        alone = partial(searcher.gallery("images").index.search, queries, 10)
+        report(compare(f"hits of {len(queries)} queries over FAISS's own batch", hits, alone, 7, runtime.threads()))
         if given.autofaiss:
             theirs, about = run_autofaiss(given.autofaiss, vectors, folder)
             ours = from_bytes(built.data, "images.faiss", card)

@@ -5,6 +5,7 @@
 The server is a process of its own, started by the command, and clients are threads of this one that keep their
 connections and ask as soon as they are answered. Latency is what a client measures. The vectors are as in `index.py`
 (and their index is chosen by measurement where no --factory is given); the text model is a random projection of words.
+What it costs to say which answers are likely is measured in this process, with the same sentences in turn.
 """
 
 import argparse
@@ -15,24 +16,28 @@ import sys
 import tempfile
 import threading
 import time
+from functools import partial
 from pathlib import Path
 from urllib.parse import quote, urlsplit
 
 from index import MADE_UP, image_table, make_pairs
-from interleave import parse_options, report
+from interleave import compare, parse_options, report
 
-CLIENTS, REQUESTS, DIM, VECTORS = 8, 10_000, 128, 1_000_000
+CLIENTS, REQUESTS, DIM, VECTORS, JUDGED = 8, 10_000, 128, 1_000_000, 1000
 
 import numpy as np  # noqa: E402  after `index` has chosen the BLAS kernels
 import pyarrow as pa  # noqa: E402
+import safetensors.numpy  # noqa: E402
 
 from pipeline.config.registry import model_spec  # noqa: E402
 from pipeline.index.build import choose_and_build  # noqa: E402
+from pipeline.index.calibration import BACKGROUND, Calibration  # noqa: E402
 from pipeline.index.chooser import Requirements  # noqa: E402
+from pipeline.index.search import Searcher  # noqa: E402
 from pipeline.index.vectors import ArrayVectors  # noqa: E402
 from pipeline.models.linear.projection import Directions  # noqa: E402
 from pipeline.models.linear.views import ImageView, TextView  # noqa: E402
-from pipeline.storage.bundle import BundleWriter  # noqa: E402
+from pipeline.storage.bundle import Bundle, BundleWriter  # noqa: E402
 from pipeline.storage.parameters import MODEL, TEXT_ENCODER, write_parameters  # noqa: E402
 from pipeline.text.tfidf import TfidfEncoder  # noqa: E402
 from pipeline.text.tokens import TermSettings  # noqa: E402
@@ -76,10 +81,31 @@ def make_bundle(folder: Path, count: int, dim: int, candidates: list[str] | str)
     path = folder / "text_encoder" / "model.safetensors"
     write_parameters(path, TEXT_ENCODER, {}, settings=encoder.settings())
     writer.add_parameters(path.parent, "text_encoders/tfidf/")
-    cards = {"images": built.card, "sentences": sentences.card}
+    dev = min(1000, len(queries))
+    calibration = Calibration.fit(images[:dev], queries[:dev], np.arange(dev), "inner_product", 0.9)
+    writer.add(BACKGROUND, safetensors.numpy.save({"images": calibration.background}))
+    cards = {"images": built.card, "sentences": sentences.card, "calibration": calibration.card()}
     text_encoders = {"tfidf": {"kind": "tf-idf"}}
     writer.commit({**MADE_UP, "dim": dim, "text_encoders": text_encoders, **cards, "data_root": str(folder)})
     return cards["images"]
+
+
+def measure_judging(folder: Path, count: int) -> None:
+    """Searches with what says which answers are likely, over those without."""
+    searcher, rng = Searcher(Bundle(folder)), np.random.default_rng(1)
+    sentences = [" ".join(rng.choice(WORDS, 6)) for _ in range(count)]
+    searcher.open()
+    plain = partial(_search_each, searcher, sentences)
+    judged = partial(_search_each, searcher, sentences, judging=True)
+    name = f"{count} sentences among {len(searcher.gallery('images'))} one by one"
+    report(compare(f"{name}, judged, over not judged", judged, plain))
+
+
+def _search_each(searcher: Searcher, sentences: list[str], judging: bool = False) -> None:
+    for sentence in sentences:
+        answer = searcher.images(sentence, 12)
+        if judging:
+            _ = answer.judgement
 
 
 def ask(address: str, requests: int, seed: int, seconds: list[float], errors: list[str]) -> None:
@@ -105,10 +131,11 @@ def main() -> None:
     for name, default in (("vectors", VECTORS), ("dim", DIM), ("clients", CLIENTS), ("requests", REQUESTS)):
         parser.add_argument(f"--{name}", type=int, default=default)
     parser.add_argument("--factory")
-    given = parse_options(parser, globals(), vectors=3000, dim=16, clients=2, requests=20, factory="Flat")
+    given = parse_options(parser, globals(), vectors=3000, dim=16, clients=2, requests=20, factory="Flat", JUDGED=20)
     with tempfile.TemporaryDirectory() as name:
         folder = Path(name)
         card = make_bundle(folder, given.vectors, given.dim, [given.factory] if given.factory else "auto")
+        measure_judging(folder / "bundle", JUDGED)
         command = [sys.executable, "-m", "stages.cli", "serve", str(folder / "bundle"), "--port", "0"]
         start = time.perf_counter()
         with subprocess.Popen(command, stderr=subprocess.PIPE, text=True) as server:

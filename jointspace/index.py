@@ -1,7 +1,7 @@
 """A bundle, opened to be searched from a program."""
 
 import os
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from functools import cached_property
 from pathlib import Path
 from typing import Any
@@ -14,7 +14,7 @@ from pipeline.config.stored import restore_text_encoder
 from pipeline.errors import InputError, IntegrityError, UsageError
 from pipeline.images.decode import ImageLimits, decode, to_rgb
 from pipeline.index.queries import VECTORS, encode_image
-from pipeline.index.search import Hit, Photograph, Searcher
+from pipeline.index.search import Answer, Hit, Photograph, Searcher
 from pipeline.storage.bundles import open_bundle
 from pipeline.text.text_encoder import CENTRED, Centred
 
@@ -37,6 +37,8 @@ class Index:
     ['red', 'red']
     >>> index.search("a red picture", k=2, where="width < 10")
     []
+    >>> [answer[0].row["path"].partition("-")[0] for answer in index.search(["a red picture", "a blue picture"])]
+    ['red', 'blue']
     >>> vector = index.embed_text("a red picture")
     >>> index.search(vector=vector, k=1) == index.search("a red picture", k=1)
     True
@@ -60,7 +62,7 @@ class Index:
 
     def search(
         self,
-        text: str | None = None,
+        text: str | Sequence[str] | None = None,
         *,
         image: str | Path | Image.Image | None = None,
         vector: np.ndarray | None = None,
@@ -68,15 +70,22 @@ class Index:
         k: int = 10,
         where: str | None = None,
         weight: float = 0.5,
-    ) -> list[Hit]:
+    ) -> Answer | list[Answer]:
         """The `k` images nearest to a text, to an image, to both (the text counts for `weight`), to a `vector` (c,) of
         the joint space, or to the vector of a text (d,) that `embed` would take, among those of whose columns `where`
         is true.
 
-        Each hit has `rank`, `score` and `row`, the image's line in the bundle's table. Raises InputError where no word
-        is known or the image cannot be read, UsageError for a condition that cannot be, for an argument of another
-        kind, and where nothing is asked.
+        Each hit has `rank`, `score` and `row`, the image's line in the bundle's table. The answer to a text has a
+        `judgement`: how many of its hits are `likely`, about how many of the index are (`expected`), and whether the
+        text is `off_topic`; None where the bundle cannot tell. Several texts, a list, are answered in one pass over the
+        index, by a list of answers; one of whose words none is known gets an empty answer whose `error` says so.
+        Raises InputError where no word is known or the image cannot be read, UsageError for a condition that cannot
+        be, for an argument of another kind, and where nothing is asked.
         """
+        if isinstance(text, Sequence) and not isinstance(text, str):
+            return self._search_each(
+                text, to_count(k, "k"), where, alone=image is None and vector is None and text_vector is None
+            )
         if text_vector is not None and vector is None:
             vector = self.embed(text_vectors=np.atleast_2d(to_array(text_vector, "text")))
         elif text_vector is not None:
@@ -93,6 +102,15 @@ class Index:
         if image is None:
             return self._searcher.images(text, k, where)
         return self._searcher.similar(self._photograph(image), k, text, to_number(weight, "weight"), where)
+
+    def _search_each(self, texts: Sequence[str], k: int, where: str | None, alone: bool) -> list[Answer]:
+        if not alone:
+            raise UsageError("several texts are searched for by themselves; leave out image and vector")
+        for number, text in enumerate(texts):
+            require_text(text, f"text {number}")
+        if where is not None:
+            require_text(where, "where")
+        return self._searcher.batch(texts, k, where)
 
     def sentences(self, image: str | Path | Image.Image, k: int = 10, where: str | None = None) -> list[Hit]:
         """The `k` sentences nearest to an image; `row["text"]` is what a hit says."""

@@ -7,11 +7,14 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+import pyarrow as pa
+import safetensors.numpy
 from tqdm import tqdm
 
 from pipeline.config.results import IndexSettings
 from pipeline.config.stored import restore
 from pipeline.index.build import QUERIES, SET_QUERIES, build_gallery
+from pipeline.index.calibration import BACKGROUND, FEWEST, Calibration
 from pipeline.index.chooser import Requirements
 from pipeline.index.gallery import Shortlist
 from pipeline.index.vectors import evenly_spaced
@@ -19,7 +22,7 @@ from pipeline.report.figures import draw_tradeoff, to_svg
 from pipeline.run import Run
 from pipeline.storage.bundle import Bundle, BundleWriter
 from pipeline.storage.card import CARD, INDEXED
-from pipeline.storage.commit import CARRIED, Provenance, carry
+from pipeline.storage.commit import CARRIED, Provenance, carry, read_commit
 from pipeline.storage.embeddings import Embeddings
 from pipeline.storage.files import plain, read_bytes
 from pipeline.storage.pairs import described_rows
@@ -48,8 +51,11 @@ def write_bundle(
 
     writer = BundleWriter(folder)
     indices = add_indices(writer, embeddings, ids, settings, run.gpu, _other_sentences(run, embeddings, ids))
-    for modality, rows in ids.items():
-        writer.add_table(f"{modality}.parquet", run.manifest.rows(modality, rows))
+    tables = {modality: run.manifest.rows(modality, rows) for modality, rows in ids.items()}
+    if (mapped := _mapped_from(run, mapping.encoders, ids["images"])).null_count < len(ids["images"]):
+        tables["images"] = tables["images"].append_column("mapped_from", mapped)
+    for modality, table in tables.items():
+        writer.add_table(f"{modality}.parquet", table)
     writer.add_parameters(source)
     for name in encoders:
         writer.add_parameters(layout.encoder(name).path, f"encoders/{name}/")
@@ -61,6 +67,9 @@ def write_bundle(
         inputs["vocabulary"] = read_vocabulary(vocabulary.path)["fingerprint"]
     inputs |= {f"text_encoders/{name}": encoder.fingerprint for name, encoder in text_encoders.items()}
     inputs |= {f"encoders/{name}": encoder.fingerprint for name, encoder in encoders.items()}
+    calibration = _calibrate(run, embeddings)
+    if calibration:
+        writer.add(BACKGROUND, safetensors.numpy.save({"images": calibration.background}))
     writer.commit(
         {
             "model": embeddings.name,
@@ -72,6 +81,7 @@ def write_bundle(
             "splits": list(settings.splits),
             "name": config.name,
             **describe_training(run, model),
+            "calibration": calibration and calibration.card(),
             "data_root": str(run.manifest.root),
             "encoders": {name: encoder.settings for name, encoder in encoders.items()},
             "text_encoders": {name: {"kind": encoder.settings["kind"]} for name, encoder in text_encoders.items()},
@@ -157,6 +167,38 @@ def describe_training(run: Run, model: str) -> dict[str, Any]:
 def read_bundled_embeddings(run: Run, bundle: Bundle) -> Embeddings:
     """The run's embeddings of the model of a bundle."""
     return run.embeddings(plain(bundle.card["model"], bundle.folder))
+
+
+def _mapped_from(run: Run, encoders: Iterable[str], image_id: np.ndarray) -> pa.Array:
+    """(n,) for each image the encoder whose features were mapped to those of one of the model's `encoders`; null for
+    features of its own."""
+    bounds = run.manifest.bounds("images")
+    names = np.full(bounds[-1], None, object)
+    for encoder in encoders:
+        shards = run.layout.features(encoder)
+        for number in range(run.manifest.n_shards if shards.folder.exists() else 0):
+            if mapped := read_commit(shards.commit(number)).details.get("mapped"):
+                rows = np.arange(bounds[number], bounds[number + 1])
+                names[np.delete(rows, mapped["but_for"])] = mapped["from"]
+    return pa.array(names[image_id], pa.string())
+
+
+def _calibrate(run: Run, embeddings: Embeddings) -> Calibration | None:
+    """From the first images of dev, and all their sentences; None where these cannot say what is likely."""
+    if embeddings.multi_vector:
+        reason = "its photographs have several vectors each"
+    elif embeddings.refits:
+        reason = "it has learned from dev"
+    else:
+        count = sum(len(np.unique(image_id)) for _, image_id in described_rows(run.manifest, ["dev"]))
+        reason = f"of {count} photographs of dev with sentences, of {FEWEST} at least" if count < FEWEST else None
+    if reason:
+        log.info("%s: searches do not say where likely answers end (%s)", embeddings.name, reason)
+        return None
+    pairs = run.pairs("dev").first(run.config.fit.dev_images)
+    images = embeddings.read("images", pairs.image_id)
+    sentences = embeddings.read("sentences", pairs.sentence_id)
+    return Calibration.fit(images, sentences, pairs.owners, embeddings.metric, run.config.index.coverage)
 
 
 def _other_sentences(run: Run, embeddings: Embeddings, ids: Mapping[str, np.ndarray]) -> np.ndarray | None:

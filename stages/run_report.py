@@ -2,6 +2,7 @@
 
 import logging
 import shlex
+from collections import Counter
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from datetime import date
@@ -27,17 +28,20 @@ from pipeline.report.photographs import (
     vector_drawing,
 )
 from pipeline.report.tables import (
+    FINDINGS,
     best_model,
     compare_models,
     count_reasons,
     describe_encoders,
     describe_models,
+    is_probable,
     measure_rows,
 )
 from pipeline.run import Run
 from pipeline.storage.commit import read_record
 from pipeline.storage.pairs import undescribed
 from pipeline.storage.records import add_up, read_benchmarks, read_part_jobs, read_summary, read_vocabulary
+from pipeline.storage.tables import read_table
 from pipeline.text.text_encoder import Coverage
 from stages.closing import example_search
 
@@ -47,6 +51,8 @@ if TYPE_CHECKING:
 LIBRARIES = ("jointspace", "torch", "torchvision", "faiss-gpu", "faiss-cpu", "numpy", "scipy", "h5py", "snakemake")
 MAPPED = 1000
 """Photographs on the map, where none has a sentence."""
+AUDITED = 24
+"""Captions, and copies, of which the worst are shown."""
 SHARDS, ROWS = 4, 512
 """How many shards of features are sampled, evenly spaced, and how many rows of each."""
 
@@ -126,6 +132,29 @@ class RunReport:
     @cached_property
     def samples(self) -> list[CollectionSample]:
         return draw_samples(self.run.manifest, self.picture)
+
+    @cached_property
+    def audit(self) -> dict[str, Any] | None:
+        """The worst findings of each kind, with pictures; None where `audit` has not run on what is there now."""
+        try:
+            table, commit = read_table(self.run.layout.audit.path, "audit")
+        except IntegrityError:
+            return None
+        findings = table.to_pylist()
+        captions = [finding for finding in findings if finding["captions"]][:AUDITED]
+        copies = sorted((one for one in findings if one["other_image"]), key=lambda one: one["kind"] != "leak")[
+            :AUDITED
+        ]
+        for finding in [*captions, *copies]:
+            images = [finding[name] for name in ("image_id", "other_image_id") if finding[name] is not None]
+            finding["pictures"] = list(map(self.picture, self.run.manifest.pick(images)))
+        counts = Counter(finding["kind"] for finding in findings if is_probable(finding))
+        return {
+            "counts": {text: counts[kind] for kind, text in FINDINGS.items()},
+            "captions": captions,
+            "copies": copies,
+            **commit.details,
+        }
 
     @cached_property
     def encoders(self) -> list[dict[str, Any]]:

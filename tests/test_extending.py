@@ -159,7 +159,7 @@ LINES = {
     "pipeline/collections/formats/__init__.py": (
         "formats import folder", ", reds", "Iterator[Record]]] = {\n", '"reds": reds.read,\n',
     ),
-    "pipeline/config/collection.py": ('    format: Literal[\n        "folder", ', '"reds", '),
+    "pipeline/config/collection.py": ("    format: Literal[\n", '        "reds",\n'),
 }  # fmt: skip
 """File -> what stands in it, and what is added behind that; behind nothing: at the end."""
 TINY = {

@@ -27,8 +27,8 @@ TINY = {
     "models": ["ncca", "sae", "ncca-csls-refit"],
     "variants": {"ncca-csls-refit": {"model": "ncca", "csls": True, "refit": True}},
     "encoders": [{"name": "squeezenet-untrained", **NETWORK}],
-    "shard_size": 24,
-    "demo": {"train": 60, "dev": 12, "test": 12, "weak": 12},
+    "shard_size": 32,
+    "demo": {"train": 90, "dev": 12, "test": 12, "weak": 12},
     "fit": {"dimensions": [8, 16], "image_ridge": [0.1, 1], "text_ridge": [1], "eigenvalue_power": [0, 1]},
     "transfer": {"beta": [0.3], "auxiliary_dimensions": [8], "features": 40, "neighbours": 5},
     "wsabie_sgd": {"learning_rate": [1], "max_norm": [10], "dimensions": 8, "epochs": 5},
@@ -106,7 +106,7 @@ def run_tiny(folder: Path) -> Path:
 
 def wait_for(path: Path, process: subprocess.Popen) -> None:
     """Until `path` is there, which `process` makes."""
-    deadline = time.monotonic() + 300
+    deadline = time.monotonic() + 1500
     while not path.exists():
         assert process.poll() is None and time.monotonic() < deadline, f"nobody makes {path}"
         time.sleep(0.05)

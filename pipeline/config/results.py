@@ -80,6 +80,9 @@ class IndexSettings(Section):
         1, "of a model's index, each of a share of the shards and made by its own job; a search merges them"
     )
     latency_ms: AboveZero | None = key(None, "most milliseconds of one query alone (95th percentile); null: any")
+    coverage: Annotated[float, Field(gt=0, lt=1)] = key(
+        0.9, "share of sentences whose photograph is among the likely answers, which a search marks (docs/searching.md)"
+    )
     candidates: Literal["auto"] | Annotated[tuple[str, ...], Field(min_length=1)] = key(
         "auto", "what is measured above exact_limit, or a list: [HNSW32, 'IVF1024,SQ8', ...]"
     )

@@ -96,6 +96,10 @@ class QueryEncoder:
         ]
         return min(unknown, key=len)  # a vocabulary of lemmas may name one that the others know in another form alone
 
+    def count_words(self, sentence: str) -> tuple[int, int]:
+        """How many words `sentence` has, and how many of them are unknown to what knows most of them."""
+        return min((reader.count_words(sentence) for reader in self._forms.readers), key=lambda counts: counts[1])
+
     def suggest(self, word: str) -> str | None:
         """The known word that is nearest to an unknown one by its spelling; None where none is near."""
         return next(filter(None, (reader.suggest(word) for reader in self._forms.readers)), None)

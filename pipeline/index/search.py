@@ -3,23 +3,27 @@
 import hashlib
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from functools import cached_property, partial
 from typing import Any
 
 import numpy as np
 import pyarrow as pa
 
 from pipeline.errors import InputError, IntegrityError, UsageError
+from pipeline.index.calibration import Calibration, Judgement
 from pipeline.index.format import REBUILD
 from pipeline.index.gallery import Gallery
 from pipeline.index.opening import open_gallery
 from pipeline.index.queries import QueryEncoder
-from pipeline.multivectors import Items, MultiVectors, concatenate
+from pipeline.multivectors import Items, MultiVectors
+from pipeline.runtime import without_collection
 
 Encoded = Mapping[str, np.ndarray] | bytes
 Photograph = Encoded | Callable[[], Encoded]
 """An image in a query: encoder name -> (1, dim) float32, as pipeline.index.queries.encode_image makes it; for a
 multi-vector model the bytes of the file of one of the bundle's images. Or a function that makes one of these, which
 takes long: it is called when there is nothing wrong with the rest of the query."""
+NO_DIRECTION = "the vector of this query is zero, so that nothing is nearer to it than all else; ask for more"
 MOST_KEPT = 1 << 21
 """Rows of a table that is kept in memory."""
 
@@ -31,6 +35,28 @@ class Hit:
     rank: int
     score: float
     row: Mapping[str, Any]
+
+
+class Answer(list[Hit]):
+    """The hits of a query, the best first. `error` says why one of several queries has none. `judgement` says of a
+    sentence how many are `likely` and whether it is `off_topic`, by a bundle's calibration; None where there is none.
+    It is worked out when it is first asked for."""
+
+    error: str | None = None
+    _judge: Callable[[Sequence[float]], Judgement | None] | None = None
+
+    @cached_property
+    def judgement(self) -> Judgement | None:
+        return self._judge and self._judge([hit.score for hit in self])
+
+    def __getstate__(self) -> dict[str, Any]:
+        return {"error": self.error, "judgement": self.judgement}
+
+    @classmethod
+    def refused(cls, error: str) -> "Answer":
+        answer = cls()
+        answer.error = error
+        return answer
 
 
 class Searcher(QueryEncoder):
@@ -53,32 +79,54 @@ class Searcher(QueryEncoder):
         self._packed: dict[str, Any] = {}
         self._tables: dict[str, pa.Table] = {}
 
-    def images(self, sentence: str, top: int, where: str | None = None) -> list[Hit]:
+    def images(self, sentence: str, top: int, where: str | None = None) -> Answer:
         """The `top` images nearest to `sentence`. Raises InputError when none of its words is known."""
         self.require_known(sentence)
-        return self.nearest("images", self.embed_sentence(sentence), top, where)[0]
+        return self._answer([sentence], self.embed_sentence(sentence), top, where)[0]
 
-    def batch(self, sentences: Sequence[str], top: int, where: str | None = None) -> list[list[Hit] | InputError]:
-        """The answers of `images` to many sentences in one search; what it would raise stands in its place."""
-        answers: list[list[Hit] | InputError] = []
-        embedded = []
-        for sentence in sentences:
-            try:
-                self.require_known(sentence)
-                query = self.embed_sentence(sentence)
-                _require_direction(query)
-            except InputError as error:
-                answers.append(error)
-            else:
-                answers.append([])
-                embedded.append(query)
-        if embedded:
-            self._keep("images")  # whose parts would be unpacked again for each answer
-            hits = iter(self.nearest("images", concatenate(embedded), top, where))
-            answers = [answer if isinstance(answer, InputError) else next(hits) for answer in answers]
+    def _answer(self, sentences: Sequence[str], queries: Items, top: int, where: str | None) -> list[Answer]:
+        """The images nearest to sentences, whose vectors are `queries`."""
+        answers = self.nearest("images", queries, top, where)
+        if self.bundle.card.get("calibration"):
+            for place, (sentence, answer) in enumerate(zip(sentences, answers, strict=True)):
+                answer._judge = partial(self._judge, sentence, queries[place : place + 1], where)
         return answers
 
-    def regions(self, snippet: str, top: int, where: str | None = None) -> list[Hit]:
+    def _judge(self, sentence: str, query: np.ndarray, where: str | None, scores: Sequence[float]) -> Judgement:
+        count = None if where and where.strip() else len(self.gallery("images"))
+        return self.calibration.judge(query, scores, count, self.count_words(sentence))
+
+    @cached_property
+    def calibration(self) -> Calibration | None:
+        """What says which answers are likely; None where dev could not."""
+        return Calibration.from_bundle(self.bundle)
+
+    def batch(self, sentences: Sequence[str], top: int, where: str | None = None) -> list[Answer]:
+        """The answers of `images` to many sentences, which are encoded together, in one pass over the index; what it
+        would raise is the `error` of an empty one."""
+        answers = {place: self._refusal(sentence) for place, sentence in enumerate(sentences)}
+        places = [place for place, refusal in answers.items() if refusal is None]
+        if places:
+            queries = self.embed_sentences([sentences[place] for place in places])
+            directed = np.ones(len(places), bool) if self.multi_vector else queries.any(axis=1)
+            answers |= {places[row]: Answer.refused(NO_DIRECTION) for row in np.flatnonzero(~directed)}
+            if directed.any():
+                self._keep("images")  # whose parts would be unpacked again by the next batch
+                places = np.array(places)[directed].tolist()
+                queries = queries if directed.all() else queries[directed]
+                found = self._answer([sentences[place] for place in places], queries, top, where)
+                answers |= zip(places, found, strict=True)
+        return list(answers.values())
+
+    def _refusal(self, sentence: str) -> Answer | None:
+        """The answer to a sentence that `require_known` refuses."""
+        try:
+            self.require_known(sentence)
+        except InputError as error:
+            return Answer.refused(str(error))
+        return None
+
+    def regions(self, snippet: str, top: int, where: str | None = None) -> Answer:
         """The `top` regions for some words, at most one an image: those with the greatest sum of products with all
         words. A hit's row is the image's, with its `box` x1, y1, x2, y2 in original pixels.
 
@@ -89,17 +137,17 @@ class Searcher(QueryEncoder):
         words = self.embed_sentence(snippet)
         gallery, allowed = self._require_fit("images", words), self.allowed("images", where)
         rows, scores, boxes = gallery.regions(words.vectors, top, allowed)
-        hits = self._list_hits("images", rows, scores)
-        return [
+        (hits,) = self._list_hits("images", [(rows, scores)])
+        return Answer(
             Hit(hit.rank, hit.score, {**hit.row, "box": box}) for hit, box in zip(hits, boxes.tolist(), strict=True)
-        ]
+        )
 
     def require_regions(self) -> None:
         """Raises UsageError where the bundle has no regions."""
         if not self.multi_vector:
             raise UsageError(f"{self.bundle.folder} has no regions; ask a multi-vector model, such as dvsa")
 
-    def sentences(self, photograph: Photograph, top: int, where: str | None = None) -> list[Hit]:
+    def sentences(self, photograph: Photograph, top: int, where: str | None = None) -> Answer:
         """The `top` sentences nearest to an image. Raises UsageError where the index has none."""
         if not self.has("sentences"):
             raise UsageError(f"{self.bundle.folder} has no sentences; search its images: `--similar`")
@@ -109,7 +157,7 @@ class Searcher(QueryEncoder):
     def similar(
         self, photograph: Photograph, top: int, sentence: str | None = None, weight: float = 0.5,
         where: str | None = None,
-    ) -> list[Hit]:  # fmt: skip
+    ) -> Answer:  # fmt: skip
         """The `top` images nearest to an image, or to it and a `sentence`: to the sum of their unit vectors, the
         sentence's times `weight` and the image's times 1 - `weight`.
 
@@ -160,7 +208,7 @@ class Searcher(QueryEncoder):
     def analogy(
         self, photograph: Photograph, minus: Sequence[str], plus: Sequence[str], top: int, among: int,
         where: str | None = None,
-    ) -> list[Hit]:  # fmt: skip
+    ) -> Answer:  # fmt: skip
         """The `top` images for an image less the words `minus` plus the words `plus` (Kiros et al. 2014, section 3.2).
 
         The `among` nearest are put in the order of their distance to their own mean, so that the one poor result among
@@ -182,11 +230,11 @@ class Searcher(QueryEncoder):
             vectors = gallery.reconstruct(rows[:among])
             order = np.argsort(np.linalg.norm(vectors - vectors.mean(axis=0), axis=1), kind="stable")
             rows[:among], scores[:among] = rows[order], scores[order]
-        return self._list_hits("images", rows[:top], scores[:top])
+        return self._list_hits("images", [(rows[:top], scores[:top])])[0]
 
     def open(self) -> None:
         """Read the model, the indices and their tables now; threads may share the searcher from then on."""
-        _ = self.model
+        _ = self.model, self.calibration
         for modality in ("images", "sentences"):
             if self.has(modality):
                 self.gallery(modality)
@@ -250,17 +298,20 @@ class Searcher(QueryEncoder):
             ]
         )
 
-    def _list_hits(self, modality: str, rows: np.ndarray, scores: np.ndarray) -> list[Hit]:
-        """The `rows` (k,) of a modality's table with their `scores` (k,), ranked as they come."""
-        count = self.rows(modality).num_rows
-        if len(rows) and not 0 <= min(rows) <= max(rows) < count:
+    def _list_hits(self, modality: str, answers: Sequence[tuple[np.ndarray, np.ndarray]]) -> list[Answer]:
+        """For each answer, the rows (k,) of a modality's table and their scores (k,), its hits, ranked as they come."""
+        count, rows = self.rows(modality).num_rows, np.concatenate([rows for rows, _ in answers])
+        if len(rows) and not 0 <= rows.min() <= rows.max() < count:
             raise IntegrityError(
                 f"the index of {modality} in {self.bundle.folder} has ids beyond the {count} rows of"
                 f" {modality}.parquet; {REBUILD}"
             )
-        records = self.records(modality, rows)
-        ranked = enumerate(zip(scores, records, strict=True), 1)
-        return [Hit(rank, float(score), record) for rank, (score, record) in ranked]
+        with without_collection():  # which many small objects call for, and none is garbage
+            records = iter(self.records(modality, rows))  # of all answers at once: a table is read once
+            return [
+                Answer(Hit(rank, score, next(records)) for rank, score in enumerate(scores.tolist(), 1))
+                for _, scores in answers
+            ]
 
     def _require_fit(self, modality: str, queries: Items) -> Gallery:
         """The gallery of a modality. Raises IntegrityError where the model's `queries` are not of its dimensions, and
@@ -275,21 +326,19 @@ class Searcher(QueryEncoder):
         _require_direction(queries)
         return gallery
 
-    def nearest(self, modality: str, queries: Items, top: int, where: str | None = None) -> list[list[Hit]]:
+    def nearest(self, modality: str, queries: Items, top: int, where: str | None = None) -> list[Answer]:
         """The hits of each of the vectors `queries` among the `images` or `sentences` that `where` allows."""
         return self._rank(modality, queries, top, self.allowed(modality, where))
 
-    def _rank(self, modality: str, queries: Items, top: int, allowed: np.ndarray | None) -> list[list[Hit]]:
+    def _rank(self, modality: str, queries: Items, top: int, allowed: np.ndarray | None) -> list[Answer]:
         neighbours = self._require_fit(modality, queries).search(queries, top, allowed)
-        return [self._list_hits(modality, *neighbours.of(query)) for query in range(len(queries))]
+        return self._list_hits(modality, [neighbours.of(query) for query in range(len(queries))])
 
 
 def _require_direction(queries: Items) -> None:
     """Raises InputError for a query whose one vector is zero."""
     if not isinstance(queries, MultiVectors) and not queries.any(axis=1).all():
-        raise InputError(
-            "the vector of this query is zero, so that nothing is nearer to it than all else; ask for more"
-        )
+        raise InputError(NO_DIRECTION)
 
 
 def blend(image: np.ndarray, sentence: np.ndarray, weight: float) -> np.ndarray:

@@ -19,6 +19,13 @@ JUDGEMENTS = {
     **{"rouge_l": "ROUGE-L", "cider": "CIDEr", "meteor": "METEOR", "copied": "copied", "length": "words"},
 }
 """Measure of a generator -> heading in the table of judged sentences."""
+FINDINGS = {
+    "leak": "near copies in different splits",
+    "copy": "near copies within a split",
+    "captions": "photographs whose captions are probably all wrong",
+    "caption": "other captions that are probably wrong",
+}
+"""Kinds of findings of an audit."""
 MINUTES = 600
 """From so many on, hours are enough."""
 
@@ -45,6 +52,12 @@ class Comparison:
     n_sentences: int
     cells: Mapping[str, Mapping[str, Mapping[str, ReportCell]]]
     chance: Mapping[str, Mapping[str, float]]
+
+
+def is_probable(finding: Mapping[str, Any]) -> bool:
+    """Whether a finding of an audit is a copy, or one of the captions that are probably wrong; others are the next
+    worst."""
+    return finding["captions"] is None or finding["score"] <= finding["threshold"]
 
 
 def compare_models(evaluations: Iterable[Mapping[str, Any]]) -> list[Comparison]:

@@ -7,7 +7,7 @@ from urllib.parse import quote
 from pydantic import BaseModel, Field
 
 from pipeline.index.columns import OURS
-from pipeline.index.search import Hit
+from pipeline.index.search import Answer
 from pipeline.serve.gallery import Scale
 
 
@@ -111,6 +111,11 @@ class ImagesAnswer(BaseModel):
     seconds: float = Field(description="that the search took, without waiting")
     unknown: list[str] = Field(description="words that are not in the vocabulary, and so were ignored")
     near: dict[str, str] = Field(description="of some of these, the known word that is spelt like it")
+    likely: int | None = Field(
+        description="how many of these, from the first on, may be the photograph that is meant; null: it is not known"
+    )
+    remark: str | None = Field(description="where the likely ones end, in words")
+    warning: str | None = Field(description="that the sentence seems to be off the collection, and why")
     results: list[ImageAnswer]
 
 
@@ -144,7 +149,7 @@ class ErrorAnswer(BaseModel):
 
 
 def list_images(
-    model: str, hits: Sequence[Hit], ignored: Mapping[str, str | None], captions: Sequence[str | None], seconds: float
+    model: str, hits: Answer, ignored: Mapping[str, str | None], captions: Sequence[str | None], seconds: float
 ) -> ImagesAnswer:
     """The answer of some hits, each with its caption; `ignored` words have the known one nearest to each."""
     results = [
@@ -152,7 +157,8 @@ def list_images(
         for hit, caption in zip(hits, captions, strict=True)
     ]
     near = {word: known for word, known in ignored.items() if known}
-    return ImagesAnswer(model=model, seconds=seconds, unknown=list(ignored), near=near, results=results)
+    told = {name: getattr(hits.judgement, name, None) for name in ("likely", "remark", "warning")}
+    return ImagesAnswer(model=model, seconds=seconds, unknown=list(ignored), near=near, **told, results=results)
 
 
 def describe_image(model: str, row: Mapping[str, Any], caption: str | None) -> dict[str, Any]:

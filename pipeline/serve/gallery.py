@@ -15,7 +15,7 @@ from PIL import Image
 
 from pipeline.errors import InputError, JointspaceError, UsageError
 from pipeline.index.columns import asked_columns
-from pipeline.index.search import Hit, Photograph, Searcher
+from pipeline.index.search import Answer, Photograph, Searcher
 from pipeline.index.vectors import evenly_spaced
 
 EXAMPLES = 3
@@ -163,16 +163,17 @@ class ServedGallery:
             with suppress(JointspaceError):  # of imported features; a request is told so
                 self.features(_jpeg(Image.new("RGB", (WARM_SIDE, WARM_SIDE))))
 
-    def images(self, sentence: str, top: int, where: str | None = None) -> list[Hit]:
+    def images(self, sentence: str, top: int, where: str | None = None) -> Answer:
         """As Searcher.images; of a multi-vector model each with the `box` of the region that fits the words best."""
         hits = self.searcher.images(sentence, top, where)
         if not self.has_regions:
+            _ = hits.judgement  # worked out in the thread that searches
             return hits
         words = self.searcher.embed_sentence(sentence).vectors.sum(axis=0)
         gallery = self.searcher.gallery("images")
         items = [gallery.item(int(row)) for row in self._find("images", [hit.row["image_id"] for hit in hits])]
         boxes = [item.boxes[(item.vectors @ words).argmax()].tolist() for item in items]
-        return [replace(hit, row={**hit.row, "box": box}) for hit, box in zip(hits, boxes, strict=True)]
+        return Answer(replace(hit, row={**hit.row, "box": box}) for hit, box in zip(hits, boxes, strict=True))
 
     def see(self, photograph: bytes) -> Photograph:
         """An encoded image as the searcher takes it. UnreadableImage is raised once it is looked at."""

@@ -13,7 +13,7 @@ from starlette.exceptions import HTTPException
 
 from pipeline.errors import InputError
 from pipeline.index.conditions import LONGEST
-from pipeline.index.search import Hit
+from pipeline.index.search import Answer
 from pipeline.serve import answers
 from pipeline.serve.gallery import ServedGallery
 from pipeline.serve.service import Describer, Service
@@ -106,12 +106,12 @@ class Question:
                 raise InputError(f"the sentence has {len(text)} characters; write at most {most}")
 
     async def find_images(
-        self, pool: Executor, words: Sequence[str], search: Callable[..., list[Hit]], *arguments: Any
+        self, pool: Executor, words: Sequence[str], search: Callable[..., Answer], *arguments: Any
     ) -> answers.ImagesAnswer:
         """What a `search` with these `arguments` finds in a thread of `pool`, and those of the `words` that are
         ignored."""
 
-        def find() -> tuple[list[Hit], Mapping[str, str | None], list[str | None]]:
+        def find() -> tuple[Answer, Mapping[str, str | None], list[str | None]]:
             hits = search(*arguments, **self.asked)
             captions = self.gallery.captions([hit.row["image_id"] for hit in hits])
             return hits, self.gallery.searcher.ignored(*words), captions

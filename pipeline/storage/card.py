@@ -27,7 +27,7 @@ ADDED = "added"
 REMOVED = "removed.txt"
 """In a bundle's folder: the photographs that `remove` has taken out, one a line, which `ingest` leaves out."""
 OWN = re.compile(
-    r"(images|sentences)\.(faiss|parquet)|(regions|words)\.faiss|fragments\.safetensors|image_regions\.parquet"
+    r"(images|sentences)\.(faiss|parquet)|(regions|words)\.faiss|fragments\.safetensors|background\.safetensors|image_regions\.parquet"
 )
 """Indices and tables, with what tells of the items in them."""
 INDEXED = {
@@ -119,6 +119,15 @@ class TrainedOn(Form):
     manifest: str
 
 
+class CalibrationForm(Form):
+    """See pipeline.index.calibration."""
+
+    version: Literal[1]
+    coverage: Share
+    score: Finite
+    nearness: Finite
+
+
 class PartForm(Form):
     """Which of how many bundles that were built together."""
 
@@ -147,6 +156,7 @@ class Card(Form):
     regions: IndexForm | None = None
     words: IndexForm | None = None
     score: Score | None = None
+    calibration: CalibrationForm | None = None
 
     @model_validator(mode="after")
     def _whole(self) -> Self:

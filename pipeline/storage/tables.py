@@ -6,6 +6,7 @@ import io
 import itertools
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -140,14 +141,14 @@ class PackedTable:
         return min(ends, default=0), max(ends, default=-1)
 
     def records(self, rows: Iterable[int]) -> list[dict[str, Any]]:
-        """Some rows, in the given order."""
-        found, read = [], None
-        for row in map(int, rows):
-            number = bisect.bisect_right(self._ends, row)
-            if number != read:
-                group, read = self._read_group(number), number
-            found += group.slice(row - self._ends[number] + group.num_rows, 1).to_pylist()
-        return found
+        """Some rows, in the given order; each group of rows is read once."""
+        rows = list(map(int, rows))
+        records: dict[int, dict[str, Any]] = {}
+        for number, grouped in itertools.groupby(sorted(set(rows)), partial(bisect.bisect_right, self._ends)):
+            chosen, group = list(grouped), self._read_group(number)
+            first = self._ends[number] - group.num_rows
+            records |= zip(chosen, group.take([row - first for row in chosen]).to_pylist(), strict=True)
+        return [dict(records[row]) for row in rows]
 
     def _read_group(self, number: int, columns: Sequence[str] | None = None, before: int = 0) -> pa.Table:
         """The rows of a group, which with the bytes `before` may not be more than the whole table may unpack to."""

@@ -61,7 +61,7 @@ def _keys(config, bundle: str) -> dict:
     """Only multi-vector models have a shortlist."""
     model, number = _split(bundle)
     unused = set() if config.model(model).spec.multi_vector else {"shortlist"}
-    return {**config.index.model_dump(exclude=unused), "bundle": number}
+    return {**config.index.model_dump(exclude=unused), "dev_images": config.fit.dev_images, "bundle": number}
 
 
 def _reads(config, layout, bundle: str) -> Inputs:

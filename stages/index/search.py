@@ -10,6 +10,9 @@ from pipeline import runtime
 from stages.commands import FILE, FOLDER, config_option
 
 if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from pipeline.index.calibration import Judgement
     from pipeline.index.search import Encoded, Hit, Searcher
 
 
@@ -37,9 +40,13 @@ if TYPE_CHECKING:
     "--where", metavar="CONDITION",
     help="Only images of whose columns this is true, or their sentences: \"price < 20 and taken >= '2024-01-01'\".",
 )  # fmt: skip
-@click.option("--batch", "batch_path", type=FILE, help="Answer each line of this file, one JSON object per line.")
+@click.option("--file", "queries_path", type=FILE, help="Answer each line of this text file, in one search.")
+@click.option("--batch", "batch_path", type=FILE, hidden=True)  # --file with --json, as it was called
 @click.option("--top", type=click.IntRange(min=1), default=10, show_default=True, help="Number of results.")
-@click.option("--json", "as_json", is_flag=True, help="Print JSON instead of a table.")
+@click.option(
+    "--json", "as_json", is_flag=True,
+    help="Print JSON instead of a table; with --file, one JSON object per line.",
+)  # fmt: skip
 @config_option
 @runtime.without_collection()  # the process ends with the answer
 def command(
@@ -54,6 +61,7 @@ def command(
     plus: tuple[str, ...],
     among: int,
     where: str | None,
+    queries_path: Path | None,
     batch_path: Path | None,
     top: int,
     as_json: bool,
@@ -63,7 +71,6 @@ def command(
     from functools import partial
 
     from pipeline.errors import UsageError
-    from pipeline.index.columns import OURS
     from pipeline.index.queries import spell
     from pipeline.index.search import Searcher
     from pipeline.printable import printable, printable_json
@@ -72,8 +79,8 @@ def command(
     if len(sentence) > 1:
         raise UsageError(f'put the sentence in quotes: jointspace search "{" ".join(sentence)}" --index ...')
     sentence = sentence[0] if sentence else None
-    if (sentence, image_path, batch_path).count(None) != 2:
-        raise UsageError("give either a sentence or --image FILE (with --text for words beside it) or --batch FILE")
+    if (sentence, image_path, queries_path, batch_path).count(None) != 3:
+        raise UsageError("give either a sentence or --image FILE (with --text for words beside it) or --file FILE")
     changed = (*minus, *plus)
     if image_path is None and changed:
         raise UsageError("--minus and --plus change an image; give --image FILE too")
@@ -87,8 +94,8 @@ def command(
         if sentence is None:
             raise UsageError("--regions needs a sentence, or some words of one")
         searcher.require_regions()
-    if batch_path is not None:
-        _answer_each(searcher, batch_path, top, where)
+    if path := queries_path or batch_path:
+        _answer_each(searcher, path, top, where, as_json or batch_path is not None)
         return
     if image_path and not (similar or changed or text is not None or searcher.has("sentences")):
         similar = True
@@ -106,39 +113,67 @@ def command(
     asked = [words for words in (sentence, text, *changed) if words is not None]
     if ignored := searcher.ignored(*asked):
         click.echo(printable(f"ignored, since the model does not know them: {spell(ignored)}"), err=True)
+    judgement = getattr(hits, "judgement", None)
+    if judgement and judgement.warning:
+        click.echo(judgement.warning, err=True)
+    if sentence is not None and "calibration" not in bundle.card:
+        click.echo("this bundle does not say where likely answers end: run build-index again", err=True)
     if as_json:
-        click.echo(printable_json([_shown(hit) for hit in hits], str))
+        click.echo(printable_json(_listed(hits, judgement), str))
         return
+    _print_table(hits, judgement)
+
+
+def _listed(hits: "Sequence[Hit]", judgement: "Judgement | None") -> list[dict]:
+    """The hits as JSON has them; those of a sentence say whether they are likely, where that is known."""
+    values = [{"rank": hit.rank, "score": hit.score, **hit.row} for hit in hits]
+    return [{**value, "likely": value["rank"] <= judgement.likely} for value in values] if judgement else values
+
+
+def _print_table(hits: "Sequence[Hit]", judgement: "Judgement | None") -> None:
+    """A line for each hit: its rank, score and name, the collection's own columns, and the box of a region. Under the
+    last likely one a line says so."""
+    from pipeline.index.columns import OURS
+    from pipeline.printable import printable
+
+    remark = f"----  {judgement.remark}" if judgement else None
     for hit in hits:
+        if remark and hit.rank == judgement.likely + 1:
+            click.echo(remark)
         name = hit.row["text"] if "text" in hit.row else "::".join(filter(None, (hit.row["path"], hit.row["member"])))
         columns = {key: hit.row[key] for key in hit.row if key not in (*OURS, "sentence_id", "text")}
         values = "".join(f"  {key}={value}" for key, value in columns.items() if value is not None)
-        box = "  " + " ".join(f"{side:.0f}" for side in hit.row["box"]) if regions else ""
+        box = "  " + " ".join(f"{side:.0f}" for side in hit.row["box"]) if "box" in hit.row else ""
         click.echo(printable(f"{hit.rank:>4}  {hit.score:>8.4f}  {name}{values}{box}"))
+    if remark and judgement.likely >= len(hits):
+        click.echo(remark)
 
 
-def _shown(hit: "Hit") -> dict:
-    return {"rank": hit.rank, "score": hit.score, **hit.row}
-
-
-def _answer_each(searcher: "Searcher", path: Path, top: int, where: str | None) -> None:
-    """Print a line of JSON for each line of the file: the query, and its results and unknown words, or the error."""
-    from pipeline.errors import InputError
-    from pipeline.printable import printable_json
+def _answer_each(searcher: "Searcher", path: Path, top: int, where: str | None, as_json: bool) -> None:
+    """Print for each line of the file that is not blank a line of JSON: the query, and its results and unknown words,
+    or the error. Or its table under the query, with a blank line between two."""
+    from pipeline.index.queries import spell
+    from pipeline.plain_files import read_lines
+    from pipeline.printable import printable, printable_json
 
     gc.enable()  # there may be many
-    try:
-        sentences = [line for line in path.read_text(encoding="utf-8").split("\n") if line.strip()]
-    except (OSError, UnicodeDecodeError) as error:
-        raise InputError(f"cannot read {path} ({error}); give a UTF-8 text file with a sentence a line") from error
-    for sentence, answer in zip(sentences, searcher.batch(sentences, top, where), strict=True):
-        if isinstance(answer, InputError):
-            found = {"error": str(answer)}
-        else:
-            ignored = searcher.ignored(sentence)
+    sentences = [line for line in read_lines(path) if line.strip()]
+    for number, (sentence, answer) in enumerate(zip(sentences, searcher.batch(sentences, top, where), strict=True)):
+        ignored = {} if answer.error else searcher.ignored(sentence)
+        if as_json:
             near = {word: known for word, known in ignored.items() if known}
-            found = {"unknown": list(ignored), "near": near, "results": [_shown(hit) for hit in answer]}
-        click.echo(printable_json({"query": sentence, **found}, str))
+            results = {"unknown": list(ignored), "near": near, "results": _listed(answer, answer.judgement)}
+            if answer.judgement:
+                results["off_topic"] = answer.judgement.off_topic
+            value = {"query": sentence, **({"error": answer.error} if answer.error else results)}
+            click.echo(printable_json(value, str))
+            continue
+        click.echo(printable(sentence) if number == 0 else f"\n{printable(sentence)}")
+        if answer.judgement and answer.judgement.warning:
+            click.echo(f"      {answer.judgement.warning}")
+        if remark := answer.error or (ignored and f"ignored, since the model does not know them: {spell(ignored)}"):
+            click.echo(printable(f"      {remark}"))
+        _print_table(answer, answer.judgement)
 
 
 def _encode(image_path: Path, searcher: "Searcher", config_path: Path | None) -> "Encoded":

@@ -1,7 +1,7 @@
 """Every kind of writer on a disk that is too small: one sentence, nothing half-written, the old artefact as it was.
 
 The least that such a disk can be short of is one page. That a shortfall of 40 bytes is noticed too is tested on
-`publish` in tests/storage/test_atomic.py.
+`publish` in tests/storage/test_files.py.
 """
 
 import re

@@ -1,13 +1,17 @@
 """Made-up photographs and encoders for the tests of this room."""
 
 import io
+from typing import TYPE_CHECKING
 
 import numpy as np
-import torch
 from PIL import Image
 
-from pipeline.images.networks import NetworkEncoder, NetworkSpec, untrained
 from pipeline.images.preprocess import Preprocessing
+
+if TYPE_CHECKING:  # else each worker process that a test starts would import torch
+    import torch
+
+    from pipeline.images.networks import NetworkEncoder, NetworkSpec
 
 MEAN, STD = (0.485, 0.456, 0.406), (0.229, 0.224, 0.225)
 
@@ -26,11 +30,15 @@ def encode_jpeg(image: Image.Image) -> bytes:
 
 def make_spec(
     architecture: str = "squeezenet1_1", layer: str = "average", side: int = 64, **more: object
-) -> NetworkSpec:
+) -> "NetworkSpec":
+    from pipeline.images.networks import NetworkSpec
+
     return NetworkSpec(architecture, layer, Preprocessing(side, None, MEAN, STD), **{"flip": False, **more})
 
 
-def make_encoder(architecture: str = "squeezenet1_1", seed: int = 0, **more: object) -> NetworkEncoder:
+def make_encoder(architecture: str = "squeezenet1_1", seed: int = 0, **more: object) -> "NetworkEncoder":
+    from pipeline.images.networks import untrained
+
     return untrained(make_spec(architecture, **more), seed)
 
 
@@ -39,7 +47,9 @@ def make_pixels(count: int, side: int = 64) -> np.ndarray:
     return np.stack([np.asarray(make_image(seed, (side, side))) for seed in range(count)])
 
 
-def normalise(pixels: np.ndarray) -> torch.Tensor:
+def normalise(pixels: np.ndarray) -> "torch.Tensor":
     """(n, 3, side, side) float32, as one plainly writes it."""
+    import torch
+
     scaled = (pixels.astype(np.float32) / 255 - np.float32(MEAN)) / np.float32(STD)
     return torch.from_numpy(scaled.transpose(0, 3, 1, 2).copy())

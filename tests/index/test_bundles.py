@@ -63,8 +63,8 @@ def test_the_answers_are_those_of_one_bundle(built: dict[str, dict[int, Path]], 
     if model == "dvsa":
         words = np.eye(8, dtype=np.float32)[[1]]
         questions["regions"] = lambda searcher: searcher._list_hits(
-            "images", *searcher.gallery("images").regions(words, 10)[:2]
-        )
+            "images", [searcher.gallery("images").regions(words, 10)[:2]]
+        )[0]
     for name, question in questions.items():
         one, several = question(whole), question(merged)
         assert len(several) >= 4, name

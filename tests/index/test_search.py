@@ -83,14 +83,21 @@ def test_words_that_nothing_is_searched_for_are_named_with_the_answer(bundle: Pa
     assert said == told and [hit["path"] for hit in json.loads(listed)] == ["dog-0.png"]
     assert search("a dog, a hors")[1] == "ignored, since the model does not know them: hors (horse?)\n"
     assert search("a dog")[1] == search("the dog", "--json")[1] == ""
-    (tmp_path / "batch.txt").write_text("a purple dog\na dog\na unicorn\n")
-    answers = [json.loads(line) for line in search("--batch", tmp_path / "batch.txt")[0].splitlines()]
+    queries = tmp_path / "queries.txt"
+    queries.write_bytes(b"\xef\xbb\xbfa purple dog\r\n\r\na dog\n  \na unicorn")
+    printed = search("--file", queries, "--json")[0]
+    assert printed == search("--batch", queries)[0]
+    answers = [json.loads(line) for line in printed.splitlines()]
     assert [answer.get("unknown") for answer in answers] == [["purple"], [], None]
     assert "none of the words of 'a unicorn'" in answers[2]["error"] and "results" not in answers[2]
     assert answers[1]["results"] == json.loads(search("a dog", "--json")[0]) and answers[1]["query"] == "a dog"
-    (tmp_path / "batch.txt").write_bytes(b"\xff\xfe")
-    with pytest.raises(InputError, match="cannot read .*batch.txt"):
-        run_command("search", "--index", bundle, "--batch", tmp_path / "batch.txt")
+    tables = [table.splitlines() for table in search("--file", queries)[0].split("\n\n")]
+    assert [table[0] for table in tables] == ["a purple dog", "a dog", "a unicorn"]
+    assert "know them: purple" in tables[0][1] and tables[1][1:] == search("a dog")[0].splitlines()
+    assert "none of the words of 'a unicorn'" in tables[2][1] and len(tables[2]) == 2
+    queries.write_bytes(b"\xff\xfe")
+    with pytest.raises(InputError, match="queries.txt is UTF-16"):
+        run_command("search", "--index", bundle, "--file", queries)
     with pytest.raises(InputError, match=r"\(hors \(horse\?\), unicorn\); try other words"):
         searcher.images("the hors, a unicorn", 1)
 
@@ -107,10 +114,10 @@ def test_the_command_prints_a_table_or_json(bundle: Path) -> None:
 
 def test_a_query_of_zeros_is_refused_and_costs_no_other_answer(bundle: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     searcher = Searcher(Bundle(bundle))
-    embed = searcher.embed_sentence
-    monkeypatch.setattr(searcher, "embed_sentence", lambda text: embed(text) * ("cat" not in text))
+    embed = searcher.model.embed_sentences
+    monkeypatch.setattr(searcher.model, "embed_sentences", lambda form: embed(form) * (embed(form)[:, :1] > 0))
     refused, answered = searcher.batch(["a cat", "a dog"], 2)
-    assert isinstance(refused, InputError) and len(answered) == 2
+    assert "is zero" in refused.error and refused == [] and len(answered) == 2 and answered.error is None
     with pytest.raises(InputError, match="is zero"):
         searcher.images("a cat", 2)
 

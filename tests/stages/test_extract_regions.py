@@ -2,6 +2,7 @@
 
 import colorsys
 import json
+import shutil
 from pathlib import Path
 
 import numpy as np
@@ -10,6 +11,7 @@ from made_up import decoded, run_command
 from made_up_blocks import arguments, copy_blocks, extract, make_blocks
 
 from pipeline.errors import InputError, RejectLimitError
+from pipeline.images import preparation
 from pipeline.run import Run
 from pipeline.storage.features import RegionShard, open_regions
 from pipeline.storage.shards import FEATURES, Shard
@@ -61,6 +63,37 @@ def test_batches_and_workers_change_nothing(run: Path) -> None:
     alone = RegionShard(plain.path)
     assert alone.commit.made_by == plain.commit.made_by and np.array_equal(alone["boxes"], boxes)
     assert relative(features, alone["features"]).max() < 1e-3
+
+
+class Killed(BaseException):
+    """Stands for the end of the process."""
+
+
+def test_a_killed_run_is_taken_up(run: Path) -> None:
+    whole = extract(run)
+    expected = {name: whole[name][:] for name in ("features", "boxes", "scores", "offsets", "image_id")}
+    shutil.rmtree(run / "regions")
+    opened, part = preparation.open_photograph, Path(f"{whole.path}.parts/0000000.h5")
+
+    def until_the_second_part(*given: object) -> object:
+        if part.with_name(f"{part.name}.json").exists():
+            raise Killed
+        return opened(*given)
+
+    with pytest.MonkeyPatch.context() as patch, pytest.raises(Killed):
+        patch.setattr(preparation, "open_photograph", until_the_second_part)
+        extract(run)
+    assert not whole.path.exists()
+    written = part.stat().st_mtime_ns
+    seen = []
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr("pipeline.storage.features.remove_own", lambda folder, names: seen.append(folder))
+        patch.setattr("pipeline.run.runner.remove_unfinished", lambda path: None)  # when the part is committed
+        assert extract(run).commit.made_by == whole.commit.made_by
+    assert seen == [part.parent] and part.stat().st_mtime_ns == written
+    found = RegionShard(whole.path)
+    np.testing.assert_allclose(found["features"], expected.pop("features"), rtol=2e-3, atol=1e-5)  # threads round
+    assert all(np.array_equal(found[name], values) for name, values in expected.items())
 
 
 def test_a_bad_image_has_no_regions_and_a_reason(run: Path) -> None:

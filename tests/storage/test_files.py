@@ -1,6 +1,7 @@
 """Files: written whole or not at all, read only if they are whole files, and by names that lead nowhere else."""
 
 import os
+import re
 import socket
 import subprocess
 import sys
@@ -9,6 +10,7 @@ from pathlib import Path
 import pytest
 
 from pipeline.errors import IntegrityError, JointspaceError
+from pipeline.storage import batch
 from pipeline.storage.batch import FileBatch, sweep
 from pipeline.storage.commit import commit_path, open_commit, publish, read_verified
 from pipeline.storage.files import inside, open_regular, read_bytes
@@ -124,6 +126,23 @@ def test_nothing_is_written_through_a_link(tmp_path: Path) -> None:
     with pytest.raises(JointspaceError, match="cannot write .*x.bin"):
         put(tmp_path / "x.bin")
     assert (tmp_path / "precious").read_text() == "precious"
+
+
+def test_only_own_names_are_removed_from_a_folder(tmp_path: Path) -> None:
+    folder = tmp_path / "parts"
+    put(folder / "0000000.h5")
+    for name in ("0000001.h5.bak", "x.h5", "00000000.h5"):
+        (folder / name).write_text("precious")
+    (folder / "0000002.h5").symlink_to(folder / "x.h5")
+    (tmp_path / "link").symlink_to(folder)
+    names = re.compile(r"\d{7}\.h5(\.json)?")
+    batch.remove_own(tmp_path / "link", names)
+    assert (folder / "0000000.h5").exists()
+    batch.remove_own(folder, names)
+    assert {path.name for path in folder.iterdir()} == {"0000001.h5.bak", "x.h5", "00000000.h5", "0000002.h5"}
+    put(tmp_path / "all/0000000.h5")
+    batch.remove_own(tmp_path / "all", names)
+    assert not (tmp_path / "all").exists()
 
 
 def bind(path: Path) -> None:

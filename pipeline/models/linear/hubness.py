@@ -279,7 +279,7 @@ def _in_words(trial: Mapping[str, Any]) -> str:
 def _trials(method: str, bank: Bank, grid: "HubnessSettings") -> Iterator[dict[str, Any]]:
     """The parameters of every trial."""
     yield {"method": "none"}
-    for name in HUBNESS[1:] if method == "auto" else (method,):
+    for name in HUBNESS[1:] if method == "auto" else {method} & {*HUBNESS}:
         if name in ("csls", "nnn"):
             for weight, k in itertools.product(filter(None, grid.weight), grid.neighbours):
                 yield {"method": name, "weight": weight, "neighbours": k}

@@ -91,6 +91,20 @@ class Answer {
     }
   }
 
+  // Under the last likely answer a line says so; the others are folded below it.
+  end({ likely, remark, results }) {
+    this.line ||= element("p", { className: "end" });
+    this.line.textContent = `${remark[0].toUpperCase()}${remark.slice(1)}.`;
+    this.list.after(this.line);
+    const others = [...this.list.children].slice(likely);
+    if (!others.length) return;
+    this.rest ||= element("ol", { className: this.list.className });
+    this.fold ||= element("details", { className: "rest" }, element("summary", {}), this.rest);
+    this.rest.append(...others);
+    this.fold.firstChild.textContent = `${results.length - likely} less likely`;
+    this.line.after(this.fold);
+  }
+
   show(params, answer, wanted, signal) {
     const { results } = answer, fresh = results.slice(this.shown);
     if ("count" in answer) this.state.textContent = `${answer.count.toLocaleString()} photos`;
@@ -107,13 +121,15 @@ class Answer {
     }
     this.shown = results.length;
     this.more?.remove();
+    if (answer.warning) note(answer.warning, this.title);
+    if (answer.remark && this.list) this.end(answer);
     if (results.length === wanted && wanted < this.most) {
       this.more = button("More", () => {
         this.more.disabled = true;
         nearEnd.unobserve(this.more);
         this.fill(params, this.shown + pageSize(params), signal);
       }, { className: "more" });
-      this.node.append(this.more);
+      (this.fold || this.node).append(this.more);
       nearEnd.observe(this.more);
     }
     if (answer.unknown?.length) {

@@ -1,0 +1,77 @@
+"""What each hubness correction is worth, on the stored embeddings of models of a run that are not corrected.
+
+    python benchmarks/hubness.py results/flickr8k-frozen ncca ncca-refined
+
+Each method is chosen on dev by the grid of the run's configuration, with a bank of its train split, and measured on
+test, as the stage `fit-hubness` and `evaluate` do.
+"""
+
+import argparse
+import json
+from pathlib import Path
+
+from interleave import parse_options
+
+from pipeline import runtime
+
+runtime.configure()
+
+import numpy as np  # noqa: E402  after the BLAS kernels are chosen
+
+from pipeline.config.models import HUBNESS, HubnessSettings  # noqa: E402
+from pipeline.metrics.ranks import rank_scores  # noqa: E402
+from pipeline.metrics.retrieval import CUTOFFS, recall_sum  # noqa: E402
+from pipeline.models.linear.hubness import Bank, choose_correction  # noqa: E402
+from pipeline.models.linear.projection import unit_rows  # noqa: E402
+from pipeline.run import Run  # noqa: E402
+
+SPLITS = ("train", "dev", "test")
+Sides = tuple[np.ndarray, np.ndarray, np.ndarray]
+"""Images, sentences, and the image of each sentence."""
+
+
+def read(run: Run, model: str) -> dict[str, Sides]:
+    """Split -> its embeddings; of train so many images and sentences as a bank has."""
+    sides, embeddings, rng = {}, run.embeddings(model), np.random.default_rng(run.config.seed)
+    for split in SPLITS:
+        pairs = run.pairs(split)
+        ids = {"images": pairs.image_id, "sentences": pairs.sentence_id}
+        if split == "train":
+            most = run.config.hubness.bank
+            ids = {side: np.sort(rng.choice(of, min(most, len(of)), replace=False)) for side, of in ids.items()}
+        sides[split] = (*(embeddings.read(side, of) for side, of in ids.items()), pairs.owners)
+    return sides
+
+
+def make_up() -> dict[str, Sides]:
+    """Pairs that lean towards one direction."""
+    rng, sides = np.random.default_rng(0), {}
+    for split in SPLITS:
+        images = rng.standard_normal((40, 8)) + 1
+        noisy = (images + rng.standard_normal(images.shape) + 1).astype(np.float32)
+        sides[split] = (unit_rows(images.astype(np.float32)), unit_rows(noisy), np.arange(40))
+    return sides
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("run", type=Path, nargs="?", help="Folder of the run.")
+    parser.add_argument("models", nargs="*", help="Models of it.")
+    given = parse_options(parser, globals(), run=None, models=["made-up"])
+    run = Run(given.run) if given.run else None
+    grid = run.config.hubness if run else HubnessSettings()
+    for model in given.models:
+        sides = read(run, model) if run else make_up()
+        bank, (images, sentences, owners) = Bank(*sides["train"][:2]), sides["test"]
+        for method in ("none", *HUBNESS, "auto"):
+            correction, log = choose_correction(method, bank, *sides["dev"], grid)
+            x, y = correction.extend("images", images), correction.extend("sentences", sentences)
+            ranks = rank_scores(x @ y.T, owners)
+            line = {"name": f"{model}, {method}", "chosen": log["chosen"], "recall_sum": round(recall_sum(ranks), 1)}
+            for direction in ("image_to_sentence", "sentence_to_image"):
+                line[direction] = [round(float(100 * np.mean(getattr(ranks, direction) <= k)), 1) for k in CUTOFFS]
+            print(json.dumps(line), flush=True)
+
+
+if __name__ == "__main__":
+    main()

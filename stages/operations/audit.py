@@ -1,0 +1,216 @@
+"""`audit`: captions that are probably wrong, near copies, and copies in several splits."""
+
+from collections import Counter
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import click
+
+from pipeline.run import Job, Run, Stage
+from pipeline.run.layout import Shards
+from stages.commands import FILE, FOLDER
+from stages.inputs import named
+
+if TYPE_CHECKING:
+    import numpy as np
+
+    from pipeline.config.names import Config
+    from pipeline.models.linear.cross_fit import Scores
+    from pipeline.run.layout import Layout
+
+KEPT = ("test", "dev", "train", "weak", "gallery")
+"""Of copies the one in the first of these splits is kept, and of these the first."""
+BLOCK_ROWS = 4096
+WORST = 50
+"""Photographs, and captions, that are listed even if none is probably wrong."""
+
+
+@click.command("audit")
+@click.argument("root", type=FOLDER, metavar="RUN")
+@click.option(
+    "--exclude", type=FILE, metavar="FILE",
+    help="Write what to leave out, for the key collection.takedown; of copies the one in test or dev stays.",
+)  # fmt: skip
+def command(root: Path, exclude: Path | None) -> None:
+    """Find captions of RUN, such as results/demo, that are probably wrong, near copies, and copies in several splits.
+
+    Writes RUN/audit/audit.parquet, a row a finding, and a section of the report where there is one.
+    """
+    from pipeline.report.tables import FINDINGS, is_probable
+    from pipeline.run.runner import run_stage
+    from pipeline.storage.batch import publish_text
+    from pipeline.storage.tables import read_table
+    from stages.catalogue import declared
+
+    run = Run(root)
+    run_stage(run, AUDIT, again=True)
+    findings = list(filter(is_probable, read_table(run.layout.audit.path, "audit")[0].to_pylist()))
+    counts = Counter(finding["kind"] for finding in findings)
+    for kind, description in FINDINGS.items():
+        click.echo(f"{counts[kind]:>7,}  {description}")
+    if exclude:
+        publish_text(exclude, "".join(f"{line}\n" for line in _exclusions(findings)))
+        click.echo(f"written to {exclude}: name it as collection.takedown, and ingest leaves these photographs out")
+    if run.layout.report.path.exists():
+        run_stage(Run(root), declared()["report"], again=True)
+        click.echo(f"shown in {run.layout.report.path}")
+
+
+def audit(run: Run, job: Job) -> None:
+    """Compare the photographs with each other, and their captions with those of others."""
+    import pyarrow as pa
+
+    from pipeline.images.copies import SAME
+    from pipeline.models.linear.cross_fit import LEAST_PHOTOGRAPHS
+    from pipeline.storage.tables import write_table
+
+    pairs, correlations = _find_copies(run)
+    findings: list[dict[str, Any]] = [
+        {"kind": "copy", "image_id": first, "other_image_id": second, "score": score, "threshold": SAME}
+        for (first, second), score in zip(pairs.tolist(), correlations.tolist(), strict=True)
+    ]
+    texts = _texts(run.config, run.layout)
+    described = len(set(run.manifest.sentence_images.tolist())) if texts else 0
+    if described >= LEAST_PHOTOGRAPHS:
+        findings += _worst_captions(*_score_captions(run, texts, pairs))
+    fields = {
+        **dict.fromkeys(("kind", "image", "split"), pa.string()),
+        **dict.fromkeys(("image_id", "sentence_id", "other_image_id", "rank", "rivals"), pa.int64()),
+        "captions": pa.list_(pa.string()),
+        **dict.fromkeys(("rather", "other_image", "other_split"), pa.string()),
+        **dict.fromkeys(("score", "threshold"), pa.float64()),
+    }
+    table = pa.Table.from_pylist(list(_name(run, findings)), pa.schema(list(fields.items())))
+    write_table(job.path, "audit", table, provenance=job.provenance, details={"scored": described >= LEAST_PHOTOGRAPHS})
+
+
+def _find_copies(run: Run) -> "tuple[np.ndarray, np.ndarray]":
+    """(p, 2) the image_id of near copies, the lower first, and their correlations (p,), the greatest first."""
+    import numpy as np
+
+    from pipeline.images.copies import SAME, SIDE, grey, near_pairs, verify
+    from pipeline.images.decode import ImageLimits
+    from pipeline.images.preprocess import Photograph, Preprocessing, load_all
+    from pipeline.models.linear.views import normalise
+
+    encoder, shards = run.config.encoders[0].name, range(run.manifest.n_shards)
+    features = np.concatenate([run.features.open(encoder, number)["features"] for number in shards], dtype=np.float32)
+    pairs = near_pairs(normalise(features, run.config.image_view.normalise))
+    shown = np.unique(pairs)
+    photographs = list(map(Photograph.from_row, run.manifest.pick(shown)))
+    limits = ImageLimits.from_settings(run.config.collection)
+    squashed = Preprocessing(SIDE, None, (0, 0, 0), (1, 1, 1))
+    pixels = load_all(photographs, run.photographs.read, limits, squashed, run.decoders)
+    correlations = verify(pairs, dict(zip(shown.tolist(), map(grey, pixels), strict=True)))
+    order = np.argsort(-correlations, kind="stable")
+    order = order[correlations[order] >= SAME]
+    return pairs[order], correlations[order]
+
+
+def _score_captions(run: Run, texts: Mapping[str, Shards], copies: "np.ndarray") -> "tuple[Scores, Scores]":
+    """The scores of photographs with all their captions, and of single captions; `copies` (p, 2) stay together."""
+    from dataclasses import replace
+
+    import numpy as np
+
+    from pipeline import runtime
+    from pipeline.models.linear.cross_fit import TERMS, cross_fit, deal_folds
+    from pipeline.models.linear.sets import Restriction
+    from pipeline.models.linear.views import ImageView, TextView
+    from pipeline.storage.pairs import read_pairs
+
+    config, manifest, features, stored = run.config, run.manifest, run.features, run.texts(texts)
+    encoders = tuple(_features(config, run.layout))
+    dims = tuple(features.open(name, 0)["features"].shape[1] for name in encoders)
+    view = ImageView(encoders, dims, config.image_view.normalise)
+    vectors = {name: shard.matrix for name, shard in stored.open(0).items()}
+    restriction = Restriction(encoders, dict.fromkeys(texts, 1.0), TERMS)
+    text = restriction.text(TextView.of(vectors, {name: config.text_encoder(name).normalise for name in texts}))
+    folds = deal_folds(copies, manifest.n_images, config.seed)
+    by_shard = np.split(folds, manifest.bounds("images")[1:-1])
+
+    def blocks(fold: int) -> Iterator[Any]:
+        wanted = {number: lambda own=own: own == fold for number, own in enumerate(by_shard)}
+        for block in read_pairs(features, stored, encoders, wanted, BLOCK_ROWS):
+            yield replace(block, sentences=restriction.cut(block.sentences))
+
+    return cross_fit(blocks, view, text, runtime.threads(), run.gpu)
+
+
+def _worst_captions(photographs: "Scores", captions: "Scores") -> Iterator[dict[str, Any]]:
+    """Photographs with their captions, then single captions of others, the worst first: those that are probably wrong,
+    by a score of at most `threshold`, and WORST at least."""
+    import numpy as np
+
+    whole: set[int] = set()
+    for kind, scores in (("captions", photographs), ("caption", captions)):
+        order = np.argsort(scores.scores, kind="stable")
+        threshold = scores.scores[order[scores.wrong - 1]] if scores.wrong else -np.inf
+        for row in order[: max(scores.wrong, WORST)].tolist():
+            columns = ("image_id", "sentence_id", "rank", "rivals", "rather")
+            finding = {name: int(getattr(scores, name)[row]) for name in columns}
+            if finding["image_id"] not in whole:
+                yield {"kind": kind, **finding, "score": float(scores.scores[row]), "threshold": float(threshold)}
+        whole = set(scores.image_id[order[: scores.wrong]].tolist())
+
+
+def _name(run: Run, findings: Sequence[dict[str, Any]]) -> Iterator[dict[str, Any]]:
+    """The findings with names, splits and texts; copies in different splits are leaks."""
+    import numpy as np
+
+    manifest = run.manifest
+    texts, owners = manifest.sentences["text"], manifest.sentence_images
+    for finding in findings:
+        image, *other = manifest.pick([finding["image_id"], *filter(None, [finding.get("other_image_id")])])
+        named = {**finding, "image": _name_of(image), "split": image["split"]}
+        for copy in other:
+            named |= {"other_image": _name_of(copy), "other_split": copy["split"]}
+            named["kind"] = "copy" if copy["split"] == image["split"] else "leak"
+        if "rather" in finding:
+            one, all_of = finding["sentence_id"], np.searchsorted(owners, [image["image_id"], image["image_id"] + 1])
+            named["captions"] = texts[slice(*all_of) if one < 0 else slice(one, one + 1)].to_pylist()
+            named["rather"] = texts[finding["rather"]].as_py()
+        yield named
+
+
+def _name_of(image: Mapping[str, Any]) -> str:
+    """As a takedown list names it."""
+    return "/".join(filter(None, (image["path"], image["member"])))
+
+
+def _exclusions(findings: Iterable[Mapping[str, Any]]) -> Iterator[str]:
+    """The lines of a takedown list, which names photographs; single captions are comments."""
+    for finding in findings:
+        match finding["kind"]:
+            case "copy" | "leak":
+                sides = [(finding["split"], finding["image_id"], finding["image"])]
+                sides.append((finding["other_split"], finding["other_image_id"], finding["other_image"]))
+                yield max(sides, key=lambda side: (KEPT.index(side[0]), side[1]))[2]
+            case "captions":
+                yield finding["image"]
+            case "caption":
+                yield f"# {finding['image']}: {finding['captions'][0]}"
+
+
+def _features(config: "Config", layout: "Layout") -> dict[str, Shards]:
+    """The features of whole photographs that the run has."""
+    return {encoder.name: layout.features(encoder.name) for encoder in config.encoders}
+
+
+def _texts(config: "Config", layout: "Layout") -> dict[str, Shards]:
+    """The vectors of captions that the run has."""
+    every = {encoder.name: layout.sentences(encoder.name) for encoder in config.text_encoders}
+    return {name: shards for name, shards in every.items() if shards.part(config.parts - 1).exists()}
+
+
+AUDIT = Stage(
+    audit,
+    version=1,
+    keys=lambda config: {"normalise": config.image_view.normalise, "seed": config.seed},
+    reads=lambda config, layout: named(
+        layout.manifest, *_features(config, layout).values(), *_texts(config, layout).values()
+    ),
+    writes=lambda layout: layout.audit,
+)
+"""No rule makes it."""

@@ -1,0 +1,57 @@
+"""Near copies: what was made of a photograph is found again, what only looks alike is not."""
+
+import io
+from collections.abc import Callable
+
+import numpy as np
+import pytest
+from PIL import Image, ImageOps
+from scipy.ndimage import gaussian_filter
+
+from pipeline.images.copies import SAME, SIDE, grey, near_pairs, verify
+
+
+def draw(seed: int) -> Image.Image:
+    """Soft blobs in colour, with a horizon that all share."""
+    noise = np.random.default_rng(seed).standard_normal((160, 200, 3))
+    blobs = sum(gaussian_filter(noise, (width, width, 0)) * width for width in (2, 5, 10))
+    shade = np.linspace(-60, 60, 160)[:, None, None]
+    return Image.fromarray(np.clip(128 + 40 * blobs + shade, 0, 255).astype(np.uint8))
+
+
+def shrink(image: Image.Image) -> np.ndarray:
+    return grey(np.asarray(image.resize((SIDE, SIDE), Image.Resampling.BILINEAR)))
+
+
+def encode_again(image: Image.Image) -> Image.Image:
+    buffer = io.BytesIO()
+    image.save(buffer, "JPEG", quality=50)
+    return Image.open(buffer)
+
+
+@pytest.mark.parametrize(
+    "change",
+    [encode_again, lambda image: image.resize((100, 80)), lambda image: image.crop((20, 3, 200, 147)), ImageOps.mirror,
+     lambda image: encode_again(ImageOps.mirror(image.crop((0, 16, 180, 160))).resize((90, 90)))],
+    ids=["quality 50", "half the size", "cropped", "mirrored", "all of it"],
+)  # fmt: skip
+def test_a_copy_is_found_either_way_round(change: Callable[[Image.Image], Image.Image]) -> None:
+    thumbnails = {0: shrink(draw(0)), 1: shrink(change(draw(0))), 2: shrink(draw(1))}
+    there, back, other = verify(np.array([[0, 1], [1, 0], [0, 2]]), thumbnails)
+    assert min(there, back) > SAME + 0.05 and other < SAME - 0.2
+
+
+def test_plain_areas_resemble_nothing() -> None:
+    plain = np.full((SIDE, SIDE), 100, np.float32)
+    noisy = plain + np.random.default_rng(0).standard_normal((SIDE, SIDE)).astype(np.float32) / 4
+    assert verify(np.array([[0, 1], [1, 1]]), {0: plain, 1: noisy}).max() < SAME
+
+
+@pytest.mark.parametrize("exact", [1000, 100], ids=["all with all", "by an index"])
+def test_neighbours_are_found_exactly_or_by_an_index(exact: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("pipeline.images.copies.EXACT", exact)
+    features = np.random.default_rng(0).standard_normal((600, 32), dtype=np.float32)
+    features[500:510] = features[:10] + 0.1
+    found = set(map(tuple, near_pairs(features).tolist()))
+    assert {(i, 500 + i) for i in range(10)} <= found
+    assert all(i < j for i, j in found)

@@ -1,0 +1,121 @@
+"""Where likely answers end: coverage, whatever the size of the index, and what a bundle, a search and a page say."""
+
+import json
+import pickle
+from pathlib import Path
+
+import numpy as np
+import pytest
+from click.testing import CliRunner
+from made_up import build_bundle, make_run, run_command
+
+import jointspace
+from pipeline.errors import IntegrityError
+from pipeline.index.calibration import BACKGROUND, Calibration, compare
+from pipeline.index.search import Searcher
+from pipeline.serve.answers import list_images
+from pipeline.storage.bundle import Bundle, BundleWriter
+from stages.index.search import command
+
+
+def pairs(count: int, seed: int) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+    """Images, two noisy sentences of each, and their owners."""
+    rng = np.random.default_rng(seed)
+    images = rng.standard_normal((count, 12)).astype(np.float32)
+    owners = np.repeat(np.arange(count), 2)
+    noise = rng.uniform(0.3, 1.5, (len(owners), 1)) * rng.standard_normal((len(owners), 12))
+    return images, (images[owners] + noise).astype(np.float32), owners
+
+
+@pytest.mark.parametrize("metric", ["inner_product", "euclidean"])
+@pytest.mark.parametrize("coverage", [0.5, 0.9])
+def test_the_photograph_that_is_meant_is_likely_as_often_as_was_asked_for(metric: str, coverage: float) -> None:
+    calibration = Calibration.fit(*pairs(1000, 0), metric, coverage)
+    images, sentences, owners = pairs(1000, 1)
+    crowd = np.concatenate([images, pairs(4000, 2)[0]])
+    for gallery in (images, crowd):  # a larger index has more likely answers, and the same share of right ones
+        scores = compare(sentences, gallery, metric)
+        right, likely = [], []
+        for sentence, row, owner in zip(sentences, scores, owners, strict=True):
+            count = calibration.judge(sentence[None], np.sort(row)[::-1], len(row), (4, 0)).likely
+            right.append(np.sum(row > row[owner]) < count)
+            likely.append(count)
+        assert np.mean(right) == pytest.approx(coverage, abs=4 * (coverage * (1 - coverage) / 1000) ** 0.5)
+    assert np.mean(likely) < 0.9 * len(crowd)
+
+
+def test_a_score_stands_against_all_of_the_background_but_its_own_photograph() -> None:
+    images, sentences, owners = pairs(60, 3)
+    scores, nearness = [], []
+    for sentence, owner in zip(sentences.astype(float), owners, strict=True):
+        others = np.delete(images, owner, axis=0) @ sentence
+        scores.append((images[owner] @ sentence - others.mean()) / others.std())
+        nearness.append(np.sort(others)[-10:].mean())
+    calibration = Calibration.fit(images, sentences, owners, "inner_product", 0.8)
+    assert calibration.score == pytest.approx(np.sort(scores)[23], rel=1e-4)  # 24 of 121 places are below
+    assert calibration.nearness == pytest.approx(np.quantile(nearness, 0.05), rel=1e-4)
+    assert calibration.judge(0.01 * sentences[:1], [], 60, (4, 0)).off_topic
+    assert not calibration.judge(9 * sentences[:1], [], 60, (4, 1)).off_topic
+    assert calibration.judge(9 * sentences[:1], [], 60, (4, 2)).warning.endswith("2 of its 4 words are unknown")
+    assert Calibration.fit(images, sentences[:5], owners[:5], "inner_product", 0.9).score < -1e30, "too few to miss one"
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A calibrated bundle; of three photographs of a dog all are likely, and no others."""
+    run = make_run(tmp_path_factory.mktemp("run"), images=72, held_out="dev")
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr("stages.bundled.FEWEST", 24)
+        build_bundle(run)
+        build_bundle(run, {"index": {"bundles": 2}}, output="several")
+    return run
+
+
+def test_a_search_says_where_likely_answers_end(folder: Path, tmp_path: Path) -> None:
+    index = jointspace.load(folder / "bundle")
+    answer = index.search("a dog", k=6)
+    judged = answer.judgement
+    assert (judged.likely, judged.shown, judged.off_topic) == (3, 6, False) and "among these 3" in judged.remark
+    assert pickle.loads(pickle.dumps(answer)).judgement == judged
+    assert index.search("a dog", k=2).judgement.remark.startswith("about 3 photos")
+    others = index.search("a dog", k=2, where="path != 'dog-0.png'")
+    assert others.judgement.remark.endswith("among these 2 in 90 % of searches")
+    assert index.search("a dog", k=6, where="path = 'cat-1.png'").judgement.remark.startswith("nothing here is likely")
+    assert "1 of its 2 words" in index.search("unicorn dog").judgement.warning
+    assert index.search(["a dog", "a zebra"], k=6)[0].judgement == judged
+    assert jointspace.load(folder / "several").search("a dog", k=6).judgement == judged
+    assert index.search(vector=index.embed_text("a dog")).judgement is None
+
+    arguments = ("--index", folder / "bundle", "--top", 6)
+    lines = run_command("search", *arguments, "a dog").splitlines()
+    assert len(lines) == 7 and lines[3] == f"----  {judged.remark}"
+    hits = json.loads(run_command("search", *arguments, "--json", "a dog"))
+    assert [hit["likely"] for hit in hits] == 3 * [True] + 3 * [False]
+    (tmp_path / "queries.txt").write_text("a dog\nunicorn dog\n")
+    told = run_command("search", *arguments, "--file", tmp_path / "queries.txt", "--json").splitlines()
+    assert [json.loads(line)["off_topic"] for line in told] == [False, True]
+    shown = list_images("ncca", answer, {}, [None] * 6, 0.0)
+    assert (shown.likely, shown.remark, shown.warning) == (3, judged.remark, None)
+
+
+def test_a_bundle_without_a_calibration_says_so_once(folder: Path, tmp_path: Path) -> None:
+    bundle = Bundle(folder / "bundle")
+
+    def rewrite(name: str, background: np.ndarray | None, **changes: object) -> Path:
+        writer = BundleWriter(tmp_path / name)
+        writer.link(bundle, but={BACKGROUND})
+        if background is not None:
+            import safetensors.numpy
+
+            writer.add(BACKGROUND, safetensors.numpy.save({"images": background}))
+        card = {key: value for key, value in bundle.card.items() if key not in ("files", *changes)}
+        writer.commit(card | {key: value for key, value in changes.items() if value != "gone"})
+        return tmp_path / name
+
+    for name, value, said in (("old", "gone", "run build-index again"), ("silent", None, "")):
+        former = rewrite(name, None, calibration=value)
+        assert Searcher(Bundle(former)).images("a dog", 3).judgement is None
+        result = CliRunner().invoke(command, ["--index", str(former), "a dog"])
+        assert (said in result.stderr) and bool(said) == bool(result.stderr) and "----" not in result.stdout
+    with pytest.raises(IntegrityError, match="the background in .* does not fit its model"):
+        Searcher(Bundle(rewrite("narrow", np.ones((8, 3), np.float32)))).images("a dog", 3).judgement  # noqa: B018

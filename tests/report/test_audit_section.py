@@ -1,0 +1,36 @@
+"""The section of the report about an audit."""
+
+from pathlib import Path
+
+import pyarrow as pa
+from made_up import by_hand
+from outline import report
+
+from pipeline.run.layout import Layout
+from pipeline.storage.commit import read_commit
+from pipeline.storage.tables import write_table
+
+CAPTION = {
+    "kind": "captions", "image_id": 1, "image": "<i>1.png", "split": "train", "captions": ["a dog", "the big dog"],
+    "rather": "a <cat>", "score": -1.0, "threshold": -0.5, "rank": 7, "rivals": 22,
+}  # fmt: skip
+COPY = {
+    "kind": "leak", "image_id": 0, "image": "0.png", "split": "train", "score": 0.97, "threshold": 0.8,
+    "other_image_id": 2, "other_image": "2.png", "other_split": "test",
+}  # fmt: skip
+
+
+def test_findings_are_shown_as_long_as_they_are_of_this_run(own: Path) -> None:
+    assert "Audit: captions and copies" not in report(own).parts
+    layout = Layout(own)
+    table = pa.Table.from_pylist([{**dict.fromkeys(COPY), **CAPTION}, {**dict.fromkeys(CAPTION), **COPY}])
+    made_from = {"manifest/manifest.json#fingerprint": read_commit(layout.manifest.commit).value["fingerprint"]}
+    write_table(layout.audit.path, "audit", table, provenance=by_hand(own, **made_from), details={"scored": True})
+    text = " ".join(report(own).parts["Audit: captions and copies"].split())
+    assert "1 near copies in different splits" in text and "1 photographs whose captions" in text
+    assert "<i>1.png train all its captions: rank 7 of 23 a dog the big dog a <cat> rather" in text
+    assert "2.png test, correlation 0.97" in text
+
+    made_from = {place: "another" for place in made_from}
+    write_table(layout.audit.path, "audit", table, provenance=by_hand(own, **made_from), details={"scored": True})
+    assert "Audit: captions and copies" not in report(own).parts

@@ -1,0 +1,81 @@
+"""`audit`: what is wrong with a collection is found, listed, shown in the report, and left out by `ingest`."""
+
+from pathlib import Path
+
+import numpy as np
+import pytest
+from made_up import by_hand, ingest, make_stage, open_run, run_command, write_config
+from PIL import Image, ImageOps
+from scipy.ndimage import gaussian_filter
+
+from pipeline.report.tables import is_probable
+from pipeline.storage.features import write_features
+from pipeline.storage.manifest import Manifest
+from pipeline.storage.shards import shard_path
+from pipeline.storage.tables import read_table
+
+COLOURS = ("red", "green", "blue", "black", "white", "pink", "grey")
+THINGS = ("dog", "cat", "bird", "horse", "boat", "house", "tree", "car", "kite")
+IMAGES = 252
+WRONG, PARTLY = range(10, IMAGES, 20), range(15, IMAGES, 20)
+"""Photographs of which all captions, and one caption, are another's."""
+COPY = "copy.png"
+
+
+@pytest.fixture(scope="module")
+def run(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Photographs of a thing in a colour, each with three captions; one is mirrored in the test split."""
+    folder = tmp_path_factory.mktemp("audit")
+    data, run = folder / "data", folder / "run"
+    data.mkdir()
+    lines = []
+    for i in range(IMAGES):
+        noise = np.random.default_rng(i).standard_normal((60, 80, 3))
+        picture = Image.fromarray(np.clip(128 + 250 * gaussian_filter(noise, (2, 2, 0)), 0, 255).astype(np.uint8))
+        picture.save(data / f"{i}.png")
+        shown = [(i + IMAGES // 2 + 1 if (i in WRONG or (i in PARTLY and n == 0)) else i) for n in range(3)]
+        words = ("a {} {}", "the {} {} again", "some {} {} there")
+        for text, j in zip(words, shown, strict=True):
+            lines.append(f"{i}.png\t{len(lines)}\t{text.format(COLOURS[j % 7], THINGS[j % 9])}")
+        if i == 5:
+            ImageOps.mirror(picture).save(data / COPY)
+    (data / "captions.tsv").write_text("\n".join([*lines, f"{COPY}\t0\ta {COLOURS[5]} {THINGS[5]}"]) + "\n")
+    (data / "splits.tsv").write_text(f"{COPY}\ttest\n" + "".join(f"{i}.png\ttrain\n" for i in range(IMAGES)))
+    run.mkdir()
+    write_config(run, {"data_root": str(data), "demo": {"generate": False}, "text": {"min_count": 1}})
+    ingest(run, data)
+    manifest = Manifest(run / "manifest")
+    numbers = [
+        5 if row["path"] == COPY else int(row["path"].removesuffix(".png")) for row in manifest.images.to_pylist()
+    ]
+    features = np.hstack([np.eye(7)[np.array(numbers) % 7], np.eye(9)[np.array(numbers) % 9]]) + 0.1
+    features += 0.3 * np.random.default_rng(0).random((IMAGES + 1, 16))[numbers]
+    path = shard_path(run / "features/colour", 0)
+    write_features(path, features.astype(np.float32), np.arange(IMAGES + 1), by_hand(run), {})
+    make_stage("prepare_text_encoder", run, "tfidf")
+    make_stage("encode_sentences", run, "tfidf")
+    return run
+
+
+def test_it_finds_what_is_wrong_and_ingest_leaves_it_out(run: Path, tmp_path: Path) -> None:
+    printed = run_command("audit", run, "--exclude", tmp_path / "out.txt")
+    findings = list(filter(is_probable, read_table(run / "audit/audit.parquet", "audit")[0].to_pylist()))
+    (leak,) = [finding for finding in findings if finding["kind"] == "leak"]
+    assert {leak["image"], leak["other_image"]} == {"5.png", COPY}
+    whole, single = ([one for one in findings if one["kind"] == kind] for kind in ("captions", "caption"))
+    for found, wrong, captions in ((whole, WRONG, 3), (single, PARTLY, 1)):
+        right = [one for one in found if int(one["image"].removesuffix(".png")) in wrong]
+        assert len(right) >= 0.5 * len(wrong) and len(right) >= 0.75 * len(found)
+        assert {len(one["captions"]) for one in found} == {captions}
+    number = int(whole[0]["image"].removesuffix(".png"))
+    assert COLOURS[number % 7] in whole[0]["rather"] or THINGS[number % 9] in whole[0]["rather"]
+    assert "1  near copies in different splits" in printed
+
+    lines = (tmp_path / "out.txt").read_text().splitlines()
+    gone = {"5.png", *(finding["image"] for finding in whole)}
+    assert gone == {line for line in lines if not line.startswith("#")}
+    assert sum(line.startswith("# ") for line in lines) == len(single)
+    data = Path(open_run(run).config.data_root)
+    ingest(tmp_path / "again", data, {"collection": {"takedown": str(tmp_path / "out.txt")}})
+    kept = set(Manifest(tmp_path / "again/manifest").images["path"].to_pylist())
+    assert COPY in kept and len(kept) == IMAGES + 1 - len(gone) and not kept & gone
