@@ -73,7 +73,8 @@ def _jobs(stages: "Mapping[str, Stage]", run: "Run") -> "list[tuple[Stage, Names
             return
         with suppress(JointspaceError):  # of a collection that is gone
             for artefact in stage.reads(run.config, run.layout, *names).values():
-                if not isinstance(artefact, Outside):
+                # What `migrate` maps may be of an earlier configuration.
+                if not isinstance(artefact, Outside) and artefact.name in makers:
                     visit(*makers[artefact.name])
         jobs[stage.name, names] = (stage, names)
 

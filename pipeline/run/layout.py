@@ -85,6 +85,10 @@ class Layout:
     def encoder(self, name: str) -> Artefact:
         return self._folder(f"encoders/{name}", "model.json")
 
+    def feature_map(self, encoder: str) -> Artefact:
+        """The map of another encoder's features to those of this one."""
+        return self._parameters(f"encoders/{encoder}/map")
+
     def features(self, encoder: str) -> Shards:
         return self._shards(f"features/{encoder}")
 

@@ -109,8 +109,7 @@ class Bundles:
         for other in parts[1:]:
             if other.card["inputs"].get("model") != first.card["inputs"].get("model"):
                 raise UsageError(
-                    f"{other.folder} was made by another model than {first.folder}; apply {first.folder} to its"
-                    " photographs, or search it alone"
+                    f"{other.folder} was made by another model than {first.folder}; {_remedy(first, other)}"
                 )
             if any(other.card.get(key) != first.card.get(key) for key in ALIKE):
                 raise IntegrityError(f"{other.folder} compares in another way than {first.folder}; get it anew")
@@ -170,6 +169,19 @@ class Bundles:
         if name in ("model", "encoder", "text_encoder", "vocabulary", "labels", "parser", "about", "read", "arrays"):
             return getattr(self.parts[0], name)
         raise AttributeError(name)
+
+
+def _remedy(first: Bundle, other: Bundle) -> str:
+    """What to do with a bundle of another model."""
+    new = sorted(first.card["encoders"].keys() - other.card["encoders"].keys())
+    old = sorted(other.card["encoders"].keys() - first.card["encoders"].keys())
+    applied = f"apply {first.folder} to its photographs, or search it alone"
+    if not (new and old):
+        return applied
+    return (
+        f"its encoder is {old[0]} and not {new[0]}: {applied}; a run that has features of {old[0]} maps them by"
+        f" `jointspace migrate {old[0]} {new[0]}`"
+    )
 
 
 def _merged_card(bundles: Sequence[Bundle]) -> dict[str, Any]:

@@ -32,7 +32,7 @@ LOGS = RUN / "logs"
 BENCHMARKS = LAYOUT.benchmarks
 CAPTIONS = "../../docs/captions"  # seen from this folder
 PARTS = range(CONFIG.parts)
-PIXELS = [encoder.name for encoder in CONFIG.encoders if encoder.spec.reads == "pixels"]
+PIXELS = [name for (name,) in STAGES["extract"].wanted(CONFIG)]
 GPU = int(CONFIG.device != "cpu")
 STARTED = time.time()
 
