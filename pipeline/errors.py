@@ -40,10 +40,6 @@ class Refused(InputError):
         return f"{self.reason}: {self.detail}"
 
 
-class UnreachableError(JointspaceError):
-    """A store or server does not give something at present, or not what it was: no fault of what it holds."""
-
-
 class IntegrityError(JointspaceError):
     """An artefact of ours that is missing, incomplete, changed, or of another run than its neighbours."""
 

@@ -8,7 +8,7 @@ from functools import cache
 from pathlib import Path
 from typing import Any
 
-from pipeline.errors import InputError, JointspaceError, UnreachableError
+from pipeline.errors import InputError, JointspaceError
 from pipeline.workers import DIED, Failure, Worker
 
 MOST_BYTES = 1 << 32
@@ -22,8 +22,6 @@ def try_first(path: Path, read: Callable[..., Any], *arguments: Any) -> None:
     The process is started once and kept for the next trial.
     """
     outcome = _worker()((path, read, arguments, os.getcwd()))
-    if isinstance(outcome, Failure) and outcome.unreachable:
-        raise UnreachableError(outcome.reason)
     if isinstance(outcome, Failure):
         died = f"{path} ended the process that read it for trial; it is damaged, or not to be trusted"
         raise InputError(died if outcome.reason == DIED else outcome.reason)

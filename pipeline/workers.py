@@ -17,7 +17,7 @@ from queue import SimpleQueue
 from types import ModuleType
 from typing import Any
 
-from pipeline.errors import JointspaceError, UnreachableError
+from pipeline.errors import JointspaceError
 
 CHUNK = 16
 """Items that travel together."""
@@ -28,11 +28,9 @@ _PROCESSES = threading.RLock()
 
 @dataclass(frozen=True)
 class Failure:
-    """In place of a result: the item's function raised an exception or took too long, or its process died. What is
-    `unreachable` may be there later."""
+    """In place of a result: the item's function raised an exception or took too long, or its process died."""
 
     reason: str
-    unreachable: bool = False
 
 
 @dataclass(frozen=True)
@@ -72,11 +70,11 @@ def isolated_map(function: Callable[[Any], Any], items: Iterable[Any], processes
 
     `function`, its items and its results travel by pickle, to new processes that import only what `function` needs.
     With `processes` 0 everything runs in this process, unprotected. When the iteration ends, for whatever reason, the
-    processes are killed. Raises UnreachableError where `function` did.
+    processes are killed.
     """
     if not processes:
         for item in items:
-            yield _reached(attempt(function, item))
+            yield attempt(function, item)
         return
     items, under_way = iter(items), deque[Future]()
     workers = [Worker(function) for _ in range(processes)]
@@ -98,7 +96,7 @@ def isolated_map(function: Callable[[Any], Any], items: Iterable[Any], processes
                     under_way.append(threads.submit(work_on, chunk))
                 if not under_way:
                     return
-                yield from map(_reached, under_way.popleft().result())
+                yield from under_way.popleft().result()
         finally:
             for worker in workers:
                 worker.close()
@@ -108,12 +106,6 @@ def isolated_map(function: Callable[[Any], Any], items: Iterable[Any], processes
 def ahead(processes: int) -> int:
     """How many items `isolated_map` has drawn at most whose results it has not given yet."""
     return 2 * processes * CHUNK
-
-
-def _reached(outcome: Any) -> Any:
-    if isinstance(outcome, Failure) and outcome.unreachable:
-        raise UnreachableError(outcome.reason)
-    return outcome
 
 
 class Worker:
@@ -257,7 +249,7 @@ def attempt(function: Callable[[Any], Any], item: Any) -> Any:
     try:
         return function(item)
     except Exception as error:
-        return Failure(_reason(error), isinstance(error, UnreachableError))
+        return Failure(_reason(error))
 
 
 def _serve(connection: Connection, function: Callable[[Any], Any]) -> None:

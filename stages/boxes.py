@@ -11,7 +11,6 @@ from pipeline.errors import InputError
 from pipeline.evaluate.phrases import Gold, named_boxes
 from pipeline.images.box_formats import match_boxes
 from pipeline.images.matching import some
-from pipeline.remote.paths import place
 from pipeline.run import Run
 from pipeline.storage.embeddings import read_names
 from pipeline.storage.features import RegionRows, read_box_files
@@ -63,8 +62,8 @@ def gold_of_texts(texts: Mapping[tuple[int, Corners], Sequence[str]]) -> Gold:
 
 def read_label_names(config: "Config") -> dict[str, frozenset[str]]:
     """What labels may be called, by the collection's `phrases.names`; nothing where it has no such table."""
-    path = place(config.data_root) / (config.phrases.names or "")
-    return read_names(path) if isinstance(path, Path) and path.is_file() else {}
+    path = Path(config.data_root) / (config.phrases.names or "")
+    return read_names(path) if path.is_file() else {}
 
 
 def read_regions(run: Run, encoders: Iterable[str], image_id: np.ndarray) -> "dict[str, SnippetRegions]":

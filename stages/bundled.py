@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+import pyarrow as pa
 import safetensors.numpy
 from tqdm import tqdm
 
@@ -21,7 +22,7 @@ from pipeline.report.figures import draw_tradeoff, to_svg
 from pipeline.run import Run
 from pipeline.storage.bundle import Bundle, BundleWriter
 from pipeline.storage.card import CARD, INDEXED
-from pipeline.storage.commit import CARRIED, Provenance, carry
+from pipeline.storage.commit import CARRIED, Provenance, carry, read_commit
 from pipeline.storage.embeddings import Embeddings
 from pipeline.storage.files import plain, read_bytes
 from pipeline.storage.pairs import described_rows
@@ -50,8 +51,11 @@ def write_bundle(
 
     writer = BundleWriter(folder)
     indices = add_indices(writer, embeddings, ids, settings, run.gpu, _other_sentences(run, embeddings, ids))
-    for modality, rows in ids.items():
-        writer.add_table(f"{modality}.parquet", run.manifest.rows(modality, rows))
+    tables = {modality: run.manifest.rows(modality, rows) for modality, rows in ids.items()}
+    if (mapped := _mapped_from(run, mapping.encoders, ids["images"])).null_count < len(ids["images"]):
+        tables["images"] = tables["images"].append_column("mapped_from", mapped)
+    for modality, table in tables.items():
+        writer.add_table(f"{modality}.parquet", table)
     writer.add_parameters(source)
     for name in encoders:
         writer.add_parameters(layout.encoder(name).path, f"encoders/{name}/")
@@ -162,6 +166,20 @@ def describe_training(run: Run, model: str) -> dict[str, Any]:
 def read_bundled_embeddings(run: Run, bundle: Bundle) -> Embeddings:
     """The run's embeddings of the model of a bundle."""
     return run.embeddings(plain(bundle.card["model"], bundle.folder))
+
+
+def _mapped_from(run: Run, encoders: Iterable[str], image_id: np.ndarray) -> pa.Array:
+    """(n,) for each image the encoder whose features were mapped to those of one of the model's `encoders`; null for
+    features of its own."""
+    bounds = run.manifest.bounds("images")
+    names = np.full(bounds[-1], None, object)
+    for encoder in encoders:
+        shards = run.layout.features(encoder)
+        for number in range(run.manifest.n_shards if shards.folder.exists() else 0):
+            if mapped := read_commit(shards.commit(number)).details.get("mapped"):
+                rows = np.arange(bounds[number], bounds[number + 1])
+                names[np.delete(rows, mapped["but_for"])] = mapped["from"]
+    return pa.array(names[image_id], pa.string())
 
 
 def _calibrate(run: Run, embeddings: Embeddings) -> Calibration | None:

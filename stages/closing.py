@@ -10,7 +10,6 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from pipeline.errors import InputError, JointspaceError, UsageError
-from pipeline.remote.paths import place
 from pipeline.run import Run
 
 if TYPE_CHECKING:
@@ -86,9 +85,9 @@ def example_search(bundle: "Bundle") -> list[str] | None:
             return [*command, sentence]
     with suppress(UsageError):
         encoder.stored_encoders()  # imported features have none
-        root = place(bundle.card["data_root"])
+        root = Path(bundle.card["data_root"])
         for photograph in (root / path for path in _printable(bundle, "images", "path")):
-            if photograph.suffix != ".tar" and isinstance(photograph, Path) and photograph.is_file():
+            if photograph.suffix != ".tar" and photograph.is_file():
                 return [*command, "--image", str(photograph)]
     return None
 

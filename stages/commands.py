@@ -13,7 +13,6 @@ import click
 from click.core import ParameterSource
 
 from pipeline.printable import printable
-from pipeline.remote.paths import Place, check_url, is_url, place
 
 if TYPE_CHECKING:
     from pipeline.run import Run, Stage
@@ -35,16 +34,9 @@ config_option = click.option(
 json_option = click.option("--json", "as_json", is_flag=True, help="Print JSON.")
 
 
-def _photographs(text: str) -> Place:
-    """Raises ValueError for a URL that cannot be read."""
-    if is_url(text):
-        check_url(text)
-    return place(text)
-
-
 images_option = click.option(
-    "--images", "images_root", type=_photographs, metavar="FOLDER|URL",
-    help="Where the photos are. [default: the folder that the bundle was made from, never a URL]",
+    "--images", "images_root", type=FOLDER,
+    help="Where the photos are. [default: the folder that the bundle was made from]",
 )  # fmt: skip
 copy_option = click.option(
     "--output", type=FOLDER, help="New folder of links to the files of INDEX that is changed, and INDEX left as it is."

@@ -4,20 +4,19 @@ import hashlib
 import logging
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from itertools import islice
 from pathlib import Path
 from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
 
+from pipeline.collections.files import CollectionFolder
 from pipeline.collections.formats.vectors import FORMAT, nameless, sources
 from pipeline.collections.records import Options
-from pipeline.collections.remote_files import open_collection
 from pipeline.errors import InputError
 from pipeline.image_names import relative_name
 from pipeline.images.matching import Matching, match_names, match_sentences, some
-from pipeline.remote.paths import below, place
 from pipeline.run import Inputs, Outside, Run
 from pipeline.storage.features import to_stored
 from pipeline.storage.foreign import ForeignFeatures, Source, foreign_files, open_foreign
@@ -79,7 +78,7 @@ class MatchedFeatures:
 def given_source(config: "Config", encoder: "Encoder | TextEncoderEntry") -> Source:
     """Where the vectors of an imported encoder are."""
     own, kind = (encoder.own, "sentences") if hasattr(encoder, "own") else (encoder, "images")
-    return Source(below(place(config.data_root), own.path), own.features, own.names, kind)
+    return Source(Path(config.data_root) / own.path, own.features, own.names, kind)
 
 
 def given_inputs(config: "Config", encoder: "Encoder | TextEncoderEntry") -> Inputs:
@@ -87,18 +86,9 @@ def given_inputs(config: "Config", encoder: "Encoder | TextEncoderEntry") -> Inp
     return {f"source/{file.name}": Outside(file) for file in foreign_files(given_source(config, encoder))}
 
 
-def _open(run: Run, encoder: "Encoder | TextEncoderEntry") -> ForeignFeatures:
-    """The vectors; what is remote is copied first."""
-    source = given_source(run.config, encoder)
-    if not isinstance(source.path, Path):
-        for file in foreign_files(source):
-            run.scratch.local(file)  # the names' beside the features'
-    return open_foreign(replace(source, path=run.scratch.local(source.path)))
-
-
 def match_given(run: Run, encoder: "Encoder") -> MatchedFeatures:
     """The features of an imported encoder for all images of the run. Raises InputError where some have none."""
-    features, images = _open(run, encoder), _image_names(run)
+    features, images = open_foreign(given_source(run.config, encoder)), _image_names(run)
     with _naming(encoder.path):
         matching = match_names(_names_of_images(run, features), images, run.layout.data_root)
     _require_alike(matching, features, encoder.path, "name")
@@ -115,7 +105,7 @@ def _names_of_images(run: Run, features: ForeignFeatures) -> list[str]:
 def inspect_vectors(root: Path, options: Options, paths: Iterable[str]) -> Iterator[VectorInspection | Failure]:
     """What ingest needs to know of the images `paths` of a collection of vectors: a hash of the first vector of each,
     in place of one of its file, or why it cannot be used."""
-    source, _ = sources(open_collection(root, options))
+    source, _ = sources(CollectionFolder(root, options))
     features = open_foreign(source)
     rows: dict[str, int] = {}
     for row, name in enumerate(features.names):
@@ -133,12 +123,13 @@ def match_given_sentences(run: Run, encoder: "TextEncoderEntry") -> MatchedFeatu
     """The vectors of an imported text encoder for all sentences of the run. Raises InputError where some have none, and
     where two rows of the same words differ."""
     path = encoder.own.path
-    vectors, images, owners = _open(run, encoder), _image_names(run), run.manifest.sentence_images
+    vectors = open_foreign(given_source(run.config, encoder))
+    images, owners = _image_names(run), run.manifest.sentence_images
     numbers = np.arange(len(owners)) - np.searchsorted(owners, owners)
     labels = [f"{images[owner]}#{number}" for owner, number in zip(owners, numbers, strict=True)]
     names = vectors.names
     if names is None and run.config.collection.format == FORMAT:
-        source, _ = sources(open_collection(run.layout.data_root, Options(run.config.collection.files, {}, "train")))
+        source, _ = sources(CollectionFolder(run.layout.data_root, Options(run.config.collection.files, {}, "train")))
         names = nameless(open_foreign(source).names)
     if names is None:
         if len(vectors) != len(owners):

@@ -3,7 +3,6 @@
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from pipeline.remote.paths import place
 from pipeline.run import Inputs, Outside
 
 if TYPE_CHECKING:
@@ -56,13 +55,13 @@ def region_texts_path(config: "Config") -> Path | None:
 
 def label_names(config: "Config") -> Inputs:
     """The file that says what labels of boxes may be called, or that of texts for boxes."""
-    root = place(config.data_root)
+    root = Path(config.data_root)
     if texts := region_texts_path(config):
         return {"region_texts": Outside(texts)}
     if config.demo.generate:  # the table is drawn with the rest
         return {"names": Outside(root / "demo.json")}
     path = root / (config.phrases.names or "")
-    return {"names": Outside(path)} if isinstance(path, Path) and path.is_file() else {}
+    return {"names": Outside(path)} if path.is_file() else {}
 
 
 def trains_parser(config: "Config") -> bool:

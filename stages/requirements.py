@@ -72,7 +72,8 @@ def _jobs(stages: "Mapping[str, Stage]", run: "Run") -> "list[tuple[Stage, Names
             return
         with suppress(JointspaceError):  # of a collection that is gone
             for artefact in stage.reads(run.config, run.layout, *names).values():
-                if not isinstance(artefact, Outside):
+                # What `migrate` maps may be of an earlier configuration.
+                if not isinstance(artefact, Outside) and artefact.name in makers:
                     visit(*makers[artefact.name])
         jobs[stage.name, names] = (stage, names)
 
@@ -95,7 +96,7 @@ def _missing_files(run: "Run", stage: "Stage", names: Names) -> Iterator[str]:
         yield str(error)
         return
     for file in reads.values():
-        if not isinstance(file, Outside) or not isinstance(file.path, Path) or file.path.exists():
+        if not isinstance(file, Outside) or file.path.exists():
             continue
         if not (run.config.demo.generate and file.path.is_relative_to(run.layout.data_root)):  # which is drawn
             yield f"{file.path} does not exist, which {' '.join([stage.command, *names])} reads"

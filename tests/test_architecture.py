@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import NamedTuple
 
 ROOT = Path(__file__).parents[1]
-GROUND = {path.stem for path in (ROOT / "pipeline").glob("*.py")} | {"config", "remote"}
+GROUND = {path.stem for path in (ROOT / "pipeline").glob("*.py")} | {"config"}
 """What every room may import."""
 # What each room may import of ours beside the ground floor.
 ROOMS = {

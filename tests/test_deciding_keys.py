@@ -47,7 +47,7 @@ DECIDE_NOTHING = {
         "parse.treebank.dev", "parse.treebank.test", "describe.region_texts", "hubness.queries",
     },
     "how it is computed": {
-        "parts", "workers", "cluster.workers", "remote.scratch", "remote.scratch_gb", "collection.memory_gb",
+        "parts", "workers", "cluster.workers", "collection.memory_gb",
         "extract.batch_size", "extract.checkpoint_images", "extract.decode_workers", "regions.checkpoint_images",
         "finetune.checkpoint_seconds", "train_defaults.checkpoint_seconds", "language_defaults.checkpoint_seconds",
         "parse.workers",

@@ -14,7 +14,7 @@ import yaml
 from made_up_colours import CONFIG, draw
 from warm import environment
 
-from stages.operations.run import find_snakefile
+from stages.workflow import find_snakefile
 
 ROOT = Path(__file__).parents[1]
 

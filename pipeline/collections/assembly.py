@@ -222,7 +222,6 @@ class Assembly:
         }
         for what, owned in OWNED.items():
             counts_kept[what] = self._keep(what, owned)
-        tars = self._tables.rows('SELECT DISTINCT path FROM kept_images WHERE "offset" IS NOT NULL')
         left_out = self._intake.rejects.summarise(not counts_kept["images"])
         counts = {}
         for what, number in counts_kept.items():
@@ -239,7 +238,6 @@ class Assembly:
             left_out,
             counts,
             {split: splits[split] for split in SPLITS if split in splits},
-            {path for (path,) in tars},
             notes,
         )
 

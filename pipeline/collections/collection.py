@@ -1,7 +1,7 @@
 """What ingest makes of a collection, and when that is not usable."""
 
 from collections import Counter
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence, Set
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
 import pyarrow as pa
@@ -39,8 +39,6 @@ class Collection:
     left_out: RejectSummary
     counts: Mapping[str, Mapping[str, int]]
     splits: Mapping[str, SplitSummary]
-    tars: Set[str] = frozenset()
-    """Paths of the tar shards that have an image which is kept."""
     notes: Sequence[str] = ()
     """How images were read that are out of the ordinary, and what became of the user's own columns, in lines."""
 

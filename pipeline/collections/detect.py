@@ -154,8 +154,8 @@ def _detect_folder(folder: CollectionFolder) -> Detected:
 def _files_of_vectors(folder: CollectionFolder) -> dict[str, str]:
     """The keys of collection.files for vectors without photographs: of a folder that clip-retrieval wrote, or of files
     whose names end with what they are of, such as `photo_text.npy`. Raises UsageError for several of one kind."""
-    if folder.is_dir(folder.root / CLIP_RETRIEVAL["images"][0]):
-        there = (folder.is_dir(folder.root / parts) for parts, _ in CLIP_RETRIEVAL.values())
+    if (folder.root / CLIP_RETRIEVAL["images"][0]).is_dir():
+        there = ((folder.root / parts).is_dir() for parts, _ in CLIP_RETRIEVAL.values())
         return {key: "." for key, is_there in zip(OF_VECTORS, there, strict=True) if is_there}
     named: dict[str, list[str]] = {}
     for path in sorted(folder.root.iterdir()):

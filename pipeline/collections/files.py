@@ -12,9 +12,6 @@ from pipeline.collections.records import Options
 from pipeline.errors import InputError, UsageError
 from pipeline.image_names import Readings, Spelling, is_plain
 from pipeline.plain_files import UnopenedFile, open_plain
-from pipeline.remote import stores
-from pipeline.remote.paths import Place, RemotePath, below, is_url
-from pipeline.remote.stores import Version
 
 IMAGE_SUFFIXES = frozenset(
     (".jpg", ".jpeg", ".jpe", ".jif", ".jfif", ".png", ".webp", ".gif", ".bmp", ".tif", ".tiff")
@@ -25,34 +22,16 @@ LARGEST_LIST = 8 << 30  # bytes of a list that is read line by line; what is rea
 
 
 class CollectionFolder:
-    """The folder `root` of a collection and the files that `options` name in it."""
+    """The folder `root` of a collection and the files that `options` name in it. Raises UsageError where there is
+    none."""
 
-    def __init__(self, root: Place, options: Options) -> None:
+    def __init__(self, root: Path, options: Options) -> None:
         self.root = root
         self._given = options.files
         self._follow_links = options.follow_links
-        self._scratch = options.scratch
         self.exclusion = Exclusion(options.exclude)
-        self._begin()
-
-    def _begin(self) -> None:
-        """Raises UsageError where there is no collection."""
         if not self.root.is_dir():
             raise UsageError(f"{self.root} is not a folder; set data_root to that of your collection")
-
-    def exists(self, path: Place) -> bool:
-        if isinstance(path, Path):
-            return path.exists()
-        try:
-            return stores.look(path) is not None
-        except UnopenedFile:
-            return False
-
-    def is_dir(self, path: Place) -> bool:
-        return isinstance(path, Path) and path.is_dir()
-
-    def is_file(self, path: Place) -> bool:
-        return path.is_file() if isinstance(path, Path) else not self.is_dir(path)
 
     @cached_property
     def readings(self) -> Readings:
@@ -73,15 +52,13 @@ class CollectionFolder:
 
     def state(self, name: str) -> str:
         """What changes with the content of a file, without opening it."""
-        if is_url(name):
-            return str(stores.look(RemotePath(name)))
         try:
             status = os.stat(os.path.join(self.root, name))
         except (OSError, ValueError):
             return "unreadable"
         return f"{status.st_size} {status.st_mtime_ns}"
 
-    def glob(self, pattern: str) -> list[Place]:
+    def glob(self, pattern: str) -> list[Path]:
         """What is below the root under names of this pattern, sorted, without what `exclusion` leaves out unless the
         pattern names it. The case of a file's name matters only where both spellings exist."""
         paths = {*self.root.glob(pattern)}
@@ -89,7 +66,7 @@ class CollectionFolder:
             paths |= {path for path in self.root.glob(_any_case(pattern)) if path.is_file()}
         return sorted(path for path in paths if not self._left_out(self.label(path), pattern))
 
-    def shards(self, pattern: str) -> list[Place]:
+    def shards(self, pattern: str) -> list[Path]:
         """As `glob`; nothing for an absolute path, for which pathlib raises an exception of its own."""
         return [] if Path(pattern).is_absolute() else self.glob(pattern)
 
@@ -99,7 +76,7 @@ class CollectionFolder:
             path != pattern and self.exclusion.excludes(path) is not None
         )
 
-    def locate(self, usual: Mapping[str, tuple[str, ...]]) -> dict[str, Place | None]:
+    def locate(self, usual: Mapping[str, tuple[str, ...]]) -> dict[str, Path | None]:
         """The file or folder of each key of `usual`: from collection.files, else the first of its usual names (patterns
         under the root) that exists, else None.
 
@@ -113,12 +90,12 @@ class CollectionFolder:
         if unknown := set(self._given) - set(known):
             raise UsageError(f"collection.files: unknown key {min(unknown)}; this format has {', '.join(known)}")
 
-    def _locate_one(self, key: str, usual: tuple[str, ...]) -> Place | None:
+    def _locate_one(self, key: str, usual: tuple[str, ...]) -> Path | None:
         given = self._given.get(key)
         if given is not None:
-            path = below(self.root, given)
-            if not self.exists(path):
-                if isinstance(path, Path) and not Path(given).is_absolute() and len(paths := self.glob(given)) == 1:
+            path = self.root / given
+            if not path.exists():
+                if not Path(given).is_absolute() and len(paths := self.glob(given)) == 1:
                     return paths[0]
                 raise UsageError(f"{path} does not exist; correct collection.files.{key}")
             return path
@@ -131,7 +108,7 @@ class CollectionFolder:
                 return paths[0]
         return None
 
-    def require(self, path: Place | None, key: str, usual: tuple[str, ...], remedy: str = "put it there") -> Path:
+    def require(self, path: Path | None, key: str, usual: tuple[str, ...], remedy: str = "put it there") -> Path:
         """The `path` that `locate` found for `key`. Raises UsageError if it found none."""
         if path is None:
             raise self.lacks(" or ".join(usual), f"{remedy}, or name yours as collection.files.{key}")
@@ -162,20 +139,18 @@ class CollectionFolder:
                     lists[suffix] += 1
         return photographs, lists
 
-    def label(self, path: Place) -> str:
+    def label(self, path: Path) -> str:
         """A file's name in rejects: relative to the root, with forward slashes."""
-        if isinstance(path, RemotePath) or isinstance(self.root, RemotePath):
-            return str(path.relative_to(self.root) if path.is_relative_to(self.root) else path)
         return Path(os.path.relpath(path, self.root)).as_posix()
 
-    def image_prefix(self, folder: Place | None) -> str:
+    def image_prefix(self, folder: Path | None) -> str:
         """The prefix that makes names of images in `folder` (None: the root) relative to the root."""
         prefix = "" if folder is None else self.label(folder)
         if prefix.startswith(".."):
             raise UsageError(f"the images' folder {folder} lies outside {self.root}; set data_root to one above both")
         return "" if prefix == "." else prefix
 
-    def walk(self, folder: Place | None = None) -> Iterator[tuple[str, list[str]]]:
+    def walk(self, folder: Path | None = None) -> Iterator[tuple[str, list[str]]]:
         """Each folder under `folder` (None: the root), relative to it ("" for itself), with the names of its files,
         both sorted and without what `exclusion` leaves out. Raises InputError for a folder that cannot be read."""
         folder = folder or self.root
@@ -195,7 +170,7 @@ class CollectionFolder:
                         yield posixpath.join(top, inside, name), why
 
     def _walk(
-        self, folder: Place | str, prefix: str, everything: bool = False, above: str | None = None
+        self, folder: Path | str, prefix: str, everything: bool = False, above: str | None = None
     ) -> Iterator[tuple[str, list[tuple[str, str | None]]]]:
         """The folders under `folder`, which is at `prefix`, with the names of their files and why each is left out:
         for its own name, its path, or for the folders `above`. With `everything`, folders that are left out and links
@@ -224,15 +199,12 @@ class CollectionFolder:
         if closed:
             yield "", closed
 
-    def open(self, path: Place, most_bytes: float = LARGEST_LIST) -> BinaryIO:
+    def open(self, path: Path, most_bytes: float = LARGEST_LIST) -> BinaryIO:
         """Open a list, text or shard for reading. Raises InputError unless it is a regular file of at most
         `most_bytes`, and, without collection.follow_links, if links lead out of the folder."""
         name = self.label(path)
         try:
-            if isinstance(path, RemotePath):
-                return self._open_remote(path, most_bytes)
-            outside = name.startswith("../") or isinstance(self.root, RemotePath)
-            if outside:  # only the user's own collection.files can name it
+            if name.startswith("../"):  # only the user's own collection.files can name it
                 return os.fdopen(open_plain(str(path.parent), path.name, most_bytes, True), "rb")
             return self.open_below(name, most_bytes)
         except UnopenedFile as error:
@@ -241,17 +213,6 @@ class CollectionFolder:
     def open_below(self, name: str, most_bytes: float) -> BinaryIO:
         """As `open`, for a name relative to the root; raises UnopenedFile, the reason to reject this file alone."""
         return os.fdopen(open_plain(os.fspath(self.root), name, most_bytes, self._follow_links), "rb")
-
-    def version(self, path: RemotePath) -> Version | None:
-        """What is known of an object before it is fetched."""
-        return None
-
-    def _open_remote(self, path: RemotePath, most_bytes: float) -> BinaryIO:
-        """A copy of an object, which is fetched."""
-        version = self.version(path) or stores.look(path)
-        if version.size is not None and version.size > most_bytes:
-            raise UnopenedFile("too-large", f"{version.size} bytes, more than {most_bytes:.0f}")
-        return os.fdopen(self._scratch.open(path, version), "rb")
 
 
 def _any_case(pattern: str) -> str:

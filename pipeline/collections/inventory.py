@@ -10,11 +10,8 @@ import pyarrow as pa
 from pipeline.collections.files import CollectionFolder, is_image
 from pipeline.collections.formats import NAMED, SHARDS, vectors
 from pipeline.collections.records import Options
-from pipeline.collections.remote_files import open_collection
 from pipeline.collections.tables import Tables
 from pipeline.errors import UsageError
-from pipeline.remote.paths import Place
-from pipeline.remote.scratch import Scratch
 
 UNNAMED = "photographs that no list names"
 BESIDE = "photographs beside the shards that the format reads"
@@ -22,26 +19,23 @@ LONGEST_SUFFIX = 10
 """Characters; a longer one is no kind of file."""
 
 
-def list_files(root: Place, form: str, given: Mapping[str, str], scratch: Scratch | None = None) -> list[Place]:
-    """The lists of a collection in the format `form`, wherever they are. `given` is collection.files; `scratch` is for
-    what is remote.
+def list_files(root: Path, form: str, given: Mapping[str, str]) -> list[Path]:
+    """The lists of a collection in the format `form`, wherever they are. `given` is collection.files.
 
     Raises UsageError as the format's reader does.
     """
-    return _lists(open_collection(root, Options(given, {}, "train", scratch=scratch)), form) if form in NAMED else []
+    return _lists(CollectionFolder(root, Options(given, {}, "train")), form) if form in NAMED else []
 
 
-def describe_state(
-    root: Place, form: str, given: Mapping[str, str], scratch: Scratch | None = None, exclude: tuple[str, ...] = ()
-) -> str:
-    """The number of a collection's files, and a digest of their names, sizes and modification times, or, of what is
-    remote, the tags that its store gives. No file is opened.
+def describe_state(root: Path, form: str, given: Mapping[str, str], exclude: tuple[str, ...] = ()) -> str:
+    """The number of a collection's files, and a digest of their names, sizes and modification times. No file is
+    opened.
 
     These are its photographs and lists, the texts of `text-files`, and the shards of `webdataset`, without what is left
     out. As in `ingest`, links to folders are followed only directly under the root. Raises UsageError and
     InputError as the format's reader does.
     """
-    folder = open_collection(root, Options(given, {}, "train", scratch=scratch, exclude=exclude))
+    folder = CollectionFolder(root, Options(given, {}, "train", exclude=exclude))
     names = _lists_and_shards(folder, form, given)
     names |= {name for name, left_out in folder.files() if not left_out and _is_read(name, form)}
     digest = hashlib.sha256()
@@ -50,11 +44,11 @@ def describe_state(
     return f"{len(names)} files, {digest.hexdigest()[:16]}"
 
 
-def count_files(root: Place, form: str, options: Options, tables: Tables, takedown: bool = False) -> None:
+def count_files(root: Path, form: str, options: Options, tables: Tables, takedown: bool = False) -> None:
     """Add every file below `root` to the tally of the `options`: it is read, or left out for a reason. `tables` are
     those of an intake, whose images are the photographs that a list or the format names; those of a `takedown` are gone
     from there."""
-    folder, tally = open_collection(root, options), options.tally
+    folder, tally = CollectionFolder(root, options), options.tally
     named = _lists_and_shards(folder, form, options.files)
     if form in SHARDS and options.files and not any("*" in pattern for pattern in options.files.values()):
         for _ in named:  # shards by name are the collection, whatever lies beside them
@@ -83,10 +77,10 @@ def _not_read(path: str) -> str:
     return f"neither photographs nor lists that the format reads ({kind})"
 
 
-def _lists(folder: CollectionFolder, form: str) -> list[Place]:
+def _lists(folder: CollectionFolder, form: str) -> list[Path]:
     if form == vectors.FORMAT:
         return vectors.list_files(folder)
-    return [path for path in folder.locate(NAMED[form]).values() if path and folder.is_file(path)]
+    return [path for path in folder.locate(NAMED[form]).values() if path and path.is_file()]
 
 
 def _lists_and_shards(folder: CollectionFolder, form: str, given: Mapping[str, str]) -> set[str]:

@@ -12,7 +12,6 @@ import pyarrow as pa
 from pipeline.collections.files import CollectionFolder
 from pipeline.collections.tables import Tables, to_bytes, to_text
 from pipeline.image_names import CASE, Spelling, Takedown, describe
-from pipeline.remote.paths import is_url
 
 OWNED = {
     "sentences": "sentences",
@@ -106,7 +105,7 @@ class Ownership:
         matches = dict(self._folder.readings.match(lost, self._folder.spellings))
         for path in lost:
             match = matches.get(path)
-            if match is None and (path.startswith("/") or is_url(path)):
+            if match is None and (path.startswith("/") or "://" in path):
                 fault = f"outside: {path!r} leads out of the collection; use names relative to it"
                 self._tables.append("respelt", (path, None, fault, None))
             elif match and match.ambiguous:

@@ -10,8 +10,6 @@ from collections.abc import Collection, Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Any, NamedTuple
 
-from pipeline.remote.scratch import Scratch
-
 DIVIDED = "divided"  # the split of an image for which the collection names none: assembly decides
 LISTED = "texts that are lists of sentences (['a dog', 'a hound']) are read as several sentences"
 SHOWN = 20
@@ -136,14 +134,13 @@ class Tally:
 
 @dataclass(frozen=True)
 class Options:
-    """What a reader needs of the configuration's section `collection`, and the `scratch` for what is remote. Readers
-    count in the `tally`."""
+    """What a reader needs of the configuration's section `collection`. Readers count in the
+    `tally`."""
 
     files: Mapping[str, str]
     columns: Mapping[str, str]
     default_split: str
     follow_links: bool = False
     own_columns: Collection[str] | None = None
-    scratch: Scratch | None = None
     exclude: tuple[str, ...] = ()
     tally: Tally = field(default_factory=Tally)

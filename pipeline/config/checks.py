@@ -11,7 +11,6 @@ from pipeline.config.names import Config
 from pipeline.config.registry import GENERATORS, MODELS, TRAINED, TRAININGS, model_spec
 from pipeline.config.text import RESERVED
 from pipeline.errors import UsageError, meant
-from pipeline.remote.paths import is_url
 
 
 def problems(config: Config) -> list[str]:
@@ -277,17 +276,7 @@ def _generator(config: Config, models: Mapping[str, Any], name: str, generator: 
 
 
 def _places(config: Config) -> Iterator[str]:
-    """Where the run and its collection lie: not in each other, and the run on this machine."""
-    for key in ("weights_root", "results_root"):
-        if is_url(getattr(config, key)):
-            yield f"{key}: must be a folder of this machine; `aws s3 sync` or rclone takes a run to a store"
-    if is_url(config.data_root):
-        if config.demo.generate:
-            yield "data_root: the demo is drawn into a folder of this machine; set demo.generate to false"
-        return
-    for name, file in config.collection.files.items():
-        if "{" in file or "}" in file:
-            yield f"collection.files.{name}: {file!r} may name several files in a store only; rename it"
+    """Where the run and its collection lie: not in each other."""
     run, data = map(os.path.realpath, (os.path.join(config.results_root, config.name), config.data_root))
     if Path(data).is_relative_to(run):
         yield f"data_root: {config.data_root} lies in the run's own folder {run}; choose another results_root or name"

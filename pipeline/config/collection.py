@@ -4,7 +4,7 @@ from typing import Annotated, Literal
 
 from pydantic import AfterValidator, Field, model_validator
 
-from pipeline.config.section import AboveZero, Count, Files, Place, Positive, Section, Seed, Share, Split, key
+from pipeline.config.section import AboveZero, Count, Place, Positive, Section, Seed, Share, Split, key
 from pipeline.printable import UNSAFE
 
 LONGEST_NAME = 64
@@ -46,7 +46,7 @@ class CollectionSettings(Section):
         "folder | flickr-token | karpathy | coco | pascal1k | table | text-files | webdataset | parquet | vectors"
         " (made elsewhere; no photographs)",
     )
-    files: dict[str, Files] = key({}, "named files of the format where they do not have their usual names")
+    files: dict[str, Place] = key({}, "named files of the format where they do not have their usual names")
     columns: dict[str, str] = key(
         {}, "formats table and parquet: which column holds file, sentence, split, title, tags, description"
     )

@@ -93,6 +93,10 @@ class ExtractSettings(Section):
         None, "processes that decode; each one's death costs one image; null: 2, beside a GPU the job's threads less 2"
     )
     storage: Literal["float16", "float32"] = key("float16", "float16 | float32")
+    mapped: dict[Name, Name] = key(
+        {}, "encoders whose features are mapped from another's, {new: old}, as `migrate` has it for one run"
+    )
+    mapping_images: Positive = key(1000, "of those that both encoders see for that")
 
     def decisive(self) -> dict[str, Any]:
         """The keys that decide the features. What `auto` takes follows from the machine: the shards' cards say it."""

@@ -30,7 +30,7 @@ from pipeline.config.results import (
     ServeSettings,
     StudySettings,
 )
-from pipeline.config.section import AboveZero, Device, Name, Names, Place, Positive, Section, Seed, key, with_kinds
+from pipeline.config.section import Device, Name, Names, Place, Positive, Section, Seed, key, with_kinds
 from pipeline.config.text import (
     ParseSettings,
     TextEncoderEntry,
@@ -59,17 +59,9 @@ class ClusterSettings(Section):
     )
 
 
-class RemoteSettings(Section):
-    scratch: str | None = key(None, "folder for copies, emptied by each job; null: the machine's own (TMPDIR)")
-    scratch_gb: AboveZero = key(20, "of one job")
-
-
 class Keys(Section):
     name: Name = key("demo", "results lie under results_root/name", title="the run")
-    data_root: Place = key(
-        "results/demo-collection",
-        "the photographs and their texts: a folder, or s3://, https:// or what else fsspec reads",
-    )
+    data_root: Place = key("results/demo-collection", "folder of the photographs and their texts")
     weights_root: Place = key(".", "weight files below are relative to this folder")
     results_root: Place = key("results", "where runs are kept")
     models: Names = key(
@@ -86,7 +78,6 @@ class Keys(Section):
         None, "null: shards are made here | local, slurm, kubernetes: on a Dask cluster | tcp://HOST:PORT"
     )
     cluster: ClusterSettings = key(ClusterSettings, "the Dask cluster that is started for each job")
-    remote: RemoteSettings = key(RemoteSettings, "places that are s3:// or https:// (docs/own-data.md)")
     demo: DemoSettings = key(DemoSettings, "the made-up collection", title="make-demo")
     collection: CollectionSettings = key(CollectionSettings, "what lies in data_root", title="ingest")
     encoders: Annotated[tuple[Encoder, ...], Field(min_length=1)] = key(

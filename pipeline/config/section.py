@@ -9,10 +9,10 @@ from pydantic import AfterValidator, BaseModel, BeforeValidator, ConfigDict, Fie
 from pydantic_core import PydanticCustomError
 
 from pipeline.config.registry import import_place
-from pipeline.remote.paths import check_url, is_url
 
 LARGEST = 2**63 - 1
 """Counts are stored, and given to libraries, as 64-bit integers."""
+URL = re.compile(r"[A-Za-z][A-Za-z0-9+.-]*://")
 LARGEST_SEED = 2**32 - 2
 """scikit-learn takes seeds of 32 bits, and word2vec gets the seed + 1."""
 
@@ -34,17 +34,12 @@ def _require_place(text: str) -> str:
     """Brackets are Snakemake's own; a `~` would be a folder of that name, and a dash an option of a command."""
     if not text:
         raise ValueError("must not be empty")
-    if is_url(text):
-        check_url(text)
+    if URL.match(text):
+        raise ValueError(f"{text!r} must be a folder or file of this machine: mount or copy it (docs/own-data.md)")
     if text[0] in "-~" or text != text.strip():
         raise ValueError(f"{text!r} must not begin with - or ~, nor begin or end with a space; write it in full")
     if odd := [sign for sign in text if sign in "{}<>" or unicodedata.category(sign) in ("Cc", "Cs")]:
         raise ValueError(f"{text!r} holds {odd[0]!r}, which Snakemake does not allow in a path; rename it")
-    return text
-
-
-def _require_files(text: str) -> str:
-    _require_place(re.sub("[{}]", "", text))
     return text
 
 
@@ -71,8 +66,7 @@ Protocol = Literal["all-sentences", "first-sentence"]
 DESCRIBED, SPLITS, PROTOCOLS = get_args(Described), get_args(Split), get_args(Protocol)
 Name = Annotated[str, Field(pattern=r"^[A-Za-z0-9][A-Za-z0-9_.+-]*$")]
 Place = Annotated[str, AfterValidator(_require_place)]
-"""A file or folder, or a URL, that a rule of Snakemake names."""
-Files = Annotated[str, AfterValidator(_require_files)]
+"""A file or folder that a rule of Snakemake names."""
 """The same, or several in a store: `part-{000..127}.tar`."""
 
 

@@ -26,8 +26,6 @@ EXTRAS = {
     "fisher": ("scikit-image", "Fisher vectors of texts"),
     "words": ("gensim", "word vectors learned on the corpus"),
     "metrics": ("pycocoevalcap", "BLEU, ROUGE-L and CIDEr of descriptions, METEOR with Java"),
-    "s3": ("s3fs", "collections in S3 and its like"),
-    "https": ("aiohttp", "collections behind web servers"),
     "test": ("pytest", "the tests"),
 }
 """Extra of this distribution -> a distribution that it brings, and what for."""

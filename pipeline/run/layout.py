@@ -6,8 +6,6 @@ A name may be a wildcard, `layout.features("{encoder}")`, which makes the path a
 from dataclasses import dataclass, replace
 from pathlib import Path
 
-from pipeline.remote.paths import Place
-
 
 @dataclass(frozen=True)
 class Artefact:
@@ -54,7 +52,7 @@ class Layout:
     """The artefacts of the run whose folder is `root`, of the collection in `data_root`."""
 
     root: Path
-    data_root: Place = Path()
+    data_root: Path = Path()
 
     @property
     def config(self) -> Path:
@@ -86,6 +84,10 @@ class Layout:
 
     def encoder(self, name: str) -> Artefact:
         return self._folder(f"encoders/{name}", "model.json")
+
+    def feature_map(self, encoder: str) -> Artefact:
+        """The map of another encoder's features to those of this one."""
+        return self._parameters(f"encoders/{encoder}/map")
 
     def features(self, encoder: str) -> Shards:
         return self._shards(f"features/{encoder}")

@@ -10,7 +10,6 @@ from typing import TYPE_CHECKING, Any
 from pipeline import runtime
 from pipeline.device import BATCH, GPU_BATCH, find_device, find_gpu
 from pipeline.errors import InputError, UsageError, meant
-from pipeline.remote.paths import Place, place
 from pipeline.run.layout import Artefact, Layout, Shards
 from pipeline.run.stage import Input, Job, Names, Outside, Stage
 
@@ -18,7 +17,6 @@ if TYPE_CHECKING:
     import torch
 
     from pipeline.config.names import Config
-    from pipeline.remote.scratch import Scratch
     from pipeline.storage.batch import FileBatch
     from pipeline.storage.bundle import Bundle
     from pipeline.storage.bundles import Bundles
@@ -56,7 +54,7 @@ class Run:
 
     @cached_property
     def layout(self) -> Layout:
-        return Layout(self.root, place(self.config.data_root))
+        return Layout(self.root, Path(self.config.data_root))
 
     @cached_property
     def _commits(self) -> "Commits":
@@ -88,24 +86,14 @@ class Run:
         """The photographs where `ingest` found them."""
         from pipeline.storage.sources import ImageSource
 
-        root, links = self.manifest.root, self.config.collection.follow_links
-        if isinstance(root, Path):
-            return ImageSource(root, links)
-        return ImageSource(root, links, self.scratch, self.manifest.objects)
-
-    @cached_property
-    def scratch(self) -> "Scratch":
-        """Where a job copies what is remote."""
-        from pipeline.remote.scratch import Scratch
-
-        return Scratch.of(self.config.remote)
+        return ImageSource(self.manifest.root, self.config.collection.follow_links)
 
     @property
     def photographs(self) -> "ImageSource":
         """The photographs where they are now: in data_root, if the collection has moved there."""
         from pipeline.storage.sources import ImageSource, find_photographs
 
-        root = find_photographs(self.manifest.root, place(self.config.data_root))
+        root = find_photographs(self.manifest.root, Path(self.config.data_root))
         return ImageSource(root, self.config.collection.follow_links)
 
     @cached_property
@@ -277,15 +265,9 @@ class Run:
         return commit.relative_to(self.root).as_posix() + (f"#{key}" if key else "")
 
 
-def _digest(path: Place) -> str:
-    """Of a file that a person brought; what is remote is taken for unchanged where size and tag are the same. Raises
-    InputError where it cannot be read."""
-    from pipeline.remote.stores import state
+def _digest(path: Path) -> str:
+    """Of a file that a person brought. Raises InputError where it cannot be read."""
     from pipeline.storage.files import file_sha256
-    from pipeline.storage.json_files import fingerprint
-
-    if not isinstance(path, Path):
-        return fingerprint("remote", 1, [str(path), state(path)])
 
     try:
         return file_sha256(path)

@@ -11,7 +11,6 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from pipeline.errors import UsageError, meant
-from pipeline.remote.paths import Place
 from pipeline.run.layout import Artefact, Layout, Shards
 
 if TYPE_CHECKING:
@@ -26,9 +25,9 @@ Names = tuple[str, ...]
 
 @dataclass(frozen=True)
 class Outside:
-    """A file that a person brought: weights, a list of the collection, a treebank. It may be remote."""
+    """A file that a person brought: weights, a list of the collection, a treebank."""
 
-    path: Place
+    path: Path
 
 
 Input = Artefact | Shards | Outside

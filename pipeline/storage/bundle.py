@@ -41,7 +41,6 @@ import safetensors.numpy
 
 from pipeline.errors import IntegrityError
 from pipeline.multivectors import SIDES, MultiVectors, read_outline
-from pipeline.remote.paths import Place, is_url, place
 from pipeline.storage.batch import FileBatch
 from pipeline.storage.card import (
     CARD,
@@ -237,20 +236,9 @@ class Bundle:
         self.read(prefix + "model.json")  # which in turn vouches for the tensors
         return read_parameters(self._path(f"{prefix}model.safetensors"), kind, anywhere=True)
 
-    def photographs(self, named: Place | None = None, follow_links: bool = False) -> ImageSources:
-        """Reads the photographs of the rows: in the place that a command has `named`, else in the folder of the card.
-
-        A URL that only the card names is never asked, since whoever made the bundle would learn of it, and could have
-        any server of this network asked.
-        """
-        self.warn_of_url(named)
-        return ImageSources([named or place(self.card["data_root"])], follow_links, named)
-
-    def warn_of_url(self, named: Place | None) -> None:
-        """Log that the photographs are at a URL that no command has `named`."""
-        root = self.card["data_root"]
-        if named is None and is_url(root):
-            log.warning("%s has photographs at %r, which is not asked; name it with --images", self.folder, root)
+    def photographs(self, named: Path | None = None, follow_links: bool = False) -> ImageSources:
+        """Reads the photographs of the rows: in the folder that a command has `named`, else in that of the card."""
+        return ImageSources([named or Path(self.card["data_root"])], follow_links)
 
     def _path(self, name: str) -> Path:
         return inside(self.folder, name, self.folder / CARD)

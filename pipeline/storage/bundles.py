@@ -25,7 +25,6 @@ import pyarrow as pa
 from pipeline.errors import IntegrityError, UsageError
 from pipeline.multivectors import MultiVectors
 from pipeline.plain_files import read_lines
-from pipeline.remote.paths import Place, place
 from pipeline.storage.batch import new_folder
 from pipeline.storage.bundle import Bundle, BundleWriter
 from pipeline.storage.card import (
@@ -110,8 +109,7 @@ class Bundles:
         for other in parts[1:]:
             if other.card["inputs"].get("model") != first.card["inputs"].get("model"):
                 raise UsageError(
-                    f"{other.folder} was made by another model than {first.folder}; apply {first.folder} to its"
-                    " photographs, or search it alone"
+                    f"{other.folder} was made by another model than {first.folder}; {_remedy(first, other)}"
                 )
             if any(other.card.get(key) != first.card.get(key) for key in ALIKE):
                 raise IntegrityError(f"{other.folder} compares in another way than {first.folder}; get it anew")
@@ -160,20 +158,30 @@ class Bundles:
         for bundle in self.parts:
             bundle.check_rows()
 
-    def photographs(self, named: Place | None = None, follow_links: bool = False) -> ImageSources:
+    def photographs(self, named: Path | None = None, follow_links: bool = False) -> ImageSources:
         """Reads the photographs of the rows as Bundle.photographs; what a command has `named` is the folder of those
         that were in that of the first bundle."""
         roots = [bundle.card["data_root"] for bundle in self.parts]
-        for bundle in self.parts:
-            bundle.warn_of_url(named if bundle.card["data_root"] == roots[0] else None)
-        places = [named if named and root == roots[0] else place(root) for root in roots]
-        return ImageSources(places, follow_links, named)
+        return ImageSources([named if named and root == roots[0] else Path(root) for root in roots], follow_links)
 
     def __getattr__(self, name: str) -> Any:
         """The model, encoders, vocabulary, labels and parser of the first, which have those of all."""
         if name in ("model", "encoder", "text_encoder", "vocabulary", "labels", "parser", "about", "read", "arrays"):
             return getattr(self.parts[0], name)
         raise AttributeError(name)
+
+
+def _remedy(first: Bundle, other: Bundle) -> str:
+    """What to do with a bundle of another model."""
+    new = sorted(first.card["encoders"].keys() - other.card["encoders"].keys())
+    old = sorted(other.card["encoders"].keys() - first.card["encoders"].keys())
+    applied = f"apply {first.folder} to its photographs, or search it alone"
+    if not (new and old):
+        return applied
+    return (
+        f"its encoder is {old[0]} and not {new[0]}: {applied}; a run that has features of {old[0]} maps them by"
+        f" `jointspace migrate {old[0]} {new[0]}`"
+    )
 
 
 def _merged_card(bundles: Sequence[Bundle]) -> dict[str, Any]:

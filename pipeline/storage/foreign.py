@@ -18,7 +18,6 @@ from safetensors import SafetensorError
 from pipeline import named_arrays
 from pipeline.errors import InputError, UsageError
 from pipeline.plain_files import read_lines
-from pipeline.remote.paths import Place
 from pipeline.storage.shards import Chained
 from pipeline.storage.tables import unpacked_bytes
 from pipeline.trial import try_first
@@ -48,7 +47,7 @@ NEEDED = {"features": "no matrix of floating-point numbers", "names": "no column
 class Source:
     """`path`, and the dataset, column or file that holds the features and the names; None for the only candidate."""
 
-    path: Place
+    path: Path
     features: str | None
     names: str | None
     of: Literal["images", "sentences"] = "images"
@@ -82,7 +81,7 @@ class ForeignFeatures:
 
 def foreign_files(source: Source) -> list[Path]:
     """The files that `open_foreign` reads."""
-    if isinstance(source.path, Path) and source.path.is_dir():
+    if source.path.is_dir():
         folder, _ = CLIP_RETRIEVAL[source.of]
         parts = sorted(source.path.glob(f"{folder}/{folder}_*.npy"), key=lambda part: (len(part.name), part.name))
         return [file for part in parts for file in (part, _metadata(source, part))]
@@ -92,7 +91,7 @@ def foreign_files(source: Source) -> list[Path]:
 def open_foreign(source: Source) -> ForeignFeatures:
     """The features at `source`. Raises InputError naming the file if they cannot be read, are not a matrix of floats,
     or have another number of rows than of names."""
-    path = Path(source.path)
+    path = source.path
     if not path.exists():
         raise InputError(f"{path} does not exist; give the file or folder of the features")
     kind = "folder" if path.is_dir() else path.suffix
@@ -115,7 +114,7 @@ def _names_are_beside(source: Source) -> bool:
     if source.path.suffix in NAMELESS and (source.of == "images" or source.names is not None):
         return True
     may_be = source.path.suffix in NAMELESS or source.path.suffix in named_arrays.READERS
-    return may_be and isinstance(source.path, Path) and _names_files(source)[0].exists()
+    return may_be and _names_files(source)[0].exists()
 
 
 def _read_arrays(source: Source) -> ForeignFeatures:
@@ -130,14 +129,14 @@ def _read_arrays(source: Source) -> ForeignFeatures:
     return _assemble([(path, matrix, None if in_order else _read_names(source))])
 
 
-def _names_files(source: Source) -> list[Place]:
+def _names_files(source: Source) -> list[Path]:
     """The text files that may have the names: what `names` says, or those there are of FILE.txt and FILE.npy.txt, and
     the first of these where there are none."""
     path = source.path
     if source.names:
         return [path.parent / source.names]
     usual = [path.with_suffix(".txt"), path.with_name(f"{path.name}.txt")]
-    return [file for file in usual if isinstance(file, Path) and file.exists()] or usual[:1]
+    return [file for file in usual if file.exists()] or usual[:1]
 
 
 def _read_names(source: Source) -> list[str]:

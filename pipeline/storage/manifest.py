@@ -4,9 +4,8 @@
 shard_size) and what belongs to them: `shards/00000.images.parquet`, `shards/00000.sentences.parquet` and so on, a file
 for each table in which it has rows. Their commit, `shards/00000.json`, says which rows of all these are, and has
 fingerprints of their contents, so that images added at the end leave the earlier shards, and whatever was made from
-them, valid. `manifest.json` is written last and vouches for the commits of the shards, for `rejects.jsonl`, and for
-`objects.parquet`: size and sha256 of each remote tar shard, so that a changed one is noticed. A job reads the tables of
-its own shards.
+them, valid. `manifest.json` is written last and vouches for the commits of the shards and for `rejects.jsonl`. A job
+reads the tables of its own shards.
 """
 
 import json
@@ -22,7 +21,6 @@ import numpy as np
 import pyarrow as pa
 
 from pipeline.errors import IntegrityError
-from pipeline.remote.paths import place
 from pipeline.storage.batch import publish_bytes
 from pipeline.storage.commit import file_fault, read_commit
 from pipeline.storage.files import is_regular, open_regular, read_bytes, refusing
@@ -52,9 +50,7 @@ BOXES = pa.schema(
 )
 FINGERPRINTS = ("images", "splits", "sentences", "documents", "boxes")
 """Contents with a fingerprint in the commit of a shard."""
-OBJECT_TABLE = pa.schema([("path", pa.string()), ("size", pa.int64()), ("sha256", pa.string())])
-OBJECTS, REJECTS = "objects.parquet", "rejects.jsonl"
-Objects = Mapping[str, tuple[int, str]]
+REJECTS = "rejects.jsonl"
 TABLES = {"images": IMAGES, "sentences": SENTENCES, "documents": DOCUMENTS, "boxes": BOXES}
 REJECT_KEYS = {"file", "row", "what", "reason"}
 KEPT_COMMITS = 256
@@ -95,7 +91,7 @@ class Manifest:
         path = self.folder / "manifest.json"
         self.summary: Mapping[str, Any] = read_commit(path).value
         self.fingerprint: str = self.summary["fingerprint"]
-        self.root = place(self.summary["root"])
+        self.root = Path(self.summary["root"])
         self.shard_size: int = self.summary["shard_size"]
         self.n_shards: int = self.summary["shards"]
         self.n_images = sum(self.summary["splits"].values())
@@ -124,15 +120,6 @@ class Manifest:
     sentences = cached_property(lambda self: self._whole("sentences"))
     documents = cached_property(lambda self: self._whole("documents"))
     boxes = cached_property(lambda self: self._whole("boxes"))
-
-    @cached_property
-    def objects(self) -> Objects:
-        """Of a remote collection, the size and sha256 of each tar shard by its path, relative to the root."""
-        about = self.summary["files"].get(OBJECTS)
-        if about is None:
-            return {}
-        rows = _read(self.folder / OBJECTS, about, OBJECT_TABLE).to_pydict()
-        return {path: (size, digest) for path, size, digest in zip(*rows.values(), strict=True)}
 
     rejects = cached_property(lambda self: list(self.each_reject()))
 

@@ -17,18 +17,14 @@ import numpy as np
 import pyarrow as pa
 
 from pipeline.errors import IntegrityError
-from pipeline.remote.paths import Place
 from pipeline.storage.batch import FileBatch, remove_own
 from pipeline.storage.commit import Commit, Provenance, describe_file, open_commit, publish_record, remove_from, seal
 from pipeline.storage.files import is_regular, is_there
 from pipeline.storage.json_files import CHECK, canonical_json, fingerprint, publish_json, read_json, to_json
 from pipeline.storage.manifest import (
-    OBJECT_TABLE,
-    OBJECTS,
     REJECTS,
     TABLES,
     VERSION,
-    Objects,
     reject_lines,
     shard_commit,
     table_file,
@@ -122,12 +118,11 @@ DIGEST_ROWS = 1 << 16
 
 def write_manifest(
     folder: Path,
-    root: Place,
+    root: Path,
     parts: Iterable[Mapping[str, pa.Table]],
     rejects: Iterable[Mapping[str, Any]],
     counts: Mapping[str, Mapping[str, int]],
     shard_size: int,
-    objects: Objects = MappingProxyType({}),
     left_out: Mapping[str, int] = MappingProxyType({}),
     provenance: Provenance | None = None,
 ) -> None:
@@ -153,10 +148,6 @@ def write_manifest(
             splits.update(tables["images"]["split"].to_pylist())
             path = shard_commit(folder, number)
             files[f"shards/{path.name}"] = _add_shard(batch, path, record, tables, provenance.root, gone)
-        if objects:
-            rows = [{"path": name, "size": size, "sha256": digest} for name, (size, digest) in sorted(objects.items())]
-            data = to_parquet(pa.Table.from_pylist(rows, OBJECT_TABLE))
-            files[OBJECTS] = batch.add(folder / OBJECTS, data)
         value = {
             "fingerprint": fingerprint("manifest", VERSION, [shard_size, *contents]),
             "version": VERSION,
@@ -170,7 +161,7 @@ def write_manifest(
         }
         publish_record(folder / "manifest.json", value, provenance=provenance, files=files, batch=batch)
     batch.publish()
-    for path in gone if objects else [*gone, folder / OBJECTS]:
+    for path in gone:
         path.unlink(missing_ok=True)
     remove_from(len(contents), partial(shard_commit, folder))
 

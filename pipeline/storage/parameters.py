@@ -24,7 +24,7 @@ from pipeline.storage.commit import Commit, Commits, Provenance, commit_path, op
 from pipeline.storage.files import plain, read_bytes
 from pipeline.storage.json_files import Record, fingerprint
 
-MODEL, ENCODER, TEXT_ENCODER, WORDS = "model", "encoder", "text-encoder", "words"
+MODEL, ENCODER, TEXT_ENCODER, WORDS, FEATURE_MAP = "model", "encoder", "text-encoder", "words", "feature-map"
 
 Origin = Mapping[str, str]
 ENCODERS = ("encoders/", "text/encoders/")

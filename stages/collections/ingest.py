@@ -2,12 +2,11 @@
 
 import logging
 import multiprocessing
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterator
 from contextlib import closing, contextmanager, suppress
 from dataclasses import dataclass
 from functools import lru_cache
 from pathlib import Path
-from types import MappingProxyType
 from typing import TYPE_CHECKING, Any, ClassVar
 from uuid import uuid4
 
@@ -16,7 +15,6 @@ import click
 from pipeline.run import Inputs, Job, Outside, Run, Stage
 
 if TYPE_CHECKING:
-    from pipeline.remote.scratch import Scratch
     from pipeline.storage.manifest_writer import Block
 
 PARTS = "manifest.parts"
@@ -33,11 +31,11 @@ def ingest(run: Run, job: Job, processes: int | None = None) -> None:
     from pipeline import runtime
     from pipeline.collections import formats
     from pipeline.collections.assembly import Assembly
+    from pipeline.collections.files import CollectionFolder
     from pipeline.collections.formats.vectors import FORMAT
     from pipeline.collections.intake import Intake
     from pipeline.collections.inventory import count_files
     from pipeline.collections.records import Options
-    from pipeline.collections.remote_files import open_collection
     from pipeline.errors import InputError, JointspaceError
     from pipeline.images.decode import Inspection
     from pipeline.plain_files import read_lines
@@ -55,14 +53,13 @@ def ingest(run: Run, job: Job, processes: int | None = None) -> None:
         settings.default_split,
         settings.follow_links,
         settings.kept_columns,
-        run.scratch if _scratch(run.config) else None,
         settings.exclude,
     )
     records = tqdm(formats.read(settings.format, root, options), "read", unit=" records", disable=None)
     lists = _takedown_lists(run.config, run.layout)
     takedown = [line for path in lists.values() for line in read_lines(path)]
     parts = job.path.with_name(PARTS)
-    folder = open_collection(root, options)
+    folder = CollectionFolder(root, options)
     inspected = InspectedImages(parts, folder.state, _limits(run))
     inspector = BlockInspector(run.root.absolute(), uuid4().hex)
     if processes is None:
@@ -72,8 +69,7 @@ def ingest(run: Run, job: Job, processes: int | None = None) -> None:
         return isolated_map(inspector.of_image(run), locations, processes)
 
     def elsewhere(blocks: "Iterator[Block]") -> Iterator[int]:
-        items = ((block, _tars(run, (path for path, _, _ in block.locations))) for block in blocks)
-        numbers = on_cluster(inspector, items, run.config.scheduler, run.config.cluster.model_dump())
+        numbers = on_cluster(inspector, blocks, run.config.scheduler, run.config.cluster.model_dump())
         return tqdm(numbers, "check", unit=" blocks", disable=None)
 
     more = (elsewhere,) if run.config.scheduler else ()
@@ -107,12 +103,11 @@ def ingest(run: Run, job: Job, processes: int | None = None) -> None:
             raise
         write_manifest(
             job.path,
-            root.resolve() if isinstance(root, Path) else root,
+            root.resolve(),
             collection.parts(),
             rejects,
             {**collection.counts, "files": options.tally.counts()},
             run.config.shard_size,
-            _tars(run, collection.tars),
             options.tally.left_out,
             job.provenance,
         )
@@ -153,37 +148,34 @@ class BlockInspector:
     call: str
     what: ClassVar[str] = "block of images"
 
-    def key(self, item: "tuple[Block, Any]") -> str:
-        return f"ingest-{self.call}-{item[0].number}"
+    def key(self, block: "Block") -> str:
+        return f"ingest-{self.call}-{block.number}"
 
-    def __call__(self, item: "tuple[Block, dict[str, tuple[int, str]]]") -> int:
-        """Inspect a block, whose remote tar shards have these sizes and sha256; returns its number."""
+    def __call__(self, block: "Block") -> int:
+        """Inspect a block; returns its number."""
         from pipeline.storage.manifest_writer import InspectedImages
         from pipeline.workers import isolated_map
 
-        (number, digest, locations), objects = item
         run = _opened(self)
         known = InspectedImages(run.layout.manifest.path.with_name(PARTS), str, _limits(run))
-        known.write(number, digest, isolated_map(self.of_image(run, objects), locations, 1))
-        return number
+        known.write(block.number, block.digest, isolated_map(self.of_image(run), block.locations, 1))
+        return block.number
 
-    def of_image(
-        self, run: Run, objects: "Mapping[str, tuple[int, str]]" = MappingProxyType({})
-    ) -> "Callable[..., Any]":
+    def of_image(self, run: Run) -> "Callable[..., Any]":
         """The function that inspects one image, given its location."""
         from functools import partial
 
         from pipeline.images.decode import ImageLimits, inspect
         from pipeline.storage.sources import ImageSource
 
-        root, settings = run.layout.data_root, run.config.collection
-        source = ImageSource(root, settings.follow_links, None if isinstance(root, Path) else run.scratch, objects)
+        settings = run.config.collection
+        source = ImageSource(run.layout.data_root, settings.follow_links)
         return partial(inspect, source.read, ImageLimits.from_settings(settings))
 
 
 @lru_cache(maxsize=1)
 def _opened(inspector: BlockInspector) -> Run:
-    """What a worker keeps open, and its scratch."""
+    """What a worker keeps open."""
     multiprocessing.current_process().daemon = False  # so that it may start a process that decodes
     return Run(inspector.root)
 
@@ -194,34 +186,13 @@ def _limits(run: Run) -> str:
     return f"ingest {STAGE.version}: {ImageLimits.from_settings(run.config.collection)}"
 
 
-def _tars(run: Run, paths: Iterable[str]) -> dict[str, tuple[int, str]]:
-    """Size and sha256 of those of the `paths` that are remote and were fetched as a whole."""
-    root = run.layout.data_root
-    if isinstance(root, Path):
-        return {}
-    fetched = run.scratch.fetched
-    return {path: fetched[str(root / path)] for path in set(paths) if str(root / path) in fetched}
-
-
-def _scratch(config) -> "Scratch | None":
-    """For a collection of which something is remote."""
-    from pipeline.remote.paths import is_url
-    from pipeline.remote.scratch import Scratch
-
-    return (
-        Scratch.of(config.remote) if any(map(is_url, (config.data_root, *config.collection.files.values()))) else None
-    )
-
-
 def _keys(config) -> dict:
     """`state` changes with the collection, whose photographs are too many to be inputs; a demo has its commit."""
     from pipeline.collections.inventory import describe_state
-    from pipeline.remote.paths import place
 
     chosen, state = config.collection, ""
     if not config.demo.generate:
-        root, scratch = place(config.data_root), _scratch(config)
-        state = describe_state(root, chosen.format, chosen.files, scratch, chosen.exclude)
+        state = describe_state(Path(config.data_root), chosen.format, chosen.files, chosen.exclude)
     collection = chosen.model_dump(exclude={"memory_gb"})
     return {"data_root": config.data_root, "collection": collection, "shard_size": config.shard_size, "state": state}
 
@@ -240,7 +211,7 @@ def _reads(config, layout) -> Inputs:
     taken = {name: Outside(path) for name, path in _takedown_lists(config, layout).items()}
     if config.demo.generate:
         return {"demo": layout.demo, **taken}
-    lists = list_files(layout.data_root, chosen.format, chosen.files, _scratch(config))
+    lists = list_files(layout.data_root, chosen.format, chosen.files)
     return {**{str(path): Outside(path) for path in lists}, **taken}
 
 

@@ -138,17 +138,17 @@ def _read(found: "Detected") -> "tuple[Intake, Tally]":
     """The collection's records, counted and checked but for the images themselves, and its files."""
     from tqdm import tqdm
 
+    from pipeline.collections.files import CollectionFolder
     from pipeline.collections.formats import FORMATS
     from pipeline.collections.intake import Intake
     from pipeline.collections.inventory import count_files
     from pipeline.collections.records import DIVIDED, Options
-    from pipeline.collections.remote_files import open_collection
     from pipeline.config import loading
 
     options = Options(found.files, found.columns, DIVIDED if found.described else "gallery")
     records = FORMATS[found.format](found.root, options)
     limit = loading.load().collection.max_sentence_chars
-    folder = open_collection(found.root, options)
+    folder = CollectionFolder(found.root, options)
     photographs = None if found.format == VECTORS else folder
     intake = Intake(limit, folder=photographs).add(tqdm(records, "read", unit=" records", disable=None))
     count_files(found.root, found.format, options, intake.tables)
@@ -202,12 +202,12 @@ def _name_dual(encoder: str) -> tuple[dict[str, Any], dict[str, Any]]:
 
 def _name_vectors(found: "Detected", encoder: str | None) -> dict[str, Any]:
     """The encoders and models of a collection of vectors, which the dual `encoder` made, if it is known."""
+    from pipeline.collections.files import CollectionFolder
     from pipeline.collections.formats.vectors import sources
     from pipeline.collections.records import Options
-    from pipeline.collections.remote_files import open_collection
     from pipeline.storage.foreign import open_foreign
 
-    given = [open_foreign(one) for one in sources(open_collection(found.root, Options(found.files, {}, ""))) if one]
+    given = [open_foreign(one) for one in sources(CollectionFolder(found.root, Options(found.files, {}, ""))) if one]
     images: dict[str, Any] = {"name": "images", "kind": "imported", "path": found.files["images"]}
     texts: dict[str, Any] = {"name": "texts", "kind": "imported", "imported": {"path": found.files.get("texts")}}
     values: dict[str, Any] = {"models": ["zero-shot", "ncca"]}

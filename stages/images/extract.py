@@ -1,14 +1,14 @@
 """`extract`: features of images."""
 
 import logging
-from collections.abc import Callable
-from typing import TYPE_CHECKING, Any, NamedTuple
+from collections.abc import Callable, Iterable
+from typing import TYPE_CHECKING
 
 from pipeline.run import Job, Run, Stage
 
 if TYPE_CHECKING:
-    from pipeline.images.extraction import Extractor
-    from pipeline.images.preprocess import View
+    from pipeline.config.images import Encoder
+    from pipeline.config.names import Config
 
 log = logging.getLogger(__name__)
 
@@ -23,8 +23,9 @@ def extract(run: Run, *encoders: str) -> Callable[..., None]:
     from pipeline.images.extraction import Stopwatch, extract_in_step
     from pipeline.images.preprocess import Photograph, load_views
     from pipeline.storage.features import UnfinishedShard, to_stored
+    from stages.opened import open_encoder
 
-    opened = {name: _open(run, name) for name in encoders}
+    opened = {name: open_encoder(run, name) for name in encoders}
     settings = run.config.extract
     limits = ImageLimits.from_settings(run.config.collection)
     read = run.images.read
@@ -66,27 +67,9 @@ def extract(run: Run, *encoders: str) -> Callable[..., None]:
     return make
 
 
-class OpenedEncoder(NamedTuple):
-    """What an encoder takes of a photograph, what makes features of that, and what a shard's card says of it."""
-
-    view: "View"
-    extractor: "Extractor"
-    described: dict[str, Any]
-
-
-def _open(run: Run, name: str) -> OpenedEncoder:
-    from pipeline.config.stored import restore_encoder
-    from pipeline.images.preprocess import View
-
-    settings = run.config.extract
-    parameters = run.encoder(name)
-    network = restore_encoder(parameters.settings, parameters.tensors)
-    work = network.work(run.config.device, settings.precision, run.batch_size)
-    if settings.batch_size is None:
-        work.extractor.grow(network.preprocessing.side)
-    precision = {"precision": work.extractor.plan.precision}
-    described = {"name": name, "sha256": parameters.sha256, **parameters.settings, **precision}
-    return OpenedEncoder(View(network.preprocessing, work.describe), work.extractor, described)
+def _extracted(config: "Config", encoders: "Iterable[Encoder]") -> list[tuple[str]]:
+    """Those of the encoders that read photographs, and whose features are not mapped from others."""
+    return [(one.name,) for one in encoders if one.spec.reads == "pixels" and one.name not in config.extract.mapped]
 
 
 STAGE = Stage(
@@ -95,8 +78,8 @@ STAGE = Stage(
     gpu=True,
     names=("encoder",),
     sharded=True,
-    choices=lambda config: [(one.name,) for one in config.every_encoder if one.spec.reads == "pixels"],
-    wanted=lambda config: [(one.name,) for one in config.encoders if one.spec.reads == "pixels"],
+    choices=lambda config: _extracted(config, config.every_encoder),
+    wanted=lambda config: _extracted(config, config.encoders),
     keys=lambda config, encoder: config.extract.decisive(),
     reads=lambda config, layout, encoder: {"encoder": layout.encoder(encoder)},
     columns=("images",),

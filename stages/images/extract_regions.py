@@ -5,7 +5,6 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from pipeline.remote.paths import below, place
 from pipeline.run import Inputs, Job, Outside, Run, Stage
 
 if TYPE_CHECKING:
@@ -92,8 +91,8 @@ def _known_boxes(run: Run) -> "Callable[[Job], list[Candidates]]":
             return group(owners, Candidates(*arrays), len(job.image_id))
 
         return of_manifest
-    path = below(place(run.config.data_root), chosen.boxes)
-    matched = match_boxes(read_box_files(run.scratch.local(path)), manifest.images["path"].to_pylist(), manifest.root)
+    path = Path(run.config.data_root) / chosen.boxes
+    matched = match_boxes(read_box_files(path), manifest.images["path"].to_pylist(), manifest.root)
     if matched.unmatched:
         log.warning("%s has boxes for images that the run does not have: %s", path, some(matched.unmatched))
     candidates = matched.candidates(len(manifest.images))
@@ -143,8 +142,8 @@ def _reads(config: "Config", layout, encoder: str) -> Inputs:
     if chosen.proposals == "faster-rcnn" and weights.weights == "file":
         found["detector"] = Outside(Path(config.weights_root) / weights.file)
     if chosen.proposals == "boxes" and chosen.boxes is not None:
-        path = below(place(config.data_root), chosen.boxes)
-        files = sorted(path.iterdir()) if isinstance(path, Path) and path.is_dir() else [path]
+        path = Path(config.data_root) / chosen.boxes
+        files = sorted(path.iterdir()) if path.is_dir() else [path]
         found |= {f"boxes/{file.name}": Outside(file) for file in files if not file.name.startswith(".")}
     return found
 

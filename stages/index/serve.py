@@ -9,7 +9,6 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from pipeline.remote.paths import Place
 from pipeline.run import Run
 from stages.commands import FOLDER, config_option, images_option
 
@@ -50,7 +49,7 @@ LAST_SECONDS = 5
 @config_option
 def command(
     bundles: tuple[Path, ...],
-    images_root: Place | None,
+    images_root: Path | None,
     root: Path | None,
     generators: tuple[str, ...],
     host: str,
@@ -193,7 +192,7 @@ def _free_name(name: str, taken: Collection[str]) -> str:
 
 def _open_gallery(
     folder: Path,
-    images_root: Place | None,
+    images_root: Path | None,
     decode: "Callable[[bytes], Image.Image]",
     settings: "Config",
     encoders: "SharedEncoders | None" = None,

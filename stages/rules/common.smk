@@ -32,7 +32,7 @@ LOGS = RUN / "logs"
 BENCHMARKS = LAYOUT.benchmarks
 CAPTIONS = "../../docs/captions"  # seen from this folder
 PARTS = range(CONFIG.parts)
-PIXELS = [encoder.name for encoder in CONFIG.encoders if encoder.spec.reads == "pixels"]
+PIXELS = [name for (name,) in STAGES["extract"].wanted(CONFIG)]
 GPU = int(CONFIG.device != "cpu")
 STARTED = time.time()
 
@@ -56,7 +56,7 @@ def plain(text):
 def commits(artefact, part=None):
     """The files to wait for: of shards those of the same part, or of all parts."""
     if isinstance(artefact, Outside):
-        return [str(artefact.path)] if isinstance(artefact.path, Path) else []
+        return [str(artefact.path)]
     if not isinstance(artefact, Shards):
         return [str(artefact.commit)]
     numbers = [0] if artefact.whole else PARTS if part is None else [int(part)]
@@ -79,16 +79,12 @@ def reads(stage, every=None):
 
 
 def decides(stage, every=None):
-    """The version and the keys that decide what a rule makes, and the state of the remote files that it reads."""
+    """The version and the keys that decide what a rule makes."""
     stage = STAGES[stage]
 
     @cache  # the keys of `ingest` have the state of every file of the collection
     def depends(*names):
-        found = stage.depends(CONFIG, *names)
-        for artefact in stage.reads(CONFIG, LAYOUT, *names).values():
-            if isinstance(artefact, Outside) and not isinstance(artefact.path, Path):
-                found.setdefault("remote", {})[str(artefact.path)] = THIS_RUN.digest(artefact)
-        return json.dumps(found, sort_keys=True, default=str)
+        return json.dumps(stage.depends(CONFIG, *names), sort_keys=True, default=str)
 
     return lambda wildcards: " ".join(depends(*names) for names in jobs(stage, every, wildcards))
 

@@ -52,6 +52,31 @@ rule extract_more:
     shell: on_gpu("extract {wildcards.encoder:q} --part {wildcards.part}")
 
 
+rule fit_map:
+    input: reads("fit_map")
+    output: LAYOUT.feature_map("{encoder}").commit
+    wildcard_constraints: encoder=any_of("fit_map", "encoder")
+    params: decides=decides("fit_map")
+    log: LOGS / "fit_map.{encoder}.log"
+    benchmark: BENCHMARKS / "fit_map/{encoder}.tsv"
+    threads: 16
+    resources: mem_mb=megabytes(4000), gpu=GPU
+    shell: on_gpu("fit-map {wildcards.encoder:q}")
+
+
+rule map_features:
+    """In place of `extract`, which makes them again once the configuration maps them no more."""
+    input: reads("map_features")
+    output: LAYOUT.features("{encoder}").part("{part}")
+    wildcard_constraints: encoder=any_of("map_features", "encoder")
+    params: decides=decides("map_features")
+    log: LOGS / "map_features.{encoder}.{part}.log"
+    benchmark: BENCHMARKS / "map_features/{encoder}.{part}.tsv"
+    threads: 8
+    resources: mem_mb=megabytes(2000)
+    shell: jointspace("map-features {wildcards.encoder:q} --part {wildcards.part}")
+
+
 rule import_features:
     input: reads("import_features")
     output: LAYOUT.features("{encoder}").part("{part}")

@@ -78,7 +78,7 @@ def _find_in_files(run: Run) -> Engine:
         indexed = {}
         for kind, path in _files(run.config).items():
             read, index = kinds[kind]
-            indexed[kind] = index(read(text_lines(run.scratch.local(path)), str(path)), wanted, str(path))
+            indexed[kind] = index(read(text_lines(path), str(path)), wanted, str(path))
         parses, trees = (indexed.get(kind, {}) for kind in FILES)
         return (match(text, own, parses, trees) for text, own in zip(texts, keys, strict=True))
 
@@ -124,10 +124,8 @@ ENGINES = {"files": _find_in_files, "spacy": _run_spacy}
 
 def _files(config: "Config") -> dict[str, Path]:
     """The files of another parser, by their kind."""
-    from pipeline.remote.paths import below, place
-
     files = {kind: getattr(config.parse, kind) for kind in FILES}
-    return {kind: below(place(config.data_root), name) for kind, name in files.items() if name is not None}
+    return {kind: Path(config.data_root) / name for kind, name in files.items() if name is not None}
 
 
 def _engine_keys(config: "Config") -> dict:

@@ -16,10 +16,10 @@ from PIL import Image
 
 from pipeline.collections.assembly import Assembly
 from pipeline.collections.collection import Collection
+from pipeline.collections.files import CollectionFolder
 from pipeline.collections.formats import FORMATS
 from pipeline.collections.intake import Intake
 from pipeline.collections.records import Options, Reject
-from pipeline.collections.remote_files import open_collection
 from pipeline.images.decode import ImageLimits, inspect
 from pipeline.storage.sources import ImageSource
 from pipeline.workers import isolated_map
@@ -73,7 +73,7 @@ def gather() -> Callable[..., Gathered]:
         options = Options(files or {}, columns or {}, default, follow_links)
         records = FORMATS[kind](root, options)
         look = partial(inspect, ImageSource(root, follow_links).read, LIMITS)
-        folder = open_collection(root, options)
+        folder = CollectionFolder(root, options)
         with closing(Intake(max_chars=200, folder=folder, takedown=takedown)) as intake:
             assembly = Assembly(intake.add(records))
             found = assembly.collect(isolated_map(look, assembly.locations(), 0))

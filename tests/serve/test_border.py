@@ -3,9 +3,7 @@
 import asyncio
 import http.client
 import io
-import json
 import re
-import shutil
 import signal
 import socket
 import subprocess
@@ -21,7 +19,6 @@ import pyarrow as pa
 import pytest
 from fastapi.testclient import TestClient
 from PIL import Image
-from servers import FaultyServer
 from visiting import CHECK, LIMITS, PIXELS, make_client, photograph, see, serve
 
 from pipeline.errors import UsageError
@@ -302,21 +299,3 @@ def test_a_bundle_cannot_lead_out_of_the_collection(run: Path) -> None:
     client = make_client(foul)
     statuses = [client.get(f"/api/models/ncca/photographs/{image_id}").status_code for image_id in range(4)]
     assert statuses == [404, 404, 404, 200]
-
-
-def test_a_url_in_a_card_is_asked_only_if_the_command_names_it(run: Path, tmp_path: Path) -> None:
-    pytest.importorskip("aiohttp", reason="aiohttp is not installed: pip install 'jointspace[https]'")
-    server = FaultyServer()
-    server.objects = {f"in/{path.name}": path.read_bytes() for path in (run / "data").iterdir()}
-    bundle = Path(shutil.copytree(run / "bundle", tmp_path / "bundle"))
-    card = json.loads((bundle / "card.json").read_text()) | {"data_root": f"{server.root}/in"}
-    del card["check"]
-    (bundle / "card.json").write_text(json.dumps(card))
-    try:
-        for named, status, asked in (
-            ([], 404, False), (["--images", run / "data"], 200, False), (["--images", f"{server.root}/in"], 200, True),
-        ):  # fmt: skip
-            client = TestClient(serve(tmp_path, *named), base_url="http://localhost")
-            assert client.get(THUMBNAIL).status_code == status and bool(server.requests) == asked
-    finally:
-        server.close()

@@ -12,7 +12,6 @@ from pathlib import Path
 from pipeline.collections.exclusion import Exclusion
 from pipeline.collections.formats import folder, published, table, vectors, webdataset
 from pipeline.collections.records import Options, Record
-from pipeline.remote.paths import Place
 
 FORMATS: Mapping[str, Callable[[Path, Options], Iterator[Record]]] = {
     "folder": folder.read_folder,
@@ -40,7 +39,7 @@ SHARDS: Mapping[str, str] = {"webdataset": webdataset.SHARDS, "parquet": table.S
 """Format -> the usual pattern of its shards, for formats that read photographs from within files."""
 
 
-def read(form: str, root: Place, options: Options) -> Iterator[Record]:
+def read(form: str, root: Path, options: Options) -> Iterator[Record]:
     """The records of the collection, without the images that `collection.exclude` leaves out."""
     records = FORMATS[form](root, options)
     return Exclusion(options.exclude).without_excluded(records, options.tally) if options.exclude else records

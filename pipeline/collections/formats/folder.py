@@ -29,7 +29,6 @@ from pipeline.collections.records import (
     Reject,
     SentenceRecord,
 )
-from pipeline.collections.remote_files import open_collection
 from pipeline.config.section import SPLITS
 from pipeline.errors import InputError
 
@@ -55,7 +54,7 @@ BOX = ("file", "x1", "y1", "x2", "y2", "score", "label")
 
 def read_folder(root: Path, options: Options) -> Iterator[Record]:
     """The records of a folder; images in the order of splits.tsv, captions.tsv, weak.tsv, then of their names."""
-    folder = open_collection(root, options)
+    folder = CollectionFolder(root, options)
     where = folder.locate(FOLDER)
     listed = where["captions"] or where["weak"] or where["metadata"]
     if not (listed or options.default_split == "gallery" or folder.only_photographs()):
@@ -120,7 +119,7 @@ def _box(name: str, *fields: str | int) -> BoxRecord:
 
 def read_text_files(root: Path, options: Options) -> Iterator[Record]:
     """The records of a folder in the order of the paths. Hidden files are skipped."""
-    folder = open_collection(root, options)
+    folder = CollectionFolder(root, options)
     splits = {folder.label(path): split for split, path in folder.locate(TEXT_FILES).items() if path}
     for below, names in folder.walk():
         split = next((splits[path] for path in _with_parents(below) if path in splits), options.default_split)

@@ -12,7 +12,6 @@ from typing import Any
 from pipeline.collections.files import CollectionFolder
 from pipeline.collections.formats import lists
 from pipeline.collections.records import ImageRecord, Options, Record, Reject, SentenceRecord
-from pipeline.collections.remote_files import open_collection
 from pipeline.config.section import SPLITS
 from pipeline.errors import InputError
 
@@ -41,7 +40,7 @@ PASCAL_SPLITS = (*["train"] * 8, "dev", "test")
 
 def read_flickr_token(root: Path, options: Options) -> Iterator[Record]:
     """Lines `name.jpg#0 TAB sentence`, and lists of names; images in the order of the lists, then of the token file."""
-    folder = open_collection(root, options)
+    folder = CollectionFolder(root, options)
     where = folder.locate(FLICKR_TOKEN)
     sentences = folder.require(where["sentences"], "sentences", TOKENS)
     prefix = folder.image_prefix(where["images"])
@@ -68,7 +67,7 @@ def _token_sentence(head: str, text: str, file: str, row: int) -> SentenceRecord
 def read_karpathy(root: Path, options: Options) -> Iterator[Record]:
     """Karpathy's `dataset_*.json` in its order: images with their splits and sentences; `row` is the image's position
     in it, from 1."""
-    folder = open_collection(root, options)
+    folder = CollectionFolder(root, options)
     where = folder.locate(KARPATHY)
     path = folder.require(where["dataset"], "dataset", KARPATHY["dataset"])
     file, prefix = folder.label(path), folder.image_prefix(where["images"])
@@ -91,7 +90,7 @@ def read_karpathy(root: Path, options: Options) -> Iterator[Record]:
 def read_coco(root: Path, options: Options) -> Iterator[Record]:
     """COCO's `captions_*.json`: one file a split, with `images` (id, file_name) and `annotations` (image_id, caption);
     `row` is the position there, from 1. The images of captions_train2014.json are in `images/` or in `train2014/`."""
-    folder = open_collection(root, options)
+    folder = CollectionFolder(root, options)
     where = folder.locate(COCO)
     captions = {split: where[split] for split in SPLITS if where[split]}
     if not captions:
@@ -102,7 +101,7 @@ def read_coco(root: Path, options: Options) -> Iterator[Record]:
 
 def _read_captions(folder: CollectionFolder, path: Path, split: str, images: Path | None) -> Iterator[Record]:
     usual = folder.root / path.stem.removeprefix("captions_")
-    prefix = folder.image_prefix(images or (usual if folder.is_dir(usual) else None))
+    prefix = folder.image_prefix(images or (usual if usual.is_dir() else None))
     file, value = folder.label(path), lists.read_json(folder, path)
     if not isinstance(value, dict) or not all(isinstance(value.get(key), list) for key in ("images", "annotations")):
         raise InputError(f"{path}: expected an object with lists `images` and `annotations`; is it a captions file?")
@@ -131,7 +130,7 @@ def read_pascal1k(root: Path, options: Options) -> Iterator[Record]:
     """UIUC Pascal sentences (Rashtchian et al. 2010): one HTML page whose rows have an image, `<img
     src="CATEGORY/ID.jpg">`, and a table of its five sentences, and the images in a folder a category. Raises InputError
     for a page without images."""
-    folder = open_collection(root, options)
+    folder = CollectionFolder(root, options)
     where = folder.locate(PASCAL1K)
     path = folder.require(where["page"], "page", PAGES)
     prefix, label = folder.image_prefix(where["images"]), folder.label(path)

@@ -23,7 +23,6 @@ from pipeline.collections.records import (
     Reject,
     SentenceRecord,
 )
-from pipeline.collections.remote_files import open_collection
 from pipeline.config.section import SPLITS
 from pipeline.errors import InputError, UsageError
 
@@ -39,7 +38,7 @@ NUMBERED = re.compile(r"[-_.].*", re.DOTALL)
 
 def read_table(root: Path, options: Options) -> Iterator[Record]:
     """The records of a table in its order; an image takes its split, weak text and own columns from its first row."""
-    folder = open_collection(root, options)
+    folder = CollectionFolder(root, options)
     where = folder.locate(TABLE)
     path = folder.require(where["table"], "table", TABLE["table"])
     names = _column_names(options, COLUMNS)
@@ -75,7 +74,7 @@ def read_parquet(root: Path, options: Options) -> Iterator[Record]:
     collection.files may name a pattern of shards for each split, or for `divided`; by default all are read, each in the
     split with which its name begins, as the hub has them, unless that is `train` for all of them.
     """
-    folder = open_collection(root, options)
+    folder = CollectionFolder(root, options)
     folder.check_keys((*SPLITS, DIVIDED))
     names = _column_names(options, COLUMNS[1:])
     splits: dict[Path, str] = {}

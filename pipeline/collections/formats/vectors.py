@@ -10,7 +10,6 @@ from pipeline.collections.files import CollectionFolder
 from pipeline.collections.formats import lists
 from pipeline.collections.formats.rows import further, read_rows
 from pipeline.collections.records import ColumnsRecord, ImageRecord, Options, Record, Reject, SentenceRecord
-from pipeline.collections.remote_files import open_collection
 from pipeline.image_names import relative_name
 from pipeline.storage.foreign import CLIP_RETRIEVAL, Source, foreign_files, open_foreign
 
@@ -36,7 +35,7 @@ def list_files(folder: CollectionFolder) -> list[Path]:
 def read(root: Path, options: Options) -> Iterator[Record]:
     """The images in the order of their rows, each with the user's own columns that clip-retrieval's metadata have of
     it, then the sentences. An image whose name has several rows is one, with the texts of all of them."""
-    folder = open_collection(root, options)
+    folder = CollectionFolder(root, options)
     images, texts = sources(folder)
     raw_names = open_foreign(images).names
     names = list(map(relative_name, raw_names))
@@ -81,7 +80,7 @@ def nameless(images: Sequence[str]) -> list[str]:
 
 def _metadata(folder: CollectionFolder, images: Source, options: Options) -> Iterator[Mapping[str, Any]]:
     """What clip-retrieval's metadata say of each row beside its name and caption; of a file nothing."""
-    if not (isinstance(images.path, Path) and images.path.is_dir()):
+    if not images.path.is_dir():
         yield from repeat({})
         return
     ours = [column for _, column in CLIP_RETRIEVAL.values()]

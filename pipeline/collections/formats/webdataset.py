@@ -29,7 +29,6 @@ from pipeline.collections.records import (
     SentenceRecord,
     Tally,
 )
-from pipeline.collections.remote_files import open_collection
 from pipeline.config.section import SPLITS
 from pipeline.errors import InputError
 
@@ -116,7 +115,7 @@ def read(root: Path, options: Options) -> Iterator[Record]:
     collection.files may name a pattern of shards for each split, or for `divided`; the default is `**/*.tar` for the
     default split.
     """
-    folder = open_collection(root, options)
+    folder = CollectionFolder(root, options)
     folder.check_keys((*SPLITS, DIVIDED))
     for split, pattern in (options.files or {options.default_split: SHARDS}).items():
         shards = folder.shards(pattern)

@@ -1,0 +1,86 @@
+"""What `migrate` keeps: recall with vectors that are mapped from another encoder's, by the photographs both have seen.
+
+    python benchmarks/migrate.py results/flickr8k-frozen squeezenet1_0 efficientnet_lite2 [--text minilm]
+
+A joint space of the new encoder is fitted to the training pairs of a run that has the features of both, and the test
+photographs are searched for their sentences: `reference` is recall@10 with the new encoder's own vectors, `ours` with
+mapped ones (all, and every second one), `ratio` the share that is kept. `loss` is the share of the variance that stays
+unexplained, as the map predicts it from its sample, and as it is. `old` is recall@10 in a space of the old encoder.
+"""
+
+import argparse
+import json
+from pathlib import Path
+
+from pipeline import runtime
+
+runtime.configure()
+
+import numpy as np  # noqa: E402  after the BLAS kernels are chosen
+
+import jointspace  # noqa: E402
+from pipeline.models.linear.mapping import fit_feature_map  # noqa: E402
+from pipeline.precision import to_float32  # noqa: E402
+from pipeline.run import Run  # noqa: E402
+
+PAIRS = (100, 300, 1000, 3000)
+GRID = {"dimensions": [256], "image_ridge": [0.1], "text_ridge": [0.1], "eigenvalue_power": [1]}
+
+
+def recall(images: np.ndarray, texts: np.ndarray, owners: np.ndarray) -> float:
+    """Recall@10 in percent of `texts`, of the images `owners`."""
+    scores = texts @ images.T
+    own = scores[np.arange(len(owners)), owners]
+    return 100 * float(((scores > own[:, None]).sum(axis=1) < 10).mean())
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser()
+    parser.add_argument("run", type=Path)
+    parser.add_argument("old")
+    parser.add_argument("new")
+    parser.add_argument("--text", default="minilm")
+    arguments = parser.parse_args()
+    run = Run(arguments.run)
+    shards = range(run.manifest.n_shards)
+    old, new = (
+        to_float32(np.concatenate([run.features.open(name, number)["features"][:] for number in shards]))
+        for name in (arguments.old, arguments.new)
+    )
+    texts = run.texts({arguments.text: run.layout.sentences(arguments.text)})
+    sentences = np.concatenate([texts.open(number)[arguments.text].matrix[:] for number in shards])
+    pairs = {split: run.pairs(split) for split in ("train", "test")}
+    spaces, test = {}, pairs["test"]
+    vectors = {split: sentences[side.sentence_id].astype(np.float32) for split, side in pairs.items()}
+    for name, features in (("old", old), ("new", new)):
+        train = pairs["train"]
+        rows = features[train.image_id]
+        spaces[name] = jointspace.fit(rows, vectors["train"], train.owners, normalise=("sqrt", "l2"), **GRID)
+
+    def measure(name: str, features: np.ndarray) -> float:
+        space = spaces[name]
+        return recall(space.embed_images(features), space.embed_texts(vectors["test"]), test.owners)
+
+    true, reference = new[test.image_id], measure("new", new[test.image_id])
+    about = {"old": measure("old", old[test.image_id]), "reference": reference}
+    for count in PAIRS:
+        sample = np.random.default_rng(0).choice(pairs["train"].image_id, count, replace=False)
+        fitted = fit_feature_map(old[sample], new[sample])
+        mapped = fitted(old[test.image_id])
+        half = np.where(np.arange(len(mapped))[:, None] % 2 == 0, mapped, true)
+        loss = fitted.unexplained(old[test.image_id], true)
+        for name, features in (("mapped", mapped), ("half mapped", half)):
+            ours = measure("new", features)
+            print(
+                json.dumps(
+                    {
+                        "name": f"{arguments.old} to {arguments.new}, {name}", "photographs": count, "ours": ours,
+                        "ratio": ours / reference, "loss": [fitted.loss, loss], "ridge": fitted.ridge, **about,
+                    }
+                ),
+                flush=True,
+            )  # fmt: skip
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,39 @@
+"""Maps between the features of two encoders."""
+
+import numpy as np
+import pytest
+from sklearn.linear_model import Ridge
+
+from pipeline.errors import InputError
+from pipeline.models.linear.mapping import fit_feature_map
+
+
+def features(count: int, seed: int, rectified: bool) -> tuple[np.ndarray, np.ndarray]:
+    """(count, 30) and (count, 20), the second a noisy linear function of the first, or its root of its root."""
+    rng, matrix = np.random.default_rng(seed), np.random.default_rng(0).normal(size=(30, 20)) / 6
+    x = rng.normal(size=(count, 30)) + 3
+    y = x @ matrix + 0.3 * rng.normal(size=(count, 20))
+    x, y = (np.abs(side) ** 2 if rectified else side for side in (x, y))
+    return x.astype(np.float32), y.astype(np.float32)
+
+
+def test_the_map_is_the_ridge_regression_of_scikit_learn() -> None:
+    x, y = features(400, 1, rectified=False)
+    fitted = fit_feature_map(x, y)
+    alpha = fitted.ridge * len(x) * x.var(axis=0).mean()
+    expected = Ridge(alpha=alpha).fit(x, y)
+    np.testing.assert_allclose(fitted(x), expected.predict(x), rtol=0, atol=1e-4)
+
+
+@pytest.mark.parametrize("rectified", [False, True])
+def test_the_loss_is_what_other_photographs_have(rectified: bool) -> None:
+    fitted = fit_feature_map(*features(400, 1, rectified))
+    others = features(4000, 2, rectified)
+    assert fitted.roots == (rectified, rectified)
+    assert fitted.loss == pytest.approx(fitted.unexplained(*others), abs=0.04)
+    assert (fitted(others[0]).min() >= 0) == rectified
+
+
+def test_too_few_photographs_are_refused() -> None:
+    with pytest.raises(InputError, match="50 photographs"):
+        fit_feature_map(*features(49, 0, rectified=False))

@@ -1,0 +1,71 @@
+"""Features of an encoder that are mapped from another's, and how `extract` replaces them."""
+
+from pathlib import Path
+
+import pytest
+import yaml
+from made_up import build_bundle, ingest, make_stage, run_command
+from made_up_colours import COLOURS, CONFIG, draw
+
+from pipeline.errors import UsageError
+from pipeline.index.search import Searcher
+from pipeline.storage.bundle import Bundle
+from pipeline.storage.commit import read_commit
+
+OLD, NEW = CONFIG["encoders"][0], {**CONFIG["encoders"][0], "name": "new", "architecture": "shufflenet_v2_x0_5"}
+MAPPED = {"mapped": {"new": "eye"}, "mapping_images": 50}
+
+
+def configure(run: Path, encoder: dict, **extract: object) -> None:
+    extract = {**CONFIG["extract"], **extract}
+    (run / "config.yaml").write_text(yaml.safe_dump({**CONFIG, "encoders": [encoder], "extract": extract}))
+
+
+def index(run: Path) -> Bundle:
+    for stage, *names in (("accumulate", "target"), ("fit", "ncca"), ("embed", "ncca")):
+        make_stage(stage, run, *names)
+    return Bundle(build_bundle(run))
+
+
+def test_mapped_features_are_searched_until_extract_replaces_them(tmp_path: Path) -> None:
+    """But for the sample, whose features are true; answers that rest on mapped ones say so."""
+    run = tmp_path / "colours"
+    names = draw(run / "data", 64, 0)
+    captions = (f"{name}\t0\ta {name.partition('-')[0]} picture\n" for name in names)
+    (run / "data/captions.tsv").write_text("".join(captions))
+    configure(run, OLD)
+    ingest(run, run / "data")
+    for stage in ("prepare_encoder", "prepare_text_encoder", "extract", "encode_sentences"):
+        make_stage(stage, run)
+
+    configure(run, NEW, **MAPPED)
+    for stage in ("prepare_encoder", "fit_map", "map_features"):
+        make_stage(stage, run)
+    bundle = index(run)
+    origins = bundle.table("images")["mapped_from"].to_pylist()
+    assert (origins.count("eye"), origins.count(None)) == (14, 50)
+    for colour in COLOURS:
+        hits = Searcher(bundle).images(f"a {colour} picture", 12)
+        assert {hit.row["path"].partition("-")[0] for hit in hits} == {colour}
+    commits = [run / f"features/new/shard-{number:05d}.h5.json" for number in range(4)]
+    details = read_commit(commits[0]).details
+    assert (
+        details["mapped"]["from"] == "eye" and details["mapped"]["images"] == 50 and 0 < details["mapped"]["loss"] < 1
+    )
+
+    configure(run, NEW)
+    make_stage("extract", run)
+    assert [read_commit(commit).made_by["stage"] for commit in commits] == ["extract"] * 4
+    times = [commit.stat().st_mtime_ns for commit in commits]
+    configure(run, NEW, **MAPPED)
+    make_stage("map_features", run)  # leaves them
+    assert [commit.stat().st_mtime_ns for commit in commits] == times
+    assert "mapped_from" not in index(run).table("images").column_names
+
+
+@pytest.mark.parametrize(("old", "new", "named"), [("eye", "new", "no features of eye"), ("eye", "other", "add it to")])
+def test_what_cannot_be_mapped_is_named(tmp_path: Path, old: str, new: str, named: str) -> None:
+    config = tmp_path / "config.yaml"
+    config.write_text(yaml.safe_dump({**CONFIG, "encoders": [NEW], "results_root": str(tmp_path)}))
+    with pytest.raises(UsageError, match=named):
+        run_command("migrate", old, new, config)
