@@ -4,7 +4,8 @@ import hashlib
 import json
 from collections import OrderedDict
 from collections.abc import Callable, Collection, Mapping, Sequence
-from functools import cached_property
+from functools import cached_property, partial
+from threading import Lock
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -13,16 +14,19 @@ from pipeline.config.stored import restore, restore_encoder, restore_text_encode
 from pipeline.errors import MALFORMED, InputError, IntegrityError, UsageError, brief
 from pipeline.index.format import REBUILD
 from pipeline.multivectors import Items, MultiVectors
+from pipeline.storage.parsers import load_parser, parser_around
 from pipeline.text.sequences import encode_tokens
+from pipeline.text.tokens import make_analyzer
 from pipeline.text.vocabulary import Vocabulary
 
 if TYPE_CHECKING:
     from PIL.Image import Image
 
     from pipeline.text.text_encoder import TextEncoder
+    from pipeline.text.trees import Trees
 
 TREES = ("dependency-trees", "phrase-trees")
-"""The forms of sentences that are parsed."""
+"""The forms of sentences that are parsed, as `pack_trees` orders them."""
 VECTORS = "vectors"
 """The form of sentences that text encoders make."""
 
@@ -142,7 +146,8 @@ class QueryEncoder:
 class QueryForms:
     """What turns texts into the form that the `model` of a bundle takes: `encoders`, its text encoders by name, and
     `vocabularies` by the form of tokens or trees that each is for. Raises UsageError for imported vectors whose encoder
-    is not there, and for a model that reads trees; IntegrityError for a bundle that lacks a part."""
+    is not there, and for trees where there is no parser to make them of a query; IntegrityError for a bundle that lacks
+    a part."""
 
     def __init__(self, bundle: Any, model: Any) -> None:
         self.bundle, self.each = bundle, model.sentence_view == "each"
@@ -163,10 +168,13 @@ class QueryForms:
             }
         words = [view for view in self.views if view != VECTORS]
         if parsed := [view for view in words if view in TREES]:
-            raise UsageError(
-                f"{bundle.card['model']} reads {parsed[0].replace('-', ' ')}, and a query in words is not parsed:"
-                " search with a photograph (--image), or the index of a model that reads plain words"
-            )
+            try:
+                self._parser = QueryParser(*parser_around(bundle.folder))
+            except UsageError as error:
+                raise UsageError(
+                    f"{bundle.card['model']} reads {parsed[0].replace('-', ' ')}, and a query has none ({error});"
+                    " search with a photograph (--image), or the index of a model that reads plain words"
+                ) from error
         value = bundle.vocabulary() if words else {}
         try:
             self.vocabularies = {
@@ -197,7 +205,32 @@ class QueryForms:
                 name: (encoder.encode_query if few else encoder.encode)(texts)
                 for name, encoder in self.encoders.items()
             }
+        if view in TREES:
+            return self._parser.trees(texts, view, self.vocabularies[view])
         return encode_tokens(texts, self.vocabularies[view])
+
+
+class QueryParser:
+    """Trees of sentences by the spaCy pipeline `name` and a label table; threads take turns."""
+
+    def __init__(self, name: str, labels: Mapping[str, Any]) -> None:
+        from pipeline.text.parsing import BatchParser, require_spacy  # which plain words do without
+        from pipeline.text.trees import LabelTable
+
+        require_spacy()
+        self._parse = BatchParser(partial(load_parser, name))
+        self._labels = LabelTable.from_dict(labels)
+        self._lock = Lock()
+
+    def trees(self, sentences: Sequence[str], view: str, vocabulary: Vocabulary) -> "Trees":
+        """A tree of the form `view`, one of TREES, of each sentence."""
+        from pipeline.text.trees import fit_trees, pack_trees
+
+        with self._lock:
+            parsed = self._parse(sentences)
+        analyze = make_analyzer(vocabulary.settings)
+        fitted = fit_trees([one.parse for one in parsed], [one.tree for one in parsed], sentences, analyze)
+        return pack_trees(fitted, vocabulary, self._labels)[TREES.index(view)]
 
 
 def spell(ignored: Mapping[str, str | None]) -> str:

@@ -7,20 +7,41 @@ import shutil
 from collections.abc import Collection, Mapping
 from functools import lru_cache
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
+
+import yaml
 
 from pipeline.errors import IntegrityError, UsageError
 from pipeline.storage.batch import FileBatch
 from pipeline.storage.commit import Provenance, describe_file, open_commit, publish_record
 from pipeline.storage.files import file_sha256
 from pipeline.storage.json_files import fingerprint
-
-if TYPE_CHECKING:
-    pass
+from pipeline.storage.records import read_labels
+from pipeline.storage.texts import PARSES
 
 log = logging.getLogger(__name__)
 PIPELINE = "pipeline"
 UNUSED = ("ner", "lemmatizer", "textcat", "entity_linker", "entity_ruler", "spancat")
+
+
+def parser_around(folder: Path) -> tuple[str, Mapping[str, Any]]:
+    """The argument for `load_parser` of what parsed the sentences of the run around the bundle in `folder`, and the
+    run's label table. A bundle carries no code, so that spaCy loads nothing that came with one. Raises UsageError
+    where the bundle is not in its run any more, or its trees came from another parser's files."""
+    index = next((parent for parent in folder.absolute().parents if parent.name == "index"), None)
+    labels = index and index.parent / "text/labels.json"
+    if not labels or not labels.is_file():
+        raise UsageError("it is parsed only where the index lies in the run that made it")
+    parsed = open_commit(index.parent / "text/parses/shard-00000.conllu", PARSES).details
+    engine = parsed["engine"]
+    if engine["engine"] != "spacy":
+        raise UsageError("its trees came from files of another parser: set parse.engine to spacy")
+    config = yaml.safe_load((index.parent / "config.yaml").read_text(encoding="utf-8"))
+    trained, name = (None, engine["pipeline"]) if engine["pipeline"] else (index.parent / "parser", None)
+    name, digest = find_parser(trained, name, Path(config["weights_root"]))
+    if digest != parsed["parser"]:
+        raise UsageError(f"{name} is not the parser of its sentences any more: run `parse` again")
+    return name, read_labels(labels)
 
 
 def publish_parser(folder: Path, trained: Path, details: Mapping[str, Any], provenance: Provenance) -> None:
