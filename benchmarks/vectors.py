@@ -1,6 +1,6 @@
 """From two `.npy` files of planted pairs to a searched bundle: by `jointspace run` and by `jointspace.fit`.
 
-    python benchmarks/vectors.py [--pairs 100000] [--runs 5] [--folder FILES]
+    python benchmarks/vectors.py [--pairs 100000] [--runs 5] [--cores 2] [--folder FILES]
 
 Images and texts of DIM values share a latent vector of LATENT, each shown through a matrix of its side's own, with
 noise. Every run is cold, in processes of its own. A line of JSON for each way has the median of the wall-clock and the
@@ -23,13 +23,12 @@ import time
 from pathlib import Path
 
 import numpy as np
-import yaml
 from interleave import parse_options
 
 PAIRS, DIM, LATENT, QUERIES = 100_000, 768, 64, 1000
 NOISE = 25.0
 """Standard deviation of what each value has beside its latent part, whose own is the root of LATENT."""
-LOOK_SECONDS = 0.1
+LOOK_SECONDS = 0.5
 K = 10
 PROGRAM = """
 import sys, time
@@ -81,21 +80,26 @@ def recall(scores: np.ndarray, owners: np.ndarray) -> float:
 
 
 def make(folder: Path, pairs: int) -> float:
-    """Write the files; returns the recall that the planted model allows."""
-    data = folder / "data"
+    """Write the files, unless they are there; returns the recall that the planted model allows."""
+    data, kept = folder / "data", folder / f"allowed-{pairs}.json"
+    if kept.exists():
+        return json.loads(kept.read_text())
     data.mkdir(parents=True, exist_ok=True)
     images, texts, ratios = draw(pairs)
     np.save(data / "images.npy", images)
     np.save(data / "texts.npy", texts)
     (data / "images.txt").write_text("".join(f"{row:06d}.jpg\n" for row in range(pairs)))
     (data / "texts.txt").write_text("".join(f"the {row}th text\n" for row in range(pairs)))
-    return recall(ratios, np.arange(pairs - len(ratios), pairs))
+    allowed = recall(ratios, np.arange(pairs - len(ratios), pairs))
+    kept.write_text(json.dumps(allowed))
+    return allowed
 
 
-def measure(words: list[str], folder: Path) -> dict[str, object]:
+def measure(words: list[str], folder: Path, cores: int | None = None) -> dict[str, object]:
     """Run a command; its seconds, its memory and what it prints."""
     before, start = resource.getrusage(resource.RUSAGE_CHILDREN), time.perf_counter()
-    process = subprocess.Popen(words, cwd=folder, stdout=subprocess.PIPE, text=True, env={**os.environ})
+    threads = {"OMP_NUM_THREADS": str(cores)} if cores else {}
+    process = subprocess.Popen(words, cwd=folder, stdout=subprocess.PIPE, text=True, env={**os.environ, **threads})
     peak = [0]
 
     def watch() -> None:
@@ -136,15 +140,14 @@ def memory(top: int) -> int:
     return total
 
 
-def by_command(folder: Path) -> dict[str, object]:
+def by_command(folder: Path, cores: int | None) -> dict[str, object]:
     """`init`, `run` and `search`, timed by the jobs of the run."""
     program = str(Path(sys.executable).with_name("jointspace"))
     shutil.rmtree(folder / "results", ignore_errors=True)
     (folder / "data.yaml").unlink(missing_ok=True)
-    parts = {"init": measure([program, "init", "data"], folder)}
-    configuration = yaml.safe_load((folder / "data.yaml").read_text())
-    (folder / "data.yaml").write_text(yaml.safe_dump({**configuration, "models": ["ncca"]}))
-    parts["run"] = measure([program, "run", "data.yaml"], folder)
+    parts = {"init": measure([program, "init", "data"], folder, cores)}
+    options = ["--cores", str(cores)] if cores else []
+    parts["run"] = measure([program, "run", "data.yaml", *options], folder, cores)
     stages: dict[str, float] = {}
     for path in (folder / "results/data/benchmarks").glob("*/*.tsv"):
         header, values = (line.split("\t") for line in path.read_text().splitlines())
@@ -158,10 +161,10 @@ def by_command(folder: Path) -> dict[str, object]:
     }
 
 
-def by_python(folder: Path) -> dict[str, object]:
+def by_python(folder: Path, cores: int | None) -> dict[str, object]:
     """`fit`, `index` and `search` in one program."""
     shutil.rmtree(folder / "bundle", ignore_errors=True)
-    found = measure([sys.executable, "-c", PROGRAM, str(folder), str(QUERIES)], folder)
+    found = measure([sys.executable, "-c", PROGRAM, str(folder), str(QUERIES)], folder, cores)
     words = found.pop("output").split()
     return {**found, "stages": dict(zip(words[::2], map(float, words[1::2]), strict=True)), "bundle": folder / "bundle"}
 
@@ -172,7 +175,7 @@ def search(bundle: Path, folder: Path, pairs: int) -> float:
 
     index = jointspace.load(bundle)
     texts = np.load(folder / "data/texts.npy", mmap_mode="r")
-    table = index.bundle.table("images")
+    table = index._searcher.table("images")  # which is kept from then on
     split = np.array(table["split"].to_pylist())
     rows = np.flatnonzero(split == "test") if "test" in split else np.arange(pairs - QUERIES, pairs)
     numbers = [int(path.removesuffix(".jpg")) for path in table["path"].take(rows).to_pylist()]
@@ -186,6 +189,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--pairs", type=int, default=PAIRS)
     parser.add_argument("--runs", type=int, default=5)
+    parser.add_argument("--cores", type=int, help="That are used. [default: all]")
     parser.add_argument("--way", choices=("command", "python"), help="One of the two. [default: both]")
     parser.add_argument("--folder", type=Path, help="Where the files are written, and stay.")
     given = parse_options(parser, globals(), pairs=400, runs=1, way="python", DIM=16, LATENT=8, QUERIES=40, NOISE=1.0)
@@ -193,7 +197,7 @@ def main() -> None:
     allowed = make(folder, given.pairs)
     ways = {"command": by_command, "python": by_python}
     for name in [given.way] if given.way else ways:
-        runs = [ways[name](folder) for _ in range(given.runs)]
+        runs = [ways[name](folder, given.cores) for _ in range(given.runs)]
         found = search(runs[-1]["bundle"], folder, given.pairs)
         middle = {
             key: round(statistics.median(run[key] for run in runs), 2)

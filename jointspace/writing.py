@@ -63,6 +63,7 @@ def write_bundle(folder: Path, save: Callable[[Path], None], items: Items) -> No
         if built.tradeoff:
             writer.add_json(f"{modality}.tradeoff.json", built.tradeoff)
         cards[modality] = built.card
+        del built  # whose bytes may be as many as those of the next one
     for modality, table in items.tables().items():
         writer.add_table(f"{modality}.parquet", table)
     with TemporaryDirectory() as temporary:

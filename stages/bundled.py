@@ -131,6 +131,7 @@ def add_indices(
             "%s: %d %s in %s, index recall@10 %.3f, %.0f queries/s on a core",
             model, card["count"], name, card["factory"], card["recall@10"], card["queries_per_second"],
         )  # fmt: skip
+        del built  # whose bytes may be as many as those of the next one
         if cost := card.get("shortlist"):
             log.info(
                 "%s: %s finds %.3f of the ten best %s in %.1f ms, %.1f ms with everything", model,

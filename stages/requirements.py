@@ -16,6 +16,7 @@ if TYPE_CHECKING:
 
 MODULES = {
     "standard": "cv2",
+    "selective-search": "cv2.ximgproc",
     "open-clip": "open_clip",
     "timm": "timm",
     "transformers": "transformers",
@@ -112,6 +113,8 @@ def _missing_extras(config: "Config", stage: "Stage", *names: str) -> Iterator[s
         needs[f"encoder {encoder.name}"] = encoder_spec(encoder.kind, encoder.architecture).extra
     elif stage.name in ("prepare_text_encoder", "encode_sentences"):
         needs[f"text encoder {names[0]}"] = config.text_encoder(names[0]).spec.extra
+    elif stage.name == "extract_regions" and config.regions.proposals == "selective-search":
+        needs["regions.proposals selective-search"] = "selective-search"
     elif stage.name == "parse" and config.parse.engine == "spacy":
         needs["parse.engine spacy"] = "parse"
     for user, extra in needs.items():

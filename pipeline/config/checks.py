@@ -107,6 +107,8 @@ def _regions(config: Config) -> Iterator[str]:
     for encoder in config.encoders:
         if encoder.of is not None and encoder.of not in regions.encoders:
             yield f"encoder {encoder.name}: {encoder.of} is not in regions.encoders; add it"
+        if encoder.of is not None and regions.score == "classifier":
+            yield f"encoder {encoder.name} pools regions; set regions.score to proposal"
         if encoder.name not in regions.encoders:
             continue
         if not encoder.spec.regions:
@@ -115,6 +117,8 @@ def _regions(config: Config) -> Iterator[str]:
             yield f"regions.features: roi-align needs a network of torchvision's, not {encoder.name}; choose crops"
         elif regions.features == "roi-align" and encoder.layer != "average":
             yield f"regions.features: roi-align needs layer average, not {encoder.layer} of {encoder.name}"
+        elif regions.score == "classifier" and encoder.weights != "finetuned":
+            yield f"regions.score: finetune makes the classifier; set weights of {encoder.name} to finetuned"
 
 
 def _variants(config: Config) -> Iterator[str]:

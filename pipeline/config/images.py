@@ -123,8 +123,8 @@ class DetectorSettings(Section):
 class RegionsSettings(Section):
     encoders: tuple[Name, ...] = key((), "encoders whose features of regions are wanted, each in a folder of its name")
     geometry: bool = key(False, "tell models that look at regions where in the image each lies, and how large it is")
-    proposals: Literal["boxes", "grid", "faster-rcnn"] = key(
-        "boxes", "boxes (the collection's or a file's) | grid | faster-rcnn"
+    proposals: Literal["boxes", "grid", "selective-search", "faster-rcnn"] = key(
+        "boxes", "boxes (the collection's or a file's) | grid | selective-search | faster-rcnn"
     )
     boxes: Place | None = key(None, "a file of boxes under data_root, or a folder of them; null: the collection's")
     count: Positive = key(19, "regions of an image beside the whole image (Karpathy and Fei-Fei 2015, Niu et al. 2017)")
@@ -136,6 +136,9 @@ class RegionsSettings(Section):
     )
     crop_side: Positive | None = key(None, "crops: pixels that a region is warped to; null for the encoder's own side")
     context: Count = key(16, "crops: of these, from around the box on each side")
+    score: Literal["proposal", "classifier"] = key(
+        "proposal", "which are the best: proposal | classifier (as in R-CNN: that of an encoder that is finetuned)"
+    )
     checkpoint_images: Positive = key(256, "a killed job repeats at most this many images")
 
     def decisive(self) -> dict[str, Any]:

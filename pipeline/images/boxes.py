@@ -1,11 +1,14 @@
 """Boxes (n, 4): x1, y1, x2, y2 in pixels of the upright image, x to the right, y down, x2 and y2 exclusive; sources of
 proposals, and the selection of regions among them."""
 
+import ctypes
 from collections import Counter
 from dataclasses import dataclass
 from typing import NamedTuple
 
 import numpy as np
+
+from pipeline.errors import UsageError
 
 
 class Candidates(NamedTuple):
@@ -86,6 +89,8 @@ LEAST_SCORE = 0.0
 """Of a proposal that may become a region."""
 LEAST_SIDE = 4
 """Pixels of its shorter side."""
+SEARCH_WIDTH = 500
+"""Pixels; wider images are made narrower before selective search."""
 WHOLE_SCORE = 1.0
 WINDOW_SCORE = 0.0
 
@@ -137,6 +142,34 @@ def propose_windows(size: tuple[int, int], grid: WindowGrid) -> Candidates:
     """The windows of `grid`, with score 0, in the order of `grid_windows`."""
     boxes = grid_windows(size, grid)
     return Candidates(boxes, np.full(len(boxes), WINDOW_SCORE, np.float32))
+
+
+def search_selectively(pixels: np.ndarray) -> Candidates:
+    """Selective search (Uijlings et al. 2013) by OpenCV in an image (height, width, 3) uint8; scores fall evenly from 1
+    by rank. Raises UsageError if OpenCV's contributed modules are not installed."""
+    try:
+        import cv2
+
+        engine = cv2.ximgproc.segmentation.createSelectiveSearchSegmentation()
+    except (ImportError, AttributeError) as error:
+        raise UsageError(
+            "selective-search needs OpenCV's contributed modules: pip install 'jointspace[selective-search]', or choose"
+            " another of regions.proposals"
+        ) from error
+    cv2.setNumThreads(1)  # the processes share the cores already
+    height, width = pixels.shape[:2]
+    scale = min(1.0, SEARCH_WIDTH / width)
+    if scale < 1:
+        size = (SEARCH_WIDTH, max(1, round(height * scale)))
+        pixels = cv2.resize(pixels, size, interpolation=cv2.INTER_AREA)
+    engine.setBaseImage(np.ascontiguousarray(pixels[:, :, ::-1]))
+    engine.switchToSelectiveSearchFast()
+    # OpenCV ranks with the C library's rand(); an image must get the same order in every process.
+    if srand := getattr(ctypes.CDLL(None), "srand", None):
+        srand(0)
+    corners = np.asarray(engine.process(), np.float32).reshape(-1, 4)
+    boxes = np.hstack([corners[:, :2], corners[:, :2] + corners[:, 2:]]) / np.float32(scale)
+    return Candidates(boxes, np.linspace(1, 0, len(boxes), endpoint=False, dtype=np.float32))
 
 
 def select(candidates: Candidates, size: tuple[int, int], selection: Selection) -> tuple[Candidates, Counter[str]]:

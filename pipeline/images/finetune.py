@@ -12,7 +12,7 @@ from torch import nn
 
 from pipeline.device import drawn_from, full_float32
 from pipeline.errors import JointspaceError
-from pipeline.images.networks import NetworkEncoder
+from pipeline.images.networks import CLASSIFIER, NetworkEncoder
 from pipeline.images.preparation import RegionSample
 
 WARM_UP = 0.1
@@ -159,3 +159,9 @@ class Finetuning:
         """The current encoder, on the CPU; `weights` says where its weights come from."""
         body = copy.deepcopy(self.network[0].body).to("cpu", memory_format=torch.contiguous_format).eval()
         return NetworkEncoder(self.spec, body, self.node, weights)
+
+    def classifier(self) -> dict[str, np.ndarray]:
+        """The classifier of features, (1 + classes, dim) and (1 + classes,), as tensors beside the encoder's."""
+        weight, bias = self.head.scale * self.head.weight, self.head.bias
+        named = {"weight": weight, "bias": bias}
+        return {f"{CLASSIFIER}{name}": tensor.detach().cpu().numpy().copy() for name, tensor in named.items()}

@@ -18,6 +18,8 @@ from pipeline.images.preprocess import Preprocessing
 from pipeline.images.weights import Download, State, feature_extraction, fetch, models, ops, parse, select
 
 LAYERS = ("average", "fc6", "fc7")
+CLASSIFIER = "rcnn/"
+"""Prefix of tensors beside those of a finetuned encoder: what classifies its features of regions."""
 
 
 def require_known(architecture: str) -> None:
@@ -171,7 +173,10 @@ class NetworkEncoder(ModuleEncoder):
         preprocessing = Preprocessing.from_dict(settings["preprocessing"])
         spec = NetworkSpec(settings["architecture"], settings["layer"], preprocessing, settings["flip"])
         body = cut(build(spec.architecture, seed=0), settings["node"])
-        body.load_state_dict({name: torch.from_numpy(tensor) for name, tensor in tensors.items()})
+        weights = {
+            name: torch.from_numpy(tensor) for name, tensor in tensors.items() if not name.startswith(CLASSIFIER)
+        }
+        body.load_state_dict(weights)
         return cls(spec, body, settings["node"], settings["weights"])
 
     @classmethod

@@ -19,6 +19,7 @@ from pipeline.images.boxes import (
     Selection,
     overlaps,
     propose_windows,
+    search_selectively,
     select,
 )
 from pipeline.images.decode import ImageLimits
@@ -88,6 +89,8 @@ MAP_STEP = 32
 """The longer side of a map is a multiple of this, so that images share a batch."""
 MAP_ASPECT = 2.5
 """Longer over shorter side; more elongated images are squashed."""
+JUDGED = 60
+"""Proposals of an image that a classifier judges."""
 
 
 class Request(NamedTuple):
@@ -108,17 +111,20 @@ class PreparedImage(NamedTuple):
 
 @dataclass(frozen=True)
 class Cutting:
-    """How an image is cut into regions: proposals, which are known boxes or, `by_grid`, windows; selection, and
-    rendering by `view`."""
+    """How an image is cut into regions: `proposals`, which are `grid` windows, those of `selective-search`, or else
+    known boxes; selection, and rendering by `view`."""
 
-    by_grid: bool
+    proposals: str
     selection: Selection
     view: Crops | WholeImages
 
     def __call__(self, image: Image.Image, known: Candidates) -> PreparedImage:
         """The regions of an RGB image with the `known` boxes."""
-        proposals = propose_windows(image.size, self.selection.grid) if self.by_grid else known
-        regions, counts = select(proposals, image.size, self.selection)
+        if self.proposals == "grid":
+            known = propose_windows(image.size, self.selection.grid)
+        elif self.proposals == "selective-search":
+            known = search_selectively(np.asarray(image))
+        regions, counts = select(known, image.size, self.selection)
         return PreparedImage(regions, self.view.render(image, regions.boxes), image.size, counts)
 
     @classmethod
@@ -126,9 +132,10 @@ class Cutting:
         """The cutting that the section `regions` of a configuration defines, for a network with `preprocessing`."""
         crops = Crops(settings["crop_side"] or preprocessing.side, settings["context"], preprocessing.mean)
         maps = WholeImages(MAP_SIDE, MAP_STEP, MAP_ASPECT)
+        count = JUDGED if settings.get("score") == "classifier" else settings["count"]
         return cls(
-            settings["proposals"] == "grid",
-            Selection(LEAST_SCORE, LEAST_SIDE, settings["iou"], settings["count"], settings["fill"], GRID),
+            settings["proposals"],
+            Selection(LEAST_SCORE, LEAST_SIDE, settings["iou"], count, settings["fill"], GRID),
             crops if settings["features"] == "crops" else maps,
         )
 

@@ -14,7 +14,7 @@ from torch.nn import functional
 
 from pipeline.config.stored import restore_encoder
 from pipeline.errors import UsageError
-from pipeline.images.boxes import NONE, Candidates
+from pipeline.images.boxes import NONE, Candidates, suppress
 from pipeline.images.extraction import ExtractionPlan, Extractor
 from pipeline.images.image_encoder import EncoderMaterial, ImageEncoder, ModuleEncoder, Work
 from pipeline.images.networks import NetworkEncoder, fold_batch_norms
@@ -176,8 +176,34 @@ class DescribedRegions(NamedTuple):
         return {"features": stored, "boxes": self.boxes, "scores": self.scores, "lengths": self.lengths}
 
 
-def describe(images: Iterable[PreparedImage | Failure], extract: "RegionExtractor") -> DescribedRegions:
-    """Every image's regions and their features; an image that could not be prepared has none."""
+class Classifier(NamedTuple):
+    """What `finetune` learned on an encoder's features: `weight` (1 + classes, dim), `bias` (1 + classes,); class 0 is
+    the background. Of an image's proposals, R-CNN keeps the best `count` (Girshick et al. 2014, section 2.2)."""
+
+    weight: np.ndarray
+    bias: np.ndarray
+    iou: float
+    count: int
+
+    def probabilities(self, features: np.ndarray) -> np.ndarray:
+        """(n, 1 + classes) of features (n, dim)."""
+        return torch.from_numpy(features @ self.weight.T + self.bias).softmax(1).numpy()
+
+    def keep_best(self, regions: Candidates, features: np.ndarray) -> tuple[Candidates, np.ndarray]:
+        """The best regions by their highest foreground probability, after suppression at `iou`, and their features.
+        Region 0, the whole image, stays first and keeps its score."""
+        scores = self.probabilities(features)[:, 1:].max(axis=1).astype(np.float32)
+        scores[:1] = regions.scores[:1]
+        kept = suppress(Candidates(regions.boxes[1:], scores[1:]), self.iou, self.count)
+        rows = np.concatenate([[0], 1 + kept])
+        return Candidates(regions.boxes[rows], scores[rows]), features[rows]
+
+
+def describe(
+    images: Iterable[PreparedImage | Failure], extract: "RegionExtractor", classifier: Classifier | None = None
+) -> DescribedRegions:
+    """Every image's regions and their features; an image that could not be prepared has none. With a `classifier`, only
+    those that it keeps."""
     faults: dict[int, str] = {}
     places: list[int] = []
     regions: list[Candidates] = []
@@ -194,6 +220,9 @@ def describe(images: Iterable[PreparedImage | Failure], extract: "RegionExtracto
             yield image
 
     features = extract(usable())
+    if classifier is not None:
+        kept = [classifier.keep_best(*pair) for pair in zip(regions, features, strict=True)]
+        regions, features = [part for part, _ in kept], [rows for _, rows in kept]
     lengths = np.zeros(len(places) + len(faults), np.int64)
     lengths[places] = [len(part.scores) for part in regions]
     return DescribedRegions(

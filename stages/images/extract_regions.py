@@ -28,9 +28,10 @@ def extract_regions(run: Run, encoder: str) -> Callable[[Job], None]:
     from pipeline.errors import UsageError
     from pipeline.images.extraction import Stopwatch, choose_plan
     from pipeline.images.libraries import require_vectors
+    from pipeline.images.networks import CLASSIFIER
     from pipeline.images.preparation import Request
     from pipeline.images.preprocess import Photograph
-    from pipeline.images.regions import RegionExtractor, describe
+    from pipeline.images.regions import Classifier, RegionExtractor, describe
     from pipeline.storage.features import UnfinishedRegions, require_few_rejects, to_stored
     from pipeline.workers import isolated_map
 
@@ -47,6 +48,10 @@ def extract_regions(run: Run, encoder: str) -> Callable[[Job], None]:
     extractor = RegionExtractor(network, plan, view)
     described_as = {"name": encoder, "sha256": parameters.sha256, **parameters.settings, "precision": plan.precision}
     known_boxes, detect = _known_boxes(run), _detector(run, preparation)
+    classifier = None
+    if chosen.score == "classifier":
+        weight, bias = (parameters.tensors[f"{CLASSIFIER}{name}"] for name in ("weight", "bias"))
+        classifier = Classifier(weight, bias, chosen.iou, chosen.count)
 
     def make(job: Job) -> None:
         photographs = [Photograph.from_row(row) for row in manifest.table("images", job.number).to_pylist()]
@@ -61,7 +66,7 @@ def extract_regions(run: Run, encoder: str) -> Callable[[Job], None]:
         images = tqdm(images, "extract-regions", len(places), unit=" images", disable=None)
         images = stopwatch.iterate("decode", images)
         for part in missing:
-            described = describe(islice(images, len(part)), extractor)
+            described = describe(islice(images, len(part)), extractor, classifier)
             names = [photographs[row].name for row in part]
             with stopwatch.measure("write"):
                 stored = to_stored(described.features, extract.storage, described.names(names))

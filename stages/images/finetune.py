@@ -59,9 +59,8 @@ def finetune(run: Run, job: Job, encoder: str) -> None:
     made_of = {"start": digest_tensors(start.tensors())}
     details = {"name": encoder, "dim": task.dim, "labels": labels, "losses": losses, "made_of": made_of}
     path = job.path / "model.safetensors"
-    write_parameters(
-        path, ENCODER, learned.tensors(), settings=learned.settings(), provenance=job.provenance, details=details
-    )
+    tensors = {**learned.tensors(), **task.classifier()}
+    write_parameters(path, ENCODER, tensors, settings=learned.settings(), provenance=job.provenance, details=details)
     checkpoints.clear()
 
 
@@ -116,7 +115,7 @@ def _reads(config, layout, encoder: str) -> Inputs:
 
 STAGE = Stage(
     finetune,
-    version=8,
+    version=9,
     gpu=True,
     names=("encoder",),
     choices=lambda config: [(one.name,) for one in config.every_encoder if one.weights == "finetuned"],

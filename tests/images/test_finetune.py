@@ -9,12 +9,13 @@ from pictures import make_encoder
 
 from pipeline.images.boxes import overlaps
 from pipeline.images.finetune import DescentSchedule, Finetuning
-from pipeline.images.networks import NetworkEncoder
+from pipeline.images.networks import CLASSIFIER, NetworkEncoder
 from pipeline.images.preparation import (
     Proportions,
     RegionSample,
     sample_regions,
 )
+from pipeline.images.regions import Classifier
 
 CPU = torch.device("cpu")
 PROPORTIONS = Proportions(positives=2, background=6, positive_iou=0.5, background_iou=0.5)
@@ -71,10 +72,11 @@ def test_a_network_learns_what_boxes_show() -> None:
     unseen, learned = make_batch(99), task.encoder({"origin": "finetuned"})
     with torch.inference_mode():
         features = learned(torch.from_numpy(unseen.pixels)).numpy()
-        predicted = task.head(torch.from_numpy(features)).argmax(1).numpy()
+    classifier = {name.removeprefix(CLASSIFIER): tensor for name, tensor in task.classifier().items()}
+    predicted = Classifier(**classifier, iou=0.5, count=9).probabilities(features).argmax(1)
     assert (predicted == unseen.classes).mean() > 0.9
     # The artefact is one like any other: it comes back from its parts, and what it came from is as it was.
-    back = NetworkEncoder.from_parts(learned.settings(), learned.tensors())
+    back = NetworkEncoder.from_parts(learned.settings(), {**learned.tensors(), **task.classifier()})
     with torch.inference_mode():
         np.testing.assert_allclose(back(torch.from_numpy(unseen.pixels)).numpy(), features, rtol=1e-4, atol=1e-5)
     assert all(np.array_equal(tensor, before[name]) for name, tensor in encoder.tensors().items())

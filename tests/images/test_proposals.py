@@ -17,6 +17,7 @@ from pipeline.images.boxes import (
     grid_windows,
     overlaps,
     propose_windows,
+    search_selectively,
     select,
     suppress,
     tidy,
@@ -159,3 +160,13 @@ def test_boxes_of_each_form(source: str, data: bytes, score: float, label: str) 
 def test_unreadable_boxes_name_the_file_and_the_row(source: str, data: bytes, where: str) -> None:
     with pytest.raises(InputError, match=f"{source}.*{where}"):
         list(parse_boxes(data, source))
+
+
+def test_selective_search_finds_a_block() -> None:
+    pytest.importorskip("cv2.ximgproc", reason="OpenCV's contributed modules are not installed")
+    pixels = np.full((120, 160, 3), 200, np.uint8)
+    pixels[30:80, 40:110] = (200, 30, 30)
+    found = search_selectively(pixels)
+    assert np.abs(found.boxes - [40, 30, 110, 80]).max(axis=1).min() <= 3
+    assert (found.boxes >= 0).all() and (found.boxes <= [160, 120, 160, 120]).all()
+    assert (np.diff(found.scores) < 0).all()

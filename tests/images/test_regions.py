@@ -15,7 +15,14 @@ from pipeline.images.extraction import ExtractionPlan
 from pipeline.images.networks import NetworkEncoder
 from pipeline.images.preparation import Crops, Cutting, Preparation, Request, WholeImages
 from pipeline.images.preprocess import Photograph
-from pipeline.images.regions import DescribedRegions, RegionExtractor, describe, pool_regions, region_encoder
+from pipeline.images.regions import (
+    Classifier,
+    DescribedRegions,
+    RegionExtractor,
+    describe,
+    pool_regions,
+    region_encoder,
+)
 from pipeline.workers import isolated_map
 
 GRID = WindowGrid(scales=(0.67, 0.5), aspects=(1.0, 2.0), overlap=0.5)
@@ -131,3 +138,15 @@ def test_crops_are_those_of_the_plain_loop() -> None:
             with torch.inference_mode():
                 features.append(encoder.body(normalise(np.asarray(crop)[None])).mean((2, 3)).numpy())
     np.testing.assert_allclose(described.features, np.concatenate(features), rtol=1e-3, atol=1e-4)
+
+
+def test_a_classifier_chooses_as_its_probabilities_say() -> None:
+    boxes = np.float32([[0, 0, 90, 70], [0, 0, 20, 20], [0, 0, 20, 19], [40, 40, 60, 60], [60, 0, 80, 20]])
+    regions = Candidates(boxes, np.float32([1, 0.9, 0.8, 0.7, 0.6]))
+    features = np.float32([[0, 0], [1, 0], [3, 0], [0, 4], [0, 0.1]])
+    classifier = Classifier(np.float32([[0, 0], [1, 0], [0, 1]]), np.float32([0.5, 0, 0]), 0.5, 3)
+    chosen, rows = classifier.keep_best(regions, features)
+    assert np.array_equal(rows, features[[0, 3, 2, 4]]) and np.array_equal(chosen.boxes, boxes[[0, 3, 2, 4]])
+    exponents = np.exp(features @ classifier.weight.T + classifier.bias)
+    expected = (exponents / exponents.sum(axis=1, keepdims=True))[:, 1:].max(axis=1)
+    np.testing.assert_allclose(chosen.scores, [1, *expected[[3, 2, 4]]], rtol=1e-5)

@@ -7,10 +7,10 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from made_up import decoded, run_command
+from made_up import decoded, make_stage, run_command
 from made_up_blocks import arguments, copy_blocks, extract, make_blocks
 
-from pipeline.errors import InputError, RejectLimitError
+from pipeline.errors import InputError, RejectLimitError, UsageError
 from pipeline.images import preparation
 from pipeline.run import Run
 from pipeline.storage.features import RegionShard, open_regions
@@ -131,6 +131,14 @@ def test_boxes_of_a_file_take_the_place_of_the_manifests(run: Path) -> None:
 
 def test_proposals_without_boxes(run: Path) -> None:
     assert np.diff(extract(run, proposals="grid").offsets).tolist() == [6] * 12
+
+
+def test_regions_are_scored_by_what_finetune_learned(run: Path) -> None:
+    make_stage("finetune", run, "tuned")
+    shard = extract(run, encoder="tuned", encoders=["tuned"], proposals="grid", score="classifier", count=3)
+    assert (np.diff(shard.offsets) <= 4).all() and (shard["scores"][shard.offsets[:-1]] == 1).all()
+    with pytest.raises(UsageError, match="finetune makes the classifier; set weights of plain to finetuned"):
+        extract(run, score="classifier")
 
 
 def test_a_detector_from_a_file(run: Path) -> None:
