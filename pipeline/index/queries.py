@@ -4,7 +4,7 @@ import hashlib
 import json
 from collections import OrderedDict
 from collections.abc import Callable, Collection, Mapping, Sequence
-from functools import cached_property, partial
+from functools import cached_property
 from threading import Lock
 from typing import TYPE_CHECKING, Any
 
@@ -14,7 +14,6 @@ from pipeline.config.stored import restore, restore_encoder, restore_text_encode
 from pipeline.errors import MALFORMED, InputError, IntegrityError, UsageError, brief
 from pipeline.index.format import REBUILD
 from pipeline.multivectors import Items, MultiVectors
-from pipeline.storage.parsers import load_parser, parser_around
 from pipeline.text.sequences import encode_tokens
 from pipeline.text.tokens import make_analyzer
 from pipeline.text.vocabulary import Vocabulary
@@ -169,7 +168,7 @@ class QueryForms:
         words = [view for view in self.views if view != VECTORS]
         if parsed := [view for view in words if view in TREES]:
             try:
-                self._parser = QueryParser(*parser_around(bundle.folder))
+                self._parser = QueryParser(*bundle.parser())
             except UsageError as error:
                 raise UsageError(
                     f"{bundle.card['model']} reads {parsed[0].replace('-', ' ')}, and a query has none ({error});"
@@ -211,14 +210,14 @@ class QueryForms:
 
 
 class QueryParser:
-    """Trees of sentences by the spaCy pipeline `name` and a label table; threads take turns."""
+    """Trees of sentences by the spaCy pipeline that `load` gives, and a label table; threads take turns."""
 
-    def __init__(self, name: str, labels: Mapping[str, Any]) -> None:
+    def __init__(self, load: Callable[[], Any], labels: Mapping[str, Any]) -> None:
         from pipeline.text.parsing import BatchParser, require_spacy  # which plain words do without
         from pipeline.text.trees import LabelTable
 
         require_spacy()
-        self._parse = BatchParser(partial(load_parser, name))
+        self._parse = BatchParser(load)
         self._labels = LabelTable.from_dict(labels)
         self._lock = Lock()
 

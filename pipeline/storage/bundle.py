@@ -30,7 +30,7 @@ A multi-vector model (the card's `kind` is `fragments`) has, in place of the two
 
 import json
 import logging
-from collections.abc import Collection, Mapping
+from collections.abc import Callable, Collection, Mapping
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -58,6 +58,7 @@ from pipeline.storage.card import (
 from pipeline.storage.files import inside, map_hashed, read_bytes, refusing
 from pipeline.storage.json_files import to_json
 from pipeline.storage.parameters import ENCODER, MODEL, TEXT_ENCODER, Parameters, load_tensors, read_parameters
+from pipeline.storage.parsers import parser_around
 from pipeline.storage.records import read_vocabulary
 from pipeline.storage.sources import ImageSources
 from pipeline.storage.tables import PackedTable, require_columns, to_parquet
@@ -231,6 +232,10 @@ class Bundle:
 
     def text_encoder(self, name: str) -> Parameters:
         return self._parameters(f"text_encoders/{name}/", TEXT_ENCODER)
+
+    def parser(self) -> tuple[Callable[[], Any], Mapping[str, Any]]:
+        """What loads the spaCy pipeline that parsed its sentences, and their label table: those of its run."""
+        return parser_around(self.folder)
 
     def _parameters(self, prefix: str, kind: str) -> Parameters:
         self.read(prefix + "model.json")  # which in turn vouches for the tensors

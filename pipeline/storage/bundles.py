@@ -165,8 +165,8 @@ class Bundles:
         return ImageSources([named if named and root == roots[0] else Path(root) for root in roots], follow_links)
 
     def __getattr__(self, name: str) -> Any:
-        """The model, encoders, vocabulary, labels and parser of the first, which have those of all."""
-        if name in ("model", "encoder", "text_encoder", "vocabulary", "labels", "parser", "about", "read", "arrays"):
+        """The model, encoders, vocabulary and parser of the first, which have those of all."""
+        if name in ("model", "encoder", "text_encoder", "vocabulary", "parser", "about", "read", "arrays"):
             return getattr(self.parts[0], name)
         raise AttributeError(name)
 

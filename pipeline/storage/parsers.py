@@ -4,8 +4,8 @@
 import logging
 import os
 import shutil
-from collections.abc import Collection, Mapping
-from functools import lru_cache
+from collections.abc import Callable, Collection, Mapping
+from functools import lru_cache, partial
 from pathlib import Path
 from typing import Any
 
@@ -24,8 +24,8 @@ PIPELINE = "pipeline"
 UNUSED = ("ner", "lemmatizer", "textcat", "entity_linker", "entity_ruler", "spancat")
 
 
-def parser_around(folder: Path) -> tuple[str, Mapping[str, Any]]:
-    """The argument for `load_parser` of what parsed the sentences of the run around the bundle in `folder`, and the
+def parser_around(folder: Path) -> tuple[Callable[[], Any], Mapping[str, Any]]:
+    """What loads the spaCy pipeline that parsed the sentences of the run around the bundle in `folder`, and the
     run's label table. A bundle carries no code, so that spaCy loads nothing that came with one. Raises UsageError
     where the bundle is not in its run any more, or its trees came from another parser's files."""
     index = next((parent for parent in folder.absolute().parents if parent.name == "index"), None)
@@ -41,7 +41,7 @@ def parser_around(folder: Path) -> tuple[str, Mapping[str, Any]]:
     name, digest = find_parser(trained, name, Path(config["weights_root"]))
     if digest != parsed["parser"]:
         raise UsageError(f"{name} is not the parser of its sentences any more: run `parse` again")
-    return name, read_labels(labels)
+    return partial(load_parser, name), read_labels(labels)
 
 
 def publish_parser(folder: Path, trained: Path, details: Mapping[str, Any], provenance: Provenance) -> None:
