@@ -66,7 +66,7 @@ def prepare(view: Crops | WholeImages) -> list[PreparedImage]:
         coarse = np.random.default_rng(seed).integers(0, 256, (8, 8, 3), dtype=np.uint8)
         image = Image.fromarray(coarse).resize((224, 224), Image.Resampling.BICUBIC)
         regions, counts = select(Candidates(NONE.boxes, NONE.scores), image.size, SELECTION)
-        prepared.append(PreparedImage(regions, view.render(image, regions.boxes), image.size, counts, 0, 0))
+        prepared.append(PreparedImage(regions, view.render(image, regions.boxes), image.size, counts))
     return prepared
 
 

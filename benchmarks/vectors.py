@@ -174,7 +174,7 @@ def search(bundle: Path, folder: Path, pairs: int) -> float:
     import jointspace
 
     index = jointspace.load(bundle)
-    texts = np.load(folder / "data/texts.npy", mmap_mode="r")
+    texts = np.load(folder / "data/texts.npy", mmap_mode="r", allow_pickle=False)
     table = index._searcher.table("images")  # which is kept from then on
     split = np.array(table["split"].to_pylist())
     rows = np.flatnonzero(split == "test") if "test" in split else np.arange(pairs - QUERIES, pairs)

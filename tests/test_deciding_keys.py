@@ -53,6 +53,7 @@ DECIDE_NOTHING = {
         "parse.workers",
     },
     "which jobs there are": {"evaluate.splits", "evaluate.protocols"},
+    "what decides only while `migrate` has mapped features": {"extract.mapping_images"},
     "the server": {f"serve.{name}" for name in ServeSettings.model_fields},
 }  # fmt: skip
 

@@ -70,7 +70,7 @@ def check_snakemake(words: list[str], whole: bool) -> None:
 
 def check_pip(words: list[str], whole: bool) -> None:
     """Extras that this distribution has."""
-    assert words[0] == "install"
+    assert words[0] in ("install", "download")
     for named in re.findall(r"\[(\w[\w-]*)\]", " ".join(words)):
         assert named in EXTRAS, f"no extra {named}"
 

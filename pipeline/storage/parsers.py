@@ -17,7 +17,6 @@ from pipeline.storage.commit import Provenance, describe_file, open_commit, publ
 from pipeline.storage.files import file_sha256
 from pipeline.storage.json_files import fingerprint
 from pipeline.storage.records import read_labels
-from pipeline.storage.texts import PARSES
 
 log = logging.getLogger(__name__)
 PIPELINE = "pipeline"
@@ -28,6 +27,8 @@ def parser_around(folder: Path) -> tuple[Callable[[], Any], Mapping[str, Any]]:
     """What loads the spaCy pipeline that parsed the sentences of the run around the bundle in `folder`, and the
     run's label table. A bundle carries no code, so that spaCy loads nothing that came with one. Raises UsageError
     where the bundle is not in its run any more, or its trees came from another parser's files."""
+    from pipeline.storage.texts import PARSES  # which needs HDF5
+
     index = next((parent for parent in folder.absolute().parents if parent.name == "index"), None)
     labels = index and index.parent / "text/labels.json"
     if not labels or not labels.is_file():

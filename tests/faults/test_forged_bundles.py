@@ -253,7 +253,7 @@ def test_a_url_in_a_card_is_not_asked(more: bool, colours: Path, ask: Ask, tmp_p
     table = bundle.packed_table("images")
     row = table.records([table.num_rows - 1])[0]
     for named in (None, colours / "data") if more else (None,):
-        with pytest.raises(InputError, match="a URL, which is asked only if the command does"):
+        with pytest.raises(InputError, match="missing: there is no file"):
             bundle.photographs(named).read(row)
     first = table.records([0])[0]
     assert bundle.photographs(colours / "data").read(first)

@@ -113,7 +113,8 @@ def test_boxes_are_judged_by_what_people_wrote_for_them(run: Path, tmp_path: Pat
     """Two texts for one box, one for another: of these two alone are there descriptions, without any parse."""
     manifest = Manifest(run / "manifest")
     boxes = [box for box in reversed(manifest.boxes.to_pylist()) if manifest.splits[box["image_id"]] == "test"]
-    first, second = boxes[0], next(box for box in boxes if box["label"] != boxes[0]["label"])
+    first = boxes[0]
+    second = next(box for box in boxes if box["label"] != first["label"] and box["image_id"] != first["image_id"])
     lines = ["file\tx1\ty1\tx2\ty2\tlabel"]
     for box, text in ((first, f"a {first['label']}"), (first, "Some Thing!"), (second, f"a {second['label']}")):
         corners = "\t".join(str(box[corner]) for corner in CORNERS)
