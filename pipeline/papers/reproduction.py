@@ -40,7 +40,7 @@ Draws = Callable[[str, Columns], Draw]
 PRINT_SHARE, OWN_SHARE = 0.9, 0.75
 """How much of its print, and of the best of its encoder in the run, a baseline must reach for an order to be tested."""
 SAME_ENCODER = {"devise": "bow"}
-"""Registered models that encode sentences as another does."""
+"""Registered models that read a sentence as another does: DeViSE maps the mean of its words."""
 SHOWN = (
     "loss", "negatives", "margin", "score", "sum", "cell", "encoders", "in place of", "space", "regions", "learns from",
 )  # fmt: skip
