@@ -63,6 +63,9 @@ def fit(run: Run, job: Job, model: str) -> None:
     log = logging.getLogger(__name__)
     log.info("%s on %d pairs, chosen on %d dev images: %s", model, moments.n, len(dev.image_id), tuned.chosen)
     log.info("mean correlation %.3f in training", tuned.train_correlations.mean())
+    for key in [] if base else tuned.at_edges(configured.fit):
+        value = getattr(tuned.chosen, key)
+        log.warning("%s: dev chose %g, where the grid of fit.%s ends; values beyond may be better", model, value, key)
     if tuned.dev_correlations is not None:
         log.info("mean correlation %.3f held out", tuned.dev_correlations.mean())
 

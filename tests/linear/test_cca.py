@@ -139,6 +139,10 @@ def test_tuning_finds_the_planted_pairs_and_reports_overfitting() -> None:
     assert tuned.chosen.dimensions == 10
     assert tuned.chosen.recall_sum > 300
     assert tuned.train_correlations.mean() > tuned.dev_correlations.mean() > 0.5
+    assert tuned.at_edges(grid) == ["image_ridge"]  # of two; the text ridge is the only one
+    chosen = tuned.chosen.image_ridge
+    inside = make_grid([2, 10], [chosen / 10, chosen, chosen * 10], [0.01, 0.1], [0.0, 1.0])
+    assert tuned.at_edges(inside) == ["text_ridge"]
 
 
 def test_ties_on_dev_are_broken_by_ranks_and_then_by_dimensions() -> None:

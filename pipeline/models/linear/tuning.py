@@ -85,6 +85,12 @@ class Tuned:
         """The same for a model trained on dev too, whose dev scores mean nothing; `chosen` was chosen before."""
         return replace(self, chosen=chosen, trials=(), dev_correlations=None)
 
+    def at_edges(self, grid: FitSettings) -> list[str]:
+        """The ridges, by their keys, of which the chosen value is the least or the greatest of `grid`."""
+        lists = {"image_ridge": grid.image_ridge, "text_ridge": grid.text_ridge}
+        chosen = asdict(self.chosen)
+        return [key for key, values in lists.items() if len(values) > 1 and chosen[key] in (min(values), max(values))]
+
     def log(self) -> dict[str, Any]:
         """The choice and its evidence, as JSON values."""
         held_out = self.dev_correlations
