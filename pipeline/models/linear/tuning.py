@@ -85,12 +85,6 @@ class Tuned:
         """The same for a model trained on dev too, whose dev scores mean nothing; `chosen` was chosen before."""
         return replace(self, chosen=chosen, trials=(), dev_correlations=None)
 
-    def at_edges(self, grid: FitSettings) -> list[str]:
-        """The ridges, by their keys, of which the chosen value is the least or the greatest of `grid`."""
-        lists = {"image_ridge": grid.image_ridge, "text_ridge": grid.text_ridge}
-        chosen = asdict(self.chosen)
-        return [key for key, values in lists.items() if len(values) > 1 and chosen[key] in (min(values), max(values))]
-
     def log(self) -> dict[str, Any]:
         """The choice and its evidence, as JSON values."""
         held_out = self.dev_correlations
@@ -101,6 +95,14 @@ class Tuned:
             "dev_correlations": None if held_out is None else np.round(held_out, 6).tolist(),
             "trials": [asdict(trial) for trial in self.trials],
         }
+
+
+def ridges_at_edges(trials: Sequence[Mapping[str, Any]], chosen: Mapping[str, Any]) -> list[str]:
+    """Those ridges of `chosen`, as `key value`, which are the least or the greatest of several that `trials` have, so
+    that values beyond may be better."""
+    tried = {key: {trial[key] for trial in trials} for key in ("image_ridge", "text_ridge")}
+    ends = {key: (min(values), max(values)) for key, values in tried.items() if len(values) > 1}
+    return [f"{key} {chosen[key]:g}" for key, both in ends.items() if chosen[key] in both]
 
 
 def tune(
