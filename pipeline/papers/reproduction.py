@@ -40,7 +40,7 @@ Draws = Callable[[str, Columns], Draw]
 PRINT_SHARE, OWN_SHARE = 0.9, 0.75
 """How much of its print, and of the best of its encoder in the run, a baseline must reach for an order to be tested."""
 SAME_ENCODER = {"devise": "bow"}
-"""Registered models that encode sentences as another does."""
+"""Registered models that read a sentence as another does: DeViSE maps the mean of its words."""
 SHOWN = (
     "loss", "negatives", "margin", "score", "sum", "cell", "encoders", "in place of", "space", "regions", "learns from",
 )  # fmt: skip
@@ -329,8 +329,8 @@ def _orders(
     lines = [
         "",
         f"The order as printed, by {_criterion(table)}: ours minus ours among all images of the split, with the paired"
-        " 95% interval over images and seeds, which is not corrected for the number of orders and, of three seeds, is"
-        f" too short. An order is tested where the second system reaches {PRINT_SHARE:.0%} of its print and"
+        " 95% interval over images and seeds, which is not corrected for the number of orders."
+        f" An order is tested where the second system reaches {PRINT_SHARE:.0%} of its print and"
         f" {OWN_SHARE:.0%} of the best of its encoder in this run. Lines without a"
         " printed order compare two of ours below one row.",
         "",
