@@ -1,14 +1,13 @@
 """The papers' tables again: the printed numbers, ours below them, and the difference, as Markdown."""
 
 import re
-from collections.abc import Callable, Iterable, Mapping, Sequence, Set
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import groupby, product
 from typing import Any
 
 import numpy as np
 
-from pipeline.config.registry import GENERATORS
 from pipeline.evaluate.summary import recall_sum, with_folds
 from pipeline.metrics.paired import Columns, Draw, compare_draws
 from pipeline.metrics.retrieval import PROTOCOLS, Bootstrap
@@ -218,16 +217,11 @@ def _table(
             cells = [f"**{expected[direction][measure]:.1f}**" for direction, measure in table.columns]
             lines.append(_line("", "a random ranking", cells))
         elif of_kind and not told:
-            notes.append(f"- {row.name}: none of ours, {row.reason or _absent(row.model, sides)}.")
+            reason = row.reason or f"`{row.model}` is not among this run's models with these settings"
+            notes.append(f"- {row.name}: none of ours, {reason}.")
     first = next(iter(fitting.values()), {})
     measured = [Measured(one, [first[name] for name in one.names]) for one in systems if first.keys() >= {*one.names}]
     return "\n".join([*lines, "", *notes, *_orders(table, below, measured, draws, bootstrap)])
-
-
-def _absent(model: str | None, sides: Set[str]) -> str:
-    if sides == {"image_to_sentence", "sentence_to_image"} and model in {spec.name for spec in GENERATORS}:
-        return f"`{model}` ranks by perplexity where evaluate.generators names it"
-    return f"`{model}` is not among this run's models with these settings"
 
 
 def _systems_of(
