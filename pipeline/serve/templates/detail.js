@@ -76,7 +76,7 @@ async function alike(known, model, signal) {
   const [address, options] = requestOf(params, null, model, 9);
   try {
     const { results } = await fetchJson(address, { ...options, signal });
-    const others = results.filter((one) => one.photograph !== known.photograph).slice(0, 8);
+    const others = results.filter((one) => one.photograph !== known.photograph).slice(0, 8).map(({ score, ...other }) => other);
     if (others.length) at("alike").replaceChildren(element("h3", {}, "Similar photos"), listOf(others));
   } catch {
     // Some models cannot compare photographs; the rest of what is known is there.
