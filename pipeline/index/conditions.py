@@ -1,8 +1,9 @@
 """Conditions on the columns of a table, in Python's words: `price < 20 and taken >= '2024-01-01'`.
 
 Python parses them, and nothing is run as code: of its syntax there are `and`, `or`, `not`, comparisons, `in` a tuple,
-`is None`, names of columns, column("any name"), numbers and texts. As in SQL, `=` is `==`, a quotation mark in a text
-is doubled, and a comparison with a missing value is neither true nor false. Dates and times are written as in ISO 8601.
+`'part' in column` in upper or lower case, `is None`, names of columns, column("any name"), numbers and texts. As in
+SQL, `=` is `==`, a quotation mark in a text is doubled, and a comparison with a missing value is neither true nor
+false. Dates and times are written as in ISO 8601.
 """
 
 import ast
@@ -110,6 +111,8 @@ class Predicate:
                 return lambda table: _is_in(table, a, values, isinstance(op, ast.NotIn))
             self._refuse("lacks values in parentheses after `in`")
         b = self._operand(right)
+        if isinstance(op, ast.In | ast.NotIn) and isinstance(a, str) and isinstance(b, Column):
+            return lambda table: _contains(table, b, a, isinstance(op, ast.NotIn))
         if isinstance(op, ast.Is | ast.IsNot) and isinstance(a, Column) and b is None:
             return lambda table: (pc.is_null if isinstance(op, ast.Is) else pc.is_valid)(values_of(table, a))
         if type(op) not in SIGNS or a is None or b is None:
@@ -151,3 +154,8 @@ def _number(value: float) -> float:
 def _is_in(table: pa.Table, column: Column, values: list[Any], inverse: bool) -> Any:
     equal = reduce(pc.or_kleene, (pc.equal(*comparable(table, column, value)) for value in values))
     return pc.invert(equal) if inverse else equal
+
+
+def _contains(table: pa.Table, column: Column, part: str, inverse: bool) -> Any:
+    has = pc.match_substring(values_of(table, column, "text"), part, ignore_case=True)
+    return pc.invert(has) if inverse else has

@@ -1,9 +1,10 @@
-"""By how much one system is better than another: paired bootstraps over images and training draws."""
+"""By how much one system is better than another: paired intervals over images and training draws."""
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 
 import numpy as np
+from scipy import stats
 
 from pipeline.errors import InputError
 from pipeline.metrics.retrieval import INTERVAL, Bootstrap, resample
@@ -62,28 +63,35 @@ def compare_draws(
 ) -> Mapping[str, float | list[float]]:
     """What one system is worth minus what another is, each the mean over its draws (trainings from several seeds).
 
-    A paired bootstrap resamples images, the same for both systems, and the draws of each by themselves: `ci95` are its
-    percentiles, `p` is the share of resamples in which the difference has not the sign of `difference`; a resample in
-    which a draw has no worth is left out. Raises InputError where two draws were measured on different images.
+    A paired bootstrap resamples images, the same for both systems; a resample in which a draw has no worth is left out.
+    With one draw of each, `ci95` are its percentiles and `p` is the share of resamples in which the difference has not
+    the sign of `difference`. With more, the variances over the draws of each are added to that over images, and both
+    are Student's with Welch's degrees of freedom: to resample three draws would show two thirds of their variance.
+    Raises InputError where two draws were measured on different images.
     """
     rng, images = np.random.default_rng(bootstrap.seed), ours[0].images
     if not all(np.array_equal(one.images, images) for one in (*ours, *theirs)):
         raise InputError("two systems of the run were measured on different images; measure both again")
 
-    def minus(weights: np.ndarray, chosen: Sequence[np.ndarray]) -> float:
-        own, other = (
-            np.mean([system[i].worth(weights) for i in rows])
-            for system, rows in zip((ours, theirs), chosen, strict=True)
-        )
-        return float(own - other)
+    def worths(weights: np.ndarray) -> list[np.ndarray]:
+        return [np.array([one.worth(weights) for one in system]) for system in (ours, theirs)]
 
-    difference = minus(np.ones(len(images), np.int64), [np.arange(len(system)) for system in (ours, theirs)])
-    resamples = np.array(
-        [
-            minus(resample(rng, len(images)), [rng.integers(len(own), size=len(own)) for own in (ours, theirs)])
-            for _ in range(bootstrap.resamples)
-        ]
-    )
+    def minus(weights: np.ndarray) -> float:
+        own, other = worths(weights)
+        return float(own.mean() - other.mean())
+
+    every = np.ones(len(images), np.int64)
+    difference = minus(every)
+    resamples = np.array([minus(resample(rng, len(images))) for _ in range(bootstrap.resamples)])
     resamples = resamples[np.isfinite(resamples)]
-    interval = np.percentile(resamples, INTERVAL).tolist()
-    return {"difference": difference, "ci95": interval, "p": float(np.mean(resamples * np.sign(difference) <= 0))}
+    if len(ours) == len(theirs) == 1:
+        interval = np.percentile(resamples, INTERVAL).tolist()
+        return {"difference": difference, "ci95": interval, "p": float(np.mean(resamples * np.sign(difference) <= 0))}
+    parts = [(float(np.var(resamples)), len(images) - 1)]
+    parts += [(float(np.var(own, ddof=1)) / len(own), len(own) - 1) for own in worths(every) if len(own) > 1]
+    variance = sum(part for part, _ in parts)
+    if variance == 0:
+        return {"difference": difference, "ci95": [difference] * 2, "p": float(difference == 0)}
+    student = stats.t(variance**2 / sum(part**2 / freedom for part, freedom in parts), difference, variance**0.5)
+    interval = student.ppf(np.array(INTERVAL) / 100).tolist()
+    return {"difference": difference, "ci95": interval, "p": float(min(student.cdf(0), student.sf(0)))}

@@ -8,6 +8,7 @@ import numpy as np
 from pipeline.metrics.paired import paired_difference
 from pipeline.metrics.retrieval import Bootstrap
 from pipeline.models.linear.study import StudyCell
+from pipeline.models.linear.tuning import ridges_at_edges
 from pipeline.papers.gong import FULLY, OUR_SAE, OURS, GongSetting, PaperRow, Table
 
 CUTOFF = 10
@@ -47,6 +48,14 @@ def _table(table: Table, draws: Measured) -> str:
         ours = [_number(draws(cell), best[i]) for i, cell in enumerate(row.cells)]
         theirs = [f"{number:.2f}" for number in row.printed] or ["" for _ in printed]
         lines.append(_line(row.label, *ours, *theirs))
+    edges = [
+        f"{row.label}, {column} ({', '.join(sorted(ridges))})"
+        for row in table.rows
+        for column, cell in zip(table.columns, row.cells, strict=True)
+        if (ridges := {one for draw in draws(cell) for one in ridges_at_edges(draw["trials"], draw["chosen"])})
+    ]
+    if edges:
+        lines += ["", f"Chosen at the end of the grid, beyond which values may be better: {'; '.join(edges)}."]
     return "\n".join(lines)
 
 

@@ -1,14 +1,13 @@
 """The papers' tables again: the printed numbers, ours below them, and the difference, as Markdown."""
 
 import re
-from collections.abc import Callable, Iterable, Mapping, Sequence, Set
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import groupby, product
 from typing import Any
 
 import numpy as np
 
-from pipeline.config.registry import GENERATORS
 from pipeline.evaluate.summary import recall_sum, with_folds
 from pipeline.metrics.paired import Columns, Draw, compare_draws
 from pipeline.metrics.retrieval import PROTOCOLS, Bootstrap
@@ -37,6 +36,10 @@ WHOLE, FIRST = PROTOCOLS
 GALLERIES = {WHOLE: "every sentence in the gallery", FIRST: "the first sentence of each image in the gallery"}
 Draws = Callable[[str, Columns], Draw]
 """A system of a run, measured in the gallery of the split by the sum of some columns of a table."""
+PRINT_SHARE, OWN_SHARE = 0.9, 0.75
+"""How much of its print, and of the best of its encoder in the run, a baseline must reach for an order to be tested."""
+SAME_ENCODER = {"devise": "bow"}
+"""Registered models that read a sentence as another does: DeViSE maps the mean of its words."""
 SHOWN = (
     "loss", "negatives", "margin", "score", "sum", "cell", "encoders", "in place of", "space", "regions", "learns from",
 )  # fmt: skip
@@ -93,6 +96,36 @@ class Measured:
 
     def values(self, direction: str, measure: str) -> list[float | None]:
         return [one[direction][measure] for one in self.evaluations]
+
+    def worth(self, columns: Columns) -> float:
+        """The sum of its means over columns that it has."""
+        return float(sum(np.mean(self.values(*column)) for column in columns))
+
+
+def verdict(
+    interval: Sequence[float],
+    baseline: Measured,
+    printed: Mapping[tuple[str, str], float | None],
+    alike: Iterable[Measured],
+    fewer: bool = False,
+) -> str:
+    """Whether the `interval` of a printed order shows it (of mean ranks, `fewer` are better): yes, no, not established,
+    or not tested, where it does but the `baseline` reaches less than PRINT_SHARE of what is `printed` of it, column by
+    column, or less than OWN_SHARE of the best system `alike`, of the same encoder."""
+    low, high = (-interval[1], -interval[0]) if fewer else interval
+    if low <= 0:
+        return "no" if high < 0 else "not established"
+
+    def share(value: float, goal: float) -> float:
+        return (goal / value if fewer else value / goal) if value and goal else 1.0
+
+    if columns := [column for column, number in printed.items() if number is not None]:
+        value, goal = baseline.worth(columns), sum(printed[column] for column in columns)
+        if (reached := share(value, goal)) < PRINT_SHARE:
+            return f"not tested: `{baseline.label}` is {abs(goal - value):.1f} short of its print ({reached:.0%})"
+    value = baseline.worth(list(printed))
+    reached, best = min(((share(value, one.worth(list(printed))), one.label) for one in alike), default=(1.0, ""))
+    return "yes" if reached >= OWN_SHARE else f"not tested: `{baseline.label}` is at {reached:.0%} of `{best}`"
 
 
 def render(
@@ -184,14 +217,11 @@ def _table(
             cells = [f"**{expected[direction][measure]:.1f}**" for direction, measure in table.columns]
             lines.append(_line("", "a random ranking", cells))
         elif of_kind and not told:
-            notes.append(f"- {row.name}: none of ours, {row.reason or _absent(row.model, sides)}.")
-    return "\n".join([*lines, "", *notes, *_orders(table, below, draws, bootstrap)])
-
-
-def _absent(model: str | None, sides: Set[str]) -> str:
-    if sides == {"image_to_sentence", "sentence_to_image"} and model in {spec.name for spec in GENERATORS}:
-        return f"`{model}` ranks by perplexity where evaluate.generators names it"
-    return f"`{model}` is not among this run's models with these settings"
+            reason = row.reason or f"`{row.model}` is not among this run's models with these settings"
+            notes.append(f"- {row.name}: none of ours, {reason}.")
+    first = next(iter(fitting.values()), {})
+    measured = [Measured(one, [first[name] for name in one.names]) for one in systems if first.keys() >= {*one.names}]
+    return "\n".join([*lines, "", *notes, *_orders(table, below, measured, draws, bootstrap)])
 
 
 def _systems_of(
@@ -268,41 +298,58 @@ def _line(first: str, second: str, cells: Sequence[str]) -> str:
 
 
 def _orders(
-    table: PrintedTable, below: Mapping[str, Sequence[Measured]], draws: Draws, bootstrap: Bootstrap
+    table: PrintedTable,
+    below: Mapping[str, Sequence[Measured]],
+    measured: Sequence[Measured],
+    draws: Draws,
+    bootstrap: Bootstrap,
 ) -> list[str]:
     """A table of the orders that the paper states, each between the systems nearest to its own, unless one system
-    stands for both, and of how those further from it stand to these."""
+    stands for both, and of how those further from it stand to these. `measured` are all systems of the run."""
+    rows = {row.name: row for row in table.rows}
     named = [(a, b, below[a][0], below[b][0]) for a, b in table.orders if below[a] and below[b]]
-    stated = [(f"{a} above {b}", one, other) for a, b, one, other in named if one.system is not other.system]
-    others = [("", further, nearest) for nearest, *more in filter(None, below.values()) for further in more]
-    pairs = {(printed, one.label, other.label): (printed, one, other) for printed, one, other in (*stated, *others)}
+    stated = [(a, rows[b], one, other) for a, b, one, other in named if one.system is not other.system]
+    others = [("", None, further, nearest) for nearest, *more in filter(None, below.values()) for further in more]
+    pairs = {
+        (a, row and row.name, one.label, other.label): (a, row, one, other) for a, row, one, other in (*stated, *others)
+    }
     compared = [
         (pair, columns)
         for pair, columns in product(pairs.values(), table.judged)
-        if all(None not in one.values(*column) for one in pair[1:] for column in columns)
+        if all(None not in one.values(*column) for one in pair[2:] for column in columns)
     ]
     if not compared or not bootstrap.resamples:
         return []
     lines = [
         "",
         f"The order as printed, by {_criterion(table)}: ours minus ours among all images of the split, with the paired"
-        " 95% interval over images and seeds. Lines without a printed order compare two of ours below one row.",
+        " 95% interval over images and seeds, which is not corrected for the number of orders."
+        f" An order is tested where the second system reaches {PRINT_SHARE:.0%} of its print and"
+        f" {OWN_SHARE:.0%} of the best of its encoder in this run. Lines without a"
+        " printed order compare two of ours below one row.",
         "",
         "| printed | ours | difference | held |",
         "|---|---|---|---|",
     ]
-    for (printed, one, other), columns in compared:
-        pair = [[draws(name, columns) for name in measured.system.names] for measured in (one, other)]
+    for (above, row, one, other), columns in compared:
+        pair = [[draws(name, columns) for name in system.system.names] for system in (one, other)]
         found = compare_draws(*pair, bootstrap)
         low, high = found["ci95"]
-        cell = f"{found['difference']:+.1f} ({low:+.1f} to {high:+.1f})"
-        if columns[0][1] == "mean_rank":
-            low, high = -high, -low
-        held = "yes" if low > 0 else "no" if high < 0 else "not established"
-        labels = f"`{one.system.label}` - `{other.system.label}`"
+        labels, held = f"`{one.system.label}` - `{other.system.label}`", ""
+        if row:
+            numbers = dict(zip(table.columns, row.numbers, strict=True))
+            models = {row.model, SAME_ENCODER.get(row.model)}
+            alike = [
+                own
+                for own in measured
+                if own.system.model in models and all(None not in own.values(*column) for column in columns)
+            ]
+            fewer = columns[0][1] == "mean_rank"
+            held = verdict((low, high), other, {column: numbers[column] for column in columns}, alike, fewer)
         if len(table.judged) > 1:
             labels += f", {HEADINGS[columns[0][1]]}"
-        lines.append(_line(printed, labels, [cell, held if printed else ""]))
+        difference = f"{found['difference']:+.1f} ({low:+.1f} to {high:+.1f})"
+        lines.append(_line(f"{above} above {row.name}" if row else "", labels, [difference, held]))
     return lines
 
 

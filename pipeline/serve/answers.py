@@ -8,7 +8,6 @@ from pydantic import BaseModel, Field
 
 from pipeline.index.columns import OURS
 from pipeline.index.search import Answer
-from pipeline.serve.gallery import Scale
 
 
 class ModelAnswer(BaseModel):
@@ -23,7 +22,6 @@ class ModelAnswer(BaseModel):
     collection: str = Field(description="the run that its photographs are of, or its folder's name")
     collection_id: str = Field(description="the same for all indices of one collection")
     regions: bool = Field(description="whether it can be asked for regions")
-    scale: Scale | None = Field(description="what its scores mean, where that can be measured")
     columns: dict[str, str] = Field(description="what a condition can be about: own columns, split, width and height")
     examples: list[str] = Field(description="sentences of its own, to begin with")
 

@@ -48,7 +48,7 @@ class Limits:
     among: int
     max_sentence_chars: int
     max_requests: int
-    max_top: int = 200
+    max_top: int = 2000
     max_upload_bytes: int = 20_000_000
     upload_seconds: float = 30
     max_descriptions: int = 16

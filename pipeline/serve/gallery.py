@@ -5,7 +5,7 @@ import io
 import math
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from functools import cached_property, partial
 from typing import Any
 
@@ -16,7 +16,6 @@ from PIL import Image
 from pipeline.errors import InputError, JointspaceError, UsageError
 from pipeline.index.columns import asked_columns
 from pipeline.index.search import Answer, Photograph, Searcher
-from pipeline.index.vectors import evenly_spaced
 
 EXAMPLES = 3
 QUALITY = 82
@@ -25,22 +24,8 @@ LARGE_SIDE = 1600
 WARM_SIDE = 64
 CACHED = 2000
 """Thumbnails that are kept in memory, about 10 KB each."""
-SAMPLE = 256
-"""Sentences, with their photographs, that the scale is measured on."""
 MOST_VALUES = 20
 """Different texts of a column that are offered as a choice."""
-
-
-@dataclass(frozen=True)
-class Scale:
-    """Scores on a sample: `typical`, the median of any sentence with any photograph, and `right`, that of sentences
-    with their own photographs; `typical_image` and `same_image` likewise of photographs with each other and
-    themselves."""
-
-    typical: float
-    right: float
-    typical_image: float
-    same_image: float
 
 
 class ServedGallery:
@@ -109,36 +94,6 @@ class ServedGallery:
     def count(self, modality: str) -> int:
         """The `images` or `sentences` that can be found."""
         return len(self.searcher.gallery(modality)) if self.searcher.has(modality) else 0
-
-    @cached_property
-    def scale(self) -> Scale | None:
-        """How scores compare with those of typical and of right pairs; None for a multi-vector model, an index without
-        sentences, or one that is large or cannot give its vectors."""
-        searcher = self.searcher
-        if self.has_regions or not searcher.has("sentences") or not searcher.is_kept("images"):
-            return None
-        sentences = searcher.table("sentences")
-        owners = sentences["image_id"].to_numpy()
-        there = np.flatnonzero(sentences["text"].is_valid().to_numpy() & np.isin(owners, self._sorted["images"][0]))
-        sample = there[evenly_spaced(len(there), SAMPLE)]
-        rows = self._find("images", owners[sample])
-        if len(np.unique(rows)) < 2:
-            return None
-        try:
-            texts = searcher.gallery("sentences").reconstruct(sample)
-            images = searcher.gallery("images").reconstruct(rows)
-        except RuntimeError:
-            return None
-        euclidean = self.card["metric"] == "euclidean"
-        across = _scores(texts, images, euclidean)
-        among = _scores(images, images, euclidean)
-        apart = rows[:, None] != rows
-        return Scale(
-            typical=float(np.median(across[apart])),
-            right=float(np.median(across.diagonal())),
-            typical_image=float(np.median(among[apart])),
-            same_image=float(np.median(among.diagonal())),
-        )
 
     @cached_property
     def facets(self) -> dict[str, dict[str, Any]]:
@@ -263,14 +218,6 @@ def _jpeg(image: Image.Image) -> bytes:
     buffer = io.BytesIO()
     image.save(buffer, "JPEG", quality=QUALITY)
     return buffer.getvalue()
-
-
-def _scores(queries: np.ndarray, vectors: np.ndarray, euclidean: bool) -> np.ndarray:
-    """(k, k): products, or minus squared distances."""
-    products = queries @ vectors.T
-    if not euclidean:
-        return products
-    return 2 * products - (queries**2).sum(axis=1)[:, None] - (vectors**2).sum(axis=1)
 
 
 def spread(count: int, top: int) -> np.ndarray:

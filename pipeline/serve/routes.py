@@ -1,6 +1,5 @@
 """Which address asks what, and what a request hands over, checked. /openapi.json describes it."""
 
-import asyncio
 from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import Executor
 from functools import partial
@@ -139,8 +138,6 @@ async def metrics(service: Shared) -> Response:
 async def list_models(service: Shared) -> answers.ModelsAnswer:
     """The models and generators that can be asked, and the limits of a request."""
     galleries = {name: await service.shelf.gallery(name) for name in service.shelf.names}
-    measuring = (service.run(service.searching, getattr, gallery, "scale") for gallery in galleries.values())
-    scales = [scale for scale, _ in await asyncio.gather(*measuring)]
     models = [
         answers.ModelAnswer(
             model=name,
@@ -152,11 +149,10 @@ async def list_models(service: Shared) -> answers.ModelsAnswer:
             collection=gallery.collection,
             collection_id=gallery.card["inputs"].get("manifest", str(gallery.bundle.folder)),
             regions=gallery.has_regions,
-            scale=scale,
             columns=gallery.columns,
             examples=gallery.examples,
         )
-        for (name, gallery), scale in zip(galleries.items(), scales, strict=True)
+        for name, gallery in galleries.items()
     ]
     generators = [
         answers.GeneratorAnswer(

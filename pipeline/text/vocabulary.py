@@ -2,7 +2,7 @@
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
-from difflib import get_close_matches
+from difflib import SequenceMatcher, get_close_matches
 from functools import cached_property
 from itertools import groupby
 from pathlib import Path
@@ -19,8 +19,16 @@ if TYPE_CHECKING:
     from pipeline.text.counting import TermCounts
 
 LARGEST = float(np.finfo(np.float32).max)
-LENGTHS = 2
-"""Letters by which a word may be longer or shorter than one that is suggested for it."""
+EDITS, NEAR = 2, 5
+"""Letters by which a word may differ from one that is suggested for it, and those of which the nearest is chosen."""
+
+
+def _edits(word: str, other: str) -> int:
+    """Letters that are added, left out or replaced between two words; none between words of the same letters."""
+    if sorted(word) == sorted(other):
+        return 0
+    codes = SequenceMatcher(None, word, other, autojunk=False).get_opcodes()
+    return sum(max(b - a, d - c) for kind, a, b, c, d in codes if kind != "equal")
 
 
 class KnownTerms:
@@ -55,11 +63,14 @@ class KnownTerms:
         return any(says_something(self.terms[row], self.split) for row in self.rows(text))
 
     def suggest(self, word: str) -> str | None:
-        """The known word that is nearest to `word` by its spelling, of those that begin alike and have about its
-        length; None where none is near."""
-        known = {other for term in self.terms for other in term.split(" ")}
-        alike = [other for other in known if other[:1] == word[:1] and abs(len(other) - len(word)) <= LENGTHS]
-        return next(iter(get_close_matches(word, sorted(alike), n=1)), None)
+        """The known word that is nearest to `word` by its spelling, nearer than another word would be by chance: at
+        most two letters of eight differ, one of five, and of fewer none, unless they are in another order. None
+        without any."""
+        starts, most = (word[:1], word[1::-1]), min(EDITS, (len(word) - 2) // 3)
+        known = {other for term in self.terms for other in term.split(" ") if other.startswith(starts)}
+        near = get_close_matches(word, sorted(other for other in known if abs(len(other) - len(word)) <= EDITS), NEAR)
+        edits, nearest = min(((_edits(word, other), other) for other in near), default=(EDITS + 1, None))
+        return nearest if edits <= most else None
 
     def unknown(self, text: str) -> list[str]:
         """The words of `text`, not their lemmas, that are part of no known term, each once; unknown characters that

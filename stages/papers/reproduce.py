@@ -301,7 +301,7 @@ def _tree_reads(config, layout) -> Inputs:
 
 STAGE = Stage(
     reproduce,
-    version=10,
+    version=12,
     keys=lambda config: {
         "name": config.name,
         "reproduce": config.reproduce.model_dump(),

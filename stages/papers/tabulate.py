@@ -32,7 +32,7 @@ def tabulate(run: Run, job: Job) -> None:
 
 STAGE = Stage(
     tabulate,
-    version=3,
+    version=4,
     keys=lambda config: {"seed": config.seed, "name": config.name, "bootstrap": config.evaluate.bootstrap},
     reads=lambda config, layout: {"study": layout.study},
     writes=lambda layout: layout.tables,

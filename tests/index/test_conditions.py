@@ -87,11 +87,13 @@ def test_what_sql_has_not() -> None:
     table = pa.table(
         {"a": [1, 2, 3], "größe": [0.5, 2.0, None], "when": pa.array([0, 10**15, None], pa.timestamp("us"))}
     )
+    table = table.append_column("path", pa.array(["obj/1.jpg", "Obj/2.jpg", None]))
     table = table.append_column("long", pa.array([2**62 + 1, None, -(2**63)]))
     for text, rows in (
         ("1 < a <= 3", [1, 2]), ("a < größe", []), ("größe = a", [1]), ("when >= '2001-09-09T01:46:40Z'", [1]),
         ("when >= '2001-09-09T02:46:41+01:00'", []), ("long > 0.5", [0]), ("a < 1e400", [0, 1, 2]),
         ("a!=-1 and a=2", [1]), ("a < 99999999999999999999", [0, 1, 2]),
+        ("'OBJ/2' in path", [1]), ("'b' in path and '2' not in path", [0]),
         (f"long = {2**62 + 1}", [0]), (f"long = {2**62}", []), (f"long = {-2**63}", [2]), (f"long > {2**63}", []),
     ):  # fmt: skip
         assert np.flatnonzero(Predicate(text).rows(table)).tolist() == rows, text
@@ -102,7 +104,8 @@ WRONG = {
     "what SQL has": ("price <> 20", "NOT sold", "price = None"),
     "code": ("__import__('os').system('id')", "price.real < 3", "[x for x in (1,)]", "(lambda: 1)() < price",
              "f'{price}' = shop", "column(price) < 3"),
-    "another type": ("price < '20'", "sold = 1", 'column("taken on") > 3', "shop = price", "price", "shop = b'a'"),
+    "another type": ("price < '20'", "sold = 1", 'column("taken on") > 3', "shop = price", "price", "shop = b'a'",
+                     "'3' in stock", "3 in shop", "'a' in 'ab'"),
     "without end": ("sold or " * 400 + "sold", "(" * 900 + "sold" + ")" * 900, "-" * 1999 + "1"),
 }  # fmt: skip
 

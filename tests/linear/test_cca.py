@@ -12,7 +12,7 @@ from pipeline.errors import InputError
 from pipeline.models.linear.accumulation import MomentsAccumulator
 from pipeline.models.linear.cca import CCASolver, NormalizedCCA
 from pipeline.models.linear.moments import Moments
-from pipeline.models.linear.tuning import PairArrays, PreparedViews, tune
+from pipeline.models.linear.tuning import PairArrays, PreparedViews, ridges_at_edges, tune
 from pipeline.models.linear.views import ImageView
 
 
@@ -139,6 +139,13 @@ def test_tuning_finds_the_planted_pairs_and_reports_overfitting() -> None:
     assert tuned.chosen.dimensions == 10
     assert tuned.chosen.recall_sum > 300
     assert tuned.train_correlations.mean() > tuned.dev_correlations.mean() > 0.5
+
+
+def test_a_ridge_at_the_end_of_its_grid_is_told() -> None:
+    trials = [{"image_ridge": x, "text_ridge": y} for x in (0.1, 1.0, 10.0) for y in (0.3, 3.0)]
+    assert ridges_at_edges(trials, {"image_ridge": 1.0, "text_ridge": 3.0}) == ["text_ridge 3"]
+    assert ridges_at_edges(trials, {"image_ridge": 0.1, "text_ridge": 0.3}) == ["image_ridge 0.1", "text_ridge 0.3"]
+    assert ridges_at_edges(trials[:1], trials[0]) == []  # the only one that was tried
 
 
 def test_ties_on_dev_are_broken_by_ranks_and_then_by_dimensions() -> None:

@@ -7,7 +7,7 @@ from pipeline.config.registry import GENERATORS, MODELS
 from pipeline.metrics.paired import Columns, Draw, draw_of_ranks
 from pipeline.metrics.retrieval import Bootstrap
 from pipeline.papers.printed import TABLES
-from pipeline.papers.reproduction import System, render, systems
+from pipeline.papers.reproduction import Measured, System, render, systems, verdict
 
 BOOTSTRAP = Bootstrap(200, 0)
 KARPATHY, NIU = "Karpathy and Fei-Fei: Table 5, Flickr8K", "Niu et al.: Table 1, Flickr8K"
@@ -113,6 +113,46 @@ def test_orders_have_paired_intervals() -> None:
     assert lines_of(text, "| HM-LSTM above DeepVS |")[0].endswith("| +0.0 (+0.0 to +0.0) | not established |")
 
 
+RECALL, RANK = ("image_to_sentence", "recall@10"), ("sentence_to_image", "mean_rank")
+
+
+def measured(name: str, value: float, column: tuple[str, str]) -> Measured:
+    return Measured(system(name, "lstm"), [{column[0]: {column[1]: value}}])
+
+
+@pytest.mark.parametrize(
+    ("column", "printed", "reached", "own", "interval", "expected"),
+    [
+        (RECALL, 50.0, 45.0, 60.0, (1.0, 9.0), "yes"),
+        (RECALL, None, 45.0, 60.0, (1.0, 9.0), "yes"),
+        (RECALL, 50.0, 44.0, 44.0, (1.0, 9.0), "not tested: `base` is 6.0 short of its print (88%)"),
+        (RECALL, 50.0, 48.0, 80.0, (1.0, 9.0), "not tested: `base` is at 60% of `ours`"),
+        (RECALL, 50.0, 10.0, 80.0, (-1.0, 9.0), "not established"),
+        (RECALL, 50.0, 10.0, 80.0, (-9.0, -1.0), "no"),
+        (RANK, 18.0, 20.0, 15.0, (-9.0, -1.0), "yes"),
+        (RANK, 18.0, 24.0, 24.0, (-9.0, -1.0), "not tested: `base` is 6.0 short of its print (75%)"),
+        (RANK, 18.0, 13.0, 5.2, (-9.0, -1.0), "not tested: `base` is at 40% of `ours`"),
+        (RANK, 18.0, 20.0, 15.0, (1.0, 9.0), "no"),
+    ],
+)
+def test_an_order_is_tested_against_a_baseline_that_was_trained_well_enough(
+    column: tuple[str, str], printed: float | None, reached: float, own: float, interval: tuple, expected: str
+) -> None:
+    base, ours = measured("base", reached, column), measured("ours", own, column)
+    assert verdict(interval, base, {column: printed}, [base, ours], fewer=column is RANK) == expected
+
+
+def test_a_mean_of_words_is_laid_beside_the_best_mean_of_words() -> None:
+    """DeViSE as printed (150 of the four recalls, above its print) beside a `bow` of this run with twice as much."""
+    values = {"dev": VALUES, "bow": {**VALUES, "recall@1": 70.0, "recall@5": 90.0, "recall@10": 95.0}}
+    sides = {name: dict.fromkeys(("image_to_sentence", "sentence_to_image"), value) for name, value in values.items()}
+    evaluations = [evaluation("hmlstm"), *(evaluation(name, **sides[name]) for name in values)]
+    ours = [system("hmlstm", "hmlstm"), system("dev", "devise"), system("bow", "bow")]
+    text = tables(evaluations, ours, draws=lambda name, _: Draw(np.arange(5), lambda weights: float(name == "hmlstm")))
+    (line,) = lines_of(text[NIU], "| HM-LSTM above DeViSE |")
+    assert line.endswith("| not tested: `dev` is at 46% of `bow` |")
+
+
 def test_phrases_and_regions_stand_below_the_printed_table() -> None:
     values, chance = {**VALUES, "recall@1": 6.1}, {**VALUES, "recall@1": 0.5}
     found = [evaluation("hmlstm", region_to_phrase=values, chance={"region_to_phrase": chance})]
@@ -127,7 +167,8 @@ def test_fewer_is_better_among_mean_ranks() -> None:
     low = np.full(40, 2)
     ranks = {"sdtrnn": low, "dtrnn": low + 5}
     ours = [system(name, name) for name in ranks]
-    evaluations = [evaluation(name, n_images=100, chance=CHANCE) for name in ranks]
+    reached = {**VALUES, "mean_rank": 13.0}
+    evaluations = [evaluation(name, n_images=100, chance=CHANCE, sentence_to_image=reached) for name in ranks]
 
     def draws(name: str, columns: Columns) -> Draw:
         return ranked(ranks[name], np.repeat(ranks[name], 2), columns)

@@ -119,7 +119,7 @@ def test_a_photograph_is_looked_at_and_asked_about(page: Any, address: str) -> N
     playwright.expect(page).not_to_have_url(re.compile("image="))
     assert page.url.startswith(f"{address}/?q=a+dog")
     page.goto(link)
-    original = page.request.get(address + dialog.locator("a.button").get_attribute("href"))
+    original = page.request.get(address + dialog.get_by_text("Open original").get_attribute("href"))
     assert original.headers["content-type"] == "image/png"
     dialog.get_by_text("Similar photos").first.click()
     playwright.expect(page.locator("#answers .given img")).to_be_visible()
@@ -140,11 +140,35 @@ def test_filters_on_columns_are_set_shown_and_cleared(page: Any, address: str) -
     page.get_by_text("width ≤ 79 ✕").click()
     captions(page, 8, whole=True)
     page.click("#filters summary")
+    page.get_by_label("File or folder name contains").fill("DOG-")
+    page.click("#filter button.main")
+    captions(page, 1, whole=True)
+    page.get_by_text("file name contains DOG- ✕").click()
+    captions(page, 8, whole=True)
     page.fill("#where", "width > 1000")
     page.click("#filter button.main")
-    playwright.expect(page.locator(".nothing")).to_contain_text("No photograph passes the filter.")
+    playwright.expect(page.locator(".nothing")).to_contain_text("No photo matches the filter.")
     page.get_by_role("button", name="Clear the filter").click()
     captions(page, 20)
+
+
+def test_results_have_name_score_and_caption_and_no_heading_of_the_only_model(page: Any, address: str) -> None:
+    page.goto(f"{address}/?q=a+dog&top=3")
+    captions(page, 3)
+    tile = page.locator("#answers li").first
+    assert tile.inner_text().split("\n") == ["1", "1.000", "dog-0.png", "a dog"]
+    assert not page.locator("#answers h2, #answers h3").count()
+    page.goto(f"{address}/?q=a+dog&top=3&model=ncca&model=ncca-2")
+    playwright.expect(page.locator("#answers h2")).to_have_text(["ncca", "ncca-2"])
+
+
+def test_an_upload_that_is_no_photo_is_refused_at_once(page: Any, address: str) -> None:
+    page.goto(address)
+    captions(page, 3)
+    for name, kind, data in (("notes.txt", "text/plain", b"words"), ("broken.jpg", "image/jpeg", b"\xff\xd8\xff")):
+        page.set_input_files("#file", {"name": name, "mimeType": kind, "buffer": data})
+        playwright.expect(page.locator("#notes")).to_contain_text(f"{name} is not a photo")
+        assert "photograph=" not in page.url
 
 
 @pytest.mark.parametrize("scheme", ["light", "dark"])

@@ -65,7 +65,6 @@ def test_the_region_that_fits_the_words_best_is_on_each_answer(tmp_path: Path) -
         boxes = [[0, 0, 60 + result["image_id"], 40], THING, OTHER]
         assert products[boxes.index(result["box"])] == pytest.approx(max(products), abs=1e-6)
     assert len(found.json()["results"]) == 9
-    assert client.get("/api/models").json()["models"][0]["scale"] is None
 
 
 def test_several_bundles_are_one_gallery(run: Path) -> None:

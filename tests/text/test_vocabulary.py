@@ -54,6 +54,14 @@ def test_vectors_equal_scikit_learn(max_ngram: int, idf: bool) -> None:
     )
 
 
+def test_a_word_is_suggested_only_if_it_is_nearer_than_by_chance() -> None:
+    known = "girl hound cat hand dog beach people bicycle mountain snowboard children black violet"
+    vocabulary = build_vocabulary([known], PLAIN, size=99, min_count=1, idf=True, normalise=True)
+    near = {"dgo": "dog", "baech": "beach", "bycicle": "bicycle", "montain": "mountain", "snowbord": "snowboard"}
+    far = ["guitar", "hund", "purple", "cot", "violin", "chairs", "x", ""]
+    assert {word: vocabulary.suggest(word) for word in (*near, *far)} == near | dict.fromkeys(far)
+
+
 def test_the_most_common_terms_come_first_and_ties_are_alphabetical() -> None:
     vocabulary = build_vocabulary(["b a", "a c", "a b d"], PLAIN, size=3, min_count=1, idf=True, normalise=True)
     assert vocabulary.terms == ("a", "b", "c")

@@ -97,6 +97,14 @@ class Tuned:
         }
 
 
+def ridges_at_edges(trials: Sequence[Mapping[str, Any]], chosen: Mapping[str, Any]) -> list[str]:
+    """Those ridges of `chosen`, as `key value`, which are the least or the greatest of several that `trials` have, so
+    that values beyond may be better."""
+    tried = {key: {trial[key] for trial in trials} for key in ("image_ridge", "text_ridge")}
+    ends = {key: (min(values), max(values)) for key, values in tried.items() if len(values) > 1}
+    return [f"{key} {chosen[key]:g}" for key, both in ends.items() if chosen[key] in both]
+
+
 def tune(
     model: type[LinearModel],
     view: ImageView,

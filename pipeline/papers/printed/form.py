@@ -19,6 +19,9 @@ ALIGNED = {**RANKED, "margin": 1.0, "sum": "words", **R_CNN}
 NIC = (
     "a generator that ranks by the likelihood of a sentence, trained with its own network, of which there is none here"
 )
+M_RNN = (
+    "Mao et al.'s generator, which sees the image at every word; `mrnn` is Karpathy and Fei-Fei's, no stand-in for it"
+)
 BLEU = tuple(f"bleu_{n}" for n in range(1, 5))
 
 

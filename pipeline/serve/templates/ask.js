@@ -72,7 +72,7 @@ class Answer {
   constructor(title, model, kind, request, most, heading) {
     Object.assign(this, { title, model, kind, request, most, shown: 0, list: null });
     this.state = element("small", {}, "…");
-    const name = title ? element(heading, {}, title) : element("span", {});
+    const name = title && heading ? element(heading, {}, title) : element("span", {});
     this.node = element("section", { className: "column" }, element("header", {}, name, this.state));
   }
 
@@ -111,7 +111,7 @@ class Answer {
     else this.state.textContent = `${(1000 * answer.seconds).toFixed(answer.seconds < 0.01 ? 1 : 0)} ms`;
     if (!results.length) this.node.append(emptyOf(params, this.kind));
     else if (fresh.length) {
-      const drawn = listOf(fresh, scaleOf(this.model, this.kind, results));
+      const drawn = listOf(fresh);
       if (this.list) this.list.append(...drawn.childNodes);
       else {
         if (this.kind === "arithmetic") this.node.append(element("p", { className: "note" }, explain(params)));
@@ -127,7 +127,7 @@ class Answer {
       this.more = button("More", () => {
         this.more.disabled = true;
         nearEnd.unobserve(this.more);
-        this.fill(params, this.shown + pageSize(params), signal);
+        this.fill(params, 2 * this.shown, signal);
       }, { className: "more" });
       (this.fold || this.node).append(this.more);
       nearEnd.observe(this.more);
@@ -172,14 +172,15 @@ async function ask(params) {
   const models = chosenModels(params), several = grouped(about.models.map((model) => ({ model }))).length > 1;
   const heading = several ? "h3" : "h2", browsing = !params.get("q") && !params.get("photograph");
   const wanted = browsing ? grouped(models.map((model) => ({ model }))).map(([one]) => one.model) : models;
-  const ways = wanted.map((model) => {
-    const title = browsing ? (several ? "" : model.collection) : model.model;
-    return new Answer(title, model, kindOf(params, model), (top) => requestOf(params, file, model, top), about.max_top, heading);
-  });
   const first = params.get("photograph") && kindOf(params, models[0]) === "sentences" ? generatorsChosen() : [];
   const told = first.map((name) => {
     const generator = about.generators.find((one) => one.generator === name);
     return new Answer(`Described by ${name}`, null, "descriptions", (top) => [`${descriptions(name)}?top=${top}`, formOf(params, file, {})], generator.top, heading);
+  });
+  const ways = wanted.map((model) => {
+    const title = browsing ? (several ? "" : model.collection) : model.model;
+    const others = told.length || models.some((one) => one !== model && one.collection_id === model.collection_id);
+    return new Answer(title, model, kindOf(params, model), (top) => requestOf(params, file, model, top), about.max_top, browsing || others ? heading : null);
   });
   columns = [...told, ...ways];
   titles = columns.map((one) => one.title);

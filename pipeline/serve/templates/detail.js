@@ -29,8 +29,9 @@ function actsOf(known, model) {
   acts.append(button("Similar photos", () => question({ photograph: known.photograph, like: "" })));
   const link = button("Copy link", () => copy(link));
   acts.append(link);
-  const original = known.original || known.large;
-  acts.append(element("a", { className: "button", href: original, target: "_blank", rel: "noopener" }, known.original ? "Open original" : "Open large"));
+  const href = known.original || known.large, download = known.original ? fileNameOf(known) : `${fileNameOf(known)}.jpg`;
+  acts.append(element("a", { className: "button", href, target: "_blank", rel: "noopener" }, known.original ? "Open original" : "Open large"));
+  acts.append(element("a", { className: "button", href, download }, "Download"));
   return acts;
 }
 
@@ -45,13 +46,13 @@ async function look(address) {
   }
   try {
     const known = await fetchJson(`${address}/about`, { signal });
-    const path = known.name.split("/"), caption = known.sentences[0] || known.name;
+    const path = known.name.split("/"), caption = tidy(known.sentences[0] || known.name);
     at("name").textContent = path.pop();
     if (path.length) at("name").append(element("small", {}, ` in ${path.join("/")}`));
     const image = element("img", { src: known.large, alt: caption });
     image.addEventListener("error", () => image.replaceWith(element("span", { className: "missing" }, "not readable")));
     at("large").replaceChildren(image);
-    const sentences = known.sentences.map((text) => element("li", {}, button(text, () => question({ q: text }), { className: "text", title: "Find photos for it" })));
+    const sentences = known.sentences.map((text) => element("li", {}, button(tidy(text), () => question({ q: text }), { className: "text", title: "Find photos for it" })));
     at("facts").replaceChildren(
       element("ol", { className: "lines" }, ...sentences),
       ...(sentences.length ? [] : [element("p", { className: "quiet" }, "No caption")]),
@@ -75,8 +76,8 @@ async function alike(known, model, signal) {
   const [address, options] = requestOf(params, null, model, 9);
   try {
     const { results } = await fetchJson(address, { ...options, signal });
-    const others = results.filter((one) => one.photograph !== known.photograph).slice(0, 8);
-    if (others.length) at("alike").replaceChildren(element("h3", {}, "Similar photos"), listOf(others, scaleOf(model, "similar", others)));
+    const others = results.filter((one) => one.photograph !== known.photograph).slice(0, 8).map(({ score, ...other }) => other);
+    if (others.length) at("alike").replaceChildren(element("h3", {}, "Similar photos"), listOf(others));
   } catch {
     // Some models cannot compare photographs; the rest of what is known is there.
   }

@@ -16,11 +16,12 @@ function spanOf(name, facet) {
   return ["least", "most"].map((sign) => {
     const input = element("input", { type, name: keyOf(facet.kind, sign, name), placeholder: `${facet[sign]}`, ariaLabel: `${name}, at ${sign}` });
     if (type === "number") input.step = "any";
-    return input;
+    return element("label", {}, { least: "from", most: "to" }[sign], input);
   });
 }
 
 function fieldOf([name, facet]) {
+  if (facet.part) return element("div", {}, element("label", {}, facet.part, element("input", { name: keyOf("text", "has", name) })));
   const inputs = facet.values?.length ? choiceOf(name, facet)
     : facet.values ? [element("input", { name: keyOf("text", "is", name), placeholder: "exactly" })] : spanOf(name, facet);
   const label = inputs.length === 1 ? element("label", {}, name) : element("span", {}, name);
@@ -34,7 +35,8 @@ async function offerFilters(params) {
   if (filtered === model.model) return;
   filtered = model.model;
   const { columns } = await fetchJson(`${base(model.model)}/columns`).catch(() => ({ columns: {} }));
-  at("fields").replaceChildren(...Object.entries(columns).filter(([name]) => !name.includes("`")).map(fieldOf));
+  const fields = [["path", { part: "File or folder name contains" }], ...Object.entries(columns)];
+  at("fields").replaceChildren(...fields.filter(([name]) => !name.includes("`")).map(fieldOf));
   fillFields(state());
 }
 
@@ -54,8 +56,9 @@ function clearFilters() {
 function showFilters(params) {
   const names = filterNames(params).filter((name) => params.get(name));
   at("active").replaceChildren(...names.map((name) => {
-    const [, sign, column] = name.match(/^f\.[a-z]+\.(is|least|most)\.(.*)$/s) || [];
-    const text = column ? `${column} ${{ is: "=", least: "≥", most: "≤" }[sign]} ${params.get(name)}` : params.get(name);
+    const [, sign, column] = name.match(/^f\.[a-z]+\.(is|has|least|most)\.(.*)$/s) || [];
+    const kind = { is: `${column} =`, has: "file name contains", least: `${column} ≥`, most: `${column} ≤` }[sign];
+    const text = kind ? `${kind} ${params.get(name)}` : params.get(name);
     return button(`${text} ✕`, () => go({ [name]: null }), { className: "chip", title: "Remove this filter" });
   }));
   fillFields(params);

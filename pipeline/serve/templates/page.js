@@ -50,7 +50,12 @@ function takeSentence(text) {
 
 async function takePhotograph(file) {
   if (file.size > about.max_upload_bytes) {
-    refuse(`${file.name} is larger than ${Math.round(about.max_upload_bytes / 1e6)} MB`, "file");
+    refuse(`the file ${file.name} is larger than ${Math.round(about.max_upload_bytes / 1e6)} MB`, "file");
+    return;
+  }
+  const shown = /^image\/(jpeg|png|gif|webp|bmp)$/.test(file.type), other = file.type && !file.type.startsWith("image/");
+  if (other || (shown && !(await createImageBitmap(file).catch(() => null)))) {
+    refuse(`the file ${file.name} is not a photo, or is damaged; choose a JPEG, PNG or WebP file`, "file");
     return;
   }
   question({ photograph: await keep(file) });
@@ -101,7 +106,7 @@ function start(overview) {
   at("about").textContent = describeCollections(overview.models);
   at("sentence").maxLength = overview.max_sentence_chars;
   at("examples").hidden = !first.examples.length;
-  for (const text of first.examples.map((one) => one.replace(/\s*\.$/, ""))) {
+  for (const text of first.examples.map((one) => tidy(one).replace(/\.$/, ""))) {
     at("examples").append(button(text, () => takeSentence(text), { className: "text" }));
   }
   at("program").textContent = [

@@ -14,44 +14,26 @@ function boxOf(result) {
   return svg;
 }
 
-// A score as a bar from what any pair has to what a right one has; the number itself is its title. Where neither is
-// known it is drawn beside the best score, and where that says nothing the number stands there.
-function scoreOf(score, scale) {
-  const [low, high, means] = scale;
-  if (!(high > low)) return element("span", { className: "score plain" }, score.toFixed(3));
-  const share = Math.round(100 * Math.min(1, Math.max(0, (score - low) / (high - low))));
-  const title = `score ${score.toFixed(3)}; ${means}`;
-  const inner = element("span", {}), bar = element("span", { className: "score", title }, inner);
-  inner.style.width = `${share}%`;
-  bar.setAttribute("role", "img");
-  bar.setAttribute("aria-label", title);
-  return bar;
+function scoreOf(result) {
+  return element("span", { className: "score", title: "The higher the better" }, result.score.toFixed(3));
 }
 
-// From what and to what a bar goes, and what that is.
-function scaleOf(model, kind, results) {
-  const scale = model?.scale, best = Math.max(...results.map((one) => one.score ?? 0));
-  if (scale && (kind === "images" || kind === "sentences")) {
-    return [scale.typical, scale.right, `a full bar is as near as captions are to their own photos (${scale.right.toFixed(3)}), an empty one as any two (${scale.typical.toFixed(3)})`];
-  }
-  if (scale && kind === "similar") {
-    return [scale.typical_image, scale.same_image, "a full bar is the same photo, an empty one any other"];
-  }
-  return [0, best, "a full bar is the best score of this answer"];
+function fileNameOf(result) {
+  return result.name.split(/\/|::/).pop();
 }
 
-function photographOf(result, scale) {
-  const image = element("img", { src: result.photograph, alt: result.caption || result.name, title: result.name, loading: "lazy" });
+function photographOf(result) {
+  const image = element("img", { src: result.photograph, alt: tidy(result.caption || result.name), title: result.name, loading: "lazy" });
   const tile = button(image, () => go({ image: result.photograph }), { className: "tile" });
   image.addEventListener("error", () => image.replaceWith(element("span", { className: "missing" }, "not readable")));
   if (result.box) tile.append(boxOf(result));
-  const figure = element("figure", {}, tile);
   const caption = element("figcaption", {});
-  if ("score" in result) caption.append(`${result.rank}`, scoreOf(result.score, scale));
+  if ("score" in result) caption.append(`${result.rank}`, scoreOf(result));
+  caption.append(element("span", { className: "name", title: result.name }, fileNameOf(result)));
+  if (result.caption) caption.append(element("span", { className: "own", title: tidy(result.caption) }, tidy(result.caption)));
   const own = Object.entries(result.columns).map(([name, value]) => `${name} ${value}`);
   if (own.length) caption.append(element("span", { className: "own", title: own.join("\n") }, own.join(" · ")));
-  if (caption.childNodes.length) figure.append(caption);
-  const item = element("li", {}, figure);
+  const item = element("li", {}, element("figure", {}, tile, caption));
   item.dataset.photograph = result.photograph;
   return item;
 }
@@ -63,21 +45,21 @@ function givenTile() {
   return element("li", { className: "given" }, element("figure", {}, element("span", { className: "tile" }, image), caption));
 }
 
-function sentenceOf(result, scale, ...more) {
-  const text = button(result.text, () => question({ q: result.text }), { className: "text", title: "Photographs for it" });
-  return element("li", {}, text, scoreOf(result.score, scale), ...more);
+function sentenceOf(result, ...more) {
+  const text = button(tidy(result.text), () => question({ q: result.text }), { className: "text", title: "Find photos for it" });
+  return element("li", {}, text, scoreOf(result), ...more);
 }
 
 function descriptionOf(result) {
   const { text, cosine } = result.nearest;
   const near = result.verbatim
     ? element("span", { className: "copied" }, "copied from a training caption")
-    : `nearest training caption (${cosine.toFixed(2)}): ${text}`;
-  return sentenceOf(result, [0, 0], element("span", { className: "near" }, near));
+    : `nearest training caption (${cosine.toFixed(2)}): ${tidy(text)}`;
+  return sentenceOf(result, element("span", { className: "near" }, near));
 }
 
-function listOf(results, scale) {
+function listOf(results) {
   const [name, draw] = "verbatim" in results[0] ? ["lines told", descriptionOf]
     : "text" in results[0] ? ["lines", sentenceOf] : ["strip", photographOf];
-  return element("ol", { className: name }, ...results.map((result) => draw(result, scale)));
+  return element("ol", { className: name }, ...results.map((result) => draw(result)));
 }

@@ -18,6 +18,11 @@ function button(text, act, attributes) {
   return node;
 }
 
+// A caption whose punctuation stands apart, as tokenisers leave it, as people write it.
+function tidy(caption) {
+  return caption.replace(/(?<=\S) +([.,;:!?])(?=\s|$)/g, "$1");
+}
+
 function state() {
   return new URLSearchParams(location.search);
 }
@@ -60,10 +65,11 @@ function conditionOf(params) {
   const parts = params.get("where") ? [`(${params.get("where")})`] : [];
   for (const [name, value] of params) {
     if (!name.startsWith(FILTER)) continue;
-    const [, kind, sign, column] = name.match(/^f\.(text|truth|numbers|dates)\.(is|least|most)\.(.*)$/s) || [];
+    const [, kind, sign, column] = name.match(/^f\.(text|truth|numbers|dates)\.(is|has|least|most)\.(.*)$/s) || [];
     if (!column) continue;
     const literal = kind === "text" || kind === "dates" ? quoted(value) : value;
-    parts.push(`column(${quoted(column)}) ${{ is: "=", least: ">=", most: "<=" }[sign]} ${literal}`);
+    if (sign === "has") parts.push(`(${literal} in path or ${literal} in member)`); // inside a shard the file is its member
+    else parts.push(`column(${quoted(column)}) ${{ is: "=", least: ">=", most: "<=" }[sign]} ${literal}`);
   }
   return parts.join(" and ");
 }
