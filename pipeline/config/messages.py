@@ -45,6 +45,7 @@ def explain(
         else:
             value = textwrap.shorten(json.dumps(fault["input"], default=str), LONGEST, placeholder=" ...")
             message = AS_YAML.get(fault["type"], fault["msg"].replace("Input should be ", ""))
+            message = message.replace("String should match pattern", "text of the pattern")
             problems.setdefault((f"key {key or 'configuration'}: must be ", f", not {value}"), []).append(message)
     return listed([before + " or ".join(dict.fromkeys(parts)) + after for (before, after), parts in problems.items()])
 

@@ -59,6 +59,8 @@ def command(run: Path, sweep: bool, quick: bool, as_json: bool) -> None:
         if len(remade) < len(targets):
             remedies.append(shlex.join(["jointspace", "audit", str(run)]))
         remedy = f"make them anew: {'; '.join(remedies)}" if remedies else "see to the links and permissions above"
+        if any(fault.reason.startswith(("mixed", "uncommitted")) for fault in found.faults):
+            remedy = f"delete those of encoders that the run has no more, and verify again; {remedy}"
         raise IntegrityError(f"{len(found.faults)} files of {run} are not as they were written; {remedy}")
 
 
