@@ -6,6 +6,8 @@ from pathlib import Path
 import pytest
 import yaml
 from click.testing import CliRunner
+from made_up import ingest
+from made_up_colours import draw
 
 from pipeline.plan import machine
 from stages.operations import doctor
@@ -42,6 +44,9 @@ def test_plan_counts_the_hours_and_bytes_of_a_collection_that_is_not_there(tmp_p
     assert twice["disk"]["features"] == 2 * plan["disk"]["features"] and twice["memory"]["fit"] == plan["memory"]["fit"]
     missing = CliRunner().invoke(command, ["--config", str(path)])
     assert missing.exit_code and "--images" in str(missing.exception)
+    draw(tmp_path / "photos", 8, 0)
+    ingest(tmp_path / "planned", tmp_path / "photos", values)
+    assert planned()["speeds"]["net"]["dim"] == 512
 
 
 def test_doctor_finds_what_is_here_and_what_is_missing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -177,6 +177,7 @@ def open_no_link(path: str, flags: int) -> int:
 
 def _rename(temporary: Path, path: Path) -> None:
     os.replace(temporary, path)
+    temporary.unlink(missing_ok=True)  # which stays where both are names of one file
     folder = os.open(path.parent, os.O_RDONLY)
     try:
         os.fsync(folder)

@@ -28,8 +28,9 @@ REMOVED = "removed.txt"
 """In a bundle's folder: the photographs that `remove` has taken out, one a line, which `ingest` leaves out."""
 OWN = re.compile(
     r"(images|sentences)\.(faiss|parquet)|(regions|words)\.faiss|fragments\.safetensors|background\.safetensors|image_regions\.parquet"
+    r"|(text_)?encoders/[^/]+/model\.(json|safetensors)"
 )
-"""Indices and tables, with what tells of the items in them."""
+"""Indices and tables, with what tells of the items in them, and encoders."""
 INDEXED = {
     "global": {"images": "images", "sentences": "sentences"},
     "fragments": {"images": "regions", "sentences": "words"},
@@ -228,10 +229,14 @@ def numbered(folder: Path, number: int) -> Path:
 
 
 def remove_former(folder: Path, kept: Collection[str]) -> None:
-    """Remove the indices and tables of a former bundle whose names are not among those `kept`."""
-    for path in folder.iterdir():
-        if OWN.fullmatch(path.name) and path.name not in kept and is_regular(path):
+    """Remove the files of a former bundle whose names are not among those `kept`; a user's own stay."""
+    for path in [*folder.iterdir(), *folder.glob("*encoders/*/*")]:
+        name = path.relative_to(folder).as_posix()
+        if OWN.fullmatch(name) and name not in kept and is_regular(path):
             path.unlink()
+    for encoder in folder.glob("*encoders/*"):
+        with suppress(OSError):  # not empty
+            encoder.rmdir()
 
 
 def remove_bundle(folder: Path) -> None:

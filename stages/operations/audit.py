@@ -22,6 +22,8 @@ if TYPE_CHECKING:
 KEPT = ("test", "dev", "train", "weak", "gallery")
 """Of copies the one in the first of these splits is kept, and of these the first."""
 BLOCK_ROWS = 4096
+FEW = 1000
+"""Photographs below which the space is too weak for the estimate of wrong captions."""
 WORST = 50
 """Photographs, and captions, that are listed even if none is probably wrong."""
 
@@ -37,6 +39,7 @@ def command(root: Path, exclude: Path | None) -> None:
 
     Writes RUN/audit/audit.parquet, a row a finding, and a section of the report where there is one.
     """
+    from pipeline.models.linear.cross_fit import LEAST_PHOTOGRAPHS
     from pipeline.report.tables import FINDINGS, is_probable
     from pipeline.run.runner import run_stage
     from pipeline.storage.batch import publish_text
@@ -45,10 +48,16 @@ def command(root: Path, exclude: Path | None) -> None:
 
     run = Run(root)
     run_stage(run, AUDIT, again=True)
-    findings = list(filter(is_probable, read_table(run.layout.audit.path, "audit")[0].to_pylist()))
+    table, commit = read_table(run.layout.audit.path, "audit")
+    findings = list(filter(is_probable, table.to_pylist()))
     counts = Counter(finding["kind"] for finding in findings)
     for kind, description in FINDINGS.items():
-        click.echo(f"{counts[kind]:>7,}  {description}")
+        if commit.details["scored"] or kind in ("leak", "copy"):
+            click.echo(f"{counts[kind]:>7,}  {description}")
+    if not commit.details["scored"]:
+        click.echo(f"captions were not checked, which takes {LEAST_PHOTOGRAPHS} photographs with captions")
+    elif run.manifest.n_images < FEW:
+        click.echo(f"with fewer than {FEW:,} photographs, many right captions are taken for wrong: look at each")
     if exclude:
         publish_text(exclude, "".join(f"{line}\n" for line in _exclusions(findings)))
         click.echo(f"written to {exclude}: name it as collection.takedown, and ingest leaves these photographs out")

@@ -64,9 +64,9 @@ def command(
             f"plan: {run.root} has no manifest yet; ingest first, or say by --images how many there will be"
         )
     speeds = dict(measure(run, own_photographs(run, sample) if ingested else draw_photographs(sample)))
-    of_each = (
-        sentences if sentences is not None else run.manifest.n_sentences / run.manifest.n_images if ingested else 1
-    )
+    of_each = sentences
+    if of_each is None:
+        of_each = len(run.manifest.sentence_images) / run.manifest.n_images if ingested else 1
     count = round(images) if images is not None else run.manifest.n_images
     found = estimate(chosen, count, round(count * of_each), speeds)
     if as_json:

@@ -6,6 +6,9 @@ import click
 
 from stages.commands import FOLDER, json_option
 
+AUDIT = "audit"
+"""Folder of a run that `jointspace audit` writes, and no rule."""
+
 
 @click.command("verify")
 @click.argument("run", type=FOLDER)
@@ -18,6 +21,7 @@ def command(run: Path, sweep: bool, quick: bool, as_json: bool) -> None:
     Exit code 0 where every artefact is what its commit says and was made from this run's others, 1 otherwise.
     """
     import logging
+    import shlex
     from dataclasses import asdict
     from functools import partial
 
@@ -50,11 +54,15 @@ def command(run: Path, sweep: bool, quick: bool, as_json: bool) -> None:
         log.info("%d files are unfinished work, which its stage checks: %s", len(found.unfinished), found.unfinished[0])
     if found.faults:
         targets = dict.fromkeys(fault.target.relative_to(run) for fault in found.faults if fault.target)
-        remedy = f"make them anew: {_rebuild(run, targets)}" if targets else "see to the links and permissions above"
+        remade = [path for path in targets if path.parts[0] != AUDIT]
+        remedies = [_rebuild(run, remade)] if remade else []
+        if len(remade) < len(targets):
+            remedies.append(shlex.join(["jointspace", "audit", str(run)]))
+        remedy = f"make them anew: {'; '.join(remedies)}" if remedies else "see to the links and permissions above"
         raise IntegrityError(f"{len(found.faults)} files of {run} are not as they were written; {remedy}")
 
 
-def _rebuild(run: Path, targets: dict[Path, None]) -> str:
+def _rebuild(run: Path, targets: list[Path]) -> str:
     """The command that makes `targets`, paths under `run`, and what depends on them."""
     import shlex
 

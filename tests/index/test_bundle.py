@@ -79,6 +79,7 @@ def test_an_older_bundle_is_whole_until_the_newer_one_is(run: Path, tmp_path: Pa
     card = {name: value for name, value in Bundle(run / "bundle").card.items() if name not in ("files", CHECK)}
     writer = BundleWriter(tmp_path)
     writer.add("images.faiss", b"old")
+    writer.add("encoders/former/model.safetensors", b"old")
     writer.commit(card)
     newer = BundleWriter(tmp_path)
     assert Bundle(tmp_path).read("images.faiss") == b"old"
@@ -86,7 +87,13 @@ def test_an_older_bundle_is_whole_until_the_newer_one_is(run: Path, tmp_path: Pa
     assert Bundle(tmp_path).read("images.faiss") == b"old"
     newer.commit(card)
     assert Bundle(tmp_path).read("images.faiss") == b"new"
-    assert {path.name for path in tmp_path.iterdir()} == {"images.faiss", "card.json"}
+    whole = {"images.faiss", "card.json", "encoders"}
+    assert {path.name for path in tmp_path.rglob("*")} == whole
+    for _ in range(2):  # the second time over names of the same files
+        copy = BundleWriter(tmp_path / "copy")
+        copy.link(Bundle(tmp_path))
+        copy.commit(card)
+        assert {path.name for path in (tmp_path / "copy").rglob("*")} == {"images.faiss", "card.json"}
 
 
 def test_parts_of_different_runs_are_not_mixed(tmp_path: Path) -> None:
