@@ -115,8 +115,9 @@ class Judgement:
         if self.likely < self.shown or self.expected is None:
             these = f"among these {self.likely}" if self.likely > 1 else "this one"
             return f"the photo you mean, if it is here, is {these} in {share} of searches"
-        count = f"about {max(self.expected, self.likely):,} photos are as likely as these"
-        return f"{count}; the one you mean, if it is here, is among them in {share} of searches"
+        if more := max(0, self.expected - self.shown):
+            return f"all of these are likely, and about {more:,} more; a longer query would tell them apart"
+        return f"all of these are likely: the photo you mean, if it is here, is among them in {share} of searches"
 
     @property
     def warning(self) -> str | None:

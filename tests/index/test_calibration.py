@@ -77,7 +77,7 @@ def test_a_search_says_where_likely_answers_end(folder: Path, tmp_path: Path) ->
     judged = answer.judgement
     assert (judged.likely, judged.shown, judged.off_topic) == (3, 6, False) and "among these 3" in judged.remark
     assert pickle.loads(pickle.dumps(answer)).judgement == judged
-    assert index.search("a dog", k=2).judgement.remark.startswith("about 3 photos")
+    assert index.search("a dog", k=2).judgement.remark.startswith("all of these are likely, and about 1 more")
     others = index.search("a dog", k=2, where="path != 'dog-0.png'")
     assert others.judgement.remark.endswith("among these 2 in 90 % of searches")
     assert index.search("a dog", k=6, where="path = 'cat-1.png'").judgement.remark.startswith("nothing here is likely")
