@@ -87,7 +87,10 @@ class Index:
                 text, to_count(k, "k"), where, alone=image is None and vector is None and text_vector is None
             )
         if text_vector is not None and vector is None:
-            vector = self.embed(text_vectors=np.atleast_2d(to_array(text_vector, "text")))
+            vectors = self.embed(text_vectors=np.atleast_2d(to_array(text_vector, "text")))
+            if len(vectors) != 1:
+                raise InputError(f"text_vector has {len(vectors)} rows; give one vector, or search for each in turn")
+            (vector,) = vectors
         elif text_vector is not None:
             raise UsageError("search for a vector or a text_vector")
         if (vector is None) == (text is None and image is None):

@@ -31,8 +31,10 @@ def command(old: str, new: str, config_path: Path | None, images: int, cores: in
             f"the configuration has no encoder {new} of photos; {meant(new, encoders)}add it to `encoders`, and to the"
             " models that are to use it"
         )
+    if old == new:
+        raise UsageError(f"{new} is both encoders; name the one that the run has, then the one that replaces it")
     run = Run(Path(config.results_root) / config.name, config)
-    if old == new or not run.layout.features(old).part(0).exists():
+    if not run.layout.features(old).part(0).exists():
         there = sorted(path.name for path in run.layout.features(old).folder.parent.glob("*") if path.name != new)
         raise UsageError(f"{run.root} has no features of {old}; {meant(old, there)}it has {', '.join(there) or 'none'}")
     run_workflow(config_path, cores=cores, changes={"extract": {"mapped": {new: old}, "mapping_images": images}})
