@@ -73,7 +73,10 @@ class Run:
                 f"{self.root} holds no run (there is no {path}); {_near_run(self.root)}name the folder of one, or start"
                 " one there with --config FILE"
             )
-        return load(path)
+        try:
+            return load(path)
+        except UsageError as error:
+            raise UsageError(f"{error}; if an earlier version made this run, run its configuration again") from error
 
     @cached_property
     def manifest(self) -> "Manifest":

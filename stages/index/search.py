@@ -152,12 +152,15 @@ def _print_table(hits: "Sequence[Hit]", judgement: "Judgement | None") -> None:
 def _answer_each(searcher: "Searcher", path: Path, top: int, where: str | None, as_json: bool) -> None:
     """Print for each line of the file that is not blank a line of JSON: the query, and its results and unknown words,
     or the error. Or its table under the query, with a blank line between two."""
+    from pipeline.errors import InputError
     from pipeline.index.queries import spell
     from pipeline.plain_files import read_lines
     from pipeline.printable import printable, printable_json
 
     gc.enable()  # there may be many
     sentences = [line for line in read_lines(path) if line.strip()]
+    if not sentences:
+        raise InputError(f"{path} holds no query; write one on each line")
     for number, (sentence, answer) in enumerate(zip(sentences, searcher.batch(sentences, top, where), strict=True)):
         ignored = {} if answer.error else searcher.ignored(sentence)
         if as_json:

@@ -36,7 +36,7 @@ def command(runs: tuple[Path, ...], output: Path, split: str, protocol: str) -> 
         summary = read_summary(run.layout.summary.path)
         wanted = [one for one in summary if (one["split"], one["protocol"]) == (split, protocol)]
         if not wanted:
-            raise InputError(f"{path} has no evaluation of the {split} split by {protocol}; name others it has")
+            raise InputError(f"{path} has no evaluation of the {split} split by {protocol}; evaluate it first")
         if bootstrap is None:
             bootstrap = Bootstrap(run.config.evaluate.bootstrap, run.config.seed)
             best = best_model(summary, [one["model"] for one in wanted])
