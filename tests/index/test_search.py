@@ -81,7 +81,7 @@ def test_words_that_nothing_is_searched_for_are_named_with_the_answer(bundle: Pa
     assert said == told and table.split()[0::2] == ["1", "dog-0.png"]
     listed, said = search("a purple dog, a unicorn", "--json")
     assert said == told and [hit["path"] for hit in json.loads(listed)] == ["dog-0.png"]
-    assert search("a dog, a hors")[1] == "ignored, since the model does not know them: hors (horse?)\n"
+    assert search("a dog, a horsse")[1] == "ignored, since the model does not know them: horsse (horse?)\n"
     assert search("a dog")[1] == search("the dog", "--json")[1] == ""
     queries = tmp_path / "queries.txt"
     queries.write_bytes(b"\xef\xbb\xbfa purple dog\r\n\r\na dog\n  \na unicorn")
@@ -98,8 +98,8 @@ def test_words_that_nothing_is_searched_for_are_named_with_the_answer(bundle: Pa
     queries.write_bytes(b"\xff\xfe")
     with pytest.raises(InputError, match="queries.txt is UTF-16"):
         run_command("search", "--index", bundle, "--file", queries)
-    with pytest.raises(InputError, match=r"\(hors \(horse\?\), unicorn\); try other words"):
-        searcher.images("the hors, a unicorn", 1)
+    with pytest.raises(InputError, match=r"\(horsse \(horse\?\), unicorn\); try other words"):
+        searcher.images("the horsse, a unicorn", 1)
 
 
 def test_the_command_prints_a_table_or_json(bundle: Path) -> None:
