@@ -123,7 +123,8 @@ def test_a_visitor_who_reads_nothing_cannot_hold_up_the_end(run: Path) -> None:
         visitor.sendall(b"GET / HTTP/1.1\r\nHost: localhost\r\n\r\n" * 200)
         assert ask(port, "GET", "/api/health", {"Host": "localhost"})[0] == 200
         server.send_signal(signal.SIGINT)
-        assert server.wait(30) == 130 and "Traceback" not in server.stderr.read()
+        assert server.wait(30) in (0, 130)  # 0 where SIGINT, which uvicorn raises again at its end, is ignored
+        assert "Traceback" not in server.stderr.read()
 
 
 def test_a_photograph_of_many_pixels_is_refused_by_its_header(run: Path) -> None:
