@@ -2,7 +2,7 @@
 
 import os
 from collections.abc import Callable, Mapping, Sequence
-from functools import cached_property
+from functools import cached_property, partial
 from pathlib import Path
 from typing import Any
 
@@ -19,13 +19,14 @@ from pipeline.storage.bundles import open_bundle
 from pipeline.text.text_encoder import CENTRED, Centred
 
 
-def load(*bundles: str | Path) -> "Index":
+def load(*bundles: str | Path, run: str | Path | None = None) -> "Index":
     """The bundle in a folder that `snakemake`, `jointspace apply` or Index.apply wrote. Several bundles of one model,
-    in one folder or in several, are searched as one.
+    in one folder or in several, are searched as one. A model that reads trees parses what it is asked by the parser of
+    its `run`, a folder that you trust: loading a parser runs code.
 
     Raises IntegrityError where there is no bundle, or where it was damaged, and UsageError for different models.
     """
-    return Index(*bundles)
+    return Index(*bundles, run=run)
 
 
 class Index:
@@ -44,16 +45,17 @@ class Index:
     True
     """
 
-    def __init__(self, *folders: str | Path) -> None:
+    def __init__(self, *folders: str | Path, run: str | Path | None = None) -> None:
         if not folders:
             raise UsageError("name the folder of a bundle")
         self._folders = [Path(folder).absolute() for folder in folders]
-        self.bundle = open_bundle(*map(Path, folders))
+        self._run = Path(run).absolute() if run else None
+        self.bundle = open_bundle(*map(Path, folders), run=self._run)
         self._searcher = Searcher(self.bundle)
 
     def __reduce__(self) -> tuple[Any, ...]:
         """A copy, also one in another process, opens the folder anew."""
-        return load, tuple(self._folders)
+        return partial(load, run=self._run), tuple(self._folders)
 
     @property
     def card(self) -> Mapping[str, Any]:

@@ -33,7 +33,7 @@ import logging
 from collections.abc import Callable, Collection, Mapping
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 import pyarrow as pa
@@ -44,27 +44,26 @@ from pipeline.multivectors import SIDES, MultiVectors, read_outline
 from pipeline.storage.batch import FileBatch
 from pipeline.storage.card import (
     CARD,
+    CHANGING,
     COLUMNS,
     IDS,
     INDEXED,
     NUMBER,
     PLACES,
+    listed,
     only_bundle,
     read_card,
-    remove_former,
+    remove_files,
     require_distinct,
     require_plain_rows,
 )
 from pipeline.storage.files import inside, map_hashed, read_bytes, refusing
-from pipeline.storage.json_files import to_json
+from pipeline.storage.json_files import require_same, to_json
 from pipeline.storage.parameters import ENCODER, MODEL, TEXT_ENCODER, Parameters, load_tensors, read_parameters
-from pipeline.storage.parsers import parser_around
+from pipeline.storage.parsers import parser_of
 from pipeline.storage.records import read_vocabulary
 from pipeline.storage.sources import ImageSources
 from pipeline.storage.tables import PackedTable, require_columns, to_parquet
-
-if TYPE_CHECKING:
-    pass
 
 OUTLINES = "fragments.safetensors"
 log = logging.getLogger(__name__)
@@ -118,11 +117,12 @@ class BundleWriter:
                 self.add(name, bundle.read(name))
 
     def commit(self, card: Mapping[str, Any]) -> None:
-        """Write the card, which lists the files, and publish everything in place of an older bundle, of whose indices,
-        and tables nothing stays."""
+        """Write the card, which lists the files, and publish everything in place of an older bundle, of which no file
+        stays."""
+        former = {*listed(self.folder), *CHANGING}
         self._batch.add(self._path(CARD), to_json({**card, "files": self.files}), commit=True)
         self._batch.publish()
-        remove_former(self.folder, self.files)
+        remove_files(self.folder, former - self.files.keys())
 
     def _path(self, name: str) -> Path:
         return inside(self.folder, name, self.folder / CARD)
@@ -134,6 +134,9 @@ class Bundle:
 
     Raises IntegrityError naming a file that is missing or changed, and for a card that names a file outside the folder.
     """
+
+    run: Path | None = None
+    """The run that a user has named as the one that it came from."""
 
     def __init__(self, folder: Path) -> None:
         self.folder = only_bundle(Path(folder))
@@ -234,8 +237,12 @@ class Bundle:
         return self._parameters(f"text_encoders/{name}/", TEXT_ENCODER)
 
     def parser(self) -> tuple[Callable[[], Any], Mapping[str, Any]]:
-        """What loads the spaCy pipeline that parsed its sentences, and their label table: those of its run."""
-        return parser_around(self.folder)
+        """What loads the spaCy pipeline that parsed its sentences, and their label table, of the `run` that a user has
+        named. Raises UsageError as `parser_of`, and IntegrityError for a run with other labels."""
+        load, labels = parser_of(self.run)
+        own = self.model().details["labels"]
+        require_same("label table", {str(self.run): labels["fingerprint"], str(self.folder): own})
+        return load, labels
 
     def _parameters(self, prefix: str, kind: str) -> Parameters:
         self.read(prefix + "model.json")  # which in turn vouches for the tensors

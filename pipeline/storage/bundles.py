@@ -50,10 +50,10 @@ if TYPE_CHECKING:
 ALIKE = ("kind", "metric", "dim")
 
 
-def open_bundle(*folders: Path, added: bool = True) -> "Bundle | Bundles":
+def open_bundle(*folders: Path, added: bool = True, run: Path | None = None) -> "Bundle | Bundles":
     """The bundle in a folder; all in it, if these are of one model, and all in several folders; with what was `added`.
 
-    What was added to an earlier model is left out with a warning.
+    What was added to an earlier model is left out with a warning. `run` is where they came from, if a user names it.
 
     Raises IntegrityError as Bundle, for a folder with bundles of several models and for one that lacks some of the
     bundles that were built together, and UsageError for folders of different models.
@@ -74,6 +74,7 @@ def open_bundle(*folders: Path, added: bool = True) -> "Bundle | Bundles":
                     "%d photographs in %s were added to an earlier model and are left out; `jointspace add` them again",
                     bundle.card["images"]["count"], bundle.folder,
                 )  # fmt: skip
+    opened[0].run = run
     return opened[0] if len(opened) == 1 else Bundles(opened, Path(folders[0]))
 
 

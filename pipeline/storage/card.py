@@ -6,8 +6,7 @@ is a name and no size: it is below ID_LIMIT, and whoever looks rows up by id doe
 """
 
 import os
-import re
-from collections.abc import Collection, Sequence
+from collections.abc import Collection, Iterable, Sequence
 from contextlib import suppress
 from pathlib import Path
 from typing import Annotated, Any, Literal, Self
@@ -26,11 +25,11 @@ ADDED = "added"
 """Folder of an index: the bundles, or runs of `apply`, that `add` has put there, each in a folder `<number>-<name>`."""
 REMOVED = "removed.txt"
 """In a bundle's folder: the photographs that `remove` has taken out, one a line, which `ingest` leaves out."""
-OWN = re.compile(
-    r"(images|sentences)\.(faiss|parquet)|(regions|words)\.faiss|fragments\.safetensors|background\.safetensors|image_regions\.parquet"
-    r"|(text_)?encoders/[^/]+/model\.(json|safetensors)"
+CHANGING = (
+    *("images.faiss", "sentences.faiss", "regions.faiss", "words.faiss", "images.parquet", "sentences.parquet"),
+    *("fragments.safetensors", "background.safetensors"),
 )
-"""Indices and tables, with what tells of the items in them, and encoders."""
+"""Files of which a bundle has some and another not."""
 INDEXED = {
     "global": {"images": "images", "sentences": "sentences"},
     "fragments": {"images": "regions", "sentences": "words"},
@@ -228,30 +227,36 @@ def numbered(folder: Path, number: int) -> Path:
     return folder / f"{number:02d}"
 
 
-def remove_former(folder: Path, kept: Collection[str]) -> None:
-    """Remove the files of a former bundle whose names are not among those `kept`; a user's own stay."""
-    for path in [*folder.iterdir(), *folder.glob("*encoders/*/*")]:
-        name = path.relative_to(folder).as_posix()
-        if OWN.fullmatch(name) and name not in kept and is_regular(path):
-            path.unlink()
-    for encoder in folder.glob("*encoders/*"):
-        with suppress(OSError):  # not empty
-            encoder.rmdir()
+def listed(folder: Path) -> list[str]:
+    """The names of the files of the bundle in `folder`; none where there is none, or its card cannot be read."""
+    try:
+        return list(read_json(folder / CARD)["files"])
+    except (OSError, IntegrityError, KeyError, TypeError):
+        return []
 
 
-def remove_bundle(folder: Path) -> None:
-    """Remove the bundle in `folder`, the card first, and then the files that it lists; what else is there stays."""
-    card = folder / CARD
-    if not is_regular(card):
-        return
-    files = [inside(folder, name, card) for name in read_json(card)["files"]]
-    card.unlink(missing_ok=True)
+def remove_files(folder: Path, names: Iterable[str]) -> None:
+    """Remove these files in `folder`, as far as they are there, and the folders that become empty; what else is there
+    stays. Raises IntegrityError for a name that leads outside."""
+    files = [inside(folder, name, folder / CARD) for name in names]
     for path in files:
-        path.unlink(missing_ok=True)
-    folders = {parent for path in files for parent in path.parents if folder in (parent, *parent.parents)}
+        if is_regular(path):
+            path.unlink()
+    folders = {parent for path in files for parent in path.parents if folder in parent.parents}
     for parent in sorted(folders, reverse=True):
         with suppress(OSError):  # not empty
             parent.rmdir()
+
+
+def remove_bundle(folder: Path) -> None:
+    """Remove the bundle in `folder`, the card first, and then the files that it lists."""
+    if not is_regular(folder / CARD):
+        return
+    names = list(read_json(folder / CARD)["files"])
+    (folder / CARD).unlink(missing_ok=True)
+    remove_files(folder, names)
+    with suppress(OSError):  # not empty
+        folder.rmdir()
 
 
 def bundles_in(folder: Path) -> list[Path]:

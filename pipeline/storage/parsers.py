@@ -23,26 +23,24 @@ PIPELINE = "pipeline"
 UNUSED = ("ner", "lemmatizer", "textcat", "entity_linker", "entity_ruler", "spancat")
 
 
-def parser_around(folder: Path) -> tuple[Callable[[], Any], Mapping[str, Any]]:
-    """What loads the spaCy pipeline that parsed the sentences of the run around the bundle in `folder`, and the
-    run's label table. A bundle carries no code, so that spaCy loads nothing that came with one. Raises UsageError
-    where the bundle is not in its run any more, or its trees came from another parser's files."""
+def parser_of(run: Path | None) -> tuple[Callable[[], Any], Mapping[str, Any]]:
+    """What loads the spaCy pipeline that parsed the sentences of a run, and its label table. Raises UsageError where no
+    run is named, since a pipeline is code, which comes from nobody but whom the user has named; and where the trees
+    came from another parser's files."""
     from pipeline.storage.texts import PARSES  # which needs HDF5
 
-    index = next((parent for parent in folder.absolute().parents if parent.name == "index"), None)
-    labels = index and index.parent / "text/labels.json"
-    if not labels or not labels.is_file():
-        raise UsageError("it is parsed only where the index lies in the run that made it")
-    parsed = open_commit(index.parent / "text/parses/shard-00000.conllu", PARSES).details
+    if run is None:
+        raise UsageError("name the run that parsed its sentences, by --run or load(..., run=RUN)")
+    parsed = open_commit(run / "text/parses/shard-00000.conllu", PARSES).details
     engine = parsed["engine"]
     if engine["engine"] != "spacy":
         raise UsageError("its trees came from files of another parser: set parse.engine to spacy")
-    config = yaml.safe_load((index.parent / "config.yaml").read_text(encoding="utf-8"))
-    trained, name = (None, engine["pipeline"]) if engine["pipeline"] else (index.parent / "parser", None)
+    config = yaml.safe_load((run / "config.yaml").read_text(encoding="utf-8"))
+    trained, name = (None, engine["pipeline"]) if engine["pipeline"] else (run / "parser", None)
     name, digest = find_parser(trained, name, Path(config["weights_root"]))
     if digest != parsed["parser"]:
         raise UsageError(f"{name} is not the parser of its sentences any more: run `parse` again")
-    return partial(load_parser, name), read_labels(labels)
+    return partial(load_parser, name), read_labels(run / "text/labels.json")
 
 
 def publish_parser(folder: Path, trained: Path, details: Mapping[str, Any], provenance: Provenance) -> None:

@@ -42,6 +42,7 @@ if TYPE_CHECKING:
 )  # fmt: skip
 @click.option("--file", "queries_path", type=FILE, help="Answer each line of this text file, in one search.")
 @click.option("--batch", "batch_path", type=FILE, hidden=True)  # --file with --json, as it was called
+@click.option("--run", "root", type=FOLDER, help="Run that you trust, whose parser reads queries to tree models.")
 @click.option("--top", type=click.IntRange(min=1), default=10, show_default=True, help="Number of results.")
 @click.option(
     "--json", "as_json", is_flag=True,
@@ -63,6 +64,7 @@ def command(
     where: str | None,
     queries_path: Path | None,
     batch_path: Path | None,
+    root: Path | None,
     top: int,
     as_json: bool,
     config_path: Path | None,
@@ -88,7 +90,7 @@ def command(
         raise UsageError("--similar and --text are about an image; give --image FILE too")
     if changed and (similar or text is not None):
         raise UsageError("--minus and --plus rank images already; leave out --similar and --text")
-    bundle = open_bundle(*bundle_folders)
+    bundle = open_bundle(*bundle_folders, run=root)
     searcher = Searcher(bundle)
     if regions:
         if sentence is None:

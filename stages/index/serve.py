@@ -36,7 +36,12 @@ LAST_SECONDS = 5
 @click.command("serve")
 @click.argument("bundles", nargs=-1, required=True, metavar="BUNDLE...", type=FOLDER)
 @images_option
-@click.option("--run", "root", type=FOLDER, help="Folder of the run that has the generators. [default: none]")
+@click.option(
+    "--run",
+    "root",
+    type=FOLDER,
+    help="Run that you trust: its generators and its parser are used.",
+)
 @click.option("--generator", "generators", multiple=True, help="Caption generator of --run; may be repeated.")
 @click.option("--host", default="127.0.0.1", show_default=True, help="Address to listen on; 0.0.0.0 lets everyone in.")
 @click.option(
@@ -97,7 +102,7 @@ def command(
     upload_limits = replace(image_limits, max_pixels=settings.serve.max_upload_pixels)
     check = CheckingProcess(upload_limits, "serve.max_upload_pixels")
     uploads, thumbnails = DecodingProcess(image_limits), DecodingProcess(image_limits)  # which end with this process
-    shared = images_root, thumbnails, settings, SharedEncoders(uploads)
+    shared = images_root, thumbnails, settings, SharedEncoders(uploads), root
     openers = {name: partial(_open_gallery, folder, *shared) for name, folder in folders.items()}
     renewals = {
         name: Renewal(_stamp(folder), partial(_stamp, folder), openers[name]) for name, folder in folders.items()
@@ -196,13 +201,14 @@ def _open_gallery(
     decode: "Callable[[bytes], Image.Image]",
     settings: "Config",
     encoders: "SharedEncoders | None" = None,
+    run: Path | None = None,
 ) -> "ServedGallery":
     from pipeline.index.queries import SharedEncoders
     from pipeline.index.search import Searcher
     from pipeline.serve.gallery import ServedGallery
     from pipeline.storage.bundles import open_bundle
 
-    bundle = open_bundle(folder)
+    bundle = open_bundle(folder, run=run)
     bundle.check_rows()
     source = bundle.photographs(images_root, settings.collection.follow_links)
     features = _encoder_of(bundle, encoders or SharedEncoders(decode))

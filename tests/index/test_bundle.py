@@ -87,7 +87,7 @@ def test_an_older_bundle_is_whole_until_the_newer_one_is(run: Path, tmp_path: Pa
     assert Bundle(tmp_path).read("images.faiss") == b"old"
     newer.commit(card)
     assert Bundle(tmp_path).read("images.faiss") == b"new"
-    whole = {"images.faiss", "card.json", "encoders"}
+    whole = {"images.faiss", "card.json"}
     assert {path.name for path in tmp_path.rglob("*")} == whole
     for _ in range(2):  # the second time over names of the same files
         copy = BundleWriter(tmp_path / "copy")

@@ -1,6 +1,5 @@
 """A query in words to a model that reads trees: parsed as its sentences were, or refused with what to do."""
 
-import shutil
 from pathlib import Path
 
 import numpy as np
@@ -21,7 +20,7 @@ from pipeline.config.registry import model_spec
 from pipeline.errors import UsageError
 from pipeline.index.search import Searcher
 from pipeline.models.linear.views import ImageView
-from pipeline.storage.bundle import Bundle
+from pipeline.storage.bundles import open_bundle
 from pipeline.storage.embeddings import Embeddings
 from pipeline.storage.json_files import read_json
 from pipeline.storage.manifest import Manifest
@@ -70,13 +69,17 @@ def run(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 def test_queries_are_embedded_as_the_same_sentences_were(run: Path, tmp_path: Path) -> None:
-    (run / "index").mkdir(exist_ok=True)
-    bundle, manifest = build_bundle(run, model="dtrnn").rename(run / "index/dtrnn"), Manifest(run / "manifest")
+    bundle, manifest = build_bundle(run, model="dtrnn"), Manifest(run / "manifest")
     stored = Embeddings(manifest, run / "embeddings/dtrnn").read("sentences", np.arange(48))
     texts = manifest.sentences["text"].to_pylist()
     assert len(np.unique(stored.round(4), axis=0)) >= 2 * len(THINGS)
-    np.testing.assert_allclose(Searcher(Bundle(bundle)).embed_sentences(texts), stored, atol=1e-5)
+    searcher = Searcher(open_bundle(bundle, run=run))
+    np.testing.assert_allclose(searcher.embed_sentences(texts), stored, atol=1e-5)
 
-    shutil.copytree(bundle, tmp_path / "elsewhere")
-    with pytest.raises(UsageError, match="dtrnn reads dependency trees.*in the run that made it"):
-        Searcher(Bundle(tmp_path / "elsewhere")).embed_sentence("a dog")
+
+def test_no_parser_is_loaded_that_nobody_has_named(run: Path) -> None:
+    """Also not where the bundle lies in a folder that looks like its run, which a stranger may have sent."""
+    (run / "index").mkdir(exist_ok=True)
+    bundle = build_bundle(run, model="dtrnn", output="index/dtrnn")
+    with pytest.raises(UsageError, match="dtrnn reads dependency trees.*name the run that parsed its sentences"):
+        Searcher(open_bundle(bundle)).embed_sentence("a dog")
