@@ -8,9 +8,9 @@ import os
 import posixpath
 import re
 import unicodedata
-from collections.abc import Callable, Collection, Hashable, Iterable, Iterator
+from collections.abc import Callable, Collection, Hashable, Iterable, Iterator, Mapping
 from pathlib import Path
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 READINGS = (
     "exactly",
@@ -29,6 +29,11 @@ FROM_ROOT = CASE - 1
 """The reading from which on paths relative to data_root are names, too, where a list has others."""
 TOGETHER = 200_000
 """Names that did not match exactly and are looked for in one pass over the photographs."""
+
+
+def listed_name(image: Mapping[str, Any]) -> str:
+    """What lists call an image of a manifest or bundle: its path, and behind it its name in that shard."""
+    return "/".join(filter(None, (image["path"], image["member"])))
 
 
 def relative_name(name: str) -> str:

@@ -2,7 +2,7 @@
 
 from collections.abc import Iterator
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 from PIL import Image
@@ -16,8 +16,10 @@ from stages.given import match_given
 
 if TYPE_CHECKING:
     from pipeline.config.images import Encoder
+    from pipeline.images.extraction import Extractor
     from pipeline.images.image_encoder import GivenFeatures, TrainImages
     from pipeline.images.networks import NetworkEncoder
+    from pipeline.images.preprocess import View
     from pipeline.storage.parameters import Parameters
 
 COMPARED = 4
@@ -77,3 +79,27 @@ def open_photographs(run: Run, image_id: np.ndarray | list[int]) -> Iterator[tup
             yield open_photograph(read, limits, photograph), ""
         except InputError as error:
             yield None, f"{photograph.name}: {error}"
+
+
+class OpenedEncoder(NamedTuple):
+    """What an encoder takes of a photograph, what makes features of that, and what a shard's card says of it."""
+
+    view: "View"
+    extractor: "Extractor"
+    described: dict[str, Any]
+
+
+def open_encoder(run: "Run", name: str) -> OpenedEncoder:
+    """An encoder of the run, on its device."""
+    from pipeline.config.stored import restore_encoder
+    from pipeline.images.preprocess import View
+
+    settings = run.config.extract
+    parameters = run.encoder(name)
+    network = restore_encoder(parameters.settings, parameters.tensors)
+    work = network.work(run.config.device, settings.precision, run.batch_size)
+    if settings.batch_size is None:
+        work.extractor.grow(network.preprocessing.side)
+    precision = {"precision": work.extractor.plan.precision}
+    described = {"name": name, "sha256": parameters.sha256, **parameters.settings, **precision}
+    return OpenedEncoder(View(network.preprocessing, work.describe), work.extractor, described)

@@ -1,14 +1,11 @@
 """Systems of several runs, and of somebody else's table, beside one of them."""
 
-import csv
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Any
 
 import numpy as np
 
-from pipeline.errors import InputError
 from pipeline.evaluate.summary import DIRECTIONS, RECALLS
 from pipeline.metrics.paired import Draw, compare_draws, draw_of_ranks
 from pipeline.metrics.retrieval import Bootstrap
@@ -51,26 +48,6 @@ def measured_system(
     images = {"image_to_sentence": numbers, "sentence_to_image": numbers[ranks["owners"]]}
     recalls = [evaluation[direction][measure] for direction, measure in COLUMNS]
     return ComparedSystem(evaluation["model"], source, recalls, draw_of_ranks(ranks, images, COLUMNS), hashes)
-
-
-def read_figures(path: Path) -> list[ComparedSystem]:
-    """The systems of a CSV file with the columns `model` and some of HEADINGS, in percent. Raises InputError, naming
-    the row, for one without a name or with a cell that is no percentage, and where no column is known."""
-    with path.open(newline="", encoding="utf-8-sig") as lines:
-        rows = csv.DictReader(lines)
-        if "model" not in (rows.fieldnames or ()) or not set(HEADINGS) & set(rows.fieldnames):
-            raise InputError(f"{path} needs the columns model and some of {', '.join(HEADINGS)}")
-        return [ComparedSystem(*_figures(path, number, row)) for number, row in enumerate(rows, 2)]
-
-
-def _figures(path: Path, number: int, row: Mapping[str, str | None]) -> tuple[str, str, list[float | None]]:
-    try:
-        recalls = [float(row[name]) if (row.get(name) or "-").strip() != "-" else None for name in HEADINGS]
-        if not row["model"] or not all(value is None or 0 <= value <= 100 for value in recalls):
-            raise ValueError
-    except ValueError:
-        raise InputError(f"{path}, row {number}: give the model a name, and its recalls in percent or as -") from None
-    return row["model"], path.name, recalls
 
 
 def compare_systems(systems: Iterable[ComparedSystem], bootstrap: Bootstrap) -> list[dict[str, Any]]:

@@ -23,6 +23,7 @@ import numpy as np
 import pyarrow as pa
 
 from pipeline.errors import IntegrityError, UsageError
+from pipeline.image_names import listed_name
 from pipeline.multivectors import MultiVectors
 from pipeline.plain_files import read_lines
 from pipeline.storage.batch import new_folder
@@ -371,9 +372,8 @@ def photographs_of(bundles: Iterable[Bundle | Bundles]) -> set[str]:
 
 
 def names_of(images: pa.Table) -> list[str]:
-    """What lists call the images in some rows: the path, and behind it the name in that shard."""
-    rows = images.select(["path", "member"]).to_pylist()
-    return ["/".join(filter(None, row.values())) for row in rows]
+    """What lists call the images in some rows."""
+    return list(map(listed_name, images.select(["path", "member"]).to_pylist()))
 
 
 def read_removed(bundle: Bundle) -> list[str]:

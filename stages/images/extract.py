@@ -23,7 +23,7 @@ def extract(run: Run, *encoders: str) -> Callable[..., None]:
     from pipeline.images.extraction import Stopwatch, extract_in_step
     from pipeline.images.preprocess import Photograph, load_views
     from pipeline.storage.features import UnfinishedShard, to_stored
-    from stages.opened import open_encoder
+    from stages.photographs import open_encoder
 
     opened = {name: open_encoder(run, name) for name in encoders}
     settings = run.config.extract

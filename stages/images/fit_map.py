@@ -16,7 +16,7 @@ def fit_map(run: Run, job: Job, encoder: str) -> None:
     from pipeline.precision import to_float32
     from pipeline.storage.features import FeatureRows
     from pipeline.storage.parameters import FEATURE_MAP, write_parameters
-    from stages.opened import open_encoder
+    from stages.photographs import open_encoder
 
     settings, manifest, opened = run.config.extract, run.manifest, open_encoder(run, encoder)
     count = min(settings.mapping_images, manifest.n_images)

@@ -168,24 +168,21 @@ def _name(run: Run, findings: Sequence[dict[str, Any]]) -> Iterator[dict[str, An
     """The findings with names, splits and texts; copies in different splits are leaks."""
     import numpy as np
 
+    from pipeline.image_names import listed_name
+
     manifest = run.manifest
     texts, owners = manifest.sentences["text"], manifest.sentence_images
     for finding in findings:
         image, *other = manifest.pick([finding["image_id"], *filter(None, [finding.get("other_image_id")])])
-        named = {**finding, "image": _name_of(image), "split": image["split"]}
+        named = {**finding, "image": listed_name(image), "split": image["split"]}
         for copy in other:
-            named |= {"other_image": _name_of(copy), "other_split": copy["split"]}
+            named |= {"other_image": listed_name(copy), "other_split": copy["split"]}
             named["kind"] = "copy" if copy["split"] == image["split"] else "leak"
         if "rather" in finding:
             one, all_of = finding["sentence_id"], np.searchsorted(owners, [image["image_id"], image["image_id"] + 1])
             named["captions"] = texts[slice(*all_of) if one < 0 else slice(one, one + 1)].to_pylist()
             named["rather"] = texts[finding["rather"]].as_py()
         yield named
-
-
-def _name_of(image: Mapping[str, Any]) -> str:
-    """As a takedown list names it."""
-    return "/".join(filter(None, (image["path"], image["member"])))
 
 
 def _exclusions(findings: Iterable[Mapping[str, Any]]) -> Iterator[str]:

@@ -1,10 +1,14 @@
 """`compare`: the models of several runs beside each other."""
 
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import click
 
 from stages.commands import PATH
+
+if TYPE_CHECKING:
+    from pipeline.report.compared import ComparedSystem
 
 
 @click.command("compare")
@@ -20,7 +24,7 @@ def command(runs: tuple[Path, ...], output: Path, split: str, protocol: str) -> 
     """
     from pipeline.errors import InputError
     from pipeline.metrics.retrieval import Bootstrap
-    from pipeline.report.compared import compare_systems, measured_system, read_figures
+    from pipeline.report.compared import compare_systems, measured_system
     from pipeline.report.page import compared_as_text, render_compared
     from pipeline.report.tables import best_model
     from pipeline.run import Run
@@ -30,23 +34,51 @@ def command(runs: tuple[Path, ...], output: Path, split: str, protocol: str) -> 
     systems, bootstrap, best = [], None, None
     for path in runs:
         if path.suffix == ".csv":
-            systems += read_figures(path)
+            systems += _read_figures(path)
             continue
         run = Run(path)
         summary = read_summary(run.layout.summary.path)
-        wanted = [one for one in summary if (one["split"], one["protocol"]) == (split, protocol)]
-        if not wanted:
+        evaluations = [value for value in summary if (value["split"], value["protocol"]) == (split, protocol)]
+        if not evaluations:
             raise InputError(f"{path} has no evaluation of the {split} split by {protocol}; evaluate it first")
         if bootstrap is None:
             bootstrap = Bootstrap(run.config.evaluate.bootstrap, run.config.seed)
-            best = best_model(summary, [one["model"] for one in wanted])
+            best = best_model(summary, [evaluation["model"] for evaluation in evaluations])
         photos = run.manifest.rows("images", run.pairs(split).image_id)["sha256"].to_pylist()
-        for one in wanted:
-            ranks = read_measured(run.layout.evaluation(one["model"], split, protocol).path, "ranks")
-            systems.append(measured_system(str(path), one, ranks, photos))
+        for evaluation in evaluations:
+            ranks = read_measured(run.layout.evaluation(evaluation["model"], split, protocol).path, "ranks")
+            systems.append(measured_system(str(path), evaluation, ranks, photos))
     if bootstrap is None:
         raise click.UsageError("name at least one run, such as results/demo")
     systems.sort(key=lambda system: (system.name, system.source) != (best, str(runs[0])))
     rows = compare_systems(systems, bootstrap)
     publish_text(output, render_compared(rows, systems[0], split, protocol))
     click.echo(compared_as_text(rows))
+
+
+def _read_figures(path: Path) -> "list[ComparedSystem]":
+    """The systems of a CSV table. Raises InputError, naming the line, for one without a name or with a cell that is no
+    percentage, and for a table without the columns."""
+    import csv
+
+    from pipeline.errors import InputError
+    from pipeline.report.compared import HEADINGS, ComparedSystem
+
+    systems, line = [], 1
+    try:
+        with path.open(newline="", encoding="utf-8-sig") as lines:
+            table = csv.DictReader(lines)
+            if "model" not in (table.fieldnames or ()) or not set(HEADINGS) & set(table.fieldnames):
+                raise InputError(f"{path} needs the columns model and some of {', '.join(HEADINGS)}")
+            for values in table:
+                line = table.line_num
+                cells = [(values.get(name) or "-").strip() for name in HEADINGS]
+                recalls = [None if cell == "-" else float(cell) for cell in cells]
+                if not values["model"] or not all(recall is None or 0 <= recall <= 100 for recall in recalls):
+                    raise ValueError
+                systems.append(ComparedSystem(values["model"], path.name, recalls))
+    except (ValueError, csv.Error):
+        raise InputError(f"{path}, line {line}: give a name and recalls in percent or as -, in UTF-8") from None
+    except OSError as error:
+        raise InputError(f"cannot read {path} ({error.strerror}); give another table") from error
+    return systems

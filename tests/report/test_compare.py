@@ -9,8 +9,8 @@ from click.testing import CliRunner
 
 from pipeline.errors import InputError
 from pipeline.metrics.retrieval import Bootstrap
-from pipeline.report.compared import COLUMNS, HEADINGS, compare_systems, measured_system, read_figures
-from stages.results.compare import command
+from pipeline.report.compared import COLUMNS, HEADINGS, compare_systems, measured_system
+from stages.results.compare import _read_figures, command
 
 
 def system(name: str, better: int, photos: list[str], seed: int = 0):
@@ -36,11 +36,11 @@ def test_photos_are_paired_whatever_their_order() -> None:
 def test_a_table_of_others_needs_names_and_percentages(tmp_path: Path) -> None:
     path = tmp_path / "others.csv"
     path.write_text(f"model,{','.join(HEADINGS)}\nSCAN,52.2,81,89.2,38.3,67.8,78.9\nm-RNN,14.5,-,48.5,,,\n")
-    scan, mrnn = read_figures(path)
+    scan, mrnn = _read_figures(path)
     assert scan.sum == pytest.approx(407.4) and mrnn.sum is None and mrnn.recalls[:3] == [14.5, None, 48.5]
     path.write_text(f"model,{HEADINGS[0]}\nSCAN,many\n")
-    with pytest.raises(InputError, match="row 2"):
-        read_figures(path)
+    with pytest.raises(InputError, match="line 2"):
+        _read_figures(path)
 
 
 def test_a_run_beside_itself_and_a_table(run: Path, tmp_path: Path) -> None:

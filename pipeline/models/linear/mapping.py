@@ -4,16 +4,15 @@ Features without negative values, as rectified ones are, are mapped by their squ
 them, too.
 """
 
-from collections.abc import Callable
 from dataclasses import dataclass
 
 import numpy as np
-import scipy
 
 from pipeline import runtime
 from pipeline.errors import InputError
 from pipeline.models.linear.accumulation import MomentsAccumulator
 from pipeline.models.linear.moments import Moments, sum_moments
+from pipeline.models.linear.ridge import RidgeSolver
 
 FOLDS = 5
 RIDGES = (1e-2, 1e-1, 1.0, 10.0, 100.0)
@@ -63,14 +62,13 @@ def fit_feature_map(x: np.ndarray, y: np.ndarray, seed: int = 0) -> FeatureMap:
     for fold, part in enumerate(parts):
         rest, here = whole - part, folds == fold
         variance += float(((y[here] - rest.mean_y) ** 2).sum())
-        vectors, weights = _decompose(rest)
-        rotated = (x[here] - rest.mean_x.astype(np.float32)) @ vectors
+        solver, centred = RidgeSolver(rest), x[here] - rest.mean_x.astype(np.float32)
         for number, ridge in enumerate(RIDGES):
-            mapped = rotated @ weights(ridge) + rest.mean_y
+            mapped = centred @ _weight(solver, ridge) + rest.mean_y
             squares[number] += float(((y[here] - (np.maximum(mapped, 0) if roots[1] else mapped)) ** 2).sum())
     best = int(squares.argmin())
-    vectors, weights = _decompose(whole)
-    arrays = (array.astype(np.float32) for array in (vectors @ weights(RIDGES[best]), whole.mean_x, whole.mean_y))
+    weight = _weight(RidgeSolver(whole), RIDGES[best])
+    arrays = (array.astype(np.float32) for array in (weight, whole.mean_x, whole.mean_y))
     return FeatureMap(*arrays, roots, RIDGES[best], float(squares[best] / variance))
 
 
@@ -84,8 +82,7 @@ def _moments(x: np.ndarray, y: np.ndarray) -> Moments:
     return accumulator.result()
 
 
-def _decompose(moments: Moments) -> tuple[np.ndarray, Callable[[float], np.ndarray]]:
-    """The eigenvectors V (D, D) of X'X, and V'W for a relative ridge."""
-    values, vectors = scipy.linalg.eigh(moments.xx / moments.n)
-    rotated, mean = vectors.T @ (moments.xy / moments.n), values.mean()
-    return vectors, lambda ridge: rotated / (np.maximum(values, 0) + ridge * mean)[:, None]
+def _weight(solver: RidgeSolver, ridge: float) -> np.ndarray:
+    """W (D, d): the solver's is of Y's projections on all its principal directions."""
+    directions = solver.solve(ridge, 0.0, len(solver.moments.yy))
+    return directions.w @ directions.u.T
