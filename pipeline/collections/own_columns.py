@@ -123,7 +123,7 @@ class OwnColumns:
     def describe(self) -> Iterator[str]:
         """What became of them, in lines for the user."""
         if self._columns:
-            yield "own columns: " + ", ".join(f"{field.name} ({field.type})" for field in self.schema())
+            yield "columns to filter by: " + ", ".join(f"{field.name} ({field.type})" for field in self.schema())
         for reason, number in self.left_out.items():
             yield f"  {number} values of own columns left out: {reason}"
         for name in self.chosen or ():
