@@ -9,14 +9,14 @@ if TYPE_CHECKING:
     from pipeline.run import Stage
 
 GROUPS = {
-    "collections": "A collection",
+    "collections": "Collections",
     "images": "Images",
     "text": "Text",
     "models": "Models",
-    "index": "Index and search",
+    "index": "Indexes",
     "results": "Results",
-    "papers": "The papers' tables",
-    "operations": "Operations",
+    "papers": "Tables of the papers",
+    "operations": "Runs and this machine",
 }
 """Folder of this package -> what `--help` calls its commands, in its order."""
 COMMANDS = {
