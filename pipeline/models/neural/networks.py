@@ -101,9 +101,10 @@ class JointNetwork(nn.Module):
     """s(x, v) = cos(W_I (q - mean), v) for the features q of an image and the encoded sentence v (Kiros et al. 2014,
     section 2.2).
 
-    Paper to code: W_I `image_map` (K, D). Unlike the paper, the mean of the training images is subtracted first,
+    Paper to code: W_I `image_map` (K, D). Unlike the paper, `mean`, that of the training images, is subtracted first,
     because our image view has no negative features. Where `score` is not `cosine`, vectors keep their length: s is
-    their `product` (Socher et al. 2014, eq. 5), or minus their squared `distance`, for the same paper's squared loss.
+    their `product` (Socher et al. 2014, eq. 5), or minus their squared `distance`, for the same paper's squared loss;
+    `mean` is zero there, because without a bias no map of centred images reaches the mean sentence.
     """
 
     def __init__(
@@ -162,17 +163,6 @@ class MeanOfWords(nn.Module):
         starts = packed.lengths.cumsum(0) - packed.lengths
         mean = functional.embedding_bag(packed.ids[packed.rows], self.words, starts, mode="mean")
         return dropout(mean, self.dropout, self.training)
-
-
-class LinearOfWords(MeanOfWords):
-    """v = W mean of the sentence's word vectors, W (K, d) `projection`."""
-
-    def __init__(self, words: Tensor, dimensions: int, dropout: float) -> None:
-        super().__init__(words, dimensions, dropout)
-        self.projection = initial(dimensions, words.shape[1])
-
-    def forward(self, packed: Packed) -> Tensor:
-        return super().forward(packed) @ self.projection.T
 
 
 class Recurrent(nn.Module):

@@ -30,9 +30,7 @@ class TrainingSchedule:
     `Training`; `penalty` weighs what `Training` calls its regulariser, a part of the loss. `clip` is the largest norm
     of the whole gradient. What is judged and kept are running averages of the parameters; every step replaces the share
     1 - `averaging` of them. Training ends after `epochs`, or after `patience` epochs without a better dev score; with a
-    patience of 0 nothing is judged and the last epoch is kept. `resampled` says when contrastive pairs that are drawn
-    from the training set are drawn anew: every `batch`, or every `epoch`, so that all its batches have the same ones
-    (Kiros et al. 2014, section 2.2).
+    patience of 0 nothing is judged and the last epoch is kept.
     """
 
     optimiser: str
@@ -45,7 +43,6 @@ class TrainingSchedule:
     batch_size: int
     epochs: int
     patience: int
-    resampled: str
     seed: int
 
     def make_optimiser(self, parameters: Iterable[torch.Tensor], device: torch.device) -> torch.optim.Optimizer:
@@ -174,8 +171,8 @@ class Training:
         """The batches of the epoch, each followed by the contrastive pairs that the objective asks for."""
         rng, m = np.random.default_rng([self.schedule.seed, self.progress.epoch]), len(self.owners)
         batches = np.array_split(rng.permutation(m), self.steps)
-        contrasts = rng.choice(m, (1 if self.schedule.resampled == "epoch" else self.steps, self.objective.drawn))
-        return [np.concatenate([rows, contrasts[i % len(contrasts)]]) for i, rows in enumerate(batches)]
+        contrasts = rng.choice(m, (self.steps, self.objective.drawn))
+        return [np.concatenate(pairs) for pairs in zip(batches, contrasts, strict=True)]
 
     def _step(self, rows: np.ndarray, following: np.ndarray | None = None) -> None:
         """Learn from the pairs `rows`; while a GPU computes, draw those of the next step."""
