@@ -21,10 +21,10 @@ docs/stages.md`.
 STAGES = """
 ## Stages
 
-`jointspace run` and `snakemake all` call these. By hand, `jointspace embed ncca --run results/demo` does what the rule does. A
-stage is made again when what it reads, its version or a key that decides its result has changed; `snakemake all -n` lists what
-will run, and why. Results do not depend on where, or in how many processes, they are made. A part is a range of shards. The
-last column says which stages compute on a GPU if there is one.
+`jointspace run` and `snakemake all` call these. By hand, `jointspace embed ncca --run results/demo` does what the
+rule does. A stage is made again when what it reads, its version or a key that decides its result has changed;
+`snakemake all -n` lists what will run, and why. Results do not depend on where, or in how many processes, they are
+made. A part is a range of shards. The last column says which stages compute on a GPU if there is one.
 
 | stage, version | what it does | one job for each | writes | GPU |
 |---|---|---|---|---|
