@@ -25,6 +25,8 @@ COMMANDS = {
     for module in pkgutil.iter_modules([str(Path(__file__).parent / group)])
 }
 """Command -> its module, in the order of the groups."""
+FIRST = ("init", "run", "search", "serve", "apply", "add", "remove", "plan", "verify", "doctor")
+"""The commands that a user needs first."""
 
 
 def declared() -> "dict[str, Stage]":

@@ -11,12 +11,8 @@ import click
 from pipeline import runtime
 from pipeline.errors import JointspaceError, UsageError, meant
 from pipeline.printable import printable
-from stages.catalogue import COMMANDS, GROUPS
+from stages.catalogue import COMMANDS, FIRST, GROUPS
 from stages.commands import command_of, first_sentence
-
-FIRST = ("init", "run", "search", "serve", "apply", "add", "remove", "plan", "verify", "doctor")
-"""The commands that a user needs first."""
-
 
 FORMER = {"index-add": "add", "index-remove": "remove"}
 """Former names of commands, which go with the next release."""

@@ -6,8 +6,7 @@ from pathlib import Path
 
 from pipeline.run import Stage
 from pipeline.run.layout import Layout
-from stages.catalogue import COMMANDS, declared
-from stages.cli import FIRST
+from stages.catalogue import COMMANDS, FIRST, declared
 from stages.commands import first_sentence
 
 HEAD = """# Commands
