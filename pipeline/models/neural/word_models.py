@@ -8,7 +8,7 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
-from pipeline.device import OomBatcher, place, upload
+from pipeline.device import OomBatcher, full_float32, place, upload
 from pipeline.metrics.ranks import count_ranks
 from pipeline.metrics.retrieval import recall_sum
 from pipeline.models.linear.device_views import stack_on
@@ -154,7 +154,7 @@ class GlobalModel(NetworkModel):
 
     def in_blocks(self, embed: Callable[[slice], Tensor], count: int, what: str, size: int = BLOCK) -> np.ndarray:
         """(count, c) from `embed(rows)`, at most `size` rows at once; a row is called `what` in errors."""
-        with torch.inference_mode():
+        with torch.inference_mode(), full_float32():
             blocks = OomBatcher(size, what).map(lambda rows: embed(rows).cpu().numpy(), count)
         return np.concatenate([np.empty((0, self.dim), np.float32), *blocks])
 
