@@ -65,7 +65,7 @@ def fit(run: Run, job: Job, model: str) -> None:
     log.info("%s on %d pairs, chosen on %d dev images: %s", model, moments.n, len(dev.image_id), tuned.chosen)
     log.info("mean correlation %.3f in training", tuned.train_correlations.mean())
     for ridge in ridges_at_edges(training_log["trials"], training_log["chosen"]):
-        log.warning("%s: dev chose %s, where the grid of fit ends; values beyond may be better", model, ridge)
+        log.warning("%s: dev chose %s, at the end of the grid in `fit`; values beyond it may be better", model, ridge)
     if tuned.dev_correlations is not None:
         log.info("mean correlation %.3f held out", tuned.dev_correlations.mean())
 
