@@ -155,7 +155,7 @@ LINES = {
         '_text("letters", "letters:LetterCounts"),\n',
     ),
     "stages/rules/results.smk": ("", RULE),
-    "pipeline/config/images.py": ("l2 | (none)\"\n    )\n", CELLS),
+    "pipeline/config/images.py": ('"""Keys of features made elsewhere."""\n', CELLS),
     "pipeline/collections/formats/__init__.py": (
         "formats import folder", ", reds", "Iterator[Record]]] = {\n", '"reds": reds.read,\n',
     ),
