@@ -106,6 +106,7 @@ class EvaluateSettings(Section):
 
 
 PaperCollection = Literal["flickr8k", "flickr30k", "coco", "coco-region", "pascal1k", "sbu"]
+Paper = Literal["gong", "karpathy", "kiros", "niu", "socher"]
 
 
 class ReproduceSettings(Section):
@@ -114,6 +115,9 @@ class ReproduceSettings(Section):
         "what the images are: flickr8k | flickr30k | coco | coco-region (Niu et al.) | pascal1k | sbu; null: no seed's",
     )
     others: tuple[PaperCollection, ...] = key((), "further ones whose tables are shown beside ours")
+    papers: tuple[Paper, ...] | None = key(
+        None, "whose tables are shown: gong | karpathy | kiros | niu | socher; null: all"
+    )
     gong: bool = key(True, "measure Gong et al.'s tables too, which need weak texts (rule study)")
     trees: bool = key(False, "Socher et al.'s sections 6.6 and 6.7 too, which need parses")
     in_place_of: dict[str, str] = key(
