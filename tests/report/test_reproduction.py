@@ -1,5 +1,7 @@
 """Printed tables with made-up systems below their rows."""
 
+import json
+
 import numpy as np
 import pytest
 
@@ -113,6 +115,26 @@ def test_orders_have_paired_intervals() -> None:
     assert lines_of(tables(evaluations, ours, draws=worse)[NIU], "| HM-LSTM above DeepVS |")[0].endswith(": no |")
     text = tables(evaluations, ours, draws=lambda name, columns: ranked(*bad, columns))[NIU]
     assert lines_of(text, "| HM-LSTM above DeepVS |")[0].endswith("| +0.0 (+0.0 to +0.0; printed +61.6): open |")
+
+
+def test_a_page_shows_a_stored_result() -> None:
+    low, high = np.full(40, 2), np.full(40, 7)
+    ours = [system("sdtrnn", "sdtrnn"), system("dtrnn", "dtrnn")]
+    found = measure_tables(
+        [evaluation(one.label, n_images=100) for one in ours], ours, "pascal1k", (), ["socher"],
+        lambda name, columns: ranked(low if name == "sdtrnn" else high, np.repeat(low, 2), columns), BOOTSTRAP,
+        "all-sentences",
+    )  # fmt: skip
+    about = {"commit": "abc", "seed": 0, "seconds": 1200, "machine": "2 cores", "versions": {"torch": "2"}}
+    result = json.loads(json.dumps({"paper": "socher", "run": about, "tables": found}))
+    title = next(table["title"] for table in found if "right" in table["title"])
+    blocks = [f"table socher: {title}", f"orders socher: {title}", "verdicts socher", "run socher"]
+    text = page.refresh("\n".join(f"<!-- {block} -->\nWRONG\n<!-- end -->" for block in blocks), {"socher": result})
+    assert "WRONG" not in text and page.refresh(text, {"socher": result}) == text
+    table, orders, verdicts, run = text.split("<!-- end -->")[:4]
+    assert "|  | `sdtrnn` | **30.5** |" in table
+    assert "| SDT-RNN above DT-RNN | `sdtrnn` - `dtrnn` | -5.0 (-5.0 to -5.0; printed -2.3)" in orders
+    assert "comparisons" in verdicts and "1,200 seconds" in run
 
 
 RECALL, RANK = "recall@10", "mean_rank"
