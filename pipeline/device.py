@@ -4,6 +4,7 @@ import logging
 import os
 import re
 import sys
+import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import fields, is_dataclass, replace
@@ -25,8 +26,8 @@ DRIVER_FILES = ("nvidia", "nvhost-gpu", "nvgpu", "dxg")
 
 BATCH, GPU_BATCH, LARGEST_BATCH = 32, 256, 2048
 """Images in one forward pass, on a processor and on a GPU, where nobody says how many; how far these are doubled."""
-WORTH = 1.05
-"""How much faster twice as many images at once have to be."""
+WORTH, SAME = 1.05, 0.999
+"""How much faster twice as many images at once have to be; the least cosine of their features to those of fewer."""
 
 log = logging.getLogger(__name__)
 
@@ -164,29 +165,46 @@ def full_float32() -> Iterator[None]:
         torch.backends.cudnn.allow_tf32 = convolutions
 
 
-def memory_is_full(error: RuntimeError) -> bool:
-    """Whether a GPU's memory was full: torch says so by a class of its own, CUDA, cuBLAS and cuDNN in words."""
-    return any(words in str(error) for words in ("CUDA out of memory", "CUDA error: out of memory", "_ALLOC_FAILED"))
+FULL = re.compile("out of memory|_ALLOC(ATION)?_FAILED")
+"""What CUDA, cuBLAS, cuDNN and torch say when a GPU's memory is full."""
+NO_ENGINE = "unable to find an engine"
+"""What torch says of a convolution whose every plan failed, most often for want of memory."""
 
 
-def grow_batch(seconds: Callable[[int], float], size: int) -> int:
-    """`size`, doubled for as long as a GPU has memory for it and twice as many rows at once are faster by `WORTH`.
+def memory_is_full(error: RuntimeError, rows: int) -> bool:
+    """Whether a GPU had too little memory for `rows` rows. Where torch does not say why, fewer rows are worth a try;
+    with a single one left the error speaks for itself."""
+    return bool(FULL.search(str(error))) or (rows > 1 and NO_ENGINE in str(error))
 
-    `seconds(n)` are those of n rows; the first of two calls, in which kernels are chosen, does not count.
+
+def grow_batch(describe: "Callable[[int], np.ndarray]", size: int, most: int) -> int:
+    """`size`, doubled for as long as a GPU has memory for it, twice as many rows at once are faster by `WORTH`, and
+    each is described as before; at most `most`.
+
+    `describe(n)` are the features (n, dim) of n rows, which begin with those of fewer rows, over and over. The first of
+    two calls, in which kernels are chosen, is not timed.
     """
+    import numpy as np
     import torch
 
-    def rate(rows: int) -> float:
-        seconds(rows)
-        return rows / seconds(rows)
+    def measure(rows: int) -> "tuple[float, np.ndarray]":
+        describe(rows)
+        start = time.perf_counter()
+        features = describe(rows)
+        return rows / (time.perf_counter() - start), features
 
-    before = rate(size)
-    while 2 * size <= LARGEST_BATCH:
+    before, expected = measure(size)
+    while 2 * size <= most:
         try:
-            after = rate(2 * size)
+            after, features = measure(2 * size)
         except RuntimeError as error:
-            if not memory_is_full(error):
+            if not memory_is_full(error, 2 * size):
                 raise
+            break
+        again = np.resize(expected, features.shape)
+        lengths = np.linalg.norm(features, axis=1) * np.linalg.norm(again, axis=1)
+        if not ((features * again).sum(axis=1) >= SAME * lengths).all():
+            log.warning("%d images at once have other features than %d here; going on with %d", 2 * size, size, size)
             break
         if after < WORTH * before:
             break
@@ -217,7 +235,7 @@ class OomBatcher:
                 start = rows.stop
                 continue
             except RuntimeError as error:
-                if not memory_is_full(error):
+                if not memory_is_full(error, rows.stop - rows.start):
                     raise
                 if rows.stop - rows.start == 1:
                     raise UsageError(f"the GPU has no memory for even one {self.what}; set device to cpu") from error

@@ -1,14 +1,13 @@
 """The choice of a device, with GPUs that are made up, and what is done when one of them is full."""
 
+import itertools
+import time
+
+import numpy as np
 import pytest
 import torch
 
-from pipeline.device import (
-    OomBatcher,
-    drawn_from,
-    find_device,
-    find_gpu,
-)
+from pipeline.device import OomBatcher, drawn_from, find_device, find_gpu, grow_batch
 from pipeline.errors import UsageError
 
 CPU = torch.device("cpu")
@@ -21,14 +20,20 @@ def test_a_device_that_is_not_there_is_refused() -> None:
                 find(name)
 
 
-FULL = [
-    torch.cuda.OutOfMemoryError("CUDA out of memory. Tried to allocate 2.00 GiB."),
-    RuntimeError("CUDA error: CUBLAS_STATUS_ALLOC_FAILED when calling `cublasCreate(handle)`"),
-    RuntimeError("cuDNN error: CUDNN_STATUS_ALLOC_FAILED"),
-]
+FULL = {
+    "torch": torch.cuda.OutOfMemoryError("CUDA out of memory. Tried to allocate 2.00 GiB."),
+    "cuda": RuntimeError("CUDA error: out of memory"),
+    "driver": RuntimeError("CUDA driver error: out of memory"),
+    "outside": RuntimeError("CUDA ran out of memory outside PyTorch's allocator. If this workload uses many"),
+    "cublas": RuntimeError("CUDA error: CUBLAS_STATUS_ALLOC_FAILED when calling `cublasCreate(handle)`"),
+    "cudnn": RuntimeError("cuDNN error: CUDNN_STATUS_INTERNAL_ERROR_DEVICE_ALLOCATION_FAILED"),
+    "cudnn's host": RuntimeError("cuDNN error: CUDNN_STATUS_INTERNAL_ERROR_HOST_ALLOCATION_FAILED"),
+    "cudnn 8": RuntimeError("cuDNN error: CUDNN_STATUS_ALLOC_FAILED"),
+}
+NO_ENGINE = RuntimeError("FIND was unable to find an engine to execute this computation")
 
 
-@pytest.mark.parametrize("full", FULL, ids=["torch", "cublas", "cudnn"])
+@pytest.mark.parametrize("full", [*FULL.values(), NO_ENGINE], ids=[*FULL, "no engine"])
 def test_work_that_does_not_fit_is_halved_and_goes_on(full: RuntimeError) -> None:
     asked: list[tuple[int, int]] = []
 
@@ -41,8 +46,37 @@ def test_work_that_does_not_fit_is_halved_and_goes_on(full: RuntimeError) -> Non
     portions = OomBatcher(8, "pair")
     assert [number for part in portions.map(work, 11) for number in part] == list(range(11))
     assert asked[:3] == [(0, 8), (0, 4), (0, 2)] and portions.size == 2
-    with pytest.raises(UsageError, match="no memory for even one pair; set device to cpu"):
-        OomBatcher(1, "pair").map(lambda rows: (_ for _ in ()).throw(full), 4)
+
+
+@pytest.mark.parametrize(
+    ("error", "message"),
+    [*((full, "no memory for even one pair; set device to cpu") for full in FULL.values()), (NO_ENGINE, "engine")],
+    ids=[*FULL, "no engine"],
+)
+def test_one_row_that_does_not_fit_ends_the_work(error: RuntimeError, message: str) -> None:
+    with pytest.raises(RuntimeError if error is NO_ENGINE else UsageError, match=message):
+        OomBatcher(2, "pair").map(lambda rows: (_ for _ in ()).throw(error), 4)
+
+
+@pytest.mark.parametrize(
+    ("most", "trouble", "expected"),
+    [(100, None, 64), (256, FULL["cudnn"], 128), (256, NO_ENGINE, 128), (256, "other features", 128)],
+)
+def test_a_batch_grows_while_it_is_faster_fits_and_makes_the_same(
+    most: int, trouble: object, expected: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(time, "perf_counter", itertools.count().__next__)  # any number of rows takes as long
+    probes = np.random.default_rng(0).standard_normal((8, 5), dtype=np.float32)
+
+    def describe(rows: int) -> np.ndarray:
+        features = np.resize(probes, (rows, 5))
+        if rows > 128 and isinstance(trouble, RuntimeError):
+            raise trouble
+        if rows > 128 and trouble:
+            features[-1] = features[0]  # as where an index of 32 bits has begun anew
+        return features
+
+    assert grow_batch(describe, 8, most) == expected
 
 
 @pytest.mark.parametrize("name", ["cpu", pytest.param("cuda", marks=pytest.mark.gpu)])

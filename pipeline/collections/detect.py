@@ -32,6 +32,8 @@ COLUMNS = {
     **{name: (name,) for name in DOCUMENT},
 }
 """Column of a table -> its usual names, in lower case; the first is ours."""
+IN_PLACE_OF_SENTENCES = ("description", "title")
+"""Columns that are read as sentences where there are none, the first that there is."""
 OF_VECTORS = {
     "images": ("image", "img", "photo", "picture", "visual", "vision"),
     "texts": ("text", "txt", "caption", "sentence", "title"),
@@ -91,15 +93,26 @@ def _with_photographs(folder: CollectionFolder, path: Path, column: str, files: 
     """Parquet files like the one at `path`, whose `column` holds photographs."""
     columns = _usual_columns(folder, path)
     columns.pop("file", None)
+    columns, notes = _with_sentences(columns)
     note = f"{folder.label(path)} has its photographs in the column {column}"
     if "sentence" in columns:
         note += f", its sentences in {columns['sentence']}"
-    return Detected(folder.root, "parquet", files, _renamed(columns), "sentence" in columns, (note,))
+    return Detected(folder.root, "parquet", files, _renamed(columns), "sentence" in columns, (note, *notes))
+
+
+def _with_sentences(columns: dict[str, str]) -> tuple[dict[str, str], tuple[str, ...]]:
+    """The columns of a table, one of IN_PLACE_OF_SENTENCES as sentences where they have none; and a note on that."""
+    if "sentence" in columns or (ours := next(filter(columns.get, IN_PLACE_OF_SENTENCES), None)) is None:
+        return columns, ()
+    theirs = columns.pop(ours)
+    note = f"no column of captions: {theirs} is used as the caption (collection.columns.sentence names another)"
+    return {**columns, "sentence": theirs}, (note,)
 
 
 def _as_table(path: Path, columns: dict[str, str], notes: tuple[str, ...] = ()) -> Detected:
+    columns, of_sentences = _with_sentences(columns)
     used = ", ".join(f"column {theirs} as {ours}" for ours, theirs in columns.items())
-    notes = (f"{path.name} is read as a table: {used}", *notes)
+    notes = (f"{path.name} is read as a table: {used}", *of_sentences, *notes)
     return Detected(path.parent, "table", {"table": path.name}, _renamed(columns), notes=notes)
 
 

@@ -118,8 +118,8 @@ class Ownership:
         total = self._tables.value('SELECT count(DISTINCT path) FROM images WHERE "row" IS NOT NULL')
         self._note("FROM respelt WHERE file IS NOT NULL", total, "files")
         self._tables.run(
-            "UPDATE images SET path = coalesce(respelt.file, images.path), fault = coalesce(images.fault,"
-            " respelt.fault) FROM respelt WHERE images.path = respelt.path"
+            "UPDATE images SET path = coalesce(respelt.file, images.path), there = respelt.file IS NOT NULL,"
+            " fault = coalesce(images.fault, respelt.fault) FROM respelt WHERE images.path = respelt.path"
         )
 
     def _find_images(self) -> None:

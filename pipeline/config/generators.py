@@ -101,7 +101,7 @@ class DescribeSettings(Section):
     splits: tuple[Described, ...] = key(("test",), "described and judged one by one")
     boxes: bool = key(False, "likewise the boxes with labels, by the noun phrases that name them (docs/trees.md)")
     region_texts: Place | None = key(
-        None, "file under data_root: texts that people wrote for boxes, which `boxes` then means (docs/own-data.md)"
+        None, "file under data_root: texts that people wrote for boxes, which `boxes` then means (docs/trees.md)"
     )
     space: str = key("ncca", "the one of `models` whose joint space mnlm, sc-nlm, lbl and nearest use")
     top: Positive = key(5, "descriptions of an image, best first; the first one is judged")

@@ -129,9 +129,6 @@ class TrainSettings(Section):
     )
     reduction: Literal["mean", "sum"] = key("mean", "of a batch's losses: mean | sum, as the papers print it")
     contrastive: Positive = key(100, "negatives sampled: how many for a batch")
-    resampled: Literal["batch", "epoch"] = key(
-        "batch", "negatives sampled: anew every batch | epoch (Kiros et al. 2014)"
-    )
     margin: NonNegative = key(0.2, "ranking: alpha")
     temperature: AboveZero = key(0.05, "info-nce")
     optimiser: Optimiser = key("adam", "adam | sgd | momentum (sgd with a momentum of 0.9) | adagrad")
@@ -158,6 +155,7 @@ class TrainSettings(Section):
 
 class LongShortTermTrainSettings(TrainSettings):
     peepholes: bool = key(False, "whether gates see the cell (Kiros et al. 2014, equations 1, 2 and 4)")
+    forget_bias: Number = key(0, "of the forget gates at the beginning; 0 forgets half of the cell at every word")
 
 
 class TreeTrainSettings(TrainSettings):

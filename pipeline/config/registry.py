@@ -336,7 +336,6 @@ MODELS: tuple[ModelSpec, ...] = (
     _fitted("wsabie-sgd", "wsabie:WsabieSGD", section=WSABIE),
     _fitted("wsabie-adagrad", "wsabie:WsabieAdaGrad", section=ADAGRAD),
     _trained("bow", "word_models:BagOfWords"),
-    _trained("devise", "word_models:DeViSE"),
     _trained("rnn", "word_models:RNN", "PlainTrain"),
     _trained("gru", "word_models:GRU"),
     _trained("lstm", "word_models:LSTM", "LongShortTermTrain"),

@@ -12,8 +12,10 @@ from typing import Any, Protocol
 
 import numpy as np
 import torch
+from torch.utils._python_dispatch import TorchDispatchMode
+from torch.utils._pytree import tree_leaves
 
-from pipeline.device import Arriving, OomBatcher, find_device, full_float32, grow_batch, upload
+from pipeline.device import LARGEST_BATCH, Arriving, OomBatcher, find_device, full_float32, grow_batch, upload
 from pipeline.images.preprocess import Preprocessing
 from pipeline.precision import fast_at_bfloat16
 
@@ -22,6 +24,8 @@ BFLOAT16_COSINE = 0.9997
 up to three times as far off as probes in our measurements, which makes it 0.999 for them."""
 PROBES = 8
 """Images on which precisions have to agree."""
+MOST_ELEMENTS = 2**31 - 1
+"""Of an activation of a batch: kernels of CUDA and cuDNN have counted more by integers that overflow."""
 
 log = logging.getLogger(__name__)
 
@@ -104,17 +108,17 @@ class Extractor:
 
     def grow(self, side: int) -> None:
         """On a GPU, take as many images of `side` x `side` pixels at once as `grow_batch` finds worth it."""
-        if self.plan.device.type != "cuda":
+        device = self.plan.device
+        if device.type != "cuda":
             return
+        probes = torch.from_numpy(make_probes(side)).to(device)
 
-        def seconds(size: int) -> float:
-            pixels = torch.from_numpy(np.resize(make_probes(side), (size, side, side, 3)))
-            start = time.perf_counter()
-            Arriving(self.encode(upload(pixels, self.plan.device))).numpy()
-            return time.perf_counter() - start
+        def describe(images: int) -> np.ndarray:
+            return self.encode(probes.repeat(-(-images // PROBES), 1, 1, 1)[:images]).cpu().numpy()
 
         with torch.inference_mode(), full_float32():
-            self.plan = replace(self.plan, batch_size=grow_batch(seconds, self.plan.batch_size))
+            most = min(LARGEST_BATCH, MOST_ELEMENTS // elements_per_image(self.encode, probes))
+            self.plan = replace(self.plan, batch_size=grow_batch(describe, min(self.plan.batch_size, most), most))
         log.info("%d images at once", self.plan.batch_size)
 
     def run(self, batches: Iterable[tuple[torch.Tensor, ...]]) -> Iterator[np.ndarray]:
@@ -138,6 +142,29 @@ class Extractor:
             features = torch.cat(batcher.map(encode, len(batch[0])))
         self.plan = replace(self.plan, batch_size=batcher.size)
         return features
+
+
+class _Sizes(TorchDispatchMode):
+    """Notes the number of elements of each tensor that is computed within."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.elements: list[int] = []
+
+    def __torch_dispatch__(self, function: Any, types: Any, arguments: tuple = (), named: dict | None = None) -> Any:
+        result = function(*arguments, **(named or {}))
+        self.elements += [leaf.numel() for leaf in tree_leaves(result) if isinstance(leaf, torch.Tensor)]
+        return result
+
+
+def elements_per_image(encode: torch.nn.Module, pixels: torch.Tensor) -> int:
+    """Elements of the largest activation of one of the images `pixels` (2 or more, side, side, 3), at least 1."""
+    counts = []
+    for images in (1, 2):
+        with _Sizes() as sizes:
+            encode(pixels[:images])
+        counts.append(sizes.elements)
+    return max(1, *(both - alone for alone, both in zip(*counts, strict=False)))  # views of weights have as many
 
 
 def extract_in_step(pictures: Iterable[Sequence[Any]], extractors: Sequence[Extractor]) -> list[np.ndarray]:

@@ -2,7 +2,7 @@
 
 import shlex
 from collections.abc import Iterator
-from contextlib import closing
+from contextlib import closing, suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
@@ -64,6 +64,7 @@ def command(
 
     from pipeline.collections.assembly import Assembly
     from pipeline.collections.detect import detect
+    from pipeline.config.section import as_name
     from pipeline.errors import UsageError
     from pipeline.printable import printable
 
@@ -72,13 +73,15 @@ def command(
     found = detect(photographs.absolute())
     intake, tally = _read(found)
     with closing(intake):
+        missing = list(_leave_out_missing(intake))
         splits = Assembly(intake).splits
         seen = {
             "root": str(found.root),
             "format": found.format,
             "counts": {what: count for what, count in intake.given.items() if count},
             "files": found.files,
-            "notes": [*found.notes, *tally.describe()],
+            "notes": [*found.notes, *missing, *tally.describe(), *intake.own.describe()],
+            "filters": intake.own.schema().names,
             "splits": splits,
             "rejects": [{"file": one.file, "row": one.row, "reason": one.reason} for one in intake.rejects],
         }
@@ -87,7 +90,9 @@ def command(
     path = None
     commands = [["jointspace", "init", str(photographs), "--encoder", "clip"]]
     if found.format != VECTORS:
-        commands.append(["jointspace", "apply", "BUNDLE", str(photographs), "--output", "results/NAME"])
+        output_of = f"results/{as_name(found.root.name)}"
+        for bundle in _bundles(Path("results")):
+            commands.append(["jointspace", "apply", str(bundle), str(photographs), "--output", output_of])
     if encoder or "train" in splits:
         values = _configure(found, splits, encoder, weights, architecture, output)
         path = output or Path(f"{values['name']}.yaml")
@@ -100,7 +105,9 @@ def command(
         return
     if path:
         click.echo(printable(f"wrote {path}; next:"))
-    for command_line in commands:
+    for number, command_line in enumerate(commands):
+        if number == 1:
+            click.echo("or with an index that you built from other photos:")
         click.echo(printable(shlex.join(command_line)))
 
 
@@ -124,8 +131,7 @@ def _lines(seen: dict[str, Any], encoder: str | None) -> Iterator[str]:
             if seen["format"] == VECTORS:
                 yield "There are no vectors of texts. If CLIP's ViT-B-32 made the images' vectors, search in words:"
                 return
-            yield "None of these photos has a caption to train on. To search them with a pretrained model (605 MB), or"
-            yield "with an index that you built from other photos, run one of these:"
+            yield "None of these photos has a caption to train on. To search them with a pretrained model (605 MB):"
         return
     if missing := [split for split in ("dev", "test") if split not in splits]:
         yield f"no photo is in the split {' or '.join(missing)}: name some in the collection's list of splits"
@@ -153,6 +159,35 @@ def _read(found: "Detected") -> "tuple[Intake, Tally]":
     intake = Intake(limit, folder=photographs).add(tqdm(records, "read", unit=" records", disable=None))
     count_files(found.root, found.format, options, intake.tables)
     return intake, options.tally
+
+
+def _leave_out_missing(intake: "Intake") -> Iterator[str]:
+    """Count only photographs that are there, with what belongs to them; what is left out so, in lines for the user."""
+    missing = "FROM images WHERE NOT there AND fault IS NULL"
+    count = intake.tables.value(f"SELECT count(*) {missing}")
+    if not count:
+        return
+    first = intake.tables.value(f"SELECT path {missing} ORDER BY seq LIMIT 1")
+    for what in ("sentences", "documents", "boxes"):
+        intake.given[what] -= intake.tables.value(f"SELECT count(*) FROM {what} WHERE owner IN (SELECT seq {missing})")
+    intake.given["images"] -= intake.tables.run("UPDATE images SET fault = 'missing' WHERE NOT there AND fault IS NULL")
+    yield f"{count:,} photos that the lists name are not there, such as {first}"
+
+
+def _bundles(results: Path) -> list[Path]:
+    """A bundle of each run in the folder `results`, the latest first; none that was made of drawn scenes."""
+    from pipeline.errors import IntegrityError
+    from pipeline.storage.card import CARD, bundles_in
+    from pipeline.storage.demo_folder import MARK
+    from pipeline.storage.json_files import read_json
+
+    latest: dict[Path, float] = {}
+    for run in results.glob("*/"):
+        with suppress(IntegrityError, OSError):
+            bundle = bundles_in(run)[-1]
+            if not (Path(read_json(bundle / CARD)["data_root"]) / MARK).exists():
+                latest[bundle] = (bundle / CARD).stat().st_mtime
+    return sorted(latest, key=latest.__getitem__, reverse=True)[:SHOWN]
 
 
 def _configure(

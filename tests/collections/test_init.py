@@ -9,6 +9,7 @@ from made_up import ingest, run_command
 
 from pipeline.config import loading
 from pipeline.errors import UsageError
+from pipeline.storage.demo_folder import MARK
 from pipeline.storage.manifest import Manifest
 
 
@@ -51,10 +52,19 @@ def test_what_it_writes_reads_what_it_says(photos: Path, tmp_path: Path, kind: s
 
 
 @pytest.mark.parametrize("encoder", ["clip", "siglip"])
-def test_photographs_without_sentences_are_searched_with_a_pretrained_model(photos: Path, encoder: str) -> None:
-    *_, first, second = run_command("init", photos).splitlines()
-    assert first.endswith("--encoder clip") and second.startswith("jointspace apply BUNDLE")
+def test_photographs_without_sentences_are_searched_with_a_pretrained_model(
+    photos: Path, tmp_path: Path, encoder: str
+) -> None:
+    assert run_command("init", photos).splitlines()[-1].endswith("--encoder clip")
     assert not list(Path.cwd().iterdir())
+    (tmp_path / MARK).touch()
+    for name, data_root in (("drawn", tmp_path), ("holiday", photos)):
+        card = Path("results") / name / "index/ncca/card.json"
+        card.parent.mkdir(parents=True)
+        card.write_text(json.dumps({"data_root": str(data_root)}))
+    *_, first, _, second = run_command("init", photos).splitlines()
+    assert first.endswith("--encoder clip") and "drawn" not in second
+    assert second.startswith("jointspace apply results/holiday/index/ncca") and second.endswith("results/my-photos")
     said = run_command("init", photos, "--encoder", encoder)
     assert "pip install 'jointspace[open-clip" in said and " MB of weights" in said
     chosen = loading.load(Path("my-photos.yaml"))
@@ -63,6 +73,19 @@ def test_photographs_without_sentences_are_searched_with_a_pretrained_model(phot
     caption(photos, "folder")
     run_command("init", photos, "--encoder", encoder, "--output", "both.yaml")
     assert loading.load(Path("both.yaml")).models == ("zero-shot", "ncca")
+
+
+def test_a_table_with_titles_alone_and_photographs_that_are_not_there(photos: Path, tmp_path: Path) -> None:
+    rows = [f"{number:02d}.jpg;Vase {number};19{number};3,{number}" for number in range(22)]
+    (photos / "archive.csv").write_text("\n".join(["file;Title;year;price", *rows]))
+    said = run_command("init", photos)
+    assert "20 images, 20 sentences (format table)" in said and "train 16, dev 2, test 2" in said
+    assert "Title is used as the caption" in said and "2 photos that the lists name are not there" in said
+    assert "columns to filter by: year (int64), price (double)" in said
+    settings = yaml.safe_load(Path("my-photos.yaml").read_text())["collection"]
+    assert settings["columns"] == {"sentence": "Title"}
+    ingest(tmp_path / "run", photos, {"collection": {**settings, "reject_limit": 0.5}})
+    assert Manifest(tmp_path / "run/manifest").summary["counts"]["sentences"]["kept"] == 20
 
 
 def test_what_it_refuses(photos: Path, tmp_path: Path) -> None:

@@ -55,7 +55,9 @@ def read_table(root: Path, options: Options) -> Iterator[Record]:
         if name != last:
             split = values.get(names["split"]) or options.default_split
             yield ImageRecord(name, posixpath.join(prefix, name), lists.split_name(str(split)), file, row, implied=True)
-            yield from lists.document(name, [values.get(names[column]) for column in DOCUMENT], file, row, implied=True)
+            yield from lists.document(
+                name, [values.get(names.get(column)) for column in DOCUMENT], file, row, implied=True
+            )
             yield ColumnsRecord(name, further(values, path, names.values()), file, row)
         sentences, in_text = lists.sentences(values.get(names["sentence"]))
         options.tally.notes[LISTED] += in_text
@@ -97,7 +99,9 @@ def read_parquet(root: Path, options: Options) -> Iterator[Record]:
 def _column_names(options: Options, ours: tuple[str, ...]) -> dict[str, str]:
     if unknown := set(options.columns) - set(ours):
         raise UsageError(f"collection.columns: unknown key {min(unknown)}; there are {', '.join(ours)}")
-    return {column: options.columns.get(column, column) for column in ours}
+    renamed = set(options.columns.values())  # a title that is read as the sentence is not the title, too
+    names = {column: column for column in ours if column not in DOCUMENT or column not in renamed}
+    return names | options.columns
 
 
 def _read_shard(
@@ -113,7 +117,7 @@ def _read_shard(
         member = posixpath.basename((name or "").replace("\\", "/")) or f"row {row}"
         key, asked = f"{shard}/{row}", lists.split_name(str(values.get(names["split"]) or split))
         yield ImageRecord(key, shard, asked, shard, row, member, row - 1)
-        yield from lists.document(key, [values.get(names[ours]) for ours in DOCUMENT], shard, row)
+        yield from lists.document(key, [values.get(names.get(ours)) for ours in DOCUMENT], shard, row)
         yield ColumnsRecord(key, further(values, path, (column, *names.values())), shard, row)
         sentences, in_text = lists.sentences(values.get(names["sentence"]))
         options.tally.notes[LISTED] += in_text

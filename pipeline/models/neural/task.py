@@ -151,7 +151,10 @@ class TrainingTask:
         kept = {entry.name for entry in fields(TrainingSchedule)}
         schedule = TrainingSchedule(seed=self.seed, **self.settings.model_dump(include=kept))
         pairs = self.train
-        return Training(network, draw, pairs.owners, pairs.names, objective or self.objective, schedule, judge, **more)
+        return Training(
+            network, draw, pairs.owners, pairs.names, objective or self.objective, schedule, judge,
+            precision=self.precision, **more,
+        )  # fmt: skip
 
     @cached_property
     def mean_image(self) -> np.ndarray:
