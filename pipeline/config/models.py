@@ -11,6 +11,7 @@ from pipeline.config.section import (
     AboveZero,
     BelowOne,
     Count,
+    ImportPath,
     Name,
     Names,
     NonNegative,
@@ -255,7 +256,9 @@ class Variant(Seeds):
     """Keys beside these are settings of its model."""
 
     model_config = ConfigDict(extra="allow")
-    model: Literal[tuple(spec.name for spec in MODELS if spec.made_by != "combine")] = key(..., "a registered model")
+    model: Literal[tuple(spec.name for spec in MODELS if spec.made_by != "combine")] | ImportPath = key(
+        ..., "a registered model, or module:Class of yours"
+    )
     encoders: Names | None = key(None, "some of the above; null: all of them, side by side")
     text_encoders: Names | None = key(None, "likewise, of text_encoders")
     training: Literal[tuple(TRAININGS)] = key(
