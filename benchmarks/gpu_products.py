@@ -56,7 +56,7 @@ def parity_products(bench: Bench) -> None:
     def losses(device: torch.device) -> np.ndarray:
         loop = make_loop("lstm", device, dropout=0.0, precision="float32")
         runner(loop, bench.size(20, 1))()
-        return np.array([[loop.progress.losses]])
+        return np.array([[loop.checkpoint().progress["losses"]]])
 
     bench.parity("moments", moments)
     bench.parity("moments of mapped views", lambda device: mapped_moments(known, [single], maps, device).xx)

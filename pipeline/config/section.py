@@ -85,9 +85,9 @@ def as_name(text: str) -> str:
     return re.sub(r"[^A-Za-z0-9_.+-]+", "-", text).lstrip("-._+") or "run"
 
 
-def key(default: Any, description: str, title: str | None = None) -> Any:
-    """A field with its default (of a section its class; `...`: none) and its sentence. With a `title` it is the first
-    of a group."""
+def key(default: Any, description: str = "", title: str | None = None) -> Any:
+    """A field with its default (of a section its class; `...`: none) and its sentence, which a section may lack. With
+    a `title` it is the first of a group."""
     if isinstance(default, type):
         return Field(default_factory=default, description=description, title=title)
     return Field(default, description=description, title=title)

@@ -100,7 +100,8 @@ def train(
     rows = np.arange(len(names))
     network.precision = material.precision
     training = Training(
-        network, batch, rows, names, Likelihood(), TrainingSchedule(**schedule), lambda: -perplexity()
+        network, batch, rows, names, Likelihood(), TrainingSchedule(**schedule), lambda: -perplexity(),
+        precision=material.precision,
     )  # fmt: skip
     if material.checkpoint:
         training.resume(material.checkpoint)
