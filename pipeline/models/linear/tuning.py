@@ -9,7 +9,7 @@ import numpy as np
 
 from pipeline.config.models import FitSettings
 from pipeline.metrics.ranks import count_ranks
-from pipeline.metrics.retrieval import recall_sum
+from pipeline.metrics.retrieval import mean_rank, recall_sum
 from pipeline.models.linear.feature_maps import FeatureMaps, mapped_columns, project
 from pipeline.models.linear.moments import Expansion, Moments
 from pipeline.models.linear.projection import EIGENVALUES, Directions, LinearModel
@@ -164,7 +164,7 @@ def tune(
                     text.weight_of,
                     transfer or {},
                     kind,
-                    float(np.mean([ranks.image_to_sentence.mean(), ranks.sentence_to_image.mean()])),
+                    mean_rank(ranks),
                 )
                 trials.append(trial)
                 if best is None or trial.merit(model.by_mean_rank) > best[0].merit(model.by_mean_rank):

@@ -65,9 +65,11 @@ def load_arrays(network: Network, arrays: Mapping[str, np.ndarray]) -> Network:
 
 
 class NetworkModel:
-    """A registered model whose `network` embeds images and sentences."""
+    """A registered model whose `network` embeds images and sentences; the best epoch on dev is that with the greatest
+    recall sum, or `by_mean_rank` that with the least mean rank."""
 
     multi_vector: ClassVar[bool] = False
+    by_mean_rank: bool = False
     sentence_view: ClassVar[str] = "tokens"
     network: Any
 

@@ -10,7 +10,7 @@ from torch import Tensor, nn
 
 from pipeline.device import OomBatcher, full_float32, place, upload
 from pipeline.metrics.ranks import count_ranks
-from pipeline.metrics.retrieval import recall_sum
+from pipeline.metrics.retrieval import mean_rank, recall_sum
 from pipeline.models.linear.device_views import stack_on
 from pipeline.models.linear.views import ImageView
 from pipeline.models.neural.networks import (
@@ -33,7 +33,8 @@ BLOCK = 512
 
 class GlobalModel(NetworkModel):
     """An image and a sentence each become one unit vector; their inner product is the score. By `score: product` they
-    have any length; after training with the squared loss they do, too, and are compared by distance.
+    have any length; after training with the squared loss they do, too, and are compared by distance. Both are Socher et
+    al.'s (2014), who report mean ranks, by which dev chooses there.
 
     A registered model names its `sentence_encoder`, a class or function of word vectors, the dimension of the space,
     dropout, and what `learn` found in the training sentences.
@@ -44,6 +45,7 @@ class GlobalModel(NetworkModel):
     def __init__(self, view: ImageView, network: nn.Module, learned: Mapping[str, Any]) -> None:
         self.view, self.network, self.learned = view, network.eval(), learned
         self.metric = "euclidean" if network.score == "distance" else "inner_product"
+        self.by_mean_rank = network.score != "cosine"
 
     @classmethod
     def build(
@@ -92,12 +94,13 @@ class GlobalModel(NetworkModel):
         return model
 
     def judge(self, dev: TrainingPairs) -> Callable[[], float]:
-        """A function that gives the recall sum on `dev` of the parameters at the time."""
+        """A function that gives the recall sum on `dev` of the parameters at the time, or minus their mean rank."""
         features = dev.images(np.arange(dev.n_images))
 
         def score() -> float:
             images, sentences = self.embed_images(features), self.embed_sentences(dev.sentences)
-            return recall_sum(count_ranks(images, sentences, dev.owners, self.metric))
+            ranks = count_ranks(images, sentences, dev.owners, self.metric)
+            return -mean_rank(ranks) if self.by_mean_rank else recall_sum(ranks)
 
         return score
 
