@@ -13,6 +13,7 @@ are the paper's, `settings`, `chosen`}]}. An order is {`above`, `below`, `system
 {`printed`, `difference`, `ci95`, `p`, `verdict`}}; without a `below` it compares two of our own.
 """
 
+import json
 import re
 import sys
 from collections.abc import Iterator, Mapping, Sequence
@@ -166,9 +167,7 @@ def refresh(page: str, results: Mapping[str, Result]) -> str:
 
 def refreshed(docs: Path) -> dict[Path, str]:
     """Every page of the papers under `docs` as it should be."""
-    from pipeline.storage.json_files import read_json
-
-    results = {path.stem: read_json(path) for path in sorted((docs / "papers/results").glob("*.json"))}
+    results = {path.stem: json.loads(path.read_bytes()) for path in sorted((docs / "papers/results").glob("*.json"))}
     pages = [docs / "papers.md", *sorted((docs / "papers").glob("*.md"))]
     return {path: refresh(path.read_text(encoding="utf-8"), results) for path in pages}
 
