@@ -10,6 +10,7 @@ import numpy as np
 from PIL import Image
 
 from jointspace.arguments import Views, require_text, to_array, to_count, to_number, to_views
+from pipeline.config import registry
 from pipeline.config.stored import restore_text_encoder
 from pipeline.errors import InputError, IntegrityError, UsageError
 from pipeline.images.decode import ImageLimits, decode, to_rgb
@@ -19,13 +20,15 @@ from pipeline.storage.bundles import open_bundle
 from pipeline.text.text_encoder import CENTRED, Centred
 
 
-def load(*bundles: str | Path, run: str | Path | None = None) -> "Index":
+def load(*bundles: str | Path, run: str | Path | None = None, allow: Sequence[str] = ()) -> "Index":
     """Open the bundle in a folder; several bundles of one model, in one folder or in several, are searched as one. A
-    model that reads trees needs the parser of its `run`, a folder that you trust, since loading a parser runs code.
+    model that reads trees needs the parser of its `run`, a folder that you trust, since loading a parser runs code. So
+    do models and encoders that are not part of jointspace: `allow` lists the import paths, `module:Class`, of those
+    that you trust.
 
     Raises IntegrityError if there is no bundle or it is damaged, and UsageError for different models.
     """
-    return Index(*bundles, run=run)
+    return Index(*bundles, run=run, allow=allow)
 
 
 class Index:
@@ -44,9 +47,11 @@ class Index:
     True
     """
 
-    def __init__(self, *folders: str | Path, run: str | Path | None = None) -> None:
+    def __init__(self, *folders: str | Path, run: str | Path | None = None, allow: Sequence[str] = ()) -> None:
         if not folders:
             raise UsageError("name the folder of a bundle")
+        self._allow = tuple(allow)
+        registry.allow(self._allow)
         self._folders = [Path(folder).absolute() for folder in folders]
         self._run = Path(run).absolute() if run else None
         self.bundle = open_bundle(*map(Path, folders), run=self._run)
@@ -54,7 +59,7 @@ class Index:
 
     def __reduce__(self) -> tuple[Any, ...]:
         """A copy, also one in another process, opens the folder anew."""
-        return partial(load, run=self._run), tuple(self._folders)
+        return partial(load, run=self._run, allow=self._allow), tuple(self._folders)
 
     @property
     def card(self) -> Mapping[str, Any]:
