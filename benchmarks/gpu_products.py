@@ -9,7 +9,6 @@ from epochs import make_loop, make_start, runner
 from gpu_parts import Bench
 from pairs import DIM_X, DIM_Y, make_pairs
 
-from pipeline import runtime
 from pipeline.device import full_float32, upload
 from pipeline.index.exact import search_exact
 from pipeline.index.vectors import ArrayVectors
@@ -30,7 +29,7 @@ def make_block(rows: int, sentences: int = 1) -> ViewBlock:
 
 
 def sum_block(block: ViewBlock, times: int, device: torch.device) -> DeviceAccumulator:
-    accumulator = DeviceAccumulator(VIEW, DIM_Y, runtime.threads(), device)
+    accumulator = DeviceAccumulator(VIEW, DIM_Y, device)
     for _ in range(times):
         accumulator.add({"made-up": block.x}, block.y, block.owners)
     return accumulator
