@@ -9,7 +9,6 @@ from epochs import make_loop, make_start, runner
 from gpu_parts import Bench
 from pairs import DIM_X, DIM_Y, make_pairs
 
-from pipeline import runtime
 from pipeline.device import full_float32, upload
 from pipeline.index.exact import search_exact
 from pipeline.index.vectors import ArrayVectors
@@ -30,7 +29,7 @@ def make_block(rows: int, sentences: int = 1) -> ViewBlock:
 
 
 def sum_block(block: ViewBlock, times: int, device: torch.device) -> DeviceAccumulator:
-    accumulator = DeviceAccumulator(VIEW, DIM_Y, runtime.threads(), device)
+    accumulator = DeviceAccumulator(VIEW, DIM_Y, device)
     for _ in range(times):
         accumulator.add({"made-up": block.x}, block.y, block.owners)
     return accumulator
@@ -56,7 +55,7 @@ def parity_products(bench: Bench) -> None:
     def losses(device: torch.device) -> np.ndarray:
         loop = make_loop("lstm", device, dropout=0.0, precision="float32")
         runner(loop, bench.size(20, 1))()
-        return np.array([[loop.progress.losses]])
+        return np.array([[loop.checkpoint().progress["losses"]]])
 
     bench.parity("moments", moments)
     bench.parity("moments of mapped views", lambda device: mapped_moments(known, [single], maps, device).xx)

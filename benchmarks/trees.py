@@ -85,7 +85,7 @@ def time_epoch(trees: Trees, dimensions: int) -> dict:
     owners = np.arange(len(trees)) // 5
     schedule = TrainingSchedule(
         optimiser="adagrad", learning_rate=0.01, decay=1, weight_decay=0, penalty=0, averaging=0,
-        clip=2, batch_size=BATCH, epochs=1, patience=1, resampled="batch", seed=0,
+        clip=2, batch_size=BATCH, epochs=1, patience=1, seed=0,
     )  # fmt: skip
     training = Training(
         JointNetwork(torch.zeros(IMAGE_DIM), encoder, dimensions, 0.3),

@@ -50,6 +50,16 @@ def fast_at_bfloat16(device: "torch.device") -> bool:
     return device.type == "cpu" and not {"avx512_bf16", "amx_bf16"}.isdisjoint(runtime.cpu_flags())
 
 
+FAST_AT_FLOAT64 = {(6, 0), (7, 0), (8, 0), (9, 0), (10, 0)}
+"""Compute capabilities of the GPUs that multiply float64 at least half as fast as float32, those of data centres."""
+
+
+def fast_at_float64(device: "torch.device") -> bool:
+    import torch
+
+    return device.type == "cuda" and torch.cuda.get_device_capability(device) in FAST_AT_FLOAT64
+
+
 def choose_precision(name: str, device: "torch.device") -> "torch.dtype":
     """The dtype of `float32`, `bfloat16`, or `auto`: bfloat16 where `device` is fast at it."""
     import torch

@@ -14,7 +14,7 @@ UNSAFE = re.compile(f"[{_CONTROL}{_ORDER}{_SURROGATES}]")
 
 def tidy(caption: str) -> str:
     """A caption whose punctuation stands apart from its words, as tokenisers leave it, as people write it."""
-    return re.sub(r"(?<=\S) +([.,;:!?])(?=\s|$)", r"\1", caption)
+    return re.sub(r"(?<=\S) +([.,;:!?]|'s|n't)(?=\s|$)", r"\1", caption)
 
 
 def printable(text: object) -> str:

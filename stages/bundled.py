@@ -8,6 +8,7 @@ from typing import Any
 
 import numpy as np
 import pyarrow as pa
+import pyarrow.compute as pc
 import safetensors.numpy
 from tqdm import tqdm
 
@@ -54,6 +55,7 @@ def write_bundle(
     tables = {modality: run.manifest.rows(modality, rows) for modality, rows in ids.items()}
     if (mapped := _mapped_from(run, mapping.encoders, ids["images"])).null_count < len(ids["images"]):
         tables["images"] = tables["images"].append_column("mapped_from", mapped)
+    tables["images"] = _with_documents(run, tables["images"])
     for modality, table in tables.items():
         writer.add_table(f"{modality}.parquet", table)
     writer.add_parameters(source)
@@ -90,6 +92,19 @@ def write_bundle(
             CARRIED: carry(provenance, folder / CARD, provenance.fingerprint),
         }
     )
+
+
+def _with_documents(run: Run, images: pa.Table) -> pa.Table:
+    """`images` with the columns title, tags and description, where any has such a text and no column of that name."""
+    shards = np.unique(images["image_id"].to_numpy() // run.manifest.shard_size)
+    documents = pa.concat_tables([run.manifest.table("documents", number) for number in shards.tolist()])
+    place = pc.index_in(images["image_id"], documents["image_id"].combine_chunks())
+    for field in documents.schema:
+        if field.name not in images.column_names:
+            text = documents[field.name].take(place)
+            text = pc.if_else(pc.equal(text, ""), None, text)
+            images = images if text.null_count == len(text) else images.append_column(field.name, text)
+    return images
 
 
 def add_indices(

@@ -9,14 +9,14 @@ if TYPE_CHECKING:
     from pipeline.run import Stage
 
 GROUPS = {
-    "collections": "A collection",
+    "collections": "Collections",
     "images": "Images",
     "text": "Text",
     "models": "Models",
-    "index": "Index and search",
+    "index": "Indexes",
     "results": "Results",
-    "papers": "The papers' tables",
-    "operations": "Operations",
+    "papers": "Tables of the papers",
+    "operations": "Runs and this machine",
 }
 """Folder of this package -> what `--help` calls its commands, in its order."""
 COMMANDS = {
@@ -25,6 +25,8 @@ COMMANDS = {
     for module in pkgutil.iter_modules([str(Path(__file__).parent / group)])
 }
 """Command -> its module, in the order of the groups."""
+FIRST = ("init", "run", "search", "serve", "apply", "add", "remove", "plan", "verify", "doctor")
+"""The commands that a user needs first."""
 
 
 def declared() -> "dict[str, Stage]":

@@ -11,12 +11,8 @@ import click
 from pipeline import runtime
 from pipeline.errors import JointspaceError, UsageError, meant
 from pipeline.printable import printable
-from stages.catalogue import COMMANDS, GROUPS
+from stages.catalogue import COMMANDS, FIRST, GROUPS
 from stages.commands import command_of, first_sentence
-
-FIRST = ("init", "run", "search", "serve", "apply", "add", "remove", "plan", "verify", "doctor")
-"""The commands that a user needs first."""
-
 
 FORMER = {"index-add": "add", "index-remove": "remove"}
 """Former names of commands, which go with the next release."""
@@ -53,10 +49,11 @@ class Commands(click.Group):
         return super().resolve_command(ctx, args)
 
     def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
-        """Those that a user needs first, then each group's; no sentence is cut."""
-        titled = {"First of all": list(FIRST)}
+        """Those that a user needs first, then the others by group; no sentence is cut."""
+        titled = {"Start here": list(FIRST)}
         for name, module in COMMANDS.items():
-            titled.setdefault(GROUPS[module.split(".")[1]], []).append(name)
+            if name not in FIRST:
+                titled.setdefault(GROUPS[module.split(".")[1]], []).append(name)
         for title, names in titled.items():
             with formatter.section(title):
                 formatter.write_dl([(name, first_sentence(self.get_command(ctx, name).help)) for name in names])
@@ -82,13 +79,18 @@ def _translate(former: str, args: list[str]) -> list[str]:
     "--cards", type=click.IntRange(min=0), help="GPUs that this job may use on its own. [default: all visible]"
 )
 @click.option("--log", type=click.Path(dir_okay=False), help="Also write messages to this file.")
+@click.option(
+    "--allow", metavar="MODULE:NAME", multiple=True, help="Code of a model or encoder that an index may import."
+)
 @click.option("--debug", is_flag=True, help="Show the traceback of an error.")
 @click.option("--quiet", is_flag=True, help="Show warnings and errors only.")
 @click.version_option(package_name="jointspace")
-def cli(threads: int | None, cards: int | None, log: str | None, debug: bool, quiet: bool) -> None:
-    """Photographs and sentences into one joint space, and FAISS indices of it.
+def cli(
+    threads: int | None, cards: int | None, log: str | None, allow: tuple[str, ...], debug: bool, quiet: bool
+) -> None:
+    """Search photos with text and text with photos: train a joint space, measure it, and build FAISS indexes.
 
-    `run`, or `snakemake all --cores 2`, makes all that a run needs; each rule of it is one of the commands below.
+    Start with `jointspace init PHOTOS`, then `jointspace run`, which calls the commands of the later groups itself.
     """
     runtime.configure(threads)
     os.environ.setdefault("PYDANTIC_DISABLE_PLUGINS", "1")  # it would read the metadata of every distribution
@@ -98,6 +100,10 @@ def cli(threads: int | None, cards: int | None, log: str | None, debug: bool, qu
     logging.basicConfig(level=logging.WARNING, handlers=handlers)
     for ours in ("pipeline", "stages"):
         logging.getLogger(ours).setLevel(logging.WARNING if quiet else logging.INFO)
+    if allow:
+        from pipeline.config import registry
+
+        registry.allow(allow)
     if cards is not None:
         from pipeline.cards import take
 

@@ -43,6 +43,8 @@ class VectorInspection(NamedTuple):
     width: None = None
     height: None = None
     notes: Sequence[str] = ()
+    taken: None = None
+    camera: None = None
 
 
 @dataclass(frozen=True)

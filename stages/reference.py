@@ -1,4 +1,4 @@
-"""The page of all stages, from their declarations: `python -m stages.reference > docs/stages.md`."""
+"""The page of all commands, from their declarations: `python -m stages.reference > docs/stages.md`."""
 
 import importlib
 import sys
@@ -6,39 +6,36 @@ from pathlib import Path
 
 from pipeline.run import Stage
 from pipeline.run.layout import Layout
-from stages.catalogue import COMMANDS, declared
+from stages.catalogue import COMMANDS, FIRST, declared
 from stages.commands import first_sentence
 
-HEAD = """# Stages: what each makes
+HEAD = """# Commands
 
-A run has one job of a stage for each of what the third column says; a part is a range of shards. A stage is made again
-when what it reads has changed, or its version, or a key of the configuration that decides its result: after a change
-`snakemake all -n` lists the jobs that it reruns, and why. What stages read is in [commands.md](commands.md), the keys
-are explained in [configuration.md](configuration.md). No results depend on where and by how many processes they are
-made.
-
-The last column says which stages compute on a GPU where there is one. Threads and memory stand in the rules, in
-`stages/rules`; a profile may ask for something else. What stages took is in [measured.md](measured.md) and
-[scaling.md](scaling.md), and of a run of yours in its report. Made from the declarations of the stages by
-`python -m stages.reference > docs/stages.md`.
-
-| command, version | what it does | a job for each | writes | GPU |
-|---|---|---|---|---|
-"""
-OTHERS = """
-## Commands that no rule runs
+`jointspace COMMAND --help` shows the options of a command. This page is made by `python -m stages.reference >
+docs/stages.md`.
 
 | command | what it does |
 |---|---|
+"""
+STAGES = """
+## Stages
+
+`jointspace run` and `snakemake all` call these. By hand, `jointspace embed ncca --run results/demo` does what the
+rule does. A stage is made again when what it reads, its version or a key that decides its result has changed;
+`snakemake all -n` lists what will run, and why. Results do not depend on where, or in how many processes, they are
+made. A part is a range of shards. The last column says which stages compute on a GPU if there is one.
+
+| stage, version | what it does | one job for each | writes | GPU |
+|---|---|---|---|---|
 """
 
 
 def render() -> str:
     """The page."""
     stages = declared()
-    others = [name for name in COMMANDS if name.replace("-", "_") not in stages]
-    page = HEAD + "".join(map(_row, stages.values())) + OTHERS
-    return page + "".join(f"| `{name}` | {first_sentence(_command(name).help)} |\n" for name in others)
+    others = [*FIRST, *(name for name in COMMANDS if name not in FIRST and name.replace("-", "_") not in stages)]
+    page = HEAD + "".join(f"| `{name}` | {first_sentence(_command(name).help)} |\n" for name in others)
+    return page + STAGES + "".join(map(_row, stages.values()))
 
 
 def _row(stage: Stage) -> str:

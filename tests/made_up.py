@@ -48,13 +48,15 @@ CONFIG = {
 }
 
 
-def make_run(folder: Path, registered: str = "ncca", images: int = 24, held_out: str = "test") -> Path:
+def make_run(
+    folder: Path, registered: str = "ncca", images: int = 24, held_out: str = "test", titled: bool = False
+) -> Path:
     """Configuration, manifest, vocabulary, encoder, the model `registered` and its embeddings in the run `folder`.
 
     Image i shows thing i mod 8. It has two sentences, "a <thing>" and "the big <thing> number <i>"; every third image
-    is of the split `held_out`.
+    is of the split `held_out`; those with an even number have a title where these are `titled`.
     """
-    layout, manifest = Layout(folder), _make_manifest(folder, images, held_out)
+    layout, manifest = Layout(folder), _make_manifest(folder, images, held_out, titled)
     write_config(folder)
     vocabulary = build_vocabulary(
         manifest.sentences["text"].to_pylist(),
@@ -120,7 +122,7 @@ def features_of(thing: str) -> dict[str, np.ndarray]:
     return {"colour": np.eye(len(THINGS), dtype=np.float32)[[THINGS.index(thing)]]}
 
 
-def _make_manifest(folder: Path, count: int, held_out: str) -> Manifest:
+def _make_manifest(folder: Path, count: int, held_out: str, titled: bool) -> Manifest:
     (folder / "data").mkdir(parents=True)
     rows = []
     for i in range(count):
@@ -133,6 +135,8 @@ def _make_manifest(folder: Path, count: int, held_out: str) -> Manifest:
         rows.append({"image_id": i, "path": name, "split": split, "width": 60 + i, "height": 40, "sha256": digest})
     texts = [text for i in range(count) for text in (f"a {THINGS[i % 8]}", f"the big {THINGS[i % 8]} number {i}")]
     owners = np.repeat(np.arange(count), 2)
+    even = range(0, count, 2) if titled else ()
+    titles = [{"image_id": i, "title": f"Title {i}", "tags": "", "description": ""} for i in even]
     write_manifest(
         folder / "manifest",
         folder / "data",
@@ -140,7 +144,7 @@ def _make_manifest(folder: Path, count: int, held_out: str) -> Manifest:
             {
                 "images": pa.Table.from_pylist(rows, schema=IMAGES),
                 "sentences": pa.table({"sentence_id": np.arange(2 * count), "image_id": owners, "text": texts}),
-                "documents": DOCUMENTS.empty_table(),
+                "documents": pa.Table.from_pylist(titles, schema=DOCUMENTS),
                 "boxes": BOXES.empty_table(),
             }
         ],
@@ -148,6 +152,7 @@ def _make_manifest(folder: Path, count: int, held_out: str) -> Manifest:
         {
             "images": {"given": count + 1, "kept": count, "rejected": 1, "duplicate": 0},
             "sentences": {"given": 2 * count, "kept": 2 * count, "rejected": 0, "duplicate": 0},
+            "documents": {"given": len(titles), "kept": len(titles), "rejected": 0, "duplicate": 0},
         },
         SHARD_SIZE,
     )

@@ -2,8 +2,11 @@
 
 from collections import defaultdict
 from pathlib import Path
+from typing import Any
 
 import pytest
+import yaml
+from workflow import NETWORK, TINY, snakemake
 
 from pipeline.config.loading import default_path, load, merge, read_mapping, validate
 
@@ -23,9 +26,61 @@ def test_every_papers_configuration_is_valid_and_trains_each_network_thrice(path
     assert seeds or path.stem == "gong"
 
 
+def test_no_name_stands_for_two_systems() -> None:
+    """Encoders, word vectors and texts are those of the run; how a system of one name is trained is the same in all."""
+    systems = {}
+    for path in PAPERS:
+        config = load(path)
+        for name in config.models:
+            model = config.model(name)
+            assert systems.setdefault(name, (model.spec.name, model.settings)) == (model.spec.name, model.settings), (
+                name
+            )
+
+
 def test_pascal1k_is_socher_on_other_photographs() -> None:
     values = merge(read_mapping(default_path()), read_mapping(FOLDER / "socher.yaml"))
     flickr, pascal = validate(values), validate(merge(values, read_mapping(FOLDER / "pascal1k.yaml")))
     assert pascal.collection.format == "pascal1k" and pascal.reproduce.collection == "pascal1k"
     assert pascal.models == flickr.models and pascal.variants == flickr.variants
     assert pascal.evaluate.folds == 1 and flickr.evaluate.folds == 10
+
+
+SMOKE = {
+    **{key: TINY[key] for key in ("fit", "transfer", "wsabie_sgd", "wsabie_adagrad", "shard_size")},
+    "data_root": "demo", "weights_root": ".", "demo": {**TINY["demo"], "generate": True},
+    "parse": {"engine": "files"}, "tokens": {"min_count": 1},
+    "evaluate": {"bootstrap": 50, "splits": ["test"], "folds": 1}, "describe": {"candidates": 5},
+    "study": {**TINY["study"], "encoders": []},
+}  # fmt: skip
+"""The demo in place of Flickr8k, and all grids and trainings short."""
+
+
+def smoke(path: Path, folder: Path) -> dict[str, Any]:
+    """The configuration of a paper, with untrained networks, one seed of a system and one epoch, in `folder`."""
+    (folder / "text").mkdir()
+    (folder / "text/glove.6B.50d.5k.txt").write_text("".join(f"{word}{f' {n}' * 50}\n" for n, word in enumerate("ab")))
+    paper, config = read_mapping(path), load(path)
+    short = {"epochs": 1, "patience": 1}
+    variants = {
+        name: {"seeds": [0], **(short if config.model(f"{name}-seed0").spec.made_by == "train" else {})}
+        for name, variant in paper.get("variants", {}).items()
+        if "seeds" in variant
+    }
+    generators = {
+        name: {"seeds": [0], **short} for name, one in paper.get("generator_variants", {}).items() if "seeds" in one
+    }
+    changes = {"variants": variants, "generator_variants": generators}
+    changes["encoders"] = [{"name": one["name"], **NETWORK} for one in paper["encoders"]]
+    if "language_text" in paper:
+        changes["language_text"] = {"file": None, "treebank": "demo/trees.conllu"}
+    return merge(merge(paper, SMOKE), changes)
+
+
+@pytest.mark.nightly
+@pytest.mark.parametrize("path", PAPERS, ids=lambda path: path.stem)
+def test_a_papers_configuration_runs_to_its_tables(path: Path, tmp_path: Path) -> None:
+    (tmp_path / "smoke.yaml").write_text(yaml.safe_dump(smoke(path, tmp_path)))
+    for target in ("demo/demo.json", "reproduce"):  # the demo has the trees that the run reads
+        snakemake(tmp_path, target, "--configfile", "smoke.yaml")
+    assert (tmp_path / f"results/{path.stem}/reproduction.md").read_text().startswith("# ")

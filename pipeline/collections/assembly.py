@@ -6,6 +6,7 @@ with it the sentences of the others that it has not. What else belongs to an ima
 
 from collections import Counter
 from collections.abc import Iterable, Iterator
+from datetime import datetime
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -21,12 +22,14 @@ from pipeline.workers import Failure
 DUPLICATE = "duplicate"  # first word of the reason to leave out any duplicate
 OUTCOMES = pa.schema(
     [("seq", pa.int64()), ("width", pa.int32()), ("height", pa.int32()), ("sha256", pa.string())]
-    + [("failure", pa.string())]
+    + [("failure", pa.string()), ("seen", pa.string())]
 )
-"""What the inspection of an image gave."""
+"""What the inspection of an image gave; `seen` are its columns, packed."""
 WINDOW = 1 << 15
 """Images of which the rows of all tables are in memory together."""
 MOST_HELD_OUT = 1000
+FOLDER_OF = "CASE WHEN member IS NULL THEN coalesce(nullif(regexp_replace(path, '/?[^/]*$', ''), ''), '.') END"
+"""The folder that a photograph lies in; none for one within a file."""
 
 PLACE = f"""
     CREATE TABLE placed AS
@@ -101,8 +104,9 @@ JUDGE = f"""
 """For each image its split, the `reason` to leave it out, or its `image_id`, and the `fate` of what belongs to it."""
 KEEP_IMAGES = """
     CREATE TABLE kept_images AS
-    SELECT image_id, path, member, "offset", size, judged.split, width, height, sha256, packed
-    FROM judged JOIN images USING (seq)
+    SELECT image_id, path, member, "offset", size, judged.split, judged.width, judged.height, judged.sha256,
+        packed, seen
+    FROM judged JOIN images USING (seq) JOIN outcomes USING (seq)
     LEFT JOIN own_columns ON own_columns.owner = judged.seq
     WHERE image_id IS NOT NULL ORDER BY image_id
 """
@@ -202,19 +206,26 @@ class Assembly:
     def collect(self, outcomes: Iterable[Any]) -> Collection:
         """The collection, given an Inspection or a Failure for each of `locations()`."""
         read_as: Counter[str] = Counter()
-        wanted = self._tables.rows("SELECT seq FROM images WHERE fault IS NULL ORDER BY seq")
-        for (seq,), outcome in zip(wanted, outcomes, strict=True):
+        own = self._intake.own
+        several = self._tables.value(f"SELECT count(DISTINCT {FOLDER_OF}) > 1 FROM images WHERE fault IS NULL")
+        wanted = self._tables.rows(f"SELECT seq, {FOLDER_OF} FROM images WHERE fault IS NULL ORDER BY seq")
+        for (seq, folder), outcome in zip(wanted, outcomes, strict=True):
             if isinstance(outcome, Failure):
                 reason = outcome.reason.encode("utf-8", "backslashreplace").decode()
-                self._tables.append("outcomes", (seq, None, None, None, reason))
+                self._tables.append("outcomes", (seq, None, None, None, reason, None))
             else:
-                self._tables.append("outcomes", (seq, outcome.width, outcome.height, outcome.sha256, None))
+                taken = outcome.taken and datetime.fromisoformat(outcome.taken)
+                seen = {"folder": folder if several else None, "taken": taken, "camera": outcome.camera}
+                packed = own.pack({name: value for name, value in seen.items() if value and name not in own})
+                size = outcome.width, outcome.height
+                self._tables.append("outcomes", (seq, *size, outcome.sha256, None, packed))
                 read_as.update(outcome.notes)
         self._tables.run(TWINS)
         self._tables.run(SPLIT_OF_COPY)
         shared = self._tables.run(SENTENCES_OF_COPY)
         self._tables.run(JUDGE)
         counts_kept = {"images": self._tables.run(KEEP_IMAGES)}
+        own.see(seen for (seen,) in self._tables.rows("SELECT seen FROM kept_images ORDER BY image_id"))
         self._tables.run(REJECT_IMAGES)
         splits = {
             name: SplitSummary(given, kept, silent, to_text(file), reason)
@@ -229,7 +240,7 @@ class Assembly:
             fates = {"kept": number, "rejected": left_out.of(what, "") - twice, "duplicate": twice}
             counts[what] = {"given": self._intake.given[what], **fates}
         notes = [f"{count} images {note}" for note, count in read_as.most_common()]
-        notes += [*self._intake.notes, *self._intake.own.describe()]
+        notes += [*self._intake.notes, *own.describe()]
         if shared:
             notes.append(f"{shared} sentences of exact copies are kept, with the photograph of which they are copies")
         return Collection(
@@ -269,8 +280,8 @@ class Assembly:
             sentence_id = count + np.arange(len(part["sentences"]))
             count += len(sentence_id)
             part["sentences"] = part["sentences"].add_column(0, "sentence_id", pa.array(sentence_id))
-            own = self._intake.own.table(images["packed"].to_pylist())
-            images = images.drop_columns("packed")
+            own = self._intake.own.table(images["packed"].to_pylist(), images["seen"].to_pylist())
+            images = images.drop_columns(["packed", "seen"])
             for field in own.schema:
                 images = images.append_column(field, own[field.name])
             yield {"images": images, **part}

@@ -1,4 +1,5 @@
-"""The user's own columns: what a collection says of an image beside its texts, such as a price or a date.
+"""The user's own columns: what a collection says of an image beside its texts, such as a price or a date, and what is
+seen of the image itself: its folder, when it was taken, and by which camera.
 
 A column is of numbers (whole or not), truth, dates, times or text. Fields of CSV and TSV have no type of their own: a
 column of them has one that fits all its fields, or else is text (`field_readings`). A column of several types is text.
@@ -99,12 +100,16 @@ class OwnColumns:
             return self._columns.setdefault(name, _Column())
         return None
 
-    def table(self, packed: Sequence[str | None]) -> pa.Table:
-        """A row for each image, of what is said of it: the columns in the order in which they were named first, with
-        null where there is no value."""
-        cells: dict[str, list[tuple[str, Any]]] = {name: [("text", None)] * len(packed) for name in self._columns}
-        for row, text in enumerate(packed):
-            for name, kind, value in json.loads(text) if text else ():
+    def __contains__(self, name: str) -> bool:
+        """Whether there is such a column so far."""
+        return name in self._columns
+
+    def table(self, *packed: Sequence[str | None]) -> pa.Table:
+        """A row for each image, of all that is said of it: the columns in the order in which they were named first,
+        with null where there is no value."""
+        cells: dict[str, list[tuple[str, Any]]] = {name: [("text", None)] * len(packed[0]) for name in self._columns}
+        for row, texts in enumerate(zip(*packed, strict=True)):
+            for name, kind, value in chain.from_iterable(json.loads(text) for text in texts if text):
                 if name in cells and kind != HOSTILE:
                     cells[name][row] = kind, value
         arrays = [column.array(cells[name]) for name, column in self._columns.items()]

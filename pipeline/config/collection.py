@@ -4,7 +4,7 @@ from typing import Annotated, Literal
 
 from pydantic import AfterValidator, Field, model_validator
 
-from pipeline.config.section import AboveZero, Count, Place, Positive, Section, Seed, Share, Split, key
+from pipeline.config.section import AboveZero, Count, ImportPath, Place, Positive, Section, Seed, Share, Split, key
 from pipeline.printable import UNSAFE
 
 LONGEST_NAME = 64
@@ -21,53 +21,56 @@ OwnName = Annotated[str, Field(max_length=LONGEST_NAME), AfterValidator(_name_co
 
 
 class DemoSettings(Section):
-    generate: bool = key(True, "draw the demo collection into data_root first; false for data of your own")
-    train: Positive = key(1500, "target images, five sentences each")
+    generate: bool = key(True, "draw the demo collection into data_root first; false for your own data")
+    train: Positive = key(1500, "images with five captions each, to train on")
     dev: Positive = key(250, "likewise, to choose parameters on")
     test: Positive = key(250, "likewise, to report on")
-    weak: Count = key(6000, "weakly annotated images: title, tags, description, each partial or missing")
+    weak: Count = key(6000, "images with title, tags and description, each partial or missing")
     seed: Seed = key(0, "another seed draws another collection")
 
 
 class CollectionSettings(Section):
-    format: Literal[
-        "folder",
-        "flickr-token",
-        "karpathy",
-        "coco",
-        "pascal1k",
-        "table",
-        "text-files",
-        "webdataset",
-        "parquet",
-        "vectors",
-    ] = key(  # fmt: skip
+    format: (
+        Literal[
+            "folder",
+            "flickr-token",
+            "karpathy",
+            "coco",
+            "pascal1k",
+            "table",
+            "text-files",
+            "webdataset",
+            "parquet",
+            "vectors",
+        ]
+        | ImportPath
+    ) = key(  # fmt: skip
         "folder",
         "folder | flickr-token | karpathy | coco | pascal1k | table | text-files | webdataset | parquet | vectors"
-        " (made elsewhere; no photographs)",
+        " (made elsewhere; no photos) | module:function of yours",
     )
-    files: dict[str, Place] = key({}, "named files of the format where they do not have their usual names")
+    files: dict[str, Place] = key({}, "the format's files, if they do not have their usual names")
     columns: dict[str, str] = key(
         {}, "formats table and parquet: which column holds file, sentence, split, title, tags, description"
     )
     own_columns: tuple[str, ...] | dict[OwnName, str] | None = key(
-        None, "further columns of tables and metadata that are kept: their names, or {our name: yours}; null: all"
+        None, "further columns to keep: their names, or {our name: yours}; null: all"
     )
     default_split: Split | Literal["divided"] = key(
-        "divided", "of images in no split: train | dev | test | weak | gallery | divided (docs/own-data.md)"
+        "divided",
+        "split of images that no list names: train | dev | test | weak | gallery | divided (docs/own-data.md)",
     )
-    max_sentence_chars: Positive = key(2000, "longer sentences, and fields of documents, are rejected")
+    max_sentence_chars: Positive = key(2000, "longer captions, titles and descriptions are rejected")
     max_image_pixels: Positive = key(64_000_000, "larger images are rejected before they are decoded")
-    decode_seconds: AboveZero = key(10, "of a processor, in which an image must be decoded; others are rejected")
-    follow_links: bool = key(False, "read files through links that lead out of data_root; else these are rejected")
+    decode_seconds: AboveZero = key(10, "processor seconds to decode an image; slower ones are rejected")
+    follow_links: bool = key(False, "read links that lead out of data_root; otherwise they are rejected")
     exclude: tuple[str, ...] = key(
         (),
-        "patterns of files and folders that are left out and counted: masks, '*_small.jpg', 'raw/2019/*'"
-        " (docs/own-data.md)",
+        "patterns of files and folders to leave out: masks, '*_small.jpg', 'raw/2019/*' (docs/own-data.md)",
     )
-    takedown: Place | None = key(None, "a list of images, one name a line, that the run must hold no trace of")
-    memory_gb: AboveZero = key(1, "of tables that `ingest` sorts and joins in memory; more of them lies on the disk")
-    reject_limit: Share = key(0.05, "exit code 3 when a larger share of the images, or of the sentences, is rejected")
+    takedown: Place | None = key(None, "list of images, one name per line, of which the run keeps no trace")
+    memory_gb: AboveZero = key(1, "gigabytes of tables that `ingest` keeps in memory; the rest is on disk")
+    reject_limit: Share = key(0.05, "exit code 3 if a larger share of images or captions is rejected")
 
     @property
     def kept_columns(self) -> dict[str, str] | None:
@@ -87,18 +90,18 @@ class CollectionSettings(Section):
 class SimulationSettings(Section):
     """How weak simulated text is: a title is a few words of a sentence, a description a whole one."""
 
-    tag_words: Positive = key(..., "words of a tag list")
-    true_words: Count = key(..., "those of them from the image's own sentences, the rest from other images'")
-    wrong: Share = key(..., "share of titles and of descriptions that are of another image")
+    tag_words: Positive = key(..., "words per tag list")
+    true_words: Count = key(..., "of these, from the image's own captions; the rest from other images'")
+    wrong: Share = key(..., "share of titles and descriptions taken from another image")
     missing: Share = key(..., "share of each field that is missing")
 
 
 class DocumentsSettings(Section):
     fields: Annotated[tuple[Literal["title", "tags", "description"], ...], Field(min_length=1)] = key(
-        ("title", "tags", "description"), "of each document, joined"
+        ("title", "tags", "description"), "fields to join"
     )
-    simulate: SimulationSettings | None = key(None, "null: the collection's own; else made from sentences, see below")
+    simulate: SimulationSettings | None = key(None, "null: the collection's own texts; otherwise made from captions")
 
 
 class AuxiliarySettings(Section):
-    splits: Annotated[tuple[Split, ...], Field(min_length=1)] = key(("weak",), "whose images have weak texts")
+    splits: Annotated[tuple[Split, ...], Field(min_length=1)] = key(("weak",), "splits whose images have weak texts")

@@ -29,8 +29,7 @@ class NearestSettings(Section):
 
     by: Literal["features", "joint-image", "joint-sentence"] = key(
         "features",
-        "sentence of the nearest training image by features | joint-image (in the joint space) | joint-sentence (the"
-        " nearest training sentence there)",
+        "nearest training image by features | joint-image (in the joint space) | joint-sentence (nearest caption)",
     )
     distance: Literal["cosine", "euclidean"] = key(
         "cosine",
@@ -47,16 +46,16 @@ class NearestSettings(Section):
 class OptimisationSettings(Section):
     in_space: ClassVar[bool] = False
     optimiser: Literal["rmsprop", "adam", "sgd"] = key("rmsprop", "rmsprop | adam | sgd")
-    learning_rate: AboveZero = key(0.002, "at the beginning")
-    decay: PositiveShare = key(0.75, "of the learning rate, every epoch")
+    learning_rate: AboveZero = key(0.002, "initial")
+    decay: PositiveShare = key(0.75, "factor on the learning rate after every epoch")
     weight_decay: NonNegative = key(0, "pull towards zero, times the learning rate")
-    averaging: BelowOne = key(0.99, "share that the judged average of the parameters keeps in a step")
-    clip: AboveZero = key(5, "greatest absolute value of an element of the gradient")
+    averaging: BelowOne = key(0.99, "share that the running average of the parameters keeps per step")
+    clip: AboveZero = key(5, "greatest absolute value of a gradient entry")
     dropout: BelowOne = key(0.4, "mrnn: of image, words and hidden state; others: of word vectors and factors")
-    batch_size: Positive = key(128, "sentences")
-    epochs: Positive = key(8, "at most")
-    patience: Positive = key(2, "epochs without a lower perplexity on dev, after which training stops")
-    checkpoint_seconds: NonNegative = key(60, "a killed job repeats at most this much")
+    batch_size: Positive = key(128, "captions per batch")
+    epochs: Positive = key(8, "most epochs")
+    patience: Positive = key(2, "epochs without a lower perplexity on dev before training stops")
+    checkpoint_seconds: NonNegative = key(60, "a killed job repeats at most this many seconds")
     precision: Precision = key("auto", "of the products: auto (bfloat16 where it is fast) | float32 | bfloat16")
 
 
@@ -64,8 +63,8 @@ class RecurrentSettings(OptimisationSettings):
     cell: Literal["rnn", "relu", "gru", "lstm"] = key(
         "lstm", "relu (Karpathy and Fei-Fei 2015, equation 14, with their f) | rnn (the same, f = tanh) | gru | lstm"
     )
-    dimensions: Positive = key(256, "of the hidden state")
-    word_dim: Positive = key(256, "of the word vectors")
+    dimensions: Positive = key(256, "units of the hidden state")
+    word_dim: Positive = key(256, "dimensions of the word vectors")
 
 
 class RegionRecurrentSettings(RecurrentSettings):
@@ -77,7 +76,7 @@ class RankedSnippetsSettings(Section):
     """ranks the snippets of train for each region (Karpathy and Fei-Fei 2015, Table 3)"""
 
     in_space: ClassVar[bool] = False
-    snippets: str | None = key(None, "the multi-vector model among `models` whose snippets it ranks; dvsa")
+    snippets: str | None = key(None, "the multi-vector model of `models` whose snippets it ranks, such as dvsa")
 
 
 class LogBilinearSettings(OptimisationSettings, dropout=0.2, epochs=6):
@@ -86,32 +85,28 @@ class LogBilinearSettings(OptimisationSettings, dropout=0.2, epochs=6):
     in_space: ClassVar[bool] = True
     context: Positive = key(5, "n - 1, the words that the next one is predicted from")
     dimensions: Positive = key(200, "K, of word vectors; the paper has 300")
-    factors: Positive = key(200, "F of mnlm and sc-nlm; the paper has 100")
-    ahead: Count = key(2, "k of sc-nlm: parts of speech after the next word's own")
-    gate_bias: bool = key(True, "of mnlm and sc-nlm; the paper's gates have none")
+    factors: Positive = key(200, "mnlm, sc-nlm: F; the paper has 100")
+    ahead: Count = key(2, "sc-nlm: k, parts of speech after the next word's own")
+    gate_bias: bool = key(True, "mnlm, sc-nlm: gates have a bias; the paper's have none")
 
 
 class ExtraTextSettings(Section):
-    file: Place | None = key(None, "sentences without images, one a line, plain or .gz; null: none")
-    column: Count = key(0, "of a line divided by tabs, the one that holds the sentence")
+    file: Place | None = key(None, "sentences without images, one per line, plain or .gz")
+    column: Count = key(0, "the tab-separated column that holds the sentence")
     treebank: Place | None = key(None, "CoNLL-U that sc-nlm's tagger learns from; null: sc-nlm cannot be trained")
 
 
 class DescribeSettings(Section):
-    splits: tuple[Described, ...] = key(("test",), "described and judged one by one")
-    boxes: bool = key(False, "likewise the boxes with labels, by the noun phrases that name them (docs/trees.md)")
-    region_texts: Place | None = key(
-        None, "file under data_root: texts that people wrote for boxes, which `boxes` then means (docs/trees.md)"
-    )
-    space: str = key("ncca", "the one of `models` whose joint space mnlm, sc-nlm, lbl and nearest use")
-    top: Positive = key(5, "descriptions of an image, best first; the first one is judged")
+    splits: tuple[Described, ...] = key(("test",), "splits to describe and judge")
+    boxes: bool = key(False, "describe labelled boxes too (docs/trees.md)")
+    region_texts: Place | None = key(None, "file under data_root of texts that people wrote for boxes (docs/trees.md)")
+    space: str = key("ncca", "the model whose joint space mnlm, sc-nlm, lbl and nearest use")
+    top: Positive = key(5, "descriptions per image, best first; the first is judged")
     beam: Positive = key(7, "mrnn: hypotheses kept; 1 is greedy")
     length_power: NonNegative = key(0.7, "mrnn: log probabilities are divided by length ** this")
     temperature: AboveZero | None = key(None, "mrnn: sentences are drawn at this temperature; null seeks the best")
-    candidates: Positive = key(
-        300, "lbl, mnlm, sc-nlm: sentences for each image, of which the best are taken; 1000 in Kiros et al. 2014"
-    )
-    meteor: bool = key(True, "where there is Java; it and BLEU, ROUGE-L, CIDEr need jointspace[metrics]")
+    candidates: Positive = key(300, "lbl, mnlm, sc-nlm: candidates per image; 1000 in Kiros et al. 2014")
+    meteor: bool = key(True, "if there is Java; all scores need jointspace[metrics]")
 
 
 class GeneratorVariant(Seeds):
@@ -119,8 +114,8 @@ class GeneratorVariant(Seeds):
 
     model_config = ConfigDict(extra="allow")
     generator: Literal[tuple(spec.name for spec in GENERATORS)] = key(..., "a registered generator")
-    encoders: Names | None = key(None, "some of the above; null: all of them, side by side")
-    seed: Seed | None = key(None, "of its random numbers; null: `seed`")
+    encoders: Names | None = key(None, "some of `encoders`; null: all")
+    seed: Seed | None = key(None, "of this generator; null: `seed`")
 
 
 @dataclass(frozen=True)

@@ -11,6 +11,7 @@ from pipeline.config.registry import ENCODERS, TRAINED, EncoderSpec, encoder_spe
 from pipeline.config.section import (
     AboveZero,
     Count,
+    ImportPath,
     Name,
     NonNegative,
     Number,
@@ -86,7 +87,7 @@ def check_standard(encoder: Any) -> None:
 class ExtractSettings(Section):
     precision: Precision = key("auto", "auto (bfloat16 where it is fast and changes little) | float32 | bfloat16")
     batch_size: Positive | None = key(
-        None, "images in one forward pass; null: 32 on a processor; on a GPU 256, doubled while that is faster and fits"
+        None, "images per forward pass; null: 32 on a processor; on a GPU 256, doubled while that is faster and fits"
     )
     checkpoint_images: Positive = key(1024, "a killed job repeats at most this many images")
     decode_workers: Count | None = key(
@@ -94,9 +95,9 @@ class ExtractSettings(Section):
     )
     storage: Literal["float16", "float32"] = key("float16", "float16 | float32")
     mapped: dict[Name, Name] = key(
-        {}, "encoders whose features are mapped from another's, {new: old}, as `migrate` has it for one run"
+        {}, "encoders whose features are mapped from another's, {new: old}; `migrate` sets it"
     )
-    mapping_images: Positive = key(1000, "of those that both encoders see for that")
+    mapping_images: Positive = key(1000, "images that both encoders see for the map")
 
     def decisive(self) -> dict[str, Any]:
         """The keys that decide the features. What `auto` takes follows from the machine: the shards' cards say it."""
@@ -104,7 +105,9 @@ class ExtractSettings(Section):
 
 
 class DetectorSettings(Section):
-    architecture: str = key("fasterrcnn_mobilenet_v3_large_320_fpn", "torchvision's that begin with fasterrcnn")
+    architecture: str = key(
+        "fasterrcnn_mobilenet_v3_large_320_fpn", "a detector of torchvision whose name begins with fasterrcnn"
+    )
     weights: Literal["torchvision", "file"] = key("torchvision", "torchvision (downloaded) | file")
     file: Place | None = key(None, "weights: file; safetensors or a state dict, under weights_root")
     sha256: str | None = key(None, "of that file; null accepts any and records it")
@@ -121,23 +124,23 @@ class DetectorSettings(Section):
 
 
 class RegionsSettings(Section):
-    encoders: tuple[Name, ...] = key((), "encoders whose features of regions are wanted, each in a folder of its name")
-    geometry: bool = key(False, "tell models that look at regions where in the image each lies, and how large it is")
+    encoders: tuple[Name, ...] = key((), "encoders that extract features of regions")
+    geometry: bool = key(False, "give models of regions the position and size of each region too")
     proposals: Literal["boxes", "grid", "selective-search", "faster-rcnn"] = key(
         "boxes", "boxes (the collection's or a file's) | grid | selective-search | faster-rcnn"
     )
-    boxes: Place | None = key(None, "a file of boxes under data_root, or a folder of them; null: the collection's")
-    count: Positive = key(19, "regions of an image beside the whole image (Karpathy and Fei-Fei 2015, Niu et al. 2017)")
-    iou: Share = key(0.7, "of two proposals that overlap more, the one of lower score is left out")
-    fill: bool = key(True, "make up the number with windows of the grid")
-    detector: DetectorSettings = key(DetectorSettings, "faster-rcnn")
+    boxes: Place | None = key(None, "a file or folder of boxes under data_root; null: the collection's")
+    count: Positive = key(19, "regions per image, besides the whole image (Karpathy and Fei-Fei 2015, Niu et al. 2017)")
+    iou: Share = key(0.7, "of two proposals that overlap more, the one with the lower score is dropped")
+    fill: bool = key(True, "fill up with windows of a grid")
+    detector: DetectorSettings = key(DetectorSettings)
     features: Literal["crops", "roi-align"] = key(
         "crops", "crops (each region through the network) | roi-align (of one map)"
     )
-    crop_side: Positive | None = key(None, "crops: pixels that a region is warped to; null for the encoder's own side")
-    context: Count = key(16, "crops: of these, from around the box on each side")
+    crop_side: Positive | None = key(None, "crops: side in pixels that a region is warped to; null: the encoder's own")
+    context: Count = key(16, "crops: pixels of context on each side of the box")
     score: Literal["proposal", "classifier"] = key(
-        "proposal", "which are the best: proposal | classifier (as in R-CNN: that of an encoder that is finetuned)"
+        "proposal", "how regions are ranked: proposal | classifier (of a finetuned encoder, as in R-CNN)"
     )
     checkpoint_images: Positive = key(256, "a killed job repeats at most this many images")
 
@@ -152,22 +155,22 @@ class FinetuneSettings(Section):
     )
     file: Place | None = key(None, "start: file; safetensors or a state dict, under weights_root")
     sha256: str | None = key(None, "of that file; null accepts any and records it")
-    splits: Annotated[tuple[Split, ...], Field(min_length=1)] = key(("train", "weak"), "whose boxes are learned from")
-    side: Positive = key(64, "pixels that regions are warped to")
-    context: Count = key(8, "of these, from around the box on each side")
+    splits: Annotated[tuple[Split, ...], Field(min_length=1)] = key(("train", "weak"), "splits whose boxes are used")
+    side: Positive = key(64, "side in pixels that regions are warped to")
+    context: Count = key(8, "pixels of context on each side of the box")
     iterations: Positive = key(300, "steps of gradient descent")
-    images: Positive = key(32, "in a batch")
-    learning_rate: AboveZero = key(0.03, "at its highest, after a tenth of the iterations; then it falls by a cosine")
-    body_rate: NonNegative = key(0.1, "times it: that of weights that begin as torchvision's or a file's")
+    images: Positive = key(32, "images per batch")
+    learning_rate: AboveZero = key(0.03, "peak, after a tenth of the iterations; then a cosine decay")
+    body_rate: NonNegative = key(0.1, "learning rate of pretrained weights, as a share of that")
     precision: Precision = key("auto", "auto (bfloat16 where the hardware has it) | float32 | bfloat16")
-    checkpoint_seconds: NonNegative = key(30, "a killed job repeats at most about this long")
+    checkpoint_seconds: NonNegative = key(30, "a killed job repeats at most about this many seconds")
 
     _file = file_goes_with("start")
 
 
 class ImageViewSettings(Section):
     normalise: tuple[Literal["sqrt", "l2"], ...] = key(
-        ("sqrt", "l2"), "of each encoder's features, in this order: sqrt (signed) | l2 | (none)"
+        ("sqrt", "l2"), "steps on each encoder's features, in order: sqrt (signed) | l2"
     )
 
 
@@ -178,11 +181,11 @@ IMPORTED = {"path", "features", "names", "made_by"}
 
 
 class EveryKind(Section):
-    kind: Literal[tuple(spec.name for spec in ENCODERS)] | None = Field(
+    kind: Literal[tuple(spec.name for spec in ENCODERS)] | ImportPath | None = Field(
         None,
         exclude=True,
-        description="network | standard (descriptors) | pooled (regions) | imported | open_clip, timm, transformers;"
-        " null: as its architecture tells",
+        description="network | standard (descriptors) | pooled (regions) | imported | open_clip, timm, transformers |"
+        " module:Class of yours; null: follows from the architecture",
     )
     weights: str | None = key(
         "torchvision",
@@ -190,8 +193,10 @@ class EveryKind(Section):
     )
     resize: Positive | None = key(256, "shorter side in pixels, before the crop")
     crop: Positive | None = key(224, "side of the central square; null squashes the whole image to resize x resize")
-    mean: tuple[Number, Number, Number] | None = key((0.485, 0.456, 0.406), "networks: of the channels, in [0, 1]")
-    std: tuple[Number, Number, Number] | None = key((0.229, 0.224, 0.225), "likewise")
+    mean: tuple[Number, Number, Number] | None = key((0.485, 0.456, 0.406), "networks: mean of each channel, in [0, 1]")
+    std: tuple[Number, Number, Number] | None = key(
+        (0.229, 0.224, 0.225), "networks: standard deviation of each channel"
+    )
     interpolation: Literal["bilinear", "bicubic", "lanczos", "nearest"] | None = key(
         "bilinear", "bilinear | bicubic | lanczos | nearest, with antialiasing"
     )
@@ -200,22 +205,22 @@ class EveryKind(Section):
     )
     file: Place | None = key(None, "weights: file; safetensors or a state dict, under weights_root")
     sha256: str | None = key(None, "of that file; null accepts any and records it")
-    flip: bool = key(False, "average the features of the image and of its mirror image")
-    of: Name | None = key(None, "architecture pooled: the encoder, one of regions.encoders, whose regions are pooled")
-    pooling: Literal["mean", "max"] = key("mean", "likewise: mean | max, over the regions of an image")
+    flip: bool = key(False, "average the features of the image and its mirror image")
+    of: Name | None = key(None, "pooled: the encoder of regions.encoders whose regions are pooled")
+    pooling: Literal["mean", "max"] = key("mean", "pooled: mean | max over the regions of an image")
     path: Place | None = key(
         None,
-        "kind imported: features made elsewhere, under data_root: .npy, .npz, .pt, .safetensors, Parquet, HDF5,"
+        "imported: features made elsewhere, under data_root: .npy, .npz, .pt, .safetensors, Parquet, HDF5,"
         " clip-retrieval's folder",
     )
-    features: str | None = key(None, "likewise: the column, array or dataset of the features; null: the only one")
-    names: str | None = key(None, "likewise: of the images' names, or a text file; null: FILE.txt, or the only one")
-    made_by: Name | None = key(None, "likewise: the encoder that made them, for queries by photograph")
+    features: str | None = key(None, "imported: the column, array or dataset of the features; null: the only one")
+    names: str | None = key(None, "imported: the column of the names, or a text file; null: FILE.txt, or the only one")
+    made_by: Name | None = key(None, "imported: the encoder that made them, for queries by photo")
 
 
 class Encoder(with_kinds(EveryKind, ENCODERS, "kind {}: ")):
-    name: Name = key(..., "free; names the folder of its features")
-    architecture: str = key(..., "a classification network of torchvision's, or another kind: standard, pooled")
+    name: Name = key(..., "a name of your choice")
+    architecture: str = key(..., "a classification network of torchvision, or standard, or pooled")
 
     _file = file_goes_with("weights")
 
@@ -236,7 +241,7 @@ class Encoder(with_kinds(EveryKind, ENCODERS, "kind {}: ")):
             return kind | self.model_dump(include={"of", "pooling", spec.key})
         if spec.reads == "vectors":
             return self.model_dump(include=IMPORTED)
-        others = {other.key for other in ENCODERS if other is not spec}
+        others = {other.key for other in ENCODERS if other.key != spec.key}
         return kind | self.model_dump(exclude={"of", "pooling", *IMPORTED, *others})
 
     @model_validator(mode="before")
@@ -251,8 +256,9 @@ class Encoder(with_kinds(EveryKind, ENCODERS, "kind {}: ")):
             values = {**values, "weights": "file" if values.get("file") else "hub"}
         if "architecture" in values:
             return values
-        named = [spec.name for spec in ENCODERS if spec.name == values.get("kind") and not spec.architectures]
-        return {**values, "architecture": named[0]} if named else values
+        kind = values.get("kind")
+        plain = [spec.name for spec in ENCODERS if not spec.architectures]
+        return {**values, "architecture": kind} if kind in plain or ":" in str(kind) else values
 
     @model_validator(mode="after")
     def _is_of_its_kind(self) -> "Encoder":

@@ -53,69 +53,63 @@ OWN = {spec.key: spec for spec in (*MODELS, *GENERATORS) if spec.section}
 
 
 class ClusterSettings(Section):
-    workers: Positive = key(2, "of the cluster")
+    workers: Positive = key(2, "number of workers")
     options: dict[str, Any] = key(
-        {}, "of dask's LocalCluster, dask_jobqueue's SLURMCluster, dask_kubernetes' KubeCluster"
+        {}, "options of dask's LocalCluster, dask_jobqueue's SLURMCluster, dask_kubernetes' KubeCluster"
     )
 
 
 class Keys(Section):
-    name: Name = key("demo", "results lie under results_root/name", title="the run")
-    data_root: Place = key("results/demo-collection", "folder of the photographs and their texts")
-    weights_root: Place = key(".", "weight files below are relative to this folder")
-    results_root: Place = key("results", "where runs are kept")
+    name: Name = key("demo", "results are in results_root/name", title="the run")
+    data_root: Place = key("results/demo-collection", "folder of the photos and their texts")
+    weights_root: Place = key(".", "folder of weight files")
+    results_root: Place = key("results", "folder of all runs")
     models: Names = key(
-        ("cca", "ncca", "sae"), "registered models, variants and ensembles; or {name: ..., and the keys of a variant}"
+        ("cca", "ncca", "sae"), "models, variants and ensembles; or {name: ..., and the keys of a variant}"
     )
-    seed: Seed = key(0, "of every random choice; at most 4294967294")
-    shard_size: Positive = key(4096, "images a shard")
+    seed: Seed = key(0, "for all random choices; at most 4294967294")
+    shard_size: Positive = key(4096, "images per shard")
     parts: Annotated[Positive, Field(le=99_999)] = key(
-        1, "jobs that share the shards of a stage: 1 on one machine, as many as its nodes on a cluster"
+        1, "jobs that share the shards of a stage: 1 on one machine, one per node on a cluster"
     )
-    device: Device = key("auto", "where tensors are computed: auto (a GPU where there is one) | cpu | cuda | cuda:N")
-    workers: Positive = key(1, "processes that share the shards of a job; each GPU has one anyway")
+    device: Device = key("auto", "where tensors are computed: auto (a GPU if there is one) | cpu | cuda | cuda:N")
+    workers: Positive = key(1, "processes that share the shards of a job; at least one per GPU")
     scheduler: Annotated[str, Field(pattern=SCHEDULER)] | None = key(
-        None, "null: shards are made here | local, slurm, kubernetes: on a Dask cluster | tcp://HOST:PORT"
+        None, "null: this machine | local, slurm, kubernetes: a Dask cluster | tcp://HOST:PORT"
     )
     cluster: ClusterSettings = key(ClusterSettings, "the Dask cluster that is started for each job")
-    demo: DemoSettings = key(DemoSettings, "the made-up collection", title="make-demo")
-    collection: CollectionSettings = key(CollectionSettings, "what lies in data_root", title="ingest")
+    demo: DemoSettings = key(DemoSettings, title="make-demo, ingest")
+    collection: CollectionSettings = key(CollectionSettings)
     encoders: Annotated[tuple[Encoder, ...], Field(min_length=1)] = key(
         (DEMO_ENCODER,),
-        "image encoders; their features stand side by side in the image view",
+        "image encoders, whose features are concatenated",
         title="prepare-encoder, extract",
     )  # fmt: skip
-    query_encoders: tuple[Encoder, ...] = key((), "encoders of queries alone, for made_by")
-    extract: ExtractSettings = key(ExtractSettings, "how photographs go through the encoders")
-    regions: RegionsSettings = key(RegionsSettings, "parts of photographs", title="extract-regions")
-    finetune: FinetuneSettings = key(
-        FinetuneSettings,
-        "how encoders learn from boxes",
-        title="finetune: makes the encoders whose `weights` are finetuned",
-    )
+    query_encoders: tuple[Encoder, ...] = key((), "encoders for queries only, see made_by")
+    extract: ExtractSettings = key(ExtractSettings)
+    regions: RegionsSettings = key(RegionsSettings, title="extract-regions, finetune")
+    finetune: FinetuneSettings = key(FinetuneSettings, "makes the encoders whose `weights` are finetuned")
     text: TextSettings = key(
         TextSettings,
-        "kind tf-idf; an entry of text_encoders may have any of these keys as tf_idf",
+        "tf-idf; an entry of text_encoders may override these keys as tf_idf",
         title="prepare-text-encoder, encode-sentences",
     )
     text_encoders: Annotated[tuple[TextEncoderEntry, ...], Field(min_length=1)] = key(
         ({"name": "tfidf", "kind": "tf-idf", "normalise": []},),
-        "sentences as vectors: all blocks side by side are the text view",
+        "text encoders, whose vectors are concatenated",
     )
-    query_text_encoders: tuple[TextEncoderEntry, ...] = key((), "text encoders of queries alone, for made_by")
-    image_view: ImageViewSettings = key(ImageViewSettings, "what models of whole images see", title="accumulate, fit")
-    fit: FitSettings = key(FitSettings, "values that are tried on dev")
-    parse: ParseSettings = key(ParseSettings, "sentences as trees", title="train-parser, parse")
+    query_text_encoders: tuple[TextEncoderEntry, ...] = key((), "text encoders for queries only, see made_by")
+    image_view: ImageViewSettings = key(ImageViewSettings, title="accumulate, fit")
+    fit: FitSettings = key(FitSettings, "values to try on dev")
+    parse: ParseSettings = key(ParseSettings, title="train-parser, parse")
     tokens: TokenVocabularySettings = key(
         TokenVocabularySettings,
-        "words as the neural models see them, one by one",
+        "",
         title="build-token-vocabulary, encode-tokens, train",
     )
-    word_vectors: WordVectorsSettings = key(WordVectorsSettings, "first vectors of words")
-    train_defaults: TrainSettings = key(TrainSettings, "keys that a model below does not name")
-    auxiliary: AuxiliarySettings = key(
-        AuxiliarySettings, "images with weak texts", title="encode-documents, accumulate: the auxiliary set"
-    )
+    word_vectors: WordVectorsSettings = key(WordVectorsSettings)
+    train_defaults: TrainSettings = key(TrainSettings, "defaults of the models below; bow and gru have no other keys")
+    auxiliary: AuxiliarySettings = key(AuxiliarySettings, title="encode-documents, accumulate: the auxiliary set")
     documents: dict[Name, DocumentsSettings] = key(
         {
             "all": {"fields": ["title", "tags", "description"]},
@@ -123,33 +117,23 @@ class Keys(Section):
             "tags": {"fields": ["tags"]},
             "description": {"fields": ["description"]},
         },
-        "weak texts by name: the fields that are joined, and where they come from; three are for Table 3 of the study",
+        "weak texts by name: the fields to join, and where they come from; the last three are for Table 3",
     )
-    transfer: TransferSettings = key(TransferSettings, "trainings with auxiliary pairs; lists are tried on dev")
-    study: StudySettings = key(
-        StudySettings, "Gong et al. 2014, and more", title="study, sweep: sets of several sizes and draws"
-    )
+    transfer: TransferSettings = key(TransferSettings, "training with auxiliary pairs; lists are tried on dev")
+    study: StudySettings = key(StudySettings, title="study, sweep: sets of several sizes and draws")
     variants: dict[Name, Variant] = key(
         {"sae": {"model": "ncca", "training": "sae"}},
         "NAME: {model: a registered model, any of its own settings, any of the keys below}; sae is the Stacked"
         " Auxiliary"
         " Embedding, which learns from the weak texts too",
-        title="models",
+        title="models, fit-hubness",
     )
-    ensembles: dict[Name, EnsembleSettings] = key(
-        {}, "NAME: {members: [models], weights: ...}, scores added up; best: {members: [ncca-refined, lstm]}"
-    )
-    hubness: HubnessSettings = key(
-        HubnessSettings, "hubness correction: what is tried on dev, beside none", title="fit-hubness"
-    )
-    align: AlignSettings = key(AlignSettings, "words and regions", title="align: multi-vector models")
-    phrases: PhrasesSettings = key(
-        PhrasesSettings,
-        "noun phrases and boxes",
-        title="embed-phrases, rank-phrases: models that embed phrases",
-    )
-    index: IndexSettings = key(IndexSettings, "what is searched", title="build-index")
-    evaluate: EvaluateSettings = key(EvaluateSettings, "recall and ranks", title="evaluate")
+    ensembles: dict[Name, EnsembleSettings] = key({}, "NAME: {members: [models], weights: ...}")
+    hubness: HubnessSettings = key(HubnessSettings, "hubness correction: values to try on dev")
+    align: AlignSettings = key(AlignSettings, title="align, embed-phrases, rank-phrases")
+    phrases: PhrasesSettings = key(PhrasesSettings)
+    index: IndexSettings = key(IndexSettings, title="build-index, evaluate")
+    evaluate: EvaluateSettings = key(EvaluateSettings)
     generators: tuple[Name, ...] = key(
         (),
         "nearest | mrnn | mrnn-regions | ranked-snippets | lbl | mlbl | mnlm | sc-nlm: each learns, describes, is"
@@ -159,11 +143,11 @@ class Keys(Section):
     generator_variants: dict[Name, GeneratorVariant] = key(
         {}, "NAME: {generator: one of these, any of its own settings, any of the keys below}"
     )
-    language_defaults: OptimisationSettings = key(OptimisationSettings, "keys that a generator below does not name")
-    language_text: ExtraTextSettings = key(ExtraTextSettings, "further text for lbl, mlbl, mnlm and sc-nlm")
-    describe: DescribeSettings = key(DescribeSettings, "what is described, and how")
-    serve: ServeSettings = key(ServeSettings, "the server's limits", title="serve")
-    reproduce: ReproduceSettings = key(ReproduceSettings, "the papers' tables", title="reproduce")
+    language_defaults: OptimisationSettings = key(OptimisationSettings, "defaults of the generators below")
+    language_text: ExtraTextSettings = key(ExtraTextSettings, "more text for lbl, mlbl, mnlm and sc-nlm")
+    describe: DescribeSettings = key(DescribeSettings)
+    serve: ServeSettings = key(ServeSettings, title="serve")
+    reproduce: ReproduceSettings = key(ReproduceSettings, title="reproduce")
 
 
 OwnKeys = with_kinds(Keys, OWN.values())

@@ -11,6 +11,7 @@ from pipeline.config.section import (
     AboveZero,
     BelowOne,
     Count,
+    ImportPath,
     Name,
     Names,
     NonNegative,
@@ -44,22 +45,22 @@ class FitSettings(Section):
     at the best of these, and so on in turn until no ridge changes. All else is tried in every combination.
     """
 
-    dimensions: Positives = key((32, 64, 96, 128, 192), "c, of the joint space; chosen on dev, as are the next three")
-    image_ridge: NonNegatives = key((0.01, 0.1, 0.3, 1, 3, 10), "relative to the mean variance of the view's columns")
+    dimensions: Positives = key((32, 64, 96, 128, 192), "c, dimensions of the joint space")
+    image_ridge: NonNegatives = key((0.01, 0.1, 0.3, 1, 3, 10), "relative to the mean variance of the features")
     text_ridge: NonNegatives = key((0.01, 0.1, 0.3, 1, 3, 10), "likewise")
     eigenvalue_power: NonNegatives = key((0, 0.5, 1, 2, 4), "t of Gong et al. 2014, equation 2")
     eigenvalues: Eigenvalues = key(
         ("correlation",), "lambda there: correlation (rho) | gong (1 + rho, as they published)"
     )
     search: Literal["grid", "lines"] = key("lines", "lines (one ridge at a time) | grid (every pair of ridges)")
-    dev_images: Positive = key(1000, "dev images (the first ones) on which the grid is judged")
-    text_weights: dict[Name, NonNegatives] = key({}, "text encoder -> weights that are tried, in place of its entry's")
+    dev_images: Positive = key(1000, "dev images (the first ones) to judge the grid on")
+    text_weights: dict[Name, NonNegatives] = key({}, "text encoder -> weights to try, instead of its entry's")
 
 
 class TransferSettings(Section):
     """How auxiliary pairs enter; sequences are axes of which every combination is tried on dev."""
 
-    beta: NonNegatives = key((0.1, 0.3, 1), "joint: auxiliary rows are scaled by it")
+    beta: NonNegatives = key((0.1, 0.3, 1), "joint: factor on auxiliary rows")
     auxiliary_dimensions: Positives = key((128,), "c1 of stacked, sae-linear and sae")
     auxiliary_power: NonNegatives = key((1,), "t of the auxiliary projection")
     auxiliary_eigenvalues: Eigenvalues = key(("correlation",), "lambda of it, as in fit")
@@ -85,7 +86,7 @@ class TransferSettings(Section):
 
 
 class KernelsSettings(Section):
-    """kernels by the names of scikit-learn"""
+    """CCA with kernels"""
 
     image_kernel: Kernel = key("rbf", "linear | rbf | laplacian | cosine | polynomial, as scikit-learn has them")
     text_kernel: Kernel = key("cosine", "likewise")
@@ -95,12 +96,12 @@ class KernelsSettings(Section):
 
 
 class WsabieSettings(Section):
-    """as models.linear.wsabie says"""
+    """a ranking loss on two linear maps"""
 
-    learning_rate: AboveZeros = key((0.5, 1, 2, 4, 8), "of the mean gradient of a batch; chosen on dev, as is the next")
-    max_norm: AboveZeros = key((10, 20, 50, 100, 200), "alpha, the greatest squared length of a column")
+    learning_rate: AboveZeros = key((0.5, 1, 2, 4, 8), "on the mean gradient of a batch; chosen on dev, as is max_norm")
+    max_norm: AboveZeros = key((10, 20, 50, 100, 200), "alpha, greatest squared length of a column")
     dimensions: Positive = key(96, "c")
-    epochs: Positive = key(300, "at most")
+    epochs: Positive = key(300, "most epochs")
 
 
 class WsabieAdaGradSettings(WsabieSettings, learning_rate=(0.2, 0.4, 0.6, 0.8, 1)):
@@ -108,7 +109,9 @@ class WsabieAdaGradSettings(WsabieSettings, learning_rate=(0.2, 0.4, 0.6, 0.8, 1
 
 
 class TrainSettings(Section):
-    dimensions: Positive = key(512, "K, of the joint space (bow: the word vectors'; ncca-refined: the start's)")
+    dimensions: Positive = key(
+        512, "K, dimensions of the joint space (bow: of the word vectors; ncca-refined: as its start)"
+    )
     loss: Loss = key(
         "info-nce", "info-nce | ranking (Kiros et al. 2014, equation 6) | squared (Socher et al. 2014, section 5)"
     )
@@ -119,27 +122,26 @@ class TrainSettings(Section):
         "all",
         "all (of the batch) | distinct (each image of it once) | hardest (of it) | sampled (from the training set)",
     )
-    reduction: Literal["mean", "sum"] = key("mean", "of a batch's losses: mean | sum, as the papers print it")
-    contrastive: Positive = key(100, "negatives sampled: how many for a batch")
-    resampled: Literal["batch", "epoch"] = key(
-        "batch", "negatives sampled: anew every batch | epoch (Kiros et al. 2014)"
-    )
+    reduction: Literal["mean", "sum"] = key("mean", "of a batch's losses: mean | sum (as in the papers)")
+    contrastive: Positive = key(100, "negatives sampled: number per batch")
     margin: NonNegative = key(0.2, "ranking: alpha")
     temperature: AboveZero = key(0.05, "info-nce")
     optimiser: Optimiser = key("adam", "adam | sgd | momentum (sgd with a momentum of 0.9) | adagrad")
-    learning_rate: AboveZero = key(0.001, "at the beginning")
-    decay: PositiveShare = key(0.85, "of the learning rate, every epoch")
-    weight_decay: NonNegative = key(0, "pull towards zero (what starts from an ncca: to there; trees: the identity)")
-    penalty: NonNegative = key(0, "lambda of the objective's penalty on the parameters (Socher et al. 2014, section 5)")
-    averaging: BelowOne = key(0, "share that the judged average of the parameters keeps in a step; 0 judges the last")
-    dropout: BelowOne = key(0.3, "of image dimensions, words, and sentence dimensions")
-    encoder_dropout: BelowOne = key(0, "share of images whose features of an encoder are left out")
+    learning_rate: AboveZero = key(0.001, "initial")
+    decay: PositiveShare = key(0.85, "factor on the learning rate after every epoch")
+    weight_decay: NonNegative = key(
+        0, "pull towards zero (models that start from an ncca: to the start; trees: the identity)"
+    )
+    penalty: NonNegative = key(0, "lambda, penalty on the parameters (Socher et al. 2014, section 5)")
+    averaging: BelowOne = key(0, "share that the running average of the parameters keeps per step; 0: no average")
+    dropout: BelowOne = key(0.3, "on image features, words and caption vectors")
+    encoder_dropout: BelowOne = key(0, "share of images that lack the features of an encoder")
     clip: AboveZero = key(2, "greatest norm of the gradient")
-    batch_size: Annotated[Positive, Field(ge=2)] = key(128, "pairs")
-    epochs: Positive = key(10, "at most")
-    patience: Positive = key(3, "epochs without a better recall sum on dev, after which training stops")
+    batch_size: Annotated[Positive, Field(ge=2)] = key(128, "pairs per batch")
+    epochs: Positive = key(10, "most epochs")
+    patience: Positive = key(3, "epochs without a better recall sum on dev before training stops")
     precision: Precision = key("auto", "of recurrent products: auto (bfloat16 where it is fast) | float32 | bfloat16")
-    checkpoint_seconds: NonNegative = key(60, "a killed job repeats at most this much")
+    checkpoint_seconds: NonNegative = key(60, "a killed job repeats at most this many seconds")
 
     @model_validator(mode="after")
     def _hardest_is_of_the_ranking_loss(self) -> "TrainSettings":
@@ -150,6 +152,7 @@ class TrainSettings(Section):
 
 class LongShortTermTrainSettings(TrainSettings):
     peepholes: bool = key(False, "whether gates see the cell (Kiros et al. 2014, equations 1, 2 and 4)")
+    forget_bias: Number = key(0, "initial, of the forget gates; 0 forgets half of the cell at every word")
 
 
 class TreeTrainSettings(TrainSettings):
@@ -175,31 +178,29 @@ class RefinedTrainSettings(
 class RecurrentTrainSettings(RefinedTrainSettings):
     """ncca-refined whose sentence tower also reads the words in order"""
 
-    hidden: Positive = key(128, "of each direction of the network that reads words")
+    hidden: Positive = key(128, "units per direction of the network that reads words")
 
 
 class DenseTrainSettings(TrainSettings):
     """needs regions of the model's encoders"""
 
-    simplified_epochs: Count = key(3, "that learn from whole sentences alone, before phrases are given regions")
-    correspondence_epochs: Positive = key(2, "between two choices of every phrase's region")
+    simplified_epochs: Count = key(3, "first epochs, on whole captions only")
+    correspondence_epochs: Positive = key(2, "epochs between two choices of every phrase's region")
     phrase_share: NonNegative = key(0.3, "weight of the phrases' loss against the sentences'")
     phrase_contrasts: Literal["other-images", "batch", "own-image"] = key(
         "other-images",
         "of a phrase and its region: other-images (of the batch) | batch (its own image too) | own-image (alone: Niu"
         " et al. 2017, equation 9, by its index)",
     )
-    forget_bias: Number = key(
-        0, "of the forget gates at the beginning; 0 halves what a word leaves at every phrase above it"
-    )
+    forget_bias: Number = key(0, "initial, of the forget gates; 0 halves what a word leaves at every phrase above it")
 
 
 class FragmentTrainSettings(TrainSettings):
     sum: FragmentSum = key(
         "mean-words", "words (the best region of each, summed) | mean-words | positive (all positive products)"
     )
-    global_weight: NonNegative = key(0, "of the product of the whole image and the whole sentence; fragments only")
-    element_clip: AboveZero | None = key(5, "greatest size of any entry of the gradient; null for no such limit")
+    global_weight: NonNegative = key(0, "fragments: weight of the product of whole image and whole caption")
+    element_clip: AboveZero | None = key(5, "greatest absolute value of a gradient entry; null: no limit")
 
 
 class WordFragmentTrainSettings(
@@ -208,7 +209,7 @@ class WordFragmentTrainSettings(
 ):  # fmt: skip
     """needs regions; Karpathy and Fei-Fei 2015: sum words, loss ranking, margin 1, optimiser momentum"""
 
-    hidden: Positive = key(300, "of the bidirectional network")
+    hidden: Positive = key(300, "units of the bidirectional network")
 
 
 class RelationFragmentTrainSettings(
@@ -224,7 +225,7 @@ class RelationFragmentTrainSettings(
 class InstanceTrainSettings(RelationFragmentTrainSettings, sum="positive"):
     """with the multiple-instance objective of Karpathy et al. 2014"""
 
-    instance_weight: NonNegative = key(100, "of the multiple-instance objective beside the ranking")
+    instance_weight: NonNegative = key(100, "weight of the multiple-instance objective")
 
 
 class GroundedTrainSettings(
@@ -240,37 +241,36 @@ HUBNESS = ("csls", "nnn", "inverted-softmax", "dual-softmax", "sinkhorn")
 
 
 class HubnessSettings(Section):
-    neighbours: Positives = key((10, 20, 50, 100, 200), "k of csls and nnn, in the bank")
+    neighbours: Positives = key((10, 20, 50, 100, 200), "csls, nnn: k, neighbours in the bank")
     weight: NonNegatives = key(
-        (0, 0.25, 0.5, 0.75, 1), "w of csls and alpha of nnn: of each mean of k products; 0.5 is the paper's of csls"
+        (0, 0.25, 0.5, 0.75, 1), "csls, nnn: weight of the mean of k products; 0.5 is the paper's for csls"
     )
     sharpness: Annotated[tuple[AboveZero, ...], Field(min_length=1)] = key(
-        (0.5, 1, 2, 4, 8), "beta of the softmaxes and of sinkhorn, times the scores' standard deviation"
+        (0.5, 1, 2, 4, 8), "softmaxes, sinkhorn: beta, times the scores' standard deviation"
     )
-    bank: Positive = key(5000, "images, and sentences, of train (of train and dev for a refit)")
-    queries: Place | None = key(
-        None, "text file, a query a line: what people ask, which stands for the queries in place of train's sentences"
-    )
+    bank: Positive = key(5000, "images and captions of train to measure on (refit: of train and dev)")
+    queries: Place | None = key(None, "text file of real queries, one per line, instead of train's captions")
 
 
 class Variant(Seeds):
     """Keys beside these are settings of its model."""
 
     model_config = ConfigDict(extra="allow")
-    model: Literal[tuple(spec.name for spec in MODELS if spec.made_by != "combine")] = key(..., "a registered model")
-    encoders: Names | None = key(None, "some of the above; null: all of them, side by side")
-    text_encoders: Names | None = key(None, "likewise, of text_encoders")
+    model: Literal[tuple(spec.name for spec in MODELS if spec.made_by != "combine")] | ImportPath = key(
+        ..., "a registered model, or module:Class of yours"
+    )
+    encoders: Names | None = key(None, "some of `encoders`; null: all")
+    text_encoders: Names | None = key(None, "some of `text_encoders`; null: all")
     training: Literal[tuple(TRAININGS)] = key(
         "target", "target | auxiliary | joint | text-feature | stacked | sae-linear | sae"
     )
     documents: Name = key("all", "the weak texts that training uses")
-    seed: Seed | None = key(None, "of the model's random numbers; null: `seed`")
+    seed: Seed | None = key(None, "of this model; null: `seed`")
     hubness: Literal[("none", "auto", *HUBNESS)] = key(
         "none",
-        "scores corrected for hubs (section hubness): none | csls | nnn | inverted-softmax | dual-softmax | sinkhorn |"
-        " auto (the best on dev, each direction for itself); `csls: true` is short for csls",
+        "none | csls (or `csls: true`) | nnn | inverted-softmax | dual-softmax | sinkhorn | auto (the best on dev)",
     )
-    refit: bool = key(False, "fitted again to train and dev, by what the same model without it chose on dev")
+    refit: bool = key(False, "fit again to train and dev, with what dev chose before")
     fit: dict[str, Any] = key({}, "any keys of the section fit")
     transfer: dict[str, Any] = key({}, "any keys of the section transfer")
     word_vectors: dict[str, Any] = key({}, "any keys of the section word_vectors")
@@ -344,9 +344,9 @@ class Model:
 
 class EnsembleSettings(Section):
     members: Annotated[Names, Field(min_length=2)] = key(..., "models whose scores are added up")
-    refit: bool = key(False, "of refits of its members, with the weights that the same ensemble without it has")
+    refit: bool = key(False, "refit the members, with the weights that dev chose before")
     weights: NonNegatives = key(
-        (0, 0.25, 0.5, 1), "grid for a member's scores, divided by their standard deviation; 0 leaves it out"
+        (0, 0.25, 0.5, 1), "values to try on a member's scores, divided by their standard deviation; 0 leaves it out"
     )
 
     @field_validator("weights")

@@ -29,11 +29,13 @@ YAML_HEAD = """\
 """
 PAGE_HEAD = """# Configuration
 
-Every key with its default. A configuration of your own names only what differs; mappings are merged, lists replaced
-as a whole, and an unknown key is an error that names the nearest legal one; so is a key that is given twice. `[]`
-stands for an entry of a list, `NAME` for a name of yours, and a key without a default must be given. This page and
-`config/default.yaml` are made from the fields of `pipeline/config` by `python -m pipeline.config.reference`.
+Every key with its default. Your configuration names only what differs: mappings are merged, and lists are replaced as a
+whole. An unknown key is an error that names the nearest known one. `[]` stands for an entry of a list, `NAME` for a
+name of your choice; a key without a default is required. `python -m pipeline.config.reference` makes this page and
+`config/default.yaml` from the fields of `pipeline/config`.
 """
+SILENT = ("", "defaults as train_defaults", "defaults as language_defaults")
+"""What a section says that needs no line."""
 
 
 class Row(NamedTuple):
@@ -120,11 +122,13 @@ def default_yaml() -> str:
 
 
 def page() -> str:
-    """The text of docs/configuration.md: a table for each group."""
+    """The text of docs/configuration.md: a table for each group. Sections that say nothing more have no line."""
     parts = [PAGE_HEAD]
     for row in rows():
         if row.title:
             parts += [f"\n## {row.title}\n", "| key | default | |", "|---|---|---|"]
+        if row.sentence in SILENT:
+            continue
         cells = (".".join(row.path), row.default or "", row.sentence)
         key, default, sentence = (cell.replace("|", "\\|") for cell in cells)
         parts.append(f"| `{key}` | {f'`{default}`' if default else ''} | {sentence} |")

@@ -53,56 +53,54 @@ class StudySettings(Section):
 
 
 class PhrasesSettings(Section):
-    splits: tuple[Described, ...] = key(("test",), "whose noun phrases are compared with the regions of their images")
-    models: tuple[Name, ...] | None = key(
-        None, "whose vectors are compared; null: models that learn from phrases. Others have each as a sentence"
-    )
-    names: Place | None = key("names.tsv", "under data_root, if it is there: label <TAB> head nouns or phrases, ...")
+    splits: tuple[Described, ...] = key(("test",), "splits whose noun phrases are compared with regions")
+    models: tuple[Name, ...] | None = key(None, "models to measure; null: those that learn from phrases")
+    names: Place | None = key("names.tsv", "a table under data_root, if there: label <TAB> head nouns or phrases, ...")
     least_overlap: PositiveShare = key(0.5, "IoU of a region with a box that a phrase names, to be right")
 
 
 class AlignSettings(Section):
-    splits: tuple[Described, ...] = key(("test",), "whose sentences are aligned with their images")
+    splits: tuple[Described, ...] = key(("test",), "splits to align")
     beta: NonNegative = key(0.1, "gain of neighbouring words in one region, in units of a word's product with it")
 
 
 class ShortlistSettings(Section):
-    nearest: Positive = key(1000, "regions that are looked up for each word of a sentence, to find images")
-    shortlist: Positive = key(1000, "images (or sentences) that are then scored exactly")
+    nearest: Positive = key(1000, "regions to look up for each word of a caption")
+    shortlist: Positive = key(1000, "images (or captions) to score exactly")
 
 
 class IndexSettings(Section):
-    splits: tuple[Split, ...] = key(("train", "dev", "test", "weak", "gallery"), "that can be searched")
+    splits: tuple[Split, ...] = key(("train", "dev", "test", "weak", "gallery"), "splits that can be searched")
     exact_limit: Positive = key(200_000, "vectors up to which the index is exact, if that fits memory and latency_ms")
-    recall_floor: PositiveShare = key(0.95, "least index recall@10 against exact search of any other index")
-    memory: Positive | None = key(None, "most MiB that one index may take; null: any")
+    recall_floor: PositiveShare = key(0.95, "otherwise, least recall@10 against exact search")
+    memory: Positive | None = key(None, "most MiB per index; null: any")
     bundles: Annotated[Positive, Field(le=10_000)] = key(
-        1, "of a model's index, each of a share of the shards and made by its own job; a search merges them"
+        1, "bundles of a model's index, each of a share of the shards and made by its own job"
     )
-    latency_ms: AboveZero | None = key(None, "most milliseconds of one query alone (95th percentile); null: any")
+    latency_ms: AboveZero | None = key(None, "most milliseconds per query (95th percentile); null: any")
     coverage: Annotated[float, Field(gt=0, lt=1)] = key(
-        0.9, "share of sentences whose photograph is among the likely answers, which a search marks (docs/searching.md)"
+        0.9, "share of captions whose photo is among the likely answers (docs/searching.md)"
     )
     candidates: Literal["auto"] | Annotated[tuple[str, ...], Field(min_length=1)] = key(
-        "auto", "what is measured above exact_limit, or a list: [HNSW32, 'IVF1024,SQ8', ...]"
+        "auto", "indexes to try above exact_limit: auto, or a list: [HNSW32, 'IVF1024,SQ8', ...]"
     )
     shortlist: ShortlistSettings = key(
-        ShortlistSettings, "multi-vector models above exact_limit; these have IVF,Flat, whatever candidates says"
+        ShortlistSettings, "multi-vector models above exact_limit, whose index is always IVF,Flat"
     )
 
 
 class EvaluateSettings(Section):
-    splits: tuple[Described, ...] = key(("dev", "test"), "evaluated one by one")
+    splits: tuple[Described, ...] = key(("dev", "test"), "splits to evaluate")
     protocols: tuple[Protocol, ...] = key(
-        ("all-sentences", "first-sentence"), "every sentence of a split | one an image"
+        ("all-sentences", "first-sentence"), "all captions of a split | one per image"
     )
-    bootstrap: Count = key(1000, "resamples of the images for the 95% intervals")
-    folds: Positive = key(1, "averages too over so many galleries of consecutive images of a split (COCO: 5)")
+    bootstrap: Count = key(1000, "resamples of the images for 95 % intervals")
+    folds: Positive = key(1, "also average over this many galleries of consecutive images (COCO: 5)")
     generators: tuple[Name, ...] = key(
         (),
-        "those of `generators` that rank sentences and images by perplexity (m-RNN): mrnn | lbl | mlbl | mnlm | sc-nlm",
+        "generators to evaluate by perplexity: mrnn | lbl | mlbl | mnlm | sc-nlm",
     )
-    prior_images: Count = key(32, "train images whose mean probability is divided out; 0: the plain perplexity")
+    prior_images: Count = key(32, "train images whose mean probability is divided out; 0: plain perplexity")
 
 
 PaperCollection = Literal["flickr8k", "flickr30k", "coco", "coco-region", "pascal1k", "sbu"]
@@ -111,26 +109,21 @@ PaperCollection = Literal["flickr8k", "flickr30k", "coco", "coco-region", "pasca
 class ReproduceSettings(Section):
     collection: PaperCollection | None = key(
         None,
-        "what the images are: flickr8k | flickr30k | coco | coco-region (Niu et al.) | pascal1k | sbu; null: no seed's",
+        "which collection it is: flickr8k | flickr30k | coco | coco-region (Niu et al.) | pascal1k | sbu; null: none",
     )
-    others: tuple[PaperCollection, ...] = key((), "further ones whose tables are shown beside ours")
+    others: tuple[PaperCollection, ...] = key((), "further collections whose tables are shown next to ours")
     gong: bool = key(True, "measure Gong et al.'s tables too, which need weak texts (rule study)")
     trees: bool = key(False, "Socher et al.'s sections 6.6 and 6.7 too, which need parses")
-    in_place_of: dict[str, str] = key(
-        {}, "{encoder: a paper's}: only below rows of that network, where a table has rows of several"
-    )
+    in_place_of: dict[str, str] = key({}, "{encoder: a paper's}: compare it only with rows of that network")
 
 
 class ServeSettings(Section):
-    top: Positive = key(12, "results of a request that names no number")
-    among: Count = key(
-        0, "arithmetic: the nearest that are re-sorted by distance to their mean (Kiros et al. 2014: 4); 0 for none"
-    )
-    max_upload_pixels: Positive = key(50_000_000, "of a photograph that is uploaded, by its header")
-    max_connections: Positive = key(1000, "uvicorn's limit_concurrency: open at a time; more are answered with 503")
-    max_requests: Positive = key(64, "answered or waiting at a time, half of them uploads; more are refused with 503")
+    top: Positive = key(12, "results, unless a request names a number")
+    among: Count = key(0, "arithmetic: nearest to re-sort by distance to their mean (Kiros et al. 2014: 4); 0: none")
+    max_upload_pixels: Positive = key(50_000_000, "largest uploaded photo, by its header")
+    max_connections: Positive = key(1000, "open connections; more are refused with 503")
+    max_requests: Positive = key(64, "requests answered or waiting, half of them uploads; more are refused with 503")
     originals: bool | None = key(
         None,
-        "give photographs' files with what cameras wrote into them: true | false; null: where only this machine"
-        " reaches the server",
+        "serve original files, with all that cameras wrote into them; null: if only this machine can see them",
     )

@@ -6,7 +6,18 @@ from typing import Annotated, Any, ClassVar, Literal
 from pydantic import BeforeValidator, Field, model_validator
 
 from pipeline.config.registry import TEXT_ENCODERS, TextEncoderSpec, text_encoder_spec
-from pipeline.config.section import Count, Name, NonNegative, Place, Positive, Section, file_goes_with, key, with_kinds
+from pipeline.config.section import (
+    Count,
+    ImportPath,
+    Name,
+    NonNegative,
+    Place,
+    Positive,
+    Section,
+    file_goes_with,
+    key,
+    with_kinds,
+)
 
 
 class TextKindSettings(Section):
@@ -44,7 +55,7 @@ class WordVectorSource(TextKindSettings):
     source: Literal["corpus", "file"] = key("corpus", "corpus (what train-word-vectors learned) | file")
     file: Place | None = key(None, "source file: GloVe or word2vec, under weights_root")
     format: Literal["text", "binary"] = key("text", "of that file: text | binary (word2vec)")
-    words: Positive = key(50_000, "source file: the first so many are kept, and the training sentences' words")
+    words: Positive = key(50_000, "source file: words to keep, besides those of the training captions")
 
     @property
     def learns(self) -> bool:
@@ -67,10 +78,10 @@ class FisherSettings(WordVectorSource):
     """The Fisher vector of a text's words; needs jointspace[fisher]."""
 
     components: Annotated[Positive, Field(ge=2)] = key(
-        16, "of the Gaussian mixture; a vector has this times (twice the word vector's dimensions + 1)"
+        16, "components of the Gaussian mixture; a vector has this times (2 x word dimensions + 1)"
     )
     principal: Positive | None = key(50, "principal components of word vectors; null: the vectors themselves")
-    sample: Positive = key(200_000, "words of the training sentences that the mixture is fitted to")
+    sample: Positive = key(200_000, "words of the training captions to fit the mixture to")
 
 
 class LibrarySettings(TextKindSettings):
@@ -86,13 +97,13 @@ class LibrarySettings(TextKindSettings):
 
 
 class OpenClipTextSettings(LibrarySettings):
-    """The text side of a model of OpenCLIP's: its name, hf-hub:NAME, or a folder."""
+    """The text side of an OpenCLIP model: its name, hf-hub:NAME, or a folder."""
 
     weights: str | None = key(None, "OpenCLIP's name for its pretrained weights")
 
 
 class ImportedSettings(TextKindSettings):
-    """Vectors of the run's sentences that were made elsewhere."""
+    """Vectors of the run's captions, made elsewhere."""
 
     needs: ClassVar[str] = "path"
 
@@ -100,10 +111,9 @@ class ImportedSettings(TextKindSettings):
     features: str | None = key(None, "the column, array or dataset of the vectors; null: the only one")
     names: str | None = key(
         None,
-        "likewise of the names, IMAGE#k or the words; or a text file beside it; null: FILE.txt, the only one, or the"
-        " manifest's order",
+        "the column of the names (IMAGE#k or the words), or a text file; null: FILE.txt, or the manifest's order",
     )
-    made_by: Name | None = key(None, "the text encoder that made them, for queries in words; null: there are none")
+    made_by: Name | None = key(None, "the text encoder that made them, for queries in words; null: no such queries")
 
     @property
     def maker(self) -> str | None:
@@ -117,17 +127,17 @@ class TextSettings(TextKindSettings):
 
     lemmatise: bool = key(
         True,
-        "by simplemma, where most words of the training sentences are English; lemmas are words that occur in them",
+        "use lemmas (simplemma) if most words of the training captions are English",
     )
     stop_words: bool = key(False, "leave out scikit-learn's English stop words ('under' is one of them)")
     max_ngram: Annotated[Positive, Field(le=3)] = key(
         2, "1 words only; 2 also pairs of neighbouring words; 3 also triples (of characters, see docs/own-data.md)"
     )
-    size: Positive = key(3000, "the most common terms of the training sentences")
-    min_count: Positive = key(2, "training sentences that a term must occur in")
+    size: Positive = key(3000, "number of terms: the most common of the training captions")
+    min_count: Positive = key(2, "training captions that a term must occur in")
     idf: bool = key(True, "weight terms by inverse document frequency")
-    normalise: bool = key(True, "every sentence to unit length")
-    vocabulary: Place | None = key(None, "the model.json of a tf-idf encoder that is kept as a collection grows")
+    normalise: bool = key(True, "scale every caption to unit length")
+    vocabulary: Place | None = key(None, "model.json of a tf-idf encoder to keep as a collection grows")
 
     @property
     def learns(self) -> bool:
@@ -140,33 +150,35 @@ class TextSettings(TextKindSettings):
 class TokenVocabularySettings(Section):
     remedy: ClassVar[str] = "raise tokens.size or lower tokens.min_count"
 
-    size: Positive = key(20_000, "the most common words of the training sentences; all others are one unknown word")
-    min_count: Positive = key(2, "training sentences that a word must occur in")
+    size: Positive = key(
+        20_000, "number of words: the most common of the training captions; all others are one unknown word"
+    )
+    min_count: Positive = key(2, "training captions that a word must occur in")
 
 
 class WordVectorsSettings(Section):
     source: Literal["random", "corpus", "file"] = key(
-        "random", "random | corpus (word2vec on the training sentences and language_text) | file"
+        "random", "random | corpus (word2vec on the training captions and language_text) | file"
     )
     file: Place | None = key(None, "source file: GloVe or word2vec, under weights_root")
     format: Literal["text", "binary"] = key("text", "of that file: text | binary (word2vec)")
-    dim: Positive = key(300, "of vectors that are drawn or learned; a file has its own")
+    dim: Positive = key(300, "dimensions of random or learned vectors")
     predicts: Literal["context", "word"] = key(
-        "context", "likewise: a word its context (skip-gram), or the context the word (CBOW; Kiros et al. 2014)"
+        "context", "source corpus: context (skip-gram) | word (CBOW; Kiros et al. 2014)"
     )
-    train: bool = key(True, "go on learning them; false keeps them as they are")
+    train: bool = key(True, "train them further with the model")
 
     _file = file_goes_with("source")
 
 
 class TreebankSettings(Section):
-    train: Place | None = key(None, "learned from")
+    train: Place | None = key(None, "for training")
     dev: Place | None = key(None, "decides when to stop")
-    test: Place | None = key(None, "reported on")
+    test: Place | None = key(None, "for the report")
 
 
 class ParserSettings(Section):
-    epochs: Positive = key(14, "at most")
+    epochs: Positive = key(14, "most epochs")
 
 
 class ParseSettings(Section):
@@ -178,7 +190,7 @@ class ParseSettings(Section):
     pipeline: str | None = key(None, "spacy: an installed package, or folder under weights_root; null: train-parser's")
     workers: Count = key(2, "spacy: processes that parse; 0 for none")
     treebank: TreebankSettings = key(TreebankSettings, "CoNLL-U of train-parser, under weights_root, plain or .gz")
-    training: ParserSettings = key(ParserSettings, "of train-parser, by spaCy")
+    training: ParserSettings = key(ParserSettings)
 
     @model_validator(mode="after")
     def _files_are_given(self) -> "ParseSettings":
@@ -199,22 +211,20 @@ Weights = Annotated[tuple[NonNegative, ...], Field(min_length=1), BeforeValidato
 
 
 class EveryTextKind(Section):
-    normalise: tuple[Literal["sqrt", "l2"], ...] = key(
-        ("l2",), "of each vector, in this order: sqrt (signed) | l2 | (none)"
-    )
+    normalise: tuple[Literal["sqrt", "l2"], ...] = key(("l2",), "steps on each vector, in order: sqrt (signed) | l2")
     centre: Literal["none", "mean", "whiten"] = key(
-        "none", "dense vectors: none | mean (subtract that of the training sentences) | whiten (then decorrelate)"
+        "none", "dense vectors: none | mean (subtract the training captions' mean) | whiten (and decorrelate)"
     )
-    weight: Weights = key((1,), "factor of its block against the others; of several the best on dev is chosen")
-    storage: Literal["float16", "float32"] = key("float16", "of dense vectors: float16 | float32")
+    weight: Weights = key((1,), "factor on its vectors; of several, dev chooses")
+    storage: Literal["float16", "float32"] = key("float16", "dense vectors: float16 | float32")
 
 
 class TextEncoderEntry(with_kinds(EveryTextKind, TEXT_ENCODERS, "kind {}: ")):
-    name: Name = key(..., "a name of your own: artefacts and models refer to it")
-    kind: Literal[tuple(spec.name for spec in TEXT_ENCODERS)] = key(
+    name: Name = key(..., "a name of your choice")
+    kind: Literal[tuple(spec.name for spec in TEXT_ENCODERS)] | ImportPath = key(
         ...,
         "tf-idf | averaged (word vectors) | fisher (vectors of word vectors) | transformers, sentence-transformers,"
-        " open_clip | imported",
+        " open_clip | imported | module:Class of yours",
     )
 
     @property

@@ -16,7 +16,7 @@ from pipeline.generate.training import Framed, framed, log_frequencies, log_prob
 from pipeline.models.linear.device_views import stack_on
 from pipeline.models.linear.views import ImageView
 from pipeline.models.neural.networks import INITIAL, Recurrent, arrays_of
-from pipeline.models.neural.recurrence import Recurrence
+from pipeline.models.neural.recurrence import recur
 from pipeline.models.neural.task import TrainingPairs
 from pipeline.models.neural.training import seeded
 
@@ -70,8 +70,7 @@ class DescribingNetwork(Recurrent):
         first = image_bias[packed.order]
         bias = functional.pad(first, (0, 0, 0, len(packed.ids) - len(first))) + self.bias.to(self.precision)
         words = functional.dropout(functional.embedding(packed.ids, self.words), self.dropout, self.training)
-        parts = (part.to(self.precision) for part in (words, self.w, self.u, bias, self.hidden_bias))
-        hidden = Recurrence.apply(self.cell, packed.sizes, *parts)
+        hidden = recur(self.cell, packed.sizes, self.precision, words, self.w, self.u, bias, self.hidden_bias)
         hidden = functional.dropout(hidden, self.dropout, self.training)
         return functional.cross_entropy(self.logits(hidden), sentences.targets.ids, reduction="none")
 

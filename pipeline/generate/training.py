@@ -96,11 +96,12 @@ def train(
             parameter.register_hook(lambda gradient: gradient.clamp(-settings.clip, settings.clip))
     schedule = settings.model_dump(include={field.name for field in fields(TrainingSchedule)})
     # The elements of the gradient are clipped, not its norm.
-    schedule |= {"clip": float("inf"), "penalty": 0, "seed": material.seed, "resampled": "batch"}
+    schedule |= {"clip": float("inf"), "penalty": 0, "seed": material.seed}
     rows = np.arange(len(names))
     network.precision = material.precision
     training = Training(
-        network, batch, rows, names, Likelihood(), TrainingSchedule(**schedule), lambda: -perplexity()
+        network, batch, rows, names, Likelihood(), TrainingSchedule(**schedule), lambda: -perplexity(),
+        precision=material.precision,
     )  # fmt: skip
     if material.checkpoint:
         training.resume(material.checkpoint)

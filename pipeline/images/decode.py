@@ -17,10 +17,11 @@ import zlib
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
+from datetime import datetime
 from functools import cache, partial
 from typing import Any, NamedTuple
 
-from PIL import Image, ImageOps, JpegImagePlugin, PngImagePlugin, UnidentifiedImageError, features
+from PIL import ExifTags, Image, ImageOps, JpegImagePlugin, PngImagePlugin, UnidentifiedImageError, features
 
 from pipeline.errors import InputError
 from pipeline.images import colour
@@ -42,6 +43,8 @@ PNG_START, PNG_END = b"\x89PNG\r\n\x1a\n", b"IEND\xaeB`\x82"
 PNG_TEXT = (b"tEXt", b"zTXt", b"iTXt")
 SHORT = 100
 """Bytes of a chunk that hold the name of a profile, and little of the profile."""
+LONGEST_EXIF = 100
+"""Characters of the name of a camera."""
 BLOCK = 1 << 10
 """Bytes; smaller reads are of a header."""
 LEAST_SIDE = 8
@@ -180,20 +183,45 @@ def _decode_to_bytes(limits: ImageLimits, data: bytes) -> tuple[tuple[int, int],
 
 
 class Inspection(NamedTuple):
-    """A decodable image: its size in pixels, upright, the SHA-256 of its encoded bytes, and notes on how it was read,
-    which are counted."""
+    """A decodable image: its size in pixels, upright, the SHA-256 of its encoded bytes, notes on how it was read,
+    which are counted, and what its camera wrote into it: when it was `taken`, in ISO 8601, and the `camera`."""
 
     width: int
     height: int
     sha256: str
     notes: Sequence[str] = ()
+    taken: str | None = None
+    camera: str | None = None
 
 
 def inspect(read: Callable[..., bytes], limits: ImageLimits, location: tuple[Any, ...]) -> Inspection:
     """Read `location` and decode it fully. Raises InputError saying what is wrong with the image."""
     data = read(*location)
     (image,), notes = _decode(data, limits, [None], colours=False)  # a large profile takes longer than the pixels
-    return Inspection(*image.size, hashlib.sha256(data).hexdigest(), notes)
+    return Inspection(*image.size, hashlib.sha256(data).hexdigest(), notes, *_read_exif(data, limits))
+
+
+def _read_exif(data: bytes, limits: ImageLimits) -> tuple[str | None, str | None]:
+    """When a photograph was taken, and by which camera; None for each that it does not say."""
+    taken, camera = None, None
+    # Damaged EXIF does not affect the pixels.
+    in_time = processor_limit(limits.seconds, str(_too_slow(limits.seconds)))
+    with suppress(Exception), in_time, _pillow_limits(limits.max_pixels):
+        exif = _open(io.BytesIO(data), data).getexif()
+        inner = exif.get_ifd(ExifTags.IFD.Exif)
+        maker, model = (_exif_text(exif.get(tag)) for tag in (ExifTags.Base.Make, ExifTags.Base.Model))
+        camera = " ".join(filter(None, (None if model.startswith(maker) else maker, model))) or None
+        times = (inner.get(ExifTags.Base.DateTimeOriginal), inner.get(ExifTags.Base.DateTimeDigitized))
+        for text in map(_exif_text, (*times, exif.get(ExifTags.Base.DateTime))):
+            with suppress(ValueError):  # zeros or blanks, of a camera whose clock was not set
+                return datetime.strptime(text, "%Y:%m:%d %H:%M:%S").isoformat(), camera
+    return taken, camera
+
+
+def _exif_text(value: Any) -> str:
+    """A text of EXIF without what pads it; nothing where it is no printable one."""
+    text = value.partition("\0")[0].strip() if isinstance(value, str) else ""
+    return text if text.isprintable() and len(text) <= LONGEST_EXIF else ""
 
 
 class _Loaded(NamedTuple):

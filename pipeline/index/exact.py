@@ -63,50 +63,61 @@ def search_exact(
     """
     require_finite("exact search", "queries", queries)
     queries = np.ascontiguousarray(queries, np.float32)
+    blocks = (np.ascontiguousarray(block, np.float32) for block in blocks)
     best, first = Neighbours.none(len(queries), k), 0
-    batches = OomBatcher(BLOCK_ROWS, "vector")  # halved where a GPU's memory is full
+    if gpu is not None:
+        return best.merge(_search_on(gpu, queries, blocks, k, metric))
     for block in blocks:
-        block = np.ascontiguousarray(block, np.float32)
         require_finite("exact search", f"from row {first} on, vectors", block)
-
-        def search(rows: slice, block=block, first=first) -> Neighbours:
-            part = block[rows]
-            if gpu is None:
-                places, scores = _by_faiss(queries, part, k, metric)
-            else:
-                places, scores = _by_torch(queries, part, k, metric, gpu)
-            return Neighbours(places + first + rows.start, scores)
-
-        for neighbours in batches.map(search, len(block)):
-            best = best.merge(neighbours)
+        best = best.merge(_by_faiss(queries, block, first, k, metric))
         first += len(block)
     return best
 
 
-def _by_faiss(queries: np.ndarray, vectors: np.ndarray, k: int, metric: str) -> tuple[np.ndarray, np.ndarray]:
-    """(q, k) rows of the nearest, best first, and their scores; fewer where there are fewer vectors."""
+def _by_faiss(queries: np.ndarray, vectors: np.ndarray, first: int, k: int, metric: str) -> Neighbours:
+    """The nearest among `vectors`, which count from `first`; fewer where there are fewer vectors."""
     import faiss  # which a search on a GPU does without
 
     from pipeline.index.format import METRICS
 
     scores, rows = faiss.knn(queries, vectors, min(k, len(vectors)), metric=METRICS[metric])
-    return rows, (-scores if metric == "euclidean" else scores)
+    return Neighbours(rows + first, -scores if metric == "euclidean" else scores)
 
 
-def _by_torch(
-    queries: np.ndarray, vectors: np.ndarray, k: int, metric: str, gpu: "torch.device"
-) -> tuple[np.ndarray, np.ndarray]:
-    """The same on a GPU."""
-    there = upload(vectors, gpu)
-    lengths = there.square().sum(dim=1)
-    rows, values = [], []
-    for start in range(0, len(queries), QUERY_ROWS):
-        asked = upload(queries[start : start + QUERY_ROWS], gpu)
-        with full_float32():
-            scores = asked @ there.T
-        if metric == "euclidean":
-            scores.mul_(2).sub_(asked.square().sum(dim=1, keepdim=True)).sub_(lengths)
-        best = scores.topk(min(k, len(vectors)), dim=1)
-        rows.append(best.indices.cpu().numpy())
-        values.append(best.values.cpu().numpy())
-    return np.concatenate(rows), np.concatenate(values)
+def _search_on(
+    gpu: "torch.device", queries: np.ndarray, blocks: Iterable[np.ndarray], k: int, metric: str
+) -> Neighbours:
+    """The nearest among all `blocks`, in any order where scores are equal. The GPU keeps the best so far, and is waited
+    for at the end only."""
+    import torch
+
+    asked, finite, first = upload(queries, gpu), [], 0
+    best_scores = torch.full((len(queries), k), -torch.inf, device=gpu)
+    best_rows = torch.full((len(queries), k), -1, device=gpu)
+
+    def search(rows: slice) -> None:
+        nonlocal best_scores, best_rows
+        vectors = upload(block[rows], gpu)
+        lengths, are_finite, merged = vectors.square().sum(dim=1), vectors.isfinite().all(dim=1), []
+        for start in range(0, len(queries), QUERY_ROWS):
+            some = slice(start, start + QUERY_ROWS)
+            scores = asked[some] @ vectors.T
+            if metric == "euclidean":
+                scores.mul_(2).sub_(asked[some].square().sum(dim=1, keepdim=True)).sub_(lengths)
+            nearest = scores.topk(min(k, len(vectors)), dim=1)
+            best = torch.cat([best_scores[some], nearest.values], dim=1).topk(k, dim=1)
+            both = torch.cat([best_rows[some], nearest.indices + (first + rows.start)], dim=1)
+            merged.append((best.values, both.gather(1, best.indices)))
+        # Only here does anything change: vectors that do not fit are searched again in parts.
+        best_scores, best_rows = map(torch.cat, zip(*merged, strict=True))
+        finite.append(are_finite)
+
+    batches = OomBatcher(BLOCK_ROWS, "vector")  # halved where the GPU's memory is full
+    with full_float32():
+        for block in blocks:
+            batches.map(search, len(block))
+            first += len(block)
+    if finite:
+        places = torch.cat(finite).cpu().numpy()
+        require_finite("exact search", "vectors", np.where(places, np.float32(0), np.float32(np.inf)))
+    return Neighbours(best_rows.cpu().numpy(), best_scores.cpu().numpy())

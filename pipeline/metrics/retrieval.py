@@ -47,6 +47,11 @@ def recall_sum(ranks: Ranks) -> float:
     return float(sum(100 * np.mean(direction <= k) for direction in directions for k in CUTOFFS))
 
 
+def mean_rank(ranks: Ranks) -> float:
+    """The mean of both directions' mean ranks."""
+    return float(np.mean([ranks.image_to_sentence.mean(), ranks.sentence_to_image.mean()]))
+
+
 def recall_sums(ranks: Ranks) -> dict[str, float]:
     """The sum of each direction: 300 at best."""
     return {

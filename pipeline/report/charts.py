@@ -106,7 +106,8 @@ def draw_logs(logs: Mapping[str, Mapping[str, Any]]) -> list[Chart]:
             lines = [Line(side, list(enumerate(values, start=1))) for side, values in sides.items() if values]
             charts.append(Chart(f"Correlations of {name}", "dimension", "correlation", lines))
         history = log.get("history", ())
-        if len(history) > 1 and "dev" in history[0]:  # a refit is judged by nothing
+        judged = "dev" in (history or [{}])[0] and "recall_sum" in log["chosen"]  # a refit is judged by nothing
+        if len(history) > 1 and judged:
             curves.append(Line(name, [(epoch["epoch"] + 1, epoch["dev"]) for epoch in history]))
     if ridges:
         title = "The effect of the image ridge"

@@ -217,7 +217,7 @@ def _reads(config, layout) -> Inputs:
 
 STAGE = Stage(
     ingest,
-    version=10,
+    version=11,
     keys=_keys,
     reads=_reads,
     writes=lambda layout: layout.manifest,

@@ -84,7 +84,7 @@ def _reads(config, layout, model: str) -> Inputs:
 
 STAGE = Stage(
     fit,
-    version=9,
+    version=10,
     gpu=True,
     names=("model",),
     choices=lambda config: [(name,) for name in config.made_by("fit")],

@@ -178,7 +178,7 @@ def _reads(config, layout, model: str) -> Inputs:
 
 STAGE = Stage(
     train,
-    version=10,
+    version=11,
     gpu=True,
     names=("model",),
     choices=lambda config: [(name,) for name in config.made_by("train")],

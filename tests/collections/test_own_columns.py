@@ -8,6 +8,8 @@ from pathlib import Path
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
+from made_up import ingest
+from PIL import ExifTags, Image
 
 from pipeline.collections import own_columns
 from pipeline.collections.own_columns import MOST_COLUMNS, Field, OwnColumns
@@ -72,6 +74,33 @@ def test_columns_go_through_the_manifest_and_change_no_shard(collection: Path, g
     assert [first.shard(n).fingerprints for n in range(2)] == [plain.shard(n).fingerprints for n in range(2)]
     (collection / "metadata.csv").write_text(CSV.replace("2024-02-01,", "2024-02-02,"))
     assert manifest("second").fingerprint != first.fingerprint
+
+
+def test_the_folder_and_what_the_camera_wrote(tmp_path: Path) -> None:
+    taken, make, model = 0x9003, 0x010F, 0x0110
+    cameras = {
+        "2021/a.jpg": {taken: "2021:05:01 12:30:00", make: "Canon\0\0", model: "Canon EOS 80D"},
+        "2022/b.jpg": {taken: "0000:00:00 00:00:00", make: "NIKON", model: "D750"},
+        "2022/c.jpg": {make: "\x1b[2J", 0x0132: "2022:07:02 08:00:01"},
+    }
+    for number, (name, tags) in enumerate(cameras.items()):
+        exif = Image.Exif()
+        exif.update({tag: value for tag, value in tags.items() if tag != taken})
+        exif.get_ifd(ExifTags.IFD.Exif).update({taken: tags[taken]} if taken in tags else {})
+        (tmp_path / "photos" / name).parent.mkdir(parents=True, exist_ok=True)
+        Image.new("RGB", (40, 30), (number, 9, 9)).save(tmp_path / "photos" / name, exif=exif)
+
+    def images(**settings: object) -> dict[str, list]:
+        collection = {"default_split": "gallery", **settings}
+        ingest(tmp_path / "run", tmp_path / "photos", {"collection": collection})
+        return own(Manifest(tmp_path / "run/manifest").images)
+
+    times = [datetime(2021, 5, 1, 12, 30), None, datetime(2022, 7, 2, 8, 0, 1)]
+    camera = ["Canon EOS 80D", "NIKON D750", None]
+    assert images() == {"folder": ["2021", "2022", "2022"], "taken": times, "camera": camera}
+    assert images(own_columns=["camera"]) == {"camera": camera}
+    (tmp_path / "photos/metadata.csv").write_text("file,taken\n2022/b.jpg,long ago\n")
+    assert images()["taken"] == [None, "long ago", None]
 
 
 def made(columns: OwnColumns, *images: dict) -> pa.Table:

@@ -103,7 +103,7 @@ def test_a_network_of_timm_describes_crops_as_it_describes_images(tmp_path: Path
     picture = IMAGES[0]
     boxes = np.array([[0, 0, *picture.size], [0, 0, picture.width // 2, picture.height]], np.float32)
     crops = Crops(SIDE, 0, encoder.preprocessing.mean).render(picture, boxes)
-    prepared = PreparedImage(Candidates(boxes, np.ones(2, np.float32)), crops, picture.size, Counter(), 0, 0)
+    prepared = PreparedImage(Candidates(boxes, np.ones(2, np.float32)), crops, picture.size, Counter())
     extractor = RegionExtractor(encoder, choose_plan(encoder, "cpu", "float32", 2), Crops(SIDE, 0, MEAN))
     (features,) = extractor([prepared])
     expected = encoder.encode([picture, picture.crop(boxes[1].tolist())])

@@ -7,7 +7,7 @@ import faiss
 import numpy as np
 import pyarrow.parquet as pq
 import pytest
-from made_up import ENCODER_SETTINGS, build_bundle, make_run
+from made_up import ENCODER_SETTINGS, build_bundle, make_run, run_command
 
 from pipeline.errors import IntegrityError
 from pipeline.storage.bundle import Bundle, BundleWriter
@@ -46,6 +46,17 @@ def test_faiss_and_parquet_alone_can_use_it(run: Path) -> None:
         vectors = embeddings.read(modality, np.arange(count))
         np.testing.assert_array_equal(index.reconstruct_n(0, count), vectors)
         assert table.equals(getattr(manifest, modality))
+
+
+def test_titles_and_descriptions_come_with_the_images(tmp_path: Path) -> None:
+    bundle = build_bundle(make_run(tmp_path / "run", titled=True))
+    table = pq.read_table(bundle / "images.parquet")
+    assert table["title"].to_pylist() == [None if i % 2 else f"Title {i}" for i in range(24)]
+    assert not {"tags", "description"} & {*table.column_names}
+    asked = ("search", "--index", bundle, "--top", 1, "--where", "'title 8' in title")
+    (hit,) = json.loads(run_command(*asked, "--json", "a dog"))
+    assert (hit["image_id"], hit["title"]) == (8, "Title 8")
+    assert "title=Title 8" in run_command(*asked, "a dog")
 
 
 def test_the_card_says_what_is_in_it(run: Path) -> None:

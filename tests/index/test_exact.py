@@ -2,6 +2,7 @@
 
 import numpy as np
 import pytest
+import torch
 from devices import full_beyond
 
 from pipeline.device import OomBatcher
@@ -28,29 +29,31 @@ def cloud(n: int, dim: int, seed: int) -> np.ndarray:
 def test_rows_are_those_of_double_precision(metric: str, device, monkeypatch: pytest.MonkeyPatch) -> None:
     """In blocks of any size, where a GPU has room for a part of a block only, and beyond all vectors."""
     done: list[int] = []
-    gpu = None if device.type == "cpu" else device
     monkeypatch.setattr(OomBatcher, "map", full_beyond(200, done))
     vectors, queries = cloud(600, 24, 0), cloud(130, 24, 1)
     right = naive(vectors, queries, 10, metric)
     blocks = [vectors[:1], vectors[1:350], vectors[350:]]
-    found = search_exact(queries, blocks, 10, metric, gpu)
-    np.testing.assert_array_equal(found.rows, right)
-    assert sum(done) == 600 and max(done) <= 200
     differences = (queries[:, None].astype(float) - vectors[right]) ** 2
     products = np.einsum("qc,qkc->qk", queries.astype(float), vectors[right])
     expected = products if metric == "inner_product" else -differences.sum(axis=2)
-    np.testing.assert_allclose(found.scores, expected, atol=1e-5)
-    few = search_exact(queries[:3], [vectors[:2], vectors[2:5]], 7, metric, gpu)
-    np.testing.assert_array_equal(few.rows[:, :5], naive(vectors[:5], queries[:3], 5, metric))
-    assert (few.rows[:, 5:] == -1).all() and np.isneginf(few.scores[:, 5:]).all()
+    for gpu in (None, device):
+        found = search_exact(queries, blocks, 10, metric, gpu)
+        np.testing.assert_array_equal(found.rows, right)
+        np.testing.assert_allclose(found.scores, expected, atol=1e-5)
+        few = search_exact(queries[:3], [vectors[:2], vectors[2:5]], 7, metric, gpu)
+        np.testing.assert_array_equal(few.rows[:, :5], naive(vectors[:5], queries[:3], 5, metric))
+        assert (few.rows[:, 5:] == -1).all() and np.isneginf(few.scores[:, 5:]).all()
+    assert sum(done) == 600 + 5 and max(done) <= 200
 
 
 @pytest.mark.parametrize("metric", ["inner_product", "euclidean"])
 @pytest.mark.parametrize("asked", [5, 70])
-def test_equal_scores_come_by_their_rows(asked: int, metric: str) -> None:
+@pytest.mark.parametrize("by", [None, "cpu"])
+def test_equal_scores_come_by_their_rows(asked: int, metric: str, by: str | None) -> None:
     """Vectors whose scores any arithmetic gives exactly, with many equal ones among them."""
     vectors, queries = (np.random.default_rng(n).integers(-2, 3, size=(n, 4)).astype(np.float32) for n in (9000, asked))
-    found = search_exact(queries, [vectors[:1], vectors[1:1700], vectors[1700:]], 20, metric)
+    blocks = [vectors[:1], vectors[1:1700], vectors[1700:]]
+    found = search_exact(queries, blocks, 20, metric, by and torch.device(by))
     own = np.arange(asked)[:, None]
     scores = queries @ vectors.T if metric == "inner_product" else -np.square(queries[:, None] - vectors).sum(axis=2)
     np.testing.assert_array_equal(found.scores, scores[own, naive(vectors, queries, 20, metric)])
@@ -59,10 +62,12 @@ def test_equal_scores_come_by_their_rows(asked: int, metric: str) -> None:
     assert ((steps < 0) | (np.diff(found.rows, axis=1) > 0)).all()
 
 
-def test_what_is_not_finite_is_named() -> None:
+def test_what_is_not_finite_is_named(device) -> None:
     vectors = cloud(600, 8, 0)
     vectors[599, 3] = np.inf
     with pytest.raises(IntegrityError, match="from row 300 on, vectors row 299 is not finite"):
         search_exact(vectors[:2], [vectors[:300], vectors[300:]], 3, "inner_product")
+    with pytest.raises(IntegrityError, match="vectors row 599 is not finite"):
+        search_exact(vectors[:2], [vectors[:300], vectors[300:]], 3, "inner_product", device)
     with pytest.raises(IntegrityError, match="queries row 1 is not finite"):
         search_exact(vectors[[0, 599]], [vectors[:9]], 3, "inner_product")

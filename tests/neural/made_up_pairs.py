@@ -24,7 +24,7 @@ VIEW = ImageView(("one", "two"), (10, 6), ("sqrt", "l2"))
 WORDS = 20
 SETTINGS = {
     "dimensions": 16, "loss": "info-nce", "score": "cosine", "negatives": "all", "reduction": "mean", "contrastive": 8,
-    "resampled": "batch", "margin": 0.2, "temperature": 0.1,
+    "margin": 0.2, "temperature": 0.1,
     "optimiser": "adam", "learning_rate": 0.01, "decay": 0.9, "weight_decay": 0.0, "penalty": 0.0,
     "averaging": 0.0, "dropout": 0.1, "encoder_dropout": 0.2, "clip": 2.0,
     "batch_size": 32, "epochs": 4, "patience": 4, "precision": "float32", "checkpoint_seconds": 0,
@@ -33,7 +33,7 @@ SETTINGS = {
 
 OWN = {
     "rnn": {"activation": "tanh", "bias": True},
-    "lstm": {"peepholes": False},
+    "lstm": {"peepholes": False, "forget_bias": 0.0},
     "ctrnn": {"activation": "tanh"},
     "dtrnn": {"activation": "tanh"},
     "sdtrnn": {"activation": "tanh", "rare": 100},

@@ -72,6 +72,20 @@ def test_fixed_word_vectors_stay() -> None:
     np.testing.assert_array_equal(model.tensors()["sentences.words"], task.words)
 
 
+@pytest.mark.parametrize("changes", [{"loss": "squared"}, {"loss": "ranking", "score": "product"}])
+def test_vectors_that_keep_their_length_are_a_map_of_images_as_they_are(changes: dict) -> None:
+    """W z of Socher et al. 2014: a map of centred images without a bias never reaches the mean sentence."""
+    task = make_task_of("bow", train=40, epochs=1, encoder_dropout=0.0, **changes)
+    model = train(model_spec("bow").load(), task, None, lambda training: None).model
+    expected = VIEW.stack(task.dev.features) @ model.tensors()["image_map"].T
+    np.testing.assert_allclose(model.embed_images(task.dev.features), expected, atol=1e-5)
+
+
+def test_the_forget_gates_of_an_lstm_begin_with_a_bias() -> None:
+    model = model_spec("lstm").load().untrained(make_task_of("lstm", train=40, forget_bias=2.0))
+    np.testing.assert_array_equal(model.tensors()["sentences.bias"], np.repeat([0.0, 2.0, 0.0, 0.0], 16))
+
+
 def test_a_refinement_starts_where_ncca_ends() -> None:
     task = make_task("vectors")
     trainer, start = model_spec("ncca-refined").load().trainer(task), task.start

@@ -7,7 +7,7 @@ import pytest
 import torch
 
 from pipeline.models.neural.networks import MeanOfWords, PlainRecurrent, Recurrent
-from pipeline.models.neural.recurrence import CELLS, PeepholeRecurrence, Recurrence, pack
+from pipeline.models.neural.recurrence import CELLS, PeepholeRecurrence, Recurrence, pack, recur_by_library
 from pipeline.text.sequences import Tokens
 
 LENGTHS = [3, 0, 7, 1, 7, 2]
@@ -45,6 +45,7 @@ def test_states_and_gradients_are_those_of_torch(name: str) -> None:
     weights = [p.detach().clone().requires_grad_() for p in reference.parameters()]
     states = Recurrence.apply(CELLS[name], packed.sizes, ours[packed.ids], *weights)
     torch.testing.assert_close(states, expected)
+    torch.testing.assert_close(recur_by_library(CELLS[name], packed.sizes, words[packed.ids], *weights), expected)
     direction = torch.randn_like(expected)
     (expected * direction).sum().backward()
     (states * direction).sum().backward()

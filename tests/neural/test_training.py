@@ -126,6 +126,16 @@ def test_a_loss_that_is_no_number_names_the_batch_and_changes_nothing() -> None:
         assert np.isfinite(tensor).all()
 
 
+def test_on_another_device_no_checkpoint_holds_what_follows_from_a_loss_that_is_no_number(other_device) -> None:
+    trainer = model_spec("lstm").load().trainer(replace(make_task_of("lstm", epochs=1), device=other_device))
+    trainer.training.draw = poison_from(4, trainer.training.draw)
+    kept: list[Checkpoint] = []
+    with pytest.raises(JointspaceError, match="the loss is nan in epoch 0, batch 4"):
+        trainer.training.run(lambda training: kept.append(training.checkpoint()))
+    assert [each.progress["step"] for each in kept] == [1, 2, 3, 4] and kept[3].progress["losses"] > 0
+    assert all(np.isfinite(tensor).all() for each in kept for tensor in each.tensors.values())
+
+
 def poison_from(batch: int, draw):
     """`draw`, but features that are no numbers from its call number `batch` on."""
     calls = iter(range(10**6))
@@ -137,13 +147,12 @@ def poison_from(batch: int, draw):
     return drawn
 
 
-@pytest.mark.parametrize("resampled", ["batch", "epoch"])
-def test_contrastive_pairs_are_drawn_anew_as_often_as_asked(resampled: str) -> None:
-    task = make_task("tokens", epochs=2, loss="ranking", negatives="sampled", resampled=resampled)
+def test_every_batch_has_contrastive_pairs_of_its_own() -> None:
+    task = make_task("tokens", epochs=2, loss="ranking", negatives="sampled")
     training = model_spec("bow").load().trainer(task).training
     epochs = []
     for epoch in range(2):
         training.progress.epoch = epoch
         epochs.append({tuple(rows[-8:]) for rows in training._batches()})
-    assert all(len(seen) == (1 if resampled == "epoch" else training.steps) for seen in epochs)
+    assert all(len(seen) == training.steps for seen in epochs)
     assert not epochs[0] & epochs[1]

@@ -15,7 +15,7 @@ PAPER = {
     "models": ["lstm"],
     "encoders": [{"name": "oxford", "architecture": "vgg19", "layer": "fc7"}],
     "lstm": {
-        "loss": "ranking", "reduction": "sum", "negatives": "sampled", "resampled": "epoch", "margin": 0.2,
+        "loss": "ranking", "reduction": "sum", "negatives": "sampled", "margin": 0.2,
         "dimensions": 300, "peepholes": True, "optimiser": "sgd", "learning_rate": 1.0, "batch_size": 40,
     },
     "reproduce": {"collection": "flickr8k", "gong": False},

@@ -97,15 +97,15 @@ def test_word_vectors_come_from_a_file(run: Path) -> None:
     words = json.loads((run / "text/tokens.json").read_text())["terms"]
     (run / "v.txt").write_text("".join(f"{word} {i} 1 0\n" for i, word in enumerate(words)))
     config = {"weights_root": str(run), "word_vectors": {"source": "file", "file": "v.txt", "train": False}}
-    folder = train(run, "devise", config)
+    folder = train(run, "bow", config)
     table = read_parameters(folder / "model.safetensors", MODEL).tensors["sentences.words"]
     np.testing.assert_array_equal(table[:-1, 0], np.arange(len(words)))
     (run / "v.txt").write_text("dog 1 2\ncat 1 2 3\n")
     with pytest.raises(InputError, match=r"v.txt, line 2 holds a vector of 3 numbers, not 2"):
-        train(run, "devise", config)
+        train(run, "bow", config)
     config["word_vectors"]["file"] = "nowhere.txt"
     with pytest.raises(InputError, match="cannot read .*nowhere.txt"):
-        train(run, "devise", config)
+        train(run, "bow", config)
 
 
 def test_variants_of_one_model_have_settings_of_their_own(run: Path) -> None:

@@ -1,15 +1,13 @@
 """Moments in torch: of views on a GPU, and of mapped views, which take a second pass over the data, on any device."""
 
 from collections.abc import Callable, Mapping
-from typing import Any
 
 import numpy as np
 import torch
-from scipy import sparse
 from torch import Tensor
 
 from pipeline.device import OomBatcher, full_float32, upload
-from pipeline.models.linear.accumulation import BLOCK_ROWS, SHIFT_ROWS, MomentsAccumulator, scale_rows
+from pipeline.models.linear.accumulation import BLOCK_ROWS, SHIFT_ROWS, SMALL
 from pipeline.models.linear.device_views import rows_on, sparse_on, stack_tensors, transposed_on
 from pipeline.models.linear.feature_maps import FeatureMap, FeatureMaps
 from pipeline.models.linear.moments import Moments, mirror
@@ -17,12 +15,13 @@ from pipeline.models.linear.views import (
     ImageView,
     Rows,
     ViewBlock,
-    map_parts,
+    is_sparse,
     owner_matrix,
     parts_of,
     spans,
     sum_by_owner,
 )
+from pipeline.precision import fast_at_float64
 
 STRIP = 1024
 """Columns of X'X in one product; the part above the diagonal follows by symmetry and is left out."""
@@ -32,71 +31,87 @@ OUTER_ROWS = 256
 """Rows of an outer product subtracted at once: they fit in the cache."""
 
 
-class DeviceAccumulator(MomentsAccumulator):
-    """MomentsAccumulator with X'X, Y'X and the squares of dense parts of Y on `device`, with the same shift and
-    precision; the other parts of Y'Y are computed on the processor."""
+class DeviceAccumulator:
+    """What MomentsAccumulator does, on `device`: in double precision for small views, and wherever the device is fast
+    at it."""
 
-    def __init__(self, view: ImageView, dim_y: int, threads: int, device: torch.device) -> None:
-        super().__init__(view.dim, dim_y, threads)
+    def __init__(self, view: ImageView, dim_y: int, device: torch.device) -> None:
+        small = view.dim + dim_y <= SMALL
         self._view, self._device, self._batcher = view, device, OomBatcher(BLOCK_ROWS, "image")
-        self._type = torch.float64 if self._dtype == np.float64 else torch.float32
-        self._on_device: dict[str, Tensor] = {
-            "xx": torch.zeros(view.dim, view.dim, dtype=self._type, device=device),
-            "yx": torch.zeros(dim_y, view.dim, dtype=self._type, device=device),
-            "sum_x": torch.zeros(view.dim, dtype=torch.float64, device=device),
-        }
-        self._squares: dict[tuple[int, int], Tensor] = {}
+        self._stored = torch.float64 if small else torch.float32
+        self._type = torch.float64 if small or fast_at_float64(device) else torch.float32
+        self._shifts: tuple[Tensor, Tensor] | None = None
+        self._n = 0
+        dims = {"x": view.dim, "y": dim_y}
+        self._sums = {name: torch.zeros(dim, dtype=torch.float64, device=device) for name, dim in dims.items()}
+        for left, right in ("xx", "yx", "yy"):
+            self._sums[left + right] = torch.zeros(dims[left], dims[right], dtype=self._type, device=device)
 
     def add(self, features: Mapping[str, np.ndarray], y: Rows, owners: np.ndarray) -> None:
         """Add a block: images as `features`, encoder -> (b, its dim) as stored, and the rest as in
         MomentsAccumulator."""
-        n = len(next(iter(features.values())))
-        sums, counts = self._sum_sentences(y, owners, n)
-        if not counts.all():
-            features = {name: block[counts > 0] for name, block in features.items()}
-            sums, counts = sums[counts > 0], counts[counts > 0]
 
         def add_rows(rows: slice) -> None:
             part = {name: block[rows] for name, block in features.items()}
-            self._add_images(stack_tensors(self._view, part, self._device), sums[rows], counts[rows])
+            inside = np.flatnonzero((owners >= rows.start) & (owners < rows.stop))
+            self._add(stack_tensors(self._view, part, self._device), y[inside], owners[inside] - rows.start)
 
         with full_float32():
-            self._batcher.map(add_rows, len(counts))
+            self._batcher.map(add_rows, len(next(iter(features.values()))))
 
-    def _add_square(self, pair: tuple[int, int], place: tuple[slice, slice], left: Any, right: Any) -> None:
-        if sparse.issparse(left) or sparse.issparse(right):
-            super()._add_square(pair, place, left, right)
+    def _add(self, x: Tensor, y: Rows, owners: np.ndarray) -> None:
+        """Images (b, D) with their sentences; an image without a sentence has weight zero in all sums."""
+        if not len(owners):
             return
-        with full_float32():
-            left = upload(left, self._device)
-            square = left.T @ (left if pair[0] == pair[1] else upload(right, self._device))
-        self._squares[pair] = self._squares[pair] + square if pair in self._squares else square
-
-    def _add_images(self, x: Tensor, sums: Rows, counts: np.ndarray) -> None:
-        """Images (b, D), (b, d) the sum of each one's sentences, and (b,) their number."""
-        if self._shift is None:
-            self._shift = x[:SHIFT_ROWS].mean(dim=0, dtype=self._type)
-        root = np.sqrt(counts, dtype=self._dtype)
-        weights = upload(root, self._device)
-        z = (x.to(self._type) - self._shift).mul_(weights[:, None])
+        x = x.to(self._type)
+        blocks = [(columns, part.to(self._type)) for columns, part in spans(rows_on(y, self._device))]
+        if self._shifts is None:
+            self._shifts = provisional_mean(x), torch.cat([provisional_mean(part) for _, part in blocks])
+        z = x - self._shifts[0]
+        blocks = [(place, part if is_sparse(part) else part - self._shifts[1][place]) for place, part in blocks]
+        by_image = sparse_on(owner_matrix(owners, len(x)), self._device).to(self._type)
+        weights = upload(np.bincount(owners, minlength=len(x)), self._device).to(self._type)
+        weighted, ones = weights[:, None] * z, weights.new_ones(len(owners))
         # All that allocates comes before the sums change: a block that does not fit is added again in parts.
-        scaled = map_parts(sums, lambda part: scale_rows(part, 1 / root))
-        yx = [(rows, transposed_on(part, self._device) @ z) for rows, part in spans(scaled)]
-        sum_x = weights @ z
-        add_lower(self._on_device["xx"], z, z)
-        for rows, product in yx:
-            self._on_device["yx"][rows] += product
-        self._on_device["sum_x"] += sum_x
+        products = {
+            "x": weights @ z,
+            "y": torch.cat([part.T @ ones for _, part in blocks]),
+            "yx": torch.cat([(by_image @ part).T @ z for _, part in blocks]),
+        }
+        squares = [
+            ((rows, columns), left_product(left, right))
+            for number, (rows, left) in enumerate(blocks)
+            for columns, right in blocks[number:]
+        ]
+        self._n += len(owners)
+        for name, product in products.items():
+            self._sums[name] += product
+        for place, square in squares:
+            self._sums["yy"][place] += square
+        add_lower(self._sums["xx"], z, weighted)
 
     def result(self) -> Moments:
         """The moments of all blocks; the accumulator must not be used afterwards."""
-        if self._shift is not None:
-            sums = {name: tensor.cpu().numpy() for name, tensor in self._on_device.items()}
-            self._shift = self._shift.cpu().numpy()
-            self._xx, self._yx, self._sum_x = sums["xx"].T, sums["yx"], sums["sum_x"]
-            for (left, right), square in self._squares.items():
-                self._yy[self._columns[left][0], self._columns[right][0]] = square.cpu().numpy()
-        return super().result()
+        if self._shifts is None:
+            return Moments.zero(len(self._sums["x"]), len(self._sums["y"]))
+        x, y = (self._sums[name] / self._n for name in ("x", "y"))
+        for name, left, right in (("xx", x, x), ("yx", y, x), ("yy", y, y)):
+            self._sums[name].addr_(left.to(self._type), right.to(self._type), alpha=-self._n)
+        xx, yx, yy = (self._sums[name].to(self._stored).cpu().numpy() for name in ("xx", "yx", "yy"))
+        mean_x, mean_y = ((shift + mean).cpu().numpy() for shift, mean in zip(self._shifts, (x, y), strict=True))
+        return Moments(float(self._n), mean_x, mean_y, mirror(xx.T), yx.T, mirror(yy))
+
+
+def provisional_mean(part: Tensor) -> Tensor:
+    """(d,) that of the first rows of `part` (n, d); zero of a sparse one, which it would fill."""
+    if is_sparse(part):
+        return torch.zeros(part.shape[1], dtype=part.dtype, device=part.device)
+    return part[:SHIFT_ROWS].mean(dim=0)
+
+
+def left_product(left: Tensor, right: Tensor) -> Tensor:
+    """left' right, dense, of matrices that may be sparse."""
+    return ((right.T @ left).T if is_sparse(right) else left.T @ right).to_dense()
 
 
 def add_lower(total: Tensor, left: Tensor, right: Tensor) -> None:

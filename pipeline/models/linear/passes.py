@@ -21,16 +21,15 @@ def sum_blocks(
     """The moments of the pairs in `blocks`, on `device`, or with numpy if it is None. A block has up to BLOCK_ROWS
     images `features`, encoder -> (b, its dim) as stored, `sentences`, text encoder -> (m, its dim) likewise, and
     `owners` (m,), the image of each."""
-    if device is not None:
+    if device is None:
+        accumulator = MomentsAccumulator(view.dim, text.dim, threads)
+    else:
         from pipeline.models.linear.device_moments import DeviceAccumulator  # torch
 
-        on_device = DeviceAccumulator(view, text.dim, threads, device)
-        for block in blocks:
-            on_device.add(block.features, text.stack(block.sentences), block.owners)
-        return on_device.result()
-    accumulator = MomentsAccumulator(view.dim, text.dim, threads)
+        accumulator = DeviceAccumulator(view, text.dim, device)
     for block in ahead(blocks):
-        accumulator.add(view.stack(block.features), text.stack(block.sentences), block.owners)
+        images = view.stack(block.features) if device is None else block.features
+        accumulator.add(images, text.stack(block.sentences), block.owners)
     return accumulator.result()
 
 
@@ -58,6 +57,6 @@ def mapped_moments(
     from pipeline.models.linear.device_moments import MappedAccumulator
 
     accumulator = MappedAccumulator(known, maps, device or torch.device("cpu"))
-    for block in blocks:
+    for block in ahead(blocks):
         accumulator.add(block)
     return accumulator.result()

@@ -37,8 +37,8 @@ class LinearModel:
     """An image x becomes finish((x - mean_x) W), a sentence y becomes finish((y - mean_y) U).
 
     If the model has `maps`, x and y are the mapped views. A registered model names its `metric`, the axes of the grid
-    that matter to it, and its `solver`: solver(moments).solve(image_ridge, text_ridge, dimensions) gives Directions for
-    any number of relative ridges.
+    that matter to it, whether dev chooses among them `by_mean_rank` (else by the recall sum), and its `solver`:
+    solver(moments).solve(image_ridge, text_ridge, dimensions) gives Directions for any number of relative ridges.
     """
 
     solver: ClassVar[Any]
@@ -46,6 +46,7 @@ class LinearModel:
     metric: ClassVar[str] = "euclidean"
     uses_text_ridge: ClassVar[bool] = True
     uses_eigenvalue_power: ClassVar[bool] = False
+    by_mean_rank: ClassVar[bool] = False
     sentence_view: ClassVar[str] = "vectors"
 
     def __init__(

@@ -85,7 +85,7 @@ class FitTask:
 def fit_best(model: type, tasks: Iterable[FitTask]) -> Tuned:
     """The best `model` on dev over `tasks`, which differ in the weights of the text view; at least one."""
     tuned = [model.fit(task) for task in tasks]
-    best = max(tuned, key=lambda result: result.chosen.merit)
+    best = max(tuned, key=lambda result: result.merit)
     return replace(best, trials=tuple(trial for result in tuned for trial in result.trials))
 
 
@@ -99,7 +99,7 @@ def fit_on_moments(model: type, task: FitTask) -> Tuned:
         )
     trainer = _Trainer(model, task)
     tuned = [trainer.tune(chosen) for chosen in task.combinations]
-    best = max(tuned, key=lambda result: result.chosen.merit)
+    best = max(tuned, key=lambda result: result.merit)
     return replace(best, trials=tuple(trial for result in tuned for trial in result.trials))
 
 

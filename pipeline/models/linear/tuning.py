@@ -9,7 +9,7 @@ import numpy as np
 
 from pipeline.config.models import FitSettings
 from pipeline.metrics.ranks import count_ranks
-from pipeline.metrics.retrieval import recall_sum
+from pipeline.metrics.retrieval import mean_rank, recall_sum
 from pipeline.models.linear.feature_maps import FeatureMaps, mapped_columns, project
 from pipeline.models.linear.moments import Expansion, Moments
 from pipeline.models.linear.projection import EIGENVALUES, Directions, LinearModel
@@ -41,10 +41,11 @@ class GridTrial:
     eigenvalues: str = "correlation"
     mean_rank: float = 1.0
 
-    @property
-    def merit(self) -> tuple[float, float, int]:
+    def merit(self, by_mean_rank: bool = False) -> tuple[float, float, int]:
         """The greater the better. Where a small dev split leaves recalls equal, ranks decide; where all are 1, more
         dimensions, for there will be more images to tell apart."""
+        if by_mean_rank:
+            return -self.mean_rank, self.recall_sum, self.dimensions
         return self.recall_sum, -self.mean_rank, self.dimensions
 
 
@@ -81,15 +82,21 @@ class Tuned:
     train_correlations: np.ndarray
     dev_correlations: np.ndarray | None
 
+    @property
+    def merit(self) -> tuple[float, float, int]:
+        """That of the chosen combination, as the model counts it."""
+        return self.chosen.merit(self.model.by_mean_rank)
+
     def refitted(self, chosen: GridTrial) -> "Tuned":
         """The same for a model trained on dev too, whose dev scores mean nothing; `chosen` was chosen before."""
         return replace(self, chosen=chosen, trials=(), dev_correlations=None)
 
     def log(self) -> dict[str, Any]:
         """The choice and its evidence, as JSON values."""
-        held_out = self.dev_correlations
+        held_out, recalls = self.dev_correlations, "sum of recall@1, @5 and @10 of both directions"
+        order = ("mean rank", recalls) if self.model.by_mean_rank else (recalls, "mean rank")
         return {
-            "criterion": "sum of recall@1, @5 and @10 of both directions on dev, then mean rank, then dimensions",
+            "criterion": f"{order[0]} on dev, then {order[1]}, then dimensions",
             "chosen": asdict(self.chosen),
             "train_correlations": np.round(self.train_correlations, 6).tolist(),
             "dev_correlations": None if held_out is None else np.round(held_out, 6).tolist(),
@@ -144,10 +151,10 @@ def tune(
                     text.weight_of,
                     transfer or {},
                     kind,
-                    float(np.mean([ranks.image_to_sentence.mean(), ranks.sentence_to_image.mean()])),
+                    mean_rank(ranks),
                 )
                 trials.append(trial)
-                if best is None or trial.merit > best[0].merit:
+                if best is None or trial.merit(model.by_mean_rank) > best[0].merit(model.by_mean_rank):
                     best = (trial, directions)
     chosen, directions = best
     kept = directions.first(chosen.dimensions)

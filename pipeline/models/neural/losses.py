@@ -20,8 +20,9 @@ class Objective:
     `temperature`.
     `negatives` says which pairs contrast: `all` others of the batch; `distinct`, the same with each image once, however
     many of its pairs are in the batch (Socher et al. 2014, eq. 5, where the batch is the training set); `hardest`, the
-    one with the best score; `sampled`, as in Kiros et al. 2014, `contrastive` pairs drawn from the whole training set,
-    which stand at the end of the batch. A pair of the same image never contrasts.
+    one with the best score; `sampled`, `contrastive` pairs drawn from the whole training set for each batch, which
+    stand at its end, so that every epoch gives a pair others (Kiros et al. 2014, section 2.2). A pair of the same image
+    never contrasts.
     `squared`: |v - y|^2 of the pairs, without contrasts (Socher et al. 2014, section 5); scores are -|v - y|^2.
     `reduction` is `sum`, as the papers print it, or `mean`, which divides by the number of pairs, so that the learning
     rate does not depend on the batch size.

@@ -11,7 +11,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional
 
-from pipeline.models.neural.recurrence import CELLS, Packed, PeepholeRecurrence, Recurrence, plain_cell
+from pipeline.models.neural.recurrence import CELLS, Packed, PeepholeRecurrence, plain_cell, recur
 
 BITS, DRAWN = 53, 1 << 16
 """Random bits of an entry, and how many entries are drawn at once, so that they stay in the cache."""
@@ -65,9 +65,11 @@ def load_arrays(network: Network, arrays: Mapping[str, np.ndarray]) -> Network:
 
 
 class NetworkModel:
-    """A registered model whose `network` embeds images and sentences."""
+    """A registered model whose `network` embeds images and sentences; the best epoch on dev is that with the greatest
+    recall sum, or `by_mean_rank` that with the least mean rank."""
 
     multi_vector: ClassVar[bool] = False
+    by_mean_rank: bool = False
     sentence_view: ClassVar[str] = "tokens"
     network: Any
 
@@ -101,9 +103,10 @@ class JointNetwork(nn.Module):
     """s(x, v) = cos(W_I (q - mean), v) for the features q of an image and the encoded sentence v (Kiros et al. 2014,
     section 2.2).
 
-    Paper to code: W_I `image_map` (K, D). Unlike the paper, the mean of the training images is subtracted first,
+    Paper to code: W_I `image_map` (K, D). Unlike the paper, `mean`, that of the training images, is subtracted first,
     because our image view has no negative features. Where `score` is not `cosine`, vectors keep their length: s is
-    their `product` (Socher et al. 2014, eq. 5), or minus their squared `distance`, for the same paper's squared loss.
+    their `product` (Socher et al. 2014, eq. 5), or minus their squared `distance`, for the same paper's squared loss;
+    `mean` is zero there, because without a bias no map of centred images reaches the mean sentence.
     """
 
     def __init__(
@@ -164,17 +167,6 @@ class MeanOfWords(nn.Module):
         return dropout(mean, self.dropout, self.training)
 
 
-class LinearOfWords(MeanOfWords):
-    """v = W mean of the sentence's word vectors, W (K, d) `projection`."""
-
-    def __init__(self, words: Tensor, dimensions: int, dropout: float) -> None:
-        super().__init__(words, dimensions, dropout)
-        self.projection = initial(dimensions, words.shape[1])
-
-    def forward(self, packed: Packed) -> Tensor:
-        return super().forward(packed) @ self.projection.T
-
-
 class Recurrent(nn.Module):
     """v = the hidden state after the sentence's last word, of the cell `rnn`, `gru` or `lstm`.
 
@@ -194,8 +186,7 @@ class Recurrent(nn.Module):
     def states(self, packed: Packed) -> Tensor:
         """(total, K) float32: the hidden state after every word, in packed order."""
         words = dropout(functional.embedding(packed.ids, self.words), self.dropout, self.training)
-        parts = (words, self.w, self.u, self.bias, self.hidden_bias)
-        return Recurrence.apply(self.cell, packed.sizes, *(part.to(self.precision) for part in parts))
+        return recur(self.cell, packed.sizes, self.precision, words, self.w, self.u, self.bias, self.hidden_bias)
 
     def forward(self, packed: Packed) -> Tensor:
         """(n, K) float32, not of unit length."""

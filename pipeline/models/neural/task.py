@@ -151,7 +151,10 @@ class TrainingTask:
         kept = {entry.name for entry in fields(TrainingSchedule)}
         schedule = TrainingSchedule(seed=self.seed, **self.settings.model_dump(include=kept))
         pairs = self.train
-        return Training(network, draw, pairs.owners, pairs.names, objective or self.objective, schedule, judge, **more)
+        return Training(
+            network, draw, pairs.owners, pairs.names, objective or self.objective, schedule, judge,
+            precision=self.precision, **more,
+        )  # fmt: skip
 
     @cached_property
     def mean_image(self) -> np.ndarray:
@@ -205,11 +208,13 @@ def train(
         trainer.training.resume(checkpoint)
     history = trainer.training.run(after_step)
     best = trainer.training.progress.best_epoch
+    kept, score = trainer.finish(), history[best].get("dev")
+    measure = "mean rank" if kept.by_mean_rank else "sum of recall@1, @5 and @10"
     log = {
-        "criterion": "sum of recall@1, @5 and @10 of both directions on dev",
+        "criterion": f"{measure} of both directions on dev",
         "pairs": len(task.train.owners),
         "best_epoch": best,
-        "chosen": {"recall_sum": history[best].get("dev")},
+        "chosen": {"mean_rank": -score} if kept.by_mean_rank and score is not None else {"recall_sum": score},
         "history": history,
     }
-    return Trained(trainer.finish(), log)
+    return Trained(kept, log)

@@ -2,16 +2,16 @@
 
 import math
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
 from dataclasses import asdict, dataclass, field
 from functools import partial
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 import torch
 from torch import Tensor, nn
 
-from pipeline.device import drawn_from, place, upload
+from pipeline.device import Arriving, drawn_from, full_float32, place, upload
 from pipeline.errors import IntegrityError, JointspaceError
 from pipeline.models.neural.losses import Objective
 
@@ -30,9 +30,7 @@ class TrainingSchedule:
     `Training`; `penalty` weighs what `Training` calls its regulariser, a part of the loss. `clip` is the largest norm
     of the whole gradient. What is judged and kept are running averages of the parameters; every step replaces the share
     1 - `averaging` of them. Training ends after `epochs`, or after `patience` epochs without a better dev score; with a
-    patience of 0 nothing is judged and the last epoch is kept. `resampled` says when contrastive pairs that are drawn
-    from the training set are drawn anew: every `batch`, or every `epoch`, so that all its batches have the same ones
-    (Kiros et al. 2014, section 2.2).
+    patience of 0 nothing is judged and the last epoch is kept.
     """
 
     optimiser: str
@@ -45,18 +43,18 @@ class TrainingSchedule:
     batch_size: int
     epochs: int
     patience: int
-    resampled: str
     seed: int
 
     def make_optimiser(self, parameters: Iterable[torch.Tensor], device: torch.device) -> torch.optim.Optimizer:
         """The optimiser of `parameters` on `device`, at the first learning rate."""
-        fused = device.type == "cpu" or None  # one pass over the parameters; elsewhere torch decides
+        on_cpu = device.type == "cpu"
+        # Fused: one pass over the parameters. Where it is None, torch decides.
         make = {
-            "adam": partial(torch.optim.Adam, fused=fused),
+            "adam": partial(torch.optim.Adam, fused=on_cpu or device.type == "cuda" or None),
             "sgd": torch.optim.SGD,
             "momentum": partial(torch.optim.SGD, momentum=MOMENTUM),
             "rmsprop": torch.optim.RMSprop,
-            "adagrad": partial(torch.optim.Adagrad, initial_accumulator_value=1, fused=fused),
+            "adagrad": partial(torch.optim.Adagrad, initial_accumulator_value=1, fused=on_cpu or None),
         }[self.optimiser]
         return make(parameters, lr=self.learning_rate)
 
@@ -91,6 +89,15 @@ def seeded(*parts: int, device: torch.device = CPU) -> Iterator[None]:
         yield
 
 
+class UnreadLoss(NamedTuple):
+    """The loss and the gradient's norm, `values` (2,), of the batch `rows` in a step, on their way from a GPU."""
+
+    epoch: int
+    step: int
+    rows: np.ndarray
+    values: Arriving
+
+
 class Training:
     """Minimises `objective` on a module whose forward makes the (n, n) scores of a batch, its pairs on the diagonal.
 
@@ -99,7 +106,7 @@ class Training:
     parameters towards `anchors`, by name, or towards zero; the schedule's penalty weighs the module's `regulariser()`,
     or all squares. With `alternating_groups`, sets of names, each epoch trains the parameters of one group, in turn.
     `extra_state` are tensors by name that the module or `before_epoch(epoch)` changes in place; they are kept with the
-    parameters.
+    parameters. `precision` is the dtype of the module's heaviest products.
     Random numbers follow from the seed and the number of the batch, so that a checkpoint needs none.
     """
 
@@ -116,6 +123,7 @@ class Training:
         alternating_groups: Sequence[Collection[str]] = (),
         extra_state: Mapping[str, Tensor] | None = None,
         before_epoch: Callable[[int], None] = lambda epoch: None,
+        precision: torch.dtype = torch.float32,
     ) -> None:
         self.module, self.draw, self.judge, self.before_epoch = module, draw, judge, before_epoch
         self.owners, self.pair_ids, self.objective, self.schedule = owners, pair_ids, objective, schedule
@@ -124,7 +132,9 @@ class Training:
         self.extra_state = extra_state or {}
         self.state: dict[str, Tensor] = {**self.trained, **self.extra_state}
         self.device = next(iter(self.trained.values())).device
+        self.precision = precision
         self._ahead: tuple[np.ndarray, Any] | None = None
+        self._unread: UnreadLoss | None = None
         self.anchors = anchors or {}
         self.average = {name: p.detach().clone() for name, p in self.trained.items()}
         self.best = {name: t.detach().clone() for name, t in self.state.items()}
@@ -149,18 +159,20 @@ class Training:
         """Train to the end, calling `after_step` after every batch; leaves the best epoch's parameters in the module.
 
         Returns the history: epoch, loss, learning rate, and the dev score where epochs are judged. Raises
-        JointspaceError naming a batch whose loss or gradient is not finite, before it changes a parameter.
+        JointspaceError naming a batch whose loss or gradient is not finite, before a checkpoint can hold what follows
+        from it; on the processor, before it changes a parameter.
         """
-        while not self.finished:
-            if self.progress.step == 0:
-                self._reset_adagrad()
-                self.before_epoch(self.progress.epoch)
-            batches = self._batches()
-            self.module.train()
-            while (step := self.progress.step) < len(batches):
-                self._step(batches[step], *batches[step + 1 : step + 2])
-                after_step(self)
-            self._finish_epoch()
+        with full_float32() if self.precision == torch.float32 else nullcontext():
+            while not self.finished:
+                if self.progress.step == 0:
+                    self._reset_adagrad()
+                    self.before_epoch(self.progress.epoch)
+                batches = self._batches()
+                self.module.train()
+                while (step := self.progress.step) < len(batches):
+                    self._step(batches[step], *batches[step + 1 : step + 2])
+                    after_step(self)
+                self._finish_epoch()
         self._put(self.best)
         self.module.eval()
         return self.progress.history
@@ -174,8 +186,8 @@ class Training:
         """The batches of the epoch, each followed by the contrastive pairs that the objective asks for."""
         rng, m = np.random.default_rng([self.schedule.seed, self.progress.epoch]), len(self.owners)
         batches = np.array_split(rng.permutation(m), self.steps)
-        contrasts = rng.choice(m, (1 if self.schedule.resampled == "epoch" else self.steps, self.objective.drawn))
-        return [np.concatenate([rows, contrasts[i % len(contrasts)]]) for i, rows in enumerate(batches)]
+        contrasts = rng.choice(m, (self.steps, self.objective.drawn))
+        return [np.concatenate(pairs) for pairs in zip(batches, contrasts, strict=True)]
 
     def _step(self, rows: np.ndarray, following: np.ndarray | None = None) -> None:
         """Learn from the pairs `rows`; while a GPU computes, draw those of the next step."""
@@ -192,12 +204,14 @@ class Training:
             for name in self.trained.keys() - groups[state.epoch % len(groups)]:
                 self.trained[name].grad = None
         norm = nn.utils.clip_grad_norm_(self.trained.values(), schedule.clip)
-        self._draw_ahead(following)
-        value = self._require_finite(rows, loss=loss.detach(), gradient=norm)
+        self._read_loss()  # of the step before, while a GPU computes this one
+        self._unread = UnreadLoss(state.epoch, state.step, rows, Arriving(torch.stack([loss.detach(), norm])))
+        if self.device.type == "cpu":
+            self._read_loss()
         self.optimiser.step()
         self._decay_and_average(rate * schedule.weight_decay)
+        self._draw_ahead(following)
         state.step += 1
-        state.losses += value
 
     def _penalty(self) -> Tensor | float:
         squares = (p.square().sum() for p in self.trained.values())
@@ -216,27 +230,31 @@ class Training:
         ahead, self._ahead = self._ahead, None
         return ahead[1] if ahead and ahead[0] is rows else None
 
-    def _require_finite(self, rows: np.ndarray, **values_by_name: Tensor) -> float:
-        """The first of `values_by_name`, scalars by name. All are read at once, because each read waits for the GPU."""
-        values = torch.stack(list(values_by_name.values())).tolist()
-        for quantity, value in zip(values_by_name, values, strict=True):
+    def _read_loss(self) -> None:
+        """Add the loss that has not been read to the progress; raises as `run`."""
+        step, self._unread = self._unread, None
+        if step is None:
+            return
+        loss, gradient = step.values.numpy().tolist()
+        for quantity, value in (("loss", loss), ("gradient", gradient)):
             if not math.isfinite(value):
-                state, ids = self.progress, ", ".join(map(str, self.pair_ids[rows][:5]))
+                ids = ", ".join(map(str, self.pair_ids[step.rows][:5]))
                 raise JointspaceError(
-                    f"the {quantity} is {value} in epoch {state.epoch}, batch {state.step} (sentences {ids}, ...);"
+                    f"the {quantity} is {value} in epoch {step.epoch}, batch {step.step} (sentences {ids}, ...);"
                     " lower the learning rate or check these sentences' features; the last checkpoint is kept"
                 )
-        return values[0]
+        self.progress.losses += loss
 
     @torch.no_grad()
     def _decay_and_average(self, share: float) -> None:
-        for name, parameter in self.trained.items():
-            if share:
-                anchor = self.anchors.get(name)
-                parameter.mul_(1 - share) if anchor is None else parameter.lerp_(anchor, share)
-            self.average[name].lerp_(parameter, 1 - self.schedule.averaging)
+        for name, parameter in self.trained.items() if share else ():
+            anchor = self.anchors.get(name)
+            parameter.mul_(1 - share) if anchor is None else parameter.lerp_(anchor, share)
+        averages = list(self.average.values())
+        torch._foreach_lerp_(averages, list(self.trained.values()), 1 - self.schedule.averaging)
 
     def _finish_epoch(self) -> None:
+        self._read_loss()
         state = self.progress
         rate = self.schedule.learning_rate * self.schedule.decay**state.epoch
         entry = {"epoch": state.epoch, "loss": state.losses / self.steps, "learning_rate": rate}
@@ -264,7 +282,8 @@ class Training:
             self.state[name].copy_(tensor)
 
     def checkpoint(self) -> Checkpoint:
-        """Where training stands now."""
+        """Where training stands now. Raises as `run`."""
+        self._read_loss()
         groups = {"now": self.state, "average": self.average, "best": self.best}
         tensors = {f"{group}/{name}": t.detach() for group, named in groups.items() for name, t in named.items()}
         moments = self.optimiser.state_dict()["state"]

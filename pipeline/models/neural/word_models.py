@@ -1,4 +1,4 @@
-"""The registered global models on word sequences: bow, devise, rnn, gru, lstm (Kiros et al. 2014, section 2.2)."""
+"""The registered global models on word sequences: bow, rnn, gru, lstm (Kiros et al. 2014, section 2.2)."""
 
 from collections.abc import Callable, Mapping
 from functools import partial
@@ -8,14 +8,13 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
-from pipeline.device import OomBatcher, place, upload
+from pipeline.device import OomBatcher, full_float32, place, upload
 from pipeline.metrics.ranks import count_ranks
-from pipeline.metrics.retrieval import recall_sum
+from pipeline.metrics.retrieval import mean_rank, recall_sum
 from pipeline.models.linear.device_views import stack_on
 from pipeline.models.linear.views import ImageView
 from pipeline.models.neural.networks import (
     JointNetwork,
-    LinearOfWords,
     LongShortTerm,
     MeanOfWords,
     NetworkModel,
@@ -34,7 +33,8 @@ BLOCK = 512
 
 class GlobalModel(NetworkModel):
     """An image and a sentence each become one unit vector; their inner product is the score. By `score: product` they
-    have any length; after training with the squared loss they do, too, and are compared by distance.
+    have any length; after training with the squared loss they do, too, and are compared by distance. Both are Socher et
+    al.'s (2014), who report mean ranks, by which dev chooses there.
 
     A registered model names its `sentence_encoder`, a class or function of word vectors, the dimension of the space,
     dropout, and what `learn` found in the training sentences.
@@ -45,13 +45,14 @@ class GlobalModel(NetworkModel):
     def __init__(self, view: ImageView, network: nn.Module, learned: Mapping[str, Any]) -> None:
         self.view, self.network, self.learned = view, network.eval(), learned
         self.metric = "euclidean" if network.score == "distance" else "inner_product"
+        self.by_mean_rank = network.score != "cosine"
 
     @classmethod
     def build(
         cls, view: ImageView, mean: np.ndarray, words: np.ndarray, dimensions: int, dropout: float, seed: int,
         learned: Mapping[str, Any], score: Score,
     ) -> "GlobalModel":  # fmt: skip
-        """Untrained, on the training images' `mean` (D,) and word vectors (V + 1, d), the unknown word's last."""
+        """Untrained, with `mean` (D,) subtracted from images, and word vectors (V + 1, d), the unknown word's last."""
         with seeded(seed):
             network = cls.make_network(torch.tensor(mean), torch.tensor(words), dimensions, dropout, learned, score)
         return cls(view, network, learned)
@@ -72,8 +73,8 @@ class GlobalModel(NetworkModel):
             return task.draw_images(rows), model.arrange(task.train.sentences.take(rows))
 
         # The squared loss alone would shrink both sides to zero: they learn in alternate epochs.
-        names = {name for name, _ in model.network.named_parameters()}
-        groups = () if model.network.score != "distance" else ({"image_map"}, names - {"image_map"})
+        sentences = {name for name, p in model.network.named_parameters() if p.requires_grad} - {"image_map"}
+        groups = ({"image_map"}, sentences) if sentences and model.network.score == "distance" else ()
         training = task.training(
             model.network, draw, model.judge(task.dev), anchors=model.anchors(), alternating_groups=groups
         )
@@ -82,21 +83,24 @@ class GlobalModel(NetworkModel):
     @classmethod
     def untrained(cls, task: TrainingTask) -> "GlobalModel":
         settings = task.settings
+        score = "distance" if settings.loss == "squared" else settings.score
+        mean = task.mean_image if score == "cosine" else np.zeros_like(task.mean_image)
         model = cls.build(
-            task.view, task.mean_image, task.words, settings.dimensions, settings.dropout, task.seed,
-            cls.learn(task), score="distance" if settings.loss == "squared" else settings.score,
+            task.view, mean, task.words, settings.dimensions, settings.dropout, task.seed,
+            cls.learn(task), score,
         )  # fmt: skip
         model.network.sentences.words.requires_grad_(task.train_words)
         model.network.sentences.precision = task.precision
         return model
 
     def judge(self, dev: TrainingPairs) -> Callable[[], float]:
-        """A function that gives the recall sum on `dev` of the parameters at the time."""
+        """A function that gives the recall sum on `dev` of the parameters at the time, or minus their mean rank."""
         features = dev.images(np.arange(dev.n_images))
 
         def score() -> float:
             images, sentences = self.embed_images(features), self.embed_sentences(dev.sentences)
-            return recall_sum(count_ranks(images, sentences, dev.owners, self.metric))
+            ranks = count_ranks(images, sentences, dev.owners, self.metric)
+            return -mean_rank(ranks) if self.by_mean_rank else recall_sum(ranks)
 
         return score
 
@@ -153,7 +157,7 @@ class GlobalModel(NetworkModel):
 
     def in_blocks(self, embed: Callable[[slice], Tensor], count: int, what: str, size: int = BLOCK) -> np.ndarray:
         """(count, c) from `embed(rows)`, at most `size` rows at once; a row is called `what` in errors."""
-        with torch.inference_mode():
+        with torch.inference_mode(), full_float32():
             blocks = OomBatcher(size, what).map(lambda rows: embed(rows).cpu().numpy(), count)
         return np.concatenate([np.empty((0, self.dim), np.float32), *blocks])
 
@@ -173,19 +177,14 @@ class GlobalModel(NetworkModel):
 
 class BagOfWords(GlobalModel):
     """The mean of word vectors that are vectors of the joint space: the linear encoder of Kiros et al. 2014, section
-    3.3. The space has the dimension of the word vectors."""
+    3.3, and on word vectors that stay fixed DeViSE as they have it in section 3.1. The space has the dimension of the
+    word vectors."""
 
     sentence_encoder = MeanOfWords
 
     @classmethod
     def dimensions(cls, wanted: int, word_dim: int) -> int:
         return word_dim
-
-
-class DeViSE(GlobalModel):
-    """A linear map of the mean word vector (the baseline of Kiros et al. 2014, section 3.1)."""
-
-    sentence_encoder = LinearOfWords
 
 
 class RNN(GlobalModel):
@@ -212,3 +211,10 @@ class LSTM(GlobalModel):
     @classmethod
     def learn(cls, task: TrainingTask) -> dict[str, Any]:
         return {"peepholes": True} if task.settings.peepholes else {}
+
+    @classmethod
+    def untrained(cls, task: TrainingTask) -> "LSTM":
+        model = super().untrained(task)
+        with torch.no_grad():
+            model.network.sentences.bias.unflatten(0, (4, -1))[1] = task.settings.forget_bias
+        return model

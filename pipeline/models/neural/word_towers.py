@@ -12,7 +12,7 @@ from torch.nn import functional
 from pipeline.errors import UsageError
 from pipeline.models.linear.views import ImageView, Rows, side_by_side
 from pipeline.models.neural.networks import dropout, initial, load_arrays
-from pipeline.models.neural.recurrence import CELLS, Packed, Recurrence
+from pipeline.models.neural.recurrence import CELLS, Packed, recur
 from pipeline.models.neural.refinement import SENTENCE_LENGTH
 from pipeline.models.neural.task import TrainingTask
 from pipeline.models.neural.training import seeded
@@ -105,8 +105,8 @@ class BiGRU(nn.Module):
     def _run(self, x: Tensor, packed: Packed, end: str) -> Tensor:
         if not packed.sizes:
             return x.new_zeros(0, getattr(self, f"u_{end}").shape[1])
-        parts = (x, *(getattr(self, f"{name}_{end}") for name in ("w", "u", "bias", "hidden_bias")))
-        return Recurrence.apply(CELLS["gru"], packed.sizes, *(part.to(self.precision) for part in parts))
+        weights = (getattr(self, f"{name}_{end}") for name in ("w", "u", "bias", "hidden_bias"))
+        return recur(CELLS["gru"], packed.sizes, self.precision, x, *weights)
 
 
 class Reading(NamedTuple):

@@ -22,6 +22,8 @@ NIC = (
 M_RNN = (
     "Mao et al.'s generator, which sees the image at every word; `mrnn` is Karpathy and Fei-Fei's, no stand-in for it"
 )
+MEAN_OF_WORDS = {"loss": "ranking"}
+"""DeViSE, whose sentences are mean word vectors, has the objective of Kiros et al. 2014; a `bow` of another has not."""
 BLEU = tuple(f"bleu_{n}" for n in range(1, 5))
 
 

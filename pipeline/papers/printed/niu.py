@@ -1,6 +1,16 @@
 """Niu et al. 2017."""
 
-from pipeline.papers.printed.form import ALIGNED, M_RNN, NIC, R_CNN, RANKED, RANKING, PrintedRow, PrintedTable
+from pipeline.papers.printed.form import (
+    ALIGNED,
+    M_RNN,
+    MEAN_OF_WORDS,
+    NIC,
+    R_CNN,
+    RANKED,
+    RANKING,
+    PrintedRow,
+    PrintedTable,
+)
 
 REGIONS = tuple(("region_to_phrase", measure) for measure in ("recall@1", "recall@5", "recall@10", "median_rank"))
 """Columns of Table 4, "Region Annotation"."""
@@ -19,7 +29,7 @@ TABLES = (
         (
             PrintedRow("Random", RANDOM, chance=True),
             PrintedRow("SDT-RNN", (6.0, None, 34.0, 23, 6.6, None, 31.7, 25), "sdtrnn"),
-            PrintedRow("DeViSE", (4.8, None, 27.3, 28, 5.9, None, 29.6, 29), "devise"),
+            PrintedRow("DeViSE", (4.8, None, 27.3, 28, 5.9, None, 29.6, 29), "bow", kind=MEAN_OF_WORDS),
             PrintedRow("DeFrag", (12.6, None, 44.0, 14, 9.7, None, 42.5, 15), "defrag"),
             PrintedRow("SC-NLM", (13.5, None, 45.7, 13, 10.4, None, 43.7, 14), "lstm"),
             PrintedRow("DeepVS", (16.5, None, 54.2, 7.6, 11.8, None, 44.7, 12.4), "dvsa", settings=ALIGNED),
@@ -34,7 +44,7 @@ TABLES = (
         (
             PrintedRow("Random", RANDOM, chance=True),
             PrintedRow("SDT-RNN", (9.6, None, 41.1, 16, 8.9, None, 41.1, 16), "sdtrnn"),
-            PrintedRow("DeViSE", (4.5, None, 29.2, 26, 6.7, None, 32.7, 25), "devise"),
+            PrintedRow("DeViSE", (4.5, None, 29.2, 26, 6.7, None, 32.7, 25), "bow", kind=MEAN_OF_WORDS),
             PrintedRow("DeFrag", (14.2, None, 51.3, 10, 10.2, None, 44.2, 14), "defrag"),
             PrintedRow("SC-NLM", (14.8, None, 50.9, 10, 11.8, None, 46.3, 13), "lstm"),
             PrintedRow("DeepVS", (22.2, None, 61.4, 4.8, 15.2, None, 50.5, 9.2), "dvsa", settings=ALIGNED),

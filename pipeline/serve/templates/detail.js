@@ -20,7 +20,7 @@ function copy(link) {
 
 function factsOf(known) {
   const facts = { split: known.split, ...(known.width ? { size: `${known.width} × ${known.height} pixels` } : {}), ...known.columns };
-  return element("dl", {}, ...Object.entries(facts).flatMap(([name, value]) => [element("dt", {}, name), element("dd", {}, `${value}`)]));
+  return element("dl", {}, ...Object.entries(facts).flatMap(([name, value]) => [element("dt", {}, name), element("dd", {}, shown(value))]));
 }
 
 function actsOf(known, model) {

@@ -23,7 +23,7 @@ function spanOf(name, facet) {
 function fieldOf([name, facet]) {
   if (facet.part) return element("div", {}, element("label", {}, facet.part, element("input", { name: keyOf("text", "has", name) })));
   const inputs = facet.values?.length ? choiceOf(name, facet)
-    : facet.values ? [element("input", { name: keyOf("text", "is", name), placeholder: "exactly" })] : spanOf(name, facet);
+    : facet.values ? [element("input", { name: keyOf("text", "has", name), placeholder: "contains" })] : spanOf(name, facet);
   const label = inputs.length === 1 ? element("label", {}, name) : element("span", {}, name);
   if (inputs.length === 1) inputs[0].id = label.htmlFor = `filter-${name}`;
   return element("div", {}, label, element("div", { className: "span" }, ...inputs));
@@ -57,7 +57,7 @@ function showFilters(params) {
   const names = filterNames(params).filter((name) => params.get(name));
   at("active").replaceChildren(...names.map((name) => {
     const [, sign, column] = name.match(/^f\.[a-z]+\.(is|has|least|most)\.(.*)$/s) || [];
-    const kind = { is: `${column} =`, has: "file name contains", least: `${column} ≥`, most: `${column} ≤` }[sign];
+    const kind = { is: `${column} =`, has: `${column === "path" ? "file name" : column} contains`, least: `${column} ≥`, most: `${column} ≤` }[sign];
     const text = kind ? `${kind} ${params.get(name)}` : params.get(name);
     return button(`${text} ✕`, () => go({ [name]: null }), { className: "chip", title: "Remove this filter" });
   }));

@@ -20,7 +20,12 @@ function button(text, act, attributes) {
 
 // A caption whose punctuation stands apart, as tokenisers leave it, as people write it.
 function tidy(caption) {
-  return caption.replace(/(?<=\S) +([.,;:!?])(?=\s|$)/g, "$1");
+  return caption.replace(/(?<=\S) +([.,;:!?]|'s|n't)(?=\s|$)/g, "$1");
+}
+
+// The value of a column, a time without its T and its seconds of zero.
+function shown(value) {
+  return `${value}`.replace(/^(\d{4}-\d\d-\d\d)T(\d\d:\d\d)(:00)?/, "$1 $2");
 }
 
 function state() {
@@ -67,8 +72,10 @@ function conditionOf(params) {
     if (!name.startsWith(FILTER)) continue;
     const [, kind, sign, column] = name.match(/^f\.(text|truth|numbers|dates)\.(is|has|least|most)\.(.*)$/s) || [];
     if (!column) continue;
-    const literal = kind === "text" || kind === "dates" ? quoted(value) : value;
-    if (sign === "has") parts.push(`(${literal} in path or ${literal} in member)`); // inside a shard the file is its member
+    const last = kind === "dates" && sign === "most" ? `${value}T23:59:59.999999` : value; // the whole of that day
+    const literal = kind === "text" || kind === "dates" ? quoted(last) : value;
+    if (sign === "has" && column === "path") parts.push(`(${literal} in path or ${literal} in member)`); // inside a shard the file is its member
+    else if (sign === "has") parts.push(`${literal} in column(${quoted(column)})`);
     else parts.push(`column(${quoted(column)}) ${{ is: "=", least: ">=", most: "<=" }[sign]} ${literal}`);
   }
   return parts.join(" and ");
