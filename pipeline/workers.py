@@ -1,5 +1,4 @@
-"""Work for other processes: maps in which whatever happens to one item happens to that item alone, and a generator that
-runs in several at once; and calls for another thread."""
+"""Work for other processes, in which what happens to one item happens to that item alone; and for another thread."""
 
 import mmap
 import multiprocessing
@@ -15,7 +14,7 @@ from contextlib import closing, contextmanager, suppress
 from dataclasses import dataclass
 from functools import cache, partial
 from itertools import islice
-from multiprocessing.connection import Connection, wait
+from multiprocessing.connection import Connection
 from multiprocessing.context import SpawnContext, SpawnProcess
 from queue import SimpleQueue
 from types import ModuleType
@@ -166,53 +165,12 @@ def _attach(place: str) -> mmap.mmap:
         return mmap.mmap(file.fileno(), 0)
 
 
-def spread(
-    function: Callable[[Iterator[Any]], Iterator[Any]], items: Iterable[Any], environments: Iterable[Mapping[str, str]]
-) -> Iterator[Any]:
-    """What the generator `function(items)` yields in one new process for each of `environments`, whose variables it has
-    beside those of this one. An item goes to the first process that asks for one; None is no result.
-
-    Raises the JointspaceError that a process raises, and one where a process dies. The others are then killed.
-    """
-    waiting = iter(items)
-    processes: dict[Connection, SpawnProcess] = {}
-    try:
-        for variables in environments:
-            process, connection = _start_process(_stream, variables, daemon=False)
-            processes[connection] = process
-            with suppress(OSError):
-                connection.send(function)
-        while processes:
-            for connection in wait(list(processes)):
-                try:
-                    message = connection.recv()
-                    if message is None:
-                        connection.send(next(waiting, None))
-                except (EOFError, OSError):
-                    process = processes.pop(connection)
-                    process.join()
-                    if process.exitcode:
-                        raise JointspaceError(
-                            "a worker process died; its messages above may say why; run the same command again, which"
-                            " resumes after the shards that are finished"
-                        ) from None
-                    continue
-                if isinstance(message, JointspaceError):
-                    raise message
-                if message is not None:
-                    yield message
-    finally:
-        for process in processes.values():
-            process.kill()
-            process.join()
-
-
 def share_threads(processes: int) -> dict[str, str]:
     """The variables of each of so many processes, which share the threads of this one."""
     return dict.fromkeys(runtime.THREAD_VARIABLES, str(max(1, runtime.threads() // processes)))
 
 
-def _start_process(
+def start_process(
     serve: Callable[[Connection], None], variables: Mapping[str, str], daemon: bool
 ) -> tuple[SpawnProcess, Connection]:
     """A new process that runs `serve` of a connection, and this end of that. Its environment has the `variables` before
@@ -286,7 +244,7 @@ class Worker:
         with _PROCESSES:
             if self._closed:
                 raise JointspaceError("the worker process was stopped")
-            self._process, self._connection = _start_process(_serve, self._variables, daemon=True)
+            self._process, self._connection = start_process(_serve, self._variables, daemon=True)
         try:
             self._connection.send(self._function)
             self._connection.recv()
@@ -418,7 +376,7 @@ def _serve(connection: Connection) -> None:
                     connection.send(Failure(_reason(error)))
 
 
-def _stream(connection: Connection) -> None:
+def stream(connection: Connection) -> None:
     """Receive a generator, and send what it yields of items that are asked for by None, until None comes."""
     function = connection.recv()
 

@@ -1,5 +1,4 @@
-"""Whatever happens to one item of a map over processes happens to that item alone; generators in several processes;
-another thread."""
+"""What happens to one item of a map over processes happens to that item alone; another thread's order and errors."""
 
 import itertools
 import os
@@ -13,9 +12,9 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from pipeline.errors import InputError, JointspaceError, UsageError
+from pipeline.errors import InputError, JointspaceError
 from pipeline.runtime import THREAD_VARIABLES
-from pipeline.workers import CHUNKS_AHEAD, Failure, behind, isolated_map, processor_limit, shared_map, spread
+from pipeline.workers import CHUNKS_AHEAD, Failure, behind, isolated_map, processor_limit, shared_map
 
 
 def square(item: int) -> int:
@@ -121,30 +120,6 @@ def test_processes_share_the_threads_though_numpy_counts_its_own_when_it_is_impo
         monkeypatch.setenv(variable, "2")
     for said, counted in isolated_map(blas_threads, range(20), 2):
         assert said == "1" and set(counted) == {1}
-
-
-def number_of(numbers: Iterator[int]) -> Iterator[tuple[str, int]]:
-    """Two items are drawn before the first is done."""
-    name = os.environ["NAME"]
-    for first, second in zip(numbers, numbers, strict=False):
-        if first >= 100:
-            raise UsageError(f"{name} takes no {first}")
-        if first < 0:
-            os.kill(os.getpid(), signal.SIGKILL)
-        time.sleep(0.05)  # for the other process to start, too
-        yield name, first
-        yield name, second
-
-
-def test_a_generator_in_several_processes_gets_each_item_once_and_its_errors_are_raised() -> None:
-    environments = [{"NAME": "left"}, {"NAME": "right"}]
-    found = list(spread(number_of, range(40), environments))
-    assert sorted(number for _, number in found) == list(range(40))
-    assert {name for name, _ in found} == {"left", "right"}
-    with pytest.raises(UsageError, match="t takes no 100"):
-        list(spread(number_of, [*range(6), 100, 101, 2, 3], environments))
-    with pytest.raises(JointspaceError, match="a worker process died.*the same command again"):
-        list(spread(number_of, [*range(6), -1, -1, 2, 3], environments))
 
 
 def test_another_thread_follows_in_order_and_stops_at_its_first_error() -> None:

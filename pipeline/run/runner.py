@@ -10,11 +10,13 @@ import itertools
 import logging
 import multiprocessing
 import os
-from collections.abc import Callable, Iterable, Iterator, Sequence
-from contextlib import ExitStack, contextmanager
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import dataclass
 from functools import lru_cache
 from itertools import islice
+from multiprocessing.connection import Connection, wait
+from multiprocessing.process import BaseProcess
 from pathlib import Path
 from typing import Any, ClassVar
 from uuid import uuid4
@@ -29,7 +31,7 @@ from pipeline.run.stage import Names, Stage
 from pipeline.storage.commit import Provenance, describe_file, publish_record, remove_from
 from pipeline.storage.features import has_unfinished, remove_unfinished
 from pipeline.storage.locks import hold
-from pipeline.workers import share_threads, spread
+from pipeline.workers import share_threads, start_process, stream
 
 log = logging.getLogger(__name__)
 LOST_WORKERS = 3
@@ -166,7 +168,7 @@ def _map(run: Run, stage: Stage, task: ShardTask, numbers: Sequence[int]) -> Ite
     environments = _environments(run, stage)[: len(numbers)]
     if len(environments) < 2:
         return in_process(task, numbers)
-    return spread(task.make, numbers, environments)
+    return on_processes(task, numbers, environments)
 
 
 def _environments(run: Run, stage: Stage) -> list[dict[str, str]]:
@@ -204,6 +206,46 @@ def in_process(task: ShardTask, numbers: Sequence[int]) -> Iterator[int]:
         yield from task.make(numbers)
     finally:
         _opened.cache_clear()
+
+
+def on_processes(task: ShardTask, numbers: Iterable[int], environments: Sequence[Mapping[str, str]]) -> Iterator[int]:
+    """On one new process for each of `environments`, whose variables it has beside those of this one; a shard goes to
+    the process that asks for one first.
+
+    Raises the JointspaceError that a process raises, and one where a process dies; the others are then killed. What was
+    committed stays.
+    """
+    waiting = iter(numbers)
+    processes: dict[Connection, BaseProcess] = {}
+    try:
+        for variables in environments:
+            process, connection = start_process(stream, variables, daemon=False)
+            processes[connection] = process
+            with suppress(OSError):  # of a process that has died, as is noticed below
+                connection.send(task.make)
+        while processes:
+            for connection in wait(list(processes)):
+                try:
+                    message = connection.recv()
+                    if message is None:
+                        connection.send(next(waiting, None))
+                except (EOFError, OSError):
+                    process = processes.pop(connection)
+                    process.join()
+                    if process.exitcode:
+                        raise JointspaceError(
+                            "a worker process died; its messages above may say why; run the same command again, which"
+                            " resumes after the shards that are finished"
+                        ) from None
+                    continue
+                if isinstance(message, JointspaceError):
+                    raise message
+                if message is not None:
+                    yield message
+    finally:
+        for process in processes.values():
+            process.kill()
+            process.join()
 
 
 def on_cluster(task: Any, items: Iterable[Any], scheduler: str, chosen: dict[str, Any]) -> Iterator[int]:
