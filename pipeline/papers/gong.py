@@ -20,8 +20,9 @@ PAPER = {
 }  # fmt: skip
 """The paper's settings, which stand in every row of its name whatever the configuration says. Ridges, and the variance
 of the text feature, of which it says nothing, are chosen on dev."""
-WSABIE = {"max_norm": (50.0, 100.0, 150.0, 200.0), "dimensions": 96, "epochs": 300}
-"""What both forms of Wsabie have in section 3."""
+WSABIE = {"max_norm": (50.0, 100.0, 150.0, 200.0), "dimensions": 96, "epochs": 300, "batch_size": 64}
+"""What both forms of Wsabie have in section 3, but for steps by the mean of 64 pairs in place of one: with these the
+best rates of SGD lie inside the paper's grid."""
 
 
 @dataclass(frozen=True)
