@@ -70,8 +70,8 @@ class GongSetting:
     """What a collection has for the tables: encoders, sizes in folds, and how many target images a fold has.
 
     `sizes` are the three training-set sizes of the supervised tables, `transfer_sizes` those of Table 5; `terms` the
-    dictionary sizes of Table 2, of which the middle one is used elsewhere; `noise` names documents by rising noise.
-    The smallest target set is drawn `draws` times; larger ones, and it for each level of noise, `further_draws` times.
+    dictionary sizes of Table 2, of which the middle one is used elsewhere.
+    The smallest target set is drawn `draws` times, larger ones `further_draws` times.
     Methods of Table 5 have the same `weak_folds` at every size of the target set (None: all other images). `betas` and
     `weights` are those that our rows try. `lengths` are the documents' mean numbers of words, and `text`
     says what the text view is.
@@ -84,7 +84,6 @@ class GongSetting:
     weak_sizes: tuple[int, ...]
     weak_folds: int | None
     terms: tuple[int, ...]
-    noise: tuple[str, ...]
     draws: int
     further_draws: int
     fold_images: int
@@ -159,8 +158,6 @@ def tables(setting: GongSetting) -> list[Table]:
     """All tables for one collection, those left out for which it has nothing."""
     made = [_features(setting), _dictionaries(setting), _fields(setting), methods(setting), transfer_table(setting)]
     made += [_weak_sizes(setting), _functions(setting), _flickr8k(setting)]
-    if setting.noise:
-        made.append(_noise(setting))
     return [table for table in made if table.rows]
 
 
@@ -319,21 +316,3 @@ def _flickr8k(setting: GongSetting) -> Table:
     printed = ("6,000 images, and Flickr1M",)
     orders = (*above(rows), *said)
     return Table("4.3", title, heads(setting, setting.transfer_sizes), printed, tuple(rows), orders, sized=False)
-
-
-def _noise(setting: GongSetting) -> Table:
-    """Not in the paper: which method wins as the weak text gets worse."""
-
-    def over(**values) -> tuple[StudyCell, ...]:
-        common = {"target_folds": setting.transfer_sizes[0], "draws": setting.further_draws, "ours": True, **values}
-        return tuple(cell_of(setting, **{**common, "documents": name}) for name in setting.noise)
-
-    rows = (
-        PaperRow(FULLY, (), over()[:1] * len(setting.noise)),
-        PaperRow("Weakly Supervised Only", (), over(training="auxiliary")),
-        PaperRow(LINEAR, (), over(training="sae-linear")),
-        PaperRow(SAE, (), over(training="sae")),
-        *_own_rows(setting, over),
-    )
-    orders = (*against(rows[1:], rows[0]), (OUR_SAE, OUR_JOINT))
-    return Table("of our own", "Weak text of rising noise (not in the paper)", setting.noise, (), rows, orders)
