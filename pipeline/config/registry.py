@@ -291,7 +291,7 @@ TRAININGS: dict[str, tuple[str, ...]] = {
     "text-feature": ("neighbours", "neighbour_share"),
     "stacked": STACKED,
     "sae-linear": (*STACKED, "weight", "second_beta"),
-    "sae": (*STACKED, "weight", "second_beta", "rule", "bandwidth", "features"),
+    "sae": (*STACKED, "weight", "second_beta", "rule", "bandwidth", "scale", "features"),
 }
 """Training -> the keys of `transfer` that matter to it."""
 STACKING = tuple(name for name, keys in TRAININGS.items() if keys[: len(STACKED)] == STACKED)
