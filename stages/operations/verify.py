@@ -22,7 +22,7 @@ AUDIT = "audit"
 def command(run: Path, sweep: bool, quick: bool, as_json: bool) -> None:
     """Check every file of RUN (a folder such as results/demo) against its hash and say how to repair what is wrong.
 
-    Exit code 0 where every artefact is what its commit says and was made from this run's others, 1 otherwise.
+    Exit code 0 if every artefact is intact and fits the others of this run, 1 otherwise.
     """
     import logging
     import shlex
@@ -54,7 +54,7 @@ def command(run: Path, sweep: bool, quick: bool, as_json: bool) -> None:
     for path in [] if as_json else found.former:
         click.echo(printable(f"{path}: left from an earlier configuration; nothing uses it, so you can delete it"))
     log = logging.getLogger(__name__)
-    log.info("%d files checked, %d are wrong", found.checked, len(found.faults))
+    log.info("%d files checked, %d wrong", found.checked, len(found.faults))
     if found.unvouched:
         log.info("%d files have no checksum, such as %s", len(found.unvouched), found.unvouched[0])
     if found.unfinished:
@@ -66,7 +66,7 @@ def command(run: Path, sweep: bool, quick: bool, as_json: bool) -> None:
         if len(remade) < len(targets):
             remedies.append(shlex.join(["jointspace", "audit", str(run)]))
         remedy = f"make them anew: {'; '.join(remedies)}" if remedies else "see to the links and permissions above"
-        raise IntegrityError(f"{len(found.faults)} files of {run} are not as they were written; {remedy}")
+        raise IntegrityError(f"{len(found.faults)} files of {run} are damaged or do not fit; {remedy}")
 
 
 def _set_former_apart(run: Path, found: "Examination") -> None:
