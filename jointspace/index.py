@@ -10,6 +10,7 @@ import numpy as np
 from PIL import Image
 
 from jointspace.arguments import Views, require_text, to_array, to_count, to_number, to_views
+from pipeline.config import registry
 from pipeline.config.stored import restore_text_encoder
 from pipeline.errors import InputError, IntegrityError, UsageError
 from pipeline.images.decode import ImageLimits, decode, to_rgb
@@ -19,14 +20,15 @@ from pipeline.storage.bundles import open_bundle
 from pipeline.text.text_encoder import CENTRED, Centred
 
 
-def load(*bundles: str | Path, run: str | Path | None = None) -> "Index":
+def load(*bundles: str | Path, run: str | Path | None = None, allow: Sequence[str] = ()) -> "Index":
     """The bundle in a folder that `snakemake`, `jointspace apply` or Index.apply wrote. Several bundles of one model,
     in one folder or in several, are searched as one. A model that reads trees parses what it is asked by the parser of
-    its `run`, a folder that you trust: loading a parser runs code.
+    its `run`, a folder that you trust: loading a parser runs code. So do models and encoders that are no part of
+    jointspace; `allow` has the import paths, `module:Class`, of those that you trust.
 
     Raises IntegrityError where there is no bundle, or where it was damaged, and UsageError for different models.
     """
-    return Index(*bundles, run=run)
+    return Index(*bundles, run=run, allow=allow)
 
 
 class Index:
@@ -45,9 +47,11 @@ class Index:
     True
     """
 
-    def __init__(self, *folders: str | Path, run: str | Path | None = None) -> None:
+    def __init__(self, *folders: str | Path, run: str | Path | None = None, allow: Sequence[str] = ()) -> None:
         if not folders:
             raise UsageError("name the folder of a bundle")
+        self._allow = tuple(allow)
+        registry.allow(self._allow)
         self._folders = [Path(folder).absolute() for folder in folders]
         self._run = Path(run).absolute() if run else None
         self.bundle = open_bundle(*map(Path, folders), run=self._run)
@@ -55,7 +59,7 @@ class Index:
 
     def __reduce__(self) -> tuple[Any, ...]:
         """A copy, also one in another process, opens the folder anew."""
-        return partial(load, run=self._run), tuple(self._folders)
+        return partial(load, run=self._run, allow=self._allow), tuple(self._folders)
 
     @property
     def card(self) -> Mapping[str, Any]:

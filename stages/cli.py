@@ -79,10 +79,15 @@ def _translate(former: str, args: list[str]) -> list[str]:
     "--cards", type=click.IntRange(min=0), help="GPUs that this job may use on its own. [default: all visible]"
 )
 @click.option("--log", type=click.Path(dir_okay=False), help="Also write messages to this file.")
+@click.option(
+    "--allow", metavar="MODULE:NAME", multiple=True, help="Code of a model or encoder that an index may import."
+)
 @click.option("--debug", is_flag=True, help="Show the traceback of an error.")
 @click.option("--quiet", is_flag=True, help="Show warnings and errors only.")
 @click.version_option(package_name="jointspace")
-def cli(threads: int | None, cards: int | None, log: str | None, debug: bool, quiet: bool) -> None:
+def cli(
+    threads: int | None, cards: int | None, log: str | None, allow: tuple[str, ...], debug: bool, quiet: bool
+) -> None:
     """Search photos with text and text with photos: train a joint space, measure it, and build FAISS indexes.
 
     Start with `jointspace init PHOTOS`, then `jointspace run`, which calls the commands of the later groups itself.
@@ -95,6 +100,10 @@ def cli(threads: int | None, cards: int | None, log: str | None, debug: bool, qu
     logging.basicConfig(level=logging.WARNING, handlers=handlers)
     for ours in ("pipeline", "stages"):
         logging.getLogger(ours).setLevel(logging.WARNING if quiet else logging.INFO)
+    if allow:
+        from pipeline.config import registry
+
+        registry.allow(allow)
     if cards is not None:
         from pipeline.cards import take
 

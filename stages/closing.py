@@ -77,9 +77,13 @@ def results_of(run: Path) -> dict[str, Any]:
 def example_search(bundle: "Bundle") -> list[str] | None:
     """A search that the bundle can answer: for a short sentence of its own, all of whose words it knows, else for the
     known words of one, else for one of its photographs; None where it answers vectors alone. It is safe to print."""
+    from pipeline.config.registry import named_places
     from pipeline.index.queries import QueryEncoder
 
-    encoder, command = QueryEncoder(bundle), ["search", "--index", str(bundle.folder)]
+    encoder = QueryEncoder(bundle)
+    places = named_places([{"model": bundle.card["registered"]}, bundle.card["encoders"], bundle.card["text_encoders"]])
+    allowed = [word for place in sorted(places) for word in ("--allow", place)]
+    command = [*allowed, "search", "--index", str(bundle.folder)]
     with suppress(UsageError):
         if sentence := _known_sentence(encoder, [*_printable(bundle, "sentences", "text"), FALLBACK]):
             return [*command, sentence]

@@ -53,6 +53,7 @@ def run_workflow(
 
     from pipeline import runtime
     from pipeline.config import loading
+    from pipeline.config.registry import allow, named_places
     from pipeline.run import Run
     from pipeline.storage.batch import publish_text
     from pipeline.storage.locks import hold
@@ -61,6 +62,7 @@ def run_workflow(
     from stages.requirements import require_all
 
     values = loading.merge(loading.read_mapping(config_path) if config_path else {}, changes or {})
+    allow(named_places(values))
     chosen = loading.validate(values, config_path or loading.default_path())
     folder = Path(chosen.results_root) / chosen.name
     root = Path(chosen.data_root)

@@ -58,7 +58,7 @@ def test_the_page_of_stages_is_what_its_generator_prints_and_has_every_command()
 
 
 def test_links_inside_the_documentation_lead_somewhere() -> None:
-    for page in [*(ROOT / "docs").glob("*.md"), *ROOT.glob("*.md")]:
+    for page in [*(ROOT / "docs").rglob("*.md"), *ROOT.glob("*.md")]:
         for target in re.findall(r"\]\(([^)#\s]+)", page.read_text()):
             assert target.startswith("http") or (page.parent / target).exists(), f"{page.name}: {target}"
 

@@ -9,6 +9,7 @@ import yaml
 from workflow import NETWORK, TINY, snakemake
 
 from pipeline.config.loading import default_path, load, merge, read_mapping, validate
+from pipeline.papers.page import refreshed
 
 FOLDER = Path(__file__).parents[1] / "config/papers"
 PAPERS = [path for path in sorted(FOLDER.glob("*.yaml")) if path.stem != "pascal1k"]
@@ -44,6 +45,14 @@ def test_pascal1k_is_socher_on_other_photographs() -> None:
     assert pascal.collection.format == "pascal1k" and pascal.reproduce.collection == "pascal1k"
     assert pascal.models == flickr.models and pascal.variants == flickr.variants
     assert pascal.evaluate.folds == 1 and flickr.evaluate.folds == 10
+
+
+def test_the_pages_show_the_stored_results() -> None:
+    """Written again by python -m pipeline.papers.page."""
+    pages = refreshed(FOLDER.parents[1] / "docs")
+    assert len(pages) == 6
+    for path, text in pages.items():
+        assert path.read_text(encoding="utf-8") == text, path.name
 
 
 SMOKE = {

@@ -11,9 +11,8 @@ import yaml
 from pages import PLACEHOLDER, ROOT, blocks, commands, spans
 from snakemake.cli import get_argument_parser, parse_config
 
-from pipeline.config import loading
 from pipeline.config.loading import default_path, merge, read_mapping, validate
-from pipeline.config.registry import ENCODERS, TEXT_ENCODERS
+from pipeline.config.registry import ENCODERS, TEXT_ENCODERS, named_places
 from pipeline.plan import machine
 from pipeline.run.layout import Layout
 from stages.catalogue import COMMANDS, declared
@@ -31,7 +30,8 @@ MADE = {
     for one in stage.outputs(Layout(Path("{RUN}")), *(f"{{{name}}}" for name in stage.names))
 }
 """Targets of rules, as patterns."""
-PRINTED = [yaml.safe_load(block.text) for block in blocks("yaml")]
+PRINTED = [values for block in blocks("yaml") if not named_places(values := yaml.safe_load(block.text))]
+"""Without those with a user's code, of which test_extending.py has the module."""
 CONFIGURATIONS = {f"{values['name']}.yaml": values for values in PRINTED if "name" in values}
 
 
@@ -39,6 +39,8 @@ def check_jointspace(words: list[str], whole: bool) -> None:
     """A command with options that it has, and values of their types; all that it needs, if it is a `whole` call."""
     if words == ["--help"]:
         return
+    while words[0] == "--allow":
+        words = words[2:]
     name, *rest = words
     for one in COMMANDS if PLACEHOLDER.fullmatch(name) else [name]:
         assert one in COMMANDS, f"jointspace has no {one}"
@@ -107,13 +109,6 @@ def test_every_command_in_a_comment_is_one_of_this_version() -> None:
     for path in [ROOT / "Snakefile", *ROOT.glob("config/**/*.yaml"), *ROOT.glob("profiles/*/config.yaml")]:
         for text in re.findall(r"^#.*?(snakemake [a-z]+ --.+?)(?: {3,}.*)?$", path.read_text(), flags=re.M):
             check_snakemake(shlex.split(text.replace("--configfile my.yaml", ""))[1:], whole=True)
-
-
-def test_every_printed_configuration_is_valid(tmp_path: Path) -> None:
-    assert len(blocks("yaml")) > 9
-    for block in blocks("yaml"):
-        (tmp_path / "printed.yaml").write_text(block.text)
-        loading.load(tmp_path / "printed.yaml")
 
 
 def test_printed_options_and_modules_are_there() -> None:

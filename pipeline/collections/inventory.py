@@ -37,7 +37,8 @@ def describe_state(root: Path, form: str, given: Mapping[str, str], exclude: tup
     """
     folder = CollectionFolder(root, Options(given, {}, "train", exclude=exclude))
     names = _lists_and_shards(folder, form, given)
-    names |= {name for name, left_out in folder.files() if not left_out and _is_read(name, form)}
+    unknown = ":" in form  # a reader of the user's, who knows what it opens
+    names |= {name for name, left_out in folder.files() if not left_out and (unknown or _is_read(name, form))}
     digest = hashlib.sha256()
     for name in sorted(names):
         digest.update(os.fsencode(f"{name}\0{folder.state(name)}\0"))

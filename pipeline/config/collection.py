@@ -4,7 +4,7 @@ from typing import Annotated, Literal
 
 from pydantic import AfterValidator, Field, model_validator
 
-from pipeline.config.section import AboveZero, Count, Place, Positive, Section, Seed, Share, Split, key
+from pipeline.config.section import AboveZero, Count, ImportPath, Place, Positive, Section, Seed, Share, Split, key
 from pipeline.printable import UNSAFE
 
 LONGEST_NAME = 64
@@ -30,21 +30,24 @@ class DemoSettings(Section):
 
 
 class CollectionSettings(Section):
-    format: Literal[
-        "folder",
-        "flickr-token",
-        "karpathy",
-        "coco",
-        "pascal1k",
-        "table",
-        "text-files",
-        "webdataset",
-        "parquet",
-        "vectors",
-    ] = key(  # fmt: skip
+    format: (
+        Literal[
+            "folder",
+            "flickr-token",
+            "karpathy",
+            "coco",
+            "pascal1k",
+            "table",
+            "text-files",
+            "webdataset",
+            "parquet",
+            "vectors",
+        ]
+        | ImportPath
+    ) = key(  # fmt: skip
         "folder",
         "folder | flickr-token | karpathy | coco | pascal1k | table | text-files | webdataset | parquet | vectors"
-        " (made elsewhere; no photos)",
+        " (made elsewhere; no photos) | module:function of yours",
     )
     files: dict[str, Place] = key({}, "the format's files, if they do not have their usual names")
     columns: dict[str, str] = key(

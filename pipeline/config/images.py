@@ -11,6 +11,7 @@ from pipeline.config.registry import ENCODERS, TRAINED, EncoderSpec, encoder_spe
 from pipeline.config.section import (
     AboveZero,
     Count,
+    ImportPath,
     Name,
     NonNegative,
     Number,
@@ -88,7 +89,7 @@ class ExtractSettings(Section):
     batch_size: Positive | None = key(
         None, "images per forward pass; null: 32 on a processor; on a GPU 256, doubled while that is faster and fits"
     )
-    checkpoint_images: Positive = key(1024, "a killed job repeats at most this many images")
+    checkpoint_images: Positive = key(1024, "a killed job repeats about this many images")
     decode_workers: Count | None = key(
         None, "processes that decode; each one's death costs one image; null: 2, beside a GPU the job's threads less 2"
     )
@@ -141,7 +142,7 @@ class RegionsSettings(Section):
     score: Literal["proposal", "classifier"] = key(
         "proposal", "how regions are ranked: proposal | classifier (of a finetuned encoder, as in R-CNN)"
     )
-    checkpoint_images: Positive = key(256, "a killed job repeats at most this many images")
+    checkpoint_images: Positive = key(256, "a killed job repeats about this many images")
 
     def decisive(self) -> dict[str, Any]:
         """The keys that decide which regions an image has and what their features are."""
@@ -180,11 +181,11 @@ IMPORTED = {"path", "features", "names", "made_by"}
 
 
 class EveryKind(Section):
-    kind: Literal[tuple(spec.name for spec in ENCODERS)] | None = Field(
+    kind: Literal[tuple(spec.name for spec in ENCODERS)] | ImportPath | None = Field(
         None,
         exclude=True,
-        description="network | standard (descriptors) | pooled (regions) | imported | open_clip, timm, transformers;"
-        " null: follows from the architecture",
+        description="network | standard (descriptors) | pooled (regions) | imported | open_clip, timm, transformers |"
+        " module:Class of yours; null: follows from the architecture",
     )
     weights: str | None = key(
         "torchvision",
@@ -240,7 +241,7 @@ class Encoder(with_kinds(EveryKind, ENCODERS, "kind {}: ")):
             return kind | self.model_dump(include={"of", "pooling", spec.key})
         if spec.reads == "vectors":
             return self.model_dump(include=IMPORTED)
-        others = {other.key for other in ENCODERS if other is not spec}
+        others = {other.key for other in ENCODERS if other.key != spec.key}
         return kind | self.model_dump(exclude={"of", "pooling", *IMPORTED, *others})
 
     @model_validator(mode="before")
@@ -255,8 +256,9 @@ class Encoder(with_kinds(EveryKind, ENCODERS, "kind {}: ")):
             values = {**values, "weights": "file" if values.get("file") else "hub"}
         if "architecture" in values:
             return values
-        named = [spec.name for spec in ENCODERS if spec.name == values.get("kind") and not spec.architectures]
-        return {**values, "architecture": named[0]} if named else values
+        kind = values.get("kind")
+        plain = [spec.name for spec in ENCODERS if not spec.architectures]
+        return {**values, "architecture": kind} if kind in plain or ":" in str(kind) else values
 
     @model_validator(mode="after")
     def _is_of_its_kind(self) -> "Encoder":

@@ -12,7 +12,7 @@ from pipeline.config.checks import problems
 from pipeline.config.keys import OWN, Keys
 from pipeline.config.messages import explain, listed
 from pipeline.config.names import Config
-from pipeline.config.registry import import_place
+from pipeline.config.registry import allow, import_place, named_places
 from pipeline.config.section import Section, merge
 from pipeline.errors import UsageError, meant
 
@@ -63,8 +63,11 @@ def read_mapping(path: Path) -> dict[str, Any]:
 
 
 def load(path: Path | None = None) -> Config:
-    """The configuration in `path` over the defaults; the defaults alone where it is None."""
-    return validate({} if path is None else read_mapping(path), source=path or default_path())
+    """The configuration in `path` over the defaults; the defaults alone where it is None. It is the user's, and the
+    code that it names may be imported."""
+    values = {} if path is None else read_mapping(path)
+    allow(named_places(values))
+    return validate(values, source=path or default_path())
 
 
 def validate(values: Mapping[str, Any], source: Path | str = "configuration") -> Config:

@@ -11,6 +11,7 @@ from pipeline.config.section import (
     AboveZero,
     BelowOne,
     Count,
+    ImportPath,
     Name,
     Names,
     NonNegative,
@@ -41,7 +42,8 @@ class FitSettings(Section):
     """The values to try.
 
     By `search` grid every pair of ridges is tried; by `lines` all image ridges at one text ridge, then all text ridges
-    at the best of these, and so on in turn until no ridge changes. All else is tried in every combination.
+    at the best of these, and so on in turn until no ridge changes; by `walk` the middle pair, then the neighbours of
+    the best, until none is better. All else is tried in every combination.
     """
 
     dimensions: Positives = key((32, 64, 96, 128, 192), "c, dimensions of the joint space")
@@ -51,7 +53,9 @@ class FitSettings(Section):
     eigenvalues: Eigenvalues = key(
         ("correlation",), "lambda there: correlation (rho) | gong (1 + rho, as they published)"
     )
-    search: Literal["grid", "lines"] = key("lines", "lines (one ridge at a time) | grid (every pair of ridges)")
+    search: Literal["grid", "lines", "walk"] = key(
+        "lines", "lines (one ridge at a time) | walk (neighbours of the best) | grid (every pair of ridges)"
+    )
     dev_images: Positive = key(1000, "dev images (the first ones) to judge the grid on")
     text_weights: dict[Name, NonNegatives] = key({}, "text encoder -> weights to try, instead of its entry's")
 
@@ -67,10 +71,15 @@ class TransferSettings(Section):
     second_beta: NonNegatives = key(
         (0,), "sae, sae-linear: scale of auxiliary rows in the second CCA; the paper's is 0"
     )
-    rule: Annotated[tuple[Literal["cosine-sine", "paper"], ...], Field(min_length=1)] = key(
-        ("cosine-sine",), "sae: how R and b are drawn, cosine-sine | paper"
+    rule: Annotated[tuple[Literal["cosine-sine", "paper", "tanh"], ...], Field(min_length=1)] = key(
+        ("cosine-sine",), "sae: phi; how R and b are drawn, cosine-sine | paper, or tanh, without them"
     )
-    bandwidth: AboveZeros = key((1,), "sae: multiples of sigma, the mean distance to the 50th neighbour")
+    bandwidth: AboveZeros = key((1,), "sae: multiples of sigma, the mean distance to the 50th neighbour (tanh: of z)")
+    scale: Annotated[tuple[Literal["unit-variance", "unit-sum", "published"], ...], Field(min_length=1)] = key(
+        ("unit-variance",),
+        "sae: of the views that phi sees, on which rule `paper` and tanh depend: unit-variance | unit-sum (W'X'XW = I,"
+        " Gong et al. 2014, equation 1) | published (their code: both views together have a variance of 1)",
+    )
     features: Positive = key(3000, "sae: dimensions of the random Fourier map")
     neighbours: Positive = key(50, "text-feature: k")
     neighbour_share: NonNegatives = key(
@@ -255,7 +264,9 @@ class Variant(Seeds):
     """Keys beside these are settings of its model."""
 
     model_config = ConfigDict(extra="allow")
-    model: Literal[tuple(spec.name for spec in MODELS if spec.made_by != "combine")] = key(..., "a registered model")
+    model: Literal[tuple(spec.name for spec in MODELS if spec.made_by != "combine")] | ImportPath = key(
+        ..., "a registered model, or module:Class of yours"
+    )
     encoders: Names | None = key(None, "some of `encoders`; null: all")
     text_encoders: Names | None = key(None, "some of `text_encoders`; null: all")
     training: Literal[tuple(TRAININGS)] = key(

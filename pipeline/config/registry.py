@@ -1,9 +1,16 @@
 """The literal lists of models, trainings, encoders of images and of text, and generators: the only place that names
-them. What else must know of one asks its spec, which costs no import of the class, nor of pydantic."""
+them. What else must know of one asks its spec, which costs no import of the class, nor of pydantic.
+
+A model, an encoder or a reader of a collection that is none of these has its import path, `module:Class`, as its name.
+Code is imported only if the user has named its path (`allow`): in a configuration, or for a bundle from elsewhere.
+"""
 
 import importlib
-from collections.abc import Callable, Iterable
-from dataclasses import dataclass
+import os
+import re
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from functools import cache
 from typing import Any, Literal, TypeVar
 
 from pipeline.errors import UsageError, meant
@@ -13,17 +20,24 @@ from pipeline.hubs import extra_of
 @dataclass(frozen=True, kw_only=True)
 class Spec:
     """Something registered: its class is at `place`, that of its own settings, if it has any, at `section`; `extra` is
-    the extra of the distribution that it needs, or None."""
+    the extra of the distribution that it needs, or None. One with an import path has the settings of the registered
+    one `like` it, of which its class is a subclass."""
 
     name: str
     place: str
+    like: str | None = None
     section: str | None = None
     extra: str | None = None
 
     @property
     def key(self) -> str:
         """Of its own settings in a configuration, or in its entry there."""
-        return self.name.replace("-", "_")
+        return (self.like or self.name).replace("-", "_")
+
+    @property
+    def stored_kind(self) -> dict[str, str]:
+        """What the stored settings of an encoder at an import path say in place of a registered kind."""
+        return {"kind": self.name} if ":" in self.name else {}
 
     def load(self) -> Any:
         """Its class. UsageError names the extra that is not installed."""
@@ -51,6 +65,55 @@ def import_place(place: str) -> Any:
     """What stands at `module:name`."""
     module, _, attribute = place.partition(":")
     return getattr(importlib.import_module(module), attribute)
+
+
+IMPORT_PATH = r"^[A-Za-z_][\w.]*:[A-Za-z_]\w*$"
+ALLOWED = "JOINTSPACE_ALLOW"
+"""The variable of the environment, which other processes inherit, with the import paths that the user has named."""
+
+
+def allow(places: Iterable[str]) -> None:
+    """Let these import paths be imported from now on; only the user may name them."""
+    os.environ[ALLOWED] = ",".join(sorted({*os.environ.get(ALLOWED, "").split(","), *places} - {""}))
+
+
+def named_places(values: Any) -> set[str]:
+    """The import paths that a configuration names as a model, an encoder or a reader."""
+    if not isinstance(values, Mapping):
+        return set().union(*map(named_places, values)) if isinstance(values, list | tuple) else set()
+    named = {str(values.get(key)) for key in ("model", "kind", "format")}
+    return {name for name in named if re.match(IMPORT_PATH, name)}.union(*map(named_places, values.values()))
+
+
+def import_allowed(what: str, place: str) -> Any:
+    """What stands at the import path `place`, which the user has named. UsageError where that is not so, and where it
+    cannot be imported."""
+    if place not in os.environ.get(ALLOWED, "").split(","):
+        raise UsageError(
+            f"the {what} {place} is code that you have not named; if you trust it: `jointspace --allow {place} ...`, or"
+            f' jointspace.load(..., allow=["{place}"])'
+        )
+    try:
+        return import_place(place)
+    except (ImportError, AttributeError) as error:
+        raise UsageError(f"the {what} {place}: {error}; install it, or name its folder in PYTHONPATH") from error
+
+
+def _spec(what: str, name: str, specs: Sequence[AnySpec], **more: Any) -> AnySpec:
+    """The one of `specs` of this name, or that of a class at an import path: the spec of the registered class that is
+    its base, if any, changed by `more` and by the class's own SPEC."""
+    return _outside(what, import_allowed(what, name), name, specs, **more) if ":" in name else find(what, name, specs)
+
+
+@cache
+def _outside(what: str, outside: type, place: str, specs: Sequence[AnySpec], **more: Any) -> AnySpec:
+    bases = [f"{base.__module__}:{base.__qualname__}" for base in outside.__mro__]
+    base = next((spec for above in bases for spec in specs if spec.place == above), None)
+    own = {"name": place, "place": place, **getattr(outside, "SPEC", {})}
+    try:
+        return replace(base, like=base.key, **own) if base else type(specs[0])(**{**more, **own})
+    except TypeError as error:
+        raise UsageError(f"the {what} {place}: its SPEC is wrong ({error})") from error
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -126,7 +189,7 @@ ENCODERS: tuple[EncoderSpec, ...] = (
 def encoder_spec(kind: str | None, architecture: str) -> EncoderSpec:
     """The `kind`, or where it is None the one that the architecture implies; UsageError lists the known ones."""
     if kind is not None:
-        return find("kind of encoder", kind, ENCODERS)
+        return _spec("kind of encoder", kind, ENCODERS)
     return next((spec for spec in ENCODERS if spec.name == architecture), ENCODERS[0])
 
 
@@ -172,7 +235,7 @@ TEXT_ENCODERS: tuple[TextEncoderSpec, ...] = (
 
 def text_encoder_spec(kind: str) -> TextEncoderSpec:
     """The `kind`; UsageError lists the known ones."""
-    return find("kind of text encoder", kind, TEXT_ENCODERS)
+    return _spec("kind of text encoder", kind, TEXT_ENCODERS)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -228,7 +291,7 @@ TRAININGS: dict[str, tuple[str, ...]] = {
     "text-feature": ("neighbours", "neighbour_share"),
     "stacked": STACKED,
     "sae-linear": (*STACKED, "weight", "second_beta"),
-    "sae": (*STACKED, "weight", "second_beta", "rule", "bandwidth", "features"),
+    "sae": (*STACKED, "weight", "second_beta", "rule", "bandwidth", "scale", "features"),
 }
 """Training -> the keys of `transfer` that matter to it."""
 STACKING = tuple(name for name, keys in TRAININGS.items() if keys[: len(STACKED)] == STACKED)
@@ -358,8 +421,8 @@ MODELS: tuple[ModelSpec, ...] = (
 
 
 def model_spec(name: str) -> ModelSpec:
-    """The registered model `name`; UsageError lists the known ones."""
-    return find("model", name, MODELS)
+    """The registered model `name`, or one at an import path; UsageError lists the known ones."""
+    return _spec("model", name, MODELS, made_by="fit", grid=GRID)
 
 
 def made_by(stage: str) -> tuple[ModelSpec, ...]:

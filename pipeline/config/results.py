@@ -104,6 +104,7 @@ class EvaluateSettings(Section):
 
 
 PaperCollection = Literal["flickr8k", "flickr30k", "coco", "coco-region", "pascal1k", "sbu"]
+Paper = Literal["gong", "karpathy", "kiros", "niu", "socher"]
 
 
 class ReproduceSettings(Section):
@@ -112,6 +113,9 @@ class ReproduceSettings(Section):
         "which collection it is: flickr8k | flickr30k | coco | coco-region (Niu et al.) | pascal1k | sbu; null: none",
     )
     others: tuple[PaperCollection, ...] = key((), "further collections whose tables are shown next to ours")
+    papers: tuple[Paper, ...] | None = key(
+        None, "whose tables are shown: gong | karpathy | kiros | niu | socher; null: all"
+    )
     gong: bool = key(True, "measure Gong et al.'s tables too, which need weak texts (rule study)")
     trees: bool = key(False, "Socher et al.'s sections 6.6 and 6.7 too, which need parses")
     in_place_of: dict[str, str] = key({}, "{encoder: a paper's}: compare it only with rows of that network")

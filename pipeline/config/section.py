@@ -8,7 +8,7 @@ from typing import Annotated, Any, Literal, Self, get_args
 from pydantic import AfterValidator, BaseModel, BeforeValidator, ConfigDict, Field, create_model, model_validator
 from pydantic_core import PydanticCustomError
 
-from pipeline.config.registry import import_place
+from pipeline.config.registry import IMPORT_PATH, import_place
 
 LARGEST = 2**63 - 1
 """Counts are stored, and given to libraries, as 64-bit integers."""
@@ -65,6 +65,7 @@ Split = Literal[Described, "weak", "gallery"]
 Protocol = Literal["all-sentences", "first-sentence"]
 DESCRIBED, SPLITS, PROTOCOLS = get_args(Described), get_args(Split), get_args(Protocol)
 Name = Annotated[str, Field(pattern=r"^[A-Za-z0-9][A-Za-z0-9_.+-]*$")]
+ImportPath = Annotated[str, Field(pattern=IMPORT_PATH)]
 Place = Annotated[str, AfterValidator(_require_place)]
 """A file or folder that a rule of Snakemake names."""
 """The same, or several in a store: `part-{000..127}.tar`."""

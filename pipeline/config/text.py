@@ -6,7 +6,18 @@ from typing import Annotated, Any, ClassVar, Literal
 from pydantic import BeforeValidator, Field, model_validator
 
 from pipeline.config.registry import TEXT_ENCODERS, TextEncoderSpec, text_encoder_spec
-from pipeline.config.section import Count, Name, NonNegative, Place, Positive, Section, file_goes_with, key, with_kinds
+from pipeline.config.section import (
+    Count,
+    ImportPath,
+    Name,
+    NonNegative,
+    Place,
+    Positive,
+    Section,
+    file_goes_with,
+    key,
+    with_kinds,
+)
 
 
 class TextKindSettings(Section):
@@ -210,10 +221,10 @@ class EveryTextKind(Section):
 
 class TextEncoderEntry(with_kinds(EveryTextKind, TEXT_ENCODERS, "kind {}: ")):
     name: Name = key(..., "a name of your choice")
-    kind: Literal[tuple(spec.name for spec in TEXT_ENCODERS)] = key(
+    kind: Literal[tuple(spec.name for spec in TEXT_ENCODERS)] | ImportPath = key(
         ...,
         "tf-idf | averaged (word vectors) | fisher (vectors of word vectors) | transformers, sentence-transformers,"
-        " open_clip | imported",
+        " open_clip | imported | module:Class of yours",
     )
 
     @property

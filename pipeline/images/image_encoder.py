@@ -2,7 +2,7 @@
 
 import copy
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any, NamedTuple, Protocol
 
@@ -99,7 +99,8 @@ class Work(NamedTuple):
 class ImageEncoder(nn.Module):
     """Maps pixels (n, side, side, 3) uint8, made by `preprocessing`, to features (n, dim) float32.
 
-    pipeline.config.registry.EncoderSpec describes the methods that a subclass has beside `forward`.
+    A subclass has `forward`, and of the methods that pipeline.config.registry.EncoderSpec describes those in which it
+    differs from a module that is made of `preprocessing` alone, and whose state are its weights.
     """
 
     def __init__(self, preprocessing: Preprocessing) -> None:
@@ -117,6 +118,26 @@ class ImageEncoder(nn.Module):
         pixels = np.stack([prepare(image, self.preprocessing) for image in images])
         with torch.inference_mode():
             return self(torch.from_numpy(pixels)).numpy()
+
+    def settings(self) -> dict[str, Any]:
+        """JSON values for `from_parts`."""
+        own = {"preprocessing": asdict(self.preprocessing)}
+        return {"architecture": type(self).__name__, "layer": "last", "weights": {"origin": "its own"}, **own}
+
+    def tensors(self) -> dict[str, np.ndarray]:
+        return {name: value.numpy() for name, value in self.state_dict().items()}
+
+    @classmethod
+    def prepare(cls, entry: Any, material: "EncoderMaterial") -> "ImageEncoder":
+        """The encoder of an `entry` of the configuration."""
+        return cls(Preprocessing.from_entry(entry))
+
+    @classmethod
+    def from_parts(cls, settings: Mapping[str, Any], tensors: Mapping[str, np.ndarray]) -> "ImageEncoder":
+        """The encoder that `settings` and `tensors` came from."""
+        encoder = cls(Preprocessing.from_dict(settings["preprocessing"]))
+        encoder.load_state_dict({name: torch.from_numpy(np.array(value)) for name, value in tensors.items()})
+        return encoder
 
     def work(self, device: str, precision: str, batch_size: int) -> Work:
         """How to extract images on `device` (auto, cpu, cuda, cuda:N), `batch_size` at once; in float32 where a

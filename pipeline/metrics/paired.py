@@ -39,27 +39,8 @@ def draw_of_ranks(ranks: Mapping[str, np.ndarray], images: Mapping[str, np.ndarr
     return Draw(ids, lambda weights: float(np.sum((weights @ totals) / (weights @ sizes))))
 
 
-def paired_difference(
-    ours: np.ndarray, theirs: np.ndarray, cutoff: int, bootstrap: Bootstrap
-) -> Mapping[str, float | list[float]]:
-    """recall@`cutoff` of `ours` minus that of `theirs`, in points, from ranks (draws, n) of the same images and draws.
-
-    A paired bootstrap resamples images and, independently, training draws, the same for both. `ci95` are its
-    percentiles, `p` is the share of resamples in which ours is not better.
-    """
-    gain = 100.0 * ((ours <= cutoff).astype(float) - (theirs <= cutoff))
-    rng = np.random.default_rng(bootstrap.seed)
-    n_draws, n_images = gain.shape
-    resamples = np.empty(bootstrap.resamples)
-    for i in range(bootstrap.resamples):
-        rows, columns = rng.integers(n_draws, size=n_draws), rng.integers(n_images, size=n_images)
-        resamples[i] = gain[rows][:, columns].mean()
-    interval = np.percentile(resamples, INTERVAL).tolist()
-    return {"difference": float(gain.mean()), "ci95": interval, "p": float(np.mean(resamples <= 0))}
-
-
 def compare_draws(
-    ours: Sequence[Draw], theirs: Sequence[Draw], bootstrap: Bootstrap
+    ours: Sequence[Draw], theirs: Sequence[Draw], bootstrap: Bootstrap, share: float | None = None
 ) -> Mapping[str, float | list[float]]:
     """What one system is worth minus what another is, each the mean over its draws (trainings from several seeds).
 
@@ -67,7 +48,9 @@ def compare_draws(
     With one draw of each, `ci95` are its percentiles and `p` is the share of resamples in which the difference has not
     the sign of `difference`. With more, the variances over the draws of each are added to that over images, and both
     are Student's with Welch's degrees of freedom: to resample three draws would show two thirds of their variance.
-    Raises InputError where two draws were measured on different images.
+    With a `share` both systems were trained on the same training sets, draw for draw: it is that part of the variance
+    of their differences over draws that is added, 1 / draws where the sets have nothing in common. Raises InputError
+    where two draws were measured on different images.
     """
     rng, images = np.random.default_rng(bootstrap.seed), ours[0].images
     if not all(np.array_equal(one.images, images) for one in (*ours, *theirs)):
@@ -84,11 +67,13 @@ def compare_draws(
     difference = minus(every)
     resamples = np.array([minus(resample(rng, len(images))) for _ in range(bootstrap.resamples)])
     resamples = resamples[np.isfinite(resamples)]
-    if len(ours) == len(theirs) == 1:
+    if share is None and len(ours) == len(theirs) == 1:
         interval = np.percentile(resamples, INTERVAL).tolist()
         return {"difference": difference, "ci95": interval, "p": float(np.mean(resamples * np.sign(difference) <= 0))}
     parts = [(float(np.var(resamples)), len(images) - 1)]
-    parts += [(float(np.var(own, ddof=1)) / len(own), len(own) - 1) for own in worths(every) if len(own) > 1]
+    own, other = worths(every)
+    apart = [(own, 1 / len(own)), (other, 1 / len(other))] if share is None else [(own - other, share)]
+    parts += [(float(np.var(values, ddof=1)) * part, len(values) - 1) for values, part in apart if len(values) > 1]
     variance = sum(part for part, _ in parts)
     if variance == 0:
         return {"difference": difference, "ci95": [difference] * 2, "p": float(difference == 0)}

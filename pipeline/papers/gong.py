@@ -12,12 +12,16 @@ PAPER = {
     "fit": {"dimensions": (96,), "eigenvalue_power": (4.0,), "eigenvalues": ("gong",)},
     "transfer": {
         "auxiliary_dimensions": (128,), "auxiliary_power": (4.0,), "auxiliary_eigenvalues": ("gong",),
-        "weight": (1.0,), "second_beta": (0.0,), "rule": ("paper",), "bandwidth": (1.0,), "features": 3000,
-        "neighbours": 50, "neighbour_share": (0.03, 0.1, 0.3, 1.0),
+        "weight": (1.0,), "second_beta": (0.0,), "rule": ("paper",), "bandwidth": (1.0,), "scale": ("unit-sum",),
+        "features": 3000, "neighbours": 50, "neighbour_share": (0.03, 0.1, 0.3, 1.0),
     },
+    "wsabie-sgd": {"learning_rate": (0.01, 0.05, 0.1, 0.2, 0.5, 1.0)},
+    "wsabie-adagrad": {"learning_rate": (0.2, 0.4, 0.6, 0.8, 1.0)},
 }  # fmt: skip
 """The paper's settings, which stand in every row of its name whatever the configuration says. Ridges, and the variance
 of the text feature, of which it says nothing, are chosen on dev."""
+WSABIE = {"max_norm": (50.0, 100.0, 150.0, 200.0), "dimensions": 96, "epochs": 300}
+"""What both forms of Wsabie have in section 3."""
 
 
 @dataclass(frozen=True)
@@ -28,11 +32,18 @@ class PaperRow:
     printed: tuple[float, ...]
     cells: tuple[StudyCell, ...]
 
+    @property
+    def kind(self) -> tuple[Any, ...]:
+        """What a row by our settings has in common with that of the paper."""
+        first = self.cells[0]
+        return first.model, first.training, first.encoders, first.documents, first.terms
+
 
 @dataclass(frozen=True)
 class Table:
     """recall@10 of image-to-sentence retrieval: `columns` head our numbers, `printed_columns` the paper's. `orders` are
-    pairs of rows, of which the first stands above the second in the paper, or is asked whether it does."""
+    pairs of rows, of which the first stands above the second in the paper, or is asked whether it does. Where our
+    columns are not `sized` as the paper's are, each is laid beside the first of them."""
 
     number: str
     title: str
@@ -40,9 +51,17 @@ class Table:
     printed_columns: tuple[str, ...]
     rows: tuple[PaperRow, ...]
     orders: tuple[tuple[str, str], ...] = ()
+    sized: bool = True
+
+    @property
+    def name(self) -> str:
+        return f"Table {self.number}" if self.number.isdigit() else f"Section {self.number}"
 
     def row(self, label: str) -> PaperRow:
         return next(row for row in self.rows if row.label == label)
+
+    def printed_beside(self, row: PaperRow, column: int) -> float | None:
+        return row.printed[column if self.sized else 0] if row.printed else None
 
 
 @dataclass(frozen=True)
@@ -52,7 +71,8 @@ class GongSetting:
     `sizes` are the three training-set sizes of the supervised tables, `transfer_sizes` those of Table 5; `terms` the
     dictionary sizes of Table 2, of which the middle one is used elsewhere; `noise` names documents by rising noise.
     The smallest target set is drawn `draws` times; larger ones, and it for each level of noise, `further_draws` times.
-    `betas` and `weights` are those that our rows try. `lengths` are the documents' mean numbers of words, and `text`
+    Methods of Table 5 have the same `weak_folds` at every size of the target set (None: all other images). `betas` and
+    `weights` are those that our rows try. `lengths` are the documents' mean numbers of words, and `text`
     says what the text view is.
     """
 
@@ -61,6 +81,7 @@ class GongSetting:
     sizes: tuple[int, ...]
     transfer_sizes: tuple[int, ...]
     weak_sizes: tuple[int, ...]
+    weak_folds: int | None
     terms: tuple[int, ...]
     noise: tuple[str, ...]
     draws: int
@@ -85,8 +106,9 @@ def cell_of(
     transfer: dict[str, Any] = {} if ours or training in ("target", "auxiliary") else dict(PAPER["transfer"])
     transfer |= values.pop("transfer", {})
     fit = {} if ours else PAPER["fit"]
+    settings = {**PAPER[model], **WSABIE} if model in PAPER else {}
     common = {"encoders": setting.encoders, "documents": "all", "terms": setting.terms[1], **values}
-    return StudyCell(model=model, training=training, fit=fit, transfer=transfer, **common)
+    return StudyCell(model=model, training=training, fit=fit, transfer=transfer, settings=settings, **common)
 
 
 def cells_over(setting: GongSetting, sizes: Sequence[int], **values) -> tuple[StudyCell, ...]:
@@ -116,6 +138,8 @@ def against(rows: Sequence[PaperRow], baseline: PaperRow) -> tuple[tuple[str, st
 
 
 RAHIMI = {"rule": ("cosine-sine",)}
+SCALES = {"W'X'XW = I, eq. 1": "unit-sum", "unit variance": "unit-variance", "published code": "published"}
+"""Readings of the views' scale, which the paper's rule for R is not free of -> transfer.scale."""
 FIELDS = {
     "title": ("Title", 2.93), "tags": ("Tag", 5.09), "description": ("Description", 23.41), "all": ("Combined", 31.03),
 }  # fmt: skip
@@ -126,13 +150,14 @@ PAPER_SIZES = ("5,000", "15,000", "25,000")
 SUPERVISED = (19.77, 27.03, 31.13)
 OURS = " (ours)"
 FULLY, JOINT, SAE, LINEAR = "Fully Supervised Only", "Joint Training", "SAE (nonlinear)", "SAE (linear)"
+GAUSSIAN = f"{SAE}, R by 1/sigma"
 OUR_JOINT, OUR_SAE = JOINT + OURS, "SAE (linear), second CCA joint" + OURS
 
 
 def tables(setting: GongSetting) -> list[Table]:
     """All tables for one collection, those left out for which it has nothing."""
-    made = [_features(setting), _dictionaries(setting), _fields(setting), _methods(setting), transfer_table(setting)]
-    made += [_weak_sizes(setting), _flickr8k(setting)]
+    made = [_features(setting), _dictionaries(setting), _fields(setting), methods(setting), transfer_table(setting)]
+    made += [_weak_sizes(setting), _functions(setting), _flickr8k(setting)]
     if setting.noise:
         made.append(_noise(setting))
     return [table for table in made if table.rows]
@@ -166,10 +191,11 @@ def _fields(setting: GongSetting) -> Table:
         for cell in (cell_of(setting, training="auxiliary", target_folds=0, documents=name),)
     )
     title = "Weak text alone, by field, and its average length; normalized CCA trained on the auxiliary set only"
-    return Table("3", title, ("weak set",), ("Flickr1M", "SBU1M"), rows, above(rows))
+    return Table("3", title, ("weak set",), ("Flickr1M", "SBU1M"), rows, above(rows), sized=False)
 
 
-def _methods(setting: GongSetting) -> Table:
+def methods(setting: GongSetting) -> Table:
+    """Table 4."""
     over = partial(cells_over, setting, setting.sizes)
     rows = (
         PaperRow("Ridge regression", (10.63, 11.40, 12.77), over(model="ridge")),
@@ -188,33 +214,42 @@ def _methods(setting: GongSetting) -> Table:
 def transfer_table(setting: GongSetting) -> Table:
     """Table 5."""
     over = partial(cells_over, setting, setting.transfer_sizes)
+    weak = partial(over, auxiliary_folds=setting.weak_folds)
+    alone = cell_of(
+        setting, training="auxiliary", target_folds=0, auxiliary_folds=setting.weak_folds, draws=setting.draws
+    )
     stacked = (19.30, 22.93, 24.30, 19.13, 21.97, 22.73), (15.10, 22.83, 26.17, 15.17, 22.63, 25.87)
     joint = (20.80, 25.90, 28.47, 20.87, 25.87, 28.47), (20.63, 23.50, 25.37, 20.07, 24.10, 25.63)
+    text_feature = weak(training="text-feature")
+    nonlinear = (23.60, 29.80, 32.83, 23.17, 29.50, 32.40)
     rows = (
         PaperRow(FULLY, SUPERVISED + SUPERVISED, over()),
-        PaperRow("Weakly Supervised Only", (18.33,) * 3 + (15.10,) * 3, over(training="auxiliary")),
+        PaperRow("Weakly Supervised Only", (18.33,) * 3 + (15.10,) * 3, (alone,) * 3),
         *(
-            PaperRow(f"{JOINT} (β = {beta:g})", printed, over(training="joint", transfer={"beta": (beta,)}))
+            PaperRow(f"{JOINT} (β = {beta:g})", printed, weak(training="joint", transfer={"beta": (beta,)}))
             for beta, printed in zip(JOINT_BETAS, joint, strict=True)
         ),
-        PaperRow("Text Feature (k = 50)", (19.67, 27.00, 30.97, 19.63, 27.03, 30.93), over(training="text-feature")),
+        PaperRow("Text Feature (k = 50)", (19.67, 27.00, 30.97, 19.63, 27.03, 30.93), text_feature),
         *(
             PaperRow(f"Stacked Training (c1 = {size})", printed, cells)
             for size, printed in zip(STACKED_DIMENSIONS, stacked, strict=True)
-            for cells in (over(training="stacked", transfer={"auxiliary_dimensions": (size,)}),)
+            for cells in (weak(training="stacked", transfer={"auxiliary_dimensions": (size,)}),)
         ),
-        PaperRow(LINEAR, (23.53, 28.57, 30.73, 22.67, 28.43, 30.97), over(training="sae-linear")),
-        PaperRow(SAE, (23.60, 29.80, 32.83, 23.17, 29.50, 32.40), over(training="sae")),
-        PaperRow("SAE (nonlinear), R by 1/sigma", (), over(training="sae", transfer=RAHIMI)),
+        PaperRow(LINEAR, (23.53, 28.57, 30.73, 22.67, 28.43, 30.97), weak(training="sae-linear")),
+        *(
+            PaperRow(f"{SAE}, {name}", nonlinear, weak(training="sae", transfer={"scale": (scale,)}))
+            for name, scale in SCALES.items()
+        ),
+        PaperRow(GAUSSIAN, (), weak(training="sae", transfer=RAHIMI)),
         PaperRow(FULLY + OURS, (), over(ours=True)),
-        *_own_rows(setting, over),
+        *_own_rows(setting, weak),
     )
     columns = tuple(f"{name} {size}" for name in ("Flickr1M", "SBU1M") for size in PAPER_SIZES)
     title = "Methods that train on the auxiliary set and the target set"
     orders = [
         *against(rows[1:], rows[0]),
-        (SAE, LINEAR),
-        ("SAE (nonlinear), R by 1/sigma", LINEAR),
+        *((f"{SAE}, {name}", LINEAR) for name in SCALES),
+        (GAUSSIAN, LINEAR),
         (OUR_SAE, OUR_JOINT),
     ]
     return Table("5", title, heads(setting, setting.transfer_sizes), columns, rows, tuple(orders))
@@ -244,23 +279,45 @@ def _weak_sizes(setting: GongSetting) -> Table:
         rows.append(PaperRow(label, numbers, cells("sae", auxiliary_folds=size)))
     title = "SAE with auxiliary sets of different sizes; rows of the paper: 1,000, 10,000, 100,000, 1,000,000"
     orders = against(rows[1:], rows[0])
-    return Table("6", title, (SAE, "R by 1/sigma"), ("Flickr1M", "SBU1M"), tuple(rows), orders)
+    columns = (f"{SAE}, {next(iter(SCALES))}", "R by 1/sigma")
+    return Table("6", title, columns, ("Flickr1M", "SBU1M"), tuple(rows), orders, sized=False)
+
+
+def _functions(setting: GongSetting) -> Table:
+    """Section 4.1: "other nonlinear functions such as sigmoid or tanh", which "do not work well". By the scale of
+    equation 1 their arguments would be so small that both are linear."""
+    over = partial(cells_over, setting, setting.transfer_sizes[:1])
+    weak = partial(over, training="sae", auxiliary_folds=setting.weak_folds)
+    tanh = {"rule": ("tanh",), "scale": ("unit-variance",)}
+    sigmoid = {**tanh, "bandwidth": (0.5,)}  # (1 + tanh(z / 2)) / 2, of which constant and factor do not matter
+    rows = (
+        PaperRow(FULLY, (), over()),
+        PaperRow("phi = tanh", (), weak(transfer=tanh)),
+        PaperRow("phi = sigmoid", (), weak(transfer=sigmoid)),
+    )
+    title = "Other functions for phi, of views of unit variance"
+    orders = tuple((row.label, FULLY) for row in rows[1:])
+    return Table("4.1", title, heads(setting, setting.transfer_sizes[:1]), (), rows, orders)
 
 
 def _flickr8k(setting: GongSetting) -> Table:
     """What section 4.3 says of Flickr8k in its last paragraph."""
     over = partial(cells_over, setting, setting.transfer_sizes)
-    rows = [PaperRow("CNN, fully supervised", (43.8,), over()), PaperRow("CNN, SAE", (48.8,), over(training="sae"))]
+    weak = partial(over, training="sae", auxiliary_folds=setting.weak_folds)
+    rows = [PaperRow("CNN, fully supervised", (43.8,), over()), PaperRow("CNN, SAE", (48.8,), weak())]
     said: tuple[tuple[str, str], ...] = ()
     if setting.standard:
-        standard = partial(over, encoders=setting.standard)
-        kernel = PaperRow("Standard features, KCCA (Hodosh et al.: other kernels)", (30.3,), standard(model="kcca"))
-        fully = PaperRow("Standard features, fully supervised", (30.1,), standard())
-        stacked = PaperRow("Standard features, SAE", (38.2,), standard(training="sae"))
+        standard = {"encoders": setting.standard}
+        kernel = PaperRow(
+            "Standard features, KCCA (Hodosh et al.: other kernels)", (30.3,), over(model="kcca", **standard)
+        )
+        fully = PaperRow("Standard features, fully supervised", (30.1,), over(**standard))
+        stacked = PaperRow("Standard features, SAE", (38.2,), weak(**standard))
         rows, said = [kernel, fully, stacked, *rows], ((stacked.label, fully.label),)
     title = "Section 4.3 on Flickr8k: fully supervised beside SAE by the visual features"
     printed = ("6,000 images, and Flickr1M",)
-    return Table("4.3", title, heads(setting, setting.transfer_sizes), printed, tuple(rows), (*above(rows), *said))
+    orders = (*above(rows), *said)
+    return Table("4.3", title, heads(setting, setting.transfer_sizes), printed, tuple(rows), orders, sized=False)
 
 
 def _noise(setting: GongSetting) -> Table:

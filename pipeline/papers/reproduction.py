@@ -1,9 +1,9 @@
-"""The papers' tables again: the printed numbers, ours below them, and the difference, as Markdown."""
+"""The papers' tables again: the printed numbers with ours below them, in the form of `pipeline.papers.page`."""
 
 import re
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from itertools import groupby, product
+from itertools import groupby
 from typing import Any
 
 import numpy as np
@@ -11,6 +11,8 @@ import numpy as np
 from pipeline.evaluate.summary import recall_sum, with_folds
 from pipeline.metrics.paired import Columns, Draw, compare_draws
 from pipeline.metrics.retrieval import PROTOCOLS, Bootstrap
+from pipeline.papers import page
+from pipeline.papers.page import count_verdicts
 from pipeline.papers.printed import ELSEWHERE, TABLES
 from pipeline.papers.printed.form import BLEU, PrintedRow, PrintedTable
 
@@ -38,8 +40,6 @@ Draws = Callable[[str, Columns], Draw]
 """A system of a run, measured in the gallery of the split by the sum of some columns of a table."""
 PRINT_SHARE, OWN_SHARE = 0.9, 0.75
 """How much of its print, and of the best of its encoder in the run, a baseline must reach for an order to be tested."""
-SAME_ENCODER = {"devise": "bow"}
-"""Registered models that read a sentence as another does: DeViSE maps the mean of its words."""
 SHOWN = (
     "loss", "negatives", "margin", "score", "sum", "cell", "encoders", "in place of", "space", "regions", "learns from",
 )  # fmt: skip
@@ -104,42 +104,42 @@ class Measured:
 
 def verdict(
     interval: Sequence[float],
-    baseline: Measured,
-    printed: Mapping[tuple[str, str], float | None],
-    alike: Iterable[Measured],
+    label: str,
+    print_of: tuple[float, float] | None,
+    own: float,
+    alike: Mapping[str, float],
     fewer: bool = False,
 ) -> str:
-    """Whether the `interval` of a printed order shows it (of mean ranks, `fewer` are better): yes, no, not established,
-    or not tested, where it does but the `baseline` reaches less than PRINT_SHARE of what is `printed` of it, column by
-    column, or less than OWN_SHARE of the best system `alike`, of the same encoder."""
+    """Whether the `interval` of a printed order shows it (of mean ranks, `fewer` are better): holds, no, open, or not
+    tested, where it does but the second system, the baseline `label`, is below PRINT_SHARE of its print (`print_of`:
+    what it reaches, and what is printed, in the columns that are printed), or what it reaches in all columns, `own`,
+    below OWN_SHARE of the best of `alike`, systems of its encoder in the same run."""
     low, high = (-interval[1], -interval[0]) if fewer else interval
     if low <= 0:
-        return "no" if high < 0 else "not established"
+        return "no" if high < 0 else "open"
 
     def share(value: float, goal: float) -> float:
         return (goal / value if fewer else value / goal) if value and goal else 1.0
 
-    if columns := [column for column, number in printed.items() if number is not None]:
-        value, goal = baseline.worth(columns), sum(printed[column] for column in columns)
-        if (reached := share(value, goal)) < PRINT_SHARE:
-            return f"not tested: `{baseline.label}` is {abs(goal - value):.1f} short of its print ({reached:.0%})"
-    value = baseline.worth(list(printed))
-    reached, best = min(((share(value, one.worth(list(printed))), one.label) for one in alike), default=(1.0, ""))
-    return "yes" if reached >= OWN_SHARE else f"not tested: `{baseline.label}` is at {reached:.0%} of `{best}`"
+    if print_of and (reached := share(*print_of)) < PRINT_SHARE:
+        short = abs(print_of[1] - print_of[0])
+        return f"not tested: {label} is {short:.1f} short of its print ({reached:.0%})"
+    reached, best = min(((share(own, value), name) for name, value in alike.items()), default=(1.0, ""))
+    return "holds" if reached >= OWN_SHARE else f"not tested: {label} is at {reached:.0%} of {best}"
 
 
-def render(
+def measure_tables(
     evaluations: Iterable[Mapping[str, Any]],
     systems: Sequence[System],
     collection: str | None,
     others: Sequence[str],
-    run: str,
+    papers: Sequence[str] | None,
     draws: Draws,
     bootstrap: Bootstrap,
     protocol: str,
-) -> str:
-    """Every table of the papers with the `systems` of a run below the printed ones, by its `evaluations` of test by the
-    `protocol`, and paired intervals for the orders that a paper states.
+) -> list[dict[str, Any]]:
+    """Every table of `papers` (None: of all) with the `systems` of a run below the printed ones, by its `evaluations`
+    of test by the `protocol`, and paired intervals for the orders that a paper states.
 
     A difference is given only where the settings are the paper's and every sentence is in the gallery; else they stand
     below the table. `collection` is what the run's images are (None for one that no paper has): tables of others are
@@ -152,29 +152,42 @@ def render(
     every = [one for one in with_folds(evaluations) if one["protocol"].startswith(protocol)]
     galleries = [one for one in every if one["split"] == "test"]
     dev = {one["model"]: recall_sum(one) for one in every if one["split"] == "dev" and one["protocol"] == protocol}
+    found = []
+    for paper, printed in TABLES.items():
+        if papers is not None and paper not in papers:
+            continue
+        for table in printed:
+            about = {"paper": table.seed, "title": table.title}
+            elsewhere = table.collection != collection
+            if elsewhere and table.collection not in others:
+                here = f"these images are {collection}" if collection else "reproduce.collection is null"
+                found.append({**about, "left_out": f"it was measured on {table.collection}, and {here}"})
+                continue
+            said = [f"It was measured on {table.collection}, ours on {collection or 'other images'}."] * elsewhere
+            comparable = not elsewhere and protocol == WHOLE
+            measured = _measure(table, galleries, dev, systems, comparable, draws, bootstrap)
+            found.append({**about, "said": said + measured.pop("said", []), **measured})
+        elsewhere = ELSEWHERE.get(paper, {}).items()
+        found += [{"paper": printed[0].seed, "title": title, "left_out": reason} for title, reason in elsewhere]
+    return found
+
+
+def render(tables: Sequence[Mapping[str, Any]], run: str, protocol: str) -> str:
+    """The tables as Markdown: those that have nothing of ours last, in a list."""
     parts = [
         f"# The papers' tables on {run}",
         "Below each printed row stand the systems of this run that are the same model, those nearest to the paper's"
         " settings first, with the difference in brackets where the settings are the paper's; of several seeds the mean"
         f" and the standard deviation. Ours is of the test split with {GALLERIES[protocol]}; where a table says so, it"
-        " is the mean over folds of the split.",
+        f" is the mean over folds of the split. An order holds where its interval says so and the second system reaches"
+        f" {PRINT_SHARE:.0%} of its print and {OWN_SHARE:.0%} of the best of its encoder in this run.",
+        count_verdicts(tables),
+        *(page.render(table) for table in tables),
     ]
-    for table in TABLES:
-        elsewhere = table.collection != collection
-        parts.append(f"## {table.seed}: {table.title}")
-        if elsewhere and table.collection not in others:
-            here = f"these images are {collection}" if collection else "reproduce.collection is null"
-            parts.append(f"Left out: it was measured on {table.collection}, and {here}.")
-            continue
-        if elsewhere:
-            parts.append(f"It was measured on {table.collection}, ours on {collection or 'other images'}.")
-        comparable = not elsewhere and protocol == WHOLE
-        parts.append(_table(table, galleries, dev, systems, comparable, draws, bootstrap))
-    parts += [f"## {seed}: {title}\n\nLeft out: {reason}." for (seed, title), reason in ELSEWHERE.items()]
     return "\n\n".join(parts) + "\n"
 
 
-def _table(
+def _measure(
     table: PrintedTable,
     galleries: Sequence[Mapping[str, Any]],
     dev: Mapping[str, float],
@@ -182,7 +195,8 @@ def _table(
     comparable: bool,
     draws: Draws,
     bootstrap: Bootstrap,
-) -> str:
+) -> dict[str, Any]:
+    """The rows of one table, its orders and notes, or why it is left out."""
     sides = {direction for direction, _ in table.columns}
     of_kind = [one for one in galleries if sides <= one.keys()]
     fitting: dict[str, dict[str, Mapping[str, Any]]] = {}
@@ -191,37 +205,50 @@ def _table(
             fitting.setdefault(one["protocol"], {})[one["model"]] = one
     if of_kind and not fitting:
         sizes = " and ".join(f"{count:,}" for count in sorted({one["n_images"] for one in of_kind}))
-        return (
-            f"Left out: it was measured with {table.images:,} test images at once, and ours are {sizes}; set"
-            " evaluate.folds so that the folds are of that size."
-        )
-    columns = [f"{TASKS[direction]} {HEADINGS[measure]}" for direction, measure in table.columns]
-    lines = [f"Ours: {protocol}.\n" for protocol in fitting if protocol not in PROTOCOLS]
-    lines += ["| as printed | ours | " + " | ".join(columns) + " |", "|---" * (len(columns) + 2) + "|"]
-    notes, below = [], {}
+        return {
+            "left_out": f"it was measured with {table.images:,} test images at once, and ours are {sizes}; set"
+            " evaluate.folds so that the folds are of that size"
+        }
+    notes, below, rows = [], {}, []
     if not of_kind:
         notes.append(f"Ours: this run has not measured {' or '.join(MISSING[side] for side in sorted(sides))}.")
     for row in table.rows:
         found = {protocol: _systems_of(row, table, systems, own, dev) for protocol, own in fitting.items()}
         below[row.name] = next(iter(found.values()), [])
-        lines.append(_line(row.name, "", ["-" if number is None else f"{number:g}" for number in row.numbers]))
-        told = {}
-        for protocol, ours in found.items():
+        ours = []
+        for protocol, measured in found.items():
             which = "".join(protocol.partition(",")[1:])
-            lines += [_line("", f"`{one.label}`{which}", _cells(table, row, one, comparable)) for one in ours]
-            told |= {one.label: f"- `{one.label}` beside {row.name}: {_tell(row, one)}." for one in ours}
-        notes += told.values()
+            ours += [_own(row, table, one, comparable, f"`{one.label}`{which}") for one in measured]
         each = (one.get("chance", {}) for own in fitting.values() for one in own.values())
         expected = next((one for one in each if sides <= one.keys()), None)
         if row.chance and expected:
-            cells = [f"**{expected[direction][measure]:.1f}**" for direction, measure in table.columns]
-            lines.append(_line("", "a random ranking", cells))
-        elif of_kind and not told:
+            values = [[expected[direction][measure]] for direction, measure in table.columns]
+            ours.append({"system": "a random ranking", "values": values, "alike": False, "settings": ""})
+        elif of_kind and not ours:
             reason = row.reason or f"`{row.model}` is not among this run's models with these settings"
             notes.append(f"- {row.name}: none of ours, {reason}.")
+        rows.append({"name": row.name, "printed": list(row.numbers), "ours": ours})
     first = next(iter(fitting.values()), {})
     measured = [Measured(one, [first[name] for name in one.names]) for one in systems if first.keys() >= {*one.names}]
-    return "\n".join([*lines, "", *notes, *_orders(table, below, measured, draws, bootstrap)])
+    return {
+        "said": [f"Ours: {protocol}." for protocol in fitting if protocol not in PROTOCOLS],
+        "columns": [f"{TASKS[direction]} {HEADINGS[measure]}" for direction, measure in table.columns],
+        "rows": rows,
+        "judged": [_criterion(columns) for columns in table.judged],
+        "orders": _orders(table, below, measured, draws, bootstrap) if bootstrap.resamples else [],
+        "notes": notes,
+    }
+
+
+def _own(row: PrintedRow, table: PrintedTable, one: Measured, comparable: bool, label: str) -> dict[str, Any]:
+    """A system below a row."""
+    values = [one.values(*column) for column in table.columns]
+    return {
+        "system": label,
+        "values": [None if None in own else [round(value, 3) for value in own] for own in values],
+        "alike": row.settings is not None and comparable and not _other(row, one.system),
+        "settings": _tell(row, one),
+    }
 
 
 def _systems_of(
@@ -280,83 +307,68 @@ def _fits(table: PrintedTable, evaluation: Mapping[str, Any]) -> bool:
     return abs(evaluation["n_images"] - table.images) <= TOLERANCE * table.images
 
 
-def _cells(table: PrintedTable, row: PrintedRow, one: Measured, comparable: bool) -> list[str]:
-    alike = row.settings is not None and comparable and not _other(row, one.system)
-    cells = []
-    for (direction, measure), printed in zip(table.columns, row.numbers, strict=True):
-        values = one.values(direction, measure)
-        if any(value is None for value in values):
-            cells.append("-")
-            continue
-        cell = f"**{np.mean(values):.1f}**" + (f" ± {np.std(values, ddof=1):.1f}" if len(values) > 1 else "")
-        cells.append(cell + (f" ({np.mean(values) - printed:+.1f})" if alike and printed is not None else ""))
-    return cells
-
-
-def _line(first: str, second: str, cells: Sequence[str]) -> str:
-    return f"| {first} | {second} | " + " | ".join(cells) + " |"
-
-
 def _orders(
     table: PrintedTable,
     below: Mapping[str, Sequence[Measured]],
     measured: Sequence[Measured],
     draws: Draws,
     bootstrap: Bootstrap,
-) -> list[str]:
-    """A table of the orders that the paper states, each between the systems nearest to its own, unless one system
-    stands for both, and of how those further from it stand to these. `measured` are all systems of the run."""
+) -> list[dict[str, Any]]:
+    """The orders that the paper states, each between the systems nearest to its own, unless one system stands for both,
+    and how those further from it stand to these. `measured` are all systems of the run."""
     rows = {row.name: row for row in table.rows}
-    named = [(a, b, below[a][0], below[b][0]) for a, b in table.orders if below[a] and below[b]]
-    stated = [(a, rows[b], one, other) for a, b, one, other in named if one.system is not other.system]
-    others = [("", None, further, nearest) for nearest, *more in filter(None, below.values()) for further in more]
+    named = [(rows[a], rows[b], below[a][0], below[b][0]) for a, b in table.orders if below[a] and below[b]]
+    stated = [order for order in named if order[2].system is not order[3].system]
+    others = [(None, None, further, nearest) for nearest, *more in filter(None, below.values()) for further in more]
     pairs = {
-        (a, row and row.name, one.label, other.label): (a, row, one, other) for a, row, one, other in (*stated, *others)
+        (a and a.name, b and b.name, one.label, other.label): (a, b, one, other)
+        for a, b, one, other in (*stated, *others)
     }
-    compared = [
-        (pair, columns)
-        for pair, columns in product(pairs.values(), table.judged)
-        if all(None not in one.values(*column) for one in pair[2:] for column in columns)
-    ]
-    if not compared or not bootstrap.resamples:
-        return []
-    lines = [
-        "",
-        f"The order as printed, by {_criterion(table)}: ours minus ours among all images of the split, with the paired"
-        " 95% interval over images and seeds, which is not corrected for the number of orders."
-        f" An order is tested where the second system reaches {PRINT_SHARE:.0%} of its print and"
-        f" {OWN_SHARE:.0%} of the best of its encoder in this run. Lines without a"
-        " printed order compare two of ours below one row.",
-        "",
-        "| printed | ours | difference | held |",
-        "|---|---|---|---|",
-    ]
-    for (above, row, one, other), columns in compared:
-        pair = [[draws(name, columns) for name in system.system.names] for system in (one, other)]
-        found = compare_draws(*pair, bootstrap)
-        low, high = found["ci95"]
-        labels, held = f"`{one.system.label}` - `{other.system.label}`", ""
-        if row:
-            numbers = dict(zip(table.columns, row.numbers, strict=True))
-            models = {row.model, SAME_ENCODER.get(row.model)}
-            alike = [
-                own
-                for own in measured
-                if own.system.model in models and all(None not in own.values(*column) for column in columns)
-            ]
-            fewer = columns[0][1] == "mean_rank"
-            held = verdict((low, high), other, {column: numbers[column] for column in columns}, alike, fewer)
-        if len(table.judged) > 1:
-            labels += f", {HEADINGS[columns[0][1]]}"
-        difference = f"{found['difference']:+.1f} ({low:+.1f} to {high:+.1f})"
-        lines.append(_line(f"{above} above {row.name}" if row else "", labels, [difference, held]))
-    return lines
+    found = []
+    for above, row, one, other in pairs.values():
+        if any(None in own.values(*column) for own in (one, other) for columns in table.judged for column in columns):
+            continue
+        compared = [
+            _compare(table, columns, above, row, one, other, measured, draws, bootstrap) for columns in table.judged
+        ]
+        names = {"above": above and above.name, "below": row and row.name}
+        found.append({**names, "systems": [f"`{one.label}`", f"`{other.label}`"], "found": compared})
+    return found
 
 
-def _criterion(table: PrintedTable) -> str:
-    first, *more = table.judged
-    if first[0][1].startswith("recall"):
-        return "the sum of its recalls, in points"
-    if first[0][1] == "mean_rank":
-        return "the sum of its mean ranks, fewer being better"
-    return " and by ".join(HEADINGS[columns[0][1]] for columns in (first, *more)) + ", in points"
+def _compare(
+    table: PrintedTable,
+    columns: Columns,
+    above: PrintedRow | None,
+    row: PrintedRow | None,
+    one: Measured,
+    other: Measured,
+    measured: Sequence[Measured],
+    draws: Draws,
+    bootstrap: Bootstrap,
+) -> dict[str, Any]:
+    """One system minus another by some columns, and whether that is the order of `above` and `row`, if any."""
+    pair = [[draws(name, columns) for name in system.system.names] for system in (one, other)]
+    found = {**compare_draws(*pair, bootstrap), "printed": None, "verdict": ""}
+    if row is None:
+        return found
+    prints = [dict(zip(table.columns, printed.numbers, strict=True)) for printed in (above, row)]
+    if both := [column for column in columns if all(numbers[column] is not None for numbers in prints)]:
+        found["printed"] = round(sum(prints[0][column] - prints[1][column] for column in both), 2)
+    printed = [column for column in columns if prints[1][column] is not None]
+    print_of = (other.worth(printed), sum(prints[1][column] for column in printed)) if printed else None
+    alike = {
+        f"`{own.label}`": own.worth(columns)
+        for own in measured
+        if own.system.model == row.model and all(None not in own.values(*column) for column in columns)
+    }
+    fewer = columns[0][1] == "mean_rank"
+    found["verdict"] = verdict(found["ci95"], f"`{other.label}`", print_of, other.worth(columns), alike, fewer)
+    return found
+
+
+def _criterion(columns: Columns) -> str:
+    measure = columns[0][1]
+    if measure.startswith("recall"):
+        return "points of the sum of recalls"
+    return "sum of mean ranks, fewer being better" if measure == "mean_rank" else f"points of {HEADINGS[measure]}"

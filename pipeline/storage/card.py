@@ -6,6 +6,7 @@ is a name and no size: it is below ID_LIMIT, and whoever looks rows up by id doe
 """
 
 import os
+import re
 from collections.abc import Collection, Iterable, Sequence
 from contextlib import suppress
 from pathlib import Path
@@ -15,7 +16,7 @@ import numpy as np
 import pyarrow as pa
 from pydantic import Field, model_validator
 
-from pipeline.config.registry import MODELS
+from pipeline.config.registry import IMPORT_PATH, MODELS
 from pipeline.errors import IntegrityError, meant
 from pipeline.storage.files import SHOWN, first_unplain, inside, is_regular
 from pipeline.storage.json_files import Count, Digits, Finite, Form, read_json, require_form
@@ -168,7 +169,7 @@ class Card(Form):
             raise ValueError(f"its kind is {self.kind}, and a part of that is missing")
         if any((index.dim, index.metric) != (self.dim, self.metric) for index in indices if index):
             raise ValueError("its indices are of other dimensions or another metric")
-        if self.registered not in {spec.name for spec in MODELS}:
+        if self.registered not in {spec.name for spec in MODELS} and not re.match(IMPORT_PATH, self.registered):
             raise ValueError(f"its model {self.registered} is not a registered one")
         return self
 

@@ -77,8 +77,9 @@ class TextMaterial(Protocol):
 class TextEncoder:
     """Texts to vectors of `dim` values; this base knows every word.
 
-    A kind has `kind`, `dim`, `encode`, `settings`, `tensors`, `prepare` and `from_parts`. One that does not know every
-    word has `knows`, `searches`, `unknown`, `count_words` and `suggest` too, and zeros for a text of unknown words.
+    A kind has `dim` and `encode`, and `settings`, `tensors`, `prepare` and `from_parts` unless its class needs nothing
+    to be made; a registered one has its name, `kind`, in its settings. One that does not know every word has `knows`,
+    `searches`, `unknown`, `count_words` and `suggest` too, and zeros for a text of unknown words.
     """
 
     kind: ClassVar[str]
@@ -126,7 +127,7 @@ class TextEncoder:
 
     def settings(self) -> dict[str, Any]:
         """JSON values for `from_parts`."""
-        raise NotImplementedError
+        return {}
 
     def tensors(self) -> dict[str, np.ndarray]:
         return {}
@@ -134,12 +135,12 @@ class TextEncoder:
     @classmethod
     def prepare(cls, entry: Any, material: TextMaterial) -> "TextEncoder":
         """The encoder of an `entry` of the configuration."""
-        raise NotImplementedError
+        return cls()
 
     @classmethod
     def from_parts(cls, settings: Mapping[str, Any], tensors: Mapping[str, np.ndarray]) -> "TextEncoder":
         """The encoder that `settings` and `tensors` came from. ValueError where they do not fit together."""
-        raise NotImplementedError
+        return cls()
 
 
 class Centred(TextEncoder):

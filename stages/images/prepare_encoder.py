@@ -18,7 +18,7 @@ def prepare_encoder(run: Run, job: Job, encoder: str) -> None:
 
     chosen = run.config.encoder(encoder)
     made = chosen.spec.load().prepare(chosen, RunEncoderMaterial(run))
-    parts, tensors, dim = made.settings(), made.tensors(), made.dim
+    parts, tensors, dim = made.settings() | chosen.spec.stored_kind, made.tensors(), made.dim
     details = {"name": encoder, "dim": dim}
     path = job.path / "model.safetensors"
     write_parameters(path, ENCODER, tensors, settings=parts, provenance=job.provenance, details=details)

@@ -12,7 +12,7 @@ def fit(run: Run, job: Job, model: str) -> None:
 
     from pipeline.models.linear.sets import FoldedMoments, Restriction, make_sets
     from pipeline.models.linear.training import FitTask, fit_best
-    from pipeline.models.linear.tuning import GridTrial, ridges_at_edges
+    from pipeline.models.linear.tuning import GridTrial, choices_at_edges
     from pipeline.models.linear.views import weightings
     from pipeline.storage.pairs import JoinedPairs, PairSet, read_split
     from pipeline.storage.parameters import encoders_of
@@ -64,8 +64,8 @@ def fit(run: Run, job: Job, model: str) -> None:
     log = logging.getLogger(__name__)
     log.info("%s on %d pairs, chosen on %d dev images: %s", model, moments.n, len(dev.image_id), tuned.chosen)
     log.info("mean correlation %.3f in training", tuned.train_correlations.mean())
-    for ridge in ridges_at_edges(training_log["trials"], training_log["chosen"]):
-        log.warning("%s: dev chose %s, where the grid of fit ends; values beyond may be better", model, ridge)
+    if edges := choices_at_edges(training_log["trials"], training_log["chosen"]):
+        log.warning("%s: dev chose %s, where the grid ends; values beyond may be better", model, " and ".join(edges))
     if tuned.dev_correlations is not None:
         log.info("mean correlation %.3f held out", tuned.dev_correlations.mean())
 

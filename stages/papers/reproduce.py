@@ -1,5 +1,6 @@
 """`reproduce`: the tables of the papers with this run's numbers below the printed ones."""
 
+import os
 from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -16,43 +17,71 @@ PHRASES = "region_to_phrase"
 """The direction that Niu et al. 2017, Table 4, measures."""
 TRANSFER = "transfer.html"
 """The page beside the tables that has Gong et al.'s Figures 3 and 4."""
+RESULT = "reproduction.json"
+"""The tables as `pipeline.papers.page` reads them, beside them."""
+LIBRARIES = ("numpy", "scipy", "torch", "scikit-learn")
 
 
 def reproduce(run: Run, job: Job) -> None:
     """Compare a run's models with the rows printed in the papers; rows that the data cannot support are listed with the
-    reason."""
+    reason. The same figures lie beside the tables as JSON, with what measured them."""
     from pipeline.metrics.retrieval import Bootstrap
-    from pipeline.papers.reproduction import render, systems
+    from pipeline.papers.reproduction import measure_tables, render, systems
     from pipeline.papers.tree_sections import tree_sections
     from pipeline.storage.batch import FileBatch
     from pipeline.storage.commit import TABLES, read_verified
+    from pipeline.storage.json_files import to_json
     from pipeline.storage.records import read_summary
 
     config, layout, files = run.config, run.layout, FileBatch()
     ours = systems(_systems(config))
     described = [_read_descriptions(run, name) for name in _generators(config)]
     ranked = [_read_phrases(run, name) for name in _phrase_models(config)]
-    text = render(
+    tables = measure_tables(
         [*read_summary(layout.summary.path), *described, *ranked],
         ours,
         config.reproduce.collection,
         config.reproduce.others,
-        config.name,
+        config.reproduce.papers,
         lambda name, columns: _draw(run, name, columns),
         Bootstrap(config.evaluate.bootstrap, config.seed),
         _protocol(config),
     )
+    text = render(tables, config.name, _protocol(config)) if tables else ""
     if config.reproduce.trees:
         text += "\n" + tree_sections(ours, REPORTED, _compare_sentences(run), _list_relations(run))
     if config.reproduce.gong:
-        text += "\n" + read_verified(layout.tables.path, TABLES)[0].decode("utf-8")
+        gong, commit = read_verified(layout.tables.path, TABLES)
+        tables = [*commit.details["tables"], *tables]
+        text = "\n".join([gong.decode("utf-8"), *([text] if text else [])])
         files.add(job.path.with_name(TRANSFER), _show_transfer(run).encode())
         text += "\n## Figures 3 and 4\n\n"
         text += f"Test images with what the target set alone and SAE find: [{TRANSFER}]({TRANSFER}).\n"
-    else:
-        text += "\n## Gong et al.: Tables 1 to 6\n\nLeft out: reproduce.gong is false.\n"
+    result = {"paper": config.name, "run": _describe_run(run), "tables": tables}
+    files.add(job.path.with_name(RESULT), to_json(result))
     files.add(job.path, text.encode(), commit=True)
     files.publish()
+
+
+def _describe_run(run: Run) -> dict[str, Any]:
+    """What measured: the commit of a checkout, the machine, the wall seconds of the jobs, the seed and libraries."""
+    import platform
+    import subprocess
+    from importlib.metadata import version
+
+    from pipeline.storage.records import add_up, read_benchmarks
+
+    folder = Path(__file__).parent
+    commit = subprocess.run(["git", "rev-parse", "--short", "HEAD"], cwd=folder, capture_output=True, text=True)
+    benchmarks = run.layout.benchmarks
+    seconds = sum(row["seconds"] for row in add_up(read_benchmarks(benchmarks))) if benchmarks.exists() else 0.0
+    return {
+        "commit": commit.stdout.strip() or None,
+        "machine": f"{os.cpu_count()} cores ({platform.machine()}), device {run.config.device}",
+        "seconds": round(seconds),
+        "seed": run.config.seed,
+        "versions": {"python": platform.python_version(), **{name: version(name) for name in LIBRARIES}},
+    }
 
 
 def _show_transfer(run: Run) -> str:
@@ -217,10 +246,10 @@ def _read_descriptions(run: Run, generator: str) -> dict[str, Any]:
 
 def _phrase_models(config: "Config") -> list[str]:
     """Those that rank phrases and regions, where a table of these is asked for."""
-    from pipeline.papers.printed import TABLES
+    from pipeline.papers.printed import every_table
 
     shown = {config.reproduce.collection, *config.reproduce.others}
-    asked = any(table.collection in shown and PHRASES in dict(table.columns) for table in TABLES)
+    asked = any(table.collection in shown and PHRASES in dict(table.columns) for table in every_table())
     return [name for name, _ in config.phrase_splits((REPORTED,))] if asked else []
 
 
@@ -301,7 +330,7 @@ def _tree_reads(config, layout) -> Inputs:
 
 STAGE = Stage(
     reproduce,
-    version=12,
+    version=13,
     keys=lambda config: {
         "name": config.name,
         "reproduce": config.reproduce.model_dump(),

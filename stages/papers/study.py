@@ -40,7 +40,7 @@ def study(run: Run, job: Job) -> None:
             inputs["auxiliary"] = study.auxiliary(cell.documents).source.digest
         own = study.own(cell.model)
         grids = [chosen.fit.model_dump(), config.transfer.model_dump(), own and own.model_dump()]
-        digest = fingerprint("study", 3, [cell.key, draw, config.seed, *grids], inputs)
+        digest = fingerprint("study", 4, [cell.key, draw, config.seed, *grids], inputs)
         name = f"{digest[:20]}.json"
         if not is_there(job.path / "cells" / name):
             of = Provenance(run.root, job.provenance.stage, job.provenance.version, {"cell": digest})
@@ -53,6 +53,7 @@ def study(run: Run, job: Job) -> None:
         fold_images=target.fold_images,
         weak_fold_images=study.auxiliary("all").source.fold_images,
         betas=config.transfer.beta,
+        weak_folds=(count - max(chosen.transfer_sizes) or None) if study.overlap else None,
         lengths=_measure_lengths(run, gong.FIELDS),
         text=_describe_text(config),
         **chosen.model_dump(
@@ -172,7 +173,7 @@ def _describe_text(config: "Config") -> str:
 
 STAGE = Stage(
     study,
-    version=6,
+    version=7,
     gpu=True,
     keys=study_keys,
     reads=study_reads,

@@ -40,7 +40,7 @@ def _keys(config, model: str) -> dict:
 
 STAGE = Stage(
     sweep,
-    version=3,
+    version=4,
     gpu=True,
     names=("model",),
     choices=lambda config: [(name,) for name in config.made_by("fit")],

@@ -4,13 +4,13 @@ from pipeline.run import Job, Run, Stage
 
 
 def tabulate(run: Run, job: Job) -> None:
-    """Write Tables 1 to 6 and our own from the numbers that `study` measured."""
+    """Write Tables 1 to 6 and our own from the numbers that `study` measured; `reproduce` reads them of the commit."""
     from functools import cache
 
     from pipeline.metrics.retrieval import Bootstrap
     from pipeline.models.linear.study import StudyCell
     from pipeline.papers import gong
-    from pipeline.papers.gong_report import render
+    from pipeline.papers.gong_report import measure_table, measure_time, render
     from pipeline.storage.commit import TABLES, publish, read_record
     from pipeline.storage.records import read_cell
 
@@ -26,14 +26,23 @@ def tabulate(run: Run, job: Job) -> None:
         return draws(cell.key)[: cell.draws]
 
     bootstrap = Bootstrap(config.evaluate.bootstrap, config.seed)
-    text = render(gong.tables(setting), measured, bootstrap, f"Gong et al. on {config.name}", setting)
-    publish(job.path, text.encode(), kind=TABLES, rows=1, provenance=job.provenance)
+    tables = [measure_table(table, measured, bootstrap, config.study.folds) for table in gong.tables(setting)]
+    tables.append(measure_time(gong.methods(setting), measured))
+    text = render(tables, f"Gong et al. on {config.name}", setting)
+    publish(
+        job.path, text.encode(), kind=TABLES, rows=len(tables), provenance=job.provenance, details={"tables": tables}
+    )
 
 
 STAGE = Stage(
     tabulate,
-    version=4,
-    keys=lambda config: {"seed": config.seed, "name": config.name, "bootstrap": config.evaluate.bootstrap},
+    version=5,
+    keys=lambda config: {
+        "seed": config.seed,
+        "name": config.name,
+        "bootstrap": config.evaluate.bootstrap,
+        "folds": config.study.folds,
+    },
     reads=lambda config, layout: {"study": layout.study},
     writes=lambda layout: layout.tables,
 )

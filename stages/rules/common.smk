@@ -12,6 +12,7 @@ from pathlib import Path
 from snakemake.exceptions import WorkflowError
 
 from pipeline.config.loading import read_mapping, validate
+from pipeline.config.registry import allow, named_places
 from pipeline.errors import JointspaceError
 from pipeline.run import Outside, Run
 from pipeline.run.layout import Shards
@@ -20,6 +21,7 @@ from stages.catalogue import declared
 try:
     for path in workflow.configfiles:
         read_mapping(path)  # Snakemake accepts a key that is given twice
+    allow(named_places(config))
     CONFIG = validate(config)
 except JointspaceError as error:
     raise WorkflowError(str(error))

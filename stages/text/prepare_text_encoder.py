@@ -22,7 +22,7 @@ def prepare_text_encoder(run: Run, job: Job, encoder: str) -> None:
     details = {"name": encoder, "dim": prepared.dim}
     if entry.own.learns:
         details["coverage"] = measure_coverage(run, encoder, prepared, entry.own.remedy)
-    about = {"settings": prepared.settings(), "provenance": job.provenance, "details": details}
+    about = {"settings": prepared.settings() | entry.spec.stored_kind, "provenance": job.provenance, "details": details}
     write_parameters(job.path / "model.safetensors", TEXT_ENCODER, prepared.tensors(), **about)
     logging.getLogger(__name__).info("%s: %s, %d dimensions", encoder, entry.kind, prepared.dim)
 

@@ -3,34 +3,9 @@
 import numpy as np
 import pytest
 
-from pipeline.metrics.paired import Draw, compare_draws, draw_of_ranks, paired_difference
+from pipeline.metrics.paired import Draw, compare_draws, draw_of_ranks
 from pipeline.metrics.retrieval import Bootstrap, measure
-
-
-def test_the_difference_is_that_of_the_recalls() -> None:
-    rng = np.random.default_rng(0)
-    ours, theirs = (rng.integers(1, 40, (3, 50)) for _ in range(2))
-    found = paired_difference(ours, theirs, 10, Bootstrap(200, 0))
-    assert found["difference"] == pytest.approx(100 * ((ours <= 10).mean() - (theirs <= 10).mean()))
-    assert found["ci95"][0] < found["difference"] < found["ci95"][1]
-
-
-def test_the_interval_of_one_draw_is_the_normal_one() -> None:
-    rng = np.random.default_rng(1)
-    ours, theirs = (rng.integers(1, 30, (1, 2000)) for _ in range(2))
-    gain = 100.0 * ((ours <= 10).astype(float) - (theirs <= 10))
-    found = paired_difference(ours, theirs, 10, Bootstrap(2000, 0))
-    half = 1.96 * gain.std() / np.sqrt(2000)
-    assert (found["ci95"][1] - found["ci95"][0]) / 2 == pytest.approx(half, rel=0.1)
-
-
-def test_the_interval_has_the_variance_over_trainings() -> None:
-    """Each training finds all images or none, so that images say nothing: 2 of 4 draws are good, +-50 / sqrt(4)."""
-    ours = np.repeat([[1], [1], [99], [99]], 500, axis=1)
-    found = paired_difference(ours, np.full_like(ours, 99), 10, Bootstrap(4000, 0))
-    low, high = found["ci95"]
-    assert found["difference"] == 50 and low <= 0 and high == 100  # 1 of 16 resamples is 0, and 1 of 16 is 100
-
+from pipeline.models.linear.study import draw_share
 
 RECALLS = (("image_to_sentence", "recall@1"), ("sentence_to_image", "recall@10"), ("sentence_to_image", "mean_rank"))
 
@@ -60,6 +35,20 @@ def made_up_draw(rng: np.random.Generator, images: np.ndarray, seed_deviation: f
     """A training that is worth the mean over `images` (n,), more or less by chance of its seed."""
     chance = rng.normal(0, seed_deviation)
     return Draw(np.arange(len(images)), lambda weights: float(weights @ images / weights.sum() + chance))
+
+
+@pytest.mark.parametrize("folds", [1, 2, 3])
+def test_an_interval_of_draws_that_overlap_covers_what_it_says(folds: int) -> None:
+    """Three draws of consecutive folds out of five, of which each adds by chance to what its images are worth."""
+    rng, covered, repetitions = np.random.default_rng(0), 0, 400
+    for repetition in range(repetitions):
+        chance = rng.normal(0, 3, 5)
+        values = [np.mean([chance[(draw + i) % 5] for i in range(folds)]) for draw in range(3)]
+        ours = [Draw(np.arange(100), lambda weights, value=value: value) for value in values]
+        theirs = [Draw(np.arange(100), lambda weights: 0.0)] * 3
+        low, high = compare_draws(ours, theirs, Bootstrap(1, repetition), draw_share(folds, 3, 5))["ci95"]
+        covered += low <= 0 <= high
+    assert covered / repetitions >= 0.92
 
 
 @pytest.mark.parametrize("image_deviation", [0, 30])

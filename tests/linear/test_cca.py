@@ -12,7 +12,7 @@ from pipeline.errors import InputError
 from pipeline.models.linear.accumulation import MomentsAccumulator
 from pipeline.models.linear.cca import CCASolver, NormalizedCCA
 from pipeline.models.linear.moments import Moments
-from pipeline.models.linear.tuning import PairArrays, PreparedViews, ridges_at_edges, tune
+from pipeline.models.linear.tuning import PairArrays, PreparedViews, choices_at_edges, tune
 from pipeline.models.linear.views import ImageView
 
 
@@ -142,10 +142,29 @@ def test_tuning_finds_the_planted_pairs_and_reports_overfitting() -> None:
 
 
 def test_a_ridge_at_the_end_of_its_grid_is_told() -> None:
-    trials = [{"image_ridge": x, "text_ridge": y} for x in (0.1, 1.0, 10.0) for y in (0.3, 3.0)]
-    assert ridges_at_edges(trials, {"image_ridge": 1.0, "text_ridge": 3.0}) == ["text_ridge 3"]
-    assert ridges_at_edges(trials, {"image_ridge": 0.1, "text_ridge": 0.3}) == ["image_ridge 0.1", "text_ridge 0.3"]
-    assert ridges_at_edges(trials[:1], trials[0]) == []  # the only one that was tried
+    def trial(x: float, y: float, beta: float = 1.0) -> dict:
+        return {"image_ridge": x, "text_ridge": y, "transfer": {"beta": beta, "rule": "paper"}}
+
+    trials = [trial(x, y, beta) for x in (0.1, 1.0, 10.0) for y in (0.0, 3.0) for beta in (0.1, 1.0)]
+    assert choices_at_edges(trials, trial(1.0, 3.0, 0.1)) == ["text_ridge 3", "beta 0.1"]
+    assert choices_at_edges(trials, trial(0.1, 0.0, 0.5)) == ["image_ridge 0.1"]  # below 0 nothing lies
+    assert choices_at_edges(trials[:1], trials[0]) == []  # the only one that was tried
+
+
+def test_a_walk_ends_at_a_pair_without_better_neighbours() -> None:
+    x, y = make_views(n=300, dim_x=30, dim_y=25)
+    ridges = [0.01, 0.1, 1.0, 10.0, 100.0]
+    grid = make_grid([10], ridges, ridges, [1.0]).changed({"search": "walk"})
+    pairs = PairArrays({"net": x[200:]}, {"tfidf": sparse.csr_array(y[200:])}, np.arange(100))
+    view = ImageView(("net",), (30,), ())
+    tuned = tune(NormalizedCCA, view, text_view(25), PreparedViews(moments_of(x[:200], y[:200])), pairs, grid)
+    merits = {(trial.image_ridge, trial.text_ridge): trial.merit for trial in tuned.trials}
+    assert (1.0, 1.0) in merits and len(merits) < 25  # begins in the middle
+    places = [ridges.index(ridge) for ridge in (tuned.chosen.image_ridge, tuned.chosen.text_ridge)]
+    for i, j in ((-1, 0), (1, 0), (0, -1), (0, 1)):
+        image, text = places[0] + i, places[1] + j
+        if 0 <= image < 5 and 0 <= text < 5:
+            assert merits[ridges[image], ridges[text]] <= tuned.chosen.merit
 
 
 def test_ties_on_dev_are_broken_by_ranks_and_then_by_dimensions() -> None:

@@ -13,6 +13,7 @@ from pipeline.models.linear.feature_maps import (
     FourierMap,
     NeighbourText,
     ReservoirSample,
+    TanhFeatures,
     bandwidth,
     mapped_columns,
 )
@@ -55,6 +56,11 @@ def dense_columns(rows, feature_map) -> np.ndarray:
     return np.hstack([c.toarray() if sparse.issparse(c) else c for c in mapped_columns(rows, feature_map)])
 
 
+def make_tanh(dim: int) -> TanhFeatures:
+    rng = np.random.default_rng(dim)
+    return TanhFeatures(rng.standard_normal((dim, 4)).astype(np.float32), np.ones(4, np.float32), 0.5)
+
+
 def make_fourier(dim: int, seed: int, rule: str = "paper") -> FourierFeatures:
     rng = np.random.default_rng(seed)
     matrix = rng.standard_normal((dim, 4)).astype(np.float32)
@@ -71,6 +77,7 @@ MAPS = {
     "both kept": FeatureMaps(make_fourier(12, 3), make_fourier(9, 4)),
     "cosines and sines": FeatureMaps(make_fourier(12, 3, "cosine-sine"), make_fourier(9, 4, "cosine-sine")),
     "images only": FeatureMaps(image=make_fourier(12, 3)),
+    "tanh": FeatureMaps(make_tanh(12), make_tanh(9)),
     "sentences only": FeatureMaps(text=make_fourier(9, 4)),
     "both replaced": FeatureMaps(make_kernel(BLOCKS[0].x), make_kernel(BLOCKS[0].y)),
     "one of each": FeatureMaps(make_fourier(12, 3), make_kernel(BLOCKS[0].y)),

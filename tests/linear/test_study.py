@@ -34,20 +34,26 @@ def test_no_fold_is_both_target_and_auxiliary_where_they_overlap() -> None:
         folds = draw_folds(make_cell(target_folds=2), draw, 5, overlap=True)
         assert folds.target[0] == draw
         assert sorted(folds.target + folds.auxiliary) == [0, 1, 2, 3, 4]
+        cells = (make_cell(target_folds=size, auxiliary_folds=2) for size in (1, 2, 3))
+        weak = {draw_folds(cell, draw, 5, overlap=True).auxiliary for cell in cells}
+        assert weak == {((draw + 3) % 5, (draw + 4) % 5)}  # whatever the target set
 
 
 SETTING = GongSetting(
     encoders=("net",), standard=("standard",), sizes=(1, 3, 5), transfer_sizes=(1, 2, 3), weak_sizes=(1, 2, 3, 4),
-    terms=(10, 20, 30), noise=("mild",), draws=5, further_draws=2, fold_images=1000, weak_fold_images=1000,
-    betas=(0.3, 1), weights=(0, 0.3, 1), lengths=dict.fromkeys(FIELDS, 2.5), text="tf-idf",
+    weak_folds=2, terms=(10, 20, 30), noise=("mild",), draws=5, further_draws=2, fold_images=1000,
+    weak_fold_images=1000, betas=(0.3, 1), weights=(0, 0.3, 1), lengths=dict.fromkeys(FIELDS, 2.5), text="tf-idf",
 )  # fmt: skip
 
 
 def test_rows_of_the_papers_names_have_its_settings_whatever_the_configuration_says() -> None:
     """t = 4 and c = 96 (section 3), c1 = 128, 3,000 random features and k = 50 (sections 4.1 and 4.2)."""
     printed = [row for table in tables(SETTING) for row in table.rows if row.printed]
-    assert len(printed) == 2 + 3 + 4 + 5 + 9 + 5 + 5
+    assert len(printed) == 2 + 3 + 4 + 5 + 11 + 5 + 5
     for cell in (cell for row in printed for cell in row.cells):
+        if cell.model.startswith("wsabie"):
+            assert cell.settings["max_norm"] == (50, 100, 150, 200) and cell.settings["epochs"] == 300
+            assert max(cell.settings["learning_rate"]) == 1 and len(cell.settings["learning_rate"]) >= 5
         assert cell.fit == {"dimensions": (96,), "eigenvalue_power": (4,), "eigenvalues": ("gong",)}
         if cell.training not in ("target", "auxiliary"):
             kept = TRANSFER.changed(cell.transfer)

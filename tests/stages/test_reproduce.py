@@ -1,5 +1,6 @@
 """`reproduce`: which settings a model is said to have, by the configuration, and which ranks are compared."""
 
+import json
 from pathlib import Path
 
 import numpy as np
@@ -56,8 +57,9 @@ def test_descriptions_are_compared_image_by_image(tmp_path: Path) -> None:
     )  # fmt: skip
     lines = [line for line in text.splitlines() if line.startswith("| Our model above Nearest Neighbor |")]
     assert [line.split(" | ", 1)[1] for line in lines] == [
-        "`relu` - `near`, B-4 | +50.0 (+50.0 to +50.0) | yes |",  # three quarters of the n-grams less one quarter
-        "`relu` - `near`, CIDEr | +20.0 (+20.0 to +20.0) | not tested: `near` is 28.3 short of its print (26%) |",
+        # three quarters of the n-grams less one quarter
+        "`relu` - `near` | +50.0 (+50.0 to +50.0; printed +13.0): holds | +20.0 (+20.0 to +20.0; printed +27.7): "
+        "not tested: `near` is 28.3 short of its print (26%) |",
     ]
 
 
@@ -69,6 +71,7 @@ def test_gong_et_als_tables_are_repeated_and_their_figures_lie_beside_them(tmp_p
         kind=TABLES,
         rows=1,
         provenance=by_hand(layout.root),
+        details={"tables": [{"paper": "Gong et al.", "title": "Table 1", "left_out": "it is a test"}]},
     )
     case = {
         "image_id": 2,
@@ -83,6 +86,7 @@ def test_gong_et_als_tables_are_repeated_and_their_figures_lie_beside_them(tmp_p
     gong = {"collection": "flickr8k", "gong": True}
     (layout.root / "data/horse-3.png").unlink()
     text = reproduce(tmp_path, "lstm", reproduce=gong)
+    assert json.loads((tmp_path / "reproduction.json").read_text())["tables"][0]["left_out"] == "it is a test"
     assert "# Gong et al. on mine" in text and text.endswith("SAE find: [transfer.html](transfer.html).\n")
     html = page.read_text()
     assert "<h1>Target and SAE</h1>" in html and "a &lt;b&gt;dog" in html and html.count("<b>its own</b>") == 1

@@ -3,7 +3,8 @@
 A reader `read(root, options)` yields the records of the collection in the folder `root`, each image before its texts
 and boxes. It does not read images, and opens files only through `CollectionFolder`. It raises InputError for a file
 that is useless as a whole, and UsageError for wrong `collection.files` or `collection.columns`. To add a format, write
-such a function, and add it and its lists here, and its name to `pipeline.config.collection`.
+such a function, and name it by its import path; or add it and its lists here, and its name to
+`pipeline.config.collection`.
 """
 
 from collections.abc import Callable, Iterator, Mapping
@@ -12,6 +13,7 @@ from pathlib import Path
 from pipeline.collections.exclusion import Exclusion
 from pipeline.collections.formats import folder, published, table, vectors, webdataset
 from pipeline.collections.records import Options, Record
+from pipeline.config.registry import import_allowed
 
 FORMATS: Mapping[str, Callable[[Path, Options], Iterator[Record]]] = {
     "folder": folder.read_folder,
@@ -41,5 +43,6 @@ SHARDS: Mapping[str, str] = {"webdataset": webdataset.SHARDS, "parquet": table.S
 
 def read(form: str, root: Path, options: Options) -> Iterator[Record]:
     """The records of the collection, without the images that `collection.exclude` leaves out."""
-    records = FORMATS[form](root, options)
+    reader = import_allowed("format", form) if ":" in form else FORMATS[form]
+    records = reader(root, options)
     return Exclusion(options.exclude).without_excluded(records, options.tally) if options.exclude else records

@@ -37,6 +37,7 @@ MAPS: dict[str, str] = {
     "fourier": "pipeline.models.linear.feature_maps:FourierFeatures",
     "kernel": "pipeline.models.linear.kernels:KernelFeatures",
     "neighbours": "pipeline.models.linear.feature_maps:NeighbourText",
+    "tanh": "pipeline.models.linear.feature_maps:TanhFeatures",
 }
 """Kind of feature map -> module:class."""
 
@@ -191,9 +192,13 @@ class FourierFeatures:
     kind: ClassVar[str] = "fourier"
     keep = True
 
-    def __init__(self, matrix: np.ndarray, offset: np.ndarray, fourier: FourierMap, weight: float) -> None:
+    def __init__(self, matrix: np.ndarray, offset: np.ndarray, fourier: FourierMap, weight: float = 1.0) -> None:
         self.matrix, self.offset, self.fourier, self.weight = matrix, offset, fourier, weight
         self.dim = fourier.dim
+
+    def weighted(self, weight: float) -> "FourierFeatures":
+        """The same map with another weight."""
+        return FourierFeatures(self.matrix, self.offset, self.fourier, weight)
 
     def __call__(self, rows: Rows) -> np.ndarray:
         return self.fourier(rows @ self.matrix - self.offset, self.weight)
@@ -226,6 +231,34 @@ class FourierFeatures:
     def from_parts(cls, settings: Mapping[str, Any], tensors: Mapping[str, np.ndarray]) -> "FourierFeatures":
         fourier = FourierMap(tensors["frequencies"], tensors.get("phases"))
         return cls(tensors["matrix"], tensors["offset"], fourier, settings["weight"])
+
+
+class TanhFeatures:
+    """tanh(xA) beside x: a row gains the columns `weight` * tanh(row A - offset), with A `matrix` (D, c1)."""
+
+    kind: ClassVar[str] = "tanh"
+    keep = True
+
+    def __init__(self, matrix: np.ndarray, offset: np.ndarray, weight: float = 1.0) -> None:
+        self.matrix, self.offset, self.weight = matrix, offset, weight
+        self.dim = matrix.shape[1]
+
+    def weighted(self, weight: float) -> "TanhFeatures":
+        """The same map with another weight."""
+        return TanhFeatures(self.matrix, self.offset, weight)
+
+    def __call__(self, rows: Rows) -> np.ndarray:
+        return np.float32(self.weight) * np.tanh(rows @ self.matrix - self.offset)
+
+    def settings(self) -> dict[str, Any]:
+        return {"weight": float(self.weight)}
+
+    def tensors(self) -> dict[str, np.ndarray]:
+        return {"matrix": self.matrix, "offset": self.offset}
+
+    @classmethod
+    def from_parts(cls, settings: Mapping[str, Any], tensors: Mapping[str, np.ndarray]) -> "TanhFeatures":
+        return cls(tensors["matrix"], tensors["offset"], settings["weight"])
 
 
 def bandwidth(z: np.ndarray) -> float:

@@ -3,6 +3,7 @@
 import json
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass, field, replace
+from time import process_time
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -62,10 +63,27 @@ class Folds:
 
 def draw_folds(cell: StudyCell, draw: int, count: int, overlap: bool) -> Folds:
     """The folds of draw number `draw`: for the target set, consecutive ones from `draw` on, in a circle; for the
-    auxiliary set, if target and auxiliary images are of the same splits (`overlap`), the remaining ones."""
+    auxiliary set the last ones, of those that remain if target and auxiliary images are of the same splits (`overlap`),
+    so that it is the same for target sets of all sizes that leave enough."""
     circle = [(draw + i) % count for i in range(count)]
     rest = circle[cell.target_folds :] if overlap else circle
-    return Folds(tuple(circle[: cell.target_folds]), tuple(rest[: cell.auxiliary_folds]))
+    first = 0 if cell.auxiliary_folds is None else max(0, len(rest) - cell.auxiliary_folds)
+    return Folds(tuple(circle[: cell.target_folds]), tuple(rest[first:]))
+
+
+def draw_share(folds: int, draws: int, count: int) -> float:
+    """By how much the variance between draws of `folds` of `count` folds counts in the variance of their mean.
+
+    It is 1 / draws where no two draws share a fold. Those that do differ less than sets of other images would: with
+    equal contributions of every fold, a (draws, folds) being the weights of a draw and w those of the mean, it is sum
+    w^2 / (sum (a - w)^2 / (draws - 1)). With one draw, or draws of everything, there is nothing to be counted.
+    """
+    weights = np.zeros((draws, count))
+    for draw in range(draws):
+        weights[draw, [(draw + i) % count for i in range(folds)]] = 1 / max(folds, 1)
+    mean = weights.mean(axis=0)
+    between = ((weights - mean) ** 2).sum() / max(draws - 1, 1)
+    return float((mean**2).sum() / between) if between > 0 else 0.0
 
 
 def count_draws(cell: StudyCell, count: int) -> int:
@@ -125,9 +143,11 @@ class Study:
         return fit_best(model_spec(cell.model).load(), map(task, weightings(tried)))
 
     def measure(self, cell: StudyCell, draw: int) -> dict[str, Any]:
-        """The cell, the trials on dev and the chosen one, the recalls on test in percent, every image's rank there, and
-        for SHOWN of the images their ids and those of the best sentences."""
+        """The cell, processor seconds of its fit, the trials on dev and the chosen one, the recalls on test in percent,
+        every image's rank there, and for SHOWN of the images their ids and those of the best sentences."""
+        started = process_time()
         tuned = self.fit(cell, draw)
+        seconds = round(process_time() - started, 2)
         test, chosen = self.test, Restriction(cell.encoders, tuned.chosen.text_weights, cell.terms)
         rows = select_sentences(test.owners, self.protocol)
         images, y = tuned.model.embed_images(test.features), chosen.cut(test.sentences)
@@ -137,6 +157,7 @@ class Study:
             **asdict(cell),
             "auxiliary_folds": len(draw_folds(cell, draw, self.target.source.n_folds, self.overlap).auxiliary),
             "draw": draw,
+            "seconds": seconds,
             "chosen": asdict(tuned.chosen),
             "trials": [asdict(trial) for trial in tuned.trials],
             "image_to_sentence": _recalls(ranks.image_to_sentence),

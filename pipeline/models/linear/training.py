@@ -18,6 +18,7 @@ from pipeline.models.linear.feature_maps import (
     FourierMap,
     NeighbourText,
     ReservoirSample,
+    TanhFeatures,
     bandwidth,
 )
 from pipeline.models.linear.moments import Expansion, Moments
@@ -160,11 +161,13 @@ class _Trainer:
         b = b * np.float32(weight * np.sqrt(np.trace(target.yy) / np.einsum("dc,dc->", b, target.yy @ b)))
         return PreparedViews(moments, expansions=(Expansion(a, keep=True), Expansion(b, keep=True)))
 
-    def _sae(self, weight: float, second_beta: float, rule: str, bandwidth: float, **auxiliary: Any) -> PreparedViews:
+    def _sae(
+        self, weight: float, second_beta: float, rule: str, bandwidth: float, scale: str, **auxiliary: Any
+    ) -> PreparedViews:
         """CCA on [X, phi(XA)], [Y, phi(YB)] (eq. 5)."""
         if not weight:
             return self._sae_linear(weight, second_beta)
-        maps = self._fourier_maps(weight, rule, bandwidth, **auxiliary)
+        maps = self._fourier_maps(weight, rule, bandwidth, scale, **auxiliary)
         moments = mapped_moments(self.sets.target, self.sets.target_blocks(), maps, self.task.device)
         if second_beta:
             weak = mapped_moments(self.sets.auxiliary, self.sets.auxiliary_blocks(), maps, self.task.device)
@@ -192,13 +195,14 @@ class _Trainer:
         scale = (correlations + EIGENVALUES[auxiliary_eigenvalues]) ** auxiliary_power
         return directions.w * scale, directions.u * scale
 
-    def _fourier_maps(self, weight: float, rule: str, multiple: float, **auxiliary: Any) -> FeatureMaps:
+    def _fourier_maps(self, weight: float, rule: str, multiple: float, scale: str, **auxiliary: Any) -> FeatureMaps:
         """phi of both views with the same R and b, each view with its own sigma."""
         moments, features = self.sets.target, self.task.transfer.features
+        factor = {"unit-variance": 1.0, "unit-sum": self.sets.auxiliary.n**-0.5, "published": 0.5**0.5}[scale]
         maps = []
         for rows, matrix, mean, block in zip(
             self._sample,
-            self._projections(**auxiliary),
+            (matrix * np.float32(factor) for matrix in self._projections(**auxiliary)),
             (self._embedding.model.mean_x, self._embedding.model.mean_y),
             (moments.xx, moments.yy),
             strict=True,
@@ -206,11 +210,14 @@ class _Trainer:
             offset = mean @ matrix
             rng = np.random.default_rng(self.task.seed)
             embedded = rows @ matrix - offset
-            sigma = multiple * bandwidth(embedded)
-            fourier = FourierMap.draw(rule, matrix.shape[1], features, sigma, rng)
-            variance = fourier(embedded).var(axis=0, dtype=np.float64).sum()
+            if rule == "tanh":
+                phi = TanhFeatures(matrix * np.float32(multiple), offset * np.float32(multiple))
+            else:
+                fourier = FourierMap.draw(rule, matrix.shape[1], features, multiple * bandwidth(embedded), rng)
+                phi = FourierFeatures(matrix, offset, fourier)
+            variance = phi(rows).var(axis=0, dtype=np.float64).sum()
             balance = np.sqrt(np.trace(block, dtype=np.float64) / moments.n / max(variance, 1e-30))
-            maps.append(FourierFeatures(matrix, offset, fourier, float(weight * balance)))
+            maps.append(phi.weighted(float(weight * balance)))
         return FeatureMaps(*maps)
 
     @cached_property

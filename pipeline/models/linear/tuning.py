@@ -104,12 +104,25 @@ class Tuned:
         }
 
 
-def ridges_at_edges(trials: Sequence[Mapping[str, Any]], chosen: Mapping[str, Any]) -> list[str]:
-    """Those ridges of `chosen`, as `key value`, which are the least or the greatest of several that `trials` have, so
-    that values beyond may be better."""
-    tried = {key: {trial[key] for trial in trials} for key in ("image_ridge", "text_ridge")}
-    ends = {key: (min(values), max(values)) for key, values in tried.items() if len(values) > 1}
-    return [f"{key} {chosen[key]:g}" for key, both in ends.items() if chosen[key] in both]
+def choices_at_edges(trials: Sequence[Mapping[str, Any]], chosen: Mapping[str, Any]) -> list[str]:
+    """Those choices of `chosen`, as `key value`, which are the least or the greatest of several that `trials` have, so
+    that values beyond may be better: ridges, and what is tried of `transfer`. Nothing lies beyond 0."""
+    edges = []
+    choices = {"image_ridge": chosen["image_ridge"], "text_ridge": chosen["text_ridge"], **chosen["transfer"]}
+    for key, value in choices.items():
+        tried = {trial[key] if key in trial else trial["transfer"].get(key) for trial in trials} - {None}
+        if key not in UNBOUNDED or len(tried) < 2 or value == 0:
+            continue
+        if value in (min(tried), max(tried)):
+            edges.append(f"{key} {value:g}")
+    return edges
+
+
+UNBOUNDED = (
+    "image_ridge", "text_ridge", "beta", "auxiliary_dimensions", "bandwidth", "neighbour_share", "learning_rate",
+    "max_norm",
+)  # fmt: skip
+"""Choices of which no value is the last that there is."""
 
 
 def tune(
@@ -173,8 +186,13 @@ def _next_ridges(
     texts = grid.text_ridge if uses_text_ridge else [0.0]
     if grid.search == "grid":
         lines = [itertools.product(texts, grid.image_ridge)]
+    elif grid.search == "walk":
+        text, image = (best.text_ridge, best.image_ridge) if best else (_middle(texts), _middle(grid.image_ridge))
+        line = [(text, near) for near in _beside(grid.image_ridge, image)]
+        line += [(near, image) for near in _beside(texts, text)]
+        lines = [line if best else [(text, image)]]
     else:
-        text = best.text_ridge if best else texts[len(texts) // 2]
+        text = best.text_ridge if best else _middle(texts)
         lines = [((text, image) for image in grid.image_ridge)]
         lines += [((text, best.image_ridge) for text in texts)] if best else []
     for line in lines:
@@ -182,6 +200,17 @@ def _next_ridges(
             tried.update(new)
             return new
     return []
+
+
+def _middle(values: Sequence[float]) -> float:
+    return values[len(values) // 2]
+
+
+def _beside(values: Sequence[float], value: float) -> list[float]:
+    """The neighbours of `value` in the sorted values."""
+    ordered = sorted(values)
+    place = ordered.index(value)
+    return [ordered[near] for near in (place - 1, place + 1) if 0 <= near < len(ordered)]
 
 
 def _shapes(model: type[LinearModel], grid: FitSettings, rank: int) -> list[tuple[int, float, str]]:

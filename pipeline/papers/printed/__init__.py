@@ -5,16 +5,25 @@ from collections.abc import Mapping
 from pipeline.papers.printed import karpathy, kiros, niu, socher
 from pipeline.papers.printed.form import RANKING, PrintedTable
 
-TABLES: tuple[PrintedTable, ...] = (*karpathy.TABLES, *kiros.TABLES, *niu.TABLES, *socher.TABLES)
-
-ELSEWHERE: Mapping[tuple[str, str], str] = {
-    ("Karpathy and Fei-Fei", "Table 4, words of large and small magnitude"): (
-        "it lists words; the report lists those of a model of words and regions"
-    ),
+TABLES: Mapping[str, tuple[PrintedTable, ...]] = {
+    "karpathy": karpathy.TABLES, "kiros": kiros.TABLES, "niu": niu.TABLES, "socher": socher.TABLES,
+}  # fmt: skip
+"""Paper, as its configuration is named -> its tables."""
+ELSEWHERE: Mapping[str, Mapping[str, str]] = {
+    "karpathy": {
+        "Table 4, words of large and small magnitude": (
+            "it lists words; the report lists those of a model of words and regions"
+        ),
+    },
 }
-"""Printed tables that hold no numbers to be compared: (paper, title) -> what there is in their place."""
+"""Printed tables that hold no numbers to be compared: paper -> title -> what there is in their place."""
+
+
+def every_table() -> list[PrintedTable]:
+    """Those of all papers."""
+    return [table for tables in TABLES.values() for table in tables]
 
 
 def ranking_tables(collection: str | None) -> list[PrintedTable]:
     """The tables of image-sentence ranking that are printed of a collection."""
-    return [one for one in TABLES if one.collection == collection and one.columns == RANKING]
+    return [one for one in every_table() if one.collection == collection and one.columns == RANKING]

@@ -1,0 +1,177 @@
+"""A paper's results as `reproduce` stores them, and the Markdown that it and the documentation show of them.
+
+`python -m pipeline.papers.page` writes every block of docs/papers.md and docs/papers/*.md again that stands between
+`<!-- KIND PAPER: TITLE -->` and `<!-- end -->`, from docs/papers/results/PAPER.json, a copy of a run's
+`reproduction.json`. KIND is `table` or `orders` of the table whose title begins with TITLE, or, without a title,
+`verdicts` (a line for each printed order) or `run` (how it was measured).
+
+A result is {`paper`, `run`: {`commit`, `machine`, `seconds`, `seed`, `versions`}, `tables`}. A table is {`paper`,
+`title`, `columns`, `rows`, `judged`, `orders`, `notes`}, with `printed_columns` where the paper measures other things
+than `columns`, or {`paper`, `title`, `left_out`: why}. A row is {`name`, `printed`: a number or null for each column,
+`ours`: [{`system`, `values`: the figures of its seeds or draws for each column, or null; `alike`: whether its settings
+are the paper's, `settings`, `chosen`}]}. An order is {`above`, `below`, `systems`, `found`: for each of `judged`
+{`printed`, `difference`, `ci95`, `p`, `verdict`}}; without a `below` it compares two of our own.
+"""
+
+import json
+import re
+import sys
+from collections.abc import Iterator, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+Result = Mapping[str, Any]
+BLOCK = re.compile(r"(<!-- (\w+) (\w+)(?:: (.+?))? -->\n)(.*?)(<!-- end -->)", re.S)
+
+
+def render_table(table: Result) -> list[str]:
+    """The rows as printed with ours beside them, where the columns are others, or below them."""
+    if "printed_columns" not in table:
+        lines = _head("as printed", "ours", *table["columns"])
+        for row in table["rows"]:
+            lines.append(_line(row["name"], "", *("-" if one is None else f"{one:g}" for one in row["printed"])))
+            lines += [_line("", own["system"], *_cells(own, row["printed"])) for own in row["ours"]]
+        return lines
+    theirs = " / ".join(table["printed_columns"])
+    lines = _head("", *table["columns"], *([f"*printed: {theirs}*"] if theirs else []))
+    values = [[np.mean(row["ours"][0]["values"][i]) for row in table["rows"]] for i in range(len(table["columns"]))]
+    for row in table["rows"]:
+        cells = _cells(row["ours"][0], best=[max(column) for column in values])
+        lines.append(_line(row["name"], *cells, *([" / ".join(map(str, row["printed"]))] if theirs else [])))
+    return lines
+
+
+def _cells(
+    own: Result, printed: Sequence[float | None] | None = None, best: Sequence[float] | None = None
+) -> Iterator[str]:
+    """Means with the standard deviation, and by how much they are above what is `printed`; of ours alone the `best` is
+    bold."""
+    for column, values in enumerate(own["values"]):
+        if values is None:
+            yield "-"
+            continue
+        mean = np.mean(values)
+        cell = f"**{mean:.1f}**" if best is None or mean == best[column] else f"{mean:.1f}"
+        cell += f" ± {np.std(values, ddof=1):.1f}" if len(values) > 1 else ""
+        beside = printed[column] if printed and own["alike"] else None
+        yield cell + (f" ({mean - beside:+.1f})" if beside is not None else "")
+
+
+def render_orders(table: Result) -> list[str]:
+    """By how much a row is above another, as printed and here."""
+    if not table["orders"]:
+        return []
+    several = any(order["systems"] for order in table["orders"])
+    lines = _head("order", *(["ours"] if several else []), *table["judged"])
+    for order in table["orders"]:
+        name = f"{order['above']} above {order['below']}" if order["below"] else ""
+        systems = [" - ".join(order["systems"])] if several else []
+        lines.append(_line(name, *systems, *map(_tell, order["found"])))
+    return lines
+
+
+def _tell(found: Result) -> str:
+    printed = f"; printed {found['printed']:+.1f}" if found["printed"] is not None else ""
+    verdict = f": {found['verdict']}" if found["verdict"] else ""
+    return f"{found['difference']:+.1f} ({found['ci95'][0]:+.1f} to {found['ci95'][1]:+.1f}{printed}){verdict}"
+
+
+def render_verdicts(result: Result) -> list[str]:
+    """A line for each order that the paper states: by how much, as printed and here, and whether it holds."""
+    lines = _head("order", "printed", "ours", "verdict")
+    for table in result["tables"]:
+        for order in table.get("orders", ()):
+            if any(one["printed"] is not None for one in order["found"]):
+                printed = dict.fromkeys("-" if (n := one["printed"]) is None else f"{n:+.1f}" for one in order["found"])
+                ours = (f"{one['difference']:+.1f}" for one in order["found"])
+                verdicts = [one["verdict"] for one in order["found"]]
+                said = dict.fromkeys(verdicts) if len(set(verdicts)) == 1 else verdicts
+                name = f"{order['above']} above {order['below']}"
+                lines.append(_line(name, ", ".join(printed), ", ".join(ours), ", ".join(said)))
+    return [*lines, "", count_verdicts(result["tables"])]
+
+
+def count_verdicts(tables: Sequence[Result]) -> str:
+    """How many orders hold, one by one and by Holm's correction for their number."""
+    every = [
+        one
+        for table in tables
+        for order in table.get("orders", ())
+        for one in order["found"]
+        if one["printed"] is not None
+    ]
+    holding = [one for one in every if one["verdict"].startswith("holds")]
+    surviving = 0
+    for rank, one in enumerate(sorted(every, key=lambda one: one["p"])):
+        if 2 * one["p"] * (len(every) - rank) > 0.05:
+            break
+        surviving += one in holding
+    return (
+        f"Of {len(every)} comparisons {len(holding)} hold, each by its own 95 % interval, and {surviving} of these"
+        f" after Holm's correction for all {len(every)}."
+    )
+
+
+def render_run(result: Result) -> list[str]:
+    """How a result was measured."""
+    run = result["run"]
+    versions = ", ".join(f"{name} {version}" for name, version in run["versions"].items())
+    return [f"Measured at commit {run['commit']}, seed {run['seed']}, in {run['seconds']:,.0f} seconds of jobs on"
+            f" {run['machine']}; {versions}."]  # fmt: skip
+
+
+def render(table: Result) -> str:
+    """A section of a run's Markdown."""
+    heading = f"## {table['paper']}: {table['title']}"
+    if "left_out" in table:
+        return f"{heading}\n\nLeft out: {table['left_out']}."
+    told = [f"- {own['system']} beside {row['name']}: {own['settings']}." for row in table["rows"]
+            for own in row["ours"] if own["settings"]]  # fmt: skip
+    parts = [heading, *table["said"], "\n".join(render_table(table)), "\n".join([*told, *table["notes"]])]
+    if table["orders"]:
+        parts += [ORDERS, "\n".join(render_orders(table))]
+    return "\n\n".join(filter(None, parts))
+
+
+ORDERS = (
+    "By how much a row is above another: ours with the paired 95 % interval over images and seeds or draws, which is"
+    " not corrected for the number of orders."
+)
+
+
+def _head(*cells: str) -> list[str]:
+    return [_line(*cells), _line(*["---"] * len(cells))]
+
+
+def _line(*cells: str) -> str:
+    return "| " + " | ".join(cells) + " |"
+
+
+def refresh(page: str, results: Mapping[str, Result]) -> str:
+    """`page` with every block rendered again. Raises KeyError or StopIteration where a result lacks what it names."""
+
+    def block(match: re.Match) -> str:
+        head, kind, paper, title, _, end = match.groups()
+        result = results[paper]
+        if title is None:
+            lines = {"verdicts": render_verdicts, "run": render_run}[kind](result)
+        else:
+            table = next(one for one in result["tables"] if one["title"].startswith(title))
+            lines = {"table": render_table, "orders": render_orders}[kind](table)
+        return head + "\n".join(lines) + "\n" + end
+
+    return BLOCK.sub(block, page)
+
+
+def refreshed(docs: Path) -> dict[Path, str]:
+    """Every page of the papers under `docs` as it should be."""
+    results = {path.stem: json.loads(path.read_bytes()) for path in sorted((docs / "papers/results").glob("*.json"))}
+    pages = [docs / "papers.md", *sorted((docs / "papers").glob("*.md"))]
+    return {path: refresh(path.read_text(encoding="utf-8"), results) for path in pages}
+
+
+if __name__ == "__main__":
+    for path, text in refreshed(Path(*sys.argv[1:]) if sys.argv[1:] else Path("docs")).items():
+        path.write_text(text, encoding="utf-8")
