@@ -142,14 +142,12 @@ def _require_whole_images(bundle: Bundle, asker: QueryEncoder) -> None:
     name = bundle.card["model"]
     if asker.multi_vector:
         raise UsageError(
-            f"{name} compares regions, and a bundle does not say how to find these; apply the bundle of a model with"
-            " one vector an image"
+            f"{name} compares regions, and a bundle does not say how to find them; apply a model with one vector per"
+            " image"
         )
     for encoder, stored in asker.stored_encoders().items():
         if stored_kind(stored.settings).reads != "pixels":
-            raise UsageError(
-                f"the encoder {encoder} of {name} takes regions; apply a model on encoders of whole images"
-            )
+            raise UsageError(f"the encoder {encoder} of {name} takes regions; apply a model of whole images")
 
 
 def _begin(photographs: Path, output: Path, changes: Mapping[str, Any]) -> Run:
@@ -159,10 +157,10 @@ def _begin(photographs: Path, output: Path, changes: Mapping[str, Any]) -> Run:
     layout = Layout(folder)
     record = layout.file(RECORD).path
     if not record.exists() and (layout.config.exists() or layout.manifest.commit.exists()):
-        raise UsageError(f"{output} holds a run of its own; choose another --output")
+        raise UsageError(f"{output} already holds a run; choose another --output")
     collection = detect(photographs.absolute())
     if collection.format == "vectors":
-        raise UsageError(f"{photographs} has vectors and no photographs; embed them: jointspace.load(...).embed")
+        raise UsageError(f"{photographs} has vectors but no photos; embed them in Python: jointspace.load(...).embed")
     values: dict[str, Any] = {
         "name": as_name(folder.name),
         "data_root": str(collection.root),

@@ -60,7 +60,7 @@ def examine(run: Path, hashed: bool = True, progress: Callable[[list[Path]], Ite
     bundled = {path for path in files if path.name != CARD and not bundles.isdisjoint(path.parents)}
     records = [path for path in files if path.suffix == ".json" and path not in bundled]
     if not records and all(fault.path == Path(run) for fault in result.faults):
-        raise IntegrityError(f"{run} holds no artefact; give the folder of a run, such as results/demo")
+        raise IntegrityError(f"{run} is not the folder of a run; name one such as results/demo")
 
     commits, vouched = Commits(Path(run)), {}
     for path in progress(records):

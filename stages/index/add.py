@@ -17,12 +17,10 @@ if TYPE_CHECKING:
 @click.argument("source", type=PATH, metavar="FOLDER")
 @copy_option
 def command(index: Path, source: Path, output: Path | None) -> None:
-    """Put the photographs of FOLDER, with their sentences, into INDEX; those that it has already are counted and left
-    out.
+    """Add the photos of FOLDER, with their captions, to INDEX; those that it already has are left out.
 
-    FOLDER holds photographs (or is a tar shard or a table of them), which the model of INDEX embeds; or another bundle
-    of that model; or a run of it that has grown. A running `serve` follows. A command that was stopped goes on where it
-    was when it is given again.
+    Instead of a folder of photos you can give a tar shard, a table, another bundle of the same model, or the run of
+    INDEX after it has grown. A running `serve` follows. Run the same command again to resume.
     """
     import logging
 
@@ -42,8 +40,8 @@ def command(index: Path, source: Path, output: Path | None) -> None:
         else:
             total, new = _add_photographs(change, source)
     logging.getLogger(__name__).info(
-        "%d of %d photographs of %s added%s", new, total, source,
-        f"; {total - new} are in {index} already" if total > new else "",
+        "added %d of %d photos of %s%s", new, total, source,
+        f"; {index} already has the others" if total > new else "",
     )  # fmt: skip
     say_next(lambda: search_command(output or index))
 
@@ -89,7 +87,7 @@ def _add_bundles(change: "Change", source: Path) -> tuple[int, int]:
             new += len(photographs - known)
             if repeated := len(photographs & known):
                 logging.getLogger(__name__).warning(
-                    "%d photographs of %s are found twice now; `jointspace remove` takes one of them out",
+                    "%d photos of %s are found twice now; `jointspace remove` removes one of each",
                     repeated, part.folder,
                 )  # fmt: skip
     return total, new

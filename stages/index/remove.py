@@ -25,10 +25,10 @@ NUMBER = re.compile(r"0|[1-9][0-9]*")
 @click.option("--list", "list_path", type=FILE, help="File with more names, one a line; # begins a comment.")
 @copy_option
 def command(index: Path, names: tuple[str, ...], list_path: Path | None, output: Path | None) -> None:
-    """Take photographs and their sentences out of INDEX; a NAME is the path or the image_id that `search` prints.
+    """Remove photos and their captions from INDEX; a NAME is a path or image_id as `search` prints it.
 
-    A running `serve` follows, and the next `run` leaves them out too. Names that match nothing are named, the others
-    obeyed, and the exit code is 3.
+    A running `serve` follows, and the next `run` leaves them out too. If some names match nothing, the others are
+    removed, and the exit code is 3.
     """
     import logging
 
@@ -42,21 +42,21 @@ def command(index: Path, names: tuple[str, ...], list_path: Path | None, output:
     with changing(index, output) as change:
         there, gone, unmet = _find(change.index, lines)
         for line in unmet:
-            log.warning("no photograph in %s is called %s", index, line)
+            log.warning("%s has no photo called %s", index, line)
         if not gone:
-            raise UsageError(f"no photograph of {index} is named; name some as `search` prints them")
+            raise UsageError(f"no name matches a photo of {index}; give names as `search` prints them")
         if len(gone) == there:
             raise InputError(
-                f"these are all {there} photographs of {index}, and nothing would be left to search; to take it down as"
-                " a whole, delete that folder"
+                f"these are all {there} photos of {index}, so nothing would be left to search; to remove the whole"
+                " index, delete that folder"
             )
         for part, shift in zip(change.index.parts, change.index.shifts, strict=True):
             _remove_from(part, {image_id - shift["image_id"] for image_id in gone}, change.folder(part))
-    log.info("%d photographs removed, %d are left", len(gone), there - len(gone))
+    log.info("%d photos removed, %d left", len(gone), there - len(gone))
     say_next(lambda: search_command(output or index))
     if unmet:
         raise RejectLimitError(
-            f"{len(unmet)} names match no photograph in {index}, first {unmet[0]}; what the others name is removed"
+            f"{len(unmet)} names match no photo in {index}, first {unmet[0]}; the others were removed"
         )
 
 

@@ -44,7 +44,8 @@ def command(
 ) -> None:
     """Encode a few photos on this machine, then estimate the hours, disk and memory of a run.
 
-    By the run's own photographs once they are ingested, else by made-up ones; then --images says how many there are.
+    It encodes the run's own photos once they are ingested, before that made-up ones; then give their number as
+    --images.
     """
     from dataclasses import asdict
 
@@ -55,13 +56,13 @@ def command(
     from pipeline.run import Run
 
     if config_path is None and root is None:
-        raise UsageError("plan: give a configuration by --config, or a run by --run")
+        raise UsageError("plan: give a configuration (--config) or a run (--run)")
     chosen = loading.load(config_path) if config_path else Run(root).config
     run = Run(root or Path(chosen.results_root) / chosen.name, chosen)
     ingested = run.layout.manifest.commit.exists()
     if images is None and not ingested:
         raise UsageError(
-            f"plan: {run.root} has no manifest yet; ingest first, or say by --images how many there will be"
+            f"plan: {run.root} has no manifest yet; ingest first, or give the number of photos as --images"
         )
     speeds = dict(measure(run, own_photographs(run, sample) if ingested else draw_photographs(sample)))
     of_each = sentences
@@ -74,7 +75,7 @@ def command(
         return
     kind = "the run's" if ingested else "made-up"
     for name, speed in speeds.items():
-        click.echo(f"{name}: {speed.images_per_second:,.1f} of {kind} photographs a second, {speed.dim} dimensions")
+        click.echo(f"{name}: {speed.images_per_second:,.1f} of {kind} photos a second, {speed.dim} dimensions")
     click.echo("\n".join(lines_of(found)))
 
 

@@ -18,7 +18,7 @@ AUDIT = "audit"
 def command(run: Path, sweep: bool, quick: bool, as_json: bool) -> None:
     """Check every file of RUN (a folder such as results/demo) against its hash and say how to repair what is wrong.
 
-    Exit code 0 where every artefact is what its commit says and was made from this run's others, 1 otherwise.
+    Exit code 0 if every artefact is intact and fits the others of this run, 1 otherwise.
     """
     import logging
     import shlex
@@ -47,7 +47,7 @@ def command(run: Path, sweep: bool, quick: bool, as_json: bool) -> None:
     for fault in [] if as_json else found.faults:
         click.echo(printable(f"{fault.path}: {fault.reason}"))
     log = logging.getLogger(__name__)
-    log.info("%d files checked, %d are wrong", found.checked, len(found.faults))
+    log.info("%d files checked, %d wrong", found.checked, len(found.faults))
     if found.unvouched:
         log.info("%d files have no checksum, such as %s", len(found.unvouched), found.unvouched[0])
     if found.unfinished:
@@ -61,7 +61,7 @@ def command(run: Path, sweep: bool, quick: bool, as_json: bool) -> None:
         remedy = f"make them anew: {'; '.join(remedies)}" if remedies else "see to the links and permissions above"
         if any(fault.reason.startswith(("mixed", "uncommitted")) for fault in found.faults):
             remedy = f"delete those of encoders that the run has no more, and verify again; {remedy}"
-        raise IntegrityError(f"{len(found.faults)} files of {run} are not as they were written; {remedy}")
+        raise IntegrityError(f"{len(found.faults)} files of {run} are damaged or do not fit; {remedy}")
 
 
 def _rebuild(run: Path, targets: list[Path]) -> str:

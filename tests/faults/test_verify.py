@@ -225,7 +225,7 @@ def test_links_pipes_and_folders_of_nobody(run: Path, tmp_path: Path) -> None:
     assert found["features"].startswith("unread: it is a link") and found["text/pipe.json"].startswith(
         "unread: it is a pipe"
     )
-    with pytest.raises(IntegrityError, match="holds no artefact; give the folder of a run"):
+    with pytest.raises(IntegrityError, match="empty is not the folder of a run"):
         examine(tmp_path / "empty")
 
 
