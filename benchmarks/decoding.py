@@ -6,6 +6,7 @@ python benchmarks/decoding.py --weights mobilenet_v2.safetensors
 
 import argparse
 import io
+import math
 from functools import partial
 from pathlib import Path
 
@@ -17,9 +18,9 @@ from PIL import Image
 from pipeline.images.decode import ImageLimits, decode
 from pipeline.images.extraction import make_probes
 from pipeline.images.networks import build
-from pipeline.images.preprocess import Preprocessing, prepare, shared_map
+from pipeline.images.preprocess import Preprocessing, prepare
 from pipeline.images.weights import parse
-from pipeline.workers import isolated_map
+from pipeline.workers import isolated_map, shared_map
 
 LIMITS = ImageLimits(max_pixels=64_000_000, min_side=8, max_aspect=20)
 CAMERA = (4000, 3000)
@@ -45,7 +46,7 @@ def main() -> None:
         for _ in mapper(make, (number % 256 for number in range(chosen.items)), 2):
             pass
 
-    shared = partial(drawn, partial(shared_map, shape=SHAPE))
+    shared = partial(drawn, partial(shared_map, room=math.prod(SHAPE)))
     report(compare("pixels by shared memory", shared, partial(drawn, isolated_map), chosen.pairs, threads=3))
     report(cosines(chosen.weights, chosen.photographs))
 

@@ -66,7 +66,7 @@ def parity_pixels(bench: Bench) -> None:
     corners = np.sort(rng.random((20, 2, 2), dtype=np.float32), axis=1).reshape(-1, 4)
     boxes = Candidates(corners * np.tile(np.float32(PHOTOGRAPH), 2), np.ones(20, np.float32))
     picture = view.render(Image.fromarray(images[0]).resize(PHOTOGRAPH), boxes.boxes)
-    prepared = [PreparedImage(boxes, picture, PHOTOGRAPH, Counter(), 0.0, 0.0)] * 4
+    prepared = [PreparedImage(boxes, picture, PHOTOGRAPH, Counter())] * 4
     state = get_model(DETECTOR, weights=None, weights_backbone=None).state_dict()
 
     def bfloat16(device: torch.device) -> np.ndarray:

@@ -58,7 +58,7 @@ def main() -> None:
 
         def features(chosen: slice, listed: list[Photograph] = listed, read: dict = read) -> list[np.ndarray]:
             pictures = load_views(listed, read.__getitem__, LIMITS, views[chosen], 0)
-            return extract_in_step(pictures, extractors[chosen])
+            return next(extract_in_step(pictures, extractors[chosen], [len(listed)]))
 
         together = partial(features, slice(0, 2))
 

@@ -1,15 +1,18 @@
-"""A map over worker processes in which whatever happens to one item happens to that item alone."""
+"""Work for other processes, in which what happens to one item happens to that item alone; and for another thread."""
 
+import mmap
 import multiprocessing
 import os
+import pickle
 import signal
 import sys
 import threading
 from collections import deque
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
-from contextlib import contextmanager, suppress
+from contextlib import closing, contextmanager, suppress
 from dataclasses import dataclass
+from functools import cache, partial
 from itertools import islice
 from multiprocessing.connection import Connection
 from multiprocessing.context import SpawnContext, SpawnProcess
@@ -17,11 +20,14 @@ from queue import SimpleQueue
 from types import ModuleType
 from typing import Any
 
+from pipeline import runtime
 from pipeline.errors import JointspaceError
 
-CHUNK = 16
-"""Items that travel together."""
+CHUNK, CHUNKS_AHEAD = 16, 2
+"""Items that travel together, and how many times that are drawn ahead for each process."""
 DIED = "its worker process died"
+BEHIND = 4
+"""Items that may wait for another thread."""
 _PROCESSES = threading.RLock()
 """Held while a child process is started or waited for, which multiprocessing does for one thread at a time."""
 
@@ -65,35 +71,37 @@ class PackageContext(SpawnContext):
 CONTEXT = PackageContext()
 
 
-def isolated_map(function: Callable[[Any], Any], items: Iterable[Any], processes: int) -> Iterator[Any]:
+def isolated_map(
+    function: Callable[[Any], Any], items: Iterable[Any], processes: int, chunk: int = CHUNK
+) -> Iterator[Any]:
     """`function` of each item, in order, or a Failure; `items` are drawn only a few chunks ahead.
 
-    `function`, its items and its results travel by pickle, to new processes that import only what `function` needs.
-    With `processes` 0 everything runs in this process, unprotected. When the iteration ends, for whatever reason, the
-    processes are killed.
+    `function`, its items and its results travel by pickle, to new processes that import only what `function` needs and
+    share the threads of this one. With `processes` 0 everything runs in this process, unprotected. When the iteration
+    ends, for whatever reason, the processes are killed.
     """
     if not processes:
         for item in items:
             yield attempt(function, item)
         return
     items, under_way = iter(items), deque[Future]()
-    workers = [Worker(function) for _ in range(processes)]
+    workers = [Worker(function, share_threads(processes)) for _ in range(processes)]
     idle: SimpleQueue[Worker] = SimpleQueue()
     for worker in workers:
         idle.put(worker)
 
-    def work_on(chunk: list[Any]) -> list[Any]:
+    def work_on(drawn: list[Any]) -> list[Any]:
         worker = idle.get()
         try:
-            return worker.map(chunk)
+            return worker.map(drawn)
         finally:
             idle.put(worker)
 
     with ThreadPoolExecutor(processes) as threads:
         try:
             while True:
-                while CHUNK * len(under_way) < ahead(processes) and (chunk := list(islice(items, CHUNK))):
-                    under_way.append(threads.submit(work_on, chunk))
+                while len(under_way) < CHUNKS_AHEAD * processes and (drawn := list(islice(items, chunk))):
+                    under_way.append(threads.submit(work_on, drawn))
                 if not under_way:
                     return
                 yield from under_way.popleft().result()
@@ -103,9 +111,76 @@ def isolated_map(function: Callable[[Any], Any], items: Iterable[Any], processes
             threads.shutdown(wait=False, cancel_futures=True)
 
 
-def ahead(processes: int) -> int:
-    """How many items `isolated_map` has drawn at most whose results it has not given yet."""
-    return 2 * processes * CHUNK
+def shared_map(
+    function: Callable[[Any], Any], items: Iterable[Any], processes: int, room: int, chunk: int = CHUNK
+) -> Iterator[Any]:
+    """As `isolated_map`; on Linux a result's arrays come by memory that the processes share if they take no more than
+    `room` bytes. That is not /dev/shm, of which a container has little, but a file in memory without a name."""
+    if not processes or not hasattr(os, "memfd_create"):
+        yield from isolated_map(function, items, processes, chunk)
+        return
+    slots = CHUNKS_AHEAD * processes * chunk
+    file = os.memfd_create("arrays")
+    try:
+        os.ftruncate(file, slots * room)
+        with mmap.mmap(file, slots * room) as mapped, memoryview(mapped) as memory:
+            write = partial(_write, function, f"/proc/{os.getpid()}/fd/{file}", room)
+            placed = ((number % slots * room, item) for number, item in enumerate(items))
+            with closing(isolated_map(write, placed, processes, chunk)) as outcomes:
+                for number, outcome in enumerate(outcomes):
+                    yield outcome if isinstance(outcome, Failure) else _read(memory[number % slots * room :], *outcome)
+    finally:
+        os.close(file)
+
+
+def _write(function: Callable[[Any], Any], place: str, room: int, placed: tuple[int, Any]) -> tuple[bytes, list[int]]:
+    """In a worker process: the result of an item, pickled but for its arrays, and the bytes of each that are written
+    where it was `placed`."""
+    at, item = placed
+    result, buffers = function(item), list[pickle.PickleBuffer]()
+    data = pickle.dumps(result, protocol=5, buffer_callback=buffers.append)
+    arrays = [buffer.raw() for buffer in buffers]
+    sizes = [array.nbytes for array in arrays]
+    if sum(sizes) > room:
+        return pickle.dumps(result), []
+    memory = _attach(place)
+    for array, size in zip(arrays, sizes, strict=True):
+        memory[at : at + size] = array
+        at += size
+    return data, sizes
+
+
+def _read(memory: memoryview, data: bytes, sizes: Sequence[int]) -> Any:
+    """What `_write` has written at the beginning of `memory`, copied."""
+    arrays, at = [], 0
+    for size in sizes:
+        arrays.append(bytearray(memory[at : at + size]))
+        at += size
+    return pickle.loads(data, buffers=arrays)
+
+
+@cache
+def _attach(place: str) -> mmap.mmap:
+    with open(place, "r+b") as file:
+        return mmap.mmap(file.fileno(), 0)
+
+
+def share_threads(processes: int) -> dict[str, str]:
+    """The variables of each of so many processes, which share the threads of this one."""
+    return dict.fromkeys(runtime.THREAD_VARIABLES, str(max(1, runtime.threads() // processes)))
+
+
+def start_process(
+    serve: Callable[[Connection], None], variables: Mapping[str, str], daemon: bool
+) -> tuple[SpawnProcess, Connection]:
+    """A new process that runs `serve` of a connection, and this end of that. Its environment has the `variables` before
+    it receives anything, and so imports numpy, whose threads are counted then."""
+    connection, theirs = CONTEXT.Pipe()
+    process = CONTEXT.Process(target=_begin, args=(serve, theirs, dict(variables)), daemon=daemon)
+    with _PROCESSES, _without_interrupts():
+        process.start()
+    theirs.close()
+    return process, connection
 
 
 class Worker:
@@ -115,8 +190,10 @@ class Worker:
     JointspaceError where no process can be started, or it was closed.
     """
 
-    def __init__(self, function: Callable[[Any], Any]) -> None:
+    def __init__(self, function: Callable[[Any], Any], variables: Mapping[str, str] | None = None) -> None:
+        """The process has the environment's `variables` (None: those of one thread) beside this one's."""
         self._function = function
+        self._variables = variables or dict.fromkeys(runtime.THREAD_VARIABLES, "1")
         self._turn = threading.Lock()
         self._process: multiprocessing.process.BaseProcess | None = None
         self._connection: Connection | None = None
@@ -164,24 +241,20 @@ class Worker:
         self.close()
 
     def _start(self) -> Connection:
-        connection, theirs = CONTEXT.Pipe()
-        process = CONTEXT.Process(target=_serve, args=(theirs, self._function), daemon=True)
-        with _PROCESSES, _without_interrupts():
+        with _PROCESSES:
             if self._closed:
                 raise JointspaceError("the worker process was stopped")
-            process.start()
-            self._process = process
-        theirs.close()
-        self._connection = connection
+            self._process, self._connection = start_process(_serve, self._variables, daemon=True)
         try:
-            connection.recv()
+            self._connection.send(self._function)
+            self._connection.recv()
         except (EOFError, OSError):
             self._bury()
             raise JointspaceError(
                 "worker processes die before they begin, as their messages above say; set their number to 0 to do"
                 " without"
             ) from None
-        return connection
+        return self._connection
 
     def _bury(self) -> str:
         """Why the process died."""
@@ -206,13 +279,38 @@ def _without_interrupts() -> Iterator[None]:
         signal.pthread_sigmask(signal.SIG_SETMASK, before)
 
 
+def behind(function: Callable[[Any], Any], items: Iterable[Any]) -> Iterator[Any]:
+    """`function` of each item, in order, by another thread while this one makes the next items; it may be some behind.
+    Raises what it raises, and calls it no more after that; after an error of `items` it is called of those that came.
+    """
+    failed = threading.Event()
+    under_way: deque[Future] = deque()
+
+    def call(item: Any) -> Any:
+        if failed.is_set():
+            return None
+        try:
+            return function(item)
+        except BaseException:
+            failed.set()
+            raise
+
+    with ThreadPoolExecutor(1) as thread:
+        for item in items:
+            under_way.append(thread.submit(call, item))
+            while under_way and (len(under_way) > BEHIND or under_way[0].done()):
+                yield under_way.popleft().result()
+        for future in under_way:
+            yield future.result()
+
+
 # --- inside of a worker process
 
 _parent: Connection | None = None
 _announced = ""
 
 
-def end_with_parent() -> None:
+def _end_with_parent() -> None:
     """Leave Ctrl-C to the parent of this process, and end when it is gone, even killed."""
 
     def outlive() -> None:
@@ -252,12 +350,19 @@ def attempt(function: Callable[[Any], Any], item: Any) -> Any:
         return Failure(_reason(error))
 
 
-def _serve(connection: Connection, function: Callable[[Any], Any]) -> None:
-    """Send None, then `function` of each item of the lists that come, in order, until the parent is gone."""
+def _begin(serve: Callable[[Connection], None], connection: Connection, variables: Mapping[str, str]) -> None:
+    os.environ.update(variables)
+    _end_with_parent()
+    serve(connection)
+
+
+def _serve(connection: Connection) -> None:
+    """Receive a function and send None, then the function of each item of the lists that come, in order, until the
+    parent is gone."""
     global _parent
-    end_with_parent()
     signal.signal(signal.SIGPROF, signal.SIG_DFL)
     _parent = connection
+    function = connection.recv()
     with suppress(EOFError, OSError):
         connection.send(None)
         while True:
@@ -269,6 +374,21 @@ def _serve(connection: Connection, function: Callable[[Any], Any]) -> None:
                     raise
                 except Exception as error:  # it cannot travel
                     connection.send(Failure(_reason(error)))
+
+
+def stream(connection: Connection) -> None:
+    """Receive a generator, and send what it yields of items that are asked for by None, until None comes."""
+    function = connection.recv()
+
+    def ask() -> Any:
+        connection.send(None)
+        return connection.recv()
+
+    try:
+        for result in function(iter(ask, None)):
+            connection.send(result)
+    except JointspaceError as error:
+        connection.send(error)
 
 
 def _reason(error: Exception) -> str:

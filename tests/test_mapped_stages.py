@@ -13,6 +13,7 @@ from pathlib import Path
 
 import pytest
 from made_up import make_run, write_config
+from threadpoolctl import threadpool_info
 
 from pipeline.errors import JointspaceError, UsageError
 from pipeline.run import runner
@@ -21,25 +22,32 @@ from pipeline.run.stage import Job
 from stages.text import encode_sentences as encoding
 
 
-def encode_sentences(run: Run, encoder: str) -> Callable[[Job], None]:
-    """As the stage's own, slowly, leaving a trace of the process that has begun a shard."""
+def encode_sentences(run: Run, encoder: str) -> Callable[[Iterator[list[Job]]], Iterator[int]]:
+    """As the stage's own, slowly, leaving a trace of the process that has begun a shard; the one before is reported
+    only then."""
     make, begun = encoding.STAGE.function(run, encoder), run.root / "begun"
     begun.mkdir(exist_ok=True)
+    (run.root / "told").mkdir(exist_ok=True)
 
-    def slowly(job: Job) -> None:
-        (begun / f"{job.number}-{os.getpid()}-{time.monotonic_ns()}").touch()
-        time.sleep(0.1)
-        (run.root / "told").mkdir(exist_ok=True)
-        said = [os.environ.get(name, "none") for name in ("CUDA_VISIBLE_DEVICES", "OMP_NUM_THREADS")]
-        (run.root / "told" / str(os.getpid())).write_text(" ".join(said))
-        if job.number == 2 and (run.root / "refused").exists():
-            raise UsageError("shard 2 names its remedy")
-        make(job)
+    def slowly(shards: Iterator[list[Job]]) -> Iterator[int]:
+        before: list[int] = []
+        for (job,) in shards:
+            (begun / f"{job.number}-{os.getpid()}-{time.monotonic_ns()}").touch()
+            time.sleep(0.1)
+            said = [os.environ.get(name, "none") for name in ("CUDA_VISIBLE_DEVICES", "OMP_NUM_THREADS")]
+            counted = max(each["num_threads"] for each in threadpool_info() if each["user_api"] == "blas")
+            (run.root / "told" / str(os.getpid())).write_text(" ".join([*said, str(counted)]))
+            if job.number == 2 and (run.root / "refused").exists():
+                raise UsageError("shard 2 names its remedy")
+            make(job)
+            yield from before
+            before = [job.number]
+        yield from before
 
     return slowly
 
 
-STAGE = replace(encoding.STAGE, function=encode_sentences)
+STAGE = replace(encoding.STAGE, function=encode_sentences, in_stream=True)
 ON_CARDS = replace(STAGE, gpu=True)
 IN_PROCESS, PROCESSES, CLUSTER = {}, {"workers": 2}, {"scheduler": "local", "cluster": {"workers": 2}}
 
@@ -119,7 +127,7 @@ def test_each_of_two_cards_has_one_process_and_all_shards_are_made(
     for name in ("begun", "told"):
         shutil.rmtree(run / name)
     monkeypatch.setattr(runner, "visible_gpus", lambda: CARDS)
-    monkeypatch.setenv("OMP_NUM_THREADS", "8")
+    monkeypatch.setenv("OMP_NUM_THREADS", "2")
     write_config(run, {"device": "auto"})
     runner.run_stage(Run(run), ON_CARDS, ("tfidf",), again=True)
     assert {path.name: path.read_bytes() for path in sorted((run / "text/tfidf").glob("shard-*"))} == expected
@@ -127,5 +135,8 @@ def test_each_of_two_cards_has_one_process_and_all_shards_are_made(
     assert len(seen) == 10 and len(set(seen)) == 2 and str(os.getpid()) not in seen
     told = {path.name: path.read_text().split() for path in (run / "told").iterdir()}
     assert sorted(told) == sorted(set(seen)), "a process keeps its card"
-    assert sorted(card for card, _ in told.values()) == sorted(CARDS)
-    assert {threads for _, threads in told.values()} == {"4"}, "the processes share the threads"
+    assert sorted(card for card, *_ in told.values()) == sorted(CARDS)
+    assert {tuple(threads) for _, *threads in told.values()} == {("1", "1")}, "the processes share the threads"
+    (run / "refused").touch()
+    with pytest.raises(UsageError, match="shard 2 names its remedy"):
+        runner.run_stage(Run(run), ON_CARDS, ("tfidf",), again=True)

@@ -1,4 +1,4 @@
-"""Whatever happens to one item of `isolated_map` happens to that item alone."""
+"""What happens to one item of a map over processes happens to that item alone; another thread's order and errors."""
 
 import itertools
 import os
@@ -6,12 +6,15 @@ import signal
 import subprocess
 import sys
 import time
+from collections.abc import Iterator
 from pathlib import Path
 
+import numpy as np
 import pytest
 
 from pipeline.errors import InputError, JointspaceError
-from pipeline.workers import Failure, isolated_map, processor_limit
+from pipeline.runtime import THREAD_VARIABLES
+from pipeline.workers import CHUNKS_AHEAD, Failure, behind, isolated_map, processor_limit, shared_map
 
 
 def square(item: int) -> int:
@@ -72,6 +75,81 @@ def test_every_failure_costs_one_item() -> None:
             assert isinstance(result, Failure) and "pickle" in result.reason
         else:
             assert result == (Failure(expected[item % 40]) if item % 40 in expected else item)
+
+
+SHAPE = (3, 4, 3)
+
+
+def paint(number: int) -> np.ndarray:
+    if number % 7 == 3:
+        raise ValueError(f"no {number}")
+    return np.random.default_rng(number).integers(0, 256, SHAPE, dtype=np.uint8)
+
+
+def paint_or_die(number: int) -> dict[str, object]:
+    """Of every fifth more than fits."""
+    if number == 20:
+        os.kill(os.getpid(), signal.SIGKILL)
+    return {"number": number, "arrays": [paint(number)[:1], paint(number)] * (1 + (number % 5 == 0))}
+
+
+def test_shared_results_are_those_of_pickles_in_their_order_though_slots_are_used_again() -> None:
+    numbers, room = range(3 * 2 * CHUNKS_AHEAD * 4 + 5), 48
+    expected = list(isolated_map(paint, numbers, 0))
+    found = list(shared_map(paint_or_die, numbers, 2, room, chunk=4))  # all kept: none is a view of a slot
+    assert len(numbers) > 20 and found[20] == Failure("its worker process died")
+    for number, (outcome, pixels) in enumerate(zip(found, expected, strict=True)):
+        if isinstance(pixels, Failure) or number == 20:
+            assert isinstance(outcome, Failure) and (number == 20 or outcome == pixels)
+            continue
+        assert outcome["number"] == number
+        arrays = [pixels[:1], pixels] * (1 + (number % 5 == 0))
+        assert all(np.array_equal(*pair) for pair in zip(outcome["arrays"], arrays, strict=True))
+
+
+def blas_threads(_: int) -> tuple[str, list[int]]:
+    from threadpoolctl import threadpool_info
+
+    return os.environ["OMP_NUM_THREADS"], [each["num_threads"] for each in threadpool_info()]
+
+
+def test_processes_share_the_threads_though_numpy_counts_its_own_when_it_is_imported(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    for variable in THREAD_VARIABLES:
+        monkeypatch.setenv(variable, "2")
+    for said, counted in isolated_map(blas_threads, range(20), 2):
+        assert said == "1" and set(counted) == {1}
+
+
+def test_another_thread_follows_in_order_and_stops_at_its_first_error() -> None:
+    called, drawn = [], []
+
+    def items(last: int) -> Iterator[int]:
+        for number in range(last):
+            drawn.append(number)
+            yield number
+        if last < 30:
+            raise Stopped
+
+    def follow(number: int) -> int:
+        time.sleep(0.001)
+        called.append(number)
+        if number == 25:
+            raise InputError("25")
+        return number
+
+    with pytest.raises(Stopped):
+        list(behind(follow, items(20)))
+    assert called == drawn == list(range(20)), "what came before an error is done"
+    called.clear()
+    with pytest.raises(InputError, match="25"):
+        list(behind(follow, items(40)))
+    assert called == list(range(26)) and len(drawn) - 20 <= 26 + 6
+
+
+class Stopped(Exception):
+    """Stands for an interruption."""
 
 
 def test_an_item_that_computes_too_long_costs_itself() -> None:

@@ -89,7 +89,7 @@ class ExtractSettings(Section):
     batch_size: Positive | None = key(
         None, "images per forward pass; null: 32 on a processor; on a GPU 256, doubled while that is faster and fits"
     )
-    checkpoint_images: Positive = key(1024, "a killed job repeats at most this many images")
+    checkpoint_images: Positive = key(1024, "a killed job repeats about this many images")
     decode_workers: Count | None = key(
         None, "processes that decode; each one's death costs one image; null: 2, beside a GPU the job's threads less 2"
     )
@@ -142,7 +142,7 @@ class RegionsSettings(Section):
     score: Literal["proposal", "classifier"] = key(
         "proposal", "how regions are ranked: proposal | classifier (of a finetuned encoder, as in R-CNN)"
     )
-    checkpoint_images: Positive = key(256, "a killed job repeats at most this many images")
+    checkpoint_images: Positive = key(256, "a killed job repeats about this many images")
 
     def decisive(self) -> dict[str, Any]:
         """The keys that decide which regions an image has and what their features are."""

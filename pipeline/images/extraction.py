@@ -6,8 +6,7 @@ from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
-from itertools import islice, tee
-from operator import itemgetter
+from itertools import islice
 from typing import Any, Protocol
 
 import numpy as np
@@ -125,14 +124,15 @@ class Extractor:
         """The encoder's output for each batch, a tuple of its input tensors (n, ...), in order."""
         under_way: Arriving | None = None
         for batch in batches:
-            features = Arriving(self._start(*batch))
+            features = Arriving(self.start(*batch))
             if under_way is not None:
                 yield under_way.numpy()
             under_way = features
         if under_way is not None:
             yield under_way.numpy()
 
-    def _start(self, *batch: torch.Tensor) -> torch.Tensor:
+    def start(self, *batch: torch.Tensor) -> torch.Tensor:
+        """The output for one batch, which a GPU may still be computing."""
         batcher, device = OomBatcher(self.plan.batch_size, "image"), self.plan.device
 
         def encode(rows: slice) -> torch.Tensor:
@@ -167,31 +167,72 @@ def elements_per_image(encode: torch.nn.Module, pixels: torch.Tensor) -> int:
     return max(1, *(both - alone for alone, both in zip(*counts, strict=False)))  # views of weights have as many
 
 
-def extract_in_step(pictures: Iterable[Sequence[Any]], extractors: Sequence[Extractor]) -> list[np.ndarray]:
-    """(n, dim) float32 by each of the `extractors`, each of which takes its own of every picture's views.
+class _Batches:
+    """What an extractor makes of images that come one by one, while the batch before is on its way."""
 
-    The one that is the furthest behind goes on, so that few pictures are kept.
+    def __init__(self, extractor: Extractor) -> None:
+        self.extractor = extractor
+        self.images: list[np.ndarray] = []
+        self.blocks: list[np.ndarray] = []
+        self.under_way: Arriving | None = None
+
+    def add(self, image: np.ndarray) -> None:
+        self.images.append(image)
+        if len(self.images) >= self.extractor.plan.batch_size:
+            self.start()
+
+    def start(self) -> None:
+        """Have the images encoded that wait for more."""
+        if self.images:
+            features = Arriving(self.extractor.start(torch.from_numpy(np.stack(self.images))))
+            self.images = []
+            self._collect()
+            self.under_way = features
+
+    def features(self) -> np.ndarray:
+        """(n, dim) of all images whose encoding has started."""
+        self._collect()
+        return np.concatenate(self.blocks)
+
+    def _collect(self) -> None:
+        if self.under_way is not None:
+            self.blocks.append(self.under_way.numpy())
+            self.under_way = None
+
+
+def extract_in_step(
+    pictures: Iterable[Sequence[Any]], extractors: Sequence[Extractor], lengths: Iterable[int]
+) -> Iterator[list[np.ndarray]]:
+    """The features (n, dim) float32 of each `n` of `lengths` pictures in turn, by each of the `extractors`, each of
+    which takes its own of every picture's views.
+
+    No batch has pictures of two turns; a GPU has its next batch before the last turn's features are waited for.
     """
-    copies = tee(pictures, len(extractors))
-    views = [map(itemgetter(place), copy) for place, copy in enumerate(copies)]
-    blocks = [extractor(taken) for extractor, taken in zip(extractors, views, strict=True)]
-    del copies, views  # or the first pictures stay until the last
-    features: list[list[np.ndarray]] = [[] for _ in extractors]
-    done = dict.fromkeys(range(len(extractors)), 0)
-    while done:
-        place = min(done, key=done.__getitem__)
-        if (block := next(blocks[place], None)) is None:
-            del done[place]
-        else:
-            features[place].append(block)
-            done[place] += len(block)
-    return list(map(np.concatenate, features))
+    pictures, before = iter(pictures), None
+    for length in lengths:
+        turn = [_Batches(extractor) for extractor in extractors]
+        for views in islice(pictures, length):
+            for batches, view in zip(turn, views, strict=True):
+                batches.add(view)
+            if before is not None and any(batches.under_way for batches in turn):
+                yield [batches.features() for batches in before]
+                before = None
+        for batches in turn:
+            batches.start()
+        if before is not None:
+            yield [batches.features() for batches in before]
+        before = turn
+    if before is not None:
+        yield [batches.features() for batches in before]
 
 
 class Stopwatch:
     """Where the time of an extraction goes; the rest, beside decoding and writing, is the forward pass."""
 
     def __init__(self) -> None:
+        self.restart()
+
+    def restart(self) -> None:
         self._start = time.perf_counter()
         self._seconds = Counter(decode=0.0, write=0.0)
 
@@ -215,8 +256,10 @@ class Stopwatch:
             self._seconds[task] += time.perf_counter() - start - meanwhile
 
     def describe(self, images: int) -> str:
+        """Of so many `images` since it was started; starts it again."""
         total = time.perf_counter() - self._start
         shares = {**self._seconds, "forward": total - sum(self._seconds.values())}
+        self.restart()
         parts = ", ".join(f"{task} {seconds / total:.0%}" for task, seconds in shares.items())
         limit = max(shares, key=shares.__getitem__)
         return f"{images} images in {total:.1f} s, {images / total:.0f} images/s: {parts}; limited by {limit}"

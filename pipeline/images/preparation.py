@@ -1,6 +1,7 @@
 """A photograph to the regions that a network takes: proposals, selection, pixels; and training
 regions of labelled photographs."""
 
+import math
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass
@@ -43,6 +44,10 @@ class Crops:
         whole = prepare(image, Preprocessing(self.side, None, self.mean, self.mean))
         return np.stack([whole, *(self.warp(image, box) for box in boxes[1:])])
 
+    def room(self, boxes: int) -> int:
+        """Bytes of what `render` returns of so many boxes."""
+        return 3 * boxes * self.side**2
+
     def warp(self, image: Image.Image, box: np.ndarray) -> np.ndarray:
         """(side, side, 3) uint8 of one box and its context."""
         low, high = box[:2].astype(float), box[2:].astype(float)
@@ -78,6 +83,10 @@ class WholeImages:
         longer = max(self.side, round(self.side * ratio / self.step) * self.step)
         return (longer, self.side) if width >= height else (self.side, longer)
 
+    def room(self, boxes: int) -> int:
+        """Bytes of what `render` returns at most, whatever the number of boxes."""
+        return 3 * max(self.size((math.ceil(self.aspect * self.side), self.side))) * self.side
+
     def render(self, image: Image.Image, boxes: np.ndarray) -> np.ndarray:
         """(height, width, 3) uint8 of an RGB image, whatever its boxes."""
         return np.asarray(image.resize(self.size(image.size), Image.Resampling.BILINEAR))
@@ -91,6 +100,10 @@ MAP_ASPECT = 2.5
 """Longer over shorter side; more elongated images are squashed."""
 JUDGED = 60
 """Proposals of an image that a classifier judges."""
+
+
+BYTES_PER_BOX = 64
+"""Of a prepared image, for a box's corners and its score."""
 
 
 class Request(NamedTuple):
@@ -147,6 +160,12 @@ class Preparation:
     read: Callable[..., bytes]
     limits: ImageLimits
     cutting: Cutting
+
+    @property
+    def room(self) -> int:
+        """Bytes that suffice for the arrays of a prepared image."""
+        regions = 1 + self.cutting.selection.count
+        return self.cutting.view.room(regions) + BYTES_PER_BOX * regions
 
     def open(self, photograph: Photograph) -> np.ndarray:
         """(height, width, 3) uint8 of a whole image. Raises InputError saying what is wrong with it."""

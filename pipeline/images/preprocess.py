@@ -1,14 +1,10 @@
 """A photograph to an encoder's input pixels: cropped, resized, 8 bits."""
 
 import hashlib
-import mmap
-import os
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from contextlib import closing
 from dataclasses import dataclass
-from functools import cache, partial
-from itertools import accumulate
-from math import prod
+from functools import partial
+from itertools import tee
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -16,7 +12,7 @@ from PIL import Image
 
 from pipeline.errors import InputError
 from pipeline.images.decode import ImageLimits, decode, decode_each
-from pipeline.workers import Failure, ahead, isolated_map
+from pipeline.workers import Failure, shared_map
 
 
 @dataclass(frozen=True)
@@ -94,7 +90,7 @@ def load_all(
 
 
 def load_views(
-    photographs: Sequence[Photograph],
+    photographs: Iterable[Photograph],
     read: Callable[..., bytes],
     limits: ImageLimits,
     views: Sequence[View],
@@ -104,23 +100,13 @@ def load_views(
 
     Raises InputError naming the first photograph that has changed since it was ingested.
     """
-    shapes = [(view.preprocessing.side, view.preprocessing.side, 3) for view in views]
-    bounds = list(accumulate(map(prod, shapes)))
-    by_pixels = all(view.describe is None for view in views)
-    if by_pixels:
-        joined = partial(_load_joined, read, limits, views)
-        outcomes = shared_map(joined, photographs, processes, (bounds[-1],))
-    else:
-        outcomes = isolated_map(partial(load, read, limits, views), photographs, processes)
+    photographs, ahead = tee(photographs)
+    room = sum(3 * view.preprocessing.side**2 for view in views)
+    outcomes = shared_map(partial(load, read, limits, views), ahead, processes, room)
     for photograph, outcome in zip(photographs, outcomes, strict=True):
         if isinstance(outcome, Failure):
             raise InputError(f"{photograph.name}: {outcome.reason}; it could be used before: run ingest again")
-        yield outcome if not by_pixels else list(map(np.reshape, np.split(outcome, bounds[:-1]), shapes))
-
-
-def _load_joined(*arguments: Any) -> np.ndarray:
-    """The pixels of `load`, one after the other."""
-    return np.concatenate([pixels.reshape(-1) for pixels in load(*arguments)])
+        yield outcome
 
 
 def load(read: Callable[..., bytes], limits: ImageLimits, views: Sequence[View], photograph: Photograph) -> list[Any]:
@@ -148,41 +134,3 @@ def _unchanged(read: Callable[..., bytes], photograph: Photograph) -> bytes:
     if hashlib.sha256(data).hexdigest() != photograph.sha256:
         raise InputError("changed: its bytes are not those that were ingested")
     return data
-
-
-def shared_map(
-    function: Callable[[Any], np.ndarray], items: Iterable[Any], processes: int, shape: tuple[int, ...]
-) -> Iterator[np.ndarray | Failure]:
-    """As `isolated_map`, of a function whose results are uint8 of one `shape`; on Linux they come by memory that the
-    processes share. That is not /dev/shm, of which a container has little, but a file in memory without a name."""
-    if not processes or not hasattr(os, "memfd_create"):
-        yield from isolated_map(function, items, processes)
-        return
-    slots, size = ahead(processes), int(np.prod(shape))
-    file = os.memfd_create("pixels")
-    try:
-        os.ftruncate(file, slots * size)
-        with mmap.mmap(file, slots * size) as memory:
-            write = partial(_write, function, f"/proc/{os.getpid()}/fd/{file}", shape)
-            placed = ((number % slots, item) for number, item in enumerate(items))
-            with closing(isolated_map(write, placed, processes)) as outcomes:
-                for number, outcome in enumerate(outcomes):
-                    at = number % slots * size
-                    yield outcome or np.frombuffer(memory[at : at + size], np.uint8).reshape(shape)
-    finally:
-        os.close(file)
-
-
-def _write(function: Callable[[Any], np.ndarray], place: str, shape: tuple[int, ...], placed: tuple[int, Any]) -> None:
-    """In a worker process: the result of an item into its slot."""
-    slot, item = placed
-    pixels, size = function(item), int(np.prod(shape))
-    if pixels.shape != shape or pixels.dtype != np.uint8:
-        raise TypeError(f"{pixels.dtype} of {pixels.shape} where uint8 of {shape} was to be")
-    _attach(place)[slot * size : (slot + 1) * size] = pixels.tobytes()
-
-
-@cache
-def _attach(place: str) -> mmap.mmap:
-    with open(place, "r+b") as file:
-        return mmap.mmap(file.fileno(), 0)

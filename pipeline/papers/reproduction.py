@@ -40,8 +40,6 @@ Draws = Callable[[str, Columns], Draw]
 """A system of a run, measured in the gallery of the split by the sum of some columns of a table."""
 PRINT_SHARE, OWN_SHARE = 0.9, 0.75
 """How much of its print, and of the best of its encoder in the run, a baseline must reach for an order to be tested."""
-SAME_ENCODER = {"devise": "bow"}
-"""Registered models that read a sentence as another does: DeViSE maps the mean of its words."""
 SHOWN = (
     "loss", "negatives", "margin", "score", "sum", "cell", "encoders", "in place of", "space", "regions", "learns from",
 )  # fmt: skip
@@ -359,11 +357,10 @@ def _compare(
         found["printed"] = round(sum(prints[0][column] - prints[1][column] for column in both), 2)
     printed = [column for column in columns if prints[1][column] is not None]
     print_of = (other.worth(printed), sum(prints[1][column] for column in printed)) if printed else None
-    models = {row.model, SAME_ENCODER.get(row.model)}
     alike = {
         f"`{own.label}`": own.worth(columns)
         for own in measured
-        if own.system.model in models and all(None not in own.values(*column) for column in columns)
+        if own.system.model == row.model and all(None not in own.values(*column) for column in columns)
     }
     fewer = columns[0][1] == "mean_rank"
     found["verdict"] = verdict(found["ci95"], f"`{other.label}`", print_of, other.worth(columns), alike, fewer)

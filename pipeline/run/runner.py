@@ -10,13 +10,13 @@ import itertools
 import logging
 import multiprocessing
 import os
-from collections.abc import Callable, Iterable, Iterator, Sequence
-from concurrent.futures import ProcessPoolExecutor, as_completed
-from concurrent.futures.process import BrokenProcessPool
-from contextlib import ExitStack, contextmanager
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import dataclass
 from functools import lru_cache
 from itertools import islice
+from multiprocessing.connection import Connection, wait
+from multiprocessing.process import BaseProcess
 from pathlib import Path
 from typing import Any, ClassVar
 from uuid import uuid4
@@ -31,7 +31,7 @@ from pipeline.run.stage import Names, Stage
 from pipeline.storage.commit import Provenance, describe_file, publish_record, remove_from
 from pipeline.storage.features import has_unfinished, remove_unfinished
 from pipeline.storage.locks import hold
-from pipeline.workers import CONTEXT, end_with_parent
+from pipeline.workers import share_threads, start_process, stream
 
 log = logging.getLogger(__name__)
 LOST_WORKERS = 3
@@ -76,12 +76,21 @@ class ShardTask:
 
     def __call__(self, number: int) -> int:
         """Make one shard, unless a worker that died has committed it; returns its number."""
-        run, stage, make = _opened(self)
-        jobs = [run.job(stage, names, number) for names in self.every]
-        jobs = [job for job in jobs if self.again or not run.is_done(job)]
-        if jobs:
-            make(*jobs)
+        for _ in self.make([number]):
+            pass
         return number
+
+    def make(self, numbers: Iterable[int]) -> Iterator[int]:
+        """Make the shards that are not there; yields the number of each that is committed."""
+        run, stage, make = _opened(self)
+        every = ([run.job(stage, names, number) for names in self.every] for number in numbers)
+        missing = filter(None, ([job for job in jobs if self.again or not run.is_done(job)] for jobs in every))
+        if stage.in_stream:
+            yield from make(missing)
+            return
+        for jobs in missing:
+            make(*jobs)
+            yield jobs[0].number
 
 
 def run_stage(
@@ -98,7 +107,7 @@ def run_stage(
     with hold(stage.outputs(run.layout, *names)[0].path):
         job = run.job(stage, names)
         if not again and run.is_done(job):
-            log.info("%s %s: made before from the same inputs", stage.command, " ".join(names))
+            log.info("%s %s: already made from the same inputs", stage.command, " ".join(names))
             for output in job.outputs:
                 os.utime(output.commit)  # Snakemake compares its time with those of what it was made from
         else:
@@ -119,7 +128,7 @@ def make_shards(run: Run, stage: Stage, every: Sequence[Names], part: int | None
             numbers = parts[number]
             missing = [n for n in numbers if again or not all(run.is_done(run.job(stage, one, n)) for one in every)]
             if there := len(numbers) - len(missing):
-                log.info("%s: %d of %d shards were made before", outputs[0].folder, there, len(numbers))
+                log.info("%s: %d of %d shards were already made", outputs[0].folder, there, len(numbers))
             for shard in _progress(task, _map(run, stage, task, missing), len(missing)):
                 log.debug("%s: shard %d", outputs[0].folder, shard)
             summed = [path for names in every for path in stage.finish(run, *names)]
@@ -169,8 +178,7 @@ def _environments(run: Run, stage: Stage) -> list[dict[str, str]]:
     if stage.gpu and config.device in ("auto", "cuda"):
         cards = visible_gpus()
     each = [{"CUDA_VISIBLE_DEVICES": card} for card in cards] if len(cards) > 1 else [{}] * config.workers
-    threads = dict.fromkeys(runtime.THREAD_VARIABLES, str(max(1, runtime.threads() // len(each))))
-    return [{**threads, **own} for own in each]
+    return [{**share_threads(len(each)), **variables} for variables in each]
 
 
 def _progress(task: ShardTask, made: Iterator[int], count: int) -> Iterator[int]:
@@ -195,36 +203,48 @@ def _opened(task: ShardTask) -> tuple[Run, Stage, Callable[[Any], None]]:
 def in_process(task: ShardTask, numbers: Sequence[int]) -> Iterator[int]:
     """One after another, in this process."""
     try:
-        yield from map(task, numbers)
+        yield from task.make(numbers)
     finally:
         _opened.cache_clear()
 
 
-def on_processes(task: ShardTask, numbers: Sequence[int], environments: Sequence[dict[str, str]]) -> Iterator[int]:
-    """On one new process for each of `environments`, whose variables it has beside those of this one.
+def on_processes(task: ShardTask, numbers: Iterable[int], environments: Sequence[Mapping[str, str]]) -> Iterator[int]:
+    """On one new process for each of `environments`, whose variables it has beside those of this one; a shard goes to
+    the process that asks for one first.
 
-    Raises JointspaceError where a process dies; what was committed stays.
+    Raises the JointspaceError that a process raises, and one where a process dies; the others are then killed. What was
+    committed stays.
     """
-    variables = CONTEXT.SimpleQueue()
-    for environment in environments:
-        variables.put(environment)
-    with ProcessPoolExecutor(len(environments), CONTEXT, _enter, (variables,)) as pool:
-        try:
-            for future in as_completed([pool.submit(task, number) for number in numbers]):
-                yield future.result()
-        except BrokenProcessPool as error:
-            raise JointspaceError(
-                "a worker process died; its messages above may say why; run the same command again, which resumes after"
-                " the shards that are finished"
-            ) from error
-        finally:
-            pool.shutdown(cancel_futures=True)
-
-
-def _enter(variables: Any) -> None:
-    """Start as a worker with an environment of its own."""
-    os.environ.update(variables.get())
-    end_with_parent()
+    waiting = iter(numbers)
+    processes: dict[Connection, BaseProcess] = {}
+    try:
+        for variables in environments:
+            process, connection = start_process(stream, variables, daemon=False)
+            processes[connection] = process
+            with suppress(OSError):  # of a process that has died, as is noticed below
+                connection.send(task.make)
+        while processes:
+            for connection in wait(list(processes)):
+                try:
+                    message = connection.recv()
+                    if message is None:
+                        connection.send(next(waiting, None))
+                except (EOFError, OSError):
+                    process = processes.pop(connection)
+                    process.join()
+                    if process.exitcode:
+                        raise JointspaceError(
+                            "a worker process died (see its messages above); run the same command again to resume"
+                        ) from None
+                    continue
+                if isinstance(message, JointspaceError):
+                    raise message
+                if message is not None:
+                    yield message
+    finally:
+        for process in processes.values():
+            process.kill()
+            process.join()
 
 
 def on_cluster(task: Any, items: Iterable[Any], scheduler: str, chosen: dict[str, Any]) -> Iterator[int]:
@@ -244,8 +264,8 @@ def on_cluster(task: Any, items: Iterable[Any], scheduler: str, chosen: dict[str
                 future.release()  # else Dask makes it again when the worker that made it dies
             except distributed.scheduler.KilledWorker as error:
                 raise JointspaceError(
-                    f"{LOST_WORKERS + 1} workers died on one {task.what} ({error}); see their logs, or give them more"
-                    " memory"
+                    f"{LOST_WORKERS + 1} workers died on the same {task.what} ({error}); see their logs, or give them"
+                    " more memory"
                 ) from error
             done.update(islice(futures, 1))
 

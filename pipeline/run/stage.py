@@ -112,7 +112,8 @@ class Stage:
     next; None for the rest of the run. `finish(run, *names)` runs after the last shard and before the commit of a whole
     artefact, which also vouches for the commits whose paths it returns. With `together`, a sharded stage shares the
     work of several names, each of one word: `function(run, *names)` gets them all and returns a function of one job for
-    each that is still to be made.
+    each that is still to be made. Where shards are made `in_stream`, that function is a generator instead: it takes the
+    jobs of each shard in turn, begins with one before the last is committed, and yields the number of each that is.
     """
 
     function: Callable[..., Any]
@@ -128,6 +129,7 @@ class Stage:
     also: Callable[..., Mapping[str, str]] = _empty
     finish: Callable[..., Sequence[Path]] = _nothing
     together: bool = False
+    in_stream: bool = False
     gpu: bool = False
     options: tuple[Any, ...] = ()
     then: "Callable[..., str | None]" = lambda run, *names: None

@@ -38,9 +38,10 @@ log = logging.getLogger(__name__)
 
 
 class UnfinishedShard:
-    """A feature shard of the images `image_id` (n,) that is written `part_rows` images at a time, to `<path>.parts`.
+    """A feature shard of the images `image_id` (n,), of which `part_rows` at a time are written to `<path>.parts`.
 
-    Parts that an earlier process published of the same provenance and rows are kept; `missing()` lists the others.
+    Parts that an earlier process published of the same provenance and rows are kept; `missing` are the rows of the
+    others, at least one, the last of which goes into the shard at once.
     """
 
     def __init__(self, path: Path, provenance: Provenance, image_id: np.ndarray, part_rows: int) -> None:
@@ -49,29 +50,32 @@ class UnfinishedShard:
         self._parts = [
             range(start, min(start + part_rows, len(image_id))) for start in range(0, len(image_id), part_rows)
         ]
-
-    def missing(self) -> list[range]:
-        """The ranges of rows that are not yet written."""
+        self._made: dict[range, tuple[Mapping[str, np.ndarray], Mapping[str, Any]]] = {}
         sweep(self.folder)
         commits = Commits(self.folder)
-        return [rows for rows in self._parts if not commits.is_done(commit_path(self._file(rows)), self._of(rows))]
+        there = [commits.is_done(commit_path(self._file(rows)), self._of(rows)) for rows in self._parts]
+        self.missing = [rows for rows, done in zip(self._parts, there, strict=True) if not done] or self._parts[-1:]
 
     def write(self, rows: range, features: np.ndarray) -> None:
-        """Publish a part: the `features` (len(rows), dim) of `rows`, in their stored dtype."""
-        self._write_part(rows, {"features": features}, {})
+        """Keep a part: the `features` (len(rows), dim) of `rows`, in their stored dtype."""
+        self._keep(rows, {"features": features}, {})
 
     def publish(self, details: Mapping[str, Any]) -> Commit:
-        """Publish the shard from its parts, then remove them."""
-        features = np.concatenate([part["features"] for part in self._read_parts()])
+        """Publish the shard, then remove its parts."""
+        features = np.concatenate([arrays["features"] for arrays, _ in self._all()])
         commit = write_features(self.path, features, self.image_id, self.provenance, details)
         remove_unfinished(self.path)
         return commit
 
-    def _write_part(self, rows: range, arrays: Mapping[str, np.ndarray], details: Mapping[str, Any]) -> None:
-        write_shard(self._file(rows), PART, arrays, rows=len(rows), provenance=self._of(rows), details=details)
+    def _keep(self, rows: range, arrays: Mapping[str, np.ndarray], details: Mapping[str, Any]) -> None:
+        self._made[rows] = arrays, details
+        if rows != self.missing[-1]:
+            write_shard(self._file(rows), PART, arrays, rows=len(rows), provenance=self._of(rows), details=details)
 
-    def _read_parts(self) -> list[Shard]:
-        return [Shard(self._file(rows), PART) for rows in self._parts]
+    def _all(self) -> list[tuple[Mapping[str, np.ndarray] | Shard, Mapping[str, Any]]]:
+        """The arrays and details of all parts, of which those of an earlier process are read."""
+        shards = {rows: Shard(self._file(rows), PART) for rows in self._parts if rows not in self._made}
+        return [self._made.get(rows) or (shards[rows], shards[rows].details) for rows in self._parts]
 
     def _file(self, rows: range) -> Path:
         return self.folder / f"{rows.start:07d}.h5"
@@ -92,25 +96,25 @@ class UnfinishedRegions(UnfinishedShard):
         names: Sequence[str],
         counts: Mapping[str, int],
     ) -> None:
-        """Publish a part: `features`, `boxes` and `scores` of all regions of the images `rows`, and their `lengths`.
+        """Keep a part: `features`, `boxes` and `scores` of all regions of the images `rows`, and their `lengths`.
 
         `faults` says why images have no regions, by their place in the part; `names` are those of all its images;
         `counts` are numbers of proposals by outcome.
         """
         ids = self.image_id[rows.start : rows.stop]
         rejects = [{"image_id": int(ids[i]), "name": names[i], "reason": faults[i]} for i in sorted(faults)]
-        self._write_part(rows, arrays, {"rejects": rejects, "counts": dict(counts)})
+        self._keep(rows, arrays, {"rejects": rejects, "counts": dict(counts)})
 
     def publish(self, details: Mapping[str, Any]) -> Commit:
-        """Publish the shard from its parts, then remove them."""
-        parts = self._read_parts()
+        """Publish the shard, then remove its parts."""
+        parts = self._all()
         # A part whose images are all unreadable has no dimension.
-        described = [part for part in parts if len(part["scores"])] or parts[:1]
+        described = [arrays for arrays, _ in parts if len(arrays["scores"])] or [parts[0][0]]
         arrays = {name: np.concatenate([part[name] for part in described]) for name in COLUMNS}
-        lengths = np.concatenate([part["lengths"] for part in parts])
+        lengths = np.concatenate([part["lengths"] for part, _ in parts])
         arrays |= {"offsets": offsets_of(lengths), "image_id": self.image_id}
-        counts = sum((Counter(part.details["counts"]) for part in parts), Counter())
-        rejects = [reject for part in parts for reject in part.details["rejects"]]
+        counts = sum((Counter(about["counts"]) for _, about in parts), Counter())
+        rejects = [reject for _, about in parts for reject in about["rejects"]]
         details = {"dim": arrays["features"].shape[1], "counts": counts, "rejects": rejects, **details}
         about = {"rows": len(lengths), "provenance": self.provenance, "details": details}
         commit = write_shard(self.path, REGIONS, arrays, **about)
@@ -224,8 +228,8 @@ class Features:
         path, first = self._computed.setdefault(encoder, (shard.path, precision))
         if precision != first:
             raise IntegrityError(
-                f"{shard.path} was computed in {precision} and {path} in {first}, since precision auto goes by"
-                " the machine; name extract.precision and run extract again"
+                f"{shard.path} was computed in {precision} and {path} in {first}, since precision auto depends on the"
+                " machine; set extract.precision and run extract again"
             )
         self._last[encoder] = number, shard
         return shard

@@ -1,26 +1,42 @@
 """`extract-regions`: the regions of images and their features."""
 
 import logging
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NamedTuple
 
 from pipeline.run import Inputs, Job, Outside, Run, Stage
 
 if TYPE_CHECKING:
     from pipeline.config.names import Config
     from pipeline.images.boxes import Candidates
-    from pipeline.images.preparation import Preparation
-    from pipeline.images.preprocess import Photograph, Preprocessing
+    from pipeline.images.preparation import Preparation, Request
+    from pipeline.images.preprocess import Preprocessing
+    from pipeline.images.regions import DescribedRegions
+    from pipeline.storage.features import UnfinishedRegions
 
 DETECTED = 16
 """Images in which a GPU looks for boxes at once, where they are of one shape; the processor does one after another."""
+TOGETHER = 4
+"""Images whose regions travel together, with some megabytes of pixels each."""
 log = logging.getLogger(__name__)
 
 
-def extract_regions(run: Run, encoder: str) -> Callable[[Job], None]:
+class Part(NamedTuple):
+    """The images `rows` of the `shard` of that `number` whose regions are not described yet, as they are asked for;
+    `last` says whether the shard is whole with them."""
+
+    number: int
+    shard: "UnfinishedRegions"
+    rows: range
+    requests: "list[Request]"
+    last: bool
+
+
+def extract_regions(run: Run, encoder: str) -> Callable[[Iterable[Sequence[Job]]], Iterator[int]]:
     """Find regions in images and extract their features. Resumable."""
-    from itertools import islice
+    from contextlib import closing
+    from itertools import chain, islice, tee
 
     from tqdm import tqdm
 
@@ -29,16 +45,14 @@ def extract_regions(run: Run, encoder: str) -> Callable[[Job], None]:
     from pipeline.images.extraction import Stopwatch, choose_plan
     from pipeline.images.libraries import require_vectors
     from pipeline.images.networks import CLASSIFIER
-    from pipeline.images.preparation import Request
-    from pipeline.images.preprocess import Photograph
     from pipeline.images.regions import Classifier, RegionExtractor, describe
-    from pipeline.storage.features import UnfinishedRegions, require_few_rejects, to_stored
-    from pipeline.workers import isolated_map
+    from pipeline.storage.features import require_few_rejects, to_stored
+    from pipeline.workers import behind, shared_map
 
-    chosen, extract, manifest = run.config.regions, run.config.extract, run.manifest
+    chosen, extract = run.config.regions, run.config.extract
     folder, parameters = run.layout.encoder(encoder).path, run.encoder(encoder)
     if not stored_kind(parameters.settings).regions:
-        raise UsageError(f"{folder} describes whole images only; name an encoder that is a network")
+        raise UsageError(f"{folder} describes whole images only; name an encoder with a network")
     network = restore_encoder(parameters.settings, parameters.tensors)
     preparation = _preparation(run, network.preprocessing)
     view = preparation.cutting.view
@@ -53,30 +67,61 @@ def extract_regions(run: Run, encoder: str) -> Callable[[Job], None]:
         weight, bias = (parameters.tensors[f"{CLASSIFIER}{name}"] for name in ("weight", "bias"))
         classifier = Classifier(weight, bias, chosen.iou, chosen.count)
 
-    def make(job: Job) -> None:
-        photographs = [Photograph.from_row(row) for row in manifest.table("images", job.number).to_pylist()]
-        unfinished = UnfinishedRegions(job.path, job.provenance, job.image_id, chosen.checkpoint_images)
-        known, missing, stopwatch = known_boxes(job), unfinished.missing(), Stopwatch()
-        places = [row for part in missing for row in part]
-        candidates = (known[row] for row in places)
+    def describe_all(parts: Iterable[Part]) -> "Iterator[tuple[Part, DescribedRegions]]":
+        """The regions of parts; photographs are opened ahead of them, whatever their part."""
+        parts, ahead = tee(parts)
+
+        def requests() -> "Iterator[Request]":
+            for part in ahead:
+                bar.total += len(part.rows)
+                yield from part.requests
+
+        stopwatch, images, wanted = Stopwatch(), 0, requests()
         if detect is not None:
-            candidates = stopwatch.iterate("proposals", detect([photographs[row] for row in places]))
-        requests = (Request(photographs[row], boxes) for row, boxes in zip(places, candidates, strict=True))
-        images = isolated_map(preparation, requests, run.decoders)
-        images = tqdm(images, "extract-regions", len(places), unit=" images", disable=None)
-        images = stopwatch.iterate("decode", images)
-        for part in missing:
-            described = describe(islice(images, len(part)), extractor, classifier)
-            names = [photographs[row].name for row in part]
-            with stopwatch.measure("write"):
-                stored = to_stored(described.features, extract.storage, described.names(names))
-                unfinished.write_part(part, described.arrays(stored), described.faults, names, described.counts)
-        commit = unfinished.publish({"encoder": described_as, "regions": _keys(run.config)})
-        log.info("shard %d: %s", job.number, stopwatch.describe(len(places)))
+            wanted = stopwatch.iterate("proposals", detect(wanted))
+        with closing(shared_map(preparation, wanted, run.decoders, preparation.room, TOGETHER)) as prepared:
+            bar = tqdm(prepared, "extract-regions", 0, unit=" images", disable=None)
+            pictures = stopwatch.iterate("decode", bar)
+            for part in parts:
+                described = describe(islice(pictures, len(part.rows)), extractor, classifier)
+                with stopwatch.measure("write"):
+                    yield part, described
+                images += len(part.rows)
+                if part.last:
+                    log.info("shard %d: %s", part.number, stopwatch.describe(images))
+                    images = 0
+
+    def write(item: "tuple[Part, DescribedRegions]") -> int | None:
+        """Keep the regions of a part, and publish the shard that is whole with it; returns its number then."""
+        part, described = item
+        names = [request.photograph.name for request in part.requests]
+        stored = to_stored(described.features, extract.storage, described.names(names))
+        part.shard.write_part(part.rows, described.arrays(stored), described.faults, names, described.counts)
+        if not part.last:
+            return None
+        commit = part.shard.publish({"encoder": described_as, "regions": _keys(run.config)})
         log.info("proposals: %s", ", ".join(f"{count} {what}" for what, count in commit.details["counts"].items()))
-        require_few_rejects(job.path, commit, run.config.collection.reject_limit)
+        require_few_rejects(part.shard.path, commit, run.config.collection.reject_limit)
+        return part.number
+
+    def make(shards: Iterable[Sequence[Job]]) -> Iterator[int]:
+        parts = chain.from_iterable(_parts(run, job, known_boxes(job)) for (job,) in shards)
+        return (number for number in behind(write, describe_all(parts)) if number is not None)
 
     return make
+
+
+def _parts(run: Run, job: Job, known: "list[Candidates]") -> Iterator[Part]:
+    """What is still to be described of a shard, whose images have the `known` boxes."""
+    from pipeline.images.preparation import Request
+    from pipeline.images.preprocess import Photograph
+    from pipeline.storage.features import UnfinishedRegions
+
+    photographs = map(Photograph.from_row, run.manifest.table("images", job.number).to_pylist())
+    requests = [Request(photograph, boxes) for photograph, boxes in zip(photographs, known, strict=True)]
+    shard = UnfinishedRegions(job.path, job.provenance, job.image_id, run.config.regions.checkpoint_images)
+    for rows in shard.missing:
+        yield Part(job.number, shard, rows, requests[rows.start : rows.stop], rows == shard.missing[-1])
 
 
 def _known_boxes(run: Run) -> "Callable[[Job], list[Candidates]]":
@@ -99,13 +144,15 @@ def _known_boxes(run: Run) -> "Callable[[Job], list[Candidates]]":
     path = Path(run.config.data_root) / chosen.boxes
     matched = match_boxes(read_box_files(path), manifest.images["path"].to_pylist(), manifest.root)
     if matched.unmatched:
-        log.warning("%s has boxes for images that the run does not have: %s", path, some(matched.unmatched))
+        log.warning("%s has boxes for images that are not in the run: %s", path, some(matched.unmatched))
     candidates = matched.candidates(len(manifest.images))
     return lambda job: candidates[job.rows.first_image : job.rows.last_image]
 
 
-def _detector(run: Run, preparation: "Preparation") -> "Callable[[list[Photograph]], Iterator[Candidates]] | None":
-    """What finds boxes in photographs; None where they are proposed otherwise."""
+def _detector(run: Run, preparation: "Preparation") -> "Callable[[Iterable[Request]], Iterator[Request]] | None":
+    """What adds the boxes that it finds to requests; None where they are proposed otherwise."""
+    from itertools import tee
+
     from pipeline.images import weights as states
     from pipeline.images.detectors import build_detector, detect, download_detector
     from pipeline.storage.features import read_weights
@@ -122,9 +169,11 @@ def _detector(run: Run, preparation: "Preparation") -> "Callable[[list[Photograp
     network = build_detector(chosen.architecture, state, source)
     device = run.device
 
-    def find(photographs: "list[Photograph]") -> "Iterator[Candidates]":
-        pixels = isolated_map(preparation.open, photographs, run.decoders)
-        return detect(network, pixels, device, chosen.stage, 1 if device.type == "cpu" else DETECTED)
+    def find(requests: "Iterable[Request]") -> "Iterator[Request]":
+        requests, ahead = tee(requests)
+        pixels = isolated_map(preparation.open, (request.photograph for request in ahead), run.decoders)
+        found = detect(network, pixels, device, chosen.stage, 1 if device.type == "cpu" else DETECTED)
+        return (request._replace(known=boxes) for request, boxes in zip(requests, found, strict=True))
 
     return find
 
@@ -165,4 +214,5 @@ STAGE = Stage(
     reads=_reads,
     columns=("images", "boxes"),
     writes=lambda layout, encoder: layout.regions(encoder),
+    in_stream=True,
 )

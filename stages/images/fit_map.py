@@ -24,7 +24,7 @@ def fit_map(run: Run, job: Job, encoder: str) -> None:
     photographs = [Photograph.from_row(row) for row in manifest.pick(image_id)]
     limits = ImageLimits.from_settings(run.config.collection)
     pictures = load_views(photographs, run.images.read, limits, [opened.view], run.decoders)
-    (vectors,) = extract_in_step(pictures, [opened.extractor])
+    ((vectors,),) = extract_in_step(pictures, [opened.extractor], [count])
     old = settings.mapped[encoder]
     features = to_float32(FeatureRows(run.features, old, image_id)[np.arange(count)])
     fitted = fit_feature_map(features, vectors, run.config.seed)

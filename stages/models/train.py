@@ -103,7 +103,7 @@ def _read_noun_phrase(run: Run) -> int:
     path = run.layout.labels.path
     table = read_labels(path)
     if "NP" not in table["phrases"]:
-        raise UsageError(f"{path} has no NP; parse with an engine that names noun phrases so")
+        raise UsageError(f"{path} has no NP; use a parser that labels noun phrases NP")
     return table["phrases"].index("NP")
 
 

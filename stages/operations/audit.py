@@ -32,12 +32,12 @@ WORST = 50
 @click.argument("root", type=FOLDER, metavar="RUN")
 @click.option(
     "--exclude", type=FILE, metavar="FILE",
-    help="Write what to leave out, for the key collection.takedown; of copies the one in test or dev stays.",
+    help="Write a list for the key collection.takedown; of copies, the one in test or dev stays.",
 )  # fmt: skip
 def command(root: Path, exclude: Path | None) -> None:
-    """Find captions of RUN, such as results/demo, that are probably wrong, near copies, and copies in several splits.
+    """Find captions of RUN that are probably wrong, near copies of photos, and copies in several splits.
 
-    Writes RUN/audit/audit.parquet, a row a finding, and a section of the report where there is one.
+    Writes RUN/audit/audit.parquet, one row per finding, and adds a section to the report.
     """
     from pipeline.models.linear.cross_fit import LEAST_PHOTOGRAPHS
     from pipeline.report.tables import FINDINGS, is_probable
@@ -55,12 +55,12 @@ def command(root: Path, exclude: Path | None) -> None:
         if commit.details["scored"] or kind in ("leak", "copy"):
             click.echo(f"{counts[kind]:>7,}  {description}")
     if not commit.details["scored"]:
-        click.echo(f"captions were not checked, which takes {LEAST_PHOTOGRAPHS} photographs with captions")
+        click.echo(f"captions were not checked: that needs {LEAST_PHOTOGRAPHS} photos with captions")
     elif run.manifest.n_images < FEW:
-        click.echo(f"with fewer than {FEW:,} photographs, many right captions are taken for wrong: look at each")
+        click.echo(f"with fewer than {FEW:,} photos, many right captions look wrong: check each")
     if exclude:
         publish_text(exclude, "".join(f"{line}\n" for line in _exclusions(findings)))
-        click.echo(f"written to {exclude}: name it as collection.takedown, and ingest leaves these photographs out")
+        click.echo(f"wrote {exclude}; set collection.takedown to it, and ingest leaves these photos out")
     if run.layout.report.path.exists():
         run_stage(Run(root), declared()["report"], again=True)
         click.echo(f"shown in {run.layout.report.path}")

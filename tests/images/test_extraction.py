@@ -2,8 +2,6 @@
 
 import weakref
 from collections.abc import Iterator
-from functools import partial
-from itertools import islice
 
 import numpy as np
 import pytest
@@ -47,26 +45,39 @@ def test_the_batch_makes_no_difference(dtype: torch.dtype, tolerance: float) -> 
         assert np.abs(run(encoder, pixels, size, dtype) - alone).max() <= tolerance * scale
 
 
+class Means:
+    """An extractor of `size` images at once whose features are their mean colours."""
+
+    def __init__(self, size: int) -> None:
+        self.plan = ExtractionPlan(CPU, torch.float32, size)
+        self.batches: list[int] = []
+
+    def start(self, pixels: torch.Tensor) -> torch.Tensor:
+        self.batches.append(len(pixels))
+        return pixels.float().mean(dim=(1, 2))
+
+
 @pytest.mark.parametrize("sizes", [(2, 2), (1, 50), (4, 3)])
 def test_encoders_in_step_make_what_each_makes_alone_and_keep_few_pictures(sizes: tuple[int, int]) -> None:
-    count, alive, most = 400, [], 0
-    pixels = np.random.default_rng(0).integers(0, 256, (2, count, 4, 4, 3), dtype=np.uint8)
+    lengths, alive, most = [100, 90, 10, 200], [], 0
+    pixels = np.random.default_rng(0).integers(0, 256, (2, sum(lengths), 4, 4, 3), dtype=np.uint8)
 
     def views() -> Iterator[list[np.ndarray]]:
         nonlocal most
-        for number in range(count):
+        for number in range(sum(lengths)):
             copies = list(pixels[:, number].copy())
             alive.append(weakref.ref(copies[0]))
             most = max(most, sum(one() is not None for one in alive))
             yield copies
 
-    def means(size: int, images: Iterator[np.ndarray]) -> Iterator[np.ndarray]:
-        while batch := list(islice(images, size)):
-            yield np.stack(batch).mean(axis=(1, 2))
-
-    found = extract_in_step(views(), [partial(means, size) for size in sizes])
-    np.testing.assert_allclose(found, pixels.mean(axis=(2, 3)), rtol=1e-6)
-    assert most < 200, "as many as wait in a batch, and a few dozen"
+    extractors = [Means(size) for size in sizes]
+    found = list(extract_in_step(views(), extractors, lengths))
+    assert [[len(rows) for rows in turn] for turn in found] == [[length, length] for length in lengths]
+    np.testing.assert_allclose(np.concatenate(found, axis=1), pixels.mean(axis=(2, 3)), rtol=1e-6)
+    assert most <= 2 + sizes[0], "as many as wait in a batch"
+    for extractor, size in zip(extractors, sizes, strict=True):
+        full = [[size] * (length // size) + [length % size] * (length % size > 0) for length in lengths]
+        assert extractor.batches == sum(full, []), "no batch is of two turns"
 
 
 @pytest.mark.parametrize(("architecture", "elements"), [("squeezenet1_1", 64 * 31 * 31), ("resnet18", 64 * 32 * 32)])

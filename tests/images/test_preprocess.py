@@ -1,9 +1,7 @@
 """The right square at the right size; what is wrong is named."""
 
 import hashlib
-import os
 import re
-import signal
 
 import numpy as np
 import pytest
@@ -12,8 +10,7 @@ from PIL import Image
 
 from pipeline.errors import InputError
 from pipeline.images.decode import ImageLimits
-from pipeline.images.preprocess import Photograph, Preprocessing, load_all, prepare, shared_map
-from pipeline.workers import Failure, ahead, isolated_map
+from pipeline.images.preprocess import Photograph, Preprocessing, load_all, prepare
 
 LIMITS = ImageLimits(max_pixels=10**6, min_side=8, max_aspect=20)
 
@@ -57,31 +54,3 @@ def test_what_has_changed_since_ingest_is_named() -> None:
         next(pixels)
         with pytest.raises(InputError, match=re.escape(reason) + ".*run ingest again"):
             next(pixels)
-
-
-SHAPE = (3, 4, 3)
-
-
-def paint(number: int) -> np.ndarray:
-    if number % 7 == 3:
-        raise ValueError(f"no {number}")
-    return np.random.default_rng(number).integers(0, 256, SHAPE, dtype=np.uint8)
-
-
-def paint_or_die(number: int) -> np.ndarray:
-    if number == 20:
-        os.kill(os.getpid(), signal.SIGKILL)
-    return paint(number)
-
-
-def same(found: list, expected: list) -> bool:
-    return all(a == b if isinstance(b, Failure) else np.array_equal(a, b) for a, b in zip(found, expected, strict=True))
-
-
-def test_results_are_those_of_pickles_in_their_order_though_slots_are_used_again_and_a_death_costs_its_item() -> None:
-    numbers = range(3 * ahead(2) + 5)
-    expected = list(isolated_map(paint, numbers, 0))
-    assert len(numbers) > 20 and same(list(shared_map(paint, numbers, 0, SHAPE)), expected)
-    expected[20] = Failure("its worker process died")
-    found = list(shared_map(paint_or_die, numbers, 2, SHAPE))  # all kept: none is a view of a slot
-    assert same(found, expected)

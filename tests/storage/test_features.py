@@ -19,14 +19,15 @@ def start(folder: Path, version: int = 1, part_rows: int = 4) -> UnfinishedShard
 
 
 def fill(shard: UnfinishedShard, parts: int | None = None) -> None:
-    for rows in shard.missing()[:parts]:
+    for rows in shard.missing[:parts]:
         shard.write(rows, FEATURE_ROWS[rows.start : rows.stop])
 
 
 def test_parts_become_the_shard_and_are_gone(tmp_path: Path) -> None:
     shard = start(tmp_path)
-    assert shard.missing() == [range(0, 4), range(4, 8), range(8, 10)]
+    assert shard.missing == [range(0, 4), range(4, 8), range(8, 10)]
     fill(shard)
+    assert sorted(path.name for path in shard.folder.glob("*.h5")) == ["0000000.h5", "0000004.h5"]
     shard.publish(DETAILS)
     fill(start(tmp_path), parts=2)  # as a kill before their removal would leave them
     remove_unfinished(tmp_path / "shard.h5")
@@ -39,18 +40,18 @@ def test_parts_become_the_shard_and_are_gone(tmp_path: Path) -> None:
 
 def test_what_was_done_is_not_done_again(tmp_path: Path) -> None:
     fill(start(tmp_path), 2)
-    assert start(tmp_path).missing() == [range(8, 10)]
+    assert start(tmp_path).missing == [range(8, 10)]
     whole = tmp_path / "whole"
     for folder in (whole, tmp_path):
-        fill(start(folder))
-        start(folder).publish(DETAILS)
+        fill(shard := start(folder))
+        shard.publish(DETAILS)
     assert (whole / "shard.h5").read_bytes() == (tmp_path / "shard.h5").read_bytes()
 
 
 @pytest.mark.parametrize("other", [{"version": 2}, {"part_rows": 5}])
 def test_parts_of_something_else_are_not_taken(tmp_path: Path, other: dict) -> None:
     fill(start(tmp_path))
-    assert start(tmp_path, **other).missing()[0].start == 0
+    assert start(tmp_path, **other).missing[0].start == 0
 
 
 def test_a_damaged_part_is_done_again(tmp_path: Path) -> None:
@@ -58,7 +59,7 @@ def test_a_damaged_part_is_done_again(tmp_path: Path) -> None:
     part = tmp_path / "shard.h5.parts" / "0000004.h5"
     part.write_bytes(part.read_bytes()[:-1])
     (tmp_path / "shard.h5.parts" / ".0000000.h5.tmp.999999999").write_bytes(b"of a process that is gone")
-    assert start(tmp_path).missing() == [range(4, 8)]
+    assert start(tmp_path).missing == [range(4, 8), range(8, 10)]
     assert not list((tmp_path / "shard.h5.parts").glob("*.tmp.*"))
 
 

@@ -42,7 +42,7 @@ TABLES = (
             PrintedRow("DepTree edges", (14.8, 37.9, 50.0, 9.4, 11.6, 31.4, 43.8, 13.2), "deptree", settings=ALIGNED),
             PrintedRow("BRNN", (16.5, 40.6, 54.2, 7.6, 11.8, 32.1, 44.7, 12.4), "dvsa", settings=ALIGNED),
         ),
-        orders=ORDERS, top=5,
+        orders=(*ORDERS, ("BRNN", "DeViSE")), top=5,
     ),
     PrintedTable(
         "Karpathy and Fei-Fei", "Table 1, Flickr30K", "flickr30k", RANKING,

@@ -40,7 +40,7 @@ TABLES = (
         ),
         orders=(
             ("LSTM, OxfordNet", "DeViSE"), ("LSTM, OxfordNet", "SDT-RNN"), ("LSTM, OxfordNet", "DeFrag"),
-            ("LSTM, OxfordNet", "LSTM"), ("LSTM", "DeViSE"), ("LSTM", "DeFrag"),
+            ("LSTM, OxfordNet", "LSTM"), ("LSTM", "DeViSE"), ("LSTM", "DeFrag"), ("LSTM", "SDT-RNN"),
         ),
     ),
     PrintedTable(
