@@ -2,6 +2,7 @@
 
 import hashlib
 import warnings
+from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
 from itertools import pairwise
@@ -29,6 +30,7 @@ from pipeline.models.linear.training import FitTask, Sets
 from pipeline.models.linear.tuning import PairArrays
 from pipeline.models.linear.views import STEPS, ImageView, TextView
 from pipeline.precision import to_numpy
+from pipeline.storage.card import is_index
 from pipeline.storage.parameters import MODEL, read_parameters, write_parameters
 
 if TYPE_CHECKING:
@@ -105,12 +107,14 @@ class FittedSpace:
         *,
         names: Sequence[str] | None = None,
         texts: Sequence[str] | None = None,
+        overwrite: bool = False,
     ) -> "Index":
         """Write images, and texts, in this space into a folder as a bundle for `jointspace.load`, `search` and `serve`.
         Vectors and `owners` are as in `fit`; rows with equal image vectors are one image.
 
         `names` (n,) name the images, for example by their paths (default: row numbers); `texts` (m,) are the words of
-        the text vectors (default: IMAGE#k). Raises InputError as `fit` does, and for another number of names or texts.
+        the text vectors (default: IMAGE#k). Raises InputError as `fit` does, for another number of names or texts, and
+        for a name that two images have; UsageError if the folder has an index, unless you `overwrite` it.
 
         >>> rng = np.random.default_rng(0)
         >>> images, texts = rng.normal(size=(2, 40, 8))
@@ -121,11 +125,18 @@ class FittedSpace:
         from jointspace.index import Index
         from jointspace.writing import Items, write_bundle
 
+        if is_index(Path(folder)) and not overwrite:
+            raise UsageError(f"there is an index in {folder}; give another folder, or overwrite=True")
         x = to_views(image_vectors, IMAGE, _dims(self.model.view), dense=True)
         n, distinct = _count(x), Distinct.of(x)
         names = [relative_name(name) for name in to_strings(map(str, range(n)) if names is None else names, "names", n)]
+        kept = [names[row] for row in distinct.first]
+        if repeated := next((name for name, count in Counter(kept).items() if count > 1), None):
+            raise InputError(
+                f"names: two images with different vectors are called {repeated!r}; give each its own name"
+            )
         items = Items(
-            [names[row] for row in distinct.first],
+            kept,
             distinct.digests,
             _in_blocks(self.model.embed_images, x, distinct.first),
         )

@@ -41,13 +41,14 @@ class FaultyFile:
 @dataclass
 class Examination:
     """The number of `checked` files, and the `faults` among them; `unvouched` files, which no commit names;
-    `unfinished` work of stages that were killed or still run; `temporaries` and locks, with whether their writer is
-    dead."""
+    `unfinished` work of stages that were killed or still run; `former` commits, of what the configuration has no more;
+    `temporaries` and locks, with whether their writer is dead."""
 
     checked: int = 0
     faults: list[FaultyFile] = field(default_factory=list)
     unvouched: list[Path] = field(default_factory=list)
     unfinished: list[Path] = field(default_factory=list)
+    former: list[Path] = field(default_factory=list)
     temporaries: dict[Path, bool] = field(default_factory=dict)
 
 

@@ -34,6 +34,7 @@ def command(index: Path, names: tuple[str, ...], list_path: Path | None, output:
 
     from pipeline.errors import InputError, RejectLimitError, UsageError
     from pipeline.plain_files import read_lines
+    from pipeline.printable import counted
     from pipeline.storage.bundles import changing
     from stages.closing import search_command
 
@@ -52,7 +53,7 @@ def command(index: Path, names: tuple[str, ...], list_path: Path | None, output:
             )
         for part, shift in zip(change.index.parts, change.index.shifts, strict=True):
             _remove_from(part, {image_id - shift["image_id"] for image_id in gone}, change.folder(part))
-    log.info("%d photos removed, %d left", len(gone), there - len(gone))
+    log.info("%s removed, %s left", counted(len(gone), "photo"), f"{there - len(gone):,}")
     say_next(lambda: search_command(output or index))
     if unmet:
         raise RejectLimitError(
@@ -97,8 +98,6 @@ def _find(index: "Bundle | Bundles", lines: list[str]) -> tuple[int, set[int], l
 
 def _remove_from(bundle: "Bundle", named: set[int], output: Path) -> None:
     """Write one bundle to `output` without those of the images `named` that it has, and list these for `ingest`."""
-    import logging
-
     import numpy as np
 
     from pipeline.index.format import from_bytes, to_bytes
@@ -123,7 +122,6 @@ def _remove_from(bundle: "Bundle", named: set[int], output: Path) -> None:
         else:
             changed, factory = drop(index, part.outline.places(rows)), part.card["factory"]
         revision.put(less, to_bytes(changed), factory)
-        logging.getLogger(__name__).info("%s: %d %s removed", bundle.folder, len(rows), part.modality)
     publish_text(output / REMOVED, "".join(f"{name}\n" for name in [*read_removed(bundle), *names]))
     revision.commit()
 

@@ -5,7 +5,7 @@ from typing import TYPE_CHECKING, NamedTuple
 
 import click
 
-from stages.commands import FOLDER, json_option, run_config_option
+from stages.commands import FILE, FOLDER, json_option, run_config_option
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -26,6 +26,7 @@ class Sample(NamedTuple):
 
 
 @click.command("plan")
+@click.argument("configuration", type=FILE, required=False)
 @click.option("--run", "root", type=FOLDER, help="Folder of the run.")
 @click.option("--images", type=click.FloatRange(min=10), help="Number of photos, e.g. 100e6. [default: the run's]")
 @click.option("--sentences", type=click.FloatRange(min=0), help="Captions per photo. [default: the run's, else 1]")
@@ -35,6 +36,7 @@ class Sample(NamedTuple):
 @json_option
 @run_config_option
 def command(
+    configuration: Path | None,
     root: Path | None,
     config_path: Path | None,
     images: float | None,
@@ -55,8 +57,9 @@ def command(
     from pipeline.printable import printable_json
     from pipeline.run import Run
 
+    config_path = config_path or configuration
     if config_path is None and root is None:
-        raise UsageError("plan: give a configuration (--config) or a run (--run)")
+        raise UsageError("plan: give a configuration, such as holiday.yaml, or a run (--run)")
     chosen = loading.load(config_path) if config_path else Run(root).config
     run = Run(root or Path(chosen.results_root) / chosen.name, chosen)
     ingested = run.layout.manifest.commit.exists()

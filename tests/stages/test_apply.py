@@ -124,13 +124,16 @@ def test_photographs_are_added_in_place(source: Path, tmp_path: Path, caplog: py
     run_command("remove", index, "new/red-00.png")
     draw(photos / "newer", 4, 3)
     run_command("add", index, photos)
-    assert "8 of 48 photos" in caplog.text and "4 of 51 photos" in caplog.text
+    assert "8 of 48 photos" in caplog.text and "4 of 51 photos" in caplog.text and "1 photo removed" in caplog.text
     assert open_bundle(index).card["images"]["count"] == 51
     open_bundle(index).check()
     retell(index / "added/00-photos/index/ncca/card.json", "inputs", "model", value="an earlier one")
     assert open_bundle(index).card["images"]["count"] == 40 and "11 photos" in caplog.text
     refresh_additions(index)
     assert open_bundle(index).card["images"]["count"] == 51
+    run_command("remove", index, "red-00.png")
+    run_command("add", index, source / "data")
+    assert "0 of 39 photos" in caplog.text and open_bundle(index).card["images"]["count"] == 50
 
 
 def test_photographs_of_both_are_read_where_they_are(joined: Path) -> None:
