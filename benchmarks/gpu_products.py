@@ -9,7 +9,6 @@ from epochs import make_loop, make_start, runner
 from gpu_parts import Bench
 from pairs import DIM_X, DIM_Y, make_pairs
 
-from pipeline.device import full_float32, upload
 from pipeline.index.exact import search_exact
 from pipeline.index.vectors import ArrayVectors
 from pipeline.models.linear.accumulation import BLOCK_ROWS
@@ -85,15 +84,16 @@ def search(bench: Bench) -> None:
         floor = bench.floor("fp32", 2 * vectors.size * len(queries))
         return {"seconds": seconds, "queries_per_s": len(queries) / seconds, "floor": floor}
 
-    def assign() -> dict[str, Any]:
-        there, lists = upload(vectors, bench.device), upload(make_vectors(bench.size(16_384, 16), 512), bench.device)
-        with full_float32():
-            seconds = bench.seconds(lambda: [(part @ lists.T).argmax(1) for part in there.split(1 << 14)], 3)
-        return {"seconds": seconds, "floor": bench.floor("fp32", 2 * vectors.size * len(lists))}
+    def cluster() -> dict[str, Any]:
+        from pipeline.index.candidates import ROUNDS, find_centroids  # FAISS
+
+        lists = bench.size(16_384, 16)
+        seconds = bench.seconds(lambda: find_centroids(vectors, lists, True, bench.device), 1)
+        return {"seconds": seconds, "floor": bench.floor("fp32", 2 * vectors.size * lists * ROUNDS)}
 
     for k in (10, 100):
         bench.measure(f"exact search, k = {k}", exact, k)
-    bench.measure("assignment to lists", assign)
+    bench.measure("k-means", cluster)
 
 
 def training(bench: Bench) -> None:

@@ -1,11 +1,11 @@
-"""Photographs and sentences in one space: search a bundle, apply it to other photographs, or fit a space to vectors.
+"""Search the index of a run, index other photos with its model, or fit a joint space to vectors.
 
     import jointspace
 
     index = jointspace.load("results/demo/index/sae")
     index.search("a red bus in the desert", k=3)[0].row["path"]
 
-Importing it costs nothing; torch, FAISS and the rest are imported by the first function that needs them.
+Importing it is quick; torch, FAISS and the rest are imported by the first function that needs them.
 """
 
 from typing import TYPE_CHECKING, Any

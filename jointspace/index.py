@@ -21,19 +21,19 @@ from pipeline.text.text_encoder import CENTRED, Centred
 
 
 def load(*bundles: str | Path, run: str | Path | None = None, allow: Sequence[str] = ()) -> "Index":
-    """The bundle in a folder that `snakemake`, `jointspace apply` or Index.apply wrote. Several bundles of one model,
-    in one folder or in several, are searched as one. A model that reads trees parses what it is asked by the parser of
-    its `run`, a folder that you trust: loading a parser runs code. So do models and encoders that are no part of
-    jointspace; `allow` has the import paths, `module:Class`, of those that you trust.
+    """Open the bundle in a folder; several bundles of one model, in one folder or in several, are searched as one. A
+    model that reads trees needs the parser of its `run`, a folder that you trust, since loading a parser runs code. So
+    do models and encoders that are not part of jointspace: `allow` lists the import paths, `module:Class`, of those
+    that you trust.
 
-    Raises IntegrityError where there is no bundle, or where it was damaged, and UsageError for different models.
+    Raises IntegrityError if there is no bundle or it is damaged, and UsageError for different models.
     """
     return Index(*bundles, run=run, allow=allow)
 
 
 class Index:
-    """One or several bundles: images, their sentences, and the model that finds them. Its parts are read when they are
-    first needed. It can be pickled, and opens the same folders where it arrives.
+    """One or several bundles: images, their captions, and the model that finds them. Each part is read when it is first
+    needed. A pickled index opens the same folders again.
 
     >>> index = load(bundle)
     >>> [hit.row["path"].partition("-")[0] for hit in index.search("a red picture", k=2)]
@@ -63,7 +63,7 @@ class Index:
 
     @property
     def card(self) -> Mapping[str, Any]:
-        """What the bundle says of itself: its model, what that was trained on, what was measured."""
+        """The bundle's model, what it was trained on, and what was measured."""
         return self.bundle.card
 
     def search(
@@ -77,16 +77,16 @@ class Index:
         where: str | None = None,
         weight: float = 0.5,
     ) -> Answer | list[Answer]:
-        """The `k` images nearest to a text, to an image, to both (the text counts for `weight`), to a `vector` (c,) of
-        the joint space, or to the vector of a text (d,) that `embed` would take, among those of whose columns `where`
-        is true.
+        """The `k` images nearest to a text, an image, both (the text counts for `weight`), a `vector` (c,) of the joint
+        space, or a `text_vector` (d,) that `embed` would take; only images whose columns satisfy `where`.
 
         Each hit has `rank`, `score` and `row`, the image's line in the bundle's table. The answer to a text has a
-        `judgement`: how many of its hits are `likely`, about how many of the index are (`expected`), and whether the
-        text is `off_topic`; None where the bundle cannot tell. Several texts, a list, are answered in one pass over the
-        index, by a list of answers; one of whose words none is known gets an empty answer whose `error` says so.
-        Raises InputError where no word is known or the image cannot be read, UsageError for a condition that cannot
-        be, for an argument of another kind, and where nothing is asked.
+        `judgement`: how many hits are `likely`, about how many images of the index are (`expected`), and whether the
+        text is `off_topic`; or None if the bundle cannot tell. A list of texts is answered in one pass by a list of
+        answers; a text without a known word gets an empty answer with an `error`.
+
+        Raises InputError if no word is known or the image cannot be read, and UsageError for a wrong condition or
+        argument.
         """
         if isinstance(text, Sequence) and not isinstance(text, str):
             return self._search_each(
@@ -122,14 +122,14 @@ class Index:
         return self._searcher.batch(texts, k, where)
 
     def sentences(self, image: str | Path | Image.Image, k: int = 10, where: str | None = None) -> list[Hit]:
-        """The `k` sentences nearest to an image; `row["text"]` is what a hit says."""
+        """The `k` captions nearest to an image; `row["text"]` of a hit is its text."""
         k = to_count(k, "k")
         if where is not None:
             require_text(where, "where")
         return self._searcher.sentences(self._photograph(image), k, where)
 
     def embed_text(self, text: str) -> np.ndarray:
-        """(c,) float32, the text in the joint space. Raises InputError where no word is known."""
+        """(c,) float32, the text in the joint space. Raises InputError if no word is known."""
         self._require_vectors()
         require_text(text, "text")
         self._searcher.require_known(text)
@@ -141,11 +141,11 @@ class Index:
         return self._searcher.embed_image(self._photograph(image))[0]
 
     def embed(self, *, image_vectors: Views | None = None, text_vectors: Views | None = None) -> np.ndarray:
-        """(n, c) float32, new vectors of the encoders that the model was fitted to, in the joint space: those of images
-        (n, D) or of texts (n, d), by the encoders' names where there are several.
+        """(n, c) float32, the joint vectors of new image vectors (n, D) or text vectors (n, d) from the encoders that
+        the model was fitted to; of several encoders by their names.
 
         Raises UsageError for both or neither, and for a model that takes no such vectors; InputError for vectors of
-        other encoders, of another dimension, or that are not finite.
+        other encoders or dimensions, or that are not finite.
         """
         if (image_vectors is None) == (text_vectors is None):
             raise UsageError("embed image_vectors or text_vectors")
@@ -179,9 +179,8 @@ class Index:
             raise InputError(f"{error}; give vectors of the encoders that {model} was fitted to") from error
 
     def apply(self, photographs: str | Path, output: str | Path, name: str | None = None) -> "Index":
-        """The index of a folder of other photographs, a tar shard or a table of them, by this bundle's model, written
-        into the folder `output`; what an earlier call has made of them there is kept. No sentences are needed, and a
-        script that calls this needs no `if __name__ == "__main__"`, although photographs are read in other processes.
+        """Index other photos (a folder, tar shard or table) with this bundle's model, in the folder `output`; captions
+        are optional. A repeated call resumes. Scripts need no `if __name__ == "__main__"`.
         """
         from stages.applied import apply_bundle
 
@@ -189,7 +188,7 @@ class Index:
 
     def _require_vectors(self) -> None:
         if self._searcher.multi_vector:
-            raise UsageError(f"{self.card['model']} has several vectors for each image and sentence")
+            raise UsageError(f"{self.card['model']} has several vectors for each image and caption")
 
     @cached_property
     def _encoders(self) -> dict[str, Any]:
@@ -205,7 +204,7 @@ class Index:
         """The image as the model takes it: its features, or for a multi-vector model the bytes of its file."""
         in_file, by_file = isinstance(image, str | os.PathLike), self._searcher.multi_vector
         if by_file and not in_file:
-            raise UsageError(f"{self.card['model']} knows photographs by their files; give a path")
+            raise UsageError(f"{self.card['model']} reads photos from their files; give a path")
         if not in_file and not isinstance(image, Image.Image):
             raise UsageError(f"image is a {type(image).__name__}; give a path, or an image that Pillow opened")
         try:

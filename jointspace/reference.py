@@ -13,7 +13,7 @@ HEAD = """# Python
 
 {about}
 
-`python -m jointspace.reference` makes this page from the docstrings.
+This page is made from the docstrings by `python -m jointspace.reference`.
 """
 WIDTH = 100
 """Characters from which on a call has a line for each argument."""

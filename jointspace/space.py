@@ -2,6 +2,7 @@
 
 import hashlib
 import warnings
+from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
 from itertools import pairwise
@@ -29,6 +30,7 @@ from pipeline.models.linear.training import FitTask, Sets
 from pipeline.models.linear.tuning import PairArrays
 from pipeline.models.linear.views import STEPS, ImageView, TextView
 from pipeline.precision import to_numpy
+from pipeline.storage.card import is_index
 from pipeline.storage.parameters import MODEL, read_parameters, write_parameters
 
 if TYPE_CHECKING:
@@ -75,9 +77,9 @@ class Pairs:
 class FittedSpace:
     """Normalized CCA (Gong et al. 2014, eq. 2) of image and text vectors; `fit` makes one.
 
-    `held_out` has recall@1, @5 and @10 in percent on the part that chose `choice` (ridges, dimensions, the power of the
-    eigenvalues), by direction; the space itself is then fitted to all pairs. Under `zero_shot` it has the same of the
-    cosine of the vectors as they are, where those of images and texts have the same dimensions.
+    `held_out` has recall@1, @5 and @10 in percent, by direction, on the held-out part, which chose `choice` (ridges,
+    dimensions, the power of the eigenvalues); the space is then fitted to all pairs. `held_out["zero_shot"]` has the
+    same for the cosine of the given vectors, if both sides have the same dimensions.
     """
 
     def __init__(self, model: NormalizedCCA, choice: Mapping[str, Any], held_out: Mapping[str, Any]) -> None:
@@ -89,11 +91,11 @@ class FittedSpace:
         return len(self.model.directions.values)
 
     def embed_images(self, vectors: Views) -> np.ndarray:
-        """(n, c) float32 of unit length, from image vectors (n, D) as they were fitted to."""
+        """(n, c) float32 of unit length, from image vectors (n, D) like those of `fit`."""
         return self.model.embed_images(to_views(vectors, IMAGE, _dims(self.model.view), dense=True))
 
     def embed_texts(self, vectors: Views) -> np.ndarray:
-        """(m, c) float32 of unit length, from text vectors (m, d) as they were fitted to."""
+        """(m, c) float32 of unit length, from text vectors (m, d) like those of `fit`."""
         return self.model.embed_sentences(to_views(vectors, TEXT, _dims(self.model.text)))
 
     def index(
@@ -105,13 +107,14 @@ class FittedSpace:
         *,
         names: Sequence[str] | None = None,
         texts: Sequence[str] | None = None,
+        overwrite: bool = False,
     ) -> "Index":
-        """The bundle of images, and of texts, in this space, written into a folder; `jointspace.load`, `search` and
-        `serve` open it. Vectors and `owners` are as those of `fit`; rows with equal image vectors are one image.
+        """Write images, and texts, in this space into a folder as a bundle for `jointspace.load`, `search` and `serve`.
+        Vectors and `owners` are as in `fit`; rows with equal image vectors are one image.
 
-        `names` (n,) are what the images are called, such as their paths, by default the numbers of their rows; `texts`
-        (m,) are the words of the text vectors, by default IMAGE#k. Raises InputError as `fit`, and where names or texts
-        are not as many as their vectors.
+        `names` (n,) name the images, for example by their paths (default: row numbers); `texts` (m,) are the words of
+        the text vectors (default: IMAGE#k). Raises InputError as `fit` does, for another number of names or texts, and
+        for a name that two images have; UsageError if the folder has an index, unless you `overwrite` it.
 
         >>> rng = np.random.default_rng(0)
         >>> images, texts = rng.normal(size=(2, 40, 8))
@@ -122,11 +125,18 @@ class FittedSpace:
         from jointspace.index import Index
         from jointspace.writing import Items, write_bundle
 
+        if is_index(Path(folder)) and not overwrite:
+            raise UsageError(f"there is an index in {folder}; give another folder, or overwrite=True")
         x = to_views(image_vectors, IMAGE, _dims(self.model.view), dense=True)
         n, distinct = _count(x), Distinct.of(x)
         names = [relative_name(name) for name in to_strings(map(str, range(n)) if names is None else names, "names", n)]
+        kept = [names[row] for row in distinct.first]
+        if repeated := next((name for name, count in Counter(kept).items() if count > 1), None):
+            raise InputError(
+                f"names: two images with different vectors are called {repeated!r}; give each its own name"
+            )
         items = Items(
-            [names[row] for row in distinct.first],
+            kept,
             distinct.digests,
             _in_blocks(self.model.embed_images, x, distinct.first),
         )
@@ -145,14 +155,14 @@ class FittedSpace:
         return Index(folder)
 
     def save(self, folder: str | Path) -> None:
-        """Write it into a folder, from which FittedSpace.load reads it."""
+        """Write the space into a folder, for FittedSpace.load."""
         details = {"registered": NAME, "choice": self.choice, "held_out": self.held_out}
         tensors, settings = self.model.tensors(), self.model.settings()
         write_parameters(Path(folder) / FILE, MODEL, tensors, settings=settings, details=details)
 
     @classmethod
     def load(cls, folder: str | Path) -> "FittedSpace":
-        """What `save` wrote. Raises IntegrityError where it was damaged."""
+        """Read what `save` wrote. Raises IntegrityError if it is damaged."""
         from pipeline.config.stored import restore
 
         stored = read_parameters(Path(folder) / FILE, MODEL)
@@ -170,16 +180,14 @@ def fit(
     seed: int = 0,
     **grid: Any,
 ) -> FittedSpace:
-    """The joint space of image vectors (n, D) and text vectors (m, d): arrays, torch's tensors or scipy's sparse; of
-    several encoders by their names.
+    """Fit a joint space to image vectors (n, D) and text vectors (m, d): arrays, torch tensors or scipy sparse
+    matrices; of several encoders by their names.
 
-    Text j is of image `owners[j]`; without `owners`, of image j. Rows with equal image vectors are one image, such as
-    those of a photograph that stands beside each of its sentences; equal texts of several images are warned of, since
-    no search can tell these apart. `weak` are further pairs with noisier texts, such as
-    titles or tags, in the same two spaces; how much they count is chosen too (Gong et al. 2014, section 4). `normalise`
-    are steps on image vectors: `sqrt`, `l2`. One image in ten, drawn by `seed`, chooses among the values that `grid`
-    names (`dimensions`, `image_ridge`, `text_ridge`, `eigenvalue_power`, `eigenvalues`; default: those of
-    config/default.yaml).
+    Text j belongs to image `owners[j]`, by default to image j. Rows with equal image vectors are one image; equal texts
+    of several images cause a warning, since no search can tell them apart. `weak` are further pairs with noisier texts,
+    such as titles or tags, whose weight is chosen too (Gong et al. 2014, section 4). `normalise` are steps on image
+    vectors: `sqrt`, `l2`. One image in ten, drawn by `seed`, is held out to choose among the values in `grid`
+    (`dimensions`, `image_ridge`, `text_ridge`, `eigenvalue_power`, `eigenvalues`; default: config/default.yaml).
 
     >>> rng = np.random.default_rng(0)
     >>> meaning = rng.normal(size=(400, 8))
@@ -190,8 +198,8 @@ def fit(
     >>> bool((scores.argmax(axis=1) == np.arange(100)).mean() > 0.9)
     True
 
-    Raises InputError for vectors that are not finite (with the row), not of one length, or too few, and UsageError for
-    another grid or step.
+    Raises InputError for vectors that are not finite (naming the row), of different lengths, or too few, and UsageError
+    for an unknown grid or step.
     """
     if isinstance(normalise, str) or not set(normalise) <= set(STEPS):
         raise UsageError(f"fit: normalise is {normalise!r}; give a tuple of steps, of {', '.join(STEPS)}")
@@ -199,12 +207,12 @@ def fit(
     pairs = _pairs(image_vectors, text_vectors, owners)
     if repeated := pairs.shared_texts():
         warnings.warn(
-            f"fit: {repeated} of {len(pairs.owners)} texts are also those of another image: no search can tell these"
-            " images apart, and held_out counts that as a fault",
+            f"fit: {repeated} of {len(pairs.owners)} texts also belong to another image; no search can tell these"
+            " images apart, so held_out counts them as errors",
             stacklevel=2,
         )
     if (count := len(np.unique(pairs.owners))) < FEWEST:
-        raise InputError(f"{count} images with a text are too few to choose anything by; give at least {FEWEST}")
+        raise InputError(f"{count} images with a text are too few to hold some out; give at least {FEWEST}")
     values = loading.load()
     try:
         settings = values.fit.changed({name: np.atleast_1d(value).tolist() for name, value in grid.items()})

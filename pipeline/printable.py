@@ -17,6 +17,11 @@ def tidy(caption: str) -> str:
     return re.sub(r"(?<=\S) +([.,;:!?]|'s|n't)(?=\s|$)", r"\1", caption)
 
 
+def counted(count: int, what: str) -> str:
+    """`1 photo`, `1,200 photos`."""
+    return f"{count:,} {what}{'s' * (count != 1)}"
+
+
 def printable(text: object) -> str:
     """`text` on one line, with what a terminal would obey written as in Python: \\x1b, \\r, \\u202e."""
     return UNSAFE.sub(lambda found: found[0].encode("unicode_escape").decode(), str(text))

@@ -21,7 +21,7 @@ from pipeline.run.layout import Layout, Shards
 from pipeline.run.runner import run_stage
 from pipeline.storage.batch import publish_text
 from pipeline.storage.bundle import Bundle, BundleWriter
-from pipeline.storage.bundles import open_bundle, photographs_of
+from pipeline.storage.bundles import names_of, open_bundle, photographs_of
 from pipeline.storage.card import ADDED, added_to, new_addition, remove_bundle
 from pipeline.storage.commit import Commits, Provenance
 from pipeline.storage.embeddings import write_embeddings
@@ -89,13 +89,15 @@ def apply_bundle(
     name: str | None = None,
     changes: Mapping[str, Any] | None = None,
     known: Collection[str] = (),
+    removed: Collection[str] = (),
 ) -> Bundle | None:
     """The bundle of `photographs` (a folder, a tar shard or a table of them) by the model of the bundle `source`, in
     the run `output`; the card calls them `name`. `changes` are laid over the run's configuration.
 
-    What an earlier call has made of the same is kept. Photographs whose sha256 is `known` are left out; None where
-    these are all. Raises UsageError for a model that sees more of an image than its
-    encoders make of the pixels, for a folder without photographs, and where another command's run is in `output`.
+    What an earlier call has made of the same is kept. Photographs whose sha256 is `known` are left out, and those whose
+    paths, under the collection's root, are `removed`; None where these are all. Raises UsageError for a model that sees
+    more of an image than its encoders make of the pixels, for a folder without photographs, and where another command's
+    run is in `output`.
     """
     bundle = open_bundle(source, added=False).parts[0]  # each has the model
     bundle.check_rows()
@@ -106,10 +108,15 @@ def apply_bundle(
     for encoder in encoders:
         _carry(run, encoder, bundle)
     _ingest(run, stages["ingest"])
+    new = _new_images(run, known, removed)
+    if not new.any():
+        return None
+    if not new.all():
+        log.info("%d of %d photos are new; all are encoded once, also for later additions", new.sum(), len(new))
     for number, encoder in enumerate(encoders):
         run_stage(run, stages["extract"], (encoder,), others=[] if number else [(other,) for other in encoders[1:]])
     run_stage(run, STAGE, (str(bundle.folder.absolute()),))
-    return _index(run, bundle, asker, name or output.absolute().name, known)
+    return _index(run, bundle, asker, name or output.absolute().name, new)
 
 
 def added_run(home: Path, photographs: Path) -> Path:
@@ -142,14 +149,12 @@ def _require_whole_images(bundle: Bundle, asker: QueryEncoder) -> None:
     name = bundle.card["model"]
     if asker.multi_vector:
         raise UsageError(
-            f"{name} compares regions, and a bundle does not say how to find these; apply the bundle of a model with"
-            " one vector an image"
+            f"{name} compares regions, and a bundle does not say how to find them; apply a model with one vector per"
+            " image"
         )
     for encoder, stored in asker.stored_encoders().items():
         if stored_kind(stored.settings).reads != "pixels":
-            raise UsageError(
-                f"the encoder {encoder} of {name} takes regions; apply a model on encoders of whole images"
-            )
+            raise UsageError(f"the encoder {encoder} of {name} takes regions; apply a model of whole images")
 
 
 def _begin(photographs: Path, output: Path, changes: Mapping[str, Any]) -> Run:
@@ -159,10 +164,10 @@ def _begin(photographs: Path, output: Path, changes: Mapping[str, Any]) -> Run:
     layout = Layout(folder)
     record = layout.file(RECORD).path
     if not record.exists() and (layout.config.exists() or layout.manifest.commit.exists()):
-        raise UsageError(f"{output} holds a run of its own; choose another --output")
+        raise UsageError(f"{output} already holds a run; choose another --output")
     collection = detect(photographs.absolute())
     if collection.format == "vectors":
-        raise UsageError(f"{photographs} has vectors and no photographs; embed them: jointspace.load(...).embed")
+        raise UsageError(f"{photographs} has vectors but no photos; embed them in Python: jointspace.load(...).embed")
     values: dict[str, Any] = {
         "name": as_name(folder.name),
         "data_root": str(collection.root),
@@ -199,17 +204,19 @@ def _ingest(run: Run, stage: Stage) -> None:
         publish_json(record, {**said, "ingest": digest})
 
 
-def _index(run: Run, bundle: Bundle, asker: QueryEncoder, name: str, known: Collection[str]) -> Bundle | None:
-    """Write the bundle of all photographs that are not `known`; None where there are none."""
+def _new_images(run: Run, known: Collection[str], removed: Collection[str]) -> np.ndarray:
+    """(n_images,) bool, whether the index has each image neither now nor had it before."""
+    images, root = run.manifest.images, run.manifest.root
+    digests = zip(images["sha256"].to_pylist(), names_of(images), strict=True)
+    return np.array([digest not in known and f"{root}/{name}" not in removed for digest, name in digests], bool)
+
+
+def _index(run: Run, bundle: Bundle, asker: QueryEncoder, name: str, new: np.ndarray) -> Bundle:
+    """Write the bundle of all photographs that are `new` (n_images,)."""
     source, manifest, settings = bundle.card, run.manifest, run.config.index
     embeddings, ids = run.embeddings(source["model"]), split_ids(manifest, settings.splits)
-    if known:
-        digests = manifest.rows("images", ids["images"])["sha256"].to_pylist()
-        images = ids["images"][[digest not in known for digest in digests]]
-        owners = manifest.sentence_images[ids["sentences"]]
-        ids = {"images": images, "sentences": ids["sentences"][np.isin(owners, images)]}
-        if not len(images):
-            return None
+    owners = manifest.sentence_images[ids["sentences"]]
+    ids = {"images": ids["images"][new[ids["images"]]], "sentences": ids["sentences"][new[owners]]}
     writer = BundleWriter(run.layout.index(source["model"]).path)
     about = add_indices(writer, embeddings, ids, settings, run.gpu, _queries(bundle, asker))
     for modality, rows in ids.items():

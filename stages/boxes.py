@@ -44,12 +44,12 @@ def read_region_texts(run: Run, path: Path) -> dict[tuple[int, Corners], list[st
     manifest = run.manifest
     matched = match_boxes(read_box_files(path), manifest.images["path"].to_pylist(), manifest.root)
     if matched.unmatched:
-        log.warning("%s has boxes for images that the run does not have: %s", path, some(matched.unmatched))
+        log.warning("%s has boxes for images that are not in the run: %s", path, some(matched.unmatched))
     for image, corners, box in zip(matched.images.tolist(), matched.corners.tolist(), matched.boxes, strict=True):
         if box.label.strip():
             texts.setdefault((image, tuple(corners)), []).append(box.label)
     if not texts:
-        raise InputError(f"{path} has no text for a box of an image of this run; give some in its column label")
+        raise InputError(f"{path} has no text for any box of this run; put the texts into its column label")
     return texts
 
 
@@ -91,7 +91,7 @@ def read_boxes(
 
     rows = np.flatnonzero(run.manifest.splits[gold.images] == split)
     if not len(rows):
-        raise InputError(f"no box of the {split} split has a label; give boxes with labels, or describe its images")
+        raise InputError(f"no box of the {split} split has a label; add labelled boxes, or describe its images")
     rows = rows[np.argsort(gold.images[rows], kind="stable")]
     images, corners = gold.images[rows], gold.boxes[rows]
     regions = read_regions(run, encoders, np.unique(images))
@@ -99,10 +99,10 @@ def read_boxes(
     is_stored = np.all([numbers >= 0 for numbers in places.values()], axis=0)
     if not is_stored.any():
         raise InputError(
-            f"no labelled box of the {split} split is a region in {run.root}; extract the regions of these boxes"
+            f"no labelled box of the {split} split is a region in {run.root}; extract regions of the labelled boxes"
         )
     if not is_stored.all():
-        log.warning("%d of %d labelled boxes are not stored regions and are left out", (~is_stored).sum(), len(rows))
+        log.warning("left out %d of %d labelled boxes: they are not stored regions", (~is_stored).sum(), len(rows))
     paths = run.manifest.images["path"].take(images[is_stored]).to_pylist()
     shown = [
         {"image_id": int(images[at]), "image": path, "box": corners[at].tolist(), "label": gold.labels[rows[at]]}

@@ -155,8 +155,8 @@ def add_indices(
             )  # fmt: skip
             if cost["recall@10"] < settings.recall_floor:
                 log.warning(
-                    "%s: this is below index.recall_floor %g; lengthen index.shortlist, or raise index.exact_limit"
-                    " to %d", model, settings.recall_floor, card["count"],
+                    "%s: this is below index.recall_floor %g; raise index.shortlist, or index.exact_limit to %d",
+                    model, settings.recall_floor, card["count"],
                 )  # fmt: skip
     if several:
         writer.add_outlines(outlines)
@@ -201,14 +201,14 @@ def _mapped_from(run: Run, encoders: Iterable[str], image_id: np.ndarray) -> pa.
 def _calibrate(run: Run, embeddings: Embeddings) -> Calibration | None:
     """From the first images of dev, and all their sentences; None where these cannot say what is likely."""
     if embeddings.multi_vector:
-        reason = "its photographs have several vectors each"
+        reason = "its photos have several vectors each"
     elif embeddings.refits:
-        reason = "it has learned from dev"
+        reason = "it learned from dev"
     else:
         count = sum(len(np.unique(image_id)) for _, image_id in described_rows(run.manifest, ["dev"]))
-        reason = f"of {count} photographs of dev with sentences, of {FEWEST} at least" if count < FEWEST else None
+        reason = f"dev has {count} photos with captions, and needs {FEWEST}" if count < FEWEST else None
     if reason:
-        log.info("%s: searches do not say where likely answers end (%s)", embeddings.name, reason)
+        log.info("%s: searches will not show where likely answers end (%s)", embeddings.name, reason)
         return None
     pairs = run.pairs("dev").first(run.config.fit.dev_images)
     images = embeddings.read("images", pairs.image_id)
@@ -248,6 +248,6 @@ def _read_text_encoders(run: Run, model: Any, parameters: Parameters, source: Pa
 def _warn_of_imported(names: Iterable[str], what: str, encoder: str, how: str) -> None:
     for name in sorted(names):
         log.warning(
-            "the %s of %s were imported, and no %s of this run makes them: the index cannot be searched %s; name the %s"
-            " that made them in made_by", what, name, encoder, how, encoder,
+            "the %s of %s were imported and no %s of this run makes them, so the index cannot be searched %s; name the"
+            " %s that made them in made_by", what, name, encoder, how, encoder,
         )  # fmt: skip

@@ -165,9 +165,7 @@ def gather_sources(run: Run, stored: StoredGenerator, text: TrainingText, bundle
     space = trigram = None
     if stored.space is not None:
         if bundle is None:
-            raise UsageError(
-                f"{stored.folder} needs a joint space, and the configuration names none for it; train it again"
-            )
+            raise UsageError(f"{stored.folder} needs a joint space, but the configuration names none; train it again")
         space, trigram = JointSpace(bundle, run.gpu), text.trigram
         require_same("joint space", {str(stored.folder): stored.space, str(bundle.folder): space.fingerprint})
     settings = run.config.describe

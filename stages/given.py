@@ -136,8 +136,8 @@ def match_given_sentences(run: Run, encoder: "TextEncoderEntry") -> MatchedFeatu
     if names is None:
         if len(vectors) != len(owners):
             raise InputError(
-                f"{path} has {len(vectors)} rows and the run {len(owners)} sentences; give one row a sentence, in the"
-                " order of the manifest, or list the rows' names in a text file beside it"
+                f"{path} has {len(vectors)} rows and the run {len(owners)} captions; give one row per caption, in the"
+                " order of the manifest, or list the rows' names in a text file next to it"
             )
         return MatchedFeatures(labels, np.arange(len(owners)), vectors)
     texts = run.manifest.sentences["text"].to_pylist()
@@ -168,7 +168,7 @@ def _require_all(matching: Matching, labels: Sequence[str], path: str, kind: str
         log.warning("%s: %s", path, line)
     if matching.unmatched:
         names = some([repr(name) for name in matching.unmatched])
-        log.warning("%s: %d names are of no %s in this run: %s", path, len(matching.unmatched), kind, names)
+        log.warning("%s: %d names match no %s in this run: %s", path, len(matching.unmatched), kind, names)
     if missing := matching.missing(labels):
         raise InputError(
             f"{len(missing)} {kind}s of the run have no row in {path}: {some(missing)}; add their rows, or ingest"

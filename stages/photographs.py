@@ -63,7 +63,7 @@ class RunEncoderMaterial:
         rows = range(min(COMPARED, len(matched.labels)))
         images, reasons = zip(*open_photographs(self.run, list(rows)), strict=True)
         if any(reasons):
-            raise InputError(f"{max(reasons)}; it could be used before: run ingest again")
+            raise InputError(f"{max(reasons)}; it was readable before; run ingest again")
         return GivenFeatures(images, matched.names(rows), matched.features(rows))
 
 

@@ -57,8 +57,8 @@ def _require_demo_folder(config: "Config") -> None:
     siblings = (str(folder) for folder in root.parent.glob("*") if folder.is_dir())
     other = "" if root.exists() else meant(str(root), siblings)
     raise UsageError(
-        f"data_root {root} is not the demo's folder, and demo.generate would have the demo drawn into it; {other}for"
-        " photographs of your own set demo: {generate: false}"
+        f"data_root {root} is not the demo's folder, but demo.generate would draw the demo into it; {other}for your"
+        " own photos set demo: {generate: false}"
     )
 
 

@@ -67,7 +67,7 @@ def read_words(run: Run, sentence_id: np.ndarray, analyze: Callable[[str], list[
     words = [analyze(text) or [""] for text in run.manifest.sentences["text"].take(sentence_id).to_pylist()]
     if not np.array_equal(list(map(len, words)), vectors.lengths):
         path = run.layout.token_vocabulary.path
-        raise IntegrityError(f"the words of the sentences by {path} do not match their vectors; run embed again")
+        raise IntegrityError(f"the captions' words in {path} do not match their vectors; run embed again")
     return words
 
 

@@ -18,7 +18,6 @@ PROGRAMS = re.findall(r"^## (.+?)\n+```python\n(.+?)```", (ROOT / "docs" / "arte
 ANSWERS = {
     "Features with h5py": "(24, 3) float32 [0 1 2]",
     "Which image is which, with pyarrow": "24 [{'image_id': 0, 'path': 'dog-0.png', 'split': 'train'}]",
-    "A model's matrices with safetensors": "model {",
     "Nearest images of an image, with faiss": "[('dog-0.png', ",
     "Several bundles, with faiss": "[(1.0, 'dog-0.png'), ",
 }
@@ -41,7 +40,6 @@ def test_the_programs_of_the_documentation_run(
     places = {
         "Features": "features",
         "Which": "manifest",
-        "A model's": "models/ncca",
         "Nearest": "bundle",
         "Several": "several",
     }

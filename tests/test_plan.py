@@ -27,7 +27,7 @@ def test_plan_counts_the_hours_and_bytes_of_a_collection_that_is_not_there(tmp_p
     path.write_text(yaml.safe_dump(values))
 
     def planned(*arguments: str) -> dict:
-        result = CliRunner().invoke(command, ["--config", str(path), "--sample", "8", "--json", *arguments])
+        result = CliRunner().invoke(command, [str(path), "--sample", "8", "--json", *arguments])
         assert result.exit_code == 0, result.output
         return json.loads(result.stdout)
 

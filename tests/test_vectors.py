@@ -151,8 +151,11 @@ def test_a_fitted_space_is_an_index_too(planted: SimpleNamespace, tmp_path: Path
             index.embed(**wrong)
     with pytest.raises(InputError, match="23"):
         index.embed(text_vectors=planted.texts[:, :23])
-    with pytest.raises(InputError, match="names"):
-        space.index(tmp_path / "bundle", planted.images, names=["a"])
+    with pytest.raises(UsageError, match="overwrite"):
+        space.index(tmp_path / "bundle", planted.images)
+    for names in (["a"], ["a"] * PAIRS):
+        with pytest.raises(InputError, match="names"):
+            space.index(tmp_path / "bundle", planted.images, names=names, overwrite=True)
 
 
 @pytest.mark.parametrize("normalise", [("l2",), ("sqrt", "l2")])

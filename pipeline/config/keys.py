@@ -60,7 +60,7 @@ class ClusterSettings(Section):
 
 
 class Keys(Section):
-    name: Name = key("demo", "results are in results_root/name", title="the run")
+    name: Name = key("demo", "results are in results_root/name", title="The run")
     data_root: Place = key("results/demo-collection", "folder of the photos and their texts")
     weights_root: Place = key(".", "folder of weight files")
     results_root: Place = key("results", "folder of all runs")
@@ -78,38 +78,36 @@ class Keys(Section):
         None, "null: this machine | local, slurm, kubernetes: a Dask cluster | tcp://HOST:PORT"
     )
     cluster: ClusterSettings = key(ClusterSettings, "the Dask cluster that is started for each job")
-    demo: DemoSettings = key(DemoSettings, title="make-demo, ingest")
+    demo: DemoSettings = key(DemoSettings, title="Collection: make-demo, ingest")
     collection: CollectionSettings = key(CollectionSettings)
     encoders: Annotated[tuple[Encoder, ...], Field(min_length=1)] = key(
         (DEMO_ENCODER,),
         "image encoders, whose features are concatenated",
-        title="prepare-encoder, extract",
+        title="Images: prepare-encoder, extract, extract-regions, finetune",
     )  # fmt: skip
     query_encoders: tuple[Encoder, ...] = key((), "encoders for queries only, see made_by")
     extract: ExtractSettings = key(ExtractSettings)
-    regions: RegionsSettings = key(RegionsSettings, title="extract-regions, finetune")
+    regions: RegionsSettings = key(RegionsSettings)
     finetune: FinetuneSettings = key(FinetuneSettings, "makes the encoders whose `weights` are finetuned")
     text: TextSettings = key(
         TextSettings,
         "tf-idf; an entry of text_encoders may override these keys as tf_idf",
-        title="prepare-text-encoder, encode-sentences",
+        title="Text: prepare-text-encoder, encode-sentences",
     )
     text_encoders: Annotated[tuple[TextEncoderEntry, ...], Field(min_length=1)] = key(
         ({"name": "tfidf", "kind": "tf-idf", "normalise": []},),
         "text encoders, whose vectors are concatenated",
     )
     query_text_encoders: tuple[TextEncoderEntry, ...] = key((), "text encoders for queries only, see made_by")
-    image_view: ImageViewSettings = key(ImageViewSettings, title="accumulate, fit")
+    image_view: ImageViewSettings = key(ImageViewSettings, title="Linear models: accumulate, fit")
     fit: FitSettings = key(FitSettings, "values to try on dev")
-    parse: ParseSettings = key(ParseSettings, title="train-parser, parse")
-    tokens: TokenVocabularySettings = key(
-        TokenVocabularySettings,
-        "",
-        title="build-token-vocabulary, encode-tokens, train",
-    )
+    parse: ParseSettings = key(ParseSettings, title="Neural models: parse, encode-tokens, train")
+    tokens: TokenVocabularySettings = key(TokenVocabularySettings, "")
     word_vectors: WordVectorsSettings = key(WordVectorsSettings)
     train_defaults: TrainSettings = key(TrainSettings, "defaults of the models below; bow and gru have no other keys")
-    auxiliary: AuxiliarySettings = key(AuxiliarySettings, title="encode-documents, accumulate: the auxiliary set")
+    auxiliary: AuxiliarySettings = key(
+        AuxiliarySettings, title="Titles, tags and descriptions: encode-documents, accumulate, study, sweep"
+    )
     documents: dict[Name, DocumentsSettings] = key(
         {
             "all": {"fields": ["title", "tags", "description"]},
@@ -120,25 +118,25 @@ class Keys(Section):
         "weak texts by name: the fields to join, and where they come from; the last three are for Table 3",
     )
     transfer: TransferSettings = key(TransferSettings, "training with auxiliary pairs; lists are tried on dev")
-    study: StudySettings = key(StudySettings, title="study, sweep: sets of several sizes and draws")
+    study: StudySettings = key(StudySettings)
     variants: dict[Name, Variant] = key(
         {"sae": {"model": "ncca", "training": "sae"}},
         "NAME: {model: a registered model, any of its own settings, any of the keys below}; sae is the Stacked"
         " Auxiliary"
         " Embedding, which learns from the weak texts too",
-        title="models, fit-hubness",
+        title="Variants and ensembles: fit-hubness, align, embed-phrases, rank-phrases",
     )
     ensembles: dict[Name, EnsembleSettings] = key({}, "NAME: {members: [models], weights: ...}")
     hubness: HubnessSettings = key(HubnessSettings, "hubness correction: values to try on dev")
-    align: AlignSettings = key(AlignSettings, title="align, embed-phrases, rank-phrases")
+    align: AlignSettings = key(AlignSettings)
     phrases: PhrasesSettings = key(PhrasesSettings)
-    index: IndexSettings = key(IndexSettings, title="build-index, evaluate")
+    index: IndexSettings = key(IndexSettings, title="Results: build-index, evaluate")
     evaluate: EvaluateSettings = key(EvaluateSettings)
     generators: tuple[Name, ...] = key(
         (),
         "nearest | mrnn | mrnn-regions | ranked-snippets | lbl | mlbl | mnlm | sc-nlm: each learns, describes, is"
         " judged",
-        title="train-generator, describe, evaluate-descriptions",
+        title="Generated captions: train-generator, describe, evaluate-descriptions",
     )
     generator_variants: dict[Name, GeneratorVariant] = key(
         {}, "NAME: {generator: one of these, any of its own settings, any of the keys below}"
@@ -146,8 +144,8 @@ class Keys(Section):
     language_defaults: OptimisationSettings = key(OptimisationSettings, "defaults of the generators below")
     language_text: ExtraTextSettings = key(ExtraTextSettings, "more text for lbl, mlbl, mnlm and sc-nlm")
     describe: DescribeSettings = key(DescribeSettings)
-    serve: ServeSettings = key(ServeSettings, title="serve")
-    reproduce: ReproduceSettings = key(ReproduceSettings, title="reproduce")
+    serve: ServeSettings = key(ServeSettings, title="Page and papers: serve, reproduce")
+    reproduce: ReproduceSettings = key(ReproduceSettings)
 
 
 OwnKeys = with_kinds(Keys, OWN.values())

@@ -1,17 +1,16 @@
 """Candidate indices: FAISS factory strings for a number of vectors, and what building one of them takes."""
 
-import logging
 import math
 import re
 import time
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
-from functools import cache
 from typing import TYPE_CHECKING, Any
 
 import faiss
 import numpy as np
 
+from pipeline.device import OomBatcher, full_float32, upload
 from pipeline.errors import IntegrityError, UsageError
 from pipeline.index.format import METRICS, parts_of, require_known_types
 from pipeline.index.tuning import stages_of
@@ -23,6 +22,8 @@ if TYPE_CHECKING:
 
 TRAINING_LEAST, TRAINING_MOST = 39, 50
 """Training vectors for each list; below the first FAISS warns of poor centroids."""
+ROUNDS, PRODUCTS = 10, 1 << 28
+"""Rounds of k-means by torch, as many as FAISS makes; products of vectors and centroids that it holds at once."""
 TRAINING_FLOOR = 20_000
 """Training vectors that a quantizer without lists may have."""
 ROTATION_STEPS = 8
@@ -152,7 +153,7 @@ def build(
     if not index.is_trained:
         sample = vectors.take(evenly_spaced(vectors.count, training_rows(factory)))
         require_finite("embeddings", "vectors", sample)
-        _train(index, sample, gpu if centroids is None else None)
+        _train(index, sample, gpu)
     trained = clock()
     if ids is not None:
         index = faiss.IndexIDMap(index)
@@ -166,54 +167,52 @@ def build(
 
 
 def _train(index: faiss.Index, sample: np.ndarray, gpu: "torch.device | None") -> None:
+    """Train `index`, with its lists found on `gpu`, or by FAISS on the processor if it is None."""
+    rows = sample
     for part in parts_of(index):
         if isinstance(part, faiss.IndexPreTransform):
             for place in range(part.chain.size()):
                 transform = faiss.downcast_VectorTransform(part.chain.at(place))
                 if isinstance(transform, faiss.OPQMatrix):
                     transform.niter, transform.max_train_points = ROTATION_STEPS, TRAINING_FLOOR
+                if gpu is not None:  # lists are of transformed vectors
+                    transform.train(rows)
+                    rows = transform.apply(rows)
         if isinstance(part, faiss.IndexIVFPQ):
             part.do_polysemous_training = False  # it takes minutes, for a kind of search that is not used
         if isinstance(part, faiss.IndexIVF):
             part.cp.max_points_per_centroid = TRAINING_MOST
-    inverted = stages_of(index).inverted
-    assigner = None if gpu is None or inverted is None else flat_on(gpu, inverted.d, inverted.metric_type)
-    if assigner is None:
-        index.train(sample)
-        return
-    inverted.clustering_index = assigner
-    try:
-        index.train(sample)
-    except RuntimeError as error:
-        _warn_of_gpu(str(error))
-        inverted.clustering_index = None
-        index.train(sample)
-    finally:
-        inverted.clustering_index = None
-        assigner.this.own(True)  # the attribute took it over, and would not give its memory back
+            if gpu is not None and not part.quantizer.ntotal:
+                part.quantizer.add(find_centroids(rows, part.nlist, part.cp.spherical, gpu))
+    index.train(sample)
 
 
-def flat_on(gpu: "torch.device", dim: int, metric: int) -> faiss.Index | None:
-    """An empty exact index on `gpu`; None, with a warning, where FAISS cannot use it."""
-    try:
-        config = faiss.GpuIndexFlatConfig()
-        config.device = gpu.index or 0
-        return faiss.GpuIndexFlat(_gpu_resources(), dim, metric, config)
-    except (AttributeError, RuntimeError) as error:  # FAISS without CUDA has no such class
-        _warn_of_gpu(str(error))
-        return None
+def find_centroids(sample: np.ndarray, lists: int, spherical: bool, device: "torch.device") -> np.ndarray:
+    """(lists, c) the centroids that k-means finds in a `sample` (n, c) of at least as many vectors, by torch on
+    `device`; of unit length if it is `spherical`.
 
+    As by FAISS, ROUNDS from vectors that are drawn; a list that runs empty goes on from another one.
+    """
+    import torch
 
-@cache
-def _gpu_resources() -> "faiss.StandardGpuResources":
-    """What FAISS holds on GPUs, once for the process."""
-    if not faiss.get_num_gpus():
-        raise RuntimeError("it sees no GPU")
-    return faiss.StandardGpuResources()
+    drawn = np.random.default_rng(0)
+    centroids = upload(sample[drawn.choice(len(sample), lists, replace=False)], device)
+    batches = OomBatcher(max(1, PRODUCTS // lists), "vector")
 
+    def assign(rows: slice) -> None:
+        vectors = upload(sample[rows], device)
+        nearest = (vectors @ centroids.T).sub_(lengths).argmax(dim=1)
+        ones = counts.new_ones(len(vectors))
+        sums.index_add_(0, nearest, vectors)
+        counts.index_add_(0, nearest, ones)
 
-@cache
-def _warn_of_gpu(error: str) -> None:
-    """Say once why lists are found on the processor."""
-    reason = (error.splitlines() or [""])[-1]
-    logging.getLogger(__name__).warning("FAISS cannot use the GPU (%s): lists are found on the processor", reason)
+    for _ in range(ROUNDS):
+        lengths = centroids.square().sum(dim=1) / 2
+        sums, counts = torch.zeros_like(centroids), torch.zeros_like(lengths)
+        with full_float32():
+            batches.map(assign, len(sample))
+        others = upload(sample[drawn.choice(len(sample), lists)], device)
+        centroids = torch.where(counts[:, None] > 0, sums / counts[:, None], others)
+        if spherical:
+            centroids = torch.nn.functional.normalize(centroids, dim=1)
+    return centroids.cpu().numpy()

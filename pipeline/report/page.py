@@ -122,6 +122,10 @@ def compared_as_text(rows: Sequence[Mapping[str, Any]]) -> str:
         difference = f"  {row['minus']['difference']:+.1f}" if row["minus"] else ""
         interval = "  ({:+.1f} to {:+.1f})".format(*row["minus"]["ci95"]) if "ci95" in row["minus"] else ""
         lines.append(f"{name:{max(map(len, names))}}  {' '.join(cells)}{difference}{interval}")
+    if any(row["minus"] and "ci95" not in row["minus"] for row in rows):
+        lines.append(
+            "a difference has no interval where the two were tested on different photos, or no ranks are known"
+        )
     return "\n".join(lines)
 
 

@@ -70,13 +70,15 @@ class Run:
         path = Layout(self.root).config
         if not path.exists():
             raise UsageError(
-                f"{self.root} holds no run (there is no {path}); {_near_run(self.root)}name the folder of one, or start"
-                " one there with --config FILE"
+                f"{self.root} holds no run (there is no {path}); {_near_run(self.root)}name a run's folder, or start a"
+                " run there with --config FILE"
             )
         try:
             return load(path)
         except UsageError as error:
-            raise UsageError(f"{error}; if an earlier version made this run, run its configuration again") from error
+            raise UsageError(
+                f"{error}; if an earlier version made this run, make it again from its configuration"
+            ) from error
 
     @cached_property
     def manifest(self) -> "Manifest":

@@ -107,7 +107,7 @@ def run_stage(
     with hold(stage.outputs(run.layout, *names)[0].path):
         job = run.job(stage, names)
         if not again and run.is_done(job):
-            log.info("%s %s: made before from the same inputs", stage.command, " ".join(names))
+            log.info("%s %s: already made from the same inputs", stage.command, " ".join(names))
             for output in job.outputs:
                 os.utime(output.commit)  # Snakemake compares its time with those of what it was made from
         else:
@@ -128,7 +128,7 @@ def make_shards(run: Run, stage: Stage, every: Sequence[Names], part: int | None
             numbers = parts[number]
             missing = [n for n in numbers if again or not all(run.is_done(run.job(stage, one, n)) for one in every)]
             if there := len(numbers) - len(missing):
-                log.info("%s: %d of %d shards were made before", outputs[0].folder, there, len(numbers))
+                log.info("%s: %d of %d shards were already made", outputs[0].folder, there, len(numbers))
             for shard in _progress(task, _map(run, stage, task, missing), len(missing)):
                 log.debug("%s: shard %d", outputs[0].folder, shard)
             summed = [path for names in every for path in stage.finish(run, *names)]
@@ -234,8 +234,7 @@ def on_processes(task: ShardTask, numbers: Iterable[int], environments: Sequence
                     process.join()
                     if process.exitcode:
                         raise JointspaceError(
-                            "a worker process died; its messages above may say why; run the same command again, which"
-                            " resumes after the shards that are finished"
+                            "a worker process died (see its messages above); run the same command again to resume"
                         ) from None
                     continue
                 if isinstance(message, JointspaceError):
@@ -265,8 +264,8 @@ def on_cluster(task: Any, items: Iterable[Any], scheduler: str, chosen: dict[str
                 future.release()  # else Dask makes it again when the worker that made it dies
             except distributed.scheduler.KilledWorker as error:
                 raise JointspaceError(
-                    f"{LOST_WORKERS + 1} workers died on one {task.what} ({error}); see their logs, or give them more"
-                    " memory"
+                    f"{LOST_WORKERS + 1} workers died on the same {task.what} ({error}); see their logs, or give them"
+                    " more memory"
                 ) from error
             done.update(islice(futures, 1))
 

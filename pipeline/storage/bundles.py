@@ -114,7 +114,7 @@ class Bundles:
                     f"{other.folder} was made by another model than {first.folder}; {_remedy(first, other)}"
                 )
             if any(other.card.get(key) != first.card.get(key) for key in ALIKE):
-                raise IntegrityError(f"{other.folder} compares in another way than {first.folder}; get it anew")
+                raise IntegrityError(f"{other.folder} uses another metric than {first.folder}; get it again")
         self.card = _merged_card(parts)
 
     @cached_property
@@ -328,8 +328,8 @@ def require_numbering(bundle: Bundle | Bundles, parts: list[Modality], embedding
         known = ids.max(initial=-1) < table.num_rows
         if not known or table.select(keys).take(ids) != part.table.select(keys).take(rows):
             raise IntegrityError(
-                f"{embeddings.manifest.folder} numbers its {part.modality} otherwise than {bundle.folder}; give the"
-                " manifest that the bundle was made from, or one that has grown out of it"
+                f"{embeddings.manifest.folder} numbers its {part.modality} differently from {bundle.folder}; give the"
+                " manifest that the bundle was made from, or a later one of the same run"
             )
 
 

@@ -274,7 +274,7 @@ def open_commit(path: Path, kind: str | None = None, hashed: bool = True, anywhe
     """
     commit = read_commit(path if kind is None else commit_path(path))
     if kind is not None and commit.kind != kind:
-        raise IntegrityError(f"{path} holds {commit.kind or 'a record'}, not {kind}: give the right file")
+        raise IntegrityError(f"{path} holds {commit.kind or 'a record'}, not {kind}; name the right file")
     if kind is not None and not (
         isinstance(commit.value.get("details"), Mapping) and type(commit.value.get("rows")) is int
     ):

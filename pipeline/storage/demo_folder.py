@@ -37,7 +37,7 @@ class DemoFolder:
         if (self.folder / "images").is_symlink():
             raise UsageError(f"{self.folder / 'images'} is a link; name another folder, or set demo.generate to false")
         if self.folder.is_dir() and any(self.folder.iterdir()) and not (self.folder / MARK).exists():
-            raise UsageError(f"{self.folder} holds files that are no demo; name another, or set demo.generate to false")
+            raise UsageError(f"{self.folder} holds other files; name another folder, or set demo.generate to false")
         try:
             (self.folder / "images").mkdir(parents=True, exist_ok=True)
             (self.folder / MARK).touch()

@@ -94,7 +94,7 @@ class Embeddings:
         """Raises UsageError for the dev split of a refit, whose training data includes it."""
         if self.refits and split == "dev":
             raise UsageError(
-                f"{self.name} has learned from the dev split and cannot be judged there; take {self.refits}, or test"
+                f"{self.name} learned from the dev split and cannot be evaluated there; use {self.refits}, or test"
             )
 
     @cached_property
@@ -269,7 +269,7 @@ def read_names(path: Path) -> dict[str, frozenset[str]]:
         label, tab, names = line.rstrip("\r").lower().partition("\t")
         known = frozenset(" ".join(name.split()) for name in names.split(",")) - {""}
         if line.strip() and not (tab and known):
-            raise InputError(f"{path}, line {number}: not a label, a tab and names between commas; correct the line")
+            raise InputError(f"{path}, line {number}: write a label, a tab, and names separated by commas")
         if known:
             found[label.strip()] = known
     return found

@@ -210,8 +210,8 @@ class Features:
         path, first = self._computed.setdefault(encoder, (shard.path, precision))
         if precision != first:
             raise IntegrityError(
-                f"{shard.path} was computed in {precision} and {path} in {first}, since precision auto goes by"
-                " the machine; name extract.precision and run extract again"
+                f"{shard.path} was computed in {precision} and {path} in {first}, since precision auto depends on the"
+                " machine; set extract.precision and run extract again"
             )
         self._last[encoder] = number, shard
         return shard

@@ -135,7 +135,7 @@ def plain(name: Any, source: Path | str) -> str:
     """
     usable = isinstance(name, str) and not {"\\", "\0"} & set(name) and not DRIVE.match(name)
     if not usable or any(part in ("", ".", "..") for part in name.split("/")):
-        raise IntegrityError(f"{source} names {repr(name)[:SHOWN]}, which is not a plain name; get it anew")
+        raise IntegrityError(f"{source} names {repr(name)[:SHOWN]}, which is not a plain name; get the file again")
     return name
 
 
@@ -167,5 +167,5 @@ def inside(folder: Path, name: Any, source: Path | str) -> Path:
     if link is not None:
         raise IntegrityError(f"{source} names {repr(name)[:SHOWN]}, but {link} is a link; put the file itself there")
     if not within:
-        raise IntegrityError(f"{source} names {repr(name)[:SHOWN]}, which cannot lie in {folder}; get it anew")
+        raise IntegrityError(f"{source} names {repr(name)[:SHOWN]}, which cannot be in {folder}; get the file again")
     return path

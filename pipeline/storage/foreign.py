@@ -96,11 +96,11 @@ def open_foreign(source: Source) -> ForeignFeatures:
         raise InputError(f"{path} does not exist; give the file or folder of the features")
     kind = "folder" if path.is_dir() else path.suffix
     if kind not in READERS:
-        raise UsageError(f"{path} is of no known form; known are {', '.join(READERS)} (of clip-retrieval)")
+        raise UsageError(f"{path} has an unknown format; known are {', '.join(READERS)} (of clip-retrieval)")
     try:
         return READERS[kind](source)
     except UNREADABLE as error:
-        raise InputError(f"cannot read features from {path} ({error}); write them again") from error
+        raise InputError(f"cannot read features from {path} ({error}); write the file again") from error
 
 
 def _read_npy(source: Source) -> ForeignFeatures:
@@ -143,7 +143,7 @@ def _read_names(source: Source) -> list[str]:
     """Raises InputError where there is no list, or two that differ."""
     first, *others = _names_files(source)
     if not first.exists():
-        raise InputError(f"{first} does not exist; list the names there, one a line, or give `names`")
+        raise InputError(f"{first} does not exist; list the names there, one per line, or set `names`")
     names = read_lines(first)
     if any(read_lines(other) != names for other in others):
         raise InputError(f"{first} and {others[0]} list other names; remove one of them, or say which in `names`")
@@ -226,9 +226,11 @@ def _assemble(parts: list[tuple[Path, np.ndarray, list[str] | None]]) -> Foreign
     parts = [part for part in parts if part[1].shape != (0,) or part[2]] or parts
     for path, matrix, names in parts:
         if matrix.ndim != 2 or matrix.dtype.kind != "f" or not matrix.shape[1]:
-            raise InputError(f"{path} holds {matrix.dtype} {matrix.shape}; give floating-point numbers, a row a name")
+            raise InputError(
+                f"{path} holds {matrix.dtype} {matrix.shape}; give floating-point numbers, one row per name"
+            )
         if names is not None and len(matrix) != len(names):
-            raise InputError(f"{path} has {len(matrix)} rows and {len(names)} names; give one name a row")
+            raise InputError(f"{path} has {len(matrix)} rows and {len(names)} names; give one name per row")
         if matrix.shape[1] != parts[0][1].shape[1]:
             raise InputError(f"{path} has {matrix.shape[1]} dimensions, {parts[0][0]} {parts[0][1].shape[1]}")
     named = [part for _, _, part in parts if part is not None]

@@ -31,7 +31,7 @@ class Record(dict):
         self.path = path
 
     def __missing__(self, key: str) -> Any:
-        raise IntegrityError(f"{self.path} has no key {key}: it is of an earlier version, or another file is meant")
+        raise IntegrityError(f"{self.path} has no key {key}: it is from an earlier version, or the wrong file")
 
 
 class Form(BaseModel):
@@ -59,7 +59,9 @@ def require_same(what: str, fingerprints: Mapping[str, str]) -> str:
     (first, expected), *others = fingerprints.items()
     for name, value in others:
         if value != expected:
-            raise IntegrityError(f"{what} of {first} and of {name} differ: they are of two runs; rebuild the older one")
+            raise IntegrityError(
+                f"{what} of {first} and of {name} differ, so they are from two runs; rebuild the older one"
+            )
     return expected
 
 

@@ -50,17 +50,17 @@ def hold(path: Path) -> Iterator[None]:
         lock.parent.mkdir(parents=True, exist_ok=True)
         kernel.acquire()
     except Timeout:
-        raise JointspaceError(f"{path} is being written by {_holder(lock)}; wait until it ends, or end it") from None
+        raise JointspaceError(f"{path} is being written by {_holder(lock)}; wait for it, or stop it") from None
     except OSError as error:
         if error.errno not in WITHOUT_LOCKS:
             raise JointspaceError(
                 f"cannot write {path} (its lock {lock}: {error.strerror}); make room, correct the folder's permissions,"
                 " or write elsewhere"
             ) from error
-        log.warning("%s lies on a file system without locks; make sure that no other run writes it", path)
+        log.warning("%s is on a file system without locks; make sure that no other run writes it", path)
     if lock.exists() and not is_lock(lock):
         kernel.release()
-        raise JointspaceError(f"{lock} stands where a lock goes, but is not one of ours; move it, or write elsewhere")
+        raise JointspaceError(f"{lock} is in the place of a lock but is not one of ours; move it, or write elsewhere")
     try:
         with suppress(OSError):  # a full disk: the lock holds all the same
             lock.write_text(json.dumps(_signature()), encoding="utf-8")

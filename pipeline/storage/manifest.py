@@ -245,7 +245,7 @@ def read_rejects(path: Path) -> Iterator[dict[str, Any]]:
                 if reject.keys() != REJECT_KEYS:
                     raise ValueError(f"it has not the keys {', '.join(sorted(REJECT_KEYS))}")
             except (ValueError, AttributeError, RecursionError) as error:
-                raise IntegrityError(f"{path}, line {number} says of nothing that it was left out ({error})") from error
+                raise IntegrityError(f"{path}, line {number} is not a reject ({error})") from error
             yield reject
 
 

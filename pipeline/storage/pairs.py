@@ -48,8 +48,8 @@ def split_pairs(manifest: Manifest, *splits: str) -> SplitPairs:
     if not sum(len(sentence_id) for sentence_id, _ in shards):
         counts = ", ".join(f"{name} {count}" for name, count in manifest.summary["splits"].items())
         raise InputError(
-            f"the {' and '.join(splits)} split of {manifest.folder} has no image with a sentence (images: {counts});"
-            " put some into it and run ingest again, or leave it out of evaluate.splits"
+            f"the {' and '.join(splits)} split of {manifest.folder} has no image with a caption (images: {counts});"
+            " add some and run ingest again, or leave it out of evaluate.splits"
         )
     sentence_id, sentence_images = map(np.concatenate, zip(*shards, strict=True))
     image_id, owners = np.unique(sentence_images, return_inverse=True)
@@ -122,7 +122,7 @@ def read_split(features: Features, sentences: Texts, encoders: tuple[str, ...], 
             break
     if not parts:
         raise IntegrityError(
-            f"the {split} split of {manifest.folder} has no image with a sentence; add some, then run ingest"
+            f"the {split} split of {manifest.folder} has no image with a caption; add some, then run ingest"
         )
     starts = np.cumsum([0] + [len(part.image_id) for part in parts])
     return SplitRows(

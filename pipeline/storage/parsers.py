@@ -30,16 +30,16 @@ def parser_of(run: Path | None) -> tuple[Callable[[], Any], Mapping[str, Any]]:
     from pipeline.storage.texts import PARSES  # which needs HDF5
 
     if run is None:
-        raise UsageError("name the run that parsed its sentences, by --run or load(..., run=RUN)")
+        raise UsageError("name the run that parsed its captions: --run, or load(..., run=RUN)")
     parsed = open_commit(run / "text/parses/shard-00000.conllu", PARSES).details
     engine = parsed["engine"]
     if engine["engine"] != "spacy":
-        raise UsageError("its trees came from files of another parser: set parse.engine to spacy")
+        raise UsageError("its trees came from files of another parser; set parse.engine to spacy")
     config = yaml.safe_load((run / "config.yaml").read_text(encoding="utf-8"))
     trained, name = (None, engine["pipeline"]) if engine["pipeline"] else (run / "parser", None)
     name, digest = find_parser(trained, name, Path(config["weights_root"]))
     if digest != parsed["parser"]:
-        raise UsageError(f"{name} is not the parser of its sentences any more: run `parse` again")
+        raise UsageError(f"{name} is no longer the parser of its captions; run `parse` again")
     return partial(load_parser, name), read_labels(run / "text/labels.json")
 
 

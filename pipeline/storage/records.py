@@ -179,7 +179,7 @@ def read_benchmarks(folder: Path) -> dict[str, list[MeasuredJob]]:
         if jobs := _read_jobs(path):
             rules.setdefault(path.relative_to(folder).parts[0], []).extend(jobs)
     if not rules:
-        raise IntegrityError(f"{folder} holds no benchmark; give the folder benchmarks/ of a run that has begun")
+        raise IntegrityError(f"{folder} holds no benchmark; name the folder benchmarks/ of a run that has started")
     return rules
 
 
@@ -214,7 +214,7 @@ def _read_jobs(path: Path) -> list[MeasuredJob]:
             raise ValueError("it has no job")
         return [MeasuredJob(*(_number(row[column]) for column in ("s", "cpu_time", "max_rss"))) for row in rows]
     except (OSError, csv.Error, KeyError, TypeError, ValueError) as error:
-        log.warning("%s is not a benchmark of Snakemake's (%s); it is left out, delete it", path, error)
+        log.warning("%s is not a Snakemake benchmark (%s), so it is ignored; delete it", path, error)
         return []
 
 

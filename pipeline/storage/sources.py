@@ -77,7 +77,7 @@ def find_photographs(root: Path, data_root: Path) -> Path:
     if os.path.isdir(root):
         return root
     if os.path.isdir(data_root):
-        log.warning("%s no longer exists; photographs are looked for in data_root, %s", root, data_root)
+        log.warning("%s no longer exists; using data_root, %s", root, data_root)
         return data_root
-    log.warning("neither %s nor data_root, %s, exists; set data_root to where the photographs are", root, data_root)
+    log.warning("neither %s nor data_root, %s, exists; set data_root to the folder of the photos", root, data_root)
     return root

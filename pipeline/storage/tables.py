@@ -58,7 +58,9 @@ def read_table(path: Path, kind: str) -> tuple[pa.Table, Commit]:
     data, commit = read_verified(path, kind)
     packed = PackedTable(data, path)
     if packed.num_rows != commit.rows:
-        raise IntegrityError(f"{path} has {packed.num_rows} rows, its commit says {commit.rows}; run its stage again")
+        raise IntegrityError(
+            f"{path} has {packed.num_rows} rows, but its commit says {commit.rows}; run its stage again"
+        )
     return packed.unpack(), commit
 
 
@@ -97,7 +99,7 @@ class PackedTable:
             unpacked = unpacked_bytes(about)
         self._require_modest(unpacked)
         if max(sizes, default=0) > GROUP_ROWS or min(sizes, default=0) < 0 or sum(sizes) != self.num_rows:
-            raise IntegrityError(f"{path} has its rows in other groups than this project's writer makes; {REMEDY}")
+            raise IntegrityError(f"{path} was not written by this project; {REMEDY}")
         self._ends = list(itertools.accumulate(sizes))
 
     def unpack(self) -> pa.Table:
@@ -166,7 +168,7 @@ class PackedTable:
 
     def _require_modest(self, unpacked: int) -> None:
         if unpacked > self._most:
-            raise IntegrityError(f"{self.path} claims to unpack to {unpacked:,} bytes; {REMEDY}")
+            raise IntegrityError(f"{self.path} would unpack to {unpacked:,} bytes; {REMEDY}")
 
     @contextmanager
     def _refusing(self) -> Iterator[None]:

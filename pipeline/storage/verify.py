@@ -41,13 +41,14 @@ class FaultyFile:
 @dataclass
 class Examination:
     """The number of `checked` files, and the `faults` among them; `unvouched` files, which no commit names;
-    `unfinished` work of stages that were killed or still run; `temporaries` and locks, with whether their writer is
-    dead."""
+    `unfinished` work of stages that were killed or still run; `former` commits, of what the configuration has no more;
+    `temporaries` and locks, with whether their writer is dead."""
 
     checked: int = 0
     faults: list[FaultyFile] = field(default_factory=list)
     unvouched: list[Path] = field(default_factory=list)
     unfinished: list[Path] = field(default_factory=list)
+    former: list[Path] = field(default_factory=list)
     temporaries: dict[Path, bool] = field(default_factory=dict)
 
 
@@ -60,7 +61,7 @@ def examine(run: Path, hashed: bool = True, progress: Callable[[list[Path]], Ite
     bundled = {path for path in files if path.name != CARD and not bundles.isdisjoint(path.parents)}
     records = [path for path in files if path.suffix == ".json" and path not in bundled]
     if not records and all(fault.path == Path(run) for fault in result.faults):
-        raise IntegrityError(f"{run} holds no artefact; give the folder of a run, such as results/demo")
+        raise IntegrityError(f"{run} is not the folder of a run; name one such as results/demo")
 
     commits, vouched = Commits(Path(run)), {}
     for path in progress(records):

@@ -82,9 +82,9 @@ def ingest(run: Run, job: Job, processes: int | None = None) -> None:
         assembly = Assembly(intake.add(records))
         where, unmet = " and ".join(map(str, lists.values())), intake.takedown.unmet()
         if not len(assembly) and len(unmet) < len(intake.takedown.lines):
-            raise InputError(f"{where} takes down every photograph of {root}, so that no run is left; take lines out")
+            raise InputError(f"{where} takes down every photo of {root}, so nothing is left; remove some lines")
         for line in unmet:
-            logger.warning("%s names %s, which no photograph of %s is called", where, line, root)
+            logger.warning("%s names %s, but no photo of %s has that name", where, line, root)
         count_files(root, settings.format, options, intake.tables, bool(lists))
         if photographs is None:
             outcomes = inspect_vectors(root, options, (path for path, _, _ in assembly.locations()))

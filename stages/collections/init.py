@@ -58,7 +58,7 @@ def command(
 ) -> None:
     """Inspect PHOTOS (a folder, tar shard or table) and write a minimal configuration.
 
-    No photograph is opened: those that cannot be read are found by `ingest`.
+    No photo is opened yet; `ingest` finds those that cannot be read.
     """
     import json
 
@@ -69,7 +69,7 @@ def command(
     from pipeline.printable import printable
 
     if encoder and (weights or architecture):
-        raise UsageError("--encoder brings its own weights; leave out --weights and --architecture")
+        raise UsageError("--encoder has its own weights; leave out --weights and --architecture")
     found = detect(photographs.absolute())
     intake, tally = _read(found)
     with closing(intake):
@@ -97,7 +97,7 @@ def command(
         values = _configure(found, splits, encoder, weights, architecture, output)
         path = output or Path(f"{values['name']}.yaml")
         if path.exists():
-            raise UsageError(f"{path} exists; name another file as --output, or remove it")
+            raise UsageError(f"{path} exists; give another --output, or remove it")
         _write(path, values)
         commands = [["jointspace", "run", str(path)]]
     if as_json:
@@ -255,7 +255,7 @@ def _name_vectors(found: "Detected", encoder: str | None) -> dict[str, Any]:
             texts, values["models"] = by_texts, ["zero-shot"]
     elif len({side.dim for side in given}) > 1:
         values["models"] = ["ncca"]
-    return {**values, "encoders": [images], "text_encoders": [texts], "image_view": {"normalise": ["l2"]}}
+    return {**values, "encoders": [images], "text_encoders": [texts]}
 
 
 def _name_network(weights: Path) -> str:
@@ -265,14 +265,16 @@ def _name_network(weights: Path) -> str:
     from pipeline.errors import UsageError
 
     if not weights.is_file():
-        raise UsageError(f"{weights} is not a file; give one of weights")
+        raise UsageError(f"{weights} is not a file; give a file of weights")
     named = [
         network
         for network in models.list_models(module=models)
         if weights.name.lower().replace("-", "_").startswith(network)
     ]
     if not named:
-        raise UsageError(f"the name of {weights} begins with no network's; give its --architecture, such as resnet50")
+        raise UsageError(
+            f"cannot tell the network from the name of {weights}; give its --architecture, such as resnet50"
+        )
     return max(named, key=len)
 
 

@@ -40,7 +40,7 @@ def extract_regions(run: Run, encoder: str) -> Callable[[Iterable[Sequence[Job]]
     chosen, extract = run.config.regions, run.config.extract
     folder, parameters = run.layout.encoder(encoder).path, run.encoder(encoder)
     if not stored_kind(parameters.settings).regions:
-        raise UsageError(f"{folder} describes whole images only; name an encoder that is a network")
+        raise UsageError(f"{folder} describes whole images only; name an encoder with a network")
     network = restore_encoder(parameters.settings, parameters.tensors)
     preparation = _preparation(run, network.preprocessing)
     view = preparation.cutting.view
@@ -110,7 +110,7 @@ def _known_boxes(run: Run) -> "Callable[[Job], list[Candidates]]":
     path = Path(run.config.data_root) / chosen.boxes
     matched = match_boxes(read_box_files(path), manifest.images["path"].to_pylist(), manifest.root)
     if matched.unmatched:
-        log.warning("%s has boxes for images that the run does not have: %s", path, some(matched.unmatched))
+        log.warning("%s has boxes for images that are not in the run: %s", path, some(matched.unmatched))
     candidates = matched.candidates(len(manifest.images))
     return lambda job: candidates[job.rows.first_image : job.rows.last_image]
 

@@ -79,7 +79,9 @@ def _labelled(manifest: "Manifest", tuning: "FinetuneSettings") -> "tuple[list[s
     learned = np.isin(splits[owners].astype(str), tuning.splits) & (names != "")
     labels = sorted(set(names[learned]))
     if not labels:
-        raise UsageError(f"no image of the splits {', '.join(tuning.splits)} has a labelled box: see finetune.splits")
+        raise UsageError(
+            f"no image of the splits {', '.join(tuning.splits)} has a labelled box; change finetune.splits"
+        )
     classes = {label: number for number, label in enumerate(labels, start=1)}
     rows = np.flatnonzero(learned)  # image by image, as a manifest has its boxes
     photographs = map(Photograph.from_row, manifest.pick(np.unique(owners[rows])))

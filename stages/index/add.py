@@ -17,15 +17,14 @@ if TYPE_CHECKING:
 @click.argument("source", type=PATH, metavar="FOLDER")
 @copy_option
 def command(index: Path, source: Path, output: Path | None) -> None:
-    """Put the photographs of FOLDER, with their sentences, into INDEX; those that it has already are counted and left
-    out.
+    """Add the photos of FOLDER, with their captions, to INDEX; those that it has, or that you removed, are left out.
 
-    FOLDER holds photographs (or is a tar shard or a table of them), which the model of INDEX embeds; or another bundle
-    of that model; or a run of it that has grown. A running `serve` follows. A command that was stopped goes on where it
-    was when it is given again.
+    Instead of a folder of photos you can give a tar shard, a table, another bundle of the same model, or the run of
+    INDEX after it has grown. A running `serve` follows. Run the same command again to resume.
     """
     import logging
 
+    from pipeline.printable import counted
     from pipeline.run import Run
     from pipeline.run.layout import Layout
     from pipeline.storage.bundles import changing
@@ -42,25 +41,28 @@ def command(index: Path, source: Path, output: Path | None) -> None:
         else:
             total, new = _add_photographs(change, source)
     logging.getLogger(__name__).info(
-        "%d of %d photographs of %s added%s", new, total, source,
-        f"; {total - new} are in {index} already" if total > new else "",
+        "added %d of %s of %s%s", new, counted(total, "photo"), source,
+        f"; {index} already has the others" if total > new else "",
     )  # fmt: skip
     say_next(lambda: search_command(output or index))
 
 
 def _add_photographs(change: "Change", source: Path) -> tuple[int, int]:
-    """Apply the index to photographs; returns how many there are, and how many are new."""
+    """Apply the index to photographs; returns how many there are that were not removed, and how many are new."""
     import shutil
 
     from pipeline.run import Run
-    from pipeline.storage.bundles import photographs_of
+    from pipeline.storage.bundles import names_of, photographs_of, read_removed
     from stages.applied import added_run, apply_bundle
 
     folder = added_run(change.root, source)
     others = [part for part in change.index.parts if folder not in part.folder.parents]
     before = sum(part.card["images"]["count"] for part in change.index.parts if part not in others)
-    bundle = apply_bundle(change.home, source, folder, source.absolute().name, known=photographs_of(others))
-    total = Run(folder).manifest.n_images
+    removed = {f"{part.card['data_root']}/{name}" for part in change.index.parts for name in read_removed(part)}
+    known = photographs_of(others)
+    bundle = apply_bundle(change.home, source, folder, source.absolute().name, known=known, removed=removed)
+    manifest = Run(folder).manifest
+    total = sum(f"{manifest.root}/{name}" not in removed for name in names_of(manifest.images))
     if bundle is None and not before:
         shutil.rmtree(folder)
     return total, bundle.card["images"]["count"] - before if bundle else 0
@@ -89,7 +91,7 @@ def _add_bundles(change: "Change", source: Path) -> tuple[int, int]:
             new += len(photographs - known)
             if repeated := len(photographs & known):
                 logging.getLogger(__name__).warning(
-                    "%d photographs of %s are found twice now; `jointspace remove` takes one of them out",
+                    "%d photos of %s are found twice now; `jointspace remove` removes one of each",
                     repeated, part.folder,
                 )  # fmt: skip
     return total, new

@@ -11,7 +11,7 @@ from stages.commands import FILE, FOLDER, PATH, json_option, output, say_next
 @click.argument("bundle_folder", type=FOLDER, metavar="BUNDLE")
 @click.argument("photographs", type=PATH, metavar="PHOTOS")
 @output(FOLDER, "Folder of the new bundle and of what it is made from; `search --index` takes it.")
-@click.option("--name", help="What the bundle's card calls the photographs. [default: the name of --output]")
+@click.option("--name", help="Name of the new bundle. [default: the name of --output]")
 @click.option("--config", "config_path", type=FILE, help="Configuration to lay over what the command chooses.")
 @json_option
 def command(
@@ -35,7 +35,7 @@ def command(
 
     changes = loading.read_mapping(config_path) if config_path else {}
     bundle = apply_bundle(bundle_folder, photographs, output, name, changes)
-    logging.getLogger(__name__).info("%d photographs", bundle.card["images"]["count"])
+    logging.getLogger(__name__).info("%d photos", bundle.card["images"]["count"])
     if as_json:
         count, search = bundle.card["images"]["count"], example_search(bundle)
         click.echo(json.dumps({"bundle": str(output), "photographs": count, "search": search}))

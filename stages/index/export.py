@@ -30,8 +30,8 @@ def command(bundle_folder: Path, kind: str, output: Path) -> None:
     bundle = open_bundle(bundle_folder)
     if bundle.card.get("kind") == "fragments":
         raise UsageError(
-            f"{bundle.card['model']} has several vectors an image, which these programs do not compare; export a model"
-            " with one"
+            f"{bundle.card['model']} has several vectors per image, which these programs cannot compare; export"
+            " another model"
         )
     sides = {name: _read(bundle, name) for name in ("images", "sentences") if bundle.card.get(name)}
     card = {key: bundle.card[key] for key in ("model", "metric", "dim", "data_root", "fingerprint")}
@@ -57,5 +57,7 @@ def _read(bundle: "Bundle | Bundles", modality: str) -> "ExportedSide":
     for part in bundle.parts:
         if part.card.get(modality) and not is_exact(open_index(part, modality)):
             factory = part.card[modality]["factory"]
-            log.warning("%s has rounded its %s (%s): these are the vectors that it has", part.folder, modality, factory)
+            log.warning(
+                "%s has rounded its %s (%s), so the exported vectors are rounded too", part.folder, modality, factory
+            )
     return ExportedSide(open_gallery(bundle, modality).reconstruct(rows), table.take(rows))

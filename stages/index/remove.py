@@ -25,15 +25,16 @@ NUMBER = re.compile(r"0|[1-9][0-9]*")
 @click.option("--list", "list_path", type=FILE, help="File with more names, one a line; # begins a comment.")
 @copy_option
 def command(index: Path, names: tuple[str, ...], list_path: Path | None, output: Path | None) -> None:
-    """Take photographs and their sentences out of INDEX; a NAME is the path or the image_id that `search` prints.
+    """Remove photos and their captions from INDEX; a NAME is a path or image_id as `search` prints it.
 
-    A running `serve` follows, and the next `run` leaves them out too. Names that match nothing are named, the others
-    obeyed, and the exit code is 3.
+    A running `serve` follows, and the next `run` leaves them out too. If some names match nothing, the others are
+    removed, and the exit code is 3.
     """
     import logging
 
     from pipeline.errors import InputError, RejectLimitError, UsageError
     from pipeline.plain_files import read_lines
+    from pipeline.printable import counted
     from pipeline.storage.bundles import changing
     from stages.closing import search_command
 
@@ -42,21 +43,21 @@ def command(index: Path, names: tuple[str, ...], list_path: Path | None, output:
     with changing(index, output) as change:
         there, gone, unmet = _find(change.index, lines)
         for line in unmet:
-            log.warning("no photograph in %s is called %s", index, line)
+            log.warning("%s has no photo called %s", index, line)
         if not gone:
-            raise UsageError(f"no photograph of {index} is named; name some as `search` prints them")
+            raise UsageError(f"no name matches a photo of {index}; give names as `search` prints them")
         if len(gone) == there:
             raise InputError(
-                f"these are all {there} photographs of {index}, and nothing would be left to search; to take it down as"
-                " a whole, delete that folder"
+                f"these are all {there} photos of {index}, so nothing would be left to search; to remove the whole"
+                " index, delete that folder"
             )
         for part, shift in zip(change.index.parts, change.index.shifts, strict=True):
             _remove_from(part, {image_id - shift["image_id"] for image_id in gone}, change.folder(part))
-    log.info("%d photographs removed, %d are left", len(gone), there - len(gone))
+    log.info("%s removed, %s left", counted(len(gone), "photo"), f"{there - len(gone):,}")
     say_next(lambda: search_command(output or index))
     if unmet:
         raise RejectLimitError(
-            f"{len(unmet)} names match no photograph in {index}, first {unmet[0]}; what the others name is removed"
+            f"{len(unmet)} names match no photo in {index}, first {unmet[0]}; the others were removed"
         )
 
 
@@ -97,8 +98,6 @@ def _find(index: "Bundle | Bundles", lines: list[str]) -> tuple[int, set[int], l
 
 def _remove_from(bundle: "Bundle", named: set[int], output: Path) -> None:
     """Write one bundle to `output` without those of the images `named` that it has, and list these for `ingest`."""
-    import logging
-
     import numpy as np
 
     from pipeline.index.format import from_bytes, to_bytes
@@ -123,7 +122,6 @@ def _remove_from(bundle: "Bundle", named: set[int], output: Path) -> None:
         else:
             changed, factory = drop(index, part.outline.places(rows)), part.card["factory"]
         revision.put(less, to_bytes(changed), factory)
-        logging.getLogger(__name__).info("%s: %d %s removed", bundle.folder, len(rows), part.modality)
     publish_text(output / REMOVED, "".join(f"{name}\n" for name in [*read_removed(bundle), *names]))
     revision.commit()
 

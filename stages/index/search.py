@@ -38,7 +38,7 @@ if TYPE_CHECKING:
 )  # fmt: skip
 @click.option(
     "--where", metavar="CONDITION",
-    help="Only images of whose columns this is true, or their sentences: \"price < 20 and taken >= '2024-01-01'\".",
+    help="Only images whose columns satisfy this, or their captions: \"price < 20 and taken >= '2024-01-01'\".",
 )  # fmt: skip
 @click.option("--file", "queries_path", type=FILE, help="Answer each line of this text file, in one search.")
 @click.option("--batch", "batch_path", type=FILE, hidden=True)  # --file with --json, as it was called
@@ -79,29 +79,29 @@ def command(
     from pipeline.storage.bundles import open_bundle
 
     if len(sentence) > 1:
-        raise UsageError(f'put the sentence in quotes: jointspace search "{" ".join(sentence)}" --index ...')
+        raise UsageError(f'put the query in quotes: jointspace search "{" ".join(sentence)}" --index ...')
     sentence = sentence[0] if sentence else None
     if (sentence, image_path, queries_path, batch_path).count(None) != 3:
-        raise UsageError("give either a sentence or --image FILE (with --text for words beside it) or --file FILE")
+        raise UsageError("give a query in words, or --image FILE (with --text for additional words), or --file FILE")
     changed = (*minus, *plus)
     if image_path is None and changed:
-        raise UsageError("--minus and --plus change an image; give --image FILE too")
+        raise UsageError("--minus and --plus need --image FILE")
     if image_path is None and (similar or text is not None):
-        raise UsageError("--similar and --text are about an image; give --image FILE too")
+        raise UsageError("--similar and --text need --image FILE")
     if changed and (similar or text is not None):
-        raise UsageError("--minus and --plus rank images already; leave out --similar and --text")
+        raise UsageError("--minus and --plus do not go with --similar and --text; leave these out")
     bundle = open_bundle(*bundle_folders, run=root)
     searcher = Searcher(bundle)
     if regions:
         if sentence is None:
-            raise UsageError("--regions needs a sentence, or some words of one")
+            raise UsageError("--regions needs a query in words")
         searcher.require_regions()
     if path := queries_path or batch_path:
         _answer_each(searcher, path, top, where, as_json or batch_path is not None)
         return
     if image_path and not (similar or changed or text is not None or searcher.has("sentences")):
         similar = True
-        click.echo("the index has no sentences, so these are the images like it", err=True)
+        click.echo("the index has no captions, so these are similar images", err=True)
     photograph = partial(_encode, image_path, searcher, config_path)
     if sentence is not None:
         hits = (searcher.regions if regions else searcher.images)(sentence, top, where)
@@ -114,7 +114,7 @@ def command(
 
     asked = [words for words in (sentence, text, *changed) if words is not None]
     if ignored := searcher.ignored(*asked):
-        click.echo(printable(f"ignored, since the model does not know them: {spell(ignored)}"), err=True)
+        click.echo(printable(f"ignored, unknown to this model: {spell(ignored)}"), err=True)
     judgement = getattr(hits, "judgement", None)
     if judgement and judgement.warning:
         click.echo(judgement.warning, err=True)
@@ -162,7 +162,7 @@ def _answer_each(searcher: "Searcher", path: Path, top: int, where: str | None, 
     gc.enable()  # there may be many
     sentences = [line for line in read_lines(path) if line.strip()]
     if not sentences:
-        raise InputError(f"{path} holds no query; write one on each line")
+        raise InputError(f"{path} has no query; write one per line")
     for number, (sentence, answer) in enumerate(zip(sentences, searcher.batch(sentences, top, where), strict=True)):
         ignored = {} if answer.error else searcher.ignored(sentence)
         if as_json:
@@ -176,7 +176,7 @@ def _answer_each(searcher: "Searcher", path: Path, top: int, where: str | None, 
         click.echo(printable(sentence) if number == 0 else f"\n{printable(sentence)}")
         if answer.judgement and answer.judgement.warning:
             click.echo(f"      {answer.judgement.warning}")
-        if remark := answer.error or (ignored and f"ignored, since the model does not know them: {spell(ignored)}"):
+        if remark := answer.error or (ignored and f"ignored, unknown to this model: {spell(ignored)}"):
             click.echo(printable(f"      {remark}"))
         _print_table(answer, answer.judgement)
 

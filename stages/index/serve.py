@@ -66,8 +66,8 @@ def command(
 ) -> None:
     """Start a search page and a JSON API for one or more indexes.
 
-    With generators it describes photographs in sentences of their own, encoded by the encoders of the bundles.
-    Whoever reaches the address can see the photographs; by default that is this machine alone.
+    With generators it also writes captions. Whoever reaches the address can see the photos; by default, only this
+    machine can.
     """
     import logging
     from dataclasses import fields, replace
@@ -89,14 +89,14 @@ def command(
         raise UsageError(f"serve needs {error.name}; pip install 'jointspace[serve]'") from error
 
     if generators and root is None:
-        raise UsageError("generators belong to a run; give --run too")
+        raise UsageError("--generator needs the generator's run; give --run too")
     run = Run(root, loading.load(config_path) if config_path else None) if root else None
     settings = run.config if run else loading.load(config_path)
     chosen = settings.serve.model_dump() | {"max_sentence_chars": settings.collection.max_sentence_chars}
     chosen |= {"top": top} if top else {}
     limits = Limits(**{field.name: chosen[field.name] for field in fields(Limits) if field.name in chosen})
     if limits.top > limits.max_top:
-        raise UsageError(f"{limits.top} results are more than a request may ask for ({limits.max_top}); ask for fewer")
+        raise UsageError(f"a request may ask for at most {limits.max_top} results, not {limits.top}; ask for fewer")
     folders = _name_all(bundles)
     image_limits = ImageLimits.from_settings(settings.collection)
     upload_limits = replace(image_limits, max_pixels=settings.serve.max_upload_pixels)
@@ -137,7 +137,7 @@ def command(
         log.info("%s at http://%s:%d (stop with Ctrl-C)", names, in_address(host), port)
         if ANY in hosts:
             log.warning(
-                "it answers anyone who reaches this machine, under any name; --allow-host NAME admits that name alone"
+                "it answers anyone who reaches this machine, under any name; --allow-host NAME admits only that name"
             )
         server.run(sockets=[listener])
 

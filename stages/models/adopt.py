@@ -17,8 +17,8 @@ def adopt(run: Run, job: Job, model: str) -> None:
     dim, text_dim = features["features"].shape[1], sentences.matrix.shape[1]
     if dim != text_dim:
         raise UsageError(
-            f"{model}: features of {encoder} have {dim} dimensions, vectors of {text_encoder} {text_dim}; name two"
-            " sides of one shared space, or take ncca"
+            f"{model}: {encoder} has {dim} dimensions and {text_encoder} {text_dim}; name two encoders that share a"
+            " space, or use ncca"
         )
     origins = {
         "encoders": {encoder: origin_of(features.commit)},

@@ -64,7 +64,7 @@ def _embed_queries(run: Run, model: Any, most: int, rng: Any) -> Any:
     if (file := run.config.hubness.queries) is None:
         return None
     if not (queries := [line.strip() for line in read_lines(Path(file)) if line.strip()]):
-        raise InputError(f"{file} has no query; write one a line, or leave hubness.queries out")
+        raise InputError(f"{file} has no query; write one per line, or leave out hubness.queries")
     queries = [queries[row] for row in sorted(rng.choice(len(queries), min(most, len(queries)), replace=False))]
     if model.sentence_view == "tokens":
         return model.embed_sentences(encode_tokens(queries, read_token_vocabulary(run)[0]))

@@ -33,7 +33,7 @@ def rank_phrases(run: Run, job: Job, model: str, split: str) -> None:
     about = {"split": split, "ties": TIES, "least_overlap": least_overlap, "bootstrap": vars(bootstrap)}
     write_measured(job.path, {"model": model, **about, **measured}, "ranks", ranks, job.provenance)
     if not gold.labels:
-        log.warning("%s: nothing was ranked: %s; give the collection boxes with labels", model, measured["left_out"])
+        log.warning("%s: nothing was ranked: %s; add labelled boxes to the collection", model, measured["left_out"])
         return
     log.info(
         "%s: %.1f %% of %d named phrases have the right region, %.1f %% by chance", model,

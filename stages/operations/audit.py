@@ -32,12 +32,12 @@ WORST = 50
 @click.argument("root", type=FOLDER, metavar="RUN")
 @click.option(
     "--exclude", type=FILE, metavar="FILE",
-    help="Write what to leave out, for the key collection.takedown; of copies the one in test or dev stays.",
+    help="Write a list for the key collection.takedown; of copies, the one in test or dev stays.",
 )  # fmt: skip
 def command(root: Path, exclude: Path | None) -> None:
-    """Find captions of RUN, such as results/demo, that are probably wrong, near copies, and copies in several splits.
+    """Find captions of RUN that are probably wrong, near copies of photos, and copies in several splits.
 
-    Writes RUN/audit/audit.parquet, a row a finding, and a section of the report where there is one.
+    Writes RUN/audit/audit.parquet, one row per finding, and adds a section to the report.
     """
     from pipeline.models.linear.cross_fit import LEAST_PHOTOGRAPHS
     from pipeline.report.tables import FINDINGS, is_probable
@@ -55,12 +55,12 @@ def command(root: Path, exclude: Path | None) -> None:
         if commit.details["scored"] or kind in ("leak", "copy"):
             click.echo(f"{counts[kind]:>7,}  {description}")
     if not commit.details["scored"]:
-        click.echo(f"captions were not checked, which takes {LEAST_PHOTOGRAPHS} photographs with captions")
+        click.echo(f"captions were not checked: that needs {LEAST_PHOTOGRAPHS} photos with captions")
     elif run.manifest.n_images < FEW:
-        click.echo(f"with fewer than {FEW:,} photographs, many right captions are taken for wrong: look at each")
+        click.echo(f"with fewer than {FEW:,} photos, many right captions look wrong: check each")
     if exclude:
         publish_text(exclude, "".join(f"{line}\n" for line in _exclusions(findings)))
-        click.echo(f"written to {exclude}: name it as collection.takedown, and ingest leaves these photographs out")
+        click.echo(f"wrote {exclude}; set collection.takedown to it, and ingest leaves these photos out")
     if run.layout.report.path.exists():
         run_stage(Run(root), declared()["report"], again=True)
         click.echo(f"shown in {run.layout.report.path}")
@@ -105,7 +105,7 @@ def _find_copies(run: Run) -> "tuple[np.ndarray, np.ndarray]":
 
     encoder, shards = run.config.encoders[0].name, range(run.manifest.n_shards)
     features = np.concatenate([run.features.open(encoder, number)["features"] for number in shards], dtype=np.float32)
-    pairs = near_pairs(normalise(features, run.config.image_view.normalise))
+    pairs = near_pairs(normalise(features, run.config.image_steps([encoder])))
     shown = np.unique(pairs)
     photographs = list(map(Photograph.from_row, run.manifest.pick(shown)))
     limits = ImageLimits.from_settings(run.config.collection)
@@ -132,7 +132,7 @@ def _score_captions(run: Run, texts: Mapping[str, Shards], copies: "np.ndarray")
     config, manifest, features, stored = run.config, run.manifest, run.features, run.texts(texts)
     encoders = tuple(_features(config, run.layout))
     dims = tuple(features.open(name, 0)["features"].shape[1] for name in encoders)
-    view = ImageView(encoders, dims, config.image_view.normalise)
+    view = ImageView(encoders, dims, config.image_steps(encoders))
     vectors = {name: shard.matrix for name, shard in stored.open(0).items()}
     restriction = Restriction(encoders, dict.fromkeys(texts, 1.0), TERMS)
     text = restriction.text(TextView.of(vectors, {name: config.text_encoder(name).normalise for name in texts}))
@@ -213,7 +213,10 @@ def _texts(config: "Config", layout: "Layout") -> dict[str, Shards]:
 AUDIT = Stage(
     audit,
     version=1,
-    keys=lambda config: {"normalise": config.image_view.normalise, "seed": config.seed},
+    keys=lambda config: {
+        "normalise": config.image_steps([encoder.name for encoder in config.encoders]),
+        "seed": config.seed,
+    },
     reads=lambda config, layout: named(
         layout.manifest, *_features(config, layout).values(), *_texts(config, layout).values()
     ),

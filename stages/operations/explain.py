@@ -34,9 +34,9 @@ def command(image: str, run: Path, as_json: bool) -> None:
     elif left_out.exists():
         rejects = find_rejects(list(read_rejects(left_out)), image)
     else:
-        raise InputError(f"{run} has neither a manifest nor rejects; give the folder of a run")
+        raise InputError(f"{run} is not the folder of a run: it has no manifest; name one such as results/demo")
     if not found and not rejects:
-        raise InputError(f"{run} knows nothing of {image}; give the name as the collection has it, or an image_id")
+        raise InputError(f"{run} has no {image}; give a name as in the collection, or an image_id")
 
     if as_json:
         value = {"images": [asdict(one) for one in found], "rejects": rejects}

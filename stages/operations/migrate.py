@@ -14,10 +14,10 @@ import click
 )
 @click.option("--cores", type=click.IntRange(min=1), help="Of this machine, for the run. [default: all]")
 def command(old: str, new: str, config_path: Path | None, images: int, cores: int | None) -> None:
-    """Run CONFIG with features of its encoder NEW that are mapped from those that the run has of OLD.
+    """Run CONFIG with its encoder NEW at once, on features mapped from those of OLD.
 
-    A sample of the photos is encoded for the map; answers that rest on mapped features say so (`mapped_from`). The next
-    `jointspace run CONFIG` extracts the rest and makes everything again from it.
+    A sample of the photos is encoded to fit the map; answers that rest on mapped features say so (`mapped_from`). The
+    next `jointspace run CONFIG` extracts the rest and remakes everything.
     """
     from pipeline.config import loading
     from pipeline.errors import UsageError, meant
@@ -32,7 +32,9 @@ def command(old: str, new: str, config_path: Path | None, images: int, cores: in
             " models that are to use it"
         )
     if old == new:
-        raise UsageError(f"{new} is both encoders; name the one that the run has, then the one that replaces it")
+        raise UsageError(
+            f"OLD and NEW are both {new}; name the encoder that the run has, then the one that replaces it"
+        )
     run = Run(Path(config.results_root) / config.name, config)
     if not run.layout.features(old).part(0).exists():
         there = sorted(path.name for path in run.layout.features(old).folder.parent.glob("*") if path.name != new)

@@ -5,7 +5,7 @@ from typing import TYPE_CHECKING, NamedTuple
 
 import click
 
-from stages.commands import FOLDER, json_option, run_config_option
+from stages.commands import FILE, FOLDER, json_option, run_config_option
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -26,6 +26,7 @@ class Sample(NamedTuple):
 
 
 @click.command("plan")
+@click.argument("configuration", type=FILE, required=False)
 @click.option("--run", "root", type=FOLDER, help="Folder of the run.")
 @click.option("--images", type=click.FloatRange(min=10), help="Number of photos, e.g. 100e6. [default: the run's]")
 @click.option("--sentences", type=click.FloatRange(min=0), help="Captions per photo. [default: the run's, else 1]")
@@ -35,6 +36,7 @@ class Sample(NamedTuple):
 @json_option
 @run_config_option
 def command(
+    configuration: Path | None,
     root: Path | None,
     config_path: Path | None,
     images: float | None,
@@ -44,7 +46,8 @@ def command(
 ) -> None:
     """Encode a few photos on this machine, then estimate the hours, disk and memory of a run.
 
-    By the run's own photographs once they are ingested, else by made-up ones; then --images says how many there are.
+    It encodes the run's own photos once they are ingested, before that made-up ones; then give their number as
+    --images.
     """
     from dataclasses import asdict
 
@@ -54,14 +57,15 @@ def command(
     from pipeline.printable import printable_json
     from pipeline.run import Run
 
+    config_path = config_path or configuration
     if config_path is None and root is None:
-        raise UsageError("plan: give a configuration by --config, or a run by --run")
+        raise UsageError("plan: give a configuration, such as holiday.yaml, or a run (--run)")
     chosen = loading.load(config_path) if config_path else Run(root).config
     run = Run(root or Path(chosen.results_root) / chosen.name, chosen)
     ingested = run.layout.manifest.commit.exists()
     if images is None and not ingested:
         raise UsageError(
-            f"plan: {run.root} has no manifest yet; ingest first, or say by --images how many there will be"
+            f"plan: {run.root} has no manifest yet; ingest first, or give the number of photos as --images"
         )
     speeds = dict(measure(run, own_photographs(run, sample) if ingested else draw_photographs(sample)))
     of_each = sentences
@@ -74,7 +78,7 @@ def command(
         return
     kind = "the run's" if ingested else "made-up"
     for name, speed in speeds.items():
-        click.echo(f"{name}: {speed.images_per_second:,.1f} of {kind} photographs a second, {speed.dim} dimensions")
+        click.echo(f"{name}: {speed.images_per_second:,.1f} of {kind} photos a second, {speed.dim} dimensions")
     click.echo("\n".join(lines_of(found)))
 
 

@@ -1,10 +1,14 @@
 """`verify`: every artefact of a run against its commit."""
 
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import click
 
 from stages.commands import FOLDER, json_option
+
+if TYPE_CHECKING:
+    from pipeline.storage.verify import Examination
 
 AUDIT = "audit"
 """Folder of a run that `jointspace audit` writes, and no rule."""
@@ -18,7 +22,7 @@ AUDIT = "audit"
 def command(run: Path, sweep: bool, quick: bool, as_json: bool) -> None:
     """Check every file of RUN (a folder such as results/demo) against its hash and say how to repair what is wrong.
 
-    Exit code 0 where every artefact is what its commit says and was made from this run's others, 1 otherwise.
+    Exit code 0 if every artefact is intact and fits the others of this run, 1 otherwise.
     """
     import logging
     import shlex
@@ -34,6 +38,7 @@ def command(run: Path, sweep: bool, quick: bool, as_json: bool) -> None:
 
     shown = partial(tqdm, desc="verify", unit=" commits", disable=None)
     found = examine(run, not quick, shown)
+    _set_former_apart(run, found)
 
     for path, orphan in found.temporaries.items():
         if orphan and sweep:
@@ -46,8 +51,10 @@ def command(run: Path, sweep: bool, quick: bool, as_json: bool) -> None:
         click.echo(printable_json(asdict(found), str))
     for fault in [] if as_json else found.faults:
         click.echo(printable(f"{fault.path}: {fault.reason}"))
+    for path in [] if as_json else found.former:
+        click.echo(printable(f"{path}: left from an earlier configuration; nothing uses it, so you can delete it"))
     log = logging.getLogger(__name__)
-    log.info("%d files checked, %d are wrong", found.checked, len(found.faults))
+    log.info("%d files checked, %d wrong", found.checked, len(found.faults))
     if found.unvouched:
         log.info("%d files have no checksum, such as %s", len(found.unvouched), found.unvouched[0])
     if found.unfinished:
@@ -59,9 +66,32 @@ def command(run: Path, sweep: bool, quick: bool, as_json: bool) -> None:
         if len(remade) < len(targets):
             remedies.append(shlex.join(["jointspace", "audit", str(run)]))
         remedy = f"make them anew: {'; '.join(remedies)}" if remedies else "see to the links and permissions above"
-        if any(fault.reason.startswith(("mixed", "uncommitted")) for fault in found.faults):
-            remedy = f"delete those of encoders that the run has no more, and verify again; {remedy}"
-        raise IntegrityError(f"{len(found.faults)} files of {run} are not as they were written; {remedy}")
+        raise IntegrityError(f"{len(found.faults)} files of {run} are damaged or do not fit; {remedy}")
+
+
+def _set_former_apart(run: Path, found: "Examination") -> None:
+    """Move what was made from other artefacts than are there now from the faults to what is `former`, where the run's
+    configuration has nothing of that name any more."""
+    from pipeline.errors import JointspaceError
+    from pipeline.run import Run
+    from pipeline.run.layout import Shards
+    from stages.catalogue import declared
+
+    try:
+        opened = Run(run)
+        stages = [(stage, names) for stage in declared().values() for names in stage.choices(opened.config)]
+    except JointspaceError:
+        return
+    outputs = [output for stage, names in stages for output in stage.outputs(opened.layout, *names)]
+    present = {output.folder if isinstance(output, Shards) else output.commit for output in outputs}
+    former = {
+        fault.target
+        for fault in found.faults
+        if fault.target and fault.reason.startswith("mixed") and fault.target.relative_to(run).parts[0] != AUDIT
+        if present.isdisjoint((fault.target, fault.target.parent))
+    }
+    found.former = sorted(former)
+    found.faults = [fault for fault in found.faults if fault.target not in former]
 
 
 def _rebuild(run: Path, targets: list[Path]) -> str:

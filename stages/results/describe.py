@@ -43,7 +43,7 @@ def _read_images(run: Run, stored: "StoredGenerator", split: str) -> tuple[dict[
     manifest = run.manifest
     ids = np.flatnonzero(manifest.splits == split)
     if not len(ids):
-        raise InputError(f"the {split} split of {manifest.folder} has no image; describe another one")
+        raise InputError(f"the {split} split of {manifest.folder} has no image; describe another split")
     features = {name: FeatureRows(run.features, name, ids) for name in stored.generator.encoders}
     images = manifest.pick(ids)
     return features, [{"image_id": row["image_id"], "image": row["path"], "box": None} for row in images]

@@ -37,7 +37,9 @@ def evaluate_descriptions(run: Run, job: Job, generator: str, subject: str) -> N
         references = _list_sentences(run, described, people, split, analyze)
     judged = [pair for pair in zip(described, references, strict=True) if pair[0]["sentences"] and pair[1]]
     if not judged:
-        raise UsageError(f"no sentence or phrase refers to what {path} describes; correct phrases.names, or parse")
+        raise UsageError(
+            f"no caption or phrase names what {path} describes; correct phrases.names, or parse the captions"
+        )
     best = [image["sentences"][0] for image, _ in judged]
     candidates = [sentence["text"].split(" ") for sentence in best]
     judgement, statistics = judge(candidates, [texts for _, texts in judged], run.config.describe.meteor)

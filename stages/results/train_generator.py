@@ -36,7 +36,7 @@ def train_generator(run: Run, job: Job, generator: str) -> None:
     with follow_training(generator, settings, job) as (checkpoint, after_step):
         learned = spec.load().learn(
             Material(
-                ImageView(encoders, dims, config.image_view.normalise),
+                ImageView(encoders, dims, config.image_steps(encoders)),
                 **pairs,
                 texts=people.texts,
                 vocabulary=people.vocabulary,
@@ -97,7 +97,9 @@ def _read_ranker(run: Run, model: str) -> "Ranker":
     name, path = stored.details["registered"], run.layout.alignments(model, "train").path
     restored = restore(name, stored.settings, stored.tensors, run.layout.model(model).path)
     if restored.encoders or restored.region_view.geometry:
-        raise UsageError(f"{model} also reads whole images or the places of regions; rank snippets by a plain dvsa")
+        raise UsageError(
+            f"{model} also reads whole images or the positions of regions; rank snippets with a plain dvsa"
+        )
     segments = read_alignments(path)
     ids = np.array([segment["sentence_id"] for segment in segments])
     lengths = np.array([len(segment["words"]) for segment in segments])
@@ -106,7 +108,7 @@ def _read_ranker(run: Run, model: str) -> "Ranker":
     for first, last in pairwise([*starts, len(ids)]):
         words = embeddings.read("sentences", np.unique(ids[first:last]))
         if words.offsets[-1] != lengths[first:last].sum():
-            raise IntegrityError(f"{path} and {embeddings.folder} are of other words; run align again")
+            raise IntegrityError(f"{path} and {embeddings.folder} have different words; run align again")
         sums.append(sum_words(words, lengths[first:last]))
     return Ranker(name, restored, np.concatenate(sums))
 
@@ -115,7 +117,8 @@ def _keys(config, generator: str) -> dict:
     configured = config.generator(generator)
     own = {"generator": configured.spec.name, **configured.settings.model_dump(exclude={"checkpoint_seconds"})}
     text = config.language_text.model_dump() if configured.spec.text else {}
-    return {"seed": configured.seed, "image_view": config.image_view.model_dump(), "text": text, "own": own}
+    view = {"normalise": config.image_steps(configured.encoders)}
+    return {"seed": configured.seed, "image_view": view, "text": text, "own": own}
 
 
 def _reads(config, layout, generator: str) -> Inputs:

@@ -33,8 +33,8 @@ def encode_documents(run: Run, documents: str, encoder: str) -> Callable[[Job], 
 def _reads(config, layout, documents: str, encoder: str) -> Inputs:
     if not config.text_encoder(encoder).prepared:
         raise UsageError(
-            f"the text encoder {encoder} has vectors of sentences only, and {documents} are to be encoded too; name the"
-            " encoder that made them in its made_by"
+            f"the text encoder {encoder} has vectors of captions only, but {documents} must be encoded too; name the"
+            " encoder that made them in made_by"
         )
     simulated = [] if config.documents[documents].simulate is None else [layout.simulated(documents)]
     return named(layout.text_encoder(encoder), *simulated)

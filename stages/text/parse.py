@@ -53,7 +53,7 @@ def parse(run: Run) -> Callable[[Job], None]:
         write_parses(job.path, *written, provenance=job.provenance, details=details)
         for fallback in fallbacks[:SHOWN]:
             log.warning("sentence %(sentence_id)d: %(reason)s", fallback)
-        log.info("%d sentences, %d of them stored as chains because they were not parsed", len(texts), len(fallbacks))
+        log.info("%d sentences; %d were not parsed and are stored as chains", len(texts), len(fallbacks))
         for reason, count in Counter(fallback["reason"].partition(":")[0] for fallback in fallbacks).most_common(SHOWN):
             log.info("%6d %s", count, reason)
 

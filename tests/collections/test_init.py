@@ -93,7 +93,7 @@ def test_what_it_refuses(photos: Path, tmp_path: Path) -> None:
     (tmp_path / "net.pt").touch()
     for arguments, match in [
         (["--weights", tmp_path / "none.pt"], "none.pt is not a file"),
-        (["--weights", tmp_path / "net.pt", "--encoder", "clip"], "brings its own weights"),
+        (["--weights", tmp_path / "net.pt", "--encoder", "clip"], "has its own weights"),
         (["--weights", tmp_path / "net.pt"], "give its --architecture"),
         (["--weights", tmp_path / "net.pt", "--architecture", "resnet5000"], "resnet5000"),
     ]:

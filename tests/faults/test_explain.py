@@ -40,5 +40,5 @@ def test_a_reject_has_its_reason(run: Path) -> None:
 
 @pytest.mark.parametrize("name", ["zebra.jpg", str(10**23), "9" * 5000], ids=["name", "large", "endless"])
 def test_an_unknown_name_says_so(run: Path, name: str) -> None:
-    with pytest.raises(InputError, match=f"knows nothing of {name}"):
+    with pytest.raises(InputError, match=f"has no {name}"):
         explain(run, name)

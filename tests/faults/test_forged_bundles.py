@@ -157,8 +157,8 @@ IMAGES = {
     "a huge id": (cell("images", "image_id", 3 * 10**9), "images.parquet row 3: its image_id", ("remove",)),
     "an id twice": (cell("images", "image_id", 2), "its image_id 2 is that of another row", ("add",)),
     "a huge sentence_id": (cell("sentences", "sentence_id", -7), "sentences.parquet row 3", ("export",)),
-    "long texts": (long_texts, "claims to unpack to", ("serve",)),
-    "wide bytes": (wide_bytes, "claims to unpack to", ("serve",)),
+    "long texts": (long_texts, "would unpack to", ("serve",)),
+    "wide bytes": (wide_bytes, "would unpack to", ("serve",)),
 }
 """What is forged, what every reader says of it, and the commands that read it."""
 

@@ -162,6 +162,12 @@ def test_shards_of_another_manifest_are_mixed(run: Path, collection: Path, tmp_p
     found = faults_of(run)
     assert found["text/tfidf/shard-00000.h5.json"] == found["embeddings/ncca/shard-00000.h5.json"] == "mixed"
     assert "text/tokens/shard-00001.h5.json" not in found and f"{SHARD}.json" not in found
+    values = yaml.safe_load((run / "config.yaml").read_text())
+    values["text_encoders"] = [{"name": "words", "kind": "tf-idf"}]
+    (run / "config.yaml").write_text(yaml.safe_dump(values))
+    told = CliRunner().invoke(command, [str(run)])
+    assert f"{run}/text/tfidf/part-00000.json: left from an earlier configuration" in told.stdout
+    assert "text/tfidf" not in str(told.exception) and "embeddings/ncca" in str(told.exception)
 
 
 def test_deleting_an_artefact_and_calling_its_command_remakes_it(run: Path, collection: Path) -> None:
@@ -225,7 +231,7 @@ def test_links_pipes_and_folders_of_nobody(run: Path, tmp_path: Path) -> None:
     assert found["features"].startswith("unread: it is a link") and found["text/pipe.json"].startswith(
         "unread: it is a pipe"
     )
-    with pytest.raises(IntegrityError, match="holds no artefact; give the folder of a run"):
+    with pytest.raises(IntegrityError, match="empty is not the folder of a run"):
         examine(tmp_path / "empty")
 
 

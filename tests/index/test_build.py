@@ -99,6 +99,26 @@ def test_what_cannot_be_indexed_is_refused() -> None:
             make(vectors, queries, exact_limit=limit)
 
 
+@pytest.mark.parametrize("factory", ["IVF40,Flat", "IVF40_HNSW8,SQ8", "OPQ4_8,IVF40,PQ4x4fsr,RFlat"])
+@pytest.mark.parametrize("metric", ["inner_product", "euclidean"])
+def test_lists_are_as_good_as_those_of_faiss(factory: str, metric: str, device) -> None:
+    """By the distances of vectors from their centroids; some vectors are there twice, so that lists run empty."""
+    vectors, _ = clustered(2000, 16)
+    vectors[:300] = vectors[0]
+    losses = []
+    for gpu in (None, device):
+        index = build(factory, ArrayVectors(vectors), metric, gpu=gpu).index
+        inverted = stages_of(index).inverted
+        centroids = inverted.quantizer.reconstruct_n(0, 40)
+        chain = getattr(faiss.downcast_index(getattr(index, "base_index", index)), "chain", None)
+        rows = vectors if chain is None else chain.at(0).apply(vectors)
+        losses.append(faiss.knn(rows, centroids, 1)[0].mean())
+        assert index.ntotal == 2000 and (inverted.invlists.imbalance_factor() < 20)
+        if metric == "inner_product":
+            np.testing.assert_allclose(np.linalg.norm(centroids, axis=1), 1, rtol=1e-3)
+    assert losses[1] < 1.1 * losses[0]
+
+
 FACTORIES = [factory for tier in candidate_factories(3000, 24) for factory in tier]
 
 

@@ -80,5 +80,5 @@ def test_queries_are_embedded_as_the_same_sentences_were(run: Path, tmp_path: Pa
 def test_no_parser_is_loaded_that_nobody_has_named(run: Path) -> None:
     """Also not where the bundle lies in a folder that looks like its run, which a stranger may have sent."""
     bundle = build_bundle(run, model="dtrnn").rename(run / "index/dtrnn")
-    with pytest.raises(UsageError, match="dtrnn reads dependency trees.*name the run that parsed its sentences"):
+    with pytest.raises(UsageError, match="dtrnn reads dependency trees.*name the run that parsed"):
         Searcher(open_bundle(bundle)).embed_sentence("a dog")

@@ -76,12 +76,12 @@ def test_words_that_nothing_is_searched_for_are_named_with_the_answer(bundle: Pa
         assert result.exit_code == 0, result.output
         return result.stdout, result.stderr
 
-    told = "ignored, since the model does not know them: purple, unicorn\n"
+    told = "ignored, unknown to this model: purple, unicorn\n"
     table, said = search("a purple dog, a unicorn")
     assert said == told and table.split()[0::2] == ["1", "dog-0.png"]
     listed, said = search("a purple dog, a unicorn", "--json")
     assert said == told and [hit["path"] for hit in json.loads(listed)] == ["dog-0.png"]
-    assert search("a dog, a horsse")[1] == "ignored, since the model does not know them: horsse (horse?)\n"
+    assert search("a dog, a horsse")[1] == "ignored, unknown to this model: horsse (horse?)\n"
     assert search("a dog")[1] == search("the dog", "--json")[1] == ""
     queries = tmp_path / "queries.txt"
     queries.write_bytes(b"\xef\xbb\xbfa purple dog\r\n\r\na dog\n  \na unicorn")
@@ -93,7 +93,7 @@ def test_words_that_nothing_is_searched_for_are_named_with_the_answer(bundle: Pa
     assert answers[1]["results"] == json.loads(search("a dog", "--json")[0]) and answers[1]["query"] == "a dog"
     tables = [table.splitlines() for table in search("--file", queries)[0].split("\n\n")]
     assert [table[0] for table in tables] == ["a purple dog", "a dog", "a unicorn"]
-    assert "know them: purple" in tables[0][1] and tables[1][1:] == search("a dog")[0].splitlines()
+    assert "this model: purple" in tables[0][1] and tables[1][1:] == search("a dog")[0].splitlines()
     assert "none of the words of 'a unicorn'" in tables[2][1] and len(tables[2]) == 2
     queries.write_bytes(b"\xff\xfe")
     with pytest.raises(InputError, match="queries.txt is UTF-16"):

@@ -122,7 +122,7 @@ def test_a_bundle_of_others_keeps_its_place_beside_those_of_the_run(
     run_command("remove", start, *range(8), "--output", less)
     stranger = build_bundle(make_run(tmp_path / "other", images=24))
     run_command("add", less, stranger, "--output", tmp_path / "both")
-    assert "8 of 24 photographs" in caplog.text and "16 photographs" in caplog.text
+    assert "8 of 24 photos" in caplog.text and "16 photos" in caplog.text
     run_command("add", tmp_path / "both", runs["large"], "--output", tmp_path / "all")
     images = open_bundle(tmp_path / "all").table("images")
     assert images["image_id"].to_pylist() == [*range(104), *range(184, 200)]
@@ -141,7 +141,7 @@ def test_in_place(runs: dict[str, Path], tmp_path: Path, caplog: pytest.LogCaptu
     files = {path.name for path in start.rglob("*")}
     for source in (runs["small"], start):
         run_command("add", start, source)
-        assert f"0 of 80 photographs of {source} added; 80 are in {start} already" in caplog.messages
+        assert f"added 0 of 80 photos of {source}; {start} already has the others" in caplog.messages
     assert {path.name for path in start.rglob("*")} == files
     for former, named in (("index-add", "--from"), ("index-remove", "--image")):
         words = [former, named, "5", "--index", str(start), f"--output={tmp_path / 'less'}"]
@@ -152,7 +152,7 @@ def test_in_place(runs: dict[str, Path], tmp_path: Path, caplog: pytest.LogCaptu
     assert [len(read_removed(Bundle(folder))) for folder in (start, tmp_path / "less")] == [2, 1]
     assert {path.name for path in start.rglob("*")} == {*files, "removed.txt"}
     run_command("add", start, runs["small"])  # not what was removed
-    assert "0 of 78 photographs" in caplog.text
+    assert "0 of 78 photos" in caplog.text
     run_command("add", start, runs["large"])
     assert open_bundle(start).card["images"]["count"] == 94
     open_bundle(start).check()
@@ -176,10 +176,10 @@ def test_what_cannot_be_done_is_named(runs: dict[str, Path], tmp_path: Path, mod
     foreign = shutil.copytree(start, tmp_path / "foreign")
     retell(foreign / "card.json", "inputs", "model", value="another")
     for error, named, arguments in (
-        *((UsageError, "no photograph of", [number]) for number in (80, 10**23, "9" * 4000)),
-        (InputError, "all 80 photographs of .*delete that folder", ["--list", everything]),
-        (UsageError, "no photograph of", []),
-        (UsageError, "no photograph of", ["--list", nothing]),
+        *((UsageError, "no name matches a photo of", [number]) for number in (80, 10**23, "9" * 4000)),
+        (InputError, "all 80 photos of .*delete that folder", ["--list", everything]),
+        (UsageError, "no name matches a photo of", []),
+        (UsageError, "no name matches a photo of", ["--list", nothing]),
     ):
         with pytest.raises(error, match=named):
             run_command("remove", start, *arguments, "--output", tmp_path / "a")
@@ -205,7 +205,7 @@ def test_a_list_is_obeyed_but_for_the_lines_that_it_names(
     lines = ["# asked for", "5", paths[6], f".\\{paths[7]}", f"{bundle.card['data_root']}/{paths[8]}", paths[9].upper()]
     strangers = ["80", "007", "9" * 50, "nobody.png"]
     (tmp_path / "gone.txt").write_bytes(("\ufeff" + "\r\n".join([*lines, *strangers, ""])).encode())
-    with pytest.raises(RejectLimitError, match=r"4 names match no photograph") as failure:
+    with pytest.raises(RejectLimitError, match=r"4 names match no photo") as failure:
         run_command("remove", start, "--list", tmp_path / "gone.txt", "--output", tmp_path / "less")
     assert failure.value.exit_code == 3
     gone = Bundle(tmp_path / "less").table("images")["path"].to_pylist()

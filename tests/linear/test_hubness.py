@@ -84,6 +84,19 @@ def test_products_of_corrected_unit_vectors_are_the_papers_scores(terms: tuple, 
     np.testing.assert_array_equal(stored.extend("images", x), images)
 
 
+@pytest.mark.parametrize("bank", [BANK, LOG], ids=["train", "log"])
+@pytest.mark.parametrize("statistic", ["nearest", "softmax", "balanced", "gallery"])
+def test_they_are_measured_alike_on_a_device(statistic: str, bank: Bank, device) -> None:
+    terms = dict.fromkeys(NOTHING, [Term(0.75, statistic, 7), Term(0.25, "nearest", 3)])
+    model = HubCorrected(ZeroShot("eyes", "words"), HubnessCorrection.among(bank, terms))
+    x = draw(9)
+    expected = model.embed_images({"eyes": x}), model.embed_sentences({"words": x})
+    model.to(device)
+    found = model.embed_images({"eyes": x}), model.embed_sentences({"words": x})
+    np.testing.assert_allclose(found, expected, atol=1e-6)
+    assert all(type(tensor) is np.ndarray for tensor in model.tensors().values())
+
+
 class Plain:
     multi_vector = False
 

@@ -64,6 +64,6 @@ def test_without_affinity_a_word_of_no_meaning_takes_the_whole_image(run: Path) 
 
 def test_a_vocabulary_of_other_words_is_refused(run: Path) -> None:
     retell(run / "text/tokens.json", "settings", "stop_words", value=[])
-    with pytest.raises(IntegrityError, match="the sentences by .*tokens.json do not match"):
+    with pytest.raises(IntegrityError, match="tokens.json do not match"):
         align(run)
     assert not (run / "alignments/dvsa/test.jsonl").exists()

@@ -118,19 +118,22 @@ def test_photographs_are_added_in_place(source: Path, tmp_path: Path, caplog: py
     index, photos = shutil.copytree(source / "bundle", tmp_path / "index"), tmp_path / "photos"
     shutil.copytree(source / "data", photos)
     run_command("add", index, photos)
-    assert "0 of 40 photographs" in caplog.text and "40 are in" in caplog.text and not list(index.glob("added/*"))
+    assert "added 0 of 40 photos" in caplog.text and "already has" in caplog.text and not list(index.glob("added/*"))
     draw(photos / "new", 8, 2)
     run_command("add", index, photos)
     run_command("remove", index, "new/red-00.png")
     draw(photos / "newer", 4, 3)
     run_command("add", index, photos)
-    assert "8 of 48 photographs" in caplog.text and "4 of 51 photographs" in caplog.text
+    assert "8 of 48 photos" in caplog.text and "4 of 51 photos" in caplog.text and "1 photo removed" in caplog.text
     assert open_bundle(index).card["images"]["count"] == 51
     open_bundle(index).check()
     retell(index / "added/00-photos/index/ncca/card.json", "inputs", "model", value="an earlier one")
     assert open_bundle(index).card["images"]["count"] == 40 and "11 photographs" in caplog.text
     refresh_additions(index)
     assert open_bundle(index).card["images"]["count"] == 51
+    run_command("remove", index, "red-00.png")
+    run_command("add", index, source / "data")
+    assert "0 of 39 photos" in caplog.text and open_bundle(index).card["images"]["count"] == 50
 
 
 def test_photographs_of_both_are_read_where_they_are(joined: Path) -> None:

@@ -47,7 +47,7 @@ def test_refuses_a_folder_of_somebody_else(tmp_path: Path) -> None:
     theirs = tmp_path / "photographs"
     theirs.mkdir()
     (theirs / "captions.tsv").write_text("me.jpg\t0\tMine .\n")
-    with pytest.raises(UsageError, match="holds files that are no demo"):
+    with pytest.raises(UsageError, match="holds other files"):
         make_demo(theirs)
     assert contents(theirs) == {"captions.tsv": b"me.jpg\t0\tMine .\n"}
 

@@ -30,7 +30,8 @@ def stack_on(view: "ImageView", features: Mapping[str, np.ndarray], device: torc
 
 def stack_tensors(view: "ImageView", features: Mapping[str, np.ndarray], device: torch.device) -> Tensor:
     """The same; float16 features are converted and normalised on `device`."""
-    parts = [normalise_tensor(upload(block, device).float(), view.steps) for block in view.select_blocks(features)]
+    blocks = zip(view.select_blocks(features), view.steps_of_each, strict=True)
+    parts = [normalise_tensor(upload(block, device).float(), steps) for block, steps in blocks]
     return parts[0] if len(parts) == 1 else torch.cat(parts, dim=1)
 
 

@@ -22,19 +22,25 @@ vectors are indexed like any others. With `lme`, the logarithm of the mean expon
 """
 
 import itertools
+import math
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from functools import cached_property
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 
 from pipeline.config.models import HUBNESS
+from pipeline.device import upload
 from pipeline.metrics.ranks import rank_scores, score
 from pipeline.metrics.retrieval import recall_sum, recall_sums
 from pipeline.models.linear.projection import unit_rows
 from pipeline.multivectors import Comparison, Items, MultiVectors, ScoreRule
+from pipeline.precision import to_numpy
 
 if TYPE_CHECKING:
+    import torch
+
     from pipeline.config.models import HubnessSettings
 
 SIDES = {"images": "sentence_to_image", "sentences": "image_to_sentence"}
@@ -80,10 +86,10 @@ class Bank:
         with_queries: np.ndarray | None = None,
     ) -> np.ndarray:  # fmt: skip
         """(n,) float32 the sum of `terms` of each of n `items` of a side. `balance` is a, and `with_queries` what
-        `scores` gives, where it is known."""
+        `scores` gives, where it is known. All may be tensors, and then so is the sum."""
         if with_queries is None:
             with_queries = self.scores(side, items)
-        total = np.zeros(len(items), np.float32)
+        weighted = []
         for weight, statistic, parameter in terms:
             if statistic == "nearest":
                 measured = mean_of_greatest(with_queries, int(parameter))
@@ -91,8 +97,8 @@ class Bank:
                 measured = log_mean_exp(items @ getattr(self, side).T, parameter)
             else:
                 measured = log_mean_exp(with_queries - balance if statistic == "balanced" else with_queries, parameter)
-            total += np.float32(weight) * measured
-        return total
+            weighted.append(float(weight) * measured)
+        return sum(weighted) if weighted else np.zeros(len(items), np.float32)
 
     def balance(self, side: str, beta: float) -> np.ndarray:
         """(q,) float32 the a(q') of the queries for a side, of mean zero."""
@@ -127,19 +133,33 @@ class Bank:
 @dataclass(frozen=True)
 class HubnessCorrection:
     """The `terms` that b(g) is the sum of, for each side of the gallery (none: nothing is subtracted), with the `bank`
-    that they are measured among, and `balance`, the a(q') of a side with a `balanced` term."""
+    that they are measured among, and `balance`, the a(q') of a side with a `balanced` term. Items of one vector are
+    measured on `device`, if there is one."""
 
     bank: Bank
     terms: Mapping[str, Sequence[Term]]
     balance: Mapping[str, np.ndarray] = field(default_factory=dict)
+    device: "torch.device | None" = None
+
+    @cached_property
+    def placed(self) -> "HubnessCorrection":
+        """This one, with its arrays on the device."""
+        if self.device is None or not isinstance(self.bank.comparison, str):
+            return replace(self, device=None)
+        bank, balance = (
+            {name: upload(array, self.device) for name, array in arrays.items()}
+            for arrays in (self.bank.tensors(), self.balance)
+        )
+        return replace(self, bank=replace(self.bank, **bank), balance=balance)
 
     def offsets(self, side: str, items: Items) -> np.ndarray:
         """(n,) float32 b of n items of a side."""
-        banks = (self.bank.images, self.bank.sentences, self.bank.queries)
+        bank, balance, device = self.placed.bank, self.placed.balance.get(side), self.placed.device
+        banks = (bank.images, bank.sentences, bank.queries)
         size = max(1, PRODUCTS // max(len(bank) for bank in banks if bank is not None))
         blocks = (items[start : start + size] for start in range(0, max(1, len(items)), size))
-        balance = self.balance.get(side)
-        return np.concatenate([self.bank.measure(side, block, self.terms[side], balance) for block in blocks])
+        blocks = blocks if device is None else (upload(block, device) for block in blocks)
+        return np.concatenate([to_numpy(bank.measure(side, block, self.terms[side], balance)) for block in blocks])
 
     def extend(self, side: str, items: Items, global_weight: float = 1.0) -> Items:
         """`items` of a side so that their products with the other side's are the corrected scores, up to a factor.
@@ -199,9 +219,10 @@ class HubCorrected:
             raise AttributeError(name)
         return getattr(self.model, name)
 
-    def to(self, device: Any) -> "HubCorrected":
-        """This model, which embeds on `device` from now on; the bank stays on the processor."""
+    def to(self, device: "torch.device") -> "HubCorrected":
+        """This model, which embeds on `device` from now on."""
         self.model.to(device)
+        self.correction = replace(self.correction, device=device)
         return self
 
     @property
@@ -326,11 +347,15 @@ class _Gallery:
 def mean_of_greatest(scores: np.ndarray, k: int) -> np.ndarray:
     """(n,) float32: for each row of `scores` (n, b) the mean of its k greatest, or of all if there are fewer."""
     k = min(k, scores.shape[1])
+    if not isinstance(scores, np.ndarray):
+        return scores.topk(k, dim=1).values.mean(dim=1)
     return np.partition(scores, -k, axis=1)[:, -k:].mean(axis=1, dtype=np.float32)
 
 
 def log_mean_exp(scores: np.ndarray, beta: float) -> np.ndarray:
     """(n,) float32 log(mean of exp(beta s)) / beta over each row of `scores` (n, b)."""
+    if not isinstance(scores, np.ndarray):
+        return ((beta * scores).logsumexp(dim=1) - math.log(scores.shape[1])) / beta
     greatest = scores.max(axis=1, keepdims=True)
     exponentials = np.exp((scores - greatest) * np.float32(beta))
     return greatest[:, 0] + np.log(exponentials.mean(axis=1, dtype=np.float32)) / np.float32(beta)
