@@ -25,7 +25,6 @@ def _names(config: Config) -> Iterator[str]:
     texts, fit = [one.name for one in config.text_encoders], [config.fit, config.study.fit]
     yield from _unknown("regions.encoders", "encoder", config.regions.encoders, encoders)
     yield from _unknown("reproduce.in_place_of", "encoder", config.reproduce.in_place_of, encoders)
-    yield from _unknown("study.noise", "documents", config.study.noise, config.documents)
     for where, one in zip(("fit", "study.fit"), fit, strict=True):
         yield from _unknown(f"{where}.text_weights", "text encoder", one.text_weights, texts)
     for name, variant in {**config.variants, **config.generator_variants}.items():

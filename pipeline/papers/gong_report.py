@@ -10,7 +10,7 @@ from pipeline.metrics.retrieval import Bootstrap
 from pipeline.models.linear.study import StudyCell, draw_share
 from pipeline.models.linear.tuning import choices_at_edges
 from pipeline.papers import page
-from pipeline.papers.gong import FULLY, OUR_SAE, OURS, GongSetting, PaperRow, Table
+from pipeline.papers.gong import FULLY, OURS, GongSetting, PaperRow, Table
 from pipeline.papers.reproduction import verdict
 
 COLUMNS: Columns = (("image_to_sentence", "recall@10"),)
@@ -41,7 +41,7 @@ def measure_table(table: Table, draws: Measured, bootstrap: Bootstrap, folds: in
     of a training set in `folds`."""
     notes = _edges(table, draws)
     if table.number == "5":
-        notes += [*_eigenvalues(table.row(FULLY + OURS), draws), *_choices(table.row(OUR_SAE), draws)]
+        notes += _eigenvalues(table.row(FULLY + OURS), draws)
     return {
         "paper": "Gong et al.",
         "title": f"{table.name}. {table.title}",
@@ -97,10 +97,8 @@ def _own(values: list[list[float]]) -> dict[str, Any]:
 
 def _chosen(trial: Mapping[str, Any]) -> str:
     """What dev chose of the grids, in short."""
-    ridges = {key: trial[key] for key in ("image_ridge", "text_ridge") if trial[key]}
-    return ", ".join(f"{key} {value:g}" for key, value in ridges.items()) or ", ".join(
-        f"{key} {value:g}" for key, value in trial["transfer"].items()
-    )
+    choices = {"image_ridge": trial["image_ridge"], "text_ridge": trial["text_ridge"], **trial["transfer"]}
+    return ", ".join(f"{key} {value:g}" for key, value in choices.items() if isinstance(value, int | float) and value)
 
 
 def _edges(table: Table, draws: Measured) -> list[str]:
@@ -161,13 +159,3 @@ def _eigenvalues(row: PaperRow, draws: Measured) -> list[str]:
             best.setdefault(key, []).append(value)
     told = (f"{np.mean(values):.1f} by {kind}, t = {power:g}" for (kind, power), values in best.items())
     return [f"Normalized CCA of the smallest target set, sum of recalls on dev by lambda and t: {'; '.join(told)}."]
-
-
-def _choices(row: PaperRow, draws: Measured) -> list[str]:
-    """What dev chose for a row of ours in every draw."""
-    told = []
-    for cell in row.cells:
-        chosen = [draw["chosen"]["transfer"] for draw in draws(cell)]
-        pairs = (f"second_beta {one['second_beta']:g} and weight {one['weight']:g}" for one in chosen)
-        told.append(f"target set of {cell.target_folds} folds: {', '.join(pairs)}")
-    return [f"Chosen on dev for {row.label}: {'; '.join(told)}."]
