@@ -115,24 +115,29 @@ def _edges(table: Table, draws: Measured) -> list[str]:
 def _compare(
     table: Table, above: str, below: str, draws: Measured, bootstrap: Bootstrap, folds: int
 ) -> list[dict[str, Any]]:
-    """By how much a row is above another in every column, on the same images and draws."""
-    one, other = table.row(above), table.row(below)
-    alike = [row for row in table.rows if row.kind == other.kind and row.label != below]
+    """By how much a row is above another in every column, on the same images and draws. Where the paper prints the
+    contrary in a column, that is what is judged."""
+    rows = table.row(above), table.row(below)
     found = []
-    for column, cells in enumerate(zip(one.cells, other.cells, strict=True)):
+    for column, cells in enumerate(zip(*(row.cells for row in rows), strict=True)):
         sets = max(cell.target_folds for cell in cells) or cells[0].auxiliary_folds or 0
         measured = [_resized(draws(cell), max(len(draws(cell)) for cell in cells)) for cell in cells]
         compared = compare_draws(*measured, bootstrap, draw_share(sets, len(measured[0]), folds))
-        prints = [table.printed_beside(row, column) for row in (one, other)]
-        reached, *others = (_mean(draws(row.cells[column])) for row in (other, *alike))
-        found.append({
-            **compared,
-            "printed": None if None in prints else round(prints[0] - prints[1], 2),
-            "verdict": verdict(
-                compared["ci95"], below, None if prints[1] is None else (reached, prints[1]), reached,
-                dict(zip((row.label for row in alike), others, strict=True)),
-            ),
-        })  # fmt: skip
+        prints = [table.printed_beside(row, column) for row in rows]
+        printed = None if None in prints else round(prints[0] - prints[1], 2)
+        contrary = printed is not None and printed < 0
+        low, high = compared["ci95"]
+        baseline, theirs = (rows[0], prints[0]) if contrary else (rows[1], prints[1])
+        reached = _mean(draws(baseline.cells[column]))
+        alike = {
+            row.label: _mean(draws(row.cells[column]))
+            for row in table.rows
+            if row.label.endswith(OURS) and row.kind == baseline.kind
+        }
+        print_of = None if theirs is None else (reached, theirs)
+        judged = verdict((-high, -low) if contrary else (low, high), baseline.label, print_of, reached, alike)
+        judged = judged if len(measured[0]) > 1 else f"one set: {judged}"
+        found.append({**compared, "printed": printed, "verdict": judged})
     return found
 
 
