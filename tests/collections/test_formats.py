@@ -234,9 +234,7 @@ def test_a_folder_without_anything(kind: str, tmp_path: Path, gather) -> None:
         with pytest.raises(InputError, match="^no image was found; set data_root to the folder of your collection$"):
             gather(tmp_path, kind).check(0, "rejects.jsonl")
     else:
-        with pytest.raises(
-            UsageError, match=f"^{tmp_path} holds no photos and no .*: .*(collection.files|data_root)"
-        ):
+        with pytest.raises(UsageError, match=f"^{tmp_path} holds no photos and no .*: .*(collection.files|data_root)"):
             gather(tmp_path, kind)
     with pytest.raises(UsageError, match="elsewhere is not a folder; set data_root to that of your collection"):
         gather(tmp_path / "elsewhere", kind)
