@@ -46,7 +46,7 @@ def read_train(run: Run) -> tuple[Any, ImageView, TextView]:
     rows = read_split(run.features, run.texts({n: run.layout.sentences(n) for n in names}), encoders, "train", 1 << 60)
     restriction = Restriction(encoders, dict.fromkeys(names, 1.0), TERMS)
     text = TextView.of(rows.sentences, {name: config.text_encoder(name).normalise for name in names})
-    view = ImageView(encoders, tuple(rows.features[name].shape[1] for name in encoders), config.image_view.normalise)
+    view = ImageView(encoders, tuple(rows.features[name].shape[1] for name in encoders), config.image_steps(encoders))
     return replace(rows, sentences=restriction.cut(rows.sentences)), view, restriction.text(text)
 
 
@@ -116,7 +116,8 @@ CHANGES: dict[str, Callable[[Image.Image, np.random.Generator], Image.Image]] = 
 
 
 def find_copies(run: Run, count: int) -> Iterator[dict[str, Any]]:
-    entry, steps = run.config.encoders[0], run.config.image_view.normalise
+    entry = run.config.encoders[0]
+    steps = run.config.image_steps([entry.name])
     stored = run.encoder(entry.name)
     encoder = restore_encoder(stored.settings, stored.tensors)
     shards = [run.features.open(entry.name, number)["features"] for number in range(run.manifest.n_shards)]

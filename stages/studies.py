@@ -59,18 +59,18 @@ def study_keys(config: "Config") -> Mapping[str, Any]:
     fitted = [spec.key for spec in made_by("fit") if spec.section]
     sections = {name: getattr(config, name).model_dump() for name in ("study", "transfer", "auxiliary", *fitted)}
     weights = {"text_weights": {encoder.name: encoder.weight for encoder in config.text_encoders}}
-    documents = {name: config.documents[name].model_dump() for name in (*DOCUMENTS, *config.study.noise)}
+    documents = {name: config.documents[name].model_dump() for name in DOCUMENTS}
     return {"seed": config.seed, "documents": documents, **sections, **weights}
 
 
 def study_reads(config: "Config", layout: "Layout") -> Inputs:
     """What `read_study` reads."""
-    documents, texts = [*DOCUMENTS, *config.study.noise], [encoder.name for encoder in config.text_encoders]
+    texts = [encoder.name for encoder in config.text_encoders]
     return named(
         layout.manifest,
         layout.moments("study/target"),
         *map(layout.sentences, texts),
         *(layout.features(encoder.name) for encoder in config.every_encoder),
-        *(layout.documents(name, text) for name in documents for text in texts),
-        *(layout.moments(f"study/auxiliary/{name}") for name in documents),
+        *(layout.documents(name, text) for name in DOCUMENTS for text in texts),
+        *(layout.moments(f"study/auxiliary/{name}") for name in DOCUMENTS),
     )

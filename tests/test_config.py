@@ -313,3 +313,13 @@ def test_reading_a_configuration_imports_nothing_heavy() -> None:
     )
     found = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True, cwd=ROOT)
     assert found.stdout.strip() == "[]"
+
+
+def test_roots_are_taken_of_features_without_negative_values() -> None:
+    network = {"name": "network", "architecture": "resnet50"}
+    clip = {"name": "clip", "kind": "open_clip", "architecture": "ViT-B-32", "weights": "laion2b_s34b_b79k"}
+    config = validate({"encoders": [network, clip]})
+    assert config.image_steps(["network"]) == ("sqrt", "l2") and config.image_steps(["clip"]) == ("l2",)
+    assert config.image_steps(["network", "clip"]) == (("sqrt", "l2"), ("l2",))
+    said = validate({"encoders": [network, clip], "image_view": {"normalise": []}})
+    assert said.image_steps(["network", "clip"]) == ()

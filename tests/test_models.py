@@ -17,7 +17,7 @@ from pipeline.models.linear.training import FitTask, Sets
 from pipeline.models.linear.tuning import PairArrays
 from pipeline.models.linear.views import ImageView, ViewBlock
 
-VIEW = ImageView(("one", "two"), (10, 6), ("sqrt", "l2"))
+VIEW = ImageView(("one", "two"), (10, 6), (("sqrt", "l2"), ("l2",)))
 
 
 def make_collection():

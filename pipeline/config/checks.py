@@ -25,7 +25,6 @@ def _names(config: Config) -> Iterator[str]:
     texts, fit = [one.name for one in config.text_encoders], [config.fit, config.study.fit]
     yield from _unknown("regions.encoders", "encoder", config.regions.encoders, encoders)
     yield from _unknown("reproduce.in_place_of", "encoder", config.reproduce.in_place_of, encoders)
-    yield from _unknown("study.noise", "documents", config.study.noise, config.documents)
     for where, one in zip(("fit", "study.fit"), fit, strict=True):
         yield from _unknown(f"{where}.text_weights", "text encoder", one.text_weights, texts)
     for name, variant in {**config.variants, **config.generator_variants}.items():
@@ -69,7 +68,7 @@ def _encoders(config: Config) -> Iterator[str]:
     makers = {one.name for one in config.prepared_encoders if one.spec.reads == "pixels"}
     for encoder in config.every_encoder:
         if encoder.made_by not in (None, *makers):
-            yield from _maker(f"encoder {encoder.name}", encoder.made_by, "encoder of photographs", sorted(makers))
+            yield from _maker(f"encoder {encoder.name}", encoder.made_by, "encoder of photos", sorted(makers))
 
 
 def _each_once(kind: str, encoders: Iterable[Any]) -> Iterator[str]:

@@ -169,8 +169,10 @@ class FinetuneSettings(Section):
 
 
 class ImageViewSettings(Section):
-    normalise: tuple[Literal["sqrt", "l2"], ...] = key(
-        ("sqrt", "l2"), "steps on each encoder's features, in order: sqrt (signed) | l2"
+    normalise: tuple[Literal["sqrt", "l2"], ...] | None = key(
+        None,
+        "steps on each encoder's features, in order: sqrt (signed) | l2; null: [sqrt, l2] for networks, timm and"
+        " descriptors, [l2] for open_clip, transformers, imported vectors and your own code",
     )
 
 

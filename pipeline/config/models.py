@@ -108,6 +108,7 @@ class WsabieSettings(Section):
 
     learning_rate: AboveZeros = key((0.5, 1, 2, 4, 8), "on the mean gradient of a batch; chosen on dev, as is max_norm")
     max_norm: AboveZeros = key((10, 20, 50, 100, 200), "alpha, greatest squared length of a column")
+    batch_size: Positive = key(256, "pairs of a step, whose mean gradient it takes; the paper's is 1")
     dimensions: Positive = key(96, "c")
     epochs: Positive = key(300, "most epochs")
 

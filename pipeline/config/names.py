@@ -1,6 +1,6 @@
 """The whole configuration, and what the names of models and generators in it mean."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from contextlib import suppress
 from functools import cached_property
 from itertools import product
@@ -17,6 +17,10 @@ from pipeline.config.registry import MODELS, combining, find, generator_spec, mo
 from pipeline.config.section import DESCRIBED, Section
 from pipeline.config.text import TextEncoderEntry
 from pipeline.errors import UsageError, meant
+
+UNIT, ROOTS = ("l2",), ("sqrt", "l2")
+"""What is done to features by default: on Flickr8k, roots add 8 to 10 to the sum of recalls of a normalized CCA if no
+feature is negative, and take 1 to 7 from it if half of them are (docs/own-data.md)."""
 
 
 class Config(OwnKeys):
@@ -226,6 +230,12 @@ class Config(OwnKeys):
     def every_encoder(self) -> tuple[Encoder, ...]:
         """The encoders of the run, and those that only the study measures with."""
         return (*self.encoders, *self.study.encoders)
+
+    def image_steps(self, encoders: Iterable[str]) -> tuple[str, ...] | tuple[tuple[str, ...], ...]:
+        """The steps of an ImageView: those of all `encoders` if they are the same, else of each."""
+        chosen, specs = self.image_view.normalise, (self.encoder(name).spec for name in encoders)
+        steps = tuple(chosen if chosen is not None else ROOTS if spec.roots else UNIT for spec in specs)
+        return steps[0] if len(set(steps)) == 1 else steps
 
     @property
     def prepared_encoders(self) -> tuple[Encoder, ...]:

@@ -142,6 +142,8 @@ class EncoderSpec(Spec):
     """Whether it is learned from the images of the train split."""
     regions: bool = False
     """Whether it describes regions of images too."""
+    roots: bool = False
+    """Whether its features have hardly any negative values, so that their signed roots are worth taking."""
     check: str | None = None
     """The place of a function that raises ValueError for an entry that cannot be."""
     dim: Callable[[Any], int | None] = lambda entry: None
@@ -172,15 +174,15 @@ IMAGES = "pipeline.config.images"
 TRAINED = ("finetuned",)
 """Weights that a stage of the run makes: `finetune` on labelled boxes."""
 ENCODERS: tuple[EncoderSpec, ...] = (
-    _encoder("network", "networks:NetworkEncoder", architectures=True, regions=True, dim=_network_dim,
+    _encoder("network", "networks:NetworkEncoder", architectures=True, regions=True, roots=True, dim=_network_dim,
              weights=("untrained", "torchvision", "file", *TRAINED), check=f"{IMAGES}:check_network"),
-    _encoder("standard", "standard:StandardEncoder", learned=True, extra="standard",
+    _encoder("standard", "standard:StandardEncoder", learned=True, roots=True, extra="standard",
              section=f"{IMAGES}:StandardSettings", check=f"{IMAGES}:check_standard",
              dim=lambda entry: sum(entry.standard.dimensions.model_dump().values())),
-    _encoder("pooled", "regions:PooledEncoder", reads="regions"),
+    _encoder("pooled", "regions:PooledEncoder", reads="regions", roots=True),
     _encoder("imported", "image_encoder:ImportedEncoder", reads="vectors"),
     _library("open_clip", "OpenClipEncoder", weights=("hub", "file"), tags=True),
-    _library("timm", "TimmEncoder", weights=("hub", "file", "untrained")),
+    _library("timm", "TimmEncoder", weights=("hub", "file", "untrained"), roots=True),
     _library("transformers", "TransformersEncoder", weights=("hub",)),
 )  # fmt: skip
 """The first is the kind of every architecture that is not the name of a kind."""

@@ -39,7 +39,7 @@ class StudySettings(Section):
         "shuffled", "which images a part has: shuffled (by seed) | listed (the first ones first)"
     )
     draws: Positive = key(5, "of the smallest target set, over which a number is averaged; at most folds")
-    further_draws: Positive = key(2, "of larger target sets, and of the smallest one for each level of noise")
+    further_draws: Positive = key(2, "of larger target sets")
     encoders: tuple[Encoder, ...] = key((), "further encoders, as Table 1 compares them; keys as above")
     sizes: tuple[Positive, Positive, Positive] = key((1, 3, 5), "target sets of Tables 1, 2 and 4, in folds")
     transfer_sizes: tuple[Positive, Positive, Positive] = key((1, 3, 5), "target sets of Table 5, in folds")
@@ -47,7 +47,6 @@ class StudySettings(Section):
     terms: tuple[Positive, Positive, Positive] = key(
         (300, 1000, 3000), "dictionary sizes of Table 2; the middle one is used in the other tables"
     )
-    noise: tuple[Name, ...] = key((), "documents by rising noise, for a table of our own")
     weights: NonNegatives = key((0, 0.3, 1), "transfer.weight of our own row: 0 is joint training, 1 the paper's")
     fit: StudyFitSettings = key(StudyFitSettings, "as fit; rows of the paper have its t, lambda and c")
 

@@ -10,7 +10,7 @@ from pipeline.metrics.retrieval import Bootstrap
 from pipeline.models.linear.study import StudyCell, draw_share
 from pipeline.models.linear.tuning import choices_at_edges
 from pipeline.papers import page
-from pipeline.papers.gong import FULLY, OUR_SAE, OURS, GongSetting, PaperRow, Table
+from pipeline.papers.gong import FULLY, OURS, GongSetting, PaperRow, Table
 from pipeline.papers.reproduction import verdict
 
 COLUMNS: Columns = (("image_to_sentence", "recall@10"),)
@@ -41,7 +41,7 @@ def measure_table(table: Table, draws: Measured, bootstrap: Bootstrap, folds: in
     of a training set in `folds`."""
     notes = _edges(table, draws)
     if table.number == "5":
-        notes += [*_eigenvalues(table.row(FULLY + OURS), draws), *_choices(table.row(OUR_SAE), draws)]
+        notes += _eigenvalues(table.row(FULLY + OURS), draws)
     return {
         "paper": "Gong et al.",
         "title": f"{table.name}. {table.title}",
@@ -97,10 +97,8 @@ def _own(values: list[list[float]]) -> dict[str, Any]:
 
 def _chosen(trial: Mapping[str, Any]) -> str:
     """What dev chose of the grids, in short."""
-    ridges = {key: trial[key] for key in ("image_ridge", "text_ridge") if trial[key]}
-    return ", ".join(f"{key} {value:g}" for key, value in ridges.items()) or ", ".join(
-        f"{key} {value:g}" for key, value in trial["transfer"].items()
-    )
+    choices = {"image_ridge": trial["image_ridge"], "text_ridge": trial["text_ridge"], **trial["transfer"]}
+    return ", ".join(f"{key} {value:g}" for key, value in choices.items() if isinstance(value, int | float) and value)
 
 
 def _edges(table: Table, draws: Measured) -> list[str]:
@@ -117,24 +115,29 @@ def _edges(table: Table, draws: Measured) -> list[str]:
 def _compare(
     table: Table, above: str, below: str, draws: Measured, bootstrap: Bootstrap, folds: int
 ) -> list[dict[str, Any]]:
-    """By how much a row is above another in every column, on the same images and draws."""
-    one, other = table.row(above), table.row(below)
-    alike = [row for row in table.rows if row.kind == other.kind and row.label != below]
+    """By how much a row is above another in every column, on the same images and draws. Where the paper prints the
+    contrary in a column, that is what is judged."""
+    rows = table.row(above), table.row(below)
     found = []
-    for column, cells in enumerate(zip(one.cells, other.cells, strict=True)):
+    for column, cells in enumerate(zip(*(row.cells for row in rows), strict=True)):
         sets = max(cell.target_folds for cell in cells) or cells[0].auxiliary_folds or 0
         measured = [_resized(draws(cell), max(len(draws(cell)) for cell in cells)) for cell in cells]
         compared = compare_draws(*measured, bootstrap, draw_share(sets, len(measured[0]), folds))
-        prints = [table.printed_beside(row, column) for row in (one, other)]
-        reached, *others = (_mean(draws(row.cells[column])) for row in (other, *alike))
-        found.append({
-            **compared,
-            "printed": None if None in prints else round(prints[0] - prints[1], 2),
-            "verdict": verdict(
-                compared["ci95"], below, None if prints[1] is None else (reached, prints[1]), reached,
-                dict(zip((row.label for row in alike), others, strict=True)),
-            ),
-        })  # fmt: skip
+        prints = [table.printed_beside(row, column) for row in rows]
+        printed = None if None in prints else round(prints[0] - prints[1], 2)
+        contrary = printed is not None and printed < 0
+        low, high = compared["ci95"]
+        baseline, theirs = (rows[0], prints[0]) if contrary else (rows[1], prints[1])
+        reached = _mean(draws(baseline.cells[column]))
+        alike = {
+            row.label: _mean(draws(row.cells[column]))
+            for row in table.rows
+            if row.label.endswith(OURS) and row.kind == baseline.kind
+        }
+        print_of = None if theirs is None else (reached, theirs)
+        judged = verdict((-high, -low) if contrary else (low, high), baseline.label, print_of, reached, alike)
+        judged = judged if len(measured[0]) > 1 else f"one set: {judged}"
+        found.append({**compared, "printed": printed, "verdict": judged})
     return found
 
 
@@ -161,13 +164,3 @@ def _eigenvalues(row: PaperRow, draws: Measured) -> list[str]:
             best.setdefault(key, []).append(value)
     told = (f"{np.mean(values):.1f} by {kind}, t = {power:g}" for (kind, power), values in best.items())
     return [f"Normalized CCA of the smallest target set, sum of recalls on dev by lambda and t: {'; '.join(told)}."]
-
-
-def _choices(row: PaperRow, draws: Measured) -> list[str]:
-    """What dev chose for a row of ours in every draw."""
-    told = []
-    for cell in row.cells:
-        chosen = [draw["chosen"]["transfer"] for draw in draws(cell)]
-        pairs = (f"second_beta {one['second_beta']:g} and weight {one['weight']:g}" for one in chosen)
-        told.append(f"target set of {cell.target_folds} folds: {', '.join(pairs)}")
-    return [f"Chosen on dev for {row.label}: {'; '.join(told)}."]

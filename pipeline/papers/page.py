@@ -2,8 +2,8 @@
 
 `python -m pipeline.papers.page` writes every block of docs/papers.md and docs/papers/*.md again that stands between
 `<!-- KIND PAPER: TITLE -->` and `<!-- end -->`, from docs/papers/results/PAPER.json, a copy of a run's
-`reproduction.json`. KIND is `table` or `orders` of the table whose title begins with TITLE, or, without a title,
-`verdicts` (a line for each printed order) or `run` (how it was measured).
+`reproduction.json`. KIND is `table` or `orders` of the table whose title begins with TITLE, `verdicts` (a line for each
+printed order, or for those that TITLE names, `A above B; ...`) or `run` (how it was measured).
 
 A result is {`paper`, `run`: {`commit`, `machine`, `seconds`, `seed`, `versions`}, `tables`}. A table is {`paper`,
 `title`, `columns`, `rows`, `judged`, `orders`, `notes`}, with `printed_columns` where the paper measures other things
@@ -78,30 +78,31 @@ def _tell(found: Result) -> str:
     return f"{found['difference']:+.1f} ({found['ci95'][0]:+.1f} to {found['ci95'][1]:+.1f}{printed}){verdict}"
 
 
-def render_verdicts(result: Result) -> list[str]:
-    """A line for each order that the paper states: by how much, as printed and here, and whether it holds."""
+def render_verdicts(result: Result, names: str | None = None) -> list[str]:
+    """A line for each order that the paper states, or for the named ones: by how much, as printed and here, and whether
+    it holds."""
+    orders = {f"{order['above']} above {order['below']}": order["found"] for order in _orders(result["tables"])}
     lines = _head("order", "printed", "ours", "verdict")
-    for table in result["tables"]:
-        for order in table.get("orders", ()):
-            if any(one["printed"] is not None for one in order["found"]):
-                printed = dict.fromkeys("-" if (n := one["printed"]) is None else f"{n:+.1f}" for one in order["found"])
-                ours = (f"{one['difference']:+.1f}" for one in order["found"])
-                verdicts = [one["verdict"] for one in order["found"]]
-                said = dict.fromkeys(verdicts) if len(set(verdicts)) == 1 else verdicts
-                name = f"{order['above']} above {order['below']}"
-                lines.append(_line(name, ", ".join(printed), ", ".join(ours), ", ".join(said)))
+    for name in names.split("; ") if names else orders:
+        printed = dict.fromkeys("-" if one["printed"] is None else f"{one['printed']:+.1f}" for one in orders[name])
+        verdicts = [one["verdict"] for one in orders[name]]
+        told = verdicts[:1] if len(set(verdicts)) == 1 else verdicts
+        ours = (f"{one['difference']:+.1f}" for one in orders[name])
+        lines.append(_line(name, *map(", ".join, (printed, ours, told))))
     return [*lines, "", count_verdicts(result["tables"])]
 
 
+def _orders(tables: Sequence[Result]) -> list[Result]:
+    """Those that a paper prints."""
+    every = (order for table in tables for order in table.get("orders", ()))
+    return [order for order in every if any(one["printed"] is not None for one in order["found"])]
+
+
 def count_verdicts(tables: Sequence[Result]) -> str:
-    """How many orders hold, one by one and by Holm's correction for their number."""
-    every = [
-        one
-        for table in tables
-        for order in table.get("orders", ())
-        for one in order["found"]
-        if one["printed"] is not None
-    ]
+    """How many orders hold, one by one and by Holm's correction for their number; those of one training set, whose
+    intervals do not speak of others, are left out."""
+    found = [one for order in _orders(tables) for one in order["found"] if one["printed"] is not None]
+    every = [one for one in found if not one["verdict"].startswith("one set")]
     holding = [one for one in every if one["verdict"].startswith("holds")]
     surviving = 0
     for rank, one in enumerate(sorted(every, key=lambda one: one["p"])):
@@ -109,8 +110,8 @@ def count_verdicts(tables: Sequence[Result]) -> str:
             break
         surviving += one in holding
     return (
-        f"Of {len(every)} comparisons {len(holding)} hold, each by its own 95 % interval, and {surviving} of these"
-        f" after Holm's correction for all {len(every)}."
+        f"Of {len(every)} comparisons over several trainings {len(holding)} hold, each by its own 95 % interval, and"
+        f" {surviving} of these after Holm's correction for all of them."
     )
 
 
@@ -155,8 +156,10 @@ def refresh(page: str, results: Mapping[str, Result]) -> str:
     def block(match: re.Match) -> str:
         head, kind, paper, title, _, end = match.groups()
         result = results[paper]
-        if title is None:
-            lines = {"verdicts": render_verdicts, "run": render_run}[kind](result)
+        if kind == "verdicts":
+            lines = render_verdicts(result, title)
+        elif kind == "run":
+            lines = render_run(result)
         else:
             table = next(one for one in result["tables"] if one["title"].startswith(title))
             lines = {"table": render_table, "orders": render_orders}[kind](table)

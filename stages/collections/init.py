@@ -255,7 +255,7 @@ def _name_vectors(found: "Detected", encoder: str | None) -> dict[str, Any]:
             texts, values["models"] = by_texts, ["zero-shot"]
     elif len({side.dim for side in given}) > 1:
         values["models"] = ["ncca"]
-    return {**values, "encoders": [images], "text_encoders": [texts], "image_view": {"normalise": ["l2"]}}
+    return {**values, "encoders": [images], "text_encoders": [texts]}
 
 
 def _name_network(weights: Path) -> str:

@@ -38,7 +38,7 @@ def accumulate(run: Run, pairs: str) -> Callable[[Job], None]:
         shards = {name: features.open(name, job.number) for name in encoders}
         vectors = texts.open(job.number)
         dims = tuple(shard["features"].shape[1] for shard in shards.values())
-        view = ImageView(tuple(shards), dims, config.image_view.normalise)
+        view = ImageView(tuple(shards), dims, keys["normalise"])
         text = TextView.of({name: shard.matrix for name, shard in vectors.items()}, keys["text"])
         first = next(iter(vectors.values()))
         start, stop = job.rows.first_image, job.rows.last_image
@@ -92,7 +92,8 @@ def _keys(config, pairs: str) -> dict:
     if pairs.startswith(STUDY):
         folds = {"count": study.folds, "order": study.order, "seed": config.seed}
     text = {encoder.name: encoder.normalise for encoder in config.text_encoders}
-    return {"pairs": kind, "splits": splits, "folds": folds, "normalise": config.image_view.normalise, "text": text}
+    steps = config.image_steps(_encoders(config, pairs))
+    return {"pairs": kind, "splits": splits, "folds": folds, "normalise": steps, "text": text}
 
 
 def _reads(config, layout, pairs: str) -> Inputs:

@@ -88,11 +88,12 @@ def _read_pairs(
         regions = open_region_rows(run, region_encoders, rows.image_id) if region_encoders else None
         forms = sentences.take(rows.sentence_id)
         pairs[use] = TrainingPairs(features, forms, rows.owners, rows.sentence_id, regions)
-    steps = tuple(config.image_view.normalise)
-    view = ImageView(configured.encoders, tuple(block.shape[1] for block in features.values()), steps)
+    dims = tuple(block.shape[1] for block in features.values())
+    view = ImageView(configured.encoders, dims, config.image_steps(configured.encoders))
     if not region_encoders:
         return view, None, pairs
-    return view, RegionView(ImageView(region_encoders, regions.dims, steps), config.regions.geometry), pairs
+    of_regions = ImageView(region_encoders, regions.dims, config.image_steps(region_encoders))
+    return view, RegionView(of_regions, config.regions.geometry), pairs
 
 
 def _read_noun_phrase(run: Run) -> int:
@@ -149,7 +150,7 @@ def _keys(config, model: str) -> dict:
     configured = config.model(model)
     keys = {
         "seed": config.seed,
-        "image_view": config.image_view.model_dump(),
+        "image_view": {"normalise": config.image_steps(configured.encoders)},
         "word_vectors": configured.word_vectors.model_dump(),
         "model": configured.hyperparameters,
     }

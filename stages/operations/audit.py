@@ -105,7 +105,7 @@ def _find_copies(run: Run) -> "tuple[np.ndarray, np.ndarray]":
 
     encoder, shards = run.config.encoders[0].name, range(run.manifest.n_shards)
     features = np.concatenate([run.features.open(encoder, number)["features"] for number in shards], dtype=np.float32)
-    pairs = near_pairs(normalise(features, run.config.image_view.normalise))
+    pairs = near_pairs(normalise(features, run.config.image_steps([encoder])))
     shown = np.unique(pairs)
     photographs = list(map(Photograph.from_row, run.manifest.pick(shown)))
     limits = ImageLimits.from_settings(run.config.collection)
@@ -132,7 +132,7 @@ def _score_captions(run: Run, texts: Mapping[str, Shards], copies: "np.ndarray")
     config, manifest, features, stored = run.config, run.manifest, run.features, run.texts(texts)
     encoders = tuple(_features(config, run.layout))
     dims = tuple(features.open(name, 0)["features"].shape[1] for name in encoders)
-    view = ImageView(encoders, dims, config.image_view.normalise)
+    view = ImageView(encoders, dims, config.image_steps(encoders))
     vectors = {name: shard.matrix for name, shard in stored.open(0).items()}
     restriction = Restriction(encoders, dict.fromkeys(texts, 1.0), TERMS)
     text = restriction.text(TextView.of(vectors, {name: config.text_encoder(name).normalise for name in texts}))
@@ -213,7 +213,10 @@ def _texts(config: "Config", layout: "Layout") -> dict[str, Shards]:
 AUDIT = Stage(
     audit,
     version=1,
-    keys=lambda config: {"normalise": config.image_view.normalise, "seed": config.seed},
+    keys=lambda config: {
+        "normalise": config.image_steps([encoder.name for encoder in config.encoders]),
+        "seed": config.seed,
+    },
     reads=lambda config, layout: named(
         layout.manifest, *_features(config, layout).values(), *_texts(config, layout).values()
     ),

@@ -57,7 +57,7 @@ def study(run: Run, job: Job) -> None:
         lengths=_measure_lengths(run, gong.FIELDS),
         text=_describe_text(config),
         **chosen.model_dump(
-            include={"sizes", "transfer_sizes", "weak_sizes", "terms", "noise", "draws", "further_draws", "weights"}
+            include={"sizes", "transfer_sizes", "weak_sizes", "terms", "draws", "further_draws", "weights"}
         ),
     )
     cells: dict[str, StudyCell] = {}

@@ -26,7 +26,7 @@ def report(run: Run, job: Job, form: str = "html") -> None:
     missing = list(photographs.values()).count(False)
     if missing and run.config.collection.format != "vectors":  # which has none
         logging.getLogger(__name__).warning(
-            "%d of %d photographs are not shown: they cannot be read in %s; set data_root to where they are",
+            "%d of %d photos are not shown: they cannot be read in %s; set data_root to where they are",
             missing, len(photographs), run.photographs.root,
         )  # fmt: skip
 

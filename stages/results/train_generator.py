@@ -36,7 +36,7 @@ def train_generator(run: Run, job: Job, generator: str) -> None:
     with follow_training(generator, settings, job) as (checkpoint, after_step):
         learned = spec.load().learn(
             Material(
-                ImageView(encoders, dims, config.image_view.normalise),
+                ImageView(encoders, dims, config.image_steps(encoders)),
                 **pairs,
                 texts=people.texts,
                 vocabulary=people.vocabulary,
@@ -117,7 +117,8 @@ def _keys(config, generator: str) -> dict:
     configured = config.generator(generator)
     own = {"generator": configured.spec.name, **configured.settings.model_dump(exclude={"checkpoint_seconds"})}
     text = config.language_text.model_dump() if configured.spec.text else {}
-    return {"seed": configured.seed, "image_view": config.image_view.model_dump(), "text": text, "own": own}
+    view = {"normalise": config.image_steps(configured.encoders)}
+    return {"seed": configured.seed, "image_view": view, "text": text, "own": own}
 
 
 def _reads(config, layout, generator: str) -> Inputs:

@@ -41,7 +41,7 @@ def test_no_fold_is_both_target_and_auxiliary_where_they_overlap() -> None:
 
 SETTING = GongSetting(
     encoders=("net",), standard=("standard",), sizes=(1, 3, 5), transfer_sizes=(1, 2, 3), weak_sizes=(1, 2, 3, 4),
-    weak_folds=2, terms=(10, 20, 30), noise=("mild",), draws=5, further_draws=2, fold_images=1000,
+    weak_folds=2, terms=(10, 20, 30), draws=5, further_draws=2, fold_images=1000,
     weak_fold_images=1000, betas=(0.3, 1), weights=(0, 0.3, 1), lengths=dict.fromkeys(FIELDS, 2.5), text="tf-idf",
 )  # fmt: skip
 

@@ -25,7 +25,8 @@ def stack_on(view: "ImageView", features: Mapping[str, np.ndarray], device: torc
     """`view.stack(features)`, (n, dim) float32, on `device`, which converts and normalises float16 features."""
     if device.type == "cpu":
         return torch.from_numpy(view.stack(features))
-    parts = [normalise_tensor(upload(block, device).float(), view.steps) for block in view.select_blocks(features)]
+    blocks = zip(view.select_blocks(features), view.steps_of_each, strict=True)
+    parts = [normalise_tensor(upload(block, device).float(), steps) for block, steps in blocks]
     return parts[0] if len(parts) == 1 else torch.cat(parts, dim=1)
 
 

@@ -187,10 +187,11 @@ def _next_ridges(
     if grid.search == "grid":
         lines = [itertools.product(texts, grid.image_ridge)]
     elif grid.search == "walk":
-        text, image = (best.text_ridge, best.image_ridge) if best else (_middle(texts), _middle(grid.image_ridge))
-        line = [(text, near) for near in _beside(grid.image_ridge, image)]
-        line += [(near, image) for near in _beside(texts, text)]
-        lines = [line if best else [(text, image)]]
+        if best:
+            around = _around(texts, best.text_ridge), _around(grid.image_ridge, best.image_ridge)
+        else:
+            around = [_middle(texts)], [_middle(grid.image_ridge)]
+        lines = [itertools.product(*around)]
     else:
         text = best.text_ridge if best else _middle(texts)
         lines = [((text, image) for image in grid.image_ridge)]
@@ -206,11 +207,11 @@ def _middle(values: Sequence[float]) -> float:
     return values[len(values) // 2]
 
 
-def _beside(values: Sequence[float], value: float) -> list[float]:
-    """The neighbours of `value` in the sorted values."""
+def _around(values: Sequence[float], value: float) -> list[float]:
+    """`value` and its neighbours in the sorted values."""
     ordered = sorted(values)
     place = ordered.index(value)
-    return [ordered[near] for near in (place - 1, place + 1) if 0 <= near < len(ordered)]
+    return ordered[max(0, place - 1) : place + 2]
 
 
 def _shapes(model: type[LinearModel], grid: FitSettings, rank: int) -> list[tuple[int, float, str]]:

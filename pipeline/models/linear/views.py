@@ -99,20 +99,28 @@ STEPS = ("sqrt", "l2")
 
 @dataclass(frozen=True)
 class ImageView:
-    """`encoders` in order, the `dims` of their features, and the `steps` (`sqrt`, `l2`) applied to each block."""
+    """`encoders` in order, the `dims` of their features, and the `steps` (`sqrt`, `l2`) applied to each block; a tuple
+    of steps for each encoder, where these differ."""
 
     encoders: tuple[str, ...]
     dims: tuple[int, ...]
-    steps: tuple[str, ...]
+    steps: tuple[str, ...] | tuple[tuple[str, ...], ...]
 
     @classmethod
     def from_dict(cls, value: Mapping[str, Sequence]) -> "ImageView":
         """From JSON's lists; ignores other keys."""
-        return cls(tuple(value["encoders"]), tuple(value["dims"]), tuple(value["steps"]))
+        steps = (step if isinstance(step, str) else tuple(step) for step in value["steps"])
+        return cls(tuple(value["encoders"]), tuple(value["dims"]), tuple(steps))
 
     @property
     def dim(self) -> int:
         return sum(self.dims)
+
+    @property
+    def steps_of_each(self) -> tuple[tuple[str, ...], ...]:
+        """The steps of each encoder."""
+        alike = not self.steps or isinstance(self.steps[0], str)
+        return (self.steps,) * len(self.encoders) if alike else self.steps
 
     def stack(self, features: Mapping[str, np.ndarray]) -> np.ndarray:
         """(n, dim) float32 from `features`, encoder -> (n, its dim) float16 or float32.
@@ -120,8 +128,9 @@ class ImageView:
         Raises IntegrityError when an encoder is missing or has another dimension.
         """
         x = np.empty((len(next(iter(features.values()))), self.dim), np.float32)
-        for block, part in zip(self.select_blocks(features), self.split(x).values(), strict=True):
-            normalise(to_float32(block, part), self.steps)
+        blocks = zip(self.select_blocks(features), self.split(x).values(), self.steps_of_each, strict=True)
+        for block, part, steps in blocks:
+            normalise(to_float32(block, part), steps)
         return x
 
     def select_blocks(self, features: Mapping[str, np.ndarray]) -> Iterator[np.ndarray]:
@@ -146,10 +155,11 @@ class ImageView:
 
     def select(self, encoders: Sequence[str]) -> "ImageView":
         """The view of some of the encoders, in this view's order."""
-        kept = [(name, dim) for name, dim in zip(self.encoders, self.dims, strict=True) if name in encoders]
-        if missing := set(encoders) - {name for name, _ in kept}:
+        kept = [row for row in zip(self.encoders, self.dims, self.steps_of_each, strict=True) if row[0] in encoders]
+        if missing := set(encoders) - {name for name, *_ in kept}:
             raise IntegrityError(f"no features of encoder {min(missing)} (there are {', '.join(self.encoders)})")
-        return ImageView(tuple(name for name, _ in kept), tuple(dim for _, dim in kept), self.steps)
+        names, dims, steps = zip(*kept, strict=True)
+        return ImageView(names, dims, steps[0] if len(set(steps)) == 1 else steps)
 
 
 def normalise(x: np.ndarray, steps: Sequence[str]) -> np.ndarray:

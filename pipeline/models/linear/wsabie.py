@@ -257,7 +257,8 @@ class WsabieSGD(LinearModel):
 
         def attempt(rate: float, norm: float) -> None:
             nonlocal best
-            schedule = WsabieSchedule(epochs, rate, norm, cls.adaptive, settings.dimensions, task.seed)
+            batch = settings.batch_size
+            schedule = WsabieSchedule(epochs, rate, norm, cls.adaptive, settings.dimensions, task.seed, batch)
             watch = EarlyStopping(score, interval, PATIENCE, epochs)
             train(images, sentences, owners, schedule, watch=watch)
             chosen = {"learning_rate": rate, "max_norm": norm, "epochs": watch.best_epoch}
