@@ -232,7 +232,7 @@ def _read_encoders(run: Run, model: Any, parameters: Parameters, source: Path) -
     for key in names:
         origins = encoders_of(source, parameters.details[key], names[key])
         own = read_own_encoders(run.layout.encoder("").path, origins, ENCODER)
-        _warn_of_imported(origins.keys() - own.keys(), "features", "encoder", "with new photographs")
+        _warn_of_imported(origins.keys() - own.keys(), "features", "encoder", "with new photos")
         encoders |= own
     return encoders
 
