@@ -20,7 +20,7 @@ LONGEST = 80
 
 
 @click.command("search")
-@click.argument("sentence", nargs=-1, metavar="[SENTENCE]")
+@click.argument("sentence", nargs=-1, metavar="[TEXT]")
 @click.option(
     "--index", "bundle_folders", type=FOLDER, required=True, multiple=True,
     help="The index to search; several of one model are searched as one.",
@@ -72,7 +72,7 @@ def command(
     as_json: bool,
     config_path: Path | None,
 ) -> None:
-    """Search an index by SENTENCE, by a photo, or by both."""
+    """Search an index with TEXT, with a photo, or with both."""
     from functools import partial
 
     from pipeline.errors import UsageError

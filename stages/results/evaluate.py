@@ -11,7 +11,7 @@ from stages.inputs import named
 def evaluate(run: Run, job: Job, model: str, split: str, protocol: str) -> None:
     """Measure retrieval in both directions, by protocol all-sentences (Karpathy) or first-sentence (Gong).
 
-    Photographs without any sentence have an evaluation of 0 images.
+    Without captions, an evaluation has 0 images.
     """
     import logging
     from dataclasses import replace

@@ -10,7 +10,7 @@ FORMS = click.Choice(["html", "json"])
 
 
 def report(run: Run, job: Job, form: str = "html") -> None:
-    """Write the report of a run: its figures, its collection, and what its best model finds."""
+    """Write the report of a run: recalls, collection, and examples of what its best model finds."""
     import logging
 
     from pipeline.report.page import as_json, render
