@@ -61,10 +61,10 @@ def benchmark(architecture: str, encoder, files: list[Path], pairs: int) -> None
 
     def from_files() -> np.ndarray:
         decoded = load_all(photographs, Path.read_bytes, LIMITS, preprocessing, processes=2)
-        return np.concatenate(list(extractor(decoded)))
+        return extractor(decoded)
 
     def from_pixels() -> np.ndarray:
-        return np.concatenate(list(extractor(pixels)))
+        return extractor(pixels)
 
     def plainly_from_files() -> np.ndarray:
         features = []

@@ -57,7 +57,7 @@ def extract(
     dtype: torch.dtype = torch.float32,
     batch: int = 64,
 ) -> np.ndarray:
-    return np.concatenate(list(Extractor(encoder, ExtractionPlan(device, dtype, batch))(pixels)))
+    return Extractor(encoder, ExtractionPlan(device, dtype, batch))(pixels)
 
 
 def parity_pixels(bench: Bench) -> None:

@@ -100,7 +100,7 @@ def minibatches(folder: Path) -> None:
     arrays = {"features": rng.random((total, DIM), np.float32).astype(np.float16)}
     arrays |= {"boxes": np.zeros((total, 4)), "scores": np.zeros(total)}
     arrays["lengths"] = np.full(SHARD_IMAGES, REGIONS)
-    unfinished.write_part(range(SHARD_IMAGES), arrays, {}, [], {})
+    unfinished.keep(range(SHARD_IMAGES), arrays, {"rejects": [], "counts": {}})
     unfinished.publish({})
     shard = RegionShard(unfinished.path)
     batches = rng.permutation(SHARD_IMAGES)[: 4 * BATCH].reshape(4, BATCH)

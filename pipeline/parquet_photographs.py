@@ -66,7 +66,7 @@ class ParquetPhotographs:
                 self._state = ()
                 raise InputError(f"unreadable: row {row + 1} of the Parquet file: {error}") from error
         if not value:
-            raise InputError(f"missing: row {row + 1} has no bytes of a photograph in its column {self._column}")
+            raise InputError(f"missing: row {row + 1} has no bytes of a photo in its column {self._column}")
         return value
 
     def _open(self, descriptor: int) -> None:
@@ -75,7 +75,7 @@ class ParquetPhotographs:
         self._column = photograph_column(schema) or ""
         self._struct = bool(self._column) and pa.types.is_struct(schema.field(self._column).type)
         if not self._column:
-            raise ValueError("no column of photographs")
+            raise ValueError("no column of photos")
         self._file = pq.ParquetFile(file, read_dictionary=[self._leaf])  # a value that is repeated is held once
         groups = range(self._file.metadata.num_row_groups)
         self._ends = np.cumsum([self._file.metadata.row_group(number).num_rows for number in groups], dtype=int)

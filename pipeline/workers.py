@@ -26,6 +26,8 @@ from pipeline.errors import JointspaceError
 CHUNK, CHUNKS_AHEAD = 16, 2
 """Items that travel together, and how many times that are drawn ahead for each process."""
 DIED = "its worker process died"
+LEAST_SHARED = 1 << 12
+"""Bytes of an array that travels by shared memory."""
 BEHIND = 4
 """Items that may wait for another thread."""
 _PROCESSES = threading.RLock()
@@ -114,8 +116,8 @@ def isolated_map(
 def shared_map(
     function: Callable[[Any], Any], items: Iterable[Any], processes: int, room: int, chunk: int = CHUNK
 ) -> Iterator[Any]:
-    """As `isolated_map`; on Linux a result's arrays come by memory that the processes share if they take no more than
-    `room` bytes. That is not /dev/shm, of which a container has little, but a file in memory without a name."""
+    """As `isolated_map`; on Linux large arrays of a result, up to `room` bytes, come by memory that processes share.
+    That is not /dev/shm, of which a container has little, but a file in memory without a name."""
     if not processes or not hasattr(os, "memfd_create"):
         yield from isolated_map(function, items, processes, chunk)
         return
@@ -134,20 +136,23 @@ def shared_map(
 
 
 def _write(function: Callable[[Any], Any], place: str, room: int, placed: tuple[int, Any]) -> tuple[bytes, list[int]]:
-    """In a worker process: the result of an item, pickled but for its arrays, and the bytes of each that are written
-    where it was `placed`."""
+    """In a worker process: the result of an item, pickled but for the arrays that are written where it was `placed`,
+    and the bytes of each of these."""
     at, item = placed
-    result, buffers = function(item), list[pickle.PickleBuffer]()
-    data = pickle.dumps(result, protocol=5, buffer_callback=buffers.append)
-    arrays = [buffer.raw() for buffer in buffers]
-    sizes = [array.nbytes for array in arrays]
-    if sum(sizes) > room:
-        return pickle.dumps(result), []
-    memory = _attach(place)
-    for array, size in zip(arrays, sizes, strict=True):
-        memory[at : at + size] = array
+    start, sizes, memory = at, [], _attach(place)
+
+    def place_array(buffer: pickle.PickleBuffer) -> bool:
+        """Whether there is no room for it, or it is too small to be worth it."""
+        nonlocal at
+        size = buffer.raw().nbytes
+        if size < LEAST_SHARED or at + size > start + room:
+            return True
+        memory[at : at + size] = buffer.raw()
         at += size
-    return data, sizes
+        sizes.append(size)
+        return False
+
+    return pickle.dumps(function(item), protocol=5, buffer_callback=place_array), sizes
 
 
 def _read(memory: memoryview, data: bytes, sizes: Sequence[int]) -> Any:
@@ -280,28 +285,16 @@ def _without_interrupts() -> Iterator[None]:
 
 
 def behind(function: Callable[[Any], Any], items: Iterable[Any]) -> Iterator[Any]:
-    """`function` of each item, in order, by another thread while this one makes the next items; it may be some behind.
-    Raises what it raises, and calls it no more after that; after an error of `items` it is called of those that came.
-    """
-    failed = threading.Event()
+    """What `function` returns of each item, but None, in order, called by another thread while this one makes the next
+    items. Raises what it raises; also after an error it is called of the items that have come."""
     under_way: deque[Future] = deque()
-
-    def call(item: Any) -> Any:
-        if failed.is_set():
-            return None
-        try:
-            return function(item)
-        except BaseException:
-            failed.set()
-            raise
-
     with ThreadPoolExecutor(1) as thread:
         for item in items:
-            under_way.append(thread.submit(call, item))
+            under_way.append(thread.submit(function, item))
             while under_way and (len(under_way) > BEHIND or under_way[0].done()):
-                yield under_way.popleft().result()
-        for future in under_way:
-            yield future.result()
+                if (result := under_way.popleft().result()) is not None:
+                    yield result
+        yield from (result for future in under_way if (result := future.result()) is not None)
 
 
 # --- inside of a worker process

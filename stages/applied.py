@@ -29,7 +29,7 @@ from pipeline.storage.files import plain
 from pipeline.storage.json_files import CHECK, fingerprint, publish_json, read_json
 from pipeline.storage.pairs import split_ids
 from pipeline.storage.parameters import ENCODER, write_parameters
-from stages.bundled import add_indices
+from stages.bundled import add_indices, with_documents
 from stages.catalogue import declared
 
 RECORD = "applied.json"
@@ -220,7 +220,8 @@ def _index(run: Run, bundle: Bundle, asker: QueryEncoder, name: str, new: np.nda
     writer = BundleWriter(run.layout.index(source["model"]).path)
     about = add_indices(writer, embeddings, ids, settings, run.gpu, _queries(bundle, asker))
     for modality, rows in ids.items():
-        writer.add_table(f"{modality}.parquet", getattr(manifest, modality).take(rows))
+        table = getattr(manifest, modality).take(rows)
+        writer.add_table(f"{modality}.parquet", with_documents(manifest, table) if modality == "images" else table)
     writer.link(bundle, but={file for file in source["files"] if file.partition(".")[0] in ids})
     inputs = {key: digest for key, digest in source["inputs"].items() if not key.startswith("embeddings/")}
     inputs |= {**embeddings.inputs, "bundle": source["fingerprint"]}

@@ -26,6 +26,7 @@ from pipeline.storage.card import CARD, INDEXED
 from pipeline.storage.commit import CARRIED, Provenance, carry, read_commit
 from pipeline.storage.embeddings import Embeddings
 from pipeline.storage.files import plain, read_bytes
+from pipeline.storage.manifest import Manifest
 from pipeline.storage.pairs import described_rows
 from pipeline.storage.parameters import ENCODER, TEXT_ENCODER, Parameters, encoders_of, read_own_encoders
 from pipeline.storage.records import read_vocabulary
@@ -55,7 +56,7 @@ def write_bundle(
     tables = {modality: run.manifest.rows(modality, rows) for modality, rows in ids.items()}
     if (mapped := _mapped_from(run, mapping.encoders, ids["images"])).null_count < len(ids["images"]):
         tables["images"] = tables["images"].append_column("mapped_from", mapped)
-    tables["images"] = _with_documents(run, tables["images"])
+    tables["images"] = with_documents(run.manifest, tables["images"])
     for modality, table in tables.items():
         writer.add_table(f"{modality}.parquet", table)
     writer.add_parameters(source)
@@ -94,10 +95,10 @@ def write_bundle(
     )
 
 
-def _with_documents(run: Run, images: pa.Table) -> pa.Table:
+def with_documents(manifest: Manifest, images: pa.Table) -> pa.Table:
     """`images` with the columns title, tags and description, where any has such a text and no column of that name."""
-    shards = np.unique(images["image_id"].to_numpy() // run.manifest.shard_size)
-    documents = pa.concat_tables([run.manifest.table("documents", number) for number in shards.tolist()])
+    shards = np.unique(images["image_id"].to_numpy() // manifest.shard_size)
+    documents = pa.concat_tables([manifest.table("documents", number) for number in shards.tolist()])
     place = pc.index_in(images["image_id"], documents["image_id"].combine_chunks())
     for field in documents.schema:
         if field.name not in images.column_names:
@@ -231,7 +232,7 @@ def _read_encoders(run: Run, model: Any, parameters: Parameters, source: Path) -
     for key in names:
         origins = encoders_of(source, parameters.details[key], names[key])
         own = read_own_encoders(run.layout.encoder("").path, origins, ENCODER)
-        _warn_of_imported(origins.keys() - own.keys(), "features", "encoder", "with new photographs")
+        _warn_of_imported(origins.keys() - own.keys(), "features", "encoder", "with new photos")
         encoders |= own
     return encoders
 

@@ -1,6 +1,9 @@
-"""Photographs of a run, and what its image encoders are made from."""
+"""Photographs of a run, what its image encoders are made from, and their description part by part."""
 
-from collections.abc import Iterator
+import logging
+from collections.abc import Callable, Generator, Iterable, Iterator, Mapping, Sequence
+from contextlib import closing
+from itertools import tee
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
@@ -11,17 +14,18 @@ from pipeline.errors import InputError
 from pipeline.images.decode import ImageLimits
 from pipeline.images.preprocess import Photograph, open_photograph
 from pipeline.run import Run
-from pipeline.storage.features import read_weights
+from pipeline.storage.features import UnfinishedShard, read_weights
 from stages.given import match_given
 
 if TYPE_CHECKING:
     from pipeline.config.images import Encoder
-    from pipeline.images.extraction import Extractor
+    from pipeline.images.extraction import Extractor, Stopwatch
     from pipeline.images.image_encoder import GivenFeatures, TrainImages
     from pipeline.images.networks import NetworkEncoder
     from pipeline.images.preprocess import View
     from pipeline.storage.parameters import Parameters
 
+log = logging.getLogger(__name__)
 COMPARED = 4
 """Images on which features made elsewhere are compared with what the encoder named for them makes."""
 
@@ -98,8 +102,60 @@ def open_encoder(run: "Run", name: str) -> OpenedEncoder:
     parameters = run.encoder(name)
     network = restore_encoder(parameters.settings, parameters.tensors)
     work = network.work(run.config.device, settings.precision, run.batch_size)
-    if settings.batch_size is None:
+    if settings.batch_size is None and work.describe is None:  # it takes pixels
         work.extractor.grow(network.preprocessing.side)
     precision = {"precision": work.extractor.plan.precision}
     described = {"name": name, "sha256": parameters.sha256, **parameters.settings, **precision}
     return OpenedEncoder(View(network.preprocessing, work.describe), work.extractor, described)
+
+
+class Part(NamedTuple):
+    """Images of shard `number`, in the `rows` that the encoders `names` have not described yet, and what is read of
+    each of them; `last` says whether the `shards` of all encoders are whole with it."""
+
+    number: int
+    shards: Mapping[str, Any]
+    rows: range
+    names: list[str]
+    images: Sequence[Any]
+    last: bool
+
+
+def missing_parts(number: int, shards: Mapping[str, UnfinishedShard], images: Sequence[Any]) -> Iterator[Part]:
+    """What is still to be described of shard `number`, whose images are `images` (n,), by any of several encoders."""
+    missing = sorted({rows for shard in shards.values() for rows in shard.missing}, key=lambda rows: rows.start)
+    for rows in missing:
+        names = [name for name, shard in shards.items() if rows in shard.missing]
+        yield Part(number, shards, rows, names, images[rows.start : rows.stop], rows == missing[-1])
+
+
+def describe_parts(
+    parts: Iterable[Part],
+    load: Callable[[Iterator[Any], "Stopwatch"], Generator[Any]],
+    describe: Callable[[Iterator[Any], Iterator[int]], Iterable[Any]],
+    title: str,
+) -> Iterator[tuple[Part, Any]]:
+    """Each part with what `describe(loaded, lengths)` makes of what `load(images, stopwatch)` makes of its images,
+    which may begin with those of later parts, whatever their shard. Where the time went is logged for each shard."""
+    from tqdm import tqdm
+
+    from pipeline.images.extraction import Stopwatch
+
+    parts, ahead, lengths = tee(parts, 3)
+
+    def images() -> Iterator[Any]:
+        for part in ahead:
+            bar.total += len(part.rows)
+            yield from part.images
+
+    stopwatch, done = Stopwatch(), 0
+    with closing(load(images(), stopwatch)) as loaded:
+        bar = tqdm(loaded, title, 0, unit=" images", disable=None)
+        described = describe(stopwatch.iterate("decode", bar), (len(part.rows) for part in lengths))
+        for part, result in zip(parts, described, strict=True):
+            with stopwatch.measure("write"):
+                yield part, result
+            done += len(part.rows)
+            if part.last:
+                log.info("shard %d: %s", part.number, stopwatch.describe(done))
+                done = 0

@@ -80,7 +80,7 @@ def check_everything(run: Path, form: str) -> None:
     } < by_name
     assert left_out["collection.exclude masks"] == left_out["collection.exclude sub/*.pdf"] == 1
     unnamed = int(form == "table")  # sub/4.jpe
-    assert left_out["photographs that no list names"] == unnamed
+    assert left_out["photos that no list names"] == unnamed
     rejected = 1 + int(form == "table")  # broken.png, and the row nowhere.jpg
     images = {"given": 4 - unnamed + rejected, "kept": 4 - unnamed, "rejected": rejected, "duplicate": 0}
     assert summary["counts"]["images"] == images

@@ -59,7 +59,7 @@ SMOKE = {
     **{key: TINY[key] for key in ("fit", "transfer", "wsabie_sgd", "wsabie_adagrad", "shard_size")},
     "data_root": "demo", "weights_root": ".", "demo": {**TINY["demo"], "generate": True},
     "parse": {"engine": "files"}, "tokens": {"min_count": 1},
-    "evaluate": {"bootstrap": 50, "splits": ["test"], "folds": 1}, "describe": {"candidates": 5},
+    "evaluate": {"bootstrap": 50, "splits": ["test"], "folds": 1}, "describe": {"candidates": 5, "meteor": False},
     "study": {**TINY["study"], "encoders": []},
 }  # fmt: skip
 """The demo in place of Flickr8k, and all grids and trainings short."""

@@ -14,7 +14,7 @@ import pytest
 
 from pipeline.errors import InputError, JointspaceError
 from pipeline.runtime import THREAD_VARIABLES
-from pipeline.workers import CHUNKS_AHEAD, Failure, behind, isolated_map, processor_limit, shared_map
+from pipeline.workers import CHUNKS_AHEAD, LEAST_SHARED, Failure, behind, isolated_map, processor_limit, shared_map
 
 
 def square(item: int) -> int:
@@ -77,7 +77,7 @@ def test_every_failure_costs_one_item() -> None:
             assert result == (Failure(expected[item % 40]) if item % 40 in expected else item)
 
 
-SHAPE = (3, 4, 3)
+SHAPE = (3 * LEAST_SHARED,)
 
 
 def paint(number: int) -> np.ndarray:
@@ -90,11 +90,11 @@ def paint_or_die(number: int) -> dict[str, object]:
     """Of every fifth more than fits."""
     if number == 20:
         os.kill(os.getpid(), signal.SIGKILL)
-    return {"number": number, "arrays": [paint(number)[:1], paint(number)] * (1 + (number % 5 == 0))}
+    return {"number": number, "arrays": [paint(number)[:7], paint(number)] * (1 + (number % 5 == 0))}
 
 
 def test_shared_results_are_those_of_pickles_in_their_order_though_slots_are_used_again() -> None:
-    numbers, room = range(3 * 2 * CHUNKS_AHEAD * 4 + 5), 48
+    numbers, room = range(3 * 2 * CHUNKS_AHEAD * 4 + 5), 4 * LEAST_SHARED
     expected = list(isolated_map(paint, numbers, 0))
     found = list(shared_map(paint_or_die, numbers, 2, room, chunk=4))  # all kept: none is a view of a slot
     assert len(numbers) > 20 and found[20] == Failure("its worker process died")
@@ -103,7 +103,7 @@ def test_shared_results_are_those_of_pickles_in_their_order_though_slots_are_use
             assert isinstance(outcome, Failure) and (number == 20 or outcome == pixels)
             continue
         assert outcome["number"] == number
-        arrays = [pixels[:1], pixels] * (1 + (number % 5 == 0))
+        arrays = [pixels[:7], pixels] * (1 + (number % 5 == 0))
         assert all(np.array_equal(*pair) for pair in zip(outcome["arrays"], arrays, strict=True))
 
 
@@ -122,7 +122,7 @@ def test_processes_share_the_threads_though_numpy_counts_its_own_when_it_is_impo
         assert said == "1" and set(counted) == {1}
 
 
-def test_another_thread_follows_in_order_and_stops_at_its_first_error() -> None:
+def test_another_thread_follows_in_order_and_its_error_ends_the_work() -> None:
     called, drawn = [], []
 
     def items(last: int) -> Iterator[int]:
@@ -132,20 +132,22 @@ def test_another_thread_follows_in_order_and_stops_at_its_first_error() -> None:
         if last < 30:
             raise Stopped
 
-    def follow(number: int) -> int:
+    def follow(number: int) -> int | None:
         time.sleep(0.001)
         called.append(number)
         if number == 25:
             raise InputError("25")
-        return number
+        return number if number % 2 else None
 
     with pytest.raises(Stopped):
         list(behind(follow, items(20)))
     assert called == drawn == list(range(20)), "what came before an error is done"
-    called.clear()
+    drawn.clear()
+    results = behind(follow, items(40))
+    assert [next(results) for _ in range(12)] == list(range(1, 25, 2))
     with pytest.raises(InputError, match="25"):
-        list(behind(follow, items(40)))
-    assert called == list(range(26)) and len(drawn) - 20 <= 26 + 6
+        next(results)
+    assert len(drawn) <= 26 + 6
 
 
 class Stopped(Exception):

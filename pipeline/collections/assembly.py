@@ -242,7 +242,7 @@ class Assembly:
         notes = [f"{count} images {note}" for note, count in read_as.most_common()]
         notes += [*self._intake.notes, *own.describe()]
         if shared:
-            notes.append(f"{shared} sentences of exact copies are kept, with the photograph of which they are copies")
+            notes.append(f"{shared} sentences of exact copies are kept, with the photo of which they are copies")
         return Collection(
             self._parts,
             self._intake.rejects,

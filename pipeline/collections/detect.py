@@ -79,7 +79,7 @@ def detect(path: Path) -> Detected:
 def _detect_file(path: Path) -> Detected:
     suffix = path.suffix.lower()
     if not path.is_file() or suffix not in (".tar", *rows.READERS):
-        kinds = f"a folder of photographs, a .tar shard or a table ({', '.join(rows.READERS)})"
+        kinds = f"a folder of photos, a .tar shard or a table ({', '.join(rows.READERS)})"
         raise UsageError(f"{path} is not {kinds}" if path.exists() else f"{path} does not exist; give {kinds}")
     if suffix == ".tar":
         return Detected(path.parent, "webdataset", {DIVIDED: glob.escape(path.name)})
@@ -94,7 +94,7 @@ def _with_photographs(folder: CollectionFolder, path: Path, column: str, files: 
     columns = _usual_columns(folder, path)
     columns.pop("file", None)
     columns, notes = _with_sentences(columns)
-    note = f"{folder.label(path)} has its photographs in the column {column}"
+    note = f"{folder.label(path)} has its photos in the column {column}"
     if "sentence" in columns:
         note += f", its sentences in {columns['sentence']}"
     return Detected(folder.root, "parquet", files, _renamed(columns), "sentence" in columns, (note, *notes))
@@ -155,7 +155,7 @@ def _detect_folder(folder: CollectionFolder) -> Detected:
             return Detected(folder.root, "webdataset")
         if files := _files_of_vectors(folder):
             return Detected(folder.root, vectors.FORMAT, files, described="texts" in files)
-        raise folder.lacks("tar shard or table of them", "give the folder that has the photographs")
+        raise folder.lacks("tar shard or table of them", "give the folder that has the photos")
     if kinds["texts"]:
         return Detected(folder.root, "text-files", notes=_name_unused(unused))
     files = {"images": "."} if kinds["outside"] and kinds["inside"] else {}

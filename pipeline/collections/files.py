@@ -122,7 +122,7 @@ class CollectionFolder:
         """How many photographs and lists of each kind the folder contains, at any depth."""
         photographs, lists = self._count()
         counts = [f"{count} {suffix}" for suffix, count in lists.items() if count]
-        return ", ".join([f"{photographs or 'no'} photograph{'s' * (photographs != 1)}", *counts])
+        return ", ".join([f"{photographs or 'no'} photo{'s' * (photographs != 1)}", *counts])
 
     def only_photographs(self) -> bool:
         """Whether the folder contains photographs, and no list that could be about them."""

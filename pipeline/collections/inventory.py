@@ -13,8 +13,8 @@ from pipeline.collections.records import Options
 from pipeline.collections.tables import Tables
 from pipeline.errors import UsageError
 
-UNNAMED = "photographs that no list names"
-BESIDE = "photographs beside the shards that the format reads"
+UNNAMED = "photos that no list names"
+BESIDE = "photos next to the shards that the format reads"
 LONGEST_SUFFIX = 10
 """Characters; a longer one is no kind of file."""
 
@@ -75,7 +75,7 @@ def count_files(root: Path, form: str, options: Options, tables: Tables, takedow
 def _not_read(path: str) -> str:
     suffix = Path(path).suffix.lower()
     kind = suffix if 1 < len(suffix) <= LONGEST_SUFFIX and suffix[1:].isalnum() else "others"
-    return f"neither photographs nor lists that the format reads ({kind})"
+    return f"neither photos nor lists that the format reads ({kind})"
 
 
 def _lists(folder: CollectionFolder, form: str) -> list[Path]:

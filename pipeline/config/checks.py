@@ -68,7 +68,7 @@ def _encoders(config: Config) -> Iterator[str]:
     makers = {one.name for one in config.prepared_encoders if one.spec.reads == "pixels"}
     for encoder in config.every_encoder:
         if encoder.made_by not in (None, *makers):
-            yield from _maker(f"encoder {encoder.name}", encoder.made_by, "encoder of photographs", sorted(makers))
+            yield from _maker(f"encoder {encoder.name}", encoder.made_by, "encoder of photos", sorted(makers))
 
 
 def _each_once(kind: str, encoders: Iterable[Any]) -> Iterator[str]:
@@ -78,7 +78,7 @@ def _each_once(kind: str, encoders: Iterable[Any]) -> Iterator[str]:
 
 
 def _maker(where: str, name: str, kind: str, makers: list[str]) -> Iterator[str]:
-    known = ", ".join(makers) or "query encoders, where there is none"
+    known = ", ".join(makers) or "query encoders, and there is none"
     yield f"{where}: made_by {name} is no {kind}; name one of {known}"
 
 

@@ -91,7 +91,7 @@ class ExtractSettings(Section):
     )
     checkpoint_images: Positive = key(1024, "a killed job repeats about this many images")
     decode_workers: Count | None = key(
-        None, "processes that decode; each one's death costs one image; null: 2, beside a GPU the job's threads less 2"
+        None, "decoding processes; a crash costs one image; null: 2, with a GPU the job's threads less 2"
     )
     storage: Literal["float16", "float32"] = key("float16", "float16 | float32")
     mapped: dict[Name, Name] = key(

@@ -11,8 +11,6 @@ from typing import Any, Protocol
 
 import numpy as np
 import torch
-from torch.utils._python_dispatch import TorchDispatchMode
-from torch.utils._pytree import tree_leaves
 
 from pipeline.device import LARGEST_BATCH, Arriving, OomBatcher, find_device, full_float32, grow_batch, upload
 from pipeline.images.preprocess import Preprocessing
@@ -23,8 +21,9 @@ BFLOAT16_COSINE = 0.9997
 up to three times as far off as probes in our measurements, which makes it 0.999 for them."""
 PROBES = 8
 """Images on which precisions have to agree."""
-MOST_ELEMENTS = 2**31 - 1
-"""Of an activation of a batch: kernels of CUDA and cuDNN have counted more by integers that overflow."""
+MOST_ELEMENTS, WIDEST = 2**31 - 1, 64
+"""Of an activation of a batch, since kernels of CUDA and cuDNN have counted more by integers that overflow; and of one
+for a pixel of an image, as in VGG's first map."""
 
 log = logging.getLogger(__name__)
 
@@ -67,10 +66,9 @@ def choose_plan(encoder: Encoder, device: str, precision: str, batch_size: int) 
 
 def bfloat16_cosine(encoder: Encoder, device: torch.device) -> float:
     """The least cosine, over generated images, between an encoder's features in bfloat16 and in float32."""
-    probes, features = make_probes(encoder.preprocessing.side), []
-    for dtype in (torch.float32, torch.bfloat16):
-        extractor = Extractor(encoder, ExtractionPlan(device, dtype, batch_size=1))
-        features.append(torch.from_numpy(np.concatenate(list(extractor(probes)))))
+    probes = make_probes(encoder.preprocessing.side)
+    plans = (ExtractionPlan(device, dtype, batch_size=1) for dtype in (torch.float32, torch.bfloat16))
+    features = [torch.from_numpy(Extractor(encoder, plan)(probes)) for plan in plans]
     return torch.nn.functional.cosine_similarity(*features).min().item()
 
 
@@ -87,7 +85,7 @@ def make_probes(side: int) -> np.ndarray:
 
 
 class Extractor:
-    """An encoder prepared for a plan: `extractor(images)` yields blocks of features.
+    """An encoder prepared for a plan: `extractor(images)` are their features.
 
     If a GPU runs out of memory, that batch and all later ones are halved.
     """
@@ -95,15 +93,18 @@ class Extractor:
     def __init__(self, encoder: Encoder, plan: ExtractionPlan) -> None:
         self.plan = plan
         self.encode = encoder.optimised(plan.device, plan.dtype)
+        self._under_way: Arriving | None = None
 
-    def __call__(self, images: Iterable[np.ndarray]) -> Iterator[np.ndarray]:
-        """Features (n, dim) float32, one block per batch of `images` (side, side, 3) uint8, in order.
+    def __call__(self, images: Iterable[np.ndarray]) -> np.ndarray:
+        """Features (n, dim) float32 of `images` (side, side, 3) uint8, in order.
 
         The next batch is read while a GPU works on the last one.
         """
-        images = iter(images)
-        batches = iter(lambda: list(islice(images, self.plan.batch_size)), [])
-        return self.run((torch.from_numpy(np.stack(batch)),) for batch in batches)
+        batches = _Batches(self)
+        for image in images:
+            batches.add(image)
+        batches.start()
+        return batches.features()
 
     def grow(self, side: int) -> None:
         """On a GPU, take as many images of `side` x `side` pixels at once as `grow_batch` finds worth it."""
@@ -116,65 +117,34 @@ class Extractor:
             return self.encode(probes.repeat(-(-images // PROBES), 1, 1, 1)[:images]).cpu().numpy()
 
         with torch.inference_mode(), full_float32():
-            most = min(LARGEST_BATCH, MOST_ELEMENTS // elements_per_image(self.encode, probes))
+            most = min(LARGEST_BATCH, MOST_ELEMENTS // (WIDEST * side**2))
             self.plan = replace(self.plan, batch_size=grow_batch(describe, min(self.plan.batch_size, most), most))
         log.info("%d images at once", self.plan.batch_size)
 
-    def run(self, batches: Iterable[tuple[torch.Tensor, ...]]) -> Iterator[np.ndarray]:
-        """The encoder's output for each batch, a tuple of its input tensors (n, ...), in order."""
-        under_way: Arriving | None = None
-        for batch in batches:
-            features = Arriving(self.start(*batch))
-            if under_way is not None:
-                yield under_way.numpy()
-            under_way = features
-        if under_way is not None:
-            yield under_way.numpy()
-
-    def start(self, *batch: torch.Tensor) -> torch.Tensor:
-        """The output for one batch, which a GPU may still be computing."""
+    def start(self, *batch: torch.Tensor) -> Arriving:
+        """The encoder's output for one batch, given by its input tensors (n, ...), on its way from a GPU; that of the
+        batch before is here."""
         batcher, device = OomBatcher(self.plan.batch_size, "image"), self.plan.device
 
         def encode(rows: slice) -> torch.Tensor:
             return self.encode(*(upload(tensor[rows], device) for tensor in batch))
 
         with torch.inference_mode(), full_float32():
-            features = torch.cat(batcher.map(encode, len(batch[0])))
+            output = Arriving(torch.cat(batcher.map(encode, len(batch[0]))))
         self.plan = replace(self.plan, batch_size=batcher.size)
-        return features
-
-
-class _Sizes(TorchDispatchMode):
-    """Notes the number of elements of each tensor that is computed within."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.elements: list[int] = []
-
-    def __torch_dispatch__(self, function: Any, types: Any, arguments: tuple = (), named: dict | None = None) -> Any:
-        result = function(*arguments, **(named or {}))
-        self.elements += [leaf.numel() for leaf in tree_leaves(result) if isinstance(leaf, torch.Tensor)]
-        return result
-
-
-def elements_per_image(encode: torch.nn.Module, pixels: torch.Tensor) -> int:
-    """Elements of the largest activation of one of the images `pixels` (2 or more, side, side, 3), at least 1."""
-    counts = []
-    for images in (1, 2):
-        with _Sizes() as sizes:
-            encode(pixels[:images])
-        counts.append(sizes.elements)
-    return max(1, *(both - alone for alone, both in zip(*counts, strict=False)))  # views of weights have as many
+        if self._under_way is not None:
+            self._under_way.numpy()
+        self._under_way = output
+        return output
 
 
 class _Batches:
-    """What an extractor makes of images that come one by one, while the batch before is on its way."""
+    """What an extractor makes of images that come one by one."""
 
     def __init__(self, extractor: Extractor) -> None:
         self.extractor = extractor
         self.images: list[np.ndarray] = []
-        self.blocks: list[np.ndarray] = []
-        self.under_way: Arriving | None = None
+        self.started: list[Arriving] = []
 
     def add(self, image: np.ndarray) -> None:
         self.images.append(image)
@@ -184,20 +154,12 @@ class _Batches:
     def start(self) -> None:
         """Have the images encoded that wait for more."""
         if self.images:
-            features = Arriving(self.extractor.start(torch.from_numpy(np.stack(self.images))))
+            self.started.append(self.extractor.start(torch.from_numpy(np.stack(self.images))))
             self.images = []
-            self._collect()
-            self.under_way = features
 
     def features(self) -> np.ndarray:
         """(n, dim) of all images whose encoding has started."""
-        self._collect()
-        return np.concatenate(self.blocks)
-
-    def _collect(self) -> None:
-        if self.under_way is not None:
-            self.blocks.append(self.under_way.numpy())
-            self.under_way = None
+        return np.concatenate([block.numpy() for block in self.started] or [np.empty((0, 0), np.float32)])
 
 
 def extract_in_step(
@@ -214,7 +176,7 @@ def extract_in_step(
         for views in islice(pictures, length):
             for batches, view in zip(turn, views, strict=True):
                 batches.add(view)
-            if before is not None and any(batches.under_way for batches in turn):
+            if before is not None and any(batches.started for batches in turn):
                 yield [batches.features() for batches in before]
                 before = None
         for batches in turn:

@@ -44,10 +44,6 @@ class Crops:
         whole = prepare(image, Preprocessing(self.side, None, self.mean, self.mean))
         return np.stack([whole, *(self.warp(image, box) for box in boxes[1:])])
 
-    def room(self, boxes: int) -> int:
-        """Bytes of what `render` returns of so many boxes."""
-        return 3 * boxes * self.side**2
-
     def warp(self, image: Image.Image, box: np.ndarray) -> np.ndarray:
         """(side, side, 3) uint8 of one box and its context."""
         low, high = box[:2].astype(float), box[2:].astype(float)
@@ -83,10 +79,6 @@ class WholeImages:
         longer = max(self.side, round(self.side * ratio / self.step) * self.step)
         return (longer, self.side) if width >= height else (self.side, longer)
 
-    def room(self, boxes: int) -> int:
-        """Bytes of what `render` returns at most, whatever the number of boxes."""
-        return 3 * max(self.size((math.ceil(self.aspect * self.side), self.side))) * self.side
-
     def render(self, image: Image.Image, boxes: np.ndarray) -> np.ndarray:
         """(height, width, 3) uint8 of an RGB image, whatever its boxes."""
         return np.asarray(image.resize(self.size(image.size), Image.Resampling.BILINEAR))
@@ -100,10 +92,6 @@ MAP_ASPECT = 2.5
 """Longer over shorter side; more elongated images are squashed."""
 JUDGED = 60
 """Proposals of an image that a classifier judges."""
-
-
-BYTES_PER_BOX = 64
-"""Of a prepared image, for a box's corners and its score."""
 
 
 class Request(NamedTuple):
@@ -130,6 +118,13 @@ class Cutting:
     proposals: str
     selection: Selection
     view: Crops | WholeImages
+
+    @property
+    def room(self) -> int:
+        """Bytes that suffice for the pixels of a prepared image."""
+        if isinstance(self.view, Crops):
+            return 3 * (1 + self.selection.count) * self.view.side**2
+        return 3 * math.prod(self.view.size((math.ceil(self.view.aspect), 1)))
 
     def __call__(self, image: Image.Image, known: Candidates) -> PreparedImage:
         """The regions of an RGB image with the `known` boxes."""
@@ -160,12 +155,6 @@ class Preparation:
     read: Callable[..., bytes]
     limits: ImageLimits
     cutting: Cutting
-
-    @property
-    def room(self) -> int:
-        """Bytes that suffice for the arrays of a prepared image."""
-        regions = 1 + self.cutting.selection.count
-        return self.cutting.view.room(regions) + BYTES_PER_BOX * regions
 
     def open(self, photograph: Photograph) -> np.ndarray:
         """(height, width, 3) uint8 of a whole image. Raises InputError saying what is wrong with it."""

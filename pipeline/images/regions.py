@@ -1,7 +1,7 @@
 """The features of images' regions, from crops or from one activation map per image, and encoders that pool them."""
 
 import copy
-from collections import Counter, deque
+from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any, NamedTuple
 
@@ -13,6 +13,7 @@ from torch.fx.passes.shape_prop import ShapeProp
 from torch.nn import functional
 
 from pipeline.config.stored import restore_encoder
+from pipeline.device import Arriving
 from pipeline.errors import UsageError
 from pipeline.images.boxes import NONE, Candidates, suppress
 from pipeline.images.extraction import ExtractionPlan, Extractor
@@ -175,6 +176,12 @@ class DescribedRegions(NamedTuple):
         """The arrays of a shard, with the features as `stored`."""
         return {"features": stored, "boxes": self.boxes, "scores": self.scores, "lengths": self.lengths}
 
+    def details(self, image_id: np.ndarray, images: Sequence[str]) -> dict[str, Any]:
+        """What a shard says of them beside, whose images have these ids and names."""
+        faults = sorted(self.faults.items())
+        rejects = [{"image_id": int(image_id[i]), "name": images[i], "reason": reason} for i, reason in faults]
+        return {"rejects": rejects, "counts": dict(self.counts)}
+
 
 class Classifier(NamedTuple):
     """What `finetune` learned on an encoder's features: `weight` (1 + classes, dim), `bias` (1 + classes,); class 0 is
@@ -249,10 +256,14 @@ class RegionExtractor:
         A batch has whole images of the same size, in any order, or crops from one or more images.
         """
         if self._by_map:
-            under_way: deque[list[tuple[int, int]]] = deque()
+            started: list[tuple[list[tuple[int, int]], Arriving]] = []
+            for bucket in self._buckets(images):
+                pixels = torch.from_numpy(np.stack([image.pixels for _, image in bucket]))
+                output = self.extractor.start(pixels, _pad_boxes([image for _, image in bucket]))
+                started.append(([(place, len(image.regions.boxes)) for place, image in bucket], output))
             features: dict[int, np.ndarray] = {}
-            for block in self.extractor.run(self._buckets(images, under_way)):
-                for (place, count), rows in zip(under_way.popleft(), block, strict=True):
+            for places, output in started:
+                for (place, count), rows in zip(places, output.numpy(), strict=True):
                     features[place] = rows[:count]
             return [features[place] for place in sorted(features)]
         counts = []
@@ -262,29 +273,20 @@ class RegionExtractor:
                 counts.append(len(image.pixels))
                 yield from image.pixels
 
-        blocks = list(self.extractor(crops()))
-        return np.split(np.concatenate(blocks), np.cumsum(counts)[:-1]) if blocks else []
+        features = self.extractor(crops())
+        return np.split(features, np.cumsum(counts)[:-1]) if counts else []
 
-    def _buckets(
-        self, images: Iterable[PreparedImage], under_way: deque[list[tuple[int, int]]]
-    ) -> Iterator[tuple[torch.Tensor, torch.Tensor]]:
-        """Pixels and boxes of images of one size; appends their positions and numbers of boxes to `under_way`."""
+    def _buckets(self, images: Iterable[PreparedImage]) -> Iterator[list[tuple[int, PreparedImage]]]:
+        """Images of one size, as many as one batch takes, with their positions."""
         buckets: dict[tuple[int, ...], list[tuple[int, PreparedImage]]] = {}
-
-        def close(bucket: list[tuple[int, PreparedImage]]) -> tuple[torch.Tensor, torch.Tensor]:
-            under_way.append([(place, len(image.regions.boxes)) for place, image in bucket])
-            pixels = torch.from_numpy(np.stack([image.pixels for _, image in bucket]))
-            return pixels, _pad_boxes([image for _, image in bucket])
-
         for place, image in enumerate(images):
             shape = image.pixels.shape
             bucket = buckets.setdefault(shape, [])
             bucket.append((place, image))
             full = self.extractor.plan.batch_size * self._crop_pixels // (shape[0] * shape[1])
             if len(bucket) >= full:
-                yield close(buckets.pop(shape))
-        for bucket in buckets.values():
-            yield close(bucket)
+                yield buckets.pop(shape)
+        yield from buckets.values()
 
 
 def _pad_boxes(images: list[PreparedImage]) -> torch.Tensor:

@@ -70,7 +70,7 @@ class QueryEncoder:
         if missing := [name for name in self.encoders if name not in names]:
             raise UsageError(
                 f"{self.bundle.folder} has no encoder {missing[0]}, whose features were imported, so it cannot be"
-                " searched with photographs; name the encoder that made them in made_by, and build the index again"
+                " searched with photos; name the encoder that made them in made_by, and build the index again"
             )
 
     def _computed(self, embed: Callable[[], Items]) -> Items:
@@ -172,7 +172,7 @@ class QueryForms:
             except UsageError as error:
                 raise UsageError(
                     f"{bundle.card['model']} reads {parsed[0].replace('-', ' ')}, and a query has none ({error});"
-                    " search with a photograph (--image), or the index of a model that reads plain words"
+                    " search with a photo (--image), or the index of a model that reads plain words"
                 ) from error
         value = bundle.vocabulary() if words else {}
         try:
@@ -180,7 +180,7 @@ class QueryForms:
                 view: Vocabulary.from_dict(value["views"][view] if self.each else value) for view in words
             }
         except MALFORMED as error:
-            raise IntegrityError(f"the vocabulary of {bundle.folder} cannot be used: {error}; get it anew") from error
+            raise IntegrityError(f"the vocabulary of {bundle.folder} cannot be used: {error}; get it again") from error
 
     @property
     def readers(self) -> list[Any]:

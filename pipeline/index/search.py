@@ -189,8 +189,8 @@ class Searcher(QueryEncoder):
         rows = np.flatnonzero(self.table("images")["sha256"].to_numpy() == hashlib.sha256(photograph).hexdigest())
         if not len(rows):
             raise InputError(
-                f"{self.bundle.card['model']} compares photographs by their regions, and this one is not among those of"
-                " the index; ingest it and build the index again, or search a model with one vector an image"
+                f"{self.bundle.card['model']} compares photos by their regions, and this one is not among those of"
+                " the index; ingest it and build the index again, or search a model with one vector per image"
             )
         return self.gallery("images").item(int(rows[0]))
 
@@ -199,8 +199,7 @@ class Searcher(QueryEncoder):
         model = self.bundle.card["model"]
         if self.multi_vector:
             raise UsageError(
-                f"words are added to one vector an image, and {model} has one a region; use another model with words"
-                " beside a photograph"
+                f"words cannot be added to a photo by {model}, which has one vector per region; use another model"
             )
         if self.bundle.card["metric"] != "inner_product":
             raise UsageError(f"words are added to images as unit vectors, and {model} has none; use another model")

@@ -22,7 +22,7 @@ JUDGEMENTS = {
 FINDINGS = {
     "leak": "near copies in different splits",
     "copy": "near copies within a split",
-    "captions": "photographs whose captions are probably all wrong",
+    "captions": "photos whose captions are probably all wrong",
     "caption": "other captions that are probably wrong",
 }
 """Kinds of findings of an audit."""

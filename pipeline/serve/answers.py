@@ -19,7 +19,7 @@ class ModelAnswer(BaseModel):
     images: int
     sentences: int
     encoders: list[str]
-    collection: str = Field(description="the run that its photographs are of, or its folder's name")
+    collection: str = Field(description="the run that its photos are of, or its folder's name")
     collection_id: str = Field(description="the same for all indices of one collection")
     regions: bool = Field(description="whether it can be asked for regions")
     columns: dict[str, str] = Field(description="what a condition can be about: own columns, split, width and height")
@@ -78,7 +78,7 @@ class AboutAnswer(PhotographAnswer):
 
 class BrowseAnswer(BaseModel):
     model: str
-    count: int = Field(description="photographs of which the condition is true")
+    count: int = Field(description="photos of which the condition is true")
     results: list[PhotographAnswer]
 
 
@@ -110,7 +110,7 @@ class ImagesAnswer(BaseModel):
     unknown: list[str] = Field(description="words that are not in the vocabulary, and so were ignored")
     near: dict[str, str] = Field(description="of some of these, the known word that is spelt like it")
     likely: int | None = Field(
-        description="how many of these, from the first on, may be the photograph that is meant; null: it is not known"
+        description="how many of these, from the first on, may be the photo that is meant; null: it is not known"
     )
     remark: str | None = Field(description="where the likely ones end, in words")
     warning: str | None = Field(description="that the sentence seems to be off the collection, and why")

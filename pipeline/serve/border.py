@@ -119,7 +119,7 @@ class Border:
         self._requests = 0
         self._uploads = 0
         self._most_bytes = limits.max_upload_bytes + ENVELOPE
-        self._too_large = f"the upload is larger than {limits.max_upload_bytes} bytes; send a smaller photograph"
+        self._too_large = f"the upload is larger than {limits.max_upload_bytes} bytes; send a smaller photo"
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         if scope["type"] != "http":

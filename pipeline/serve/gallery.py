@@ -191,7 +191,7 @@ class ServedGallery:
         row = self.row(image_id)
         data = self._read(row)
         if hashlib.sha256(data).hexdigest() != row["sha256"]:
-            raise InputError(f"image {image_id} is no longer the photograph that was indexed; build the index again")
+            raise InputError(f"image {image_id} is no longer the photo that was indexed; build the index again")
         return data
 
     def thumbnail(self, image_id: int) -> bytes:

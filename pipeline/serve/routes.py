@@ -70,12 +70,12 @@ async def _photograph(
 ) -> bytes:
     """An uploaded photograph, or one that an index has."""
     if (photograph is None) == (image_id is None) or (image_id is None) != (of is None):
-        raise InputError("give a photograph, or the image_id of one and the model that has it as `of`")
+        raise InputError("give a photo, or the image_id of one and the model that has it as `of`")
     if photograph is None:
         return (await service.run(service.showing, (await _gallery(service, of)).original, image_id))[0]
     data = await photograph.read()
     if len(data) > service.limits.max_upload_bytes:
-        raise HTTPException(413, f"the photograph has more than {service.limits.max_upload_bytes} bytes")
+        raise HTTPException(413, f"the photo has more than {service.limits.max_upload_bytes} bytes")
     await service.run(service.checking, service.check, data)
     return data
 
@@ -237,7 +237,7 @@ async def describe_photograph(
 ) -> answers.DescriptionsAnswer:
     """Sentences that a generator makes for a photograph."""
     if service.turns.locked():
-        raise HTTPException(503, "too many photographs at once; try again in a second", {"Retry-After": "1"})
+        raise HTTPException(503, "too many photos at once; try again in a second", {"Retry-After": "1"})
     async with service.turns:
         features, encoding = await service.run(service.encoding, describer.features, photograph)
         arguments = features, top or describer.top
@@ -300,7 +300,7 @@ async def show_large_photograph(image: OfImage) -> Response:
 async def give_original(image: OfImage) -> Response:
     """Its file, with what a camera wrote into it, where `serve.originals` allows that."""
     if not image.service.originals:
-        raise HTTPException(404, "this server shows no files as they are; ask for the large photograph")
+        raise HTTPException(404, "this server shows no files as they are; ask for the large photo")
     data = await image.ask(image.gallery.original)
     kind = next((kind for start, mark, kind in SHOWN if data[start : start + len(mark)] == mark), None)
     headers = {"Cache-Control": "no-store"} | ({} if kind else {"Content-Disposition": "attachment"})

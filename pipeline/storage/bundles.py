@@ -72,7 +72,7 @@ def open_bundle(*folders: Path, added: bool = True, run: Path | None = None) -> 
                 opened.append(bundle)
             else:
                 logging.getLogger(__name__).warning(
-                    "%d photographs in %s were added to an earlier model and are left out; `jointspace add` them again",
+                    "%d photos in %s were added to an earlier model and are left out; `jointspace add` them again",
                     bundle.card["images"]["count"], bundle.folder,
                 )  # fmt: skip
     opened[0].run = run
@@ -177,7 +177,7 @@ def _remedy(first: Bundle, other: Bundle) -> str:
     """What to do with a bundle of another model."""
     new = sorted(first.card["encoders"].keys() - other.card["encoders"].keys())
     old = sorted(other.card["encoders"].keys() - first.card["encoders"].keys())
-    applied = f"apply {first.folder} to its photographs, or search it alone"
+    applied = f"apply {first.folder} to its photos, or search it alone"
     if not (new and old):
         return applied
     return (

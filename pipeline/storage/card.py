@@ -50,7 +50,7 @@ NUMBER = {"images": "image_id", "sentences": "sentence_id"}
 """The column of each row's id."""
 ID_LIMIT, SIZE_LIMIT = 1 << 31, 1 << 62
 IDS, PLACES = ("image_id", "sentence_id"), ("path", "member")
-DISTRUST = "get the bundle anew from somebody whom you trust"
+DISTRUST = "get the bundle again from somebody you trust"
 
 Dimensions = Annotated[int, Field(gt=0, le=1 << 24)]
 Positive = Annotated[int, Field(gt=0, lt=1 << 31)]
@@ -178,7 +178,7 @@ def read_card(folder: Path) -> dict[str, Any]:
     """The card of the bundle in `folder`. Raises IntegrityError for one without the form of Card, or that names a file
     outside of the folder."""
     path = folder / CARD
-    remedy = "give a folder that build-index wrote, or run it again"
+    remedy = "name the folder of an index, or run build-index again"
     card = require_form(read_json(path), Card, path, remedy, "is not a bundle's card")
     for name in card["files"]:
         inside(folder, name, path)
@@ -271,7 +271,7 @@ def bundles_in(folder: Path) -> list[Path]:
     near = [card.parent for above in folder.absolute().parents[:2] for card in _near(above)]
     known = {str(path) if folder.is_absolute() else os.path.relpath(path) for path in near}
     remedy = meant(str(folder), known) or f"did you mean {min(known)}? " if known else ""
-    raise IntegrityError(f"{folder} {reason}; {remedy}give a folder that build-index wrote")
+    raise IntegrityError(f"{folder} {reason}; {remedy}name an index such as results/demo/index/ncca")
 
 
 def home_of(bundles: Sequence[Path]) -> Path:

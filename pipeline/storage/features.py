@@ -56,9 +56,12 @@ class UnfinishedShard:
         there = [commits.is_done(commit_path(self._file(rows)), self._of(rows)) for rows in self._parts]
         self.missing = [rows for rows, done in zip(self._parts, there, strict=True) if not done] or self._parts[-1:]
 
-    def write(self, rows: range, features: np.ndarray) -> None:
-        """Keep a part: the `features` (len(rows), dim) of `rows`, in their stored dtype."""
-        self._keep(rows, {"features": features}, {})
+    def keep(self, rows: range, arrays: Mapping[str, np.ndarray], details: Mapping[str, Any] | None = None) -> None:
+        """Keep a part: the arrays of the images `rows`, `features` (len(rows), dim) in their stored dtype, and what
+        UnfinishedRegions says of its own."""
+        self._made[rows] = arrays, details or {}
+        if rows != self.missing[-1]:
+            write_shard(self._file(rows), PART, arrays, rows=len(rows), provenance=self._of(rows), details=details)
 
     def publish(self, details: Mapping[str, Any]) -> Commit:
         """Publish the shard, then remove its parts."""
@@ -66,11 +69,6 @@ class UnfinishedShard:
         commit = write_features(self.path, features, self.image_id, self.provenance, details)
         remove_unfinished(self.path)
         return commit
-
-    def _keep(self, rows: range, arrays: Mapping[str, np.ndarray], details: Mapping[str, Any]) -> None:
-        self._made[rows] = arrays, details
-        if rows != self.missing[-1]:
-            write_shard(self._file(rows), PART, arrays, rows=len(rows), provenance=self._of(rows), details=details)
 
     def _all(self) -> list[tuple[Mapping[str, np.ndarray] | Shard, Mapping[str, Any]]]:
         """The arrays and details of all parts, of which those of an earlier process are read."""
@@ -86,24 +84,8 @@ class UnfinishedShard:
 
 
 class UnfinishedRegions(UnfinishedShard):
-    """A region shard in the making."""
-
-    def write_part(
-        self,
-        rows: range,
-        arrays: Mapping[str, np.ndarray],
-        faults: Mapping[int, str],
-        names: Sequence[str],
-        counts: Mapping[str, int],
-    ) -> None:
-        """Keep a part: `features`, `boxes` and `scores` of all regions of the images `rows`, and their `lengths`.
-
-        `faults` says why images have no regions, by their place in the part; `names` are those of all its images;
-        `counts` are numbers of proposals by outcome.
-        """
-        ids = self.image_id[rows.start : rows.stop]
-        rejects = [{"image_id": int(ids[i]), "name": names[i], "reason": faults[i]} for i in sorted(faults)]
-        self._keep(rows, arrays, {"rejects": rejects, "counts": dict(counts)})
+    """A region shard in the making. A part has `features`, `boxes` and `scores` of all regions of its images, and their
+    `lengths`; its details are `counts` of proposals by outcome, and `rejects`, the images without regions."""
 
     def publish(self, details: Mapping[str, Any]) -> Commit:
         """Publish the shard, then remove its parts."""

@@ -1,8 +1,7 @@
 """`extract`: features of images."""
 
-import logging
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING
 
 from pipeline.run import Job, Run, Stage
 
@@ -11,50 +10,51 @@ if TYPE_CHECKING:
 
     from pipeline.config.images import Encoder
     from pipeline.config.names import Config
-    from pipeline.images.preprocess import Photograph
-    from pipeline.storage.features import UnfinishedShard
-
-log = logging.getLogger(__name__)
-
-
-class Part(NamedTuple):
-    """The images `rows` of shard `number`, which the encoders `names` have not described yet; `last` says whether the
-    `shards` of all encoders are whole with it."""
-
-    number: int
-    shards: "dict[str, UnfinishedShard]"
-    rows: range
-    names: list[str]
-    photographs: "list[Photograph]"
-    last: bool
+    from stages.photographs import Part
 
 
 def extract(run: Run, *encoders: str) -> Callable[[Iterable[Sequence[Job]]], Iterator[int]]:
     """Extract image features with every encoder, or with one; each photo is decoded once. Resumable."""
-    from contextlib import closing
-    from itertools import chain, groupby, tee
+    from itertools import chain, groupby
     from operator import attrgetter
 
-    from tqdm import tqdm
-
     from pipeline.images.decode import ImageLimits
-    from pipeline.images.extraction import Stopwatch, extract_in_step
-    from pipeline.images.preprocess import load_views
-    from pipeline.storage.features import to_stored
+    from pipeline.images.extraction import extract_in_step
+    from pipeline.images.preprocess import Photograph, load_views
+    from pipeline.storage.features import UnfinishedShard, to_stored
     from pipeline.workers import behind
-    from stages.photographs import open_encoder
+    from stages.photographs import describe_parts, missing_parts, open_encoder
 
     opened = {name: open_encoder(run, name) for name in encoders}
     settings = run.config.extract
     limits = ImageLimits.from_settings(run.config.collection)
     read = run.images.read
 
+    def parts(jobs: Sequence[Job]) -> "Iterator[Part]":
+        number = jobs[0].number
+        photographs = [Photograph.from_row(row) for row in run.manifest.table("images", number).to_pylist()]
+        shards = {
+            job.names[0]: UnfinishedShard(job.path, job.provenance, job.image_id, settings.checkpoint_images)
+            for job in jobs
+        }
+        return missing_parts(number, shards, photographs)
+
+    def describe(names: list[str], group: "Iterable[Part]") -> "Iterator[tuple[Part, list[np.ndarray]]]":
+        """The features of parts by the same encoders."""
+        views, extractors = zip(*((opened[name].view, opened[name].extractor) for name in names), strict=True)
+        return describe_parts(
+            group,
+            lambda photographs, _: load_views(photographs, read, limits, views, run.decoders),
+            lambda pictures, lengths: extract_in_step(pictures, extractors, lengths),
+            "extract",
+        )
+
     def write(described: "tuple[Part, list[np.ndarray]]") -> int | None:
         """Keep the features of a part, and publish the shards that are whole with it; returns their number then."""
         part, features = described
         for name, rows in zip(part.names, features, strict=True):
-            stored = to_stored(rows, settings.storage, [photograph.name for photograph in part.photographs])
-            part.shards[name].write(part.rows, stored)
+            stored = to_stored(rows, settings.storage, [photograph.name for photograph in part.images])
+            part.shards[name].keep(part.rows, {"features": stored})
         if not part.last:
             return None
         sides = [opened[name].view.preprocessing.resize for name in part.shards]
@@ -64,50 +64,11 @@ def extract(run: Run, *encoders: str) -> Callable[[Iterable[Sequence[Job]]], Ite
             shard.publish({"encoder": opened[name].described, "batch_size": batch_size, **shared})
         return part.number
 
-    def describe(names: list[str], parts: Iterable[Part]) -> "Iterator[tuple[Part, list[np.ndarray]]]":
-        """The features of parts by the same encoders; photographs are decoded ahead of them, whatever their part."""
-        parts, ahead, lengths = tee(parts, 3)
-
-        def photographs() -> "Iterator[Photograph]":
-            for part in ahead:
-                bar.total += len(part.rows)
-                yield from part.photographs
-
-        views, extractors = zip(*((opened[name].view, opened[name].extractor) for name in names), strict=True)
-        stopwatch, images = Stopwatch(), 0
-        with closing(load_views(photographs(), read, limits, views, run.decoders)) as pictures:
-            bar = tqdm(pictures, "extract", 0, unit=" images", disable=None)
-            sizes = (len(part.rows) for part in lengths)
-            features = extract_in_step(stopwatch.iterate("decode", bar), extractors, sizes)
-            for part, rows in zip(parts, features, strict=True):
-                with stopwatch.measure("write"):
-                    yield part, rows
-                images += len(part.rows)
-                if part.last:
-                    log.info("shard %d: %s", part.number, stopwatch.describe(images))
-                    images = 0
-
     def make(shards: Iterable[Sequence[Job]]) -> Iterator[int]:
-        parts = chain.from_iterable(_parts(run, jobs) for jobs in shards)
-        groups = groupby(parts, key=attrgetter("names"))
-        described = chain.from_iterable(describe(names, group) for names, group in groups)
-        return (number for number in behind(write, described) if number is not None)
+        groups = groupby(chain.from_iterable(map(parts, shards)), key=attrgetter("names"))
+        return behind(write, chain.from_iterable(describe(names, group) for names, group in groups))
 
     return make
-
-
-def _parts(run: Run, jobs: Sequence[Job]) -> "Iterator[Part]":
-    """What is still to be described of a shard."""
-    from pipeline.images.preprocess import Photograph
-    from pipeline.storage.features import UnfinishedShard
-
-    photographs = [Photograph.from_row(row) for row in run.manifest.table("images", jobs[0].number).to_pylist()]
-    part_rows = run.config.extract.checkpoint_images
-    shards = {job.names[0]: UnfinishedShard(job.path, job.provenance, job.image_id, part_rows) for job in jobs}
-    missing = sorted({rows for shard in shards.values() for rows in shard.missing}, key=lambda rows: rows.start)
-    for rows in missing:
-        names = [name for name, shard in shards.items() if rows in shard.missing]
-        yield Part(jobs[0].number, shards, rows, names, photographs[rows.start : rows.stop], rows == missing[-1])
 
 
 def _extracted(config: "Config", encoders: "Iterable[Encoder]") -> list[tuple[str]]:

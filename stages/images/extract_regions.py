@@ -1,9 +1,9 @@
 """`extract-regions`: the regions of images and their features."""
 
 import logging
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Generator, Iterable, Iterator, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING
 
 from pipeline.run import Inputs, Job, Outside, Run, Stage
 
@@ -12,8 +12,7 @@ if TYPE_CHECKING:
     from pipeline.images.boxes import Candidates
     from pipeline.images.preparation import Preparation, Request
     from pipeline.images.preprocess import Preprocessing
-    from pipeline.images.regions import DescribedRegions
-    from pipeline.storage.features import UnfinishedRegions
+    from stages.photographs import Part
 
 DETECTED = 16
 """Images in which a GPU looks for boxes at once, where they are of one shape; the processor does one after another."""
@@ -22,32 +21,21 @@ TOGETHER = 4
 log = logging.getLogger(__name__)
 
 
-class Part(NamedTuple):
-    """The images `rows` of the `shard` of that `number` whose regions are not described yet, as they are asked for;
-    `last` says whether the shard is whole with them."""
-
-    number: int
-    shard: "UnfinishedRegions"
-    rows: range
-    requests: "list[Request]"
-    last: bool
-
-
 def extract_regions(run: Run, encoder: str) -> Callable[[Iterable[Sequence[Job]]], Iterator[int]]:
     """Find regions in images and extract their features. Resumable."""
-    from contextlib import closing
-    from itertools import chain, islice, tee
-
-    from tqdm import tqdm
+    from itertools import chain, islice
 
     from pipeline.config.stored import restore_encoder, stored_kind
     from pipeline.errors import UsageError
     from pipeline.images.extraction import Stopwatch, choose_plan
     from pipeline.images.libraries import require_vectors
     from pipeline.images.networks import CLASSIFIER
-    from pipeline.images.regions import Classifier, RegionExtractor, describe
-    from pipeline.storage.features import require_few_rejects, to_stored
-    from pipeline.workers import behind, shared_map
+    from pipeline.images.preparation import PreparedImage, Request
+    from pipeline.images.preprocess import Photograph
+    from pipeline.images.regions import Classifier, DescribedRegions, RegionExtractor, describe
+    from pipeline.storage.features import UnfinishedRegions, require_few_rejects, to_stored
+    from pipeline.workers import Failure, behind, shared_map
+    from stages.photographs import describe_parts, missing_parts
 
     chosen, extract = run.config.regions, run.config.extract
     folder, parameters = run.layout.encoder(encoder).path, run.encoder(encoder)
@@ -67,61 +55,40 @@ def extract_regions(run: Run, encoder: str) -> Callable[[Iterable[Sequence[Job]]
         weight, bias = (parameters.tensors[f"{CLASSIFIER}{name}"] for name in ("weight", "bias"))
         classifier = Classifier(weight, bias, chosen.iou, chosen.count)
 
-    def describe_all(parts: Iterable[Part]) -> "Iterator[tuple[Part, DescribedRegions]]":
-        """The regions of parts; photographs are opened ahead of them, whatever their part."""
-        parts, ahead = tee(parts)
+    def parts(job: Job) -> "Iterator[Part]":
+        photographs = map(Photograph.from_row, run.manifest.table("images", job.number).to_pylist())
+        requests = [Request(*pair) for pair in zip(photographs, known_boxes(job), strict=True)]
+        shard = UnfinishedRegions(job.path, job.provenance, job.image_id, chosen.checkpoint_images)
+        return missing_parts(job.number, {encoder: shard}, requests)
 
-        def requests() -> "Iterator[Request]":
-            for part in ahead:
-                bar.total += len(part.rows)
-                yield from part.requests
-
-        stopwatch, images, wanted = Stopwatch(), 0, requests()
+    def prepare(requests: Iterator[Request], stopwatch: Stopwatch) -> Generator[PreparedImage | Failure]:
         if detect is not None:
-            wanted = stopwatch.iterate("proposals", detect(wanted))
-        with closing(shared_map(preparation, wanted, run.decoders, preparation.room, TOGETHER)) as prepared:
-            bar = tqdm(prepared, "extract-regions", 0, unit=" images", disable=None)
-            pictures = stopwatch.iterate("decode", bar)
-            for part in parts:
-                described = describe(islice(pictures, len(part.rows)), extractor, classifier)
-                with stopwatch.measure("write"):
-                    yield part, described
-                images += len(part.rows)
-                if part.last:
-                    log.info("shard %d: %s", part.number, stopwatch.describe(images))
-                    images = 0
+            requests = stopwatch.iterate("proposals", detect(requests))
+        return shared_map(preparation, requests, run.decoders, preparation.cutting.room, TOGETHER)
 
-    def write(item: "tuple[Part, DescribedRegions]") -> int | None:
+    def describe_each(images: Iterator[PreparedImage | Failure], lengths: Iterator[int]) -> Iterator[DescribedRegions]:
+        return (describe(islice(images, length), extractor, classifier) for length in lengths)
+
+    def write(pair: "tuple[Part, DescribedRegions]") -> int | None:
         """Keep the regions of a part, and publish the shard that is whole with it; returns its number then."""
-        part, described = item
-        names = [request.photograph.name for request in part.requests]
+        part, described = pair
+        shard = part.shards[encoder]
+        names = [request.photograph.name for request in part.images]
         stored = to_stored(described.features, extract.storage, described.names(names))
-        part.shard.write_part(part.rows, described.arrays(stored), described.faults, names, described.counts)
+        details = described.details(shard.image_id[part.rows.start : part.rows.stop], names)
+        shard.keep(part.rows, described.arrays(stored), details)
         if not part.last:
             return None
-        commit = part.shard.publish({"encoder": described_as, "regions": _keys(run.config)})
+        commit = shard.publish({"encoder": described_as, "regions": _keys(run.config)})
         log.info("proposals: %s", ", ".join(f"{count} {what}" for what, count in commit.details["counts"].items()))
-        require_few_rejects(part.shard.path, commit, run.config.collection.reject_limit)
+        require_few_rejects(shard.path, commit, run.config.collection.reject_limit)
         return part.number
 
     def make(shards: Iterable[Sequence[Job]]) -> Iterator[int]:
-        parts = chain.from_iterable(_parts(run, job, known_boxes(job)) for (job,) in shards)
-        return (number for number in behind(write, describe_all(parts)) if number is not None)
+        every = chain.from_iterable(parts(job) for (job,) in shards)
+        return behind(write, describe_parts(every, prepare, describe_each, "extract-regions"))
 
     return make
-
-
-def _parts(run: Run, job: Job, known: "list[Candidates]") -> Iterator[Part]:
-    """What is still to be described of a shard, whose images have the `known` boxes."""
-    from pipeline.images.preparation import Request
-    from pipeline.images.preprocess import Photograph
-    from pipeline.storage.features import UnfinishedRegions
-
-    photographs = map(Photograph.from_row, run.manifest.table("images", job.number).to_pylist())
-    requests = [Request(photograph, boxes) for photograph, boxes in zip(photographs, known, strict=True)]
-    shard = UnfinishedRegions(job.path, job.provenance, job.image_id, run.config.regions.checkpoint_images)
-    for rows in shard.missing:
-        yield Part(job.number, shard, rows, requests[rows.start : rows.stop], rows == shard.missing[-1])
 
 
 def _known_boxes(run: Run) -> "Callable[[Job], list[Candidates]]":

@@ -4,7 +4,7 @@ from pipeline.run import Job, Run, Stage
 
 
 def fit_map(run: Run, job: Job, encoder: str) -> None:
-    """Encode a sample of photos, and fit the map of another encoder's features to those of the encoder."""
+    """Fit a map from another encoder's features to those of ENCODER, on a sample of photos."""
     import logging
 
     import numpy as np

@@ -6,7 +6,7 @@ from pipeline.run import Job, Run, Stage
 
 
 def map_features(run: Run, encoder: str) -> Callable[[Job], None]:
-    """Map another encoder's features to those of the encoder, but for shards that `extract` has made."""
+    """Map another encoder's features to those of ENCODER, except in shards that `extract` has made."""
     import numpy as np
 
     from pipeline.models.linear.mapping import FeatureMap

@@ -9,7 +9,7 @@ from pipeline.run import Inputs, Job, Outside, Run, Stage, outside_files
 def prepare_encoder(run: Run, job: Job, encoder: str) -> None:
     """Check an encoder's weights and keep those its layer needs, or learn the encoder from the train split.
 
-    Of features made elsewhere it is the encoder that made them, compared with them on some photographs.
+    For imported features this is the encoder that made them; it is compared with them on some photos.
     """
     import logging
 

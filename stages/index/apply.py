@@ -22,7 +22,7 @@ def command(
     config_path: Path | None,
     as_json: bool,
 ) -> None:
-    """Index PHOTOS (a folder, tar shards or a table) with the model in BUNDLE, an index that a run has made.
+    """Index PHOTOS (a folder, tar shards or a table) with the model of BUNDLE, an index that a run made.
 
     Nothing is trained and no caption is needed. Run the same command again to resume, or to index photos added since.
     """

@@ -15,9 +15,12 @@ if TYPE_CHECKING:
     from pipeline.index.calibration import Judgement
     from pipeline.index.search import Encoded, Hit, Searcher
 
+LONGEST = 80
+"""Characters of a column's value that a line shows; --json has all."""
+
 
 @click.command("search")
-@click.argument("sentence", nargs=-1, metavar="[SENTENCE]")
+@click.argument("sentence", nargs=-1, metavar="[TEXT]")
 @click.option(
     "--index", "bundle_folders", type=FOLDER, required=True, multiple=True,
     help="The index to search; several of one model are searched as one.",
@@ -69,7 +72,7 @@ def command(
     as_json: bool,
     config_path: Path | None,
 ) -> None:
-    """Search an index by SENTENCE, by a photo, or by both."""
+    """Search an index with TEXT, with a photo, or with both."""
     from functools import partial
 
     from pipeline.errors import UsageError
@@ -144,7 +147,7 @@ def _print_table(hits: "Sequence[Hit]", judgement: "Judgement | None") -> None:
             click.echo(remark)
         name = hit.row["text"] if "text" in hit.row else "::".join(filter(None, (hit.row["path"], hit.row["member"])))
         columns = {key: hit.row[key] for key in hit.row if key not in (*OURS, "sentence_id", "text")}
-        values = "".join(f"  {key}={value}" for key, value in columns.items() if value is not None)
+        values = "".join(f"  {key}={f'{value}'[:LONGEST]}" for key, value in columns.items() if value is not None)
         box = "  " + " ".join(f"{side:.0f}" for side in hit.row["box"]) if "box" in hit.row else ""
         click.echo(printable(f"{hit.rank:>4}  {hit.score:>8.4f}  {name}{values}{box}"))
     if remark and judgement.likely >= len(hits):

@@ -11,7 +11,7 @@ BANK_OF_SETS = 2000
 
 
 def fit_hubness(run: Run, job: Job, model: str) -> None:
-    """Make MODEL, a variant with `hubness`, from the same model without `hubness` and from that one's embeddings."""
+    """Make MODEL, a variant with `hubness`, from the same model without it."""
     import logging
 
     from pipeline.config.stored import restore

@@ -119,9 +119,9 @@ def measure(run: "Run", sample: Sample) -> "Iterator[tuple[str, Speed]]":
         ]
         processes = max(1, min(runtime.threads(), run.decoders))
         decoding = (perf_counter() - start) / processes
-        dim = next(work.extractor(pictures[: run.batch_size])).shape[1]  # kernels are chosen in the first pass
+        dim = work.extractor(pictures[: run.batch_size]).shape[1]  # kernels are chosen in the first pass
         start = perf_counter()
-        list(work.extractor(pictures))
+        work.extractor(pictures)
         forward = perf_counter() - start
         seconds = decoding + forward if work.extractor.plan.device.type == "cpu" else max(decoding, forward)
         yield entry.name, Speed(len(pictures) / seconds, dim)

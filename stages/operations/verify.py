@@ -65,7 +65,7 @@ def command(run: Path, sweep: bool, quick: bool, as_json: bool) -> None:
         remedies = [_rebuild(run, remade)] if remade else []
         if len(remade) < len(targets):
             remedies.append(shlex.join(["jointspace", "audit", str(run)]))
-        remedy = f"make them anew: {'; '.join(remedies)}" if remedies else "see to the links and permissions above"
+        remedy = f"remake them: {'; '.join(remedies)}" if remedies else "see to the links and permissions above"
         raise IntegrityError(f"{len(found.faults)} files of {run} are damaged or do not fit; {remedy}")
 
 

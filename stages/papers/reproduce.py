@@ -24,7 +24,7 @@ LIBRARIES = ("numpy", "scipy", "torch", "scikit-learn")
 
 def reproduce(run: Run, job: Job) -> None:
     """Compare a run's models with the rows printed in the papers; rows that the data cannot support are listed with the
-    reason. The same figures lie beside the tables as JSON, with what measured them."""
+    reason. The same figures are written as JSON next to the tables."""
     from pipeline.metrics.retrieval import Bootstrap
     from pipeline.papers import page
     from pipeline.papers.reproduction import measure_tables, render, systems

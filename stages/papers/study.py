@@ -16,7 +16,7 @@ NEAREST, BLOCK = 4, 4096
 
 
 def study(run: Run, job: Job) -> None:
-    """Measure the tables; numbers that are there already are not measured again."""
+    """Measure the numbers of Gong et al.'s tables that are still missing."""
     from dataclasses import asdict
 
     from tqdm import tqdm

@@ -4,7 +4,7 @@ from pipeline.run import Job, Run, Stage
 
 
 def tabulate(run: Run, job: Job) -> None:
-    """Write Tables 1 to 6 and our own from the numbers that `study` measured; `reproduce` reads them of the commit."""
+    """Write Tables 1 to 6 of Gong et al., and ours, from the numbers of `study`."""
     from functools import cache
 
     from pipeline.metrics.retrieval import Bootstrap

@@ -10,8 +10,7 @@ if TYPE_CHECKING:
 
 
 def describe(run: Run, job: Job, generator: str, subject: str) -> None:
-    """Describe the images of a split; where the subject is SPLIT.boxes, its boxes with labels, or those that people
-    wrote texts for (`describe.region_texts`)."""
+    """Generate captions for the images of a split or, for the subject SPLIT.boxes, for its labelled boxes."""
     from pipeline.generate.describing import stored_batches
     from stages.generators import BATCH, read_generator, write_descriptions
 

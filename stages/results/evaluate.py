@@ -11,7 +11,7 @@ from stages.inputs import named
 def evaluate(run: Run, job: Job, model: str, split: str, protocol: str) -> None:
     """Measure retrieval in both directions, by protocol all-sentences (Karpathy) or first-sentence (Gong).
 
-    Photographs without any sentence have an evaluation of 0 images.
+    Without captions, an evaluation has 0 images.
     """
     import logging
     from dataclasses import replace
@@ -27,7 +27,7 @@ def evaluate(run: Run, job: Job, model: str, split: str, protocol: str) -> None:
     if not run.manifest.bounds("sentences")[-1]:
         nothing = {"model": model, "split": split, "protocol": protocol, "n_images": 0, "n_sentences": 0}
         write_evaluation(job.path, nothing, {}, job.provenance)
-        logging.getLogger(__name__).info("no photograph has a sentence, so there is nothing to evaluate")
+        logging.getLogger(__name__).info("no photo has a caption, so there is nothing to evaluate")
         return
     config, embeddings, pairs = run.config.evaluate, run.embeddings(model), run.pairs(split)
     embeddings.require_unseen(split)

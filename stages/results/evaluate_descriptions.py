@@ -11,8 +11,7 @@ if TYPE_CHECKING:
 
 
 def evaluate_descriptions(run: Run, job: Job, generator: str, subject: str) -> None:
-    """Score generated captions of a split against its own captions; of SPLIT.boxes, against `describe.region_texts`
-    or the noun phrases that name the boxes."""
+    """Score generated captions of a split or of SPLIT.boxes against texts that people wrote."""
     import logging
     from dataclasses import asdict
 

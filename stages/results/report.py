@@ -10,7 +10,7 @@ FORMS = click.Choice(["html", "json"])
 
 
 def report(run: Run, job: Job, form: str = "html") -> None:
-    """Write the report of a run: its figures, its collection, and what its best model finds."""
+    """Write the report of a run: recalls, collection, and examples of what its best model finds."""
     import logging
 
     from pipeline.report.page import as_json, render
@@ -26,7 +26,7 @@ def report(run: Run, job: Job, form: str = "html") -> None:
     missing = list(photographs.values()).count(False)
     if missing and run.config.collection.format != "vectors":  # which has none
         logging.getLogger(__name__).warning(
-            "%d of %d photographs are not shown: they cannot be read in %s; set data_root to where they are",
+            "%d of %d photos are not shown: they cannot be read in %s; set data_root to where they are",
             missing, len(photographs), run.photographs.root,
         )  # fmt: skip
 

@@ -8,7 +8,7 @@ from stages.inputs import named
 
 
 def encode_documents(run: Run, documents: str, encoder: str) -> Callable[[Job], None]:
-    """Encode the fields of weak texts that a section of `documents` has, by a text encoder."""
+    """Encode titles, tags and descriptions (a section of `documents`) with a text encoder."""
     import numpy as np
 
     from pipeline.storage.texts import write_vectors

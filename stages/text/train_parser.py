@@ -10,7 +10,7 @@ log = logging.getLogger(__name__)
 
 
 def train_parser(run: Run, job: Job) -> None:
-    """Train a tagger and a dependency parser on the CoNLL-U files of the section parse.treebank, by spaCy."""
+    """Train a spaCy tagger and dependency parser on the CoNLL-U files of parse.treebank."""
     import shutil
 
     from pipeline.storage.parsers import publish_parser

@@ -10,7 +10,7 @@ LEARNED = {"dim", "predicts"}
 
 
 def train_word_vectors(run: Run, job: Job) -> None:
-    """Learn word2vec's vectors from the training sentences, and from those of language_text where it names a file."""
+    """Learn word2vec vectors from the training captions and the file of language_text, if any."""
     import logging
     from itertools import chain
 

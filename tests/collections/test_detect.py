@@ -72,7 +72,7 @@ def test_what_is_no_collection_is_refused_in_a_sentence(make, tmp_path: Path) ->
         with pytest.raises(JointspaceError, match=name):
             detect(folder / name)
     (tmp_path / "nothing").mkdir()
-    with pytest.raises(UsageError, match="nothing holds no photographs and no tar shard"):
+    with pytest.raises(UsageError, match="nothing holds no photos and no tar shard"):
         detect(tmp_path / "nothing")
 
 

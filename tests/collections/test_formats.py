@@ -225,7 +225,7 @@ def test_a_folder_of_photographs_alone_says_what_is_there_and_what_is_not(
     (tmp_path / ".hidden.jpg").touch()
     with pytest.raises(UsageError) as caught:
         gather(tmp_path, kind)
-    assert str(caught.value) == f"{tmp_path} holds 3 photographs and {LACKS[kind]}"
+    assert str(caught.value) == f"{tmp_path} holds 3 photos and {LACKS[kind]}"
 
 
 @pytest.mark.parametrize("kind", FORMATS)
@@ -234,9 +234,7 @@ def test_a_folder_without_anything(kind: str, tmp_path: Path, gather) -> None:
         with pytest.raises(InputError, match="^no image was found; set data_root to the folder of your collection$"):
             gather(tmp_path, kind).check(0, "rejects.jsonl")
     else:
-        with pytest.raises(
-            UsageError, match=f"^{tmp_path} holds no photographs and no .*: .*(collection.files|data_root)"
-        ):
+        with pytest.raises(UsageError, match=f"^{tmp_path} holds no photos and no .*: .*(collection.files|data_root)"):
             gather(tmp_path, kind)
     with pytest.raises(UsageError, match="elsewhere is not a folder; set data_root to that of your collection"):
         gather(tmp_path / "elsewhere", kind)

@@ -51,7 +51,7 @@ def test_all_members_of_a_shard_are_accounted_for(photograph, tmp_path: Path) ->
     assert summary["counts"]["files"]["given"] == len(files) + 2
     assert summary["counts"]["images"] == {"given": 4, "kept": 3, "rejected": 1, "duplicate": 0}  # d is ambiguous
     assert summary["counts"]["sentences"]["kept"] == 4
-    assert "further images of a sample of a shard, which has one photograph (.mask_*.png)" in summary["left_out"]
+    assert "further images of a sample of a shard, which has one photo (.mask_*.png)" in summary["left_out"]
 
 
 TABLES = {

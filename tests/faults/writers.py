@@ -39,7 +39,7 @@ def unfinished(folder: Path, run: Path, collection: Path) -> None:
     features = np.random.default_rng(0).random((10, 900), np.float32)
     shard = UnfinishedShard(folder / "shard-00000.h5", Provenance(folder, "extract", 1), np.arange(10), 4)
     for rows in shard.missing:
-        shard.write(rows, features[rows.start : rows.stop])
+        shard.keep(rows, {"features": features[rows.start : rows.stop]})
     shard.publish({})
 
 

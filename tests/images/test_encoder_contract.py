@@ -113,9 +113,8 @@ def test_many_are_extracted_as_a_few_are_encoded(spec: EncoderSpec, encoder: Ima
         return
     work = encoder.work("cpu", "float32", 4)
     pictures = (prepare(image, encoder.preprocessing) for image in IMAGES)
-    blocks = list(work.extractor(map(work.describe, pictures) if work.describe else pictures))
-    assert [len(block) for block in blocks] == [4, 4, 1]
-    np.testing.assert_allclose(np.concatenate(blocks), features, rtol=1e-4, atol=1e-4)
+    described = map(work.describe, pictures) if work.describe else pictures
+    np.testing.assert_allclose(work.extractor(described), features, rtol=1e-4, atol=1e-4)
 
 
 def test_settings_of_another_form_are_named(spec: EncoderSpec, encoder: ImageEncoder) -> None:

@@ -8,14 +8,14 @@ import pytest
 import torch
 from pictures import make_encoder, make_pixels, normalise
 
-from pipeline.images.extraction import ExtractionPlan, Extractor, choose_plan, elements_per_image, extract_in_step
+from pipeline.images.extraction import ExtractionPlan, Extractor, choose_plan, extract_in_step
 from pipeline.images.networks import NetworkEncoder, build
 
 CPU = torch.device("cpu")
 
 
 def run(encoder: NetworkEncoder, pixels: np.ndarray, batch_size: int, dtype: torch.dtype = torch.float32) -> np.ndarray:
-    return np.concatenate(list(Extractor(encoder, ExtractionPlan(CPU, dtype, batch_size))(pixels)))
+    return Extractor(encoder, ExtractionPlan(CPU, dtype, batch_size))(pixels)
 
 
 @pytest.mark.parametrize("architecture", ["squeezenet1_1", "resnet18"])
@@ -80,12 +80,6 @@ def test_encoders_in_step_make_what_each_makes_alone_and_keep_few_pictures(sizes
         assert extractor.batches == sum(full, []), "no batch is of two turns"
 
 
-@pytest.mark.parametrize(("architecture", "elements"), [("squeezenet1_1", 64 * 31 * 31), ("resnet18", 64 * 32 * 32)])
-def test_the_largest_map_of_an_image_is_known_before_batches_grow(architecture: str, elements: int) -> None:
-    with torch.inference_mode():
-        assert elements_per_image(make_encoder(architecture), torch.from_numpy(make_pixels(2))) == elements
-
-
 def test_a_full_gpu_halves_the_batch(monkeypatch: pytest.MonkeyPatch) -> None:
     extractor = Extractor(make_encoder(), ExtractionPlan(CPU, torch.float32, 8))
     encoder, sizes = extractor.encode, []
@@ -98,7 +92,7 @@ def test_a_full_gpu_halves_the_batch(monkeypatch: pytest.MonkeyPatch) -> None:
 
     monkeypatch.setattr(extractor, "encode", forward)
     pixels = make_pixels(11)
-    features = np.concatenate(list(extractor(pixels)))
+    features = extractor(pixels)
     assert sizes[:3] == [8, 4, 2] and extractor.plan.batch_size == 2 and max(sizes[3:]) == 2
     np.testing.assert_allclose(features, run(make_encoder(), pixels, 2), rtol=1e-5, atol=1e-5)
 
@@ -110,6 +104,6 @@ def test_a_gpu_gives_the_same_features() -> None:
     expected = run(encoder, pixels, 4)
     for precision in ("float32", "auto"):
         extractor = Extractor(encoder, choose_plan(encoder, "cuda", precision, 4))
-        features = np.concatenate(list(extractor(pixels)))
+        features = extractor(pixels)
         cosine = (features * expected).sum(1) / np.linalg.norm(features, axis=1) / np.linalg.norm(expected, axis=1)
         assert cosine.min() > 0.999

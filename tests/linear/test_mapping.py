@@ -35,5 +35,5 @@ def test_the_loss_is_what_other_photographs_have(rectified: bool) -> None:
 
 
 def test_too_few_photographs_are_refused() -> None:
-    with pytest.raises(InputError, match="50 photographs"):
+    with pytest.raises(InputError, match="50 photos"):
         fit_feature_map(*features(49, 0, rectified=False))

@@ -60,14 +60,14 @@ def test_photographs_of_a_moved_collection_are_found_in_data_root(
     try:
         sound = report(run, {"data_root": str(tmp_path / "moved")})
         assert f"{run / 'data'} no longer exists; using data_root" in caplog.text
-        assert "photographs are not shown" not in caplog.text and "not readable" not in sound.text
+        assert "photos are not shown" not in caplog.text and "not readable" not in sound.text
         images = Manifest(run / "manifest").images.to_pylist()
         show = Photographs(ImageSource(tmp_path / "moved").read, ImageLimits(10**6, 1, 100), moved=True)
         assert show(images[0]).address and not show({**images[1], "sha256": images[0]["sha256"]}).address
         assert show.shown == {0: True, 1: False}
         caplog.clear()
         report(run, {"data_root": str(tmp_path / "nowhere")})
-        assert re.search(r"(\d+) of \1 photographs are not shown: .* set data_root to where they are", caplog.text)
+        assert re.search(r"(\d+) of \1 photos are not shown: .* set data_root to where they are", caplog.text)
     finally:
         (tmp_path / "moved").rename(run / "data")
     caplog.clear()

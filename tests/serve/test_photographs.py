@@ -45,7 +45,7 @@ def test_a_photograph_of_an_index_is_asked_about_by_its_id(client: TestClient) -
         assert "horse" in first.get("text", first.get("name")) and len(answer["results"]) == 3
     for form in ({}, {"image_id": 3}, {"of": "ncca"}):
         told = client.post("/api/models/ncca/similar", data=form)
-        assert told.status_code == 422 and "give a photograph" in told.json()["error"]
+        assert told.status_code == 422 and "give a photo" in told.json()["error"]
     assert client.post("/api/models/ncca/similar", data={"of": "none", "image_id": 3}).status_code == 404
     assert client.post("/api/models/ncca/similar", data={"of": "ncca", "image_id": 99}).status_code == 422
 

@@ -128,7 +128,7 @@ def test_photographs_are_added_in_place(source: Path, tmp_path: Path, caplog: py
     assert open_bundle(index).card["images"]["count"] == 51
     open_bundle(index).check()
     retell(index / "added/00-photos/index/ncca/card.json", "inputs", "model", value="an earlier one")
-    assert open_bundle(index).card["images"]["count"] == 40 and "11 photographs" in caplog.text
+    assert open_bundle(index).card["images"]["count"] == 40 and "11 photos" in caplog.text
     refresh_additions(index)
     assert open_bundle(index).card["images"]["count"] == 51
     run_command("remove", index, "red-00.png")

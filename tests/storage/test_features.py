@@ -20,7 +20,7 @@ def start(folder: Path, version: int = 1, part_rows: int = 4) -> UnfinishedShard
 
 def fill(shard: UnfinishedShard, parts: int | None = None) -> None:
     for rows in shard.missing[:parts]:
-        shard.write(rows, FEATURE_ROWS[rows.start : rows.stop])
+        shard.keep(rows, {"features": FEATURE_ROWS[rows.start : rows.stop]})
 
 
 def test_parts_become_the_shard_and_are_gone(tmp_path: Path) -> None:

@@ -109,7 +109,7 @@ def _read_shard(
 ) -> Iterator[Record]:
     column, shard = photographs_in(folder, path), folder.label(path)
     if column is None:
-        raise InputError(f"{path} has no column of photographs (bytes, or structs of bytes and path)")
+        raise InputError(f"{path} has no column of photos (bytes, or structs of bytes and path)")
     needed = [names[ours] for ours in options.columns]
     for row, values, _ in read_rows(folder, path, (f"{column}.path", *names.values()), needed, options.own_columns):
         photograph = values.get(column)

@@ -224,7 +224,7 @@ def _why_unused(suffix: str, image: bool) -> str:
     kind = DIGITS.sub("*", suffix)
     kind = kind if len(kind) <= LONGEST_SUFFIX else "others"
     if image:
-        return f"further images of a sample of a shard, which has one photograph ({kind})"
+        return f"further images of a sample of a shard, which has one photo ({kind})"
     return f"members of a shard that are not read ({kind or 'without a suffix'})"
 
 

@@ -11,7 +11,7 @@ from scipy import sparse
 from scipy.linalg.blas import get_blas_funcs
 
 from pipeline.models.linear.moments import Moments, mirror
-from pipeline.models.linear.views import Rows, map_parts, parts_of, spans, sum_by_owner
+from pipeline.models.linear.views import Rows, map_parts, parts_of, side_by_side, spans, sum_by_owner
 
 BLOCK_ROWS = 4096
 """Images in one block: enough for BLAS, few enough for single precision."""
@@ -36,13 +36,12 @@ class MomentsAccumulator:
         self._syr, self._ger = get_blas_funcs(("syr", "ger"), dtype=self._dtype)
         self._n = 0.0
         self._shift: np.ndarray | None = None
-        self._shift_y: list[Any] | None = None
-        self._dense_yy: dict[int, np.ndarray] = {}
+        self._shift_y: np.ndarray | None = None
         self._sum_x = np.zeros(dim_x)
         self._sum_y = np.zeros(dim_y)
         self._xx = np.zeros((dim_x, dim_x), self._dtype, order="F")
         self._yx = np.zeros((dim_y, dim_x), self._dtype)
-        self._yy = np.zeros((dim_y, dim_y), self._dtype)
+        self._yy = np.zeros((dim_y, dim_y), self._dtype, order="F")
         self._threads = threads
         self._buffer = np.empty((0, dim_x), self._dtype)
 
@@ -72,40 +71,36 @@ class MomentsAccumulator:
         if not len(owners):
             return sum_by_owner(y, owners, n), np.zeros(n, int)
         if self._shift_y is None:
-            self._columns = [(columns, sparse.issparse(part)) for columns, part in spans(y)]
-            self._shift_y = [0 if sparse.issparse(part) else self._mean_of(part) for part in parts_of(y)]
-        shifts = iter(self._shift_y)
-        y = map_parts(y, lambda part: self._centred(part, next(shifts)))
+            self._shift_y = np.concatenate([self._mean_of(part) for part in parts_of(y)])
         self._n += len(owners)
-        blocks = list(enumerate(spans(y)))
-        for number, (rows, left) in blocks:
+        blocks = [(columns, self._centred(part, self._shift_y[columns])) for columns, part in spans(y)]
+        for number, (rows, left) in enumerate(blocks):
             self._sum_y[rows] += left.sum(axis=0)
-            for other, (columns, right) in blocks[number:]:
-                self._add_square((number, other), (rows, columns), left, right)
+            for columns, right in blocks[number:]:
+                self._add_square((rows, columns), left, right)
+        y = side_by_side([part for _, part in blocks])
         return sum_by_owner(y, owners, n), np.bincount(owners, minlength=n)
 
-    def _mean_of(self, rows: np.ndarray) -> np.ndarray:
-        """The provisional mean."""
-        return rows[:SHIFT_ROWS].mean(axis=0, dtype=self._dtype)
+    def _mean_of(self, part: Any) -> np.ndarray:
+        """The provisional mean; zero of a sparse part, which it would fill."""
+        if sparse.issparse(part):
+            return np.zeros(part.shape[1], self._dtype)
+        return part[:SHIFT_ROWS].mean(axis=0, dtype=self._dtype)
 
-    def _centred(self, part: Any, shift: Any) -> Any:
+    def _centred(self, part: Any, shift: np.ndarray) -> Any:
         """Sentences in this precision, dense ones about the provisional mean."""
         if sparse.issparse(part):
             return part.astype(self._dtype, copy=False)
         return np.subtract(part, shift, dtype=self._dtype)
 
-    def _add_square(self, pair: tuple[int, int], place: tuple[slice, slice], left: Any, right: Any) -> None:
-        """Add left' right, of a `pair` of parts of y, to its `place` on or above the diagonal of Y'Y. For a dense part,
-        its upper triangle is summed apart."""
-        both_sparse, same = sparse.issparse(left) and sparse.issparse(right), pair[0] == pair[1]
-        if both_sparse:
-            square = (left.T @ right).tocoo()
-            row, column = square.row.astype(np.int64) + place[0].start, square.col + place[1].start
-            self._yy.reshape(-1)[row * len(self._yy) + column] += square.data
-        elif same:
-            sizes = (left.shape[1], left.shape[1])
-            total = self._dense_yy.setdefault(pair[0], np.zeros(sizes, self._dtype, order="F"))
-            add_gram(total, left)
+    def _add_square(self, place: tuple[slice, slice], left: Any, right: Any) -> None:
+        """Add left' right, of two parts of y or of one, to its `place` on or above the diagonal of Y'Y."""
+        if sparse.issparse(left) and sparse.issparse(right):
+            square = (right.T @ left).tocoo()
+            row, column = square.row.astype(np.int64) + place[1].start, square.col + place[0].start
+            self._yy.T.reshape(-1)[row * len(self._yy) + column] += square.data
+        elif left is right:
+            add_gram(self._yy[place], left)
         else:
             self._yy[place] += (right.T @ left).T if sparse.issparse(right) else left.T @ right
 
@@ -141,22 +136,11 @@ class MomentsAccumulator:
             return Moments.zero(len(self._sum_x), len(self._sum_y))
         offset, offset_y = self._sum_x / self._n, self._sum_y / self._n
         left, right = ((np.sqrt(self._n) * mean).astype(self._dtype) for mean in (offset, offset_y))
-        self._complete_squares()
         # Rank-1 updates in place; numpy's products would cost three more passes over each sum.
         xx = mirror(self._syr(-1.0, left, a=self._xx, overwrite_a=1))
         xy = self._ger(-1.0, left, right, a=self._yx.T, overwrite_a=1)
-        yy = self._ger(-1.0, right, right, a=self._yy.T, overwrite_a=1)
-        for (columns, _), shift in zip(self._columns, self._shift_y, strict=True):
-            offset_y[columns] += shift
-        return Moments(float(self._n), self._shift + offset, offset_y, xx, xy, yy)
-
-    def _complete_squares(self) -> None:
-        """Fill Y'Y on both sides of its diagonal."""
-        for number, (rows, _) in enumerate(self._columns):
-            if number in self._dense_yy:
-                self._yy[rows, rows] = mirror(self._dense_yy[number])
-            for columns, _ in self._columns[number + 1 :]:
-                self._yy[columns, rows] = self._yy[rows, columns].T
+        yy = mirror(self._syr(-1.0, right, a=self._yy, overwrite_a=1))
+        return Moments(float(self._n), self._shift + offset, self._shift_y + offset_y, xx, xy, yy)
 
 
 def scale_rows(part: Any, factors: np.ndarray) -> Any:
@@ -168,15 +152,16 @@ LETTERS = {np.dtype(np.float32): ("s", ctypes.c_float), np.dtype(np.float64): ("
 
 
 def add_gram(total: np.ndarray, z: np.ndarray, factor: float = 1.0) -> None:
-    """Add factor z'z to the upper triangle of `total` (D, D), in Fortran order and of the type of z (n, D)."""
+    """Add factor z'z to the upper triangle of `total` (D, D), in Fortran order or a block of such a matrix, and of the
+    type of z (n, D)."""
     size = total.shape[0]
-    if total.shape != (size, z.shape[1]) or total.dtype != z.dtype or not total.flags.f_contiguous:
+    if total.shape != (size, z.shape[1]) or total.dtype != z.dtype or total.strides[0] != total.itemsize:
         raise ValueError(f"cannot add the products of {z.shape} {z.dtype} to {total.shape} {total.dtype}")
     real = LETTERS[total.dtype][1]
-    n, k = ctypes.c_int(size), ctypes.c_int(len(z))
+    n, k, leading = (ctypes.c_int(number) for number in (size, len(z), max(1, total.strides[1] // total.itemsize)))
     alpha, beta, z = real(float(factor)), real(1), np.ascontiguousarray(z)
     if z.size:  # z' is (D, n) in Fortran order
-        _syrk(total.dtype)(b"U", b"N", n, k, alpha, z.ctypes.data, n, beta, total.ctypes.data, n)
+        _syrk(total.dtype)(b"U", b"N", n, k, alpha, z.ctypes.data, n, beta, total.ctypes.data, leading)
 
 
 @cache

@@ -8,7 +8,7 @@ from torch import Tensor
 
 from pipeline.device import OomBatcher, full_float32, upload
 from pipeline.models.linear.accumulation import BLOCK_ROWS, SHIFT_ROWS, SMALL
-from pipeline.models.linear.device_views import rows_on, sparse_on, stack_tensors, transposed_on
+from pipeline.models.linear.device_views import rows_on, sparse_on, stack_on, transposed_on
 from pipeline.models.linear.feature_maps import FeatureMap, FeatureMaps
 from pipeline.models.linear.moments import Moments, mirror
 from pipeline.models.linear.views import (
@@ -54,7 +54,7 @@ class DeviceAccumulator:
         def add_rows(rows: slice) -> None:
             part = {name: block[rows] for name, block in features.items()}
             inside = np.flatnonzero((owners >= rows.start) & (owners < rows.stop))
-            self._add(stack_tensors(self._view, part, self._device), y[inside], owners[inside] - rows.start)
+            self._add(stack_on(self._view, part, self._device), y[inside], owners[inside] - rows.start)
 
         with full_float32():
             self._batcher.map(add_rows, len(next(iter(features.values()))))

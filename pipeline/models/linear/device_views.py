@@ -22,14 +22,9 @@ ROWS = 1 << 15
 
 
 def stack_on(view: "ImageView", features: Mapping[str, np.ndarray], device: torch.device) -> Tensor:
-    """`view.stack(features)`, (n, dim) float32, on `device`."""
+    """`view.stack(features)`, (n, dim) float32, on `device`, which converts and normalises float16 features."""
     if device.type == "cpu":
         return torch.from_numpy(view.stack(features))
-    return stack_tensors(view, features, device)
-
-
-def stack_tensors(view: "ImageView", features: Mapping[str, np.ndarray], device: torch.device) -> Tensor:
-    """The same; float16 features are converted and normalised on `device`."""
     blocks = zip(view.select_blocks(features), view.steps_of_each, strict=True)
     parts = [normalise_tensor(upload(block, device).float(), steps) for block, steps in blocks]
     return parts[0] if len(parts) == 1 else torch.cat(parts, dim=1)
@@ -90,7 +85,7 @@ class Projections:
 
         def embed(rows: slice) -> Tensor:
             part = {name: block[rows] for name, block in features.items()}
-            return self._image(stack_tensors(self._view, part, self._device))
+            return self._image(stack_on(self._view, part, self._device))
 
         return self._join(embed, len(next(iter(features.values()))))
 

@@ -52,7 +52,7 @@ def fit_feature_map(x: np.ndarray, y: np.ndarray, seed: int = 0) -> FeatureMap:
     """The map of x (n, D) to y (n, d), both float32, of the same n photographs. Raises InputError for fewer than
     FEWEST."""
     if len(x) < FEWEST:
-        raise InputError(f"a map between encoders needs {FEWEST} photographs or more that both have seen, not {len(x)}")
+        raise InputError(f"a map between encoders needs {FEWEST} photos or more that both have seen, not {len(x)}")
     roots = bool(x.min() >= 0), bool(y.min() >= 0)
     x, y = _rooted(x, roots[0]), _rooted(y, roots[1])
     folds = np.random.default_rng(seed).permutation(len(x)) % FOLDS

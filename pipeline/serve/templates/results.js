@@ -1,5 +1,7 @@
 // How answers are drawn.
 const SVG = "http://www.w3.org/2000/svg";
+// Columns that are shown of one photograph alone.
+const DETAIL = ["folder", "camera", "tags", "description"];
 
 function boxOf(result) {
   const [left, top, right, bottom] = result.box;
@@ -31,7 +33,7 @@ function photographOf(result) {
   if ("score" in result) caption.append(`${result.rank}`, scoreOf(result));
   caption.append(element("span", { className: "name", title: result.name }, fileNameOf(result)));
   if (result.caption) caption.append(element("span", { className: "own", title: tidy(result.caption) }, tidy(result.caption)));
-  const own = Object.entries(result.columns).map(([name, value]) => `${name} ${shown(value)}`);
+  const own = Object.entries(result.columns).filter(([name]) => !DETAIL.includes(name)).map(([name, value]) => `${name} ${shown(value)}`);
   if (own.length) caption.append(element("span", { className: "own", title: own.join("\n") }, own.join(" · ")));
   const item = element("li", {}, element("figure", {}, tile, caption));
   item.dataset.photograph = result.photograph;
