@@ -129,9 +129,10 @@ def count_verdicts(tables: Sequence[Result]) -> str:
         if 2 * one["p"] * (len(every) - rank) > 0.05:
             break
         surviving += one in holding
+    left_out = f" {len(found) - len(every)} of one training set are not counted." if len(found) > len(every) else ""
     return (
-        f"Of {len(every)} comparisons over several trainings {len(holding)} hold, each by its own 95 % interval, and"
-        f" {surviving} of these after Holm's correction for all of them."
+        f"Of {len(every)} comparisons {len(holding)} hold, each by its own 95 % interval, and {surviving} of these"
+        f" after Holm's correction for all of them.{left_out}"
     )
 
 
