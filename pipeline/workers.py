@@ -286,22 +286,11 @@ def _without_interrupts() -> Iterator[None]:
 
 def behind(function: Callable[[Any], Any], items: Iterable[Any]) -> Iterator[Any]:
     """What `function` returns of each item, but None, in order, called by another thread while this one makes the next
-    items. Raises what it raises, and calls it no more after that; where `items` raise, it is called of those before."""
+    items. Raises what it raises; also after an error it is called of the items that have come."""
     under_way: deque[Future] = deque()
-    failed = threading.Event()
-
-    def call(item: Any) -> Any:
-        if failed.is_set():
-            return None
-        try:
-            return function(item)
-        except BaseException:
-            failed.set()
-            raise
-
     with ThreadPoolExecutor(1) as thread:
         for item in items:
-            under_way.append(thread.submit(call, item))
+            under_way.append(thread.submit(function, item))
             while under_way and (len(under_way) > BEHIND or under_way[0].done()):
                 if (result := under_way.popleft().result()) is not None:
                     yield result

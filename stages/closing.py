@@ -79,6 +79,7 @@ def example_search(bundle: "Bundle") -> list[str] | None:
     known words of one, else for one of its photographs; None where it answers vectors alone. It is safe to print."""
     from pipeline.config.registry import named_places
     from pipeline.index.queries import QueryEncoder
+    from pipeline.printable import tidy
 
     encoder = QueryEncoder(bundle)
     places = named_places([{"model": bundle.card["registered"]}, bundle.card["encoders"], bundle.card["text_encoders"]])
@@ -86,7 +87,7 @@ def example_search(bundle: "Bundle") -> list[str] | None:
     command = [*allowed, "search", "--index", str(bundle.folder)]
     with suppress(UsageError):
         if sentence := _known_sentence(encoder, [*_printable(bundle, "sentences", "text"), FALLBACK]):
-            return [*command, sentence]
+            return [*command, tidy(sentence)]
     with suppress(UsageError):
         encoder.stored_encoders()  # imported features have none
         root = Path(bundle.card["data_root"])

@@ -39,7 +39,9 @@ images_option = click.option(
     help="Where the photos are. [default: the folder that the bundle was made from]",
 )  # fmt: skip
 copy_option = click.option(
-    "--output", type=FOLDER, help="New folder of links to the files of INDEX that is changed, and INDEX left as it is."
+    "--output",
+    type=FOLDER,
+    help="Change a copy in this new folder (links to the files of INDEX) and leave INDEX as it is.",
 )
 
 

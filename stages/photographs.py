@@ -102,7 +102,7 @@ def open_encoder(run: "Run", name: str) -> OpenedEncoder:
     parameters = run.encoder(name)
     network = restore_encoder(parameters.settings, parameters.tensors)
     work = network.work(run.config.device, settings.precision, run.batch_size)
-    if settings.batch_size is None:
+    if settings.batch_size is None and work.describe is None:  # it takes pixels
         work.extractor.grow(network.preprocessing.side)
     precision = {"precision": work.extractor.plan.precision}
     described = {"name": name, "sha256": parameters.sha256, **parameters.settings, **precision}

@@ -2,6 +2,7 @@
 
 import logging
 import shlex
+import subprocess
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
@@ -256,11 +257,17 @@ class RunReport:
 
     @property
     def provenance(self) -> list[str]:
-        """When the manifest and, where there are any, the figures were made, and from which configuration."""
+        """When the manifest and, where there are any, the figures were made, from which configuration, and the commit
+        of the checkout that reports on them, if it is one."""
         layout = self.run.layout
         made = (layout.summary if self.evaluations else layout.manifest).path.stat().st_mtime
         seed = f"seed {self.run.config.seed}"
-        return [f"{date.fromtimestamp(made):%d %B %Y}", seed, layout.config.name]
+        checkout, commit = Path(__file__).parents[1], []
+        with suppress(OSError, subprocess.CalledProcessError):  # without git, or with a checkout that it does not trust
+            if (checkout / ".git").exists():
+                command = ["git", "-C", str(checkout), "rev-parse", "--short=12", "HEAD"]
+                commit = [f"commit {subprocess.check_output(command, text=True, stderr=subprocess.DEVNULL).strip()}"]
+        return [f"{date.fromtimestamp(made):%d %B %Y}", seed, layout.config.name, *commit]
 
     @property
     def versions(self) -> dict[str, str]:

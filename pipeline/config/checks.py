@@ -78,7 +78,7 @@ def _each_once(kind: str, encoders: Iterable[Any]) -> Iterator[str]:
 
 
 def _maker(where: str, name: str, kind: str, makers: list[str]) -> Iterator[str]:
-    known = ", ".join(makers) or "query encoders, where there is none"
+    known = ", ".join(makers) or "query encoders, and there is none"
     yield f"{where}: made_by {name} is no {kind}; name one of {known}"
 
 

@@ -11,8 +11,6 @@ from typing import Any, Protocol
 
 import numpy as np
 import torch
-from torch.utils._python_dispatch import TorchDispatchMode
-from torch.utils._pytree import tree_leaves
 
 from pipeline.device import LARGEST_BATCH, Arriving, OomBatcher, find_device, full_float32, grow_batch, upload
 from pipeline.images.preprocess import Preprocessing
@@ -23,8 +21,9 @@ BFLOAT16_COSINE = 0.9997
 up to three times as far off as probes in our measurements, which makes it 0.999 for them."""
 PROBES = 8
 """Images on which precisions have to agree."""
-MOST_ELEMENTS = 2**31 - 1
-"""Of an activation of a batch: kernels of CUDA and cuDNN have counted more by integers that overflow."""
+MOST_ELEMENTS, WIDEST = 2**31 - 1, 64
+"""Of an activation of a batch, since kernels of CUDA and cuDNN have counted more by integers that overflow; and of one
+for a pixel of an image, as in VGG's first map."""
 
 log = logging.getLogger(__name__)
 
@@ -118,7 +117,7 @@ class Extractor:
             return self.encode(probes.repeat(-(-images // PROBES), 1, 1, 1)[:images]).cpu().numpy()
 
         with torch.inference_mode(), full_float32():
-            most = min(LARGEST_BATCH, MOST_ELEMENTS // elements_per_image(self.encode, probes))
+            most = min(LARGEST_BATCH, MOST_ELEMENTS // (WIDEST * side**2))
             self.plan = replace(self.plan, batch_size=grow_batch(describe, min(self.plan.batch_size, most), most))
         log.info("%d images at once", self.plan.batch_size)
 
@@ -137,29 +136,6 @@ class Extractor:
             self._under_way.numpy()
         self._under_way = output
         return output
-
-
-class _Sizes(TorchDispatchMode):
-    """Notes the number of elements of each tensor that is computed within."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.elements: list[int] = []
-
-    def __torch_dispatch__(self, function: Any, types: Any, arguments: tuple = (), named: dict | None = None) -> Any:
-        result = function(*arguments, **(named or {}))
-        self.elements += [leaf.numel() for leaf in tree_leaves(result) if isinstance(leaf, torch.Tensor)]
-        return result
-
-
-def elements_per_image(encode: torch.nn.Module, pixels: torch.Tensor) -> int:
-    """Elements of the largest activation of one of the images `pixels` (2 or more, side, side, 3), at least 1."""
-    counts = []
-    for images in (1, 2):
-        with _Sizes() as sizes:
-            encode(pixels[:images])
-        counts.append(sizes.elements)
-    return max(1, *(both - alone for alone, both in zip(*counts, strict=False)))  # views of weights have as many
 
 
 class _Batches:

@@ -116,7 +116,7 @@ class Predicate:
         if isinstance(op, ast.Is | ast.IsNot) and isinstance(a, Column) and b is None:
             return lambda table: (pc.is_null if isinstance(op, ast.Is) else pc.is_valid)(values_of(table, a))
         if type(op) not in SIGNS or a is None or b is None:
-            self._refuse("compares in another way than by < <= > >= == !=, `in`, `is None` and `is not None`")
+            self._refuse("uses another comparison than < <= > >= == !=, `in`, `is None` and `is not None`")
         if not isinstance(a, Column) and not isinstance(b, Column):
             self._refuse(f"lacks a column on one side of {self._show(left)} and {self._show(right)}")
         return lambda table: SIGNS[type(op)](*comparable(table, a, b))

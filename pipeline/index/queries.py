@@ -180,7 +180,7 @@ class QueryForms:
                 view: Vocabulary.from_dict(value["views"][view] if self.each else value) for view in words
             }
         except MALFORMED as error:
-            raise IntegrityError(f"the vocabulary of {bundle.folder} cannot be used: {error}; get it anew") from error
+            raise IntegrityError(f"the vocabulary of {bundle.folder} cannot be used: {error}; get it again") from error
 
     @property
     def readers(self) -> list[Any]:

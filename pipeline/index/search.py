@@ -199,8 +199,7 @@ class Searcher(QueryEncoder):
         model = self.bundle.card["model"]
         if self.multi_vector:
             raise UsageError(
-                f"words are added to one vector an image, and {model} has one a region; use another model with words"
-                " beside a photo"
+                f"words cannot be added to a photo by {model}, which has one vector per region; use another model"
             )
         if self.bundle.card["metric"] != "inner_product":
             raise UsageError(f"words are added to images as unit vectors, and {model} has none; use another model")

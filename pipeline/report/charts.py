@@ -7,16 +7,16 @@ from html import escape
 from typing import Any
 
 WIDTH, HEIGHT = 360, 220
-LEFT, RIGHT, TOP, BOTTOM = 44, 8, 10, 38
+LEFT, RIGHT, TOP, BOTTOM = 44, 14, 10, 38
 """Margins around the plot of lines, where the ticks and what they count stand."""
 TICKS = 4
 """About how many on each axis."""
 COLOURS = 6
 """Classes `line-0` to `line-5` of the style sheet."""
-ROW_WIDTH, NAMES, EDGE = 640, 150, 60
+ROW_WIDTH, NAMES, EDGE = 640, 180, 80
 """Of a chart with a row a name, of the names on its left, and of the room right of the plot, in its units."""
 STEP, HEAD = 26, 24
-LONGEST_NAME = 24
+LONGEST_NAME = 30
 PERCENTS = (0, 20, 40, 60, 80, 100)
 
 Measured = tuple[float, tuple[float, float] | None]
@@ -148,7 +148,7 @@ def draw_bars(title: str, rows: Mapping[str, tuple[float, str]]) -> str:
     for place, (name, (value, text)) in enumerate(rows.items()):
         y = HEAD + STEP * place - 12
         width = across(value) - NAMES
-        parts.append(_name(name, place - 0.45))
+        parts.append(_name(name, place - 0.63))
         parts.append(f'<rect class="bar" x="{NAMES}" y="{y:.1f}" width="{width:.1f}" height="{STEP - 10}"/>')
         parts.append(_text("", across(value) + 6, y + 12.5, text))
     return _svg(title, ROW_WIDTH, STEP * len(rows) + 12, parts)

@@ -50,7 +50,7 @@ NUMBER = {"images": "image_id", "sentences": "sentence_id"}
 """The column of each row's id."""
 ID_LIMIT, SIZE_LIMIT = 1 << 31, 1 << 62
 IDS, PLACES = ("image_id", "sentence_id"), ("path", "member")
-DISTRUST = "get the bundle anew from somebody whom you trust"
+DISTRUST = "get the bundle again from somebody you trust"
 
 Dimensions = Annotated[int, Field(gt=0, le=1 << 24)]
 Positive = Annotated[int, Field(gt=0, lt=1 << 31)]

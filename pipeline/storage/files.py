@@ -22,7 +22,7 @@ from pipeline.plain_files import kind_of
 REMEDY = "run its stage again by the command that `jointspace verify` prints for its run"
 REASONS = {
     errno.EISDIR: "it is a folder, not a file); move it away and",
-    errno.ENOTDIR: "a file stands where a folder of that path should be); move it away and",
+    errno.ENOTDIR: "a file is in the place of a folder); move it away and",
     errno.ELOOP: "links lead in a circle); remove the link and",
 }
 DRIVE = re.compile(r"[A-Za-z]:")

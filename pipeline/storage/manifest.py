@@ -243,7 +243,7 @@ def read_rejects(path: Path) -> Iterator[dict[str, Any]]:
             try:
                 reject = json.loads(line)
                 if reject.keys() != REJECT_KEYS:
-                    raise ValueError(f"it has not the keys {', '.join(sorted(REJECT_KEYS))}")
+                    raise ValueError(f"it lacks some of the keys {', '.join(sorted(REJECT_KEYS))}")
             except (ValueError, AttributeError, RecursionError) as error:
                 raise IntegrityError(f"{path}, line {number} is not a reject ({error})") from error
             yield reject

@@ -80,7 +80,7 @@ class TermSettings:
         split by nltk's tokenizer."""
         rules = dict(value)
         if rules.pop("lowercase", True) is not True or rules.pop("tokenizer", "words") != "words":
-            raise ValueError("its texts are split otherwise than into lowercase words, which this version does not do")
+            raise ValueError("its texts are not split into lowercase words, which this version does not support")
         found = cls(**rules)
         flags = isinstance(found.lemmatise, bool) and isinstance(found.english, bool)
         if not flags or not all(isinstance(word, str) for word in found.stop_words):

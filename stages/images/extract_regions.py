@@ -69,9 +69,10 @@ def extract_regions(run: Run, encoder: str) -> Callable[[Iterable[Sequence[Job]]
     def describe_each(images: Iterator[PreparedImage | Failure], lengths: Iterator[int]) -> Iterator[DescribedRegions]:
         return (describe(islice(images, length), extractor, classifier) for length in lengths)
 
-    def write(item: "tuple[Part, DescribedRegions]") -> int | None:
+    def write(pair: "tuple[Part, DescribedRegions]") -> int | None:
         """Keep the regions of a part, and publish the shard that is whole with it; returns its number then."""
-        (part, described), shard = item, item[0].shards[encoder]
+        part, described = pair
+        shard = part.shards[encoder]
         names = [request.photograph.name for request in part.images]
         stored = to_stored(described.features, extract.storage, described.names(names))
         details = described.details(shard.image_id[part.rows.start : part.rows.stop], names)

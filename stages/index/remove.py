@@ -22,7 +22,7 @@ NUMBER = re.compile(r"0|[1-9][0-9]*")
 @click.command("remove")
 @click.argument("index", type=FOLDER)
 @click.argument("names", nargs=-1, metavar="NAME...")
-@click.option("--list", "list_path", type=FILE, help="File with more names, one a line; # begins a comment.")
+@click.option("--list", "list_path", type=FILE, help="File with more names, one per line; # begins a comment.")
 @copy_option
 def command(index: Path, names: tuple[str, ...], list_path: Path | None, output: Path | None) -> None:
     """Remove photos and their captions from INDEX; a NAME is a path or image_id as `search` prints it.

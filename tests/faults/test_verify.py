@@ -193,7 +193,7 @@ def test_the_command_names_what_makes_it_anew(run: Path) -> None:
     result = CliRunner().invoke(command, [str(run)])
     assert f"{run / SHARD}: truncated: 7 of " in result.stdout
     assert isinstance(result.exception, IntegrityError) and result.exception.exit_code == 1
-    rebuild = shlex.split(str(result.exception).partition("make them anew: ")[2])
+    rebuild = shlex.split(str(result.exception).partition("remake them: ")[2])
     part = "results/tiny/features/colour/part-00001.json"
     assert rebuild == f"snakemake all --cores 2 --configfile results/tiny/config.yaml --forcerun {part}".split()
 

@@ -8,7 +8,7 @@ import pytest
 import torch
 from pictures import make_encoder, make_pixels, normalise
 
-from pipeline.images.extraction import ExtractionPlan, Extractor, choose_plan, elements_per_image, extract_in_step
+from pipeline.images.extraction import ExtractionPlan, Extractor, choose_plan, extract_in_step
 from pipeline.images.networks import NetworkEncoder, build
 
 CPU = torch.device("cpu")
@@ -78,12 +78,6 @@ def test_encoders_in_step_make_what_each_makes_alone_and_keep_few_pictures(sizes
     for extractor, size in zip(extractors, sizes, strict=True):
         full = [[size] * (length // size) + [length % size] * (length % size > 0) for length in lengths]
         assert extractor.batches == sum(full, []), "no batch is of two turns"
-
-
-@pytest.mark.parametrize(("architecture", "elements"), [("squeezenet1_1", 64 * 31 * 31), ("resnet18", 64 * 32 * 32)])
-def test_the_largest_map_of_an_image_is_known_before_batches_grow(architecture: str, elements: int) -> None:
-    with torch.inference_mode():
-        assert elements_per_image(make_encoder(architecture), torch.from_numpy(make_pixels(2))) == elements
 
 
 def test_a_full_gpu_halves_the_batch(monkeypatch: pytest.MonkeyPatch) -> None:

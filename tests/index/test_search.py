@@ -180,7 +180,7 @@ def test_a_bundled_photograph_finds_images_with_the_same_regions(run: Path) -> N
     photograph = run / "data" / "horse-3.png"
     found = json.loads(run_command("search", "--index", folder, "--image", photograph, "--similar", "--json"))
     assert {hit["path"] for hit in found[:3]} == {"horse-3.png", "horse-11.png", "horse-19.png"}
-    with pytest.raises(UsageError, match="words are added to one vector an image, and dvsa has one a region"):
+    with pytest.raises(UsageError, match="words cannot be added to a photo by dvsa"):
         run_command("search", "--index", folder, "--image", photograph, "--text", "a dog")
 
 

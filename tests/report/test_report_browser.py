@@ -5,6 +5,8 @@ from typing import Any
 import pytest
 from made_up import make_run, make_stage, write_config
 
+from pipeline.report.charts import Chart, Line, draw_bars
+
 playwright = pytest.importorskip("playwright.sync_api", reason="playwright is not installed: pip install playwright")
 pytestmark = pytest.mark.slow
 LONGEST = 2500
@@ -33,6 +35,25 @@ def test_it_is_short_until_a_part_is_opened_and_its_contents_open_them(
     assert not page.locator("#indices").is_visible()
     page.get_by_role("link", name="Indices").click()
     playwright.expect(page.locator("#indices")).to_be_visible()
+    page.close()
+
+
+def test_no_table_is_wider_than_the_page_and_no_label_is_cut(browser: Any, address: str) -> None:
+    lines = Chart("Correlations", "dimension", "correlation", [Line("held out", [(1, 0.9), (192, 0.1)])])
+    bars = draw_bars("Cost", {"prepare-text-encoder-of-others": (1734.0, "128 min 54 s")})
+    page = browser.new_page(viewport={"width": 1280, "height": 900})
+    page.goto(address)
+    page.evaluate("document.querySelectorAll('details').forEach((one) => (one.open = true))")
+    page.evaluate("charts => document.querySelector('main').insertAdjacentHTML('beforeend', charts)", lines.svg + bars)
+    wide = "[...document.querySelectorAll('.scroll')].filter((one) => one.scrollWidth > one.clientWidth).length"
+    assert page.evaluate(wide) == 0
+    assert (
+        page.evaluate("""[...document.querySelectorAll('svg.chart text')].filter((text) => {
+        const [own, chart] = [text, text.closest('svg')].map((one) => one.getBoundingClientRect());
+        return own.left < chart.left || own.right > chart.right || own.bottom > chart.bottom;
+    }).map((text) => text.textContent)""")
+        == []
+    )
     page.close()
 
 

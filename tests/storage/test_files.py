@@ -191,7 +191,7 @@ WRONG = [
 
 @pytest.mark.parametrize("name", WRONG, ids=repr)
 def test_any_other_is_refused_by_the_files_name(name: object, tmp_path: Path) -> None:
-    with pytest.raises(IntegrityError, match=r"^the/card\.json names .{1,400}; get it anew$"):
+    with pytest.raises(IntegrityError, match=r"^the/card\.json names .{1,400}; get the file again$"):
         inside(tmp_path, name, Path("the/card.json"))
 
 
