@@ -24,9 +24,9 @@ def render() -> str:
     found = sorted((getattr(jointspace, name) for name in jointspace.__all__), key=inspect.isclass)
     lines = [HEAD.format(about=_prose(jointspace))]
     for one in found:
-        lines += [f"## {one.__name__}\n", *_call(one), _prose(one) + "\n"]
+        lines += [*_heading("##", "", one.__name__, one), _prose(one) + "\n"]
         for name, function in _members(one):
-            lines += [f"### {one.__name__}.{name}\n", *_call(function), _prose(function) + "\n"]
+            lines += [*_heading("###", f"{one.__name__}.", name, function), _prose(function) + "\n"]
     return "\n".join(lines).rstrip("\n") + "\n"
 
 
@@ -38,10 +38,16 @@ def _members(one: Any) -> Iterator[tuple[str, Any]]:
             yield name, function
 
 
-def _call(one: Any) -> list[str]:
-    """How a function is called, as its source has it; nothing of a class or a property."""
-    if not inspect.isfunction(one):
-        return []
+def _heading(level: str, owner: str, name: str, one: Any) -> list[str]:
+    """The name, with how a function is called if that fits a line, else in a block below it."""
+    call = _call(one) if inspect.isfunction(one) else ""
+    if call and "\n" not in call:
+        return [f"{level} `{owner}{call}`\n"]
+    return [f"{level} {owner}{name}\n", *([f"```python\n{call}\n```\n"] if call else [])]
+
+
+def _call(one: Any) -> str:
+    """How a function is called, as its source has it."""
     (node,) = ast.parse(textwrap.dedent(inspect.getsource(one))).body
     for each in (each for each in ast.walk(node) if isinstance(getattr(each, "annotation", None), ast.Constant)):
         each.annotation = ast.Name(each.annotation.value)
@@ -51,7 +57,7 @@ def _call(one: Any) -> list[str]:
     call = f"{one.__name__}({given}) -> {result}"
     if len(call) > WIDTH:
         call = f"{one.__name__}(\n    " + re.sub(r", (?=[\w*])(?![^\[(]*[\])])", ",\n    ", given) + f",\n) -> {result}"
-    return [f"```python\n{call}\n```\n"]
+    return call
 
 
 def _prose(one: Any) -> str:

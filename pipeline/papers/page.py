@@ -3,7 +3,7 @@
 `python -m pipeline.papers.page` writes every block of docs/papers.md and docs/papers/*.md again that stands between
 `<!-- KIND PAPER: TITLE -->` and `<!-- end -->`, from docs/papers/results/PAPER.json, a copy of a run's
 `reproduction.json`. KIND is `table` or `orders` of the table whose title begins with TITLE, `verdicts` (a line for each
-printed order, or for those that TITLE names, `A above B; ...`) or `run` (how it was measured).
+printed order, or for those that TITLE names, `A above B; Table 1 / A above B; ...`) or `run` (how it was measured).
 
 A result is {`paper`, `run`: {`commit`, `machine`, `seconds`, `seed`, `versions`}, `tables`}. A table is {`paper`,
 `title`, `columns`, `rows`, `judged`, `orders`, `notes`}, with `printed_columns` where the paper measures other things
@@ -24,6 +24,20 @@ import numpy as np
 
 Result = Mapping[str, Any]
 BLOCK = re.compile(r"(<!-- (\w+) (\w+)(?:: (.+?))? -->\n)(.*?)(<!-- end -->)", re.S)
+
+
+def dump(result: Result) -> str:
+    """As JSON with four decimals and a line for each list of numbers."""
+    text = json.dumps(_rounded(result), indent=1, ensure_ascii=False)
+    return re.sub(r"\[[^\[\]{}]*\]", lambda match: " ".join(match[0].split()), text) + "\n"
+
+
+def _rounded(value: Any) -> Any:
+    if isinstance(value, Mapping):
+        return {key: _rounded(part) for key, part in value.items()}
+    if isinstance(value, list | tuple):
+        return [_rounded(part) for part in value]
+    return round(value, 4) if isinstance(value, float) else value
 
 
 def render_table(table: Result) -> list[str]:
@@ -66,9 +80,8 @@ def render_orders(table: Result) -> list[str]:
     several = any(order["systems"] for order in table["orders"])
     lines = _head("order", *(["ours"] if several else []), *table["judged"])
     for order in table["orders"]:
-        name = f"{order['above']} above {order['below']}" if order["below"] else ""
         systems = [" - ".join(order["systems"])] if several else []
-        lines.append(_line(name, *systems, *map(_tell, order["found"])))
+        lines.append(_line(_name(order), *systems, *map(_tell, order["found"])))
     return lines
 
 
@@ -81,27 +94,34 @@ def _tell(found: Result) -> str:
 def render_verdicts(result: Result, names: str | None = None) -> list[str]:
     """A line for each order that the paper states, or for the named ones: by how much, as printed and here, and whether
     it holds."""
-    orders = {f"{order['above']} above {order['below']}": order["found"] for order in _orders(result["tables"])}
+    every = [(table["title"], _name(order), order["found"]) for table, order in _orders(result["tables"])]
+    if names:
+        wanted = (name.rpartition(" / ") for name in names.split("; "))
+        every = [next(one for one in every if one[1] == name and one[0].startswith(title)) for title, _, name in wanted]
     lines = _head("order", "printed", "ours", "verdict")
-    for name in names.split("; ") if names else orders:
-        printed = dict.fromkeys("-" if one["printed"] is None else f"{one['printed']:+.1f}" for one in orders[name])
-        verdicts = [one["verdict"] for one in orders[name]]
+    for _, name, found in every:
+        printed = dict.fromkeys("-" if one["printed"] is None else f"{one['printed']:+.1f}" for one in found)
+        ours = (f"{one['difference']:+.1f}" for one in found)
+        verdicts = [one["verdict"] for one in found]
         told = verdicts[:1] if len(set(verdicts)) == 1 else verdicts
-        ours = (f"{one['difference']:+.1f}" for one in orders[name])
         lines.append(_line(name, *map(", ".join, (printed, ours, told))))
     return [*lines, "", count_verdicts(result["tables"])]
 
 
-def _orders(tables: Sequence[Result]) -> list[Result]:
-    """Those that a paper prints."""
-    every = (order for table in tables for order in table.get("orders", ()))
-    return [order for order in every if any(one["printed"] is not None for one in order["found"])]
+def _name(order: Result) -> str:
+    return f"{order['above']} above {order['below']}" if order["below"] else ""
+
+
+def _orders(tables: Sequence[Result]) -> list[tuple[Result, Result]]:
+    """Those that a paper prints, each with its table."""
+    every = ((table, order) for table in tables for order in table.get("orders", ()))
+    return [pair for pair in every if any(one["printed"] is not None for one in pair[1]["found"])]
 
 
 def count_verdicts(tables: Sequence[Result]) -> str:
     """How many orders hold, one by one and by Holm's correction for their number; those of one training set, whose
     intervals do not speak of others, are left out."""
-    found = [one for order in _orders(tables) for one in order["found"] if one["printed"] is not None]
+    found = [one for _, order in _orders(tables) for one in order["found"] if one["printed"] is not None]
     every = [one for one in found if not one["verdict"].startswith("one set")]
     holding = [one for one in every if one["verdict"].startswith("holds")]
     surviving = 0
@@ -109,9 +129,10 @@ def count_verdicts(tables: Sequence[Result]) -> str:
         if 2 * one["p"] * (len(every) - rank) > 0.05:
             break
         surviving += one in holding
+    left_out = f" {len(found) - len(every)} of one training set are not counted." if len(found) > len(every) else ""
     return (
-        f"Of {len(every)} comparisons over several trainings {len(holding)} hold, each by its own 95 % interval, and"
-        f" {surviving} of these after Holm's correction for all of them."
+        f"Of {len(every)} comparisons {len(holding)} hold, each by its own 95 % interval, and {surviving} of these"
+        f" after Holm's correction for all of them.{left_out}"
     )
 
 

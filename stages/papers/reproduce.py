@@ -26,11 +26,11 @@ def reproduce(run: Run, job: Job) -> None:
     """Compare a run's models with the rows printed in the papers; rows that the data cannot support are listed with the
     reason. The same figures are written as JSON next to the tables."""
     from pipeline.metrics.retrieval import Bootstrap
+    from pipeline.papers import page
     from pipeline.papers.reproduction import measure_tables, render, systems
     from pipeline.papers.tree_sections import tree_sections
     from pipeline.storage.batch import FileBatch
     from pipeline.storage.commit import TABLES, read_verified
-    from pipeline.storage.json_files import to_json
     from pipeline.storage.records import read_summary
 
     config, layout, files = run.config, run.layout, FileBatch()
@@ -58,7 +58,7 @@ def reproduce(run: Run, job: Job) -> None:
         text += "\n## Figures 3 and 4\n\n"
         text += f"Test images with what the target set alone and SAE find: [{TRANSFER}]({TRANSFER}).\n"
     result = {"paper": config.name, "run": _describe_run(run), "tables": tables}
-    files.add(job.path.with_name(RESULT), to_json(result))
+    files.add(job.path.with_name(RESULT), page.dump(result).encode())
     files.add(job.path, text.encode(), commit=True)
     files.publish()
 

@@ -27,7 +27,8 @@ def tabulate(run: Run, job: Job) -> None:
 
     bootstrap = Bootstrap(config.evaluate.bootstrap, config.seed)
     tables = [measure_table(table, measured, bootstrap, config.study.folds) for table in gong.tables(setting)]
-    tables.append(measure_time(gong.methods(setting), measured))
+    total = sum(one["seconds"] for key in study["cells"] for one in draws(key))
+    tables.append(measure_time(gong.methods(setting), measured, total))
     text = render(tables, f"Gong et al. on {config.name}", setting)
     publish(
         job.path, text.encode(), kind=TABLES, rows=len(tables), provenance=job.provenance, details={"tables": tables}

@@ -126,7 +126,7 @@ def test_a_page_shows_a_stored_result() -> None:
         "all-sentences",
     )  # fmt: skip
     about = {"commit": "abc", "seed": 0, "seconds": 1200, "machine": "2 cores", "versions": {"torch": "2"}}
-    result = json.loads(json.dumps({"paper": "socher", "run": about, "tables": found}))
+    result = json.loads(page.dump({"paper": "socher", "run": about, "tables": found}))
     title = next(table["title"] for table in found if "right" in table["title"])
     blocks = [f"table socher: {title}", f"orders socher: {title}", "verdicts socher", "run socher"]
     text = page.refresh("\n".join(f"<!-- {block} -->\nWRONG\n<!-- end -->" for block in blocks), {"socher": result})
