@@ -165,8 +165,8 @@ def full_float32() -> Iterator[None]:
         torch.backends.cudnn.allow_tf32 = convolutions
 
 
-FULL = re.compile("out of memory|_ALLOC(ATION)?_FAILED")
-"""What CUDA, cuBLAS, cuDNN and torch say when a GPU's memory is full."""
+FULL = re.compile("out of memory|_ALLOC(ATION)?_FAILED|SPARSE_STATUS_INSUFFICIENT_RESOURCES")
+"""What CUDA, cuBLAS, cuDNN, cuSPARSE and torch say when a GPU's memory is full, or too little for a product."""
 NO_ENGINE = "unable to find an engine"
 """What torch says of a convolution whose every plan failed, most often for want of memory."""
 

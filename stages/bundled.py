@@ -136,7 +136,8 @@ def add_indices(
         name = INDEXED[kind][modality]
         built = build_gallery(
             modality, embeddings.rows_of(modality, ids[modality]), outlines[modality], queries,
-            embeddings.comparison, requirements, shortlist, lambda items, what: tqdm(items, what, disable=None), gpu,
+            embeddings.comparison, requirements, shortlist,
+            lambda items, what: tqdm(items, what, disable=None, leave=False), gpu,
         )  # fmt: skip
         writer.add(f"{name}.faiss", built.data)
         if built.tradeoff:

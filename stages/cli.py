@@ -25,6 +25,17 @@ class OneLine(logging.Formatter):
         return printable(super().formatMessage(record))
 
 
+class AboveBars(logging.StreamHandler):
+    """Writes messages above the progress bars that are shown."""
+
+    def emit(self, record: logging.LogRecord) -> None:
+        if "tqdm" not in sys.modules:
+            super().emit(record)
+            return
+        with sys.modules["tqdm"].tqdm.external_write_mode(self.stream):
+            super().emit(record)
+
+
 class Commands(click.Group):
     """The commands; a module is imported when its command, or the help of all, is used."""
 
@@ -94,7 +105,7 @@ def cli(
     """
     runtime.configure(threads)
     os.environ.setdefault("PYDANTIC_DISABLE_PLUGINS", "1")  # it would read the metadata of every distribution
-    handlers = [logging.StreamHandler(sys.stderr), *([logging.FileHandler(log, "w", "utf-8")] if log else [])]
+    handlers = [AboveBars(sys.stderr), *([logging.FileHandler(log, "w", "utf-8")] if log else [])]
     for handler in handlers:
         handler.setFormatter(OneLine("%(message)s"))
     logging.basicConfig(level=logging.WARNING, handlers=handlers)

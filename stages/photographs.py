@@ -148,10 +148,14 @@ def describe_parts(
             bar.total += len(part.rows)
             yield from part.images
 
-    stopwatch, done = Stopwatch(), 0
-    with closing(load(images(), stopwatch)) as loaded:
-        bar = tqdm(loaded, title, 0, unit=" images", disable=None)
-        described = describe(stopwatch.iterate("decode", bar), (len(part.rows) for part in lengths))
+    def counted() -> Iterator[Any]:
+        for image in loaded:
+            bar.update()
+            yield image
+
+    stopwatch, done, bar = Stopwatch(), 0, tqdm(desc=title, total=0, unit=" images", disable=None)
+    with bar, closing(load(images(), stopwatch)) as loaded:
+        described = describe(stopwatch.iterate("decode", counted()), (len(part.rows) for part in lengths))
         for part, result in zip(parts, described, strict=True):
             with stopwatch.measure("write"):
                 yield part, result

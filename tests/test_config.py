@@ -12,7 +12,7 @@ from pages import blocks
 
 from pipeline.config.keys import OWN
 from pipeline.config.loading import Config, default_path, load, merge, read_mapping, validate
-from pipeline.config.reference import default_yaml, page, rows
+from pipeline.config.reference import default_yaml, rows
 from pipeline.config.registry import MODELS, named_places
 from pipeline.errors import UsageError
 
@@ -37,9 +37,8 @@ def fault(values: Any) -> str:
     return ""
 
 
-def test_the_defaults_and_their_page_are_what_the_generator_prints() -> None:
+def test_the_defaults_are_what_the_generator_prints() -> None:
     assert default_path().read_text() == default_yaml()
-    assert (ROOT / "docs/configuration.md").read_text() == page()
 
 
 def test_every_key_has_a_sentence_and_the_file_of_defaults_changes_nothing() -> None:

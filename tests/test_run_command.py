@@ -1,7 +1,10 @@
 """`jointspace run`: what it says of a run that fails, is interrupted or locked, and at the end of one that does not."""
 
+import io
 import json
+import logging
 import os
+import re
 import signal
 import subprocess
 import sys
@@ -12,8 +15,10 @@ from pathlib import Path
 import pytest
 import yaml
 from made_up_colours import CONFIG, draw
+from tqdm import tqdm
 from warm import environment
 
+from stages.cli import AboveBars
 from stages.workflow import find_snakefile
 
 ROOT = Path(__file__).parents[1]
@@ -93,3 +98,11 @@ def test_the_rules_are_beside_the_snakefile_that_is_installed() -> None:
         if line.startswith("include:"):
             folder = Path(line.split('"')[1]).parent
             assert f"share/jointspace/{folder} = {folder}/*.smk" in installed
+
+
+def test_a_message_stands_above_the_bar() -> None:
+    stream = io.StringIO()
+    with tqdm(total=2, file=stream, mininterval=0) as bar:
+        bar.update()
+        AboveBars(stream).emit(logging.makeLogRecord({"msg": "shard 0"}))
+    assert re.search(r"\r +\rshard 0\n\r", stream.getvalue())

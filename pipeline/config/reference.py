@@ -1,8 +1,7 @@
-"""config/default.yaml and the page of all keys, made from the fields: `python -m pipeline.config.reference`."""
+"""config/default.yaml, made from the fields: `python -m pipeline.config.reference`."""
 
 import sys
 from collections.abc import Iterator
-from pathlib import Path
 from types import UnionType
 from typing import Annotated, Any, NamedTuple, Union, get_args, get_origin
 
@@ -27,15 +26,6 @@ YAML_HEAD = """\
 #   snakemake all --cores 2 --configfile my.yaml
 # Unknown keys are errors; lists are replaced as a whole, mappings are merged. By python -m pipeline.config.reference.
 """
-PAGE_HEAD = """# Configuration
-
-Every key with its default. Your configuration names only what differs: mappings are merged, and lists are replaced as a
-whole. An unknown key is an error that names the nearest known one. `[]` stands for an entry of a list, `NAME` for a
-name of your choice; a key without a default is required. `python -m pipeline.config.reference` makes this page and
-`config/default.yaml` from the fields of `pipeline/config`.
-"""
-SILENT = ("", "defaults as train_defaults", "defaults as language_defaults")
-"""What a section says that needs no line."""
 
 
 class Row(NamedTuple):
@@ -121,22 +111,6 @@ def default_yaml() -> str:
     return "\n".join(lines) + "\n"
 
 
-def page() -> str:
-    """The text of docs/configuration.md: a table for each group. Sections that say nothing more have no line."""
-    parts = [PAGE_HEAD]
-    for row in rows():
-        if row.title:
-            parts += [f"\n## {row.title}\n", "| key | default | |", "|---|---|---|"]
-        if row.sentence in SILENT:
-            continue
-        cells = (".".join(row.path), row.default or "", row.sentence)
-        key, default, sentence = (cell.replace("|", "\\|") for cell in cells)
-        parts.append(f"| `{key}` | {f'`{default}`' if default else ''} | {sentence} |")
-    return "\n".join(parts) + "\n"
-
-
 if __name__ == "__main__":
-    folder = default_path().parents[1]
-    for path, text in {default_path(): default_yaml(), folder / "docs/configuration.md": page()}.items():
-        Path(path).write_text(text, encoding="utf-8")
-        sys.stdout.write(f"{path}\n")
+    default_path().write_text(default_yaml(), encoding="utf-8")
+    sys.stdout.write(f"{default_path()}\n")

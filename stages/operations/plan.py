@@ -78,7 +78,7 @@ def command(
         return
     kind = "the run's" if ingested else "made-up"
     for name, speed in speeds.items():
-        click.echo(f"{name}: {speed.images_per_second:,.1f} of {kind} photos a second, {speed.dim} dimensions")
+        click.echo(f"{name}: {speed.images_per_second:,.1f} photos a second ({kind}), {speed.dim} dimensions")
     click.echo("\n".join(lines_of(found)))
 
 

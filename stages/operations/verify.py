@@ -56,9 +56,9 @@ def command(run: Path, sweep: bool, quick: bool, as_json: bool) -> None:
     log = logging.getLogger(__name__)
     log.info("%d files checked, %d wrong", found.checked, len(found.faults))
     if found.unvouched:
-        log.info("%d files have no checksum, such as %s", len(found.unvouched), found.unvouched[0])
+        log.info("without a checksum: %d, such as %s", len(found.unvouched), found.unvouched[0])
     if found.unfinished:
-        log.info("%d files are unfinished work, which its stage checks: %s", len(found.unfinished), found.unfinished[0])
+        log.info("unfinished, to be checked by its stage: %d, such as %s", len(found.unfinished), found.unfinished[0])
     if found.faults:
         targets = dict.fromkeys(fault.target.relative_to(run) for fault in found.faults if fault.target)
         remade = [path for path in targets if path.parts[0] != AUDIT]
