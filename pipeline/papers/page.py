@@ -27,9 +27,9 @@ BLOCK = re.compile(r"(<!-- (\w+) (\w+)(?:: (.+?))? -->\n)(.*?)(<!-- end -->)", r
 
 
 def dump(result: Result) -> str:
-    """As JSON with four decimals and a line for each list of numbers."""
+    """As JSON with four decimals and a line for each system and each comparison."""
     text = json.dumps(_rounded(result), indent=1, ensure_ascii=False)
-    return re.sub(r"\[[^\[\]{}]*\]", lambda match: " ".join(match[0].split()), text) + "\n"
+    return re.sub(r"\[[^\[\]{}]*\]|\{[^{}]*\}", lambda match: " ".join(match[0].split()), text) + "\n"
 
 
 def _rounded(value: Any) -> Any:
@@ -51,8 +51,9 @@ def render_table(table: Result) -> list[str]:
     theirs = " / ".join(table["printed_columns"])
     lines = _head("", *table["columns"], *([f"*printed: {theirs}*"] if theirs else []))
     values = [[np.mean(row["ours"][0]["values"][i]) for row in table["rows"]] for i in range(len(table["columns"]))]
+    best = [max(column) if table["orders"] else None for column in values]
     for row in table["rows"]:
-        cells = _cells(row["ours"][0], best=[max(column) for column in values])
+        cells = _cells(row["ours"][0], best=best)
         lines.append(_line(row["name"], *cells, *([" / ".join(map(str, row["printed"]))] if theirs else [])))
     return lines
 
@@ -184,6 +185,7 @@ def refresh(page: str, results: Mapping[str, Result]) -> str:
         else:
             table = next(one for one in result["tables"] if one["title"].startswith(title))
             lines = {"table": render_table, "orders": render_orders}[kind](table)
+            lines += ["", *table["notes"]] if kind == "table" and "printed_columns" in table and table["notes"] else []
         return head + "\n".join(lines) + "\n" + end
 
     return BLOCK.sub(block, page)
