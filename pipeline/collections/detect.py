@@ -3,6 +3,7 @@
 import glob
 import os
 import posixpath
+import re
 from collections import Counter
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
@@ -42,7 +43,11 @@ OF_VECTORS = {
 VECTOR_SUFFIXES = (".npy", ".npz", ".safetensors", ".pt", ".pth", ".h5", ".hdf5")
 PLAIN = Options({}, {}, "gallery")
 LOOKED_AT = 20
-"""Photographs that are looked for."""
+"""Photographs that are looked for, and rows of a table that are looked at."""
+LEAST_WORDS = 3
+"""Words of a text that may be a caption, on average."""
+SPACELESS = re.compile("[\u0e00-\u0eff\u1000-\u109f\u1780-\u17ff\u3040-\u30ff\u3400-\u9fff]")
+"""A character of a script without spaces between words, of which a word has about two."""
 MOST_NAMED = 3
 """Lists that are named as not used."""
 
@@ -212,13 +217,33 @@ def _is_table(name: str) -> bool:
 
 
 def _columns(folder: CollectionFolder, path: Path) -> dict[str, str]:
-    """The columns of a table that have a use here, by our names. Raises InputError where none holds the names of files,
-    and for a table that cannot be read."""
+    """The columns of a table that have a use here, by our names: those of usual names, else, as names are in any
+    language, that whose values are files of photographs, and as a description that of the longest texts. Raises
+    InputError where none holds the names of files, and for a table that cannot be read."""
     columns = _usual_columns(folder, path)
+    texts: dict[str, list[str]] = {}
+    for row in islice(rows.read_rows(folder, path, (), (), None), LOOKED_AT):
+        for name, value in row.values.items():
+            if isinstance(value, str) and value.strip() and name not in columns.values():
+                texts.setdefault(name, []).append(value)
     if "file" not in columns:
-        known = ", ".join(COLUMNS["file"])
-        raise InputError(f"{path} has no column of file names ({known}); rename the one that has them to file")
+        of_files = [name for name, values in texts.items() if all(map(is_image, values))]
+        if len(of_files) != 1:
+            known = ", ".join(COLUMNS["file"])
+            raise InputError(f"{path} has no column of file names ({known}); rename the one that has them to file")
+        columns = {"file": of_files[0], **columns}
+        texts.pop(of_files[0])
+    if columns.keys().isdisjoint(("sentence", *IN_PLACE_OF_SENTENCES)):
+        words = {name: sum(map(_count_words, values)) / len(values) for name, values in texts.items()}
+        longest = max(words, key=words.__getitem__, default="")
+        if longest and words[longest] >= LEAST_WORDS:
+            columns["description"] = longest
     return columns
+
+
+def _count_words(text: str) -> int:
+    """About how many words there are in a text of any script."""
+    return len(text.split()) + len(SPACELESS.findall(text)) // 2
 
 
 def _usual_columns(folder: CollectionFolder, path: Path) -> dict[str, str]:

@@ -84,6 +84,12 @@ def test_what_is_no_collection_is_refused_in_a_sentence(make, tmp_path: Path) ->
         ("file\tcaption\na.jpg\ta dog; a cat\n", {"sentence": "caption"}),
         ("file, caption\na.jpg, a dog\n", {"sentence": "caption"}),
         ("image_name| comment_number| comment\na.jpg| 0| a dog\n", {"file": "image_name", "sentence": "comment"}),
+        (
+            "Datei;Fotograf;Beschreibung\na.jpg;Ida Müller;Ein Hund am Strand\n",
+            {"file": "Datei", "sentence": "Beschreibung"},
+        ),
+        ("文件,作者,说明\na.jpg,李,一个男人在海滩上跑步\n", {"file": "文件", "sentence": "说明"}),
+        ("文件,作者\na.jpg,李明\n", {"file": "文件"}),
     ],
 )
 def test_a_table_of_a_spreadsheet(make, text: str, columns: dict) -> None:
