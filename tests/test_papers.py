@@ -60,7 +60,7 @@ SMOKE = {
     "data_root": "demo", "weights_root": ".", "demo": {**TINY["demo"], "generate": True},
     "parse": {"engine": "files"}, "tokens": {"min_count": 1},
     "evaluate": {"bootstrap": 50, "splits": ["test"], "folds": 1}, "describe": {"candidates": 5, "meteor": False},
-    "study": {**TINY["study"], "encoders": []},
+    "study": {**TINY["study"], "encoders": []}, "auxiliary": {"splits": ["weak"]},
 }  # fmt: skip
 """The demo in place of Flickr8k, and all grids and trainings short."""
 
