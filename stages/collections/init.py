@@ -199,6 +199,8 @@ def _configure(
     output: Path | None,
 ) -> dict[str, Any]:
     """What differs from config/default.yaml. Raises UsageError where that cannot be a configuration."""
+    from pipeline.collections.files import CollectionFolder
+    from pipeline.collections.records import Options
     from pipeline.config import loading
     from pipeline.config.section import as_name
 
@@ -206,7 +208,11 @@ def _configure(
     values: dict[str, Any] = {"name": name, "data_root": str(found.root), "demo": {"generate": False}}
     if Path.cwd().resolve().is_relative_to(found.root.resolve()):
         values["results_root"] = str(found.root.parent / "results")
-    if section := {key: value for key, value in found.settings().items() if (key, value) != ("format", "folder")}:
+    section = {key: value for key, value in found.settings().items() if (key, value) != ("format", "folder")}
+    if not found.described and found.format == "folder":
+        plain = CollectionFolder(found.root, Options(found.files, {}, "gallery"))
+        section |= {} if plain.only_photographs() else {"default_split": "gallery"}  # a list may be of anything
+    if section:
         values["collection"] = section
     if found.format == VECTORS:
         values |= _name_vectors(found, encoder)

@@ -65,8 +65,12 @@ def test_photographs_without_sentences_are_searched_with_a_pretrained_model(
     *_, first, _, second = run_command("init", photos).splitlines()
     assert first.endswith("--encoder clip") and "drawn" not in second
     assert second.startswith("jointspace apply results/holiday/index/ncca") and second.endswith("results/my-photos")
+    (photos / "notes.txt").write_text("sun cream")
     said = run_command("init", photos, "--encoder", encoder)
     assert "pip install 'jointspace[open-clip" in said and " MB of weights" in said
+    written = yaml.safe_load(Path("my-photos.yaml").read_text())
+    ingest(tmp_path / "run", photos, {"collection": written["collection"]})
+    assert Manifest(tmp_path / "run/manifest").summary["splits"] == {"gallery": 20}
     chosen = loading.load(Path("my-photos.yaml"))
     (image,), (text,) = chosen.encoders, chosen.text_encoders
     assert chosen.models == ("zero-shot",) and image.architecture == text.own.architecture

@@ -58,7 +58,8 @@ def read_folder(root: Path, options: Options) -> Iterator[Record]:
     where = folder.locate(FOLDER)
     listed = where["captions"] or where["weak"] or where["metadata"]
     if not (listed or options.default_split == "gallery" or folder.only_photographs()):
-        remedy = "write it, a row for each sentence (file, number, sentence, between tabs)"
+        remedy = "set collection.default_split to gallery if there are no captions, write it (file, number, sentence,"
+        remedy += " between tabs)"
         folder.require(None, "captions", FOLDER["captions"], remedy)
     images, prefix = where["images"], folder.image_prefix(where["images"])
 
