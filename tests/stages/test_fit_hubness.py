@@ -98,7 +98,7 @@ def test_a_refit_takes_what_was_chosen_and_a_bank_of_both_splits(run: Path) -> N
     assert refit.settings["hubness"] == chosen.settings["hubness"]
     assert refit.details["refits"] == "ncca-csls" and refit.details["model"] == "ncca-csls-refit"
     make_stage("embed", run, "ncca-csls-refit")
-    with pytest.raises(UsageError, match="ncca-csls-refit has learned from the dev split"):
+    with pytest.raises(UsageError, match="ncca-csls-refit .*the dev split"):
         make_stage("evaluate", run, "ncca-csls-refit", "dev", "all-sentences")
 
 

@@ -99,7 +99,7 @@ def test_missing_sentences_and_other_words_become_chains(run: Path, caplog: pyte
     assert (
         "sentence 0: no parse of this id" in caplog.text and "6 other words: the big cat number 1 more" in caplog.text
     )
-    assert "20 sentences, 2 of them stored as chains" in caplog.text
+    assert "20 sentences; 2 were not parsed" in caplog.text
     entries = list(read_conllu(ParseShard(run / "text/parses", 0).conllu, "f"))
     assert [entry.parse.heads for entry in entries[:4]] == [(-1, 0), (2, 2, -1, 2, 2), (1, -1), (-1, 0, 1, 2, 3)]
     assert [number for number, entry in enumerate(entries) if "fallback" in entry.comments] == [0, 3]

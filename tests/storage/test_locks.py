@@ -74,7 +74,7 @@ def test_the_second_run_of_a_command_names_the_first(busy: subprocess.Popen, tmp
     )
     assert refused.returncode == 1 and refused.stderr.startswith(sentence)
     rest = refused.stderr.removeprefix(sentence)
-    assert re.fullmatch(r"\d{4}-\d\d-\d\d \d\d:\d\d:\d\d\S+; wait until it ends, or end it\n", rest), rest
+    assert re.fullmatch(r"\d{4}-\d\d-\d\d \d\d:\d\d:\d\d\S+; wait for it, or stop it\n", rest), rest
     assert not written.exists()
     busy.stdin.close()
     assert busy.wait(60) == 0

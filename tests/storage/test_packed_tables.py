@@ -31,7 +31,7 @@ def test_a_text_that_stands_in_many_rows_counts_in_each() -> None:
         assert len(data) < 10_000
         for read in (lambda one=packed: one.records([7]), packed.unpack, lambda one=packed: list(one.groups(["text"]))):
             if refused:
-                with pytest.raises(IntegrityError, match="x.parquet claims to unpack to"):
+                with pytest.raises(IntegrityError, match="x.parquet .*unpack to"):
                     read()
             else:
                 read()
