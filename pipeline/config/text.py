@@ -238,8 +238,8 @@ class TextEncoderEntry(with_kinds(EveryTextKind, TEXT_ENCODERS, "kind {}: ")):
 
     @property
     def learns(self) -> bool:
-        """Whether it is made from the training sentences."""
-        return self.own.learns or self.centre != "none"
+        """Whether it is, or a class of the user's may be, made from the training sentences."""
+        return self.own.learns or self.centre != "none" or bool(self.spec.stored_kind)
 
     @property
     def prepared(self) -> bool:

@@ -18,7 +18,8 @@ vectors are indexed like any others. With `lme`, the logarithm of the mean expon
                        the queries and the gallery of the bank become a matrix with equal row and column sums (dual bank
                        Sinkhorn normalisation, Pan et al. 2025, whose gallery is part of that matrix)
 
-`auto` takes what is best of all these in each direction, or nothing. What is chosen is chosen on dev.
+`auto` takes what is best of all these but `csls` in each direction, or nothing; `nnn` tries the same as `csls`. What is
+chosen is chosen on dev. The audit (`cross_fit.py`) scores by a CSLS of its own, with `mean_of_greatest`.
 """
 
 import itertools
