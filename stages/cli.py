@@ -101,7 +101,7 @@ def cli(
 ) -> None:
     """Search photos with text and text with photos: train a joint space, measure it, and build FAISS indexes.
 
-    Start with `jointspace init PHOTOS`, then `jointspace run`, which calls the commands of the later groups itself.
+    Start with `jointspace init PHOTOS`, which writes NAME.yaml; `jointspace run NAME.yaml` calls the others as needed.
     """
     runtime.configure(threads)
     os.environ.setdefault("PYDANTIC_DISABLE_PLUGINS", "1")  # it would read the metadata of every distribution
