@@ -44,7 +44,7 @@ DUAL_ENCODERS = {
 @click.option(
     "--encoder", type=click.Choice(list(DUAL_ENCODERS)), help="Search with this pretrained model; needs no captions."
 )
-@click.option("--output", type=FILE, help="The configuration to write. [default: the folder's name .yaml]")
+@click.option("--output", type=FILE, help="The configuration to write. [default: FOLDER.yaml, here]")
 @click.option("--weights", type=FILE, help="A local file with a network's weights. [default: download ResNet-50's]")
 @click.option("--architecture", help="torchvision's name for the network of --weights. [default: the file's name]")
 @json_option
