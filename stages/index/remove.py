@@ -128,6 +128,7 @@ def _remove_from(bundle: "Bundle", named: set[int], output: Path) -> None:
 
 def _rest(bundle: "Bundle", part: "Modality", index: "faiss.Index") -> "Vectors":
     """The vectors of the rows of `part` that stay: of an index that has rounded them, those of the run around it."""
+    from pipeline.config.loading import load
     from pipeline.index.filtering import is_exact
     from pipeline.index.upkeep import exact_vectors
     from pipeline.run import Run
@@ -137,6 +138,7 @@ def _rest(bundle: "Bundle", part: "Modality", index: "faiss.Index") -> "Vectors"
     index_folder = next((folder for folder in bundle.folder.absolute().parents if folder.name == "index"), None)
     if is_exact(index) or index_folder is None:
         return exact_vectors(index, part.alive, f"{bundle.folder}/{part.name}.faiss")
-    embeddings = read_bundled_embeddings(Run(index_folder.parent), bundle)
+    # By the defaults, since nobody has named that run, whose configuration could name code.
+    embeddings = read_bundled_embeddings(Run(index_folder.parent, load()), bundle)
     require_numbering(bundle, modalities(bundle), embeddings)
     return embeddings.rows_of(part.modality, part.ids[part.alive])

@@ -100,6 +100,15 @@ def test_removed_then_added(runs: dict[str, Path], tmp_path: Path, model: str, f
     assert not {hit.row["image_id"] for hit in searcher.nearest("images", query, 96)[0]}.intersection(GONE)
 
 
+def test_the_run_around_a_rounded_index_names_no_code(runs: dict[str, Path], tmp_path: Path) -> None:
+    built = bundle_of(runs["small"], "SQ8")
+    start = shutil.copytree(built, runs["small"] / "index/rounded")
+    assert open_bundle(start).card["images"]["factory"] == "SQ8"
+    write_config(runs["small"], {"models": [{"name": "mine", "model": "nowhere:Class"}]})
+    run_command("remove", start, GONE[0], "--output", tmp_path / "less")
+    assert open_bundle(tmp_path / "less").card["images"]["count"] == 79
+
+
 def test_bundles_without_the_image_are_links(runs: dict[str, Path], tmp_path: Path) -> None:
     start = bundle_of(runs["small"], "Flat", bundles=3)
     run_command("remove", start, 40, "--output", tmp_path / "less")
