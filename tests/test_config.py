@@ -20,7 +20,6 @@ ROOT = Path(__file__).parents[1]
 CONFIGS = sorted((ROOT / "config").rglob("*.yaml"))
 ONE = "encoders: [{name: net, architecture: alexnet}]"
 TWO = "encoders: [{name: net, architecture: alexnet}, {name: b, architecture: alexnet}]"
-REGIONS = f"{ONE}\nregions: {{encoders: [net]}}"
 
 
 def read(text: str) -> Config:

@@ -13,11 +13,6 @@ def jointspace(*arguments: object) -> subprocess.CompletedProcess:
     return subprocess.run(program, capture_output=True, text=True, timeout=300)
 
 
-def spoil(root: Path) -> None:
-    for number in range(5):
-        (root / f"images/0{number}.png").write_bytes(b"")
-
-
 def test_1_failed(run: Path) -> None:
     os.truncate(run / "models/ncca/model.safetensors", 9)
     result = jointspace("--quiet", "verify", run)

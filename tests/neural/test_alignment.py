@@ -27,14 +27,6 @@ def test_decoding_finds_the_best_of_all_assignments(beta: float) -> None:
         assert tuple(decoded[row, :n]) == best
 
 
-def test_without_affinity_each_word_takes_its_own_best_region_and_with_much_of_it_all_take_one() -> None:
-    scores = np.random.default_rng(1).standard_normal((30, 9, 6))
-    lengths = np.full(30, 9)
-    np.testing.assert_array_equal(decode_chains(scores, lengths, 0), scores.argmax(axis=2))
-    together = decode_chains(scores, lengths, 1000)
-    np.testing.assert_array_equal(together, np.repeat(scores.sum(axis=1).argmax(axis=1)[:, None], 9, axis=1))
-
-
 def test_segments_are_runs_with_the_sum_of_their_products() -> None:
     regions = np.eye(3, dtype=np.float32)
     words = np.array([[0, 2, 0], [0, 1, 0], [0.4, 0.5, 0], [3, 0, 0]], np.float32)
