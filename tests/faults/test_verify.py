@@ -193,6 +193,9 @@ def test_the_command_names_what_makes_it_anew(run: Path) -> None:
     result = CliRunner().invoke(command, [str(run)])
     assert f"{run / SHARD}: truncated: 7 of " in result.stdout
     assert isinstance(result.exception, IntegrityError) and result.exception.exit_code == 1
+    for_programs = json.loads(CliRunner().invoke(command, [str(run), "--json"]).stdout.splitlines()[0])
+    assert for_programs["checked"] == examine(run).checked
+    assert str(run / SHARD) in [fault["path"] for fault in for_programs["faults"]]
     rebuild = shlex.split(str(result.exception).partition("remake them: ")[2])
     part = "results/tiny/features/colour/part-00001.json"
     assert rebuild == f"snakemake all --cores 2 --configfile results/tiny/config.yaml --forcerun {part}".split()
