@@ -8,12 +8,11 @@ from typing import Any
 
 import pytest
 import yaml
-from pages import blocks
 
 from pipeline.config.keys import OWN
 from pipeline.config.loading import Config, default_path, load, merge, read_mapping, validate
 from pipeline.config.reference import default_yaml, rows
-from pipeline.config.registry import MODELS, named_places
+from pipeline.config.registry import MODELS
 from pipeline.errors import UsageError
 
 ROOT = Path(__file__).parents[1]
@@ -48,13 +47,6 @@ def test_every_key_has_a_sentence_and_the_file_of_defaults_changes_nothing() -> 
 @pytest.mark.parametrize("path", CONFIGS, ids=lambda path: path.name)
 def test_the_configurations_that_are_here_can_be_done(path: Path) -> None:
     assert load(path).every_model()
-
-
-def test_the_configurations_that_the_pages_print_can_be_done() -> None:
-    printed = [yaml.safe_load(block.text) for block in blocks("yaml")]
-    assert len(printed) > 20
-    for values in printed:
-        assert named_places(values) or fault(values) == ""  # tests/test_extending.py has those with a user's code
 
 
 def test_a_misspelt_key_is_named_in_every_section_with_the_nearest_legal_one() -> None:

@@ -4,6 +4,7 @@ What a stranger may send is given to every command that opens a bundle, in a chi
 touch a file outside of the bundle, ask a server, or take a gigabyte more than it takes for the bundle as it was.
 """
 
+import hashlib
 import shutil
 import signal
 import socket
@@ -33,7 +34,7 @@ from made_up_sets import add_fragments
 from pipeline.errors import InputError, IntegrityError, UsageError
 from pipeline.index.search import Searcher
 from pipeline.storage import commit
-from pipeline.storage.bundle import Bundle
+from pipeline.storage.bundle import Bundle, BundleWriter
 from pipeline.storage.bundles import open_bundle
 
 SECONDS, SAMPLE = 20, 40
@@ -242,6 +243,20 @@ def test_a_url_in_a_card_is_not_asked(more: bool, colours: Path, tmp_path: Path)
             bundle.photographs(named).read(row)
     first = table.records([0])[0]
     assert bundle.photographs(colours / "data").read(first)
+
+
+@pytest.mark.parametrize("name", ["../secret", "k/../../secret", "k/secret"])
+def test_nothing_outside_of_a_bundle_is_read_or_written(name: str, run: Path, tmp_path: Path) -> None:
+    forged, secret = shutil.copytree(run / "bundle", tmp_path / "forged"), b"precious"
+    (tmp_path / "secret").write_bytes(secret)
+    (forged / "k").symlink_to(tmp_path)
+    about = {"bytes": len(secret), "sha256": hashlib.sha256(secret).hexdigest()}
+    told(forged, "card.json", ("files", name), about)
+    with pytest.raises(IntegrityError, match="card.json names '"):
+        Bundle(forged).check()
+    with pytest.raises(IntegrityError, match="names"):
+        BundleWriter(forged).add(name, b"evil")
+    assert (tmp_path / "secret").read_bytes() == secret
 
 
 @pytest.mark.parametrize("kind", ["bundle", "sets"])

@@ -11,7 +11,7 @@ from zipfile import ZipFile
 import numpy as np
 import pytest
 import torch
-from libraries import CLIP_MEAN, DIM, store, stored_in
+from made_up_libraries import CLIP_MEAN, DIM, store, stored_in
 from pictures import MEAN, make_image
 from PIL import Image
 
