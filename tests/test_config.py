@@ -1,8 +1,6 @@
 """The configuration: its defaults, what names mean, and what is said of mistakes."""
 
 import re
-import subprocess
-import sys
 from pathlib import Path
 from typing import Any
 
@@ -294,15 +292,6 @@ def test_a_spec_says_what_its_class_does(spec: Any) -> None:
     assert made is None or hasattr(model, made)
     uses = (model.uses_text_ridge, model.uses_eigenvalue_power) if spec.grid else ()
     assert not spec.grid or ("text_ridge" in spec.grid, "eigenvalue_power" in spec.grid) == uses
-
-
-def test_reading_a_configuration_imports_nothing_heavy() -> None:
-    heavy = ["torch", "torchvision", "faiss", "h5py", "snakemake", "scipy", "numpy"]
-    code = (
-        f"import sys; from pipeline.config.loading import load; load(); print([n for n in {heavy} if n in sys.modules])"
-    )
-    found = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True, cwd=ROOT)
-    assert found.stdout.strip() == "[]"
 
 
 def test_roots_are_taken_of_features_without_negative_values() -> None:
