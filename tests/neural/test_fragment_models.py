@@ -14,7 +14,7 @@ from pipeline.ragged import offsets_of
 from pipeline.text.sequences import Tokens
 
 
-@pytest.mark.parametrize("name", ["dvsa", "deptree", "defrag", "fragments"])
+@pytest.mark.parametrize("name", ["dvsa", "deptree", "defrag"])
 def test_what_a_region_becomes_depends_on_its_place_and_not_on_the_photographs_size(name: str) -> None:
     task = make_task_of(name)
     model, dev = model_spec(name).load().trainer(task).finish(), task.dev
