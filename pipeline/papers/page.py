@@ -16,7 +16,7 @@ are the paper's, `settings`, `chosen`}]}. An order is {`above`, `below`, `system
 import json
 import re
 import sys
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -41,37 +41,34 @@ def _rounded(value: Any) -> Any:
 
 
 def render_table(table: Result) -> list[str]:
-    """The rows as printed with ours beside them, where the columns are others, or below them."""
+    """The rows as printed with ours beside them, where the columns are others, or below them, in bold."""
     if "printed_columns" not in table:
-        lines = _head("as printed", "ours", *table["columns"])
+        lines = _head("as printed", "ours", *table["columns"]) if table["rows"] else []
         for row in table["rows"]:
             lines.append(_line(row["name"], "", *("-" if one is None else f"{one:g}" for one in row["printed"])))
-            lines += [_line("", own["system"], *_cells(own, row["printed"])) for own in row["ours"]]
+            for own in row["ours"]:
+                beside = row["printed"] if own["alike"] else [None] * len(row["printed"])
+                lines.append(_line("", own["system"], *map(_above, own["values"], beside)))
         return lines
     theirs = " / ".join(table["printed_columns"])
     lines = _head("", *table["columns"], *([f"*printed: {theirs}*"] if theirs else []))
-    values = [[np.mean(row["ours"][0]["values"][i]) for row in table["rows"]] for i in range(len(table["columns"]))]
-    best = [max(column) if table["orders"] else None for column in values]
     for row in table["rows"]:
-        cells = _cells(row["ours"][0], best=best)
-        lines.append(_line(row["name"], *cells, *([" / ".join(map(str, row["printed"]))] if theirs else [])))
+        printed = [" / ".join(map(str, row["printed"]))] if theirs else []
+        lines.append(_line(row["name"], *map(_mean, row["ours"][0]["values"]), *printed))
     return lines
 
 
-def _cells(
-    own: Result, printed: Sequence[float | None] | None = None, best: Sequence[float] | None = None
-) -> Iterator[str]:
-    """Means with the standard deviation, and by how much they are above what is `printed`; of ours alone the `best` is
-    bold."""
-    for column, values in enumerate(own["values"]):
-        if values is None:
-            yield "-"
-            continue
-        mean = np.mean(values)
-        cell = f"**{mean:.1f}**" if best is None or mean == best[column] else f"{mean:.1f}"
-        cell += f" ± {np.std(values, ddof=1):.1f}" if len(values) > 1 else ""
-        beside = printed[column] if printed and own["alike"] else None
-        yield cell + (f" ({mean - beside:+.1f})" if beside is not None else "")
+def _mean(values: Sequence[float] | None, form: str = "{:.1f}") -> str:
+    """With the standard deviation."""
+    if values is None:
+        return "-"
+    return form.format(np.mean(values)) + (f" ± {np.std(values, ddof=1):.1f}" if len(values) > 1 else "")
+
+
+def _above(values: Sequence[float] | None, printed: float | None) -> str:
+    """A mean, and by how much it is above what is `printed`."""
+    beside = "" if printed is None or values is None else f" ({np.mean(values) - printed:+.1f})"
+    return _mean(values, "**{:.1f}**") + beside
 
 
 def render_orders(table: Result) -> list[str]:

@@ -13,14 +13,21 @@ from pipeline.metrics.paired import Columns, Draw, compare_draws
 from pipeline.metrics.retrieval import PROTOCOLS, Bootstrap
 from pipeline.papers import page
 from pipeline.papers.page import count_verdicts
-from pipeline.papers.printed import ELSEWHERE, TABLES
-from pipeline.papers.printed.form import BLEU, PrintedRow, PrintedTable
+from pipeline.papers.printed import PrintedRow, PrintedTable, printed_tables
 
 HEADINGS = {"recall@1": "R@1", "recall@5": "R@5", "recall@10": "R@10", "median_rank": "Med r", "mean_rank": "mean rank"}
 TOLERANCE = 0.02
 """Share by which a gallery may differ from a printed one, since ingest leaves duplicates out."""
-HEADINGS |= {metric: f"B-{n}" for n, metric in enumerate(BLEU, 1)}
+HEADINGS |= {f"bleu_{n}": f"B-{n}" for n in range(1, 5)}
 HEADINGS |= {"meteor": "METEOR", "rouge_l": "ROUGE-L", "cider": "CIDEr"}
+ELSEWHERE = {
+    "karpathy": {
+        "paper": "Karpathy and Fei-Fei",
+        "title": "Table 4, words of large and small magnitude",
+        "left_out": "it lists words; the report lists those of a model of words and regions",
+    }
+}
+"""What there is in place of a printed table that holds no numbers to be compared."""
 TASKS = {
     "image_to_sentence": "annotation", "sentence_to_image": "search", "sentence_similarity": "sentences of an image",
     "region_to_phrase": "region annotation", "images": "images", "boxes": "boxes",
@@ -133,12 +140,12 @@ def measure_tables(
     systems: Sequence[System],
     collection: str | None,
     others: Sequence[str],
-    papers: Sequence[str] | None,
+    papers: Sequence[str],
     draws: Draws,
     bootstrap: Bootstrap,
     protocol: str,
 ) -> list[dict[str, Any]]:
-    """Every table of `papers` (None: of all) with the `systems` of a run below the printed ones, by its `evaluations`
+    """Every table of `papers` with the `systems` of a run below the printed ones, by its `evaluations`
     of test by the `protocol`, and paired intervals for the orders that a paper states.
 
     A difference is given only where the settings are the paper's and every sentence is in the gallery; else they stand
@@ -153,11 +160,11 @@ def measure_tables(
     galleries = [one for one in every if one["split"] == "test"]
     dev = {one["model"]: recall_sum(one) for one in every if one["split"] == "dev" and one["protocol"] == protocol}
     found = []
-    for paper, printed in TABLES.items():
-        if papers is not None and paper not in papers:
+    for paper, printed in printed_tables().items():
+        if paper not in papers:
             continue
         for table in printed:
-            about = {"paper": table.seed, "title": table.title}
+            about = {"paper": table.authors, "title": table.title}
             elsewhere = table.collection != collection
             if elsewhere and table.collection not in others:
                 here = f"these images are {collection}" if collection else "reproduce.collection is null"
@@ -167,8 +174,7 @@ def measure_tables(
             comparable = not elsewhere and protocol == WHOLE
             measured = _measure(table, galleries, dev, systems, comparable, draws, bootstrap)
             found.append({**about, "said": said + measured.pop("said", []), **measured})
-        elsewhere = ELSEWHERE.get(paper, {}).items()
-        found += [{"paper": printed[0].seed, "title": title, "left_out": reason} for title, reason in elsewhere]
+        found += [ELSEWHERE[paper]] if paper in ELSEWHERE else []
     return found
 
 

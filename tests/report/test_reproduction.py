@@ -9,14 +9,14 @@ from pipeline.config.registry import GENERATORS, MODELS
 from pipeline.metrics.paired import Columns, Draw, draw_of_ranks
 from pipeline.metrics.retrieval import Bootstrap
 from pipeline.papers import page
-from pipeline.papers.printed import TABLES, every_table
+from pipeline.papers.printed import AUTHORS, every_table, printed_tables
 from pipeline.papers.reproduction import System, measure_tables, systems, verdict
 
 BOOTSTRAP = Bootstrap(200, 0)
 KARPATHY, NIU = "Karpathy and Fei-Fei: Table 5, Flickr8K", "Niu et al.: Table 1, Flickr8K"
 VALUES = {"recall@1": 20.0, "recall@5": 41.6, "recall@10": 55.0, "median_rank": 7.0, "mean_rank": 30.5}
 CHANCE = dict.fromkeys(("sentence_to_image", "image_to_sentence"), VALUES)
-PRINTED = {row.name: row.settings for table in TABLES["karpathy"] for row in table.rows}
+PRINTED = {row.name: row.settings for table in printed_tables()["karpathy"] for row in table.rows}
 
 
 def evaluation(model: str, **about: object) -> dict:
@@ -33,7 +33,7 @@ def alike(name: str, columns: Columns) -> Draw:
 
 
 def tables(evaluations, ours, collection: str | None = "flickr8k", draws=None, others=()) -> dict[str, str]:
-    found = measure_tables(evaluations, ours, collection, others, None, draws or alike, BOOTSTRAP, "all-sentences")
+    found = measure_tables(evaluations, ours, collection, others, AUTHORS, draws or alike, BOOTSTRAP, "all-sentences")
     return {f"{table['paper']}: {table['title']}": page.render(table) for table in found}
 
 
