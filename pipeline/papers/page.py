@@ -26,18 +26,24 @@ Result = Mapping[str, Any]
 BLOCK = re.compile(r"(<!-- (\w+) (\w+)(?:: (.+?))? -->\n)(.*?)(<!-- end -->)", re.S)
 
 
+DEPTH = 4
+"""Where a row and an order of a table lie in a result."""
+
+
 def dump(result: Result) -> str:
-    """As JSON with four decimals and a line for each system and each comparison."""
-    text = json.dumps(_rounded(result), indent=1, ensure_ascii=False)
-    return re.sub(r"\[[^\[\]{}]*\]|\{[^{}]*\}", lambda match: " ".join(match[0].split()), text) + "\n"
+    """As JSON with four decimals, and a line for each row, each order and each list of words."""
+    return _dump(json.loads(json.dumps(result), parse_float=lambda text: round(float(text), 4)), 0) + "\n"
 
 
-def _rounded(value: Any) -> Any:
-    if isinstance(value, Mapping):
-        return {key: _rounded(part) for key, part in value.items()}
-    if isinstance(value, list | tuple):
-        return [_rounded(part) for part in value]
-    return round(value, 4) if isinstance(value, float) else value
+def _dump(value: Any, depth: int) -> str:
+    named = isinstance(value, dict)
+    inside = value.values() if named else value if isinstance(value, list) else ()
+    if depth == DEPTH or not any(isinstance(one, dict | list) for one in inside):
+        return json.dumps(value, ensure_ascii=False)
+    parts = [f"{json.dumps(name)}: " for name in value] if named else [""] * len(value)
+    lines = [" " * (depth + 1) + part + _dump(one, depth + 1) for part, one in zip(parts, inside, strict=True)]
+    opening, closing = "{}" if named else "[]"
+    return opening + "\n" + ",\n".join(lines) + "\n" + " " * depth + closing
 
 
 def render_table(table: Result) -> list[str]:

@@ -36,6 +36,11 @@ class PrintedRow:
     reason: str | None = None
     chance: bool = False
 
+    @property
+    def network(self) -> str | None:
+        """What the paper saw images with."""
+        return (self.settings or {}).get("encoders")
+
 
 @dataclass(frozen=True)
 class PrintedTable:

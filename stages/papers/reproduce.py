@@ -28,7 +28,7 @@ def reproduce(run: Run, job: Job) -> None:
     reason. The same figures are written as JSON next to the tables."""
     from pipeline.metrics.retrieval import Bootstrap
     from pipeline.papers import page
-    from pipeline.papers.reproduction import measure_tables, render, systems
+    from pipeline.papers.reproduction import Reproduction, render, systems
     from pipeline.storage.batch import FileBatch
     from pipeline.storage.commit import TABLES, read_verified
     from pipeline.storage.records import read_summary
@@ -37,16 +37,15 @@ def reproduce(run: Run, job: Job) -> None:
     ours = systems(_systems(config))
     described = [_read_descriptions(run, name) for name in _generators(config)]
     ranked = [_read_phrases(run, name) for name in _phrase_models(config)]
-    tables = measure_tables(
+    tables = Reproduction(
         [*read_summary(layout.summary.path), *described, *ranked],
         ours,
         config.reproduce.collection,
         config.reproduce.others,
-        config.reproduce.papers,
         lambda name, columns: _draw(run, name, columns),
         Bootstrap(config.evaluate.bootstrap, config.seed),
         _protocol(config),
-    )
+    ).tables(config.reproduce.papers)
     if config.reproduce.trees:
         tables += _tree_tables(run, ours)
     text = render(tables, config.name, _protocol(config)) if tables else ""
