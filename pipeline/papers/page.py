@@ -188,7 +188,8 @@ def refresh(page: str, results: Mapping[str, Result]) -> str:
         else:
             table = next(one for one in result["tables"] if one["title"].startswith(title))
             lines = {"table": render_table, "orders": render_orders}[kind](table)
-            lines += ["", *table["notes"]] if kind == "table" and "printed_columns" in table and table["notes"] else []
+            if kind == "table" and table["notes"] and ("printed_columns" in table or not table["rows"]):
+                lines += ["", *table["notes"]]
         return head + "\n".join(lines) + "\n" + end
 
     return BLOCK.sub(block, page)
