@@ -16,6 +16,7 @@ are the paper's, `settings`, `chosen`}]}. An order is {`above`, `below`, `system
 import json
 import re
 import sys
+from collections import Counter
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -97,18 +98,20 @@ def _tell(found: Result) -> str:
 
 def render_verdicts(result: Result, names: str | None = None) -> list[str]:
     """A line for each order that the paper states, or for the named ones: by how much, as printed and here, and whether
-    it holds."""
+    it holds. Where several tables have an order, it has the name of its table."""
     every = [(table["title"], _name(order), order["found"]) for table, order in _orders(result["tables"])]
+    tables = Counter(name for _, name, _ in every)
     if names:
         wanted = (name.rpartition(" / ") for name in names.split("; "))
         every = [next(one for one in every if one[1] == name and one[0].startswith(title)) for title, _, name in wanted]
     lines = _head("order", "printed", "ours", "verdict")
-    for _, name, found in every:
+    for title, name, found in every:
         printed = dict.fromkeys("-" if one["printed"] is None else f"{one['printed']:+.1f}" for one in found)
         ours = (f"{one['difference']:+.1f}" for one in found)
         verdicts = [one["verdict"] for one in found]
         told = verdicts[:1] if len(set(verdicts)) == 1 else verdicts
-        lines.append(_line(name, *map(", ".join, (printed, ours, told))))
+        where = f" ({title.partition(':')[0]})" if tables[name] > 1 else ""
+        lines.append(_line(name + where, *map(", ".join, (printed, ours, told))))
     return [*lines, "", count_verdicts(result["tables"])]
 
 
