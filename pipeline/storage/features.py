@@ -7,7 +7,6 @@ float32, `offsets` (n + 1,) int64 and `image_id` (n,): image i has the rows [off
 which is the whole image. An unreadable image has no rows; its commit's `rejects` give the reason.
 """
 
-import hashlib
 import logging
 import re
 from collections import Counter
@@ -156,20 +155,6 @@ def require_few_rejects(path: Path, commit: Commit, limit: float) -> None:
 
 
 # --- what a person brings, and what the manifest has
-
-
-def read_weights(path: Path, sha256: str | None) -> tuple[bytes, str]:
-    """The bytes of a weights file and their SHA-256. Raises InputError if that is not `sha256` (None: not known)."""
-    try:
-        data = Path(path).read_bytes()
-    except OSError as error:
-        raise InputError(
-            f"cannot read the weights {path} ({error.strerror}); put the file there or change weights_root or `file`"
-        ) from error
-    digest = hashlib.sha256(data).hexdigest()
-    if sha256 is not None and digest != sha256.lower():
-        raise InputError(f"the sha256 of {path} is {digest}, not {sha256}; get the right file or correct `sha256`")
-    return data, digest
 
 
 def read_box_files(path: Path) -> Iterator[tuple[str, bytes]]:
