@@ -27,7 +27,7 @@ from pipeline.images.preparation import Crops, PreparedImage, WholeImages  # noq
 from pipeline.images.preprocess import Preprocessing  # noqa: E402
 from pipeline.images.regions import RegionExtractor, region_encoder  # noqa: E402
 from pipeline.storage.commit import Provenance  # noqa: E402
-from pipeline.storage.features import RegionShard, UnfinishedRegions  # noqa: E402
+from pipeline.storage.regions import RegionShard, UnfinishedRegions  # noqa: E402
 
 MEAN, STD = (0.485, 0.456, 0.406), (0.229, 0.224, 0.225)
 SELECTION = Selection(0.7, 19, True)

@@ -61,8 +61,8 @@ class GivenFeatures(NamedTuple):
 
 @dataclass(frozen=True)
 class EncoderMaterial:
-    """What an encoder is made from, beside its entry: the `seed`, the folder of `weights`, and where its kind needs
-    them the settings that define an image's `regions`, the `other` encoder that the entry names, the images of `train`
+    """What an encoder is made from, beside its entry: the `seed`, the folder of the weights, the settings that define
+    an image's `regions`, and, if its kind needs them, the `other` encoder that its entry names, the images of `train`
     to learn from, and some features that were `given`."""
 
     seed: int

@@ -33,7 +33,8 @@ def extract_regions(run: Run, encoder: str) -> Callable[[Iterable[Sequence[Job]]
     from pipeline.images.preparation import Cutting, Preparation, PreparedImage, Request
     from pipeline.images.preprocess import Photograph
     from pipeline.images.regions import Classifier, DescribedRegions, RegionExtractor, describe
-    from pipeline.storage.features import UnfinishedRegions, require_few_rejects, to_stored
+    from pipeline.storage.features import to_stored
+    from pipeline.storage.regions import UnfinishedRegions, require_few_rejects
     from pipeline.workers import Failure, behind, shared_map
     from stages.photographs import describe_parts, missing_parts, photograph_reader
 
@@ -96,7 +97,7 @@ def _known_boxes(run: Run) -> "Callable[[Job], list[Candidates]]":
     from pipeline.images.box_formats import match_boxes
     from pipeline.images.boxes import NONE, Candidates, group
     from pipeline.images.matching import some
-    from pipeline.storage.features import manifest_boxes, read_box_files
+    from pipeline.storage.regions import manifest_boxes, read_box_files
 
     chosen, manifest = run.config.regions, run.manifest
     if chosen.proposals != "boxes":

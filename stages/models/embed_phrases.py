@@ -9,7 +9,7 @@ if TYPE_CHECKING:
     import numpy as np
     import pyarrow as pa
 
-    from pipeline.storage.features import RegionRows
+    from pipeline.storage.regions import RegionRows
 
 BLOCK = 512
 """Images whose regions are embedded at once."""

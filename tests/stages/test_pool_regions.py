@@ -8,8 +8,8 @@ import pytest
 from made_up import make_stage, run_command
 from made_up_blocks import arguments, copy_blocks, extract, make_blocks
 
-from pipeline.storage.features import RegionShard
 from pipeline.storage.parameters import ENCODER, read_parameters
+from pipeline.storage.regions import RegionShard
 from pipeline.storage.shards import FEATURES, Shard
 
 
