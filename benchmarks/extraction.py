@@ -25,7 +25,7 @@ runtime.configure()
 import numpy as np  # noqa: E402  after the runtime is configured
 from PIL import Image  # noqa: E402
 
-from pipeline.images.decode import ImageLimits  # noqa: E402
+from pipeline.images.opening import ImageLimits  # noqa: E402
 from pipeline.images.preprocess import Photograph, PhotographReader, Preprocessing  # noqa: E402
 
 # Torch is imported where it is used: the processes that decode import this file, too.

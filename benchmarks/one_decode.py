@@ -28,10 +28,10 @@ import torch  # noqa: E402
 from PIL import Image  # noqa: E402
 
 from pipeline.images import weights  # noqa: E402
-from pipeline.images.decode import ImageLimits  # noqa: E402
 from pipeline.images.extraction import Extractor, extract_in_step  # noqa: E402
 from pipeline.images.extraction_plan import choose_plan, make_probes  # noqa: E402
 from pipeline.images.networks import NetworkEncoder, NetworkSpec, trained, untrained  # noqa: E402
+from pipeline.images.opening import ImageLimits  # noqa: E402
 from pipeline.images.preprocess import Photograph, PhotographReader, Preprocessing, View  # noqa: E402
 
 LIMITS = ImageLimits(max_pixels=64_000_000, min_side=8, max_aspect=20)

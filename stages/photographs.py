@@ -10,7 +10,7 @@ import numpy as np
 from PIL import Image
 
 from pipeline.errors import InputError
-from pipeline.images.decode import ImageLimits
+from pipeline.images.opening import ImageLimits
 from pipeline.images.preprocess import Photograph, PhotographReader
 from pipeline.run import Run
 from pipeline.storage.features import UnfinishedShard

@@ -11,7 +11,8 @@ import numpy as np
 from PIL import Image
 
 from pipeline.errors import InputError
-from pipeline.images.decode import ImageLimits, decode, decode_each
+from pipeline.images.decode import decode, decode_each
+from pipeline.images.opening import ImageLimits
 from pipeline.workers import Failure, shared_map
 
 

@@ -84,7 +84,8 @@ def _inspect(
 
     from pipeline import runtime
     from pipeline.collections.inspection import InspectedImages
-    from pipeline.images.decode import ImageLimits, Inspection, inspect
+    from pipeline.images.decode import Inspection, inspect
+    from pipeline.images.opening import ImageLimits
     from pipeline.run.runner import on_cluster
     from pipeline.storage.sources import ImageSource
 

@@ -92,7 +92,7 @@ def measure(run: "Run", sample: Sample) -> "Iterator[tuple[str, Speed]]":
 
     from pipeline import runtime
     from pipeline.config.stored import restore_encoder
-    from pipeline.images.decode import ImageLimits
+    from pipeline.images.opening import ImageLimits
     from pipeline.images.preprocess import PhotographReader
     from pipeline.plan.estimate import Speed
     from stages.encoders import encoder_material

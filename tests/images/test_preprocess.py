@@ -9,7 +9,7 @@ from pictures import MEAN, STD, encode_jpeg, make_image
 from PIL import Image
 
 from pipeline.errors import InputError
-from pipeline.images.decode import ImageLimits
+from pipeline.images.opening import ImageLimits
 from pipeline.images.preprocess import Photograph, PhotographReader, Preprocessing, prepare
 
 LIMITS = ImageLimits(max_pixels=10**6, min_side=8, max_aspect=20)

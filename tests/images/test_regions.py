@@ -10,9 +10,9 @@ from PIL import Image
 from torchvision.ops import roi_align
 
 from pipeline.images.boxes import Candidates, Selection
-from pipeline.images.decode import ImageLimits
 from pipeline.images.extraction import ExtractionPlan
 from pipeline.images.networks import NetworkEncoder
+from pipeline.images.opening import ImageLimits
 from pipeline.images.preparation import Crops, Cutting, Preparation, Request, WholeImages
 from pipeline.images.preprocess import Photograph, PhotographReader
 from pipeline.images.regions import (
