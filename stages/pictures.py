@@ -17,7 +17,8 @@ from pipeline.metrics.multivector_scores import multivector_scores
 from pipeline.models.neural.alignment import align, align_alone, longest_vectors, word_magnitudes
 from pipeline.report.photographs import GOLDEN, ReportPicture, SheetPicture, draw_sheet, drawing, picture_spoken_of
 from pipeline.run import Run
-from pipeline.storage.embeddings import Embeddings, PhraseVectors
+from pipeline.storage.embeddings import Embeddings
+from pipeline.storage.phrases import PhraseVectors
 from pipeline.storage.regions import RegionShard
 from stages.photographs import open_photographs
 from stages.texts import read_analyzer, read_words

@@ -26,7 +26,7 @@ def embed_phrases(run: Run, job: Job, model: str, split: str) -> None:
     import numpy as np
     import pyarrow as pa
 
-    from pipeline.storage.embeddings import write_phrases
+    from pipeline.storage.phrases import write_phrases
     from pipeline.storage.records import read_labels
     from pipeline.storage.tables import vectors_column
     from pipeline.text.conversions import list_noun_phrases
