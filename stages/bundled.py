@@ -19,7 +19,6 @@ from pipeline.index.calibration import BACKGROUND, FEWEST, Calibration
 from pipeline.index.chooser import Requirements
 from pipeline.index.gallery import Shortlist
 from pipeline.index.vectors import evenly_spaced
-from pipeline.report.figures import draw_tradeoff, to_svg
 from pipeline.run import Run
 from pipeline.storage.bundle import Bundle, BundleWriter
 from pipeline.storage.card import CARD, INDEXED
@@ -142,7 +141,6 @@ def add_indices(
         writer.add(f"{name}.faiss", built.data)
         if built.tradeoff:
             writer.add_json(f"{name}.tradeoff.json", built.tradeoff)
-            writer.add(f"{name}.tradeoff.svg", to_svg(draw_tradeoff(built.tradeoff, f"{model}, {name}")))
         card = cards[name] = built.card
         log.info(
             "%s: %d %s in %s, index recall@10 %.3f, %.0f queries/s on a core",
