@@ -158,7 +158,7 @@ class Bench:
         sampled = max(1, min(round(lists * math.sqrt(self.share)), self.sample.count // TRAINING_LEAST))
         built = self._build(with_lists(factory, sampled), sampled if lists else 0)
         operation = tune(built.index, self.questions, self.requirements.recall_floor)[-1]
-        growth = self._growth(built.index, sampled, lists, operation.setting.lists)
+        growth = self._growth(built.index, sampled, lists, operation.setting.nprobe)
         trained, added = self._building_growth(built.index, sampled, lists)
         latency_ms = 1000 * latency(built.index, self.questions) * growth
         size = self._bytes(built.index, lists - sampled)

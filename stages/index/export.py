@@ -48,7 +48,7 @@ def _read(bundle: "Bundle | Bundles", modality: str) -> "ExportedSide":
     import numpy as np
 
     from pipeline.index.filtering import is_exact
-    from pipeline.index.opening import open_gallery, open_index
+    from pipeline.index.gallery import open_gallery, open_index
     from pipeline.storage.bundles import is_removed
     from pipeline.storage.exports import ExportedSide
 

@@ -26,7 +26,7 @@ runtime.configure(1)
 from pipeline.errors import InputError, JointspaceError  # noqa: E402
 
 IMPORTED = (
-    "pipeline.config.loading", "pipeline.index.opening", "pipeline.index.search", "pipeline.index.upkeep",
+    "pipeline.config.loading", "pipeline.index.gallery", "pipeline.index.search", "pipeline.index.upkeep",
     "pipeline.models.linear.cca", "pipeline.serve.gallery", "pipeline.storage.exports", "pipeline.storage.bundles",
     "stages.applied", "stages.cli", "stages.index.serve",
 )  # fmt: skip
