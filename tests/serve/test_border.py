@@ -19,11 +19,10 @@ import pyarrow as pa
 import pytest
 from fastapi.testclient import TestClient
 from PIL import Image
-from visiting import CHECK, LIMITS, PIXELS, make_client, photograph, see, serve
+from visiting import LIMITS, PIXELS, make_client, photograph, see, serve
 
 from pipeline.errors import UsageError
 from pipeline.index.search import Searcher
-from pipeline.serve.app import build_app
 from pipeline.serve.gallery import ServedGallery
 from pipeline.storage.bundle import Bundle
 from pipeline.storage.sources import ImageSources
@@ -235,7 +234,7 @@ def test_a_flood_is_refused_and_the_rest_answered(gallery: ServedGallery) -> Non
         return search(sentence, top, where)
 
     gallery.images = slowly
-    app = build_app({"ncca": gallery}, LIMITS, 2, ["testserver"], CHECK)
+    app = make_client(gallery).app
 
     async def flood() -> tuple[list[httpx.Response], httpx.Response, httpx.Response]:
         async with httpx.AsyncClient(transport=httpx.ASGITransport(app), base_url="http://testserver") as client:

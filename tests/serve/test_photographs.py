@@ -8,10 +8,9 @@ from fastapi.testclient import TestClient
 from made_up import build_bundle, make_run
 from made_up_sets import OTHER, THING, add_fragments
 from PIL import Image
-from visiting import CHECK, LIMITS, PIXELS, make_client, see
+from visiting import PIXELS, make_client, see
 
 from pipeline.index.search import Searcher
-from pipeline.serve.app import build_app
 from pipeline.serve.gallery import ServedGallery
 from pipeline.storage.bundle import Bundle
 from pipeline.storage.sources import ImageSources
@@ -30,7 +29,7 @@ def test_what_is_known_of_a_photograph(client: TestClient, run: Path) -> None:
 
 
 def test_files_are_given_as_they_are_where_that_is_allowed(gallery: ServedGallery, run: Path) -> None:
-    client = TestClient(build_app({"ncca": gallery}, LIMITS, 1, ["testserver"], CHECK, originals=True))
+    client = make_client(gallery, originals=True)
     answer = client.get(client.get(f"{ONE}/about").json()["original"])
     assert answer.content == (run / "data" / "horse-3.png").read_bytes()
     assert answer.headers["Content-Type"] == "image/png" and "Content-Disposition" not in answer.headers
