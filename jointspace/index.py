@@ -1,4 +1,4 @@
-"""A bundle, opened to be searched from a program."""
+"""An index, opened to be searched from a program."""
 
 import os
 from collections.abc import Callable, Mapping, Sequence
@@ -20,22 +20,22 @@ from pipeline.storage.bundles import open_bundle
 from pipeline.text.text_encoder import CENTRED, Centred
 
 
-def load(*bundles: str | Path, run: str | Path | None = None, allow: Sequence[str] = ()) -> "Index":
-    """Open the bundle in a folder; several bundles of one model, in one folder or in several, are searched as one. A
+def load(*folders: str | Path, run: str | Path | None = None, allow: Sequence[str] = ()) -> "Index":
+    """Open the index in a folder; several of one model, in one folder or in several, are searched as one. A
     model that reads trees needs the parser of its `run`, a folder that you trust, since loading a parser runs code. So
     do models and encoders that are not part of jointspace: `allow` lists the import paths, `module:Class`, of those
     that you trust.
 
-    Raises IntegrityError if there is no bundle or it is damaged, and UsageError for different models.
+    Raises IntegrityError if there is no index or it is damaged, and UsageError for different models.
     """
-    return Index(*bundles, run=run, allow=allow)
+    return Index(*folders, run=run, allow=allow)
 
 
 class Index:
-    """One or several bundles: images, their captions, and the model that finds them. Each part is read when it is first
+    """One or several indexes: images, their captions, and the model that finds them. Each part is read when it is first
     needed. A pickled index opens the same folders again.
 
-    >>> index = load(bundle)
+    >>> index = load(path)
     >>> [hit.row["path"].partition("-")[0] for hit in index.search("a red picture", k=2)]
     ['red', 'red']
     >>> index.search("a red picture", k=2, where="width < 10")
@@ -49,7 +49,7 @@ class Index:
 
     def __init__(self, *folders: str | Path, run: str | Path | None = None, allow: Sequence[str] = ()) -> None:
         if not folders:
-            raise UsageError("name the folder of a bundle")
+            raise UsageError("name the folder of an index")
         self._allow = tuple(allow)
         registry.allow(self._allow)
         self._folders = [Path(folder).absolute() for folder in folders]
@@ -63,7 +63,7 @@ class Index:
 
     @property
     def card(self) -> Mapping[str, Any]:
-        """The bundle's model, what it was trained on, and what was measured."""
+        """The index's model, what it was trained on, and what was measured."""
         return self.bundle.card
 
     def search(
@@ -80,9 +80,9 @@ class Index:
         """The `k` images nearest to a text, an image, both (the text counts for `weight`), a `vector` (c,) of the joint
         space, or a `text_vector` (d,) that `embed` would take; only images whose columns satisfy `where`.
 
-        Each hit has `rank`, `score` and `row`, the image's line in the bundle's table. The answer to a text has a
+        Each hit has `rank`, `score` and `row`, the image's line in the index's table. The answer to a text has a
         `judgement`: how many hits are `likely`, about how many images of the index are (`expected`), and whether the
-        text is `off_topic`; or None if the bundle cannot tell. A list of texts is answered in one pass by a list of
+        text is `off_topic`; or None if the index cannot tell. A list of texts is answered in one pass by a list of
         answers; a text without a known word gets an empty answer with an `error`.
 
         Raises InputError if no word is known or the image cannot be read, and UsageError for a wrong condition or
@@ -179,7 +179,7 @@ class Index:
             raise InputError(f"{error}; give vectors of the encoders that {model} was fitted to") from error
 
     def apply(self, photographs: str | Path, output: str | Path, name: str | None = None) -> "Index":
-        """Index other photos (a folder, tar shard or table) with this bundle's model, in the folder `output`; captions
+        """Index other photos (a folder, tar shard or table) with this index's model, in the folder `output`; captions
         are optional. A repeated call resumes. Scripts need no `if __name__ == "__main__"`.
         """
         from stages.applied import apply_bundle

@@ -34,7 +34,7 @@ def bundle(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 def test_the_examples_in_its_docstrings(bundle: Path, tmp_path: Path) -> None:
     for module in (jointspace.index, jointspace.space):
-        found = doctest.testmod(module, extraglobs={"bundle": bundle, "np": np, "folder": tmp_path / "fitted"})
+        found = doctest.testmod(module, extraglobs={"path": bundle, "np": np, "folder": tmp_path / "fitted"})
         assert found.attempted and not found.failed
 
 

@@ -284,7 +284,7 @@ OfImage = Annotated[Pictured, Depends()]
 
 @router.get("/api/models/{model}/photographs/{image_id}", response_class=Response)
 async def show_photograph(image: OfImage) -> Response:
-    """A small JPEG of a photograph of the bundle, by its image_id."""
+    """A small JPEG of a photograph of the index, by its image_id."""
     return _jpeg(await image.ask(image.gallery.thumbnail))
 
 

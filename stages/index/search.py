@@ -122,7 +122,7 @@ def command(
     if judgement and judgement.warning:
         click.echo(judgement.warning, err=True)
     if sentence is not None and "calibration" not in bundle.card:
-        click.echo("this bundle does not say where likely answers end: run build-index again", err=True)
+        click.echo("this index does not say where likely answers end: run build-index again", err=True)
     if as_json:
         click.echo(printable_json(_listed(hits, judgement), str))
         return

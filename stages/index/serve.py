@@ -1,4 +1,4 @@
-"""`serve`: bundles, and generators of descriptions, behind a page and a JSON API."""
+"""`serve`: indexes, and generators of descriptions, behind a page and a JSON API."""
 
 import math
 import socket
@@ -34,7 +34,7 @@ LAST_SECONDS = 5
 
 
 @click.command("serve")
-@click.argument("bundles", nargs=-1, required=True, metavar="BUNDLE...", type=FOLDER)
+@click.argument("bundles", nargs=-1, required=True, metavar="INDEX...", type=FOLDER)
 @images_option
 @click.option(
     "--run",
