@@ -10,10 +10,12 @@ from fastapi.testclient import TestClient
 from made_up import THINGS, features_of, run_command
 
 from pipeline.images.decode import ImageLimits, check_header, decode
+from pipeline.index.search import Searcher
 from pipeline.serve.app import build_app
 from pipeline.serve.border import Limits
 from pipeline.serve.gallery import ServedGallery
 from pipeline.serve.service import ServedIndex
+from pipeline.storage.bundles import open_bundle
 
 SIZES = ImageLimits(max_pixels=1_000_000, min_side=8, max_aspect=20)
 PIXELS = partial(decode, limits=SIZES)
@@ -30,6 +32,12 @@ def see(data: bytes) -> dict[str, np.ndarray]:
     """An encoder that knows things by their colours."""
     pixel = np.array(PIXELS(data).getpixel((0, 0)))
     return features_of(THINGS[int(np.argmin([np.abs(pixel - colour_of(thing)).sum() for thing in range(8)]))])
+
+
+def open_gallery(*folders: Path) -> ServedGallery:
+    """The index in some folders, with eyes that know the made-up photographs."""
+    bundle = open_bundle(*folders)
+    return ServedGallery(Searcher(bundle), see, bundle.photographs().read, PIXELS, 32)
 
 
 def make_client(gallery: ServedGallery, limits: Limits = LIMITS, originals: bool = False) -> TestClient:
