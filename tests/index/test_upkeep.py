@@ -11,8 +11,7 @@ import numpy as np
 import pyarrow.compute as pc
 import pytest
 from made_up import build_bundle, make_run, retell, run_command, write_config
-from made_up_sets import add_fragments, whole_length
-from test_fragment_search import SCORE
+from made_up_sets import SCORE, add_fragments, whole_length
 
 from pipeline.errors import InputError, IntegrityError, RejectLimitError, UsageError
 from pipeline.index.candidates import build
