@@ -88,38 +88,29 @@ class Index:
         Raises InputError if no word is known or the image cannot be read, and UsageError for a wrong condition or
         argument.
         """
-        if isinstance(text, Sequence) and not isinstance(text, str):
-            return self._search_each(
-                text, to_count(k, "k"), where, alone=image is None and vector is None and text_vector is None
-            )
-        if text_vector is not None and vector is None:
-            vectors = self.embed(text_vectors=np.atleast_2d(to_array(text_vector, "text")))
-            if len(vectors) != 1:
-                raise InputError(f"text_vector has {len(vectors)} rows; give one vector, or search for each in turn")
-            (vector,) = vectors
-        elif text_vector is not None:
-            raise UsageError("search for a vector or a text_vector")
-        if (vector is None) == (text is None and image is None):
-            raise UsageError("search for a text, an image, both, or a vector")
         k = to_count(k, "k")
-        if text is not None:
-            require_text(text, "text")
         if where is not None:
             require_text(where, "where")
+        asked = [text is not None or image is not None, vector is not None, text_vector is not None]
+        if sum(asked) != 1:
+            raise UsageError("search for a text, an image, both, or a vector")
+        if text_vector is not None:
+            vector = self.embed(text_vectors=np.atleast_2d(to_array(text_vector, "text")))
+            if len(vector) != 1:
+                raise InputError(f"text_vector has {len(vector)} rows; give one vector, or search for each in turn")
         if vector is not None:
             return self._searcher.nearest("images", self._row(vector), k, where)[0]
+        if isinstance(text, Sequence) and not isinstance(text, str):
+            if image is not None:
+                raise UsageError("several texts are searched for by themselves; leave out the image")
+            for number, each in enumerate(text):
+                require_text(each, f"text {number}")
+            return self._searcher.batch(text, k, where)
+        if text is not None:
+            require_text(text, "text")
         if image is None:
             return self._searcher.images(text, k, where)
         return self._searcher.similar(self._photograph(image), k, text, to_number(weight, "weight"), where)
-
-    def _search_each(self, texts: Sequence[str], k: int, where: str | None, alone: bool) -> list[Answer]:
-        if not alone:
-            raise UsageError("several texts are searched for by themselves; leave out image and vector")
-        for number, text in enumerate(texts):
-            require_text(text, f"text {number}")
-        if where is not None:
-            require_text(where, "where")
-        return self._searcher.batch(texts, k, where)
 
     def sentences(self, image: str | Path | Image.Image, k: int = 10, where: str | None = None) -> list[Hit]:
         """The `k` captions nearest to an image; `row["text"]` of a hit is its text."""
@@ -202,22 +193,17 @@ class Index:
 
     def _photograph(self, image: str | Path | Image.Image) -> Photograph:
         """The image as the model takes it: its features, or for a multi-vector model the bytes of its file."""
-        in_file, by_file = isinstance(image, str | os.PathLike), self._searcher.multi_vector
-        if by_file and not in_file:
-            raise UsageError(f"{self.card['model']} reads photos from their files; give a path")
-        if not in_file and not isinstance(image, Image.Image):
+        is_path = isinstance(image, str | os.PathLike)
+        if not is_path and not isinstance(image, Image.Image):
             raise UsageError(f"image is a {type(image).__name__}; give a path, or an image that Pillow opened")
+        if not is_path and self._searcher.multi_vector:
+            raise UsageError(f"{self.card['model']} reads photos from their files; give a path")
         try:
-            data = Path(image).read_bytes() if in_file else b""
-            if by_file:
-                return data
-            return encode_image(decode(data, self._limits) if in_file else to_rgb(image, self._limits), self._encoders)
-        except (
-            OSError,
-            SyntaxError,
-            ValueError,
-            InputError,
-        ) as error:  # Pillow reads an opened image late
+            if not is_path:
+                return encode_image(to_rgb(image, self._limits), self._encoders)
+            data = Path(image).read_bytes()
+            return data if self._searcher.multi_vector else encode_image(decode(data, self._limits), self._encoders)
+        except (OSError, SyntaxError, ValueError, InputError) as error:  # Pillow reads an opened image late
             raise InputError(f"cannot read {image} ({error}); give another image") from error
 
     def _row(self, vector: np.ndarray) -> np.ndarray:
