@@ -85,6 +85,14 @@ def run(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return folder
 
 
+@pytest.fixture(scope="session")
+def colours(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The run that has learned the names of four colours, with its index `bundle`. Nothing of it is changed."""
+    from made_up_colours import make_colours
+
+    return make_colours(tmp_path_factory.mktemp("colours") / "colours")
+
+
 @pytest.fixture(scope="module")
 def browser() -> Iterator[Any]:
     """A Chromium that playwright drives."""

@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from made_up_colours import COLOURS, draw, make_colours
+from made_up_colours import COLOURS, draw
 from PIL import Image
 from scipy import sparse
 from sklearn.cross_decomposition import CCA
@@ -27,9 +27,9 @@ from pipeline.storage.bundle import Bundle
 ROOT = Path(__file__).parents[1]
 
 
-@pytest.fixture(scope="module")
-def bundle(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    return make_colours(tmp_path_factory.mktemp("api") / "colours") / "bundle"
+@pytest.fixture
+def bundle(colours: Path) -> Path:
+    return colours / "bundle"
 
 
 def test_the_examples_in_its_docstrings(bundle: Path, tmp_path: Path) -> None:
