@@ -2,7 +2,6 @@
 
 import logging
 from collections.abc import Iterable, Mapping
-from dataclasses import fields
 from pathlib import Path
 from typing import Any
 
@@ -122,7 +121,7 @@ def add_indices(
     sentences of the same space; where there are none either, with the images' own vectors.
     """
     model, several = embeddings.name, embeddings.multi_vector
-    requirements = Requirements(**settings.model_dump(include={field.name for field in fields(Requirements)}))
+    requirements = Requirements.of(settings)
     shortlist = Shortlist(**settings.shortlist.model_dump())
     kind, cards, outlines = "fragments" if several else "global", {}, {}
     silent = not len(ids["sentences"]) and not several

@@ -13,7 +13,7 @@ the time of a query weigh alike, and building decides between what is otherwise 
 import logging
 import math
 import time
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, fields, replace
 from typing import TYPE_CHECKING, Any
 
 import faiss
@@ -67,6 +67,11 @@ class Requirements:
     exact_limit: int
     candidates: str | tuple[str, ...]
     sample: int = 50_000
+
+    @classmethod
+    def of(cls, settings: Any) -> "Requirements":
+        """Those in the section `index` of a configuration."""
+        return cls(**settings.model_dump(include={field.name for field in fields(cls)}))
 
     @property
     def bytes(self) -> float:
