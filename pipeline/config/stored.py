@@ -8,7 +8,7 @@ from pipeline.config.registry import EncoderSpec, encoder_spec, import_place, mo
 from pipeline.errors import MALFORMED, IntegrityError, brief
 
 PREPARE_TEXT = "prepare-text-encoder"
-CORRECTED = "pipeline.models.linear.hubness:HubCorrected"
+CORRECTED = "pipeline.models.linear.corrected:HubCorrected"
 """What corrects the scores of any model for hubs."""
 CENTRED = "pipeline.text.text_encoder:Centred"
 """What moves the vectors of any text encoder about their mean."""
