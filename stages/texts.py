@@ -30,10 +30,10 @@ from pipeline.text.counting import TermCounts, count_terms
 from pipeline.text.dependencies import read_conllu
 from pipeline.text.phrase_trees import read_brackets
 from pipeline.text.sequences import Tokens
-from pipeline.text.text_encoder import Coverage, GivenVectors, TextEncoder
+from pipeline.text.text_encoder import GivenVectors, TextEncoder
 from pipeline.text.tokens import LONGEST_NGRAM, TermSettings, make_analyzer
 from pipeline.text.trees import SentenceTrees, Trees, fit_trees
-from pipeline.text.vocabulary import Vocabulary
+from pipeline.text.vocabulary import Coverage, Vocabulary
 from pipeline.text.wordvectors import WordVectors, read_binary_vectors, read_text_vectors
 from stages.given import match_given_sentences
 
