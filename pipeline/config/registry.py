@@ -272,7 +272,7 @@ class ModelSpec(Spec):
     `phrases` has `embed_phrases(trees)` and `embed_regions(block)` too, and one that is trained on words
     `embed_phrases(tokens)`, each phrase on its own. What is fitted has `fit(task)` of a
     pipeline.models.linear.training.FitTask, what is trained `trainer(task)` of a
-    pipeline.models.neural.task.TrainingTask, which returns a Trainer.
+    pipeline.models.neural.task.TrainingTask, which returns its Training.
     """
 
     made_by: Literal["fit", "train", "adopt", "combine"]

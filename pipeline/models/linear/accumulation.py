@@ -155,8 +155,6 @@ def add_gram(total: np.ndarray, z: np.ndarray, factor: float = 1.0) -> None:
     """Add factor z'z to the upper triangle of `total` (D, D), in Fortran order or a block of such a matrix, and of the
     type of z (n, D)."""
     size = total.shape[0]
-    if total.shape != (size, z.shape[1]) or total.dtype != z.dtype or total.strides[0] != total.itemsize:
-        raise ValueError(f"cannot add the products of {z.shape} {z.dtype} to {total.shape} {total.dtype}")
     real = LETTERS[total.dtype][1]
     n, k, leading = (ctypes.c_int(number) for number in (size, len(z), max(1, total.strides[1] // total.itemsize)))
     alpha, beta, z = real(float(factor)), real(1), np.ascontiguousarray(z)

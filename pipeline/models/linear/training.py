@@ -177,8 +177,6 @@ class _Trainer:
     @property
     def _embedding(self) -> Tuned:
         """The CCA of the auxiliary pairs, with ridges chosen on dev."""
-        if self.model.metric == "euclidean":
-            raise UsageError(f"training {self.task.training} stacks a normalized CCA; give it to model ncca")
         task, most = self.task, max(self.task.transfer.auxiliary_dimensions)
         if (self.model, most) not in task.memory:
             grid = task.grid.model_copy(update={"dimensions": (most,)})

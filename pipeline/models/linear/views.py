@@ -169,11 +169,9 @@ def normalise(x: np.ndarray, steps: Sequence[str]) -> np.ndarray:
             root = np.abs(x)
             np.sqrt(root, out=root)
             np.copysign(root, x, out=x)
-        elif step == "l2":
+        else:
             length = np.sqrt(np.einsum("ij,ij->i", x, x))
             x /= np.where(length > 0, length, 1)[:, None]
-        else:
-            raise ValueError(f"unknown step {step}")
     return x
 
 
@@ -243,11 +241,6 @@ class TextView:
         starts = dict(zip(self.encoders, np.cumsum([0, *self.dims[:-1]]), strict=True))
         chosen = zip(part.encoders, part.dims, strict=True)
         return np.concatenate([np.arange(starts[name], starts[name] + dim) for name, dim in chosen])
-
-    def is_part_of(self, view: "TextView") -> bool:
-        """Whether it is `view`, perhaps weighted or without some encoders."""
-        included = set(self.encoders) <= set(view.encoders)
-        return included and view.select(self.encoders).weighted(self.weight_of) == self
 
     def weighted(self, weights: Mapping[str, float]) -> "TextView":
         """This view with other weights, without the encoders whose weight is 0."""

@@ -8,7 +8,7 @@ from typing import ClassVar
 import numpy as np
 from scipy import sparse
 
-from pipeline.errors import InputError, UsageError
+from pipeline.errors import InputError
 from pipeline.metrics.ranks import count_ranks
 from pipeline.metrics.retrieval import recall_sum
 from pipeline.models.linear.feature_maps import project
@@ -232,9 +232,7 @@ class WsabieSGD(LinearModel):
     @classmethod
     def fit(cls, task: FitTask) -> Tuned:
         """The learning rate (at the middle alpha), then the alpha that is best, stopped early on dev;
-        with `task.chosen`, those, for as many epochs as were best then. UsageError unless training is `target`."""
-        if task.training != "target":
-            raise UsageError(f"Wsabie learns from target pairs only, not by training {task.training}; take ncca")
+        with `task.chosen`, those, for as many epochs as were best then."""
         settings, moments, dev = task.settings, task.sets.target, task.dev
         mean_x, mean_y = moments.mean_x.astype(np.float32), moments.mean_y.astype(np.float32)
         images, sentences, owners = _gather(task, mean_x)

@@ -8,7 +8,6 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional
 
-from pipeline.models.neural.networks import dropout
 from pipeline.models.neural.recurrence import ACTIVATIONS
 from pipeline.models.neural.task import TrainingTask
 from pipeline.models.neural.tree_levels import Levels, binary, forest, level, positions, word_counts
@@ -104,13 +103,13 @@ class TreeRNN(nn.Module):
     def vectors(self, levels: Levels) -> Tensor:
         """(total, d) the vectors of the words, zero at nodes without one."""
         rows = functional.embedding(levels.words.clamp(min=0), self.words)
-        return dropout(rows, self.dropout, self.training) * (levels.words >= 0)[:, None]
+        return functional.dropout(rows, self.dropout, self.training) * (levels.words >= 0)[:, None]
 
     def forward(self, levels: Levels) -> Tensor:
         """(n, K) float32, not of unit length."""
         parts = (self.inputs(levels), self.matrices.to(self.precision))
         states = TreeRecurrence.apply(levels, self.linear_leaves, self.activation, *parts)
-        return dropout(states[levels.roots], self.dropout, self.training)
+        return functional.dropout(states[levels.roots], self.dropout, self.training)
 
 
 class ConstituencyRNN(TreeRNN):

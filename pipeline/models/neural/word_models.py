@@ -24,8 +24,8 @@ from pipeline.models.neural.networks import (
     load_arrays,
 )
 from pipeline.models.neural.recurrence import pack
-from pipeline.models.neural.task import RegionBlock, Trainer, TrainingPairs, TrainingTask
-from pipeline.models.neural.training import seeded
+from pipeline.models.neural.task import RegionBlock, TrainingPairs, TrainingTask
+from pipeline.models.neural.training import Training, seeded
 
 BLOCK = 512
 """Sentences, or images, embedded at once."""
@@ -65,8 +65,8 @@ class GlobalModel(NetworkModel):
         return JointNetwork(mean, sentences, cls.dimensions(dimensions, words.shape[1]), dropout, score)
 
     @classmethod
-    def trainer(cls, task: TrainingTask) -> Trainer:
-        """The untrained model with its training loop."""
+    def trainer(cls, task: TrainingTask) -> Training:
+        """The training loop of an untrained model."""
         model = cls.untrained(task).to(task.device)
 
         def draw(rows: np.ndarray) -> tuple[Tensor, Any]:
@@ -75,10 +75,14 @@ class GlobalModel(NetworkModel):
         # The squared loss alone would shrink both sides to zero: they learn in alternate epochs.
         sentences = {name for name, p in model.network.named_parameters() if p.requires_grad} - {"image_map"}
         groups = ({"image_map"}, sentences) if sentences and model.network.score == "distance" else ()
-        training = task.training(
-            model.network, draw, model.judge(task.dev), anchors=model.anchors(), alternating_groups=groups
+        return task.training(
+            model.network,
+            draw,
+            judge=model.judge(task.dev),
+            anchors=model.anchors(),
+            alternating_groups=groups,
+            finish=model.reloaded,
         )
-        return Trainer(training, model.reloaded)
 
     @classmethod
     def untrained(cls, task: TrainingTask) -> "GlobalModel":
