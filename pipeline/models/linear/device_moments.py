@@ -7,10 +7,9 @@ import torch
 from torch import Tensor
 
 from pipeline.device import OomBatcher, full_float32, upload
-from pipeline.models.linear.accumulation import BLOCK_ROWS, SHIFT_ROWS, SMALL
 from pipeline.models.linear.device_views import rows_on, sparse_on, stack_on, transposed_on
 from pipeline.models.linear.feature_maps import FeatureMap, FeatureMaps
-from pipeline.models.linear.moments import Moments, mirror
+from pipeline.models.linear.moments import BLOCK_ROWS, SHIFT_ROWS, SMALL, Moments, mirror
 from pipeline.models.linear.views import (
     ImageView,
     Rows,

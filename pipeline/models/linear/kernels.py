@@ -9,9 +9,9 @@ from sklearn.kernel_approximation import Nystroem
 from sklearn.metrics.pairwise import pairwise_kernels
 
 from pipeline.errors import InputError
+from pipeline.models.linear.accumulation import mapped_moments
 from pipeline.models.linear.cca import NormalizedCCA
 from pipeline.models.linear.feature_maps import FeatureMaps, from_sparse_parts, sparse_parts
-from pipeline.models.linear.passes import mapped_moments
 from pipeline.models.linear.training import FitTask
 from pipeline.models.linear.tuning import PreparedViews, Tuned, tune
 from pipeline.models.linear.views import Rows, one_matrix, stack_blocks

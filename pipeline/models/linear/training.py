@@ -12,6 +12,7 @@ import numpy as np
 from pipeline.config.models import FitSettings, TransferSettings
 from pipeline.config.registry import GRID, TRAININGS
 from pipeline.errors import UsageError
+from pipeline.models.linear.accumulation import mapped_moments
 from pipeline.models.linear.feature_maps import (
     FeatureMaps,
     FourierFeatures,
@@ -22,7 +23,6 @@ from pipeline.models.linear.feature_maps import (
     bandwidth,
 )
 from pipeline.models.linear.moments import Expansion, Moments
-from pipeline.models.linear.passes import mapped_moments
 from pipeline.models.linear.projection import EIGENVALUES
 from pipeline.models.linear.tuning import GridTrial, PairArrays, PreparedViews, Tuned, tune
 from pipeline.models.linear.views import ImageView, Rows, TextView, ViewBlock
