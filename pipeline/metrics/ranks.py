@@ -1,11 +1,11 @@
-"""Ranks by counting, never by sorting, of blocks of scores in double precision.
+"""Ranks by counting, never by sorting, of blocks of scores, as exact as in double precision.
 
 A product of matrices gives equal vectors scores that differ in the last bits, depending on their position, so that
 chance would break ties. So scores that differ by no more than rounding may be taken as equal, which those of different
 vectors, stored in single precision, hardly ever do.
 """
 
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from functools import cache
@@ -43,48 +43,87 @@ class Ranks:
     sentence_similarity: np.ndarray | None = None
 
 
+class _Products:
+    """Inner products of a (n, c) and b (m, c), equal where they differ by at most `tie`. They are computed in single
+    precision, which takes half the time; those that it cannot tell from a threshold, once more in double."""
+
+    def __init__(self, a: np.ndarray, b: np.ndarray, tie: float) -> None:
+        self.a, self.b, self.tie = a, b, tie
+        self._single = a.astype(np.float32), b.astype(np.float32)
+        # the most by which single precision is off (Higham 2002, section 3.1), its least number for what underflows
+        longest = np.prod([np.linalg.norm(side, axis=1).max(initial=0) for side in (a, b)])
+        self._doubt = float(np.finfo(np.float32).eps * (a.shape[1] + 4) * longest + np.finfo(np.float32).tiny)
+
+    def pairs(self, i: np.ndarray, j: np.ndarray) -> np.ndarray:
+        """(p,) those of a's rows i (p,) with b's rows j (p,)."""
+        products = np.empty(len(i))
+        for part in _slices(len(i), PAIRS):
+            np.einsum("ij,ij->i", self.a[i[part]], self.b[j[part]], out=products[part])
+        return products
+
+    def block(self, rows: slice, columns: slice, memory: np.ndarray) -> np.ndarray:
+        return np.matmul(self._single[0][rows], self._single[1][columns].T, out=memory)
+
+    def at_least(self, scores: np.ndarray, rows: slice, columns: slice, least: np.ndarray) -> np.ndarray:
+        """Where the products of rows and columns, about `scores`, are at least `least`, (rows, 1) or (columns,)."""
+        higher = scores >= (least + self._doubt).astype(np.float32)
+        doubtful = np.flatnonzero(higher != (scores >= (least - self._doubt).astype(np.float32)))
+        if len(doubtful) > higher.size // 16:  # a model that gives all the same vector
+            return self.a[rows] @ self.b[columns].T >= least
+        i, j = np.divmod(doubtful, scores.shape[1])
+        exact = self.pairs(rows.start + i, columns.start + j)
+        higher[i, j] = exact >= np.broadcast_to(least, scores.shape)[i, j]
+        return higher
+
+
+class _Given:
+    """Scores (n, m) that are there; those that differ by at most `tie` are equal."""
+
+    def __init__(self, scores: np.ndarray, tie: float) -> None:
+        self.scores, self.tie = scores, tie
+
+    def pairs(self, i: np.ndarray, j: np.ndarray) -> np.ndarray:
+        return self.scores[i, j]
+
+    def block(self, rows: slice, columns: slice, memory: np.ndarray) -> np.ndarray:
+        return self.scores[rows, columns]
+
+    def at_least(self, scores: np.ndarray, rows: slice, columns: slice, least: np.ndarray) -> np.ndarray:
+        return scores >= least
+
+
 def count_ranks(images: np.ndarray, sentences: np.ndarray, owners: np.ndarray, metric: str) -> Ranks:
     """Ranks of images (n, c) and sentences (m, c), where sentence j is of image `owners[j]`; `metric` is
     `inner_product` or `euclidean`. Raises IntegrityError naming a row that is not finite, and InputError naming an
     image without a sentence."""
     require_finite("embeddings", "images", images)
     require_finite("embeddings", "sentences", sentences)
-    a, b, tie = _as_products(images, sentences, metric)
-    rows = [np.arange(start, min(start + PAIRS, len(b))) for start in range(0, len(b), PAIRS)]
-    targets = np.concatenate([np.einsum("ij,ij->i", a[owners[part]], b[part]) for part in rows])
-    return _count(lambda i, j, out: np.matmul(a[i], b[j].T, out=out), targets, owners, len(a), tie)
+    return _count(_Products(*_as_products(images, sentences, metric)), owners, len(images))
 
 
 def rank_scores(scores: np.ndarray, owners: np.ndarray, tie: float = 0) -> Ranks:
     """Ranks from `scores` (n, m) of n images by m sentences, where sentence j is of image `owners[j]`; those that
     differ by at most `tie` are equal. Raises as `count_ranks`."""
     require_finite("scores", "images", scores)
-    targets = scores[owners, np.arange(scores.shape[1])]
-    return _count(lambda i, j, out: scores[i, j], targets, owners, len(scores), tie)
+    return _count(_Given(scores, tie), owners, len(scores))
 
 
-def _count(
-    scores_of: Callable[[slice, slice, np.ndarray], np.ndarray],
-    targets: np.ndarray,
-    owners: np.ndarray,
-    n: int,
-    tie: float,
-) -> Ranks:
-    """Ranks of n images and m sentences by the blocks `scores_of(images, sentences, memory)` of their scores, and by
-    those of each sentence with its own image, the `targets` (m,)."""
+def _count(scores: _Products | _Given, owners: np.ndarray, n: int) -> Ranks:
+    """Ranks of n images and of the sentences whose images are `owners` (m,)."""
     if (without := np.bincount(owners, minlength=n) == 0).any():
         raise InputError(f"image row {without.argmax()} has no sentence; leave such images out of the evaluation")
-    m, best = len(targets), np.full(n, -np.inf)
+    m, best = len(owners), np.full(n, -np.inf)
+    targets = scores.pairs(owners, np.arange(m))
     np.maximum.at(best, owners, targets)
-    least_of_image, least_of_sentence = best - tie, targets - tie
+    least_of_image, least_of_sentence = best - scores.tie, targets - scores.tie
 
     def count(rows: slice) -> tuple[np.ndarray, np.ndarray]:
-        above_best, above_target, memory = 0, np.empty(m, np.int64), np.empty(BLOCK)
+        above_best, above_target, memory = 0, np.empty(m, np.int64), np.empty(BLOCK, np.float32)
         for columns in _slices(m, BLOCK[1]):
-            scores = scores_of(rows, columns, memory[: rows.stop - rows.start, : columns.stop - columns.start])
-            above_best += (scores >= least_of_image[rows, None]).sum(axis=1)
+            block = scores.block(rows, columns, memory[: rows.stop - rows.start, : columns.stop - columns.start])
+            above_best += scores.at_least(block, rows, columns, least_of_image[rows, None]).sum(axis=1)
             # as bytes, which are added up faster: there are at most 256 rows, and the first is added on its own
-            higher = (scores >= least_of_sentence[columns]).view(np.uint8)
+            higher = scores.at_least(block, rows, columns, least_of_sentence[columns]).view(np.uint8)
             above_target[columns] = higher[1:].sum(axis=0, dtype=np.uint8)
             above_target[columns] += higher[0]
         return above_best, above_target
@@ -111,6 +150,9 @@ def _as_products(x: np.ndarray, y: np.ndarray, metric: str) -> tuple[np.ndarray,
     """Vectors (n, c') and (m, c') float64 whose inner products are the scores of x (n, c) and y (m, c) by the `metric`,
     and the difference of scores that are equal."""
     x, y = x.astype(np.float64), y.astype(np.float64)
+    # by a power of two, which changes no order and no bit, so that no product leaves single precision
+    exponent = np.frexp(max(np.abs(x).max(initial=0), np.abs(y).max(initial=0)))[1]
+    x, y = np.ldexp(x, -exponent), np.ldexp(y, -exponent)
     squares = [np.einsum("ij,ij->i", side, side)[:, None] for side in (x, y)]
     longest = [float(np.sqrt(square.max(initial=0))) for square in squares]
     if metric == "inner_product":

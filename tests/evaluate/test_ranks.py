@@ -38,11 +38,12 @@ def make_pairs(n: int, c: int, rng: np.random.Generator) -> tuple[np.ndarray, np
 
 
 @pytest.mark.parametrize("metric", ["inner_product", "euclidean"])
-@pytest.mark.parametrize("n", [1, 300])
-def test_ranks_equal_sorting(metric: str, n: int) -> None:
+@pytest.mark.parametrize(("n", "scale"), [(1, 1), (300, 1), (300, 1e30), (300, 1e-30)])
+def test_ranks_equal_sorting(metric: str, n: int, scale: float) -> None:
     images, sentences, owners = make_pairs(n, 16, np.random.default_rng(n))
     expected = naive_ranks(exact_scores(images, sentences, metric), owners)
-    found = count_ranks(images, sentences, owners, metric)
+    scale = np.float32(scale)
+    found = count_ranks(scale * images, scale * sentences, owners, metric)
     assert found.image_to_sentence.tolist() == expected[0]
     assert found.sentence_to_image.tolist() == expected[1]
 
