@@ -88,7 +88,8 @@ class TreeRNN(nn.Module):
 
     Socher et al. 2014 to code: W_v `w` (K, d), the matrices W_pos or W_relation `matrices` (M, K, K), f `activation`, x
     the rows of `words`. `precision` is the dtype of the products over trees; weights are float32. An encoder defines
-    `arrange`, from trees to the Levels that `forward` takes, and `inputs`, (total, K) from the words of Levels.
+    `learn`, what else its constructor takes, from the training trees; `arrange`, from trees to the Levels that
+    `forward` takes; and `inputs`, (total, K) from the words of Levels.
     """
 
     linear_leaves = False
@@ -201,12 +202,7 @@ class TreeModel(GlobalModel):
 
     @classmethod
     def learn(cls, task: TrainingTask) -> dict[str, Any]:
-        return {"activation": task.settings.activation, **cls.learn_trees(task)}
-
-    @classmethod
-    def learn_trees(cls, task: TrainingTask) -> dict[str, Any]:
-        """What the sentence encoder must know of the training trees."""
-        return cls.sentence_encoder.learn(task.train.sentences)
+        return {"activation": task.settings.activation, **cls.sentence_encoder.learn(task.train.sentences)}
 
     def anchors(self) -> dict[str, Tensor]:
         """The block identities, with which a sentence is about the mean of its words."""
@@ -222,10 +218,7 @@ class CTRNN(TreeModel):
 
     sentence_view = "phrase-trees"
     sentence_encoder = ConstituencyRNN
-
-    @classmethod
-    def dimensions(cls, wanted: int, word_dim: int) -> int:
-        return word_dim
+    in_word_space = True
 
 
 class DTRNN(TreeModel):
@@ -242,5 +235,6 @@ class SDTRNN(TreeModel):
     sentence_encoder = RelationRNN
 
     @classmethod
-    def learn_trees(cls, task: TrainingTask) -> dict[str, Any]:
-        return RelationRNN.learn(task.train.sentences, task.settings.rare)
+    def learn(cls, task: TrainingTask) -> dict[str, Any]:
+        matrices = RelationRNN.learn(task.train.sentences, task.settings.rare)
+        return {"activation": task.settings.activation, **matrices}
