@@ -18,9 +18,9 @@ if TYPE_CHECKING:
 
 
 FURTHER_ROOT = "parataxis"
+"""Relation of a second sentence's root to the first's, if the parser splits a text into two sentences."""
 MAX_WORDS = 100
 """Longer sentences become chains."""
-"""Relation of a second sentence's root to the first's, if the parser splits a text into two sentences."""
 
 
 def require_spacy() -> Any:
