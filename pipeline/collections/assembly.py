@@ -107,7 +107,10 @@ KEEP_IMAGES = (
     CREATE TABLE found AS SELECT judged.*, path, member, "offset", size
     FROM judged JOIN images USING (seq) WHERE image_id IS NOT NULL
     """,
-    "CREATE TABLE described AS SELECT found.*, packed FROM found LEFT JOIN own_columns ON own_columns.owner = found.seq",
+    """
+    CREATE TABLE described AS SELECT found.*, packed
+    FROM found LEFT JOIN own_columns ON own_columns.owner = found.seq
+    """,
     """
     CREATE TABLE kept_images AS SELECT image_id, path, member, "offset", size, described.split, described.width,
         described.height, described.sha256, packed, seen
