@@ -17,7 +17,7 @@ from pipeline.images.decode import ImageLimits, decode, to_rgb
 from pipeline.index.queries import VECTORS, encode_image
 from pipeline.index.search import Answer, Hit, Photograph, Searcher
 from pipeline.storage.bundles import open_bundle
-from pipeline.text.text_encoder import CENTRED, Centred
+from pipeline.text.centred import CENTRED, Centred
 
 
 def load(*folders: str | Path, run: str | Path | None = None, allow: Sequence[str] = ()) -> "Index":

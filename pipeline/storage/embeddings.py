@@ -126,13 +126,6 @@ class Embeddings:
         """The vectors of some `images` or `sentences`, one item after another, not yet read."""
         return EmbeddedRows(self._chained(modality), self._places(modality, ids))
 
-    def parts_of(self, modality: str, ids: np.ndarray, rows: int) -> "list[EmbeddedPart]":
-        """The vectors of ascending `ids`, one vector an item, cut into parts of at most `rows`; each part can be
-        pickled and read in another process."""
-        bounds, folder = self.manifest.bounds(modality), self.folder.absolute()
-        starts = range(0, len(ids), rows)
-        return [EmbeddedPart(folder, modality, at, self.dim, ids[at : at + rows], bounds) for at in starts]
-
     def _places(self, modality: str, ids: np.ndarray) -> np.ndarray:
         """Where their vectors are in the concatenated shards."""
         if not self.multi_vector:
@@ -172,50 +165,6 @@ class EmbeddedRows:
     def take(self, rows: np.ndarray | slice) -> np.ndarray:
         """The vectors (k, c) float32 in `rows` (k,)."""
         return self.vectors[self.places[rows]]
-
-
-@dataclass(frozen=True)
-class EmbeddedPart:
-    """The vectors of `dim` numbers of the ascending `ids` (n,) of a `modality`, the first of which is row `first` of
-    all, in the shards of a `folder` that begin with the ids `bounds`. Whoever reads them opens the shards one at a
-    time. Raises IntegrityError for a damaged shard."""
-
-    folder: Path
-    modality: str
-    first: int
-    dim: int
-    ids: np.ndarray
-    bounds: np.ndarray
-
-    @property
-    def count(self) -> int:
-        return len(self.ids)
-
-    def blocks(self) -> Iterator[np.ndarray]:
-        """All of them in order, as (n_i, c) float32."""
-        for number, first, last in self._shards(self.ids):
-            vectors = self._open(number)
-            for at in range(first, last, BLOCK_ROWS):
-                rows = self.ids[at : min(at + BLOCK_ROWS, last)] - self.bounds[number]
-                gapless = rows[-1] - rows[0] == len(rows) - 1
-                chosen = slice(rows[0], rows[-1] + 1) if gapless else rows  # what a slice has is not copied
-                yield np.asarray(vectors[chosen], np.float32)
-
-    def take(self, rows: np.ndarray) -> np.ndarray:
-        """(k, c) float32 of the ascending `rows` (k,) of the part."""
-        ids, taken = self.ids[rows], np.empty((len(rows), self.dim), np.float32)
-        for number, first, last in self._shards(ids):
-            taken[first:last] = self._open(number)[ids[first:last] - self.bounds[number]]
-        return taken
-
-    def _shards(self, ids: np.ndarray) -> Iterator[tuple[int, int, int]]:
-        """Each shard that has some of the `ids`, and which of them: from the first to before the last."""
-        cuts = np.searchsorted(ids, self.bounds)
-        for number in np.flatnonzero(np.diff(cuts)).tolist():
-            yield number, int(cuts[number]), int(cuts[number + 1])
-
-    def _open(self, number: int) -> np.ndarray:
-        return Shard(shard_path(self.folder, number), EMBEDDINGS)[self.modality]
 
 
 def read_vectors(path: Path, modality: str) -> np.ndarray:
