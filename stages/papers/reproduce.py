@@ -11,6 +11,7 @@ from pipeline.run import Inputs, Job, Run, Stage
 if TYPE_CHECKING:
     from pipeline.config.names import Config
     from pipeline.metrics.paired import Columns, Draw
+    from pipeline.papers.reproduction import System
 
 REPORTED = "test"
 PHRASES = "region_to_phrase"
@@ -27,8 +28,7 @@ def reproduce(run: Run, job: Job) -> None:
     reason. The same figures are written as JSON next to the tables."""
     from pipeline.metrics.retrieval import Bootstrap
     from pipeline.papers import page
-    from pipeline.papers.reproduction import measure_tables, render, systems
-    from pipeline.papers.tree_sections import tree_sections
+    from pipeline.papers.reproduction import Reproduction, render, systems
     from pipeline.storage.batch import FileBatch
     from pipeline.storage.commit import TABLES, read_verified
     from pipeline.storage.records import read_summary
@@ -37,20 +37,19 @@ def reproduce(run: Run, job: Job) -> None:
     ours = systems(_systems(config))
     described = [_read_descriptions(run, name) for name in _generators(config)]
     ranked = [_read_phrases(run, name) for name in _phrase_models(config)]
-    tables = measure_tables(
+    tables = Reproduction(
         [*read_summary(layout.summary.path), *described, *ranked],
         ours,
         config.reproduce.collection,
         config.reproduce.others,
-        config.reproduce.papers,
         lambda name, columns: _draw(run, name, columns),
         Bootstrap(config.evaluate.bootstrap, config.seed),
         _protocol(config),
-    )
-    text = render(tables, config.name, _protocol(config)) if tables else ""
+    ).tables(config.reproduce.papers)
     if config.reproduce.trees:
-        text += "\n" + tree_sections(ours, REPORTED, _compare_sentences(run), _list_relations(run))
-    if config.reproduce.gong:
+        tables += _tree_tables(run, ours)
+    text = render(tables, config.name, _protocol(config)) if tables else ""
+    if "gong" in config.reproduce.papers:
         gong, commit = read_verified(layout.tables.path, TABLES)
         tables = [*commit.details["tables"], *tables]
         text = "\n".join([gong.decode("utf-8"), *([text] if text else [])])
@@ -96,41 +95,47 @@ def _show_transfer(run: Run) -> str:
     return render_transfer(study["transfer"], lambda image_id: show(manifest.pick([image_id])[0]))
 
 
-def _compare_sentences(run: Run) -> dict[str, Any]:
-    """Of each model that makes one vector of a sentence's words: which sentences of one image it holds apart, by their
-    verbs and lengths (Socher et al. 2014, section 6.6)."""
+def _tree_tables(run: Run, systems: "Sequence[System]") -> list[dict[str, Any]]:
+    """Socher et al. 2014, sections 6.6, of the systems that make one vector of a sentence's words, and 6.7, of those
+    that have a matrix for every relation of dependency trees."""
     import numpy as np
 
-    from pipeline.evaluate.sentence_pairs import measure_pairs
     from pipeline.metrics.ranks import pair_ranks
     from pipeline.metrics.retrieval import Bootstrap
+    from pipeline.papers.tree_sections import pair_tables, relation_table
     from pipeline.storage.texts import ParseShard
     from pipeline.text.dependencies import read_conllu
 
-    bootstrap, pairs = Bootstrap(run.config.evaluate.bootstrap, run.config.seed), run.pairs(REPORTED)
+    sentences = run.pairs(REPORTED)
     shards = [ParseShard(run.layout.parses.folder, number) for number in range(run.manifest.n_shards)]
     entries = [entry for shard in shards for entry in read_conllu(shard.conllu, str(shard.path))]
-    chosen = [entries[row] for row in pairs.sentence_id]
+    chosen = [entries[row] for row in sentences.sentence_id]
     verbs = np.array([-1 if "fallback" in entry.comments else int("VERB" in entry.parse.upos) for entry in chosen])
     lengths = np.array([sum(tag != "PUNCT" for tag in entry.parse.upos) for entry in chosen])
-    measured = {}
-    for name in _word_models(run.config):
+
+    def ranks(name: str) -> tuple[np.ndarray, np.ndarray]:
         embeddings = run.embeddings(name)
         embeddings.require_unseen(REPORTED)
-        vectors = embeddings.read("sentences", pairs.sentence_id)
-        measured[name] = measure_pairs(
-            *pair_ranks(vectors, pairs.owners, embeddings.metric), pairs.owners, verbs, lengths, bootstrap
-        )
-    return measured
+        return pair_ranks(embeddings.read("sentences", sentences.sentence_id), sentences.owners, embeddings.metric)
+
+    wanted = set(_word_models(run.config))
+    measured = {system.label: [ranks(name) for name in system.names] for system in systems if wanted >= {*system.names}}
+    pairs = next(iter(measured.values()))[0][0]
+    found = {label: [one for _, one in trainings] for label, trainings in measured.items()}
+    bootstrap = Bootstrap(run.config.evaluate.bootstrap, run.config.seed)
+    return [
+        *pair_tables(found, pairs, sentences.owners, verbs, lengths, bootstrap),
+        relation_table(_measure_relations(run, systems)),
+    ]
 
 
 def _word_models(config: "Config") -> list[str]:
     return [name for name in config.models if (spec := config.model(name).spec).words and not spec.multi_vector]
 
 
-def _list_relations(run: Run) -> dict[str, list[dict[str, Any]]]:
-    """Of each model that has a matrix for every relation of dependency trees: the Frobenius norms, the greatest first
-    (Socher et al. 2014, section 6.7)."""
+def _measure_relations(run: Run, systems: "Sequence[System]") -> dict[str, list[tuple[str, list[float], int]]]:
+    """Of each system that has a matrix for every relation of dependency trees: the relation, the Frobenius norms of its
+    trainings, and how many training words have it."""
     import numpy as np
 
     from pipeline.config.stored import restore
@@ -139,18 +144,21 @@ def _list_relations(run: Run) -> dict[str, list[dict[str, Any]]]:
 
     models = _relation_models(run.config)
     labels = read_labels(run.layout.labels.path) if models else {}
-    listed = {}
+    norms = {}
     for name in models:
         stored, folder = run.model(name), run.layout.model(name).path
         require_same("label table", {str(folder): stored.details["labels"], str(run.root): labels["fingerprint"]})
         model = restore(stored.details["registered"], stored.settings, stored.tensors, folder)
-        norms = model.network.sentences.norms()
-        listed[name] = [
-            {"relation": labels["relations"][row], "count": labels["relation_counts"][row], "norm": float(norms[row])}
-            for row in np.argsort(-norms)
-            if np.isfinite(norms[row])
-        ]
-    return listed
+        norms[name] = model.network.sentences.norms()
+    found = {}
+    for system in systems:
+        if norms.keys() >= {*system.names}:
+            each = np.array([norms[name] for name in system.names], float)
+            rows = np.flatnonzero(np.isfinite(each).all(axis=0))
+            found[system.label] = [
+                (labels["relations"][row], each[:, row].tolist(), labels["relation_counts"][row]) for row in rows
+            ]
+    return found
 
 
 def _relation_models(config: "Config") -> list[str]:
@@ -315,7 +323,7 @@ def _reads(config, layout) -> Inputs:
         **evaluations,
         **{one.name: one for one in described},
         **ranked,
-        **(study if config.reproduce.gong else {}),
+        **(study if "gong" in config.reproduce.papers else {}),
         **(_tree_reads(config, layout) if config.reproduce.trees else {}),
     }
 
@@ -330,7 +338,7 @@ def _tree_reads(config, layout) -> Inputs:
 
 STAGE = Stage(
     reproduce,
-    version=13,
+    version=14,
     keys=lambda config: {
         "name": config.name,
         "reproduce": config.reproduce.model_dump(),
