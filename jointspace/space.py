@@ -22,10 +22,10 @@ from pipeline.errors import InputError, UsageError
 from pipeline.image_names import relative_name
 from pipeline.metrics.ranks import count_ranks
 from pipeline.metrics.retrieval import CUTOFFS
-from pipeline.models.linear.accumulation import BLOCK_ROWS, MomentsAccumulator
+from pipeline.models.linear.accumulation import MomentsAccumulator
 from pipeline.models.linear.cca import NormalizedCCA
 from pipeline.models.linear.ensemble import ZeroShot
-from pipeline.models.linear.moments import Moments
+from pipeline.models.linear.moments import BLOCK_ROWS, Moments
 from pipeline.models.linear.training import FitTask, Sets
 from pipeline.models.linear.tuning import PairArrays
 from pipeline.models.linear.views import STEPS, ImageView, TextView
@@ -109,7 +109,7 @@ class FittedSpace:
         texts: Sequence[str] | None = None,
         overwrite: bool = False,
     ) -> "Index":
-        """Write images, and texts, in this space into a folder as a bundle for `jointspace.load`, `search` and `serve`.
+        """Write images, and texts, in this space into a folder as an index for `jointspace.load`, `search` and `serve`.
         Vectors and `owners` are as in `fit`; rows with equal image vectors are one image.
 
         `names` (n,) name the images, for example by their paths (default: row numbers); `texts` (m,) are the words of

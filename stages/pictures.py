@@ -17,8 +17,9 @@ from pipeline.metrics.multivector_scores import multivector_scores
 from pipeline.models.neural.alignment import align, align_alone, longest_vectors, word_magnitudes
 from pipeline.report.photographs import GOLDEN, ReportPicture, SheetPicture, draw_sheet, drawing, picture_spoken_of
 from pipeline.run import Run
-from pipeline.storage.embeddings import Embeddings, PhraseVectors
-from pipeline.storage.features import open_regions
+from pipeline.storage.embeddings import Embeddings
+from pipeline.storage.phrases import PhraseVectors
+from pipeline.storage.regions import RegionShard
 from stages.photographs import open_photographs
 from stages.texts import read_analyzer, read_words
 
@@ -39,7 +40,7 @@ INK = "#222222"
 
 def draw_regions(run: Run, encoder: str) -> ReportPicture:
     """The best regions of some images of the first shard, spread evenly over it."""
-    regions = open_regions(run.layout.regions(encoder).folder, 0)
+    regions = RegionShard(run.layout.regions(encoder).shard(0))
     rows = evenly_spaced(regions.rows, IMAGES)
     image_id, best = regions.image_id[rows], slice(1, 1 + TOP)  # region 0 is the whole image
     names = [Photograph.from_row(row).name for row in run.manifest.pick(image_id)]
@@ -103,10 +104,7 @@ def _weigh(run: Run, embeddings: Embeddings, split: str) -> SplitWeights:
         better = scores.max(axis=1) > best
         best[better] = scores.max(axis=1)[better]
         retrieved[better] = block.sentence_id[scores.argmax(axis=1)[better]]
-    terms, ids = np.unique(words, return_inverse=True)
-    table = word_magnitudes(np.concatenate(lengths), ids, LEAST_COUNT)
-    columns = (terms[table.words].tolist(), table.lengths.tolist(), table.counts.tolist())
-    ranked = [dict(zip(("word", "magnitude", "count"), row, strict=True)) for row in zip(*columns, strict=True)]
+    ranked = word_magnitudes(words, np.concatenate(lengths), LEAST_COUNT)
     regions = sorted(regions, key=lambda region: -region[2])[:IMAGES]
     return SplitWeights({"highest": ranked[::-1][:WORDS], "lowest": ranked[:WORDS]}, regions, shown, retrieved)
 
@@ -116,7 +114,7 @@ def _aligned(run: Run, embeddings: Embeddings, image_id: np.ndarray, sentence_id
     sentences = embeddings.read("sentences", sentence_id)
     spoken = read_words(run, sentence_id, read_analyzer(run), sentences)
     words, regions = sentences.split("vectors"), images.split("vectors")
-    chains = align(words, regions, run.config.align.beta)
+    chains = [align(*pair, run.config.align.beta) for pair in zip(words, regions, strict=True)]
     texts = run.manifest.sentences["text"].take(sentence_id).to_pylist()
     for number, (chain, (image, reason)) in enumerate(zip(chains, open_photographs(run, image_id), strict=True)):
         boxes = images.between(number, number + 1).boxes

@@ -15,8 +15,9 @@ from pipeline.config.stored import restore
 from pipeline.errors import IntegrityError, UsageError
 from pipeline.metrics.multivector_scores import multivector_scores
 from pipeline.metrics.ranks import count_ranks, rank_scores
+from pipeline.models.linear.corrected import HubCorrected, HubnessCorrection
 from pipeline.models.linear.ensemble import Ensemble, EnsembleMember
-from pipeline.models.linear.hubness import Bank, HubCorrected, HubnessCorrection, Term
+from pipeline.models.linear.hubness import Bank, Term
 from pipeline.models.linear.views import ViewBlock
 from pipeline.models.neural.task import train
 from pipeline.multivectors import MultiVectors
@@ -92,7 +93,7 @@ def correct(case: Case) -> Case:
     images, texts = case.images(np.arange(12)), case.texts(np.arange(12))
     comparison = case.model.rule if case.model.multi_vector else "inner_product"
     terms = {"images": [Term(0.5, "nearest", 3)], "sentences": [Term(1, "balanced", 2.0)]}
-    correction = HubnessCorrection.among(Bank(images, texts, comparison), terms)
+    correction = HubnessCorrection(Bank(images, texts, comparison), terms)
     return replace(case, model=HubCorrected(case.model, correction))
 
 
@@ -232,14 +233,6 @@ def test_what_was_chosen_makes_the_same_model_again(name: str) -> None:
     assert len(again.trials) == 1
     for part, tensor in tuned.model.tensors().items():
         np.testing.assert_allclose(again.model.tensors()[part], tensor, rtol=1e-5, atol=1e-6, err_msg=part)
-
-
-def test_a_model_refuses_a_training_that_the_table_does_not_give_it() -> None:
-    for name in FITTED:
-        for training in {"joint", "stacked"} - set(model_spec(name).trainings):
-            task, _ = make_fit_task(name, training)
-            with pytest.raises(UsageError, match="ncca"):
-                model_spec(name).load().fit(task)
 
 
 def test_an_unknown_name_lists_the_known_ones() -> None:

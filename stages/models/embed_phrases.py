@@ -9,7 +9,7 @@ if TYPE_CHECKING:
     import numpy as np
     import pyarrow as pa
 
-    from pipeline.storage.features import RegionRows
+    from pipeline.storage.regions import RegionRows
 
 BLOCK = 512
 """Images whose regions are embedded at once."""
@@ -26,12 +26,12 @@ def embed_phrases(run: Run, job: Job, model: str, split: str) -> None:
     import numpy as np
     import pyarrow as pa
 
-    from pipeline.storage.embeddings import write_phrases
+    from pipeline.storage.phrases import write_phrases
     from pipeline.storage.records import read_labels
     from pipeline.storage.tables import vectors_column
-    from pipeline.text.conversions import list_noun_phrases
     from pipeline.text.sequences import encode_tokens
     from pipeline.text.tokens import make_analyzer
+    from pipeline.text.tree_conversions import list_noun_phrases
     from pipeline.text.trees import LabelTable, pack_trees
     from stages.texts import read_sentence_trees, read_token_vocabulary
     from stages.training import open_region_rows, restore_model

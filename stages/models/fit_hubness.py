@@ -15,7 +15,8 @@ def fit_hubness(run: Run, job: Job, model: str) -> None:
     import logging
 
     from pipeline.config.stored import restore
-    from pipeline.models.linear.hubness import HubCorrected, HubnessCorrection, choose_correction
+    from pipeline.models.linear.corrected import HubCorrected, HubnessCorrection
+    from pipeline.models.linear.hubness import choose_correction
 
     config, base = run.config, run.chosen(model)
     plain, refits = config.uncorrected(model), config.refitted(model)
@@ -24,17 +25,17 @@ def fit_hubness(run: Run, job: Job, model: str) -> None:
     bank = _draw_bank(run, embeddings, mapping, ("train", "dev") if refits else ("train",))
     if base:
         log = base.details["training_log"]
-        correction = HubnessCorrection.among(bank, base.settings["hubness"])
+        terms = base.settings["hubness"]
     else:
         embeddings.require_unseen("dev")
         pairs = run.pairs("dev").first(config.fit.dev_images)
-        images = _read_items(run, embeddings, "images", pairs.image_id)
-        sentences = _read_items(run, embeddings, "sentences", pairs.sentence_id)
+        images = embeddings.read("images", pairs.image_id)
+        sentences = embeddings.read("sentences", pairs.sentence_id)
         method = config.hubness_method(model)
-        correction, log = choose_correction(method, bank, images, sentences, pairs.owners, config.hubness)
+        terms, log = choose_correction(method, bank, images, sentences, pairs.owners, config.hubness)
         log["criterion"] = "sum of recall@1, @5 and @10 of a direction on dev; of both for csls"
     details = {**stored.details, "model": model, "refits": refits, "training_log": log}
-    run.write_model(job, HubCorrected(mapping, correction), details)
+    run.write_model(job, HubCorrected(mapping, HubnessCorrection(bank, terms)), details)
     logging.getLogger(__name__).info("%s: %s", model, log["chosen"])
 
 
@@ -49,17 +50,16 @@ def _draw_bank(run: Run, embeddings: Any, model: Any, splits: tuple[str, ...]) -
     sides = []
     for modality, ids in (("images", pairs.image_id), ("sentences", pairs.sentence_id)):
         drawn = np.sort(rng.choice(len(ids), min(most, len(ids)), replace=False))
-        sides.append(_read_items(run, embeddings, modality, ids[drawn]))
+        sides.append(embeddings.read(modality, ids[drawn]))
     return Bank(*sides, embeddings.comparison, queries=_embed_queries(run, model, most, rng))
 
 
 def _embed_queries(run: Run, model: Any, most: int, rng: Any) -> Any:
     """At most `most` of the queries of `hubness.queries` in the joint space; None where there are none."""
-    from pipeline.config.stored import restore_text_encoder
     from pipeline.errors import InputError
     from pipeline.plain_files import read_lines
     from pipeline.text.sequences import encode_tokens
-    from stages.texts import read_token_vocabulary
+    from stages.texts import open_text_encoder, read_token_vocabulary
 
     if (file := run.config.hubness.queries) is None:
         return None
@@ -68,29 +68,7 @@ def _embed_queries(run: Run, model: Any, most: int, rng: Any) -> Any:
     queries = [queries[row] for row in sorted(rng.choice(len(queries), min(most, len(queries)), replace=False))]
     if model.sentence_view == "tokens":
         return model.embed_sentences(encode_tokens(queries, read_token_vocabulary(run)[0]))
-    stored = {name: run.text_encoder(name) for name in model.text_encoders}
-    encoders = {name: restore_text_encoder(one.settings, one.tensors, name) for name, one in stored.items()}
-    return model.embed_sentences({name: encoder.encode(queries) for name, encoder in encoders.items()})
-
-
-def _read_items(run: Run, embeddings: Any, modality: str, ids: Any) -> Any:
-    """The `images` or `sentences` with the ascending `ids` (k,), which lie all over the shards: read in parts, where
-    the run sums, but for the sets of multi-vector models."""
-    import numpy as np
-
-    from pipeline.mapreduce import map_reduce
-    from pipeline.run.run import MOST_CHUNKS
-
-    if embeddings.multi_vector:
-        return embeddings.read(modality, ids)
-    parts = embeddings.parts_of(modality, ids, -(-len(ids) // MOST_CHUNKS))
-    return map_reduce(_read_part, parts, lambda *vectors: np.concatenate(vectors), run.sums)
-
-
-def _read_part(part: Any) -> Any:
-    import numpy as np
-
-    return np.concatenate(list(part.blocks()))
+    return model.embed_sentences({name: open_text_encoder(run, name).encode(queries) for name in model.text_encoders})
 
 
 def _reads(config, layout, model: str) -> Inputs:

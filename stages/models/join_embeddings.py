@@ -9,7 +9,7 @@ from stages.inputs import named
 def join_embeddings(run: Run, model: str) -> Callable[[Job], None]:
     """Concatenate the weighted embeddings of an ensemble's members."""
     from pipeline.errors import UsageError
-    from pipeline.metrics.combination import join_images, join_sentences, joint_rule
+    from pipeline.models.linear.ensemble import join_images, join_sentences, joint_rule
     from pipeline.storage.embeddings import write_embeddings
     from stages.training import describe_embeddings
 

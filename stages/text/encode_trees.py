@@ -23,8 +23,6 @@ def encode_trees(run: Run) -> Callable[[Job], None]:
     def make(job: Job) -> None:
         sentences = list(read_trees(run, job.number, analyze))
         dependency, phrase = pack_trees(sentences, vocabulary, labels)
-        for trees in (dependency, phrase):
-            trees.check()
         kinds = {"dependency": vars(dependency), "phrase": vars(phrase)}
         misfits = sum(not sentence.fits for sentence in sentences)
         owners = run.manifest.owners(job.number)

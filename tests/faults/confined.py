@@ -34,7 +34,7 @@ def serve(folder: Path) -> list[str]:
     from pipeline.config import loading
     from stages.index.serve import _open_gallery
 
-    gallery = _open_gallery(folder, None, None, loading.load())
+    gallery = _open_gallery(folder, None, None, loading.load(), None, None)
     shown = [hit.row["path"] for hit in gallery.images("a red picture", 9)]
     for row, _ in gallery.browse(9)[1]:
         with suppress(InputError):

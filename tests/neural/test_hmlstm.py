@@ -111,8 +111,9 @@ def test_a_phrase_is_matched_within_its_image_and_not_with_the_whole_of_it() -> 
 def test_correspondences_begin_after_the_simplified_model(simplified_epochs: int, chosen: bool) -> None:
     task = make_task_of("hmlstm", train=40, dev=12, epochs=2, simplified_epochs=simplified_epochs)
     trainer = model_spec("hmlstm").load().trainer(task)
-    trainer.training.run(lambda training: None)
-    assert trainer.found.confidence.any() == chosen and (not chosen or trainer.found.chosen.min() >= 1)
+    trainer.run(lambda training: None)
+    found = trainer.extra_state
+    assert found["confidence"].any() == chosen and (not chosen or found["chosen"].min() >= 1)
 
 
 @pytest.mark.parametrize(

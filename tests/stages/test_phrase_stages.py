@@ -6,6 +6,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+import torch
 import yaml
 from made_up import MADE_BY, by_hand, make_stage
 from made_up_sets import write_region_shard
@@ -13,12 +14,13 @@ from made_up_training import encode_parses
 
 from pipeline.models.linear.views import ImageView
 from pipeline.models.neural.hmlstm import HMLSTM
+from pipeline.models.neural.training import seeded
 from pipeline.storage.commit import read_record
-from pipeline.storage.embeddings import PhraseVectors, read_names, write_phrases
 from pipeline.storage.json_files import read_json
 from pipeline.storage.manifest import Manifest
 from pipeline.storage.pairs import split_pairs
 from pipeline.storage.parameters import MODEL, read_parameters, write_parameters
+from pipeline.storage.phrases import PhraseVectors, read_names, write_phrases
 from pipeline.storage.records import read_measured
 from pipeline.storage.tables import vectors_column
 from pipeline.storage.texts import TreeShard
@@ -50,7 +52,9 @@ def made(tmp_path_factory: pytest.TempPathFactory) -> Path:
     vectors = rng.standard_normal((len(vocabulary["terms"]) + 1, 8), dtype=np.float32)
     learned = {"noun_phrase": table["phrases"].index("NP")}
     mean = np.zeros(DIM, np.float32)
-    model = HMLSTM.build(ImageView(("eyes",), (DIM,), ("l2",)), mean, vectors, 16, 0.0, 0, learned, score="cosine")
+    with seeded(0):
+        network = HMLSTM.make_network(torch.tensor(mean), torch.tensor(vectors), 16, 0.0, learned, "cosine")
+    model = HMLSTM(ImageView(("eyes",), (DIM,), ("l2",)), network, learned)
     told = {
         "model": "hmlstm",
         "registered": "hmlstm",

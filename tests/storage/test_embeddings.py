@@ -1,4 +1,4 @@
-"""Embeddings by id: of one vector each, in parts that another process reads, and of several."""
+"""Embeddings by id: of one vector each, and of several."""
 
 from dataclasses import replace
 from pathlib import Path
@@ -71,8 +71,7 @@ def run(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.mark.parametrize("splits", [["train"], ["train", "test"], ["dev"]])
 @pytest.mark.parametrize("modality", ["images", "sentences"])
-@pytest.mark.parametrize("rows", [7, 1000])
-def test_their_vectors_are_those_of_the_shards(run: Path, splits: list[str], modality: str, rows: int) -> None:
+def test_their_vectors_are_those_of_the_shards(run: Path, splits: list[str], modality: str) -> None:
     embeddings = Embeddings(Manifest(run / "manifest"), run / "embeddings/ncca")
     every = np.concatenate([Shard(shard_path(embeddings.folder, n), EMBEDDINGS)[modality] for n in range(5)])
     of_test = np.arange(47) % 3 == 2
@@ -81,12 +80,8 @@ def test_their_vectors_are_those_of_the_shards(run: Path, splits: list[str], mod
         wanted = np.stack([2 * wanted, 2 * wanted + 1], axis=1).ravel()
 
     ids = split_ids(embeddings.manifest, splits)[modality]
-    parts = embeddings.parts_of(modality, ids, rows)
-    assert ids[:].tolist() == wanted.tolist() and [part.first for part in parts] == [*range(0, len(wanted), rows)]
-    for own in (parts, embeddings.parts_of(modality, wanted, rows)):
-        for part in own:
-            expected = every[wanted[part.first : part.first + rows]]
-            np.testing.assert_array_equal(np.concatenate(list(part.blocks())), expected)
-            chosen = np.arange(0, part.count, 3)
-            np.testing.assert_array_equal(part.take(chosen), expected[chosen])
-            assert part.count == len(expected)
+    assert ids.tolist() == wanted.tolist()
+    np.testing.assert_array_equal(embeddings.read(modality, ids), every[wanted])
+    rows = embeddings.rows_of(modality, ids)
+    np.testing.assert_array_equal(np.concatenate([every[:0], *rows.blocks()]), every[wanted])
+    np.testing.assert_array_equal(rows.take(np.arange(0, rows.count, 3)), every[wanted][::3])

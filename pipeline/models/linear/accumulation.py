@@ -1,31 +1,88 @@
-"""Moments of blocks of pairs, in one pass."""
+"""Moments of blocks of pairs, in one pass, on the processor or a GPU; and those of mapped views, in a second pass."""
 
 import ctypes
-from collections.abc import Callable
+from collections.abc import Callable, Iterable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from functools import cache
-from typing import Any
+from typing import TYPE_CHECKING, Any, TypeVar
 
 import numpy as np
 from scipy import sparse
 from scipy.linalg.blas import get_blas_funcs
 
-from pipeline.models.linear.moments import Moments, mirror
-from pipeline.models.linear.views import Rows, map_parts, parts_of, side_by_side, spans, sum_by_owner
+from pipeline.models.linear.moments import SHIFT_ROWS, SMALL, Moments, mirror
+from pipeline.models.linear.views import (
+    ImageView,
+    Rows,
+    TextView,
+    ViewBlock,
+    map_matrices,
+    matrices_of,
+    side_by_side,
+    spans,
+    sum_by_owner,
+)
 
-BLOCK_ROWS = 4096
-"""Images in one block: enough for BLAS, few enough for single precision."""
-SHIFT_ROWS = 512
-"""Rows whose mean is the provisional one; rows in one task of its subtraction."""
-SMALL = 1024
-"""Columns of both views together up to which sums are in double precision, which costs next to nothing then."""
+if TYPE_CHECKING:
+    import torch
+
+    from pipeline.models.linear.feature_maps import FeatureMaps
+
+Item = TypeVar("Item")
 CROSS_COLUMNS = 256
 """Columns of X in one task of the sparse product Y'X; such a block stays in cache."""
 
 
+def sum_blocks(
+    blocks: Iterable[Any], view: ImageView, text: TextView, threads: int, device: "torch.device | None" = None
+) -> Moments:
+    """The moments of the pairs in `blocks`, on `device`, or with numpy if it is None. A block has up to BLOCK_ROWS
+    images `features`, encoder -> (b, its dim) as stored, `sentences`, text encoder -> (m, its dim) likewise, and
+    `owners` (m,), the image of each."""
+    if device is None:
+        accumulator = MomentsAccumulator(view.dim, text.dim, threads)
+    else:
+        from pipeline.models.linear.device_moments import DeviceAccumulator  # torch
+
+        accumulator = DeviceAccumulator(view, text.dim, device)
+    for block in ahead(blocks):
+        images = view.stack(block.features) if device is None else block.features
+        accumulator.add(images, text.stack(block.sentences), block.owners)
+    return accumulator.result()
+
+
+def ahead(items: Iterable[Item]) -> Iterator[Item]:
+    """The `items`, each of which another thread makes while the one before it is used."""
+    waiting = iter(items)
+    with ThreadPoolExecutor(1) as thread:
+        coming = thread.submit(next, waiting, waiting)  # which is no item
+        while (item := coming.result()) is not waiting:
+            coming = thread.submit(next, waiting, waiting)
+            yield item
+
+
+def mapped_moments(
+    known: Moments, blocks: Iterable[ViewBlock], maps: "FeatureMaps", device: "torch.device | None" = None
+) -> Moments:
+    """The moments of the mapped views of the pairs in `blocks`, whose own moments are `known`, computed on `device`, or
+    on the processor if it is None.
+
+    Of [x, P] and [y, Q], only the products with P or Q are computed, y's part of them by sparse products. Mapped rows
+    exist for one block at a time.
+    """
+    import torch  # takes seconds, and only a fit with feature maps needs it
+
+    from pipeline.models.linear.device_moments import MappedAccumulator
+
+    accumulator = MappedAccumulator(known, maps, device or torch.device("cpu"))
+    for block in ahead(blocks):
+        accumulator.add(block)
+    return accumulator.result()
+
+
 class MomentsAccumulator:
     """Adds blocks of pairs in one pass: X'X by a symmetric rank-k update, products with Y by sparse or dense ones, as
-    its parts are.
+    its matrices are.
 
     What is dense is centred about a provisional mean, that of the first rows, because a float32 sum of squares about
     zero loses the variance of a feature whose mean is far from zero.
@@ -61,7 +118,7 @@ class MomentsAccumulator:
         factor, root = (counts[0], np.ones(len(z), self._dtype)) if equal else (1, np.sqrt(counts, dtype=self._dtype))
         if not equal:
             z *= root[:, None]
-            sums = map_parts(sums, lambda part: scale_rows(part, 1 / root))
+            sums = map_matrices(sums, lambda part: scale_rows(part, 1 / root))
         self._sum_x += factor * (root @ z)
         add_gram(self._xx, z, factor)
         self._add_cross(z, sums)
@@ -71,7 +128,7 @@ class MomentsAccumulator:
         if not len(owners):
             return sum_by_owner(y, owners, n), np.zeros(n, int)
         if self._shift_y is None:
-            self._shift_y = np.concatenate([self._mean_of(part) for part in parts_of(y)])
+            self._shift_y = np.concatenate([self._mean_of(part) for part in matrices_of(y)])
         self._n += len(owners)
         blocks = [(columns, self._centred(part, self._shift_y[columns])) for columns, part in spans(y)]
         for number, (rows, left) in enumerate(blocks):
@@ -94,7 +151,7 @@ class MomentsAccumulator:
         return np.subtract(part, shift, dtype=self._dtype)
 
     def _add_square(self, place: tuple[slice, slice], left: Any, right: Any) -> None:
-        """Add left' right, of two parts of y or of one, to its `place` on or above the diagonal of Y'Y."""
+        """Add left' right, of two matrices of y or of one, to its `place` on or above the diagonal of Y'Y."""
         if sparse.issparse(left) and sparse.issparse(right):
             square = (right.T @ left).tocoo()
             row, column = square.row.astype(np.int64) + place[1].start, square.col + place[0].start
@@ -155,8 +212,6 @@ def add_gram(total: np.ndarray, z: np.ndarray, factor: float = 1.0) -> None:
     """Add factor z'z to the upper triangle of `total` (D, D), in Fortran order or a block of such a matrix, and of the
     type of z (n, D)."""
     size = total.shape[0]
-    if total.shape != (size, z.shape[1]) or total.dtype != z.dtype or total.strides[0] != total.itemsize:
-        raise ValueError(f"cannot add the products of {z.shape} {z.dtype} to {total.shape} {total.dtype}")
     real = LETTERS[total.dtype][1]
     n, k, leading = (ctypes.c_int(number) for number in (size, len(z), max(1, total.strides[1] // total.itemsize)))
     alpha, beta, z = real(float(factor)), real(1), np.ascontiguousarray(z)

@@ -4,7 +4,7 @@ normalised on its own; sparse and dense, without a copy."""
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, fields, replace
 from itertools import product
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, ClassVar
 
 import numpy as np
 import scipy  # whose parts it imports when they are used: dense views do without
@@ -18,74 +18,74 @@ if TYPE_CHECKING:
 
 
 class Columns:
-    """Matrices `parts`, each (n, d_k), dense or sparse, of numpy or of torch: one view of d columns."""
+    """The `matrices`, each (n, d_k), dense or sparse, of numpy or of torch: one view of d columns."""
 
-    def __init__(self, parts: Sequence[Any]) -> None:
-        self.parts = tuple(parts)
-        self.shape = (self.parts[0].shape[0], sum(part.shape[1] for part in self.parts))
+    def __init__(self, matrices: Sequence[Any]) -> None:
+        self.matrices = tuple(matrices)
+        self.shape = (self.matrices[0].shape[0], sum(matrix.shape[1] for matrix in self.matrices))
 
     def __getitem__(self, rows: Any) -> "Columns":
         """The rows `rows`, a slice or an array."""
-        return self.map(lambda part: part[rows])
+        return self.map(lambda matrix: matrix[rows])
 
     def map(self, function: Callable[[Any], Any]) -> "Columns":
-        """`function` of each part."""
-        return Columns([function(part) for part in self.parts])
+        """`function` of each matrix."""
+        return Columns([function(matrix) for matrix in self.matrices])
 
-    def __matmul__(self, matrix: Any) -> Any:
-        """(n, c): the product with `matrix` (d, c)."""
-        return sum(part @ matrix[columns] for columns, part in spans(self))
+    def __matmul__(self, right: Any) -> Any:
+        """(n, c): the product with `right` (d, c)."""
+        return sum(matrix @ right[columns] for columns, matrix in spans(self))
 
 
 Rows = "np.ndarray | csr_array | Columns"
 """Images (n, D) dense, or sentences (n, d) sparse, dense, or both side by side."""
 
 
-def is_sparse(part: Any) -> bool:
+def is_sparse(matrix: Any) -> bool:
     """Whether a matrix of numpy, scipy or torch is sparse."""
-    return not isinstance(part, np.ndarray) and getattr(part, "is_sparse", True)
+    return not isinstance(matrix, np.ndarray) and getattr(matrix, "is_sparse", True)
 
 
-def parts_of(rows: Any) -> Sequence[Any]:
+def matrices_of(rows: Any) -> Sequence[Any]:
     """The matrices that `rows` consist of, from left to right."""
-    return rows.parts if isinstance(rows, Columns) else (rows,)
+    return rows.matrices if isinstance(rows, Columns) else (rows,)
 
 
 def spans(rows: Any) -> Iterator[tuple[slice, Any]]:
     """Each matrix with its columns."""
     start = 0
-    for part in parts_of(rows):
-        yield slice(start, start + part.shape[1]), part
-        start += part.shape[1]
+    for matrix in matrices_of(rows):
+        yield slice(start, start + matrix.shape[1]), matrix
+        start += matrix.shape[1]
 
 
-def side_by_side(parts: Sequence[Any]) -> Any:
-    """`parts` as one view; a single one as it is."""
-    return parts[0] if len(parts) == 1 else Columns(parts)
+def side_by_side(matrices: Sequence[Any]) -> Any:
+    """`matrices` as one view; a single one as it is."""
+    return matrices[0] if len(matrices) == 1 else Columns(matrices)
 
 
-def map_parts(rows: Rows, function: Callable[[Any], Any]) -> Rows:
+def map_matrices(rows: Rows, function: Callable[[Any], Any]) -> Rows:
     """`function` of each matrix, side by side."""
-    return side_by_side([function(part) for part in parts_of(rows)])
+    return side_by_side([function(matrix) for matrix in matrices_of(rows)])
 
 
 def stack_blocks(blocks: Sequence[Rows]) -> Rows:
     """The rows of all `blocks`, one after another."""
-    return side_by_side([_stacked(parts) for parts in zip(*map(parts_of, blocks), strict=True)])
+    return side_by_side([_stacked(matrices) for matrices in zip(*map(matrices_of, blocks), strict=True)])
 
 
-def _stacked(parts: Sequence[Any]) -> Any:
-    return scipy.sparse.vstack(parts, format="csr") if is_sparse(parts[0]) else np.concatenate(parts)
+def _stacked(matrices: Sequence[Any]) -> Any:
+    return scipy.sparse.vstack(matrices, format="csr") if is_sparse(matrices[0]) else np.concatenate(matrices)
 
 
 def one_matrix(rows: Rows) -> "np.ndarray | csr_array":
-    """The same values in one matrix, which is sparse where a part of it is."""
-    parts = parts_of(rows)
-    if len(parts) == 1:
-        return parts[0]
-    if any(map(is_sparse, parts)):
-        return scipy.sparse.hstack([scipy.sparse.csr_array(part) for part in parts], format="csr")
-    return np.concatenate(parts, axis=1)
+    """The same values in one matrix, which is sparse where a matrix of it is."""
+    matrices = matrices_of(rows)
+    if len(matrices) == 1:
+        return matrices[0]
+    if any(map(is_sparse, matrices)):
+        return scipy.sparse.hstack([scipy.sparse.csr_array(matrix) for matrix in matrices], format="csr")
+    return np.concatenate(matrices, axis=1)
 
 
 def as_sparse(rows: Rows) -> "csr_array":
@@ -98,12 +98,41 @@ STEPS = ("sqrt", "l2")
 
 
 @dataclass(frozen=True)
-class ImageView:
-    """`encoders` in order, the `dims` of their features, and the `steps` (`sqrt`, `l2`) applied to each block; a tuple
-    of steps for each encoder, where these differ."""
+class View:
+    """`encoders` in order and the `dims` of their vectors, side by side."""
 
+    vectors: ClassVar[str]
     encoders: tuple[str, ...]
     dims: tuple[int, ...]
+
+    @property
+    def dim(self) -> int:
+        return sum(self.dims)
+
+    def select_blocks(self, blocks: Mapping[str, Any]) -> Iterator[Any]:
+        """The vectors of each encoder among `blocks`, encoder -> (n, its dim), unchanged. Raises IntegrityError when an
+        encoder is missing or has another dimension."""
+        n = next(iter(blocks.values())).shape[0] if blocks else 0
+        for name, dim in zip(self.encoders, self.dims, strict=True):
+            if name not in blocks:
+                raise IntegrityError(f"{self.vectors} {name} are missing (given: {', '.join(blocks)})")
+            if blocks[name].shape != (n, dim):
+                raise IntegrityError(f"{self.vectors} {name} have shape {blocks[name].shape}, not {(n, dim)}")
+            yield blocks[name]
+
+    def places(self, encoders: Sequence[str]) -> list[int]:
+        """The places of some of the encoders, in this view's order. Raises IntegrityError for one that it has not."""
+        if missing := set(encoders) - set(self.encoders):
+            raise IntegrityError(f"no {self.vectors} {min(missing)} (there are {', '.join(self.encoders)})")
+        return [place for place, name in enumerate(self.encoders) if name in encoders]
+
+
+@dataclass(frozen=True)
+class ImageView(View):
+    """The features of encoders of images, with the `steps` (`sqrt`, `l2`) applied to each block; a tuple of steps for
+    each encoder, where these differ."""
+
+    vectors: ClassVar[str] = "features of encoder"
     steps: tuple[str, ...] | tuple[tuple[str, ...], ...]
 
     @classmethod
@@ -113,35 +142,18 @@ class ImageView:
         return cls(tuple(value["encoders"]), tuple(value["dims"]), tuple(steps))
 
     @property
-    def dim(self) -> int:
-        return sum(self.dims)
-
-    @property
     def steps_of_each(self) -> tuple[tuple[str, ...], ...]:
         """The steps of each encoder."""
         alike = not self.steps or isinstance(self.steps[0], str)
         return (self.steps,) * len(self.encoders) if alike else self.steps
 
     def stack(self, features: Mapping[str, np.ndarray]) -> np.ndarray:
-        """(n, dim) float32 from `features`, encoder -> (n, its dim) float16 or float32.
-
-        Raises IntegrityError when an encoder is missing or has another dimension.
-        """
+        """(n, dim) float32 from `features`, encoder -> (n, its dim) float16 or float32. Raises as `select_blocks`."""
         x = np.empty((len(next(iter(features.values()))), self.dim), np.float32)
         blocks = zip(self.select_blocks(features), self.split(x).values(), self.steps_of_each, strict=True)
         for block, part, steps in blocks:
             normalise(to_float32(block, part), steps)
         return x
-
-    def select_blocks(self, features: Mapping[str, np.ndarray]) -> Iterator[np.ndarray]:
-        """The features (n, dim) of each encoder, unchanged. Raises as `stack`."""
-        n = len(next(iter(features.values())))
-        for name, dim in zip(self.encoders, self.dims, strict=True):
-            if name not in features:
-                raise IntegrityError(f"features of encoder {name} are missing (given: {', '.join(features)})")
-            if features[name].shape != (n, dim):
-                raise IntegrityError(f"features of encoder {name} have shape {features[name].shape}, not {(n, dim)}")
-            yield features[name]
 
     def split(self, stacked: np.ndarray) -> dict[str, np.ndarray]:
         """Encoder -> its columns of `stacked` (n, dim)."""
@@ -155,10 +167,10 @@ class ImageView:
 
     def select(self, encoders: Sequence[str]) -> "ImageView":
         """The view of some of the encoders, in this view's order."""
-        kept = [row for row in zip(self.encoders, self.dims, self.steps_of_each, strict=True) if row[0] in encoders]
-        if missing := set(encoders) - {name for name, *_ in kept}:
-            raise IntegrityError(f"no features of encoder {min(missing)} (there are {', '.join(self.encoders)})")
-        names, dims, steps = zip(*kept, strict=True)
+        kept = self.places(encoders)
+        names, dims, steps = (
+            tuple(column[place] for place in kept) for column in (self.encoders, self.dims, self.steps_of_each)
+        )
         return ImageView(names, dims, steps[0] if len(set(steps)) == 1 else steps)
 
 
@@ -169,21 +181,18 @@ def normalise(x: np.ndarray, steps: Sequence[str]) -> np.ndarray:
             root = np.abs(x)
             np.sqrt(root, out=root)
             np.copysign(root, x, out=x)
-        elif step == "l2":
+        else:
             length = np.sqrt(np.einsum("ij,ij->i", x, x))
             x /= np.where(length > 0, length, 1)[:, None]
-        else:
-            raise ValueError(f"unknown step {step}")
     return x
 
 
 @dataclass(frozen=True)
-class TextView:
-    """`encoders` in order; of each the `dims` of its vectors, whether they are `sparse`, the `steps` (`sqrt`, `l2`) of
-    their normalisation, and the `weights` by which its columns are multiplied then."""
+class TextView(View):
+    """The vectors of text encoders: of each whether they are `sparse`, the `steps` (`sqrt`, `l2`) of their
+    normalisation, and the `weights` by which its columns are multiplied then."""
 
-    encoders: tuple[str, ...]
-    dims: tuple[int, ...]
+    vectors: ClassVar[str] = "vectors of text encoder"
     sparse: tuple[bool, ...]
     steps: tuple[tuple[str, ...], ...]
     weights: tuple[float, ...]
@@ -205,37 +214,19 @@ class TextView:
         return asdict(self)
 
     @property
-    def dim(self) -> int:
-        return sum(self.dims)
-
-    @property
     def weight_of(self) -> dict[str, float]:
         """The weight of each encoder's columns."""
         return dict(zip(self.encoders, self.weights, strict=True))
 
     def stack(self, sentences: Mapping[str, Any]) -> Rows:
-        """(n, dim) from `sentences`, text encoder -> (n, its dim), sparse or dense; sparse ones stay sparse.
-
-        Raises IntegrityError when an encoder is missing or has another dimension.
-        """
-        return side_by_side(list(self._blocks(sentences)))
-
-    def _blocks(self, sentences: Mapping[str, Any]) -> Iterator[Any]:
-        n = next(iter(sentences.values())).shape[0] if sentences else 0
-        for name, dim, steps, weight in zip(self.encoders, self.dims, self.steps, self.weights, strict=True):
-            if name not in sentences:
-                raise IntegrityError(f"vectors of text encoder {name} are missing (given: {', '.join(sentences)})")
-            if sentences[name].shape != (n, dim):
-                raise IntegrityError(
-                    f"vectors of text encoder {name} have shape {sentences[name].shape}, not {(n, dim)}"
-                )
-            yield _prepared(sentences[name], steps, weight)
+        """(n, dim) from `sentences`, text encoder -> (n, its dim), sparse or dense; sparse ones stay sparse. Raises as
+        `select_blocks`."""
+        blocks = zip(self.select_blocks(sentences), self.steps, self.weights, strict=True)
+        return side_by_side([_prepared(block, steps, weight) for block, steps, weight in blocks])
 
     def select(self, encoders: Sequence[str]) -> "TextView":
         """The view of some of the encoders, in this view's order."""
-        if missing := set(encoders) - set(self.encoders):
-            raise IntegrityError(f"no vectors of text encoder {min(missing)} (there are {', '.join(self.encoders)})")
-        kept = [i for i, name in enumerate(self.encoders) if name in encoders]
+        kept = self.places(encoders)
         return TextView(*(tuple(value[i] for i in kept) for value in vars(self).values()))
 
     def columns(self, part: "TextView") -> np.ndarray:
@@ -243,11 +234,6 @@ class TextView:
         starts = dict(zip(self.encoders, np.cumsum([0, *self.dims[:-1]]), strict=True))
         chosen = zip(part.encoders, part.dims, strict=True)
         return np.concatenate([np.arange(starts[name], starts[name] + dim) for name, dim in chosen])
-
-    def is_part_of(self, view: "TextView") -> bool:
-        """Whether it is `view`, perhaps weighted or without some encoders."""
-        included = set(self.encoders) <= set(view.encoders)
-        return included and view.select(self.encoders).weighted(self.weight_of) == self
 
     def weighted(self, weights: Mapping[str, float]) -> "TextView":
         """This view with other weights, without the encoders whose weight is 0."""
@@ -311,7 +297,7 @@ def sum_by_owner(y: Rows, owners: np.ndarray, n: int) -> Rows:
     if len(owners) == n and (owners == np.arange(n)).all():
         return y
     left = owner_matrix(owners, n)
-    return map_parts(y, lambda part: left @ part)
+    return map_matrices(y, lambda part: left @ part)
 
 
 def owner_matrix(owners: np.ndarray, n: int) -> "csr_array":

@@ -5,9 +5,9 @@ import zipfile
 from collections.abc import Iterable
 from pathlib import Path
 
-from pipeline.text.conversions import derive_dependencies, derive_phrases
 from pipeline.text.dependencies import Parse, projective_heads, tree_fault
 from pipeline.text.phrase_trees import PhraseTree, read_brackets
+from pipeline.text.tree_conversions import derive_dependencies, derive_phrases
 
 
 def parse(*rows: tuple[str, str, str, int, str]) -> Parse:
