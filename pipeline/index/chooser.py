@@ -109,7 +109,7 @@ class CandidateTrial:
         return self.bytes * self.seconds
 
     def to_dict(self) -> dict[str, Any]:
-        values = {**vars(self), **self.setting.to_dict(), f"recall@{NEIGHBOURS}": self.recall}
+        values = {**vars(self), **vars(self.setting), f"recall@{NEIGHBOURS}": self.recall}
         values |= {"queries_per_second": 1 / self.seconds, "bytes_times_seconds": self.cost}
         return {name: value for name, value in values.items() if name not in ("setting", "seconds", "recall")}
 
@@ -162,7 +162,7 @@ class Bench:
         lists = lists_of(factory)
         sampled = max(1, min(round(lists * math.sqrt(self.share)), self.sample.count // TRAINING_LEAST))
         built = self._build(with_lists(factory, sampled), sampled if lists else 0)
-        operation = tune(built.index, self.questions, self.requirements.recall_floor)[-1]
+        operation = tune(built.index, self.questions, self.requirements.recall_floor)
         growth = self._growth(built.index, sampled, lists, operation.setting.nprobe)
         trained, added = self._building_growth(built.index, sampled, lists)
         latency_ms = 1000 * latency(built.index, self.questions) * growth
