@@ -16,8 +16,8 @@ from pipeline.errors import JointspaceError, UsageError
 from pipeline.index.build import QUERIES
 from pipeline.index.queries import QueryEncoder
 from pipeline.index.vectors import evenly_spaced
-from pipeline.run import Inputs, Job, Run, Stage
-from pipeline.run.layout import Layout, Shards
+from pipeline.run import Job, Run, Stage, stage
+from pipeline.run.layout import Layout
 from pipeline.run.runner import run_stage
 from pipeline.storage.batch import publish_text
 from pipeline.storage.bundle import Bundle, BundleWriter
@@ -37,6 +37,14 @@ RECORD = "applied.json"
 log = logging.getLogger(__name__)
 
 
+@stage(
+    version=1,
+    gpu=True,
+    reads=lambda _, layout, bundle: map(layout.features, Bundle(Path(bundle)).card["encoders"]),
+    also=lambda _, bundle: {"model": Bundle(Path(bundle)).card["inputs"]["model"]},
+    columns=("images", "sentences"),
+    writes=lambda layout, bundle: layout.embeddings(plain(Bundle(Path(bundle)).card["model"], bundle)),
+)
 def embed_with_bundle(run: Run, bundle: str) -> Callable[[Job], None]:
     """Embed all images, and the sentences where there are some, by the model in the folder `bundle`."""
     opened = Bundle(Path(bundle))
@@ -59,27 +67,6 @@ def embed_with_bundle(run: Run, bundle: str) -> Callable[[Job], None]:
         write_embeddings(job.path, sides, ids, details, provenance=job.provenance)
 
     return make
-
-
-def _reads(_, layout: Layout, bundle: str) -> Inputs:
-    return {f"features/{name}": layout.features(name) for name in Bundle(Path(bundle)).card["encoders"]}
-
-
-def _writes(layout: Layout, bundle: str) -> Shards:
-    return layout.embeddings(plain(Bundle(Path(bundle)).card["model"], bundle))
-
-
-STAGE = Stage(
-    embed_with_bundle,
-    version=1,
-    gpu=True,
-    names=("bundle",),
-    sharded=True,
-    reads=_reads,
-    also=lambda _, bundle: {"model": Bundle(Path(bundle)).card["inputs"]["model"]},
-    columns=("images", "sentences"),
-    writes=_writes,
-)
 
 
 def apply_bundle(
@@ -115,7 +102,7 @@ def apply_bundle(
         log.info("%d of %d photos are new; all are encoded once, also for later additions", new.sum(), len(new))
     for number, encoder in enumerate(encoders):
         run_stage(run, stages["extract"], (encoder,), others=[] if number else [(other,) for other in encoders[1:]])
-    run_stage(run, STAGE, (str(bundle.folder.absolute()),))
+    run_stage(run, embed_with_bundle, (str(bundle.folder.absolute()),))
     return _index(run, bundle, asker, name or output.absolute().name, new)
 
 

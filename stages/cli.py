@@ -1,7 +1,6 @@
-"""The command `jointspace`: one for every module of the catalogue, in groups, imported when it is used."""
+"""The command `jointspace`: with all commands of the catalogue, each imported when it is used."""
 
 import gc
-import importlib
 import logging
 import os
 import sys
@@ -11,7 +10,7 @@ import click
 from pipeline import runtime
 from pipeline.errors import JointspaceError, UsageError, meant
 from pipeline.printable import printable
-from stages.catalogue import COMMANDS, FIRST, GROUPS
+from stages.catalogue import COMMANDS, FIRST, GROUPS, open_command
 from stages.commands import command_of, first_sentence
 
 FORMER = {"index-add": "add", "index-remove": "remove"}
@@ -44,11 +43,11 @@ class Commands(click.Group):
 
     def get_command(self, ctx: click.Context | None, name: str) -> click.Command | None:
         """The command `name`, with hyphens or underscores; None where there is none."""
-        module = COMMANDS.get(name.replace("_", "-"))
-        if module is None:
+        name = name.replace("_", "-")
+        if name not in COMMANDS:
             return None
-        command = importlib.import_module(module)
-        return command.command if hasattr(command, "command") else command_of(command.STAGE)
+        command = open_command(name)
+        return command if isinstance(command, click.Command) else command_of(command)
 
     def resolve_command(
         self, ctx: click.Context, args: list[str]

@@ -85,7 +85,7 @@ def given_source(config: "Config", encoder: "Encoder | TextEncoderEntry") -> Sou
 
 def given_inputs(config: "Config", encoder: "Encoder | TextEncoderEntry") -> Inputs:
     """The files that hold them."""
-    return {f"source/{file.name}": Outside(file) for file in foreign_files(given_source(config, encoder))}
+    return [Outside(f"source/{file.name}", file) for file in foreign_files(given_source(config, encoder))]
 
 
 def match_given(run: Run, encoder: "Encoder") -> MatchedFeatures:

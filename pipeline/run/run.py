@@ -220,11 +220,11 @@ class Run:
         from pipeline.storage.commit import Provenance
 
         inputs, brought, places = {}, {}, {}
-        for name, source in stage.reads(self.config, self.layout, *names).items():
+        for source in stage.reads(self.config, self.layout, *names):
             if (place := self._place(source, number)) is None:
-                inputs[name] = brought[name] = self.digest(source)
+                inputs[source.name] = brought[source.name] = self.digest(source)
             else:
-                inputs[name] = places[place] = self._commits.require(place)
+                inputs[source.name] = places[place] = self._commits.require(place)
         rows = None
         if number is not None:
             rows = self.manifest.shard(number)

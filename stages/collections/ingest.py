@@ -12,7 +12,7 @@ from uuid import uuid4
 
 import click
 
-from pipeline.run import Inputs, Job, Outside, Run, Stage
+from pipeline.run import Inputs, Job, Outside, Run, stage
 
 if TYPE_CHECKING:
     from pipeline.storage.manifest_writer import Block
@@ -24,6 +24,46 @@ TABLES = "tables"
 logger = logging.getLogger(__name__)
 
 
+def _keys(config) -> dict:
+    """`state` changes with the collection, whose photographs are too many to be inputs; a demo has its commit."""
+    from pipeline.collections.inventory import describe_state
+
+    chosen, state = config.collection, ""
+    if not config.demo.generate:
+        state = describe_state(Path(config.data_root), chosen.format, chosen.files, chosen.exclude)
+    collection = chosen.model_dump(exclude={"memory_gb"})
+    return {"data_root": config.data_root, "collection": collection, "shard_size": config.shard_size, "state": state}
+
+
+def _takedown_lists(config, layout) -> dict[str, Path]:
+    """The list of what is to be taken down, and those of what `remove` has taken out of an index."""
+    given = {"takedown": Path(config.collection.takedown)} if config.collection.takedown else {}
+    return given | {path.relative_to(layout.root).as_posix(): path for path in layout.removed}
+
+
+def _reads(config, layout) -> Inputs:
+    """The demo, or the lists of the collection; and the lists of what is to be taken down."""
+    from pipeline.collections.inventory import list_files
+
+    chosen = config.collection
+    taken = [Outside(name, path) for name, path in _takedown_lists(config, layout).items()]
+    if config.demo.generate:
+        return [layout.demo, *taken]
+    lists = list_files(layout.data_root, chosen.format, chosen.files)
+    return [*(Outside(str(path), path) for path in lists), *taken]
+
+
+@stage(
+    version=11,
+    keys=_keys,
+    reads=_reads,
+    writes=lambda layout: layout.manifest,
+    options=(
+        click.Option(
+            ["--processes"], type=click.IntRange(min=0), help="Processes that decode; 0 for none. [default: --threads]"
+        ),
+    ),
+)
 def ingest(run: Run, job: Job, processes: int | None = None) -> None:
     """Read a collection, check every photo and write the manifest of those that can be used. Resumable."""
     from tqdm import tqdm
@@ -183,47 +223,4 @@ def _opened(inspector: BlockInspector) -> Run:
 def _limits(run: Run) -> str:
     from pipeline.images.decode import ImageLimits
 
-    return f"ingest {STAGE.version}: {ImageLimits.from_settings(run.config.collection)}"
-
-
-def _keys(config) -> dict:
-    """`state` changes with the collection, whose photographs are too many to be inputs; a demo has its commit."""
-    from pipeline.collections.inventory import describe_state
-
-    chosen, state = config.collection, ""
-    if not config.demo.generate:
-        state = describe_state(Path(config.data_root), chosen.format, chosen.files, chosen.exclude)
-    collection = chosen.model_dump(exclude={"memory_gb"})
-    return {"data_root": config.data_root, "collection": collection, "shard_size": config.shard_size, "state": state}
-
-
-def _takedown_lists(config, layout) -> dict[str, Path]:
-    """The list of what is to be taken down, and those of what `remove` has taken out of an index."""
-    given = {"takedown": Path(config.collection.takedown)} if config.collection.takedown else {}
-    return given | {path.relative_to(layout.root).as_posix(): path for path in layout.removed}
-
-
-def _reads(config, layout) -> Inputs:
-    """The demo, or the lists of the collection; and the lists of what is to be taken down."""
-    from pipeline.collections.inventory import list_files
-
-    chosen = config.collection
-    taken = {name: Outside(path) for name, path in _takedown_lists(config, layout).items()}
-    if config.demo.generate:
-        return {"demo": layout.demo, **taken}
-    lists = list_files(layout.data_root, chosen.format, chosen.files)
-    return {**{str(path): Outside(path) for path in lists}, **taken}
-
-
-STAGE = Stage(
-    ingest,
-    version=11,
-    keys=_keys,
-    reads=_reads,
-    writes=lambda layout: layout.manifest,
-    options=(
-        click.Option(
-            ["--processes"], type=click.IntRange(min=0), help="Processes that decode; 0 for none. [default: --threads]"
-        ),
-    ),
-)
+    return f"ingest {ingest.version}: {ImageLimits.from_settings(run.config.collection)}"

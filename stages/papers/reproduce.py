@@ -6,7 +6,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from pipeline.config.registry import ranker
-from pipeline.run import Inputs, Job, Run, Stage
+from pipeline.run import Inputs, Job, Run, stage
 
 if TYPE_CHECKING:
     from pipeline.config.names import Config
@@ -22,6 +22,130 @@ RESULT = "reproduction.json"
 LIBRARIES = ("numpy", "scipy", "torch", "scikit-learn")
 
 
+def _word_models(config: "Config") -> list[str]:
+    return [name for name in config.models if (spec := config.model(name).spec).words and not spec.multi_vector]
+
+
+def _relation_models(config: "Config") -> list[str]:
+    return [name for name in config.models if config.model(name).spec.relations]
+
+
+def _protocol(config: "Config") -> str:
+    """That of the papers, all sentences, where the run has it."""
+    from pipeline.config.section import PROTOCOLS
+
+    return next((one for one in PROTOCOLS if one in config.evaluate.protocols), PROTOCOLS[0])
+
+
+def _systems(config: "Config") -> list[tuple[str, str, dict[str, Any]]]:
+    """The models, the generators that rank, and those whose descriptions are judged: name, registered name, and
+    settings."""
+    trained = [(name, config.model(name).spec.name, _describe(config, name)) for name in config.models]
+    for name in dict.fromkeys((*config.evaluate.generators, *_generators(config))):
+        registered, own = config.generator(name).spec.name, _describe_generator(config, name)
+        if name in _generators(config):
+            trained.append((name, registered, own))
+        if name in config.evaluate.generators:
+            trained.append((ranker(name), registered, {**own, "loss": "likelihood", "score": "perplexity"}))
+    return trained
+
+
+def _describe_generator(config: "Config", name: str) -> dict[str, Any]:
+    """The settings of a generator in the words of pipeline.papers.printed. One that uses a joint space sees images
+    by the encoders of that alone."""
+    generator, space = config.generator(name), config.describe.space
+    found = {**generator.settings.model_dump(exclude={"checkpoint_seconds"}), "seed": generator.seed}
+    inside = generator.settings.in_space
+    found |= _name_encoders(config, config.model(space).encoders if inside else generator.encoders)
+    found |= {"space": space} if inside else {}
+    further = config.language_text.file if generator.spec.text else None
+    found |= {"candidates": config.describe.candidates} if generator.spec.text else {}
+    return {**found, "learns from": f"train and {Path(further).name}" if further else "train"}
+
+
+def _name_encoders(config: "Config", names: Sequence[str]) -> dict[str, str]:
+    """Encoders in the words of pipeline.papers.printed, and what they stand in place of."""
+    stands = [config.reproduce.in_place_of.get(name) for name in names]
+    found = {"encoders": ", ".join(_word(config.encoder(name)) for name in names)}
+    return found | ({"in place of": ", ".join(stands)} if stands and None not in stands else {})
+
+
+def _word(encoder: Any) -> str:
+    return f"{encoder.architecture} {encoder.layer}" if encoder.spec.weights else encoder.architecture
+
+
+def _describe(config: "Config", name: str) -> dict[str, Any]:
+    """The settings of a model in the words of pipeline.papers.printed."""
+    model = config.model(name)
+    found = {**(model.settings.model_dump(exclude={"checkpoint_seconds"}) if model.settings else {}), **model.named}
+    found |= {"seed": model.seed, "scores": "corrected for hubs" if config.uncorrected(name) else "as they are"}
+    found |= _name_encoders(config, model.encoders)
+    if model.spec.sentences == "vectors":
+        found["text encoders"] = ", ".join(model.text_encoders)
+    if model.spec.words and not model.spec.starts_from:
+        words = model.word_vectors
+        found["word vectors"] = (words.file or words.source) + ("" if words.train else ", fixed")
+    if model.spec.regions != "none":
+        found["regions"] = f"{config.regions.count} of {config.regions.proposals}"
+    weak = "" if model.training == "target" else f" and the weak texts {model.documents} ({model.training})"
+    found["learns from"] = ("train and dev" if config.refits(name) else "train") + weak
+    return found
+
+
+def _generators(config: "Config") -> tuple[str, ...]:
+    """Those whose descriptions of the reported split are judged."""
+    return config.generators if REPORTED in config.describe.splits else ()
+
+
+def _subjects(config: "Config") -> dict[str, str]:
+    """What is described, and how an evaluation of it calls it."""
+    return {"images": REPORTED, **({"boxes": f"{REPORTED}.boxes"} if config.describe.boxes else {})}
+
+
+def _phrase_models(config: "Config") -> list[str]:
+    """Those that rank phrases and regions, where a table of these is asked for."""
+    from pipeline.papers.printed import every_table
+
+    shown = {config.reproduce.collection, *config.reproduce.others}
+    asked = any(table.collection in shown and PHRASES in dict(table.columns) for table in every_table())
+    return [name for name, _ in config.phrase_splits((REPORTED,))] if asked else []
+
+
+def _reads(config, layout) -> Inputs:
+    judged = [names for names in config.evaluations() if names[1:] == (REPORTED, _protocol(config))]
+    study = [layout.manifest, layout.study, layout.tables]
+    described = [
+        layout.description_evaluation(name, one) for name in _generators(config) for one in _subjects(config).values()
+    ]
+    return [
+        layout.summary,
+        *(layout.evaluation(*names) for names in judged),
+        *described,
+        *(layout.phrase_ranking(name, REPORTED) for name in _phrase_models(config)),
+        *(study if config.reproduce.gong else []),
+        *(_tree_reads(config, layout) if config.reproduce.trees else []),
+    ]
+
+
+def _tree_reads(config, layout) -> Inputs:
+    """What Socher et al.'s sections 6.6 and 6.7 are measured by."""
+    models = [layout.model(name) for name in _relation_models(config)]
+    embeddings = map(layout.embeddings, _word_models(config))
+    return [layout.manifest, layout.parses, *embeddings, *([layout.labels] if models else []), *models]
+
+
+@stage(
+    version=13,
+    keys=lambda config: {
+        "name": config.name,
+        "reproduce": config.reproduce.model_dump(),
+        "seed": config.seed,
+        "bootstrap": config.evaluate.bootstrap,
+        "systems": {name: own for name, _, own in _systems(config)},
+    },
+    reads=_reads,
+    writes=lambda layout: layout.reproduction,
+)
 def reproduce(run: Run, job: Job) -> None:
     """Compare a run's models with the rows printed in the papers; rows that the data cannot support are listed with the
     reason. The same figures are written as JSON next to the tables."""
@@ -124,10 +248,6 @@ def _compare_sentences(run: Run) -> dict[str, Any]:
     return measured
 
 
-def _word_models(config: "Config") -> list[str]:
-    return [name for name in config.models if (spec := config.model(name).spec).words and not spec.multi_vector]
-
-
 def _list_relations(run: Run) -> dict[str, list[dict[str, Any]]]:
     """Of each model that has a matrix for every relation of dependency trees: the Frobenius norms, the greatest first
     (Socher et al. 2014, section 6.7)."""
@@ -153,82 +273,6 @@ def _list_relations(run: Run) -> dict[str, list[dict[str, Any]]]:
     return listed
 
 
-def _relation_models(config: "Config") -> list[str]:
-    return [name for name in config.models if config.model(name).spec.relations]
-
-
-def _protocol(config: "Config") -> str:
-    """That of the papers, all sentences, where the run has it."""
-    from pipeline.config.section import PROTOCOLS
-
-    return next((one for one in PROTOCOLS if one in config.evaluate.protocols), PROTOCOLS[0])
-
-
-def _systems(config: "Config") -> list[tuple[str, str, dict[str, Any]]]:
-    """The models, the generators that rank, and those whose descriptions are judged: name, registered name, and
-    settings."""
-    trained = [(name, config.model(name).spec.name, _describe(config, name)) for name in config.models]
-    for name in dict.fromkeys((*config.evaluate.generators, *_generators(config))):
-        registered, own = config.generator(name).spec.name, _describe_generator(config, name)
-        if name in _generators(config):
-            trained.append((name, registered, own))
-        if name in config.evaluate.generators:
-            trained.append((ranker(name), registered, {**own, "loss": "likelihood", "score": "perplexity"}))
-    return trained
-
-
-def _describe_generator(config: "Config", name: str) -> dict[str, Any]:
-    """The settings of a generator in the words of pipeline.papers.printed. One that uses a joint space sees images
-    by the encoders of that alone."""
-    generator, space = config.generator(name), config.describe.space
-    found = {**generator.settings.model_dump(exclude={"checkpoint_seconds"}), "seed": generator.seed}
-    inside = generator.settings.in_space
-    found |= _name_encoders(config, config.model(space).encoders if inside else generator.encoders)
-    found |= {"space": space} if inside else {}
-    further = config.language_text.file if generator.spec.text else None
-    found |= {"candidates": config.describe.candidates} if generator.spec.text else {}
-    return {**found, "learns from": f"train and {Path(further).name}" if further else "train"}
-
-
-def _name_encoders(config: "Config", names: Sequence[str]) -> dict[str, str]:
-    """Encoders in the words of pipeline.papers.printed, and what they stand in place of."""
-    stands = [config.reproduce.in_place_of.get(name) for name in names]
-    found = {"encoders": ", ".join(_word(config.encoder(name)) for name in names)}
-    return found | ({"in place of": ", ".join(stands)} if stands and None not in stands else {})
-
-
-def _word(encoder: Any) -> str:
-    return f"{encoder.architecture} {encoder.layer}" if encoder.spec.weights else encoder.architecture
-
-
-def _describe(config: "Config", name: str) -> dict[str, Any]:
-    """The settings of a model in the words of pipeline.papers.printed."""
-    model = config.model(name)
-    found = {**(model.settings.model_dump(exclude={"checkpoint_seconds"}) if model.settings else {}), **model.named}
-    found |= {"seed": model.seed, "scores": "corrected for hubs" if config.uncorrected(name) else "as they are"}
-    found |= _name_encoders(config, model.encoders)
-    if model.spec.sentences == "vectors":
-        found["text encoders"] = ", ".join(model.text_encoders)
-    if model.spec.words and not model.spec.starts_from:
-        words = model.word_vectors
-        found["word vectors"] = (words.file or words.source) + ("" if words.train else ", fixed")
-    if model.spec.regions != "none":
-        found["regions"] = f"{config.regions.count} of {config.regions.proposals}"
-    weak = "" if model.training == "target" else f" and the weak texts {model.documents} ({model.training})"
-    found["learns from"] = ("train and dev" if config.refits(name) else "train") + weak
-    return found
-
-
-def _generators(config: "Config") -> tuple[str, ...]:
-    """Those whose descriptions of the reported split are judged."""
-    return config.generators if REPORTED in config.describe.splits else ()
-
-
-def _subjects(config: "Config") -> dict[str, str]:
-    """What is described, and how an evaluation of it calls it."""
-    return {"images": REPORTED, **({"boxes": f"{REPORTED}.boxes"} if config.describe.boxes else {})}
-
-
 def _read_descriptions(run: Run, generator: str) -> dict[str, Any]:
     """What a generator's descriptions are worth, as an evaluation of the reported split."""
     from pipeline.storage.commit import read_record
@@ -242,15 +286,6 @@ def _read_descriptions(run: Run, generator: str) -> dict[str, Any]:
         "n_images": judged["images"]["n_images"],
         **judged,
     }
-
-
-def _phrase_models(config: "Config") -> list[str]:
-    """Those that rank phrases and regions, where a table of these is asked for."""
-    from pipeline.papers.printed import every_table
-
-    shown = {config.reproduce.collection, *config.reproduce.others}
-    asked = any(table.collection in shown and PHRASES in dict(table.columns) for table in every_table())
-    return [name for name, _ in config.phrase_splits((REPORTED,))] if asked else []
 
 
 def _read_phrases(run: Run, model: str) -> dict[str, Any]:
@@ -300,44 +335,3 @@ def _draw(run: Run, system: str, columns: "Columns") -> "Draw":
     owners = found.pop("owners")
     each = {"image_to_sentence": np.arange(len(found["image_to_sentence"]))}
     return draw_of_ranks(found, {side: each.get(side, owners) for side in found}, columns)
-
-
-def _reads(config, layout) -> Inputs:
-    judged = [names for names in config.evaluations() if names[1:] == (REPORTED, _protocol(config))]
-    evaluations = {f"evaluation/{names[0]}": layout.evaluation(*names) for names in judged}
-    study = {"manifest": layout.manifest, "study": layout.study, "tables": layout.tables}
-    ranked = {f"phrases/{name}": layout.phrase_ranking(name, REPORTED) for name in _phrase_models(config)}
-    described = [
-        layout.description_evaluation(name, one) for name in _generators(config) for one in _subjects(config).values()
-    ]
-    return {
-        "summary": layout.summary,
-        **evaluations,
-        **{one.name: one for one in described},
-        **ranked,
-        **(study if config.reproduce.gong else {}),
-        **(_tree_reads(config, layout) if config.reproduce.trees else {}),
-    }
-
-
-def _tree_reads(config, layout) -> Inputs:
-    """What Socher et al.'s sections 6.6 and 6.7 are measured by."""
-    embeddings = {f"embeddings/{name}": layout.embeddings(name) for name in _word_models(config)}
-    models = {f"models/{name}": layout.model(name) for name in _relation_models(config)}
-    labels = {"labels": layout.labels} if models else {}
-    return {"manifest": layout.manifest, "parses": layout.parses, **embeddings, **labels, **models}
-
-
-STAGE = Stage(
-    reproduce,
-    version=13,
-    keys=lambda config: {
-        "name": config.name,
-        "reproduce": config.reproduce.model_dump(),
-        "seed": config.seed,
-        "bootstrap": config.evaluate.bootstrap,
-        "systems": {name: own for name, _, own in _systems(config)},
-    },
-    reads=_reads,
-    writes=lambda layout: layout.reproduction,
-)

@@ -1,9 +1,21 @@
 """`sweep`: what a model reaches with more target and auxiliary pairs, from moments, with every combination tried."""
 
-from pipeline.run import Job, Run, Stage
+from pipeline.run import Job, Run, stage
 from stages.studies import read_study, study_keys, study_reads
 
 
+def _keys(config, model: str) -> dict:
+    return {**study_keys(config), "model": config.model(model).hyperparameters}
+
+
+@stage(
+    version=4,
+    gpu=True,
+    choices=lambda config: [(name,) for name in config.made_by("fit")],
+    keys=_keys,
+    reads=lambda config, layout, model: study_reads(config, layout),
+    writes=lambda layout, model: layout.sweep(model),
+)
 def sweep(run: Run, job: Job, model: str) -> None:
     """Try every combination of training-set sizes, ridges, dimensions, powers and training settings."""
     import logging
@@ -32,19 +44,3 @@ def sweep(run: Run, job: Job, model: str) -> None:
     beside = {"sweep.csv": to_csv(rows).encode(), "sweep.svg": to_svg(drawn)}
     publish_record(job.path / "sweep.json", value, beside, job.provenance)
     logging.getLogger(__name__).info("%s: %d combinations in %.0f s", model, len(rows), seconds)
-
-
-def _keys(config, model: str) -> dict:
-    return {**study_keys(config), "model": config.model(model).hyperparameters}
-
-
-STAGE = Stage(
-    sweep,
-    version=4,
-    gpu=True,
-    names=("model",),
-    choices=lambda config: [(name,) for name in config.made_by("fit")],
-    keys=_keys,
-    reads=lambda config, layout, model: study_reads(config, layout),
-    writes=lambda layout, model: layout.sweep(model),
-)

@@ -11,7 +11,7 @@ from made_up_sets import THING, add_fragments, write_tokens_of_terms
 from pipeline.errors import IntegrityError
 from pipeline.run import Run
 from pipeline.storage.records import read_alignments
-from stages.results.train_generator import _read_ranker
+from stages.results.captions import _read_ranker
 
 REGIONS = {"models": ["dvsa"], "regions": {"encoders": ["colour"]}}
 
