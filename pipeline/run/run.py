@@ -228,7 +228,7 @@ class Run:
         rows = None
         if number is not None:
             rows = self.manifest.shard(number)
-            shard = self._place(self.layout.manifest_shard(number), None)
+            shard = self._place(self.layout.file(f"manifest/shards/{number:05d}.json"), None)
             places |= {f"{shard}#{column}": rows.fingerprints[column] for column in stage.columns}
         if (stage.name, names) not in self._others:  # which may take long to compute
             self._others[stage.name, names] = stage.also(self, *names)
