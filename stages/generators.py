@@ -26,11 +26,11 @@ from pipeline.storage.commit import Provenance, publish_record
 from pipeline.storage.features import FeatureRows
 from pipeline.storage.json_files import require_same
 from pipeline.storage.parameters import Origin, Parameters
-from pipeline.storage.texts import read_tokens
+from pipeline.storage.texts import read_tokens, text_lines
 from pipeline.text.sequences import Tokens, encode_tokens
 from pipeline.text.vocabulary import Vocabulary
 from stages.inputs import joint_space
-from stages.texts import read_extra_text, read_lines, read_token_vocabulary
+from stages.texts import read_extra_text, read_token_vocabulary
 
 if TYPE_CHECKING:
     from pipeline.config.names import Config
@@ -98,7 +98,7 @@ def train_tagger(config: "Config", spec: GeneratorSpec, seed: int) -> Tagger | N
     if not spec.treebank:
         return None
     name = config.language_text.treebank
-    return Tagger(list(read_tagged(read_lines(name), name)), seed)
+    return Tagger(list(read_tagged(text_lines(Path(name)), name)), seed)
 
 
 class DescribedImages(NamedTuple):
@@ -159,9 +159,8 @@ def read_training_text(run: Run) -> TrainingText:
 
 
 def gather_sources(run: Run, stored: StoredGenerator, text: TrainingText, bundle: Bundle | None) -> Sources:
-    """What the generator uses. IntegrityError where it was trained on other words or in another joint space than
-    that of `bundle`, UsageError where it needs one and there is none."""
-    require_same("vocabulary", {str(stored.folder): stored.vocabulary, "the training sentences": text.vocabulary})
+    """What the generator uses. IntegrityError where it was trained in another joint space than that of `bundle`,
+    UsageError where it needs one and there is none."""
     space = trigram = None
     if stored.space is not None:
         if bundle is None:

@@ -147,9 +147,13 @@ class Run:
         """The same of a model."""
         return self._parameters(self.layout.model(name))
 
-    def embedded_model(self, name: str) -> "tuple[Embeddings, Parameters]":
-        """The embeddings of a model, and the model."""
-        return self.embeddings(name), self.model(name)
+    def restored(self, name: str) -> "tuple[Any, Parameters]":
+        """A model that computes again, and what is stored of it."""
+        from pipeline.config.stored import restore
+
+        stored = self.model(name)
+        where = self.layout.model(name).path
+        return restore(stored.details["registered"], stored.settings, stored.tensors, where), stored
 
     def write_model(self, job: Job, model: Any, details: Mapping[str, Any], batch: "FileBatch | None" = None) -> None:
         """Publish the settings and tensors of a model or a generator in the folder of its job."""
@@ -195,6 +199,12 @@ class Run:
     def gpu(self) -> "torch.device | None":
         """The GPU for products of matrices; None where they are computed on the processor."""
         return find_gpu(self.config.device)
+
+    def precision(self, name: str) -> "torch.dtype":
+        """The dtype of the heaviest products, where a section says `name`: `auto` chooses by the device."""
+        from pipeline.precision import choose_precision
+
+        return choose_precision(name, self.device)
 
     @property
     def batch_size(self) -> int:

@@ -130,15 +130,11 @@ def _read_vocabularies(run: Run, ensemble: "Ensemble") -> dict[str, Any]:
 )
 def join_embeddings(run: Run, model: str) -> Callable[[Job], None]:
     """Concatenate the weighted embeddings of an ensemble's members."""
-    from pipeline.errors import UsageError
     from pipeline.metrics.combination import join_images, join_sentences, joint_rule
     from pipeline.storage.embeddings import write_embeddings
     from stages.training import describe_embeddings
 
     stored = run.model(model)
-    if "weights" not in stored.details:
-        folder = run.layout.model(model).path
-        raise UsageError(f"{folder} holds {stored.details['registered']}, not an ensemble; run embed for it")
     weights = {name: weight for name, weight in stored.details["weights"].items() if weight}
     members = [run.embeddings(name) for name in weights]
     rules = [member.comparison if member.multi_vector else None for member in members]

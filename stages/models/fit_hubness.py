@@ -38,13 +38,12 @@ def fit_hubness(run: Run, job: Job, model: str) -> None:
     """Make MODEL, a variant with `hubness`, from the same model without it."""
     import logging
 
-    from pipeline.config.stored import restore
     from pipeline.models.linear.hubness import HubCorrected, HubnessCorrection, choose_correction
 
     config, base = run.config, run.chosen(model)
     plain, refits = config.uncorrected(model), config.refitted(model)
-    embeddings, stored = run.embedded_model(plain)
-    mapping = restore(stored.details["registered"], stored.settings, stored.tensors, run.layout.model(plain).path)
+    embeddings = run.embeddings(plain)
+    mapping, stored = run.restored(plain)
     bank = _draw_bank(run, embeddings, mapping, ("train", "dev") if refits else ("train",))
     if base:
         log = base.details["training_log"]

@@ -37,7 +37,7 @@ def align(run: Run, job: Job, model: str, split: str) -> None:
     for block in tqdm(list(pairs.blocks(ALIGNED)), desc=f"align {split}", unit="block", disable=None):
         images = embeddings.read("images", block.image_id)
         sentences = embeddings.read("sentences", block.sentence_id)
-        spoken = read_words(run, block.sentence_id, analyze, sentences)
+        spoken = read_words(run, block.sentence_id, analyze)
         words, regions = sentences.split("vectors"), images.split("vectors")
         aligned = align(words, [regions[owner] for owner in block.owners], beta)
         for sentence_id, owner, terms, segments in zip(block.sentence_id, block.owners, spoken, aligned, strict=True):

@@ -11,13 +11,6 @@ if TYPE_CHECKING:
     from stages.texts import Sentences
 
 
-def _precision(run: Run, model: str) -> Any:
-    """The dtype of the heaviest products, which `auto` chooses by the device."""
-    from pipeline.precision import choose_precision
-
-    return choose_precision(run.config.model(model).settings.precision, run.device)
-
-
 def _word_file(config, settings: Any) -> Path:
     return Path(config.weights_root) / settings.file
 
@@ -59,7 +52,7 @@ def _reads(config, layout, model: str) -> Inputs:
     choices=lambda config: [(name,) for name in config.made_by("train")],
     keys=_keys,
     reads=_reads,
-    also=lambda run, model: {"precision": str(_precision(run, model))},
+    also=lambda run, model: {"precision": str(run.precision(run.config.model(model).settings.precision))},
     writes=lambda layout, model: layout.model(model),
 )
 def train(run: Run, job: Job, model: str) -> None:
@@ -88,7 +81,7 @@ def train(run: Run, job: Job, model: str) -> None:
         text=sentences.text,
         settings=settings,
         seed=configured.seed,
-        precision=_precision(run, model),
+        precision=run.precision(settings.precision),
         train_words=configured.word_vectors.train,
         words=None if spec.starts_from else _read_words(run, configured.word_vectors),
         start=_read_start(run, model) if spec.starts_from else None,
@@ -171,13 +164,10 @@ def _read_words(run: Run, settings: Any) -> Any:
 
 def _read_start(run: Run, model: str) -> Any:
     """The model that `model` starts from, with the vectors of every word if it reads words and that one vectors."""
-    from pipeline.config.stored import restore
     from pipeline.models.neural.word_towers import SAMPLE, WordStart
     from stages.texts import open_text_encoder, read_token_vocabulary
 
-    name = run.config.start(model)
-    stored = run.model(name)
-    start = restore(stored.details["registered"], stored.settings, stored.tensors, run.layout.model(name).path)
+    start, _ = run.restored(run.config.start(model))
     if not run.config.model(model).spec.starts_from_terms:
         return start
     words = [*read_token_vocabulary(run)[0].terms, ""]

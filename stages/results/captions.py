@@ -9,8 +9,6 @@ from pipeline.run import Inputs, Job, Run, stage
 from stages.inputs import generator_inputs, label_names, region_texts_path, text_files
 
 if TYPE_CHECKING:
-    import torch
-
     from pipeline.generate.material import Ranker
     from stages.generators import DescribedImages, StoredGenerator
 
@@ -42,20 +40,13 @@ def _training_reads(config, layout, generator: str) -> Inputs:
     return [*read, *generator_inputs(config, layout, generator), *texts]
 
 
-def _precision(run: Run, generator: str) -> "torch.dtype":
-    """The dtype of the heaviest products, which `auto` chooses by the device."""
-    from pipeline.precision import choose_precision
-
-    return choose_precision(getattr(run.config.generator(generator).settings, "precision", "float32"), run.device)
-
-
 @stage(
     version=5,
     gpu=True,
     choices=lambda config: [(name,) for name in config.generators],
     keys=_training_keys,
     reads=_training_reads,
-    also=lambda run, generator: {"precision": str(_precision(run, generator))},
+    also=lambda run, generator: {"precision": str(run.precision(run.config.generator(generator).precision))},
     writes=lambda layout, generator: layout.generator(generator),
 )
 def train_generator(run: Run, job: Job, generator: str) -> None:
@@ -84,7 +75,7 @@ def train_generator(run: Run, job: Job, generator: str) -> None:
                 tagger=train_tagger(config, spec, configured.seed),
                 settings=settings,
                 seed=configured.seed,
-                precision=_precision(run, generator),
+                precision=run.precision(configured.precision),
                 checkpoint=checkpoint,
                 after_step=after_step,
                 device=run.device,
@@ -122,33 +113,29 @@ def _read_snippets(run: Run, settings: Any, people: "DescribedImages") -> dict[s
 
 def _read_ranker(run: Run, model: str) -> "Ranker":
     """A model and the sums of the word vectors of the snippets that it found in train. UsageError for one that also
-    reads whole images or the places of regions, IntegrityError where its sentences have other words."""
+    reads whole images or the places of regions."""
     import numpy as np
 
-    from pipeline.config.stored import restore
-    from pipeline.errors import IntegrityError, UsageError
+    from pipeline.errors import UsageError
     from pipeline.generate.material import Ranker
     from pipeline.generate.snippets import sum_words
     from pipeline.storage.records import read_alignments
 
-    embeddings, stored = run.embedded_model(model)
-    name, path = stored.details["registered"], run.layout.alignments(model, "train").path
-    restored = restore(name, stored.settings, stored.tensors, run.layout.model(model).path)
+    embeddings = run.embeddings(model)
+    restored, stored = run.restored(model)
     if restored.encoders or restored.region_view.geometry:
         raise UsageError(
             f"{model} also reads whole images or the positions of regions; rank snippets with a plain dvsa"
         )
-    segments = read_alignments(path)
+    segments = read_alignments(run.layout.alignments(model, "train").path)
     ids = np.array([segment["sentence_id"] for segment in segments])
     lengths = np.array([len(segment["words"]) for segment in segments])
     starts = np.flatnonzero(np.diff(ids, prepend=-1))[::BLOCK].tolist()
     sums = []
     for first, last in pairwise([*starts, len(ids)]):
         words = embeddings.read("sentences", np.unique(ids[first:last]))
-        if words.offsets[-1] != lengths[first:last].sum():
-            raise IntegrityError(f"{path} and {embeddings.folder} have different words; run align again")
         sums.append(sum_words(words, lengths[first:last]))
-    return Ranker(name, restored, np.concatenate(sums))
+    return Ranker(stored.details["registered"], restored, np.concatenate(sums))
 
 
 def _describe_keys(config, generator: str, subject: str) -> dict:
