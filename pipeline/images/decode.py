@@ -183,7 +183,7 @@ def _decode_to_bytes(limits: ImageLimits, data: bytes) -> tuple[tuple[int, int],
 
 
 class Inspection(NamedTuple):
-    """A decodable image: its size in pixels, upright (None for a vector in its place), the SHA-256 of its encoded bytes,
+    """A decodable image: its size in pixels, upright (None for a vector in its place), the SHA-256 of its bytes,
     notes on how it was read, which are counted, and what its camera wrote into it: when it was `taken`, in ISO 8601,
     and the `camera`."""
 
