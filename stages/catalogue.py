@@ -29,6 +29,7 @@ SEVERAL = {
     "ensembles": ("combine", "join-embeddings"),
     "phrases": ("align", "embed-phrases", "rank-phrases"),
     "evaluate": ("evaluate", "rank-sentences", "summarise"),
+    "run": ("run", "migrate"),
     "captions": ("train-generator", "describe", "evaluate-descriptions"),
 }
 """Modules of several commands; every other has one, of its own name."""

@@ -60,10 +60,6 @@ class ShardTask:
     call: str
     what: ClassVar[str] = "shard"
 
-    @classmethod
-    def of(cls, stage: Stage, run: Run, every: Sequence[tuple[str, ...]], again: bool) -> "ShardTask":
-        return cls(stage.function.__module__, stage.name, run.root.absolute(), tuple(every), again, uuid4().hex)
-
     @property
     def names(self) -> list[str]:
         """What the stage's function is called with."""
@@ -120,7 +116,8 @@ def make_shards(run: Run, stage: Stage, every: Sequence[Names], part: int | None
     parts = [range(run.manifest.n_shards)] if outputs[0].whole else run.parts
     if part is not None and part >= len(parts):
         raise UsageError(f"{run.root} has {len(parts)} parts, from 0; there is no part {part}")
-    task = ShardTask.of(stage, run, every, again)
+    root, call = run.root.absolute(), uuid4().hex
+    task = ShardTask(stage.function.__module__, stage.name, root, tuple(every), again, call)
     for number in range(len(parts)) if part is None else [part]:
         with ExitStack() as locks:
             for shards in outputs:
