@@ -5,11 +5,6 @@ multi-vector model's shard, of kind `fragments`, has `images` (total regions, c)
 [image_offsets[i], image_offsets[i + 1]), the first for the whole image; their `boxes` (total regions, 4) x1, y1, x2, y2
 in original pixels; `sentences` (total words, c) with `sentence_offsets` likewise; and, if the model has them,
 `image_globals` (n, g) and `sentence_globals` (m, g).
-
-Noun phrases and regions of one split in a model's joint space are two tables. A row of `phrases.parquet` is a noun
-phrase of a sentence: `sentence_id`, `image_id`, its words `text`, its `head`, and `vector` (c,) float32. A row of
-`regions.parquet` is a region: `image_id`, its `number` in the image (0 is the whole image), `x1`, `y1`, `x2`, `y2` in
-original pixels, and `vector`. Both are ordered by image.
 """
 
 from collections.abc import Iterator, Mapping, Sequence
@@ -19,16 +14,13 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-import pyarrow as pa
 
-from pipeline.errors import InputError, UsageError
+from pipeline.errors import UsageError
 from pipeline.multivectors import SIDES, Comparison, Items, MultiVectors, ScoreRule
 from pipeline.ragged import offsets_of, runs
-from pipeline.storage.commit import Commit, Provenance, commit_path, open_commit, publish
-from pipeline.storage.files import read_bytes
+from pipeline.storage.commit import Commit, Provenance, commit_path, open_commit
 from pipeline.storage.manifest import Manifest
 from pipeline.storage.shards import EMBEDDINGS, FRAGMENTS, Chained, OpenedOnUse, Shard, shard_path, write_shard
-from pipeline.storage.tables import CORNERS, PackedTable, read_table, to_parquet
 
 BLOCK_ROWS = 65536
 
@@ -126,13 +118,6 @@ class Embeddings:
         """The vectors of some `images` or `sentences`, one item after another, not yet read."""
         return EmbeddedRows(self._chained(modality), self._places(modality, ids))
 
-    def parts_of(self, modality: str, ids: np.ndarray, rows: int) -> "list[EmbeddedPart]":
-        """The vectors of ascending `ids`, one vector an item, cut into parts of at most `rows`; each part can be
-        pickled and read in another process."""
-        bounds, folder = self.manifest.bounds(modality), self.folder.absolute()
-        starts = range(0, len(ids), rows)
-        return [EmbeddedPart(folder, modality, at, self.dim, ids[at : at + rows], bounds) for at in starts]
-
     def _places(self, modality: str, ids: np.ndarray) -> np.ndarray:
         """Where their vectors are in the concatenated shards."""
         if not self.multi_vector:
@@ -174,102 +159,6 @@ class EmbeddedRows:
         return self.vectors[self.places[rows]]
 
 
-@dataclass(frozen=True)
-class EmbeddedPart:
-    """The vectors of `dim` numbers of the ascending `ids` (n,) of a `modality`, the first of which is row `first` of
-    all, in the shards of a `folder` that begin with the ids `bounds`. Whoever reads them opens the shards one at a
-    time. Raises IntegrityError for a damaged shard."""
-
-    folder: Path
-    modality: str
-    first: int
-    dim: int
-    ids: np.ndarray
-    bounds: np.ndarray
-
-    @property
-    def count(self) -> int:
-        return len(self.ids)
-
-    def blocks(self) -> Iterator[np.ndarray]:
-        """All of them in order, as (n_i, c) float32."""
-        for number, first, last in self._shards(self.ids):
-            vectors = self._open(number)
-            for at in range(first, last, BLOCK_ROWS):
-                rows = self.ids[at : min(at + BLOCK_ROWS, last)] - self.bounds[number]
-                gapless = rows[-1] - rows[0] == len(rows) - 1
-                chosen = slice(rows[0], rows[-1] + 1) if gapless else rows  # what a slice has is not copied
-                yield np.asarray(vectors[chosen], np.float32)
-
-    def take(self, rows: np.ndarray) -> np.ndarray:
-        """(k, c) float32 of the ascending `rows` (k,) of the part."""
-        ids, taken = self.ids[rows], np.empty((len(rows), self.dim), np.float32)
-        for number, first, last in self._shards(ids):
-            taken[first:last] = self._open(number)[ids[first:last] - self.bounds[number]]
-        return taken
-
-    def _shards(self, ids: np.ndarray) -> Iterator[tuple[int, int, int]]:
-        """Each shard that has some of the `ids`, and which of them: from the first to before the last."""
-        cuts = np.searchsorted(ids, self.bounds)
-        for number in np.flatnonzero(np.diff(cuts)).tolist():
-            yield number, int(cuts[number]), int(cuts[number + 1])
-
-    def _open(self, number: int) -> np.ndarray:
-        return Shard(shard_path(self.folder, number), EMBEDDINGS)[self.modality]
-
-
 def read_vectors(path: Path, modality: str) -> np.ndarray:
     """All vectors (n, c) float32 of the `images` or `sentences` of one shard."""
     return np.asarray(Shard(path, EMBEDDINGS)[modality], np.float32)
-
-
-PHRASES, REGIONS = "phrases.parquet", "regions.parquet"
-KIND = "embedded-phrases"
-
-
-def write_phrases(folder: Path, regions: pa.Table, phrases: pa.Table, **about: Any) -> None:
-    """Publish both tables together; `about` has the `provenance` and `details`."""
-    beside = {REGIONS: to_parquet(regions)}
-    publish(Path(folder) / PHRASES, to_parquet(phrases), kind=KIND, rows=phrases.num_rows, beside=beside, **about)
-
-
-class PhraseVectors:
-    """What `embed-phrases` wrote for one `model` and `split`: the tables `regions` and `phrases` without
-    their vectors, `region_vectors` (r, c), `phrase_vectors` (p, c), and `boxes` (r, 4).
-
-    Raises IntegrityError if the tables are damaged.
-    """
-
-    def __init__(self, folder: Path) -> None:
-        phrases, commit = read_table(Path(folder) / PHRASES, KIND)
-        regions = PackedTable(read_bytes(Path(folder) / REGIONS), Path(folder) / REGIONS).unpack()
-        self.fingerprint, details = commit.digest, commit.details
-        self.model, self.split = details["model"], details["split"]
-        self.dim: int = details["dim"]
-        self.region_vectors, self.phrase_vectors = (self._vectors(table) for table in (regions, phrases))
-        self.regions, self.phrases = (table.drop_columns("vector") for table in (regions, phrases))
-        self.boxes = np.stack([regions[name].to_numpy() for name in CORNERS], axis=1)
-
-    def _vectors(self, table: pa.Table) -> np.ndarray:
-        column = table["vector"].combine_chunks()
-        return column.values.to_numpy().reshape(len(table), self.dim)
-
-
-def read_names(path: Path) -> dict[str, frozenset[str]]:
-    """Label -> its names, in lower case, from lines of a label, a tab, and names separated by commas.
-
-    Raises InputError naming the file, or the first line of another form.
-    """
-    try:
-        lines = Path(path).read_text(encoding="utf-8").split("\n")
-    except (OSError, UnicodeDecodeError) as error:
-        raise InputError(f"cannot read {path} ({error}); correct phrases.names, or set it to null") from error
-    found = {}
-    for number, line in enumerate(lines, start=1):
-        label, tab, names = line.rstrip("\r").lower().partition("\t")
-        known = frozenset(" ".join(name.split()) for name in names.split(",")) - {""}
-        if line.strip() and not (tab and known):
-            raise InputError(f"{path}, line {number}: write a label, a tab, and names separated by commas")
-        if known:
-            found[label.strip()] = known
-    return found

@@ -48,7 +48,7 @@ def finetune(run: Run, job: Job, encoder: str) -> None:
     from pipeline.precision import choose_precision
     from pipeline.storage.parameters import ENCODER, Checkpoints, digest_tensors, write_parameters
     from pipeline.workers import isolated_map
-    from stages.photographs import prepare_start
+    from stages.encoders import prepare_start
 
     settings, manifest = run.config, run.manifest
     chosen, tuning = settings.encoder(encoder), settings.finetune
@@ -115,9 +115,8 @@ def _labelled(manifest: "Manifest", tuning: "FinetuneSettings") -> "tuple[list[s
 
 
 def _sampler(run: Run, chosen: "Encoder") -> "RegionSampler":
-    from pipeline.images.decode import ImageLimits
-    from pipeline.images.preparation import Crops, Proportions, RegionSampler
+    from pipeline.images.preparation import Crops, RegionSampler
+    from stages.photographs import photograph_reader
 
-    tuning, limits = run.config.finetune, ImageLimits.from_settings(run.config.collection)
-    crops = Crops(tuning.side, tuning.context, chosen.mean)
-    return RegionSampler(run.images.read, limits, crops, Proportions(), run.config.seed)
+    crops = Crops(run.config.finetune.side, run.config.finetune.context, chosen.mean)
+    return RegionSampler(photograph_reader(run), crops, run.config.seed)

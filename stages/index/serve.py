@@ -76,7 +76,8 @@ def command(
     from pipeline import runtime
     from pipeline.config import loading
     from pipeline.errors import UsageError
-    from pipeline.images.decode import CheckingProcess, DecodingProcess, ImageLimits
+    from pipeline.images.opening import ImageLimits
+    from pipeline.images.processes import ImageProcess, check_header, decoding_process
     from pipeline.index.queries import SharedEncoders
 
     try:
@@ -100,8 +101,8 @@ def command(
     folders = _name_all(bundles)
     image_limits = ImageLimits.from_settings(settings.collection)
     upload_limits = replace(image_limits, max_pixels=settings.serve.max_upload_pixels)
-    check = CheckingProcess(upload_limits, "serve.max_upload_pixels")
-    uploads, thumbnails = DecodingProcess(image_limits), DecodingProcess(image_limits)  # which end with this process
+    check = ImageProcess(partial(check_header, limits=upload_limits), "serve.max_upload_pixels")
+    uploads, thumbnails = decoding_process(image_limits), decoding_process(image_limits)  # which end with this process
     shared = images_root, thumbnails, settings, SharedEncoders(uploads), root
     openers = {name: partial(_open_gallery, folder, *shared) for name, folder in folders.items()}
     renewals = {

@@ -51,8 +51,8 @@ def fit_hubness(run: Run, job: Job, model: str) -> None:
     else:
         embeddings.require_unseen("dev")
         pairs = run.pairs("dev").first(config.fit.dev_images)
-        images = _read_items(run, embeddings, "images", pairs.image_id)
-        sentences = _read_items(run, embeddings, "sentences", pairs.sentence_id)
+        images = embeddings.read("images", pairs.image_id)
+        sentences = embeddings.read("sentences", pairs.sentence_id)
         method = config.hubness_method(model)
         correction, log = choose_correction(method, bank, images, sentences, pairs.owners, config.hubness)
         log["criterion"] = "sum of recall@1, @5 and @10 of a direction on dev; of both for csls"
@@ -72,7 +72,7 @@ def _draw_bank(run: Run, embeddings: Any, model: Any, splits: tuple[str, ...]) -
     sides = []
     for modality, ids in (("images", pairs.image_id), ("sentences", pairs.sentence_id)):
         drawn = np.sort(rng.choice(len(ids), min(most, len(ids)), replace=False))
-        sides.append(_read_items(run, embeddings, modality, ids[drawn]))
+        sides.append(embeddings.read(modality, ids[drawn]))
     return Bank(*sides, embeddings.comparison, queries=_embed_queries(run, model, most, rng))
 
 
@@ -94,23 +94,3 @@ def _embed_queries(run: Run, model: Any, most: int, rng: Any) -> Any:
     stored = {name: run.text_encoder(name) for name in model.text_encoders}
     encoders = {name: restore_text_encoder(one.settings, one.tensors, name) for name, one in stored.items()}
     return model.embed_sentences({name: encoder.encode(queries) for name, encoder in encoders.items()})
-
-
-def _read_items(run: Run, embeddings: Any, modality: str, ids: Any) -> Any:
-    """The `images` or `sentences` with the ascending `ids` (k,), which lie all over the shards: read in parts, where
-    the run sums, but for the sets of multi-vector models."""
-    import numpy as np
-
-    from pipeline.mapreduce import map_reduce
-    from pipeline.run.run import MOST_CHUNKS
-
-    if embeddings.multi_vector:
-        return embeddings.read(modality, ids)
-    parts = embeddings.parts_of(modality, ids, -(-len(ids) // MOST_CHUNKS))
-    return map_reduce(_read_part, parts, lambda *vectors: np.concatenate(vectors), run.sums)
-
-
-def _read_part(part: Any) -> Any:
-    import numpy as np
-
-    return np.concatenate(list(part.blocks()))

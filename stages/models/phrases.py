@@ -9,7 +9,7 @@ if TYPE_CHECKING:
     import numpy as np
     import pyarrow as pa
 
-    from pipeline.storage.features import RegionRows
+    from pipeline.storage.regions import RegionRows
 
 ALIGNED, EMBEDDED = 1024, 512
 """Images that are aligned, and images whose regions are embedded, at once."""
@@ -78,7 +78,7 @@ def embed_phrases(run: Run, job: Job, model: str, split: str) -> None:
     import numpy as np
     import pyarrow as pa
 
-    from pipeline.storage.embeddings import write_phrases
+    from pipeline.storage.phrases import write_phrases
     from pipeline.storage.records import read_labels
     from pipeline.storage.tables import vectors_column
     from pipeline.text.conversions import list_noun_phrases
@@ -153,7 +153,7 @@ def rank_phrases(run: Run, job: Job, model: str, split: str) -> None:
 
     from pipeline.evaluate.phrases import PhraseSet, RegionSet, measure_phrases
     from pipeline.metrics.retrieval import TIES, Bootstrap
-    from pipeline.storage.embeddings import PhraseVectors
+    from pipeline.storage.phrases import PhraseVectors
     from pipeline.storage.records import write_measured
     from stages.boxes import read_gold
 
