@@ -18,7 +18,7 @@ from pipeline.config.registry import model_spec
 from pipeline.errors import IntegrityError
 from pipeline.images.opening import ImageLimits
 from pipeline.index.vectors import evenly_spaced
-from pipeline.papers.printed import ranking_tables
+from pipeline.papers.printed import every_table
 from pipeline.report.examples import Atlas, Examples, Generated, SplitGallery, compare_generators
 from pipeline.report.photographs import (
     CollectionSample,
@@ -77,7 +77,8 @@ class RunReport:
         self.vocabularies = artefacts["vocabulary"]
         self.evaluations = read_summary(run.layout.summary.path)
         self.comparisons = compare_models(self.evaluations)
-        self.printed = ranking_tables(run.config.reproduce.collection)
+        collection = run.config.reproduce.collection
+        self.printed = [table for table in every_table() if table.collection == collection and table.ranks_pairs]
         self.bundles = {name: run.bundle(name) for name in run.config.models}
         self.cards = [bundle.card for bundle in self.bundles.values()]
         # A multi-vector model must score all pairs, so it is shown only where there is no other.

@@ -1,6 +1,6 @@
 """Sections about what is made of models: indices, measures, pages, papers."""
 
-from typing import Annotated, Literal
+from typing import Annotated, Literal, get_args
 
 from pydantic import Field
 
@@ -112,10 +112,9 @@ class ReproduceSettings(Section):
         "which collection it is: flickr8k | flickr30k | coco | coco-region (Niu et al.) | pascal1k | sbu; null: none",
     )
     others: tuple[PaperCollection, ...] = key((), "further collections whose tables are shown next to ours")
-    papers: tuple[Paper, ...] | None = key(
-        None, "whose tables are shown: gong | karpathy | kiros | niu | socher; null: all"
+    papers: tuple[Paper, ...] = key(
+        get_args(Paper), "whose tables are shown; gong's are measured too (rule study), from weak texts"
     )
-    gong: bool = key(True, "measure Gong et al.'s tables too, which need weak texts (rule study)")
     trees: bool = key(False, "Socher et al.'s sections 6.6 and 6.7 too, which need parses")
     in_place_of: dict[str, str] = key({}, "{encoder: a paper's}: compare it only with rows of that network")
 

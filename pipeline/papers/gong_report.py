@@ -10,7 +10,7 @@ from pipeline.metrics.retrieval import Bootstrap
 from pipeline.models.linear.study import StudyCell, draw_share
 from pipeline.models.linear.tuning import choices_at_edges
 from pipeline.papers import page
-from pipeline.papers.gong import FULLY, OURS, GongSetting, PaperRow, Table
+from pipeline.papers.gong import OURS, SUPERVISED, GongSetting, PaperRow, Table
 from pipeline.papers.reproduction import verdict
 
 COLUMNS: Columns = (("image_to_sentence", "recall@10"),)
@@ -40,11 +40,11 @@ def measure_table(table: Table, draws: Measured, bootstrap: Bootstrap, folds: in
     """A table with the recalls of every draw, what dev chose, and the orders; `draws` gives the measurements of a cell,
     of a training set in `folds`."""
     notes = _edges(table, draws)
-    if table.number == "5":
-        notes += _eigenvalues(table.row(FULLY + OURS), draws)
+    if normalized := table.row(SUPERVISED + OURS):
+        notes += _eigenvalues(normalized, draws)
     return {
         "paper": "Gong et al.",
-        "title": f"{table.name}. {table.title}",
+        "title": table.title,
         "said": [],
         "columns": list(table.columns),
         "printed_columns": list(table.printed_columns),

@@ -16,7 +16,8 @@ are the paper's, `settings`, `chosen`}]}. An order is {`above`, `below`, `system
 import json
 import re
 import sys
-from collections.abc import Iterator, Mapping, Sequence
+from collections import Counter
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -26,52 +27,55 @@ Result = Mapping[str, Any]
 BLOCK = re.compile(r"(<!-- (\w+) (\w+)(?:: (.+?))? -->\n)(.*?)(<!-- end -->)", re.S)
 
 
+DEPTH = 4
+"""Where a row and an order of a table lie in a result."""
+
+
 def dump(result: Result) -> str:
-    """As JSON with four decimals and a line for each system and each comparison."""
-    text = json.dumps(_rounded(result), indent=1, ensure_ascii=False)
-    return re.sub(r"\[[^\[\]{}]*\]|\{[^{}]*\}", lambda match: " ".join(match[0].split()), text) + "\n"
+    """As JSON with four decimals, and a line for each row, each order and each list of words."""
+    return _dump(json.loads(json.dumps(result), parse_float=lambda text: round(float(text), 4)), 0) + "\n"
 
 
-def _rounded(value: Any) -> Any:
-    if isinstance(value, Mapping):
-        return {key: _rounded(part) for key, part in value.items()}
-    if isinstance(value, list | tuple):
-        return [_rounded(part) for part in value]
-    return round(value, 4) if isinstance(value, float) else value
+def _dump(value: Any, depth: int) -> str:
+    named = isinstance(value, dict)
+    inside = value.values() if named else value if isinstance(value, list) else ()
+    if depth == DEPTH or not any(isinstance(one, dict | list) for one in inside):
+        return json.dumps(value, ensure_ascii=False)
+    parts = [f"{json.dumps(name)}: " for name in value] if named else [""] * len(value)
+    lines = [" " * (depth + 1) + part + _dump(one, depth + 1) for part, one in zip(parts, inside, strict=True)]
+    opening, closing = "{}" if named else "[]"
+    return opening + "\n" + ",\n".join(lines) + "\n" + " " * depth + closing
 
 
 def render_table(table: Result) -> list[str]:
-    """The rows as printed with ours beside them, where the columns are others, or below them."""
+    """The rows as printed with ours beside them, where the columns are others, or below them, in bold."""
     if "printed_columns" not in table:
-        lines = _head("as printed", "ours", *table["columns"])
+        lines = _head("as printed", "ours", *table["columns"]) if table["rows"] else []
         for row in table["rows"]:
             lines.append(_line(row["name"], "", *("-" if one is None else f"{one:g}" for one in row["printed"])))
-            lines += [_line("", own["system"], *_cells(own, row["printed"])) for own in row["ours"]]
+            for own in row["ours"]:
+                beside = row["printed"] if own["alike"] else [None] * len(row["printed"])
+                lines.append(_line("", own["system"], *map(_above, own["values"], beside)))
         return lines
     theirs = " / ".join(table["printed_columns"])
     lines = _head("", *table["columns"], *([f"*printed: {theirs}*"] if theirs else []))
-    values = [[np.mean(row["ours"][0]["values"][i]) for row in table["rows"]] for i in range(len(table["columns"]))]
-    best = [max(column) if table["orders"] else None for column in values]
     for row in table["rows"]:
-        cells = _cells(row["ours"][0], best=best)
-        lines.append(_line(row["name"], *cells, *([" / ".join(map(str, row["printed"]))] if theirs else [])))
+        printed = [" / ".join(map(str, row["printed"]))] if theirs else []
+        lines.append(_line(row["name"], *map(_mean, row["ours"][0]["values"]), *printed))
     return lines
 
 
-def _cells(
-    own: Result, printed: Sequence[float | None] | None = None, best: Sequence[float] | None = None
-) -> Iterator[str]:
-    """Means with the standard deviation, and by how much they are above what is `printed`; of ours alone the `best` is
-    bold."""
-    for column, values in enumerate(own["values"]):
-        if values is None:
-            yield "-"
-            continue
-        mean = np.mean(values)
-        cell = f"**{mean:.1f}**" if best is None or mean == best[column] else f"{mean:.1f}"
-        cell += f" ± {np.std(values, ddof=1):.1f}" if len(values) > 1 else ""
-        beside = printed[column] if printed and own["alike"] else None
-        yield cell + (f" ({mean - beside:+.1f})" if beside is not None else "")
+def _mean(values: Sequence[float] | None, form: str = "{:.1f}") -> str:
+    """With the standard deviation."""
+    if values is None:
+        return "-"
+    return form.format(np.mean(values)) + (f" ± {np.std(values, ddof=1):.1f}" if len(values) > 1 else "")
+
+
+def _above(values: Sequence[float] | None, printed: float | None) -> str:
+    """A mean, and by how much it is above what is `printed`."""
+    beside = "" if printed is None or values is None else f" ({np.mean(values) - printed:+.1f})"
+    return _mean(values, "**{:.1f}**") + beside
 
 
 def render_orders(table: Result) -> list[str]:
@@ -94,18 +98,20 @@ def _tell(found: Result) -> str:
 
 def render_verdicts(result: Result, names: str | None = None) -> list[str]:
     """A line for each order that the paper states, or for the named ones: by how much, as printed and here, and whether
-    it holds."""
+    it holds. Where several tables have an order, it has the name of its table."""
     every = [(table["title"], _name(order), order["found"]) for table, order in _orders(result["tables"])]
+    tables = Counter(name for _, name, _ in every)
     if names:
         wanted = (name.rpartition(" / ") for name in names.split("; "))
         every = [next(one for one in every if one[1] == name and one[0].startswith(title)) for title, _, name in wanted]
     lines = _head("order", "printed", "ours", "verdict")
-    for _, name, found in every:
+    for title, name, found in every:
         printed = dict.fromkeys("-" if one["printed"] is None else f"{one['printed']:+.1f}" for one in found)
         ours = (f"{one['difference']:+.1f}" for one in found)
         verdicts = [one["verdict"] for one in found]
         told = verdicts[:1] if len(set(verdicts)) == 1 else verdicts
-        lines.append(_line(name, *map(", ".join, (printed, ours, told))))
+        where = f" ({title.partition(':')[0]})" if tables[name] > 1 else ""
+        lines.append(_line(name + where, *map(", ".join, (printed, ours, told))))
     return [*lines, "", count_verdicts(result["tables"])]
 
 
@@ -185,7 +191,8 @@ def refresh(page: str, results: Mapping[str, Result]) -> str:
         else:
             table = next(one for one in result["tables"] if one["title"].startswith(title))
             lines = {"table": render_table, "orders": render_orders}[kind](table)
-            lines += ["", *table["notes"]] if kind == "table" and "printed_columns" in table and table["notes"] else []
+            if kind == "table" and table["notes"] and ("printed_columns" in table or not table["rows"]):
+                lines += ["", *table["notes"]]
         return head + "\n".join(lines) + "\n" + end
 
     return BLOCK.sub(block, page)

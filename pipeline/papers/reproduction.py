@@ -3,6 +3,7 @@
 import re
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from functools import cached_property
 from itertools import groupby
 from typing import Any
 
@@ -13,14 +14,21 @@ from pipeline.metrics.paired import Columns, Draw, compare_draws
 from pipeline.metrics.retrieval import PROTOCOLS, Bootstrap
 from pipeline.papers import page
 from pipeline.papers.page import count_verdicts
-from pipeline.papers.printed import ELSEWHERE, TABLES
-from pipeline.papers.printed.form import BLEU, PrintedRow, PrintedTable
+from pipeline.papers.printed import PrintedRow, PrintedTable, printed_tables
 
 HEADINGS = {"recall@1": "R@1", "recall@5": "R@5", "recall@10": "R@10", "median_rank": "Med r", "mean_rank": "mean rank"}
 TOLERANCE = 0.02
 """Share by which a gallery may differ from a printed one, since ingest leaves duplicates out."""
-HEADINGS |= {metric: f"B-{n}" for n, metric in enumerate(BLEU, 1)}
+HEADINGS |= {f"bleu_{n}": f"B-{n}" for n in range(1, 5)}
 HEADINGS |= {"meteor": "METEOR", "rouge_l": "ROUGE-L", "cider": "CIDEr"}
+ELSEWHERE = {
+    "karpathy": {
+        "paper": "Karpathy and Fei-Fei",
+        "title": "Table 4, words of large and small magnitude",
+        "left_out": "it lists words; the report lists those of a model of words and regions",
+    }
+}
+"""What there is in place of a printed table that holds no numbers to be compared."""
 TASKS = {
     "image_to_sentence": "annotation", "sentence_to_image": "search", "sentence_similarity": "sentences of an image",
     "region_to_phrase": "region annotation", "images": "images", "boxes": "boxes",
@@ -56,6 +64,36 @@ class System:
     names: Sequence[str]
     model: str
     settings: Mapping[str, Any]
+
+    def unlike(self, row: PrintedRow) -> list[str]:
+        """The settings of a row that it has not."""
+        return [key for key, value in (row.settings or {}).items() if self.settings.get(key) != value]
+
+    def stands_for(self, row: PrintedRow, rows: Sequence[PrintedRow]) -> bool:
+        """Whether it is the model of a row. One whose encoders stand in place of the network of one of the `rows` of
+        that model is of that row alone."""
+        networks = {other.network for other in rows if other.model == row.model}
+        in_place_of = self.settings.get("in place of")
+        alike = all(self.settings.get(key) == value for key, value in row.kind.items())
+        return self.model == row.model and alike and (in_place_of not in networks or in_place_of == row.network)
+
+    def tell(self, row: PrintedRow) -> str:
+        """Its settings, and the row's where these are others."""
+        theirs, other = row.settings or {}, self.unlike(row)
+        parts = []
+        for key in dict.fromkeys((*SHOWN, *theirs)):
+            if key in self.settings or key in theirs:
+                printed = f" (printed: {_word(theirs[key])})" if key in other else ""
+                parts.append(f"{key} {_word(self.settings.get(key, 'none'))}{printed}")
+        if row.settings is None:
+            parts.append("the paper cites this row and does not give its settings, so no difference is given")
+        elif other:
+            parts.append("no difference is given")
+        return "; ".join(parts)
+
+
+def _word(value: Any) -> str:
+    return f"{value:g}" if isinstance(value, float) else str(value)
 
 
 def systems(described: Iterable[tuple[str, str, Mapping[str, Any]]]) -> list[System]:
@@ -97,6 +135,10 @@ class Measured:
     def values(self, direction: str, measure: str) -> list[float | None]:
         return [one[direction][measure] for one in self.evaluations]
 
+    def has(self, columns: Columns) -> bool:
+        """Whether it was measured by all of them."""
+        return all(None not in self.values(*column) for column in columns)
+
     def worth(self, columns: Columns) -> float:
         """The sum of its means over columns that it has."""
         return float(sum(np.mean(self.values(*column)) for column in columns))
@@ -128,48 +170,188 @@ def verdict(
     return "holds" if reached >= OWN_SHARE else f"not tested: {label} is at {reached:.0%} of {best}"
 
 
-def measure_tables(
-    evaluations: Iterable[Mapping[str, Any]],
-    systems: Sequence[System],
-    collection: str | None,
-    others: Sequence[str],
-    papers: Sequence[str] | None,
-    draws: Draws,
-    bootstrap: Bootstrap,
-    protocol: str,
-) -> list[dict[str, Any]]:
-    """Every table of `papers` (None: of all) with the `systems` of a run below the printed ones, by its `evaluations`
-    of test by the `protocol`, and paired intervals for the orders that a paper states.
+@dataclass(frozen=True)
+class Reproduction:
+    """What a run has to be laid below printed tables: its `systems` and their `evaluations` by the `protocol`, of test,
+    and of dev where several trainings are to be chosen from.
 
-    A difference is given only where the settings are the paper's and every sentence is in the gallery; else they stand
-    below the table. `collection` is what the run's images are (None for one that no paper has): tables of others are
-    named with the reason why they are left out, unless they are among `others`, and so is every printed row without a
-    system of the run. A table that was measured with a gallery of a certain size is laid beside the whole split, or the
-    mean of its folds and the first of them, whichever are of that size. What a generator's descriptions are worth is an
-    evaluation too, with `images` and `boxes` for its directions, and so is the ranking of phrases and regions. `draws`
-    gives what orders are judged by.
+    `collection` is what the run's images are (None for one that no paper has): tables of others are left out unless
+    they are among `others`. What a generator's descriptions are worth is an evaluation too, with `images` and `boxes`
+    for its directions, and so is the ranking of phrases and regions. `draws` gives what orders are judged by.
     """
-    every = [one for one in with_folds(evaluations) if one["protocol"].startswith(protocol)]
-    galleries = [one for one in every if one["split"] == "test"]
-    dev = {one["model"]: recall_sum(one) for one in every if one["split"] == "dev" and one["protocol"] == protocol}
-    found = []
-    for paper, printed in TABLES.items():
-        if papers is not None and paper not in papers:
-            continue
-        for table in printed:
-            about = {"paper": table.seed, "title": table.title}
-            elsewhere = table.collection != collection
-            if elsewhere and table.collection not in others:
-                here = f"these images are {collection}" if collection else "reproduce.collection is null"
-                found.append({**about, "left_out": f"it was measured on {table.collection}, and {here}"})
+
+    evaluations: Sequence[Mapping[str, Any]]
+    systems: Sequence[System]
+    collection: str | None
+    others: Sequence[str]
+    draws: Draws
+    bootstrap: Bootstrap
+    protocol: str
+
+    @cached_property
+    def dev(self) -> dict[str, float]:
+        """Model -> its sum of recalls on dev."""
+        dev = (one for one in self.evaluations if (one["split"], one["protocol"]) == ("dev", self.protocol))
+        return {one["model"]: recall_sum(one) for one in dev}
+
+    def tables(self, papers: Sequence[str]) -> list[dict[str, Any]]:
+        """Every table of `papers` with our systems below the printed ones, and paired intervals for the orders that a
+        paper states, or the reason why it is left out, as every printed row has one without a system of the run."""
+        found = []
+        for paper, printed in printed_tables().items():
+            if paper in papers:
+                found += [{"paper": table.authors, "title": table.title, **self._lay(table)} for table in printed]
+                found += [ELSEWHERE[paper]] if paper in ELSEWHERE else []
+        return found
+
+    def _lay(self, table: PrintedTable) -> dict[str, Any]:
+        """The rows of one table, its orders and notes, or why it is left out. One that was measured with a gallery of a
+        certain size is laid beside the whole split, or the mean of its folds and the first of them, whichever are of
+        that size."""
+        elsewhere = table.collection != self.collection
+        if elsewhere and table.collection not in self.others:
+            here = f"these images are {self.collection}" if self.collection else "reproduce.collection is null"
+            return {"left_out": f"it was measured on {table.collection}, and {here}"}
+        sides = {direction for direction, _ in table.columns}
+        of_test = (one for one in with_folds(self.evaluations) if one["split"] == "test" and sides <= one.keys())
+        of_kind = [one for one in of_test if one["protocol"].startswith(self.protocol)]
+        galleries: dict[str, dict[str, Mapping[str, Any]]] = {}
+        for one in of_kind:
+            if _fits(table, one):
+                galleries.setdefault(one["protocol"], {})[one["model"]] = one
+        if of_kind and not galleries:
+            sizes = " and ".join(f"{count:,}" for count in sorted({one["n_images"] for one in of_kind}))
+            return {
+                "left_out": f"it was measured with {table.images:,} test images at once, and ours are {sizes}; set"
+                " evaluate.folds so that the folds are of that size"
+            }
+        missing = [f"Ours: this run has not measured {' or '.join(MISSING[side] for side in sorted(sides))}."]
+        notes = [] if of_kind else missing
+        said = [f"It was measured on {table.collection}, ours on {self.collection or 'other images'}."] * elsewhere
+        said += [f"Ours: {protocol}." for protocol in galleries if protocol not in PROTOCOLS]
+        rows, below = [], {}
+        for row in table.rows:
+            found = {protocol: self._below(row, table, gallery) for protocol, gallery in galleries.items()}
+            below[row.name] = next(iter(found.values()), [])
+            ours = [
+                self._own(row, table, one, f"`{one.label}`{''.join(protocol.partition(',')[1:])}")
+                for protocol, measured in found.items()
+                for one in measured
+            ]
+            each = (one.get("chance", {}) for gallery in galleries.values() for one in gallery.values())
+            expected = next((one for one in each if sides <= one.keys()), None)
+            if row.chance and expected:
+                values = [[expected[direction][measure]] for direction, measure in table.columns]
+                ours.append({"system": "a random ranking", "values": values, "alike": False, "settings": ""})
+            elif of_kind and not ours:
+                reason = row.reason or f"`{row.model}` is not among this run's models with these settings"
+                notes.append(f"- {row.name}: none of ours, {reason}.")
+            rows.append({"name": row.name, "printed": list(row.numbers), "ours": ours})
+        first = next(iter(galleries.values()), {})
+        return {
+            "said": said,
+            "columns": [f"{TASKS[direction]} {HEADINGS[measure]}" for direction, measure in table.columns],
+            "rows": rows,
+            "judged": [_criterion(columns) for columns in table.judged],
+            "orders": self._orders(table, below, first) if self.bootstrap.resamples else [],
+            "notes": notes,
+        }
+
+    def _below(self, row: PrintedRow, table: PrintedTable, gallery: Mapping[str, Mapping[str, Any]]) -> list[Measured]:
+        """The systems that are the row's model, those with the fewest settings that are not the paper's first; of each
+        the table's `top` best on dev."""
+        found = []
+        for system in self.systems:
+            if system.stands_for(row, table.rows) and gallery.keys() >= {*system.names}:
+                best = sorted(system.names, key=lambda name: -self.dev.get(name, 0.0))[: table.top]
+                found.append(Measured(system, [gallery[name] for name in system.names if name in best]))
+        return sorted(found, key=lambda one: len(one.system.unlike(row)))
+
+    def _own(self, row: PrintedRow, table: PrintedTable, one: Measured, label: str) -> dict[str, Any]:
+        """A system below a row. A difference is given only where the settings are the paper's and every sentence is in
+        the gallery."""
+        comparable = table.collection == self.collection and self.protocol == WHOLE
+        values = [one.values(*column) for column in table.columns]
+        return {
+            "system": label,
+            "values": [None if None in own else [round(value, 3) for value in own] for own in values],
+            "alike": row.settings is not None and comparable and not one.system.unlike(row),
+            "settings": one.system.tell(row),
+        }
+
+    def _orders(
+        self,
+        table: PrintedTable,
+        below: Mapping[str, Sequence[Measured]],
+        gallery: Mapping[str, Mapping[str, Any]],
+    ) -> list[dict[str, Any]]:
+        """The orders that the paper states, each between the systems nearest to its own, unless one system stands for
+        both, and how those further from it stand to these."""
+        rows = {row.name: row for row in table.rows}
+        every = [
+            Measured(one, [gallery[name] for name in one.names])
+            for one in self.systems
+            if gallery.keys() >= {*one.names}
+        ]
+        named = [(rows[a], rows[b], below[a][0], below[b][0]) for a, b in table.orders if below[a] and below[b]]
+        stated = [order for order in named if order[2].system is not order[3].system]
+        others = [(None, None, further, nearest) for nearest, *more in filter(None, below.values()) for further in more]
+        pairs = {
+            (above and above.name, row and row.name, one.label, other.label): (above, row, one, other)
+            for above, row, one, other in (*stated, *others)
+        }
+        found = []
+        for above, row, one, other in pairs.values():
+            if not all(own.has(columns) for own in (one, other) for columns in table.judged):
                 continue
-            said = [f"It was measured on {table.collection}, ours on {collection or 'other images'}."] * elsewhere
-            comparable = not elsewhere and protocol == WHOLE
-            measured = _measure(table, galleries, dev, systems, comparable, draws, bootstrap)
-            found.append({**about, "said": said + measured.pop("said", []), **measured})
-        elsewhere = ELSEWHERE.get(paper, {}).items()
-        found += [{"paper": printed[0].seed, "title": title, "left_out": reason} for title, reason in elsewhere]
-    return found
+            compared = []
+            for columns in table.judged:
+                pair = ([self.draws(name, columns) for name in own.system.names] for own in (one, other))
+                difference = {**compare_draws(*pair, self.bootstrap), "printed": None, "verdict": ""}
+                if row:
+                    difference |= _judge(table, columns, above, row, other, every, difference["ci95"])
+                compared.append(difference)
+            names = {"above": above and above.name, "below": row and row.name}
+            found.append({**names, "systems": [f"`{one.label}`", f"`{other.label}`"], "found": compared})
+        return found
+
+
+def _judge(
+    table: PrintedTable,
+    columns: Columns,
+    above: PrintedRow,
+    row: PrintedRow,
+    baseline: Measured,
+    every: Sequence[Measured],
+    interval: Sequence[float],
+) -> dict[str, Any]:
+    """By how much `above` is printed above `row` by some columns, and whether the `interval` shows it."""
+    prints = [dict(zip(table.columns, printed.numbers, strict=True)) for printed in (above, row)]
+    both = [column for column in columns if all(numbers[column] is not None for numbers in prints)]
+    printed = [column for column in columns if prints[1][column] is not None]
+    print_of = (baseline.worth(printed), sum(prints[1][column] for column in printed)) if printed else None
+    alike = {
+        f"`{own.label}`": own.worth(columns) for own in every if own.system.model == row.model and own.has(columns)
+    }
+    fewer = columns[0][1] == "mean_rank"
+    return {
+        "printed": round(sum(prints[0][column] - prints[1][column] for column in both), 2) if both else None,
+        "verdict": verdict(interval, f"`{baseline.label}`", print_of, baseline.worth(columns), alike, fewer),
+    }
+
+
+def _fits(table: PrintedTable, evaluation: Mapping[str, Any]) -> bool:
+    """Whether the gallery is the table's: the whole split where that does not tell its size."""
+    if table.images is None:
+        return evaluation["protocol"] in PROTOCOLS
+    return abs(evaluation["n_images"] - table.images) <= TOLERANCE * table.images
+
+
+def _criterion(columns: Columns) -> str:
+    measure = columns[0][1]
+    if measure.startswith("recall"):
+        return "points of the sum of recalls"
+    return "sum of mean ranks, fewer being better" if measure == "mean_rank" else f"points of {HEADINGS[measure]}"
 
 
 def render(tables: Sequence[Mapping[str, Any]], run: str, protocol: str) -> str:
@@ -185,190 +367,3 @@ def render(tables: Sequence[Mapping[str, Any]], run: str, protocol: str) -> str:
         *(page.render(table) for table in tables),
     ]
     return "\n\n".join(parts) + "\n"
-
-
-def _measure(
-    table: PrintedTable,
-    galleries: Sequence[Mapping[str, Any]],
-    dev: Mapping[str, float],
-    systems: Sequence[System],
-    comparable: bool,
-    draws: Draws,
-    bootstrap: Bootstrap,
-) -> dict[str, Any]:
-    """The rows of one table, its orders and notes, or why it is left out."""
-    sides = {direction for direction, _ in table.columns}
-    of_kind = [one for one in galleries if sides <= one.keys()]
-    fitting: dict[str, dict[str, Mapping[str, Any]]] = {}
-    for one in of_kind:
-        if _fits(table, one):
-            fitting.setdefault(one["protocol"], {})[one["model"]] = one
-    if of_kind and not fitting:
-        sizes = " and ".join(f"{count:,}" for count in sorted({one["n_images"] for one in of_kind}))
-        return {
-            "left_out": f"it was measured with {table.images:,} test images at once, and ours are {sizes}; set"
-            " evaluate.folds so that the folds are of that size"
-        }
-    notes, below, rows = [], {}, []
-    if not of_kind:
-        notes.append(f"Ours: this run has not measured {' or '.join(MISSING[side] for side in sorted(sides))}.")
-    for row in table.rows:
-        found = {protocol: _systems_of(row, table, systems, own, dev) for protocol, own in fitting.items()}
-        below[row.name] = next(iter(found.values()), [])
-        ours = []
-        for protocol, measured in found.items():
-            which = "".join(protocol.partition(",")[1:])
-            ours += [_own(row, table, one, comparable, f"`{one.label}`{which}") for one in measured]
-        each = (one.get("chance", {}) for own in fitting.values() for one in own.values())
-        expected = next((one for one in each if sides <= one.keys()), None)
-        if row.chance and expected:
-            values = [[expected[direction][measure]] for direction, measure in table.columns]
-            ours.append({"system": "a random ranking", "values": values, "alike": False, "settings": ""})
-        elif of_kind and not ours:
-            reason = row.reason or f"`{row.model}` is not among this run's models with these settings"
-            notes.append(f"- {row.name}: none of ours, {reason}.")
-        rows.append({"name": row.name, "printed": list(row.numbers), "ours": ours})
-    first = next(iter(fitting.values()), {})
-    measured = [Measured(one, [first[name] for name in one.names]) for one in systems if first.keys() >= {*one.names}]
-    return {
-        "said": [f"Ours: {protocol}." for protocol in fitting if protocol not in PROTOCOLS],
-        "columns": [f"{TASKS[direction]} {HEADINGS[measure]}" for direction, measure in table.columns],
-        "rows": rows,
-        "judged": [_criterion(columns) for columns in table.judged],
-        "orders": _orders(table, below, measured, draws, bootstrap) if bootstrap.resamples else [],
-        "notes": notes,
-    }
-
-
-def _own(row: PrintedRow, table: PrintedTable, one: Measured, comparable: bool, label: str) -> dict[str, Any]:
-    """A system below a row."""
-    values = [one.values(*column) for column in table.columns]
-    return {
-        "system": label,
-        "values": [None if None in own else [round(value, 3) for value in own] for own in values],
-        "alike": row.settings is not None and comparable and not _other(row, one.system),
-        "settings": _tell(row, one),
-    }
-
-
-def _systems_of(
-    row: PrintedRow,
-    table: PrintedTable,
-    systems: Sequence[System],
-    fitting: Mapping[str, Mapping[str, Any]],
-    dev: Mapping[str, float],
-) -> list[Measured]:
-    """The systems that are the row's model, those with the fewest settings that are not the paper's first; of each the
-    table's `top` best by `dev`, the sums of recalls there. A system whose encoders stand in place of the network of one
-    of the table's rows is of that row alone."""
-    found, networks = [], {_network(other) for other in table.rows if other.model == row.model}
-    for one in systems:
-        alike = all(one.settings.get(key) == value for key, value in row.kind.items())
-        stands_for = one.settings.get("in place of")
-        alike = alike and (stands_for not in networks or stands_for == _network(row))
-        if one.model == row.model and alike and all(name in fitting for name in one.names):
-            best = sorted(one.names, key=lambda name: -dev.get(name, 0.0))[: table.top]
-            found.append(Measured(one, [fitting[name] for name in one.names if name in best]))
-    return sorted(found, key=lambda one: len(_other(row, one.system)))
-
-
-def _network(row: PrintedRow) -> str | None:
-    return (row.settings or {}).get("encoders")
-
-
-def _other(row: PrintedRow, system: System) -> list[str]:
-    """The settings of the paper that a system has not."""
-    return [key for key, value in (row.settings or {}).items() if system.settings.get(key) != value]
-
-
-def _tell(row: PrintedRow, one: Measured) -> str:
-    """Its settings, and the paper's where these are others."""
-    theirs, other = row.settings or {}, _other(row, one.system)
-    told = [key for key in dict.fromkeys((*SHOWN, *theirs)) if key in one.system.settings or key in theirs]
-    parts = []
-    for key in told:
-        own = _word(one.system.settings.get(key, "none"))
-        parts.append(f"{key} {own}" + (f" (printed: {_word(theirs[key])})" if key in other else ""))
-    if row.settings is None:
-        parts.append("the paper cites this row and does not give its settings, so no difference is given")
-    elif other:
-        parts.append("no difference is given")
-    return "; ".join(parts)
-
-
-def _word(value: Any) -> str:
-    return f"{value:g}" if isinstance(value, float) else str(value)
-
-
-def _fits(table: PrintedTable, evaluation: Mapping[str, Any]) -> bool:
-    """Whether the gallery is the table's: the whole split where that does not tell its size."""
-    if table.images is None:
-        return evaluation["protocol"] in PROTOCOLS
-    return abs(evaluation["n_images"] - table.images) <= TOLERANCE * table.images
-
-
-def _orders(
-    table: PrintedTable,
-    below: Mapping[str, Sequence[Measured]],
-    measured: Sequence[Measured],
-    draws: Draws,
-    bootstrap: Bootstrap,
-) -> list[dict[str, Any]]:
-    """The orders that the paper states, each between the systems nearest to its own, unless one system stands for both,
-    and how those further from it stand to these. `measured` are all systems of the run."""
-    rows = {row.name: row for row in table.rows}
-    named = [(rows[a], rows[b], below[a][0], below[b][0]) for a, b in table.orders if below[a] and below[b]]
-    stated = [order for order in named if order[2].system is not order[3].system]
-    others = [(None, None, further, nearest) for nearest, *more in filter(None, below.values()) for further in more]
-    pairs = {
-        (a and a.name, b and b.name, one.label, other.label): (a, b, one, other)
-        for a, b, one, other in (*stated, *others)
-    }
-    found = []
-    for above, row, one, other in pairs.values():
-        if any(None in own.values(*column) for own in (one, other) for columns in table.judged for column in columns):
-            continue
-        compared = [
-            _compare(table, columns, above, row, one, other, measured, draws, bootstrap) for columns in table.judged
-        ]
-        names = {"above": above and above.name, "below": row and row.name}
-        found.append({**names, "systems": [f"`{one.label}`", f"`{other.label}`"], "found": compared})
-    return found
-
-
-def _compare(
-    table: PrintedTable,
-    columns: Columns,
-    above: PrintedRow | None,
-    row: PrintedRow | None,
-    one: Measured,
-    other: Measured,
-    measured: Sequence[Measured],
-    draws: Draws,
-    bootstrap: Bootstrap,
-) -> dict[str, Any]:
-    """One system minus another by some columns, and whether that is the order of `above` and `row`, if any."""
-    pair = [[draws(name, columns) for name in system.system.names] for system in (one, other)]
-    found = {**compare_draws(*pair, bootstrap), "printed": None, "verdict": ""}
-    if row is None:
-        return found
-    prints = [dict(zip(table.columns, printed.numbers, strict=True)) for printed in (above, row)]
-    if both := [column for column in columns if all(numbers[column] is not None for numbers in prints)]:
-        found["printed"] = round(sum(prints[0][column] - prints[1][column] for column in both), 2)
-    printed = [column for column in columns if prints[1][column] is not None]
-    print_of = (other.worth(printed), sum(prints[1][column] for column in printed)) if printed else None
-    alike = {
-        f"`{own.label}`": own.worth(columns)
-        for own in measured
-        if own.system.model == row.model and all(None not in own.values(*column) for column in columns)
-    }
-    fewer = columns[0][1] == "mean_rank"
-    found["verdict"] = verdict(found["ci95"], f"`{other.label}`", print_of, other.worth(columns), alike, fewer)
-    return found
-
-
-def _criterion(columns: Columns) -> str:
-    measure = columns[0][1]
-    if measure.startswith("recall"):
-        return "points of the sum of recalls"
-    return "sum of mean ranks, fewer being better" if measure == "mean_rank" else f"points of {HEADINGS[measure]}"

@@ -1,108 +1,131 @@
-"""Socher et al. 2014, sections 6.6 and 6.7, as Markdown."""
+"""Socher et al. 2014, sections 6.6 and 6.7, in the form of `pipeline.papers.page`: which sentences of one image a model
+holds apart, by their verbs and lengths, and which relations it weighs."""
 
-from collections import defaultdict
 from collections.abc import Mapping, Sequence
 from typing import Any
 
 import numpy as np
 
-from pipeline.papers.reproduction import System
+from pipeline.metrics.paired import Draw, compare_draws
+from pipeline.metrics.retrieval import Bootstrap
+from pipeline.papers.reproduction import verdict
 
+VERBS = ("neither", "one", "both")
+"""Sentences of a pair that have a verb."""
+LENGTHS = ("0 to 2", "3 to 5", "6 or more")
+BOUNDS = (3, 6)
+"""Words by which the sentences of a pair differ in length."""
+WORST = 0.01
+"""Share of the pairs with the worst ranks that are looked at."""
 SHOWN = 12
-"""Relations that are printed of a system."""
-LARGEST = (
-    "nominal subject, possession modifier, passive auxiliary, preposition at, preposition in front of, passive"
-    " auxiliary, passive nominal subject, object of preposition, preposition in, preposition on"
+"""Relations that are listed of a system."""
+FAILURE = (
+    'As printed: "the main failure mode of the SDT-RNN occurs when a sentence that should describe the same image does'
+    ' not use a verb but the other sentences of that image do include a verb". Below: the mean rank of a sentence among'
+    " the neighbours of another one of its image, by how many of the two have a verb, and the share of pairs with"
+    f" exactly one verb, in percent, among all pairs and among the {WORST:.0%} of them with the worst ranks."
 )
-"""As printed, by falling Frobenius norm."""
+ROBUST = (
+    'As printed: "as long as both sentences either have a verb or do not, the SDT-RNN is more robust to different'
+    ' sentence lengths than bag of words representations". Below: the mean rank where both have a verb, by the'
+    " difference of their lengths in words, and the last of these in percent of the first."
+)
+LARGEST = (
+    "As printed, by falling Frobenius norm: nominal subject, possession modifier, passive auxiliary, preposition at,"
+    " preposition in front of, passive auxiliary, passive nominal subject, object of preposition, preposition in,"
+    " preposition on."
+)
 
 
-def tree_sections(
-    ours: Sequence[System],
-    split: str,
-    pairs: Mapping[str, Mapping[str, Any]],
-    relations: Mapping[str, Sequence[Mapping[str, Any]]],
-) -> str:
-    """Both sections; of several seeds the means. `pairs` are what measure_pairs gives for each model, `relations` the
-    norms of each model that has matrices for them."""
-    parts = ["## Socher et al.: section 6.6, sentences of one image that lie far apart", _pairs(ours, split, pairs)]
-    if relations:
-        parts += ["## Socher et al.: section 6.7, relations by the norm of their matrix", _relations(ours, relations)]
-    return "\n\n".join(parts) + "\n"
+def pair_tables(
+    systems: Mapping[str, Sequence[np.ndarray]],
+    pairs: np.ndarray,
+    owners: np.ndarray,
+    verbs: np.ndarray,
+    lengths: np.ndarray,
+    bootstrap: Bootstrap,
+) -> list[dict[str, Any]]:
+    """Both tables of section 6.6, with the order that its first sentence states.
 
-
-def _pairs(systems: Sequence[System], split: str, models: Mapping[str, Mapping[str, Any]]) -> str:
-    kept = [one for one in systems if all(name in models for name in one.names)]
-    kinds = list(next(iter(models.values()))["verbs"])
-    lengths = list(next(iter(models.values()))["lengths"][kinds[0]])
-    lines = [
-        "As printed: \"the main failure mode of the SDT-RNN occurs when a sentence that should describe the same image"
-        " does not use a verb but the other sentences of that image do include a verb\". Below: the mean rank of a"
-        f" sentence among the neighbours of another one of its image ({split} split, among all sentences of"
-        " other images), with the 95% interval over images, by how many of the two have a verb; by how much it is worse"
-        " where one has than where both have, in the same resamples; and the share of pairs with exactly one verb among"
-        " all pairs and among the 1% of them with the worst ranks.",
-        "",
-        "| ours | "
-        + " | ".join((*(f"verb in {kind}" for kind in kinds), "one - both", "pairs of one verb", "of the worst 1%"))
-        + " |",
-        "|---" * (len(kinds) + 4) + "|",
-    ]  # fmt: skip
-    for one in kept:
-        own = [models[name] for name in one.names]
-        cells = [_mean([value["verbs"][kind] for value in own]) for kind in kinds]
-        cells.append(_mean([value["one_minus_both"] for value in own], "difference", "ci95"))
-        every = [sum(part["n"] for part in value["verbs"].values()) for value in own]
-        shares = [value["verbs"]["one"]["n"] / max(1, n) for value, n in zip(own, every, strict=True)]
-        worst = [value["worst"]["one"] / max(1, sum(value["worst"].values())) for value in own]
-        cells += [f"{100 * np.mean(share):.1f}%" for share in (shares, worst)]
-        lines.append(f"| `{one.label}` | " + " | ".join(cells) + " |")
-    lines += [
-        "",
-        "As printed: \"as long as both sentences either have a verb or do not, the SDT-RNN is more robust to different"
-        " sentence lengths than bag of words representations\". Below: the mean rank where both have a verb, by the"
-        " difference of their lengths in words, and the last column over the first.",
-        "",
-        "| ours | " + " | ".join(lengths) + " | ratio |",
-        "|---" * (len(lengths) + 2) + "|",
-    ]  # fmt: skip
-    for one in kept:
-        own = [models[name]["lengths"]["both"] for name in one.names]
-        ends = [[value[name].get("mean_rank", np.nan) for value in own] for name in (lengths[0], lengths[-1])]
-        ratio = f"{np.mean(ends[1]) / np.mean(ends[0]):.2f}"
-        lines.append(
-            f"| `{one.label}` | " + " | ".join(_mean([v[name] for v in own]) for name in lengths) + f" | {ratio} |"
-        )
-    return "\n".join(lines)
-
-
-def _mean(values: Sequence[Mapping[str, Any]], measure: str = "mean_rank", interval: str = "mean_rank_ci95") -> str:
-    """The mean over the seeds with that of the ends of their intervals, where every seed has them."""
-    if not all(measure in value for value in values):
-        return "-"
-    cell = f"**{np.mean([value[measure] for value in values]):.1f}**"
-    if not all(interval in value for value in values):
-        return cell
-    low, high = np.mean([value[interval] for value in values], axis=0)
-    return f"{cell} ({low:.1f} to {high:.1f})"
-
-
-def _relations(systems: Sequence[System], models: Mapping[str, Sequence[Mapping[str, Any]]]) -> str:
-    lines = [
-        f"As printed, the greatest first: {LARGEST}.",
-        "",
-        "| ours | relation (norm; training words that have it) |",
+    `systems` are the ranks (p,) of each training of a system, by its label, of the `pairs` (p, 2), as
+    pipeline.metrics.ranks.pair_ranks gives both; `owners` (m,) are the images of the sentences, `verbs` (m,) 1 for a
+    sentence with a verb, 0 for one without, -1 where that is not known, whose pairs are left out; `lengths` (m,) are
+    in words.
+    """
+    known = (verbs[pairs] >= 0).all(axis=1)
+    pairs = pairs[known]
+    having, images = verbs[pairs].sum(axis=1), owners[pairs[:, 0]]
+    apart = np.digitize(np.abs(np.diff(lengths[pairs], axis=1)).ravel(), BOUNDS)
+    by_verbs, by_lengths, orders = {}, {}, []
+    for label, trainings in systems.items():
+        ranks = [one[known] for one in trainings]
+        worst = [np.argsort(-one, kind="stable")[: max(1, int(WORST * len(one)))] for one in ranks]
+        shares = [_shares(having, [np.arange(len(having))]), _shares(having, worst)]
+        by_verbs[label] = [*(_means(ranks, having == kind) for kind in range(len(VERBS))), *shares]
+        means = [_means(ranks, (having == 2) & (apart == kind)) for kind in range(len(LENGTHS))]
+        ends = [means[0], means[-1]]
+        ratio = None if None in ends else [100 * last / first for first, last in zip(*ends, strict=True)]
+        by_lengths[label] = [*means, ratio]
+        if bootstrap.resamples and (having == 1).any() and (having == 2).any():
+            draws = [[_draw(one, images, having == kind) for one in ranks] for kind in (1, 2)]
+            found = compare_draws(*draws, bootstrap, 1 / len(ranks) if len(ranks) > 1 else None)
+            judged = {**found, "printed": None, "verdict": verdict(found["ci95"], "", None, 0.0, {})}
+            order = {"above": "a verb in one of the two", "below": "in both"}
+            orders.append({**order, "systems": [f"`{label}`"], "found": [judged]})
+    names = [*(f"verb in {kind}" for kind in VERBS), "pairs of one verb", "of the worst"]
+    return [
+        _table("sentences of one image that lie far apart, by their verbs", FAILURE, names, by_verbs, orders),
+        _table("the same by their lengths", ROBUST, [*LENGTHS, "last of first"], by_lengths, []),
     ]
-    lines.append("|---|---|")
-    for one in systems:
-        if not all(name in models for name in one.names):
-            continue
-        norms, counts = defaultdict(list), {}
-        for name in one.names:
-            for row in models[name]:
-                norms[row["relation"]].append(row["norm"])
-                counts[row["relation"]] = row["count"]
-        best = sorted(norms, key=lambda relation: -np.mean(norms[relation]))[:SHOWN]
-        cells = [f"{relation} ({np.mean(norms[relation]):.2f}; {counts[relation]:,})" for relation in best]
-        lines.append(f"| `{one.label}` | {', '.join(cells)} |")
-    return "\n".join(lines)
+
+
+def relation_table(relations: Mapping[str, Sequence[tuple[str, Sequence[float], int]]]) -> dict[str, Any]:
+    """Section 6.7: `relations` are, of each system that has a matrix for them, by its label, a relation, the norms of
+    its matrix, one a training, and how many training words have it."""
+    notes = [LARGEST]
+    for label, rows in relations.items():
+        largest = sorted(rows, key=lambda row: -np.mean(row[1]))[:SHOWN]
+        told = (f"{name} ({np.mean(norms):.2f}; {count:,})" for name, norms, count in largest)
+        notes.append(f"- `{label}`, relation (norm; training words that have it): {', '.join(told)}.")
+    about = {"paper": "Socher et al.", "title": "section 6.7, relations by the norm of their matrix"}
+    return {**about, "said": [], "columns": [], "rows": [], "judged": [], "orders": [], "notes": notes}
+
+
+def _table(
+    title: str,
+    said: str,
+    columns: Sequence[str],
+    systems: Mapping[str, Sequence[Sequence[float] | None]],
+    orders: Sequence[Mapping[str, Any]],
+) -> dict[str, Any]:
+    def row(label: str, values: Sequence[Sequence[float] | None]) -> dict[str, Any]:
+        own = {"system": "", "values": values, "alike": False, "settings": ""}
+        return {"name": f"`{label}`", "printed": [], "ours": [own]}
+
+    about = {"paper": "Socher et al.", "title": f"section 6.6, {title}", "said": [said]}
+    rows = [row(label, values) for label, values in systems.items()]
+    judged = ["mean rank, more being farther"]
+    return {
+        **about,
+        "columns": columns,
+        "printed_columns": [],
+        "rows": rows,
+        "judged": judged,
+        "orders": orders,
+        "notes": [],
+    }
+
+
+def _means(ranks: Sequence[np.ndarray], chosen: np.ndarray) -> list[float] | None:
+    return [float(one[chosen].mean()) for one in ranks] if chosen.any() else None
+
+
+def _shares(having: np.ndarray, subsets: Sequence[np.ndarray]) -> list[float] | None:
+    return [float(100 * np.mean(having[rows] == 1)) for rows in subsets] if len(having) else None
+
+
+def _draw(ranks: np.ndarray, images: np.ndarray, chosen: np.ndarray) -> Draw:
+    """The mean rank of the chosen pairs as images weigh."""
+    each, units = np.unique(images, return_inverse=True)
+    sums, sizes = (np.bincount(units[chosen], values, len(each)) for values in (ranks[chosen], None))
+    return Draw(each, lambda weights: weights @ sums / n if (n := weights @ sizes) else np.nan)

@@ -11,6 +11,7 @@ from pipeline.run import Inputs, Job, Run, stage
 if TYPE_CHECKING:
     from pipeline.config.names import Config
     from pipeline.metrics.paired import Columns, Draw
+    from pipeline.papers.reproduction import System
 
 REPORTED = "test"
 PHRASES = "region_to_phrase"
@@ -22,8 +23,170 @@ RESULT = "reproduction.json"
 LIBRARIES = ("numpy", "scipy", "torch", "scikit-learn")
 
 
+def _reads(config, layout) -> Inputs:
+    judged = [names for names in config.evaluations() if names[1:] == (REPORTED, _protocol(config))]
+    study = [layout.manifest, layout.study, layout.tables]
+    described = [
+        layout.description_evaluation(name, one) for name in _generators(config) for one in _subjects(config).values()
+    ]
+    return [
+        layout.summary,
+        *(layout.evaluation(*names) for names in judged),
+        *described,
+        *(layout.phrase_ranking(name, REPORTED) for name in _phrase_models(config)),
+        *(study if "gong" in config.reproduce.papers else []),
+        *(_tree_reads(config, layout) if config.reproduce.trees else []),
+    ]
+
+
+@stage(
+    version=14,
+    keys=lambda config: {
+        "name": config.name,
+        "reproduce": config.reproduce.model_dump(),
+        "seed": config.seed,
+        "bootstrap": config.evaluate.bootstrap,
+        "systems": {name: own for name, _, own in _systems(config)},
+    },
+    reads=_reads,
+    writes=lambda layout: layout.reproduction,
+)
+def reproduce(run: Run, job: Job) -> None:
+    """Compare a run's models with the rows printed in the papers; rows that the data cannot support are listed with the
+    reason. The same figures are written as JSON next to the tables."""
+    from pipeline.metrics.retrieval import Bootstrap
+    from pipeline.papers import page
+    from pipeline.papers.reproduction import Reproduction, render, systems
+    from pipeline.storage.batch import FileBatch
+    from pipeline.storage.commit import TABLES, read_verified
+    from pipeline.storage.records import read_summary
+
+    config, layout, files = run.config, run.layout, FileBatch()
+    ours = systems(_systems(config))
+    described = [_read_descriptions(run, name) for name in _generators(config)]
+    ranked = [_read_phrases(run, name) for name in _phrase_models(config)]
+    tables = Reproduction(
+        [*read_summary(layout.summary.path), *described, *ranked],
+        ours,
+        config.reproduce.collection,
+        config.reproduce.others,
+        lambda name, columns: _draw(run, name, columns),
+        Bootstrap(config.evaluate.bootstrap, config.seed),
+        _protocol(config),
+    ).tables(config.reproduce.papers)
+    if config.reproduce.trees:
+        tables += _tree_tables(run, ours)
+    text = render(tables, config.name, _protocol(config)) if tables else ""
+    if "gong" in config.reproduce.papers:
+        gong, commit = read_verified(layout.tables.path, TABLES)
+        tables = [*commit.details["tables"], *tables]
+        text = "\n".join([gong.decode("utf-8"), *([text] if text else [])])
+        files.add(job.path.with_name(TRANSFER), _show_transfer(run).encode())
+        text += "\n## Figures 3 and 4\n\n"
+        text += f"Test images with what the target set alone and SAE find: [{TRANSFER}]({TRANSFER}).\n"
+    result = {"paper": config.name, "run": _describe_run(run), "tables": tables}
+    files.add(job.path.with_name(RESULT), page.dump(result).encode())
+    files.add(job.path, text.encode(), commit=True)
+    files.publish()
+
+
+def _describe_run(run: Run) -> dict[str, Any]:
+    """What measured: the commit of a checkout, the machine, the wall seconds of the jobs, the seed and libraries."""
+    import platform
+    import subprocess
+    from importlib.metadata import version
+
+    from pipeline.storage.records import add_up, read_benchmarks
+
+    folder = Path(__file__).parent
+    commit = subprocess.run(["git", "rev-parse", "--short", "HEAD"], cwd=folder, capture_output=True, text=True)
+    benchmarks = run.layout.benchmarks
+    seconds = sum(row["seconds"] for row in add_up(read_benchmarks(benchmarks))) if benchmarks.exists() else 0.0
+    return {
+        "commit": commit.stdout.strip() or None,
+        "machine": f"{os.cpu_count()} cores ({platform.machine()}), device {run.config.device}",
+        "seconds": round(seconds),
+        "seed": run.config.seed,
+        "versions": {"python": platform.python_version(), **{name: version(name) for name in LIBRARIES}},
+    }
+
+
+def _show_transfer(run: Run) -> str:
+    """The page of Gong et al.'s Figures 3 and 4."""
+    from pipeline.images.decode import ImageLimits
+    from pipeline.report.page import render_transfer
+    from pipeline.report.photographs import Photographs
+    from pipeline.storage.commit import read_record
+
+    study, manifest = read_record(run.layout.study.commit), run.manifest
+    show = Photographs(run.photographs.read, ImageLimits.from_settings(run.config.collection))
+    return render_transfer(study["transfer"], lambda image_id: show(manifest.pick([image_id])[0]))
+
+
+def _tree_tables(run: Run, systems: "Sequence[System]") -> list[dict[str, Any]]:
+    """Socher et al. 2014, sections 6.6, of the systems that make one vector of a sentence's words, and 6.7, of those
+    that have a matrix for every relation of dependency trees."""
+    import numpy as np
+
+    from pipeline.metrics.ranks import pair_ranks
+    from pipeline.metrics.retrieval import Bootstrap
+    from pipeline.papers.tree_sections import pair_tables, relation_table
+    from pipeline.storage.texts import ParseShard
+    from pipeline.text.dependencies import read_conllu
+
+    sentences = run.pairs(REPORTED)
+    shards = [ParseShard(run.layout.parses.folder, number) for number in range(run.manifest.n_shards)]
+    entries = [entry for shard in shards for entry in read_conllu(shard.conllu, str(shard.path))]
+    chosen = [entries[row] for row in sentences.sentence_id]
+    verbs = np.array([-1 if "fallback" in entry.comments else int("VERB" in entry.parse.upos) for entry in chosen])
+    lengths = np.array([sum(tag != "PUNCT" for tag in entry.parse.upos) for entry in chosen])
+
+    def ranks(name: str) -> tuple[np.ndarray, np.ndarray]:
+        embeddings = run.embeddings(name)
+        embeddings.require_unseen(REPORTED)
+        return pair_ranks(embeddings.read("sentences", sentences.sentence_id), sentences.owners, embeddings.metric)
+
+    wanted = set(_word_models(run.config))
+    measured = {system.label: [ranks(name) for name in system.names] for system in systems if wanted >= {*system.names}}
+    pairs = next(iter(measured.values()))[0][0]
+    found = {label: [one for _, one in trainings] for label, trainings in measured.items()}
+    bootstrap = Bootstrap(run.config.evaluate.bootstrap, run.config.seed)
+    return [
+        *pair_tables(found, pairs, sentences.owners, verbs, lengths, bootstrap),
+        relation_table(_measure_relations(run, systems)),
+    ]
+
+
 def _word_models(config: "Config") -> list[str]:
     return [name for name in config.models if (spec := config.model(name).spec).words and not spec.multi_vector]
+
+
+def _measure_relations(run: Run, systems: "Sequence[System]") -> dict[str, list[tuple[str, list[float], int]]]:
+    """Of each system that has a matrix for every relation of dependency trees: the relation, the Frobenius norms of its
+    trainings, and how many training words have it."""
+    import numpy as np
+
+    from pipeline.config.stored import restore
+    from pipeline.storage.json_files import require_same
+    from pipeline.storage.records import read_labels
+
+    models = _relation_models(run.config)
+    labels = read_labels(run.layout.labels.path) if models else {}
+    norms = {}
+    for name in models:
+        stored, folder = run.model(name), run.layout.model(name).path
+        require_same("label table", {str(folder): stored.details["labels"], str(run.root): labels["fingerprint"]})
+        model = restore(stored.details["registered"], stored.settings, stored.tensors, folder)
+        norms[name] = model.network.sentences.norms()
+    found = {}
+    for system in systems:
+        if norms.keys() >= {*system.names}:
+            each = np.array([norms[name] for name in system.names], float)
+            rows = np.flatnonzero(np.isfinite(each).all(axis=0))
+            found[system.label] = [
+                (labels["relations"][row], each[:, row].tolist(), labels["relation_counts"][row]) for row in rows
+            ]
+    return found
 
 
 def _relation_models(config: "Config") -> list[str]:
@@ -102,177 +265,6 @@ def _subjects(config: "Config") -> dict[str, str]:
     return {"images": REPORTED, **({"boxes": f"{REPORTED}.boxes"} if config.describe.boxes else {})}
 
 
-def _phrase_models(config: "Config") -> list[str]:
-    """Those that rank phrases and regions, where a table of these is asked for."""
-    from pipeline.papers.printed import every_table
-
-    shown = {config.reproduce.collection, *config.reproduce.others}
-    asked = any(table.collection in shown and PHRASES in dict(table.columns) for table in every_table())
-    return [name for name, _ in config.phrase_splits((REPORTED,))] if asked else []
-
-
-def _reads(config, layout) -> Inputs:
-    judged = [names for names in config.evaluations() if names[1:] == (REPORTED, _protocol(config))]
-    study = [layout.manifest, layout.study, layout.tables]
-    described = [
-        layout.description_evaluation(name, one) for name in _generators(config) for one in _subjects(config).values()
-    ]
-    return [
-        layout.summary,
-        *(layout.evaluation(*names) for names in judged),
-        *described,
-        *(layout.phrase_ranking(name, REPORTED) for name in _phrase_models(config)),
-        *(study if config.reproduce.gong else []),
-        *(_tree_reads(config, layout) if config.reproduce.trees else []),
-    ]
-
-
-def _tree_reads(config, layout) -> Inputs:
-    """What Socher et al.'s sections 6.6 and 6.7 are measured by."""
-    models = [layout.model(name) for name in _relation_models(config)]
-    embeddings = map(layout.embeddings, _word_models(config))
-    return [layout.manifest, layout.parses, *embeddings, *([layout.labels] if models else []), *models]
-
-
-@stage(
-    version=13,
-    keys=lambda config: {
-        "name": config.name,
-        "reproduce": config.reproduce.model_dump(),
-        "seed": config.seed,
-        "bootstrap": config.evaluate.bootstrap,
-        "systems": {name: own for name, _, own in _systems(config)},
-    },
-    reads=_reads,
-    writes=lambda layout: layout.reproduction,
-)
-def reproduce(run: Run, job: Job) -> None:
-    """Compare a run's models with the rows printed in the papers; rows that the data cannot support are listed with the
-    reason. The same figures are written as JSON next to the tables."""
-    from pipeline.metrics.retrieval import Bootstrap
-    from pipeline.papers import page
-    from pipeline.papers.reproduction import measure_tables, render, systems
-    from pipeline.papers.tree_sections import tree_sections
-    from pipeline.storage.batch import FileBatch
-    from pipeline.storage.commit import TABLES, read_verified
-    from pipeline.storage.records import read_summary
-
-    config, layout, files = run.config, run.layout, FileBatch()
-    ours = systems(_systems(config))
-    described = [_read_descriptions(run, name) for name in _generators(config)]
-    ranked = [_read_phrases(run, name) for name in _phrase_models(config)]
-    tables = measure_tables(
-        [*read_summary(layout.summary.path), *described, *ranked],
-        ours,
-        config.reproduce.collection,
-        config.reproduce.others,
-        config.reproduce.papers,
-        lambda name, columns: _draw(run, name, columns),
-        Bootstrap(config.evaluate.bootstrap, config.seed),
-        _protocol(config),
-    )
-    text = render(tables, config.name, _protocol(config)) if tables else ""
-    if config.reproduce.trees:
-        text += "\n" + tree_sections(ours, REPORTED, _compare_sentences(run), _list_relations(run))
-    if config.reproduce.gong:
-        gong, commit = read_verified(layout.tables.path, TABLES)
-        tables = [*commit.details["tables"], *tables]
-        text = "\n".join([gong.decode("utf-8"), *([text] if text else [])])
-        files.add(job.path.with_name(TRANSFER), _show_transfer(run).encode())
-        text += "\n## Figures 3 and 4\n\n"
-        text += f"Test images with what the target set alone and SAE find: [{TRANSFER}]({TRANSFER}).\n"
-    result = {"paper": config.name, "run": _describe_run(run), "tables": tables}
-    files.add(job.path.with_name(RESULT), page.dump(result).encode())
-    files.add(job.path, text.encode(), commit=True)
-    files.publish()
-
-
-def _describe_run(run: Run) -> dict[str, Any]:
-    """What measured: the commit of a checkout, the machine, the wall seconds of the jobs, the seed and libraries."""
-    import platform
-    import subprocess
-    from importlib.metadata import version
-
-    from pipeline.storage.records import add_up, read_benchmarks
-
-    folder = Path(__file__).parent
-    commit = subprocess.run(["git", "rev-parse", "--short", "HEAD"], cwd=folder, capture_output=True, text=True)
-    benchmarks = run.layout.benchmarks
-    seconds = sum(row["seconds"] for row in add_up(read_benchmarks(benchmarks))) if benchmarks.exists() else 0.0
-    return {
-        "commit": commit.stdout.strip() or None,
-        "machine": f"{os.cpu_count()} cores ({platform.machine()}), device {run.config.device}",
-        "seconds": round(seconds),
-        "seed": run.config.seed,
-        "versions": {"python": platform.python_version(), **{name: version(name) for name in LIBRARIES}},
-    }
-
-
-def _show_transfer(run: Run) -> str:
-    """The page of Gong et al.'s Figures 3 and 4."""
-    from pipeline.images.opening import ImageLimits
-    from pipeline.report.page import render_transfer
-    from pipeline.report.photographs import Photographs
-    from pipeline.storage.commit import read_record
-
-    study, manifest = read_record(run.layout.study.commit), run.manifest
-    show = Photographs(run.photographs.read, ImageLimits.from_settings(run.config.collection))
-    return render_transfer(study["transfer"], lambda image_id: show(manifest.pick([image_id])[0]))
-
-
-def _compare_sentences(run: Run) -> dict[str, Any]:
-    """Of each model that makes one vector of a sentence's words: which sentences of one image it holds apart, by their
-    verbs and lengths (Socher et al. 2014, section 6.6)."""
-    import numpy as np
-
-    from pipeline.evaluate.sentence_pairs import measure_pairs
-    from pipeline.metrics.ranks import pair_ranks
-    from pipeline.metrics.retrieval import Bootstrap
-    from pipeline.storage.texts import ParseShard
-    from pipeline.text.dependencies import read_conllu
-
-    bootstrap, pairs = Bootstrap(run.config.evaluate.bootstrap, run.config.seed), run.pairs(REPORTED)
-    shards = [ParseShard(run.layout.parses.folder, number) for number in range(run.manifest.n_shards)]
-    entries = [entry for shard in shards for entry in read_conllu(shard.conllu, str(shard.path))]
-    chosen = [entries[row] for row in pairs.sentence_id]
-    verbs = np.array([-1 if "fallback" in entry.comments else int("VERB" in entry.parse.upos) for entry in chosen])
-    lengths = np.array([sum(tag != "PUNCT" for tag in entry.parse.upos) for entry in chosen])
-    measured = {}
-    for name in _word_models(run.config):
-        embeddings = run.embeddings(name)
-        embeddings.require_unseen(REPORTED)
-        vectors = embeddings.read("sentences", pairs.sentence_id)
-        measured[name] = measure_pairs(
-            *pair_ranks(vectors, pairs.owners, embeddings.metric), pairs.owners, verbs, lengths, bootstrap
-        )
-    return measured
-
-
-def _list_relations(run: Run) -> dict[str, list[dict[str, Any]]]:
-    """Of each model that has a matrix for every relation of dependency trees: the Frobenius norms, the greatest first
-    (Socher et al. 2014, section 6.7)."""
-    import numpy as np
-
-    from pipeline.config.stored import restore
-    from pipeline.storage.json_files import require_same
-    from pipeline.storage.records import read_labels
-
-    models = _relation_models(run.config)
-    labels = read_labels(run.layout.labels.path) if models else {}
-    listed = {}
-    for name in models:
-        stored, folder = run.model(name), run.layout.model(name).path
-        require_same("label table", {str(folder): stored.details["labels"], str(run.root): labels["fingerprint"]})
-        model = restore(stored.details["registered"], stored.settings, stored.tensors, folder)
-        norms = model.network.sentences.norms()
-        listed[name] = [
-            {"relation": labels["relations"][row], "count": labels["relation_counts"][row], "norm": float(norms[row])}
-            for row in np.argsort(-norms)
-            if np.isfinite(norms[row])
-        ]
-    return listed
-
-
 def _read_descriptions(run: Run, generator: str) -> dict[str, Any]:
     """What a generator's descriptions are worth, as an evaluation of the reported split."""
     from pipeline.storage.commit import read_record
@@ -286,6 +278,15 @@ def _read_descriptions(run: Run, generator: str) -> dict[str, Any]:
         "n_images": judged["images"]["n_images"],
         **judged,
     }
+
+
+def _phrase_models(config: "Config") -> list[str]:
+    """Those that rank phrases and regions, where a table of these is asked for."""
+    from pipeline.papers.printed import every_table
+
+    shown = {config.reproduce.collection, *config.reproduce.others}
+    asked = any(table.collection in shown and PHRASES in dict(table.columns) for table in every_table())
+    return [name for name, _ in config.phrase_splits((REPORTED,))] if asked else []
 
 
 def _read_phrases(run: Run, model: str) -> dict[str, Any]:
@@ -335,3 +336,10 @@ def _draw(run: Run, system: str, columns: "Columns") -> "Draw":
     owners = found.pop("owners")
     each = {"image_to_sentence": np.arange(len(found["image_to_sentence"]))}
     return draw_of_ranks(found, {side: each.get(side, owners) for side in found}, columns)
+
+
+def _tree_reads(config, layout) -> Inputs:
+    """What Socher et al.'s sections 6.6 and 6.7 are measured by."""
+    models = [layout.model(name) for name in _relation_models(config)]
+    embeddings = map(layout.embeddings, _word_models(config))
+    return [layout.manifest, layout.parses, *embeddings, *([layout.labels] if models else []), *models]

@@ -4,7 +4,7 @@ from collections.abc import Iterable, Iterator, Mapping
 from typing import TYPE_CHECKING, Any
 
 from pipeline.run import Job, Run, stage
-from stages.studies import read_study, study_keys, study_reads
+from stages.studies import DOCUMENTS, read_study, study_keys, study_reads
 
 if TYPE_CHECKING:
     from pipeline.config.names import Config
@@ -61,7 +61,7 @@ def study(run: Run, job: Job) -> None:
         weak_fold_images=study.auxiliary("all").source.fold_images,
         betas=config.transfer.beta,
         weak_folds=(count - max(chosen.transfer_sizes) or None) if study.overlap else None,
-        lengths=_measure_lengths(run, gong.FIELDS),
+        lengths=_measure_lengths(run, DOCUMENTS),
         text=_describe_text(config),
         **chosen.model_dump(
             include={"sizes", "transfer_sizes", "weak_sizes", "terms", "draws", "further_draws", "weights"}
@@ -82,7 +82,7 @@ def study(run: Run, job: Job) -> None:
         files[key].append(made["file"])
     compared = {
         row.label: read_cell(job.path, files[row.cells[0].key][0], row.cells[0].key)
-        for row in gong.transfer_table(setting).rows
+        for row in gong.find_table(setting, "Table 5").rows
     }
     transfer = list(_lay_beside(run, study, setting, compared))
     about = {"setting": asdict(setting), "study": chosen.model_dump(), "transfer": transfer}
@@ -106,13 +106,13 @@ def _lay_beside(
     from pipeline.text.tfidf import join_fields
     from stages.texts import read_documents
 
-    cells = {row.label: row.cells[0] for row in gong.transfer_table(setting).rows}
+    cells = {row.label: row.cells[0] for row in gong.find_table(setting, "Table 5").rows}
     stacked = [label for label, cell in cells.items() if cell.training == "sae"]
-    compared = gong.FULLY, max(stacked, key=lambda label: measured[label]["chosen"]["recall_sum"])
+    compared = gong.SUPERVISED, max(stacked, key=lambda label: measured[label]["chosen"]["recall_sum"])
     cell = cells[compared[1]]
     folds = draw_folds(cell, 0, study.target.source.n_folds, study.overlap)
     view = study.target.view.select(cell.encoders)
-    image_ids = list(map(int, measured[gong.FULLY]["answers"]))
+    image_ids = list(map(int, measured[gong.SUPERVISED]["answers"]))
     rows = np.searchsorted(study.test.image_id, image_ids)
     queries = view.stack({name: study.test.features[name][rows] for name in view.encoders})
 

@@ -6,7 +6,7 @@ from made_up_settings import TRANSFER
 
 from pipeline.models.linear.sets import assign_folds
 from pipeline.models.linear.study import StudyCell, draw_folds
-from pipeline.papers.gong import FIELDS, GongSetting, tables
+from pipeline.papers.gong import GongSetting, tables
 
 SPLITS = np.array(["train"] * 10 + ["weak"] * 7 + ["dev"], dtype=object)
 
@@ -42,7 +42,8 @@ def test_no_fold_is_both_target_and_auxiliary_where_they_overlap() -> None:
 SETTING = GongSetting(
     encoders=("net",), standard=("standard",), sizes=(1, 3, 5), transfer_sizes=(1, 2, 3), weak_sizes=(1, 2, 3, 4),
     weak_folds=2, terms=(10, 20, 30), draws=5, further_draws=2, fold_images=1000,
-    weak_fold_images=1000, betas=(0.3, 1), weights=(0, 0.3, 1), lengths=dict.fromkeys(FIELDS, 2.5), text="tf-idf",
+    weak_fold_images=1000, betas=(0.3, 1), weights=(0, 0.3, 1),
+    lengths={"title": 2.9, "tags": 5.1, "description": 23.4, "all": 31.0}, text="tf-idf",
 )  # fmt: skip
 
 
@@ -52,9 +53,9 @@ def test_rows_of_the_papers_names_have_its_settings_whatever_the_configuration_s
     assert len(printed) == 2 + 3 + 4 + 5 + 11 + 5 + 5
     for cell in (cell for row in printed for cell in row.cells):
         if cell.model.startswith("wsabie"):
-            assert cell.settings["max_norm"] == (50, 100, 150, 200) and cell.settings["epochs"] == 300
+            assert cell.settings["max_norm"] == [50, 100, 150, 200] and cell.settings["epochs"] == 300
             assert max(cell.settings["learning_rate"]) == 1 and len(cell.settings["learning_rate"]) >= 5
-        assert cell.fit == {"dimensions": (96,), "eigenvalue_power": (4,), "eigenvalues": ("gong",)}
+        assert cell.fit == {"dimensions": [96], "eigenvalue_power": [4], "eigenvalues": ["gong"]}
         if cell.training not in ("target", "auxiliary"):
             kept = TRANSFER.changed(cell.transfer)
             assert (kept.auxiliary_power, kept.auxiliary_eigenvalues) == ((4,), ("gong",))

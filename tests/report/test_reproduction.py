@@ -9,14 +9,14 @@ from pipeline.config.registry import GENERATORS, MODELS
 from pipeline.metrics.paired import Columns, Draw, draw_of_ranks
 from pipeline.metrics.retrieval import Bootstrap
 from pipeline.papers import page
-from pipeline.papers.printed import TABLES, every_table
-from pipeline.papers.reproduction import System, measure_tables, systems, verdict
+from pipeline.papers.printed import AUTHORS, every_table, printed_tables
+from pipeline.papers.reproduction import Reproduction, System, systems, verdict
 
 BOOTSTRAP = Bootstrap(200, 0)
 KARPATHY, NIU = "Karpathy and Fei-Fei: Table 5, Flickr8K", "Niu et al.: Table 1, Flickr8K"
 VALUES = {"recall@1": 20.0, "recall@5": 41.6, "recall@10": 55.0, "median_rank": 7.0, "mean_rank": 30.5}
 CHANCE = dict.fromkeys(("sentence_to_image", "image_to_sentence"), VALUES)
-PRINTED = {row.name: row.settings for table in TABLES["karpathy"] for row in table.rows}
+PRINTED = {row.name: row.settings for table in printed_tables()["karpathy"] for row in table.rows}
 
 
 def evaluation(model: str, **about: object) -> dict:
@@ -33,8 +33,8 @@ def alike(name: str, columns: Columns) -> Draw:
 
 
 def tables(evaluations, ours, collection: str | None = "flickr8k", draws=None, others=()) -> dict[str, str]:
-    found = measure_tables(evaluations, ours, collection, others, None, draws or alike, BOOTSTRAP, "all-sentences")
-    return {f"{table['paper']}: {table['title']}": page.render(table) for table in found}
+    run = Reproduction(evaluations, ours, collection, others, draws or alike, BOOTSTRAP, "all-sentences")
+    return {f"{table['paper']}: {table['title']}": page.render(table) for table in run.tables(AUTHORS)}
 
 
 def lines_of(text: str, beginning: str) -> list[str]:
@@ -120,11 +120,11 @@ def test_orders_have_paired_intervals() -> None:
 def test_a_page_shows_a_stored_result() -> None:
     low, high = np.full(40, 2), np.full(40, 7)
     ours = [system("sdtrnn", "sdtrnn"), system("dtrnn", "dtrnn")]
-    found = measure_tables(
-        [evaluation(one.label, n_images=100) for one in ours], ours, "pascal1k", (), ["socher"],
+    found = Reproduction(
+        [evaluation(one.label, n_images=100) for one in ours], ours, "pascal1k", (),
         lambda name, columns: ranked(low if name == "sdtrnn" else high, np.repeat(low, 2), columns), BOOTSTRAP,
         "all-sentences",
-    )  # fmt: skip
+    ).tables(["socher"])  # fmt: skip
     about = {"commit": "abc", "seed": 0, "seconds": 1200, "machine": "2 cores", "versions": {"torch": "2"}}
     result = json.loads(page.dump({"paper": "socher", "run": about, "tables": found}))
     title = next(table["title"] for table in found if "right" in table["title"])

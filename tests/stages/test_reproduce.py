@@ -19,7 +19,7 @@ PAPER = {
         "loss": "ranking", "reduction": "sum", "negatives": "sampled", "margin": 0.2,
         "dimensions": 300, "peepholes": True, "optimiser": "sgd", "learning_rate": 1.0, "batch_size": 40,
     },
-    "reproduce": {"collection": "flickr8k", "gong": False},
+    "reproduce": {"collection": "flickr8k", "papers": ["karpathy", "kiros", "niu", "socher"]},
 }  # fmt: skip
 
 
@@ -53,7 +53,7 @@ def test_descriptions_are_compared_image_by_image(tmp_path: Path) -> None:
         )
     text = reproduce(
         tmp_path, "lstm", generators=["relu", "near"], generator_variants=generators,
-        reproduce={"collection": "flickr8k", "others": ["coco"], "gong": False},
+        reproduce={**PAPER["reproduce"], "others": ["coco"]},
     )  # fmt: skip
     lines = [line for line in text.splitlines() if line.startswith("| Our model above Nearest Neighbor |")]
     assert [line.split(" | ", 1)[1] for line in lines] == [
@@ -83,7 +83,7 @@ def test_gong_et_als_tables_are_repeated_and_their_figures_lie_beside_them(tmp_p
     }
     study = {"cells": {}, "setting": {}, "transfer": [case]}
     publish_record(layout.study.commit, study, provenance=by_hand(layout.root))
-    gong = {"collection": "flickr8k", "gong": True}
+    gong = {"collection": "flickr8k", "papers": ["gong", "kiros"]}
     (layout.root / "data/horse-3.png").unlink()
     text = reproduce(tmp_path, "lstm", reproduce=gong)
     assert json.loads((tmp_path / "reproduction.json").read_text())["tables"][0]["left_out"] == "it is a test"
