@@ -10,12 +10,6 @@ if TYPE_CHECKING:
     from pipeline.config.names import Config
 
 
-def _split(bundle: str) -> tuple[str, int]:
-    """The model of a bundle, and its number."""
-    model, _, number = bundle.partition("/")
-    return model, int(number or 0)
-
-
 def _keys(config, bundle: str) -> dict:
     """Only multi-vector models have a shortlist."""
     model, number = _split(bundle)
@@ -42,12 +36,8 @@ def _search(run: Run, bundle: str) -> str | None:
     return search_command(run.layout.index(bundle).path)
 
 
-def _bundles(config: "Config", models: Iterable[str]) -> list[tuple[str]]:
-    return [(bundle,) for model in models for bundle in config.bundle_names(model)]
-
-
 @stage(
-    version=12,
+    version=13,
     gpu=True,
     choices=lambda config: _bundles(config, config.every_model()),
     wanted=lambda config: _bundles(config, config.models),
@@ -95,3 +85,13 @@ def _is_part(folder: Path, model: str) -> bool:
         return False
     card = read_json(folder / CARD)
     return card.get("model") == model and (card.get("part") or {}).get("number") == int(folder.name)
+
+
+def _split(bundle: str) -> tuple[str, int]:
+    """The model of a bundle, and its number."""
+    model, _, number = bundle.partition("/")
+    return model, int(number or 0)
+
+
+def _bundles(config: "Config", models: Iterable[str]) -> list[tuple[str]]:
+    return [(bundle,) for model in models for bundle in config.bundle_names(model)]
