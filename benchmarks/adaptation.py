@@ -25,6 +25,7 @@ from pipeline.config.loading import load  # noqa: E402
 from pipeline.metrics.ranks import rank_scores  # noqa: E402
 from pipeline.models.linear.accumulation import MomentsAccumulator  # noqa: E402
 from pipeline.models.linear.cca import NormalizedCCA  # noqa: E402
+from pipeline.models.linear.corrected import HubnessCorrection  # noqa: E402
 from pipeline.models.linear.ensemble import ZeroShot  # noqa: E402
 from pipeline.models.linear.hubness import Bank, choose_correction  # noqa: E402
 from pipeline.models.linear.sets import Sets  # noqa: E402
@@ -80,7 +81,9 @@ def fit(train: Sides, dev: Sides) -> NormalizedCCA:
 
 def correct(train: Sides, dev: Sides, test: Sides) -> Sides:
     """The embedded `test` pairs with the hubness correction that is best on `dev`, against `train`."""
-    correction, _ = choose_correction("csls", Bank(*train), *dev, np.arange(len(dev[0])), load().hubness)
+    bank = Bank(*train)
+    terms, _ = choose_correction("csls", bank, *dev, np.arange(len(dev[0])), load().hubness)
+    correction = HubnessCorrection(bank, terms)
     return correction.extend("images", test[0]), correction.extend("sentences", test[1])
 
 

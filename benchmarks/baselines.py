@@ -35,7 +35,8 @@ from pipeline.metrics.ranks import rank_scores  # noqa: E402
 from pipeline.metrics.retrieval import recall_sum  # noqa: E402
 from pipeline.models.linear.accumulation import MomentsAccumulator  # noqa: E402
 from pipeline.models.linear.cca import NormalizedCCA  # noqa: E402
-from pipeline.models.linear.hubness import Bank, HubCorrected, choose_correction  # noqa: E402
+from pipeline.models.linear.corrected import HubCorrected, HubnessCorrection  # noqa: E402
+from pipeline.models.linear.hubness import Bank, choose_correction  # noqa: E402
 from pipeline.models.linear.projection import unit_rows  # noqa: E402
 from pipeline.models.linear.tuning import PairArrays, PreparedViews, tune  # noqa: E402
 from pipeline.models.linear.views import ImageView, TextView  # noqa: E402
@@ -122,8 +123,8 @@ def ncca_hubness(train: Pairs, dev: Pairs, seed: int) -> Chosen:
     """The same with the best hubness correction, by a bank of training pairs."""
     chosen, model = fit_ncca(train, dev, NormalizedCCA)
     bank = Bank(*embed(model, train.x[:MOST], train.y[:MOST]))
-    correction, log = choose_correction("auto", bank, *embed(model, dev.x, dev.y), dev.owners, HubnessSettings())
-    return {**chosen, **log["chosen"]}, partial(product, HubCorrected(model, correction))
+    terms, log = choose_correction("auto", bank, *embed(model, dev.x, dev.y), dev.owners, HubnessSettings())
+    return {**chosen, **log["chosen"]}, partial(product, HubCorrected(model, HubnessCorrection(bank, terms)))
 
 
 class LengthFirst(NormalizedCCA):

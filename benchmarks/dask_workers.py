@@ -29,8 +29,11 @@ from distributed import LocalCluster  # noqa: E402
 from pairs import DIM_Y, make_pairs  # noqa: E402
 
 from pipeline.mapreduce import map_reduce  # noqa: E402
-from pipeline.models.linear.accumulation import BLOCK_ROWS, MomentsAccumulator  # noqa: E402
-from pipeline.models.linear.moments import Moments  # noqa: E402
+from pipeline.models.linear.accumulation import MomentsAccumulator  # noqa: E402
+from pipeline.models.linear.moments import (
+    BLOCK_ROWS,  # noqa: E402
+    Moments,  # noqa: E402
+)
 from pipeline.precision import to_float32  # noqa: E402
 from pipeline.storage.shards import (  # noqa: E402
     EMBEDDINGS,

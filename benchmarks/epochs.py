@@ -1,20 +1,19 @@
-"""Training of registered models, against the same with dropout by torch; both end with the same bytes.
+"""Training of registered models: seconds of a step and of an epoch, with the operations of torch that take most time.
 
-    python benchmarks/epochs.py [--models lstm ncca-refined] [--pairs 5] [--steps 30] [--profile]
+    python benchmarks/epochs.py [--models lstm ncca-refined] [--steps 30]
 
 Made-up pairs of Flickr8k's shapes (images of 4,096 dimensions, five sentences of about 11 words each, 20 regions), by
 the default configuration's settings; one timed run are `--steps` steps; an epoch of 6,000 images is 30,000 sentences.
-`same` says whether the parameters are equal at the end, bit for bit. The reference has torch draw what is dropped out.
-With `--profile`, the operations of torch that take most time come instead of the comparison.
 """
 
 import argparse
+import json
 from collections.abc import Callable
 from contextlib import suppress
+from time import process_time
 from typing import Any, NamedTuple
-from unittest.mock import patch
 
-from interleave import compare, parse_options, report
+from interleave import parse_options
 
 from pipeline import runtime
 
@@ -115,13 +114,12 @@ def make_task(name: str, device: torch.device = CPU, **settings: object) -> Trai
         VIEW, pairs, pairs, section, seed=0, precision=choose_precision(section.precision, device),
         train_words=True, words=words, start=make_start(),
         region_view=RegionView(VIEW, geometry=False), noun_phrase=NOUN_PHRASE, device=device,
-        text=TextView(("tfidf",), (TERMS,), (True,), ((),), (1.0,)),
     )  # fmt: skip
 
 
 def make_loop(name: str, device: torch.device = CPU, **settings: object) -> Training:
     """The training of the registered model `name`; dev is judged at no cost."""
-    loop = model_spec(name).load().trainer(make_task(name, device, **settings)).training
+    loop = model_spec(name).load().trainer(make_task(name, device, **settings))
     loop.judge = lambda: 0.0
     return loop
 
@@ -142,38 +140,23 @@ def runner(loop: Training, steps: int) -> Callable[[], None]:
     return run
 
 
-def as_before(run: Callable[[], None]) -> Callable[[], None]:
-    """`run`, in which torch draws what is dropped out."""
-
-    def wrapped() -> None:
-        with patch("pipeline.models.neural.networks._draws_as_torch", lambda: False):
-            run()
-
-    return wrapped
-
-
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--models", nargs="+", default=MODELS, choices=MODELS)
-    parser.add_argument("--pairs", type=int, default=5)
     parser.add_argument("--steps", type=int, default=30)
-    parser.add_argument("--profile", action="store_true")
     options = parse_options(parser, globals(), steps=1, models=["lstm", "ncca-refined"], TERMS=200, SPACE=8, IMAGES=140)
     for name in options.models:
-        loops = make_loop(name), make_loop(name)
-        ours, reference = (runner(loop, options.steps) for loop in loops)
-        if options.profile:
-            ours()
-            with torch.profiler.profile(activities=[torch.profiler.ProfilerActivity.CPU]) as found:
-                ours()
-            print(name, found.key_averages().table(sort_by="self_cpu_time_total", row_limit=16))
-            continue
-        result = compare(f"training {name}", ours, as_before(reference), options.pairs, runtime.threads())
-        same = all(torch.equal(one, other) for one, other in zip(*(x.state.values() for x in loops), strict=True))
-        each = result["ours"] / options.steps
-        epoch = {"seconds_per_step": each, "batch": loops[0].schedule.batch_size, "same": same}
-        epoch["epoch_of_30000"] = each * 30_000 / loops[0].schedule.batch_size
-        report({**result, **epoch, "precision": str(make_task(name).precision).removeprefix("torch.")})
+        loop = make_loop(name)
+        run = runner(loop, options.steps)
+        run()
+        with torch.profiler.profile(activities=[torch.profiler.ProfilerActivity.CPU]) as profile:
+            started = process_time()
+            run()
+            seconds = (process_time() - started) / options.steps
+        epoch = seconds * 30_000 / loop.schedule.batch_size
+        line = {"name": f"training {name}", "seconds_per_step": seconds, "epoch_of_30000": epoch}
+        print(json.dumps({**line, "precision": str(make_task(name).precision).removeprefix("torch.")}), flush=True)
+        print(profile.key_averages().table(sort_by="self_cpu_time_total", row_limit=16))
 
 
 if __name__ == "__main__":

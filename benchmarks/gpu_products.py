@@ -11,11 +11,11 @@ from pairs import DIM_X, DIM_Y, make_pairs
 
 from pipeline.index.exact import search_exact
 from pipeline.index.vectors import ArrayVectors
-from pipeline.models.linear.accumulation import BLOCK_ROWS
+from pipeline.models.linear.accumulation import mapped_moments
 from pipeline.models.linear.device_moments import DeviceAccumulator
 from pipeline.models.linear.device_views import Projections
 from pipeline.models.linear.feature_maps import FeatureMaps, FourierFeatures, FourierMap
-from pipeline.models.linear.passes import mapped_moments
+from pipeline.models.linear.moments import BLOCK_ROWS
 from pipeline.models.linear.views import ImageView, ViewBlock
 
 VIEW = ImageView(("made-up",), (DIM_X,), ())

@@ -21,6 +21,7 @@ import numpy as np  # noqa: E402  after the BLAS kernels are chosen
 from pipeline.config.models import HUBNESS, HubnessSettings  # noqa: E402
 from pipeline.metrics.ranks import rank_scores  # noqa: E402
 from pipeline.metrics.retrieval import CUTOFFS, recall_sum  # noqa: E402
+from pipeline.models.linear.corrected import HubnessCorrection  # noqa: E402
 from pipeline.models.linear.hubness import Bank, choose_correction  # noqa: E402
 from pipeline.models.linear.projection import unit_rows  # noqa: E402
 from pipeline.run import Run  # noqa: E402
@@ -64,7 +65,8 @@ def main() -> None:
         sides = read(run, model) if run else make_up()
         bank, (images, sentences, owners) = Bank(*sides["train"][:2]), sides["test"]
         for method in ("none", *HUBNESS, "auto"):
-            correction, log = choose_correction(method, bank, *sides["dev"], grid)
+            terms, log = choose_correction(method, bank, *sides["dev"], grid)
+            correction = HubnessCorrection(bank, terms)
             x, y = correction.extend("images", images), correction.extend("sentences", sentences)
             ranks = rank_scores(x @ y.T, owners)
             line = {"name": f"{model}, {method}", "chosen": log["chosen"], "recall_sum": round(recall_sum(ranks), 1)}

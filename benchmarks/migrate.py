@@ -19,7 +19,7 @@ runtime.configure()
 import numpy as np  # noqa: E402  after the BLAS kernels are chosen
 
 import jointspace  # noqa: E402
-from pipeline.models.linear.mapping import fit_feature_map  # noqa: E402
+from pipeline.models.linear.encoder_map import fit_encoder_map  # noqa: E402
 from pipeline.precision import to_float32  # noqa: E402
 from pipeline.run import Run  # noqa: E402
 
@@ -65,7 +65,7 @@ def main() -> None:
     about = {"old": measure("old", old[test.image_id]), "reference": reference}
     for count in PAIRS:
         sample = np.random.default_rng(0).choice(pairs["train"].image_id, count, replace=False)
-        fitted = fit_feature_map(old[sample], new[sample])
+        fitted = fit_encoder_map(old[sample], new[sample])
         mapped = fitted(old[test.image_id])
         half = np.where(np.arange(len(mapped))[:, None] % 2 == 0, mapped, true)
         loss = fitted.unexplained(old[test.image_id], true)

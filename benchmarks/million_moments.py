@@ -27,9 +27,9 @@ from scipy import sparse  # noqa: E402
 from scipy.linalg.blas import ssyrk  # noqa: E402
 from threadpoolctl import threadpool_info  # noqa: E402
 
-from pipeline.models.linear.accumulation import BLOCK_ROWS, MomentsAccumulator  # noqa: E402
+from pipeline.models.linear.accumulation import MomentsAccumulator, ahead  # noqa: E402
 from pipeline.models.linear.cca import CCASolver  # noqa: E402
-from pipeline.models.linear.passes import ahead  # noqa: E402
+from pipeline.models.linear.moments import BLOCK_ROWS  # noqa: E402
 from pipeline.precision import to_float32  # noqa: E402
 from pipeline.storage.commit import commit_path  # noqa: E402
 from pipeline.storage.shards import (  # noqa: E402

@@ -19,7 +19,8 @@ from pairs import DIM_X, DIM_Y, make_pairs  # noqa: E402
 from scipy.linalg.blas import ssyrk  # noqa: E402
 from threadpoolctl import threadpool_info  # noqa: E402
 
-from pipeline.models.linear.accumulation import BLOCK_ROWS, MomentsAccumulator  # noqa: E402
+from pipeline.models.linear.accumulation import MomentsAccumulator  # noqa: E402
+from pipeline.models.linear.moments import BLOCK_ROWS  # noqa: E402
 
 USUAL_THRESHOLD = 32 << 20
 """Bytes; malloc's own setting, under which np.cov runs as it does in a process without our runtime's."""

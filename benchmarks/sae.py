@@ -21,11 +21,10 @@ from pairs import DIM_X, DIM_Y, make_pairs  # noqa: E402
 from scipy.linalg.blas import sgemm, ssyrk  # noqa: E402
 from sklearn.kernel_approximation import RBFSampler  # noqa: E402
 
-from pipeline.models.linear.accumulation import MomentsAccumulator  # noqa: E402
+from pipeline.models.linear.accumulation import MomentsAccumulator, mapped_moments  # noqa: E402
 from pipeline.models.linear.cca import CCASolver  # noqa: E402
 from pipeline.models.linear.feature_maps import FeatureMaps, FourierFeatures, FourierMap  # noqa: E402
 from pipeline.models.linear.moments import Moments, mirror  # noqa: E402
-from pipeline.models.linear.passes import mapped_moments  # noqa: E402
 from pipeline.models.linear.views import ViewBlock  # noqa: E402
 
 C1, FEATURES, DIMENSIONS = 128, 3000, 96

@@ -18,7 +18,7 @@ from pipeline.images.opening import ImageLimits
 from pipeline.index.queries import VECTORS, encode_image
 from pipeline.index.search import Answer, Hit, Photograph, Searcher
 from pipeline.storage.bundles import open_bundle
-from pipeline.text.text_encoder import CENTRED, Centred
+from pipeline.text.centred import CENTRED, Centred
 
 
 def load(*folders: str | Path, run: str | Path | None = None, allow: Sequence[str] = ()) -> "Index":

@@ -22,10 +22,10 @@ from pipeline.errors import InputError, UsageError
 from pipeline.image_names import relative_name
 from pipeline.metrics.ranks import count_ranks
 from pipeline.metrics.retrieval import CUTOFFS
-from pipeline.models.linear.accumulation import BLOCK_ROWS, MomentsAccumulator
+from pipeline.models.linear.accumulation import MomentsAccumulator
 from pipeline.models.linear.cca import NormalizedCCA
 from pipeline.models.linear.ensemble import ZeroShot
-from pipeline.models.linear.moments import Moments
+from pipeline.models.linear.moments import BLOCK_ROWS, Moments
 from pipeline.models.linear.training import FitTask, Sets
 from pipeline.models.linear.tuning import PairArrays
 from pipeline.models.linear.views import STEPS, ImageView, TextView

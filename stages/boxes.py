@@ -15,7 +15,7 @@ from pipeline.run import Run
 from pipeline.storage.phrases import read_names
 from pipeline.storage.regions import RegionRows, read_box_files
 from pipeline.storage.tables import CORNERS
-from pipeline.text.conversions import list_noun_phrases
+from pipeline.text.tree_conversions import list_noun_phrases
 
 if TYPE_CHECKING:
     from pipeline.config.names import Config

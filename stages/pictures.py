@@ -104,10 +104,7 @@ def _weigh(run: Run, embeddings: Embeddings, split: str) -> SplitWeights:
         better = scores.max(axis=1) > best
         best[better] = scores.max(axis=1)[better]
         retrieved[better] = block.sentence_id[scores.argmax(axis=1)[better]]
-    terms, ids = np.unique(words, return_inverse=True)
-    table = word_magnitudes(np.concatenate(lengths), ids, LEAST_COUNT)
-    columns = (terms[table.words].tolist(), table.lengths.tolist(), table.counts.tolist())
-    ranked = [dict(zip(("word", "magnitude", "count"), row, strict=True)) for row in zip(*columns, strict=True)]
+    ranked = word_magnitudes(words, np.concatenate(lengths), LEAST_COUNT)
     regions = sorted(regions, key=lambda region: -region[2])[:IMAGES]
     return SplitWeights({"highest": ranked[::-1][:WORDS], "lowest": ranked[:WORDS]}, regions, shown, retrieved)
 
@@ -117,7 +114,7 @@ def _aligned(run: Run, embeddings: Embeddings, image_id: np.ndarray, sentence_id
     sentences = embeddings.read("sentences", sentence_id)
     spoken = read_words(run, sentence_id, read_analyzer(run))
     words, regions = sentences.split("vectors"), images.split("vectors")
-    chains = align(words, regions, run.config.align.beta)
+    chains = [align(*pair, run.config.align.beta) for pair in zip(words, regions, strict=True)]
     texts = run.manifest.sentences["text"].take(sentence_id).to_pylist()
     for number, (chain, (image, reason)) in enumerate(zip(chains, open_photographs(run, image_id), strict=True)):
         boxes = images.between(number, number + 1).boxes

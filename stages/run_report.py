@@ -43,7 +43,7 @@ from pipeline.storage.commit import read_record
 from pipeline.storage.pairs import undescribed
 from pipeline.storage.records import add_up, read_benchmarks, read_part_jobs, read_summary, read_vocabulary
 from pipeline.storage.tables import read_table
-from pipeline.text.text_encoder import Coverage
+from pipeline.text.vocabulary import Coverage
 from stages.closing import example_search
 
 if TYPE_CHECKING:

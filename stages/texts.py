@@ -14,7 +14,6 @@ import numpy as np
 from pipeline.config.stored import restore_text_encoder
 from pipeline.errors import InputError
 from pipeline.mapreduce import map_reduce
-from pipeline.models.linear.views import TextView
 from pipeline.run import Run
 from pipeline.run.run import chunks
 from pipeline.storage import texts as stored_texts
@@ -29,10 +28,10 @@ from pipeline.text.counting import TermCounts, count_terms
 from pipeline.text.dependencies import read_conllu
 from pipeline.text.phrase_trees import read_brackets
 from pipeline.text.sequences import Tokens
-from pipeline.text.text_encoder import Coverage, GivenVectors, TextEncoder
+from pipeline.text.text_encoder import GivenVectors, TextEncoder
 from pipeline.text.tokens import LONGEST_NGRAM, TermSettings, make_analyzer
 from pipeline.text.trees import SentenceTrees, Trees, fit_trees
-from pipeline.text.vocabulary import Vocabulary
+from pipeline.text.vocabulary import Coverage, Vocabulary
 from pipeline.text.wordvectors import WordVectors, read_binary_vectors, read_text_vectors
 from stages.given import match_given_sentences
 
@@ -227,12 +226,11 @@ def read_corpus_vectors(run: Run) -> np.ndarray:
 @dataclass(frozen=True)
 class Sentences:
     """All sentences of a run in the form that a model takes: `take(sentence_id)` gives some of them. `learned` is what
-    the model's details say of them: their `vocabulary`, or the origins of `text_encoders`, which the view `text` has.
-    `labels` is the fingerprint of the label table of trees."""
+    the model's details say of them: their `vocabulary`, or the origins of `text_encoders`. `labels` is the fingerprint
+    of the label table of trees."""
 
     take: Callable[[Any], Any]
     learned: Mapping[str, Any]
-    text: Any = None
     labels: str | None = None
 
 
@@ -250,9 +248,7 @@ def open_sentences(run: Run, model: str) -> Sentences:
         return Sentences(forms.take, {"vocabulary": read_token_vocabulary(run)[1]}, labels=labels)
     encoders = configured.text_encoders
     every = {name: VectorRows(run.manifest, layout.sentences(name).folder) for name in encoders}
-    steps = {name: run.config.text_encoder(name).normalise for name in encoders}
     return Sentences(
         lambda sentence_id: {name: rows.matrix[sentence_id] for name, rows in every.items()},
         {"text_encoders": {name: rows.origin for name, rows in every.items()}},
-        TextView.of({name: rows.matrix for name, rows in every.items()}, steps),
     )

@@ -20,6 +20,7 @@ COMPARISON = {"name", "ours", "reference", "ratio", "pairs", "cpu_over_wall"}
 OTHERS = {
     "adaptation.py": "recall@10",
     "baselines.py": "recall_sum",
+    "epochs.py": "seconds_per_step",
     "hubness.py": "recall_sum",
     "listing.py": "form",
     "million.py": "peak_gib",

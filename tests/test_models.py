@@ -130,14 +130,6 @@ def test_what_was_chosen_makes_the_same_model_again(name: str, training: str) ->
         np.testing.assert_allclose(again.model.tensors()[part], tensor, rtol=1e-5, atol=1e-6, err_msg=part)
 
 
-def test_a_model_refuses_a_training_that_the_table_does_not_give_it() -> None:
-    for name in FITTED:
-        for training in {"joint", "stacked"} - set(model_spec(name).trainings):
-            task, _ = make_task(name, training)
-            with pytest.raises(UsageError, match="ncca"):
-                model_spec(name).load().fit(task)
-
-
 def test_an_unknown_name_lists_the_known_ones() -> None:
     with pytest.raises(UsageError, match="unknown model nca; did you mean ncca[?] there are ridge, cca, ncca"):
         model_spec("nca").load()

@@ -12,7 +12,8 @@ from pages import PLACEHOLDER, ROOT, blocks, commands, spans
 from snakemake.cli import get_argument_parser, parse_config
 
 from pipeline.config.loading import default_path, merge, read_mapping, validate
-from pipeline.config.registry import ENCODERS, TEXT_ENCODERS, named_places
+from pipeline.config.registry import ENCODERS, named_places
+from pipeline.config.text_encoders import TEXT_ENCODERS
 from pipeline.plan import machine
 from pipeline.run.layout import Layout
 from stages.catalogue import COMMANDS, declared

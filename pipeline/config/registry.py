@@ -1,5 +1,6 @@
-"""The literal lists of models, trainings, encoders of images and of text, and generators: the only place that names
-them. What else must know of one asks its spec, which costs no import of the class, nor of pydantic.
+"""The literal lists of models, trainings, encoders of images, and generators, beside that of `text_encoders.py`: the
+only places that name them. What else must know of one asks its spec, which costs no import of the class, nor of
+pydantic.
 
 A model, an encoder or a reader of a collection that is none of these has its import path, `module:Class`, as its name.
 Code is imported only if the user has named its path (`allow`): in a configuration, or for a bundle from elsewhere.
@@ -99,7 +100,7 @@ def import_allowed(what: str, place: str) -> Any:
         raise UsageError(f"the {what} {place}: {error}; install it, or name its folder in PYTHONPATH") from error
 
 
-def _spec(what: str, name: str, specs: Sequence[AnySpec], **more: Any) -> AnySpec:
+def find_spec(what: str, name: str, specs: Sequence[AnySpec], **more: Any) -> AnySpec:
     """The one of `specs` of this name, or that of a class at an import path: the spec of the registered class that is
     its base, if any, changed by `more` and by the class's own SPEC."""
     return _outside(what, import_allowed(what, name), name, specs, **more) if ":" in name else find(what, name, specs)
@@ -191,53 +192,8 @@ ENCODERS: tuple[EncoderSpec, ...] = (
 def encoder_spec(kind: str | None, architecture: str) -> EncoderSpec:
     """The `kind`, or where it is None the one that the architecture implies; UsageError lists the known ones."""
     if kind is not None:
-        return _spec("kind of encoder", kind, ENCODERS)
+        return find_spec("kind of encoder", kind, ENCODERS)
     return next((spec for spec in ENCODERS if spec.name == architecture), ENCODERS[0])
-
-
-@dataclass(frozen=True, kw_only=True)
-class TextEncoderSpec(Spec):
-    """A kind of text encoder; its own settings, a pipeline.config.text.TextKindSettings, are a key of its entry in a
-    configuration.
-
-    The class is a pipeline.text.text_encoder.TextEncoder. `prepare(entry, material)` makes the encoder from its entry
-    and a TextMaterial of that module; `settings()` (JSON, with its `kind`) and `tensors()` are what
-    `from_parts(settings, tensors)` turns back into it. `encode(texts)` maps n texts to (n, `dim`) float32, a csr_array
-    if the kind is `sparse`, else an ndarray. `unknown(text)`, `knows(text)`, `searches(text)`, `suggest(word)` and
-    `count_words(text)` say which words mean something to it; the base class knows every word.
-    """
-
-    sparse: bool = False
-    reads: Literal["texts", "vectors"] = "texts"
-    """What it takes of a sentence; `vectors`: its vector that was made elsewhere."""
-    adds_words: bool = False
-    """Whether the vector of a sentence is the sum of those of its words (see `encode_words`), but for a factor."""
-    dim: Callable[[Any, int], int | None] = lambda entry, word: None
-    """The most dimensions that its vectors have by its entry and the dimensions of a `word`'s vector, or None."""
-
-
-def _text(name: str, place: str, section: str | None = None, **more: Any) -> TextEncoderSpec:
-    section = section and f"pipeline.config.text:{section}Settings"
-    return TextEncoderSpec(name=name, place=f"pipeline.text.{place}", section=section, **more)
-
-
-TEXT_ENCODERS: tuple[TextEncoderSpec, ...] = (
-    _text("tf-idf", "tfidf:TfidfEncoder", "Text", sparse=True, adds_words=True,
-          dim=lambda entry, word: entry.tf_idf.size),
-    _text("averaged", "averaged:AveragedEncoder", "Averaged", adds_words=True, dim=lambda entry, word: word),
-    _text("fisher", "fisher:FisherEncoder", "Fisher", extra="fisher",
-          dim=lambda entry, word: entry.fisher.components * (2 * (entry.fisher.principal or word) + 1)),
-    _text("transformers", "transformers_text:TransformersTextEncoder", "Library", extra=extra_of("transformers")),
-    _text("sentence-transformers", "transformers_text:SentenceTransformersEncoder", "Library",
-          extra=extra_of("sentence-transformers")),
-    _text("open_clip", "open_clip_text:OpenClipTextEncoder", "OpenClipText", extra=extra_of("open_clip")),
-    _text("imported", "text_encoder:ImportedTextEncoder", "Imported", reads="vectors"),
-)  # fmt: skip
-
-
-def text_encoder_spec(kind: str) -> TextEncoderSpec:
-    """The `kind`; UsageError lists the known ones."""
-    return _spec("kind of text encoder", kind, TEXT_ENCODERS)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -316,7 +272,7 @@ class ModelSpec(Spec):
     `phrases` has `embed_phrases(trees)` and `embed_regions(block)` too, and one that is trained on words
     `embed_phrases(tokens)`, each phrase on its own. What is fitted has `fit(task)` of a
     pipeline.models.linear.training.FitTask, what is trained `trainer(task)` of a
-    pipeline.models.neural.task.TrainingTask, which returns a Trainer.
+    pipeline.models.neural.task.TrainingTask, which returns its Training.
     """
 
     made_by: Literal["fit", "train", "adopt", "combine"]
@@ -424,7 +380,7 @@ MODELS: tuple[ModelSpec, ...] = (
 
 def model_spec(name: str) -> ModelSpec:
     """The registered model `name`, or one at an import path; UsageError lists the known ones."""
-    return _spec("model", name, MODELS, made_by="fit", grid=GRID)
+    return find_spec("model", name, MODELS, made_by="fit", grid=GRID)
 
 
 def made_by(stage: str) -> tuple[ModelSpec, ...]:

@@ -4,13 +4,14 @@ from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from typing import Any
 
-from pipeline.config.registry import EncoderSpec, encoder_spec, import_place, model_spec, text_encoder_spec
+from pipeline.config.registry import EncoderSpec, encoder_spec, import_place, model_spec
+from pipeline.config.text_encoders import text_encoder_spec
 from pipeline.errors import MALFORMED, IntegrityError, brief
 
 PREPARE_TEXT = "prepare-text-encoder"
-CORRECTED = "pipeline.models.linear.hubness:HubCorrected"
+CORRECTED = "pipeline.models.linear.corrected:HubCorrected"
 """What corrects the scores of any model for hubs."""
-CENTRED = "pipeline.text.text_encoder:Centred"
+CENTRED = "pipeline.text.centred:Centred"
 """What moves the vectors of any text encoder about their mean."""
 
 

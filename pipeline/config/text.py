@@ -5,7 +5,6 @@ from typing import Annotated, Any, ClassVar, Literal
 
 from pydantic import BeforeValidator, Field, model_validator
 
-from pipeline.config.registry import TEXT_ENCODERS, TextEncoderSpec, text_encoder_spec
 from pipeline.config.section import (
     Count,
     ImportPath,
@@ -18,6 +17,7 @@ from pipeline.config.section import (
     key,
     with_kinds,
 )
+from pipeline.config.text_encoders import TEXT_ENCODERS, TextEncoderSpec, text_encoder_spec
 
 
 class TextKindSettings(Section):

@@ -14,7 +14,6 @@ from typing import Any
 
 import numpy as np
 
-from pipeline.errors import InputError, UsageError
 from pipeline.metrics.ranks import rank_scores
 from pipeline.metrics.retrieval import recall_sum
 from pipeline.multivectors import Items, MultiVectors, ScoreRule
@@ -40,10 +39,8 @@ def choose_weights(judge: Judge, members: int, grid: Sequence[float]) -> MemberW
     """The best weights of coordinate searches over `grid`, from equal weights and from each member alone.
 
     A search changes one member's weight after another until no change is better; of equally good weights, the first
-    found are kept. Only ratios matter. Raises InputError unless `grid` has a positive value and no negative one.
+    found are kept. Only ratios matter. `grid` has a positive value and no negative one.
     """
-    if not max(grid, default=0) > 0 or min(grid) < 0:
-        raise InputError("the grid of an ensemble's weights needs a positive value and no negative one; correct it")
     judged: dict[tuple[float, ...], float] = {}
 
     def worth(trial: tuple[float, ...]) -> float:
@@ -105,12 +102,10 @@ def judge_scores(
 
 
 def joint_rule(rules: Rules) -> ScoreRule | None:
-    """The rule of the joined vectors; a mean over words becomes a sum of word vectors divided by their number. Raises
-    UsageError if some members score words by their best region and others by positive products."""
-    positive = {rule.sum == "positive" for rule in rules if rule}
-    if len(positive) > 1:
-        raise UsageError("an ensemble joins members that score by words, or by positive products, but not both")
-    return ScoreRule("positive" if positive.pop() else "words", 1.0) if positive else None
+    """The rule of the joined vectors; a mean over words becomes a sum of word vectors divided by their number. The
+    members all score words by their best region, or all by positive products."""
+    sums = [rule.sum for rule in rules if rule]
+    return ScoreRule("positive" if "positive" in sums else "words", 1.0) if sums else None
 
 
 def join_vectors(vectors: Sequence[np.ndarray], weights: Sequence[float]) -> np.ndarray:
@@ -123,12 +118,10 @@ def join_vectors(vectors: Sequence[np.ndarray], weights: Sequence[float]) -> np.
 
 
 def join_images(parts: Sequence[Items], weights: Sequence[float], rules: Rules) -> Items:
-    """The joined images from each member's. Raises UsageError if members have different regions."""
+    """The joined images from each member's, which all have the same regions."""
     several = [part for part, rule in zip(parts, rules, strict=True) if rule]
     if not several:
         return join_vectors(parts, weights)
-    if any(not np.array_equal(one.offsets, several[0].offsets) for one in several):
-        raise UsageError("the multi-vector members have different regions; train them on the same ones")
     vectors = np.hstack([one.vectors for one in several])
     return replace(several[0], vectors=vectors, globals=_globals(parts, weights, rules))
 

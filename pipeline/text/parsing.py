@@ -7,9 +7,9 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from pipeline.errors import InputError, UsageError
-from pipeline.text.conversions import EMPTY, Parsed, derive_dependencies, derive_phrases, fall_back
 from pipeline.text.dependencies import ROOT, ROOT_RELATION, UNSPECIFIED, Entry, Parse
 from pipeline.text.phrase_trees import PhraseTree, universal
+from pipeline.text.tree_conversions import EMPTY, Parsed, derive_dependencies, derive_phrases, fall_back
 from pipeline.text.trees import letters
 
 if TYPE_CHECKING:

@@ -7,7 +7,6 @@ from typing import Any
 
 import numpy as np
 
-from pipeline.errors import InputError
 from pipeline.ragged import Ragged, offsets_of
 from pipeline.text.dependencies import ROOT, ROOT_RELATION, Parse, chain, depths
 from pipeline.text.phrase_trees import PhraseTree, right_branching
@@ -36,30 +35,6 @@ class Trees(Ragged):
     words: np.ndarray
     labels: np.ndarray
     offsets: np.ndarray
-
-    def check(self) -> None:
-        """Raises InputError naming the first faulty tree: a parent outside it, no or several roots, or a cycle."""
-        total, lengths = int(self.offsets[-1]), self.lengths
-        sizes = {len(self.parents), len(self.words), len(self.labels)}
-        if self.offsets[0] or (lengths < 0).any() or sizes != {total}:
-            raise InputError(f"packed trees: {sorted(sizes)} nodes do not fit offsets that end at {total}; parse again")
-        if not total:
-            return
-        owners = self.owners
-        outside = (self.parents < NOTHING) | (self.parents >= lengths[owners])
-        self._refuse(owners[outside], "has a node whose parent is not in the sentence")
-        roots = np.bincount(owners[self.parents == NOTHING], minlength=len(self))
-        self._refuse(np.flatnonzero((roots != 1) & (lengths > 0)), "does not have exactly one root")
-        rooted = self.parents == NOTHING
-        up = np.where(rooted, np.arange(total), self.parents + self.offsets[:-1][owners])
-        for _ in range(int(lengths.max()).bit_length()):  # each pass doubles the steps
-            up = up[up]
-        self._refuse(owners[~rooted[up]], "has a cycle")
-
-    @staticmethod
-    def _refuse(trees: np.ndarray, fault: str) -> None:
-        if len(trees):
-            raise InputError(f"the tree of sentence {trees[0]} (counted from 0) {fault}; correct its parse")
 
 
 def pack(trees: Sequence[Sequence[tuple[int, int, int]]]) -> Trees:

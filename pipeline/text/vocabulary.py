@@ -21,6 +21,8 @@ if TYPE_CHECKING:
 LARGEST = float(np.finfo(np.float32).max)
 EDITS, NEAR = 2, 5
 """Letters by which a word may differ from one that is suggested for it, and those of which the nearest is chosen."""
+POOR = 0.1
+"""Share of dev's sentences without a known word, or of its words that are unknown, above which a person is warned."""
 
 
 def _edits(word: str, other: str) -> int:
@@ -93,6 +95,37 @@ class KnownTerms:
         known = {word for row in self.rows(text) for word in words_of(self.terms[row])}
         for between, words, terms in self.read(text):
             yield between, [(word, term in known) for word, term in zip(words, terms, strict=True)]
+
+
+@dataclass(frozen=True)
+class Coverage:
+    """How much of some `sentences` a text encoder or a vocabulary knows: in `without` of them it knows no word, and of
+    all their `words` it does not know `unknown`."""
+
+    sentences: int
+    without: int
+    words: int
+    unknown: int
+
+    @classmethod
+    def measure(cls, encoder: Any, texts: Iterable[str]) -> "Coverage":
+        sentences = without = words = unknown = 0
+        for text in texts:
+            count, missing = encoder.count_words(text)
+            sentences += 1
+            without += not encoder.knows(text)
+            words += count
+            unknown += missing
+        return cls(sentences, without, words, unknown)
+
+    @property
+    def is_poor(self) -> bool:
+        """Whether more than POOR of the sentences, or of their words, are lost."""
+        return self.without > POOR * self.sentences or self.unknown > POOR * self.words
+
+    def __str__(self) -> str:
+        known = f"{self.without:,} of {self.sentences:,} dev sentences have no known word"
+        return f"{known}; {100 * self.unknown / max(self.words, 1):.1f} % of their words are unknown"
 
 
 @dataclass(frozen=True)

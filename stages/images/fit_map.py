@@ -25,7 +25,7 @@ def fit_map(run: Run, job: Job, encoder: str) -> None:
 
     from pipeline.images.extraction import extract_in_step
     from pipeline.images.preprocess import Photograph
-    from pipeline.models.linear.mapping import fit_feature_map
+    from pipeline.models.linear.encoder_map import fit_encoder_map
     from pipeline.precision import to_float32
     from pipeline.storage.features import FeatureRows
     from pipeline.storage.parameters import FEATURE_MAP, write_parameters
@@ -40,7 +40,7 @@ def fit_map(run: Run, job: Job, encoder: str) -> None:
     ((vectors,),) = extract_in_step(pictures, [extractor], [count])
     old = settings.mapped[encoder]
     features = to_float32(FeatureRows(run.features, old, image_id)[np.arange(count)])
-    fitted = fit_feature_map(features, vectors, run.config.seed)
+    fitted = fit_encoder_map(features, vectors, run.config.seed)
     tensors = {name: getattr(fitted, name) for name in ("weight", "mean_x", "mean_y")}
     tensors |= {"image_id": image_id, "vectors": vectors}
     details = {"from": old, "images": count, "ridge": fitted.ridge, "loss": fitted.loss, "encoder": described}

@@ -21,7 +21,7 @@ def map_features(run: Run, encoder: str) -> Callable[[Job], None]:
     """Map another encoder's features to those of ENCODER, except in shards that `extract` has made."""
     import numpy as np
 
-    from pipeline.models.linear.mapping import FeatureMap
+    from pipeline.models.linear.encoder_map import EncoderMap
     from pipeline.precision import to_float32
     from pipeline.storage.features import to_stored, write_features
     from pipeline.storage.parameters import FEATURE_MAP, read_parameters
@@ -30,7 +30,7 @@ def map_features(run: Run, encoder: str) -> Callable[[Job], None]:
     stored = read_parameters(run.layout.feature_map(encoder).path, FEATURE_MAP)
     arrays, about = stored.tensors, stored.details
     sampled, weights = arrays["image_id"], (arrays[name] for name in ("weight", "mean_x", "mean_y"))
-    mapping = FeatureMap(*weights, stored.settings["roots"], about["ridge"], about["loss"])
+    mapping = EncoderMap(*weights, stored.settings["roots"], about["ridge"], about["loss"])
 
     extract = declared()["extract"]
 

@@ -79,8 +79,8 @@ def accumulate(run: Run, pairs: str) -> Callable[[Job], None]:
     import numpy as np
 
     from pipeline import runtime
-    from pipeline.models.linear.accumulation import BLOCK_ROWS
-    from pipeline.models.linear.passes import sum_blocks
+    from pipeline.models.linear.accumulation import sum_blocks
+    from pipeline.models.linear.moments import BLOCK_ROWS
     from pipeline.models.linear.sets import assign_folds
     from pipeline.models.linear.views import ImageView, TextView
     from pipeline.storage.pairs import read_pairs, write_moments

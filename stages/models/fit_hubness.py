@@ -38,7 +38,8 @@ def fit_hubness(run: Run, job: Job, model: str) -> None:
     """Make MODEL, a variant with `hubness`, from the same model without it."""
     import logging
 
-    from pipeline.models.linear.hubness import HubCorrected, HubnessCorrection, choose_correction
+    from pipeline.models.linear.corrected import HubCorrected, HubnessCorrection
+    from pipeline.models.linear.hubness import choose_correction
 
     config, base = run.config, run.chosen(model)
     plain, refits = config.uncorrected(model), config.refitted(model)
@@ -47,17 +48,17 @@ def fit_hubness(run: Run, job: Job, model: str) -> None:
     bank = _draw_bank(run, embeddings, mapping, ("train", "dev") if refits else ("train",))
     if base:
         log = base.details["training_log"]
-        correction = HubnessCorrection.among(bank, base.settings["hubness"])
+        terms = base.settings["hubness"]
     else:
         embeddings.require_unseen("dev")
         pairs = run.pairs("dev").first(config.fit.dev_images)
         images = embeddings.read("images", pairs.image_id)
         sentences = embeddings.read("sentences", pairs.sentence_id)
         method = config.hubness_method(model)
-        correction, log = choose_correction(method, bank, images, sentences, pairs.owners, config.hubness)
+        terms, log = choose_correction(method, bank, images, sentences, pairs.owners, config.hubness)
         log["criterion"] = "sum of recall@1, @5 and @10 of a direction on dev; of both for csls"
     details = {**stored.details, "model": model, "refits": refits, "training_log": log}
-    run.write_model(job, HubCorrected(mapping, correction), details)
+    run.write_model(job, HubCorrected(mapping, HubnessCorrection(bank, terms)), details)
     logging.getLogger(__name__).info("%s: %s", model, log["chosen"])
 
 

@@ -39,17 +39,16 @@ def align(run: Run, job: Job, model: str, split: str) -> None:
         sentences = embeddings.read("sentences", block.sentence_id)
         spoken = read_words(run, block.sentence_id, analyze)
         words, regions = sentences.split("vectors"), images.split("vectors")
-        aligned = align(words, [regions[owner] for owner in block.owners], beta)
-        for sentence_id, owner, terms, segments in zip(block.sentence_id, block.owners, spoken, aligned, strict=True):
+        for number, (sentence_id, owner) in enumerate(zip(block.sentence_id, block.owners, strict=True)):
             lines += [
                 {
                     "sentence_id": int(sentence_id),
                     "image_id": int(block.image_id[owner]),
-                    "words": terms[segment.first : segment.last],
+                    "words": spoken[number][segment.first : segment.last],
                     "box": images.boxes[images.offsets[owner] + segment.region].tolist(),
                     "score": segment.score,
                 }
-                for segment in segments
+                for segment in align(words[number], regions[owner], beta)
             ]
     write_alignments(job.path, lines, provenance=job.provenance, details={"model": model, "split": split})
 
@@ -81,9 +80,9 @@ def embed_phrases(run: Run, job: Job, model: str, split: str) -> None:
     from pipeline.storage.phrases import write_phrases
     from pipeline.storage.records import read_labels
     from pipeline.storage.tables import vectors_column
-    from pipeline.text.conversions import list_noun_phrases
     from pipeline.text.sequences import encode_tokens
     from pipeline.text.tokens import make_analyzer
+    from pipeline.text.tree_conversions import list_noun_phrases
     from pipeline.text.trees import LabelTable, pack_trees
     from stages.texts import read_sentence_trees, read_token_vocabulary
     from stages.training import open_region_rows, restore_model

@@ -78,7 +78,6 @@ def train(run: Run, job: Job, model: str) -> None:
     task = TrainingTask(
         view,
         **pairs,
-        text=sentences.text,
         settings=settings,
         seed=configured.seed,
         precision=run.precision(settings.precision),

@@ -98,7 +98,7 @@ def prepare_text_encoder(run: Run, job: Job, encoder: str) -> None:
     Of vectors made elsewhere it is the encoder that made them, compared with them on some sentences.
     """
     from pipeline.storage.parameters import TEXT_ENCODER, write_parameters
-    from pipeline.text.text_encoder import Centred
+    from pipeline.text.centred import Centred
     from stages.texts import RunTextMaterial, measure_coverage
 
     entry, material = run.config.text_encoder(encoder), RunTextMaterial(run, encoder)

@@ -11,7 +11,7 @@ from pipeline.run import Inputs, Job, Outside, Run, stage
 if TYPE_CHECKING:
     from pipeline.config.names import Config
     from pipeline.storage.manifest import ShardRows
-    from pipeline.text.conversions import Parsed
+    from pipeline.text.tree_conversions import Parsed
 
 log = logging.getLogger(__name__)
 
@@ -195,8 +195,8 @@ def _run_spacy(run: Run) -> Engine:
     from functools import partial
 
     from pipeline.storage.parsers import load_parser
-    from pipeline.text.conversions import fall_back
     from pipeline.text.parsing import BatchParser
+    from pipeline.text.tree_conversions import fall_back
     from pipeline.workers import Failure, isolated_map
 
     name, _ = _spacy_pipeline(run)
@@ -263,8 +263,6 @@ def encode_trees(run: Run) -> Callable[[Job], None]:
     def make(job: Job) -> None:
         sentences = list(read_trees(run, job.number, analyze))
         dependency, phrase = pack_trees(sentences, vocabulary, labels)
-        for trees in (dependency, phrase):
-            trees.check()
         kinds = {"dependency": vars(dependency), "phrase": vars(phrase)}
         misfits = sum(not sentence.fits for sentence in sentences)
         owners = run.manifest.owners(job.number)

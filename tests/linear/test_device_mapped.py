@@ -9,8 +9,8 @@ from test_models import make_task
 
 from pipeline.config.registry import model_spec
 from pipeline.device import OomBatcher
+from pipeline.models.linear.accumulation import mapped_moments
 from pipeline.models.linear.device_views import sparse_on
-from pipeline.models.linear.passes import mapped_moments
 
 ON_DEVICES = {name: maps for name, maps in MAPS.items() if maps.fit_devices()}
 

@@ -10,10 +10,9 @@ from made_up_settings import text_view
 from scipy import sparse
 
 from pipeline.device import OomBatcher
-from pipeline.models.linear.accumulation import SMALL
+from pipeline.models.linear.accumulation import sum_blocks
 from pipeline.models.linear.device_views import stack_on
-from pipeline.models.linear.moments import Moments
-from pipeline.models.linear.passes import sum_blocks
+from pipeline.models.linear.moments import SMALL, Moments
 from pipeline.models.linear.views import ImageView, TextView
 from pipeline.storage.pairs import SplitRows
 

@@ -5,7 +5,7 @@ import pytest
 from scipy import sparse
 from sklearn.metrics.pairwise import rbf_kernel
 
-from pipeline.models.linear.accumulation import MomentsAccumulator
+from pipeline.models.linear.accumulation import MomentsAccumulator, mapped_moments
 from pipeline.models.linear.cca import CCASolver
 from pipeline.models.linear.feature_maps import (
     FeatureMaps,
@@ -19,7 +19,6 @@ from pipeline.models.linear.feature_maps import (
 )
 from pipeline.models.linear.kernels import KernelFeatures
 from pipeline.models.linear.moments import Expansion, Moments
-from pipeline.models.linear.passes import mapped_moments
 from pipeline.models.linear.views import ViewBlock
 
 

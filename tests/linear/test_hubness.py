@@ -5,8 +5,9 @@ import pytest
 
 from pipeline.config.models import HUBNESS, HubnessSettings
 from pipeline.metrics.ranks import count_ranks
+from pipeline.models.linear.corrected import HubCorrected, HubnessCorrection
 from pipeline.models.linear.ensemble import ZeroShot
-from pipeline.models.linear.hubness import Bank, HubCorrected, HubnessCorrection, Term, choose_correction
+from pipeline.models.linear.hubness import METHODS, Bank, Term, choose_correction
 from pipeline.models.linear.projection import unit_rows
 
 RNG = np.random.default_rng(0)
@@ -72,7 +73,7 @@ def sinkhorn(scores: np.ndarray, x: np.ndarray, y: np.ndarray, bank: Bank) -> np
 )
 def test_products_of_corrected_unit_vectors_are_the_papers_scores(terms: tuple, paper: object, bank: Bank) -> None:
     x, y = draw(9), draw(12)
-    correction = HubnessCorrection.among(bank, dict(zip(NOTHING, terms, strict=True)))
+    correction = HubnessCorrection(bank, dict(zip(NOTHING, terms, strict=True)))
     images, sentences = correction.extend("images", x), correction.extend("sentences", y)
     np.testing.assert_allclose(np.linalg.norm(images, axis=1), 1, atol=1e-6)
     np.testing.assert_allclose(np.linalg.norm(sentences, axis=1), 1, atol=1e-6)
@@ -80,15 +81,16 @@ def test_products_of_corrected_unit_vectors_are_the_papers_scores(terms: tuple, 
     a, b = images @ sentences.T, expected - expected.mean()  # up to a factor and a number for all pairs
     a = (a - a.mean()) * (b.std() / a.std())
     np.testing.assert_allclose(a, b, atol=1e-5)
-    stored = HubnessCorrection.from_parts(correction.settings(), correction.tensors(), Plain())
-    np.testing.assert_array_equal(stored.extend("images", x), images)
+    model = HubCorrected(ZeroShot("eyes", "words"), correction)
+    stored = HubCorrected.from_parts(ZeroShot, model.settings(), model.tensors())
+    np.testing.assert_array_equal(stored.correction.extend("images", x), images)
 
 
 @pytest.mark.parametrize("bank", [BANK, LOG], ids=["train", "log"])
 @pytest.mark.parametrize("statistic", ["nearest", "softmax", "balanced", "gallery"])
 def test_they_are_measured_alike_on_a_device(statistic: str, bank: Bank, device) -> None:
     terms = dict.fromkeys(NOTHING, [Term(0.75, statistic, 7), Term(0.25, "nearest", 3)])
-    model = HubCorrected(ZeroShot("eyes", "words"), HubnessCorrection.among(bank, terms))
+    model = HubCorrected(ZeroShot("eyes", "words"), HubnessCorrection(bank, terms))
     x = draw(9)
     expected = model.embed_images({"eyes": x}), model.embed_sentences({"words": x})
     model.to(device)
@@ -97,8 +99,8 @@ def test_they_are_measured_alike_on_a_device(statistic: str, bank: Bank, device)
     assert all(type(tensor) is np.ndarray for tensor in model.tensors().values())
 
 
-class Plain:
-    multi_vector = False
+def test_every_method_of_a_configuration_is_there() -> None:
+    assert tuple(METHODS) == HUBNESS
 
 
 @pytest.mark.parametrize("method", [*HUBNESS, "auto"])
@@ -114,7 +116,8 @@ def test_a_hub_no_longer_hides_what_is_meant(method: str) -> None:
     assert (before.argmax(axis=1) == c).all()
     owners = np.append(np.arange(c), c)  # the hub's own sentence lies anywhere
     sentences = np.vstack([spread, unit_rows(np.ones((1, c), np.float32))])
-    correction, log = choose_correction(method, bank, gallery, sentences, owners, HubnessSettings(neighbours=(4, 8)))
+    terms, log = choose_correction(method, bank, gallery, sentences, owners, HubnessSettings(neighbours=(4, 8)))
+    correction = HubnessCorrection(bank, terms)
     images, asked = correction.extend("images", gallery), correction.extend("sentences", spread)
     np.testing.assert_array_equal((asked @ images.T).argmax(axis=1), np.arange(c))
     assert log["chosen"]["sentence_to_image"] > 290
@@ -125,7 +128,8 @@ def test_what_is_chosen_is_what_its_vectors_reach_and_never_less_than_nothing(me
     x, y = draw(30), draw(60)
     owners = np.repeat(np.arange(30), 2)
     grid = HubnessSettings(neighbours=(3, 9), weight=(0, 0.5), sharpness=(1, 3))
-    correction, log = choose_correction(method, BANK, x, y, owners, grid)
+    terms, log = choose_correction(method, BANK, x, y, owners, grid)
+    correction = HubnessCorrection(BANK, terms)
     nothing = next(trial for trial in log["trials"] if trial["method"] == "none")
     assert len(log["trials"]) == {"csls": 3, "nnn": 3, "dual-softmax": 5, "auto": 11}.get(method, 3)
     ranks = count_ranks(correction.extend("images", x), correction.extend("sentences", y), owners, "inner_product")

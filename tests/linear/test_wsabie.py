@@ -85,7 +85,7 @@ def test_every_step_is_of_pairs_that_violate_with_sentences_of_other_images(
         return differentiate(projected, images, difference, weight, u)
 
     monkeypatch.setattr(wsabie, "differentiate", checked)
-    train(x, y, owners, replace(schedule, epochs=2, batch=20, max_samples=30))
+    list(train(x, y, owners, replace(schedule, epochs=2, batch=20, max_samples=30)))
     assert sum(seen) > len(owners)
 
 
@@ -121,8 +121,7 @@ def test_a_batch_of_one_is_the_step_of_the_paper(adaptive: bool) -> None:
     schedule = replace(
         SGD, epochs=1, batch=1, learning_rate=0.2, max_norm=2, dimensions=4, max_samples=10, adaptive=adaptive
     )
-    begun = train(x, sparse.csr_array(words.astype(np.float32)), np.arange(2), replace(schedule, epochs=0))
-    done = train(x, sparse.csr_array(words.astype(np.float32)), np.arange(2), schedule)
+    begun, done = train(x, sparse.csr_array(words.astype(np.float32)), np.arange(2), schedule)
     outcomes = []
     for order in ((0, 1), (1, 0)):
         parts = [begun.w.astype(np.float64), begun.u.astype(np.float64)]
@@ -144,4 +143,4 @@ def test_features_that_are_not_finite_are_named() -> None:
     x, y, owners = make_pairs(60)
     x[7, 3] = np.nan
     with pytest.raises(InputError, match="training image 7 "):
-        train(x, y, owners, SGD)
+        next(train(x, y, owners, SGD))

@@ -93,7 +93,7 @@ def make_task(view: str, train: int = 300, dev: int = 60, seed: int = 0, **setti
     return TrainingTask(
         VIEW, **pairs, settings=chosen, seed=seed, precision=torch.float32, train_words=True,
         words=random_vectors(WORDS, 16, 0.5, seed), start=Start() if view == "vectors" else None,
-        region_view=RegionView(VIEW, geometry=False), noun_phrase=NOUN_PHRASE, text=text_view(WORDS),
+        region_view=RegionView(VIEW, geometry=False), noun_phrase=NOUN_PHRASE,
     )  # fmt: skip
 
 

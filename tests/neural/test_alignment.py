@@ -5,7 +5,7 @@ import itertools
 import numpy as np
 import pytest
 
-from pipeline.models.neural.alignment import align, decode_chains, longest_vectors, word_magnitudes
+from pipeline.models.neural.alignment import align, decode_chain, longest_vectors, word_magnitudes
 
 
 def energy(scores: np.ndarray, regions: tuple[int, ...], beta: float) -> float:
@@ -16,42 +16,36 @@ def energy(scores: np.ndarray, regions: tuple[int, ...], beta: float) -> float:
 @pytest.mark.parametrize("beta", [0, 0.3, 1, 10])
 def test_decoding_finds_the_best_of_all_assignments(beta: float) -> None:
     rng = np.random.default_rng(0)
-    lengths, counts = rng.integers(1, 6, 40), rng.integers(1, 5, 40)
-    scores = np.full((40, 5, 4), -np.inf)
-    for row, (n, m) in enumerate(zip(lengths, counts, strict=True)):
-        scores[row, :n, :m] = rng.standard_normal((n, m))
-    decoded = decode_chains(scores, lengths, beta)
-    for row, (n, m) in enumerate(zip(lengths, counts, strict=True)):
+    for n, m in zip(rng.integers(1, 6, 40), rng.integers(1, 5, 40), strict=True):
+        scores = rng.standard_normal((n, m))
         every = itertools.product(range(m), repeat=n)
-        best = max(every, key=lambda assignment: energy(scores[row], assignment, beta))
-        assert tuple(decoded[row, :n]) == best
+        best = max(every, key=lambda assignment: energy(scores, assignment, beta))
+        assert tuple(decode_chain(scores, beta)) == best
 
 
 def test_without_affinity_each_word_takes_its_own_best_region_and_with_much_of_it_all_take_one() -> None:
-    scores = np.random.default_rng(1).standard_normal((30, 9, 6))
-    lengths = np.full(30, 9)
-    np.testing.assert_array_equal(decode_chains(scores, lengths, 0), scores.argmax(axis=2))
-    together = decode_chains(scores, lengths, 1000)
-    np.testing.assert_array_equal(together, np.repeat(scores.sum(axis=1).argmax(axis=1)[:, None], 9, axis=1))
+    for scores in np.random.default_rng(1).standard_normal((30, 9, 6)):
+        np.testing.assert_array_equal(decode_chain(scores, 0), scores.argmax(axis=1))
+        assert set(decode_chain(scores, 1000)) == {scores.sum(axis=0).argmax()}
 
 
 def test_segments_are_runs_with_the_sum_of_their_products() -> None:
     regions = np.eye(3, dtype=np.float32)
     words = np.array([[0, 2, 0], [0, 1, 0], [0.4, 0.5, 0], [3, 0, 0]], np.float32)
-    (segments,) = align([words], [regions], 0)
+    segments = align(words, regions, 0)
     assert [(s.first, s.last, s.region) for s in segments] == [(0, 3, 1), (3, 4, 0)]
     assert [s.score for s in segments] == pytest.approx([3.5, 3])
-    (smooth,) = align([words], [regions], 10)
+    smooth = align(words, regions, 10)
     assert [(s.first, s.last, s.region) for s in smooth] == [(0, 4, 1)]  # 3.5 against 3.4
     assert smooth[0].score == pytest.approx(3.5)
 
 
 def test_magnitudes_are_means_over_all_places_of_a_word() -> None:
-    lengths = np.array([5, 1, 10, 2, 9], np.float32)
-    found = word_magnitudes(lengths, np.array([2, 0, 2, 0, 5]), least_count=2)
-    assert found.words.tolist() == [0, 2] and found.counts.tolist() == [2, 2]
-    np.testing.assert_allclose(found.lengths, [1.5, 7.5])
-    assert word_magnitudes(lengths, np.array([2, 0, 2, 0, 5]), least_count=1).words.tolist() == [0, 2, 5]
+    lengths, words = np.array([5, 1, 10, 2, 9], np.float32), ["man", "a", "man", "a", "dog"]
+    found = word_magnitudes(words, lengths, least_count=2)
+    a, man = ({"word": "a", "magnitude": 1.5, "count": 2}, {"word": "man", "magnitude": 7.5, "count": 2})
+    assert found == [a, man]
+    assert [row["word"] for row in word_magnitudes(words, lengths, least_count=1)] == ["a", "man", "dog"]
 
 
 def test_the_longest_vectors_are_of_different_owners() -> None:

@@ -10,7 +10,8 @@ import torch
 from pipeline.metrics import multivector_scores as module
 from pipeline.metrics.combination import join_images, join_sentences, joint_rule
 from pipeline.metrics.multivector_scores import multivector_scores
-from pipeline.models.linear.hubness import SIDES, Bank, HubCorrected, HubnessCorrection, Term
+from pipeline.models.linear.corrected import HubCorrected, HubnessCorrection
+from pipeline.models.linear.hubness import SIDES, Bank, Term
 from pipeline.multivectors import SUMS, MultiVectors, ScoreRule
 
 REGIONS, WORDS = [3, 1, 20, 4, 0, 2], [1, 7, 2, 0, 500, 3, 1]

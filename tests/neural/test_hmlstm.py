@@ -127,14 +127,14 @@ def test_a_phrase_is_matched_within_its_image_and_not_with_the_whole_of_it() -> 
 def test_correspondences_begin_after_the_simplified_model_and_change_its_learning() -> None:
     task = make_task_of("hmlstm", epochs=2)
     trainer = model_spec("hmlstm").load().trainer(task)
-    trainer.training.run(lambda training: None)
-    assert len(trainer.found.chosen) == 1200 and trainer.found.chosen.min() >= 1
+    trainer.run(lambda training: None)
+    assert len(trainer.extra_state["chosen"]) == 1200 and trainer.extra_state["chosen"].min() >= 1
     simplified = (
         model_spec("hmlstm").load().trainer(replace(task, settings=task.settings.changed({"simplified_epochs": 9})))
     )
-    simplified.training.run(lambda training: None)
-    assert not simplified.found.confidence.any()
-    losses = [each.training.progress.history for each in (trainer, simplified)]
+    simplified.run(lambda training: None)
+    assert not simplified.extra_state["confidence"].any()
+    losses = [each.progress.history for each in (trainer, simplified)]
     assert losses[0][0] == losses[1][0] and losses[0][1] != losses[1][1]
 
 

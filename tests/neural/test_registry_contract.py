@@ -13,8 +13,9 @@ from made_up_settings import make_grid
 from test_models import make_task
 
 from pipeline.config.registry import MODELS, TRAININGS, made_by, model_spec
+from pipeline.models.linear.corrected import HubCorrected, HubnessCorrection
 from pipeline.models.linear.ensemble import Ensemble, EnsembleMember
-from pipeline.models.linear.hubness import Bank, HubCorrected, HubnessCorrection, Term
+from pipeline.models.linear.hubness import Bank, Term
 from pipeline.models.linear.views import ViewBlock
 from pipeline.models.neural.task import train
 from pipeline.multivectors import MultiVectors
@@ -76,7 +77,7 @@ def scale(case: Case) -> Case:
     images, texts = case.images(np.arange(12)), case.texts(np.arange(12))
     comparison = case.model.rule if case.model.multi_vector else "inner_product"
     terms = {"images": [Term(0.5, "nearest", 3)], "sentences": [Term(1, "balanced", 2.0)]}
-    correction = HubnessCorrection.among(Bank(images, texts, comparison), terms)
+    correction = HubnessCorrection(Bank(images, texts, comparison), terms)
     return replace(case, model=HubCorrected(case.model, correction))
 
 

@@ -79,14 +79,14 @@ def test_it_stops_when_dev_no_longer_rises_and_keeps_the_best() -> None:
     task = make_task("tokens", epochs=50, patience=2)
     trainer = model_spec("bow").load().trainer(task)
     scores = iter([1.0, 5.0, 4.0, 5.0, 9.0])
-    trainer.training.judge = lambda: next(scores)
+    trainer.judge = lambda: next(scores)
     seen: list[np.ndarray] = []
 
     def after_step(training: Training) -> None:
         if training.progress.step == training.steps:
             seen.append(training.trained["image_map"].detach().numpy().copy())
 
-    history = trainer.training.run(after_step)
+    history = trainer.run(after_step)
     assert [entry["dev"] for entry in history] == [1.0, 5.0, 4.0, 5.0]
     np.testing.assert_array_equal(trainer.finish().tensors()["image_map"], seen[1])
 
@@ -95,10 +95,10 @@ def test_without_patience_nothing_is_judged_and_the_last_epoch_is_kept() -> None
     task = make_task("tokens", epochs=3)
     task = replace(task, settings=task.settings.model_copy(update={"patience": 0}))  # as a refit is trained
     trainer = model_spec("bow").load().trainer(task)
-    trainer.training.judge = lambda: pytest.fail("judged")
-    history = trainer.training.run(lambda training: None)
+    trainer.judge = lambda: pytest.fail("judged")
+    history = trainer.run(lambda training: None)
     assert [set(entry) for entry in history] == [{"epoch", "loss", "learning_rate"}] * 3
-    last = trainer.training.average["image_map"].numpy()
+    last = trainer.average["image_map"].numpy()
     np.testing.assert_array_equal(trainer.finish().tensors()["image_map"], last)
 
 
@@ -115,23 +115,23 @@ def test_the_ranking_loss_learns(optimiser: str, rate: float, negatives: str) ->
 def test_a_loss_that_is_no_number_names_the_batch_and_changes_nothing() -> None:
     task = make_task_of("lstm", epochs=1)
     trainer = model_spec("lstm").load().trainer(task)
-    trainer.training.draw = poison_from(4, trainer.training.draw)
+    trainer.draw = poison_from(4, trainer.draw)
     kept: list[Checkpoint] = []
     with pytest.raises(
         JointspaceError, match=r"the loss is nan in epoch 0, batch 4 \(sentences \d+, .*the last checkpoint"
     ):
-        trainer.training.run(lambda training: kept.append(training.checkpoint()))
-    for name, tensor in trainer.training.checkpoint().tensors.items():
+        trainer.run(lambda training: kept.append(training.checkpoint()))
+    for name, tensor in trainer.checkpoint().tensors.items():
         np.testing.assert_array_equal(tensor, kept[-1].tensors[name])
         assert np.isfinite(tensor).all()
 
 
 def test_on_another_device_no_checkpoint_holds_what_follows_from_a_loss_that_is_no_number(other_device) -> None:
     trainer = model_spec("lstm").load().trainer(replace(make_task_of("lstm", epochs=1), device=other_device))
-    trainer.training.draw = poison_from(4, trainer.training.draw)
+    trainer.draw = poison_from(4, trainer.draw)
     kept: list[Checkpoint] = []
     with pytest.raises(JointspaceError, match="the loss is nan in epoch 0, batch 4"):
-        trainer.training.run(lambda training: kept.append(training.checkpoint()))
+        trainer.run(lambda training: kept.append(training.checkpoint()))
     assert [each.progress["step"] for each in kept] == [1, 2, 3, 4] and kept[3].progress["losses"] > 0
     assert all(np.isfinite(tensor).all() for each in kept for tensor in each.tensors.values())
 
@@ -149,7 +149,7 @@ def poison_from(batch: int, draw):
 
 def test_every_batch_has_contrastive_pairs_of_its_own() -> None:
     task = make_task("tokens", epochs=2, loss="ranking", negatives="sampled")
-    training = model_spec("bow").load().trainer(task).training
+    training = model_spec("bow").load().trainer(task)
     epochs = []
     for epoch in range(2):
         training.progress.epoch = epoch

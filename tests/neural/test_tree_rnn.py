@@ -6,7 +6,6 @@ import torch
 from made_up_trees import draw_dependencies, draw_phrases
 from recursion import recursion
 
-from pipeline.errors import InputError
 from pipeline.models.neural.tree_rnn import ConstituencyRNN, PositionRNN, RelationRNN, block_identity
 from pipeline.text.trees import Trees, pack
 
@@ -63,14 +62,6 @@ def test_positions_count_from_the_head_outwards() -> None:
     assert kinds.tolist() == [1, 0, -1, 2, 3]  # l2, l1, root, r1, r2
     narrow = PositionRNN(make_words(), 12, 0.0, "tanh", left=1, right=1)
     assert narrow.kinds(trees.parents, trees.labels).tolist() == [-1, 0, -1, 1, -1]
-
-
-def test_what_is_no_tree_is_refused() -> None:
-    encoder = make_encoder("dtrnn")
-    with pytest.raises(InputError, match="exactly one root"):
-        encoder.arrange(pack([[(-1, 0, 0)], [(-1, 0, 0), (-1, 0, 0)]]))
-    with pytest.raises(InputError, match="cycle"):
-        encoder.arrange(pack([[(-1, 0, 0), (2, 0, 0), (1, 0, 0)]]))
 
 
 def test_training_begins_with_blocks_of_the_identity() -> None:

@@ -30,7 +30,7 @@ def test_adagrad_begins_again_at_one() -> None:
 def test_the_squared_loss_teaches_one_side_at_a_time_and_collapses_neither() -> None:
     task = make_task_of("dtrnn", epochs=6, loss="squared", learning_rate=0.02, encoder_dropout=0.0)
     trainer = model_spec("dtrnn").load().trainer(task)
-    before = {name: p.detach().clone() for name, p in trainer.training.trained.items()}
+    before = {name: p.detach().clone() for name, p in trainer.trained.items()}
     moved = []
 
     def after_step(training: Training) -> None:
@@ -38,7 +38,7 @@ def test_the_squared_loss_teaches_one_side_at_a_time_and_collapses_neither() -> 
             moved.append({name for name, p in training.trained.items() if not torch.equal(p, before[name])})
             before.update({name: p.detach().clone() for name, p in training.trained.items()})
 
-    trainer.training.run(after_step)
+    trainer.run(after_step)
     assert moved[0] == moved[2] == {"image_map"} and "image_map" not in moved[1] and moved[1] == moved[3]
     model = trainer.finish()
     assert model.metric == "euclidean"
@@ -46,7 +46,7 @@ def test_the_squared_loss_teaches_one_side_at_a_time_and_collapses_neither() -> 
     assert images.std(axis=0).max() > 0.03 and sentences.std(axis=0).max() > 0.03
     twin = type(model).from_parts(model.settings(), model.tensors())
     assert twin.metric == "euclidean"
-    assert max(entry["dev"] for entry in trainer.training.progress.history) > -5  # a mean rank; chance: 30
+    assert max(entry["dev"] for entry in trainer.progress.history) > -5  # a mean rank; chance: 30
 
 
 def test_inner_products_of_any_length_fulfil_the_margin_of_the_paper() -> None:
@@ -74,7 +74,7 @@ def test_a_step_of_adagrad_on_the_papers_objective() -> None:
     task = make_task_of(
         "dtrnn", train=40, dev=12, dropout=0.0, encoder_dropout=0.0, batch_size=80, epochs=1, **settings
     )
-    training = model_spec("dtrnn").load().trainer(replace(task, train_words=False)).training
+    training = model_spec("dtrnn").load().trainer(replace(task, train_words=False))
     assert training.steps == 1 and "sentences.words" not in training.trained
     before = {name: p.detach().clone() for name, p in training.trained.items()}
     rows = training._batches()[0]

@@ -7,8 +7,8 @@ from typing import TYPE_CHECKING
 import pytest
 
 from pipeline.errors import InputError
-from pipeline.text.conversions import NounPhrase, list_noun_phrases
 from pipeline.text.phrase_trees import PhraseTree, read_brackets, right_branching
+from pipeline.text.tree_conversions import NounPhrase, list_noun_phrases
 
 if TYPE_CHECKING:
     from nltk import Tree  # whose import takes a second, which only these tests need

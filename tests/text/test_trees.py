@@ -3,9 +3,7 @@
 import random
 
 import numpy as np
-import pytest
 
-from pipeline.errors import InputError
 from pipeline.text.dependencies import Parse, tree_fault
 from pipeline.text.trees import Trees, align, letters, pack, project_parse
 
@@ -29,30 +27,12 @@ def test_packing_and_taking_keep_every_tree() -> None:
     rng = np.random.default_rng(0)
     plain = [random_tree(rng, int(size)) for size in rng.integers(0, 12, 40)]
     trees = pack(plain)
-    trees.check()
     assert len(trees) == 40 and unpacked(trees) == plain
     assert (trees.parents.dtype, trees.words.dtype, trees.labels.dtype) == (np.int32,) * 3
     assert trees.offsets.dtype == np.int64
     rows = np.array([7, 7, 0, 39])
     assert unpacked(trees.take(rows)) == [plain[row] for row in rows]
     assert len(trees.take(np.array([], np.int64))) == 0
-
-
-@pytest.mark.parametrize(
-    ("parents", "fault"),
-    [
-        ([1, 2, 0], "exactly one root"),
-        ([-1, 2, 1], "cycle"),
-        ([-1, 1], "cycle"),
-        ([-1, -1], "exactly one root"),
-        ([-1, 2], "not in the sentence"),
-        ([-1, -2], "not in the sentence"),
-    ],
-)
-def test_what_is_not_a_tree_is_named(parents: list[int], fault: str) -> None:
-    trees = pack([[(-1, 0, 0)], [(parent, 0, 0) for parent in parents], [(-1, 0, 0)] * 2])
-    with pytest.raises(InputError, match=f"sentence 1 .*{fault}"):
-        trees.take(np.array([0, 1])).check()
 
 
 THEIRS = ("The", "man", "'s", "T", "-", "shirt", "does", "n't", "fit", ".")

@@ -1,26 +1,83 @@
-"""Moments of blocks of pairs, in one pass."""
+"""Moments of blocks of pairs, in one pass, on the processor or a GPU; and those of mapped views, in a second pass."""
 
 import ctypes
-from collections.abc import Callable
+from collections.abc import Callable, Iterable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from functools import cache
-from typing import Any
+from typing import TYPE_CHECKING, Any, TypeVar
 
 import numpy as np
 from scipy import sparse
 from scipy.linalg.blas import get_blas_funcs
 
-from pipeline.models.linear.moments import Moments, mirror
-from pipeline.models.linear.views import Rows, map_parts, parts_of, side_by_side, spans, sum_by_owner
+from pipeline.models.linear.moments import SHIFT_ROWS, SMALL, Moments, mirror
+from pipeline.models.linear.views import (
+    ImageView,
+    Rows,
+    TextView,
+    ViewBlock,
+    map_parts,
+    parts_of,
+    side_by_side,
+    spans,
+    sum_by_owner,
+)
 
-BLOCK_ROWS = 4096
-"""Images in one block: enough for BLAS, few enough for single precision."""
-SHIFT_ROWS = 512
-"""Rows whose mean is the provisional one; rows in one task of its subtraction."""
-SMALL = 1024
-"""Columns of both views together up to which sums are in double precision, which costs next to nothing then."""
+if TYPE_CHECKING:
+    import torch
+
+    from pipeline.models.linear.feature_maps import FeatureMaps
+
+Item = TypeVar("Item")
 CROSS_COLUMNS = 256
 """Columns of X in one task of the sparse product Y'X; such a block stays in cache."""
+
+
+def sum_blocks(
+    blocks: Iterable[Any], view: ImageView, text: TextView, threads: int, device: "torch.device | None" = None
+) -> Moments:
+    """The moments of the pairs in `blocks`, on `device`, or with numpy if it is None. A block has up to BLOCK_ROWS
+    images `features`, encoder -> (b, its dim) as stored, `sentences`, text encoder -> (m, its dim) likewise, and
+    `owners` (m,), the image of each."""
+    if device is None:
+        accumulator = MomentsAccumulator(view.dim, text.dim, threads)
+    else:
+        from pipeline.models.linear.device_moments import DeviceAccumulator  # torch
+
+        accumulator = DeviceAccumulator(view, text.dim, device)
+    for block in ahead(blocks):
+        images = view.stack(block.features) if device is None else block.features
+        accumulator.add(images, text.stack(block.sentences), block.owners)
+    return accumulator.result()
+
+
+def ahead(items: Iterable[Item]) -> Iterator[Item]:
+    """The `items`, each of which another thread makes while the one before it is used."""
+    waiting = iter(items)
+    with ThreadPoolExecutor(1) as thread:
+        coming = thread.submit(next, waiting, waiting)  # which is no item
+        while (item := coming.result()) is not waiting:
+            coming = thread.submit(next, waiting, waiting)
+            yield item
+
+
+def mapped_moments(
+    known: Moments, blocks: Iterable[ViewBlock], maps: "FeatureMaps", device: "torch.device | None" = None
+) -> Moments:
+    """The moments of the mapped views of the pairs in `blocks`, whose own moments are `known`, computed on `device`, or
+    on the processor if it is None.
+
+    Of [x, P] and [y, Q], only the products with P or Q are computed, y's part of them by sparse products. Mapped rows
+    exist for one block at a time.
+    """
+    import torch  # takes seconds, and only a fit with feature maps needs it
+
+    from pipeline.models.linear.device_moments import MappedAccumulator
+
+    accumulator = MappedAccumulator(known, maps, device or torch.device("cpu"))
+    for block in ahead(blocks):
+        accumulator.add(block)
+    return accumulator.result()
 
 
 class MomentsAccumulator:
@@ -155,8 +212,6 @@ def add_gram(total: np.ndarray, z: np.ndarray, factor: float = 1.0) -> None:
     """Add factor z'z to the upper triangle of `total` (D, D), in Fortran order or a block of such a matrix, and of the
     type of z (n, D)."""
     size = total.shape[0]
-    if total.shape != (size, z.shape[1]) or total.dtype != z.dtype or total.strides[0] != total.itemsize:
-        raise ValueError(f"cannot add the products of {z.shape} {z.dtype} to {total.shape} {total.dtype}")
     real = LETTERS[total.dtype][1]
     n, k, leading = (ctypes.c_int(number) for number in (size, len(z), max(1, total.strides[1] // total.itemsize)))
     alpha, beta, z = real(float(factor)), real(1), np.ascontiguousarray(z)

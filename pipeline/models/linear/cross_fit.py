@@ -24,10 +24,10 @@ import numpy as np
 from scipy.sparse import coo_array
 from scipy.sparse.csgraph import connected_components
 
+from pipeline.models.linear.accumulation import sum_blocks
 from pipeline.models.linear.cca import NormalizedCCA
 from pipeline.models.linear.hubness import mean_of_greatest
 from pipeline.models.linear.moments import sum_moments
-from pipeline.models.linear.passes import sum_blocks
 from pipeline.models.linear.projection import unit_rows
 from pipeline.models.linear.views import ImageView, TextView, owner_matrix
 

@@ -7,10 +7,9 @@ import torch
 from torch import Tensor
 
 from pipeline.device import OomBatcher, full_float32, upload
-from pipeline.models.linear.accumulation import BLOCK_ROWS, SHIFT_ROWS, SMALL
 from pipeline.models.linear.device_views import rows_on, sparse_on, stack_on, transposed_on
 from pipeline.models.linear.feature_maps import FeatureMap, FeatureMaps
-from pipeline.models.linear.moments import Moments, mirror
+from pipeline.models.linear.moments import BLOCK_ROWS, SHIFT_ROWS, SMALL, Moments, mirror
 from pipeline.models.linear.views import (
     ImageView,
     Rows,
@@ -133,7 +132,6 @@ class MappedAccumulator:
         self._image, self._text = (self._placed(feature_map) for feature_map in (maps.image, maps.text))
         self._center = upload(known.mean_x.astype(np.float32), device)
         self._shifts: tuple[Tensor, Tensor] | None = None
-        self._n = 0.0
         sums = {"x": (dim_x,), "p": (p,), "q": (q,)}
         products = {
             "x_pq": (dim_x, p + q),
@@ -184,7 +182,6 @@ class MappedAccumulator:
             products |= {"p": weights @ p, "y_p": self._cross(sums, p)}
         both = torch.hstack([weighted, by_image])
         products["x"] = weights @ z
-        self._n += counts.sum()
         for name, product in products.items():
             self._sums[name] += product
         self._sums["x_pq"].addmm_(z.T, both)
@@ -197,11 +194,8 @@ class MappedAccumulator:
         return torch.cat([transposed_on(part, self._device) @ other for part in parts_of(y)])
 
     def result(self) -> Moments:
-        """The moments of all pairs of `known`; the accumulator must not be used afterwards. ValueError if it has not
-        seen them all."""
+        """The moments of all pairs of `known`; the accumulator must not be used afterwards."""
         known, n = self._known, self._known.n
-        if not np.isclose(self._n, n):
-            raise ValueError(f"the second pass saw {self._n:g} pairs, the first {n:g}")
         root = np.sqrt(n)
         sums = {name: total.cpu().numpy() for name, total in self._sums.items()}
         x, p, q = (sums[name] / root for name in ("x", "p", "q"))

@@ -35,11 +35,9 @@ def normalise_tensor(x: Tensor, steps: Sequence[str]) -> Tensor:
     for step in steps:
         if step == "sqrt":
             x = x.abs().sqrt_().copysign_(x)
-        elif step == "l2":
+        else:
             length = x.square().sum(dim=1, keepdim=True).sqrt_()
             x = x / torch.where(length > 0, length, 1)
-        else:
-            raise ValueError(f"unknown step {step}")
     return x
 
 

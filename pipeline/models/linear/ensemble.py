@@ -9,7 +9,6 @@ from typing import TYPE_CHECKING, Any, ClassVar
 import numpy as np
 
 from pipeline.config.stored import restore
-from pipeline.errors import UsageError
 from pipeline.metrics.combination import Rules, join_images, join_sentences, joint_rule
 from pipeline.models.linear.projection import unit_rows
 from pipeline.multivectors import Items, ScoreRule
@@ -117,11 +116,8 @@ class Ensemble:
 
     @property
     def region_encoders(self) -> tuple[str, ...]:
-        """Raises UsageError if members take regions of different encoders."""
-        encoders = {member.model.region_encoders for member in self.members if member.model.multi_vector}
-        if len(encoders) > 1:
-            raise UsageError("the multi-vector members take regions of different encoders; train them on the same ones")
-        return encoders.pop()
+        """Those of the run, which are the same for all multi-vector members."""
+        return next(member.model.region_encoders for member in self.members if member.model.multi_vector)
 
     @property
     def views(self) -> tuple[str, ...]:

@@ -295,9 +295,7 @@ class ReservoirSample:
             self._keys = keys[chosen]
 
     def rows(self) -> Rows:
-        """(at most `count`, d), in the order in which they were added; ValueError if no block was added."""
-        if self._kept is None:
-            raise ValueError("a sample of no block")
+        """(at most `count`, d), in the order in which they were added."""
         return self._kept
 
 

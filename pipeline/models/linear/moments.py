@@ -15,6 +15,12 @@ import numpy as np
 
 from pipeline.errors import InputError
 
+BLOCK_ROWS = 4096
+"""Images in one block: enough for BLAS, few enough for single precision."""
+SHIFT_ROWS = 512
+"""Rows whose mean is the provisional one; rows in one task of its subtraction."""
+SMALL = 1024
+"""Columns of both views together up to which sums are in double precision, which costs next to nothing then."""
 TILE = 256
 """Rows of a block that are mirrored or added at a time."""
 

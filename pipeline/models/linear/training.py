@@ -12,6 +12,7 @@ import numpy as np
 from pipeline.config.models import FitSettings, TransferSettings
 from pipeline.config.registry import GRID, TRAININGS
 from pipeline.errors import UsageError
+from pipeline.models.linear.accumulation import mapped_moments
 from pipeline.models.linear.feature_maps import (
     FeatureMaps,
     FourierFeatures,
@@ -22,7 +23,6 @@ from pipeline.models.linear.feature_maps import (
     bandwidth,
 )
 from pipeline.models.linear.moments import Expansion, Moments
-from pipeline.models.linear.passes import mapped_moments
 from pipeline.models.linear.projection import EIGENVALUES
 from pipeline.models.linear.tuning import GridTrial, PairArrays, PreparedViews, Tuned, tune
 from pipeline.models.linear.views import ImageView, Rows, TextView, ViewBlock
@@ -177,8 +177,6 @@ class _Trainer:
     @property
     def _embedding(self) -> Tuned:
         """The CCA of the auxiliary pairs, with ridges chosen on dev."""
-        if self.model.metric == "euclidean":
-            raise UsageError(f"training {self.task.training} stacks a normalized CCA; give it to model ncca")
         task, most = self.task, max(self.task.transfer.auxiliary_dimensions)
         if (self.model, most) not in task.memory:
             grid = task.grid.model_copy(update={"dimensions": (most,)})

@@ -4,7 +4,7 @@ normalised on its own; sparse and dense, without a copy."""
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, fields, replace
 from itertools import product
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, ClassVar
 
 import numpy as np
 import scipy  # whose parts it imports when they are used: dense views do without
@@ -98,12 +98,41 @@ STEPS = ("sqrt", "l2")
 
 
 @dataclass(frozen=True)
-class ImageView:
-    """`encoders` in order, the `dims` of their features, and the `steps` (`sqrt`, `l2`) applied to each block; a tuple
-    of steps for each encoder, where these differ."""
+class View:
+    """`encoders` in order and the `dims` of their vectors, side by side."""
 
+    vectors: ClassVar[str]
     encoders: tuple[str, ...]
     dims: tuple[int, ...]
+
+    @property
+    def dim(self) -> int:
+        return sum(self.dims)
+
+    def select_blocks(self, blocks: Mapping[str, Any]) -> Iterator[Any]:
+        """The vectors of each encoder among `blocks`, encoder -> (n, its dim), unchanged. Raises IntegrityError when an
+        encoder is missing or has another dimension."""
+        n = next(iter(blocks.values())).shape[0] if blocks else 0
+        for name, dim in zip(self.encoders, self.dims, strict=True):
+            if name not in blocks:
+                raise IntegrityError(f"{self.vectors} {name} are missing (given: {', '.join(blocks)})")
+            if blocks[name].shape != (n, dim):
+                raise IntegrityError(f"{self.vectors} {name} have shape {blocks[name].shape}, not {(n, dim)}")
+            yield blocks[name]
+
+    def places(self, encoders: Sequence[str]) -> list[int]:
+        """The places of some of the encoders, in this view's order. Raises IntegrityError for one that it has not."""
+        if missing := set(encoders) - set(self.encoders):
+            raise IntegrityError(f"no {self.vectors} {min(missing)} (there are {', '.join(self.encoders)})")
+        return [place for place, name in enumerate(self.encoders) if name in encoders]
+
+
+@dataclass(frozen=True)
+class ImageView(View):
+    """The features of encoders of images, with the `steps` (`sqrt`, `l2`) applied to each block; a tuple of steps for
+    each encoder, where these differ."""
+
+    vectors: ClassVar[str] = "features of encoder"
     steps: tuple[str, ...] | tuple[tuple[str, ...], ...]
 
     @classmethod
@@ -113,35 +142,18 @@ class ImageView:
         return cls(tuple(value["encoders"]), tuple(value["dims"]), tuple(steps))
 
     @property
-    def dim(self) -> int:
-        return sum(self.dims)
-
-    @property
     def steps_of_each(self) -> tuple[tuple[str, ...], ...]:
         """The steps of each encoder."""
         alike = not self.steps or isinstance(self.steps[0], str)
         return (self.steps,) * len(self.encoders) if alike else self.steps
 
     def stack(self, features: Mapping[str, np.ndarray]) -> np.ndarray:
-        """(n, dim) float32 from `features`, encoder -> (n, its dim) float16 or float32.
-
-        Raises IntegrityError when an encoder is missing or has another dimension.
-        """
+        """(n, dim) float32 from `features`, encoder -> (n, its dim) float16 or float32. Raises as `select_blocks`."""
         x = np.empty((len(next(iter(features.values()))), self.dim), np.float32)
         blocks = zip(self.select_blocks(features), self.split(x).values(), self.steps_of_each, strict=True)
         for block, part, steps in blocks:
             normalise(to_float32(block, part), steps)
         return x
-
-    def select_blocks(self, features: Mapping[str, np.ndarray]) -> Iterator[np.ndarray]:
-        """The features (n, dim) of each encoder, unchanged. Raises as `stack`."""
-        n = len(next(iter(features.values())))
-        for name, dim in zip(self.encoders, self.dims, strict=True):
-            if name not in features:
-                raise IntegrityError(f"features of encoder {name} are missing (given: {', '.join(features)})")
-            if features[name].shape != (n, dim):
-                raise IntegrityError(f"features of encoder {name} have shape {features[name].shape}, not {(n, dim)}")
-            yield features[name]
 
     def split(self, stacked: np.ndarray) -> dict[str, np.ndarray]:
         """Encoder -> its columns of `stacked` (n, dim)."""
@@ -155,10 +167,10 @@ class ImageView:
 
     def select(self, encoders: Sequence[str]) -> "ImageView":
         """The view of some of the encoders, in this view's order."""
-        kept = [row for row in zip(self.encoders, self.dims, self.steps_of_each, strict=True) if row[0] in encoders]
-        if missing := set(encoders) - {name for name, *_ in kept}:
-            raise IntegrityError(f"no features of encoder {min(missing)} (there are {', '.join(self.encoders)})")
-        names, dims, steps = zip(*kept, strict=True)
+        kept = self.places(encoders)
+        names, dims, steps = (
+            tuple(column[place] for place in kept) for column in (self.encoders, self.dims, self.steps_of_each)
+        )
         return ImageView(names, dims, steps[0] if len(set(steps)) == 1 else steps)
 
 
@@ -169,21 +181,18 @@ def normalise(x: np.ndarray, steps: Sequence[str]) -> np.ndarray:
             root = np.abs(x)
             np.sqrt(root, out=root)
             np.copysign(root, x, out=x)
-        elif step == "l2":
+        else:
             length = np.sqrt(np.einsum("ij,ij->i", x, x))
             x /= np.where(length > 0, length, 1)[:, None]
-        else:
-            raise ValueError(f"unknown step {step}")
     return x
 
 
 @dataclass(frozen=True)
-class TextView:
-    """`encoders` in order; of each the `dims` of its vectors, whether they are `sparse`, the `steps` (`sqrt`, `l2`) of
-    their normalisation, and the `weights` by which its columns are multiplied then."""
+class TextView(View):
+    """The vectors of text encoders: of each whether they are `sparse`, the `steps` (`sqrt`, `l2`) of their
+    normalisation, and the `weights` by which its columns are multiplied then."""
 
-    encoders: tuple[str, ...]
-    dims: tuple[int, ...]
+    vectors: ClassVar[str] = "vectors of text encoder"
     sparse: tuple[bool, ...]
     steps: tuple[tuple[str, ...], ...]
     weights: tuple[float, ...]
@@ -205,37 +214,19 @@ class TextView:
         return asdict(self)
 
     @property
-    def dim(self) -> int:
-        return sum(self.dims)
-
-    @property
     def weight_of(self) -> dict[str, float]:
         """The weight of each encoder's columns."""
         return dict(zip(self.encoders, self.weights, strict=True))
 
     def stack(self, sentences: Mapping[str, Any]) -> Rows:
-        """(n, dim) from `sentences`, text encoder -> (n, its dim), sparse or dense; sparse ones stay sparse.
-
-        Raises IntegrityError when an encoder is missing or has another dimension.
-        """
-        return side_by_side(list(self._blocks(sentences)))
-
-    def _blocks(self, sentences: Mapping[str, Any]) -> Iterator[Any]:
-        n = next(iter(sentences.values())).shape[0] if sentences else 0
-        for name, dim, steps, weight in zip(self.encoders, self.dims, self.steps, self.weights, strict=True):
-            if name not in sentences:
-                raise IntegrityError(f"vectors of text encoder {name} are missing (given: {', '.join(sentences)})")
-            if sentences[name].shape != (n, dim):
-                raise IntegrityError(
-                    f"vectors of text encoder {name} have shape {sentences[name].shape}, not {(n, dim)}"
-                )
-            yield _prepared(sentences[name], steps, weight)
+        """(n, dim) from `sentences`, text encoder -> (n, its dim), sparse or dense; sparse ones stay sparse. Raises as
+        `select_blocks`."""
+        blocks = zip(self.select_blocks(sentences), self.steps, self.weights, strict=True)
+        return side_by_side([_prepared(block, steps, weight) for block, steps, weight in blocks])
 
     def select(self, encoders: Sequence[str]) -> "TextView":
         """The view of some of the encoders, in this view's order."""
-        if missing := set(encoders) - set(self.encoders):
-            raise IntegrityError(f"no vectors of text encoder {min(missing)} (there are {', '.join(self.encoders)})")
-        kept = [i for i, name in enumerate(self.encoders) if name in encoders]
+        kept = self.places(encoders)
         return TextView(*(tuple(value[i] for i in kept) for value in vars(self).values()))
 
     def columns(self, part: "TextView") -> np.ndarray:
@@ -243,11 +234,6 @@ class TextView:
         starts = dict(zip(self.encoders, np.cumsum([0, *self.dims[:-1]]), strict=True))
         chosen = zip(part.encoders, part.dims, strict=True)
         return np.concatenate([np.arange(starts[name], starts[name] + dim) for name, dim in chosen])
-
-    def is_part_of(self, view: "TextView") -> bool:
-        """Whether it is `view`, perhaps weighted or without some encoders."""
-        included = set(self.encoders) <= set(view.encoders)
-        return included and view.select(self.encoders).weighted(self.weight_of) == self
 
     def weighted(self, weights: Mapping[str, float]) -> "TextView":
         """This view with other weights, without the encoders whose weight is 0."""

@@ -1,14 +1,14 @@
 """Wsabie: a ranking loss over sampled negatives, by SGD or AdaGrad (Gong et al. 2014, section 3, eq. 3 and 4): the
 registered models `wsabie-sgd` and `wsabie-adagrad`, with learning rate and alpha chosen on dev."""
 
-from collections.abc import Callable
+from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import ClassVar
 
 import numpy as np
 from scipy import sparse
 
-from pipeline.errors import InputError, UsageError
+from pipeline.errors import InputError
 from pipeline.metrics.ranks import count_ranks
 from pipeline.metrics.retrieval import recall_sum
 from pipeline.models.linear.feature_maps import project
@@ -43,14 +43,9 @@ class WsabieSchedule:
     max_samples: int = 1000
 
 
-def train(
-    x: np.ndarray,
-    y: sparse.csr_array,
-    owners: np.ndarray,
-    schedule: WsabieSchedule,
-    watch: Callable[[int, Directions], bool] | None = None,
-) -> Directions:
-    """W (D, c) and U (d, c) from centred images x (n, D) and sentences y (m, d), sentence j of image `owners[j]`.
+def train(x: np.ndarray, y: sparse.csr_array, owners: np.ndarray, schedule: WsabieSchedule) -> Iterator[Directions]:
+    """W (D, c) and U (d, c) from centred images x (n, D) and sentences y (m, d), sentence j of image `owners[j]`: the
+    initial ones, and those after each epoch.
 
     Minimises eq. 3, the sum over pairs of L(r_i) max(0, 1 - x_i W U' y_i' + x_i W U' y_j'), subject to eq. 4: no column
     of W or U is longer than the root of alpha. For each pair, sentences of other images are sampled until the s-th,
@@ -64,9 +59,8 @@ def train(
     of its summed squared gradients, both are the same.
     The initial weights are Gaussian of unit variance, shortened to entries of variance alpha / D and alpha / d.
 
-    After each epoch, `watch` is called with the number of epochs done and a copy of the directions; it ends the
-    training by returning True. The same seed and number of threads give the same directions. Raises InputError if all
-    sentences are of one image, if x is not finite, and if the weights diverge.
+    The same seed and number of threads give the same directions. Raises InputError if all sentences are of one image,
+    if x is not finite, and if the weights diverge.
     """
     if not len(owners) or (owners == owners[0]).all():
         raise InputError(
@@ -79,34 +73,12 @@ def train(
     rng = np.random.default_rng(schedule.seed)
     weights = _Weights(x.shape[1], y.shape[1], schedule, rng)
     rank_weight = rank_weights(len(owners))
-    for epoch in range(1, schedule.epochs + 1):
+    yield weights.directions()
+    for _ in range(schedule.epochs):
         order = rng.permutation(len(owners))
         for start in range(0, len(order), schedule.batch):
             _step(weights, x, y, owners, order[start : start + schedule.batch], rank_weight, rng)
-        if watch and watch(epoch, weights.directions()):
-            break
-    return weights.directions()
-
-
-class EarlyStopping:
-    """A `watch` that keeps the directions with the best score and stops after `patience` scores without a better one.
-
-    It scores every `interval`-th epoch and the last of `epochs`; higher is better. `scores` is epoch -> score.
-    """
-
-    def __init__(self, score: Callable[[Directions], float], interval: int, patience: int, epochs: int) -> None:
-        self.score, self.interval, self.patience, self.epochs = score, interval, patience, epochs
-        self.scores: dict[int, float] = {}
-        self.best: Directions | None = None
-        self.best_epoch = 0
-
-    def __call__(self, epoch: int, directions: Directions) -> bool:
-        if epoch % self.interval and epoch != self.epochs:
-            return False
-        self.scores[epoch] = self.score(directions)
-        if self.best is None or self.scores[epoch] > self.scores[self.best_epoch]:
-            self.best, self.best_epoch = directions, epoch
-        return epoch - self.best_epoch >= self.patience * self.interval
+        yield weights.directions()
 
 
 def rank_weights(n: int) -> np.ndarray:
@@ -232,9 +204,7 @@ class WsabieSGD(LinearModel):
     @classmethod
     def fit(cls, task: FitTask) -> Tuned:
         """The learning rate (at the middle alpha), then the alpha that is best, stopped early on dev;
-        with `task.chosen`, those, for as many epochs as were best then. UsageError unless training is `target`."""
-        if task.training != "target":
-            raise UsageError(f"Wsabie learns from target pairs only, not by training {task.training}; take ncca")
+        with `task.chosen`, those, for as many epochs as were best then."""
         settings, moments, dev = task.settings, task.sets.target, task.dev
         mean_x, mean_y = moments.mean_x.astype(np.float32), moments.mean_y.astype(np.float32)
         images, sentences, owners = _gather(task, mean_x)
@@ -259,13 +229,18 @@ class WsabieSGD(LinearModel):
             nonlocal best
             batch = settings.batch_size
             schedule = WsabieSchedule(epochs, rate, norm, cls.adaptive, settings.dimensions, task.seed, batch)
-            watch = EarlyStopping(score, interval, PATIENCE, epochs)
-            train(images, sentences, owners, schedule, watch=watch)
-            chosen = {"learning_rate": rate, "max_norm": norm, "epochs": watch.best_epoch}
-            score_at_best, weights = watch.scores[watch.best_epoch], task.text.weight_of
-            trials.append(GridTrial(0.0, 0.0, settings.dimensions, 0.0, score_at_best, weights, chosen))
-            if best is None or trials[-1].recall_sum > best[0].recall_sum:
-                best = trials[-1], watch.best
+            greatest, stopped, kept = -1.0, 0, None
+            for epoch, directions in enumerate(train(images, sentences, owners, schedule)):
+                if not epoch or (epoch % interval and epoch != epochs):
+                    continue
+                if (reached := score(directions)) > greatest:
+                    greatest, stopped, kept = reached, epoch, directions
+                if epoch - stopped >= PATIENCE * interval:
+                    break
+            chosen = {"learning_rate": rate, "max_norm": norm, "epochs": stopped}
+            trials.append(GridTrial(0.0, 0.0, settings.dimensions, 0.0, greatest, task.text.weight_of, chosen))
+            if best is None or greatest > best[0].recall_sum:
+                best = trials[-1], kept
 
         for rate, norm in task.progress(tried):
             attempt(rate, norm)

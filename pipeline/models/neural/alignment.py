@@ -1,13 +1,11 @@
 """Which words of a sentence describe which region of its image (Karpathy and Fei-Fei 2015, section 3.1.4), and which
 words and regions matter most."""
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
-
-BATCH = 256
-"""Sentences decoded at once."""
 
 
 @dataclass(frozen=True)
@@ -20,49 +18,42 @@ class Segment:
     score: float
 
 
-def decode_chains(scores: np.ndarray, lengths: np.ndarray, beta: float) -> np.ndarray:
-    """(s, n) int64, the best region of every word of s sentences; values beyond a sentence's length are meaningless.
+def decode_chain(scores: np.ndarray, beta: float) -> np.ndarray:
+    """(n,) int64, the best region of each of n words.
 
     The regions a_j of the words j maximise sum_j scores[j, a_j] + beta sum_j 1[a_j = a_(j+1)], found exactly by dynamic
     programming (eq. 10 to 12; the paper minimises the negative, as an energy). With `beta` 0 every word takes its own
     best region. Of equal assignments, the one whose last word has the lowest region, and which from there backwards
     stays with a region longest.
 
-    `scores` (s, n, m) are products v_i . s_t of words by regions, minus infinity where an image has fewer than m
-    regions; `lengths` (s,) are from 1 to n; `beta` is at least 0.
+    `scores` (n, m) are products v_i . s_t of words by regions, n and m at least 1; `beta` is at least 0.
     """
-    n_sentences, n_words, n_regions = scores.shape
-    each = np.arange(n_sentences)
-    best = scores[:, 0].astype(np.float64)
-    came_from = np.empty((n_words, n_sentences, n_regions), np.int64)
-    for j in range(1, n_words):
-        top = best.argmax(axis=1)
-        moved, stayed = best[each, top][:, None], best + beta
-        inside = (j < lengths)[:, None]
-        came_from[j] = np.where((stayed >= moved) | ~inside, np.arange(n_regions), top[:, None])
-        best = np.where(inside, np.maximum(stayed, moved) + scores[:, j], best)
-    regions = np.empty((n_sentences, n_words), np.int64)
-    regions[:, -1] = best.argmax(axis=1)
-    for j in range(n_words - 1, 0, -1):
-        regions[:, j - 1] = came_from[j, each, regions[:, j]]
-    return regions
+    best, came_from = scores[0].astype(np.float64), []
+    for row in scores[1:]:
+        top = best.argmax()
+        moved, stayed = best[top], best + beta
+        came_from.append(np.where(stayed >= moved, np.arange(len(best)), top))
+        best = np.maximum(stayed, moved) + row
+    regions = [best.argmax()]
+    for before in reversed(came_from):
+        regions.append(before[regions[-1]])
+    return np.array(regions[::-1])
 
 
-def align(words: Sequence[np.ndarray], regions: Sequence[np.ndarray], beta: float) -> Iterator[list[Segment]]:
-    """The segments of each sentence: runs of words with the same region.
-
-    Sentence i has the vectors `words[i]` (n_i, c), its image `regions[i]` (m_i, c). A sentence without words, or of an
-    image without regions, has no segment.
-    """
-    for start in range(0, len(words), BATCH):
-        pairs = [(w, r) for w, r in zip(words[start : start + BATCH], regions[start : start + BATCH], strict=True)]
-        full = [number for number, pair in enumerate(pairs) if all(map(len, pair))]
-        segments: dict[int, list[Segment]] = {}
-        if full:
-            scores, lengths = _products([pairs[number] for number in full])
-            decoded = decode_chains(scores, lengths, beta)
-            segments = {number: _runs(decoded[row, : lengths[row]], scores[row]) for row, number in enumerate(full)}
-        yield from (segments.get(number, []) for number in range(len(pairs)))
+def align(words: np.ndarray, regions: np.ndarray, beta: float) -> list[Segment]:
+    """The segments of a sentence: runs of words with the same region. The sentence has the vectors `words` (n, c), its
+    image `regions` (m, c); a sentence without words, or of an image without regions, has no segment."""
+    if not len(words) or not len(regions):
+        return []
+    scores = words @ regions.T
+    chain = decode_chain(scores, beta)
+    products = scores[np.arange(len(chain)), chain]
+    starts = np.flatnonzero(np.diff(chain, prepend=-1))
+    stops = np.append(starts[1:], len(chain))
+    return [
+        Segment(int(first), int(last), int(chain[first]), float(products[first:last].sum(dtype=np.float64)))
+        for first, last in zip(starts, stops, strict=True)
+    ]
 
 
 def align_alone(words: np.ndarray, regions: np.ndarray) -> list[Segment]:
@@ -72,46 +63,20 @@ def align_alone(words: np.ndarray, regions: np.ndarray) -> list[Segment]:
     return [Segment(j, j + 1, int(best), float(scores[j, best])) for j, best in enumerate(scores.argmax(axis=1))]
 
 
-def _products(pairs: Sequence[tuple[np.ndarray, np.ndarray]]) -> tuple[np.ndarray, np.ndarray]:
-    """(s, n, m) products of the words and regions of each pair, minus infinity elsewhere; (s,) the number of words."""
-    lengths = np.array([len(words) for words, _ in pairs])
-    scores = np.full((len(pairs), lengths.max(), max(len(regions) for _, regions in pairs)), -np.inf, np.float32)
-    for row, (words, regions) in zip(scores, pairs, strict=True):
-        row[: len(words), : len(regions)] = words @ regions.T
-    return scores, lengths
+def word_magnitudes(words: Sequence[str], lengths: np.ndarray, least_count: int) -> list[dict[str, Any]]:
+    """The mean vector length of each word over all its occurrences (Karpathy and Fei-Fei 2015, Table 4), shortest
+    first, for words that occur at least `least_count` times: `word`, `magnitude` and `count`. Words for nothing visible
+    are mapped near the origin.
 
-
-def _runs(regions: np.ndarray, scores: np.ndarray) -> list[Segment]:
-    """The segments of one sentence from the region of each word (n,) and the `scores` (at least n, m)."""
-    products = scores[np.arange(len(regions)), regions]
-    starts = np.flatnonzero(np.diff(regions, prepend=-1))
-    stops = np.append(starts[1:], len(regions))
-    return [
-        Segment(int(first), int(last), int(regions[first]), float(products[first:last].sum(dtype=np.float64)))
-        for first, last in zip(starts, stops, strict=True)
-    ]
-
-
-@dataclass(frozen=True)
-class Magnitudes:
-    """Words by the mean length of their vectors, shortest first: `words` (k,) ids, `lengths` (k,), `counts` (k,)."""
-
-    words: np.ndarray
-    lengths: np.ndarray
-    counts: np.ndarray
-
-
-def word_magnitudes(lengths: np.ndarray, ids: np.ndarray, least_count: int) -> Magnitudes:
-    """Mean vector length of each word over all its occurrences (Karpathy and Fei-Fei 2015, Table 4), for words that
-    occur at least `least_count` times. Words for nothing visible are mapped near the origin.
-
-    `lengths` (total,) are of the vectors of the words `ids` (total,).
+    `lengths` (total,) are of the vectors of the `words` (total,).
     """
-    counts = np.bincount(ids)
-    means = np.bincount(ids, lengths.astype(np.float64)) / np.maximum(counts, 1)
-    frequent = np.flatnonzero(counts >= max(least_count, 1))
-    order = frequent[np.argsort(means[frequent], kind="stable")]
-    return Magnitudes(order, means[order], counts[order])
+    terms, ids, counts = np.unique(words, return_inverse=True, return_counts=True)
+    means = np.bincount(ids, lengths.astype(np.float64)) / counts
+    return [
+        {"word": str(terms[row]), "magnitude": float(means[row]), "count": int(counts[row])}
+        for row in np.argsort(means, kind="stable")
+        if counts[row] >= least_count
+    ]
 
 
 def longest_vectors(vectors: np.ndarray, owners: np.ndarray, count: int) -> np.ndarray:

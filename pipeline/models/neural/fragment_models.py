@@ -11,7 +11,6 @@ from torch import Tensor, nn
 from torch.nn import functional
 
 from pipeline.device import OomBatcher, place
-from pipeline.errors import UsageError
 from pipeline.metrics.multivector_scores import multivector_scores
 from pipeline.metrics.ranks import rank_scores
 from pipeline.metrics.retrieval import recall_sum
@@ -29,9 +28,9 @@ from pipeline.models.neural.fragments import (
 from pipeline.models.neural.losses import MultipleInstance
 from pipeline.models.neural.networks import NetworkModel, load_arrays
 from pipeline.models.neural.recurrence import Packed, pack
-from pipeline.models.neural.task import RegionBlock, RegionSource, RegionView, Trainer, TrainingPairs, TrainingTask
-from pipeline.models.neural.training import seeded
-from pipeline.models.neural.word_towers import InitialTowers, RecurrentCCA, RecurrentTowers
+from pipeline.models.neural.task import RegionBlock, RegionSource, RegionView, TrainingPairs, TrainingTask
+from pipeline.models.neural.training import Training, seeded
+from pipeline.models.neural.word_towers import InitialTowers, RecurrentTowers
 from pipeline.multivectors import MultiVectors, ScoreRule
 from pipeline.text.sequences import Tokens
 from pipeline.text.trees import Trees
@@ -85,9 +84,7 @@ class FragmentModel(NetworkModel):
     def embed_phrases(self, phrases: Tokens) -> np.ndarray:
         """(p, c) float32 of noun phrases: by the rules `words` and `mean-words` the score of a phrase with one region
         alone is the product of the region's vector with the sum, or the mean, of the words' (Niu et al. 2017, section
-        5.2: every pair on its own). UsageError by other rules."""
-        if self.rule.sum == "positive":
-            raise UsageError("a model whose sum is positive has no vector of a phrase; leave it out of phrases.models")
+        5.2: every pair on its own)."""
         words = self.embed_sentences(phrases)
         sums = np.zeros((len(phrases), words.vectors.shape[1]), np.float32)
         np.add.at(sums, words.owners, words.vectors)
@@ -108,8 +105,8 @@ class FragmentModel(NetworkModel):
         """What training minimises."""
         return task.objective
 
-    def start_training(self, task: TrainingTask) -> Trainer:
-        """This model on the task's device with its training loop."""
+    def start_training(self, task: TrainingTask) -> Training:
+        """The training loop of this model, on the task's device."""
         model, train = self.to(task.device), task.train
         clip = task.settings.element_clip
         for parameter in model.network.parameters() if clip else ():
@@ -121,10 +118,14 @@ class FragmentModel(NetworkModel):
             fragments = model.arrange(train.sentences.take(rows))
             return stack_regions(model.region_view, train.regions, train.owners[rows]), whole, fragments
 
-        training = task.training(
-            model.network, draw, model.judge(task.dev), model.objective(task), anchors=model.anchors()
+        return task.training(
+            model.network,
+            draw,
+            model.objective(task),
+            judge=model.judge(task.dev),
+            anchors=model.anchors(),
+            finish=model.reloaded,
         )
-        return Trainer(training, model.reloaded)
 
     def judge(self, dev: TrainingPairs) -> Callable[[], float]:
         """A function that gives the recall sum on `dev` of the parameters at the time."""
@@ -189,10 +190,8 @@ class AlignedModel(FragmentModel):
             return cls(view, cls.network_type(regions, sentences, ScoreRule(shape["sum"], 0)))
 
     @classmethod
-    def trainer(cls, task: TrainingTask) -> Trainer:
-        """The untrained model with its training loop. UsageError without regions."""
-        if task.train.regions is None:
-            raise UsageError("this model learns from regions; name their encoders in regions.encoders")
+    def trainer(cls, task: TrainingTask) -> Training:
+        """The training loop of an untrained model."""
         mean, length = measure_regions(task.region_view, task.train.regions)
         shape = {**task.settings.model_dump(), cls.own: cls.learn(task)}
         model = cls.build(task.region_view, mean, 1 / length, task.words, shape, task.seed)
@@ -307,16 +306,11 @@ class GroundedFragments(FragmentModel):
         return len(self.network.words) - 1
 
     @classmethod
-    def trainer(cls, task: TrainingTask) -> Trainer:
-        """The model of `task.start`, a RecurrentCCA, with its training loop. UsageError if there is no start, or one of
-        another view."""
-        start, regions, settings = task.start, task.region_view, task.settings
-        if not isinstance(start, RecurrentCCA) or start.view != task.view:
-            raise UsageError("fragments starts from an ncca-recurrent with the same image view; train that again")
-        if task.train.regions is None or set(regions.encoders) - set(task.view.encoders):
-            raise UsageError("fragments needs regions of its own encoders; correct regions.encoders")
+    def trainer(cls, task: TrainingTask) -> Training:
+        """The training loop of the model that `task.start`, a RecurrentCCA with the same image view, begins."""
+        regions, settings = task.region_view, task.settings
         rule = ScoreRule(settings.sum, settings.global_weight)
-        network = GroundedNetwork(start.network.state_dict(), *_initial_regions(task), settings.dropout, rule)
+        network = GroundedNetwork(task.start.network.state_dict(), *_initial_regions(task), settings.dropout, rule)
         network.set_precision(task.precision)
         return cls(task.view, regions, network).start_training(task)
 

@@ -12,7 +12,6 @@ from torch.nn import functional
 
 from pipeline.metrics.multivector_scores import multivector_scores
 from pipeline.models.neural.losses import ScoredFragments
-from pipeline.models.neural.networks import dropout
 from pipeline.models.neural.recurrence import Packed, pack
 from pipeline.multivectors import MultiVectors, ScoreRule
 from pipeline.ragged import offsets_of
@@ -47,7 +46,7 @@ class RegionMap(nn.Module):
 
     def forward(self, x: Tensor) -> Tensor:
         """(total, h) float32 from stacked features (total, D)."""
-        x = dropout((x - self.mean) * self.scale, self.dropout, self.training).to(self.precision)
+        x = functional.dropout((x - self.mean) * self.scale, self.dropout, self.training).to(self.precision)
         return (x @ self.weight.to(self.precision).T).float() + self.bias
 
 
@@ -82,7 +81,7 @@ class RectifiedBRNN(nn.Module):
         return by_sentence(functional.linear(self._drop(forwards + backwards), self.d, self.b_d).relu(), packed)
 
     def _drop(self, x: Tensor) -> Tensor:
-        return dropout(x, self.dropout, self.training)
+        return functional.dropout(x, self.dropout, self.training)
 
     def _run(self, e: Tensor, sizes: list[int], u: Tensor, bias: Tensor) -> Tensor:
         """h_t = f(e_t + U h_{t-1} + bias), (total, hidden), position by position."""
@@ -205,7 +204,7 @@ class RelationNetwork(nn.Module):
         """One vector a relation, float32."""
         heads = functional.embedding(edges.heads.clamp(min=0), self.words) * (edges.heads >= 0)[:, None]
         pairs = torch.cat([heads, functional.embedding(edges.dependents, self.words)], dim=1)
-        pairs = dropout(pairs, self.dropout, self.training)
+        pairs = functional.dropout(pairs, self.dropout, self.training)
         weights, biases = self.weight.unbind(), self.bias.unbind()  # one gradient for all, not one as large for each
         parts = [
             functional.linear(pairs[start:stop], weights[kind], biases[kind]) for kind, start, stop in edges.groups

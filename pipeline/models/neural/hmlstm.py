@@ -10,10 +10,10 @@ from torch import Tensor, nn
 from torch.nn import functional
 
 from pipeline.device import place, upload
-from pipeline.errors import UsageError
 from pipeline.models.neural.losses import Objective
-from pipeline.models.neural.networks import Score, dropout, initial
+from pipeline.models.neural.networks import Score, initial
 from pipeline.models.neural.task import WHOLE, RegionBlock, RegionSource, RegionView, TrainingTask
+from pipeline.models.neural.training import Training
 from pipeline.models.neural.tree_levels import Levels, forest, level
 from pipeline.models.neural.tree_rnn import by_kind
 from pipeline.models.neural.word_models import BLOCK, GlobalModel
@@ -104,7 +104,7 @@ class HierarchicalLSTM(nn.Module):
     def forward(self, levels: Levels) -> Tensor:
         """(total, K) float32."""
         leaves = levels.words[: levels.levels[0].stop] if levels.levels else levels.words
-        words = dropout(functional.embedding(leaves, self.words), self.dropout, self.training)
+        words = functional.dropout(functional.embedding(leaves, self.words), self.dropout, self.training)
         inner = self.bias.expand(len(levels.words) - len(leaves), -1)
         first = (words.to(self.precision) @ self.w.T.to(self.precision)).float() + self.bias
         return HierarchicalRecurrence.apply(levels, torch.cat([first, inner]), self.u.to(self.precision))
@@ -214,12 +214,12 @@ class TwoBranches(nn.Module):
 
     def _embed_views(self, x: Tensor, images: int) -> Tensor:
         """(n, K) of unit length from centred features, of `images` images and then of regions."""
-        x = dropout(x, self.dropout, self.training)
+        x = functional.dropout(x, self.dropout, self.training)
         return functional.normalize(self.image_norm(x @ self.image_map.T, images), dim=1)
 
     def embed_nodes(self, levels: Levels, rows: Tensor, roots: int) -> Tensor:
         """(p, K) of unit length: the nodes in `rows` (p,) of `levels`, of which the first `roots` are roots."""
-        states = dropout(self.sentences(levels)[rows], self.dropout, self.training)
+        states = functional.dropout(self.sentences(levels)[rows], self.dropout, self.training)
         return functional.normalize(self.text_norm(states @ self.text_map.T, roots), dim=1)
 
     def embed_sentences(self, levels: Levels) -> Tensor:
@@ -287,14 +287,50 @@ class HMLSTM(GlobalModel):
         return {"noun_phrase": task.noun_phrase, "geometry": task.region_view.geometry}
 
     @classmethod
-    def trainer(cls, task: TrainingTask) -> "HierarchicalTrainer":
-        """The untrained model with its training loop. UsageError without regions of the same encoders, or with a loss
-        that has no contrasts in the batch."""
-        if task.region_view is None or not set(task.view.encoders) <= set(task.region_view.encoders):
-            raise UsageError("hmlstm maps both images and regions; extract regions of all encoders of the model")
-        if task.settings.loss == "squared" or task.settings.negatives == "sampled":
-            raise UsageError("hmlstm contrasts within the batch; set its loss to info-nce or ranking, negatives to all")
-        return HierarchicalTrainer(cls.untrained(task).to(task.device), task)
+    def trainer(cls, task: TrainingTask) -> Training:
+        """The alternating training of figure 3: first sentences alone, then correspondences and embedding in turn."""
+        model, train, settings = cls.untrained(task).to(task.device), task.train, task.settings
+        matches = model.no_correspondences(train.sentences)
+
+        def correspond(epoch: int) -> None:
+            since = epoch - settings.simplified_epochs
+            if since < 0 or since % settings.correspondence_epochs:
+                return
+            model.network.eval()
+            now = model.correspond(train.sentences, train.owners, train.regions, task.region_view)
+            matches.chosen.copy_(now.chosen)
+            matches.confidence.copy_(now.confidence)
+
+        norms = {name: b for name, b in model.network.named_buffers() if name.startswith(("image_norm", "text_norm"))}
+        return task.training(
+            model.network,
+            lambda rows: model.draw(task, matches, rows),
+            DenseObjective(task.objective, settings.phrase_share, settings.phrase_contrasts),
+            judge=model.judge(task.dev),
+            extra_state={**norms, "chosen": matches.chosen, "confidence": matches.confidence},
+            before_epoch=correspond,
+            finish=model.reloaded,
+        )
+
+    def draw(
+        self, task: TrainingTask, matches: "Correspondences", rows: np.ndarray
+    ) -> tuple[Tensor, Levels, PhrasePairs]:
+        """What the network takes of the training pairs `rows`."""
+        trees, owners = task.train.sentences.take(rows), task.train.owners[rows]
+        levels = self.arrange(trees)
+        images, image_of = np.unique(owners, return_inverse=True)
+        block = task.train.regions.packed(images)
+        places, counts = matches.places(rows), matches.lengths[rows]
+        image = np.repeat(image_of, counts)
+        chosen = block.offsets[image] + _or_any(matches.chosen[places].numpy(), np.diff(block.offsets)[image])
+        pairs = PhrasePairs(
+            phrase_rows(levels, trees, self.network.sentences),
+            torch.from_numpy(task.region_view.stack(block, chosen, task.view)),
+            matches.confidence[places].clamp(min=0),
+            torch.from_numpy(np.repeat(owners, counts)),
+            torch.from_numpy(chosen),
+        )
+        return task.draw_images(rows), levels, pairs
 
     @classmethod
     def untrained(cls, task: TrainingTask) -> "HMLSTM":
@@ -364,47 +400,3 @@ def _or_any(chosen: np.ndarray, counts: np.ndarray) -> np.ndarray:
     but the whole, so that the parts' batch normalisation has the statistics of regions from the first epoch."""
     drawn = (torch.rand(len(chosen)).numpy() * (counts - 1)).astype(np.int64) + 1
     return np.where(chosen < 0, np.minimum(drawn, counts - 1), chosen)
-
-
-class HierarchicalTrainer:
-    """The alternating training of figure 3: first sentences alone, then correspondences and embedding in turn."""
-
-    def __init__(self, model: HMLSTM, task: TrainingTask) -> None:
-        self.model, self.task, self.finish = model, task, model.reloaded
-        self.found = model.no_correspondences(task.train.sentences)
-        norms = {name: b for name, b in model.network.named_buffers() if name.startswith(("image_norm", "text_norm"))}
-        settings = task.settings
-        objective = DenseObjective(task.objective, settings.phrase_share, settings.phrase_contrasts)
-        self.training = task.training(
-            model.network, self._draw, model.judge(task.dev), objective,
-            extra_state={**norms, "chosen": self.found.chosen, "confidence": self.found.confidence},
-            before_epoch=self._correspond,
-        )  # fmt: skip
-
-    def _draw(self, rows: np.ndarray) -> tuple[Tensor, Levels, PhrasePairs]:
-        task, matches = self.task, self.found
-        trees, owners = task.train.sentences.take(rows), task.train.owners[rows]
-        levels = self.model.arrange(trees)
-        images, image_of = np.unique(owners, return_inverse=True)
-        block = task.train.regions.packed(images)
-        places, counts = matches.places(rows), matches.lengths[rows]
-        image = np.repeat(image_of, counts)
-        chosen = block.offsets[image] + _or_any(matches.chosen[places].numpy(), np.diff(block.offsets)[image])
-        pairs = PhrasePairs(
-            phrase_rows(levels, trees, self.model.network.sentences),
-            torch.from_numpy(task.region_view.stack(block, chosen, task.view)),
-            matches.confidence[places].clamp(min=0),
-            torch.from_numpy(np.repeat(owners, counts)),
-            torch.from_numpy(chosen),
-        )
-        return task.draw_images(rows), levels, pairs
-
-    def _correspond(self, epoch: int) -> None:
-        settings, train = self.task.settings, self.task.train
-        since = epoch - settings.simplified_epochs
-        if since < 0 or since % settings.correspondence_epochs:
-            return
-        self.model.network.eval()
-        now = self.model.correspond(train.sentences, train.owners, train.regions, self.task.region_view)
-        self.found.chosen.copy_(now.chosen)
-        self.found.confidence.copy_(now.confidence)

@@ -1,9 +1,7 @@
 """What models of one torch network share, the network of the global models, and encoders from packed words to one
 vector a sentence (Kiros et al. 2014, section 2.2)."""
 
-import math
 from collections.abc import Mapping
-from functools import cache
 from typing import Any, ClassVar, Literal, Self, TypeVar
 
 import numpy as np
@@ -12,41 +10,6 @@ from torch import Tensor, nn
 from torch.nn import functional
 
 from pipeline.models.neural.recurrence import CELLS, Packed, PeepholeRecurrence, plain_cell, recur
-
-BITS, DRAWN = 53, 1 << 16
-"""Random bits of an entry, and how many entries are drawn at once, so that they stay in the cache."""
-
-
-def dropout(x: Tensor, share: float, training: bool) -> Tensor:
-    """`torch.nn.functional.dropout`: the same bits, and the same random numbers are left.
-
-    Where torch turns 53 random bits into a double for each entry, to see whether that is below 1 - share, the bits
-    themselves are compared. Where it draws otherwise, as by MKL on Intel's processors, it is left to do so.
-    """
-    plain = x.device.type == "cpu" and x.dtype == torch.float32 and type(x) is Tensor and x.is_contiguous()
-    if not (training and 0 < share < 1 and plain and _draws_as_torch()):
-        return functional.dropout(x, share, training)
-    kept = draw_kept(x.shape, 1 - share).div_(1 - share)
-    return x * kept if x.requires_grad else kept.mul_(x)
-
-
-def draw_kept(shape: torch.Size, share: float, generator: torch.Generator | None = None) -> Tensor:
-    """Float32 of this shape: 1 with the probability `share`, else 0, as `bernoulli_` on most processors."""
-    kept, below = torch.empty(shape), math.ceil(share * (1 << BITS))
-    for part in kept.view(-1).split(DRAWN):
-        bits = torch.empty(len(part), dtype=torch.int64).random_(generator=generator)
-        part.copy_(bits.bitwise_and_((1 << BITS) - 1).lt_(below))
-    return kept
-
-
-@cache
-def _draws_as_torch() -> bool:
-    """Whether `bernoulli_` makes the same of the same random numbers here, and leaves the same."""
-    ours, theirs = torch.Generator().manual_seed(0), torch.Generator().manual_seed(0)
-    shape = torch.Size([2, 999])
-    equal = torch.equal(draw_kept(shape, 0.7, ours), torch.empty(shape).bernoulli_(0.7, generator=theirs))
-    return equal and torch.equal(ours.get_state(), theirs.get_state())
-
 
 Network = TypeVar("Network", bound=nn.Module)
 Score = Literal["cosine", "product", "distance"]
@@ -119,7 +82,7 @@ class JointNetwork(nn.Module):
 
     def embed_images(self, x: Tensor) -> Tensor:
         """(n, K) from stacked features (n, D)."""
-        x = dropout(x - self.mean, self.dropout, self.training)
+        x = functional.dropout(x - self.mean, self.dropout, self.training)
         return self._scale(x @ self.image_map.T)
 
     def embed_sentences(self, sentences: Any) -> Tensor:
@@ -164,7 +127,7 @@ class MeanOfWords(nn.Module):
         """(n, K) float32, not of unit length."""
         starts = packed.lengths.cumsum(0) - packed.lengths
         mean = functional.embedding_bag(packed.ids[packed.rows], self.words, starts, mode="mean")
-        return dropout(mean, self.dropout, self.training)
+        return functional.dropout(mean, self.dropout, self.training)
 
 
 class Recurrent(nn.Module):
@@ -185,12 +148,12 @@ class Recurrent(nn.Module):
 
     def states(self, packed: Packed) -> Tensor:
         """(total, K) float32: the hidden state after every word, in packed order."""
-        words = dropout(functional.embedding(packed.ids, self.words), self.dropout, self.training)
+        words = functional.dropout(functional.embedding(packed.ids, self.words), self.dropout, self.training)
         return recur(self.cell, packed.sizes, self.precision, words, self.w, self.u, self.bias, self.hidden_bias)
 
     def forward(self, packed: Packed) -> Tensor:
         """(n, K) float32, not of unit length."""
-        return dropout(self.states(packed)[packed.last], self.dropout, self.training)
+        return functional.dropout(self.states(packed)[packed.last], self.dropout, self.training)
 
 
 class PlainRecurrent(Recurrent):
@@ -215,6 +178,6 @@ class LongShortTerm(Recurrent):
     def states(self, packed: Packed) -> Tensor:
         if self.p is None:
             return super().states(packed)
-        words = dropout(functional.embedding(packed.ids, self.words), self.dropout, self.training)
+        words = functional.dropout(functional.embedding(packed.ids, self.words), self.dropout, self.training)
         parts = (words, self.w, self.u, self.p, self.bias + self.hidden_bias)
         return PeepholeRecurrence.apply(packed.sizes, *(part.to(self.precision) for part in parts))

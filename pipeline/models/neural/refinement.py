@@ -10,14 +10,14 @@ from torch import Tensor, nn
 from torch.nn import functional
 
 from pipeline.device import place
-from pipeline.errors import UsageError
 from pipeline.metrics.ranks import count_ranks
 from pipeline.metrics.retrieval import recall_sum
 from pipeline.models.linear.device_views import stack_on
 from pipeline.models.linear.projection import Directions, LinearModel, unit_rows
 from pipeline.models.linear.views import ImageView, Rows, TextView, parts_of
-from pipeline.models.neural.networks import arrays_of, dropout
-from pipeline.models.neural.task import Trainer, TrainingTask
+from pipeline.models.neural.networks import arrays_of
+from pipeline.models.neural.task import TrainingTask
+from pipeline.models.neural.training import Training
 
 SENTENCE_LENGTH = 3.0
 """Initial root mean square length of the sentence tower's outputs; that of the image tower is 1. Adam moves every entry
@@ -65,7 +65,7 @@ class RefinedTowers(nn.Module):
 
     def embed_images(self, x: Tensor) -> Tensor:
         """(n, c) of unit length from the image view (n, D)."""
-        x = dropout(x - self.mean_x, self.dropout, self.training)
+        x = functional.dropout(x - self.mean_x, self.dropout, self.training)
         return functional.normalize(x @ self.w, dim=1)
 
     def embed_sentences(self, y: Parts) -> Tensor:
@@ -79,8 +79,8 @@ class RefinedTowers(nn.Module):
 
     def _project(self, part: Bags | Tensor, u: Tensor, mean: Tensor) -> Tensor:
         if isinstance(part, Tensor):
-            return dropout(part - mean, self.dropout, self.training) @ u
-        weights = dropout(part.weights, self.dropout, self.training)
+            return functional.dropout(part - mean, self.dropout, self.training) @ u
+        weights = functional.dropout(part.weights, self.dropout, self.training)
         return functional.embedding_bag(part.ids, u, part.starts, mode="sum", per_sample_weights=weights) - mean @ u
 
     @torch.no_grad()
@@ -112,11 +112,9 @@ class RefinedCCA(LinearModel):
         return unit_rows(projected)
 
     @classmethod
-    def trainer(cls, task: TrainingTask) -> Trainer:
-        """The model of `task.start`, a fitted ncca, with its training loop. UsageError if that is of another view."""
+    def trainer(cls, task: TrainingTask) -> Training:
+        """The training loop of the model that `task.start`, a fitted ncca of the same views, begins."""
         start = task.start
-        if start is None or start.view != task.view or not start.text.is_part_of(task.text):
-            raise UsageError("a refinement starts from an ncca with the same image view and text view; fit that again")
         scale = start.directions.values**start.eigenvalue_power
         parts = (start.directions.w * scale, start.directions.u * scale, start.mean_x, start.mean_y)
         text = start.text
@@ -138,9 +136,10 @@ class RefinedCCA(LinearModel):
         some = np.arange(len(train.owners))[:: max(1, len(train.owners) // SCALED_BY)]
         towers.scale(task.images(some), place(sentences(some), task.device))
         anchors = {name: parameter.detach().clone() for name, parameter in towers.named_parameters()}
-        training = task.training(towers, draw, judge, anchors=anchors)
         views = {**vars(task.view), "text": text.to_dict()}
-        return Trainer(training, lambda: cls.from_parts(views, arrays_of(towers)))
+        return task.training(
+            towers, draw, judge=judge, anchors=anchors, finish=lambda: cls.from_parts(views, arrays_of(towers))
+        )
 
     def settings(self) -> dict[str, Any]:
         return {**vars(self.view), "text": self.text.to_dict()}

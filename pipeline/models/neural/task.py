@@ -12,7 +12,7 @@ from torch import nn
 from pipeline.config.models import TrainSettings
 from pipeline.device import upload
 from pipeline.models.linear.device_views import stack_on
-from pipeline.models.linear.views import ImageView, TextView
+from pipeline.models.linear.views import ImageView
 from pipeline.models.neural.losses import Objective
 from pipeline.models.neural.training import Checkpoint, Training, TrainingSchedule
 
@@ -122,7 +122,7 @@ class TrainingPairs:
 class TrainingTask:
     """One training. `words` (V + 1, d) are the initial word vectors, fixed where `train_words` is false; `start` is the
     model that a refinement starts from; `precision` is the dtype of the heaviest products; `noun_phrase` is the label
-    of noun phrases in trees; networks are trained on `device`. `text` is the view of sentences that are vectors.
+    of noun phrases in trees; networks are trained on `device`.
     """
 
     view: ImageView
@@ -137,22 +137,19 @@ class TrainingTask:
     region_view: RegionView | None = None
     noun_phrase: int | None = None
     device: torch.device = torch.device("cpu")
-    text: TextView | None = None
 
     @property
     def objective(self) -> Objective:
         return Objective(**self.settings.model_dump(include={entry.name for entry in fields(Objective)}))
 
-    def training(
-        self, network: nn.Module, draw: Callable, judge: Callable, objective: Callable | None = None, **more: Any
-    ) -> Training:
+    def training(self, network: nn.Module, draw: Callable, objective: Callable | None = None, **more: Any) -> Training:
         """The training loop of `network` on the training pairs; `more` as in `Training`, `objective` by default the
         task's."""
         kept = {entry.name for entry in fields(TrainingSchedule)}
         schedule = TrainingSchedule(seed=self.seed, **self.settings.model_dump(include=kept))
         pairs = self.train
         return Training(
-            network, draw, pairs.owners, pairs.names, objective or self.objective, schedule, judge,
+            network, draw, pairs.owners, pairs.names, objective or self.objective, schedule,
             precision=self.precision, **more,
         )  # fmt: skip
 
@@ -181,14 +178,6 @@ class TrainingTask:
 
 
 @dataclass(frozen=True)
-class Trainer:
-    """A model's training loop, and `finish`, which gives the registered model with the parameters trained so far."""
-
-    training: Training
-    finish: Callable[[], Any]
-
-
-@dataclass(frozen=True)
 class Trained:
     """A trained model and its log, as JSON values."""
 
@@ -203,12 +192,12 @@ def train(
 
     Raises as `Training.run` does.
     """
-    trainer: Trainer = model.trainer(task)
+    training: Training = model.trainer(task)
     if checkpoint:
-        trainer.training.resume(checkpoint)
-    history = trainer.training.run(after_step)
-    best = trainer.training.progress.best_epoch
-    kept, score = trainer.finish(), history[best].get("dev")
+        training.resume(checkpoint)
+    history = training.run(after_step)
+    best = training.progress.best_epoch
+    kept, score = training.finish(), history[best].get("dev")
     measure = "mean rank" if kept.by_mean_rank else "sum of recall@1, @5 and @10"
     log = {
         "criterion": f"{measure} of both directions on dev",

@@ -106,7 +106,8 @@ class Training:
     parameters towards `anchors`, by name, or towards zero; the schedule's penalty weighs the module's `regulariser()`,
     or all squares. With `alternating_groups`, sets of names, each epoch trains the parameters of one group, in turn.
     `extra_state` are tensors by name that the module or `before_epoch(epoch)` changes in place; they are kept with the
-    parameters. `precision` is the dtype of the module's heaviest products.
+    parameters. `precision` is the dtype of the module's heaviest products; `finish()` gives the model with the
+    parameters that the module has.
     Random numbers follow from the seed and the number of the batch, so that a checkpoint needs none.
     """
 
@@ -124,6 +125,7 @@ class Training:
         extra_state: Mapping[str, Tensor] | None = None,
         before_epoch: Callable[[int], None] = lambda epoch: None,
         precision: torch.dtype = torch.float32,
+        finish: Callable[[], Any] = lambda: None,
     ) -> None:
         self.module, self.draw, self.judge, self.before_epoch = module, draw, judge, before_epoch
         self.owners, self.pair_ids, self.objective, self.schedule = owners, pair_ids, objective, schedule
@@ -132,7 +134,7 @@ class Training:
         self.extra_state = extra_state or {}
         self.state: dict[str, Tensor] = {**self.trained, **self.extra_state}
         self.device = next(iter(self.trained.values())).device
-        self.precision = precision
+        self.precision, self.finish = precision, finish
         self._ahead: tuple[np.ndarray, Any] | None = None
         self._unread: UnreadLoss | None = None
         self.anchors = anchors or {}

@@ -39,9 +39,7 @@ class Forest(NamedTuple):
 
 
 def forest(trees: Trees, unknown: int) -> Forest:
-    """The nodes of `trees` under one numbering; an empty tree becomes the one word `unknown`. Raises InputError if they
-    are not trees."""
-    trees.check()
+    """The nodes of `trees` under one numbering; an empty tree becomes the one word `unknown`."""
     empty = np.flatnonzero(trees.lengths == 0)
     at, lengths = trees.offsets[empty], np.maximum(trees.lengths, 1)
     parents = np.insert(trees.parents, at, NOTHING).astype(np.int64)

@@ -8,7 +8,6 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional
 
-from pipeline.models.neural.networks import dropout
 from pipeline.models.neural.recurrence import ACTIVATIONS
 from pipeline.models.neural.task import TrainingTask
 from pipeline.models.neural.tree_levels import Levels, binary, forest, level, positions, word_counts
@@ -89,7 +88,8 @@ class TreeRNN(nn.Module):
 
     Socher et al. 2014 to code: W_v `w` (K, d), the matrices W_pos or W_relation `matrices` (M, K, K), f `activation`, x
     the rows of `words`. `precision` is the dtype of the products over trees; weights are float32. An encoder defines
-    `arrange`, from trees to the Levels that `forward` takes, and `inputs`, (total, K) from the words of Levels.
+    `learn`, what else its constructor takes, from the training trees; `arrange`, from trees to the Levels that
+    `forward` takes; and `inputs`, (total, K) from the words of Levels.
     """
 
     linear_leaves = False
@@ -104,13 +104,13 @@ class TreeRNN(nn.Module):
     def vectors(self, levels: Levels) -> Tensor:
         """(total, d) the vectors of the words, zero at nodes without one."""
         rows = functional.embedding(levels.words.clamp(min=0), self.words)
-        return dropout(rows, self.dropout, self.training) * (levels.words >= 0)[:, None]
+        return functional.dropout(rows, self.dropout, self.training) * (levels.words >= 0)[:, None]
 
     def forward(self, levels: Levels) -> Tensor:
         """(n, K) float32, not of unit length."""
         parts = (self.inputs(levels), self.matrices.to(self.precision))
         states = TreeRecurrence.apply(levels, self.linear_leaves, self.activation, *parts)
-        return dropout(states[levels.roots], self.dropout, self.training)
+        return functional.dropout(states[levels.roots], self.dropout, self.training)
 
 
 class ConstituencyRNN(TreeRNN):
@@ -202,12 +202,7 @@ class TreeModel(GlobalModel):
 
     @classmethod
     def learn(cls, task: TrainingTask) -> dict[str, Any]:
-        return {"activation": task.settings.activation, **cls.learn_trees(task)}
-
-    @classmethod
-    def learn_trees(cls, task: TrainingTask) -> dict[str, Any]:
-        """What the sentence encoder must know of the training trees."""
-        return cls.sentence_encoder.learn(task.train.sentences)
+        return {"activation": task.settings.activation, **cls.sentence_encoder.learn(task.train.sentences)}
 
     def anchors(self) -> dict[str, Tensor]:
         """The block identities, with which a sentence is about the mean of its words."""
@@ -223,10 +218,7 @@ class CTRNN(TreeModel):
 
     sentence_view = "phrase-trees"
     sentence_encoder = ConstituencyRNN
-
-    @classmethod
-    def dimensions(cls, wanted: int, word_dim: int) -> int:
-        return word_dim
+    in_word_space = True
 
 
 class DTRNN(TreeModel):
@@ -243,5 +235,6 @@ class SDTRNN(TreeModel):
     sentence_encoder = RelationRNN
 
     @classmethod
-    def learn_trees(cls, task: TrainingTask) -> dict[str, Any]:
-        return RelationRNN.learn(task.train.sentences, task.settings.rare)
+    def learn(cls, task: TrainingTask) -> dict[str, Any]:
+        matrices = RelationRNN.learn(task.train.sentences, task.settings.rare)
+        return {"activation": task.settings.activation, **matrices}

@@ -24,8 +24,8 @@ from pipeline.models.neural.networks import (
     load_arrays,
 )
 from pipeline.models.neural.recurrence import pack
-from pipeline.models.neural.task import RegionBlock, Trainer, TrainingPairs, TrainingTask
-from pipeline.models.neural.training import seeded
+from pipeline.models.neural.task import RegionBlock, TrainingPairs, TrainingTask
+from pipeline.models.neural.training import Training, seeded
 
 BLOCK = 512
 """Sentences, or images, embedded at once."""
@@ -41,6 +41,8 @@ class GlobalModel(NetworkModel):
     """
 
     sentence_encoder: ClassVar[Any]
+    in_word_space: ClassVar[bool] = False
+    """Whether the joint space has the dimension of the word vectors, whatever the settings say."""
 
     def __init__(self, view: ImageView, network: nn.Module, learned: Mapping[str, Any]) -> None:
         self.view, self.network, self.learned = view, network.eval(), learned
@@ -48,25 +50,16 @@ class GlobalModel(NetworkModel):
         self.by_mean_rank = network.score != "cosine"
 
     @classmethod
-    def build(
-        cls, view: ImageView, mean: np.ndarray, words: np.ndarray, dimensions: int, dropout: float, seed: int,
-        learned: Mapping[str, Any], score: Score,
-    ) -> "GlobalModel":  # fmt: skip
-        """Untrained, with `mean` (D,) subtracted from images, and word vectors (V + 1, d), the unknown word's last."""
-        with seeded(seed):
-            network = cls.make_network(torch.tensor(mean), torch.tensor(words), dimensions, dropout, learned, score)
-        return cls(view, network, learned)
-
-    @classmethod
     def make_network(
         cls, mean: Tensor, words: Tensor, dimensions: int, dropout: float, learned: Mapping[str, Any], score: Score
     ) -> nn.Module:
+        """Untrained, with `mean` (D,) subtracted from images, and word vectors (V + 1, d), the unknown word's last."""
         sentences = cls.sentence_encoder(words, dimensions, dropout, **learned)
-        return JointNetwork(mean, sentences, cls.dimensions(dimensions, words.shape[1]), dropout, score)
+        return JointNetwork(mean, sentences, words.shape[1] if cls.in_word_space else dimensions, dropout, score)
 
     @classmethod
-    def trainer(cls, task: TrainingTask) -> Trainer:
-        """The untrained model with its training loop."""
+    def trainer(cls, task: TrainingTask) -> Training:
+        """The training loop of an untrained model."""
         model = cls.untrained(task).to(task.device)
 
         def draw(rows: np.ndarray) -> tuple[Tensor, Any]:
@@ -75,23 +68,26 @@ class GlobalModel(NetworkModel):
         # The squared loss alone would shrink both sides to zero: they learn in alternate epochs.
         sentences = {name for name, p in model.network.named_parameters() if p.requires_grad} - {"image_map"}
         groups = ({"image_map"}, sentences) if sentences and model.network.score == "distance" else ()
-        training = task.training(
-            model.network, draw, model.judge(task.dev), anchors=model.anchors(), alternating_groups=groups
+        return task.training(
+            model.network,
+            draw,
+            judge=model.judge(task.dev),
+            anchors=model.anchors(),
+            alternating_groups=groups,
+            finish=model.reloaded,
         )
-        return Trainer(training, model.reloaded)
 
     @classmethod
     def untrained(cls, task: TrainingTask) -> "GlobalModel":
-        settings = task.settings
+        settings, learned = task.settings, cls.learn(task)
         score = "distance" if settings.loss == "squared" else settings.score
-        mean = task.mean_image if score == "cosine" else np.zeros_like(task.mean_image)
-        model = cls.build(
-            task.view, mean, task.words, settings.dimensions, settings.dropout, task.seed,
-            cls.learn(task), score,
-        )  # fmt: skip
-        model.network.sentences.words.requires_grad_(task.train_words)
-        model.network.sentences.precision = task.precision
-        return model
+        mean = torch.tensor(task.mean_image if score == "cosine" else np.zeros_like(task.mean_image))
+        with seeded(task.seed):
+            sizes = settings.dimensions, settings.dropout
+            network = cls.make_network(mean, torch.tensor(task.words), *sizes, learned, score)
+        network.sentences.words.requires_grad_(task.train_words)
+        network.sentences.precision = task.precision
+        return cls(task.view, network, learned)
 
     def judge(self, dev: TrainingPairs) -> Callable[[], float]:
         """A function that gives the recall sum on `dev` of the parameters at the time, or minus their mean rank."""
@@ -103,11 +99,6 @@ class GlobalModel(NetworkModel):
             return -mean_rank(ranks) if self.by_mean_rank else recall_sum(ranks)
 
         return score
-
-    @classmethod
-    def dimensions(cls, wanted: int, word_dim: int) -> int:
-        """The dimension of the joint space."""
-        return wanted
 
     @classmethod
     def learn(cls, task: TrainingTask) -> dict[str, Any]:
@@ -167,12 +158,10 @@ class GlobalModel(NetworkModel):
     @classmethod
     def from_parts(cls, settings: Mapping[str, Any], tensors: Mapping[str, np.ndarray]) -> "GlobalModel":
         """The model that `settings` and `tensors` came from."""
-        model = cls.build(
-            ImageView.from_dict(settings), tensors["mean"], tensors["sentences.words"], settings["dimensions"],
-            dropout=0, seed=0, learned=settings.get("learned", {}), score=settings["score"],
-        )  # fmt: skip
-        load_arrays(model.network, tensors)
-        return model
+        first, learned = map(torch.tensor, (tensors["mean"], tensors["sentences.words"])), settings.get("learned", {})
+        with seeded(0):
+            network = cls.make_network(*first, settings["dimensions"], 0, learned, settings["score"])
+        return cls(ImageView.from_dict(settings), load_arrays(network, tensors), learned)
 
 
 class BagOfWords(GlobalModel):
@@ -181,10 +170,7 @@ class BagOfWords(GlobalModel):
     word vectors."""
 
     sentence_encoder = MeanOfWords
-
-    @classmethod
-    def dimensions(cls, wanted: int, word_dim: int) -> int:
-        return word_dim
+    in_word_space = True
 
 
 class RNN(GlobalModel):

@@ -9,9 +9,8 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional
 
-from pipeline.errors import UsageError
 from pipeline.models.linear.views import ImageView, Rows, side_by_side
-from pipeline.models.neural.networks import dropout, initial, load_arrays
+from pipeline.models.neural.networks import initial, load_arrays
 from pipeline.models.neural.recurrence import CELLS, Packed, recur
 from pipeline.models.neural.refinement import SENTENCE_LENGTH
 from pipeline.models.neural.task import TrainingTask
@@ -56,10 +55,7 @@ class InitialTowers(NamedTuple):
 
 
 def initial_towers(task: TrainingTask) -> InitialTowers:
-    """The two sides of `task.start`, a WordStart, each scaled by one number as in `ncca-refined`. UsageError if there
-    is no start, or one of another view."""
-    if task.start is None or task.start.model.view != task.view:
-        raise UsageError("ncca-recurrent starts from an ncca with the same image view; fit that again")
+    """The two sides of `task.start`, a WordStart, each scaled by one number as in `ncca-refined`."""
     start, train = task.start.model, task.train
     power = start.directions.values**start.eigenvalue_power
     w, u = start.directions.w * power, task.start.terms @ (start.directions.u * power)
@@ -152,7 +148,7 @@ class RecurrentTowers(nn.Module):
         return functional.normalize((x @ w.to(self.precision)).float(), dim=1)
 
     def drop(self, x: Tensor) -> Tensor:
-        return dropout(x, self.dropout, self.training)
+        return functional.dropout(x, self.dropout, self.training)
 
     def read(self, packed: Packed) -> Reading:
         """In training, dropout leaves whole words out."""
@@ -181,7 +177,7 @@ class RecurrentCCA(GlobalModel):
 
     @classmethod
     def untrained(cls, task: TrainingTask) -> "RecurrentCCA":
-        """The model of `task.start`, a WordStart. UsageError if that is of another view."""
+        """The model of `task.start`, a WordStart."""
         towers = initial_towers(task)
         with seeded(task.seed):
             network = RecurrentTowers(towers, task.settings.hidden, task.settings.dropout)

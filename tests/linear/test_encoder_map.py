@@ -5,7 +5,7 @@ import pytest
 from sklearn.linear_model import Ridge
 
 from pipeline.errors import InputError
-from pipeline.models.linear.mapping import fit_feature_map
+from pipeline.models.linear.encoder_map import fit_encoder_map
 
 
 def features(count: int, seed: int, rectified: bool) -> tuple[np.ndarray, np.ndarray]:
@@ -19,7 +19,7 @@ def features(count: int, seed: int, rectified: bool) -> tuple[np.ndarray, np.nda
 
 def test_the_map_is_the_ridge_regression_of_scikit_learn() -> None:
     x, y = features(400, 1, rectified=False)
-    fitted = fit_feature_map(x, y)
+    fitted = fit_encoder_map(x, y)
     alpha = fitted.ridge * len(x) * x.var(axis=0).mean()
     expected = Ridge(alpha=alpha).fit(x, y)
     np.testing.assert_allclose(fitted(x), expected.predict(x), rtol=0, atol=1e-4)
@@ -27,7 +27,7 @@ def test_the_map_is_the_ridge_regression_of_scikit_learn() -> None:
 
 @pytest.mark.parametrize("rectified", [False, True])
 def test_the_loss_is_what_other_photographs_have(rectified: bool) -> None:
-    fitted = fit_feature_map(*features(400, 1, rectified))
+    fitted = fit_encoder_map(*features(400, 1, rectified))
     others = features(4000, 2, rectified)
     assert fitted.roots == (rectified, rectified)
     assert fitted.loss == pytest.approx(fitted.unexplained(*others), abs=0.04)
@@ -36,4 +36,4 @@ def test_the_loss_is_what_other_photographs_have(rectified: bool) -> None:
 
 def test_too_few_photographs_are_refused() -> None:
     with pytest.raises(InputError, match="50 photos"):
-        fit_feature_map(*features(49, 0, rectified=False))
+        fit_encoder_map(*features(49, 0, rectified=False))

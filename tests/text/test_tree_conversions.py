@@ -8,9 +8,9 @@ from pathlib import Path
 import pytest
 
 from pipeline.demo import DrawingSettings, collection_texts, scene_record
-from pipeline.text.conversions import derive_dependencies, derive_phrases
 from pipeline.text.dependencies import Parse, projective_heads, read_conllu, tree_fault
 from pipeline.text.phrase_trees import PhraseTree, read_brackets
+from pipeline.text.tree_conversions import derive_dependencies, derive_phrases
 
 
 def parse(*rows: tuple[str, str, str, int, str]) -> Parse:

@@ -22,7 +22,7 @@ FEWEST = 50
 
 
 @dataclass(frozen=True)
-class FeatureMap:
+class EncoderMap:
     """y = mean_y + (x - mean_x) W, by `weight` (D, d); `roots` says of x and of y whether they are square roots.
 
     Ridge regression, W = (X'X + lambda I)^-1 X'Y, lambda being the relative `ridge` times n times the mean variance of
@@ -48,7 +48,7 @@ class FeatureMap:
         return float(((y - mapped) ** 2).sum() / ((y - y.mean(axis=0)) ** 2).sum())
 
 
-def fit_feature_map(x: np.ndarray, y: np.ndarray, seed: int = 0) -> FeatureMap:
+def fit_encoder_map(x: np.ndarray, y: np.ndarray, seed: int = 0) -> EncoderMap:
     """The map of x (n, D) to y (n, d), both float32, of the same n photographs. Raises InputError for fewer than
     FEWEST."""
     if len(x) < FEWEST:
@@ -69,7 +69,7 @@ def fit_feature_map(x: np.ndarray, y: np.ndarray, seed: int = 0) -> FeatureMap:
     best = int(squares.argmin())
     weight = _weight(RidgeSolver(whole), RIDGES[best])
     arrays = (array.astype(np.float32) for array in (weight, whole.mean_x, whole.mean_y))
-    return FeatureMap(*arrays, roots, RIDGES[best], float(squares[best] / variance))
+    return EncoderMap(*arrays, roots, RIDGES[best], float(squares[best] / variance))
 
 
 def _rooted(features: np.ndarray, root: bool) -> np.ndarray:

@@ -1,0 +1,47 @@
+"""The kinds of text encoders: the only place that names them."""
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any, Literal
+
+from pipeline.config.registry import Spec, find_spec
+
+
+@dataclass(frozen=True, kw_only=True)
+class TextEncoderSpec(Spec):
+    """A kind of text encoder: `name`, the `place` of its class, a pipeline.text.text_encoder.TextEncoder, which states
+    the contract; at `section` its own settings, a pipeline.config.text.TextKindSettings, which are a key of its entry
+    in a configuration; the `extra` of the distribution that it needs."""
+
+    sparse: bool = False
+    """Whether its vectors are a csr_array, not an ndarray."""
+    reads: Literal["texts", "vectors"] = "texts"
+    """What it takes of a sentence; `vectors`: its vector that was made elsewhere."""
+    adds_words: bool = False
+    """Whether the vector of a sentence is the sum of those of its words (see `encode_words`), but for a factor."""
+    dim: Callable[[Any, int], int | None] = lambda entry, word: None
+    """The most dimensions that its vectors have by its entry and the dimensions of a `word`'s vector, or None."""
+
+
+def _text(name: str, place: str, section: str, **more: Any) -> TextEncoderSpec:
+    section = f"pipeline.config.text:{section}Settings"
+    return TextEncoderSpec(name=name, place=f"pipeline.text.{place}", section=section, **more)
+
+
+TEXT_ENCODERS: tuple[TextEncoderSpec, ...] = (
+    _text("tf-idf", "tfidf:TfidfEncoder", "Text", sparse=True, adds_words=True,
+          dim=lambda entry, word: entry.tf_idf.size),
+    _text("averaged", "averaged:AveragedEncoder", "Averaged", adds_words=True, dim=lambda entry, word: word),
+    _text("fisher", "fisher:FisherEncoder", "Fisher", extra="fisher",
+          dim=lambda entry, word: entry.fisher.components * (2 * (entry.fisher.principal or word) + 1)),
+    _text("transformers", "transformers_text:TransformersTextEncoder", "Library", extra="transformers"),
+    _text("sentence-transformers", "transformers_text:SentenceTransformersEncoder", "Library",
+          extra="sentence-transformers"),
+    _text("open_clip", "open_clip_text:OpenClipTextEncoder", "OpenClipText", extra="open-clip"),
+    _text("imported", "text_encoder:ImportedTextEncoder", "Imported", reads="vectors"),
+)  # fmt: skip
+
+
+def text_encoder_spec(kind: str) -> TextEncoderSpec:
+    """The `kind`, or one at an import path; UsageError lists the known ones."""
+    return find_spec("kind of text encoder", kind, TEXT_ENCODERS)
