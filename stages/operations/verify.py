@@ -1,5 +1,6 @@
 """`verify`: every artefact of a run against its commit."""
 
+from collections.abc import Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -48,16 +49,11 @@ def command(run: Path, sweep: bool, quick: bool, as_json: bool) -> None:
     for path, orphan in found.temporaries.items():
         if orphan and sweep:
             remove_free(path) if is_lock(path) else path.unlink(missing_ok=True)
-        if as_json:
-            continue
-        fate = ("removed" if sweep else "left by a dead writer, --sweep removes it") if orphan else "being written"
-        click.echo(printable(f"{path}: temporary, {fate}"))
     if as_json:
         click.echo(printable_json(asdict(found), str))
-    for fault in [] if as_json else found.faults:
-        click.echo(printable(f"{fault.path}: {fault.reason}"))
-    for path in [] if as_json else found.former:
-        click.echo(printable(f"{path}: left from an earlier configuration; nothing uses it, so you can delete it"))
+    else:
+        for line in _lines(found, "removed" if sweep else "left by a dead writer, --sweep removes it"):
+            click.echo(printable(line))
     log = logging.getLogger(__name__)
     log.info("%d files checked, %d wrong", found.checked, len(found.faults))
     if found.unvouched:
@@ -72,6 +68,16 @@ def command(run: Path, sweep: bool, quick: bool, as_json: bool) -> None:
             remedies.append(shlex.join(["jointspace", "audit", str(run)]))
         remedy = f"remake them: {'; '.join(remedies)}" if remedies else "see to the links and permissions above"
         raise IntegrityError(f"{len(found.faults)} files of {run} are damaged or do not fit; {remedy}")
+
+
+def _lines(found: "Examination", fate: str) -> Iterator[str]:
+    """What is wrong; `fate` is what became of files that dead processes left."""
+    for path, orphan in found.temporaries.items():
+        yield f"{path}: temporary, {fate if orphan else 'being written'}"
+    for fault in found.faults:
+        yield f"{fault.path}: {fault.reason}"
+    for path in found.former:
+        yield f"{path}: left from an earlier configuration; nothing uses it, so you can delete it"
 
 
 def _set_former_apart(run: "Run", found: "Examination") -> None:
