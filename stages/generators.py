@@ -54,11 +54,6 @@ class StoredGenerator(NamedTuple):
     precision: str | None
 
     @property
-    def vocabulary(self) -> str:
-        """The fingerprint of the vocabulary of its words."""
-        return self.parameters.details["vocabulary"]
-
-    @property
     def encoders(self) -> Mapping[str, Origin]:
         """The origins of the features that it learned from."""
         return self.parameters.details["encoders"]

@@ -237,11 +237,10 @@ def _open_describers(
     for name in names:
         stored = read_generator(run, name)
         features = _gallery_with_encoders(stored, galleries).features
-        learned_from = stored.vocabulary, stored.space
-        if learned_from not in sources:  # which take memory
-            sources[learned_from] = gather_sources(run, stored, corpus, _bundle_of_space(stored, galleries))
+        if stored.space not in sources:  # which take memory
+            sources[stored.space] = gather_sources(run, stored, corpus, _bundle_of_space(stored, galleries))
         describers[_free_name(stored.name, describers)] = Describer(
-            stored.spec.name, stored.generator, sources[learned_from], features, run.config.describe.top
+            stored.spec.name, stored.generator, sources[stored.space], features, run.config.describe.top
         )
     return describers
 
