@@ -20,11 +20,17 @@ READINGS = (
     "without blanks around them",
     "as paths inside data_root",
     "in another case",
+    "without the file's ending",
 )
 """How a name may be read. Each reading allows for all before it; of the photographs that a name may mean, those count
 that agree in the first one."""
+IMAGE_SUFFIXES = frozenset(
+    (".jpg", ".jpeg", ".jpe", ".jif", ".jfif", ".png", ".webp", ".gif", ".bmp", ".tif", ".tiff")
+    + (".ppm", ".pgm", ".avif", ".jp2", ".heic", ".heif")
+)
 DRIVE = re.compile(r"[A-Za-z]:")
-CASE = len(READINGS) - 1
+ENDING = len(READINGS) - 1
+CASE = ENDING - 1
 FROM_ROOT = CASE - 1
 """The reading from which on paths relative to data_root are names, too, where a list has others."""
 TOGETHER = 200_000
@@ -88,7 +94,9 @@ class Readings:
         slashed = _plain(plain.replace("\\", "/"))
         bare = _plain(slashed.strip()).strip()
         below = _without(self._roots, bare)
-        return name, composed, plain, slashed, bare, below, _without(self._folded, _composed(below.casefold()))
+        folded = _without(self._folded, _composed(below.casefold()))
+        stem, ending = posixpath.splitext(folded)
+        return name, composed, plain, slashed, bare, below, folded, stem if ending in IMAGE_SUFFIXES else folded
 
     def match(
         self, names: Collection[str], photographs: Callable[[], Iterable[Spelling]]
@@ -150,6 +158,8 @@ def _first_agreeing(forms: tuple[str, ...], alike: list[tuple[tuple[str, ...], S
         agreeing = [spelling for theirs, spelling in alike if theirs[reading] == form]
         if reading < FROM_ROOT:
             agreeing = [spelling for spelling in agreeing if not spelling.from_root]
+        if reading == ENDING and forms[CASE] != form:  # a.jpg is no a.png
+            break
         if agreeing:
             targets = dict.fromkeys(spelling.target for spelling in agreeing)
             names = dict.fromkeys(spelling.name for spelling in agreeing)

@@ -8,6 +8,8 @@ import os
 import stat
 from collections.abc import Iterator
 from contextlib import suppress
+from functools import partial
+from itertools import chain
 from pathlib import Path
 from typing import BinaryIO
 
@@ -24,6 +26,7 @@ LONGEST_LINE = 1 << 24
 """Bytes. A longer line is not text, and would be read into memory all at once."""
 CHUNK = 1 << 18
 """Bytes of a text that are read together."""
+UTF16_MARKS = codecs.BOM_UTF16_LE, codecs.BOM_UTF16_BE
 
 
 class UnopenedFile(Refused):
@@ -85,17 +88,20 @@ def _require_regular(status: os.stat_result, most_bytes: float) -> None:
 
 def each_line(file: BinaryIO, source: Path | str) -> Iterator[bytes]:
     """The lines of the text `file`, which a person may have made: CR, LF or CRLF ends one, U+2028 and form feeds do
-    not, and a byte order mark is not part of the first.
+    not, and a byte order mark is not part of the first. UTF-16 with such a mark, as Windows writes, comes as UTF-8.
 
-    Raises InputError naming `source` for a line longer than LONGEST_LINE and for UTF-16.
+    Raises InputError naming `source` for a line longer than LONGEST_LINE.
     """
-    rest, number, chunk = b"", 0, file.read(CHUNK)
-    if chunk.startswith((codecs.BOM_UTF16_LE, codecs.BOM_UTF16_BE)):
-        raise InputError(f"{source} is UTF-16; save it as UTF-8")
-    while chunk:
+    chunks = iter(partial(file.read, CHUNK), b"")
+    first = next(chunks, b"")
+    chunks = chain([first], chunks)
+    if first.startswith(UTF16_MARKS):
+        decode = codecs.getincrementaldecoder("utf-16")("surrogatepass").decode
+        chunks = (decode(chunk).encode("utf-8", "surrogatepass") for chunk in chunks)
+    rest, number = b"", 0
+    for chunk in chain(chunks, [b""]):
         lines = (rest + chunk).splitlines(keepends=True)
-        chunk = file.read(CHUNK)
-        rest = lines.pop() if chunk else b""  # perhaps without its end, or with the CR of a CRLF
+        rest = lines.pop() if chunk and lines else b""  # perhaps without its end, or with the CR of a CRLF
         for line in lines:
             number += 1
             line = line.rstrip(b"\r\n")
@@ -106,11 +112,9 @@ def each_line(file: BinaryIO, source: Path | str) -> Iterator[bytes]:
 
 def decode_text(data: bytes, source: Path | str, first_line: int = 1) -> str:
     """The text in `data`, without a byte order mark, which begins at the line `first_line` of `source`. Raises
-    InputError naming the line that is not UTF-8."""
-    if data.startswith((codecs.BOM_UTF16_LE, codecs.BOM_UTF16_BE)):
-        raise InputError(f"{source} is UTF-16; save it as UTF-8")
+    InputError naming the line that is neither UTF-8 nor UTF-16 with such a mark."""
     try:
-        return data.decode("utf-8-sig")
+        return data.decode("utf-16" if data.startswith(UTF16_MARKS) else "utf-8-sig")
     except UnicodeDecodeError as error:
         number = first_line - 1 + len(data[: error.start + 1].splitlines())
         raise InputError(f"{source}: line {number} is not UTF-8; save the file as UTF-8") from None

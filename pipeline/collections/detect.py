@@ -164,7 +164,7 @@ def _detect_folder(folder: CollectionFolder) -> Detected:
     if kinds["texts"]:
         return Detected(folder.root, "text-files", notes=_name_unused(unused))
     files = {"images": "."} if kinds["outside"] and kinds["inside"] else {}
-    remedy = f"a table of sentences ends in {', '.join(rows.READERS)}"
+    remedy = f"a table of sentences ends in {', '.join(rows.READERS)}: save it as one"
     unused |= {name: remedy for name in lists if "/" not in name and not _is_table(name)}
     return Detected(folder.root, "folder", files, described=False, notes=_name_unused(unused))
 
@@ -206,8 +206,9 @@ def _place_of_images(detected: Detected) -> dict[str, str]:
     # Path's own method fails on too long a name.
     if not first or any(os.path.exists(detected.root / image.path) for image in first):
         return {}
-    for below, _ in CollectionFolder(detected.root, PLAIN).walk():
-        if any(os.path.isfile(detected.root / below / image.key) for image in first):
+    for below, names in CollectionFolder(detected.root, PLAIN).walk():
+        stems = {posixpath.splitext(name)[0] for name in names if is_image(name)}
+        if any(image.key in stems or os.path.isfile(detected.root / below / image.key) for image in first):
             return {"images": below}
     return {}
 
@@ -228,6 +229,9 @@ def _columns(folder: CollectionFolder, path: Path) -> dict[str, str]:
                 texts.setdefault(name, []).append(value)
     if "file" not in columns:
         of_files = [name for name, values in texts.items() if all(map(is_image, values))]
+        if not of_files:
+            stems = {posixpath.splitext(name)[0] for _, names in folder.walk() for name in names if is_image(name)}
+            of_files = [name for name, values in texts.items() if sum(v in stems for v in values) > len(values) / 2]
         if len(of_files) != 1:
             known = ", ".join(COLUMNS["file"])
             raise InputError(f"{path} has no column of file names ({known}); rename the one that has them to file")

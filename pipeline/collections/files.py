@@ -10,14 +10,10 @@ from typing import BinaryIO
 from pipeline.collections.exclusion import Exclusion
 from pipeline.collections.records import Options
 from pipeline.errors import InputError, UsageError
-from pipeline.image_names import Readings, Spelling, is_plain
+from pipeline.image_names import IMAGE_SUFFIXES, Readings, Spelling, is_plain
 from pipeline.plain_files import UnopenedFile, open_plain
 
-IMAGE_SUFFIXES = frozenset(
-    (".jpg", ".jpeg", ".jpe", ".jif", ".jfif", ".png", ".webp", ".gif", ".bmp", ".tif", ".tiff")
-    + (".ppm", ".pgm", ".avif", ".jp2", ".heic", ".heif")
-)
-LIST_SUFFIXES = (".txt", ".tsv", ".csv", ".json", ".jsonl", ".parquet", ".token", ".tar")
+LIST_SUFFIXES = (".txt", ".tsv", ".csv", ".json", ".jsonl", ".parquet", ".token", ".tar", ".xlsx", ".xls", ".ods")
 LARGEST_LIST = 8 << 30  # bytes of a list that is read line by line; what is read whole has a limit of its own
 
 

@@ -112,9 +112,9 @@ class Ownership:
                 self._tables.append("respelt", (path, None, f"ambiguous: {path!r} {match.choice}", None))
             elif match:
                 self._tables.append("respelt", (path, match.spelt[0], None, match.reading))
-        # Lists that name a photograph exactly mean another one by the same name in another case.
+        # Lists that name a photograph exactly mean another one by the same name in another case or without its ending.
         exact = 'SELECT path FROM images WHERE there AND "row" IS NOT NULL AND path IS NOT NULL'
-        self._tables.run(f"DELETE FROM respelt WHERE reading = {CASE} AND file IN ({exact})")
+        self._tables.run(f"DELETE FROM respelt WHERE reading >= {CASE} AND file IN ({exact})")
         total = self._tables.value('SELECT count(DISTINCT path) FROM images WHERE "row" IS NOT NULL')
         self._note("FROM respelt WHERE file IS NOT NULL", total, "files")
         self._tables.run(

@@ -50,9 +50,8 @@ class _Products:
     def __init__(self, a: np.ndarray, b: np.ndarray, tie: float) -> None:
         self.a, self.b, self.tie = a, b, tie
         self._single = a.astype(np.float32), b.astype(np.float32)
-        # the most by which single precision is off (Higham 2002, section 3.1), its least number for what underflows
-        longest = np.prod([np.linalg.norm(side, axis=1).max(initial=0) for side in (a, b)])
-        self._doubt = float(np.finfo(np.float32).eps * (a.shape[1] + 4) * longest + np.finfo(np.float32).tiny)
+        # `tie` is the most by which double precision is off; single precision also rounds a, b and the threshold
+        self._doubt = 2.0**-24 / ROUNDING * (1 + 3 / a.shape[1]) * tie + float(np.finfo(np.float32).tiny)
 
     def pairs(self, i: np.ndarray, j: np.ndarray) -> np.ndarray:
         """(p,) those of a's rows i (p,) with b's rows j (p,)."""
@@ -151,8 +150,9 @@ def _as_products(x: np.ndarray, y: np.ndarray, metric: str) -> tuple[np.ndarray,
     and the difference of scores that are equal."""
     x, y = x.astype(np.float64), y.astype(np.float64)
     # by a power of two, which changes no order and no bit, so that no product leaves single precision
-    exponent = np.frexp(max(np.abs(x).max(initial=0), np.abs(y).max(initial=0)))[1]
-    x, y = np.ldexp(x, -exponent), np.ldexp(y, -exponent)
+    power = 2.0 ** -int(np.frexp(max(abs(side).max(initial=0) for side in (x, y)))[1])
+    x *= power
+    y *= power
     squares = [np.einsum("ij,ij->i", side, side)[:, None] for side in (x, y)]
     longest = [float(np.sqrt(square.max(initial=0))) for square in squares]
     if metric == "inner_product":

@@ -61,6 +61,7 @@ TABLES = {
     "semicolons.csv": ("Image Name;Caption\r\n1.jpg;a dog, a cat\r\n2.jpg;b\r\n", 2),
     "old-mac.csv": ("file,sentence\r1.jpg,a dog\r2.jpg,a cat\r", 2),
     "lists.csv": ('file,sentence\n1.jpg,"[\'a dog\', ""it\'s 5""]"\n2.jpg,"[\'a\'\n \'b\']"\n3.jpg,[laughs]\n', 5),
+    "without-endings.csv": ("id,caption,price\n1,a dog,7\n2,a cat,8\n", 2),
     "json-lists.tsv": ('file\tsentence\n1.jpg\t["a \\"big\\" dog", "b"]\n2.jpg\t[]\n', 2),
 }
 
@@ -68,7 +69,8 @@ TABLES = {
 @pytest.mark.parametrize("name", TABLES)
 def test_a_table_is_read_as_it_was_written(name: str, photograph, gather: Callable, tmp_path: Path) -> None:
     text, count = TABLES[name]
-    write(tmp_path, {f"{number}.jpg": photograph(number) for number in range(1, 5)} | {name: text.encode()})
+    encoding = "utf-16" if name == "semicolons.csv" else "utf-8"
+    write(tmp_path, {f"{number}.jpg": photograph(number) for number in range(1, 5)} | {name: text.encode(encoding)})
     found = detect(tmp_path)
     result = gather(tmp_path, found.format, files=found.files, columns=found.columns)
     assert (found.format, result.counts["sentences"]["kept"], result.rejects) == ("table", count, [])
@@ -78,7 +80,6 @@ def test_a_table_is_read_as_it_was_written(name: str, photograph, gather: Callab
     ("name", "data", "said"),
     [
         ("t.csv", b"file,caption, caption\n1.jpg,a,b\n", "two columns named caption"),
-        ("t.csv", "file,sentence\n1.jpg,ä\n".encode("utf-16"), "UTF-16"),
         ("t.csv", "file,sentence\n1.jpg,a\n".encode("utf-16-le"), "UTF-16"),
         ("t.tsv", "file\tlégende\n1.jpg\ta\n".encode("latin-1"), "WINDOWS-1252"),
     ],

@@ -87,8 +87,8 @@ def test_words_that_nothing_is_searched_for_are_named_with_the_answer(bundle: Pa
     assert [table[0] for table in tables] == ["a purple dog", "a dog", "a unicorn"]
     assert "this model: purple" in tables[0][1] and tables[1][1:] == search("a dog")[0].splitlines()
     assert "none of the words of 'a unicorn'" in tables[2][1] and len(tables[2]) == 2
-    queries.write_bytes(b"\xff\xfe")
-    with pytest.raises(InputError, match="queries.txt is UTF-16"):
+    queries.write_bytes(b"\xff")
+    with pytest.raises(InputError, match="queries.txt: line 1 is not UTF-8"):
         run_command("search", "--index", bundle, "--file", queries)
     with pytest.raises(InputError, match=r"\(horsse \(horse\?\), unicorn\); try other words"):
         searcher.images("the horsse, a unicorn", 1)

@@ -11,7 +11,7 @@ from typing import Any, BinaryIO
 from pipeline.collections.files import CollectionFolder
 from pipeline.collections.records import NOT_UTF8, DocumentRecord, ImageRecord, Record, Reject
 from pipeline.errors import InputError
-from pipeline.plain_files import each_line
+from pipeline.plain_files import UTF16_MARKS, each_line
 
 SPLIT_NAMES = {"restval": "train", "val": "dev", "valid": "dev", "validation": "dev"}
 """Other collections' names for our splits."""
@@ -45,9 +45,9 @@ def is_utf16(line: bytes) -> bool:
 
 
 def decode_text(data: bytes) -> str | bytes:
-    """The text in `data`; what is not UTF-8 stays bytes."""
+    """The text in `data`; what is not UTF-8, or UTF-16 with a byte order mark, stays bytes."""
     try:
-        return data.decode()
+        return data.decode("utf-16" if data.startswith(UTF16_MARKS) else "utf-8")
     except UnicodeDecodeError:
         return data
 
@@ -57,7 +57,7 @@ def not_utf8(data: bytes | str) -> str:
     look like, and how the file is converted."""
     data = data.encode("utf-8", "surrogateescape") if isinstance(data, str) else data
     single, high = len(ACCENT.findall(data)), sum(byte > 127 for byte in data)
-    if data.startswith((b"\xff\xfe", b"\xfe\xff")) or is_utf16(data):
+    if is_utf16(data):
         name = "UTF-16"
     elif 2 * single >= high:
         name = "WINDOWS-1252"  # of which Latin-1 is a part
