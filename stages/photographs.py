@@ -23,14 +23,14 @@ log = logging.getLogger(__name__)
 
 
 def photograph_reader(run: Run, source: ImageSource | None = None) -> PhotographReader:
-    """Reads the photographs of the run where `ingest` found them, or in another `source`."""
+    """Reads the photographs of the run where `ingest` found them, or in another `source`, by its decoders."""
     limits = ImageLimits.from_settings(run.config.collection)
     return PhotographReader((source or run.images).read, limits, run.decoders)
 
 
 def open_photographs(run: Run, image_id: np.ndarray | list[int]) -> Iterator[tuple[Image.Image | None, str]]:
     """The photographs `image_id` (k,), each with an empty text, or None and the reason where one cannot be read."""
-    reader = photograph_reader(run, run.photographs)
+    reader = PhotographReader(run.photographs.read, ImageLimits.from_settings(run.config.collection))
     for photograph in map(Photograph.from_row, run.manifest.pick(image_id)):
         try:
             yield reader.open(photograph), ""

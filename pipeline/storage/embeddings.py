@@ -157,8 +157,3 @@ class EmbeddedRows:
     def take(self, rows: np.ndarray | slice) -> np.ndarray:
         """The vectors (k, c) float32 in `rows` (k,)."""
         return self.vectors[self.places[rows]]
-
-
-def read_vectors(path: Path, modality: str) -> np.ndarray:
-    """All vectors (n, c) float32 of the `images` or `sentences` of one shard."""
-    return np.asarray(Shard(path, EMBEDDINGS)[modality], np.float32)

@@ -11,8 +11,7 @@ import click
 from pipeline.run import Inputs, Job, Outside, Run, stage
 
 if TYPE_CHECKING:
-    from pipeline.collections.assembly import Assembly
-    from pipeline.collections.collection import Collection
+    from pipeline.collections.assembly import Assembly, Collection
     from pipeline.collections.files import CollectionFolder
     from pipeline.config.collection import CollectionSettings
 

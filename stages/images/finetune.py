@@ -7,8 +7,8 @@ from typing import TYPE_CHECKING
 from pipeline.run import Inputs, Job, Outside, Run, stage
 
 if TYPE_CHECKING:
-    from pipeline.config.images import Encoder, FinetuneSettings
-    from pipeline.images.preparation import LabelledImage, RegionSampler
+    from pipeline.config.images import FinetuneSettings
+    from pipeline.images.preparation import LabelledImage
     from pipeline.storage.manifest import Manifest
 
 log = logging.getLogger(__name__)
@@ -44,11 +44,12 @@ def finetune(run: Run, job: Job, encoder: str) -> None:
     from tqdm import tqdm
 
     from pipeline.images.finetune import DescentSchedule, Finetuning
-    from pipeline.images.preparation import batch_samples, schedule_images
+    from pipeline.images.preparation import Crops, RegionSampler, batch_samples, schedule_images
     from pipeline.precision import choose_precision
     from pipeline.storage.parameters import ENCODER, Checkpoints, digest_tensors, write_parameters
     from pipeline.workers import isolated_map
     from stages.encoders import prepare_start
+    from stages.photographs import photograph_reader
 
     settings, manifest = run.config, run.manifest
     chosen, tuning = settings.encoder(encoder), settings.finetune
@@ -65,7 +66,7 @@ def finetune(run: Run, job: Job, encoder: str) -> None:
         losses = list(before.settings["losses"])
         task.restore(before.tensors, len(losses))
         log.info("resumed after iteration %d", len(losses))
-    sampler = _sampler(run, chosen)
+    sampler = RegionSampler(photograph_reader(run), Crops(tuning.side, tuning.context, chosen.mean), settings.seed)
     order = schedule_images(len(training), tuning.images, tuning.iterations, settings.seed)
     items = ((number, training[order[number]]) for number in range(len(losses) * tuning.images, len(order)))
     batches = batch_samples(isolated_map(sampler, items, run.decoders), tuning.images)
@@ -112,11 +113,3 @@ def _labelled(manifest: "Manifest", tuning: "FinetuneSettings") -> "tuple[list[s
         )
     ]
     return labels, images
-
-
-def _sampler(run: Run, chosen: "Encoder") -> "RegionSampler":
-    from pipeline.images.preparation import Crops, RegionSampler
-    from stages.photographs import photograph_reader
-
-    crops = Crops(run.config.finetune.side, run.config.finetune.context, chosen.mean)
-    return RegionSampler(photograph_reader(run), crops, run.config.seed)

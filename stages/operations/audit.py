@@ -163,8 +163,7 @@ def _score_captions(run: Run, texts: Mapping[str, Shards], copies: "np.ndarray")
     by_shard = np.split(folds, manifest.bounds("images")[1:-1])
 
     def blocks(fold: int) -> Iterator[Any]:
-        wanted = {number: lambda own=own: own == fold for number, own in enumerate(by_shard)}
-        for block in read_pairs(features, stored, encoders, wanted, BLOCK_ROWS):
+        for block in read_pairs(features, stored, encoders, lambda number: by_shard[number] == fold, BLOCK_ROWS):
             yield replace(block, sentences=restriction.cut(block.sentences))
 
     return cross_fit(blocks, view, text, runtime.threads(), run.gpu)

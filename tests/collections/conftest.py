@@ -14,8 +14,7 @@ import pyarrow as pa
 import pytest
 from PIL import Image
 
-from pipeline.collections.assembly import Assembly
-from pipeline.collections.collection import Collection
+from pipeline.collections.assembly import Assembly, Collection
 from pipeline.collections.files import CollectionFolder
 from pipeline.collections.formats import FORMATS
 from pipeline.collections.intake import Intake
