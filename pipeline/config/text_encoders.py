@@ -23,8 +23,8 @@ class TextEncoderSpec(Spec):
     """The most dimensions that its vectors have by its entry and the dimensions of a `word`'s vector, or None."""
 
 
-def _text(name: str, place: str, section: str, **more: Any) -> TextEncoderSpec:
-    section = f"pipeline.config.text:{section}Settings"
+def _text(name: str, place: str, section: str | None = None, **more: Any) -> TextEncoderSpec:
+    section = section and f"pipeline.config.text:{section}Settings"
     return TextEncoderSpec(name=name, place=f"pipeline.text.{place}", section=section, **more)
 
 

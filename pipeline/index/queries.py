@@ -4,7 +4,7 @@ import hashlib
 import json
 from collections import OrderedDict
 from collections.abc import Callable, Collection, Mapping, Sequence
-from functools import cached_property
+from functools import cached_property, partial
 from threading import Lock
 from typing import TYPE_CHECKING, Any
 
@@ -213,11 +213,11 @@ class QueryParser:
     """Trees of sentences by the spaCy pipeline that `load` gives, and a label table; threads take turns."""
 
     def __init__(self, load: Callable[[], Any], labels: Mapping[str, Any]) -> None:
-        from pipeline.text.parsing import BatchParser, require_spacy  # which plain words do without
+        from pipeline.text.parsing import parse_texts, require_spacy  # which plain words do without
         from pipeline.text.trees import LabelTable
 
         require_spacy()
-        self._parse = BatchParser(load)
+        self._parse = partial(parse_texts, load)
         self._labels = LabelTable.from_dict(labels)
         self._lock = Lock()
 

@@ -2,7 +2,6 @@
 
 import logging
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
-from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -18,9 +17,9 @@ if TYPE_CHECKING:
 
 
 FURTHER_ROOT = "parataxis"
+"""Relation of a second sentence's root to the first's, if the parser splits a text into two sentences."""
 MAX_WORDS = 100
 """Longer sentences become chains."""
-"""Relation of a second sentence's root to the first's, if the parser splits a text into two sentences."""
 
 
 def require_spacy() -> Any:
@@ -33,25 +32,20 @@ def require_spacy() -> Any:
     return spacy
 
 
-@dataclass(frozen=True)
-class BatchParser:
-    """Texts to trees with the spaCy pipeline from `load`; texts of more than `max_words` words become chains."""
-
-    load: "Callable[[], Language]"
-    max_words: int = MAX_WORDS
-
-    def __call__(self, texts: Sequence[str]) -> list[Parsed]:
-        pipeline = self.load()
-        docs = [pipeline.make_doc(" ".join(text.split())) for text in texts]
-        parses = map(_to_parse, pipeline.pipe([doc for doc in docs if 0 < len(doc) <= self.max_words]))
-        parsed = []
-        for text, doc in zip(texts, docs, strict=True):
-            if 0 < len(doc) <= self.max_words:
-                parse = next(parses)
-                parsed.append(Parsed(parse, derive_phrases(parse), None))
-            else:
-                parsed.append(fall_back(text, f"more than {self.max_words} words" if len(doc) else EMPTY))
-        return parsed
+def parse_texts(load: "Callable[[], Language]", texts: Sequence[str]) -> list[Parsed]:
+    """The trees of `texts` by the spaCy pipeline that `load` gives; texts of more than MAX_WORDS words become
+    chains."""
+    pipeline = load()
+    docs = [pipeline.make_doc(" ".join(text.split())) for text in texts]
+    parses = map(_to_parse, pipeline.pipe([doc for doc in docs if 0 < len(doc) <= MAX_WORDS]))
+    parsed = []
+    for text, doc in zip(texts, docs, strict=True):
+        if 0 < len(doc) <= MAX_WORDS:
+            parse = next(parses)
+            parsed.append(Parsed(parse, derive_phrases(parse), None))
+        else:
+            parsed.append(fall_back(text, f"more than {MAX_WORDS} words" if len(doc) else EMPTY))
+    return parsed
 
 
 def _to_parse(doc: "Doc") -> Parse:

@@ -79,11 +79,10 @@ def _draw_bank(run: Run, embeddings: Any, model: Any, splits: tuple[str, ...]) -
 
 def _embed_queries(run: Run, model: Any, most: int, rng: Any) -> Any:
     """At most `most` of the queries of `hubness.queries` in the joint space; None where there are none."""
-    from pipeline.config.stored import restore_text_encoder
     from pipeline.errors import InputError
     from pipeline.plain_files import read_lines
     from pipeline.text.sequences import encode_tokens
-    from stages.texts import read_token_vocabulary
+    from stages.texts import open_text_encoder, read_token_vocabulary
 
     if (file := run.config.hubness.queries) is None:
         return None
@@ -92,6 +91,4 @@ def _embed_queries(run: Run, model: Any, most: int, rng: Any) -> Any:
     queries = [queries[row] for row in sorted(rng.choice(len(queries), min(most, len(queries)), replace=False))]
     if model.sentence_view == "tokens":
         return model.embed_sentences(encode_tokens(queries, read_token_vocabulary(run)[0]))
-    stored = {name: run.text_encoder(name) for name in model.text_encoders}
-    encoders = {name: restore_text_encoder(one.settings, one.tensors, name) for name, one in stored.items()}
-    return model.embed_sentences({name: encoder.encode(queries) for name, encoder in encoders.items()})
+    return model.embed_sentences({name: open_text_encoder(run, name).encode(queries) for name in model.text_encoders})

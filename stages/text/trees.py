@@ -195,7 +195,7 @@ def _run_spacy(run: Run) -> Engine:
     from functools import partial
 
     from pipeline.storage.parsers import load_parser
-    from pipeline.text.parsing import BatchParser
+    from pipeline.text.parsing import parse_texts
     from pipeline.text.tree_conversions import fall_back
     from pipeline.workers import Failure, isolated_map
 
@@ -204,7 +204,7 @@ def _run_spacy(run: Run) -> Engine:
 
     def engine(rows: "ShardRows", texts: list[str]) -> "Iterator[Parsed]":
         batches = [texts[at : at + BATCH] for at in range(0, len(texts), BATCH)]
-        outcomes = isolated_map(BatchParser(partial(load_parser, name)), batches, run.config.parse.workers)
+        outcomes = isolated_map(partial(parse_texts, partial(load_parser, name)), batches, run.config.parse.workers)
         for batch, outcome in zip(batches, outcomes, strict=True):
             if isinstance(outcome, Failure):
                 outcome = [fall_back(text, f"its batch could not be parsed: {outcome.reason}") for text in batch]

@@ -4,6 +4,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+import torch
 from made_up import (
     MADE_BY,
     THINGS,
@@ -20,6 +21,7 @@ from pipeline.config.registry import model_spec
 from pipeline.errors import UsageError
 from pipeline.index.search import Searcher
 from pipeline.models.linear.views import ImageView
+from pipeline.models.neural.training import seeded
 from pipeline.storage.bundles import open_bundle
 from pipeline.storage.embeddings import Embeddings
 from pipeline.storage.json_files import read_json
@@ -56,7 +58,10 @@ def run(tmp_path_factory: pytest.TempPathFactory) -> Path:
     words = np.random.default_rng(0).standard_normal((len(vocabulary["terms"]) + 1, 8), dtype=np.float32)
     view, mean = ImageView(("colour",), (8,), ()), np.full(8, 0.1, np.float32)
     learned = {"left": 4, "right": 4, "activation": "tanh"}
-    model = model_spec("dtrnn").load().build(view, mean, words, 8, 0.0, 0, learned, score="cosine")
+    registered = model_spec("dtrnn").load()
+    with seeded(0):
+        network = registered.make_network(torch.tensor(mean), torch.tensor(words), 8, 0.0, learned, "cosine")
+    model = registered(view, network, learned)
     write_parameters(
         run / "models/dtrnn/model.safetensors", MODEL, model.tensors(), settings=model.settings(),
         provenance=by_hand(run), details={

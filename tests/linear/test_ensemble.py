@@ -2,6 +2,7 @@
 
 import numpy as np
 import pytest
+import torch
 from made_up_settings import text_view
 from scipy import sparse
 
@@ -25,7 +26,8 @@ def ensemble() -> Ensemble:
         Directions(*(rng.standard_normal((d, 3)).astype(np.float32) for d in (6, 4)), np.ones(3, np.float32)),
     )  # fmt: skip
     view, words = ImageView(("one", "two"), (6, 5), ("l2",)), rng.standard_normal((5, 7)).astype(np.float32)
-    neural = BagOfWords.build(view, np.zeros(11, np.float32), words, 7, dropout=0, seed=0, learned={}, score="cosine")
+    network = BagOfWords.make_network(torch.zeros(11), torch.tensor(words), 7, 0.0, {}, "cosine")
+    neural = BagOfWords(view, network, {})
     return Ensemble([EnsembleMember("ncca", linear, 0.7), EnsembleMember("bow", neural, 0.3)])
 
 

@@ -8,9 +8,9 @@ import pytest
 import torch
 
 from pipeline.metrics import multivector_scores as module
-from pipeline.metrics.combination import join_images, join_sentences, joint_rule
 from pipeline.metrics.multivector_scores import multivector_scores
 from pipeline.models.linear.corrected import HubCorrected, HubnessCorrection
+from pipeline.models.linear.ensemble import join_images, join_sentences, joint_rule
 from pipeline.models.linear.hubness import SIDES, Bank, Term
 from pipeline.multivectors import SUMS, MultiVectors, ScoreRule
 

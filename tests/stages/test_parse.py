@@ -162,7 +162,7 @@ def test_spacy_parses_whatever_stands_in_the_sentences(
 ) -> None:
     shutil.copytree(parser, run / "parser")
     with monkeypatch.context() as patch:
-        patch.setattr("pipeline.text.parsing.BatchParser.__init__.__defaults__", (4,))
+        patch.setattr("pipeline.text.parsing.MAX_WORDS", 4)
         path = parse(run, 0, engine="spacy", workers=0)
     sidecar = json.loads(path.with_name(path.name + ".json").read_text())["details"]
     assert sidecar["n_fallbacks"] == 10 and "more than 4 words" in sidecar["fallbacks"][0]["reason"]

@@ -6,12 +6,14 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+import torch
 import yaml
 from made_up import MADE_BY, by_colour, by_hand, make_stage
 from made_up_training import encode_parses
 
 from pipeline.models.linear.views import ImageView
 from pipeline.models.neural.hmlstm import HMLSTM
+from pipeline.models.neural.training import seeded
 from pipeline.storage.commit import read_record
 from pipeline.storage.json_files import read_json
 from pipeline.storage.manifest import Manifest
@@ -50,7 +52,9 @@ def made(tmp_path_factory: pytest.TempPathFactory) -> Path:
     vectors = rng.standard_normal((len(vocabulary["terms"]) + 1, 8), dtype=np.float32)
     learned = {"noun_phrase": table["phrases"].index("NP")}
     mean = np.zeros(DIM, np.float32)
-    model = HMLSTM.build(ImageView(("eyes",), (DIM,), ("l2",)), mean, vectors, 16, 0.0, 0, learned, score="cosine")
+    with seeded(0):
+        network = HMLSTM.make_network(torch.tensor(mean), torch.tensor(vectors), 16, 0.0, learned, "cosine")
+    model = HMLSTM(ImageView(("eyes",), (DIM,), ("l2",)), network, learned)
     told = {
         "model": "hmlstm",
         "registered": "hmlstm",

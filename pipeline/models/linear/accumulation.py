@@ -16,8 +16,8 @@ from pipeline.models.linear.views import (
     Rows,
     TextView,
     ViewBlock,
-    map_parts,
-    parts_of,
+    map_matrices,
+    matrices_of,
     side_by_side,
     spans,
     sum_by_owner,
@@ -82,7 +82,7 @@ def mapped_moments(
 
 class MomentsAccumulator:
     """Adds blocks of pairs in one pass: X'X by a symmetric rank-k update, products with Y by sparse or dense ones, as
-    its parts are.
+    its matrices are.
 
     What is dense is centred about a provisional mean, that of the first rows, because a float32 sum of squares about
     zero loses the variance of a feature whose mean is far from zero.
@@ -118,7 +118,7 @@ class MomentsAccumulator:
         factor, root = (counts[0], np.ones(len(z), self._dtype)) if equal else (1, np.sqrt(counts, dtype=self._dtype))
         if not equal:
             z *= root[:, None]
-            sums = map_parts(sums, lambda part: scale_rows(part, 1 / root))
+            sums = map_matrices(sums, lambda part: scale_rows(part, 1 / root))
         self._sum_x += factor * (root @ z)
         add_gram(self._xx, z, factor)
         self._add_cross(z, sums)
@@ -128,7 +128,7 @@ class MomentsAccumulator:
         if not len(owners):
             return sum_by_owner(y, owners, n), np.zeros(n, int)
         if self._shift_y is None:
-            self._shift_y = np.concatenate([self._mean_of(part) for part in parts_of(y)])
+            self._shift_y = np.concatenate([self._mean_of(part) for part in matrices_of(y)])
         self._n += len(owners)
         blocks = [(columns, self._centred(part, self._shift_y[columns])) for columns, part in spans(y)]
         for number, (rows, left) in enumerate(blocks):
@@ -151,7 +151,7 @@ class MomentsAccumulator:
         return np.subtract(part, shift, dtype=self._dtype)
 
     def _add_square(self, place: tuple[slice, slice], left: Any, right: Any) -> None:
-        """Add left' right, of two parts of y or of one, to its `place` on or above the diagonal of Y'Y."""
+        """Add left' right, of two matrices of y or of one, to its `place` on or above the diagonal of Y'Y."""
         if sparse.issparse(left) and sparse.issparse(right):
             square = (right.T @ left).tocoo()
             row, column = square.row.astype(np.int64) + place[1].start, square.col + place[0].start

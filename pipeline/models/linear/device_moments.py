@@ -15,8 +15,8 @@ from pipeline.models.linear.views import (
     Rows,
     ViewBlock,
     is_sparse,
+    matrices_of,
     owner_matrix,
-    parts_of,
     spans,
     sum_by_owner,
 )
@@ -191,7 +191,7 @@ class MappedAccumulator:
 
     def _cross(self, y: Rows, other: Tensor) -> Tensor:
         """y' other."""
-        return torch.cat([transposed_on(part, self._device) @ other for part in parts_of(y)])
+        return torch.cat([transposed_on(part, self._device) @ other for part in matrices_of(y)])
 
     def result(self) -> Moments:
         """The moments of all pairs of `known`; the accumulator must not be used afterwards."""

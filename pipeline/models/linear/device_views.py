@@ -10,7 +10,7 @@ from torch import Tensor
 
 from pipeline.device import OomBatcher, full_float32, upload
 from pipeline.models.linear.feature_maps import project
-from pipeline.models.linear.views import Rows, map_parts, parts_of
+from pipeline.models.linear.views import Rows, map_matrices, matrices_of
 
 if TYPE_CHECKING:
     from scipy import sparse
@@ -55,7 +55,7 @@ def transposed_on(part: Any, device: torch.device) -> Tensor:
 
 def rows_on(rows: Rows, device: torch.device) -> Any:
     """`rows` (n, d) on `device`: a tensor, or Columns of tensors."""
-    return map_parts(rows, lambda part: sparse_on(part, device) if issparse(part) else upload(part, device))
+    return map_matrices(rows, lambda part: sparse_on(part, device) if issparse(part) else upload(part, device))
 
 
 class Projections:
@@ -73,7 +73,7 @@ class Projections:
         mapped = feature_map and feature_map.on(self._device)
 
         def side(rows: Any) -> Tensor:
-            columns = list(parts_of(rows)) if feature_map is None or feature_map.keep else []
+            columns = list(matrices_of(rows)) if feature_map is None or feature_map.keep else []
             return project([*columns, mapped(rows)] if mapped else columns, mean, matrix)
 
         return side

@@ -11,7 +11,7 @@ import scipy  # whose parts it imports when they are used: dense views do withou
 
 from pipeline.device import upload
 from pipeline.errors import InputError
-from pipeline.models.linear.views import Rows, ViewBlock, as_sparse, is_sparse, parts_of, stack_blocks, sum_by_owner
+from pipeline.models.linear.views import Rows, ViewBlock, as_sparse, is_sparse, matrices_of, stack_blocks, sum_by_owner
 
 if TYPE_CHECKING:
     import torch
@@ -91,8 +91,8 @@ def from_sparse_parts(tensors: Mapping[str, np.ndarray], shape: Sequence[int]) -
 def mapped_columns(rows: Rows, feature_map: FeatureMap | None) -> list[Any]:
     """The blocks of columns of a mapped view, from left to right."""
     if feature_map is None:
-        return list(parts_of(rows))
-    return [*(parts_of(rows) if feature_map.keep else ()), feature_map(rows)]
+        return list(matrices_of(rows))
+    return [*(matrices_of(rows) if feature_map.keep else ()), feature_map(rows)]
 
 
 def project(columns: Sequence[Any], mean: Any, matrix: Any) -> Any:

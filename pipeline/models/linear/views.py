@@ -18,74 +18,74 @@ if TYPE_CHECKING:
 
 
 class Columns:
-    """Matrices `parts`, each (n, d_k), dense or sparse, of numpy or of torch: one view of d columns."""
+    """The `matrices`, each (n, d_k), dense or sparse, of numpy or of torch: one view of d columns."""
 
-    def __init__(self, parts: Sequence[Any]) -> None:
-        self.parts = tuple(parts)
-        self.shape = (self.parts[0].shape[0], sum(part.shape[1] for part in self.parts))
+    def __init__(self, matrices: Sequence[Any]) -> None:
+        self.matrices = tuple(matrices)
+        self.shape = (self.matrices[0].shape[0], sum(matrix.shape[1] for matrix in self.matrices))
 
     def __getitem__(self, rows: Any) -> "Columns":
         """The rows `rows`, a slice or an array."""
-        return self.map(lambda part: part[rows])
+        return self.map(lambda matrix: matrix[rows])
 
     def map(self, function: Callable[[Any], Any]) -> "Columns":
-        """`function` of each part."""
-        return Columns([function(part) for part in self.parts])
+        """`function` of each matrix."""
+        return Columns([function(matrix) for matrix in self.matrices])
 
-    def __matmul__(self, matrix: Any) -> Any:
-        """(n, c): the product with `matrix` (d, c)."""
-        return sum(part @ matrix[columns] for columns, part in spans(self))
+    def __matmul__(self, right: Any) -> Any:
+        """(n, c): the product with `right` (d, c)."""
+        return sum(matrix @ right[columns] for columns, matrix in spans(self))
 
 
 Rows = "np.ndarray | csr_array | Columns"
 """Images (n, D) dense, or sentences (n, d) sparse, dense, or both side by side."""
 
 
-def is_sparse(part: Any) -> bool:
+def is_sparse(matrix: Any) -> bool:
     """Whether a matrix of numpy, scipy or torch is sparse."""
-    return not isinstance(part, np.ndarray) and getattr(part, "is_sparse", True)
+    return not isinstance(matrix, np.ndarray) and getattr(matrix, "is_sparse", True)
 
 
-def parts_of(rows: Any) -> Sequence[Any]:
+def matrices_of(rows: Any) -> Sequence[Any]:
     """The matrices that `rows` consist of, from left to right."""
-    return rows.parts if isinstance(rows, Columns) else (rows,)
+    return rows.matrices if isinstance(rows, Columns) else (rows,)
 
 
 def spans(rows: Any) -> Iterator[tuple[slice, Any]]:
     """Each matrix with its columns."""
     start = 0
-    for part in parts_of(rows):
-        yield slice(start, start + part.shape[1]), part
-        start += part.shape[1]
+    for matrix in matrices_of(rows):
+        yield slice(start, start + matrix.shape[1]), matrix
+        start += matrix.shape[1]
 
 
-def side_by_side(parts: Sequence[Any]) -> Any:
-    """`parts` as one view; a single one as it is."""
-    return parts[0] if len(parts) == 1 else Columns(parts)
+def side_by_side(matrices: Sequence[Any]) -> Any:
+    """`matrices` as one view; a single one as it is."""
+    return matrices[0] if len(matrices) == 1 else Columns(matrices)
 
 
-def map_parts(rows: Rows, function: Callable[[Any], Any]) -> Rows:
+def map_matrices(rows: Rows, function: Callable[[Any], Any]) -> Rows:
     """`function` of each matrix, side by side."""
-    return side_by_side([function(part) for part in parts_of(rows)])
+    return side_by_side([function(matrix) for matrix in matrices_of(rows)])
 
 
 def stack_blocks(blocks: Sequence[Rows]) -> Rows:
     """The rows of all `blocks`, one after another."""
-    return side_by_side([_stacked(parts) for parts in zip(*map(parts_of, blocks), strict=True)])
+    return side_by_side([_stacked(matrices) for matrices in zip(*map(matrices_of, blocks), strict=True)])
 
 
-def _stacked(parts: Sequence[Any]) -> Any:
-    return scipy.sparse.vstack(parts, format="csr") if is_sparse(parts[0]) else np.concatenate(parts)
+def _stacked(matrices: Sequence[Any]) -> Any:
+    return scipy.sparse.vstack(matrices, format="csr") if is_sparse(matrices[0]) else np.concatenate(matrices)
 
 
 def one_matrix(rows: Rows) -> "np.ndarray | csr_array":
-    """The same values in one matrix, which is sparse where a part of it is."""
-    parts = parts_of(rows)
-    if len(parts) == 1:
-        return parts[0]
-    if any(map(is_sparse, parts)):
-        return scipy.sparse.hstack([scipy.sparse.csr_array(part) for part in parts], format="csr")
-    return np.concatenate(parts, axis=1)
+    """The same values in one matrix, which is sparse where a matrix of it is."""
+    matrices = matrices_of(rows)
+    if len(matrices) == 1:
+        return matrices[0]
+    if any(map(is_sparse, matrices)):
+        return scipy.sparse.hstack([scipy.sparse.csr_array(matrix) for matrix in matrices], format="csr")
+    return np.concatenate(matrices, axis=1)
 
 
 def as_sparse(rows: Rows) -> "csr_array":
@@ -297,7 +297,7 @@ def sum_by_owner(y: Rows, owners: np.ndarray, n: int) -> Rows:
     if len(owners) == n and (owners == np.arange(n)).all():
         return y
     left = owner_matrix(owners, n)
-    return map_parts(y, lambda part: left @ part)
+    return map_matrices(y, lambda part: left @ part)
 
 
 def owner_matrix(owners: np.ndarray, n: int) -> "csr_array":

@@ -14,7 +14,7 @@ from pipeline.metrics.ranks import count_ranks
 from pipeline.metrics.retrieval import recall_sum
 from pipeline.models.linear.device_views import stack_on
 from pipeline.models.linear.projection import Directions, LinearModel, unit_rows
-from pipeline.models.linear.views import ImageView, Rows, TextView, parts_of
+from pipeline.models.linear.views import ImageView, Rows, TextView, matrices_of
 from pipeline.models.neural.networks import arrays_of
 from pipeline.models.neural.task import TrainingTask
 from pipeline.models.neural.training import Training
@@ -34,13 +34,13 @@ class Bags(NamedTuple):
     weights: Tensor
 
 
-Parts = Sequence[Bags | Tensor]
-"""The parts of a text view, sparse or dense (n, d), side by side."""
+Matrices = Sequence[Bags | Tensor]
+"""The matrices of a text view, sparse or dense (n, d), side by side."""
 
 
-def tensors_of(rows: Rows) -> Parts:
-    """The parts of `rows` (n, d)."""
-    return [bags(part) if sparse.issparse(part) else torch.from_numpy(np.asarray(part)) for part in parts_of(rows)]
+def tensors_of(rows: Rows) -> Matrices:
+    """The matrices of `rows` (n, d)."""
+    return [bags(part) if sparse.issparse(part) else torch.from_numpy(np.asarray(part)) for part in matrices_of(rows)]
 
 
 def bags(matrix: sparse.csr_array) -> Bags:
@@ -51,7 +51,7 @@ def bags(matrix: sparse.csr_array) -> Bags:
 
 class RefinedTowers(nn.Module):
     """s(x, y) = cos((x - mean_x) W, (y - mean_y) U), with dropout on the dimensions of x and on the terms of y, whose
-    parts have `dims` columns."""
+    matrices have `dims` columns."""
 
     def __init__(
         self, w: Tensor, u: Tensor, mean_x: Tensor, mean_y: Tensor, dims: Sequence[int], dropout: float
@@ -68,11 +68,11 @@ class RefinedTowers(nn.Module):
         x = functional.dropout(x - self.mean_x, self.dropout, self.training)
         return functional.normalize(x @ self.w, dim=1)
 
-    def embed_sentences(self, y: Parts) -> Tensor:
+    def embed_sentences(self, y: Matrices) -> Tensor:
         """(n, c) of unit length."""
         return functional.normalize(self.project_sentences(y), dim=1)
 
-    def project_sentences(self, y: Parts) -> Tensor:
+    def project_sentences(self, y: Matrices) -> Tensor:
         """(n, c) (y - mean_y) U."""
         by_part = zip(y, self.u.split(self.dims), self.mean_y.split(self.dims), strict=True)
         return sum(self._project(part, u, mean) for part, u, mean in by_part)
@@ -84,14 +84,14 @@ class RefinedTowers(nn.Module):
         return functional.embedding_bag(part.ids, u, part.starts, mode="sum", per_sample_weights=weights) - mean @ u
 
     @torch.no_grad()
-    def scale(self, x: Tensor, y: Parts) -> None:
+    def scale(self, x: Tensor, y: Matrices) -> None:
         """Give both towers their initial lengths on x and y, so that one learning rate suits both and every start."""
         self.eval()
         images, sentences = (x - self.mean_x) @ self.w, self.project_sentences(y)
         self.w /= images.square().sum(dim=1).mean().sqrt()
         self.u *= SENTENCE_LENGTH / sentences.square().sum(dim=1).mean().sqrt()
 
-    def forward(self, x: Tensor, y: Parts) -> Tensor:
+    def forward(self, x: Tensor, y: Matrices) -> Tensor:
         """(n, n) scores of n images by n sentences."""
         return self.embed_images(x) @ self.embed_sentences(y).T
 
@@ -123,7 +123,7 @@ class RefinedCCA(LinearModel):
         dev_images = stack_on(task.view, dev.images(np.arange(dev.n_images)), task.device)
         dev_sentences = place(tensors_of(text.stack(dev.sentences)), task.device)
 
-        def sentences(rows: np.ndarray) -> Parts:
+        def sentences(rows: np.ndarray) -> Matrices:
             return tensors_of(text.stack({name: train.sentences[name][rows] for name in text.encoders}))
 
         def draw(rows: np.ndarray) -> tuple[Tensor, Bags]:
