@@ -105,14 +105,22 @@ JUDGE = f"""
     FROM reasons
 """
 """For each image its split, the `reason` to leave it out, or its `image_id`, and the `fate` of what belongs to it."""
-KEEP_IMAGES = """
-    CREATE TABLE kept_images AS
-    SELECT image_id, path, member, "offset", size, judged.split, judged.width, judged.height, judged.sha256,
-        packed, seen
-    FROM judged JOIN images USING (seq) JOIN outcomes USING (seq)
-    LEFT JOIN own_columns ON own_columns.owner = judged.seq
-    WHERE image_id IS NOT NULL ORDER BY image_id
-"""
+KEEP_IMAGES = (
+    """
+    CREATE TABLE found AS SELECT judged.*, path, member, "offset", size
+    FROM judged JOIN images USING (seq) WHERE image_id IS NOT NULL
+    """,
+    """
+    CREATE TABLE described AS SELECT found.*, packed
+    FROM found LEFT JOIN own_columns ON own_columns.owner = found.seq
+    """,
+    """
+    CREATE TABLE kept_images AS SELECT image_id, path, member, "offset", size, described.split, described.width,
+        described.height, described.sha256, packed, seen
+    FROM described JOIN outcomes USING (seq) ORDER BY image_id
+    """,
+)
+"""One join after the other: several at once keep all but one of their tables in memory."""
 REJECT_IMAGES = f"""
     INSERT INTO rejects SELECT
         seq + CASE WHEN fault IS NULL THEN {UNUSABLE} ELSE {FAULTY} END, 'images', reason, NULL,
@@ -312,7 +320,7 @@ class Assembly:
         self._tables.run(SPLIT_OF_COPY)
         shared = self._tables.run(SENTENCES_OF_COPY)
         self._tables.run(JUDGE)
-        counts_kept = {"images": self._tables.run(KEEP_IMAGES)}
+        counts_kept = {"images": [self._tables.run(sql) for sql in KEEP_IMAGES][-1]}
         own.see(seen for (seen,) in self._tables.rows("SELECT seen FROM kept_images ORDER BY image_id"))
         self._tables.run(REJECT_IMAGES)
         splits = {

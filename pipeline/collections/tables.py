@@ -60,6 +60,7 @@ class Tables:
             "threads": min(runtime.threads(), THREADS),
             "memory_limit": f"{round(gigabytes * 1000)}MB",
             "temp_directory": str(folder),
+            "preserve_insertion_order": False,
             "autoinstall_known_extensions": False,
             "autoload_known_extensions": False,
             "python_enable_replacements": False,
