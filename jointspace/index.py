@@ -13,7 +13,8 @@ from jointspace.arguments import Views, require_text, to_array, to_count, to_num
 from pipeline.config import registry
 from pipeline.config.stored import restore_text_encoder
 from pipeline.errors import InputError, IntegrityError, UsageError
-from pipeline.images.decode import ImageLimits, decode, to_rgb
+from pipeline.images.decode import decode, to_rgb
+from pipeline.images.opening import ImageLimits
 from pipeline.index.queries import VECTORS, encode_image
 from pipeline.index.search import Answer, Hit, Photograph, Searcher
 from pipeline.storage.bundles import open_bundle

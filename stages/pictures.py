@@ -17,8 +17,9 @@ from pipeline.metrics.multivector_scores import multivector_scores
 from pipeline.models.neural.alignment import align, align_alone, longest_vectors, word_magnitudes
 from pipeline.report.photographs import GOLDEN, ReportPicture, SheetPicture, draw_sheet, drawing, picture_spoken_of
 from pipeline.run import Run
-from pipeline.storage.embeddings import Embeddings, PhraseVectors
-from pipeline.storage.features import open_regions
+from pipeline.storage.embeddings import Embeddings
+from pipeline.storage.phrases import PhraseVectors
+from pipeline.storage.regions import RegionShard
 from stages.photographs import open_photographs
 from stages.texts import read_analyzer, read_words
 
@@ -39,7 +40,7 @@ INK = "#222222"
 
 def draw_regions(run: Run, encoder: str) -> ReportPicture:
     """The best regions of some images of the first shard, spread evenly over it."""
-    regions = open_regions(run.layout.regions(encoder).folder, 0)
+    regions = RegionShard(run.layout.regions(encoder).shard(0))
     rows = evenly_spaced(regions.rows, IMAGES)
     image_id, best = regions.image_id[rows], slice(1, 1 + TOP)  # region 0 is the whole image
     names = [Photograph.from_row(row).name for row in run.manifest.pick(image_id)]
@@ -93,7 +94,7 @@ def _weigh(run: Run, embeddings: Embeddings, split: str) -> SplitWeights:
     for block in pairs.blocks(BLOCK):
         images = embeddings.read("images", block.image_id)
         sentences = embeddings.read("sentences", block.sentence_id)
-        for sentence in read_words(run, block.sentence_id, analyze, sentences):
+        for sentence in read_words(run, block.sentence_id, analyze):
             words += sentence
         lengths.append(np.linalg.norm(sentences.vectors, axis=1))
         for row in longest_vectors(images.vectors, images.owners, IMAGES):
@@ -111,7 +112,7 @@ def _weigh(run: Run, embeddings: Embeddings, split: str) -> SplitWeights:
 def _aligned(run: Run, embeddings: Embeddings, image_id: np.ndarray, sentence_id: np.ndarray) -> Iterator[SheetPicture]:
     images = embeddings.read("images", image_id)
     sentences = embeddings.read("sentences", sentence_id)
-    spoken = read_words(run, sentence_id, read_analyzer(run), sentences)
+    spoken = read_words(run, sentence_id, read_analyzer(run))
     words, regions = sentences.split("vectors"), images.split("vectors")
     chains = [align(*pair, run.config.align.beta) for pair in zip(words, regions, strict=True)]
     texts = run.manifest.sentences["text"].take(sentence_id).to_pylist()

@@ -17,7 +17,7 @@ import numpy as np
 
 from pipeline.config.registry import model_spec
 from pipeline.errors import IntegrityError
-from pipeline.images.decode import ImageLimits
+from pipeline.images.opening import ImageLimits
 from pipeline.index.vectors import evenly_spaced
 from pipeline.papers.printed import every_table
 from pipeline.report.examples import Atlas, Examples, Generated, SplitGallery, compare_generators

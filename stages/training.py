@@ -4,7 +4,6 @@ from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any
 
-from pipeline.config.stored import restore
 from pipeline.run import Job, Run
 from pipeline.storage.parameters import Checkpoints
 
@@ -12,8 +11,8 @@ if TYPE_CHECKING:
     import numpy as np
 
     from pipeline.models.neural.training import Checkpoint, Training
-    from pipeline.storage.features import RegionRows
     from pipeline.storage.parameters import Parameters
+    from pipeline.storage.regions import RegionRows
 
 
 def describe_model(run: Run, name: str) -> dict[str, Any]:
@@ -31,8 +30,7 @@ def describe_model(run: Run, name: str) -> dict[str, Any]:
 
 def restore_model(run: Run, name: str) -> "tuple[Any, Parameters]":
     """A model of the run, on its GPU where it has one, and what is stored of it."""
-    stored = run.model(name)
-    model = restore(stored.details["registered"], stored.settings, stored.tensors, run.layout.model(name).path)
+    model, stored = run.restored(name)
     if (gpu := run.gpu) is not None:
         model.to(gpu)
     return model, stored
@@ -47,7 +45,7 @@ def describe_embeddings(stored: "Parameters", metric: str) -> dict[str, Any]:
 
 def open_region_rows(run: Run, encoders: Iterable[str], image_id: "np.ndarray") -> "RegionRows":
     """The regions of some images, as models read them."""
-    from pipeline.storage.features import RegionRows
+    from pipeline.storage.regions import RegionRows
 
     folders = {name: run.layout.regions(name).folder for name in encoders}
     return RegionRows(run.manifest, folders, image_id)

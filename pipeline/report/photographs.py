@@ -14,7 +14,8 @@ import pyarrow.compute as pc
 from PIL import Image, ImageDraw
 
 from pipeline.errors import InputError
-from pipeline.images.decode import ImageLimits, decode
+from pipeline.images.decode import decode
+from pipeline.images.opening import ImageLimits
 from pipeline.images.preprocess import Photograph
 from pipeline.index.vectors import evenly_spaced
 

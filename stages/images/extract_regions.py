@@ -5,13 +5,12 @@ from collections.abc import Callable, Generator, Iterable, Iterator, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from pipeline.run import Inputs, Job, Outside, Run, Stage
+from pipeline.run import Input, Inputs, Job, Outside, Run, stage
 
 if TYPE_CHECKING:
     from pipeline.config.names import Config
     from pipeline.images.boxes import Candidates
     from pipeline.images.preparation import Preparation, Request
-    from pipeline.images.preprocess import Preprocessing
     from stages.photographs import Part
 
 DETECTED = 16
@@ -21,29 +20,58 @@ TOGETHER = 4
 log = logging.getLogger(__name__)
 
 
+def _keys(config: "Config", *_: str) -> dict:
+    return {**config.regions.decisive(), **config.extract.decisive()}
+
+
+def _reads(config: "Config", layout, encoder: str) -> Inputs:
+    chosen, weights = config.regions, config.regions.detector
+    found: list[Input] = [layout.encoder(encoder)]
+    if chosen.proposals == "faster-rcnn" and weights.weights == "file":
+        found.append(Outside("detector", Path(config.weights_root) / weights.file))
+    if chosen.proposals == "boxes" and chosen.boxes is not None:
+        path = Path(config.data_root) / chosen.boxes
+        files = sorted(path.iterdir()) if path.is_dir() else [path]
+        found += [Outside(f"boxes/{file.name}", file) for file in files if not file.name.startswith(".")]
+    return found
+
+
+@stage(
+    version=4,
+    gpu=True,
+    choices=lambda config: [(name,) for name in config.regions.encoders],
+    wanted=lambda config: [(name,) for name in config.regions.encoders],
+    keys=_keys,
+    reads=_reads,
+    columns=("images", "boxes"),
+    writes=lambda layout, encoder: layout.regions(encoder),
+    in_stream=True,
+)
 def extract_regions(run: Run, encoder: str) -> Callable[[Iterable[Sequence[Job]]], Iterator[int]]:
     """Find regions in images and extract their features. Resumable."""
     from itertools import chain, islice
 
     from pipeline.config.stored import restore_encoder, stored_kind
     from pipeline.errors import UsageError
-    from pipeline.images.extraction import Stopwatch, choose_plan
+    from pipeline.images.extraction import Stopwatch
+    from pipeline.images.extraction_plan import choose_plan
     from pipeline.images.libraries import require_vectors
     from pipeline.images.networks import CLASSIFIER
-    from pipeline.images.preparation import PreparedImage, Request
+    from pipeline.images.preparation import Cutting, Preparation, PreparedImage, Request
     from pipeline.images.preprocess import Photograph
     from pipeline.images.regions import Classifier, DescribedRegions, RegionExtractor, describe
-    from pipeline.storage.features import UnfinishedRegions, require_few_rejects, to_stored
+    from pipeline.storage.features import to_stored
+    from pipeline.storage.regions import UnfinishedRegions, require_few_rejects
     from pipeline.workers import Failure, behind, shared_map
-    from stages.photographs import describe_parts, missing_parts
+    from stages.photographs import describe_parts, missing_parts, photograph_reader
 
     chosen, extract = run.config.regions, run.config.extract
     folder, parameters = run.layout.encoder(encoder).path, run.encoder(encoder)
     if not stored_kind(parameters.settings).regions:
         raise UsageError(f"{folder} describes whole images only; name an encoder with a network")
     network = restore_encoder(parameters.settings, parameters.tensors)
-    preparation = _preparation(run, network.preprocessing)
-    view = preparation.cutting.view
+    cutting = Cutting.from_settings(chosen.model_dump(), network.preprocessing)
+    preparation, view = Preparation(photograph_reader(run), cutting), cutting.view
     if chosen.features == "crops":
         require_vectors(network, encoder, view.side)
     plan = choose_plan(network, run.config.device, extract.precision, run.batch_size)
@@ -64,7 +92,7 @@ def extract_regions(run: Run, encoder: str) -> Callable[[Iterable[Sequence[Job]]
     def prepare(requests: Iterator[Request], stopwatch: Stopwatch) -> Generator[PreparedImage | Failure]:
         if detect is not None:
             requests = stopwatch.iterate("proposals", detect(requests))
-        return shared_map(preparation, requests, run.decoders, preparation.cutting.room, TOGETHER)
+        return shared_map(preparation, requests, run.decoders, cutting.room, TOGETHER)
 
     def describe_each(images: Iterator[PreparedImage | Failure], lengths: Iterator[int]) -> Iterator[DescribedRegions]:
         return (describe(islice(images, length), extractor, classifier) for length in lengths)
@@ -96,7 +124,7 @@ def _known_boxes(run: Run) -> "Callable[[Job], list[Candidates]]":
     from pipeline.images.box_formats import match_boxes
     from pipeline.images.boxes import NONE, Candidates, group
     from pipeline.images.matching import some
-    from pipeline.storage.features import manifest_boxes, read_box_files
+    from pipeline.storage.regions import manifest_boxes, read_box_files
 
     chosen, manifest = run.config.regions, run.manifest
     if chosen.proposals != "boxes":
@@ -122,7 +150,7 @@ def _detector(run: Run, preparation: "Preparation") -> "Callable[[Iterable[Reque
 
     from pipeline.images import weights as states
     from pipeline.images.detectors import build_detector, detect, download_detector
-    from pipeline.storage.features import read_weights
+    from pipeline.plain_files import read_weights
     from pipeline.workers import isolated_map
 
     chosen, settings = run.config.regions.detector, run.config
@@ -143,43 +171,3 @@ def _detector(run: Run, preparation: "Preparation") -> "Callable[[Iterable[Reque
         return (request._replace(known=boxes) for request, boxes in zip(requests, found, strict=True))
 
     return find
-
-
-def _preparation(run: Run, preprocessing: "Preprocessing") -> "Preparation":
-    from pipeline.images.decode import ImageLimits
-    from pipeline.images.preparation import Cutting, Preparation
-
-    cutting = Cutting.from_settings(run.config.regions.model_dump(), preprocessing)
-    return Preparation(run.images.read, ImageLimits.from_settings(run.config.collection), cutting)
-
-
-def _keys(config: "Config", *_: str) -> dict:
-    return {**config.regions.decisive(), **config.extract.decisive()}
-
-
-def _reads(config: "Config", layout, encoder: str) -> Inputs:
-    chosen, weights = config.regions, config.regions.detector
-    found: dict = {"encoder": layout.encoder(encoder)}
-    if chosen.proposals == "faster-rcnn" and weights.weights == "file":
-        found["detector"] = Outside(Path(config.weights_root) / weights.file)
-    if chosen.proposals == "boxes" and chosen.boxes is not None:
-        path = Path(config.data_root) / chosen.boxes
-        files = sorted(path.iterdir()) if path.is_dir() else [path]
-        found |= {f"boxes/{file.name}": Outside(file) for file in files if not file.name.startswith(".")}
-    return found
-
-
-STAGE = Stage(
-    extract_regions,
-    version=4,
-    gpu=True,
-    names=("encoder",),
-    sharded=True,
-    choices=lambda config: [(name,) for name in config.regions.encoders],
-    wanted=lambda config: [(name,) for name in config.regions.encoders],
-    keys=_keys,
-    reads=_reads,
-    columns=("images", "boxes"),
-    writes=lambda layout, encoder: layout.regions(encoder),
-    in_stream=True,
-)

@@ -4,11 +4,11 @@ import logging
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from pipeline.run import Inputs, Job, Outside, Run, Stage
+from pipeline.run import Inputs, Job, Outside, Run, stage
 
 if TYPE_CHECKING:
-    from pipeline.config.images import Encoder, FinetuneSettings
-    from pipeline.images.preparation import LabelledImage, RegionSampler
+    from pipeline.config.images import FinetuneSettings
+    from pipeline.images.preparation import LabelledImage
     from pipeline.storage.manifest import Manifest
 
 log = logging.getLogger(__name__)
@@ -19,16 +19,37 @@ CLIP = 100
 """Greatest norm of the gradient."""
 
 
+def _keys(config, encoder: str) -> dict:
+    tuning = config.finetune.model_dump(exclude={"checkpoint_seconds"})
+    chosen = config.encoder(encoder).decisive()
+    return {"seed": config.seed, "finetune": tuning, "encoder": chosen}
+
+
+def _reads(config, layout, encoder: str) -> Inputs:
+    start = config.finetune
+    weights = [Outside("weights", Path(config.weights_root) / start.file)] if start.start == "file" else []
+    return [layout.manifest, *weights]
+
+
+@stage(
+    version=9,
+    gpu=True,
+    choices=lambda config: [(one.name,) for one in config.every_encoder if one.weights == "finetuned"],
+    keys=_keys,
+    reads=_reads,
+    writes=lambda layout, encoder: layout.encoder(encoder),
+)
 def finetune(run: Run, job: Job, encoder: str) -> None:
     """Finetune an encoder's network to classify labelled boxes. Resumable."""
     from tqdm import tqdm
 
     from pipeline.images.finetune import DescentSchedule, Finetuning
-    from pipeline.images.preparation import batch_samples, schedule_images
+    from pipeline.images.preparation import Crops, RegionSampler, batch_samples, schedule_images
     from pipeline.precision import choose_precision
     from pipeline.storage.parameters import ENCODER, Checkpoints, digest_tensors, write_parameters
     from pipeline.workers import isolated_map
-    from stages.photographs import prepare_start
+    from stages.encoders import prepare_start
+    from stages.photographs import photograph_reader
 
     settings, manifest = run.config, run.manifest
     chosen, tuning = settings.encoder(encoder), settings.finetune
@@ -45,7 +66,7 @@ def finetune(run: Run, job: Job, encoder: str) -> None:
         losses = list(before.settings["losses"])
         task.restore(before.tensors, len(losses))
         log.info("resumed after iteration %d", len(losses))
-    sampler = _sampler(run, chosen)
+    sampler = RegionSampler(photograph_reader(run), Crops(tuning.side, tuning.context, chosen.mean), settings.seed)
     order = schedule_images(len(training), tuning.images, tuning.iterations, settings.seed)
     items = ((number, training[order[number]]) for number in range(len(losses) * tuning.images, len(order)))
     batches = batch_samples(isolated_map(sampler, items, run.decoders), tuning.images)
@@ -92,36 +113,3 @@ def _labelled(manifest: "Manifest", tuning: "FinetuneSettings") -> "tuple[list[s
         )
     ]
     return labels, images
-
-
-def _sampler(run: Run, chosen: "Encoder") -> "RegionSampler":
-    from pipeline.images.decode import ImageLimits
-    from pipeline.images.preparation import Crops, Proportions, RegionSampler
-
-    tuning, limits = run.config.finetune, ImageLimits.from_settings(run.config.collection)
-    crops = Crops(tuning.side, tuning.context, chosen.mean)
-    return RegionSampler(run.images.read, limits, crops, Proportions(), run.config.seed)
-
-
-def _keys(config, encoder: str) -> dict:
-    tuning = config.finetune.model_dump(exclude={"checkpoint_seconds"})
-    chosen = config.encoder(encoder).decisive()
-    return {"seed": config.seed, "finetune": tuning, "encoder": chosen}
-
-
-def _reads(config, layout, encoder: str) -> Inputs:
-    start = config.finetune
-    weights = {"weights": Outside(Path(config.weights_root) / start.file)} if start.start == "file" else {}
-    return {"manifest": layout.manifest, **weights}
-
-
-STAGE = Stage(
-    finetune,
-    version=9,
-    gpu=True,
-    names=("encoder",),
-    choices=lambda config: [(one.name,) for one in config.every_encoder if one.weights == "finetuned"],
-    keys=_keys,
-    reads=_reads,
-    writes=lambda layout, encoder: layout.encoder(encoder),
-)

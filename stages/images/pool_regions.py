@@ -2,12 +2,20 @@
 
 from collections.abc import Callable
 
-from pipeline.run import Job, Run, Stage
+from pipeline.run import Job, Run, stage
 
 BLOCK = 256
 """Images whose regions are in memory at once."""
 
 
+@stage(
+    version=3,
+    choices=lambda config: [(one.name,) for one in config.every_encoder if one.spec.reads == "regions"],
+    keys=lambda config, encoder: {"storage": config.extract.storage},
+    reads=lambda config, layout, encoder: [layout.encoder(encoder), layout.regions(config.encoder(encoder).of)],
+    columns=("images",),
+    writes=lambda layout, encoder: layout.features(encoder),
+)
 def pool_regions(run: Run, encoder: str) -> Callable[[Job], None]:
     """Pool the features of each image's regions into one vector per image."""
     import json
@@ -17,19 +25,20 @@ def pool_regions(run: Run, encoder: str) -> Callable[[Job], None]:
     from pipeline.config.stored import stored_kind
     from pipeline.errors import IntegrityError, UsageError
     from pipeline.images.regions import pool
-    from pipeline.storage.features import open_regions, to_stored, write_features
+    from pipeline.storage.features import to_stored, write_features
     from pipeline.storage.json_files import require_same
+    from pipeline.storage.regions import RegionShard
 
     storage, parameters = run.config.extract.storage, run.encoder(encoder)
     folder = run.layout.encoder(encoder).path
     if stored_kind(parameters.settings).reads != "regions":
         raise UsageError(f"{folder} does not pool regions; name an encoder that does")
     pooling = parameters.settings["pooling"]
-    source = run.layout.regions(run.config.encoder(encoder).of).folder
+    source = run.layout.regions(run.config.encoder(encoder).of)
     described = {"name": encoder, "sha256": parameters.sha256, **parameters.settings}
 
     def make(job: Job) -> None:
-        regions = open_regions(source, job.number)
+        regions = RegionShard(source.shard(job.number))
         recorded = {key: regions.details["regions"].get(key) for key in parameters.settings["regions"]}
         cut = {str(regions.path): recorded, str(folder): parameters.settings["regions"]}
         require_same("the regions", {file: json.dumps(settings, sort_keys=True) for file, settings in cut.items()})
@@ -44,19 +53,3 @@ def pool_regions(run: Run, encoder: str) -> Callable[[Job], None]:
         write_features(job.path, stored, regions.image_id, job.provenance, details)
 
     return make
-
-
-STAGE = Stage(
-    pool_regions,
-    version=3,
-    names=("encoder",),
-    sharded=True,
-    choices=lambda config: [(one.name,) for one in config.every_encoder if one.spec.reads == "regions"],
-    keys=lambda config, encoder: {"storage": config.extract.storage},
-    reads=lambda config, layout, encoder: {
-        "encoder": layout.encoder(encoder),
-        "regions": layout.regions(config.encoder(encoder).of),
-    },
-    columns=("images",),
-    writes=lambda layout, encoder: layout.features(encoder),
-)

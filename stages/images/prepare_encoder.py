@@ -3,26 +3,7 @@
 from pathlib import Path
 
 from pipeline.config.registry import TRAINED
-from pipeline.run import Inputs, Job, Outside, Run, Stage, outside_files
-
-
-def prepare_encoder(run: Run, job: Job, encoder: str) -> None:
-    """Check an encoder's weights and keep those its layer needs, or learn the encoder from the train split.
-
-    For imported features this is the encoder that made them; it is compared with them on some photos.
-    """
-    import logging
-
-    from pipeline.storage.parameters import ENCODER, write_parameters
-    from stages.photographs import RunEncoderMaterial
-
-    chosen = run.config.encoder(encoder)
-    made = chosen.spec.load().prepare(chosen, RunEncoderMaterial(run))
-    parts, tensors, dim = made.settings() | chosen.spec.stored_kind, made.tensors(), made.dim
-    details = {"name": encoder, "dim": dim}
-    path = job.path / "model.safetensors"
-    write_parameters(path, ENCODER, tensors, settings=parts, provenance=job.provenance, details=details)
-    logging.getLogger(__name__).info("%s: %s %s, %d dimensions", encoder, chosen.architecture, parts["layer"], dim)
+from pipeline.run import Inputs, Job, Outside, Run, outside_files, stage
 
 
 def _keys(config, encoder: str) -> dict:
@@ -37,26 +18,41 @@ def _reads(config, layout, encoder: str) -> Inputs:
     its file of weights."""
     from stages.given import given_inputs
 
-    chosen, reads = config.encoder(encoder), {}
+    chosen, reads = config.encoder(encoder), []
     if other := chosen.of or chosen.made_by:
-        reads["of"] = layout.encoder(other)
+        reads.append(layout.encoder(other))
     if chosen.spec.learned or chosen.made_by:
-        reads["manifest"] = layout.manifest
+        reads.append(layout.manifest)
     if chosen.made_by:
-        reads |= given_inputs(config, chosen)
+        reads += given_inputs(config, chosen)
     if chosen.file is not None:
-        reads["weights"] = Outside(Path(config.weights_root) / chosen.file)
+        reads.append(Outside("weights", Path(config.weights_root) / chosen.file))
     if chosen.spec.own_defaults and (folder := Path(config.weights_root) / chosen.architecture).is_dir():
-        reads |= outside_files("weights", folder)
+        reads += outside_files("weights", folder)
     return reads
 
 
-STAGE = Stage(
-    prepare_encoder,
+@stage(
     version=6,
-    names=("encoder",),
     choices=lambda config: [(one.name,) for one in config.prepared_encoders if one.weights not in TRAINED],
     keys=_keys,
     reads=_reads,
     writes=lambda layout, encoder: layout.encoder(encoder),
 )
+def prepare_encoder(run: Run, job: Job, encoder: str) -> None:
+    """Check an encoder's weights and keep those its layer needs, or learn the encoder from the train split.
+
+    For imported features this is the encoder that made them; it is compared with them on some photos.
+    """
+    import logging
+
+    from pipeline.storage.parameters import ENCODER, write_parameters
+    from stages.encoders import encoder_material
+
+    chosen = run.config.encoder(encoder)
+    made = chosen.spec.load().prepare(chosen, encoder_material(run, chosen))
+    parts, tensors, dim = made.settings() | chosen.spec.stored_kind, made.tensors(), made.dim
+    details = {"name": encoder, "dim": dim}
+    path = job.path / "model.safetensors"
+    write_parameters(path, ENCODER, tensors, settings=parts, provenance=job.provenance, details=details)
+    logging.getLogger(__name__).info("%s: %s %s, %d dimensions", encoder, chosen.architecture, parts["layer"], dim)

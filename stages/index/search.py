@@ -188,7 +188,8 @@ def _encode(image_path: Path, searcher: "Searcher", config_path: Path | None) ->
 
     from pipeline.config import loading
     from pipeline.errors import InputError
-    from pipeline.images.decode import DecodingProcess, ImageLimits
+    from pipeline.images.opening import ImageLimits
+    from pipeline.images.processes import decoding_process
     from pipeline.index.queries import encode_image
 
     try:
@@ -198,7 +199,7 @@ def _encode(image_path: Path, searcher: "Searcher", config_path: Path | None) ->
     if searcher.multi_vector:
         return data
     limits = ImageLimits.from_settings(loading.load(config_path).collection)
-    with DecodingProcess(limits) as decode, ThreadPoolExecutor(1) as thread:
+    with decoding_process(limits) as decode, ThreadPoolExecutor(1) as thread:
         stored = searcher.stored_encoders()
         opened = thread.submit(lambda: {name: encoder.open() for name, encoder in stored.items()})  # takes as long
         try:

@@ -76,7 +76,8 @@ def command(
     from pipeline import runtime
     from pipeline.config import loading
     from pipeline.errors import UsageError
-    from pipeline.images.decode import CheckingProcess, DecodingProcess, ImageLimits
+    from pipeline.images.opening import ImageLimits
+    from pipeline.images.processes import ImageProcess, check_header, decoding_process
     from pipeline.index.queries import SharedEncoders
 
     try:
@@ -103,8 +104,8 @@ def command(
     folders = _name_all(bundles)
     image_limits = ImageLimits.from_settings(settings.collection)
     upload_limits = replace(image_limits, max_pixels=settings.serve.max_upload_pixels)
-    check = CheckingProcess(upload_limits, "serve.max_upload_pixels")
-    uploads, thumbnails = DecodingProcess(image_limits), DecodingProcess(image_limits)  # which end with this process
+    check = ImageProcess(partial(check_header, limits=upload_limits), "serve.max_upload_pixels")
+    uploads, thumbnails = decoding_process(image_limits), decoding_process(image_limits)  # which end with this process
     shared = images_root, thumbnails, settings, SharedEncoders(uploads), root
     indexes = {
         name: ServedIndex(name, partial(_open_gallery, folder, *shared), partial(_stamp, folder))
@@ -229,18 +230,17 @@ def _open_describers(
 ) -> dict[str, "Describer"]:
     """By the names of their generators; one of a name that is taken gets a number. Each has the eyes of a gallery."""
     from pipeline.serve.service import Describer
-    from stages.generators import gather_sources, read_generator, read_training_text
+    from stages.generators import gather_sources, read_corpus, read_generator
 
-    text = read_training_text(run)
+    corpus = read_corpus(run)
     describers, sources = {}, {}
     for name in names:
         stored = read_generator(run, name)
         features = _gallery_with_encoders(stored, galleries).features
-        learned_from = stored.vocabulary, stored.space
-        if learned_from not in sources:  # which take memory
-            sources[learned_from] = gather_sources(run, stored, text, _bundle_of_space(stored, galleries))
+        if stored.space not in sources:  # which take memory
+            sources[stored.space] = gather_sources(run, stored, corpus, _bundle_of_space(stored, galleries))
         describers[_free_name(stored.name, describers)] = Describer(
-            stored.spec.name, stored.generator, sources[learned_from], features, run.config.describe.top
+            stored.spec.name, stored.generator, sources[stored.space], features, run.config.describe.top
         )
     return describers
 
