@@ -72,7 +72,7 @@ def _jobs(stages: "Mapping[str, Stage]", run: "Run") -> "list[tuple[Stage, Names
         if (stage.name, names) in jobs:
             return
         with suppress(JointspaceError):  # of a collection that is gone
-            for artefact in stage.reads(run.config, run.layout, *names).values():
+            for artefact in stage.reads(run.config, run.layout, *names):
                 # What `migrate` maps may be of an earlier configuration.
                 if not isinstance(artefact, Outside) and artefact.name in makers:
                     visit(*makers[artefact.name])
@@ -92,11 +92,11 @@ def _is_made(run: "Run", stage: "Stage", names: Names) -> bool:
 def _missing_files(run: "Run", stage: "Stage", names: Names) -> Iterator[str]:
     """What persons have to bring for a job."""
     try:
-        reads = stage.reads(run.config, run.layout, *names)
+        reads = list(stage.reads(run.config, run.layout, *names))
     except JointspaceError as error:
         yield str(error)
         return
-    for file in reads.values():
+    for file in reads:
         if not isinstance(file, Outside) or file.path.exists():
             continue
         if not (run.config.demo.generate and file.path.is_relative_to(run.layout.data_root)):  # which is drawn
@@ -104,22 +104,20 @@ def _missing_files(run: "Run", stage: "Stage", names: Names) -> Iterator[str]:
 
 
 def _missing_extras(config: "Config", stage: "Stage", *names: str) -> Iterator[str]:
-    """The extras that are not installed, with what needs them."""
-    from pipeline.config.registry import encoder_spec
-
-    needs: dict[str, str | None] = {}
-    if stage.name in ("prepare_encoder", "extract"):
-        encoder = config.encoder(names[0])
-        needs[f"encoder {encoder.name}"] = encoder_spec(encoder.kind, encoder.architecture).extra
-    elif stage.name in ("prepare_text_encoder", "encode_sentences"):
-        needs[f"text encoder {names[0]}"] = config.text_encoder(names[0]).spec.extra
-    elif stage.name == "extract_regions" and config.regions.proposals == "selective-search":
-        needs["regions.proposals selective-search"] = "selective-search"
-    elif stage.name == "parse" and config.parse.engine == "spacy":
-        needs["parse.engine spacy"] = "parse"
-    for user, extra in needs.items():
-        if extra in MODULES and not _is_installed(MODULES[extra]):
-            yield f"{user} needs {MODULES[extra]}: pip install 'jointspace[{extra}]'"
+    """The extra that a job needs, if it is not installed."""
+    match stage.name:
+        case "prepare_encoder" | "extract":
+            user, extra = f"encoder {names[0]}", config.encoder(names[0]).spec.extra
+        case "prepare_text_encoder" | "encode_sentences":
+            user, extra = f"text encoder {names[0]}", config.text_encoder(names[0]).spec.extra
+        case "extract_regions":
+            user, extra = f"regions.proposals {config.regions.proposals}", config.regions.proposals
+        case "parse" if config.parse.engine == "spacy":
+            user, extra = "parse.engine spacy", "parse"
+        case _:
+            return
+    if extra in MODULES and not _is_installed(MODULES[extra]):
+        yield f"{user} needs {MODULES[extra]}: pip install 'jointspace[{extra}]'"
 
 
 def _is_installed(module: str) -> bool:

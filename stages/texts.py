@@ -1,19 +1,17 @@
 """Texts of a run: their words and trees, the vocabulary, weak texts, text encoders, and sentences for models."""
 
-import gzip
 import logging
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
-from contextlib import contextmanager
 from dataclasses import asdict, dataclass
 from operator import add
 from pathlib import Path
 from tempfile import TemporaryDirectory, gettempdir
-from typing import TYPE_CHECKING, Any, BinaryIO
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
 from pipeline.config.stored import restore_text_encoder
-from pipeline.errors import InputError, IntegrityError
+from pipeline.errors import InputError
 from pipeline.mapreduce import map_reduce
 from pipeline.run import Run
 from pipeline.run.run import chunks
@@ -23,7 +21,7 @@ from pipeline.storage.json_files import read_json, require_form
 from pipeline.storage.parameters import WORDS, read_parameters
 from pipeline.storage.records import VocabularyForm, read_labels, read_vocabulary
 from pipeline.storage.tables import read_table
-from pipeline.storage.texts import ParseShard, VectorRows, read_tokens
+from pipeline.storage.texts import ParseShard, VectorRows, read_tokens, text_lines
 from pipeline.text import vocabulary
 from pipeline.text.counting import TermCounts, count_terms
 from pipeline.text.dependencies import read_conllu
@@ -60,14 +58,9 @@ def read_analyzer(run: Run) -> Callable[[str], list[str]]:
     return make_analyzer(read_token_vocabulary(run)[0].settings)
 
 
-def read_words(run: Run, sentence_id: np.ndarray, analyze: Callable[[str], list[str]], vectors: Any) -> list[list[str]]:
-    """The words of some sentences that have one vector for each, `vectors`; a sentence without words has the vector of
-    one unknown word. IntegrityError where there are more or fewer vectors."""
-    words = [analyze(text) or [""] for text in run.manifest.sentences["text"].take(sentence_id).to_pylist()]
-    if not np.array_equal(list(map(len, words)), vectors.lengths):
-        path = run.layout.token_vocabulary.path
-        raise IntegrityError(f"the captions' words in {path} do not match their vectors; run embed again")
-    return words
+def read_words(run: Run, sentence_id: np.ndarray, analyze: Callable[[str], list[str]]) -> list[list[str]]:
+    """The words of some sentences that have a vector for each word; one without words has that of an unknown word."""
+    return [analyze(text) or [""] for text in run.manifest.sentences["text"].take(sentence_id).to_pylist()]
 
 
 def read_trees(run: Run, number: int, analyze: Callable[[str], list[str]]) -> Iterator[SentenceTrees]:
@@ -147,22 +140,12 @@ def read_extra_text(config: "Config") -> list[str]:
     """The sentences of `language_text.file`. Raises InputError for a file that cannot be read, and naming a line."""
     file, column = config.language_text.file, config.language_text.column
     sentences = []
-    for number, line in enumerate(read_lines(file) if file else [], 1):
+    for number, line in enumerate(text_lines(Path(file)) if file else [], 1):
         columns = line.rstrip("\r\n").split("\t")
         if len(columns) <= column:
             raise InputError(f"{file}, line {number} has no column {column}; correct language_text.column")
         sentences.append(columns[column])
     return sentences
-
-
-def read_lines(name: str) -> list[str]:
-    """The lines of a text, plain or .gz."""
-    opener = gzip.open if name.endswith(".gz") else open
-    try:
-        with opener(name, "rt", encoding="utf-8", newline="\n") as file:
-            return list(file)
-    except (OSError, UnicodeDecodeError) as error:
-        raise InputError(f"cannot read {name} ({error}); correct language_text") from error
 
 
 class RunTextMaterial:
@@ -195,10 +178,7 @@ class RunTextMaterial:
         return WordVectors(terms, read_corpus_vectors(self.run)[: len(terms)])
 
     def file(self, wanted: Collection[str]) -> WordVectors:
-        path = self._files()["file"]
-        read = read_text_vectors if self.own.format == "text" else read_binary_vectors
-        with opened(path) as stream:
-            return read(stream, str(path), wanted, self.own.words)
+        return read_word_file(self._files()["file"], self.own.format, wanted, self.own.words)
 
     def _files(self) -> dict[str, Path]:
         return self.own.files(self.run.config.weights_root)
@@ -216,15 +196,15 @@ class RunTextMaterial:
         return GivenVectors(texts, matched.features(rows))
 
 
-@contextmanager
-def opened(path: Path) -> Iterator[BinaryIO]:
-    """A file that a person brought. Raises InputError where it cannot be read."""
+def read_word_file(path: Path, form: str, wanted: Collection[str], first: int = 0) -> WordVectors:
+    """The vectors of the `wanted` words, and of the `first` so many, in a file that a person brought, whose form is
+    `text` or `binary`. Raises InputError where it cannot be read."""
+    read = read_text_vectors if form == "text" else read_binary_vectors
     try:
-        stream = open(path, "rb")  # noqa: SIM115
+        with open(path, "rb") as stream:
+            return read(stream, str(path), wanted, first)
     except OSError as error:
         raise InputError(f"cannot read {path} ({error.strerror}); correct its name in the configuration") from error
-    with stream:
-        yield stream
 
 
 def open_text_encoder(run: Run, name: str) -> Any:
