@@ -45,10 +45,157 @@ rule all:
     input: [wanted(stage) for stage in STAGES]
 
 
-include: "stages/rules/collections.smk"
+# The main road, in order: a manifest of images and sentences, their features and vectors, moments of these, a model,
+# embeddings, the bundle that searches read, and results. `reads` asks the stage what a job needs; see common.smk.
+
+
+rule ingest:
+    input: reads("ingest")
+    output: LAYOUT.manifest.commit
+    params: decides=decides("ingest")
+    log: LOGS / "ingest.log"
+    benchmark: BENCHMARKS / "ingest/all.tsv"
+    threads: 8
+    resources: mem_mb=megabytes(2000)
+    shell: jointspace("ingest")
+
+
+rule prepare_encoder:
+    input: reads("prepare_encoder")
+    output: LAYOUT.encoder("{encoder}").commit
+    wildcard_constraints: encoder=any_of("prepare_encoder", "encoder")
+    params: decides=decides("prepare_encoder")
+    log: LOGS / "prepare_encoder.{encoder}.log"
+    benchmark: BENCHMARKS / "prepare_encoder/{encoder}.tsv"
+    threads: 8
+    resources: mem_mb=megabytes(3000)
+    shell: jointspace("prepare-encoder {wildcards.encoder:q}")
+
+
+if PIXELS:
+
+    rule extract:
+        """All encoders of the run in one job, for which a photograph is decoded once."""
+        input: reads("extract", every_pixel_encoder)
+        output: [LAYOUT.features(name).part("{part}") for name in PIXELS]
+        params: decides=decides("extract", every_pixel_encoder)
+        log: LOGS / "extract.{part}.log"
+        benchmark: BENCHMARKS / "extract/{part}.tsv"
+        threads: 16
+        resources: mem_mb=megabytes(4000), gpu=GPU
+        shell: on_gpu("extract --part {wildcards.part}")
+
+
+rule prepare_text_encoder:
+    input: reads("prepare_text_encoder")
+    output: LAYOUT.text_encoder("{encoder}").commit
+    wildcard_constraints: encoder=any_of("prepare_text_encoder", "encoder")
+    params: decides=decides("prepare_text_encoder")
+    log: LOGS / "prepare_text_encoder.{encoder}.log"
+    benchmark: BENCHMARKS / "prepare_text_encoder/{encoder}.tsv"
+    threads: 1
+    resources: mem_mb=megabytes(2000)
+    shell: jointspace("prepare-text-encoder {wildcards.encoder:q}")
+
+
+rule encode_sentences:
+    input: reads("encode_sentences")
+    output: LAYOUT.sentences("{encoder}").part("{part}")
+    wildcard_constraints: encoder=any_of("encode_sentences", "encoder")
+    params: decides=decides("encode_sentences")
+    log: LOGS / "encode_sentences.{encoder}.{part}.log"
+    benchmark: BENCHMARKS / "encode_sentences/{encoder}.{part}.tsv"
+    threads: 1
+    resources: mem_mb=megabytes(4000)
+    shell: jointspace("encode-sentences {wildcards.encoder:q} --part {wildcards.part}")
+
+
+rule accumulate:
+    input: reads("accumulate")
+    output: LAYOUT.moments("{pairs}").part(0)
+    wildcard_constraints: pairs=any_of("accumulate", "pairs")
+    params: decides=decides("accumulate")
+    log: LOGS / "accumulate.{pairs}.log"
+    benchmark: BENCHMARKS / "accumulate/{pairs}.tsv"
+    threads: 8
+    resources: mem_mb=megabytes(2000), gpu=GPU
+    shell: on_gpu("accumulate {wildcards.pairs:q}")
+
+
+rule fit:
+    input: reads("fit")
+    output: LAYOUT.model("{model}").commit
+    wildcard_constraints: model=any_of("fit", "model")
+    params: decides=decides("fit")
+    log: LOGS / "fit.{model}.log"
+    benchmark: BENCHMARKS / "fit/{model}.tsv"
+    threads: 8
+    resources: mem_mb=megabytes(3000), gpu=GPU
+    shell: on_gpu("fit {wildcards.model:q}")
+
+
+rule embed:
+    input: reads("embed")
+    output: LAYOUT.embeddings("{model}").part("{part}")
+    wildcard_constraints: model=any_of("embed", "model")
+    params: decides=decides("embed")
+    log: LOGS / "embed.{model}.{part}.log"
+    benchmark: BENCHMARKS / "embed/{model}.{part}.tsv"
+    threads: 1
+    resources: mem_mb=megabytes(2000), gpu=GPU
+    shell: on_gpu("embed {wildcards.model:q} --part {wildcards.part}")
+
+
+rule build_index:
+    input: reads("build_index")
+    output: LAYOUT.index("{bundle}").commit
+    wildcard_constraints: bundle=any_of("build_index", "bundle")
+    params: decides=decides("build_index")
+    log: LOGS / "build_index.{bundle}.log"
+    benchmark: BENCHMARKS / "build_index/{bundle}.tsv"
+    threads: 8
+    resources: mem_mb=megabytes(3000), gpu=GPU
+    shell: on_gpu("build-index {wildcards.bundle:q}")
+
+
+rule evaluate:
+    input: reads("evaluate", every_protocol)
+    output: [LAYOUT.evaluation("{model}", "{split}", protocol).commit for protocol in CONFIG.evaluate.protocols]
+    wildcard_constraints: model=any_of("evaluate", "model"), split=any_of("evaluate", "split")
+    params: decides=decides("evaluate", every_protocol)
+    log: LOGS / "evaluate.{model}.{split}.log"
+    benchmark: BENCHMARKS / "evaluate/{model}.{split}.tsv"
+    threads: 1
+    resources: mem_mb=megabytes(2000)
+    shell: jointspace("evaluate {wildcards.model:q} {wildcards.split}")
+
+
+rule summarise:
+    input: reads("summarise")
+    output:
+        LAYOUT.summary.commit,
+        shown(LAYOUT.summary_table, "summary", "Evaluation"),
+    params: decides=decides("summarise")
+    log: LOGS / "summarise.log"
+    benchmark: BENCHMARKS / "summarise/all.tsv"
+    threads: 1
+    resources: mem_mb=megabytes(2000)
+    shell: jointspace("summarise")
+
+
+rule report:
+    input: reads("report")
+    output: shown(LAYOUT.report, "report", "Report")
+    params: decides=decides("report")
+    log: LOGS / "report.log"
+    benchmark: BENCHMARKS / "report/all.tsv"
+    threads: 1
+    resources: mem_mb=megabytes(4000)
+    shell: jointspace("report")
+
+
+# Off the road: features and sentences from elsewhere, regions, trees, trained models, generators, the papers' tables.
 include: "stages/rules/images.smk"
 include: "stages/rules/text.smk"
 include: "stages/rules/models.smk"
-include: "stages/rules/index.smk"
 include: "stages/rules/results.smk"
-include: "stages/rules/papers.smk"

@@ -27,8 +27,7 @@ import numpy as np  # noqa: E402
 
 from pipeline.index.candidates import build  # noqa: E402
 from pipeline.index.exact import search_exact  # noqa: E402
-from pipeline.index.gallery import Gallery  # noqa: E402
-from pipeline.index.opening import MergedGallery  # noqa: E402
+from pipeline.index.gallery import Gallery, MergedGallery  # noqa: E402
 from pipeline.index.vectors import ArrayVectors  # noqa: E402
 
 ROWS, DIM, CLUSTERS, ASKED, TOP, VISITED = 400_000, 96, 2000, 200, 10, 1 / 16

@@ -15,9 +15,10 @@ import torch
 from interleave import compare, parse_options, report
 from PIL import Image
 
-from pipeline.images.decode import ImageLimits, decode
-from pipeline.images.extraction import make_probes
+from pipeline.images.decode import decode
+from pipeline.images.extraction_plan import make_probes
 from pipeline.images.networks import build
+from pipeline.images.opening import ImageLimits
 from pipeline.images.preprocess import Preprocessing, prepare
 from pipeline.images.weights import parse
 from pipeline.workers import isolated_map, shared_map

@@ -25,8 +25,8 @@ runtime.configure()
 import numpy as np  # noqa: E402  after the runtime is configured
 from PIL import Image  # noqa: E402
 
-from pipeline.images.decode import ImageLimits  # noqa: E402
-from pipeline.images.preprocess import Photograph, Preprocessing, load_all  # noqa: E402
+from pipeline.images.opening import ImageLimits  # noqa: E402
+from pipeline.images.preprocess import Photograph, PhotographReader, Preprocessing  # noqa: E402
 
 # Torch is imported where it is used: the processes that decode import this file, too.
 USUAL_THRESHOLD = 32 << 20
@@ -51,16 +51,17 @@ def main() -> None:
 
 
 def benchmark(architecture: str, encoder, files: list[Path], pairs: int) -> None:
-    from pipeline.images.extraction import Extractor, choose_plan
+    from pipeline.images.extraction import Extractor
+    from pipeline.images.extraction_plan import choose_plan
 
     preprocessing = encoder.spec.preprocessing
     extractor = Extractor(encoder, choose_plan(encoder, "cpu", "auto", BATCH))
     photographs = [Photograph(f.name, hashlib.sha256(f.read_bytes()).hexdigest(), (f,)) for f in files]
-    pixels = list(load_all(photographs, Path.read_bytes, LIMITS, preprocessing, processes=0))
+    pixels = list(PhotographReader(Path.read_bytes, LIMITS).pixels(photographs, preprocessing))
     batches = [normalise(pixels[start : start + BATCH]) for start in range(0, len(pixels), BATCH)]
 
     def from_files() -> np.ndarray:
-        decoded = load_all(photographs, Path.read_bytes, LIMITS, preprocessing, processes=2)
+        decoded = PhotographReader(Path.read_bytes, LIMITS, 2).pixels(photographs, preprocessing)
         return extractor(decoded)
 
     def from_pixels() -> np.ndarray:

@@ -25,13 +25,14 @@ from torchvision.transforms.v2.functional import resize
 from pipeline import runtime
 from pipeline.device import full_float32, upload
 from pipeline.images.boxes import Candidates
-from pipeline.images.decode import ImageLimits
 from pipeline.images.detectors import build_detector, detect
-from pipeline.images.extraction import ExtractionPlan, Extractor, make_probes
+from pipeline.images.extraction import ExtractionPlan, Extractor
+from pipeline.images.extraction_plan import make_probes
 from pipeline.images.image_encoder import ModuleEncoder
 from pipeline.images.networks import NetworkEncoder, NetworkSpec, untrained
+from pipeline.images.opening import ImageLimits
 from pipeline.images.preparation import PreparedImage, WholeImages
-from pipeline.images.preprocess import Photograph, Preprocessing, load_all
+from pipeline.images.preprocess import Photograph, PhotographReader, Preprocessing
 from pipeline.images.regions import RegionExtractor
 from pipeline.index.exact import search_exact
 
@@ -136,7 +137,7 @@ def end_to_end(bench: Bench) -> None:
         run, few = Run(Path("results/gpu")), bench.size(32, 4)
         photographs = [Photograph.from_row(row) for row in run.manifest.table("images", 0).slice(0, few).to_pylist()]
         encoder = restore_encoder(run.encoder("network").settings, run.encoder("network").tensors)
-        pixels = load_all(photographs, run.images.read, LIMITS, encoder.preprocessing, 0)
+        pixels = PhotographReader(run.images.read, LIMITS).pixels(photographs, encoder.preprocessing)
         expected = extract(encoder, pixels, torch.device("cpu"))
         return agreement(run.features.open("network", 0)["features"][:few], expected)
 
@@ -158,7 +159,7 @@ def pieces(bench: Bench) -> None:
 
     def decode(processes: int) -> dict[str, Any]:
         todo = photographs * bench.size(64, 3)
-        decoded = load_all(todo, Path.read_bytes, LIMITS, encoder.preprocessing, processes)
+        decoded = PhotographReader(Path.read_bytes, LIMITS, processes).pixels(todo, encoder.preprocessing)
         next(decoded)  # once the processes have started
         start = time.perf_counter()
         rest = sum(1 for _ in decoded)
@@ -177,7 +178,7 @@ def pieces(bench: Bench) -> None:
             return torch.stack([resize(one, size, antialias=True) for one in decode_jpeg(encoded, device=bench.device)])
 
         theirs = decode_there().permute(0, 2, 3, 1).cpu().numpy()
-        ours = load_all(photographs, Path.read_bytes, LIMITS, encoder.preprocessing, 0)
+        ours = PhotographReader(Path.read_bytes, LIMITS).pixels(photographs, encoder.preprocessing)
         agree = agreement(extract(encoder, theirs, bench.device), extract(encoder, ours, bench.device))
         return {"images_per_s": len(files) / bench.seconds(decode_there), **agree}
 

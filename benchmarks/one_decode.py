@@ -28,10 +28,11 @@ import torch  # noqa: E402
 from PIL import Image  # noqa: E402
 
 from pipeline.images import weights  # noqa: E402
-from pipeline.images.decode import ImageLimits  # noqa: E402
-from pipeline.images.extraction import Extractor, choose_plan, extract_in_step, make_probes  # noqa: E402
+from pipeline.images.extraction import Extractor, extract_in_step  # noqa: E402
+from pipeline.images.extraction_plan import choose_plan, make_probes  # noqa: E402
 from pipeline.images.networks import NetworkEncoder, NetworkSpec, trained, untrained  # noqa: E402
-from pipeline.images.preprocess import Photograph, Preprocessing, View, load_views  # noqa: E402
+from pipeline.images.opening import ImageLimits  # noqa: E402
+from pipeline.images.preprocess import Photograph, PhotographReader, Preprocessing, View  # noqa: E402
 
 LIMITS = ImageLimits(max_pixels=64_000_000, min_side=8, max_aspect=20)
 NETWORK, BATCH, QUALITY, GRAIN = "mobilenet_v2", 8, 90, 4
@@ -57,7 +58,7 @@ def main() -> None:
         listed, read = photographs(data, options.images, megapixels)
 
         def features(chosen: slice, listed: list[Photograph] = listed, read: dict = read) -> list[np.ndarray]:
-            pictures = load_views(listed, read.__getitem__, LIMITS, views[chosen], 0)
+            pictures = PhotographReader(read.__getitem__, LIMITS).views(listed, views[chosen])
             return next(extract_in_step(pictures, extractors[chosen], [len(listed)]))
 
         together = partial(features, slice(0, 2))

@@ -20,17 +20,17 @@ from PIL import Image  # noqa: E402
 from torch.utils.data import DataLoader, Dataset  # noqa: E402
 from torch.utils.flop_counter import FlopCounterMode  # noqa: E402
 
-from pipeline.images.boxes import GRID, NONE, Candidates, Selection, select  # noqa: E402
-from pipeline.images.extraction import choose_plan  # noqa: E402
+from pipeline.images.boxes import NONE, Candidates, Selection, select  # noqa: E402
+from pipeline.images.extraction_plan import choose_plan  # noqa: E402
 from pipeline.images.networks import NetworkEncoder, NetworkSpec, untrained  # noqa: E402
 from pipeline.images.preparation import Crops, PreparedImage, WholeImages  # noqa: E402
 from pipeline.images.preprocess import Preprocessing  # noqa: E402
 from pipeline.images.regions import RegionExtractor, region_encoder  # noqa: E402
 from pipeline.storage.commit import Provenance  # noqa: E402
-from pipeline.storage.features import RegionShard, UnfinishedRegions  # noqa: E402
+from pipeline.storage.regions import RegionShard, UnfinishedRegions  # noqa: E402
 
 MEAN, STD = (0.485, 0.456, 0.406), (0.229, 0.224, 0.225)
-SELECTION = Selection(0, 4, 0.7, 19, True, GRID)
+SELECTION = Selection(0.7, 19, True)
 IMAGES, MAP_SIDE = 20, 384
 SHARD_IMAGES, REGIONS, DIM, BATCH = 2048, 20, 512, 128
 

@@ -92,20 +92,19 @@ def make_bundle(folder: Path, count: int, dim: int, candidates: list[str] | str)
 
 def measure_judging(folder: Path, count: int) -> None:
     """Searches with what says which answers are likely, over those without."""
-    searcher, rng = Searcher(Bundle(folder)), np.random.default_rng(1)
+    searcher, silent, rng = Searcher(Bundle(folder)), Searcher(Bundle(folder)), np.random.default_rng(1)
+    silent.calibration = None
     sentences = [" ".join(rng.choice(WORDS, 6)) for _ in range(count)]
-    searcher.open()
-    plain = partial(_search_each, searcher, sentences)
-    judged = partial(_search_each, searcher, sentences, judging=True)
+    for one in (searcher, silent):
+        one.open()
+    judged, plain = (partial(_search_each, one, sentences) for one in (searcher, silent))
     name = f"{count} sentences among {len(searcher.gallery('images'))} one by one"
     report(compare(f"{name}, judged, over not judged", judged, plain))
 
 
-def _search_each(searcher: Searcher, sentences: list[str], judging: bool = False) -> None:
+def _search_each(searcher: Searcher, sentences: list[str]) -> None:
     for sentence in sentences:
-        answer = searcher.images(sentence, 12)
-        if judging:
-            _ = answer.judgement
+        searcher.images(sentence, 12)
 
 
 def ask(address: str, requests: int, seed: int, seconds: list[float], errors: list[str]) -> None:

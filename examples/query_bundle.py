@@ -1,6 +1,6 @@
-"""Photographs for a photograph, from a bundle alone: python examples/query_bundle.py results/demo/index/ncca 0
+"""Photographs for a photograph, from an index alone: python examples/query_bundle.py results/demo/index/ncca 0
 
-Prints the rows of the bundle's images that are nearest to its image in row 0, the best first, with their scores.
+Prints the rows of the index's images that are nearest to its image in row 0, the best first, with their scores.
 """
 
 import json
@@ -15,7 +15,7 @@ import pyarrow.parquet as pq
 def main(folder: Path, row: int, top: int = 5) -> None:
     card = json.loads((folder / "card.json").read_text())
     if card["kind"] == "fragments":
-        sys.exit(f"{folder} has a vector for each region and word, and none for an image; give another row's bundle")
+        sys.exit(f"{folder} has a vector for each region and word, and none for an image; give another model's index")
     index = faiss.read_index(str(folder / "images.faiss"))
     table = pq.read_table(folder / "images.parquet")
     if index.ntotal != card["images"]["count"] or index.d != card["dim"]:

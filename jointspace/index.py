@@ -1,4 +1,4 @@
-"""A bundle, opened to be searched from a program."""
+"""An index, opened to be searched from a program."""
 
 import os
 from collections.abc import Callable, Mapping, Sequence
@@ -13,29 +13,30 @@ from jointspace.arguments import Views, require_text, to_array, to_count, to_num
 from pipeline.config import registry
 from pipeline.config.stored import restore_text_encoder
 from pipeline.errors import InputError, IntegrityError, UsageError
-from pipeline.images.decode import ImageLimits, decode, to_rgb
+from pipeline.images.decode import decode, to_rgb
+from pipeline.images.opening import ImageLimits
 from pipeline.index.queries import VECTORS, encode_image
 from pipeline.index.search import Answer, Hit, Photograph, Searcher
 from pipeline.storage.bundles import open_bundle
 from pipeline.text.centred import CENTRED, Centred
 
 
-def load(*bundles: str | Path, run: str | Path | None = None, allow: Sequence[str] = ()) -> "Index":
-    """Open the bundle in a folder; several bundles of one model, in one folder or in several, are searched as one. A
+def load(*folders: str | Path, run: str | Path | None = None, allow: Sequence[str] = ()) -> "Index":
+    """Open the index in a folder; several of one model, in one folder or in several, are searched as one. A
     model that reads trees needs the parser of its `run`, a folder that you trust, since loading a parser runs code. So
     do models and encoders that are not part of jointspace: `allow` lists the import paths, `module:Class`, of those
     that you trust.
 
-    Raises IntegrityError if there is no bundle or it is damaged, and UsageError for different models.
+    Raises IntegrityError if there is no index or it is damaged, and UsageError for different models.
     """
-    return Index(*bundles, run=run, allow=allow)
+    return Index(*folders, run=run, allow=allow)
 
 
 class Index:
-    """One or several bundles: images, their captions, and the model that finds them. Each part is read when it is first
+    """One or several indexes: images, their captions, and the model that finds them. Each part is read when it is first
     needed. A pickled index opens the same folders again.
 
-    >>> index = load(bundle)
+    >>> index = load(path)
     >>> [hit.row["path"].partition("-")[0] for hit in index.search("a red picture", k=2)]
     ['red', 'red']
     >>> index.search("a red picture", k=2, where="width < 10")
@@ -49,7 +50,7 @@ class Index:
 
     def __init__(self, *folders: str | Path, run: str | Path | None = None, allow: Sequence[str] = ()) -> None:
         if not folders:
-            raise UsageError("name the folder of a bundle")
+            raise UsageError("name the folder of an index")
         self._allow = tuple(allow)
         registry.allow(self._allow)
         self._folders = [Path(folder).absolute() for folder in folders]
@@ -63,7 +64,7 @@ class Index:
 
     @property
     def card(self) -> Mapping[str, Any]:
-        """The bundle's model, what it was trained on, and what was measured."""
+        """The index's model, what it was trained on, and what was measured."""
         return self.bundle.card
 
     def search(
@@ -80,46 +81,37 @@ class Index:
         """The `k` images nearest to a text, an image, both (the text counts for `weight`), a `vector` (c,) of the joint
         space, or a `text_vector` (d,) that `embed` would take; only images whose columns satisfy `where`.
 
-        Each hit has `rank`, `score` and `row`, the image's line in the bundle's table. The answer to a text has a
+        Each hit has `rank`, `score` and `row`, the image's line in the index's table. The answer to a text has a
         `judgement`: how many hits are `likely`, about how many images of the index are (`expected`), and whether the
-        text is `off_topic`; or None if the bundle cannot tell. A list of texts is answered in one pass by a list of
+        text is `off_topic`; or None if the index cannot tell. A list of texts is answered in one pass by a list of
         answers; a text without a known word gets an empty answer with an `error`.
 
         Raises InputError if no word is known or the image cannot be read, and UsageError for a wrong condition or
         argument.
         """
-        if isinstance(text, Sequence) and not isinstance(text, str):
-            return self._search_each(
-                text, to_count(k, "k"), where, alone=image is None and vector is None and text_vector is None
-            )
-        if text_vector is not None and vector is None:
-            vectors = self.embed(text_vectors=np.atleast_2d(to_array(text_vector, "text")))
-            if len(vectors) != 1:
-                raise InputError(f"text_vector has {len(vectors)} rows; give one vector, or search for each in turn")
-            (vector,) = vectors
-        elif text_vector is not None:
-            raise UsageError("search for a vector or a text_vector")
-        if (vector is None) == (text is None and image is None):
-            raise UsageError("search for a text, an image, both, or a vector")
         k = to_count(k, "k")
-        if text is not None:
-            require_text(text, "text")
         if where is not None:
             require_text(where, "where")
+        asked = [text is not None or image is not None, vector is not None, text_vector is not None]
+        if sum(asked) != 1:
+            raise UsageError("search for a text, an image, both, or a vector")
+        if text_vector is not None:
+            vector = self.embed(text_vectors=np.atleast_2d(to_array(text_vector, "text")))
+            if len(vector) != 1:
+                raise InputError(f"text_vector has {len(vector)} rows; give one vector, or search for each in turn")
         if vector is not None:
             return self._searcher.nearest("images", self._row(vector), k, where)[0]
+        if isinstance(text, Sequence) and not isinstance(text, str):
+            if image is not None:
+                raise UsageError("several texts are searched for by themselves; leave out the image")
+            for number, each in enumerate(text):
+                require_text(each, f"text {number}")
+            return self._searcher.batch(text, k, where)
+        if text is not None:
+            require_text(text, "text")
         if image is None:
             return self._searcher.images(text, k, where)
         return self._searcher.similar(self._photograph(image), k, text, to_number(weight, "weight"), where)
-
-    def _search_each(self, texts: Sequence[str], k: int, where: str | None, alone: bool) -> list[Answer]:
-        if not alone:
-            raise UsageError("several texts are searched for by themselves; leave out image and vector")
-        for number, text in enumerate(texts):
-            require_text(text, f"text {number}")
-        if where is not None:
-            require_text(where, "where")
-        return self._searcher.batch(texts, k, where)
 
     def sentences(self, image: str | Path | Image.Image, k: int = 10, where: str | None = None) -> list[Hit]:
         """The `k` captions nearest to an image; `row["text"]` of a hit is its text."""
@@ -179,7 +171,7 @@ class Index:
             raise InputError(f"{error}; give vectors of the encoders that {model} was fitted to") from error
 
     def apply(self, photographs: str | Path, output: str | Path, name: str | None = None) -> "Index":
-        """Index other photos (a folder, tar shard or table) with this bundle's model, in the folder `output`; captions
+        """Index other photos (a folder, tar shard or table) with this index's model, in the folder `output`; captions
         are optional. A repeated call resumes. Scripts need no `if __name__ == "__main__"`.
         """
         from stages.applied import apply_bundle
@@ -202,22 +194,17 @@ class Index:
 
     def _photograph(self, image: str | Path | Image.Image) -> Photograph:
         """The image as the model takes it: its features, or for a multi-vector model the bytes of its file."""
-        in_file, by_file = isinstance(image, str | os.PathLike), self._searcher.multi_vector
-        if by_file and not in_file:
-            raise UsageError(f"{self.card['model']} reads photos from their files; give a path")
-        if not in_file and not isinstance(image, Image.Image):
+        is_path = isinstance(image, str | os.PathLike)
+        if not is_path and not isinstance(image, Image.Image):
             raise UsageError(f"image is a {type(image).__name__}; give a path, or an image that Pillow opened")
+        if not is_path and self._searcher.multi_vector:
+            raise UsageError(f"{self.card['model']} reads photos from their files; give a path")
         try:
-            data = Path(image).read_bytes() if in_file else b""
-            if by_file:
-                return data
-            return encode_image(decode(data, self._limits) if in_file else to_rgb(image, self._limits), self._encoders)
-        except (
-            OSError,
-            SyntaxError,
-            ValueError,
-            InputError,
-        ) as error:  # Pillow reads an opened image late
+            if not is_path:
+                return encode_image(to_rgb(image, self._limits), self._encoders)
+            data = Path(image).read_bytes()
+            return data if self._searcher.multi_vector else encode_image(decode(data, self._limits), self._encoders)
+        except (OSError, SyntaxError, ValueError, InputError) as error:  # Pillow reads an opened image late
             raise InputError(f"cannot read {image} ({error}); give another image") from error
 
     def _row(self, vector: np.ndarray) -> np.ndarray:

@@ -109,7 +109,7 @@ class FittedSpace:
         texts: Sequence[str] | None = None,
         overwrite: bool = False,
     ) -> "Index":
-        """Write images, and texts, in this space into a folder as a bundle for `jointspace.load`, `search` and `serve`.
+        """Write images, and texts, in this space into a folder as an index for `jointspace.load`, `search` and `serve`.
         Vectors and `owners` are as in `fit`; rows with equal image vectors are one image.
 
         `names` (n,) name the images, for example by their paths (default: row numbers); `texts` (m,) are the words of

@@ -1,7 +1,7 @@
 """The bundle of vectors that a program has embedded itself, which no run has made."""
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, fields
+from dataclasses import dataclass
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any
@@ -51,8 +51,7 @@ class Items:
 
 def write_bundle(folder: Path, save: Callable[[Path], None], items: Items) -> None:
     """Write the bundle of some items, under the cosine, and of the model that `save` writes into a folder."""
-    settings = loading.load().index
-    requirements = Requirements(**settings.model_dump(include={field.name for field in fields(Requirements)}))
+    requirements = Requirements.of(loading.load().index)
     sides = {"images": items.images} | ({} if items.texts is None else {"sentences": items.texts})
     writer, cards = BundleWriter(folder), {}
     for modality, vectors in sides.items():

@@ -3,6 +3,7 @@ editor ends lines."""
 
 import codecs
 import errno
+import hashlib
 import os
 import stat
 from collections.abc import Iterator
@@ -128,6 +129,20 @@ def read_lines(path: Path, most_bytes: float = 1 << 30, from_pipe: bool = False)
             return [decode_text(line, path, number) for number, line in enumerate(each_line(file, path), 1)]
     except (UnopenedFile, OSError) as error:
         raise InputError(f"{path} cannot be read ({error}); put a text file there") from error
+
+
+def read_weights(path: Path, sha256: str | None) -> tuple[bytes, str]:
+    """The bytes of a weights file and their SHA-256. Raises InputError if that is not `sha256` (None: not known)."""
+    try:
+        data = Path(path).read_bytes()
+    except OSError as error:
+        raise InputError(
+            f"cannot read the weights {path} ({error.strerror}); put the file there or change weights_root or `file`"
+        ) from error
+    digest = hashlib.sha256(data).hexdigest()
+    if sha256 is not None and digest != sha256.lower():
+        raise InputError(f"the sha256 of {path} is {digest}, not {sha256}; get the right file or correct `sha256`")
+    return data, digest
 
 
 def private_folder(folder: Path, remedy: str) -> Path:

@@ -149,7 +149,7 @@ def _require_whole_images(bundle: Bundle, asker: QueryEncoder) -> None:
     name = bundle.card["model"]
     if asker.multi_vector:
         raise UsageError(
-            f"{name} compares regions, and a bundle does not say how to find them; apply a model with one vector per"
+            f"{name} compares regions, and an index does not say how to find them; apply a model with one vector per"
             " image"
         )
     for encoder, stored in asker.stored_encoders().items():

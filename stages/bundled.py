@@ -2,7 +2,6 @@
 
 import logging
 from collections.abc import Iterable, Mapping
-from dataclasses import fields
 from pathlib import Path
 from typing import Any
 
@@ -19,7 +18,6 @@ from pipeline.index.calibration import BACKGROUND, FEWEST, Calibration
 from pipeline.index.chooser import Requirements
 from pipeline.index.gallery import Shortlist
 from pipeline.index.vectors import evenly_spaced
-from pipeline.report.figures import draw_tradeoff, to_svg
 from pipeline.run import Run
 from pipeline.storage.bundle import Bundle, BundleWriter
 from pipeline.storage.card import CARD, INDEXED
@@ -123,7 +121,7 @@ def add_indices(
     sentences of the same space; where there are none either, with the images' own vectors.
     """
     model, several = embeddings.name, embeddings.multi_vector
-    requirements = Requirements(**settings.model_dump(include={field.name for field in fields(Requirements)}))
+    requirements = Requirements.of(settings)
     shortlist = Shortlist(**settings.shortlist.model_dump())
     kind, cards, outlines = "fragments" if several else "global", {}, {}
     silent = not len(ids["sentences"]) and not several
@@ -142,7 +140,6 @@ def add_indices(
         writer.add(f"{name}.faiss", built.data)
         if built.tradeoff:
             writer.add_json(f"{name}.tradeoff.json", built.tradeoff)
-            writer.add(f"{name}.tradeoff.svg", to_svg(draw_tradeoff(built.tradeoff, f"{model}, {name}")))
         card = cards[name] = built.card
         log.info(
             "%s: %d %s in %s, index recall@10 %.3f, %.0f queries/s on a core",

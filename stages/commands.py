@@ -36,7 +36,7 @@ json_option = click.option("--json", "as_json", is_flag=True, help="Print JSON."
 
 images_option = click.option(
     "--images", "images_root", type=FOLDER,
-    help="Where the photos are. [default: the folder that the bundle was made from]",
+    help="Where the photos are. [default: the folder that the index was made from]",
 )  # fmt: skip
 copy_option = click.option(
     "--output",

@@ -15,7 +15,7 @@ from pipeline.generate.beam import BeamSearch
 from pipeline.generate.corpus import Corpus, Trigram
 from pipeline.generate.describing import Candidates, Generator, ImageBatch, Sources, describe_images
 from pipeline.generate.material import HeldOut, JointSpace, Tagger, read_tagged
-from pipeline.images.decode import ImageLimits
+from pipeline.images.opening import ImageLimits
 from pipeline.models.neural.task import TrainingPairs
 from pipeline.precision import choose_precision
 from pipeline.report.page import descriptions_as_text, render_descriptions

@@ -17,8 +17,9 @@ from pipeline.metrics.multivector_scores import multivector_scores
 from pipeline.models.neural.alignment import align, align_alone, longest_vectors, word_magnitudes
 from pipeline.report.photographs import GOLDEN, ReportPicture, SheetPicture, draw_sheet, drawing, picture_spoken_of
 from pipeline.run import Run
-from pipeline.storage.embeddings import Embeddings, PhraseVectors
-from pipeline.storage.features import open_regions
+from pipeline.storage.embeddings import Embeddings
+from pipeline.storage.phrases import PhraseVectors
+from pipeline.storage.regions import RegionShard
 from stages.photographs import open_photographs
 from stages.texts import read_analyzer, read_words
 
@@ -39,7 +40,7 @@ INK = "#222222"
 
 def draw_regions(run: Run, encoder: str) -> ReportPicture:
     """The best regions of some images of the first shard, spread evenly over it."""
-    regions = open_regions(run.layout.regions(encoder).folder, 0)
+    regions = RegionShard(run.layout.regions(encoder).shard(0))
     rows = evenly_spaced(regions.rows, IMAGES)
     image_id, best = regions.image_id[rows], slice(1, 1 + TOP)  # region 0 is the whole image
     names = [Photograph.from_row(row).name for row in run.manifest.pick(image_id)]

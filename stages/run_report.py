@@ -1,5 +1,6 @@
 """The sections of a run's report, each read and drawn when the page asks for it."""
 
+import json
 import logging
 import shlex
 import subprocess
@@ -16,7 +17,7 @@ import numpy as np
 
 from pipeline.config.registry import model_spec
 from pipeline.errors import IntegrityError
-from pipeline.images.decode import ImageLimits
+from pipeline.images.opening import ImageLimits
 from pipeline.index.vectors import evenly_spaced
 from pipeline.papers.printed import every_table
 from pipeline.report.examples import Atlas, Examples, Generated, SplitGallery, compare_generators
@@ -26,7 +27,6 @@ from pipeline.report.photographs import (
     ReportPicture,
     draw_samples,
     first_sentence,
-    vector_drawing,
 )
 from pipeline.report.tables import (
     FINDINGS,
@@ -198,11 +198,11 @@ class RunReport:
         return health
 
     @cached_property
-    def tradeoffs(self) -> list[ReportPicture]:
-        """How the indices of the best model were chosen."""
-        suffix = ".tradeoff.svg"
+    def tradeoffs(self) -> dict[str, dict[str, Any]]:
+        """How the indices of the best model were chosen, by their names, where several were tried."""
+        suffix = ".tradeoff.json"
         names = sorted(name for name in self.best.card["files"] if name.endswith(suffix))
-        return [vector_drawing(name.removesuffix(suffix), self.best.read(name)) for name in names]
+        return {name.removesuffix(suffix): json.loads(self.best.read(name)) for name in names}
 
     @cached_property
     def details(self) -> dict[str, Mapping[str, Any]]:

@@ -12,8 +12,8 @@ if TYPE_CHECKING:
     import numpy as np
 
     from pipeline.models.neural.training import Checkpoint, Training
-    from pipeline.storage.features import RegionRows
     from pipeline.storage.parameters import Parameters
+    from pipeline.storage.regions import RegionRows
 
 
 def describe_model(run: Run, name: str) -> dict[str, Any]:
@@ -47,7 +47,7 @@ def describe_embeddings(stored: "Parameters", metric: str) -> dict[str, Any]:
 
 def open_region_rows(run: Run, encoders: Iterable[str], image_id: "np.ndarray") -> "RegionRows":
     """The regions of some images, as models read them."""
-    from pipeline.storage.features import RegionRows
+    from pipeline.storage.regions import RegionRows
 
     folders = {name: run.layout.regions(name).folder for name in encoders}
     return RegionRows(run.manifest, folders, image_id)

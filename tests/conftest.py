@@ -71,6 +71,28 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     items.sort(key=lambda item: LONG.index(item.path.name) if item.path.name in LONG else len(LONG))
 
 
+@pytest.fixture(scope="session")
+def run(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The made-up run with its index, `bundle`, and `regions`, that of a model of several vectors an image. Nothing of
+    it is changed; who needs another run has a fixture of that name."""
+    from made_up import build_bundle, make_run
+    from made_up_sets import SCORE, add_fragments
+
+    folder = make_run(tmp_path_factory.mktemp("made-up") / "run")
+    build_bundle(folder)
+    add_fragments(folder, "dvsa", SCORE)
+    build_bundle(folder, model="dvsa", output="regions")
+    return folder
+
+
+@pytest.fixture(scope="session")
+def colours(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The run that has learned the names of four colours, with its index `bundle`. Nothing of it is changed."""
+    from made_up_colours import make_colours
+
+    return make_colours(tmp_path_factory.mktemp("colours") / "colours")
+
+
 @pytest.fixture(scope="module")
 def browser() -> Iterator[Any]:
     """A Chromium that playwright drives."""

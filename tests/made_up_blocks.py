@@ -8,8 +8,8 @@ import numpy as np
 from made_up import ingest, make_stage, run_command
 from PIL import Image, ImageDraw
 
-from pipeline.storage.features import RegionShard
 from pipeline.storage.json_files import publish_json
+from pipeline.storage.regions import RegionShard
 from pipeline.storage.shards import shard_path
 
 COUNT, SIDE = 20, 32

@@ -20,6 +20,7 @@ from pipeline.storage.shards import REGIONS, shard_path, write_shard
 from pipeline.text.tokens import make_analyzer
 from pipeline.text.vocabulary import Vocabulary
 
+SCORE = {"sum": "words", "global_weight": 0}
 THING, OTHER = [5.0, 5.0, 25.0, 35.0], [30.0, 5.0, 50.0, 35.0]
 """Where in every image its thing is seen, and where a weaker look of the next thing."""
 

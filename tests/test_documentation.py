@@ -75,3 +75,13 @@ def test_the_documentation_is_a_site_without_a_broken_link(tmp_path: Path) -> No
     assert not re.search(r'(src|href)="https?://(?!squidfunk)', (built / "tutorial/index.html").read_text()), (
         "from elsewhere"
     )
+
+
+def test_the_functions_of_the_way_from_a_photo_to_the_index_are_there() -> None:
+    page = (ROOT / "docs/extending.md").read_text().partition("## From photo to index")[2]
+    for file, names in re.findall(r"`([\w/]+\.py):(\w[\w.]*`(?:, `\w[\w.]*`)*)", page):
+        path = ROOT / file if file.startswith(("stages/", "pipeline/")) else ROOT / "pipeline" / file
+        text = path.read_text()
+        for name in re.findall(r"[\w.]*\w", names):
+            missing = [part for part in name.split(".") if not re.search(rf"^ *(def|class) {part}\b", text, flags=re.M)]
+            assert name.endswith(".py") or not missing, f"{file} has no {name}"

@@ -58,7 +58,8 @@ def test_imported_features_are_evaluated_like_those_that_were_extracted(
     photograph = tmp_path / "data" / paths[0]
     for name, made_by in (("f.npy", "eyes"), ("f.parquet", None)):
         given = {"name": "given", "kind": "imported", "path": str(tmp_path / name), "made_by": made_by}
-        imported, found = run_all(tmp_path, name=f"of-{name}", encoders=[given], query_encoders=[EYES])
+        roots = {} if made_by else {"image_view": {"normalise": ["sqrt", "l2"]}}  # what is taken of eyes by default
+        imported, found = run_all(tmp_path, name=f"of-{name}", encoders=[given], query_encoders=[EYES], **roots)
         assert found == pytest.approx(expected) and len(found) == 16
         assert not (imported / "features/eyes").exists()
         ask = ("search", "--index", imported / "index/ncca", "--top", 1, "--image", photograph)

@@ -1,4 +1,4 @@
-"""The same sum on one process, on threads and on Dask's workers, and with a worker killed half-way."""
+"""The same sum on one process and on Dask's workers, and with a worker killed half-way."""
 
 import os
 import signal
@@ -33,12 +33,11 @@ def linger(item: int, folder: Path) -> np.ndarray:
     return draw(item)
 
 
-@pytest.mark.parametrize("scheduler", ["local", "threads"])
-def test_results_are_combined_in_the_order_of_the_items(scheduler: str) -> None:
-    assert map_reduce(with_suffix, range(5), append, scheduler, ("!",)) == "((((0! 1!) 2!) 3!) 4!)"
+def test_results_are_combined_in_the_order_of_the_items() -> None:
+    assert map_reduce(with_suffix, range(5), append, shared=("!",)) == "((((0! 1!) 2!) 3!) 4!)"
     expected = sum(sum(draw(seed) for seed in range(first, first + 3)) for first in range(0, 24, 3))
-    assert map_reduce(draw, iter(range(24)), add, scheduler).tobytes() == expected.tobytes()
-    assert map_reduce(draw, [3], add, scheduler).tobytes() == draw(3).tobytes()
+    assert map_reduce(draw, iter(range(24)), add).tobytes() == expected.tobytes()
+    assert map_reduce(draw, [3], add).tobytes() == draw(3).tobytes()
 
 
 def test_a_killed_worker_does_not_change_the_sum(tmp_path: Path) -> None:

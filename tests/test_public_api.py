@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from made_up_colours import COLOURS, draw, make_colours
+from made_up_colours import COLOURS, draw
 from PIL import Image
 from scipy import sparse
 from sklearn.cross_decomposition import CCA
@@ -27,14 +27,14 @@ from pipeline.storage.bundle import Bundle
 ROOT = Path(__file__).parents[1]
 
 
-@pytest.fixture(scope="module")
-def bundle(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    return make_colours(tmp_path_factory.mktemp("api") / "colours") / "bundle"
+@pytest.fixture
+def bundle(colours: Path) -> Path:
+    return colours / "bundle"
 
 
 def test_the_examples_in_its_docstrings(bundle: Path, tmp_path: Path) -> None:
     for module in (jointspace.index, jointspace.space):
-        found = doctest.testmod(module, extraglobs={"bundle": bundle, "np": np, "folder": tmp_path / "fitted"})
+        found = doctest.testmod(module, extraglobs={"path": bundle, "np": np, "folder": tmp_path / "fitted"})
         assert found.attempted and not found.failed
 
 
@@ -159,16 +159,22 @@ def test_rows_of_the_same_photograph_are_one_image() -> None:
     assert twice.held_out["images"] == 24
 
 
-def test_dense_sparse_and_several_texts_an_image_are_the_same_space() -> None:
+def test_the_same_pairs_in_any_form_are_the_same_space() -> None:
     x, y = correlated(300)
-    grid = {"dimensions": [4], "image_ridge": [0.1], "text_ridge": [0.1], "eigenvalue_power": [1]}
-    spaces = [jointspace.fit(x, texts, **grid) for texts in (y, sparse.csr_matrix(y), sparse.coo_array(y))]
+    grid = {"dimensions": [4], "image_ridge": [0.1], "text_ridge": [0.1], "eigenvalue_power": [1], "normalise": ()}
+    whole = jointspace.fit(x, y, **grid)
+    expected = whole.embed_images(x) @ whole.embed_texts(y).T
     owners = np.random.default_rng(1).permutation(np.repeat(np.arange(300), 2))
-    spaces.append(jointspace.fit(x, y[owners], owners, **grid))
-    expected = spaces[0].embed_images(x) @ spaces[0].embed_texts(y).T
-    for space in spaces[1:]:
-        scores = space.embed_images(x) @ space.embed_texts(sparse.csr_array(y)).T
+    images, texts = {"a": x[:, :7], "b": x[:, 7:]}, {"dense": y[:, :5], "sparse": sparse.csr_array(y[:, 5:])}
+    for pairs, asked in (
+        ((x, sparse.csr_matrix(y)), (x, y)), ((x, sparse.coo_array(y)), (x, sparse.csr_array(y))),
+        ((x, y[owners], owners), (x, y)), ((images, texts), (images, texts)),
+    ):  # fmt: skip
+        space = jointspace.fit(*pairs, **grid)
+        scores = space.embed_images(asked[0]) @ space.embed_texts(asked[1]).T
         np.testing.assert_allclose(scores, expected, rtol=0, atol=2e-3)
+    with pytest.raises(InputError, match="vectors of a, b are needed, not of image"):
+        space.embed_images(x)
 
 
 @pytest.mark.parametrize(
@@ -186,18 +192,6 @@ def test_dense_sparse_and_several_texts_an_image_are_the_same_space() -> None:
 def test_what_is_no_table_of_numbers_is_refused_with_its_row(vectors: Any, said: str) -> None:
     with pytest.raises(InputError, match=f"^image vectors.*{said}"):
         jointspace.fit(vectors, np.ones((5, 3)))
-
-
-def test_encoders_side_by_side_are_one_view() -> None:
-    x, y = correlated(300)
-    grid = {"dimensions": [4], "image_ridge": [0.1], "text_ridge": [0.1], "eigenvalue_power": [1], "normalise": ()}
-    whole = jointspace.fit(x, y, **grid)
-    images, texts = {"a": x[:, :7], "b": x[:, 7:]}, {"dense": y[:, :5], "sparse": sparse.csr_array(y[:, 5:])}
-    parts = jointspace.fit(images, texts, **grid)
-    expected = whole.embed_images(x) @ whole.embed_texts(y).T
-    np.testing.assert_allclose(parts.embed_images(images) @ parts.embed_texts(texts).T, expected, rtol=0, atol=2e-3)
-    with pytest.raises(InputError, match="vectors of a, b are needed, not of image"):
-        parts.embed_images(x)
 
 
 def test_what_cannot_be_fitted_is_refused_in_a_sentence() -> None:

@@ -163,7 +163,7 @@ def test_snakemake_reports_on_a_run(run: Path) -> None:
     snakemake(run, "all", "--report", "report.zip", "--configfile", "tiny.yaml")
     with zipfile.ZipFile(run / "report.zip") as archive:
         texts = {Path(name).name: archive.read(name).decode() for name in archive.namelist()}
-    assert "ncca" in texts["summary.md"] and "What it has cost" in texts["index.html"]
+    assert "ncca" in texts["summary.md"] and "<h2>Cost</h2>" in texts["index.html"]
     snakemake(run, "all", "--report", "report.html", "--configfile", "tiny.yaml")
     page = (run / "report.html").read_text()
     for caption in ("what the best model finds", "median and mean rank of every model"):

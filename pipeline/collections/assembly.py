@@ -1,22 +1,23 @@
-"""The second half of ingest: which images can be used, and the tables of a manifest.
+"""The second half of ingest: which images can be used, the tables of a manifest, and when these are of no use.
 
 Everything is either kept, rejected with a reason, or a duplicate. Of images with the same bytes the first is kept, and
 with it the sentences of the others that it has not. What else belongs to an image shares its fate.
 """
 
 from collections import Counter
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
 from datetime import datetime
 from typing import Any, NamedTuple
 
 import numpy as np
 import pyarrow as pa
 
-from pipeline.collections.collection import Collection, SplitSummary
 from pipeline.collections.intake import LARGEST_NUMBER, Intake
-from pipeline.collections.records import DIVIDED
-from pipeline.collections.tables import BOXES, DOCUMENTS, FAULTY, SENTENCES, UNUSABLE, to_text
+from pipeline.collections.records import DIVIDED, Reject
+from pipeline.collections.tables import BOXES, DOCUMENTS, FAULTY, SENTENCES, UNUSABLE, RejectSummary, to_text
 from pipeline.config.section import SPLITS
+from pipeline.errors import InputError, RejectLimitError
 from pipeline.workers import Failure
 
 DUPLICATE = "duplicate"  # first word of the reason to leave out any duplicate
@@ -28,6 +29,8 @@ OUTCOMES = pa.schema(
 WINDOW = 1 << 15
 """Images of which the rows of all tables are in memory together."""
 MOST_HELD_OUT = 1000
+HARMLESS = ("empty", "duplicate")
+"""First words of the reasons for rejected sentences that do not count towards the limit."""
 FOLDER_OF = "CASE WHEN member IS NULL THEN coalesce(nullif(regexp_replace(path, '/?[^/]*$', ''), ''), '.') END"
 """The folder that a photograph lies in; none for one within a file."""
 
@@ -102,14 +105,22 @@ JUDGE = f"""
     FROM reasons
 """
 """For each image its split, the `reason` to leave it out, or its `image_id`, and the `fate` of what belongs to it."""
-KEEP_IMAGES = """
-    CREATE TABLE kept_images AS
-    SELECT image_id, path, member, "offset", size, judged.split, judged.width, judged.height, judged.sha256,
-        packed, seen
-    FROM judged JOIN images USING (seq) JOIN outcomes USING (seq)
-    LEFT JOIN own_columns ON own_columns.owner = judged.seq
-    WHERE image_id IS NOT NULL ORDER BY image_id
-"""
+KEEP_IMAGES = (
+    """
+    CREATE TABLE found AS SELECT judged.*, path, member, "offset", size
+    FROM judged JOIN images USING (seq) WHERE image_id IS NOT NULL
+    """,
+    """
+    CREATE TABLE described AS SELECT found.*, packed
+    FROM found LEFT JOIN own_columns ON own_columns.owner = found.seq
+    """,
+    """
+    CREATE TABLE kept_images AS SELECT image_id, path, member, "offset", size, described.split, described.width,
+        described.height, described.sha256, packed, seen
+    FROM described JOIN outcomes USING (seq) ORDER BY image_id
+    """,
+)
+"""One join after the other: several at once keep all but one of their tables in memory."""
 REJECT_IMAGES = f"""
     INSERT INTO rejects SELECT
         seq + CASE WHEN fault IS NULL THEN {UNUSABLE} ELSE {FAULTY} END, 'images', reason, NULL,
@@ -184,6 +195,91 @@ OWNED = {
 """Of two sentences of an image with the same number, and of two documents, the first counts; boxes are clipped."""
 
 
+@dataclass(frozen=True)
+class SplitSummary:
+    """The number of images that the collection gives a split, that it has, and that are in `gallery` instead because
+    they have no sentence; the file that names its first image, and why that is left out."""
+
+    given: int
+    kept: int
+    silent: int
+    file: str
+    reason: str | None
+
+
+@dataclass(frozen=True)
+class Collection:
+    """Tables `images`, `sentences`, `documents` and `boxes` in the manifest's order, in the `parts` of an iterator that
+    can be made again, and what was left out.
+
+    `counts` has {given, kept, rejected, duplicate} of each table; `rejects` has one entry for each thing not kept.
+    """
+
+    parts: Callable[[], Iterator[Mapping[str, pa.Table]]]
+    rejects: Iterable[Reject]
+    left_out: RejectSummary
+    counts: Mapping[str, Mapping[str, int]]
+    splits: Mapping[str, SplitSummary]
+    notes: Sequence[str] = ()
+    """How images were read that are out of the ordinary, and what became of the user's own columns, in lines."""
+
+    def check(self, reject_limit: float, report: str, learned_from: bool = True) -> None:
+        """Raises InputError if there is no image, or, where some have sentences and are to be `learned_from`, if these
+        are of no use for it; and RejectLimitError if more than the share `reject_limit` of the images, or of the
+        non-empty sentences, was rejected. `report` is the file of rejects."""
+        reasons = f"; {report} lists the reasons" if self.left_out.counts else ""
+        images, sentences = self.counts["images"], self.counts["sentences"]
+        if not self.splits:
+            raise InputError(f"no image was found{reasons}; set data_root to the folder of your collection")
+        if not images["kept"]:
+            reason, count = self.left_out.images
+            raise InputError(f"none of the {images['given']} images can be used; of {count}: {reason}{reasons}")
+        if learned_from and (sentences["kept"] or sentences["given"]):
+            self._require_pairs(reasons)
+        broken = self.left_out.of("sentences", "") - self.left_out.of("sentences", *HARMLESS)
+        for what, count, given in (
+            ("images", images["rejected"], images["given"]), ("sentences", broken, sentences["given"]),
+        ):  # fmt: skip
+            if count > reject_limit * given:
+                reason, most = self.left_out.most_frequent(what)
+                raise RejectLimitError(
+                    f"{count} of {given} {what} are rejected, more than collection.reject_limit {reject_limit:g} allows"
+                    f" ({most}: {reason}); {report} lists them: repair them or raise that key"
+                )
+
+    def _require_pairs(self, reasons: str) -> None:
+        images, sentences = self.counts["images"], self.counts["sentences"]
+        if not sentences["kept"]:
+            raise InputError(
+                f"none of the {images['kept']} images has a sentence that can be used, of {sentences['given']} given"
+                f"{reasons}"
+            )
+        for split, summary in self.splits.items():
+            if not summary.kept and split != "gallery":
+                raise InputError(
+                    f"split {split} is empty: none of the {summary.given} images that {summary.file} gives it can be "
+                    f"used ({summary.reason}){reasons}"
+                )
+        if "train" not in self.splits:
+            file = next(iter(self.splits.values())).file
+            raise InputError(f"split train is empty: {file} gives it no image; name some, or set default_split")
+
+    def describe(self) -> Iterator[str]:
+        """What was kept and left out, in lines for the user."""
+        splits = ", ".join(f"{split} {summary.kept}" for split, summary in self.splits.items())
+        for what, count in self.counts.items():
+            if count["given"]:
+                left_out = ", ".join(f"{count[fate]} {fate}" for fate in ("rejected", "duplicate") if count[fate])
+                line = f"{count['kept']} {what}" + (f" ({splits})" if what == "images" else "")
+                yield line + (f"; {left_out}" if left_out else "")
+        yield from self.notes
+        for (what, reason), count in Counter(self.left_out.counts).most_common(10):
+            yield f"  {count} {what} left out: {reason}"
+        if silent := {split: summary.silent for split, summary in self.splits.items() if summary.silent}:
+            count = " and ".join(f"{count} of {split}" for split, count in silent.items())
+            yield f"{count} have no sentence: they are in the split gallery, to be found but not learned from"
+
+
 class Assembly:
     """Images between intake and manifest: inspect those at `locations()`, then pass the outcomes to `collect`."""
 
@@ -224,7 +320,7 @@ class Assembly:
         self._tables.run(SPLIT_OF_COPY)
         shared = self._tables.run(SENTENCES_OF_COPY)
         self._tables.run(JUDGE)
-        counts_kept = {"images": self._tables.run(KEEP_IMAGES)}
+        counts_kept = {"images": [self._tables.run(sql) for sql in KEEP_IMAGES][-1]}
         own.see(seen for (seen,) in self._tables.rows("SELECT seen FROM kept_images ORDER BY image_id"))
         self._tables.run(REJECT_IMAGES)
         splits = {

@@ -8,7 +8,9 @@ dataclasses because a million images bring some twenty million of them.
 from collections import Counter
 from collections.abc import Collection, Iterator, Mapping
 from dataclasses import dataclass, field
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, Self
+
+from pipeline.config.collection import CollectionSettings
 
 DIVIDED = "divided"  # the split of an image for which the collection names none: assembly decides
 LISTED = "texts that are lists of sentences (['a dog', 'a hound']) are read as several sentences"
@@ -144,3 +146,9 @@ class Options:
     own_columns: Collection[str] | None = None
     exclude: tuple[str, ...] = ()
     tally: Tally = field(default_factory=Tally)
+
+    @classmethod
+    def from_settings(cls, chosen: CollectionSettings) -> Self:
+        return cls(
+            chosen.files, chosen.columns, chosen.default_split, chosen.follow_links, chosen.kept_columns, chosen.exclude
+        )

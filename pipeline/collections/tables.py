@@ -17,6 +17,7 @@ import pyarrow as pa
 from pipeline import runtime
 from pipeline.collections.records import Reject
 from pipeline.errors import JointspaceError
+from pipeline.storage.batch import cannot_write, remove_own
 
 THREADS = 4
 """At most: each has buffers of its own."""
@@ -39,20 +40,18 @@ REJECTS = {
 HEAD = "split_part(reason, ':', 1)"
 
 
-class FullDiskError(OSError):
-    """The disk has no room for a table."""
-
-
 class Tables:
     """Tables with these `schemas`, by name, to be filled row by row, and others made of them by SQL. What does not fit
-    into `gigabytes` of memory lies in the `folder`, as files that TEMPORARY matches; they are gone when this is closed.
+    into `gigabytes` of memory lies in the `folder`, as files that TEMPORARY matches; they are gone when this is closed,
+    and those of a killed process before.
 
     Names and texts of strangers that may not be Unicode are stored as bytes (`to_bytes`, `to_text`). Raises
-    FullDiskError where the folder's disk is full, and JointspaceError where the memory is too little. The rows of no
-    query are in order without ORDER BY.
+    JointspaceError where the folder's disk is full, or the memory too little. The rows of no query are in order without
+    ORDER BY.
     """
 
     def __init__(self, folder: Path, schemas: Mapping[str, pa.Schema], gigabytes: float = 1.0) -> None:
+        remove_own(folder, TEMPORARY)
         self._folder = folder
         self._gigabytes = gigabytes
         self._schemas: dict[str, pa.Schema] = {}
@@ -61,6 +60,7 @@ class Tables:
             "threads": min(runtime.threads(), THREADS),
             "memory_limit": f"{round(gigabytes * 1000)}MB",
             "temp_directory": str(folder),
+            "preserve_insertion_order": False,
             "autoinstall_known_extensions": False,
             "autoload_known_extensions": False,
             "python_enable_replacements": False,
@@ -108,6 +108,7 @@ class Tables:
 
     def close(self) -> None:
         self._connection.close()
+        remove_own(self._folder, TEMPORARY)
 
     def _flush_all(self) -> None:
         for name in list(self._waiting):
@@ -131,7 +132,7 @@ class Tables:
             yield
         except (duckdb.IOException, duckdb.OutOfMemoryException) as error:
             if any(words in str(error) for words in FULL):
-                raise FullDiskError(errno.ENOSPC, os.strerror(errno.ENOSPC), str(self._folder)) from error
+                raise cannot_write(self._folder, 0, OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))) from error
             if not isinstance(error, duckdb.OutOfMemoryException):
                 raise
             remedy = f"more than {self._gigabytes:g} GB; raise collection.memory_gb"

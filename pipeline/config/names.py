@@ -233,7 +233,8 @@ class Config(OwnKeys):
 
     def image_steps(self, encoders: Iterable[str]) -> tuple[str, ...] | tuple[tuple[str, ...], ...]:
         """The steps of an ImageView: those of all `encoders` if they are the same, else of each."""
-        chosen, specs = self.image_view.normalise, (self.encoder(name).spec for name in encoders)
+        makers = (self.encoder(name).made_by or name for name in encoders)
+        chosen, specs = self.image_view.normalise, (self.encoder(name).spec for name in makers)
         steps = tuple(chosen if chosen is not None else ROOTS if spec.roots else UNIT for spec in specs)
         return steps[0] if len(set(steps)) == 1 else steps
 

@@ -124,8 +124,8 @@ class EncoderSpec(Spec):
     The class is a pipeline.images.image_encoder.ImageEncoder. `prepare(entry, material)` makes the encoder from its
     entry and an EncoderMaterial of that module. `settings()` (JSON; `architecture`, `layer` and `weights` with their
     `origin`, and `kind` if the architecture is not its name) and `tensors()` are what `from_parts(settings, tensors)`
-    turns back into it. `encode(images)` maps n RGB images to (n, dim) float32, and `work(device, precision,
-    batch_size)` is the Work by which many are extracted.
+    turns back into it. `encode(images)` maps n RGB images to (n, dim) float32, and `extractor(device,
+    precision, batch_size)` is the Extractor by which many are described.
     """
 
     reads: Literal["pixels", "regions", "vectors"] = "pixels"

@@ -9,8 +9,6 @@ from torch import Tensor
 
 State = tuple[Tensor, ...]
 """A decoder's state: tensors whose first axis is the hypotheses."""
-CHUNK = 64
-"""Classes per chunk; a search for the best classes first compares the maxima of chunks."""
 
 
 class Decoder(Protocol):
@@ -140,32 +138,16 @@ def _extend(
     """The best hypotheses of every image after one more word with `logits` (n b, C), by total / length ** power.
 
     For the b hypotheses of n images, each (n, b): the log probability `total` before that word, the `length` with it,
-    and whether it has `ended`; an ended one is kept once, with the word `boundary`. The best `beam` classes of an image
-    lie in the `beam` chunks with the greatest maxima, so only these are sorted.
+    and whether it has `ended`; an ended one is kept once, with the word `boundary`.
     """
     n, b = total.shape
-    classes, whole = logits.shape[1], logits.shape[1] // CHUNK * CHUNK
-    greatest = logits[:, :whole].unflatten(1, (-1, CHUNK)).amax(dim=2)
-    if whole < classes:
-        greatest = torch.cat([greatest, logits[:, whole:].amax(dim=1, keepdim=True)], dim=1)
-    top = greatest.amax(dim=1, keepdim=True)
-    norm = (logits - top).exp_().sum(dim=1, keepdim=True).log_() + top
-    chunks, scale = greatest.shape[1], length.float() ** power
-    reached = (total.flatten()[:, None] - norm).masked_fill(ended.view(-1, 1), -torch.inf)
-    worth = ((greatest + reached).view(n, b, chunks) / scale[:, :, None]).flatten(1)
-    best = worth.topk(min(beam, b * chunks), sorted=False).indices
-    owner, place = best // chunks, best % chunks
-    device = logits.device
-    ids = place[:, :, None] * CHUNK + torch.arange(CHUNK, device=device)
-    rows = owner + torch.arange(n, device=device)[:, None] * b
-    value = logits[rows[:, :, None], ids.clamp(max=classes - 1)] + reached[rows]
-    value = value.masked_fill(ids >= classes, -torch.inf)
-    kept = total.masked_fill(~ended, -torch.inf)
-    value, ids = torch.cat([value.flatten(1), kept], dim=1), ids.flatten(1)
-    owner = torch.cat([owner.repeat_interleave(CHUNK, dim=1), torch.arange(b, device=device).expand(n, -1)], dim=1)
-    ids = torch.cat([ids, torch.full((n, b), boundary, device=device)], dim=1)
-    chosen = (value / scale.gather(1, owner)).topk(beam).indices
-    return Extended(owner.gather(1, chosen), ids.gather(1, chosen), value.gather(1, chosen))
+    classes = logits.shape[1]
+    reached = logits.log_softmax(dim=1).view(n, b, classes).add_(total[:, :, None])
+    reached.masked_fill_(ended[:, :, None], -torch.inf)
+    reached[:, :, boundary] = torch.where(ended, total, reached[:, :, boundary])
+    scores = (reached / length[:, :, None] ** power).flatten(1)
+    best = scores.topk(beam).indices
+    return Extended(best // classes, best % classes, reached.flatten(1).gather(1, best))
 
 
 def _hypotheses(history: Tensor, total: Tensor, boundary: int) -> list[Hypothesis]:

@@ -24,6 +24,7 @@ from pipeline.generate.logbilinear import (
 )
 from pipeline.generate.material import TAGS, HeldOut, JointSpace, Learned, Material, Tagger
 from pipeline.generate.training import log_frequencies, log_probabilities, perplexity_of, train, windows
+from pipeline.index.exact import search_exact
 from pipeline.models.neural.networks import arrays_of
 from pipeline.models.neural.training import seeded
 from pipeline.text.sequences import Tokens, encode_tokens
@@ -201,8 +202,7 @@ def conditioning(images: np.ndarray, sources: Sources) -> np.ndarray:
     """(n, 2, c) unit vectors: each image's embedding, and the mean of its nearest words and training sentences."""
     count, nearest = sources.candidates.neighbours, []
     for gallery in (sources.space.words, sources.sentence_vectors):
-        scores = images @ gallery.T
-        nearest.append(gallery[np.argpartition(-scores, min(count, scores.shape[1]) - 1, axis=1)[:, :count]])
+        nearest.append(gallery[search_exact(images, [gallery], min(count, len(gallery)), "inner_product").rows])
     mean = np.concatenate(nearest, axis=1).mean(axis=1)
     mean /= np.maximum(np.linalg.norm(mean, axis=1, keepdims=True), 1e-12)
     return np.stack([images, mean], axis=1)

@@ -9,6 +9,7 @@ import numpy as np
 from pipeline.generate.describing import Description, Sources
 from pipeline.generate.material import Learned, Material
 from pipeline.generate.mrnn import image_moments
+from pipeline.index.exact import search_exact
 from pipeline.models.linear.views import ImageView
 from pipeline.precision import to_float32
 
@@ -64,21 +65,12 @@ class Nearest:
     def describe(self, features: Mapping[str, np.ndarray], sources: Sources, count: int) -> list[list[Description]]:
         """The `count` nearest sentences of every image, best first; scores are cosines, or minus squared distances."""
         queries = sources.space.images(features) if self.in_space else self.standardise(features)
-        corpus, count = sources.corpus, min(count, len(self.rows))
-        scores, found = np.empty((len(queries), 0), np.float32), np.empty((len(queries), 0), np.int64)
-        for start in range(0, len(self.rows), BLOCK):
-            gallery = to_float32(self.gallery[start : start + BLOCK])
-            block = queries @ gallery.T
-            if not self.unit:
-                block = 2 * block - (queries**2).sum(axis=1)[:, None] - (gallery**2).sum(axis=1)
-            best = np.argpartition(-block, min(count, block.shape[1]) - 1, axis=1)[:, :count]
-            scores = np.concatenate([scores, np.take_along_axis(block, best, axis=1)], axis=1)
-            found = np.concatenate([found, best + start], axis=1)
+        blocks = (to_float32(self.gallery[start : start + BLOCK]) for start in range(0, len(self.rows), BLOCK))
+        nearest = search_exact(queries, blocks, count, "inner_product" if self.unit else "euclidean")
         described = []
-        for rows, values in zip(found, scores, strict=True):
-            order = np.argsort(-values, kind="stable")[:count]
-            texts = [tuple(corpus.analyze(corpus.texts[self.rows[row]])) for row in rows[order]]
-            described.append(list(map(Description, texts, values[order].tolist())))
+        for rows, scores in map(nearest.of, range(len(queries))):
+            texts = [tuple(sources.corpus.analyze(sources.corpus.texts[self.rows[row]])) for row in rows]
+            described.append(list(map(Description, texts, scores.tolist())))
         return described
 
     def standardise(self, features: Mapping[str, np.ndarray]) -> np.ndarray:

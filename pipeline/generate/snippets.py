@@ -11,6 +11,7 @@ from pipeline.config.registry import model_spec
 from pipeline.errors import InputError
 from pipeline.generate.describing import Description, Sources
 from pipeline.generate.material import Learned, Material
+from pipeline.index.exact import search_exact
 from pipeline.models.neural.fragment_models import AlignedModel
 from pipeline.models.neural.task import TrainingPairs
 from pipeline.multivectors import MultiVectors
@@ -159,14 +160,14 @@ class RankedSnippets:
     def describe(self, features: Mapping[str, np.ndarray], sources: Sources, count: int) -> list[list[Description]]:
         """The `count` best snippets for every region, best first; scores are sums of products."""
         queries = self.model.embed_regions(Regions.of(np.hstack([features[name] for name in self.encoders])))
-        blocks = (self.gallery[start : start + BLOCK] for start in range(0, len(self.gallery), BLOCK))
-        scores = np.concatenate([queries @ to_float32(block).T for block in blocks], axis=1)
-        best = np.argsort(-scores, axis=1, kind="stable")[:, :count]
+        blocks = (to_float32(self.gallery[start : start + BLOCK]) for start in range(0, len(self.gallery), BLOCK))
+        nearest = search_exact(queries, blocks, count, "inner_product")
         terms = sources.corpus.vocabulary.terms
         words = [tuple(terms[i] for i in ids if i < len(terms)) for ids in self.snippets]
-        return [
-            [Description(words[row], float(own[row])) for row in rows] for rows, own in zip(best, scores, strict=True)
-        ]
+        described = []
+        for rows, scores in map(nearest.of, range(len(queries))):
+            described.append(list(map(Description, [words[row] for row in rows], scores.tolist())))
+        return described
 
     def settings(self) -> dict[str, Any]:
         return {**self.model.settings(), "model": self.name}

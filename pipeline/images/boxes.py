@@ -3,6 +3,7 @@ proposals, and the selection of regions among them."""
 
 import ctypes
 from collections import Counter
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import NamedTuple
 
@@ -95,42 +96,32 @@ WHOLE_SCORE = 1.0
 WINDOW_SCORE = 0.0
 
 
-@dataclass(frozen=True)
-class WindowGrid:
-    """Windows at several `scales` (of the image's sides) and `aspects` (width over height, times the image's own);
-    neighbours share `overlap` of their sides."""
-
-    scales: tuple[float, ...]
-    aspects: tuple[float, ...]
-    overlap: float = 0.5
-
-
-GRID = WindowGrid((0.67, 0.5, 0.33), (1, 2, 0.5))
-"""The windows of proposals `grid`, and those that make up the number of regions."""
+SCALES, ASPECTS, OVERLAP = (0.67, 0.5, 0.33), (1, 2, 0.5), 0.5
+"""Of the windows of proposals `grid`, which also make up the number of regions: of the image's sides, width over height
+times the image's own, and the share of their sides that neighbours have in common."""
 
 
 @dataclass(frozen=True)
 class Selection:
-    """Which proposals become regions: the best `count` with at least `min_score` and `min_side` pixels, after
-    non-maximum suppression at `iou`. If there are fewer and `fill` is set, windows of `grid` make up the number."""
+    """Which proposals become regions: the best `count`, after non-maximum suppression at `iou`. If there are fewer and
+    `fill` is set, windows make up the number."""
 
-    min_score: float
-    min_side: float
     iou: float
     count: int
     fill: bool
-    grid: WindowGrid
 
 
-def grid_windows(size: tuple[int, int], grid: WindowGrid) -> np.ndarray:
+def grid_windows(
+    size: tuple[int, int], scales: Sequence[float] = SCALES, aspects: Sequence[float] = ASPECTS
+) -> np.ndarray:
     """(n, 4) float32 windows in an image of `size`: by scale as given, the most central first."""
-    windows = [_windows(size, scale, aspect, grid.overlap) for scale in grid.scales for aspect in grid.aspects]
+    windows = [_windows(size, scale, aspect) for scale in scales for aspect in aspects]
     return np.concatenate([np.empty((0, 4)), *windows]).astype(np.float32)
 
 
-def _windows(size: tuple[int, int], scale: float, aspect: float, overlap: float) -> np.ndarray:
+def _windows(size: tuple[int, int], scale: float, aspect: float) -> np.ndarray:
     shape = np.minimum(np.multiply(size, scale) * (aspect**0.5, aspect**-0.5), size)
-    steps = np.ceil((size - shape) / (shape * (1 - overlap)) - 1e-9).astype(int)
+    steps = np.ceil((size - shape) / (shape * (1 - OVERLAP)) - 1e-9).astype(int)
     places = [np.linspace(0, room, count + 1) for room, count in zip(size - shape, steps, strict=True)]
     corners = np.stack(np.meshgrid(*places), axis=-1).reshape(-1, 2)
     from_middle = (((corners + shape / 2) / size - 0.5) ** 2).sum(axis=1)
@@ -138,9 +129,9 @@ def _windows(size: tuple[int, int], scale: float, aspect: float, overlap: float)
     return np.hstack([corners, corners + shape])
 
 
-def propose_windows(size: tuple[int, int], grid: WindowGrid) -> Candidates:
-    """The windows of `grid`, with score 0, in the order of `grid_windows`."""
-    boxes = grid_windows(size, grid)
+def propose_windows(size: tuple[int, int]) -> Candidates:
+    """The windows of an image, with score 0, in the order of `grid_windows`."""
+    boxes = grid_windows(size)
     return Candidates(boxes, np.full(len(boxes), WINDOW_SCORE, np.float32))
 
 
@@ -177,9 +168,9 @@ def select(candidates: Candidates, size: tuple[int, int], selection: Selection) 
 
     Row 0 is the whole image, with score 1; the others follow by falling score, then the windows that fill up.
     """
-    chosen, counts = tidy(candidates, size, selection.min_side)
-    counts["low-score"] = int((chosen.scores < selection.min_score).sum())
-    chosen = chosen.take(chosen.scores >= selection.min_score)
+    chosen, counts = tidy(candidates, size, LEAST_SIDE)
+    counts["low-score"] = int((chosen.scores < LEAST_SCORE).sum())
+    chosen = chosen.take(chosen.scores >= LEAST_SCORE)
     chosen = chosen.take(suppress(chosen, selection.iou, selection.count))
     boxes = [np.array([[0, 0, *size]], np.float32), chosen.boxes]
     if selection.fill and len(chosen.boxes) < selection.count:
@@ -193,9 +184,9 @@ def select(candidates: Candidates, size: tuple[int, int], selection: Selection) 
 
 def _fill(boxes: np.ndarray, size: tuple[int, int], selection: Selection) -> np.ndarray:
     """Windows that overlap neither `boxes` nor each other by more than `selection.iou`."""
-    windows = grid_windows(size, selection.grid)
+    windows = grid_windows(size)
     sides = (windows[:, 2:] - windows[:, :2]).min(axis=1, initial=np.inf)
-    free = (overlaps(windows, boxes) <= selection.iou).all(axis=1) & (sides >= selection.min_side)
+    free = (overlaps(windows, boxes) <= selection.iou).all(axis=1) & (sides >= LEAST_SIDE)
     windows = windows[free]
     order = Candidates(windows, np.zeros(len(windows), np.float32))
     return windows[suppress(order, selection.iou, selection.count - len(boxes))]

@@ -14,9 +14,10 @@ from torch import nn
 from pipeline.config.stored import restore_encoder
 from pipeline.device import find_device
 from pipeline.given_vectors import require_made_by
-from pipeline.images.decode import ImageLimits
-from pipeline.images.extraction import ExtractionPlan, Extractor, choose_plan
-from pipeline.images.preprocess import Photograph, Preprocessing, load_all, prepare
+from pipeline.images.extraction import ExtractionPlan, Extractor
+from pipeline.images.extraction_plan import choose_plan
+from pipeline.images.preprocess import Photograph, PhotographReader, Preprocessing, View, prepare
+from pipeline.plain_files import read_weights
 
 
 class EncoderParts(Protocol):
@@ -33,9 +34,7 @@ class TrainImages:
     images: Any
     rows: np.ndarray
     manifest: str
-    read: Callable[..., bytes]
-    limits: ImageLimits
-    processes: int
+    reader: PhotographReader
 
     def draw(self, count: int, seed: int) -> list[Photograph]:
         """A random sample of `count`, or all if there are fewer."""
@@ -48,8 +47,8 @@ class TrainImages:
         """`describe` applied to the pixels of each photograph; `what` labels the progress bar."""
         from tqdm import tqdm
 
-        described = load_all(photographs, self.read, self.limits, preprocessing, self.processes, describe)
-        return list(tqdm(described, what, len(photographs), unit=" images", disable=None))
+        described = self.reader.views(photographs, [View(preprocessing, describe)])
+        return [view for (view,) in tqdm(described, what, len(photographs), unit=" images", disable=None)]
 
 
 class GivenFeatures(NamedTuple):
@@ -60,40 +59,27 @@ class GivenFeatures(NamedTuple):
     features: np.ndarray
 
 
-class EncoderMaterial(Protocol):
-    """The inputs for making an encoder, beside its entry: the `seed`, and the settings that define an image's
-    `regions`."""
+@dataclass(frozen=True)
+class EncoderMaterial:
+    """What an encoder is made from, beside its entry: the `seed`, the folder of the weights, the settings that define
+    an image's `regions`, and, if its kind needs them, the `other` encoder that its entry names, the images of `train`
+    to learn from, and some features that were `given`."""
 
     seed: int
+    weights_root: Path
     regions: Mapping[str, Any]
+    other: EncoderParts | None = None
+    train: TrainImages | None = None
+    given: GivenFeatures | None = None
 
     def weights(self, file: str, sha256: str | None) -> tuple[bytes, str]:
         """A file of weights, and its SHA-256, which is to be `sha256` where that is known."""
-        ...
+        return read_weights(self.weights_root / file, sha256)
 
     def folder(self, name: str) -> Path | None:
         """A folder that lies with the weights; None where there is none."""
-        ...
-
-    def encoder(self, name: str) -> EncoderParts:
-        """Another encoder of the run."""
-        ...
-
-    def train_images(self) -> TrainImages:
-        """The images to learn from."""
-        ...
-
-    def given(self, entry: Any) -> GivenFeatures:
-        """Some images with the features that an entry names."""
-        ...
-
-
-class Work(NamedTuple):
-    """How an encoder extracts features: `describe` processes one picture's pixels in the decoding process (None:
-    nothing), `extractor` batches of the results."""
-
-    describe: Callable[[np.ndarray], np.ndarray] | None
-    extractor: Extractor
+        path = self.weights_root / name
+        return path if path.is_dir() else None
 
 
 class ImageEncoder(nn.Module):
@@ -139,10 +125,11 @@ class ImageEncoder(nn.Module):
         encoder.load_state_dict({name: torch.from_numpy(np.array(value)) for name, value in tensors.items()})
         return encoder
 
-    def work(self, device: str, precision: str, batch_size: int) -> Work:
-        """How to extract images on `device` (auto, cpu, cuda, cuda:N), `batch_size` at once; in float32 where a
-        subclass does not look at `precision`."""
-        return Work(None, Extractor(self, ExtractionPlan(find_device(device), torch.float32, batch_size)))
+    def extractor(self, device: str, precision: str, batch_size: int) -> Extractor:
+        """Itself prepared for many images, on `device` (auto, cpu, cuda, cuda:N), `batch_size` at once; in float32
+        where a subclass does not look at `precision`."""
+        plan = ExtractionPlan(find_device(device), torch.float32, batch_size)
+        return Extractor(self, plan, View(self.preprocessing))
 
     def optimised(self, device: torch.device, dtype: torch.dtype) -> nn.Module:
         """A faster copy on `device`, in `dtype`."""
@@ -186,9 +173,9 @@ class ModuleEncoder(ImageEncoder):
         body = self.folded().to(dtype=dtype, memory_format=torch.channels_last)
         return ModuleEncoder(self.preprocessing, body, self.flip).to(device)
 
-    def work(self, device: str, precision: str, batch_size: int) -> Work:
+    def extractor(self, device: str, precision: str, batch_size: int) -> Extractor:
         """See `choose_plan`."""
-        return Work(None, Extractor(self, choose_plan(self, device, precision, batch_size)))
+        return Extractor(self, choose_plan(self, device, precision, batch_size), View(self.preprocessing))
 
 
 class ImportedEncoder:
@@ -197,8 +184,8 @@ class ImportedEncoder:
     @classmethod
     def prepare(cls, entry: Any, material: EncoderMaterial) -> ImageEncoder:
         """The encoder `entry.made_by`. Raises InputError where it describes some images otherwise than was given."""
-        parts = material.encoder(entry.made_by)
-        encoder, given = restore_encoder(parts.settings, parts.tensors), material.given(entry)
+        given = material.given
+        encoder = restore_encoder(material.other.settings, material.other.tensors)
         ours = encoder.encode(given.images)
         require_made_by(given.features, ours, given.names, entry.path, entry.name, entry.made_by)
         return encoder

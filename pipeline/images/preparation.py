@@ -3,7 +3,7 @@ regions of labelled photographs."""
 
 import math
 from collections import Counter
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from itertools import islice
 from typing import Any, NamedTuple
@@ -12,19 +12,8 @@ import numpy as np
 from PIL import Image
 
 from pipeline.errors import InputError
-from pipeline.images.boxes import (
-    GRID,
-    LEAST_SCORE,
-    LEAST_SIDE,
-    Candidates,
-    Selection,
-    overlaps,
-    propose_windows,
-    search_selectively,
-    select,
-)
-from pipeline.images.decode import ImageLimits
-from pipeline.images.preprocess import Photograph, Preprocessing, open_photograph, prepare
+from pipeline.images.boxes import Candidates, Selection, overlaps, propose_windows, search_selectively, select
+from pipeline.images.preprocess import Photograph, PhotographReader, Preprocessing, prepare
 from pipeline.workers import Failure
 
 
@@ -129,7 +118,7 @@ class Cutting:
     def __call__(self, image: Image.Image, known: Candidates) -> PreparedImage:
         """The regions of an RGB image with the `known` boxes."""
         if self.proposals == "grid":
-            known = propose_windows(image.size, self.selection.grid)
+            known = propose_windows(image.size)
         elif self.proposals == "selective-search":
             known = search_selectively(np.asarray(image))
         regions, counts = select(known, image.size, self.selection)
@@ -143,7 +132,7 @@ class Cutting:
         count = JUDGED if settings.get("score") == "classifier" else settings["count"]
         return cls(
             settings["proposals"],
-            Selection(LEAST_SCORE, LEAST_SIDE, settings["iou"], count, settings["fill"], GRID),
+            Selection(settings["iou"], count, settings["fill"]),
             crops if settings["features"] == "crops" else maps,
         )
 
@@ -152,20 +141,21 @@ class Cutting:
 class Preparation:
     """`preparation(request)` opens an image and cuts it into regions. Can be pickled."""
 
-    read: Callable[..., bytes]
-    limits: ImageLimits
+    reader: PhotographReader
     cutting: Cutting
 
     def open(self, photograph: Photograph) -> np.ndarray:
         """(height, width, 3) uint8 of a whole image. Raises InputError saying what is wrong with it."""
-        return np.array(open_photograph(self.read, self.limits, photograph))
+        return np.array(self.reader.open(photograph))
 
     def __call__(self, request: Request) -> PreparedImage:
         """Raises InputError saying what is wrong with the image."""
-        image = open_photograph(self.read, self.limits, request.photograph)
-        return self.cutting(image, request.known)
+        return self.cutting(self.reader.open(request.photograph), request.known)
 
 
+POSITIVES, BACKGROUND, OVERLAP = 1, 3, 0.5
+"""Regions that are drawn of an image: those that overlap an object by at least OVERLAP, and those that overlap every
+object by less, as many of each as R-CNN's 32 and 96 per batch of 32 images."""
 TRIES = 20
 JITTER = 0.25
 """How far a region's corner may be from the object's, as a share of the object's side."""
@@ -189,32 +179,19 @@ class RegionSample(NamedTuple):
 
 
 @dataclass(frozen=True)
-class Proportions:
-    """Regions per image: `positives` with an overlap of at least `positive_iou` with an object, `background` with less
-    than `background_iou` with every object. By default R-CNN's 32 and 96 per batch of 32 images."""
-
-    positives: int = 1
-    background: int = 3
-    positive_iou: float = 0.5
-    background_iou: float = 0.5
-
-
-@dataclass(frozen=True)
 class RegionSampler:
     """`sampler((number, image))`: a RegionSample determined by the seed and the number. Can be pickled."""
 
-    read: Callable[..., bytes]
-    limits: ImageLimits
+    reader: PhotographReader
     crops: Crops
-    proportions: Proportions
     seed: int
 
     def __call__(self, item: tuple[int, LabelledImage]) -> RegionSample:
         """Half of the regions are mirrored. Raises InputError if the image cannot be read."""
         number, labelled = item
         rng = np.random.default_rng([self.seed, number])
-        image = open_photograph(self.read, self.limits, labelled.photograph)
-        boxes, classes = sample_regions(image.size, labelled.boxes, labelled.classes, self.proportions, rng)
+        image = self.reader.open(labelled.photograph)
+        boxes, classes = sample_regions(image.size, labelled.boxes, labelled.classes, rng)
         pixels = np.stack([self.crops.warp(image, box) for box in boxes])
         mirrored = rng.random(len(pixels)) < 0.5
         pixels[mirrored] = pixels[mirrored, :, ::-1]
@@ -222,28 +199,28 @@ class RegionSampler:
 
 
 def sample_regions(
-    size: tuple[int, int], boxes: np.ndarray, classes: np.ndarray, proportions: Proportions, rng: np.random.Generator
+    size: tuple[int, int], boxes: np.ndarray, classes: np.ndarray, rng: np.random.Generator
 ) -> tuple[np.ndarray, np.ndarray]:
     """Boxes (n, 4) in an image of `size` (width, height), and their classes (n,): objects first, then background.
 
     There is less background if large objects leave no room for it.
     """
-    chosen = rng.integers(len(boxes), size=proportions.positives)
-    positives = [_near(boxes[row], size, proportions.positive_iou, rng) for row in chosen]
-    low = rng.random((TRIES * proportions.background, 2))
+    chosen = rng.integers(len(boxes), size=POSITIVES)
+    positives = [_near(boxes[row], size, rng) for row in chosen]
+    low = rng.random((TRIES * BACKGROUND, 2))
     sides = SMALLEST + (1 - SMALLEST) * rng.random(low.shape) ** 2
     corners = low * (1 - sides) * size
     windows = np.hstack([corners, corners + sides * size])
-    background = windows[overlaps(windows, boxes).max(axis=1) < proportions.background_iou][: proportions.background]
+    background = windows[overlaps(windows, boxes).max(axis=1) < OVERLAP][:BACKGROUND]
     labels = np.concatenate([classes[chosen], np.zeros(len(background), np.int64)])
     return np.concatenate([positives, background]), labels
 
 
-def _near(box: np.ndarray, size: tuple[int, int], iou: float, rng: np.random.Generator) -> np.ndarray:
-    """A random box in the image that overlaps `box` by at least `iou`, or `box` itself if none is found."""
+def _near(box: np.ndarray, size: tuple[int, int], rng: np.random.Generator) -> np.ndarray:
+    """A random box in the image that overlaps `box` by at least OVERLAP, or `box` itself if none is found."""
     sides = np.tile(box[2:] - box[:2], 2)
     tries = np.clip(box + sides * rng.uniform(-JITTER, JITTER, (TRIES, 4)), 0, np.tile(size, 2))
-    good = np.flatnonzero(overlaps(tries, box[None])[:, 0] >= iou)
+    good = np.flatnonzero(overlaps(tries, box[None])[:, 0] >= OVERLAP)
     return tries[good[0]] if len(good) else box
 
 

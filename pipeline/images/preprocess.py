@@ -11,7 +11,8 @@ import numpy as np
 from PIL import Image
 
 from pipeline.errors import InputError
-from pipeline.images.decode import ImageLimits, decode, decode_each
+from pipeline.images.decode import decode, decode_each
+from pipeline.images.opening import ImageLimits
 from pipeline.workers import Failure, shared_map
 
 
@@ -76,61 +77,43 @@ class View(NamedTuple):
     describe: Callable[[np.ndarray], Any] | None = None
 
 
-def load_all(
-    photographs: Sequence[Photograph],
-    read: Callable[..., bytes],
-    limits: ImageLimits,
-    preprocessing: Preprocessing,
-    processes: int,
-    describe: Callable[[np.ndarray], Any] | None = None,
-) -> Iterator[Any]:
-    """One view of each photograph; see `load_views`."""
-    for (view,) in load_views(photographs, read, limits, [View(preprocessing, describe)], processes):
-        yield view
+@dataclass(frozen=True)
+class PhotographReader:
+    """Opens photographs within `limits`; `read` maps a location to bytes, and so many `processes` decode (0: this one).
+    Can be pickled. InputErrors say what is wrong with a photograph, also that it has changed since it was ingested."""
 
+    read: Callable[..., bytes]
+    limits: ImageLimits
+    processes: int = 0
 
-def load_views(
-    photographs: Iterable[Photograph],
-    read: Callable[..., bytes],
-    limits: ImageLimits,
-    views: Sequence[View],
-    processes: int,
-) -> Iterator[list[Any]]:
-    """The `views` of each photograph, which is decoded once, in order, computed in other processes.
+    def open(self, photograph: Photograph, side: int | None = None) -> Image.Image:
+        """The whole photograph, 8-bit RGB and upright; with `side` perhaps smaller, as `decode` says."""
+        return decode(self._unchanged(photograph), self.limits, side)
 
-    Raises InputError naming the first photograph that has changed since it was ingested.
-    """
-    photographs, ahead = tee(photographs)
-    room = sum(3 * view.preprocessing.side**2 for view in views)
-    outcomes = shared_map(partial(load, read, limits, views), ahead, processes, room)
-    for photograph, outcome in zip(photographs, outcomes, strict=True):
-        if isinstance(outcome, Failure):
-            raise InputError(f"{photograph.name}: {outcome.reason}; it could be used before: run ingest again")
-        yield outcome
+    def load(self, views: Sequence[View], photograph: Photograph) -> list[Any]:
+        """The `views` of one photograph, which is decoded once."""
+        sides = [view.preprocessing.resize for view in views]
+        images = decode_each(self._unchanged(photograph), self.limits, sides)
+        pixels = [prepare(image, view.preprocessing) for image, view in zip(images, views, strict=True)]
+        return [view.describe(array) if view.describe else array for array, view in zip(pixels, views, strict=True)]
 
+    def views(self, photographs: Iterable[Photograph], views: Sequence[View]) -> Iterator[list[Any]]:
+        """The `views` of each photograph, in order, computed in the processes. An InputError names the photograph."""
+        photographs, ahead = tee(photographs)
+        room = sum(3 * view.preprocessing.side**2 for view in views)
+        outcomes = shared_map(partial(self.load, views), ahead, self.processes, room)
+        for photograph, outcome in zip(photographs, outcomes, strict=True):
+            if isinstance(outcome, Failure):
+                raise InputError(f"{photograph.name}: {outcome.reason}; it could be used before: run ingest again")
+            yield outcome
 
-def load(read: Callable[..., bytes], limits: ImageLimits, views: Sequence[View], photograph: Photograph) -> list[Any]:
-    """The `views` of one photograph, which is decoded once; `read` maps a location to bytes.
+    def pixels(self, photographs: Iterable[Photograph], preprocessing: Preprocessing) -> Iterator[np.ndarray]:
+        """(side, side, 3) uint8 of each."""
+        return (pixels for (pixels,) in self.views(photographs, [View(preprocessing)]))
 
-    Raises InputError saying what is wrong with the photograph.
-    """
-    sides = [view.preprocessing.resize for view in views]
-    images = decode_each(_unchanged(read, photograph), limits, sides)
-    pixels = [prepare(image, view.preprocessing) for image, view in zip(images, views, strict=True)]
-    return [view.describe(picture) if view.describe else picture for picture, view in zip(pixels, views, strict=True)]
-
-
-def open_photograph(
-    read: Callable[..., bytes], limits: ImageLimits, photograph: Photograph, side: int | None = None
-) -> Image.Image:
-    """The whole photograph, 8-bit RGB and upright; with `side` perhaps smaller, as `decode` says. Raises InputError
-    saying what is wrong with it."""
-    return decode(_unchanged(read, photograph), limits, side)
-
-
-def _unchanged(read: Callable[..., bytes], photograph: Photograph) -> bytes:
-    """The bytes that were ingested. Raises InputError for others."""
-    data = read(*photograph.location)
-    if hashlib.sha256(data).hexdigest() != photograph.sha256:
-        raise InputError("changed: its bytes are not those that were ingested")
-    return data
+    def _unchanged(self, photograph: Photograph) -> bytes:
+        """The bytes that were ingested."""
+        data = self.read(*photograph.location)
+        if hashlib.sha256(data).hexdigest() != photograph.sha256:
+            raise InputError("changed: its bytes are not those that were ingested")
+        return data

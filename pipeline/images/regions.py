@@ -17,7 +17,7 @@ from pipeline.device import Arriving
 from pipeline.errors import UsageError
 from pipeline.images.boxes import NONE, Candidates, suppress
 from pipeline.images.extraction import ExtractionPlan, Extractor
-from pipeline.images.image_encoder import EncoderMaterial, ImageEncoder, ModuleEncoder, Work
+from pipeline.images.image_encoder import EncoderMaterial, ImageEncoder, ModuleEncoder
 from pipeline.images.networks import NetworkEncoder, fold_batch_norms
 from pipeline.images.preparation import Crops, Cutting, PreparedImage, WholeImages
 from pipeline.workers import Failure
@@ -332,7 +332,7 @@ class PooledEncoder(ImageEncoder):
         features = self._extractor(self._cutting(image, NONE) for image in images)
         return pool(np.concatenate(features), np.cumsum([0, *map(len, features)]), self.pooling)
 
-    def work(self, device: str, precision: str, batch_size: int) -> Work:
+    def extractor(self, device: str, precision: str, batch_size: int) -> Extractor:
         """Raises UsageError: regions must be extracted first."""
         raise UsageError("an encoder of pooled regions takes regions, not images; extract-regions and pool-regions do")
 
@@ -357,5 +357,4 @@ class PooledEncoder(ImageEncoder):
     @classmethod
     def prepare(cls, entry: Any, material: EncoderMaterial) -> "PooledEncoder":
         """The encoder of a configuration entry, on the network of the encoder `entry.of`."""
-        network = material.encoder(entry.of)
-        return cls(restore_encoder(network.settings, network.tensors), material.regions, entry.pooling)
+        return cls(restore_encoder(material.other.settings, material.other.tensors), material.regions, entry.pooling)

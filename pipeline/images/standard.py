@@ -16,8 +16,8 @@ from pipeline.device import find_device
 from pipeline.errors import UsageError
 from pipeline.images.descriptors import GLOBAL, LOCAL, Codebook, DescriptorSampler, PatchGrid, StandardDescriber
 from pipeline.images.extraction import ExtractionPlan, Extractor
-from pipeline.images.image_encoder import EncoderMaterial, ImageEncoder, Work
-from pipeline.images.preprocess import Preprocessing
+from pipeline.images.image_encoder import EncoderMaterial, ImageEncoder
+from pipeline.images.preprocess import Preprocessing, View
 
 KMEANS_BATCH = 4096
 
@@ -81,10 +81,10 @@ class StandardEncoder(ImageEncoder):
     def forward(self, pixels: torch.Tensor) -> torch.Tensor:
         return self.projection(torch.from_numpy(np.stack([self.describer(picture) for picture in pixels.numpy()])))
 
-    def work(self, device: str, precision: str, batch_size: int) -> Work:
+    def extractor(self, device: str, precision: str, batch_size: int) -> Extractor:
         """Describes pictures in the decoding processes, and projects in float32."""
         plan = ExtractionPlan(find_device(device), torch.float32, batch_size)
-        return Work(self.describer, Extractor(self.projection, plan))
+        return Extractor(self.projection, plan, View(self.preprocessing, self.describer))
 
     def settings(self) -> dict[str, Any]:
         layer = " + ".join(self.projection.parts)
@@ -110,7 +110,7 @@ class StandardEncoder(ImageEncoder):
     @classmethod
     def prepare(cls, entry: Any, material: EncoderMaterial) -> "StandardEncoder":
         """The encoder learned from images of the train split; those for the codebooks are read twice."""
-        chosen, seed, train = entry.standard, material.seed, material.train_images()
+        chosen, seed, train = entry.standard, material.seed, material.train
         photographs = train.draw(chosen.images, seed)
         if len(photographs) < 2:
             have = f"the train split, which has {len(photographs)} images; add some"

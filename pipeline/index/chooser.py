@@ -13,7 +13,7 @@ the time of a query weigh alike, and building decides between what is otherwise 
 import logging
 import math
 import time
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, fields, replace
 from typing import TYPE_CHECKING, Any
 
 import faiss
@@ -67,6 +67,11 @@ class Requirements:
     exact_limit: int
     candidates: str | tuple[str, ...]
     sample: int = 50_000
+
+    @classmethod
+    def of(cls, settings: Any) -> "Requirements":
+        """Those in the section `index` of a configuration."""
+        return cls(**settings.model_dump(include={field.name for field in fields(cls)}))
 
     @property
     def bytes(self) -> float:
@@ -158,7 +163,7 @@ class Bench:
         sampled = max(1, min(round(lists * math.sqrt(self.share)), self.sample.count // TRAINING_LEAST))
         built = self._build(with_lists(factory, sampled), sampled if lists else 0)
         operation = tune(built.index, self.questions, self.requirements.recall_floor)[-1]
-        growth = self._growth(built.index, sampled, lists, operation.setting.lists)
+        growth = self._growth(built.index, sampled, lists, operation.setting.nprobe)
         trained, added = self._building_growth(built.index, sampled, lists)
         latency_ms = 1000 * latency(built.index, self.questions) * growth
         size = self._bytes(built.index, lists - sampled)

@@ -36,6 +36,12 @@ class Neighbours:
     def none(cls, queries: int, k: int) -> "Neighbours":
         return cls(np.full((queries, k), -1, np.int64), np.full((queries, k), -np.inf, np.float32))
 
+    @classmethod
+    def of_faiss(cls, values: np.ndarray, rows: np.ndarray, metric: str) -> "Neighbours":
+        """FAISS's answer, whose `values` are products, or distances."""
+        scores = -values if metric == "euclidean" else values
+        return cls(rows, np.where(rows >= 0, scores, -np.inf))
+
     def merge(self, other: "Neighbours") -> "Neighbours":
         """The best k of both; of equal scores the lower row, and what is not there last."""
         rows, scores = np.hstack([self.rows, other.rows]), np.hstack([self.scores, other.scores])
@@ -80,8 +86,8 @@ def _by_faiss(queries: np.ndarray, vectors: np.ndarray, first: int, k: int, metr
 
     from pipeline.index.format import METRICS
 
-    scores, rows = faiss.knn(queries, vectors, min(k, len(vectors)), metric=METRICS[metric])
-    return Neighbours(rows + first, -scores if metric == "euclidean" else scores)
+    values, rows = faiss.knn(queries, vectors, min(k, len(vectors)), metric=METRICS[metric])
+    return Neighbours.of_faiss(values, rows + first, metric)
 
 
 def _search_on(

@@ -14,7 +14,7 @@ import numpy as np
 
 from pipeline.errors import UsageError
 from pipeline.index.exact import Neighbours, search_exact
-from pipeline.index.format import METRICS, parts_of
+from pipeline.index.format import metric_of, parts_of
 from pipeline.index.vectors import BLOCK_ROWS
 
 FEW = 1 << 14
@@ -83,9 +83,8 @@ def is_exact(index: faiss.Index) -> bool:
 
 def _compare(index: faiss.Index, queries: np.ndarray, top: int, ids: np.ndarray) -> Neighbours:
     """The exact answer among `ids`, by the vectors as the index has them."""
-    metric = next(name for name, kind in METRICS.items() if kind == index.metric_type)
     blocks = (reconstruct(index, ids[start : start + BLOCK_ROWS]) for start in range(0, len(ids), BLOCK_ROWS))
-    return search_exact(queries, blocks, top, metric).renumber(ids)
+    return search_exact(queries, blocks, top, metric_of(index)).renumber(ids)
 
 
 def _skip(
@@ -95,11 +94,10 @@ def _skip(
     selector = faiss.IDSelectorBitmap(np.packbits(allowed, bitorder="little"))
     share = 0.0 if whole else count / len(allowed)
     try:
-        scores, rows = index.search(queries, top, params=_parameters(index, selector, share))
+        values, rows = index.search(queries, top, params=_parameters(index, selector, share))
     except RuntimeError:
         return None
-    sign = -1 if index.metric_type == faiss.METRIC_L2 else 1
-    return Neighbours(rows, np.where(rows >= 0, sign * scores, -np.inf))
+    return Neighbours.of_faiss(values, rows, metric_of(index))
 
 
 def _parameters(index: faiss.Index, selector: faiss.IDSelector, share: float) -> faiss.SearchParameters:

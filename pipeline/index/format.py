@@ -39,6 +39,11 @@ others. All others are refused: one may hide a file where nobody looks for it.""
 METRICS = {"inner_product": faiss.METRIC_INNER_PRODUCT, "euclidean": faiss.METRIC_L2}
 
 
+def metric_of(index: faiss.Index) -> str:
+    """The name of its metric, of METRICS."""
+    return next(name for name, kind in METRICS.items() if kind == index.metric_type)
+
+
 def to_bytes(index: faiss.Index) -> memoryview:
     """Without the second copy that faiss.serialize_index makes."""
     data = bytearray()

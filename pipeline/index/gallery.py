@@ -17,17 +17,17 @@ errors of means even out. A word's best region stands out from its list, so wher
 to each word have their own products.
 """
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, NamedTuple
 
 import faiss
 import numpy as np
 
-from pipeline.errors import IntegrityError
+from pipeline.errors import MALFORMED, IntegrityError, brief
 from pipeline.index.exact import Neighbours
 from pipeline.index.filtering import reconstruct, search_among
-from pipeline.index.format import METRICS
+from pipeline.index.format import REBUILD, from_bytes, metric_of, view_bytes
 from pipeline.multivectors import Items, MultiVectors, ScoreRule
 from pipeline.precision import require_finite
 from pipeline.ragged import offsets_of
@@ -64,8 +64,9 @@ class Gallery:
     multi_vector = False
 
     def __init__(self, index: faiss.Index) -> None:
-        self.index, self.dim = index, index.d
-        self.metric = next(name for name, kind in METRICS.items() if kind == index.metric_type)
+        self.index = index
+        self.dim = index.d
+        self.metric = metric_of(index)
 
     def __len__(self) -> int:
         """The number of items that can be found."""
@@ -78,9 +79,8 @@ class Gallery:
         """
         if allowed is not None:
             return search_among(self.index, queries, top, allowed)
-        scores, rows = self.index.search(np.ascontiguousarray(queries, np.float32), min(top, len(self)))
-        sign = -1 if self.metric == "euclidean" else 1
-        return Neighbours(rows, np.where(rows >= 0, sign * scores, -np.inf))
+        values, rows = self.index.search(np.ascontiguousarray(queries, np.float32), min(top, len(self)))
+        return Neighbours.of_faiss(values, rows, self.metric)
 
     def reconstruct(self, rows: np.ndarray) -> np.ndarray:
         """(k, c) the vectors of some items. RuntimeError where the index has none to give."""
@@ -263,3 +263,95 @@ def ids_of_lists(index: faiss.IndexIVF) -> Iterator[tuple[int, np.ndarray]]:
     for number in range(index.nlist):
         if size := index.invlists.list_size(number):
             yield number, faiss.rev_swig_ptr(index.invlists.get_ids(number), size)
+
+
+class MergedGallery(Gallery):
+    """The `galleries` of several bundles, whose rows are `firsts[i]` to `lasts[i]` of all. Of equal scores, those of an
+    earlier bundle come first."""
+
+    def __init__(self, galleries: Sequence[Gallery], firsts: Sequence[int], lasts: Sequence[int]) -> None:
+        self.galleries = galleries
+        self.firsts = firsts
+        self.lasts = lasts
+        self.metric = galleries[0].metric
+        self.dim = galleries[0].dim
+        self.multi_vector = galleries[0].multi_vector
+
+    def __len__(self) -> int:
+        return sum(map(len, self.galleries))
+
+    def search(self, queries: Items, top: int, allowed: np.ndarray | None = None) -> Neighbours:
+        """The best of what each bundle finds."""
+        return self._merge([gallery.search(queries, top, part) for gallery, part in self._each(allowed)], top)
+
+    def regions(self, words: np.ndarray, top: int, allowed: np.ndarray | None = None) -> RegionHits:
+        """The best of the regions that each bundle finds."""
+        hits = [gallery.regions(words, top, part) for gallery, part in self._each(allowed)]
+        scores = np.concatenate([hit.scores for hit in hits])
+        rows = np.concatenate([hit.rows + first for hit, first in zip(hits, self.firsts, strict=True)])
+        order = np.argsort(-scores, kind="stable")[:top]
+        return RegionHits(rows[order], scores[order], np.concatenate([hit.boxes for hit in hits])[order])
+
+    def item(self, row: int) -> MultiVectors:
+        number = int(np.searchsorted(self.firsts, row, "right")) - 1
+        return self.galleries[number].item(row - self.firsts[number])
+
+    def reconstruct(self, rows: np.ndarray) -> np.ndarray:
+        vectors = np.empty((len(rows), self.dim), np.float32)
+        for gallery, first, last in zip(self.galleries, self.firsts, self.lasts, strict=True):
+            here = np.flatnonzero((first <= rows) & (rows < last))
+            if len(here):
+                vectors[here] = gallery.reconstruct(rows[here] - first)
+        return vectors
+
+    def _each(self, allowed: np.ndarray | None) -> list[tuple[Gallery, np.ndarray | None]]:
+        """Each gallery, and which of its rows are allowed."""
+        spans = zip(self.galleries, self.firsts, self.lasts, strict=True)
+        return [(gallery, None if allowed is None else allowed[first:last]) for gallery, first, last in spans]
+
+    def _merge(self, answers: Sequence[Neighbours], top: int) -> Neighbours:
+        shifted = zip(answers, self.firsts, strict=True)
+        rows = np.hstack([np.where(answer.rows >= 0, answer.rows + first, -1) for answer, first in shifted])
+        scores = np.hstack([answer.scores for answer in answers])
+        best = np.argsort(-scores, axis=1, kind="stable")[:, :top]
+        return Neighbours(np.take_along_axis(rows, best, axis=1), np.take_along_axis(scores, best, axis=1))
+
+
+def open_index(bundle: Any, name: str) -> faiss.Index:
+    """The index `name` of a pipeline.storage.bundle.Bundle, for searching only; its large parts stay in their file.
+
+    Raises IntegrityError.
+    """
+    return view_bytes(bundle.index(name), f"{bundle.folder}/{name}.faiss", bundle.card[name])
+
+
+def open_gallery(bundle: Any, modality: str) -> Gallery:
+    """The `images` or `sentences` of a bundle, or of a pipeline.storage.bundles.Bundles, for searching only.
+
+    Raises IntegrityError for an index that is not its card's, or whose vectors are not those of its items.
+    """
+    if len(bundle.parts) == 1:
+        return _open_one(bundle, modality)
+    name, bounds = bundle.index_name(modality), bundle.bounds(modality)
+    spans = zip(bundle.parts, bounds[:-1].tolist(), bounds[1:].tolist(), strict=True)
+    opened = [(_open_one(part, modality), first, last) for part, first, last in spans if _count(part, name)]
+    galleries, firsts, lasts = zip(*opened, strict=True)
+    return MergedGallery(galleries, firsts, lasts)
+
+
+def _count(bundle: Any, name: str) -> int:
+    """The vectors of an index; all may have been removed."""
+    return (bundle.card.get(name) or {}).get("count", 0)
+
+
+def _open_one(bundle: Any, modality: str) -> Gallery:
+    name = bundle.index_name(modality)
+    path, card = f"{bundle.folder}/{name}.faiss", bundle.card[name]
+    if (outline := bundle.outline(modality)) is None:
+        return Gallery(open_index(bundle, name))
+    index = from_bytes(bundle.index(name), path, card)
+    try:
+        shortlist = Shortlist.from_card(card["shortlist"])
+        return MultiVectorGallery(modality, index, outline, ScoreRule.from_dict(bundle.card["score"]), shortlist)
+    except (*MALFORMED, IntegrityError) as error:
+        raise IntegrityError(f"{path} is not an index of {name} ({brief(error)}); {REBUILD}") from error

@@ -1,9 +1,9 @@
 """Searching a bundle: images by a sentence, an image or both, regions by a snippet, sentences by an image."""
 
 import hashlib
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from functools import cached_property, partial
+from functools import cached_property
 from typing import Any
 
 import numpy as np
@@ -12,8 +12,7 @@ import pyarrow as pa
 from pipeline.errors import InputError, IntegrityError, UsageError
 from pipeline.index.calibration import Calibration, Judgement
 from pipeline.index.format import REBUILD
-from pipeline.index.gallery import Gallery
-from pipeline.index.opening import open_gallery
+from pipeline.index.gallery import Gallery, open_gallery
 from pipeline.index.queries import QueryEncoder
 from pipeline.multivectors import Items, MultiVectors
 from pipeline.runtime import without_collection
@@ -39,24 +38,13 @@ class Hit:
 
 class Answer(list[Hit]):
     """The hits of a query, the best first. `error` says why one of several queries has none. `judgement` says of a
-    sentence how many are `likely` and whether it is `off_topic`, by a bundle's calibration; None where there is none.
-    It is worked out when it is first asked for."""
+    sentence how many are `likely` and whether it is `off_topic`, by a bundle's calibration; None where there is
+    none."""
 
-    error: str | None = None
-    _judge: Callable[[Sequence[float]], Judgement | None] | None = None
-
-    @cached_property
-    def judgement(self) -> Judgement | None:
-        return self._judge and self._judge([hit.score for hit in self])
-
-    def __getstate__(self) -> dict[str, Any]:
-        return {"error": self.error, "judgement": self.judgement}
-
-    @classmethod
-    def refused(cls, error: str) -> "Answer":
-        answer = cls()
-        answer.error = error
-        return answer
+    def __init__(self, hits: Iterable[Hit] = (), error: str | None = None) -> None:
+        super().__init__(hits)
+        self.error = error
+        self.judgement: Judgement | None = None
 
 
 class Searcher(QueryEncoder):
@@ -87,14 +75,12 @@ class Searcher(QueryEncoder):
     def _answer(self, sentences: Sequence[str], queries: Items, top: int, where: str | None) -> list[Answer]:
         """The images nearest to sentences, whose vectors are `queries`."""
         answers = self.nearest("images", queries, top, where)
-        if self.bundle.card.get("calibration"):
+        if self.calibration:
+            count = None if where and where.strip() else len(self.gallery("images"))
             for place, (sentence, answer) in enumerate(zip(sentences, answers, strict=True)):
-                answer._judge = partial(self._judge, sentence, queries[place : place + 1], where)
+                scores, words = [hit.score for hit in answer], self.count_words(sentence)
+                answer.judgement = self.calibration.judge(queries[place : place + 1], scores, count, words)
         return answers
-
-    def _judge(self, sentence: str, query: np.ndarray, where: str | None, scores: Sequence[float]) -> Judgement:
-        count = None if where and where.strip() else len(self.gallery("images"))
-        return self.calibration.judge(query, scores, count, self.count_words(sentence))
 
     @cached_property
     def calibration(self) -> Calibration | None:
@@ -109,7 +95,7 @@ class Searcher(QueryEncoder):
         if places:
             queries = self.embed_sentences([sentences[place] for place in places])
             directed = np.ones(len(places), bool) if self.multi_vector else queries.any(axis=1)
-            answers |= {places[row]: Answer.refused(NO_DIRECTION) for row in np.flatnonzero(~directed)}
+            answers |= {places[row]: Answer(error=NO_DIRECTION) for row in np.flatnonzero(~directed)}
             if directed.any():
                 self._keep("images")  # whose parts would be unpacked again by the next batch
                 places = np.array(places)[directed].tolist()
@@ -123,7 +109,7 @@ class Searcher(QueryEncoder):
         try:
             self.require_known(sentence)
         except InputError as error:
-            return Answer.refused(str(error))
+            return Answer(error=str(error))
         return None
 
     def regions(self, snippet: str, top: int, where: str | None = None) -> Answer:

@@ -3,7 +3,7 @@
 import time
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass, replace
-from functools import cache, partial
+from functools import cache
 from typing import TYPE_CHECKING, Any
 
 import faiss
@@ -36,17 +36,21 @@ REPEATS = 5
 
 @dataclass(frozen=True)
 class SearchSetting:
-    """Search parameters of an index: `lists` visited (nprobe), `vertices` kept (efSearch), and `k_factor` times as many
-    candidates as neighbours for a refinement. None where the index has no such parameter."""
+    """FAISS's search parameters of an index: `nprobe` lists are visited, `efSearch` vertices of a graph kept, and
+    `k_factor` times as many candidates as neighbours refined. None where the index has no such parameter."""
 
-    lists: int | None = None
-    vertices: int | None = None
+    nprobe: int | None = None
+    efSearch: int | None = None
     k_factor: int | None = None
 
+    @property
+    def effort(self) -> int:
+        """How much is visited, whatever it is; 0 where nothing says so."""
+        return self.nprobe or self.efSearch or 0
+
     def to_dict(self) -> dict[str, int]:
-        """What FAISS calls them."""
-        values = {"nprobe": self.lists, "efSearch": self.vertices, "k_factor": self.k_factor}
-        return {name: value for name, value in values.items() if value is not None}
+        """Those that there are."""
+        return {name: value for name, value in vars(self).items() if value is not None}
 
 
 NOWHERE = SearchSetting()
@@ -124,9 +128,9 @@ def apply(index: faiss.Index, setting: SearchSetting) -> None:
     """Set the search parameters; they are saved with the index."""
     stages = stages_of(index)
     if stages.inverted is not None:
-        stages.inverted.nprobe = setting.lists
+        stages.inverted.nprobe = setting.nprobe
     if stages.graph is not None:
-        stages.graph.hnsw.efSearch = setting.vertices
+        stages.graph.hnsw.efSearch = setting.efSearch
     if stages.refine is not None:
         stages.refine.k_factor = setting.k_factor
 
@@ -138,6 +142,10 @@ def tune(index: faiss.Index, questions: Questions, floor: float, near: SearchSet
     begins `near` a setting that is likely, from a quarter of its refinement and half of its lists or vertices on.
     """
     stages = stages_of(index)
+    if stages.inverted is not None:
+        name, least, most = "nprobe", 1, stages.inverted.nlist
+    else:
+        name, least, most = "efSearch", questions.k, MOST_SEARCHED
     tried: list[Operation] = []
     factors = [factor for factor in REFINED if 4 * factor >= (near.k_factor or 0)]
 
@@ -152,18 +160,14 @@ def tune(index: faiss.Index, questions: Questions, floor: float, near: SearchSet
 
     for k_factor in factors if stages.refine is not None else (None,):
         worth = min((2 * operation.seconds for operation in reached()), default=np.inf)
-        if stages.inverted is not None:
-            find_least(
-                lambda lists, k=k_factor: operate(SearchSetting(lists, None, k)),
-                1, stages.inverted.nlist, floor, worth, (near.lists or 0) // 2,
-            )  # fmt: skip
-        elif stages.graph is not None:
-            find_least(
-                lambda vertices, k=k_factor: operate(SearchSetting(None, vertices, k)),
-                questions.k, MOST_SEARCHED, floor, worth, (near.vertices or 0) // 2,
-            )  # fmt: skip
+        refined = SearchSetting(k_factor=k_factor)
+        if stages.inverted is None and stages.graph is None:
+            operate(refined)
         else:
-            operate(SearchSetting(None, None, k_factor))
+            find_least(
+                lambda effort, refined=refined: operate(replace(refined, **{name: effort})),
+                least, most, floor, worth, near.effort // 2,
+            )  # fmt: skip
         if reached() and tried[-1].seconds > 2 * min(operation.seconds for operation in reached()):
             break
     best = _fastest(index, questions, reached()) if reached() else max(tried, key=lambda o: o.recall)
@@ -174,7 +178,7 @@ def tune(index: faiss.Index, questions: Questions, floor: float, near: SearchSet
 def _fastest(index: faiss.Index, questions: Questions, operations: list[Operation]) -> Operation:
     """The fastest of the `operations`, of those that differ in effort alone the one of least, compared in turn."""
     least: dict[int | None, Operation] = {}
-    for operation in sorted(operations, key=lambda o: (o.setting.lists or 0, o.setting.vertices or 0)):
+    for operation in sorted(operations, key=lambda o: o.setting.effort):
         least.setdefault(operation.setting.k_factor, operation)
 
     def ask_again(operation: Operation) -> float:
@@ -184,15 +188,10 @@ def _fastest(index: faiss.Index, questions: Questions, operations: list[Operatio
     finalists = list(least.values())
     if len(finalists) == 1:
         return finalists[0]
-    seconds = medians_in_turn([partial(ask_again, operation) for operation in finalists], REPEATS)
+    rounds = [[ask_again(operation) for operation in finalists] for _ in range(REPEATS)]  # a busy minute meets all
+    seconds = np.median(rounds, axis=0).tolist()
     measured = [replace(operation, seconds=value) for operation, value in zip(finalists, seconds, strict=True)]
     return min(measured, key=lambda o: o.seconds)
-
-
-def medians_in_turn(measurements: list[Callable[[], float]], repeats: int) -> list[float]:
-    """The median of each of the `measurements`, taken in turn so that a busy minute meets all of them."""
-    rounds = [[measure() for measure in measurements] for _ in range(repeats)]
-    return np.median(rounds, axis=0).tolist()
 
 
 def find_least(

@@ -14,7 +14,8 @@ import pyarrow.compute as pc
 from PIL import Image, ImageDraw
 
 from pipeline.errors import InputError
-from pipeline.images.decode import ImageLimits, decode
+from pipeline.images.decode import decode
+from pipeline.images.opening import ImageLimits
 from pipeline.images.preprocess import Photograph
 from pipeline.index.vectors import evenly_spaced
 
@@ -87,11 +88,6 @@ def drawing(name: str, image: Image.Image) -> ReportPicture:
     return ReportPicture(name, _jpeg_address(image))
 
 
-def vector_drawing(name: str, data: bytes) -> ReportPicture:
-    """An SVG drawing of our own as it is."""
-    return ReportPicture(name, _address("image/svg+xml", data))
-
-
 def thumbnail(data: bytes, limits: ImageLimits, box: Sequence[float] | None = None) -> str:
     """A `data:` address of the encoded image `data`, or of its part within `box` (x1, y1, x2, y2 in pixels), as a small
     JPEG. Raises UnreadableImage."""
@@ -105,11 +101,7 @@ def thumbnail(data: bytes, limits: ImageLimits, box: Sequence[float] | None = No
 def _jpeg_address(image: Image.Image) -> str:
     buffer = io.BytesIO()
     image.save(buffer, "JPEG", quality=QUALITY)
-    return _address("image/jpeg", buffer.getvalue())
-
-
-def _address(kind: str, data: bytes) -> str:
-    return f"data:{kind};base64,{base64.b64encode(data).decode('ascii')}"
+    return f"data:image/jpeg;base64,{base64.b64encode(buffer.getvalue()).decode('ascii')}"
 
 
 @dataclass(frozen=True)

@@ -1,1 +1,1 @@
-"""Bundles behind HTTP: a JSON API and one page."""
+"""Indexes behind HTTP: a JSON API and one page."""

@@ -11,7 +11,7 @@ from pipeline.index.search import Answer
 
 
 class ModelAnswer(BaseModel):
-    """A bundle that can be asked."""
+    """An index that can be asked."""
 
     model: str
     registered: str = Field(description="the kind of model")

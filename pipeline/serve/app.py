@@ -19,27 +19,25 @@ from starlette.middleware.trustedhost import TrustedHostMiddleware
 
 from pipeline.errors import InputError, UsageError
 from pipeline.serve.border import Border, Limits, Metrics
-from pipeline.serve.gallery import ServedGallery
 from pipeline.serve.routes import router
-from pipeline.serve.service import Describer, Renewal, Service, Shelf
+from pipeline.serve.service import Describer, ServedIndex, Service
 
 SCRIPTS = ("state", "uploads", "results", "ask", "detail", "filters", "page")
 """In the order in which they run; together they are one script."""
 
 
 def build_app(
-    galleries: Mapping[str, ServedGallery],
+    indexes: Mapping[str, ServedIndex],
     limits: Limits,
     threads: int,
     hosts: Sequence[str],
     check: Callable[[bytes], None],
     describers: Mapping[str, Describer] | None = None,
-    renewals: Mapping[str, Renewal] | None = None,
     warm: bool = False,
     originals: bool = False,
 ) -> FastAPI:
-    """The application over `galleries` and `describers`, by their names, with `threads` searches at a time; `renewals`
-    as in Shelf. With `warm`, encoders are loaded at once; `check` and `originals` as in Service.
+    """The application over `indexes` and `describers`, by their names, with `threads` searches at a time. With `warm`,
+    encoders are loaded at once; `check` and `originals` as in Service.
 
     It answers only where a browser believes to speak with one of `hosts`, as Starlette's TrustedHostMiddleware has it.
     """
@@ -52,13 +50,12 @@ def build_app(
         "showing": ThreadPoolExecutor(1, "show"),
     }
     turns = asyncio.Semaphore(limits.max_descriptions)
-    shelf = Shelf(galleries, renewals or {})
-    service = Service(shelf, describers or {}, limits, Metrics(), check, originals, turns=turns, **pools)
+    service = Service(indexes, describers or {}, limits, Metrics(), check, originals, turns=turns, **pools)
 
     @asynccontextmanager
     async def lifespan(_: FastAPI):
-        for gallery in galleries.values() if warm else ():
-            service.encoding.submit(gallery.warm)
+        for index in indexes.values() if warm else ():
+            service.encoding.submit(index.gallery.warm)
         yield
         for pool in pools.values():
             pool.shutdown(cancel_futures=True)

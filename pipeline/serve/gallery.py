@@ -122,7 +122,6 @@ class ServedGallery:
         """As Searcher.images; of a multi-vector model each with the `box` of the region that fits the words best."""
         hits = self.searcher.images(sentence, top, where)
         if not self.has_regions:
-            _ = hits.judgement  # worked out in the thread that searches
             return hits
         words = self.searcher.embed_sentence(sentence).vectors.sum(axis=0)
         gallery = self.searcher.gallery("images")

@@ -37,9 +37,9 @@ Shared = Annotated[Service, Depends(_service)]
 
 
 async def _gallery(service: Shared, model: Annotated[str, Path()]) -> ServedGallery:
-    if model not in service.shelf.names:
-        raise HTTPException(404, f"there is no model {model[:80]!r}; there are {', '.join(service.shelf.names)}")
-    return await service.shelf.gallery(model)
+    if model not in service.indexes:
+        raise HTTPException(404, f"there is no model {model[:80]!r}; there are {', '.join(service.indexes)}")
+    return await service.indexes[model].renewed()
 
 
 async def _describer(service: Shared, generator: Annotated[str, Path()]) -> Describer:
@@ -95,12 +95,10 @@ class Question:
         self.gallery = gallery
         self.asked = {"top": top, "where": where}
 
-    def require_words(self, *texts: str) -> None:
-        """Raises InputError where there is nothing in one of the texts, or too much."""
+    def require_short(self, *texts: str) -> None:
+        """Raises InputError for a text that is too long."""
         most = self.service.limits.max_sentence_chars
         for text in texts:
-            if not text.strip():
-                raise InputError("the sentence is empty; write some words")
             if len(text) > most:
                 raise InputError(f"the sentence has {len(text)} characters; write at most {most}")
 
@@ -125,7 +123,7 @@ Asking = Annotated[Question, Depends()]
 @router.get("/api/health")
 async def health(service: Shared) -> dict[str, Any]:
     """Whether the server answers, and for which models."""
-    return {"status": "ok", "models": list(service.shelf.names)}
+    return {"status": "ok", "models": list(service.indexes)}
 
 
 @router.get("/metrics", response_class=PlainTextResponse)
@@ -137,7 +135,7 @@ async def metrics(service: Shared) -> Response:
 @router.get("/api/models")
 async def list_models(service: Shared) -> answers.ModelsAnswer:
     """The models and generators that can be asked, and the limits of a request."""
-    galleries = {name: await service.shelf.gallery(name) for name in service.shelf.names}
+    galleries = {name: await index.renewed() for name, index in service.indexes.items()}
     models = [
         answers.ModelAnswer(
             model=name,
@@ -169,14 +167,14 @@ async def list_models(service: Shared) -> answers.ModelsAnswer:
 @router.get("/api/models/{model}/images")
 async def find_images(question: Asking, sentence: Annotated[str, Query()]) -> answers.ImagesAnswer:
     """The photographs nearest to a sentence."""
-    question.require_words(sentence)
+    question.require_short(sentence)
     return await question.find_images(question.service.searching, [sentence], question.gallery.images, sentence)
 
 
 @router.get("/api/models/{model}/regions")
 async def find_regions(question: Asking, snippet: Annotated[str, Query()]) -> answers.ImagesAnswer:
     """The regions nearest to some words, at most one a photograph, of a model that compares regions with words."""
-    question.require_words(snippet)
+    question.require_short(snippet)
     search = question.gallery.searcher.regions
     return await question.find_images(question.service.searching, [snippet], search, snippet)
 
@@ -203,7 +201,7 @@ async def find_similar(
 ) -> answers.ImagesAnswer:
     """The photographs nearest to a photograph, or to it and a sentence, which counts for `weight`."""
     words = [] if sentence is None else [sentence]
-    question.require_words(*words)
+    question.require_short(*words)
     search = partial(question.gallery.searcher.similar, sentence=sentence, weight=weight)
     image = question.gallery.see(photograph)
     return await question.find_images(question.service.encoding, words, search, image)
@@ -221,7 +219,7 @@ async def find_by_arithmetic(
     The best of them are in the order of their distance to their mean, so that scores need not fall with rank.
     """
     words = [*minus, *plus]
-    question.require_words(*words)
+    question.require_short(*words)
     search = partial(question.gallery.searcher.analogy, among=question.service.limits.among)
     image = question.gallery.see(photograph)
     return await question.find_images(question.service.encoding, words, search, image, minus, plus)
@@ -286,7 +284,7 @@ OfImage = Annotated[Pictured, Depends()]
 
 @router.get("/api/models/{model}/photographs/{image_id}", response_class=Response)
 async def show_photograph(image: OfImage) -> Response:
-    """A small JPEG of a photograph of the bundle, by its image_id."""
+    """A small JPEG of a photograph of the index, by its image_id."""
     return _jpeg(await image.ask(image.gallery.thumbnail))
 
 

@@ -1,4 +1,4 @@
-"""What a server shows, each gallery as its bundle is now, and the threads that work for it."""
+"""What a server shows, each gallery as its index is now, and the threads that work for it."""
 
 import asyncio
 import logging
@@ -6,7 +6,7 @@ import time
 from collections.abc import Callable, Hashable, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
@@ -17,60 +17,51 @@ if TYPE_CHECKING:
     from pipeline.generate.describing import Generator, Sources
 
 LOOK_SECONDS = 1.0
-"""How long a gallery is shown before its bundle is checked again."""
+"""How long a gallery is shown before its index is looked at again."""
 
 
-class Renewal(NamedTuple):
-    """How a gallery is reopened once its bundle is replaced: `stamp()` is another value for every bundle, and None
-    while there is none; `opened` is that of the bundle that is shown."""
+class ServedIndex:
+    """The gallery that `open()` gives of the index `name`. It is opened again once `stamp()` has changed, which is
+    another value for every index, and None while there is none.
 
-    opened: Hashable | None
-    stamp: Callable[[], Hashable | None]
-    open: Callable[[], ServedGallery]
-
-
-class Shelf:
-    """`galleries` by name, those with one of the `renewals` as their bundles are now.
-
-    A bundle is looked at in a thread, at most once a second; requests for its gallery wait for that.
+    The index is looked at in a thread, at most once a second; requests for its gallery wait for that.
     """
 
-    def __init__(self, galleries: Mapping[str, ServedGallery], renewals: Mapping[str, Renewal]) -> None:
-        self._galleries = dict(galleries)
-        self._renewals = renewals
-        self._stamps = {name: renewal.opened for name, renewal in renewals.items()}
-        self._looked = dict.fromkeys(galleries, time.monotonic())
-        self._locks = {name: asyncio.Lock() for name in galleries}
-        self._warned: dict[str, str] = {}
+    def __init__(
+        self, name: str, open: Callable[[], ServedGallery], stamp: Callable[[], Hashable | None] = lambda: None
+    ) -> None:
+        self._name = name
+        self._open = open
+        self._stamp = stamp
+        self._shown = stamp()
+        self.gallery = open()
+        self._looked = time.monotonic()
+        self._lock = asyncio.Lock()
+        self._warning = ""
 
-    @property
-    def names(self) -> tuple[str, ...]:
-        return tuple(self._galleries)
+    async def renewed(self) -> ServedGallery:
+        """The gallery, as its index is now."""
+        async with self._lock:
+            if time.monotonic() - self._looked > LOOK_SECONDS:
+                await asyncio.to_thread(self._renew)
+                self._looked = time.monotonic()
+            return self.gallery
 
-    async def gallery(self, name: str) -> ServedGallery:
-        """The gallery `name`, as its bundle is now."""
-        async with self._locks[name]:
-            if name in self._renewals and time.monotonic() - self._looked[name] > LOOK_SECONDS:
-                await asyncio.to_thread(self._renew, name)
-                self._looked[name] = time.monotonic()
-            return self._galleries[name]
-
-    def _renew(self, name: str) -> None:
-        """Reopen a gallery whose bundle is another one; what cannot be opened yet is tried again."""
-        stamp = self._renewals[name].stamp()
-        if stamp is None or stamp == self._stamps[name]:
+    def _renew(self) -> None:
+        """Open the index again if it is another one; what cannot be opened yet is tried again."""
+        stamp = self._stamp()
+        if stamp is None or stamp == self._shown:
             return
         log = logging.getLogger(__name__)
         try:
-            self._galleries[name] = self._renewals[name].open()
-        except Exception as error:  # whatever is wrong with the new bundle must not end what the old one answers
-            warning = f"{name} was replaced and cannot be opened ({error}); the previous one is served until it can"
-            if self._warned.get(name) != warning:
-                log.warning("%s", warning)
-            self._warned[name] = warning
+            self.gallery = self._open()
+        except Exception as error:  # whatever is wrong with the new index must not end what the old one answers
+            if str(error) != self._warning:
+                log.warning("%s was replaced and cannot be opened (%s); the previous one is served", self._name, error)
+            self._warning = str(error)
         else:
-            self._stamps[name] = stamp
-            log.info("%s was replaced and reopened", name)
+            self._shown = stamp
+            log.info("%s was replaced and reopened", self._name)
 
 
 @dataclass(frozen=True)
@@ -96,11 +87,11 @@ class Describer:
 
 @dataclass(frozen=True)
 class Service:
-    """The galleries and generators, and the threads that work for them, each kind with a queue of its own: searches;
-    one thread that looks at `uploads`, one that encodes photographs, one that describes them, and one that shows those
-    of the index, so that nobody's upload holds up the thumbnails."""
+    """The indexes and generators, by name, and the threads that work for them, each kind with a queue of its own:
+    searches; one thread that looks at `uploads`, one that encodes photographs, one that describes them, and one that
+    shows those of the index, so that nobody's upload holds up the thumbnails."""
 
-    shelf: Shelf
+    indexes: Mapping[str, ServedIndex]
     describers: Mapping[str, Describer]
     limits: Limits
     metrics: Metrics

@@ -3,7 +3,7 @@
     images.faiss       sentences.faiss         FAISS indices; position i is row i of the table. Without sentences there
                                                is no index of them, and their table is empty
     images.parquet     sentences.parquet       the rows: id, path, split; id, image, text
-    images.tradeoff.json and .svg, ...         how candidate indices compared, if one was chosen among several
+    images.tradeoff.json, ...                  how candidate indices compared, if one was chosen among several
     model.safetensors  model.json              the model that embeds queries
     text_encoders/<name>/model.safetensors + .json  turn sentences into vectors
     vocabulary.json                            the words of models that read tokens or trees

@@ -133,43 +133,31 @@ def publish(
     With a `batch`, all become visible when that is published. Without `provenance` it is no part of a run.
     """
     value = {"kind": kind, "rows": rows, "details": dict(details or {})}
-    return _write(commit_path(path), {path.name: data, **beside}, value, provenance, batch)
+    return publish_record(commit_path(path), value, {path.name: data, **beside}, provenance, batch=batch)
 
 
 def publish_record(
     path: Path,
     value: Mapping[str, Any],
-    beside: Mapping[str, bytes] = MappingProxyType({}),
+    beside: Mapping[str, bytes | memoryview] = MappingProxyType({}),
     provenance: Provenance | None = None,
     files: Mapping[str, Mapping[str, Any]] = MappingProxyType({}),
     batch: FileBatch | None = None,
 ) -> Commit:
     """Write a JSON object that is its own commit, and the files `beside` it (name -> bytes). It vouches for these, and
     for the `files` that are written already, as `describe_file` describes them."""
-    return _write(path, beside, value, provenance, batch, files)
+    writer = FileBatch() if batch is None else batch
+    written = {name: writer.add(path.with_name(name), data) for name, data in beside.items()}
+    commit = seal(path, value, {**files, **written}, provenance)
+    writer.add(path, to_json(commit.value), commit=True)
+    if batch is None:
+        writer.publish()
+    return commit
 
 
 def describe_file(path: Path) -> dict[str, Any]:
     """The size and the sha256 of a file, as a commit has them."""
     return {"bytes": path.stat().st_size, "sha256": file_sha256(path)}
-
-
-def _write(
-    path: Path,
-    contents: Mapping[str, bytes | memoryview],
-    value: Mapping[str, Any],
-    provenance: Provenance | None,
-    batch: FileBatch | None,
-    written: Mapping[str, Mapping[str, Any]] = MappingProxyType({}),
-) -> Commit:
-    writer = FileBatch() if batch is None else batch
-    files = dict(written)
-    files |= {name: writer.add(path.with_name(name), data) for name, data in contents.items()}
-    commit = seal(path, value, files, provenance)
-    writer.add(commit.path, to_json(commit.value), commit=True)
-    if batch is None:
-        writer.publish()
-    return commit
 
 
 def seal(

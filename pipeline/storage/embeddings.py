@@ -5,11 +5,6 @@ multi-vector model's shard, of kind `fragments`, has `images` (total regions, c)
 [image_offsets[i], image_offsets[i + 1]), the first for the whole image; their `boxes` (total regions, 4) x1, y1, x2, y2
 in original pixels; `sentences` (total words, c) with `sentence_offsets` likewise; and, if the model has them,
 `image_globals` (n, g) and `sentence_globals` (m, g).
-
-Noun phrases and regions of one split in a model's joint space are two tables. A row of `phrases.parquet` is a noun
-phrase of a sentence: `sentence_id`, `image_id`, its words `text`, its `head`, and `vector` (c,) float32. A row of
-`regions.parquet` is a region: `image_id`, its `number` in the image (0 is the whole image), `x1`, `y1`, `x2`, `y2` in
-original pixels, and `vector`. Both are ordered by image.
 """
 
 from collections.abc import Iterator, Mapping, Sequence
@@ -19,16 +14,13 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-import pyarrow as pa
 
-from pipeline.errors import InputError, UsageError
+from pipeline.errors import UsageError
 from pipeline.multivectors import SIDES, Comparison, Items, MultiVectors, ScoreRule
 from pipeline.ragged import offsets_of, runs
-from pipeline.storage.commit import Commit, Provenance, commit_path, open_commit, publish
-from pipeline.storage.files import read_bytes
+from pipeline.storage.commit import Commit, Provenance, commit_path, open_commit
 from pipeline.storage.manifest import Manifest
 from pipeline.storage.shards import EMBEDDINGS, FRAGMENTS, Chained, OpenedOnUse, Shard, shard_path, write_shard
-from pipeline.storage.tables import CORNERS, PackedTable, read_table, to_parquet
 
 BLOCK_ROWS = 65536
 
@@ -165,60 +157,3 @@ class EmbeddedRows:
     def take(self, rows: np.ndarray | slice) -> np.ndarray:
         """The vectors (k, c) float32 in `rows` (k,)."""
         return self.vectors[self.places[rows]]
-
-
-def read_vectors(path: Path, modality: str) -> np.ndarray:
-    """All vectors (n, c) float32 of the `images` or `sentences` of one shard."""
-    return np.asarray(Shard(path, EMBEDDINGS)[modality], np.float32)
-
-
-PHRASES, REGIONS = "phrases.parquet", "regions.parquet"
-KIND = "embedded-phrases"
-
-
-def write_phrases(folder: Path, regions: pa.Table, phrases: pa.Table, **about: Any) -> None:
-    """Publish both tables together; `about` has the `provenance` and `details`."""
-    beside = {REGIONS: to_parquet(regions)}
-    publish(Path(folder) / PHRASES, to_parquet(phrases), kind=KIND, rows=phrases.num_rows, beside=beside, **about)
-
-
-class PhraseVectors:
-    """What `embed-phrases` wrote for one `model` and `split`: the tables `regions` and `phrases` without
-    their vectors, `region_vectors` (r, c), `phrase_vectors` (p, c), and `boxes` (r, 4).
-
-    Raises IntegrityError if the tables are damaged.
-    """
-
-    def __init__(self, folder: Path) -> None:
-        phrases, commit = read_table(Path(folder) / PHRASES, KIND)
-        regions = PackedTable(read_bytes(Path(folder) / REGIONS), Path(folder) / REGIONS).unpack()
-        self.fingerprint, details = commit.digest, commit.details
-        self.model, self.split = details["model"], details["split"]
-        self.dim: int = details["dim"]
-        self.region_vectors, self.phrase_vectors = (self._vectors(table) for table in (regions, phrases))
-        self.regions, self.phrases = (table.drop_columns("vector") for table in (regions, phrases))
-        self.boxes = np.stack([regions[name].to_numpy() for name in CORNERS], axis=1)
-
-    def _vectors(self, table: pa.Table) -> np.ndarray:
-        column = table["vector"].combine_chunks()
-        return column.values.to_numpy().reshape(len(table), self.dim)
-
-
-def read_names(path: Path) -> dict[str, frozenset[str]]:
-    """Label -> its names, in lower case, from lines of a label, a tab, and names separated by commas.
-
-    Raises InputError naming the file, or the first line of another form.
-    """
-    try:
-        lines = Path(path).read_text(encoding="utf-8").split("\n")
-    except (OSError, UnicodeDecodeError) as error:
-        raise InputError(f"cannot read {path} ({error}); correct phrases.names, or set it to null") from error
-    found = {}
-    for number, line in enumerate(lines, start=1):
-        label, tab, names = line.rstrip("\r").lower().partition("\t")
-        known = frozenset(" ".join(name.split()) for name in names.split(",")) - {""}
-        if line.strip() and not (tab and known):
-            raise InputError(f"{path}, line {number}: write a label, a tab, and names separated by commas")
-        if known:
-            found[label.strip()] = known
-    return found

@@ -19,7 +19,7 @@ from pipeline import named_arrays
 from pipeline.errors import InputError, UsageError
 from pipeline.plain_files import read_lines
 from pipeline.storage.shards import Chained
-from pipeline.storage.tables import unpacked_bytes
+from pipeline.storage.tables import stored_type, unpacked_bytes
 from pipeline.trial import try_first
 
 NPY = b"\x93NUMPY"
@@ -168,8 +168,8 @@ def _metadata(source: Source, features: Path) -> Path:
 def _read_parquet(source: Source) -> ForeignFeatures:
     try_first(source.path, pq.read_schema, source.path)
     schema = pq.read_schema(source.path)
-    lists = [field.name for field in schema if _is_list(_stored(field.type))]
-    strings = [field.name for field in schema if _is_string(_stored(field.type))]
+    lists = [field.name for field in schema if _is_list(stored_type(field.type))]
+    strings = [field.name for field in schema if _is_string(stored_type(field.type))]
     columns = [_only(source, "features", lists), _only(source, "names", strings)]
     features, names = (column.combine_chunks() for column in _read_columns(source.path, columns))
     features = features.storage if isinstance(features, pa.ExtensionArray) else features
@@ -255,12 +255,6 @@ def _strings(path: Path, column: pa.ChunkedArray | pa.Array) -> list[str]:
 def _is_list(kind: pa.DataType) -> bool:
     known = (pa.types.is_list, pa.types.is_large_list, pa.types.is_fixed_size_list)
     return any(test(kind) for test in known) and pa.types.is_floating(kind.value_type)
-
-
-def _stored(kind: pa.DataType) -> pa.DataType:
-    """What a column of this type stores: of a tensor its numbers, of a dictionary (a category) its values."""
-    kind = kind.storage_type if isinstance(kind, pa.BaseExtensionType) else kind
-    return kind.value_type if pa.types.is_dictionary(kind) else kind
 
 
 def _is_string(kind: pa.DataType) -> bool:

@@ -24,7 +24,7 @@ from pipeline.errors import IntegrityError
 from pipeline.storage.batch import publish_bytes
 from pipeline.storage.commit import file_fault, read_commit
 from pipeline.storage.files import is_regular, open_regular, read_bytes, refusing
-from pipeline.storage.json_files import canonical_json, fingerprint
+from pipeline.storage.json_files import canonical_json
 from pipeline.storage.tables import PackedTable, require_columns
 
 VERSION = 3
@@ -53,8 +53,6 @@ FINGERPRINTS = ("images", "splits", "sentences", "documents", "boxes")
 REJECTS = "rejects.jsonl"
 TABLES = {"images": IMAGES, "sentences": SENTENCES, "documents": DOCUMENTS, "boxes": BOXES}
 REJECT_KEYS = {"file", "row", "what", "reason"}
-KEPT_COMMITS = 256
-"""Commits of shards, of some 6 kB each, that a manifest keeps; another is read again when it is asked for."""
 REMEDY = "run ingest again"
 MISSING = f"does not exist although its manifest does; {REMEDY}"
 
@@ -95,7 +93,6 @@ class Manifest:
         self.shard_size: int = self.summary["shard_size"]
         self.n_shards: int = self.summary["shards"]
         self.n_images = sum(self.summary["splits"].values())
-        self._records: dict[int, Mapping[str, Any]] = {}
         self._bounds: dict[str, np.ndarray] = {}
         self._held: dict[str, tuple[int, pa.Table]] = {}
 
@@ -186,10 +183,6 @@ class Manifest:
             found |= zip(own.tolist(), rows.to_pylist(), strict=True)
         return [found[number] for number in image_id.tolist()]
 
-    def digest(self, numbers: range, columns: Sequence[str]) -> str:
-        """A hash of the fingerprints in `columns` for the shards `numbers`; reads only their commits."""
-        return fingerprint("columns", VERSION, [[self._record(number)[name] for name in columns] for number in numbers])
-
     def bounds(self, name: str) -> np.ndarray:
         """(n_shards + 1,) the numbers of the shards' first rows in a table of TABLES, and of all rows."""
         if name == "images":
@@ -209,13 +202,9 @@ class Manifest:
         """The commit of a shard."""
         if not 0 <= number < self.n_shards:
             raise IntegrityError(f"{self.folder} has shards 0 to {self.n_shards - 1}, not {number}")
-        if number not in self._records:
-            path = shard_commit(self.folder, number)
-            _require_whole(path, self.summary["files"][f"shards/{path.name}"])
-            if len(self._records) >= KEPT_COMMITS:
-                del self._records[next(iter(self._records))]
-            self._records[number] = read_commit(path).value
-        return self._records[number]
+        path = shard_commit(self.folder, number)
+        _require_whole(path, self.summary["files"][f"shards/{path.name}"])
+        return read_commit(path).value
 
 
 def _require_whole(path: Path, about: Mapping[str, Any]) -> None:

@@ -2,7 +2,7 @@
 these rows, which a shard has by fold with the images of each fold.
 """
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property, partial
 from pathlib import Path
@@ -114,8 +114,7 @@ def read_split(features: Features, sentences: Texts, encoders: tuple[str, ...], 
     """The first `limit` images of `split` that have sentences. Raises IntegrityError if there are none."""
     parts: list[SplitRows] = []
     manifest = features.manifest
-    wanted = {number: partial(_in_split, manifest, split, number) for number in range(manifest.n_shards)}
-    for part in read_pairs(features, sentences, encoders, wanted, limit):
+    for part in read_pairs(features, sentences, encoders, lambda n: manifest.shard_splits(n) == split, limit):
         parts.append(part.first(limit))
         limit -= len(parts[-1].image_id)
         if not limit:
@@ -134,21 +133,18 @@ def read_split(features: Features, sentences: Texts, encoders: tuple[str, ...], 
     )
 
 
-def _in_split(manifest: Manifest, split: str, number: int) -> np.ndarray:
-    return manifest.shard_splits(number) == split
-
-
 def read_pairs(
     features: Features,
     sentences: Texts,
     encoders: tuple[str, ...],
-    wanted: Mapping[int, Callable[[], np.ndarray]],
+    wanted: Callable[[int], np.ndarray],
     rows: int,
+    shards: Iterable[int] | None = None,
 ) -> Iterator[SplitRows]:
-    """The images with sentences for which `wanted` (shard -> its images (n,) bool, found when their turn comes) is
-    true, in blocks of at most `rows` images of one shard."""
-    for number, find in wanted.items():
-        here = find()
+    """The images with sentences for which `wanted` (shard -> its images (n,) bool) is true, in blocks of at most `rows`
+    images of one shard; of all shards or some."""
+    for number in range(features.manifest.n_shards) if shards is None else shards:
+        here = wanted(number)
         if not here.any():
             continue
         first_image = features.manifest.shard(number).first_image
@@ -292,14 +288,13 @@ class PairSet:
         self, folds: Sequence[int], encoders: tuple[str, ...], text_encoders: tuple[str, ...], rows: int
     ) -> Iterator[SplitRows]:
         """The pairs in `folds`, in blocks of at most `rows` images."""
-        wanted = {number: partial(self._wanted, number, folds) for number in range(self.manifest.n_shards)}
-        return read_pairs(self._features, self._texts.select(text_encoders), encoders, wanted, rows)
 
-    def _wanted(self, number: int, folds: Sequence[int]) -> np.ndarray:
-        """(n,) bool, which images of a shard are in `folds`."""
-        span, shard = self.manifest.shard(number), self._shards[number]
-        ids = shard["image_id"][np.isin(shard["fold"], folds)]
-        return np.isin(np.arange(span.first_image, span.last_image), ids)
+        def wanted(number: int) -> np.ndarray:
+            span, shard = self.manifest.shard(number), self._shards[number]
+            ids = shard["image_id"][np.isin(shard["fold"], folds)]
+            return np.isin(np.arange(span.first_image, span.last_image), ids)
+
+        return read_pairs(self._features, self._texts.select(text_encoders), encoders, wanted, rows)
 
 
 class JoinedPairs:

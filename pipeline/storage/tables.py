@@ -210,6 +210,12 @@ def width_of(schema: pq.ParquetSchema, column: int) -> float:
     return field.length if field.physical_type == "FIXED_LEN_BYTE_ARRAY" else WIDTHS.get(field.physical_type, 8)
 
 
+def stored_type(kind: pa.DataType) -> pa.DataType:
+    """The type of a column's values: of a tensor that of its lists, of a dictionary (a category) of its entries."""
+    kind = kind.storage_type if isinstance(kind, pa.BaseExtensionType) else kind
+    return kind.value_type if pa.types.is_dictionary(kind) else kind
+
+
 def dictionary_bytes(column: pa.Array) -> int:
     """Bytes of an array when each of its values stands by itself, where texts are dictionaries that hold each once."""
     kind = column.type

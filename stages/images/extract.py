@@ -18,17 +18,21 @@ def extract(run: Run, *encoders: str) -> Callable[[Iterable[Sequence[Job]]], Ite
     from itertools import chain, groupby
     from operator import attrgetter
 
-    from pipeline.images.decode import ImageLimits
     from pipeline.images.extraction import extract_in_step
-    from pipeline.images.preprocess import Photograph, load_views
+    from pipeline.images.preprocess import Photograph
     from pipeline.storage.features import UnfinishedShard, to_stored
     from pipeline.workers import behind
-    from stages.photographs import describe_parts, missing_parts, open_encoder
+    from stages.photographs import describe_parts, missing_parts, open_encoder, photograph_reader
 
-    opened = {name: open_encoder(run, name) for name in encoders}
-    settings = run.config.extract
-    limits = ImageLimits.from_settings(run.config.collection)
-    read = run.images.read
+    settings, reader = run.config.extract, photograph_reader(run)
+    extractors, described = {}, {}
+    for name in encoders:
+        extractors[name], described[name] = open_encoder(run, name)
+
+    def make(shards: Iterable[Sequence[Job]]) -> Iterator[int]:
+        """The shards of several encoders, whose parts are read, described and written at the same time."""
+        groups = groupby(chain.from_iterable(map(parts, shards)), key=attrgetter("names"))
+        return behind(write, chain.from_iterable(describe(names, group) for names, group in groups))
 
     def parts(jobs: Sequence[Job]) -> "Iterator[Part]":
         number = jobs[0].number
@@ -41,32 +45,28 @@ def extract(run: Run, *encoders: str) -> Callable[[Iterable[Sequence[Job]]], Ite
 
     def describe(names: list[str], group: "Iterable[Part]") -> "Iterator[tuple[Part, list[np.ndarray]]]":
         """The features of parts by the same encoders."""
-        views, extractors = zip(*((opened[name].view, opened[name].extractor) for name in names), strict=True)
+        chosen = [extractors[name] for name in names]
         return describe_parts(
             group,
-            lambda photographs, _: load_views(photographs, read, limits, views, run.decoders),
-            lambda pictures, lengths: extract_in_step(pictures, extractors, lengths),
+            lambda photographs, _: reader.views(photographs, [extractor.view for extractor in chosen]),
+            lambda pictures, lengths: extract_in_step(pictures, chosen, lengths),
             "extract",
         )
 
-    def write(described: "tuple[Part, list[np.ndarray]]") -> int | None:
+    def write(features_of: "tuple[Part, list[np.ndarray]]") -> int | None:
         """Keep the features of a part, and publish the shards that are whole with it; returns their number then."""
-        part, features = described
+        part, features = features_of
         for name, rows in zip(part.names, features, strict=True):
             stored = to_stored(rows, settings.storage, [photograph.name for photograph in part.images])
             part.shards[name].keep(part.rows, {"features": stored})
         if not part.last:
             return None
-        sides = [opened[name].view.preprocessing.resize for name in part.shards]
+        sides = [extractors[name].view.preprocessing.resize for name in part.shards]
         shared = {"decoded_for": max(sides)} if len(sides) > 1 else {}
         for name, shard in part.shards.items():
-            batch_size = opened[name].extractor.plan.batch_size
-            shard.publish({"encoder": opened[name].described, "batch_size": batch_size, **shared})
+            batch_size = extractors[name].plan.batch_size
+            shard.publish({"encoder": described[name], "batch_size": batch_size, **shared})
         return part.number
-
-    def make(shards: Iterable[Sequence[Job]]) -> Iterator[int]:
-        groups = groupby(chain.from_iterable(map(parts, shards)), key=attrgetter("names"))
-        return behind(write, chain.from_iterable(describe(names, group) for names, group in groups))
 
     return make
 

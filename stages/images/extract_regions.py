@@ -11,7 +11,6 @@ if TYPE_CHECKING:
     from pipeline.config.names import Config
     from pipeline.images.boxes import Candidates
     from pipeline.images.preparation import Preparation, Request
-    from pipeline.images.preprocess import Preprocessing
     from stages.photographs import Part
 
 DETECTED = 16
@@ -27,23 +26,25 @@ def extract_regions(run: Run, encoder: str) -> Callable[[Iterable[Sequence[Job]]
 
     from pipeline.config.stored import restore_encoder, stored_kind
     from pipeline.errors import UsageError
-    from pipeline.images.extraction import Stopwatch, choose_plan
+    from pipeline.images.extraction import Stopwatch
+    from pipeline.images.extraction_plan import choose_plan
     from pipeline.images.libraries import require_vectors
     from pipeline.images.networks import CLASSIFIER
-    from pipeline.images.preparation import PreparedImage, Request
+    from pipeline.images.preparation import Cutting, Preparation, PreparedImage, Request
     from pipeline.images.preprocess import Photograph
     from pipeline.images.regions import Classifier, DescribedRegions, RegionExtractor, describe
-    from pipeline.storage.features import UnfinishedRegions, require_few_rejects, to_stored
+    from pipeline.storage.features import to_stored
+    from pipeline.storage.regions import UnfinishedRegions, require_few_rejects
     from pipeline.workers import Failure, behind, shared_map
-    from stages.photographs import describe_parts, missing_parts
+    from stages.photographs import describe_parts, missing_parts, photograph_reader
 
     chosen, extract = run.config.regions, run.config.extract
     folder, parameters = run.layout.encoder(encoder).path, run.encoder(encoder)
     if not stored_kind(parameters.settings).regions:
         raise UsageError(f"{folder} describes whole images only; name an encoder with a network")
     network = restore_encoder(parameters.settings, parameters.tensors)
-    preparation = _preparation(run, network.preprocessing)
-    view = preparation.cutting.view
+    cutting = Cutting.from_settings(chosen.model_dump(), network.preprocessing)
+    preparation, view = Preparation(photograph_reader(run), cutting), cutting.view
     if chosen.features == "crops":
         require_vectors(network, encoder, view.side)
     plan = choose_plan(network, run.config.device, extract.precision, run.batch_size)
@@ -64,7 +65,7 @@ def extract_regions(run: Run, encoder: str) -> Callable[[Iterable[Sequence[Job]]
     def prepare(requests: Iterator[Request], stopwatch: Stopwatch) -> Generator[PreparedImage | Failure]:
         if detect is not None:
             requests = stopwatch.iterate("proposals", detect(requests))
-        return shared_map(preparation, requests, run.decoders, preparation.cutting.room, TOGETHER)
+        return shared_map(preparation, requests, run.decoders, cutting.room, TOGETHER)
 
     def describe_each(images: Iterator[PreparedImage | Failure], lengths: Iterator[int]) -> Iterator[DescribedRegions]:
         return (describe(islice(images, length), extractor, classifier) for length in lengths)
@@ -96,7 +97,7 @@ def _known_boxes(run: Run) -> "Callable[[Job], list[Candidates]]":
     from pipeline.images.box_formats import match_boxes
     from pipeline.images.boxes import NONE, Candidates, group
     from pipeline.images.matching import some
-    from pipeline.storage.features import manifest_boxes, read_box_files
+    from pipeline.storage.regions import manifest_boxes, read_box_files
 
     chosen, manifest = run.config.regions, run.manifest
     if chosen.proposals != "boxes":
@@ -122,7 +123,7 @@ def _detector(run: Run, preparation: "Preparation") -> "Callable[[Iterable[Reque
 
     from pipeline.images import weights as states
     from pipeline.images.detectors import build_detector, detect, download_detector
-    from pipeline.storage.features import read_weights
+    from pipeline.plain_files import read_weights
     from pipeline.workers import isolated_map
 
     chosen, settings = run.config.regions.detector, run.config
@@ -143,14 +144,6 @@ def _detector(run: Run, preparation: "Preparation") -> "Callable[[Iterable[Reque
         return (request._replace(known=boxes) for request, boxes in zip(requests, found, strict=True))
 
     return find
-
-
-def _preparation(run: Run, preprocessing: "Preprocessing") -> "Preparation":
-    from pipeline.images.decode import ImageLimits
-    from pipeline.images.preparation import Cutting, Preparation
-
-    cutting = Cutting.from_settings(run.config.regions.model_dump(), preprocessing)
-    return Preparation(run.images.read, ImageLimits.from_settings(run.config.collection), cutting)
 
 
 def _keys(config: "Config", *_: str) -> dict:

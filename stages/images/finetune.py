@@ -7,8 +7,8 @@ from typing import TYPE_CHECKING
 from pipeline.run import Inputs, Job, Outside, Run, Stage
 
 if TYPE_CHECKING:
-    from pipeline.config.images import Encoder, FinetuneSettings
-    from pipeline.images.preparation import LabelledImage, RegionSampler
+    from pipeline.config.images import FinetuneSettings
+    from pipeline.images.preparation import LabelledImage
     from pipeline.storage.manifest import Manifest
 
 log = logging.getLogger(__name__)
@@ -24,11 +24,12 @@ def finetune(run: Run, job: Job, encoder: str) -> None:
     from tqdm import tqdm
 
     from pipeline.images.finetune import DescentSchedule, Finetuning
-    from pipeline.images.preparation import batch_samples, schedule_images
+    from pipeline.images.preparation import Crops, RegionSampler, batch_samples, schedule_images
     from pipeline.precision import choose_precision
     from pipeline.storage.parameters import ENCODER, Checkpoints, digest_tensors, write_parameters
     from pipeline.workers import isolated_map
-    from stages.photographs import prepare_start
+    from stages.encoders import prepare_start
+    from stages.photographs import photograph_reader
 
     settings, manifest = run.config, run.manifest
     chosen, tuning = settings.encoder(encoder), settings.finetune
@@ -45,7 +46,7 @@ def finetune(run: Run, job: Job, encoder: str) -> None:
         losses = list(before.settings["losses"])
         task.restore(before.tensors, len(losses))
         log.info("resumed after iteration %d", len(losses))
-    sampler = _sampler(run, chosen)
+    sampler = RegionSampler(photograph_reader(run), Crops(tuning.side, tuning.context, chosen.mean), settings.seed)
     order = schedule_images(len(training), tuning.images, tuning.iterations, settings.seed)
     items = ((number, training[order[number]]) for number in range(len(losses) * tuning.images, len(order)))
     batches = batch_samples(isolated_map(sampler, items, run.decoders), tuning.images)
@@ -92,15 +93,6 @@ def _labelled(manifest: "Manifest", tuning: "FinetuneSettings") -> "tuple[list[s
         )
     ]
     return labels, images
-
-
-def _sampler(run: Run, chosen: "Encoder") -> "RegionSampler":
-    from pipeline.images.decode import ImageLimits
-    from pipeline.images.preparation import Crops, Proportions, RegionSampler
-
-    tuning, limits = run.config.finetune, ImageLimits.from_settings(run.config.collection)
-    crops = Crops(tuning.side, tuning.context, chosen.mean)
-    return RegionSampler(run.images.read, limits, crops, Proportions(), run.config.seed)
 
 
 def _keys(config, encoder: str) -> dict:

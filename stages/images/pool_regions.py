@@ -17,19 +17,20 @@ def pool_regions(run: Run, encoder: str) -> Callable[[Job], None]:
     from pipeline.config.stored import stored_kind
     from pipeline.errors import IntegrityError, UsageError
     from pipeline.images.regions import pool
-    from pipeline.storage.features import open_regions, to_stored, write_features
+    from pipeline.storage.features import to_stored, write_features
     from pipeline.storage.json_files import require_same
+    from pipeline.storage.regions import RegionShard
 
     storage, parameters = run.config.extract.storage, run.encoder(encoder)
     folder = run.layout.encoder(encoder).path
     if stored_kind(parameters.settings).reads != "regions":
         raise UsageError(f"{folder} does not pool regions; name an encoder that does")
     pooling = parameters.settings["pooling"]
-    source = run.layout.regions(run.config.encoder(encoder).of).folder
+    source = run.layout.regions(run.config.encoder(encoder).of)
     described = {"name": encoder, "sha256": parameters.sha256, **parameters.settings}
 
     def make(job: Job) -> None:
-        regions = open_regions(source, job.number)
+        regions = RegionShard(source.shard(job.number))
         recorded = {key: regions.details["regions"].get(key) for key in parameters.settings["regions"]}
         cut = {str(regions.path): recorded, str(folder): parameters.settings["regions"]}
         require_same("the regions", {file: json.dumps(settings, sort_keys=True) for file, settings in cut.items()})

@@ -14,10 +14,10 @@ def prepare_encoder(run: Run, job: Job, encoder: str) -> None:
     import logging
 
     from pipeline.storage.parameters import ENCODER, write_parameters
-    from stages.photographs import RunEncoderMaterial
+    from stages.encoders import encoder_material
 
     chosen = run.config.encoder(encoder)
-    made = chosen.spec.load().prepare(chosen, RunEncoderMaterial(run))
+    made = chosen.spec.load().prepare(chosen, encoder_material(run, chosen))
     parts, tensors, dim = made.settings() | chosen.spec.stored_kind, made.tensors(), made.dim
     details = {"name": encoder, "dim": dim}
     path = job.path / "model.safetensors"

@@ -73,7 +73,7 @@ def _add_bundles(change: "Change", source: Path) -> tuple[int, int]:
     whole."""
     import logging
 
-    from pipeline.index.opening import open_gallery
+    from pipeline.index.gallery import open_gallery
     from pipeline.storage.bundles import KEY_COLUMNS, Bundles, link_bundle, open_bundle, photographs_of
     from pipeline.storage.card import new_addition
 

@@ -1,4 +1,4 @@
-"""`apply`: any photographs, indexed in the space of a trained bundle."""
+"""`apply`: any photographs, indexed in the space of a trained index."""
 
 from pathlib import Path
 
@@ -8,10 +8,10 @@ from stages.commands import FILE, FOLDER, PATH, json_option, output, say_next
 
 
 @click.command("apply")
-@click.argument("bundle_folder", type=FOLDER, metavar="BUNDLE")
+@click.argument("bundle_folder", type=FOLDER, metavar="INDEX")
 @click.argument("photographs", type=PATH, metavar="PHOTOS")
-@output(FOLDER, "Folder of the new bundle and of what it is made from; `search --index` takes it.")
-@click.option("--name", help="Name of the new bundle. [default: the name of --output]")
+@output(FOLDER, "Folder of the new index and of what it is made from; `search --index` takes it.")
+@click.option("--name", help="Name of the new index. [default: the name of --output]")
 @click.option("--config", "config_path", type=FILE, help="Configuration to lay over what the command chooses.")
 @json_option
 def command(
@@ -22,7 +22,7 @@ def command(
     config_path: Path | None,
     as_json: bool,
 ) -> None:
-    """Index PHOTOS (a folder, tar shards or a table) with the model of BUNDLE, an index that a run made.
+    """Index PHOTOS (a folder, tar shards or a table) with the model of INDEX, which a run made.
 
     Nothing is trained and no caption is needed. Run the same command again to resume, or to index photos added since.
     """

@@ -98,7 +98,7 @@ def _bundles(config: "Config", models: Iterable[str]) -> list[tuple[str]]:
 
 STAGE = Stage(
     build_index,
-    version=12,
+    version=13,
     gpu=True,
     names=("bundle",),
     choices=lambda config: _bundles(config, config.every_model()),

@@ -1,4 +1,4 @@
-"""`export`: the vectors of a bundle for other programs."""
+"""`export`: the vectors of an index for other programs."""
 
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -16,11 +16,11 @@ KINDS = ("npy", "parquet")
 
 
 @click.command("export")
-@click.argument("bundle_folder", type=FOLDER, metavar="BUNDLE")
+@click.argument("bundle_folder", type=FOLDER, metavar="INDEX")
 @click.option("--to", "kind", type=click.Choice(KINDS), required=True, help="The format.")
 @output(FOLDER, "The new folder that it writes.")
 def command(bundle_folder: Path, kind: str, output: Path) -> None:
-    """Export the vectors of BUNDLE with ids, paths, captions and your own columns."""
+    """Export the vectors of INDEX with ids, paths, captions and your own columns."""
     import logging
 
     from pipeline.errors import UsageError
@@ -48,7 +48,7 @@ def _read(bundle: "Bundle | Bundles", modality: str) -> "ExportedSide":
     import numpy as np
 
     from pipeline.index.filtering import is_exact
-    from pipeline.index.opening import open_gallery, open_index
+    from pipeline.index.gallery import open_gallery, open_index
     from pipeline.storage.bundles import is_removed
     from pipeline.storage.exports import ExportedSide
 

@@ -10,10 +10,7 @@ from pipeline import runtime
 from stages.commands import FILE, FOLDER, config_option
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
-
-    from pipeline.index.calibration import Judgement
-    from pipeline.index.search import Encoded, Hit, Searcher
+    from pipeline.index.search import Answer, Encoded, Searcher
 
 LONGEST = 80
 """Characters of a column's value that a line shows; --json has all."""
@@ -118,39 +115,40 @@ def command(
     asked = [words for words in (sentence, text, *changed) if words is not None]
     if ignored := searcher.ignored(*asked):
         click.echo(printable(f"ignored, unknown to this model: {spell(ignored)}"), err=True)
-    judgement = getattr(hits, "judgement", None)
-    if judgement and judgement.warning:
-        click.echo(judgement.warning, err=True)
+    if hits.judgement and hits.judgement.warning:
+        click.echo(hits.judgement.warning, err=True)
     if sentence is not None and "calibration" not in bundle.card:
-        click.echo("this bundle does not say where likely answers end: run build-index again", err=True)
+        click.echo("this index does not say where likely answers end: run build-index again", err=True)
     if as_json:
-        click.echo(printable_json(_listed(hits, judgement), str))
+        click.echo(printable_json(_listed(hits), str))
         return
-    _print_table(hits, judgement)
+    _print_table(hits)
 
 
-def _listed(hits: "Sequence[Hit]", judgement: "Judgement | None") -> list[dict]:
+def _listed(hits: "Answer") -> list[dict]:
     """The hits as JSON has them; those of a sentence say whether they are likely, where that is known."""
     values = [{"rank": hit.rank, "score": hit.score, **hit.row} for hit in hits]
-    return [{**value, "likely": value["rank"] <= judgement.likely} for value in values] if judgement else values
+    if hits.judgement:
+        values = [{**value, "likely": value["rank"] <= hits.judgement.likely} for value in values]
+    return values
 
 
-def _print_table(hits: "Sequence[Hit]", judgement: "Judgement | None") -> None:
+def _print_table(hits: "Answer") -> None:
     """A line for each hit: its rank, score and name, the collection's own columns, and the box of a region. Under the
     last likely one a line says so."""
     from pipeline.index.columns import OURS
     from pipeline.printable import printable
 
-    remark = f"----  {judgement.remark}" if judgement else None
+    remark = f"----  {hits.judgement.remark}" if hits.judgement else None
     for hit in hits:
-        if remark and hit.rank == judgement.likely + 1:
+        if remark and hit.rank == hits.judgement.likely + 1:
             click.echo(remark)
         name = hit.row["text"] if "text" in hit.row else "::".join(filter(None, (hit.row["path"], hit.row["member"])))
         columns = {key: hit.row[key] for key in hit.row if key not in (*OURS, "sentence_id", "text")}
         values = "".join(f"  {key}={f'{value}'[:LONGEST]}" for key, value in columns.items() if value is not None)
         box = "  " + " ".join(f"{side:.0f}" for side in hit.row["box"]) if "box" in hit.row else ""
         click.echo(printable(f"{hit.rank:>4}  {hit.score:>8.4f}  {name}{values}{box}"))
-    if remark and judgement.likely >= len(hits):
+    if remark and hits.judgement.likely >= len(hits):
         click.echo(remark)
 
 
@@ -170,7 +168,7 @@ def _answer_each(searcher: "Searcher", path: Path, top: int, where: str | None, 
         ignored = {} if answer.error else searcher.ignored(sentence)
         if as_json:
             near = {word: known for word, known in ignored.items() if known}
-            results = {"unknown": list(ignored), "near": near, "results": _listed(answer, answer.judgement)}
+            results = {"unknown": list(ignored), "near": near, "results": _listed(answer)}
             if answer.judgement:
                 results["off_topic"] = answer.judgement.off_topic
             value = {"query": sentence, **({"error": answer.error} if answer.error else results)}
@@ -181,7 +179,7 @@ def _answer_each(searcher: "Searcher", path: Path, top: int, where: str | None, 
             click.echo(f"      {answer.judgement.warning}")
         if remark := answer.error or (ignored and f"ignored, unknown to this model: {spell(ignored)}"):
             click.echo(printable(f"      {remark}"))
-        _print_table(answer, answer.judgement)
+        _print_table(answer)
 
 
 def _encode(image_path: Path, searcher: "Searcher", config_path: Path | None) -> "Encoded":
@@ -190,7 +188,8 @@ def _encode(image_path: Path, searcher: "Searcher", config_path: Path | None) ->
 
     from pipeline.config import loading
     from pipeline.errors import InputError
-    from pipeline.images.decode import DecodingProcess, ImageLimits
+    from pipeline.images.opening import ImageLimits
+    from pipeline.images.processes import decoding_process
     from pipeline.index.queries import encode_image
 
     try:
@@ -200,7 +199,7 @@ def _encode(image_path: Path, searcher: "Searcher", config_path: Path | None) ->
     if searcher.multi_vector:
         return data
     limits = ImageLimits.from_settings(loading.load(config_path).collection)
-    with DecodingProcess(limits) as decode, ThreadPoolExecutor(1) as thread:
+    with decoding_process(limits) as decode, ThreadPoolExecutor(1) as thread:
         stored = searcher.stored_encoders()
         opened = thread.submit(lambda: {name: encoder.open() for name, encoder in stored.items()})  # takes as long
         try:

@@ -1,4 +1,4 @@
-"""`serve`: bundles, and generators of descriptions, behind a page and a JSON API."""
+"""`serve`: indexes, and generators of descriptions, behind a page and a JSON API."""
 
 import math
 import socket
@@ -34,7 +34,7 @@ LAST_SECONDS = 5
 
 
 @click.command("serve")
-@click.argument("bundles", nargs=-1, required=True, metavar="BUNDLE...", type=FOLDER)
+@click.argument("bundles", nargs=-1, required=True, metavar="INDEX...", type=FOLDER)
 @images_option
 @click.option(
     "--run",
@@ -70,13 +70,14 @@ def command(
     machine can.
     """
     import logging
-    from dataclasses import fields, replace
+    from dataclasses import replace
     from functools import partial
 
     from pipeline import runtime
     from pipeline.config import loading
     from pipeline.errors import UsageError
-    from pipeline.images.decode import CheckingProcess, DecodingProcess, ImageLimits
+    from pipeline.images.opening import ImageLimits
+    from pipeline.images.processes import ImageProcess, check_header, decoding_process
     from pipeline.index.queries import SharedEncoders
 
     try:
@@ -84,7 +85,7 @@ def command(
 
         from pipeline.serve.app import build_app
         from pipeline.serve.border import ANY, Limits, in_address, is_loopback, trusted_hosts
-        from pipeline.serve.service import Renewal
+        from pipeline.serve.service import ServedIndex
     except ImportError as error:
         raise UsageError(f"serve needs {error.name}; pip install 'jointspace[serve]'") from error
 
@@ -92,23 +93,26 @@ def command(
         raise UsageError("--generator needs the generator's run; give --run too")
     run = Run(root, loading.load(config_path) if config_path else None) if root else None
     settings = run.config if run else loading.load(config_path)
-    chosen = settings.serve.model_dump() | {"max_sentence_chars": settings.collection.max_sentence_chars}
-    chosen |= {"top": top} if top else {}
-    limits = Limits(**{field.name: chosen[field.name] for field in fields(Limits) if field.name in chosen})
+    limits = Limits(
+        top or settings.serve.top,
+        settings.serve.among,
+        settings.collection.max_sentence_chars,
+        settings.serve.max_requests,
+    )
     if limits.top > limits.max_top:
         raise UsageError(f"a request may ask for at most {limits.max_top} results, not {limits.top}; ask for fewer")
     folders = _name_all(bundles)
     image_limits = ImageLimits.from_settings(settings.collection)
     upload_limits = replace(image_limits, max_pixels=settings.serve.max_upload_pixels)
-    check = CheckingProcess(upload_limits, "serve.max_upload_pixels")
-    uploads, thumbnails = DecodingProcess(image_limits), DecodingProcess(image_limits)  # which end with this process
+    check = ImageProcess(partial(check_header, limits=upload_limits), "serve.max_upload_pixels")
+    uploads, thumbnails = decoding_process(image_limits), decoding_process(image_limits)  # which end with this process
     shared = images_root, thumbnails, settings, SharedEncoders(uploads), root
-    openers = {name: partial(_open_gallery, folder, *shared) for name, folder in folders.items()}
-    renewals = {
-        name: Renewal(_stamp(folder), partial(_stamp, folder), openers[name]) for name, folder in folders.items()
+    indexes = {
+        name: ServedIndex(name, partial(_open_gallery, folder, *shared), partial(_stamp, folder))
+        for name, folder in folders.items()
     }
-    galleries = {name: opener() for name, opener in openers.items()}
-    describers = _open_describers(run, generators, galleries.values()) if generators else {}
+    galleries = [index.gallery for index in indexes.values()]
+    describers = _open_describers(run, generators, galleries) if generators else {}
     logging.getLogger("python_multipart").setLevel(logging.ERROR)  # it warns of every bad form
     log = logging.getLogger(__name__)
     with _listen(host, port) as listener:
@@ -116,7 +120,7 @@ def command(
         hosts = trusted_hosts(host, bound, allowed)
         originals = settings.serve.originals
         app = build_app(
-            galleries, limits, runtime.threads(), hosts, check, describers, renewals,
+            indexes, limits, runtime.threads(), hosts, check, describers,
             warm=not lazy, originals=is_loopback(bound) and not allowed if originals is None else originals,
         )  # fmt: skip
         server = uvicorn.Server(
@@ -133,7 +137,7 @@ def command(
                 server_header=False,
             )
         )
-        names = ", ".join([*galleries, *describers])
+        names = ", ".join([*indexes, *describers])
         log.info("%s at http://%s:%d (stop with Ctrl-C)", names, in_address(host), port)
         if ANY in hosts:
             log.warning(
@@ -200,10 +204,9 @@ def _open_gallery(
     images_root: Path | None,
     decode: "Callable[[bytes], Image.Image]",
     settings: "Config",
-    encoders: "SharedEncoders | None" = None,
-    run: Path | None = None,
+    encoders: "SharedEncoders",
+    run: Path | None,
 ) -> "ServedGallery":
-    from pipeline.index.queries import SharedEncoders
     from pipeline.index.search import Searcher
     from pipeline.serve.gallery import ServedGallery
     from pipeline.storage.bundles import open_bundle
@@ -211,8 +214,7 @@ def _open_gallery(
     bundle = open_bundle(folder, run=run)
     bundle.check_rows()
     source = bundle.photographs(images_root, settings.collection.follow_links)
-    features = _encoder_of(bundle, encoders or SharedEncoders(decode))
-    return ServedGallery(Searcher(bundle), features, source.read, decode, THUMBNAIL_SIDE)
+    return ServedGallery(Searcher(bundle), _encoder_of(bundle, encoders), source.read, decode, THUMBNAIL_SIDE)
 
 
 def _encoder_of(bundle: "Bundle", encoders: "SharedEncoders") -> Callable[[bytes], Mapping[str, Any]]:

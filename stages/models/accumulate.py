@@ -48,8 +48,8 @@ def accumulate(run: Run, pairs: str) -> Callable[[Job], None]:
         rows = rows[wanted[rows]]
         sums = {}
         for fold in np.unique(folds[rows]).tolist():
-            of_fold = {job.number: lambda fold=fold: wanted & (folds == fold)}
-            blocks = read_pairs(features, texts, view.encoders, of_fold, BLOCK_ROWS)
+            of_fold = wanted & (folds == fold)
+            blocks = read_pairs(features, texts, view.encoders, lambda _, rows=of_fold: rows, BLOCK_ROWS, [job.number])
             sums[fold] = sum_blocks(blocks, view, text, runtime.threads(), gpu).to_arrays()
         details = {
             "view": vars(view),

@@ -9,7 +9,7 @@ if TYPE_CHECKING:
     import numpy as np
     import pyarrow as pa
 
-    from pipeline.storage.features import RegionRows
+    from pipeline.storage.regions import RegionRows
 
 BLOCK = 512
 """Images whose regions are embedded at once."""
@@ -26,7 +26,7 @@ def embed_phrases(run: Run, job: Job, model: str, split: str) -> None:
     import numpy as np
     import pyarrow as pa
 
-    from pipeline.storage.embeddings import write_phrases
+    from pipeline.storage.phrases import write_phrases
     from pipeline.storage.records import read_labels
     from pipeline.storage.tables import vectors_column
     from pipeline.text.sequences import encode_tokens

@@ -10,7 +10,7 @@ def rank_phrases(run: Run, job: Job, model: str, split: str) -> None:
 
     from pipeline.evaluate.phrases import PhraseSet, RegionSet, measure_phrases
     from pipeline.metrics.retrieval import TIES, Bootstrap
-    from pipeline.storage.embeddings import PhraseVectors
+    from pipeline.storage.phrases import PhraseVectors
     from pipeline.storage.records import write_measured
     from stages.boxes import read_gold
 

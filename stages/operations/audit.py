@@ -99,18 +99,17 @@ def _find_copies(run: Run) -> "tuple[np.ndarray, np.ndarray]":
     import numpy as np
 
     from pipeline.images.copies import SAME, SIDE, grey, near_pairs, verify
-    from pipeline.images.decode import ImageLimits
-    from pipeline.images.preprocess import Photograph, Preprocessing, load_all
+    from pipeline.images.preprocess import Photograph, Preprocessing
     from pipeline.models.linear.views import normalise
+    from stages.photographs import photograph_reader
 
     encoder, shards = run.config.encoders[0].name, range(run.manifest.n_shards)
     features = np.concatenate([run.features.open(encoder, number)["features"] for number in shards], dtype=np.float32)
     pairs = near_pairs(normalise(features, run.config.image_steps([encoder])))
     shown = np.unique(pairs)
     photographs = list(map(Photograph.from_row, run.manifest.pick(shown)))
-    limits = ImageLimits.from_settings(run.config.collection)
     squashed = Preprocessing(SIDE, None, (0, 0, 0), (1, 1, 1))
-    pixels = load_all(photographs, run.photographs.read, limits, squashed, run.decoders)
+    pixels = photograph_reader(run, run.photographs).pixels(photographs, squashed)
     correlations = verify(pairs, dict(zip(shown.tolist(), map(grey, pixels), strict=True)))
     order = np.argsort(-correlations, kind="stable")
     order = order[correlations[order] >= SAME]
@@ -140,8 +139,7 @@ def _score_captions(run: Run, texts: Mapping[str, Shards], copies: "np.ndarray")
     by_shard = np.split(folds, manifest.bounds("images")[1:-1])
 
     def blocks(fold: int) -> Iterator[Any]:
-        wanted = {number: lambda own=own: own == fold for number, own in enumerate(by_shard)}
-        for block in read_pairs(features, stored, encoders, wanted, BLOCK_ROWS):
+        for block in read_pairs(features, stored, encoders, lambda number: by_shard[number] == fold, BLOCK_ROWS):
             yield replace(block, sentences=restriction.cut(block.sentences))
 
     return cross_fit(blocks, view, text, runtime.threads(), run.gpu)

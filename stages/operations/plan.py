@@ -92,14 +92,13 @@ def measure(run: "Run", sample: Sample) -> "Iterator[tuple[str, Speed]]":
 
     from pipeline import runtime
     from pipeline.config.stored import restore_encoder
-    from pipeline.images.decode import ImageLimits
-    from pipeline.images.preprocess import View, load
+    from pipeline.images.opening import ImageLimits
+    from pipeline.images.preprocess import PhotographReader
     from pipeline.plan.estimate import Speed
-    from stages.photographs import RunEncoderMaterial
+    from stages.encoders import encoder_material
 
     settings = run.config
-    limits = ImageLimits.from_settings(settings.collection)
-    material = RunEncoderMaterial(run)
+    reader = PhotographReader(sample.read, ImageLimits.from_settings(settings.collection))
     for entry in settings.encoders:
         if entry.spec.reads != "pixels":
             continue
@@ -108,22 +107,19 @@ def measure(run: "Run", sample: Sample) -> "Iterator[tuple[str, Speed]]":
             encoder = restore_encoder(parameters.settings, parameters.tensors)
         elif not entry.spec.learned and "untrained" in entry.spec.weights:
             untrained = entry.model_copy(update={"weights": "untrained", "file": None, "sha256": None})
-            encoder = entry.spec.load().prepare(untrained, material)
+            encoder = entry.spec.load().prepare(untrained, encoder_material(run, untrained))
         else:
             continue
-        work = encoder.work(settings.device, settings.extract.precision, run.batch_size)
-        views = [View(encoder.preprocessing, work.describe)]
+        extractor = encoder.extractor(settings.device, settings.extract.precision, run.batch_size)
         start = perf_counter()
-        pictures = [
-            pixels for photograph in sample.photographs for pixels in load(sample.read, limits, views, photograph)
-        ]
+        pictures = [view for photograph in sample.photographs for view in reader.load([extractor.view], photograph)]
         processes = max(1, min(runtime.threads(), run.decoders))
         decoding = (perf_counter() - start) / processes
-        dim = work.extractor(pictures[: run.batch_size]).shape[1]  # kernels are chosen in the first pass
+        dim = extractor(pictures[: run.batch_size]).shape[1]  # kernels are chosen in the first pass
         start = perf_counter()
-        work.extractor(pictures)
+        extractor(pictures)
         forward = perf_counter() - start
-        seconds = decoding + forward if work.extractor.plan.device.type == "cpu" else max(decoding, forward)
+        seconds = decoding + forward if extractor.plan.device.type == "cpu" else max(decoding, forward)
         yield entry.name, Speed(len(pictures) / seconds, dim)
 
 

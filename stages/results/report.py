@@ -60,7 +60,7 @@ def _reads(config, layout) -> Inputs:
 
 STAGE = Stage(
     report,
-    version=9,
+    version=10,
     wanted=lambda config: [()],
     keys=lambda config: {
         "collection": config.reproduce.collection,

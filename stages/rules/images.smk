@@ -1,16 +1,15 @@
-# Images become features, and regions of them.
+# Features from elsewhere: the demo, other encoders, mapped and imported features, and regions.
 
 
-rule prepare_encoder:
-    input: reads("prepare_encoder")
-    output: LAYOUT.encoder("{encoder}").commit
-    wildcard_constraints: encoder=any_of("prepare_encoder", "encoder")
-    params: decides=decides("prepare_encoder")
-    log: LOGS / "prepare_encoder.{encoder}.log"
-    benchmark: BENCHMARKS / "prepare_encoder/{encoder}.tsv"
+rule make_demo:
+    input: reads("make_demo")
+    output: LAYOUT.demo.commit
+    params: decides=decides("make_demo")
+    log: LOGS / "make_demo.log"
+    benchmark: BENCHMARKS / "make_demo/all.tsv"
     threads: 8
-    resources: mem_mb=megabytes(3000)
-    shell: jointspace("prepare-encoder {wildcards.encoder:q}")
+    resources: mem_mb=megabytes(2000)
+    shell: jointspace("make-demo")
 
 
 rule finetune:
@@ -23,20 +22,6 @@ rule finetune:
     threads: 8
     resources: mem_mb=megabytes(4000), gpu=GPU
     shell: on_gpu("finetune {wildcards.encoder:q}")
-
-
-if PIXELS:
-
-    rule extract:
-        """All encoders of the run in one job, for which a photograph is decoded once."""
-        input: reads("extract", every_pixel_encoder)
-        output: [LAYOUT.features(name).part("{part}") for name in PIXELS]
-        params: decides=decides("extract", every_pixel_encoder)
-        log: LOGS / "extract.{part}.log"
-        benchmark: BENCHMARKS / "extract/{part}.tsv"
-        threads: 16
-        resources: mem_mb=megabytes(4000), gpu=GPU
-        shell: on_gpu("extract --part {wildcards.part}")
 
 
 rule extract_more:

@@ -1,16 +1,4 @@
-# Moments, and what models make of images and sentences.
-
-
-rule accumulate:
-    input: reads("accumulate")
-    output: LAYOUT.moments("{pairs}").part(0)
-    wildcard_constraints: pairs=any_of("accumulate", "pairs")
-    params: decides=decides("accumulate")
-    log: LOGS / "accumulate.{pairs}.log"
-    benchmark: BENCHMARKS / "accumulate/{pairs}.tsv"
-    threads: 8
-    resources: mem_mb=megabytes(2000), gpu=GPU
-    shell: on_gpu("accumulate {wildcards.pairs:q}")
+# Other models: trained ones, variants, ensembles, and what those of fragments make of regions and phrases.
 
 
 rule adopt:
@@ -23,18 +11,6 @@ rule adopt:
     threads: 1
     resources: mem_mb=megabytes(2000)
     shell: jointspace("adopt {wildcards.model:q}")
-
-
-rule embed:
-    input: reads("embed")
-    output: LAYOUT.embeddings("{model}").part("{part}")
-    wildcard_constraints: model=any_of("embed", "model")
-    params: decides=decides("embed")
-    log: LOGS / "embed.{model}.{part}.log"
-    benchmark: BENCHMARKS / "embed/{model}.{part}.tsv"
-    threads: 1
-    resources: mem_mb=megabytes(2000), gpu=GPU
-    shell: on_gpu("embed {wildcards.model:q} --part {wildcards.part}")
 
 
 rule join_embeddings:
@@ -83,18 +59,6 @@ rule rank_phrases:
     threads: 1
     resources: mem_mb=megabytes(8000)
     shell: jointspace("rank-phrases {wildcards.model:q} {wildcards.split:q}")
-
-
-rule fit:
-    input: reads("fit")
-    output: LAYOUT.model("{model}").commit
-    wildcard_constraints: model=any_of("fit", "model")
-    params: decides=decides("fit")
-    log: LOGS / "fit.{model}.log"
-    benchmark: BENCHMARKS / "fit/{model}.tsv"
-    threads: 8
-    resources: mem_mb=megabytes(3000), gpu=GPU
-    shell: on_gpu("fit {wildcards.model:q}")
 
 
 rule train:

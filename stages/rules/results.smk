@@ -1,16 +1,4 @@
-# Evaluations, descriptions, and the report.
-
-
-rule evaluate:
-    input: reads("evaluate", every_protocol)
-    output: [LAYOUT.evaluation("{model}", "{split}", protocol).commit for protocol in CONFIG.evaluate.protocols]
-    wildcard_constraints: model=any_of("evaluate", "model"), split=any_of("evaluate", "split")
-    params: decides=decides("evaluate", every_protocol)
-    log: LOGS / "evaluate.{model}.{split}.log"
-    benchmark: BENCHMARKS / "evaluate/{model}.{split}.tsv"
-    threads: 1
-    resources: mem_mb=megabytes(2000)
-    shell: jointspace("evaluate {wildcards.model:q} {wildcards.split}")
+# Other results: generated sentences, and the tables of the papers.
 
 
 rule rank_sentences:
@@ -23,19 +11,6 @@ rule rank_sentences:
     threads: 8
     resources: mem_mb=megabytes(8000), gpu=GPU
     shell: on_gpu("rank-sentences {wildcards.generator:q} {wildcards.split:q} {wildcards.protocol:q}")
-
-
-rule summarise:
-    input: reads("summarise")
-    output:
-        LAYOUT.summary.commit,
-        shown(LAYOUT.summary_table, "summary", "Evaluation"),
-    params: decides=decides("summarise")
-    log: LOGS / "summarise.log"
-    benchmark: BENCHMARKS / "summarise/all.tsv"
-    threads: 1
-    resources: mem_mb=megabytes(2000)
-    shell: jointspace("summarise")
 
 
 rule train_generator:
@@ -76,12 +51,46 @@ rule evaluate_descriptions:
     shell: on_gpu("evaluate-descriptions {wildcards.generator:q} {wildcards.subject:q}")
 
 
-rule report:
-    input: reads("report")
-    output: shown(LAYOUT.report, "report", "Report")
-    params: decides=decides("report")
-    log: LOGS / "report.log"
-    benchmark: BENCHMARKS / "report/all.tsv"
+rule tabulate:
+    input: reads("tabulate")
+    output: shown(LAYOUT.tables, "tables", "Tables")
+    params: decides=decides("tabulate")
+    log: LOGS / "tabulate.log"
+    benchmark: BENCHMARKS / "tabulate/all.tsv"
     threads: 1
-    resources: mem_mb=megabytes(4000)
-    shell: jointspace("report")
+    resources: mem_mb=megabytes(2000)
+    shell: jointspace("tabulate")
+
+
+rule reproduce:
+    input: reads("reproduce")
+    output: shown(LAYOUT.reproduction, "reproduction", "Tables")
+    params: decides=decides("reproduce")
+    log: LOGS / "reproduce.log"
+    benchmark: BENCHMARKS / "reproduce/all.tsv"
+    threads: 1
+    resources: mem_mb=megabytes(8000)
+    shell: jointspace("reproduce")
+
+
+rule study:
+    input: reads("study")
+    output: LAYOUT.study.commit
+    params: decides=decides("study")
+    log: LOGS / "study.log"
+    benchmark: BENCHMARKS / "study/all.tsv"
+    threads: 8
+    resources: mem_mb=megabytes(4000), gpu=GPU
+    shell: on_gpu("study")
+
+
+rule sweep:
+    input: reads("sweep")
+    output: LAYOUT.sweep("{model}").commit
+    wildcard_constraints: model=any_of("sweep", "model")
+    params: decides=decides("sweep")
+    log: LOGS / "sweep.{model}.log"
+    benchmark: BENCHMARKS / "sweep/{model}.tsv"
+    threads: 8
+    resources: mem_mb=megabytes(4000), gpu=GPU
+    shell: on_gpu("sweep {wildcards.model:q}")

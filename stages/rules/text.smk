@@ -1,28 +1,4 @@
-# Sentences and documents become vectors, words and trees.
-
-
-rule prepare_text_encoder:
-    input: reads("prepare_text_encoder")
-    output: LAYOUT.text_encoder("{encoder}").commit
-    wildcard_constraints: encoder=any_of("prepare_text_encoder", "encoder")
-    params: decides=decides("prepare_text_encoder")
-    log: LOGS / "prepare_text_encoder.{encoder}.log"
-    benchmark: BENCHMARKS / "prepare_text_encoder/{encoder}.tsv"
-    threads: 1
-    resources: mem_mb=megabytes(2000)
-    shell: jointspace("prepare-text-encoder {wildcards.encoder:q}")
-
-
-rule encode_sentences:
-    input: reads("encode_sentences")
-    output: LAYOUT.sentences("{encoder}").part("{part}")
-    wildcard_constraints: encoder=any_of("encode_sentences", "encoder")
-    params: decides=decides("encode_sentences")
-    log: LOGS / "encode_sentences.{encoder}.{part}.log"
-    benchmark: BENCHMARKS / "encode_sentences/{encoder}.{part}.tsv"
-    threads: 1
-    resources: mem_mb=megabytes(4000)
-    shell: jointspace("encode-sentences {wildcards.encoder:q} --part {wildcards.part}")
+# Other sentences: imported vectors, words, trees, and documents (weak text).
 
 
 rule import_sentences:

@@ -14,13 +14,13 @@ import pyarrow as pa
 import pytest
 from PIL import Image
 
-from pipeline.collections.assembly import Assembly
-from pipeline.collections.collection import Collection
+from pipeline.collections.assembly import Assembly, Collection
 from pipeline.collections.files import CollectionFolder
 from pipeline.collections.formats import FORMATS
 from pipeline.collections.intake import Intake
 from pipeline.collections.records import Options, Reject
-from pipeline.images.decode import ImageLimits, inspect
+from pipeline.images.decode import inspect
+from pipeline.images.opening import ImageLimits
 from pipeline.storage.sources import ImageSource
 from pipeline.workers import isolated_map
 

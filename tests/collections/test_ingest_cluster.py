@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 from made_up import ingest, write_config
 
-from pipeline.storage import manifest_writer
+from pipeline.collections import inspection
 from pipeline.storage.json_files import read_json
 
 pytestmark = pytest.mark.slow
@@ -48,7 +48,7 @@ def files(run: Path) -> dict[str, bytes]:
 
 def test_a_lost_worker_costs_its_block(root: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     distributed = pytest.importorskip("distributed")
-    monkeypatch.setattr(manifest_writer, "BLOCK", BLOCK)
+    monkeypatch.setattr(inspection, "BLOCK", BLOCK)
     ingest(configured(tmp_path / "alone", root), root)
     parts, written = tmp_path / "shared/manifest.parts", []
 
@@ -61,7 +61,7 @@ def test_a_lost_worker_costs_its_block(root: Path, tmp_path: Path, monkeypatch: 
     with distributed.LocalCluster(2, threads_per_worker=1, dashboard_address=None) as cluster:
         killer = threading.Thread(target=kill_half_way, daemon=True)
         killer.start()
-        monkeypatch.setattr("pipeline.workers.isolated_map", refuse)
+        monkeypatch.setattr(inspection, "isolated_map", refuse)
         ingest(configured(tmp_path / "shared", root, scheduler=cluster.scheduler_address), root)
         killer.join(10)
     assert len(written) == 2, "no worker was killed"

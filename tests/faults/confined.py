@@ -26,7 +26,7 @@ runtime.configure(1)
 from pipeline.errors import InputError, JointspaceError  # noqa: E402
 
 IMPORTED = (
-    "pipeline.config.loading", "pipeline.index.opening", "pipeline.index.search", "pipeline.index.upkeep",
+    "pipeline.config.loading", "pipeline.index.gallery", "pipeline.index.search", "pipeline.index.upkeep",
     "pipeline.models.linear.cca", "pipeline.serve.gallery", "pipeline.storage.exports", "pipeline.storage.bundles",
     "stages.applied", "stages.cli", "stages.index.serve",
 )  # fmt: skip
@@ -48,7 +48,7 @@ def serve(folder: Path) -> list[str]:
     from pipeline.config import loading
     from stages.index.serve import _open_gallery
 
-    gallery = _open_gallery(folder, None, None, loading.load())
+    gallery = _open_gallery(folder, None, None, loading.load(), None, None)
     shown = [hit.row["path"] for hit in gallery.images("a red picture", 9)]
     for row, _ in gallery.browse(9)[1]:
         with suppress(InputError):

@@ -32,8 +32,8 @@ from bundle_forgeries import (
 sys.path.append(str(Path(__file__).parents[1]))
 
 from made_up import build_bundle, features_of, make_run
-from made_up_colours import draw, make_colours
-from made_up_sets import add_fragments
+from made_up_colours import draw
+from made_up_sets import SCORE, add_fragments
 
 from pipeline.errors import InputError, IntegrityError, UsageError
 from pipeline.index.search import Searcher
@@ -49,7 +49,7 @@ SECONDS, SAMPLE = 20, 40
 def run(tmp_path_factory: pytest.TempPathFactory) -> Path:
     run = make_run(tmp_path_factory.mktemp("forged") / "run")
     build_bundle(run)
-    add_fragments(run, "dvsa", {"sum": "words", "global_weight": 0})
+    add_fragments(run, "dvsa", SCORE)
     lists = {"exact_limit": 10, "recall_floor": 1.0, "shortlist": {"nearest": 30, "shortlist": 100}}
     build_bundle(run, {"index": lists}, model="dvsa", output="sets")
     return run
@@ -164,9 +164,9 @@ IMAGES = {
 
 
 @pytest.fixture(scope="module")
-def colours(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A run whose bundle can be applied, photographs to apply it to, and what each command takes of the bundle."""
-    root = make_colours(tmp_path_factory.mktemp("colours") / "run")
+def colours(colours: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A run whose bundle can be applied, and photographs to apply it to."""
+    root = shutil.copytree(colours, tmp_path_factory.mktemp("forged") / "run")
     draw(root / "photos", 4, 1)
     return root
 

@@ -1,4 +1,4 @@
-"""Beam search and sampling against every sentence there is."""
+"""Beam search against one by hand, and sampling against every sentence there is."""
 
 import itertools
 
@@ -48,51 +48,32 @@ def every_sentence(chain: Chain, image: int, longest: int) -> dict[tuple[int, ..
     return found
 
 
+def best_by_hand(chain: Chain, image: int, search: BeamSearch) -> list[tuple[tuple[int, ...], float]]:
+    """The words of the best sentences, END included where they have ended, and their log P."""
+    best: list[tuple[tuple[int, ...], float]] = [((), 0.0)]
+    for _ in range(search.longest):
+        grown = []
+        for words, total in best:
+            if words[-1:] == (END,):
+                grown.append((words, total))
+                continue
+            logits = chain.table[image, *[END, END, *words][-2:]].double().clone()
+            logits[[UNKNOWN] if words else [UNKNOWN, END]] = -torch.inf
+            logs = logits.log_softmax(0).tolist()
+            grown += [((*words, word), total + log) for word, log in enumerate(logs) if log > -torch.inf]
+        best = sorted(grown, key=lambda one: -one[1] / len(one[0]) ** search.length_power)[: search.beam]
+    return best
+
+
 @pytest.mark.parametrize("power", [0.0, 0.7])
-def test_a_wide_beam_finds_the_best_of_all_sentences(power: float) -> None:
-    chain = Chain([0, 1, 2, 3])
-    wide = beam_search(_Wide(chain), BeamSearch(300, power, 6))
-    for image in range(4):
-        sentences = every_sentence(chain, image, 6)
-        best = max(sentences, key=lambda words: sentences[words] / (len(words) + 1) ** power)
-        ended = [one for one in wide[image] if len(one.words) < 6]
-        first = max(ended, key=lambda one: one.log_probability / (len(one.words) + 1) ** power)
-        assert first.words == best
-        assert first.log_probability == pytest.approx(sentences[best], abs=1e-4)
-
-
-class _Wide:
-    """`chain` with classes that never occur before the real ones, so that a beam wider than the words is allowed."""
-
-    def __init__(self, chain: Chain) -> None:
-        self.chain, self.boundary = chain, END + 400
-
-    def begin(self):
-        logits, state = self.chain.begin()
-        return self._widen(logits), state
-
-    def step(self, words, state):
-        logits, state = self.chain.step(
-            torch.where(words >= WORDS + 400, words - 400, words.clamp(max=WORDS - 1)), state
-        )
-        return self._widen(logits), state
-
-    def _widen(self, logits):
-        filler = torch.full((len(logits), 400), -1e4)
-        return torch.cat([logits[:, :WORDS], filler, logits[:, WORDS:]], dim=1)
-
-
-def test_greedy_takes_the_best_word_each_time() -> None:
-    chain = Chain([5])
-    words, history = [], [END, END]
-    while len(words) < 7:
-        logits = chain.table[0, history[-2], history[-1]].clone()
-        logits[[UNKNOWN] if words else [UNKNOWN, END]] = -torch.inf
-        history.append(int(logits.argmax()))
-        if history[-1] == END:
-            break
-        words.append(history[-1])
-    assert beam_search(chain, BeamSearch(1, 0.0, 7))[0][0].words == tuple(words)
+@pytest.mark.parametrize("beam", [1, 2, 3])
+def test_the_best_sentences_are_those_of_a_search_by_hand(beam: int, power: float) -> None:
+    chain, search = Chain(list(range(6))), BeamSearch(beam, power, 7)
+    for image, hypotheses in enumerate(beam_search(chain, search)):
+        expected = best_by_hand(chain, image, search)
+        assert [one.words for one in hypotheses] == [tuple(w for w in words if w != END) for words, _ in expected]
+        totals = [total for _, total in expected]
+        assert [one.log_probability for one in hypotheses] == pytest.approx(totals, abs=1e-4)
 
 
 def test_samples_follow_the_probabilities() -> None:

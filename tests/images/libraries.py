@@ -1,8 +1,6 @@
 """Tiny networks of other libraries with random weights, as their users would have them."""
 
-import hashlib
 import json
-from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -12,16 +10,6 @@ WIDTH, DIM = 16, 12
 SIDES = {"hidden_size": WIDTH, "intermediate_size": 32, "num_hidden_layers": 2, "num_attention_heads": 2}
 """Of transformers' text and image sides."""
 CLIP_MEAN, CLIP_STD = (0.48, 0.46, 0.41), (0.27, 0.26, 0.28)
-
-
-def stored_in(root: Path) -> tuple[Callable, Callable]:
-    """What EncoderMaterial has of the files and of the folders in `root`."""
-
-    def weights(file: str, sha256: str | None) -> tuple[bytes, str]:
-        data = (root / file).read_bytes()
-        return data, hashlib.sha256(data).hexdigest()
-
-    return weights, lambda name: root / name if (root / name).is_dir() else None
 
 
 def store(kind: str, side: int, root: Path) -> Path:

@@ -10,7 +10,8 @@ import pytest
 from PIL import Image
 
 from pipeline.images import colour
-from pipeline.images.decode import ImageLimits, decode, decode_each, inspect, to_rgb
+from pipeline.images.decode import decode, decode_each, inspect, to_rgb
+from pipeline.images.opening import ImageLimits
 
 LIMITS = ImageLimits(64_000_000, 8, 20)
 RNG = np.random.default_rng(0)

@@ -12,7 +12,8 @@ import pytest
 from hostile import many_scans
 from PIL import Image, features
 
-from pipeline.images.decode import ImageLimits, UnreadableImage, decode, decode_each
+from pipeline.images.decode import UnreadableImage, decode, decode_each
+from pipeline.images.opening import ImageLimits
 
 LIMITS = ImageLimits(max_pixels=64_000_000, min_side=8, max_aspect=20)
 RNG = np.random.default_rng(0)

@@ -1,12 +1,13 @@
 """What every kind of image encoder must do, whichever it is."""
 
 import json
+from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
 
 import numpy as np
 import pytest
-from libraries import store, stored_in
+from libraries import store
 from pictures import MEAN, STD, make_image
 
 from pipeline.config.loading import default_path, read_mapping, validate
@@ -14,7 +15,7 @@ from pipeline.config.registry import ENCODERS, EncoderSpec
 from pipeline.config.section import merge
 from pipeline.config.stored import restore_encoder, stored_kind
 from pipeline.errors import IntegrityError, UsageError
-from pipeline.images.image_encoder import ImageEncoder
+from pipeline.images.image_encoder import EncoderMaterial, ImageEncoder
 from pipeline.images.preprocess import prepare
 
 SIDE = 48
@@ -62,15 +63,9 @@ def make(spec: EncoderSpec, root: Path) -> ImageEncoder:
     config = validate(merge(read_mapping(default_path()), values))
     network = ENCODERS[0].load()
 
-    def other(name: str) -> SimpleNamespace:
-        made = network.prepare(config.encoder(name), material)
-        return SimpleNamespace(settings=made.settings(), tensors=made.tensors())
-
-    weights, folder = stored_in(root)
-    regions = config.regions.decisive()
-    material = SimpleNamespace(
-        seed=0, regions=regions, weights=weights, folder=folder, encoder=other, train_images=DrawnImages
-    )
+    material = EncoderMaterial(0, root, config.regions.decisive(), train=DrawnImages())
+    other = network.prepare(config.encoder("network"), material)
+    material = replace(material, other=SimpleNamespace(settings=other.settings(), tensors=other.tensors()))
     entry = config.encoder(spec.name)
     assert entry.spec is spec
     made = spec.load().prepare(entry, material)
@@ -109,12 +104,12 @@ def test_many_are_extracted_as_a_few_are_encoded(spec: EncoderSpec, encoder: Ima
     assert features.shape == (len(IMAGES), encoder.dim) and features.dtype == np.float32
     if spec.reads == "regions":
         with pytest.raises(UsageError, match="extract-regions and pool-regions do"):
-            encoder.work("cpu", "float32", 4)
+            encoder.extractor("cpu", "float32", 4)
         return
-    work = encoder.work("cpu", "float32", 4)
+    extractor = encoder.extractor("cpu", "float32", 4)
     pictures = (prepare(image, encoder.preprocessing) for image in IMAGES)
-    described = map(work.describe, pictures) if work.describe else pictures
-    np.testing.assert_allclose(work.extractor(described), features, rtol=1e-4, atol=1e-4)
+    described = map(extractor.view.describe, pictures) if extractor.view.describe else pictures
+    np.testing.assert_allclose(extractor(described), features, rtol=1e-4, atol=1e-4)
 
 
 def test_settings_of_another_form_are_named(spec: EncoderSpec, encoder: ImageEncoder) -> None:

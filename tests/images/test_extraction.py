@@ -8,7 +8,8 @@ import pytest
 import torch
 from pictures import make_encoder, make_pixels, normalise
 
-from pipeline.images.extraction import ExtractionPlan, Extractor, choose_plan, extract_in_step
+from pipeline.images.extraction import ExtractionPlan, Extractor, extract_in_step
+from pipeline.images.extraction_plan import choose_plan
 from pipeline.images.networks import NetworkEncoder, build
 
 CPU = torch.device("cpu")

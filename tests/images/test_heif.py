@@ -7,7 +7,9 @@ import pytest
 from PIL import Image
 
 from pipeline.errors import InputError
-from pipeline.images.decode import DecodingProcess, ImageLimits, UnreadableImage, decode
+from pipeline.images.decode import UnreadableImage, decode
+from pipeline.images.opening import ImageLimits
+from pipeline.images.processes import decoding_process
 
 LIMITS = ImageLimits(max_pixels=1_000_000, min_side=8, max_aspect=20, seconds=10)
 GRADIENT = np.add.outer(np.arange(64), np.arange(96))[..., None] + np.array([0, 40, 80])
@@ -41,7 +43,7 @@ def test_limits_hold(heic: bytes) -> None:
 
 def test_damage_costs_one_image(heic: bytes) -> None:
     rng = np.random.default_rng(0)
-    with DecodingProcess(LIMITS) as read:
+    with decoding_process(LIMITS) as read:
         for cut in range(0, len(heic), max(len(heic) // 25, 1)):
             with pytest.raises(InputError):
                 read(heic[:cut])

@@ -4,14 +4,13 @@ import json
 import re
 from collections import Counter, defaultdict
 from pathlib import Path
-from types import SimpleNamespace
 from typing import Any
 from zipfile import ZipFile
 
 import numpy as np
 import pytest
 import torch
-from libraries import CLIP_MEAN, DIM, store, stored_in
+from libraries import CLIP_MEAN, DIM, store
 from pictures import MEAN, STD, make_image
 from PIL import Image
 
@@ -20,7 +19,8 @@ from pipeline.config.section import merge
 from pipeline.config.stored import restore_encoder
 from pipeline.errors import InputError, IntegrityError
 from pipeline.images.boxes import Candidates
-from pipeline.images.extraction import choose_plan
+from pipeline.images.extraction_plan import choose_plan
+from pipeline.images.image_encoder import EncoderMaterial
 from pipeline.images.libraries import require_vectors
 from pipeline.images.preparation import Crops, PreparedImage
 from pipeline.images.preprocess import Preprocessing
@@ -41,9 +41,7 @@ def prepare(root: Path, kind: str, **keys: Any) -> Any:
     """The encoder of an entry, restored from what is stored of it."""
     pytest.importorskip(kind)
     entry = entry_of(kind, **keys)
-    weights, folder = stored_in(root)
-    material = SimpleNamespace(seed=0, weights=weights, folder=folder)
-    made = entry.spec.load().prepare(entry, material)
+    made = entry.spec.load().prepare(entry, EncoderMaterial(0, root, {}))
     return restore_encoder(json.loads(json.dumps(made.settings())), made.tensors())
 
 

@@ -9,8 +9,8 @@ from pictures import MEAN, STD, encode_jpeg, make_image
 from PIL import Image
 
 from pipeline.errors import InputError
-from pipeline.images.decode import ImageLimits
-from pipeline.images.preprocess import Photograph, Preprocessing, load_all, prepare
+from pipeline.images.opening import ImageLimits
+from pipeline.images.preprocess import Photograph, PhotographReader, Preprocessing, prepare
 
 LIMITS = ImageLimits(max_pixels=10**6, min_side=8, max_aspect=20)
 
@@ -50,7 +50,7 @@ def test_what_has_changed_since_ingest_is_named() -> None:
     other = photograph("other.jpg", data, encode_jpeg(make_image(1)))
     preprocessing = Preprocessing(16, 16, MEAN, STD)
     for bad, reason in ((cut, "cut.jpg: truncated"), (other, "other.jpg: changed")):
-        pixels = load_all([fine, bad], read, LIMITS, preprocessing, 0)
+        pixels = PhotographReader(read, LIMITS).pixels([fine, bad], preprocessing)
         next(pixels)
         with pytest.raises(InputError, match=re.escape(reason) + ".*run ingest again"):
             next(pixels)

@@ -13,7 +13,6 @@ from pipeline.images.boxes import (
     NONE,
     Candidates,
     Selection,
-    WindowGrid,
     grid_windows,
     overlaps,
     propose_windows,
@@ -25,8 +24,7 @@ from pipeline.images.boxes import (
 from pipeline.images.detectors import build_detector, detect
 from pipeline.workers import Failure
 
-GRID = WindowGrid(scales=(0.67, 0.5, 0.33), aspects=(1.0, 2.0, 0.5), overlap=0.5)
-SELECTION = Selection(min_score=0.1, min_side=4, iou=0.5, count=19, fill=True, grid=GRID)
+SELECTION = Selection(iou=0.5, count=19, fill=True)
 DETECTOR = "fasterrcnn_mobilenet_v3_large_320_fpn"
 
 
@@ -65,11 +63,11 @@ def test_bad_boxes_are_clipped_or_left_out_with_a_reason() -> None:
 
 @pytest.mark.parametrize("size", [(100, 80), (1, 1), (1, 20000), (20000, 1), (7, 3)])
 def test_windows_lie_inside_and_cover_the_image(size: tuple[int, int]) -> None:
-    windows = grid_windows(size, GRID)
+    windows = grid_windows(size)
     assert len(windows) < 2000
     assert (windows >= 0).all() and (windows <= np.float32([*size, *size])).all()
     assert (windows[:, 2:] > windows[:, :2]).all()
-    square = grid_windows(size, WindowGrid(scales=(0.5,), aspects=(1.0,), overlap=0.5))
+    square = grid_windows(size, scales=(0.5,), aspects=(1.0,))
     assert len(square) == 9  # 3 x 3 positions that share halves of their sides
     np.testing.assert_allclose([square[:, :2].min(0), square[:, 2:].max(0)], [(0, 0), size], rtol=1e-5)
     np.testing.assert_allclose((square[0, :2] + square[0, 2:]) / 2, np.array(size) / 2, rtol=1e-5)
@@ -81,7 +79,6 @@ def test_regions_are_the_whole_image_then_the_best_then_windows() -> None:
     assert regions.boxes[0].tolist() == [0, 0, 100, 80] and regions.scores[0] == 1
     assert len(regions.boxes) == 20 and regions.boxes.dtype == np.float32
     chosen, _ = tidy(given, (100, 80), 4)
-    chosen = chosen.take(chosen.scores >= 0.1)
     kept = nms(torch.from_numpy(chosen.boxes), torch.from_numpy(chosen.scores), 0.5).numpy()
     assert np.array_equal(regions.boxes[1 : 1 + len(kept)], chosen.boxes[kept])
     assert (np.diff(regions.scores[1:]) <= 0).all() and counts["filled"] == 19 - len(kept)
@@ -91,7 +88,7 @@ def test_regions_are_the_whole_image_then_the_best_then_windows() -> None:
 
 @pytest.mark.parametrize("size", [(90, 70), (1, 1), (3, 200)])
 def test_windows_are_proposed_inside_the_image(size: tuple[int, int]) -> None:
-    found = propose_windows(size, GRID)
+    found = propose_windows(size)
     assert found.boxes.shape == (len(found.scores), 4) and found.boxes.dtype == found.scores.dtype == np.float32
     kept, counts = tidy(found, size, 0)
     assert set(counts) <= {"too-small"} and len(kept.boxes) + counts["too-small"] == len(found.boxes)

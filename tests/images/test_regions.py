@@ -9,12 +9,12 @@ from pictures import MEAN, encode_jpeg, make_encoder, make_image, normalise
 from PIL import Image
 from torchvision.ops import roi_align
 
-from pipeline.images.boxes import Candidates, Selection, WindowGrid
-from pipeline.images.decode import ImageLimits
+from pipeline.images.boxes import Candidates, Selection
 from pipeline.images.extraction import ExtractionPlan
 from pipeline.images.networks import NetworkEncoder
+from pipeline.images.opening import ImageLimits
 from pipeline.images.preparation import Crops, Cutting, Preparation, Request, WholeImages
-from pipeline.images.preprocess import Photograph
+from pipeline.images.preprocess import Photograph, PhotographReader
 from pipeline.images.regions import (
     Classifier,
     DescribedRegions,
@@ -25,8 +25,7 @@ from pipeline.images.regions import (
 )
 from pipeline.workers import isolated_map
 
-GRID = WindowGrid(scales=(0.67, 0.5), aspects=(1.0, 2.0), overlap=0.5)
-SELECTION = Selection(min_score=0.0, min_side=1, iou=0.7, count=4, fill=True, grid=GRID)
+SELECTION = Selection(iou=0.7, count=4, fill=True)
 SIZES = [(90, 70), (70, 90), (64, 64), (90, 70), (200, 30), (1, 1), (90, 70), (3, 300)]
 VIEWS = {"crops": Crops(64, 8, MEAN), "roi-align": WholeImages(96, 32, 2.5)}
 
@@ -47,11 +46,9 @@ def make_requests(sizes: list = SIZES) -> tuple[dict, list[Request]]:
     return files, requests
 
 
-def make_preparation(files: dict, view: Crops | WholeImages, **changes: object) -> Preparation:
-    from dataclasses import replace
-
-    limits = ImageLimits(1 << 20, 1, 1 << 20)
-    return Preparation(partial(_read, files), limits, Cutting(False, replace(SELECTION, **changes), view))
+def make_preparation(files: dict, view: Crops | WholeImages) -> Preparation:
+    reader = PhotographReader(partial(_read, files), ImageLimits(1 << 20, 1, 1 << 20))
+    return Preparation(reader, Cutting(False, SELECTION, view))
 
 
 def _read(files: dict, name: str) -> bytes:
@@ -64,10 +61,9 @@ def run(
     requests: list[Request],
     files: dict,
     batch: int = 5,
-    **changes: object,
 ) -> DescribedRegions:
     plan = ExtractionPlan(torch.device("cpu"), torch.float32, batch)
-    images = isolated_map(make_preparation(files, view, **changes), requests, 0)
+    images = isolated_map(make_preparation(files, view), requests, 0)
     return describe(images, RegionExtractor(encoder, plan, view))
 
 

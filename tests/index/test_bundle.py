@@ -1,6 +1,7 @@
 """The bundle as a program without our code sees it, and what happens to one that was tampered with."""
 
 import json
+import shutil
 from pathlib import Path
 
 import faiss
@@ -27,13 +28,6 @@ FILES = [
     "encoders/colour/model.safetensors",
     "encoders/colour/model.json",
 ]
-
-
-@pytest.fixture(scope="module")
-def run(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    folder = make_run(tmp_path_factory.mktemp("run"))
-    build_bundle(folder)
-    return folder
 
 
 def test_faiss_and_parquet_alone_can_use_it(run: Path) -> None:
@@ -73,17 +67,17 @@ def test_the_card_says_what_is_in_it(run: Path) -> None:
 
 
 @pytest.mark.parametrize("harm", ["change", "cut", "remove"])
-def test_a_tampered_file_is_refused_by_name(run: Path, harm: str) -> None:
+def test_a_tampered_file_is_refused_by_name(run: Path, tmp_path: Path, harm: str) -> None:
+    folder = shutil.copytree(run / "bundle", tmp_path / "bundle")
     for name in FILES:
-        path = run / "bundle" / name
-        data = path.read_bytes()
-        path.unlink()
+        data = (folder / name).read_bytes()
+        (folder / name).unlink()
         if harm != "remove":
-            path.write_bytes(data[:-1] if harm == "cut" else data[:-1] + bytes([data[-1] ^ 1]))
+            (folder / name).write_bytes(data[:-1] if harm == "cut" else data[:-1] + bytes([data[-1] ^ 1]))
         with pytest.raises(IntegrityError, match=name):
-            Bundle(run / "bundle").check()
-        path.write_bytes(data)
-    Bundle(run / "bundle").check()
+            Bundle(folder).check()
+        (folder / name).write_bytes(data)
+    Bundle(folder).check()
 
 
 def test_an_older_bundle_is_whole_until_the_newer_one_is(run: Path, tmp_path: Path) -> None:

@@ -7,7 +7,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 from made_up import build_bundle, features_of, make_run, make_stage, retell, run_command, write_config
-from made_up_sets import add_fragments
+from made_up_sets import SCORE, add_fragments
 
 import jointspace
 from pipeline.errors import InputError, IntegrityError, UsageError
@@ -26,7 +26,7 @@ def built(tmp_path_factory: pytest.TempPathFactory) -> dict[str, dict[int, Path]
     for model in MODELS:
         run = make_run(tmp_path_factory.mktemp(model) / "run", "cca" if model == "cca" else "ncca", images=40)
         if model == "dvsa":
-            add_fragments(run, "dvsa", {"sum": "words", "global_weight": 0})
+            add_fragments(run, "dvsa", SCORE)
         folders[model] = {
             count: build_bundle(run, {"index": {"bundles": count}}, model=model, output=f"of-{count}")
             for count in (1, 3)

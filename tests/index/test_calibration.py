@@ -30,9 +30,9 @@ def pairs(count: int, seed: int) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
 @pytest.mark.parametrize("metric", ["inner_product", "euclidean"])
 @pytest.mark.parametrize("coverage", [0.5, 0.9])
 def test_the_photograph_that_is_meant_is_likely_as_often_as_was_asked_for(metric: str, coverage: float) -> None:
-    calibration = Calibration.fit(*pairs(1000, 0), metric, coverage)
-    images, sentences, owners = pairs(1000, 1)
-    crowd = np.concatenate([images, pairs(4000, 2)[0]])
+    calibration = Calibration.fit(*pairs(400, 0), metric, coverage)
+    images, sentences, owners = pairs(400, 1)
+    crowd = np.concatenate([images, pairs(1600, 2)[0]])
     for gallery in (images, crowd):  # a larger index has more likely answers, and the same share of right ones
         scores = compare(sentences, gallery, metric)
         right, likely = [], []
@@ -40,7 +40,7 @@ def test_the_photograph_that_is_meant_is_likely_as_often_as_was_asked_for(metric
             count = calibration.judge(sentence[None], np.sort(row)[::-1], len(row), (4, 0)).likely
             right.append(np.sum(row > row[owner]) < count)
             likely.append(count)
-        assert np.mean(right) == pytest.approx(coverage, abs=4 * (coverage * (1 - coverage) / 1000) ** 0.5)
+        assert np.mean(right) == pytest.approx(coverage, abs=4 * (coverage * (1 - coverage) / 400) ** 0.5)
     assert np.mean(likely) < 0.9 * len(crowd)
 
 
@@ -118,4 +118,4 @@ def test_a_bundle_without_a_calibration_says_so_once(folder: Path, tmp_path: Pat
         result = CliRunner().invoke(command, ["--index", str(former), "a dog"])
         assert (said in result.stderr) and bool(said) == bool(result.stderr) and "----" not in result.stdout
     with pytest.raises(IntegrityError, match="the background in .* does not fit its model"):
-        Searcher(Bundle(rewrite("narrow", np.ones((8, 3), np.float32)))).images("a dog", 3).judgement  # noqa: B018
+        Searcher(Bundle(rewrite("narrow", np.ones((8, 3), np.float32)))).images("a dog", 3)

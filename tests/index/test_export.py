@@ -9,7 +9,7 @@ from pathlib import Path
 import numpy as np
 import pyarrow.parquet as pq
 import pytest
-from made_up import build_bundle, features_of, make_run, run_command
+from made_up import features_of, run_command
 
 from pipeline.index.search import Searcher
 from pipeline.storage.bundle import Bundle
@@ -17,14 +17,9 @@ from pipeline.storage.embeddings import Embeddings
 from pipeline.storage.manifest import Manifest
 
 
-@pytest.fixture(scope="module")
-def run(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    return make_run(tmp_path_factory.mktemp("run"))
-
-
-@pytest.fixture(scope="module")
+@pytest.fixture
 def bundle(run: Path) -> Path:
-    return build_bundle(run)
+    return run / "bundle"
 
 
 def make(bundle: Path, kind: str, output: Path) -> Path:
@@ -34,12 +29,12 @@ def make(bundle: Path, kind: str, output: Path) -> Path:
     return output
 
 
-@pytest.fixture(scope="module")
+@pytest.fixture
 def query(bundle: Path) -> np.ndarray:
     return Searcher(Bundle(bundle)).embed_image(features_of("dog"))[0]
 
 
-@pytest.fixture(scope="module")
+@pytest.fixture
 def right(bundle: Path) -> list[str]:
     """The paths of the images nearest to the query."""
     return [hit.row["path"] for hit in Searcher(Bundle(bundle)).similar(features_of("dog"), 3)]

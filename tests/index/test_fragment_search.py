@@ -5,8 +5,8 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from made_up import THINGS, build_bundle, make_run, run_command
-from made_up_sets import OTHER, THING, add_fragments
+from made_up import THINGS, build_bundle, run_command
+from made_up_sets import OTHER, SCORE, THING
 
 from pipeline.errors import UsageError
 from pipeline.index.search import Searcher
@@ -15,19 +15,10 @@ from pipeline.storage.bundle import Bundle
 from pipeline.storage.embeddings import Embeddings
 from pipeline.storage.manifest import Manifest
 
-SCORE = {"sum": "words", "global_weight": 0}
 
-
-@pytest.fixture(scope="module")
-def run(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    folder = make_run(tmp_path_factory.mktemp("run"))
-    add_fragments(folder, "dvsa", SCORE)
-    return folder
-
-
-@pytest.fixture(scope="module")
+@pytest.fixture
 def bundle(run: Path) -> Path:
-    return build_bundle(run, model="dvsa", output="exact")
+    return run / "regions"
 
 
 @pytest.fixture(scope="module")

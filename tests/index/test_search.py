@@ -9,7 +9,6 @@ import numpy as np
 import pytest
 from click.testing import CliRunner
 from made_up import build_bundle, features_of, make_run, run_command
-from made_up_sets import add_fragments
 
 from pipeline.errors import InputError, UsageError
 from pipeline.index.search import Searcher, blend, compose
@@ -20,13 +19,6 @@ from stages.index.search import command
 
 # The images of things 0 and 1 by closeness to "dog": image i is 0.01 i off its axis, towards the next thing's.
 DOGS = ["dog-0.png", "dog-8.png", "dog-16.png"]
-
-
-@pytest.fixture(scope="module")
-def run(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    folder = make_run(tmp_path_factory.mktemp("run"))
-    build_bundle(folder)
-    return folder
 
 
 @pytest.fixture(scope="module")
@@ -102,16 +94,6 @@ def test_words_that_nothing_is_searched_for_are_named_with_the_answer(bundle: Pa
         searcher.images("the horsse, a unicorn", 1)
 
 
-def test_the_command_prints_a_table_or_json(bundle: Path) -> None:
-    lines = run_command("search", "--index", bundle, "--top", 2, "a dog").splitlines()
-    assert [line.split()[0::2] for line in lines] == [["1", "dog-0.png"], ["2", "dog-8.png"]]
-    values = json.loads(run_command("search", "--index", bundle, "--top", 2, "--json", "a dog"))
-    assert [(value["rank"], value["image_id"], value["path"]) for value in values] == [
-        (1, 0, "dog-0.png"),
-        (2, 8, "dog-8.png"),
-    ]
-
-
 def test_a_query_of_zeros_is_refused_and_costs_no_other_answer(bundle: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     searcher = Searcher(Bundle(bundle))
     embed = searcher.model.embed_sentences
@@ -175,8 +157,7 @@ def test_what_is_wrong_with_the_words_is_said_before_the_photograph_is_encoded(r
 
 
 def test_a_bundled_photograph_finds_images_with_the_same_regions(run: Path) -> None:
-    add_fragments(run, "dvsa", {"sum": "words", "global_weight": 0})
-    folder = build_bundle(run, model="dvsa", output="several")
+    folder = run / "regions"
     photograph = run / "data" / "horse-3.png"
     found = json.loads(run_command("search", "--index", folder, "--image", photograph, "--similar", "--json"))
     assert {hit["path"] for hit in found[:3]} == {"horse-3.png", "horse-11.png", "horse-19.png"}

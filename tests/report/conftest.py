@@ -7,7 +7,7 @@ import pytest
 from made_up import make_run, make_stage, write_config
 
 
-@pytest.fixture(scope="module")
+@pytest.fixture(scope="session")
 def run(tmp_path_factory: pytest.TempPathFactory) -> Path:
     folder = make_run(tmp_path_factory.mktemp("run"))
     chosen = {"splits": ["train", "test"], "protocols": ["all-sentences"]}

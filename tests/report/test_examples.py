@@ -2,10 +2,10 @@
 
 from collections.abc import Iterable
 from dataclasses import replace
+from pathlib import Path
 
 import numpy as np
 import pytest
-from made_up import make_run
 
 from pipeline.report.examples import DESCRIBED, FAILURES, TOP, SplitGallery, compare_generators
 from pipeline.report.photographs import ReportPicture
@@ -19,9 +19,8 @@ def name_only(row: dict) -> ReportPicture:
 
 
 @pytest.fixture(scope="module")
-def gallery(tmp_path_factory: pytest.TempPathFactory) -> SplitGallery:
+def gallery(run: Path) -> SplitGallery:
     """Sixteen images, of which two show each thing, with two sentences each."""
-    run = make_run(tmp_path_factory.mktemp("run"))
     manifest = Manifest(run / "manifest")
     return SplitGallery.read(
         Embeddings(manifest, run / "embeddings/ncca"), split_pairs(manifest, "train"), "train", name_only

@@ -15,8 +15,8 @@ from pipeline.config.names import Config
 from pipeline.errors import IntegrityError
 from pipeline.run.layout import Layout
 from pipeline.storage.commit import publish_record
-from pipeline.storage.embeddings import write_phrases
 from pipeline.storage.json_files import read_json
+from pipeline.storage.phrases import write_phrases
 from pipeline.storage.tables import vectors_column
 
 

@@ -9,7 +9,7 @@ from made_up import by_hand, make_run
 from outline import report
 
 from pipeline.errors import IntegrityError
-from pipeline.images.decode import ImageLimits
+from pipeline.images.opening import ImageLimits
 from pipeline.report.photographs import Photographs
 from pipeline.run.layout import Layout
 from pipeline.storage.json_files import CHECK, read_json

@@ -14,7 +14,7 @@ from pipeline.storage.json_files import read_json
 from stages.catalogue import declared
 from stages.cli import cli
 
-RULES = Path(__file__).parents[2] / "stages/rules"
+ROOT = Path(__file__).parents[2]
 STAGES = declared()
 
 
@@ -27,7 +27,7 @@ def test_parts_and_chunks_hold_every_shard_once(shards: int, parts: int) -> None
 
 
 def test_every_stage_has_a_rule_and_every_rule_its_stage() -> None:
-    text = "\n".join(path.read_text() for path in RULES.glob("*.smk"))
+    text = "\n".join(path.read_text() for path in (ROOT / "Snakefile", *ROOT.glob("stages/rules/*.smk")))
     assert set(re.findall(r'^ +input: reads\("(\w+)"', text, flags=re.M)) == STAGES.keys()
     names = re.findall(r"^ *rule (\w+):", text, flags=re.M)
     assert len(names) == len(set(names)) and STAGES.keys() <= set(names)

@@ -11,7 +11,6 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from made_up import build_bundle, make_run
 
 playwright = pytest.importorskip("playwright.sync_api", reason="playwright is not installed: pip install playwright")
 pytestmark = pytest.mark.nightly
@@ -20,18 +19,11 @@ ONE = "/api/models/ncca/photographs/1"
 
 
 @pytest.fixture(scope="module")
-def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    run = make_run(tmp_path_factory.mktemp("run"))
-    build_bundle(run)
-    return run
-
-
-@pytest.fixture(scope="module")
-def address(folder: Path) -> Iterator[str]:
-    """Of a server of one bundle under two names, with eyes that know the made-up photographs."""
+def address(run: Path) -> Iterator[str]:
+    """Of a server of one index under two names, with eyes that know the made-up photographs."""
     from visiting import serve
 
-    with listening(serve(folder, folder / "bundle")) as found:
+    with listening(serve(run, run / "bundle")) as found:
         yield found
 
 
@@ -188,9 +180,9 @@ def test_anyone_can_use_it(browser: Any, address: str, scheme: str, asked: str) 
     assert [(one["id"], one["nodes"][0]["html"]) for one in found] == [] and width <= 400
 
 
-def test_the_server_starts_as_a_user_starts_it(page: Any, folder: Path) -> None:
-    command = [sys.executable, "-m", "stages.cli", "serve", folder / "bundle", "--lazy", "--port", "0"]
-    command += ["--images", folder / "data"]
+def test_the_server_starts_as_a_user_starts_it(page: Any, run: Path) -> None:
+    command = [sys.executable, "-m", "stages.cli", "serve", run / "bundle", "--lazy", "--port", "0"]
+    command += ["--images", run / "data"]
     with subprocess.Popen(list(map(str, command)), stderr=subprocess.PIPE, text=True) as server:
         try:
             found = re.search(r"http://127\.0\.0\.1:\d+", first := server.stderr.readline())

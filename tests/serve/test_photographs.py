@@ -5,16 +5,12 @@ from pathlib import Path
 
 import pytest
 from fastapi.testclient import TestClient
-from made_up import build_bundle, make_run
-from made_up_sets import OTHER, THING, add_fragments
+from made_up import build_bundle
+from made_up_sets import OTHER, THING
 from PIL import Image
-from visiting import CHECK, LIMITS, PIXELS, make_client, see
+from visiting import make_client, open_gallery
 
-from pipeline.index.search import Searcher
-from pipeline.serve.app import build_app
 from pipeline.serve.gallery import ServedGallery
-from pipeline.storage.bundle import Bundle
-from pipeline.storage.sources import ImageSources
 
 ONE = "/api/models/ncca/photographs/3"
 
@@ -30,7 +26,7 @@ def test_what_is_known_of_a_photograph(client: TestClient, run: Path) -> None:
 
 
 def test_files_are_given_as_they_are_where_that_is_allowed(gallery: ServedGallery, run: Path) -> None:
-    client = TestClient(build_app({"ncca": gallery}, LIMITS, 1, ["testserver"], CHECK, originals=True))
+    client = make_client(gallery, originals=True)
     answer = client.get(client.get(f"{ONE}/about").json()["original"])
     assert answer.content == (run / "data" / "horse-3.png").read_bytes()
     assert answer.headers["Content-Type"] == "image/png" and "Content-Disposition" not in answer.headers
@@ -50,15 +46,10 @@ def test_a_photograph_of_an_index_is_asked_about_by_its_id(client: TestClient) -
     assert client.post("/api/models/ncca/similar", data={"of": "ncca", "image_id": 99}).status_code == 422
 
 
-def test_the_region_that_fits_the_words_best_is_on_each_answer(tmp_path: Path) -> None:
-    run = make_run(tmp_path)
-    add_fragments(run, "dvsa", {"sum": "words", "global_weight": 0.0})
-    searcher = Searcher(Bundle(build_bundle(run, model="dvsa")))
-    client = make_client(ServedGallery(searcher, see, ImageSources([run / "data"]).read, PIXELS, 32))
-    words, found = (
-        searcher.embed_sentence("big dog").vectors,
-        client.get("/api/models/ncca/images?sentence=big+dog&top=9"),
-    )
+def test_the_region_that_fits_the_words_best_is_on_each_answer(regions: ServedGallery) -> None:
+    searcher = regions.searcher
+    words = searcher.embed_sentence("big dog").vectors
+    found = make_client(regions).get("/api/models/ncca/images?sentence=big+dog&top=9")
     for result in found.json()["results"]:
         item = searcher.gallery("images").item(result["image_id"])
         products = [sum(float(region @ word) for word in words) for region in item.vectors]
@@ -69,10 +60,7 @@ def test_the_region_that_fits_the_words_best_is_on_each_answer(tmp_path: Path) -
 
 def test_several_bundles_are_one_gallery(run: Path) -> None:
     """Their ids are those of the run, each photograph and its sentences are found, and it is counted once."""
-    from pipeline.storage.bundles import open_bundle
-
-    bundle = open_bundle(build_bundle(run, {"index": {"bundles": 3}}, output="several"))
-    several = ServedGallery(Searcher(bundle), see, bundle.photographs().read, PIXELS, 32)
+    several = open_gallery(build_bundle(run, {"index": {"bundles": 3}}, output="several"))
     assert (several.count("images"), several.count("sentences")) == (24, 48)
     for image_id in (0, 13, 23):
         path = several.row(image_id)["path"]

@@ -9,10 +9,15 @@ from fastapi import FastAPI
 from fastapi.testclient import TestClient
 from made_up import THINGS, features_of, run_command
 
-from pipeline.images.decode import ImageLimits, check_header, decode
+from pipeline.images.decode import decode
+from pipeline.images.opening import ImageLimits
+from pipeline.images.processes import check_header
+from pipeline.index.search import Searcher
 from pipeline.serve.app import build_app
 from pipeline.serve.border import Limits
 from pipeline.serve.gallery import ServedGallery
+from pipeline.serve.service import ServedIndex
+from pipeline.storage.bundles import open_bundle
 
 SIZES = ImageLimits(max_pixels=1_000_000, min_side=8, max_aspect=20)
 PIXELS = partial(decode, limits=SIZES)
@@ -31,9 +36,16 @@ def see(data: bytes) -> dict[str, np.ndarray]:
     return features_of(THINGS[int(np.argmin([np.abs(pixel - colour_of(thing)).sum() for thing in range(8)]))])
 
 
-def make_client(gallery: ServedGallery, limits: Limits = LIMITS, **more: object) -> TestClient:
-    app = build_app({"ncca": gallery, "other": gallery}, limits, 2, ["testserver"], CHECK)
-    return TestClient(app, **more)
+def open_gallery(*folders: Path) -> ServedGallery:
+    """The index in some folders, with eyes that know the made-up photographs."""
+    bundle = open_bundle(*folders)
+    return ServedGallery(Searcher(bundle), see, bundle.photographs().read, PIXELS, 32)
+
+
+def make_client(gallery: ServedGallery, limits: Limits = LIMITS, originals: bool = False) -> TestClient:
+    """A visitor of an application that has the gallery under two names."""
+    indexes = {name: ServedIndex(name, lambda: gallery) for name in ("ncca", "other")}
+    return TestClient(build_app(indexes, limits, 2, ["testserver"], CHECK, originals=originals))
 
 
 def photograph(run: Path, name: str = "dog-0.png") -> dict:

@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 import yaml
 from made_up import retell, run_command
-from made_up_colours import COLOURS, CONFIG, draw, make_colours
+from made_up_colours import COLOURS, CONFIG, draw
 
 from pipeline.errors import UsageError
 from pipeline.index.search import Searcher
@@ -21,18 +21,13 @@ from stages.applied import refresh_additions
 
 
 @pytest.fixture(scope="module")
-def source(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    return make_colours(tmp_path_factory.mktemp("source") / "colours")
-
-
-@pytest.fixture(scope="module")
-def applied(source: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+def applied(colours: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
     """The bundle applied to 24 photographs without a sentence, in shards of 16."""
     folder = tmp_path_factory.mktemp("applied")
     draw(folder / "photos" / "2021", 24, 1)
     (folder / "photos" / "note.txt").write_text("not a caption")
     (folder / "photos" / "broken.jpg").write_bytes(b"no photograph")
-    apply(source, folder / "photos", folder / "out")
+    apply(colours, folder / "photos", folder / "out")
     return folder
 
 
@@ -52,8 +47,8 @@ def test_photographs_without_sentences_are_found_in_words(applied: Path) -> None
         searcher.sentences({"eye": np.ones((1, 512), np.float32)}, 3)
 
 
-def test_the_card_says_what_the_model_was_trained_on(source: Path, applied: Path) -> None:
-    card, trained = Bundle(applied / "out").card, Bundle(source / "bundle").card
+def test_the_card_says_what_the_model_was_trained_on(colours: Path, applied: Path) -> None:
+    card, trained = Bundle(applied / "out").card, Bundle(colours / "bundle").card
     assert card["trained_on"] == trained["trained_on"]
     assert card["trained_on"]["run"] == "colours" and card["trained_on"]["images"] == 32
     assert (card["name"], card["images"]["count"], card.get("sentences")) == ("out", 24, None)
@@ -65,25 +60,25 @@ def test_the_card_says_what_the_model_was_trained_on(source: Path, applied: Path
     Bundle(applied / "out").check()
 
 
-def test_the_vectors_are_those_that_the_run_itself_would_make(source: Path, tmp_path: Path) -> None:
-    shutil.copytree(source / "data", tmp_path / "data")  # with its sentences
-    apply(source, tmp_path / "data", tmp_path / "out")
+def test_the_vectors_are_those_that_the_run_itself_would_make(colours: Path, tmp_path: Path) -> None:
+    shutil.copytree(colours / "data", tmp_path / "data")  # with its sentences
+    apply(colours, tmp_path / "data", tmp_path / "out")
     ours = Embeddings(Manifest(tmp_path / "out/manifest"), tmp_path / "out/embeddings/ncca")
-    theirs = Embeddings(Manifest(source / "manifest"), source / "embeddings/ncca")
+    theirs = Embeddings(Manifest(colours / "manifest"), colours / "embeddings/ncca")
     for modality in ("images", "sentences"):
         ids = np.arange(40)
         np.testing.assert_allclose(ours.read(modality, ids), theirs.read(modality, ids), rtol=0, atol=1e-5)
     assert Bundle(tmp_path / "out").card["sentences"]["count"] == 40
 
 
-def test_again_it_makes_only_what_is_missing(source: Path, applied: Path) -> None:
+def test_again_it_makes_only_what_is_missing(colours: Path, applied: Path) -> None:
     out = applied / "out"
     made = {path: path.stat().st_mtime_ns for path in out.rglob("shard-*.h5")}
     manifest = (out / "manifest/manifest.json").stat().st_mtime_ns
     gone = out / "features/eye/shard-00001.h5.json"
     gone.unlink()
     vectors = (out / "index/ncca/images.faiss").read_bytes()
-    said = json.loads(apply(source, applied / "photos", out, "--json"))
+    said = json.loads(apply(colours, applied / "photos", out, "--json"))
     assert (said["bundle"], said["photographs"]) == (str(out), 24)
     assert json.loads(run_command(*said["search"], "--json"))
     again = {path: path.stat().st_mtime_ns for path in out.rglob("shard-*.h5")}
@@ -93,17 +88,17 @@ def test_again_it_makes_only_what_is_missing(source: Path, applied: Path) -> Non
 
 
 @pytest.fixture(scope="module")
-def joined(source: Path, applied: Path) -> Path:
-    run_command("add", source / "bundle", applied / "out", "--output", applied / "joined")
+def joined(colours: Path, applied: Path) -> Path:
+    run_command("add", colours / "bundle", applied / "out", "--output", applied / "joined")
     return applied / "joined"
 
 
-def test_what_was_applied_stands_beside_the_first(source: Path, applied: Path, joined: Path) -> None:
+def test_what_was_applied_stands_beside_the_first(colours: Path, applied: Path, joined: Path) -> None:
     bundle = open_bundle(joined)
     bundle.check()
     assert (bundle.card["images"]["count"], bundle.card["sentences"]["count"]) == (64, 40)
     assert bundle.table("images")["image_id"].to_pylist() == list(range(64))
-    for own, folder in ((".", source / "bundle"), ("added/00-out", applied / "out/index/ncca")):
+    for own, folder in ((".", colours / "bundle"), ("added/00-out", applied / "out/index/ncca")):
         assert (joined / own / "images.faiss").samefile(folder / "images.faiss")
     for colour in COLOURS:
         hits = Searcher(bundle).images(f"a {colour} picture", 16)
@@ -111,12 +106,12 @@ def test_what_was_applied_stands_beside_the_first(source: Path, applied: Path, j
         assert {hit.row["bundle"] for hit in hits} == {0, 1}
 
 
-def test_photographs_are_added_in_place(source: Path, tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+def test_photographs_are_added_in_place(colours: Path, tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
     """Those that are there already are counted and left out, new ones of a folder follow it, and so does what was added
     a new model of the index; what was removed does not come back."""
     caplog.set_level("INFO")
-    index, photos = shutil.copytree(source / "bundle", tmp_path / "index"), tmp_path / "photos"
-    shutil.copytree(source / "data", photos)
+    index, photos = shutil.copytree(colours / "bundle", tmp_path / "index"), tmp_path / "photos"
+    shutil.copytree(colours / "data", photos)
     run_command("add", index, photos)
     assert "added 0 of 40 photos" in caplog.text and "already has" in caplog.text and not list(index.glob("added/*"))
     draw(photos / "new", 8, 2)
@@ -132,7 +127,7 @@ def test_photographs_are_added_in_place(source: Path, tmp_path: Path, caplog: py
     refresh_additions(index)
     assert open_bundle(index).card["images"]["count"] == 51
     run_command("remove", index, "red-00.png")
-    run_command("add", index, source / "data")
+    run_command("add", index, colours / "data")
     assert "0 of 39 photos" in caplog.text and open_bundle(index).card["images"]["count"] == 50
 
 

@@ -12,10 +12,10 @@ from made_up_generators import beside, describe, train
 from made_up_training import build_tokens
 
 from pipeline.errors import InputError
-from pipeline.storage.embeddings import read_names
 from pipeline.storage.features import write_features
 from pipeline.storage.json_files import publish_json
 from pipeline.storage.manifest import Manifest
+from pipeline.storage.phrases import read_names
 from pipeline.storage.records import write_alignments
 from pipeline.storage.shards import write_shard
 from pipeline.storage.tables import CORNERS

@@ -13,6 +13,7 @@ from PIL import Image
 
 from pipeline.errors import InputError
 from pipeline.images import decode, preprocess
+from pipeline.images.preprocess import PhotographReader
 from pipeline.storage.json_files import publish_json
 from pipeline.storage.parameters import ENCODER, read_parameters
 from pipeline.storage.shards import FEATURES, Shard, shard_path
@@ -156,7 +157,7 @@ def test_a_killed_run_is_taken_up(run: Path) -> None:
     whole = extract(run)
     features, image_id = whole["features"][:], whole["image_id"][:]
     shutil.rmtree(run / "features")
-    load, part, loaded = preprocess.load, Path(f"{whole.path}.parts/0000000.h5"), []
+    load, part, loaded = PhotographReader.load, Path(f"{whole.path}.parts/0000000.h5"), []
 
     def until_the_second_part(*given: object) -> object:
         loaded.append(given[-1])
@@ -165,7 +166,7 @@ def test_a_killed_run_is_taken_up(run: Path) -> None:
         return load(*given)
 
     with pytest.MonkeyPatch.context() as patch, pytest.raises(Killed):
-        patch.setattr(preprocess, "load", until_the_second_part)
+        patch.setattr(PhotographReader, "load", until_the_second_part)
         extract(run)
     assert not whole.path.exists() and sorted(p.name for p in part.parent.glob("*.h5")) == [part.name]
     written = part.stat().st_mtime_ns

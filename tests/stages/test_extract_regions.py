@@ -11,10 +11,10 @@ from made_up import decoded, make_stage, run_command
 from made_up_blocks import arguments, copy_blocks, extract, make_blocks
 
 from pipeline.errors import InputError, RejectLimitError, UsageError
-from pipeline.images import preparation
+from pipeline.images.preprocess import PhotographReader
 from pipeline.run import Run
-from pipeline.storage.features import RegionShard, open_regions
-from pipeline.storage.shards import FEATURES, Shard
+from pipeline.storage.regions import RegionShard
+from pipeline.storage.shards import FEATURES, Shard, shard_path
 from stages.pictures import draw_regions
 
 
@@ -36,7 +36,7 @@ def relative(found: np.ndarray, expected: np.ndarray) -> np.ndarray:
 def test_shards_hold_regions_of_every_image(run: Path, features: str) -> None:
     for shard in range(2):
         extract(run, shard, features=features)
-    first, last = (open_regions(run / "regions/plain", n) for n in range(2))
+    first, last = (RegionShard(shard_path(run / "regions/plain", n)) for n in range(2))
     assert first.image_id.tolist() == list(range(12)) and np.diff(first.offsets).tolist() == [6] * 12
     boxes = first["boxes"][first.offsets[:-1]]
     assert boxes.tolist() == [[0, 0, 80 + i, 60] for i in range(12)]  # region 0 is the whole image
@@ -73,7 +73,7 @@ def test_a_killed_run_is_taken_up(run: Path) -> None:
     whole = extract(run)
     expected = {name: whole[name][:] for name in ("features", "boxes", "scores", "offsets", "image_id")}
     shutil.rmtree(run / "regions")
-    opened, part, seen = preparation.open_photograph, Path(f"{whole.path}.parts/0000000.h5"), []
+    opened, part, seen = PhotographReader.open, Path(f"{whole.path}.parts/0000000.h5"), []
 
     def until_the_second_part(*given: object) -> object:
         seen.append(given[-1])
@@ -82,7 +82,7 @@ def test_a_killed_run_is_taken_up(run: Path) -> None:
         return opened(*given)
 
     with pytest.MonkeyPatch.context() as patch, pytest.raises(Killed):
-        patch.setattr(preparation, "open_photograph", until_the_second_part)
+        patch.setattr(PhotographReader, "open", until_the_second_part)
         extract(run)
     assert not whole.path.exists()
     written = part.stat().st_mtime_ns

@@ -15,11 +15,11 @@ from pipeline.models.linear.views import ImageView
 from pipeline.models.neural.hmlstm import HMLSTM
 from pipeline.models.neural.training import seeded
 from pipeline.storage.commit import read_record
-from pipeline.storage.embeddings import PhraseVectors, read_names, write_phrases
 from pipeline.storage.json_files import read_json
 from pipeline.storage.manifest import Manifest
 from pipeline.storage.pairs import split_pairs
 from pipeline.storage.parameters import MODEL, read_parameters, write_parameters
+from pipeline.storage.phrases import PhraseVectors, read_names, write_phrases
 from pipeline.storage.records import read_measured
 from pipeline.storage.shards import write_shard
 from pipeline.storage.tables import vectors_column

@@ -8,8 +8,8 @@ import pytest
 from made_up import make_stage, run_command
 from made_up_blocks import arguments, copy_blocks, extract, make_blocks
 
-from pipeline.storage.features import RegionShard
 from pipeline.storage.parameters import ENCODER, read_parameters
+from pipeline.storage.regions import RegionShard
 from pipeline.storage.shards import FEATURES, Shard
 
 
@@ -51,7 +51,8 @@ def test_pooled_regions_are_features_of_images(run: Path, pooling: str) -> None:
 
 def test_search_pools_the_same_regions(run: Path) -> None:
     from pipeline.config.stored import restore_encoder
-    from pipeline.images.decode import ImageLimits, decode
+    from pipeline.images.decode import decode
+    from pipeline.images.opening import ImageLimits
 
     pooled = pool(run, "mean", proposals="grid")  # of which all is known of a photograph alone
     stored = read_parameters(run / "encoders/mean/model.safetensors", ENCODER)

@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 from made_up import by_hand, make_run, make_stage, open_run, retell, write_config
-from made_up_sets import add_fragments, write_regions
+from made_up_sets import SCORE, add_fragments, write_regions
 
 from pipeline.run.layout import Layout
 from pipeline.run.runner import run_stage
@@ -21,7 +21,7 @@ def run(tmp_path_factory: pytest.TempPathFactory) -> Path:
     coverage = {"sentences": 4567, "without": 1234, "words": 9, "unknown": 1}
     retell(run / "text/encoders/tfidf/model.json", "details", "coverage", value=coverage)
     make_stage("build_index", run, "ncca")
-    add_fragments(run, "dvsa", {"sum": "words", "global_weight": 0})
+    add_fragments(run, "dvsa", SCORE)
     inverted = {"exact_limit": 10, "recall_floor": 1.0, "shortlist": {"nearest": 30, "shortlist": 100}}
     chosen = {"splits": ["test"], "protocols": ["all-sentences"]}
     shown = {"regions": {"encoders": ["colour"]}, "align": {"splits": ["test"]}}
@@ -65,6 +65,7 @@ def test_a_run_of_nothing_but_fragments_has_a_report_with_what_they_find(run: Pa
     write_summary(Layout(own).summary.path, [read_record(evaluation(own, "dvsa"))], "", by_hand(own))
     html = " ".join(report(own, {"models": ["dvsa"]}).split())
     assert f"--index {own / 'index/dvsa'}" in html and "What dvsa finds" in html and "A map of the images" not in html
+    assert "How the index of regions was chosen" in html and '<th scope="row">IVF' in html
     # Each image has all that its sentences name, so that every query is answered at once.
     assert read_json(evaluation(run, "dvsa"))["sentence_to_image"]["recall@1"] == 100
     assert html.count("its image comes first") == 5 and "comes at rank" not in html

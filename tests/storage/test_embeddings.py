@@ -11,7 +11,7 @@ from pipeline.multivectors import MultiVectors, ScoreRule
 from pipeline.storage.embeddings import Embeddings, write_embeddings
 from pipeline.storage.manifest import Manifest
 from pipeline.storage.pairs import split_ids
-from pipeline.storage.shards import EMBEDDINGS, REGIONS, Shard, shard_path, write_shard
+from pipeline.storage.shards import EMBEDDINGS, Shard, shard_path
 
 COUNT = 25
 
@@ -19,24 +19,6 @@ COUNT = 25
 @pytest.fixture(scope="module")
 def manifest(tmp_path_factory: pytest.TempPathFactory) -> Manifest:
     return Manifest(make_run(tmp_path_factory.mktemp("run"), images=COUNT) / "manifest")
-
-
-def regions_of(image: int, dim: int) -> np.ndarray:
-    """1 + image % 4 regions, whose numbers say which they are."""
-    return np.arange(1 + image % 4)[:, None] + 10 * image + np.linspace(0, 0.5, dim)
-
-
-def write_regions(folder: Path, manifest: Manifest, dim: int, shift: float = 0) -> None:
-    for number in range(manifest.n_shards):
-        rows = manifest.shard(number)
-        ids = range(rows.first_image, rows.last_image)
-        features = np.concatenate([regions_of(i, dim) for i in ids]).astype(np.float16)
-        offsets = np.cumsum([0, *(1 + i % 4 for i in ids)])
-        arrays = {
-            "features": features, "boxes": np.full((len(features), 4), shift, np.float32),
-            "scores": np.ones(len(features), np.float32), "offsets": offsets, "image_id": np.array(ids),
-        }  # fmt: skip
-        write_shard(folder / f"shard-{number:05d}.h5", REGIONS, arrays, rows=len(ids))
 
 
 def make_sets(ids: np.ndarray, seed: int, wholes: bool) -> MultiVectors:
@@ -98,9 +80,8 @@ def test_their_vectors_are_those_of_the_shards(run: Path, splits: list[str], mod
         wanted = np.stack([2 * wanted, 2 * wanted + 1], axis=1).ravel()
 
     ids = split_ids(embeddings.manifest, splits)[modality]
-    assert ids[:].tolist() == wanted.tolist()
-    for own in (ids[:], wanted):
-        rows = embeddings.rows_of(modality, own)
-        np.testing.assert_array_equal(np.concatenate([every[:0], *rows.blocks()]), every[wanted])
-        chosen = np.arange(0, rows.count, 3)
-        np.testing.assert_array_equal(rows.take(chosen), every[wanted][chosen])
+    assert ids.tolist() == wanted.tolist()
+    np.testing.assert_array_equal(embeddings.read(modality, ids), every[wanted])
+    rows = embeddings.rows_of(modality, ids)
+    np.testing.assert_array_equal(np.concatenate([every[:0], *rows.blocks()]), every[wanted])
+    np.testing.assert_array_equal(rows.take(np.arange(0, rows.count, 3)), every[wanted][::3])

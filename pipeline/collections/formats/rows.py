@@ -20,6 +20,7 @@ from pipeline.collections.own_columns import Field
 from pipeline.errors import InputError, UsageError
 from pipeline.parquet_photographs import photograph_column
 from pipeline.plain_files import LONGEST_LINE, each_line
+from pipeline.storage.tables import stored_type
 from pipeline.trial import try_first
 
 BATCH = 1 << 13  # rows of a Parquet file in memory at once
@@ -286,12 +287,6 @@ def plain_column(path: Path, before: int, column: pa.Array) -> pa.Array:
         values = column.dictionary.take(column.indices)
         return values.cast(pa.large_binary()) if texts else _as_python_has(values)
     return _as_python_has(column)
-
-
-def stored_type(kind: pa.DataType) -> pa.DataType:
-    """The type of a column's values: of a tensor that of its lists, of a dictionary (a category) of its entries."""
-    kind = kind.storage_type if isinstance(kind, pa.BaseExtensionType) else kind
-    return kind.value_type if pa.types.is_dictionary(kind) else kind
 
 
 def _as_python_has(column: pa.Array) -> pa.Array:

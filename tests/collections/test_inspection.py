@@ -2,15 +2,15 @@
 
 import contextlib
 import os
-from collections.abc import Iterator
 from functools import partial
 from pathlib import Path
 
 import pytest
 
+from pipeline.collections import inspection
+from pipeline.collections.inspection import InspectedImages, clear
+from pipeline.errors import InputError
 from pipeline.images.decode import Inspection
-from pipeline.storage import manifest_writer
-from pipeline.storage.manifest_writer import InspectedImages
 from pipeline.workers import Failure
 
 NAMES = [f"{number}.jpg" for number in range(10)]
@@ -18,7 +18,7 @@ NAMES = [f"{number}.jpg" for number in range(10)]
 
 @pytest.fixture(autouse=True)
 def small(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    monkeypatch.setattr(manifest_writer, "BLOCK", 4)
+    monkeypatch.setattr(inspection, "BLOCK", 4)
     for name in NAMES:
         (tmp_path / name).write_text(name)
 
@@ -35,17 +35,19 @@ def run(folder: Path, dies_at: str = "", limits: str = "large", names: list[str]
     """What is said of all images, and which were looked at."""
     looked = []
 
-    def look(wanted: Iterator[tuple]) -> Iterator[Inspection | Failure]:
-        for path, *_ in wanted:
-            if path == dies_at:
-                raise KeyboardInterrupt
-            looked.append(path)
-            yield outcome(path)
+    def look(location: tuple) -> Inspection:
+        path, *_ = location
+        if path == dies_at:
+            raise KeyboardInterrupt
+        looked.append(path)
+        if isinstance(said := outcome(path), Failure):
+            raise InputError(said.reason)
+        return said
 
     blocks = InspectedImages(folder / "manifest.parts", partial(state, folder), limits)
     found = []
     with contextlib.suppress(KeyboardInterrupt):
-        found += blocks.resume(lambda: ((name, None, None) for name in names), look, Inspection._make)
+        found += blocks.resume(lambda: ((name, None, None) for name in names), look, Inspection._make, 0)
     return found, looked
 
 
@@ -69,5 +71,5 @@ def test_what_has_changed_is_looked_at_with_its_block(tmp_path: Path) -> None:
 def test_they_go_and_a_users_file_stays(tmp_path: Path) -> None:
     run(tmp_path)
     (tmp_path / "manifest.parts/mine.txt").touch()
-    InspectedImages(tmp_path / "manifest.parts", partial(state, tmp_path), "large").clear()
+    clear(tmp_path / "manifest.parts")
     assert [path.name for path in (tmp_path / "manifest.parts").iterdir()] == ["mine.txt"]

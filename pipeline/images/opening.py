@@ -1,0 +1,241 @@
+"""Bytes of a stranger to the first frame as it is stored, by Pillow, within limits.
+
+Only Pillow decodes: in other decoders one flipped bit in a PNG can kill the process. The size in the header is checked
+before any pixel is decoded; a truncated file is refused, never filled up with grey.
+"""
+
+import io
+import math
+import re
+import time
+import warnings
+import zlib
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager, suppress
+from dataclasses import dataclass
+from functools import cache
+from typing import Any, NamedTuple
+
+from PIL import Image, JpegImagePlugin, PngImagePlugin
+
+from pipeline.images import colour
+from pipeline.images.colour import UnreadableImage
+
+# Formats of photographs. Pillow's others include EPS, which starts a PostScript interpreter.
+FORMATS = ("JPEG", "PNG", "WEBP", "GIF", "BMP", "TIFF", "PPM", "AVIF", "JPEG2000")
+HEIF_BRANDS = frozenset({b"heic", b"heix", b"heim", b"heis", b"hevc", b"hevx"})
+"""In the first box of HEIC files, whose pixels are HEVC's. Pillow reads AVIF, which has the same container, itself."""
+AVIF_BRANDS = frozenset({b"avif", b"avis"})
+NEEDS_HEIF = "HEIC, read after `pip install 'jointspace[heif]'`"
+NEEDS_AVIF = "AVIF, read after `pip install 'Pillow>=11.3'`"
+"""Reasons that are their own remedies, for of many images only the reasons are printed, with counts."""
+LONGEST_FTYP = 256
+"""Bytes of that box that are looked at."""
+JPEG_START = b"\xff\xd8\xff"
+PNG_START, PNG_END = b"\x89PNG\r\n\x1a\n", b"IEND\xaeB`\x82"
+PNG_TEXT = (b"tEXt", b"zTXt", b"iTXt")
+SHORT = 100
+"""Bytes of a chunk that hold the name of a profile, and little of the profile."""
+BLOCK = 1 << 10
+"""Bytes; smaller reads are of a header."""
+LEAST_SIDE = 8
+"""Pixels of the shorter side of an image that a collection may have."""
+GREATEST_ASPECT = 20
+"""Its longer side over its shorter."""
+
+
+@dataclass(frozen=True)
+class ImageLimits:
+    """Limits on an image: at most `max_pixels`, sides of at least `min_side`, longer / shorter side <= `max_aspect`,
+    and at most `seconds` of processor time to decode it."""
+
+    max_pixels: int
+    min_side: int
+    max_aspect: float
+    seconds: float = math.inf
+
+    @classmethod
+    def from_settings(cls, collection: Any) -> "ImageLimits":
+        """The limits in the section `collection` of a configuration."""
+        return cls(collection.max_image_pixels, LEAST_SIDE, GREATEST_ASPECT, collection.decode_seconds)
+
+
+class Loaded(NamedTuple):
+    """The first frame, as stored, by how much it is to be reduced for each side that was asked for, and the greatest
+    sample from which its colours were scaled, if that is less than usual."""
+
+    image: Image.Image
+    factors: list[int]
+    top: int | None = None
+
+
+def load(data: bytes, limits: ImageLimits, started: float, sides: Sequence[int | None]) -> Loaded:
+    """The pixels of an encoded image, a JPEG as small as the largest of `sides` allows (None: whole); `started` is when
+    its time began. Raises UnreadableImage, and whatever Pillow raises."""
+    try:
+        loaded = _load_file(data, limits, started, sides)
+    except ValueError:  # Pillow refuses more text, or a larger profile, than it would like to keep
+        bare = _without_text(data)
+        if len(bare) == len(data):
+            raise
+        loaded = _load_file(bare, limits, started, sides)
+    # Pillow stops at the last pixel and does not notice a missing end.
+    if loaded.image.format == "PNG" and data.rfind(PNG_END) < 0:
+        raise UnreadableImage("truncated", "the PNG lacks its end")
+    return loaded
+
+
+def _load_file(data: bytes, limits: ImageLimits, started: float, sides: Sequence[int | None]) -> Loaded:
+    image = open_image(_Timed(data, started, limits.seconds), data)
+    check_size(image.size, limits)
+    factors = [1] * len(sides)
+    if image.format == "JPEG":
+        if has_more_scans(data, MOST_SCANS):
+            raise UnreadableImage("too-slow", f"a JPEG of more than {MOST_SCANS} scans")
+        factors = draft_jpeg(image, sides)
+    lower = colour.lower_bytes(image)
+    image.load()
+    if lower and colour.is_dark(image):
+        less = open_image(_Timed(data, started, limits.seconds), data)
+        less.tile = lower
+        less.load()
+        image, top = colour.scale_colours(image, less)
+        return Loaded(image, factors, top)
+    return Loaded(image, factors)
+
+
+def open_image(file: io.BytesIO, data: bytes) -> Image.Image:
+    """The image with its header read. Of an MPO, which is a JPEG with further pictures behind it, the JPEG."""
+    if data.startswith(JPEG_START):
+        with suppress(SyntaxError):
+            return JpegImagePlugin.JpegImageFile(file)
+    return Image.open(file, formats=(*FORMATS, _heif()) if brands(data) & HEIF_BRANDS else FORMATS)
+
+
+def _without_text(data: bytes) -> bytes:
+    """A PNG without its texts, and with the mere start of a profile larger than LARGEST_PROFILE, which is then found to
+    be broken; other data as they are."""
+    if not data.startswith(PNG_START):
+        return data
+    kept, at = [PNG_START], len(PNG_START)
+    while at < len(data):
+        end = at + 12 + int.from_bytes(data[at : at + 4])
+        name, body = data[at + 4 : at + 8], data[at + 8 : end - 4]
+        if name == b"iCCP" and _is_large(body.partition(b"\0")[2][1:]):
+            body = body[:SHORT]
+            kept += (len(body).to_bytes(4), name, body, zlib.crc32(name + body).to_bytes(4))
+        elif name not in PNG_TEXT:
+            kept.append(data[at:end])
+        at = end
+    return b"".join(kept)
+
+
+def _is_large(compressed: bytes) -> bool:
+    decompressor = zlib.decompressobj()
+    with suppress(zlib.error):  # Pillow ignores it
+        decompressor.decompress(compressed, colour.LARGEST_PROFILE)
+    return bool(decompressor.unconsumed_tail)
+
+
+def brands(data: bytes) -> frozenset[bytes]:
+    """What the first box of HEIC, AVIF and MP4 files calls their contents."""
+    if data[4:8] != b"ftyp":
+        return frozenset()
+    box = data[8 : min(int.from_bytes(data[:4]), LONGEST_FTYP)]
+    return frozenset(box[at : at + 4] for at in range(0, len(box), 4))
+
+
+@cache
+def _heif() -> str:
+    """Have Pillow read HEIC in this process; returns its name of the format. Raises UnreadableImage."""
+    try:
+        import pillow_heif
+    except ImportError as error:
+        raise UnreadableImage(NEEDS_HEIF, f"{error.name} is not installed") from None
+    pillow_heif.register_heif_opener(thumbnails=False, decode_threads=1)
+    return "HEIF"
+
+
+class _Timed(io.BytesIO):
+    """Bytes that can be read until the thread has used `seconds` of processor time since `started`."""
+
+    def __init__(self, data: bytes, started: float, seconds: float) -> None:
+        super().__init__(data)
+        self._started, self._seconds = started, seconds
+
+    def read(self, size: int | None = -1, /) -> bytes:
+        # Only blocks of pixels are timed: a header is read in dozens of small pieces.
+        if (size is None or not 0 <= size < BLOCK) and time.thread_time() - self._started > self._seconds:
+            raise too_slow(self._seconds)
+        return io.BytesIO.read(self, size)
+
+
+def too_slow(seconds: float) -> UnreadableImage:
+    return UnreadableImage("too-slow", f"took longer than {seconds:g} s to decode (collection.decode_seconds)")
+
+
+@contextmanager
+def pillow_limits(max_pixels: int) -> Iterator[None]:
+    """Makes Pillow refuse, rather than warn about, images and inner frames above our limit, and read large profiles."""
+    pixels, text = Image.MAX_IMAGE_PIXELS, PngImagePlugin.MAX_TEXT_CHUNK
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # about odd metadata, which is harmless
+        warnings.simplefilter("error", Image.DecompressionBombWarning)
+        Image.MAX_IMAGE_PIXELS, PngImagePlugin.MAX_TEXT_CHUNK = max_pixels, colour.LARGEST_PROFILE
+        try:
+            yield
+        finally:
+            Image.MAX_IMAGE_PIXELS, PngImagePlugin.MAX_TEXT_CHUNK = pixels, text
+
+
+def check_size(size: tuple[int, int], limits: ImageLimits) -> None:
+    short, long = sorted(size)
+    shape = f"{size[0]} x {size[1]} pixels"
+    if short * long > limits.max_pixels:
+        raise UnreadableImage("too-large", f"{shape}, more than {limits.max_pixels}")
+    if short < limits.min_side:
+        raise UnreadableImage("too-small", f"{shape}, a side below {limits.min_side}")
+    if long > limits.max_aspect * short:
+        raise UnreadableImage("too-elongated", f"{shape}, sides in a ratio above {limits.max_aspect:g}")
+
+
+MOST_SCANS = 100
+"""Each is a pass over all pixels for as few as 14 bytes. Encoders write ten; libtiff has this limit."""
+MARGIN = 2
+"""By how much a JPEG is decoded larger than it is needed, so that the resizing that follows decides how it looks."""
+DRAFTS = (1, 2, 4, 8)
+"""By how much a JPEG can be decoded smaller."""
+SCAN, END = 0xDA, 0xD9
+MARKER = re.compile(rb"\xff([\x02-\xcf\xd8-\xfe])")
+"""A marker that ends a scan's data: neither a stuffed zero nor a restart within it."""
+
+
+def has_more_scans(data: bytes, most: int) -> bool:
+    """Whether a JPEG has more than `most` scans."""
+    if data.count(bytes((0xFF, SCAN))) <= most:  # some may be in a thumbnail or after the end
+        return False
+    at, scans = 2, 0
+    while (marker := MARKER.search(data, at)) and marker[1][0] != END:
+        at = marker.end() + int.from_bytes(data[marker.end() : marker.end() + 2])
+        scans += marker[1][0] == SCAN
+        if scans > most:
+            return True
+    return False
+
+
+def draft_jpeg(image: Image.Image, sides: Sequence[int | None]) -> list[int]:
+    """Have an opened JPEG decoded as small as the largest of `sides` allows (None: whole); returns by how much the
+    decoded image is to be reduced to be as small as each allows."""
+    drafts = [_jpeg_scale(image.size, side) for side in sides]
+    scale, asked = min(drafts)
+    if image.draft(None, asked) is None:
+        return [1] * len(sides)
+    return [wanted // scale for wanted, _ in drafts]
+
+
+def _jpeg_scale(size: tuple[int, int], side: int | None) -> tuple[int, tuple[int, int]]:
+    """By how much a JPEG of this `size` is decoded smaller for `side`, and the size that Pillow is asked for."""
+    least = 1 if side is None else MARGIN * side / min(size)
+    asked = tuple(math.ceil(least * length) for length in size)
+    fits = min(length // part for length, part in zip(size, asked, strict=True))
+    return max(scale for scale in DRAFTS if scale <= max(1, fits)), asked
