@@ -26,11 +26,11 @@ from pipeline.storage.commit import Provenance, publish_record
 from pipeline.storage.features import FeatureRows
 from pipeline.storage.json_files import require_same
 from pipeline.storage.parameters import Origin, Parameters
-from pipeline.storage.texts import read_tokens
+from pipeline.storage.texts import read_tokens, text_lines
 from pipeline.text.sequences import Tokens, encode_tokens
 from pipeline.text.vocabulary import Vocabulary
 from stages.inputs import joint_space
-from stages.texts import read_extra_text, read_lines, read_token_vocabulary
+from stages.texts import read_extra_text, read_token_vocabulary
 
 if TYPE_CHECKING:
     from pipeline.config.names import Config
@@ -98,7 +98,7 @@ def train_tagger(config: "Config", spec: GeneratorSpec, seed: int) -> Tagger | N
     if not spec.treebank:
         return None
     name = config.language_text.treebank
-    return Tagger(list(read_tagged(read_lines(name), name)), seed)
+    return Tagger(list(read_tagged(text_lines(Path(name)), name)), seed)
 
 
 class DescribedImages(NamedTuple):

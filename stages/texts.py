@@ -1,6 +1,5 @@
 """Texts of a run: their words and trees, the vocabulary, weak texts, text encoders, and sentences for models."""
 
-import gzip
 import logging
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from contextlib import contextmanager
@@ -23,7 +22,7 @@ from pipeline.storage.json_files import read_json, require_form
 from pipeline.storage.parameters import WORDS, read_parameters
 from pipeline.storage.records import VocabularyForm, read_labels, read_vocabulary
 from pipeline.storage.tables import read_table
-from pipeline.storage.texts import ParseShard, VectorRows, read_tokens
+from pipeline.storage.texts import ParseShard, VectorRows, read_tokens, text_lines
 from pipeline.text import vocabulary
 from pipeline.text.counting import TermCounts, count_terms
 from pipeline.text.dependencies import read_conllu
@@ -147,22 +146,12 @@ def read_extra_text(config: "Config") -> list[str]:
     """The sentences of `language_text.file`. Raises InputError for a file that cannot be read, and naming a line."""
     file, column = config.language_text.file, config.language_text.column
     sentences = []
-    for number, line in enumerate(read_lines(file) if file else [], 1):
+    for number, line in enumerate(text_lines(Path(file)) if file else [], 1):
         columns = line.rstrip("\r\n").split("\t")
         if len(columns) <= column:
             raise InputError(f"{file}, line {number} has no column {column}; correct language_text.column")
         sentences.append(columns[column])
     return sentences
-
-
-def read_lines(name: str) -> list[str]:
-    """The lines of a text, plain or .gz."""
-    opener = gzip.open if name.endswith(".gz") else open
-    try:
-        with opener(name, "rt", encoding="utf-8", newline="\n") as file:
-            return list(file)
-    except (OSError, UnicodeDecodeError) as error:
-        raise InputError(f"cannot read {name} ({error}); correct language_text") from error
 
 
 class RunTextMaterial:

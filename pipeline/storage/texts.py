@@ -209,4 +209,4 @@ def text_lines(path: Path) -> Iterator[str]:
         raise InputError(f"{path}, line {number}: not UTF-8 ({error.reason}); convert the file") from error
     except (OSError, EOFError) as error:
         reason = getattr(error, "strerror", None) or error
-        raise InputError(f"cannot read {path} ({reason}); correct its name in the section parse") from error
+        raise InputError(f"cannot read {path} ({reason}); correct its name in the configuration") from error
