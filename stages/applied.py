@@ -16,8 +16,8 @@ from pipeline.errors import JointspaceError, UsageError
 from pipeline.index.build import QUERIES
 from pipeline.index.queries import QueryEncoder
 from pipeline.index.vectors import evenly_spaced
-from pipeline.run import Inputs, Job, Run, Stage
-from pipeline.run.layout import Layout, Shards
+from pipeline.run import Job, Run, stage
+from pipeline.run.layout import Layout
 from pipeline.run.runner import run_stage
 from pipeline.storage.batch import publish_text
 from pipeline.storage.bundle import Bundle, BundleWriter
@@ -26,17 +26,25 @@ from pipeline.storage.card import ADDED, added_to, new_addition, remove_bundle
 from pipeline.storage.commit import Commits, Provenance
 from pipeline.storage.embeddings import write_embeddings
 from pipeline.storage.files import plain
-from pipeline.storage.json_files import CHECK, fingerprint, publish_json, read_json
+from pipeline.storage.json_files import fingerprint, publish_json, read_json
 from pipeline.storage.pairs import split_ids
 from pipeline.storage.parameters import ENCODER, write_parameters
 from stages.bundled import add_indices, with_documents
 from stages.catalogue import declared
 
 RECORD = "applied.json"
-"""In the folder of a run that `apply` made: the photographs, and what its manifest was made from."""
+"""In the folder of a run that `apply` made: where the photographs are."""
 log = logging.getLogger(__name__)
 
 
+@stage(
+    version=1,
+    gpu=True,
+    reads=lambda _, layout, bundle: map(layout.features, Bundle(Path(bundle)).card["encoders"]),
+    also=lambda _, bundle: {"model": Bundle(Path(bundle)).card["inputs"]["model"]},
+    columns=("images", "sentences"),
+    writes=lambda layout, bundle: layout.embeddings(plain(Bundle(Path(bundle)).card["model"], bundle)),
+)
 def embed_with_bundle(run: Run, bundle: str) -> Callable[[Job], None]:
     """Embed all images, and the sentences where there are some, by the model in the folder `bundle`."""
     opened = Bundle(Path(bundle))
@@ -59,27 +67,6 @@ def embed_with_bundle(run: Run, bundle: str) -> Callable[[Job], None]:
         write_embeddings(job.path, sides, ids, details, provenance=job.provenance)
 
     return make
-
-
-def _reads(_, layout: Layout, bundle: str) -> Inputs:
-    return {f"features/{name}": layout.features(name) for name in Bundle(Path(bundle)).card["encoders"]}
-
-
-def _writes(layout: Layout, bundle: str) -> Shards:
-    return layout.embeddings(plain(Bundle(Path(bundle)).card["model"], bundle))
-
-
-STAGE = Stage(
-    embed_with_bundle,
-    version=1,
-    gpu=True,
-    names=("bundle",),
-    sharded=True,
-    reads=_reads,
-    also=lambda _, bundle: {"model": Bundle(Path(bundle)).card["inputs"]["model"]},
-    columns=("images", "sentences"),
-    writes=_writes,
-)
 
 
 def apply_bundle(
@@ -107,7 +94,7 @@ def apply_bundle(
     run, stages = _begin(photographs, output, changes or {}), declared()
     for encoder in encoders:
         _carry(run, encoder, bundle)
-    _ingest(run, stages["ingest"])
+    run_stage(run, stages["ingest"])
     new = _new_images(run, known, removed)
     if not new.any():
         return None
@@ -115,7 +102,7 @@ def apply_bundle(
         log.info("%d of %d photos are new; all are encoded once, also for later additions", new.sum(), len(new))
     for number, encoder in enumerate(encoders):
         run_stage(run, stages["extract"], (encoder,), others=[] if number else [(other,) for other in encoders[1:]])
-    run_stage(run, STAGE, (str(bundle.folder.absolute()),))
+    run_stage(run, embed_with_bundle, (str(bundle.folder.absolute()),))
     return _index(run, bundle, asker, name or output.absolute().name, new)
 
 
@@ -181,7 +168,7 @@ def _begin(photographs: Path, output: Path, changes: Mapping[str, Any]) -> Run:
     values = loading.merge(values, changes)
     settings = loading.validate(loading.merge(loading.read_mapping(loading.default_path()), values))
     if not record.exists():
-        publish_json(record, {"photographs": str(photographs.absolute()), "ingest": ""})
+        publish_json(record, {"photographs": str(photographs.absolute())})
     publish_text(layout.config, yaml.safe_dump(values, sort_keys=False))
     return Run(folder, settings)
 
@@ -193,15 +180,6 @@ def _carry(run: Run, encoder: str, bundle: Bundle) -> None:
     if not Commits(run.root).is_done(artefact.commit, provenance):
         about = {"settings": stored.settings, "details": stored.details, "provenance": provenance}
         write_parameters(artefact.path / "model.safetensors", ENCODER, stored.tensors, **about)
-
-
-def _ingest(run: Run, stage: Stage) -> None:
-    """Make the manifest, unless it was made from the same photographs."""
-    record, digest = run.layout.file(RECORD).path, run.job(stage, ()).fingerprint
-    said = {key: value for key, value in read_json(record).items() if key != CHECK}
-    if said.get("ingest") != digest or not run.layout.manifest.commit.exists():
-        run_stage(run, stage)
-        publish_json(record, {**said, "ingest": digest})
 
 
 def _new_images(run: Run, known: Collection[str], removed: Collection[str]) -> np.ndarray:

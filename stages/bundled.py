@@ -12,7 +12,6 @@ import safetensors.numpy
 from tqdm import tqdm
 
 from pipeline.config.results import IndexSettings
-from pipeline.config.stored import restore
 from pipeline.index.build import QUERIES, SET_QUERIES, build_gallery
 from pipeline.index.calibration import BACKGROUND, FEWEST, Calibration
 from pipeline.index.chooser import Requirements
@@ -44,8 +43,8 @@ def write_bundle(
     """Write the bundle of the images and sentences `ids` of a run into `folder`; its card says `about`, too."""
     config, layout, settings = run.config, run.layout, run.config.index
     source, vocabulary = layout.model(model).path, vocabulary_of(config, layout, model)
-    embeddings, parameters = run.embedded_model(model)
-    mapping = restore(embeddings.registered, parameters.settings, parameters.tensors, source)
+    embeddings = run.embeddings(model)
+    mapping, parameters = run.restored(model)
     encoders = _read_encoders(run, mapping, parameters, source)
     text_encoders = _read_text_encoders(run, mapping, parameters, source)
 

@@ -1,4 +1,4 @@
-"""All commands and declared stages: one module each, in the folders below."""
+"""All commands and declared stages, in the folders below."""
 
 import importlib
 import pkgutil
@@ -6,6 +6,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
+    import click
+
     from pipeline.run import Stage
 
 GROUPS = {
@@ -19,17 +21,37 @@ GROUPS = {
     "operations": "Runs and this machine",
 }
 """Folder of this package -> what `--help` calls its commands, in its order."""
+SEVERAL = {
+    "prepare": ("build-token-vocabulary", "train-word-vectors", "prepare-text-encoder"),
+    "encode": ("encode-sentences", "import-sentences", "encode-documents", "encode-tokens"),
+    "trees": ("train-parser", "parse", "build-label-table", "encode-trees"),
+    "fit": ("fit", "adopt"),
+    "ensembles": ("combine", "join-embeddings"),
+    "phrases": ("align", "embed-phrases", "rank-phrases"),
+    "evaluate": ("evaluate", "rank-sentences", "summarise"),
+    "run": ("run", "migrate"),
+    "captions": ("train-generator", "describe", "evaluate-descriptions"),
+}
+"""Modules of several commands; every other has one, of its own name."""
 COMMANDS = {
-    module.name.replace("_", "-"): f"stages.{group}.{module.name}"
+    command: f"stages.{group}.{module.name}"
     for group in GROUPS
     for module in pkgutil.iter_modules([str(Path(__file__).parent / group)])
+    for command in SEVERAL.get(module.name, [module.name.replace("_", "-")])
 }
 """Command -> its module, in the order of the groups."""
 FIRST = ("init", "run", "search", "serve", "apply", "add", "remove", "plan", "verify", "doctor")
 """The commands that a user needs first."""
 
 
+def open_command(name: str) -> "Stage | click.Command":
+    """The command `name` of the catalogue: what its module calls `command`, else the stage of this name."""
+    module = importlib.import_module(COMMANDS[name])
+    return getattr(module, "command", None) or getattr(module, name.replace("-", "_"))
+
+
 def declared() -> "dict[str, Stage]":
-    """The declared stages by name; their modules are imported, which is quick."""
-    modules = map(importlib.import_module, COMMANDS.values())
-    return {module.STAGE.name: module.STAGE for module in modules if hasattr(module, "STAGE")}
+    """The stages that have rules, by name; their modules are imported, which is quick."""
+    named = {name.replace("-", "_"): importlib.import_module(module) for name, module in COMMANDS.items()}
+    stages = {name: getattr(module, name, None) for name, module in named.items()}
+    return {name: stage for name, stage in stages.items() if getattr(stage, "has_rule", False)}

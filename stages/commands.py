@@ -103,18 +103,6 @@ def say_next(following: Callable[[], str | None]) -> None:
         click.echo(printable(f"next: {command}"), err=True)
 
 
-def on_run(function: Callable[..., None]) -> Callable[..., None]:
-    """The same options for a command without a rule, whose function takes the opened `run`."""
-
-    @run_option
-    @run_config_option
-    @wraps(function)
-    def opened(root: Path, config_path: Path | None, **options: Any) -> None:
-        function(run=begin(root, config_path), **options)
-
-    return opened
-
-
 def begin(root: Path, config_path: Path | None) -> "Run":
     """The run in the folder `root`, which has the configuration in `config_path` from now on, if one is given."""
     from pipeline.run.run import Run

@@ -1,8 +1,6 @@
 """A stored generator, what it learns from and uses (sentences, a joint space, a trigram), and what it writes."""
 
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
-from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
@@ -54,11 +52,6 @@ class StoredGenerator(NamedTuple):
     generator: Generator
     parameters: Parameters
     precision: str | None
-
-    @property
-    def vocabulary(self) -> str:
-        """The fingerprint of the vocabulary of its words."""
-        return self.parameters.details["vocabulary"]
 
     @property
     def encoders(self) -> Mapping[str, Origin]:
@@ -133,45 +126,35 @@ def hold_out(run: Run, generator: str, pairs: TrainingPairs, texts: Sequence[str
     return HeldOut(pairs, texts, vocabulary, open_space(run, generator), tagger)
 
 
-@dataclass(frozen=True)
-class TrainingText:
-    """The training sentences, the fingerprint of the `vocabulary` of their words, and the configuration that may name
-    sentences without images (Kiros et al. 2014: "a large corpus")."""
-
-    corpus: Corpus
-    vocabulary: str
-    config: "Config"
-
-    @cached_property
-    def trigram(self) -> Trigram:
-        corpus = self.corpus
-        extra = encode_tokens(read_extra_text(self.config), corpus.vocabulary)
-        return Trigram(Tokens.concatenate([corpus.tokens, extra]), len(corpus.vocabulary.terms) + 1)
-
-
-def read_training_text(run: Run) -> TrainingText:
+def read_corpus(run: Run) -> Corpus:
     """The sentences of the train split with their words."""
     manifest = run.manifest
-    vocabulary, fingerprint = read_token_vocabulary(run)
+    vocabulary, _ = read_token_vocabulary(run)
     tokens = Tokens(*read_tokens(manifest, run.layout.sentences("tokens").folder))
     tokens = tokens.take(np.flatnonzero((manifest.splits == "train")[manifest.sentence_images]))
-    return TrainingText(Corpus(list(manifest.texts_of("train")), tokens, vocabulary), fingerprint, run.config)
+    return Corpus(list(manifest.texts_of("train")), tokens, vocabulary)
 
 
-def gather_sources(run: Run, stored: StoredGenerator, text: TrainingText, bundle: Bundle | None) -> Sources:
-    """What the generator uses. IntegrityError where it was trained on other words or in another joint space than
-    that of `bundle`, UsageError where it needs one and there is none."""
-    require_same("vocabulary", {str(stored.folder): stored.vocabulary, "the training sentences": text.vocabulary})
+def count_trigrams(config: "Config", corpus: Corpus) -> Trigram:
+    """Of the training sentences, and of those without images that `language_text` may name (Kiros et al. 2014: "a large
+    corpus")."""
+    further = encode_tokens(read_extra_text(config), corpus.vocabulary)
+    return Trigram(Tokens.concatenate([corpus.tokens, further]), len(corpus.vocabulary.terms) + 1)
+
+
+def gather_sources(run: Run, stored: StoredGenerator, corpus: Corpus, bundle: Bundle | None) -> Sources:
+    """What the generator uses. IntegrityError where it was trained in another joint space than that of `bundle`,
+    UsageError where it needs one and there is none."""
     space = trigram = None
     if stored.space is not None:
         if bundle is None:
             raise UsageError(f"{stored.folder} needs a joint space, but the configuration names none; train it again")
-        space, trigram = JointSpace(bundle, run.gpu), text.trigram
+        space, trigram = JointSpace(bundle, run.gpu), count_trigrams(run.config, corpus)
         require_same("joint space", {str(stored.folder): stored.space, str(bundle.folder): space.fingerprint})
     settings = run.config.describe
     search = BeamSearch(settings.beam, settings.length_power, LONGEST)
     return Sources(
-        text.corpus, search, settings.temperature, Candidates(settings.candidates), run.config.seed, space, trigram
+        corpus, search, settings.temperature, Candidates(settings.candidates), run.config.seed, space, trigram
     )
 
 
@@ -186,7 +169,7 @@ def write_descriptions(
     """Describe `batches` and write that into `folder`: `about` says what they are."""
     settings = run.config.describe
     space = joint_space(run.config, run.layout, stored.name)
-    sources = gather_sources(run, stored, read_training_text(run), Bundle(space.path) if space else None)
+    sources = gather_sources(run, stored, read_corpus(run), Bundle(space.path) if space else None)
     described = []
     for batch in tqdm(batches, f"describe with {stored.name}", unit="batch", disable=None):
         sentences = describe_images(stored.generator, batch.features, sources, settings.top)

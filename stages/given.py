@@ -7,7 +7,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from itertools import islice
 from pathlib import Path
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING
 
 import numpy as np
 
@@ -16,6 +16,7 @@ from pipeline.collections.formats.vectors import FORMAT, nameless, sources
 from pipeline.collections.records import Options
 from pipeline.errors import InputError
 from pipeline.image_names import relative_name
+from pipeline.images.decode import Inspection
 from pipeline.images.matching import Matching, match_names, match_sentences, some
 from pipeline.run import Inputs, Outside, Run
 from pipeline.storage.features import to_stored
@@ -34,17 +35,6 @@ BLOCK = 1 << 14
 SAME = 0.01
 """Largest difference of two vectors of the same words, of the longer one's length: what half precision and another
 batch may change."""
-
-
-class VectorInspection(NamedTuple):
-    """A row of which no photograph is here, as pipeline.images.decode.Inspection has one."""
-
-    sha256: str
-    width: None = None
-    height: None = None
-    notes: Sequence[str] = ()
-    taken: None = None
-    camera: None = None
 
 
 @dataclass(frozen=True)
@@ -85,7 +75,7 @@ def given_source(config: "Config", encoder: "Encoder | TextEncoderEntry") -> Sou
 
 def given_inputs(config: "Config", encoder: "Encoder | TextEncoderEntry") -> Inputs:
     """The files that hold them."""
-    return {f"source/{file.name}": Outside(file) for file in foreign_files(given_source(config, encoder))}
+    return [Outside(f"source/{file.name}", file) for file in foreign_files(given_source(config, encoder))]
 
 
 def match_given(run: Run, encoder: "Encoder") -> MatchedFeatures:
@@ -104,7 +94,7 @@ def _names_of_images(run: Run, features: ForeignFeatures) -> list[str]:
     return list(map(relative_name, features.names)) if without_photographs else features.names
 
 
-def inspect_vectors(root: Path, options: Options, paths: Iterable[str]) -> Iterator[VectorInspection | Failure]:
+def inspect_vectors(root: Path, options: Options, paths: Iterable[str]) -> Iterator[Inspection | Failure]:
     """What ingest needs to know of the images `paths` of a collection of vectors: a hash of the first vector of each,
     in place of one of its file, or why it cannot be used."""
     source, _ = sources(CollectionFolder(root, options))
@@ -116,7 +106,7 @@ def inspect_vectors(root: Path, options: Options, paths: Iterable[str]) -> Itera
     while block := list(islice(remaining, BLOCK)):
         for vector in features.take(np.array([rows[path] for path in block])):
             if np.isfinite(vector).all():
-                yield VectorInspection(hashlib.sha256(vector).hexdigest())
+                yield Inspection(None, None, hashlib.sha256(vector).hexdigest())
             else:
                 yield Failure("its vector is not finite (NaN or infinity)")
 

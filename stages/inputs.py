@@ -11,11 +11,6 @@ if TYPE_CHECKING:
     from pipeline.run.layout import Artefact, Layout, Shards
 
 
-def named(*artefacts: "Artefact | Shards") -> Inputs:
-    """Artefacts of the run as the inputs of a stage."""
-    return {artefact.name: artefact for artefact in artefacts}
-
-
 def sentence_shards(model: "Model", layout: "Layout") -> "list[Shards]":
     """The sentences that a model reads: the vectors of its text encoders, or tokens or trees."""
     forms = model.text_encoders if model.spec.sentences == "vectors" else [model.spec.form]
@@ -38,14 +33,14 @@ def generator_inputs(config: "Config", layout: "Layout", generator: str) -> Inpu
     """What is read to train a generator and to judge it, beside features: sentences with their vocabulary, and its
     joint space."""
     space = joint_space(config, layout, generator)
-    return named(layout.manifest, layout.token_vocabulary, layout.sentences("tokens"), *filter(None, [space]))
+    return [layout.manifest, layout.token_vocabulary, layout.sentences("tokens"), *filter(None, [space])]
 
 
 def text_files(config: "Config", generator: str, *kinds: str) -> Inputs:
     """The files of `language_text` that a generator learns from: of `kinds`, text and treebank."""
     spec, texts = config.generator(generator).spec, config.language_text
     used = {"text": texts.file if spec.text else None, "treebank": texts.treebank if spec.treebank else None}
-    return {kind: Outside(Path(used[kind])) for kind in kinds if used[kind]}
+    return [Outside(kind, Path(used[kind])) for kind in kinds if used[kind]]
 
 
 def region_texts_path(config: "Config") -> Path | None:
@@ -57,15 +52,11 @@ def label_names(config: "Config") -> Inputs:
     """The file that says what labels of boxes may be called, or that of texts for boxes."""
     root = Path(config.data_root)
     if texts := region_texts_path(config):
-        return {"region_texts": Outside(texts)}
+        return [Outside("region_texts", texts)]
     if config.demo.generate:  # the table is drawn with the rest
-        return {"names": Outside(root / "demo.json")}
+        return [Outside("names", root / "demo.json")]
     path = root / (config.phrases.names or "")
-    return {"names": Outside(path)} if path.is_file() else {}
-
-
-def trains_parser(config: "Config") -> bool:
-    return config.parse.engine == "spacy" and config.parse.pipeline is None
+    return [Outside("names", path)] if path.is_file() else []
 
 
 def vocabulary_of(config: "Config", layout: "Layout", model: str) -> "Artefact | None":

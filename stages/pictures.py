@@ -94,7 +94,7 @@ def _weigh(run: Run, embeddings: Embeddings, split: str) -> SplitWeights:
     for block in pairs.blocks(BLOCK):
         images = embeddings.read("images", block.image_id)
         sentences = embeddings.read("sentences", block.sentence_id)
-        for sentence in read_words(run, block.sentence_id, analyze, sentences):
+        for sentence in read_words(run, block.sentence_id, analyze):
             words += sentence
         lengths.append(np.linalg.norm(sentences.vectors, axis=1))
         for row in longest_vectors(images.vectors, images.owners, IMAGES):
@@ -112,7 +112,7 @@ def _weigh(run: Run, embeddings: Embeddings, split: str) -> SplitWeights:
 def _aligned(run: Run, embeddings: Embeddings, image_id: np.ndarray, sentence_id: np.ndarray) -> Iterator[SheetPicture]:
     images = embeddings.read("images", image_id)
     sentences = embeddings.read("sentences", sentence_id)
-    spoken = read_words(run, sentence_id, read_analyzer(run), sentences)
+    spoken = read_words(run, sentence_id, read_analyzer(run))
     words, regions = sentences.split("vectors"), images.split("vectors")
     chains = [align(*pair, run.config.align.beta) for pair in zip(words, regions, strict=True)]
     texts = run.manifest.sentences["text"].take(sentence_id).to_pylist()

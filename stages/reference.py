@@ -1,12 +1,11 @@
 """The page of all commands, from their declarations: `python -m stages.reference > docs/stages.md`."""
 
-import importlib
 import sys
 from pathlib import Path
 
 from pipeline.run import Stage
 from pipeline.run.layout import Layout
-from stages.catalogue import COMMANDS, FIRST, declared
+from stages.catalogue import COMMANDS, FIRST, declared, open_command
 from stages.commands import first_sentence
 
 HEAD = """# Commands
@@ -34,7 +33,7 @@ def render() -> str:
     """The page."""
     stages = declared()
     others = [*FIRST, *(name for name in COMMANDS if name not in FIRST and name.replace("-", "_") not in stages)]
-    page = HEAD + "".join(f"| `{name}` | {first_sentence(_command(name).help)} |\n" for name in others)
+    page = HEAD + "".join(f"| `{name}` | {first_sentence(open_command(name).help)} |\n" for name in others)
     return page + STAGES + "".join(map(_row, stages.values()))
 
 
@@ -50,10 +49,6 @@ def _row(stage: Stage) -> str:
         "yes" if stage.gpu else "",
     ]
     return f"| {' | '.join(cells)} |\n"
-
-
-def _command(name: str):
-    return importlib.import_module(COMMANDS[name]).command
 
 
 if __name__ == "__main__":

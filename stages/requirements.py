@@ -72,7 +72,7 @@ def _jobs(stages: "Mapping[str, Stage]", run: "Run") -> "list[tuple[Stage, Names
         if (stage.name, names) in jobs:
             return
         with suppress(JointspaceError):  # of a collection that is gone
-            for artefact in stage.reads(run.config, run.layout, *names).values():
+            for artefact in stage.reads(run.config, run.layout, *names):
                 # What `migrate` maps may be of an earlier configuration.
                 if not isinstance(artefact, Outside) and artefact.name in makers:
                     visit(*makers[artefact.name])
@@ -92,11 +92,11 @@ def _is_made(run: "Run", stage: "Stage", names: Names) -> bool:
 def _missing_files(run: "Run", stage: "Stage", names: Names) -> Iterator[str]:
     """What persons have to bring for a job."""
     try:
-        reads = stage.reads(run.config, run.layout, *names)
+        reads = list(stage.reads(run.config, run.layout, *names))
     except JointspaceError as error:
         yield str(error)
         return
-    for file in reads.values():
+    for file in reads:
         if not isinstance(file, Outside) or file.path.exists():
             continue
         if not (run.config.demo.generate and file.path.is_relative_to(run.layout.data_root)):  # which is drawn

@@ -5,7 +5,6 @@ from functools import lru_cache
 from typing import TYPE_CHECKING, Any
 
 from pipeline.run import Inputs
-from stages.inputs import named
 
 if TYPE_CHECKING:
     from pipeline.config.names import Config
@@ -66,11 +65,11 @@ def study_keys(config: "Config") -> Mapping[str, Any]:
 def study_reads(config: "Config", layout: "Layout") -> Inputs:
     """What `read_study` reads."""
     texts = [encoder.name for encoder in config.text_encoders]
-    return named(
+    return [
         layout.manifest,
         layout.moments("study/target"),
         *map(layout.sentences, texts),
         *(layout.features(encoder.name) for encoder in config.every_encoder),
         *(layout.documents(name, text) for name in DOCUMENTS for text in texts),
         *(layout.moments(f"study/auxiliary/{name}") for name in DOCUMENTS),
-    )
+    ]

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from pipeline.config.stored import restore_text_encoder
-from pipeline.errors import InputError, IntegrityError
+from pipeline.errors import InputError
 from pipeline.mapreduce import map_reduce
 from pipeline.run import Run
 from pipeline.run.run import chunks
@@ -58,14 +58,9 @@ def read_analyzer(run: Run) -> Callable[[str], list[str]]:
     return make_analyzer(read_token_vocabulary(run)[0].settings)
 
 
-def read_words(run: Run, sentence_id: np.ndarray, analyze: Callable[[str], list[str]], vectors: Any) -> list[list[str]]:
-    """The words of some sentences that have one vector for each, `vectors`; a sentence without words has the vector of
-    one unknown word. IntegrityError where there are more or fewer vectors."""
-    words = [analyze(text) or [""] for text in run.manifest.sentences["text"].take(sentence_id).to_pylist()]
-    if not np.array_equal(list(map(len, words)), vectors.lengths):
-        path = run.layout.token_vocabulary.path
-        raise IntegrityError(f"the captions' words in {path} do not match their vectors; run embed again")
-    return words
+def read_words(run: Run, sentence_id: np.ndarray, analyze: Callable[[str], list[str]]) -> list[list[str]]:
+    """The words of some sentences that have a vector for each word; one without words has that of an unknown word."""
+    return [analyze(text) or [""] for text in run.manifest.sentences["text"].take(sentence_id).to_pylist()]
 
 
 def read_trees(run: Run, number: int, analyze: Callable[[str], list[str]]) -> Iterator[SentenceTrees]:

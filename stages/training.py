@@ -4,7 +4,6 @@ from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any
 
-from pipeline.config.stored import restore
 from pipeline.run import Job, Run
 from pipeline.storage.parameters import Checkpoints
 
@@ -31,8 +30,7 @@ def describe_model(run: Run, name: str) -> dict[str, Any]:
 
 def restore_model(run: Run, name: str) -> "tuple[Any, Parameters]":
     """A model of the run, on its GPU where it has one, and what is stored of it."""
-    stored = run.model(name)
-    model = restore(stored.details["registered"], stored.settings, stored.tensors, run.layout.model(name).path)
+    model, stored = run.restored(name)
     if (gpu := run.gpu) is not None:
         model.to(gpu)
     return model, stored

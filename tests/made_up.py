@@ -34,8 +34,8 @@ from pipeline.text.tfidf import TfidfEncoder, encode
 from pipeline.text.tokens import TermSettings
 from pipeline.text.vocabulary import Vocabulary, build_vocabulary
 from stages.cli import cli
-from stages.collections.ingest import STAGE as INGEST
-from stages.index.build_index import STAGE
+from stages.collections.ingest import ingest as ingest_stage
+from stages.index.build_index import build_index
 
 THINGS = ("dog", "cat", "bird", "horse", "boat", "house", "tree", "car")
 SHARD_SIZE = 10
@@ -225,7 +225,7 @@ def build_bundle(run: Path, *settings: dict, model: str = "ncca", output: str = 
     over the run's configuration for it alone."""
     opened = open_run(run, *settings)
     for bundle in opened.config.bundle_names(model):
-        run_stage(opened, STAGE, (bundle,), **options)
+        run_stage(opened, build_index, (bundle,), **options)
     shutil.rmtree(run / output, ignore_errors=True)
     return opened.layout.index(model).path.rename(run / output)
 
@@ -240,7 +240,7 @@ def open_run(run: Path, *settings: dict) -> Run:
 def ingest(run: Path, data: Path, *settings: dict, processes: int = 0) -> None:
     """The manifest of the collection in `data` by the run's configuration, if it has one, with `settings` over it."""
     collection = {"data_root": str(data), "demo": {"generate": False}}
-    run_stage(open_run(run, collection, *settings), INGEST, processes=processes)
+    run_stage(open_run(run, collection, *settings), ingest_stage, processes=processes)
 
 
 def decoded(picture: ReportPicture) -> Image.Image:

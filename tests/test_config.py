@@ -223,7 +223,6 @@ def test_all_problems_are_listed_and_what_is_inherited_only_where_it_is_given() 
         ("generators: [sc-nlm]", ["sc-nlm", "language_text.treebank"]),
         ("generators: [lbl]\nmodels: [lstm]", ["describe.space: unknown model ncca"]),
         ("generators: [mrnn-regions]", ["mrnn_regions.snippets"]),
-        ("models: [sdtrnn]\nparse: {engine: spacy}", ["parse.treebank.train"]),
         ("ensembles: {b: {members: [ncca, gru], weights: [0]}}", ["ensembles.b.weights", "positive"]),
         ("device: gpu", ["key device"]),
         ("collection: {format: foldr}", ["key collection.format", "'folder'"]),

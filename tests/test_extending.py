@@ -41,25 +41,21 @@ def read(root, options):
 """The module of docs/extending.md, with an encoder of texts and a reader."""
 LENGTHS = '''"""`count-lengths`: how many words the sentences have."""
 
-from pipeline.run.run import Run
-from pipeline.run.stage import Job, Stage
+from pipeline.run import Job, Run, stage
 
 
+@stage(
+    version=1,
+    wanted=lambda config: [()],
+    reads=lambda config, layout: [layout.manifest],
+    writes=lambda layout: layout.file("lengths.json"),
+)
 def count_lengths(run: Run, job: Job) -> None:
     """Count the words of the sentences."""
     from pipeline.storage.commit import publish_record
 
     texts = run.manifest.sentences["text"].to_pylist()
     publish_record(job.path, {"lengths": [len(text.split()) for text in texts]}, provenance=job.provenance)
-
-
-STAGE = Stage(
-    count_lengths,
-    version=1,
-    wanted=lambda config: [()],
-    reads=lambda config, layout: {"manifest": layout.manifest},
-    writes=lambda layout: layout.file("lengths.json"),
-)
 '''
 FILES = {"mine.py": MINE, "stages/results/count_lengths.py": LENGTHS}
 RULE = """

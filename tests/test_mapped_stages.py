@@ -19,13 +19,13 @@ from pipeline.errors import JointspaceError, UsageError
 from pipeline.run import runner
 from pipeline.run.run import Run
 from pipeline.run.stage import Job
-from stages.text import encode_sentences as encoding
+from stages.text import encode
 
 
-def encode_sentences(run: Run, encoder: str) -> Callable[[Iterator[list[Job]]], Iterator[int]]:
+def slow_encoding(run: Run, encoder: str) -> Callable[[Iterator[list[Job]]], Iterator[int]]:
     """As the stage's own, slowly, leaving a trace of the process that has begun a shard; the one before is reported
     only then."""
-    make, begun = encoding.STAGE.function(run, encoder), run.root / "begun"
+    make, begun = encode.encode_sentences.function(run, encoder), run.root / "begun"
     begun.mkdir(exist_ok=True)
     (run.root / "told").mkdir(exist_ok=True)
 
@@ -47,15 +47,15 @@ def encode_sentences(run: Run, encoder: str) -> Callable[[Iterator[list[Job]]], 
     return slowly
 
 
-STAGE = replace(encoding.STAGE, function=encode_sentences, in_stream=True)
-ON_CARDS = replace(STAGE, gpu=True)
+slow_encoding = replace(encode.encode_sentences, function=slow_encoding, in_stream=True)
+ON_CARDS = replace(slow_encoding, gpu=True)
 IN_PROCESS, PROCESSES, CLUSTER = {}, {"workers": 2}, {"scheduler": "local", "cluster": {"workers": 2}}
 
 
 def encoded(run: Path, how: dict, again: bool = True) -> dict[str, bytes]:
     """The shards of sentences and their sidecars, made as the configuration `how` says."""
     write_config(run, how)
-    runner.run_stage(Run(run), STAGE, ("tfidf",), again=again)
+    runner.run_stage(Run(run), slow_encoding, ("tfidf",), again=again)
     return {path.name: path.read_bytes() for path in sorted((run / "text/tfidf").glob("shard-*"))}
 
 
@@ -88,7 +88,7 @@ def test_shards_are_the_same_whatever_the_number_of_parts(tmp_path: Path) -> Non
     assert len(expected) == 10
     for part in range(5):
         write_config(run, {"parts": 5})
-        runner.run_stage(Run(run), STAGE, ("tfidf",), part=part, again=True)
+        runner.run_stage(Run(run), slow_encoding, ("tfidf",), part=part, again=True)
     assert encoded(run, IN_PROCESS, again=False) == expected
 
 

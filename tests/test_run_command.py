@@ -19,7 +19,7 @@ from tqdm import tqdm
 from warm import environment
 
 from stages.cli import AboveBars
-from stages.workflow import find_snakefile
+from stages.operations.run import find_snakefile
 
 ROOT = Path(__file__).parents[1]
 

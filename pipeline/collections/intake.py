@@ -54,6 +54,37 @@ SCHEMAS = {what: pa.schema([*(GIVEN | fields | SOURCE).items()]) for what, field
 """`seq` numbers all records of a collection, `file` and `row` say where one stands, `fault` why it cannot be used;
 `there` is false of an image whose file is not there under its name. An `implied` image, and the document that comes
 next, count only where the image was not named before."""
+OWNED = {
+    "sentences": "sentences",
+    "documents": "documents",
+    "boxes": "boxes",
+    "own_columns": "rows of own columns",
+}
+"""What images own, and what it is called in notes."""
+MATCHES = {
+    "respelt": pa.schema(
+        [("path", pa.string()), ("file", pa.string()), ("fault", pa.string()), ("reading", pa.int64())]
+    ),
+    "renamed": pa.schema([("key", pa.binary()), ("image", pa.int64()), ("reading", pa.int64())]),
+    "ambiguous": pa.schema([("key", pa.binary()), ("reason", pa.string())]),
+    "taken": pa.schema([("image", pa.int64())]),
+    "taken_names": pa.schema([("key", pa.binary())]),
+}
+"""What names turn out to mean: names of files, and why they cannot be used; keys of images; keys that may be one image
+or another; images that are taken down, and names of none that the takedown list names."""
+
+OWNERS_BY_FILE = """
+    UPDATE owners SET image = files.image
+    FROM images, (
+        SELECT path, min(seq) AS image FROM images WHERE path IN (SELECT file FROM respelt) GROUP BY path
+    ) AS files
+    WHERE owners.image = images.seq AND images.path = files.path
+"""
+WITHOUT_IMPLIED = """
+    DELETE FROM documents WHERE implied
+    AND NOT EXISTS (FROM images WHERE images.seq = documents.seq - 1 AND images.owner = images.seq)
+"""
+"""An implied document counts with the image that is named in the record before it."""
 
 
 class Intake:
@@ -74,7 +105,7 @@ class Intake:
         self.own = OwnColumns(max_chars, chosen)
         self.given: Counter[str] = Counter()
         self.notes: list[str] = []
-        self.tables = Tables(scratch or Path(gettempdir()) / f"jointspace-{uuid4().hex}", SCHEMAS, gigabytes)
+        self.tables = Tables(scratch or Path(gettempdir()) / f"jointspace-{uuid4().hex}", SCHEMAS | MATCHES, gigabytes)
         self.rejects = Rejects(self.tables)
         self.folder = folder
         self.takedown = Takedown(takedown, folder.readings if folder else Readings())
@@ -98,11 +129,7 @@ class Intake:
                 case Reject():
                     self.given[record.what] += 1
                     self.rejects.add(self._seq, record)
-        ownership = Ownership(self.tables, self.given, self.folder, self.takedown)
-        ownership.assign()
-        self.notes += ownership.notes
-        if ownership.strangers:
-            self.own.leave_out("of an unknown image", ownership.strangers)
+        self._assign_owners()
         self.own.see(packed for _, packed in self.tables.rows("SELECT seq, packed FROM own_columns ORDER BY seq"))
         return self
 
@@ -154,112 +181,64 @@ class Intake:
             return "empty"
         return next(filter(None, (_text_fault(field, self.max_chars) for field in fields)), None)
 
-
-OWNED = {
-    "sentences": "sentences",
-    "documents": "documents",
-    "boxes": "boxes",
-    "own_columns": "rows of own columns",
-}
-"""What images own, and what it is called in notes."""
-MATCHES = {
-    "respelt": pa.schema(
-        [("path", pa.string()), ("file", pa.string()), ("fault", pa.string()), ("reading", pa.int64())]
-    ),
-    "renamed": pa.schema([("key", pa.binary()), ("image", pa.int64()), ("reading", pa.int64())]),
-    "ambiguous": pa.schema([("key", pa.binary()), ("reason", pa.string())]),
-    "taken": pa.schema([("image", pa.int64())]),
-    "taken_names": pa.schema([("key", pa.binary())]),
-}
-"""What names turn out to mean: names of files, and why they cannot be used; keys of images; keys that may be one image
-or another; images that are taken down, and names of none that the takedown list names."""
-
-OWNERS_BY_FILE = """
-    UPDATE owners SET image = files.image
-    FROM images, (
-        SELECT path, min(seq) AS image FROM images WHERE path IN (SELECT file FROM respelt) GROUP BY path
-    ) AS files
-    WHERE owners.image = images.seq AND images.path = files.path
-"""
-WITHOUT_IMPLIED = """
-    DELETE FROM documents WHERE implied
-    AND NOT EXISTS (FROM images WHERE images.seq = documents.seq - 1 AND images.owner = images.seq)
-"""
-"""An implied document counts with the image that is named in the record before it."""
-
-
-class Ownership:
-    """Assigns owners in the `tables` of an intake, of which so many of each kind are `given`; names are those of
-    photographs in the `folder`, if any. `notes` say how names were read that did not match exactly, `strangers` how
-    many rows of own columns are of an unknown image."""
-
-    def __init__(
-        self, tables: Tables, given: Counter[str], folder: CollectionFolder | None, takedown: Takedown
-    ) -> None:
-        self._tables = tables
-        self._given = given
-        self._folder = folder
-        self._takedown = takedown
-        self.notes: list[str] = []
-        self.strangers = 0
-        for name, schema in MATCHES.items():
-            tables.create(name, schema)
-
-    def assign(self) -> None:
+    def _assign_owners(self) -> None:
         """Leave out images that were named before and what belongs to no image; give the rest its `owner`.
 
         Images that are only implied are left out without a word, and with them their documents; they are not `given`.
         Nor are images that are taken down and what belongs to them.
         """
-        if self._folder is not None:
+        if self.folder is not None:
             self._find_files()
-        self._tables.run("CREATE TABLE owners AS SELECT key, min(seq) AS image FROM images GROUP BY key")
-        self._tables.run(OWNERS_BY_FILE)
+        self.tables.run("CREATE TABLE owners AS SELECT key, min(seq) AS image FROM images GROUP BY key")
+        self.tables.run(OWNERS_BY_FILE)
         for what in ("images", *OWNED):
-            self._tables.run(
+            self.tables.run(
                 f"CREATE OR REPLACE TABLE {what} AS SELECT {what}.*, owners.image AS owner FROM {what}"
                 f" LEFT JOIN owners ON {what}.key = owners.key AND owners.image <= {what}.seq"
             )
         self._find_images()
-        self._given["documents"] -= self._tables.run(WITHOUT_IMPLIED)
+        self.given["documents"] -= self.tables.run(WITHOUT_IMPLIED)
         self._take_down()
-        self.strangers = self._tables.run("DELETE FROM own_columns WHERE owner IS NULL")
+        if strangers := self.tables.run("DELETE FROM own_columns WHERE owner IS NULL"):
+            self.own.leave_out("of an unknown image", strangers)
         for what in ("sentences", "documents", "boxes"):
-            self._reject(
-                f"""SELECT seq, '{what}', coalesce(ambiguous.reason, fault, 'unknown image: {{!r}}'),
+            self.tables.run(
+                f"""INSERT INTO rejects
+                SELECT seq, '{what}', coalesce(ambiguous.reason, fault, 'unknown image: {{!r}}'),
                 CASE WHEN ambiguous.reason IS NULL AND fault IS NULL THEN key END, file, "row"
                 FROM {what} LEFT JOIN ambiguous USING (key) WHERE fault IS NOT NULL OR owner IS NULL"""
             )
-            self._tables.run(f"DELETE FROM {what} WHERE fault IS NOT NULL OR owner IS NULL")
-        self._given["images"] -= self._tables.run("DELETE FROM images WHERE owner < seq AND implied")
-        self._reject(
-            """SELECT seq, 'images', 'duplicate: {!r} was named before', key, file, "row"
+            self.tables.run(f"DELETE FROM {what} WHERE fault IS NOT NULL OR owner IS NULL")
+        self.given["images"] -= self.tables.run("DELETE FROM images WHERE owner < seq AND implied")
+        self.tables.run(
+            """INSERT INTO rejects
+            SELECT seq, 'images', 'duplicate: {!r} was named before', key, file, "row"
             FROM images WHERE owner < seq"""
         )
-        self._tables.run("DELETE FROM images WHERE owner < seq")
-        self._tables.run("DELETE FROM own_columns WHERE seq NOT IN (SELECT min(seq) FROM own_columns GROUP BY owner)")
-        self._tables.run("DROP TABLE owners")
+        self.tables.run("DELETE FROM images WHERE owner < seq")
+        self.tables.run("DELETE FROM own_columns WHERE seq NOT IN (SELECT min(seq) FROM own_columns GROUP BY owner)")
+        self.tables.run("DROP TABLE owners")
 
     def _find_files(self) -> None:
         """Give images the file that is there, in place of one that differs from it in its spelling; a name that may be
         several files, or lies outside, is a fault of the image."""
         lost = self._values("SELECT DISTINCT path FROM images WHERE NOT there AND path IS NOT NULL")
-        matches = dict(self._folder.readings.match(lost, self._folder.spellings))
+        matches = dict(self.folder.readings.match(lost, self.folder.spellings))
         for path in lost:
             match = matches.get(path)
             if match is None and (path.startswith("/") or "://" in path):
                 fault = f"outside: {path!r} leads out of the collection; use names relative to it"
-                self._tables.append("respelt", (path, None, fault, None))
+                self.tables.append("respelt", (path, None, fault, None))
             elif match and match.ambiguous:
-                self._tables.append("respelt", (path, None, f"ambiguous: {path!r} {match.choice}", None))
+                self.tables.append("respelt", (path, None, f"ambiguous: {path!r} {match.choice}", None))
             elif match:
-                self._tables.append("respelt", (path, match.spelt[0], None, match.reading))
+                self.tables.append("respelt", (path, match.spelt[0], None, match.reading))
         # Lists that name a photograph exactly mean another one by the same name in another case or without its ending.
         exact = 'SELECT path FROM images WHERE there AND "row" IS NOT NULL AND path IS NOT NULL'
-        self._tables.run(f"DELETE FROM respelt WHERE reading >= {CASE} AND file IN ({exact})")
-        total = self._tables.value('SELECT count(DISTINCT path) FROM images WHERE "row" IS NOT NULL')
+        self.tables.run(f"DELETE FROM respelt WHERE reading >= {CASE} AND file IN ({exact})")
+        total = self.tables.value('SELECT count(DISTINCT path) FROM images WHERE "row" IS NOT NULL')
         self._note("FROM respelt WHERE file IS NOT NULL", total, "files")
-        self._tables.run(
+        self.tables.run(
             "UPDATE images SET path = coalesce(respelt.file, images.path), there = respelt.file IS NOT NULL,"
             " fault = coalesce(images.fault, respelt.fault) FROM respelt WHERE images.path = respelt.path"
         )
@@ -267,29 +246,29 @@ class Ownership:
     def _find_images(self) -> None:
         """What belongs to no image by its key gets the one that the key means."""
         unknown = self._unknown_keys()
-        for name, match in self._takedown.readings.match(map(to_text, unknown), self._images):
+        for name, match in self.takedown.readings.match(map(to_text, unknown), self._images):
             if len(match.targets) > 1:
-                self._tables.append("ambiguous", (to_bytes(name), f"ambiguous image: {name!r} {match.choice}"))
+                self.tables.append("ambiguous", (to_bytes(name), f"ambiguous image: {name!r} {match.choice}"))
             else:
-                self._tables.append("renamed", (to_bytes(name), match.targets[0], match.reading))
+                self.tables.append("renamed", (to_bytes(name), match.targets[0], match.reading))
         for what, called in OWNED.items() if unknown else ():
             means = f"{what}.key = renamed.key AND owner IS NULL AND image < seq"
-            self._note(f"FROM {what} JOIN renamed ON {means}", self._given[what], called)
-            self._tables.run(f"UPDATE {what} SET owner = image FROM renamed WHERE {means}")
+            self._note(f"FROM {what} JOIN renamed ON {means}", self.given[what], called)
+            self.tables.run(f"UPDATE {what} SET owner = image FROM renamed WHERE {means}")
 
     def _take_down(self) -> None:
         """Remove images that are taken down and what belongs to them, also under names of no image."""
-        if not self._takedown.lines:
+        if not self.takedown.lines:
             return
-        for line, match in self._takedown.readings.match(self._takedown.lines, self._every_name):
-            if self._takedown.meets(line, match):
+        for line, match in self.takedown.readings.match(self.takedown.lines, self._every_name):
+            if self.takedown.meets(line, match):
                 for image in match.targets:
-                    self._tables.append("taken", (image,))
+                    self.tables.append("taken", (image,))
         for key in self._unknown_keys():
-            if self._takedown.names(to_text(key)):
-                self._tables.append("taken_names", (key,))
+            if self.takedown.names(to_text(key)):
+                self.tables.append("taken_names", (key,))
         for what in ("images", *OWNED):
-            self._given[what] -= self._tables.run(
+            self.given[what] -= self.tables.run(
                 f"DELETE FROM {what} WHERE owner IN (FROM taken) OR (owner IS NULL AND key IN (FROM taken_names))"
             )
 
@@ -298,26 +277,23 @@ class Ownership:
 
     def _images(self) -> Iterator[Spelling]:
         """The images' keys, and their paths."""
-        for key, path, owner in self._tables.rows("SELECT key, path, owner FROM images ORDER BY seq"):
+        for key, path, owner in self.tables.rows("SELECT key, path, owner FROM images ORDER BY seq"):
             yield Spelling(to_text(key), owner)
             if path is not None and path != to_text(key):
                 yield Spelling(path, owner, from_root=True)
 
     def _every_name(self) -> Iterator[Spelling]:
         """All names by which images may be taken down: keys, paths of files and shards, names in a shard."""
-        for key, path, member, owner in self._tables.rows("SELECT key, path, member, owner FROM images ORDER BY seq"):
+        for key, path, member, owner in self.tables.rows("SELECT key, path, member, owner FROM images ORDER BY seq"):
             inside = f"{path}/{member}" if member else None
             yield from (Spelling(name, owner) for name in {to_text(key), path, member, inside} if name is not None)
 
     def _note(self, matches: str, total: int, what: str) -> None:
-        counts = self._tables.rows(f"SELECT reading, count(*) {matches} GROUP BY reading ORDER BY reading")
+        counts = self.tables.rows(f"SELECT reading, count(*) {matches} GROUP BY reading ORDER BY reading")
         self.notes += [describe(reading, count, total, f"names of {what}") for reading, count in counts]
 
-    def _reject(self, rejects: str) -> None:
-        self._tables.run(f"INSERT INTO rejects {rejects}")
-
     def _values(self, sql: str) -> list:
-        return [value for (value,) in self._tables.rows(sql)]
+        return [value for (value,) in self.tables.rows(sql)]
 
 
 def _text_fault(text: str, max_chars: int | None = None) -> str | None:

@@ -155,7 +155,6 @@ def _models(config: Config) -> Iterator[str]:
         yield from _model(config, name, model)
     yield from _weights("study", config.study_text_weights)
     yield from _phrases(config, models)
-    yield from _parser(config, models.values())
 
 
 def _weights(name: str, weights: Mapping[str, Iterable[float]]) -> Iterator[str]:
@@ -165,9 +164,14 @@ def _weights(name: str, weights: Mapping[str, Iterable[float]]) -> Iterator[str]
 
 def _model(config: Config, name: str, model: Model) -> Iterator[str]:
     spec, described = model.spec, config.regions.encoders
-    yield from _unknown(f"{name}: fit.text_weights", "text encoder", model.fit.text_weights, _texts(config))
+    texts = [entry.name for entry in config.text_encoders]
+    yield from _unknown(f"{name}: fit.text_weights", "text encoder", model.fit.text_weights, texts)
     yield from _weights(name, model.text_weights)
-    yield from _members(config, name) if spec.made_by == "combine" else _training(config, name, model)
+    if spec.made_by == "combine":
+        yield from _members(config, name)
+    elif model.training not in spec.trainings:
+        known = ", ".join(spec.trainings)
+        yield f"{name}: {spec.name} learns by training {known}, not {model.training}; take ncca"
     one_of_each = (len(model.encoders), len(model.text_encoders)) == (1, 1)
     if spec.made_by == "adopt" and (not one_of_each or config.text_encoder(model.text_encoders[0]).spec.sparse):
         named = ", ".join((*model.encoders, *model.text_encoders))
@@ -201,22 +205,6 @@ def _model(config: Config, name: str, model: Model) -> Iterator[str]:
         yield f"{name} contrasts within the batch; set its loss to info-nce or ranking, negatives to all"
 
 
-def _texts(config: Config) -> list[str]:
-    return [one.name for one in config.text_encoders]
-
-
-def _training(config: Config, name: str, model: Model) -> Iterator[str]:
-    missing = [one.name for one in config.text_encoders if not one.prepared]
-    if model.training != "target" and missing:
-        yield (
-            f"{name} learns from titles and tags, and the text encoder {missing[0]} has vectors of sentences only; name"
-            f" the encoder that made them in its made_by, or leave {name} out"
-        )
-    if model.training not in model.spec.trainings:
-        known = ", ".join(model.spec.trainings)
-        yield f"{name}: {model.spec.name} learns by training {known}, not {model.training}; take ncca"
-
-
 def _members(config: Config, name: str) -> Iterator[str]:
     members = {member: config.model(member) for member in config.members(name)}
     if others := [member for member, model in members.items() if not model.unit]:
@@ -236,16 +224,6 @@ def _phrases(config: Config, models: Mapping[str, Model]) -> Iterator[str]:
             yield f"phrases.models: {name} adds up positive products, so a phrase has no vector; leave it out"
         elif missing := set(() if spec.multi_vector else own) - set(config.regions.encoders):
             yield f"phrases.models: {name} looks at regions as images; add {min(missing)} to regions.encoders"
-
-
-def _parser(config: Config, models: Iterable[Model]) -> Iterator[str]:
-    parse = config.parse
-    described = config.generators and config.describe.boxes and not config.describe.region_texts
-    parsed = any(model.spec.trees for model in models) or config.phrases.models or described
-    if parsed and parse.engine == "spacy" and parse.pipeline is None:
-        for part, file in parse.treebank.model_dump().items():
-            if file is None:
-                yield f"parse.treebank.{part} is null; name a CoNLL-U file, or set parse.pipeline"
 
 
 def _generators(config: Config) -> Iterator[str]:

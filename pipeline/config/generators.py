@@ -126,3 +126,7 @@ class ChosenGenerator:
     encoders: tuple[str, ...]
     seed: int
     settings: Any
+
+    @property
+    def precision(self) -> str:
+        return getattr(self.settings, "precision", "float32")

@@ -68,7 +68,6 @@ Name = Annotated[str, Field(pattern=r"^[A-Za-z0-9][A-Za-z0-9_.+-]*$")]
 ImportPath = Annotated[str, Field(pattern=IMPORT_PATH)]
 Place = Annotated[str, AfterValidator(_require_place)]
 """A file or folder that a rule of Snakemake names."""
-"""The same, or several in a store: `part-{000..127}.tar`."""
 
 
 def each_once(values: tuple[Any, ...]) -> tuple[Any, ...]:

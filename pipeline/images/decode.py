@@ -86,11 +86,12 @@ def to_rgb(image: Image.Image, limits: ImageLimits) -> Image.Image:
 
 
 class Inspection(NamedTuple):
-    """A decodable image: its size in pixels, upright, the SHA-256 of its encoded bytes, notes on how it was read,
-    which are counted, and what its camera wrote into it: when it was `taken`, in ISO 8601, and the `camera`."""
+    """A decodable image: its size in pixels, upright (None for a vector in its place), the SHA-256 of its bytes,
+    notes on how it was read, which are counted, and what its camera wrote into it: when it was `taken`, in ISO 8601,
+    and the `camera`."""
 
-    width: int
-    height: int
+    width: int | None
+    height: int | None
     sha256: str
     notes: Sequence[str] = ()
     taken: str | None = None

@@ -4,7 +4,6 @@ import re
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
-from itertools import groupby
 from typing import Any
 
 import numpy as np
@@ -97,27 +96,17 @@ def _word(value: Any) -> str:
 
 
 def systems(described: Iterable[tuple[str, str, Mapping[str, Any]]]) -> list[System]:
-    """The systems of models (name, registered model, settings): those that differ in `seed` alone are one."""
-
-    def alike(item: tuple[str, str, Mapping[str, Any]]) -> str:
-        _, model, settings = item
-        return repr((model, sorted((key, value) for key, value in settings.items() if key != "seed")))
-
-    every = list(described)
-    order = {key: number for number, key in reversed(list(enumerate(map(alike, every))))}
+    """The systems of models (name, registered model, settings): those whose names differ in the seed alone are one,
+    under the name that they have in common."""
+    groups: dict[str, list[tuple[str, str, Mapping[str, Any]]]] = {}
+    for item in described:
+        groups.setdefault(re.sub(r"-seed\d+", "", item[0]), []).append(item)
     found = []
-    for _, group in groupby(sorted(every, key=lambda item: order[alike(item)]), alike):
+    for base, group in groups.items():
         names, models, settings = zip(*group, strict=True)
-        found.append(System(_label(names), names, models[0], settings[0]))
+        label = f"{base}, {len(names)} seeds" if len(names) > 1 else names[0]
+        found.append(System(label, names, models[0], settings[0]))
     return found
-
-
-def _label(names: Sequence[str]) -> str:
-    """The name that models have in common, with how many they are."""
-    if len(names) == 1:
-        return names[0]
-    bases = dict.fromkeys(re.sub(r"-seed\d+", "", name) for name in names)
-    return f"{' and '.join(bases)}, {len(names)} seeds"
 
 
 @dataclass(frozen=True)

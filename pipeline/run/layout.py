@@ -3,8 +3,11 @@
 A name may be a wildcard, `layout.features("{encoder}")`, which makes the path a pattern of Snakemake's.
 """
 
-from dataclasses import dataclass, replace
+import re
+from collections.abc import Callable
+from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 
 @dataclass(frozen=True)
@@ -48,11 +51,106 @@ class Shards:
 
 
 @dataclass(frozen=True)
+class Place:
+    """A line of the layout: what `make(root, name)` says of an artefact, whose name is `pattern`. It is a property of
+    the layout, or, where the pattern has {names} in braces, a method that takes these."""
+
+    pattern: str
+    make: Callable[[Path, str], Artefact | Shards]
+
+    def __get__(self, layout: "Layout", owner: type | None = None) -> Any:
+        fields = re.findall(r"{(\w+)}", self.pattern)
+
+        def at(*names: str) -> Artefact | Shards:
+            return self.make(layout.root, self.pattern.format(**dict(zip(fields, names, strict=True))))
+
+        return at if fields else at()
+
+
+def shards(pattern: str, suffix: str = ".h5", whole: bool = False) -> Place:
+    return Place(pattern, lambda root, name: Shards(name, root / name, suffix, whole))
+
+
+def artefact(pattern: str, commit: str = "", path: str = "", key: str = "") -> Place:
+    """The file or folder `pattern` + `path`, with the commit `pattern` + `commit`: the file itself, one in the folder,
+    or one beside the file."""
+    return Place(pattern, lambda root, name: Artefact(name, root / f"{name}{path}", root / f"{name}{commit}", key))
+
+
+@dataclass(frozen=True)
 class Layout:
     """The artefacts of the run whose folder is `root`, of the collection in `data_root`."""
 
     root: Path
     data_root: Path = Path()
+
+    # --- the collection
+
+    manifest = artefact("manifest", "/manifest.json", key="fingerprint")
+    """A run depends on its images, sentences and so on, not on where they lie and what was left out."""
+
+    # --- images
+
+    encoder = artefact("encoders/{encoder}", "/model.json")
+    feature_map = artefact("encoders/{encoder}/map", ".json", ".safetensors")
+    """The map of another encoder's features to those of this one."""
+    features = shards("features/{encoder}")
+    regions = shards("regions/{encoder}")
+
+    # --- text
+
+    text_encoder = artefact("text/encoders/{encoder}", "/model.json")
+    token_vocabulary = artefact("text/tokens.json")
+    """The words of sequences and trees."""
+    labels = artefact("text/labels.json")
+    """The relations and phrases of trees."""
+    word_vectors = artefact("text/word-vectors", ".json", ".safetensors")
+    parser = artefact("parser", "/pipeline.json")
+    sentences = shards("text/{form}")
+    """The sentences as `tokens` or `trees`, or as the vectors of the text encoder of this name."""
+    parses = shards("text/parses", ".conllu")
+    documents = shards("text/documents/{documents}/{encoder}")
+    """Weak texts as the vectors of a text encoder."""
+    simulated = artefact("text/simulated/{documents}", ".parquet.json", ".parquet")
+
+    # --- models
+
+    moments = shards("moments/{pairs}", whole=True)
+    """Moments of the pairs `target`, `dev` or `auxiliary/<documents>`; of `study/...` in folds."""
+    model = artefact("models/{model}", "/model.json")
+    model_vocabulary = artefact("models/{model}/vocabulary.json")
+    """The vocabularies of an ensemble's members, in one file."""
+    embeddings = shards("embeddings/{model}")
+    index = artefact("index/{bundle}", "/card.json")
+    """The bundle of a model; `<model>/00` and so on where it has several."""
+
+    # --- alignments and phrases of multi-vector models
+
+    alignments = artefact("alignments/{model}/{split}.jsonl", ".json")
+    phrases = artefact("phrases/{model}/{split}", "/phrases.parquet.json")
+
+    # --- evaluation
+
+    evaluation = artefact("evaluation/{model}.{split}.{protocol}.json")
+    summary = artefact("evaluation/summary.json", ".json")
+    summary_table = artefact("evaluation/summary.md")
+    phrase_ranking = artefact("evaluation/phrases/{model}.{split}.json")
+
+    # --- descriptions: `subject` is a split, or `<split>.boxes`
+
+    generator = artefact("generators/{generator}", "/model.json")
+    descriptions = artefact("descriptions/{generator}.{subject}", "/descriptions.json")
+    description_page = artefact("descriptions/{generator}.{subject}/index.html")
+    description_evaluation = artefact("evaluation/descriptions/{generator}.{subject}.json")
+
+    # --- the papers' tables, and the report
+
+    study = artefact("study", "/study.json")
+    tables = artefact("study/tables.md", ".json")
+    sweep = artefact("sweeps/{model}", "/sweep.json")
+    reproduction = artefact("reproduction.md")
+    audit = artefact("audit/audit.parquet", ".json")
+    report = artefact("report/index.html")
 
     @property
     def config(self) -> Path:
@@ -64,179 +162,16 @@ class Layout:
         """Seconds and memory of every job, recorded by Snakemake."""
         return self.root / "benchmarks"
 
-    # --- the collection
-
     @property
     def demo(self) -> Artefact:
         """The collection itself where the run has drawn it; it lies outside the run's folder."""
         return Artefact("demo", self.data_root, self.data_root / "demo.json")
 
     @property
-    def manifest(self) -> Artefact:
-        """A run depends on its images, sentences and so on, not on where they lie and what was left out."""
-        return replace(self._folder("manifest", "manifest.json"), key="fingerprint")
-
-    def manifest_shard(self, number: int) -> Artefact:
-        """The rows of a shard."""
-        return self.file(f"manifest/shards/{number:05d}.json")
-
-    # --- images
-
-    def encoder(self, name: str) -> Artefact:
-        return self._folder(f"encoders/{name}", "model.json")
-
-    def feature_map(self, encoder: str) -> Artefact:
-        """The map of another encoder's features to those of this one."""
-        return self._parameters(f"encoders/{encoder}/map")
-
-    def features(self, encoder: str) -> Shards:
-        return self._shards(f"features/{encoder}")
-
-    def regions(self, encoder: str) -> Shards:
-        return self._shards(f"regions/{encoder}")
-
-    # --- text
-
-    def text_encoder(self, name: str) -> Artefact:
-        return self._folder(f"text/encoders/{name}", "model.json")
-
-    @property
-    def token_vocabulary(self) -> Artefact:
-        """The words of sequences and trees."""
-        return self.file("text/tokens.json")
-
-    @property
-    def labels(self) -> Artefact:
-        """The relations and phrases of trees."""
-        return self.file("text/labels.json")
-
-    @property
-    def word_vectors(self) -> Artefact:
-        return self._parameters("text/word-vectors")
-
-    @property
-    def parser(self) -> Artefact:
-        return self._folder("parser", "pipeline.json")
-
-    def sentences(self, form: str) -> Shards:
-        """The sentences as `tokens` or `trees`, or as the vectors of the text encoder of this name."""
-        return self._shards(f"text/{form}")
-
-    @property
-    def parses(self) -> Shards:
-        return self._shards("text/parses", ".conllu")
-
-    def documents(self, name: str, encoder: str) -> Shards:
-        """Weak texts as the vectors of a text encoder."""
-        return self._shards(f"text/documents/{name}/{encoder}")
-
-    def simulated(self, documents: str) -> Artefact:
-        path = self.root / f"text/simulated/{documents}.parquet"
-        return Artefact(f"text/simulated/{documents}", path, path.with_name(path.name + ".json"))
-
-    # --- models
-
-    def moments(self, pairs: str) -> Shards:
-        """Moments of the pairs `target`, `dev` or `auxiliary/<documents>`; of `study/...` in folds."""
-        return Shards(f"moments/{pairs}", self.root / f"moments/{pairs}", whole=True)
-
-    def model(self, name: str) -> Artefact:
-        return self._folder(f"models/{name}", "model.json")
-
-    def model_vocabulary(self, model: str) -> Artefact:
-        """The vocabularies of an ensemble's members, in one file."""
-        return self.file(f"models/{model}/vocabulary.json")
-
-    def embeddings(self, model: str) -> Shards:
-        return self._shards(f"embeddings/{model}")
-
-    def index(self, bundle: str) -> Artefact:
-        """The bundle of a model; `<model>/00` and so on where it has several."""
-        return self._folder(f"index/{bundle}", "card.json")
-
-    @property
     def removed(self) -> list[Path]:
         """The lists of what `remove` has taken out of the indices of this run."""
         return sorted(path for depth in ("*", "*/*") for path in self.root.glob(f"index/{depth}/removed.txt"))
 
-    # --- alignments and phrases of multi-vector models
-
-    def alignments(self, model: str, split: str) -> Artefact:
-        return self._sidecar(f"alignments/{model}/{split}.jsonl")
-
-    def phrases(self, model: str, split: str) -> Artefact:
-        folder = self.root / f"phrases/{model}/{split}"
-        return Artefact(f"phrases/{model}/{split}", folder, folder / "phrases.parquet.json")
-
-    # --- evaluation
-
-    def evaluation(self, model: str, split: str, protocol: str) -> Artefact:
-        return self.file(f"evaluation/{model}.{split}.{protocol}.json")
-
-    @property
-    def summary(self) -> Artefact:
-        return self._sidecar("evaluation/summary.json")
-
-    @property
-    def summary_table(self) -> Artefact:
-        return self.file("evaluation/summary.md")
-
-    def phrase_ranking(self, model: str, split: str) -> Artefact:
-        return self.file(f"evaluation/phrases/{model}.{split}.json")
-
-    # --- descriptions: `subject` is a split, or `<split>.boxes`
-
-    def generator(self, name: str) -> Artefact:
-        return self._folder(f"generators/{name}", "model.json")
-
-    def descriptions(self, generator: str, subject: str) -> Artefact:
-        return self._folder(f"descriptions/{generator}.{subject}", "descriptions.json")
-
-    def description_page(self, generator: str, subject: str) -> Artefact:
-        return self.file(f"descriptions/{generator}.{subject}/index.html")
-
-    def description_evaluation(self, generator: str, subject: str) -> Artefact:
-        return self.file(f"evaluation/descriptions/{generator}.{subject}.json")
-
-    # --- the papers' tables, and the report
-
-    @property
-    def study(self) -> Artefact:
-        return self._folder("study", "study.json")
-
-    @property
-    def tables(self) -> Artefact:
-        return self._sidecar("study/tables.md")
-
-    def sweep(self, model: str) -> Artefact:
-        return self._folder(f"sweeps/{model}", "sweep.json")
-
-    @property
-    def reproduction(self) -> Artefact:
-        return self.file("reproduction.md")
-
-    @property
-    def audit(self) -> Artefact:
-        return self._sidecar("audit/audit.parquet")
-
-    @property
-    def report(self) -> Artefact:
-        return self.file("report/index.html")
-
-    def _folder(self, name: str, commit: str) -> Artefact:
-        return Artefact(name, self.root / name, self.root / name / commit)
-
     def file(self, name: str) -> Artefact:
         """A file that is its own commit."""
         return Artefact(name, self.root / name, self.root / name)
-
-    def _sidecar(self, name: str) -> Artefact:
-        """A file with its commit beside it."""
-        return Artefact(name, self.root / name, self.root / f"{name}.json")
-
-    def _parameters(self, name: str) -> Artefact:
-        """Tensors, and the JSON file beside them."""
-        return Artefact(name, self.root / f"{name}.safetensors", self.root / f"{name}.json")
-
-    def _shards(self, name: str, suffix: str = ".h5") -> Shards:
-        return Shards(name, self.root / name, suffix)

@@ -147,9 +147,13 @@ class Run:
         """The same of a model."""
         return self._parameters(self.layout.model(name))
 
-    def embedded_model(self, name: str) -> "tuple[Embeddings, Parameters]":
-        """The embeddings of a model, and the model."""
-        return self.embeddings(name), self.model(name)
+    def restored(self, name: str) -> "tuple[Any, Parameters]":
+        """A model that computes again, and what is stored of it."""
+        from pipeline.config.stored import restore
+
+        stored = self.model(name)
+        where = self.layout.model(name).path
+        return restore(stored.details["registered"], stored.settings, stored.tensors, where), stored
 
     def write_model(self, job: Job, model: Any, details: Mapping[str, Any], batch: "FileBatch | None" = None) -> None:
         """Publish the settings and tensors of a model or a generator in the folder of its job."""
@@ -196,6 +200,12 @@ class Run:
         """The GPU for products of matrices; None where they are computed on the processor."""
         return find_gpu(self.config.device)
 
+    def precision(self, name: str) -> "torch.dtype":
+        """The dtype of the heaviest products, where a section says `name`: `auto` chooses by the device."""
+        from pipeline.precision import choose_precision
+
+        return choose_precision(name, self.device)
+
     @property
     def batch_size(self) -> int:
         """Images in one forward pass of an encoder."""
@@ -220,15 +230,15 @@ class Run:
         from pipeline.storage.commit import Provenance
 
         inputs, brought, places = {}, {}, {}
-        for name, source in stage.reads(self.config, self.layout, *names).items():
+        for source in stage.reads(self.config, self.layout, *names):
             if (place := self._place(source, number)) is None:
-                inputs[name] = brought[name] = self.digest(source)
+                inputs[source.name] = brought[source.name] = self.digest(source)
             else:
-                inputs[name] = places[place] = self._commits.require(place)
+                inputs[source.name] = places[place] = self._commits.require(place)
         rows = None
         if number is not None:
             rows = self.manifest.shard(number)
-            shard = self._place(self.layout.manifest_shard(number), None)
+            shard = self._place(self.layout.file(f"manifest/shards/{number:05d}.json"), None)
             places |= {f"{shard}#{column}": rows.fingerprints[column] for column in stage.columns}
         if (stage.name, names) not in self._others:  # which may take long to compute
             self._others[stage.name, names] = stage.also(self, *names)

@@ -48,21 +48,17 @@ NAMED_CLUSTERS = {
 
 @dataclass(frozen=True)
 class ShardTask:
-    """One stage on one run, in a form that can be pickled: `module` is where the stage is declared, `every` has the
-    names to make (one tuple, or several if the stage makes them together), `again` whether existing shards are made
-    anew, and `call` is unique to a call of the runner, so that a worker that outlives it opens everything anew for the
-    next."""
+    """One stage on one run, in a form that can be pickled: `module` is where `stage` is declared, `every` has the names
+    to make (one tuple, or several if the stage makes them together), `again` whether existing shards are made anew, and
+    `call` is unique to a call of the runner, so that a worker that outlives it opens everything anew for the next."""
 
     module: str
+    stage: str
     root: Path
     every: tuple[tuple[str, ...], ...]
     again: bool
     call: str
     what: ClassVar[str] = "shard"
-
-    @classmethod
-    def of(cls, stage: Stage, run: Run, every: Sequence[tuple[str, ...]], again: bool) -> "ShardTask":
-        return cls(stage.function.__module__, run.root.absolute(), tuple(every), again, uuid4().hex)
 
     @property
     def names(self) -> list[str]:
@@ -71,7 +67,7 @@ class ShardTask:
 
     def key(self, number: int) -> str:
         """What Dask calls the task of a shard; its pages show the stage and its names, which end before the call's."""
-        label = " ".join([self.module.rpartition(".")[2], *self.names]).replace("-", "_")
+        label = " ".join([self.stage, *self.names]).replace("-", "_")
         return f"{label}-{self.call}-{number}"
 
     def __call__(self, number: int) -> int:
@@ -120,7 +116,8 @@ def make_shards(run: Run, stage: Stage, every: Sequence[Names], part: int | None
     parts = [range(run.manifest.n_shards)] if outputs[0].whole else run.parts
     if part is not None and part >= len(parts):
         raise UsageError(f"{run.root} has {len(parts)} parts, from 0; there is no part {part}")
-    task = ShardTask.of(stage, run, every, again)
+    root, call = run.root.absolute(), uuid4().hex
+    task = ShardTask(stage.function.__module__, stage.name, root, tuple(every), again, call)
     for number in range(len(parts)) if part is None else [part]:
         with ExitStack() as locks:
             for shards in outputs:
@@ -185,7 +182,7 @@ def _progress(task: ShardTask, made: Iterator[int], count: int) -> Iterator[int]
     """A bar over the shards, where there are several."""
     from tqdm import tqdm
 
-    label = " ".join([task.module.rpartition(".")[2].replace("_", "-"), *task.names])
+    label = " ".join([task.stage.replace("_", "-"), *task.names])
     return tqdm(made, label, count, unit=" shards", disable=None if count > 1 else True)
 
 
@@ -194,7 +191,7 @@ def _opened(task: ShardTask) -> tuple[Run, Stage, Callable[[Any], None]]:
     """What a process keeps open from one shard to the next."""
     # Dask's workers are daemons, which may start no processes; stages decode images in some, which end with this one.
     multiprocessing.current_process().daemon = False
-    stage = importlib.import_module(task.module).STAGE
+    stage = getattr(importlib.import_module(task.module), task.stage)
     run = Run(task.root)
     with runtime.without_collection():  # torch is imported here
         return run, stage, stage.function(run, *task.names)

@@ -5,8 +5,10 @@ manifest, other artefacts), and what it writes. `pipeline.run.runner` calls it; 
 `common.smk` for its inputs; `stages.commands` makes its command.
 """
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from functools import cached_property, partial
+from inspect import Parameter, signature
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -25,23 +27,25 @@ Names = tuple[str, ...]
 
 @dataclass(frozen=True)
 class Outside:
-    """A file that a person brought: weights, a list of the collection, a treebank."""
+    """A file that a person brought (weights, a list of the collection, a treebank), and its `name` in the commits of
+    what is made from it."""
 
+    name: str
     path: Path
 
 
 Input = Artefact | Shards | Outside
-Inputs = Mapping[str, Input]
+Inputs = Iterable[Input]
 
 
-def outside_files(name: str, folder: Path) -> dict[str, Input]:
+def outside_files(name: str, folder: Path) -> list[Outside]:
     """All files below a person's folder as `name`/path, but hidden ones."""
     paths = {path.relative_to(folder): path for path in sorted(folder.rglob("*")) if path.is_file()}
-    return {
-        f"{name}/{own.as_posix()}": Outside(path)
-        for own, path in paths.items()
-        if not any(part.startswith(".") for part in own.parts)
-    }
+    return [
+        Outside(f"{name}/{below.as_posix()}", path)
+        for below, path in paths.items()
+        if not any(part.startswith(".") for part in below.parts)
+    ]
 
 
 @dataclass(frozen=True)
@@ -50,7 +54,7 @@ class Job:
 
     `outputs` are what the stage's `writes` says, `path` the file or folder of the first; of a sharded stage `path` is
     the shard's file, `number` its number and `rows` its images and sentences. `provenance` goes into the commit;
-    `inputs` are the digests of all that was read, by the names that the stage's `reads` and `also` have for it.
+    `inputs` are the digests of all that the stage `reads`, and of what `also` decides, by name.
     """
 
     provenance: "Provenance"
@@ -97,42 +101,61 @@ def _once(_: "Config") -> Sequence[Names]:
 
 @dataclass(frozen=True)
 class Stage:
-    """A stage: `function(run, job, *names)`, or, where it is `sharded`, `function(run, *names)`, which opens what all
-    shards share and returns the function of one `job`.
+    """A stage, declared by `@stage(version=..., ...)` above its function.
 
-    Raise `version` when the same inputs give other results. Results of an older version are made again; what was made
-    from them only if the new files differ. `names` are what one job is of, such as `("model", "split")`;
-    `choices(config)` lists all that the configuration knows, and `wanted(config)` those that `all` makes, and a command
-    that is given no names. `keys(config, *names)` is the part of the configuration that decides the result.
-    `reads(config, layout, *names)` are the artefacts and files that it is made from, by name; `columns` are those of
-    the manifest (`images`, `splits`, `sentences`, `documents`, `boxes`) on which a shard depends; `also(run, *names)`
-    are fingerprints of whatever else decides, found once for all shards. `writes(layout, *names)` is what it makes,
-    first of all what others read. `gpu` says whether a job computes on one. `options` are of the command alone,
-    click's, and are passed to the function of a stage without shards. `then(run, *names)` is what a person may type
-    next; None for the rest of the run. `finish(run, *names)` runs after the last shard and before the commit of a whole
-    artefact, which also vouches for the commits whose paths it returns. With `together`, a sharded stage shares the
-    work of several names, each of one word: `function(run, *names)` gets them all and returns a function of one job for
-    each that is still to be made. Where shards are made `in_stream`, that function is a generator instead: it takes the
-    jobs of each shard in turn, begins with one before the last is committed, and yields the number of each that is.
+    That is `function(run, job, *names)`, or, over shards, `function(run, *names)`, which opens what all shards share
+    and returns the function of one `job`. Its parameters say what one job is of, such as `model` and `split`.
     """
 
     function: Callable[..., Any]
     version: int
+    """Raised when the same inputs give other results. Results of an older version are made again; what was made from
+    them only if the new files differ."""
     writes: Callable[..., Artefact | Shards | Sequence[Artefact]]
-    names: Names = ()
-    sharded: bool = False
-    columns: tuple[str, ...] = ()
-    choices: "Callable[[Config], Sequence[Names]]" = _once
-    wanted: "Callable[[Config], Sequence[Names]]" = _nothing
+    """What `(layout, *names)` makes, first of all what others read."""
+    reads: Callable[..., Inputs] = _nothing
+    """The artefacts and files that `(config, layout, *names)` is made from."""
     keys: Callable[..., Mapping[str, Any]] = _empty
-    reads: Callable[..., Inputs] = _empty
+    """The part of the configuration that decides the result of `(config, *names)`."""
+    columns: tuple[str, ...] = ()
+    """Those of the manifest (`images`, `splits`, `sentences`, `documents`, `boxes`) on which a shard depends."""
     also: Callable[..., Mapping[str, str]] = _empty
-    finish: Callable[..., Sequence[Path]] = _nothing
-    together: bool = False
-    in_stream: bool = False
+    """Fingerprints of whatever else decides, of `(run, *names)`, found once for all shards."""
+    choices: "Callable[[Config], Iterable[Names]]" = _once
+    """All names that the configuration knows."""
+    wanted: "Callable[[Config], Iterable[Names]]" = _nothing
+    """Those that `all` makes, and a command that is given no names."""
     gpu: bool = False
+    """Whether a job computes on one."""
+    has_rule: bool = True
+    """Whether the workflow makes it."""
     options: tuple[Any, ...] = ()
+    """Of the command alone, click's; they are passed to the function of a stage without shards."""
     then: "Callable[..., str | None]" = lambda run, *names: None
+    """What a person may type next; None for the rest of the run."""
+    finish: Callable[..., Sequence[Path]] = _nothing
+    """Called with `(run, *names)` after the last shard and before the commit of a whole artefact, which also vouches
+    for the commits whose paths this returns."""
+    together: str = ""
+    """What one job over shards is of, where several share the work: `function(run, *names)` gets them all and returns a
+    function of one job for each that is still to be made."""
+    in_stream: bool = False
+    """Whether the function of the jobs is a generator instead: it takes the jobs of each shard in turn, begins with one
+    before the last is committed, and yields the number of each that is."""
+
+    @cached_property
+    def _parameters(self) -> list[str]:
+        parameters = signature(self.function).parameters.values()
+        return [one.name for one in parameters if one.default is Parameter.empty][1:]
+
+    @property
+    def sharded(self) -> bool:
+        return "job" not in self._parameters
+
+    @property
+    def names(self) -> Names:
+        """What one job is of: ("model", "split")."""
+        return (self.together,) if self.together else tuple(name for name in self._parameters if name != "job")
 
     @property
     def name(self) -> str:
@@ -172,3 +195,8 @@ class Stage:
     def depends(self, config: "Config", *names: str) -> dict[str, Any]:
         """The version and the part of the configuration that decide the result."""
         return {"version": self.version, "keys": self.keys(config, *names)}
+
+
+def stage(**declaration: Any) -> Callable[[Callable[..., Any]], Stage]:
+    """Declares the function below as a stage; see Stage."""
+    return partial(Stage, **declaration)

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from pipeline.run import Inputs, Job, Outside, Run, Stage
+from pipeline.run import Inputs, Job, Outside, Run, stage
 
 if TYPE_CHECKING:
     from pipeline.collections.assembly import Assembly, Collection
@@ -22,6 +22,46 @@ SCRATCH = "tables.parts"
 logger = logging.getLogger(__name__)
 
 
+def _keys(config) -> dict:
+    """`state` changes with the collection, whose photographs are too many to be inputs; a demo has its commit."""
+    from pipeline.collections.inventory import describe_state
+
+    chosen, state = config.collection, ""
+    if not config.demo.generate:
+        state = describe_state(Path(config.data_root), chosen.format, chosen.files, chosen.exclude)
+    collection = chosen.model_dump(exclude={"memory_gb"})
+    return {"data_root": config.data_root, "collection": collection, "shard_size": config.shard_size, "state": state}
+
+
+def _takedown_lists(config, layout) -> dict[str, Path]:
+    """The list of what is to be taken down, and those of what `remove` has taken out of an index."""
+    given = {"takedown": Path(config.collection.takedown)} if config.collection.takedown else {}
+    return given | {path.relative_to(layout.root).as_posix(): path for path in layout.removed}
+
+
+def _reads(config, layout) -> Inputs:
+    """The demo, or the lists of the collection; and the lists of what is to be taken down."""
+    from pipeline.collections.inventory import list_files
+
+    chosen = config.collection
+    taken = [Outside(name, path) for name, path in _takedown_lists(config, layout).items()]
+    if config.demo.generate:
+        return [layout.demo, *taken]
+    lists = list_files(layout.data_root, chosen.format, chosen.files)
+    return [*(Outside(str(path), path) for path in lists), *taken]
+
+
+@stage(
+    version=11,
+    keys=_keys,
+    reads=_reads,
+    writes=lambda layout: layout.manifest,
+    options=(
+        click.Option(
+            ["--processes"], type=click.IntRange(min=0), help="Processes that decode; 0 for none. [default: --threads]"
+        ),
+    ),
+)
 def ingest(run: Run, job: Job, processes: int | None = None) -> None:
     """Read a collection, check every photo and write the manifest of those that can be used. Resumable."""
     from tqdm import tqdm
@@ -93,7 +133,7 @@ def _inspect(
     look = partial(inspect, ImageSource(run.layout.data_root, settings.follow_links).read, limits)
     if run.config.scheduler:
         cluster = partial(on_cluster, scheduler=run.config.scheduler, chosen=run.config.cluster.model_dump())
-    inspected = InspectedImages(parts, folder.state, f"ingest {STAGE.version}: {limits}")
+    inspected = InspectedImages(parts, folder.state, f"ingest {ingest.version}: {limits}")
     processes = runtime.threads() if processes is None else processes
     return inspected.resume(assembly.locations, look, Inspection._make, processes, cluster)
 
@@ -121,46 +161,3 @@ def _require_usable(collection: "Collection", settings: "CollectionSettings", re
         if collection.left_out.counts:
             write_rejects(report, (reject._asdict() for reject in collection.rejects))
         raise
-
-
-def _keys(config) -> dict:
-    """`state` changes with the collection, whose photographs are too many to be inputs; a demo has its commit."""
-    from pipeline.collections.inventory import describe_state
-
-    chosen, state = config.collection, ""
-    if not config.demo.generate:
-        state = describe_state(Path(config.data_root), chosen.format, chosen.files, chosen.exclude)
-    collection = chosen.model_dump(exclude={"memory_gb"})
-    return {"data_root": config.data_root, "collection": collection, "shard_size": config.shard_size, "state": state}
-
-
-def _takedown_lists(config, layout) -> dict[str, Path]:
-    """The list of what is to be taken down, and those of what `remove` has taken out of an index."""
-    given = {"takedown": Path(config.collection.takedown)} if config.collection.takedown else {}
-    return given | {path.relative_to(layout.root).as_posix(): path for path in layout.removed}
-
-
-def _reads(config, layout) -> Inputs:
-    """The demo, or the lists of the collection; and the lists of what is to be taken down."""
-    from pipeline.collections.inventory import list_files
-
-    chosen = config.collection
-    taken = {name: Outside(path) for name, path in _takedown_lists(config, layout).items()}
-    if config.demo.generate:
-        return {"demo": layout.demo, **taken}
-    lists = list_files(layout.data_root, chosen.format, chosen.files)
-    return {**{str(path): Outside(path) for path in lists}, **taken}
-
-
-STAGE = Stage(
-    ingest,
-    version=11,
-    keys=_keys,
-    reads=_reads,
-    writes=lambda layout: layout.manifest,
-    options=(
-        click.Option(
-            ["--processes"], type=click.IntRange(min=0), help="Processes that decode; 0 for none. [default: --threads]"
-        ),
-    ),
-)

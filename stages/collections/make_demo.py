@@ -5,10 +5,16 @@ from pathlib import Path
 
 import click
 
-from pipeline.run import Job, Run, Stage
+from pipeline.run import Job, Run, stage
 from stages.commands import FOLDER, begin, config_option
 
 
+@stage(
+    version=2,
+    choices=lambda config: [()] if config.demo.generate else [],
+    keys=lambda config: config.demo.model_dump(),
+    writes=lambda layout: layout.demo,
+)
 def make_demo(run: Run, job: Job, processes: int | None = None) -> None:
     """Draw the demo collection: images, captions and their trees, boxes and weak text."""
     from dataclasses import asdict, replace
@@ -46,16 +52,7 @@ def make_demo(run: Run, job: Job, processes: int | None = None) -> None:
     logger.info("%d images with sentences and %d with weak text", settings.targets, settings.weak)
 
 
-STAGE = Stage(
-    make_demo,
-    version=2,
-    choices=lambda config: [()] if config.demo.generate else [],
-    keys=lambda config: config.demo.model_dump(),
-    writes=lambda layout: layout.demo,
-)
-
-
-@click.command("make-demo", help=make_demo.__doc__)
+@click.command("make-demo", help=make_demo.function.__doc__)
 @click.option("--run", "root", type=FOLDER, help="Folder of the run whose data_root becomes the demo.")
 @click.option("--output", type=FOLDER, help="Without a run: a folder that is new, empty, or a demo already.")
 @config_option
@@ -68,7 +65,7 @@ def command(root: Path | None, output: Path | None, config_path: Path | None, pr
         raise click.UsageError("give either --run or --output")
     if root is not None:
         run = begin(root, config_path)
-        STAGE.select(run.config, [])
+        make_demo.select(run.config, [])
     else:
         run = Run(output, load(config_path).model_copy(update={"data_root": str(output)}))
-    run_stage(run, STAGE, processes=processes)
+    run_stage(run, make_demo, processes=processes)

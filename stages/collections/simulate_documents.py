@@ -1,8 +1,19 @@
 """`simulate-documents`: weak texts made from sentences, to see what a method does as they get worse."""
 
-from pipeline.run import Job, Run, Stage
+from pipeline.run import Job, Run, stage
 
 
+@stage(
+    version=3,
+    choices=lambda config: [(name,) for name, chosen in config.documents.items() if chosen.simulate is not None],
+    keys=lambda config, documents: {
+        "seed": config.seed,
+        "splits": config.auxiliary.splits,
+        "simulate": config.documents[documents].simulate.model_dump(),
+    },
+    reads=lambda config, layout, documents: [layout.manifest],
+    writes=lambda layout, documents: layout.simulated(documents),
+)
 def simulate_documents(run: Run, job: Job, documents: str) -> None:
     """Simulate titles, tags and descriptions from captions, with the noise of `documents.NAME.simulate`."""
     from pipeline.collections.weakening import simulate
@@ -16,18 +27,3 @@ def simulate_documents(run: Run, job: Job, documents: str) -> None:
 
     details = {"documents": documents}
     write_table(job.path, "simulated-documents", table, provenance=job.provenance, details=details)
-
-
-STAGE = Stage(
-    simulate_documents,
-    version=3,
-    names=("documents",),
-    choices=lambda config: [(name,) for name, chosen in config.documents.items() if chosen.simulate is not None],
-    keys=lambda config, documents: {
-        "seed": config.seed,
-        "splits": config.auxiliary.splits,
-        "simulate": config.documents[documents].simulate.model_dump(),
-    },
-    reads=lambda config, layout, documents: {"manifest": layout.manifest},
-    writes=lambda layout, documents: layout.simulated(documents),
-)

@@ -3,7 +3,7 @@
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import TYPE_CHECKING
 
-from pipeline.run import Job, Run, Stage
+from pipeline.run import Job, Run, stage
 
 if TYPE_CHECKING:
     import numpy as np
@@ -13,6 +13,23 @@ if TYPE_CHECKING:
     from stages.photographs import Part
 
 
+def _extracted(config: "Config", encoders: "Iterable[Encoder]") -> list[tuple[str]]:
+    """Those of the encoders that read photographs, and whose features are not mapped from others."""
+    return [(one.name,) for one in encoders if one.spec.reads == "pixels" and one.name not in config.extract.mapped]
+
+
+@stage(
+    version=5,
+    gpu=True,
+    choices=lambda config: _extracted(config, config.every_encoder),
+    wanted=lambda config: _extracted(config, config.encoders),
+    keys=lambda config, encoder: config.extract.decisive(),
+    reads=lambda config, layout, encoder: [layout.encoder(encoder)],
+    columns=("images",),
+    writes=lambda layout, encoder: layout.features(encoder),
+    together="encoder",
+    in_stream=True,
+)
 def extract(run: Run, *encoders: str) -> Callable[[Iterable[Sequence[Job]]], Iterator[int]]:
     """Extract image features with every encoder, or with one; each photo is decoded once. Resumable."""
     from itertools import chain, groupby
@@ -69,25 +86,3 @@ def extract(run: Run, *encoders: str) -> Callable[[Iterable[Sequence[Job]]], Ite
         return part.number
 
     return make
-
-
-def _extracted(config: "Config", encoders: "Iterable[Encoder]") -> list[tuple[str]]:
-    """Those of the encoders that read photographs, and whose features are not mapped from others."""
-    return [(one.name,) for one in encoders if one.spec.reads == "pixels" and one.name not in config.extract.mapped]
-
-
-STAGE = Stage(
-    extract,
-    version=5,
-    gpu=True,
-    names=("encoder",),
-    sharded=True,
-    choices=lambda config: _extracted(config, config.every_encoder),
-    wanted=lambda config: _extracted(config, config.encoders),
-    keys=lambda config, encoder: config.extract.decisive(),
-    reads=lambda config, layout, encoder: {"encoder": layout.encoder(encoder)},
-    columns=("images",),
-    writes=lambda layout, encoder: layout.features(encoder),
-    together=True,
-    in_stream=True,
-)

@@ -5,7 +5,7 @@ from collections.abc import Callable, Generator, Iterable, Iterator, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from pipeline.run import Inputs, Job, Outside, Run, Stage
+from pipeline.run import Input, Inputs, Job, Outside, Run, stage
 
 if TYPE_CHECKING:
     from pipeline.config.names import Config
@@ -20,6 +20,33 @@ TOGETHER = 4
 log = logging.getLogger(__name__)
 
 
+def _keys(config: "Config", *_: str) -> dict:
+    return {**config.regions.decisive(), **config.extract.decisive()}
+
+
+def _reads(config: "Config", layout, encoder: str) -> Inputs:
+    chosen, weights = config.regions, config.regions.detector
+    found: list[Input] = [layout.encoder(encoder)]
+    if chosen.proposals == "faster-rcnn" and weights.weights == "file":
+        found.append(Outside("detector", Path(config.weights_root) / weights.file))
+    if chosen.proposals == "boxes" and chosen.boxes is not None:
+        path = Path(config.data_root) / chosen.boxes
+        files = sorted(path.iterdir()) if path.is_dir() else [path]
+        found += [Outside(f"boxes/{file.name}", file) for file in files if not file.name.startswith(".")]
+    return found
+
+
+@stage(
+    version=4,
+    gpu=True,
+    choices=lambda config: [(name,) for name in config.regions.encoders],
+    wanted=lambda config: [(name,) for name in config.regions.encoders],
+    keys=_keys,
+    reads=_reads,
+    columns=("images", "boxes"),
+    writes=lambda layout, encoder: layout.regions(encoder),
+    in_stream=True,
+)
 def extract_regions(run: Run, encoder: str) -> Callable[[Iterable[Sequence[Job]]], Iterator[int]]:
     """Find regions in images and extract their features. Resumable."""
     from itertools import chain, islice
@@ -144,35 +171,3 @@ def _detector(run: Run, preparation: "Preparation") -> "Callable[[Iterable[Reque
         return (request._replace(known=boxes) for request, boxes in zip(requests, found, strict=True))
 
     return find
-
-
-def _keys(config: "Config", *_: str) -> dict:
-    return {**config.regions.decisive(), **config.extract.decisive()}
-
-
-def _reads(config: "Config", layout, encoder: str) -> Inputs:
-    chosen, weights = config.regions, config.regions.detector
-    found: dict = {"encoder": layout.encoder(encoder)}
-    if chosen.proposals == "faster-rcnn" and weights.weights == "file":
-        found["detector"] = Outside(Path(config.weights_root) / weights.file)
-    if chosen.proposals == "boxes" and chosen.boxes is not None:
-        path = Path(config.data_root) / chosen.boxes
-        files = sorted(path.iterdir()) if path.is_dir() else [path]
-        found |= {f"boxes/{file.name}": Outside(file) for file in files if not file.name.startswith(".")}
-    return found
-
-
-STAGE = Stage(
-    extract_regions,
-    version=4,
-    gpu=True,
-    names=("encoder",),
-    sharded=True,
-    choices=lambda config: [(name,) for name in config.regions.encoders],
-    wanted=lambda config: [(name,) for name in config.regions.encoders],
-    keys=_keys,
-    reads=_reads,
-    columns=("images", "boxes"),
-    writes=lambda layout, encoder: layout.regions(encoder),
-    in_stream=True,
-)

@@ -4,7 +4,7 @@ import logging
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from pipeline.run import Inputs, Job, Outside, Run, Stage
+from pipeline.run import Inputs, Job, Outside, Run, stage
 
 if TYPE_CHECKING:
     from pipeline.config.images import FinetuneSettings
@@ -19,6 +19,26 @@ CLIP = 100
 """Greatest norm of the gradient."""
 
 
+def _keys(config, encoder: str) -> dict:
+    tuning = config.finetune.model_dump(exclude={"checkpoint_seconds"})
+    chosen = config.encoder(encoder).decisive()
+    return {"seed": config.seed, "finetune": tuning, "encoder": chosen}
+
+
+def _reads(config, layout, encoder: str) -> Inputs:
+    start = config.finetune
+    weights = [Outside("weights", Path(config.weights_root) / start.file)] if start.start == "file" else []
+    return [layout.manifest, *weights]
+
+
+@stage(
+    version=9,
+    gpu=True,
+    choices=lambda config: [(one.name,) for one in config.every_encoder if one.weights == "finetuned"],
+    keys=_keys,
+    reads=_reads,
+    writes=lambda layout, encoder: layout.encoder(encoder),
+)
 def finetune(run: Run, job: Job, encoder: str) -> None:
     """Finetune an encoder's network to classify labelled boxes. Resumable."""
     from tqdm import tqdm
@@ -93,27 +113,3 @@ def _labelled(manifest: "Manifest", tuning: "FinetuneSettings") -> "tuple[list[s
         )
     ]
     return labels, images
-
-
-def _keys(config, encoder: str) -> dict:
-    tuning = config.finetune.model_dump(exclude={"checkpoint_seconds"})
-    chosen = config.encoder(encoder).decisive()
-    return {"seed": config.seed, "finetune": tuning, "encoder": chosen}
-
-
-def _reads(config, layout, encoder: str) -> Inputs:
-    start = config.finetune
-    weights = {"weights": Outside(Path(config.weights_root) / start.file)} if start.start == "file" else {}
-    return {"manifest": layout.manifest, **weights}
-
-
-STAGE = Stage(
-    finetune,
-    version=9,
-    gpu=True,
-    names=("encoder",),
-    choices=lambda config: [(one.name,) for one in config.every_encoder if one.weights == "finetuned"],
-    keys=_keys,
-    reads=_reads,
-    writes=lambda layout, encoder: layout.encoder(encoder),
-)

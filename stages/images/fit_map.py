@@ -1,8 +1,22 @@
 """`fit-map`: a map between two encoders, from a sample of photographs that both have seen."""
 
-from pipeline.run import Job, Run, Stage
+from pipeline.run import Job, Run, stage
 
 
+@stage(
+    version=1,
+    gpu=True,
+    choices=lambda config: [(name,) for name in config.extract.mapped],
+    keys=lambda config, encoder: {
+        **config.extract.decisive(), "images": config.extract.mapping_images, "seed": config.seed
+    },
+    reads=lambda config, layout, encoder: [
+        layout.manifest,
+        layout.encoder(encoder),
+        layout.features(config.extract.mapped[encoder]),
+    ],
+    writes=lambda layout, encoder: layout.feature_map(encoder),
+)  # fmt: skip
 def fit_map(run: Run, job: Job, encoder: str) -> None:
     """Fit a map from another encoder's features to those of ENCODER, on a sample of photos."""
     import logging
@@ -36,21 +50,3 @@ def fit_map(run: Run, job: Job, encoder: str) -> None:
     logging.getLogger(__name__).info(
         "%s to %s: %.0f %% of the variance is left unexplained, by %d photos", old, encoder, 100 * fitted.loss, count
     )
-
-
-STAGE = Stage(
-    fit_map,
-    version=1,
-    gpu=True,
-    names=("encoder",),
-    choices=lambda config: [(name,) for name in config.extract.mapped],
-    keys=lambda config, encoder: {
-        **config.extract.decisive(), "images": config.extract.mapping_images, "seed": config.seed
-    },
-    reads=lambda config, layout, encoder: {
-        "manifest": layout.manifest,
-        "encoder": layout.encoder(encoder),
-        "features": layout.features(config.extract.mapped[encoder]),
-    },
-    writes=lambda layout, encoder: layout.feature_map(encoder),
-)  # fmt: skip

@@ -2,9 +2,27 @@
 
 from collections.abc import Callable
 
-from pipeline.run import Inputs, Job, Run, Stage
+from pipeline.run import Inputs, Job, Run, stage
 
 
+def _reads(config, layout, encoder: str) -> Inputs:
+    from stages.given import given_inputs
+
+    chosen = config.encoder(encoder)
+    return [*given_inputs(config, chosen), *([layout.encoder(encoder)] if chosen.prepared else [])]
+
+
+@stage(
+    version=3,
+    choices=lambda config: [(one.name,) for one in config.every_encoder if one.spec.reads == "vectors"],
+    keys=lambda config, encoder: {
+        "storage": config.extract.storage,
+        **config.encoder(encoder).model_dump(include={"features", "names"}),
+    },
+    reads=_reads,
+    columns=("images",),
+    writes=lambda layout, encoder: layout.features(encoder),
+)
 def import_features(run: Run, encoder: str) -> Callable[[Job], None]:
     """Match imported features to the run's images by path or file name."""
     from pipeline.storage.features import to_stored, write_features
@@ -21,27 +39,3 @@ def import_features(run: Run, encoder: str) -> Callable[[Job], None]:
         write_features(job.path, stored, job.image_id, job.provenance, details)
 
     return make
-
-
-def _reads(config, layout, encoder: str) -> Inputs:
-    from stages.given import given_inputs
-
-    chosen = config.encoder(encoder)
-    made_by = {"encoder": layout.encoder(encoder)} if chosen.prepared else {}
-    return given_inputs(config, chosen) | made_by
-
-
-STAGE = Stage(
-    import_features,
-    version=3,
-    names=("encoder",),
-    sharded=True,
-    choices=lambda config: [(one.name,) for one in config.every_encoder if one.spec.reads == "vectors"],
-    keys=lambda config, encoder: {
-        "storage": config.extract.storage,
-        **config.encoder(encoder).model_dump(include={"features", "names"}),
-    },
-    reads=_reads,
-    columns=("images",),
-    writes=lambda layout, encoder: layout.features(encoder),
-)

@@ -2,9 +2,21 @@
 
 from collections.abc import Callable
 
-from pipeline.run import Job, Run, Stage
+from pipeline.run import Job, Run, stage
 
 
+@stage(
+    version=1,
+    choices=lambda config: [(name,) for name in config.extract.mapped],
+    keys=lambda config, encoder: {"storage": config.extract.storage},
+    reads=lambda config, layout, encoder: [
+        layout.encoder(encoder),
+        layout.feature_map(encoder),
+        layout.features(config.extract.mapped[encoder]),
+    ],
+    columns=("images",),
+    writes=lambda layout, encoder: layout.features(encoder),
+)
 def map_features(run: Run, encoder: str) -> Callable[[Job], None]:
     """Map another encoder's features to those of ENCODER, except in shards that `extract` has made."""
     import numpy as np
@@ -32,27 +44,10 @@ def map_features(run: Run, encoder: str) -> Callable[[Job], None]:
         mapped = {key: about[key] for key in ("from", "images", "loss")}
         details = {
             "encoder": about["encoder"],
-            "origin": {"encoder": job.inputs["encoder"]},
+            "origin": {"encoder": job.inputs[run.layout.encoder(encoder).name]},
             "mapped": {**mapped, "but_for": here.tolist()},
         }
         stored = to_stored(features, run.config.extract.storage, names)
         write_features(job.path, stored, job.image_id, job.provenance, details)
 
     return make
-
-
-STAGE = Stage(
-    map_features,
-    version=1,
-    names=("encoder",),
-    sharded=True,
-    choices=lambda config: [(name,) for name in config.extract.mapped],
-    keys=lambda config, encoder: {"storage": config.extract.storage},
-    reads=lambda config, layout, encoder: {
-        "encoder": layout.encoder(encoder),
-        "map": layout.feature_map(encoder),
-        "features": layout.features(config.extract.mapped[encoder]),
-    },
-    columns=("images",),
-    writes=lambda layout, encoder: layout.features(encoder),
-)

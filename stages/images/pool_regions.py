@@ -2,12 +2,20 @@
 
 from collections.abc import Callable
 
-from pipeline.run import Job, Run, Stage
+from pipeline.run import Job, Run, stage
 
 BLOCK = 256
 """Images whose regions are in memory at once."""
 
 
+@stage(
+    version=3,
+    choices=lambda config: [(one.name,) for one in config.every_encoder if one.spec.reads == "regions"],
+    keys=lambda config, encoder: {"storage": config.extract.storage},
+    reads=lambda config, layout, encoder: [layout.encoder(encoder), layout.regions(config.encoder(encoder).of)],
+    columns=("images",),
+    writes=lambda layout, encoder: layout.features(encoder),
+)
 def pool_regions(run: Run, encoder: str) -> Callable[[Job], None]:
     """Pool the features of each image's regions into one vector per image."""
     import json
@@ -45,19 +53,3 @@ def pool_regions(run: Run, encoder: str) -> Callable[[Job], None]:
         write_features(job.path, stored, regions.image_id, job.provenance, details)
 
     return make
-
-
-STAGE = Stage(
-    pool_regions,
-    version=3,
-    names=("encoder",),
-    sharded=True,
-    choices=lambda config: [(one.name,) for one in config.every_encoder if one.spec.reads == "regions"],
-    keys=lambda config, encoder: {"storage": config.extract.storage},
-    reads=lambda config, layout, encoder: {
-        "encoder": layout.encoder(encoder),
-        "regions": layout.regions(config.encoder(encoder).of),
-    },
-    columns=("images",),
-    writes=lambda layout, encoder: layout.features(encoder),
-)

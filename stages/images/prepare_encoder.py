@@ -3,9 +3,42 @@
 from pathlib import Path
 
 from pipeline.config.registry import TRAINED
-from pipeline.run import Inputs, Job, Outside, Run, Stage, outside_files
+from pipeline.run import Inputs, Job, Outside, Run, outside_files, stage
 
 
+def _keys(config, encoder: str) -> dict:
+    chosen = config.encoder(encoder)
+    if chosen.spec.reads == "regions":
+        return {**chosen.decisive(), "regions": config.regions.decisive()}
+    return {"seed": config.seed, "encoder": chosen.decisive()}
+
+
+def _reads(config, layout, encoder: str) -> Inputs:
+    """The encoder whose regions it takes or that made its features, the images that it learns from or is compared on,
+    its file of weights."""
+    from stages.given import given_inputs
+
+    chosen, reads = config.encoder(encoder), []
+    if other := chosen.of or chosen.made_by:
+        reads.append(layout.encoder(other))
+    if chosen.spec.learned or chosen.made_by:
+        reads.append(layout.manifest)
+    if chosen.made_by:
+        reads += given_inputs(config, chosen)
+    if chosen.file is not None:
+        reads.append(Outside("weights", Path(config.weights_root) / chosen.file))
+    if chosen.spec.own_defaults and (folder := Path(config.weights_root) / chosen.architecture).is_dir():
+        reads += outside_files("weights", folder)
+    return reads
+
+
+@stage(
+    version=6,
+    choices=lambda config: [(one.name,) for one in config.prepared_encoders if one.weights not in TRAINED],
+    keys=_keys,
+    reads=_reads,
+    writes=lambda layout, encoder: layout.encoder(encoder),
+)
 def prepare_encoder(run: Run, job: Job, encoder: str) -> None:
     """Check an encoder's weights and keep those its layer needs, or learn the encoder from the train split.
 
@@ -23,40 +56,3 @@ def prepare_encoder(run: Run, job: Job, encoder: str) -> None:
     path = job.path / "model.safetensors"
     write_parameters(path, ENCODER, tensors, settings=parts, provenance=job.provenance, details=details)
     logging.getLogger(__name__).info("%s: %s %s, %d dimensions", encoder, chosen.architecture, parts["layer"], dim)
-
-
-def _keys(config, encoder: str) -> dict:
-    chosen = config.encoder(encoder)
-    if chosen.spec.reads == "regions":
-        return {**chosen.decisive(), "regions": config.regions.decisive()}
-    return {"seed": config.seed, "encoder": chosen.decisive()}
-
-
-def _reads(config, layout, encoder: str) -> Inputs:
-    """The encoder whose regions it takes or that made its features, the images that it learns from or is compared on,
-    its file of weights."""
-    from stages.given import given_inputs
-
-    chosen, reads = config.encoder(encoder), {}
-    if other := chosen.of or chosen.made_by:
-        reads["of"] = layout.encoder(other)
-    if chosen.spec.learned or chosen.made_by:
-        reads["manifest"] = layout.manifest
-    if chosen.made_by:
-        reads |= given_inputs(config, chosen)
-    if chosen.file is not None:
-        reads["weights"] = Outside(Path(config.weights_root) / chosen.file)
-    if chosen.spec.own_defaults and (folder := Path(config.weights_root) / chosen.architecture).is_dir():
-        reads |= outside_files("weights", folder)
-    return reads
-
-
-STAGE = Stage(
-    prepare_encoder,
-    version=6,
-    names=("encoder",),
-    choices=lambda config: [(one.name,) for one in config.prepared_encoders if one.weights not in TRAINED],
-    keys=_keys,
-    reads=_reads,
-    writes=lambda layout, encoder: layout.encoder(encoder),
-)

@@ -4,12 +4,48 @@ from collections.abc import Iterable
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from pipeline.run import Inputs, Job, Run, Stage
+from pipeline.run import Inputs, Job, Run, stage
 
 if TYPE_CHECKING:
     from pipeline.config.names import Config
 
 
+def _keys(config, bundle: str) -> dict:
+    """Only multi-vector models have a shortlist."""
+    model, number = _split(bundle)
+    unused = set() if config.model(model).spec.multi_vector else {"shortlist"}
+    return {**config.index.model_dump(exclude=unused), "dev_images": config.fit.dev_images, "bundle": number}
+
+
+def _reads(config, layout, bundle: str) -> Inputs:
+    model, _ = _split(bundle)
+    configured, members = config.model(model), config.members(model)
+    read = [layout.manifest, layout.model(model), layout.embeddings(model)]
+    read += [layout.token_vocabulary] if configured.spec.words and not members else []
+    for member in map(config.model, members or [model]):
+        if member.spec.sentences == "vectors":
+            read += [layout.text_encoder(name) for name in member.text_encoders if config.text_encoder(name).prepared]
+    regions = config.regions.encoders if configured.spec.multi_vector else ()
+    return read + [layout.encoder(name) for name in (*configured.encoders, *regions) if config.encoder(name).prepared]
+
+
+def _search(run: Run, bundle: str) -> str | None:
+    """A search of what was built."""
+    from stages.closing import search_command
+
+    return search_command(run.layout.index(bundle).path)
+
+
+@stage(
+    version=13,
+    gpu=True,
+    choices=lambda config: _bundles(config, config.every_model()),
+    wanted=lambda config: _bundles(config, config.models),
+    keys=_keys,
+    reads=_reads,
+    writes=lambda layout, bundle: layout.index(bundle),
+    then=_search,
+)
 def build_index(run: Run, job: Job, bundle: str) -> None:
     """Build the image and caption indexes, measure them, and add the encoders that queries need."""
     from pipeline.errors import InputError
@@ -57,54 +93,5 @@ def _split(bundle: str) -> tuple[str, int]:
     return model, int(number or 0)
 
 
-def _keys(config, bundle: str) -> dict:
-    """Only multi-vector models have a shortlist."""
-    model, number = _split(bundle)
-    unused = set() if config.model(model).spec.multi_vector else {"shortlist"}
-    return {**config.index.model_dump(exclude=unused), "dev_images": config.fit.dev_images, "bundle": number}
-
-
-def _reads(config, layout, bundle: str) -> Inputs:
-    model, _ = _split(bundle)
-    chosen, words = config.model(model), {}
-    if not config.members(model) and chosen.spec.words:
-        words["vocabulary"] = layout.token_vocabulary
-    for member in map(config.model, config.members(model) or [model]):
-        if member.spec.sentences == "vectors":
-            texts = [name for name in member.text_encoders if config.text_encoder(name).prepared]
-            words |= {f"text_encoders/{name}": layout.text_encoder(name) for name in texts}
-    regions = config.regions.encoders if chosen.spec.multi_vector else ()
-    given = {one.name for one in config.encoders if not one.prepared}
-    prepared = [name for name in chosen.encoders if name not in given]
-    return {
-        "manifest": layout.manifest,
-        "model": layout.model(model),
-        f"embeddings/{model}": layout.embeddings(model),
-        **{f"encoders/{name}": layout.encoder(name) for name in (*prepared, *regions)},
-        **words,
-    }
-
-
-def _search(run: Run, bundle: str) -> str | None:
-    """A search of what was built."""
-    from stages.closing import search_command
-
-    return search_command(run.layout.index(bundle).path)
-
-
 def _bundles(config: "Config", models: Iterable[str]) -> list[tuple[str]]:
     return [(bundle,) for model in models for bundle in config.bundle_names(model)]
-
-
-STAGE = Stage(
-    build_index,
-    version=13,
-    gpu=True,
-    names=("bundle",),
-    choices=lambda config: _bundles(config, config.every_model()),
-    wanted=lambda config: _bundles(config, config.models),
-    keys=_keys,
-    reads=_reads,
-    writes=lambda layout, bundle: layout.index(bundle),
-    then=_search,
-)

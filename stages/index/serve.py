@@ -230,18 +230,17 @@ def _open_describers(
 ) -> dict[str, "Describer"]:
     """By the names of their generators; one of a name that is taken gets a number. Each has the eyes of a gallery."""
     from pipeline.serve.service import Describer
-    from stages.generators import gather_sources, read_generator, read_training_text
+    from stages.generators import gather_sources, read_corpus, read_generator
 
-    text = read_training_text(run)
+    corpus = read_corpus(run)
     describers, sources = {}, {}
     for name in names:
         stored = read_generator(run, name)
         features = _gallery_with_encoders(stored, galleries).features
-        learned_from = stored.vocabulary, stored.space
-        if learned_from not in sources:  # which take memory
-            sources[learned_from] = gather_sources(run, stored, text, _bundle_of_space(stored, galleries))
+        if stored.space not in sources:  # which take memory
+            sources[stored.space] = gather_sources(run, stored, corpus, _bundle_of_space(stored, galleries))
         describers[_free_name(stored.name, describers)] = Describer(
-            stored.spec.name, stored.generator, sources[learned_from], features, run.config.describe.top
+            stored.spec.name, stored.generator, sources[stored.space], features, run.config.describe.top
         )
     return describers
 

@@ -4,13 +4,72 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-from pipeline.run import Inputs, Job, Run, Stage
-from stages.inputs import named
+from pipeline.run import Inputs, Job, Run, stage
 
 STUDY, AUXILIARY = "study/", "auxiliary/"
 """Prefixes of the names of pairs that are summed in folds, and of pairs of images and weak texts."""
 
 
+def _choices(config) -> list[tuple[str]]:
+    plain = ["target", *(f"{AUXILIARY}{name}" for name in config.documents)]
+    return [(name,) for name in ["dev", *plain, *(f"{STUDY}{name}" for name in plain)]]
+
+
+def _encoders(config, pairs: str) -> list[str]:
+    """The encoders of a run's own moments, and for what the study compares encoders on those of the study too."""
+    every = pairs in (f"{STUDY}target", f"{STUDY}{AUXILIARY}all")
+    return [encoder.name for encoder in (config.every_encoder if every else config.encoders)]
+
+
+def _texts(config, layout, pairs: str) -> dict[str, Any]:
+    """Text encoder -> the vectors of the sentences or documents of the pairs."""
+    kind, _, documents = pairs.removeprefix(STUDY).partition("/")
+    names = [encoder.name for encoder in config.text_encoders]
+    if kind == "auxiliary":
+        return {name: layout.documents(documents, name) for name in names}
+    return {name: layout.sentences(name) for name in names}
+
+
+def _keys(config, pairs: str) -> dict:
+    kind, study = pairs.removeprefix(STUDY).partition("/")[0], config.study
+    splits = {"target": ["train"], "dev": ["dev"], "auxiliary": list(config.auxiliary.splits)}[kind]
+    folds = {"count": 1}
+    if pairs.startswith(STUDY):
+        folds = {"count": study.folds, "order": study.order, "seed": config.seed}
+    text = {encoder.name: encoder.normalise for encoder in config.text_encoders}
+    steps = config.image_steps(_encoders(config, pairs))
+    return {"pairs": kind, "splits": splits, "folds": folds, "normalise": steps, "text": text}
+
+
+def _reads(config, layout, pairs: str) -> Inputs:
+    return [*_texts(config, layout, pairs).values(), *map(layout.features, _encoders(config, pairs))]
+
+
+def _add_up(run: Run, pairs: str) -> list[Path]:
+    """Sum the moments of all shards, in their order; returns the commit of the sum, if there is one."""
+    from pipeline.models.linear.sets import add_up
+    from pipeline.storage.commit import commit_path, remove_artefact
+    from pipeline.storage.pairs import sum_path, write_sum
+
+    shards, folder = run.manifest.n_shards, run.layout.moments(pairs).folder
+    commit = commit_path(sum_path(folder))
+    if shards == 1:
+        remove_artefact(commit)
+        return []
+    write_sum(folder, range(shards), lambda readers: add_up(readers, run.sums).to_arrays())
+    return [commit]
+
+
+@stage(
+    version=6,
+    gpu=True,
+    finish=_add_up,
+    choices=_choices,
+    keys=_keys,
+    reads=_reads,
+    columns=("images", "splits"),
+    writes=lambda layout, pairs: layout.moments(pairs),
+)
 def accumulate(run: Run, pairs: str) -> Callable[[Job], None]:
     """Sum the moments of image-caption pairs over the features of all image and text encoders.
 
@@ -63,68 +122,3 @@ def accumulate(run: Run, pairs: str) -> Callable[[Job], None]:
         write_moments(job.path, sums, rows + start, folds[rows], provenance=job.provenance, details=details)
 
     return make
-
-
-def _choices(config) -> list[tuple[str]]:
-    plain = ["target", *(f"{AUXILIARY}{name}" for name in config.documents)]
-    return [(name,) for name in ["dev", *plain, *(f"{STUDY}{name}" for name in plain)]]
-
-
-def _encoders(config, pairs: str) -> list[str]:
-    """The encoders of a run's own moments, and for what the study compares encoders on those of the study too."""
-    every = pairs in (f"{STUDY}target", f"{STUDY}{AUXILIARY}all")
-    return [encoder.name for encoder in (config.every_encoder if every else config.encoders)]
-
-
-def _texts(config, layout, pairs: str) -> dict[str, Any]:
-    """Text encoder -> the vectors of the sentences or documents of the pairs."""
-    kind, _, documents = pairs.removeprefix(STUDY).partition("/")
-    names = [encoder.name for encoder in config.text_encoders]
-    if kind == "auxiliary":
-        return {name: layout.documents(documents, name) for name in names}
-    return {name: layout.sentences(name) for name in names}
-
-
-def _keys(config, pairs: str) -> dict:
-    kind, study = pairs.removeprefix(STUDY).partition("/")[0], config.study
-    splits = {"target": ["train"], "dev": ["dev"], "auxiliary": list(config.auxiliary.splits)}[kind]
-    folds = {"count": 1}
-    if pairs.startswith(STUDY):
-        folds = {"count": study.folds, "order": study.order, "seed": config.seed}
-    text = {encoder.name: encoder.normalise for encoder in config.text_encoders}
-    steps = config.image_steps(_encoders(config, pairs))
-    return {"pairs": kind, "splits": splits, "folds": folds, "normalise": steps, "text": text}
-
-
-def _reads(config, layout, pairs: str) -> Inputs:
-    return named(*_texts(config, layout, pairs).values(), *map(layout.features, _encoders(config, pairs)))
-
-
-def _add_up(run: Run, pairs: str) -> list[Path]:
-    """Sum the moments of all shards, in their order; returns the commit of the sum, if there is one."""
-    from pipeline.models.linear.sets import add_up
-    from pipeline.storage.commit import commit_path, remove_artefact
-    from pipeline.storage.pairs import sum_path, write_sum
-
-    shards, folder = run.manifest.n_shards, run.layout.moments(pairs).folder
-    commit = commit_path(sum_path(folder))
-    if shards == 1:
-        remove_artefact(commit)
-        return []
-    write_sum(folder, range(shards), lambda readers: add_up(readers, run.sums).to_arrays())
-    return [commit]
-
-
-STAGE = Stage(
-    accumulate,
-    version=6,
-    gpu=True,
-    names=("pairs",),
-    sharded=True,
-    finish=_add_up,
-    choices=_choices,
-    keys=_keys,
-    reads=_reads,
-    columns=("images", "splits"),
-    writes=lambda layout, pairs: layout.moments(pairs),
-)

@@ -3,10 +3,25 @@
 from collections.abc import Callable
 from typing import Any
 
-from pipeline.run import Inputs, Job, Run, Stage
-from stages.inputs import named, region_shards, sentence_shards
+from pipeline.run import Inputs, Job, Run, stage
+from stages.inputs import region_shards, sentence_shards
 
 
+def _reads(config, layout, model: str) -> Inputs:
+    configured = config.model(model)
+    regions = region_shards(config, layout) if configured.spec.multi_vector else []
+    features = map(layout.features, configured.encoders)
+    return [layout.model(model), *sentence_shards(configured, layout), *features, *regions]
+
+
+@stage(
+    version=4,
+    gpu=True,
+    choices=lambda config: [(name,) for name in config.every_model() if not config.members(name)],
+    reads=_reads,
+    columns=("images", "sentences"),
+    writes=lambda layout, model: layout.embeddings(model),
+)
 def embed(run: Run, model: str) -> Callable[[Job], None]:
     """Embed all images and captions in the joint space of MODEL."""
     from pipeline.storage.embeddings import write_embeddings
@@ -45,23 +60,3 @@ def _read_sentences(run: Run, model: Any, number: int) -> Any:
         shard = TokenShard(layout.sentences("tokens").shard(number))
         return Tokens(shard.ids, shard.offsets)
     return Trees(**getattr(TreeShard(layout.sentences("trees").shard(number)), form.removesuffix("-trees")))
-
-
-def _reads(config, layout, model: str) -> Inputs:
-    configured = config.model(model)
-    regions = region_shards(config, layout) if configured.spec.multi_vector else []
-    features = map(layout.features, configured.encoders)
-    return named(layout.model(model), *sentence_shards(configured, layout), *features, *regions)
-
-
-STAGE = Stage(
-    embed,
-    version=4,
-    gpu=True,
-    names=("model",),
-    sharded=True,
-    choices=lambda config: [(name,) for name in config.every_model() if not config.members(name)],
-    reads=_reads,
-    columns=("images", "sentences"),
-    writes=lambda layout, model: layout.embeddings(model),
-)

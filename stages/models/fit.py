@@ -1,9 +1,29 @@
-"""`fit`: a linear model, its parameters chosen on the dev split."""
+"""Linear models: fitted, their parameters chosen on the dev split, or a space that encoders share already."""
 
-from pipeline.run import Inputs, Job, Run, Stage
-from stages.inputs import named
+from pipeline.run import Inputs, Job, Run, stage
+from stages.inputs import sentence_shards
 
 
+def _fit_reads(config, layout, model: str) -> Inputs:
+    configured, base = config.model(model), config.refitted(model)
+    texts, documents = configured.text_encoders, configured.documents
+    read = [layout.moments("target"), *map(layout.sentences, texts), *map(layout.features, configured.encoders)]
+    if configured.training != "target":
+        read.append(layout.moments(f"auxiliary/{documents}"))
+        read += [layout.documents(documents, name) for name in texts]
+    if base:
+        read += [layout.model(base), layout.moments("dev")]
+    return read
+
+
+@stage(
+    version=10,
+    gpu=True,
+    choices=lambda config: [(name,) for name in config.made_by("fit")],
+    keys=lambda config, model: config.model(model).hyperparameters,
+    reads=_fit_reads,
+    writes=lambda layout, model: layout.model(model),
+)
 def fit(run: Run, job: Job, model: str) -> None:
     """Fit MODEL in closed form: a registered model, a variant from the configuration, or a refit of either."""
     import logging
@@ -70,25 +90,36 @@ def fit(run: Run, job: Job, model: str) -> None:
         log.info("mean correlation %.3f held out", tuned.dev_correlations.mean())
 
 
-def _reads(config, layout, model: str) -> Inputs:
-    configured, base = config.model(model), config.refitted(model)
-    texts, documents = configured.text_encoders, configured.documents
-    read = [layout.moments("target"), *map(layout.sentences, texts), *map(layout.features, configured.encoders)]
-    if configured.training != "target":
-        read.append(layout.moments(f"auxiliary/{documents}"))
-        read += [layout.documents(documents, name) for name in texts]
-    if base:
-        read += [layout.model(base), layout.moments("dev")]
-    return named(*read)
+def _adopt_reads(config, layout, model: str) -> Inputs:
+    configured = config.model(model)
+    return [*map(layout.features, configured.encoders), *sentence_shards(configured, layout)]
 
 
-STAGE = Stage(
-    fit,
-    version=10,
-    gpu=True,
-    names=("model",),
-    choices=lambda config: [(name,) for name in config.made_by("fit")],
+@stage(
+    version=1,
+    choices=lambda config: [(name,) for name in config.made_by("adopt")],
     keys=lambda config, model: config.model(model).hyperparameters,
-    reads=_reads,
+    reads=_adopt_reads,
     writes=lambda layout, model: layout.model(model),
 )
+def adopt(run: Run, job: Job, model: str) -> None:
+    """Use the vectors of an image encoder and a text encoder, unchanged, as the space of MODEL."""
+    from pipeline.errors import UsageError
+    from pipeline.storage.parameters import origin_of
+    from stages.training import describe_model
+
+    configured = run.config.model(model)
+    (encoder,), (text_encoder,) = configured.encoders, configured.text_encoders
+    features = run.features.open(encoder, 0)
+    sentences = run.texts({text_encoder: run.layout.sentences(text_encoder)}).open(0)[text_encoder]
+    dim, text_dim = features["features"].shape[1], sentences.matrix.shape[1]
+    if dim != text_dim:
+        raise UsageError(
+            f"{model}: {encoder} has {dim} dimensions and {text_encoder} {text_dim}; name two encoders that share a"
+            " space, or use ncca"
+        )
+    origins = {
+        "encoders": {encoder: origin_of(features.commit)},
+        "text_encoders": {text_encoder: origin_of(sentences.commit)},
+    }
+    run.write_model(job, configured.spec.load()(encoder, text_encoder), {**describe_model(run, model), **origins})

@@ -3,25 +3,48 @@
 from pathlib import Path
 from typing import Any
 
-from pipeline.run import Inputs, Job, Outside, Run, Stage
-from stages.inputs import named, vocabulary_of
+from pipeline.run import Inputs, Job, Outside, Run, stage
+from stages.inputs import vocabulary_of
 
 BANK_OF_SETS = 2000
 """Images, and sentences, in the bank of a model of fragments: their sets take more room than vectors."""
 
 
+def _reads(config, layout, model: str) -> Inputs:
+    plain, base = config.uncorrected(model), config.refitted(model)
+    read = [layout.manifest, layout.model(plain), layout.embeddings(plain), *([layout.model(base)] if base else [])]
+    if (queries := config.hubness.queries) is None:
+        return read
+    reader = config.model(plain)
+    encoders = reader.text_encoders if reader.spec.sentences == "vectors" else ()
+    vocabulary = vocabulary_of(config, layout, plain)
+    read += [*map(layout.text_encoder, encoders), *([vocabulary] if vocabulary else [])]
+    return [*read, Outside("queries", Path(queries))]
+
+
+@stage(
+    version=5,
+    choices=lambda config: [(name,) for name in config.every_model() if config.uncorrected(name)],
+    keys=lambda config, model: {
+        "method": config.hubness_method(model),
+        "hubness": config.hubness.model_dump(exclude={"queries"}),
+        "seed": config.seed,
+        "dev_images": config.fit.dev_images,
+    },
+    reads=_reads,
+    writes=lambda layout, model: layout.model(model),
+)
 def fit_hubness(run: Run, job: Job, model: str) -> None:
     """Make MODEL, a variant with `hubness`, from the same model without it."""
     import logging
 
-    from pipeline.config.stored import restore
     from pipeline.models.linear.corrected import HubCorrected, HubnessCorrection
     from pipeline.models.linear.hubness import choose_correction
 
     config, base = run.config, run.chosen(model)
     plain, refits = config.uncorrected(model), config.refitted(model)
-    embeddings, stored = run.embedded_model(plain)
-    mapping = restore(stored.details["registered"], stored.settings, stored.tensors, run.layout.model(plain).path)
+    embeddings = run.embeddings(plain)
+    mapping, stored = run.restored(plain)
     bank = _draw_bank(run, embeddings, mapping, ("train", "dev") if refits else ("train",))
     if base:
         log = base.details["training_log"]
@@ -69,31 +92,3 @@ def _embed_queries(run: Run, model: Any, most: int, rng: Any) -> Any:
     if model.sentence_view == "tokens":
         return model.embed_sentences(encode_tokens(queries, read_token_vocabulary(run)[0]))
     return model.embed_sentences({name: open_text_encoder(run, name).encode(queries) for name in model.text_encoders})
-
-
-def _reads(config, layout, model: str) -> Inputs:
-    plain, base = config.uncorrected(model), config.refitted(model)
-    read = [layout.manifest, layout.model(plain), layout.embeddings(plain), *([layout.model(base)] if base else [])]
-    if (queries := config.hubness.queries) is None:
-        return named(*read)
-    reader = config.model(plain)
-    encoders = reader.text_encoders if reader.spec.sentences == "vectors" else ()
-    vocabulary = vocabulary_of(config, layout, plain)
-    read += [*map(layout.text_encoder, encoders), *([vocabulary] if vocabulary else [])]
-    return {**named(*read), "queries": Outside(Path(queries))}
-
-
-STAGE = Stage(
-    fit_hubness,
-    version=5,
-    names=("model",),
-    choices=lambda config: [(name,) for name in config.every_model() if config.uncorrected(name)],
-    keys=lambda config, model: {
-        "method": config.hubness_method(model),
-        "hubness": config.hubness.model_dump(exclude={"queries"}),
-        "seed": config.seed,
-        "dev_images": config.fit.dev_images,
-    },
-    reads=_reads,
-    writes=lambda layout, model: layout.model(model),
-)

@@ -4,13 +4,57 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from pipeline.run import Inputs, Job, Outside, Run, Stage
-from stages.inputs import named, region_shards, sentence_shards
+from pipeline.run import Inputs, Job, Outside, Run, stage
+from stages.inputs import region_shards, sentence_shards
 
 if TYPE_CHECKING:
     from stages.texts import Sentences
 
 
+def _word_file(config, settings: Any) -> Path:
+    return Path(config.weights_root) / settings.file
+
+
+def _keys(config, model: str) -> dict:
+    configured = config.model(model)
+    keys = {
+        "seed": config.seed,
+        "image_view": {"normalise": config.image_steps(configured.encoders)},
+        "word_vectors": configured.word_vectors.model_dump(),
+        "model": configured.hyperparameters,
+    }
+    if configured.spec.regions != "none":
+        keys["geometry"] = config.regions.geometry
+    if configured.spec.sentences == "vectors":
+        keys["text_view"] = {name: config.text_encoder(name).normalise for name in configured.text_encoders}
+    return keys
+
+
+def _reads(config, layout, model: str) -> Inputs:
+    configured, start, base = config.model(model), config.start(model), config.refitted(model)
+    spec, words = configured.spec, configured.word_vectors
+    read = [layout.manifest, *sentence_shards(configured, layout), *map(layout.features, configured.encoders)]
+    read += region_shards(config, layout) if spec.regions != "none" else []
+    read += [layout.token_vocabulary] if spec.words else []
+    read += [layout.labels] if spec.trees else []
+    read += map(layout.text_encoder, configured.text_encoders) if spec.starts_from_terms else []
+    read += [layout.model(name) for name in (start, base) if name]
+    if start or words.source == "random":
+        return read
+    if words.source == "corpus":
+        return [*read, layout.word_vectors]
+    return [*read, Outside("words", _word_file(config, words))]
+
+
+@stage(
+    version=11,
+    gpu=True,
+    choices=lambda config: [(name,) for name in config.made_by("train")],
+    keys=_keys,
+    reads=_reads,
+    also=lambda run, model: {"precision": str(run.precision(run.config.model(model).settings.precision))},
+    writes=lambda layout, model: layout.model(model),
+)
 def train(run: Run, job: Job, model: str) -> None:
     """Train MODEL: a registered neural model, a variant from the configuration, or a refit of either.
 
@@ -36,7 +80,7 @@ def train(run: Run, job: Job, model: str) -> None:
         **pairs,
         settings=settings,
         seed=configured.seed,
-        precision=_precision(run, model),
+        precision=run.precision(settings.precision),
         train_words=configured.word_vectors.train,
         words=None if spec.starts_from else _read_words(run, configured.word_vectors),
         start=_read_start(run, model) if spec.starts_from else None,
@@ -60,13 +104,6 @@ def train(run: Run, job: Job, model: str) -> None:
         log.info("%s on %d pairs, for %d epochs as %s", model, count, settings.epochs, base.details["model"])
     else:
         log.info("%s on %d pairs: %s", model, count, trained.log["chosen"])
-
-
-def _precision(run: Run, model: str) -> Any:
-    """The dtype of the heaviest products, which `auto` chooses by the device."""
-    from pipeline.precision import choose_precision
-
-    return choose_precision(run.config.model(model).settings.precision, run.device)
 
 
 def _read_pairs(
@@ -121,66 +158,15 @@ def _read_words(run: Run, settings: Any) -> Any:
     return read_word_vectors(_word_file(run.config, settings), settings.format, terms).table(terms, seed)
 
 
-def _word_file(config, settings: Any) -> Path:
-    return Path(config.weights_root) / settings.file
-
-
 def _read_start(run: Run, model: str) -> Any:
     """The model that `model` starts from, with the vectors of every word if it reads words and that one vectors."""
-    from pipeline.config.stored import restore
     from pipeline.models.neural.word_towers import SAMPLE, WordStart
     from stages.texts import open_text_encoder, read_token_vocabulary
 
-    name = run.config.start(model)
-    stored = run.model(name)
-    start = restore(stored.details["registered"], stored.settings, stored.tensors, run.layout.model(name).path)
+    start, _ = run.restored(run.config.start(model))
     if not run.config.model(model).spec.starts_from_terms:
         return start
     words = [*read_token_vocabulary(run)[0].terms, ""]
     encoders = {name: open_text_encoder(run, name) for name in start.text_encoders}
     texts = list(run.manifest.texts_of("train"))
     return WordStart.of(start, encoders, words, texts[:: max(1, len(texts) // SAMPLE)])
-
-
-def _keys(config, model: str) -> dict:
-    configured = config.model(model)
-    keys = {
-        "seed": config.seed,
-        "image_view": {"normalise": config.image_steps(configured.encoders)},
-        "word_vectors": configured.word_vectors.model_dump(),
-        "model": configured.hyperparameters,
-    }
-    if configured.spec.regions != "none":
-        keys["geometry"] = config.regions.geometry
-    if configured.spec.sentences == "vectors":
-        keys["text_view"] = {name: config.text_encoder(name).normalise for name in configured.text_encoders}
-    return keys
-
-
-def _reads(config, layout, model: str) -> Inputs:
-    configured, start, base = config.model(model), config.start(model), config.refitted(model)
-    spec, words = configured.spec, configured.word_vectors
-    read = [layout.manifest, *sentence_shards(configured, layout), *map(layout.features, configured.encoders)]
-    read += region_shards(config, layout) if spec.regions != "none" else []
-    read += [layout.token_vocabulary] if spec.words else []
-    read += [layout.labels] if spec.trees else []
-    read += map(layout.text_encoder, configured.text_encoders) if spec.starts_from_terms else []
-    read += [layout.model(name) for name in (start, base) if name]
-    if start or words.source == "random":
-        return named(*read)
-    if words.source == "corpus":
-        return named(*read, layout.word_vectors)
-    return {**named(*read), "words": Outside(_word_file(config, words))}
-
-
-STAGE = Stage(
-    train,
-    version=11,
-    gpu=True,
-    names=("model",),
-    choices=lambda config: [(name,) for name in config.made_by("train")],
-    keys=_keys,
-    reads=_reads,
-    also=lambda run, model: {"precision": str(_precision(run, model))},
-    writes=lambda layout, model: layout.model(model),
-)

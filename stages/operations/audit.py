@@ -7,10 +7,9 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from pipeline.run import Job, Run, Stage
+from pipeline.run import Job, Run, stage
 from pipeline.run.layout import Shards
 from stages.commands import FILE, FOLDER
-from stages.inputs import named
 
 if TYPE_CHECKING:
     import numpy as np
@@ -47,7 +46,7 @@ def command(root: Path, exclude: Path | None) -> None:
     from stages.catalogue import declared
 
     run = Run(root)
-    run_stage(run, AUDIT, again=True)
+    run_stage(run, audit, again=True)
     table, commit = read_table(run.layout.audit.path, "audit")
     findings = list(filter(is_probable, table.to_pylist()))
     counts = Counter(finding["kind"] for finding in findings)
@@ -66,6 +65,31 @@ def command(root: Path, exclude: Path | None) -> None:
         click.echo(f"shown in {run.layout.report.path}")
 
 
+def _features(config: "Config", layout: "Layout") -> dict[str, Shards]:
+    """The features of whole photographs that the run has."""
+    return {encoder.name: layout.features(encoder.name) for encoder in config.encoders}
+
+
+def _texts(config: "Config", layout: "Layout") -> dict[str, Shards]:
+    """The vectors of captions that the run has."""
+    every = {encoder.name: layout.sentences(encoder.name) for encoder in config.text_encoders}
+    return {name: shards for name, shards in every.items() if shards.part(config.parts - 1).exists()}
+
+
+@stage(
+    version=1,
+    keys=lambda config: {
+        "normalise": config.image_steps([encoder.name for encoder in config.encoders]),
+        "seed": config.seed,
+    },
+    reads=lambda config, layout: [
+        layout.manifest,
+        *_features(config, layout).values(),
+        *_texts(config, layout).values(),
+    ],
+    writes=lambda layout: layout.audit,
+    has_rule=False,
+)
 def audit(run: Run, job: Job) -> None:
     """Compare the photographs with each other, and their captions with those of others."""
     import pyarrow as pa
@@ -195,29 +219,3 @@ def _exclusions(findings: Iterable[Mapping[str, Any]]) -> Iterator[str]:
                 yield finding["image"]
             case "caption":
                 yield f"# {finding['image']}: {finding['captions'][0]}"
-
-
-def _features(config: "Config", layout: "Layout") -> dict[str, Shards]:
-    """The features of whole photographs that the run has."""
-    return {encoder.name: layout.features(encoder.name) for encoder in config.encoders}
-
-
-def _texts(config: "Config", layout: "Layout") -> dict[str, Shards]:
-    """The vectors of captions that the run has."""
-    every = {encoder.name: layout.sentences(encoder.name) for encoder in config.text_encoders}
-    return {name: shards for name, shards in every.items() if shards.part(config.parts - 1).exists()}
-
-
-AUDIT = Stage(
-    audit,
-    version=1,
-    keys=lambda config: {
-        "normalise": config.image_steps([encoder.name for encoder in config.encoders]),
-        "seed": config.seed,
-    },
-    reads=lambda config, layout: named(
-        layout.manifest, *_features(config, layout).values(), *_texts(config, layout).values()
-    ),
-    writes=lambda layout: layout.audit,
-)
-"""No rule makes it."""

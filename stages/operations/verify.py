@@ -1,5 +1,6 @@
 """`verify`: every artefact of a run against its commit."""
 
+from collections.abc import Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -8,6 +9,7 @@ import click
 from stages.commands import FOLDER, json_option
 
 if TYPE_CHECKING:
+    from pipeline.run import Run
     from pipeline.storage.verify import Examination
 
 AUDIT = "audit"
@@ -31,28 +33,27 @@ def command(run: Path, sweep: bool, quick: bool, as_json: bool) -> None:
 
     from tqdm import tqdm
 
-    from pipeline.errors import IntegrityError
+    from pipeline.errors import IntegrityError, JointspaceError
     from pipeline.printable import printable, printable_json
+    from pipeline.run import Run
     from pipeline.storage.locks import is_lock, remove_free
     from pipeline.storage.verify import examine
 
     shown = partial(tqdm, desc="verify", unit=" commits", disable=None)
-    found = examine(run, not quick, shown)
-    _set_former_apart(run, found)
+    found, opened = examine(run, not quick, shown), Run(run)
+    try:
+        _set_former_apart(opened, found)
+    except JointspaceError:  # the run has no configuration that can be read
+        opened = None
 
     for path, orphan in found.temporaries.items():
         if orphan and sweep:
             remove_free(path) if is_lock(path) else path.unlink(missing_ok=True)
-        if as_json:
-            continue
-        fate = ("removed" if sweep else "left by a dead writer, --sweep removes it") if orphan else "being written"
-        click.echo(printable(f"{path}: temporary, {fate}"))
     if as_json:
         click.echo(printable_json(asdict(found), str))
-    for fault in [] if as_json else found.faults:
-        click.echo(printable(f"{fault.path}: {fault.reason}"))
-    for path in [] if as_json else found.former:
-        click.echo(printable(f"{path}: left from an earlier configuration; nothing uses it, so you can delete it"))
+    else:
+        for line in _lines(found, "removed" if sweep else "left by a dead writer, --sweep removes it"):
+            click.echo(printable(line))
     log = logging.getLogger(__name__)
     log.info("%d files checked, %d wrong", found.checked, len(found.faults))
     if found.unvouched:
@@ -62,51 +63,49 @@ def command(run: Path, sweep: bool, quick: bool, as_json: bool) -> None:
     if found.faults:
         targets = dict.fromkeys(fault.target.relative_to(run) for fault in found.faults if fault.target)
         remade = [path for path in targets if path.parts[0] != AUDIT]
-        remedies = [_rebuild(run, remade)] if remade else []
+        remedies = [_rebuild(opened, run, remade)] if remade else []
         if len(remade) < len(targets):
             remedies.append(shlex.join(["jointspace", "audit", str(run)]))
         remedy = f"remake them: {'; '.join(remedies)}" if remedies else "see to the links and permissions above"
         raise IntegrityError(f"{len(found.faults)} files of {run} are damaged or do not fit; {remedy}")
 
 
-def _set_former_apart(run: Path, found: "Examination") -> None:
+def _lines(found: "Examination", fate: str) -> Iterator[str]:
+    """What is wrong; `fate` is what became of files that dead processes left."""
+    for path, orphan in found.temporaries.items():
+        yield f"{path}: temporary, {fate if orphan else 'being written'}"
+    for fault in found.faults:
+        yield f"{fault.path}: {fault.reason}"
+    for path in found.former:
+        yield f"{path}: left from an earlier configuration; nothing uses it, so you can delete it"
+
+
+def _set_former_apart(run: "Run", found: "Examination") -> None:
     """Move what was made from other artefacts than are there now from the faults to what is `former`, where the run's
-    configuration has nothing of that name any more."""
-    from pipeline.errors import JointspaceError
-    from pipeline.run import Run
+    configuration has nothing of that name any more. Raises JointspaceError where that cannot be read."""
     from pipeline.run.layout import Shards
     from stages.catalogue import declared
 
-    try:
-        opened = Run(run)
-        stages = [(stage, names) for stage in declared().values() for names in stage.choices(opened.config)]
-    except JointspaceError:
-        return
-    outputs = [output for stage, names in stages for output in stage.outputs(opened.layout, *names)]
+    stages = [(stage, names) for stage in declared().values() for names in stage.choices(run.config)]
+    outputs = [output for stage, names in stages for output in stage.outputs(run.layout, *names)]
     present = {output.folder if isinstance(output, Shards) else output.commit for output in outputs}
     former = {
         fault.target
         for fault in found.faults
-        if fault.target and fault.reason.startswith("mixed") and fault.target.relative_to(run).parts[0] != AUDIT
+        if fault.target and fault.reason.startswith("mixed") and fault.target.relative_to(run.root).parts[0] != AUDIT
         if present.isdisjoint((fault.target, fault.target.parent))
     }
     found.former = sorted(former)
     found.faults = [fault for fault in found.faults if fault.target not in former]
 
 
-def _rebuild(run: Path, targets: list[Path]) -> str:
-    """The command that makes `targets`, paths under `run`, and what depends on them."""
+def _rebuild(run: "Run | None", folder: Path, targets: list[Path]) -> str:
+    """The command that makes `targets`, paths under the `folder` of the run, and what depends on them."""
     import shlex
 
-    import yaml
-
-    resolved, base = run / "config.yaml", run
-    try:
-        values = yaml.safe_load(resolved.read_text())
-        base = Path(values["results_root"]) / values["name"]  # the names by which the Snakefile knows them
-    except (OSError, ValueError, yaml.YAMLError, TypeError, KeyError):
-        pass
-    configured = ["--configfile", str(base / "config.yaml")] if resolved.exists() else []
+    # The names by which the Snakefile knows them.
+    base = Path(run.config.results_root) / run.config.name if run else folder
+    configured = ["--configfile", str(base / "config.yaml")] if run else []
     return shlex.join(
         ["snakemake", "all", "--cores", "2", *configured, "--forcerun", *(str(base / t) for t in targets)]
     )

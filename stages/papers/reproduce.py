@@ -6,7 +6,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from pipeline.config.registry import ranker
-from pipeline.run import Inputs, Job, Run, Stage
+from pipeline.run import Inputs, Job, Run, stage
 
 if TYPE_CHECKING:
     from pipeline.config.names import Config
@@ -23,6 +23,34 @@ RESULT = "reproduction.json"
 LIBRARIES = ("numpy", "scipy", "torch", "scikit-learn")
 
 
+def _reads(config, layout) -> Inputs:
+    judged = [names for names in config.evaluations() if names[1:] == (REPORTED, _protocol(config))]
+    study = [layout.manifest, layout.study, layout.tables]
+    described = [
+        layout.description_evaluation(name, one) for name in _generators(config) for one in _subjects(config).values()
+    ]
+    return [
+        layout.summary,
+        *(layout.evaluation(*names) for names in judged),
+        *described,
+        *(layout.phrase_ranking(name, REPORTED) for name in _phrase_models(config)),
+        *(study if "gong" in config.reproduce.papers else []),
+        *(_tree_reads(config, layout) if config.reproduce.trees else []),
+    ]
+
+
+@stage(
+    version=14,
+    keys=lambda config: {
+        "name": config.name,
+        "reproduce": config.reproduce.model_dump(),
+        "seed": config.seed,
+        "bootstrap": config.evaluate.bootstrap,
+        "systems": {name: own for name, _, own in _systems(config)},
+    },
+    reads=_reads,
+    writes=lambda layout: layout.reproduction,
+)
 def reproduce(run: Run, job: Job) -> None:
     """Compare a run's models with the rows printed in the papers; rows that the data cannot support are listed with the
     reason. The same figures are written as JSON next to the tables."""
@@ -85,7 +113,7 @@ def _describe_run(run: Run) -> dict[str, Any]:
 
 def _show_transfer(run: Run) -> str:
     """The page of Gong et al.'s Figures 3 and 4."""
-    from pipeline.images.opening import ImageLimits
+    from pipeline.images.decode import ImageLimits
     from pipeline.report.page import render_transfer
     from pipeline.report.photographs import Photographs
     from pipeline.storage.commit import read_record
@@ -310,42 +338,8 @@ def _draw(run: Run, system: str, columns: "Columns") -> "Draw":
     return draw_of_ranks(found, {side: each.get(side, owners) for side in found}, columns)
 
 
-def _reads(config, layout) -> Inputs:
-    judged = [names for names in config.evaluations() if names[1:] == (REPORTED, _protocol(config))]
-    evaluations = {f"evaluation/{names[0]}": layout.evaluation(*names) for names in judged}
-    study = {"manifest": layout.manifest, "study": layout.study, "tables": layout.tables}
-    ranked = {f"phrases/{name}": layout.phrase_ranking(name, REPORTED) for name in _phrase_models(config)}
-    described = [
-        layout.description_evaluation(name, one) for name in _generators(config) for one in _subjects(config).values()
-    ]
-    return {
-        "summary": layout.summary,
-        **evaluations,
-        **{one.name: one for one in described},
-        **ranked,
-        **(study if "gong" in config.reproduce.papers else {}),
-        **(_tree_reads(config, layout) if config.reproduce.trees else {}),
-    }
-
-
 def _tree_reads(config, layout) -> Inputs:
     """What Socher et al.'s sections 6.6 and 6.7 are measured by."""
-    embeddings = {f"embeddings/{name}": layout.embeddings(name) for name in _word_models(config)}
-    models = {f"models/{name}": layout.model(name) for name in _relation_models(config)}
-    labels = {"labels": layout.labels} if models else {}
-    return {"manifest": layout.manifest, "parses": layout.parses, **embeddings, **labels, **models}
-
-
-STAGE = Stage(
-    reproduce,
-    version=14,
-    keys=lambda config: {
-        "name": config.name,
-        "reproduce": config.reproduce.model_dump(),
-        "seed": config.seed,
-        "bootstrap": config.evaluate.bootstrap,
-        "systems": {name: own for name, _, own in _systems(config)},
-    },
-    reads=_reads,
-    writes=lambda layout: layout.reproduction,
-)
+    models = [layout.model(name) for name in _relation_models(config)]
+    embeddings = map(layout.embeddings, _word_models(config))
+    return [layout.manifest, layout.parses, *embeddings, *([layout.labels] if models else []), *models]

@@ -3,7 +3,7 @@
 from collections.abc import Iterable, Iterator, Mapping
 from typing import TYPE_CHECKING, Any
 
-from pipeline.run import Job, Run, Stage
+from pipeline.run import Job, Run, stage
 from stages.studies import DOCUMENTS, read_study, study_keys, study_reads
 
 if TYPE_CHECKING:
@@ -15,6 +15,13 @@ NEAREST, BLOCK = 4, 4096
 """Images of each set that are shown beside a test image, and rows of features in memory at once."""
 
 
+@stage(
+    version=7,
+    gpu=True,
+    keys=study_keys,
+    reads=study_reads,
+    writes=lambda layout: layout.study,
+)
 def study(run: Run, job: Job) -> None:
     """Measure the numbers of Gong et al.'s tables that are still missing."""
     from dataclasses import asdict
@@ -169,13 +176,3 @@ def _describe_text(config: "Config") -> str:
         settings = [f"{key} {getattr(encoder.own, key)}" for key in keys if hasattr(encoder.own, key)]
         views.append(f"{encoder.kind} ({', '.join(settings)})" if settings else encoder.kind)
     return "; ".join(views)
-
-
-STAGE = Stage(
-    study,
-    version=7,
-    gpu=True,
-    keys=study_keys,
-    reads=study_reads,
-    writes=lambda layout: layout.study,
-)

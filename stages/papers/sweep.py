@@ -3,10 +3,22 @@
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from pipeline.run import Job, Run, Stage
+from pipeline.run import Job, Run, stage
 from stages.studies import read_study, study_keys, study_reads
 
 
+def _keys(config, model: str) -> dict:
+    return {**study_keys(config), "model": config.model(model).hyperparameters}
+
+
+@stage(
+    version=4,
+    gpu=True,
+    choices=lambda config: [(name,) for name in config.made_by("fit")],
+    keys=_keys,
+    reads=lambda config, layout, model: study_reads(config, layout),
+    writes=lambda layout, model: layout.sweep(model),
+)
 def sweep(run: Run, job: Job, model: str) -> None:
     """Try every combination of training-set sizes, ridges, dimensions, powers and training settings."""
     import logging
@@ -65,19 +77,3 @@ def _draw(rows: Sequence[Mapping[str, Any]], title: str, fold_images: int) -> by
     with matplotlib.rc_context({"svg.hashsalt": "jointspace"}):  # else it names the parts of a file at random
         figure.savefig(drawn, format="svg", metadata={"Date": None})
     return drawn.getvalue()
-
-
-def _keys(config, model: str) -> dict:
-    return {**study_keys(config), "model": config.model(model).hyperparameters}
-
-
-STAGE = Stage(
-    sweep,
-    version=4,
-    gpu=True,
-    names=("model",),
-    choices=lambda config: [(name,) for name in config.made_by("fit")],
-    keys=_keys,
-    reads=lambda config, layout, model: study_reads(config, layout),
-    writes=lambda layout, model: layout.sweep(model),
-)

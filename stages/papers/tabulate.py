@@ -1,8 +1,19 @@
 """`tabulate`: the tables of Gong et al. 2014 as Markdown, our numbers beside the printed ones."""
 
-from pipeline.run import Job, Run, Stage
+from pipeline.run import Job, Run, stage
 
 
+@stage(
+    version=6,
+    keys=lambda config: {
+        "seed": config.seed,
+        "name": config.name,
+        "bootstrap": config.evaluate.bootstrap,
+        "folds": config.study.folds,
+    },
+    reads=lambda config, layout: [layout.study],
+    writes=lambda layout: layout.tables,
+)
 def tabulate(run: Run, job: Job) -> None:
     """Write Tables 1 to 6 of Gong et al., and ours, from the numbers of `study`."""
     from functools import cache
@@ -33,17 +44,3 @@ def tabulate(run: Run, job: Job) -> None:
     publish(
         job.path, text.encode(), kind=TABLES, rows=len(tables), provenance=job.provenance, details={"tables": tables}
     )
-
-
-STAGE = Stage(
-    tabulate,
-    version=6,
-    keys=lambda config: {
-        "seed": config.seed,
-        "name": config.name,
-        "bootstrap": config.evaluate.bootstrap,
-        "folds": config.study.folds,
-    },
-    reads=lambda config, layout: {"study": layout.study},
-    writes=lambda layout: layout.tables,
-)

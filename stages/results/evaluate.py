@@ -1,19 +1,37 @@
-"""`evaluate`: ranks, recall and intervals of a model on a split by a protocol."""
+"""Ranks, recall and intervals of models, and of generators that rank by perplexity; all of them in one list."""
 
-from collections.abc import Iterator
+import logging
+from collections.abc import Iterable, Iterator
 from itertools import product
 from typing import Any
 
-from pipeline.run import Job, Run, Stage
-from stages.inputs import named
+from pipeline.config.registry import ranker
+from pipeline.run import Inputs, Job, Names, Run, stage
+from stages.inputs import generator_inputs, text_files
+
+log = logging.getLogger(__name__)
 
 
+def _every(names: Iterable[str]) -> Iterator[Names]:
+    """Each of some names with each split and each protocol."""
+    from pipeline.config.section import DESCRIBED, PROTOCOLS
+
+    return product(names, DESCRIBED, PROTOCOLS)
+
+
+@stage(
+    version=4,
+    choices=lambda config: _every(config.every_model()),
+    wanted=lambda config: [names for names in config.evaluations() if names[0] in config.models],
+    keys=lambda config, *names: {"seed": config.seed, **config.evaluate.model_dump(include={"bootstrap", "folds"})},
+    reads=lambda config, layout, model, *names: [layout.manifest, layout.embeddings(model)],
+    writes=lambda layout, *names: layout.evaluation(*names),
+)
 def evaluate(run: Run, job: Job, model: str, split: str, protocol: str) -> None:
     """Measure retrieval in both directions, by protocol all-sentences (Karpathy) or first-sentence (Gong).
 
     Without captions, an evaluation has 0 images.
     """
-    import logging
     from dataclasses import replace
 
     import numpy as np
@@ -27,7 +45,7 @@ def evaluate(run: Run, job: Job, model: str, split: str, protocol: str) -> None:
     if not run.manifest.bounds("sentences")[-1]:
         nothing = {"model": model, "split": split, "protocol": protocol, "n_images": 0, "n_sentences": 0}
         write_evaluation(job.path, nothing, {}, job.provenance)
-        logging.getLogger(__name__).info("no photo has a caption, so there is nothing to evaluate")
+        log.info("no photo has a caption, so there is nothing to evaluate")
         return
     config, embeddings, pairs = run.config.evaluate, run.embeddings(model), run.pairs(split)
     embeddings.require_unseen(split)
@@ -65,22 +83,85 @@ def evaluate(run: Run, job: Job, model: str, split: str, protocol: str) -> None:
     write_evaluation(job.path, value, {**vars(ranks), "owners": owners}, job.provenance)
     for gallery in with_folds([value]):
         for line in headline(gallery):
-            logging.getLogger(__name__).info(line)
+            log.info(line)
 
 
-def _choices(config) -> Iterator[tuple[str, ...]]:
-    from pipeline.config.section import DESCRIBED, PROTOCOLS
+def _reads(config, layout, generator: str, split: str, protocol: str) -> Inputs:
+    features = map(layout.features, config.generator(generator).encoders)
+    inputs = [layout.generator(generator), *features, *generator_inputs(config, layout, generator)]
+    return [*inputs, *text_files(config, generator, "treebank")]
 
-    return product(config.every_model(), DESCRIBED, PROTOCOLS)
 
-
-STAGE = Stage(
-    evaluate,
-    version=4,
-    names=("model", "split", "protocol"),
-    choices=_choices,
-    wanted=lambda config: [names for names in config.evaluations() if names[0] in config.models],
-    keys=lambda config, *names: {"seed": config.seed, **config.evaluate.model_dump(include={"bootstrap", "folds"})},
-    reads=lambda config, layout, model, *names: named(layout.manifest, layout.embeddings(model)),
-    writes=lambda layout, *names: layout.evaluation(*names),
+@stage(
+    version=1,
+    gpu=True,
+    choices=lambda config: _every(config.evaluate.generators),
+    wanted=lambda config: product(config.evaluate.generators, config.evaluate.splits, config.evaluate.protocols),
+    keys=lambda config, *names: {
+        "seed": config.seed,
+        **config.evaluate.model_dump(include={"bootstrap", "prior_images"}),
+    },
+    reads=_reads,
+    writes=lambda layout, generator, *names: layout.evaluation(ranker(generator), *names),
 )
+def rank_sentences(run: Run, job: Job, generator: str, split: str, protocol: str) -> None:
+    """Measure retrieval by the perplexity of every caption of a split given every image."""
+    from dataclasses import replace
+
+    import numpy as np
+
+    from pipeline.evaluate.summary import headline
+    from pipeline.generate.training import likelihood_scores
+    from pipeline.metrics.ranks import rank_scores
+    from pipeline.metrics.retrieval import TIES, Bootstrap, evaluate, select_sentences
+    from pipeline.storage.records import write_evaluation
+    from stages.generators import hold_out, read_described, read_generator
+
+    settings = run.config.evaluate
+    stored = read_generator(run, generator)
+    people = read_described(run, stored.generator.encoders, ("train", split))
+    train, pairs = people.pairs["train"], people.pairs[split]
+    chosen = select_sentences(pairs.owners, protocol)
+    owners = pairs.owners[chosen]
+    asked = replace(pairs, sentences=pairs.sentences.take(chosen), owners=owners, names=pairs.names[chosen])
+    held_out = hold_out(run, generator, asked, [people.texts[split][i] for i in chosen], people.vocabulary)
+
+    prior = None
+    if count := min(settings.prior_images, train.n_images):
+        drawn = np.random.default_rng(run.config.seed).choice(train.n_images, count, replace=False)
+        prior = stored.generator.log_probabilities(train.images(np.sort(drawn)), held_out)
+    likelihoods = stored.generator.log_probabilities(pairs.images(np.arange(pairs.n_images)), held_out)
+    ranks = rank_scores(likelihood_scores(likelihoods, asked.sentences.lengths + 1, prior), owners)
+    bootstrap = Bootstrap(settings.bootstrap, run.config.seed)
+    value = {
+        "model": ranker(generator),
+        "split": split,
+        "protocol": protocol,
+        "ties": TIES,
+        "bootstrap": vars(bootstrap),
+        "prior_images": count,
+        "n_images": pairs.n_images,
+        "n_sentences": len(chosen),
+        **evaluate(ranks, owners, bootstrap),
+        "metric": "perplexity",
+    }
+    write_evaluation(job.path, value, {**vars(ranks), "owners": owners}, job.provenance)
+    for line in headline(value):
+        log.info(line)
+
+
+@stage(
+    version=2,
+    wanted=lambda config: [()],
+    reads=lambda config, layout: [layout.evaluation(*names) for names in config.evaluations()],
+    writes=lambda layout: (layout.summary, layout.summary_table),
+)
+def summarise(run: Run, job: Job) -> None:
+    """Collect all evaluations of the run in one list and one table."""
+    from pipeline.evaluate.summary import markdown
+    from pipeline.storage.commit import read_record
+    from pipeline.storage.records import write_summary
+
+    values = [read_record(run.layout.evaluation(*names).path) for names in run.config.evaluations()]
+    values = [value for value in values if value["n_images"]]
+    write_summary(job.path, values, markdown(values), job.provenance)

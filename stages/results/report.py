@@ -2,33 +2,10 @@
 
 import click
 
-from pipeline.run import Inputs, Job, Run, Stage
+from pipeline.run import Inputs, Job, Run, stage
 from pipeline.run.layout import Artefact
-from stages.inputs import named
 
 FORMS = click.Choice(["html", "json"])
-
-
-def report(run: Run, job: Job, form: str = "html") -> None:
-    """Write the report of a run: recalls, collection, and examples of what its best model finds."""
-    import logging
-
-    from pipeline.report.page import as_json, render
-    from pipeline.storage.batch import publish_text
-    from stages.run_report import RunReport
-
-    shown = RunReport(run, _artefacts(run.config, run.layout))
-    if form == "json":
-        click.echo(as_json(shown))
-        return
-    publish_text(job.path, render(shown))
-    photographs = shown.picture.shown
-    missing = list(photographs.values()).count(False)
-    if missing and run.config.collection.format != "vectors":  # which has none
-        logging.getLogger(__name__).warning(
-            "%d of %d photos are not shown: they cannot be read in %s; set data_root to where they are",
-            missing, len(photographs), run.photographs.root,
-        )  # fmt: skip
 
 
 def _artefacts(config, layout) -> dict[str, list[Artefact]]:
@@ -55,11 +32,10 @@ def _reads(config, layout) -> Inputs:
     read += [layout.embeddings(model) for model, _ in aligned]
     if aligned:
         read.append(layout.token_vocabulary)
-    return named(*read)
+    return read
 
 
-STAGE = Stage(
-    report,
+@stage(
     version=10,
     wanted=lambda config: [()],
     keys=lambda config: {
@@ -77,3 +53,23 @@ STAGE = Stage(
         ),
     ),
 )
+def report(run: Run, job: Job, form: str = "html") -> None:
+    """Write the report of a run: recalls, collection, and examples of what its best model finds."""
+    import logging
+
+    from pipeline.report.page import as_json, render
+    from pipeline.storage.batch import publish_text
+    from stages.run_report import RunReport
+
+    shown = RunReport(run, _artefacts(run.config, run.layout))
+    if form == "json":
+        click.echo(as_json(shown))
+        return
+    publish_text(job.path, render(shown))
+    photographs = shown.picture.shown
+    missing = list(photographs.values()).count(False)
+    if missing and run.config.collection.format != "vectors":  # which has none
+        logging.getLogger(__name__).warning(
+            "%d of %d photos are not shown: they cannot be read in %s; set data_root to where they are",
+            missing, len(photographs), run.photographs.root,
+        )  # fmt: skip

@@ -73,7 +73,7 @@ def reads(stage, every=None):
         part = getattr(wildcards, "part", None)
         found = commits(LAYOUT.manifest) if stage.sharded else []
         for names in jobs(stage, every, wildcards):
-            for artefact in stage.reads(CONFIG, LAYOUT, *names).values():
+            for artefact in stage.reads(CONFIG, LAYOUT, *names):
                 found += commits(artefact, part)
         return list(dict.fromkeys(found))
 

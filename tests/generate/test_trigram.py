@@ -10,7 +10,7 @@ from nltk.lm import KneserNeyInterpolated
 
 from pipeline.generate.corpus import DISCOUNT, Corpus, Trigram
 from pipeline.text.sequences import Tokens, encode_tokens
-from stages.generators import TrainingText
+from stages.generators import count_trigrams
 
 BOUNDARY = 7
 
@@ -53,7 +53,7 @@ def test_a_run_counts_its_further_text_too(tmp_path: Path) -> None:
 
     def log_probability(file: str | None) -> np.ndarray:
         config = SimpleNamespace(language_text=SimpleNamespace(file=file, column=1))
-        return TrainingText(corpus, "", config).trigram.log_probability(asked)
+        return count_trigrams(config, corpus).log_probability(asked)
 
     together = Trigram(encode_tokens([*texts, *further], vocabulary), len(vocabulary.terms) + 1)
     found = log_probability(str(tmp_path / "text.tsv"))

@@ -6,7 +6,7 @@ from pathlib import Path
 from made_up import open_run
 
 from pipeline.run.runner import run_stage
-from stages.results.report import STAGE
+from stages.results import report as stage
 
 VOID = {"meta", "img", "br"}
 
@@ -67,7 +67,7 @@ class Outline(HTMLParser):
 
 def report(run: Path, *settings: dict) -> Outline:
     """The page of the run by its configuration with `settings` over it."""
-    run_stage(open_run(run, *settings), STAGE)
+    run_stage(open_run(run, *settings), stage.report)
     outline = Outline()
     outline.feed((run / "report" / "index.html").read_text())
     assert outline.open == []

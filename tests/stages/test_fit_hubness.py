@@ -19,7 +19,7 @@ from pipeline.storage.embeddings import Embeddings
 from pipeline.storage.manifest import Manifest
 from pipeline.storage.pairs import split_pairs
 from pipeline.storage.parameters import Parameters
-from stages.models.fit_hubness import STAGE
+from stages.models.fit_hubness import fit_hubness
 
 ROWS = {
     "fit": {"dimensions": [5], "image_ridge": [0.1], "text_ridge": [0.1], "eigenvalue_power": [1]},
@@ -91,7 +91,7 @@ def test_a_log_of_queries_stands_for_trains_sentences(run: Path, model: str, tmp
         "variants": {"asked": {"model": model, "hubness": "nnn"}},
     }
     opened = open_run(run, logged, {"models": ["asked"]})
-    run_stage(opened, STAGE, ("asked",))
+    run_stage(opened, fit_hubness, ("asked",))
     assert len(opened.model("asked").tensors["hubness/queries"]) == 2
 
 

@@ -12,7 +12,7 @@ from pipeline.run.runner import run_stage
 from pipeline.storage.commit import read_record
 from pipeline.storage.json_files import CHECK, publish_json, read_json
 from pipeline.storage.records import write_summary
-from stages.results.report import STAGE
+from stages.results import report as stage
 
 
 @pytest.fixture(scope="module")
@@ -42,7 +42,7 @@ def evaluation(run: Path, model: str) -> Path:
 
 
 def report(run: Path, *settings: dict) -> str:
-    run_stage(open_run(run, *settings), STAGE)
+    run_stage(open_run(run, *settings), stage.report)
     return Layout(run).report.path.read_text()
 
 

@@ -1,15 +1,34 @@
-"""`combine`: a score-level ensemble of embedded models, its weights chosen on the dev split, or those chosen before."""
+"""Score-level ensembles of embedded models: their weights, and their vectors."""
 
+from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
-from pipeline.run import Inputs, Job, Run, Stage
-from stages.inputs import named
+from pipeline.run import Inputs, Job, Run, stage
 
 if TYPE_CHECKING:
     from pipeline.models.linear.ensemble import Ensemble
     from pipeline.storage.parameters import Parameters
 
 
+def _reads_words(config, model: str) -> bool:
+    return any(config.model(member).spec.words for member in config.members(model))
+
+
+def _reads(config, layout, model: str) -> Inputs:
+    members, base = config.members(model), config.refitted(model)
+    read = [layout.manifest, *map(layout.model, members), *map(layout.embeddings, members)]
+    read += [layout.token_vocabulary] if _reads_words(config, model) else []
+    read += [layout.model(base)] if base else []
+    return read
+
+
+@stage(
+    version=4,
+    choices=lambda config: [(name,) for name in config.made_by("combine")],
+    keys=lambda config, model: {"ensemble": config.ensemble(model).model_dump(), "dev_images": config.fit.dev_images},
+    reads=_reads,
+    writes=lambda layout, model: layout.model(model),
+)
 def combine(run: Run, job: Job, model: str) -> None:
     """Choose the weights of the ensemble MODEL on dev and join its members into one model.
 
@@ -102,24 +121,31 @@ def _read_vocabularies(run: Run, ensemble: "Ensemble") -> dict[str, Any]:
     return {"fingerprint": fingerprint("vocabularies", 1, inputs=inputs), "views": views}
 
 
-def _reads_words(config, model: str) -> bool:
-    return any(config.model(member).spec.words for member in config.members(model))
-
-
-def _reads(config, layout, model: str) -> Inputs:
-    members, base = config.members(model), config.refitted(model)
-    read = [layout.manifest, *map(layout.model, members), *map(layout.embeddings, members)]
-    read += [layout.token_vocabulary] if _reads_words(config, model) else []
-    read += [layout.model(base)] if base else []
-    return named(*read)
-
-
-STAGE = Stage(
-    combine,
-    version=4,
-    names=("model",),
-    choices=lambda config: [(name,) for name in config.made_by("combine")],
-    keys=lambda config, model: {"ensemble": config.ensemble(model).model_dump(), "dev_images": config.fit.dev_images},
-    reads=_reads,
-    writes=lambda layout, model: layout.model(model),
+@stage(
+    version=3,
+    choices=lambda config: [(name,) for name in config.every_model() if config.members(name)],
+    reads=lambda config, layout, model: [layout.model(model), *map(layout.embeddings, config.members(model))],
+    columns=("images", "sentences"),
+    writes=lambda layout, model: layout.embeddings(model),
 )
+def join_embeddings(run: Run, model: str) -> Callable[[Job], None]:
+    """Concatenate the weighted embeddings of an ensemble's members."""
+    from pipeline.models.linear.ensemble import join_images, join_sentences, joint_rule
+    from pipeline.storage.embeddings import write_embeddings
+    from stages.training import describe_embeddings
+
+    stored = run.model(model)
+    weights = {name: weight for name, weight in stored.details["weights"].items() if weight}
+    members = [run.embeddings(name) for name in weights]
+    rules = [member.comparison if member.multi_vector else None for member in members]
+    details = describe_embeddings(stored, "inner_product")
+
+    def make(job: Job) -> None:
+        ids = {"images": job.image_id, "sentences": job.sentence_id}
+        sides = {}
+        for modality, join in (("images", join_images), ("sentences", join_sentences)):
+            parts = [member.read(modality, ids[modality]) for member in members]
+            sides[modality] = join(parts, list(weights.values()), rules)
+        write_embeddings(job.path, sides, ids, details, joint_rule(rules), provenance=job.provenance)
+
+    return make

@@ -1,0 +1,183 @@
+"""Words and noun phrases of sentences with the regions of their images."""
+
+from typing import TYPE_CHECKING, Any
+
+from pipeline.run import Inputs, Job, Run, stage
+from stages.inputs import label_names, region_shards
+
+if TYPE_CHECKING:
+    import numpy as np
+    import pyarrow as pa
+
+    from pipeline.storage.regions import RegionRows
+
+ALIGNED, EMBEDDED = 1024, 512
+"""Images that are aligned, and images whose regions are embedded, at once."""
+
+
+@stage(
+    version=4,
+    choices=lambda config: config.aligned_splits(),
+    wanted=lambda config: config.aligned_splits(config.align.splits),
+    keys=lambda config, model, split: {"beta": config.align.beta},
+    reads=lambda config, layout, model, split: [layout.manifest, layout.embeddings(model), layout.token_vocabulary],
+    writes=lambda layout, model, split: layout.alignments(model, split),
+)
+def align(run: Run, job: Job, model: str, split: str) -> None:
+    """Write the segments of each caption in a split and the boxes they match, one caption per line."""
+    from tqdm import tqdm
+
+    from pipeline.models.neural.alignment import align
+    from pipeline.storage.records import write_alignments
+    from stages.texts import read_analyzer, read_words
+
+    embeddings, pairs, beta = run.embeddings(model), run.pairs(split), run.config.align.beta
+    analyze = read_analyzer(run)
+    lines = []
+    for block in tqdm(list(pairs.blocks(ALIGNED)), desc=f"align {split}", unit="block", disable=None):
+        images = embeddings.read("images", block.image_id)
+        sentences = embeddings.read("sentences", block.sentence_id)
+        spoken = read_words(run, block.sentence_id, analyze)
+        words, regions = sentences.split("vectors"), images.split("vectors")
+        for number, (sentence_id, owner) in enumerate(zip(block.sentence_id, block.owners, strict=True)):
+            lines += [
+                {
+                    "sentence_id": int(sentence_id),
+                    "image_id": int(block.image_id[owner]),
+                    "words": spoken[number][segment.first : segment.last],
+                    "box": images.boxes[images.offsets[owner] + segment.region].tolist(),
+                    "score": segment.score,
+                }
+                for segment in align(words[number], regions[owner], beta)
+            ]
+    write_alignments(job.path, lines, provenance=job.provenance, details={"model": model, "split": split})
+
+
+def _reads(config, layout, model: str, split: str) -> Inputs:
+    sentences = [layout.parses, layout.token_vocabulary, layout.labels]
+    return [layout.manifest, layout.model(model), *sentences, *region_shards(config, layout)]
+
+
+@stage(
+    version=3,
+    gpu=True,
+    choices=lambda config: config.phrase_splits(),
+    wanted=lambda config: config.phrase_splits(config.phrases.splits),
+    reads=_reads,
+    writes=lambda layout, model, split: layout.phrases(model, split),
+)
+def embed_phrases(run: Run, job: Job, model: str, split: str) -> None:
+    """Embed the noun phrases of a split's captions and the regions of its images.
+
+    A model of whole sentences takes each phrase as one, and one of whole images each region.
+    """
+    import logging
+    from itertools import chain
+
+    import numpy as np
+    import pyarrow as pa
+
+    from pipeline.storage.phrases import write_phrases
+    from pipeline.storage.records import read_labels
+    from pipeline.storage.tables import vectors_column
+    from pipeline.text.sequences import encode_tokens
+    from pipeline.text.tokens import make_analyzer
+    from pipeline.text.tree_conversions import list_noun_phrases
+    from pipeline.text.trees import LabelTable, pack_trees
+    from stages.texts import read_sentence_trees, read_token_vocabulary
+    from stages.training import open_region_rows, restore_model
+
+    mapping, _ = restore_model(run, model)
+    vocabulary, _ = read_token_vocabulary(run)
+    pairs = run.pairs(split)
+    sentences = read_sentence_trees(run, make_analyzer(vocabulary.settings), pairs.sentence_id)
+    phrases = [list_noun_phrases(sentence.tree) for sentence in sentences]
+    counts = list(map(len, phrases))
+    spoken = list(chain.from_iterable(phrases))
+    if mapping.sentence_view == "tokens":
+        vectors = mapping.embed_phrases(encode_tokens([phrase.text for phrase in spoken], vocabulary))
+    else:
+        labels = LabelTable.from_dict(read_labels(run.layout.labels.path))
+        vectors = mapping.embed_phrases(pack_trees(sentences, vocabulary, labels)[1])
+    phrase_table = {
+        "sentence_id": np.repeat(pairs.sentence_id, counts),
+        "image_id": np.repeat(pairs.image_id[pairs.owners], counts),
+        "text": [phrase.text for phrase in spoken],
+        "head": [phrase.head for phrase in spoken],
+        "vector": vectors_column(vectors),
+    }
+    encoders = getattr(mapping, "region_encoders", mapping.encoders)
+    regions = _embed_regions(mapping, open_region_rows(run, encoders, pairs.image_id), pairs.image_id)
+    details = {"model": model, "split": split, "dim": vectors.shape[1]}
+    write_phrases(job.path, regions, pa.table(phrase_table), provenance=job.provenance, details=details)
+    logging.getLogger(__name__).info("%d noun phrases in %d sentences of %s", len(spoken), len(sentences), split)
+
+
+def _embed_regions(model: Any, regions: "RegionRows", image_id: "np.ndarray") -> "pa.Table":
+    """The table of all regions of the images `image_id` (n,)."""
+    import numpy as np
+    import pyarrow as pa
+
+    from pipeline.storage.tables import CORNERS, vectors_column
+
+    parts = []
+    for start in range(0, len(image_id), EMBEDDED):
+        rows = np.arange(start, min(start + EMBEDDED, len(image_id)))
+        block = regions.packed(rows)
+        columns = {
+            "image_id": image_id[rows][block.owners],
+            "number": block.numbers,
+            **dict(zip(CORNERS, block.boxes.T, strict=True)),
+            "vector": vectors_column(model.embed_regions(block)),
+        }
+        parts.append(pa.table(columns))
+    return pa.concat_tables(parts)
+
+
+@stage(
+    version=3,
+    choices=lambda config: config.phrase_splits(),
+    wanted=lambda config: config.phrase_splits(config.phrases.splits),
+    keys=lambda config, model, split: {
+        "seed": config.seed,
+        "bootstrap": config.evaluate.bootstrap,
+        "phrases": config.phrases.model_dump(exclude={"splits"}),
+    },
+    reads=lambda config, layout, model, split: [layout.manifest, layout.phrases(model, split), *label_names(config)],
+    writes=lambda layout, model, split: layout.phrase_ranking(model, split),
+)
+def rank_phrases(run: Run, job: Job, model: str, split: str) -> None:
+    """Rank regions for noun phrases and the reverse, and count correct correspondences."""
+    import logging
+
+    from pipeline.evaluate.phrases import PhraseSet, RegionSet, measure_phrases
+    from pipeline.metrics.retrieval import TIES, Bootstrap
+    from pipeline.storage.phrases import PhraseVectors
+    from pipeline.storage.records import write_measured
+    from stages.boxes import read_gold
+
+    log, settings = logging.getLogger(__name__), run.config
+    stored = PhraseVectors(run.layout.phrases(model, split).path)
+    phrases = PhraseSet(
+        [text.lower() for text in stored.phrases["text"].to_pylist()],
+        [head.lower() for head in stored.phrases["head"].to_pylist()],
+        stored.phrases["image_id"].to_numpy(),
+        stored.phrase_vectors,
+    )
+    parts = stored.regions["number"].to_numpy() > 0  # region 0 is the whole image
+    regions = RegionSet(stored.regions["image_id"].to_numpy()[parts], stored.boxes[parts], stored.region_vectors[parts])
+    bootstrap, least_overlap = Bootstrap(settings.evaluate.bootstrap, settings.seed), settings.phrases.least_overlap
+    gold = read_gold(run)
+    if not gold.labels:
+        measured, ranks = {"left_out": "no box of the manifest has a label"}, {}
+    else:
+        measured, ranks = measure_phrases(phrases, regions, gold, least_overlap, bootstrap)
+    about = {"split": split, "ties": TIES, "least_overlap": least_overlap, "bootstrap": vars(bootstrap)}
+    write_measured(job.path, {"model": model, **about, **measured}, "ranks", ranks, job.provenance)
+    if not gold.labels:
+        log.warning("%s: nothing was ranked: %s; add labelled boxes to the collection", model, measured["left_out"])
+        return
+    log.info(
+        "%s: %.1f %% of %d named phrases have the right region, %.1f %% by chance", model,
+        measured["correspondence"]["right"], measured["n_named"], measured["correspondence"]["chance"],
+    )  # fmt: skip

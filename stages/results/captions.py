@@ -1,0 +1,309 @@
+"""Generated captions: generators are trained, describe images and boxes, and are judged."""
+
+import logging
+from collections.abc import Callable
+from itertools import pairwise
+from typing import TYPE_CHECKING, Any
+
+from pipeline.run import Inputs, Job, Run, stage
+from stages.inputs import generator_inputs, label_names, region_texts_path, text_files
+
+if TYPE_CHECKING:
+    from pipeline.generate.material import Ranker
+    from stages.generators import DescribedImages, StoredGenerator
+
+log = logging.getLogger(__name__)
+SNIPPETS_OF = ("train", "dev")
+BLOCK = 1024
+"""Sentences whose word vectors are in memory at once."""
+
+
+def _training_keys(config, generator: str) -> dict:
+    configured = config.generator(generator)
+    own = {"generator": configured.spec.name, **configured.settings.model_dump(exclude={"checkpoint_seconds"})}
+    text = config.language_text.model_dump() if configured.spec.text else {}
+    view = {"normalise": config.image_steps(configured.encoders)}
+    return {"seed": configured.seed, "image_view": view, "text": text, "own": own}
+
+
+def _training_reads(config, layout, generator: str) -> Inputs:
+    configured = config.generator(generator)
+    spec, encoders = configured.spec, configured.encoders
+    read = [*map(layout.features, encoders)]
+    if spec.regions:
+        snippets = configured.settings.snippets
+        read += map(layout.regions, encoders)
+        read += [layout.alignments(snippets, split) for split in SNIPPETS_OF]
+    if spec.ranks:
+        read += [layout.model(snippets), layout.embeddings(snippets)]
+    texts = text_files(config, generator, "text", "treebank")
+    return [*read, *generator_inputs(config, layout, generator), *texts]
+
+
+@stage(
+    version=5,
+    gpu=True,
+    choices=lambda config: [(name,) for name in config.generators],
+    keys=_training_keys,
+    reads=_training_reads,
+    also=lambda run, generator: {"precision": str(run.precision(run.config.generator(generator).precision))},
+    writes=lambda layout, generator: layout.generator(generator),
+)
+def train_generator(run: Run, job: Job, generator: str) -> None:
+    """Train a registered caption generator. Resumable."""
+    from pipeline.generate.material import Material
+    from pipeline.models.linear.views import ImageView
+    from stages.generators import open_space, read_described, train_tagger
+    from stages.texts import read_extra_text
+    from stages.training import follow_training
+
+    config, configured = run.config, run.config.generator(generator)
+    spec, settings, encoders = configured.spec, configured.settings, configured.encoders
+    people = read_described(run, encoders, SNIPPETS_OF)
+    pairs = _read_snippets(run, settings, people) if spec.regions else people.pairs
+    dims = tuple(rows.shape[1] for rows in pairs["train"].features.values())
+    space = open_space(run, generator)
+    with follow_training(generator, settings, job) as (checkpoint, after_step):
+        learned = spec.load().learn(
+            Material(
+                ImageView(encoders, dims, config.image_steps(encoders)),
+                **pairs,
+                texts=people.texts,
+                vocabulary=people.vocabulary,
+                space=space,
+                extra=read_extra_text(config) if spec.text else [],
+                tagger=train_tagger(config, spec, configured.seed),
+                settings=settings,
+                seed=configured.seed,
+                precision=run.precision(configured.precision),
+                checkpoint=checkpoint,
+                after_step=after_step,
+                device=run.device,
+                ranker=_read_ranker(run, settings.snippets) if spec.ranks else None,
+            )
+        )
+        details = {
+            "generator": spec.name,
+            "encoders": people.encoders,
+            "vocabulary": people.vocabulary_fingerprint,
+            "space": space.fingerprint if learned.generator.in_space else None,
+            "training_log": learned.log,
+        }
+        run.write_model(job, learned.generator, details)
+    log.info("%s on %d sentences: %s", generator, learned.log["sentences"], learned.log["chosen"])
+
+
+def _read_snippets(run: Run, settings: Any, people: "DescribedImages") -> dict[str, Any]:
+    """The pairs of regions with snippets of their images' sentences, as the model `settings.snippets` aligns them."""
+    import numpy as np
+
+    from pipeline.generate.snippets import Snippet, region_pairs
+    from pipeline.storage.records import read_alignments
+    from stages.boxes import read_regions
+
+    snippets = []
+    for split in SNIPPETS_OF:
+        segments = read_alignments(run.layout.alignments(settings.snippets, split).path)
+        snippets += [Snippet(*(segment[name] for name in Snippet._fields)) for segment in segments]
+    image_id = np.unique(np.array([snippet.image_id for snippet in snippets], np.int64))
+    regions = read_regions(run, people.encoders, image_id)
+    whole = getattr(settings, "whole", False)
+    return region_pairs(snippets, regions, run.manifest.splits, people.vocabulary, whole)
+
+
+def _read_ranker(run: Run, model: str) -> "Ranker":
+    """A model and the sums of the word vectors of the snippets that it found in train. UsageError for one that also
+    reads whole images or the places of regions."""
+    import numpy as np
+
+    from pipeline.errors import UsageError
+    from pipeline.generate.material import Ranker
+    from pipeline.generate.snippets import sum_words
+    from pipeline.storage.records import read_alignments
+
+    embeddings = run.embeddings(model)
+    restored, stored = run.restored(model)
+    if restored.encoders or restored.region_view.geometry:
+        raise UsageError(
+            f"{model} also reads whole images or the positions of regions; rank snippets with a plain dvsa"
+        )
+    segments = read_alignments(run.layout.alignments(model, "train").path)
+    ids = np.array([segment["sentence_id"] for segment in segments])
+    lengths = np.array([len(segment["words"]) for segment in segments])
+    starts = np.flatnonzero(np.diff(ids, prepend=-1))[::BLOCK].tolist()
+    sums = []
+    for first, last in pairwise([*starts, len(ids)]):
+        words = embeddings.read("sentences", np.unique(ids[first:last]))
+        sums.append(sum_words(words, lengths[first:last]))
+    return Ranker(stored.details["registered"], restored, np.concatenate(sums))
+
+
+def _describe_keys(config, generator: str, subject: str) -> dict:
+    text = {"text": config.language_text.model_dump(exclude={"treebank"})}
+    return {
+        "seed": config.seed,
+        "describe": config.describe.model_dump(exclude={"splits", "boxes", "region_texts", "meteor"}),
+        **(text if text_files(config, generator, "text") else {}),
+    }
+
+
+def _describe_reads(config, layout, generator: str, subject: str) -> Inputs:
+    inputs = [layout.generator(generator), *generator_inputs(config, layout, generator)]
+    encoders = config.generator(generator).encoders
+    inputs += text_files(config, generator, "text")
+    if subject.endswith(".boxes"):
+        return [*inputs, *label_names(config), *map(layout.regions, encoders)]
+    return [*inputs, *map(layout.features, encoders)]
+
+
+@stage(
+    version=5,
+    gpu=True,
+    choices=lambda config: config.descriptions(),
+    wanted=lambda config: config.descriptions(config.describe.splits),
+    keys=_describe_keys,
+    reads=_describe_reads,
+    writes=lambda layout, *names: (layout.descriptions(*names), layout.description_page(*names)),
+)
+def describe(run: Run, job: Job, generator: str, subject: str) -> None:
+    """Generate captions for the images of a split or, for the subject SPLIT.boxes, for its labelled boxes."""
+    from pipeline.generate.describing import stored_batches
+    from stages.generators import BATCH, read_generator, write_descriptions
+
+    split, _, kind = subject.partition(".")
+    stored = read_generator(run, generator)
+    features, shown = _read_boxes(run, stored, split) if kind else _read_images(run, stored, split)
+    batches = stored_batches(features, shown, BATCH)
+    about = {"generator": generator, "of": kind or "images", "split": split}
+    write_descriptions(run, stored, batches, job.path, about, job.provenance)
+
+
+def _read_boxes(run: Run, stored: "StoredGenerator", split: str) -> tuple[dict[str, Any], list[dict[str, Any]]]:
+    """The labelled boxes of a split: encoder -> their features (k, dim), and what answers show of each."""
+    from stages.boxes import gold_of_texts, read_boxes, read_gold, read_region_texts
+
+    texts = region_texts_path(run.config)
+    gold = gold_of_texts(read_region_texts(run, texts)) if texts else read_gold(run)
+    whole = getattr(stored.generator, "whole", False)
+    return read_boxes(run, gold, stored.encoders, split, whole)
+
+
+def _read_images(run: Run, stored: "StoredGenerator", split: str) -> tuple[dict[str, Any], list[dict[str, Any]]]:
+    """The images of a split: encoder -> their features (n, dim), and what answers show of each."""
+    import numpy as np
+
+    from pipeline.errors import InputError
+    from pipeline.storage.features import FeatureRows
+
+    manifest = run.manifest
+    ids = np.flatnonzero(manifest.splits == split)
+    if not len(ids):
+        raise InputError(f"the {split} split of {manifest.folder} has no image; describe another split")
+    features = {name: FeatureRows(run.features, name, ids) for name in stored.generator.encoders}
+    images = manifest.pick(ids)
+    return features, [{"image_id": row["image_id"], "image": row["path"], "box": None} for row in images]
+
+
+def _judging_keys(config, generator: str, subject: str) -> dict:
+    if subject.endswith(".boxes"):
+        return {"names": config.phrases.names, "meteor": config.describe.meteor}
+    return {"seed": config.seed, "text": config.language_text.model_dump(), "meteor": config.describe.meteor}
+
+
+def _judging_reads(config, layout, generator: str, subject: str) -> Inputs:
+    features = map(layout.features, config.generator(generator).encoders)
+    inputs = [layout.generator(generator), layout.descriptions(generator, subject), *features]
+    inputs += generator_inputs(config, layout, generator)
+    if not subject.endswith(".boxes"):
+        return [*inputs, *text_files(config, generator, "treebank")]
+    parses = [] if config.describe.region_texts else [layout.parses]
+    return [*inputs, *parses, *label_names(config)]
+
+
+@stage(
+    version=3,
+    gpu=True,
+    choices=lambda config: config.descriptions(),
+    wanted=lambda config: config.descriptions(config.describe.splits),
+    keys=_judging_keys,
+    reads=_judging_reads,
+    writes=lambda layout, *names: layout.description_evaluation(*names),
+)
+def evaluate_descriptions(run: Run, job: Job, generator: str, subject: str) -> None:
+    """Score generated captions of a split or of SPLIT.boxes against texts that people wrote."""
+    from dataclasses import asdict
+
+    import numpy as np
+
+    from pipeline.errors import UsageError
+    from pipeline.generate.metrics import METRICS, judge, variety
+    from pipeline.storage.commit import read_record
+    from pipeline.storage.records import write_measured
+    from pipeline.text.tokens import make_analyzer
+    from stages.generators import hold_out, read_described
+
+    split, _, kind = subject.partition(".")
+    path = run.layout.descriptions(generator, subject).commit
+    described, stored = read_record(path)["images"], run.generator(generator)
+    restored = run.config.generator(generator).spec.load().from_parts(stored.settings, stored.tensors)
+    people = read_described(run, restored.encoders, (split,))
+    analyze = make_analyzer(people.vocabulary.settings)
+    if kind:
+        references = _read_box_texts(run, described, analyze)
+    else:
+        references = _list_sentences(run, described, people, split, analyze)
+    judged = [pair for pair in zip(described, references, strict=True) if pair[0]["sentences"] and pair[1]]
+    if not judged:
+        raise UsageError(
+            f"no caption or phrase names what {path} describes; correct phrases.names, or parse the captions"
+        )
+    best = [image["sentences"][0] for image, _ in judged]
+    candidates = [sentence["text"].split(" ") for sentence in best]
+    judgement, statistics = judge(candidates, [texts for _, texts in judged], run.config.describe.meteor)
+    perplexity = None
+    if hasattr(restored, "perplexities") and not kind:
+        restored.to(run.device)
+        held_out = hold_out(run, generator, people.pairs[split], people.texts[split], people.vocabulary)
+        perplexity = restored.perplexities(held_out)
+
+    about = {"generator": generator, "of": kind or "images", "split": split}
+    value = {
+        **about,
+        "n_images": len({image["image_id"] for image, _ in judged}),
+        "n_boxes": len(judged) if kind else None,
+        "n_references": sum(len(texts) for _, texts in judged),
+        "tokenisation": "words of the token vocabulary's analyzer",
+        **asdict(judgement),
+        **asdict(variety(candidates, [sentence["verbatim"] for sentence in best])),
+        "perplexity": perplexity,
+    }
+    image_id = np.array([image["image_id"] for image, _ in judged])
+    arrays = {"images": image_id, **vars(statistics)} if statistics else {}
+    write_measured(job.path, value, "statistics", arrays, job.provenance)
+    measured = "".join(f"{name} {value[name]:.1f}, " for name in METRICS if value[name] is not None)
+    log.info("%s on %s of %s: %s%.1f %% copied", *about.values(), measured, value["copied"])
+    for reason in dict.fromkeys(judgement.not_measured.values()):
+        names = [name for name, why in judgement.not_measured.items() if why == reason]
+        log.info("not measured: %s (%s)", ", ".join(names), reason)
+
+
+def _read_box_texts(run: Run, boxes: list[dict], analyze: Callable[[str], list[str]]) -> list[list[list[str]]]:
+    """What people wrote for each of the described `boxes`, or the noun phrases that name it, as words."""
+    from stages.boxes import read_naming_phrases, read_region_texts
+
+    path = region_texts_path(run.config)
+    if path is None:
+        return read_naming_phrases(run, boxes, analyze)
+    texts = read_region_texts(run, path)
+    return [list(map(analyze, texts.get((box["image_id"], tuple(box["box"])), []))) for box in boxes]
+
+
+def _list_sentences(
+    run: Run, images: list[dict], people: "DescribedImages", split: str, analyze: Callable[[str], list[str]]
+) -> list[list[list[str]]]:
+    """The sentences, as words, of each of the described `images`."""
+    owners = run.manifest.sentence_images
+    by_image: dict[int, list[list[str]]] = {}
+    for sentence_id, text in zip(people.pairs[split].names, people.texts[split], strict=True):
+        by_image.setdefault(int(owners[sentence_id]), []).append(analyze(text))
+    return [by_image.get(image["image_id"], []) for image in images]

@@ -1,0 +1,132 @@
+"""Sentences and documents as the vectors of text encoders, and sentences as sequences of words."""
+
+from collections.abc import Callable
+
+from pipeline.errors import UsageError
+from pipeline.run import Inputs, Job, Run, stage
+
+
+@stage(
+    version=7,
+    choices=lambda config: [(one.name,) for one in config.text_encoders if one.spec.reads == "texts"],
+    keys=lambda config, encoder: {"storage": config.text_encoder(encoder).storage},
+    reads=lambda config, layout, encoder: [layout.text_encoder(encoder)],
+    columns=("sentences",),
+    writes=lambda layout, encoder: layout.sentences(encoder),
+)
+def encode_sentences(run: Run, encoder: str) -> Callable[[Job], None]:
+    """Encode the captions with a text encoder."""
+    from pipeline.storage.texts import write_vectors
+    from stages.texts import open_text_encoder
+
+    text_encoder = open_text_encoder(run, encoder)
+    about = {"encoder": encoder, "storage": run.config.text_encoder(encoder).storage}
+
+    def make(job: Job) -> None:
+        vectors = text_encoder.encode(run.manifest.texts(job.number))
+        owners = run.manifest.owners(job.number)
+        write_vectors(job.path, vectors, job.sentence_id, owners, provenance=job.provenance, **about)
+
+    return make
+
+
+def _imported(config, layout, encoder: str) -> Inputs:
+    from stages.given import given_inputs
+
+    entry = config.text_encoder(encoder)
+    return [*given_inputs(config, entry), *([layout.text_encoder(encoder)] if entry.prepared else [])]
+
+
+@stage(
+    version=3,
+    choices=lambda config: [(one.name,) for one in config.text_encoders if one.spec.reads == "vectors"],
+    keys=lambda config, encoder: {
+        "storage": config.text_encoder(encoder).storage,
+        **config.text_encoder(encoder).own.model_dump(include={"features", "names"}),
+    },
+    reads=_imported,
+    columns=("images", "sentences"),
+    writes=lambda layout, encoder: layout.sentences(encoder),
+)
+def import_sentences(run: Run, encoder: str) -> Callable[[Job], None]:
+    """Match imported text vectors to the run's captions by image and number, by text or by order."""
+    from pipeline.storage.texts import storage_key, write_vectors
+    from stages.given import match_given_sentences
+
+    entry, matched = run.config.text_encoder(encoder), match_given_sentences(run, run.config.text_encoder(encoder))
+    matched.require_stored(entry.storage, storage_key(encoder))  # before the first shard is written
+
+    def make(job: Job) -> None:
+        vectors = matched.features(range(job.rows.first_sentence, job.rows.last_sentence))
+        files = {name: digest for name, digest in job.inputs.items() if name.startswith("source/")}
+        about = {"encoder": encoder, "imported": files, "storage": entry.storage}
+        owners = run.manifest.owners(job.number)
+        write_vectors(job.path, vectors, job.sentence_id, owners, provenance=job.provenance, **about)
+
+    return make
+
+
+def _reads(config, layout, documents: str, encoder: str) -> Inputs:
+    if not config.text_encoder(encoder).prepared:
+        raise UsageError(
+            f"the text encoder {encoder} has vectors of captions only, but {documents} must be encoded too; name the"
+            " encoder that made them in made_by"
+        )
+    simulated = [] if config.documents[documents].simulate is None else [layout.simulated(documents)]
+    return [layout.text_encoder(encoder), *simulated]
+
+
+@stage(
+    version=7,
+    choices=lambda config: [(name, one.name) for name in config.documents for one in config.text_encoders],
+    keys=lambda config, documents, encoder: {
+        documents: config.documents[documents].model_dump(),
+        "storage": config.text_encoder(encoder).storage,
+    },
+    reads=_reads,
+    columns=("images", "documents"),
+    writes=lambda layout, documents, encoder: layout.documents(documents, encoder),
+)
+def encode_documents(run: Run, documents: str, encoder: str) -> Callable[[Job], None]:
+    """Encode titles, tags and descriptions (a section of `documents`) with a text encoder."""
+    import numpy as np
+
+    from pipeline.storage.texts import write_vectors
+    from pipeline.text.tfidf import join_fields
+    from stages.texts import open_documents, open_text_encoder
+
+    encoder_of_texts, read_shard = open_text_encoder(run, encoder), open_documents(run, documents)
+    fields = run.config.documents[documents].fields
+    about = {"encoder": encoder, "storage": run.config.text_encoder(encoder).storage, "documents": documents}
+
+    def make(job: Job) -> None:
+        table, first = read_shard(job.rows)
+        texts = join_fields(table.to_pylist(), fields)
+        present = np.flatnonzero([bool(text) for text in texts])
+        vectors = encoder_of_texts.encode([texts[row] for row in present])
+        owners = table["image_id"].to_numpy()[present]
+        write_vectors(job.path, vectors, first + present, owners, provenance=job.provenance, **about)
+
+    return make
+
+
+@stage(
+    version=5,
+    reads=lambda config, layout: [layout.token_vocabulary],
+    columns=("sentences",),
+    writes=lambda layout: layout.sentences("tokens"),
+)
+def encode_tokens(run: Run) -> Callable[[Job], None]:
+    """Encode the captions as sequences of tokens."""
+    from pipeline.storage.texts import write_tokens
+    from pipeline.text.sequences import encode_tokens
+    from stages.texts import read_token_vocabulary
+
+    vocabulary, _ = read_token_vocabulary(run)
+
+    def make(job: Job) -> None:
+        tokens = encode_tokens(run.manifest.texts(job.number), vocabulary)
+        owners = run.manifest.owners(job.number)
+        write_tokens(job.path, tokens.ids, tokens.offsets, job.sentence_id, owners, provenance=job.provenance)
+
+    return make

@@ -1,0 +1,274 @@
+"""Sentences as dependency and phrase trees: a parser, parses, their labels, and packed trees."""
+
+import logging
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from pipeline.errors import UsageError
+from pipeline.run import Inputs, Job, Outside, Run, stage
+
+if TYPE_CHECKING:
+    from pipeline.config.names import Config
+    from pipeline.storage.manifest import ShardRows
+    from pipeline.text.tree_conversions import Parsed
+
+log = logging.getLogger(__name__)
+
+BATCH = 64
+"""Sentences that a worker takes at a time: its death costs no more of them."""
+SHOWN, LISTED = 10, 1000
+"""Unparsed sentences that the log shows and that the commit lists; the CoNLL-U file marks all of them."""
+FILES = ("conllu", "brackets")
+Engine = Callable[["ShardRows", list[str]], "Iterator[Parsed]"]
+
+
+def _treebank(config) -> dict[str, Path]:
+    """The files of the treebank's parts. Raises UsageError for one that the configuration does not name."""
+    named = config.parse.treebank.model_dump()
+    if missing := [part for part, name in named.items() if name is None]:
+        raise UsageError(
+            f"parse.treebank.{missing[0]} is null; name a CoNLL-U file under weights_root, or set parse.pipeline"
+        )
+    return {part: Path(config.weights_root) / name for part, name in named.items()}
+
+
+def _train_parser_reads(config, layout) -> Inputs:
+    return [Outside(part, path) for part, path in _treebank(config).items()]
+
+
+def _spacy(run: Run) -> dict[str, str]:
+    """The version of spaCy."""
+    from pipeline.text.parsing import require_spacy
+
+    return {"spacy": require_spacy().__version__}
+
+
+@stage(
+    version=4,
+    keys=lambda config: {"seed": config.seed, "training": config.parse.training.model_dump()},
+    reads=_train_parser_reads,
+    also=_spacy,
+    writes=lambda layout: layout.parser,
+)
+def train_parser(run: Run, job: Job) -> None:
+    """Train a spaCy tagger and dependency parser on the CoNLL-U files of parse.treebank."""
+    import shutil
+
+    from pipeline.storage.parsers import publish_parser
+    from pipeline.storage.texts import text_lines
+    from pipeline.text.dependencies import read_conllu
+    from pipeline.text.parsing import judge, train, write_corpus
+
+    settings = run.config
+    files = _treebank(settings)
+    work = job.path / ".training"
+    shutil.rmtree(work, ignore_errors=True)
+    work.mkdir(parents=True)
+    try:
+        corpora = {part: work / f"{part}.spacy" for part in files}
+        words = {
+            part: write_corpus([entry.parse for entry in read_conllu(text_lines(path), str(path))], corpora[part])
+            for part, path in files.items()
+        }
+        trained = train(work, words["train"], settings.parse.training.epochs, settings.seed)
+        scores = {part: judge(trained, corpora[part]) for part in ("dev", "test")}
+        log.info("with the treebank's tokens: %s", scores)
+        used = {"training": settings.parse.training.model_dump(), "seed": settings.seed, "spacy": job.inputs["spacy"]}
+        publish_parser(job.path, trained, {"settings": used, **scores}, job.provenance)
+    finally:
+        shutil.rmtree(work, ignore_errors=True)
+
+
+def _spacy_pipeline(run: Run) -> tuple[str, str]:
+    """The name of spaCy's pipeline, and its digest."""
+    from pipeline.storage.parsers import find_parser
+    from pipeline.text.parsing import require_spacy
+
+    require_spacy()
+    pipeline = run.config.parse.pipeline
+    trained = run.layout.parser.path if pipeline is None else None
+    return find_parser(trained, pipeline, Path(run.config.weights_root))
+
+
+def _files(config: "Config") -> dict[str, Path]:
+    """The files of another parser, by their kind."""
+    files = {kind: getattr(config.parse, kind) for kind in FILES}
+    return {kind: Path(config.data_root) / name for kind, name in files.items() if name is not None}
+
+
+def _engine_keys(config: "Config") -> dict:
+    """What decides the parses beside the sentences and the parser."""
+    if config.parse.engine == "files":
+        return {"engine": "files"}
+    from pipeline.text.parsing import MAX_WORDS
+
+    return {"engine": "spacy", "pipeline": config.parse.pipeline, "max_words": MAX_WORDS}
+
+
+def _parse_reads(config, layout) -> Inputs:
+    if config.parse.engine == "files":
+        return [Outside(kind, path) for kind, path in _files(config).items()]
+    return [layout.parser] if config.parse.pipeline is None else []
+
+
+def _parser(run: Run) -> dict[str, str]:
+    """The digest of spaCy's pipeline, and its version."""
+    if run.config.parse.engine == "files":
+        return {}
+    import spacy
+
+    return {"parser": _spacy_pipeline(run)[1], "spacy": spacy.__version__}
+
+
+@stage(
+    version=3,
+    keys=_engine_keys,
+    reads=_parse_reads,
+    also=_parser,
+    columns=("sentences",),
+    writes=lambda layout: layout.parses,
+)
+def parse(run: Run) -> Callable[[Job], None]:
+    """Parse the captions, or read their parses from files."""
+    from collections import Counter
+
+    from tqdm import tqdm
+
+    from pipeline.storage.texts import write_parses
+    from pipeline.text.dependencies import format_conllu
+
+    engine = ENGINES[run.config.parse.engine](run)
+
+    def make(job: Job) -> None:
+        rows, texts = job.rows, run.manifest.texts(job.number)
+        conllu, brackets, fallbacks = [], [], []
+        ids = range(rows.first_sentence, rows.last_sentence)
+        progress = tqdm(engine(rows, texts), "parse", len(texts), unit=" sentences", disable=None)
+        for sentence_id, text, parsed in zip(ids, texts, progress, strict=True):
+            comments = {"sent_id": sentence_id, "text": " ".join(text.split())}
+            if parsed.fallback:
+                fallbacks.append({"sentence_id": sentence_id, "reason": parsed.fallback})
+                comments["fallback"] = " ".join(parsed.fallback.split())
+            conllu.append(format_conllu(parsed.parse, comments.items()))
+            brackets.append(f"{sentence_id}\t{parsed.tree.to_brackets()}\n")
+        parser = {name: job.inputs[name] for name in ("parser", "spacy") if name in job.inputs}
+        details = {"engine": _engine_keys(run.config), **parser, "n_fallbacks": len(fallbacks)}
+        details["fallbacks"] = fallbacks[:LISTED]
+        written = "".join(conllu), "".join(brackets), len(texts)
+        write_parses(job.path, *written, provenance=job.provenance, details=details)
+        for fallback in fallbacks[:SHOWN]:
+            log.warning("sentence %(sentence_id)d: %(reason)s", fallback)
+        log.info("%d sentences; %d were not parsed and are stored as chains", len(texts), len(fallbacks))
+        for reason, count in Counter(fallback["reason"].partition(":")[0] for fallback in fallbacks).most_common(SHOWN):
+            log.info("%6d %s", count, reason)
+
+    return make
+
+
+def _find_in_files(run: Run) -> Engine:
+    from pipeline.storage.texts import text_lines
+    from pipeline.text.dependencies import read_conllu
+    from pipeline.text.parsing import index_parses, index_trees, match, sentence_keys
+    from pipeline.text.phrase_trees import read_brackets
+
+    manifest = run.manifest
+    kinds = {"conllu": (read_conllu, index_parses), "brackets": (read_brackets, index_trees)}
+
+    def engine(rows: "ShardRows", texts: list[str]) -> "Iterator[Parsed]":
+        images = manifest.table("images", rows.number).select(["member", "path"]).to_pylist()
+        names = [image["member"] or image["path"] for image in images]
+        owners = manifest.owners(rows.number).tolist()
+        keys = sentence_keys([names[owner - rows.first_image] for owner in owners], rows.first_sentence)
+        wanted = {key for sentence_keys in keys for key in sentence_keys}
+        indexed = {}
+        for kind, path in _files(run.config).items():
+            read, index = kinds[kind]
+            indexed[kind] = index(read(text_lines(path), str(path)), wanted, str(path))
+        parses, trees = (indexed.get(kind, {}) for kind in FILES)
+        return (match(text, own, parses, trees) for text, own in zip(texts, keys, strict=True))
+
+    return engine
+
+
+def _run_spacy(run: Run) -> Engine:
+    from functools import partial
+
+    from pipeline.storage.parsers import load_parser
+    from pipeline.text.parsing import parse_texts
+    from pipeline.text.tree_conversions import fall_back
+    from pipeline.workers import Failure, isolated_map
+
+    name, _ = _spacy_pipeline(run)
+    load_parser(name)  # fails here rather than in the workers
+
+    def engine(rows: "ShardRows", texts: list[str]) -> "Iterator[Parsed]":
+        batches = [texts[at : at + BATCH] for at in range(0, len(texts), BATCH)]
+        outcomes = isolated_map(partial(parse_texts, partial(load_parser, name)), batches, run.config.parse.workers)
+        for batch, outcome in zip(batches, outcomes, strict=True):
+            if isinstance(outcome, Failure):
+                outcome = [fall_back(text, f"its batch could not be parsed: {outcome.reason}") for text in batch]
+            yield from outcome
+
+    return engine
+
+
+ENGINES = {"files": _find_in_files, "spacy": _run_spacy}
+"""parse.engine -> what opens it for a run: a function from a shard's rows and texts to their parses."""
+
+
+@stage(
+    version=4,
+    reads=lambda config, layout: [layout.manifest, layout.token_vocabulary, layout.parses],
+    writes=lambda layout: layout.labels,
+)
+def build_label_table(run: Run, job: Job) -> None:
+    """Count the labels in the dependency and phrase trees of the training captions."""
+    from pipeline.storage.commit import publish_record
+    from pipeline.storage.json_files import fingerprint
+    from pipeline.text.trees import count_labels
+    from stages.texts import read_analyzer, read_trees
+
+    manifest, analyze = run.manifest, read_analyzer(run)
+    is_training = iter(manifest.among(["train"])[manifest.sentence_images])
+    table = count_labels(
+        sentence
+        for number in range(manifest.n_shards)
+        for sentence in read_trees(run, number, analyze)
+        if next(is_training)
+    )
+    value = table.to_dict()
+    publish_record(job.path, {"fingerprint": fingerprint("labels", 1, value), **value}, provenance=job.provenance)
+    log.info("%d relations, %d phrases", len(table.relations), len(table.phrases))
+
+
+@stage(
+    version=5,
+    reads=lambda config, layout: [layout.parses, layout.token_vocabulary, layout.labels],
+    columns=("sentences",),
+    writes=lambda layout: layout.sentences("trees"),
+)
+def encode_trees(run: Run) -> Callable[[Job], None]:
+    """Encode the dependency and phrase trees of the captions."""
+    from pipeline.storage.records import read_labels
+    from pipeline.storage.texts import write_trees
+    from pipeline.text.tokens import make_analyzer
+    from pipeline.text.trees import LabelTable, pack_trees
+    from stages.texts import read_token_vocabulary, read_trees
+
+    vocabulary, _ = read_token_vocabulary(run)
+    labels = LabelTable.from_dict(read_labels(run.layout.labels.path))
+    analyze = make_analyzer(vocabulary.settings)
+
+    def make(job: Job) -> None:
+        sentences = list(read_trees(run, job.number, analyze))
+        dependency, phrase = pack_trees(sentences, vocabulary, labels)
+        kinds = {"dependency": vars(dependency), "phrase": vars(phrase)}
+        misfits = sum(not sentence.fits for sentence in sentences)
+        owners = run.manifest.owners(job.number)
+        details = {"n_misfits": misfits}
+        write_trees(job.path, kinds, job.sentence_id, owners, provenance=job.provenance, details=details)
+        message = "%d sentences; %d chains where words did not fit"
+        log.info(message, len(sentences), misfits)
+
+    return make
