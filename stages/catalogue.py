@@ -23,12 +23,13 @@ GROUPS = {
 """Folder of this package -> what `--help` calls its commands, in its order."""
 SEVERAL = {
     "prepare": ("build-token-vocabulary", "train-word-vectors", "prepare-text-encoder"),
-    "encode": ("encode-sentences", "import-sentences", "encode-documents", "encode-tokens"),
+    "encode": ("encode-sentences", "import-sentences", "simulate-documents", "encode-documents", "encode-tokens"),
     "trees": ("train-parser", "parse", "build-label-table", "encode-trees"),
     "fit": ("fit", "adopt"),
     "ensembles": ("combine", "join-embeddings"),
     "phrases": ("align", "embed-phrases", "rank-phrases"),
     "evaluate": ("evaluate", "rank-sentences", "summarise"),
+    "study": ("study", "sweep", "tabulate"),
     "run": ("run", "migrate"),
     "captions": ("train-generator", "describe", "evaluate-descriptions"),
 }

@@ -178,7 +178,7 @@ class RunTextMaterial:
         return WordVectors(terms, read_corpus_vectors(self.run)[: len(terms)])
 
     def file(self, wanted: Collection[str]) -> WordVectors:
-        return read_word_vectors(self._files()["file"], self.own.format, wanted, self.own.words)
+        return read_word_file(self._files()["file"], self.own.format, wanted, self.own.words)
 
     def _files(self) -> dict[str, Path]:
         return self.own.files(self.run.config.weights_root)
@@ -196,9 +196,9 @@ class RunTextMaterial:
         return GivenVectors(texts, matched.features(rows))
 
 
-def read_word_vectors(path: Path, form: str, wanted: Collection[str], first: int = 0) -> WordVectors:
-    """The vectors of the `wanted` words, and of the `first` so many, in a file of the format `text` or `binary` that a
-    person brought. Raises InputError where it cannot be read, and as the readers of the formats do."""
+def read_word_file(path: Path, form: str, wanted: Collection[str], first: int = 0) -> WordVectors:
+    """The vectors of the `wanted` words, and of the `first` so many, in a file that a person brought, whose form is
+    `text` or `binary`. Raises InputError where it cannot be read."""
     read = read_text_vectors if form == "text" else read_binary_vectors
     try:
         with open(path, "rb") as stream:
