@@ -37,7 +37,7 @@ from pipeline.storage import commit
 from pipeline.storage.bundle import Bundle, BundleWriter
 from pipeline.storage.bundles import open_bundle
 
-SECONDS, SAMPLE = 20, 40
+SECONDS, SAMPLE = 20, 24
 """After which a forgery counts as a hang, and how many forgeries are tried of each bundle."""
 
 
