@@ -1,4 +1,5 @@
-"""A GPU that has too little memory, and a device that is only pretended: its tensors are computed by the processor, but refuse what a GPU would refuse.
+"""A device that is only pretended: its tensors are computed by the processor, but refuse what a GPU would refuse; and a
+GPU that has too little memory.
 
 Within `pretending()`, tensors on `DEVICE` do not mix with the processor's, have no `numpy()`, and go there and back
 only where they are told to. By name it is torch's device `meta`, whose tensors have no values otherwise.
