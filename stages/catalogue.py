@@ -31,6 +31,8 @@ SEVERAL = {
     "evaluate": ("evaluate", "rank-sentences", "summarise"),
     "study": ("study", "sweep", "tabulate"),
     "run": ("run", "migrate"),
+    "plan": ("plan", "doctor"),
+    "verify": ("verify", "explain"),
     "captions": ("train-generator", "describe", "evaluate-descriptions"),
 }
 """Modules of several commands; every other has one, of its own name."""
