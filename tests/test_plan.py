@@ -11,6 +11,7 @@ from made_up_colours import draw
 
 from pipeline.plan import machine
 from stages.operations.plan import doctor
+from stages.operations.plan import plan as command
 
 
 def test_plan_counts_the_hours_and_bytes_of_a_collection_that_is_not_there(tmp_path: Path) -> None:
