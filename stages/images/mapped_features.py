@@ -1,5 +1,5 @@
-"""`fit-map`, `map-features`: features that are mapped from another encoder's until `extract` makes them, by a map that is
-fitted on photographs which both have seen."""
+"""`fit-map`, `map-features`: features mapped from another encoder's, until `extract` makes them, by a map fitted
+on photographs that both have seen."""
 
 from collections.abc import Callable
 
