@@ -10,6 +10,7 @@ import numpy as np
 import yaml
 
 from pipeline.collections.detect import detect
+from pipeline.config import loading
 from pipeline.config.section import SPLITS, as_name
 from pipeline.config.stored import stored_kind
 from pipeline.errors import JointspaceError, UsageError
@@ -163,8 +164,6 @@ def _begin(photographs: Path, output: Path, changes: Mapping[str, Any]) -> Run:
         "collection": {**collection.settings(), "default_split": "gallery", "reject_limit": 1.0},
         "index": {"splits": list(SPLITS)},
     }
-    from pipeline.config import loading
-
     values = loading.merge(values, changes)
     settings = loading.validate(loading.merge(loading.read_mapping(loading.default_path()), values))
     if not record.exists():

@@ -25,7 +25,7 @@ SEVERAL = {
     "mapped_features": ("fit-map", "map-features"),
     "regions": ("extract-regions", "pool-regions"),
     "prepare": ("build-token-vocabulary", "train-word-vectors", "prepare-text-encoder"),
-    "encode": ("encode-sentences", "import-sentences", "encode-documents", "encode-tokens"),
+    "encode": ("encode-sentences", "import-sentences", "simulate-documents", "encode-documents", "encode-tokens"),
     "trees": ("train-parser", "parse", "build-label-table", "encode-trees"),
     "fit": ("fit", "adopt"),
     "ensembles": ("combine", "join-embeddings"),

@@ -104,22 +104,20 @@ def _missing_files(run: "Run", stage: "Stage", names: Names) -> Iterator[str]:
 
 
 def _missing_extras(config: "Config", stage: "Stage", *names: str) -> Iterator[str]:
-    """The extras that are not installed, with what needs them."""
-    from pipeline.config.registry import encoder_spec
-
-    needs: dict[str, str | None] = {}
-    if stage.name in ("prepare_encoder", "extract"):
-        encoder = config.encoder(names[0])
-        needs[f"encoder {encoder.name}"] = encoder_spec(encoder.kind, encoder.architecture).extra
-    elif stage.name in ("prepare_text_encoder", "encode_sentences"):
-        needs[f"text encoder {names[0]}"] = config.text_encoder(names[0]).spec.extra
-    elif stage.name == "extract_regions" and config.regions.proposals == "selective-search":
-        needs["regions.proposals selective-search"] = "selective-search"
-    elif stage.name == "parse" and config.parse.engine == "spacy":
-        needs["parse.engine spacy"] = "parse"
-    for user, extra in needs.items():
-        if extra in MODULES and not _is_installed(MODULES[extra]):
-            yield f"{user} needs {MODULES[extra]}: pip install 'jointspace[{extra}]'"
+    """The extra that a job needs, if it is not installed."""
+    match stage.name:
+        case "prepare_encoder" | "extract":
+            user, extra = f"encoder {names[0]}", config.encoder(names[0]).spec.extra
+        case "prepare_text_encoder" | "encode_sentences":
+            user, extra = f"text encoder {names[0]}", config.text_encoder(names[0]).spec.extra
+        case "extract_regions":
+            user, extra = f"regions.proposals {config.regions.proposals}", config.regions.proposals
+        case "parse" if config.parse.engine == "spacy":
+            user, extra = "parse.engine spacy", "parse"
+        case _:
+            return
+    if extra in MODULES and not _is_installed(MODULES[extra]):
+        yield f"{user} needs {MODULES[extra]}: pip install 'jointspace[{extra}]'"
 
 
 def _is_installed(module: str) -> bool:

@@ -2,12 +2,11 @@
 
 import logging
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
-from contextlib import contextmanager
 from dataclasses import asdict, dataclass
 from operator import add
 from pathlib import Path
 from tempfile import TemporaryDirectory, gettempdir
-from typing import TYPE_CHECKING, Any, BinaryIO
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
@@ -179,10 +178,7 @@ class RunTextMaterial:
         return WordVectors(terms, read_corpus_vectors(self.run)[: len(terms)])
 
     def file(self, wanted: Collection[str]) -> WordVectors:
-        path = self._files()["file"]
-        read = read_text_vectors if self.own.format == "text" else read_binary_vectors
-        with opened(path) as stream:
-            return read(stream, str(path), wanted, self.own.words)
+        return read_word_file(self._files()["file"], self.own.format, wanted, self.own.words)
 
     def _files(self) -> dict[str, Path]:
         return self.own.files(self.run.config.weights_root)
@@ -200,15 +196,15 @@ class RunTextMaterial:
         return GivenVectors(texts, matched.features(rows))
 
 
-@contextmanager
-def opened(path: Path) -> Iterator[BinaryIO]:
-    """A file that a person brought. Raises InputError where it cannot be read."""
+def read_word_file(path: Path, form: str, wanted: Collection[str], first: int = 0) -> WordVectors:
+    """The vectors of the `wanted` words, and of the `first` so many, in a file that a person brought, whose form is
+    `text` or `binary`. Raises InputError where it cannot be read."""
+    read = read_text_vectors if form == "text" else read_binary_vectors
     try:
-        stream = open(path, "rb")  # noqa: SIM115
+        with open(path, "rb") as stream:
+            return read(stream, str(path), wanted, first)
     except OSError as error:
         raise InputError(f"cannot read {path} ({error.strerror}); correct its name in the configuration") from error
-    with stream:
-        yield stream
 
 
 def open_text_encoder(run: Run, name: str) -> Any:

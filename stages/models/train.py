@@ -147,18 +147,15 @@ def _read_noun_phrase(run: Run) -> int:
 def _read_words(run: Run, settings: Any) -> Any:
     """The first word vectors, (V + 1, d): from a file, learned on the corpus, or drawn, as `settings` say."""
     from pipeline.models.neural.networks import INITIAL
-    from pipeline.text.wordvectors import random_vectors, read_binary_vectors, read_text_vectors
-    from stages.texts import opened, read_corpus_vectors, read_token_vocabulary
+    from pipeline.text.wordvectors import random_vectors
+    from stages.texts import read_corpus_vectors, read_token_vocabulary, read_word_file
 
     terms, seed = read_token_vocabulary(run)[0].terms, run.config.seed
     if settings.source == "random":
         return random_vectors(len(terms), settings.dim, INITIAL, seed)
     if settings.source == "corpus":
         return read_corpus_vectors(run)
-    path = _word_file(run.config, settings)
-    read = read_text_vectors if settings.format == "text" else read_binary_vectors
-    with opened(path) as stream:
-        return read(stream, str(path), terms).table(terms, seed)
+    return read_word_file(_word_file(run.config, settings), settings.format, terms).table(terms, seed)
 
 
 def _read_start(run: Run, model: str) -> Any:

@@ -1,4 +1,4 @@
-"""Sentences and documents as the vectors of text encoders, and sentences as sequences of words."""
+"""Sentences and documents (the collection's, or simulated ones) as vectors, and sentences as sequences of words."""
 
 from collections.abc import Callable
 
@@ -30,7 +30,7 @@ def encode_sentences(run: Run, encoder: str) -> Callable[[Job], None]:
     return make
 
 
-def _imported(config, layout, encoder: str) -> Inputs:
+def _imported_reads(config, layout, encoder: str) -> Inputs:
     from stages.given import given_inputs
 
     entry = config.text_encoder(encoder)
@@ -44,7 +44,7 @@ def _imported(config, layout, encoder: str) -> Inputs:
         "storage": config.text_encoder(encoder).storage,
         **config.text_encoder(encoder).own.model_dump(include={"features", "names"}),
     },
-    reads=_imported,
+    reads=_imported_reads,
     columns=("images", "sentences"),
     writes=lambda layout, encoder: layout.sentences(encoder),
 )
@@ -64,6 +64,32 @@ def import_sentences(run: Run, encoder: str) -> Callable[[Job], None]:
         write_vectors(job.path, vectors, job.sentence_id, owners, provenance=job.provenance, **about)
 
     return make
+
+
+@stage(
+    version=3,
+    choices=lambda config: [(name,) for name, chosen in config.documents.items() if chosen.simulate is not None],
+    keys=lambda config, documents: {
+        "seed": config.seed,
+        "splits": config.auxiliary.splits,
+        "simulate": config.documents[documents].simulate.model_dump(),
+    },
+    reads=lambda config, layout, documents: [layout.manifest],
+    writes=lambda layout, documents: layout.simulated(documents),
+)
+def simulate_documents(run: Run, job: Job, documents: str) -> None:
+    """Simulate titles, tags and descriptions from captions, with the noise of `documents.NAME.simulate`."""
+    from pipeline.collections.weakening import simulate
+    from pipeline.storage.tables import write_table
+
+    manifest, settings = run.manifest, run.config
+    texts = manifest.sentences.filter(manifest.among(settings.auxiliary.splits)[manifest.sentence_images])
+
+    noise = settings.documents[documents].simulate
+    table = simulate(texts["image_id"].to_numpy(), texts["text"].to_pylist(), noise, settings.seed)
+
+    details = {"documents": documents}
+    write_table(job.path, "simulated-documents", table, provenance=job.provenance, details=details)
 
 
 def _reads(config, layout, documents: str, encoder: str) -> Inputs:
