@@ -157,7 +157,7 @@ def main() -> None:
             theirs, about = run_autofaiss(given.autofaiss, vectors, folder)
             ours = from_bytes(built.data, "images.faiss", card)
             questions = ask(queries, ArrayVectors(vectors).blocks(), len(vectors), "inner_product")
-            operation = tune(theirs, questions, FLOOR)[-1]
+            operation = tune(theirs, questions, FLOOR)
             sides = [partial(index.search, queries, 10) for index in (ours, theirs)]
             speed = compare("queries of the chosen index over autofaiss's", *sides, given.repeats, runtime.threads())
             report(

@@ -31,6 +31,7 @@ SEVERAL = {
     "ensembles": ("combine", "join-embeddings"),
     "phrases": ("align", "embed-phrases", "rank-phrases"),
     "evaluate": ("evaluate", "rank-sentences", "summarise"),
+    "study": ("study", "sweep", "tabulate"),
     "run": ("run", "migrate"),
     "captions": ("train-generator", "describe", "evaluate-descriptions"),
 }

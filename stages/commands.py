@@ -45,8 +45,8 @@ copy_option = click.option(
 )
 
 
-def output(kind: click.Path, what: str):
-    """The option `--output`, a FILE or a FOLDER; `what` says what it becomes.
+def output(what: str):
+    """The option `--output`, a folder; `what` says what it becomes.
 
     A command that has it locks what it writes; a second one fails, naming the first.
     """
@@ -59,7 +59,7 @@ def output(kind: click.Path, what: str):
             with hold(output):
                 function(output=output, **arguments)
 
-        return click.option("--output", type=kind, required=True, help=what)(locked)
+        return click.option("--output", type=FOLDER, required=True, help=what)(locked)
 
     return lock
 

@@ -4,7 +4,7 @@ import json
 from pathlib import Path
 
 import numpy as np
-from made_up import MADE_BY, THINGS, by_hand
+from made_up import MADE_BY, THINGS, by_colour, by_hand
 
 from pipeline.models.linear.views import ImageView
 from pipeline.models.neural.fragment_models import DVSA
@@ -69,10 +69,21 @@ def write_regions(run: Path, encoder: str = "colour") -> None:
         span = manifest.shard(number)
         ids = np.arange(span.first_image, span.last_image)
         images = _images(manifest, ids)
-        arrays = {"features": images.vectors, "boxes": images.boxes, "offsets": images.offsets, "image_id": ids}
-        arrays["scores"] = np.ones(len(images.vectors), np.float32)
-        path = shard_path(run / "regions" / encoder, number)
-        write_shard(path, REGIONS, arrays, rows=len(ids), provenance=by_hand(run), details={"dim": 8})
+        boxes, features = (np.split(part, images.offsets[1:-1]) for part in (images.boxes, images.vectors))
+        write_region_shard(run, encoder, boxes, features, number, ids[0])
+
+
+def write_region_shard(
+    run: Path, encoder: str, boxes: list[np.ndarray], features: list[np.ndarray], number: int = 0, first: int = 0
+) -> None:
+    """A shard whose images, from `first`, have `boxes` (k, 4) each, and `features` (k, dim)."""
+    arrays = {
+        "features": np.concatenate(features).astype(np.float32), "boxes": np.concatenate(boxes).astype(np.float32),
+        "scores": np.ones(sum(map(len, boxes)), np.float32), "offsets": np.cumsum([0, *map(len, boxes)]),
+        "image_id": np.arange(first, first + len(boxes)),
+    }  # fmt: skip
+    path, details = shard_path(run / "regions" / encoder, number), {"dim": arrays["features"].shape[1]}
+    write_shard(path, REGIONS, arrays, rows=len(boxes), provenance=by_colour(run), details=details)
 
 
 def write_tokens_of_terms(run: Path) -> None:

@@ -8,6 +8,10 @@ from graphlib import TopologicalSorter
 from pathlib import Path
 from typing import NamedTuple
 
+import pytest
+
+import jointspace
+
 ROOT = Path(__file__).parents[1]
 GROUND = {path.stem for path in (ROOT / "pipeline").glob("*.py")} | {"config"}
 """What every room may import."""
@@ -125,25 +129,27 @@ def test_what_is_imported_of_ours_is_there() -> None:
                 assert found, f"{path.relative_to(ROOT)}: {module} has no {name}"
 
 
-def test_help_is_light() -> None:
-    heavy = ["torch", "torchvision", "faiss", "h5py", "snakemake", "numpy", "pyarrow", "pydantic", "scipy"]
-    code = (
-        "import sys; from click.testing import CliRunner; from stages.cli import cli\n"
-        "result = CliRunner().invoke(cli, ['--help']); assert result.exit_code == 0, result.output\n"
-        f"print([name for name in {heavy} if name in sys.modules])"
-    )
+HEAVY = ["torch", "torchvision", "faiss", "h5py", "snakemake", "scipy", "numpy"]
+HELP = "from click.testing import CliRunner; from stages.cli import cli; CliRunner().invoke(cli, ['--help'])"
+
+
+@pytest.mark.parametrize(
+    ("what", "more"),
+    [
+        ("from pipeline.config.loading import load; load()", []),
+        (HELP, ["pyarrow", "pydantic"]),
+        ("import jointspace; assert sorted(jointspace.__all__) == dir(jointspace)", ["pydantic", "pipeline"]),
+    ],
+    ids=["a configuration", "help", "the public package"],
+)
+def test_nothing_heavy_is_imported_for(what: str, more: list[str]) -> None:
+    code = f"import sys; {what}; print([name for name in {HEAVY + more} if name in sys.modules])"
     result = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True, cwd=ROOT)
     assert result.stdout.strip() == "[]"
 
 
-def test_the_public_package_imports_nothing_before_it_is_used() -> None:
-    code = (
-        "import sys, jointspace; assert sorted(jointspace.__all__) == dir(jointspace)\n"
-        "print([name for name in ('torch', 'faiss', 'numpy', 'pydantic', 'pipeline') if name in sys.modules])\n"
-        "assert [getattr(jointspace, name) for name in jointspace.__all__]"
-    )
-    result = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True, cwd=ROOT)
-    assert result.stdout.strip() == "[]"
+def test_the_public_package_has_what_it_names() -> None:
+    assert [getattr(jointspace, name) for name in jointspace.__all__]
 
 
 def test_every_command_has_a_help_line() -> None:

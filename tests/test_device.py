@@ -10,8 +10,6 @@ import torch
 from pipeline.device import OomBatcher, drawn_from, find_device, find_gpu, grow_batch
 from pipeline.errors import UsageError
 
-CPU = torch.device("cpu")
-
 
 def test_a_device_that_is_not_there_is_refused() -> None:
     for name in ("cuda:77", "abacus"):

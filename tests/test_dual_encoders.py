@@ -7,11 +7,11 @@ from itertools import product
 from pathlib import Path
 
 import pytest
-import torch
 import warm
 import yaml
 from made_up import ingest, make_stage
 from made_up_colours import COLOURS, draw
+from made_up_libraries import save_dual
 
 import jointspace
 from stages.closing import closing_lines
@@ -21,23 +21,7 @@ SIDE, WORDS = 16, ("[PAD]", "[UNK]", "[CLS]", "[SEP]", "a", "picture", *COLOURS)
 
 def store_clip(weights: Path) -> dict[str, object]:
     """A tiny CLIP of transformers with random weights in a folder; its two sides as encoders."""
-    transformers = pytest.importorskip("transformers")
-    import tokenizers
-
-    torch.manual_seed(0)
-    sides = {"hidden_size": 16, "intermediate_size": 32, "num_hidden_layers": 1, "num_attention_heads": 2}
-    text = {**sides, "vocab_size": len(WORDS), "bos_token_id": 2, "eos_token_id": 3, "max_position_embeddings": 9}
-    vision = {**sides, "image_size": SIDE, "patch_size": 8}
-    config = transformers.CLIPConfig(text_config=text, vision_config=vision, projection_dim=8)
-    transformers.CLIPModel(config).save_pretrained(weights / "clip")
-    geometry = {"size": {"shortest_edge": SIDE}, "crop_size": {"height": SIDE, "width": SIDE}}
-    transformers.CLIPImageProcessor(**geometry).save_pretrained(weights / "clip")
-    made = tokenizers.Tokenizer(tokenizers.models.WordLevel({word: i for i, word in enumerate(WORDS)}, "[UNK]"))
-    made.pre_tokenizer = tokenizers.pre_tokenizers.Whitespace()
-    ends = [("[CLS]", 2), ("[SEP]", 3)]
-    made.post_processor = tokenizers.processors.TemplateProcessing(single="[CLS] $A [SEP]", special_tokens=ends)
-    names = {"pad_token": "[PAD]", "unk_token": "[UNK]", "model_max_length": 9}
-    transformers.PreTrainedTokenizerFast(tokenizer_object=made, **names).save_pretrained(weights / "clip")
+    save_dual("CLIP", weights / "clip", SIDE, WORDS)
     named = {"kind": "transformers", "architecture": "clip"}
     return {
         "encoders": [{"name": "dual", **named}],

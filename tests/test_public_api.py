@@ -11,10 +11,8 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from made_up_colours import COLOURS, draw
 from PIL import Image
 from scipy import sparse
-from sklearn.cross_decomposition import CCA
 
 import jointspace
 import jointspace.index
@@ -71,14 +69,6 @@ def test_it_answers_as_the_searcher_does(bundle: Path) -> None:
     assert index.search("a red picture", where="path = 'blue-02.png'")[0].row["path"] == "blue-02.png"
 
 
-def test_it_indexes_other_photographs(bundle: Path, tmp_path: Path) -> None:
-    draw(tmp_path / "photos", 8, 5)
-    index = jointspace.load(bundle).apply(tmp_path / "photos", tmp_path / "out", name="mine")
-    assert (index.card["name"], index.card["images"]["count"]) == ("mine", 8)
-    assert {hit.row["path"][:4] for hit in index.search("a blue picture", k=2)} == {"blue"}
-    assert set(COLOURS) == {hit.row["path"].partition("-")[0] for hit in index.search("a red picture", k=8)}
-
-
 def test_what_is_no_question_is_refused(bundle: Path, tmp_path: Path) -> None:
     index, photograph = jointspace.load(bundle), bundle.parent / "data/blue-02.png"
     vector = index.embed_text("a red picture")
@@ -130,17 +120,6 @@ def correlated(n: int, seed: int = 0) -> tuple[np.ndarray, np.ndarray]:
     return x.astype(np.float32), (shared @ fixed.normal(size=(4, 15)) + 0.3 * rng.normal(size=(n, 15))).astype(
         np.float32
     )
-
-
-def test_a_fit_finds_the_directions_that_scikit_learn_finds() -> None:
-    x, y = correlated(2000)
-    grid = {"dimensions": 4, "image_ridge": 1e-4, "text_ridge": 1e-4, "eigenvalue_power": 0}
-    space = jointspace.fit(x, y, normalise=(), **grid)
-    theirs = CCA(4, scale=False, max_iter=2000).fit(x, y)
-    w = space.model.directions.w
-    cosines = np.linalg.svd(np.linalg.qr(w)[0].T @ np.linalg.qr(theirs.x_rotations_)[0])[1]
-    assert cosines.min() > 0.99
-    assert space.held_out["image_to_sentence"]["recall@1"] > 50
 
 
 def test_rows_of_the_same_photograph_are_one_image() -> None:

@@ -144,20 +144,6 @@ def test_a_variants_own_key_reruns_exactly_it_and_what_depends_on_it(run: Path, 
     assert rows == {"sae"} and rules == {"fit", "embed", "evaluate", "summarise", "build_index", "report"}
 
 
-def test_an_ensemble_of_scaled_rows_is_refitted_from_its_members_own_rows(run: Path) -> None:
-    members = "[ncca-refined-csls, ncca-recurrent, bow-csls]"
-    keys = [
-        "models=[best-refit]",
-        "variants={ncca-refined-csls: {model: ncca-refined, csls: true}, bow-csls: {model: bow, csls: true}}",
-        f"ensembles={{best: {{members: {members}}}, best-refit: {{members: {members}, refit: true}}}}",
-    ]
-    output = snakemake(run, "all", "-n", "--configfile", "tiny.yaml", "--config", *keys).stdout
-    made = set(re.findall(rf"^ +output: {RESULTS}/models/([a-z-]+)/model.json", output, flags=re.M))
-    members = {"ncca-refined-csls", "ncca-recurrent", "bow-csls"}
-    plain = {"ncca-refined", "bow", *members, "best"}
-    assert made == plain | {f"{row}-refit" for row in plain}  # but for ncca and its refit, which the run has
-
-
 @pytest.mark.slow
 def test_snakemake_reports_on_a_run(run: Path) -> None:
     snakemake(run, "all", "--report", "report.zip", "--configfile", "tiny.yaml")

@@ -224,6 +224,8 @@ def preload() -> None:
         for module in pkgutil.walk_packages(importlib.import_module(name).__path__, f"{name}."):
             with suppress(ImportError):  # of an extra that is not installed
                 importlib.import_module(module.name)
+    importlib.import_module("matplotlib.figure")
+    importlib.import_module("simplemma").lemmatize("dogs", lang="en")  # which loads its dictionary
     gc.freeze()  # else each child would copy what its collector looks at
 
 

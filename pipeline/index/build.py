@@ -70,8 +70,7 @@ def choose_and_build(
     def finish(factory: str, near: SearchSetting = NOWHERE) -> BuiltIndex | None:
         """The index of all vectors, tuned `near` a setting; None where it misses a requirement."""
         built = build(factory, vectors, metric, progress=progress, gpu=gpu)
-        operations = tune(built.index, questions, requirements.recall_floor, near=near)
-        best = operations[-1]
+        best = tune(built.index, questions, requirements.recall_floor, near=near)
         alone = 1000 * latency(built.index, questions)
         data = to_bytes(built.index)
         seconds = built.train_seconds + built.add_seconds
@@ -83,7 +82,6 @@ def choose_and_build(
         tradeoff = {
             "rule": RULE,
             "chosen": trial.to_dict(),
-            "operations": [operation.to_dict() for operation in operations],
             "candidates": [candidate.to_dict() for candidate in trials],
         }
         return BuiltIndex(data, _card(trial, vectors, metric, len(queries)), tradeoff if trials else None)

@@ -5,9 +5,9 @@ the recall floor. What it would be with all vectors is carried over from there: 
 query's time by the vectors that it compares (all of them; lists and the vectors in those visited; the logarithm of
 the number in a graph); building by what was trained and added.
 
-Time is that of the processor, and the candidates that are near the best take turns until one of them has clearly won
-(`Bench.settle`), so that another program's work does not decide. Among those that meet the requirements, bytes and
-the time of a query weigh alike, and building decides between what is otherwise equal (`best_of`).
+Time is that of the processor, and the candidates that are near the best are timed in turn (`Bench.settle`), so that
+another program's work does not decide. Among those that meet the requirements, bytes and the time of a query weigh
+alike, and building decides between what is otherwise equal (`best_of`).
 """
 
 import logging
@@ -43,8 +43,8 @@ SAMPLE_QUERIES = 300
 """Queries that measure a candidate on the sample."""
 TENTH = 1.1
 """What differs by less than a tenth counts as equal."""
-LEAD, MOST_ROUNDS = 5, 25
-"""Rounds that the best candidate must have won more often than any other, and the most that are held."""
+ROUNDS = 15
+"""In which the candidates near the best are timed in turn."""
 RULE = (
     "least bytes x seconds of a query wins; within a tenth of it the smallest;"
     " within a tenth of that what is built soonest"
@@ -109,7 +109,7 @@ class CandidateTrial:
         return self.bytes * self.seconds
 
     def to_dict(self) -> dict[str, Any]:
-        values = {**vars(self), **self.setting.to_dict(), f"recall@{NEIGHBOURS}": self.recall}
+        values = {**vars(self), **vars(self.setting), f"recall@{NEIGHBOURS}": self.recall}
         values |= {"queries_per_second": 1 / self.seconds, "bytes_times_seconds": self.cost}
         return {name: value for name, value in values.items() if name not in ("setting", "seconds", "recall")}
 
@@ -162,7 +162,7 @@ class Bench:
         lists = lists_of(factory)
         sampled = max(1, min(round(lists * math.sqrt(self.share)), self.sample.count // TRAINING_LEAST))
         built = self._build(with_lists(factory, sampled), sampled if lists else 0)
-        operation = tune(built.index, self.questions, self.requirements.recall_floor)[-1]
+        operation = tune(built.index, self.questions, self.requirements.recall_floor)
         growth = self._growth(built.index, sampled, lists, operation.setting.nprobe)
         trained, added = self._building_growth(built.index, sampled, lists)
         latency_ms = 1000 * latency(built.index, self.questions) * growth
@@ -187,21 +187,15 @@ class Bench:
         return trial
 
     def settle(self, trials: list[CandidateTrial]) -> list[CandidateTrial]:
-        """The `trials` in order, those near the best timed again in turn until one has clearly won the most rounds."""
-        least = min((trial.cost for trial in trials), default=0.0)
+        """The `trials` in order, those near the best by the median of rounds in which they are timed again in turn."""
+        least = min(trial.cost for trial in trials)
         near = [trial for trial in trials if trial.cost <= OUT_OF_REACH * least]
-        rounds: list[list[float]] = []
-        wins = dict.fromkeys((trial.factory for trial in near), 0)
-        while len(near) > 1 and len(rounds) < MOST_ROUNDS:
-            rounds.append([self._seconds(trial.factory) for trial in near])
-            wins[best_of(_timed(near, rounds[-1])).factory] += 1
-            first, second = sorted(wins.values(), reverse=True)[:2]
-            if first - second >= LEAD:
-                break
-        if rounds:
-            timed = _timed(near, np.median(rounds, axis=0).tolist())
-            trials = timed + [trial for trial in trials if trial not in near]
-        return in_order(trials)
+        if len(near) == 1:
+            return in_order(trials)
+        rounds = [[self._seconds(trial.factory) for trial in near] for _ in range(ROUNDS)]
+        seconds = np.median(rounds, axis=0).tolist()
+        timed = [replace(trial, seconds=value) for trial, value in zip(near, seconds, strict=True)]
+        return in_order(timed + [trial for trial in trials if trial not in near])
 
     def _seconds(self, factory: str) -> float:
         """The processor time of one query, with all vectors."""
@@ -247,10 +241,6 @@ class Bench:
         fixed = to_bytes(empty).nbytes
         each = max(0, data.nbytes - fixed) / self.sample.count
         return round(fixed + max(0, more_lists) * 4 * index.d + each * self.count)
-
-
-def _timed(trials: list[CandidateTrial], seconds: list[float]) -> list[CandidateTrial]:
-    return [replace(trial, seconds=value) for trial, value in zip(trials, seconds, strict=True)]
 
 
 def _compared(inverted: faiss.IndexIVF, lists: int) -> float:

@@ -4,7 +4,7 @@ import time
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass, replace
 from functools import cache
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import faiss
 import numpy as np
@@ -48,10 +48,6 @@ class SearchSetting:
         """How much is visited, whatever it is; 0 where nothing says so."""
         return self.nprobe or self.efSearch or 0
 
-    def to_dict(self) -> dict[str, int]:
-        """Those that there are."""
-        return {name: value for name, value in vars(self).items() if value is not None}
-
 
 NOWHERE = SearchSetting()
 
@@ -64,9 +60,6 @@ class Operation:
     setting: SearchSetting
     recall: float
     seconds: float
-
-    def to_dict(self) -> dict[str, Any]:
-        return {**self.setting.to_dict(), f"recall@{NEIGHBOURS}": self.recall, "queries_per_second": 1 / self.seconds}
 
 
 @dataclass(frozen=True)
@@ -135,8 +128,8 @@ def apply(index: faiss.Index, setting: SearchSetting) -> None:
         stages.refine.k_factor = setting.k_factor
 
 
-def tune(index: faiss.Index, questions: Questions, floor: float, near: SearchSetting = NOWHERE) -> list[Operation]:
-    """All operations tried; last, and applied, the fastest that reaches `floor`, or the best recall where none does.
+def tune(index: faiss.Index, questions: Questions, floor: float, near: SearchSetting = NOWHERE) -> Operation:
+    """The fastest operation that reaches `floor`, or the one of the best recall where none does; it is applied.
 
     The least effort that reaches it is sought for each refinement, and these are then compared in turn. The search
     begins `near` a setting that is likely, from a quarter of its refinement and half of its lists or vertices on.
@@ -172,7 +165,7 @@ def tune(index: faiss.Index, questions: Questions, floor: float, near: SearchSet
             break
     best = _fastest(index, questions, reached()) if reached() else max(tried, key=lambda o: o.recall)
     apply(index, best.setting)
-    return [*(operation for operation in tried if operation.setting != best.setting), best]
+    return best
 
 
 def _fastest(index: faiss.Index, questions: Questions, operations: list[Operation]) -> Operation:

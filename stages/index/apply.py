@@ -10,7 +10,7 @@ from stages.commands import FILE, FOLDER, PATH, json_option, output, say_next
 @click.command("apply")
 @click.argument("bundle_folder", type=FOLDER, metavar="INDEX")
 @click.argument("photographs", type=PATH, metavar="PHOTOS")
-@output(FOLDER, "Folder of the new index and of what it is made from; `search --index` takes it.")
+@output("Folder of the new index and of what it is made from; `search --index` takes it.")
 @click.option("--name", help="Name of the new index. [default: the name of --output]")
 @click.option("--config", "config_path", type=FILE, help="Configuration to lay over what the command chooses.")
 @json_option

@@ -18,7 +18,7 @@ KINDS = ("npy", "parquet")
 @click.command("export")
 @click.argument("bundle_folder", type=FOLDER, metavar="INDEX")
 @click.option("--to", "kind", type=click.Choice(KINDS), required=True, help="The format.")
-@output(FOLDER, "The new folder that it writes.")
+@output("The new folder that it writes.")
 def command(bundle_folder: Path, kind: str, output: Path) -> None:
     """Export the vectors of INDEX with ids, paths, captions and your own columns."""
     import logging

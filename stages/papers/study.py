@@ -1,18 +1,80 @@
-"""`study`: every number of the tables of Gong et al. 2014, each measured on test in several draws of the target set."""
+"""The numbers and tables of Gong et al. 2014, and what more pairs and other settings of a model reach, from moments."""
 
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from functools import lru_cache
 from typing import TYPE_CHECKING, Any
 
-from pipeline.run import Job, Run, stage
-from stages.studies import DOCUMENTS, read_study, study_keys, study_reads
+from pipeline.run import Inputs, Job, Run, stage
 
 if TYPE_CHECKING:
     from pipeline.config.names import Config
     from pipeline.models.linear.study import Study
     from pipeline.papers.gong import GongSetting
+    from pipeline.run.layout import Layout
 
+DOCUMENTS = ("all", "title", "tags", "description")
+"""Weak texts of the printed tables."""
 NEAREST, BLOCK = 4, 4096
 """Images of each set that are shown beside a test image, and rows of features in memory at once."""
+
+
+def read_study(run: Run) -> "Study":
+    """The stored pairs in folds, with the dev and test rows and the grids that `study` and `sweep` measure with."""
+    from pipeline.config.registry import model_spec
+    from pipeline.models.linear.sets import FoldedMoments
+    from pipeline.models.linear.study import Study
+    from pipeline.storage.pairs import PairSet, read_split
+
+    settings, layout, features = run.config, run.layout, run.features
+    names = [encoder.name for encoder in settings.text_encoders]
+    sentences = run.texts({name: layout.sentences(name) for name in names})
+    target = FoldedMoments(PairSet(features, sentences, layout.moments("study/target").folder))
+
+    @lru_cache(maxsize=2)  # moments are large, and tables go from one set of documents to the next
+    def auxiliary(documents: str) -> FoldedMoments:
+        texts = run.texts({name: layout.documents(documents, name) for name in names})
+        folder = layout.moments(f"study/auxiliary/{documents}").folder
+        return FoldedMoments(PairSet(features, texts, folder))
+
+    every = run.manifest.n_images
+    return Study(
+        target,
+        auxiliary,
+        overlap="train" in settings.auxiliary.splits,
+        dev=read_split(features, sentences, target.view.encoders, "dev", settings.study.fit.dev_images),
+        test=read_split(features, sentences, target.view.encoders, "test", every),
+        grid=settings.study.fit,
+        transfer=settings.transfer,
+        own=lambda model: settings.section(model_spec(model)),
+        protocol="first-sentence",  # as in Gong et al. 2014
+        seed=settings.seed,
+        text_weights=settings.study_text_weights,
+        device=run.gpu,
+    )
+
+
+def study_keys(config: "Config") -> Mapping[str, Any]:
+    """The sections that decide what is measured."""
+    from pipeline.config.registry import made_by
+
+    fitted = [spec.key for spec in made_by("fit") if spec.section]
+    sections = {name: getattr(config, name).model_dump() for name in ("study", "transfer", "auxiliary", *fitted)}
+    weights = {"text_weights": {encoder.name: encoder.weight for encoder in config.text_encoders}}
+    documents = {name: config.documents[name].model_dump() for name in DOCUMENTS}
+    return {"seed": config.seed, "documents": documents, **sections, **weights}
+
+
+def study_reads(config: "Config", layout: "Layout") -> Inputs:
+    """What `read_study` reads."""
+    texts = [encoder.name for encoder in config.text_encoders]
+    return [
+        layout.manifest,
+        layout.moments("study/target"),
+        *map(layout.sentences, texts),
+        *(layout.features(encoder.name) for encoder in config.every_encoder),
+        *(layout.documents(name, text) for name in DOCUMENTS for text in texts),
+        *(layout.moments(f"study/auxiliary/{name}") for name in DOCUMENTS),
+    ]
 
 
 @stage(
@@ -176,3 +238,118 @@ def _describe_text(config: "Config") -> str:
         settings = [f"{key} {getattr(encoder.own, key)}" for key in keys if hasattr(encoder.own, key)]
         views.append(f"{encoder.kind} ({', '.join(settings)})" if settings else encoder.kind)
     return "; ".join(views)
+
+
+def _keys(config, model: str) -> dict:
+    return {**study_keys(config), "model": config.model(model).hyperparameters}
+
+
+@stage(
+    version=4,
+    gpu=True,
+    choices=lambda config: [(name,) for name in config.made_by("fit")],
+    keys=_keys,
+    reads=lambda config, layout, model: study_reads(config, layout),
+    writes=lambda layout, model: layout.sweep(model),
+)
+def sweep(run: Run, job: Job, model: str) -> None:
+    """Try every combination of training-set sizes, ridges, dimensions, powers and training settings."""
+    import logging
+    import time
+
+    from tqdm import tqdm
+
+    from pipeline.models.linear.study import StudyCell, sweep_cells, sweep_rows
+    from pipeline.storage.commit import publish_record
+    from pipeline.storage.tables import to_csv
+
+    chosen, study = run.config.model(model), read_study(run)
+    cell = StudyCell(
+        chosen.spec.name, chosen.training, chosen.encoders, chosen.documents, 1, text_encoders=chosen.text_encoders
+    )
+    start = time.perf_counter()
+    measured = [
+        study.measure(one, draw=0)
+        for one in tqdm(sweep_cells(cell, study.target.source.n_folds, study.overlap), f"sweep {model}", disable=None)
+    ]
+    rows, seconds = sweep_rows(measured), time.perf_counter() - start
+
+    value = {"model": model, "seconds": seconds, "combinations": len(rows), "cells": measured}
+    drawn = _draw(rows, model, study.target.source.fold_images)
+    beside = {"sweep.csv": to_csv(rows).encode(), "sweep.svg": drawn}
+    publish_record(job.path / "sweep.json", value, beside, job.provenance)
+    logging.getLogger(__name__).info("%s: %d combinations in %.0f s", model, len(rows), seconds)
+
+
+def _draw(rows: Sequence[Mapping[str, Any]], title: str, fold_images: int) -> bytes:
+    """As SVG: recall@10 on test of the combinations chosen on dev, over target images, a line for each auxiliary-set
+    size."""
+    import io
+
+    import matplotlib
+    from matplotlib.figure import Figure
+
+    chosen = sorted((row for row in rows if row["chosen"]), key=lambda row: row["target_folds"])
+    figure = Figure(figsize=(9, 4), layout="constrained")
+    axes = figure.subplots(1, 2, sharey=True)
+    for axis, direction in zip(axes, ("image_to_sentence", "sentence_to_image"), strict=True):
+        for weak in sorted({row["auxiliary_folds"] for row in chosen}):
+            line = [row for row in chosen if row["auxiliary_folds"] == weak]
+            sizes = [row["target_folds"] * fold_images for row in line]
+            label = f"{weak} folds of weak text" if weak else None
+            axis.plot(sizes, [row[f"test_{direction}_recall@10"] for row in line], "o-", label=label)
+        axis.set_title(direction.replace("_", " "))
+        axis.set_xlabel("target images")
+        axis.grid(alpha=0.3)
+        axis.spines[["top", "right"]].set_visible(False)
+    axes[0].set_ylabel("recall@10 on test, percent")
+    if axes[0].get_legend_handles_labels()[1]:
+        axes[0].legend(frameon=False)
+    figure.suptitle(title)
+    drawn = io.BytesIO()
+    with matplotlib.rc_context({"svg.hashsalt": "jointspace"}):  # else it names the parts of a file at random
+        figure.savefig(drawn, format="svg", metadata={"Date": None})
+    return drawn.getvalue()
+
+
+@stage(
+    version=6,
+    keys=lambda config: {
+        "seed": config.seed,
+        "name": config.name,
+        "bootstrap": config.evaluate.bootstrap,
+        "folds": config.study.folds,
+    },
+    reads=lambda config, layout: [layout.study],
+    writes=lambda layout: layout.tables,
+)
+def tabulate(run: Run, job: Job) -> None:
+    """Write Tables 1 to 6 of Gong et al., and ours, from the numbers of `study`."""
+    from functools import cache
+
+    from pipeline.metrics.retrieval import Bootstrap
+    from pipeline.models.linear.study import StudyCell
+    from pipeline.papers import gong
+    from pipeline.papers.gong_report import measure_table, measure_time, render
+    from pipeline.storage.commit import TABLES, publish, read_record
+    from pipeline.storage.records import read_cell
+
+    config, folder = run.config, run.layout.study.path
+    study = read_record(run.layout.study.commit)
+    setting = gong.GongSetting.from_dict(study["setting"])
+
+    @cache
+    def draws(key: str) -> list[dict]:
+        return [read_cell(folder, name, key) for name in study["cells"][key]]
+
+    def measured(cell: StudyCell) -> list[dict]:
+        return draws(cell.key)[: cell.draws]
+
+    bootstrap = Bootstrap(config.evaluate.bootstrap, config.seed)
+    tables = [measure_table(table, measured, bootstrap, config.study.folds) for table in gong.tables(setting)]
+    total = sum(one["seconds"] for key in study["cells"] for one in draws(key))
+    tables.append(measure_time(gong.find_table(setting, "Table 4"), measured, total))
+    text = render(tables, f"Gong et al. on {config.name}", setting)
+    publish(
+        job.path, text.encode(), kind=TABLES, rows=len(tables), provenance=job.provenance, details={"tables": tables}
+    )

@@ -1,24 +1,16 @@
 """Tar shards, sound and damaged."""
 
-import io
 import tarfile
 from pathlib import Path
 
 import pytest
-
-
-def shard(path: Path, members: list[tuple[str | tarfile.TarInfo, bytes]]) -> None:
-    with tarfile.open(path, "w") as tar:
-        for name, data in members:
-            header = name if isinstance(name, tarfile.TarInfo) else tarfile.TarInfo(name)
-            header.size = len(data)
-            tar.addfile(header, io.BytesIO(data))
+from test_formats import write_tar
 
 
 def test_bad_members_of_shards(tmp_path: Path, photograph, gather) -> None:
     link = tarfile.TarInfo("link.jpg")
     link.type, link.linkname = tarfile.SYMTYPE, "/etc/passwd"
-    shard(
+    write_tar(
         tmp_path / "0.tar",
         [
             ("0.jpg", photograph(0)),
@@ -59,8 +51,8 @@ def test_bad_members_of_shards(tmp_path: Path, photograph, gather) -> None:
 @pytest.mark.parametrize("damage", ["cut in a member", "cut between members", "bad header", "compressed", "empty"])
 def test_damaged_shards_leave_the_others_alone(damage: str, tmp_path: Path, photograph, gather) -> None:
     members = [(f"{n}.{kind}", data) for n in range(3) for kind, data in (("jpg", photograph(n)), ("txt", b"A dog ."))]
-    shard(tmp_path / "0.tar", members)
-    shard(tmp_path / "1.tar", [("9.jpg", photograph(9)), ("9.txt", b"A cat .")])
+    write_tar(tmp_path / "0.tar", members)
+    write_tar(tmp_path / "1.tar", [("9.jpg", photograph(9)), ("9.txt", b"A cat .")])
     data = bytearray((tmp_path / "0.tar").read_bytes())
     with tarfile.open(tmp_path / "0.tar") as tar:
         last = tar.getmember("2.jpg")
@@ -119,7 +111,7 @@ HOSTILE = {
 @pytest.mark.parametrize("name", HOSTILE)
 def test_a_hostile_shard_costs_itself(name: str, tmp_path: Path, photograph, gather) -> None:
     (tmp_path / "0.tar").write_bytes(HOSTILE[name] + bytes(1024))
-    shard(tmp_path / "1.tar", [("9.jpg", photograph(9)), ("9.txt", b"A cat .")])
+    write_tar(tmp_path / "1.tar", [("9.jpg", photograph(9)), ("9.txt", b"A cat .")])
     result = gather(tmp_path, "webdataset")
     ((file, row, reason),) = result.rejected("images")
     assert (file, row) == ("0.tar", None) and reason.startswith(("damaged: ", "truncated: ", "not an uncompressed"))

@@ -1,35 +1,21 @@
-"""Commands in children that may have 12 GB of addresses and five minutes, forked from a process that has imported what
-they need once.
+"""A command with 12 GB of addresses more than it has, and five minutes; tests run this in a fork (warm.py).
 
-    python confined.py < requests        a JSON list of the arguments of a command, a line
+    python confined.py COMMAND ARGUMENTS...
 
-For each request it prints a JSON list: the child's exit code (that of a signal is negative), and what the command
-said, with the most memory that it took, in bytes, on the last line. `serve BUNDLE` opens the bundle as `serve` does,
-and looks at all that it shows.
+It prints what the command said, with the most memory that it took, in bytes, on the last line. `serve BUNDLE` opens the
+bundle as `serve` does, and looks at all that it shows.
 """
 
 import io
-import json
-import os
 import resource
 import signal
 import sys
-import traceback
 from contextlib import redirect_stdout, suppress
-from importlib import import_module
 from pathlib import Path
 
 from pipeline import runtime
+from pipeline.errors import InputError, JointspaceError
 
-runtime.configure(1)
-
-from pipeline.errors import InputError, JointspaceError  # noqa: E402
-
-IMPORTED = (
-    "pipeline.config.loading", "pipeline.index.gallery", "pipeline.index.search", "pipeline.index.upkeep",
-    "pipeline.models.linear.cca", "pipeline.serve.gallery", "pipeline.storage.exports", "pipeline.storage.bundles",
-    "stages.applied", "stages.cli", "stages.index.serve",
-)  # fmt: skip
 MEMORY, SECONDS = 12 << 30, 300
 
 
@@ -56,40 +42,18 @@ def serve(folder: Path) -> list[str]:
     return [*gallery.examples, *shown]
 
 
-def most_memory() -> int:
-    """Bytes that this process has had in memory at most."""
-    return int(Path("/proc/self/status").read_text().split("VmHWM:")[1].split()[0]) << 10
-
-
-def child(arguments: list[str], told: int) -> None:
-    signal.alarm(SECONDS)
-    resource.setrlimit(resource.RLIMIT_AS, (MEMORY, MEMORY))
-    code = 1
-    try:
-        try:
-            said = f"accepted: {run_command(arguments)}"
-        except JointspaceError as error:
-            said = f"refused: {error}"
-        os.write(told, f"{said}\n{most_memory()}".encode())
-        code = 0
-    except BaseException:
-        traceback.print_exc()
-    finally:
-        os._exit(code)
-
-
-def main() -> None:
-    for name in IMPORTED:
-        import_module(name)
-    for line in sys.stdin:
-        reading, writing = os.pipe()
-        if not (process := os.fork()):
-            child(json.loads(line), writing)
-        os.close(writing)
-        with open(reading, encoding="utf-8") as pipe:
-            said = pipe.read()
-        print(json.dumps([os.waitstatus_to_exitcode(os.waitpid(process, 0)[1]), said]), flush=True)
+def kilobytes(name: str) -> int:
+    """Of this process, as the kernel counts them."""
+    return int(Path("/proc/self/status").read_text().split(f"{name}:")[1].split()[0])
 
 
 if __name__ == "__main__":
-    main()
+    runtime.configure(1)
+    signal.alarm(SECONDS)
+    most = (kilobytes("VmSize") << 10) + MEMORY
+    resource.setrlimit(resource.RLIMIT_AS, (most, most))
+    try:
+        said = f"accepted: {run_command(sys.argv[1:])}"
+    except JointspaceError as error:
+        said = f"refused: {error}"
+    print(said, kilobytes("VmHWM") << 10, sep="\n", end="")

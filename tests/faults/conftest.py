@@ -1,14 +1,11 @@
 """One tiny run for all tests of faults."""
 
-import sys
 from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 import tiny_run
 from disks import Disk, mounted
-
-sys.path.append(str(Path(__file__).parents[1] / "neural"))  # the pairs that the tests of its models are made with
 
 
 @pytest.fixture(scope="session")

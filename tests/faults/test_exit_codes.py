@@ -7,26 +7,18 @@ import subprocess
 import sys
 from pathlib import Path
 
-
-def jointspace(*arguments: object) -> subprocess.CompletedProcess:
-    program = [sys.executable, "-m", "stages.cli", *map(str, arguments)]
-    return subprocess.run(program, capture_output=True, text=True, timeout=300)
-
-
-def spoil(root: Path) -> None:
-    for number in range(5):
-        (root / f"images/0{number}.png").write_bytes(b"")
+import warm
 
 
 def test_1_failed(run: Path) -> None:
     os.truncate(run / "models/ncca/model.safetensors", 9)
-    result = jointspace("--quiet", "verify", run)
+    result = warm.jointspace(run, "--quiet", "verify", run)
     assert result.returncode == 1 and result.stderr.startswith("jointspace: 1 files of")
     assert "model.safetensors: truncated" in result.stdout
 
 
-def test_2_wrong_use() -> None:
-    result = jointspace("serch", "a dog")
+def test_2_wrong_use(tmp_path: Path) -> None:
+    result = warm.jointspace(tmp_path, "serch", "a dog")
     assert result.returncode == 2 and "unknown command serch; did you mean search?" in result.stderr
     assert "Traceback" not in result.stderr
 

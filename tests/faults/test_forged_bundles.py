@@ -4,18 +4,17 @@ What a stranger may send is given to every command that opens a bundle, in a chi
 touch a file outside of the bundle, ask a server, or take a gigabyte more than it takes for the bundle as it was.
 """
 
-import json
+import hashlib
 import shutil
 import signal
 import socket
-import subprocess
-import sys
 from collections import Counter
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from pathlib import Path
 from random import Random
 
 import pytest
+import warm
 from bundle_forgeries import (
     JSON,
     Forgery,
@@ -28,9 +27,6 @@ from bundle_forgeries import (
     unknown_type,
     wide_bytes,
 )
-
-sys.path.append(str(Path(__file__).parents[1]))
-
 from made_up import build_bundle, features_of, make_run
 from made_up_colours import draw
 from made_up_sets import SCORE, add_fragments
@@ -38,7 +34,7 @@ from made_up_sets import SCORE, add_fragments
 from pipeline.errors import InputError, IntegrityError, UsageError
 from pipeline.index.search import Searcher
 from pipeline.storage import commit
-from pipeline.storage.bundle import Bundle
+from pipeline.storage.bundle import Bundle, BundleWriter
 from pipeline.storage.bundles import open_bundle
 
 SECONDS, SAMPLE = 20, 40
@@ -143,7 +139,6 @@ def test_all_forgeries_are_refused(kind: str, run: Path, tmp_path: Path, clock: 
     check(run / kind, tmp_path, all_forgeries(run / kind))
 
 
-Ask = Callable[..., tuple[int, str]]
 GIGABYTE = 1 << 30
 ALL = ("search", "serve", "apply", "export", "add", "add to", "run", "remove")
 IMAGES = {
@@ -171,20 +166,11 @@ def colours(colours: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
     return root
 
 
-@pytest.fixture(scope="module")
-def ask() -> Iterator[Ask]:
-    """Has a command run in a child of confined.py: its exit code, what it said, and its most memory in bytes."""
-    program = [sys.executable, Path(__file__).with_name("confined.py")]
-    with subprocess.Popen(program, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True) as process:
-
-        def ask(*arguments: object) -> tuple[int, str, int]:
-            process.stdin.write(json.dumps(list(map(str, arguments))) + "\n")
-            process.stdin.flush()
-            code, said = json.loads(process.stdout.readline())
-            said, _, memory = said.rpartition("\n")
-            return code, said, int(memory or 0)
-
-        yield ask
+def ask(*arguments: object) -> tuple[int, str, int]:
+    """Has a command run by confined.py: its exit code, what it said, and its most memory in bytes."""
+    done = warm.python(Path.cwd(), Path(__file__).with_name("confined.py"), *arguments)
+    said, _, memory = done.stdout.rpartition("\n")
+    return done.returncode, said or done.stderr, int(memory or 0)
 
 
 def arguments(command: str, bundle: Path, colours: Path, output: Path) -> list[object]:
@@ -202,7 +188,7 @@ def arguments(command: str, bundle: Path, colours: Path, output: Path) -> list[o
 
 
 @pytest.fixture(scope="module")
-def usual(colours: Path, ask: Ask, tmp_path_factory: pytest.TempPathFactory) -> dict[str, int]:
+def usual(colours: Path, tmp_path_factory: pytest.TempPathFactory) -> dict[str, int]:
     """The memory of each command on the bundle as it was."""
     output, taken = tmp_path_factory.mktemp("usual"), {}
     for command in ALL:
@@ -212,7 +198,7 @@ def usual(colours: Path, ask: Ask, tmp_path_factory: pytest.TempPathFactory) -> 
 
 
 @pytest.mark.parametrize("case", IMAGES)
-def test_no_command_obeys_a_stranger(case: str, colours: Path, ask: Ask, usual: dict[str, int], tmp_path: Path) -> None:
+def test_no_command_obeys_a_stranger(case: str, colours: Path, usual: dict[str, int], tmp_path: Path) -> None:
     forge, refusal, commands = IMAGES[case]
     forged, victim = shutil.copytree(colours / "bundle", tmp_path / "forged"), tmp_path / "victim"
     forge(forged, victim)
@@ -225,7 +211,7 @@ def test_no_command_obeys_a_stranger(case: str, colours: Path, ask: Ask, usual: 
     assert (victim.read_bytes() if victim.exists() else None) == before
 
 
-def test_ids_that_are_far_apart_take_no_memory(colours: Path, ask: Ask, usual: dict[str, int], tmp_path: Path) -> None:
+def test_ids_that_are_far_apart_take_no_memory(colours: Path, usual: dict[str, int], tmp_path: Path) -> None:
     forged = shutil.copytree(colours / "bundle", tmp_path / "forged")
     cell("images", "image_id", (1 << 31) - 1, row=39)(forged, tmp_path)
     for command in ("search", "add", "remove"):
@@ -236,7 +222,7 @@ def test_ids_that_are_far_apart_take_no_memory(colours: Path, ask: Ask, usual: d
 
 
 @pytest.mark.parametrize("more", [False, True])
-def test_a_url_in_a_card_is_not_asked(more: bool, colours: Path, ask: Ask, tmp_path: Path) -> None:
+def test_a_url_in_a_card_is_not_asked(more: bool, colours: Path, tmp_path: Path) -> None:
     forged = shutil.copytree(colours / "bundle", tmp_path / "forged")
     with socket.create_server(("127.0.0.1", 0)) as server:
         url = f"http://127.0.0.1:{server.getsockname()[1]}/internal"
@@ -257,6 +243,20 @@ def test_a_url_in_a_card_is_not_asked(more: bool, colours: Path, ask: Ask, tmp_p
             bundle.photographs(named).read(row)
     first = table.records([0])[0]
     assert bundle.photographs(colours / "data").read(first)
+
+
+@pytest.mark.parametrize("name", ["../secret", "k/../../secret", "k/secret"])
+def test_nothing_outside_of_a_bundle_is_read_or_written(name: str, run: Path, tmp_path: Path) -> None:
+    forged, secret = shutil.copytree(run / "bundle", tmp_path / "forged"), b"precious"
+    (tmp_path / "secret").write_bytes(secret)
+    (forged / "k").symlink_to(tmp_path)
+    about = {"bytes": len(secret), "sha256": hashlib.sha256(secret).hexdigest()}
+    told(forged, "card.json", ("files", name), about)
+    with pytest.raises(IntegrityError, match="card.json names '"):
+        Bundle(forged).check()
+    with pytest.raises(IntegrityError, match="names"):
+        BundleWriter(forged).add(name, b"evil")
+    assert (tmp_path / "secret").read_bytes() == secret
 
 
 @pytest.mark.parametrize("kind", ["bundle", "sets"])

@@ -1,17 +1,13 @@
 """Commands killed with SIGKILL at any of their writes: nothing half-made passes for whole, and the next run makes the
 same."""
 
-import json
-import os
 import shutil
-import subprocess
-import sys
-from collections.abc import Callable, Iterator
 from pathlib import Path
 from random import Random
 
 import pytest
 import tiny_run
+import warm
 import yaml
 from disks import files_of, same
 
@@ -24,27 +20,15 @@ UNDER_WAY = ("uncommitted", "missing", "mixed")
 """What a killed stage may leave for its next run to finish: nothing truncated, nothing changed."""
 TIMED = ("index", "config.yaml")
 """Folders and files of a run that have measured times, or what the last command was told."""
-Ask = Callable[[str, list[str], int | None], tuple[int, int]]
 
 
-@pytest.fixture(scope="module")
-def ask() -> Iterator[Ask]:
+def ask(command: str, arguments: list[str], last: int = 0) -> tuple[int, int]:
     """Has a command run in a child that kills itself at a write: its exit code, and how many writes it began."""
-    program = [sys.executable, Path(__file__).with_name("nursery.py")]
-    environment = {**os.environ, "CUDA_VISIBLE_DEVICES": ""}
-    with subprocess.Popen(
-        program, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True, env=environment
-    ) as process:
-
-        def ask(command: str, arguments: list[str], last: int | None = None) -> tuple[int, int]:
-            process.stdin.write(json.dumps([command, arguments, last]) + "\n")
-            process.stdin.flush()
-            return tuple(json.loads(process.stdout.readline()))
-
-        yield ask
+    done = warm.python(Path.cwd(), Path(__file__).with_name("killed.py"), last, command, *arguments)
+    return done.returncode, int(done.stdout.split()[-1] if done.stdout.split() else 0)
 
 
-def kill(ask: Ask, run: Path, expected: Path, command: str, call: list[str], made: list[Path], rng: Random) -> None:
+def kill(run: Path, expected: Path, command: str, call: list[str], made: list[Path], rng: Random) -> None:
     """Kill a call of a command at one of its writes, its old artefacts there or removed, and run it again."""
     code, writes = ask(command, call)
     assert code == 0 and writes
@@ -74,38 +58,38 @@ def killed(finished: Path, collection: Path) -> Path:
     return tiny_run.copy(finished, collection.parent / "killed")
 
 
-def kill_each(ask: Ask, killed: Path, finished: Path, collection: Path, commands: list[str], seed: int) -> None:
+def kill_each(killed: Path, finished: Path, collection: Path, commands: list[str], seed: int) -> None:
     rng = Random(seed)
     for command in commands:
         calls, made = tiny_run.stages(collection, killed)[command]
-        kill(ask, killed, finished, command, rng.choice(calls), made, rng)
+        kill(killed, finished, command, rng.choice(calls), made, rng)
 
 
-def test_a_handful_of_kills(ask: Ask, killed: Path, finished: Path, collection: Path) -> None:
+def test_a_handful_of_kills(killed: Path, finished: Path, collection: Path) -> None:
     """One for each kind of artefact: a manifest, shards, a model, a bundle; the long test kills all."""
     commands = ["ingest", "encode_sentences", "fit", "build_index"]
-    kill_each(ask, killed, finished, collection, commands, seed=1)
+    kill_each(killed, finished, collection, commands, seed=1)
 
 
 @pytest.mark.nightly
 @pytest.mark.parametrize("seed", range(2, 12))
-def test_many_kills_of_every_command(ask: Ask, killed: Path, finished: Path, collection: Path, seed: int) -> None:
-    kill_each(ask, killed, finished, collection, list(tiny_run.stages(collection, killed)), seed)
+def test_many_kills_of_every_command(killed: Path, finished: Path, collection: Path, seed: int) -> None:
+    kill_each(killed, finished, collection, list(tiny_run.stages(collection, killed)), seed)
 
 
-def test_a_killed_part_goes_on_at_its_first_unfinished_shard(ask: Ask, finished: Path, tmp_path: Path) -> None:
+def test_a_killed_part_goes_on_at_its_first_unfinished_shard(finished: Path, tmp_path: Path) -> None:
     """One part of all shards: those that were committed before the kill are not made again."""
     run, folder = tiny_run.copy(finished, tmp_path / "run"), tmp_path / "run/embeddings/ncca"
     (run / "config.yaml").write_text(yaml.safe_dump(merge(tiny_run.CONFIG, {"parts": 1})))
     call = ["ncca", "--run", str(run)]
-    _, writes = ask("embed", [*call, "--again"], None)
+    _, writes = ask("embed", [*call, "--again"])
     shutil.rmtree(folder)
     assert ask("embed", call, writes // 2)[0] == -9
     made = {
         path: path.stat().st_ino for path in folder.glob("shard-*.h5") if path.with_name(f"{path.name}.json").exists()
     }
     assert 0 < len(made) < tiny_run.N_SHARDS and not (folder / "part-00000.json").exists()
-    assert ask("embed", call, None)[0] == 0
+    assert ask("embed", call)[0] == 0
     assert {path: path.stat().st_ino for path in made} == made
     assert list(read_json(folder / "part-00000.json")["files"]) == [f"shard-0000{n}.h5.json" for n in range(3)]
     for number in range(tiny_run.N_SHARDS):

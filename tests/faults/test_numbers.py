@@ -6,18 +6,15 @@ from dataclasses import replace
 
 import numpy as np
 import pytest
-from made_up_settings import TRANSFER, make_grid, own_settings, text_view
-from scipy import sparse
+from made_up_models import MadeUpRegions, make_fit_task, make_task_of
+from made_up_settings import make_grid
 
 from pipeline.config.registry import model_spec
 from pipeline.errors import JointspaceError
-from pipeline.models.linear.accumulation import MomentsAccumulator
-from pipeline.models.linear.training import FitTask, Sets
-from pipeline.models.linear.tuning import PairArrays
-from pipeline.models.linear.views import ImageView, ViewBlock
+from pipeline.models.linear.views import ImageView
+from pipeline.models.neural.task import train
 
-DIM, TERMS, TRAIN, DEV = 10, 12, 90, 30
-VIEW = ImageView(("one",), (DIM,), ())
+VIEW = ImageView(("one", "two"), (10, 6), ())
 GRID = make_grid([4], [0.1], [0.1], [1])
 
 
@@ -47,74 +44,35 @@ FEATURES = {
 }
 
 
-def make_pairs(change: Callable[[np.ndarray], np.ndarray], n: int, seed: int) -> tuple[np.ndarray, sparse.csr_array]:
-    rng = np.random.default_rng(seed)
-    hidden = rng.random((n, 4))
-    x = (hidden @ np.random.default_rng(9).random((4, DIM))).astype(np.float32)
-    words = np.maximum(hidden @ np.random.default_rng(8).standard_normal((4, TERMS)), 0)
-    return change(x), sparse.csr_array(words.astype(np.float32))
-
-
 def embed_fitted(name: str, change: Callable[[np.ndarray], np.ndarray]) -> list[np.ndarray]:
     """Fit on spoilt pairs, embed sound and spoilt ones."""
-    model = model_spec(name).load()
-    x, words = make_pairs(change, TRAIN, seed=0)
-    own = np.arange(TRAIN)
-    block = ViewBlock(VIEW.stack({"one": x}), words, own)
-    accumulator = MomentsAccumulator(DIM, TERMS, threads=1)
-    accumulator.add(block.x, block.y, block.owners)
-    sound, dev_words = make_pairs(lambda features: features, DEV, seed=1)
-    dev_texts = {"tfidf": dev_words}
-    dev = PairArrays({"one": sound}, dev_texts, np.arange(DEV))
-    sets = Sets(accumulator.result(), None, lambda: [block], None)
-    task = FitTask("target", VIEW, text_view(TERMS), sets, dev, GRID, TRANSFER, own_settings(name), seed=0)
-    fitted = model.fit(task).model
-    return [fitted.embed_images({"one": sound}), fitted.embed_images({"one": x}), fitted.embed_sentences(dev_texts)]
+    task, sound = make_fit_task(name, view=VIEW, change=change)
+    fitted = model_spec(name).load().fit(replace(task, grid=GRID)).model
+    spoilt = {**sound.features, "one": change(np.asarray(sound.features["one"], np.float32))}
+    images = [fitted.embed_images(features) for features in (sound.features, spoilt)]
+    return [*images, fitted.embed_sentences(sound.sentences)]
 
 
 def embed_trained(name: str, change: Callable[[np.ndarray], np.ndarray]) -> list[np.ndarray]:
-    """Train two epochs on spoilt pairs, embed sound and spoilt ones."""
-    from made_up_pairs import make_task_of
-
-    from pipeline.models.neural.task import train
-
-    model = model_spec(name).load()
-    task = make_task_of(name, train=TRAIN, dev=DEV, epochs=2, patience=2)
-    first, *others = task.view.encoders
-    features = task.train.features
-    spoilt = {first: change(np.asarray(features[first], np.float32)), **{other: features[other] for other in others}}
-    task = replace(task, train=replace(task.train, features=spoilt))
-    trained = train(model, task, None, lambda training: None).model
-    dev = task.dev
-    return [trained.embed_images(dev.features), trained.embed_images(spoilt), trained.embed_sentences(dev.sentences)]
-
-
-def embed_sets(name: str, change: Callable[[np.ndarray], np.ndarray]) -> list[np.ndarray]:
-    """Train two epochs on images and regions that are spoilt, embed sound and spoilt ones."""
-    from made_up_regions import MadeUpRegions, make_task
-
-    from pipeline.models.neural.task import train
-
-    model, task = model_spec(name).load(), make_task(name, train=TRAIN, dev=DEV, epochs=2, sum="mean-words")
+    """Train two epochs on images, and regions, that are spoilt, embed sound and spoilt ones."""
+    task = make_task_of(name, train=90, dev=30, epochs=2, patience=2)
     features = {**task.train.features, "one": change(np.asarray(task.train.features["one"], np.float32))}
     images = task.train.regions.images
     rows = np.concatenate(images)
-    rows[:, :DIM] = change(rows[:, :DIM].astype(np.float32))
+    rows[:, :10] = change(rows[:, :10].astype(np.float32))
     regions = MadeUpRegions(np.split(rows, np.cumsum([len(image) for image in images])[:-1]))
-    task = replace(task, train=replace(task.train, features=features, regions=regions))
-    trained = train(model, task, None, lambda training: None).model
-    dev = task.dev
-    sets = [trained.embed_images(dev.features, dev.regions), trained.embed_images(features, regions)]
-    return [np.asarray(one.vectors) for one in (*sets, trained.embed_sentences(dev.sentences))]
+    spoilt = replace(task.train, features=features, regions=regions)
+    trained = train(model_spec(name).load(), replace(task, train=spoilt), None, lambda training: None).model
+    more = [(task.dev.regions,), (regions,)] if trained.multi_vector else [(), ()]
+    found = [trained.embed_images(x, *own) for x, own in zip((task.dev.features, features), more, strict=True)]
+    found.append(trained.embed_sentences(task.dev.sentences))
+    return [np.asarray(one.vectors) for one in found] if trained.multi_vector else found
 
 
 def embed(name: str, change: Callable[[np.ndarray], np.ndarray]) -> list[np.ndarray]:
-    spec = model_spec(name)
     with warnings.catch_warnings(), np.errstate(all="ignore"):
         warnings.simplefilter("ignore")
-        if spec.multi_vector:
-            return embed_sets(name, change)
-        return {"train": embed_trained, "fit": embed_fitted}[spec.made_by](name, change)
+        return {"train": embed_trained, "fit": embed_fitted}[model_spec(name).made_by](name, change)
 
 
 @pytest.mark.parametrize("case", FEATURES)

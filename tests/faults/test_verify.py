@@ -170,22 +170,6 @@ def test_shards_of_another_manifest_are_mixed(run: Path, collection: Path, tmp_p
     assert "text/tfidf" not in str(told.exception) and "embeddings/ncca" in str(told.exception)
 
 
-def test_deleting_an_artefact_and_calling_its_command_remakes_it(run: Path, collection: Path) -> None:
-    calls = tiny_run.stages(collection, run)
-    for name, stage in (
-        ("models/ncca", "fit"),
-        ("text/tokens.json", "build_token_vocabulary"),
-        (SHARD, "import_features"),
-    ):
-        path = run / name
-        before = (path / "model.safetensors" if path.is_dir() else path).read_bytes()
-        shutil.rmtree(path) if path.is_dir() else path.unlink()
-        for arguments in calls[stage][0]:
-            tiny_run.call(stage, [word for word in arguments if word != "--again"])
-        assert (path / "model.safetensors" if path.is_dir() else path).read_bytes() == before
-        assert not examine(run).faults
-
-
 def test_the_command_names_what_makes_it_anew(run: Path) -> None:
     (run / "config.yaml").write_text(yaml.safe_dump({"results_root": "results", "name": "tiny"}))
     assert CliRunner().invoke(command, [str(run)]).exit_code == 0
@@ -193,6 +177,9 @@ def test_the_command_names_what_makes_it_anew(run: Path) -> None:
     result = CliRunner().invoke(command, [str(run)])
     assert f"{run / SHARD}: truncated: 7 of " in result.stdout
     assert isinstance(result.exception, IntegrityError) and result.exception.exit_code == 1
+    for_programs = json.loads(CliRunner().invoke(command, [str(run), "--json"]).stdout.splitlines()[0])
+    assert for_programs["checked"] == examine(run).checked
+    assert str(run / SHARD) in [fault["path"] for fault in for_programs["faults"]]
     rebuild = shlex.split(str(result.exception).partition("remake them: ")[2])
     part = "results/tiny/features/colour/part-00001.json"
     assert rebuild == f"snakemake all --cores 2 --configfile results/tiny/config.yaml --forcerun {part}".split()

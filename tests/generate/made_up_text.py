@@ -8,7 +8,6 @@ from pipeline.config.generators import (
     NearestSettings,
     RecurrentSettings,
 )
-from pipeline.generate.describing import Candidates
 from pipeline.generate.material import Material
 from pipeline.models.linear.views import ImageView
 from pipeline.models.neural.task import TrainingPairs
@@ -81,8 +80,3 @@ def make_material(settings: dict, **more: object) -> Material:
         "seed": 0, "precision": torch.float32, "checkpoint": None, "after_step": lambda training: None,
     }  # fmt: skip
     return Material(**{**values, **more})
-
-
-def make_candidates(*values: float) -> Candidates:
-    """By the order of the fields: count, neighbours, temperature, shortest, longest, penalty and weight."""
-    return Candidates(*values)

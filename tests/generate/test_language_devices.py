@@ -37,7 +37,7 @@ def processors_numbers(monkeypatch: pytest.MonkeyPatch, other_device: torch.devi
 @pytest.mark.parametrize("name", ["mrnn", pytest.param("sc-nlm", marks=pytest.mark.gpu)])
 def test_it_learns_and_describes_as_on_the_processor(name: str, other_device, processors_numbers: None) -> None:
     kind, settings = GENERATORS[name]
-    settings = {**settings, "epochs": 3, "averaging": 0.5}
+    settings = {**settings, "epochs": 2, "averaging": 0.5}
     kept: list[Checkpoint] = []
     material = {"tagger": TAGGER, "after_step": lambda training: kept.append(training.checkpoint())}
     here = kind.learn(make_material(settings, **material)).generator

@@ -7,7 +7,7 @@ from types import SimpleNamespace
 
 import numpy as np
 import pytest
-from libraries import store
+from made_up_libraries import store
 from pictures import MEAN, STD, make_image
 
 from pipeline.config.loading import default_path, read_mapping, validate

@@ -10,8 +10,8 @@ from zipfile import ZipFile
 import numpy as np
 import pytest
 import torch
-from libraries import CLIP_MEAN, DIM, store
-from pictures import MEAN, STD, make_image
+from made_up_libraries import CLIP_MEAN, DIM, store
+from pictures import MEAN, make_image
 from PIL import Image
 
 from pipeline.config.loading import default_path, read_mapping, validate
@@ -29,7 +29,6 @@ from pipeline.images.regions import RegionExtractor
 
 SIDE = 32
 IMAGES = [make_image(seed) for seed in range(5)]
-GIVEN = {"mean": MEAN, "std": STD, "interpolation": "bicubic"}
 
 
 def entry_of(kind: str, **keys: Any) -> Any:

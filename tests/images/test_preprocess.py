@@ -1,26 +1,11 @@
 """The right square at the right size; what is wrong is named."""
 
-import hashlib
-import re
-
 import numpy as np
 import pytest
-from pictures import MEAN, STD, encode_jpeg, make_image
+from pictures import MEAN, STD, make_image
 from PIL import Image
 
-from pipeline.errors import InputError
-from pipeline.images.opening import ImageLimits
-from pipeline.images.preprocess import Photograph, PhotographReader, Preprocessing, prepare
-
-LIMITS = ImageLimits(max_pixels=10**6, min_side=8, max_aspect=20)
-
-
-def photograph(name: str, data: bytes, shown: bytes | None = None) -> Photograph:
-    return Photograph(name, hashlib.sha256(data).hexdigest(), (data if shown is None else shown,))
-
-
-def read(data: bytes) -> bytes:
-    return data
+from pipeline.images.preprocess import Preprocessing, prepare
 
 
 @pytest.mark.parametrize("size", [(90, 60), (60, 90), (61, 64), (60, 60)])
@@ -42,15 +27,3 @@ def test_without_a_crop_the_whole_image_is_squashed() -> None:
     pixels = prepare(image, Preprocessing(40, None, MEAN, STD))
     assert pixels.shape == (40, 40, 3)
     assert pixels[:, :19].min() > 250 and pixels[:, 21:].max() < 5
-
-
-def test_what_has_changed_since_ingest_is_named() -> None:
-    data = encode_jpeg(make_image(0))
-    fine, cut = photograph("fine.jpg", data), photograph("cut.jpg", data[:-50])
-    other = photograph("other.jpg", data, encode_jpeg(make_image(1)))
-    preprocessing = Preprocessing(16, 16, MEAN, STD)
-    for bad, reason in ((cut, "cut.jpg: truncated"), (other, "other.jpg: changed")):
-        pixels = PhotographReader(read, LIMITS).pixels([fine, bad], preprocessing)
-        next(pixels)
-        with pytest.raises(InputError, match=re.escape(reason) + ".*run ingest again"):
-            next(pixels)

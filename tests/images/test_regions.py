@@ -1,70 +1,19 @@
 """Regions to features: warping, maps, batches, and images that cannot be used."""
 
-from functools import partial
-
 import numpy as np
 import pytest
 import torch
-from pictures import MEAN, encode_jpeg, make_encoder, make_image, normalise
+from pictures import MEAN, make_encoder, make_image
 from PIL import Image
 from torchvision.ops import roi_align
 
-from pipeline.images.boxes import Candidates, Selection
-from pipeline.images.extraction import ExtractionPlan
-from pipeline.images.networks import NetworkEncoder
-from pipeline.images.opening import ImageLimits
-from pipeline.images.preparation import Crops, Cutting, Preparation, Request, WholeImages
-from pipeline.images.preprocess import Photograph, PhotographReader
+from pipeline.images.boxes import Candidates
+from pipeline.images.preparation import Crops
 from pipeline.images.regions import (
     Classifier,
-    DescribedRegions,
-    RegionExtractor,
-    describe,
     pool_regions,
     region_encoder,
 )
-from pipeline.workers import isolated_map
-
-SELECTION = Selection(iou=0.7, count=4, fill=True)
-SIZES = [(90, 70), (70, 90), (64, 64), (90, 70), (200, 30), (1, 1), (90, 70), (3, 300)]
-VIEWS = {"crops": Crops(64, 8, MEAN), "roi-align": WholeImages(96, 32, 2.5)}
-
-
-def make_requests(sizes: list = SIZES) -> tuple[dict, list[Request]]:
-    """Encoded images by name, and requests with as many known boxes as the image's number, up to 3."""
-    import hashlib
-
-    files, requests = {}, []
-    for number, size in enumerate(sizes):
-        data = encode_jpeg(make_image(number, size))
-        files[f"{number}.jpg"] = data
-        corners = np.random.default_rng(number).random((min(number, 3), 2, 2)) * size
-        boxes = np.hstack([corners.min(1), corners.max(1)]).astype(np.float32)
-        known = Candidates(boxes, np.linspace(1, 0.5, len(boxes), dtype=np.float32))
-        photograph = Photograph(f"{number}.jpg", hashlib.sha256(data).hexdigest(), (f"{number}.jpg",))
-        requests.append(Request(photograph, known))
-    return files, requests
-
-
-def make_preparation(files: dict, view: Crops | WholeImages) -> Preparation:
-    reader = PhotographReader(partial(_read, files), ImageLimits(1 << 20, 1, 1 << 20))
-    return Preparation(reader, Cutting(False, SELECTION, view))
-
-
-def _read(files: dict, name: str) -> bytes:
-    return files[name]
-
-
-def run(
-    encoder: NetworkEncoder,
-    view: Crops | WholeImages,
-    requests: list[Request],
-    files: dict,
-    batch: int = 5,
-) -> DescribedRegions:
-    plan = ExtractionPlan(torch.device("cpu"), torch.float32, batch)
-    images = isolated_map(make_preparation(files, view), requests, 0)
-    return describe(images, RegionExtractor(encoder, plan, view))
 
 
 def test_a_crop_is_the_box_with_its_context() -> None:
@@ -117,23 +66,6 @@ def test_the_whole_image_as_a_region_is_the_whole_image(architecture: str, layer
 
 def relative(found: torch.Tensor, expected: torch.Tensor) -> torch.Tensor:
     return (found - expected).norm(dim=-1) / expected.norm(dim=-1)
-
-
-def test_crops_are_those_of_the_plain_loop() -> None:
-    files, requests = make_requests()
-    encoder = make_encoder()
-    described = run(encoder, VIEWS["crops"], requests, files)
-    features = []
-    for place, request in enumerate(requests):
-        image = Image.open(__import__("io").BytesIO(files[request.photograph.name])).convert("RGB")
-        rows = slice(described.lengths[:place].sum(), described.lengths[: place + 1].sum())
-        assert described.boxes[rows][0].tolist() == [0, 0, *image.size]
-        for box in described.boxes[rows]:
-            whole = (box == (0, 0, *image.size)).all()
-            crop = image.resize((64, 64), Image.Resampling.BILINEAR) if whole else VIEWS["crops"].warp(image, box)
-            with torch.inference_mode():
-                features.append(encoder.body(normalise(np.asarray(crop)[None])).mean((2, 3)).numpy())
-    np.testing.assert_allclose(described.features, np.concatenate(features), rtol=1e-3, atol=1e-4)
 
 
 def test_a_classifier_chooses_as_its_probabilities_say() -> None:

@@ -2,42 +2,25 @@
 
 import numpy as np
 import pytest
-from pictures import MEAN, STD, make_pixels
+from pictures import make_pixels
 
 pytest.importorskip("cv2")
 
 from pipeline.images.descriptors import (
     GIST_CELLS,
     LOCAL,
-    DescriptorSampler,
     PatchGrid,
-    StandardDescriber,
     gist,
     rgb_histogram,
     vlad,
 )
-from pipeline.images.preprocess import Preprocessing
-from pipeline.images.standard import StandardEncoder, StandardSpec, learn_codebooks, learn_projection
 
 SIDE, GRID = 48, PatchGrid(step=8, patch=16)
-DIMS = {"gist": 6, "rgb": 5, "csift": 4, "rgbsift": 3, "hog": 7}
-
-
-def learn(pixels: np.ndarray, dims: dict = DIMS, flip: bool = False, seed: int = 0) -> StandardEncoder:
-    codebooks = learn_codebooks([DescriptorSampler(GRID, 12, seed)(p) for p in pixels], words=8, dim=10, seed=seed)
-    described = [StandardDescriber(GRID, flip, codebooks).parts(p) for p in pixels]
-    spec = StandardSpec(Preprocessing(SIDE, None, MEAN, STD), GRID, flip)
-    return StandardEncoder(spec, codebooks, learn_projection(described, dims, seed), {"origin": "learned"})
 
 
 @pytest.fixture(scope="module")
 def pixels() -> np.ndarray:
     return make_pixels(10, SIDE)
-
-
-@pytest.fixture(scope="module")
-def encoder(pixels: np.ndarray) -> StandardEncoder:
-    return learn(pixels)
 
 
 def test_vlad_is_that_of_the_plain_loop() -> None:

@@ -9,11 +9,12 @@ from made_up_settings import make_grid, text_view
 from scipy import sparse
 from sklearn.cross_decomposition import CCA as ScikitCCA
 
+from pipeline.config.models import FitSettings
 from pipeline.errors import InputError
 from pipeline.models.linear.accumulation import MomentsAccumulator
 from pipeline.models.linear.cca import CCASolver, NormalizedCCA
 from pipeline.models.linear.moments import Moments
-from pipeline.models.linear.tuning import PairArrays, PreparedViews, choices_at_edges, tune
+from pipeline.models.linear.tuning import PairArrays, PreparedViews, Tuned, choices_at_edges, tune
 from pipeline.models.linear.views import ImageView
 
 
@@ -120,21 +121,17 @@ def test_normalized_embedding_is_equation_2() -> None:
     np.testing.assert_allclose(images @ sentences.T, cosine, atol=1e-4)
 
 
+def tuned_by(grid: FitSettings, seen: list, train: int = 300, dev: int = 200, shared: int = 10) -> Tuned:
+    """A fit of `train` pairs that is judged on `dev` others."""
+    x, y = make_views(n=train + dev, dim_x=60, dim_y=50, shared=shared)
+    pairs = PairArrays({"net": x[train:]}, {"tfidf": sparse.csr_array(y[train:])}, np.arange(dev))
+    prepared, view = PreparedViews(moments_of(x[:train], y[:train])), ImageView(("net",), (60,), ())
+    return tune(NormalizedCCA, view, text_view(50), prepared, pairs, grid, lambda points: seen.extend(points) or points)
+
+
 def test_tuning_finds_the_planted_pairs_and_reports_overfitting() -> None:
-    x, y = make_views(n=500, dim_x=60, dim_y=50, shared=10)
-    view, train, dev = ImageView(("net",), (60,), ()), slice(0, 300), slice(300, 500)
-    pairs = PairArrays({"net": x[dev]}, {"tfidf": sparse.csr_array(y[dev])}, np.arange(200))
-    grid = make_grid([2, 10], [0.01, 1000.0], [0.01], [0.0, 1.0])
-    seen = []
-    tuned = tune(
-        NormalizedCCA,
-        view,
-        text_view(50),
-        PreparedViews(moments_of(x[train], y[train])),
-        pairs,
-        grid,
-        lambda p: seen.extend(p) or p,
-    )
+    seen: list = []
+    tuned = tuned_by(make_grid([2, 10], [0.01, 1000.0], [0.01], [0.0, 1.0]), seen)
     assert len(tuned.trials) == 2 * 2 * 2 and len(seen) == 2
     assert tuned.chosen == max(tuned.trials, key=lambda trial: trial.merit())
     assert tuned.chosen.dimensions == 10
@@ -153,12 +150,8 @@ def test_a_ridge_at_the_end_of_its_grid_is_told() -> None:
 
 
 def test_a_walk_ends_at_a_pair_without_better_neighbours() -> None:
-    x, y = make_views(n=300, dim_x=30, dim_y=25)
     ridges = [0.01, 0.1, 1.0, 10.0, 100.0]
-    grid = make_grid([10], ridges, ridges, [1.0]).changed({"search": "walk"})
-    pairs = PairArrays({"net": x[200:]}, {"tfidf": sparse.csr_array(y[200:])}, np.arange(100))
-    view = ImageView(("net",), (30,), ())
-    tuned = tune(NormalizedCCA, view, text_view(25), PreparedViews(moments_of(x[:200], y[:200])), pairs, grid)
+    tuned = tuned_by(make_grid([10], ridges, ridges, [1.0], "walk"), [], train=200, dev=100, shared=4)
     merits = {(trial.image_ridge, trial.text_ridge): trial.merit() for trial in tuned.trials}
     assert (1.0, 1.0) in merits and len(merits) < 25  # begins in the middle
     places = [ridges.index(ridge) for ridge in (tuned.chosen.image_ridge, tuned.chosen.text_ridge)]
@@ -168,10 +161,7 @@ def test_a_walk_ends_at_a_pair_without_better_neighbours() -> None:
 
 def test_ties_on_dev_are_broken_by_ranks_and_then_by_dimensions() -> None:
     """Twelve images, all found by the first 6 of 12 directions already; on 200 others, all are needed."""
-    x, y = make_views(n=900, dim_x=60, dim_y=50, shared=12)
-    view, train = ImageView(("net",), (60,), ()), PreparedViews(moments_of(x[:600], y[:600]))
-    pairs = PairArrays({"net": x[600:612]}, {"tfidf": sparse.csr_array(y[600:612])}, np.arange(12))
-    tuned = tune(NormalizedCCA, view, text_view(50), train, pairs, make_grid([2, 6, 12], [0.01], [0.01], [1.0]))
+    tuned = tuned_by(make_grid([2, 6, 12], [0.01], [0.01], [1.0]), [], train=600, dev=12, shared=12)
     assert [trial.recall_sum for trial in tuned.trials][1:] == [600, 600] and tuned.chosen.dimensions == 12
     trial = tuned.chosen
     assert replace(trial, mean_rank=2.0, dimensions=2).merit() > replace(trial, mean_rank=2.5, dimensions=9).merit()
@@ -179,14 +169,8 @@ def test_ties_on_dev_are_broken_by_ranks_and_then_by_dimensions() -> None:
 
 
 def test_lines_find_the_best_of_the_grid_with_fewer_solutions() -> None:
-    x, y = make_views(n=500, dim_x=60, dim_y=50, shared=10)
-    view, train, dev = ImageView(("net",), (60,), ()), slice(0, 300), slice(300, 500)
-    pairs = PairArrays({"net": x[dev]}, {"tfidf": sparse.csr_array(y[dev])}, np.arange(200))
-    ridges, prepared = (0.01, 0.1, 1, 10, 100), PreparedViews(moments_of(x[train], y[train]))
-    whole, lines = (
-        tune(NormalizedCCA, view, text_view(50), prepared, pairs, make_grid([10], ridges, ridges, [1.0], search))
-        for search in ("grid", "lines")
-    )
+    ridges = (0.01, 0.1, 1, 10, 100)
+    whole, lines = (tuned_by(make_grid([10], ridges, ridges, [1.0], search), []) for search in ("grid", "lines"))
     assert len(whole.trials) == 25 > len(lines.trials)
     tried = {(trial.image_ridge, trial.text_ridge) for trial in lines.trials}
     assert len(tried) == len(lines.trials)

@@ -4,8 +4,8 @@ import numpy as np
 import pytest
 import torch
 from devices import full_beyond
+from made_up_models import make_fit_task
 from test_feature_maps import BLOCKS, MAPS, make_fourier, moments_of
-from test_models import make_task
 
 from pipeline.config.registry import model_spec
 from pipeline.device import OomBatcher
@@ -43,7 +43,7 @@ def test_the_second_pass_is_that_of_the_processor(device, maps, monkeypatch: pyt
 @pytest.mark.parametrize(("name", "training"), [("cca", "target"), ("ncca", "sae")])
 def test_embeddings_are_those_of_numpy(device, name: str, training: str, monkeypatch) -> None:
     """On a device that is full beyond 13 rows."""
-    task, pairs = make_task(name, training)
+    task, pairs = make_fit_task(name, training)
     model = model_spec(name).load().fit(task).model
     images, sentences = model.embed_images(pairs.features), model.embed_sentences(pairs.sentences)
     done: list[int] = []

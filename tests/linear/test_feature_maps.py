@@ -12,9 +12,7 @@ from pipeline.models.linear.feature_maps import (
     FourierFeatures,
     FourierMap,
     NeighbourText,
-    ReservoirSample,
     TanhFeatures,
-    bandwidth,
     mapped_columns,
 )
 from pipeline.models.linear.kernels import KernelFeatures
@@ -111,21 +109,6 @@ def test_fourier_products_estimate_the_gaussian_kernel() -> None:
     np.testing.assert_allclose(np.square(features).sum(axis=1), 40_000, rtol=1e-5)
 
 
-def test_the_papers_rule_is_taken_by_the_word() -> None:
-    """R ~ Normal(0, sigma^2) and b ~ Unif[0, 1]."""
-    drawn = FourierMap.draw("paper", 50, 4000, 0.25, np.random.default_rng(10))
-    assert drawn.frequencies.std() == pytest.approx(0.25, rel=0.01)
-    assert drawn.phases.min() >= 0 and 0.99 < drawn.phases.max() < 1
-    z = np.ones((1, 50), np.float32)
-    np.testing.assert_allclose(drawn(z), np.sqrt(2) * np.cos(z @ drawn.frequencies + drawn.phases), atol=1e-5)
-
-
-def test_bandwidth_is_the_mean_distance_to_the_fiftieth_neighbour() -> None:
-    z = np.random.default_rng(11).standard_normal((120, 3))
-    distances = np.sort(np.linalg.norm(z[:, None] - z, axis=2), axis=1)
-    assert bandwidth(z) == pytest.approx(distances[:, 50].mean())
-
-
 def test_kernel_cca_is_that_of_the_kernel_matrices() -> None:
     """The dual problem in float64: a'Kx Ky b subject to a'(Kx^2/n + rx Kx)a = 1, and likewise for b."""
     rng = np.random.default_rng(12)
@@ -152,14 +135,3 @@ def test_transferred_text_is_the_mean_of_the_nearest() -> None:
     feature_map = NeighbourText(gallery, texts, 2)
     np.testing.assert_allclose(feature_map(np.array([[0.2, 0]], np.float32)), [[1, 2]])
     assert NeighbourText(gallery, texts, 50).neighbours == 3
-
-
-ROWS = np.arange(60, dtype=np.float32)[:, None] * np.ones(3, np.float32)
-
-
-def draw(count: int, seed: int, bounds: list[int], rows: np.ndarray | sparse.csr_array = ROWS):
-    sample = ReservoirSample(count, np.random.default_rng(seed))
-    for start, stop in zip([0, *bounds], [*bounds, rows.shape[0]], strict=True):
-        sample.add(rows[start:stop])
-        assert sample.rows().shape[0] <= count
-    return sample.rows()

@@ -4,9 +4,9 @@ from dataclasses import replace
 
 import numpy as np
 import pytest
+from made_up_models import FIT_VIEW, make_fit_task
 from made_up_settings import make_grid
 from scipy.linalg import inv, sqrtm, svd
-from test_models import VIEW, make_task
 
 from pipeline.config.registry import model_spec
 from pipeline.config.stored import restore
@@ -26,7 +26,7 @@ def dense_cca(x: np.ndarray, y: np.ndarray, ridges: tuple[float, float]) -> tupl
 
 @pytest.mark.parametrize(("score", "metric"), [("product", "inner_product"), ("distance", "euclidean")])
 def test_linear_kernels_are_cca_whose_vectors_keep_their_length(score: str, metric: str) -> None:
-    task, pairs = make_task("kcca", "target")
+    task, pairs = make_fit_task("kcca", "target")
     linear = {"image_kernel": "linear", "text_kernel": "linear", "score": score}
     grid = make_grid([COUNT], [RIDGE], [RIDGE], [POWER])
     model = model_spec("kcca").load().fit(replace(task, grid=grid, settings=task.settings.changed(linear))).model
@@ -41,7 +41,7 @@ def test_linear_kernels_are_cca_whose_vectors_keep_their_length(score: str, metr
     # A ridge is relative to the mean variance of the kernel's features, one a landmark: here every row is one.
     ridges = (RIDGE * x.var(axis=0).sum() / len(block.x), RIDGE * y.var(axis=0).sum() / len(y))
     w, u = dense_cca(x, y, ridges)
-    v = (VIEW.stack(pairs.features) - x.mean(axis=0)) @ w
+    v = (FIT_VIEW.stack(pairs.features) - x.mean(axis=0)) @ w
     s = (pairs.sentences["tfidf"].toarray() - y.mean(axis=0)) @ u
     np.testing.assert_allclose(images @ sentences.T, v @ s.T, atol=1e-2 * np.abs(v @ s.T).max())
     distances = (np.square(a).sum(axis=1)[:, None] + np.square(b).sum(axis=1) for a, b in ((images, sentences), (v, s)))

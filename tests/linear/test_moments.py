@@ -4,8 +4,8 @@ import numpy as np
 import pytest
 from scipy import sparse
 
-from pipeline.models.linear.accumulation import MomentsAccumulator, add_gram
-from pipeline.models.linear.moments import Moments, sum_moments
+from pipeline.models.linear.accumulation import MomentsAccumulator
+from pipeline.models.linear.moments import Moments
 
 
 def make_pairs(seed: int, n: int, dim_x: int = 12, dim_y: int = 9) -> tuple[np.ndarray, sparse.csr_array, np.ndarray]:
@@ -39,40 +39,10 @@ def assert_same(left: Moments, right: Moments, tolerance: float = 1e-5) -> None:
         np.testing.assert_allclose(getattr(left, name), expected, atol=tolerance * np.abs(expected).max(), err_msg=name)
 
 
-def concatenate(*blocks: tuple[np.ndarray, sparse.csr_array, np.ndarray]) -> tuple:
-    starts = np.cumsum([0] + [len(x) for x, _, _ in blocks])
-    owners = np.concatenate([owners + start for (_, _, owners), start in zip(blocks, starts, strict=False)])
-    return np.concatenate([x for x, _, _ in blocks]), sparse.vstack([y for _, y, _ in blocks], format="csr"), owners
-
-
-def test_one_block_equals_the_dense_sums() -> None:
-    pairs = make_pairs(0, 200)
-    assert_same(accumulate(pairs), dense(*pairs))
-
-
-def test_blocks_and_shards_give_the_same_as_one_pass() -> None:
-    parts = [make_pairs(seed, n) for seed, n in ((1, 60), (2, 1), (3, 150))]
-    expected = dense(*concatenate(*parts))
-    assert_same(accumulate(*parts), expected)
-    assert_same(sum_moments(accumulate(part) for part in parts), expected)
-
-
 def test_subtraction_leaves_a_shard_out() -> None:
     first, second = make_pairs(4, 80), make_pairs(5, 70)
     total = accumulate(first, second)
     assert_same(total - accumulate(second), dense(*first), 1e-4)
-
-
-def test_scaled_addition_weights_the_auxiliary_pairs() -> None:
-    target, auxiliary = make_pairs(6, 50), make_pairs(7, 90)
-    beta = 0.1
-    joint = accumulate(target) + accumulate(auxiliary).scaled(beta**2)
-    x, y, owners = concatenate(target, auxiliary)
-    weights = np.where(owners < len(target[0]), 1, beta**2)
-    a, b = x[owners].astype(np.float64), y.toarray().astype(np.float64)
-    a, b = a - np.average(a, axis=0, weights=weights), b - np.average(b, axis=0, weights=weights)
-    np.testing.assert_allclose(joint.xy, (a * weights[:, None]).T @ b, atol=1e-3)
-    np.testing.assert_allclose(joint.xx, (a * weights[:, None]).T @ a, atol=1e-3)
 
 
 def test_a_distant_mean_does_not_cost_the_variance() -> None:
@@ -82,16 +52,3 @@ def test_a_distant_mean_does_not_cost_the_variance() -> None:
     blocks = [(x[i : i + 500], y[i : i + 500], np.arange(500)) for i in range(0, 5000, 500)]
     variance = np.diag(accumulate(*blocks).xx) / 5000
     np.testing.assert_allclose(variance, x.astype(np.float64).var(axis=0), rtol=1e-4)
-
-
-@pytest.mark.parametrize("dtype", [np.float32, np.float64])
-@pytest.mark.parametrize("shape", [(1, 1), (0, 5), (7, 3), (40, 65)])
-def test_the_upper_triangle_gains_the_products(dtype: type, shape: tuple[int, int]) -> None:
-    rng = np.random.default_rng(0)
-    z, before = rng.standard_normal(shape).astype(dtype), rng.standard_normal((shape[1], shape[1])).astype(dtype)
-    for rows in (z, np.asfortranarray(z), z[::-1]):
-        total = np.array(before, order="F")
-        add_gram(total, rows, 3)
-        expected = before.astype(np.float64) + 3 * (z.astype(np.float64).T @ z.astype(np.float64))
-        np.testing.assert_allclose(np.triu(total), np.triu(expected), rtol=1e-4, atol=1e-4)
-        assert (np.tril(total, -1) == np.tril(before, -1)).all()

@@ -23,12 +23,6 @@ def test_decoding_finds_the_best_of_all_assignments(beta: float) -> None:
         assert tuple(decode_chain(scores, beta)) == best
 
 
-def test_without_affinity_each_word_takes_its_own_best_region_and_with_much_of_it_all_take_one() -> None:
-    for scores in np.random.default_rng(1).standard_normal((30, 9, 6)):
-        np.testing.assert_array_equal(decode_chain(scores, 0), scores.argmax(axis=1))
-        assert set(decode_chain(scores, 1000)) == {scores.sum(axis=0).argmax()}
-
-
 def test_segments_are_runs_with_the_sum_of_their_products() -> None:
     regions = np.eye(3, dtype=np.float32)
     words = np.array([[0, 2, 0], [0, 1, 0], [0.4, 0.5, 0], [3, 0, 0]], np.float32)

@@ -1,6 +1,7 @@
 """Scores of sets against naive loops over the paper's sums, in any blocks, with and without gradients; corrected for
 hubs, and of joined models."""
 
+from collections.abc import Sequence
 from dataclasses import replace
 
 import numpy as np
@@ -17,12 +18,16 @@ from pipeline.multivectors import SUMS, MultiVectors, ScoreRule
 REGIONS, WORDS = [3, 1, 20, 4, 0, 2], [1, 7, 2, 0, 500, 3, 1]
 
 
-def make_sets(lengths: list[int], seed: int, dtype: torch.dtype = torch.float32) -> MultiVectors:
+def make_sets(lengths: Sequence[int], seed: int, dim: int = 5, whole: int | None = 3) -> MultiVectors:
     rng = np.random.default_rng(seed)
-    vectors, wholes = rng.standard_normal((sum(lengths), 5)), rng.standard_normal((len(lengths), 3))
-    return MultiVectors(
-        torch.from_numpy(vectors).to(dtype), np.cumsum([0, *lengths]), torch.from_numpy(wholes).to(dtype)
-    )
+    vectors = rng.standard_normal((sum(lengths), dim)).astype(np.float32)
+    wholes = rng.standard_normal((len(lengths), whole)).astype(np.float32) if whole else None
+    return MultiVectors(vectors, np.cumsum([0, *lengths]), wholes)
+
+
+def as_tensors(sets: MultiVectors, dtype: torch.dtype = torch.float32) -> MultiVectors:
+    wholes = None if sets.globals is None else torch.from_numpy(sets.globals).to(dtype)
+    return MultiVectors(torch.from_numpy(sets.vectors).to(dtype), sets.offsets, wholes)
 
 
 def naive(images: MultiVectors, sentences: MultiVectors, rule: ScoreRule) -> np.ndarray:
@@ -51,26 +56,19 @@ def test_they_are_the_papers_sums(rule: str, weight: float, products: int, monke
     images, sentences, chosen = make_sets(REGIONS, 0), make_sets(WORDS, 1), ScoreRule(rule, weight)
     scores = multivector_scores(images, sentences, chosen)
     np.testing.assert_allclose(scores, naive(images, sentences, chosen), rtol=1e-4, atol=1e-4)
-    arrays = [MultiVectors(s.vectors.numpy(), s.offsets, s.globals.numpy()) for s in (images, sentences)]
-    np.testing.assert_allclose(multivector_scores(*arrays, chosen), scores, rtol=1e-6, atol=1e-6)
+    tensors = multivector_scores(as_tensors(images), as_tensors(sentences), chosen)
+    np.testing.assert_allclose(tensors, scores, rtol=1e-6, atol=1e-6)
 
 
 @pytest.mark.parametrize("rule", SUMS)
 def test_gradients_are_those_of_the_function(rule: str) -> None:
-    images, sentences = make_sets(REGIONS, 0, torch.float64), make_sets([2, 1, 3], 1, torch.float64)
+    images, sentences = (as_tensors(make_sets(*own), torch.float64) for own in ((REGIONS, 0), ([2, 1, 3], 1)))
 
     def scores(v: torch.Tensor, s: torch.Tensor) -> torch.Tensor:
         return multivector_scores(replace(images, vectors=v), replace(sentences, vectors=s), ScoreRule(rule, 0))
 
     parts = (images.vectors.clone().requires_grad_(), sentences.vectors.clone().requires_grad_())
     assert torch.autograd.gradcheck(scores, parts)
-
-
-def draw_sets(n: int, globals_: bool, seed: int) -> MultiVectors:
-    rng = np.random.default_rng(seed)
-    offsets = np.concatenate([[0], np.cumsum(rng.integers(1, 5, n))])
-    vectors = rng.standard_normal((offsets[-1], 6)).astype(np.float32)
-    return MultiVectors(vectors, offsets, rng.standard_normal((n, 3)).astype(np.float32) if globals_ else None)
 
 
 class Given:
@@ -91,9 +89,11 @@ class Given:
 @pytest.mark.parametrize("global_weight", [0.0, 0.3])
 @pytest.mark.parametrize("how", SUMS)
 def test_scores_are_the_models_less_those_of_the_neighbours(how: str, global_weight: float) -> None:
-    rule, whole = ScoreRule(how, global_weight), global_weight > 0
-    images, sentences = draw_sets(300, whole, 1), draw_sets(9, whole, 2)
-    bank = Bank(draw_sets(12, whole, 3), draw_sets(15, whole, 4), rule)
+    rule, rng = ScoreRule(how, global_weight), np.random.default_rng(0)
+    images, sentences, *banks = (
+        make_sets(rng.integers(1, 5, count), count, whole=3 if global_weight else None) for count in (300, 9, 12, 15)
+    )
+    bank = Bank(*banks, rule)
     model = HubCorrected(
         Given(images, sentences, rule), HubnessCorrection(bank, dict.fromkeys(SIDES, [Term(0.75, "nearest", 4)]))
     )
@@ -103,12 +103,6 @@ def test_scores_are_the_models_less_those_of_the_neighbours(how: str, global_wei
     near_sentences = np.sort(multivector_scores(bank.images, sentences, rule).numpy(), axis=0)[-4:].mean(axis=0)
     expected = multivector_scores(images, sentences, rule).numpy() - 0.75 * (near_images[:, None] + near_sentences)
     np.testing.assert_allclose(found, expected, rtol=1e-4, atol=1e-4)
-
-
-def random_sets(rng: np.random.Generator, lengths: np.ndarray, dim: int, wide: int | None) -> MultiVectors:
-    offsets = np.concatenate([[0], np.cumsum(lengths)])
-    whole = rng.standard_normal((len(lengths), wide)).astype(np.float32) if wide else None
-    return MultiVectors(rng.standard_normal((offsets[-1], dim)).astype(np.float32), offsets, whole)
 
 
 RULES = [
@@ -131,8 +125,8 @@ def test_joined_sets_score_the_weighted_sum_of_all_members(rules: list[ScoreRule
     each = [None] * vectors + rules
     for k, rule in enumerate(rules):
         wide = 3 if rule.global_weight else None
-        images.append(random_sets(rng, regions, 5 + k, wide))
-        sentences.append(random_sets(rng, words, 5 + k, wide))
+        images.append(make_sets(regions, 10 + k, 5 + k, wide))
+        sentences.append(make_sets(words, 20 + k, 5 + k, wide))
         expected = expected + weights[vectors + k] * naive(images[-1], sentences[-1], rule)
     joined = join_images(images, weights, each), join_sentences(sentences, weights, each)
     np.testing.assert_allclose(naive(*joined, joint_rule(rules)), expected, atol=1e-4)

@@ -4,7 +4,7 @@ modules and naive loops."""
 import numpy as np
 import pytest
 import torch
-from made_up_trees import draw_dependencies
+from made_up_models import draw_dependencies
 
 from pipeline.metrics.multivector_scores import multivector_scores
 from pipeline.models.neural.fragments import RectifiedBRNN, RelationNetwork, learn_relations

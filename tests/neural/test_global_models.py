@@ -1,15 +1,13 @@
-"""The contract of every registered model, for those that `train` makes."""
+"""What is particular to models of one vector an image; tests/test_models.py has what holds of all."""
 
 from dataclasses import replace
 from types import SimpleNamespace
 
 import numpy as np
 import pytest
-from made_up_pairs import VIEW, WORDS, make_task, make_task_of
-from scipy import sparse
+from made_up_models import VIEW, WORDS, make_task, make_task_of
 
-from pipeline.config.registry import made_by, model_spec
-from pipeline.metrics.ranks import count_ranks
+from pipeline.config.registry import model_spec
 from pipeline.models.linear.projection import unit_rows
 from pipeline.models.linear.views import TextView, one_matrix
 from pipeline.models.neural.task import train
@@ -18,52 +16,8 @@ from pipeline.text.averaged import AveragedEncoder
 from pipeline.text.sequences import Tokens
 from pipeline.text.tfidf import TfidfEncoder
 from pipeline.text.tokens import TermSettings
-from pipeline.text.trees import pack as pack_trees
 from pipeline.text.vocabulary import build_vocabulary
 from pipeline.text.wordvectors import WordVectors
-
-
-@pytest.fixture(scope="module", params=[spec.name for spec in made_by("train") if not spec.multi_vector])
-def trained(request: pytest.FixtureRequest):
-    """A registered model, and the dev pairs it was judged on."""
-    model = model_spec(request.param).load()
-    task = make_task_of(request.param, epochs=4, learning_rate=0.02)
-    return train(model, task, None, lambda training: None).model, task.dev
-
-
-def test_embeddings_are_unit_vectors_of_one_space(trained) -> None:
-    model, dev = trained
-    images, sentences = model.embed_images(dev.features), model.embed_sentences(dev.sentences)
-    assert images.dtype == sentences.dtype == np.float32 and images.shape == (60, 16) and sentences.shape == (120, 16)
-    np.testing.assert_allclose(np.linalg.norm(np.vstack([images, sentences]), axis=1), 1, atol=1e-5)
-    assert model.metric == "inner_product"
-
-
-def test_it_beats_chance_by_far_on_unseen_pairs(trained) -> None:
-    model, dev = trained
-    ranks = count_ranks(
-        model.embed_images(dev.features), model.embed_sentences(dev.sentences), dev.owners, model.metric
-    )
-    assert np.median(ranks.sentence_to_image) < 8  # chance: 30
-
-
-def test_parts_bring_it_back(trained) -> None:
-    model, dev = trained
-    twin = type(model).from_parts(model.settings(), model.tensors())
-    np.testing.assert_array_equal(twin.embed_images(dev.features), model.embed_images(dev.features))
-    np.testing.assert_array_equal(twin.embed_sentences(dev.sentences), model.embed_sentences(dev.sentences))
-    assert twin.encoders == model.encoders == VIEW.encoders
-
-
-def test_nothing_to_go_by_is_still_a_finite_vector(trained) -> None:
-    model, _ = trained
-    blank = {"one": np.zeros((1, 10), np.float16), "two": np.zeros((1, 6), np.float16)}
-    assert np.isfinite(model.embed_images(blank)).all()
-    nothing = {
-        "tokens": Tokens(np.zeros(0, np.int32), np.zeros(2, np.int64)),
-        "vectors": {"tfidf": sparse.csr_array((1, WORDS), dtype=np.float32)},
-    }.get(model.sentence_view, pack_trees([[]]))
-    assert np.isfinite(model.embed_sentences(nothing)).all()
 
 
 def test_fixed_word_vectors_stay() -> None:

@@ -2,11 +2,10 @@
 
 from dataclasses import replace
 
-import made_up_pairs
-import made_up_regions
 import numpy as np
 import pytest
 import torch
+from made_up_models import make_task_of
 
 from pipeline.config.registry import made_by, model_spec
 from pipeline.metrics.multivector_scores import multivector_scores
@@ -25,12 +24,9 @@ FAMILIES = ("lstm", "ncca-refined", "sdtrnn", "hmlstm", "dvsa")
 SMALL = {"train": 48, "dev": 16, "epochs": 2, "dropout": 0.0, "averaging": 0.5, "weight_decay": 0.1}
 
 
-def make_task(name: str, **settings: object) -> TrainingTask:
+def make_task(name: str) -> TrainingTask:
     """A small task without dropout, whose random numbers each device has of its own."""
-    settings = {**SMALL, **settings}
-    if model_spec(name).multi_vector:
-        return made_up_regions.make_task(name, **OWN[name], **settings)
-    return made_up_pairs.make_task_of(name, **settings)
+    return make_task_of(name, **SMALL, **OWN.get(name, {}))
 
 
 def run(

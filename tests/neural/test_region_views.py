@@ -1,8 +1,7 @@
 """Where regions lie: against a loop, at any scale, and as it is beside normalised features."""
 
 import numpy as np
-from made_up_regions import draw_boxes
-from made_up_trees import Block
+from made_up_models import Block, draw_boxes
 
 from pipeline.models.linear.views import ImageView
 from pipeline.models.neural.task import WHOLE, RegionView, locate

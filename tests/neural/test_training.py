@@ -7,7 +7,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 import torch
-from made_up_pairs import make_task, make_task_of, through_a_file
+from made_up_models import make_task, make_task_of, through_a_file
 
 from pipeline.config.registry import model_spec
 from pipeline.errors import JointspaceError
@@ -46,12 +46,13 @@ def undisturbed(model: str, **own: object) -> dict[str, np.ndarray]:
 
 DECAYED = {"weight_decay": 0.1, "negatives": "sampled"}
 ADAGRAD = {"optimiser": "adagrad"}
+OF_SETS = {"loss": "ranking", "margin": 1.0, "optimiser": "momentum"}
 
 
 @pytest.mark.parametrize(
     ("model", "own"),
     [*((name, DECAYED) for name in ("lstm", "bow", "ncca-refined", "ncca-recurrent")),
-     ("sdtrnn", ADAGRAD), ("hmlstm", ADAGRAD)],
+     ("sdtrnn", ADAGRAD), ("hmlstm", ADAGRAD), ("dvsa", OF_SETS), ("fragments", {"global_weight": 1.0})],
 )  # fmt: skip
 def test_a_killed_training_goes_on_to_the_same_model(model: str, own: dict, tmp_path: Path) -> None:
     task = make_task_of(model, **SHORT, **own)
@@ -102,16 +103,6 @@ def test_without_patience_nothing_is_judged_and_the_last_epoch_is_kept() -> None
     np.testing.assert_array_equal(trainer.finish().tensors()["image_map"], last)
 
 
-@pytest.mark.parametrize(
-    ("optimiser", "rate", "negatives"), [("adam", 0.01, "all"), ("adam", 0.01, "hardest"), ("sgd", 1.0, "sampled")]
-)
-def test_the_ranking_loss_learns(optimiser: str, rate: float, negatives: str) -> None:
-    chosen = {"negatives": negatives, "optimiser": optimiser, "learning_rate": rate}
-    task = make_task_of("lstm", loss="ranking", epochs=6, **chosen)
-    history = train(model_spec("lstm").load(), task, None, lambda training: None).log["history"]
-    assert max(entry["dev"] for entry in history) > 150  # chance: 53
-
-
 def test_a_loss_that_is_no_number_names_the_batch_and_changes_nothing() -> None:
     task = make_task_of("lstm", epochs=1)
     trainer = model_spec("lstm").load().trainer(task)
@@ -145,14 +136,3 @@ def poison_from(batch: int, draw):
         return (x * float("nan") if next(calls) >= batch else x), packed
 
     return drawn
-
-
-def test_every_batch_has_contrastive_pairs_of_its_own() -> None:
-    task = make_task("tokens", epochs=2, loss="ranking", negatives="sampled")
-    training = model_spec("bow").load().trainer(task)
-    epochs = []
-    for epoch in range(2):
-        training.progress.epoch = epoch
-        epochs.append({tuple(rows[-8:]) for rows in training._batches()})
-    assert all(len(seen) == training.steps for seen in epochs)
-    assert not epochs[0] & epochs[1]

@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 import torch
-from made_up_trees import draw_dependencies, draw_phrases
+from made_up_models import draw_dependencies, draw_phrases
 from recursion import recursion
 
 from pipeline.models.neural.tree_rnn import ConstituencyRNN, PositionRNN, RelationRNN, block_identity

@@ -4,7 +4,7 @@ from dataclasses import replace
 
 import numpy as np
 import torch
-from made_up_pairs import make_task_of
+from made_up_models import make_task_of
 
 from pipeline.config.registry import model_spec
 from pipeline.models.neural.task import train

@@ -74,7 +74,7 @@ def test_a_folder_without_a_run_is_named(tmp_path: Path) -> None:
 
 
 def test_ingest_depends_on_the_files_of_its_collection(tmp_path: Path) -> None:
-    """So that Snakemake runs it again; which changes are seen is the matter of collections/test_watching.py."""
+    """So that Snakemake runs it again; which changes are seen is the matter of collections/test_inventory.py."""
     (tmp_path / "photos").mkdir()
     (tmp_path / "photos/1.jpg").write_bytes(b"one")
     config = open_run(tmp_path / "run", {"data_root": str(tmp_path / "photos"), "demo": {"generate": False}}).config

@@ -1,14 +1,15 @@
 """What is shown of the photographs of an index, what their columns hold, and what scores mean."""
 
 import io
+import shutil
 from pathlib import Path
 
 import pytest
 from fastapi.testclient import TestClient
-from made_up import build_bundle
+from made_up import build_bundle, run_command
 from made_up_sets import OTHER, THING
 from PIL import Image
-from visiting import make_client, open_gallery
+from visiting import make_client, open_gallery, serve
 
 from pipeline.serve.gallery import ServedGallery
 
@@ -67,3 +68,17 @@ def test_several_bundles_are_one_gallery(run: Path) -> None:
         assert several.original(image_id) == (run / "data" / path).read_bytes()
     assert sorted(row["image_id"] for row, _ in several.browse(24)[1]) == list(range(24))
     assert [hit.row["path"] for hit in several.images("dog", 3)] == ["dog-0.png", "dog-8.png", "dog-16.png"]
+
+
+def test_what_was_removed_is_no_longer_shown(run: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A server shows what its index is now, not what it was when it started."""
+    monkeypatch.setattr("pipeline.serve.service.LOOK_SECONDS", 0)
+    index = shutil.copytree(run / "bundle", tmp_path / "bundle")
+    client = TestClient(serve(tmp_path), base_url="http://localhost")
+    asked = "/api/models/ncca/images?sentence=dog&top=3"
+    assert [result["image_id"] for result in client.get(asked).json()["results"]] == [0, 8, 16]
+    run_command("remove", index, 0)
+    assert [result["image_id"] for result in client.get(asked).json()["results"]][:2] == [8, 16]
+    answer = client.get("/api/models/ncca/photographs/0")
+    assert answer.status_code == 404 and "image 0 was removed" in answer.json()["error"]
+    assert client.get("/api/models").json()["models"][0]["images"] == 23

@@ -54,8 +54,3 @@ def test_snippets_that_are_ranked_have_the_vectors_of_their_words(run: Path) -> 
     assert ranker.name == "dvsa" and len(ranker.vectors) == len(segments)
     for one, vector in zip(segments, ranker.vectors, strict=True):
         assert vector.tolist() == [2.0 * (thing in one["words"]) for thing in THINGS]
-
-
-def test_without_affinity_a_word_of_no_meaning_takes_the_whole_image(run: Path) -> None:
-    numbers = [one for one in align(run, {"align": {"beta": 0}}) if one["words"][0].isdigit()]
-    assert len(numbers) == 8 and all(one["box"][:2] == [0, 0] and one["box"][2] > 55 for one in numbers)

@@ -9,6 +9,7 @@ import pytest
 import yaml
 from made_up import by_colour, by_hand, make_stage
 from made_up_generators import beside, describe, train
+from made_up_sets import write_region_shard
 from made_up_training import build_tokens
 
 from pipeline.errors import InputError
@@ -17,7 +18,6 @@ from pipeline.storage.json_files import publish_json
 from pipeline.storage.manifest import Manifest
 from pipeline.storage.phrases import read_names
 from pipeline.storage.records import write_alignments
-from pipeline.storage.shards import write_shard
 from pipeline.storage.tables import CORNERS
 
 MEASURED = find_spec("pycocoevalcap") is not None
@@ -60,22 +60,15 @@ def run(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 def add_regions(run: Path, manifest: Manifest, kinds: list[str]) -> None:
     """Regions on all boxes but the first of every test image, each with the direction of its kind."""
-    eye, lengths, boxes, features = np.eye(len(kinds), dtype=np.float32), [], [], []
-    table = manifest.boxes.to_pylist()
+    eye, table, boxes, features = np.eye(len(kinds)), manifest.boxes.to_pylist(), [], []
     for row in manifest.images.to_pylist():
         own = [box for box in table if box["image_id"] == row["image_id"]][row["split"] == "test" :]
-        boxes += [[0, 0, row["width"], row["height"]], *([box[corner] for corner in CORNERS] for box in own)]
-        features += [0 * eye[0], *(eye[kinds.index(box["label"])] for box in own)]
-        lengths.append(1 + len(own))
-    ids = np.arange(len(lengths))
-    arrays = {
-        "features": np.array(features), "boxes": np.float32(boxes), "scores": np.ones(len(boxes), np.float32),
-        "offsets": np.concatenate([[0], np.cumsum(lengths)]), "image_id": ids,
-    }  # fmt: skip
-    path = "eyes/shard-00000.h5"
-    write_shard(run / "regions" / path, "regions", arrays, rows=len(ids), provenance=by_colour(run))
+        boxes.append([[0, 0, row["width"], row["height"]], *([box[corner] for corner in CORNERS] for box in own)])
+        features.append([0 * eye[0], *(eye[kinds.index(box["label"])] for box in own)])
+    write_region_shard(run, "eyes", boxes, features)
+    ids = np.arange(len(boxes))
     whole = np.zeros((len(ids), len(kinds)), np.float16)
-    write_features(run / "features" / path, whole, ids, by_colour(run), {})
+    write_features(run / "features/eyes/shard-00000.h5", whole, ids, by_colour(run), {})
 
 
 def evaluate(run: Path) -> dict:

@@ -15,7 +15,6 @@ from pipeline.errors import InputError
 from pipeline.images import decode, preprocess
 from pipeline.images.preprocess import PhotographReader
 from pipeline.storage.json_files import publish_json
-from pipeline.storage.parameters import ENCODER, read_parameters
 from pipeline.storage.shards import FEATURES, Shard, shard_path
 
 COUNT, SIDE = 22, 48
@@ -191,17 +190,3 @@ def test_an_image_that_has_changed_is_named(run: Path) -> None:
     assert not list((run / "features").rglob("shard-00000.h5"))
     # The other shard is none the worse for it.
     assert extract(run, 1).rows == 6
-
-
-def test_features_that_overflow_name_the_image(run: Path) -> None:
-    from safetensors.numpy import save_file
-
-    state = dict(read_parameters(run / "encoders/small/model.safetensors", ENCODER).tensors)
-    state["features.12.expand1x1.bias"] = state["features.12.expand1x1.bias"] + 1e6
-    save_file(state, run / "loud.safetensors")
-    changes = {"weights": "file", "file": str(run / "loud.safetensors")}
-    configure(run, **changes)
-    make_stage("prepare_encoder", run, "small")
-    with pytest.raises(InputError, match=r"the features of 00\.png do not fit float16 .*extract.storage to float32"):
-        extract(run, storage="float16")
-    assert extract(run, storage="float32").rows == 16

@@ -6,13 +6,13 @@ from pathlib import Path
 import numpy as np
 import pytest
 from made_up import THINGS, by_colour, features_of, make_run, make_stage, write_config
+from made_up_sets import write_region_shard
 from made_up_training import CONFIG, build_tokens, read_model, with_dev
 
 from pipeline.config.registry import model_spec
 from pipeline.storage.embeddings import Embeddings
 from pipeline.storage.features import write_features
 from pipeline.storage.manifest import Manifest
-from pipeline.storage.shards import REGIONS, write_shard
 
 OWN = {
     "regions": {"encoders": ["colour"]},
@@ -34,21 +34,13 @@ def run(tmp_path_factory: pytest.TempPathFactory) -> Path:
         name, rows = f"shard-{number:05d}.h5", manifest.shard(number)
         ids = np.arange(rows.first_image, rows.last_image)
         features = np.concatenate([features_of(THINGS[i % 8])["colour"] for i in ids])
-        details = {}
-        write_features(folder / "features/colour" / name, features, ids, by_colour(folder), details)
-        lengths = 1 + ids % 4
-        noise = 0.1 * np.random.default_rng(number).random((lengths.sum(), features.shape[1]))
-        stacked = noise.astype(np.float32)
-        offsets = np.concatenate([[0], np.cumsum(lengths)])
-        stacked[offsets[:-1]] += features
-        arrays = {
-            "features": stacked, "boxes": np.tile(np.float32([0, 0, 9, 9]), (len(stacked), 1)),
-            "scores": np.ones(len(stacked), np.float32), "offsets": offsets, "image_id": ids,
-        }  # fmt: skip
-        write_shard(
-            folder / "regions/colour" / name, REGIONS, arrays, rows=len(ids), provenance=by_colour(folder),
-            details=details,
-        )  # fmt: skip
+        write_features(folder / "features/colour" / name, features, ids, by_colour(folder), {})
+        rng, lengths = np.random.default_rng(number), 1 + ids % 4
+        regions = [0.1 * rng.random((length, features.shape[1])) for length in lengths]
+        for own, whole in zip(regions, features, strict=True):
+            own[0] += whole
+        boxes = [np.tile([0, 0, 9, 9], (length, 1)) for length in lengths]
+        write_region_shard(folder, "colour", boxes, regions, number, ids[0])
     return folder
 
 

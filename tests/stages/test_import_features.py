@@ -65,33 +65,34 @@ def test_rows_of_no_image_are_told(made: Path, source: Path, caplog: pytest.LogC
     assert features.open("theirs", 2).rows == 4
 
 
-def test_an_image_without_a_row_is_named(made: Path, source: Path) -> None:
+def rename(source: Path, old: str, new: str) -> None:
     names = source.with_suffix(".txt")
-    names.write_text(names.read_text().replace("dog-0.png", "dig-0.png").replace("bird-2.png", "bard-2.png"))
-    with pytest.raises(InputError, match=r"have no row in f\.npy: dog-0\.png, bird-2\.png;"):
+    names.write_text(names.read_text().replace(old, new))
+
+
+@pytest.mark.parametrize(
+    ("spoil", "message"),
+    [
+        (lambda source: rename(source, "dog-0.png", "dig-0.png"), r"have no row in f\.npy: dog-0\.png;"),
+        (lambda source: rename(source, "cat-1.png", "dog-0.png"), r"\.npy: rows 22 and 23 have the same name"),
+        (lambda source: put_nan(source, 0), r"f\.npy row 0: .*car-23\.png is not finite"),
+        (lambda source: put_nan(source, 23), r"f\.npy row 23: .*dog-0\.png is not finite"),
+    ],
+    ids=["no row", "two vectors", "no number in the last shard", "no number in the first"],
+)
+def test_what_is_wrong_names_its_image_and_no_shard_is_written(made: Path, source: Path, spoil, message: str) -> None:
+    spoil(source)
+    with pytest.raises(InputError, match=message):
         import_features(made)
     assert not list((made / "features").rglob("*.h5"))
     with pytest.raises(UsageError, match="has no encoder strange; there are theirs"):
         make_stage("import_features", made, "strange")
 
 
-@pytest.mark.parametrize("image", [0, 23])
-def test_a_row_that_is_no_number_names_its_image_and_no_shard_is_written(made: Path, source: Path, image: int) -> None:
+def put_nan(source: Path, row: int) -> None:
     rows = np.load(source)
-    rows[COUNT - 1 - image, 0] = np.nan
+    rows[row, 0] = np.nan
     np.save(source, rows)
-    with pytest.raises(InputError, match=rf"f\.npy row {COUNT - 1 - image}: .*\w+-{image}\.png is not finite"):
-        import_features(made)
-    assert not list((made / "features").rglob("*.h5"))
-
-
-def test_an_image_with_two_vectors_is_named(made: Path, source: Path) -> None:
-    names = source.with_suffix(".txt")
-    names.write_text(
-        names.read_text().replace("/elsewhere/dog-0.png", "dog-0.png").replace("/elsewhere/cat-1.png", "dog-0.png")
-    )
-    with pytest.raises(InputError, match=r"\.npy: rows 22 and 23 have the same name and different vectors"):
-        import_features(made)
 
 
 def test_the_encoder_that_made_them_is_kept_for_queries_if_it_makes_the_same(made: Path, source: Path) -> None:

@@ -8,7 +8,8 @@ import numpy as np
 import pytest
 import torch
 import yaml
-from made_up import MADE_BY, by_colour, by_hand, make_stage
+from made_up import MADE_BY, by_hand, make_stage
+from made_up_sets import write_region_shard
 from made_up_training import encode_parses
 
 from pipeline.models.linear.views import ImageView
@@ -21,7 +22,6 @@ from pipeline.storage.pairs import split_pairs
 from pipeline.storage.parameters import MODEL, read_parameters, write_parameters
 from pipeline.storage.phrases import PhraseVectors, read_names, write_phrases
 from pipeline.storage.records import read_measured
-from pipeline.storage.shards import write_shard
 from pipeline.storage.tables import vectors_column
 from pipeline.storage.texts import TreeShard
 from pipeline.text.trees import Trees
@@ -75,24 +75,13 @@ def run(made: Path, tmp_path: Path) -> Path:
 
 def add_regions(run: Path, manifest: Manifest) -> None:
     """The whole of each image, and each of its boxes."""
-    rng, parts, lengths = np.random.default_rng(1), [], []
+    rng, boxes = np.random.default_rng(1), []
     owners = manifest.boxes["image_id"].to_numpy()
     corners = np.stack([manifest.boxes[name].to_numpy() for name in ("x1", "y1", "x2", "y2")], axis=1)
     for row in manifest.images.to_pylist():
         own = corners[owners == row["image_id"]]
-        parts.append(np.vstack([[[0, 0, row["width"], row["height"]]], own]).astype(np.float32))
-        lengths.append(len(parts[-1]))
-    boxes = np.concatenate(parts)
-    arrays = {
-        "features": rng.standard_normal((len(boxes), DIM), dtype=np.float32),
-        "boxes": boxes,
-        "scores": np.ones(len(boxes), np.float32),
-        "offsets": np.concatenate([[0], np.cumsum(lengths)]),
-        "image_id": np.arange(len(lengths)),
-    }
-    details = {"dim": DIM}
-    path = run / "regions" / "eyes" / "shard-00000.h5"
-    write_shard(path, "regions", arrays, rows=len(lengths), provenance=by_colour(run), details=details)
+        boxes.append(np.vstack([[[0, 0, row["width"], row["height"]]], own]))
+    write_region_shard(run, "eyes", boxes, [rng.standard_normal((len(own), DIM)) for own in boxes])
 
 
 def test_phrases_and_regions_are_those_of_the_model(run: Path) -> None:

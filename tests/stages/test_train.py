@@ -10,7 +10,7 @@ from made_up import THINGS, build_bundle, features_of, make_stage
 from made_up_training import make_trainable, train
 
 from pipeline.config.registry import model_spec
-from pipeline.errors import InputError, IntegrityError, JointspaceError
+from pipeline.errors import InputError, IntegrityError
 from pipeline.index.search import Searcher
 from pipeline.storage.bundle import Bundle
 from pipeline.storage.commit import open_commit
@@ -84,15 +84,6 @@ def test_a_killed_training_goes_on_to_the_same_bytes(run: Path, monkeypatch: pyt
     assert len(steps) == 20 * 4 - 8
 
 
-def test_a_diverging_training_keeps_its_checkpoint(run: Path) -> None:
-    diverging = {"model": "lstm", "optimiser": "sgd", "learning_rate": 1e38, "clip": 1e30}
-    with pytest.raises(JointspaceError, match=r"in epoch 0, batch \d+ \(sentences .* lower the learning rate"):
-        train(run, "diverged", {"variants": {"diverged": diverging}})
-    assert not (run / "models/diverged/model.json").exists()
-    path = next((run / "models/diverged/checkpoints").glob("*.safetensors"))
-    assert read_parameters(path, "checkpoint").settings["step"] > 0
-
-
 def test_word_vectors_come_from_a_file(run: Path) -> None:
     words = json.loads((run / "text/tokens.json").read_text())["terms"]
     (run / "v.txt").write_text("".join(f"{word} {i} 1 0\n" for i, word in enumerate(words)))
@@ -106,21 +97,3 @@ def test_word_vectors_come_from_a_file(run: Path) -> None:
     config["word_vectors"]["file"] = "nowhere.txt"
     with pytest.raises(InputError, match="cannot read .*nowhere.txt"):
         train(run, "bow", config)
-
-
-def test_variants_of_one_model_have_settings_of_their_own(run: Path) -> None:
-    """VSE++ beside GRU in one configuration: what differs is what the variant names."""
-    vsepp = {"loss": "ranking", "negatives": "hardest", "margin": 0.3, "epochs": 2}
-    config = {"gru": {"epochs": 3}, "variants": {"vsepp": {"model": "gru", **vsepp}}}
-    found = {}
-    for name in ("gru", "vsepp"):
-        folder = train(run, name, config)
-        found[name] = read_parameters(folder / "model.safetensors", MODEL)
-    ours, theirs = (found[name].details["hyperparameters"]["settings"] for name in ("vsepp", "gru"))
-    assert {key: ours[key] for key in ours if ours[key] != theirs[key]} == vsepp
-    assert {key: theirs[key] for key in vsepp} == {
-        "loss": "info-nce", "negatives": "all", "margin": 0.2, "epochs": 3
-    }  # fmt: skip
-    assert [len(found[name].details["training_log"]["history"]) for name in ("gru", "vsepp")] == [3, 2]
-    assert found["gru"].details["named"] == {} and found["vsepp"].details["named"] == vsepp
-    assert len({one.fingerprint for one in found.values()}) == 2

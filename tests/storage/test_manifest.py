@@ -9,7 +9,6 @@ import pyarrow as pa
 import pytest
 
 from pipeline.errors import IntegrityError
-from pipeline.storage import batch
 from pipeline.storage.manifest import BOXES, DOCUMENTS, Manifest, write_rejects
 from pipeline.storage.manifest_writer import write_manifest
 
@@ -108,32 +107,3 @@ def test_damaged_and_missing_tables_are_named(tmp_path: Path) -> None:
         _ = manifest.sentences
     with pytest.raises(IntegrityError, match=r"manifest\.json does not exist; run its stage"):
         Manifest(tmp_path / "nowhere")
-
-
-@pytest.mark.parametrize("step", range(0, 10, 3))
-@pytest.mark.parametrize("what", ["open_no_link", "_rename"])
-def test_a_run_that_ends_anywhere_leaves_the_old_manifest_or_none(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, what: str, step: int
-) -> None:
-    """Stop a second, different manifest before its `step`-th file is written, or takes its name."""
-    old, original, done = write(tmp_path), getattr(batch, what), []
-
-    def stop_or_pass(*arguments: Any) -> Any:
-        if len(done) == step:
-            raise KeyboardInterrupt
-        done.append(arguments)
-        return original(*arguments)
-
-    monkeypatch.setattr(batch, what, stop_or_pass)
-    with pytest.raises(KeyboardInterrupt):
-        write(tmp_path, sentences_each=3)
-    monkeypatch.undo()
-    if what == "_rename":
-        with pytest.raises(IntegrityError, match="manifest.json does not exist"):
-            Manifest(tmp_path)
-    else:
-        found = Manifest(tmp_path)
-        assert found.fingerprint == old.fingerprint and found.sentences == old.sentences
-        assert not list(tmp_path.rglob(".*"))
-    assert write(tmp_path, sentences_each=3).fingerprint != old.fingerprint
-    assert not list(tmp_path.rglob(".*"))

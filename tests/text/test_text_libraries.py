@@ -8,6 +8,7 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
+from made_up_libraries import DIM, LENGTH, SIDES, WIDTH, WORDS, make_tokenizer, save_dual
 
 from pipeline.config.loading import default_path, read_mapping, validate
 from pipeline.config.section import merge
@@ -15,9 +16,6 @@ from pipeline.config.stored import restore_text_encoder
 from pipeline.errors import IntegrityError
 from pipeline.text.tokens import TermSettings
 
-WIDTH, DIM, LENGTH = 16, 12, 9
-SIDES = {"hidden_size": WIDTH, "intermediate_size": 32, "num_hidden_layers": 2, "num_attention_heads": 2}
-WORDS = ("[PAD]", "[UNK]", "[CLS]", "[SEP]", "a", "red", "dog", "runs", "on", "the", "beach")
 TEXTS = ["a red dog", "the dog runs on the beach", "", "a dog on the red beach runs a dog on the red beach runs"]
 
 
@@ -33,18 +31,6 @@ def prepare(root: Path, kind: str, **own: Any) -> Any:
     restored = restore_text_encoder(json.loads(json.dumps(made.settings())), made.tensors())
     np.testing.assert_allclose(restored.encode(TEXTS), made.encode(TEXTS), rtol=1e-5, atol=1e-6)
     return restored
-
-
-def make_tokenizer() -> Any:
-    from tokenizers import Tokenizer, models, pre_tokenizers, processors
-    from transformers import PreTrainedTokenizerFast
-
-    made = Tokenizer(models.WordLevel({word: number for number, word in enumerate(WORDS)}, unk_token="[UNK]"))
-    made.pre_tokenizer = pre_tokenizers.Whitespace()
-    ends = [("[CLS]", 2), ("[SEP]", 3)]
-    made.post_processor = processors.TemplateProcessing(single="[CLS] $A [SEP]", special_tokens=ends)
-    names = {"pad_token": "[PAD]", "unk_token": "[UNK]", "cls_token": "[CLS]", "sep_token": "[SEP]"}
-    return PreTrainedTokenizerFast(tokenizer_object=made, model_max_length=LENGTH, **names)
 
 
 def store_bert(folder: Path) -> tuple[Any, Any]:
@@ -71,15 +57,7 @@ def test_a_model_of_text_alone_gives_the_mean_of_its_tokens(tmp_path: Path) -> N
 
 
 def test_the_text_side_of_clip_is_what_it_is_there(tmp_path: Path) -> None:
-    transformers = pytest.importorskip("transformers")
-    torch.manual_seed(0)
-    ends = {"bos_token_id": 2, "eos_token_id": 3, "pad_token_id": 0}
-    text = {**SIDES, "vocab_size": len(WORDS), "max_position_embeddings": LENGTH, **ends}
-    vision = {**SIDES, "image_size": 32, "patch_size": 8}
-    config = transformers.CLIPConfig(text_config=text, vision_config=vision, projection_dim=DIM)
-    model, tokenizer = transformers.CLIPModel(config).eval(), make_tokenizer()
-    model.save_pretrained(tmp_path / "clip")
-    tokenizer.save_pretrained(tmp_path / "clip")
+    model, tokenizer = save_dual("CLIP", tmp_path / "clip", 32)
     encoder = prepare(tmp_path, "transformers", architecture="clip")
     given = tokenizer(TEXTS, return_tensors="pt", truncation=True, padding=True)
     with torch.inference_mode():
@@ -128,14 +106,7 @@ SHOUTED = ["A RED dog!", "The dog: runs_on the beach.", "", "a dog on the red be
 
 
 def test_siglip_reads_texts_as_its_own_processor_does(tmp_path: Path) -> None:
-    transformers = pytest.importorskip("transformers")
-    torch.manual_seed(0)
-    text = {**SIDES, "vocab_size": len(WORDS), "max_position_embeddings": LENGTH, "pad_token_id": 0, "eos_token_id": 3}
-    vision = {**SIDES, "image_size": 32, "patch_size": 8}
-    config = transformers.SiglipConfig(text_config=text, vision_config=vision)
-    model, tokenizer = transformers.SiglipModel(config).eval(), make_tokenizer()
-    model.save_pretrained(tmp_path / "siglip")
-    tokenizer.save_pretrained(tmp_path / "siglip")
+    model, tokenizer = save_dual("Siglip", tmp_path / "siglip", 32)
     encoder = prepare(tmp_path, "transformers", architecture="siglip")
     cleaned = ["a red dog", "the dog runs on the beach", *SHOUTED[2:]]
     ids = tokenizer(cleaned, return_tensors="pt", truncation=True, padding="max_length", max_length=LENGTH)["input_ids"]

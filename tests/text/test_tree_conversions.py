@@ -5,10 +5,7 @@ import zipfile
 from collections.abc import Iterable
 from pathlib import Path
 
-import pytest
-
-from pipeline.demo import DrawingSettings, collection_texts, scene_record
-from pipeline.text.dependencies import Parse, projective_heads, read_conllu, tree_fault
+from pipeline.text.dependencies import Parse, projective_heads, tree_fault
 from pipeline.text.phrase_trees import PhraseTree, read_brackets
 from pipeline.text.tree_conversions import derive_dependencies, derive_phrases
 
@@ -99,15 +96,6 @@ def _is_projective(heads: list[int]) -> bool:
     """No two arcs cross, the root's from outside included."""
     arcs = [tuple(sorted((word, head))) for word, head in enumerate(heads)]
     return not any(a < c < b < d for a, b in arcs for c, d in arcs)
-
-
-@pytest.fixture(scope="module")
-def demo() -> tuple[list[Parse], list[PhraseTree]]:
-    """The demo's sentences as its own grammar has them."""
-    settings = DrawingSettings(train=40, dev=1, test=1, weak=0, seed=3)
-    texts = collection_texts([scene_record(settings, index) for index in range(settings.images)])
-    parses = [entry.parse for entry in read_conllu(texts["trees.conllu"].split("\n"), "c")]
-    return parses, [tree for _, tree in read_brackets(texts["trees.brackets"].split("\n"), "b")]
 
 
 def test_penn_noun_phrases_come_back_from_dependencies(real_data: Path) -> None:

@@ -39,7 +39,6 @@ THEIRS = ("The", "man", "'s", "T", "-", "shirt", "does", "n't", "fit", ".")
 HEADS = (1, 5, 1, 5, 5, 8, 8, 8, -1, 8)
 RELATIONS = ("det", "nmod:poss", "case", "compound", "punct", "nsubj", "aux", "advmod", "root", "punct")
 PARSE = Parse(THEIRS, ("X",) * 10, tuple("ABCDEFGHIJ"), HEADS, RELATIONS, (True,) * 10)
-TREE = "(S (NP (NP (A The) (B man) (C 's)) (D T) (E -) (F shirt)) (VP (G does) (H n't) (VP (I fit))) (J .))"
 OURS = ["the", "man's", "t", "shirt", "doesn't", "fit"]
 
 

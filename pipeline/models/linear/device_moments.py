@@ -51,9 +51,8 @@ class DeviceAccumulator:
         MomentsAccumulator."""
 
         def add_rows(rows: slice) -> None:
-            part = {name: block[rows] for name, block in features.items()}
             inside = np.flatnonzero((owners >= rows.start) & (owners < rows.stop))
-            self._add(stack_on(self._view, part, self._device), y[inside], owners[inside] - rows.start)
+            self._add(stack_on(self._view, features, self._device, rows), y[inside], owners[inside] - rows.start)
 
         with full_float32():
             self._batcher.map(add_rows, len(next(iter(features.values()))))

@@ -21,8 +21,12 @@ ROWS = 1 << 15
 """Images, or sentences, projected at once at most."""
 
 
-def stack_on(view: "ImageView", features: Mapping[str, np.ndarray], device: torch.device) -> Tensor:
-    """`view.stack(features)`, (n, dim) float32, on `device`, which converts and normalises float16 features."""
+def stack_on(
+    view: "ImageView", features: Mapping[str, np.ndarray], device: torch.device, rows: slice = slice(None)
+) -> Tensor:
+    """`view.stack(features)` of some `rows`, (n, dim) float32, on `device`, which converts and normalises float16
+    features."""
+    features = {name: block[rows] for name, block in features.items()}
     if device.type == "cpu":
         return torch.from_numpy(view.stack(features))
     blocks = zip(view.select_blocks(features), view.steps_of_each, strict=True)
@@ -80,12 +84,8 @@ class Projections:
 
     def images(self, features: Mapping[str, np.ndarray]) -> np.ndarray:
         """(n, c) float32 from `features`, encoder -> (n, its dim) as stored."""
-
-        def embed(rows: slice) -> Tensor:
-            part = {name: block[rows] for name, block in features.items()}
-            return self._image(stack_on(self._view, part, self._device))
-
-        return self._join(embed, len(next(iter(features.values()))))
+        count = len(next(iter(features.values())))
+        return self._join(lambda rows: self._image(stack_on(self._view, features, self._device, rows)), count)
 
     def sentences(self, y: Rows) -> np.ndarray:
         """(m, c) float32 from stacked vectors (m, d)."""

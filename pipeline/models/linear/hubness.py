@@ -167,30 +167,43 @@ def choose_correction(
     Each direction of search takes the trial with its greatest sum of recall@1, @5 and @10, but `csls` that with the
     greatest sum of both; of equal ones the first. The first trial subtracts nothing.
     """
-    scores, nothing = score(images, sentences, bank.comparison), {"images": [], "sentences": []}
+    scores = score(images, sentences, bank.comparison)
     dev = {"images": _DevSide(bank, "images", images), "sentences": _DevSide(bank, "sentences", sentences)}
-    tried: list[tuple[dict[str, Any], dict[str, list[Term]]]] = [({"method": "none"}, nothing)]
-    for name, trials_of in METHODS.items():
+    trials = list(_trials(method, bank, grid, *(side.deviation for side in dev.values())))
+    for trial in trials:
+        biases = {side: dev[side].bias(terms) for side, terms in trial.terms.items()}
+        ranks = rank_scores(scores - (biases["images"][:, None] + biases["sentences"]), owners)
+        trial.log.update(recall_sums(ranks), recall_sum=recall_sum(ranks))
+    judged_by = dict.fromkeys(SIDES, "recall_sum") if method == "csls" else SIDES
+    best = {side: max(trials, key=lambda trial: trial.log[measure]) for side, measure in judged_by.items()}
+    reached = {direction: best[side].log[direction] for side, direction in SIDES.items()}
+    chosen = {side: _in_words(trial.log) for side, trial in best.items()}
+    log = {
+        "chosen": {**chosen, **reached, "recall_sum": sum(reached.values())},
+        "trials": sorted((trial.log for trial in trials), key=lambda log: -log["recall_sum"]),
+    }
+    return {side: trial.terms[side] for side, trial in best.items()}, log
+
+
+class Trial(NamedTuple):
+    """The method, its parameters and later its recalls, in a `log`, and the `terms` of each side."""
+
+    log: dict[str, Any]
+    terms: dict[str, list[Term]]
+
+
+def _trials(
+    method: str, bank: Bank, grid: "HubnessSettings", image_deviation: float, sentence_deviation: float
+) -> Iterator[Trial]:
+    yield Trial({"method": "none"}, {"images": [], "sentences": []})
+    for name, tried in METHODS.items():
         if name != method and (method != "auto" or name == "csls"):
             continue
         if name == "dual-softmax" and not isinstance(bank.comparison, str):
             continue  # sets of vectors do not compare with their own kind
-        for both in zip(*(trials_of(grid, side.deviation) for side in dev.values()), strict=True):
-            terms = {side: of_side for side, (_, of_side) in zip(dev, both, strict=True)}
-            tried.append(({"method": name, **both[0][0]}, terms))
-    for trial, terms in tried:
-        biases = {side: items.bias(terms[side]) for side, items in dev.items()}
-        ranks = rank_scores(scores - (biases["images"][:, None] + biases["sentences"]), owners)
-        trial |= {**recall_sums(ranks), "recall_sum": recall_sum(ranks)}
-    judged_by = dict.fromkeys(SIDES, "recall_sum") if method == "csls" else SIDES
-    best = {side: max(tried, key=lambda pair: pair[0][measure]) for side, measure in judged_by.items()}
-    reached = {direction: best[side][0][direction] for side, direction in SIDES.items()}
-    log = {
-        "chosen": {**{side: _in_words(trial) for side, (trial, _) in best.items()}, **reached}
-        | {"recall_sum": sum(reached.values())},
-        "trials": sorted((trial for trial, _ in tried), key=lambda trial: -trial["recall_sum"]),
-    }
-    return {side: terms[side] for side, (_, terms) in best.items()}, log
+        both = zip(tried(grid, image_deviation), tried(grid, sentence_deviation), strict=True)
+        for (parameters, of_images), (_, of_sentences) in both:
+            yield Trial({"method": name, **parameters}, {"images": of_images, "sentences": of_sentences})
 
 
 def _in_words(trial: Mapping[str, Any]) -> str:

@@ -120,12 +120,8 @@ class GlobalModel(NetworkModel):
 
     def embed_images(self, features: Mapping[str, np.ndarray]) -> np.ndarray:
         """(n, c) float32 from `features`, encoder -> (n, its dim)."""
-
-        def embed(rows: slice) -> Tensor:
-            part = {name: block[rows] for name, block in features.items()}
-            return self.network.embed_images(stack_on(self.view, part, self.device))
-
-        return self.in_blocks(embed, len(next(iter(features.values()))), "image")
+        embed, count = self.network.embed_images, len(next(iter(features.values())))
+        return self.in_blocks(lambda rows: embed(stack_on(self.view, features, self.device, rows)), count, "image")
 
     def embed_sentences(self, sentences: Any) -> np.ndarray:
         """(n, c) float32 from word sequences, or trees, over the vocabulary that the model was trained with."""

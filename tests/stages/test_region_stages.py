@@ -1,4 +1,4 @@
-"""extract-regions by hand: what it leaves, takes up again and refuses, and what the report draws of it."""
+"""extract-regions, finetune and pool-regions by hand: what they leave, take up again and refuse."""
 
 import colorsys
 import json
@@ -7,14 +7,21 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from click.testing import CliRunner
 from made_up import decoded, make_stage, run_command
-from made_up_blocks import arguments, copy_blocks, extract, make_blocks
+from made_up_blocks import arguments, configure, copy_blocks, extract, make_blocks
 
+from pipeline.config.stored import restore_encoder
 from pipeline.errors import InputError, RejectLimitError, UsageError
+from pipeline.images.decode import decode
+from pipeline.images.finetune import Finetuning
+from pipeline.images.opening import ImageLimits
 from pipeline.images.preprocess import PhotographReader
 from pipeline.run import Run
+from pipeline.storage.parameters import ENCODER, read_parameters
 from pipeline.storage.regions import RegionShard
 from pipeline.storage.shards import FEATURES, Shard, shard_path
+from stages.cli import cli
 from stages.pictures import draw_regions
 
 
@@ -173,3 +180,84 @@ def test_a_sheet_shows_boxes_and_what_is_missing(run: Path) -> None:
     assert np.ptp(cells[-1][8:-8, 8:-8], axis=(0, 1)).max() < 20
     first = [round(255 * part) for part in colorsys.hsv_to_rgb(0, 0.7, 1)]  # of the best region
     assert all((np.abs(cell - first).sum(axis=2) < 60).sum() > 20 for cell in cells[:-1])
+
+
+# --- finetune
+
+
+def test_finetune_makes_an_encoder_like_any_other(run: Path) -> None:
+    make_stage("finetune", run, "tuned")
+    made = read_parameters(run / "encoders/tuned/model.safetensors", ENCODER)
+    losses = made.details["losses"]
+    assert len(losses) == 25 and np.mean(losses[-5:]) < 0.9 * np.log(3)
+    assert made.details["labels"] == ["blue", "red"]
+    assert made.settings["weights"]["origin"] == "finetuned" and made.details["dim"] == 1024
+    assert not (run / "encoders/tuned/checkpoints").exists()
+    run_command("extract", *arguments(run, encoder="tuned"))  # which takes it unchanged, as regions do
+    assert np.diff(extract(run, encoder="tuned", encoders=["tuned"], proposals="grid").offsets).max() == 6
+    before = (run / "encoders/tuned/model.safetensors").read_bytes()
+    assert make_stage("finetune", run, "tuned") == ""
+    assert (run / "encoders/tuned/model.safetensors").read_bytes() == before
+
+
+def test_interrupted_finetuning_goes_on(run: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    configure(run, "finetune", checkpoint_seconds=0, iterations=4)
+    make_stage("finetune", run, "tuned")
+    whole = read_parameters(run / "encoders/tuned/model.safetensors", ENCODER)
+    shutil.rmtree(run / "encoders/tuned")
+    step = Finetuning._step
+
+    def interrupted(self, batch):
+        if self.iteration == 2:
+            raise KeyboardInterrupt
+        return step(self, batch)
+
+    monkeypatch.setattr(Finetuning, "_step", interrupted)
+    CliRunner().invoke(cli.get_command(None, "finetune"), ["tuned", "--run", str(run)])
+    taken_up = run / "encoders/tuned"
+    assert list(taken_up.glob("checkpoints/step-*.safetensors")) and not (taken_up / "model.json").exists()
+    calls = []
+    monkeypatch.setattr(Finetuning, "_step", lambda self, batch: calls.append(1) or step(self, batch))
+    make_stage("finetune", run, "tuned")
+    assert len(calls) == 2
+    again = read_parameters(taken_up / "model.safetensors", ENCODER)
+    np.testing.assert_allclose(again.details["losses"], whole.details["losses"], rtol=1e-4)
+    for name, tensor in whole.tensors.items():
+        np.testing.assert_allclose(again.tensors[name], tensor, rtol=1e-3, atol=1e-5)
+
+
+# --- pool-regions
+
+
+def pool(run: Path, pooling: str, **changes: object) -> Shard:
+    """The regions of shard 0, which are extracted first, as features of its images."""
+    extract(run, **changes)
+    add_pooled(run, pooling)
+    run_command("pool_regions", *arguments(run, encoder=pooling))
+    return Shard(run / f"features/{pooling}/shard-00000.h5", FEATURES)
+
+
+def add_pooled(run: Path, pooling: str) -> None:
+    """The encoder `pooling` of the regions of `plain`."""
+    settings = json.loads((run / "config.yaml").read_text())
+    settings["encoders"].append({"name": pooling, "architecture": "pooled", "of": "plain", "pooling": pooling})
+    (run / "config.yaml").write_text(json.dumps(settings))
+    make_stage("prepare_encoder", run, pooling)
+
+
+@pytest.mark.parametrize("pooling", ["mean", "max"])
+def test_pooled_regions_are_features_of_images(run: Path, pooling: str) -> None:
+    pooled = pool(run, pooling)
+    regions = RegionShard(run / "regions/plain/shard-00000.h5")
+    each = np.split(regions["features"], regions.offsets[1:-1])
+    np.testing.assert_allclose(pooled["features"], [getattr(part, pooling)(axis=0) for part in each], rtol=1e-6)
+    assert pooled["image_id"].tolist() == list(range(12))
+    assert regions.commit.digest in pooled.commit.inputs.values()
+
+
+def test_search_pools_the_same_regions(run: Path) -> None:
+    pooled = pool(run, "mean", proposals="grid")  # of which all is known of a photograph alone
+    stored = read_parameters(run / "encoders/mean/model.safetensors", ENCODER)
+    image = decode((run / "data/images/04.png").read_bytes(), ImageLimits(10**6, 1, 99))
+    features = restore_encoder(stored.settings, stored.tensors).encode([image])
+    np.testing.assert_allclose(features, pooled["features"][4:5], rtol=1e-3, atol=1e-4)

@@ -1,0 +1,75 @@
+"""Tiny networks of other libraries with random weights, as their users would have them."""
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+
+WIDTH, DIM, LENGTH = 16, 12, 9
+SIDES = {"hidden_size": WIDTH, "intermediate_size": 32, "num_hidden_layers": 2, "num_attention_heads": 2}
+"""Of transformers' text and image sides."""
+WORDS = ("[PAD]", "[UNK]", "[CLS]", "[SEP]", "a", "red", "dog", "runs", "on", "the", "beach")
+CLIP_MEAN, CLIP_STD = (0.48, 0.46, 0.41), (0.27, 0.26, 0.28)
+
+
+def store(kind: str, side: int, root: Path) -> Path:
+    """`root`, with what an encoder of the kind `kind` that takes images of this side is made from."""
+    with torch.random.fork_rng(devices=[]):
+        torch.default_generator.manual_seed(0)
+        STORES.get(kind, lambda *_: None)(side, root)
+    return root
+
+
+def make_tokenizer(words: tuple[str, ...] = WORDS) -> Any:
+    """Of words between spaces, of which the first four stand for padding, the unknown, and both ends."""
+    from tokenizers import Tokenizer, models, pre_tokenizers, processors
+    from transformers import PreTrainedTokenizerFast
+
+    made = Tokenizer(models.WordLevel({word: number for number, word in enumerate(words)}, unk_token="[UNK]"))
+    made.pre_tokenizer = pre_tokenizers.Whitespace()
+    ends = [("[CLS]", 2), ("[SEP]", 3)]
+    made.post_processor = processors.TemplateProcessing(single="[CLS] $A [SEP]", special_tokens=ends)
+    names = {"pad_token": "[PAD]", "unk_token": "[UNK]", "cls_token": "[CLS]", "sep_token": "[SEP]"}
+    return PreTrainedTokenizerFast(tokenizer_object=made, model_max_length=LENGTH, **names)
+
+
+def save_dual(kind: str, folder: Path, side: int, words: tuple[str, ...] = WORDS) -> tuple[Any, Any]:
+    """A model of images and text of transformers, `CLIP` or `Siglip`, in a folder with its preprocessing; the model and
+    its tokenizer."""
+    transformers = pytest.importorskip("transformers")
+    ends = {"bos_token_id": 2, "eos_token_id": 3, "pad_token_id": 0}
+    text = {**SIDES, "vocab_size": len(words), "max_position_embeddings": LENGTH, **ends}
+    vision = {**SIDES, "image_size": side, "patch_size": 8}
+    more = {"projection_dim": DIM} if kind == "CLIP" else {}
+    config = getattr(transformers, f"{kind}Config")(text_config=text, vision_config=vision, **more)
+    with torch.random.fork_rng(devices=[]):
+        torch.default_generator.manual_seed(0)
+        model, tokenizer = getattr(transformers, f"{kind}Model")(config).eval(), make_tokenizer(words)
+    geometry = {"size": {"shortest_edge": side + 8}, "crop_size": {"height": side, "width": side}}
+    images = transformers.CLIPImageProcessor(**geometry, image_mean=CLIP_MEAN, image_std=CLIP_STD)
+    for part in (model, tokenizer, images):
+        part.save_pretrained(folder)
+    return model, tokenizer
+
+
+def _store_transformers(side: int, root: Path) -> None:
+    save_dual("CLIP", root / "transformers", side)
+
+
+def _store_open_clip(side: int, root: Path) -> None:
+    open_clip = pytest.importorskip("open_clip")
+    from safetensors.torch import save_file
+
+    vision = {"image_size": side, "layers": 2, "width": WIDTH, "head_width": 8, "patch_size": 8}
+    text = {"context_length": 8, "vocab_size": 99, "width": WIDTH, "heads": 2, "layers": 1}
+    config = {"embed_dim": DIM, "vision_cfg": vision, "text_cfg": text}
+    said = {"size": side, "mean": CLIP_MEAN, "std": CLIP_STD, "interpolation": "bicubic", "resize_mode": "shortest"}
+    (folder := root / "open_clip").mkdir()
+    written = json.dumps({"model_cfg": config, "preprocess_cfg": said})
+    (folder / "open_clip_config.json").write_text(written)
+    save_file(open_clip.CLIP(**config).state_dict(), folder / "open_clip_model.safetensors")
+
+
+STORES = {"transformers": _store_transformers, "open_clip": _store_open_clip}
