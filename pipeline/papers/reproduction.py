@@ -222,11 +222,10 @@ class Reproduction:
         for row in table.rows:
             found = {protocol: self._below(row, table, gallery) for protocol, gallery in galleries.items()}
             below[row.name] = next(iter(found.values()), [])
-            ours = [
-                self._own(row, table, one, f"`{one.label}`{''.join(protocol.partition(',')[1:])}")
-                for protocol, measured in found.items()
-                for one in measured
-            ]
+            ours = []
+            for protocol, measured in found.items():
+                which = "".join(protocol.partition(",")[1:])
+                ours += [self._own(row, table, one, f"`{one.label}`{which}", bool(ours)) for one in measured]
             each = (one.get("chance", {}) for gallery in galleries.values() for one in gallery.values())
             expected = next((one for one in each if sides <= one.keys()), None)
             if row.chance and expected:
@@ -256,16 +255,16 @@ class Reproduction:
                 found.append(Measured(system, [gallery[name] for name in system.names if name in best]))
         return sorted(found, key=lambda one: len(one.system.unlike(row)))
 
-    def _own(self, row: PrintedRow, table: PrintedTable, one: Measured, label: str) -> dict[str, Any]:
-        """A system below a row. A difference is given only where the settings are the paper's and every sentence is in
-        the gallery."""
+    def _own(self, row: PrintedRow, table: PrintedTable, one: Measured, label: str, told: bool) -> dict[str, Any]:
+        """A system below a row, and its settings where they are not `told` of it in another gallery. A difference is
+        given only where they are the paper's and every sentence is in the gallery."""
         comparable = table.collection == self.collection and self.protocol == WHOLE
         values = [one.values(*column) for column in table.columns]
         return {
             "system": label,
             "values": [None if None in own else [round(value, 3) for value in own] for own in values],
             "alike": row.settings is not None and comparable and not one.system.unlike(row),
-            "settings": one.system.tell(row),
+            "settings": "" if told else one.system.tell(row),
         }
 
     def _orders(

@@ -82,13 +82,13 @@ def pair_tables(
 def relation_table(relations: Mapping[str, Sequence[tuple[str, Sequence[float], int]]]) -> dict[str, Any]:
     """Section 6.7: `relations` are, of each system that has a matrix for them, by its label, a relation, the norms of
     its matrix, one a training, and how many training words have it."""
-    notes = [LARGEST]
+    notes = []
     for label, rows in relations.items():
         largest = sorted(rows, key=lambda row: -np.mean(row[1]))[:SHOWN]
         told = (f"{name} ({np.mean(norms):.2f}; {count:,})" for name, norms, count in largest)
         notes.append(f"- `{label}`, relation (norm; training words that have it): {', '.join(told)}.")
     about = {"paper": "Socher et al.", "title": "section 6.7, relations by the norm of their matrix"}
-    return {**about, "said": [], "columns": [], "rows": [], "judged": [], "orders": [], "notes": notes}
+    return {**about, "said": [LARGEST], "columns": [], "rows": [], "judged": [], "orders": [], "notes": notes}
 
 
 def _table(
