@@ -7,7 +7,6 @@ import json
 import os
 import re
 import shlex
-import shutil
 import signal
 import subprocess
 import time
@@ -23,14 +22,12 @@ from workflow import (
     DATA,
     MINE,
     RESULTS,
-    ROOT,
     TINY,
     command,
     faults_of,
     planned,
     printed_after_a_hard_kill,
     result_files,
-    rules_of,
     run_tiny,
     snakemake,
 )  # fmt: skip
@@ -122,18 +119,6 @@ AFTER_FIT = {"embed", "fit_hubness", "evaluate", "summarise", "build_index", "re
 )
 def test_a_changed_key_reruns_what_depends_on_it(run: Path, key: str, expected: set[str]) -> None:
     assert planned(run, "--config", key) == expected
-
-
-def test_a_changed_version_reruns_its_stage_and_what_depends_on_it(run: Path, tmp_path: Path) -> None:
-    for name in ("pipeline", "stages", "config", "docs/captions"):
-        shutil.copytree(ROOT / name, tmp_path / name, ignore=shutil.ignore_patterns("__pycache__"))
-    shutil.copy(ROOT / "Snakefile", tmp_path)
-    stage = tmp_path / "stages/models/embed.py"
-    text, count = re.subn(r"version=(\d+)", lambda found: f"version={int(found[1]) + 1}", stage.read_text())
-    assert count == 1
-    stage.write_text(text)
-    words = ["-s", tmp_path / "Snakefile", "all", "-n", "--cores", 2, "--configfile", "tiny.yaml"]
-    assert rules_of(warm.snakemake(run, *words, root=tmp_path)) == AFTER_FIT
 
 
 def test_a_variants_own_key_reruns_exactly_it_and_what_depends_on_it(run: Path) -> None:
