@@ -40,7 +40,7 @@ def _reads(config, layout) -> Inputs:
 
 
 @stage(
-    version=14,
+    version=15,
     keys=lambda config: {
         "name": config.name,
         "reproduce": config.reproduce.model_dump(),
@@ -242,13 +242,16 @@ def _describe(config: "Config", name: str) -> dict[str, Any]:
     found = {**(model.settings.model_dump(exclude={"checkpoint_seconds"}) if model.settings else {}), **model.named}
     found |= {"seed": model.seed, "scores": "corrected for hubs" if config.uncorrected(name) else "as they are"}
     found |= _name_encoders(config, model.encoders)
+    if model.spec.multi_vector:  # `sum` says how these are scored, by products
+        found.pop("score", None)
     if model.spec.sentences == "vectors":
         found["text encoders"] = ", ".join(model.text_encoders)
     if model.spec.words and not model.spec.starts_from:
         words = model.word_vectors
         found["word vectors"] = (words.file or words.source) + ("" if words.train else ", fixed")
     if model.spec.regions != "none":
-        found["regions"] = f"{config.regions.count} of {config.regions.proposals}"
+        chosen = config.regions
+        found["regions"] = f"{chosen.count} of {Path(chosen.boxes).name if chosen.boxes else chosen.proposals}"
     weak = "" if model.training == "target" else f" and the weak texts {model.documents} ({model.training})"
     found["learns from"] = ("train and dev" if config.refits(name) else "train") + weak
     return found
